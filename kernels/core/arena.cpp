@@ -1,0 +1,131 @@
+#include "kernels/core/arena.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <new>
+#include <vector>
+
+#include "kernels/core/check.h"
+
+// Under AddressSanitizer a buffer at rest in the arena, and the rounding behind a live one, count as out of bounds.
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, size) (static_cast<void>(address), static_cast<void>(size))
+#define ASAN_UNPOISON_MEMORY_REGION(address, size) (static_cast<void>(address), static_cast<void>(size))
+#endif
+
+namespace trireme {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+constexpr int kPoisonByte = 0xFF;
+
+/// Classes are multiples of 64 bytes, four to an octave above 256: at most a quarter is lost to rounding and few classes serve all shapes.
+size_t size_class(int64_t bytes) {
+  const size_t size = std::max<size_t>(static_cast<size_t>(bytes), 1);
+  const size_t step = std::max<size_t>(std::bit_floor(size) / 4, 64);
+  return (size + step - 1) / step * step;
+}
+
+}  // namespace
+
+const char* name_of(MemoryCategory category) {
+  switch (category) {
+    case MemoryCategory::kParameters: return "parameters";
+    case MemoryCategory::kGradients: return "gradients";
+    case MemoryCategory::kOptimizer: return "optimizer";
+    case MemoryCategory::kActivations: return "activations";
+    case MemoryCategory::kWorkspace: return "workspace";
+    case MemoryCategory::kCommunication: return "communication";
+    case MemoryCategory::kData: return "data";
+  }
+  return "?";
+}
+
+/// Shared by the arena and every live buffer, so whichever goes last returns the memory to the system.
+struct Arena::State {
+  struct Gauge {
+    int64_t current = 0;
+    int64_t peak = 0;
+    void add(int64_t bytes) {
+      current += bytes;
+      peak = std::max(peak, current);
+    }
+  };
+
+  State(Device of_device, bool with_poison) : device(of_device), poison(with_poison) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    for (const auto& [size, buffers] : free_buffers) {
+      for (void* buffer : buffers) {
+        ASAN_UNPOISON_MEMORY_REGION(buffer, size);
+        ::operator delete(buffer, kAlignment);
+      }
+    }
+  }
+
+  void* take(int64_t bytes) {
+    const size_t size = size_class(bytes);
+    std::vector<void*>& buffers = free_buffers[size];
+    void* buffer = nullptr;
+    if (buffers.empty()) {
+      buffer = ::operator new(size, kAlignment);
+      ++system_allocations;
+    } else {
+      buffer = buffers.back();
+      buffers.pop_back();
+    }
+    ASAN_UNPOISON_MEMORY_REGION(buffer, size);
+    if (poison) std::memset(buffer, kPoisonByte, size);
+    ASAN_POISON_MEMORY_REGION(static_cast<char*>(buffer) + bytes, size - static_cast<size_t>(bytes));
+    return buffer;
+  }
+
+  void give_back(void* buffer, int64_t bytes) {
+    const size_t size = size_class(bytes);
+    ASAN_POISON_MEMORY_REGION(buffer, size);
+    free_buffers[size].push_back(buffer);
+  }
+
+  void count(int64_t bytes, MemoryCategory category) {
+    categories[static_cast<size_t>(category)].add(bytes);
+    total.add(bytes);
+  }
+
+  const Device device;
+  const bool poison;
+  std::array<Gauge, kMemoryCategories> categories;
+  Gauge total;
+  int64_t system_allocations = 0;
+  std::map<size_t, std::vector<void*>> free_buffers;  ///< by size class
+};
+
+Arena::Arena(Device device, bool poison) : state_(std::make_shared<State>(device, poison)) {}
+Arena::~Arena() = default;
+
+std::shared_ptr<void> Arena::allocate(int64_t bytes, MemoryCategory category) {
+  TRIREME_CHECK(bytes >= 0, "asked for ", bytes, " bytes of ", name_of(category));
+  void* buffer = state_->device == Device::kMeta ? nullptr : state_->take(bytes);
+  state_->count(bytes, category);
+  return {buffer, [state = state_, bytes, category](void* returned) {
+            state->count(-bytes, category);
+            if (returned != nullptr) state->give_back(returned, bytes);
+          }};
+}
+
+Device Arena::device() const { return state_->device; }
+int64_t Arena::current_bytes(MemoryCategory category) const { return state_->categories[static_cast<size_t>(category)].current; }
+int64_t Arena::peak_bytes(MemoryCategory category) const { return state_->categories[static_cast<size_t>(category)].peak; }
+int64_t Arena::peak_bytes() const { return state_->total.peak; }
+int64_t Arena::system_allocations() const { return state_->system_allocations; }
+
+void Arena::reset_peak() {
+  for (State::Gauge& gauge : state_->categories) gauge.peak = gauge.current;
+  state_->total.peak = state_->total.current;
+}
+
+}  // namespace trireme

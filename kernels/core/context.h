@@ -1,0 +1,13 @@
+#pragma once
+#include "kernels/core/arena.h"
+
+namespace trireme {
+
+/// What every operation needs and nothing else: state is passed, never global. One per rank.
+struct Context {
+  Device device = Device::kReference;
+  Arena* arena = nullptr;
+  int threads = 1;  ///< threads an operation of kCpu may use
+};
+
+}  // namespace trireme

@@ -1,0 +1,53 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+
+enum class DType : uint8_t { kF64, kF32, kI32, kU8 };
+
+constexpr int64_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF64: return 8;
+    case DType::kF32: return 4;
+    case DType::kI32: return 4;
+    case DType::kU8: return 1;
+  }
+  return 0;
+}
+
+/// The name safetensors gives it.
+constexpr const char* name_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF64: return "F64";
+    case DType::kF32: return "F32";
+    case DType::kI32: return "I32";
+    case DType::kU8: return "U8";
+  }
+  return "?";
+}
+
+template <class T>
+constexpr DType dtype_of();
+template <>
+constexpr DType dtype_of<double>() { return DType::kF64; }
+template <>
+constexpr DType dtype_of<float>() { return DType::kF32; }
+template <>
+constexpr DType dtype_of<int32_t>() { return DType::kI32; }
+template <>
+constexpr DType dtype_of<uint8_t>() { return DType::kU8; }
+
+/// Calls body(T{}) with T = float or double: how a kernel template is chosen by the dtype of a tensor.
+template <class Body>
+void dispatch_float(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::kF32: return body(float{});
+    case DType::kF64: return body(double{});
+    default: throw InternalError(concat("expected a floating-point tensor, got ", name_of(dtype)));
+  }
+}
+
+}  // namespace trireme

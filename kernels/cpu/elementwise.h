@@ -1,0 +1,14 @@
+#pragma once
+// kernels/ops/elementwise.h in fp32, all tensors of one dtype.
+#include "kernels/core/tensor.h"
+#include "kernels/ops/elementwise.h"
+
+namespace trireme::cpu {
+
+void fill(Context& ctx, double value, const Tensor& out);
+void copy(Context& ctx, const Tensor& from, const Tensor& to);
+void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out);
+void accumulate(Context& ctx, const Tensor& x, const Tensor& out);
+void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y);
+
+}  // namespace trireme::cpu

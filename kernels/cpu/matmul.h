@@ -1,0 +1,14 @@
+#pragma once
+// kernels/ops/matmul.h in fp32: oneDNN's sgemm, bound to ctx.threads.
+#include "kernels/core/tensor.h"
+
+namespace trireme::cpu {
+
+void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& y);
+void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx);
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw);
+
+void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y);
+void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias);
+
+}  // namespace trireme::cpu

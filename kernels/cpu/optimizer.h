@@ -1,0 +1,12 @@
+#pragma once
+// The two passes over all parameters of kernels/ops/optimizer.h in fp32.
+#include "kernels/core/tensor.h"
+#include "kernels/ops/optimizer.h"
+
+namespace trireme::cpu {
+
+void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, const Tensor& w, const Tensor& g, const Tensor& m, const Tensor& v);
+/// In double, in blocks of 4096 elements that are added in order.
+void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& sum);
+
+}  // namespace trireme::cpu

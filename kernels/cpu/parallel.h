@@ -1,0 +1,68 @@
+#pragma once
+// How the CPU kernels use threads: contiguous ranges of independent outputs. Every output is computed by one thread in an order that depends on the
+// sizes alone, so no result depends on the number of threads.
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/core/context.h"
+
+namespace trireme::cpu {
+
+/// Elements that are worth a thread: below this the fork costs more than it saves. A multiple of 16, so that ranges begin on cache lines.
+constexpr int64_t kElementsPerThread = 16384;
+
+/// Items of `elements_per_item` elements each that are worth a thread.
+inline int64_t grain_of(int64_t elements_per_item) {
+  return std::max<int64_t>(1, kElementsPerThread / std::max<int64_t>(1, elements_per_item));
+}
+
+/// One compiled copy of a body for both branches of parallel_for: inlined twice, it could be vectorised in two ways that round differently.
+template <class Body>
+[[gnu::noinline]] void run_range(Body body, int64_t begin, int64_t end) {
+  body(begin, end);
+}
+
+/// body(begin, end) over [0, count), cut into at most ctx.threads contiguous ranges; inner borders are multiples of `grain`.
+/// A single range runs on the caller, outside any parallel region: eight ranks on two cores must not become sixteen threads.
+template <class Body>
+void parallel_for(const Context& ctx, int64_t count, int64_t grain, const Body& body) {
+  if (count <= 0) return;
+  const int64_t grains = (count + grain - 1) / grain;
+  const int64_t ranges = std::min<int64_t>(ctx.threads, grains);
+  if (ranges <= 1) {
+    run_range(body, 0, count);
+    return;
+  }
+#pragma omp parallel for schedule(static) num_threads(static_cast<int>(ranges))
+  for (int64_t r = 0; r < ranges; ++r) {
+    run_range(body, grains * r / ranges * grain, std::min(count, grains * (r + 1) / ranges * grain));
+  }
+}
+
+/// out[c] += sum over rows of term(row, c), for the gradients of weights that are shared by all rows. Threads take columns; a column is summed in
+/// fp32 within blocks of 64 rows, block by block, which keeps the rounding error near 64 + rows/64 units instead of `rows`.
+template <class Term>
+void add_column_sums(const Context& ctx, int64_t rows, int64_t columns, float* out, const Term& term) {
+  constexpr int64_t kTile = 64;  // columns: four cache lines a row, sums in L1
+  constexpr int64_t kRowBlock = 64;
+  const int64_t tiles = (columns + kTile - 1) / kTile;
+  parallel_for(ctx, tiles, grain_of(rows * kTile), [&](int64_t tile_begin, int64_t tile_end) {
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+      const int64_t first = tile * kTile;
+      const int64_t width = std::min(kTile, columns - first);
+      float total[kTile] = {};
+      for (int64_t block = 0; block < rows; block += kRowBlock) {
+        float partial[kTile] = {};
+        for (int64_t row = block; row < std::min(rows, block + kRowBlock); ++row) {
+#pragma omp simd
+          for (int64_t c = 0; c < width; ++c) partial[c] += term(row, first + c);
+        }
+#pragma omp simd
+        for (int64_t c = 0; c < width; ++c) total[c] += partial[c];
+      }
+      for (int64_t c = 0; c < width; ++c) out[first + c] += total[c];
+    }
+  });
+}
+
+}  // namespace trireme::cpu

@@ -1,0 +1,46 @@
+#include "kernels/ops/attention.h"
+
+#include "kernels/cpu/attention.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/reference/attention.h"
+
+namespace trireme {
+namespace {
+
+void check(const char* operation, const AttentionShape& shape) {
+  TRIREME_CHECK(shape.heads > 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_size > 0, operation, ": ", shape.heads,
+                " heads, ", shape.kv_heads, " kv heads of size ", shape.head_size);
+}
+
+}  // namespace
+
+void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
+  const int64_t rows = shape.batch * shape.sequence;
+  const DType dtype = qkv.dtype();
+  check("attention_forward", shape);
+  expect("attention_forward", {{"qkv", qkv, {rows, shape.columns()}, dtype},
+                               {"out", out, {rows, shape.heads * shape.head_size}, dtype},
+                               {"lse", lse, {shape.batch, shape.heads, shape.sequence}, dtype}});
+  on_device(
+      ctx, dtype, [&] { cpu::attention_forward(ctx, qkv, shape, out, lse); },
+      [&]<class T>(T) { reference::attention_forward(qkv.data<T>(), shape, out.data<T>(), lse.data<T>()); });
+}
+
+void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
+                        const Tensor& dqkv) {
+  const int64_t rows = shape.batch * shape.sequence;
+  const DType dtype = qkv.dtype();
+  check("attention_backward", shape);
+  expect("attention_backward", {{"dout", dout, {rows, shape.heads * shape.head_size}, dtype},
+                                {"qkv", qkv, {rows, shape.columns()}, dtype},
+                                {"out", out, {rows, shape.heads * shape.head_size}, dtype},
+                                {"lse", lse, {shape.batch, shape.heads, shape.sequence}, dtype},
+                                {"dqkv", dqkv, {rows, shape.columns()}, dtype}});
+  on_device(
+      ctx, dtype, [&] { cpu::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv); },
+      [&]<class T>(T) {
+        reference::attention_backward(dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<T>(), shape, dqkv.data<T>());
+      });
+}
+
+}  // namespace trireme

@@ -1,0 +1,70 @@
+#include "kernels/ops/cross_entropy.h"
+
+#include "kernels/cpu/cross_entropy.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/reference/cross_entropy.h"
+
+namespace trireme {
+namespace {
+
+void check(const char* operation, const VocabRange& range, const Tensor& logits) {
+  TRIREME_CHECK(range.begin >= 0 && range.valid >= 0 && range.valid <= logits.dim(1), operation, ": tokens ", range.begin, " + ", range.valid,
+                " in logits ", logits.shape().str());
+}
+
+}  // namespace
+
+void cross_entropy_max(Context& ctx, const Tensor& logits, const VocabRange& range, const Tensor& row_max) {
+  const int64_t rows = logits.dim(0), columns = logits.dim(1);
+  const DType dtype = logits.dtype();
+  expect("cross_entropy_max", {{"logits", logits, {rows, columns}, dtype}, {"row_max", row_max, {rows}, dtype}});
+  check("cross_entropy_max", range, logits);
+  on_device(
+      ctx, dtype, [&] { cpu::cross_entropy_max(ctx, logits, range, row_max); },
+      [&]<class T>(T) { reference::cross_entropy_max(logits.data<T>(), range, row_max.data<T>(), rows, columns); });
+}
+
+void cross_entropy_sums(Context& ctx, const Tensor& logits, const Tensor& targets, const VocabRange& range, const Tensor& row_max,
+                        const Tensor& sums) {
+  const int64_t rows = logits.dim(0), columns = logits.dim(1);
+  const DType dtype = logits.dtype();
+  expect("cross_entropy_sums", {{"logits", logits, {rows, columns}, dtype},
+                                {"targets", targets, {rows}, DType::kI32},
+                                {"row_max", row_max, {rows}, dtype},
+                                {"sums", sums, {2, rows}, dtype}});
+  check("cross_entropy_sums", range, logits);
+  on_device(
+      ctx, dtype, [&] { cpu::cross_entropy_sums(ctx, logits, targets, range, row_max, sums); },
+      [&]<class T>(T) {
+        reference::cross_entropy_sums(logits.data<T>(), targets.data<int32_t>(), range, row_max.data<T>(), sums.data<T>(), rows, columns);
+      });
+}
+
+void cross_entropy_loss(Context& ctx, const Tensor& targets, const Tensor& sums, const Tensor& loss_sum) {
+  const int64_t rows = targets.dim(0);
+  expect("cross_entropy_loss",
+         {{"targets", targets, {rows}, DType::kI32}, {"sums", sums, {2, rows}, sums.dtype()}, {"loss_sum", loss_sum, {1}, DType::kF64}});
+  on_device(ctx, sums.dtype(), [&]<class T>(T) {
+    loss_sum.data<double>()[0] += reference::cross_entropy_loss(targets.data<int32_t>(), sums.data<T>(), rows);
+  });
+}
+
+void cross_entropy_backward(Context& ctx, const Tensor& targets, const VocabRange& range, const Tensor& row_max, const Tensor& sums,
+                            const Tensor& scale, const Tensor& logits) {
+  const int64_t rows = logits.dim(0), columns = logits.dim(1);
+  const DType dtype = logits.dtype();
+  expect("cross_entropy_backward", {{"targets", targets, {rows}, DType::kI32},
+                                    {"row_max", row_max, {rows}, dtype},
+                                    {"sums", sums, {2, rows}, dtype},
+                                    {"scale", scale, {1}, DType::kF64},
+                                    {"logits", logits, {rows, columns}, dtype}});
+  check("cross_entropy_backward", range, logits);
+  on_device(
+      ctx, dtype, [&] { cpu::cross_entropy_backward(ctx, targets, range, row_max, sums, scale, logits); },
+      [&]<class T>(T) {
+        reference::cross_entropy_backward(targets.data<int32_t>(), range, row_max.data<T>(), sums.data<T>(), scale.data<double>()[0],
+                                          logits.data<T>(), rows, columns);
+      });
+}
+
+}  // namespace trireme

@@ -1,0 +1,54 @@
+#include "kernels/ops/matmul.h"
+
+#include "kernels/cpu/matmul.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/reference/matmul.h"
+
+namespace trireme {
+
+void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& y) {
+  const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = w.dim(0);
+  const DType dtype = x.dtype();
+  expect("linear_forward", {{"x", x, {rows, inputs}, dtype}, {"w", w, {outputs, inputs}, dtype}, {"y", y, {rows, outputs}, dtype}});
+  on_device(
+      ctx, dtype, [&] { cpu::linear_forward(ctx, x, w, y); },
+      [&]<class T>(T) { reference::linear_forward(x.data<T>(), w.data<T>(), y.data<T>(), rows, inputs, outputs); });
+}
+
+void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx) {
+  const int64_t rows = dy.dim(0), inputs = w.dim(1), outputs = dy.dim(1);
+  const DType dtype = dy.dtype();
+  expect("linear_backward_input", {{"dy", dy, {rows, outputs}, dtype}, {"w", w, {outputs, inputs}, dtype}, {"dx", dx, {rows, inputs}, dtype}});
+  on_device(
+      ctx, dtype, [&] { cpu::linear_backward_input(ctx, dy, w, dx); },
+      [&]<class T>(T) { reference::linear_backward_input(dy.data<T>(), w.data<T>(), dx.data<T>(), rows, inputs, outputs); });
+}
+
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {
+  const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = dy.dim(1);
+  const DType dtype = x.dtype();
+  expect("linear_backward_weight", {{"dy", dy, {rows, outputs}, dtype}, {"x", x, {rows, inputs}, dtype}, {"dw", dw, {outputs, inputs}, dtype}});
+  on_device(
+      ctx, dtype, [&] { cpu::linear_backward_weight(ctx, dy, x, dw); },
+      [&]<class T>(T) { reference::linear_backward_weight(dy.data<T>(), x.data<T>(), dw.data<T>(), rows, inputs, outputs); });
+}
+
+void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y) {
+  const int64_t rows = y.dim(0), outputs = y.dim(1);
+  const DType dtype = y.dtype();
+  expect("bias_forward", {{"bias", bias, {outputs}, dtype}, {"y", y, {rows, outputs}, dtype}});
+  on_device(
+      ctx, dtype, [&] { cpu::bias_forward(ctx, bias, y); },
+      [&]<class T>(T) { reference::bias_forward(bias.data<T>(), y.data<T>(), rows, outputs); });
+}
+
+void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias) {
+  const int64_t rows = dy.dim(0), outputs = dy.dim(1);
+  const DType dtype = dy.dtype();
+  expect("bias_backward", {{"dy", dy, {rows, outputs}, dtype}, {"dbias", dbias, {outputs}, dtype}});
+  on_device(
+      ctx, dtype, [&] { cpu::bias_backward(ctx, dy, dbias); },
+      [&]<class T>(T) { reference::bias_backward(dy.data<T>(), dbias.data<T>(), rows, outputs); });
+}
+
+}  // namespace trireme

@@ -1,0 +1,94 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/ops/attention.h"
+
+namespace trireme::reference {
+
+/// scores[j] = q . k_j / sqrt(H) for the keys j = 0..t; consecutive keys lie `stride` apart.
+template <class T>
+void attention_scores(const T* q, const T* k, int64_t stride, int64_t head_size, int64_t t, std::vector<double>& scores) {
+  const double scale = 1 / std::sqrt(static_cast<double>(head_size));
+  for (int64_t j = 0; j <= t; ++j) {
+    double sum = 0;
+    for (int64_t h = 0; h < head_size; ++h) sum += static_cast<double>(q[h]) * k[j * stride + h];
+    scores[j] = sum * scale;
+  }
+}
+
+/// out_t = sum_j p_tj v_j,   p_tj = exp(s_tj - lse_t),   lse_t = log sum_j exp(s_tj),   j <= t
+template <class T>
+void attention_forward(const T* qkv, const AttentionShape& shape, T* out, T* lse) {
+  const auto [batch, sequence, heads, kv_heads, head_size] = shape;
+  const int64_t columns = shape.columns();
+  std::vector<double> scores(static_cast<size_t>(sequence)), sums(static_cast<size_t>(head_size));
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t n = 0; n < heads; ++n) {
+      const T* q = qkv + b * sequence * columns + n * head_size;
+      const T* k = qkv + b * sequence * columns + (heads + n / (heads / kv_heads)) * head_size;
+      const T* v = k + kv_heads * head_size;
+      for (int64_t t = 0; t < sequence; ++t) {
+        attention_scores(q + t * columns, k, columns, head_size, t, scores);
+        const double highest = *std::max_element(scores.begin(), scores.begin() + t + 1);
+        double denominator = 0;
+        for (int64_t j = 0; j <= t; ++j) denominator += std::exp(scores[j] - highest);
+        const double lse_t = highest + std::log(denominator);
+        std::fill(sums.begin(), sums.end(), 0.0);
+        for (int64_t j = 0; j <= t; ++j) {
+          const double p = std::exp(scores[j] - lse_t);
+          for (int64_t h = 0; h < head_size; ++h) sums[h] += p * v[j * columns + h];
+        }
+        T* out_t = out + (b * sequence + t) * heads * head_size + n * head_size;
+        for (int64_t h = 0; h < head_size; ++h) out_t[h] = static_cast<T>(sums[h]);
+        lse[(b * heads + n) * sequence + t] = static_cast<T>(lse_t);
+      }
+    }
+  }
+}
+
+/// dv_j = sum_t p_tj dout_t;   ds_tj = p_tj (dout_t . v_j - dout_t . out_t);   dq_t = sum_j ds_tj k_j / sqrt(H);   dk_j = sum_t ds_tj q_t / sqrt(H)
+template <class T>
+void attention_backward(const T* dout, const T* qkv, const T* out, const T* lse, const AttentionShape& shape, T* dqkv) {
+  const auto [batch, sequence, heads, kv_heads, head_size] = shape;
+  const int64_t columns = shape.columns();
+  const double scale = 1 / std::sqrt(static_cast<double>(head_size));
+  std::vector<double> scores(static_cast<size_t>(sequence));
+  std::vector<double> sums(static_cast<size_t>(sequence * columns));  // dqkv of one sequence
+  for (int64_t b = 0; b < batch; ++b) {
+    std::fill(sums.begin(), sums.end(), 0.0);
+    for (int64_t n = 0; n < heads; ++n) {
+      const int64_t q_column = n * head_size;
+      const int64_t k_column = (heads + n / (heads / kv_heads)) * head_size;
+      const int64_t v_column = k_column + kv_heads * head_size;
+      const T* rows = qkv + b * sequence * columns;
+      for (int64_t t = 0; t < sequence; ++t) {
+        const T* q = rows + t * columns + q_column;
+        const T* dout_t = dout + (b * sequence + t) * heads * head_size + q_column;
+        const T* out_t = out + (b * sequence + t) * heads * head_size + q_column;
+        const double lse_t = lse[(b * heads + n) * sequence + t];
+        attention_scores(q, rows + k_column, columns, head_size, t, scores);
+        double delta = 0;
+        for (int64_t h = 0; h < head_size; ++h) delta += static_cast<double>(dout_t[h]) * out_t[h];
+        for (int64_t j = 0; j <= t; ++j) {
+          const T* k = rows + j * columns + k_column;
+          const T* v = rows + j * columns + v_column;
+          const double p = std::exp(scores[j] - lse_t);
+          double dp = 0;
+          for (int64_t h = 0; h < head_size; ++h) dp += static_cast<double>(dout_t[h]) * v[h];
+          const double ds = p * (dp - delta) * scale;
+          for (int64_t h = 0; h < head_size; ++h) {
+            sums[t * columns + q_column + h] += ds * k[h];
+            sums[j * columns + k_column + h] += ds * q[h];
+            sums[j * columns + v_column + h] += p * dout_t[h];
+          }
+        }
+      }
+    }
+    for (int64_t i = 0; i < sequence * columns; ++i) dqkv[b * sequence * columns + i] = static_cast<T>(sums[i]);
+  }
+}
+
+}  // namespace trireme::reference

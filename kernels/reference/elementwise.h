@@ -1,0 +1,50 @@
+#pragma once
+#include <cstdint>
+
+#include "kernels/core/rng.h"
+#include "kernels/ops/elementwise.h"
+
+namespace trireme::reference {
+
+template <class T>
+void fill(double value, T* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(value);
+}
+
+template <class From, class To>
+void copy(const From* from, To* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<To>(from[i]);
+}
+
+template <class T>
+void add(const T* a, const T* b, T* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
+}
+
+template <class T, class Wide>
+void accumulate(const T* x, Wide* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] += static_cast<Wide>(x[i]);
+}
+
+/// y = x / (1-p) where the draw is at least p, else 0
+template <class T>
+void dropout(const T* x, const DropoutMask& mask, T* y, int64_t count) {
+  const double scale = 1 / (1 - mask.probability);
+  for (int64_t i = 0; i < count; ++i) {
+    const bool keep = random_uniform(mask.key, mask.first_index + static_cast<uint64_t>(i), mask.step) >= mask.probability;
+    y[i] = keep ? static_cast<T>(x[i] * scale) : T{0};
+  }
+}
+
+template <class T>
+void fill_normal(uint64_t key, double standard_deviation, int64_t global_columns, int64_t row_begin, int64_t column_begin, T* out, int64_t rows,
+                 int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t index = (row_begin + r) * global_columns + column_begin + c;
+      out[r * columns + c] = static_cast<T>(standard_deviation * random_normal(key, static_cast<uint64_t>(index)));
+    }
+  }
+}
+
+}  // namespace trireme::reference

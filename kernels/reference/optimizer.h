@@ -1,0 +1,32 @@
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/ops/optimizer.h"
+
+namespace trireme::reference {
+
+/// g' = g * grad_scale;   w -= lr decay w;   m = b1 m + (1-b1) g';   v = b2 v + (1-b2) g'^2;   w -= lr (m/c1) / (sqrt(v/c2) + epsilon)
+template <class T>
+void adamw_step(const AdamW& hyper, const double* scalars, T* w, const T* g, T* m, T* v, int64_t count) {
+  if (scalars[kFinite] == 0) return;
+  const double learning_rate = scalars[kLearningRate];
+  for (int64_t i = 0; i < count; ++i) {
+    const double gradient = g[i] * scalars[kGradScale];
+    const double first = hyper.beta1 * m[i] + (1 - hyper.beta1) * gradient;
+    const double second = hyper.beta2 * v[i] + (1 - hyper.beta2) * gradient * gradient;
+    const double update = first / scalars[kBiasCorrection1] / (std::sqrt(second / scalars[kBiasCorrection2]) + hyper.epsilon);
+    w[i] = static_cast<T>(w[i] * (1 - learning_rate * hyper.weight_decay) - learning_rate * update);
+    m[i] = static_cast<T>(first);
+    v[i] = static_cast<T>(second);
+  }
+}
+
+template <class T>
+double sum_of_squares(const T* x, int64_t count) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(x[i]) * x[i];
+  return sum;
+}
+
+}  // namespace trireme::reference

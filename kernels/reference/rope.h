@@ -1,0 +1,38 @@
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+namespace trireme::reference {
+
+/// table[t] = [cos(t * theta^(-2i/H)) for i < H/2 | sin of the same]
+template <class T>
+void rope_table(double theta, T* table, int64_t positions, int64_t head_size) {
+  const int64_t half = head_size / 2;
+  for (int64_t t = 0; t < positions; ++t) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_size));
+      table[t * head_size + i] = static_cast<T>(std::cos(angle));
+      table[t * head_size + half + i] = static_cast<T>(std::sin(angle));
+    }
+  }
+}
+
+/// Turns the pair (a, b) = (x[i], x[i + H/2]) of each head by its angle, or back by it: (a cos - b sin, b cos + a sin), `direction` the sign of sin.
+template <class T>
+void rope_rotate(const T* table, int64_t positions, int64_t head_size, int64_t heads, double direction, T* qkv, int64_t rows, int64_t columns) {
+  const int64_t half = head_size / 2;
+  for (int64_t m = 0; m < rows; ++m) {
+    const T* cosine = table + m % positions * head_size;
+    const T* sine = cosine + half;
+    for (int64_t n = 0; n < heads; ++n) {
+      T* x = qkv + m * columns + n * head_size;
+      for (int64_t i = 0; i < half; ++i) {
+        const double a = x[i], b = x[i + half], c = cosine[i], s = direction * sine[i];
+        x[i] = static_cast<T>(a * c - b * s);
+        x[i + half] = static_cast<T>(b * c + a * s);
+      }
+    }
+  }
+}
+
+}  // namespace trireme::reference

@@ -1,0 +1,86 @@
+#pragma once
+// One of the three virtual seams: a group of ranks that can move tensors. A group of one rank makes every verb vanish, so callers never ask for the size.
+//
+// Every verb starts an operation and returns it as Work; its buffers belong to the operation until Work::wait. All ranks of a group call the same
+// verbs in the same order. Sums are taken in an order that is fixed for a group, so a rerun gives the same bits.
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/core/tensor.h"
+
+namespace trireme {
+
+enum class ReduceOp : uint8_t { kSum, kMax, kMin };
+const char* name_of(ReduceOp op);
+
+/// An operation in flight. Move-only; waiting is the only way to end it: in debug builds dropping an unwaited one aborts.
+class Work {
+ public:
+  /// What an implementation provides. `wait` is called exactly once.
+  struct Operation {
+    virtual ~Operation() = default;
+    virtual void wait(Context& ctx) = 0;
+  };
+
+  Work() = default;  ///< nothing in flight: wait returns at once
+  explicit Work(std::unique_ptr<Operation> operation);
+  Work(Work&&) noexcept;
+  Work& operator=(Work&&) noexcept;
+  ~Work();
+
+  bool pending() const { return operation_ != nullptr; }
+  /// Results may be read and buffers reused by what `ctx` computes next.
+  void wait(Context& ctx);
+
+ private:
+  std::unique_ptr<Operation> operation_;
+};
+
+struct PointToPoint {
+  enum class Kind : uint8_t { kSend, kRecv } kind;
+  Tensor buffer;
+  int peer;  ///< rank in the group
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return name_; }  ///< "tensor", "shard", ...: for messages, records and hashes
+
+  /// In place over all ranks.                                       Wire: 2(n-1)/n * bytes per rank (ring).
+  [[nodiscard]] virtual Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) = 0;
+  /// out = inputs in rank order; out has n times the elements of in. in may be this rank's own part of out.   Wire: (n-1)/n * bytes of out.
+  [[nodiscard]] virtual Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) = 0;
+  /// out = this rank's part of the reduction of in over ranks; in has n times the elements of out. out may be this rank's own part of in,
+  /// whose other parts are then unspecified.                        Wire: (n-1)/n * bytes of in.
+  [[nodiscard]] virtual Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) = 0;
+  /// From `root` to all.                                            Wire: bytes.
+  [[nodiscard]] virtual Work broadcast(Context& ctx, const Tensor& buffer, int root) = 0;
+  /// Sends and receives that progress together. Between two ranks, messages match in order of issue.   Wire: bytes sent.
+  [[nodiscard]] virtual Work exchange(Context& ctx, std::span<const PointToPoint> messages) = 0;
+  virtual void barrier() = 0;
+
+  /// A communicator over `ranks` (of this one, in that order), called by exactly those ranks. Creation order must agree on all of them.
+  virtual std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) = 0;
+
+ protected:
+  Communicator(int rank, int size, std::string name) : rank_(rank), size_(size), name_(std::move(name)) {}
+
+ private:
+  int rank_;
+  int size_;
+  std::string name_;
+};
+
+/// Host conveniences on the verbs above, for set-up and metrics, never inside a step's hot path. They allocate on the host whatever the device.
+std::vector<std::string> all_gather_strings(Communicator& comm, const std::string& mine);
+double all_reduce_scalar(Communicator& comm, double value, ReduceOp op);
+
+}  // namespace trireme

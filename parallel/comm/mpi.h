@@ -1,0 +1,43 @@
+#pragma once
+// Ranks as processes, through MPI. mpi.h itself stays in mpi.cpp.
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "parallel/comm/communicator.h"
+
+namespace trireme {
+
+struct MpiOptions {
+  /// Sends end only with their receive, as in NCCL: a program that counts on MPI's buffering deadlocks where it is tested, not on a cluster.
+  bool synchronous_sends = false;
+  /// Elements one MPI call may count (its counts are int); larger operations are cut into several calls or counted in larger units.
+  int64_t max_count = std::numeric_limits<int>::max();
+};
+
+/// MPI from construction to destruction, for the main thread only (MPI_THREAD_FUNNELED); one per process, outliving its communicators.
+/// Left by an exception it aborts the job, as the other ranks would wait for this one for ever.
+class MpiEnvironment {
+ public:
+  MpiEnvironment();
+  ~MpiEnvironment();
+  MpiEnvironment(const MpiEnvironment&) = delete;
+  MpiEnvironment& operator=(const MpiEnvironment&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int local_rank() const { return local_rank_; }  ///< among the ranks of this host
+  /// Ends every rank of the job.
+  [[noreturn]] void abort(int code) const;
+
+  /// All ranks, over a communicator of its own; collective. Verbs are nonblocking: start posts, Work::wait completes. Groups of one rank are
+  /// SelfCommunicators, groups inherit the options. Errors of MPI are InternalErrors that name call, group and rank.
+  std::unique_ptr<Communicator> world(const MpiOptions& options = {}) const;
+
+ private:
+  int rank_ = 0;
+  int size_ = 1;
+  int local_rank_ = 0;
+};
+
+}  // namespace trireme

@@ -1,0 +1,20 @@
+#pragma once
+#include "parallel/comm/communicator.h"
+
+namespace trireme {
+
+/// One rank of a group whose other ranks do not exist: arguments are checked, no data moves. For Device::kMeta, where a whole cluster is planned on
+/// one machine. Host conveniences see only this rank: all_gather_strings gives "" for the others, all_reduce_scalar gives its argument.
+class NullCommunicator final : public Communicator {
+ public:
+  NullCommunicator(int rank, int size, const std::string& name);
+  Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override;
+  Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override;
+  Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override;
+  Work broadcast(Context& ctx, const Tensor& buffer, int root) override;
+  Work exchange(Context& ctx, std::span<const PointToPoint> messages) override;
+  void barrier() override {}
+  std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override;
+};
+
+}  // namespace trireme

@@ -1,0 +1,286 @@
+#include "parallel/comm/thread.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+#include "parallel/comm/arguments.h"
+#include "parallel/comm/self.h"
+#include "parallel/comm/transfer.h"
+
+namespace trireme {
+namespace {
+
+struct Group {
+  std::string name;
+  std::vector<int> world_ranks;
+  std::map<int64_t, std::shared_ptr<Transfer>> collectives;                                ///< still posting, by sequence number
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Transfer>>> sends, recvs;       ///< unmatched, by (source, destination)
+};
+
+/// What one rank waits for.
+struct Pending {
+  const char* what;
+  std::shared_ptr<Group> group;
+  std::vector<std::shared_ptr<Transfer>> transfers;
+
+  bool all(Transfer::Phase phase) const {
+    return std::all_of(transfers.begin(), transfers.end(), [&](const auto& transfer) { return transfer->phase == phase; });
+  }
+  bool any(Transfer::Phase phase) const {
+    return std::any_of(transfers.begin(), transfers.end(), [&](const auto& transfer) { return transfer->phase == phase; });
+  }
+};
+
+}  // namespace
+
+/// All members are guarded by `mutex`, and so are groups and the phases of transfers; the data itself is moved outside it.
+struct ThreadWorld::State {
+  explicit State(int size)
+      : wake(static_cast<size_t>(size)), waiting(static_cast<size_t>(size), nullptr), left(static_cast<size_t>(size), false) {}
+
+  std::mutex mutex;
+  std::vector<std::condition_variable> wake;  ///< by world rank
+  std::vector<const Pending*> waiting;
+  std::vector<bool> left;
+  bool aborted = false;
+  std::string reason;
+  using GroupKey = std::tuple<const Group*, std::vector<int>, std::string>;
+  std::map<GroupKey, std::vector<std::shared_ptr<Group>>> groups;  ///< in order of creation
+
+  void abort(const std::string& why) {
+    if (aborted) return;
+    aborted = true;
+    reason = why;
+    for (std::condition_variable& rank : wake) rank.notify_all();
+  }
+
+  void check_alive() const {
+    if (aborted) throw AbortedError(reason);
+  }
+
+  [[noreturn]] void fail(const std::string& why) {
+    abort(why);
+    throw InternalError(why);
+  }
+
+  void match(const Group& group, const Transfer& transfer, const Call& call, int world_rank) {
+    if (transfer.call == call) return;
+    fail(concat("ranks disagree in group '", group.name, "': rank ", transfer.first_rank, " called ", transfer.call.str(), ", rank ", world_rank,
+                " called ", call.str()));
+  }
+
+  /// The caller was the last to post. `lock` is released while data moves.
+  void complete(std::unique_lock<std::mutex>& lock, const Group& group, Transfer& transfer) {
+    transfer.phase = Transfer::Phase::kMoving;
+    lock.unlock();
+    move_data(transfer);
+    lock.lock();
+    transfer.phase = Transfer::Phase::kDone;
+    for (const int rank : group.world_ranks) wake[static_cast<size_t>(rank)].notify_all();
+  }
+
+  void wait(const Pending& pending, int world_rank) {
+    std::unique_lock lock(mutex);
+    const auto self = static_cast<size_t>(world_rank);
+    if (!pending.all(Transfer::Phase::kDone)) {
+      waiting[self] = &pending;
+      abort_if_stuck();
+      wake[self].wait(lock, [&] { return aborted || pending.all(Transfer::Phase::kDone); });
+      waiting[self] = nullptr;
+    }
+    if (!pending.all(Transfer::Phase::kDone)) throw AbortedError(reason);
+  }
+
+  /// Only a running rank can end an operation, so a world without one that runs is stuck.
+  void abort_if_stuck() {
+    std::string who;
+    for (size_t rank = 0; rank < waiting.size(); ++rank) {
+      if (left[rank]) continue;
+      if (waiting[rank] == nullptr || waiting[rank]->all(Transfer::Phase::kDone)) return;
+      who += concat("; rank ", rank, " waits in ", waiting[rank]->what, " of group '", waiting[rank]->group->name, "'");
+    }
+    if (who.empty()) return;
+    for (size_t rank = 0; rank < left.size(); ++rank)
+      if (left[rank]) who += concat("; rank ", rank, " has left");
+    abort("deadlock" + who);
+  }
+
+  /// A Work that is dropped before it ended, by an exception: nobody may touch its buffers any more.
+  void drop(const Pending& pending, int world_rank) {
+    std::unique_lock lock(mutex);
+    if (pending.all(Transfer::Phase::kDone)) return;
+    abort(concat("rank ", world_rank, " dropped ", pending.what, " of group '", pending.group->name, "'"));
+    wake[static_cast<size_t>(world_rank)].wait(lock, [&] { return !pending.any(Transfer::Phase::kMoving); });
+  }
+
+  void leave(int world_rank) {
+    const std::lock_guard lock(mutex);
+    left[static_cast<size_t>(world_rank)] = true;
+    abort_if_stuck();
+  }
+};
+
+namespace {
+
+/// Exists before its transfers are posted: whatever throws in between, the buffers outlive every copy that another rank has begun.
+class ThreadOperation final : public Work::Operation {
+ public:
+  ThreadOperation(std::shared_ptr<ThreadWorld::State> state, Pending pending, int world_rank, std::vector<Tensor> buffers)
+      : state_(std::move(state)), pending_(std::move(pending)), world_rank_(world_rank), buffers_(std::move(buffers)) {}
+  ~ThreadOperation() override { state_->drop(pending_, world_rank_); }
+  void wait(Context& /*ctx*/) override { state_->wait(pending_, world_rank_); }
+  void add(std::shared_ptr<Transfer> transfer) { pending_.transfers.push_back(std::move(transfer)); }
+
+ private:
+  std::shared_ptr<ThreadWorld::State> state_;
+  Pending pending_;
+  int world_rank_;
+  std::vector<Tensor> buffers_;  ///< returned to this rank's arena by this rank's thread
+};
+
+class ThreadCommunicator final : public Communicator {
+ public:
+  ThreadCommunicator(std::shared_ptr<ThreadWorld::State> state, std::shared_ptr<Group> group, int rank, bool is_world)
+      : Communicator(rank, static_cast<int>(group->world_ranks.size()), group->name),
+        state_(std::move(state)),
+        group_(std::move(group)),
+        is_world_(is_world) {}
+  ~ThreadCommunicator() override {
+    if (is_world_) state_->leave(world_rank());
+  }
+
+  Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override {
+    return collective(ctx, "all_reduce", {Verb::kAllReduce, buffer.dtype(), buffer.numel(), op}, buffer, buffer);
+  }
+  Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override {
+    is_own_part(*this, "all_gather", in, out);
+    return collective(ctx, "all_gather", {Verb::kAllGather, in.dtype(), in.numel()}, in, out);
+  }
+  Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override {
+    is_own_part(*this, "reduce_scatter", out, in);
+    return collective(ctx, "reduce_scatter", {Verb::kReduceScatter, out.dtype(), out.numel(), op}, in, out);
+  }
+  Work broadcast(Context& ctx, const Tensor& buffer, int root) override {
+    check_root(*this, root);
+    return collective(ctx, "broadcast", {Verb::kBroadcast, buffer.dtype(), buffer.numel(), ReduceOp::kSum, root}, buffer, buffer);
+  }
+  void barrier() override { state_->wait({"barrier", group_, {post({Verb::kBarrier}, nullptr, nullptr)}}, world_rank()); }
+
+  Work exchange(Context& ctx, std::span<const PointToPoint> messages) override {
+    check_peers(*this, messages);
+    TRIREME_CHECK(ctx.device != Device::kMeta, "threads move real data");
+    std::vector<Tensor> buffers;
+    for (const PointToPoint& message : messages) buffers.push_back(message.buffer);
+    auto operation = start("exchange", std::move(buffers));
+    for (const PointToPoint& message : messages) operation->add(post_message(message));
+    return Work(std::move(operation));
+  }
+
+  std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override {
+    const int position = position_in_group(*this, ranks, name);
+    if (ranks.size() == 1) return std::make_unique<SelfCommunicator>(name);
+    ThreadWorld::State::GroupKey key{group_.get(), ranks, name};
+    const std::lock_guard lock(state_->mutex);
+    state_->check_alive();
+    const size_t made = groups_made_[key]++;
+    auto& groups = state_->groups[std::move(key)];
+    if (made == groups.size()) {
+      std::vector<int> world_ranks;
+      for (const int rank : ranks) world_ranks.push_back(group_->world_ranks[static_cast<size_t>(rank)]);
+      groups.push_back(std::make_shared<Group>(Group{name, std::move(world_ranks), {}, {}, {}}));
+    }
+    return std::make_unique<ThreadCommunicator>(state_, groups[made], position, false);
+  }
+
+ private:
+  int world_rank() const { return group_->world_ranks[static_cast<size_t>(rank())]; }
+
+  Work collective(Context& ctx, const char* verb, const Call& call, const Tensor& in, const Tensor& out) {
+    TRIREME_CHECK(ctx.device != Device::kMeta, "threads move real data");
+    auto operation = start(verb, {in, out});
+    operation->add(post(call, in.raw(), out.raw()));
+    return Work(std::move(operation));
+  }
+
+  std::unique_ptr<ThreadOperation> start(const char* verb, std::vector<Tensor> buffers) const {
+    return std::make_unique<ThreadOperation>(state_, Pending{verb, group_, {}}, world_rank(), std::move(buffers));
+  }
+
+  std::shared_ptr<Transfer> post(const Call& call, const void* in, void* out) {
+    std::unique_lock lock(state_->mutex);
+    state_->check_alive();
+    const int64_t sequence = sequence_++;
+    std::shared_ptr<Transfer>& slot = group_->collectives[sequence];
+    const auto ranks = static_cast<size_t>(size());
+    if (!slot) slot = std::make_shared<Transfer>(Transfer{call, world_rank(), {}, {}});
+    const std::shared_ptr<Transfer> transfer = slot;
+    state_->match(*group_, *transfer, call, world_rank());
+    transfer->in.resize(ranks);
+    transfer->out.resize(ranks);
+    transfer->in[static_cast<size_t>(rank())] = static_cast<const std::byte*>(in);
+    transfer->out[static_cast<size_t>(rank())] = static_cast<std::byte*>(out);
+    if (++transfer->posted == ranks) {
+      group_->collectives.erase(sequence);
+      state_->complete(lock, *group_, *transfer);
+    }
+    return transfer;
+  }
+
+  std::shared_ptr<Transfer> post_message(const PointToPoint& message) {
+    const bool send = message.kind == PointToPoint::Kind::kSend;
+    const std::pair<int, int> ends = send ? std::pair(rank(), message.peer) : std::pair(message.peer, rank());
+    const Call call{Verb::kMessage, message.buffer.dtype(), message.buffer.numel()};
+    std::unique_lock lock(state_->mutex);
+    state_->check_alive();
+    auto& counterparts = (send ? group_->recvs : group_->sends)[ends];
+    std::shared_ptr<Transfer> transfer;
+    if (counterparts.empty()) {
+      transfer = std::make_shared<Transfer>(Transfer{call, world_rank(), {nullptr}, {nullptr}});
+      (send ? group_->sends : group_->recvs)[ends].push_back(transfer);
+    } else {
+      transfer = counterparts.front();
+      counterparts.pop_front();
+      state_->match(*group_, *transfer, call, world_rank());
+    }
+    auto* bytes = static_cast<std::byte*>(message.buffer.raw());
+    if (send) transfer->in[0] = bytes;
+    else transfer->out[0] = bytes;
+    if (++transfer->posted == 2) state_->complete(lock, *group_, *transfer);
+    return transfer;
+  }
+
+  std::shared_ptr<ThreadWorld::State> state_;
+  std::shared_ptr<Group> group_;
+  bool is_world_;
+  int64_t sequence_ = 0;
+  std::map<ThreadWorld::State::GroupKey, size_t> groups_made_;
+};
+
+}  // namespace
+
+ThreadWorld::ThreadWorld(int size) : state_(std::make_shared<State>(size)) {
+  TRIREME_CHECK(size >= 1, "a world of ", size, " ranks");
+}
+
+std::unique_ptr<Communicator> ThreadWorld::communicator(int rank) {
+  const std::lock_guard lock(state_->mutex);
+  auto& worlds = state_->groups[{nullptr, {}, "world"}];
+  if (worlds.empty()) {
+    Group group{"world", {}, {}, {}, {}};
+    for (int world_rank = 0; world_rank < static_cast<int>(state_->left.size()); ++world_rank) group.world_ranks.push_back(world_rank);
+    worlds.push_back(std::make_shared<Group>(std::move(group)));
+  }
+  return std::make_unique<ThreadCommunicator>(state_, worlds.front(), rank, true);
+}
+
+void ThreadWorld::abort(const std::string& reason) {
+  const std::lock_guard lock(state_->mutex);
+  state_->abort(reason);
+}
+
+}  // namespace trireme

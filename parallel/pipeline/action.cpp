@@ -1,0 +1,51 @@
+#include "parallel/pipeline/action.h"
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+
+const char* name_of(ActionType type) {
+  switch (type) {
+    case ActionType::kForward: return "F";
+    case ActionType::kBackward: return "B";
+    case ActionType::kBackwardInput: return "I";
+    case ActionType::kBackwardWeight: return "W";
+    case ActionType::kSendForward: return "SEND_F";
+    case ActionType::kRecvForward: return "RECV_F";
+    case ActionType::kSendBackward: return "SEND_B";
+    case ActionType::kRecvBackward: return "RECV_B";
+    case ActionType::kUnshard: return "UNSHARD";
+    case ActionType::kReshard: return "RESHARD";
+    case ActionType::kReduceGrads: return "REDUCE_GRADS";
+    case ActionType::kReduceReplicas: return "REDUCE_REPLICAS";
+    case ActionType::kReduceTied: return "REDUCE_TIED";
+  }
+  return "?";
+}
+
+Action counterpart(const Action& transfer) {
+  Action other = transfer;
+  switch (transfer.type) {
+    case ActionType::kSendForward: other.type = ActionType::kRecvForward, ++other.stage; break;
+    case ActionType::kRecvForward: other.type = ActionType::kSendForward, --other.stage; break;
+    case ActionType::kSendBackward: other.type = ActionType::kRecvBackward, --other.stage; break;
+    case ActionType::kRecvBackward: other.type = ActionType::kSendBackward, ++other.stage; break;
+    default: throw InternalError(concat(to_string(transfer), " is not a transfer"));
+  }
+  return other;
+}
+
+std::string to_string(const Action& action) {
+  std::string text = concat(action.stage, name_of(action.type));
+  if (action.microbatch >= 0) text += std::to_string(action.microbatch);
+  if (action.unit >= 0) text += concat(action.microbatch >= 0 ? "." : "", action.unit);
+  return text;
+}
+
+std::string to_string(const ActionList& list) {
+  std::string text;
+  for (const Action& action : list) text += concat(text.empty() ? "" : " ", to_string(action));
+  return text;
+}
+
+}  // namespace trireme

@@ -1,0 +1,165 @@
+#include "parallel/pipeline/executor.h"
+
+#include <chrono>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+namespace trireme {
+namespace {
+
+/// One list being run. An exception leaves transfers unwaited on purpose: the peers may never reach theirs, and the error must get out.
+class Run {
+ public:
+  Run(Context& ctx, Communicator& pipeline, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, Timeline* timeline)
+      : ctx_(ctx), pipeline_(pipeline), stages_(stages), stage_rank_(stage_rank), timeline_(timeline) {}
+  void run(const ActionList& list);
+
+ private:
+  /// Transfers issued together: one operation, over for all of them at once.
+  struct Exchange {
+    std::vector<PointToPoint> messages;
+    Work work;
+    size_t first_event = 0, events = 0;
+    bool over = false;
+  };
+
+  void compute(const Action& action);
+  void compute_part(const Action& action, Stage& stage, int part);
+  void move_unit(const Action& action);
+  void exchange(const Action* first, const Action* last);
+  PointToPoint message(const Action& transfer);
+  void wait(Exchange& exchange);
+  size_t begin_event(const Action& action);
+  void end_event(size_t event);
+  double now() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count(); }
+  Stage& stage_of(const Action& action) const;
+
+  Context& ctx_;
+  Communicator& pipeline_;
+  const std::map<int, Stage*>& stages_;
+  const std::vector<int>& stage_rank_;
+  Timeline* timeline_;
+  std::chrono::steady_clock::time_point origin_ = std::chrono::steady_clock::now();
+  std::map<std::tuple<ActionType, int, int>, std::shared_ptr<Exchange>> receives_;  ///< not yet waited for: type, stage, micro-batch
+  std::map<std::pair<ActionType, int>, std::shared_ptr<Exchange>> sends_;           ///< the latest: type, peer
+};
+
+Stage& Run::stage_of(const Action& action) const {
+  const auto found = stages_.find(action.stage);
+  TRIREME_CHECK(found != stages_.end(), to_string(action), " is of a stage that is not on this rank");
+  return *found->second;
+}
+
+size_t Run::begin_event(const Action& action) {
+  if (timeline_ == nullptr) return 0;
+  timeline_->push_back({action, now(), 0});
+  return timeline_->size() - 1;
+}
+
+void Run::end_event(size_t event) {
+  if (timeline_ != nullptr) (*timeline_)[event].end = now();
+}
+
+void Run::compute(const Action& action) {
+  const ActionType input = action.type == ActionType::kForward ? ActionType::kRecvForward : ActionType::kRecvBackward;
+  if (const auto receive = receives_.extract({input, action.stage, action.microbatch}); !receive.empty()) wait(*receive.mapped());
+  Stage& stage = stage_of(action);
+  const size_t event = begin_event(action);
+  if (action.unit >= 0) {
+    compute_part(action, stage, action.unit);
+  } else {
+    const int parts = stage.parts();
+    for (int i = 0; i < parts; ++i) compute_part(action, stage, action.type == ActionType::kForward ? i : parts - 1 - i);
+  }
+  end_event(event);
+}
+
+void Run::compute_part(const Action& action, Stage& stage, int part) {
+  if (action.type == ActionType::kForward) stage.forward(ctx_, action.microbatch, part);
+  if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardInput) stage.backward_input(ctx_, action.microbatch, part);
+  if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight) stage.backward_weight(ctx_, action.microbatch, part);
+}
+
+void Run::move_unit(const Action& action) {
+  Stage& stage = stage_of(action);
+  const size_t event = begin_event(action);
+  switch (action.type) {
+    case ActionType::kUnshard: stage.unshard(ctx_, action.unit); break;
+    case ActionType::kReshard: stage.reshard(ctx_, action.unit); break;
+    case ActionType::kReduceGrads: stage.reduce_grads(ctx_, action.unit); break;
+    case ActionType::kReduceReplicas: stage.reduce_replicas(ctx_, action.unit); break;
+    case ActionType::kReduceTied: stage.reduce_tied(ctx_, action.unit); break;
+    default: throw InternalError(concat(to_string(action), " moves no unit"));
+  }
+  end_event(event);
+}
+
+PointToPoint Run::message(const Action& transfer) {
+  Stage& stage = stage_of(transfer);
+  const int peer = stage_rank_.at(static_cast<size_t>(counterpart(transfer).stage));
+  const PointToPoint::Kind kind = is_send(transfer.type) ? PointToPoint::Kind::kSend : PointToPoint::Kind::kRecv;
+  switch (transfer.type) {
+    case ActionType::kSendForward: return {kind, stage.take_forward_output(transfer.microbatch), peer};
+    case ActionType::kRecvForward: return {kind, stage.recv_forward_buffer(ctx_, transfer.microbatch), peer};
+    case ActionType::kSendBackward: return {kind, stage.take_backward_output(transfer.microbatch), peer};
+    default: return {kind, stage.recv_backward_buffer(ctx_, transfer.microbatch), peer};
+  }
+}
+
+/// A send is waited for when the next of its kind to the same peer is due, so at most one of each keeps its buffer.
+void Run::exchange(const Action* first, const Action* last) {
+  const auto issued = std::make_shared<Exchange>();
+  for (const Action* transfer = first; transfer != last; ++transfer) {
+    const PointToPoint& added = issued->messages.emplace_back(message(*transfer));
+    if (is_receive(transfer->type)) {
+      receives_[{transfer->type, transfer->stage, transfer->microbatch}] = issued;
+    } else if (const auto previous = std::exchange(sends_[{transfer->type, added.peer}], issued); previous != nullptr && previous != issued) {
+      wait(*previous);
+    }
+  }
+  for (const Action* transfer = first; transfer != last; ++transfer) {
+    const size_t event = begin_event(*transfer);
+    if (transfer == first) issued->first_event = event;
+    ++issued->events;
+  }
+  issued->work = pipeline_.exchange(ctx_, issued->messages);
+}
+
+void Run::wait(Exchange& exchange) {
+  if (std::exchange(exchange.over, true)) return;
+  exchange.work.wait(ctx_);
+  exchange.messages.clear();
+  for (size_t i = 0; i < exchange.events; ++i) end_event(exchange.first_event + i);
+}
+
+void Run::run(const ActionList& list) {
+  const Action* const end = list.data() + list.size();
+  for (const Action* action = list.data(); action != end;) {
+    const Action* next = action + 1;
+    if (is_compute(action->type)) {
+      compute(*action);
+    } else if (!is_transfer(action->type)) {
+      move_unit(*action);
+    } else {
+      while (next != end && is_transfer(next->type) && next->group == action->group && action->group >= 0) ++next;
+      exchange(action, next);
+    }
+    action = next;
+  }
+  for (const auto& [key, receive] : receives_) wait(*receive);
+  for (const auto& [key, send] : sends_) wait(*send);
+}
+
+}  // namespace
+
+Executor::Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, std::vector<int> stage_rank)
+    : pipeline_(pipeline), stages_(std::move(local_stages)), stage_rank_(std::move(stage_rank)) {
+  for (const auto& [stage, unused] : stages_)
+    TRIREME_CHECK(stage >= 0 && stage < static_cast<int>(stage_rank_.size()) && stage_rank_[static_cast<size_t>(stage)] == pipeline_.rank(), "stage ", stage,
+                  " does not live on pipeline rank ", pipeline_.rank());
+}
+
+void Executor::run(Context& ctx, const ActionList& list, Timeline* timeline) { Run(ctx, pipeline_, stages_, stage_rank_, timeline).run(list); }
+
+}  // namespace trireme

@@ -1,0 +1,25 @@
+#pragma once
+#include <map>
+
+#include "parallel/comm/communicator.h"
+#include "parallel/pipeline/stage.h"
+#include "parallel/pipeline/timeline.h"
+
+namespace trireme {
+
+/// Runs one rank's lowered list, the only place where a schedule becomes work. Stage s lives on pipeline rank stage_rank[s].
+class Executor {
+ public:
+  Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, std::vector<int> stage_rank);
+
+  /// Receives are waited for by the part that reads them, sends at the latest when the list ends; nothing is left in flight on return.
+  /// `timeline`, where given, gets one event for each action, in seconds since the call.
+  void run(Context& ctx, const ActionList& list, Timeline* timeline = nullptr);
+
+ private:
+  Communicator& pipeline_;
+  std::map<int, Stage*> stages_;
+  std::vector<int> stage_rank_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,231 @@
+#include "parallel/pipeline/lower.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/simulate.h"
+
+namespace trireme {
+namespace {
+
+using UnitKey = std::pair<int, int>;  ///< stage, unit
+
+double compute_time(const Action& action) { return action.type == ActionType::kBackward ? 2 : 1; }
+
+/// The sending end of one transfer and when its data exists.
+struct Departure {
+  double time;
+  Action send;
+};
+
+/// All transfers in the one global order. The order in which equal times are taken is free, as long as both ends take the same.
+std::vector<Departure> departures(const Simulation& run, int stages) {
+  std::vector<Departure> all;
+  for (const Timeline& timeline : run.ranks) {
+    for (const TimelineEvent& event : timeline) {
+      const auto& [type, stage, microbatch, unit, group] = event.action;
+      if (type == ActionType::kForward && stage + 1 < stages) all.push_back({event.end, {ActionType::kSendForward, stage, microbatch}});
+      if ((type == ActionType::kBackward || type == ActionType::kBackwardInput) && stage > 0)
+        all.push_back({event.end, {ActionType::kSendBackward, stage, microbatch}});
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const Departure& a, const Departure& b) {
+    return std::tuple(a.time, a.send.type, a.send.stage, a.send.microbatch) < std::tuple(b.time, b.send.type, b.send.stage, b.send.microbatch);
+  });
+  return all;
+}
+
+/// Every transfer becomes one moment in both of its ranks' lists: before all compute that begins then or later. The lists are then cuts through one
+/// order of events, so running that order is a proof that blocking transfers get through.
+PipelinePlan add_transfers(const PipelinePlan& compute) {
+  const std::vector<int> rank_of_stage = stage_ranks(compute);
+  const Simulation run = simulate(compute, compute_time);
+  PipelinePlan plan(compute.size());
+  std::vector<size_t> next(compute.size(), 0);
+  std::vector<int> groups(compute.size(), 0);
+
+  const auto append = [&](double time, Action transfer) {
+    const size_t rank = static_cast<size_t>(rank_of_stage[static_cast<size_t>(transfer.stage)]);
+    const Timeline& timeline = run.ranks[rank];
+    ActionList& list = plan[rank];
+    while (next[rank] < timeline.size() && timeline[next[rank]].begin < time) list.push_back(timeline[next[rank]++].action);
+    const bool joins = !list.empty() && is_transfer(list.back().type);
+    transfer.group = joins ? list.back().group : groups[rank]++;
+    list.push_back(transfer);
+  };
+  for (const Departure& departure : departures(run, static_cast<int>(rank_of_stage.size()))) {
+    append(departure.time, departure.send);
+    append(departure.time, counterpart(departure.send));
+  }
+  for (size_t rank = 0; rank < plan.size(); ++rank)
+    for (; next[rank] < compute[rank].size(); ++next[rank]) plan[rank].push_back(compute[rank][next[rank]]);
+  return plan;
+}
+
+ActionList split_into_parts(const ActionList& list, const std::vector<StageUnits>& stages) {
+  ActionList result;
+  for (const Action& action : list) {
+    if (!is_compute(action.type)) {
+      result.push_back(action);
+      continue;
+    }
+    const int parts = static_cast<int>(stages[static_cast<size_t>(action.stage)].units_of_part.size());
+    for (int i = 0; i < parts; ++i) {
+      result.push_back(action);
+      result.back().unit = action.type == ActionType::kForward ? i : parts - 1 - i;
+    }
+  }
+  return result;
+}
+
+/// Adds the movement of parameters and gradients to one rank's list of parts and transfers.
+class UnitMover {
+ public:
+  UnitMover(const ActionList& list, const std::vector<StageUnits>& stages, const LoweringPolicy& policy);
+  ActionList moved();
+
+ private:
+  const std::vector<int>& units_of(const Action& part) const;
+  void move_parameters_once();
+  void move_parameters_each_use();
+  void reduce_gradients();
+  ActionList interleaved() const;
+
+  const ActionList& list_;
+  const std::vector<StageUnits>& stages_;
+  const LoweringPolicy& policy_;
+  std::vector<size_t> uses_;                 ///< positions of the parts that read parameters: F, B and I, not W
+  std::vector<ActionList> before_, after_;  ///< what to issue around each position of the list
+  ActionList last_;                          ///< and at its end
+};
+
+UnitMover::UnitMover(const ActionList& list, const std::vector<StageUnits>& stages, const LoweringPolicy& policy)
+    : list_(list), stages_(stages), policy_(policy), before_(list.size()), after_(list.size()) {
+  for (size_t i = 0; i < list.size(); ++i)
+    if (is_compute(list[i].type) && list[i].type != ActionType::kBackwardWeight) uses_.push_back(i);
+}
+
+const std::vector<int>& UnitMover::units_of(const Action& part) const {
+  return stages_[static_cast<size_t>(part.stage)].units_of_part[static_cast<size_t>(part.unit)];
+}
+
+void UnitMover::move_parameters_once() {
+  std::set<UnitKey> gathered;
+  for (size_t use = 0; use < uses_.size(); ++use) {
+    const Action& part = list_[uses_[use]];
+    const size_t issue = use - std::min(use, static_cast<size_t>(policy_.prefetch));
+    for (const int unit : units_of(part)) {
+      if (gathered.insert({part.stage, unit}).second) before_[uses_[issue]].push_back({ActionType::kUnshard, part.stage, -1, unit});
+    }
+  }
+  for (const auto& [stage, unit] : gathered) last_.push_back({ActionType::kReshard, stage, -1, unit});
+}
+
+void UnitMover::move_parameters_each_use() {
+  std::map<UnitKey, size_t> last_use;
+  for (size_t use = 0; use < uses_.size(); ++use) {
+    const Action& part = list_[uses_[use]];
+    for (const int unit : units_of(part)) {
+      const auto [previous, first] = last_use.try_emplace({part.stage, unit}, use);
+      size_t issue = use - std::min(use, static_cast<size_t>(policy_.prefetch));
+      if (!first) {
+        const size_t end = std::exchange(previous->second, use);
+        if (end + 1 == use) continue;  // the copy stays between neighbouring uses
+        after_[uses_[end]].push_back({ActionType::kReshard, part.stage, -1, unit});
+        issue = std::max(issue, end + 1);
+      }
+      before_[uses_[issue]].push_back({ActionType::kUnshard, part.stage, -1, unit});
+    }
+  }
+  for (const auto& [key, end] : last_use) after_[uses_[end]].push_back({ActionType::kReshard, key.first, -1, key.second});
+}
+
+void UnitMover::reduce_gradients() {
+  const auto adds = [](const Action& a) { return a.type == ActionType::kBackward || a.type == ActionType::kBackwardWeight; };
+  std::map<UnitKey, size_t> last_of_step;
+  std::map<std::tuple<int, int, int>, size_t> last_of_microbatch;  // stage, unit, micro-batch
+  for (size_t i = 0; i < list_.size(); ++i) {
+    if (!adds(list_[i])) continue;
+    for (const int unit : units_of(list_[i])) {
+      last_of_step[{list_[i].stage, unit}] = i;
+      last_of_microbatch[{list_[i].stage, unit, list_[i].microbatch}] = i;
+    }
+  }
+  // The all-reduce over replicas needs the end of the reduce-scatter, so it is issued one unit later: the next unit's reduce-scatter runs meanwhile.
+  Action waiting{ActionType::kReduceReplicas, -1};
+  for (size_t i = 0; i < list_.size(); ++i) {
+    if (!adds(list_[i])) continue;
+    const int stage = list_[i].stage;
+    for (const int unit : units_of(list_[i])) {
+      const bool last = last_of_step[{stage, unit}] == i;
+      const bool reduce = last || (policy_.reduce_each_microbatch && last_of_microbatch[{stage, unit, list_[i].microbatch}] == i);
+      if (reduce) after_[i].push_back({ActionType::kReduceGrads, stage, -1, unit});
+      if (!last) continue;
+      if (waiting.stage >= 0) after_[i].push_back(waiting);
+      waiting.stage = stage;
+      waiting.unit = unit;
+    }
+  }
+  if (waiting.stage >= 0) last_.push_back(waiting);
+  for (const auto& [key, unused] : last_of_step)
+    if (stages_[static_cast<size_t>(key.first)].tied_unit == key.second) last_.push_back({ActionType::kReduceTied, key.first, -1, key.second});
+}
+
+/// Transfers that follow a part go out before what else follows it: a neighbour waits for them.
+ActionList UnitMover::interleaved() const {
+  ActionList result;
+  size_t flushed = 0;
+  const auto flush_until = [&](size_t end) {
+    for (; flushed < end; ++flushed) result.insert(result.end(), after_[flushed].begin(), after_[flushed].end());
+  };
+  for (size_t i = 0; i < list_.size(); ++i) {
+    if (!is_transfer(list_[i].type)) flush_until(i);
+    result.insert(result.end(), before_[i].begin(), before_[i].end());
+    result.push_back(list_[i]);
+  }
+  flush_until(list_.size());
+  result.insert(result.end(), last_.begin(), last_.end());
+  return result;
+}
+
+ActionList UnitMover::moved() {
+  reduce_gradients();
+  policy_.unshard_each_use ? move_parameters_each_use() : move_parameters_once();
+  return interleaved();
+}
+
+}  // namespace
+
+PipelinePlan lower(const PipelinePlan& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy) {
+  TRIREME_CHECK(policy.prefetch >= 0, "prefetch is ", policy.prefetch);
+  TRIREME_CHECK(stage_ranks(compute).size() == stages.size(), stages.size(), " stages are described");
+  PipelinePlan plan = add_transfers(compute);
+  for (ActionList& list : plan) {
+    const ActionList parts = split_into_parts(list, stages);
+    list = UnitMover(parts, stages, policy).moved();
+  }
+  return plan;
+}
+
+int max_in_flight(const ActionList& list) {
+  std::map<std::pair<int, int>, size_t> last;  // stage, micro-batch -> its last compute: what a forward saved goes with the last W (or F) that reads it
+  for (size_t i = 0; i < list.size(); ++i)
+    if (is_compute(list[i].type)) last[{list[i].stage, list[i].microbatch}] = i;
+  std::set<std::pair<int, int>> held;
+  size_t most = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (!is_compute(list[i].type)) continue;
+    const std::pair key{list[i].stage, list[i].microbatch};
+    held.insert(key);
+    most = std::max(most, held.size());
+    if (last[key] == i) held.erase(key);
+  }
+  return static_cast<int>(most);
+}
+
+}  // namespace trireme

@@ -1,0 +1,150 @@
+#include "parallel/pipeline/simulate.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/core/check.h"
+#include "parallel/pipeline/lower.h"
+
+namespace trireme {
+namespace {
+
+/// One run: ranks advance along their lists from a work queue, each until it needs something that has not happened yet.
+class Run {
+ public:
+  Run(const PipelinePlan& plan, const std::function<double(const Action&)>& seconds);
+  std::vector<Timeline> timelines();
+
+ private:
+  /// All actions of one type, stage and micro-batch (I and B are one milestone: both give the input's gradient): over when the last of them is.
+  struct Milestone {
+    int planned = 0;
+    int done = 0;
+    double end = 0;
+    int waiter = -1;                   ///< the rank that cannot go on before it
+    TimelineEvent* reached = nullptr;  ///< of a transfer: its event, once this end's rank is there
+    bool over() const { return planned > 0 && done == planned; }
+  };
+
+  Milestone& milestone(ActionType type, int stage, int microbatch);
+  Milestone& milestone(const Action& action) { return milestone(action.type, action.stage, action.microbatch); }
+  Milestone* input_of(const Action& action);
+  void advance(int rank);
+  void transfer(TimelineEvent& event, double now);
+  void finish(Milestone& milestone, double end);
+
+  const std::function<double(const Action&)>& seconds_;
+  int stages_ = 0;
+  int microbatches_ = 0;
+  std::vector<Milestone> milestones_;
+  std::vector<Timeline> ranks_;
+  std::vector<size_t> next_;
+  std::vector<double> clock_;
+  std::vector<int> runnable_;
+};
+
+Run::Run(const PipelinePlan& plan, const std::function<double(const Action&)>& seconds)
+    : seconds_(seconds), ranks_(plan.size()), next_(plan.size(), 0), clock_(plan.size(), 0.0) {
+  for (const ActionList& list : plan) {
+    for (const Action& action : list) {
+      stages_ = std::max(stages_, action.stage + 1);
+      microbatches_ = std::max(microbatches_, action.microbatch + 1);
+    }
+  }
+  const size_t types = static_cast<size_t>(ActionType::kRecvBackward) + 1;
+  milestones_.resize(types * static_cast<size_t>(stages_) * static_cast<size_t>(microbatches_));
+  for (size_t rank = 0; rank < plan.size(); ++rank) {
+    for (const Action& action : plan[rank]) {
+      ranks_[rank].push_back({action, 0, 0});
+      if (is_compute(action.type) || is_transfer(action.type)) ++milestone(action).planned;
+    }
+    runnable_.push_back(static_cast<int>(rank));
+  }
+}
+
+Run::Milestone& Run::milestone(ActionType type, int stage, int microbatch) {
+  TRIREME_CHECK(stage >= 0 && stage < stages_ && microbatch >= 0 && microbatch < microbatches_, "stage ", stage, ", micro-batch ", microbatch);
+  const int kind = static_cast<int>(type == ActionType::kBackward ? ActionType::kBackwardInput : type);
+  return milestones_[static_cast<size_t>((kind * stages_ + stage) * microbatches_ + microbatch)];
+}
+
+/// What must be over before a compute action: its receive, or in a plan without transfers the neighbour's compute itself.
+Run::Milestone* Run::input_of(const Action& action) {
+  const bool forward = action.type == ActionType::kForward;
+  if (action.type == ActionType::kBackwardWeight || action.stage == (forward ? 0 : stages_ - 1)) return nullptr;
+  Milestone& receive = milestone(forward ? ActionType::kRecvForward : ActionType::kRecvBackward, action.stage, action.microbatch);
+  return receive.planned > 0 ? &receive : &milestone(action.type, action.stage + (forward ? -1 : 1), action.microbatch);
+}
+
+void Run::advance(int rank) {
+  const size_t r = static_cast<size_t>(rank);
+  for (; next_[r] < ranks_[r].size(); ++next_[r]) {
+    TimelineEvent& event = ranks_[r][next_[r]];
+    if (is_transfer(event.action.type)) {
+      transfer(event, clock_[r]);
+      continue;
+    }
+    event.begin = clock_[r];
+    if (is_compute(event.action.type)) {
+      if (Milestone* input = input_of(event.action)) {
+        if (!input->over()) {
+          input->waiter = rank;
+          return;
+        }
+        event.begin = std::max(event.begin, input->end);
+      }
+    }
+    event.end = clock_[r] = event.begin + seconds_(event.action);
+    if (is_compute(event.action.type)) finish(milestone(event.action), event.end);
+  }
+}
+
+void Run::transfer(TimelineEvent& event, double now) {
+  event.begin = event.end = now;
+  milestone(event.action).reached = &event;
+  TimelineEvent* other = milestone(counterpart(event.action)).reached;
+  if (other == nullptr) return;
+  TimelineEvent& receive = is_receive(event.action.type) ? event : *other;
+  event.end = other->end = std::max(event.begin, other->begin) + seconds_(receive.action);
+  finish(milestone(receive.action), receive.end);
+}
+
+void Run::finish(Milestone& milestone, double end) {
+  milestone.end = std::max(milestone.end, end);
+  if (++milestone.done < milestone.planned || milestone.waiter < 0) return;
+  runnable_.push_back(milestone.waiter);
+  milestone.waiter = -1;
+}
+
+std::vector<Timeline> Run::timelines() {
+  while (!runnable_.empty()) {
+    const int rank = runnable_.back();
+    runnable_.pop_back();
+    advance(rank);
+  }
+  for (size_t rank = 0; rank < ranks_.size(); ++rank)
+    TRIREME_CHECK(next_[rank] == ranks_[rank].size(), "rank ", rank, " never gets past ", to_string(ranks_[rank][next_[rank]].action));
+  return std::move(ranks_);
+}
+
+}  // namespace
+
+Simulation simulate(const PipelinePlan& plan, const std::function<double(const Action&)>& seconds) {
+  Simulation result;
+  result.ranks = Run(plan, seconds).timelines();
+  double compute = 0;
+  for (const Timeline& timeline : result.ranks) {
+    double begin = std::numeric_limits<double>::infinity(), end = 0;
+    for (const TimelineEvent& event : timeline) {
+      begin = std::min(begin, event.begin);
+      end = std::max(end, event.end);
+      if (is_compute(event.action.type)) compute += event.end - event.begin;
+    }
+    if (!timeline.empty()) result.step_seconds = std::max(result.step_seconds, end - begin);
+  }
+  if (result.step_seconds > 0) result.bubble = 1 - compute / static_cast<double>(plan.size()) / result.step_seconds;
+  for (const ActionList& list : plan) result.peak_in_flight.push_back(max_in_flight(list));
+  return result;
+}
+
+}  // namespace trireme

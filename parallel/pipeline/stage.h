@@ -1,0 +1,35 @@
+#pragma once
+#include "kernels/core/tensor.h"
+
+namespace trireme {
+
+/// One of the three virtual seams: what the executor drives. A stage is a sequence of parts (embedding, blocks, head) whose parameters live in
+/// units; the executor never learns what they compute. Everything is per micro-batch; a stage keeps what the backward needs until W has used it.
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  Stage() = default;
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+
+  virtual int parts() const = 0;
+
+  /// Parts in ascending order for F, descending for I and W. I of all parts may run long before W of any.
+  virtual void forward(Context& ctx, int microbatch, int part) = 0;
+  virtual void backward_input(Context& ctx, int microbatch, int part) = 0;
+  virtual void backward_weight(Context& ctx, int microbatch, int part) = 0;
+
+  /// The buffers at the borders. Those to receive into are allocated when asked for; those to send are handed over (the stage drops them).
+  virtual Tensor recv_forward_buffer(Context& ctx, int microbatch) = 0;   ///< input of part 0
+  virtual Tensor take_forward_output(int microbatch) = 0;                 ///< output of the last part
+  virtual Tensor recv_backward_buffer(Context& ctx, int microbatch) = 0;  ///< gradient of that output
+  virtual Tensor take_backward_output(int microbatch) = 0;                ///< gradient of the input
+
+  virtual void unshard(Context& ctx, int unit) = 0;
+  virtual void reshard(Context& ctx, int unit) = 0;
+  virtual void reduce_grads(Context& ctx, int unit) = 0;
+  virtual void reduce_replicas(Context& ctx, int unit) = 0;
+  virtual void reduce_tied(Context& ctx, int unit) = 0;
+};
+
+}  // namespace trireme

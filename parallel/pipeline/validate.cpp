@@ -1,0 +1,248 @@
+#include "parallel/pipeline/validate.h"
+
+#include <map>
+
+#include "kernels/core/check.h"
+#include "parallel/pipeline/rendezvous.h"
+
+namespace trireme {
+namespace {
+
+struct Expected {
+  const std::vector<StageUnits>& stages;
+  const std::vector<int>& stage_rank;  ///< pipeline rank of each stage, -1 where no list computes it
+  int microbatches;
+  bool training;
+};
+
+/// What one rank's list does by itself: every part of every micro-batch once and in order, nothing before what it needs, nothing left over.
+class ListCheck {
+ public:
+  ListCheck(const Expected& expected, int pipeline_rank, std::string where);
+  std::vector<std::string> run(const ActionList& list);
+
+ private:
+  struct Microbatch {
+    int forward = 0, input = 0, weight = 0;  ///< parts done
+    bool received_forward = false, sent_forward = false, received_backward = false, sent_backward = false;
+  };
+  struct Unit {
+    bool gathered = false, unreduced = false, reduced = false, replicas_reduced = false, tied_reduced = false;
+  };
+  struct StageState {
+    std::vector<Microbatch> microbatches;
+    std::vector<Unit> units;
+  };
+
+  template <class... Parts>
+  void complain(const Parts&... parts) { violations_.push_back(concat(where_, ": ", parts...)); }
+  bool in_range(const Action& action);
+  void compute(const Action& action, int part);
+  void forward(const Action& part, Microbatch& microbatch);
+  void backward_input(const Action& part, Microbatch& microbatch);
+  void backward_weight(const Action& part, Microbatch& microbatch);
+  void transfer(const Action& action);
+  void move_unit(const Action& action);
+  void reduce(const Action& action, Unit& unit);
+  void finish();
+  void finish_microbatch(int stage, int m, const Microbatch& microbatch);
+  void finish_unit(int stage, int u, const Unit& unit);
+  const StageUnits& description(int stage) const { return expected_.stages[static_cast<size_t>(stage)]; }
+  int parts(int stage) const { return static_cast<int>(description(stage).units_of_part.size()); }
+  bool last_stage(int stage) const { return stage + 1 == static_cast<int>(expected_.stages.size()); }
+
+  const Expected& expected_;
+  std::string where_;
+  std::map<int, StageState> stages_;
+  std::vector<std::string> violations_;
+};
+
+ListCheck::ListCheck(const Expected& expected, int pipeline_rank, std::string where) : expected_(expected), where_(std::move(where)) {
+  for (size_t s = 0; s < expected.stages.size(); ++s) {
+    if (expected.stage_rank[s] != pipeline_rank) continue;
+    StageState& state = stages_[static_cast<int>(s)];
+    state.microbatches.resize(static_cast<size_t>(expected.microbatches));
+    state.units.resize(static_cast<size_t>(expected.stages[s].units));
+  }
+}
+
+bool ListCheck::in_range(const Action& action) {
+  const bool by_microbatch = is_compute(action.type) || is_transfer(action.type);
+  const bool here = stages_.contains(action.stage);
+  if (!here) complain(to_string(action), " is of a stage that is not here");
+  const bool known = by_microbatch ? action.microbatch >= 0 && action.microbatch < expected_.microbatches : action.unit >= 0;
+  const int units = !here ? 0 : is_compute(action.type) ? parts(action.stage) : is_transfer(action.type) ? 0 : description(action.stage).units;
+  const bool in_stage = known && (action.unit < 0 || action.unit < units);
+  if (here && !in_stage) complain(to_string(action), " names a micro-batch, part or unit that does not exist");
+  return here && in_stage;
+}
+
+void ListCheck::compute(const Action& action, int part) {
+  Action one = action;
+  one.unit = part;
+  StageState& state = stages_.at(action.stage);
+  Microbatch& microbatch = state.microbatches[static_cast<size_t>(action.microbatch)];
+  const bool reads = action.type != ActionType::kBackwardWeight;
+  const bool adds = action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight;
+  for (const int u : description(action.stage).units_of_part[static_cast<size_t>(part)]) {
+    Unit& unit = state.units.at(static_cast<size_t>(u));
+    if (reads && !unit.gathered) complain(to_string(one), " runs before unit ", u, " is gathered");
+    if (adds && unit.replicas_reduced) complain(to_string(one), " adds to the gradient of unit ", u, " after it was reduced over replicas");
+    if (adds) unit.unreduced = true;
+  }
+  if (action.type == ActionType::kForward) forward(one, microbatch);
+  if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardInput) backward_input(one, microbatch);
+  if (adds) backward_weight(one, microbatch);
+}
+
+void ListCheck::forward(const Action& part, Microbatch& microbatch) {
+  if (part.unit != microbatch.forward) complain(to_string(part), " runs twice or out of order");
+  if (part.unit == 0 && part.stage > 0 && !microbatch.received_forward) complain(to_string(part), " runs before its input is received");
+  ++microbatch.forward;
+}
+
+void ListCheck::backward_input(const Action& part, Microbatch& microbatch) {
+  const int last = parts(part.stage) - 1;
+  if (!expected_.training) complain(to_string(part), " in a plan that does not train");
+  if (part.unit != last - microbatch.input) complain(to_string(part), " runs twice or out of order");
+  if (microbatch.forward <= last) complain(to_string(part), " runs before the forward");
+  if (part.unit == last && !last_stage(part.stage) && !microbatch.received_backward)
+    complain(to_string(part), " runs before the gradient of its output is received");
+  ++microbatch.input;
+}
+
+void ListCheck::backward_weight(const Action& part, Microbatch& microbatch) {
+  if (part.unit != parts(part.stage) - 1 - microbatch.weight) complain(to_string(part), " runs twice or out of order");
+  if (microbatch.weight >= microbatch.input) complain(to_string(part), " runs before the input gradient");
+  ++microbatch.weight;
+}
+
+void ListCheck::transfer(const Action& action) {
+  Microbatch& m = stages_.at(action.stage).microbatches[static_cast<size_t>(action.microbatch)];
+  const int all = parts(action.stage);
+  if (action.type == ActionType::kSendForward && m.forward < all) complain(to_string(action), " sends before the output is computed");
+  if (action.type == ActionType::kSendBackward && m.input < all) complain(to_string(action), " sends before the gradient is computed");
+  bool& done = action.type == ActionType::kSendForward    ? m.sent_forward
+               : action.type == ActionType::kRecvForward  ? m.received_forward
+               : action.type == ActionType::kSendBackward ? m.sent_backward
+                                                          : m.received_backward;
+  if (done) complain(to_string(action), " is there twice");
+  done = true;
+}
+
+void ListCheck::move_unit(const Action& action) {
+  Unit& unit = stages_.at(action.stage).units[static_cast<size_t>(action.unit)];
+  if (action.type != ActionType::kUnshard && action.type != ActionType::kReshard) return reduce(action, unit);
+  const bool gather = action.type == ActionType::kUnshard;
+  if (unit.gathered == gather) complain(to_string(action), gather ? ": the unit is already gathered" : ": the unit is not gathered");
+  unit.gathered = gather;
+}
+
+void ListCheck::reduce(const Action& action, Unit& unit) {
+  if (!expected_.training) complain(to_string(action), " in a plan that does not train");
+  if (action.type == ActionType::kReduceGrads) {
+    if (!unit.unreduced) complain(to_string(action), " has no gradient to reduce");
+    unit.unreduced = false;
+    unit.reduced = true;
+    return;
+  }
+  if (!unit.reduced || unit.unreduced) complain(to_string(action), " comes before the gradient is reduced over shards");
+  const bool tied = action.type == ActionType::kReduceTied;
+  if (tied && action.unit != description(action.stage).tied_unit) complain(to_string(action), " is of a unit that is not tied");
+  if (tied && !unit.replicas_reduced) complain(to_string(action), " comes before the gradient is reduced over replicas");
+  bool& done = tied ? unit.tied_reduced : unit.replicas_reduced;
+  if (done) complain(to_string(action), " is there twice");
+  done = true;
+}
+
+void ListCheck::finish_microbatch(int stage, int m, const Microbatch& microbatch) {
+  const int all = parts(stage);
+  const auto require = [&](bool done, const char* what) {
+    if (!done) complain("stage ", stage, " ", what, " micro-batch ", m);
+  };
+  require(microbatch.forward == all, "does not do the forward of");
+  if (stage > 0) require(microbatch.received_forward, "never receives the input of");
+  if (!last_stage(stage)) require(microbatch.sent_forward, "never sends the output of");
+  if (!expected_.training) return;
+  require(microbatch.input == all, "does not do the backward of");
+  require(microbatch.weight == all, "does not do the weight gradients of");
+  if (stage > 0) require(microbatch.sent_backward, "never sends the input gradient of");
+  if (!last_stage(stage)) require(microbatch.received_backward, "never receives the output gradient of");
+}
+
+void ListCheck::finish_unit(int stage, int u, const Unit& unit) {
+  const auto require = [&](bool done, const char* what) {
+    if (!done) complain("unit ", u, " of stage ", stage, " is never ", what);
+  };
+  require(!unit.gathered, "resharded after its last use");
+  if (!expected_.training) return;
+  require(unit.reduced && !unit.unreduced, "reduced after the last gradient is added");
+  require(unit.replicas_reduced, "reduced over replicas");
+  if (u == description(stage).tied_unit) require(unit.tied_reduced, "reduced over the tied embeddings");
+}
+
+void ListCheck::finish() {
+  for (const auto& [stage, state] : stages_) {
+    for (size_t m = 0; m < state.microbatches.size(); ++m) finish_microbatch(stage, static_cast<int>(m), state.microbatches[m]);
+    std::vector<bool> read(state.units.size(), false);
+    for (const std::vector<int>& units : description(stage).units_of_part)
+      for (const int u : units) read.at(static_cast<size_t>(u)) = true;
+    for (size_t u = 0; u < state.units.size(); ++u)
+      if (read[u]) finish_unit(stage, static_cast<int>(u), state.units[u]);
+  }
+}
+
+std::vector<std::string> ListCheck::run(const ActionList& list) {
+  for (const Action& action : list) {
+    if (!in_range(action)) continue;
+    if (is_transfer(action.type)) {
+      transfer(action);
+    } else if (!is_compute(action.type)) {
+      move_unit(action);
+    } else if (action.unit >= 0) {
+      compute(action, action.unit);
+    } else {
+      const int all = parts(action.stage);
+      for (int i = 0; i < all; ++i) compute(action, action.type == ActionType::kForward ? i : all - 1 - i);
+    }
+  }
+  finish();
+  return std::move(violations_);
+}
+
+/// Where each stage lives by the lists themselves; -1 for a stage that none of them computes.
+std::vector<int> claimed_ranks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, size_t stages) {
+  std::vector<int> stage_rank(stages, -1);
+  for (size_t rank = 0; rank < lists.size(); ++rank) {
+    const int pipeline = coordinate_of(mesh, static_cast<int>(rank)).pipeline;
+    for (const Action& action : *lists[rank])
+      if (is_compute(action.type) && action.stage >= 0 && action.stage < static_cast<int>(stages) && stage_rank[static_cast<size_t>(action.stage)] < 0)
+        stage_rank[static_cast<size_t>(action.stage)] = pipeline;
+  }
+  return stage_rank;
+}
+
+}  // namespace
+
+std::vector<std::string> validate(const std::vector<ActionList>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages, int microbatches,
+                                  bool training) {
+  const bool shared = static_cast<int>(lists.size()) == mesh.pipeline;
+  TRIREME_CHECK(shared || static_cast<int>(lists.size()) == mesh.world(), lists.size(), " lists for ", mesh.world(), " ranks");
+  std::vector<const ActionList*> by_rank;
+  for (int rank = 0; rank < mesh.world(); ++rank) by_rank.push_back(&lists[static_cast<size_t>(shared ? coordinate_of(mesh, rank).pipeline : rank)]);
+
+  std::vector<std::string> violations;
+  const auto append = [&](std::vector<std::string> more) { violations.insert(violations.end(), more.begin(), more.end()); };
+  const std::vector<int> stage_rank = claimed_ranks(by_rank, mesh, stages.size());
+  for (size_t stage = 0; stage < stage_rank.size(); ++stage)
+    if (stage_rank[stage] < 0) violations.push_back(concat("no rank computes stage ", stage));
+  const Expected expected{stages, stage_rank, microbatches, training};
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const int pipeline = shared ? static_cast<int>(i) : coordinate_of(mesh, static_cast<int>(i)).pipeline;
+    append(ListCheck(expected, pipeline, concat(shared ? "pipeline rank " : "rank ", i)).run(lists[i]));
+  }
+  append(run_rendezvous(by_rank, mesh, stage_rank));
+  return violations;
+}
+
+}  // namespace trireme

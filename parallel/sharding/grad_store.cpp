@@ -1,0 +1,103 @@
+#include "parallel/sharding/grad_store.h"
+
+#include "kernels/ops/elementwise.h"
+
+namespace trireme {
+
+GradStore::GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy, DType dtype)
+    : units_(std::move(units)), states_(units_.size()), shard_(&shard), replicate_(&replicate), resident_(policy.gradients_resident), dtype_(dtype) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    State& state = states_[u];
+    const int64_t owned = units_[u]->shard_numel(shard.size());
+    if (resident_) {
+      state.full = Tensor::zeros(ctx, {owned * shard.size()}, dtype, MemoryCategory::kGradients);
+      state.shard = state.full.flat(shard.rank() * owned, owned);
+      units_[u]->bind_grads(state.full);
+    } else {
+      state.shard = Tensor::zeros(ctx, {owned}, dtype, MemoryCategory::kGradients);
+    }
+  }
+}
+
+void GradStore::begin_step(Context& ctx) {
+  for (State& state : states_) fill(ctx, 0, resident_ ? state.full : state.shard);
+}
+
+void GradStore::acquire(Context& ctx, int unit) {
+  State& state = states_[static_cast<size_t>(unit)];
+  if (state.scattered.defined()) settle(ctx, state);  // the previous micro-batch's reduction still reads the full gradient
+  if (state.full.defined()) return;
+  state.full = Tensor::zeros(ctx, {state.shard.numel() * shard_->size()}, dtype_, MemoryCategory::kGradients);
+  units_[static_cast<size_t>(unit)]->bind_grads(state.full);
+}
+
+void GradStore::reduce(Context& ctx, int unit) {
+  // The reduction of one unit runs behind the backward of the next: at most two full gradients are alive.
+  if (reducing_ >= 0) settle(ctx, states_[static_cast<size_t>(reducing_)]);
+  State& state = states_[static_cast<size_t>(unit)];
+  if (resident_) {
+    state.scatter = shard_->reduce_scatter(ctx, state.full, state.shard, ReduceOp::kSum);
+  } else {
+    state.scattered = Tensor::empty(ctx, {state.shard.numel()}, dtype_, MemoryCategory::kGradients);
+    state.scatter = shard_->reduce_scatter(ctx, state.full, state.scattered, ReduceOp::kSum);
+    units_[static_cast<size_t>(unit)]->bind_grads(Tensor());
+  }
+  reducing_ = unit;
+}
+
+void GradStore::settle(Context& ctx, State& state) {
+  state.scatter.wait(ctx);
+  if (!state.scattered.defined()) return;
+  accumulate(ctx, state.scattered, state.shard);
+  state.scattered.reset();
+  state.full.reset();
+}
+
+void GradStore::reduce_replicas(Context& ctx, int unit) {
+  State& state = states_[static_cast<size_t>(unit)];
+  settle(ctx, state);
+  state.replicas = replicate_->all_reduce(ctx, state.shard, ReduceOp::kSum);
+}
+
+void GradStore::reduce_tied(Context& ctx, int unit, Communicator& embedding) {
+  State& state = states_[static_cast<size_t>(unit)];
+  state.replicas.wait(ctx);
+  state.replicas = embedding.all_reduce(ctx, state.shard, ReduceOp::kSum);
+}
+
+void GradStore::finish(Context& ctx, Communicator& tensor, Communicator& kv) {
+  for (State& state : states_) {
+    settle(ctx, state);
+    state.replicas.wait(ctx);
+  }
+  reducing_ = -1;
+  sum_partial(ctx, Partial::kTensor, tensor);
+  sum_partial(ctx, Partial::kKv, kv);
+}
+
+void GradStore::sum_partial(Context& ctx, Partial over, Communicator& comm) {
+  std::vector<Tensor> parts;
+  int64_t total = 0;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    for (const Unit::Segment& segment : units_[u]->owned_segments(shard_->rank(), shard_->size())) {
+      if (segment.spec->partial_over != over) continue;
+      parts.push_back(Unit::slice(states_[u].shard, segment, shard_->rank()));
+      total += segment.count;
+    }
+  }
+  if (total == 0 || comm.size() == 1) return;
+  const Tensor packed = Tensor::empty(ctx, {total}, dtype_, MemoryCategory::kCommunication);
+  int64_t offset = 0;
+  for (const Tensor& part : parts) {
+    copy(ctx, part, packed.flat(offset, part.numel()));
+    offset += part.numel();
+  }
+  comm.all_reduce(ctx, packed, ReduceOp::kSum).wait(ctx);
+  offset = 0;
+  for (const Tensor& part : parts) {
+    copy(ctx, packed.flat(offset, part.numel()), part);
+    offset += part.numel();
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,46 @@
+#pragma once
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+#include "parallel/sharding/unit.h"
+#include "parallel/sharding/zero_policy.h"
+
+namespace trireme {
+
+/// Owns this rank's gradients: what W accumulates into (a unit's full gradient) and the owned shard the optimizer reads.
+/// Resident: the full gradient P lives for the run, the shard is a view of it, reduced once a step.
+/// Not resident: P/S for the run, plus a full gradient for each unit between its first W and the end of its reduction.
+/// Wire: (S-1)/S * unit bytes per reduce_grads; 2(R-1)/R * shard bytes per reduce_replicas; 2(n-1)/n * the tied shard for reduce_tied (n = 2).
+class GradStore {
+ public:
+  GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy, DType dtype);
+
+  void begin_step(Context& ctx);                 ///< all gradients zero
+  void acquire(Context& ctx, int unit);          ///< Param::grad of the unit may be added to
+  void reduce(Context& ctx, int unit);           ///< starts the reduce-scatter; Param::grad is gone until acquired again
+  void reduce_replicas(Context& ctx, int unit);  ///< starts the all-reduce of the owned shard; after the unit's last reduce
+  void reduce_tied(Context& ctx, int unit, Communicator& embedding);
+  /// Waits for everything in flight, then sums what is partial over tensor ranks, on the owned shards: one all-reduce each over `tensor` and `kv`.
+  void finish(Context& ctx, Communicator& tensor, Communicator& kv);
+
+  Tensor shard(int unit) const { return states_[static_cast<size_t>(unit)].shard; }  ///< [shard_numel]
+
+ private:
+  struct State {
+    Tensor full, shard;
+    Tensor scattered;  ///< where a reduce-scatter of a gradient that is not resident lands
+    Work scatter, replicas;
+  };
+  void settle(Context& ctx, State& state);
+  void sum_partial(Context& ctx, Partial over, Communicator& comm);
+
+  std::vector<Unit*> units_;
+  std::vector<State> states_;
+  Communicator* shard_;
+  Communicator* replicate_;
+  bool resident_;
+  DType dtype_;
+  int reducing_ = -1;  ///< unit whose reduce-scatter was started last
+};
+
+}  // namespace trireme

@@ -1,0 +1,53 @@
+#include "parallel/sharding/unit.h"
+
+#include <algorithm>
+
+namespace trireme {
+
+Param* Unit::add(std::vector<ParamSpec> specs) {
+  params_.push_back(std::make_unique<Param>());
+  params_.back()->specs = std::move(specs);
+  numel_ += params_.back()->numel();
+  return params_.back().get();
+}
+
+void Unit::bind_values(const Tensor& flat) const {
+  int64_t offset = 0;
+  for (const auto& param : params_) {
+    param->value = flat.defined() ? flat.flat_view(offset, param->local_shape()) : Tensor();
+    offset += param->numel();
+  }
+}
+
+void Unit::bind_grads(const Tensor& flat) const {
+  int64_t offset = 0;
+  for (const auto& param : params_) {
+    param->grad = flat.defined() ? flat.flat_view(offset, param->local_shape()) : Tensor();
+    offset += param->numel();
+  }
+}
+
+std::vector<Unit::Segment> Unit::segments(int64_t begin, int64_t end) const {
+  std::vector<Segment> found;
+  int64_t offset = 0;
+  for (const auto& param : params_) {
+    for (const ParamSpec& spec : param->specs) {
+      const int64_t first = std::max(begin, offset);
+      const int64_t last = std::min(end, offset + spec.numel());
+      if (first < last) found.push_back({&spec, first, first - offset, last - first});
+      offset += spec.numel();
+    }
+  }
+  return found;
+}
+
+std::vector<Unit::Segment> Unit::owned_segments(int shard, int shards) const {
+  const int64_t size = shard_numel(shards);
+  return segments(shard * size, (shard + 1) * size);
+}
+
+Tensor Unit::slice(const Tensor& shard_tensor, const Segment& segment, int shard) {
+  return shard_tensor.flat(segment.flat_begin - shard * shard_tensor.numel(), segment.count);
+}
+
+}  // namespace trireme

@@ -1,0 +1,55 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/param.h"
+
+namespace trireme {
+
+/// Dtypes of a run. In fp32 and fp64 the master weight is the parameter itself.
+struct Precision {
+  DType compute = DType::kF32;   ///< parameters as the layers read them, activations
+  DType master = DType::kF32;    ///< owned weights and both moments
+  DType gradient = DType::kF32;  ///< accumulation and reduction of gradients
+};
+
+/// The parameters that are gathered, reduced and updated together (a block, the embedding, the head): one flat buffer per tensor rank, parameters
+/// back to back in declaration order, zeros at the end up to a multiple of the shard count. Shard s of S owns elements [s, s+1) * padded / S.
+class Unit {
+ public:
+  explicit Unit(std::string name) : name_(std::move(name)) {}
+
+  /// The returned Param stays where it is.
+  Param* add(std::vector<ParamSpec> specs);
+
+  const std::string& name() const { return name_; }
+  int64_t numel() const { return numel_; }  ///< elements on this tensor rank, vocabulary padding included
+  int64_t shard_numel(int shards) const { return (numel_ + shards - 1) / shards; }
+  int64_t padded_numel(int shards) const { return shard_numel(shards) * shards; }
+
+  /// Points every Param's value (or grad) into `flat` [>= numel], or at nothing where flat is undefined.
+  void bind_values(const Tensor& flat) const;
+  void bind_grads(const Tensor& flat) const;
+
+  /// The part of one parameter inside a range of the flat buffer.
+  struct Segment {
+    const ParamSpec* spec;
+    int64_t flat_begin;   ///< first element, in the flat buffer
+    int64_t param_begin;  ///< the same element, in this rank's local matrix of the parameter
+    int64_t count;
+  };
+  std::vector<Segment> segments(int64_t begin, int64_t end) const;
+  std::vector<Segment> owned_segments(int shard, int shards) const;
+  /// A segment within an owned shard's tensor.
+  static Tensor slice(const Tensor& shard_tensor, const Segment& segment, int shard);
+
+  const std::vector<std::unique_ptr<Param>>& params() const { return params_; }
+
+ private:
+  std::string name_;
+  std::vector<std::unique_ptr<Param>> params_;
+  int64_t numel_ = 0;
+};
+
+}  // namespace trireme

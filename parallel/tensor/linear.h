@@ -1,0 +1,40 @@
+#pragma once
+#include "parallel/param.h"
+#include "parallel/tensor/region.h"
+
+namespace trireme {
+
+/// Y = X W^T + b, W split by output rows over the tensor axis.
+/// Shapes on this rank: x [M/t or M, D], w [F/t,D], b [F/t], y [M,F/t].
+/// Backward: dx = dy W is partial, so it leaves through the conjugate of `enter`; dw += dy^T x with x gathered again (keeping only this rank's
+/// rows of x between forward and backward is what sequence parallelism saves).
+/// Communication: forward `enter`; backward `enter` conjugate, and under sequence parallelism one more all-gather for dw.
+/// Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+struct ColumnParallelLinear {
+  Param* weight;
+  Param* bias;  ///< null: none
+  const Region* region;
+
+  Tensor forward(Context& ctx, const Tensor& x) const;
+  Tensor backward_input(Context& ctx, const Tensor& dy) const;
+  void backward_weight(Context& ctx, const Tensor& x, const Tensor& dy) const;
+};
+
+/// Y = X W^T + b, W split by input columns; b is added once, after the partial products are summed.
+/// Shapes on this rank: x [M,D/t], w [F,D/t], b [F], y [M/t or M, F].
+/// Communication: forward `exit`; backward its conjugate, in backward_input, whose gathered dy [M,F] serves backward_weight too.
+struct RowParallelLinear {
+  Param* weight;
+  Param* bias;  ///< null: none
+  const Region* region;
+
+  Tensor forward(Context& ctx, const Tensor& x) const;
+  struct InputGradient {
+    Tensor dx;      ///< [M,D/t]
+    Tensor dy_all;  ///< [M,F]: dy of every row, for backward_weight
+  };
+  InputGradient backward_input(Context& ctx, const Tensor& dy) const;
+  void backward_weight(Context& ctx, const Tensor& x, const Tensor& dy_all) const;
+};
+
+}  // namespace trireme

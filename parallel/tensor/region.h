@@ -1,0 +1,37 @@
+#pragma once
+// The border between activations that every tensor rank has (or, under sequence parallelism, has its rows of) and the products that are split
+// over tensor ranks. Each crossing and its backward are a conjugate pair:
+//            forward            backward                         forward           backward
+//   enter    copy               all-reduce       sequence:       all-gather        reduce-scatter
+//   exit     all-reduce         copy             parallel:       reduce-scatter    all-gather
+// Wire, per crossing that moves: all-reduce 2(t-1)/t * M*D*size; all-gather, reduce-scatter (t-1)/t * M*D*size bytes per rank.
+// Sources: Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198.
+#include "parallel/comm/communicator.h"
+
+namespace trireme {
+
+class Region {
+ public:
+  Region(Communicator& tensor, bool sequence_parallel);
+
+  Tensor enter_forward(Context& ctx, const Tensor& x) const;    ///< [M/t or M, D] -> [M,D]
+  Tensor enter_backward(Context& ctx, const Tensor& dx) const;  ///< [M,D] partial -> [M/t or M, D]
+  Tensor exit_forward(Context& ctx, const Tensor& y) const;     ///< [M,D] partial -> [M/t or M, D]
+  Tensor exit_backward(Context& ctx, const Tensor& dy) const;   ///< [M/t or M, D] -> [M,D]
+
+  /// Rows of the residual stream on this rank, of M in all, and the first of them.
+  int64_t local_rows(int64_t rows) const { return rows / row_shards_; }
+  int64_t first_row(int64_t rows) const { return row_shards_ > 1 ? local_rows(rows) * tensor_->rank() : 0; }
+  /// What the gradient of a parameter that meets the residual stream (norm, position) is partial over.
+  bool gradients_partial() const { return row_shards_ > 1; }
+  Communicator& tensor() const { return *tensor_; }
+
+ private:
+  Tensor reduce(Context& ctx, const Tensor& partial) const;
+  Tensor gather(Context& ctx, const Tensor& rows) const;
+
+  Communicator* tensor_;
+  int row_shards_;  ///< tensor ranks that share the rows of the residual stream: 1 without sequence parallelism
+};
+
+}  // namespace trireme

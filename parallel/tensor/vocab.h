@@ -1,0 +1,34 @@
+#pragma once
+// The two layers whose dimension is the vocabulary, split into ceil(V/t) tokens a tensor rank. The last ranks' padding rows take no part anywhere.
+// Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+#include "parallel/param.h"
+#include "parallel/tensor/region.h"
+
+namespace trireme {
+
+/// y[m] = W[token m]: each rank looks up its own tokens, `exit` sums.
+/// Shapes on this rank: tokens [M] int32, w [ceil(V/t),D], y [M/t or M, D].   Communication: `exit` forward and backward.
+struct VocabParallelEmbedding {
+  Param* weight;
+  const Region* region;
+
+  Tensor forward(Context& ctx, const Tensor& tokens) const;
+  void backward_weight(Context& ctx, const Tensor& tokens, const Tensor& dy) const;
+};
+
+/// Softmax cross-entropy of logits split by vocabulary columns.
+/// Communication, forward: all-reduce max of M and sum of 2M elements over `tensor`; backward: none.
+struct VocabParallelCrossEntropy {
+  const ParamSpec* vocabulary;  ///< the head's weight: which tokens this rank holds
+  Communicator* tensor;
+
+  struct Saved {
+    Tensor row_max, sums;
+  };
+  /// loss_sum [1] f64 += sum of the negative log-likelihoods of the unmasked targets; the same on every tensor rank.
+  Saved forward(Context& ctx, const Tensor& logits, const Tensor& targets, const Tensor& loss_sum) const;
+  /// logits := d(loss_sum)/d(logits) * scale[0], in place.
+  void backward(Context& ctx, const Tensor& logits, const Tensor& targets, const Saved& saved, const Tensor& scale) const;
+};
+
+}  // namespace trireme

@@ -1,0 +1,247 @@
+#include "tests/support/comm_cases.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+namespace trireme {
+namespace {
+
+/// Host memory of one rank, poisoned until written.
+struct Host {
+  Arena arena{Device::kReference, true};
+  Context ctx{Device::kReference, &arena, 1};
+  Tensor empty(int64_t count, DType dtype) { return Tensor::empty(ctx, {count}, dtype, MemoryCategory::kCommunication); }
+};
+
+/// Small whole numbers: their sums over eight ranks are exact in every dtype.
+int value(int rank, int64_t i) { return static_cast<int>((rank * 7 + i * 3) % 11); }
+
+double get(const Tensor& tensor, int64_t i) {
+  switch (tensor.dtype()) {
+    case DType::kF64: return tensor.data<double>()[i];
+    case DType::kF32: return static_cast<double>(tensor.data<float>()[i]);
+    case DType::kI32: return tensor.data<int32_t>()[i];
+    case DType::kU8: return tensor.data<uint8_t>()[i];
+  }
+  return 0;
+}
+
+void fill(const Tensor& tensor, const std::function<int(int64_t)>& at) {
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    switch (tensor.dtype()) {
+      case DType::kF64: tensor.data<double>()[i] = at(i); break;
+      case DType::kF32: tensor.data<float>()[i] = static_cast<float>(at(i)); break;
+      case DType::kI32: tensor.data<int32_t>()[i] = at(i); break;
+      case DType::kU8: tensor.data<uint8_t>()[i] = static_cast<uint8_t>(at(i)); break;
+    }
+  }
+}
+
+void expect(const Communicator& comm, const char* what, const Tensor& tensor, const std::function<int(int64_t)>& at) {
+  for (int64_t i = 0; i < tensor.numel(); ++i)
+    TRIREME_CHECK(get(tensor, i) == at(i), what, " over ", comm.size(), " ranks, rank ", comm.rank(), ", element ", i, " of ", tensor.numel(), " ",
+                  name_of(tensor.dtype()), ": ", get(tensor, i), " instead of ", at(i));
+}
+
+int reduced(ReduceOp op, int ranks, int64_t i) {
+  int result = value(0, i);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const int next = value(rank, i);
+    result = op == ReduceOp::kSum ? result + next : op == ReduceOp::kMax ? std::max(result, next) : std::min(result, next);
+  }
+  return result;
+}
+
+void check_reductions(Communicator& comm, Host& host, DType dtype, int64_t count, ReduceOp op) {
+  const int n = comm.size(), rank = comm.rank();
+  const auto own = [&](int64_t i) { return value(rank, i); };
+  const auto total = [&](int64_t i) { return reduced(op, n, i); };
+  const auto own_total = [&](int64_t i) { return total(rank * count + i); };
+
+  const Tensor buffer = host.empty(count, dtype);
+  fill(buffer, own);
+  comm.all_reduce(host.ctx, buffer, op).wait(host.ctx);
+  expect(comm, "all_reduce", buffer, total);
+
+  const Tensor in = host.empty(n * count, dtype), out = host.empty(count, dtype);
+  fill(in, own);
+  comm.reduce_scatter(host.ctx, in, out, op).wait(host.ctx);
+  expect(comm, "reduce_scatter", out, own_total);
+  expect(comm, "input of reduce_scatter", in, own);
+  const Tensor part = in.flat(rank * count, count);
+  comm.reduce_scatter(host.ctx, in, part, op).wait(host.ctx);
+  expect(comm, "reduce_scatter in place", part, own_total);
+}
+
+void check_copies(Communicator& comm, Host& host, DType dtype, int64_t count) {
+  const int n = comm.size(), rank = comm.rank();
+  const auto gathered = [&](int64_t i) { return value(static_cast<int>(i / count), i % count); };
+  const Tensor in = host.empty(count, dtype), out = host.empty(n * count, dtype), whole = host.empty(n * count, dtype);
+  fill(in, [&](int64_t i) { return value(rank, i); });
+  comm.all_gather(host.ctx, in, out).wait(host.ctx);
+  expect(comm, "all_gather", out, gathered);
+  const Tensor part = whole.flat(rank * count, count);
+  fill(part, [&](int64_t i) { return value(rank, i); });
+  comm.all_gather(host.ctx, part, whole).wait(host.ctx);
+  expect(comm, "all_gather in place", whole, gathered);
+
+  for (int root = 0; root < n; ++root) {
+    fill(in, [&](int64_t i) { return value(rank, i); });
+    comm.broadcast(host.ctx, in, root).wait(host.ctx);
+    expect(comm, "broadcast", in, [&](int64_t i) { return value(root, i); });
+  }
+}
+
+/// Two messages to the next rank and one to the previous, of different lengths and dtypes.
+void check_ring(Communicator& comm, Host& host, int64_t count) {
+  using enum PointToPoint::Kind;
+  const int n = comm.size(), rank = comm.rank(), next = (rank + 1) % n, previous = (rank + n - 1) % n;
+  std::vector<Tensor> sends{host.empty(count, DType::kF32), host.empty(count + 1, DType::kF64), host.empty(2 * count, DType::kU8)};
+  std::vector<Tensor> recvs;
+  for (const Tensor& send : sends) {
+    fill(send, [&](int64_t i) { return value(rank, i + send.numel()); });
+    recvs.push_back(host.empty(send.numel(), send.dtype()));
+  }
+  // With two ranks or one, both neighbours are the same peer and messages match in order of issue.
+  comm.exchange(host.ctx, std::vector<PointToPoint>{{kSend, sends[0], next},
+                                                    {kRecv, recvs[0], previous},
+                                                    {kSend, sends[1], next},
+                                                    {kRecv, recvs[1], previous},
+                                                    {kRecv, recvs[2], next},
+                                                    {kSend, sends[2], previous}})
+      .wait(host.ctx);
+  for (size_t k = 0; k < recvs.size(); ++k)
+    expect(comm, "exchange", recvs[k], [&](int64_t i) { return value(k == 2 ? next : previous, i + sends[k].numel()); });
+}
+
+}  // namespace
+
+void check_verbs(Communicator& comm) {
+  Host host;
+  for (const int64_t count : {0, 1, 3, 37, 1025, 2600}) {
+    for (const DType dtype : {DType::kF64, DType::kF32, DType::kI32, DType::kU8}) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) check_reductions(comm, host, dtype, count, op);
+      check_copies(comm, host, dtype, count);
+    }
+    check_ring(comm, host, count);
+    comm.barrier();
+  }
+}
+
+void check_order(Communicator& comm) {
+  using enum PointToPoint::Kind;
+  const int n = comm.size(), rank = comm.rank();
+  const int64_t count = 129;
+  Host host;
+  const auto own = [&](int64_t i) { return value(rank, i); };
+  const auto total = [&](int64_t i) { return reduced(ReduceOp::kSum, n, i); };
+  const Tensor sum = host.empty(count, DType::kF32), root = host.empty(count, DType::kI32);
+  fill(sum, own);
+  fill(root, own);
+  std::vector<Work> works;
+  works.push_back(comm.all_reduce(host.ctx, sum, ReduceOp::kSum));
+  works.push_back(comm.broadcast(host.ctx, root, n - 1));
+  // Even ranks send first and receive later, odd ranks the other way round; every pair (even, its successor) meets.
+  const Tensor message = host.empty(count, DType::kF64);
+  const int peer = rank ^ 1;
+  const bool paired = peer < n, sender = rank % 2 == 0;
+  if (paired && sender) fill(message, own);
+  if (paired) works.push_back(comm.exchange(host.ctx, std::vector<PointToPoint>{{sender ? kSend : kRecv, message, peer}}));
+  const Tensor reply = host.empty(count, DType::kF64);
+  if (paired && !sender) fill(reply, own);
+  if (paired) works.push_back(comm.exchange(host.ctx, std::vector<PointToPoint>{{sender ? kRecv : kSend, reply, peer}}));
+  if (rank % 3 == 1) std::reverse(works.begin(), works.end());
+  if (rank % 3 == 2) std::rotate(works.begin(), works.begin() + 1, works.end());
+  for (Work& work : works) work.wait(host.ctx);
+
+  expect(comm, "all_reduce beside others", sum, total);
+  expect(comm, "broadcast beside others", root, [&](int64_t i) { return value(n - 1, i); });
+  if (!paired) return;
+  expect(comm, "message", message, [&](int64_t i) { return value(rank & ~1, i); });
+  expect(comm, "reply", reply, [&](int64_t i) { return value(rank | 1, i); });
+}
+
+void check_groups(Communicator& comm) {
+  const int n = comm.size(), rank = comm.rank();
+  Host host;
+  const auto sum_of_ranks = [&](Communicator& group) {
+    const Tensor buffer = host.empty(1, DType::kI32);
+    fill(buffer, [&](int64_t) { return rank; });
+    group.all_reduce(host.ctx, buffer, ReduceOp::kSum).wait(host.ctx);
+    return static_cast<int>(get(buffer, 0));
+  };
+  std::vector<int> backwards, alike;
+  for (int other = n - 1; other >= 0; --other) backwards.push_back(other);
+  for (int other = rank % 2; other < n; other += 2) alike.push_back(other);
+  const auto sum = [](const std::vector<int>& ranks) {
+    int total = 0;
+    for (const int other : ranks) total += other;
+    return total;
+  };
+
+  const auto reversed = comm.group(backwards, "reversed");
+  TRIREME_CHECK(reversed->rank() == n - 1 - rank && reversed->size() == n && reversed->name() == "reversed", "rank ", reversed->rank());
+  TRIREME_CHECK(sum_of_ranks(*reversed) == sum(backwards), "reversed");
+  const auto first = comm.group(alike, "parity"), second = comm.group(alike, "parity");
+  TRIREME_CHECK(first->rank() == rank / 2 && sum_of_ranks(*first) == sum(alike) && sum_of_ranks(*second) == sum(alike), "parity");
+  const auto nested = reversed->group({n - 1 - rank}, "alone");
+  TRIREME_CHECK(nested->size() == 1 && nested->rank() == 0 && sum_of_ranks(*nested) == rank, "alone");
+  std::vector<int> inner;
+  for (int other = 0; other < first->size(); ++other) inner.push_back(other);
+  TRIREME_CHECK(sum_of_ranks(*first->group(inner, "nested")) == sum(alike), "nested");
+}
+
+void check_same_bits(Communicator& comm) {
+  Host host;
+  std::string bits;
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    const Tensor buffer = host.empty(1000, DType::kF32);
+    for (int64_t i = 0; i < buffer.numel(); ++i) buffer.data<float>()[i] = 1.0F / static_cast<float>(1 + (comm.rank() + 1) * 7919 * (i + 1) % 1009);
+    comm.all_reduce(host.ctx, buffer, ReduceOp::kSum).wait(host.ctx);
+    const std::string now(static_cast<const char*>(buffer.raw()), static_cast<size_t>(buffer.bytes()));
+    TRIREME_CHECK(repeat == 0 || now == bits, "a repeated sum differs");
+    bits = now;
+  }
+  for (const std::string& other : all_gather_strings(comm, bits)) TRIREME_CHECK(other == bits, "ranks hold different sums");
+}
+
+void check_host_conveniences(Communicator& comm) {
+  const int n = comm.size(), rank = comm.rank();
+  const auto text = [](int of) { return std::string(static_cast<size_t>(of) * 3, static_cast<char>('a' + of)); };
+  const std::vector<std::string> all = all_gather_strings(comm, text(rank));
+  TRIREME_CHECK(static_cast<int>(all.size()) == n, all.size(), " strings");
+  for (int other = 0; other < n; ++other) TRIREME_CHECK(all[static_cast<size_t>(other)] == text(other), "string of rank ", other);
+  for (const std::string& empty : all_gather_strings(comm, "")) TRIREME_CHECK(empty.empty(), "'", empty, "'");
+  TRIREME_CHECK(all_reduce_scalar(comm, rank + 0.5, ReduceOp::kSum) == n * (n - 1) / 2 + 0.5 * n, "sum");
+  TRIREME_CHECK(all_reduce_scalar(comm, rank + 0.5, ReduceOp::kMax) == n - 0.5, "max");
+  TRIREME_CHECK(all_reduce_scalar(comm, rank + 0.5, ReduceOp::kMin) == 0.5, "min");
+}
+
+void check_mesh(Communicator& world, const MeshShape& shape, int kv_heads) {
+  const Mesh mesh(world, shape, kv_heads);
+  const auto check = [&](MeshAxis axis, Communicator& group) {
+    const std::vector<int> members = group_members(shape, axis, world.rank(), kv_heads);
+    TRIREME_CHECK(group.name() == name_of(axis) && group.size() == static_cast<int>(members.size()), name_of(axis), " has ", group.size(), " ranks");
+    const std::vector<std::string> found = all_gather_strings(group, std::to_string(world.rank()));
+    for (size_t i = 0; i < members.size(); ++i) TRIREME_CHECK(found[i] == std::to_string(members[i]), name_of(axis), " reaches rank ", found[i]);
+  };
+  TRIREME_CHECK(rank_of(shape, mesh.at) == world.rank(), "coordinate");
+  check(MeshAxis::kPipeline, *mesh.pipeline);
+  check(MeshAxis::kData, *mesh.data);
+  check(MeshAxis::kReplicate, *mesh.replicate);
+  check(MeshAxis::kShard, *mesh.shard);
+  check(MeshAxis::kTensor, *mesh.tensor);
+  check(MeshAxis::kKv, *mesh.kv);
+  check(MeshAxis::kEmbedding, *mesh.embedding);
+}
+
+void check_communicator(Communicator& comm) {
+  check_verbs(comm);
+  check_order(comm);
+  check_groups(comm);
+  check_same_bits(comm);
+  check_host_conveniences(comm);
+}
+
+}  // namespace trireme

@@ -1,0 +1,131 @@
+#include "tests/support/poison_communicator.h"
+
+#include <cstring>
+
+#include "parallel/comm/arguments.h"
+
+namespace trireme {
+namespace {
+
+uint64_t hash_of(const Tensor& tensor) {
+  uint64_t hash = 14695981039346656037U;
+  const auto* bytes = static_cast<const uint8_t*>(tensor.raw());
+  for (int64_t i = 0; i < tensor.bytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211U;  // FNV-1a
+  return hash;
+}
+
+void poison(const Tensor& tensor) { std::memset(tensor.raw(), 0xFF, static_cast<size_t>(tensor.bytes())); }
+
+class PoisonOperation final : public Work::Operation {
+ public:
+  PoisonOperation(std::string place, Context scratch) : place_(std::move(place)), scratch_(scratch) {}
+
+  /// A copy of `user` for the operation to run on.
+  Tensor shadow(const Tensor& user) {
+    const Tensor copy = Tensor::empty(scratch_, user.shape(), user.dtype(), MemoryCategory::kCommunication);
+    copy_elements(user, copy);
+    watched_.push_back({user, 0});
+    return copy;
+  }
+  /// `user` becomes `from` at wait.
+  void result(const Tensor& user, const Tensor& from) { results_.push_back({user, from}); }
+  /// From here on the buffers belong to the operation.
+  void launch(Work inner) {
+    inner_ = std::move(inner);
+    for (Watched& watched : watched_) watched.hash = hash_of(watched.user);
+  }
+
+  void wait(Context& ctx) override {
+    inner_.wait(ctx);
+    for (const Watched& watched : watched_)
+      TRIREME_CHECK(hash_of(watched.user) == watched.hash, "a buffer was written while it was in flight in ", place_);
+    for (const auto& [user, from] : results_) copy_elements(from, user);
+  }
+
+ private:
+  struct Watched {
+    Tensor user;
+    uint64_t hash;
+  };
+  struct Result {
+    Tensor user, from;
+  };
+  std::string place_;
+  Context scratch_;
+  std::vector<Watched> watched_;
+  std::vector<Result> results_;
+  Work inner_;
+};
+
+}  // namespace
+
+PoisonCommunicator::PoisonCommunicator(std::unique_ptr<Communicator> inner)
+    : Communicator(inner->rank(), inner->size(), inner->name()), inner_(std::move(inner)) {}
+
+std::string PoisonCommunicator::place(const char* verb) const { return concat(verb, " of group '", name(), "', rank ", rank()); }
+
+Work PoisonCommunicator::all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) {
+  if (ctx.device == Device::kMeta) return inner_->all_reduce(ctx, buffer, op);
+  auto operation = std::make_unique<PoisonOperation>(place("all_reduce"), Context{Device::kReference, &arena_, 1});
+  const Tensor copy = operation->shadow(buffer);
+  operation->result(buffer, copy);
+  poison(buffer);
+  operation->launch(inner_->all_reduce(ctx, copy, op));
+  return Work(std::move(operation));
+}
+
+Work PoisonCommunicator::all_gather(Context& ctx, const Tensor& in, const Tensor& out) {
+  if (ctx.device == Device::kMeta) return inner_->all_gather(ctx, in, out);
+  const bool in_place = is_own_part(*this, "all_gather", in, out);
+  auto operation = std::make_unique<PoisonOperation>(place("all_gather"), Context{Device::kReference, &arena_, 1});
+  const Tensor out_copy = operation->shadow(out);
+  const Tensor in_copy = in_place ? own_part(*this, out_copy) : operation->shadow(in);
+  operation->result(out, out_copy);
+  poison(out);
+  operation->launch(inner_->all_gather(ctx, in_copy, out_copy));
+  return Work(std::move(operation));
+}
+
+Work PoisonCommunicator::reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) {
+  if (ctx.device == Device::kMeta) return inner_->reduce_scatter(ctx, in, out, op);
+  const bool in_place = is_own_part(*this, "reduce_scatter", out, in);
+  auto operation = std::make_unique<PoisonOperation>(place("reduce_scatter"), Context{Device::kReference, &arena_, 1});
+  const Tensor in_copy = operation->shadow(in);
+  const Tensor out_copy = in_place ? own_part(*this, in_copy) : operation->shadow(out);
+  operation->result(out, out_copy);
+  poison(in_place ? in : out);
+  operation->launch(inner_->reduce_scatter(ctx, in_copy, out_copy, op));
+  return Work(std::move(operation));
+}
+
+Work PoisonCommunicator::broadcast(Context& ctx, const Tensor& buffer, int root) {
+  if (ctx.device == Device::kMeta) return inner_->broadcast(ctx, buffer, root);
+  auto operation = std::make_unique<PoisonOperation>(place("broadcast"), Context{Device::kReference, &arena_, 1});
+  const Tensor copy = operation->shadow(buffer);
+  if (rank() != root) {
+    operation->result(buffer, copy);
+    poison(buffer);
+  }
+  operation->launch(inner_->broadcast(ctx, copy, root));
+  return Work(std::move(operation));
+}
+
+Work PoisonCommunicator::exchange(Context& ctx, std::span<const PointToPoint> messages) {
+  if (ctx.device == Device::kMeta) return inner_->exchange(ctx, messages);
+  auto operation = std::make_unique<PoisonOperation>(place("exchange"), Context{Device::kReference, &arena_, 1});
+  std::vector<PointToPoint> copies;
+  for (const PointToPoint& message : messages) {
+    copies.push_back({message.kind, operation->shadow(message.buffer), message.peer});
+    if (message.kind == PointToPoint::Kind::kSend) continue;
+    operation->result(message.buffer, copies.back().buffer);
+    poison(message.buffer);
+  }
+  operation->launch(inner_->exchange(ctx, copies));
+  return Work(std::move(operation));
+}
+
+std::unique_ptr<Communicator> PoisonCommunicator::group(const std::vector<int>& ranks, const std::string& name) {
+  return std::make_unique<PoisonCommunicator>(inner_->group(ranks, name));
+}
+
+}  // namespace trireme

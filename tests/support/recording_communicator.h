@@ -1,0 +1,47 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "parallel/comm/communicator.h"
+
+namespace trireme {
+
+/// What one rank communicated.
+struct CommunicationRecord {
+  struct Entry {
+    int64_t calls = 0;
+    double wire_bytes = 0;  ///< sent by this rank, by the formulas in communicator.h; 0 in groups of one rank
+  };
+  std::map<std::pair<std::string, std::string>, Entry> entries;  ///< by (group name, verb)
+  /// Over (verb, group, count, dtype, peers) of every call in order: equal on ranks that must call the same.
+  uint64_t sequence_hash = 14695981039346656037U;
+
+  Entry entry(const std::string& group, const std::string& verb) const;
+  double wire_bytes(const std::string& group) const;
+};
+
+/// Wraps a communicator, and the groups made from it, and writes down every call.
+class RecordingCommunicator final : public Communicator {
+ public:
+  /// `record` outlives the communicator and its groups.
+  RecordingCommunicator(std::unique_ptr<Communicator> inner, CommunicationRecord& record);
+  Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override;
+  Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override;
+  Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override;
+  Work broadcast(Context& ctx, const Tensor& buffer, int root) override;
+  Work exchange(Context& ctx, std::span<const PointToPoint> messages) override;
+  void barrier() override;
+  std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override;
+
+ private:
+  void add(const char* verb, double wire_bytes);
+  void hash(const std::string& text);
+  void hash(const Tensor& buffer);
+
+  std::unique_ptr<Communicator> inner_;
+  CommunicationRecord& record_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,62 @@
+#include "tests/support/thread_ranks.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "parallel/comm/thread.h"
+#include "tests/support/poison_communicator.h"
+
+namespace trireme {
+namespace {
+
+/// Keeps the exception to tell: a cause rather than a consequence, the first of its kind.
+class FirstError {
+ public:
+  void offer(std::exception_ptr error, bool is_cause) {
+    const std::lock_guard lock(mutex_);
+    if (error_ && (is_cause_ || !is_cause)) return;
+    error_ = std::move(error);
+    is_cause_ = is_cause;
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+  bool is_cause_ = false;
+};
+
+}  // namespace
+
+void run_ranks(int n, const std::function<void(Communicator& world)>& body, const RankOptions& options) {
+  ThreadWorld shared(n);
+  FirstError first;
+  if (options.records) options.records->assign(static_cast<size_t>(n), {});
+
+  const auto run_rank = [&](int rank) {
+    try {
+      std::unique_ptr<Communicator> world = shared.communicator(rank);
+      if (options.poison) world = std::make_unique<PoisonCommunicator>(std::move(world));
+      if (options.records) world = std::make_unique<RecordingCommunicator>(std::move(world), (*options.records)[static_cast<size_t>(rank)]);
+      body(*world);
+    } catch (const AbortedError& error) {
+      first.offer(std::current_exception(), false);
+      shared.abort(error.what());
+    } catch (const std::exception& error) {
+      first.offer(std::current_exception(), true);
+      shared.abort(concat("rank ", rank, " failed: ", error.what()));
+    } catch (...) {
+      first.offer(std::current_exception(), true);
+      shared.abort(concat("rank ", rank, " failed"));
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank) threads.emplace_back(run_rank, rank);
+  for (std::thread& thread : threads) thread.join();
+  first.rethrow();
+}
+
+}  // namespace trireme

@@ -1,0 +1,204 @@
+#include "trainer/loop/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/ops/elementwise.h"
+
+namespace trireme {
+
+MeshShape mesh_shape(const ParallelConfig& parallel) {
+  const ZeroPolicy policy = zero_policy(parallel);
+  return {static_cast<int>(parallel.pipeline), policy.replicate, policy.shard, static_cast<int>(parallel.tensor)};
+}
+
+ZeroPolicy zero_policy(const ParallelConfig& parallel) {
+  const GradientAccumulation accumulation = parallel.gradient_accumulation == "full"      ? GradientAccumulation::kFull
+                                            : parallel.gradient_accumulation == "sharded" ? GradientAccumulation::kSharded
+                                                                                          : GradientAccumulation::kAuto;
+  return zero_policy(static_cast<int>(parallel.zero_stage), static_cast<int>(parallel.data.value()), static_cast<int>(parallel.replicate),
+                     accumulation, parallel.reshard == "after_use");
+}
+
+Precision precision_of(const std::string& name) {
+  if (name == "fp64") return {DType::kF64, DType::kF64, DType::kF64};
+  return {DType::kF32, DType::kF32, DType::kF32};
+}
+
+Device device_of(const std::string& precision) { return precision == "fp64" ? Device::kReference : Device::kCpu; }
+
+namespace {
+
+ScheduleKind schedule_kind(const std::string& name) { return name == "gpipe" ? ScheduleKind::kGPipe : ScheduleKind::k1F1B; }
+
+double read_scalar(const Tensor& scalar) { return scalar.raw() ? *scalar.data<double>() : 0; }
+
+}  // namespace
+
+Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training)
+    : ctx_(ctx),
+      config_(config),
+      mesh_(world, mesh_shape(config.parallel), static_cast<int>(config.model.kv_heads.value())),
+      precision_(precision_of(config.training.precision)),
+      microbatches_(static_cast<int>(config.training.global_batch_size / (config.training.micro_batch_size * mesh_.shape.data()))) {
+  const int stages = mesh_.shape.pipeline;
+  const std::vector<int64_t>& layers = config.parallel.layers_per_stage.value();
+  const ZeroPolicy policy = zero_policy(config.parallel);
+  std::vector<StageUnits> units;
+  std::vector<int> stage_rank;
+  for (int s = 0; s < stages; ++s) {
+    units.push_back(stage_units(stage_range(layers, s), config.model));
+    stage_rank.push_back(s);
+  }
+  const LoweringPolicy lowering{policy.unshard_each_use, !policy.gradients_resident, static_cast<int>(config.parallel.prefetch)};
+  const auto mine = static_cast<size_t>(mesh_.at.pipeline);
+  evaluation_list_ = lower(forward_only(stages, microbatches_), units, lowering)[mine];
+  stage_ = std::make_unique<TransformerStage>(ctx, config.model, mesh_, config.parallel.sequence_parallel, stage_range(layers, mesh_.at.pipeline),
+                                              policy, precision_, static_cast<uint64_t>(config.run.seed), for_training);
+  executor_ = std::make_unique<Executor>(*mesh_.pipeline, std::map<int, Stage*>{{mesh_.at.pipeline, stage_.get()}}, stage_rank);
+  sums_ = Tensor::zeros(ctx, {2}, DType::kF64, MemoryCategory::kWorkspace);
+  norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
+  scalars_ = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
+  if (!for_training) return;
+  training_list_ = lower(make_plan(schedule_kind(config.parallel.schedule), stages, microbatches_), units, lowering)[mine];
+  const OptimizerConfig& optimizer = config.training.optimizer;
+  optimizer_ = std::make_unique<ShardedOptimizer>(
+      ctx, stage_->params(), AdamW{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay}, precision_);
+}
+
+Trainer::Batch Trainer::read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of) const {
+  const int64_t rows = config_.training.micro_batch_size;
+  const int64_t sequence = config_.training.sequence_length;
+  const int64_t first = mesh_.data->rank() * rows * microbatches_;
+  Batch batch;
+  for (int k = 0; k < microbatches_; ++k) {
+    Microbatch microbatch{Tensor::empty(ctx_, {rows * sequence}, DType::kI32, MemoryCategory::kData),
+                          Tensor::empty(ctx_, {rows * sequence}, DType::kI32, MemoryCategory::kData), first + k * rows};
+    if (ctx_.device == Device::kMeta) {
+      batch.valid += rows * sequence;
+    } else {
+      int32_t* tokens = microbatch.tokens.data<int32_t>();
+      int32_t* targets = microbatch.targets.data<int32_t>();
+      for (int64_t b = 0; b < rows; ++b) data.read(sample_of(microbatch.first_sample + b), tokens + b * sequence, targets + b * sequence);
+      batch.valid += std::count_if(targets, targets + rows * sequence, [](int32_t target) { return target >= 0; });
+    }
+    batch.microbatches.push_back(std::move(microbatch));
+  }
+  batch.valid = static_cast<int64_t>(all_reduce_scalar(*mesh_.data, static_cast<double>(batch.valid), ReduceOp::kSum));
+  return batch;
+}
+
+StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate) {
+  const Sampler sampler{static_cast<uint64_t>(config_.run.seed), data.sequences(), config_.training.global_batch_size};
+  Batch batch = read_batch(data, [&](int64_t index) { return sampler.sample(step, index); });
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(batch.valid, 1));
+  GradStore& grads = stage_->grads();
+  grads.begin_step(ctx_);
+  stage_->begin(ctx_, std::move(batch.microbatches), config_.training.sequence_length, RunMode::kTrain, static_cast<uint64_t>(step), scale);
+  executor_->run(ctx_, training_list_);
+  grads.finish(ctx_, *mesh_.tensor, *mesh_.kv);
+
+  // One all-reduce for both figures. Each gradient element and each token's loss is added by exactly one rank.
+  fill(ctx_, 0, sums_);
+  if (mesh_.at.replicate == 0) add_gradient_squares(ctx_, stage_->params().units(), grads, *mesh_.shard, sums_.flat(0, 1));
+  if (mesh_.at.pipeline == mesh_.shape.pipeline - 1 && mesh_.at.tensor == 0) copy(ctx_, stage_->loss_sum(), sums_.flat(1, 1));
+  mesh_.world.all_reduce(ctx_, sums_, ReduceOp::kSum).wait(ctx_);
+
+  const auto t = static_cast<double>(accepted_steps_ + 1);
+  fill(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
+  fill(ctx_, 1 - std::pow(config_.training.optimizer.beta1, t), scalars_.flat(kBiasCorrection1, 1));
+  fill(ctx_, 1 - std::pow(config_.training.optimizer.beta2, t), scalars_.flat(kBiasCorrection2, 1));
+  clip_factor(ctx_, sums_.flat(0, 1), config_.training.gradient_clip, norm_, scalars_);
+  optimizer_->step(ctx_, scalars_, stage_->params(), grads);
+
+  StepResult result;
+  result.loss = read_scalar(sums_.flat(1, 1)) * scale;
+  result.grad_norm = read_scalar(norm_);
+  result.learning_rate = learning_rate;
+  result.accepted = ctx_.device == Device::kMeta || read_scalar(scalars_.flat(kFinite, 1)) != 0;
+  if (result.accepted) {
+    ++accepted_steps_;
+  } else {
+    result.offender = first_offender();
+  }
+  return result;
+}
+
+std::string Trainer::first_offender() {
+  std::vector<std::string> names = non_finite_gradients(ctx_, stage_->params().units(), stage_->grads(), *mesh_.shard);
+  std::sort(names.begin(), names.end());
+  std::string first;
+  for (const std::string& name : all_gather_strings(mesh_.world, names.empty() ? "" : names.front())) {
+    if (!name.empty() && (first.empty() || name < first)) first = name;
+  }
+  return first;
+}
+
+Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches) {
+  const int64_t global_batch = config_.training.global_batch_size;
+  const int64_t all = (data.sequences() + global_batch - 1) / global_batch;
+  double loss = 0;
+  Evaluation result;
+  for (int64_t b = 0; b < (batches == 0 ? all : std::min(batches, all)); ++b) {
+    Batch batch = read_batch(data, [&](int64_t index) { return evaluation_sample(data.sequences(), global_batch, b, index); });
+    stage_->begin(ctx_, std::move(batch.microbatches), config_.training.sequence_length, RunMode::kEvaluate, 0, 0);
+    executor_->run(ctx_, evaluation_list_);
+    if (mesh_.at.pipeline == mesh_.shape.pipeline - 1 && mesh_.at.tensor == 0) loss += read_scalar(stage_->loss_sum());
+    result.tokens += batch.valid;
+  }
+  result.loss = all_reduce_scalar(mesh_.world, loss, ReduceOp::kSum) / static_cast<double>(std::max<int64_t>(result.tokens, 1));
+  return result;
+}
+
+std::vector<double> Trainer::next_token_logits(const std::vector<int32_t>& tokens) {
+  TRIREME_CHECK(mesh_.shape.world() == 1, "logits are read on one rank");
+  const auto length = static_cast<int64_t>(tokens.size());
+  Microbatch microbatch{Tensor::empty(ctx_, {length}, DType::kI32, MemoryCategory::kData), Tensor(), 0};
+  std::copy(tokens.begin(), tokens.end(), microbatch.tokens.data<int32_t>());
+  stage_->begin(ctx_, {microbatch}, length, RunMode::kLogits, 0, 0);
+  executor_->run(ctx_, evaluation_list_);
+  const Tensor logits = stage_->logits(0);
+  const Tensor last = Tensor::empty(ctx_, {config_.model.vocab_size.value()}, DType::kF64, MemoryCategory::kWorkspace);
+  copy(ctx_, logits.flat((length - 1) * logits.dim(1), last.numel()), last);
+  return {last.data<double>(), last.data<double>() + last.numel()};
+}
+
+std::vector<OwnedBox> Trainer::owned_boxes() const {
+  const ParamStore& params = stage_->params();
+  const int shard = params.shard().rank();
+  std::vector<OwnedBox> boxes;
+  for (size_t u = 0; u < params.units().size(); ++u) {
+    const int unit = static_cast<int>(u);
+    for (const Unit::Segment& segment : params.units()[u]->owned_segments(shard, params.shard().size())) {
+      for (const BoxRange& range : boxes_of(*segment.spec, segment.param_begin, segment.param_begin + segment.count)) {
+        const Unit::Segment part{segment.spec, segment.flat_begin + range.offset - segment.param_begin, range.offset, range.box.numel()};
+        const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, part, shard); };
+        OwnedBox box{segment.spec, range.box, slice(params.master(unit)), {}, {}, {}};
+        if (optimizer_) {
+          box.exp_avg = slice(optimizer_->exp_avg(unit));
+          box.exp_avg_sq = slice(optimizer_->exp_avg_sq(unit));
+          box.gradient = slice(stage_->grads().shard(unit));
+        }
+        boxes.push_back(std::move(box));
+      }
+    }
+  }
+  return boxes;
+}
+
+void Trainer::initialise() {
+  for (const OwnedBox& owned : owned_boxes()) {
+    const ParamSpec& spec = *owned.spec;
+    switch (spec.init.kind) {
+      case Init::Kind::kZeros: fill(ctx_, 0, owned.weight); break;
+      case Init::Kind::kOnes: fill(ctx_, 1, owned.weight); break;
+      case Init::Kind::kNormal:
+        fill_normal(ctx_, random_key(static_cast<uint64_t>(config_.run.seed), "init:" + spec.name), spec.init.standard_deviation, spec.shape[1],
+                    owned.box.start[0], owned.box.start[1], owned.weight.view({owned.box.extent[0], owned.box.extent[1]}));
+        break;
+    }
+  }
+  weights_changed();
+}
+
+}  // namespace trireme

@@ -1,0 +1,90 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/mesh.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/schedule.h"
+#include "parallel/sharding/sharded_optimizer.h"
+#include "trainer/config/config.h"
+#include "trainer/data/dataset.h"
+#include "trainer/data/sampler.h"
+#include "trainer/model/transformer_stage.h"
+
+namespace trireme {
+
+MeshShape mesh_shape(const ParallelConfig& parallel);
+ZeroPolicy zero_policy(const ParallelConfig& parallel);
+Precision precision_of(const std::string& name);
+/// The engine for a precision on this machine: fp64 runs on the reference kernels.
+Device device_of(const std::string& precision);
+
+struct StepResult {
+  double loss = 0;           ///< mean over the global batch's valid tokens, nats, before the update
+  double grad_norm = 0;      ///< before clipping
+  double learning_rate = 0;
+  bool accepted = true;      ///< false: loss or gradient was not finite, weights are unchanged on every rank
+  std::string offender;      ///< of a rejected step: the first parameter, in the order of names, with a gradient that is not finite
+};
+
+/// A rectangle of a parameter that this rank owns, with its state: what checkpoints, tests and replica checks read and write.
+struct OwnedBox {
+  const ParamSpec* spec;
+  Box box;
+  Tensor weight, exp_avg, exp_avg_sq, gradient;  ///< [box.numel()] views; the last three undefined without an optimizer
+};
+
+/// One rank's share of a training run: its stage of the model, the optimizer of what it owns, and the lists it executes. Every method is collective.
+class Trainer {
+ public:
+  /// `config` is resolved. `for_training` false: no gradients, no optimizer.
+  Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training);
+
+  /// Trains on the global batch of `step` (from 0).
+  StepResult step(const Dataset& data, int64_t step, double learning_rate);
+  /// Mean loss over `batches` global batches from the start of `data` in order (0 = all of it; the last may be short).
+  struct Evaluation {
+    double loss = 0;
+    int64_t tokens = 0;
+  };
+  Evaluation evaluate(const Dataset& data, int64_t batches);
+  /// Logits [V] of the last position; single-rank layouts.
+  std::vector<double> next_token_logits(const std::vector<int32_t>& tokens);
+
+  /// Initial weights: a function of (seed, name, global index) only.
+  void initialise();
+  std::vector<OwnedBox> owned_boxes() const;
+  /// After weights were written through owned_boxes.
+  void weights_changed() { stage_->params().mark_updated(); }
+
+  int64_t accepted_steps() const { return accepted_steps_; }
+  void set_accepted_steps(int64_t steps) { accepted_steps_ = steps; }
+  Mesh& mesh() { return mesh_; }
+  const ActionList& training_list() const { return training_list_; }
+  TransformerStage& stage() { return *stage_; }
+
+ private:
+  struct Batch {
+    std::vector<Microbatch> microbatches;  ///< of this data rank
+    int64_t valid = 0;                     ///< unmasked targets, over the whole global batch
+  };
+  /// `sample_of`: place in the global batch -> sample of the data set.
+  Batch read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of) const;
+  std::string first_offender();
+
+  Context& ctx_;
+  Config config_;
+  Mesh mesh_;
+  Precision precision_;
+  int microbatches_;
+  std::unique_ptr<TransformerStage> stage_;
+  std::unique_ptr<ShardedOptimizer> optimizer_;
+  std::unique_ptr<Executor> executor_;
+  ActionList training_list_, evaluation_list_;
+  Tensor sums_, norm_, scalars_;  ///< f64: {gradient squares, loss}, [1], [kStepScalars]
+  int64_t accepted_steps_ = 0;
+};
+
+}  // namespace trireme

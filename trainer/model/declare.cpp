@@ -1,0 +1,103 @@
+#include "trainer/model/declare.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace trireme {
+
+Declaration::Declaration(const ModelConfig& model, const Region& region)
+    : model_(model), dims_(model, region.tensor().size()), region_(&region), at_{region.tensor().rank(), region.tensor().size()} {}
+
+ParamSpec Declaration::matrix(ParamSpec spec, double standard_deviation) const {
+  spec.init = {Init::Kind::kNormal, standard_deviation};
+  spec.decay = true;
+  return spec;
+}
+
+Param* Declaration::vector(Unit& unit, ParamSpec spec, Init::Kind kind) const {
+  spec.init = {kind, 0};
+  return unit.add({std::move(spec)});
+}
+
+ParamSpec Declaration::vocabulary(const std::string& name) const {
+  return matrix(split_rows(name, {dims_.V, dims_.D}, 2, at_, at_.size), model_.init_std);
+}
+
+VocabParallelEmbedding Declaration::embedding(Unit& unit) const { return {unit.add({vocabulary("embedding.weight")}), region_}; }
+
+Param* Declaration::positions(Unit& unit) const {
+  return unit.add({matrix(replicated("positions.weight", {dims_.P, dims_.D}, 2, at_, residual_partial()), model_.init_std)});
+}
+
+Param* Declaration::tied_embedding(Unit& unit) const {
+  ParamSpec spec = vocabulary("embedding.weight");
+  spec.counted = false;
+  return unit.add({std::move(spec)});
+}
+
+Param* Declaration::head(Unit& unit) const { return unit.add({vocabulary("head.weight")}); }
+
+Norm Declaration::norm(Unit& unit, const std::string& name) const {
+  Norm layer{nullptr, nullptr, model_.norm_epsilon};
+  layer.weight = vector(unit, replicated(name + ".weight", {dims_.D, 1}, 1, at_, residual_partial()), Init::Kind::kOnes);
+  if (dims_.gpt2) layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, residual_partial()), Init::Kind::kZeros);
+  return layer;
+}
+
+Norm Declaration::final_norm(Unit& unit) const { return norm(unit, "final_norm"); }
+
+ColumnParallelLinear Declaration::query_key_value(Unit& unit, const std::string& name) const {
+  const int64_t kv_parts = std::min<int64_t>(dims_.K, at_.size);
+  const struct {
+    const char* part;
+    int64_t rows, parts;
+  } parts[] = {{"query", dims_.N * dims_.H, at_.size}, {"key", dims_.K * dims_.H, kv_parts}, {"value", dims_.K * dims_.H, kv_parts}};
+  std::vector<ParamSpec> weights, biases;
+  for (const auto& [part, rows, pieces] : parts) {
+    const std::string prefix = name + "." + part;
+    weights.push_back(matrix(split_rows(prefix + ".weight", {rows, dims_.D}, 2, at_, static_cast<int>(pieces)), model_.init_std));
+    biases.push_back(split_rows(prefix + ".bias", {rows, 1}, 1, at_, static_cast<int>(pieces)));
+  }
+  ColumnParallelLinear layer{unit.add(std::move(weights)), nullptr, region_};
+  if (dims_.gpt2 || model_.qkv_bias) layer.bias = unit.add(std::move(biases));
+  return layer;
+}
+
+RowParallelLinear Declaration::row_linear(Unit& unit, const std::string& name, int64_t inputs) const {
+  // GPT-2 scales the projections back into the residual stream by 1/sqrt(number of residual branches).
+  const double scale = dims_.gpt2 ? 1 / std::sqrt(2.0 * static_cast<double>(dims_.L)) : 1;
+  RowParallelLinear layer{unit.add({matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), model_.init_std * scale)}), nullptr, region_};
+  // Its gradient is taken from dy of every row, so it is complete on each tensor rank.
+  if (dims_.gpt2) layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, Partial::kNone), Init::Kind::kZeros);
+  return layer;
+}
+
+ColumnParallelLinear Declaration::mlp_up(Unit& unit, const std::string& name) const {
+  const auto weight = [&](const char* part) {
+    return matrix(split_rows(name + "." + part + ".weight", {dims_.F, dims_.D}, 2, at_, at_.size), model_.init_std);
+  };
+  if (!dims_.gpt2) return {unit.add({weight("gate"), weight("up")}), nullptr, region_};
+  Param* up = unit.add({weight("up")});
+  return {up, vector(unit, split_rows(name + ".up.bias", {dims_.F, 1}, 1, at_, at_.size), Init::Kind::kZeros), region_};
+}
+
+TransformerBlock Declaration::block(Unit& unit, int64_t index, const Tensor& rope) const {
+  const std::string name = "blocks." + std::to_string(index);
+  TransformerBlock block;
+  block.name = name;
+  block.attention_norm = norm(unit, name + ".attention_norm");
+  block.attention.qkv = query_key_value(unit, name + ".attention");
+  block.attention.output = row_linear(unit, name + ".attention.output", dims_.N * dims_.H);
+  block.attention.heads = dims_.local_N;
+  block.attention.kv_heads = dims_.local_K;
+  block.attention.head_size = dims_.H;
+  block.attention.rope = rope;
+  block.mlp_norm = norm(unit, name + ".mlp_norm");
+  block.mlp.up = mlp_up(unit, name + ".mlp");
+  block.mlp.down = row_linear(unit, name + ".mlp.down", dims_.F);
+  block.mlp.gelu = dims_.gpt2;
+  block.mlp.ffn = dims_.local_F;
+  return block;
+}
+
+}  // namespace trireme

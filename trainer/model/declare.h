@@ -1,0 +1,44 @@
+#pragma once
+// The parameter table of the two model families: every parameter of the product is declared here, once.
+#include "parallel/sharding/unit.h"
+#include "parallel/tensor/vocab.h"
+#include "trainer/model/dims.h"
+#include "trainer/model/transformer_block.h"
+
+namespace trireme {
+
+/// Declares parameters in units and hands out the layers over them. One per stage.
+class Declaration {
+ public:
+  Declaration(const ModelConfig& model, const Region& region);
+
+  /// embedding.weight [V,D].
+  VocabParallelEmbedding embedding(Unit& unit) const;
+  /// positions.weight [P,D] of GPT-2.
+  Param* positions(Unit& unit) const;
+  /// The head's copy of a tied embedding on another stage than the first: same values, not counted again.
+  Param* tied_embedding(Unit& unit) const;
+  TransformerBlock block(Unit& unit, int64_t index, const Tensor& rope) const;
+  Norm final_norm(Unit& unit) const;
+  /// head.weight [V,D], untied.
+  Param* head(Unit& unit) const;
+
+  const Dims& dims() const { return dims_; }
+
+ private:
+  ParamSpec vocabulary(const std::string& name) const;
+  Norm norm(Unit& unit, const std::string& name) const;
+  Partial residual_partial() const { return region_->gradients_partial() ? Partial::kTensor : Partial::kNone; }
+  ParamSpec matrix(ParamSpec spec, double standard_deviation) const;
+  Param* vector(Unit& unit, ParamSpec spec, Init::Kind kind) const;
+  ColumnParallelLinear query_key_value(Unit& unit, const std::string& name) const;
+  RowParallelLinear row_linear(Unit& unit, const std::string& name, int64_t inputs) const;
+  ColumnParallelLinear mlp_up(Unit& unit, const std::string& name) const;
+
+  ModelConfig model_;
+  Dims dims_;
+  const Region* region_;
+  TensorRank at_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,180 @@
+#include "trainer/model/transformer_stage.h"
+
+#include <utility>
+
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/rope.h"
+
+namespace trireme {
+
+StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage) {
+  StageRange range{stage, static_cast<int>(layers_per_stage.size()), 0, layers_per_stage[static_cast<size_t>(stage)]};
+  for (int s = 0; s < stage; ++s) range.first_block += layers_per_stage[static_cast<size_t>(s)];
+  return range;
+}
+
+StageUnits stage_units(const StageRange& range, const ModelConfig& model) {
+  const bool tied_embeddings = model.tied_embeddings;
+  StageUnits units;
+  const int embedding = range.first() ? units.units++ : -1;
+  if (range.first()) units.units_of_part.push_back({embedding});
+  if (range.first() && model.architecture == "gpt2") units.units_of_part.back().push_back(units.units++);
+  for (int64_t b = 0; b < range.blocks; ++b) units.units_of_part.push_back({units.units++});
+  if (range.last()) {
+    units.units_of_part.push_back({units.units++});
+    if (tied_embeddings) units.units_of_part.back().push_back(range.first() ? embedding : units.units++);
+  }
+  if (tied_embeddings && range.stages > 1 && (range.first() || range.last())) units.tied_unit = range.first() ? embedding : units.units - 1;
+  return units;
+}
+
+TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, bool sequence_parallel, const StageRange& range,
+                                   const ZeroPolicy& policy, const Precision& precision, uint64_t seed, bool with_gradients)
+    : mesh_(mesh),
+      range_(range),
+      region_(*mesh.tensor, sequence_parallel),
+      units_(stage_units(range, model)),
+      dims_(model, mesh.tensor->size()),
+      dropout_(model.dropout),
+      seed_(seed),
+      dtype_(precision.compute) {
+  const Declaration declare(model, region_);
+  const auto unit = [&](const std::string& name) -> Unit& { return *owned_units_.emplace_back(std::make_unique<Unit>(name)); };
+  if (range.first()) {
+    embedding_ = declare.embedding(unit("embedding"));
+    if (dims_.gpt2) positions_ = declare.positions(unit("positions"));
+  }
+  Tensor rope;
+  if (!dims_.gpt2) {
+    rope = Tensor::empty(ctx, {dims_.P, dims_.H}, dtype_, MemoryCategory::kWorkspace);
+    rope_table(ctx, model.rope_theta, rope);
+  }
+  for (int64_t b = 0; b < range.blocks; ++b) {
+    const int64_t index = range.first_block + b;
+    blocks_.push_back(declare.block(unit("blocks." + std::to_string(index)), index, rope));
+  }
+  if (range.last()) {
+    Unit& head = unit("head");
+    head_.norm = declare.final_norm(head);
+    Param* weight = !model.tied_embeddings ? declare.head(head)
+                    : range.first()        ? embedding_.weight
+                                           : declare.tied_embedding(unit("embedding"));
+    head_.logits = {weight, nullptr, &region_};
+    head_.loss = {&weight->specs.front(), mesh.tensor.get()};
+  }
+  std::vector<Unit*> all;
+  for (const auto& owned : owned_units_) all.push_back(owned.get());
+  TRIREME_CHECK(static_cast<int>(all.size()) == units_.units, "stage ", range.stage, " built other units than its plan has");
+  params_ = std::make_unique<ParamStore>(ctx, all, *mesh.shard, policy, precision);
+  if (with_gradients) grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, policy, precision.gradient);
+  loss_scale_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
+  loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
+}
+
+void TransformerStage::begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step, double loss_scale) {
+  microbatches_ = std::move(microbatches);
+  slots_.clear();
+  slots_.resize(microbatches_.size());
+  for (Slot& slot : slots_) slot.blocks.resize(blocks_.size());
+  sequence_ = sequence;
+  mode_ = mode;
+  step_ = step;
+  fill(ctx, loss_scale, loss_scale_);
+  fill(ctx, 0, loss_sum_);
+}
+
+Pass TransformerStage::pass(int microbatch) const {
+  const Microbatch& batch = microbatches_[static_cast<size_t>(microbatch)];
+  const int64_t rows = batch.tokens.numel();
+  return {sequence_, rows, region_.first_row(rows), batch.first_sample, seed_, step_, mode_ == RunMode::kTrain ? dropout_ : 0};
+}
+
+void TransformerStage::wait_parameters(Context& ctx, int part) {
+  for (const int unit : units_.units_of_part[static_cast<size_t>(part)]) params_->wait(ctx, unit);
+}
+
+Tensor TransformerStage::embed(Context& ctx, int microbatch) {
+  const Pass now = pass(microbatch);
+  const Tensor x = embedding_.forward(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens);
+  if (positions_) position_forward(ctx, positions_->value, now.first_row, now.sequence, x);
+  now.drop(ctx, "embedding", x);
+  return x;
+}
+
+void TransformerStage::run_head(Context& ctx, int microbatch) {
+  Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  Head::Saved& saved = slot.head;
+  saved.x = std::move(slot.x);
+  saved.normalised = head_.norm.forward(ctx, saved.x, saved.norm);
+  saved.logits = head_.logits.forward(ctx, saved.normalised);
+  if (mode_ != RunMode::kLogits)
+    saved.loss = head_.loss.forward(ctx, saved.logits, microbatches_[static_cast<size_t>(microbatch)].targets, loss_sum_);
+  if (mode_ == RunMode::kEvaluate) saved = {};
+}
+
+void TransformerStage::forward(Context& ctx, int microbatch, int part) {
+  wait_parameters(ctx, part);
+  Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  if (is_embedding(part)) {
+    slot.x = embed(ctx, microbatch);
+  } else if (is_head(part)) {
+    run_head(ctx, microbatch);
+  } else {
+    TransformerBlock::Saved& saved = slot.blocks[block_of(part)];
+    slot.x = blocks_[block_of(part)].forward(ctx, pass(microbatch), slot.x, saved);
+    if (mode_ != RunMode::kTrain) saved = {};
+  }
+}
+
+void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
+  wait_parameters(ctx, part);
+  Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  if (is_head(part)) {
+    Head::Saved& saved = slot.head;
+    head_.loss.backward(ctx, saved.logits, microbatches_[static_cast<size_t>(microbatch)].targets, saved.loss, loss_scale_);
+    slot.dx = head_.norm.backward_input(ctx, head_.logits.backward_input(ctx, saved.logits), saved.x, saved.norm);
+  } else if (is_embedding(part)) {
+    slot.dembedded = std::move(slot.dx);  // nothing flows further: all of this part's work is W
+  } else {
+    slot.dx = blocks_[block_of(part)].backward_input(ctx, pass(microbatch), slot.dx, slot.blocks[block_of(part)]);
+  }
+}
+
+void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
+  for (const int unit : units_.units_of_part[static_cast<size_t>(part)]) grads_->acquire(ctx, unit);
+  Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  if (is_head(part)) {
+    head_.logits.backward_weight(ctx, slot.head.normalised, slot.head.logits);
+    head_.norm.backward_weight(ctx, slot.head.x, slot.head.norm);
+    slot.head = {};
+  } else if (is_embedding(part)) {
+    const Pass now = pass(microbatch);
+    now.drop(ctx, "embedding", slot.dembedded);
+    embedding_.backward_weight(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens, slot.dembedded);
+    if (positions_) position_backward(ctx, slot.dembedded, now.first_row, now.sequence, positions_->grad);
+    slot.dembedded.reset();
+  } else {
+    blocks_[block_of(part)].backward_weight(ctx, slot.blocks[block_of(part)]);
+    slot.blocks[block_of(part)] = {};
+  }
+}
+
+Tensor TransformerStage::recv_forward_buffer(Context& ctx, int microbatch) {
+  Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  const int64_t rows = region_.local_rows(microbatches_[static_cast<size_t>(microbatch)].tokens.numel());
+  slot.x = Tensor::empty(ctx, {rows, dims_.D}, dtype_, MemoryCategory::kActivations);
+  return slot.x;
+}
+
+Tensor TransformerStage::take_forward_output(int microbatch) { return std::exchange(slots_[static_cast<size_t>(microbatch)].x, Tensor()); }
+
+Tensor TransformerStage::recv_backward_buffer(Context& ctx, int microbatch) {
+  Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  const int64_t rows = region_.local_rows(microbatches_[static_cast<size_t>(microbatch)].tokens.numel());
+  slot.dx = Tensor::empty(ctx, {rows, dims_.D}, dtype_, MemoryCategory::kActivations);
+  return slot.dx;
+}
+
+Tensor TransformerStage::take_backward_output(int microbatch) { return std::exchange(slots_[static_cast<size_t>(microbatch)].dx, Tensor()); }
+
+}  // namespace trireme

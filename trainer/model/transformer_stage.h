@@ -1,0 +1,111 @@
+#pragma once
+#include "parallel/mesh.h"
+#include "parallel/pipeline/lower.h"
+#include "parallel/pipeline/stage.h"
+#include "parallel/sharding/grad_store.h"
+#include "parallel/sharding/param_store.h"
+#include "trainer/model/declare.h"
+
+namespace trireme {
+
+/// Which blocks a pipeline stage holds; the first also has the embedding, the last the head.
+struct StageRange {
+  int stage = 0;
+  int stages = 1;
+  int64_t first_block = 0;
+  int64_t blocks = 0;
+  bool first() const { return stage == 0; }
+  bool last() const { return stage == stages - 1; }
+};
+StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage);
+
+/// Units and parts of a stage: [embedding, positions of GPT-2] block... [head], and the head's copy of a tied embedding as a last unit where the embedding
+/// is on another stage. The tied embedding is a unit of its own, so that its flat layout, and with it what each shard owns, is the same on both stages.
+StageUnits stage_units(const StageRange& range, const ModelConfig& model);
+
+enum class RunMode : uint8_t {
+  kTrain,     ///< keeps what the backward needs
+  kEvaluate,  ///< loss only
+  kLogits,    ///< no targets: the last stage keeps the logits
+};
+
+/// Where tensor parallelism, pipeline and sharding meet: blocks [first, last) of a transformer as a Stage, its parameters in a ParamStore, their
+/// gradients in a GradStore.
+class TransformerStage : public Stage {
+ public:
+  TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, bool sequence_parallel, const StageRange& range, const ZeroPolicy& policy,
+                   const Precision& precision, uint64_t seed, bool with_gradients);
+
+  /// The same call on every stage before each run of a list. `loss_scale`: 1 / valid tokens of the global batch.
+  void begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step, double loss_scale);
+
+  int parts() const override { return static_cast<int>(units_.units_of_part.size()); }
+  void forward(Context& ctx, int microbatch, int part) override;
+  void backward_input(Context& ctx, int microbatch, int part) override;
+  void backward_weight(Context& ctx, int microbatch, int part) override;
+  Tensor recv_forward_buffer(Context& ctx, int microbatch) override;
+  Tensor take_forward_output(int microbatch) override;
+  Tensor recv_backward_buffer(Context& ctx, int microbatch) override;
+  Tensor take_backward_output(int microbatch) override;
+  void unshard(Context& ctx, int unit) override { params_->unshard(ctx, unit); }
+  void reshard(Context& ctx, int unit) override { params_->reshard(ctx, unit); }
+  void reduce_grads(Context& ctx, int unit) override { grads_->reduce(ctx, unit); }
+  void reduce_replicas(Context& ctx, int unit) override { grads_->reduce_replicas(ctx, unit); }
+  void reduce_tied(Context& ctx, int unit) override { grads_->reduce_tied(ctx, unit, *mesh_.embedding); }
+
+  ParamStore& params() const { return *params_; }
+  GradStore& grads() const { return *grads_; }
+  Tensor loss_sum() const { return loss_sum_; }              ///< [1] f64, last stage: sum over the micro-batches run since begin()
+  Tensor logits(int microbatch) const { return slots_[static_cast<size_t>(microbatch)].head.logits; }  ///< [M, ceil(V/t)], kLogits
+
+ private:
+  struct Head {
+    Norm norm;
+    ColumnParallelLinear logits;
+    VocabParallelCrossEntropy loss;
+    struct Saved {
+      Tensor x, normalised, logits;  ///< logits become their own gradient in backward_input
+      Norm::Saved norm;
+      VocabParallelCrossEntropy::Saved loss;
+    };
+  };
+  /// What one micro-batch keeps on this stage.
+  struct Slot {
+    Tensor x, dx;  ///< the activation on its way down, the gradient on its way up
+    std::vector<TransformerBlock::Saved> blocks;
+    Tensor dembedded;
+    Head::Saved head;
+  };
+  bool is_embedding(int part) const { return range_.first() && part == 0; }
+  bool is_head(int part) const { return range_.last() && part == parts() - 1; }
+  size_t block_of(int part) const { return static_cast<size_t>(part - (range_.first() ? 1 : 0)); }
+  void wait_parameters(Context& ctx, int part);
+  Pass pass(int microbatch) const;
+  Tensor embed(Context& ctx, int microbatch);
+  void run_head(Context& ctx, int microbatch);
+
+  Mesh& mesh_;
+  StageRange range_;
+  Region region_;
+  StageUnits units_;
+  Dims dims_;
+  double dropout_;
+  uint64_t seed_;
+  DType dtype_;
+  std::vector<std::unique_ptr<Unit>> owned_units_;
+  VocabParallelEmbedding embedding_{};
+  Param* positions_ = nullptr;  ///< GPT-2's, [P,D]
+  std::vector<TransformerBlock> blocks_;
+  Head head_{};
+  std::unique_ptr<ParamStore> params_;
+  std::unique_ptr<GradStore> grads_;
+
+  std::vector<Microbatch> microbatches_;
+  std::vector<Slot> slots_;
+  int64_t sequence_ = 0;
+  RunMode mode_ = RunMode::kTrain;
+  uint64_t step_ = 0;
+  Tensor loss_scale_, loss_sum_;  ///< [1] f64
+};
+
+}  // namespace trireme
