@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Regenerates the golden losses and gradient norms of tests/golden with PyTorch.
+
+    python3 scripts/golden.py [output directory, default tests/golden]
+
+Needs numpy and torch (CPU). Nothing here is shared with the C++ code: the random numbers, both models and the clipping are written a second time from
+their definitions, gradients come from autograd and the update from torch.optim.AdamW. Each file holds the model, the hyperparameters and, for ten
+steps, the loss before the update and the global gradient norm before clipping.
+"""
+
+import json
+import math
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+SEED = 1234
+STEPS = 10
+GLOBAL_BATCH = 6
+SEQUENCE = 16
+# The clip lies between the gradient norms these runs see, so that some steps are clipped and some are not.
+OPTIMIZER = {"learning_rate": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "gradient_clip": 0.8}
+MODELS = {
+    "llama": {"architecture": "llama", "layers": 3, "hidden_size": 24, "heads": 6, "kv_heads": 2, "head_size": 4, "ffn_size": 40, "vocab_size": 61,
+              "max_positions": SEQUENCE, "tied_embeddings": False, "rope_theta": 10000.0, "norm_epsilon": 1e-5, "init_std": 0.02},
+    "gpt2": {"architecture": "gpt2", "layers": 3, "hidden_size": 24, "heads": 4, "kv_heads": 4, "head_size": 6, "ffn_size": 96, "vocab_size": 53,
+             "max_positions": SEQUENCE, "tied_embeddings": True, "norm_epsilon": 1e-5, "init_std": 0.02, "bias_std": 0.02},
+}
+PRECISIONS = {"fp64": torch.float64, "fp32": torch.float32}
+
+# ---- counter-based random numbers (Philox4x32-10) ----
+
+
+def philox4x32(counter, key):
+    """counter: four arrays of 32-bit values held in uint64; key: two integers."""
+    low = np.uint64(0xFFFFFFFF)
+    shift = np.uint64(32)
+    for _ in range(10):
+        product0 = counter[0] * np.uint64(0xD2511F53)
+        product1 = counter[2] * np.uint64(0xCD9E8D57)
+        counter = [(product1 >> shift) ^ counter[1] ^ np.uint64(key[0]), product1 & low,
+                   (product0 >> shift) ^ counter[3] ^ np.uint64(key[1]), product0 & low]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return counter
+
+
+def splitmix64(value):
+    mask = (1 << 64) - 1
+    value = (value + 0x9E3779B97F4A7C15) & mask
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+    return value ^ (value >> 31)
+
+
+def random_key(seed, purpose):
+    fnv1a = 0xCBF29CE484222325
+    for byte in purpose.encode():
+        fnv1a = ((fnv1a ^ byte) * 0x100000001B3) & ((1 << 64) - 1)
+    return splitmix64(splitmix64(seed) ^ fnv1a)
+
+
+def random_words(key, count):
+    """Two arrays of `count` 64-bit values: words 0-1 and words 2-3 of counters 0..count."""
+    index = np.arange(count, dtype=np.uint64)
+    zero = np.zeros_like(index)
+    words = philox4x32([index & np.uint64(0xFFFFFFFF), index >> np.uint64(32), zero, zero], [key & 0xFFFFFFFF, key >> 32])
+    return words[0] | words[1] << np.uint64(32), words[2] | words[3] << np.uint64(32)
+
+
+def random_normal(key, count):
+    first, second = random_words(key, count)
+    u1 = ((first >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53
+    u2 = (second >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return np.sqrt(-2 * np.log(u1)) * np.cos(2 * math.pi * u2)
+
+
+# ---- the two models ----
+
+
+def parameter_table(m):
+    """(name, shape, standard deviation or the constant it starts as); matrices are the two-dimensional ones."""
+    d, f, kv = m["hidden_size"], m["ffn_size"], m["kv_heads"] * m["head_size"]
+    inner = m["heads"] * m["head_size"]
+    gpt2 = m["architecture"] == "gpt2"
+    std = m["init_std"]
+    output_std = std / math.sqrt(2 * m["layers"]) if gpt2 else std
+    table = []
+
+    def linear(name, rows, columns, weight_std):
+        table.append((name + ".weight", (rows, columns), ("normal", weight_std)))
+        if gpt2:
+            table.append((name + ".bias", (rows,), ("normal", m["bias_std"])))
+
+    def norm(name):
+        table.append((name + ".weight", (d,), ("constant", 1.0)))
+        if gpt2:
+            table.append((name + ".bias", (d,), ("constant", 0.0)))
+
+    table.append(("embedding.weight", (m["vocab_size"], d), ("normal", std)))
+    if gpt2:
+        table.append(("positions.weight", (m["max_positions"], d), ("normal", std)))
+    for i in range(m["layers"]):
+        block = f"blocks.{i}."
+        norm(block + "attention_norm")
+        linear(block + "attention.query", inner, d, std)
+        linear(block + "attention.key", kv, d, std)
+        linear(block + "attention.value", kv, d, std)
+        linear(block + "attention.output", d, inner, output_std)
+        norm(block + "mlp_norm")
+        if not gpt2:
+            linear(block + "mlp.gate", f, d, std)
+        linear(block + "mlp.up", f, d, std)
+        linear(block + "mlp.down", d, f, output_std)
+    norm("final_norm")
+    if not m["tied_embeddings"]:
+        table.append(("head.weight", (m["vocab_size"], d), ("normal", std)))
+    return table
+
+
+def initial_parameters(m, dtype):
+    parameters = {}
+    for name, shape, (kind, value) in parameter_table(m):
+        count = math.prod(shape)
+        data = value * random_normal(random_key(SEED, "init:" + name), count) if kind == "normal" else np.full(count, value)
+        parameters[name] = torch.tensor(data.reshape(shape), dtype=torch.float64).to(dtype).requires_grad_()
+    return parameters
+
+
+def rotate(x, theta):
+    """x [B,T,heads,H], half-split pairs (i, i + H/2); the table in double, then in x's dtype."""
+    half = x.shape[-1] // 2
+    angle = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * theta ** (-2.0 * torch.arange(half, dtype=torch.float64) / x.shape[-1])
+    cos, sin = angle.cos().to(x.dtype)[None, :, None, :], angle.sin().to(x.dtype)[None, :, None, :]
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def forward(m, p, tokens):
+    """Logits [B,T,V]."""
+    gpt2 = m["architecture"] == "gpt2"
+    heads, kv_heads, size = m["heads"], m["kv_heads"], m["head_size"]
+    batch, length = tokens.shape
+
+    def linear(x, name):
+        return F.linear(x, p[name + ".weight"], p.get(name + ".bias"))
+
+    def norm(x, name):
+        if gpt2:
+            return F.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], m["norm_epsilon"])
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + m["norm_epsilon"]) * p[name + ".weight"]
+
+    x = p["embedding.weight"][tokens]
+    if gpt2:
+        x = x + p["positions.weight"][:length]
+    future = torch.ones(length, length, dtype=torch.bool).triu(1)
+    for i in range(m["layers"]):
+        block = f"blocks.{i}."
+        h = norm(x, block + "attention_norm")
+        q = linear(h, block + "attention.query").view(batch, length, heads, size)
+        k = linear(h, block + "attention.key").view(batch, length, kv_heads, size)
+        v = linear(h, block + "attention.value").view(batch, length, kv_heads, size)
+        if not gpt2:
+            q, k = rotate(q, m["rope_theta"]), rotate(k, m["rope_theta"])
+        k, v = (t.repeat_interleave(heads // kv_heads, dim=2) for t in (k, v))
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(size)
+        weights = scores.masked_fill(future, -math.inf).softmax(-1)
+        attended = torch.einsum("bhqk,bkhd->bqhd", weights, v).reshape(batch, length, heads * size)
+        x = x + linear(attended, block + "attention.output")
+        h = norm(x, block + "mlp_norm")
+        if gpt2:
+            h = F.gelu(linear(h, block + "mlp.up"), approximate="tanh")
+        else:
+            h = F.silu(linear(h, block + "mlp.gate")) * linear(h, block + "mlp.up")
+        x = x + linear(h, block + "mlp.down")
+    x = norm(x, "final_norm")
+    return F.linear(x, p["embedding.weight" if m["tied_embeddings"] else "head.weight"])
+
+
+def batch_of(step, vocab_size):
+    """Tokens and targets [GLOBAL_BATCH, SEQUENCE] of a step counted from 0; masked targets are -1."""
+    rows = STEPS * GLOBAL_BATCH
+    bits, _ = random_words(random_key(SEED, "golden"), rows * (SEQUENCE + 1))
+    tokens = (bits % np.uint64(vocab_size)).astype(np.int64).reshape(STEPS, GLOBAL_BATCH, SEQUENCE + 1)[step]
+    row, position = np.ogrid[:GLOBAL_BATCH, :SEQUENCE]
+    targets = np.where((step + 3 * row + 5 * position) % 7 == 0, -1, tokens[:, 1:])
+    return torch.from_numpy(tokens[:, :-1].copy()), torch.from_numpy(targets)
+
+
+def train(m, dtype):
+    p = initial_parameters(m, dtype)
+    o = OPTIMIZER
+    groups = [{"params": [t for t in p.values() if t.dim() == 2], "weight_decay": o["weight_decay"]},
+              {"params": [t for t in p.values() if t.dim() == 1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=o["learning_rate"], betas=(o["beta1"], o["beta2"]), eps=o["epsilon"])
+    losses, norms = [], []
+    for step in range(STEPS):
+        tokens, targets = batch_of(step, m["vocab_size"])
+        loss = F.cross_entropy(forward(m, p, tokens).flatten(0, 1), targets.flatten(), ignore_index=-1)
+        optimizer.zero_grad()
+        loss.backward()
+        # clip_grad_norm_ adds 1e-6 to the norm; the factor here is exactly min(1, clip / norm).
+        norm = math.sqrt(sum(t.grad.double().square().sum().item() for t in p.values()))
+        for t in p.values():
+            t.grad.mul_(min(1.0, o["gradient_clip"] / norm))
+        optimizer.step()
+        losses.append(loss.item())
+        norms.append(norm)
+    return losses, norms
+
+
+def main():
+    output = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden")
+    torch.set_num_threads(1)
+    for name, model in MODELS.items():
+        for precision, dtype in PRECISIONS.items():
+            losses, norms = train(model, dtype)
+            result = {"model": model, "precision": precision, "seed": SEED, "steps": STEPS, "global_batch_size": GLOBAL_BATCH,
+                      "sequence_length": SEQUENCE, "optimizer": OPTIMIZER, "torch": torch.__version__.split("+")[0], "loss": losses, "grad_norm": norms}
+            path = output / f"{name}_{precision}.json"
+            path.write_text(json.dumps(result, indent=1) + "\n")
+            print(f"{path}: loss {losses[0]:.6f} -> {losses[-1]:.6f}, gradient norm {norms[0]:.6f} -> {norms[-1]:.6f}")
+
+
+if __name__ == "__main__":
+    main()

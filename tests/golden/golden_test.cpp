@@ -1,0 +1,130 @@
+// Ten losses and gradient norms of both families against PyTorch (scripts/golden.py), from the same initial weights, data and hyperparameters.
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "parallel/comm/self.h"
+#include "tests/support/catch.h"
+#include "trainer/loop/trainer.h"
+
+namespace trireme::test {
+namespace {
+
+/// The rule of scripts/golden.py: sample = step * global batch + row, in order.
+class GoldenDataset final : public Dataset {
+ public:
+  GoldenDataset(int64_t steps, int64_t batch, int64_t length, int64_t vocab, uint64_t seed)
+      : steps_(steps), batch_(batch), length_(length), vocab_(vocab), key_(random_key(seed, "golden")) {}
+  int64_t sequences() const override { return steps_ * batch_; }
+  void read(int64_t sample, int32_t* tokens, int32_t* targets) const override {
+    const int64_t s = sample / batch_, b = sample % batch_;
+    const auto token = [&](int64_t t) {
+      return static_cast<int32_t>(random_bits(key_, static_cast<uint64_t>(sample * (length_ + 1) + t)) % static_cast<uint64_t>(vocab_));
+    };
+    for (int64_t t = 0; t < length_; ++t) {
+      tokens[t] = token(t);
+      targets[t] = (s + 3 * b + 5 * t) % 7 == 0 ? -1 : token(t + 1);
+    }
+  }
+
+ private:
+  int64_t steps_, batch_, length_, vocab_;
+  uint64_t key_;
+};
+
+/// Hands out the samples of a step in their own order, whatever permutation the sampler would take.
+class InOrder final : public Dataset {
+ public:
+  InOrder(const Dataset& data, const Sampler& sampler, int64_t steps) : data_(data), order_(static_cast<size_t>(data.sequences())) {
+    for (int64_t s = 0; s < steps; ++s)
+      for (int64_t i = 0; i < sampler.global_batch; ++i) order_[static_cast<size_t>(sampler.sample(s, i))] = s * sampler.global_batch + i;
+  }
+  int64_t sequences() const override { return data_.sequences(); }
+  void read(int64_t sample, int32_t* tokens, int32_t* targets) const override { data_.read(order_[static_cast<size_t>(sample)], tokens, targets); }
+
+ private:
+  const Dataset& data_;
+  std::vector<int64_t> order_;
+};
+
+Config config_of(const nlohmann::json& golden) {
+  Config config;
+  const auto& model = golden["model"];
+  config.run.seed = golden["seed"];
+  config.model.architecture = model["architecture"];
+  config.model.layers = model["layers"];
+  config.model.hidden_size = model["hidden_size"];
+  config.model.heads = model["heads"];
+  config.model.kv_heads = model["kv_heads"].get<int64_t>();
+  config.model.head_size = model["head_size"].get<int64_t>();
+  config.model.ffn_size = model["ffn_size"].get<int64_t>();
+  config.model.vocab_size = model["vocab_size"].get<int64_t>();
+  config.model.max_positions = golden["sequence_length"].get<int64_t>();
+  config.model.tied_embeddings = model["tied_embeddings"];
+  config.model.norm_epsilon = model["norm_epsilon"];
+  config.model.init_std = model["init_std"];
+  config.parallel.layers_per_stage = std::vector<int64_t>{model["layers"].get<int64_t>()};
+  config.training.sequence_length = golden["sequence_length"];
+  config.training.global_batch_size = golden["global_batch_size"];
+  config.training.micro_batch_size = 2;
+  config.training.precision = golden["precision"];
+  const auto& optimizer = golden["optimizer"];
+  config.training.gradient_clip = optimizer["gradient_clip"];
+  config.training.optimizer.beta1 = optimizer["beta1"];
+  config.training.optimizer.beta2 = optimizer["beta2"];
+  config.training.optimizer.epsilon = optimizer["epsilon"];
+  config.training.optimizer.weight_decay = optimizer["weight_decay"];
+  return config;
+}
+
+void set_linear_biases(Trainer& trainer, uint64_t seed, double standard_deviation) {
+  for (const OwnedBox& owned : trainer.owned_boxes()) {
+    if (!owned.spec->name.ends_with(".bias") || owned.spec->name.ends_with("norm.bias")) continue;
+    const uint64_t key = random_key(seed, "init:" + owned.spec->name);
+    for (int64_t i = 0; i < owned.box.numel(); ++i) {
+      const double value = standard_deviation * random_normal(key, static_cast<uint64_t>(owned.box.start[0] + i));
+      dispatch_float(owned.weight.dtype(), [&](auto zero) { owned.weight.data<decltype(zero)>()[i] = static_cast<decltype(zero)>(value); });
+    }
+  }
+  trainer.weights_changed();
+}
+
+void check(const std::string& file, double first_tolerance, double last_tolerance) {
+  std::ifstream stream(std::string(TRIREME_SOURCE_DIR) + "/tests/golden/" + file);
+  REQUIRE(stream);
+  const nlohmann::json golden = nlohmann::json::parse(stream);
+  const Config config = config_of(golden);
+  const Device device = device_of(config.training.precision);
+  Arena arena(device, true);
+  Context ctx{device, &arena, 1};
+  SelfCommunicator world("world");
+  Trainer trainer(ctx, world, config, true);
+  trainer.initialise();
+  const auto seed = static_cast<uint64_t>(config.run.seed);
+  set_linear_biases(trainer, seed, golden["model"].value("bias_std", 0.0));
+  const int64_t steps = golden["steps"];
+  const GoldenDataset data(steps, config.training.global_batch_size, config.training.sequence_length, *config.model.vocab_size, seed);
+  const InOrder in_order(data, {seed, data.sequences(), config.training.global_batch_size}, steps);
+  for (int64_t s = 0; s < steps; ++s) {
+    const StepResult result = trainer.step(in_order, s, golden["optimizer"]["learning_rate"]);
+    // The two computations drift apart step by step: the bound grows evenly, in the exponent, from the first step's to the last's.
+    const double tolerance = first_tolerance * std::pow(last_tolerance / first_tolerance, static_cast<double>(s) / static_cast<double>(steps - 1));
+    INFO(file << " step " << s + 1);
+    CHECK(result.loss == Approx(golden["loss"][static_cast<size_t>(s)].get<double>()).epsilon(tolerance));
+    CHECK(result.grad_norm == Approx(golden["grad_norm"][static_cast<size_t>(s)].get<double>()).epsilon(tolerance));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("fp64 training equals PyTorch's to 1e-9") {
+  check("llama_fp64.json", 1e-9, 1e-9);
+  check("gpt2_fp64.json", 1e-9, 1e-9);
+}
+
+TEST_CASE("fp32 training equals PyTorch's to 1e-5 at step 1 and 1e-4 at step 10") {
+  check("llama_fp32.json", 1e-5, 1e-4);
+  check("gpt2_fp32.json", 1e-5, 1e-4);
+}
+
+}  // namespace trireme::test
