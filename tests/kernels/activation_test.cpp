@@ -1,0 +1,77 @@
+#include "kernels/ops/activation.h"
+
+#include <cmath>
+
+#include "tests/kernels/harness.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using namespace trireme::testing;
+
+namespace {
+
+struct Case {
+  int64_t rows, columns;
+};
+constexpr Case kCases[] = {{1, 1}, {3, 5}, {7, 17}, {33, 130}, {2, 257}, {301, 200}};
+
+// A handful of roundings and an exponential of a couple of ulp.
+constexpr double kTolerance = 1e-6;
+
+Operation swiglu(const Case& c) {
+  return {"swiglu_forward",
+          {input("gate_up", {c.rows, 2 * c.columns}), assigned("y", {c.rows, c.columns})},
+          [](Context& ctx, const std::vector<Tensor>& t) { swiglu_forward(ctx, t[0], t[1]); }};
+}
+Operation swiglu_gradient(const Case& c) {
+  return {"swiglu_backward",
+          {input("dy", {c.rows, c.columns}), input("gate_up", {c.rows, 2 * c.columns}), assigned("dgate_up", {c.rows, 2 * c.columns})},
+          [](Context& ctx, const std::vector<Tensor>& t) { swiglu_backward(ctx, t[0], t[1], t[2]); }};
+}
+Operation gelu(const Case& c) {
+  return {"gelu_forward",
+          {input("x", {c.rows, c.columns}), assigned("y", {c.rows, c.columns})},
+          [](Context& ctx, const std::vector<Tensor>& t) { gelu_forward(ctx, t[0], t[1]); }};
+}
+Operation gelu_gradient(const Case& c) {
+  return {"gelu_backward",
+          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), assigned("dx", {c.rows, c.columns})},
+          [](Context& ctx, const std::vector<Tensor>& t) { gelu_backward(ctx, t[0], t[1], t[2]); }};
+}
+
+}  // namespace
+
+TEST_CASE("activations: engines agree") {
+  for (const Case& c : kCases) {
+    for (const Operation& operation : {swiglu(c), swiglu_gradient(c), gelu(c), gelu_gradient(c)}) check_engines(operation, kTolerance);
+  }
+}
+
+TEST_CASE("activations: gradients") {
+  for (const Case& c : kCases) {
+    check_gradients(swiglu(c), "y", swiglu_gradient(c), "dy", {{"gate_up", "dgate_up"}});
+    check_gradients(gelu(c), "y", gelu_gradient(c), "dy", {{"x", "dx"}});
+  }
+}
+
+TEST_CASE("activations: far from zero they neither overflow nor turn into NaN") {
+  const std::vector<double> far = {-1000, -90, -20, 20, 90, 1000};
+  Operation gates = swiglu({6, 1}), gate_slopes = swiglu_gradient({6, 1});
+  for (size_t i = 0; i < far.size(); ++i) {
+    gates.operands[0].values[2 * i] = gate_slopes.operands[1].values[2 * i] = far[i];
+    gates.operands[0].values[2 * i + 1] = gate_slopes.operands[1].values[2 * i + 1] = 1;
+  }
+  Operation units = gelu({6, 1}), unit_slopes = gelu_gradient({6, 1});
+  units.operands[0].values = unit_slopes.operands[1].values = far;
+  for (const Operation& operation : {gates, gate_slopes, units, unit_slopes}) check_engines(operation, kTolerance);
+}
+
+TEST_CASE("activations by hand") {
+  Operation gate = swiglu({1, 1});
+  gate.operands[0].values = {2, 3};  // silu(2) * 3
+  CHECK(run(gate, Device::kReference, DType::kF64)[1][0] == Approx(6 / (1 + std::exp(-2.0))).epsilon(1e-14));
+  Operation unit = gelu({1, 3});
+  unit.operands[0].values = {0, 1, -1};
+  // Values of torch.nn.functional.gelu(x, approximate="tanh").
+  CHECK(normalised_error(run(unit, Device::kReference, DType::kF64)[1], {0, 0.8411919906082768, -0.15880800939172324}) < 1e-15);
+}

@@ -1,0 +1,71 @@
+#include "kernels/ops/attention.h"
+
+#include "tests/kernels/harness.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using namespace trireme::testing;
+
+namespace {
+
+constexpr AttentionShape kCases[] = {{1, 1, 1, 1, 1}, {2, 3, 3, 1, 5}, {1, 7, 6, 2, 17}, {3, 5, 5, 5, 3}, {2, 33, 3, 3, 8},
+                                     {1, 65, 4, 2, 10}, {2, 100, 2, 1, 33}, {1, 130, 3, 1, 64}};
+
+// Scores of at most 64 fp32 products of normal numbers over sqrt(64), exponentials of a couple of ulp, sums of at most 130 terms.
+constexpr double kTolerance = 4e-6;
+
+Operation forward(const AttentionShape& s) {
+  return {"attention_forward",
+          {input("qkv", {s.batch * s.sequence, s.columns()}), assigned("out", {s.batch * s.sequence, s.heads * s.head_size}),
+           assigned("lse", {s.batch, s.heads, s.sequence})},
+          [s](Context& ctx, const std::vector<Tensor>& t) { attention_forward(ctx, t[0], s, t[1], t[2]); }};
+}
+Operation backward(const AttentionShape& s) {
+  const int64_t rows = s.batch * s.sequence, columns = s.heads * s.head_size;
+  Operand dqkv = assigned("dqkv", {rows, s.columns()});
+  dqkv.floor = 1;  // a first row attends to itself alone: its score gradient cancels to zero
+  return {"attention_backward",
+          {input("dout", {rows, columns}), input("qkv", {rows, s.columns()}), input("out", {rows, columns}),
+           input("lse", {s.batch, s.heads, s.sequence}), dqkv},
+          [s](Context& ctx, const std::vector<Tensor>& t) { attention_backward(ctx, t[0], t[1], t[2], t[3], s, t[4]); }};
+}
+
+}  // namespace
+
+TEST_CASE("attention: engines agree") {
+  for (const AttentionShape& shape : kCases) {
+    check_engines(forward(shape), kTolerance);
+    check_engines(following(backward(shape), forward(shape)), kTolerance);
+  }
+}
+
+TEST_CASE("attention: gradients") {
+  for (const AttentionShape& shape : kCases) check_gradients(forward(shape), "out", backward(shape), "dout", {{"qkv", "dqkv"}});
+}
+
+TEST_CASE("attention: scores of a thousand neither overflow nor lose the sum") {
+  const AttentionShape shape{1, 40, 2, 1, 7};
+  Operation operation = forward(shape);
+  for (size_t i = 0; i < operation.operands[0].values.size(); ++i) operation.operands[0].values[i] *= 30;
+  check_engines(operation, 2e-4);  // scores near 1000 carry 6e-5 of rounding, which is the relative error of their exponentials
+}
+
+TEST_CASE("a query sees no later token, and shares its key head with its neighbours") {
+  const AttentionShape shape{1, 6, 4, 2, 3};
+  const Operation operation = forward(shape);
+  const Values before = run(operation, Device::kCpu, DType::kF32);
+  Operation changed = operation;
+  const int64_t columns = shape.columns();
+  for (int64_t c = shape.heads * shape.head_size; c < columns; ++c) changed.operands[0].values[4 * columns + c] = 7;  // keys and values of token 4
+  const Values after = run(changed, Device::kCpu, DType::kF32);
+  const auto row = [&](const Values& values, int64_t t) {
+    return std::vector<double>(values[1].begin() + t * 12, values[1].begin() + (t + 1) * 12);
+  };
+  for (int64_t t = 0; t < 4; ++t) CHECK(row(before, t) == row(after, t));
+  for (int64_t t = 4; t < 6; ++t) CHECK(row(before, t) != row(after, t));
+  // Token 0 attends to itself alone: each query head returns the value of the kv head it shares.
+  const std::vector<double>& qkv = operation.operands[0].values;
+  for (int64_t n = 0; n < shape.heads; ++n) {
+    for (int64_t h = 0; h < shape.head_size; ++h) CHECK(before[1][n * 3 + h] == Approx(qkv[(shape.heads + shape.kv_heads + n / 2) * 3 + h]));
+  }
+}

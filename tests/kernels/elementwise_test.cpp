@@ -1,0 +1,140 @@
+#include "kernels/ops/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/rng.h"
+#include "tests/kernels/harness.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using namespace trireme::testing;
+
+namespace {
+
+constexpr int64_t kCases[] = {0, 1, 3, 17, 33, 1000, 70001};
+
+// One or two roundings.
+constexpr double kTolerance = 3e-7;
+
+const DropoutMask kMask{random_key(7, "dropout:test"), 5, (uint64_t{1} << 32) - 9, 0.3};  // indices cross 32 bits
+
+Operation filled(int64_t count) {
+  return {"fill", {free_rows(assigned("out", {count}))}, [](Context& ctx, const std::vector<Tensor>& t) { fill(ctx, 0.1, t[0]); }};
+}
+Operation copied(int64_t count) {
+  return {"copy", {input("from", {count}), assigned("to", {count})}, [](Context& ctx, const std::vector<Tensor>& t) { copy(ctx, t[0], t[1]); }};
+}
+Operation added(int64_t count) {
+  return {"add",
+          {input("a", {count}), input("b", {count}), assigned("out", {count})},
+          [](Context& ctx, const std::vector<Tensor>& t) { add(ctx, t[0], t[1], t[2]); }};
+}
+Operation added_in_place(int64_t count) {
+  return {"add in place",
+          {in_place("a", {count}), input("b", {count})},
+          [](Context& ctx, const std::vector<Tensor>& t) { add(ctx, t[0], t[1], t[0]); }};
+}
+Operation accumulated(int64_t count) {
+  return {"accumulate", {input("x", {count}), added_to("out", {count})}, [](Context& ctx, const std::vector<Tensor>& t) { accumulate(ctx, t[0], t[1]); }};
+}
+Operation dropped(int64_t count, const DropoutMask& mask) {
+  return {"dropout", {input("x", {count}), assigned("y", {count})}, [mask](Context& ctx, const std::vector<Tensor>& t) { dropout(ctx, t[0], mask, t[1]); }};
+}
+Operation gradient_dropped(int64_t count, const DropoutMask& mask) {
+  return {"dropout of dy", {in_place("dy", {count})}, [mask](Context& ctx, const std::vector<Tensor>& t) { dropout(ctx, t[0], mask, t[0]); }};
+}
+
+constexpr int64_t kRows = 7, kColumns = 11;
+Operation initialised(const Shape& shape, int64_t row_begin, int64_t column_begin) {
+  return {"fill_normal", {free_rows(assigned("out", shape))}, [=](Context& ctx, const std::vector<Tensor>& t) {
+            fill_normal(ctx, 42, 0.5, kColumns, row_begin, column_begin, t[0]);
+          }};
+}
+
+}  // namespace
+
+TEST_CASE("elementwise: engines agree") {
+  for (int64_t count : kCases) {
+    for (const Operation& operation : {filled(count), copied(count), added(count), added_in_place(count), accumulated(count), dropped(count, kMask),
+                                       gradient_dropped(count, kMask)}) {
+      check_engines(operation, kTolerance);
+    }
+  }
+  check_engines(initialised({kRows, kColumns}, 0, 0), kTolerance);
+}
+
+TEST_CASE("elementwise: gradients") {
+  check_gradients(dropped(33, kMask), "y", gradient_dropped(33, kMask), "dy", {{"x", "dy"}});
+}
+
+TEST_CASE("copy converts, and accumulate widens") {
+  for (Device device : {Device::kReference, Device::kCpu}) {
+    Operation widen = copied(33);
+    widen.operands[1].dtype = DType::kF64;
+    const Values wide = run(widen, device, DType::kF32);
+    CHECK(wide[1] == wide[0]);
+    Operation narrow = copied(33);
+    narrow.operands[0].dtype = DType::kF64;
+    const Values values = run(narrow, device, DType::kF32);
+    CHECK(std::equal(values[0].begin(), values[0].end(), values[1].begin(), [](double from, double to) { return to == static_cast<float>(from); }));
+    Operation tokens = copied(3);
+    tokens.operands[0] = integers("from", {3}, {5, -1, 70000});
+    tokens.operands[1].dtype = DType::kI32;
+    CHECK(run(tokens, device, DType::kF32)[1] == std::vector<double>{5, -1, 70000});
+
+    Operation sum = accumulated(1);
+    sum.operands[1] = always_f64(added_to("out", {1}, {1e9}));
+    sum.operands[0].values = {0.25};
+    CHECK(run(sum, device, DType::kF32)[1] == std::vector<double>{1e9 + 0.25});  // fp32 would lose it
+    sum.operands[0].dtype = DType::kF64;
+    sum.operands[1].dtype = DType::kF32;
+    CHECK_THROWS_AS(run(sum, device, DType::kF32), InternalError);
+  }
+}
+
+TEST_CASE("a dropout mask does not depend on how the tensor is split") {
+  constexpr int64_t kCount = 1000;
+  for (Device device : {Device::kReference, Device::kCpu}) {
+    const Operation whole = dropped(kCount, kMask);
+    const std::vector<double> expected = run(whole, device, DType::kF32)[1];
+    std::vector<double> joined;
+    for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 1}, {1, 130}, {131, 869}}) {
+      DropoutMask mask = kMask;
+      mask.first_index += static_cast<uint64_t>(begin);
+      Operation part = dropped(count, mask);
+      part.operands[0].values.assign(whole.operands[0].values.begin() + begin, whole.operands[0].values.begin() + begin + count);
+      const std::vector<double> y = run(part, device, DType::kF32)[1];
+      joined.insert(joined.end(), y.begin(), y.end());
+    }
+    CHECK(joined == expected);
+    DropoutMask next_step = kMask;
+    ++next_step.step;
+    CHECK(run(dropped(kCount, next_step), device, DType::kF32)[1] != expected);
+  }
+}
+
+TEST_CASE("dropout keeps a share 1-p of the elements and the mean of all") {
+  constexpr int64_t kCount = 40000;
+  for (double probability : {0.0, 0.1, 0.5}) {
+    DropoutMask mask = kMask;
+    mask.probability = probability;
+    Operation operation = dropped(kCount, mask);
+    std::fill(operation.operands[0].values.begin(), operation.operands[0].values.end(), 1.0);
+    const std::vector<double> y = run(operation, Device::kCpu, DType::kF32)[1];
+    const double kept = static_cast<double>(std::count_if(y.begin(), y.end(), [](double value) { return value != 0; })) / kCount;
+    CHECK(std::abs(kept - (1 - probability)) <= 0.01);  // four standard deviations at p = 0.5
+    CHECK(normalised_error({*std::max_element(y.begin(), y.end())}, {1 / (1 - probability)}) < 1e-7);
+  }
+}
+
+TEST_CASE("initial values are a function of the global index") {
+  const std::vector<double> whole = run(initialised({kRows, kColumns}, 0, 0), Device::kReference, DType::kF64)[0];
+  for (size_t i = 0; i < whole.size(); ++i) CHECK(whole[i] == 0.5 * random_normal(42, i));
+  const std::vector<double> block = run(initialised({2, 3}, 4, 8), Device::kReference, DType::kF64)[0];
+  for (int64_t r = 0; r < 2; ++r) {
+    for (int64_t c = 0; c < 3; ++c) CHECK(block[r * 3 + c] == whole[(4 + r) * kColumns + 8 + c]);
+  }
+  const std::vector<double> row = run(initialised({4}, 0, 5), Device::kReference, DType::kF64)[0];
+  CHECK(std::equal(row.begin(), row.end(), whole.begin() + 5));
+}

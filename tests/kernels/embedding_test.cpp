@@ -1,0 +1,93 @@
+#include "kernels/ops/embedding.h"
+
+#include "kernels/core/rng.h"
+#include "tests/kernels/harness.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using namespace trireme::testing;
+
+namespace {
+
+struct Case {
+  int64_t rows, columns;
+  int64_t vocab_begin, vocab_rows;  // the tokens of this rank
+  int64_t padding;                  // rows of w beyond them
+};
+constexpr Case kCases[] = {{1, 1, 0, 1, 0}, {7, 5, 0, 3, 2}, {33, 17, 11, 7, 1}, {129, 130, 4, 13, 0}, {301, 201, 0, 19, 3}};
+constexpr int64_t kVocabulary = 23;  // beyond every rank's range, so that some tokens belong elsewhere
+
+struct PositionCase {
+  int64_t rows, columns, first_row, sequence_length, table_rows;
+};
+constexpr PositionCase kPositionCases[] = {{1, 1, 0, 1, 1}, {7, 5, 3, 4, 6}, {33, 17, 11, 13, 13}, {30, 3, 45, 15, 16}};
+
+// The forward copies and the backward adds the same few numbers in the same order; fp32 against fp64 differs by the rounding of those sums.
+constexpr double kTolerance = 1e-6;
+
+Operand tokens(const Case& c) {
+  std::vector<double> values;
+  for (int64_t m = 0; m < c.rows; ++m) values.push_back(static_cast<double>(random_bits(3, static_cast<uint64_t>(m)) % kVocabulary));
+  return integers("tokens", {c.rows}, values);
+}
+Operation forward(const Case& c) {
+  return {"embedding_forward",
+          {tokens(c), free_rows(input("w", {c.vocab_rows + c.padding, c.columns})), assigned("y", {c.rows, c.columns})},
+          [c](Context& ctx, const std::vector<Tensor>& t) { embedding_forward(ctx, t[0], t[1], c.vocab_begin, c.vocab_rows, t[2]); }};
+}
+Operation backward(const Case& c) {
+  return {"embedding_backward",
+          {tokens(c), input("dy", {c.rows, c.columns}), free_rows(added_to("dw", {c.vocab_rows + c.padding, c.columns}))},
+          [c](Context& ctx, const std::vector<Tensor>& t) { embedding_backward(ctx, t[0], t[1], c.vocab_begin, c.vocab_rows, t[2]); }};
+}
+Operation position(const PositionCase& c) {
+  return {"position_forward",
+          {free_rows(input("w", {c.table_rows, c.columns})), free_rows(added_to("y", {c.rows, c.columns}))},
+          [c](Context& ctx, const std::vector<Tensor>& t) { position_forward(ctx, t[0], c.first_row, c.sequence_length, t[1]); }};
+}
+Operation position_gradient(const PositionCase& c) {
+  return {"position_backward",
+          {free_rows(input("dy", {c.rows, c.columns})), free_rows(added_to("dw", {c.table_rows, c.columns}))},
+          [c](Context& ctx, const std::vector<Tensor>& t) { position_backward(ctx, t[0], c.first_row, c.sequence_length, t[1]); }};
+}
+
+}  // namespace
+
+TEST_CASE("embeddings: engines agree") {
+  for (const Case& c : kCases) {
+    check_engines(forward(c), kTolerance);
+    check_engines(backward(c), kTolerance);
+  }
+  for (const PositionCase& c : kPositionCases) {
+    check_engines(position(c), kTolerance);
+    check_engines(position_gradient(c), kTolerance);
+  }
+}
+
+TEST_CASE("embeddings: gradients") {
+  for (const Case& c : kCases) check_gradients(forward(c), "y", backward(c), "dy", {{"w", "dw"}});
+  for (const PositionCase& c : kPositionCases) check_gradients(position(c), "y", position_gradient(c), "dy", {{"w", "dw"}});
+}
+
+TEST_CASE("embedding ranges of a vocabulary add up to the whole") {
+  constexpr int64_t kColumns = 3;
+  const Case whole{40, kColumns, 0, kVocabulary, 0};
+  const Operation lookup = forward(whole);
+  const std::vector<double> y = run(lookup, Device::kReference, DType::kF64)[2];
+  std::vector<double> sum(y.size(), 0.0);
+  for (const auto& [begin, rows] : {std::pair<int64_t, int64_t>{0, 8}, {8, 9}, {17, 6}}) {
+    Operation part = forward({40, kColumns, begin, rows, 0});
+    const auto first = lookup.operands[1].values.begin() + begin * kColumns;
+    part.operands[1].values.assign(first, first + rows * kColumns);
+    const Values values = run(part, Device::kReference, DType::kF64);
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[2][i];
+  }
+  CHECK(sum == y);
+}
+
+TEST_CASE("positions wrap at the sequence length, from the first row of this rank") {
+  Operation operation = position({5, 1, 2, 3, 4});
+  operation.operands[0].values = {10, 20, 30, 1000};
+  operation.operands[1].values = {1, 2, 3, 4, 5};
+  CHECK(run(operation, Device::kReference, DType::kF64)[1] == std::vector<double>{31, 12, 23, 34, 15});
+}

@@ -1,0 +1,69 @@
+#include "kernels/ops/matmul.h"
+
+#include "tests/kernels/harness.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using namespace trireme::testing;
+
+namespace {
+
+struct Case {
+  int64_t rows, inputs, outputs;
+};
+constexpr Case kCases[] = {{0, 5, 3}, {1, 1, 1}, {3, 5, 7}, {7, 17, 3}, {2, 1, 130}, {33, 130, 65}, {129, 64, 31}, {5, 301, 257}};
+
+// Sums of at most 301 fp32 products of normal numbers: sqrt(301) roundings of 6e-8 make 1e-6 of the result, near enough.
+constexpr double kTolerance = 2e-6;
+
+Operation forward(const Case& c) {
+  return {"linear_forward",
+          {input("x", {c.rows, c.inputs}), input("w", {c.outputs, c.inputs}), assigned("y", {c.rows, c.outputs})},
+          [](Context& ctx, const std::vector<Tensor>& t) { linear_forward(ctx, t[0], t[1], t[2]); }};
+}
+Operation backward_input(const Case& c) {
+  return {"linear_backward_input",
+          {input("dy", {c.rows, c.outputs}), input("w", {c.outputs, c.inputs}), assigned("dx", {c.rows, c.inputs})},
+          [](Context& ctx, const std::vector<Tensor>& t) { linear_backward_input(ctx, t[0], t[1], t[2]); }};
+}
+Operation backward_weight(const Case& c) {
+  return {"linear_backward_weight",
+          {input("dy", {c.rows, c.outputs}), input("x", {c.rows, c.inputs}), added_to("dw", {c.outputs, c.inputs})},
+          [](Context& ctx, const std::vector<Tensor>& t) { linear_backward_weight(ctx, t[0], t[1], t[2]); }};
+}
+Operation bias(const Case& c) {
+  return {"bias_forward",
+          {input("bias", {c.outputs}), free_rows(added_to("y", {c.rows, c.outputs}))},
+          [](Context& ctx, const std::vector<Tensor>& t) { bias_forward(ctx, t[0], t[1]); }};
+}
+Operation bias_gradient(const Case& c) {
+  return {"bias_backward",
+          {free_rows(input("dy", {c.rows, c.outputs})), added_to("dbias", {c.outputs})},
+          [](Context& ctx, const std::vector<Tensor>& t) { bias_backward(ctx, t[0], t[1]); }};
+}
+
+}  // namespace
+
+TEST_CASE("linear layer: engines agree") {
+  for (const Case& c : kCases) {
+    for (const Operation& operation : {forward(c), backward_input(c), backward_weight(c), bias(c), bias_gradient(c)}) {
+      check_engines(operation, kTolerance);
+    }
+  }
+  check_engines(bias_gradient({300, 1, 200}), kTolerance);  // large enough for several threads
+}
+
+TEST_CASE("linear layer: gradients") {
+  for (const Case& c : kCases) {
+    check_gradients(forward(c), "y", backward_input(c), "dy", {{"x", "dx"}});
+    check_gradients(forward(c), "y", backward_weight(c), "dy", {{"w", "dw"}});
+    check_gradients(bias(c), "y", bias_gradient(c), "dy", {{"bias", "dbias"}});
+  }
+}
+
+TEST_CASE("a matrix product by hand") {
+  Operation product = forward({2, 3, 2});
+  product.operands[0].values = {1, 2, 3, 4, 5, 6};
+  product.operands[1].values = {1, 0, -1, 2, 1, 0};
+  CHECK(run(product, Device::kReference, DType::kF64)[2] == std::vector<double>{-2, 4, -2, 13});
+}

@@ -1,0 +1,75 @@
+#include "kernels/ops/rope.h"
+
+#include <cmath>
+
+#include "tests/kernels/harness.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using namespace trireme::testing;
+
+namespace {
+
+struct Case {
+  int64_t batch, sequence, heads, head_size;
+  int64_t tail;  // columns after the rotated heads, which must stay as they are
+};
+constexpr Case kCases[] = {{1, 1, 1, 2, 0}, {2, 3, 3, 6, 5}, {3, 7, 5, 10, 17}, {1, 33, 7, 34, 34}, {2, 70, 9, 26, 13}};
+constexpr double kTheta = 10000;
+
+// A rotation is two products and a sum, each rounded once.
+constexpr double kTolerance = 5e-7;
+
+Operation table(const Case& c) {
+  return {"rope_table", {free_rows(assigned("table", {c.sequence, c.head_size}))}, [](Context& ctx, const std::vector<Tensor>& t) { rope_table(ctx, kTheta, t[0]); }};
+}
+Operation rotation(const Case& c, const std::string& name, const std::string& values, void (*rotate)(Context&, const Tensor&, int64_t, const Tensor&)) {
+  Operand angles = input("table", {c.sequence, c.head_size});
+  angles.free_rows = c.batch * c.sequence % (c.sequence + 1) == 0;
+  Operand qkv = in_place(values, {c.batch * c.sequence, c.heads * c.head_size + c.tail});
+  qkv.free_rows = c.sequence == 1;
+  return following({name, {angles, qkv}, [c, rotate](Context& ctx, const std::vector<Tensor>& t) { rotate(ctx, t[0], c.heads, t[1]); }}, table(c));
+}
+Operation forward(const Case& c) { return rotation(c, "rope_forward", "qkv", rope_forward); }
+Operation backward(const Case& c) { return rotation(c, "rope_backward", "dqkv", rope_backward); }
+
+}  // namespace
+
+TEST_CASE("rotary embedding: engines agree") {
+  for (const Case& c : kCases) {
+    check_engines(table(c), kTolerance);
+    check_engines(forward(c), kTolerance);
+    check_engines(backward(c), kTolerance);
+  }
+}
+
+TEST_CASE("rotary embedding: gradients") {
+  for (const Case& c : kCases) check_gradients(forward(c), "qkv", backward(c), "dqkv", {{"qkv", "dqkv"}});
+}
+
+TEST_CASE("the rotation back is the adjoint of the rotation, and its inverse") {
+  for (const Case& c : kCases) {
+    const Operation rotate = forward(c), back = backward(c);
+    const std::vector<double>&x = rotate.operands[1].values, &y = back.operands[1].values;
+    const std::vector<double> rotated = run(rotate, Device::kReference, DType::kF64)[1];
+    const std::vector<double> back_of_y = run(back, Device::kReference, DType::kF64)[1];
+    double left = 0, right = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      left += rotated[i] * y[i];
+      right += x[i] * back_of_y[i];
+    }
+    CHECK(left == Approx(right).epsilon(1e-12));
+    Operation return_trip = back;
+    return_trip.operands[1].values = rotated;
+    CHECK(normalised_error(run(return_trip, Device::kReference, DType::kF64)[1], x) < 1e-14);
+  }
+}
+
+TEST_CASE("element i pairs with element i + H/2, at the angle of its position") {
+  Operation rotate = forward({1, 3, 1, 4, 0});
+  rotate.operands[1].values = {9, 9, 9, 9, 9, 9, 9, 9, 1, 0, 0, 2};  // position 2
+  const std::vector<double> after = run(rotate, Device::kReference, DType::kF64)[1];
+  const double slow = 2 * std::pow(kTheta, -0.5);
+  CHECK(after[0] == 9);  // position 0 does not turn
+  CHECK(normalised_error({after.begin() + 8, after.end()}, {std::cos(2.0), -2 * std::sin(slow), std::sin(2.0), 2 * std::cos(slow)}) < 1e-15);
+}

@@ -1,0 +1,325 @@
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "parallel/comm/null.h"
+#include "parallel/comm/self.h"
+#include "parallel/comm/thread.h"
+#include "tests/support/catch.h"
+#include "tests/support/comm_cases.h"
+#include "tests/support/poison_communicator.h"
+#include "tests/support/thread_ranks.h"
+
+using namespace trireme;
+
+namespace {
+
+const int kRanks[] = {1, 2, 3, 4, 8};
+
+struct Host {
+  Arena arena{Device::kReference};
+  Context ctx{Device::kReference, &arena, 1};
+  Tensor zeros(int64_t count, DType dtype = DType::kF32) { return Tensor::zeros(ctx, {count}, dtype, MemoryCategory::kCommunication); }
+};
+
+/// The message of the InternalError that `body` ends with on some rank; "" if it succeeds.
+std::string error_of(int ranks, const std::function<void(Communicator&)>& body, const RankOptions& options = {}) {
+  try {
+    run_ranks(ranks, body, options);
+  } catch (const InternalError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+const RankOptions kPoison{.poison = true, .records = nullptr};
+
+}  // namespace
+
+TEST_CASE("self communicator keeps the contract") {
+  SelfCommunicator self("world");
+  check_communicator(self);
+  PoisonCommunicator poison(std::make_unique<SelfCommunicator>("world"));
+  check_communicator(poison);
+}
+
+TEST_CASE("self communicator leaves nothing in flight") {
+  SelfCommunicator self("tensor");
+  Host host;
+  const Tensor x = host.zeros(6);
+  CHECK_FALSE(self.all_reduce(host.ctx, x, ReduceOp::kSum).pending());
+  CHECK_FALSE(self.all_gather(host.ctx, x, x).pending());
+  CHECK_FALSE(self.reduce_scatter(host.ctx, x, x, ReduceOp::kSum).pending());
+  CHECK_FALSE(self.broadcast(host.ctx, x, 0).pending());
+  CHECK_THROWS_AS((void)self.broadcast(host.ctx, x, 1), InternalError);
+}
+
+TEST_CASE("thread communicator keeps the contract") {
+  for (const int n : kRanks) {
+    run_ranks(n, check_communicator);
+    run_ranks(n, check_communicator, kPoison);
+    std::vector<CommunicationRecord> records;
+    run_ranks(n, check_communicator, {.poison = true, .records = &records});
+  }
+}
+
+TEST_CASE("thread sums are taken in rank order") {
+  run_ranks(4, [](Communicator& world) {
+    Host host;
+    const float values[] = {1e8F, 1.0F, -1e8F, 1.0F};
+    const Tensor x = host.zeros(1);
+    x.data<float>()[0] = values[world.rank()];
+    world.all_reduce(host.ctx, x, ReduceOp::kSum).wait(host.ctx);
+    TRIREME_CHECK(x.data<float>()[0] == 1.0F, x.data<float>()[0]);  // ((1e8 + 1) - 1e8) + 1, where 1e8 + 1 rounds to 1e8
+  });
+}
+
+TEST_CASE("null communicator checks shapes on the meta device and moves nothing") {
+  for (const int n : kRanks) {
+    NullCommunicator world(n - 1, n, "world");
+    Arena arena(Device::kMeta);
+    Context ctx{Device::kMeta, &arena, 1};
+    const Tensor part = Tensor::empty(ctx, {5}, DType::kF32, MemoryCategory::kParameters);
+    const Tensor whole = Tensor::empty(ctx, {5 * n}, DType::kF32, MemoryCategory::kParameters);
+    CHECK_FALSE(world.all_reduce(ctx, part, ReduceOp::kSum).pending());
+    CHECK_FALSE(world.all_gather(ctx, part, whole).pending());
+    CHECK_FALSE(world.reduce_scatter(ctx, whole, part, ReduceOp::kSum).pending());
+    CHECK_FALSE(world.broadcast(ctx, whole, n - 1).pending());
+    CHECK_FALSE(world.exchange(ctx, std::vector<PointToPoint>{{PointToPoint::Kind::kSend, part, 0}}).pending());
+    CHECK_THROWS_AS((void)world.all_gather(ctx, part, part.flat(0, 4)), InternalError);
+    CHECK_THROWS_AS((void)world.reduce_scatter(ctx, whole, whole.flat(0, 1), ReduceOp::kSum), InternalError);
+    CHECK_THROWS_AS((void)world.broadcast(ctx, whole, n), InternalError);
+    CHECK_THROWS_AS((void)world.exchange(ctx, std::vector<PointToPoint>{{PointToPoint::Kind::kSend, part, n}}), InternalError);
+
+    const auto group = world.group({n - 1}, "tensor");
+    CHECK(dynamic_cast<NullCommunicator*>(group.get()) != nullptr);
+    CHECK((group->rank() == 0 && group->size() == 1));
+    CHECK(all_gather_strings(world, "mine").back() == "mine");
+    CHECK(all_reduce_scalar(world, 2.5, ReduceOp::kSum) == 2.5);
+  }
+}
+
+TEST_CASE("arguments are checked alike everywhere") {
+  const auto body = [](const std::function<void(Communicator&, Host&)>& call) {
+    return error_of(2, [&](Communicator& world) {
+      Host host;
+      call(world, host);
+    });
+  };
+  CHECK(contains(body([](auto& w, auto& h) { w.all_gather(h.ctx, h.zeros(2), h.zeros(5)).wait(h.ctx); }), "all_gather of 2 elements a rank and 5"));
+  CHECK(contains(body([](auto& w, auto& h) { w.all_gather(h.ctx, h.zeros(2), h.zeros(4, DType::kI32)).wait(h.ctx); }), "mixes F32 and I32"));
+  CHECK(contains(body([](auto& w, auto& h) {
+                   const Tensor whole = h.zeros(4);
+                   w.all_gather(h.ctx, whole.flat(1, 2), whole).wait(h.ctx);
+                 }),
+                 "overlap"));
+  CHECK(contains(body([](auto& w, auto& h) { w.broadcast(h.ctx, h.zeros(1), 2).wait(h.ctx); }), "broadcast from rank 2"));
+  CHECK(contains(body([](auto& w, auto&) { w.group({1 - w.rank()}, "other"); }), "by a rank outside it"));
+  CHECK(contains(body([](auto& w, auto&) { w.group({0, 1, 1}, "twice"); }), "distinct ranks"));
+}
+
+TEST_CASE("ranks that disagree are named, on all of them") {
+  const auto disagree = [](const std::function<void(Communicator&, Host&)>& zero, const std::function<void(Communicator&, Host&)>& other) {
+    std::vector<std::string> errors(3);
+    CHECK_THROWS_AS(run_ranks(3, [&](Communicator& world) {
+                      Host host;
+                      try {
+                        (world.rank() == 0 ? zero : other)(world, host);
+                      } catch (const InternalError& error) {
+                        errors[static_cast<size_t>(world.rank())] = error.what();
+                        throw;
+                      }
+                    }),
+                    InternalError);
+    CHECK(errors[0] == errors[1]);
+    CHECK(errors[1] == errors[2]);
+    return errors[0];
+  };
+  const auto sum_of = [](int64_t count, DType dtype) {
+    return [=](Communicator& w, Host& h) { w.all_reduce(h.ctx, h.zeros(count, dtype), ReduceOp::kSum).wait(h.ctx); };
+  };
+  const std::string counts = disagree(sum_of(3, DType::kF32), sum_of(4, DType::kF32));
+  CHECK(contains(counts, "group 'world'"));
+  CHECK(contains(counts, "rank 0 called all_reduce(sum) of 3 F32"));
+  CHECK(contains(counts, "called all_reduce(sum) of 4 F32"));
+  CHECK(contains(disagree(sum_of(3, DType::kF32), sum_of(3, DType::kI32)), "of 3 I32"));
+  CHECK(contains(disagree(sum_of(3, DType::kF32), [](auto& w, auto& h) { w.all_reduce(h.ctx, h.zeros(3), ReduceOp::kMax).wait(h.ctx); }), "(max)"));
+  CHECK(contains(disagree(sum_of(3, DType::kF32), [](auto& w, auto& h) { w.broadcast(h.ctx, h.zeros(3), 1).wait(h.ctx); }), "broadcast from 1"));
+  CHECK(contains(disagree([](auto& w, auto& h) { w.broadcast(h.ctx, h.zeros(3), 0).wait(h.ctx); },
+                          [](auto& w, auto& h) { w.broadcast(h.ctx, h.zeros(3), 1).wait(h.ctx); }),
+                 "broadcast from 0"));
+  CHECK(contains(disagree(sum_of(3, DType::kF32), [](auto& w, auto&) { w.barrier(); }), "barrier"));
+}
+
+TEST_CASE("messages that disagree are named") {
+  const std::string error = error_of(2, [](Communicator& world) {
+    Host host;
+    const auto kind = world.rank() == 0 ? PointToPoint::Kind::kSend : PointToPoint::Kind::kRecv;
+    const Tensor buffer = host.zeros(3 + world.rank());
+    world.exchange(host.ctx, std::vector<PointToPoint>{{kind, buffer, 1 - world.rank()}}).wait(host.ctx);
+  });
+  CHECK(contains(error, "rank 0 called a message of 3 F32"));
+  CHECK(contains(error, "rank 1 called a message of 4 F32"));
+}
+
+TEST_CASE("a world that can never go on is aborted and says who waits for what") {
+  const auto skip = [](Communicator& world) {
+    Host host;
+    if (world.rank() != 1) world.all_reduce(host.ctx, host.zeros(2), ReduceOp::kSum).wait(host.ctx);
+  };
+  const std::string skipped = error_of(3, skip);
+  CHECK(contains(skipped, "deadlock"));
+  CHECK(contains(skipped, "rank 0 waits in all_reduce of group 'world'"));
+  CHECK(contains(skipped, "rank 1 has left"));
+
+  const std::string crossed = error_of(2, [](Communicator& world) {  // both send, and wait for it, before they receive
+    using enum PointToPoint::Kind;
+    Host host;
+    const Tensor out = host.zeros(1), in = host.zeros(1);
+    world.exchange(host.ctx, std::vector<PointToPoint>{{kSend, out, 1 - world.rank()}}).wait(host.ctx);
+    world.exchange(host.ctx, std::vector<PointToPoint>{{kRecv, in, 1 - world.rank()}}).wait(host.ctx);
+  });
+  CHECK(contains(crossed, "rank 0 waits in exchange"));
+  CHECK(contains(crossed, "rank 1 waits in exchange"));
+}
+
+TEST_CASE("one failing rank ends the others, and its own error is told") {
+  for (const RankOptions& options : {RankOptions{}, kPoison}) {
+    std::string told;
+    try {
+      run_ranks(
+          4,
+          [](Communicator& world) {
+            Host host;
+            const auto half = world.group(world.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}, "half");
+            Work work = half->all_reduce(host.ctx, host.zeros(3), ReduceOp::kSum);
+            if (world.rank() == 2) throw DataError("a broken file");
+            work.wait(host.ctx);
+            world.barrier();
+          },
+          options);
+    } catch (const DataError& error) {
+      told = error.what();
+    }
+    CHECK(told == "a broken file");
+  }
+}
+
+TEST_CASE("poison hides results until the wait") {
+  run_ranks(
+      2,
+      [](Communicator& world) {
+        Host host;
+        const Tensor sum = host.zeros(3), part = host.zeros(2), whole = host.zeros(4), message = host.zeros(1, DType::kF64);
+        const auto all_nan = [](const Tensor& x) {
+          for (int64_t i = 0; i < x.numel(); ++i)
+            if (!std::isnan(x.data<float>()[i])) return false;
+          return true;
+        };
+        const auto kind = world.rank() == 0 ? PointToPoint::Kind::kSend : PointToPoint::Kind::kRecv;
+        Work works[] = {world.all_reduce(host.ctx, sum, ReduceOp::kSum), world.all_gather(host.ctx, part, whole),
+                        world.exchange(host.ctx, std::vector<PointToPoint>{{kind, message, 1 - world.rank()}})};
+        TRIREME_CHECK(all_nan(sum) && all_nan(whole), "a result is visible before its wait");
+        TRIREME_CHECK(part.data<float>()[0] == 0, "an input is hidden");
+        TRIREME_CHECK(std::isnan(message.data<double>()[0]) == (world.rank() == 1), "only what is received is hidden");
+        for (Work& work : works) work.wait(host.ctx);
+        TRIREME_CHECK(!all_nan(sum) && !all_nan(whole) && message.data<double>()[0] == 0, "a result is hidden after its wait");
+
+        Work broadcast = world.broadcast(host.ctx, sum, 1);
+        TRIREME_CHECK(all_nan(sum) == (world.rank() == 0), "a broadcast hides what is received");
+        broadcast.wait(host.ctx);
+        Work scatter = world.reduce_scatter(host.ctx, whole, whole.flat(world.rank() * 2, 2), ReduceOp::kSum);
+        TRIREME_CHECK(all_nan(whole), "a reduce_scatter in place hides all of its input");
+        scatter.wait(host.ctx);
+        TRIREME_CHECK(!all_nan(whole.flat(world.rank() * 2, 2)) && all_nan(whole.flat(2 - world.rank() * 2, 2)), "the other part stays unspecified");
+      },
+      kPoison);
+}
+
+TEST_CASE("poison names the verb whose buffer was written in flight") {
+  const auto write = [](const std::function<Work(Communicator&, Host&, const Tensor&, const Tensor&)>& start, bool to_whole) {
+    return error_of(
+        2,
+        [&](Communicator& world) {
+          Host host;
+          const Tensor part = host.zeros(2), whole = host.zeros(4);
+          Work work = start(world, host, part, whole);
+          if (world.rank() == 1) (to_whole ? whole : part).data<float>()[1] = 3;
+          work.wait(host.ctx);
+        },
+        kPoison);
+  };
+  const auto reduce = [](auto& w, auto& h, const Tensor& part, const Tensor&) { return w.all_reduce(h.ctx, part, ReduceOp::kSum); };
+  const auto gather = [](auto& w, auto& h, const Tensor& part, const Tensor& whole) { return w.all_gather(h.ctx, part, whole); };
+  const auto scatter = [](auto& w, auto& h, const Tensor& part, const Tensor& whole) { return w.reduce_scatter(h.ctx, whole, part, ReduceOp::kSum); };
+  const auto broadcast = [](auto& w, auto& h, const Tensor& part, const Tensor&) { return w.broadcast(h.ctx, part, 1); };
+  const auto send = [](auto& w, auto& h, const Tensor& part, const Tensor&) {
+    const auto kind = w.rank() == 1 ? PointToPoint::Kind::kSend : PointToPoint::Kind::kRecv;
+    return w.exchange(h.ctx, std::vector<PointToPoint>{{kind, part, 1 - w.rank()}});
+  };
+  CHECK(contains(write(reduce, false), "in flight in all_reduce of group 'world', rank 1"));
+  CHECK(contains(write(gather, false), "in flight in all_gather"));
+  CHECK(contains(write(gather, true), "in flight in all_gather"));
+  CHECK(contains(write(scatter, false), "in flight in reduce_scatter"));
+  CHECK(contains(write(scatter, true), "in flight in reduce_scatter"));
+  CHECK(contains(write(broadcast, false), "in flight in broadcast"));
+  CHECK(contains(write(send, false), "in flight in exchange"));
+  CHECK(write(reduce, true).empty());
+}
+
+TEST_CASE("recording counts the bytes of the formulas") {
+  std::vector<CommunicationRecord> records;
+  run_ranks(
+      4,
+      [](Communicator& world) {
+        using enum PointToPoint::Kind;
+        Host host;
+        const auto group = world.group(world.rank() < 3 ? std::vector{0, 1, 2} : std::vector{3}, "shard");
+        const Tensor x = host.zeros(5), whole = host.zeros(5 * group->size()), received = host.zeros(5);
+        for (int repeat = 0; repeat < 2; ++repeat) group->all_reduce(host.ctx, x, ReduceOp::kSum).wait(host.ctx);
+        group->all_gather(host.ctx, x, whole).wait(host.ctx);
+        group->reduce_scatter(host.ctx, whole, x, ReduceOp::kSum).wait(host.ctx);
+        group->broadcast(host.ctx, x, 0).wait(host.ctx);
+        world.exchange(host.ctx, std::vector<PointToPoint>{{kSend, x, (world.rank() + 1) % 4}, {kRecv, received, (world.rank() + 3) % 4}})
+            .wait(host.ctx);
+        world.barrier();
+      },
+      {.poison = false, .records = &records});
+  REQUIRE(records.size() == 4);
+  const CommunicationRecord& one = records[1];
+  CHECK(one.entry("shard", "all_reduce").calls == 2);
+  CHECK(one.entry("shard", "all_reduce").wire_bytes == Approx(2 * 2 * 2.0 / 3 * 20).epsilon(1e-15));
+  CHECK(one.entry("shard", "all_gather").wire_bytes == 40);
+  CHECK(one.entry("shard", "reduce_scatter").wire_bytes == 40);
+  CHECK(one.entry("shard", "broadcast").wire_bytes == 20);
+  CHECK(one.entry("world", "exchange").wire_bytes == 20);
+  CHECK(one.entry("world", "barrier").calls == 1);
+  CHECK(one.entry("world", "all_reduce").calls == 0);
+  CHECK(one.wire_bytes("shard") == Approx(160.0 / 3 + 100).epsilon(1e-15));
+  CHECK(records[3].entry("shard", "all_reduce").calls == 2);
+  CHECK(records[3].wire_bytes("shard") == 0);
+}
+
+TEST_CASE("recording tells sequences apart") {
+  const auto hash_of = [](const std::function<void(Communicator&, Host&)>& body) {
+    std::vector<CommunicationRecord> records;
+    run_ranks(
+        2,
+        [&](Communicator& world) {
+          Host host;
+          body(world, host);
+        },
+        {.poison = false, .records = &records});
+    CHECK(records[0].sequence_hash == records[1].sequence_hash);
+    return records[0].sequence_hash;
+  };
+  const auto reduce = [](Communicator& w, Host& h, int64_t count, DType dtype) { w.all_reduce(h.ctx, h.zeros(count, dtype), ReduceOp::kSum).wait(h.ctx); };
+  const uint64_t two = hash_of([&](auto& w, auto& h) { reduce(w, h, 2, DType::kF32), reduce(w, h, 3, DType::kF32); });
+  CHECK(two == hash_of([&](auto& w, auto& h) { reduce(w, h, 2, DType::kF32), reduce(w, h, 3, DType::kF32); }));
+  CHECK(two != hash_of([&](auto& w, auto& h) { reduce(w, h, 3, DType::kF32), reduce(w, h, 2, DType::kF32); }));
+  CHECK(two != hash_of([&](auto& w, auto& h) { reduce(w, h, 2, DType::kF32), reduce(w, h, 3, DType::kI32); }));
+  CHECK(two != hash_of([&](auto& w, auto& h) { reduce(w, h, 2, DType::kF32), w.broadcast(h.ctx, h.zeros(3), 0).wait(h.ctx); }));
+  CHECK(two != hash_of([&](auto& w, auto& h) { reduce(*w.group({0, 1}, "pair"), h, 2, DType::kF32), reduce(w, h, 3, DType::kF32); }));
+}

@@ -1,0 +1,138 @@
+#include "parallel/pipeline/lower.h"
+
+#include <algorithm>
+#include <set>
+
+#include "parallel/pipeline/schedule.h"
+#include "tests/parallel/toy_stages.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using test::toy_units;
+
+namespace {
+
+std::vector<StageUnits> one_part_each(int stages) { return std::vector<StageUnits>(static_cast<size_t>(stages), StageUnits{{{0}}, 1, -1}); }
+
+/// The list with transfers that are issued together in braces.
+std::string grouped(const ActionList& list) {
+  std::string text;
+  int group = -1;
+  for (const Action& action : list) {
+    const int current = is_transfer(action.type) ? action.group : -1;
+    if (current != group && group >= 0) text += " }";
+    if (current != group && current >= 0) text += " {";
+    text += " " + to_string(action);
+    group = current;
+  }
+  return text.substr(1) + (group >= 0 ? " }" : "");
+}
+
+std::vector<std::string> of_types(const ActionList& list, const std::set<ActionType>& types) {
+  std::vector<std::string> found;
+  for (const Action& action : list)
+    if (types.contains(action.type)) found.push_back(to_string(action));
+  return found;
+}
+
+long count(const ActionList& list, ActionType type) {
+  return std::count_if(list.begin(), list.end(), [&](const Action& a) { return a.type == type; });
+}
+
+}  // namespace
+
+TEST_CASE("a lowered list, word for word: two stages, tied, gathered for each use, reduced at each micro-batch") {
+  const PipelinePlan plan = lower(one_forward_one_backward(2, 2), toy_units(2, 1, true), {.unshard_each_use = true, .reduce_each_microbatch = true});
+  CHECK(grouped(plan[0]) ==
+        "0UNSHARD0 0UNSHARD1 0F0.0 0RESHARD0 0UNSHARD0 0F0.1 { 0SEND_F0 } 0RESHARD1 0UNSHARD1 0F1.0 0RESHARD0 0F1.1 { 0SEND_F1 0RECV_B0 } "
+        "0UNSHARD0 0B0.1 0REDUCE_GRADS1 0RESHARD1 0UNSHARD1 0B0.0 { 0RECV_B1 } 0REDUCE_GRADS0 0RESHARD0 "
+        "0UNSHARD0 0B1.1 0REDUCE_GRADS1 0RESHARD1 0B1.0 0REDUCE_GRADS0 0REDUCE_REPLICAS1 0RESHARD0 0REDUCE_REPLICAS0 0REDUCE_TIED0");
+  CHECK(grouped(plan[1]) ==
+        "{ 1RECV_F0 } 1UNSHARD0 1UNSHARD1 1UNSHARD2 1F0.0 1RESHARD0 1F0.1 { 1RECV_F1 } 1UNSHARD0 1B0.1 1REDUCE_GRADS1 1REDUCE_GRADS2 1RESHARD1 "
+        "1RESHARD2 1B0.0 { 1SEND_B0 } 1REDUCE_GRADS0 1UNSHARD1 1UNSHARD2 1F1.0 1RESHARD0 1F1.1 1UNSHARD0 1B1.1 1REDUCE_GRADS1 1REDUCE_GRADS2 "
+        "1REDUCE_REPLICAS1 1RESHARD1 1RESHARD2 1B1.0 { 1SEND_B1 } 1REDUCE_GRADS0 1REDUCE_REPLICAS2 1RESHARD0 1REDUCE_REPLICAS0 1REDUCE_TIED2");
+}
+
+TEST_CASE("forward-only lists gather once, reduce nothing and let go at the end") {
+  const PipelinePlan plan = lower(forward_only(2, 2), toy_units(2, 1, true), {});
+  CHECK(grouped(plan[0]) == "0UNSHARD0 0UNSHARD1 0F0.0 0F0.1 { 0SEND_F0 } 0F1.0 0F1.1 { 0SEND_F1 } 0RESHARD0 0RESHARD1");
+  CHECK(grouped(plan[1]) ==
+        "{ 1RECV_F0 } 1UNSHARD0 1UNSHARD1 1UNSHARD2 1F0.0 1F0.1 { 1RECV_F1 } 1F1.0 1F1.1 1RESHARD0 1RESHARD1 1RESHARD2");
+  for (const ActionList& list : plan) CHECK(max_in_flight(list) == 1);
+}
+
+TEST_CASE("a tied unit of a single stage is reduced once, after both of its uses, and gathered for each") {
+  const std::vector<StageUnits> units = toy_units(1, 2, true);
+  const ActionList list = lower(one_forward_one_backward(1, 2), units, {.unshard_each_use = true, .prefetch = 0})[0];
+  CHECK(of_types(list, {ActionType::kReduceGrads, ActionType::kReduceReplicas, ActionType::kReduceTied}) ==
+        std::vector<std::string>{"0REDUCE_GRADS3", "0REDUCE_GRADS2", "0REDUCE_REPLICAS3", "0REDUCE_GRADS1", "0REDUCE_REPLICAS2", "0REDUCE_GRADS0",
+                                 "0REDUCE_REPLICAS1", "0REDUCE_REPLICAS0", "0REDUCE_TIED0"});
+  // Each micro-batch: the embedding, then the head's forward and backward as one use, then the embedding's backward, which the next forward follows.
+  CHECK(std::count(list.begin(), list.end(), Action{ActionType::kUnshard, 0, -1, 0}) == 5);
+  CHECK(std::count(list.begin(), list.end(), Action{ActionType::kReshard, 0, -1, 0}) == 5);
+}
+
+TEST_CASE("steady 1F1B exchanges forward and backward with one neighbour in one group") {
+  const PipelinePlan plan = lower(one_forward_one_backward(4, 8), one_part_each(4), {});
+  const std::string middle = grouped(plan[2]);
+  for (int m = 2; m < 6; ++m) {
+    CHECK_THAT(middle, Catch::Contains(concat("2F", m, ".0 { 2SEND_F", m, " 2RECV_B", m - 1, " } 2B", m - 1, ".0 { ")));
+    CHECK_THAT(middle, Catch::Contains(concat("2B", m - 1, ".0 { 2RECV_F", m + 1, " 2SEND_B", m - 1, " } 2F", m + 1, ".0")));
+  }
+  for (int m = 4; m < 8; ++m) CHECK_THAT(grouped(plan[0]), Catch::Contains(concat("0F", m, ".0 { 0SEND_F", m, " 0RECV_B", m - 3, " } 0B", m - 3)));
+  for (int m = 1; m < 7; ++m) CHECK_THAT(grouped(plan[3]), Catch::Contains(concat("3B", m, ".0 { 3RECV_F", m + 1, " 3SEND_B", m, " } 3F", m + 1)));
+}
+
+TEST_CASE("neighbours see their transfers in the same order") {
+  const std::vector<StageUnits> units = toy_units(5, 2, false);
+  for (const ScheduleKind kind : {ScheduleKind::kGPipe, ScheduleKind::k1F1B}) {
+    const PipelinePlan plan = lower(make_plan(kind, 5, 7), units, {});
+    for (int s = 0; s + 1 < 5; ++s) {
+      std::vector<std::string> upper, below;
+      for (const Action& a : plan[static_cast<size_t>(s)])
+        if (a.type == ActionType::kSendForward || a.type == ActionType::kRecvBackward) upper.push_back(to_string(a));
+      for (const Action& a : plan[static_cast<size_t>(s + 1)])
+        if (a.type == ActionType::kRecvForward || a.type == ActionType::kSendBackward) below.push_back(to_string(counterpart(a)));
+      CHECK(upper.size() == 14);
+      CHECK(upper == below);
+    }
+  }
+}
+
+TEST_CASE("prefetch moves the gather ahead by that many parts and never before the last reshard") {
+  const std::vector<StageUnits> units = toy_units(1, 4, false);
+  for (const int prefetch : {0, 1, 2, 5}) {
+    const ActionList list = lower(one_forward_one_backward(1, 1), units, {.unshard_each_use = true, .prefetch = prefetch})[0];
+    int parts = 0;
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (is_compute(list[i].type)) ++parts;
+      if (list[i].type != ActionType::kUnshard) continue;
+      int ahead = 0;  // parts between the gather and its first reader
+      size_t reader = i;
+      for (; !is_compute(list[reader].type) || list[reader].unit != list[i].unit; ++reader) ahead += is_compute(list[reader].type) ? 1 : 0;
+      const bool backward = list[reader].type == ActionType::kBackward;
+      // Six parts; in the backward, part k comes 2 (5 - k) parts after its own forward, which keeps its copy till then.
+      CHECK(ahead == std::min({prefetch, parts + ahead, backward ? 2 * (5 - list[i].unit) : prefetch}));
+    }
+    CHECK(count(list, ActionType::kUnshard) == 11);  // the last part's forward and backward share one copy
+    CHECK(count(list, ActionType::kReshard) == 11);
+  }
+}
+
+TEST_CASE("gradients are reduced once a step or once a micro-batch, replicas and ties once") {
+  for (const bool each : {false, true}) {
+    const PipelinePlan plan = lower(gpipe(3, 4), toy_units(3, 2, true), {.reduce_each_microbatch = each});
+    const std::vector<long> units{3, 2, 4};
+    for (size_t s = 0; s < 3; ++s) {
+      CHECK(count(plan[s], ActionType::kReduceGrads) == units[s] * (each ? 4 : 1));
+      CHECK(count(plan[s], ActionType::kReduceReplicas) == units[s]);
+      CHECK(count(plan[s], ActionType::kReduceTied) == (s == 1 ? 0 : 1));
+    }
+  }
+}
+
+TEST_CASE("lowering refuses what it cannot run") {
+  CHECK_THROWS_WITH(lower(gpipe(2, 1), one_part_each(3), {}), Catch::Contains("3 stages are described"));
+  CHECK_THROWS_WITH(lower({test::compute_list(0, "F0 B0 F1 B1"), test::compute_list(1, "F1 F0 B0 B1")}, one_part_each(2), {}),
+                    Catch::Contains("never gets past"));
+}

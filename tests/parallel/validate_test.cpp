@@ -1,0 +1,269 @@
+#include "parallel/pipeline/validate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "parallel/pipeline/schedule.h"
+#include "tests/parallel/toy_stages.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using test::compute_list;
+using test::toy_units;
+
+namespace {
+
+using Violations = std::vector<std::string>;
+
+/// A plan of two stages and four micro-batches on a mesh with shard 2 and tensor 2, one list for each of its eight ranks, and where each list came from.
+struct World {
+  MeshShape mesh{2, 1, 2, 2};
+  std::vector<StageUnits> units = toy_units(2, 2, true);
+  std::vector<ActionList> lists;
+
+  explicit World(const LoweringPolicy& policy = {.unshard_each_use = true}) {
+    const PipelinePlan plan = lower(one_forward_one_backward(2, 4), units, policy);
+    for (int rank = 0; rank < mesh.world(); ++rank) lists.push_back(plan[static_cast<size_t>(coordinate_of(mesh, rank).pipeline)]);
+  }
+  ActionList::iterator find(size_t rank, const std::string& name) {
+    const auto found = std::find_if(lists[rank].begin(), lists[rank].end(), [&](const Action& a) { return to_string(a) == name; });
+    REQUIRE(found != lists[rank].end());
+    return found;
+  }
+  void move_before(size_t rank, const std::string& name, const std::string& target) {
+    const Action action = *find(rank, name);
+    lists[rank].erase(find(rank, name));
+    lists[rank].insert(find(rank, target), action);
+  }
+  template <class Predicate>
+  void erase_on_all(Predicate predicate) {
+    for (ActionList& list : lists) std::erase_if(list, predicate);
+  }
+  Violations validated() const { return validate(lists, mesh, units, 4, true); }
+};
+
+void check_found(const Violations& violations, const std::string& text) {
+  std::string all;
+  for (const std::string& violation : violations) all += violation + "\n";
+  CHECK_THAT(all, Catch::Contains(text));
+}
+
+}  // namespace
+
+TEST_CASE("every generated plan is proven: 1..8 stages, 1..16 micro-batches, all policies") {
+  int plans = 0;
+  for (int stages = 1; stages <= 8; ++stages) {
+    for (const bool tied : {false, true}) {
+      const std::vector<StageUnits> units = toy_units(stages, 2, tied);
+      for (int m = 1; m <= 16; ++m) {
+        for (int policy = 0; policy < 12; ++policy) {
+          const LoweringPolicy lowering{policy % 2 == 1, policy / 2 % 2 == 1, policy / 4};
+          const MeshShape mesh{stages, policy % 2 == 1 ? 2 : 1, 2, policy % 2 == 1 ? 1 : 2};
+          for (const PipelinePlan& compute : {gpipe(stages, m), one_forward_one_backward(stages, m)}) {
+            const Violations violations = validate(lower(compute, units, lowering), mesh, units, m, true);
+            ++plans;
+            if (violations.empty()) continue;
+            FAIL("stages " << stages << ", micro-batches " << m << ", policy " << policy << ": " << violations[0]);
+          }
+        }
+        CHECK(validate(lower(forward_only(stages, m), units, {}), {stages, 1, 2, 2}, units, m, false).empty());
+      }
+    }
+  }
+  CHECK(plans == 8 * 2 * 16 * 12 * 2);
+}
+
+TEST_CASE("split backwards and several stages on a rank are proven too") {
+  const std::vector<StageUnits> two = toy_units(2, 2, true);
+  const PipelinePlan split{compute_list(0, "F0 F1 I0 F2 I1 W0 I2 W1 W2"), compute_list(1, "F0 I0 F1 I1 W0 F2 I2 W1 W2")};
+  // A V: stages 0 and 3 on rank 0, stages 1 and 2 on rank 1, so that stage 1 hands over to stage 2 on its own rank.
+  PipelinePlan vee(2);
+  for (const int stage : {0, 3}) std::ranges::copy(compute_list(stage, "F0 F1"), std::back_inserter(vee[0]));
+  for (const int stage : {3, 0}) std::ranges::copy(compute_list(stage, "B0 B1"), std::back_inserter(vee[0]));
+  for (const int stage : {1, 2}) std::ranges::copy(compute_list(stage, "F0 F1"), std::back_inserter(vee[1]));
+  for (const int stage : {2, 1}) std::ranges::copy(compute_list(stage, "B0 B1"), std::back_inserter(vee[1]));
+  // Looped: stages 0 and 2 on rank 0, stages 1 and 3 on rank 1.
+  PipelinePlan looped(2);
+  for (const int stage : {0, 1, 2, 3}) std::ranges::copy(compute_list(stage, "F0 F1"), std::back_inserter(looped[static_cast<size_t>(stage % 2)]));
+  for (const int stage : {3, 2, 1, 0}) std::ranges::copy(compute_list(stage, "B0 B1"), std::back_inserter(looped[static_cast<size_t>(stage % 2)]));
+  for (int policy = 0; policy < 12; ++policy) {
+    const LoweringPolicy lowering{policy % 2 == 1, policy / 2 % 2 == 1, policy / 4};
+    CHECK(validate(lower(split, two, lowering), {2, 1, 2, 2}, two, 3, true) == Violations{});
+    const std::vector<StageUnits> four = toy_units(4, 1, false);
+    CHECK(validate(lower(vee, four, lowering), {2, 1, 2, 2}, four, 2, true) == Violations{});
+    CHECK(validate(lower(looped, four, lowering), {2, 2, 2, 1}, four, 2, true) == Violations{});
+  }
+}
+
+TEST_CASE("both ranks sending first is the classic deadlock, and issuing them together is its cure") {
+  const std::vector<StageUnits> units(2, StageUnits{{{0}}, 1, -1});
+  PipelinePlan plan = lower(one_forward_one_backward(2, 3), units, {});
+  const auto at = [&](size_t rank, const std::string& name) {
+    return std::find_if(plan[rank].begin(), plan[rank].end(), [&](const Action& a) { return to_string(a) == name; });
+  };
+  REQUIRE(std::next(at(0, "0SEND_F2")) == at(0, "0RECV_B1"));
+  REQUIRE(std::next(at(1, "1RECV_F2")) != plan[1].end());
+  // Stage 1 sends the gradient of micro-batch 0 before it takes micro-batch 1, which stage 0 sends before it takes that gradient.
+  for (const bool together : {true, false}) {
+    PipelinePlan crossed = plan;
+    for (ActionList& list : crossed)
+      for (Action& action : list)
+        if (is_transfer(action.type) && !together) action.group = -1;
+    ActionList& stage1 = crossed[1];
+    const auto receive = std::find_if(stage1.begin(), stage1.end(), [](const Action& a) { return to_string(a) == "1RECV_F1"; });
+    Action moved = *receive;
+    stage1.erase(receive);
+    const auto send = std::find_if(stage1.begin(), stage1.end(), [](const Action& a) { return to_string(a) == "1SEND_B0"; });
+    REQUIRE(send != stage1.end());
+    moved.group = send->group;
+    stage1.insert(std::next(send), moved);
+    const Violations violations = validate(crossed, {2, 1, 1, 1}, units, 3, true);
+    if (together) {
+      CHECK(violations == Violations{});
+    } else {
+      REQUIRE(violations.size() == 1);
+      CHECK(violations[0] == "deadlock: rank 0 waits at 0SEND_F1 to rank 1; rank 1 waits at 1SEND_B0 to rank 0");
+    }
+  }
+}
+
+TEST_CASE("a gather that one shard rank leaves out is seen by that rank and by its group") {
+  World world;
+  world.lists[2].erase(world.find(2, "0UNSHARD1"));
+  const Violations violations = world.validated();
+  check_found(violations, "rank 2: 0F0.1 runs before unit 1 is gathered");
+  check_found(violations, "collectives over");
+  check_found(violations, "deadlock: ");
+}
+
+TEST_CASE("collectives in another order on one rank") {
+  World world;
+  std::iter_swap(world.find(0, "0REDUCE_GRADS2"), world.find(0, "0REDUCE_GRADS1"));
+  std::iter_swap(world.find(3, "0UNSHARD0"), world.find(3, "0UNSHARD1"));
+  const Violations violations = world.validated();
+  check_found(violations, "collectives over shard in different order: rank 1 is at 0UNSHARD0, rank 3 is at 0UNSHARD1");
+  check_found(violations, "deadlock: rank 0 waits at ");
+}
+
+TEST_CASE("parts of a tensor group in another order") {
+  World world({});
+  std::iter_swap(world.find(1, "0F1.0"), world.find(1, "0F1.1"));
+  const Violations violations = world.validated();
+  check_found(violations, "rank 1: 0F1.1 runs twice or out of order");
+  check_found(violations, "collectives over tensor in different order: rank 0 is at 0F1.0, rank 1 is at 0F1.1");
+}
+
+TEST_CASE("a micro-batch that nobody does, or somebody does twice") {
+  World missing;
+  missing.erase_on_all([](const Action& a) { return a.microbatch == 3; });
+  const Violations violations = missing.validated();
+  check_found(violations, "rank 0: stage 0 does not do the forward of micro-batch 3");
+  check_found(violations, "rank 7: stage 1 does not do the weight gradients of micro-batch 3");
+  check_found(violations, "rank 0: stage 0 never sends the output of micro-batch 3");
+  check_found(violations, "rank 7: stage 1 never sends the input gradient of micro-batch 3");
+
+  World twice;
+  for (size_t rank = 0; rank < 4; ++rank) twice.lists[rank].insert(twice.find(rank, "0F0.2"), *twice.find(rank, "0F0.2"));
+  check_found(twice.validated(), "rank 3: 0F0.2 runs twice or out of order");
+}
+
+TEST_CASE("a stage that nobody computes") {
+  World world;
+  for (size_t rank = 4; rank < 8; ++rank) world.lists[rank].clear();
+  const Violations violations = world.validated();
+  check_found(violations, "no rank computes stage 1");
+  check_found(violations, "no stage is at the other end of 0SEND_F0");
+}
+
+TEST_CASE("weights that add to a gradient after its reduction") {
+  World world({});
+  for (size_t rank = 0; rank < 4; ++rank) world.move_before(rank, "0REDUCE_GRADS2", "0B3.2");
+  check_found(world.validated(), "rank 0: unit 2 of stage 0 is never reduced after the last gradient is added");
+
+  World late({});
+  for (size_t rank = 0; rank < 4; ++rank) {
+    late.move_before(rank, "0REDUCE_REPLICAS2", "0B3.2");
+    late.move_before(rank, "0REDUCE_GRADS2", "0REDUCE_REPLICAS2");
+  }
+  check_found(late.validated(), "rank 0: 0B3.2 adds to the gradient of unit 2 after it was reduced over replicas");
+}
+
+TEST_CASE("reductions left out, twice, or in the wrong order") {
+  for (const auto& [type, text] : {std::pair{ActionType::kReduceGrads, "unit 0 of stage 0 is never reduced after the last gradient is added"},
+                                   std::pair{ActionType::kReduceReplicas, "unit 0 of stage 0 is never reduced over replicas"},
+                                   std::pair{ActionType::kReduceTied, "unit 3 of stage 1 is never reduced over the tied embeddings"}}) {
+    World world;
+    world.erase_on_all([wanted = type](const Action& a) { return a.type == wanted; });
+    check_found(world.validated(), text);
+  }
+  World one_end;
+  for (size_t rank = 4; rank < 8; ++rank) std::erase_if(one_end.lists[rank], [](const Action& a) { return a.type == ActionType::kReduceTied; });
+  check_found(one_end.validated(), "rank 0 waits at 0REDUCE_TIED0 for the embedding group of rank 0");
+
+  World early;
+  for (size_t rank = 0; rank < 4; ++rank) std::iter_swap(early.find(rank, "0REDUCE_TIED0"), early.find(rank, "0REDUCE_REPLICAS0"));
+  check_found(early.validated(), "rank 0: 0REDUCE_TIED0 comes before the gradient is reduced over replicas");
+
+  World twice;
+  for (size_t rank = 0; rank < 4; ++rank) twice.lists[rank].push_back(*twice.find(rank, "0REDUCE_REPLICAS1"));
+  check_found(twice.validated(), "rank 1: 0REDUCE_REPLICAS1 is there twice");
+}
+
+TEST_CASE("parameters gathered and never let go, or let go too early") {
+  World world;
+  world.erase_on_all([](const Action& a) { return a.type == ActionType::kReshard && a.stage == 1 && a.unit == 2; });
+  const Violations violations = world.validated();
+  check_found(violations, "rank 4: unit 2 of stage 1 is never resharded after its last use");
+  check_found(violations, "rank 4: 1UNSHARD2: the unit is already gathered");
+
+  World early;
+  for (size_t rank = 0; rank < 4; ++rank) std::iter_swap(early.find(rank, "0RESHARD0"), early.find(rank, "0F0.0"));
+  check_found(early.validated(), "rank 0: 0F0.0 runs before unit 0 is gathered");
+}
+
+TEST_CASE("compute before its input") {
+  World world;
+  for (size_t rank = 4; rank < 8; ++rank) world.move_before(rank, "1RECV_F0", "1F0.1");
+  check_found(world.validated(), "rank 4: 1F0.0 runs before its input is received");
+
+  World backward;
+  for (size_t rank = 0; rank < 4; ++rank) backward.move_before(rank, "0RECV_B0", "0B0.1");
+  check_found(backward.validated(), "rank 0: 0B0.2 runs before the gradient of its output is received");
+
+  World forward;
+  for (size_t rank = 4; rank < 8; ++rank) forward.move_before(rank, "1B1.2", "1F1.1");
+  check_found(forward.validated(), "rank 4: 1B1.2 runs before the forward");
+
+  World send;
+  for (size_t rank = 0; rank < 4; ++rank) send.move_before(rank, "0SEND_F0", "0F0.2");
+  check_found(send.validated(), "rank 0: 0SEND_F0 sends before the output is computed");
+}
+
+TEST_CASE("messages that meet the wrong partner or none") {
+  World world;
+  for (size_t rank = 0; rank < 4; ++rank) std::swap(world.find(rank, "0SEND_F2")->microbatch, world.find(rank, "0SEND_F1")->microbatch);
+  check_found(world.validated(), "messages do not match: rank ");
+
+  World unmatched;
+  unmatched.lists[0].erase(unmatched.find(0, "0SEND_F3"));
+  const Violations violations = unmatched.validated();
+  check_found(violations, "rank 0: stage 0 never sends the output of micro-batch 3");
+  check_found(violations, "rank 4 waits at 1RECV_F3");
+}
+
+TEST_CASE("what a plan must not hold") {
+  const std::vector<StageUnits> units = toy_units(2, 1, false);
+  const MeshShape mesh{2, 1, 1, 1};
+  check_found(validate(lower(gpipe(2, 2), units, {}), mesh, units, 2, false), "0B0.1 in a plan that does not train");
+  check_found(validate(lower(gpipe(2, 2), units, {}), mesh, units, 1, true), "0F1.0 names a micro-batch, part or unit that does not exist");
+  PipelinePlan stray = lower(gpipe(2, 2), units, {});
+  stray[0].push_back({ActionType::kForward, 1, 0, 0});
+  check_found(validate(stray, mesh, units, 2, true), "pipeline rank 0: 1F0.0 is of a stage that is not here");
+  CHECK_THROWS_AS(validate(stray, {4, 1, 1, 1}, units, 2, true), InternalError);
+}
+
+TEST_CASE("the proof stays linear: sixteen thousand ranks") {
+  const std::vector<StageUnits> units = toy_units(8, 2, true);
+  const PipelinePlan plan = lower(one_forward_one_backward(8, 16), units, {.unshard_each_use = true});
+  CHECK(validate(plan, {8, 4, 64, 8}, units, 16, true) == Violations{});
+}

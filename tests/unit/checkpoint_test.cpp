@@ -1,0 +1,420 @@
+// Checkpoints: any boxes in, any boxes out; a save that fails or dies at any system call leaves the older checkpoint; damage is named.
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+
+#include "tests/support/catch.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+
+namespace fs = std::filesystem;
+using namespace trireme;
+
+namespace {
+
+/// A fresh directory, removed with its contents.
+struct TemporaryDirectory {
+  TemporaryDirectory() {
+    std::string name = (fs::temp_directory_path() / "trireme-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~TemporaryDirectory() { fs::remove_all(path); }
+  fs::path path;
+};
+
+/// Every element of the test's tensors is a function of its place and of the step.
+double value_at(int64_t row, int64_t column, int64_t step) { return static_cast<double>(row * 1000 + column) + static_cast<double>(step) / 1024; }
+
+template <class T>
+std::vector<T> values_of(const Box& box, int64_t step) {
+  std::vector<T> values;
+  for (int64_t i = 0; i < box.extent[0]; ++i)
+    for (int64_t j = 0; j < box.extent[1]; ++j) values.push_back(static_cast<T>(value_at(box.start[0] + i, box.start[1] + j, step)));
+  return values;
+}
+
+/// The boxes of one rank and the memory behind them.
+struct RankState {
+  std::vector<StateTensor> tensors;
+  std::vector<std::vector<float>> floats;
+  std::vector<std::vector<double>> doubles;
+
+  void add(const std::string& name, DType dtype, std::array<int64_t, 2> shape, int dims, const Box& box, int64_t step) {
+    const void* data = nullptr;
+    if (dtype == DType::kF32) data = floats.emplace_back(values_of<float>(box, step)).data();
+    if (dtype == DType::kF64) data = doubles.emplace_back(values_of<double>(box, step)).data();
+    tensors.push_back({name, dtype, shape, dims, box, data});
+  }
+};
+
+constexpr int kRanks = 3;
+
+/// A matrix [7,5] cut at elements 13 and 22 into flat ranges (so into up to three boxes each), one cut by columns, and a vector of 11.
+std::vector<RankState> state_of(int64_t step) {
+  std::vector<RankState> ranks(kRanks);
+  const std::array<int64_t, 2> shape{7, 5};
+  ranks[0].add("weight/w", DType::kF32, shape, 2, {{0, 0}, {2, 5}}, step);
+  ranks[0].add("weight/w", DType::kF32, shape, 2, {{2, 0}, {1, 3}}, step);
+  ranks[1].add("weight/w", DType::kF32, shape, 2, {{2, 3}, {1, 2}}, step);
+  ranks[1].add("weight/w", DType::kF32, shape, 2, {{3, 0}, {1, 5}}, step);
+  ranks[1].add("weight/w", DType::kF32, shape, 2, {{4, 0}, {1, 2}}, step);
+  ranks[2].add("weight/w", DType::kF32, shape, 2, {{4, 2}, {1, 3}}, step);
+  ranks[2].add("weight/w", DType::kF32, shape, 2, {{5, 0}, {2, 5}}, step);
+  ranks[0].add("exp_avg/w", DType::kF64, shape, 2, {{0, 0}, {7, 2}}, step);
+  ranks[2].add("exp_avg/w", DType::kF64, shape, 2, {{0, 2}, {7, 3}}, step);
+  ranks[0].add("weight/b", DType::kF32, {11, 1}, 1, {{0, 0}, {4, 1}}, step);
+  ranks[2].add("weight/b", DType::kF32, {11, 1}, 1, {{4, 0}, {7, 1}}, step);
+  return ranks;
+}
+
+CheckpointDescription describe(int64_t step) {
+  return {step, step * 512, "run: {name: test}\n", {{"architecture", "llama"}, {"layers", 2}}, "bytes", {{"tensor", 3}}};
+}
+
+/// A run directory whose ranks save in this process: each has its own Checkpointer.
+struct Run {
+  explicit Run(fs::path run_directory, const std::string& session, bool asynchronous = true, int64_t keep = 3) : directory(std::move(run_directory)) {
+    for (int rank = 0; rank < kRanks; ++rank)
+      ranks.push_back(std::make_unique<Checkpointer>(
+          CheckpointOptions{directory / "checkpoints", session, rank, kRanks, keep, asynchronous, std::chrono::seconds(20)}));
+  }
+  /// Rank 0 comes last, so that the synchronous form also works in one thread. Returns what rank 0 reports.
+  std::optional<std::string> save(int64_t step) {
+    const auto state = state_of(step);
+    return save(step, state);
+  }
+  std::optional<std::string> save(int64_t step, const std::vector<RankState>& state) {
+    for (int rank = kRanks - 1; rank >= 0; --rank) ranks[static_cast<size_t>(rank)]->save(describe(step), state[static_cast<size_t>(rank)].tensors);
+    return ranks[0]->finish();
+  }
+  fs::path directory;
+  std::vector<std::unique_ptr<Checkpointer>> ranks;
+};
+
+void require_contents(const fs::path& checkpoint, int64_t step) {
+  CheckpointReader reader(checkpoint);
+  REQUIRE(reader.description().step == step);
+  for (const Box& box : {Box{{0, 0}, {7, 5}}, Box{{1, 1}, {5, 3}}, Box{{4, 0}, {1, 5}}, Box{{2, 4}, {3, 1}}, Box{{6, 4}, {1, 1}}}) {
+    std::vector<float> floats(static_cast<size_t>(box.numel()));
+    reader.read("weight/w", box, DType::kF32, floats.data());
+    REQUIRE(floats == values_of<float>(box, step));
+    std::vector<double> doubles(static_cast<size_t>(box.numel()));
+    reader.read("exp_avg/w", box, DType::kF64, doubles.data());
+    REQUIRE(doubles == values_of<double>(box, step));
+  }
+  const Box part{{3, 0}, {5, 1}};
+  std::vector<float> vector(5);
+  reader.read("weight/b", part, DType::kF32, vector.data());
+  REQUIRE(vector == values_of<float>(part, step));
+}
+
+std::vector<std::string> names_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const auto& item : fs::directory_iterator(directory)) names.push_back(item.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void overwrite(const fs::path& path, int64_t at, const std::string& bytes) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(at);
+  file << bytes;
+  REQUIRE(file.good());
+}
+
+void write_file(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+std::string with_length(const std::string& header, size_t data_bytes) {
+  const uint64_t length = header.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + header + std::string(data_bytes, 'x');
+}
+
+template <class Body>
+std::string data_error(Body&& body) {
+  try {
+    body();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no DataError";
+}
+
+using Catch::Matchers::Contains;
+
+}  // namespace
+
+TEST_CASE("safetensors: what is written is read, header padded to 8 bytes", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path / "a.safetensors";
+  const std::vector<double> doubles{1.5, -2};
+  const std::vector<uint8_t> bytes{7, 8, 9};
+  const std::vector<SafetensorsSource> sources{{"b", DType::kU8, {3}, bytes.data()}, {"a", DType::kF64, {1, 2}, doubles.data()}, {"none", DType::kF32, {0, 4}, nullptr}};
+  const auto written = write_safetensors(path, sources, {{"made_by", "test"}});
+  REQUIRE(fs::file_size(path) == static_cast<uintmax_t>(written.bytes));
+  const SafetensorsFile file(path);
+  REQUIRE(file.digest() == written.digest);
+  REQUIRE(file.metadata() == SafetensorsMetadata{{"made_by", "test"}});
+  REQUIRE(file.entries().size() == 3);
+  REQUIRE(file.entry("a").shape == std::vector<int64_t>{1, 2});
+  REQUIRE(std::memcmp(file.data(file.entry("a")).data(), doubles.data(), 16) == 0);
+  REQUIRE(std::memcmp(file.data(file.entry("b")).data(), bytes.data(), 3) == 0);
+  REQUIRE(file.entry("b").begin % 8 == 0);
+  REQUIRE_THROWS_AS(file.entry("c"), DataError);
+  REQUIRE_THROWS_AS(SafetensorsFile(directory.path / "missing"), MissingFileError);
+}
+
+TEST_CASE("safetensors: malformed files are refused by name", "[checkpoint]") {
+  const std::string two = R"("dtype":"F32","shape":[1],"data_offsets":)";
+  const std::vector<std::tuple<std::string, size_t, std::string>> cases{
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7, "lie outside"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 9, "1 bytes after the last tensor"},
+      {R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8, "do not match the shape"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8, "lie outside"},
+      {R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8, "not an integer"},
+      {R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})", 8, "not an integer"},
+      {R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0, "do not match the shape"},
+      {R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,0]}})", 0, "not an integer"},
+      {R"({"a":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}})", 8, "\"BF16\" is not supported"},
+      {R"({"a":{"dtype":"F32","shape":[2]}})", 8, "\"data_offsets\" is missing"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":1}})", 8, "nothing else"},
+      {R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})", 8, "not a list"},
+      {"{\"a\":{" + two + "[0,4]},\"b\":{" + two + "[0,4]}}", 4, "overlap at byte 0"},
+      {"{\"a\":{" + two + "[0,4]},\"b\":{" + two + "[8,12]}}", 12, "gap at byte 4"},
+      {"{\"a\":{" + two + "[0,4]},\"a\":{" + two + "[4,8]}}", 8, "stands twice"},
+      {"{\"a\":{\"dtype\":\"F32\"," + two + "[0,4]}}", 4, "stands twice"},
+      {R"({"__metadata__":{"a":1}})", 0, "not a string"},
+      {R"({"a":)", 0, "not valid JSON"},
+      {R"([])", 0, "not a JSON object"},
+      {std::string(100, '['), 0, "nested deeper"},
+  };
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path / "bad.safetensors";
+  for (const auto& [header, data_bytes, message] : cases) {
+    INFO(header);
+    write_file(path, with_length(header, data_bytes));
+    const std::string error = data_error([&] { SafetensorsFile file(path); });
+    CHECK_THAT(error, Contains(path.string()) && Contains(message));
+  }
+  for (const std::string& bytes : {std::string(), std::string(7, '\0'), std::string(8, '\0'), std::string(16, '\xff'), with_length("{}", 0).substr(0, 9)}) {
+    write_file(path, bytes);
+    CHECK_THAT(data_error([&] { SafetensorsFile file(path); }), Contains("not a safetensors file"));
+  }
+}
+
+TEST_CASE("checkpoint: boxes of three ranks are read back as any boxes", "[checkpoint]") {
+  const bool asynchronous = GENERATE(true, false);
+  const TemporaryDirectory directory;
+  Run run(directory.path, "s1", asynchronous);
+  REQUIRE(run.save(100) == std::nullopt);
+  const fs::path checkpoint = directory.path / "checkpoints/step-00000100";
+  require_contents(checkpoint, 100);
+  require_contents(directory.path / "checkpoints/latest", 100);
+  REQUIRE(names_in(directory.path / "checkpoints") == std::vector<std::string>{"latest", "step-00000100"});
+  REQUIRE(names_in(checkpoint) == std::vector<std::string>{"manifest.json", "rank-00000.safetensors", "rank-00001.safetensors", "rank-00002.safetensors"});
+
+  CheckpointReader reader(checkpoint);
+  REQUIRE(reader.description().tokens == 51200);
+  REQUIRE(reader.description().config == describe(100).config);
+  REQUIRE(reader.description().model == describe(100).model);
+  REQUIRE(reader.description().tokenizer == "bytes");
+  REQUIRE(reader.description().layout == describe(100).layout);
+  reader.verify_digests();
+  const Box row{{3, 0}, {1, 5}};
+  std::vector<double> wide(5);
+  reader.read("weight/w", row, DType::kF64, wide.data());
+  REQUIRE(wide == values_of<double>(row, 100));
+  std::vector<float> narrow(5);
+  reader.read("exp_avg/w", row, DType::kF32, narrow.data());
+  REQUIRE(narrow == values_of<float>(row, 100));
+
+  CHECK_THAT(data_error([&] { reader.read("exp_avg_sq/w", row, DType::kF32, narrow.data()); }), Contains("\"exp_avg_sq/w\" is missing"));
+  CHECK_THAT(data_error([&] { reader.read("weight/w", {{5, 0}, {3, 1}}, DType::kF32, narrow.data()); }), Contains("has shape [7, 5]"));
+  CHECK_THAT(data_error([&] { reader.read("weight/w", row, DType::kI32, narrow.data()); }), Contains("is F32, wanted I32"));
+  REQUIRE_THROWS_AS(CheckpointReader(directory.path / "nowhere"), MissingFileError);
+}
+
+TEST_CASE("checkpoint: an asynchronous save holds the values of its moment", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  Run run(directory.path, "s1");
+  auto state = state_of(7);
+  for (int rank = kRanks - 1; rank >= 0; --rank) run.ranks[static_cast<size_t>(rank)]->save(describe(7), state[static_cast<size_t>(rank)].tensors);
+  for (auto& rank : state)
+    for (auto& values : rank.floats) std::fill(values.begin(), values.end(), -1.0F);
+  REQUIRE(run.save(8) == std::nullopt);  // waits for the one before
+  require_contents(directory.path / "checkpoints/step-00000007", 7);
+  require_contents(directory.path / "checkpoints/step-00000008", 8);
+}
+
+TEST_CASE("checkpoint: keep removes the oldest, leftovers of dead runs go, a step saved again is replaced", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  const fs::path checkpoints = directory.path / "checkpoints";
+  fs::create_directories(checkpoints / "step-00000009.dead-1.partial");
+  fs::create_directories(checkpoints / "mine");
+  Run run(directory.path, "s1", true, 2);
+  fs::create_directories(checkpoints / "step-00000050.s1-9.partial");  // a faster rank's later save
+  for (int64_t step : {10, 20, 30}) REQUIRE(run.save(step) == std::nullopt);
+  REQUIRE(names_in(checkpoints) == std::vector<std::string>{"latest", "mine", "step-00000020", "step-00000030", "step-00000050.s1-9.partial"});
+
+  // Rolled back: step 20 anew, by another session. Step 30 belongs to nobody's past but is not ours to remove; `latest` decides.
+  Run again(directory.path, "s2", true, 2);
+  REQUIRE(again.save(20) == std::nullopt);
+  REQUIRE(names_in(checkpoints) == std::vector<std::string>{"latest", "mine", "step-00000020", "step-00000030"});
+  std::vector<std::string> warnings;
+  REQUIRE(find_newest_checkpoint(directory.path, warnings) == checkpoints / "step-00000020");
+  REQUIRE(warnings.empty());
+}
+
+TEST_CASE("checkpoint: a failed save is told once and leaves the previous one", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  const fs::path checkpoints = directory.path / "checkpoints";
+  Run run(directory.path, "s1");
+  REQUIRE(run.save(1) == std::nullopt);
+
+  SECTION("a rank cannot write") {
+    fs::create_directories(checkpoints / "step-00000002.s1-2.partial/rank-00001.safetensors.tmp");  // in the way of its file
+    CHECK_THAT(run.save(2).value(), Contains("step 2 was not saved") && Contains("rank 1") && Contains("rank-00001.safetensors"));
+    CHECK_THAT(run.ranks[1]->finish().value(), Contains("rank-00001.safetensors"));
+  }
+  SECTION("a box is missing") {
+    auto state = state_of(2);
+    state[1].tensors.pop_back();
+    CHECK_THAT(run.save(2, state).value(), Contains("\"weight/w\": 2 elements are in no box"));
+  }
+  SECTION("a replica is passed twice") {
+    auto state = state_of(2);
+    state[1].tensors.push_back(state[0].tensors.back());
+    CHECK_THAT(run.save(2, state).value(), Contains("\"weight/b\": the box at [0, 0] overlaps"));
+  }
+  SECTION("ranks disagree") {
+    auto state = state_of(2);
+    for (auto& tensor : state[0].tensors) tensor.global_shape[0] = 12;
+    CHECK_THAT(run.save(2, state).value(), Contains("ranks disagree"));
+  }
+  REQUIRE(run.ranks[0]->finish() == std::nullopt);
+  std::vector<std::string> warnings;
+  REQUIRE(find_newest_checkpoint(directory.path, warnings) == checkpoints / "step-00000001");
+  REQUIRE(run.save(3) == std::nullopt);
+  require_contents(checkpoints / "latest", 3);
+  REQUIRE(names_in(checkpoints) == std::vector<std::string>{"latest", "step-00000001", "step-00000003"});
+}
+
+TEST_CASE("checkpoint: damage is found and named, the search falls back to the one before", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  const fs::path checkpoints = directory.path / "checkpoints";
+  Run run(directory.path, "s1");
+  REQUIRE(run.save(1) == std::nullopt);
+  REQUIRE(run.save(2) == std::nullopt);
+  const fs::path newest = checkpoints / "step-00000002", shard = newest / "rank-00001.safetensors", manifest = newest / "manifest.json";
+  const auto require_fallback = [&](const std::string& named) {
+    std::vector<std::string> warnings;
+    REQUIRE(find_newest_checkpoint(directory.path, warnings) == checkpoints / "step-00000001");
+    REQUIRE(warnings.size() == 1);
+    CHECK_THAT(warnings[0], Contains(named));
+  };
+  SECTION("no manifest") {
+    fs::remove(manifest);
+    require_fallback("manifest.json is missing");
+  }
+  SECTION("torn manifest") {
+    fs::resize_file(manifest, fs::file_size(manifest) / 2);
+    require_fallback("not valid JSON");
+  }
+  SECTION("a shard cut short") {
+    fs::resize_file(shard, fs::file_size(shard) - 1);
+    require_fallback("rank-00001.safetensors: has");
+  }
+  SECTION("a shard missing") {
+    fs::remove(shard);
+    require_fallback("rank-00001.safetensors");
+  }
+  SECTION("a manifest of another version, or one that points elsewhere") {
+    std::string text = read_text(manifest);
+    const auto replaced = [&](const std::string& from, const std::string& to) {
+      std::string changed = text;
+      REQUIRE(changed.find(from) != std::string::npos);
+      return changed.replace(changed.find(from), from.size(), to);
+    };
+    write_file(manifest, replaced("\"version\": 1", "\"version\": 2"));
+    require_fallback("version 2 is not supported");
+    write_file(manifest, replaced("\"rank-00001.safetensors\": {", "\"../rank-00001.safetensors\": {"));
+    require_fallback("not a plain file name");
+    write_file(manifest, replaced("\"dtype\": \"F64\"", "\"dtype\": \"F16\""));
+    require_fallback("unknown dtype");
+  }
+  SECTION("a flipped byte of data") {
+    overwrite(shard, static_cast<int64_t>(fs::file_size(shard)) - 1, "?");
+    CHECK_THAT(data_error([&] { CheckpointReader(newest).verify_digests(); }), Contains("rank-00001.safetensors") && Contains("digest"));
+  }
+  SECTION("a renamed tensor in a shard") {
+    const std::string text = read_text(shard);
+    overwrite(shard, static_cast<int64_t>(text.find("weight/w@3,0")), "weight/x@3,0");
+    std::vector<float> row(5);
+    CHECK_THAT(data_error([&] { CheckpointReader(newest).read("weight/w", {{3, 0}, {1, 5}}, DType::kF32, row.data()); }),
+               Contains("rank-00001.safetensors") && Contains("weight/w@3,0"));
+  }
+}
+
+TEST_CASE("checkpoint: a run directory without checkpoints has no newest one", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  std::vector<std::string> warnings;
+  REQUIRE(find_newest_checkpoint(directory.path, warnings) == std::nullopt);
+  REQUIRE(find_newest_checkpoint(directory.path / "nowhere", warnings) == std::nullopt);
+  REQUIRE(warnings.empty());
+}
+
+namespace {
+
+/// Runs `body` in a child that is killed at its n-th system call. True if it came to its end before.
+template <class Body>
+bool killed_at_call(int64_t n, Body&& body) {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(3);
+    ::raise(SIGSTOP);
+    body();
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  for (int64_t stops = 0; WIFSTOPPED(status) && stops < n; ++stops) {
+    ::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr);
+    REQUIRE(::waitpid(child, &status, 0) == child);
+  }
+  if (WIFSTOPPED(status)) {
+    ::kill(child, SIGKILL);
+    REQUIRE(::waitpid(child, &status, 0) == child);
+  }
+  REQUIRE((WIFSIGNALED(status) || WEXITSTATUS(status) == 0));  // 3: no ptrace here
+  return WIFEXITED(status);
+}
+
+}  // namespace
+
+TEST_CASE("checkpoint: killed at every system call, a whole checkpoint is always there", "[checkpoint]") {
+  bool done = false;
+  int64_t before = 0, after = 0;
+  for (int64_t call = 1; !done; ++call) {
+    const TemporaryDirectory directory;
+    REQUIRE(Run(directory.path, "s1", false, 1).save(1) == std::nullopt);
+    done = killed_at_call(call, [&] { Run(directory.path, "s2", false, 1).save(2); });
+    std::vector<std::string> warnings;
+    const auto newest = find_newest_checkpoint(directory.path, warnings);
+    INFO("killed at stop " << call);
+    REQUIRE(newest.has_value());
+    const int64_t step = CheckpointReader(*newest).description().step;
+    (step == 1 ? before : after) += 1;
+    require_contents(*newest, step);
+    REQUIRE(Run(directory.path, "s3", false, 1).save(2) == std::nullopt);
+    require_contents(directory.path / "checkpoints/latest", 2);
+    REQUIRE(names_in(directory.path / "checkpoints") == std::vector<std::string>{"latest", "step-00000002"});
+  }
+  REQUIRE(before > 50);
+  REQUIRE(after > 2);
+}

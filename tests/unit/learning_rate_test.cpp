@@ -1,0 +1,65 @@
+// Learning-rate schedules against values worked out by hand.
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "trainer/loop/learning_rate.h"
+
+using namespace trireme;
+
+namespace {
+
+struct Row {
+  const char* name;
+  int64_t warmup;
+  Auto<int64_t> decay;
+  int64_t step;
+  double expected;
+};
+
+OptimizerConfig optimizer_with(double rate) {
+  OptimizerConfig optimizer;
+  optimizer.learning_rate = rate;
+  return optimizer;
+}
+
+}  // namespace
+
+TEST_CASE("learning rate: every schedule, peak 1, final 0.1, 100 steps", "[learning_rate]") {
+  const std::vector<Row> rows{
+      {"constant", 0, {}, 1, 1.0},      {"constant", 0, {}, 100, 1.0},    {"constant", 4, {}, 1, 0.25},   {"constant", 4, {}, 3, 0.75},
+      {"constant", 4, {}, 4, 1.0},      {"constant", 4, {}, 5, 1.0},      {"linear", 0, {}, 50, 0.55},    {"linear", 0, {}, 100, 0.1},
+      {"linear", 20, {}, 10, 0.5},      {"linear", 20, {}, 20, 1.0},      {"linear", 20, {}, 60, 0.55},   {"linear", 20, {}, 100, 0.1},
+      {"cosine", 20, {}, 10, 0.5},      {"cosine", 20, {}, 20, 1.0},      {"cosine", 20, {}, 60, 0.55},   {"cosine", 20, {}, 100, 0.1},
+      {"cosine", 10, {}, 40, 0.775},    {"cosine", 10, {}, 70, 0.325},    // a third and two thirds: cos 60 = 0.5, cos 120 = -0.5
+      {"wsd", 20, {}, 20, 1.0},         {"wsd", 20, {}, 90, 1.0},         {"wsd", 20, {}, 95, 0.55},      {"wsd", 20, {}, 100, 0.1},
+      {"wsd", 20, 40, 60, 1.0},         {"wsd", 20, 40, 70, 0.775},       {"wsd", 20, 40, 100, 0.1},      {"wsd", 20, 90, 60, 0.55},
+      {"linear", 100, {}, 100, 1.0},    {"cosine", 200, {}, 100, 0.5},    {"wsd", 100, {}, 100, 1.0},
+  };
+  for (const Row& row : rows) {
+    INFO(row.name << ", warmup " << row.warmup << ", step " << row.step);
+    ScheduleConfig schedule;
+    schedule.name = row.name;
+    schedule.warmup_steps = row.warmup;
+    schedule.decay_steps = row.decay;
+    schedule.final_learning_rate = 0.1;
+    CHECK(learning_rate(schedule, optimizer_with(1), 8, row.step, 100) == Approx(row.expected).epsilon(1e-14));
+  }
+}
+
+TEST_CASE("learning rate: scaling follows the global batch against its reference", "[learning_rate]") {
+  ScheduleConfig schedule;
+  schedule.name = "linear";
+  schedule.final_learning_rate = 0.01;
+  OptimizerConfig optimizer = optimizer_with(0.1);
+  optimizer.reference_batch_size = 32;
+  optimizer.learning_rate_scaling = "none";
+  CHECK(learning_rate(schedule, optimizer, 128, 10, 10) == Approx(0.01).epsilon(1e-14));
+  optimizer.learning_rate_scaling = "linear";
+  CHECK(learning_rate(schedule, optimizer, 128, 10, 10) == Approx(0.04).epsilon(1e-14));
+  CHECK(learning_rate(schedule, optimizer, 16, 5, 10) == Approx(0.0275).epsilon(1e-14));
+  optimizer.learning_rate_scaling = "sqrt";
+  CHECK(learning_rate(schedule, optimizer, 128, 10, 10) == Approx(0.02).epsilon(1e-14));
+  optimizer.reference_batch_size.reset();
+  CHECK_THROWS_AS(learning_rate(schedule, optimizer, 128, 10, 10), InternalError);
+}

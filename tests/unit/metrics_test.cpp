@@ -1,0 +1,161 @@
+// metrics.jsonl and the console lines.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "trainer/checkpoint/file.h"
+#include "trainer/loop/metrics.h"
+
+using namespace trireme;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct TemporaryDirectory {
+  TemporaryDirectory() {
+    std::string name = (fs::temp_directory_path() / "trireme-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~TemporaryDirectory() { fs::remove_all(path); }
+  fs::path path;
+};
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+StepMetrics metrics_of(int64_t step) { return {step, 0.1 + 0.2, 1.0 / 3, 3e-4, step * 4096, 0.5, 8192, 0.25, std::nullopt}; }
+
+/// What `body` printed to the two streams it is given.
+template <class Body>
+std::pair<std::string, std::string> printed(Body&& body) {
+  char* texts[2] = {};
+  size_t sizes[2] = {};
+  std::FILE* out = ::open_memstream(&texts[0], &sizes[0]);
+  std::FILE* messages = ::open_memstream(&texts[1], &sizes[1]);
+  body(out, messages);
+  std::fclose(out);
+  std::fclose(messages);
+  std::pair<std::string, std::string> result{{texts[0], sizes[0]}, {texts[1], sizes[1]}};
+  std::free(texts[0]);
+  std::free(texts[1]);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("metrics: lines stand in the file at once, in order, to the last bit", "[metrics]") {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path / "metrics.jsonl";
+  MetricsWriter writer(path);
+  writer.event("start", {{"version", "1"}, {"world_size", 8}});
+  writer.step(metrics_of(1));
+  StepMetrics odd = metrics_of(2);
+  odd.loss = std::numeric_limits<double>::quiet_NaN();
+  odd.grad_norm = std::numeric_limits<double>::infinity();
+  odd.mfu = 0.5;
+  writer.step(odd);
+  writer.evaluation(2, 5e-324);
+
+  const auto lines = lines_of(read_text(path));  // the writer is still open
+  REQUIRE(lines.size() == 4);
+  CHECK(lines[0] == R"({"event":"start","version":"1","world_size":8})");
+  CHECK(lines[1] == R"({"step":1,"loss":0.30000000000000004,"grad_norm":0.3333333333333333,"learning_rate":0.0003,"tokens":4096,)"
+                    R"("step_seconds":0.5,"tokens_per_second":8192.0,"model_tflops":0.25,"mfu":null})");
+  const json second = json::parse(lines[2]);
+  CHECK(second["loss"].is_null());
+  CHECK(second["grad_norm"].is_null());
+  CHECK(second["mfu"] == 0.5);
+  CHECK(json::parse(lines[3]) == json{{"step", 2}, {"validation_loss", 5e-324}});
+  REQUIRE_THROWS_AS(MetricsWriter(directory.path / "missing" / "metrics.jsonl"), IoError);
+}
+
+TEST_CASE("metrics: cut back to a step, each step stands once", "[metrics]") {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path / "metrics.jsonl";
+  {
+    MetricsWriter writer(path);
+    writer.event("start", {});
+    for (int64_t step : {1, 2, 3}) writer.step(metrics_of(step));
+    writer.evaluation(3, 2.5);
+    writer.event("start", {{"resumed_from", 3}});
+    for (int64_t step : {4, 5}) writer.step(metrics_of(step));
+    writer.event("start", {{"resumed_from", 5}});
+    writer.step(metrics_of(6));
+  }
+  std::ofstream(path, std::ios::app) << R"({"step":7,"lo)";  // torn by a crash
+  const auto summary = [&] {
+    std::string result;
+    for (const std::string& line : lines_of(read_text(path))) {
+      const json object = json::parse(line);
+      result += object.contains("event") ? "S" : object["step"].dump() + (object.contains("validation_loss") ? "v" : "");
+    }
+    return result;
+  };
+  SECTION("only the torn line") {
+    MetricsWriter::cut_back(path, 6);
+    CHECK(summary() == "S1233vS45S6");
+  }
+  SECTION("to a checkpoint before a resume") {
+    MetricsWriter::cut_back(path, 3);
+    CHECK(summary() == "S1233vS");
+    MetricsWriter(path).step(metrics_of(4));
+    CHECK(summary() == "S1233vS4");
+    MetricsWriter::cut_back(path, 2);
+    CHECK(summary() == "S12");
+  }
+  SECTION("to the beginning") {
+    MetricsWriter::cut_back(path, 0);
+    CHECK(summary().empty());
+  }
+  SECTION("no file") {
+    MetricsWriter::cut_back(directory.path / "other", 1);
+    CHECK_FALSE(fs::exists(directory.path / "other"));
+  }
+}
+
+TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, messages apart", "[metrics]") {
+  const auto [log, log_messages] = printed([](std::FILE* out, std::FILE* messages) {
+    ConsoleReporter console(100, false, out, messages);
+    console.step(metrics_of(1));
+    console.message("saved");
+    console.evaluation(1, 2.5);
+  });
+  CHECK(log == "step 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 50s\nstep 1/100  validation loss 2.5000\n");
+  CHECK(log_messages == "saved\n");
+
+  const auto [screen, screen_messages] = printed([](std::FILE* out, std::FILE* messages) {
+    ConsoleReporter console(100, true, out, messages);
+    StepMetrics fast = metrics_of(1);
+    fast.tokens_per_second = 12345;
+    fast.mfu = 0.421;
+    console.step(fast);
+    console.step(metrics_of(2));
+    console.message("saved");
+    console.step(metrics_of(3));
+  });
+  CHECK(screen == "\rstep 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  12.3k tokens/s  mfu 42.1%  left 50s\x1b[K"
+                  "\rstep 2/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s\x1b[K\n"
+                  "\rstep 3/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s\x1b[K\n");
+  CHECK(screen_messages == "saved\n");
+}
+
+TEST_CASE("console: durations", "[metrics]") {
+  CHECK(format_duration(0.4) == "0s");
+  CHECK(format_duration(59.6) == "1m00s");
+  CHECK(format_duration(245) == "4m05s");
+  CHECK(format_duration(3 * 3600 + 7 * 60 + 20) == "3h07m");
+  CHECK(format_duration(2 * 86400 + 4 * 3600) == "2d04h");
+  CHECK(format_duration(std::numeric_limits<double>::infinity()) == "11574d01h");
+}
