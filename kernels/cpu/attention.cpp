@@ -10,7 +10,7 @@
 namespace trireme::cpu {
 namespace {
 
-constexpr int64_t kQueryBlock = 16;
+constexpr int64_t kQueryBlock = 32;
 
 /// Extents padded for small_gemm. Padding is zero in every packed operand.
 struct Layout {

@@ -7,7 +7,7 @@
 
 namespace trireme::cpu {
 
-/// e^x in fp32, error below 1.2 ulp over the whole range; subnormal results are rounded once more.
+/// e^x in fp32, error below 1.25 ulp over the whole range; subnormal results are rounded once more.
 /// -infinity and x < -104 give 0, +infinity and x > 88.73 give infinity, NaN gives NaN.
 /// x = n ln2 + r with |r| <= ln2/2; e^r by its Taylor series to r^7 (truncation below 0.1 ulp); times 2^n in two factors, each a normal number.
 inline float simd_exp(float x) {

@@ -68,4 +68,9 @@ void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias) {
   add_column_sums(ctx, dy.dim(0), columns, dbias.data<float>(), [=](int64_t m, int64_t c) { return gradient[m * columns + c]; });
 }
 
+std::string gemm_library() {
+  const dnnl_version_t* version = dnnl_version();
+  return concat("oneDNN ", version->major, ".", version->minor, ".", version->patch);
+}
+
 }  // namespace trireme::cpu

@@ -1,5 +1,7 @@
 #pragma once
 // kernels/ops/matmul.h in fp32: oneDNN's sgemm, bound to ctx.threads.
+#include <string>
+
 #include "kernels/core/tensor.h"
 
 namespace trireme::cpu {
@@ -10,5 +12,7 @@ void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, con
 
 void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y);
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias);
+
+std::string gemm_library();
 
 }  // namespace trireme::cpu

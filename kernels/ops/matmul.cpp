@@ -51,4 +51,12 @@ void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias) {
       [&]<class T>(T) { reference::bias_backward(dy.data<T>(), dbias.data<T>(), rows, outputs); });
 }
 
+std::string gemm_library() {
+#ifdef TRIREME_FAST_CPU
+  return cpu::gemm_library();
+#else
+  return "reference";
+#endif
+}
+
 }  // namespace trireme

@@ -1,6 +1,8 @@
 #pragma once
 // The three products of a linear layer y = x w^T (+ bias), each its own operation so that the backward pass can be split.
 // M rows of activations, D inputs, F outputs. All row-major; products accumulate in at least fp32.
+#include <string>
+
 #include "kernels/core/tensor.h"
 
 namespace trireme {
@@ -16,5 +18,8 @@ void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, con
 void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y);
 /// dbias += sum over rows of dy. dy [M,F], dbias [F].
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias);
+
+/// The library behind the fast products and its version, for the record of a run.
+std::string gemm_library();
 
 }  // namespace trireme

@@ -41,7 +41,7 @@ void check_mpi(int code, const char* call, const std::string& place) {
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw InternalError(concat("MPI_", call, " failed (", place, "): ", text));
+  throw InternalError(concat(call, " failed (", place, "): ", text));
 }
 
 /// A datatype of more elements than an int can count.
@@ -84,11 +84,8 @@ class MpiOperation final : public Work::Operation {
 
   void wait(Context& /*ctx*/) override {
     std::vector<MPI_Status> statuses(requests_.size());
-    const int code = MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses.data());
-    if (code == MPI_ERR_IN_STATUS)
-      for (const MPI_Status& status : statuses)
-        if (status.MPI_ERROR != MPI_ERR_PENDING) check_mpi(status.MPI_ERROR, verb_, place_);
-    check_mpi(code, verb_, place_);
+    // One by one, as any wait drives all: MPI_Waitall of Open MPI 4.1 never returns when a message too long arrives while it waits.
+    for (size_t i = 0; i < requests_.size(); ++i) check_mpi(MPI_Wait(&requests_[i], &statuses[i]), verb_, place_);
     requests_.clear();
     for (const Receive& receive : receives_) {
       int count = 0;
@@ -138,14 +135,10 @@ void for_each_chunk(int64_t total, int64_t max_count, const std::function<void(i
 
 std::byte* at(const Tensor& tensor, int64_t element) { return static_cast<std::byte*>(tensor.raw()) + element * size_of(tensor.dtype()); }
 
-// Nonblocking throughout, also at once before a wait. Start + wait of the nonblocking call against the blocking one, microseconds, Open MPI 4.1.4, fp32,
-// 2 / 4 ranks on two cores:        4 KB                64 KB               1 MB
-//   all_reduce      nonblocking    6.3 / 17.0          36 / 63             349 / 909
-//                   blocking       4.5 / 19.2          26 / 70             233 / 539
-//   all_gather      nonblocking    1.9 /  7.9         4.3 / 22              23 / 174
-//                   blocking       1.5 /  7.0         5.3 / 19              36 / 172
-//   reduce_scatter  nonblocking    3.5 / 13.7          16 / 46             221 / 682
-//                   blocking       1.9 /  7.0          15 / 32             531 / 1457
+// Nonblocking throughout. Start + wait against the blocking call, microseconds, Open MPI 4.1.4, fp32, 2 and 4 ranks on two cores, 4 KB, 64 KB, 1 MB:
+//   all_reduce      2 ranks: 6.3, 36, 349 against 4.5, 26, 233      4 ranks: 17, 63, 909 against 19, 70, 539
+//   all_gather      2 ranks: 1.9, 4.3, 23 against 1.5, 5.3, 36      4 ranks: 7.9, 22, 174 against 7.0, 19, 172
+//   reduce_scatter  2 ranks: 3.5, 16, 221 against 1.9, 15, 531      4 ranks: 14, 46, 682 against 7.0, 32, 1457
 class MpiCommunicator final : public Communicator {
  public:
   /// Takes `comm` over.
@@ -158,7 +151,7 @@ class MpiCommunicator final : public Communicator {
   Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override {
     auto operation = make(ctx, "all_reduce", {buffer});
     for_each_chunk(buffer.numel(), options_.max_count, [&](int64_t begin, int count) {
-      operation->start("Iallreduce", [&](MPI_Request* request) {
+      operation->start("MPI_Iallreduce", [&](MPI_Request* request) {
         return MPI_Iallreduce(MPI_IN_PLACE, at(buffer, begin), count, type_of(buffer.dtype()), op_of(op), comm_, request);
       });
     });
@@ -169,7 +162,7 @@ class MpiCommunicator final : public Communicator {
     auto operation = make(ctx, "all_gather", {in, out});
     const bool in_place = is_own_part(*this, "all_gather", in, out);
     const auto gather = [&](int count, MPI_Datatype type) {
-      operation->start("Iallgather", [&](MPI_Request* request) {
+      operation->start("MPI_Iallgather", [&](MPI_Request* request) {
         return MPI_Iallgather(in_place ? MPI_IN_PLACE : in.raw(), count, type, out.raw(), count, type, comm_, request);
       });
     };
@@ -189,7 +182,7 @@ class MpiCommunicator final : public Communicator {
     // MPI's own in-place form wants the result at the start of `in`.
     const Tensor result = in_place ? Tensor::empty(ctx, out.shape(), out.dtype(), MemoryCategory::kCommunication) : out;
     if (in_place) operation->copy_when_done(result, out);
-    operation->start("Ireduce_scatter_block", [&](MPI_Request* request) {
+    operation->start("MPI_Ireduce_scatter_block", [&](MPI_Request* request) {
       return MPI_Ireduce_scatter_block(in.raw(), result.raw(), static_cast<int>(out.numel()), type_of(in.dtype()), op_of(op), comm_, request);
     });
     return Work(std::move(operation));
@@ -199,7 +192,7 @@ class MpiCommunicator final : public Communicator {
     check_root(*this, root);
     auto operation = make(ctx, "broadcast", {buffer});
     for_each_chunk(buffer.numel(), options_.max_count, [&](int64_t begin, int count) {
-      operation->start("Ibcast", [&](MPI_Request* request) {
+      operation->start("MPI_Ibcast", [&](MPI_Request* request) {
         return MPI_Ibcast(at(buffer, begin), count, type_of(buffer.dtype()), root, comm_, request);
       });
     });
@@ -218,16 +211,16 @@ class MpiCommunicator final : public Communicator {
     return Work(std::move(operation));
   }
 
-  void barrier() override { check_mpi(MPI_Barrier(comm_), "Barrier", place()); }
+  void barrier() override { check_mpi(MPI_Barrier(comm_), "MPI_Barrier", place()); }
 
   std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override {
     const int position = position_in_group(*this, ranks, name);
     if (ranks.size() == 1) return std::make_unique<SelfCommunicator>(name);
     MPI_Group all, part;
     MPI_Comm comm = MPI_COMM_NULL;
-    check_mpi(MPI_Comm_group(comm_, &all), "Comm_group", place());
-    check_mpi(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &part), "Group_incl", place());
-    check_mpi(MPI_Comm_create_group(comm_, part, 0, &comm), "Comm_create_group", place());
+    check_mpi(MPI_Comm_group(comm_, &all), "MPI_Comm_group", place());
+    check_mpi(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &part), "MPI_Group_incl", place());
+    check_mpi(MPI_Comm_create_group(comm_, part, 0, &comm), "MPI_Comm_create_group", place());
     MPI_Group_free(&part);
     MPI_Group_free(&all);
     return std::make_unique<MpiCommunicator>(comm, position, static_cast<int>(ranks.size()), name, options_);
@@ -247,7 +240,7 @@ class MpiCommunicator final : public Communicator {
       for_each_chunk(out.numel(), options_.max_count, [&](int64_t begin, int count) {
         std::byte* part = at(in, root * out.numel() + begin);
         const void* from = in_place && root == rank() ? MPI_IN_PLACE : part;
-        operation.start("Ireduce", [&](MPI_Request* request) {
+        operation.start("MPI_Ireduce", [&](MPI_Request* request) {
           return MPI_Ireduce(from, at(out, begin), count, type_of(in.dtype()), op_of(op), root, comm_, request);
         });
       });
@@ -259,11 +252,11 @@ class MpiCommunicator final : public Communicator {
     for_each_chunk(message.buffer.numel(), options_.max_count, [&](int64_t begin, int count) {
       std::byte* piece = at(message.buffer, begin);
       if (message.kind == PointToPoint::Kind::kRecv) {
-        operation.start("Irecv", [&](MPI_Request* request) { return MPI_Irecv(piece, count, type, message.peer, 0, comm_, request); });
+        operation.start("MPI_Irecv", [&](MPI_Request* request) { return MPI_Irecv(piece, count, type, message.peer, 0, comm_, request); });
         operation.expect(count, type);
       } else {
         const auto send = options_.synchronous_sends ? MPI_Issend : MPI_Isend;
-        operation.start(options_.synchronous_sends ? "Issend" : "Isend",
+        operation.start(options_.synchronous_sends ? "MPI_Issend" : "MPI_Isend",
                         [&](MPI_Request* request) { return send(piece, count, type, message.peer, 0, comm_, request); });
       }
     });
@@ -284,6 +277,7 @@ MpiEnvironment::MpiEnvironment() {
   MPI_Comm host;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host);
   MPI_Comm_rank(host, &local_rank_);
+  MPI_Comm_size(host, &local_size_);
   MPI_Comm_free(&host);
 }
 
@@ -299,8 +293,16 @@ void MpiEnvironment::abort(int code) const {
 
 std::unique_ptr<Communicator> MpiEnvironment::world(const MpiOptions& options) const {
   MPI_Comm comm;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "Comm_dup", "world");
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup", "world");
   return std::make_unique<MpiCommunicator>(comm, rank_, size_, "world", options);
+}
+
+std::string mpi_library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string version(text, static_cast<size_t>(length));
+  return version.substr(0, version.find_first_of(",\n"));
 }
 
 }  // namespace trireme

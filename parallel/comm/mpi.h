@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
 
 #include "parallel/comm/communicator.h"
 
@@ -27,6 +28,7 @@ class MpiEnvironment {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int local_rank() const { return local_rank_; }  ///< among the ranks of this host
+  int local_size() const { return local_size_; }  ///< ranks of this host
   /// Ends every rank of the job.
   [[noreturn]] void abort(int code) const;
 
@@ -38,6 +40,10 @@ class MpiEnvironment {
   int rank_ = 0;
   int size_ = 1;
   int local_rank_ = 0;
+  int local_size_ = 1;
 };
+
+/// First line of what the MPI library calls itself; needs no MpiEnvironment.
+std::string mpi_library_version();
 
 }  // namespace trireme

@@ -13,7 +13,8 @@ struct Simulation {
 };
 
 /// Runs a plan (lowered or compute-only; compute-only dependencies are implied) with the given seconds for each action. Transfers overlap compute:
-/// a receive is over when both ends have been reached and the cost has passed; only its consumer waits for it.
+/// a receive is over when both ends have been reached and its cost has passed; only its consumer waits for it. UNSHARD, RESHARD and REDUCE_* take
+/// their seconds from the rank's compute: give the part that is not hidden.   Errors: InternalError for a plan that cannot run to its end.
 Simulation simulate(const PipelinePlan& plan, const std::function<double(const Action&)>& seconds);
 
 }  // namespace trireme

@@ -100,7 +100,9 @@ LossAndGradient from_ranges(const std::vector<double>& logits, const std::vector
       if (operand.name != "logits") continue;
       const int64_t columns = range.valid + padding;
       operand.values.assign(static_cast<size_t>(rows * columns), 1e4);  // padding larger than any logit, so that it shows when it takes part
-      for (int64_t m = 0; m < rows; ++m) std::copy_n(&logits[m * vocabulary + range.begin], range.valid, &operand.values[m * columns]);
+      for (int64_t m = 0; m < rows; ++m) {
+        std::copy_n(logits.begin() + m * vocabulary + range.begin, range.valid, operand.values.begin() + m * columns);
+      }
     }
     return operation;
   };
@@ -126,7 +128,8 @@ LossAndGradient from_ranges(const std::vector<double>& logits, const std::vector
     Operation last = set(set(on_rank(backward({rows, columns, range}), range), "row_max", row_max), "sums", sums);
     const std::vector<double> gradient = run(last, device, dtype)[4];
     for (int64_t m = 0; m < rows; ++m) {
-      std::copy_n(&gradient[m * columns], range.valid, &result.gradient[m * vocabulary + range.begin]);
+      const auto row = gradient.begin() + m * columns;
+      std::copy_n(row, range.valid, result.gradient.begin() + m * vocabulary + range.begin);
       for (int64_t c = range.valid; c < columns; ++c) CHECK(gradient[m * columns + c] == 0);
     }
   }

@@ -36,13 +36,19 @@ Operation added_in_place(int64_t count) {
           [](Context& ctx, const std::vector<Tensor>& t) { add(ctx, t[0], t[1], t[0]); }};
 }
 Operation accumulated(int64_t count) {
-  return {"accumulate", {input("x", {count}), added_to("out", {count})}, [](Context& ctx, const std::vector<Tensor>& t) { accumulate(ctx, t[0], t[1]); }};
+  return {"accumulate",
+          {input("x", {count}), added_to("out", {count})},
+          [](Context& ctx, const std::vector<Tensor>& t) { accumulate(ctx, t[0], t[1]); }};
 }
 Operation dropped(int64_t count, const DropoutMask& mask) {
-  return {"dropout", {input("x", {count}), assigned("y", {count})}, [mask](Context& ctx, const std::vector<Tensor>& t) { dropout(ctx, t[0], mask, t[1]); }};
+  return {"dropout",
+          {input("x", {count}), assigned("y", {count})},
+          [mask](Context& ctx, const std::vector<Tensor>& t) { dropout(ctx, t[0], mask, t[1]); }};
 }
 Operation gradient_dropped(int64_t count, const DropoutMask& mask) {
-  return {"dropout of dy", {in_place("dy", {count})}, [mask](Context& ctx, const std::vector<Tensor>& t) { dropout(ctx, t[0], mask, t[0]); }};
+  return {"dropout of dy",
+          {free_rows(in_place("dy", {count}))},
+          [mask](Context& ctx, const std::vector<Tensor>& t) { dropout(ctx, t[0], mask, t[0]); }};
 }
 
 constexpr int64_t kRows = 7, kColumns = 11;

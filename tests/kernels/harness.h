@@ -39,6 +39,7 @@ struct Operation {
   std::string name;
   std::vector<Operand> operands;
   std::function<void(Context&, const std::vector<Tensor>&)> run;
+  bool bits_depend_on_threads = false;  ///< a library chooses how sums are split
 
   const Operand& operand(const std::string& operand_name) const;
 };
@@ -49,7 +50,8 @@ using Values = std::vector<std::vector<double>>;
 /// Runs on poisoned, guarded buffers that begin off every alignment but the element's; checks guards and inputs.
 Values run(const Operation& operation, Device device, DType dtype, int threads = 1);
 
-/// `later` with the operands that it shares by name with `earlier` set to what `earlier` leaves in them (fp64 reference): a backward pass after its forward.
+/// `later` with the operands that it shares by name with `earlier` set to what `earlier` leaves in them (fp64 reference): a backward pass after its
+/// forward.
 Operation following(Operation later, const Operation& earlier);
 
 /// max |a - b| / max(max |b|, floor); infinities must coincide, and a NaN is an infinite error.
@@ -59,8 +61,8 @@ double normalised_error(const std::vector<double>& a, const std::vector<double>&
 /// and 3 threads. Every operand of a wrong shape is refused, on the meta device too.
 void check_engines(const Operation& operation, double tolerance);
 
-/// d(sum dy * y)/d(input) by central differences of `forward` in fp64 against what `backward` leaves in (or adds to) the gradient operand, for each pair
-/// {input of forward, gradient of backward}. `dy` names an operand of `backward`, `y` of `forward`.
+/// d(sum dy * y)/d(input) by central differences of `forward` in fp64 against what `backward` leaves in (or adds to) the gradient operand, for each
+/// pair {input of forward, gradient of backward}. `dy` names an operand of `backward`, `y` of `forward`.
 void check_gradients(const Operation& forward, const std::string& y, const Operation& backward, const std::string& dy,
                      const std::vector<std::pair<std::string, std::string>>& pairs);
 

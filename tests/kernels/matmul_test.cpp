@@ -16,20 +16,25 @@ constexpr Case kCases[] = {{0, 5, 3}, {1, 1, 1}, {3, 5, 7}, {7, 17, 3}, {2, 1, 1
 // Sums of at most 301 fp32 products of normal numbers: sqrt(301) roundings of 6e-8 make 1e-6 of the result, near enough.
 constexpr double kTolerance = 2e-6;
 
+constexpr bool kBitsDependOnThreads = true;
+
 Operation forward(const Case& c) {
   return {"linear_forward",
           {input("x", {c.rows, c.inputs}), input("w", {c.outputs, c.inputs}), assigned("y", {c.rows, c.outputs})},
-          [](Context& ctx, const std::vector<Tensor>& t) { linear_forward(ctx, t[0], t[1], t[2]); }};
+          [](Context& ctx, const std::vector<Tensor>& t) { linear_forward(ctx, t[0], t[1], t[2]); },
+          kBitsDependOnThreads};
 }
 Operation backward_input(const Case& c) {
   return {"linear_backward_input",
           {input("dy", {c.rows, c.outputs}), input("w", {c.outputs, c.inputs}), assigned("dx", {c.rows, c.inputs})},
-          [](Context& ctx, const std::vector<Tensor>& t) { linear_backward_input(ctx, t[0], t[1], t[2]); }};
+          [](Context& ctx, const std::vector<Tensor>& t) { linear_backward_input(ctx, t[0], t[1], t[2]); },
+          kBitsDependOnThreads};
 }
 Operation backward_weight(const Case& c) {
   return {"linear_backward_weight",
           {input("dy", {c.rows, c.outputs}), input("x", {c.rows, c.inputs}), added_to("dw", {c.outputs, c.inputs})},
-          [](Context& ctx, const std::vector<Tensor>& t) { linear_backward_weight(ctx, t[0], t[1], t[2]); }};
+          [](Context& ctx, const std::vector<Tensor>& t) { linear_backward_weight(ctx, t[0], t[1], t[2]); },
+          kBitsDependOnThreads};
 }
 Operation bias(const Case& c) {
   return {"bias_forward",

@@ -34,7 +34,8 @@ Operation rmsnorm(const Case& c) {
 }
 Operation rmsnorm_input(const Case& c) {
   return {"rmsnorm_backward_input",
-          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), input("rstd", {c.rows}), activation_gradient(c)},
+          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), input("rstd", {c.rows}),
+           activation_gradient(c)},
           [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward_input(ctx, t[0], t[1], t[2], t[3], t[4]); }};
 }
 Operation rmsnorm_weight(const Case& c) {

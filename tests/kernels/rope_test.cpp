@@ -21,14 +21,18 @@ constexpr double kTheta = 10000;
 constexpr double kTolerance = 5e-7;
 
 Operation table(const Case& c) {
-  return {"rope_table", {free_rows(assigned("table", {c.sequence, c.head_size}))}, [](Context& ctx, const std::vector<Tensor>& t) { rope_table(ctx, kTheta, t[0]); }};
+  return {"rope_table",
+          {free_rows(assigned("table", {c.sequence, c.head_size}))},
+          [](Context& ctx, const std::vector<Tensor>& t) { rope_table(ctx, kTheta, t[0]); }};
 }
-Operation rotation(const Case& c, const std::string& name, const std::string& values, void (*rotate)(Context&, const Tensor&, int64_t, const Tensor&)) {
+using Rotate = void (*)(Context&, const Tensor&, int64_t, const Tensor&);
+Operation rotation(const Case& c, const std::string& name, const std::string& values, Rotate rotate) {
   Operand angles = input("table", {c.sequence, c.head_size});
-  angles.free_rows = c.batch * c.sequence % (c.sequence + 1) == 0;
-  Operand qkv = in_place(values, {c.batch * c.sequence, c.heads * c.head_size + c.tail});
-  qkv.free_rows = c.sequence == 1;
-  return following({name, {angles, qkv}, [c, rotate](Context& ctx, const std::vector<Tensor>& t) { rotate(ctx, t[0], c.heads, t[1]); }}, table(c));
+  Operand rows = in_place(values, {c.batch * c.sequence, c.heads * c.head_size + c.tail});
+  angles.free_rows = c.batch * c.sequence % (c.sequence + 1) == 0;  // one position more is then legal too
+  rows.free_rows = c.sequence == 1;
+  const Operation operation{name, {angles, rows}, [=](Context& ctx, const std::vector<Tensor>& t) { rotate(ctx, t[0], c.heads, t[1]); }};
+  return following(operation, table(c));
 }
 Operation forward(const Case& c) { return rotation(c, "rope_forward", "qkv", rope_forward); }
 Operation backward(const Case& c) { return rotation(c, "rope_backward", "dqkv", rope_backward); }

@@ -36,8 +36,8 @@ void check_message_length(Communicator& world, int64_t sent, int64_t expected) {
 }
 
 void check_everything(const MpiEnvironment& mpi) {
-  // A limit of seven elements a call takes the paths of operations too large for an int.
-  for (const MpiOptions& options : {MpiOptions{}, MpiOptions{.synchronous_sends = true}, MpiOptions{.synchronous_sends = true, .max_count = 7}}) {
+  // A limit of 500 elements a call takes the paths of operations too large for an int.
+  for (const MpiOptions& options : {MpiOptions{}, MpiOptions{.synchronous_sends = true}, MpiOptions{.synchronous_sends = true, .max_count = 500}}) {
     const auto world = mpi.world(options);
     TRIREME_CHECK(world->rank() == mpi.rank() && world->size() == mpi.size() && mpi.local_rank() < mpi.size(), "world");
     check_communicator(*world);

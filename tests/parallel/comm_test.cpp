@@ -1,4 +1,9 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cmath>
+#include <csignal>
+#include <cstdio>
 #include <functional>
 #include <string>
 
@@ -36,7 +41,53 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 const RankOptions kPoison{.poison = true, .records = nullptr};
 
+struct CountingOperation final : Work::Operation {
+  explicit CountingOperation(int& waits_) : waits(waits_) {}
+  void wait(Context& /*ctx*/) override { ++waits; }
+  int& waits;
+};
+
 }  // namespace
+
+TEST_CASE("work is waited for once, whoever holds it") {
+  Host host;
+  int waits = 0;
+  Work none;
+  none.wait(host.ctx);
+  CHECK_FALSE(none.pending());
+  Work first(std::make_unique<CountingOperation>(waits));
+  Work second = std::move(first);
+  none = std::move(second);
+  CHECK(none.pending());
+  none.wait(host.ctx);
+  CHECK_FALSE(none.pending());
+  none.wait(host.ctx);
+  CHECK(waits == 1);
+}
+
+TEST_CASE("dropping unwaited work aborts in debug builds, but not while an exception unwinds") {
+  int waits = 0;
+  const auto drop_while_unwinding = [&] {
+    const Work work(std::make_unique<CountingOperation>(waits));
+    throw DataError("first error");
+  };
+  CHECK_THROWS_AS(drop_while_unwinding(), DataError);
+
+  const pid_t child = fork();
+  if (child == 0) {
+    std::signal(SIGABRT, SIG_DFL);
+    if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(1);
+    { const Work work(std::make_unique<CountingOperation>(waits)); }
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+#ifdef NDEBUG
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+#else
+  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT));
+#endif
+}
 
 TEST_CASE("self communicator keeps the contract") {
   SelfCommunicator self("world");

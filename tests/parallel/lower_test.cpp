@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "kernels/core/check.h"
 #include "parallel/pipeline/schedule.h"
 #include "tests/parallel/toy_stages.h"
 #include "tests/support/catch.h"
@@ -111,8 +112,9 @@ TEST_CASE("prefetch moves the gather ahead by that many parts and never before t
       size_t reader = i;
       for (; !is_compute(list[reader].type) || list[reader].unit != list[i].unit; ++reader) ahead += is_compute(list[reader].type) ? 1 : 0;
       const bool backward = list[reader].type == ActionType::kBackward;
-      // Six parts; in the backward, part k comes 2 (5 - k) parts after its own forward, which keeps its copy till then.
-      CHECK(ahead == std::min({prefetch, parts + ahead, backward ? 2 * (5 - list[i].unit) : prefetch}));
+      // Six parts; in the backward, 2 (5 - k) parts lie between part k and its own forward, which lets go of the copy.
+      const int use = parts + ahead;
+      CHECK(ahead == std::min({prefetch, use, backward ? 2 * (5 - list[i].unit) : use}));
     }
     CHECK(count(list, ActionType::kUnshard) == 11);  // the last part's forward and backward share one copy
     CHECK(count(list, ActionType::kReshard) == 11);

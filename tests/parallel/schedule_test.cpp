@@ -1,7 +1,9 @@
 #include "parallel/pipeline/schedule.h"
 
+#include <algorithm>
 #include <set>
 
+#include "kernels/core/check.h"
 #include "parallel/pipeline/lower.h"
 #include "tests/parallel/toy_stages.h"
 #include "tests/support/catch.h"

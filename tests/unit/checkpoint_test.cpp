@@ -74,7 +74,14 @@ std::vector<RankState> state_of(int64_t step) {
 }
 
 CheckpointDescription describe(int64_t step) {
-  return {step, step * 512, "run: {name: test}\n", {{"architecture", "llama"}, {"layers", 2}}, "bytes", {{"tensor", 3}}};
+  CheckpointDescription about;
+  about.step = step;
+  about.tokens = step * 512;
+  about.config = "run: {name: test}\n";
+  about.model = {{"architecture", "llama"}, {"layers", 2}};
+  about.tokenizer = "bytes";
+  about.layout = {{"tensor", 3}};
+  return about;
 }
 
 /// A run directory whose ranks save in this process: each has its own Checkpointer.

@@ -9,7 +9,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
-#include "trainer/checkpoint/file.h"
+#include "trainer/files/durable_file.h"
 #include "trainer/loop/metrics.h"
 
 using namespace trireme;

@@ -1,0 +1,74 @@
+// A dozen layouts as real processes: mpirun -n 8. Ranks beyond a layout's world sit it out. Sends end only with their receive, as in NCCL.
+#include <cstdio>
+#include <exception>
+#include <numeric>
+
+#include "parallel/comm/mpi.h"
+#include "parallel/comm/self.h"
+#include "tests/support/parity.h"
+
+using namespace trireme;
+using namespace trireme::test;
+
+namespace {
+
+struct Case {
+  ParityModel model;
+  int tensor, pipeline, data, zero, replicate;
+  bool sequence_parallel;
+  const char* schedule;
+};
+
+constexpr Case kCases[] = {
+    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, "1f1b"},  {ParityModel::kLlamaGrouped, 4, 2, 1, 1, 1, true, "1f1b"},
+    {ParityModel::kLlamaGrouped, 4, 1, 2, 2, 1, false, "gpipe"}, {ParityModel::kLlamaGrouped, 1, 4, 2, 3, 2, false, "1f1b"},
+    {ParityModel::kLlamaGrouped, 1, 2, 4, 3, 2, false, "gpipe"}, {ParityModel::kLlama, 3, 2, 1, 0, 1, true, "1f1b"},
+    {ParityModel::kLlama, 2, 1, 4, 2, 2, true, "1f1b"},          {ParityModel::kLlama, 1, 4, 1, 0, 1, false, "gpipe"},
+    {ParityModel::kGpt2, 2, 2, 2, 1, 1, false, "1f1b"},          {ParityModel::kGpt2, 3, 1, 2, 3, 1, true, "1f1b"},
+    {ParityModel::kGpt2Dropout, 2, 4, 1, 3, 1, true, "1f1b"},    {ParityModel::kGpt2Dropout, 2, 2, 2, 3, 1, true, "gpipe"},
+};
+
+int run(const MpiEnvironment& mpi) {
+  const std::unique_ptr<Communicator> world = mpi.world({.synchronous_sends = true});
+  std::map<ParityModel, RunRecord> one_rank;
+  int failures = 0;
+  for (const Case& c : kCases) {
+    Layout layout;
+    layout.tensor = c.tensor;
+    layout.pipeline = c.pipeline;
+    layout.data = c.data;
+    layout.zero = c.zero;
+    layout.replicate = c.replicate;
+    layout.sequence_parallel = c.sequence_parallel;
+    layout.schedule = c.schedule;
+    if (layout.world() > world->size() || !is_legal(c.model, layout)) throw InternalError("not a layout for this world: " + layout.str());
+    std::vector<int> ranks(static_cast<size_t>(layout.world()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    if (world->rank() < layout.world()) {
+      const std::unique_ptr<Communicator> group = world->group(ranks, "world");
+      const RunRecord record = train(*group, parity_config(c.model, layout, "fp64"), 10, Device::kReference);
+      if (world->rank() == 0) {
+        SelfCommunicator alone("world");
+        RunRecord& expected = one_rank[c.model];
+        if (expected.loss.empty()) expected = train(alone, parity_config(c.model, {}, "fp64"), 10, Device::kReference);
+        const std::string problem = difference(expected, record, 1e-10);
+        std::printf("%s %s: %s\n", name_of(c.model), layout.str().c_str(), problem.empty() ? "equal" : problem.c_str());
+        failures += !problem.empty();
+      }
+    }
+    world->barrier();
+  }
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main() {
+  MpiEnvironment mpi;
+  try {
+    return run(mpi);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());
+    mpi.abort(1);
+  }
+}

@@ -1,0 +1,339 @@
+// Configurations that are wrong: each is refused with the right exit code, at the right place, in one message that helps.
+#include <unistd.h>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "trainer/config/load.h"
+
+namespace trireme {
+namespace {
+
+const std::string kBase = R"(model: {layers: 5, hidden_size: 96, heads: 12, kv_heads: 2, ffn_size: 256}
+parallel: {tensor: 2}
+training: {steps: 100, sequence_length: 32, micro_batch_size: 1, global_batch_size: 8}
+data: {train: [data/a], validation: [data/v]}
+)";
+
+/// What a configuration is answered with: "" when it is accepted.
+struct Answer {
+  int code = 0;
+  std::string message;
+};
+
+template <class Body>
+Answer answer_of(Body&& body) {
+  try {
+    body();
+    return {};
+  } catch (const Error& error) {
+    return {static_cast<int>(error.code()), error.what()};
+  }
+}
+
+Answer answer_of_text(const std::string& text, const std::vector<std::string>& sets = {}, std::optional<int64_t> world = std::nullopt) {
+  return answer_of([&] { resolve(parse_config(text, "run.yaml", sets), world); });
+}
+
+void check_answer(const Answer& answer, int code, const std::vector<std::string>& expected) {
+  CAPTURE(answer.message);
+  CHECK(answer.code == code);
+  for (const std::string& part : expected) {
+    CAPTURE(part);
+    CHECK(answer.message.find(part) != std::string::npos);
+  }
+}
+
+struct TextCase {
+  const char* name;
+  std::string text;
+  std::vector<std::string> expected;
+};
+
+std::string repeated(const std::string& text, size_t count) {
+  std::string out;
+  for (size_t i = 0; i < count; ++i) out += text;
+  return out;
+}
+
+TEST_CASE("bad configuration: the base of the cases below is right") { CHECK(answer_of_text(kBase).message == ""); }
+
+TEST_CASE("bad configuration: YAML that other readers let pass") {
+  const std::vector<TextCase> cases = {
+      {"duplicate key",
+       "run: {seed: 1}\nmodel:\n  layers: 4\n  heads: 2\n  layers: 5\n",
+       {"run.yaml:5:3 model.layers: duplicate key, first given at run.yaml:3:3"}},
+      {"duplicate section", "run: {seed: 1}\nrun: {seed: 1}\n", {"run.yaml:2:1 run: duplicate key, first given at run.yaml:1:1"}},
+      {"duplicate key in another spelling", "run: {seed: 1, \"seed\": 2}\n", {"run.yaml:1:16 run.seed: duplicate key, first given at run.yaml:1:7"}},
+      {"anchor", "run: {seed: &s 1}\n", {"run.yaml:1:13 run.seed: anchors (&name) are not allowed"}},
+      {"anchor on a section", "run: &r {seed: 1}\n", {"run.yaml:1:6 run: anchors"}},
+      {"anchor on nothing", "run: {directory: &d }\n", {"run.yaml:1:18 run.directory: anchors"}},
+      {"alias", "run: {name: &s a, directory: *s}\n", {"run.yaml:1:30 run.directory: aliases (*name) are not allowed"}},
+      {"alias of nothing", "run: {name: *s}\n", {"run.yaml:1:13", "anchor is not defined"}},
+      {"alias to its own parent", "run: &r {name: *r}\n", {"run.yaml:1:16 run.name: aliases"}},
+      {"merge key", "run: &r {seed: 1}\nmodel:\n  <<: *r\n", {"run.yaml:3:3 model.<<: merge keys (<<) are not allowed"}},
+      {"tag", "run: {seed: !!int 1}\n", {"run.yaml:1:13 run.seed: tags (!name) are not allowed"}},
+      {"tag on null", "run: {name: !!str null}\n", {"run.yaml:1:13 run.name: tags"}},
+      {"tag without a name", "run: {name: ! a}\n", {"run.yaml:1:13 run.name: tags"}},
+      {"tag on a section", "run: !!map {seed: 1}\n", {"run.yaml:1:6 run: tags"}},
+      {"two documents", "run: {seed: 1}\n---\nrun: {seed: 2}\n", {"a second document starts here"}},
+      {"a document after the end", "run: {seed: 1}\n...\nrun: {seed: 2}\n", {"run.yaml:3:1: a second document starts here"}},
+      {"dedent that begins another document", "  run: {seed: 1}\nmodel: {layers: 2}\n", {"run.yaml:2:1: a second document", "indentation"}},
+      {"a stray comma, which yaml-cpp reads for ever", ", a\n", {"run.yaml:1:1"}},
+      {"octal by leading zero", "run: {seed: 010}\n", {"run.yaml:1:13 run.seed=010: number with a leading zero (octal to some readers) is refused"}},
+      {"octal", "run: {seed: 0o7}\n", {"run.yaml:1:13 run.seed=0o7: octal number is refused"}},
+      {"hexadecimal", "run: {seed: 0x10}\n", {"run.yaml:1:13 run.seed=0x10: hexadecimal number is refused"}},
+      {"binary", "run: {seed: -0b11}\n", {"run.seed=-0b11: binary number is refused"}},
+      {"underscores", "run: {seed: 1_000}\n", {"run.yaml:1:13 run.seed=1_000: number with underscores is refused"}},
+      {"base 60", "run: {seed: 1:30}\n", {"run.yaml:1:13 run.seed=1:30: number in base 60 is refused"}},
+      {"NaN", "model: {dropout: .nan}\n", {"run.yaml:1:18 model.dropout=.nan: NaN is not a value"}},
+      {"infinity", "model: {dropout: -.Inf}\n", {"run.yaml:1:18 model.dropout=-.Inf: infinity is not a value"}},
+      {"number trap in a text field", "run: {name: 0x10}\n", {"run.name=0x10: hexadecimal number is refused", "quote it if text is meant"}},
+      {"unknown directive", "%FOO bar\n---\nrun: {seed: 1}\n", {"run.yaml:1:1: directives (%NAME) are not allowed"}},
+      {"quote never closed", "run: {seed: 1}\ndata: {tokenizer: \"bytes}\n", {"run.yaml:2:19 data.tokenizer: the quote \" is never closed"}},
+      {"single quote never closed", "run:\n  name: 'it''s\n", {"run.yaml:2:9 run.name: the quote ' is never closed"}},
+      {"list never closed", "data: {train: [a, b\n", {"run.yaml:", "not found"}},
+      {"tab as indentation", "run:\n\tseed: 1\n", {"run.yaml:2:"}},
+      {"tab after a key", "run:\n  seed: 1\n\tname: a\n", {"run.yaml:3:1", "illegal tab"}},
+      {"colon in plain text", "run: name: a\n", {"run.yaml:1:", "illegal map value"}},
+      {"a section as a key", "{a: 1}: 2\n", {"run.yaml:1:1", "a key must be plain text"}},
+      {"a list as a key", "? [a]\n: 2\n", {"run.yaml:1:3", "a key must be plain text"}},
+      {"no key before the colon", "run: {: 1}\n", {"run.yaml:1:", "a key is missing"}},
+      {"not a mapping", "- a\n- b\n", {"run.yaml:1:1: a configuration is a mapping of sections, not a list"}},
+      {"bare text", "hello\n", {"run.yaml:1:1: a configuration is a mapping of sections, not text"}},
+      {"NUL byte", std::string("run: {name: a\0b}\n", 17), {"run.yaml:1:14: control character 0"}},
+      {"escaped NUL", "run: {name: \"a\\0b\"}\n", {"run.yaml:1:13 run.name: a NUL character"}},
+      {"Latin-1", "run:\n  name: caf\xE9\n", {"run.yaml:2:12: not UTF-8 text"}},
+      {"UTF-16", std::string("\xFF\xFEr\0u\0", 6), {"run.yaml:1:1: not UTF-8 text"}},
+      {"overlong UTF-8", "run: {name: \xC0\xAF}\n", {"run.yaml:1:13: not UTF-8 text"}},
+      {"larger than 1 MiB", repeated("# a comment\n", 87382), {"run.yaml:1:1: larger than 1048576 bytes"}},
+      {"33 lists deep", "data: {train: " + repeated("[", 31) + repeated("]", 31) + "}\n", {"run.yaml:1:45 data.train: nested more than 32 deep"}},
+      {"a bracket bomb", repeated("[", size_t{1} << 19) + repeated("]", size_t{1} << 19), {"nested more than 32 deep"}},
+      {"a brace bomb", repeated("{a: ", 200000) + repeated("}", 200000), {"nested more than 32 deep"}},
+      {"a bracket bomb without an end", repeated("[", size_t{1} << 20), {"run.yaml:1:1"}},
+      {"a dash bomb", repeated("- ", size_t{1} << 19), {"nested more than 32 deep"}},
+      {"a question bomb", repeated("? ", size_t{1} << 19), {"run.yaml:1:3: a key must be plain text"}},
+      {"columns count characters", "run: {name: \"\xC3\xA9\xC3\xA9\", seed: 010}\n", {"run.yaml:1:25 run.seed=010"}},
+      {"lines survive CRLF", "run:\r\n  seed: 010\r\n", {"run.yaml:2:9 run.seed=010"}},
+      {"after a byte order mark", "\xEF\xBB\xBFrun: {seed: 010}\n", {"run.yaml:1:13 run.seed=010"}},
+  };
+  for (const TextCase& c : cases) {
+    CAPTURE(c.name);
+    check_answer(answer_of_text(c.text), 64, c.expected);
+  }
+}
+
+TEST_CASE("bad configuration: what is close to the limits and right") {
+  CHECK(answer_of_text("# \xC3\xA9\n" + kBase + repeated("# a comment\n", 87000)).message == "");
+  CHECK(answer_of_text("---\n" + kBase + "...\n").message == "");
+  CHECK(answer_of_text(kBase + "checkpoint:\nrun: {name: '0x10', directory: \"1:30\"}\n").message == "");
+  // 32 deep is read, and then refused for what it says.
+  CHECK(answer_of_text("data: {train: " + repeated("[", 30) + repeated("]", 30) + "}\n").message.find("nested") == std::string::npos);
+}
+
+struct SetCase {
+  const char* name;
+  std::vector<std::string> sets;  ///< over kBase
+  std::vector<std::string> expected;
+  std::optional<int64_t> world = std::nullopt;
+};
+
+void check_cases(const std::vector<SetCase>& cases) {
+  for (const SetCase& c : cases) {
+    CAPTURE(c.name);
+    check_answer(answer_of_text(kBase, c.sets, c.world), 64, c.expected);
+  }
+}
+
+TEST_CASE("bad configuration: keys and values") {
+  check_cases({
+      {"unknown key", {"model.layer=4"}, {"--set:model.layer model.layer=4: unknown key; did you mean model.layers?"}},
+      {"unknown section", {"modle.layers=4"}, {"--set:modle.layers modle: unknown key; did you mean model?"}},
+      {"key of another section", {"tensor=2"}, {"tensor=2: unknown key; did you mean parallel.tensor?"}},
+      {"nothing like any key", {"model.zzzzzzzz=4"}, {"model.zzzzzzzz=4: unknown key"}},
+      {"key below a value", {"model.layers.deep=4"}, {"--set:model.layers.deep", "leads through a value, not a section"}},
+      {"section as a value", {"parallel=4"}, {"--set:parallel parallel=4: a section with keys is expected, not text"}},
+      {"mapping in --set", {"parallel={tensor: 2}"}, {"--set:parallel parallel={tensor: 2}: one key at a time"}},
+      {"--set without a value", {"run.name="}, {"--set:run.name run.name: no value is given"}},
+      {"--set without =", {"run.name"}, {"--set run.name: not of the form key.path=value"}},
+      {"--set without a key", {"=4"}, {"not of the form key.path=value"}},
+      {"--set with an empty part", {"run..name=4"}, {"not of the form key.path=value"}},
+      {"--set that is no YAML", {"data.train=[a"}, {"--set:data.train data.train:", "a bracket is never closed"}},
+      {"--set with an octal number", {"run.seed=010"}, {"--set:run.seed run.seed=010: number with a leading zero"}},
+      {"null", {"run.seed=null"}, {"run.seed: no value is given; allowed integer from 0"}},
+      {"text for an integer", {"model.layers=four"}, {"model.layers=four: not an integer in decimal digits; allowed integer from 1 to 1024"}},
+      {"exponent for an integer", {"model.layers=1e3"}, {"model.layers=1e3: not an integer in plain digits", "nearest valid 1000"}},
+      {"fraction for an integer", {"model.layers=4.5"}, {"model.layers=4.5: not an integer in plain digits"}},
+      {"plus sign", {"model.layers=+4"}, {"model.layers=+4: not an integer in decimal digits"}},
+      {"quoted integer", {"model.layers=\"4\""}, {"model.layers=4: quoted text where a plain value is expected", "4 without quotes"}},
+      {"integer over 64 bits", {"run.seed=9223372036854775808"}, {"run.seed=9223372036854775808: does not fit 64 bits"}},
+      {"negative", {"run.seed=-1"}, {"run.seed=-1: out of range; allowed integer from 0; nearest valid 0"}},
+      {"zero layers", {"model.layers=0"}, {"model.layers=0: out of range; allowed integer from 1 to 1024; nearest valid 1"}},
+      {"a million layers", {"model.layers=1000000"}, {"out of range", "nearest valid 1024"}},
+      {"number over double", {"training.gradient_clip=1e999"}, {"training.gradient_clip=1e999: too large or too small"}},
+      {"bare nan", {"model.dropout=nan"}, {"model.dropout=nan: not a decimal number"}},
+      {"dropout of all", {"model.dropout=1"}, {"model.dropout=1: out of range; allowed number from 0 to below 1"}},
+      {"learning rate zero", {"training.optimizer.learning_rate=0"}, {"training.optimizer.learning_rate=0: out of range; allowed number above 0"}},
+      {"beta over one", {"training.optimizer.beta2=1.5"}, {"training.optimizer.beta2=1.5: out of range"}},
+      {"zero_stage 4", {"parallel.zero_stage=4"}, {"parallel.zero_stage=4: out of range; allowed integer from 0 to 3; nearest valid 3"}},
+      {"yes for a boolean", {"model.tied_embeddings=yes"}, {"model.tied_embeddings=yes: not a boolean; allowed true | false; nearest valid true"}},
+      {"0 for a boolean", {"model.tied_embeddings=0"}, {"not a boolean", "nearest valid false"}},
+      {"quoted boolean", {"model.tied_embeddings='true'"}, {"quoted text where a plain value is expected", "true without quotes"}},
+      {"auto where there is none", {"model.layers=auto"}, {"model.layers=auto: not an integer"}},
+      {"unknown choice", {"model.architecture=lama"}, {"model.architecture=lama: not one of the choices; allowed llama | gpt2; nearest valid llama"}},
+      {"device cuda", {"run.device=cuda"}, {"run.device=cuda", "this build computes on the CPU only", "allowed auto | cpu"}},
+      {"precision of a later version", {"training.precision=bf16"}, {"training.precision=bf16: not one of the choices; allowed fp32 | fp64"}},
+      {"unknown tokenizer", {"data.tokenizer=bpe"}, {"data.tokenizer=bpe: not one of the choices; allowed bytes"}},
+      {"path for a list", {"data.train=data/a"}, {"data.train=data/a: text where a list is expected", "nearest valid [data/a]"}},
+      {"empty list", {"data.train=[]"}, {"data.train: an empty list"}},
+      {"list in a list", {"data.train=[[a]]"}, {"data.train: a list where a path is expected"}},
+      {"list for a number", {"model.layers=[4]"}, {"model.layers: a list where a plain value is expected"}},
+      {"empty text", {"run.name=''"}, {"run.name: empty text"}},
+      {"name that leaves the directory", {"run.name=../a"}, {"run.name=../a: not the name of a directory"}},
+      {"steps and epochs", {"training.epochs=2"}, {"--set:training.epochs training.epochs=2: steps and epochs are both given"}},
+      {"warm-up longer than the run",
+       {"training.schedule.warmup_steps=101"},
+       {"training.schedule.warmup_steps=101: leaves nothing", "nearest valid 100"}},
+      {"warm-up that leaves no decay",
+       {"training.schedule.warmup_steps=100", "training.schedule.name=wsd"},
+       {"training.schedule.warmup_steps=100: leaves nothing", "nearest valid 99"}},
+      {"decay longer than the run",
+       {"training.schedule.name=wsd", "training.schedule.warmup_steps=60", "training.schedule.decay_steps=41"},
+       {"training.schedule.decay_steps=41: longer than", "nearest valid 40"}},
+      {"decay without wsd",
+       {"training.schedule.decay_steps=10"},
+       {"training.schedule.decay_steps=10: has no effect: only the wsd schedule reads it"}},
+      {"final learning rate of a constant",
+       {"training.schedule.name=constant", "training.schedule.final_learning_rate=0"},
+       {"training.schedule.final_learning_rate=0: has no effect"}},
+      {"scaling without a reference",
+       {"training.optimizer.learning_rate_scaling=linear"},
+       {"training.optimizer.learning_rate_scaling=linear: needs training.optimizer.reference_batch_size"}},
+      {"reference without scaling", {"training.optimizer.reference_batch_size=8"}, {"training.optimizer.reference_batch_size=8: has no effect"}},
+      {"evaluation of nothing", {"data.validation=[]", "training.evaluate.every=5"}, {"training.evaluate.every=5: there is nothing to evaluate"}},
+      {"batches of nothing", {"data.validation=[]", "training.evaluate.batches=5"}, {"training.evaluate.batches=5: there is nothing to evaluate"}},
+      {"RoPE in gpt2", {"model.architecture=gpt2", "model.rope_theta=10000"}, {"model.rope_theta=10000: has no effect: architecture gpt2"}},
+      {"gpt2 without biases",
+       {"model.architecture=gpt2", "model.qkv_bias=false"},
+       {"model.qkv_bias=false: architecture gpt2 always has these biases"}},
+      {"vocabulary below the tokenizer's", {"model.vocab_size=255"}, {"model.vocab_size=255: smaller than the tokenizer's 256", "nearest valid 256"}},
+      {"positions below the sequence",
+       {"model.max_positions=31"},
+       {"model.max_positions=31: shorter than training.sequence_length 32", "nearest valid 32"}},
+      {"keep nothing", {"checkpoint.keep=0"}, {"checkpoint.keep=0: out of range", "nearest valid 1"}},
+  });
+}
+
+TEST_CASE("bad configuration: layouts") {
+  check_cases({
+      {"hidden_size over heads",
+       {"model.hidden_size=100"},
+       {"run.yaml:1:44 model.heads=12: does not divide hidden_size 100", "nearest valid 10 or 25"}},
+      {"odd head_size", {"model.head_size=7"}, {"model.head_size=7: odd, and RoPE turns pairs", "nearest valid 6 or 8"}},
+      {"odd head_size by division", {"model.hidden_size=84"}, {"model.heads=12: makes head_size 7, odd", "nearest valid 7 or 14"}},
+      {"kv_heads over heads", {"model.kv_heads=5"}, {"model.kv_heads=5: does not divide heads 12", "nearest valid 4 or 6"}},
+      {"more kv_heads than heads", {"model.kv_heads=24"}, {"model.kv_heads=24: does not divide heads 12", "nearest valid 12"}},
+      {"heads over tensor", {"parallel.tensor=5"}, {"parallel.tensor=5: does not divide model.heads 12", "nearest valid 4"}},
+      {"tensor beyond heads", {"parallel.tensor=24"}, {"parallel.tensor=24: does not divide model.heads 12"}},
+      {"kv_heads over tensor",
+       {"parallel.tensor=3"},
+       {"parallel.tensor=3: neither divides model.kv_heads 2 nor is a multiple of it", "nearest valid 2 or 4"}},
+      {"ffn_size over tensor", {"model.ffn_size=255"}, {"parallel.tensor=2: does not divide model.ffn_size 255", "nearest valid 1"}},
+      {"pipeline deeper than layers",
+       {"parallel.pipeline=6"},
+       {"parallel.pipeline=6: more stages than model.layers 5; allowed integer from 1 to 5; nearest valid 5"}},
+      {"stage list too short", {"parallel.pipeline=3", "parallel.layers_per_stage=[2,3]"}, {"layers_per_stage=[2, 3]: 2 entries for pipeline 3"}},
+      {"stage list with another sum", {"parallel.pipeline=2", "parallel.layers_per_stage=[2,2]"}, {"the sum is 4 and model.layers is 5"}},
+      {"empty stage", {"parallel.pipeline=2", "parallel.layers_per_stage=[5,0]"}, {"parallel.layers_per_stage=0: out of range"}},
+      {"stage list of text", {"parallel.pipeline=2", "parallel.layers_per_stage=[a,3]"}, {"parallel.layers_per_stage=a: not an integer"}},
+      {"stage list as a number", {"parallel.layers_per_stage=5"}, {"parallel.layers_per_stage=5: text where a list is expected"}},
+      {"replicate over data",
+       {"parallel.data=4", "parallel.replicate=3", "parallel.zero_stage=1"},
+       {"parallel.replicate=3: does not divide parallel.data 4; allowed divisors of data; nearest valid 2 or 4"}},
+      {"replicate in ZeRO-0", {"parallel.data=4", "parallel.replicate=2"}, {"parallel.replicate=2: ZeRO-0 shards nothing", "allowed 1 or 4"}},
+      {"sequence parallel over tokens",
+       {"training.sequence_length=31", "parallel.sequence_parallel=true"},
+       {"parallel.sequence_parallel=true: tensor 2 does not divide micro_batch_size x sequence_length = 31", "sequence_length 30 or 32"}},
+      {"batch over data",
+       {"parallel.data=3"},
+       {"training.global_batch_size=8: no multiple of micro_batch_size 1 x data 3 = 3", "nearest valid 6 or 9"}},
+      {"batch below one micro-batch", {"training.micro_batch_size=16"}, {"training.global_batch_size=8: no multiple", "nearest valid 16"}},
+      {"micro-batch beyond 32 bits",
+       {"training.micro_batch_size=65536", "training.sequence_length=65536", "training.global_batch_size=65536"},
+       {"training.micro_batch_size=65536: 4294967296 tokens in one micro-batch do not fit 32 bits"}},
+      {"product overflow",
+       {"parallel.data=2147483647", "parallel.pipeline=5"},
+       {"parallel.data=2147483647: tensor 2 x pipeline 5 x data 2147483647 ranks do not fit 32 bits"}},
+      {"degree beyond 32 bits", {"parallel.tensor=2147483648"}, {"parallel.tensor=2147483648: out of range"}},
+      {"negative degree", {"parallel.pipeline=-1"}, {"parallel.pipeline=-1: out of range", "nearest valid 1"}},
+      {"sharded accumulation in ZeRO-1",
+       {"parallel.zero_stage=1", "parallel.gradient_accumulation=sharded"},
+       {"parallel.gradient_accumulation=sharded: zero_stage 1 keeps full gradients"}},
+      {"reshard without ZeRO-3",
+       {"parallel.zero_stage=2", "parallel.reshard=after_step"},
+       {"parallel.reshard=after_step: zero_stage 2 does not shard"}},
+      {"prefetch in ZeRO-0", {"parallel.prefetch=2"}, {"parallel.prefetch=2: has no effect"}},
+      {"schedule of a later version", {"parallel.schedule=zb_h1"}, {"parallel.schedule=zb_h1: not one of the choices; allowed gpipe | 1f1b"}},
+      {"another world",
+       {"parallel.pipeline=2"},
+       {"parallel.data=1: tensor 2 x pipeline 2 x data 1 = 4 ranks, and 2 were started", "nearest valid ", "or tensor 2 x pipeline 1 x data 1"},
+       2},
+      {"a world no layout fits", {}, {"were started", "a product of 7"}, 7},
+  });
+}
+
+TEST_CASE("bad configuration: required keys") {
+  check_answer(answer_of_text(""), 64,
+               {"run.yaml:1:1 data.train: required key is missing", "run.yaml:1:1 training.steps: neither steps nor epochs is given"});
+  check_answer(answer_of_text("run: {seed: 1}\ndata:\n  tokenizer: bytes\ntraining: {steps: 1}\n"), 64,
+               {"run.yaml:2:1 data.train: required key is missing"});
+}
+
+TEST_CASE("bad configuration: every violation is reported at once, in the order of the file and then of --set") {
+  const Answer answer = answer_of_text(
+      "model:\n  layers: 5\n  heads: 12\n  layers: 6\n  hidden_size: 1e2\n  kv_heads: 7\nparallel:\n  tensr: 2\ntraining: {steps: 10}\ndata:\n  "
+      "train: a\n",
+      {"run.seed=x", "checkpoint.keep=0"});
+  std::istringstream lines(answer.message);
+  const std::vector<std::string> expected = {"run.yaml:4:3 model.layers: duplicate key",
+                                             "run.yaml:5:16 model.hidden_size=1e2: not an integer",
+                                             "run.yaml:6:13 model.kv_heads=7: does not divide heads 12",
+                                             "run.yaml:8:3 parallel.tensr=2: unknown key",
+                                             "run.yaml:11:10 data.train=a: text where a list",
+                                             "--set:run.seed run.seed=x: not an integer",
+                                             "--set:checkpoint.keep checkpoint.keep=0: out"};
+  std::string line;
+  for (const std::string& start : expected) {
+    REQUIRE(std::getline(lines, line));
+    CHECK_THAT(line, Catch::Matchers::StartsWith(start));
+  }
+  CHECK_FALSE(std::getline(lines, line));
+}
+
+TEST_CASE("bad configuration: a message stays one line, whatever the value") {
+  const Answer answer = answer_of_text(kBase + "run: {name: \"a/b\\nc\\e[31m" + repeated("\xC3\xA9", 500) + "\"}\n");
+  CHECK(answer.code == 64);
+  CHECK(answer.message.find_first_of("\n\x1B") == std::string::npos);
+  CHECK(answer.message.size() < 300);
+}
+
+TEST_CASE("bad configuration: files") {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("trireme_config_test_" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  const auto path = [&](const char* name) { return (folder / name).string(); };
+  std::ofstream(path("good.yaml")) << kBase;
+  CHECK(answer_of([&] { load_config(path("good.yaml")); }).code == 0);
+  check_answer(answer_of([&] { load_config(path("none.yaml")); }), 66, {path("none.yaml"), "no such configuration file"});
+  check_answer(answer_of([&] { load_config(path("good.yaml/below")); }), 66, {"good.yaml/below"});
+  check_answer(answer_of([&] { load_config(folder.string()); }), 74, {folder.string(), "a directory"});
+  check_answer(answer_of([&] { load_config("/dev/zero"); }), 64, {"/dev/zero:1:1", "larger than"});
+  fs::permissions(path("good.yaml"), fs::perms::none);
+  if (::geteuid() != 0) check_answer(answer_of([&] { load_config(path("good.yaml")); }), 74, {"cannot be opened"});  // root reads everything
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,288 @@
+// The configuration that is right: what reading, resolving and writing it give.
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "trainer/commands/config_command.h"
+#include "trainer/config/fields.h"
+#include "trainer/config/write.h"
+
+namespace trireme {
+namespace {
+
+const std::string kSmall = R"(
+model: {architecture: llama, layers: 4, hidden_size: 96, heads: 6, kv_heads: 2}
+training: {steps: 100, sequence_length: 32, global_batch_size: 8}
+data: {train: [data/a], validation: [data/v]}
+)";
+
+Config load(const std::string& text, const std::vector<std::string>& sets = {}) { return parse_config(text, "run.yaml", sets).config; }
+
+TEST_CASE("config: values of every type are read, absent ones keep their default") {
+  const Config c = load(R"(
+run: {name: "a: b", seed: 9223372036854775807}
+model: {layers: 2, hidden_size: 64, heads: 4, tied_embeddings: false, dropout: 0.25, rope_theta: 500000, norm_epsilon: 1e-6, init_std: 1.0e-2}
+parallel:
+  pipeline: 2
+  layers_per_stage:
+    - 1
+    - 1
+training:
+  epochs: 2
+  optimizer: {weight_decay: 0}
+data:
+  train: [a/b, 'c d']
+)");
+  CHECK(c.run.name == "a: b");
+  CHECK(c.run.seed == INT64_MAX);
+  CHECK(c.model.layers == 2);
+  CHECK_FALSE(c.model.tied_embeddings);
+  CHECK(c.model.dropout == 0.25);
+  CHECK(c.model.rope_theta == 500000.0);
+  CHECK(c.model.norm_epsilon == 1e-6);
+  CHECK(c.model.init_std == 0.01);
+  CHECK(c.parallel.layers_per_stage == std::vector<int64_t>{1, 1});
+  CHECK(c.training.epochs == 2);
+  CHECK_FALSE(c.training.steps);
+  CHECK(c.training.optimizer.weight_decay == 0);
+  CHECK(c.data.train == std::vector<std::string>{"a/b", "c d"});
+  CHECK(c.data.validation.empty());
+  CHECK(c.checkpoint == CheckpointConfig{});
+}
+
+TEST_CASE("config: --set takes every type, lists included, and the last one wins") {
+  const Config c = load(kSmall, {"data.train=[x, y/z]", "model.dropout=0.5", "parallel.tensor=3", "parallel.tensor=2", "model.tied_embeddings=false",
+                                 "run.name=with=equals", "model.kv_heads=auto", "parallel.layers_per_stage=[4]", "checkpoint.every=7",
+                                 "training.optimizer.learning_rate=1e-2"});
+  CHECK(c.data.train == std::vector<std::string>{"x", "y/z"});
+  CHECK(c.model.dropout == 0.5);
+  CHECK(c.parallel.tensor == 2);
+  CHECK_FALSE(c.model.tied_embeddings);
+  CHECK(c.run.name == "with=equals");
+  CHECK_FALSE(c.model.kv_heads);
+  CHECK(c.parallel.layers_per_stage == std::vector<int64_t>{4});
+  CHECK(c.checkpoint.every == 7);
+  CHECK(c.training.optimizer.learning_rate == 0.01);
+}
+
+TEST_CASE("config: resolve fills every auto") {
+  SECTION("llama") {
+    const Config c = resolve(load(kSmall, {"run.name=small", "parallel.data=auto", "parallel.tensor=2", "parallel.zero_stage=2"}), 8);
+    CHECK(c.run.directory == "runs/small");
+    CHECK(c.run.device == "cpu");
+    CHECK(c.model.kv_heads == 2);
+    CHECK(c.model.head_size == 16);
+    CHECK(c.model.ffn_size == 256);
+    CHECK(c.model.vocab_size == 256);
+    CHECK(c.model.max_positions == 32);
+    CHECK(c.parallel.data == 4);
+    CHECK(c.parallel.layers_per_stage == std::vector<int64_t>{4});
+    CHECK(c.parallel.gradient_accumulation == "sharded");
+  }
+  SECTION("gpt2") {
+    const Config c = resolve(load(kSmall, {"model.architecture=gpt2", "model.kv_heads=auto", "parallel.data=auto"}));
+    CHECK(c.model.kv_heads == 6);
+    CHECK(c.model.ffn_size == 384);
+    CHECK(c.model.qkv_bias);
+    CHECK(c.parallel.data == 1);
+    CHECK(c.parallel.gradient_accumulation == "full");
+  }
+  SECTION("8/3 of 4096 is 10922.7, and the next multiple of 64 is taken") {
+    CHECK(resolve(load(kSmall, {"model.hidden_size=4096", "model.heads=32"})).model.ffn_size == 10944);
+  }
+  SECTION("the final decay of wsd is a tenth, and never reaches into the warm-up") {
+    const std::vector<std::string> wsd = {"training.schedule.name=wsd"};
+    CHECK(resolve(load(kSmall, wsd)).training.schedule.decay_steps == 10);
+    CHECK(resolve(load(kSmall, {wsd[0], "training.schedule.warmup_steps=97"})).training.schedule.decay_steps == 3);
+  }
+  SECTION("twice is once") {
+    const Config once = resolve(load(kSmall, {"parallel.pipeline=3"}));
+    CHECK(resolve(once) == once);
+  }
+  SECTION("a configuration made in code is checked too") {
+    Config c = load(kSmall);
+    c.parallel.tensor = 4;
+    CHECK_THROWS_WITH(resolve(c), Catch::Matchers::StartsWith("parallel.tensor=4: does not divide model.heads 6"));
+    c.parallel.tensor = 2;
+    c.model.heads = 0;
+    CHECK_THROWS_WITH(resolve(c), Catch::Matchers::StartsWith("model.heads=0: out of range"));
+  }
+}
+
+TEST_CASE("config: the world must be the product of the degrees") {
+  const LoadedConfig loaded = parse_config(kSmall, "run.yaml", {"parallel.tensor=2", "parallel.pipeline=2", "parallel.data=2"});
+  CHECK(resolve(loaded, 8).parallel.data == 2);
+  CHECK_THROWS_WITH(resolve(loaded, 6),
+                    Catch::Matchers::StartsWith("--set:parallel.data parallel.data=2: tensor 2 x pipeline 2 x data 2 = 8 ranks, and 6 were "
+                                                "started; allowed a product of 6, or a start of 8 ranks; nearest valid "
+                                                "tensor 1 x pipeline 3 x data 2 or tensor 2 x pipeline 3 x data 1"));
+  const LoadedConfig free = parse_config(kSmall, "run.yaml", {"parallel.tensor=2", "parallel.pipeline=2", "parallel.data=auto"});
+  CHECK(resolve(free, 4).parallel.data == 1);
+  CHECK_THROWS_WITH(resolve(free, 6), Catch::Matchers::Contains("parallel.data=auto") && Catch::Matchers::Contains("6 were started"));
+  // With `data` known only now, the rules that wait for it: 8 sequences over 3 data ranks.
+  CHECK_THROWS_WITH(resolve(free, 12), Catch::Matchers::Contains("training.global_batch_size=8: no multiple of micro_batch_size 1 x data 3 = 3"));
+}
+
+TEST_CASE("config: balance_layers") {
+  using Split = std::vector<int64_t>;
+  const auto uniform = [](int64_t layers, double first, double last, int64_t stages) {
+    return balance_layers(std::vector<double>(static_cast<size_t>(layers), 1.0), first, last, stages);
+  };
+  CHECK(uniform(8, 0, 0, 1) == Split{8});
+  CHECK(uniform(8, 0, 0, 4) == Split{2, 2, 2, 2});
+  CHECK(uniform(4, 0, 0, 4) == Split{1, 1, 1, 1});
+  CHECK(uniform(5, 0, 0, 4) == Split{1, 1, 1, 2});
+  CHECK(uniform(9, 0, 0, 4) == Split{2, 2, 2, 3});
+  CHECK(uniform(9, 0, 1, 4) == Split{2, 2, 3, 2});  // the head makes the last stage the expensive one
+  CHECK(uniform(8, 0, 3, 3) == Split{3, 4, 1});
+  CHECK(uniform(8, 3, 0, 3) == Split{1, 3, 4});
+  CHECK(uniform(3, 0, 100, 3) == Split{1, 1, 1});  // never an empty stage
+  CHECK(balance_layers({5, 1, 1, 1, 1, 1}, 0, 0, 2) == Split{1, 5});
+  CHECK(balance_layers({1, 1, 1, 9, 1, 1}, 0, 0, 3) == Split{3, 1, 2});
+
+  // Exhaustively, against every split of up to 7 uneven layers over 3 stages.
+  for (int64_t layers = 3; layers <= 7; ++layers) {
+    std::vector<double> cost;
+    for (int64_t i = 0; i < layers; ++i) cost.push_back(static_cast<double>(1 + (i * 5) % 7));
+    const auto largest = [&](const Split& split) {
+      double worst = 0;
+      size_t at = 0;
+      for (size_t s = 0; s < split.size(); ++s) {
+        double sum = s == 0 ? 2.0 : s + 1 == split.size() ? 4.0 : 0.0;
+        for (int64_t n = 0; n < split[s]; ++n) sum += cost[at++];
+        worst = std::max(worst, sum);
+      }
+      return worst;
+    };
+    double best = 1e9;
+    for (int64_t a = 1; a < layers - 1; ++a)
+      for (int64_t b = 1; a + b < layers; ++b) best = std::min(best, largest({a, b, layers - a - b}));
+    CHECK(largest(balance_layers(cost, 2, 4, 3)) == best);
+  }
+}
+
+TEST_CASE("config: the resolved file loads again and is equal") {
+  const std::vector<std::vector<std::string>> variants = {
+      {},
+      {"model.architecture=gpt2", "model.init_std=0.1234567890123456789", "training.optimizer.learning_rate=1.0000000000000002"},
+      {"training.schedule.name=wsd", "training.schedule.final_learning_rate=1e-300", "parallel.data=2", "parallel.zero_stage=3",
+       "parallel.reshard=after_step"},
+      {"training.schedule.name=constant", "training.optimizer.learning_rate_scaling=sqrt", "training.optimizer.reference_batch_size=64"},
+      {"parallel.pipeline=3", "parallel.layers_per_stage=[1, 1, 2]", "run.seed=9223372036854775807"},
+      {"run.name=\"010\"", "run.directory='a \"b\" \\ c: # d\té'", "data.train=[\"true\", null_, '~', '- x', \"[\", 'it''s']",
+       "data.validation=['*x']"},
+      {"run.directory=\"two\\nlines\\x01\\x7f\""}};
+  for (const auto& sets : variants) {
+    const Config resolved = resolve(load(kSmall, sets));
+    const std::string yaml = to_yaml(resolved);
+    CAPTURE(yaml);
+    CHECK(load(yaml) == resolved);
+    CHECK(resolve(load(yaml)) == resolved);
+    CHECK(to_yaml(load(yaml)) == yaml);
+  }
+  // wsd counted in epochs keeps the one auto that only the dataset can settle.
+  const Config epochs = resolve(load("training: {epochs: 1, schedule: {name: wsd}}\ndata: {train: [a]}"));
+  CHECK(load(to_yaml(epochs)) == epochs);
+  // Not resolved: auto stays auto.
+  CHECK(load(to_yaml(load(kSmall, {"parallel.data=auto"}))) == load(kSmall, {"parallel.data=auto"}));
+}
+
+const nlohmann::json& property(const nlohmann::json& schema, std::string path) {
+  const nlohmann::json* at = &schema;
+  for (size_t dot = 0; dot != path.npos; path.erase(0, dot + 1)) {
+    dot = path.find('.');
+    at = &at->at("properties").at(path.substr(0, dot));
+    if (dot == path.npos) break;
+  }
+  return *at;
+}
+
+TEST_CASE("config: text is quoted only where a reader could take it for something else") {
+  const auto text = [](const std::string& value) { return text_of(FieldValue(value)); };
+  for (const std::string plain : {"1f1b", "after_use", "data/train", "/tmp/a.b-c", "3x"}) CHECK(text(plain) == plain);
+  for (const std::string quoted : {"", "true", "No", "null", "auto", "12", "1e3", "0x10", "1_0", "-a", ".nan", "a b", "a:b", "#a", "*a", "~"})
+    CHECK(text(quoted) == '"' + quoted + '"');
+}
+
+TEST_CASE("config: the schema is JSON and describes every key") {
+  const nlohmann::json schema = nlohmann::json::parse(json_schema());
+  CHECK(schema.at("$schema") == "https://json-schema.org/draft/2020-12/schema");
+  for (const FieldRow& row : table_of(Config{}).fields) {
+    CAPTURE(row.path);
+    CHECK(property(schema, row.path).at("description").get<std::string>().find(row.field.doc) == 0);
+  }
+  for (const SectionRow& row : table_of(Config{}).sections) CHECK(property(schema, row.path).at("additionalProperties") == false);
+  CHECK(property(schema, "model.dropout").at("exclusiveMaximum") == 1.0);
+  CHECK(property(schema, "model.layers").at("type") == "integer");
+  CHECK(property(schema, "parallel.zero_stage").at("maximum") == 3);
+  CHECK(property(schema, "parallel.schedule").at("enum") == nlohmann::json({"gpipe", "1f1b"}));
+  CHECK(property(schema, "model.kv_heads").at("anyOf").at(1).at("const") == "auto");
+  CHECK(property(schema, "model.kv_heads").at("default") == "auto");
+  CHECK(property(schema, "data").at("required") == nlohmann::json({"train"}));
+  CHECK(schema.at("required") == nlohmann::json({"data", "training"}));
+}
+
+TEST_CASE("config: explain names the origin of every value") {
+  const LoadedConfig loaded = parse_config(kSmall, "run.yaml", {"parallel.tensor=2"});
+  const std::string text = explain(loaded, resolve(loaded));
+  const auto line = [&](const std::string& wanted) { return text.find(wanted + "\n") != text.npos; };
+  CHECK(line("model.layers = 4    # run.yaml:2:38"));
+  CHECK(line("parallel.tensor = 2    # --set:parallel.tensor"));
+  CHECK(line("checkpoint.keep = 3    # default"));
+  CHECK(line("model.head_size = 16    # default, auto: hidden_size / heads"));
+  CHECK(line("training.epochs = not set    # default"));
+  for (const FieldRow& row : table_of(loaded.config).fields) {
+    CAPTURE(row.path);
+    CHECK(text.find(row.path + " = ") != text.npos);
+    CHECK(text.find(row.field.doc) != text.npos);
+  }
+}
+
+TEST_CASE("config: the command prints what the functions give") {
+  const std::string file = std::string(TRIREME_SOURCE_DIR) + "/configs/quickstart.yaml";
+  const auto printed = [&](const std::string& arguments) {
+    CLI::App app;
+    int exit_code = -1;
+    add_config_command(app, exit_code);
+    std::ostringstream out;
+    std::streambuf* const before = std::cout.rdbuf(out.rdbuf());
+    try {
+      app.parse(arguments, false);
+    } catch (...) {
+      std::cout.rdbuf(before);
+      throw;
+    }
+    std::cout.rdbuf(before);
+    CHECK(exit_code == 0);
+    return out.str();
+  };
+  CHECK(printed("config show " + file) == to_yaml(resolve(load_config(file))));
+  const LoadedConfig changed = load_config(file, {"parallel.tensor=4", "run.seed=2"});
+  CHECK(printed("config show " + file + " --set parallel.tensor=4 --set run.seed=2") == to_yaml(resolve(changed)));
+  CHECK(printed("config explain --set parallel.tensor=4 --set run.seed=2 " + file) == explain(changed, resolve(changed)));
+  CHECK(printed("config schema") == json_schema());
+  CHECK(printed("config schema " + file) == json_schema());
+  CHECK_THROWS_AS(printed("config schema " + file + " --set parallel.tensor=3"), ConfigError);
+  CHECK_THROWS_AS(printed("config show " + file + ".none"), MissingFileError);
+  CHECK_THROWS_AS(printed("config show"), CLI::ParseError);
+  CHECK_THROWS_AS(printed("config schema --set run.seed=2"), CLI::ParseError);
+}
+
+TEST_CASE("config: the files in configs/ resolve on the worlds they are made for") {
+  const std::string folder = std::string(TRIREME_SOURCE_DIR) + "/configs/";
+  const Config quickstart = resolve(load_config(folder + "quickstart.yaml"), 8);
+  CHECK(quickstart.parallel.layers_per_stage->size() == 2);
+  CHECK(resolve(load_config(folder + "gpt2-124m-cpu.yaml"), 4).model.qkv_bias);
+  CHECK(resolve(load_config(folder + "llama-110m-cpu.yaml"), 4).training.schedule.decay_steps == 2000);
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    CAPTURE(entry.path().string());
+    CHECK_NOTHROW(resolve(load_config(entry.path().string())));
+  }
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,179 @@
+// The launcher against a scripted mpirun: signals, exit codes, what is passed on and what is not.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/loop/launcher.h"
+#include "trainer/loop/mpirun_output.h"
+
+namespace fs = std::filesystem;
+using namespace trireme;
+
+namespace {
+
+/// Sets or removes a variable for a scope.
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    set(value);
+  }
+  ~ScopedVariable() { set(old_ ? old_->c_str() : nullptr); }
+  ScopedVariable(const ScopedVariable&) = delete;
+  ScopedVariable& operator=(const ScopedVariable&) = delete;
+
+ private:
+  void set(const char* value) { value != nullptr ? ::setenv(name_, value, 1) : ::unsetenv(name_); }
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+struct Launched {
+  int code = 0;
+  std::string errors;  ///< what came out on standard error
+};
+
+/// launch() with a shell script as mpirun, standard error caught.
+Launched launch_script(const std::string& script, const std::optional<std::string>& hosts_file = {}) {
+  std::string name = (fs::temp_directory_path() / "trireme-XXXXXX").string();
+  REQUIRE(::mkdtemp(name.data()) != nullptr);
+  const fs::path directory = name, mpirun = directory / "mpirun", caught = directory / "stderr";
+  std::ofstream(mpirun) << "#!/bin/sh\n" << script;
+  fs::permissions(mpirun, fs::perms::owner_all);
+  const ScopedVariable path("PATH", (directory.string() + ":/usr/bin:/bin").c_str());
+  const int saved = ::dup(STDERR_FILENO);
+  const int file = ::open(caught.c_str(), O_WRONLY | O_CREAT, 0600);
+  ::dup2(file, STDERR_FILENO);
+  Launched result;
+  result.code = launch(4, {"train", "two words"}, hosts_file);
+  ::dup2(saved, STDERR_FILENO);
+  ::close(saved);
+  ::close(file);
+  result.errors = read_text(caught);
+  fs::remove_all(directory);
+  return result;
+}
+
+const std::string kFrame(74, '-');
+const std::string kEpilogue = kFrame + "\nPrimary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.\n" + kFrame +
+                              "\n" + kFrame + "\nmpirun detected that one or more processes exited with non-zero status\n  Exit code:    75\n" + kFrame + "\n";
+
+}  // namespace
+
+TEST_CASE("launcher: mpirun's own words are told from the ranks', however the bytes arrive", "[launcher]") {
+  const std::string stream = "first\n" + kEpilogue + "mpirun: Forwarding signal 10 to job\n[n1:01234] 3 more processes have sent help message help-mpi-api.txt / mpi-abort\n" +
+                             "[n1:01234] Set MCA parameter \"orte_base_help_aggregate\" to 0 to see all help / error messages\n" + std::string(kReadyLine) +
+                             "\n--- not a frame ---\n[a.yaml] is the ranks' own\nlast, unfinished";
+  for (size_t chunk : {size_t{1}, size_t{7}, stream.size()}) {
+    MpirunOutputFilter filter;
+    std::string own;
+    for (size_t at = 0; at < stream.size(); at += chunk) own += filter.feed(std::string_view(stream).substr(at, chunk));
+    own += filter.finish();
+    CHECK(own == "first\n--- not a frame ---\n[a.yaml] is the ranks' own\nlast, unfinished");
+    CHECK(filter.ready());
+    CHECK(filter.notices().find("Exit code:    75\n") != std::string::npos);
+    CHECK(filter.notices().find("---") == std::string::npos);
+  }
+  MpirunOutputFilter filter;
+  CHECK(filter.feed("a whole line at once\n") == "a whole line at once\n");
+  CHECK_FALSE(filter.ready());
+}
+
+TEST_CASE("launcher: the ranks' exit code and lines pass, the epilogue does not", "[launcher]") {
+  for (int code : {0, 64, 65, 66, 70, 74, 75}) {
+    const Launched result = launch_script(concat("cat >&2 <<END\nours\n", kEpilogue, "END\nexit ", code, "\n"));
+    CHECK(result.code == code);
+    CHECK(result.errors == "ours\n");
+  }
+  const Launched crash = launch_script(concat("cat >&2 <<END\n", kEpilogue, "END\nexit 139\n"));
+  CHECK(crash.code == 70);
+  CHECK(crash.errors.find("Primary job") != std::string::npos);
+  const Launched silent = launch_script("kill -9 $$\n");
+  CHECK(silent.code == 70);
+  CHECK(silent.errors == "mpirun ended with code 137\n");
+}
+
+TEST_CASE("launcher: a request to stop reaches mpirun as SIGUSR1, once the ranks are ready", "[launcher]") {
+  for (const char* name : {"TERM", "INT", "USR1"}) {
+    // The request comes first; a SIGUSR1 before the ready line would end this mpirun with 66, a SIGTERM or SIGINT with 65.
+    const Launched result = launch_script(concat("trap 'exit 65' TERM INT; trap 'exit 66' USR1; kill -", name, " $PPID; sleep 0.2; trap 'exit 75' USR1; printf '", kReadyLine,
+                                                 "\\n' >&2; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; done; exit 64\n"));
+    CHECK(result.code == 75);
+    CHECK(result.errors.empty());
+  }
+  const Launched impatient = launch_script(
+      "trap 'exit 65' TERM; trap '' USR1; kill -INT $PPID; sleep 0.1; kill -INT $PPID; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; done; exit 64\n");
+  CHECK(impatient.code == 65);
+}
+
+TEST_CASE("launcher: the command and environment of the ranks", "[launcher]") {
+  const ScopedVariable threads("OMP_NUM_THREADS", nullptr), yield("OMPI_MCA_mpi_yield_when_idle", nullptr), nodes("SLURM_JOB_NUM_NODES", nullptr),
+      pml("OMPI_MCA_pml", "cm"), btl("OMPI_MCA_btl", nullptr), root("OMPI_ALLOW_RUN_AS_ROOT", nullptr);
+  const std::string show = "{ echo \"$# $1 $2 $4 [$5]\"; echo $OMP_NUM_THREADS $OMPI_MCA_pml $OMPI_MCA_btl $OMPI_ALLOW_RUN_AS_ROOT; } >&2\n";
+  const Launched result = launch_script(show);
+  CHECK(result.errors.find("5 -n 4 train [two words]\n") == 0);
+  CHECK(result.errors.find(" cm vader,self 1\n") != std::string::npos);
+  CHECK(result.errors.find("\n0 ") == std::string::npos);  // at least one thread
+
+  const fs::path hosts = fs::temp_directory_path() / concat("trireme-hosts-", ::getpid());
+  std::ofstream(hosts) << "# two nodes\nn1 slots=2\n\nn2 slots=2\n";
+  const Launched remote = launch_script("echo \"$*\" >&2\n", hosts.string());
+  CHECK(remote.errors.find("-n 4 --hostfile " + hosts.string() + " -x OMP_NUM_THREADS -x ") == 0);
+  std::ofstream(hosts) << "# none\n";
+  CHECK_THROWS_AS(launch(4, {}, hosts.string()), ConfigError);
+  fs::remove(hosts);
+  CHECK_THROWS_AS(launch(4, {}, hosts.string()), MissingFileError);
+}
+
+TEST_CASE("launcher: without mpirun the error names what to install", "[launcher]") {
+  const ScopedVariable path("PATH", "/nowhere");
+  try {
+    launch(2, {}, std::nullopt);
+    FAIL("no error");
+  } catch (const ConfigError& error) {
+    CHECK(std::string(error.what()).find("openmpi-bin") != std::string::npos);
+  }
+}
+
+TEST_CASE("launcher: ranks of mpirun and srun are recognised, shells of an allocation are not", "[launcher]") {
+  const ScopedVariable ompi("OMPI_COMM_WORLD_SIZE", nullptr), pmix("PMIX_RANK", nullptr), pmi("PMI_RANK", nullptr), procid("SLURM_PROCID", nullptr),
+      step("SLURM_STEP_ID", nullptr), pty("SLURM_PTY_PORT", nullptr);
+  CHECK_FALSE(under_launcher());
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) {
+    const ScopedVariable rank(name, "0");
+    CHECK(under_launcher());
+  }
+  const ScopedVariable batch("SLURM_PROCID", "0");
+  CHECK_FALSE(under_launcher());  // sbatch sets it in the script
+  for (const char* reserved : {"4294967290", "4294967291"}) {
+    const ScopedVariable shell("SLURM_STEP_ID", reserved);
+    CHECK_FALSE(under_launcher());
+  }
+  const ScopedVariable real("SLURM_STEP_ID", "0");
+  CHECK(under_launcher());
+  const ScopedVariable interactive("SLURM_PTY_PORT", "40001");
+  CHECK_FALSE(under_launcher());
+}
+
+TEST_CASE("stop request: each of the three signals sets it, the handlers go with it", "[launcher]") {
+  for (int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    struct sigaction before {}, after {};
+    ::sigaction(signal, nullptr, &before);
+    {
+      const StopRequest stop;
+      CHECK_FALSE(stop.requested());
+      ::raise(signal);
+      CHECK(stop.requested());
+    }
+    ::sigaction(signal, nullptr, &after);
+    CHECK(before.sa_handler == after.sa_handler);
+  }
+}

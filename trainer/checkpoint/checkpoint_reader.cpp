@@ -1,0 +1,142 @@
+#include "trainer/checkpoint/checkpoint_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+template <class To, class From>
+void convert(std::byte* out, const std::byte* in, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, in + i * static_cast<int64_t>(sizeof(From)), sizeof value);  // a file does not align its tensors
+    const To converted = static_cast<To>(value);
+    std::memcpy(out + i * static_cast<int64_t>(sizeof(To)), &converted, sizeof converted);
+  }
+}
+
+void copy_elements(std::byte* out, DType out_dtype, const std::byte* in, DType in_dtype, int64_t count) {
+  if (out_dtype == in_dtype) {
+    std::memcpy(out, in, static_cast<size_t>(count * size_of(in_dtype)));
+  } else if (out_dtype == DType::kF64) {
+    convert<double, float>(out, in, count);
+  } else {
+    convert<float, double>(out, in, count);
+  }
+}
+
+bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF64; }
+
+/// The common part of two boxes; an extent of 0 or less where there is none.
+Box intersection(const Box& a, const Box& b) {
+  Box common;
+  for (size_t dim = 0; dim < 2; ++dim) {
+    common.start[dim] = std::max(a.start[dim], b.start[dim]);
+    common.extent[dim] = std::min(a.start[dim] + a.extent[dim], b.start[dim] + b.extent[dim]) - common.start[dim];
+  }
+  return common;
+}
+
+/// Element of `inner`'s first corner in the row-major memory of `outer`.
+int64_t offset_in(const Box& outer, const Box& inner) {
+  return (inner.start[0] - outer.start[0]) * outer.extent[1] + inner.start[1] - outer.start[1];
+}
+
+/// Copies `common` from the memory of one box to that of another, in as few pieces as the rows allow.
+void copy_box(const Box& common, const Box& to, DType to_dtype, std::byte* out, const Box& from, DType from_dtype, const std::byte* in) {
+  const bool contiguous = common.extent[1] == to.extent[1] && common.extent[1] == from.extent[1];
+  const int64_t rows = contiguous ? 1 : common.extent[0];
+  const int64_t count = contiguous ? common.numel() : common.extent[1];
+  for (int64_t row = 0; row < rows; ++row)
+    copy_elements(out + (offset_in(to, common) + row * to.extent[1]) * size_of(to_dtype), to_dtype,
+                  in + (offset_in(from, common) + row * from.extent[1]) * size_of(from_dtype), from_dtype, count);
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(const fs::path& directory) : directory_(directory) {
+  std::error_code error;
+  if (!fs::is_directory(directory_, error)) throw MissingFileError(concat("checkpoint ", directory_.string(), " does not exist"));
+  const fs::path path = directory_ / kManifestName;
+  if (!fs::exists(path, error)) throw DataError(concat("checkpoint ", directory_.string(), " is not whole: ", kManifestName, " is missing"));
+  manifest_ = parse_manifest(read_text(path), path.string());
+  for (const auto& [name, expected] : manifest_.contents.files) {
+    const auto size = fs::file_size(directory_ / name, error);
+    if (error) throw DataError(concat((directory_ / name).string(), ": cannot be read: ", error.message()));
+    if (static_cast<int64_t>(size) != expected.bytes)
+      throw DataError(concat((directory_ / name).string(), ": has ", size, " bytes, the manifest says ", expected.bytes));
+  }
+}
+
+const StoredTensor& CheckpointReader::tensor(const std::string& name) const {
+  const auto found = tensors().find(name);
+  if (found == tensors().end()) throw DataError(concat((directory_ / kManifestName).string(), ": tensor \"", name, "\" is missing"));
+  return found->second;
+}
+
+SafetensorsFile& CheckpointReader::file(const std::string& name) {
+  auto& opened = files_[name];
+  if (!opened) opened = std::make_unique<SafetensorsFile>(directory_ / name);
+  return *opened;
+}
+
+void CheckpointReader::read(const std::string& name, const Box& box, DType dtype, void* out) {
+  const StoredTensor& stored = tensor(name);
+  const std::string where = concat(directory_.string(), ": tensor \"", name, "\"");
+  if (dtype != stored.dtype && !(is_float(dtype) && is_float(stored.dtype)))
+    throw DataError(concat(where, ": is ", name_of(stored.dtype), ", wanted ", name_of(dtype)));
+  for (size_t dim = 0; dim < 2; ++dim)
+    if (box.start[dim] < 0 || box.extent[dim] < 0 || box.extent[dim] > stored.shape[dim] || box.start[dim] > stored.shape[dim] - box.extent[dim])
+      throw DataError(concat(where, ": has shape [", stored.shape[0], ", ", stored.shape[1], "]; wanted [", box.extent[0], ", ", box.extent[1],
+                             "] from [", box.start[0], ", ", box.start[1], "]"));
+  for (const StoredBox& piece : stored.boxes) {
+    const Box common = intersection(piece.box, box);
+    if (common.extent[0] <= 0 || common.extent[1] <= 0) continue;
+    SafetensorsFile& source = file(piece.file);
+    const SafetensorsEntry& entry = source.entry(entry_name(name, piece.box));
+    if (entry.begin != piece.begin || entry.end != piece.end || entry.dtype != stored.dtype ||
+        entry.end - entry.begin != piece.box.numel() * size_of(stored.dtype))
+      throw DataError(concat((directory_ / piece.file).string(), ": tensor \"", name, "\": differs from the manifest in dtype, size or place"));
+    copy_box(common, box, dtype, static_cast<std::byte*>(out), piece.box, stored.dtype, source.data(entry).data());
+  }
+}
+
+void CheckpointReader::verify_digests() {
+  for (const auto& [name, expected] : manifest_.contents.files) {
+    const std::string digest = file(name).digest();
+    if (digest != expected.digest)
+      throw DataError(concat((directory_ / name).string(), ": its digest is ", digest, ", the manifest says ", expected.digest));
+  }
+}
+
+std::optional<fs::path> find_newest_checkpoint(const fs::path& run_directory, std::vector<std::string>& warnings) {
+  const fs::path directory = run_directory / "checkpoints";
+  std::vector<fs::path> candidates;
+  std::error_code error;
+  for (const auto& item : fs::directory_iterator(directory, error)) {
+    const std::string name = item.path().filename().string();
+    const bool step = name.size() >= 13 && name.rfind("step-", 0) == 0 && name.find_first_not_of("0123456789", 5) == std::string::npos;
+    if (step) candidates.push_back(item.path());
+  }
+  // Zero-padded to eight digits, longer beyond: a longer name is a higher step.
+  std::sort(candidates.begin(), candidates.end(), [](const fs::path& a, const fs::path& b) {
+    const std::string left = a.filename().string(), right = b.filename().string();
+    return left.size() != right.size() ? left.size() > right.size() : left > right;
+  });
+  const fs::path latest = fs::read_symlink(directory / "latest", error);
+  if (!error) std::stable_partition(candidates.begin(), candidates.end(), [&](const fs::path& path) { return path.filename() == latest; });
+  for (const fs::path& candidate : candidates) {
+    try {
+      const CheckpointReader reader(candidate);
+      return candidate;
+    } catch (const Error& reason) {
+      warnings.push_back(concat("passing over ", candidate.string(), ": ", reason.what()));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace trireme

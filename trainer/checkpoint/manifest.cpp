@@ -1,0 +1,152 @@
+#include "trainer/checkpoint/manifest.h"
+
+#include <algorithm>
+
+#include "trainer/checkpoint/strict_json.h"
+
+namespace trireme {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kFormat = "trireme-checkpoint";
+constexpr int64_t kVersion = 1;
+
+json to_json(const std::array<int64_t, 2>& pair, int dims) { return dims == 1 ? json{pair[0]} : json{pair[0], pair[1]}; }
+
+/// [a] or [a, b]; a vector's second number is `fill`.
+std::array<int64_t, 2> pair_member(const json& object, const char* key, int dims, int64_t fill, const std::string& where) {
+  const json& list = array_member(object, key, where);
+  if (static_cast<int>(list.size()) != dims) throw DataError(concat(where, ": \"", key, "\" does not have ", dims, " numbers"));
+  return {integer(list[0], where), dims == 1 ? fill : integer(list[1], where)};
+}
+
+json to_json(const Contents& contents) {
+  json result = {{"tensors", json::object()}, {"files", json::object()}};
+  for (const auto& [name, tensor] : contents.tensors) {
+    json boxes = json::array();
+    for (const StoredBox& stored : tensor.boxes)
+      boxes.push_back({{"start", to_json(stored.box.start, tensor.dims)},
+                       {"extent", to_json(stored.box.extent, tensor.dims)},
+                       {"file", stored.file},
+                       {"bytes", {stored.begin, stored.end}}});
+    result["tensors"][name] = {{"dtype", name_of(tensor.dtype)}, {"shape", to_json(tensor.shape, tensor.dims)}, {"boxes", std::move(boxes)}};
+  }
+  for (const auto& [name, file] : contents.files) result["files"][name] = {{"bytes", file.bytes}, {"digest", file.digest}};
+  return result;
+}
+
+DType dtype_member(const json& object, const std::string& where) {
+  const std::string name = string_member(object, "dtype", where);
+  for (DType dtype : {DType::kF64, DType::kF32, DType::kI32, DType::kU8})
+    if (name == name_of(dtype)) return dtype;
+  throw DataError(concat(where, ": unknown dtype \"", name, "\""));
+}
+
+StoredTensor parse_tensor(const json& value, const Contents& contents, const std::string& where) {
+  StoredTensor tensor;
+  tensor.dtype = dtype_member(value, where);
+  tensor.dims = static_cast<int>(array_member(value, "shape", where).size());
+  if (tensor.dims != 1 && tensor.dims != 2) throw DataError(concat(where, ": has ", tensor.dims, " dimensions; allowed 1 and 2"));
+  tensor.shape = pair_member(value, "shape", tensor.dims, 1, where);
+  for (const json& item : array_member(value, "boxes", where)) {
+    StoredBox stored;
+    stored.box = {pair_member(item, "start", tensor.dims, 0, where), pair_member(item, "extent", tensor.dims, 1, where)};
+    stored.file = string_member(item, "file", where);
+    const auto file = contents.files.find(stored.file);
+    if (file == contents.files.end()) throw DataError(concat(where, ": file \"", stored.file, "\" is not listed"));
+    const auto range = pair_member(item, "bytes", 2, 0, where);
+    stored.begin = range[0];
+    stored.end = range[1];
+    if (stored.end < stored.begin || stored.end > file->second.bytes)
+      throw DataError(concat(where, ": bytes [", stored.begin, ", ", stored.end, "] lie outside ", stored.file));
+    tensor.boxes.push_back(std::move(stored));
+  }
+  return tensor;
+}
+
+Contents parse_contents(const json& object, const std::string& where) {
+  Contents contents;
+  for (const auto& [name, value] : member(object, "files", where).items()) {
+    const std::string at = concat(where, ": file \"", name, "\"");
+    if (name.empty() || name[0] == '.' || name.find('/') != std::string::npos) throw DataError(at + ": not a plain file name");
+    contents.files[name] = {integer_member(value, "bytes", at), string_member(value, "digest", at)};
+  }
+  for (const auto& [name, value] : member(object, "tensors", where).items())
+    contents.tensors[name] = parse_tensor(value, contents, concat(where, ": tensor \"", name, "\""));
+  return contents;
+}
+
+bool inside(const Box& box, const std::array<int64_t, 2>& shape) {
+  for (size_t dim = 0; dim < 2; ++dim)
+    if (box.extent[dim] <= 0 || box.extent[dim] > shape[dim] || box.start[dim] > shape[dim] - box.extent[dim]) return false;
+  return true;
+}
+
+}  // namespace
+
+std::string entry_name(const std::string& tensor, const Box& box) { return concat(tensor, "@", box.start[0], ",", box.start[1]); }
+
+std::string contents_text(const Contents& contents) { return to_json(contents).dump() + "\n"; }
+
+Contents parse_contents(const std::string& text, const std::string& where) { return parse_contents(parse_object(text, where), where); }
+
+void merge(Contents& into, const Contents& part, const std::string& where) {
+  for (const auto& [name, file] : part.files)
+    if (!into.files.emplace(name, file).second) throw DataError(concat(where, ": file \"", name, "\" was written twice"));
+  for (const auto& [name, tensor] : part.tensors) {
+    StoredTensor& whole = into.tensors.try_emplace(name, StoredTensor{tensor.dtype, tensor.dims, tensor.shape, {}}).first->second;
+    if (whole.dtype != tensor.dtype || whole.dims != tensor.dims || whole.shape != tensor.shape)
+      throw DataError(concat(where, ": tensor \"", name, "\": ranks disagree on its dtype or shape"));
+    whole.boxes.insert(whole.boxes.end(), tensor.boxes.begin(), tensor.boxes.end());
+  }
+}
+
+std::string manifest_text(const Manifest& manifest) {
+  const CheckpointDescription& about = manifest.description;
+  json result = to_json(manifest.contents);
+  result.update({{"format", kFormat}, {"version", kVersion}, {"step", about.step}, {"tokens", about.tokens},
+                 {"optimizer_steps", about.optimizer_steps}, {"config", about.config},
+                 {"model", about.model}, {"tokenizer", about.tokenizer}, {"layout", about.layout}});
+  return result.dump(1) + "\n";
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& where) {
+  const json object = parse_object(text, where);
+  if (string_member(object, "format", where) != kFormat) throw DataError(concat(where, ": format is not \"", kFormat, "\""));
+  const int64_t version = integer_member(object, "version", where);
+  if (version != kVersion) throw DataError(concat(where, ": version ", version, " is not supported; allowed ", kVersion));
+  Manifest manifest;
+  manifest.description = {integer_member(object, "step", where), integer_member(object, "tokens", where), integer_member(object, "optimizer_steps", where),
+                          string_member(object, "config", where),
+                          member(object, "model", where),        string_member(object, "tokenizer", where), member(object, "layout", where)};
+  manifest.contents = parse_contents(object, where);
+  check_tiling(manifest.contents.tensors, where);
+  return manifest;
+}
+
+void check_tiling(const std::map<std::string, StoredTensor>& tensors, const std::string& where) {
+  for (const auto& [name, tensor] : tensors) {
+    const auto refuse = [&](const char* what, const Box& at) {
+      throw DataError(concat(where, ": tensor \"", name, "\": the box at [", at.start[0], ", ", at.start[1], "] ", what));
+    };
+    int64_t numel = 0, bytes = 0;
+    if (__builtin_mul_overflow(tensor.shape[0], tensor.shape[1], &numel) || __builtin_mul_overflow(numel, size_of(tensor.dtype), &bytes))
+      throw DataError(concat(where, ": tensor \"", name, "\" is too large"));
+    std::vector<Box> boxes;
+    for (const StoredBox& stored : tensor.boxes) boxes.push_back(stored.box);
+    std::sort(boxes.begin(), boxes.end(), [](const Box& a, const Box& b) { return a.start < b.start; });
+    for (size_t i = 0; i < boxes.size(); ++i) {
+      if (!inside(boxes[i], tensor.shape)) refuse("lies outside it", boxes[i]);
+      const auto end = [&](const Box& box, size_t dim) { return box.start[dim] + box.extent[dim]; };
+      for (size_t j = i + 1; j < boxes.size() && boxes[j].start[0] < end(boxes[i], 0); ++j)
+        if (boxes[j].start[1] < end(boxes[i], 1) && boxes[i].start[1] < end(boxes[j], 1)) refuse("overlaps another", boxes[j]);
+      numel -= boxes[i].numel();
+    }
+    // Inside and disjoint: what is left of the volume is a gap.
+    if (numel != 0) throw DataError(concat(where, ": tensor \"", name, "\": ", numel, " elements are in no box"));
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,73 @@
+#pragma once
+// manifest.json, the table of contents of a checkpoint: what was trained, which box of which global tensor lies where, and what every file must look like.
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/dtype.h"
+#include "parallel/param.h"
+
+namespace trireme {
+
+constexpr const char* kManifestName = "manifest.json";
+
+/// What a checkpoint says about its run; the same on every rank.
+struct CheckpointDescription {
+  int64_t step = 0;    ///< steps done
+  int64_t tokens = 0;  ///< tokens consumed
+  int64_t optimizer_steps = 0;  ///< of those steps, the ones not rejected: what AdamW's bias correction counts
+  std::string config;      ///< the resolved configuration, as config.yaml has it
+  nlohmann::json model;    ///< its model section, for readers without YAML
+  std::string tokenizer;   ///< tokenizer spec
+  nlohmann::json layout;   ///< for people; no reader depends on it
+};
+
+struct StoredBox {
+  Box box;
+  std::string file;   ///< name in the checkpoint's directory
+  int64_t begin = 0;  ///< bytes from the start of the file
+  int64_t end = 0;
+};
+
+struct StoredTensor {
+  DType dtype = DType::kF32;
+  int dims = 2;
+  std::array<int64_t, 2> shape{0, 1};  ///< global; [n,1] for a vector
+  std::vector<StoredBox> boxes;        ///< each element in exactly one
+};
+
+struct StoredFile {
+  int64_t bytes = 0;
+  std::string digest;
+};
+
+/// Tensors and files by name: of a whole checkpoint, or of one rank's part of it.
+struct Contents {
+  std::map<std::string, StoredTensor> tensors;
+  std::map<std::string, StoredFile> files;
+};
+
+struct Manifest {
+  CheckpointDescription description;
+  Contents contents;
+};
+
+/// The name of a box in its safetensors file: "weight/blocks.0.mlp.up.weight@128,0".
+std::string entry_name(const std::string& tensor, const Box& box);
+
+std::string contents_text(const Contents& contents);
+/// Errors: DataError that starts with `where`.
+Contents parse_contents(const std::string& text, const std::string& where);
+/// Adds another rank's part. Errors: DataError where the two disagree on a tensor.
+void merge(Contents& into, const Contents& part, const std::string& where);
+
+std::string manifest_text(const Manifest& manifest);
+/// Checks format, version, types, and that the boxes of every tensor tile it exactly. Errors: DataError that starts with `where`.
+Manifest parse_manifest(const std::string& text, const std::string& where);
+
+/// Errors: DataError naming the tensor whose boxes leave a gap, overlap or lie outside.
+void check_tiling(const std::map<std::string, StoredTensor>& tensors, const std::string& where);
+
+}  // namespace trireme

@@ -1,0 +1,63 @@
+#pragma once
+// The safetensors format: 8 bytes of header length (little endian), a JSON header {name: {dtype, shape, data_offsets}} padded with spaces to a
+// multiple of 8, then the tensors, without gaps. Source: https://huggingface.co/docs/safetensors.
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/core/dtype.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/files/mapped_file.h"
+
+namespace trireme {
+
+using SafetensorsMetadata = std::map<std::string, std::string>;
+
+/// A tensor to write: row-major, numel(shape) * size_of(dtype) bytes at `data`.
+struct SafetensorsSource {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  const void* data = nullptr;
+};
+
+/// A tensor in a file; `begin` and `end` count bytes from the start of the file.
+struct SafetensorsEntry {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+struct SafetensorsSummary {
+  int64_t bytes = 0;
+  std::string digest;
+  std::vector<SafetensorsEntry> entries;  ///< in the order of the sources
+};
+
+/// Writes a file durably (file.h). Names must differ.   Errors: IoError.
+SafetensorsSummary write_safetensors(const std::filesystem::path& path, std::span<const SafetensorsSource> tensors, const SafetensorsMetadata& metadata);
+
+/// A file whose header was checked whole when it was opened: JSON without duplicate keys, known dtypes, byte ranges that equal the shapes, that cover
+/// the data without gap or overlap and end with the file.   Errors: MissingFileError, IoError, DataError that names the file and the tensor.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
+  const SafetensorsMetadata& metadata() const { return metadata_; }
+  /// Errors: DataError if there is none of this name.
+  const SafetensorsEntry& entry(const std::string& name) const;
+  std::span<const std::byte> data(const SafetensorsEntry& entry) const;
+  std::string digest() const;  ///< reads the whole file
+
+ private:
+  void read_header();
+
+  std::string name_;
+  MappedFile file_;
+  std::map<std::string, SafetensorsEntry> entries_;
+  SafetensorsMetadata metadata_;
+};
+
+}  // namespace trireme

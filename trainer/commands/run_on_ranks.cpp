@@ -1,0 +1,51 @@
+#include "trainer/commands/run_on_ranks.h"
+
+#include <cstdlib>
+#include <iostream>
+
+#include "parallel/comm/mpi.h"
+#include "parallel/comm/self.h"
+#include "trainer/loop/agree.h"
+#include "trainer/loop/launcher.h"
+
+namespace trireme {
+namespace {
+
+ExitCode run_body(Communicator& world, int ranks_on_host, const std::function<ExitCode(Communicator&, int)>& body) {
+  try {
+    return body(world, ranks_on_host);
+  } catch (const AgreedError& error) {
+    if (error.is_reporter) std::cerr << error.what() << std::endl;
+    return error.code();
+  }
+}
+
+/// srun with a PMI that MPI does not speak starts N worlds of one, each of which would train alone into the same directory.
+void check_slurm_world(const MpiEnvironment& mpi) {
+  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr || tasks == nullptr || mpi.size() > 1 || std::atoi(tasks) == 1) return;
+  throw ConfigError(concat("Slurm started ", tasks, " tasks, but MPI sees a world of ", mpi.size(), ": use srun --mpi=pmix"));
+}
+
+}  // namespace
+
+ExitCode run_on_ranks(const std::function<ExitCode(Communicator& world, int ranks_on_host)>& body) {
+  if (!under_launcher()) {
+    SelfCommunicator world("world");
+    return run_body(world, 1, body);
+  }
+  MpiEnvironment mpi;
+  try {
+    check_slurm_world(mpi);
+    const std::unique_ptr<Communicator> world = mpi.world();
+    return run_body(*world, mpi.local_size(), body);
+  } catch (const Error& error) {
+    std::cerr << "rank " << mpi.rank() << ": " << error.what() << std::endl;
+    mpi.abort(static_cast<int>(error.code()));
+  } catch (const std::exception& error) {
+    std::cerr << "rank " << mpi.rank() << ": " << error.what() << std::endl;
+    mpi.abort(static_cast<int>(ExitCode::kInternal));
+  }
+}
+
+}  // namespace trireme

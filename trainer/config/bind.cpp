@@ -1,0 +1,294 @@
+#include "trainer/config/bind.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "kernels/core/check.h"
+#include "trainer/config/fields.h"
+
+namespace trireme {
+namespace {
+
+std::string kind_name(const YamlNode& node) {
+  switch (node.kind) {
+    case YamlNode::Kind::kNull: return "no value";
+    case YamlNode::Kind::kScalar: return node.quoted ? "quoted text" : "text";
+    case YamlNode::Kind::kSequence: return "a list";
+    case YamlNode::Kind::kMapping: return "a section";
+    case YamlNode::Kind::kRefused: break;
+  }
+  return "refused";
+}
+
+/// -?digits[.digits][e[+-]digits] without leading zeros: the decimal numbers that every reader of YAML agrees on.
+bool is_decimal(std::string_view text, bool& integral) {
+  size_t i = text.starts_with('-') ? 1 : 0;
+  const auto digits = [&] {
+    const size_t begin = i;
+    while (i < text.size() && text[i] >= '0' && text[i] <= '9') ++i;
+    return i - begin;
+  };
+  const size_t whole_at = i;
+  const size_t whole = digits();
+  if (whole == 0 || (whole > 1 && text[whole_at] == '0')) return false;
+  integral = i == text.size();
+  if (i < text.size() && text[i] == '.') {
+    ++i;
+    digits();
+  }
+  if (i < text.size() && (text[i] == 'e' || text[i] == 'E')) {
+    ++i;
+    if (i < text.size() && (text[i] == '+' || text[i] == '-')) ++i;
+    if (digits() == 0) return false;
+  }
+  return i == text.size();
+}
+
+/// nullopt: no finite double, with the reason in `rule`.
+std::optional<double> parse_number(const std::string& text, std::string& rule) {
+  bool integral = false;
+  double value = 0;
+  if (!is_decimal(text, integral)) {
+    rule = "not a decimal number";
+    return std::nullopt;
+  }
+  if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc{}) {
+    rule = "too large or too small for a double-precision number";
+    return std::nullopt;
+  }
+  return value;
+}
+
+std::optional<int64_t> parse_integer(const std::string& text, std::string& rule, std::string& nearest) {
+  bool integral = false;
+  if (!is_decimal(text, integral)) {
+    rule = "not an integer in decimal digits";
+    return std::nullopt;
+  }
+  int64_t value = 0;
+  if (integral) {
+    if (std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc{}) return value;
+    rule = "does not fit 64 bits";
+    return std::nullopt;
+  }
+  rule = "not an integer in plain digits";
+  std::string ignored;
+  const std::optional<double> number = parse_number(text, ignored);
+  if (number && std::abs(*number) < 1e15) nearest = std::to_string(std::llround(*number));
+  return std::nullopt;
+}
+
+class Binder {
+ public:
+  Binder(const YamlNode& root, Sources& sources, Violations& violations, const FieldTable& known)
+      : section_(&root), sources_(sources), violations_(violations), known_(known) {}
+
+  template <class T>
+  void operator()(const Field& field, T& target) {
+    path_ = prefix_ + field.key;
+    const YamlNode* node = take(field.key);
+    if (node == nullptr) {
+      if (field.required) violations_.add({sources_.locate(path_), path_, "", "required key is missing", allowed()});
+      return;
+    }
+    if (node->kind == YamlNode::Kind::kRefused) return;
+    if (node->kind == YamlNode::Kind::kNull) return refuse(*node, "no value is given", allowed());
+    read(field, *node, target);
+  }
+
+  template <class Section>
+  void section(const char* key, const char*, Section& part) {
+    const std::string outer = prefix_;
+    const YamlNode* outer_section = section_;
+    path_ = prefix_ + key;
+    static const YamlNode kEmpty{.kind = YamlNode::Kind::kMapping};
+    const YamlNode* node = take(key);
+    if (node != nullptr && (node->kind == YamlNode::Kind::kScalar || node->kind == YamlNode::Kind::kSequence))
+      refuse(*node, concat("a section with keys is expected, not ", kind_name(*node)));
+    section_ = node != nullptr && node->kind == YamlNode::Kind::kMapping ? node : &kEmpty;  // a section left empty has its defaults
+    prefix_ = outer + key + ".";
+    visit(*this, part);
+    refuse_unknown();
+    section_ = outer_section;
+    prefix_ = outer;
+  }
+
+  /// After the visit of a section: every child that no field took.
+  void refuse_unknown() {
+    for (const YamlNode& child : section_->children) {
+      const std::string path = prefix_ + child.key;
+      const auto is_key = [&](const auto& row) { return row.path == path; };
+      const bool known =
+          std::any_of(known_.fields.begin(), known_.fields.end(), is_key) || std::any_of(known_.sections.begin(), known_.sections.end(), is_key);
+      if (child.key == "<<" || (known && child.key.find('.') == child.key.npos)) continue;  // the reader has reported the merge key
+      violations_.add({child.key_at, path, child.kind == YamlNode::Kind::kScalar ? child.text : "", "unknown key" + suggestion(child.key)});
+    }
+  }
+
+ private:
+  /// The child of that name in the current section; a duplicate is reported by the reader, and the first counts.
+  const YamlNode* take(const char* key) {
+    const auto child = std::find_if(section_->children.begin(), section_->children.end(), [&](const YamlNode& c) { return c.key == key; });
+    if (child == section_->children.end()) return nullptr;
+    sources_.keys[path_] = child->kind == YamlNode::Kind::kMapping ? child->key_at : child->at;
+    return &*child;
+  }
+
+  void refuse(const YamlNode& node, const std::string& rule, const std::string& allowed = {}, const std::string& nearest = {}) {
+    violations_.add({node.at, path_, node.kind == YamlNode::Kind::kScalar ? node.text : "", rule, allowed, nearest});
+  }
+
+  std::string allowed() const {
+    const FieldRow& row = known_.at(path_);
+    return allowed_text(row.field, row.type);
+  }
+
+  /// A scalar that may hold a number or a boolean: not a list, not a section, not quoted.
+  bool is_plain(const Field& field, const YamlNode& node) {
+    if (node.kind == YamlNode::Kind::kScalar && !node.quoted) return true;
+    if (is_auto(field, node)) return true;
+    bool integral = false;
+    const bool unquote = node.quoted && (is_decimal(node.text, integral) || node.text == "true" || node.text == "false");
+    refuse(node, concat(kind_name(node), " where a plain value is expected"), allowed(), unquote ? node.text + " without quotes" : "");
+    return false;
+  }
+
+  static bool is_auto(const Field& field, const YamlNode& node) {
+    return field.auto_rule && node.kind == YamlNode::Kind::kScalar && node.text == "auto";
+  }
+
+  void read(const Field& field, const YamlNode& node, bool& target) {
+    if (!is_plain(field, node)) return;
+    if (node.text == "true" || node.text == "false") {
+      target = node.text == "true";
+      return;
+    }
+    static const std::vector<std::string> yes = {"yes", "Yes", "YES", "on", "On", "ON", "True", "TRUE", "1", "y"};
+    static const std::vector<std::string> no = {"no", "No", "NO", "off", "Off", "OFF", "False", "FALSE", "0", "n"};
+    const auto is = [&](const auto& words) { return std::find(words.begin(), words.end(), node.text) != words.end(); };
+    refuse(node, "not a boolean", allowed(), is(yes) ? "true" : is(no) ? "false" : "");
+  }
+
+  void read(const Field& field, const YamlNode& node, int64_t& target) {
+    if (!is_plain(field, node)) return;
+    std::string rule, nearest;
+    const std::optional<int64_t> value = parse_integer(node.text, rule, nearest);
+    if (!value) return refuse(node, rule, allowed(), nearest);
+    target = *value;
+  }
+
+  void read(const Field& field, const YamlNode& node, double& target) {
+    if (!is_plain(field, node)) return;
+    std::string rule;
+    const std::optional<double> value = parse_number(node.text, rule);
+    if (!value) return refuse(node, rule, allowed());
+    target = *value;
+  }
+
+  void read(const Field& field, const YamlNode& node, std::string& target) {
+    if (node.kind != YamlNode::Kind::kScalar) return refuse(node, concat(kind_name(node), " where text is expected"), allowed());
+    if (node.text.empty()) return refuse(node, "empty text", allowed());
+    const bool chosen = !field.choices.empty();  // `auto` is then one of the choices, and stays as it is written
+    target = is_auto(field, node) && !chosen ? "" : node.text;
+  }
+
+  void read(const Field& field, const YamlNode& node, Auto<int64_t>& target) {
+    int64_t value = 0;
+    target.reset();
+    if (is_auto(field, node)) return;
+    if (!is_plain(field, node)) return;
+    read(field, node, value);
+    if (!violations_.touch(path_)) target = value;
+  }
+
+  void read(const Field& field, const YamlNode& node, Auto<std::vector<int64_t>>& target) {
+    target.reset();
+    if (is_auto(field, node)) return;
+    if (node.kind != YamlNode::Kind::kSequence) return refuse(node, concat(kind_name(node), " where a list is expected"), allowed(), as_list(node));
+    std::vector<int64_t> values;
+    for (const YamlNode& item : node.children) {
+      int64_t value = 0;
+      if (item.kind == YamlNode::Kind::kRefused) return;
+      read(field, item, value);
+      values.push_back(value);
+    }
+    if (!violations_.touch(path_)) target = values;
+  }
+
+  void read(const Field& field, const YamlNode& node, std::vector<std::string>& target) {
+    if (node.kind != YamlNode::Kind::kSequence) return refuse(node, concat(kind_name(node), " where a list is expected"), allowed(), as_list(node));
+    for (const YamlNode& item : node.children) {
+      if (item.kind == YamlNode::Kind::kRefused) continue;
+      if (item.kind != YamlNode::Kind::kScalar || item.text.empty())
+        refuse(item, concat(item.kind == YamlNode::Kind::kScalar ? "empty text" : kind_name(item), " where a path is expected"), allowed());
+      else
+        target.push_back(item.text);
+    }
+    if (node.children.empty() && field.required) refuse(node, "an empty list", allowed());
+  }
+
+  static std::string as_list(const YamlNode& node) { return node.kind == YamlNode::Kind::kScalar ? "[" + text_of(FieldValue(node.text)) + "]" : ""; }
+
+  /// The nearest key of the same section, else the nearest key anywhere.
+  std::string suggestion(const std::string& key) const {
+    constexpr size_t kLongestTypo = 64;
+    if (key.size() > kLongestTypo) return "";
+    std::string best;
+    size_t best_distance = std::max<size_t>(2, key.size() / 3) + 1;
+    const auto consider = [&](const std::string& path) {
+      const bool sibling = path.starts_with(prefix_) && path.find('.', prefix_.size()) == path.npos;
+      const std::string name = path.substr(path.rfind('.') + 1);
+      // A key of another section must match better: one typo at most.
+      const size_t distance = sibling ? edit_distance(key, name) : 1 + 2 * std::min(edit_distance(key, name), edit_distance(key, path));
+      if (distance >= best_distance) return;
+      best_distance = distance;
+      best = path;
+    };
+    for (const FieldRow& row : known_.fields) consider(row.path);
+    for (const SectionRow& row : known_.sections) consider(row.path);
+    return best.empty() ? "" : "; did you mean " + best + "?";
+  }
+
+  const YamlNode* section_;
+  Sources& sources_;
+  Violations& violations_;
+  const FieldTable& known_;
+  std::string prefix_;
+  std::string path_;
+};
+
+}  // namespace
+
+void bind(const YamlNode& root, Config& config, Sources& sources, Violations& violations) {
+  if (root.kind == YamlNode::Kind::kRefused || root.kind == YamlNode::Kind::kNull)
+    return bind({.kind = YamlNode::Kind::kMapping}, config, sources, violations);
+  if (root.kind != YamlNode::Kind::kMapping) {
+    violations.add({root.at, "", "", concat("a configuration is a mapping of sections, not ", kind_name(root))});
+    return;
+  }
+  const FieldTable known = table_of(config);
+  Binder binder(root, sources, violations, known);
+  visit(binder, config);
+  binder.refuse_unknown();
+}
+
+bool put(YamlNode& root, const std::string& path, YamlNode value) {
+  const size_t dot = path.find('.');
+  const std::string key = path.substr(0, dot);
+  auto child = std::find_if(root.children.begin(), root.children.end(), [&](const YamlNode& c) { return c.key == key; });
+  if (child == root.children.end()) {
+    YamlNode section{.kind = YamlNode::Kind::kMapping, .at = value.at, .key = key, .key_at = value.key_at};
+    child = root.children.insert(root.children.end(), std::move(section));
+  }
+  if (dot == path.npos) {
+    value.key = key;
+    *child = std::move(value);
+    return true;
+  }
+  if (child->kind == YamlNode::Kind::kNull) child->kind = YamlNode::Kind::kMapping;  // `training:` with nothing below it
+  return child->kind == YamlNode::Kind::kMapping && put(*child, path.substr(dot + 1), std::move(value));
+}
+
+}  // namespace trireme

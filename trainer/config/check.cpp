@@ -1,0 +1,288 @@
+#include "trainer/config/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <numeric>
+
+#include "kernels/core/check.h"
+#include "trainer/config/fields.h"
+
+namespace trireme {
+namespace {
+
+/// The legal values next to `value` in [low, high], below and above: "4 or 8".
+template <class Legal>
+std::string nearest(int64_t value, int64_t low, int64_t high, Legal&& legal) {
+  constexpr int64_t kFarthest = 1 << 20;
+  std::string out;
+  for (int64_t below = std::min(value - 1, high); below >= low && value - below <= kFarthest; --below)
+    if (legal(below)) {
+      out = std::to_string(below);
+      break;
+    }
+  for (int64_t above = std::max(value + 1, low); above <= high && above - value <= kFarthest; ++above)
+    if (legal(above)) return out + (out.empty() ? "" : " or ") + std::to_string(above);
+  return out;
+}
+
+/// The closer end of the range, where it belongs to the range.
+std::string nearest_in_field(const FieldRow& row, double value) {
+  const double clamped = std::clamp(value, row.field.min, row.field.max);
+  if ((clamped <= row.field.min && row.field.above_min) || (clamped >= row.field.max && row.field.below_max)) return "";
+  return row.type == FieldType::kNumber ? text_of(FieldValue(clamped)) : std::to_string(static_cast<int64_t>(clamped));
+}
+
+/// The choice that was probably meant.
+std::string nearest_choice(const Field& field, const std::string& text) {
+  constexpr size_t kLongestTypo = 64;
+  if (text.size() > kLongestTypo) return "";
+  return *std::min_element(field.choices.begin(), field.choices.end(),
+                           [&](const char* a, const char* b) { return edit_distance(a, text) < edit_distance(b, text); });
+}
+
+/// Range and choices of one key; list items count one by one.
+void check_field(const FieldRow& row, const Sources& sources, Violations& violations) {
+  const auto number = [&](double value, const std::string& shown) {
+    const Field& f = row.field;
+    const bool inside = value >= f.min && value <= f.max && !(f.above_min && value == f.min) && !(f.below_max && value == f.max);
+    if (!inside || !std::isfinite(value))
+      violations.add({sources.locate(row.path), row.path, shown, "out of range", allowed_text(f, row.type), nearest_in_field(row, value)});
+  };
+  if (const auto* integer = std::get_if<int64_t>(&row.value)) number(static_cast<double>(*integer), std::to_string(*integer));
+  if (const auto* real = std::get_if<double>(&row.value)) number(*real, text_of(row.value));
+  if (const auto* list = std::get_if<std::vector<int64_t>>(&row.value))
+    for (const int64_t item : *list) number(static_cast<double>(item), std::to_string(item));
+  const auto* text = std::get_if<std::string>(&row.value);
+  const auto& choices = row.field.choices;
+  if (text == nullptr || choices.empty() || std::find(choices.begin(), choices.end(), *text) != choices.end()) return;
+  const std::string note = row.field.note ? concat(" (", row.field.note, ")") : "";
+  violations.add({sources.locate(row.path), row.path, *text, "not one of the choices" + note, allowed_text(row.field, row.type),
+                  nearest_choice(row.field, *text)});
+}
+
+/// Brings every integer into its range, so that rules can compute with values that are reported anyway.
+struct Clamp {
+  void operator()(const Field& field, int64_t& value) const {
+    const double top = std::min(field.max, 9e18);
+    value = std::clamp(value, static_cast<int64_t>(std::max(field.min, -9e18)), static_cast<int64_t>(top));
+  }
+  void operator()(const Field& field, Auto<int64_t>& value) const {
+    if (value) (*this)(field, *value);
+  }
+  template <class T>
+  void operator()(const Field&, T&) const {}
+  template <class Section>
+  void section(const char*, const char*, Section& part) const {
+    visit(*this, part);
+  }
+};
+
+class Rules {
+ public:
+  Rules(const Config& config, const Sources& sources, Violations& violations)
+      : table_(table_of(config)), sources_(sources), out_(violations), before_(violations) {}
+
+  /// Every key of the rule has a sound value of its own.
+  bool apply(std::initializer_list<const char*> keys) const {
+    return std::none_of(keys.begin(), keys.end(), [&](const char* key) { return before_.touch(key); });
+  }
+  bool given(const char* key) const { return sources_.given(key); }
+  void broken(const char* key, const std::string& rule, const std::string& allowed = {}, const std::string& nearest = {}) {
+    out_.add({sources_.locate(key), key, shown_value(table_.at(key)), rule, allowed, nearest});
+  }
+
+  void without_effect() {
+    const FieldTable defaults = table_of(Config{});
+    for (const FieldRow& row : table_.fields) {
+      const std::string section = row.path.substr(0, row.path.rfind('.'));
+      const bool sound = std::none_of(table_.fields.begin(), table_.fields.end(), [&](const FieldRow& other) {
+        return other.path.substr(0, other.path.rfind('.')) == section && before_.touch(other.path);
+      });
+      if (row.field.without_effect && sound && (sources_.given(row.path) || row.value != defaults.at(row.path).value))
+        broken(row.path.c_str(), concat("has no effect: ", row.field.without_effect, "; remove the key"));
+    }
+  }
+
+ private:
+  FieldTable table_;
+  const Sources& sources_;
+  Violations& out_;
+  const Violations before_;
+};
+
+/// `given` still tells auto from a number; `c` has every size.
+void check_model(Rules& rules, const Config& given, const Config& c) {
+  const ModelConfig& m = c.model;
+  const int64_t heads = m.heads, kv_heads = *m.kv_heads, width = m.hidden_size, length = c.training.sequence_length;
+  if (rules.apply({"model.architecture", "model.head_size", "model.hidden_size", "model.heads"})) {
+    const bool rope = m.architecture == "llama";
+    const auto divides = [&](int64_t n) { return width % n == 0 && !(rope && width / n % 2 != 0); };
+    if (given.model.head_size && rope && *m.head_size % 2 != 0)
+      rules.broken("model.head_size", "odd, and RoPE turns pairs", "even integers",
+                   nearest(*m.head_size, 1, 1 << 16, [](int64_t n) { return n % 2 == 0; }));
+    else if (!given.model.head_size && width % heads != 0)
+      rules.broken("model.heads", concat("does not divide hidden_size ", width, ", and head_size is auto"), "divisors of hidden_size",
+                   nearest(heads, 1, width, divides));
+    else if (!given.model.head_size && !divides(heads))
+      rules.broken("model.heads", concat("makes head_size ", *m.head_size, ", odd, and RoPE turns pairs"), "divisors of hidden_size / 2",
+                   nearest(heads, 1, width, divides));
+  }
+  if (rules.apply({"model.heads", "model.kv_heads"}) && heads % kv_heads != 0)
+    rules.broken("model.kv_heads", concat("does not divide heads ", heads), "divisors of heads",
+                 nearest(kv_heads, 1, heads, [&](int64_t n) { return heads % n == 0; }));
+  if (rules.apply({"model.vocab_size"}) && *m.vocab_size < 256)
+    rules.broken("model.vocab_size", "smaller than the tokenizer's 256", "integer from 256, or auto", "256");
+  if (rules.apply({"model.max_positions", "training.sequence_length"}) && *m.max_positions < length)
+    rules.broken("model.max_positions", concat("shorter than training.sequence_length ", length), concat("integer from ", length, ", or auto"),
+                 std::to_string(length));
+  if (m.architecture == "gpt2" && !given.model.qkv_bias && rules.given("model.qkv_bias") && rules.apply({"model.architecture", "model.qkv_bias"}))
+    rules.broken("model.qkv_bias", "architecture gpt2 always has these biases", "true", "true, or no key");
+}
+
+void check_tensor(Rules& rules, const Config& c) {
+  const int64_t tensor = c.parallel.tensor, heads = c.model.heads, kv_heads = *c.model.kv_heads, ffn = *c.model.ffn_size;
+  const auto kv_fits = [&](int64_t t) { return kv_heads % t == 0 || t % kv_heads == 0; };
+  const auto fits = [&](int64_t t) { return heads % t == 0 && kv_fits(t) && ffn % t == 0; };
+  if (!rules.apply({"parallel.tensor", "model.heads", "model.kv_heads", "model.ffn_size", "model.hidden_size"})) return;
+  const std::string close = nearest(tensor, 1, heads, fits);
+  if (heads % tensor != 0) rules.broken("parallel.tensor", concat("does not divide model.heads ", heads), "divisors of heads", close);
+  if (!kv_fits(tensor))
+    rules.broken("parallel.tensor", concat("neither divides model.kv_heads ", kv_heads, " nor is a multiple of it"),
+                 "divisors or multiples of kv_heads", close);
+  if (ffn % tensor != 0) rules.broken("parallel.tensor", concat("does not divide model.ffn_size ", ffn), "divisors of ffn_size", close);
+}
+
+void check_pipeline(Rules& rules, const Config& c) {
+  const int64_t stages = c.parallel.pipeline, layers = c.model.layers;
+  if (!rules.apply({"parallel.pipeline", "model.layers"})) return;
+  if (stages > layers)
+    rules.broken("parallel.pipeline", concat("more stages than model.layers ", layers), concat("integer from 1 to ", layers), std::to_string(layers));
+  if (!c.parallel.layers_per_stage || !rules.apply({"parallel.layers_per_stage"})) return;
+  const std::vector<int64_t>& split = *c.parallel.layers_per_stage;
+  const int64_t sum = std::accumulate(split.begin(), split.end(), int64_t{0});
+  const std::string allowed = concat(stages, " integers from 1 with the sum ", layers, ", or auto");
+  if (static_cast<int64_t>(split.size()) != stages)
+    rules.broken("parallel.layers_per_stage", concat(split.size(), " entries for pipeline ", stages), allowed, "auto");
+  if (sum != layers) rules.broken("parallel.layers_per_stage", concat("the sum is ", sum, " and model.layers is ", layers), allowed, "auto");
+}
+
+void check_data_axis(Rules& rules, const Config& c) {
+  const ParallelConfig& p = c.parallel;
+  if (p.data && rules.apply({"parallel.tensor", "parallel.pipeline", "parallel.data"})) {
+    int64_t world = 0;
+    const bool overflow = __builtin_mul_overflow(p.tensor, p.pipeline, &world) || __builtin_mul_overflow(world, *p.data, &world);
+    if (overflow || world > static_cast<int64_t>(kMaxExtent))
+      rules.broken("parallel.data", concat("tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *p.data, " ranks do not fit 32 bits"),
+                   "a product up to 2147483647");
+  }
+  const bool sound = p.data && rules.apply({"parallel.data", "parallel.replicate"});
+  if (sound && *p.data % p.replicate != 0)
+    rules.broken("parallel.replicate", concat("does not divide parallel.data ", *p.data), "divisors of data",
+                 nearest(p.replicate, 1, *p.data, [&](int64_t n) { return *p.data % n == 0; }));
+  else if (sound && rules.apply({"parallel.zero_stage"}) && p.zero_stage == 0 && p.replicate != 1 && p.replicate != *p.data)
+    rules.broken("parallel.replicate", "ZeRO-0 shards nothing: every data rank is a replica", concat("1 or ", *p.data, ", or a zero_stage from 1"),
+                 "1");
+  if (!rules.apply({"parallel.zero_stage"})) return;
+  if (rules.apply({"parallel.gradient_accumulation"}) && p.gradient_accumulation == "sharded" && p.zero_stage < 2)
+    rules.broken("parallel.gradient_accumulation", concat("zero_stage ", p.zero_stage, " keeps full gradients"),
+                 "auto | full, or a zero_stage from 2", "full");
+  if (rules.apply({"parallel.reshard"}) && p.reshard != "after_use" && p.zero_stage != 3)
+    rules.broken("parallel.reshard", concat("zero_stage ", p.zero_stage, " does not shard parameters"), "after_use, or zero_stage 3", "after_use");
+  if (rules.apply({"parallel.prefetch"}) && p.prefetch != ParallelConfig{}.prefetch && p.zero_stage == 0)
+    rules.broken("parallel.prefetch", "has no effect: zero_stage 0 gathers nothing", "a zero_stage from 1",
+                 std::to_string(ParallelConfig{}.prefetch));
+}
+
+void check_batch(Rules& rules, const Config& c) {
+  const ParallelConfig& p = c.parallel;
+  const TrainingConfig& t = c.training;
+  if (rules.apply({"training.micro_batch_size", "training.sequence_length"})) {
+    const int64_t tokens = t.micro_batch_size * t.sequence_length;  // both fit 32 bits
+    if (tokens > static_cast<int64_t>(kMaxExtent))
+      rules.broken("training.micro_batch_size", concat(tokens, " tokens in one micro-batch do not fit 32 bits"),
+                   "micro_batch_size x sequence_length up to 2147483647", std::to_string(static_cast<int64_t>(kMaxExtent) / t.sequence_length));
+    const auto divides = [&](int64_t length) { return t.micro_batch_size * length % p.tensor == 0; };
+    if (p.sequence_parallel && rules.apply({"parallel.tensor", "parallel.sequence_parallel"}) && !divides(t.sequence_length))
+      rules.broken("parallel.sequence_parallel", concat("tensor ", p.tensor, " does not divide micro_batch_size x sequence_length = ", tokens),
+                   "false, or a multiple of tensor",
+                   concat("sequence_length ", nearest(t.sequence_length, 1, t.sequence_length + p.tensor, divides)));
+  }
+  if (!p.data || !rules.apply({"training.global_batch_size", "training.micro_batch_size", "parallel.data"})) return;
+  const int64_t unit = t.micro_batch_size * *p.data;  // both fit 32 bits
+  const int64_t below = t.global_batch_size / unit * unit;
+  if (t.global_batch_size % unit != 0)
+    rules.broken("training.global_batch_size", concat("no multiple of micro_batch_size ", t.micro_batch_size, " x data ", *p.data, " = ", unit),
+                 concat("multiples of ", unit), below > 0 ? concat(below, " or ", below + unit) : std::to_string(unit));
+}
+
+void check_training(Rules& rules, const Config& c) {
+  const TrainingConfig& t = c.training;
+  const ScheduleConfig& s = t.schedule;
+  const OptimizerConfig& o = t.optimizer;
+  if (rules.apply({"training.steps", "training.epochs"}) && t.steps.has_value() == t.epochs.has_value()) {
+    if (t.steps)
+      rules.broken("training.epochs", "steps and epochs are both given", "exactly one of them");
+    else
+      rules.broken("training.steps", "neither steps nor epochs is given", "exactly one of them", "steps: 1000");
+  }
+  if (t.steps && rules.apply({"training.steps", "training.schedule.name", "training.schedule.warmup_steps", "training.schedule.decay_steps"})) {
+    const int64_t decay = s.name == "wsd" ? s.decay_steps.value_or(1) : 0;
+    const int64_t room = *t.steps - s.warmup_steps;
+    if (room < 0 || (room == 0 && decay > 0))
+      rules.broken("training.schedule.warmup_steps", concat("leaves nothing of the run's ", *t.steps, " steps"),
+                   concat("integer from 0 to ", *t.steps - std::min<int64_t>(decay, 1)), std::to_string(*t.steps - std::min<int64_t>(decay, 1)));
+    else if (decay > room)
+      rules.broken("training.schedule.decay_steps", concat("longer than what warmup_steps ", s.warmup_steps, " leaves of ", *t.steps, " steps"),
+                   concat("integer from 1 to ", room, ", or auto"), std::to_string(room));
+  }
+  if (rules.apply({"training.optimizer.learning_rate_scaling", "training.optimizer.reference_batch_size"}) && o.learning_rate_scaling != "none" &&
+      !o.reference_batch_size)
+    rules.broken("training.optimizer.learning_rate_scaling", "needs training.optimizer.reference_batch_size", "none, or with a reference_batch_size",
+                 "none");
+  const auto need_validation = [&](const char* key, int64_t value) {
+    if (value > 0 && c.data.validation.empty() && rules.apply({key, "data.validation"}))
+      rules.broken(key, "there is nothing to evaluate: data.validation is empty", "0, or with data.validation", "0");
+  };
+  need_validation("training.evaluate.every", t.evaluate.every);
+  need_validation("training.evaluate.batches", t.evaluate.batches);
+}
+
+void check_names(Rules& rules, const Config& c) {
+  if (rules.apply({"run.name"}) && (c.run.name.empty() || c.run.name.find('/') != c.run.name.npos || c.run.name == "." || c.run.name == ".."))
+    rules.broken("run.name", "not the name of a directory", "text without '/'");
+}
+
+}  // namespace
+
+Config with_derived_sizes(Config config) {
+  ModelConfig& m = config.model;
+  if (config.run.directory.empty()) config.run.directory = "runs/" + config.run.name;
+  if (!m.kv_heads) m.kv_heads = m.heads;
+  if (!m.head_size) m.head_size = m.hidden_size / m.heads;
+  if (!m.ffn_size) m.ffn_size = m.architecture == "gpt2" ? 4 * m.hidden_size : ((8 * m.hidden_size + 2) / 3 + 63) / 64 * 64;
+  if (!m.vocab_size) m.vocab_size = 256;
+  if (!m.max_positions) m.max_positions = config.training.sequence_length;
+  if (m.architecture == "gpt2") m.qkv_bias = true;
+  return config;
+}
+
+void check(const Config& config, const Sources& sources, Violations& violations) {
+  for (const FieldRow& row : table_of(config).fields)
+    if (!violations.touch(row.path)) check_field(row, sources, violations);
+  Rules rules(config, sources, violations);
+  Config sound = config;
+  Clamp clamp;
+  visit(clamp, sound);
+  sound = with_derived_sizes(sound);
+  check_names(rules, sound);
+  check_model(rules, config, sound);
+  check_tensor(rules, sound);
+  check_pipeline(rules, sound);
+  check_data_axis(rules, sound);
+  check_batch(rules, sound);
+  check_training(rules, sound);
+  rules.without_effect();
+}
+
+}  // namespace trireme

@@ -1,0 +1,121 @@
+#pragma once
+// The configuration of a run: one struct per section. visit.h names every field of each once; reading, range checks, the JSON Schema,
+// `config explain` and writing the resolved file all go through those visits. Defaults here are the product's defaults.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+/// `auto` in the file is std::nullopt here until it is resolved.
+template <class T>
+using Auto = std::optional<T>;
+
+struct RunConfig {
+  std::string name = "run";
+  std::string directory;  ///< default runs/<name>
+  int64_t seed = 1234;
+  std::string device = "auto";  ///< auto | cpu
+  bool operator==(const RunConfig&) const = default;
+};
+
+struct ModelConfig {
+  std::string architecture = "llama";  ///< llama | gpt2
+  int64_t layers = 8;
+  int64_t hidden_size = 256;
+  int64_t heads = 8;
+  Auto<int64_t> kv_heads;       ///< auto: heads
+  Auto<int64_t> head_size;      ///< auto: hidden_size / heads
+  Auto<int64_t> ffn_size;       ///< auto: llama 8/3 hidden_size rounded up to a multiple of 64, gpt2 4 hidden_size
+  Auto<int64_t> vocab_size;     ///< auto: the tokenizer's
+  Auto<int64_t> max_positions;  ///< auto: sequence_length
+  bool tied_embeddings = true;
+  double dropout = 0.0;   ///< on the embedding and on each residual branch
+  bool qkv_bias = false;  ///< gpt2 always has one
+  double rope_theta = 10000;
+  double norm_epsilon = 1e-5;
+  double init_std = 0.02;
+  bool operator==(const ModelConfig&) const = default;
+};
+
+struct ParallelConfig {
+  int64_t tensor = 1;
+  int64_t pipeline = 1;
+  Auto<int64_t> data = 1;  ///< auto: what the world leaves, 1 outside mpirun and srun
+  int64_t zero_stage = 0;
+  int64_t replicate = 1;  ///< divides data; ZeRO-0 is all replicas whatever this says
+  bool sequence_parallel = false;
+  std::string schedule = "1f1b";                ///< gpipe | 1f1b
+  Auto<std::vector<int64_t>> layers_per_stage;  ///< auto: balanced by cost
+  std::string gradient_accumulation = "auto";   ///< auto | full | sharded
+  std::string reshard = "after_use";            ///< after_use | after_step (ZeRO-3)
+  int64_t prefetch = 1;
+  bool operator==(const ParallelConfig&) const = default;
+};
+
+struct OptimizerConfig {
+  std::string name = "adamw";
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+  std::string learning_rate_scaling = "none";  ///< none | linear | sqrt of global_batch_size / reference_batch_size
+  Auto<int64_t> reference_batch_size;          ///< required by linear and sqrt
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+struct ScheduleConfig {
+  std::string name = "cosine";  ///< constant | linear | cosine | wsd
+  int64_t warmup_steps = 0;
+  double final_learning_rate = 0;
+  Auto<int64_t> decay_steps;  ///< wsd: length of the final decay; auto: a tenth of the steps
+  bool operator==(const ScheduleConfig&) const = default;
+};
+
+struct EvaluateConfig {
+  int64_t every = 0;    ///< steps; 0 = only at the end where a validation set is given
+  int64_t batches = 0;  ///< of global_batch_size sequences; 0 = the whole set
+  bool operator==(const EvaluateConfig&) const = default;
+};
+
+struct TrainingConfig {
+  std::optional<int64_t> steps;  ///< exactly one of steps and epochs
+  std::optional<int64_t> epochs;
+  int64_t sequence_length = 256;
+  int64_t micro_batch_size = 1;
+  int64_t global_batch_size = 8;
+  std::string precision = "fp32";  ///< fp32 | fp64
+  double gradient_clip = 1.0;      ///< 0 = off
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  EvaluateConfig evaluate;
+  bool operator==(const TrainingConfig&) const = default;
+};
+
+struct DataConfig {
+  std::string tokenizer = "bytes";
+  std::vector<std::string> train;  ///< token directories made by `data build`
+  std::vector<std::string> validation;
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct CheckpointConfig {
+  int64_t every = 0;  ///< steps; 0 = only at the end and on request
+  int64_t keep = 3;
+  bool asynchronous = true;
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
+struct Config {
+  RunConfig run;
+  ModelConfig model;
+  ParallelConfig parallel;
+  TrainingConfig training;
+  DataConfig data;
+  CheckpointConfig checkpoint;
+  bool operator==(const Config&) const = default;
+};
+
+}  // namespace trireme

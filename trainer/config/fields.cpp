@@ -1,0 +1,163 @@
+#include "trainer/config/fields.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+namespace {
+
+constexpr FieldType type_of(const bool&) { return FieldType::kBoolean; }
+constexpr FieldType type_of(const int64_t&) { return FieldType::kInteger; }
+constexpr FieldType type_of(const double&) { return FieldType::kNumber; }
+constexpr FieldType type_of(const Auto<int64_t>&) { return FieldType::kInteger; }
+FieldType type_of(const std::string&) { return FieldType::kText; }
+FieldType type_of(const Auto<std::vector<int64_t>>&) { return FieldType::kIntegerList; }
+FieldType type_of(const std::vector<std::string>&) { return FieldType::kTextList; }
+
+template <class T>
+FieldValue value_of(const T& value) {
+  return value;
+}
+template <class T>
+FieldValue value_of(const Auto<T>& value) {
+  return value ? FieldValue(*value) : FieldValue();
+}
+
+class Flatten {
+ public:
+  explicit Flatten(FieldTable& table) : table_(table) {}
+
+  template <class T>
+  void operator()(const Field& field, T& value) {
+    table_.fields.push_back({prefix_ + field.key, field, type_of(value), value_of(value)});
+  }
+  template <class Section>
+  void section(const char* key, const char* doc, Section& part) {
+    const std::string outer = prefix_;
+    table_.sections.push_back({outer + key, doc});
+    prefix_ = outer + key + ".";
+    visit(*this, part);
+    prefix_ = outer;
+  }
+
+ private:
+  FieldTable& table_;
+  std::string prefix_;
+};
+
+std::string number_text(double value) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
+}
+
+/// Plain where no reader could take the text for anything but text; quoted otherwise.
+std::string string_text(const std::string& text) {
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  const auto plain = [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.' || c == '/'; };
+  static const std::vector<std::string> words = {"null", "true", "false", "yes", "no", "on", "off", "y", "n", "auto"};
+  std::string lower = text;
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  // No number has a letter but e behind a digit from 1 to 9: 1f1b is text, 1e3 is not.
+  const auto names = [&](char c) { return letter(c) && c != 'e' && c != 'E'; };
+  const bool worded = !text.empty() && text[0] >= '1' && text[0] <= '9' && std::any_of(text.begin(), text.end(), names);
+  if (!text.empty() && (letter(text[0]) || text[0] == '/' || worded) && std::all_of(text.begin(), text.end(), plain) &&
+      std::find(words.begin(), words.end(), lower) == words.end())
+    return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    constexpr char kHex[] = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') quoted += '\\';
+    if (byte >= ' ' && byte != 0x7F)
+      quoted += c;
+    else
+      quoted += {'\\', 'x', kHex[byte / 16], kHex[byte % 16]};
+  }
+  return quoted + '"';
+}
+
+template <class T, class Text>
+std::string list_text(const std::vector<T>& items, Text&& text) {
+  std::string out = "[";
+  for (const T& item : items) out += (out.size() > 1 ? ", " : "") + text(item);
+  return out + "]";
+}
+
+}  // namespace
+
+const FieldRow& FieldTable::at(std::string_view path) const {
+  const auto row = std::find_if(fields.begin(), fields.end(), [&](const FieldRow& r) { return r.path == path; });
+  TRIREME_CHECK(row != fields.end(), path);
+  return *row;
+}
+
+FieldTable table_of(const Config& config) {
+  FieldTable table;
+  Flatten flatten(table);
+  Config copy = config;
+  visit(flatten, copy);
+  return table;
+}
+
+std::string text_of(const FieldValue& value) {
+  struct Text {
+    std::string operator()(std::monostate) const { return "auto"; }
+    std::string operator()(bool v) const { return v ? "true" : "false"; }
+    std::string operator()(int64_t v) const { return std::to_string(v); }
+    std::string operator()(double v) const { return number_text(v); }
+    std::string operator()(const std::string& v) const { return string_text(v); }
+    std::string operator()(const std::vector<int64_t>& v) const { return list_text(v, *this); }
+    std::string operator()(const std::vector<std::string>& v) const { return list_text(v, *this); }
+  };
+  return std::visit(Text{}, value);
+}
+
+std::string shown_value(const FieldRow& row) {
+  if (std::holds_alternative<std::monostate>(row.value)) return row.field.auto_rule ? "auto" : "";
+  const auto* text = std::get_if<std::string>(&row.value);
+  if (text == nullptr) return text_of(row.value);
+  return text->empty() && row.field.auto_rule ? "auto" : *text;
+}
+
+std::string allowed_text(const Field& field, FieldType type) {
+  std::string range;
+  if (field.min > -kUnbounded && field.max < kUnbounded)
+    range = (field.above_min ? " above " : " from ") + number_text(field.min) + (field.below_max ? " to below " : " to ") +
+            (type == FieldType::kNumber ? number_text(field.max) : std::to_string(static_cast<int64_t>(field.max)));
+  else if (field.min > -kUnbounded)
+    range = (field.above_min ? " above " : " from ") + number_text(field.min);
+  const std::string or_auto = field.auto_rule ? ", or auto" : "";
+  switch (type) {
+    case FieldType::kBoolean: return "true | false";
+    case FieldType::kInteger: return "integer" + range + or_auto;
+    case FieldType::kNumber: return "number" + range + or_auto;
+    case FieldType::kIntegerList: return "list of integers" + range + or_auto;
+    case FieldType::kTextList: return "list of paths, e.g. [a, b]";
+    case FieldType::kText: break;
+  }
+  if (field.choices.empty()) return "text" + or_auto;
+  std::string choices;
+  for (const char* choice : field.choices) choices += (choices.empty() ? "" : " | ") + std::string(choice);
+  return choices;
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace trireme

@@ -1,0 +1,46 @@
+#pragma once
+// The configuration as a flat table, one row for each key: what writing, the schema, explain and the range checks iterate over.
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "trainer/config/visit.h"
+
+namespace trireme {
+
+enum class FieldType : uint8_t { kBoolean, kInteger, kNumber, kText, kIntegerList, kTextList };
+
+/// monostate: auto, or an optional key that is not set.
+using FieldValue = std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>>;
+
+struct FieldRow {
+  std::string path;  ///< "parallel.tensor"
+  Field field;
+  FieldType type;
+  FieldValue value;
+};
+
+struct SectionRow {
+  std::string path;
+  std::string doc;
+};
+
+struct FieldTable {
+  std::vector<FieldRow> fields;      ///< in file order
+  std::vector<SectionRow> sections;  ///< in file order, outer before inner
+  const FieldRow& at(std::string_view path) const;
+};
+
+FieldTable table_of(const Config& config);
+
+/// YAML flow text that reads back as the same value: shortest round-trip digits, quotes only where needed. monostate gives "auto".
+std::string text_of(const FieldValue& value);
+/// "integer from 1 to 1024, or auto", "llama | gpt2", "list of paths".
+std::string allowed_text(const Field& field, FieldType type);
+/// Levenshtein distance.
+size_t edit_distance(std::string_view a, std::string_view b);
+/// The value as the user wrote it or would: "auto" for the empty automatic string too, "" for an optional key that is not set.
+std::string shown_value(const FieldRow& row);
+
+}  // namespace trireme

@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/core/check.h"
+#include "trainer/config/check.h"
+#include "trainer/config/fields.h"
+#include "trainer/config/load.h"
+
+namespace trireme {
+namespace {
+
+/// The legal layouts of `world` ranks closest to the one asked for, in words.
+std::string nearest_layouts(const Config& config, int64_t world) {
+  constexpr size_t kShown = 3;
+  struct Layout {
+    double distance;
+    int64_t tensor, pipeline, data;
+  };
+  const auto change = [](int64_t from, int64_t to) { return std::abs(std::log(static_cast<double>(to) / static_cast<double>(from))); };
+  std::vector<Layout> layouts;
+  for (int64_t tensor = 1; tensor <= std::min(world, config.model.heads); ++tensor)
+    for (int64_t pipeline = 1; world % tensor == 0 && pipeline <= std::min(world / tensor, config.model.layers); ++pipeline) {
+      if (world / tensor % pipeline != 0) continue;
+      Config candidate = config;
+      const int64_t data = world / tensor / pipeline;
+      candidate.parallel.tensor = tensor;
+      candidate.parallel.pipeline = pipeline;
+      candidate.parallel.data = data;
+      candidate.parallel.layers_per_stage.reset();
+      Violations violations;
+      check(candidate, {}, violations);
+      const ParallelConfig& asked = config.parallel;
+      if (violations.empty())
+        layouts.push_back(
+            {change(asked.tensor, tensor) + change(asked.pipeline, pipeline) + change(asked.data.value_or(data), data), tensor, pipeline, data});
+    }
+  std::stable_sort(layouts.begin(), layouts.end(), [](const Layout& a, const Layout& b) { return a.distance < b.distance; });
+  std::string out;
+  for (size_t i = 0; i < std::min(kShown, layouts.size()); ++i)
+    out += concat(i > 0 ? " or " : "", "tensor ", layouts[i].tensor, " x pipeline ", layouts[i].pipeline, " x data ", layouts[i].data);
+  return out;
+}
+
+void resolve_data(Config& config, std::optional<int64_t> world, const Sources& sources) {
+  TRIREME_CHECK(!world || *world > 0, *world);
+  ParallelConfig& p = config.parallel;
+  const int64_t model_ranks = p.tensor * p.pipeline;  // check() has bounded them by heads and layers
+  const std::string shown = shown_value(table_of(config).at("parallel.data"));
+  if (!p.data) p.data = world && *world % model_ranks == 0 ? *world / model_ranks : 1;
+  if (!world || *world == model_ranks * *p.data) return;
+  Violations violations;
+  violations.add({sources.locate("parallel.data"), "parallel.data", shown,
+                  concat("tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *p.data, " = ", model_ranks * *p.data, " ranks, and ", *world,
+                         " were started"),
+                  concat("a product of ", *world, ", or a start of ", model_ranks * *p.data, " ranks"), nearest_layouts(config, *world)});
+  violations.raise(sources);
+}
+
+/// The weights of one block and of the head as a measure of their work: a token passes each of them once.
+std::vector<int64_t> balanced_layers(const Config& config) {
+  const ModelConfig& m = config.model;
+  const auto size = [](int64_t a, int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
+  const double attention = size(m.hidden_size, *m.head_size) * static_cast<double>(2 * m.heads + 2 * *m.kv_heads);
+  const double mlp = size(m.hidden_size, *m.ffn_size) * (m.architecture == "llama" ? 3 : 2);
+  const std::vector<double> costs(static_cast<size_t>(m.layers), attention + mlp);
+  return balance_layers(costs, 0, size(*m.vocab_size, m.hidden_size), config.parallel.pipeline);
+}
+
+}  // namespace
+
+std::vector<int64_t> balance_layers(const std::vector<double>& cost_of_layer, double first_extra, double last_extra, int64_t stages) {
+  const auto layers = static_cast<int64_t>(cost_of_layer.size());
+  TRIREME_CHECK(stages >= 1 && stages <= layers, stages, " stages, ", layers, " layers");
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<double> sum(static_cast<size_t>(layers) + 1, 0);
+  for (int64_t i = 0; i < layers; ++i) sum[static_cast<size_t>(i) + 1] = sum[static_cast<size_t>(i)] + cost_of_layer[static_cast<size_t>(i)];
+  const auto stage_cost = [&](int64_t stage, int64_t begin, int64_t end) {
+    return sum[static_cast<size_t>(end)] - sum[static_cast<size_t>(begin)] + (stage == 0 ? first_extra : 0) + (stage == stages - 1 ? last_extra : 0);
+  };
+  // best[s][e]: the best total of the first s stages over the first e layers; from[s][e]: where stage s - 1 begins in it.
+  const auto width = static_cast<size_t>(layers) + 1;
+  std::vector<double> best;
+  std::vector<int64_t> from(static_cast<size_t>(stages + 1) * width);
+  const auto solve = [&](const auto& total) {
+    best.assign(static_cast<size_t>(stages + 1) * width, kNever);
+    best[0] = 0;
+    for (int64_t s = 1; s <= stages; ++s)
+      for (int64_t end = s; end <= layers - (stages - s); ++end)
+        for (int64_t begin = s - 1; begin < end; ++begin) {
+          const double before = best[static_cast<size_t>(s - 1) * width + static_cast<size_t>(begin)];
+          const double value = total(before, stage_cost(s - 1, begin, end));
+          const size_t at = static_cast<size_t>(s) * width + static_cast<size_t>(end);
+          if (value >= best[at]) continue;  // of equals the first: the earlier stages, which hold more micro-batches in flight, are the smaller ones
+          best[at] = value;
+          from[at] = begin;
+        }
+    return best.back();
+  };
+  const double largest = solve([](double before, double cost) { return std::max(before, cost); });
+  solve([&](double before, double cost) { return cost > largest ? kNever : before + cost * cost; });
+  std::vector<int64_t> split(static_cast<size_t>(stages));
+  for (int64_t s = stages, end = layers; s > 0; --s) {
+    const int64_t begin = from[static_cast<size_t>(s) * width + static_cast<size_t>(end)];
+    split[static_cast<size_t>(s - 1)] = end - begin;
+    end = begin;
+  }
+  return split;
+}
+
+Config resolve(const Config& config, std::optional<int64_t> world_size, const Sources& sources) {
+  Violations violations;
+  check(config, sources, violations);
+  violations.raise(sources);
+  Config resolved = with_derived_sizes(config);
+  resolve_data(resolved, world_size, sources);
+  check(resolved, sources, violations);  // the rules that wait for `data`
+  violations.raise(sources);
+  ParallelConfig& p = resolved.parallel;
+  if (resolved.run.device == "auto") resolved.run.device = "cpu";
+  if (p.gradient_accumulation == "auto") p.gradient_accumulation = p.zero_stage >= 2 ? "sharded" : "full";
+  if (!p.layers_per_stage) p.layers_per_stage = balanced_layers(resolved);
+  TrainingConfig& t = resolved.training;
+  if (t.schedule.name == "wsd" && !t.schedule.decay_steps && t.steps)
+    t.schedule.decay_steps = std::min(std::max<int64_t>(*t.steps / 10, 1), *t.steps - t.schedule.warmup_steps);
+  return resolved;
+}
+
+}  // namespace trireme

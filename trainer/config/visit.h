@@ -1,0 +1,198 @@
+#pragma once
+// Every key of the configuration, declared once: visit(v, section) calls v(Field, value) for each field and v.section(key, doc, part) for each part,
+// in the order of the file. A visitor takes any of the field types: bool, int64_t, double, std::string, Auto<int64_t>, Auto<std::vector<int64_t>>,
+// std::vector<std::string>.
+#include <limits>
+#include <vector>
+
+#include "trainer/config/config.h"
+
+namespace trireme {
+
+inline constexpr double kUnbounded = std::numeric_limits<double>::infinity();
+inline constexpr double kMaxExtent = 2147483647;  ///< a size that must fit 32 bits
+
+struct Field {
+  const char* key;
+  const char* doc;
+  double min = -kUnbounded;
+  double max = kUnbounded;
+  bool above_min = false;                 ///< min itself is not allowed
+  bool below_max = false;                 ///< max itself is not allowed
+  std::vector<const char*> choices = {};  ///< of a string; empty = any
+  const char* auto_rule = nullptr;        ///< what `auto` resolves to; nullptr = `auto` is not a value. A string is auto when it is empty
+  const char* without_effect = nullptr;   ///< why the key does nothing beside the other values of its section; then it may not be given
+  const char* note = nullptr;             ///< added to the refusal of a value that is not one of the choices
+  bool required = false;                  ///< a file must give it
+};
+
+template <class V>
+void visit(V& v, RunConfig& c) {
+  v(Field{.key = "name", .doc = "Name of the run; the default directory carries it."}, c.name);
+  v(Field{.key = "directory", .doc = "Where the run leaves everything it writes.", .auto_rule = "runs/<run.name>"}, c.directory);
+  v(Field{.key = "seed", .doc = "Seed of initial weights, sample order and dropout.", .min = 0}, c.seed);
+  v(Field{.key = "device",
+          .doc = "Where the arithmetic runs.",
+          .choices = {"auto", "cpu"},
+          .auto_rule = "cpu",
+          .note = "this build computes on the CPU only"},
+    c.device);
+}
+
+template <class V>
+void visit(V& v, ModelConfig& c) {
+  const bool llama = c.architecture == "llama";
+  v(Field{.key = "architecture",
+          .doc = "llama: RMSNorm, RoPE, SwiGLU, grouped-query attention. gpt2: LayerNorm, learned positions, GELU, biases.",
+          .choices = {"llama", "gpt2"}},
+    c.architecture);
+  v(Field{.key = "layers", .doc = "Transformer blocks.", .min = 1, .max = 1024}, c.layers);
+  v(Field{.key = "hidden_size", .doc = "Width of the residual stream.", .min = 1, .max = 1 << 20}, c.hidden_size);
+  v(Field{.key = "heads", .doc = "Query heads.", .min = 1, .max = 1 << 16}, c.heads);
+  v(Field{.key = "kv_heads", .doc = "Key and value heads; heads / kv_heads query heads share one.", .min = 1, .max = 1 << 16, .auto_rule = "heads"},
+    c.kv_heads);
+  v(Field{.key = "head_size", .doc = "Width of one head.", .min = 1, .max = 1 << 16, .auto_rule = "hidden_size / heads"}, c.head_size);
+  v(Field{.key = "ffn_size",
+          .doc = "Inner width of the feed-forward block.",
+          .min = 1,
+          .max = 1 << 22,
+          .auto_rule = llama ? "8/3 hidden_size, rounded up to a multiple of 64" : "4 hidden_size"},
+    c.ffn_size);
+  v(Field{.key = "vocab_size",
+          .doc = "Rows of the embedding; more than the tokenizer has is padding that is never a target.",
+          .min = 1,
+          .max = kMaxExtent,
+          .auto_rule = "the tokenizer's"},
+    c.vocab_size);
+  v(Field{.key = "max_positions",
+          .doc = "Longest sequence the model can read.",
+          .min = 1,
+          .max = kMaxExtent,
+          .auto_rule = "training.sequence_length"},
+    c.max_positions);
+  v(Field{.key = "tied_embeddings", .doc = "The output head shares the weights of the embedding."}, c.tied_embeddings);
+  v(Field{.key = "dropout", .doc = "Dropped share of the embedding and of each residual branch.", .min = 0, .max = 1, .below_max = true}, c.dropout);
+  v(Field{.key = "qkv_bias", .doc = "Biases on the query, key and value projections; gpt2 always has them."}, c.qkv_bias);
+  v(Field{.key = "rope_theta",
+          .doc = "Base of the rotary position frequencies.",
+          .min = 0,
+          .above_min = true,
+          .without_effect = llama ? nullptr : "architecture gpt2 learns its positions"},
+    c.rope_theta);
+  v(Field{.key = "norm_epsilon", .doc = "Added to the variance inside each norm.", .min = 0, .above_min = true}, c.norm_epsilon);
+  v(Field{.key = "init_std", .doc = "Standard deviation of the initial weights.", .min = 0, .above_min = true}, c.init_std);
+}
+
+template <class V>
+void visit(V& v, ParallelConfig& c) {
+  v(Field{.key = "tensor", .doc = "Ranks that split every matrix (tensor parallelism).", .min = 1, .max = kMaxExtent}, c.tensor);
+  v(Field{.key = "pipeline", .doc = "Ranks that split the layers (pipeline parallelism).", .min = 1, .max = kMaxExtent}, c.pipeline);
+  v(Field{.key = "data",
+          .doc = "Ranks that split the batch: replicas x shards.",
+          .min = 1,
+          .max = kMaxExtent,
+          .auto_rule = "what the world leaves, 1 outside mpirun and srun"},
+    c.data);
+  v(Field{.key = "zero_stage",
+          .doc = "Sharded over the data ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters.",
+          .min = 0,
+          .max = 3},
+    c.zero_stage);
+  v(Field{.key = "replicate", .doc = "Copies of the sharded state (hybrid sharding); divides data.", .min = 1, .max = kMaxExtent}, c.replicate);
+  v(Field{.key = "sequence_parallel", .doc = "Split norms and residuals by token over the tensor ranks."}, c.sequence_parallel);
+  v(Field{.key = "schedule", .doc = "Order of forwards and backwards in the pipeline.", .choices = {"gpipe", "1f1b"}}, c.schedule);
+  v(Field{.key = "layers_per_stage", .doc = "Layers of each pipeline stage.", .min = 1, .max = 1024, .auto_rule = "balanced by parameter count"},
+    c.layers_per_stage);
+  v(Field{.key = "gradient_accumulation",
+          .doc = "full: reduce gradients once a step. sharded: after every micro-batch, into the owned shard.",
+          .choices = {"auto", "full", "sharded"},
+          .auto_rule = "full for ZeRO 0-1, sharded for 2-3"},
+    c.gradient_accumulation);
+  v(Field{.key = "reshard", .doc = "ZeRO-3: drop gathered parameters after each use, or once a step.", .choices = {"after_use", "after_step"}},
+    c.reshard);
+  v(Field{.key = "prefetch", .doc = "Units whose parameters are gathered ahead of their use.", .min = 0, .max = 1024}, c.prefetch);
+}
+
+template <class V>
+void visit(V& v, OptimizerConfig& c) {
+  v(Field{.key = "name", .doc = "The optimizer.", .choices = {"adamw"}}, c.name);
+  v(Field{.key = "learning_rate", .doc = "Peak learning rate.", .min = 0, .above_min = true}, c.learning_rate);
+  v(Field{.key = "beta1", .doc = "Decay of the first moment.", .min = 0, .max = 1, .below_max = true}, c.beta1);
+  v(Field{.key = "beta2", .doc = "Decay of the second moment.", .min = 0, .max = 1, .below_max = true}, c.beta2);
+  v(Field{.key = "epsilon", .doc = "Added to the root of the second moment.", .min = 0, .above_min = true}, c.epsilon);
+  v(Field{.key = "weight_decay", .doc = "Decoupled decay of matrices; norms and biases have none.", .min = 0}, c.weight_decay);
+  v(Field{.key = "learning_rate_scaling",
+          .doc = "Scale the learning rate by global_batch_size / reference_batch_size, or by its square root.",
+          .choices = {"none", "linear", "sqrt"}},
+    c.learning_rate_scaling);
+  v(Field{.key = "reference_batch_size",
+          .doc = "Global batch size for which learning_rate was chosen.",
+          .min = 1,
+          .max = kMaxExtent,
+          .without_effect = c.learning_rate_scaling == "none" ? "learning_rate_scaling is none" : nullptr},
+    c.reference_batch_size);
+}
+
+template <class V>
+void visit(V& v, ScheduleConfig& c) {
+  v(Field{.key = "name", .doc = "Shape of the learning rate over the steps, after warm-up.", .choices = {"constant", "linear", "cosine", "wsd"}},
+    c.name);
+  v(Field{.key = "warmup_steps", .doc = "Steps of linear growth from zero.", .min = 0}, c.warmup_steps);
+  v(Field{.key = "final_learning_rate",
+          .doc = "Learning rate of the last step.",
+          .min = 0,
+          .without_effect = c.name == "constant" ? "a constant schedule ends where it began" : nullptr},
+    c.final_learning_rate);
+  v(Field{.key = "decay_steps",
+          .doc = "wsd: steps of the final decay.",
+          .min = 1,
+          .auto_rule = "a tenth of the steps",
+          .without_effect = c.name == "wsd" ? nullptr : "only the wsd schedule reads it"},
+    c.decay_steps);
+}
+
+template <class V>
+void visit(V& v, EvaluateConfig& c) {
+  v(Field{.key = "every", .doc = "Steps between evaluations; 0 = only at the end, where a validation set is given.", .min = 0}, c.every);
+  v(Field{.key = "batches", .doc = "Batches of global_batch_size sequences in one evaluation; 0 = the whole set.", .min = 0}, c.batches);
+}
+
+template <class V>
+void visit(V& v, TrainingConfig& c) {
+  v(Field{.key = "steps", .doc = "Optimizer steps of the run; exactly one of steps and epochs.", .min = 1}, c.steps);
+  v(Field{.key = "epochs", .doc = "Passes over the training set; exactly one of steps and epochs.", .min = 1}, c.epochs);
+  v(Field{.key = "sequence_length", .doc = "Tokens of one sequence.", .min = 1, .max = kMaxExtent}, c.sequence_length);
+  v(Field{.key = "micro_batch_size", .doc = "Sequences of one forward and backward.", .min = 1, .max = kMaxExtent}, c.micro_batch_size);
+  v(Field{.key = "global_batch_size", .doc = "Sequences of one step, over all ranks.", .min = 1, .max = kMaxExtent}, c.global_batch_size);
+  v(Field{.key = "precision", .doc = "Arithmetic: fp32, or fp64 on the reference kernels.", .choices = {"fp32", "fp64"}}, c.precision);
+  v(Field{.key = "gradient_clip", .doc = "Largest global gradient norm; 0 = off.", .min = 0}, c.gradient_clip);
+  v.section("optimizer", "How weights follow gradients.", c.optimizer);
+  v.section("schedule", "The learning rate over the steps.", c.schedule);
+  v.section("evaluate", "Validation loss during training.", c.evaluate);
+}
+
+template <class V>
+void visit(V& v, DataConfig& c) {
+  v(Field{.key = "tokenizer", .doc = "bytes: 256 tokens, one for each byte.", .choices = {"bytes"}}, c.tokenizer);
+  v(Field{.key = "train", .doc = "Token directories to train on, made by `trireme data build`.", .required = true}, c.train);
+  v(Field{.key = "validation", .doc = "Token directories for the validation loss."}, c.validation);
+}
+
+template <class V>
+void visit(V& v, CheckpointConfig& c) {
+  v(Field{.key = "every", .doc = "Steps between checkpoints; 0 = only at the end and on request.", .min = 0}, c.every);
+  v(Field{.key = "keep", .doc = "Newest checkpoints that stay.", .min = 1}, c.keep);
+  v(Field{.key = "asynchronous", .doc = "Write while training goes on."}, c.asynchronous);
+}
+
+template <class V>
+void visit(V& v, Config& c) {
+  v.section("run", "The run: its name, place, seed and device.", c.run);
+  v.section("model", "The model.", c.model);
+  v.section("parallel", "The layout: world = tensor x pipeline x data.", c.parallel);
+  v.section("training", "What one step is, and how many there are.", c.training);
+  v.section("data", "Token files.", c.data);
+  v.section("checkpoint", "Saved states of the run.", c.checkpoint);
+}
+
+}  // namespace trireme

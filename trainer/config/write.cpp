@@ -1,0 +1,140 @@
+#include "trainer/config/write.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/check.h"
+#include "trainer/config/fields.h"
+
+namespace trireme {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string last_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+std::string parent_of(const std::string& path) { return path.find('.') == path.npos ? "" : path.substr(0, path.rfind('.')); }
+
+std::string indent_of(const std::string& path) { return std::string(2 * static_cast<size_t>(std::count(path.begin(), path.end(), '.')), ' '); }
+
+/// Nothing to write: an optional key that is not set, or a key that would be refused as having no effect.
+bool is_silent(const FieldRow& row) {
+  return row.field.without_effect != nullptr || (std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr);
+}
+
+Json json_of(const FieldValue& value) {
+  return std::visit(
+      [](const auto& v) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(v)>, std::monostate>)
+          return "auto";
+        else
+          return v;
+      },
+      value);
+}
+
+Json range_schema(const char* type, const Field& field) {
+  Json schema = {{"type", type}};
+  const auto bound = [&](const char* name, double value) {
+    if (std::string(type) == "integer")
+      schema[name] = static_cast<int64_t>(value);
+    else
+      schema[name] = value;
+  };
+  if (field.min > -kUnbounded) bound(field.above_min ? "exclusiveMinimum" : "minimum", field.min);
+  if (field.max < kUnbounded) bound(field.below_max ? "exclusiveMaximum" : "maximum", field.max);
+  return schema;
+}
+
+Json type_schema(const FieldRow& row) {
+  const Field& field = row.field;
+  switch (row.type) {
+    case FieldType::kBoolean: return {{"type", "boolean"}};
+    case FieldType::kInteger: return range_schema("integer", field);
+    case FieldType::kNumber: return range_schema("number", field);
+    case FieldType::kIntegerList: return {{"type", "array"}, {"items", range_schema("integer", field)}, {"minItems", 1}};
+    case FieldType::kTextList: {
+      Json schema = {{"type", "array"}, {"items", {{"type", "string"}, {"minLength", 1}}}};
+      if (field.required) schema["minItems"] = 1;
+      return schema;
+    }
+    case FieldType::kText: break;
+  }
+  Json schema = {{"type", "string"}, {"minLength", 1}};
+  if (!field.choices.empty()) schema = {{"enum", field.choices}};
+  return schema;
+}
+
+Json field_schema(const FieldRow& row) {
+  Json schema = type_schema(row);
+  if (row.field.auto_rule && row.type != FieldType::kText) schema = {{"anyOf", {schema, {{"const", "auto"}}}}};
+  const auto* text = std::get_if<std::string>(&row.value);
+  const bool is_auto = row.field.auto_rule && text && text->empty();
+  const bool unset = std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr;
+  if (!unset && !row.field.required) schema["default"] = is_auto ? Json("auto") : json_of(row.value);
+  schema["description"] = row.field.doc + (row.field.auto_rule ? concat(" auto: ", row.field.auto_rule, ".") : "");
+  return schema;
+}
+
+Json section_schema(const FieldTable& table, const std::string& path, const std::string& doc) {
+  Json properties = Json::object(), required = Json::array();
+  const auto require = [&](const std::string& name) {
+    if (std::find(required.begin(), required.end(), Json(name)) == required.end()) required.push_back(name);
+  };
+  for (const FieldRow& row : table.fields) {
+    if (parent_of(row.path) == path) properties[last_name(row.path)] = field_schema(row);
+    const std::string prefix = path.empty() ? "" : path + ".";
+    if (row.field.required && row.path.starts_with(prefix))
+      require(row.path.substr(prefix.size(), row.path.find('.', prefix.size()) - prefix.size()));
+  }
+  for (const SectionRow& section : table.sections)
+    if (parent_of(section.path) == path) properties[last_name(section.path)] = section_schema(table, section.path, section.doc);
+  Json schema = {{"type", "object"}, {"description", doc}, {"properties", properties}, {"additionalProperties", false}};
+  if (!required.empty()) schema["required"] = required;
+  return schema;
+}
+
+}  // namespace
+
+std::string to_yaml(const Config& config) {
+  const FieldTable table = table_of(config);
+  std::string out;
+  size_t next_section = 0;
+  for (const FieldRow& row : table.fields) {
+    for (; next_section < table.sections.size() && row.path.starts_with(table.sections[next_section].path + "."); ++next_section) {
+      const std::string& path = table.sections[next_section].path;
+      out += indent_of(path) + last_name(path) + ":\n";
+    }
+    if (is_silent(row)) continue;
+    const bool is_auto = shown_value(row) == "auto" && row.field.auto_rule;
+    out += indent_of(row.path) + last_name(row.path) + ": " + (is_auto ? "auto" : text_of(row.value)) + "\n";
+  }
+  return out;
+}
+
+std::string json_schema() {
+  Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", "Trireme configuration"}};
+  schema.update(section_schema(table_of(Config{}), "", "One training run."));
+  Json& training = schema["properties"]["training"];
+  training["oneOf"] = {{{"required", {"steps"}}}, {{"required", {"epochs"}}}};
+  schema["required"].push_back("training");
+  return schema.dump(2) + "\n";
+}
+
+std::string explain(const LoadedConfig& loaded, const Config& resolved) {
+  const FieldTable table = table_of(resolved);
+  const FieldTable written = table_of(loaded.config);
+  std::string out;
+  for (const FieldRow& row : table.fields) {
+    const FieldRow& before = written.at(row.path);
+    const bool given = loaded.sources.given(row.path);
+    const std::string origin = given ? loaded.sources.name_of(loaded.sources.locate(row.path)) : "default";
+    const bool unset = std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr;
+    out += concat(row.path, " = ", unset ? "not set" : text_of(row.value), "    # ", origin);
+    if (shown_value(before) == "auto" && row.field.auto_rule) out += concat(", auto: ", row.field.auto_rule);
+    if (row.field.without_effect) out += concat(", without effect: ", row.field.without_effect);
+    out += concat("\n    ", row.field.doc, " Allowed: ", allowed_text(row.field, row.type), ".\n");
+  }
+  return out;
+}
+
+}  // namespace trireme

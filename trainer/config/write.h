@@ -1,0 +1,18 @@
+#pragma once
+#include <string>
+
+#include "trainer/config/load.h"
+
+namespace trireme {
+
+/// The configuration as YAML that loads again and is then equal: every value that has an effect, doubles in shortest round-trip digits.
+std::string to_yaml(const Config& config);
+
+/// JSON Schema (draft 2020-12) of the configuration file: every key with type, default, range or choices, and its line of documentation.
+std::string json_schema();
+
+/// For people: every key of `resolved` with its value, where it came from (file:line:col, --set or default), for an `auto` the rule that gave the
+/// value, what is allowed, and what it means.
+std::string explain(const LoadedConfig& loaded, const Config& resolved);
+
+}  // namespace trireme

@@ -1,0 +1,52 @@
+#pragma once
+// A token directory, made by `trireme data build`, never changed afterwards:
+//   tokens.bin     all token ids in a row, little-endian, uint8 for a vocabulary up to 256, uint16 up to 65536, uint32 above; no header
+//   documents.bin  little-endian uint64: where each document starts, in tokens, and the end
+//   index.json     what TokenIndex says
+#include <cstdint>
+#include <string>
+
+#include "trainer/files/mapped_file.h"
+
+namespace trireme {
+
+struct TokenIndex {
+  std::string tokenizer;         ///< "bytes"
+  std::string tokenizer_digest;  ///< of the tokenizer that made the ids
+  int64_t vocab_size = 0;        ///< of that tokenizer: every id is below it
+  int64_t tokens = 0;
+  int64_t documents = 0;
+
+  int64_t token_bytes() const { return vocab_size <= 256 ? 1 : vocab_size <= 65536 ? 2 : 4; }
+  std::string to_json() const;
+  /// `path` is for messages. Errors: DataError for a key unknown, missing or of the wrong type, another format or version, a value out of range.
+  static TokenIndex parse(const std::string& text, const std::string& path);
+};
+
+/// Reader of a token directory. All offsets are 64 bits.
+/// Errors: MissingFileError, IoError; DataError where index.json is invalid, there is no token, or a file's size is not what index.json promises.
+class TokenFile {
+ public:
+  explicit TokenFile(const std::string& directory);
+
+  const std::string& directory() const { return directory_; }
+  const TokenIndex& index() const { return index_; }
+  int64_t tokens() const { return index_.tokens; }
+
+  /// Tokens [begin, begin + count). Errors: DataError naming file and position of an id that is not below the vocabulary size.
+  void read(int64_t begin, int64_t count, int32_t* out) const;
+
+  struct Document {
+    int64_t begin, end;  ///< in tokens
+  };
+  /// Errors: DataError where the offsets do not rise or leave the file.
+  Document document(int64_t i) const;
+
+ private:
+  std::string directory_;
+  TokenIndex index_;
+  MappedFile tokens_;
+  MappedFile documents_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,110 @@
+#include "trainer/files/durable_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "trainer/files/mapped_file.h"
+
+namespace trireme {
+namespace {
+
+[[noreturn]] void fail(const char* verb, const std::filesystem::path& path) {
+  throw IoError(concat("cannot ", verb, " ", path.string(), ": ", std::strerror(errno)));
+}
+
+/// Closes on every way out.
+class Descriptor {
+ public:
+  Descriptor(const std::filesystem::path& path, int flags) : value_(::open(path.c_str(), flags | O_CLOEXEC)) {
+    if (value_ >= 0) return;
+    if (errno == ENOENT || errno == ENOTDIR) throw MissingFileError(concat(path.string(), " does not exist"));
+    fail("open", path);
+  }
+  ~Descriptor() { ::close(value_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  operator int() const { return value_; }
+
+ private:
+  int value_;
+};
+
+}  // namespace
+
+void Digest::update(const void* data, size_t bytes) {
+  const auto* byte = static_cast<const unsigned char*>(data);
+  uint64_t hash = hash_;
+  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ byte[i]) * 0x100000001B3;
+  hash_ = hash;
+}
+
+std::string Digest::str() const {
+  char text[32];
+  std::snprintf(text, sizeof text, "fnv1a64:%016llx", static_cast<unsigned long long>(hash_));
+  return text;
+}
+
+DurableFile::DurableFile(std::filesystem::path path) : path_(std::move(path)), temporary_(path_.string() + ".tmp") {
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) fail("create", temporary_);
+}
+
+DurableFile::~DurableFile() {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  ::unlink(temporary_.c_str());
+}
+
+void DurableFile::write(const void* data, size_t bytes) {
+  digest_.update(data, bytes);
+  bytes_ += static_cast<int64_t>(bytes);
+  const auto* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::write(descriptor_, next, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("write", temporary_);
+    next += written;
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+void DurableFile::commit() {
+  if (::fsync(descriptor_) != 0) fail("sync", temporary_);
+  // Network file systems report a full disk or quota as late as here.
+  if (::close(std::exchange(descriptor_, -1)) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary_.c_str());
+    errno = error;
+    fail("write", path_);
+  }
+}
+
+void write_durably(const std::filesystem::path& path, std::string_view text) {
+  DurableFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+void sync_directory(const std::filesystem::path& path) {
+  const Descriptor directory(path.empty() ? "." : path, O_RDONLY | O_DIRECTORY);
+  if (::fsync(directory) != 0 && errno != EINVAL) fail("sync", path);  // EINVAL: a file system that has no such thing
+}
+
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail("rename to", to);
+  sync_directory(to.parent_path());
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  const MappedFile file(path.string());
+  return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.bytes())};
+}
+
+}  // namespace trireme

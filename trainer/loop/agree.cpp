@@ -1,0 +1,51 @@
+#include "trainer/loop/agree.h"
+
+#include <fstream>
+
+#include "kernels/core/rng.h"
+
+namespace trireme {
+
+void agree(Communicator& world, const std::function<void()>& body) {
+  std::string mine;
+  try {
+    body();
+  } catch (const Error& error) {
+    mine = std::to_string(static_cast<int>(error.code())) + " " + error.what();
+  } catch (const std::exception& error) {
+    mine = std::to_string(static_cast<int>(ExitCode::kInternal)) + " " + error.what();
+  }
+  std::string first, ranks;
+  int failed = 0;
+  const std::vector<std::string> all = all_gather_strings(world, mine);
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].empty()) continue;
+    if (first.empty()) first = all[r];
+    ranks += (failed++ > 0 ? ", " : "") + std::to_string(r);
+  }
+  if (first.empty()) return;
+  const size_t space = first.find(' ');
+  const auto code = static_cast<ExitCode>(std::stoi(first.substr(0, space)));
+  const std::string message = first.substr(space + 1) + (failed < world.size() ? " (on rank " + ranks + ")" : "");
+  throw AgreedError(code, message, world.rank() == 0);
+}
+
+void check_same_everywhere(Communicator& world, const std::map<std::string, std::string>& facts) {
+  std::string differing;
+  for (const auto& [name, value] : facts) {
+    const std::vector<std::string> all = all_gather_strings(world, value);
+    std::string ranks;
+    for (size_t r = 1; r < all.size(); ++r)
+      if (all[r] != all[0]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+    if (!ranks.empty()) differing += (differing.empty() ? "" : "; ") + name + " differs between rank 0 and rank " + ranks;
+  }
+  if (!differing.empty()) throw AgreedError(ExitCode::kUsage, "the ranks of this job do not agree: " + differing, world.rank() == 0);
+}
+
+std::string binary_digest() {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  return std::to_string(random_key(bytes.size(), bytes));
+}
+
+}  // namespace trireme

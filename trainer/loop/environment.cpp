@@ -1,0 +1,55 @@
+#include "trainer/loop/environment.h"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "kernels/ops/matmul.h"
+#include "parallel/comm/mpi.h"
+
+namespace trireme {
+namespace {
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
+}  // namespace
+
+nlohmann::ordered_json describe_environment(int world_size, int threads_per_rank, const MeshShape& mesh) {
+  utsname system{};
+  uname(&system);
+  return {{"version", TRIREME_VERSION},
+          {"compiler", __VERSION__},
+          {"libraries", {{"mpi", mpi_library_version()}, {"gemm", gemm_library()}}},
+          {"host", {{"name", system.nodename}, {"system", std::string(system.sysname) + " " + system.release}, {"cpu", cpu_model()},
+                    {"cores", std::thread::hardware_concurrency()}}},
+          {"world_size", world_size},
+          {"threads_per_rank", threads_per_rank},
+          {"layout", {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}}}};
+}
+
+nlohmann::json describe_model(const ModelConfig& model) {
+  return {{"architecture", model.architecture}, {"layers", model.layers},
+          {"hidden_size", model.hidden_size},   {"heads", model.heads},
+          {"kv_heads", *model.kv_heads},        {"head_size", *model.head_size},
+          {"ffn_size", *model.ffn_size},        {"vocab_size", *model.vocab_size},
+          {"max_positions", *model.max_positions}, {"tied_embeddings", model.tied_embeddings},
+          {"qkv_bias", model.qkv_bias || model.architecture == "gpt2"}, {"rope_theta", model.rope_theta},
+          {"norm_epsilon", model.norm_epsilon}};
+}
+
+int threads_per_rank(int ranks_on_host) {
+  if (const char* wanted = std::getenv("OMP_NUM_THREADS"))
+    if (const int threads = std::atoi(wanted); threads > 0) return threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, ranks_on_host));
+}
+
+}  // namespace trireme

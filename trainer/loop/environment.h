@@ -1,0 +1,18 @@
+#pragma once
+#include <nlohmann/json.hpp>
+
+#include "parallel/mesh.h"
+#include "trainer/config/config.h"
+
+namespace trireme {
+
+/// environment.json: versions, hardware and layout of a run, so that its figures can be read later.
+nlohmann::ordered_json describe_environment(int world_size, int threads_per_rank, const MeshShape& mesh);
+
+/// The model section as JSON, for readers of a checkpoint that have no YAML.
+nlohmann::json describe_model(const ModelConfig& model);
+
+/// Threads each rank may use: OMP_NUM_THREADS where it is set, else the cores of this host divided by the ranks on it.
+int threads_per_rank(int ranks_on_host);
+
+}  // namespace trireme

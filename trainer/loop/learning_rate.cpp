@@ -1,0 +1,44 @@
+#include "trainer/loop/learning_rate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+namespace {
+
+double batch_factor(const OptimizerConfig& optimizer, int64_t global_batch) {
+  if (optimizer.learning_rate_scaling == "none") return 1;
+  TRIREME_CHECK(optimizer.reference_batch_size.value_or(0) > 0, "learning_rate_scaling ", optimizer.learning_rate_scaling, " without a reference batch");
+  const double ratio = static_cast<double>(global_batch) / static_cast<double>(*optimizer.reference_batch_size);
+  if (optimizer.learning_rate_scaling == "linear") return ratio;
+  TRIREME_CHECK(optimizer.learning_rate_scaling == "sqrt", "learning_rate_scaling ", optimizer.learning_rate_scaling);
+  return std::sqrt(ratio);
+}
+
+/// How far the decay has come after the warmup, 0 to 1.
+double decay_progress(const ScheduleConfig& schedule, int64_t step, int64_t total_steps) {
+  int64_t length = total_steps - schedule.warmup_steps;
+  if (schedule.name == "wsd") length = std::min(length, schedule.decay_steps.value_or(std::max<int64_t>(1, total_steps / 10)));
+  const int64_t begin = total_steps - length;
+  if (step <= begin) return 0;
+  return std::min(1.0, static_cast<double>(step - begin) / static_cast<double>(length));
+}
+
+}  // namespace
+
+double learning_rate(const ScheduleConfig& schedule, const OptimizerConfig& optimizer, int64_t global_batch, int64_t step, int64_t total_steps) {
+  const double factor = batch_factor(optimizer, global_batch);
+  const double peak = factor * optimizer.learning_rate;
+  if (step <= schedule.warmup_steps) return peak * static_cast<double>(step) / static_cast<double>(schedule.warmup_steps);
+  if (schedule.name == "constant") return peak;
+  const double final_rate = factor * schedule.final_learning_rate;
+  const double progress = decay_progress(schedule, step, total_steps);
+  if (schedule.name == "cosine") return final_rate + (peak - final_rate) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  TRIREME_CHECK(schedule.name == "linear" || schedule.name == "wsd", "schedule ", schedule.name);
+  return peak + (final_rate - peak) * progress;
+}
+
+}  // namespace trireme

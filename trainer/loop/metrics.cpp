@@ -1,0 +1,133 @@
+#include "trainer/loop/metrics.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "trainer/files/durable_file.h"
+
+namespace trireme {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+std::string format(const char* pattern, auto... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, pattern, values...);
+  return text;
+}
+
+/// "812", "12.3k", "4.56M".
+std::string format_count(double value) {
+  if (value < 1e4) return format("%.0f", value);
+  if (value < 1e6) return format("%.1fk", value / 1e3);
+  return format("%.2fM", value / 1e6);
+}
+
+}  // namespace
+
+MetricsWriter::MetricsWriter(std::filesystem::path path) : path_(std::move(path)), file_(std::fopen(path_.c_str(), "a")) {
+  if (file_ == nullptr) throw IoError(concat("cannot write ", path_.string(), ": ", std::strerror(errno)));
+}
+
+MetricsWriter::~MetricsWriter() { std::fclose(file_); }
+
+void MetricsWriter::write(const ordered_json& line) {
+  // Shortest form that reads back to the same bits; NaN and infinity become null.
+  const std::string text = line.dump() + "\n";
+  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0)
+    throw IoError(concat("cannot write ", path_.string(), ": ", std::strerror(errno)));
+}
+
+void MetricsWriter::event(const std::string& kind, const ordered_json& fields) {
+  ordered_json line = {{"event", kind}};
+  if (!fields.is_null()) line.update(fields);
+  write(line);
+}
+
+void MetricsWriter::step(const StepMetrics& metrics) {
+  write({{"step", metrics.step},
+         {"loss", metrics.loss},
+         {"grad_norm", metrics.grad_norm},
+         {"learning_rate", metrics.learning_rate},
+         {"tokens", metrics.tokens},
+         {"step_seconds", metrics.step_seconds},
+         {"tokens_per_second", metrics.tokens_per_second},
+         {"model_tflops", metrics.model_tflops},
+         {"mfu", metrics.mfu ? ordered_json(*metrics.mfu) : ordered_json(nullptr)}});
+}
+
+void MetricsWriter::evaluation(int64_t step, double validation_loss) { write({{"step", step}, {"validation_loss", validation_loss}}); }
+
+void MetricsWriter::cut_back(const std::filesystem::path& path, int64_t step) {
+  if (!std::filesystem::exists(path)) return;
+  const std::string text = step > 0 ? read_text(path) : "";
+  std::string kept;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    if (end == std::string::npos) break;  // torn
+    const ordered_json line = ordered_json::parse(text.begin() + static_cast<ptrdiff_t>(begin), text.begin() + static_cast<ptrdiff_t>(end), nullptr, false);
+    if (line.is_object()) {
+      const auto found = line.find("step");
+      if (found != line.end() && found->is_number_integer() && found->get<int64_t>() > step) break;
+      kept.append(text, begin, end + 1 - begin);
+    }
+    begin = end + 1;
+  }
+  write_durably(path, kept);
+}
+
+ConsoleReporter::ConsoleReporter(int64_t total_steps, bool terminal, std::FILE* out, std::FILE* messages)
+    : total_steps_(total_steps), terminal_(terminal), out_(out), messages_(messages) {}
+
+ConsoleReporter::~ConsoleReporter() { end_progress_line(); }
+
+void ConsoleReporter::end_progress_line() {
+  if (std::exchange(progress_line_open_, false)) std::fputc('\n', out_);
+  std::fflush(out_);
+}
+
+void ConsoleReporter::step(const StepMetrics& metrics) {
+  constexpr double kSmoothing = 0.1;
+  smoothed_step_seconds_ =
+      smoothed_step_seconds_ == 0 ? metrics.step_seconds : (1 - kSmoothing) * smoothed_step_seconds_ + kSmoothing * metrics.step_seconds;
+  const double left = smoothed_step_seconds_ * static_cast<double>(total_steps_ - metrics.step);
+  std::string line = format("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.3g  ", static_cast<long long>(metrics.step),
+                            static_cast<long long>(total_steps_), metrics.loss, metrics.grad_norm, metrics.learning_rate) +
+                     format_count(metrics.tokens_per_second) + " tokens/s";
+  if (metrics.mfu) line += format("  mfu %.1f%%", 100 * *metrics.mfu);
+  line += "  left " + format_duration(left);
+  if (terminal_) {
+    std::fprintf(out_, "\r%s\x1b[K", line.c_str());
+    progress_line_open_ = true;
+  } else {
+    std::fprintf(out_, "%s\n", line.c_str());
+  }
+  std::fflush(out_);
+}
+
+void ConsoleReporter::evaluation(int64_t step, double validation_loss) {
+  end_progress_line();
+  std::fprintf(out_, "step %lld/%lld  validation loss %.4f\n", static_cast<long long>(step), static_cast<long long>(total_steps_), validation_loss);
+  std::fflush(out_);
+}
+
+void ConsoleReporter::message(const std::string& text) {
+  end_progress_line();
+  std::fprintf(messages_, "%s\n", text.c_str());
+  std::fflush(messages_);
+}
+
+std::string format_duration(double seconds) {
+  const auto whole = static_cast<long long>(std::lround(std::clamp(seconds, 0.0, 1e9)));
+  if (whole < 60) return format("%llds", whole);
+  if (whole < 3600) return format("%lldm%02llds", whole / 60, whole % 60);
+  if (whole < 86400) return format("%lldh%02lldm", whole / 3600, whole % 3600 / 60);
+  return format("%lldd%02lldh", whole / 86400, whole % 86400 / 3600);
+}
+
+}  // namespace trireme

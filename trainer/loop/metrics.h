@@ -1,0 +1,77 @@
+#pragma once
+// What a run says while it trains: metrics.jsonl for programs, lines on the terminal or in a log for people. Both on rank 0 only.
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace trireme {
+
+struct StepMetrics {
+  int64_t step = 0;          ///< from 1
+  double loss = 0;           ///< mean over the global batch's valid tokens, nats, before the update
+  double grad_norm = 0;      ///< before clipping
+  double learning_rate = 0;
+  int64_t tokens = 0;        ///< since the start of training
+  double step_seconds = 0;
+  double tokens_per_second = 0;
+  double model_tflops = 0;
+  std::optional<double> mfu;  ///< where the hardware's peak is known
+};
+
+/// Appends to metrics.jsonl: one object a line, flushed as it is written; numbers that read back to the same bits, null for NaN and infinity.
+/// Errors: IoError.
+class MetricsWriter {
+ public:
+  explicit MetricsWriter(std::filesystem::path path);
+  ~MetricsWriter();
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+
+  /// {"event": kind, ...}; "start" opens a file.
+  void event(const std::string& kind, const nlohmann::ordered_json& fields);
+  void step(const StepMetrics& metrics);
+  void evaluation(int64_t step, double validation_loss);
+
+  /// Drops the first line of a later step, everything after it, and what a crash left of a last line, so that a run resumed after `step` writes each
+  /// step once. Step 0 empties the file. A missing file stays missing.   Errors: IoError.
+  static void cut_back(const std::filesystem::path& path, int64_t step);
+
+ private:
+  void write(const nlohmann::ordered_json& line);
+
+  std::filesystem::path path_;
+  std::FILE* file_ = nullptr;
+};
+
+/// For people. On a terminal the last line shows the step, loss, throughput and time left, rewritten in place; a log gets a plain line a step.
+/// Steps go to `out`, messages to `messages`.
+class ConsoleReporter {
+ public:
+  ConsoleReporter(int64_t total_steps, bool terminal, std::FILE* out = stdout, std::FILE* messages = stderr);
+  ~ConsoleReporter();
+  ConsoleReporter(const ConsoleReporter&) = delete;
+  ConsoleReporter& operator=(const ConsoleReporter&) = delete;
+
+  void step(const StepMetrics& metrics);
+  void evaluation(int64_t step, double validation_loss);
+  void message(const std::string& text);
+
+ private:
+  void end_progress_line();
+
+  int64_t total_steps_;
+  bool terminal_;
+  std::FILE* out_;
+  std::FILE* messages_;
+  double smoothed_step_seconds_ = 0;  ///< 0 before the first step
+  bool progress_line_open_ = false;
+};
+
+/// "59s", "4m05s", "3h07m", "2d04h".
+std::string format_duration(double seconds);
+
+}  // namespace trireme

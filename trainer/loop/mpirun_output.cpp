@@ -1,0 +1,47 @@
+#include "trainer/loop/mpirun_output.h"
+
+#include <utility>
+
+namespace trireme {
+
+/// "[host:01234] 7 more processes have sent help message ..." and the like, and what mpirun says of the signals it passes on.
+static bool is_mpirun_line(std::string_view line) {
+  if (line.starts_with("mpirun: ") || line.starts_with("mpirun detected") || line.starts_with("mpirun noticed")) return true;
+  return line.starts_with("[") && (line.find("] Set MCA parameter \"orte_base_help_aggregate\"") != line.npos ||
+                                   line.find(" sent help message help-") != line.npos);
+}
+
+bool MpirunOutputFilter::is_own(std::string_view line) {
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  constexpr size_t kFrame = 70;  // mpirun frames its notices in lines of 74 to 76 dashes
+  if (line.size() >= kFrame && line.find_first_not_of('-') == line.npos) {
+    framed_ = !framed_;
+    return false;
+  }
+  if (line == kReadyLine) {
+    ready_ = true;
+    return false;
+  }
+  if (!framed_ && !is_mpirun_line(line)) return true;
+  notices_.append(line).append("\n");
+  return false;
+}
+
+std::string MpirunOutputFilter::feed(std::string_view bytes) {
+  std::string own;
+  partial_.append(bytes);
+  size_t begin = 0;
+  for (size_t end; (end = partial_.find('\n', begin)) != partial_.npos; begin = end + 1) {
+    const std::string_view line(partial_.data() + begin, end - begin);
+    if (is_own(line)) own.append(line).append("\n");
+  }
+  partial_.erase(0, begin);
+  return own;
+}
+
+std::string MpirunOutputFilter::finish() {
+  std::string rest = std::exchange(partial_, {});
+  return !rest.empty() && is_own(rest) ? rest : "";
+}
+
+}  // namespace trireme

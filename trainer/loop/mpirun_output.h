@@ -1,0 +1,31 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace trireme {
+
+/// Separates what ranks write to standard error from what mpirun adds: its framed notices, help-aggregation and signal lines. Fed as bytes arrive.
+class MpirunOutputFilter {
+ public:
+  /// The lines completed by `bytes` that are the ranks' own.
+  std::string feed(std::string_view bytes);
+  /// The rest, when the stream has ended.
+  std::string finish();
+  /// What was held back, frames removed: the only explanation when a rank was killed or mpirun itself failed.
+  const std::string& notices() const { return notices_; }
+  /// Rank 0 has announced that the ranks take signals.
+  bool ready() const { return ready_; }
+
+ private:
+  bool is_own(std::string_view line);
+
+  std::string partial_;
+  std::string notices_;
+  bool framed_ = false;
+  bool ready_ = false;
+};
+
+/// The line by which rank 0 announces it; never shown.
+constexpr std::string_view kReadyLine = "\x01trireme ranks ready";
+
+}  // namespace trireme

@@ -1,0 +1,279 @@
+#include "trainer/loop/run.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "kernels/core/rng.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/config/write.h"
+#include "trainer/data/tokenizer.h"
+#include "trainer/loop/agree.h"
+#include "trainer/loop/environment.h"
+#include "trainer/loop/launcher.h"
+#include "trainer/loop/learning_rate.h"
+#include "trainer/loop/metrics.h"
+#include "trainer/loop/state.h"
+#include "trainer/model/flops.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The whole state of one rank's run, set up in the order of the constructor; every step of it is agreed on by all ranks.
+class Run {
+ public:
+  Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options);
+  ExitCode loop();
+
+ private:
+  void open_data();
+  void load(const std::string& checkpoint);
+  void open_directory();
+  void train_step(int64_t step);
+  void evaluate(int64_t step);
+  void save(int64_t step);
+  void report_save_error(const std::optional<std::string>& error);
+  bool reports() const { return world_.rank() == 0; }
+
+  Context& ctx_;
+  Communicator& world_;
+  Config config_;
+  RunOptions options_;
+  StopRequest stop_;
+  std::unique_ptr<TokenDataset> train_, validation_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<Checkpointer> checkpointer_;
+  std::unique_ptr<MetricsWriter> metrics_;      ///< rank 0
+  std::unique_ptr<ConsoleReporter> console_;    ///< rank 0
+  double flops_per_token_ = 0;
+  int64_t total_ = 0;
+  int64_t done_ = 0;  ///< steps
+  bool save_failed_ = false;
+};
+
+int64_t wsd_decay_steps(int64_t total) { return std::max<int64_t>(1, total / 10); }
+
+Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options)
+    : ctx_(ctx), world_(world), config_(config), options_(options) {
+  agree(world_, [&] { open_data(); });
+  check_same_everywhere(world_, {{"binary", binary_digest()},
+                                 {"configuration", to_yaml(config_)},
+                                 {"training data", std::to_string(train_->fingerprint())},
+                                 {"validation data", validation_ ? std::to_string(validation_->fingerprint()) : ""}});
+  std::string checkpoint;
+  agree(world_, [&] {
+    if (reports()) checkpoint = checkpoint_to_resume(config_.run.directory, options_.resume).value_or("");
+  });
+  checkpoint = all_gather_strings(world_, checkpoint)[0];
+  agree(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true); });
+  if (checkpoint.empty()) {
+    trainer_->initialise();
+  } else {
+    load(checkpoint);
+  }
+  agree(world_, [&] {
+    if (reports()) open_directory();
+  });
+  if (reports()) announce_ready();  // every rank has its StopRequest since its Run began
+  const std::string session =
+      std::to_string(random_key(static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()), std::to_string(getpid())));
+  checkpointer_ = std::make_unique<Checkpointer>(CheckpointOptions{fs::path(config_.run.directory) / "checkpoints", all_gather_strings(world_, session)[0],
+                                                                   world_.rank(), world_.size(), config_.checkpoint.keep,
+                                                                   config_.checkpoint.asynchronous});
+}
+
+void Run::open_data() {
+  Datasets datasets = open_datasets(config_);
+  train_ = std::move(datasets.train);
+  validation_ = std::move(datasets.validation);
+  total_ = total_steps(config_, train_->sequences());
+  if (config_.training.schedule.name == "wsd" && !config_.training.schedule.decay_steps)
+    config_.training.schedule.decay_steps = wsd_decay_steps(total_);
+  flops_per_token_ = training_flops_per_token(config_.model, config_.training.sequence_length);
+}
+
+void Run::load(const std::string& checkpoint) {
+  std::unique_ptr<CheckpointReader> reader;
+  agree(world_, [&] {
+    reader = std::make_unique<CheckpointReader>(checkpoint);
+    const CheckpointDescription& saved = reader->description();
+    const std::string difference = mathematical_difference(resolve(parse_config(saved.config, checkpoint + "/manifest.json")), config_);
+    if (!difference.empty())
+      throw ConfigError(concat("cannot resume from ", checkpoint, ": the configuration has changed what is trained:\n", difference,
+                               "use another run.directory for another run"));
+    done_ = saved.step;
+  });
+  // load_state is collective: a failure on one rank alone ends the job through MPI.
+  load_state(*trainer_, *reader);
+  if (reports()) std::cerr << "resuming from " << checkpoint << ", step " << done_ << " of " << total_ << "\n";
+}
+
+void Run::open_directory() {
+  const fs::path directory = config_.run.directory;
+  std::error_code error;
+  fs::create_directories(directory / "checkpoints", error);
+  if (error) throw IoError(concat("run.directory=", directory.string(), ": cannot be created: ", error.message()));
+  write_durably(directory / "config.yaml", to_yaml(config_));
+  const nlohmann::ordered_json environment = describe_environment(world_.size(), ctx_.threads, trainer_->mesh().shape);
+  write_durably(directory / "environment.json", environment.dump(2) + "\n");
+  MetricsWriter::cut_back(directory / "metrics.jsonl", done_);
+  metrics_ = std::make_unique<MetricsWriter>(directory / "metrics.jsonl");
+  console_ = std::make_unique<ConsoleReporter>(total_, standard_output_is_terminal());
+  const int64_t parameters = parameter_count(config_.model);
+  metrics_->event("start", {{"step", done_},
+                            {"steps", total_},
+                            {"parameters", parameters},
+                            {"world_size", world_.size()},
+                            {"layout", environment["layout"]},
+                            {"version", environment["version"]}});
+  console_->message(concat(config_.run.name, ": ", config_.model.architecture, " with ", parameters, " parameters, tensor ", config_.parallel.tensor,
+                           " x pipeline ", config_.parallel.pipeline, " x data ", *config_.parallel.data, ", ZeRO-", config_.parallel.zero_stage,
+                           ", ", config_.training.precision, "; ", total_, " steps of ", config_.training.global_batch_size, " x ",
+                           config_.training.sequence_length, " tokens"));
+}
+
+void Run::train_step(int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
+  const double rate = learning_rate(config_.training.schedule, config_.training.optimizer, config_.training.global_batch_size, step, total_);
+  const StepResult result = trainer_->step(*train_, step - 1, rate);
+  if (!reports()) return;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const auto tokens = config_.training.global_batch_size * config_.training.sequence_length;
+  const double rate_of_tokens = static_cast<double>(tokens) / seconds;
+  const StepMetrics line{step,           result.loss, result.grad_norm, rate, step * tokens, seconds, rate_of_tokens,
+                         flops_per_token_ * rate_of_tokens / 1e12, std::nullopt};
+  metrics_->step(line);
+  console_->step(line);
+  if (result.accepted) return;
+  metrics_->event("rejected_step", {{"step", step}, {"parameter", result.offender}});
+  console_->message(concat("step ", step, " rejected on every rank: the gradient", result.offender.empty() ? "" : " of " + result.offender,
+                           " is not finite; weights are unchanged"));
+}
+
+void Run::evaluate(int64_t step) {
+  const double loss = trainer_->evaluate(*validation_, config_.training.evaluate.batches).loss;
+  if (!reports()) return;
+  metrics_->evaluation(step, loss);
+  console_->evaluation(step, loss);
+}
+
+void Run::save(int64_t step) {
+  const int64_t tokens = step * config_.training.global_batch_size * config_.training.sequence_length;
+  const MeshShape& mesh = trainer_->mesh().shape;
+  checkpointer_->save({step,
+                       tokens,
+                       trainer_->accepted_steps(),
+                       to_yaml(config_),
+                       describe_model(config_.model),
+                       config_.data.tokenizer,
+                       {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}}},
+                      state_tensors(*trainer_));
+}
+
+void Run::report_save_error(const std::optional<std::string>& error) {
+  if (!error) return;
+  save_failed_ = true;
+  std::cerr << "rank " << world_.rank() << ": checkpoint not saved: " << *error << "; training goes on, older checkpoints stand" << std::endl;
+}
+
+ExitCode Run::loop() {
+  const int64_t last = std::min(total_, options_.max_steps.value_or(total_));
+  if (done_ >= last) {
+    if (reports()) console_->message(concat("nothing to do: ", done_, " of ", total_, " steps are done"));
+    return ExitCode::kOk;
+  }
+  bool stopped = false;
+  for (int64_t step = done_ + 1; step <= last && !stopped; ++step) {
+    train_step(step);
+    const int64_t every = config_.training.evaluate.every;
+    if (validation_ && ((every > 0 && step % every == 0) || step == total_)) evaluate(step);
+    stopped = all_reduce_scalar(world_, stop_.requested() ? 1 : 0, ReduceOp::kMax) > 0;
+    const int64_t interval = config_.checkpoint.every;
+    if ((interval > 0 && step % interval == 0) || step == last || stopped) save(step);
+    report_save_error(checkpointer_->take_error());
+    done_ = step;
+  }
+  save_failed_ = false;
+  report_save_error(checkpointer_->finish());
+  // Until here rank 0 may still be publishing what the others have written.
+  const bool lost = all_reduce_scalar(world_, save_failed_ ? 1 : 0, ReduceOp::kMax) > 0;
+  if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
+  if (stopped && done_ < total_) {
+    if (reports()) console_->message(concat("stopped on request after step ", done_, ", checkpoint saved; the same command goes on from there"));
+    return ExitCode::kRequeue;
+  }
+  if (reports()) console_->message(concat("done: ", done_, " of ", total_, " steps; run directory ", config_.run.directory));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+Datasets open_datasets(const Config& config) {
+  const Tokenizer tokenizer = make_tokenizer(config.data.tokenizer);
+  const auto open = [&](const std::vector<std::string>& directories) {
+    return std::make_unique<TokenDataset>(directories, config.training.sequence_length, *config.model.vocab_size, tokenizer.digest());
+  };
+  return {open(config.data.train), config.data.validation.empty() ? nullptr : open(config.data.validation)};
+}
+
+int64_t total_steps(const Config& config, int64_t sequences) {
+  if (config.training.steps) return *config.training.steps;
+  return Sampler{0, sequences, config.training.global_batch_size}.steps_for(config.training.epochs.value());
+}
+
+std::optional<std::string> checkpoint_to_resume(const std::string& run_directory, const std::string& resume) {
+  if (resume != "auto" && resume != "never") return resume;
+  std::vector<std::string> warnings;
+  const auto newest = find_newest_checkpoint(run_directory, warnings);
+  if (resume == "never") {
+    if (newest || fs::exists(fs::path(run_directory) / "metrics.jsonl"))
+      throw ConfigError(concat("run.directory=", run_directory, ": already holds a run; allowed another directory, or --resume auto to continue it"));
+    return std::nullopt;
+  }
+  for (const std::string& warning : warnings) std::cerr << "warning: " << warning << "\n";
+  if (!newest) return std::nullopt;
+  return newest->string();
+}
+
+std::string mathematical_difference(const Config& saved, const Config& now) {
+  const auto neutral = [](Config config) {
+    const RunConfig run = config.run;
+    config.run = {};
+    config.run.seed = run.seed;
+    config.parallel = {};
+    config.checkpoint = {};
+    config.training.evaluate = {};
+    config.training.micro_batch_size = 1;
+    config.data.validation.clear();
+    // Where the schedule does not look at the end of training, training longer changes nothing that was done.
+    if (config.training.schedule.name == "constant") {
+      config.training.steps = 1;
+      config.training.epochs.reset();
+    }
+    return config;
+  };
+  const auto lines = [](const std::string& text) {
+    std::vector<std::string> all;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) all.push_back(line);
+    return all;
+  };
+  const std::vector<std::string> a = lines(to_yaml(neutral(saved))), b = lines(to_yaml(neutral(now)));
+  std::string difference;
+  for (const std::string& line : a)
+    if (std::find(b.begin(), b.end(), line) == b.end()) difference += "  checkpoint:" + line + "\n";
+  for (const std::string& line : b)
+    if (std::find(a.begin(), a.end(), line) == a.end()) difference += "  now:       " + line + "\n";
+  return difference;
+}
+
+ExitCode run_training(Context& ctx, Communicator& world, const Config& config, const RunOptions& options) {
+  return Run(ctx, world, config, options).loop();
+}
+
+}  // namespace trireme

@@ -1,0 +1,68 @@
+#include "trainer/loop/state.h"
+
+#include <set>
+
+namespace trireme {
+namespace {
+
+void read_box(CheckpointReader& reader, const std::string& kind, const OwnedBox& owned, const Tensor& to) {
+  const std::string name = kind + "/" + owned.spec->name;
+  const StoredTensor& stored = reader.tensor(name);
+  if (stored.shape != owned.spec->shape)
+    throw DataError(concat("checkpoint: ", name, " has shape [", stored.shape[0], ", ", stored.shape[1], "], the model's is [", owned.spec->shape[0],
+                           ", ", owned.spec->shape[1], "]"));
+  reader.read(name, owned.box, to.dtype(), to.raw());
+}
+
+/// A tensor that the model does not have means another model, even where all of the model's own are there. Each rank knows only its stage's names.
+void check_names(Trainer& trainer, const CheckpointReader& reader) {
+  std::string mine;
+  for (const OwnedBox& owned : trainer.owned_boxes()) mine += owned.spec->name + "\n";
+  std::set<std::string> known;
+  for (const std::string& names : all_gather_strings(trainer.mesh().world, mine)) {
+    for (size_t begin = 0; begin < names.size();) {
+      const size_t end = names.find('\n', begin);
+      known.insert(names.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  for (const auto& [name, stored] : reader.tensors()) {
+    const std::string parameter = name.substr(name.find('/') + 1);
+    if (!known.contains(parameter)) throw DataError("checkpoint: " + name + " is not a tensor of the configured model");
+  }
+}
+
+}  // namespace
+
+std::vector<StateTensor> state_tensors(Trainer& trainer) {
+  std::vector<StateTensor> tensors;
+  if (trainer.mesh().at.replicate != 0) return tensors;
+  for (const OwnedBox& owned : trainer.owned_boxes()) {
+    const ParamSpec& spec = *owned.spec;
+    if (!spec.counted) continue;
+    const auto add = [&](const std::string& kind, const Tensor& tensor) {
+      tensors.push_back({kind + "/" + spec.name, tensor.dtype(), spec.shape, spec.dims, owned.box, tensor.raw()});
+    };
+    add("weight", owned.weight);
+    add("exp_avg", owned.exp_avg);
+    add("exp_avg_sq", owned.exp_avg_sq);
+  }
+  return tensors;
+}
+
+void load_weights(Trainer& trainer, CheckpointReader& reader) {
+  check_names(trainer, reader);
+  for (const OwnedBox& owned : trainer.owned_boxes()) read_box(reader, "weight", owned, owned.weight);
+  trainer.weights_changed();
+}
+
+void load_state(Trainer& trainer, CheckpointReader& reader) {
+  load_weights(trainer, reader);
+  for (const OwnedBox& owned : trainer.owned_boxes()) {
+    read_box(reader, "exp_avg", owned, owned.exp_avg);
+    read_box(reader, "exp_avg_sq", owned, owned.exp_avg_sq);
+  }
+  trainer.set_accepted_steps(reader.description().optimizer_steps);
+}
+
+}  // namespace trireme

@@ -1,0 +1,17 @@
+#pragma once
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/loop/trainer.h"
+
+namespace trireme {
+
+/// What this rank puts into a checkpoint: "weight/NAME", "exp_avg/NAME", "exp_avg_sq/NAME" of the boxes it owns and counts, so that over all ranks every
+/// element of every parameter is written once, tied copies and replicas never.
+std::vector<StateTensor> state_tensors(Trainer& trainer);
+
+/// Fills this rank's boxes from a checkpoint of any layout. Errors: DataError naming the tensor that is missing, has another shape, or is not the model's.
+void load_weights(Trainer& trainer, CheckpointReader& reader);
+/// Weights and both moments; every tensor of the checkpoint must belong to the model.
+void load_state(Trainer& trainer, CheckpointReader& reader);
+
+}  // namespace trireme

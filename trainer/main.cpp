@@ -1,0 +1,45 @@
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "kernels/core/check.h"
+#include "trainer/commands/config_command.h"
+#include "trainer/commands/data_command.h"
+#include "trainer/commands/eval_command.h"
+#include "trainer/commands/generate_command.h"
+#include "trainer/commands/train_command.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app("Trireme trains large language models with tensor, pipeline and data parallelism from one YAML file.", "trireme");
+  app.set_version_flag("--version", "trireme " TRIREME_VERSION);
+  app.require_subcommand(1);
+  int exit_code = 0;
+  trireme::add_train_command(app, {argv + 1, argv + argc}, exit_code);
+  trireme::add_eval_command(app, exit_code);
+  trireme::add_generate_command(app, exit_code);
+  trireme::add_data_command(app, exit_code);
+  trireme::add_config_command(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    std::cerr << "trireme: " << error.what() << "; see trireme --help" << std::endl;
+    return static_cast<int>(trireme::ExitCode::kUsage);
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const trireme::Error& error) {
+    std::cerr << error.what() << std::endl;
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    std::cerr << "trireme: " << error.what() << std::endl;
+    return static_cast<int>(trireme::ExitCode::kInternal);
+  }
+}
