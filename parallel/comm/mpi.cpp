@@ -110,11 +110,7 @@ class MpiOperation final : public Work::Operation {
   }
 
  private:
-  struct Receive {
-    size_t request;
-    int count;
-    MPI_Datatype type;
-  };
+  struct Receive { size_t request; int count; MPI_Datatype type; };
   const char* verb_;
   std::string place_;
   std::vector<Tensor> buffers_;

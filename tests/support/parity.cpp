@@ -44,10 +44,11 @@ Config parity_config(ParityModel model, const Layout& layout, const std::string&
   const bool gpt2 = model == ParityModel::kGpt2 || model == ParityModel::kGpt2Dropout;
   m.architecture = gpt2 ? "gpt2" : "llama";
   m.layers = 5;
-  m.hidden_size = 24;
+  // Prime where it can be, so that no unit divides by a shard count: heads need not fill the hidden size.
+  m.hidden_size = model == ParityModel::kLlamaGrouped ? 24 : 23;
   m.heads = model == ParityModel::kLlamaGrouped ? 12 : 6;
   m.kv_heads = model == ParityModel::kLlamaGrouped ? 2 : 6;
-  m.head_size = 24 / m.heads;
+  m.head_size = model == ParityModel::kLlamaGrouped ? 2 : 4;
   m.ffn_size = 36;
   m.vocab_size = 61;
   m.max_positions = 13;

@@ -24,7 +24,7 @@ struct Layout {
   std::string str() const;  ///< "tp2pp2dp2z3 sp gpipe mb2"
 };
 
-/// Five layers, prime vocabulary 61, hidden size 24, sequences of 12, global batch 12, ragged target masks.
+/// Five layers, prime vocabulary 61, hidden size 24 or 23, sequences of 12, global batch 12, ragged target masks.
 enum class ParityModel {
   kLlamaGrouped,  ///< 12 heads, 2 kv heads, tied, dropout 0
   kLlama,         ///< 6 heads, 6 kv heads, untied, qkv_bias

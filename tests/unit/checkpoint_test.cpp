@@ -17,10 +17,11 @@ using namespace trireme;
 
 namespace {
 
-/// A fresh directory, removed with its contents.
+/// A fresh directory, removed with its contents; in memory where the system has such a place, for a save waits for the disk about ten times.
 struct TemporaryDirectory {
   TemporaryDirectory() {
-    std::string name = (fs::temp_directory_path() / "trireme-XXXXXX").string();
+    const fs::path memory = "/dev/shm";
+    std::string name = ((::access(memory.c_str(), W_OK) == 0 ? memory : fs::temp_directory_path()) / "trireme-XXXXXX").string();
     REQUIRE(::mkdtemp(name.data()) != nullptr);
     path = name;
   }

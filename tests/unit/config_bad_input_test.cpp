@@ -1,5 +1,6 @@
 // Configurations that are wrong: each is refused with the right exit code, at the right place, in one message that helps.
 #include <unistd.h>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -310,6 +311,16 @@ TEST_CASE("bad configuration: every violation is reported at once, in the order 
     CHECK_THAT(line, Catch::Matchers::StartsWith(start));
   }
   CHECK_FALSE(std::getline(lines, line));
+}
+
+TEST_CASE("bad configuration: a flood of violations, or of text in one line, is answered at once") {
+  std::string keys, items = "a";
+  for (int i = 0; i < 90000; ++i) keys += concat("k", i, ": 1\n");
+  const std::string message = answer_of_text(keys).message;
+  CHECK(std::count(message.begin(), message.end(), '\n') == 100);
+  CHECK_THAT(message, Catch::Matchers::EndsWith("run.yaml: and 89902 more violations"));  // data.train and training.steps are missing too
+  for (int i = 0; i < 500000; ++i) items += ",a";
+  CHECK(parse_config("training: {steps: 1}\ndata: {train: [" + items + "]}", "run.yaml").config.data.train.size() == 500001);
 }
 
 TEST_CASE("bad configuration: a message stays one line, whatever the value") {

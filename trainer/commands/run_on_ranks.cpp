@@ -23,7 +23,8 @@ ExitCode run_body(Communicator& world, int ranks_on_host, const std::function<Ex
 /// srun with a PMI that MPI does not speak starts N worlds of one, each of which would train alone into the same directory.
 void check_slurm_world(const MpiEnvironment& mpi) {
   const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr || tasks == nullptr || mpi.size() > 1 || std::atoi(tasks) == 1) return;
+  const bool by_mpirun = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;  // inside an allocation mpirun counts the ranks, not Slurm
+  if (by_mpirun || tasks == nullptr || std::atoi(tasks) <= 1 || mpi.size() > 1) return;
   throw ConfigError(concat("Slurm started ", tasks, " tasks, but MPI sees a world of ", mpi.size(), ": use srun --mpi=pmix"));
 }
 

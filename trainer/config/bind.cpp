@@ -234,7 +234,7 @@ class Binder {
   /// The nearest key of the same section, else the nearest key anywhere.
   std::string suggestion(const std::string& key) const {
     constexpr size_t kLongestTypo = 64;
-    if (key.size() > kLongestTypo) return "";
+    if (key.size() > kLongestTypo || violations_.full()) return "";
     std::string best;
     size_t best_distance = std::max<size_t>(2, key.size() / 3) + 1;
     const auto consider = [&](const std::string& path) {

@@ -52,7 +52,7 @@ std::string Violations::text(const Sources& sources) const {
     if (!v->allowed.empty()) out += "; allowed " + v->allowed;
     if (!v->nearest.empty()) out += "; nearest valid " + v->nearest;
   }
-  return out;
+  return more_ == 0 ? out : concat(out, "\n", sources.file, ": and ", more_, " more violations");
 }
 
 void Violations::raise(const Sources& sources) const {

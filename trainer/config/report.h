@@ -38,17 +38,26 @@ struct Violation {
 
 class Violations {
  public:
-  void add(Violation violation) { list_.push_back(std::move(violation)); }
+  static constexpr size_t kMost = 100;  ///< kept; the rest is only counted
+
+  void add(Violation violation) {
+    if (full())
+      ++more_;
+    else
+      list_.push_back(std::move(violation));
+  }
+  bool full() const { return list_.size() == kMost; }
   bool empty() const { return list_.empty(); }
   /// The key, or a section around it, has a violation: rules that read its value have nothing to stand on.
   bool touch(const std::string& key) const;
-  /// One line each, in the order of the sources.
+  /// One line each, in the order of the sources; a last line counts what did not fit.
   std::string text(const Sources& sources) const;
   /// Throws ConfigError with that text unless empty.
   void raise(const Sources& sources) const;
 
  private:
   std::vector<Violation> list_;
+  size_t more_ = 0;
 };
 
 }  // namespace trireme

@@ -101,6 +101,7 @@ void visit(V& v, ParallelConfig& c) {
   v(Field{.key = "replicate", .doc = "Copies of the sharded state (hybrid sharding); divides data.", .min = 1, .max = kMaxExtent}, c.replicate);
   v(Field{.key = "sequence_parallel", .doc = "Split norms and residuals by token over the tensor ranks."}, c.sequence_parallel);
   v(Field{.key = "schedule", .doc = "Order of forwards and backwards in the pipeline.", .choices = {"gpipe", "1f1b"}}, c.schedule);
+  v(Field{.key = "virtual_stages", .doc = "Stages of each pipeline rank; gpipe and 1f1b have one.", .min = 1, .max = 1}, c.virtual_stages);
   v(Field{.key = "layers_per_stage", .doc = "Layers of each pipeline stage.", .min = 1, .max = 1024, .auto_rule = "balanced by parameter count"},
     c.layers_per_stage);
   v(Field{.key = "gradient_accumulation",
@@ -165,6 +166,7 @@ void visit(V& v, TrainingConfig& c) {
   v(Field{.key = "micro_batch_size", .doc = "Sequences of one forward and backward.", .min = 1, .max = kMaxExtent}, c.micro_batch_size);
   v(Field{.key = "global_batch_size", .doc = "Sequences of one step, over all ranks.", .min = 1, .max = kMaxExtent}, c.global_batch_size);
   v(Field{.key = "precision", .doc = "Arithmetic: fp32, or fp64 on the reference kernels.", .choices = {"fp32", "fp64"}}, c.precision);
+  v(Field{.key = "recompute", .doc = "Activations computed again in the backward instead of kept.", .choices = {"none"}}, c.recompute);
   v(Field{.key = "gradient_clip", .doc = "Largest global gradient norm; 0 = off.", .min = 0}, c.gradient_clip);
   v.section("optimizer", "How weights follow gradients.", c.optimizer);
   v.section("schedule", "The learning rate over the steps.", c.schedule);

@@ -48,13 +48,16 @@ class TreeBuilder : public YAML::EventHandler {
     throw InternalError("a violation was not raised");
   }
 
-  Location place_of(const YAML::Mark& mark) const {
+  /// Columns in characters, where yaml-cpp counts bytes. Marks mostly move forward, so the count goes on from the last one in the same line.
+  Location place_of(const YAML::Mark& mark) {
     if (mark.is_null()) return {source_, 1, 1};
     const size_t end = std::min(text_.size(), static_cast<size_t>(mark.pos));
-    size_t begin = end - std::min(end, static_cast<size_t>(mark.column));
-    int column = 1;  // in characters, where yaml-cpp counts bytes
-    for (; begin < end; ++begin) column += (text_[begin] & 0xC0) != 0x80;
-    return {source_, mark.line + 1, column};
+    if (mark.line != counted_.line - 1 || end < counted_to_) {
+      counted_ = {source_, mark.line + 1, 1};
+      counted_to_ = end - std::min(end, static_cast<size_t>(mark.column));
+    }
+    for (; counted_to_ < end; ++counted_to_) counted_.column += (text_[counted_to_] & 0xC0) != 0x80;
+    return counted_;
   }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
@@ -191,6 +194,8 @@ class TreeBuilder : public YAML::EventHandler {
   const Sources& sources_;
   Violations& violations_;
   int documents_ = 0;
+  Location counted_{0, 0, 0};
+  size_t counted_to_ = 0;
   std::vector<Frame> frames_;
   YamlNode root_{.kind = YamlNode::Kind::kMapping, .at = {}};
 };

@@ -38,6 +38,7 @@ class Run {
   void evaluate(int64_t step);
   void save(int64_t step);
   void report_save_error(const std::optional<std::string>& error);
+  int64_t last_step() const { return std::min(total_, options_.max_steps.value_or(total_)); }
   bool reports() const { return world_.rank() == 0; }
 
   Context& ctx_;
@@ -56,15 +57,18 @@ class Run {
   bool save_failed_ = false;
 };
 
-int64_t wsd_decay_steps(int64_t total) { return std::max<int64_t>(1, total / 10); }
-
 Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options)
     : ctx_(ctx), world_(world), config_(config), options_(options) {
-  agree(world_, [&] { open_data(); });
-  check_same_everywhere(world_, {{"binary", binary_digest()},
-                                 {"configuration", to_yaml(config_)},
-                                 {"training data", std::to_string(train_->fingerprint())},
-                                 {"validation data", validation_ ? std::to_string(validation_->fingerprint()) : ""}});
+  std::map<std::string, std::string> facts;
+  agree(world_, [&] {
+    open_data();
+    facts = {{"binary", binary_digest()},
+             {"configuration", to_yaml(config_)},
+             {"--max-steps", std::to_string(last_step())},
+             {"training data", std::to_string(train_->fingerprint())},
+             {"validation data", validation_ ? std::to_string(validation_->fingerprint()) : ""}};
+  });
+  check_same_everywhere(world_, facts);
   std::string checkpoint;
   agree(world_, [&] {
     if (reports()) checkpoint = checkpoint_to_resume(config_.run.directory, options_.resume).value_or("");
@@ -76,6 +80,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   } else {
     load(checkpoint);
   }
+  if (done_ >= last_step()) return;  // a finished run stays as it is
   agree(world_, [&] {
     if (reports()) open_directory();
   });
@@ -92,8 +97,12 @@ void Run::open_data() {
   train_ = std::move(datasets.train);
   validation_ = std::move(datasets.validation);
   total_ = total_steps(config_, train_->sequences());
-  if (config_.training.schedule.name == "wsd" && !config_.training.schedule.decay_steps)
-    config_.training.schedule.decay_steps = wsd_decay_steps(total_);
+  if (config_.training.epochs) {  // the rules and the `auto` that had to wait for the number of steps
+    Config counted = config_;
+    counted.training.steps = total_;
+    counted.training.epochs.reset();
+    config_.training.schedule.decay_steps = resolve(counted, world_.size()).training.schedule.decay_steps;
+  }
   flops_per_token_ = training_flops_per_token(config_.model, config_.training.sequence_length);
 }
 
@@ -108,7 +117,6 @@ void Run::load(const std::string& checkpoint) {
                                "use another run.directory for another run"));
     done_ = saved.step;
   });
-  // load_state is collective: a failure on one rank alone ends the job through MPI.
   load_state(*trainer_, *reader);
   if (reports()) std::cerr << "resuming from " << checkpoint << ", step " << done_ << " of " << total_ << "\n";
 }
@@ -182,9 +190,9 @@ void Run::report_save_error(const std::optional<std::string>& error) {
 }
 
 ExitCode Run::loop() {
-  const int64_t last = std::min(total_, options_.max_steps.value_or(total_));
+  const int64_t last = last_step();
   if (done_ >= last) {
-    if (reports()) console_->message(concat("nothing to do: ", done_, " of ", total_, " steps are done"));
+    if (reports()) std::cerr << "nothing to do: " << done_ << " of " << total_ << " steps are done" << std::endl;
     return ExitCode::kOk;
   }
   bool stopped = false;

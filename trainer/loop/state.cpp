@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include "trainer/loop/agree.h"
+
 namespace trireme {
 namespace {
 
@@ -51,17 +53,21 @@ std::vector<StateTensor> state_tensors(Trainer& trainer) {
 }
 
 void load_weights(Trainer& trainer, CheckpointReader& reader) {
-  check_names(trainer, reader);
-  for (const OwnedBox& owned : trainer.owned_boxes()) read_box(reader, "weight", owned, owned.weight);
+  agree(trainer.mesh().world, [&] {
+    check_names(trainer, reader);
+    for (const OwnedBox& owned : trainer.owned_boxes()) read_box(reader, "weight", owned, owned.weight);
+  });
   trainer.weights_changed();
 }
 
 void load_state(Trainer& trainer, CheckpointReader& reader) {
   load_weights(trainer, reader);
-  for (const OwnedBox& owned : trainer.owned_boxes()) {
-    read_box(reader, "exp_avg", owned, owned.exp_avg);
-    read_box(reader, "exp_avg_sq", owned, owned.exp_avg_sq);
-  }
+  agree(trainer.mesh().world, [&] {
+    for (const OwnedBox& owned : trainer.owned_boxes()) {
+      read_box(reader, "exp_avg", owned, owned.exp_avg);
+      read_box(reader, "exp_avg_sq", owned, owned.exp_avg_sq);
+    }
+  });
   trainer.set_accepted_steps(reader.description().optimizer_steps);
 }
 

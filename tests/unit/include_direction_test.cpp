@@ -1,0 +1,95 @@
+// The rooms of the house in the one direction they may include each other, and libraries only where they belong.
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+#include "tests/support/catch.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Files whose path starts with `where` may include only what starts with one of `may`.
+struct ProjectRule {
+  const char* where;
+  std::vector<std::string> may;
+};
+const ProjectRule kProjectRules[] = {
+    {"kernels/core/", {"kernels/core/"}},
+    {"kernels/reference/", {"kernels/core/", "kernels/ops/", "kernels/reference/"}},
+    {"kernels/cpu/", {"kernels/core/", "kernels/ops/", "kernels/cpu/"}},
+    {"kernels/", {"kernels/"}},
+    {"parallel/comm/", {"kernels/", "parallel/comm/"}},
+    {"parallel/tensor/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/tensor/"}},
+    {"parallel/pipeline/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/pipeline/"}},
+    {"parallel/sharding/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/sharding/"}},
+    {"parallel/", {"kernels/", "parallel/"}},
+    {"trainer/config/", {"kernels/core/", "trainer/config/"}},
+    {"trainer/", {"kernels/", "parallel/", "trainer/"}},
+};
+
+/// A header whose name matches `header` may be included only by files whose path starts with one of `only_in`.
+struct LibraryRule {
+  const char* header;
+  std::vector<std::string> only_in;
+};
+const LibraryRule kLibraryRules[] = {
+    {"mpi\\.h", {"parallel/comm/mpi"}},
+    {"yaml-cpp/.*", {"trainer/config/"}},
+    {"oneapi/.*|dnnl.*", {"kernels/cpu/"}},
+    {"omp\\.h", {"kernels/cpu/"}},
+    {"CLI/.*", {"trainer/commands/", "trainer/main.cpp"}},
+    {"nlohmann/.*", {"trainer/"}},
+    {"cuda.*|cublas.*|cudnn.*|nccl.*", {"kernels/cuda/", "parallel/comm/nccl"}},
+};
+
+bool starts_with_any(const std::string& text, const std::vector<std::string>& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](const std::string& prefix) { return text.starts_with(prefix); });
+}
+
+std::vector<std::string> violations_in(const std::string& file, const std::string& text) {
+  static const std::regex include(R"(^\s*#\s*include\s*([<"])([^">]+)[">])");
+  std::vector<std::string> found;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    std::smatch match;
+    if (!std::regex_search(line, match, include)) continue;
+    const std::string header = match[2];
+    if (match[1] == "\"") {
+      for (const ProjectRule& rule : kProjectRules) {
+        if (!file.starts_with(rule.where)) continue;
+        if (!starts_with_any(header, rule.may)) found.push_back(file + " includes " + header);
+        break;  // the first rule that names the file is the narrowest
+      }
+    }
+    for (const LibraryRule& rule : kLibraryRules)
+      if (std::regex_match(header, std::regex(rule.header)) && !starts_with_any(file, rule.only_in)) found.push_back(file + " includes " + header);
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("includes run in one direction: kernels <- parallel <- trainer") {
+  const fs::path root = TRIREME_SOURCE_DIR;
+  int files = 0;
+  for (const char* room : {"kernels", "parallel", "trainer"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
+      if (!entry.is_regular_file()) continue;
+      ++files;
+      std::ifstream stream(entry.path());
+      const std::string text{std::istreambuf_iterator<char>(stream), {}};
+      for (const std::string& violation : violations_in(entry.path().lexically_relative(root).string(), text)) FAIL_CHECK(violation);
+    }
+  }
+  CHECK(files > 100);
+}
+
+TEST_CASE("an include that runs the other way is found") {
+  CHECK(violations_in("kernels/ops/matmul.cpp", "#include \"parallel/param.h\"\n").size() == 1);
+  CHECK(violations_in("parallel/tensor/linear.h", "#include \"parallel/sharding/unit.h\"\n").size() == 1);
+  CHECK(violations_in("parallel/comm/thread.cpp", "  #  include <mpi.h>\n").size() == 1);
+  CHECK(violations_in("trainer/loop/run.cpp", "#include <yaml-cpp/yaml.h>\n").size() == 1);
+  CHECK(violations_in("trainer/config/load.cpp", "#include \"trainer/model/dims.h\"\n").size() == 1);
+  CHECK(violations_in("trainer/loop/run.cpp", "#include \"parallel/mesh.h\"\n#include <vector>\n").empty());
+}
