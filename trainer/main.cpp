@@ -24,7 +24,10 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    std::cerr << "trireme: " << error.what() << "; see trireme --help" << std::endl;
+    std::cerr << "trireme: " << error.what();
+    // A misspelt command is missed before it is noticed.
+    if (const auto rest = app.remaining(true); error.get_name() == "RequiredError" && !rest.empty()) std::cerr << "; not understood: " << rest.front();
+    std::cerr << "; see trireme --help" << std::endl;
     return static_cast<int>(trireme::ExitCode::kUsage);
   }
   return exit_code;

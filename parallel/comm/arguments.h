@@ -6,7 +6,7 @@
 
 namespace trireme {
 
-/// For all_gather (part = in, whole = out) and reduce_scatter (part = out, whole = in): whole has size() times the elements of part, in one dtype, and
+/// For all_gather (part = in, whole = out) and reduce_scatter (part = out, whole = in): whole has size() times the elements of part, in one dtype;
 /// the two are apart or part is this rank's own part of whole. Returns true in the latter case. Meta tensors count as apart.
 bool is_own_part(const Communicator& comm, const char* verb, const Tensor& part, const Tensor& whole);
 

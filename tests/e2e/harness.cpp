@@ -59,6 +59,15 @@ std::vector<std::string> TemporaryDirectory::listing() const {
   return lines;
 }
 
+std::string TemporaryDirectory::changes_since(const std::vector<std::string>& before) const {
+  const std::vector<std::string> now = listing();
+  std::vector<std::string> changed;
+  std::set_symmetric_difference(before.begin(), before.end(), now.begin(), now.end(), std::back_inserter(changed));
+  std::string text;
+  for (const std::string& line : changed) text += line + "\n";
+  return text;
+}
+
 Process::Process(const Arguments& command, const fs::path& directory, std::chrono::seconds limit) : deadline_(begin_ + limit) {
   std::array<int, 2> out{}, err{};
   REQUIRE(::pipe2(out.data(), O_CLOEXEC) == 0);
@@ -131,7 +140,7 @@ Outcome Process::wait() {
   return outcome_;
 }
 
-Outcome trireme(const TemporaryDirectory& directory, const Arguments& arguments) {
+Outcome run(const TemporaryDirectory& directory, const Arguments& arguments) {
   return Process(Arguments{kBinary} + arguments, directory.path()).wait();
 }
 
@@ -141,7 +150,7 @@ Arguments mpirun_command() {
           "mpirun", "--bind-to", "none"};
 }
 
-Outcome mpirun(const TemporaryDirectory& directory, int ranks, const Arguments& arguments) {
+Outcome run_under_mpirun(const TemporaryDirectory& directory, int ranks, const Arguments& arguments) {
   return Process(mpirun_command() + Arguments{"-n", std::to_string(ranks), kBinary} + arguments, directory.path()).wait();
 }
 
@@ -165,7 +174,7 @@ void build_data(const TemporaryDirectory& directory) {
   write_file(directory / "train.txt", text);
   write_file(directory / "validation.txt", text.substr(3000, 700));
   for (const std::string name : {"train", "validation"}) {
-    const Outcome built = trireme(directory, {"data", "build", "--tokenizer", "bytes", "--output", name, name + ".txt"});
+    const Outcome built = run(directory, {"data", "build", "--tokenizer", "bytes", "--output", name, name + ".txt"});
     INFO(built.err);
     REQUIRE(built.code == 0);
   }

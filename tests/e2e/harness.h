@@ -24,6 +24,8 @@ class TemporaryDirectory {
   const std::filesystem::path& path() const { return path_; }
   /// Every path below with its type, size and time of change: equal as long as nothing was written.
   std::vector<std::string> listing() const;
+  /// What `before` and listing() do not share; empty where nothing was written.
+  std::string changes_since(const std::vector<std::string>& before) const;
 
  private:
   std::filesystem::path path_;
@@ -59,9 +61,9 @@ class Process {
 };
 
 /// `trireme arguments...` to its end.
-Outcome trireme(const TemporaryDirectory& directory, const Arguments& arguments);
+Outcome run(const TemporaryDirectory& directory, const Arguments& arguments);
 /// `mpirun -n ranks trireme arguments...`, as a person types it.
-Outcome mpirun(const TemporaryDirectory& directory, int ranks, const Arguments& arguments);
+Outcome run_under_mpirun(const TemporaryDirectory& directory, int ranks, const Arguments& arguments);
 /// mpirun's own arguments up to the ranks' count, and the path of the binary: for command lines of another shape.
 Arguments mpirun_command();
 extern const std::string kBinary;
@@ -78,7 +80,7 @@ extern const std::string kConfig;
 /// `--set` before each.
 Arguments sets(const Arguments& assignments);
 Arguments operator+(Arguments a, const Arguments& b);
-/// "tp2pp1dp2z3" as --set arguments.
+/// The degrees as --set arguments.
 Arguments layout(int tensor, int pipeline, int data, int zero_stage);
 
 /// The lines of metrics.jsonl; a line that is not a JSON object fails the test.

@@ -1,5 +1,6 @@
-// The contract of Communicator, on MPI processes: mpirun -n N comm_mpi_test, N from 1 to 8. Exit code 0 where every rank saw every value it should.
+// The contract of Communicator, on MPI processes: `comm_mpi_test N` starts N ranks, from 1 to 8. Exit code 0 where every rank saw every value it should.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 
@@ -7,6 +8,7 @@
 #include "parallel/comm/self.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/poison_communicator.h"
+#include "trainer/loop/launcher.h"
 
 using namespace trireme;
 
@@ -57,7 +59,8 @@ void check_everything(const MpiEnvironment& mpi) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (!under_launcher()) return launch(argc > 1 ? std::atoi(argv[1]) : 2, {}, std::nullopt);
   const MpiEnvironment mpi;
   try {
     check_everything(mpi);

@@ -366,7 +366,9 @@ TEST_CASE("recording tells sequences apart") {
     CHECK(records[0].sequence_hash == records[1].sequence_hash);
     return records[0].sequence_hash;
   };
-  const auto reduce = [](Communicator& w, Host& h, int64_t count, DType dtype) { w.all_reduce(h.ctx, h.zeros(count, dtype), ReduceOp::kSum).wait(h.ctx); };
+  const auto reduce = [](Communicator& w, Host& h, int64_t count, DType dtype) {
+    w.all_reduce(h.ctx, h.zeros(count, dtype), ReduceOp::kSum).wait(h.ctx);
+  };
   const uint64_t two = hash_of([&](auto& w, auto& h) { reduce(w, h, 2, DType::kF32), reduce(w, h, 3, DType::kF32); });
   CHECK(two == hash_of([&](auto& w, auto& h) { reduce(w, h, 2, DType::kF32), reduce(w, h, 3, DType::kF32); }));
   CHECK(two != hash_of([&](auto& w, auto& h) { reduce(w, h, 3, DType::kF32), reduce(w, h, 2, DType::kF32); }));

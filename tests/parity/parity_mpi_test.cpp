@@ -1,4 +1,4 @@
-// A dozen layouts as real processes: mpirun -n 8. Ranks beyond a layout's world sit it out. Sends end only with their receive, as in NCCL.
+// A dozen layouts as real processes: `parity_mpi_test` starts 8 ranks. Ranks beyond a layout's world sit it out. Sends end only with their receive, as in NCCL.
 #include <cstdio>
 #include <exception>
 #include <numeric>
@@ -6,6 +6,7 @@
 #include "parallel/comm/mpi.h"
 #include "parallel/comm/self.h"
 #include "tests/support/parity.h"
+#include "trainer/loop/launcher.h"
 
 using namespace trireme;
 using namespace trireme::test;
@@ -64,6 +65,7 @@ int run(const MpiEnvironment& mpi) {
 }  // namespace
 
 int main() {
+  if (!under_launcher()) return launch(8, {}, std::nullopt);
   MpiEnvironment mpi;
   try {
     return run(mpi);

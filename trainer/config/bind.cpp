@@ -266,7 +266,7 @@ void bind(const YamlNode& root, Config& config, Sources& sources, Violations& vi
     return bind({.kind = YamlNode::Kind::kMapping}, config, sources, violations);
   if (root.kind != YamlNode::Kind::kMapping) {
     violations.add({root.at, "", "", concat("a configuration is a mapping of sections, not ", kind_name(root))});
-    return;
+    violations.raise(sources);
   }
   const FieldTable known = table_of(config);
   Binder binder(root, sources, violations, known);

@@ -232,6 +232,15 @@ void check_text(std::string_view text, TreeBuilder& builder, int source) {
   }
 }
 
+/// Whether line `number` (from 0) begins with blanks that hold a tab, which the parser then blames on something else.
+bool indented_with_tab(std::string_view text, int number) {
+  size_t begin = 0;
+  for (int line = 0; line < number && begin != text.npos; ++line) begin = text.find('\n', begin) == text.npos ? text.npos : text.find('\n', begin) + 1;
+  if (begin == text.npos) return false;
+  const std::string_view blanks = text.substr(begin, text.find_first_not_of(" \t", begin) - begin);
+  return blanks.find('\t') != blanks.npos;
+}
+
 }  // namespace
 
 YamlNode parse_yaml(std::string_view text, int source, const Sources& sources, Violations& violations) {
@@ -245,7 +254,8 @@ YamlNode parse_yaml(std::string_view text, int source, const Sources& sources, V
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& error) {
-    builder.stop(builder.place_of(error.mark), error.msg);
+    const bool tab = indented_with_tab(text, error.mark.line);
+    builder.stop(builder.place_of(error.mark), error.msg + (tab ? "; the line is indented with a tab, where YAML wants spaces" : ""));
   }
   return builder.take_root();
 }

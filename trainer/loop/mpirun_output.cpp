@@ -11,6 +11,14 @@ static bool is_mpirun_line(std::string_view line) {
                                    line.find(" sent help message help-") != line.npos);
 }
 
+bool MpirunOutputFilter::is_echo(std::string_view line) {
+  constexpr std::string_view kRank = "rank ";
+  if (!line.starts_with(kRank)) return false;
+  const size_t digits_end = line.find_first_not_of("0123456789", kRank.size());
+  if (digits_end == kRank.size() || digits_end == line.npos || !line.substr(digits_end).starts_with(": ")) return false;
+  return !failures_.emplace(line.substr(digits_end)).second;
+}
+
 bool MpirunOutputFilter::is_own(std::string_view line) {
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   constexpr size_t kFrame = 70;  // mpirun frames its notices in lines of 74 to 76 dashes
@@ -22,7 +30,7 @@ bool MpirunOutputFilter::is_own(std::string_view line) {
     ready_ = true;
     return false;
   }
-  if (!framed_ && !is_mpirun_line(line)) return true;
+  if (!framed_ && !is_mpirun_line(line)) return !is_echo(line);
   notices_.append(line).append("\n");
   return false;
 }

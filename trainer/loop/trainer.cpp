@@ -45,17 +45,14 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   const std::vector<int64_t>& layers = config.parallel.layers_per_stage.value();
   const ZeroPolicy policy = zero_policy(config.parallel);
   std::vector<StageUnits> units;
-  std::vector<int> stage_rank;
-  for (int s = 0; s < stages; ++s) {
-    units.push_back(stage_units(stage_range(layers, s), config.model));
-    stage_rank.push_back(s);
-  }
+  for (int s = 0; s < stages; ++s) units.push_back(stage_units(stage_range(layers, s), config.model));
   const LoweringPolicy lowering{policy.unshard_each_use, !policy.gradients_resident, static_cast<int>(config.parallel.prefetch)};
   const auto mine = static_cast<size_t>(mesh_.at.pipeline);
-  evaluation_list_ = lower(forward_only(stages, microbatches_), units, lowering)[mine];
+  const PipelinePlan evaluation = forward_only(stages, microbatches_);
+  evaluation_list_ = lower(evaluation, units, lowering)[mine];
   stage_ = std::make_unique<TransformerStage>(ctx, config.model, mesh_, config.parallel.sequence_parallel, stage_range(layers, mesh_.at.pipeline),
                                               policy, precision_, static_cast<uint64_t>(config.run.seed), for_training);
-  executor_ = std::make_unique<Executor>(*mesh_.pipeline, std::map<int, Stage*>{{mesh_.at.pipeline, stage_.get()}}, stage_rank);
+  executor_ = std::make_unique<Executor>(*mesh_.pipeline, std::map<int, Stage*>{{mesh_.at.pipeline, stage_.get()}}, stage_ranks(evaluation));
   sums_ = Tensor::zeros(ctx, {2}, DType::kF64, MemoryCategory::kWorkspace);
   norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   scalars_ = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
