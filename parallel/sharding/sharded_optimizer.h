@@ -28,7 +28,7 @@ class ShardedOptimizer {
 /// parameter is added exactly once, padding and tied copies never.
 void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum);
 
-/// The counted parameters whose owned gradient holds NaN or infinity, by name. Reads the device: only for the report of a rejected step.
+/// The parameters whose owned gradient holds NaN or infinity, by name. Reads the device: only for the report of a rejected step.
 std::vector<std::string> non_finite_gradients(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard);
 
 }  // namespace trireme

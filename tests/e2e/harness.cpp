@@ -146,8 +146,14 @@ Outcome run(const TemporaryDirectory& directory, const Arguments& arguments) {
 
 Arguments mpirun_command() {
   // As the README tells people who run as root or with more ranks than cores.
-  return {"env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_mpi_yield_when_idle=1",
-          "mpirun", "--bind-to", "none"};
+  return {"env",
+          "OMPI_ALLOW_RUN_AS_ROOT=1",
+          "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+          "OMPI_MCA_rmaps_base_oversubscribe=1",
+          "OMPI_MCA_mpi_yield_when_idle=1",
+          "mpirun",
+          "--bind-to",
+          "none"};
 }
 
 Outcome run_under_mpirun(const TemporaryDirectory& directory, int ranks, const Arguments& arguments) {

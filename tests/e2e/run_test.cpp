@@ -191,7 +191,15 @@ TEST_CASE("run: ranks that were given different things are refused by name") {
   };
   refused(rank + sets({"training.optimizer.learning_rate=0.5"}), "configuration");
   refused(rank + Arguments{"--max-steps", "2"}, "--max-steps");
-  refused(Arguments{"-wdir", (directory / "elsewhere").string()} + rank, "training data");
+  const Arguments elsewhere = Arguments{"-wdir", (directory / "elsewhere").string()} + rank;
+  refused(elsewhere, "training data");
+  // The same data, but a run directory that is not one place: as on hosts without a common file system.
+  fs::copy(directory / "train/tokens.bin", directory / "elsewhere/train/tokens.bin", fs::copy_options::overwrite_existing);
+  const Outcome apart = Process(mpirun_command() + rank + Arguments{":"} + elsewhere, directory.path()).wait();
+  INFO(apart.err);
+  CHECK(apart.code == 74);
+  CHECK(apart.err.find("run.directory=run: rank 0 has made it, and it is not there; it must be one place for all ranks (on rank 1)") !=
+        std::string::npos);
 }
 
 TEST_CASE("run: a step with NaN is rejected, reported, and null in the metrics") {
@@ -223,13 +231,18 @@ TEST_CASE("run: a step with NaN is rejected, reported, and null in the metrics")
 TEST_CASE("run: a corrupt token that is met in the middle ends the job with one message") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  std::string index = read_file(directory / "train/index.json"), tokens = read_file(directory / "train/tokens.bin");
+  std::string text;
+  while (text.size() <= size_t{1} << 20) text += read_file(directory / "train.txt");
+  write_file(directory / "long.txt", text);
+  must(directory, {"data", "build", "--output", "long", "long.txt"});
+  std::string index = read_file(directory / "long/index.json");
   index.replace(index.find("\"vocab_size\": 256"), 17, "\"vocab_size\": 250");
-  tokens[1000] = '\xFF';  // 16000 tokens are looked at one in three before the run: 999, 1002
-  write_file(directory / "train/index.json", index);
-  write_file(directory / "train/tokens.bin", tokens);
-  const Outcome outcome = must(directory, kTrain + layout(2, 2, 2, 3) + kNoEvaluation + sets({"training.steps=127", "checkpoint.every=0"}), 65);
-  const std::string message = "train/tokens.bin: token 1000 is 255, outside the vocabulary of 250; build it again";
+  write_file(directory / "long/index.json", index);
+  for (size_t i = 0; i < text.size(); ++i)
+    if (i % (text.size() / 4096) != 0) text[i] = '\xFF';  // of more than a million tokens 4096 are looked at before the run: those kept here
+  write_file(directory / "long/tokens.bin", text);
+  const Outcome outcome = must(directory, kTrain + layout(2, 2, 1, 0) + kNoEvaluation + sets({"data.train=[long]"}), 65);
+  const std::string message = " is 255, outside the vocabulary of 250; build it again";  // the same token on all four
   const size_t at = outcome.err.find(message);
   INFO(outcome.err);
   REQUIRE(at != std::string::npos);

@@ -1,6 +1,7 @@
 // Bytes on the wire, by axis, of one training step: recorded against the closed forms of the docstrings.
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
@@ -11,12 +12,12 @@ namespace trireme::test {
 namespace {
 
 struct Wire {
-  double tensor = 0, shard = 0, replicate = 0, pipeline = 0, embedding = 0;
+  double tensor = 0, kv = 0, shard = 0, replicate = 0, data = 0, pipeline = 0, embedding = 0, world = 0;
 };
 
 /// What one rank sends in a step. t, S, R, m: tensor, shard, replicate degrees and micro-batches; `size` bytes an element.
 Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vector<int64_t>& unit_numel, const std::vector<bool>& unit_tied,
-                 int64_t partial_numel, double size) {
+                 const std::map<Partial, int64_t>& partial_numel, double size) {
   const MeshShape mesh = mesh_shape(config.parallel);
   const double t = mesh.tensor, S = mesh.shard, R = mesh.replicate;
   const bool sp = config.parallel.sequence_parallel;
@@ -33,7 +34,13 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   if (first) wire.tensor += m * 2 * gather;                 // embedding: all-reduce forward, or scatter and gather
   if (last) wire.tensor += m * (sp ? 3 : 2) * gather;       // head: all-reduce backward, or gather, scatter, gather
   if (last) wire.tensor += m * 2 * (t - 1) / t * 3 * M * size;  // cross-entropy: max of M, sums of 2M
-  if (t > 1) wire.tensor += 2 * (t - 1) / t * static_cast<double>(partial_numel) * size;
+  // Gradients that are partial over ranks, packed, once a step.
+  const auto partial = [&](Partial over) { return partial_numel.contains(over) ? static_cast<double>(partial_numel.at(over)) * size : 0; };
+  const double copies = std::max(1.0, t / static_cast<double>(*config.model.kv_heads));  // ranks that hold the same kv head
+  wire.tensor += 2 * (t - 1) / t * partial(Partial::kTensor);
+  wire.kv = 2 * (copies - 1) / copies * partial(Partial::kKv);
+  wire.data = 2 * (mesh.data() - 1.0) / mesh.data() * 8;              // valid tokens
+  wire.world = 2 * (mesh.world() - 1.0) / mesh.world() * 16;          // squared norm and loss
   const bool use = config.parallel.zero_stage == 3 && config.parallel.reshard == "after_use";
   const bool each = config.parallel.zero_stage >= 2 && config.parallel.gradient_accumulation != "full";
   const StageUnits units = stage_units(stage_range(*config.parallel.layers_per_stage, at.pipeline), config.model);
@@ -54,7 +61,12 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
 }  // namespace
 
 TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axis") {
-  std::vector<Layout> layouts;
+  std::vector<std::pair<ParityModel, Layout>> layouts;
+  Layout shared_heads;  // four tensor ranks over two kv heads
+  shared_heads.tensor = 4;
+  shared_heads.pipeline = 2;
+  shared_heads.sequence_parallel = true;
+  layouts.push_back({ParityModel::kLlamaGrouped, shared_heads});
   for (const bool sp : {false, true}) {
     for (const int zero : {0, 1, 2, 3}) {
       Layout layout;
@@ -63,20 +75,20 @@ TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axi
       layout.data = 2;
       layout.zero = zero;
       layout.sequence_parallel = sp;
-      layouts.push_back(layout);
+      layouts.push_back({ParityModel::kGpt2, layout});
       layout.tensor = 1;
       layout.data = 4;
       layout.replicate = zero == 0 ? 1 : 2;
       layout.accumulation = zero >= 2 ? "full" : "auto";
-      layouts.push_back(layout);
+      layouts.push_back({ParityModel::kGpt2, layout});
       if (zero != 3) continue;
       layout.accumulation = "sharded";
       layout.reshard = "after_step";
-      layouts.push_back(layout);
+      layouts.push_back({ParityModel::kGpt2, layout});
     }
   }
-  for (const Layout& layout : layouts) {
-    Config config = parity_config(ParityModel::kGpt2, layout, "fp32");
+  for (const auto& [model, layout] : layouts) {
+    Config config = parity_config(model, layout, "fp32");
     config.parallel.schedule = "gpipe";
     std::vector<CommunicationRecord> records;
     std::vector<Wire> expected(static_cast<size_t>(layout.world()));
@@ -97,13 +109,13 @@ TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axi
           trainer.step(data, 1, 1e-3);
           std::vector<int64_t> numel;
           std::vector<bool> tied;
-          int64_t partial = 0;
+          std::map<Partial, int64_t> partial;
           const auto& units = trainer.stage().params().units();
           for (const Unit* unit : units) {
             numel.push_back(unit->numel());
-            tied.push_back(unit->name() == "embedding");
+            tied.push_back(unit->name() == "embedding" && trainer.mesh().shape.pipeline > 1);
             for (const Unit::Segment& segment : unit->owned_segments(trainer.mesh().at.shard, trainer.mesh().shape.shard))
-              if (segment.spec->partial_over == Partial::kTensor) partial += segment.count;
+              partial[segment.spec->partial_over] += segment.count;
           }
           expected[rank] = closed_form(config, trainer.mesh().at, numel, tied, partial, 4);
         },
@@ -111,11 +123,14 @@ TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axi
     for (size_t rank = 0; rank < records.size(); ++rank) {
       INFO(layout.str() << " rank " << rank);
       const auto sent = [&](const char* group) { return records[rank].wire_bytes(group) - before[rank].wire_bytes(group); };
-      CHECK(sent("tensor") == Approx(expected[rank].tensor));
-      CHECK(sent("shard") == Approx(expected[rank].shard));
-      CHECK(sent("replicate") == Approx(expected[rank].replicate));
-      CHECK(sent("pipeline") == Approx(expected[rank].pipeline));
-      CHECK(sent("embedding") == Approx(expected[rank].embedding));
+      CHECK(sent("tensor") == Approx(expected[rank].tensor).epsilon(1e-12));
+      CHECK(sent("kv") == Approx(expected[rank].kv).epsilon(1e-12));
+      CHECK(sent("data") == Approx(expected[rank].data).epsilon(1e-12));
+      CHECK(sent("world") == Approx(expected[rank].world).epsilon(1e-12));
+      CHECK(sent("shard") == Approx(expected[rank].shard).epsilon(1e-12));
+      CHECK(sent("replicate") == Approx(expected[rank].replicate).epsilon(1e-12));
+      CHECK(sent("pipeline") == Approx(expected[rank].pipeline).epsilon(1e-12));
+      CHECK(sent("embedding") == Approx(expected[rank].embedding).epsilon(1e-12));
     }
   }
 }

@@ -79,7 +79,12 @@ const StoredTensor& CheckpointReader::tensor(const std::string& name) const {
 
 SafetensorsFile& CheckpointReader::file(const std::string& name) {
   auto& opened = files_[name];
-  if (!opened) opened = std::make_unique<SafetensorsFile>(directory_ / name);
+  if (!opened) {
+    auto candidate = std::make_unique<SafetensorsFile>(directory_ / name);
+    const std::string digest = candidate->digest(), &expected = manifest_.contents.files.at(name).digest;
+    if (digest != expected) throw DataError(concat((directory_ / name).string(), ": its digest is ", digest, ", the manifest says ", expected));
+    opened = std::move(candidate);
+  }
   return *opened;
 }
 
@@ -105,18 +110,16 @@ void CheckpointReader::read(const std::string& name, const Box& box, DType dtype
 }
 
 void CheckpointReader::verify_digests() {
-  for (const auto& [name, expected] : manifest_.contents.files) {
-    const std::string digest = file(name).digest();
-    if (digest != expected.digest)
-      throw DataError(concat((directory_ / name).string(), ": its digest is ", digest, ", the manifest says ", expected.digest));
-  }
+  for (const auto& [name, expected] : manifest_.contents.files) file(name);
 }
 
 std::optional<fs::path> find_newest_checkpoint(const fs::path& run_directory, std::vector<std::string>& warnings) {
   const fs::path directory = run_directory / "checkpoints";
   std::vector<fs::path> candidates;
   std::error_code error;
-  for (const auto& item : fs::directory_iterator(directory, error)) {
+  fs::directory_iterator items(directory, error);
+  if (error && error != std::errc::no_such_file_or_directory) throw IoError(concat(directory.string(), ": cannot be read: ", error.message()));
+  for (const auto& item : items) {
     const std::string name = item.path().filename().string();
     const bool step = name.size() >= 13 && name.rfind("step-", 0) == 0 && name.find_first_not_of("0123456789", 5) == std::string::npos;
     if (step) candidates.push_back(item.path());
@@ -136,6 +139,8 @@ std::optional<fs::path> find_newest_checkpoint(const fs::path& run_directory, st
       warnings.push_back(concat("passing over ", candidate.string(), ": ", reason.what()));
     }
   }
+  if (!candidates.empty())  // to start over would lose what could perhaps be saved
+    throw DataError(concat("no checkpoint in ", directory.string(), " can be read: ", warnings.back(), "; move them away to start again"));
   return std::nullopt;
 }
 

@@ -30,7 +30,7 @@ class CheckpointReader {
   void verify_digests();
 
  private:
-  SafetensorsFile& file(const std::string& name);
+  SafetensorsFile& file(const std::string& name);  ///< opened, and its digest checked, when first asked for
 
   std::filesystem::path directory_;
   Manifest manifest_;
@@ -38,7 +38,7 @@ class CheckpointReader {
 };
 
 /// The newest whole checkpoint of a run: the one `latest` names, else that of the highest step. One that is torn or damaged is passed over with a line
-/// in `warnings`.
+/// in `warnings`. Errors: DataError where there are checkpoints but none is whole; IoError.
 std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& run_directory, std::vector<std::string>& warnings);
 
 }  // namespace trireme

@@ -108,7 +108,7 @@ std::string manifest_text(const Manifest& manifest) {
   json result = to_json(manifest.contents);
   result.update({{"format", kFormat}, {"version", kVersion}, {"step", about.step}, {"tokens", about.tokens},
                  {"optimizer_steps", about.optimizer_steps}, {"config", about.config},
-                 {"model", about.model}, {"tokenizer", about.tokenizer}, {"layout", about.layout}});
+                 {"model", about.model}, {"tokenizer", about.tokenizer}, {"training_data", about.training_data}, {"layout", about.layout}});
   return result.dump(1) + "\n";
 }
 
@@ -120,7 +120,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   Manifest manifest;
   manifest.description = {integer_member(object, "step", where), integer_member(object, "tokens", where), integer_member(object, "optimizer_steps", where),
                           string_member(object, "config", where),
-                          member(object, "model", where),        string_member(object, "tokenizer", where), member(object, "layout", where)};
+                          member(object, "model", where),        string_member(object, "tokenizer", where), string_member(object, "training_data", where), member(object, "layout", where)};
   manifest.contents = parse_contents(object, where);
   check_tiling(manifest.contents.tensors, where);
   return manifest;

@@ -21,6 +21,7 @@ struct CheckpointDescription {
   std::string config;      ///< the resolved configuration, as config.yaml has it
   nlohmann::json model;    ///< its model section, for readers without YAML
   std::string tokenizer;   ///< tokenizer spec
+  std::string training_data;  ///< fingerprint of the tokens it was trained on
   nlohmann::json layout;   ///< for people; no reader depends on it
 };
 

@@ -1,18 +1,14 @@
 #include "trainer/commands/checkpoint_model.h"
 
 #include "parallel/comm/self.h"
-#include "trainer/config/load.h"
 #include "trainer/loop/environment.h"
+#include "trainer/loop/run.h"
 #include "trainer/loop/state.h"
 
 namespace trireme {
 
 CheckpointModel::CheckpointModel(const std::string& directory) : reader_(directory), world_(std::make_unique<SelfCommunicator>("world")) {
-  try {
-    config_ = resolve(parse_config(reader_.description().config, directory + "/manifest.json"));
-  } catch (const ConfigError& error) {
-    throw DataError(concat(directory, ": the configuration saved in it is not valid: ", error.what()));
-  }
+  config_ = saved_config(reader_, directory);
   config_.parallel = {};
   config_.parallel.layers_per_stage = std::vector<int64_t>{config_.model.layers};
 }

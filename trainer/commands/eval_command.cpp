@@ -20,7 +20,8 @@ struct Arguments {
 };
 
 void check_same_model(const ModelConfig& configured, const ModelConfig& saved) {
-  const nlohmann::json a = describe_model(configured), b = describe_model(saved);
+  nlohmann::json a = describe_model(configured), b = describe_model(saved);
+  for (nlohmann::json* model : {&a, &b}) model->erase("max_positions");  // follows sequence_length, which evaluate() looks at
   std::string difference;
   for (const auto& [key, value] : a.items())
     if (value != b[key]) difference += concat(difference.empty() ? "" : ", ", "model.", key, "=", value.dump(), " (checkpoint: ", b[key].dump(), ")");
@@ -33,9 +34,12 @@ void evaluate(const Arguments& arguments) {
   if (config.data.validation.empty()) throw ConfigError("data.validation: eval needs a validation set; allowed one token directory or more");
   CheckpointModel model(arguments.checkpoint);
   check_same_model(config.model, model.config().model);
-  const Datasets datasets = open_datasets(config);
+  if (config.training.sequence_length > *model.config().model.max_positions)
+    throw DataError(concat("training.sequence_length=", config.training.sequence_length, ": the checkpoint's model has ",
+                           *model.config().model.max_positions, " positions"));
+  const TokenDataset validation = open_dataset(config, config.data.validation);
   model.config().training = config.training;
-  const Trainer::Evaluation result = model.load().evaluate(*datasets.validation, 0);
+  const Trainer::Evaluation result = model.load().evaluate(validation, 0);
   const double bits_per_byte = result.loss / std::numbers::ln2;  // a token of the bytes tokenizer is a byte
   const nlohmann::ordered_json line = {{"validation_loss", result.loss},
                                        {"perplexity", std::exp(result.loss)},

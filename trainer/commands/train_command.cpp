@@ -30,11 +30,13 @@ ExitCode train_as_rank(const Arguments& arguments) {
 
 /// Everything that can be refused is refused here, before a rank is started.
 int train(const Arguments& arguments, const std::vector<std::string>& command_line) {
+  if (arguments.options.resume.empty()) throw ConfigError("--resume: empty; allowed auto, never, or a checkpoint's directory");
   if (!under_launcher()) {
     const Config config = resolve(load_config(arguments.config, arguments.sets));
     const int ranks = mesh_shape(config.parallel).world();
     if (ranks > 1 || arguments.hosts) {
-      open_datasets(config);
+      open_dataset(config, config.data.train);
+      if (!config.data.validation.empty()) open_dataset(config, config.data.validation);
       return launch(ranks, command_line, arguments.hosts);
     }
   } else if (arguments.hosts) {
@@ -51,7 +53,8 @@ void add_train_command(CLI::App& app, const std::vector<std::string>& command_li
   command->add_option("CONFIG", arguments->config, "YAML file of the run")->required();
   command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
   command->add_option("--resume", arguments->options.resume, "auto: continue from the newest whole checkpoint; never; or a checkpoint's directory");
-  command->add_option("--max-steps", arguments->options.max_steps, "Stop after this step of the run, with a checkpoint")->check(CLI::PositiveNumber);
+  command->add_option("--max-steps", arguments->options.max_steps, "Stop after this step of the run, with a checkpoint")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   command->add_option("--hosts", arguments->hosts, "mpirun hostfile for the ranks this command starts");
   command->callback([arguments, command_line, &exit_code] { exit_code = train(*arguments, command_line); });
 }

@@ -8,7 +8,8 @@
 namespace trireme {
 namespace {
 
-constexpr int64_t kFingerprintTokens = 4096;
+constexpr int64_t kFingerprintWhole = 1 << 20;  // tokens; read in milliseconds
+constexpr int64_t kFingerprintSample = 4096;    // of more: each may cost a page from a cold disk
 
 /// FNV-1a, 64 bits.
 uint64_t hash_bytes(uint64_t hash, std::string_view bytes) {
@@ -66,7 +67,7 @@ uint64_t TokenDataset::fingerprint() const {
   uint64_t hash = 0xcbf29ce484222325ULL;
   for (const TokenFile& file : files_) {
     hash = hash_bytes(hash, file.index().to_json());
-    const int64_t count = std::min(kFingerprintTokens, file.tokens());
+    const int64_t count = file.tokens() <= kFingerprintWhole ? file.tokens() : kFingerprintSample;
     const int64_t stride = file.tokens() / count;
     for (int64_t i = 0; i < count; ++i) {
       int32_t token = 0;

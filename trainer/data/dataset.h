@@ -28,7 +28,8 @@ class TokenDataset final : public Dataset {
   void read(int64_t sample, int32_t* tokens, int32_t* targets) const override;
 
   int64_t tokens() const { return tokens_; }
-  /// Equal on ranks that see the same data: a hash of the indices and of 4096 tokens spread over each directory, whatever its size.
+  /// Equal on ranks that see the same data: a hash of the indices and of the tokens of each directory; of more than a million,
+  /// 4096 spread over them.
   uint64_t fingerprint() const;
 
  private:

@@ -1,5 +1,6 @@
 #include "trainer/loop/environment.h"
 
+#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -46,10 +47,16 @@ nlohmann::json describe_model(const ModelConfig& model) {
           {"norm_epsilon", model.norm_epsilon}};
 }
 
+int usable_cores() {
+  cpu_set_t cores;
+  return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
+}
+
 int threads_per_rank(int ranks_on_host) {
   if (const char* wanted = std::getenv("OMP_NUM_THREADS"))
     if (const int threads = std::atoi(wanted); threads > 0) return threads;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, ranks_on_host));
+  // A launcher may have bound this rank to a part of the host.
+  return std::max(1, std::min(usable_cores(), static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, ranks_on_host)));
 }
 
 }  // namespace trireme

@@ -12,7 +12,11 @@ nlohmann::ordered_json describe_environment(int world_size, int threads_per_rank
 /// The model section as JSON, for readers of a checkpoint that have no YAML.
 nlohmann::json describe_model(const ModelConfig& model);
 
-/// Threads each rank may use: OMP_NUM_THREADS where it is set, else the cores of this host divided by the ranks on it.
+/// Cores this process may run on.
+int usable_cores();
+
+/// Threads each rank may use: OMP_NUM_THREADS where it is set, else the cores of this host divided by the ranks on it,
+/// but no more than this rank is bound to.
 int threads_per_rank(int ranks_on_host);
 
 }  // namespace trireme

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -22,6 +21,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "trainer/loop/environment.h"
 #include "trainer/loop/mpirun_output.h"
 
 namespace fs = std::filesystem;
@@ -37,11 +37,6 @@ constexpr const char* kOutputVariable = "TRIREME_LAUNCHER_OUTPUT";
 constexpr std::array kStopSignals{SIGTERM, SIGINT, SIGUSR1};
 
 bool is_set(const char* name) { return std::getenv(name) != nullptr; }
-
-int core_count() {
-  cpu_set_t cores;
-  return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
-}
 
 fs::path find_mpirun() {
   std::istringstream directories(is_set("PATH") ? std::getenv("PATH") : "/usr/local/bin:/usr/bin:/bin");
@@ -74,12 +69,12 @@ void prepare_environment(int ranks, int hosts, bool one_host) {
   set_default("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
   set_default("OMPI_MCA_rmaps_base_oversubscribe", "1");
   set_default("OMPI_MCA_hwloc_base_binding_policy", "none");
-  if (here > core_count()) set_default("OMPI_MCA_mpi_yield_when_idle", "1");
+  if (here > usable_cores()) set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   if (one_host) {  // shared memory only: starts in half the time
     set_default("OMPI_MCA_pml", "ob1");
     set_default("OMPI_MCA_btl", "vader,self");
   }
-  set_default("OMP_NUM_THREADS", std::to_string(std::max(1, core_count() / here)));
+  set_default("OMP_NUM_THREADS", std::to_string(std::max(1, usable_cores() / here)));
   ::setenv(kOutputVariable, ::isatty(STDOUT_FILENO) != 0 ? "terminal" : "log", 1);
 }
 

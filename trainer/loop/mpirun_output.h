@@ -1,10 +1,12 @@
 #pragma once
+#include <set>
 #include <string>
 #include <string_view>
 
 namespace trireme {
 
-/// Separates what ranks write to standard error from what mpirun adds: its framed notices, help-aggregation and signal lines. Fed as bytes arrive.
+/// Separates what ranks write to standard error from what mpirun adds: its framed notices, help-aggregation and signal lines. What several
+/// ranks say alike is kept once. Fed as bytes arrive.
 class MpirunOutputFilter {
  public:
   /// The lines completed by `bytes` that are the ranks' own.
@@ -18,9 +20,12 @@ class MpirunOutputFilter {
 
  private:
   bool is_own(std::string_view line);
+  /// "rank 3: ..." in the words of a rank before it: ranks that read the same file fail alike.
+  bool is_echo(std::string_view line);
 
   std::string partial_;
   std::string notices_;
+  std::set<std::string> failures_;
   bool framed_ = false;
   bool ready_ = false;
 };

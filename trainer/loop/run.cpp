@@ -1,11 +1,14 @@
 #include "trainer/loop/run.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <thread>
 
 #include "kernels/core/rng.h"
 #include "trainer/files/durable_file.h"
@@ -37,7 +40,7 @@ class Run {
   void train_step(int64_t step);
   void evaluate(int64_t step);
   void save(int64_t step);
-  void report_save_error(const std::optional<std::string>& error);
+  void note_save_error(const std::optional<std::string>& error);
   int64_t last_step() const { return std::min(total_, options_.max_steps.value_or(total_)); }
   bool reports() const { return world_.rank() == 0; }
 
@@ -46,6 +49,7 @@ class Run {
   Config config_;
   RunOptions options_;
   StopRequest stop_;
+  std::shared_ptr<void> lock_;  ///< rank 0: on the run directory, until this run ends
   std::unique_ptr<TokenDataset> train_, validation_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Checkpointer> checkpointer_;
@@ -54,7 +58,7 @@ class Run {
   double flops_per_token_ = 0;
   int64_t total_ = 0;
   int64_t done_ = 0;  ///< steps
-  bool save_failed_ = false;
+  bool save_failed_ = false;  ///< the last save, on this rank
 };
 
 Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options)
@@ -69,7 +73,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
              {"validation data", validation_ ? std::to_string(validation_->fingerprint()) : ""}};
   });
   check_same_everywhere(world_, facts);
-  std::string checkpoint;
+  std::string checkpoint;  // empty: from the start
   agree(world_, [&] {
     if (reports()) checkpoint = checkpoint_to_resume(config_.run.directory, options_.resume).value_or("");
   });
@@ -82,7 +86,15 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   }
   if (done_ >= last_step()) return;  // a finished run stays as it is
   agree(world_, [&] {
-    if (reports()) open_directory();
+    if (!reports()) return;
+    lock_ = lock_run_directory(config_.run.directory);
+    if (checkpoint_to_resume(config_.run.directory, options_.resume).value_or("") != checkpoint)
+      throw ConfigError(concat("run.directory=", config_.run.directory, ": another job has just saved there; the same command again goes on from it"));
+    open_directory();
+  });
+  agree(world_, [&] {
+    if (!fs::exists(fs::path(config_.run.directory) / "config.yaml"))
+      throw IoError(concat("run.directory=", config_.run.directory, ": rank 0 has made it, and it is not there; it must be one place for all ranks"));
   });
   if (reports()) announce_ready();  // every rank has its StopRequest since its Run began
   const std::string session =
@@ -93,9 +105,8 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
 }
 
 void Run::open_data() {
-  Datasets datasets = open_datasets(config_);
-  train_ = std::move(datasets.train);
-  validation_ = std::move(datasets.validation);
+  train_ = std::make_unique<TokenDataset>(open_dataset(config_, config_.data.train));
+  if (!config_.data.validation.empty()) validation_ = std::make_unique<TokenDataset>(open_dataset(config_, config_.data.validation));
   total_ = total_steps(config_, train_->sequences());
   if (config_.training.epochs) {  // the rules and the `auto` that had to wait for the number of steps
     Config counted = config_;
@@ -111,10 +122,12 @@ void Run::load(const std::string& checkpoint) {
   agree(world_, [&] {
     reader = std::make_unique<CheckpointReader>(checkpoint);
     const CheckpointDescription& saved = reader->description();
-    const std::string difference = mathematical_difference(resolve(parse_config(saved.config, checkpoint + "/manifest.json")), config_);
+    const std::string difference = mathematical_difference(saved_config(*reader, checkpoint), config_);
     if (!difference.empty())
       throw ConfigError(concat("cannot resume from ", checkpoint, ": the configuration has changed what is trained:\n", difference,
                                "use another run.directory for another run"));
+    if (saved.training_data != std::to_string(train_->fingerprint()))
+      throw DataError(concat("cannot resume from ", checkpoint, ": data.train holds other tokens than when it was saved; use another run.directory for another run"));
     done_ = saved.step;
   });
   load_state(*trainer_, *reader);
@@ -123,9 +136,7 @@ void Run::load(const std::string& checkpoint) {
 
 void Run::open_directory() {
   const fs::path directory = config_.run.directory;
-  std::error_code error;
-  fs::create_directories(directory / "checkpoints", error);
-  if (error) throw IoError(concat("run.directory=", directory.string(), ": cannot be created: ", error.message()));
+  fs::create_directories(directory / "checkpoints");
   write_durably(directory / "config.yaml", to_yaml(config_));
   const nlohmann::ordered_json environment = describe_environment(world_.size(), ctx_.threads, trainer_->mesh().shape);
   write_durably(directory / "environment.json", environment.dump(2) + "\n");
@@ -171,6 +182,8 @@ void Run::evaluate(int64_t step) {
 }
 
 void Run::save(int64_t step) {
+  note_save_error(checkpointer_->finish());  // of the save before this one
+  save_failed_ = false;
   const int64_t tokens = step * config_.training.global_batch_size * config_.training.sequence_length;
   const MeshShape& mesh = trainer_->mesh().shape;
   checkpointer_->save({step,
@@ -179,14 +192,16 @@ void Run::save(int64_t step) {
                        to_yaml(config_),
                        describe_model(config_.model),
                        config_.data.tokenizer,
+                       std::to_string(train_->fingerprint()),
                        {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}}},
                       state_tensors(*trainer_));
 }
 
-void Run::report_save_error(const std::optional<std::string>& error) {
+/// A rank that cannot write makes rank 0's save fail too, with the cause: one message for the job.
+void Run::note_save_error(const std::optional<std::string>& error) {
   if (!error) return;
   save_failed_ = true;
-  std::cerr << "rank " << world_.rank() << ": checkpoint not saved: " << *error << "; training goes on, older checkpoints stand" << std::endl;
+  if (reports()) console_->message(*error + "; older checkpoints stand");
 }
 
 ExitCode Run::loop() {
@@ -198,16 +213,16 @@ ExitCode Run::loop() {
   bool stopped = false;
   for (int64_t step = done_ + 1; step <= last && !stopped; ++step) {
     train_step(step);
-    const int64_t every = config_.training.evaluate.every;
-    if (validation_ && ((every > 0 && step % every == 0) || step == total_)) evaluate(step);
     stopped = all_reduce_scalar(world_, stop_.requested() ? 1 : 0, ReduceOp::kMax) > 0;
     const int64_t interval = config_.checkpoint.every;
     if ((interval > 0 && step % interval == 0) || step == last || stopped) save(step);
-    report_save_error(checkpointer_->take_error());
+    note_save_error(checkpointer_->take_error());
+    // After the save: an evaluation may take longer than a scheduler waits between its signal and the end.
+    const int64_t every = config_.training.evaluate.every;
+    if (validation_ && ((every > 0 && step % every == 0) || step == total_)) evaluate(step);
     done_ = step;
   }
-  save_failed_ = false;
-  report_save_error(checkpointer_->finish());
+  note_save_error(checkpointer_->finish());
   // Until here rank 0 may still be publishing what the others have written.
   const bool lost = all_reduce_scalar(world_, save_failed_ ? 1 : 0, ReduceOp::kMax) > 0;
   if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
@@ -221,12 +236,16 @@ ExitCode Run::loop() {
 
 }  // namespace
 
-Datasets open_datasets(const Config& config) {
-  const Tokenizer tokenizer = make_tokenizer(config.data.tokenizer);
-  const auto open = [&](const std::vector<std::string>& directories) {
-    return std::make_unique<TokenDataset>(directories, config.training.sequence_length, *config.model.vocab_size, tokenizer.digest());
-  };
-  return {open(config.data.train), config.data.validation.empty() ? nullptr : open(config.data.validation)};
+TokenDataset open_dataset(const Config& config, const std::vector<std::string>& directories) {
+  return {directories, config.training.sequence_length, *config.model.vocab_size, make_tokenizer(config.data.tokenizer).digest()};
+}
+
+Config saved_config(const CheckpointReader& reader, const std::string& checkpoint) {
+  try {
+    return resolve(parse_config(reader.description().config, checkpoint + "/manifest.json"));
+  } catch (const ConfigError& error) {
+    throw DataError(concat(checkpoint, ": the configuration saved in it is not valid: ", error.what()));
+  }
 }
 
 int64_t total_steps(const Config& config, int64_t sequences) {
@@ -248,6 +267,22 @@ std::optional<std::string> checkpoint_to_resume(const std::string& run_directory
   return newest->string();
 }
 
+std::shared_ptr<void> lock_run_directory(const std::string& run_directory) {
+  std::error_code error;
+  fs::create_directories(run_directory, error);
+  const std::string path = run_directory + "/run.lock";
+  const int file = error ? -1 : ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0)
+    throw IoError(concat("run.directory=", run_directory, ": cannot be written: ", error ? error.message() : std::generic_category().message(errno)));
+  std::shared_ptr<void> lock(nullptr, [file](void*) { ::close(file); });
+  // The ranks of a job whose launcher was killed live on for some seconds.
+  for (int tenths = 0; ::flock(file, LOCK_EX | LOCK_NB) != 0; ++tenths) {
+    if (tenths == 80) throw ConfigError(concat("run.directory=", run_directory, ": another job trains there; allowed another directory, or to wait for its end"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return lock;
+}
+
 std::string mathematical_difference(const Config& saved, const Config& now) {
   const auto neutral = [](Config config) {
     const RunConfig run = config.run;
@@ -265,18 +300,27 @@ std::string mathematical_difference(const Config& saved, const Config& now) {
     }
     return config;
   };
+  // The resolved file has one key a line, sections one level of indentation deeper.
   const auto lines = [](const std::string& text) {
-    std::vector<std::string> all;
+    std::vector<std::string> all, sections;
     std::istringstream stream(text);
-    for (std::string line; std::getline(stream, line);) all.push_back(line);
+    for (std::string line; std::getline(stream, line);) {
+      const size_t indent = line.find_first_not_of(' ');
+      if (indent == std::string::npos || line[indent] == '#') continue;
+      sections.resize(indent / 2);
+      std::string key;
+      for (const std::string& section : sections) key += section + ".";
+      if (line.back() == ':') sections.push_back(line.substr(indent, line.size() - indent - 1));
+      else all.push_back(key + line.substr(indent));
+    }
     return all;
   };
   const std::vector<std::string> a = lines(to_yaml(neutral(saved))), b = lines(to_yaml(neutral(now)));
   std::string difference;
   for (const std::string& line : a)
-    if (std::find(b.begin(), b.end(), line) == b.end()) difference += "  checkpoint:" + line + "\n";
+    if (std::find(b.begin(), b.end(), line) == b.end()) difference += "  checkpoint: " + line + "\n";
   for (const std::string& line : b)
-    if (std::find(a.begin(), a.end(), line) == a.end()) difference += "  now:       " + line + "\n";
+    if (std::find(a.begin(), a.end(), line) == a.end()) difference += "  now:        " + line + "\n";
   return difference;
 }
 

@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 
+#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme {
@@ -11,20 +12,24 @@ struct RunOptions {
   std::optional<int64_t> max_steps;   ///< stop after this step of the run, checkpoint saved; the schedule stays that of the whole run
 };
 
-struct Datasets {
-  std::unique_ptr<TokenDataset> train, validation;  ///< validation: null where none is configured
-};
-/// Opens what `config` (resolved) names. Errors: those of TokenDataset.
-Datasets open_datasets(const Config& config);
+/// Token directories as sequences for `config` (resolved). Errors: those of TokenDataset.
+TokenDataset open_dataset(const Config& config, const std::vector<std::string>& directories);
 
 /// The steps a configuration asks for, epochs counted out.
 int64_t total_steps(const Config& config, int64_t sequences);
+
+/// Holds run_directory/run.lock (made where missing) until the handle goes; waits up to 8 s for a job that is on its way out.
+/// Errors: ConfigError while another job trains there; IoError.
+std::shared_ptr<void> lock_run_directory(const std::string& run_directory);
+
+/// The resolved configuration a checkpoint was saved with. Errors: DataError.
+Config saved_config(const CheckpointReader& reader, const std::string& checkpoint);
 
 /// What `resume` means for this run directory: the checkpoint to start from, or nothing. Prints what it passes over.
 /// Errors: ConfigError where `never` would run into another run's files; MissingFileError, DataError.
 std::optional<std::string> checkpoint_to_resume(const std::string& run_directory, const std::string& resume);
 
-/// Lines in which two configurations differ in a way that changes the mathematics of the run (model, data, optimisation), "key: a -> b"; layout, names
+/// Lines "checkpoint: key: value", "now: key: value" in which two configurations differ in a way that changes the mathematics of the run; layout, names
 /// and intervals of saving and evaluation do not.
 std::string mathematical_difference(const Config& saved, const Config& now);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/ops/elementwise.h"
+#include "parallel/pipeline/validate.h"
 
 namespace trireme {
 
@@ -22,14 +23,28 @@ ZeroPolicy zero_policy(const ParallelConfig& parallel) {
 
 Precision precision_of(const std::string& name) {
   if (name == "fp64") return {DType::kF64, DType::kF64, DType::kF64};
-  return {DType::kF32, DType::kF32, DType::kF32};
+  if (name == "fp32") return {DType::kF32, DType::kF32, DType::kF32};
+  throw InternalError("no such precision: " + name);
 }
 
-Device device_of(const std::string& precision) { return precision == "fp64" ? Device::kReference : Device::kCpu; }
+Device device_of(const std::string& precision) { return precision_of(precision).compute == DType::kF64 ? Device::kReference : Device::kCpu; }
 
 namespace {
 
-ScheduleKind schedule_kind(const std::string& name) { return name == "gpipe" ? ScheduleKind::kGPipe : ScheduleKind::k1F1B; }
+ScheduleKind schedule_kind(const std::string& name) {
+  for (const ScheduleKind kind : {ScheduleKind::kGPipe, ScheduleKind::k1F1B})
+    if (name == name_of(kind)) return kind;
+  throw InternalError("no such schedule: " + name);
+}
+
+/// Lowers and proves: a list that could deadlock, or that leaves something out, is never run.
+ActionList lower_and_validate(const PipelinePlan& plan, const std::vector<StageUnits>& units, const LoweringPolicy& policy, const MeshShape& mesh,
+                              int microbatches, bool training, int pipeline_rank) {
+  const PipelinePlan lowered = lower(plan, units, policy);
+  const std::vector<std::string> problems = validate(lowered, mesh, units, microbatches, training);
+  TRIREME_CHECK(problems.empty(), problems.front());
+  return lowered[static_cast<size_t>(pipeline_rank)];
+}
 
 double read_scalar(const Tensor& scalar) { return scalar.raw() ? *scalar.data<double>() : 0; }
 
@@ -47,9 +62,8 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   std::vector<StageUnits> units;
   for (int s = 0; s < stages; ++s) units.push_back(stage_units(stage_range(layers, s), config.model));
   const LoweringPolicy lowering{policy.unshard_each_use, !policy.gradients_resident, static_cast<int>(config.parallel.prefetch)};
-  const auto mine = static_cast<size_t>(mesh_.at.pipeline);
   const PipelinePlan evaluation = forward_only(stages, microbatches_);
-  evaluation_list_ = lower(evaluation, units, lowering)[mine];
+  evaluation_list_ = lower_and_validate(evaluation, units, lowering, mesh_.shape, microbatches_, false, mesh_.at.pipeline);
   stage_ = std::make_unique<TransformerStage>(ctx, config.model, mesh_, config.parallel.sequence_parallel, stage_range(layers, mesh_.at.pipeline),
                                               policy, precision_, static_cast<uint64_t>(config.run.seed), for_training);
   executor_ = std::make_unique<Executor>(*mesh_.pipeline, std::map<int, Stage*>{{mesh_.at.pipeline, stage_.get()}}, stage_ranks(evaluation));
@@ -57,7 +71,8 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   scalars_ = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
   if (!for_training) return;
-  training_list_ = lower(make_plan(schedule_kind(config.parallel.schedule), stages, microbatches_), units, lowering)[mine];
+  const PipelinePlan training = make_plan(schedule_kind(config.parallel.schedule), stages, microbatches_);
+  training_list_ = lower_and_validate(training, units, lowering, mesh_.shape, microbatches_, true, mesh_.at.pipeline);
   const OptimizerConfig& optimizer = config.training.optimizer;
   optimizer_ = std::make_unique<ShardedOptimizer>(
       ctx, stage_->params(), AdamW{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay}, precision_);

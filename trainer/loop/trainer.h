@@ -25,7 +25,7 @@ struct StepResult {
   double loss = 0;           ///< mean over the global batch's valid tokens, nats, before the update
   double grad_norm = 0;      ///< before clipping
   double learning_rate = 0;
-  bool accepted = true;      ///< false: loss or gradient was not finite, weights are unchanged on every rank
+  bool accepted = true;      ///< false: the gradient norm was not finite, weights are unchanged on every rank
   std::string offender;      ///< of a rejected step: the first parameter, in the order of names, with a gradient that is not finite
 };
 
