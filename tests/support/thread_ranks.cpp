@@ -42,12 +42,14 @@ void run_ranks(int n, const std::function<void(Communicator& world)>& body, cons
       if (options.poison) world = std::make_unique<PoisonCommunicator>(std::move(world));
       if (options.records) world = std::make_unique<RecordingCommunicator>(std::move(world), (*options.records)[static_cast<size_t>(rank)]);
       body(*world);
-    } catch (const AbortedError& error) {
+    } catch (const AbortedError& error) {  // once offered, another rank may let go of it: its words are read before
+      const std::string reason = error.what();
       first.offer(std::current_exception(), false);
-      shared.abort(error.what());
+      shared.abort(reason);
     } catch (const std::exception& error) {
+      const std::string reason = concat("rank ", rank, " failed: ", error.what());
       first.offer(std::current_exception(), true);
-      shared.abort(concat("rank ", rank, " failed: ", error.what()));
+      shared.abort(reason);
     } catch (...) {
       first.offer(std::current_exception(), true);
       shared.abort(concat("rank ", rank, " failed"));

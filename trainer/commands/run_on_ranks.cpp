@@ -36,15 +36,18 @@ ExitCode run_on_ranks(const std::function<ExitCode(Communicator& world, int rank
     return run_body(world, 1, body);
   }
   MpiEnvironment mpi;
+  const auto report = [&](const std::exception& error) {
+    std::cerr << concat("rank ", mpi.rank(), ": ", error.what(), "\n");  // one write: ranks that fail together must not mix their words
+  };
   try {
     check_slurm_world(mpi);
     const std::unique_ptr<Communicator> world = mpi.world();
     return run_body(*world, mpi.local_size(), body);
   } catch (const Error& error) {
-    std::cerr << "rank " << mpi.rank() << ": " << error.what() << std::endl;
+    report(error);
     mpi.abort(static_cast<int>(error.code()));
   } catch (const std::exception& error) {
-    std::cerr << "rank " << mpi.rank() << ": " << error.what() << std::endl;
+    report(error);
     mpi.abort(static_cast<int>(ExitCode::kInternal));
   }
 }

@@ -1,0 +1,217 @@
+// What parity cannot see, because a mistake in it would be the same in every layout: gradients are derivatives, dropout, evaluation, rejected steps.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <span>
+
+#include "parallel/comm/null.h"
+#include "parallel/comm/self.h"
+#include "tests/support/catch.h"
+#include "tests/support/parity.h"
+#include "tests/support/thread_ranks.h"
+#include "trainer/loop/trainer.h"
+
+namespace trireme::test {
+namespace {
+
+constexpr double kNoLearning = 0;  ///< a step of this rate leaves every weight as it is
+
+/// One rank with a model of its own, in double precision.
+struct OneRank {
+  explicit OneRank(Config config) : trainer(ctx, world, config, true) { trainer.initialise(); }
+  SelfCommunicator world{"world"};
+  Arena arena{Device::kReference, true};
+  Context ctx{Device::kReference, &arena, 1};
+  Trainer trainer;
+};
+
+Config whole_batch_config(ParityModel model) {
+  Layout layout;
+  layout.micro_batch = 12;
+  return parity_config(model, layout, "fp64");
+}
+
+/// Every sample is the same.
+class OneSample final : public Dataset {
+ public:
+  explicit OneSample(const Dataset& data) : data_(data) {}
+  int64_t sequences() const override { return data_.sequences(); }
+  void read(int64_t, int32_t* tokens, int32_t* targets) const override { data_.read(0, tokens, targets); }
+
+ private:
+  const Dataset& data_;
+};
+
+const RaggedDataset kData(29, 12, 61);
+
+std::vector<double> values(const Tensor& tensor) { return {tensor.data<double>(), tensor.data<double>() + tensor.numel()}; }
+
+void add_to(const Tensor& tensor, const std::vector<double>& direction, double factor) {
+  for (size_t i = 0; i < direction.size(); ++i) tensor.data<double>()[i] += factor * direction[i];
+}
+
+/// By box.
+struct State {
+  std::vector<std::vector<double>> weight, exp_avg, exp_avg_sq;
+};
+
+/// NaN is itself.
+bool same_bits(const State& a, const State& b) {
+  const auto same = [](const std::vector<double>& x, const std::vector<double>& y) {
+    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0;
+  };
+  const auto all = [&](const auto& x, const auto& y) { return std::equal(x.begin(), x.end(), y.begin(), y.end(), same); };
+  return all(a.weight, b.weight) && all(a.exp_avg, b.exp_avg) && all(a.exp_avg_sq, b.exp_avg_sq);
+}
+
+State state_of(const Trainer& trainer) {
+  State state;
+  for (const OwnedBox& owned : trainer.owned_boxes()) {
+    state.weight.push_back(values(owned.weight));
+    state.exp_avg.push_back(values(owned.exp_avg));
+    state.exp_avg_sq.push_back(values(owned.exp_avg_sq));
+  }
+  return state;
+}
+
+}  // namespace
+
+TEST_CASE("every gradient is the derivative of the loss, under dropout too") {
+  constexpr double kStep = 1e-5;  // central differences: 1e-10 of the third derivative, beside 1e-11 of rounding
+  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2Dropout}) {
+    OneRank rank(whole_batch_config(model));
+    rank.trainer.step(kData, 0, kNoLearning);
+    std::vector<std::vector<double>> gradients;
+    for (const OwnedBox& owned : rank.trainer.owned_boxes()) gradients.push_back(values(owned.gradient));
+    const auto loss_at = [&](const OwnedBox& owned, const std::vector<double>& direction, double distance) {
+      const std::vector<double> before = values(owned.weight);
+      add_to(owned.weight, direction, distance);
+      rank.trainer.weights_changed();
+      const double loss = rank.trainer.step(kData, 0, kNoLearning).loss;
+      std::copy(before.begin(), before.end(), owned.weight.data<double>());
+      return loss;
+    };
+    const std::vector<OwnedBox> boxes = rank.trainer.owned_boxes();
+    for (size_t b = 0; b < boxes.size(); ++b) {
+      std::vector<double> direction(gradients[b].size());
+      double along = 0, size = 0;
+      for (size_t i = 0; i < direction.size(); ++i) {
+        direction[i] = random_normal(random_key(1, boxes[b].spec->name), i);
+        along += direction[i] * gradients[b][i];
+        size += gradients[b][i] * gradients[b][i];
+      }
+      const double measured = (loss_at(boxes[b], direction, kStep) - loss_at(boxes[b], direction, -kStep)) / (2 * kStep);
+      INFO(name_of(model) << " " << boxes[b].spec->name << ": measured " << measured << ", gradient " << along);
+      CHECK(std::abs(measured - along) < 1e-5 * std::sqrt(size) + 1e-7);
+    }
+  }
+}
+
+TEST_CASE("dropout draws another mask at each step, and none in evaluation") {
+  const OneSample one(kData);
+  OneRank with(whole_batch_config(ParityModel::kGpt2Dropout)), without(whole_batch_config(ParityModel::kGpt2));
+  CHECK(with.trainer.evaluate(kData, 0).loss == without.trainer.evaluate(kData, 0).loss);
+  const double first = with.trainer.step(one, 0, kNoLearning).loss;
+  CHECK(first != with.trainer.step(one, 1, kNoLearning).loss);
+  CHECK(first == with.trainer.step(one, 0, kNoLearning).loss);
+  CHECK(without.trainer.step(one, 0, kNoLearning).loss == without.trainer.step(one, 1, kNoLearning).loss);
+}
+
+TEST_CASE("the validation loss is a mean over tokens, however they are batched") {
+  std::vector<double> losses;
+  for (const int64_t batch : {1, 4, 29}) {
+    Config config = parity_config(ParityModel::kLlama, {}, "fp64");
+    config.training.global_batch_size = batch;
+    const Trainer::Evaluation evaluation = OneRank(config).trainer.evaluate(kData, 0);
+    losses.push_back(evaluation.loss);
+    std::vector<int32_t> tokens(12), targets(12);
+    int64_t valid = 0;
+    for (int64_t s = 0; s < kData.sequences(); ++s) {
+      kData.read(s, tokens.data(), targets.data());
+      valid += std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
+    }
+    CHECK(evaluation.tokens == valid);
+  }
+  CHECK(losses[1] == Approx(losses[0]).epsilon(1e-12));
+  CHECK(losses[2] == Approx(losses[0]).epsilon(1e-12));
+}
+
+TEST_CASE("a gradient that is not finite on one rank rejects the step on all, and leaves no trace") {
+  Layout layout;
+  layout.tensor = layout.pipeline = layout.data = 2;
+  layout.zero = 3;
+  layout.sequence_parallel = true;
+  const Config config = parity_config(ParityModel::kLlama, layout, "fp64");
+  struct Case {
+    const char* offender;  ///< the first name of those that are spoiled
+    std::function<void(const OwnedBox& owned, bool last_rank)> spoil;
+  };
+  const auto spoil_one_weight = [](double bad) {
+    return [bad](const OwnedBox& owned, bool last_rank) {
+      if (last_rank && owned.spec->name == "head.weight") owned.weight.data<double>()[0] = bad;
+    };
+  };
+  // Where the final norm's weight is zero nothing flows further up, and what flows into it is of the size of the head: its square overflows on the
+  // one rank that owns and counts it, and all other gradients are zero.
+  const auto spoil_one_gradient = [](const OwnedBox& owned, bool) {
+    const double factor = owned.spec->name == "head.weight" ? 1e160 : owned.spec->name == "final_norm.weight" ? 0 : 1;
+    for (double& weight : std::span(owned.weight.data<double>(), static_cast<size_t>(owned.weight.numel()))) weight *= factor;
+  };
+  for (const Case& c : {Case{"blocks.0.attention.key.bias", spoil_one_weight(std::numeric_limits<double>::quiet_NaN())},
+                        Case{"blocks.0.attention.key.bias", spoil_one_weight(std::numeric_limits<double>::infinity())},
+                        Case{"final_norm.weight", spoil_one_gradient}}) {
+    run_ranks(layout.world(), [&](Communicator& world) {
+      Arena arena(Device::kReference, true);
+      Context ctx{Device::kReference, &arena, 1};
+      Trainer disturbed(ctx, world, config, true), undisturbed(ctx, world, config, true);
+      for (Trainer* trainer : {&disturbed, &undisturbed}) {
+        trainer->initialise();
+        trainer->step(kData, 0, 1e-3);
+      }
+      const State good = state_of(disturbed);
+      for (const OwnedBox& owned : disturbed.owned_boxes()) c.spoil(owned, world.rank() == world.size() - 1);
+      disturbed.weights_changed();
+      const State spoiled = state_of(disturbed);
+      const StepResult result = disturbed.step(kData, 5, 1e-3);
+      TRIREME_CHECK(!result.accepted, "accepted");
+      TRIREME_CHECK(result.offender == c.offender, result.offender, " is named instead of ", c.offender);
+      TRIREME_CHECK(same_bits(state_of(disturbed), spoiled), "the rejected step wrote something");
+      const std::vector<OwnedBox> boxes = disturbed.owned_boxes();
+      for (size_t b = 0; b < boxes.size(); ++b) std::copy(good.weight[b].begin(), good.weight[b].end(), boxes[b].weight.data<double>());
+      disturbed.weights_changed();
+      for (Trainer* trainer : {&disturbed, &undisturbed}) TRIREME_CHECK(trainer->step(kData, 1, 1e-3).accepted, "rejected");
+      TRIREME_CHECK(disturbed.accepted_steps() == 2, disturbed.accepted_steps(), " steps count");
+      TRIREME_CHECK(same_bits(state_of(disturbed), state_of(undisturbed)), "the step after it is another one");
+    });
+  }
+}
+
+TEST_CASE("every option of the layout changes what a rank does") {
+  const auto list = [](const auto& change) {
+    Layout layout;
+    layout.pipeline = layout.data = 2;
+    layout.zero = 3;
+    change(layout);
+    NullCommunicator world(0, layout.world(), "world");
+    Arena arena(Device::kMeta);
+    Context ctx{Device::kMeta, &arena, 1};
+    return to_string(Trainer(ctx, world, parity_config(ParityModel::kGpt2, layout, "fp64"), true).training_list());
+  };
+  std::vector<std::string> lists = {
+      list([](Layout&) {}),
+      list([](Layout& layout) { layout.schedule = "gpipe"; }),
+      list([](Layout& layout) { layout.reshard = "after_step"; }),
+      list([](Layout& layout) { layout.accumulation = "full"; }),
+      list([](Layout& layout) { layout.prefetch = 0; }),
+      list([](Layout& layout) { layout.prefetch = 2; }),
+      list([](Layout& layout) { layout.micro_batch = 2; }),
+      list([](Layout& layout) { layout.layers_per_stage = {1, 4}; }),
+      list([](Layout& layout) { layout.zero = 1; }),
+  };
+  std::sort(lists.begin(), lists.end());
+  CHECK(std::adjacent_find(lists.begin(), lists.end()) == lists.end());
+}
+
+}  // namespace trireme::test
