@@ -30,15 +30,15 @@ enum class Partial : uint8_t {
 
 /// One named parameter of the model and this rank's part of it.
 struct ParamSpec {
-  std::string name;                         ///< global: "blocks.3.mlp.up.weight"
-  int dims = 2;                             ///< 1 or 2
-  std::array<int64_t, 2> shape{0, 1};       ///< global, unpadded
-  Box box;                                  ///< this rank's part of it
-  std::array<int64_t, 2> local{0, 1};       ///< allocated here: box.extent, rows padded where they do not divide (vocabulary)
-  bool counted = true;                      ///< of the ranks that hold these same values, exactly one counts them in norms and saves them
+  std::string name;                    ///< global: "blocks.3.mlp.up.weight"
+  int dims = 2;                        ///< 1 or 2
+  std::array<int64_t, 2> shape{0, 1};  ///< global, unpadded
+  Box box;                             ///< this rank's part of it
+  std::array<int64_t, 2> local{0, 1};  ///< allocated here: box.extent, rows padded where they do not divide (vocabulary)
+  bool counted = true;                 ///< of the ranks that hold these same values, exactly one counts them in norms and saves them
   Partial partial_over = Partial::kNone;
   Init init;
-  bool decay = false;                       ///< weight decay applies: matrices, not norms and biases
+  bool decay = false;  ///< weight decay applies: matrices, not norms and biases
   int64_t numel() const { return local[0] * local[1]; }
 };
 

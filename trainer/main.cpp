@@ -26,7 +26,8 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     std::cerr << "trireme: " << error.what();
     // A misspelt command is missed before it is noticed.
-    if (const auto rest = app.remaining(true); error.get_name() == "RequiredError" && !rest.empty()) std::cerr << "; not understood: " << rest.front();
+    if (const auto rest = app.remaining(true); error.get_name() == "RequiredError" && !rest.empty())
+      std::cerr << "; not understood: " << rest.front();
     std::cerr << "; see trireme --help" << std::endl;
     return static_cast<int>(trireme::ExitCode::kUsage);
   }

@@ -53,9 +53,9 @@ std::string concat(const Parts&... parts) {
 }  // namespace trireme
 
 /// A broken invariant of the program, never of its input: throws InternalError that names the place.
-#define TRIREME_CHECK(condition, ...)                                                                                \
-  do {                                                                                                               \
-    if (!(condition))                                                                                                \
-      throw ::trireme::InternalError(                                                                                \
+#define TRIREME_CHECK(condition, ...)                                                                                        \
+  do {                                                                                                                       \
+    if (!(condition))                                                                                                        \
+      throw ::trireme::InternalError(                                                                                        \
           ::trireme::concat(__FILE__, ":", __LINE__, ": ", #condition, " does not hold: ", ::trireme::concat(__VA_ARGS__))); \
   } while (false)

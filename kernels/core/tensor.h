@@ -45,10 +45,10 @@ class Tensor {
     return static_cast<T*>(data_);
   }
 
-  Tensor view(const Shape& shape) const;                                      ///< same elements, other extents
-  Tensor flat(int64_t begin, int64_t count) const;                            ///< [count], elements begin..begin+count
-  Tensor flat_view(int64_t begin, const Shape& shape) const;                  ///< shape.numel() elements from begin
-  Tensor rows(int64_t begin, int64_t count) const;                            ///< rows of dimension 0
+  Tensor view(const Shape& shape) const;                      ///< same elements, other extents
+  Tensor flat(int64_t begin, int64_t count) const;            ///< [count], elements begin..begin+count
+  Tensor flat_view(int64_t begin, const Shape& shape) const;  ///< shape.numel() elements from begin
+  Tensor rows(int64_t begin, int64_t count) const;            ///< rows of dimension 0
   void reset() { *this = Tensor(); }
 
  private:

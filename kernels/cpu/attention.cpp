@@ -15,8 +15,13 @@ constexpr int64_t kQueryBlock = 32;
 /// Extents padded for small_gemm. Padding is zero in every packed operand.
 struct Layout {
   explicit Layout(const AttentionShape& shape)
-      : sequence(shape.sequence), head_size(shape.head_size), group(shape.heads / shape.kv_heads), columns(shape.columns()),
-        padded_head(round_up(head_size)), stride(odd_stride(sequence)), scale(1.0f / std::sqrt(static_cast<float>(head_size))) {}
+      : sequence(shape.sequence),
+        head_size(shape.head_size),
+        group(shape.heads / shape.kv_heads),
+        columns(shape.columns()),
+        padded_head(round_up(head_size)),
+        stride(odd_stride(sequence)),
+        scale(1.0f / std::sqrt(static_cast<float>(head_size))) {}
   int64_t sequence, head_size, group, columns;
   int64_t padded_head;  ///< columns of a packed [*,H] matrix
   int64_t stride;       ///< columns of a [*,T] matrix

@@ -91,9 +91,7 @@ void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, con
   const float* const weight = w.data<float>();
   const float* const scales = rstd.data<float>();
   float* const out = dx.data<float>();
-  for_rows(ctx, x, [=](int64_t m) {
-    rmsnorm_backward_row(gradient + m * columns, in + m * columns, weight, columns, scales[m], out + m * columns);
-  });
+  for_rows(ctx, x, [=](int64_t m) { rmsnorm_backward_row(gradient + m * columns, in + m * columns, weight, columns, scales[m], out + m * columns); });
 }
 
 void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dw) {

@@ -55,9 +55,8 @@ void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, const T
   const float* const gradient = g.data<float>();
   float* const first = m.data<float>();
   float* const second = v.data<float>();
-  parallel_for(ctx, w.numel(), kElementsPerThread, [=](int64_t begin, int64_t end) {
-    adamw_range(step, end - begin, weight + begin, gradient + begin, first + begin, second + begin);
-  });
+  parallel_for(ctx, w.numel(), kElementsPerThread,
+               [=](int64_t begin, int64_t end) { adamw_range(step, end - begin, weight + begin, gradient + begin, first + begin, second + begin); });
 }
 
 void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& sum) {

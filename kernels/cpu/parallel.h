@@ -12,9 +12,7 @@ namespace trireme::cpu {
 constexpr int64_t kElementsPerThread = 16384;
 
 /// Items of `elements_per_item` elements each that are worth a thread.
-inline int64_t grain_of(int64_t elements_per_item) {
-  return std::max<int64_t>(1, kElementsPerThread / std::max<int64_t>(1, elements_per_item));
-}
+inline int64_t grain_of(int64_t elements_per_item) { return std::max<int64_t>(1, kElementsPerThread / std::max<int64_t>(1, elements_per_item)); }
 
 /// One compiled copy of a body for both branches of parallel_for: inlined twice, it could be vectorised in two ways that round differently.
 template <class Body>
@@ -33,7 +31,7 @@ void parallel_for(const Context& ctx, int64_t count, int64_t grain, const Body& 
     run_range(body, 0, count);
     return;
   }
-#pragma omp parallel for schedule(static) num_threads(static_cast<int>(ranges))
+#pragma omp parallel for schedule(static) num_threads(static_cast <int>(ranges))
   for (int64_t r = 0; r < ranges; ++r) {
     run_range(body, grains * r / ranges * grain, std::min(count, grains * (r + 1) / ranges * grain));
   }

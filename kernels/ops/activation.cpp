@@ -18,9 +18,8 @@ void swiglu_forward(Context& ctx, const Tensor& gate_up, const Tensor& y) {
 void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const DType dtype = dy.dtype();
-  expect("swiglu_backward", {{"dy", dy, {rows, columns}, dtype},
-                             {"gate_up", gate_up, {rows, 2 * columns}, dtype},
-                             {"dgate_up", dgate_up, {rows, 2 * columns}, dtype}});
+  expect("swiglu_backward",
+         {{"dy", dy, {rows, columns}, dtype}, {"gate_up", gate_up, {rows, 2 * columns}, dtype}, {"dgate_up", dgate_up, {rows, 2 * columns}, dtype}});
   on_device(
       ctx, dtype, [&] { cpu::swiglu_backward(ctx, dy, gate_up, dgate_up); },
       [&]<class T>(T) { reference::swiglu_backward(dy.data<T>(), gate_up.data<T>(), dgate_up.data<T>(), rows, columns); });
@@ -29,8 +28,7 @@ void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, cons
 void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y) {
   expect("gelu_forward", {{"x", x, x.shape(), x.dtype()}, {"y", y, x.shape(), x.dtype()}});
   on_device(
-      ctx, x.dtype(), [&] { cpu::gelu_forward(ctx, x, y); },
-      [&]<class T>(T) { reference::gelu_forward(x.data<T>(), y.data<T>(), x.numel()); });
+      ctx, x.dtype(), [&] { cpu::gelu_forward(ctx, x, y); }, [&]<class T>(T) { reference::gelu_forward(x.data<T>(), y.data<T>(), x.numel()); });
 }
 
 void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx) {

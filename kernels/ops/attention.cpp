@@ -38,9 +38,7 @@ void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, con
                                 {"dqkv", dqkv, {rows, shape.columns()}, dtype}});
   on_device(
       ctx, dtype, [&] { cpu::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv); },
-      [&]<class T>(T) {
-        reference::attention_backward(dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<T>(), shape, dqkv.data<T>());
-      });
+      [&]<class T>(T) { reference::attention_backward(dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<T>(), shape, dqkv.data<T>()); });
 }
 
 }  // namespace trireme

@@ -5,11 +5,11 @@ namespace trireme {
 
 /// Heads on this rank. A row of packed qkv is [N*H queries | K*H keys | K*H values]; query head n reads kv head n / (N/K).
 struct AttentionShape {
-  int64_t batch = 0;     ///< B sequences
-  int64_t sequence = 0;  ///< T tokens each; M = B*T rows
-  int64_t heads = 0;     ///< N
-  int64_t kv_heads = 0;  ///< K, divides N
-  int64_t head_size = 0; ///< H; scores are scaled by 1/sqrt(H)
+  int64_t batch = 0;      ///< B sequences
+  int64_t sequence = 0;   ///< T tokens each; M = B*T rows
+  int64_t heads = 0;      ///< N
+  int64_t kv_heads = 0;   ///< K, divides N
+  int64_t head_size = 0;  ///< H; scores are scaled by 1/sqrt(H)
   int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
 };
 

@@ -44,9 +44,8 @@ void cross_entropy_loss(Context& ctx, const Tensor& targets, const Tensor& sums,
   const int64_t rows = targets.dim(0);
   expect("cross_entropy_loss",
          {{"targets", targets, {rows}, DType::kI32}, {"sums", sums, {2, rows}, sums.dtype()}, {"loss_sum", loss_sum, {1}, DType::kF64}});
-  on_device(ctx, sums.dtype(), [&]<class T>(T) {
-    loss_sum.data<double>()[0] += reference::cross_entropy_loss(targets.data<int32_t>(), sums.data<T>(), rows);
-  });
+  on_device(ctx, sums.dtype(),
+            [&]<class T>(T) { loss_sum.data<double>()[0] += reference::cross_entropy_loss(targets.data<int32_t>(), sums.data<T>(), rows); });
 }
 
 void cross_entropy_backward(Context& ctx, const Tensor& targets, const VocabRange& range, const Tensor& row_max, const Tensor& sums,

@@ -24,8 +24,8 @@ inline void expect(const char* operation, std::initializer_list<Operand> operand
   for (const Operand& operand : operands) {
     const Tensor& tensor = operand.tensor;
     TRIREME_CHECK(tensor.defined(), operation, ": ", operand.name, " is undefined");
-    TRIREME_CHECK(tensor.shape() == operand.shape && tensor.dtype() == operand.dtype, operation, ": ", operand.name, " is ",
-                  name_of(tensor.dtype()), " ", tensor.shape().str(), ", expected ", name_of(operand.dtype), " ", operand.shape.str());
+    TRIREME_CHECK(tensor.shape() == operand.shape && tensor.dtype() == operand.dtype, operation, ": ", operand.name, " is ", name_of(tensor.dtype()),
+                  " ", tensor.shape().str(), ", expected ", name_of(operand.dtype), " ", operand.shape.str());
   }
 }
 

@@ -30,8 +30,7 @@ void copy(Context& ctx, const Tensor& from, const Tensor& to) {
     });
   } else if (floating) {
     on_device(
-        ctx, from.dtype(), [&] { cpu::copy(ctx, from, to); },
-        [&]<class T>(T) { reference::copy(from.data<T>(), to.data<T>(), from.numel()); });
+        ctx, from.dtype(), [&] { cpu::copy(ctx, from, to); }, [&]<class T>(T) { reference::copy(from.data<T>(), to.data<T>(), from.numel()); });
   } else if (ctx.device != Device::kMeta && from.bytes() > 0) {
     std::memmove(to.raw(), from.raw(), static_cast<size_t>(from.bytes()));
   }
@@ -41,8 +40,7 @@ void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) {
   expect_equal_size("add", a, out);
   expect_equal_size("add", b, out);
   on_device(
-      ctx, out.dtype(), [&] { cpu::add(ctx, a, b, out); },
-      [&]<class T>(T) { reference::add(a.data<T>(), b.data<T>(), out.data<T>(), out.numel()); });
+      ctx, out.dtype(), [&] { cpu::add(ctx, a, b, out); }, [&]<class T>(T) { reference::add(a.data<T>(), b.data<T>(), out.data<T>(), out.numel()); });
 }
 
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
@@ -53,16 +51,14 @@ void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
     return;
   }
   on_device(
-      ctx, x.dtype(), [&] { cpu::accumulate(ctx, x, out); },
-      [&]<class T>(T) { reference::accumulate(x.data<T>(), out.data<T>(), x.numel()); });
+      ctx, x.dtype(), [&] { cpu::accumulate(ctx, x, out); }, [&]<class T>(T) { reference::accumulate(x.data<T>(), out.data<T>(), x.numel()); });
 }
 
 void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y) {
   expect_equal_size("dropout", x, y);
   TRIREME_CHECK(mask.probability >= 0 && mask.probability < 1, "dropout: probability ", mask.probability);
   on_device(
-      ctx, x.dtype(), [&] { cpu::dropout(ctx, x, mask, y); },
-      [&]<class T>(T) { reference::dropout(x.data<T>(), mask, y.data<T>(), x.numel()); });
+      ctx, x.dtype(), [&] { cpu::dropout(ctx, x, mask, y); }, [&]<class T>(T) { reference::dropout(x.data<T>(), mask, y.data<T>(), x.numel()); });
 }
 
 void fill_normal(Context& ctx, uint64_t key, double standard_deviation, int64_t global_columns, int64_t row_begin, int64_t column_begin,

@@ -9,14 +9,11 @@ namespace trireme {
 void embedding_forward(Context& ctx, const Tensor& tokens, const Tensor& w, int64_t vocab_begin, int64_t vocab_rows, const Tensor& y) {
   const int64_t rows = y.dim(0), columns = y.dim(1);
   const DType dtype = w.dtype();
-  expect("embedding_forward",
-         {{"tokens", tokens, {rows}, DType::kI32}, {"w", w, {w.dim(0), columns}, dtype}, {"y", y, {rows, columns}, dtype}});
+  expect("embedding_forward", {{"tokens", tokens, {rows}, DType::kI32}, {"w", w, {w.dim(0), columns}, dtype}, {"y", y, {rows, columns}, dtype}});
   TRIREME_CHECK(vocab_rows <= w.dim(0), "embedding_forward: ", vocab_rows, " tokens of w ", w.shape().str());
   on_device(
       ctx, dtype, [&] { cpu::embedding_forward(ctx, tokens, w, vocab_begin, vocab_rows, y); },
-      [&]<class T>(T) {
-        reference::embedding_forward(tokens.data<int32_t>(), w.data<T>(), vocab_begin, vocab_rows, y.data<T>(), rows, columns);
-      });
+      [&]<class T>(T) { reference::embedding_forward(tokens.data<int32_t>(), w.data<T>(), vocab_begin, vocab_rows, y.data<T>(), rows, columns); });
 }
 
 void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, int64_t vocab_begin, int64_t vocab_rows, const Tensor& dw) {
@@ -27,9 +24,7 @@ void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, in
   TRIREME_CHECK(vocab_rows <= dw.dim(0), "embedding_backward: ", vocab_rows, " tokens of dw ", dw.shape().str());
   on_device(
       ctx, dtype, [&] { cpu::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); },
-      [&]<class T>(T) {
-        reference::embedding_backward(tokens.data<int32_t>(), dy.data<T>(), vocab_begin, vocab_rows, dw.data<T>(), rows, columns);
-      });
+      [&]<class T>(T) { reference::embedding_backward(tokens.data<int32_t>(), dy.data<T>(), vocab_begin, vocab_rows, dw.data<T>(), rows, columns); });
 }
 
 void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const Tensor& y) {
@@ -37,20 +32,15 @@ void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t 
   const DType dtype = y.dtype();
   expect("position_forward", {{"w", w, {w.dim(0), columns}, dtype}, {"y", y, {rows, columns}, dtype}});
   TRIREME_CHECK(sequence_length > 0 && sequence_length <= w.dim(0), "position_forward: ", sequence_length, " positions of w ", w.shape().str());
-  on_device(ctx, dtype, [&]<class T>(T) {
-    reference::position_forward(w.data<T>(), first_row, sequence_length, y.data<T>(), rows, columns);
-  });
+  on_device(ctx, dtype, [&]<class T>(T) { reference::position_forward(w.data<T>(), first_row, sequence_length, y.data<T>(), rows, columns); });
 }
 
 void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_t sequence_length, const Tensor& dw) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const DType dtype = dy.dtype();
   expect("position_backward", {{"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, dtype}});
-  TRIREME_CHECK(sequence_length > 0 && sequence_length <= dw.dim(0), "position_backward: ", sequence_length, " positions of dw ",
-                dw.shape().str());
-  on_device(ctx, dtype, [&]<class T>(T) {
-    reference::position_backward(dy.data<T>(), first_row, sequence_length, dw.data<T>(), rows, columns);
-  });
+  TRIREME_CHECK(sequence_length > 0 && sequence_length <= dw.dim(0), "position_backward: ", sequence_length, " positions of dw ", dw.shape().str());
+  on_device(ctx, dtype, [&]<class T>(T) { reference::position_backward(dy.data<T>(), first_row, sequence_length, dw.data<T>(), rows, columns); });
 }
 
 }  // namespace trireme

@@ -38,8 +38,7 @@ void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y) {
   const DType dtype = y.dtype();
   expect("bias_forward", {{"bias", bias, {outputs}, dtype}, {"y", y, {rows, outputs}, dtype}});
   on_device(
-      ctx, dtype, [&] { cpu::bias_forward(ctx, bias, y); },
-      [&]<class T>(T) { reference::bias_forward(bias.data<T>(), y.data<T>(), rows, outputs); });
+      ctx, dtype, [&] { cpu::bias_forward(ctx, bias, y); }, [&]<class T>(T) { reference::bias_forward(bias.data<T>(), y.data<T>(), rows, outputs); });
 }
 
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias) {

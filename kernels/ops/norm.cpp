@@ -13,9 +13,7 @@ void rmsnorm_forward(Context& ctx, const Tensor& x, const Tensor& w, double epsi
          {{"x", x, {rows, columns}, dtype}, {"w", w, {columns}, dtype}, {"y", y, {rows, columns}, dtype}, {"rstd", rstd, {rows}, dtype}});
   on_device(
       ctx, dtype, [&] { cpu::rmsnorm_forward(ctx, x, w, epsilon, y, rstd); },
-      [&]<class T>(T) {
-        reference::rmsnorm_forward(x.data<T>(), w.data<T>(), epsilon, y.data<T>(), rstd.data<T>(), rows, columns);
-      });
+      [&]<class T>(T) { reference::rmsnorm_forward(x.data<T>(), w.data<T>(), epsilon, y.data<T>(), rstd.data<T>(), rows, columns); });
 }
 
 void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& dx) {
@@ -28,9 +26,7 @@ void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, con
                                     {"dx", dx, {rows, columns}, dtype}});
   on_device(
       ctx, dtype, [&] { cpu::rmsnorm_backward_input(ctx, dy, x, w, rstd, dx); },
-      [&]<class T>(T) {
-        reference::rmsnorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), rstd.data<T>(), dx.data<T>(), rows, columns);
-      });
+      [&]<class T>(T) { reference::rmsnorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), rstd.data<T>(), dx.data<T>(), rows, columns); });
 }
 
 void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dw) {
@@ -40,9 +36,7 @@ void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, co
          {{"dy", dy, {rows, columns}, dtype}, {"x", x, {rows, columns}, dtype}, {"rstd", rstd, {rows}, dtype}, {"dw", dw, {columns}, dtype}});
   on_device(
       ctx, dtype, [&] { cpu::rmsnorm_backward_weight(ctx, dy, x, rstd, dw); },
-      [&]<class T>(T) {
-        reference::rmsnorm_backward_weight(dy.data<T>(), x.data<T>(), rstd.data<T>(), dw.data<T>(), rows, columns);
-      });
+      [&]<class T>(T) { reference::rmsnorm_backward_weight(dy.data<T>(), x.data<T>(), rstd.data<T>(), dw.data<T>(), rows, columns); });
 }
 
 void layernorm_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, double epsilon, const Tensor& y, const Tensor& mean,

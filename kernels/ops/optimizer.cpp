@@ -18,9 +18,7 @@ void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, const T
                         {"v", v, shape, dtype}});
   on_device(
       ctx, dtype, [&] { cpu::adamw_step(ctx, hyper, scalars, w, g, m, v); },
-      [&]<class T>(T) {
-        reference::adamw_step(hyper, scalars.data<double>(), w.data<T>(), g.data<T>(), m.data<T>(), v.data<T>(), w.numel());
-      });
+      [&]<class T>(T) { reference::adamw_step(hyper, scalars.data<double>(), w.data<T>(), g.data<T>(), m.data<T>(), v.data<T>(), w.numel()); });
 }
 
 void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& sum) {
@@ -31,8 +29,7 @@ void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& sum) {
 }
 
 void clip_factor(Context& ctx, const Tensor& sum_sq, double clip, const Tensor& norm, const Tensor& scalars) {
-  expect("clip_factor",
-         {{"sum_sq", sum_sq, {1}, DType::kF64}, {"norm", norm, {1}, DType::kF64}, {"scalars", scalars, {kStepScalars}, DType::kF64}});
+  expect("clip_factor", {{"sum_sq", sum_sq, {1}, DType::kF64}, {"norm", norm, {1}, DType::kF64}, {"scalars", scalars, {kStepScalars}, DType::kF64}});
   if (ctx.device == Device::kMeta) return;
   const double value = std::sqrt(sum_sq.data<double>()[0]);
   norm.data<double>()[0] = value;

@@ -5,11 +5,11 @@ namespace trireme {
 
 /// What the optimizer reads on the device, so that no host decision stands between backward and update: one f64 tensor [kStepScalars].
 enum StepScalar : int {
-  kGradScale = 0,       ///< factor on every gradient (the clip factor)
-  kFinite = 1,          ///< 1 if the step is accepted, 0 if rejected: then nothing is written
+  kGradScale = 0,  ///< factor on every gradient (the clip factor)
+  kFinite = 1,     ///< 1 if the step is accepted, 0 if rejected: then nothing is written
   kLearningRate = 2,
-  kBiasCorrection1 = 3, ///< 1 - beta1^t
-  kBiasCorrection2 = 4, ///< 1 - beta2^t
+  kBiasCorrection1 = 3,  ///< 1 - beta1^t
+  kBiasCorrection2 = 4,  ///< 1 - beta2^t
   kStepScalars = 5,
 };
 

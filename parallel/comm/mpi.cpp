@@ -1,6 +1,6 @@
 #include "parallel/comm/mpi.h"
 
-#define OMPI_SKIP_MPICXX 1   // the C interface only: the old C++ one of Open MPI does not compile without warnings
+#define OMPI_SKIP_MPICXX 1  // the C interface only: the old C++ one of Open MPI does not compile without warnings
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
@@ -110,7 +110,11 @@ class MpiOperation final : public Work::Operation {
   }
 
  private:
-  struct Receive { size_t request; int count; MPI_Datatype type; };
+  struct Receive {
+    size_t request;
+    int count;
+    MPI_Datatype type;
+  };
   const char* verb_;
   std::string place_;
   std::vector<Tensor> buffers_;
@@ -163,8 +167,10 @@ class MpiCommunicator final : public Communicator {
       });
     };
     // The bound is on the whole: implementations count it in an int as well.
-    if (out.numel() <= options_.max_count) gather(static_cast<int>(in.numel()), type_of(in.dtype()));
-    else gather(1, LargeType(in.numel(), in.dtype(), options_.max_count).get());
+    if (out.numel() <= options_.max_count)
+      gather(static_cast<int>(in.numel()), type_of(in.dtype()));
+    else
+      gather(1, LargeType(in.numel(), in.dtype(), options_.max_count).get());
     return Work(std::move(operation));
   }
 
@@ -188,9 +194,8 @@ class MpiCommunicator final : public Communicator {
     check_root(*this, root);
     auto operation = make(ctx, "broadcast", {buffer});
     for_each_chunk(buffer.numel(), options_.max_count, [&](int64_t begin, int count) {
-      operation->start("MPI_Ibcast", [&](MPI_Request* request) {
-        return MPI_Ibcast(at(buffer, begin), count, type_of(buffer.dtype()), root, comm_, request);
-      });
+      operation->start("MPI_Ibcast",
+                       [&](MPI_Request* request) { return MPI_Ibcast(at(buffer, begin), count, type_of(buffer.dtype()), root, comm_, request); });
     });
     return Work(std::move(operation));
   }

@@ -18,8 +18,8 @@ namespace {
 struct Group {
   std::string name;
   std::vector<int> world_ranks;
-  std::map<int64_t, std::shared_ptr<Transfer>> collectives;                                ///< still posting, by sequence number
-  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Transfer>>> sends, recvs;       ///< unmatched, by (source, destination)
+  std::map<int64_t, std::shared_ptr<Transfer>> collectives;                           ///< still posting, by sequence number
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Transfer>>> sends, recvs;  ///< unmatched, by (source, destination)
 };
 
 /// What one rank waits for.
@@ -40,8 +40,7 @@ struct Pending {
 
 /// All members are guarded by `mutex`, and so are groups and the phases of transfers; the data itself is moved outside it.
 struct ThreadWorld::State {
-  explicit State(int size)
-      : wake(static_cast<size_t>(size)), waiting(static_cast<size_t>(size), nullptr), left(static_cast<size_t>(size), false) {}
+  explicit State(int size) : wake(static_cast<size_t>(size)), waiting(static_cast<size_t>(size), nullptr), left(static_cast<size_t>(size), false) {}
 
   std::mutex mutex;
   std::vector<std::condition_variable> wake;  ///< by world rank
@@ -248,8 +247,10 @@ class ThreadCommunicator final : public Communicator {
       state_->match(*group_, *transfer, call, world_rank());
     }
     auto* bytes = static_cast<std::byte*>(message.buffer.raw());
-    if (send) transfer->in[0] = bytes;
-    else transfer->out[0] = bytes;
+    if (send)
+      transfer->in[0] = bytes;
+    else
+      transfer->out[0] = bytes;
     if (++transfer->posted == 2) state_->complete(lock, *group_, *transfer);
     return transfer;
   }
@@ -263,9 +264,7 @@ class ThreadCommunicator final : public Communicator {
 
 }  // namespace
 
-ThreadWorld::ThreadWorld(int size) : state_(std::make_shared<State>(size)) {
-  TRIREME_CHECK(size >= 1, "a world of ", size, " ranks");
-}
+ThreadWorld::ThreadWorld(int size) : state_(std::make_shared<State>(size)) { TRIREME_CHECK(size >= 1, "a world of ", size, " ranks"); }
 
 std::unique_ptr<Communicator> ThreadWorld::communicator(int rank) {
   const std::lock_guard lock(state_->mutex);

@@ -26,7 +26,7 @@ struct Call {
 struct Transfer {
   enum class Phase : uint8_t { kPosting, kMoving, kDone };
   Call call;
-  int first_rank = 0;  ///< world rank that posted first
+  int first_rank = 0;                ///< world rank that posted first
   std::vector<const std::byte*> in;  ///< by rank in the group
   std::vector<std::byte*> out;
   size_t posted = 0;

@@ -156,8 +156,8 @@ void Run::run(const ActionList& list) {
 Executor::Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, std::vector<int> stage_rank)
     : pipeline_(pipeline), stages_(std::move(local_stages)), stage_rank_(std::move(stage_rank)) {
   for (const auto& [stage, unused] : stages_)
-    TRIREME_CHECK(stage >= 0 && stage < static_cast<int>(stage_rank_.size()) && stage_rank_[static_cast<size_t>(stage)] == pipeline_.rank(), "stage ", stage,
-                  " does not live on pipeline rank ", pipeline_.rank());
+    TRIREME_CHECK(stage >= 0 && stage < static_cast<int>(stage_rank_.size()) && stage_rank_[static_cast<size_t>(stage)] == pipeline_.rank(), "stage ",
+                  stage, " does not live on pipeline rank ", pipeline_.rank());
 }
 
 void Executor::run(Context& ctx, const ActionList& list, Timeline* timeline) { Run(ctx, pipeline_, stages_, stage_rank_, timeline).run(list); }

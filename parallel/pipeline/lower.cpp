@@ -99,9 +99,9 @@ class UnitMover {
   const ActionList& list_;
   const std::vector<StageUnits>& stages_;
   const LoweringPolicy& policy_;
-  std::vector<size_t> uses_;                 ///< positions of the parts that read parameters: F, B and I, not W
+  std::vector<size_t> uses_;                ///< positions of the parts that read parameters: F, B and I, not W
   std::vector<ActionList> before_, after_;  ///< what to issue around each position of the list
-  ActionList last_;                          ///< and at its end
+  ActionList last_;                         ///< and at its end
 };
 
 UnitMover::UnitMover(const ActionList& list, const std::vector<StageUnits>& stages, const LoweringPolicy& policy)
@@ -213,7 +213,8 @@ PipelinePlan lower(const PipelinePlan& compute, const std::vector<StageUnits>& s
 }
 
 int max_in_flight(const ActionList& list) {
-  std::map<std::pair<int, int>, size_t> last;  // stage, micro-batch -> its last compute: what a forward saved goes with the last W (or F) that reads it
+  std::map<std::pair<int, int>, size_t>
+      last;  // stage, micro-batch -> its last compute: what a forward saved goes with the last W (or F) that reads it
   for (size_t i = 0; i < list.size(); ++i)
     if (is_compute(list[i].type)) last[{list[i].stage, list[i].microbatch}] = i;
   std::set<std::pair<int, int>> held;

@@ -15,9 +15,9 @@ struct StageUnits {
 
 /// When full copies come and go: the lifetimes that distinguish ZeRO stages (parallel/sharding/zero_policy.h), in the terms of a list.
 struct LoweringPolicy {
-  bool unshard_each_use = false;    ///< gather before each use and reshard after it (ZeRO-3 after_use); else once a step, before the first use
+  bool unshard_each_use = false;        ///< gather before each use and reshard after it (ZeRO-3 after_use); else once a step, before the first use
   bool reduce_each_microbatch = false;  ///< reduce-scatter after each micro-batch's W (ZeRO-2/3 sharded accumulation); else after the last
-  int prefetch = 1;                 ///< units gathered ahead of their use (with unshard_each_use: uses ahead)
+  int prefetch = 1;                     ///< units gathered ahead of their use (with unshard_each_use: uses ahead)
 };
 
 /// Order of one lowered rank list, guaranteed:

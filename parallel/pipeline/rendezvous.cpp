@@ -163,8 +163,8 @@ void Rendezvous::post(int rank, const Action& action) {
   channel.pop_front();
   const Action expected = counterpart(action);
   if (other.action->type != expected.type || other.action->stage != expected.stage || other.action->microbatch != expected.microbatch)
-    violations_.push_back(concat("messages do not match: rank ", rank, " is at ", to_string(action), ", rank ", other.rank, " is at ",
-                                 to_string(*other.action)));
+    violations_.push_back(
+        concat("messages do not match: rank ", rank, " is at ", to_string(action), ", rank ", other.rank, " is at ", to_string(*other.action)));
   release(other.rank);
   release(rank);
 }

@@ -35,7 +35,9 @@ class ListCheck {
   };
 
   template <class... Parts>
-  void complain(const Parts&... parts) { violations_.push_back(concat(where_, ": ", parts...)); }
+  void complain(const Parts&... parts) {
+    violations_.push_back(concat(where_, ": ", parts...));
+  }
   bool in_range(const Action& action);
   void compute(const Action& action, int part);
   void forward(const Action& part, Microbatch& microbatch);
@@ -216,7 +218,8 @@ std::vector<int> claimed_ranks(const std::vector<const ActionList*>& lists, cons
   for (size_t rank = 0; rank < lists.size(); ++rank) {
     const int pipeline = coordinate_of(mesh, static_cast<int>(rank)).pipeline;
     for (const Action& action : *lists[rank])
-      if (is_compute(action.type) && action.stage >= 0 && action.stage < static_cast<int>(stages) && stage_rank[static_cast<size_t>(action.stage)] < 0)
+      if (is_compute(action.type) && action.stage >= 0 && action.stage < static_cast<int>(stages) &&
+          stage_rank[static_cast<size_t>(action.stage)] < 0)
         stage_rank[static_cast<size_t>(action.stage)] = pipeline;
   }
   return stage_rank;
@@ -224,8 +227,8 @@ std::vector<int> claimed_ranks(const std::vector<const ActionList*>& lists, cons
 
 }  // namespace
 
-std::vector<std::string> validate(const std::vector<ActionList>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages, int microbatches,
-                                  bool training) {
+std::vector<std::string> validate(const std::vector<ActionList>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages,
+                                  int microbatches, bool training) {
   const bool shared = static_cast<int>(lists.size()) == mesh.pipeline;
   TRIREME_CHECK(shared || static_cast<int>(lists.size()) == mesh.world(), lists.size(), " lists for ", mesh.world(), " ranks");
   std::vector<const ActionList*> by_rank;

@@ -14,7 +14,7 @@ namespace trireme {
 /// `embedding`; F, B, I, W count as collectives over `tensor`.
 /// Returns every violation in words (empty = proven): deadlock (with what each stuck rank waits for), compute before its input or its
 /// parameters, a micro-batch missing or twice, an unmatched message, a gradient never reduced, a unit never resharded.
-std::vector<std::string> validate(const std::vector<ActionList>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages, int microbatches,
-                                  bool training);
+std::vector<std::string> validate(const std::vector<ActionList>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages,
+                                  int microbatches, bool training);
 
 }  // namespace trireme

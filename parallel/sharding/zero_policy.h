@@ -17,11 +17,11 @@ enum class GradientAccumulation : unsigned char {
 };
 
 struct ZeroPolicy {
-  int replicate = 1;                 ///< ranks that hold the same shard
-  int shard = 1;                     ///< ranks that divide each unit
-  bool parameters_resident = true;   ///< the full copy lives for the run
-  bool unshard_each_use = false;     ///< it is gathered for each use, else once a step
-  bool gradients_resident = true;    ///< the full gradient lives for the run and is reduced once a step
+  int replicate = 1;                ///< ranks that hold the same shard
+  int shard = 1;                    ///< ranks that divide each unit
+  bool parameters_resident = true;  ///< the full copy lives for the run
+  bool unshard_each_use = false;    ///< it is gathered for each use, else once a step
+  bool gradients_resident = true;   ///< the full gradient lives for the run and is reduced once a step
 };
 
 /// Errors: ConfigError on a stage outside 0..3, data % replicate != 0, or sharded accumulation below stage 2.

@@ -18,7 +18,7 @@ void VocabParallelEmbedding::backward_weight(Context& ctx, const Tensor& tokens,
 }
 
 VocabParallelCrossEntropy::Saved VocabParallelCrossEntropy::forward(Context& ctx, const Tensor& logits, const Tensor& targets,
-                                                                   const Tensor& loss_sum) const {
+                                                                    const Tensor& loss_sum) const {
   const VocabRange range{vocabulary->box.start[0], vocabulary->box.extent[0]};
   const int64_t rows = logits.dim(0);
   Saved saved{Tensor::empty(ctx, {rows}, logits.dtype(), MemoryCategory::kActivations),

@@ -32,8 +32,9 @@ TEST_CASE("keep: a last checkpoint that cannot be saved is an error, not a succe
       TemporaryDirectory directory;
       prepare_run(directory);
       fs::create_directories(directory / "run/checkpoints/latest/in the way");
-      const Outcome outcome = run(directory, kTrain + ranks + sets({"run.directory=run", "training.steps=2", "training.schedule.warmup_steps=0",
-                                                                    std::string("checkpoint.asynchronous=") + asynchronous}));
+      const Outcome outcome = run(directory, kTrain + ranks +
+                                                 sets({"run.directory=run", "training.steps=2", "training.schedule.warmup_steps=0",
+                                                       std::string("checkpoint.asynchronous=") + asynchronous}));
       check(outcome, 74, "could not be saved");
     }
   }
@@ -42,7 +43,8 @@ TEST_CASE("keep: a last checkpoint that cannot be saved is an error, not a succe
 TEST_CASE("keep: a second job in the same run directory is refused and harms nothing") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments here = kTrain + sets({"run.directory=run", "training.steps=100000", "training.evaluate.every=0", "data.validation=[]", "checkpoint.every=0"});
+  const Arguments here =
+      kTrain + sets({"run.directory=run", "training.steps=100000", "training.evaluate.every=0", "data.validation=[]", "checkpoint.every=0"});
   Process first(Arguments{kBinary} + here, directory.path());
   REQUIRE(first.wait_for("step 3/"));
   check(run(directory, here), 64, "another job trains there");

@@ -29,9 +29,9 @@ Operation swiglu_gradient(const Case& c) {
           [](Context& ctx, const std::vector<Tensor>& t) { swiglu_backward(ctx, t[0], t[1], t[2]); }};
 }
 Operation gelu(const Case& c) {
-  return {"gelu_forward",
-          {input("x", {c.rows, c.columns}), assigned("y", {c.rows, c.columns})},
-          [](Context& ctx, const std::vector<Tensor>& t) { gelu_forward(ctx, t[0], t[1]); }};
+  return {"gelu_forward", {input("x", {c.rows, c.columns}), assigned("y", {c.rows, c.columns})}, [](Context& ctx, const std::vector<Tensor>& t) {
+            gelu_forward(ctx, t[0], t[1]);
+          }};
 }
 Operation gelu_gradient(const Case& c) {
   return {"gelu_backward",

@@ -8,8 +8,8 @@ using namespace trireme::testing;
 
 namespace {
 
-constexpr AttentionShape kCases[] = {{1, 1, 1, 1, 1}, {2, 3, 3, 1, 5}, {1, 7, 6, 2, 17}, {3, 5, 5, 5, 3}, {2, 33, 3, 3, 8},
-                                     {1, 65, 4, 2, 10}, {2, 100, 2, 1, 33}, {1, 130, 3, 1, 64}};
+constexpr AttentionShape kCases[] = {{1, 1, 1, 1, 1},  {2, 3, 3, 1, 5},   {1, 7, 6, 2, 17},   {3, 5, 5, 5, 3},
+                                     {2, 33, 3, 3, 8}, {1, 65, 4, 2, 10}, {2, 100, 2, 1, 33}, {1, 130, 3, 1, 64}};
 
 // Scores of at most 64 fp32 products of normal numbers over sqrt(64), exponentials of a couple of ulp, sums of at most 130 terms.
 constexpr double kTolerance = 4e-6;
@@ -58,9 +58,7 @@ TEST_CASE("a query sees no later token, and shares its key head with its neighbo
   const int64_t columns = shape.columns();
   for (int64_t c = shape.heads * shape.head_size; c < columns; ++c) changed.operands[0].values[4 * columns + c] = 7;  // keys and values of token 4
   const Values after = run(changed, Device::kCpu, DType::kF32);
-  const auto row = [&](const Values& values, int64_t t) {
-    return std::vector<double>(values[1].begin() + t * 12, values[1].begin() + (t + 1) * 12);
-  };
+  const auto row = [&](const Values& values, int64_t t) { return std::vector<double>(values[1].begin() + t * 12, values[1].begin() + (t + 1) * 12); };
   for (int64_t t = 0; t < 4; ++t) CHECK(row(before, t) == row(after, t));
   for (int64_t t = 4; t < 6; ++t) CHECK(row(before, t) != row(after, t));
   // Token 0 attends to itself alone: each query head returns the value of the kv head it shares.

@@ -160,7 +160,7 @@ TEST_CASE("cross-entropy: ranges of the vocabulary give the loss and gradient of
   const std::vector<double> tokens = targets(kRows, kTokens);
   std::vector<double> logits = input("logits", {kRows, kTokens}).values;
   for (int64_t v = 0; v < kTokens; ++v) {
-    logits[v] *= 40;            // a peaked row
+    logits[v] *= 40;             // a peaked row
     logits[kTokens + v] -= 500;  // a row far below zero
   }
   const LossAndGradient expected = textbook(logits, tokens, kTokens);

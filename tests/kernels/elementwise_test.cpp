@@ -26,29 +26,26 @@ Operation copied(int64_t count) {
   return {"copy", {input("from", {count}), assigned("to", {count})}, [](Context& ctx, const std::vector<Tensor>& t) { copy(ctx, t[0], t[1]); }};
 }
 Operation added(int64_t count) {
-  return {"add",
-          {input("a", {count}), input("b", {count}), assigned("out", {count})},
-          [](Context& ctx, const std::vector<Tensor>& t) { add(ctx, t[0], t[1], t[2]); }};
+  return {"add", {input("a", {count}), input("b", {count}), assigned("out", {count})}, [](Context& ctx, const std::vector<Tensor>& t) {
+            add(ctx, t[0], t[1], t[2]);
+          }};
 }
 Operation added_in_place(int64_t count) {
-  return {"add in place",
-          {in_place("a", {count}), input("b", {count})},
-          [](Context& ctx, const std::vector<Tensor>& t) { add(ctx, t[0], t[1], t[0]); }};
+  return {
+      "add in place", {in_place("a", {count}), input("b", {count})}, [](Context& ctx, const std::vector<Tensor>& t) { add(ctx, t[0], t[1], t[0]); }};
 }
 Operation accumulated(int64_t count) {
-  return {"accumulate",
-          {input("x", {count}), added_to("out", {count})},
-          [](Context& ctx, const std::vector<Tensor>& t) { accumulate(ctx, t[0], t[1]); }};
+  return {
+      "accumulate", {input("x", {count}), added_to("out", {count})}, [](Context& ctx, const std::vector<Tensor>& t) { accumulate(ctx, t[0], t[1]); }};
 }
 Operation dropped(int64_t count, const DropoutMask& mask) {
-  return {"dropout",
-          {input("x", {count}), assigned("y", {count})},
-          [mask](Context& ctx, const std::vector<Tensor>& t) { dropout(ctx, t[0], mask, t[1]); }};
+  return {"dropout", {input("x", {count}), assigned("y", {count})}, [mask](Context& ctx, const std::vector<Tensor>& t) {
+            dropout(ctx, t[0], mask, t[1]);
+          }};
 }
 Operation gradient_dropped(int64_t count, const DropoutMask& mask) {
-  return {"dropout of dy",
-          {free_rows(in_place("dy", {count}))},
-          [mask](Context& ctx, const std::vector<Tensor>& t) { dropout(ctx, t[0], mask, t[0]); }};
+  return {
+      "dropout of dy", {free_rows(in_place("dy", {count}))}, [mask](Context& ctx, const std::vector<Tensor>& t) { dropout(ctx, t[0], mask, t[0]); }};
 }
 
 constexpr int64_t kRows = 7, kColumns = 11;
@@ -70,9 +67,7 @@ TEST_CASE("elementwise: engines agree") {
   check_engines(initialised({kRows, kColumns}, 0, 0), kTolerance);
 }
 
-TEST_CASE("elementwise: gradients") {
-  check_gradients(dropped(33, kMask), "y", gradient_dropped(33, kMask), "dy", {{"x", "dy"}});
-}
+TEST_CASE("elementwise: gradients") { check_gradients(dropped(33, kMask), "y", gradient_dropped(33, kMask), "dy", {{"x", "dy"}}); }
 
 TEST_CASE("copy converts, and accumulate widens") {
   for (Device device : {Device::kReference, Device::kCpu}) {

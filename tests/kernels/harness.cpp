@@ -219,9 +219,9 @@ void check_engines(const Operation& operation, double tolerance) {
 
 void check_gradients(const Operation& forward, const std::string& y, const Operation& backward, const std::string& dy,
                      const std::vector<std::pair<std::string, std::string>>& pairs) {
-  constexpr double kStep = 1e-5;        // truncation ~ kStep^2, rounding ~ 1e-16 / kStep: both near 1e-10
-  constexpr double kTolerance = 1e-7;   // of the largest gradient, and never below that of 1
-  constexpr size_t kElements = 40;      // probed in each input, spread evenly
+  constexpr double kStep = 1e-5;       // truncation ~ kStep^2, rounding ~ 1e-16 / kStep: both near 1e-10
+  constexpr double kTolerance = 1e-7;  // of the largest gradient, and never below that of 1
+  constexpr size_t kElements = 40;     // probed in each input, spread evenly
   const Operation bound = following(backward, forward);
   const Values gradients = run(bound, Device::kReference, DType::kF64);
   const std::vector<double>& weight = bound.operand(dy).values;

@@ -22,10 +22,10 @@ struct Operand {
   std::string name;
   Shape shape;
   Role role = Role::kInput;
-  std::vector<double> values;        ///< before the call; drawn from a normal distribution when empty
-  std::optional<DType> dtype = {};   ///< the float type of the run when not given
-  double floor = 0;                  ///< errors are measured against max(|reference|, floor): for results that cancel to nearly zero
-  bool free_rows = false;            ///< dimension 0 may have any size
+  std::vector<double> values;       ///< before the call; drawn from a normal distribution when empty
+  std::optional<DType> dtype = {};  ///< the float type of the run when not given
+  double floor = 0;                 ///< errors are measured against max(|reference|, floor): for results that cancel to nearly zero
+  bool free_rows = false;           ///< dimension 0 may have any size
 };
 Operand input(const std::string& name, const Shape& shape, const std::vector<double>& values = {});
 Operand assigned(const std::string& name, const Shape& shape);

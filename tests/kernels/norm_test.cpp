@@ -33,10 +33,10 @@ Operation rmsnorm(const Case& c) {
           [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_forward(ctx, t[0], t[1], kEpsilon, t[2], t[3]); }};
 }
 Operation rmsnorm_input(const Case& c) {
-  return {"rmsnorm_backward_input",
-          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), input("rstd", {c.rows}),
-           activation_gradient(c)},
-          [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward_input(ctx, t[0], t[1], t[2], t[3], t[4]); }};
+  return {
+      "rmsnorm_backward_input",
+      {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), input("rstd", {c.rows}), activation_gradient(c)},
+      [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward_input(ctx, t[0], t[1], t[2], t[3], t[4]); }};
 }
 Operation rmsnorm_weight(const Case& c) {
   return {"rmsnorm_backward_weight",

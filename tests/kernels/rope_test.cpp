@@ -21,9 +21,9 @@ constexpr double kTheta = 10000;
 constexpr double kTolerance = 5e-7;
 
 Operation table(const Case& c) {
-  return {"rope_table",
-          {free_rows(assigned("table", {c.sequence, c.head_size}))},
-          [](Context& ctx, const std::vector<Tensor>& t) { rope_table(ctx, kTheta, t[0]); }};
+  return {"rope_table", {free_rows(assigned("table", {c.sequence, c.head_size}))}, [](Context& ctx, const std::vector<Tensor>& t) {
+            rope_table(ctx, kTheta, t[0]);
+          }};
 }
 using Rotate = void (*)(Context&, const Tensor&, int64_t, const Tensor&);
 Operation rotation(const Case& c, const std::string& name, const std::string& values, Rotate rotate) {

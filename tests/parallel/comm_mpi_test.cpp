@@ -33,8 +33,10 @@ void check_message_length(Communicator& world, int64_t sent, int64_t expected) {
   const bool sender = world.rank() == 0;
   const Tensor buffer = Tensor::zeros(ctx, {sender ? sent : expected}, DType::kF32, MemoryCategory::kCommunication);
   const auto exchange = [&] { world.exchange(ctx, std::vector<PointToPoint>{{sender ? kSend : kRecv, buffer, 1 - world.rank()}}).wait(ctx); };
-  if (sender) exchange();
-  else expect_error("group 'world', rank 1", exchange);
+  if (sender)
+    exchange();
+  else
+    expect_error("group 'world', rank 1", exchange);
 }
 
 void check_everything(const MpiEnvironment& mpi) {

@@ -174,15 +174,16 @@ TEST_CASE("arguments are checked alike everywhere") {
 TEST_CASE("ranks that disagree are named, on all of them") {
   const auto disagree = [](const std::function<void(Communicator&, Host&)>& zero, const std::function<void(Communicator&, Host&)>& other) {
     std::vector<std::string> errors(3);
-    CHECK_THROWS_AS(run_ranks(3, [&](Communicator& world) {
-                      Host host;
-                      try {
-                        (world.rank() == 0 ? zero : other)(world, host);
-                      } catch (const InternalError& error) {
-                        errors[static_cast<size_t>(world.rank())] = error.what();
-                        throw;
-                      }
-                    }),
+    CHECK_THROWS_AS(run_ranks(3,
+                              [&](Communicator& world) {
+                                Host host;
+                                try {
+                                  (world.rank() == 0 ? zero : other)(world, host);
+                                } catch (const InternalError& error) {
+                                  errors[static_cast<size_t>(world.rank())] = error.what();
+                                  throw;
+                                }
+                              }),
                     InternalError);
     CHECK(errors[0] == errors[1]);
     CHECK(errors[1] == errors[2]);
@@ -322,22 +323,21 @@ TEST_CASE("poison names the verb whose buffer was written in flight") {
 
 TEST_CASE("recording counts the bytes of the formulas") {
   std::vector<CommunicationRecord> records;
-  run_ranks(
-      4,
-      [](Communicator& world) {
-        using enum PointToPoint::Kind;
-        Host host;
-        const auto group = world.group(world.rank() < 3 ? std::vector{0, 1, 2} : std::vector{3}, "shard");
-        const Tensor x = host.zeros(5), whole = host.zeros(5 * group->size()), received = host.zeros(5);
-        for (int repeat = 0; repeat < 2; ++repeat) group->all_reduce(host.ctx, x, ReduceOp::kSum).wait(host.ctx);
-        group->all_gather(host.ctx, x, whole).wait(host.ctx);
-        group->reduce_scatter(host.ctx, whole, x, ReduceOp::kSum).wait(host.ctx);
-        group->broadcast(host.ctx, x, 0).wait(host.ctx);
-        world.exchange(host.ctx, std::vector<PointToPoint>{{kSend, x, (world.rank() + 1) % 4}, {kRecv, received, (world.rank() + 3) % 4}})
-            .wait(host.ctx);
-        world.barrier();
-      },
-      {.poison = false, .records = &records});
+  run_ranks(4,
+            [](Communicator& world) {
+              using enum PointToPoint::Kind;
+              Host host;
+              const auto group = world.group(world.rank() < 3 ? std::vector{0, 1, 2} : std::vector{3}, "shard");
+              const Tensor x = host.zeros(5), whole = host.zeros(5 * group->size()), received = host.zeros(5);
+              for (int repeat = 0; repeat < 2; ++repeat) group->all_reduce(host.ctx, x, ReduceOp::kSum).wait(host.ctx);
+              group->all_gather(host.ctx, x, whole).wait(host.ctx);
+              group->reduce_scatter(host.ctx, whole, x, ReduceOp::kSum).wait(host.ctx);
+              group->broadcast(host.ctx, x, 0).wait(host.ctx);
+              world.exchange(host.ctx, std::vector<PointToPoint>{{kSend, x, (world.rank() + 1) % 4}, {kRecv, received, (world.rank() + 3) % 4}})
+                  .wait(host.ctx);
+              world.barrier();
+            },
+            {.poison = false, .records = &records});
   REQUIRE(records.size() == 4);
   const CommunicationRecord& one = records[1];
   CHECK(one.entry("shard", "all_reduce").calls == 2);
@@ -356,13 +356,12 @@ TEST_CASE("recording counts the bytes of the formulas") {
 TEST_CASE("recording tells sequences apart") {
   const auto hash_of = [](const std::function<void(Communicator&, Host&)>& body) {
     std::vector<CommunicationRecord> records;
-    run_ranks(
-        2,
-        [&](Communicator& world) {
-          Host host;
-          body(world, host);
-        },
-        {.poison = false, .records = &records});
+    run_ranks(2,
+              [&](Communicator& world) {
+                Host host;
+                body(world, host);
+              },
+              {.poison = false, .records = &records});
     CHECK(records[0].sequence_hash == records[1].sequence_hash);
     return records[0].sequence_hash;
   };

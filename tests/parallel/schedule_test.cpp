@@ -31,8 +31,7 @@ TEST_CASE("GPipe does all forwards, then all backwards in the same order") {
   CHECK(gpipe(2, 3) == PipelinePlan{compute_list(0, "F0 F1 F2 B0 B1 B2"), compute_list(1, "F0 F1 F2 B0 B1 B2")});
   const PipelinePlan plan = gpipe(4, 8);
   REQUIRE(plan.size() == 4);
-  for (int s = 0; s < 4; ++s)
-    CHECK(plan[static_cast<size_t>(s)] == compute_list(s, "F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7"));
+  for (int s = 0; s < 4; ++s) CHECK(plan[static_cast<size_t>(s)] == compute_list(s, "F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7"));
   CHECK(forward_only(2, 2) == PipelinePlan{compute_list(0, "F0 F1"), compute_list(1, "F0 F1")});
 }
 

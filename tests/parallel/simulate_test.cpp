@@ -34,8 +34,7 @@ TEST_CASE("the bubble of uniform stages is (p-1)/(m+p-1), compute-only and lower
           const Simulation run = simulate(plan, unit_cost);
           CHECK(run.step_seconds == 3.0 * (m + p - 1));
           CHECK(run.bubble == Approx(static_cast<double>(p - 1) / (m + p - 1)).margin(1e-15).epsilon(1e-15));
-          for (int s = 0; s < p; ++s)
-            CHECK(run.peak_in_flight[static_cast<size_t>(s)] == (kind == ScheduleKind::kGPipe ? m : std::min(m, p - s)));
+          for (int s = 0; s < p; ++s) CHECK(run.peak_in_flight[static_cast<size_t>(s)] == (kind == ScheduleKind::kGPipe ? m : std::min(m, p - s)));
         }
       }
     }

@@ -14,11 +14,16 @@ TEST_CASE("ZeRO stages are lifetimes: the table of the header") {
   };
   using enum GradientAccumulation;
   for (const Row& row : {
-           Row{0, 1, kAuto, true, {6, 1, true, false, true}},     Row{1, 1, kAuto, true, {1, 6, true, false, true}},
-           Row{2, 1, kAuto, true, {1, 6, true, false, false}},    Row{3, 1, kAuto, true, {1, 6, false, true, false}},
-           Row{3, 1, kAuto, false, {1, 6, false, false, false}},  Row{1, 2, kAuto, true, {2, 3, true, false, true}},
-           Row{2, 3, kAuto, true, {3, 2, true, false, false}},    Row{3, 6, kAuto, true, {6, 1, false, true, false}},
-           Row{2, 1, kFull, true, {1, 6, true, false, true}},     Row{3, 2, kFull, true, {2, 3, false, true, true}},
+           Row{0, 1, kAuto, true, {6, 1, true, false, true}},
+           Row{1, 1, kAuto, true, {1, 6, true, false, true}},
+           Row{2, 1, kAuto, true, {1, 6, true, false, false}},
+           Row{3, 1, kAuto, true, {1, 6, false, true, false}},
+           Row{3, 1, kAuto, false, {1, 6, false, false, false}},
+           Row{1, 2, kAuto, true, {2, 3, true, false, true}},
+           Row{2, 3, kAuto, true, {3, 2, true, false, false}},
+           Row{3, 6, kAuto, true, {6, 1, false, true, false}},
+           Row{2, 1, kFull, true, {1, 6, true, false, true}},
+           Row{3, 2, kFull, true, {2, 3, false, true, true}},
            Row{2, 1, kSharded, true, {1, 6, true, false, false}},
        }) {
     CAPTURE(row.stage, row.replicate);

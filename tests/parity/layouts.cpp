@@ -16,9 +16,21 @@ bool is_distinct(const Layout& layout) {
 /// The options of a case, each as (which option, which value), for counting pairs.
 std::vector<std::pair<int, int>> values_of(const ParityCase& c) {
   const Layout& l = c.layout;
-  return {{0, static_cast<int>(c.model)}, {1, l.tensor}, {2, l.pipeline}, {3, l.data}, {4, l.zero}, {5, l.replicate}, {6, l.sequence_parallel},
-          {7, l.schedule == "gpipe"}, {8, l.accumulation == "auto" ? 0 : l.accumulation == "full" ? 1 : 2}, {9, l.reshard == "after_step"},
-          {10, l.prefetch}, {11, l.micro_batch}, {12, static_cast<int>(!l.layers_per_stage.empty())}};
+  return {{0, static_cast<int>(c.model)},
+          {1, l.tensor},
+          {2, l.pipeline},
+          {3, l.data},
+          {4, l.zero},
+          {5, l.replicate},
+          {6, l.sequence_parallel},
+          {7, l.schedule == "gpipe"},
+          {8, l.accumulation == "auto"   ? 0
+              : l.accumulation == "full" ? 1
+                                         : 2},
+          {9, l.reshard == "after_step"},
+          {10, l.prefetch},
+          {11, l.micro_batch},
+          {12, static_cast<int>(!l.layers_per_stage.empty())}};
 }
 
 /// The finer options of the n-th case: mixed-radix digits of a stride that is prime to all of them, dropped where they do not apply.

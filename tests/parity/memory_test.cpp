@@ -50,8 +50,8 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /// P = elements of this rank's units, each padded to a multiple of S; `size` bytes an element.
 struct Formula {
-  int64_t parameters, gradients, optimizer;            ///< held between steps
-  int64_t peak_parameters, peak_gradients;             ///< with what is gathered or not yet reduced at the worst moment
+  int64_t parameters, gradients, optimizer;  ///< held between steps
+  int64_t peak_parameters, peak_gradients;   ///< with what is gathered or not yet reduced at the worst moment
 };
 
 Formula formula(const Subject& subject, const Config& config, int64_t size) {
@@ -144,9 +144,8 @@ TEST_CASE("memory counted on the meta device is what a step takes, and what the 
     for (const Layout& layout : layouts()) {
       const Config config = parity_config(model, layout, "fp32");
       std::vector<Subject> measured(static_cast<size_t>(layout.world()));
-      run_ranks(layout.world(), [&](Communicator& world) {
-        measured[static_cast<size_t>(world.rank())] = run_steps(world, config, Device::kReference);
-      });
+      run_ranks(layout.world(),
+                [&](Communicator& world) { measured[static_cast<size_t>(world.rank())] = run_steps(world, config, Device::kReference); });
       for (int rank = 0; rank < layout.world(); ++rank) {
         INFO(name_of(model) << " " << layout.str() << " rank " << rank);
         NullCommunicator world(rank, layout.world(), "world");

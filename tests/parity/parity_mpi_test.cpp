@@ -21,7 +21,7 @@ struct Case {
 };
 
 constexpr Case kCases[] = {
-    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, "1f1b"},  {ParityModel::kLlamaGrouped, 4, 2, 1, 1, 1, true, "1f1b"},
+    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, "1f1b"},   {ParityModel::kLlamaGrouped, 4, 2, 1, 1, 1, true, "1f1b"},
     {ParityModel::kLlamaGrouped, 4, 1, 2, 2, 1, false, "gpipe"}, {ParityModel::kLlamaGrouped, 1, 4, 2, 3, 2, false, "1f1b"},
     {ParityModel::kLlamaGrouped, 1, 2, 4, 3, 2, false, "gpipe"}, {ParityModel::kLlama, 3, 2, 1, 0, 1, true, "1f1b"},
     {ParityModel::kLlama, 2, 1, 4, 2, 2, true, "1f1b"},          {ParityModel::kLlama, 1, 4, 1, 0, 1, false, "gpipe"},

@@ -207,7 +207,9 @@ TEST_CASE("every option of the layout changes what a rank does") {
       list([](Layout& layout) { layout.prefetch = 0; }),
       list([](Layout& layout) { layout.prefetch = 2; }),
       list([](Layout& layout) { layout.micro_batch = 2; }),
-      list([](Layout& layout) { layout.layers_per_stage = {1, 4}; }),
+      list([](Layout& layout) {
+        layout.layers_per_stage = {1, 4};
+      }),
       list([](Layout& layout) { layout.zero = 1; }),
   };
   std::sort(lists.begin(), lists.end());

@@ -31,16 +31,16 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   // A layer crosses the region four times forward and backward: all-reduces on one side of each pair, or gather and scatter on both, and under
   // sequence parallelism the two column-parallel weight gradients gather their input once more.
   wire.tensor = layers * m * (sp ? 10 : 8) * gather;
-  if (first) wire.tensor += m * 2 * gather;                 // embedding: all-reduce forward, or scatter and gather
-  if (last) wire.tensor += m * (sp ? 3 : 2) * gather;       // head: all-reduce backward, or gather, scatter, gather
+  if (first) wire.tensor += m * 2 * gather;                     // embedding: all-reduce forward, or scatter and gather
+  if (last) wire.tensor += m * (sp ? 3 : 2) * gather;           // head: all-reduce backward, or gather, scatter, gather
   if (last) wire.tensor += m * 2 * (t - 1) / t * 3 * M * size;  // cross-entropy: max of M, sums of 2M
   // Gradients that are partial over ranks, packed, once a step.
   const auto partial = [&](Partial over) { return partial_numel.contains(over) ? static_cast<double>(partial_numel.at(over)) * size : 0; };
   const double copies = std::max(1.0, t / static_cast<double>(*config.model.kv_heads));  // ranks that hold the same kv head
   wire.tensor += 2 * (t - 1) / t * partial(Partial::kTensor);
   wire.kv = 2 * (copies - 1) / copies * partial(Partial::kKv);
-  wire.data = 2 * (mesh.data() - 1.0) / mesh.data() * 8;              // valid tokens
-  wire.world = 2 * (mesh.world() - 1.0) / mesh.world() * 16;          // squared norm and loss
+  wire.data = 2 * (mesh.data() - 1.0) / mesh.data() * 8;      // valid tokens
+  wire.world = 2 * (mesh.world() - 1.0) / mesh.world() * 16;  // squared norm and loss
   const bool use = config.parallel.zero_stage == 3 && config.parallel.reshard == "after_use";
   const bool each = config.parallel.zero_stage >= 2 && config.parallel.gradient_accumulation != "full";
   const StageUnits units = stage_units(stage_range(*config.parallel.layers_per_stage, at.pipeline), config.model);

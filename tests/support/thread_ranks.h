@@ -8,7 +8,7 @@
 namespace trireme {
 
 struct RankOptions {
-  bool poison = false;                                 ///< wrap every communicator in a PoisonCommunicator
+  bool poison = false;                                  ///< wrap every communicator in a PoisonCommunicator
   std::vector<CommunicationRecord>* records = nullptr;  ///< resized to one for each rank and filled, where given
 };
 

@@ -162,7 +162,8 @@ TEST_CASE("safetensors: what is written is read, header padded to 8 bytes", "[ch
   const fs::path path = directory.path / "a.safetensors";
   const std::vector<double> doubles{1.5, -2};
   const std::vector<uint8_t> bytes{7, 8, 9};
-  const std::vector<SafetensorsSource> sources{{"b", DType::kU8, {3}, bytes.data()}, {"a", DType::kF64, {1, 2}, doubles.data()}, {"none", DType::kF32, {0, 4}, nullptr}};
+  const std::vector<SafetensorsSource> sources{
+      {"b", DType::kU8, {3}, bytes.data()}, {"a", DType::kF64, {1, 2}, doubles.data()}, {"none", DType::kF32, {0, 4}, nullptr}};
   const auto written = write_safetensors(path, sources, {{"made_by", "test"}});
   REQUIRE(fs::file_size(path) == static_cast<uintmax_t>(written.bytes));
   const SafetensorsFile file(path);
@@ -209,7 +210,8 @@ TEST_CASE("safetensors: malformed files are refused by name", "[checkpoint]") {
     const std::string error = data_error([&] { SafetensorsFile file(path); });
     CHECK_THAT(error, Contains(path.string()) && Contains(message));
   }
-  for (const std::string& bytes : {std::string(), std::string(7, '\0'), std::string(8, '\0'), std::string(16, '\xff'), with_length("{}", 0).substr(0, 9)}) {
+  for (const std::string& bytes :
+       {std::string(), std::string(7, '\0'), std::string(8, '\0'), std::string(16, '\xff'), with_length("{}", 0).substr(0, 9)}) {
     write_file(path, bytes);
     CHECK_THAT(data_error([&] { SafetensorsFile file(path); }), Contains("not a safetensors file"));
   }
@@ -224,7 +226,8 @@ TEST_CASE("checkpoint: boxes of three ranks are read back as any boxes", "[check
   require_contents(checkpoint, 100);
   require_contents(directory.path / "checkpoints/latest", 100);
   REQUIRE(names_in(directory.path / "checkpoints") == std::vector<std::string>{"latest", "step-00000100"});
-  REQUIRE(names_in(checkpoint) == std::vector<std::string>{"manifest.json", "rank-00000.safetensors", "rank-00001.safetensors", "rank-00002.safetensors"});
+  REQUIRE(names_in(checkpoint) ==
+          std::vector<std::string>{"manifest.json", "rank-00000.safetensors", "rank-00001.safetensors", "rank-00002.safetensors"});
 
   CheckpointReader reader(checkpoint);
   REQUIRE(reader.description().tokens == 51200);
@@ -369,7 +372,9 @@ TEST_CASE("checkpoint: damage is found and named, the search falls back to the o
     const std::string text = read_text(shard);
     overwrite(shard, static_cast<int64_t>(text.find("weight/w@3,0")), "weight/x@3,0");
     std::vector<float> row(5);
-    CHECK_THAT(data_error([&] { CheckpointReader(newest).read("weight/w", {{3, 0}, {1, 5}}, DType::kF32, row.data()); }),
+    CHECK_THAT(data_error([&] {
+                 CheckpointReader(newest).read("weight/w", {{3, 0}, {1, 5}}, DType::kF32, row.data());
+               }),
                Contains("rank-00001.safetensors") && Contains("digest"));
   }
 }

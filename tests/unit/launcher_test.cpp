@@ -63,15 +63,18 @@ Launched launch_script(const std::string& script, const std::optional<std::strin
 }
 
 const std::string kFrame(74, '-');
-const std::string kEpilogue = kFrame + "\nPrimary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.\n" + kFrame +
-                              "\n" + kFrame + "\nmpirun detected that one or more processes exited with non-zero status\n  Exit code:    75\n" + kFrame + "\n";
+const std::string kEpilogue =
+    kFrame + "\nPrimary job  terminated normally, but 1 process returned\na non-zero exit code. Per user-direction, the job has been aborted.\n" +
+    kFrame + "\n" + kFrame + "\nmpirun detected that one or more processes exited with non-zero status\n  Exit code:    75\n" + kFrame + "\n";
 
 }  // namespace
 
 TEST_CASE("launcher: mpirun's own words are told from the ranks', however the bytes arrive", "[launcher]") {
-  const std::string stream = "first\n" + kEpilogue + "mpirun: Forwarding signal 10 to job\n[n1:01234] 3 more processes have sent help message help-mpi-api.txt / mpi-abort\n" +
-                             "[n1:01234] Set MCA parameter \"orte_base_help_aggregate\" to 0 to see all help / error messages\n" + std::string(kReadyLine) +
-                             "\n--- not a frame ---\n[a.yaml] is the ranks' own\nlast, unfinished";
+  const std::string stream =
+      "first\n" + kEpilogue +
+      "mpirun: Forwarding signal 10 to job\n[n1:01234] 3 more processes have sent help message help-mpi-api.txt / mpi-abort\n" +
+      "[n1:01234] Set MCA parameter \"orte_base_help_aggregate\" to 0 to see all help / error messages\n" + std::string(kReadyLine) +
+      "\n--- not a frame ---\n[a.yaml] is the ranks' own\nlast, unfinished";
   for (size_t chunk : {size_t{1}, size_t{7}, stream.size()}) {
     MpirunOutputFilter filter;
     std::string own;
@@ -104,8 +107,9 @@ TEST_CASE("launcher: the ranks' exit code and lines pass, the epilogue does not"
 TEST_CASE("launcher: a request to stop reaches mpirun as SIGUSR1, once the ranks are ready", "[launcher]") {
   for (const char* name : {"TERM", "INT", "USR1"}) {
     // The request comes first; a SIGUSR1 before the ready line would end this mpirun with 66, a SIGTERM or SIGINT with 65.
-    const Launched result = launch_script(concat("trap 'exit 65' TERM INT; trap 'exit 66' USR1; kill -", name, " $PPID; sleep 0.2; trap 'exit 75' USR1; printf '", kReadyLine,
-                                                 "\\n' >&2; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; done; exit 64\n"));
+    const Launched result =
+        launch_script(concat("trap 'exit 65' TERM INT; trap 'exit 66' USR1; kill -", name, " $PPID; sleep 0.2; trap 'exit 75' USR1; printf '",
+                             kReadyLine, "\\n' >&2; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; done; exit 64\n"));
     CHECK(result.code == 75);
     CHECK(result.errors.empty());
   }
@@ -165,7 +169,8 @@ TEST_CASE("launcher: ranks of mpirun and srun are recognised, shells of an alloc
 
 TEST_CASE("stop request: each of the three signals sets it, the handlers go with it", "[launcher]") {
   for (int signal : {SIGTERM, SIGINT, SIGUSR1}) {
-    struct sigaction before {}, after {};
+    struct sigaction before {
+    }, after{};
     ::sigaction(signal, nullptr, &before);
     {
       const StopRequest stop;

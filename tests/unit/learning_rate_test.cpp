@@ -27,14 +27,14 @@ OptimizerConfig optimizer_with(double rate) {
 
 TEST_CASE("learning rate: every schedule, peak 1, final 0.1, 100 steps", "[learning_rate]") {
   const std::vector<Row> rows{
-      {"constant", 0, {}, 1, 1.0},      {"constant", 0, {}, 100, 1.0},    {"constant", 4, {}, 1, 0.25},   {"constant", 4, {}, 3, 0.75},
-      {"constant", 4, {}, 4, 1.0},      {"constant", 4, {}, 5, 1.0},      {"linear", 0, {}, 50, 0.55},    {"linear", 0, {}, 100, 0.1},
-      {"linear", 20, {}, 10, 0.5},      {"linear", 20, {}, 20, 1.0},      {"linear", 20, {}, 60, 0.55},   {"linear", 20, {}, 100, 0.1},
-      {"cosine", 20, {}, 10, 0.5},      {"cosine", 20, {}, 20, 1.0},      {"cosine", 20, {}, 60, 0.55},   {"cosine", 20, {}, 100, 0.1},
-      {"cosine", 10, {}, 40, 0.775},    {"cosine", 10, {}, 70, 0.325},    // a third and two thirds: cos 60 = 0.5, cos 120 = -0.5
-      {"wsd", 20, {}, 20, 1.0},         {"wsd", 20, {}, 90, 1.0},         {"wsd", 20, {}, 95, 0.55},      {"wsd", 20, {}, 100, 0.1},
-      {"wsd", 20, 40, 60, 1.0},         {"wsd", 20, 40, 70, 0.775},       {"wsd", 20, 40, 100, 0.1},      {"wsd", 20, 90, 60, 0.55},
-      {"linear", 100, {}, 100, 1.0},    {"cosine", 200, {}, 100, 0.5},    {"wsd", 100, {}, 100, 1.0},
+      {"constant", 0, {}, 1, 1.0},   {"constant", 0, {}, 100, 1.0}, {"constant", 4, {}, 1, 0.25}, {"constant", 4, {}, 3, 0.75},
+      {"constant", 4, {}, 4, 1.0},   {"constant", 4, {}, 5, 1.0},   {"linear", 0, {}, 50, 0.55},  {"linear", 0, {}, 100, 0.1},
+      {"linear", 20, {}, 10, 0.5},   {"linear", 20, {}, 20, 1.0},   {"linear", 20, {}, 60, 0.55}, {"linear", 20, {}, 100, 0.1},
+      {"cosine", 20, {}, 10, 0.5},   {"cosine", 20, {}, 20, 1.0},   {"cosine", 20, {}, 60, 0.55}, {"cosine", 20, {}, 100, 0.1},
+      {"cosine", 10, {}, 40, 0.775}, {"cosine", 10, {}, 70, 0.325},  // a third and two thirds: cos 60 = 0.5, cos 120 = -0.5
+      {"wsd", 20, {}, 20, 1.0},      {"wsd", 20, {}, 90, 1.0},      {"wsd", 20, {}, 95, 0.55},    {"wsd", 20, {}, 100, 0.1},
+      {"wsd", 20, 40, 60, 1.0},      {"wsd", 20, 40, 70, 0.775},    {"wsd", 20, 40, 100, 0.1},    {"wsd", 20, 90, 60, 0.55},
+      {"linear", 100, {}, 100, 1.0}, {"cosine", 200, {}, 100, 0.5}, {"wsd", 100, {}, 100, 1.0},
   };
   for (const Row& row : rows) {
     INFO(row.name << ", warmup " << row.warmup << ", step " << row.step);

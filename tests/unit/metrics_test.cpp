@@ -145,9 +145,10 @@ TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, mess
     console.message("saved");
     console.step(metrics_of(3));
   });
-  CHECK(screen == "\rstep 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  12.3k tokens/s  mfu 42.1%  left 50s\x1b[K"
-                  "\rstep 2/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s\x1b[K\n"
-                  "\rstep 3/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s\x1b[K\n");
+  CHECK(screen ==
+        "\rstep 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  12.3k tokens/s  mfu 42.1%  left 50s\x1b[K"
+        "\rstep 2/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s\x1b[K\n"
+        "\rstep 3/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s\x1b[K\n");
   CHECK(screen_messages == "saved\n");
 }
 

@@ -135,7 +135,8 @@ TEST_CASE("a gradient that is not finite rejects the step and names a parameter;
   trainer.initialise();
   const auto weights = [&] {
     std::vector<double> all;
-    for (const OwnedBox& owned : trainer.owned_boxes()) all.insert(all.end(), owned.weight.data<double>(), owned.weight.data<double>() + owned.box.numel());
+    for (const OwnedBox& owned : trainer.owned_boxes())
+      all.insert(all.end(), owned.weight.data<double>(), owned.weight.data<double>() + owned.box.numel());
     return all;
   };
   const auto poke = [&](double value) {

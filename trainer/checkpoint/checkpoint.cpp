@@ -37,8 +37,9 @@ struct Checkpointer::Part {
 };
 
 Checkpointer::Checkpointer(CheckpointOptions options) : options_(std::move(options)) {
-  TRIREME_CHECK(!options_.session.empty() && std::all_of(options_.session.begin(), options_.session.end(), [](unsigned char c) { return std::isalnum(c); }),
-                "session \"", options_.session, "\"");
+  TRIREME_CHECK(
+      !options_.session.empty() && std::all_of(options_.session.begin(), options_.session.end(), [](unsigned char c) { return std::isalnum(c); }),
+      "session \"", options_.session, "\"");
 }
 
 Checkpointer::~Checkpointer() {
@@ -128,7 +129,8 @@ Contents Checkpointer::gather_parts(const Part& part) const {
     while (!fs::exists(index)) {
       if (fs::exists(failed)) throw IoError(concat("rank ", rank, ": ", read_text(failed)));
       if (abandoned_) throw IoError(concat("given up while waiting for rank ", rank));
-      if (std::chrono::steady_clock::now() > deadline) throw IoError(concat("rank ", rank, " did not write its part within ", options_.patience.count(), " s"));
+      if (std::chrono::steady_clock::now() > deadline)
+        throw IoError(concat("rank ", rank, " did not write its part within ", options_.patience.count(), " s"));
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, std::chrono::milliseconds(100));
     }

@@ -37,7 +37,7 @@ struct CheckpointOptions {
   std::string session;              ///< letters and digits; the same on every rank, another at every start, so leftovers are never taken for ours
   int rank = 0;
   int world_size = 1;
-  int64_t keep = 3;                 ///< newest whole checkpoints that stay; 0 = all
+  int64_t keep = 3;  ///< newest whole checkpoints that stay; 0 = all
   bool asynchronous = true;
   std::chrono::seconds patience{600};  ///< how long rank 0 waits for the other ranks' files after its own
 };

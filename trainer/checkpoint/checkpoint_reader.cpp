@@ -119,7 +119,8 @@ std::optional<fs::path> find_newest_checkpoint(const fs::path& run_directory, st
   std::error_code error;
   fs::directory_iterator items(directory, error);
   // A file in the way is no checkpoint either; making the run directory reports it.
-  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) throw IoError(concat(directory.string(), ": cannot be read: ", error.message()));
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+    throw IoError(concat(directory.string(), ": cannot be read: ", error.message()));
   for (const auto& item : items) {
     const std::string name = item.path().filename().string();
     const bool step = name.size() >= 13 && name.rfind("step-", 0) == 0 && name.find_first_not_of("0123456789", 5) == std::string::npos;

@@ -106,9 +106,16 @@ void merge(Contents& into, const Contents& part, const std::string& where) {
 std::string manifest_text(const Manifest& manifest) {
   const CheckpointDescription& about = manifest.description;
   json result = to_json(manifest.contents);
-  result.update({{"format", kFormat}, {"version", kVersion}, {"step", about.step}, {"tokens", about.tokens},
-                 {"optimizer_steps", about.optimizer_steps}, {"config", about.config},
-                 {"model", about.model}, {"tokenizer", about.tokenizer}, {"training_data", about.training_data}, {"layout", about.layout}});
+  result.update({{"format", kFormat},
+                 {"version", kVersion},
+                 {"step", about.step},
+                 {"tokens", about.tokens},
+                 {"optimizer_steps", about.optimizer_steps},
+                 {"config", about.config},
+                 {"model", about.model},
+                 {"tokenizer", about.tokenizer},
+                 {"training_data", about.training_data},
+                 {"layout", about.layout}});
   return result.dump(1) + "\n";
 }
 
@@ -118,9 +125,10 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   const int64_t version = integer_member(object, "version", where);
   if (version != kVersion) throw DataError(concat(where, ": version ", version, " is not supported; allowed ", kVersion));
   Manifest manifest;
-  manifest.description = {integer_member(object, "step", where), integer_member(object, "tokens", where), integer_member(object, "optimizer_steps", where),
-                          string_member(object, "config", where),
-                          member(object, "model", where),        string_member(object, "tokenizer", where), string_member(object, "training_data", where), member(object, "layout", where)};
+  manifest.description = {
+      integer_member(object, "step", where),         integer_member(object, "tokens", where), integer_member(object, "optimizer_steps", where),
+      string_member(object, "config", where),        member(object, "model", where),          string_member(object, "tokenizer", where),
+      string_member(object, "training_data", where), member(object, "layout", where)};
   manifest.contents = parse_contents(object, where);
   check_tiling(manifest.contents.tensors, where);
   return manifest;

@@ -15,14 +15,14 @@ constexpr const char* kManifestName = "manifest.json";
 
 /// What a checkpoint says about its run; the same on every rank.
 struct CheckpointDescription {
-  int64_t step = 0;    ///< steps done
-  int64_t tokens = 0;  ///< tokens consumed
+  int64_t step = 0;             ///< steps done
+  int64_t tokens = 0;           ///< tokens consumed
   int64_t optimizer_steps = 0;  ///< of those steps, the ones not rejected: what AdamW's bias correction counts
-  std::string config;      ///< the resolved configuration, as config.yaml has it
-  nlohmann::json model;    ///< its model section, for readers without YAML
-  std::string tokenizer;   ///< tokenizer spec
-  std::string training_data;  ///< fingerprint of the tokens it was trained on
-  nlohmann::json layout;   ///< for people; no reader depends on it
+  std::string config;           ///< the resolved configuration, as config.yaml has it
+  nlohmann::json model;         ///< its model section, for readers without YAML
+  std::string tokenizer;        ///< tokenizer spec
+  std::string training_data;    ///< fingerprint of the tokens it was trained on
+  nlohmann::json layout;        ///< for people; no reader depends on it
 };
 
 struct StoredBox {

@@ -50,7 +50,8 @@ SafetensorsEntry parse_entry(const json& value, int64_t data_bytes, const std::s
 
 }  // namespace
 
-SafetensorsSummary write_safetensors(const std::filesystem::path& path, std::span<const SafetensorsSource> tensors, const SafetensorsMetadata& metadata) {
+SafetensorsSummary write_safetensors(const std::filesystem::path& path, std::span<const SafetensorsSource> tensors,
+                                     const SafetensorsMetadata& metadata) {
   json header = json::object();
   if (!metadata.empty()) header[kMetadataKey] = metadata;
   SafetensorsSummary summary;
@@ -123,7 +124,8 @@ const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
 }
 
 std::span<const std::byte> SafetensorsFile::data(const SafetensorsEntry& entry) const {
-  return std::span(file_.data(), static_cast<size_t>(file_.bytes())).subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
+  return std::span(file_.data(), static_cast<size_t>(file_.bytes()))
+      .subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
 }
 
 std::string SafetensorsFile::digest() const {

@@ -37,7 +37,8 @@ struct SafetensorsSummary {
 };
 
 /// Writes a file durably (file.h). Names must differ.   Errors: IoError.
-SafetensorsSummary write_safetensors(const std::filesystem::path& path, std::span<const SafetensorsSource> tensors, const SafetensorsMetadata& metadata);
+SafetensorsSummary write_safetensors(const std::filesystem::path& path, std::span<const SafetensorsSource> tensors,
+                                     const SafetensorsMetadata& metadata);
 
 /// A file whose header was checked whole when it was opened: JSON without duplicate keys, known dtypes, byte ranges that equal the shapes, that cover
 /// the data without gap or overlap and end with the file.   Errors: MissingFileError, IoError, DataError that names the file and the tensor.

@@ -50,7 +50,8 @@ const json& array_member(const json& object, const std::string& key, const std::
 
 int64_t integer(const json& value, const std::string& where) {
   constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  if (!value.is_number_unsigned() || value.get<uint64_t>() > kMax) throw DataError(concat(where, ": ", value.dump(), " is not an integer in [0, 2^63)"));
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > kMax)
+    throw DataError(concat(where, ": ", value.dump(), " is not an integer in [0, 2^63)"));
   return value.get<int64_t>();
 }
 

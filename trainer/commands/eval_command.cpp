@@ -41,10 +41,8 @@ void evaluate(const Arguments& arguments) {
   model.config().training = config.training;
   const Trainer::Evaluation result = model.load().evaluate(validation, 0);
   const double bits_per_byte = result.loss / std::numbers::ln2;  // a token of the bytes tokenizer is a byte
-  const nlohmann::ordered_json line = {{"validation_loss", result.loss},
-                                       {"perplexity", std::exp(result.loss)},
-                                       {"bits_per_byte", bits_per_byte},
-                                       {"tokens", result.tokens}};
+  const nlohmann::ordered_json line = {
+      {"validation_loss", result.loss}, {"perplexity", std::exp(result.loss)}, {"bits_per_byte", bits_per_byte}, {"tokens", result.tokens}};
   if (arguments.json) {
     std::cout << line.dump() << std::endl;
   } else {

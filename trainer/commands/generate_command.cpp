@@ -46,7 +46,9 @@ void add_generate_command(CLI::App& app, int& exit_code) {
   command->add_option("--checkpoint", arguments->checkpoint, "Checkpoint directory")->required();
   command->add_option("--prompt", arguments->prompt, "Text to continue")->required();
   command->add_option("--max-tokens", arguments->max_tokens, "Tokens to add")->check(CLI::Range(int64_t{0}, int64_t{1} << 40))->capture_default_str();
-  command->add_option("--temperature", arguments->sampling.temperature, "0: always the most likely token")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+  command->add_option("--temperature", arguments->sampling.temperature, "0: always the most likely token")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
   command->add_option("--top-k", arguments->sampling.top_k, "Only the k most likely tokens; 0: all")->check(CLI::NonNegativeNumber);
   command->add_option("--top-p", arguments->sampling.top_p, "Only the most likely tokens that together reach p")->check(CLI::Range(0.0, 1.0));
   command->add_option("--seed", arguments->seed, "The same seed gives the same text")->check(CLI::NonNegativeNumber);

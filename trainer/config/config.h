@@ -47,7 +47,7 @@ struct ParallelConfig {
   int64_t replicate = 1;  ///< divides data; ZeRO-0 is all replicas whatever this says
   bool sequence_parallel = false;
   std::string schedule = "1f1b";                ///< gpipe | 1f1b
-  int64_t virtual_stages = 1;       ///< of each pipeline rank: 1 in both schedules
+  int64_t virtual_stages = 1;                   ///< of each pipeline rank: 1 in both schedules
   Auto<std::vector<int64_t>> layers_per_stage;  ///< auto: balanced by cost
   std::string gradient_accumulation = "auto";   ///< auto | full | sharded
   std::string reshard = "after_use";            ///< after_use | after_step (ZeRO-3)
@@ -89,7 +89,7 @@ struct TrainingConfig {
   int64_t global_batch_size = 8;
   std::string precision = "fp32";  ///< fp32 | fp64
   std::string recompute = "none";
-  double gradient_clip = 1.0;      ///< 0 = off
+  double gradient_clip = 1.0;  ///< 0 = off
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   EvaluateConfig evaluate;

@@ -235,7 +235,8 @@ void check_text(std::string_view text, TreeBuilder& builder, int source) {
 /// Whether line `number` (from 0) begins with blanks that hold a tab, which the parser then blames on something else.
 bool indented_with_tab(std::string_view text, int number) {
   size_t begin = 0;
-  for (int line = 0; line < number && begin != text.npos; ++line) begin = text.find('\n', begin) == text.npos ? text.npos : text.find('\n', begin) + 1;
+  for (int line = 0; line < number && begin != text.npos; ++line)
+    begin = text.find('\n', begin) == text.npos ? text.npos : text.find('\n', begin) + 1;
   if (begin == text.npos) return false;
   const std::string_view blanks = text.substr(begin, text.find_first_not_of(" \t", begin) - begin);
   return blanks.find('\t') != blanks.npos;

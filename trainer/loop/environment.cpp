@@ -30,20 +30,29 @@ nlohmann::ordered_json describe_environment(int world_size, int threads_per_rank
   return {{"version", TRIREME_VERSION},
           {"compiler", __VERSION__},
           {"libraries", {{"mpi", mpi_library_version()}, {"gemm", gemm_library()}}},
-          {"host", {{"name", system.nodename}, {"system", std::string(system.sysname) + " " + system.release}, {"cpu", cpu_model()},
-                    {"cores", std::thread::hardware_concurrency()}}},
+          {"host",
+           {{"name", system.nodename},
+            {"system", std::string(system.sysname) + " " + system.release},
+            {"cpu", cpu_model()},
+            {"cores", std::thread::hardware_concurrency()}}},
           {"world_size", world_size},
           {"threads_per_rank", threads_per_rank},
           {"layout", {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}}}};
 }
 
 nlohmann::json describe_model(const ModelConfig& model) {
-  return {{"architecture", model.architecture}, {"layers", model.layers},
-          {"hidden_size", model.hidden_size},   {"heads", model.heads},
-          {"kv_heads", *model.kv_heads},        {"head_size", *model.head_size},
-          {"ffn_size", *model.ffn_size},        {"vocab_size", *model.vocab_size},
-          {"max_positions", *model.max_positions}, {"tied_embeddings", model.tied_embeddings},
-          {"qkv_bias", model.qkv_bias || model.architecture == "gpt2"}, {"rope_theta", model.rope_theta},
+  return {{"architecture", model.architecture},
+          {"layers", model.layers},
+          {"hidden_size", model.hidden_size},
+          {"heads", model.heads},
+          {"kv_heads", *model.kv_heads},
+          {"head_size", *model.head_size},
+          {"ffn_size", *model.ffn_size},
+          {"vocab_size", *model.vocab_size},
+          {"max_positions", *model.max_positions},
+          {"tied_embeddings", model.tied_embeddings},
+          {"qkv_bias", model.qkv_bias || model.architecture == "gpt2"},
+          {"rope_theta", model.rope_theta},
           {"norm_epsilon", model.norm_epsilon}};
 }
 

@@ -44,7 +44,9 @@ fs::path find_mpirun() {
     const fs::path candidate = fs::path(directory.empty() ? "." : directory) / "mpirun";
     if (::access(candidate.c_str(), X_OK) == 0) return candidate;
   }
-  throw ConfigError("mpirun was not found, and this layout needs more than one rank: install Open MPI (Debian, Ubuntu: apt install openmpi-bin), or start under srun");
+  throw ConfigError(
+      "mpirun was not found, and this layout needs more than one rank: install Open MPI (Debian, Ubuntu: apt install openmpi-bin), or start under "
+      "srun");
 }
 
 int count_hosts(const std::string& path) {
@@ -220,7 +222,8 @@ class Job {
 };
 
 bool is_our_code(int code) {
-  for (ExitCode ours : {ExitCode::kOk, ExitCode::kUsage, ExitCode::kData, ExitCode::kMissingFile, ExitCode::kInternal, ExitCode::kIo, ExitCode::kRequeue})
+  for (ExitCode ours :
+       {ExitCode::kOk, ExitCode::kUsage, ExitCode::kData, ExitCode::kMissingFile, ExitCode::kInternal, ExitCode::kIo, ExitCode::kRequeue})
     if (code == static_cast<int>(ours)) return true;
   return false;
 }

@@ -70,7 +70,8 @@ void MetricsWriter::cut_back(const std::filesystem::path& path, int64_t step) {
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
     if (end == std::string::npos) break;  // torn
-    const ordered_json line = ordered_json::parse(text.begin() + static_cast<ptrdiff_t>(begin), text.begin() + static_cast<ptrdiff_t>(end), nullptr, false);
+    const ordered_json line =
+        ordered_json::parse(text.begin() + static_cast<ptrdiff_t>(begin), text.begin() + static_cast<ptrdiff_t>(end), nullptr, false);
     if (line.is_object()) {
       const auto found = line.find("step");
       if (found != line.end() && found->is_number_integer() && found->get<int64_t>() > step) break;

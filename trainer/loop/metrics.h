@@ -11,11 +11,11 @@
 namespace trireme {
 
 struct StepMetrics {
-  int64_t step = 0;          ///< from 1
-  double loss = 0;           ///< mean over the global batch's valid tokens, nats, before the update
-  double grad_norm = 0;      ///< before clipping
+  int64_t step = 0;      ///< from 1
+  double loss = 0;       ///< mean over the global batch's valid tokens, nats, before the update
+  double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
-  int64_t tokens = 0;        ///< since the start of training
+  int64_t tokens = 0;  ///< since the start of training
   double step_seconds = 0;
   double tokens_per_second = 0;
   double model_tflops = 0;

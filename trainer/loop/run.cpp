@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "kernels/core/rng.h"
-#include "trainer/files/durable_file.h"
 #include "trainer/config/write.h"
 #include "trainer/data/tokenizer.h"
+#include "trainer/files/durable_file.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/launcher.h"
@@ -53,11 +53,11 @@ class Run {
   std::unique_ptr<TokenDataset> train_, validation_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Checkpointer> checkpointer_;
-  std::unique_ptr<MetricsWriter> metrics_;      ///< rank 0
-  std::unique_ptr<ConsoleReporter> console_;    ///< rank 0
+  std::unique_ptr<MetricsWriter> metrics_;    ///< rank 0
+  std::unique_ptr<ConsoleReporter> console_;  ///< rank 0
   double flops_per_token_ = 0;
   int64_t total_ = 0;
-  int64_t done_ = 0;  ///< steps
+  int64_t done_ = 0;          ///< steps
   bool save_failed_ = false;  ///< the last save, on this rank
 };
 
@@ -89,7 +89,8 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
     if (!reports()) return;
     lock_ = lock_run_directory(config_.run.directory);
     if (checkpoint_to_resume(config_.run.directory, options_.resume).value_or("") != checkpoint)
-      throw ConfigError(concat("run.directory=", config_.run.directory, ": another job has just saved there; the same command again goes on from it"));
+      throw ConfigError(
+          concat("run.directory=", config_.run.directory, ": another job has just saved there; the same command again goes on from it"));
     open_directory();
   });
   agree(world_, [&] {
@@ -99,9 +100,9 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   if (reports()) announce_ready();  // every rank has its StopRequest since its Run began
   const std::string session =
       std::to_string(random_key(static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()), std::to_string(getpid())));
-  checkpointer_ = std::make_unique<Checkpointer>(CheckpointOptions{fs::path(config_.run.directory) / "checkpoints", all_gather_strings(world_, session)[0],
-                                                                   world_.rank(), world_.size(), config_.checkpoint.keep,
-                                                                   config_.checkpoint.asynchronous});
+  checkpointer_ =
+      std::make_unique<Checkpointer>(CheckpointOptions{fs::path(config_.run.directory) / "checkpoints", all_gather_strings(world_, session)[0],
+                                                       world_.rank(), world_.size(), config_.checkpoint.keep, config_.checkpoint.asynchronous});
 }
 
 void Run::open_data() {
@@ -127,7 +128,8 @@ void Run::load(const std::string& checkpoint) {
       throw ConfigError(concat("cannot resume from ", checkpoint, ": the configuration has changed what is trained:\n", difference,
                                "use another run.directory for another run"));
     if (saved.training_data != std::to_string(train_->fingerprint()))
-      throw DataError(concat("cannot resume from ", checkpoint, ": data.train holds other tokens than when it was saved; use another run.directory for another run"));
+      throw DataError(concat("cannot resume from ", checkpoint,
+                             ": data.train holds other tokens than when it was saved; use another run.directory for another run"));
     done_ = saved.step;
   });
   load_state(*trainer_, *reader);
@@ -164,8 +166,8 @@ void Run::train_step(int64_t step) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const auto tokens = config_.training.global_batch_size * config_.training.sequence_length;
   const double rate_of_tokens = static_cast<double>(tokens) / seconds;
-  const StepMetrics line{step,           result.loss, result.grad_norm, rate, step * tokens, seconds, rate_of_tokens,
-                         flops_per_token_ * rate_of_tokens / 1e12, std::nullopt};
+  const StepMetrics line{
+      step, result.loss, result.grad_norm, rate, step * tokens, seconds, rate_of_tokens, flops_per_token_ * rate_of_tokens / 1e12, std::nullopt};
   metrics_->step(line);
   console_->step(line);
   if (result.accepted) return;
@@ -277,7 +279,8 @@ std::shared_ptr<void> lock_run_directory(const std::string& run_directory) {
   std::shared_ptr<void> lock(nullptr, [file](void*) { ::close(file); });
   // The ranks of a job whose launcher was killed live on for some seconds.
   for (int tenths = 0; ::flock(file, LOCK_EX | LOCK_NB) != 0; ++tenths) {
-    if (tenths == 80) throw ConfigError(concat("run.directory=", run_directory, ": another job trains there; allowed another directory, or to wait for its end"));
+    if (tenths == 80)
+      throw ConfigError(concat("run.directory=", run_directory, ": another job trains there; allowed another directory, or to wait for its end"));
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   return lock;
@@ -310,8 +313,10 @@ std::string mathematical_difference(const Config& saved, const Config& now) {
       sections.resize(indent / 2);
       std::string key;
       for (const std::string& section : sections) key += section + ".";
-      if (line.back() == ':') sections.push_back(line.substr(indent, line.size() - indent - 1));
-      else all.push_back(key + line.substr(indent));
+      if (line.back() == ':')
+        sections.push_back(line.substr(indent, line.size() - indent - 1));
+      else
+        all.push_back(key + line.substr(indent));
     }
     return all;
   };

@@ -8,8 +8,8 @@
 namespace trireme {
 
 struct RunOptions {
-  std::string resume = "auto";        ///< auto | never | a checkpoint's directory
-  std::optional<int64_t> max_steps;   ///< stop after this step of the run, checkpoint saved; the schedule stays that of the whole run
+  std::string resume = "auto";       ///< auto | never | a checkpoint's directory
+  std::optional<int64_t> max_steps;  ///< stop after this step of the run, checkpoint saved; the schedule stays that of the whole run
 };
 
 /// Token directories as sequences for `config` (resolved). Errors: those of TokenDataset.

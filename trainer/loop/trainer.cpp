@@ -74,8 +74,8 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   const PipelinePlan training = make_plan(schedule_kind(config.parallel.schedule), stages, microbatches_);
   training_list_ = lower_and_validate(training, units, lowering, mesh_.shape, microbatches_, true, mesh_.at.pipeline);
   const OptimizerConfig& optimizer = config.training.optimizer;
-  optimizer_ = std::make_unique<ShardedOptimizer>(
-      ctx, stage_->params(), AdamW{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay}, precision_);
+  optimizer_ = std::make_unique<ShardedOptimizer>(ctx, stage_->params(),
+                                                  AdamW{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay}, precision_);
 }
 
 Trainer::Batch Trainer::read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of) const {

@@ -22,11 +22,11 @@ Precision precision_of(const std::string& name);
 Device device_of(const std::string& precision);
 
 struct StepResult {
-  double loss = 0;           ///< mean over the global batch's valid tokens, nats, before the update
-  double grad_norm = 0;      ///< before clipping
+  double loss = 0;       ///< mean over the global batch's valid tokens, nats, before the update
+  double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
-  bool accepted = true;      ///< false: the gradient norm was not finite, weights are unchanged on every rank
-  std::string offender;      ///< of a rejected step: the first parameter, in the order of names, with a gradient that is not finite
+  bool accepted = true;  ///< false: the gradient norm was not finite, weights are unchanged on every rank
+  std::string offender;  ///< of a rejected step: the first parameter, in the order of names, with a gradient that is not finite
 };
 
 /// A rectangle of a parameter that this rank owns, with its state: what checkpoints, tests and replica checks read and write.

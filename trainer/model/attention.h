@@ -13,9 +13,9 @@ struct Attention {
   Tensor rope;                         ///< [>= T,H] table; undefined: learned positions
 
   struct Saved {
-    Tensor qkv;   ///< [M,(N+2K)H], rotated
-    Tensor out;   ///< [M,N*H]
-    Tensor lse;   ///< [B,N,T]
+    Tensor qkv;           ///< [M,(N+2K)H], rotated
+    Tensor out;           ///< [M,N*H]
+    Tensor lse;           ///< [B,N,T]
     Tensor dqkv, dy_all;  ///< kept from backward_input for backward_weight
   };
   Tensor forward(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const;

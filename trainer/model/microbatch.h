@@ -16,13 +16,13 @@ struct Microbatch {
 /// What one forward or backward call needs beside tensors. Dropout masks are named by (seed, place in the model, step, global element), so every layout
 /// draws the same ones, and the backward draws them again instead of keeping them.
 struct Pass {
-  int64_t sequence = 0;      ///< T
-  int64_t rows = 0;          ///< M = B*T of the whole micro-batch
-  int64_t first_row = 0;     ///< first row of the residual stream on this rank (sequence parallelism)
+  int64_t sequence = 0;   ///< T
+  int64_t rows = 0;       ///< M = B*T of the whole micro-batch
+  int64_t first_row = 0;  ///< first row of the residual stream on this rank (sequence parallelism)
   int64_t first_sample = 0;
   uint64_t seed = 0;
   uint64_t step = 0;
-  double dropout = 0;        ///< 0 in evaluation
+  double dropout = 0;  ///< 0 in evaluation
 
   /// The residual stream x [rows here, D] with elements dropped, in place; unchanged where dropout is 0.
   void drop(Context& ctx, std::string_view place, const Tensor& x) const {

@@ -11,8 +11,8 @@ struct Mlp {
   int64_t ffn;  ///< F on this rank
 
   struct Saved {
-    Tensor hidden;     ///< [M,2F] or [M,F], before the activation
-    Tensor activated;  ///< [M,F]
+    Tensor hidden;           ///< [M,2F] or [M,F], before the activation
+    Tensor activated;        ///< [M,F]
     Tensor dhidden, dy_all;  ///< kept from backward_input for backward_weight
   };
   Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;

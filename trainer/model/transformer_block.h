@@ -17,7 +17,7 @@ struct TransformerBlock {
     Tensor x, attention_input;  ///< the block's input, normalised
     Norm::Saved attention_norm;
     Attention::Saved attention;
-    Tensor middle, mlp_input;   ///< the residual stream between the branches, normalised
+    Tensor middle, mlp_input;  ///< the residual stream between the branches, normalised
     Norm::Saved mlp_norm;
     Mlp::Saved mlp;
   };

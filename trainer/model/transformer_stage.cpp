@@ -56,9 +56,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   if (range.last()) {
     Unit& head = unit("head");
     head_.norm = declare.final_norm(head);
-    Param* weight = !model.tied_embeddings ? declare.head(head)
-                    : range.first()        ? embedding_.weight
-                                           : declare.tied_embedding(unit("embedding"));
+    Param* weight = !model.tied_embeddings ? declare.head(head) : range.first() ? embedding_.weight : declare.tied_embedding(unit("embedding"));
     head_.logits = {weight, nullptr, &region_};
     head_.loss = {&weight->specs.front(), mesh.tensor.get()};
   }

@@ -55,7 +55,7 @@ class TransformerStage : public Stage {
 
   ParamStore& params() const { return *params_; }
   GradStore& grads() const { return *grads_; }
-  Tensor loss_sum() const { return loss_sum_; }              ///< [1] f64, last stage: sum over the micro-batches run since begin()
+  Tensor loss_sum() const { return loss_sum_; }  ///< [1] f64, last stage: sum over the micro-batches run since begin()
   Tensor logits(int microbatch) const { return slots_[static_cast<size_t>(microbatch)].head.logits; }  ///< [M, ceil(V/t)], kLogits
 
  private:
