@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "kernels/core/check.h"
+#include "kernels/core/hash.h"
 
 namespace trireme {
 namespace {
@@ -15,12 +16,6 @@ constexpr uint64_t join(uint32_t low, uint32_t high) { return uint64_t{high} << 
 
 std::array<uint32_t, 4> random_words(uint64_t key, uint64_t index, uint64_t sub) {
   return philox4x32({low_word(index), high_word(index), low_word(sub), high_word(sub)}, {low_word(key), high_word(key)});
-}
-
-uint64_t fnv1a(std::string_view text) {
-  uint64_t hash = 0xCBF29CE484222325;
-  for (char character : text) hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001B3;
-  return hash;
 }
 
 uint64_t splitmix64(uint64_t value) {

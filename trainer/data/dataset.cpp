@@ -4,18 +4,13 @@
 #include <string_view>
 
 #include "kernels/core/check.h"
+#include "kernels/core/hash.h"
 
 namespace trireme {
 namespace {
 
 constexpr int64_t kFingerprintWhole = 1 << 20;  // tokens; read in milliseconds
 constexpr int64_t kFingerprintSample = 4096;    // of more: each may cost a page from a cold disk
-
-/// FNV-1a, 64 bits.
-uint64_t hash_bytes(uint64_t hash, std::string_view bytes) {
-  for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3ULL;
-  return hash;
-}
 
 }  // namespace
 
@@ -64,15 +59,15 @@ void TokenDataset::read_stream(int64_t begin, int64_t count, int32_t* out) const
 }
 
 uint64_t TokenDataset::fingerprint() const {
-  uint64_t hash = 0xcbf29ce484222325ULL;
+  uint64_t hash = kFnv1aStart;
   for (const TokenFile& file : files_) {
-    hash = hash_bytes(hash, file.index().to_json());
+    hash = fnv1a(file.index().to_json(), hash);
     const int64_t count = file.tokens() <= kFingerprintWhole ? file.tokens() : kFingerprintSample;
     const int64_t stride = file.tokens() / count;
     for (int64_t i = 0; i < count; ++i) {
       int32_t token = 0;
       file.read(i * stride, 1, &token);
-      hash = hash_bytes(hash, {reinterpret_cast<const char*>(&token), sizeof token});
+      hash = fnv1a({reinterpret_cast<const char*>(&token), sizeof token}, hash);
     }
   }
   return hash;

@@ -38,12 +38,7 @@ class Descriptor {
 
 }  // namespace
 
-void Digest::update(const void* data, size_t bytes) {
-  const auto* byte = static_cast<const unsigned char*>(data);
-  uint64_t hash = hash_;
-  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ byte[i]) * 0x100000001B3;
-  hash_ = hash;
-}
+void Digest::update(const void* data, size_t bytes) { hash_ = fnv1a({static_cast<const char*>(data), bytes}, hash_); }
 
 std::string Digest::str() const {
   char text[32];

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/core/hash.h"
+
 namespace trireme {
 
 /// 64-bit FNV-1a over the bytes of a file: finds damage, proves no authorship.
@@ -16,7 +18,7 @@ class Digest {
   std::string str() const;  ///< "fnv1a64:" and sixteen hexadecimal digits
 
  private:
-  uint64_t hash_ = 0xCBF29CE484222325;
+  uint64_t hash_ = kFnv1aStart;
 };
 
 /// Writes `path` through `path`.tmp: until commit() nothing is seen under the name, after it the whole file is, even after a power cut
