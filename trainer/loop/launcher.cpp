@@ -71,6 +71,7 @@ void prepare_environment(int ranks, int hosts, bool one_host) {
   set_default("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
   set_default("OMPI_MCA_rmaps_base_oversubscribe", "1");
   set_default("OMPI_MCA_hwloc_base_binding_policy", "none");
+  set_default("OMPI_MCA_odls_base_sigkill_timeout", "0");  // a refused job ends a second sooner: no rank needs time after another has left
   if (here > usable_cores()) set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   if (one_host) {  // shared memory only: starts in half the time
     set_default("OMPI_MCA_pml", "ob1");
