@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <thread>
 
 #include "parallel/comm/mpi.h"
 #include "parallel/comm/self.h"
@@ -20,6 +21,12 @@ ExitCode run_body(Communicator& world, int ranks_on_host, const std::function<Ex
   }
 }
 
+/// More ranks than cores must yield while they wait, or each turn costs a time slice. mpirun tells Open MPI so, srun does not.
+void yield_where_srun_oversubscribes() {
+  const char* tasks = std::getenv("SLURM_STEP_TASKS_PER_NODE");  // "8", "8(x2),4"
+  if (tasks != nullptr && std::atoi(tasks) > static_cast<int>(std::thread::hardware_concurrency())) ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+}
+
 /// srun with a PMI that MPI does not speak starts N worlds of one, each of which would train alone into the same directory.
 void check_slurm_world(const MpiEnvironment& mpi) {
   const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
@@ -35,6 +42,7 @@ ExitCode run_on_ranks(const std::function<ExitCode(Communicator& world, int rank
     SelfCommunicator world("world");
     return run_body(world, 1, body);
   }
+  yield_where_srun_oversubscribes();
   MpiEnvironment mpi;
   const auto report = [&](const std::exception& error) {
     std::cerr << concat("rank ", mpi.rank(), ": ", error.what(), "\n");  // one write: ranks that fail together must not mix their words
