@@ -203,7 +203,7 @@ const nlohmann::json& property(const nlohmann::json& schema, std::string path) {
 
 TEST_CASE("config: text is quoted only where a reader could take it for something else") {
   const auto text = [](const std::string& value) { return text_of(FieldValue(value)); };
-  for (const std::string plain : {"1f1b", "after_use", "data/train", "/tmp/a.b-c", "3x"}) CHECK(text(plain) == plain);
+  for (const std::string plain : {"1f1b", "after_use", "data/train", "/a/b.c-d", "3x"}) CHECK(text(plain) == plain);
   for (const std::string quoted : {"", "true", "No", "null", "auto", "12", "1e3", "0x10", "1_0", "-a", ".nan", "a b", "a:b", "#a", "*a", "~"})
     CHECK(text(quoted) == '"' + quoted + '"');
 }
