@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "kernels/core/check.h"
+#include "trainer/commands/bench_command.h"
 #include "trainer/commands/config_command.h"
 #include "trainer/commands/data_command.h"
 #include "trainer/commands/eval_command.h"
@@ -20,6 +21,7 @@ int run(int argc, char** argv) {
   trireme::add_generate_command(app, exit_code);
   trireme::add_data_command(app, exit_code);
   trireme::add_config_command(app, exit_code);
+  trireme::add_bench_command(app, {argv + 1, argv + argc}, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/cuda/gpu.h"
 
 // Under AddressSanitizer a buffer at rest in the arena, and the rounding behind a live one, count as out of bounds.
 #ifdef __SANITIZE_ADDRESS__
@@ -56,16 +57,25 @@ struct Arena::State {
     }
   };
 
-  State(Device of_device, bool with_poison) : device(of_device), poison(with_poison) {}
+  State(Device of_device, cuda::Gpu* of_gpu, bool with_poison) : device(of_device), gpu(of_gpu), poison(with_poison) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() {
-    for (const auto& [size, buffers] : free_buffers) {
-      for (void* buffer : buffers) {
-        ASAN_UNPOISON_MEMORY_REGION(buffer, size);
-        ::operator delete(buffer, kAlignment);
-      }
+    for (const Slab& slab : slabs) release(slab);
+  }
+
+  /// Fresh memory: from the reserve while that lasts, else from the system.
+  void* fresh(size_t size) {
+    system_bytes += static_cast<int64_t>(size);
+    if (device == Device::kMeta) return nullptr;
+    if (size > reserve_bytes) {
+      ++system_allocations;
+      return slabs.emplace_back(from_system(size)).memory;
     }
+    void* const memory = reserve;
+    reserve = static_cast<char*>(reserve) + size;
+    reserve_bytes -= size;
+    return memory;
   }
 
   void* take(int64_t bytes) {
@@ -73,11 +83,15 @@ struct Arena::State {
     std::vector<void*>& buffers = free_buffers[size];
     void* buffer = nullptr;
     if (buffers.empty()) {
-      buffer = ::operator new(size, kAlignment);
-      ++system_allocations;
+      buffer = fresh(size);
     } else {
       buffer = buffers.back();
       buffers.pop_back();
+    }
+    if (device == Device::kMeta) return nullptr;
+    if (device == Device::kCuda) {
+      if (poison) gpu->fill_bytes(buffer, kPoisonByte, static_cast<int64_t>(size));
+      return buffer;
     }
     ASAN_UNPOISON_MEMORY_REGION(buffer, size);
     if (poison) std::memset(buffer, kPoisonByte, size);
@@ -87,8 +101,21 @@ struct Arena::State {
 
   void give_back(void* buffer, int64_t bytes) {
     const size_t size = size_class(bytes);
-    ASAN_POISON_MEMORY_REGION(buffer, size);
+    if (buffer != nullptr && device != Device::kCuda) ASAN_POISON_MEMORY_REGION(buffer, size);
     free_buffers[size].push_back(buffer);
+  }
+
+  struct Slab {
+    void* memory;
+    size_t size;
+  };
+  Slab from_system(size_t size) {
+    return {device == Device::kCuda ? gpu->allocate(static_cast<int64_t>(size)) : ::operator new(size, kAlignment), size};
+  }
+  void release(const Slab& slab) {
+    if (device == Device::kCuda) return gpu->release(slab.memory);
+    ASAN_UNPOISON_MEMORY_REGION(slab.memory, slab.size);
+    ::operator delete(slab.memory, kAlignment);
   }
 
   void count(int64_t bytes, MemoryCategory category) {
@@ -97,24 +124,40 @@ struct Arena::State {
   }
 
   const Device device;
+  cuda::Gpu* const gpu;
   const bool poison;
   std::array<Gauge, kMemoryCategories> categories;
   Gauge total;
   int64_t system_allocations = 0;
-  std::map<size_t, std::vector<void*>> free_buffers;  ///< by size class
+  int64_t system_bytes = 0;
+  void* reserve = nullptr;  ///< what is left of the reserve
+  size_t reserve_bytes = 0;
+  std::vector<Slab> slabs;
+  std::map<size_t, std::vector<void*>> free_buffers;  ///< by size class; null pointers on the meta device
 };
 
-Arena::Arena(Device device, bool poison) : state_(std::make_shared<State>(device, poison)) {}
+Arena::Arena(Device device, bool poison) : state_(std::make_shared<State>(device, nullptr, poison)) {
+  TRIREME_CHECK(device != Device::kCuda, "an arena of a GPU without the GPU");
+}
+Arena::Arena(cuda::Gpu& gpu, bool poison) : state_(std::make_shared<State>(Device::kCuda, &gpu, poison)) {}
 Arena::~Arena() = default;
 
 std::shared_ptr<void> Arena::allocate(int64_t bytes, MemoryCategory category) {
   TRIREME_CHECK(bytes >= 0, "asked for ", bytes, " bytes of ", name_of(category));
-  void* buffer = state_->device == Device::kMeta ? nullptr : state_->take(bytes);
+  void* buffer = state_->take(bytes);
   state_->count(bytes, category);
   return {buffer, [state = state_, bytes, category](void* returned) {
             state->count(-bytes, category);
-            if (returned != nullptr) state->give_back(returned, bytes);
+            state->give_back(returned, bytes);
           }};
+}
+
+void Arena::reserve(int64_t bytes) {
+  TRIREME_CHECK(state_->reserve_bytes == 0 && state_->device != Device::kMeta, "a reserve over another, or of nothing");
+  const auto size = static_cast<size_t>(bytes);
+  ++state_->system_allocations;
+  state_->reserve = state_->slabs.emplace_back(state_->from_system(size)).memory;
+  state_->reserve_bytes = size;
 }
 
 Device Arena::device() const { return state_->device; }
@@ -122,6 +165,7 @@ int64_t Arena::current_bytes(MemoryCategory category) const { return state_->cat
 int64_t Arena::peak_bytes(MemoryCategory category) const { return state_->categories[static_cast<size_t>(category)].peak; }
 int64_t Arena::peak_bytes() const { return state_->total.peak; }
 int64_t Arena::system_allocations() const { return state_->system_allocations; }
+int64_t Arena::system_bytes() const { return state_->system_bytes; }
 
 void Arena::reset_peak() {
   for (State::Gauge& gauge : state_->categories) gauge.peak = gauge.current;

@@ -7,10 +7,15 @@
 
 namespace trireme {
 
+namespace cuda {
+class Gpu;
+}
+
 /// Which engine computes. kMeta checks shapes and counts memory without touching any.
 enum class Device : uint8_t {
   kReference,  ///< naive single-thread loops in float and double: the oracle, and the engine of `precision: fp64`
   kCpu,        ///< library GEMM, OpenMP and SIMD for the rest; fp32
+  kCuda,       ///< a GPU: fp32 and bf16; operations are queued on one compute stream and the host does not wait for them
   kMeta,       ///< no memory, no arithmetic: shapes, bytes and order only
 };
 
@@ -24,12 +29,19 @@ class Arena {
  public:
   /// `poison`: fresh and reused memory is filled with 0xFF bytes (NaN in every float format), so an uninitialised read shows.
   explicit Arena(Device device, bool poison = false);
+  /// Memory of a GPU; buffers are reused in the order of its compute stream, which an operation on another stream must be ordered before (Work::wait)
+  /// while it still holds its buffers.
+  explicit Arena(cuda::Gpu& gpu, bool poison = false);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   /// The buffer returns to the arena with its last handle; it may outlive the Arena object. On kMeta the pointer is null but still counted.
   std::shared_ptr<void> allocate(int64_t bytes, MemoryCategory category);
+
+  /// Takes `bytes` from the system at once; later buffers come out of them while they last. Sized by the system_bytes of a run of the same program on
+  /// kMeta, a run asks the system for nothing more.
+  void reserve(int64_t bytes);
 
   Device device() const;
   int64_t current_bytes(MemoryCategory category) const;
@@ -38,6 +50,8 @@ class Arena {
   void reset_peak();
   /// Times the system was asked for memory; constant over steps once the caches are warm.
   int64_t system_allocations() const;
+  /// Bytes needed so far with every rounding, reuse counted: what a reserve must hold. On kMeta too.
+  int64_t system_bytes() const;
 
  private:
   struct State;

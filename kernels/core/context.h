@@ -3,11 +3,16 @@
 
 namespace trireme {
 
+namespace cuda {
+class Gpu;  // kernels/cuda/gpu.h
+}
+
 /// What every operation needs and nothing else: state is passed, never global. One per rank.
 struct Context {
   Device device = Device::kReference;
   Arena* arena = nullptr;
-  int threads = 1;  ///< threads an operation of kCpu may use
+  int threads = 1;           ///< threads an operation of kCpu may use
+  cuda::Gpu* gpu = nullptr;  ///< of kCuda: operations are queued on its compute stream
 };
 
 }  // namespace trireme

@@ -2,16 +2,18 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/core/bfloat16.h"
 #include "kernels/core/check.h"
 
 namespace trireme {
 
-enum class DType : uint8_t { kF64, kF32, kI32, kU8 };
+enum class DType : uint8_t { kF64, kF32, kBF16, kI32, kU8 };
 
 constexpr int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kF64: return 8;
     case DType::kF32: return 4;
+    case DType::kBF16: return 2;
     case DType::kI32: return 4;
     case DType::kU8: return 1;
   }
@@ -23,6 +25,7 @@ constexpr const char* name_of(DType dtype) {
   switch (dtype) {
     case DType::kF64: return "F64";
     case DType::kF32: return "F32";
+    case DType::kBF16: return "BF16";
     case DType::kI32: return "I32";
     case DType::kU8: return "U8";
   }
@@ -40,6 +43,10 @@ constexpr DType dtype_of<float>() {
   return DType::kF32;
 }
 template <>
+constexpr DType dtype_of<bfloat16>() {
+  return DType::kBF16;
+}
+template <>
 constexpr DType dtype_of<int32_t>() {
   return DType::kI32;
 }
@@ -48,11 +55,25 @@ constexpr DType dtype_of<uint8_t>() {
   return DType::kU8;
 }
 
-/// Calls body(T{}) with T = float or double: how a kernel template is chosen by the dtype of a tensor.
+/// What sums over, statistics of, and gradients of parameters in `dtype` are kept in: fp64 for fp64, else fp32.
+constexpr DType accumulator_of(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+template <class T>
+struct AccumulatorOf {
+  using type = float;
+};
+template <>
+struct AccumulatorOf<double> {
+  using type = double;
+};
+template <class T>
+using Accumulator = typename AccumulatorOf<T>::type;
+
+/// Calls body(T{}) with T = float, double or bfloat16: how a kernel template is chosen by the dtype of a tensor.
 template <class Body>
 void dispatch_float(DType dtype, Body&& body) {
   switch (dtype) {
     case DType::kF32: return body(float{});
+    case DType::kBF16: return body(bfloat16{});
     case DType::kF64: return body(double{});
     default: throw InternalError(concat("expected a floating-point tensor, got ", name_of(dtype)));
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cuda/gpu.h"
+
 namespace trireme {
 namespace {
 
@@ -42,7 +44,12 @@ Tensor Tensor::empty(const Context& ctx, const Shape& shape, DType dtype, Memory
 
 Tensor Tensor::zeros(const Context& ctx, const Shape& shape, DType dtype, MemoryCategory category) {
   Tensor tensor = empty(ctx, shape, dtype, category);
-  if (tensor.data_ != nullptr) std::memset(tensor.data_, 0, static_cast<size_t>(tensor.bytes()));
+  if (tensor.data_ == nullptr) return tensor;
+  if (ctx.device == Device::kCuda) {
+    ctx.gpu->fill_bytes(tensor.data_, 0, tensor.bytes());
+  } else {
+    std::memset(tensor.data_, 0, static_cast<size_t>(tensor.bytes()));
+  }
   return tensor;
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/small_gemm.h"
+#include "kernels/cpu/widen.h"
 
 namespace trireme::cpu {
 namespace {
@@ -184,6 +185,11 @@ void backward_head(const Layout& layout, const BackwardTask& task, const float* 
 }  // namespace
 
 void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
+  if (qkv.dtype() == DType::kBF16) {
+    const Tensor wide_out = scratch_f32(out.shape());
+    cpu::attention_forward(ctx, widen(ctx, qkv), shape, wide_out, lse);
+    return round_to(ctx, wide_out, out);
+  }
   const Layout layout(shape);
   const int64_t head_size = layout.head_size;
   const int64_t out_stride = shape.heads * head_size;
@@ -206,6 +212,11 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
 
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
                         const Tensor& dqkv) {
+  if (qkv.dtype() == DType::kBF16) {
+    const Tensor wide_dqkv = scratch_f32(dqkv.shape());
+    cpu::attention_backward(ctx, widen(ctx, dout), widen(ctx, qkv), widen(ctx, out), lse, shape, wide_dqkv);
+    return round_to(ctx, wide_dqkv, dqkv);
+  }
   const Layout layout(shape);
   const int64_t head_size = layout.head_size;
   const int64_t sequence = layout.sequence;

@@ -1,5 +1,5 @@
 #pragma once
-// kernels/ops/attention.h in fp32. A task is one (sequence, kv head); tasks go to threads, and the query heads that share a kv head are summed inside
+// kernels/ops/attention.h in fp32, and in bf16 by way of fp32 copies. A task is one (sequence, kv head); tasks go to threads, and the query heads that share a kv head are summed inside
 // one task, in order. Scores exist for one block of query rows at a time: [32, T] a thread, never T x T.
 #include "kernels/core/tensor.h"
 #include "kernels/ops/attention.h"

@@ -1,33 +1,17 @@
 #include "kernels/cpu/matmul.h"
 
-#include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 
+#include "kernels/cpu/bf16_gemm.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/team_size.h"
 
 namespace trireme::cpu {
 namespace {
 
-/// oneDNN takes its team from the calling thread's OpenMP setting, which belongs to that thread alone; it is put back afterwards.
-class TeamSize {
- public:
-  explicit TeamSize(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
-  ~TeamSize() { omp_set_num_threads(before_); }
-  TeamSize(const TeamSize&) = delete;
-  TeamSize& operator=(const TeamSize&) = delete;
-
- private:
-  int before_;
-};
-
-struct Operand {
-  const Tensor& matrix;
-  bool transposed;
-  int64_t stride() const { return matrix.dim(1); }
-};
-
 /// c [m,n] = a [m,k] b [k,n] + beta c, all row-major.
-void gemm(const Context& ctx, const Operand& a, const Operand& b, int64_t m, int64_t n, int64_t k, float beta, const Tensor& c) {
+void gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& b, int64_t m, int64_t n, int64_t k, float beta, const Tensor& c) {
+  if (a.matrix.dtype() == DType::kBF16) return bf16_gemm(ctx, a, b, m, n, k, beta == 1.0f, c);
   if (m == 0 || n == 0 || (k == 0 && beta == 1.0f)) return;
   const TeamSize team(ctx.threads);
   const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.matrix.data<float>(), a.stride(),

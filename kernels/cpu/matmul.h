@@ -1,5 +1,5 @@
 #pragma once
-// kernels/ops/matmul.h in fp32: oneDNN's sgemm, bound to ctx.threads.
+// kernels/ops/matmul.h by oneDNN, bound to ctx.threads: products in fp32 and bf16, biases in fp32.
 #include <string>
 
 #include "kernels/core/tensor.h"

@@ -37,29 +37,19 @@ double squares(const float* x, int64_t count) {
   return sum;
 }
 
-}  // namespace
-
-void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, const Tensor& w, const Tensor& g, const Tensor& m, const Tensor& v) {
-  const double* const scalar = scalars.data<double>();
-  if (scalar[kFinite] == 0) return;
-  const AdamWStep step{.grad_scale = static_cast<float>(scalar[kGradScale]),
-                       .beta1 = static_cast<float>(hyper.beta1),
-                       .beta2 = static_cast<float>(hyper.beta2),
-                       .one_minus_beta1 = static_cast<float>(1.0 - hyper.beta1),
-                       .one_minus_beta2 = static_cast<float>(1.0 - hyper.beta2),
-                       .decay = static_cast<float>(1.0 - scalar[kLearningRate] * hyper.weight_decay),
-                       .step_size = static_cast<float>(scalar[kLearningRate] / scalar[kBiasCorrection1]),
-                       .root_correction = static_cast<float>(1.0 / std::sqrt(scalar[kBiasCorrection2])),
-                       .epsilon = static_cast<float>(hyper.epsilon)};
-  float* const weight = w.data<float>();
-  const float* const gradient = g.data<float>();
-  float* const first = m.data<float>();
-  float* const second = v.data<float>();
-  parallel_for(ctx, w.numel(), kElementsPerThread,
-               [=](int64_t begin, int64_t end) { adamw_range(step, end - begin, weight + begin, gradient + begin, first + begin, second + begin); });
+AdamWStep step_of(const AdamW& hyper, double weight_decay, const double* scalar) {
+  return {.grad_scale = static_cast<float>(scalar[kGradScale]),
+          .beta1 = static_cast<float>(hyper.beta1),
+          .beta2 = static_cast<float>(hyper.beta2),
+          .one_minus_beta1 = static_cast<float>(1.0 - hyper.beta1),
+          .one_minus_beta2 = static_cast<float>(1.0 - hyper.beta2),
+          .decay = static_cast<float>(1.0 - scalar[kLearningRate] * weight_decay),
+          .step_size = static_cast<float>(scalar[kLearningRate] / scalar[kBiasCorrection1]),
+          .root_correction = static_cast<float>(1.0 / std::sqrt(scalar[kBiasCorrection2])),
+          .epsilon = static_cast<float>(hyper.epsilon)};
 }
 
-void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& sum) {
+double sum_of_squares(const Context& ctx, const Tensor& x) {
   constexpr int64_t kBlock = 4096;
   constexpr int64_t kRound = 1024;  // blocks between two joins of the threads: 4 M elements
   const float* const in = x.data<float>();
@@ -77,7 +67,27 @@ void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& sum) {
     });
     for (int64_t b = 0; b < in_round; ++b) total += partial[static_cast<size_t>(b)];
   }
-  sum.data<double>()[0] += total;
+  return total;
+}
+
+}  // namespace
+
+void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices) {
+  const double* const scalar = scalars.data<double>();
+  if (scalar[kFinite] == 0) return;
+  for (const AdamWSlice& slice : slices) {
+    const AdamWStep step = step_of(hyper, slice.decay ? hyper.weight_decay : 0, scalar);
+    float* const w = slice.w.data<float>();
+    const float* const g = slice.g.data<float>();
+    float* const m = slice.m.data<float>();
+    float* const v = slice.v.data<float>();
+    parallel_for(ctx, slice.w.numel(), kElementsPerThread,
+                 [=](int64_t begin, int64_t end) { adamw_range(step, end - begin, w + begin, g + begin, m + begin, v + begin); });
+  }
+}
+
+void sum_of_squares(Context& ctx, std::span<const Tensor> tensors, const Tensor& sum) {
+  for (const Tensor& x : tensors) sum.data<double>()[0] += sum_of_squares(ctx, x);
 }
 
 }  // namespace trireme::cpu

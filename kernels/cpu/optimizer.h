@@ -5,8 +5,8 @@
 
 namespace trireme::cpu {
 
-void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, const Tensor& w, const Tensor& g, const Tensor& m, const Tensor& v);
+void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices);
 /// In double, in blocks of 4096 elements that are added in order.
-void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& sum);
+void sum_of_squares(Context& ctx, std::span<const Tensor> tensors, const Tensor& sum);
 
 }  // namespace trireme::cpu

@@ -1,6 +1,7 @@
 #include "kernels/ops/attention.h"
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/ops/dispatch.h"
 #include "kernels/reference/attention.h"
 
@@ -20,10 +21,11 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
   check("attention_forward", shape);
   expect("attention_forward", {{"qkv", qkv, {rows, shape.columns()}, dtype},
                                {"out", out, {rows, shape.heads * shape.head_size}, dtype},
-                               {"lse", lse, {shape.batch, shape.heads, shape.sequence}, dtype}});
+                               {"lse", lse, {shape.batch, shape.heads, shape.sequence}, accumulator_of(dtype)}});
   on_device(
-      ctx, dtype, [&] { cpu::attention_forward(ctx, qkv, shape, out, lse); },
-      [&]<class T>(T) { reference::attention_forward(qkv.data<T>(), shape, out.data<T>(), lse.data<T>()); });
+      ctx, dtype, [&] { cuda::attention_forward(ctx, qkv, shape, out, lse); },
+      FastCpu{[&] { cpu::attention_forward(ctx, qkv, shape, out, lse); }, true},
+      [&]<class T>(T) { reference::attention_forward(qkv.data<T>(), shape, out.data<T>(), lse.data<Accumulator<T>>()); });
 }
 
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
@@ -34,11 +36,14 @@ void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, con
   expect("attention_backward", {{"dout", dout, {rows, shape.heads * shape.head_size}, dtype},
                                 {"qkv", qkv, {rows, shape.columns()}, dtype},
                                 {"out", out, {rows, shape.heads * shape.head_size}, dtype},
-                                {"lse", lse, {shape.batch, shape.heads, shape.sequence}, dtype},
+                                {"lse", lse, {shape.batch, shape.heads, shape.sequence}, accumulator_of(dtype)},
                                 {"dqkv", dqkv, {rows, shape.columns()}, dtype}});
   on_device(
-      ctx, dtype, [&] { cpu::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv); },
-      [&]<class T>(T) { reference::attention_backward(dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<T>(), shape, dqkv.data<T>()); });
+      ctx, dtype, [&] { cuda::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv); },
+      FastCpu{[&] { cpu::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv); }, true},
+      [&]<class T>(T) {
+        reference::attention_backward(dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<Accumulator<T>>(), shape, dqkv.data<T>());
+      });
 }
 
 }  // namespace trireme

@@ -13,7 +13,8 @@ struct AttentionShape {
   int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
 };
 
-/// Causal softmax attention.   qkv [M,(N+2K)H], out [M,N*H], lse [B,N,T] = log-sum-exp of each row of scaled scores (all the backward needs).
+/// Causal softmax attention.   qkv [M,(N+2K)H], out [M,N*H], lse [B,N,T] (accumulator dtype) = log-sum-exp of each row of scaled scores, natural
+/// logarithm: all the backward needs.
 /// Source: Dao 2023, arXiv:2307.08691 (the lse formulation).
 void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse);
 /// dqkv assigns.   dout, out [M,N*H], dqkv [M,(N+2K)H].

@@ -11,10 +11,10 @@ struct VocabRange {
   int64_t valid = 0;  ///< tokens on this rank
 };
 
-/// row_max[m] = max over valid columns (-infinity when there are none).   row_max [M] of the logits' dtype.
+/// row_max[m] = max over valid columns (-infinity when there are none).   row_max [M] in the accumulator of the logits' dtype.
 void cross_entropy_max(Context& ctx, const Tensor& logits, const VocabRange& range, const Tensor& row_max);
 /// sums[m] = sum over valid columns of exp(logit - row_max[m]); sums[M+m] = logit of the target - row_max[m] if it is on this rank, else 0.
-/// targets [M] int32, sums [2,M]: one all-reduce sums both over tensor ranks.
+/// targets [M] int32, sums [2,M] in the accumulator dtype: one all-reduce sums both over tensor ranks.
 void cross_entropy_sums(Context& ctx, const Tensor& logits, const Tensor& targets, const VocabRange& range, const Tensor& row_max,
                         const Tensor& sums);
 /// loss_sum[0] (f64) += sum over unmasked rows of log(sums[m]) - sums[M+m].

@@ -11,6 +11,11 @@ constexpr bool kFastCpu = true;
 #else
 constexpr bool kFastCpu = false;
 #endif
+#ifdef TRIREME_CUDA
+constexpr bool kCudaBuilt = true;
+#else
+constexpr bool kCudaBuilt = false;
+#endif
 
 struct Operand {
   const char* name;
@@ -29,25 +34,39 @@ inline void expect(const char* operation, std::initializer_list<Operand> operand
   }
 }
 
-/// The device switch. `fast` is the kernel of kernels/cpu, which computes in fp32; `reference(T{})` the template of kernels/reference. The meta
-/// device is done once the shapes are checked.
-template <class Fast, class Reference>
-void on_device(const Context& ctx, DType dtype, Fast&& fast, Reference&& reference) {
+/// The engine of kernels/cpu for an operation: its kernel, and whether that takes bf16 beside fp32.
+template <class Kernel>
+struct FastCpu {
+  Kernel kernel;
+  bool bf16 = false;
+};
+template <class Kernel>
+FastCpu(Kernel) -> FastCpu<Kernel>;
+template <class Kernel>
+FastCpu(Kernel, bool) -> FastCpu<Kernel>;
+
+/// The device switch. `cuda()` is the kernel of kernels/cuda, `fast.kernel()` that of kernels/cpu, `reference(T{})` the template of kernels/reference
+/// for every dtype the fast one does not take. The meta device is done once the shapes are checked.
+template <class Cuda, class Fast, class Reference>
+void on_device(const Context& ctx, DType dtype, Cuda&& cuda, FastCpu<Fast> fast, Reference&& reference) {
   switch (ctx.device) {
     case Device::kMeta: return;
+    case Device::kCuda:
+      if constexpr (kCudaBuilt) return cuda();
+      throw InternalError("this build has no CUDA kernels");
     case Device::kCpu:
       if constexpr (kFastCpu) {
-        if (dtype == DType::kF32) return fast();
+        if (dtype == DType::kF32 || (dtype == DType::kBF16 && fast.bf16)) return fast.kernel();
       }
       [[fallthrough]];
     case Device::kReference: return dispatch_float(dtype, reference);
   }
 }
 
-/// For operations too small to have a fast kernel.
-template <class Reference>
-void on_device(const Context& ctx, DType dtype, Reference&& reference) {
-  if (ctx.device != Device::kMeta) dispatch_float(dtype, reference);
+/// For operations too small to have a fast CPU kernel.
+template <class Cuda, class Reference>
+void on_device(const Context& ctx, DType dtype, Cuda&& cuda, Reference&& reference) {
+  on_device(ctx, dtype, cuda, FastCpu{[&] { dispatch_float(dtype, reference); }}, reference);
 }
 
 }  // namespace trireme

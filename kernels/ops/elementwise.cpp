@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/ops/dispatch.h"
 #include "kernels/reference/elementwise.h"
 
@@ -18,21 +19,26 @@ void expect_equal_size(const char* operation, const Tensor& a, const Tensor& b) 
 void fill(Context& ctx, double value, const Tensor& out) {
   TRIREME_CHECK(out.defined(), "fill: out is undefined");
   on_device(
-      ctx, out.dtype(), [&] { cpu::fill(ctx, value, out); }, [&]<class T>(T) { reference::fill(value, out.data<T>(), out.numel()); });
+      ctx, out.dtype(), [&] { cuda::fill(ctx, value, out); }, FastCpu{[&] { cpu::fill(ctx, value, out); }},
+      [&]<class T>(T) { reference::fill(value, out.data<T>(), out.numel()); });
 }
 
 void copy(Context& ctx, const Tensor& from, const Tensor& to) {
   expect_equal_size("copy", from, to);
-  const bool floating = from.dtype() == DType::kF32 || from.dtype() == DType::kF64;
-  if (from.dtype() != to.dtype()) {
-    on_device(ctx, from.dtype(), [&]<class From>(From) {
-      dispatch_float(to.dtype(), [&]<class To>(To) { reference::copy(from.data<From>(), to.data<To>(), from.numel()); });
-    });
-  } else if (floating) {
+  const bool same = from.dtype() == to.dtype();
+  const bool floating = size_of(from.dtype()) > 1 && from.dtype() != DType::kI32;
+  TRIREME_CHECK(same || floating, "copy: ", name_of(from.dtype()), " to ", name_of(to.dtype()));
+  const auto convert = [&]<class From>(From) {
+    dispatch_float(to.dtype(), [&]<class To>(To) { reference::copy(from.data<From>(), to.data<To>(), from.numel()); });
+  };
+  if (!floating && ctx.device != Device::kCuda) {
+    if (ctx.device != Device::kMeta && from.bytes() > 0) std::memmove(to.raw(), from.raw(), static_cast<size_t>(from.bytes()));
+  } else if (same) {
     on_device(
-        ctx, from.dtype(), [&] { cpu::copy(ctx, from, to); }, [&]<class T>(T) { reference::copy(from.data<T>(), to.data<T>(), from.numel()); });
-  } else if (ctx.device != Device::kMeta && from.bytes() > 0) {
-    std::memmove(to.raw(), from.raw(), static_cast<size_t>(from.bytes()));
+        ctx, from.dtype(), [&] { cuda::copy(ctx, from, to); }, FastCpu{[&] { cpu::copy(ctx, from, to); }}, convert);
+  } else {
+    on_device(
+        ctx, from.dtype(), [&] { cuda::copy(ctx, from, to); }, convert);
   }
 }
 
@@ -40,25 +46,29 @@ void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) {
   expect_equal_size("add", a, out);
   expect_equal_size("add", b, out);
   on_device(
-      ctx, out.dtype(), [&] { cpu::add(ctx, a, b, out); }, [&]<class T>(T) { reference::add(a.data<T>(), b.data<T>(), out.data<T>(), out.numel()); });
+      ctx, out.dtype(), [&] { cuda::add(ctx, a, b, out); }, FastCpu{[&] { cpu::add(ctx, a, b, out); }},
+      [&]<class T>(T) { reference::add(a.data<T>(), b.data<T>(), out.data<T>(), out.numel()); });
 }
 
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
   expect_equal_size("accumulate", x, out);
   TRIREME_CHECK(size_of(x.dtype()) <= size_of(out.dtype()), "accumulate: ", name_of(x.dtype()), " into the narrower ", name_of(out.dtype()));
-  if (x.dtype() != out.dtype()) {
-    on_device(ctx, x.dtype(), [&]<class T>(T) { reference::accumulate(x.data<T>(), out.data<double>(), x.numel()); });
-    return;
-  }
+  const auto reference = [&]<class T>(T) {
+    dispatch_float(out.dtype(), [&]<class Wide>(Wide) { reference::accumulate(x.data<T>(), out.data<Wide>(), x.numel()); });
+  };
+  if (x.dtype() != out.dtype())
+    return on_device(
+        ctx, x.dtype(), [&] { cuda::accumulate(ctx, x, out); }, reference);
   on_device(
-      ctx, x.dtype(), [&] { cpu::accumulate(ctx, x, out); }, [&]<class T>(T) { reference::accumulate(x.data<T>(), out.data<T>(), x.numel()); });
+      ctx, x.dtype(), [&] { cuda::accumulate(ctx, x, out); }, FastCpu{[&] { cpu::accumulate(ctx, x, out); }}, reference);
 }
 
 void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y) {
   expect_equal_size("dropout", x, y);
   TRIREME_CHECK(mask.probability >= 0 && mask.probability < 1, "dropout: probability ", mask.probability);
   on_device(
-      ctx, x.dtype(), [&] { cpu::dropout(ctx, x, mask, y); }, [&]<class T>(T) { reference::dropout(x.data<T>(), mask, y.data<T>(), x.numel()); });
+      ctx, x.dtype(), [&] { cuda::dropout(ctx, x, mask, y); }, FastCpu{[&] { cpu::dropout(ctx, x, mask, y); }},
+      [&]<class T>(T) { reference::dropout(x.data<T>(), mask, y.data<T>(), x.numel()); });
 }
 
 void fill_normal(Context& ctx, uint64_t key, double standard_deviation, int64_t global_columns, int64_t row_begin, int64_t column_begin,
@@ -68,9 +78,9 @@ void fill_normal(Context& ctx, uint64_t key, double standard_deviation, int64_t 
   const int64_t rows = matrix ? out.dim(0) : 1, columns = matrix ? out.dim(1) : out.dim(0);
   TRIREME_CHECK(row_begin >= 0 && column_begin >= 0 && column_begin + columns <= global_columns, "fill_normal: out ", out.shape().str(),
                 " from column ", column_begin, " of ", global_columns);
-  on_device(ctx, out.dtype(), [&]<class T>(T) {
-    reference::fill_normal(key, standard_deviation, global_columns, row_begin, column_begin, out.data<T>(), rows, columns);
-  });
+  on_device(
+      ctx, out.dtype(), [&] { cuda::fill_normal(ctx, key, standard_deviation, global_columns, row_begin, column_begin, out); },
+      [&]<class T>(T) { reference::fill_normal(key, standard_deviation, global_columns, row_begin, column_begin, out.data<T>(), rows, columns); });
 }
 
 }  // namespace trireme

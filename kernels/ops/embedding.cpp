@@ -1,6 +1,7 @@
 #include "kernels/ops/embedding.h"
 
 #include "kernels/cpu/embedding.h"
+#include "kernels/cuda/embedding.h"
 #include "kernels/ops/dispatch.h"
 #include "kernels/reference/embedding.h"
 
@@ -12,7 +13,8 @@ void embedding_forward(Context& ctx, const Tensor& tokens, const Tensor& w, int6
   expect("embedding_forward", {{"tokens", tokens, {rows}, DType::kI32}, {"w", w, {w.dim(0), columns}, dtype}, {"y", y, {rows, columns}, dtype}});
   TRIREME_CHECK(vocab_rows <= w.dim(0), "embedding_forward: ", vocab_rows, " tokens of w ", w.shape().str());
   on_device(
-      ctx, dtype, [&] { cpu::embedding_forward(ctx, tokens, w, vocab_begin, vocab_rows, y); },
+      ctx, dtype, [&] { cuda::embedding_forward(ctx, tokens, w, vocab_begin, vocab_rows, y); },
+      FastCpu{[&] { cpu::embedding_forward(ctx, tokens, w, vocab_begin, vocab_rows, y); }},
       [&]<class T>(T) { reference::embedding_forward(tokens.data<int32_t>(), w.data<T>(), vocab_begin, vocab_rows, y.data<T>(), rows, columns); });
 }
 
@@ -20,11 +22,14 @@ void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, in
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const DType dtype = dy.dtype();
   expect("embedding_backward",
-         {{"tokens", tokens, {rows}, DType::kI32}, {"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, dtype}});
+         {{"tokens", tokens, {rows}, DType::kI32}, {"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype)}});
   TRIREME_CHECK(vocab_rows <= dw.dim(0), "embedding_backward: ", vocab_rows, " tokens of dw ", dw.shape().str());
   on_device(
-      ctx, dtype, [&] { cpu::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); },
-      [&]<class T>(T) { reference::embedding_backward(tokens.data<int32_t>(), dy.data<T>(), vocab_begin, vocab_rows, dw.data<T>(), rows, columns); });
+      ctx, dtype, [&] { cuda::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); },
+      FastCpu{[&] { cpu::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); }},
+      [&]<class T>(T) {
+        reference::embedding_backward(tokens.data<int32_t>(), dy.data<T>(), vocab_begin, vocab_rows, dw.data<Accumulator<T>>(), rows, columns);
+      });
 }
 
 void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const Tensor& y) {
@@ -32,15 +37,19 @@ void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t 
   const DType dtype = y.dtype();
   expect("position_forward", {{"w", w, {w.dim(0), columns}, dtype}, {"y", y, {rows, columns}, dtype}});
   TRIREME_CHECK(sequence_length > 0 && sequence_length <= w.dim(0), "position_forward: ", sequence_length, " positions of w ", w.shape().str());
-  on_device(ctx, dtype, [&]<class T>(T) { reference::position_forward(w.data<T>(), first_row, sequence_length, y.data<T>(), rows, columns); });
+  on_device(
+      ctx, dtype, [&] { cuda::position_forward(ctx, w, first_row, sequence_length, y); },
+      [&]<class T>(T) { reference::position_forward(w.data<T>(), first_row, sequence_length, y.data<T>(), rows, columns); });
 }
 
 void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_t sequence_length, const Tensor& dw) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const DType dtype = dy.dtype();
-  expect("position_backward", {{"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, dtype}});
+  expect("position_backward", {{"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype)}});
   TRIREME_CHECK(sequence_length > 0 && sequence_length <= dw.dim(0), "position_backward: ", sequence_length, " positions of dw ", dw.shape().str());
-  on_device(ctx, dtype, [&]<class T>(T) { reference::position_backward(dy.data<T>(), first_row, sequence_length, dw.data<T>(), rows, columns); });
+  on_device(
+      ctx, dtype, [&] { cuda::position_backward(ctx, dy, first_row, sequence_length, dw); },
+      [&]<class T>(T) { reference::position_backward(dy.data<T>(), first_row, sequence_length, dw.data<Accumulator<T>>(), rows, columns); });
 }
 
 }  // namespace trireme

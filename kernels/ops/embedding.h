@@ -6,7 +6,7 @@ namespace trireme {
 /// y[m] = w[tokens[m] - vocab_begin] where that row is below `vocab_rows`, else 0 (another tensor rank holds it).
 /// tokens [M] int32, w [>= vocab_rows, D], y [M,D].
 void embedding_forward(Context& ctx, const Tensor& tokens, const Tensor& w, int64_t vocab_begin, int64_t vocab_rows, const Tensor& y);
-/// dw[tokens[m] - vocab_begin] += dy[m], in row order m (deterministic).
+/// dw[tokens[m] - vocab_begin] += dy[m], in row order m (deterministic), dw in the accumulator dtype.
 void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, int64_t vocab_begin, int64_t vocab_rows, const Tensor& dw);
 
 /// Learned positions: y[m] += w[(first_row + m) % sequence_length].   y [M,D], w [>= sequence_length, D].

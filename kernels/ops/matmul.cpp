@@ -1,18 +1,37 @@
 #include "kernels/ops/matmul.h"
 
 #include "kernels/cpu/matmul.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/dispatch.h"
 #include "kernels/reference/matmul.h"
 
 namespace trireme {
 
-void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& y) {
+void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) {
   const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = w.dim(0);
   const DType dtype = x.dtype();
   expect("linear_forward", {{"x", x, {rows, inputs}, dtype}, {"w", w, {outputs, inputs}, dtype}, {"y", y, {rows, outputs}, dtype}});
+  if (bias.defined()) expect("linear_forward", {{"bias", bias, {outputs}, dtype}});
   on_device(
-      ctx, dtype, [&] { cpu::linear_forward(ctx, x, w, y); },
+      ctx, dtype, [&] { cuda::linear_forward(ctx, x, w, bias, y); }, FastCpu{[&] { cpu::linear_forward(ctx, x, w, y); }, true},
       [&]<class T>(T) { reference::linear_forward(x.data<T>(), w.data<T>(), y.data<T>(), rows, inputs, outputs); });
+  if (bias.defined() && ctx.device != Device::kCuda) bias_forward(ctx, bias, y);
+}
+
+void linear_gelu_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& hidden, const Tensor& y) {
+  if (ctx.device != Device::kCuda) {
+    linear_forward(ctx, x, w, bias, hidden);
+    return gelu_forward(ctx, hidden, y);
+  }
+  const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = w.dim(0);
+  const DType dtype = x.dtype();
+  expect("linear_gelu_forward", {{"x", x, {rows, inputs}, dtype},
+                                 {"w", w, {outputs, inputs}, dtype},
+                                 {"bias", bias, {outputs}, dtype},
+                                 {"hidden", hidden, {rows, outputs}, dtype},
+                                 {"y", y, {rows, outputs}, dtype}});
+  if constexpr (kCudaBuilt) cuda::linear_gelu_forward(ctx, x, w, bias, hidden, y);
 }
 
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx) {
@@ -20,17 +39,18 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, cons
   const DType dtype = dy.dtype();
   expect("linear_backward_input", {{"dy", dy, {rows, outputs}, dtype}, {"w", w, {outputs, inputs}, dtype}, {"dx", dx, {rows, inputs}, dtype}});
   on_device(
-      ctx, dtype, [&] { cpu::linear_backward_input(ctx, dy, w, dx); },
+      ctx, dtype, [&] { cuda::linear_backward_input(ctx, dy, w, dx); }, FastCpu{[&] { cpu::linear_backward_input(ctx, dy, w, dx); }, true},
       [&]<class T>(T) { reference::linear_backward_input(dy.data<T>(), w.data<T>(), dx.data<T>(), rows, inputs, outputs); });
 }
 
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {
   const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = dy.dim(1);
   const DType dtype = x.dtype();
-  expect("linear_backward_weight", {{"dy", dy, {rows, outputs}, dtype}, {"x", x, {rows, inputs}, dtype}, {"dw", dw, {outputs, inputs}, dtype}});
+  expect("linear_backward_weight",
+         {{"dy", dy, {rows, outputs}, dtype}, {"x", x, {rows, inputs}, dtype}, {"dw", dw, {outputs, inputs}, accumulator_of(dtype)}});
   on_device(
-      ctx, dtype, [&] { cpu::linear_backward_weight(ctx, dy, x, dw); },
-      [&]<class T>(T) { reference::linear_backward_weight(dy.data<T>(), x.data<T>(), dw.data<T>(), rows, inputs, outputs); });
+      ctx, dtype, [&] { cuda::linear_backward_weight(ctx, dy, x, dw); }, FastCpu{[&] { cpu::linear_backward_weight(ctx, dy, x, dw); }, true},
+      [&]<class T>(T) { reference::linear_backward_weight(dy.data<T>(), x.data<T>(), dw.data<Accumulator<T>>(), rows, inputs, outputs); });
 }
 
 void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y) {
@@ -38,16 +58,17 @@ void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y) {
   const DType dtype = y.dtype();
   expect("bias_forward", {{"bias", bias, {outputs}, dtype}, {"y", y, {rows, outputs}, dtype}});
   on_device(
-      ctx, dtype, [&] { cpu::bias_forward(ctx, bias, y); }, [&]<class T>(T) { reference::bias_forward(bias.data<T>(), y.data<T>(), rows, outputs); });
+      ctx, dtype, [&] { cuda::bias_forward(ctx, bias, y); }, FastCpu{[&] { cpu::bias_forward(ctx, bias, y); }},
+      [&]<class T>(T) { reference::bias_forward(bias.data<T>(), y.data<T>(), rows, outputs); });
 }
 
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias) {
   const int64_t rows = dy.dim(0), outputs = dy.dim(1);
   const DType dtype = dy.dtype();
-  expect("bias_backward", {{"dy", dy, {rows, outputs}, dtype}, {"dbias", dbias, {outputs}, dtype}});
+  expect("bias_backward", {{"dy", dy, {rows, outputs}, dtype}, {"dbias", dbias, {outputs}, accumulator_of(dtype)}});
   on_device(
-      ctx, dtype, [&] { cpu::bias_backward(ctx, dy, dbias); },
-      [&]<class T>(T) { reference::bias_backward(dy.data<T>(), dbias.data<T>(), rows, outputs); });
+      ctx, dtype, [&] { cuda::bias_backward(ctx, dy, dbias); }, FastCpu{[&] { cpu::bias_backward(ctx, dy, dbias); }},
+      [&]<class T>(T) { reference::bias_backward(dy.data<T>(), dbias.data<Accumulator<T>>(), rows, outputs); });
 }
 
 std::string gemm_library() {

@@ -7,16 +7,18 @@
 
 namespace trireme {
 
-/// y = x w^T.          x [M,D], w [F,D], y [M,F].
-void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& y);
+/// y = x w^T + bias.   x [M,D], w [F,D], bias [F] or undefined, y [M,F].
+void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y);
+/// hidden = x w^T + bias, y = GELU(hidden) (kernels/ops/activation.h): one kernel on the GPU.   hidden, y [M,F].
+void linear_gelu_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& hidden, const Tensor& y);
 /// dx = dy w.          dy [M,F], w [F,D], dx [M,D].
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx);
-/// dw += dy^T x.       dy [M,F], x [M,D], dw [F,D] in the gradient dtype.
+/// dw += dy^T x.       dy [M,F], x [M,D], dw [F,D] in the accumulator dtype (kernels/core/dtype.h).
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw);
 
 /// y += bias, row by row.        y [M,F], bias [F].
 void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y);
-/// dbias += sum over rows of dy. dy [M,F], dbias [F].
+/// dbias += sum over rows of dy. dy [M,F], dbias [F] in the accumulator dtype.
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias);
 
 /// The library behind the fast products and its version, for the record of a run.

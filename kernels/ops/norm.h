@@ -1,22 +1,31 @@
 #pragma once
-// Row normalisations over the last dimension. M rows, D columns; statistics in fp32 (fp64 for fp64 input).
-// dx assigns, dw and db accumulate.
+// Row normalisations over the last dimension. M rows, D columns; x, y, w, b, dy, dx of one dtype; mean, rstd, dw, db in its accumulator
+// (kernels/core/dtype.h). dx assigns, dw and db accumulate.
 #include "kernels/core/tensor.h"
 
 namespace trireme {
 
 /// y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + epsilon).   x, y [M,D], w [D], rstd [M].   Source: Zhang & Sennrich 2019, arXiv:1910.07467.
 void rmsnorm_forward(Context& ctx, const Tensor& x, const Tensor& w, double epsilon, const Tensor& y, const Tensor& rstd);
-/// dx = rstd * (dy*w - x * rstd^2 * mean(dy*w*x)).
-void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& dx);
+/// sum = a + b; y = rmsnorm(sum). One pass over memory on the GPU.   a, b, sum, y [M,D].
+void add_rmsnorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& w, double epsilon, const Tensor& sum, const Tensor& y,
+                         const Tensor& rstd);
+/// dx = rstd * (dy*w - x * rstd^2 * mean(dy*w*x)) + residual, the gradient that flows past the branch (undefined: nothing).
+void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual,
+                            const Tensor& dx);
 /// dw += sum over rows of dy * x * rstd.
 void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dw);
 
-/// y = (x - mean) * rstd * w + b, rstd = 1 / sqrt(var + epsilon), var biased.   x, y [M,D], w, b [D], mean, rstd [M].   Source: Ba et al. 2016, arXiv:1607.06450.
+/// y = (x - mean) * rstd * w + b, rstd = 1 / sqrt(var + epsilon), var biased.   x, y [M,D], w, b [D], mean, rstd [M].
+/// Source: Ba et al. 2016, arXiv:1607.06450.
 void layernorm_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& b, double epsilon, const Tensor& y, const Tensor& mean,
                        const Tensor& rstd);
+/// sum = a + b; y = layernorm(sum) with weight w and bias `bias`.
+void add_layernorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias, double epsilon, const Tensor& sum,
+                           const Tensor& y, const Tensor& mean, const Tensor& rstd);
+/// + residual, as above.
 void layernorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,
-                              const Tensor& dx);
+                              const Tensor& residual, const Tensor& dx);
 /// dw += sum of dy * (x - mean) * rstd; db += sum of dy.
 void layernorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& dw,
                                const Tensor& db);

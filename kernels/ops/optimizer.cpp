@@ -3,38 +3,61 @@
 #include <cmath>
 
 #include "kernels/cpu/optimizer.h"
+#include "kernels/cuda/optimizer.h"
 #include "kernels/ops/dispatch.h"
 #include "kernels/reference/optimizer.h"
 
 namespace trireme {
 
-void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, const Tensor& w, const Tensor& g, const Tensor& m, const Tensor& v) {
-  const Shape& shape = w.shape();
-  const DType dtype = w.dtype();
-  expect("adamw_step", {{"scalars", scalars, {kStepScalars}, DType::kF64},
-                        {"w", w, shape, dtype},
-                        {"g", g, shape, dtype},
-                        {"m", m, shape, dtype},
-                        {"v", v, shape, dtype}});
+void decide_step(Context& ctx, const AdamW& hyper, const Tensor& sum_sq, double clip, const Tensor& norm, const Tensor& scalars) {
+  expect("decide_step", {{"sum_sq", sum_sq, {1}, DType::kF64}, {"norm", norm, {1}, DType::kF64}, {"scalars", scalars, {kStepScalars}, DType::kF64}});
   on_device(
-      ctx, dtype, [&] { cpu::adamw_step(ctx, hyper, scalars, w, g, m, v); },
-      [&]<class T>(T) { reference::adamw_step(hyper, scalars.data<double>(), w.data<T>(), g.data<T>(), m.data<T>(), v.data<T>(), w.numel()); });
+      ctx, DType::kF64, [&] { cuda::decide_step(ctx, hyper, sum_sq, clip, norm, scalars); },
+      [&]<class T>(T) { reference::decide_step(hyper, sum_sq.data<double>(), clip, norm.data<double>(), scalars.data<double>()); });
 }
 
-void sum_of_squares(Context& ctx, const Tensor& x, const Tensor& sum) {
-  expect("sum_of_squares", {{"x", x, x.shape(), x.dtype()}, {"sum", sum, {1}, DType::kF64}});
+void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices) {
+  if (slices.empty()) return;
+  const DType dtype = slices.front().w.dtype();
+  expect("adamw_step", {{"scalars", scalars, {kStepScalars}, DType::kF64}});
+  for (const AdamWSlice& s : slices) {
+    const Shape& shape = s.w.shape();
+    expect("adamw_step", {{"w", s.w, shape, dtype}, {"g", s.g, shape, dtype}, {"m", s.m, shape, dtype}, {"v", s.v, shape, dtype}});
+  }
   on_device(
-      ctx, x.dtype(), [&] { cpu::sum_of_squares(ctx, x, sum); },
-      [&]<class T>(T) { sum.data<double>()[0] += reference::sum_of_squares(x.data<T>(), x.numel()); });
+      ctx, dtype, [&] { cuda::adamw_step(ctx, hyper, scalars, slices); }, FastCpu{[&] { cpu::adamw_step(ctx, hyper, scalars, slices); }},
+      [&]<class T>(T) {
+        for (const AdamWSlice& s : slices)
+          reference::adamw_step(hyper, s.decay ? hyper.weight_decay : 0, scalars.data<double>(), s.w.data<T>(), s.g.data<T>(), s.m.data<T>(),
+                                s.v.data<T>(), s.w.numel());
+      });
 }
 
-void clip_factor(Context& ctx, const Tensor& sum_sq, double clip, const Tensor& norm, const Tensor& scalars) {
-  expect("clip_factor", {{"sum_sq", sum_sq, {1}, DType::kF64}, {"norm", norm, {1}, DType::kF64}, {"scalars", scalars, {kStepScalars}, DType::kF64}});
-  if (ctx.device == Device::kMeta) return;
-  const double value = std::sqrt(sum_sq.data<double>()[0]);
-  norm.data<double>()[0] = value;
-  scalars.data<double>()[kGradScale] = clip > 0 && value > clip ? clip / value : 1;
-  scalars.data<double>()[kFinite] = std::isfinite(value) ? 1 : 0;
+void first_non_finite(Context& ctx, std::span<const Tensor> tensors, const Tensor& scalars, const Tensor& index) {
+  expect("first_non_finite", {{"scalars", scalars, {kStepScalars}, DType::kF64}, {"index", index, {1}, DType::kI32}});
+  const DType dtype = tensors.empty() ? DType::kF32 : tensors.front().dtype();
+  for (const Tensor& x : tensors) expect("first_non_finite", {{"x", x, x.shape(), dtype}});
+  on_device(
+      ctx, dtype, [&] { cuda::first_non_finite(ctx, tensors, scalars, index); },
+      [&]<class T>(T) {
+        int32_t& found = index.data<int32_t>()[0];
+        found = -1;
+        if (scalars.data<double>()[kFinite] != 0) return;
+        for (size_t i = 0; i < tensors.size() && found < 0; ++i)
+          if (!std::isfinite(reference::sum_of_squares(tensors[i].data<T>(), tensors[i].numel()))) found = static_cast<int32_t>(i);
+      });
+}
+
+void sum_of_squares(Context& ctx, std::span<const Tensor> tensors, const Tensor& sum) {
+  if (tensors.empty()) return;
+  const DType dtype = tensors.front().dtype();
+  expect("sum_of_squares", {{"sum", sum, {1}, DType::kF64}});
+  for (const Tensor& x : tensors) expect("sum_of_squares", {{"x", x, x.shape(), dtype}});
+  on_device(
+      ctx, dtype, [&] { cuda::sum_of_squares(ctx, tensors, sum); }, FastCpu{[&] { cpu::sum_of_squares(ctx, tensors, sum); }},
+      [&]<class T>(T) {
+        for (const Tensor& x : tensors) sum.data<double>()[0] += reference::sum_of_squares(x.data<T>(), x.numel());
+      });
 }
 
 }  // namespace trireme

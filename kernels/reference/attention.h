@@ -21,7 +21,7 @@ void attention_scores(const T* q, const T* k, int64_t stride, int64_t head_size,
 
 /// out_t = sum_j p_tj v_j,   p_tj = exp(s_tj - lse_t),   lse_t = log sum_j exp(s_tj),   j <= t
 template <class T>
-void attention_forward(const T* qkv, const AttentionShape& shape, T* out, T* lse) {
+void attention_forward(const T* qkv, const AttentionShape& shape, T* out, Accumulator<T>* lse) {
   const auto [batch, sequence, heads, kv_heads, head_size] = shape;
   const int64_t columns = shape.columns();
   std::vector<double> scores(static_cast<size_t>(sequence)), sums(static_cast<size_t>(head_size));
@@ -43,7 +43,7 @@ void attention_forward(const T* qkv, const AttentionShape& shape, T* out, T* lse
         }
         T* out_t = out + (b * sequence + t) * heads * head_size + n * head_size;
         for (int64_t h = 0; h < head_size; ++h) out_t[h] = static_cast<T>(sums[h]);
-        lse[(b * heads + n) * sequence + t] = static_cast<T>(lse_t);
+        lse[(b * heads + n) * sequence + t] = static_cast<Accumulator<T>>(lse_t);
       }
     }
   }
@@ -51,7 +51,7 @@ void attention_forward(const T* qkv, const AttentionShape& shape, T* out, T* lse
 
 /// dv_j = sum_t p_tj dout_t;   ds_tj = p_tj (dout_t . v_j - dout_t . out_t);   dq_t = sum_j ds_tj k_j / sqrt(H);   dk_j = sum_t ds_tj q_t / sqrt(H)
 template <class T>
-void attention_backward(const T* dout, const T* qkv, const T* out, const T* lse, const AttentionShape& shape, T* dqkv) {
+void attention_backward(const T* dout, const T* qkv, const T* out, const Accumulator<T>* lse, const AttentionShape& shape, T* dqkv) {
   const auto [batch, sequence, heads, kv_heads, head_size] = shape;
   const int64_t columns = shape.columns();
   const double scale = 1 / std::sqrt(static_cast<double>(head_size));

@@ -10,16 +10,18 @@ namespace trireme::reference {
 
 /// row_max[m] = max over valid columns
 template <class T>
-void cross_entropy_max(const T* logits, const VocabRange& range, T* row_max, int64_t rows, int64_t columns) {
+void cross_entropy_max(const T* logits, const VocabRange& range, Accumulator<T>* row_max, int64_t rows, int64_t columns) {
+  using Wide = Accumulator<T>;
   for (int64_t m = 0; m < rows; ++m) {
-    row_max[m] = -std::numeric_limits<T>::infinity();
-    for (int64_t c = 0; c < range.valid; ++c) row_max[m] = std::max(row_max[m], logits[m * columns + c]);
+    row_max[m] = -std::numeric_limits<Wide>::infinity();
+    for (int64_t c = 0; c < range.valid; ++c) row_max[m] = std::max(row_max[m], static_cast<Wide>(logits[m * columns + c]));
   }
 }
 
 /// sums = [sum_c exp(logit_c - max) | logit_target - max, where the target is in range]
 template <class T>
-void cross_entropy_sums(const T* logits, const int32_t* targets, const VocabRange& range, const T* row_max, T* sums, int64_t rows, int64_t columns) {
+void cross_entropy_sums(const T* logits, const int32_t* targets, const VocabRange& range, const Accumulator<T>* row_max, Accumulator<T>* sums,
+                        int64_t rows, int64_t columns) {
   for (int64_t m = 0; m < rows; ++m) {
     const T* logit = logits + m * columns;
     const double highest = row_max[m];
@@ -27,8 +29,8 @@ void cross_entropy_sums(const T* logits, const int32_t* targets, const VocabRang
     for (int64_t c = 0; c < range.valid; ++c) sum += std::exp(logit[c] - highest);
     const int64_t target = targets[m] - range.begin;
     const bool local = targets[m] >= 0 && target >= 0 && target < range.valid;
-    sums[m] = static_cast<T>(sum);
-    sums[rows + m] = local ? static_cast<T>(logit[target] - highest) : T{0};
+    sums[m] = static_cast<Accumulator<T>>(sum);
+    sums[rows + m] = static_cast<Accumulator<T>>(local ? logit[target] - highest : 0.0);
   }
 }
 
@@ -44,15 +46,15 @@ double cross_entropy_loss(const int32_t* targets, const T* sums, int64_t rows) {
 
 /// logits := (softmax - one_hot(target)) * scale
 template <class T>
-void cross_entropy_backward(const int32_t* targets, const VocabRange& range, const T* row_max, const T* sums, double scale, T* logits, int64_t rows,
-                            int64_t columns) {
+void cross_entropy_backward(const int32_t* targets, const VocabRange& range, const Accumulator<T>* row_max, const Accumulator<T>* sums, double scale,
+                            T* logits, int64_t rows, int64_t columns) {
   for (int64_t m = 0; m < rows; ++m) {
     T* logit = logits + m * columns;
     const double highest = row_max[m], sum = sums[m];
     const bool masked = targets[m] < 0;
     for (int64_t c = 0; c < columns; ++c) {
       const double one_hot = targets[m] - range.begin == c ? 1 : 0;
-      logit[c] = masked || c >= range.valid ? T{0} : static_cast<T>((std::exp(logit[c] - highest) / sum - one_hot) * scale);
+      logit[c] = static_cast<T>(masked || c >= range.valid ? 0.0 : (std::exp(logit[c] - highest) / sum - one_hot) * scale);
     }
   }
 }

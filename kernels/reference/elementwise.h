@@ -18,12 +18,12 @@ void copy(const From* from, To* to, int64_t count) {
 
 template <class T>
 void add(const T* a, const T* b, T* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(a[i] + b[i]);
 }
 
 template <class T, class Wide>
 void accumulate(const T* x, Wide* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) out[i] += static_cast<Wide>(x[i]);
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<Wide>(out[i] + static_cast<Wide>(x[i]));
 }
 
 /// y = x / (1-p) where the draw is at least p, else 0
@@ -32,7 +32,7 @@ void dropout(const T* x, const DropoutMask& mask, T* y, int64_t count) {
   const double scale = 1 / (1 - mask.probability);
   for (int64_t i = 0; i < count; ++i) {
     const bool keep = random_uniform(mask.key, mask.first_index + static_cast<uint64_t>(i), mask.step) >= mask.probability;
-    y[i] = keep ? static_cast<T>(x[i] * scale) : T{0};
+    y[i] = static_cast<T>(keep ? x[i] * scale : 0.0);
   }
 }
 

@@ -9,7 +9,7 @@ void embedding_forward(const int32_t* tokens, const T* w, int64_t vocab_begin, i
   for (int64_t m = 0; m < rows; ++m) {
     const int64_t row = tokens[m] - vocab_begin;
     const bool local = row >= 0 && row < vocab_rows;
-    for (int64_t d = 0; d < columns; ++d) y[m * columns + d] = local ? w[row * columns + d] : T{0};
+    for (int64_t d = 0; d < columns; ++d) y[m * columns + d] = local ? w[row * columns + d] : static_cast<T>(0.0F);
   }
 }
 
@@ -28,7 +28,7 @@ template <class T>
 void position_forward(const T* w, int64_t first_row, int64_t sequence_length, T* y, int64_t rows, int64_t columns) {
   for (int64_t m = 0; m < rows; ++m) {
     const int64_t position = (first_row + m) % sequence_length;
-    for (int64_t d = 0; d < columns; ++d) y[m * columns + d] += w[position * columns + d];
+    for (int64_t d = 0; d < columns; ++d) y[m * columns + d] = static_cast<T>(y[m * columns + d] + w[position * columns + d]);
   }
 }
 

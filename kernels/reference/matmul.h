@@ -51,7 +51,7 @@ void linear_backward_weight(const T* dy, const T* x, Gradient* dw, int64_t rows,
 template <class T>
 void bias_forward(const T* bias, T* y, int64_t rows, int64_t outputs) {
   for (int64_t m = 0; m < rows; ++m) {
-    for (int64_t f = 0; f < outputs; ++f) y[m * outputs + f] += bias[f];
+    for (int64_t f = 0; f < outputs; ++f) y[m * outputs + f] = static_cast<T>(y[m * outputs + f] + bias[f]);
   }
 }
 

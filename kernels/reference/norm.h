@@ -2,23 +2,25 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/core/dtype.h"
+
 namespace trireme::reference {
 
 /// y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + epsilon)
 template <class T>
-void rmsnorm_forward(const T* x, const T* w, double epsilon, T* y, T* rstd, int64_t rows, int64_t columns) {
+void rmsnorm_forward(const T* x, const T* w, double epsilon, T* y, Accumulator<T>* rstd, int64_t rows, int64_t columns) {
   for (int64_t m = 0; m < rows; ++m, x += columns, y += columns) {
     double sum_squares = 0;
     for (int64_t d = 0; d < columns; ++d) sum_squares += static_cast<double>(x[d]) * x[d];
     const double r = 1 / std::sqrt(sum_squares / static_cast<double>(columns) + epsilon);
     for (int64_t d = 0; d < columns; ++d) y[d] = static_cast<T>(x[d] * r * w[d]);
-    rstd[m] = static_cast<T>(r);
+    rstd[m] = static_cast<Accumulator<T>>(r);
   }
 }
 
 /// dx = rstd * (dy*w - x * rstd^2 * mean(dy*w*x))
 template <class T>
-void rmsnorm_backward_input(const T* dy, const T* x, const T* w, const T* rstd, T* dx, int64_t rows, int64_t columns) {
+void rmsnorm_backward_input(const T* dy, const T* x, const T* w, const Accumulator<T>* rstd, T* dx, int64_t rows, int64_t columns) {
   for (int64_t m = 0; m < rows; ++m, dy += columns, x += columns, dx += columns) {
     const double r = rstd[m];
     double sum = 0;
@@ -30,7 +32,7 @@ void rmsnorm_backward_input(const T* dy, const T* x, const T* w, const T* rstd, 
 
 /// dw[d] += sum_m dy[m,d] x[m,d] rstd[m]
 template <class T, class Gradient>
-void rmsnorm_backward_weight(const T* dy, const T* x, const T* rstd, Gradient* dw, int64_t rows, int64_t columns) {
+void rmsnorm_backward_weight(const T* dy, const T* x, const Accumulator<T>* rstd, Gradient* dw, int64_t rows, int64_t columns) {
   for (int64_t d = 0; d < columns; ++d) {
     double sum = 0;
     for (int64_t m = 0; m < rows; ++m) sum += static_cast<double>(dy[m * columns + d]) * x[m * columns + d] * rstd[m];
@@ -40,7 +42,8 @@ void rmsnorm_backward_weight(const T* dy, const T* x, const T* rstd, Gradient* d
 
 /// y = (x - mean) * rstd * w + b, rstd = 1 / sqrt(var + epsilon)
 template <class T>
-void layernorm_forward(const T* x, const T* w, const T* b, double epsilon, T* y, T* mean, T* rstd, int64_t rows, int64_t columns) {
+void layernorm_forward(const T* x, const T* w, const T* b, double epsilon, T* y, Accumulator<T>* mean, Accumulator<T>* rstd, int64_t rows,
+                       int64_t columns) {
   for (int64_t m = 0; m < rows; ++m, x += columns, y += columns) {
     double sum = 0;
     for (int64_t d = 0; d < columns; ++d) sum += x[d];
@@ -49,14 +52,15 @@ void layernorm_forward(const T* x, const T* w, const T* b, double epsilon, T* y,
     for (int64_t d = 0; d < columns; ++d) sum_squares += (x[d] - mu) * (x[d] - mu);
     const double r = 1 / std::sqrt(sum_squares / static_cast<double>(columns) + epsilon);
     for (int64_t d = 0; d < columns; ++d) y[d] = static_cast<T>((x[d] - mu) * r * w[d] + b[d]);
-    mean[m] = static_cast<T>(mu);
-    rstd[m] = static_cast<T>(r);
+    mean[m] = static_cast<Accumulator<T>>(mu);
+    rstd[m] = static_cast<Accumulator<T>>(r);
   }
 }
 
 /// With n = (x - mean) * rstd and g = dy*w:   dx = rstd * (g - mean(g) - n * mean(g*n))
 template <class T>
-void layernorm_backward_input(const T* dy, const T* x, const T* w, const T* mean, const T* rstd, T* dx, int64_t rows, int64_t columns) {
+void layernorm_backward_input(const T* dy, const T* x, const T* w, const Accumulator<T>* mean, const Accumulator<T>* rstd, T* dx, int64_t rows,
+                              int64_t columns) {
   for (int64_t m = 0; m < rows; ++m, dy += columns, x += columns, dx += columns) {
     const double mu = mean[m], r = rstd[m];
     double sum_g = 0, sum_gn = 0;
@@ -74,7 +78,8 @@ void layernorm_backward_input(const T* dy, const T* x, const T* w, const T* mean
 
 /// dw[d] += sum_m dy[m,d] (x[m,d] - mean[m]) rstd[m];   db[d] += sum_m dy[m,d]
 template <class T, class Gradient>
-void layernorm_backward_weight(const T* dy, const T* x, const T* mean, const T* rstd, Gradient* dw, Gradient* db, int64_t rows, int64_t columns) {
+void layernorm_backward_weight(const T* dy, const T* x, const Accumulator<T>* mean, const Accumulator<T>* rstd, Gradient* dw, Gradient* db,
+                               int64_t rows, int64_t columns) {
   for (int64_t d = 0; d < columns; ++d) {
     double sum_w = 0, sum_b = 0;
     for (int64_t m = 0; m < rows; ++m) {

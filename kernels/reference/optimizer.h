@@ -6,9 +6,18 @@
 
 namespace trireme::reference {
 
+inline void decide_step(const AdamW& hyper, const double* sum_sq, double clip, double* norm, double* scalars) {
+  *norm = std::sqrt(*sum_sq);
+  scalars[kFinite] = std::isfinite(*norm) ? 1 : 0;
+  scalars[kGradScale] = clip > 0 && *norm > clip ? clip / *norm : 1;
+  scalars[kAcceptedSteps] += scalars[kFinite];
+  scalars[kBiasCorrection1] = 1 - std::pow(hyper.beta1, scalars[kAcceptedSteps]);
+  scalars[kBiasCorrection2] = 1 - std::pow(hyper.beta2, scalars[kAcceptedSteps]);
+}
+
 /// g' = g * grad_scale;   w -= lr decay w;   m = b1 m + (1-b1) g';   v = b2 v + (1-b2) g'^2;   w -= lr (m/c1) / (sqrt(v/c2) + epsilon)
 template <class T>
-void adamw_step(const AdamW& hyper, const double* scalars, T* w, const T* g, T* m, T* v, int64_t count) {
+void adamw_step(const AdamW& hyper, double decay, const double* scalars, T* w, const T* g, T* m, T* v, int64_t count) {
   if (scalars[kFinite] == 0) return;
   const double learning_rate = scalars[kLearningRate];
   for (int64_t i = 0; i < count; ++i) {
@@ -16,7 +25,7 @@ void adamw_step(const AdamW& hyper, const double* scalars, T* w, const T* g, T* 
     const double first = hyper.beta1 * m[i] + (1 - hyper.beta1) * gradient;
     const double second = hyper.beta2 * v[i] + (1 - hyper.beta2) * gradient * gradient;
     const double update = first / scalars[kBiasCorrection1] / (std::sqrt(second / scalars[kBiasCorrection2]) + hyper.epsilon);
-    w[i] = static_cast<T>(w[i] * (1 - learning_rate * hyper.weight_decay) - learning_rate * update);
+    w[i] = static_cast<T>(w[i] * (1 - learning_rate * decay) - learning_rate * update);
     m[i] = static_cast<T>(first);
     v[i] = static_cast<T>(second);
   }

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/core/dtype.h"
+
 namespace trireme::reference {
 
 /// table[t] = [cos(t * theta^(-2i/H)) for i < H/2 | sin of the same]
@@ -19,11 +21,12 @@ void rope_table(double theta, T* table, int64_t positions, int64_t head_size) {
 
 /// Turns the pair (a, b) = (x[i], x[i + H/2]) of each head by its angle, or back by it: (a cos - b sin, b cos + a sin), `direction` the sign of sin.
 template <class T>
-void rope_rotate(const T* table, int64_t positions, int64_t head_size, int64_t heads, double direction, T* qkv, int64_t rows, int64_t columns) {
+void rope_rotate(const Accumulator<T>* table, int64_t positions, int64_t head_size, int64_t heads, double direction, T* qkv, int64_t rows,
+                 int64_t columns) {
   const int64_t half = head_size / 2;
   for (int64_t m = 0; m < rows; ++m) {
-    const T* cosine = table + m % positions * head_size;
-    const T* sine = cosine + half;
+    const Accumulator<T>* cosine = table + m % positions * head_size;
+    const Accumulator<T>* sine = cosine + half;
     for (int64_t n = 0; n < heads; ++n) {
       T* x = qkv + m * columns + n * head_size;
       for (int64_t i = 0; i < half; ++i) {

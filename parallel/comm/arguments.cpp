@@ -5,6 +5,8 @@
 #include <functional>
 #include <set>
 
+#include "kernels/cuda/gpu.h"
+
 namespace trireme {
 namespace {
 
@@ -52,6 +54,11 @@ int position_in_group(const Communicator& comm, const std::vector<int>& ranks, c
 void copy_elements(const Tensor& from, const Tensor& to) {
   if (from.raw() == to.raw() || from.bytes() == 0) return;
   std::memcpy(to.raw(), from.raw(), static_cast<size_t>(from.bytes()));
+}
+
+void copy_elements(const Context& ctx, const Tensor& from, const Tensor& to) {
+  if (ctx.device != Device::kCuda) return copy_elements(from, to);
+  if (from.raw() != to.raw() && from.bytes() > 0) ctx.gpu->copy(from.raw(), to.raw(), from.bytes());
 }
 
 }  // namespace trireme

@@ -20,5 +20,7 @@ int position_in_group(const Communicator& comm, const std::vector<int>& ranks, c
 
 /// Copies the elements; nothing where they are the same, or have no memory (kMeta).
 void copy_elements(const Tensor& from, const Tensor& to);
+/// The same on the device of `ctx`: on a GPU in the order of its compute stream.
+void copy_elements(const Context& ctx, const Tensor& from, const Tensor& to);
 
 }  // namespace trireme

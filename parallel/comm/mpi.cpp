@@ -1,9 +1,5 @@
 #include "parallel/comm/mpi.h"
 
-#define OMPI_SKIP_MPICXX 1  // the C interface only: the old C++ one of Open MPI does not compile without warnings
-#define MPICH_SKIP_MPICXX 1
-#include <mpi.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
@@ -11,29 +7,11 @@
 #include <utility>
 
 #include "parallel/comm/arguments.h"
+#include "parallel/comm/mpi_types.h"
 #include "parallel/comm/self.h"
 
 namespace trireme {
 namespace {
-
-MPI_Datatype type_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF64: return MPI_DOUBLE;
-    case DType::kF32: return MPI_FLOAT;
-    case DType::kI32: return MPI_INT32_T;
-    case DType::kU8: return MPI_UINT8_T;
-  }
-  return MPI_DATATYPE_NULL;
-}
-
-MPI_Op op_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum: return MPI_SUM;
-    case ReduceOp::kMax: return MPI_MAX;
-    case ReduceOp::kMin: return MPI_MIN;
-  }
-  return MPI_OP_NULL;
-}
 
 /// `place`: "group 'tensor', rank 1 of 2".
 void check_mpi(int code, const char* call, const std::string& place) {
@@ -43,30 +21,6 @@ void check_mpi(int code, const char* call, const std::string& place) {
   MPI_Error_string(code, text, &length);
   throw InternalError(concat(call, " failed (", place, "): ", text));
 }
-
-/// A datatype of more elements than an int can count.
-class LargeType {
- public:
-  LargeType(int64_t count, DType dtype, int64_t max_count) {
-    const int64_t whole = count / max_count, rest = count % max_count;
-    MPI_Datatype chunk;
-    MPI_Type_contiguous(static_cast<int>(max_count), type_of(dtype), &chunk);
-    int lengths[2] = {static_cast<int>(whole), static_cast<int>(rest)};
-    MPI_Aint offsets[2] = {0, static_cast<MPI_Aint>(whole * max_count * size_of(dtype))};
-    MPI_Datatype types[2] = {chunk, type_of(dtype)};
-    MPI_Type_create_struct(2, lengths, offsets, types, &type_);
-    MPI_Type_commit(&type_);
-    MPI_Type_free(&chunk);
-  }
-  /// MPI keeps the type until the operations that use it are over.
-  ~LargeType() { MPI_Type_free(&type_); }
-  LargeType(const LargeType&) = delete;
-  LargeType& operator=(const LargeType&) = delete;
-  MPI_Datatype get() const { return type_; }
-
- private:
-  MPI_Datatype type_;
-};
 
 /// The requests of one verb, with the buffers they use.
 class MpiOperation final : public Work::Operation {
@@ -152,7 +106,7 @@ class MpiCommunicator final : public Communicator {
     auto operation = make(ctx, "all_reduce", {buffer});
     for_each_chunk(buffer.numel(), options_.max_count, [&](int64_t begin, int count) {
       operation->start("MPI_Iallreduce", [&](MPI_Request* request) {
-        return MPI_Iallreduce(MPI_IN_PLACE, at(buffer, begin), count, type_of(buffer.dtype()), op_of(op), comm_, request);
+        return MPI_Iallreduce(MPI_IN_PLACE, at(buffer, begin), count, type_of(buffer.dtype()), op_of(op, buffer.dtype()), comm_, request);
       });
     });
     return Work(std::move(operation));
@@ -185,7 +139,8 @@ class MpiCommunicator final : public Communicator {
     const Tensor result = in_place ? Tensor::empty(ctx, out.shape(), out.dtype(), MemoryCategory::kCommunication) : out;
     if (in_place) operation->copy_when_done(result, out);
     operation->start("MPI_Ireduce_scatter_block", [&](MPI_Request* request) {
-      return MPI_Ireduce_scatter_block(in.raw(), result.raw(), static_cast<int>(out.numel()), type_of(in.dtype()), op_of(op), comm_, request);
+      return MPI_Ireduce_scatter_block(in.raw(), result.raw(), static_cast<int>(out.numel()), type_of(in.dtype()), op_of(op, in.dtype()), comm_,
+                                       request);
     });
     return Work(std::move(operation));
   }
@@ -242,7 +197,7 @@ class MpiCommunicator final : public Communicator {
         std::byte* part = at(in, root * out.numel() + begin);
         const void* from = in_place && root == rank() ? MPI_IN_PLACE : part;
         operation.start("MPI_Ireduce", [&](MPI_Request* request) {
-          return MPI_Ireduce(from, at(out, begin), count, type_of(in.dtype()), op_of(op), root, comm_, request);
+          return MPI_Ireduce(from, at(out, begin), count, type_of(in.dtype()), op_of(op, in.dtype()), root, comm_, request);
         });
       });
     }
@@ -273,6 +228,7 @@ MpiEnvironment::MpiEnvironment() {
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
   TRIREME_CHECK(provided >= MPI_THREAD_FUNNELED, "this MPI cannot run beside threads");
+  make_mpi_ops();
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   MPI_Comm host;
@@ -284,6 +240,7 @@ MpiEnvironment::MpiEnvironment() {
 
 MpiEnvironment::~MpiEnvironment() {
   if (std::uncaught_exceptions() > 0) abort(static_cast<int>(ExitCode::kInternal));
+  free_mpi_ops();
   MPI_Finalize();
 }
 

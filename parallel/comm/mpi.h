@@ -1,5 +1,5 @@
 #pragma once
-// Ranks as processes, through MPI. mpi.h itself stays in mpi.cpp.
+// Ranks as processes, through MPI. mpi.h itself stays in mpi_types.h.
 #include <cstdint>
 #include <limits>
 #include <memory>

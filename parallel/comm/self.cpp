@@ -6,13 +6,13 @@ namespace trireme {
 
 Work SelfCommunicator::all_reduce(Context& /*ctx*/, const Tensor& /*buffer*/, ReduceOp /*op*/) { return Work(); }
 
-Work SelfCommunicator::all_gather(Context& /*ctx*/, const Tensor& in, const Tensor& out) {
-  if (!is_own_part(*this, "all_gather", in, out)) copy_elements(in, out);
+Work SelfCommunicator::all_gather(Context& ctx, const Tensor& in, const Tensor& out) {
+  if (!is_own_part(*this, "all_gather", in, out)) copy_elements(ctx, in, out);
   return Work();
 }
 
-Work SelfCommunicator::reduce_scatter(Context& /*ctx*/, const Tensor& in, const Tensor& out, ReduceOp /*op*/) {
-  if (!is_own_part(*this, "reduce_scatter", out, in)) copy_elements(in, out);
+Work SelfCommunicator::reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp /*op*/) {
+  if (!is_own_part(*this, "reduce_scatter", out, in)) copy_elements(ctx, in, out);
   return Work();
 }
 
@@ -21,7 +21,7 @@ Work SelfCommunicator::broadcast(Context& /*ctx*/, const Tensor& /*buffer*/, int
   return Work();
 }
 
-Work SelfCommunicator::exchange(Context& /*ctx*/, std::span<const PointToPoint> messages) {
+Work SelfCommunicator::exchange(Context& ctx, std::span<const PointToPoint> messages) {
   check_peers(*this, messages);
   std::vector<const Tensor*> sends, recvs;
   for (const PointToPoint& message : messages) (message.kind == PointToPoint::Kind::kSend ? sends : recvs).push_back(&message.buffer);
@@ -30,7 +30,7 @@ Work SelfCommunicator::exchange(Context& /*ctx*/, std::span<const PointToPoint> 
   for (size_t i = 0; i < sends.size(); ++i) {
     TRIREME_CHECK(sends[i]->dtype() == recvs[i]->dtype() && sends[i]->numel() == recvs[i]->numel(), "message ", i, " of group '", name(),
                   "' differs between send and receive");
-    copy_elements(*sends[i], *recvs[i]);
+    copy_elements(ctx, *sends[i], *recvs[i]);
   }
   return Work();
 }

@@ -3,7 +3,8 @@
 
 namespace trireme {
 
-/// A group of one rank: in-place verbs vanish, all_gather and reduce_scatter copy where `in` and `out` differ. Nothing is ever in flight.
+/// A group of one rank: in-place verbs vanish, all_gather and reduce_scatter copy where `in` and `out` differ, on the context's device.
+/// Nothing is ever in flight.
 /// An exchange with itself pairs its sends and receives in order within the call.
 class SelfCommunicator final : public Communicator {
  public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 
 namespace trireme {
 namespace {
@@ -17,22 +18,29 @@ T combine(ReduceOp op, T a, T b) {
   return a;
 }
 
+/// What a reduction of T is carried in: bf16 in fp32, so that the result is rounded once and not once a rank.
+template <class T>
+using Carried = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+
 /// Reduces elements [begin, begin + count) of every input in rank order and hands each finished block to store(offset, block, bytes). A block is
 /// read from all ranks before it is stored, so outputs may be the inputs.
 template <class T, class Store>
 void reduce_blocks(const Transfer& transfer, int64_t begin, int64_t count, const Store& store) {
-  std::array<T, 1024> block;
+  std::array<Carried<T>, 1024> block;
+  std::array<T, 1024> rounded;
   const auto size = static_cast<int64_t>(block.size());
   for (int64_t done = 0; done < count; done += size) {
     const int64_t n = std::min(size, count - done);
     for (size_t rank = 0; rank < transfer.in.size(); ++rank) {
       const T* in = reinterpret_cast<const T*>(transfer.in[rank]) + begin + done;
       for (int64_t i = 0; i < n; ++i) {
-        T& sum = block[static_cast<size_t>(i)];
-        sum = rank == 0 ? in[i] : combine(transfer.call.op, sum, in[i]);
+        Carried<T>& sum = block[static_cast<size_t>(i)];
+        const Carried<T> value = in[i];
+        sum = rank == 0 ? value : combine(transfer.call.op, sum, value);
       }
     }
-    store(done * static_cast<int64_t>(sizeof(T)), block.data(), static_cast<size_t>(n) * sizeof(T));
+    for (size_t i = 0; i < static_cast<size_t>(n); ++i) rounded[i] = static_cast<T>(block[i]);
+    store(done * static_cast<int64_t>(sizeof(T)), rounded.data(), static_cast<size_t>(n) * sizeof(T));
   }
 }
 
@@ -78,6 +86,7 @@ void move_data(const Transfer& transfer) {
       switch (transfer.call.dtype) {
         case DType::kF64: return reduce<double>(transfer);
         case DType::kF32: return reduce<float>(transfer);
+        case DType::kBF16: return reduce<bfloat16>(transfer);
         case DType::kI32: return reduce<int32_t>(transfer);
         case DType::kU8: return reduce<uint8_t>(transfer);
       }

@@ -4,17 +4,24 @@
 
 namespace trireme {
 
-GradStore::GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy, DType dtype)
-    : units_(std::move(units)), states_(units_.size()), shard_(&shard), replicate_(&replicate), resident_(policy.gradients_resident), dtype_(dtype) {
+GradStore::GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy,
+                     const Precision& precision)
+    : units_(std::move(units)),
+      states_(units_.size()),
+      shard_(&shard),
+      replicate_(&replicate),
+      resident_(policy.gradients_resident),
+      dtype_(precision.gradient),
+      wire_(precision.reduce) {
   for (size_t u = 0; u < units_.size(); ++u) {
     State& state = states_[u];
     const int64_t owned = units_[u]->shard_numel(shard.size());
     if (resident_) {
-      state.full = Tensor::zeros(ctx, {owned * shard.size()}, dtype, MemoryCategory::kGradients);
+      state.full = Tensor::zeros(ctx, {owned * shard.size()}, dtype_, MemoryCategory::kGradients);
       state.shard = state.full.flat(shard.rank() * owned, owned);
       units_[u]->bind_grads(state.full);
     } else {
-      state.shard = Tensor::zeros(ctx, {owned}, dtype, MemoryCategory::kGradients);
+      state.shard = Tensor::zeros(ctx, {owned}, dtype_, MemoryCategory::kGradients);
     }
   }
 }
@@ -31,44 +38,60 @@ void GradStore::acquire(Context& ctx, int unit) {
   units_[static_cast<size_t>(unit)]->bind_grads(state.full);
 }
 
+Tensor GradStore::on_wire(Context& ctx, const Communicator& comm, const Tensor& gradient) const {
+  if (wire_ == dtype_ || comm.size() == 1) return gradient;  // rounding for a wire that nothing crosses would only lose bits
+  const Tensor narrow = Tensor::empty(ctx, gradient.shape(), wire_, MemoryCategory::kCommunication);
+  copy(ctx, gradient, narrow);
+  return narrow;
+}
+
 void GradStore::reduce(Context& ctx, int unit) {
   // The reduction of one unit runs behind the backward of the next: at most two full gradients are alive.
   if (reducing_ >= 0) settle(ctx, states_[static_cast<size_t>(reducing_)]);
   State& state = states_[static_cast<size_t>(unit)];
-  if (resident_) {
-    state.scatter = shard_->reduce_scatter(ctx, state.full, state.shard, ReduceOp::kSum);
-  } else {
-    state.scattered = Tensor::empty(ctx, {state.shard.numel()}, dtype_, MemoryCategory::kGradients);
-    state.scatter = shard_->reduce_scatter(ctx, state.full, state.scattered, ReduceOp::kSum);
-    units_[static_cast<size_t>(unit)]->bind_grads(Tensor());
-  }
+  const Tensor in = on_wire(ctx, *shard_, state.full);
+  const bool in_place = resident_ && in.dtype() == dtype_;
+  if (!in_place) state.scattered = Tensor::empty(ctx, {state.shard.numel()}, in.dtype(), MemoryCategory::kGradients);
+  state.scatter = shard_->reduce_scatter(ctx, in, in_place ? state.shard : state.scattered, ReduceOp::kSum);
+  if (!resident_) units_[static_cast<size_t>(unit)]->bind_grads(Tensor());
   reducing_ = unit;
 }
 
 void GradStore::settle(Context& ctx, State& state) {
   state.scatter.wait(ctx);
   if (!state.scattered.defined()) return;
-  accumulate(ctx, state.scattered, state.shard);
+  if (resident_) {
+    copy(ctx, state.scattered, state.shard);
+  } else {
+    accumulate(ctx, state.scattered, state.shard);
+    state.full.reset();
+  }
   state.scattered.reset();
-  state.full.reset();
 }
 
 void GradStore::reduce_replicas(Context& ctx, int unit) {
   State& state = states_[static_cast<size_t>(unit)];
   settle(ctx, state);
-  state.replicas = replicate_->all_reduce(ctx, state.shard, ReduceOp::kSum);
+  state.summed = on_wire(ctx, *replicate_, state.shard);
+  state.replicas = replicate_->all_reduce(ctx, state.summed, ReduceOp::kSum);
+}
+
+void GradStore::settle_replicas(Context& ctx, State& state) {
+  state.replicas.wait(ctx);
+  if (state.summed.defined() && state.summed.dtype() != dtype_) copy(ctx, state.summed, state.shard);
+  state.summed.reset();
 }
 
 void GradStore::reduce_tied(Context& ctx, int unit, Communicator& embedding) {
   State& state = states_[static_cast<size_t>(unit)];
-  state.replicas.wait(ctx);
+  settle_replicas(ctx, state);
   state.replicas = embedding.all_reduce(ctx, state.shard, ReduceOp::kSum);
 }
 
 void GradStore::finish(Context& ctx, Communicator& tensor, Communicator& kv) {
   for (State& state : states_) {
     settle(ctx, state);
-    state.replicas.wait(ctx);
+    settle_replicas(ctx, state);
   }
   reducing_ = -1;
   sum_partial(ctx, Partial::kTensor, tensor);

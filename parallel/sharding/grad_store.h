@@ -10,10 +10,12 @@ namespace trireme {
 /// Owns this rank's gradients: what W accumulates into (a unit's full gradient) and the owned shard the optimizer reads.
 /// Resident: the full gradient P lives for the run, the shard is a view of it, reduced once a step.
 /// Not resident: P/S for the run, plus a full gradient for each unit between its first W and the end of its reduction.
-/// Wire: (S-1)/S * unit bytes per reduce_grads; 2(R-1)/R * shard bytes per reduce_replicas; 2(n-1)/n * the tied shard for reduce_tied (n = 2).
+/// Wire: (S-1)/S * unit bytes per reduce_grads; 2(R-1)/R * shard bytes per reduce_replicas, both in Precision::reduce; 2(n-1)/n * the tied shard for
+/// reduce_tied (n = 2), in the gradient dtype. A narrower wire takes a copy of what is in flight.
 class GradStore {
  public:
-  GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy, DType dtype);
+  GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy,
+            const Precision& precision);
 
   void begin_step(Context& ctx);                 ///< all gradients zero
   void acquire(Context& ctx, int unit);          ///< Param::grad of the unit may be added to
@@ -28,9 +30,13 @@ class GradStore {
  private:
   struct State {
     Tensor full, shard;
-    Tensor scattered;  ///< where a reduce-scatter of a gradient that is not resident lands
+    Tensor scattered;  ///< where a reduce-scatter lands that cannot go straight into the shard
+    Tensor summed;     ///< what is being summed over replicas: the shard, or its copy in the wire dtype
     Work scatter, replicas;
   };
+  /// The gradient itself, or a copy in the wire dtype.
+  Tensor on_wire(Context& ctx, const Communicator& comm, const Tensor& gradient) const;
+  void settle_replicas(Context& ctx, State& state);
   void settle(Context& ctx, State& state);
   void sum_partial(Context& ctx, Partial over, Communicator& comm);
 
@@ -39,7 +45,7 @@ class GradStore {
   Communicator* shard_;
   Communicator* replicate_;
   bool resident_;
-  DType dtype_;
+  DType dtype_, wire_;
   int reducing_ = -1;  ///< unit whose reduce-scatter was started last
 };
 

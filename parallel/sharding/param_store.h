@@ -8,8 +8,10 @@
 namespace trireme {
 
 /// Owns this rank's parameters: the master shard of every unit, and the full copies the layers read while they live.
-/// Memory per rank, P elements in all units, S shards: resident P (the master is a view of it), else P/S plus the units gathered at the moment.
-/// Wire per gather: (S-1)/S * unit bytes.
+/// Memory per rank, P elements in all units, S shards, master dtype = compute dtype: resident P (the master is a view of it), else P/S plus the units
+/// gathered at the moment. Where they differ the masters are P/S elements more, counted with the optimizer, and the full copies are made from them: all P
+/// where resident, else the units gathered at the moment.
+/// Wire per gather: (S-1)/S * unit bytes in the compute dtype.
 class ParamStore {
  public:
   ParamStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, const ZeroPolicy& policy, const Precision& precision);
@@ -29,11 +31,13 @@ class ParamStore {
     Work gather;
     bool fresh = false;  ///< full holds, or is being filled with, what the masters hold
   };
+  Tensor own_part(const Tensor& full) const;
+
   std::vector<Unit*> units_;
   std::vector<State> states_;
   Communicator* shard_;
   bool resident_;
-  DType compute_;
+  Precision precision_;
 };
 
 }  // namespace trireme

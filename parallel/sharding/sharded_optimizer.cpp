@@ -1,6 +1,6 @@
 #include "parallel/sharding/sharded_optimizer.h"
 
-#include <cmath>
+#include <algorithm>
 
 namespace trireme {
 
@@ -13,38 +13,36 @@ ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, const
 }
 
 void ShardedOptimizer::step(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads) {
-  AdamW no_decay = hyper_;
-  no_decay.weight_decay = 0;
   const int shard = params.shard().rank();
   for (size_t u = 0; u < params.units().size(); ++u) {
     const int unit = static_cast<int>(u);
+    std::vector<AdamWSlice> slices;
     for (const Unit::Segment& segment : params.units()[u]->owned_segments(shard, params.shard().size())) {
-      adamw_step(ctx, segment.spec->decay ? hyper_ : no_decay, scalars, Unit::slice(params.master(unit), segment, shard),
-                 Unit::slice(grads.shard(unit), segment, shard), Unit::slice(exp_avg_[u], segment, shard),
-                 Unit::slice(exp_avg_sq_[u], segment, shard));
+      const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, segment, shard); };
+      slices.push_back({slice(params.master(unit)), slice(grads.shard(unit)), slice(exp_avg_[u]), slice(exp_avg_sq_[u]), segment.spec->decay});
     }
+    adamw_step(ctx, hyper_, scalars, slices);
   }
   params.mark_updated();
 }
 
 void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum) {
+  std::vector<Tensor> counted;
   for (size_t u = 0; u < units.size(); ++u) {
     for (const Unit::Segment& segment : units[u]->owned_segments(shard.rank(), shard.size())) {
-      if (segment.spec->counted) sum_of_squares(ctx, Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank()), sum);
+      if (segment.spec->counted) counted.push_back(Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank()));
     }
   }
+  sum_of_squares(ctx, counted, sum);
 }
 
-std::vector<std::string> non_finite_gradients(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard) {
-  std::vector<std::string> names;
-  for (size_t u = 0; u < units.size(); ++u) {
-    for (const Unit::Segment& segment : units[u]->owned_segments(shard.rank(), shard.size())) {
-      const Tensor sum = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
-      sum_of_squares(ctx, Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank()), sum);
-      if (ctx.device != Device::kMeta && !std::isfinite(*sum.data<double>())) names.push_back(segment.spec->name);
-    }
-  }
-  return names;
+std::vector<NamedGradient> owned_gradients(const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard) {
+  std::vector<NamedGradient> found;
+  for (size_t u = 0; u < units.size(); ++u)
+    for (const Unit::Segment& segment : units[u]->owned_segments(shard.rank(), shard.size()))
+      found.push_back({segment.spec->name, Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank())});
+  std::stable_sort(found.begin(), found.end(), [](const NamedGradient& a, const NamedGradient& b) { return a.name < b.name; });
+  return found;
 }
 
 }  // namespace trireme

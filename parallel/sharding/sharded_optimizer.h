@@ -16,6 +16,7 @@ class ShardedOptimizer {
   /// `scalars`: kernels/ops/optimizer.h. A rejected step writes nothing.
   void step(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads);
 
+  const AdamW& hyper() const { return hyper_; }
   Tensor exp_avg(int unit) const { return exp_avg_[static_cast<size_t>(unit)]; }        ///< m, [shard_numel]
   Tensor exp_avg_sq(int unit) const { return exp_avg_sq_[static_cast<size_t>(unit)]; }  ///< v, [shard_numel]
 
@@ -28,7 +29,11 @@ class ShardedOptimizer {
 /// parameter is added exactly once, padding and tied copies never.
 void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum);
 
-/// The parameters whose owned gradient holds NaN or infinity, by name. Reads the device: only for the report of a rejected step.
-std::vector<std::string> non_finite_gradients(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard);
+/// The owned gradients, in the order of the parameters' names.
+struct NamedGradient {
+  std::string name;
+  Tensor gradient;
+};
+std::vector<NamedGradient> owned_gradients(const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard);
 
 }  // namespace trireme

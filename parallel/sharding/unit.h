@@ -7,11 +7,13 @@
 
 namespace trireme {
 
-/// Dtypes of a run. In fp32 and fp64 the master weight is the parameter itself.
+/// Dtypes of a run. In fp32 and fp64 the master weight is the parameter itself; in bf16 it is an fp32 copy of the owned shard.
+/// Source: Micikevicius et al. 2017, arXiv:1710.03740 (master weights); Kalamkar et al. 2019, arXiv:1905.12322 (bf16).
 struct Precision {
   DType compute = DType::kF32;   ///< parameters as the layers read them, activations
   DType master = DType::kF32;    ///< owned weights and both moments
-  DType gradient = DType::kF32;  ///< accumulation and reduction of gradients
+  DType gradient = DType::kF32;  ///< accumulation of gradients
+  DType reduce = DType::kF32;    ///< gradients on the wire between data ranks
 };
 
 /// The parameters that are gathered, reduced and updated together (a block, the embedding, the head): one flat buffer per tensor rank, parameters

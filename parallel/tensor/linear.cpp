@@ -7,8 +7,15 @@ namespace trireme {
 Tensor ColumnParallelLinear::forward(Context& ctx, const Tensor& x) const {
   const Tensor all = region->enter_forward(ctx, x);
   const Tensor y = Tensor::empty(ctx, {all.dim(0), weight->value.dim(0)}, x.dtype(), MemoryCategory::kActivations);
-  linear_forward(ctx, all, weight->value, y);
-  if (bias) bias_forward(ctx, bias->value, y);
+  linear_forward(ctx, all, weight->value, bias ? bias->value : Tensor(), y);
+  return y;
+}
+
+Tensor ColumnParallelLinear::forward_gelu(Context& ctx, const Tensor& x, Tensor& hidden) const {
+  const Tensor all = region->enter_forward(ctx, x);
+  hidden = Tensor::empty(ctx, {all.dim(0), weight->value.dim(0)}, x.dtype(), MemoryCategory::kActivations);
+  const Tensor y = Tensor::empty(ctx, hidden.shape(), x.dtype(), MemoryCategory::kActivations);
+  linear_gelu_forward(ctx, all, weight->value, bias->value, hidden, y);
   return y;
 }
 
@@ -25,7 +32,7 @@ void ColumnParallelLinear::backward_weight(Context& ctx, const Tensor& x, const 
 
 Tensor RowParallelLinear::forward(Context& ctx, const Tensor& x) const {
   const Tensor partial = Tensor::empty(ctx, {x.dim(0), weight->value.dim(0)}, x.dtype(), MemoryCategory::kActivations);
-  linear_forward(ctx, x, weight->value, partial);
+  linear_forward(ctx, x, weight->value, Tensor(), partial);
   const Tensor y = region->exit_forward(ctx, partial);
   if (bias) bias_forward(ctx, bias->value, y);
   return y;

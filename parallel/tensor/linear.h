@@ -16,6 +16,8 @@ struct ColumnParallelLinear {
   const Region* region;
 
   Tensor forward(Context& ctx, const Tensor& x) const;
+  /// GELU(Y); `hidden` is Y, which its backward needs. With a bias.
+  Tensor forward_gelu(Context& ctx, const Tensor& x, Tensor& hidden) const;
   Tensor backward_input(Context& ctx, const Tensor& dy) const;
   void backward_weight(Context& ctx, const Tensor& x, const Tensor& dy) const;
 };

@@ -1,7 +1,10 @@
 #include "parallel/tensor/vocab.h"
 
+#include <algorithm>
+
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/matmul.h"
 
 namespace trireme {
 
@@ -21,8 +24,8 @@ VocabParallelCrossEntropy::Saved VocabParallelCrossEntropy::forward(Context& ctx
                                                                     const Tensor& loss_sum) const {
   const VocabRange range{vocabulary->box.start[0], vocabulary->box.extent[0]};
   const int64_t rows = logits.dim(0);
-  Saved saved{Tensor::empty(ctx, {rows}, logits.dtype(), MemoryCategory::kActivations),
-              Tensor::empty(ctx, {2, rows}, logits.dtype(), MemoryCategory::kActivations)};
+  Saved saved{Tensor::empty(ctx, {rows}, accumulator_of(logits.dtype()), MemoryCategory::kActivations),
+              Tensor::empty(ctx, {2, rows}, accumulator_of(logits.dtype()), MemoryCategory::kActivations)};
   cross_entropy_max(ctx, logits, range, saved.row_max);
   tensor->all_reduce(ctx, saved.row_max, ReduceOp::kMax).wait(ctx);
   cross_entropy_sums(ctx, logits, targets, range, saved.row_max, saved.sums);
@@ -34,6 +37,40 @@ VocabParallelCrossEntropy::Saved VocabParallelCrossEntropy::forward(Context& ctx
 void VocabParallelCrossEntropy::backward(Context& ctx, const Tensor& logits, const Tensor& targets, const Saved& saved, const Tensor& scale) const {
   const VocabRange range{vocabulary->box.start[0], vocabulary->box.extent[0]};
   cross_entropy_backward(ctx, targets, range, saved.row_max, saved.sums, scale, logits);
+}
+
+namespace {
+
+/// body(first row, rows) over all of them.
+template <class Body>
+void for_each_chunk(int64_t rows, int64_t chunk_rows, const Body& body) {
+  for (int64_t first = 0; first < rows; first += chunk_rows) body(first, std::min(chunk_rows, rows - first));
+}
+
+}  // namespace
+
+void VocabParallelHead::forward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& loss_sum) const {
+  const Tensor all = logits.region->enter_forward(ctx, x);
+  for_each_chunk(all.dim(0), chunk_rows, [&](int64_t first, int64_t rows) {
+    const Tensor chunk = Tensor::empty(ctx, {rows, logits.weight->value.dim(0)}, x.dtype(), MemoryCategory::kActivations);
+    linear_forward(ctx, all.rows(first, rows), logits.weight->value, Tensor(), chunk);
+    loss.forward(ctx, chunk, targets.rows(first, rows), loss_sum);
+  });
+}
+
+Tensor VocabParallelHead::forward_backward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& scale, const Tensor& loss_sum) const {
+  const Tensor& w = logits.weight->value;
+  const Tensor all = logits.region->enter_forward(ctx, x);
+  const Tensor dx = Tensor::empty(ctx, all.shape(), x.dtype(), MemoryCategory::kActivations);
+  for_each_chunk(all.dim(0), chunk_rows, [&](int64_t first, int64_t rows) {
+    const Tensor chunk = Tensor::empty(ctx, {rows, w.dim(0)}, x.dtype(), MemoryCategory::kActivations);
+    linear_forward(ctx, all.rows(first, rows), w, Tensor(), chunk);
+    const VocabParallelCrossEntropy::Saved saved = loss.forward(ctx, chunk, targets.rows(first, rows), loss_sum);
+    loss.backward(ctx, chunk, targets.rows(first, rows), saved, scale);
+    linear_backward_input(ctx, chunk, w, dx.rows(first, rows));
+    linear_backward_weight(ctx, chunk, all.rows(first, rows), logits.weight->grad);
+  });
+  return logits.region->enter_backward(ctx, dx);
 }
 
 }  // namespace trireme

@@ -2,6 +2,7 @@
 // The two layers whose dimension is the vocabulary, split into ceil(V/t) tokens a tensor rank. The last ranks' padding rows take no part anywhere.
 // Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 #include "parallel/param.h"
+#include "parallel/tensor/linear.h"
 #include "parallel/tensor/region.h"
 
 namespace trireme {
@@ -29,6 +30,22 @@ struct VocabParallelCrossEntropy {
   Saved forward(Context& ctx, const Tensor& logits, const Tensor& targets, const Tensor& loss_sum) const;
   /// logits := d(loss_sum)/d(logits) * scale[0], in place.
   void backward(Context& ctx, const Tensor& logits, const Tensor& targets, const Saved& saved, const Tensor& scale) const;
+};
+
+/// The output head with its loss, `chunk_rows` rows of logits at a time: forward and both gradients of a chunk follow each other, so that no more logits
+/// than those ever exist.
+/// Shapes on this rank: x [M/t or M, D], targets [M] int32, weight [ceil(V/t),D].
+/// Communication: `enter` of x and its conjugate once; the reductions of VocabParallelCrossEntropy for each chunk.
+/// Source of the fusion: Hsu et al. 2024, arXiv:2410.10989, section 3.2.
+struct VocabParallelHead {
+  ColumnParallelLinear logits;
+  VocabParallelCrossEntropy loss;
+  int64_t chunk_rows;
+
+  /// loss_sum [1] f64 += the loss.
+  void forward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& loss_sum) const;
+  /// The same, and with the gradient of loss * scale[0]: dx is returned, the weight's is added to Param::grad.
+  Tensor forward_backward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& scale, const Tensor& loss_sum) const;
 };
 
 }  // namespace trireme

@@ -306,12 +306,12 @@ TEST_CASE("bad input: configuration, its values") {
                  {"run.yaml:3:1 training.steps: neither steps nor epochs is given"},
                  edit("run.yaml", "  steps: 6\n", "")},
                 {"dropout of all", train({"model.dropout=1"}), 64, {"model.dropout=1: out of range"}},
-                {"device cuda", train({"run.device=cuda"}), 64, {"run.device=cuda", "this build computes on the CPU only", "allowed auto | cpu"}},
+                {"device unknown", train({"run.device=gpu"}), 64, {"run.device=gpu: not one of the choices; allowed auto | cpu | cuda"}},
                 {"unknown tokenizer", train({"data.tokenizer=bpe"}), 64, {"data.tokenizer=bpe: not one of the choices; allowed bytes"}},
                 {"precision of a later version",
-                 train({"training.precision=bf16"}),
+                 train({"training.precision=fp16"}),
                  64,
-                 {"training.precision=bf16: not one of the choices; allowed fp32 | fp64"}},
+                 {"training.precision=fp16: not one of the choices; allowed fp64 | fp32 | bf16"}},
                 {"unknown architecture", train({"model.architecture=lama"}), 64, {"nearest valid llama"}},
                 {"vocabulary below the tokenizer's", train({"model.vocab_size=255"}), 64, {"model.vocab_size=255: smaller than the tokenizer's 256"}},
                 {"positions below the sequence",
@@ -409,6 +409,7 @@ TEST_CASE("bad input: dataset") {
     cases.push_back({"unreadable tokens", kTrain, 74, {"train/tokens.bin: cannot open: Permission denied"}, [](const TemporaryDirectory& directory) {
                        fs::permissions(directory / "train/tokens.bin", fs::perms::none);
                      }});
+  if (!std::filesystem::exists("/dev/nvidiactl")) cases.push_back({"no GPU", train({"run.device=cuda"}), 64, {"run.device=cuda: ", "allowed cpu"}});
   check_all(prepared, cases, true);
 }
 

@@ -94,9 +94,9 @@ void check(const std::string& file, double first_tolerance, double last_toleranc
   REQUIRE(stream);
   const nlohmann::json golden = nlohmann::json::parse(stream);
   const Config config = config_of(golden);
-  const Device device = device_of(config.training.precision);
+  const Device device = config.training.precision == "fp64" ? Device::kReference : Device::kCpu;
   Arena arena(device, true);
-  Context ctx{device, &arena, 1};
+  Context ctx{device, &arena, 1, nullptr};
   SelfCommunicator world("world");
   Trainer trainer(ctx, world, config, true);
   trainer.initialise();

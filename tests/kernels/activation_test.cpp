@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/kernels/harness.h"
+#include "tests/kernels/misaligned.h"
 #include "tests/support/catch.h"
 
 using namespace trireme;
@@ -14,6 +15,8 @@ struct Case {
   int64_t rows, columns;
 };
 constexpr Case kCases[] = {{1, 1}, {3, 5}, {7, 17}, {33, 130}, {2, 257}, {301, 200}};
+// Multiples of 8, where a GPU takes 16 bytes at a time, and flat tensors that end in the middle of that; more than one block.
+constexpr Case kWidths[] = {{1, 3}, {2, 8}, {5, 24}, {3, 31}, {2, 33}, {1, 127}, {2, 255}, {1, 1023}, {3, 1024}, {2, 4104}};
 
 // A handful of roundings and an exponential of a couple of ulp.
 constexpr double kTolerance = 1e-6;
@@ -44,6 +47,16 @@ Operation gelu_gradient(const Case& c) {
 TEST_CASE("activations: engines agree") {
   for (const Case& c : kCases) {
     for (const Operation& operation : {swiglu(c), swiglu_gradient(c), gelu(c), gelu_gradient(c)}) check_engines(operation, kTolerance);
+  }
+  for (const Case& c : kWidths) {
+    for (const Operation& operation : {swiglu(c), swiglu_gradient(c), gelu(c), gelu_gradient(c)}) check_engines(operation, kTolerance);
+  }
+}
+
+TEST_CASE("activations: operands of different alignment") {
+  constexpr Case kAligned = {3, 24};
+  for (const Operation& operation : {swiglu(kAligned), swiglu_gradient(kAligned), gelu(kAligned), gelu_gradient(kAligned)}) {
+    check_misaligned(operation, kTolerance);
   }
 }
 

@@ -11,14 +11,24 @@ namespace {
 constexpr AttentionShape kCases[] = {{1, 1, 1, 1, 1},  {2, 3, 3, 1, 5},   {1, 7, 6, 2, 17},   {3, 5, 5, 5, 3},
                                      {2, 33, 3, 3, 8}, {1, 65, 4, 2, 10}, {2, 100, 2, 1, 33}, {1, 130, 3, 1, 64}};
 
+// For the kernels of a GPU, at each of their tiles' edges: head sizes of the tensor-core kernels (32, 64, 96, 128) and of the plain ones, one to three
+// tiles of 64 or 128 tokens, kv heads shared and not.
+constexpr AttentionShape kTileCases[] = {{1, 1, 1, 1, 32},    {1, 2, 2, 1, 64},   {1, 15, 1, 1, 96},  {1, 16, 2, 2, 128}, {2, 17, 4, 2, 32},
+                                         {1, 63, 1, 1, 64},   {1, 64, 1, 1, 128}, {1, 65, 2, 1, 96},  {1, 127, 1, 1, 32}, {1, 128, 1, 1, 64},
+                                         {1, 129, 1, 1, 128}, {1, 200, 1, 1, 64}, {1, 257, 1, 1, 32}, {2, 65, 3, 1, 128}, {2, 17, 3, 1, 5},
+                                         {1, 65, 2, 1, 40},   {1, 33, 2, 2, 2},   {1, 18, 1, 1, 160}, {1, 129, 2, 1, 96}};
+
 // Scores of at most 64 fp32 products of normal numbers over sqrt(64), exponentials of a couple of ulp, sums of at most 130 terms.
 constexpr double kTolerance = 4e-6;
+constexpr double kRoundedProbabilities = 1e-9;
 
 Operation forward(const AttentionShape& s) {
   return {"attention_forward",
           {input("qkv", {s.batch * s.sequence, s.columns()}), assigned("out", {s.batch * s.sequence, s.heads * s.head_size}),
-           assigned("lse", {s.batch, s.heads, s.sequence})},
-          [s](Context& ctx, const std::vector<Tensor>& t) { attention_forward(ctx, t[0], s, t[1], t[2]); }};
+           wide(assigned("lse", {s.batch, s.heads, s.sequence}))},
+          [s](Context& ctx, const std::vector<Tensor>& t) { attention_forward(ctx, t[0], s, t[1], t[2]); },
+          false,
+          kRoundedProbabilities};
 }
 Operation backward(const AttentionShape& s) {
   const int64_t rows = s.batch * s.sequence, columns = s.heads * s.head_size;
@@ -26,14 +36,23 @@ Operation backward(const AttentionShape& s) {
   dqkv.floor = 1;  // a first row attends to itself alone: its score gradient cancels to zero
   return {"attention_backward",
           {input("dout", {rows, columns}), input("qkv", {rows, s.columns()}), input("out", {rows, columns}),
-           input("lse", {s.batch, s.heads, s.sequence}), dqkv},
-          [s](Context& ctx, const std::vector<Tensor>& t) { attention_backward(ctx, t[0], t[1], t[2], t[3], s, t[4]); }};
+           wide(input("lse", {s.batch, s.heads, s.sequence})), dqkv},
+          [s](Context& ctx, const std::vector<Tensor>& t) { attention_backward(ctx, t[0], t[1], t[2], t[3], s, t[4]); },
+          false,
+          kRoundedProbabilities};
 }
 
 }  // namespace
 
 TEST_CASE("attention: engines agree") {
   for (const AttentionShape& shape : kCases) {
+    check_engines(forward(shape), kTolerance);
+    check_engines(following(backward(shape), forward(shape)), kTolerance);
+  }
+}
+
+TEST_CASE("attention: engines agree at the edges of tiles") {
+  for (const AttentionShape& shape : kTileCases) {
     check_engines(forward(shape), kTolerance);
     check_engines(following(backward(shape), forward(shape)), kTolerance);
   }

@@ -38,6 +38,21 @@ Operation accumulated(int64_t count) {
   return {
       "accumulate", {input("x", {count}), added_to("out", {count})}, [](Context& ctx, const std::vector<Tensor>& t) { accumulate(ctx, t[0], t[1]); }};
 }
+Operation accumulated_wide(int64_t count) {
+  return {"accumulate into the accumulator", {input("x", {count}), wide(added_to("out", {count}))}, [](Context& ctx, const std::vector<Tensor>& t) {
+            accumulate(ctx, t[0], t[1]);
+          }};
+}
+Operation copied_wide(int64_t count) {
+  return {"copy into the accumulator", {input("from", {count}), wide(assigned("to", {count}))}, [](Context& ctx, const std::vector<Tensor>& t) {
+            copy(ctx, t[0], t[1]);
+          }};
+}
+Operation copied_narrow(int64_t count) {
+  return {"copy from the accumulator", {wide(input("from", {count})), assigned("to", {count})}, [](Context& ctx, const std::vector<Tensor>& t) {
+            copy(ctx, t[0], t[1]);
+          }};
+}
 Operation dropped(int64_t count, const DropoutMask& mask) {
   return {"dropout", {input("x", {count}), assigned("y", {count})}, [mask](Context& ctx, const std::vector<Tensor>& t) {
             dropout(ctx, t[0], mask, t[1]);
@@ -59,18 +74,20 @@ Operation initialised(const Shape& shape, int64_t row_begin, int64_t column_begi
 
 TEST_CASE("elementwise: engines agree") {
   for (int64_t count : kCases) {
-    for (const Operation& operation : {filled(count), copied(count), added(count), added_in_place(count), accumulated(count), dropped(count, kMask),
-                                       gradient_dropped(count, kMask)}) {
+    for (const Operation& operation : {filled(count), copied(count), added(count), added_in_place(count), accumulated(count), accumulated_wide(count),
+                                       copied_wide(count), copied_narrow(count), dropped(count, kMask), gradient_dropped(count, kMask)}) {
       check_engines(operation, kTolerance);
     }
   }
   check_engines(initialised({kRows, kColumns}, 0, 0), kTolerance);
+  check_engines(initialised({2, 3}, 4, 8), kTolerance);
+  check_engines(initialised({4}, 0, 5), kTolerance);
 }
 
 TEST_CASE("elementwise: gradients") { check_gradients(dropped(33, kMask), "y", gradient_dropped(33, kMask), "dy", {{"x", "dy"}}); }
 
 TEST_CASE("copy converts, and accumulate widens") {
-  for (Device device : {Device::kReference, Device::kCpu}) {
+  for (Device device : devices()) {
     Operation widen = copied(33);
     widen.operands[1].dtype = DType::kF64;
     const Values wide = run(widen, device, DType::kF32);
@@ -96,7 +113,7 @@ TEST_CASE("copy converts, and accumulate widens") {
 
 TEST_CASE("a dropout mask does not depend on how the tensor is split") {
   constexpr int64_t kCount = 1000;
-  for (Device device : {Device::kReference, Device::kCpu}) {
+  for (Device device : devices()) {
     const Operation whole = dropped(kCount, kMask);
     const std::vector<double> expected = run(whole, device, DType::kF32)[1];
     std::vector<double> joined;
@@ -114,6 +131,58 @@ TEST_CASE("a dropout mask does not depend on how the tensor is split") {
     CHECK(run(dropped(kCount, next_step), device, DType::kF32)[1] != expected);
   }
 }
+
+TEST_CASE("a draw equal to the probability keeps its element, the next number above drops it") {
+  constexpr int64_t kCount = 16;
+  for (uint64_t i = 0; i < kCount; ++i) {
+    DropoutMask mask = kMask;
+    mask.probability = random_uniform(mask.key, mask.first_index + i, mask.step);
+    DropoutMask above = mask;
+    above.probability = std::nextafter(mask.probability, 1.0);
+    for (Device device : devices()) {
+      CHECK(run(dropped(kCount, mask), device, DType::kF32)[1][i] != 0);
+      CHECK(run(dropped(kCount, above), device, DType::kF32)[1][i] == 0);
+    }
+  }
+}
+
+TEST_CASE("every engine draws the same mask") {
+  for (double probability : {0.0, 1e-300, 0.1, 0.5, 1 - 0x1p-53}) {
+    DropoutMask mask = kMask;
+    mask.probability = probability;
+    const std::vector<double> expected = run(dropped(1000, mask), Device::kReference, DType::kF32)[1];
+    for (Device device : devices()) {
+      for (const Alignment alignment : {Alignment::kElement, Alignment::kVector}) {
+        const std::vector<double> y = run(dropped(1000, mask), device, DType::kF32, 1, alignment)[1];
+        CHECK(std::equal(y.begin(), y.end(), expected.begin(), [](double a, double b) { return (a == 0) == (b == 0); }));
+      }
+    }
+  }
+}
+
+#ifdef TRIREME_CUDA
+TEST_CASE("a GPU fills tensors of every dtype") {
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kI32, DType::kU8}) {
+    for (const int64_t count : {0, 1, 15, 16, 1000, 70001}) {
+      for (const double value : {0.0, 100.0, 7.0}) {
+        for (const Alignment alignment : {Alignment::kElement, Alignment::kVector}) {
+          Operation operation = filled(count);
+          operation.operands[0].dtype = dtype;
+          operation.run = [value](Context& ctx, const std::vector<Tensor>& t) { fill(ctx, value, t[0]); };
+          CHECK(run(operation, Device::kCuda, DType::kF32, 1, alignment)[0] == std::vector<double>(static_cast<size_t>(count), value));
+        }
+      }
+    }
+  }
+  Operation negative = filled(5);
+  negative.run = [](Context& ctx, const std::vector<Tensor>& t) { fill(ctx, -0.0, t[0]); };
+  const std::vector<double> zeros = run(negative, Device::kCuda, DType::kF32)[0];
+  CHECK(std::all_of(zeros.begin(), zeros.end(), [](double value) { return std::signbit(value); }));
+  negative.operands[0].dtype = DType::kI32;
+  negative.run = [](Context& ctx, const std::vector<Tensor>& t) { fill(ctx, -3, t[0]); };
+  CHECK(run(negative, Device::kCuda, DType::kF32)[0] == std::vector<double>(5, -3.0));
+}
+#endif
 
 TEST_CASE("dropout keeps a share 1-p of the elements and the mean of all") {
   constexpr int64_t kCount = 40000;

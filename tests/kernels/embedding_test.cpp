@@ -2,6 +2,7 @@
 
 #include "kernels/core/rng.h"
 #include "tests/kernels/harness.h"
+#include "tests/kernels/misaligned.h"
 #include "tests/support/catch.h"
 
 using namespace trireme;
@@ -15,12 +16,18 @@ struct Case {
   int64_t padding;                  // rows of w beyond them
 };
 constexpr Case kCases[] = {{1, 1, 0, 1, 0}, {7, 5, 0, 3, 2}, {33, 17, 11, 7, 1}, {129, 130, 4, 13, 0}, {301, 201, 0, 19, 3}};
-constexpr int64_t kVocabulary = 23;  // beyond every rank's range, so that some tokens belong elsewhere
+// Several tiles of tokens, rows of several blocks, and 16 bytes at a time; a range that no token falls into.
+constexpr Case kWidths[] = {{1, 3, 0, 23, 0},     {40, 8, 5, 9, 0},    {2100, 4, 0, 23, 0},  {4200, 12, 3, 1, 1}, {70, 264, 0, 23, 2},
+                            {33, 1024, 2, 20, 0}, {20, 2056, 0, 5, 0}, {12, 4104, 0, 23, 0}, {30, 24, 23, 7, 0}};
+constexpr Case kLargeVocabulary = {900, 1, 0, 2101, 2};  // more rows than blocks
+constexpr int64_t kVocabulary = 23;                      // beyond every rank's range, so that some tokens belong elsewhere
 
 struct PositionCase {
   int64_t rows, columns, first_row, sequence_length, table_rows;
 };
 constexpr PositionCase kPositionCases[] = {{1, 1, 0, 1, 1}, {7, 5, 3, 4, 6}, {33, 17, 11, 13, 13}, {30, 3, 45, 15, 16}};
+constexpr PositionCase kPositionWidths[] = {{5, 8, 7, 9, 9},    {70, 24, 30, 16, 20}, {129, 31, 5, 1, 3},
+                                            {7, 1024, 2, 3, 3}, {3, 4104, 1, 2, 2},   {6, 257, 4, 33, 33}};
 
 // The forward copies and the backward adds the same few numbers in the same order; fp32 against fp64 differs by the rounding of those sums.
 constexpr double kTolerance = 1e-6;
@@ -37,7 +44,7 @@ Operation forward(const Case& c) {
 }
 Operation backward(const Case& c) {
   return {"embedding_backward",
-          {tokens(c), input("dy", {c.rows, c.columns}), free_rows(added_to("dw", {c.vocab_rows + c.padding, c.columns}))},
+          {tokens(c), input("dy", {c.rows, c.columns}), wide(free_rows(added_to("dw", {c.vocab_rows + c.padding, c.columns})))},
           [c](Context& ctx, const std::vector<Tensor>& t) { embedding_backward(ctx, t[0], t[1], c.vocab_begin, c.vocab_rows, t[2]); }};
 }
 Operation position(const PositionCase& c) {
@@ -47,7 +54,7 @@ Operation position(const PositionCase& c) {
 }
 Operation position_gradient(const PositionCase& c) {
   return {"position_backward",
-          {free_rows(input("dy", {c.rows, c.columns})), free_rows(added_to("dw", {c.table_rows, c.columns}))},
+          {free_rows(input("dy", {c.rows, c.columns})), wide(free_rows(added_to("dw", {c.table_rows, c.columns})))},
           [c](Context& ctx, const std::vector<Tensor>& t) { position_backward(ctx, t[0], c.first_row, c.sequence_length, t[1]); }};
 }
 
@@ -62,6 +69,34 @@ TEST_CASE("embeddings: engines agree") {
     check_engines(position(c), kTolerance);
     check_engines(position_gradient(c), kTolerance);
   }
+}
+
+TEST_CASE("embeddings: engines agree at every width") {
+  for (const Case& c : kWidths) {
+    check_engines(forward(c), kTolerance);
+    check_engines(backward(c), kTolerance);
+  }
+  for (const PositionCase& c : kPositionWidths) {
+    check_engines(position(c), kTolerance);
+    check_engines(position_gradient(c), kTolerance);
+  }
+}
+
+TEST_CASE("embeddings: operands of different alignment") {
+  constexpr Case kAligned = {40, 24, 5, 9, 0};
+  check_misaligned(forward(kAligned), kTolerance);
+  check_misaligned(backward(kAligned), kTolerance);
+  constexpr PositionCase kAlignedPositions = {9, 24, 2, 4, 4};
+  check_misaligned(position(kAlignedPositions), kTolerance);
+  check_misaligned(position_gradient(kAlignedPositions), kTolerance);
+}
+
+TEST_CASE("embeddings: tokens repeated and spread over a large vocabulary") {
+  Operation scattered = backward(kLargeVocabulary);
+  for (size_t m = 0; m < scattered.operands[0].values.size(); ++m) {
+    scattered.operands[0].values[m] = static_cast<double>(random_bits(5, m) % (m % 3 == 0 ? 5 : 2105));  // a few rows are hit over and over
+  }
+  check_engines(scattered, kTolerance);
 }
 
 TEST_CASE("embeddings: gradients") {

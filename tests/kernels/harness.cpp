@@ -6,74 +6,14 @@
 #include <limits>
 
 #include "kernels/core/rng.h"
+#include "tests/kernels/guarded_tensor.h"
 #include "tests/support/catch.h"
+#ifdef TRIREME_CUDA
+#include "tests/support/gpu.h"
+#endif
 
 namespace trireme::testing {
 namespace {
-
-constexpr int64_t kGuard = 17;  // elements on each side; odd, so that no buffer is aligned to more than its element
-constexpr int kGuardByte = 0xA5;
-constexpr int kNanByte = 0xFF;
-
-class GuardedTensor {
- public:
-  GuardedTensor(const Context& ctx, const Operand& operand, DType dtype)
-      : whole_(Tensor::empty(ctx, {operand.shape.numel() + 2 * kGuard}, dtype, MemoryCategory::kWorkspace)),
-        tensor_(whole_.flat_view(kGuard, operand.shape)) {
-    std::memset(whole_.raw(), kGuardByte, static_cast<size_t>(whole_.bytes()));
-    if (operand.role == Role::kAssigned) {
-      std::memset(tensor_.raw(), kNanByte, static_cast<size_t>(tensor_.bytes()));
-    } else {
-      write(operand.values);
-    }
-  }
-
-  const Tensor& tensor() const { return tensor_; }
-
-  bool guards_intact() const {
-    const auto* bytes = static_cast<const unsigned char*>(whole_.raw());
-    const int64_t margin = kGuard * size_of(whole_.dtype());
-    const auto untouched = [](unsigned char byte) { return byte == kGuardByte; };
-    return std::all_of(bytes, bytes + margin, untouched) && std::all_of(bytes + whole_.bytes() - margin, bytes + whole_.bytes(), untouched);
-  }
-
-  std::vector<double> read() const {
-    std::vector<double> values;
-    for (int64_t i = 0; i < tensor_.numel(); ++i) values.push_back(element(i));
-    return values;
-  }
-
-  std::vector<unsigned char> bytes() const {
-    const auto* first = static_cast<const unsigned char*>(tensor_.raw());
-    return {first, first + tensor_.bytes()};
-  }
-
- private:
-  void write(const std::vector<double>& values) {
-    TRIREME_CHECK(static_cast<int64_t>(values.size()) == tensor_.numel(), values.size(), " values for ", tensor_.shape().str());
-    for (size_t i = 0; i < values.size(); ++i) {
-      switch (tensor_.dtype()) {
-        case DType::kF64: tensor_.data<double>()[i] = values[i]; break;
-        case DType::kF32: tensor_.data<float>()[i] = static_cast<float>(values[i]); break;
-        case DType::kI32: tensor_.data<int32_t>()[i] = static_cast<int32_t>(values[i]); break;
-        case DType::kU8: tensor_.data<uint8_t>()[i] = static_cast<uint8_t>(values[i]); break;
-      }
-    }
-  }
-
-  double element(int64_t i) const {
-    switch (tensor_.dtype()) {
-      case DType::kF64: return tensor_.data<double>()[i];
-      case DType::kF32: return tensor_.data<float>()[i];
-      case DType::kI32: return tensor_.data<int32_t>()[i];
-      case DType::kU8: return tensor_.data<uint8_t>()[i];
-    }
-    return 0;
-  }
-
-  Tensor whole_;
-  Tensor tensor_;
-};
 
 std::vector<double> normal_values(const std::string& name, int64_t count) {
   const uint64_t key = random_key(1, name);
@@ -94,19 +34,12 @@ bool same_bits(const Values& a, const Values& b) {
   });
 }
 
-void check_close(const Operation& operation, const Values& values, const Values& expected, double tolerance) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    INFO(operation.name << ": " << operation.operands[i].name << " " << operation.operands[i].shape.str());
-    CHECK(normalised_error(values[i], expected[i], operation.operands[i].floor) <= tolerance);
-  }
-}
-
-void run_on_meta(const Operation& operation) {
+void run_on_meta(const Operation& operation, DType dtype) {
   Arena arena(Device::kMeta);
   Context ctx{Device::kMeta, &arena};
   std::vector<Tensor> tensors;
   for (const Operand& operand : operation.operands) {
-    tensors.push_back(Tensor::empty(ctx, operand.shape, operand.dtype.value_or(DType::kF32), MemoryCategory::kWorkspace));
+    tensors.push_back(Tensor::empty(ctx, operand.shape, operand.dtype_in(dtype), MemoryCategory::kWorkspace));
   }
   operation.run(ctx, tensors);
 }
@@ -119,16 +52,110 @@ Shape one_row_more(const Shape& shape) {
   }
 }
 
-void check_shapes_are_checked(const Operation& operation) {
-  CHECK_NOTHROW(run_on_meta(operation));
+void check_shapes_are_checked(const Operation& operation, DType dtype) {
+  CHECK_NOTHROW(run_on_meta(operation, dtype));
   for (size_t i = 0; i < operation.operands.size(); ++i) {
     if (operation.operands[i].free_rows) continue;
     INFO(operation.name << " with a row too many in " << operation.operands[i].name);
     Operation wrong = operation;
     wrong.operands[i].shape = one_row_more(wrong.operands[i].shape);
-    CHECK_THROWS_AS(run_on_meta(wrong), InternalError);
+    CHECK_THROWS_AS(run_on_meta(wrong, dtype), InternalError);
   }
 }
+
+/// CUDA reports what a kernel did wrong at some later call and only by a number: the simulated machine says more.
+void run_and_read(const Operation& operation, Context& ctx, const std::vector<Tensor>& tensors, std::vector<GuardedTensor>& guarded) try {
+  operation.run(ctx, tensors);
+  for (GuardedTensor& tensor : guarded) tensor.read();
+} catch (const InternalError& error) {
+#ifdef TRIREME_CUDA
+  if (ctx.device == Device::kCuda && !gpu_errors().empty()) throw InternalError(concat(operation.name, ": ", error.what(), gpu_errors()));
+#endif
+  throw;
+}
+
+bool takes(const Operation& operation, DType dtype) {
+  return std::any_of(operation.operands.begin(), operation.operands.end(), [&](const Operand& operand) { return operand.dtype_in(dtype) == dtype; });
+}
+
+/// With every value rounded to what the operation will be given, so that all engines, fp64 too, start from the same numbers.
+Operation rounded_to_bf16(Operation operation) {
+  for (Operand& operand : operation.operands) {
+    const DType dtype = operand.dtype_in(DType::kBF16);
+    for (double& value : operand.values) {
+      if (dtype == DType::kBF16) value = static_cast<bfloat16>(value);
+      if (dtype == DType::kF32) value = static_cast<float>(value);
+    }
+  }
+  return operation;
+}
+
+/// One operation in one dtype on every engine.
+class EngineCheck {
+ public:
+  EngineCheck(const Operation& operation, DType dtype, double tolerance)
+      : operation_(dtype == DType::kBF16 ? rounded_to_bf16(operation) : operation),
+        dtype_(dtype),
+        tolerance_(tolerance + (dtype == DType::kBF16 ? operation.bf16_intermediates : 0)),
+        exact_(run(operation_, Device::kReference, DType::kF64)),
+        reference_(run(operation_, Device::kReference, dtype)) {
+    check_close("reference", reference_, exact_);
+  }
+
+  /// Without the fast kernels kCpu is the reference under another name, and all of this still has to hold.
+  void cpu() const {
+    const Values fast = run(operation_, Device::kCpu, dtype_);
+    check_close("CPU", fast, exact_);
+    check_close("CPU beside reference", fast, reference_);
+    for (int threads : {1, 2, 3}) {
+      INFO(operation_.name << " " << name_of(dtype_) << " again with " << threads << " threads");
+      const Values again = run(operation_, Device::kCpu, dtype_, threads);
+      if (threads > 1 && operation_.bits_depend_on_threads) {
+        check_close("CPU", again, exact_);
+      } else {
+        CHECK(same_bits(again, fast));
+      }
+    }
+  }
+
+#ifdef TRIREME_CUDA
+  void gpu() const {
+    constexpr int kSchedules = 2;
+    for (const Alignment alignment : {Alignment::kElement, Alignment::kVector}) {
+      Values first;
+      const auto again = [&] {
+        INFO(operation_.name << " " << name_of(dtype_) << (alignment == Alignment::kVector ? " aligned" : " not aligned"));
+        const Values values = run(operation_, Device::kCuda, dtype_, 1, alignment);
+        if (first.empty()) {
+          check_close("GPU", values, exact_);
+          check_close("GPU beside reference", values, reference_);
+          first = values;
+        }
+        CHECK(same_bits(values, first));
+      };
+      for_each_schedule(kSchedules, again);
+      if (!kSimulatedGpu) again();
+    }
+  }
+#endif
+
+ private:
+  void check_close(const char* engine, const Values& values, const Values& expected) const {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const Operand& operand = operation_.operands[i];
+      INFO(operation_.name << " " << name_of(dtype_) << " on " << engine << ": " << operand.name << " " << operand.shape.str());
+      // Half a unit in the last of 8 bits, of each element: both sides of a comparison may have rounded.
+      const double rounding = operand.dtype_in(dtype_) == DType::kBF16 ? (&expected == &exact_ ? 0x1p-8 : 0x1p-7) : 0;
+      CHECK(normalised_error(values[i], expected[i], operand.floor, rounding) <= tolerance_);
+    }
+  }
+
+  Operation operation_;
+  DType dtype_;
+  double tolerance_;
+  Values exact_;      ///< fp64 reference
+  Values reference_;  ///< in the same dtype
+};
 
 }  // namespace
 
@@ -153,29 +180,41 @@ Operand free_rows(Operand operand) {
   operand.free_rows = true;
   return operand;
 }
+Operand wide(Operand operand) {
+  operand.wide = true;
+  return operand;
+}
 
 const Operand& Operation::operand(const std::string& operand_name) const { return operands[index_of(*this, operand_name)]; }
 
-Values run(const Operation& operation, Device device, DType dtype, int threads) {
-  Arena arena(device, /*poison=*/true);
-  Context ctx{device, &arena, threads};
+Values run(const Operation& operation, Device device, DType dtype, int threads, Alignment alignment) {
+  TestDevice machine(device, threads);
   std::vector<GuardedTensor> guarded;
   std::vector<Tensor> tensors;
   std::vector<std::vector<unsigned char>> before;
   for (const Operand& operand : operation.operands) {
-    guarded.emplace_back(ctx, operand, operand.dtype.value_or(dtype));
+    guarded.emplace_back(machine.context(), operand, operand.dtype_in(dtype), alignment);
     tensors.push_back(guarded.back().tensor());
     before.push_back(guarded.back().bytes());
   }
-  operation.run(ctx, tensors);
+  run_and_read(operation, machine.context(), tensors, guarded);
   Values after;
   for (size_t i = 0; i < guarded.size(); ++i) {
     INFO(operation.name << ": " << operation.operands[i].name << " " << operation.operands[i].shape.str());
     CHECK(guarded[i].guards_intact());
-    if (operation.operands[i].role == Role::kInput) CHECK(guarded[i].bytes() == before[i]);
-    after.push_back(guarded[i].read());
+    const bool kept = operation.operands[i].role != Role::kInput || guarded[i].bytes() == before[i];
+    CHECK(kept);
+    after.push_back(guarded[i].values());
   }
   return after;
+}
+
+std::vector<Device> devices() {
+#ifdef TRIREME_CUDA
+  return {Device::kReference, Device::kCpu, Device::kCuda};
+#else
+  return {Device::kReference, Device::kCpu};
+#endif
 }
 
 Operation following(Operation later, const Operation& earlier) {
@@ -188,32 +227,26 @@ Operation following(Operation later, const Operation& earlier) {
   return later;
 }
 
-double normalised_error(const std::vector<double>& a, const std::vector<double>& b, double floor) {
+double normalised_error(const std::vector<double>& a, const std::vector<double>& b, double floor, double rounding) {
   double error = 0, largest = floor;
   for (size_t i = 0; i < b.size(); ++i) {
     if (a[i] == b[i] && std::isinf(b[i])) continue;
     if (!std::isfinite(a[i]) || !std::isfinite(b[i])) return std::numeric_limits<double>::infinity();
-    error = std::max(error, std::abs(a[i] - b[i]));
+    error = std::max(error, std::abs(a[i] - b[i]) - rounding * std::abs(b[i]));
     largest = std::max(largest, std::abs(b[i]));
   }
   return error == 0 ? 0 : error / largest;
 }
 
 void check_engines(const Operation& operation, double tolerance) {
-  check_shapes_are_checked(operation);
-  const Values reference = run(operation, Device::kReference, DType::kF32);
-  check_close(operation, reference, run(operation, Device::kReference, DType::kF64), tolerance);
-  // Without the fast kernels kCpu is the reference under another name, and all of this still has to hold.
-  const Values fast = run(operation, Device::kCpu, DType::kF32);
-  check_close(operation, fast, reference, tolerance);
-  for (int threads : {1, 2, 3}) {
-    INFO(operation.name << " again with " << threads << " threads");
-    const Values again = run(operation, Device::kCpu, DType::kF32, threads);
-    if (threads > 1 && operation.bits_depend_on_threads) {
-      check_close(operation, again, reference, tolerance);
-    } else {
-      CHECK(same_bits(again, fast));
-    }
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    if (!takes(operation, dtype) && dtype == DType::kBF16) continue;
+    check_shapes_are_checked(operation, dtype);
+    const EngineCheck check(operation, dtype, tolerance);
+    check.cpu();
+#ifdef TRIREME_CUDA
+    check.gpu();
+#endif
   }
 }
 

@@ -11,18 +11,37 @@ namespace {
 struct Case {
   int64_t rows, inputs, outputs;
 };
-constexpr Case kCases[] = {{0, 5, 3}, {1, 1, 1}, {3, 5, 7}, {7, 17, 3}, {2, 1, 130}, {33, 130, 65}, {129, 64, 31}, {5, 301, 257}};
+constexpr Case kCases[] = {{0, 5, 3},     {1, 1, 1},     {3, 5, 7},     {7, 17, 3},  {2, 1, 130},
+                           {33, 130, 65}, {129, 64, 31}, {5, 301, 257}, {6, 16, 24}, {40, 72, 64}};
 
 // Sums of at most 301 fp32 products of normal numbers: sqrt(301) roundings of 6e-8 make 1e-6 of the result, near enough.
 constexpr double kTolerance = 2e-6;
 
 constexpr bool kBitsDependOnThreads = true;
 
+/// A library adds the bias to a product in fp32, another engine to one that was stored in bf16: half a unit in the last of 8 bits more.
+constexpr double kStoredProduct = 0x1p-8;
+
 Operation forward(const Case& c) {
   return {"linear_forward",
           {input("x", {c.rows, c.inputs}), input("w", {c.outputs, c.inputs}), assigned("y", {c.rows, c.outputs})},
-          [](Context& ctx, const std::vector<Tensor>& t) { linear_forward(ctx, t[0], t[1], t[2]); },
+          [](Context& ctx, const std::vector<Tensor>& t) { linear_forward(ctx, t[0], t[1], {}, t[2]); },
           kBitsDependOnThreads};
+}
+Operation forward_with_bias(const Case& c) {
+  return {"linear_forward with bias",
+          {input("x", {c.rows, c.inputs}), input("w", {c.outputs, c.inputs}), input("bias", {c.outputs}), assigned("y", {c.rows, c.outputs})},
+          [](Context& ctx, const std::vector<Tensor>& t) { linear_forward(ctx, t[0], t[1], t[2], t[3]); },
+          kBitsDependOnThreads,
+          kStoredProduct};
+}
+Operation forward_with_gelu(const Case& c) {
+  return {"linear_gelu_forward",
+          {input("x", {c.rows, c.inputs}), input("w", {c.outputs, c.inputs}), input("bias", {c.outputs}), assigned("hidden", {c.rows, c.outputs}),
+           assigned("y", {c.rows, c.outputs})},
+          [](Context& ctx, const std::vector<Tensor>& t) { linear_gelu_forward(ctx, t[0], t[1], t[2], t[3], t[4]); },
+          kBitsDependOnThreads,
+          3 * kStoredProduct};  // the product, then the sum with the bias; GELU' is at most 1.13
 }
 Operation backward_input(const Case& c) {
   return {"linear_backward_input",
@@ -32,7 +51,7 @@ Operation backward_input(const Case& c) {
 }
 Operation backward_weight(const Case& c) {
   return {"linear_backward_weight",
-          {input("dy", {c.rows, c.outputs}), input("x", {c.rows, c.inputs}), added_to("dw", {c.outputs, c.inputs})},
+          {input("dy", {c.rows, c.outputs}), input("x", {c.rows, c.inputs}), wide(added_to("dw", {c.outputs, c.inputs}))},
           [](Context& ctx, const std::vector<Tensor>& t) { linear_backward_weight(ctx, t[0], t[1], t[2]); },
           kBitsDependOnThreads};
 }
@@ -43,7 +62,7 @@ Operation bias(const Case& c) {
 }
 Operation bias_gradient(const Case& c) {
   return {"bias_backward",
-          {free_rows(input("dy", {c.rows, c.outputs})), added_to("dbias", {c.outputs})},
+          {free_rows(input("dy", {c.rows, c.outputs})), wide(added_to("dbias", {c.outputs}))},
           [](Context& ctx, const std::vector<Tensor>& t) { bias_backward(ctx, t[0], t[1]); }};
 }
 
@@ -51,7 +70,8 @@ Operation bias_gradient(const Case& c) {
 
 TEST_CASE("linear layer: engines agree") {
   for (const Case& c : kCases) {
-    for (const Operation& operation : {forward(c), backward_input(c), backward_weight(c), bias(c), bias_gradient(c)}) {
+    for (const Operation& operation :
+         {forward(c), forward_with_bias(c), forward_with_gelu(c), backward_input(c), backward_weight(c), bias(c), bias_gradient(c)}) {
       check_engines(operation, kTolerance);
     }
   }
@@ -62,6 +82,8 @@ TEST_CASE("linear layer: gradients") {
   for (const Case& c : kCases) {
     check_gradients(forward(c), "y", backward_input(c), "dy", {{"x", "dx"}});
     check_gradients(forward(c), "y", backward_weight(c), "dy", {{"w", "dw"}});
+    check_gradients(forward_with_bias(c), "y", backward_weight(c), "dy", {{"w", "dw"}});
+    check_gradients(forward_with_bias(c), "y", bias_gradient(c), "dy", {{"bias", "dbias"}});
     check_gradients(bias(c), "y", bias_gradient(c), "dy", {{"bias", "dbias"}});
   }
 }

@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "kernels/core/rng.h"
 #include "tests/kernels/harness.h"
+#include "tests/kernels/misaligned.h"
 #include "tests/support/catch.h"
 
 using namespace trireme;
@@ -15,6 +17,10 @@ struct Case {
 };
 constexpr Case kCases[] = {{1, 1}, {3, 5}, {7, 17}, {33, 130}, {2, 257}, {129, 31}};
 constexpr Case kManyRows = {301, 200};  // large enough for several threads
+// Every way a GPU lays a row out: one warp or a block to a row, 1, 2, 4 or 8 accesses a thread, or a row read again for every pass.
+constexpr Case kWidths[] = {{9, 3},    {5, 8},    {6, 33},   {3, 127},  {9, 128},  {3, 255},  {5, 264},  {2, 1000},
+                            {2, 1023}, {3, 1024}, {2, 1032}, {1, 2056}, {2, 4097}, {2, 4104}, {1, 8200}, {1, 16392}};
+constexpr Case kTall[] = {{1031, 1}, {9001, 3}, {2500, 264}};  // for the sums over rows: many slices, and slices of more rows than are in flight
 constexpr double kEpsilon = 1e-5;
 
 // Statistics over at most 257 fp32 terms. Layer normalisation of a single column divides rounding errors by sqrt(epsilon), hence not tighter.
@@ -29,53 +35,159 @@ Operand activation_gradient(const Case& c) {
 
 Operation rmsnorm(const Case& c) {
   return {"rmsnorm_forward",
-          {input("x", {c.rows, c.columns}), input("w", {c.columns}), assigned("y", {c.rows, c.columns}), assigned("rstd", {c.rows})},
+          {input("x", {c.rows, c.columns}), input("w", {c.columns}), assigned("y", {c.rows, c.columns}), wide(assigned("rstd", {c.rows}))},
           [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_forward(ctx, t[0], t[1], kEpsilon, t[2], t[3]); }};
 }
 Operation rmsnorm_input(const Case& c) {
-  return {
-      "rmsnorm_backward_input",
-      {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), input("rstd", {c.rows}), activation_gradient(c)},
-      [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward_input(ctx, t[0], t[1], t[2], t[3], t[4]); }};
+  return {"rmsnorm_backward_input",
+          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), wide(input("rstd", {c.rows})),
+           activation_gradient(c)},
+          [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward_input(ctx, t[0], t[1], t[2], t[3], {}, t[4]); }};
 }
 Operation rmsnorm_weight(const Case& c) {
   return {"rmsnorm_backward_weight",
-          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("rstd", {c.rows}), added_to("dw", {c.columns})},
+          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), wide(input("rstd", {c.rows})), wide(added_to("dw", {c.columns}))},
           [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward_weight(ctx, t[0], t[1], t[2], t[3]); }};
 }
 Operation layernorm(const Case& c) {
   return {"layernorm_forward",
           {input("x", {c.rows, c.columns}), input("w", {c.columns}), input("b", {c.columns}), assigned("y", {c.rows, c.columns}),
-           assigned("mean", {c.rows}), assigned("rstd", {c.rows})},
+           wide(assigned("mean", {c.rows})), wide(assigned("rstd", {c.rows}))},
           [](Context& ctx, const std::vector<Tensor>& t) { layernorm_forward(ctx, t[0], t[1], t[2], kEpsilon, t[3], t[4], t[5]); }};
 }
 Operation layernorm_input(const Case& c) {
   return {"layernorm_backward_input",
-          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), input("mean", {c.rows}),
-           input("rstd", {c.rows}), activation_gradient(c)},
-          [](Context& ctx, const std::vector<Tensor>& t) { layernorm_backward_input(ctx, t[0], t[1], t[2], t[3], t[4], t[5]); }};
+          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), wide(input("mean", {c.rows})),
+           wide(input("rstd", {c.rows})), activation_gradient(c)},
+          [](Context& ctx, const std::vector<Tensor>& t) { layernorm_backward_input(ctx, t[0], t[1], t[2], t[3], t[4], {}, t[5]); }};
 }
 Operation layernorm_weight(const Case& c) {
   return {"layernorm_backward_weight",
-          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("mean", {c.rows}), input("rstd", {c.rows}),
-           added_to("dw", {c.columns}), added_to("db", {c.columns})},
+          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), wide(input("mean", {c.rows})), wide(input("rstd", {c.rows})),
+           wide(added_to("dw", {c.columns})), wide(added_to("db", {c.columns}))},
           [](Context& ctx, const std::vector<Tensor>& t) { layernorm_backward_weight(ctx, t[0], t[1], t[2], t[3], t[4], t[5]); }};
 }
 
-void check_case(const Case& c) {
+/// Devices without a fused kernel store the branch in bf16 and add the residual to it: as much as the branch is rounded, the result may differ.
+constexpr double kTwiceRounded = 0x1p-8;
+
+Operation rmsnorm_input_and_residual(const Case& c) {
+  return {"rmsnorm_backward_input with residual",
+          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), wide(input("rstd", {c.rows})),
+           input("residual", {c.rows, c.columns}), activation_gradient(c)},
+          [](Context& ctx, const std::vector<Tensor>& t) { rmsnorm_backward_input(ctx, t[0], t[1], t[2], t[3], t[4], t[5]); },
+          false,
+          kTwiceRounded};
+}
+Operation layernorm_input_and_residual(const Case& c) {
+  return {"layernorm_backward_input with residual",
+          {input("dy", {c.rows, c.columns}), input("x", {c.rows, c.columns}), input("w", {c.columns}), wide(input("mean", {c.rows})),
+           wide(input("rstd", {c.rows})), input("residual", {c.rows, c.columns}), activation_gradient(c)},
+          [](Context& ctx, const std::vector<Tensor>& t) { layernorm_backward_input(ctx, t[0], t[1], t[2], t[3], t[4], t[5], t[6]); },
+          false,
+          kTwiceRounded};
+}
+/// Small integers and powers of two as summands, so that the sum is exact in bf16 and the check needs no allowance for its rounding.
+std::vector<double> exact_summand(const std::string& name, const Case& c) {
+  const uint64_t key = random_key(7, name);
+  std::vector<double> values;
+  for (int64_t i = 0; i < c.rows * c.columns; ++i) values.push_back(static_cast<double>(random_bits(key, static_cast<uint64_t>(i)) % 65) / 16 - 2);
+  return values;
+}
+Operation add_rmsnorm(const Case& c) {
+  return {"add_rmsnorm_forward",
+          {input("a", {c.rows, c.columns}, exact_summand("a", c)), input("b", {c.rows, c.columns}, exact_summand("b", c)), input("w", {c.columns}),
+           assigned("sum", {c.rows, c.columns}), assigned("y", {c.rows, c.columns}), wide(assigned("rstd", {c.rows}))},
+          [](Context& ctx, const std::vector<Tensor>& t) { add_rmsnorm_forward(ctx, t[0], t[1], t[2], kEpsilon, t[3], t[4], t[5]); }};
+}
+Operation add_layernorm(const Case& c) {
+  return {"add_layernorm_forward",
+          {input("a", {c.rows, c.columns}, exact_summand("a", c)), input("b", {c.rows, c.columns}, exact_summand("b", c)), input("w", {c.columns}),
+           input("bias", {c.columns}), assigned("sum", {c.rows, c.columns}), assigned("y", {c.rows, c.columns}), wide(assigned("mean", {c.rows})),
+           wide(assigned("rstd", {c.rows}))},
+          [](Context& ctx, const std::vector<Tensor>& t) { add_layernorm_forward(ctx, t[0], t[1], t[2], t[3], kEpsilon, t[4], t[5], t[6], t[7]); }};
+}
+
+void check_rows(const Case& c) {
   check_engines(rmsnorm(c), kTolerance);
   check_engines(following(rmsnorm_input(c), rmsnorm(c)), kTolerance);
-  check_engines(following(rmsnorm_weight(c), rmsnorm(c)), kTolerance);
+  check_engines(following(rmsnorm_input_and_residual(c), rmsnorm(c)), kTolerance);
   check_engines(layernorm(c), kTolerance);
   check_engines(following(layernorm_input(c), layernorm(c)), kTolerance);
+  check_engines(following(layernorm_input_and_residual(c), layernorm(c)), kTolerance);
+  check_engines(add_rmsnorm(c), kTolerance);
+  check_engines(add_layernorm(c), kTolerance);
+}
+void check_sums_over_rows(const Case& c) {
+  check_engines(following(rmsnorm_weight(c), rmsnorm(c)), kTolerance);
   check_engines(following(layernorm_weight(c), layernorm(c)), kTolerance);
+}
+
+/// A fused add and norm leaves the bits of the norm of the sum it stored, on every device: backward computes from that sum.
+void check_fused(const Case& c) {
+  for (const Device device : devices()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const Alignment alignment : {Alignment::kElement, Alignment::kVector}) {
+        INFO(c.rows << " x " << c.columns << " in " << name_of(dtype));
+        Operation fused = add_layernorm(c), plain = layernorm(c);
+        fused.operands[0] = input("a", {c.rows, c.columns});
+        fused.operands[1] = input("b", {c.rows, c.columns});
+        const Values both = run(fused, device, dtype, 1, alignment);
+        plain.operands[0].values = both[4];
+        plain.operands[1].values = fused.operands[2].values;
+        plain.operands[2].values = fused.operands[3].values;
+        const Values apart = run(plain, device, dtype, 1, alignment);
+        CHECK(both[5] == apart[3]);
+        CHECK(both[6] == apart[4]);
+        CHECK(both[7] == apart[5]);
+        fused = add_rmsnorm(c), plain = rmsnorm(c);
+        fused.operands[0] = input("a", {c.rows, c.columns});
+        fused.operands[1] = input("b", {c.rows, c.columns});
+        const Values both_rms = run(fused, device, dtype, 1, alignment);
+        plain.operands[0].values = both_rms[3];
+        plain.operands[1].values = fused.operands[2].values;
+        const Values apart_rms = run(plain, device, dtype, 1, alignment);
+        CHECK(both_rms[4] == apart_rms[2]);
+        CHECK(both_rms[5] == apart_rms[3]);
+      }
+    }
+  }
 }
 
 }  // namespace
 
 TEST_CASE("normalisations: engines agree") {
-  for (const Case& c : kCases) check_case(c);
-  check_case(kManyRows);
+  for (const Case& c : kCases) {
+    check_rows(c);
+    check_sums_over_rows(c);
+  }
+  check_rows(kManyRows);
+  check_sums_over_rows(kManyRows);
+}
+
+TEST_CASE("normalisations: engines agree at every width") {
+  for (const Case& c : kWidths) {
+    check_rows(c);
+    check_sums_over_rows(c);
+  }
+}
+
+TEST_CASE("normalisations: sums over many rows") {
+  for (const Case& c : kTall) check_sums_over_rows(c);
+}
+
+TEST_CASE("normalisations: operands of different alignment") {
+  constexpr Case kAligned = {3, 264};
+  for (const Operation& operation :
+       {rmsnorm(kAligned), rmsnorm_input_and_residual(kAligned), rmsnorm_weight(kAligned), layernorm(kAligned),
+        layernorm_input_and_residual(kAligned), layernorm_weight(kAligned), add_rmsnorm(kAligned), add_layernorm(kAligned)}) {
+    check_misaligned(operation, kTolerance);
+  }
+}
+
+TEST_CASE("normalisations: the norm of a stored sum") {
+  for (const Case& c : kCases) check_fused(c);
+  for (const Case& c : kWidths) check_fused(c);
 }
 
 TEST_CASE("normalisations: gradients") {

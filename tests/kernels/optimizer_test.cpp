@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <string>
 
 #include "tests/kernels/harness.h"
 #include "tests/support/catch.h"
@@ -21,46 +23,153 @@ constexpr AdamW kHyper{0.9, 0.95, 1e-8, 0.1};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// grad_scale, finite, learning rate, bias corrections at step 3.
-const std::vector<double> kScalars = {0.7, 1, 1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3)};
+/// grad_scale, finite, learning rate, bias corrections at step 3, accepted steps.
+const std::vector<double> kScalars = {0.7, 1, 1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3), 3};
 
-Operation adamw(int64_t count, const std::vector<double>& scalars = kScalars) {
-  Operand second = in_place("v", {count});
+/// Squares of normal values: a second moment.
+Operand second_moment(const std::string& name, int64_t count) {
+  Operand second = in_place(name, {count});
   for (double& value : second.values) value = value * value;
-  return {"adamw_step",
-          {always_f64(input("scalars", {kStepScalars}, scalars)), in_place("w", {count}), input("g", {count}), in_place("m", {count}), second},
-          [](Context& ctx, const std::vector<Tensor>& t) { adamw_step(ctx, kHyper, t[0], t[1], t[2], t[3], t[4]); }};
+  return second;
 }
-Operation squares(int64_t count) {
-  return {"sum_of_squares",
-          {free_rows(input("x", {count})), always_f64(added_to("sum", {1}, {2.5}))},
-          [](Context& ctx, const std::vector<Tensor>& t) { sum_of_squares(ctx, t[0], t[1]); }};
+
+/// One slice for each count, every other one decayed. Operands: scalars, then w, g, m, v of each.
+Operation adamw(const std::vector<int64_t>& counts, const std::vector<double>& scalars = kScalars) {
+  Operation operation{"adamw_step", {always_f64(input("scalars", {kStepScalars}, scalars))}, {}};
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const std::string n = std::to_string(i);
+    for (const Operand& operand :
+         {in_place("w" + n, {counts[i]}), input("g" + n, {counts[i]}), in_place("m" + n, {counts[i]}), second_moment("v" + n, counts[i])})
+      operation.operands.push_back(wide(operand));
+  }
+  operation.run = [](Context& ctx, const std::vector<Tensor>& t) {
+    std::vector<AdamWSlice> slices;
+    for (size_t i = 1; i < t.size(); i += 4) slices.push_back({t[i], t[i + 1], t[i + 2], t[i + 3], i / 4 % 2 == 0});
+    adamw_step(ctx, kHyper, t[0], slices);
+  };
+  return operation;
 }
-Operation clipped(double sum_sq, double clip) {
-  return {"clip_factor",
+
+struct Range {
+  int64_t begin, count;
+  bool decay;
+};
+/// Slices of flat tensors, as a unit's shard holds them; what lies between them must stay. The gradient begins `shift` elements off the others'
+/// alignment.
+Operation flat_adamw(int64_t total, const std::vector<Range>& ranges, int64_t shift, const std::vector<double>& scalars = kScalars) {
+  return {"adamw_step of flat slices",
+          {always_f64(input("scalars", {kStepScalars}, scalars)), wide(free_rows(in_place("w", {total}))),
+           wide(free_rows(input("g", {total + shift}))), wide(free_rows(in_place("m", {total}))), wide(free_rows(second_moment("v", total)))},
+          [ranges, shift](Context& ctx, const std::vector<Tensor>& t) {
+            std::vector<AdamWSlice> slices;
+            for (const Range& r : ranges)
+              slices.push_back({t[1].flat(r.begin, r.count), t[2].flat(r.begin + shift, r.count), t[3].flat(r.begin, r.count),
+                                t[4].flat(r.begin, r.count), r.decay});
+            adamw_step(ctx, kHyper, t[0], slices);
+          }};
+}
+
+Operation squares(const std::vector<int64_t>& counts) {
+  Operation operation{"sum_of_squares", {always_f64(added_to("sum", {1}, {2.5}))}, {}};
+  for (size_t i = 0; i < counts.size(); ++i) operation.operands.push_back(free_rows(input("x" + std::to_string(i), {counts[i]})));
+  operation.run = [](Context& ctx, const std::vector<Tensor>& t) { sum_of_squares(ctx, std::span(t).subspan(1), t[0]); };
+  return operation;
+}
+Operation flat_squares(int64_t total, const std::vector<Range>& ranges) {
+  return {"sum_of_squares of flat slices",
+          {always_f64(added_to("sum", {1}, {2.5})), free_rows(input("x", {total}))},
+          [ranges](Context& ctx, const std::vector<Tensor>& t) {
+            std::vector<Tensor> slices;
+            for (const Range& r : ranges) slices.push_back(t[1].flat(r.begin, r.count));
+            sum_of_squares(ctx, slices, t[0]);
+          }};
+}
+
+/// Of `tensors` tensors of `count` elements, those of `bad` hold one value that is not finite.
+Operation offender(int64_t tensors, int64_t count, const std::vector<std::pair<int64_t, double>>& bad, bool finite) {
+  std::vector<double> scalars = kScalars;
+  scalars[kFinite] = finite ? 1 : 0;
+  Operand index = assigned("index", {1});
+  index.dtype = DType::kI32;
+  Operation operation{"first_non_finite", {always_f64(input("scalars", {kStepScalars}, scalars)), index}, {}};
+  for (int64_t i = 0; i < tensors; ++i) operation.operands.push_back(free_rows(input("x" + std::to_string(i), {count})));
+  for (const auto& [place, value] : bad)
+    operation.operands[static_cast<size_t>(2 + place)].values[static_cast<size_t>(count - 1 - place % count)] = value;
+  operation.run = [](Context& ctx, const std::vector<Tensor>& t) { first_non_finite(ctx, std::span(t).subspan(2), t[0], t[1]); };
+  return operation;
+}
+
+Operation decided(double sum_sq, double clip, double steps) {
+  return {"decide_step",
           {always_f64(input("sum_sq", {1}, {sum_sq})), always_f64(assigned("norm", {1})),
-           always_f64(in_place("scalars", {kStepScalars}, {kNaN, kNaN, 3, 4, 5}))},
-          [clip](Context& ctx, const std::vector<Tensor>& t) { clip_factor(ctx, t[0], clip, t[1], t[2]); }};
+           always_f64(in_place("scalars", {kStepScalars}, {kNaN, kNaN, 3, kNaN, kNaN, steps}))},
+          [clip](Context& ctx, const std::vector<Tensor>& t) { decide_step(ctx, kHyper, t[0], clip, t[1], t[2]); }};
+}
+
+/// Consecutive slices of awkward lengths with gaps of awkward lengths, none of them aligned to the next.
+std::vector<Range> awkward_ranges(int64_t slices, int64_t total) {
+  std::vector<Range> ranges;
+  int64_t begin = 3;
+  for (int64_t i = 0; i < slices; ++i) {
+    const int64_t count = i % 7 == 3 ? 0 : 1 + i * i % 61;
+    ranges.push_back({begin, count, i % 3 != 0});
+    begin += count + i % 4;
+  }
+  TRIREME_CHECK(begin <= total, begin, " elements wanted");
+  return ranges;
 }
 
 }  // namespace
 
 TEST_CASE("optimizer: engines agree") {
   for (int64_t count : kCases) {
-    check_engines(adamw(count), kTolerance);
-    check_engines(squares(count), kTolerance);
-    const std::vector<double> fast = run(squares(count), Device::kCpu, DType::kF32)[1];
-    CHECK(normalised_error(fast, run(squares(count), Device::kReference, DType::kF32)[1]) < 1e-13);  // summed in double on every engine
+    check_engines(adamw({count}), kTolerance);
+    check_engines(squares({count}), kTolerance);
+  }
+  check_engines(adamw({5, 0, 4099, 17}), kTolerance);
+  check_engines(squares({5, 0, 4099, 17}), kTolerance);
+  check_engines(decided(25, 1, 2), kTolerance);
+}
+
+TEST_CASE("AdamW updates its slices and nothing between them") {
+  constexpr int64_t kMany = 300, kTotal = 12000, kLong = 200003;
+  for (int64_t shift : {0, 1, 2}) {
+    check_engines(flat_adamw(kTotal, awkward_ranges(kMany, kTotal), shift), kTolerance);
+    check_engines(flat_adamw(kLong, {{3, 70001, true}, {70004, 1, false}, {70009, 129990, false}}, shift), kTolerance);
+    const Operation operation = flat_adamw(kTotal, awkward_ranges(kMany, kTotal), shift);
+    for (Device device : devices()) {
+      const Values after = run(operation, device, DType::kF32);
+      std::vector<char> inside(kTotal, 0);
+      for (const Range& r : awkward_ranges(kMany, kTotal)) std::fill_n(inside.begin() + r.begin, r.count, 1);
+      for (size_t i : {1, 3, 4}) {
+        int64_t wrong = 0;
+        for (size_t e = 0; e < kTotal; ++e) wrong += (after[i][e] == static_cast<float>(operation.operands[i].values[e])) == (inside[e] == 1);
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("only slices that ask for it decay") {
+  Operation operation = adamw({9, 9});
+  for (size_t i : {2, 3, 4, 6, 7, 8}) operation.operands[i].values.assign(9, 0.0);
+  for (Device device : devices()) {
+    const Values after = run(operation, device, DType::kF32);
+    std::vector<double> decayed = operation.operands[1].values;
+    for (double& w : decayed) w *= 1 - kScalars[kLearningRate] * kHyper.weight_decay;
+    CHECK(normalised_error(after[1], decayed) < 2e-7);
+    CHECK(std::equal(after[5].begin(), after[5].end(), operation.operands[5].values.begin(),
+                     [](double w, double before) { return w == static_cast<float>(before); }));
   }
 }
 
 TEST_CASE("AdamW follows the scalar formula over steps") {
-  Operation operation = adamw(3);
+  Operation operation = adamw({3});
   operation.operands[3].values = operation.operands[4].values = {0, 0, 0};
   double w = operation.operands[1].values[1], m = 0, v = 0;
   for (int step = 1; step <= 5; ++step) {
     const double correction1 = 1 - std::pow(kHyper.beta1, step), correction2 = 1 - std::pow(kHyper.beta2, step), learning_rate = 0.01 * step;
-    operation.operands[0].values = {0.5, 1, learning_rate, correction1, correction2};
+    operation.operands[0].values = {0.5, 1, learning_rate, correction1, correction2, static_cast<double>(step)};
     operation.operands[2].values = {0, 0.3 * step - 1, 1e4};
     const double g = 0.5 * operation.operands[2].values[1];
     w *= 1 - learning_rate * kHyper.weight_decay;
@@ -77,39 +186,95 @@ TEST_CASE("a rejected step writes nothing, whatever the gradients hold") {
   std::vector<double> scalars = kScalars;
   scalars[kFinite] = 0;
   scalars[kGradScale] = kNaN;
-  Operation rejected = adamw(130, scalars);
-  rejected.operands[2].values[7] = kNaN;
-  rejected.operands[2].values[8] = kInfinity;
-  for (Operand& operand : rejected.operands) operand.role = Role::kInput;  // inputs are checked to keep their bytes
-  for (Device device : {Device::kReference, Device::kCpu}) {
-    run(rejected, device, DType::kF32);
-    run(rejected, device, DType::kF64);
+  for (Operation rejected : {adamw({130, 7}, scalars), flat_adamw(12000, awkward_ranges(300, 12000), 0, scalars)}) {
+    rejected.operands[2].values[7] = kNaN;
+    rejected.operands[2].values[8] = kInfinity;
+    for (Operand& operand : rejected.operands) operand.role = Role::kInput;  // inputs are checked to keep their bytes
+    for (Device device : devices()) run(rejected, device, DType::kF32);
+    run(rejected, Device::kReference, DType::kF64);
+    run(rejected, Device::kCpu, DType::kF64);
   }
 }
 
+TEST_CASE("squares are summed in double over all tensors") {
+  constexpr int64_t kTotal = 12000;
+  for (const Operation& operation : {squares({70001, 3, 0, 4097}), flat_squares(kTotal, awkward_ranges(300, kTotal)), squares({1})}) {
+    const std::vector<double> expected = run(operation, Device::kReference, DType::kF32)[0];
+    for (Device device : devices()) CHECK(normalised_error(run(operation, device, DType::kF32)[0], expected) < 1e-13);
+  }
+  Operation operation = squares({4097});
+  operation.operands[1].values.assign(4097, 1e-2);
+  operation.operands[1].values[0] = 1e4;  // fp32 would lose the rest
+  const double small = static_cast<float>(1e-2);
+  for (Device device : devices()) CHECK(run(operation, device, DType::kF32)[0][0] == Approx(2.5 + 1e8 + 4096 * small * small).epsilon(1e-12));
+}
+
 TEST_CASE("a non-finite gradient makes a non-finite norm, which rejects the step") {
-  for (Device device : {Device::kReference, Device::kCpu}) {
+  for (Device device : devices()) {
     for (double bad : {kNaN, kInfinity, -kInfinity}) {
-      Operation operation = squares(4099);
-      operation.operands[0].values[4098] = bad;
-      const double sum = run(operation, device, DType::kF32)[1][0];
-      CHECK_FALSE(std::isfinite(sum));
-      const Values after = run(clipped(sum, 1.0), device, DType::kF32);
-      CHECK_FALSE(std::isfinite(after[1][0]));
-      CHECK(after[2][kFinite] == 0);
+      for (int64_t where : {0, 4098}) {
+        Operation operation = squares({4099, 5});
+        operation.operands[1].values[where] = bad;
+        const double sum = run(operation, device, DType::kF32)[0][0];
+        CHECK_FALSE(std::isfinite(sum));
+        const Values after = run(decided(sum, 1.0, 7), device, DType::kF32);
+        CHECK_FALSE(std::isfinite(after[1][0]));
+        CHECK(after[2][kFinite] == 0);
+        CHECK(after[2][kAcceptedSteps] == 7);
+        CHECK(after[2][kLearningRate] == 3);
+        CHECK(after[2][kBiasCorrection1] == Approx(1 - std::pow(kHyper.beta1, 7)).epsilon(1e-14));
+        CHECK(after[2][kBiasCorrection2] == Approx(1 - std::pow(kHyper.beta2, 7)).epsilon(1e-14));
+      }
     }
   }
 }
 
-TEST_CASE("the clip factor") {
+TEST_CASE("the first tensor that is not finite is found after a rejected step only") {
+  struct Case {
+    std::vector<std::pair<int64_t, double>> bad;
+    double found;
+  };
+  constexpr int64_t kTensors = 140, kCount = 9;
+  for (const Case& c : {Case{{}, -1},
+                        {{{0, kNaN}}, 0},
+                        {{{139, -kInfinity}}, 139},
+                        {{{137, kNaN}, {130, kInfinity}, {131, kNaN}}, 130},
+                        {{{2, kInfinity}, {135, kNaN}}, 2}}) {
+    for (Device device : devices()) {
+      for (const Alignment alignment : {Alignment::kElement, Alignment::kVector}) {
+        CHECK(run(offender(kTensors, kCount, c.bad, false), device, DType::kF32, 1, alignment)[1][0] == c.found);
+        CHECK(run(offender(kTensors, kCount, c.bad, true), device, DType::kF32, 1, alignment)[1][0] == -1);
+      }
+    }
+  }
+  for (Device device : devices()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      CHECK(run(offender(3, 70001, {{1, kNaN}}, false), device, dtype)[1][0] == 1);
+      CHECK(run(offender(3, 70001, {{2, kInfinity}}, false), device, dtype)[1][0] == 2);
+    }
+    CHECK(run(offender(0, 1, {}, false), device, DType::kF32)[1][0] == -1);
+    Operation largest = offender(1, 5, {}, false);
+    largest.operands[2].values = {std::numeric_limits<float>::max(), -std::numeric_limits<float>::max(), 0, 1e-45, -1};
+    CHECK(run(largest, device, DType::kF32)[1][0] == -1);
+  }
+}
+
+TEST_CASE("a finite norm accepts the step, clips it and counts it") {
   struct Case {
     double sum_sq, clip, norm, factor;
   };
   for (const Case& c : {Case{25, 1, 5, 0.2}, {25, 5, 5, 1}, {25, 10, 5, 1}, {25, 0, 5, 1}, {0, 1, 0, 1}}) {
-    for (Device device : {Device::kReference, Device::kCpu}) {
-      const Values after = run(clipped(c.sum_sq, c.clip), device, DType::kF32);
-      CHECK(after[1][0] == c.norm);
-      CHECK(after[2] == std::vector<double>{c.factor, 1, 3, 4, 5});  // the other scalars stay
+    for (double steps : {0, 4, 100000}) {
+      for (Device device : devices()) {
+        const Values after = run(decided(c.sum_sq, c.clip, steps), device, DType::kF32);
+        CHECK(after[1][0] == c.norm);
+        CHECK(after[2][kGradScale] == c.factor);
+        CHECK(after[2][kFinite] == 1);
+        CHECK(after[2][kLearningRate] == 3);
+        CHECK(after[2][kAcceptedSteps] == steps + 1);
+        CHECK(after[2][kBiasCorrection1] == Approx(1 - std::pow(kHyper.beta1, steps + 1)).epsilon(1e-14));
+        CHECK(after[2][kBiasCorrection2] == Approx(1 - std::pow(kHyper.beta2, steps + 1)).epsilon(1e-14));
+      }
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/kernels/harness.h"
+#include "tests/kernels/misaligned.h"
 #include "tests/support/catch.h"
 
 using namespace trireme;
@@ -15,19 +16,22 @@ struct Case {
   int64_t tail;  // columns after the rotated heads, which must stay as they are
 };
 constexpr Case kCases[] = {{1, 1, 1, 2, 0}, {2, 3, 3, 6, 5}, {3, 7, 5, 10, 17}, {1, 33, 7, 34, 34}, {2, 70, 9, 26, 13}};
+// Head sizes of models, which a GPU turns 16 bytes at a time, some with a tail that does not let it; numbers of heads around the four of a thread.
+constexpr Case kHeadSizes[] = {{2, 5, 4, 16, 16}, {2, 3, 5, 32, 32}, {1, 9, 12, 64, 8},  {2, 4, 8, 128, 256},
+                               {1, 7, 6, 64, 3},  {3, 2, 1, 8, 0},   {1, 2, 3, 128, 128}};
 constexpr double kTheta = 10000;
 
 // A rotation is two products and a sum, each rounded once.
 constexpr double kTolerance = 5e-7;
 
 Operation table(const Case& c) {
-  return {"rope_table", {free_rows(assigned("table", {c.sequence, c.head_size}))}, [](Context& ctx, const std::vector<Tensor>& t) {
+  return {"rope_table", {wide(free_rows(assigned("table", {c.sequence, c.head_size})))}, [](Context& ctx, const std::vector<Tensor>& t) {
             rope_table(ctx, kTheta, t[0]);
           }};
 }
 using Rotate = void (*)(Context&, const Tensor&, int64_t, const Tensor&);
 Operation rotation(const Case& c, const std::string& name, const std::string& values, Rotate rotate) {
-  Operand angles = input("table", {c.sequence, c.head_size});
+  Operand angles = wide(input("table", {c.sequence, c.head_size}));
   Operand rows = in_place(values, {c.batch * c.sequence, c.heads * c.head_size + c.tail});
   angles.free_rows = c.batch * c.sequence % (c.sequence + 1) == 0;  // one position more is then legal too
   rows.free_rows = c.sequence == 1;
@@ -40,11 +44,20 @@ Operation backward(const Case& c) { return rotation(c, "rope_backward", "dqkv", 
 }  // namespace
 
 TEST_CASE("rotary embedding: engines agree") {
-  for (const Case& c : kCases) {
+  const auto check = [](const Case& c) {
     check_engines(table(c), kTolerance);
     check_engines(forward(c), kTolerance);
     check_engines(backward(c), kTolerance);
-  }
+  };
+  for (const Case& c : kCases) check(c);
+  for (const Case& c : kHeadSizes) check(c);
+}
+
+TEST_CASE("rotary embedding: table and heads of different alignment") {
+  constexpr Case kAligned = {2, 3, 3, 32, 32};
+  check_misaligned(table(kAligned), kTolerance);
+  check_misaligned(forward(kAligned), kTolerance);
+  check_misaligned(backward(kAligned), kTolerance);
 }
 
 TEST_CASE("rotary embedding: gradients") {

@@ -29,7 +29,7 @@ struct Subject {
 
 Subject run_steps(Communicator& world, const Config& config, Device device) {
   Arena arena(device);
-  Context ctx{device, &arena, 1};
+  Context ctx{device, &arena, 1, nullptr};
   Trainer trainer(ctx, world, config, true);
   trainer.initialise();
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
@@ -48,13 +48,16 @@ Subject run_steps(Communicator& world, const Config& config, Device device) {
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// P = elements of this rank's units, each padded to a multiple of S; `size` bytes an element.
+/// P = elements of this rank's units, each padded to a multiple of S.
 struct Formula {
   int64_t parameters, gradients, optimizer;  ///< held between steps
   int64_t peak_parameters, peak_gradients;   ///< with what is gathered or not yet reduced at the worst moment
 };
 
-Formula formula(const Subject& subject, const Config& config, int64_t size) {
+Formula formula(const Subject& subject, const Config& config) {
+  const Precision precision = precision_of(config.training);
+  const int64_t size = size_of(precision.compute), wide = size_of(precision.master);
+  const bool masters = precision.master != precision.compute;
   const ZeroPolicy policy = zero_policy(config.parallel);
   const int64_t S = policy.shard;
   int64_t P = 0;
@@ -64,9 +67,9 @@ Formula formula(const Subject& subject, const Config& config, int64_t size) {
     P += padded.back();
   }
   Formula f{};
-  f.parameters = size * (policy.parameters_resident ? P : P / S);
-  f.gradients = size * (policy.gradients_resident ? P : P / S);
-  f.optimizer = 2 * size * P / S;
+  f.parameters = size * (policy.parameters_resident ? P : masters ? 0 : P / S);
+  f.gradients = wide * (policy.gradients_resident ? P : P / S);
+  f.optimizer = (masters ? 3 : 2) * wide * P / S;
   // Walks the list: what is gathered, and which full gradients live between a unit's first W and the reduction after the next one's.
   int64_t gathered = 0, most_gathered = 0, full = 0, most_full = 0;
   int reducing = -1;
@@ -105,7 +108,7 @@ Formula formula(const Subject& subject, const Config& config, int64_t size) {
     most_full = std::max(most_full, full);
   }
   f.peak_parameters = f.parameters + (policy.parameters_resident ? 0 : size * most_gathered);
-  f.peak_gradients = f.gradients + (policy.gradients_resident ? 0 : size * most_full);
+  f.peak_gradients = f.gradients + (policy.gradients_resident ? 0 : wide * most_full);
   return f;
 }
 
@@ -137,23 +140,32 @@ std::vector<Layout> layouts() {
   return all;
 }
 
+std::vector<std::pair<Layout, std::string>> cases() {
+  std::vector<std::pair<Layout, std::string>> all;
+  for (const Layout& layout : layouts()) {
+    all.emplace_back(layout, "fp32");
+    all.emplace_back(layout, "bf16");
+  }
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE("memory counted on the meta device is what a step takes, and what the formulas say") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kGpt2}) {
-    for (const Layout& layout : layouts()) {
-      const Config config = parity_config(model, layout, "fp32");
+    for (const auto& [layout, precision] : cases()) {
+      const Config config = parity_config(model, layout, precision);
       std::vector<Subject> measured(static_cast<size_t>(layout.world()));
       run_ranks(layout.world(),
                 [&](Communicator& world) { measured[static_cast<size_t>(world.rank())] = run_steps(world, config, Device::kReference); });
       for (int rank = 0; rank < layout.world(); ++rank) {
-        INFO(name_of(model) << " " << layout.str() << " rank " << rank);
+        INFO(name_of(model) << " " << layout.str() << " " << precision << " rank " << rank);
         NullCommunicator world(rank, layout.world(), "world");
         const Subject counted = run_steps(world, config, Device::kMeta);
         const Subject& real = measured[static_cast<size_t>(rank)];
         CHECK(counted.memory.held == real.memory.held);
         CHECK(counted.memory.peak == real.memory.peak);
-        const Formula f = formula(real, config, 4);
+        const Formula f = formula(real, config);
         const Memory& m = real.memory;
         CHECK(m.at(m.held, MemoryCategory::kParameters) == f.parameters);
         CHECK(m.at(m.held, MemoryCategory::kGradients) == f.gradients);
@@ -171,7 +183,7 @@ TEST_CASE("a step after the second asks the system for no memory") {
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
   SelfCommunicator world("world");
   Arena arena(Device::kReference);
-  Context ctx{Device::kReference, &arena, 1};
+  Context ctx{Device::kReference, &arena, 1, nullptr};
   Trainer trainer(ctx, world, config, true);
   trainer.initialise();
   for (int step = 0; step < 2; ++step) trainer.step(data, step, 1e-3);

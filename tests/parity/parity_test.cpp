@@ -1,4 +1,5 @@
 // The layout never changes the mathematics: the same model, data and seed under any layout against one rank.
+#include <cmath>
 #include <map>
 
 #include "tests/parity/layouts.h"
@@ -41,6 +42,57 @@ TEST_CASE("a third of those trains the model of one rank on the fast kernels in 
   const std::vector<ParityCase> all = pairwise_parity_cases();
   for (size_t i = 0; i < all.size(); i += 3) cases.push_back(all[i]);
   check(cases, "fp32", Device::kCpu, kSingleTolerance, false);
+}
+
+TEST_CASE("in bf16 layouts that split no sum of a layer train the model of one rank") {
+  // Data, pipeline and ZeRO only reorder fp32 sums of gradients; one bit of bf16 that turns over is 2^-8 of an element, and ten steps amplify it.
+  constexpr double kTolerance = 2e-2;
+  for (const ParityCase& c : pairwise_parity_cases()) {
+    if (c.layout.tensor > 1) continue;
+    INFO(name_of(c.model) << " " << c.layout.str());
+    const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), kSteps, Device::kCpu, true);
+    CHECK(difference(one_rank(c.model, "bf16", Device::kCpu), record, kTolerance) == "");
+  }
+}
+
+TEST_CASE("in bf16 every pair of options is as near to the exact gradient as one rank is") {
+  // Tensor parallelism rounds each partial sum: as many roundings again as one rank has, so at most twice its error. A sum left out is all of it.
+  for (const ParityCase& c : pairwise_parity_cases()) {
+    INFO(name_of(c.model) << " " << c.layout.str());
+    const RunRecord& exact = one_rank(c.model, "fp64", Device::kReference);
+    const RunRecord& serial = one_rank(c.model, "bf16", Device::kCpu);
+    const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), 1, Device::kCpu);
+    const double unit = gradient_error(exact, serial);
+    CHECK(unit < 0.1);  // some 25 roundings of 2^-9 one behind the other
+    CHECK(gradient_error(exact, record) < 2 * unit);
+    CHECK(std::abs(record.loss[0] - exact.loss[0]) < 1e-2 * exact.loss[0]);
+  }
+}
+
+TEST_CASE("gradients on the wire in bf16 are rounded once for each rank, and no more") {
+  Layout layout;
+  layout.data = 4;
+  for (const auto& [zero, replicate] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{2, 1}, std::pair{3, 2}}) {
+    layout.zero = zero;
+    layout.replicate = replicate;
+    Config config = parity_config(ParityModel::kGpt2, layout, "fp32");
+    config.training.reduce_dtype = "bf16";
+    INFO(layout.str());
+    const RunRecord record = train_on_threads(config, 1, Device::kCpu, true);
+    const double error = gradient_error(one_rank(ParityModel::kGpt2, "fp32", Device::kCpu), record);
+    CHECK(error > 1e-4);  // it is really narrow
+    CHECK(error < 1e-2);  // four roundings of 2^-9, and those of their sums
+  }
+}
+
+TEST_CASE("64 micro-batches give the gradient of one: bf16 gradients are added in fp32") {
+  Config config = parity_config(ParityModel::kLlama, {}, "bf16");
+  config.training.global_batch_size = 64;
+  const auto gradient_of = [&](int64_t micro_batch) {
+    config.training.micro_batch_size = micro_batch;
+    return train_on_threads(config, 1, Device::kCpu);
+  };
+  CHECK(gradient_error(gradient_of(64), gradient_of(1)) < 3e-3);  // sums of 64 terms in bf16 would lose 2^-9 of the sum at each of them
 }
 
 TEST_CASE("every legal layout of up to eight ranks, in double precision", "[slow]") {

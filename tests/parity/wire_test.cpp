@@ -15,9 +15,12 @@ struct Wire {
   double tensor = 0, kv = 0, shard = 0, replicate = 0, data = 0, pipeline = 0, embedding = 0, world = 0;
 };
 
-/// What one rank sends in a step. t, S, R, m: tensor, shard, replicate degrees and micro-batches; `size` bytes an element.
+/// What one rank sends in a step. t, S, R, m: tensor, shard, replicate degrees and micro-batches.
 Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vector<int64_t>& unit_numel, const std::vector<bool>& unit_tied,
-                 const std::map<Partial, int64_t>& partial_numel, double size) {
+                 const std::map<Partial, int64_t>& partial_numel) {
+  const Precision precision = precision_of(config.training);
+  const auto size = static_cast<double>(size_of(precision.compute));  // bytes of an activation, and of a parameter that is gathered
+  const auto wide = static_cast<double>(size_of(precision.gradient)), reduced = static_cast<double>(size_of(precision.reduce));
   const MeshShape mesh = mesh_shape(config.parallel);
   const double t = mesh.tensor, S = mesh.shard, R = mesh.replicate;
   const bool sp = config.parallel.sequence_parallel;
@@ -32,10 +35,10 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   // sequence parallelism the two column-parallel weight gradients gather their input once more.
   wire.tensor = layers * m * (sp ? 10 : 8) * gather;
   if (first) wire.tensor += m * 2 * gather;                     // embedding: all-reduce forward, or scatter and gather
-  if (last) wire.tensor += m * (sp ? 3 : 2) * gather;           // head: all-reduce backward, or gather, scatter, gather
-  if (last) wire.tensor += m * 2 * (t - 1) / t * 3 * M * size;  // cross-entropy: max of M, sums of 2M
+  if (last) wire.tensor += m * 2 * gather;                      // head: all-reduce backward, or gather and scatter
+  if (last) wire.tensor += m * 2 * (t - 1) / t * 3 * M * wide;  // cross-entropy: max of M, sums of 2M
   // Gradients that are partial over ranks, packed, once a step.
-  const auto partial = [&](Partial over) { return partial_numel.contains(over) ? static_cast<double>(partial_numel.at(over)) * size : 0; };
+  const auto partial = [&](Partial over) { return partial_numel.contains(over) ? static_cast<double>(partial_numel.at(over)) * wide : 0; };
   const double copies = std::max(1.0, t / static_cast<double>(*config.model.kv_heads));  // ranks that hold the same kv head
   wire.tensor += 2 * (t - 1) / t * partial(Partial::kTensor);
   wire.kv = 2 * (copies - 1) / copies * partial(Partial::kKv);
@@ -49,9 +52,9 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
     // GPipe: every unit is gathered for each F and each B, but what the last part reads stays from the last F to the first B.
     const double uses = 2 * m - (std::find(last_part.begin(), last_part.end(), static_cast<int>(u)) != last_part.end() ? 1 : 0);
     const double shard = std::ceil(static_cast<double>(unit_numel[u]) / S);
-    wire.shard += (S - 1) * shard * size * ((use ? uses : 1) + (each ? m : 1));
-    wire.replicate += 2 * (R - 1) / R * shard * size;
-    if (unit_tied[u]) wire.embedding += shard * size;  // two owners: 2(n-1)/n = 1
+    wire.shard += (S - 1) * shard * (size * (use ? uses : 1) + reduced * (each ? m : 1));
+    wire.replicate += 2 * (R - 1) / R * shard * reduced;
+    if (unit_tied[u]) wire.embedding += shard * wide;  // two owners: 2(n-1)/n = 1
   }
   const double boundary = M / (sp ? t : 1) * D * size;
   wire.pipeline = m * boundary * ((first ? 0 : 1) + (last ? 0 : 1));
@@ -87,8 +90,12 @@ TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axi
       layouts.push_back({ParityModel::kGpt2, layout});
     }
   }
-  for (const auto& [model, layout] : layouts) {
-    Config config = parity_config(model, layout, "fp32");
+  const std::pair<const char*, const char*> dtypes[] = {{"fp32", "fp32"}, {"bf16", "fp32"}, {"bf16", "bf16"}};
+  for (size_t i = 0; i < 3 * layouts.size(); ++i) {
+    const auto& [model, layout] = layouts[i / 3];
+    const auto& [precision, reduce_dtype] = dtypes[i % 3];
+    Config config = parity_config(model, layout, precision);
+    config.training.reduce_dtype = reduce_dtype;
     config.parallel.schedule = "gpipe";
     std::vector<CommunicationRecord> records;
     std::vector<Wire> expected(static_cast<size_t>(layout.world()));
@@ -100,7 +107,7 @@ TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axi
         [&](Communicator& world) {
           const auto rank = static_cast<size_t>(world.rank());
           Arena arena(Device::kReference);
-          Context ctx{Device::kReference, &arena, 1};
+          Context ctx{Device::kReference, &arena, 1, nullptr};
           Trainer trainer(ctx, world, config, true);
           trainer.initialise();
           const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
@@ -117,11 +124,11 @@ TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axi
             for (const Unit::Segment& segment : unit->owned_segments(trainer.mesh().at.shard, trainer.mesh().shape.shard))
               partial[segment.spec->partial_over] += segment.count;
           }
-          expected[rank] = closed_form(config, trainer.mesh().at, numel, tied, partial, 4);
+          expected[rank] = closed_form(config, trainer.mesh().at, numel, tied, partial);
         },
         options);
     for (size_t rank = 0; rank < records.size(); ++rank) {
-      INFO(layout.str() << " rank " << rank);
+      INFO(layout.str() << " " << precision << ", gradients in " << reduce_dtype << ", rank " << rank);
       const auto sent = [&](const char* group) { return records[rank].wire_bytes(group) - before[rank].wire_bytes(group); };
       CHECK(sent("tensor") == Approx(expected[rank].tensor).epsilon(1e-12));
       CHECK(sent("kv") == Approx(expected[rank].kv).epsilon(1e-12));

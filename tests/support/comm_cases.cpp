@@ -4,44 +4,62 @@
 #include <cstring>
 #include <functional>
 
+#include "kernels/ops/transfer.h"
+
 namespace trireme {
 namespace {
 
-/// Host memory of one rank, poisoned until written.
-struct Host {
-  Arena arena{Device::kReference, true};
-  Context ctx{Device::kReference, &arena, 1};
+/// Memory of one rank, poisoned until written, with the host's view of it.
+class Memory {
+ public:
+  explicit Memory(Context& context) : ctx(context) {}
   Tensor empty(int64_t count, DType dtype) { return Tensor::empty(ctx, {count}, dtype, MemoryCategory::kCommunication); }
+  void fill(const Tensor& tensor, const std::function<int(int64_t)>& at) {
+    const Tensor host = ctx.device == Device::kCuda ? host_tensor(tensor.shape(), tensor.dtype()) : tensor;
+    for (int64_t i = 0; i < tensor.numel(); ++i) set(host, i, at(i));
+    if (ctx.device == Device::kCuda) from_host(ctx, host, tensor);
+  }
+  std::vector<double> values(const Tensor& tensor) {
+    const Tensor host = to_host(ctx, tensor);
+    std::vector<double> all(static_cast<size_t>(tensor.numel()));
+    for (int64_t i = 0; i < tensor.numel(); ++i) all[static_cast<size_t>(i)] = get(host, i);
+    return all;
+  }
+
+  Context& ctx;
+
+ private:
+  static double get(const Tensor& tensor, int64_t i) {
+    switch (tensor.dtype()) {
+      case DType::kF64: return tensor.data<double>()[i];
+      case DType::kF32: return static_cast<double>(tensor.data<float>()[i]);
+      case DType::kBF16: return static_cast<double>(static_cast<float>(tensor.data<bfloat16>()[i]));
+      case DType::kI32: return tensor.data<int32_t>()[i];
+      case DType::kU8: return tensor.data<uint8_t>()[i];
+    }
+    return 0;
+  }
+  static void set(const Tensor& tensor, int64_t i, int to) {
+    switch (tensor.dtype()) {
+      case DType::kF64: tensor.data<double>()[i] = to; break;
+      case DType::kF32: tensor.data<float>()[i] = static_cast<float>(to); break;
+      case DType::kBF16: tensor.data<bfloat16>()[i] = bfloat16(static_cast<float>(to)); break;
+      case DType::kI32: tensor.data<int32_t>()[i] = to; break;
+      case DType::kU8: tensor.data<uint8_t>()[i] = static_cast<uint8_t>(to); break;
+    }
+  }
 };
 
 /// Small whole numbers: their sums over eight ranks are exact in every dtype.
 int value(int rank, int64_t i) { return static_cast<int>((rank * 7 + i * 3) % 11); }
 
-double get(const Tensor& tensor, int64_t i) {
-  switch (tensor.dtype()) {
-    case DType::kF64: return tensor.data<double>()[i];
-    case DType::kF32: return static_cast<double>(tensor.data<float>()[i]);
-    case DType::kI32: return tensor.data<int32_t>()[i];
-    case DType::kU8: return tensor.data<uint8_t>()[i];
-  }
-  return 0;
-}
-
-void fill(const Tensor& tensor, const std::function<int(int64_t)>& at) {
+void expect(const Communicator& comm, Memory& memory, const char* what, const Tensor& tensor, const std::function<int(int64_t)>& at) {
+  const std::vector<double> values = memory.values(tensor);
   for (int64_t i = 0; i < tensor.numel(); ++i) {
-    switch (tensor.dtype()) {
-      case DType::kF64: tensor.data<double>()[i] = at(i); break;
-      case DType::kF32: tensor.data<float>()[i] = static_cast<float>(at(i)); break;
-      case DType::kI32: tensor.data<int32_t>()[i] = at(i); break;
-      case DType::kU8: tensor.data<uint8_t>()[i] = static_cast<uint8_t>(at(i)); break;
-    }
+    const double found = values[static_cast<size_t>(i)];
+    TRIREME_CHECK(found == at(i), what, " over ", comm.size(), " ranks, rank ", comm.rank(), ", element ", i, " of ", tensor.numel(), " ",
+                  name_of(tensor.dtype()), ": ", found, " instead of ", at(i));
   }
-}
-
-void expect(const Communicator& comm, const char* what, const Tensor& tensor, const std::function<int(int64_t)>& at) {
-  for (int64_t i = 0; i < tensor.numel(); ++i)
-    TRIREME_CHECK(get(tensor, i) == at(i), what, " over ", comm.size(), " ranks, rank ", comm.rank(), ", element ", i, " of ", tensor.numel(), " ",
-                  name_of(tensor.dtype()), ": ", get(tensor, i), " instead of ", at(i));
 }
 
 int reduced(ReduceOp op, int ranks, int64_t i) {
@@ -53,123 +71,121 @@ int reduced(ReduceOp op, int ranks, int64_t i) {
   return result;
 }
 
-void check_reductions(Communicator& comm, Host& host, DType dtype, int64_t count, ReduceOp op) {
+void check_reductions(Communicator& comm, Memory& memory, DType dtype, int64_t count, ReduceOp op) {
   const int n = comm.size(), rank = comm.rank();
   const auto own = [&](int64_t i) { return value(rank, i); };
   const auto total = [&](int64_t i) { return reduced(op, n, i); };
   const auto own_total = [&](int64_t i) { return total(rank * count + i); };
 
-  const Tensor buffer = host.empty(count, dtype);
-  fill(buffer, own);
-  comm.all_reduce(host.ctx, buffer, op).wait(host.ctx);
-  expect(comm, "all_reduce", buffer, total);
+  const Tensor buffer = memory.empty(count, dtype);
+  memory.fill(buffer, own);
+  comm.all_reduce(memory.ctx, buffer, op).wait(memory.ctx);
+  expect(comm, memory, "all_reduce", buffer, total);
 
-  const Tensor in = host.empty(n * count, dtype), out = host.empty(count, dtype);
-  fill(in, own);
-  comm.reduce_scatter(host.ctx, in, out, op).wait(host.ctx);
-  expect(comm, "reduce_scatter", out, own_total);
-  expect(comm, "input of reduce_scatter", in, own);
+  const Tensor in = memory.empty(n * count, dtype), out = memory.empty(count, dtype);
+  memory.fill(in, own);
+  comm.reduce_scatter(memory.ctx, in, out, op).wait(memory.ctx);
+  expect(comm, memory, "reduce_scatter", out, own_total);
+  expect(comm, memory, "input of reduce_scatter", in, own);
   const Tensor part = in.flat(rank * count, count);
-  comm.reduce_scatter(host.ctx, in, part, op).wait(host.ctx);
-  expect(comm, "reduce_scatter in place", part, own_total);
+  comm.reduce_scatter(memory.ctx, in, part, op).wait(memory.ctx);
+  expect(comm, memory, "reduce_scatter in place", part, own_total);
 }
 
-void check_copies(Communicator& comm, Host& host, DType dtype, int64_t count) {
+void check_copies(Communicator& comm, Memory& memory, DType dtype, int64_t count) {
   const int n = comm.size(), rank = comm.rank();
   const auto gathered = [&](int64_t i) { return value(static_cast<int>(i / count), i % count); };
-  const Tensor in = host.empty(count, dtype), out = host.empty(n * count, dtype), whole = host.empty(n * count, dtype);
-  fill(in, [&](int64_t i) { return value(rank, i); });
-  comm.all_gather(host.ctx, in, out).wait(host.ctx);
-  expect(comm, "all_gather", out, gathered);
+  const Tensor in = memory.empty(count, dtype), out = memory.empty(n * count, dtype), whole = memory.empty(n * count, dtype);
+  memory.fill(in, [&](int64_t i) { return value(rank, i); });
+  comm.all_gather(memory.ctx, in, out).wait(memory.ctx);
+  expect(comm, memory, "all_gather", out, gathered);
   const Tensor part = whole.flat(rank * count, count);
-  fill(part, [&](int64_t i) { return value(rank, i); });
-  comm.all_gather(host.ctx, part, whole).wait(host.ctx);
-  expect(comm, "all_gather in place", whole, gathered);
+  memory.fill(part, [&](int64_t i) { return value(rank, i); });
+  comm.all_gather(memory.ctx, part, whole).wait(memory.ctx);
+  expect(comm, memory, "all_gather in place", whole, gathered);
 
   for (int root = 0; root < n; ++root) {
-    fill(in, [&](int64_t i) { return value(rank, i); });
-    comm.broadcast(host.ctx, in, root).wait(host.ctx);
-    expect(comm, "broadcast", in, [&](int64_t i) { return value(root, i); });
+    memory.fill(in, [&](int64_t i) { return value(rank, i); });
+    comm.broadcast(memory.ctx, in, root).wait(memory.ctx);
+    expect(comm, memory, "broadcast", in, [&](int64_t i) { return value(root, i); });
   }
 }
 
 /// Two messages to the next rank and one to the previous, of different lengths and dtypes.
-void check_ring(Communicator& comm, Host& host, int64_t count) {
+void check_ring(Communicator& comm, Memory& memory, int64_t count) {
   using enum PointToPoint::Kind;
   const int n = comm.size(), rank = comm.rank(), next = (rank + 1) % n, previous = (rank + n - 1) % n;
-  std::vector<Tensor> sends{host.empty(count, DType::kF32), host.empty(count + 1, DType::kF64), host.empty(2 * count, DType::kU8)};
+  std::vector<Tensor> sends{memory.empty(count, DType::kF32), memory.empty(count + 1, DType::kF64), memory.empty(2 * count, DType::kU8)};
   std::vector<Tensor> recvs;
   for (const Tensor& send : sends) {
-    fill(send, [&](int64_t i) { return value(rank, i + send.numel()); });
-    recvs.push_back(host.empty(send.numel(), send.dtype()));
+    memory.fill(send, [&](int64_t i) { return value(rank, i + send.numel()); });
+    recvs.push_back(memory.empty(send.numel(), send.dtype()));
   }
   // With two ranks or one, both neighbours are the same peer and messages match in order of issue.
-  comm.exchange(host.ctx, std::vector<PointToPoint>{{kSend, sends[0], next},
-                                                    {kRecv, recvs[0], previous},
-                                                    {kSend, sends[1], next},
-                                                    {kRecv, recvs[1], previous},
-                                                    {kRecv, recvs[2], next},
-                                                    {kSend, sends[2], previous}})
-      .wait(host.ctx);
+  comm.exchange(memory.ctx, std::vector<PointToPoint>{{kSend, sends[0], next},
+                                                      {kRecv, recvs[0], previous},
+                                                      {kSend, sends[1], next},
+                                                      {kRecv, recvs[1], previous},
+                                                      {kRecv, recvs[2], next},
+                                                      {kSend, sends[2], previous}})
+      .wait(memory.ctx);
   for (size_t k = 0; k < recvs.size(); ++k)
-    expect(comm, "exchange", recvs[k], [&](int64_t i) { return value(k == 2 ? next : previous, i + sends[k].numel()); });
+    expect(comm, memory, "exchange", recvs[k], [&](int64_t i) { return value(k == 2 ? next : previous, i + sends[k].numel()); });
 }
 
-}  // namespace
-
-void check_verbs(Communicator& comm) {
-  Host host;
+/// All verbs, dtypes, reductions and in-place forms, at sizes that are no multiple of anything.
+void check_verbs(Communicator& comm, Memory& memory) {
   for (const int64_t count : {0, 1, 3, 37, 1025, 2600}) {
-    for (const DType dtype : {DType::kF64, DType::kF32, DType::kI32, DType::kU8}) {
-      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) check_reductions(comm, host, dtype, count, op);
-      check_copies(comm, host, dtype, count);
+    for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kI32, DType::kU8}) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) check_reductions(comm, memory, dtype, count, op);
+      check_copies(comm, memory, dtype, count);
     }
-    check_ring(comm, host, count);
+    check_ring(comm, memory, count);
     comm.barrier();
   }
 }
 
-void check_order(Communicator& comm) {
+/// Several operations in flight, waited for in different orders on different ranks; sends before, with and after their receives.
+void check_order(Communicator& comm, Memory& memory) {
   using enum PointToPoint::Kind;
   const int n = comm.size(), rank = comm.rank();
   const int64_t count = 129;
-  Host host;
   const auto own = [&](int64_t i) { return value(rank, i); };
   const auto total = [&](int64_t i) { return reduced(ReduceOp::kSum, n, i); };
-  const Tensor sum = host.empty(count, DType::kF32), root = host.empty(count, DType::kI32);
-  fill(sum, own);
-  fill(root, own);
+  const Tensor sum = memory.empty(count, DType::kF32), root = memory.empty(count, DType::kI32);
+  memory.fill(sum, own);
+  memory.fill(root, own);
   std::vector<Work> works;
-  works.push_back(comm.all_reduce(host.ctx, sum, ReduceOp::kSum));
-  works.push_back(comm.broadcast(host.ctx, root, n - 1));
+  works.push_back(comm.all_reduce(memory.ctx, sum, ReduceOp::kSum));
+  works.push_back(comm.broadcast(memory.ctx, root, n - 1));
   // Even ranks send first and receive later, odd ranks the other way round; every pair (even, its successor) meets.
-  const Tensor message = host.empty(count, DType::kF64);
+  const Tensor message = memory.empty(count, DType::kF64);
   const int peer = rank ^ 1;
   const bool paired = peer < n, sender = rank % 2 == 0;
-  if (paired && sender) fill(message, own);
-  if (paired) works.push_back(comm.exchange(host.ctx, std::vector<PointToPoint>{{sender ? kSend : kRecv, message, peer}}));
-  const Tensor reply = host.empty(count, DType::kF64);
-  if (paired && !sender) fill(reply, own);
-  if (paired) works.push_back(comm.exchange(host.ctx, std::vector<PointToPoint>{{sender ? kRecv : kSend, reply, peer}}));
+  if (paired && sender) memory.fill(message, own);
+  if (paired) works.push_back(comm.exchange(memory.ctx, std::vector<PointToPoint>{{sender ? kSend : kRecv, message, peer}}));
+  const Tensor reply = memory.empty(count, DType::kF64);
+  if (paired && !sender) memory.fill(reply, own);
+  if (paired) works.push_back(comm.exchange(memory.ctx, std::vector<PointToPoint>{{sender ? kRecv : kSend, reply, peer}}));
   if (rank % 3 == 1) std::reverse(works.begin(), works.end());
   if (rank % 3 == 2) std::rotate(works.begin(), works.begin() + 1, works.end());
-  for (Work& work : works) work.wait(host.ctx);
+  for (Work& work : works) work.wait(memory.ctx);
 
-  expect(comm, "all_reduce beside others", sum, total);
-  expect(comm, "broadcast beside others", root, [&](int64_t i) { return value(n - 1, i); });
+  expect(comm, memory, "all_reduce beside others", sum, total);
+  expect(comm, memory, "broadcast beside others", root, [&](int64_t i) { return value(n - 1, i); });
   if (!paired) return;
-  expect(comm, "message", message, [&](int64_t i) { return value(rank & ~1, i); });
-  expect(comm, "reply", reply, [&](int64_t i) { return value(rank | 1, i); });
+  expect(comm, memory, "message", message, [&](int64_t i) { return value(rank & ~1, i); });
+  expect(comm, memory, "reply", reply, [&](int64_t i) { return value(rank | 1, i); });
 }
 
-void check_groups(Communicator& comm) {
+/// Groups: reversed, split in two, nested, of one rank, two of one name.
+void check_groups(Communicator& comm, Memory& memory) {
   const int n = comm.size(), rank = comm.rank();
-  Host host;
   const auto sum_of_ranks = [&](Communicator& group) {
-    const Tensor buffer = host.empty(1, DType::kI32);
-    fill(buffer, [&](int64_t) { return rank; });
-    group.all_reduce(host.ctx, buffer, ReduceOp::kSum).wait(host.ctx);
-    return static_cast<int>(get(buffer, 0));
+    const Tensor buffer = memory.empty(1, DType::kI32);
+    memory.fill(buffer, [&](int64_t) { return rank; });
+    group.all_reduce(memory.ctx, buffer, ReduceOp::kSum).wait(memory.ctx);
+    return static_cast<int>(memory.values(buffer)[0]);
   };
   std::vector<int> backwards, alike;
   for (int other = n - 1; other >= 0; --other) backwards.push_back(other);
@@ -192,14 +208,16 @@ void check_groups(Communicator& comm) {
   TRIREME_CHECK(sum_of_ranks(*first->group(inner, "nested")) == sum(alike), "nested");
 }
 
-void check_same_bits(Communicator& comm) {
-  Host host;
+/// Sums of awkward numbers: the same bits on every rank and every time.
+void check_same_bits(Communicator& comm, Memory& memory) {
   std::string bits;
   for (int repeat = 0; repeat < 2; ++repeat) {
-    const Tensor buffer = host.empty(1000, DType::kF32);
-    for (int64_t i = 0; i < buffer.numel(); ++i) buffer.data<float>()[i] = 1.0F / static_cast<float>(1 + (comm.rank() + 1) * 7919 * (i + 1) % 1009);
-    comm.all_reduce(host.ctx, buffer, ReduceOp::kSum).wait(host.ctx);
-    const std::string now(static_cast<const char*>(buffer.raw()), static_cast<size_t>(buffer.bytes()));
+    const Tensor awkward = host_tensor({1000}, DType::kF32), buffer = memory.empty(1000, DType::kF32);
+    for (int64_t i = 0; i < awkward.numel(); ++i) awkward.data<float>()[i] = 1.0F / static_cast<float>(1 + (comm.rank() + 1) * 7919 * (i + 1) % 1009);
+    from_host(memory.ctx, awkward, buffer);
+    comm.all_reduce(memory.ctx, buffer, ReduceOp::kSum).wait(memory.ctx);
+    const Tensor sums = to_host(memory.ctx, buffer);
+    const std::string now(static_cast<const char*>(sums.raw()), static_cast<size_t>(sums.bytes()));
     TRIREME_CHECK(repeat == 0 || now == bits, "a repeated sum differs");
     bits = now;
   }
@@ -217,6 +235,8 @@ void check_host_conveniences(Communicator& comm) {
   TRIREME_CHECK(all_reduce_scalar(comm, rank + 0.5, ReduceOp::kMax) == n - 0.5, "max");
   TRIREME_CHECK(all_reduce_scalar(comm, rank + 0.5, ReduceOp::kMin) == 0.5, "min");
 }
+
+}  // namespace
 
 void check_mesh(Communicator& world, const MeshShape& shape, int kv_heads) {
   const Mesh mesh(world, shape, kv_heads);
@@ -236,12 +256,19 @@ void check_mesh(Communicator& world, const MeshShape& shape, int kv_heads) {
   check(MeshAxis::kEmbedding, *mesh.embedding);
 }
 
-void check_communicator(Communicator& comm) {
-  check_verbs(comm);
-  check_order(comm);
-  check_groups(comm);
-  check_same_bits(comm);
+void check_communicator_on(Context& ctx, Communicator& comm) {
+  Memory memory(ctx);
+  check_verbs(comm, memory);
+  check_order(comm, memory);
+  check_groups(comm, memory);
+  check_same_bits(comm, memory);
   check_host_conveniences(comm);
+}
+
+void check_communicator(Communicator& comm) {
+  Arena arena(Device::kReference, true);
+  Context ctx{Device::kReference, &arena, 1, nullptr};
+  check_communicator_on(ctx, comm);
 }
 
 }  // namespace trireme

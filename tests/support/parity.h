@@ -62,11 +62,16 @@ struct RunRecord {
 /// This rank's part of a run; collective. The record is whole on every rank. Throws if a replicated or tied copy differs by a bit from the counted one.
 RunRecord train(Communicator& world, const Config& config, int steps, Device device, int threads = 1);
 
+RunRecord train(Context& ctx, Communicator& world, const Config& config, int steps);
+
 /// The same on rank threads. `poison`: in-flight buffers hold NaN until waited for.
 RunRecord train_on_threads(const Config& config, int steps, Device device, bool poison = false);
 
 /// Empty if `actual` is `expected` up to `tolerance`: losses and norms relatively, tensors by max|a-b| <= tolerance * max(max|tensor|, 1e-3 of the
 /// largest tensor); else the first difference, in words.
 std::string difference(const RunRecord& expected, const RunRecord& actual, double tolerance);
+
+/// The largest ||a - b|| / ||b|| over the parameters' gradients of step 1; norms below a hundredth of the largest count as that (a key's bias has none).
+double gradient_error(const RunRecord& expected, const RunRecord& actual);
 
 }  // namespace trireme::test

@@ -29,7 +29,8 @@ struct StateTensor {
   std::array<int64_t, 2> global_shape{0, 1};
   int dims = 2;
   Box box;
-  const void* data = nullptr;  ///< box.numel() elements, row-major
+  const void* data = nullptr;  ///< in host memory: box.numel() elements, row-major
+  Tensor storage = {};         ///< what `data` points into, where nobody else keeps it
 };
 
 struct CheckpointOptions {

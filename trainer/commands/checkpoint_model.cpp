@@ -7,17 +7,16 @@
 
 namespace trireme {
 
-CheckpointModel::CheckpointModel(const std::string& directory) : reader_(directory), world_(std::make_unique<SelfCommunicator>("world")) {
+CheckpointModel::CheckpointModel(const std::string& directory) : reader_(directory) {
   config_ = saved_config(reader_, directory);
+  config_.run.device = "auto";  // not where it was trained
   config_.parallel = {};
   config_.parallel.layers_per_stage = std::vector<int64_t>{config_.model.layers};
 }
 
 Trainer& CheckpointModel::load() {
-  const Device device = device_of(config_.training.precision);
-  arena_ = std::make_unique<Arena>(device);
-  ctx_ = {device, arena_.get(), threads_per_rank(1)};
-  trainer_ = std::make_unique<Trainer>(ctx_, *world_, config_, false);
+  machine_ = std::make_unique<Machine>(std::make_unique<SelfCommunicator>("world"), RankPlace{}, config_);
+  trainer_ = std::make_unique<Trainer>(machine_->ctx(), machine_->world(), config_, false);
   load_weights(*trainer_, reader_);
   return *trainer_;
 }

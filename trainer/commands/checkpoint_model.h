@@ -3,6 +3,7 @@
 #include <string>
 
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/loop/machine.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme {
@@ -19,9 +20,7 @@ class CheckpointModel {
  private:
   CheckpointReader reader_;
   Config config_;
-  std::unique_ptr<Communicator> world_;
-  std::unique_ptr<Arena> arena_;
-  Context ctx_;
+  std::unique_ptr<Machine> machine_;
   std::unique_ptr<Trainer> trainer_;
 };
 

@@ -38,6 +38,8 @@ void evaluate(const Arguments& arguments) {
     throw DataError(concat("training.sequence_length=", config.training.sequence_length, ": the checkpoint's model has ",
                            *model.config().model.max_positions, " positions"));
   const TokenDataset validation = open_dataset(config, config.data.validation);
+  model.config().run.device = config.run.device;
+  model.config().kernels = config.kernels;
   model.config().training = config.training;
   const Trainer::Evaluation result = model.load().evaluate(validation, 0);
   const double bits_per_byte = result.loss / std::numbers::ln2;  // a token of the bytes tokenizer is a byte

@@ -12,9 +12,11 @@
 namespace trireme {
 namespace {
 
-ExitCode run_body(Communicator& world, int ranks_on_host, const std::function<ExitCode(Communicator&, int)>& body) {
+using Body = std::function<ExitCode(std::unique_ptr<Communicator>, const RankPlace&)>;
+
+ExitCode run_body(std::unique_ptr<Communicator> world, const RankPlace& place, const Body& body) {
   try {
-    return body(world, ranks_on_host);
+    return body(std::move(world), place);
   } catch (const AgreedError& error) {
     if (error.is_reporter) std::cerr << error.what() << std::endl;
     return error.code();
@@ -37,10 +39,9 @@ void check_slurm_world(const MpiEnvironment& mpi) {
 
 }  // namespace
 
-ExitCode run_on_ranks(const std::function<ExitCode(Communicator& world, int ranks_on_host)>& body) {
+ExitCode run_on_ranks(const Body& body) {
   if (!under_launcher()) {
-    SelfCommunicator world("world");
-    return run_body(world, 1, body);
+    return run_body(std::make_unique<SelfCommunicator>("world"), {}, body);
   }
   yield_where_srun_oversubscribes();
   MpiEnvironment mpi;
@@ -49,8 +50,7 @@ ExitCode run_on_ranks(const std::function<ExitCode(Communicator& world, int rank
   };
   try {
     check_slurm_world(mpi);
-    const std::unique_ptr<Communicator> world = mpi.world();
-    return run_body(*world, mpi.local_size(), body);
+    return run_body(mpi.world(), {mpi.local_rank(), mpi.local_size()}, body);
   } catch (const Error& error) {
     report(error);
     mpi.abort(static_cast<int>(error.code()));

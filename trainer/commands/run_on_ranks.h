@@ -2,13 +2,13 @@
 #include <functional>
 
 #include "kernels/core/check.h"
-#include "parallel/comm/communicator.h"
+#include "trainer/loop/machine.h"
 
 namespace trireme {
 
 /// Runs `body` as one rank of the world this process was started in: MPI's under mpirun or srun, a world of one otherwise. A failure that all ranks agreed
 /// on leaves in step; any other one is reported with its rank and ends the job. Errors: those of body; ConfigError where Slurm
 /// started more tasks than MPI sees.
-ExitCode run_on_ranks(const std::function<ExitCode(Communicator& world, int ranks_on_host)>& body);
+ExitCode run_on_ranks(const std::function<ExitCode(std::unique_ptr<Communicator> world, const RankPlace& place)>& body);
 
 }  // namespace trireme

@@ -18,13 +18,11 @@ struct Arguments {
 };
 
 ExitCode train_as_rank(const Arguments& arguments) {
-  return run_on_ranks([&](Communicator& world, int ranks_on_host) {
+  return run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     Config config;
-    agree(world, [&] { config = resolve(load_config(arguments.config, arguments.sets), world.size()); });
-    const Device device = device_of(config.training.precision);
-    Arena arena(device);
-    Context ctx{device, &arena, threads_per_rank(ranks_on_host)};
-    return run_training(ctx, world, config, arguments.options);
+    agree(*world, [&] { config = resolve(load_config(arguments.config, arguments.sets), world->size()); });
+    Machine machine(std::move(world), place, config);
+    return run_training(machine.ctx(), machine.world(), config, arguments.options);
   });
 }
 
@@ -35,6 +33,7 @@ int train(const Arguments& arguments, const std::vector<std::string>& command_li
     const Config config = resolve(load_config(arguments.config, arguments.sets));
     const int ranks = mesh_shape(config.parallel).world();
     if (ranks > 1 || arguments.hosts) {
+      if (config.run.device == "cuda" && !arguments.hosts) cuda::gpu_count();
       open_dataset(config, config.data.train);
       if (!config.data.validation.empty()) open_dataset(config, config.data.validation);
       return launch(ranks, command_line, arguments.hosts);

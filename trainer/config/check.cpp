@@ -248,6 +248,14 @@ void check_training(Rules& rules, const Config& c) {
   need_validation("training.evaluate.batches", t.evaluate.batches);
 }
 
+void check_precision(Rules& rules, const Config& c) {
+  if (c.training.precision != "fp64" || !rules.apply({"training.precision"})) return;
+  if (rules.apply({"run.device"}) && c.run.device == "cuda")
+    rules.broken("run.device", "precision fp64 runs on the reference kernels of the CPU", "cpu, or precision fp32 | bf16", "cpu");
+  if (rules.apply({"training.reduce_dtype"}) && c.training.reduce_dtype != "auto")
+    rules.broken("training.reduce_dtype", "precision fp64 reduces in fp64", "auto", "auto");
+}
+
 void check_names(Rules& rules, const Config& c) {
   if (rules.apply({"run.name"}) && (c.run.name.empty() || c.run.name.find('/') != c.run.name.npos || c.run.name == "." || c.run.name == ".."))
     rules.broken("run.name", "not the name of a directory", "text without '/'");
@@ -282,6 +290,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_data_axis(rules, sound);
   check_batch(rules, sound);
   check_training(rules, sound);
+  check_precision(rules, sound);
   rules.without_effect();
 }
 

@@ -16,7 +16,8 @@ struct RunConfig {
   std::string name = "run";
   std::string directory;  ///< default runs/<name>
   int64_t seed = 1234;
-  std::string device = "auto";  ///< auto | cpu
+  std::string device = "auto";  ///< auto | cpu | cuda
+  int64_t ranks_per_gpu = 1;
   bool operator==(const RunConfig&) const = default;
 };
 
@@ -87,8 +88,10 @@ struct TrainingConfig {
   int64_t sequence_length = 256;
   int64_t micro_batch_size = 1;
   int64_t global_batch_size = 8;
-  std::string precision = "fp32";  ///< fp32 | fp64
+  std::string precision = "fp32";    ///< fp64 | fp32 | bf16
+  std::string reduce_dtype = "auto";  ///< auto | fp32 | bf16
   std::string recompute = "none";
+  Auto<int64_t> logits_chunk;  ///< auto: as many rows as fill 64 MiB
   double gradient_clip = 1.0;  ///< 0 = off
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
@@ -110,6 +113,12 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
+struct KernelsConfig {
+  std::string attention = "auto";  ///< auto | builtin
+  bool tf32 = false;
+  bool operator==(const KernelsConfig&) const = default;
+};
+
 struct Config {
   RunConfig run;
   ModelConfig model;
@@ -117,6 +126,7 @@ struct Config {
   TrainingConfig training;
   DataConfig data;
   CheckpointConfig checkpoint;
+  KernelsConfig kernels;
   bool operator==(const Config&) const = default;
 };
 

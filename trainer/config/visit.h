@@ -33,10 +33,14 @@ void visit(V& v, RunConfig& c) {
   v(Field{.key = "seed", .doc = "Seed of initial weights, sample order and dropout.", .min = 0}, c.seed);
   v(Field{.key = "device",
           .doc = "Where the arithmetic runs.",
-          .choices = {"auto", "cpu"},
-          .auto_rule = "cpu",
-          .note = "this build computes on the CPU only"},
+          .choices = {"auto", "cpu", "cuda"},
+          .auto_rule = "cuda where every rank has a GPU, else cpu"},
     c.device);
+  v(Field{.key = "ranks_per_gpu",
+          .doc = "Ranks that share one GPU; more than 1 talk through host memory: slow, for tests of a layout on few GPUs.",
+          .min = 1,
+          .max = 64},
+    c.ranks_per_gpu);
 }
 
 template <class V>
@@ -165,8 +169,22 @@ void visit(V& v, TrainingConfig& c) {
   v(Field{.key = "sequence_length", .doc = "Tokens of one sequence.", .min = 1, .max = kMaxExtent}, c.sequence_length);
   v(Field{.key = "micro_batch_size", .doc = "Sequences of one forward and backward.", .min = 1, .max = kMaxExtent}, c.micro_batch_size);
   v(Field{.key = "global_batch_size", .doc = "Sequences of one step, over all ranks.", .min = 1, .max = kMaxExtent}, c.global_batch_size);
-  v(Field{.key = "precision", .doc = "Arithmetic: fp32, or fp64 on the reference kernels.", .choices = {"fp32", "fp64"}}, c.precision);
+  v(Field{.key = "precision",
+          .doc = "Arithmetic: fp32; bf16 with fp32 sums, master weights, moments and gradients; or fp64 on the reference kernels of the CPU.",
+          .choices = {"fp64", "fp32", "bf16"}},
+    c.precision);
+  v(Field{.key = "reduce_dtype",
+          .doc = "Gradients on the wire between data ranks. bf16 halves the bytes and rounds every partial sum.",
+          .choices = {"auto", "fp32", "bf16"},
+          .auto_rule = "fp32, or fp64 with precision fp64"},
+    c.reduce_dtype);
   v(Field{.key = "recompute", .doc = "Activations computed again in the backward instead of kept.", .choices = {"none"}}, c.recompute);
+  v(Field{.key = "logits_chunk",
+          .doc = "Rows of logits that exist at a time, with their gradient.",
+          .min = 1,
+          .max = kMaxExtent,
+          .auto_rule = "as many as fill 64 MiB"},
+    c.logits_chunk);
   v(Field{.key = "gradient_clip", .doc = "Largest global gradient norm; 0 = off.", .min = 0}, c.gradient_clip);
   v.section("optimizer", "How weights follow gradients.", c.optimizer);
   v.section("schedule", "The learning rate over the steps.", c.schedule);
@@ -188,6 +206,12 @@ void visit(V& v, CheckpointConfig& c) {
 }
 
 template <class V>
+void visit(V& v, KernelsConfig& c) {
+  v(Field{.key = "attention", .doc = "Attention on the GPU.", .choices = {"auto", "builtin"}, .auto_rule = "builtin"}, c.attention);
+  v(Field{.key = "tf32", .doc = "fp32 products on the GPU with 10 bits of mantissa."}, c.tf32);
+}
+
+template <class V>
 void visit(V& v, Config& c) {
   v.section("run", "The run: its name, place, seed and device.", c.run);
   v.section("model", "The model.", c.model);
@@ -195,6 +219,7 @@ void visit(V& v, Config& c) {
   v.section("training", "What one step is, and how many there are.", c.training);
   v.section("data", "Token files.", c.data);
   v.section("checkpoint", "Saved states of the run.", c.checkpoint);
+  v.section("kernels", "Which kernels compute.", c.kernels);
 }
 
 }  // namespace trireme

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <thread>
 
+#include "kernels/cuda/gpu.h"
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/mpi.h"
 
@@ -24,7 +25,12 @@ std::string cpu_model() {
 
 }  // namespace
 
-nlohmann::ordered_json describe_environment(int world_size, int threads_per_rank, const MeshShape& mesh) {
+nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, const MeshShape& mesh) {
+  nlohmann::ordered_json gpu;  // null on a CPU
+  if (ctx.device == Device::kCuda) {
+    const cuda::GpuProperties& p = ctx.gpu->properties();
+    gpu = {{"name", p.name}, {"compute_capability", concat(p.major, ".", p.minor)}, {"memory", p.memory}, {"driver", p.driver}, {"runtime", p.runtime}};
+  }
   utsname system{};
   uname(&system);
   return {{"version", TRIREME_VERSION},
@@ -36,7 +42,8 @@ nlohmann::ordered_json describe_environment(int world_size, int threads_per_rank
             {"cpu", cpu_model()},
             {"cores", std::thread::hardware_concurrency()}}},
           {"world_size", world_size},
-          {"threads_per_rank", threads_per_rank},
+          {"threads_per_rank", ctx.threads},
+          {"gpu", gpu},
           {"layout", {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}}}};
 }
 

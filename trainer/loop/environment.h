@@ -7,7 +7,7 @@
 namespace trireme {
 
 /// environment.json: versions, hardware and layout of a run, so that its figures can be read later.
-nlohmann::ordered_json describe_environment(int world_size, int threads_per_rank, const MeshShape& mesh);
+nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, const MeshShape& mesh);
 
 /// The model section as JSON, for readers of a checkpoint that have no YAML.
 nlohmann::json describe_model(const ModelConfig& model);

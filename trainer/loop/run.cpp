@@ -18,6 +18,7 @@
 #include "trainer/loop/environment.h"
 #include "trainer/loop/launcher.h"
 #include "trainer/loop/learning_rate.h"
+#include "trainer/loop/memory.h"
 #include "trainer/loop/metrics.h"
 #include "trainer/loop/state.h"
 #include "trainer/model/flops.h"
@@ -35,9 +36,11 @@ class Run {
 
  private:
   void open_data();
+  void reserve_memory();
   void load(const std::string& checkpoint);
   void open_directory();
-  void train_step(int64_t step);
+  void start_step(int64_t step);
+  void finish_step();
   void evaluate(int64_t step);
   void save(int64_t step);
   void note_save_error(const std::optional<std::string>& error);
@@ -55,9 +58,16 @@ class Run {
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<MetricsWriter> metrics_;    ///< rank 0
   std::unique_ptr<ConsoleReporter> console_;  ///< rank 0
+  std::optional<MemoryForecast> memory_;      ///< of this rank, on a GPU
   double flops_per_token_ = 0;
   int64_t total_ = 0;
   int64_t done_ = 0;          ///< steps
+  struct Started {
+    int64_t step;
+    Trainer::StepInFlight in_flight;
+  };
+  std::optional<Started> started_;                        ///< not yet reported
+  std::chrono::steady_clock::time_point last_report_ = std::chrono::steady_clock::now();
   bool save_failed_ = false;  ///< the last save, on this rank
 };
 
@@ -78,6 +88,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
     if (reports()) checkpoint = checkpoint_to_resume(config_.run.directory, options_.resume).value_or("");
   });
   checkpoint = all_gather_strings(world_, checkpoint)[0];
+  if (ctx_.device == Device::kCuda) reserve_memory();
   agree(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true); });
   if (checkpoint.empty()) {
     trainer_->initialise();
@@ -118,6 +129,20 @@ void Run::open_data() {
   flops_per_token_ = training_flops_per_token(config_.model, config_.training.sequence_length);
 }
 
+/// All of the arena at once, before the first step: what does not fit is told now, with the table of what was wanted.
+void Run::reserve_memory() {
+  agree(world_, [&] {
+    memory_ = forecast_memory(config_, world_.rank(), world_.size());
+    const int64_t room = ctx_.gpu->free_bytes() / config_.run.ranks_per_gpu;
+    if (memory_->arena_bytes > room)
+      throw ConfigError(concat("this run needs ", memory_->arena_bytes, " bytes on the GPU (", ctx_.gpu->properties().name, "), of which ", room,
+                               " are free for this rank:\n", memory_table(*memory_),
+                               "smaller: training.micro_batch_size, a higher parallel.zero_stage, more parallel.tensor or parallel.pipeline ranks"));
+  });
+  all_reduce_scalar(world_, 0, ReduceOp::kSum);  // ranks that share a GPU have all looked before one takes its part
+  agree(world_, [&] { ctx_.arena->reserve(memory_->arena_bytes); });
+}
+
 void Run::load(const std::string& checkpoint) {
   std::unique_ptr<CheckpointReader> reader;
   agree(world_, [&] {
@@ -140,7 +165,7 @@ void Run::open_directory() {
   const fs::path directory = config_.run.directory;
   fs::create_directories(directory / "checkpoints");
   write_durably(directory / "config.yaml", to_yaml(config_));
-  const nlohmann::ordered_json environment = describe_environment(world_.size(), ctx_.threads, trainer_->mesh().shape);
+  const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
   write_durably(directory / "environment.json", environment.dump(2) + "\n");
   MetricsWriter::cut_back(directory / "metrics.jsonl", done_);
   metrics_ = std::make_unique<MetricsWriter>(directory / "metrics.jsonl");
@@ -156,18 +181,30 @@ void Run::open_directory() {
                            " x pipeline ", config_.parallel.pipeline, " x data ", *config_.parallel.data, ", ZeRO-", config_.parallel.zero_stage,
                            ", ", config_.training.precision, "; ", total_, " steps of ", config_.training.global_batch_size, " x ",
                            config_.training.sequence_length, " tokens"));
+  if (memory_) console_->message("memory of rank 0 on the GPU, bytes:\n" + memory_table(*memory_));
 }
 
-void Run::train_step(int64_t step) {
-  const auto begin = std::chrono::steady_clock::now();
+/// On a GPU the figures of a step are read while the next one runs; a CPU has them at once.
+void Run::start_step(int64_t step) {
   const double rate = learning_rate(config_.training.schedule, config_.training.optimizer, config_.training.global_batch_size, step, total_);
-  const StepResult result = trainer_->step(*train_, step - 1, rate);
+  Started now{step, trainer_->start(*train_, step - 1, rate)};
+  finish_step();
+  started_ = std::move(now);
+  if (ctx_.device != Device::kCuda) finish_step();
+}
+
+void Run::finish_step() {
+  if (!started_) return;
+  const int64_t step = started_->step;
+  const StepResult result = trainer_->finish(started_->in_flight);
+  started_.reset();
+  const auto now = std::chrono::steady_clock::now();
+  const double seconds = std::chrono::duration<double>(now - std::exchange(last_report_, now)).count();
   if (!reports()) return;
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const auto tokens = config_.training.global_batch_size * config_.training.sequence_length;
   const double rate_of_tokens = static_cast<double>(tokens) / seconds;
-  const StepMetrics line{
-      step, result.loss, result.grad_norm, rate, step * tokens, seconds, rate_of_tokens, flops_per_token_ * rate_of_tokens / 1e12, std::nullopt};
+  const StepMetrics line{step,    result.loss,    result.grad_norm, result.learning_rate, step * tokens,
+                         seconds, rate_of_tokens, flops_per_token_ * rate_of_tokens / 1e12, std::nullopt};
   metrics_->step(line);
   console_->step(line);
   if (result.accepted) return;
@@ -213,15 +250,19 @@ ExitCode Run::loop() {
     return ExitCode::kOk;
   }
   bool stopped = false;
+  last_report_ = std::chrono::steady_clock::now();
   for (int64_t step = done_ + 1; step <= last && !stopped; ++step) {
-    train_step(step);
+    start_step(step);
     stopped = all_reduce_scalar(world_, stop_.requested() ? 1 : 0, ReduceOp::kMax) > 0;
-    const int64_t interval = config_.checkpoint.every;
-    if ((interval > 0 && step % interval == 0) || step == last || stopped) save(step);
+    const int64_t interval = config_.checkpoint.every, every = config_.training.evaluate.every;
+    const bool saves = (interval > 0 && step % interval == 0) || step == last || stopped;
+    const bool evaluates = validation_ && ((every > 0 && step % every == 0) || step == total_);
+    if (saves || evaluates) finish_step();
+    if (saves) save(step);
     note_save_error(checkpointer_->take_error());
     // After the save: an evaluation may take longer than a scheduler waits between its signal and the end.
-    const int64_t every = config_.training.evaluate.every;
-    if (validation_ && ((every > 0 && step % every == 0) || step == total_)) evaluate(step);
+    if (evaluates) evaluate(step);
+    if (saves || evaluates) last_report_ = std::chrono::steady_clock::now();
     done_ = step;
   }
   note_save_error(checkpointer_->finish());
@@ -291,9 +332,11 @@ std::string mathematical_difference(const Config& saved, const Config& now) {
     const RunConfig run = config.run;
     config.run = {};
     config.run.seed = run.seed;
+    config.kernels = {};
     config.parallel = {};
     config.checkpoint = {};
     config.training.evaluate = {};
+    config.training.logits_chunk.reset();
     config.training.micro_batch_size = 1;
     config.data.validation.clear();
     // Where the schedule does not look at the end of training, training longer changes nothing that was done.

@@ -2,18 +2,22 @@
 
 #include <set>
 
+#include "kernels/ops/transfer.h"
+
 #include "trainer/loop/agree.h"
 
 namespace trireme {
 namespace {
 
-void read_box(CheckpointReader& reader, const std::string& kind, const OwnedBox& owned, const Tensor& to) {
+void read_box(Context& ctx, CheckpointReader& reader, const std::string& kind, const OwnedBox& owned, const Tensor& to) {
   const std::string name = kind + "/" + owned.spec->name;
   const StoredTensor& stored = reader.tensor(name);
   if (stored.shape != owned.spec->shape)
     throw DataError(concat("checkpoint: ", name, " has shape [", stored.shape[0], ", ", stored.shape[1], "], the model's is [", owned.spec->shape[0],
                            ", ", owned.spec->shape[1], "]"));
-  reader.read(name, owned.box, to.dtype(), to.raw());
+  const Tensor host = host_tensor(to.shape(), to.dtype());
+  reader.read(name, owned.box, host.dtype(), host.raw());
+  from_host(ctx, host, to);
 }
 
 /// A tensor that the model does not have means another model, even where all of the model's own are there. Each rank knows only its stage's names.
@@ -43,7 +47,8 @@ std::vector<StateTensor> state_tensors(Trainer& trainer) {
     const ParamSpec& spec = *owned.spec;
     if (!spec.counted) continue;
     const auto add = [&](const std::string& kind, const Tensor& tensor) {
-      tensors.push_back({kind + "/" + spec.name, tensor.dtype(), spec.shape, spec.dims, owned.box, tensor.raw()});
+      const Tensor host = to_host(trainer.context(), tensor);
+      tensors.push_back({kind + "/" + spec.name, tensor.dtype(), spec.shape, spec.dims, owned.box, host.raw(), host});
     };
     add("weight", owned.weight);
     add("exp_avg", owned.exp_avg);
@@ -55,7 +60,7 @@ std::vector<StateTensor> state_tensors(Trainer& trainer) {
 void load_weights(Trainer& trainer, CheckpointReader& reader) {
   agree(trainer.mesh().world, [&] {
     check_names(trainer, reader);
-    for (const OwnedBox& owned : trainer.owned_boxes()) read_box(reader, "weight", owned, owned.weight);
+    for (const OwnedBox& owned : trainer.owned_boxes()) read_box(trainer.context(), reader, "weight", owned, owned.weight);
   });
   trainer.weights_changed();
 }
@@ -64,8 +69,8 @@ void load_state(Trainer& trainer, CheckpointReader& reader) {
   load_weights(trainer, reader);
   agree(trainer.mesh().world, [&] {
     for (const OwnedBox& owned : trainer.owned_boxes()) {
-      read_box(reader, "exp_avg", owned, owned.exp_avg);
-      read_box(reader, "exp_avg_sq", owned, owned.exp_avg_sq);
+      read_box(trainer.context(), reader, "exp_avg", owned, owned.exp_avg);
+      read_box(trainer.context(), reader, "exp_avg_sq", owned, owned.exp_avg_sq);
     }
   });
   trainer.set_accepted_steps(reader.description().optimizer_steps);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/ops/elementwise.h"
+#include "kernels/ops/transfer.h"
 #include "parallel/pipeline/validate.h"
 
 namespace trireme {
@@ -21,13 +22,13 @@ ZeroPolicy zero_policy(const ParallelConfig& parallel) {
                      accumulation, parallel.reshard == "after_use");
 }
 
-Precision precision_of(const std::string& name) {
-  if (name == "fp64") return {DType::kF64, DType::kF64, DType::kF64};
-  if (name == "fp32") return {DType::kF32, DType::kF32, DType::kF32};
-  throw InternalError("no such precision: " + name);
+Precision precision_of(const TrainingConfig& training) {
+  if (training.precision == "fp64") return {DType::kF64, DType::kF64, DType::kF64, DType::kF64};
+  const DType reduce = training.reduce_dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  if (training.precision == "fp32") return {DType::kF32, DType::kF32, DType::kF32, reduce};
+  if (training.precision == "bf16") return {DType::kBF16, DType::kF32, DType::kF32, reduce};
+  throw InternalError("no such precision: " + training.precision);
 }
-
-Device device_of(const std::string& precision) { return precision_of(precision).compute == DType::kF64 ? Device::kReference : Device::kCpu; }
 
 namespace {
 
@@ -46,7 +47,12 @@ ActionList lower_and_validate(const PipelinePlan& plan, const std::vector<StageU
   return lowered[static_cast<size_t>(pipeline_rank)];
 }
 
-double read_scalar(const Tensor& scalar) { return scalar.raw() ? *scalar.data<double>() : 0; }
+/// Rows of logits at a time: as many as fill 64 MiB, where nobody says otherwise.
+int64_t logits_chunk(const Config& config) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  const int64_t columns = (*config.model.vocab_size + config.parallel.tensor - 1) / config.parallel.tensor;
+  return config.training.logits_chunk.value_or(std::max<int64_t>(1, kBytes / (columns * size_of(precision_of(config.training).compute))));
+}
 
 }  // namespace
 
@@ -54,7 +60,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
     : ctx_(ctx),
       config_(config),
       mesh_(world, mesh_shape(config.parallel), static_cast<int>(config.model.kv_heads.value())),
-      precision_(precision_of(config.training.precision)),
+      precision_(precision_of(config.training)),
       microbatches_(static_cast<int>(config.training.global_batch_size / (config.training.micro_batch_size * mesh_.shape.data()))) {
   const int stages = mesh_.shape.pipeline;
   const std::vector<int64_t>& layers = config.parallel.layers_per_stage.value();
@@ -65,12 +71,13 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   const PipelinePlan evaluation = forward_only(stages, microbatches_);
   evaluation_list_ = lower_and_validate(evaluation, units, lowering, mesh_.shape, microbatches_, false, mesh_.at.pipeline);
   stage_ = std::make_unique<TransformerStage>(ctx, config.model, mesh_, config.parallel.sequence_parallel, stage_range(layers, mesh_.at.pipeline),
-                                              policy, precision_, static_cast<uint64_t>(config.run.seed), for_training);
+                                              policy, precision_, static_cast<uint64_t>(config.run.seed), logits_chunk(config), for_training);
   executor_ = std::make_unique<Executor>(*mesh_.pipeline, std::map<int, Stage*>{{mesh_.at.pipeline, stage_.get()}}, stage_ranks(evaluation));
   sums_ = Tensor::zeros(ctx, {2}, DType::kF64, MemoryCategory::kWorkspace);
   norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   scalars_ = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
   if (!for_training) return;
+  for (Tensor& offender : offenders_) offender = Tensor::zeros(ctx, {1}, DType::kI32, MemoryCategory::kWorkspace);
   const PipelinePlan training = make_plan(schedule_kind(config.parallel.schedule), stages, microbatches_);
   training_list_ = lower_and_validate(training, units, lowering, mesh_.shape, microbatches_, true, mesh_.at.pipeline);
   const OptimizerConfig& optimizer = config.training.optimizer;
@@ -82,6 +89,9 @@ Trainer::Batch Trainer::read_batch(const Dataset& data, const std::function<int6
   const int64_t rows = config_.training.micro_batch_size;
   const int64_t sequence = config_.training.sequence_length;
   const int64_t first = mesh_.data->rank() * rows * microbatches_;
+  const Tensor host = host_tensor({2, rows * sequence}, DType::kI32);
+  int32_t* const tokens = host.data<int32_t>();
+  int32_t* const targets = tokens + rows * sequence;
   Batch batch;
   for (int k = 0; k < microbatches_; ++k) {
     Microbatch microbatch{Tensor::empty(ctx_, {rows * sequence}, DType::kI32, MemoryCategory::kData),
@@ -89,10 +99,10 @@ Trainer::Batch Trainer::read_batch(const Dataset& data, const std::function<int6
     if (ctx_.device == Device::kMeta) {
       batch.valid += rows * sequence;
     } else {
-      int32_t* tokens = microbatch.tokens.data<int32_t>();
-      int32_t* targets = microbatch.targets.data<int32_t>();
       for (int64_t b = 0; b < rows; ++b) data.read(sample_of(microbatch.first_sample + b), tokens + b * sequence, targets + b * sequence);
       batch.valid += std::count_if(targets, targets + rows * sequence, [](int32_t target) { return target >= 0; });
+      from_host(ctx_, host.flat(0, rows * sequence), microbatch.tokens);
+      from_host(ctx_, host.flat(rows * sequence, rows * sequence), microbatch.targets);
     }
     batch.microbatches.push_back(std::move(microbatch));
   }
@@ -100,7 +110,9 @@ Trainer::Batch Trainer::read_batch(const Dataset& data, const std::function<int6
   return batch;
 }
 
-StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate) {
+StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate) { return finish(start(data, step, learning_rate)); }
+
+Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate) {
   const Sampler sampler{static_cast<uint64_t>(config_.run.seed), data.sequences(), config_.training.global_batch_size};
   Batch batch = read_batch(data, [&](int64_t index) { return sampler.sample(step, index); });
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(batch.valid, 1));
@@ -116,31 +128,41 @@ StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate
   if (mesh_.at.pipeline == mesh_.shape.pipeline - 1 && mesh_.at.tensor == 0) copy(ctx_, stage_->loss_sum(), sums_.flat(1, 1));
   mesh_.world.all_reduce(ctx_, sums_, ReduceOp::kSum).wait(ctx_);
 
-  const auto t = static_cast<double>(accepted_steps_ + 1);
   fill(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
-  fill(ctx_, 1 - std::pow(config_.training.optimizer.beta1, t), scalars_.flat(kBiasCorrection1, 1));
-  fill(ctx_, 1 - std::pow(config_.training.optimizer.beta2, t), scalars_.flat(kBiasCorrection2, 1));
-  clip_factor(ctx_, sums_.flat(0, 1), config_.training.gradient_clip, norm_, scalars_);
+  decide_step(ctx_, optimizer_->hyper(), sums_.flat(0, 1), config_.training.gradient_clip, norm_, scalars_);
+  const Tensor& offender = offenders_[static_cast<size_t>(step % 2)];
+  std::vector<Tensor> gradients;
+  for (const NamedGradient& owned : owned_gradients(stage_->params().units(), grads, *mesh_.shard)) gradients.push_back(owned.gradient);
+  first_non_finite(ctx_, gradients, scalars_, offender);
   optimizer_->step(ctx_, scalars_, stage_->params(), grads);
+  return {ScalarReadback(ctx_, {sums_.flat(1, 1), norm_, scalars_.flat(kFinite, 1)}), scale, learning_rate, offender};
+}
 
+StepResult Trainer::finish(const StepInFlight& step) {
+  const std::vector<double> values = step.scalars.wait();
   StepResult result;
-  result.loss = read_scalar(sums_.flat(1, 1)) * scale;
-  result.grad_norm = read_scalar(norm_);
-  result.learning_rate = learning_rate;
-  result.accepted = ctx_.device == Device::kMeta || read_scalar(scalars_.flat(kFinite, 1)) != 0;
+  result.loss = values[0] * step.loss_scale;
+  result.grad_norm = values[1];
+  result.learning_rate = step.learning_rate;
+  result.accepted = ctx_.device == Device::kMeta || values[2] != 0;
   if (result.accepted) {
     ++accepted_steps_;
   } else {
-    result.offender = first_offender();
+    result.offender = offender_name(step.offender);
   }
   return result;
 }
 
-std::string Trainer::first_offender() {
-  std::vector<std::string> names = non_finite_gradients(ctx_, stage_->params().units(), stage_->grads(), *mesh_.shard);
-  std::sort(names.begin(), names.end());
+void Trainer::set_accepted_steps(int64_t steps) {
+  accepted_steps_ = steps;
+  fill(ctx_, static_cast<double>(steps), scalars_.flat(kAcceptedSteps, 1));
+}
+
+std::string Trainer::offender_name(const Tensor& offender) {
+  const std::vector<NamedGradient> owned = owned_gradients(stage_->params().units(), stage_->grads(), *mesh_.shard);
+  const int32_t index = *to_host(ctx_, offender).data<int32_t>();
   std::string first;
-  for (const std::string& name : all_gather_strings(mesh_.world, names.empty() ? "" : names.front())) {
+  for (const std::string& name : all_gather_strings(mesh_.world, index < 0 ? "" : owned[static_cast<size_t>(index)].name)) {
     if (!name.empty() && (first.empty() || name < first)) first = name;
   }
   return first;
@@ -155,7 +177,7 @@ Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches) {
     Batch batch = read_batch(data, [&](int64_t index) { return evaluation_sample(data.sequences(), global_batch, b, index); });
     stage_->begin(ctx_, std::move(batch.microbatches), config_.training.sequence_length, RunMode::kEvaluate, 0, 0);
     executor_->run(ctx_, evaluation_list_);
-    if (mesh_.at.pipeline == mesh_.shape.pipeline - 1 && mesh_.at.tensor == 0) loss += read_scalar(stage_->loss_sum());
+    if (mesh_.at.pipeline == mesh_.shape.pipeline - 1 && mesh_.at.tensor == 0) loss += read_scalar(ctx_, stage_->loss_sum());
     result.tokens += batch.valid;
   }
   result.loss = all_reduce_scalar(mesh_.world, loss, ReduceOp::kSum) / static_cast<double>(std::max<int64_t>(result.tokens, 1));
@@ -166,12 +188,15 @@ std::vector<double> Trainer::next_token_logits(const std::vector<int32_t>& token
   TRIREME_CHECK(mesh_.shape.world() == 1, "logits are read on one rank");
   const auto length = static_cast<int64_t>(tokens.size());
   Microbatch microbatch{Tensor::empty(ctx_, {length}, DType::kI32, MemoryCategory::kData), Tensor(), 0};
-  std::copy(tokens.begin(), tokens.end(), microbatch.tokens.data<int32_t>());
+  const Tensor host = host_tensor({length}, DType::kI32);
+  std::copy(tokens.begin(), tokens.end(), host.data<int32_t>());
+  from_host(ctx_, host, microbatch.tokens);
   stage_->begin(ctx_, {microbatch}, length, RunMode::kLogits, 0, 0);
   executor_->run(ctx_, evaluation_list_);
   const Tensor logits = stage_->logits(0);
-  const Tensor last = Tensor::empty(ctx_, {config_.model.vocab_size.value()}, DType::kF64, MemoryCategory::kWorkspace);
-  copy(ctx_, logits.flat((length - 1) * logits.dim(1), last.numel()), last);
+  const Tensor row = Tensor::empty(ctx_, {config_.model.vocab_size.value()}, DType::kF64, MemoryCategory::kWorkspace);
+  copy(ctx_, logits.flat((length - 1) * logits.dim(1), row.numel()), row);
+  const Tensor last = to_host(ctx_, row);
   return {last.data<double>(), last.data<double>() + last.numel()};
 }
 

@@ -1,9 +1,11 @@
 #pragma once
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "kernels/ops/transfer.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/schedule.h"
@@ -17,9 +19,7 @@ namespace trireme {
 
 MeshShape mesh_shape(const ParallelConfig& parallel);
 ZeroPolicy zero_policy(const ParallelConfig& parallel);
-Precision precision_of(const std::string& name);
-/// The engine for a precision on this machine: fp64 runs on the reference kernels.
-Device device_of(const std::string& precision);
+Precision precision_of(const TrainingConfig& training);
 
 struct StepResult {
   double loss = 0;       ///< mean over the global batch's valid tokens, nats, before the update
@@ -44,6 +44,17 @@ class Trainer {
 
   /// Trains on the global batch of `step` (from 0).
   StepResult step(const Dataset& data, int64_t step, double learning_rate);
+  /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its figures. At most one
+  /// further step may be started before a step is finished.
+  struct StepInFlight {
+    ScalarReadback scalars;  ///< summed loss, gradient norm, finite flag
+    double loss_scale = 0;
+    double learning_rate = 0;
+    Tensor offender;
+  };
+  StepInFlight start(const Dataset& data, int64_t step, double learning_rate);
+  StepResult finish(const StepInFlight& step);
+
   /// Mean loss over `batches` global batches from the start of `data` in order (0 = all of it; the last may be short).
   struct Evaluation {
     double loss = 0;
@@ -60,8 +71,9 @@ class Trainer {
   void weights_changed() { stage_->params().mark_updated(); }
 
   int64_t accepted_steps() const { return accepted_steps_; }
-  void set_accepted_steps(int64_t steps) { accepted_steps_ = steps; }
+  void set_accepted_steps(int64_t steps);
   Mesh& mesh() { return mesh_; }
+  Context& context() { return ctx_; }
   const ActionList& training_list() const { return training_list_; }
   TransformerStage& stage() { return *stage_; }
 
@@ -72,7 +84,7 @@ class Trainer {
   };
   /// `sample_of`: place in the global batch -> sample of the data set.
   Batch read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of) const;
-  std::string first_offender();
+  std::string offender_name(const Tensor& offender);
 
   Context& ctx_;
   Config config_;
@@ -84,7 +96,8 @@ class Trainer {
   std::unique_ptr<Executor> executor_;
   ActionList training_list_, evaluation_list_;
   Tensor sums_, norm_, scalars_;  ///< f64: {gradient squares, loss}, [1], [kStepScalars]
-  int64_t accepted_steps_ = 0;
+  std::array<Tensor, 2> offenders_;  ///< [1] int32, by parity of the step: place among owned_gradients of a rejected step's first that is not finite
+  int64_t accepted_steps_ = 0;       ///< of finished steps
 };
 
 }  // namespace trireme

@@ -9,7 +9,7 @@ Tensor Attention::forward(Context& ctx, const Pass& pass, const Tensor& x, Saved
   saved.qkv = qkv.forward(ctx, x);
   if (rope.defined()) rope_forward(ctx, rope.rows(0, s.sequence), heads + kv_heads, saved.qkv);
   saved.out = Tensor::empty(ctx, {pass.rows, heads * head_size}, x.dtype(), MemoryCategory::kActivations);
-  saved.lse = Tensor::empty(ctx, {s.batch, heads, s.sequence}, x.dtype(), MemoryCategory::kActivations);
+  saved.lse = Tensor::empty(ctx, {s.batch, heads, s.sequence}, accumulator_of(x.dtype()), MemoryCategory::kActivations);
   attention_forward(ctx, saved.qkv, s, saved.out, saved.lse);
   return output.forward(ctx, saved.out);
 }

@@ -5,11 +5,11 @@
 namespace trireme {
 
 Tensor Mlp::forward(Context& ctx, const Tensor& x, Saved& saved) const {
-  saved.hidden = up.forward(ctx, x);
-  saved.activated = Tensor::empty(ctx, {saved.hidden.dim(0), ffn}, x.dtype(), MemoryCategory::kActivations);
   if (gelu) {
-    gelu_forward(ctx, saved.hidden, saved.activated);
+    saved.activated = up.forward_gelu(ctx, x, saved.hidden);
   } else {
+    saved.hidden = up.forward(ctx, x);
+    saved.activated = Tensor::empty(ctx, {saved.hidden.dim(0), ffn}, x.dtype(), MemoryCategory::kActivations);
     swiglu_forward(ctx, saved.hidden, saved.activated);
   }
   return down.forward(ctx, saved.activated);

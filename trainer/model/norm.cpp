@@ -4,11 +4,16 @@
 
 namespace trireme {
 
+Tensor Norm::prepare(Context& ctx, const Tensor& x, Saved& saved) const {
+  const auto statistic = [&] { return Tensor::empty(ctx, {x.dim(0)}, accumulator_of(x.dtype()), MemoryCategory::kActivations); };
+  saved.rstd = statistic();
+  if (bias) saved.mean = statistic();
+  return Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
+}
+
 Tensor Norm::forward(Context& ctx, const Tensor& x, Saved& saved) const {
-  const Tensor y = Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
-  saved.rstd = Tensor::empty(ctx, {x.dim(0)}, x.dtype(), MemoryCategory::kActivations);
+  const Tensor y = prepare(ctx, x, saved);
   if (bias) {
-    saved.mean = Tensor::empty(ctx, {x.dim(0)}, x.dtype(), MemoryCategory::kActivations);
     layernorm_forward(ctx, x, weight->value, bias->value, epsilon, y, saved.mean, saved.rstd);
   } else {
     rmsnorm_forward(ctx, x, weight->value, epsilon, y, saved.rstd);
@@ -16,12 +21,23 @@ Tensor Norm::forward(Context& ctx, const Tensor& x, Saved& saved) const {
   return y;
 }
 
-Tensor Norm::backward_input(Context& ctx, const Tensor& dy, const Tensor& x, Saved& saved) const {
+Tensor Norm::forward_of_sum(Context& ctx, const Tensor& a, const Tensor& b, Tensor& sum, Saved& saved) const {
+  sum = Tensor::empty(ctx, a.shape(), a.dtype(), MemoryCategory::kActivations);
+  const Tensor y = prepare(ctx, sum, saved);
+  if (bias) {
+    add_layernorm_forward(ctx, a, b, weight->value, bias->value, epsilon, sum, y, saved.mean, saved.rstd);
+  } else {
+    add_rmsnorm_forward(ctx, a, b, weight->value, epsilon, sum, y, saved.rstd);
+  }
+  return y;
+}
+
+Tensor Norm::backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, Saved& saved) const {
   const Tensor dx = Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
   if (bias) {
-    layernorm_backward_input(ctx, dy, x, weight->value, saved.mean, saved.rstd, dx);
+    layernorm_backward_input(ctx, dy, x, weight->value, saved.mean, saved.rstd, residual, dx);
   } else {
-    rmsnorm_backward_input(ctx, dy, x, weight->value, saved.rstd, dx);
+    rmsnorm_backward_input(ctx, dy, x, weight->value, saved.rstd, residual, dx);
   }
   saved.dy = dy;
   return dx;

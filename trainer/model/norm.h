@@ -14,8 +14,14 @@ struct Norm {
     Tensor dy;          ///< kept from backward_input for backward_weight
   };
   Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
-  Tensor backward_input(Context& ctx, const Tensor& dy, const Tensor& x, Saved& saved) const;
+  /// sum = a + b and its normalisation, in one pass where the device can.
+  Tensor forward_of_sum(Context& ctx, const Tensor& a, const Tensor& b, Tensor& sum, Saved& saved) const;
+  /// `residual`: the gradient of x that flows past the norm, added to the result; may be undefined.
+  Tensor backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
+
+ private:
+  Tensor prepare(Context& ctx, const Tensor& x, Saved& saved) const;  ///< the result, and room for the statistics
 };
 
 }  // namespace trireme

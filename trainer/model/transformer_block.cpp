@@ -5,12 +5,6 @@
 namespace trireme {
 namespace {
 
-Tensor sum(Context& ctx, const Tensor& a, const Tensor& b) {
-  const Tensor out = Tensor::empty(ctx, a.shape(), a.dtype(), MemoryCategory::kActivations);
-  add(ctx, a, b, out);
-  return out;
-}
-
 /// The gradient that enters a residual branch: dy itself where nothing is dropped, for dy also flows past the branch.
 Tensor into_branch(Context& ctx, const Pass& pass, const std::string& place, const Tensor& dy) {
   if (pass.dropout == 0) return dy;
@@ -27,21 +21,19 @@ Tensor TransformerBlock::forward(Context& ctx, const Pass& pass, const Tensor& x
   saved.attention_input = attention_norm.forward(ctx, x, saved.attention_norm);
   const Tensor a = attention.forward(ctx, pass, saved.attention_input, saved.attention);
   pass.drop(ctx, name + ".attention", a);
-  saved.middle = sum(ctx, x, a);
-  saved.mlp_input = mlp_norm.forward(ctx, saved.middle, saved.mlp_norm);
+  saved.mlp_input = mlp_norm.forward_of_sum(ctx, x, a, saved.middle, saved.mlp_norm);
   const Tensor m = mlp.forward(ctx, saved.mlp_input, saved.mlp);
   pass.drop(ctx, name + ".mlp", m);
-  return sum(ctx, saved.middle, m);
+  const Tensor y = Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
+  add(ctx, saved.middle, m, y);
+  return y;
 }
 
 Tensor TransformerBlock::backward_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const {
   const Tensor dmlp = mlp.backward_input(ctx, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp);
-  const Tensor dmiddle = mlp_norm.backward_input(ctx, dmlp, saved.middle, saved.mlp_norm);
-  add(ctx, dmiddle, dy, dmiddle);
+  const Tensor dmiddle = mlp_norm.backward_input(ctx, dmlp, saved.middle, dy, saved.mlp_norm);
   const Tensor dattention = attention.backward_input(ctx, pass, into_branch(ctx, pass, name + ".attention", dmiddle), saved.attention);
-  const Tensor dx = attention_norm.backward_input(ctx, dattention, saved.x, saved.attention_norm);
-  add(ctx, dx, dmiddle, dx);
-  return dx;
+  return attention_norm.backward_input(ctx, dattention, saved.x, dmiddle, saved.attention_norm);
 }
 
 void TransformerBlock::backward_weight(Context& ctx, const Saved& saved) const {

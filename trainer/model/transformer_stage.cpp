@@ -29,7 +29,7 @@ StageUnits stage_units(const StageRange& range, const ModelConfig& model) {
 }
 
 TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, bool sequence_parallel, const StageRange& range,
-                                   const ZeroPolicy& policy, const Precision& precision, uint64_t seed, bool with_gradients)
+                                   const ZeroPolicy& policy, const Precision& precision, uint64_t seed, int64_t logits_chunk, bool with_gradients)
     : mesh_(mesh),
       range_(range),
       region_(*mesh.tensor, sequence_parallel),
@@ -46,7 +46,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   }
   Tensor rope;
   if (!dims_.gpt2) {
-    rope = Tensor::empty(ctx, {dims_.P, dims_.H}, dtype_, MemoryCategory::kWorkspace);
+    rope = Tensor::empty(ctx, {dims_.P, dims_.H}, accumulator_of(dtype_), MemoryCategory::kWorkspace);
     rope_table(ctx, model.rope_theta, rope);
   }
   for (int64_t b = 0; b < range.blocks; ++b) {
@@ -57,14 +57,13 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
     Unit& head = unit("head");
     head_.norm = declare.final_norm(head);
     Param* weight = !model.tied_embeddings ? declare.head(head) : range.first() ? embedding_.weight : declare.tied_embedding(unit("embedding"));
-    head_.logits = {weight, nullptr, &region_};
-    head_.loss = {&weight->specs.front(), mesh.tensor.get()};
+    head_.vocabulary = {{weight, nullptr, &region_}, {&weight->specs.front(), mesh.tensor.get()}, logits_chunk};
   }
   std::vector<Unit*> all;
   for (const auto& owned : owned_units_) all.push_back(owned.get());
   TRIREME_CHECK(static_cast<int>(all.size()) == units_.units, "stage ", range.stage, " built other units than its plan has");
   params_ = std::make_unique<ParamStore>(ctx, all, *mesh.shard, policy, precision);
-  if (with_gradients) grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, policy, precision.gradient);
+  if (with_gradients) grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, policy, precision);
   loss_scale_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
 }
@@ -91,6 +90,10 @@ void TransformerStage::wait_parameters(Context& ctx, int part) {
   for (const int unit : units_.units_of_part[static_cast<size_t>(part)]) params_->wait(ctx, unit);
 }
 
+void TransformerStage::acquire_gradients(Context& ctx, int part) {
+  for (const int unit : units_.units_of_part[static_cast<size_t>(part)]) grads_->acquire(ctx, unit);
+}
+
 Tensor TransformerStage::embed(Context& ctx, int microbatch) {
   const Pass now = pass(microbatch);
   const Tensor x = embedding_.forward(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens);
@@ -104,10 +107,10 @@ void TransformerStage::run_head(Context& ctx, int microbatch) {
   Head::Saved& saved = slot.head;
   saved.x = std::move(slot.x);
   saved.normalised = head_.norm.forward(ctx, saved.x, saved.norm);
-  saved.logits = head_.logits.forward(ctx, saved.normalised);
-  if (mode_ != RunMode::kLogits)
-    saved.loss = head_.loss.forward(ctx, saved.logits, microbatches_[static_cast<size_t>(microbatch)].targets, loss_sum_);
-  if (mode_ == RunMode::kEvaluate) saved = {};
+  if (mode_ == RunMode::kLogits) saved.logits = head_.vocabulary.logits.forward(ctx, saved.normalised);
+  if (mode_ != RunMode::kEvaluate) return;  // in training the loss comes with its gradient
+  head_.vocabulary.forward(ctx, saved.normalised, microbatches_[static_cast<size_t>(microbatch)].targets, loss_sum_);
+  saved = {};
 }
 
 void TransformerStage::forward(Context& ctx, int microbatch, int part) {
@@ -128,9 +131,11 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
   wait_parameters(ctx, part);
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   if (is_head(part)) {
+    acquire_gradients(ctx, part);
     Head::Saved& saved = slot.head;
-    head_.loss.backward(ctx, saved.logits, microbatches_[static_cast<size_t>(microbatch)].targets, saved.loss, loss_scale_);
-    slot.dx = head_.norm.backward_input(ctx, head_.logits.backward_input(ctx, saved.logits), saved.x, saved.norm);
+    const Tensor& targets = microbatches_[static_cast<size_t>(microbatch)].targets;
+    const Tensor dnormalised = head_.vocabulary.forward_backward(ctx, saved.normalised, targets, loss_scale_, loss_sum_);
+    slot.dx = head_.norm.backward_input(ctx, dnormalised, saved.x, Tensor(), saved.norm);
   } else if (is_embedding(part)) {
     slot.dembedded = std::move(slot.dx);  // nothing flows further: all of this part's work is W
   } else {
@@ -139,10 +144,9 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
 }
 
 void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
-  for (const int unit : units_.units_of_part[static_cast<size_t>(part)]) grads_->acquire(ctx, unit);
+  acquire_gradients(ctx, part);
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   if (is_head(part)) {
-    head_.logits.backward_weight(ctx, slot.head.normalised, slot.head.logits);
     head_.norm.backward_weight(ctx, slot.head.x, slot.head.norm);
     slot.head = {};
   } else if (is_embedding(part)) {

@@ -33,8 +33,9 @@ enum class RunMode : uint8_t {
 /// gradients in a GradStore.
 class TransformerStage : public Stage {
  public:
+  /// `logits_chunk`: rows of logits at a time.
   TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, bool sequence_parallel, const StageRange& range, const ZeroPolicy& policy,
-                   const Precision& precision, uint64_t seed, bool with_gradients);
+                   const Precision& precision, uint64_t seed, int64_t logits_chunk, bool with_gradients);
 
   /// The same call on every stage before each run of a list. `loss_scale`: 1 / valid tokens of the global batch.
   void begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step, double loss_scale);
@@ -61,12 +62,11 @@ class TransformerStage : public Stage {
  private:
   struct Head {
     Norm norm;
-    ColumnParallelLinear logits;
-    VocabParallelCrossEntropy loss;
+    VocabParallelHead vocabulary;
     struct Saved {
-      Tensor x, normalised, logits;  ///< logits become their own gradient in backward_input
+      Tensor x, normalised;
+      Tensor logits;  ///< kLogits only: training and evaluation hold a chunk of them at a time
       Norm::Saved norm;
-      VocabParallelCrossEntropy::Saved loss;
     };
   };
   /// What one micro-batch keeps on this stage.
@@ -80,6 +80,7 @@ class TransformerStage : public Stage {
   bool is_head(int part) const { return range_.last() && part == parts() - 1; }
   size_t block_of(int part) const { return static_cast<size_t>(part - (range_.first() ? 1 : 0)); }
   void wait_parameters(Context& ctx, int part);
+  void acquire_gradients(Context& ctx, int part);
   Pass pass(int microbatch) const;
   Tensor embed(Context& ctx, int microbatch);
   void run_head(Context& ctx, int microbatch);

@@ -1,0 +1,170 @@
+#include "kernels/cuda/activation.h"
+
+#include <numbers>
+
+#include "kernels/cuda/vector.cuh"
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int kBlock = 256;
+constexpr int kAccesses = 2;  // of each operand in flight a thread, where operands are flat
+
+/// 1 / (1 + exp(-x)). For bf16 by the GPU's approximate exponential and reciprocal, 2^-20 at worst, which rounding to bf16 hides; the exact ones would take
+/// longer than the memory does.
+template <class T>
+__device__ __forceinline__ float sigmoid(float x) {
+  if constexpr (sizeof(T) == sizeof(float)) return 1 / (1 + expf(-x));
+  return __fdividef(1.0F, 1 + __expf(-x));
+}
+
+/// silu(gate) and its derivative.
+template <class T>
+struct Silu {
+  float value, slope;
+  __device__ __forceinline__ explicit Silu(float gate) {
+    const float s = sigmoid<T>(gate);
+    value = gate * s;
+    slope = s * (1 + gate * (1 - s));
+  }
+};
+
+/// One thread for N elements of y; `row_accesses` of them a row.
+template <class T, int N>
+__global__ void __launch_bounds__(kBlock)
+    swiglu_forward_kernel(const T* __restrict__ gate_up, T* __restrict__ y, uint32_t accesses, uint32_t row_accesses, int64_t columns) {
+  const uint32_t access = blockIdx.x * kBlock + threadIdx.x;
+  if (access >= accesses) return;
+  const int64_t row = access / row_accesses, column = int64_t{access % row_accesses} * N;
+  const T* const pair = gate_up + row * 2 * columns + column;
+  float gate[N], up[N];
+  load_vector(pair, gate);
+  load_vector(pair + columns, up);
+#pragma unroll
+  for (int i = 0; i < N; ++i) up[i] *= gate[i] * sigmoid<T>(gate[i]);
+  store_vector(y + row * columns + column, up);
+}
+
+/// dgate_up may be gate_up.
+template <class T, int N>
+__global__ void __launch_bounds__(kBlock)
+    swiglu_backward_kernel(const T* __restrict__ dy, const T* gate_up, T* dgate_up, uint32_t accesses, uint32_t row_accesses, int64_t columns) {
+  const uint32_t access = blockIdx.x * kBlock + threadIdx.x;
+  if (access >= accesses) return;
+  const int64_t row = access / row_accesses, column = int64_t{access % row_accesses} * N;
+  const int64_t pair = row * 2 * columns + column;
+  float gradient[N], gate[N], up[N];
+  load_vector(dy + row * columns + column, gradient);
+  load_vector(gate_up + pair, gate);
+  load_vector(gate_up + pair + columns, up);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const Silu<T> silu(gate[i]);
+    gate[i] = gradient[i] * up[i] * silu.slope;
+    up[i] = gradient[i] * silu.value;
+  }
+  store_vector(dgate_up + pair, gate);
+  store_vector(dgate_up + pair + columns, up);
+}
+
+// x/2 (1 + tanh u) = x sigmoid(2u), u = scale (x + cubic x^3)
+constexpr float kScale = static_cast<float>(std::numbers::sqrt2 * std::numbers::inv_sqrtpi);
+constexpr float kCubic = 0.044715F;
+
+template <class T>
+__device__ __forceinline__ float gelu_gate(float x) {
+  return sigmoid<T>(2 * kScale * fmaf(kCubic * x * x, x, x));
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kBlock) gelu_forward_kernel(const T* x, T* y, int64_t count) {
+  const int64_t first = (int64_t{blockIdx.x} * kBlock * kAccesses + threadIdx.x) * N;
+  float values[kAccesses][N];
+#pragma unroll
+  for (int a = 0; a < kAccesses; ++a) load_vector(x + first + a * kBlock * N, count - first - a * kBlock * N, values[a]);
+#pragma unroll
+  for (int a = 0; a < kAccesses; ++a) {
+#pragma unroll
+    for (float& value : values[a]) value *= gelu_gate<T>(value);
+    store_vector(y + first + a * kBlock * N, count - first - a * kBlock * N, values[a]);
+  }
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kBlock) gelu_backward_kernel(const T* dy, const T* x, T* dx, int64_t count) {
+  const int64_t first = (int64_t{blockIdx.x} * kBlock * kAccesses + threadIdx.x) * N;
+  float gradients[kAccesses][N], values[kAccesses][N];
+#pragma unroll
+  for (int a = 0; a < kAccesses; ++a) {
+    const int64_t i = first + a * kBlock * N;
+    load_vector(dy + i, count - i, gradients[a]);
+    load_vector(x + i, count - i, values[a]);
+  }
+#pragma unroll
+  for (int a = 0; a < kAccesses; ++a) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      // (1 + t)/2 + x/2 (1 - t^2) u' with t = 2s - 1
+      const float v = values[a][i], s = gelu_gate<T>(v);
+      const float slope = kScale * fmaf(3 * kCubic * v, v, 1.0F);
+      gradients[a][i] *= fmaf(2 * v * s * (1 - s), slope, s);
+    }
+    store_vector(dx + first + a * kBlock * N, count - first - a * kBlock * N, gradients[a]);
+  }
+}
+
+unsigned blocks_of(int64_t count, int64_t each) { return static_cast<unsigned>(ceil_div(count, each)); }
+
+}  // namespace
+
+void swiglu_forward(Context& ctx, const Tensor& gate_up, const Tensor& y) {
+  const int64_t rows = y.dim(0), columns = y.dim(1);
+  dispatch_gpu_float(y.dtype(), [&]<class T>(T) {
+    const T* const from = gate_up.data<T>();
+    T* const to = y.data<T>();
+    const bool aligned = aligned_rows(columns, from, to);
+    const int64_t row_accesses = aligned ? columns / kVector<T> : columns;
+    const auto kernel = aligned ? swiglu_forward_kernel<T, kVector<T>> : swiglu_forward_kernel<T, 1>;
+    for_row_ranges(rows, row_accesses, [&](int64_t first, int64_t count) {
+      launch(ctx, kernel, {dim3(blocks_of(count * row_accesses, kBlock)), dim3(kBlock)}, from + first * 2 * columns, to + first * columns,
+             count * row_accesses, row_accesses, columns);
+    });
+  });
+}
+
+void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
+  const int64_t rows = dy.dim(0), columns = dy.dim(1);
+  dispatch_gpu_float(dy.dtype(), [&]<class T>(T) {
+    const T *const gradients = dy.data<T>(), *const from = gate_up.data<T>();
+    T* const to = dgate_up.data<T>();
+    const bool aligned = aligned_rows(columns, gradients, from, to);
+    const int64_t row_accesses = aligned ? columns / kVector<T> : columns;
+    const auto kernel = aligned ? swiglu_backward_kernel<T, kVector<T>> : swiglu_backward_kernel<T, 1>;
+    for_row_ranges(rows, row_accesses, [&](int64_t first, int64_t count) {
+      launch(ctx, kernel, {dim3(blocks_of(count * row_accesses, kBlock)), dim3(kBlock)}, gradients + first * columns, from + first * 2 * columns,
+             to + first * 2 * columns, count * row_accesses, row_accesses, columns);
+    });
+  });
+}
+
+void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y) {
+  dispatch_gpu_float(x.dtype(), [&]<class T>(T) {
+    const T* const from = x.data<T>();
+    T* const to = y.data<T>();
+    const bool aligned = aligned_16(from, to);
+    const auto kernel = aligned ? gelu_forward_kernel<T, kVector<T>> : gelu_forward_kernel<T, 1>;
+    launch(ctx, kernel, {dim3(blocks_of(x.numel(), kBlock * kAccesses * (aligned ? kVector<T> : 1))), dim3(kBlock)}, from, to, x.numel());
+  });
+}
+
+void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx) {
+  dispatch_gpu_float(x.dtype(), [&]<class T>(T) {
+    const T *const gradients = dy.data<T>(), *const from = x.data<T>();
+    T* const to = dx.data<T>();
+    const bool aligned = aligned_16(gradients, from, to);
+    const auto kernel = aligned ? gelu_backward_kernel<T, kVector<T>> : gelu_backward_kernel<T, 1>;
+    launch(ctx, kernel, {dim3(blocks_of(x.numel(), kBlock * kAccesses * (aligned ? kVector<T> : 1))), dim3(kBlock)}, gradients, from, to, x.numel());
+  });
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,13 @@
+#pragma once
+// kernels/ops/activation.h in fp32 and bf16: 16-byte accesses, one pass.
+#include "kernels/core/tensor.h"
+
+namespace trireme::cuda {
+
+void swiglu_forward(Context& ctx, const Tensor& gate_up, const Tensor& y);
+void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up);
+
+void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y);
+void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx);
+
+}  // namespace trireme::cuda

@@ -1,0 +1,92 @@
+#include "kernels/cuda/attention.h"
+
+#include "kernels/cuda/attention_kernels.cuh"
+#include "kernels/cuda/vector.cuh"
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kLanes = 8;  // of a query: with 16-byte accesses, 128 bytes of it at a time
+
+/// lse and delta = sum over H of dout * out, laid out as the backward kernels read them.
+template <int N, class T>
+__global__ void __launch_bounds__(kThreads)
+    query_statistics_kernel(const T* __restrict__ dout, const T* __restrict__ out, const float* __restrict__ lse, AttentionLayout layout,
+                            int first_head, int heads, float lse_unit, float* __restrict__ lse_of, float* __restrict__ delta_of) {
+  const int64_t index = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes, stride = statistics_stride(layout.sequence);
+  const int head = first_head + static_cast<int>(index / stride), token = static_cast<int>(index % stride);
+  const bool there = index < heads * stride, real = there && token < layout.sequence;
+  float sum = 0;
+  if (real) {
+    const int64_t row = layout.output(head) + token * layout.out_columns;
+    for (int column = static_cast<int>(threadIdx.x) % kLanes * N; column < layout.head_size; column += kLanes * N) {
+      float a[N], b[N];
+      load_vector(dout + row + column, a);
+      load_vector(out + row + column, b);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum = fmaf(a[i], b[i], sum);
+    }
+  }
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+  if (there && threadIdx.x % kLanes == 0) {
+    lse_of[index] = real ? lse[int64_t{head} * layout.sequence + token] * lse_unit : 0;
+    delta_of[index] = sum;
+  }
+}
+
+bool takes_flash(DType dtype, const AttentionShape& shape) { return dtype == DType::kBF16 && flash_takes(shape.head_size); }
+
+void refuse_size(const char* operation, const AttentionShape& shape) {
+  if (shape.head_size > kPlainHeadSize)
+    throw InternalError(concat(operation, ": head size ", shape.head_size, ", the kernels of a GPU take at most ", kPlainHeadSize));
+}
+
+template <class T>
+void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const float* lse, const AttentionShape& shape, T* dqkv) {
+  const AttentionLayout layout(shape);
+  const int64_t group = layout.group, stride = statistics_stride(shape.sequence);
+  const int64_t at_once = Gpu::kScratchBytes / (group * stride * 2 * static_cast<int64_t>(sizeof(float)));
+  if (at_once == 0)
+    throw InternalError(concat("attention_backward: ", group, " query heads of ", shape.sequence, " tokens want more scratch memory than there is"));
+  const bool flash = takes_flash(dtype_of<T>(), shape) && aligned_16(dout, qkv, dqkv);
+  const bool vectors = shape.head_size % kVector<T> == 0 && aligned_16(dout, out);
+  for (int64_t pair = 0; pair < shape.batch * shape.kv_heads; pair += at_once) {
+    const int64_t pairs = std::min(at_once, shape.batch * shape.kv_heads - pair), items = pairs * group * stride;
+    auto* const lse_of = static_cast<float*>(ctx.gpu->scratch(2 * items * static_cast<int64_t>(sizeof(float))));
+    launch(ctx, vectors ? query_statistics_kernel<kVector<T>, T> : query_statistics_kernel<1, T>,
+           {dim3(static_cast<unsigned>(ceil_div(items * kLanes, kThreads))), dim3(kThreads)}, dout, out, lse, layout, static_cast<int>(pair * group),
+           static_cast<int>(pairs * group), flash ? kLog2E : 1, lse_of, lse_of + items);
+    const AttentionBackward<T> tensors{dout, qkv, lse_of, lse_of + items, dqkv, pair, pairs};
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      if (flash) {
+        flash_backward(ctx, tensors, shape);
+        continue;
+      }
+    }
+    plain_backward(ctx, tensors, shape);
+  }
+}
+
+}  // namespace
+
+bool flash_takes(int64_t head_size) { return head_size == 32 || head_size == 64 || head_size == 96 || head_size == 128; }
+
+void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
+  refuse_size("attention_forward", shape);
+  if (qkv.numel() == 0) return;
+  if (takes_flash(qkv.dtype(), shape) && aligned_16(qkv.data<bfloat16>(), out.data<bfloat16>()))
+    return flash_forward(ctx, qkv.data<bfloat16>(), shape, out.data<bfloat16>(), lse.data<float>());
+  dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) { plain_forward(ctx, qkv.data<T>(), shape, out.data<T>(), lse.data<float>()); });
+}
+
+void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
+                        const Tensor& dqkv) {
+  refuse_size("attention_backward", shape);
+  if (qkv.numel() == 0) return;
+  dispatch_gpu_float(qkv.dtype(),
+                     [&]<class T>(T) { backward(ctx, dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<float>(), shape, dqkv.data<T>()); });
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,261 @@
+// Flash attention 2 (Dao 2023, arXiv:2307.08691), backward, on tensor cores, without atomics: equal bits on every run. One kernel owns keys and sums their
+// gradients over queries, the other owns queries and sums over keys; both compute scores and their gradients anew. That is seven products of T x T x H
+// where five would do if blocks could add to each other's sums: the price of a fixed order without memory for partial sums.
+#include "kernels/cuda/attention_kernels.cuh"
+#include "kernels/cuda/attention_tiles.cuh"
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+// ---- keys and values: a warp owns 16 keys and works on transposed scores, whose fragments are operands of both sums as they are ----
+
+constexpr int kKeys = 64;     // of a block
+constexpr int kQueries = 64;  // of a step
+
+template <int H>
+struct KeyMemory {
+  static constexpr int kTileBytes = kKeys * Tile<H>::kRowBytes;
+  unsigned char keys[kTileBytes], values[kTileBytes];
+  unsigned char queries[2][kTileBytes], douts[2][kTileBytes];  // of this step and the next
+  float lse[2][kQueries], delta[2][kQueries];
+  int pair;  // kept here for the end: registers are scarce
+};
+
+/// scores (transposed) -> probabilities.
+template <int kN>
+__device__ inline void probabilities_of_queries(Fragments<1, kN>& scores, const float* lse, float scale_log2) {
+  const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kN; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[0][n][i] = exp2_fast(fmaf(scores[0][n][i], scale_log2, -lse[8 * n + column + i % 2]));
+}
+
+/// No query sees a later key: on the diagonal, where both start at the same token. `row` is the warp's first in the tile.
+template <int kN>
+__device__ inline void mask_queries(Fragments<1, kN>& probabilities, int row) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, behind = row + lane / 4 - lane % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kN; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (8 * n + i % 2 - i / 2 * 8 < behind) probabilities[0][n][i] = 0;
+}
+
+/// ds = p (dp - delta)
+template <int kN>
+__device__ inline void score_gradients_of_queries(Fragments<1, kN>& dp, const Fragments<1, kN>& p, const float* delta) {
+  const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kN; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) dp[0][n][i] = p[0][n][i] * (dp[0][n][i] - delta[8 * n + column + i % 2]);
+}
+
+template <int H>
+__global__ void __launch_bounds__(kThreads, 2)
+    flash_key_gradients_kernel(const bfloat16* __restrict__ dout, const bfloat16* __restrict__ qkv, const float* __restrict__ lse,
+                               const float* __restrict__ delta, AttentionLayout layout, BlockOrder order, int first_pair,
+                               bfloat16* __restrict__ dqkv) {
+  using Loader = TileLoader<H, kThreads>;
+  constexpr int kN = kQueries / 8;
+  TRIREME_DYNAMIC_SHARED(KeyMemory<H>, memory);
+  const auto [item, tile] = order.place();
+  const int pair = first_pair + item, first_key = tile * kKeys, sequence = layout.sequence;
+  const int thread = static_cast<int>(threadIdx.x), warp_row = thread / kWarp * 16;
+
+  // The steps of a block: the query heads of its pair in order, in each the tiles of queries from the diagonal on.
+  const bfloat16* from_queries = Loader::begin(qkv + layout.query(pair * layout.group) + first_key * layout.columns, layout.columns);
+  const bfloat16* from_douts = Loader::begin(dout + layout.output(pair * layout.group) + first_key * layout.out_columns, layout.out_columns);
+  const auto load = [&](int buffer, int head, int query) {
+    Loader::template load<kQueries>(memory->queries[buffer], from_queries, layout.columns, sequence - query);
+    Loader::template load<kQueries>(memory->douts[buffer], from_douts, layout.out_columns, sequence - query);
+    if (thread < kQueries / 4) {
+      const int64_t at = (item * layout.group + head) * statistics_stride(sequence) + query + 4 * thread;
+      cp_async_16(&memory->lse[buffer][4 * thread], lse + at, true);
+      cp_async_16(&memory->delta[buffer][4 * thread], delta + at, true);
+    }
+    cp_async_commit();
+  };
+  const auto load_after = [&](int buffer, int head, int query) {
+    if (query + kQueries < sequence) {
+      from_queries += kQueries * layout.columns;
+      from_douts += kQueries * layout.out_columns;
+      load(buffer, head, query + kQueries);
+    } else if (head + 1 < layout.group) {
+      from_queries += H - (query - first_key) * layout.columns;
+      from_douts += H - (query - first_key) * layout.out_columns;
+      load(buffer, head + 1, first_key);
+    }
+  };
+  Loader::template load<kKeys>(memory->keys, Loader::begin(qkv + layout.key(pair) + first_key * layout.columns, layout.columns), layout.columns,
+                               sequence - first_key);
+  Loader::template load<kKeys>(memory->values, Loader::begin(qkv + layout.value(pair) + first_key * layout.columns, layout.columns), layout.columns,
+                               sequence - first_key);
+  load(0, 0, first_key);
+  if (thread == 0) memory->pair = pair;
+
+  Fragments<1, H / 8> dkeys, dvalues;
+  clear<1, H / 8>(dkeys);
+  clear<1, H / 8>(dvalues);
+  unsigned char* const warp_keys = memory->keys + warp_row * Tile<H>::kRowBytes;
+  unsigned char* const warp_values = memory->values + warp_row * Tile<H>::kRowBytes;
+  int buffer = 0;
+  for (int head = 0; head < layout.group; ++head)
+    for (int query = first_key; query < sequence; query += kQueries, buffer ^= 1) {
+      cp_async_wait<0>();
+      __syncthreads();  // the step's tiles are there, and all are done with those of the step before
+      load_after(buffer ^ 1, head, query);
+
+      Fragments<1, kN> p, dp;
+      multiply_rows<H, 1, kN>(p, warp_keys, memory->queries[buffer]);
+      probabilities_of_queries<kN>(p, memory->lse[buffer], layout.scale_log2);
+      if (query == first_key) mask_queries<kN>(p, warp_row);
+      add_product<H, 1, kN>(dvalues, p, memory->douts[buffer]);
+      multiply_rows<H, 1, kN>(dp, warp_values, memory->douts[buffer]);
+      score_gradients_of_queries<kN>(dp, p, memory->delta[buffer]);
+      add_product<H, 1, kN>(dkeys, dp, memory->queries[buffer]);
+    }
+
+  const int row = first_key + warp_row;
+  const auto store = [&](const Fragments<1, H / 8>& sums, unsigned char* rows, int64_t offset, float factor) {
+    store_rows<H, 1>(
+        sums, [factor](int, int) { return factor; }, rows, dqkv + offset + row * layout.columns, layout.columns, sequence - row);
+  };
+  store(dkeys, warp_keys, layout.key(memory->pair), layout.scale);
+  store(dvalues, warp_values, layout.value(memory->pair), 1);
+}
+
+// ---- queries: a warp owns 32, so that each fragment of keys or values read from shared memory feeds two products ----
+
+constexpr int kRows = 128;  // queries of a block
+constexpr int kM = 2;       // tiles of 16 queries of a warp
+
+/// Keys of a step: as many as leave sums [32, H], probabilities and their gradients [32, keys] of a warp in registers.
+template <int H>
+constexpr int kStepKeys = H <= 64 ? 64 : 32;
+
+template <int H>
+struct QueryMemory {
+  unsigned char queries[kRows * Tile<H>::kRowBytes], douts[kRows * Tile<H>::kRowBytes];
+  unsigned char keys[2][kStepKeys<H> * Tile<H>::kRowBytes], values[2][kStepKeys<H> * Tile<H>::kRowBytes];  // of this step and the next
+  float lse[kRows], delta[kRows];
+  int head;  // kept here, as lse and delta are: registers are scarce
+};
+
+/// scores -> probabilities. `ahead` = first row - first key of the fragments: no query sees a later key.
+template <int kN>
+__device__ inline void probabilities_of_keys(Fragments<kM, kN>& scores, const float* lse, float scale_log2, int ahead) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[m][n][i] = exp2_fast(fmaf(scores[m][n][i], scale_log2, -lse[16 * m + i / 2 * 8 + lane / 4]));
+  if (ahead >= 8 * kN - 1) return;
+  ahead += lane / 4 - lane % 4 * 2;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (8 * n + i % 2 - 16 * m - i / 2 * 8 > ahead) scores[m][n][i] = 0;
+}
+
+/// ds = p (dp - delta)
+template <int kN>
+__device__ inline void score_gradients_of_keys(Fragments<kM, kN>& dp, const Fragments<kM, kN>& p, const float* delta) {
+  const int row = static_cast<int>(threadIdx.x) % kWarp / 4;
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) dp[m][n][i] = p[m][n][i] * (dp[m][n][i] - delta[16 * m + i / 2 * 8 + row]);
+}
+
+template <int H>
+__global__ void __launch_bounds__(kThreads, 2)
+    flash_query_gradients_kernel(const bfloat16* __restrict__ dout, const bfloat16* __restrict__ qkv, const float* __restrict__ lse,
+                                 const float* __restrict__ delta, AttentionLayout layout, BlockOrder order, int first_head,
+                                 bfloat16* __restrict__ dqkv) {
+  using Loader = TileLoader<H, kThreads>;
+  constexpr int kN = kStepKeys<H> / 8;
+  TRIREME_DYNAMIC_SHARED(QueryMemory<H>, memory);
+  const auto [item, place] = order.place();
+  const int head = first_head + item, pair = head / layout.group, sequence = layout.sequence;
+  const int first_row = (order.tiles - 1 - place) * kRows;
+  const int warp_rows = static_cast<int>(threadIdx.x) / kWarp * 16 * kM, warp_row = first_row + warp_rows;
+  const int end = first_row + kRows < sequence ? first_row + kRows : sequence;  // of the keys any row sees
+
+  const bfloat16* from = Loader::begin(qkv + layout.key(pair), layout.columns);
+  const auto load = [&](int buffer, int key) {
+    if (key < end) {
+      Loader::template load<kStepKeys<H>>(memory->keys[buffer], from, layout.columns, sequence - key);
+      Loader::template load<kStepKeys<H>>(memory->values[buffer], from + layout.kv_heads * H, layout.columns, sequence - key);
+      from += kStepKeys<H> * layout.columns;
+    }
+    cp_async_commit();
+  };
+  Loader::template load<kRows>(memory->queries, Loader::begin(qkv + layout.query(head) + first_row * layout.columns, layout.columns), layout.columns,
+                               sequence - first_row);
+  Loader::template load<kRows>(memory->douts, Loader::begin(dout + layout.output(head) + first_row * layout.out_columns, layout.out_columns),
+                               layout.out_columns, sequence - first_row);
+  load(0, 0);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) memory->head = head;
+
+  // Rows that are not there get anything finite: they are not stored.
+  const int64_t row = item * statistics_stride(sequence) + (first_row + thread < sequence ? first_row + thread : 0);
+  memory->lse[thread] = lse[row];
+  memory->delta[thread] = delta[row];
+
+  Fragments<kM, H / 8> dqueries;
+  clear<kM, H / 8>(dqueries);
+  unsigned char* const queries = memory->queries + warp_rows * Tile<H>::kRowBytes;
+  const unsigned char* const douts = memory->douts + warp_rows * Tile<H>::kRowBytes;
+  int buffer = 0;
+  for (int first_key = 0; first_key < end; first_key += kStepKeys<H>, buffer ^= 1) {
+    cp_async_wait<0>();
+    __syncthreads();  // the step's tiles are there, and all are done with those of the step before
+    load(buffer ^ 1, first_key + kStepKeys<H>);
+    if (first_key >= warp_row + 16 * kM) continue;  // no row of this warp sees these keys
+    Fragments<kM, kN> p, dp;
+    multiply_rows<H, kM, kN>(p, queries, memory->keys[buffer]);
+    probabilities_of_keys<kN>(p, memory->lse + warp_rows, layout.scale_log2, warp_row - first_key);
+    multiply_rows<H, kM, kN>(dp, douts, memory->values[buffer]);
+    score_gradients_of_keys<kN>(dp, p, memory->delta + warp_rows);
+    add_product<H, kM, kN>(dqueries, dp, memory->keys[buffer]);
+  }
+  store_rows<H, kM>(
+      dqueries, [&](int, int) { return layout.scale; }, queries, dqkv + layout.query(memory->head) + warp_row * layout.columns, layout.columns,
+      sequence - warp_row);
+}
+
+template <int H>
+void backward(const Context& ctx, const AttentionBackward<bfloat16>& t, const AttentionShape& shape) {
+  const AttentionLayout layout(shape);
+  const BlockOrder keys(t.pairs, ceil_div(shape.sequence, kKeys), shape.sequence * H * 4 * layout.group);
+  launch(ctx, flash_key_gradients_kernel<H>, {keys.grid(), dim3(kThreads), sizeof(KeyMemory<H>)}, t.dout, t.qkv, t.lse, t.delta, layout, keys,
+         static_cast<int>(t.first_pair), t.dqkv);
+  const BlockOrder queries(t.pairs * layout.group, ceil_div(shape.sequence, kRows), shape.sequence * H * 4 / layout.group);
+  launch(ctx, flash_query_gradients_kernel<H>, {queries.grid(), dim3(kThreads), sizeof(QueryMemory<H>)}, t.dout, t.qkv, t.lse, t.delta, layout,
+         queries, static_cast<int>(t.first_pair * layout.group), t.dqkv);
+}
+
+}  // namespace
+
+void flash_backward(const Context& ctx, const AttentionBackward<bfloat16>& tensors, const AttentionShape& shape) {
+  switch (shape.head_size) {
+    case 32: return backward<32>(ctx, tensors, shape);
+    case 64: return backward<64>(ctx, tensors, shape);
+    case 96: return backward<96>(ctx, tensors, shape);
+    default: return backward<128>(ctx, tensors, shape);
+  }
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,150 @@
+#pragma once
+// Tiles of rows of H bf16 numbers in shared memory, and their products on tensor cores.
+//
+// The 16-byte chunks of a row are permuted (XOR with bits of the row number) so that eight rows at one column lie in eight different bank groups: neither
+// asynchronous copies nor ldmatrix meet a bank conflict.
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/vector.cuh"
+
+namespace trireme::cuda {
+
+template <int H>
+struct Tile {
+  static constexpr int kRowBytes = 2 * H;
+  static constexpr int kChunks = H / 8;        ///< of 16 bytes in a row
+  static constexpr bool kWhole = H % 64 == 0;  ///< rows of whole 128-byte lines; else a line holds parts of two rows
+
+  __device__ static int offset(int row, int chunk) { return row * kRowBytes + ((chunk ^ (kWhole ? row & 7 : row >> 1 & 3)) << 4); }
+  /// Address of `lane` in the 16 x 16 block at row 0, column 0, so that its four 8 x 8 matrices come in the order of operand A (down, then right), which
+  /// transposed is that of operands B of two neighbouring n-tiles; or right, then down: B of two n-tiles, not transposed. An operand of an mma must lie
+  /// in consecutive registers, so any other order costs moves.
+  __device__ static int down_then_right(int lane) { return offset(lane % 16, lane / 16); }
+  __device__ static int right_then_down(int lane) { return offset(lane % 8 + lane / 16 * 8, lane / 8 % 2); }
+  /// That address in the block at `row` (a multiple of 16) and column 16 * step: the swizzle makes a part of the step an XOR.
+  __device__ static const unsigned char* block(const unsigned char* tile, int lane_offset, int row, int step) {
+    constexpr int kXor = kWhole ? 127 : 63;
+    return tile + row * kRowBytes + (step * 32 & ~kXor) + (lane_offset ^ (step * 32 & kXor));
+  }
+};
+
+/// A thread's part in copying tiles of rows that follow each other in global memory, by all kThreads threads of a block.
+template <int H, int kThreads>
+struct TileLoader {
+  static constexpr int kChunks = Tile<H>::kChunks;
+  static constexpr int kPass = kThreads / kChunks / 8 * 8;  ///< rows at a time; a multiple of 8 leaves the swizzle of a thread as it is
+
+  __device__ static int row() { return static_cast<int>(threadIdx.x) / kChunks; }
+  __device__ static int chunk() { return static_cast<int>(threadIdx.x) % kChunks; }
+  /// What this thread copies first of the rows from `from` on.
+  __device__ static const bfloat16* begin(const bfloat16* from, int64_t stride) { return from + row() * stride + chunk() * 8; }
+
+  /// Starts the copy of kRows rows, this thread's from `from` on; zeros from row `rows` on.
+  template <int kRows>
+  __device__ static void load(unsigned char* tile, const bfloat16* from, int64_t stride, int rows) {
+    static_assert(kPass > 0 && kRows % kPass == 0);
+    if (kPass * kChunks < kThreads && row() >= kPass) return;
+    tile += Tile<H>::offset(row(), chunk());
+    rows -= row();
+#pragma unroll 2
+    for (int first = 0; first < kRows; first += kPass) {
+      cp_async_16(tile, from, first < rows);
+      tile += kPass * Tile<H>::kRowBytes;
+      from += kPass * stride;
+    }
+  }
+};
+
+/// Sums of a warp: kM tiles of 16 rows, kN tiles of 8 columns. A lane holds rows lane / 4 and that + 8 of each tile of rows ([0, 1] and [2, 3]), columns
+/// 2 * (lane % 4) and the next.
+template <int kM, int kN>
+using Fragments = float[kM][kN][4];
+
+template <int kM, int kN>
+__device__ inline void clear(Fragments<kM, kN>& d) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) d[m][n][i] = 0;
+}
+
+/// d [16 kM, 8 kN] = a b^T over H columns, the rows of both in tiles.
+template <int H, int kM, int kN>
+__device__ inline void multiply_rows(Fragments<kM, kN>& d, const unsigned char* a, const unsigned char* b) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, a_offset = Tile<H>::down_then_right(lane), b_offset = Tile<H>::right_then_down(lane);
+  clear<kM, kN>(d);
+#pragma unroll
+  for (int step = 0; step < H / 16; ++step) {
+    uint32_t a_block[kM][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) ldmatrix_x4(a_block[m], Tile<H>::block(a, a_offset, 16 * m, step));
+#pragma unroll
+    for (int n = 0; n < kN; n += 2) {
+      uint32_t b_block[4];
+      ldmatrix_x4(b_block, Tile<H>::block(b, b_offset, 8 * n, step));
+      const uint32_t left[2] = {b_block[0], b_block[1]}, right[2] = {b_block[2], b_block[3]};
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        mma_m16n8k16(d[m][n], a_block[m], left);
+        mma_m16n8k16(d[m][n + 1], a_block[m], right);
+      }
+    }
+  }
+}
+
+/// sums [16 kM, H] += p b: p [16 kM, 8 kN] from registers, rounded to bf16; b 8 kN rows in a tile.
+template <int H, int kM, int kN>
+__device__ inline void add_product(Fragments<kM, H / 8>& sums, const Fragments<kM, kN>& p, const unsigned char* b) {
+  const int b_offset = Tile<H>::down_then_right(static_cast<int>(threadIdx.x) % kWarp);
+#pragma unroll
+  for (int k = 0; k < kN; k += 2) {
+    uint32_t a_block[kM][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      // The layout of sums is that of an A operand: two n-tiles make its columns 0..7 and 8..15.
+      a_block[m][0] = pack_bf16(p[m][k][0], p[m][k][1]);
+      a_block[m][1] = pack_bf16(p[m][k][2], p[m][k][3]);
+      a_block[m][2] = pack_bf16(p[m][k + 1][0], p[m][k + 1][1]);
+      a_block[m][3] = pack_bf16(p[m][k + 1][2], p[m][k + 1][3]);
+    }
+#pragma unroll
+    for (int step = 0; step < H / 16; ++step) {
+      uint32_t b_block[4];
+      ldmatrix_x4_trans(b_block, Tile<H>::block(b, b_offset, 8 * k, step));
+      const uint32_t left[2] = {b_block[0], b_block[1]}, right[2] = {b_block[2], b_block[3]};
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        mma_m16n8k16(sums[m][2 * step], a_block[m], left);
+        mma_m16n8k16(sums[m][2 * step + 1], a_block[m], right);
+      }
+    }
+  }
+}
+
+/// Writes a warp's sums, times factor(m, half) of their rows, rounded to bf16, through 16 kM rows of shared memory that only this warp uses, to rows of
+/// `to`, of which the first `rows` exist.
+template <int H, int kM, class Factor>
+__device__ inline void store_rows(const Fragments<kM, H / 8>& sums, Factor factor, unsigned char* tile, bfloat16* to, int64_t stride, int rows) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  __syncwarp();  // the warp has read what the rows held
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float by = factor(m, half);
+#pragma unroll
+      for (int n = 0; n < H / 8; ++n) {
+        auto* const pair = reinterpret_cast<uint32_t*>(tile + Tile<H>::offset(16 * m + 8 * half + lane / 4, n)) + lane % 4;
+        *pair = pack_bf16(sums[m][n][2 * half] * by, sums[m][n][2 * half + 1] * by);
+      }
+    }
+  __syncwarp();
+  constexpr int kChunks = Tile<H>::kChunks;
+  for (int index = lane; index < 16 * kM * kChunks; index += kWarp) {
+    const int row = index / kChunks, chunk = index % kChunks;
+    if (row < rows) store_words(to + row * stride + chunk * 8, load_words<uint4>(tile + Tile<H>::offset(row, chunk)));
+  }
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,164 @@
+#include "kernels/cuda/cross_entropy.h"
+
+#include <cmath>
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/vector.cuh"
+
+// A block takes a row, whose columns it walks in vectors of N: up to a quarter of a million, so a row does not stay in registers between passes.
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int kMostThreads = 1024;
+
+/// Vectors a thread has in flight: 16 values in registers.
+template <int N>
+constexpr int kUnroll = N >= 8 ? 2 : 4;
+
+/// values(x, column) for vectors that are whole, value(x, column) for the columns after those: [0, columns) of a row.
+template <int N, class T, class Vector, class Single>
+__device__ __forceinline__ void for_each_column(const T* row, int64_t columns, Vector&& vector, Single&& single) {
+  const int64_t stride = int64_t{blockDim.x} * N;
+  int64_t c = static_cast<int64_t>(threadIdx.x) * N;
+  for (; c + stride * (kUnroll<N> - 1) + N <= columns; c += stride * kUnroll<N>) {
+    Packed<T, N> packed[kUnroll<N>];
+#pragma unroll
+    for (int u = 0; u < kUnroll<N>; ++u) packed[u].load(row + c + u * stride);
+#pragma unroll
+    for (int u = 0; u < kUnroll<N>; ++u) {
+      float x[N];
+      packed[u].get(x);
+      vector(x, c + u * stride);
+    }
+  }
+  for (; c + N <= columns; c += stride) {
+    float x[N];
+    load_vector(row + c, x);
+    vector(x, c);
+  }
+  // At most one thread arrives here in front of the last, partial vector.
+  for (int64_t last = c; last < columns && last < c + N; ++last) single(to_float(row[last]), last);
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kMostThreads) max_kernel(const T* __restrict__ logits, int64_t columns, int64_t valid, float* row_max) {
+  const float lowest = -INFINITY;
+  float highest = lowest;
+  for_each_column<N>(
+      logits + blockIdx.x * columns, valid,
+      [&](const float(&x)[N], int64_t) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) highest = fmaxf(highest, x[i]);
+      },
+      [&](float x, int64_t) { highest = fmaxf(highest, x); });
+  highest = block_max(highest, lowest);
+  if (threadIdx.x == 0) row_max[blockIdx.x] = highest;
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kMostThreads) sums_kernel(const T* __restrict__ logits, const int32_t* __restrict__ targets, VocabRange range,
+                                                            int64_t columns, const float* __restrict__ row_max, float* sums) {
+  const T* const row = logits + blockIdx.x * columns;
+  const float highest = row_max[blockIdx.x];
+  float partial[2] = {};  // two chains of additions
+  for_each_column<N>(
+      row, range.valid,
+      [&](const float(&x)[N], int64_t) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) partial[i % 2] += expf(x[i] - highest);
+      },
+      [&](float x, int64_t) { partial[0] += expf(x - highest); });
+  const float sum = block_sum(partial[0] + partial[1]);
+  if (threadIdx.x != 0) return;
+  const int32_t token = targets[blockIdx.x];
+  const int64_t target = token - range.begin;
+  const bool local = token >= 0 && target >= 0 && target < range.valid;
+  sums[blockIdx.x] = sum;
+  sums[int64_t{gridDim.x} + blockIdx.x] = local ? to_float(row[target]) - highest : 0.0F;
+}
+
+__global__ void __launch_bounds__(kMostThreads)
+    loss_kernel(const int32_t* __restrict__ targets, const float* __restrict__ sums, int64_t rows, double* loss_sum) {
+  double loss = 0;
+  for (int64_t m = threadIdx.x; m < rows; m += kMostThreads) {
+    if (targets[m] >= 0) loss += log(static_cast<double>(sums[m])) - static_cast<double>(sums[rows + m]);
+  }
+  loss = block_sum(loss);
+  if (threadIdx.x == 0) *loss_sum += loss;
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kMostThreads)
+    backward_kernel(const int32_t* __restrict__ targets, VocabRange range, const float* __restrict__ row_max, const float* __restrict__ sums,
+                    const double* __restrict__ scale, int64_t columns, T* logits) {
+  T* const row = logits + blockIdx.x * columns;
+  const int32_t token = targets[blockIdx.x];
+  const int64_t step = int64_t{blockDim.x} * N;
+  const float zeros[N] = {};
+  if (token < 0) {
+    for (int64_t c = static_cast<int64_t>(threadIdx.x) * N; c < columns; c += step) store_vector(row + c, columns - c, zeros);
+    return;
+  }
+  const float highest = row_max[blockIdx.x], factor = static_cast<float>(*scale), share = 1 / sums[blockIdx.x];
+  const int64_t target = token - range.begin;
+  const auto gradient = [&](float x, int64_t column) { return (expf(x - highest) * share - (column == target ? 1.0F : 0.0F)) * factor; };
+  for_each_column<N>(
+      row, range.valid,
+      [&](float(&x)[N], int64_t column) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) x[i] = gradient(x[i], column + i);
+        store_vector(row + column, x);
+      },
+      [&](float x, int64_t column) { row[column] = from_float<T>(gradient(x, column)); });
+  for (int64_t c = range.valid + threadIdx.x; c < columns; c += blockDim.x) row[c] = from_float<T>(0);  // padding
+}
+
+/// Threads for a row: two vectors each at least, whole warps.
+int threads_of(int64_t columns, int vector) {
+  const int64_t wanted = ceil_div(columns, int64_t{2} * vector * kWarp) * kWarp;
+  return static_cast<int>(std::clamp<int64_t>(wanted, kWarp, columns > int64_t{1} << 16 ? kMostThreads : kMostThreads / 2));
+}
+
+/// body(T{}, vector length, grid and block) by dtype and alignment of the rows.
+template <class Body>
+void for_rows(const Tensor& logits, Body&& body) {
+  const int64_t rows = logits.dim(0), columns = logits.dim(1);
+  dispatch_gpu_float(logits.dtype(), [&]<class T>(T value) {
+    const auto with = [&]<int N>(std::integral_constant<int, N> vector) {
+      body(value, vector, Shape3{dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(threads_of(columns, N)))});
+    };
+    if (aligned_rows(columns, logits.data<T>())) return with(std::integral_constant<int, kVector<T>>{});
+    with(std::integral_constant<int, 1>{});
+  });
+}
+
+}  // namespace
+
+void cross_entropy_max(Context& ctx, const Tensor& logits, const VocabRange& range, const Tensor& row_max) {
+  for_rows(logits, [&]<class T, int N>(T, std::integral_constant<int, N>, const Shape3& shape) {
+    launch(ctx, max_kernel<T, N>, shape, logits.data<T>(), logits.dim(1), range.valid, row_max.data<float>());
+  });
+}
+
+void cross_entropy_sums(Context& ctx, const Tensor& logits, const Tensor& targets, const VocabRange& range, const Tensor& row_max,
+                        const Tensor& sums) {
+  for_rows(logits, [&]<class T, int N>(T, std::integral_constant<int, N>, const Shape3& shape) {
+    launch(ctx, sums_kernel<T, N>, shape, logits.data<T>(), targets.data<int32_t>(), range, logits.dim(1), row_max.data<float>(), sums.data<float>());
+  });
+}
+
+void cross_entropy_loss(Context& ctx, const Tensor& targets, const Tensor& sums, const Tensor& loss_sum) {
+  launch(ctx, loss_kernel, {dim3(1), dim3(kMostThreads)}, targets.data<int32_t>(), sums.data<float>(), targets.dim(0), loss_sum.data<double>());
+}
+
+void cross_entropy_backward(Context& ctx, const Tensor& targets, const VocabRange& range, const Tensor& row_max, const Tensor& sums,
+                            const Tensor& scale, const Tensor& logits) {
+  for_rows(logits, [&]<class T, int N>(T, std::integral_constant<int, N>, const Shape3& shape) {
+    launch(ctx, backward_kernel<T, N>, shape, targets.data<int32_t>(), range, row_max.data<float>(), sums.data<float>(), scale.data<double>(),
+           logits.dim(1), logits.data<T>());
+  });
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,72 @@
+#pragma once
+// The vocabulary of device code. Compiled by nvcc it is CUDA; compiled as plain C++ for the simulated machine of the tests, the machine's own header
+// (included by the compiler's command line) supplies what nvcc builds in, and the wrappers below stand where C++ has no such syntax.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/core/context.h"
+#include "kernels/core/dtype.h"
+#include "kernels/cuda/error.h"
+#include "kernels/cuda/gpu.h"
+
+#ifdef __CUDACC__
+/// Shared memory of a block; uninitialised.   TRIREME_SHARED(float[32], partial);
+#define TRIREME_SHARED(type, name) __shared__ ::trireme::cuda::Identity<type> name
+/// The launch's dynamic shared memory, 16-byte aligned, as T*.
+#define TRIREME_DYNAMIC_SHARED(T, name)                                   \
+  extern __shared__ __align__(16) unsigned char trireme_dynamic_shared[]; \
+  T* const name = reinterpret_cast<T*>(trireme_dynamic_shared)
+#endif
+
+namespace trireme::cuda {
+
+template <class T>
+using Identity = T;
+
+constexpr int kWarp = 32;
+
+/// Grid, block and dynamic shared memory of a launch.
+struct Shape3 {
+  dim3 grid;
+  dim3 block;
+  int64_t shared_bytes = 0;
+};
+
+/// Queues a kernel on the compute stream. Dynamic shared memory above 48 KB is asked for here.
+template <class... Parameters, class... Arguments>
+void launch(const Context& ctx, void (*kernel)(Parameters...), const Shape3& shape, Arguments&&... arguments) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+#ifdef __CUDACC__
+  const auto* const entry = reinterpret_cast<const void*>(kernel);
+  if (shape.shared_bytes > (48 << 10))
+    check(cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes)), "cudaFuncSetAttribute");
+  [&](Parameters... values) {
+    void* pointers[] = {&values...};
+    check(cudaLaunchKernel(entry, shape.grid, shape.block, pointers, static_cast<size_t>(shape.shared_bytes), ctx.gpu->compute()),
+          "cudaLaunchKernel");
+  }(static_cast<Parameters>(arguments)...);
+#else
+  check(cuda_sim::launch(kernel, shape.grid, shape.block, static_cast<size_t>(shape.shared_bytes), ctx.gpu->compute(),
+                         static_cast<Parameters>(arguments)...),
+        "cuda_sim::launch");
+#endif
+}
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+__device__ inline float to_float(float value) { return value; }
+__device__ inline float to_float(bfloat16 value) { return static_cast<float>(value); }
+
+template <class T>
+__device__ inline T from_float(float value);
+template <>
+__device__ inline float from_float<float>(float value) {
+  return value;
+}
+template <>
+__device__ inline bfloat16 from_float<bfloat16>(float value) {
+  return bfloat16(value);
+}
+
+}  // namespace trireme::cuda

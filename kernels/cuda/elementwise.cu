@@ -1,0 +1,200 @@
+#include "kernels/cuda/elementwise.h"
+
+#include <cmath>
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/rng.cuh"
+#include "kernels/cuda/vector.cuh"
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int kBlock = 256;
+
+// ---- to = map(from...), element by element, in fp32 ----
+
+/// One vector, of which `left` elements are there.
+template <int N, class Map, class To, class... From>
+__device__ __forceinline__ void map_vector(const Map& map, int64_t i, int64_t left, To* to, const From*... from) {
+  float in[sizeof...(From)][N], out[N];
+  int operand = 0;
+  (load_vector(from + i, left, in[operand++]), ...);
+  map(i, in, out);
+  store_vector(to + i, left, out);
+}
+
+/// A thread reads kUnroll vectors of every operand before it computes: enough bytes in flight to hide the memory's latency. `to` may be one of `from`.
+template <int N, class Map, class To, class... From>
+__global__ void __launch_bounds__(kBlock) map_kernel(Map map, int64_t count, To* to, const From*... from) {
+  constexpr int kUnroll = 2;
+  const int64_t stride = thread_count() * N;
+  int64_t i = thread_index() * N;
+  for (; i + stride * (kUnroll - 1) + N <= count; i += stride * kUnroll) {
+    float in[kUnroll][sizeof...(From)][N];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      int operand = 0;
+      (load_vector(from + i + u * stride, in[u][operand++]), ...);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      float out[N];
+      map(i + u * stride, in[u], out);
+      store_vector(to + i + u * stride, out);
+    }
+  }
+  for (; i < count; i += stride) map_vector<N>(map, i, count - i, to, from...);
+}
+
+template <class Map, class To, class... From>
+void map(const Context& ctx, const Map& function, int64_t count, To* to, const From*... from) {
+  constexpr int kWidth = std::min({kVector<To>, kVector<From>...});  // 16 bytes of the widest type, 8 of a bf16 beside fp32
+  const auto queue = [&]<int N>(std::integral_constant<int, N>) {
+    launch(ctx, map_kernel<N, Map, To, From...>, {stride_grid(ctx, ceil_div(count, N), kBlock), dim3(kBlock)}, function, count, to, from...);
+  };
+  if (aligned_16(to, from...)) return queue(std::integral_constant<int, kWidth>{});
+  queue(std::integral_constant<int, 1>{});
+}
+
+struct Converted {
+  template <int N>
+  __device__ void operator()(int64_t /*first*/, const float (&in)[1][N], float (&out)[N]) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[i] = in[0][i];
+  }
+};
+
+struct Sum {
+  template <int N>
+  __device__ void operator()(int64_t /*first*/, const float (&in)[2][N], float (&out)[N]) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[i] = in[0][i] + in[1][i];
+  }
+};
+
+struct Dropped {
+  uint64_t key, step, first_index;
+  uint64_t least;  ///< random bits from here on keep the element
+  float scale;
+
+  template <int N>
+  __device__ void operator()(int64_t first, const float (&in)[1][N], float (&out)[N]) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const bool keep = random_bits(key, first_index + static_cast<uint64_t>(first + i), step) >= least;
+      out[i] = keep ? in[0][i] * scale : 0.0F;
+    }
+  }
+};
+
+// ---- where a double takes part: a few scalars of a step ----
+
+template <bool kAdd, class From, class To>
+__global__ void __launch_bounds__(kBlock) convert_kernel(int64_t count, const From* from, To* to) {
+  for (int64_t i = thread_index(); i < count; i += thread_count()) {
+    const auto value = static_cast<double>(from[i]);
+    to[i] = static_cast<To>(kAdd ? static_cast<double>(to[i]) + value : value);
+  }
+}
+
+template <bool kAdd, class From, class To>
+void convert(const Context& ctx, const Tensor& from, const Tensor& to) {
+  const int64_t count = from.numel();
+  if constexpr (std::is_same_v<From, double> || std::is_same_v<To, double>) {
+    launch(ctx, convert_kernel<kAdd, From, To>, {stride_grid(ctx, count, kBlock), dim3(kBlock)}, count, from.data<From>(), to.data<To>());
+  } else if constexpr (kAdd) {
+    map(ctx, Sum{}, count, to.data<To>(), to.data<To>(), from.data<From>());
+  } else {
+    map(ctx, Converted{}, count, to.data<To>(), from.data<From>());
+  }
+}
+
+// ---- fill ----
+
+/// 16 bytes of equal elements, which begin at any of them.
+template <class Word>
+__global__ void __launch_bounds__(kBlock) fill_kernel(Word word, uint4 words, int64_t vectors, int64_t count, Word* out) {
+  constexpr int kWords = kVector<Word>;
+  for (int64_t i = thread_index(); i < vectors; i += thread_count()) store_words(out + i * kWords, words);
+  for (int64_t i = vectors * kWords + thread_index(); i < count; i += thread_count()) out[i] = word;
+}
+
+template <class Word>
+void fill_words(const Context& ctx, Word word, const Tensor& out) {
+  constexpr int kWords = kVector<Word>;
+  Word repeated[kWords];
+  std::fill_n(repeated, kWords, word);
+  uint4 words;
+  std::memcpy(&words, repeated, sizeof words);
+  auto* const to = static_cast<Word*>(out.raw());
+  const int64_t count = out.numel(), vectors = aligned_16(to) ? count / kWords : 0;
+  const int64_t items = std::max(vectors, count - vectors * kWords);
+  launch(ctx, fill_kernel<Word>, {stride_grid(ctx, items, kBlock), dim3(kBlock)}, word, words, vectors, count, to);
+}
+
+// ---- normal values ----
+
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    normal_kernel(uint64_t key, double standard_deviation, int64_t global_columns, int64_t first, int64_t columns, int64_t count, T* out) {
+  for (int64_t i = thread_index(); i < count; i += thread_count()) {
+    const int64_t row = i / columns, column = i - row * columns;
+    out[i] = static_cast<T>(standard_deviation * random_normal(key, static_cast<uint64_t>(first + row * global_columns + column)));
+  }
+}
+
+}  // namespace
+
+void fill(Context& ctx, double value, const Tensor& out) {
+  if (out.numel() == 0) return;
+  if (value == 0 && !std::signbit(value)) return ctx.gpu->fill_bytes(out.raw(), 0, out.bytes());
+  switch (out.dtype()) {
+    case DType::kF64: return fill_words(ctx, std::bit_cast<uint64_t>(value), out);
+    case DType::kF32: return fill_words(ctx, std::bit_cast<uint32_t>(static_cast<float>(value)), out);
+    case DType::kBF16: return fill_words(ctx, bfloat16(value).bits, out);
+    case DType::kI32: return fill_words(ctx, static_cast<uint32_t>(static_cast<int32_t>(value)), out);
+    case DType::kU8: return fill_words(ctx, static_cast<uint8_t>(value), out);
+  }
+}
+
+void copy(Context& ctx, const Tensor& from, const Tensor& to) {
+  if (from.dtype() == to.dtype()) {
+    if (from.bytes() > 0 && from.raw() != to.raw()) ctx.gpu->copy(from.raw(), to.raw(), from.bytes());
+    return;
+  }
+  dispatch_float(from.dtype(), [&]<class From>(From) {
+    dispatch_float(to.dtype(), [&]<class To>(To) {
+      if constexpr (!std::is_same_v<From, To>) convert<false, From, To>(ctx, from, to);
+    });
+  });
+}
+
+void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) {
+  dispatch_gpu_float(out.dtype(), [&]<class T>(T) { map(ctx, Sum{}, out.numel(), out.data<T>(), a.data<T>(), b.data<T>()); });
+}
+
+void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
+  dispatch_float(x.dtype(), [&]<class From>(From) {
+    dispatch_float(out.dtype(), [&]<class To>(To) {
+      if constexpr (sizeof(From) <= sizeof(To)) convert<true, From, To>(ctx, x, out);
+    });
+  });
+}
+
+void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y) {
+  // (bits >> 11) * 2^-53 >= p, exactly, without a double on the device: scaling p by a power of two rounds nothing, and p < 1 leaves 11 bits to shift.
+  const auto least = static_cast<uint64_t>(std::ceil(std::ldexp(mask.probability, 53))) << 11;
+  const Dropped function{mask.key, mask.step, mask.first_index, least, static_cast<float>(1 / (1 - mask.probability))};
+  dispatch_gpu_float(x.dtype(), [&]<class T>(T) { map(ctx, function, x.numel(), y.data<T>(), x.data<T>()); });
+}
+
+void fill_normal(Context& ctx, uint64_t key, double standard_deviation, int64_t global_columns, int64_t row_begin, int64_t column_begin,
+                 const Tensor& out) {
+  const int64_t columns = out.dim(out.shape().dims() - 1), first = row_begin * global_columns + column_begin;
+  dispatch_float(out.dtype(), [&]<class T>(T) {
+    launch(ctx, normal_kernel<T>, {stride_grid(ctx, out.numel(), kBlock), dim3(kBlock)}, key, standard_deviation, global_columns, first, columns,
+           out.numel(), out.data<T>());
+  });
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,12 @@
+#pragma once
+// kernels/ops/embedding.h in fp32 and bf16. Gradients without atomics: a block owns some rows of dw and some columns, and walks all tokens in order.
+#include "kernels/core/tensor.h"
+
+namespace trireme::cuda {
+
+void embedding_forward(Context& ctx, const Tensor& tokens, const Tensor& w, int64_t vocab_begin, int64_t vocab_rows, const Tensor& y);
+void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, int64_t vocab_begin, int64_t vocab_rows, const Tensor& dw);
+void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const Tensor& y);
+void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_t sequence_length, const Tensor& dw);
+
+}  // namespace trireme::cuda

@@ -1,0 +1,212 @@
+#include "kernels/cuda/gpu.h"
+
+#include "kernels/cuda/error.h"
+#include "kernels/cuda/gpu_state.h"
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int64_t kMebibyte = int64_t{1} << 20;
+constexpr size_t kEvents = 64;  // made at the start; a run that holds more at once makes them on the way
+
+std::string version_name(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
+
+int driver_version() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
+}
+
+int runtime_version() {
+  int version = 0;
+  check(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
+  return version;
+}
+
+/// Why no GPU can be used at all.
+[[noreturn]] void refuse(cudaError_t error) {
+  const int driver = driver_version(), runtime = runtime_version();
+  if (driver == 0) throw ConfigError("run.device=cuda: no CUDA driver is installed; allowed cpu");
+  if (error == cudaErrorInsufficientDriver) {
+    throw ConfigError(concat("run.device=cuda: the driver (", version_name(driver), ") is older than this build's CUDA (", version_name(runtime),
+                             "); a newer driver, a build for the older CUDA, or allowed cpu"));
+  }
+  if (error == cudaErrorNoDevice) throw ConfigError("run.device=cuda: no GPU is found (is CUDA_VISIBLE_DEVICES empty?); allowed cpu");
+  throw ConfigError(concat("run.device=cuda: no GPU can be used: ", cudaGetErrorName(error), ": ", cudaGetErrorString(error), "; allowed cpu"));
+}
+
+GpuProperties properties_of(int index) {
+  cudaDeviceProp device{};
+  check(cudaGetDeviceProperties(&device, index), "cudaGetDeviceProperties");
+  GpuProperties properties;
+  properties.name = device.name;
+  properties.major = device.major;
+  properties.minor = device.minor;
+  properties.multiprocessors = device.multiProcessorCount;
+  properties.memory = static_cast<int64_t>(device.totalGlobalMem);
+  properties.driver = driver_version();
+  properties.runtime = runtime_version();
+  return properties;
+}
+
+bool passed(Event event) {
+  const cudaError_t error = cudaEventQuery(event);
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();  // else a later look at the last error takes it for one
+    return false;
+  }
+  check(error, "cudaEventQuery");
+  return true;
+}
+
+}  // namespace
+
+int gpu_count() {
+  int count = 0;  // CUDA leaves it unwritten where it fails
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    refuse(error);
+  }
+  if (count == 0) refuse(cudaErrorNoDevice);
+  return count;
+}
+
+void Gpu::State::open() {
+  const int count = gpu_count();
+  if (index < 0 || index >= count) {
+    throw ConfigError(concat("run.device=cuda: no GPU ", index, " on this machine: ", count, count == 1 ? " is" : " are", " found"));
+  }
+  properties = properties_of(index);
+  if (properties.major * 10 + properties.minor < kOldest) {
+    throw ConfigError(concat("run.device=cuda: GPU ", index, " (", properties.name, ") has compute capability ", properties.major, ".",
+                             properties.minor, "; at least ", kOldest / 10, ".", kOldest % 10, " is needed; allowed cpu"));
+  }
+  // Makes the context, which takes some hundred MB and fails where another process holds the GPU for itself.
+  if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess) {
+    cudaGetLastError();
+    throw ConfigError(concat("run.device=cuda: GPU ", index, " (", properties.name, ") cannot be used: ", cudaGetErrorString(error)));
+  }
+  int least = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &urgent), "cudaDeviceGetStreamPriorityRange");
+  check(cudaStreamCreateWithPriority(&compute, cudaStreamNonBlocking, least), "cudaStreamCreateWithPriority");
+  scratch = allocate(kScratchBytes, "scratch");
+  workspace_bytes = (properties.major >= 9 ? 32 : 4) * kMebibyte;  // what cuBLAS takes by default
+  workspace = allocate(workspace_bytes, "workspace of matrix products");
+  uploads.emplace(compute);
+  readbacks = std::make_shared<ReadbackPool>(compute);
+  while (events.size() < kEvents) {
+    Event& event = events.emplace_back(nullptr);
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    free_events.push_back(event);
+  }
+}
+
+Gpu::State::~State() {  // also of a state half opened; errors have been reported by the call that failed
+  if (compute != nullptr) cudaStreamSynchronize(compute);
+  for (Stream stream : further_streams) cudaStreamSynchronize(stream);
+  libraries.clear();
+  for (Event event : events) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+  for (Stream stream : further_streams) cudaStreamDestroy(stream);
+  if (compute != nullptr) cudaStreamDestroy(compute);
+  if (workspace != nullptr) cudaFree(workspace);
+  if (scratch != nullptr) cudaFree(scratch);
+}
+
+void* Gpu::State::allocate(int64_t bytes, const char* purpose) const {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, static_cast<size_t>(bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // clears it: the device itself is sound
+    size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    throw ConfigError(concat("run.device=cuda: GPU ", index, " (", properties.name, ") has not enough memory: ", bytes, " bytes wanted for ", purpose,
+                             ", ", free, " of ", total, " free"));
+  }
+  check(error, "cudaMalloc");
+  return memory;
+}
+
+Gpu::Gpu(int index, const GpuOptions& options) : state_(std::make_unique<State>(index, options)) { state_->open(); }
+Gpu::~Gpu() = default;
+
+const GpuProperties& Gpu::properties() const { return state_->properties; }
+const GpuOptions& Gpu::options() const { return state_->options; }
+int Gpu::index() const { return state_->index; }
+Stream Gpu::compute() const { return state_->compute; }
+
+void* Gpu::allocate(int64_t bytes) { return state_->allocate(bytes, "tensors"); }
+void Gpu::release(void* memory) {  // called by destructors; a GPU that has failed was told of by the call that met it
+  cudaStreamSynchronize(state_->compute);
+  cudaFree(memory);
+}
+
+int64_t Gpu::free_bytes() const {
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<int64_t>(free);
+}
+
+void* Gpu::scratch(int64_t bytes) const {
+  TRIREME_CHECK(bytes <= kScratchBytes, bytes, " bytes of scratch");
+  return state_->scratch;
+}
+
+void Gpu::fill_bytes(void* memory, int value, int64_t bytes) {
+  if (bytes == 0) return;
+  check(cudaMemsetAsync(memory, value, static_cast<size_t>(bytes), state_->compute), "cudaMemsetAsync");
+}
+
+void Gpu::copy(const void* from, void* to, int64_t bytes) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, state_->compute), "cudaMemcpyAsync");
+}
+
+void Gpu::upload(const void* host, void* device, int64_t bytes) { state_->uploads->upload(host, device, bytes); }
+
+void Gpu::download(const void* device, void* host, int64_t bytes) {
+  if (bytes > 0) check(cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, state_->compute), "cudaMemcpyAsync");
+  synchronize();
+}
+
+void Gpu::synchronize() { check(cudaStreamSynchronize(state_->compute), "cudaStreamSynchronize"); }
+
+bool Gpu::Readback::ready() const { return passed(state->slot->copied.get()); }
+
+const void* Gpu::Readback::wait() const {
+  check(cudaEventSynchronize(state->slot->copied.get()), "cudaEventSynchronize");
+  return state->slot->data;
+}
+
+Gpu::Readback Gpu::read_back(const void* device, int64_t bytes) {
+  Readback readback;
+  readback.state = std::make_shared<Readback::State>(state_->readbacks, state_->readbacks->read_back(device, bytes));
+  return readback;
+}
+
+Stream Gpu::make_stream() {
+  Stream& stream = state_->further_streams.emplace_back(nullptr);
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, state_->urgent), "cudaStreamCreateWithPriority");
+  return stream;
+}
+
+Event Gpu::record(Stream stream) {
+  if (state_->free_events.empty()) {
+    Event& fresh = state_->events.emplace_back(nullptr);
+    check(cudaEventCreateWithFlags(&fresh, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    state_->free_events.push_back(fresh);
+  }
+  const Event event = state_->free_events.back();
+  check(cudaEventRecord(event, stream), "cudaEventRecord");
+  state_->free_events.pop_back();
+  return event;
+}
+
+void Gpu::order_after(Stream stream, Event event) { check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent"); }
+
+bool Gpu::is_done(Event event) const { return passed(event); }
+
+void Gpu::recycle(Event event) { state_->free_events.push_back(event); }
+
+}  // namespace trireme::cuda

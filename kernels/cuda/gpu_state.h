@@ -1,0 +1,61 @@
+#pragma once
+// What a Gpu holds; for the host code of kernels/cuda.
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <typeindex>
+#include <vector>
+
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/staging.h"
+
+namespace trireme::cuda {
+
+struct Gpu::State {
+  State(int of_index, const GpuOptions& with_options) : index(of_index), options(with_options) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State();
+
+  /// The work of Gpu's constructor, apart from State's own so that what it took is returned where it fails.
+  void open();
+
+  /// What a library keeps for this GPU (handle, plans), made at its first use from the Gpu and gone before the streams are.
+  template <class Library>
+  Library& library(Gpu& gpu) {
+    std::shared_ptr<void>& slot = libraries[typeid(Library)];
+    if (slot == nullptr) slot = std::make_shared<Library>(gpu);
+    return *static_cast<Library*>(slot.get());
+  }
+
+  void* allocate(int64_t bytes, const char* purpose) const;
+
+  const int index;
+  const GpuOptions options;
+  GpuProperties properties;
+  Stream compute = nullptr;
+  int urgent = 0;  ///< the highest priority of a stream
+  void* scratch = nullptr;
+  void* workspace = nullptr;  ///< of libraries, on the compute stream
+  int64_t workspace_bytes = 0;
+  std::vector<Stream> further_streams;
+  std::vector<Event> events;       ///< all
+  std::vector<Event> free_events;  ///< may be recorded again
+  std::optional<UploadRing> uploads;
+  std::shared_ptr<ReadbackPool> readbacks;
+  std::map<std::type_index, std::shared_ptr<void>> libraries;
+};
+
+/// Returns its slot when the last handle goes, also after the Gpu's end: the pool lives as long.
+struct Gpu::Readback::State {
+  State(std::shared_ptr<ReadbackPool> from_pool, ReadbackPool::Slot* of_slot) : pool(std::move(from_pool)), slot(of_slot) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() { pool->give_back(slot); }
+
+  const std::shared_ptr<ReadbackPool> pool;
+  ReadbackPool::Slot* const slot;
+};
+
+}  // namespace trireme::cuda

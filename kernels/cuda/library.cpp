@@ -1,0 +1,43 @@
+#include "kernels/cuda/library.h"
+
+#include "kernels/core/check.h"
+#include "kernels/cuda/loader.h"
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int kMajor = CUBLAS_VER_MAJOR;  // structures are laid out alike within a major version
+
+CublasLt load() {
+  const SharedLibrary library("run.device=cuda", {concat("libcublasLt.so.", kMajor), "libcublasLt.so"});
+  CublasLt table{};
+  library.load(table.create, "cublasLtCreate");
+  library.load(table.destroy, "cublasLtDestroy");
+  library.load(table.version, "cublasLtGetVersion");
+  library.load(table.status_string, "cublasLtGetStatusString");
+  library.load(table.matmul, "cublasLtMatmul");
+  library.load(table.desc_create, "cublasLtMatmulDescCreate");
+  library.load(table.desc_destroy, "cublasLtMatmulDescDestroy");
+  library.load(table.desc_set, "cublasLtMatmulDescSetAttribute");
+  library.load(table.layout_create, "cublasLtMatrixLayoutCreate");
+  library.load(table.layout_destroy, "cublasLtMatrixLayoutDestroy");
+  library.load(table.preference_create, "cublasLtMatmulPreferenceCreate");
+  library.load(table.preference_destroy, "cublasLtMatmulPreferenceDestroy");
+  library.load(table.preference_set, "cublasLtMatmulPreferenceSetAttribute");
+  library.load(table.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  const auto version = static_cast<int>(table.version());
+  if (version / 10000 != kMajor) {
+    throw ConfigError(
+        concat("run.device=cuda: libcublasLt is version ", version / 10000, ".", version % 10000 / 100, ", this build is for version ", kMajor));
+  }
+  return table;
+}
+
+}  // namespace
+
+const CublasLt& cublas_lt() {
+  static const CublasLt table = load();
+  return table;
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,28 @@
+#pragma once
+// The GPU libraries beside the CUDA runtime, as tables of functions with the signatures of their own headers, loaded when a GPU is first used: so the CPU
+// path starts at once, and the binary starts where they are not installed. The simulated machine of the tests links its own library.cpp.
+#include <cublasLt.h>
+
+namespace trireme::cuda {
+
+struct CublasLt {
+  decltype(&::cublasLtCreate) create;
+  decltype(&::cublasLtDestroy) destroy;
+  decltype(&::cublasLtGetVersion) version;
+  decltype(&::cublasLtGetStatusString) status_string;
+  decltype(&::cublasLtMatmul) matmul;
+  decltype(&::cublasLtMatmulDescCreate) desc_create;
+  decltype(&::cublasLtMatmulDescDestroy) desc_destroy;
+  decltype(&::cublasLtMatmulDescSetAttribute) desc_set;
+  decltype(&::cublasLtMatrixLayoutCreate) layout_create;
+  decltype(&::cublasLtMatrixLayoutDestroy) layout_destroy;
+  decltype(&::cublasLtMatmulPreferenceCreate) preference_create;
+  decltype(&::cublasLtMatmulPreferenceDestroy) preference_destroy;
+  decltype(&::cublasLtMatmulPreferenceSetAttribute) preference_set;
+  decltype(&::cublasLtMatmulAlgoGetHeuristic) heuristic;
+};
+
+/// Errors: ConfigError naming the library and why it could not be loaded.
+const CublasLt& cublas_lt();
+
+}  // namespace trireme::cuda

@@ -1,0 +1,36 @@
+#include "kernels/cuda/loader.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "kernels/core/check.h"
+
+namespace trireme::cuda {
+
+SharedLibrary::SharedLibrary(const std::string& purpose, const std::vector<std::string>& file_names) : purpose_(purpose) {
+  std::vector<std::string> folders = {""};
+  for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
+    if (const char* home = std::getenv(variable)) folders.push_back(std::string(home) + "/lib64/");
+  }
+  folders.emplace_back("/usr/local/cuda/lib64/");
+  std::string first_error;
+  for (const std::string& folder : folders) {
+    for (const std::string& name : file_names) {
+      file_ = folder + name;
+      handle_ = dlopen(file_.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (handle_ != nullptr) return;
+      if (first_error.empty()) first_error = dlerror();
+    }
+  }
+  throw ConfigError(concat(purpose_, " needs ", file_names.front(), ", which could not be loaded: ", first_error, " (also looked for in CUDA_HOME, ",
+                           "CUDA_PATH and /usr/local/cuda; LD_LIBRARY_PATH may name its folder)"));
+}
+
+void* SharedLibrary::find(const char* symbol) const {
+  void* const found = dlsym(handle_, symbol);
+  if (found == nullptr) throw ConfigError(concat(purpose_, ": ", file_, " has no ", symbol, ": another version than this build is for"));
+  return found;
+}
+
+}  // namespace trireme::cuda

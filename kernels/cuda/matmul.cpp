@@ -1,0 +1,263 @@
+#include "kernels/cuda/matmul.h"
+
+#include <algorithm>
+#include <compare>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/gpu_state.h"
+#include "kernels/cuda/library.h"
+#include "kernels/cuda/matmul_plain.h"
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int64_t kFull = 16;  // bytes: no kernel asks for more, and the choice must not depend on where in the arena a buffer happens to lie
+
+/// The largest power of two, up to kFull, that divides the address.
+int64_t alignment_of(const void* pointer) {
+  const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer));
+  return address % kFull == 0 ? kFull : address & -address;
+}
+
+/// As cuBLAS has it, column-major: d [m,n] = op(a) op(b), op(a) [m,k]. A row-major tensor [r,c] is a column-major matrix [c,r].
+struct Product {
+  /// What the choice of an algorithm depends on.
+  struct Kind {
+    int64_t m, n, k;
+    bool transpose_a, transpose_b;
+    DType in, out;
+    bool accumulate;  ///< d += instead of =
+    cublasLtEpilogue_t epilogue;
+    int64_t alignment_a, alignment_b, alignment_d;
+    auto operator<=>(const Kind&) const = default;
+  };
+  Kind kind;
+  const void* a;
+  const void* b;
+  void* d;
+  const void* bias = nullptr;  ///< [m]; kFull-aligned where an epilogue adds it
+  void* hidden = nullptr;      ///< d before the GELU
+};
+
+std::string describe(const Product& product) {
+  const Product::Kind& kind = product.kind;
+  return concat("product of rows ", kind.n, ", columns ", kind.m, ", depth ", kind.k, " (", name_of(kind.in), " to ", name_of(kind.out),
+                kind.transpose_a ? ", a transposed" : "", kind.transpose_b ? ", b transposed" : "", ", epilogue ", static_cast<int>(kind.epilogue),
+                ", alignments ", kind.alignment_a, " ", kind.alignment_b, " ", kind.alignment_d, ")");
+}
+
+void check(const CublasLt& lt, cublasStatus_t status, const char* call, const Product& product) {
+  if (status != CUBLAS_STATUS_SUCCESS) throw InternalError(concat(call, ": ", lt.status_string(status), ": ", describe(product)));
+}
+
+cudaDataType_t cuda_type(DType dtype) {
+  TRIREME_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "a product of ", name_of(dtype), " on a GPU");
+  return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+/// Everything of a product but its pointers.
+struct Plan {
+  std::unique_ptr<cublasLtMatmulDescOpaque_t, decltype(CublasLt::desc_destroy)> description;
+  std::unique_ptr<cublasLtMatrixLayoutOpaque_t, decltype(CublasLt::layout_destroy)> a, b, d;
+  std::optional<cublasLtMatmulAlgo_t> algorithm;  ///< none: the library has no kernel for it
+};
+
+/// cuBLASLt on one GPU.
+class Library {
+ public:
+  explicit Library(Gpu& gpu) : gpu_(gpu), lt_(cublas_lt()) {
+    const cublasStatus_t status = lt_.create(&handle_);
+    if (status != CUBLAS_STATUS_SUCCESS) throw InternalError(concat("cublasLtCreate: ", lt_.status_string(status)));
+  }
+  ~Library() {
+    plans_.clear();
+    lt_.destroy(handle_);
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  /// False where the library has no kernel for it; then nothing is queued.
+  bool run(const Product& product);
+
+  ProductCounts counts;
+
+ private:
+  Plan make_plan(const Product& product);
+  std::optional<cublasLtMatmulAlgo_t> choose(const Product& product, const Plan& plan);
+  void set_pointers(const Product& product, const Plan& plan);
+  template <class Value>
+  void set(const Product& product, const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const Value& value) {
+    check(lt_, lt_.desc_set(plan.description.get(), attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute", product);
+  }
+
+  Gpu& gpu_;
+  const CublasLt& lt_;
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<Product::Kind, Plan> plans_;
+};
+
+bool Library::run(const Product& product) {
+  auto found = plans_.find(product.kind);
+  if (found == plans_.end()) found = plans_.emplace(product.kind, make_plan(product)).first;
+  const Plan& plan = found->second;
+  if (!plan.algorithm) return false;
+  set_pointers(product, plan);
+  const float alpha = 1, beta = product.kind.accumulate ? 1 : 0;
+  const Gpu::State& state = gpu_.state();
+  check(lt_,
+        lt_.matmul(handle_, plan.description.get(), &alpha, product.a, plan.a.get(), product.b, plan.b.get(), &beta, product.d, plan.d.get(),
+                   product.d, plan.d.get(), &*plan.algorithm, state.workspace, static_cast<size_t>(state.workspace_bytes), state.compute),
+        "cublasLtMatmul", product);
+  ++counts.library;
+  return true;
+}
+
+/// The library looks at the alignment of these two when it chooses, too.
+void Library::set_pointers(const Product& product, const Plan& plan) {
+  if (product.bias != nullptr) set(product, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
+  if (product.hidden != nullptr) set(product, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.hidden);
+}
+
+Plan Library::make_plan(const Product& product) {
+  const Product::Kind& kind = product.kind;
+  const bool tf32 = kind.in == DType::kF32 && gpu_.options().tf32;
+  cublasLtMatmulDesc_t description = nullptr;
+  check(lt_, lt_.desc_create(&description, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
+        product);
+  const auto layout = [&](DType dtype, int64_t rows, int64_t columns) {
+    cublasLtMatrixLayout_t made = nullptr;
+    check(lt_, lt_.layout_create(&made, cuda_type(dtype), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows),
+          "cublasLtMatrixLayoutCreate", product);
+    return std::unique_ptr<cublasLtMatrixLayoutOpaque_t, decltype(CublasLt::layout_destroy)>(made, lt_.layout_destroy);
+  };
+  Plan plan{{description, lt_.desc_destroy},
+            kind.transpose_a ? layout(kind.in, kind.k, kind.m) : layout(kind.in, kind.m, kind.k),
+            kind.transpose_b ? layout(kind.in, kind.n, kind.k) : layout(kind.in, kind.k, kind.n),
+            layout(kind.out, kind.m, kind.n),
+            std::nullopt};
+  const auto transform = [](bool transpose) { return static_cast<int32_t>(transpose ? CUBLAS_OP_T : CUBLAS_OP_N); };
+  set(product, plan, CUBLASLT_MATMUL_DESC_TRANSA, transform(kind.transpose_a));
+  set(product, plan, CUBLASLT_MATMUL_DESC_TRANSB, transform(kind.transpose_b));
+  set(product, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(kind.epilogue));
+  if (product.hidden != nullptr) set(product, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, kind.m);
+  if (product.bias != nullptr) set(product, plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(cuda_type(kind.in)));
+  set_pointers(product, plan);
+  plan.algorithm = choose(product, plan);
+  return plan;
+}
+
+std::optional<cublasLtMatmulAlgo_t> Library::choose(const Product& product, const Plan& plan) {
+  ++counts.plans;
+  cublasLtMatmulPreference_t made = nullptr;
+  check(lt_, lt_.preference_create(&made), "cublasLtMatmulPreferenceCreate", product);
+  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(CublasLt::preference_destroy)> preference(made, lt_.preference_destroy);
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    check(lt_, lt_.preference_set(preference.get(), attribute, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute", product);
+  };
+  const Product::Kind& kind = product.kind;
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(gpu_.state().workspace_bytes));
+  // Parts of a split sum stay in fp32 and are added in a fixed order; the other schemes round them to the output's dtype.
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(kind.alignment_a));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(kind.alignment_b));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(kind.alignment_d));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(kind.alignment_d));
+  cublasLtMatmulHeuristicResult_t result{};
+  int count = 0;
+  const cublasStatus_t status =
+      lt_.heuristic(handle_, plan.description.get(), plan.a.get(), plan.b.get(), plan.d.get(), plan.d.get(), preference.get(), 1, &result, &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
+  check(lt_, status, "cublasLtMatmulAlgoGetHeuristic", product);
+  if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
+  return result.algo;
+}
+
+Library& library(const Context& ctx) { return ctx.gpu->state().library<Library>(*ctx.gpu); }
+
+/// With the bias, if any, by the plain kernel. Its rows are the columns here.
+void run_plain(const Context& ctx, const Product& product, const void* bias) {
+  const Product::Kind& kind = product.kind;
+  ++library(ctx).counts.plain;
+  plain_product(ctx, {.rows = kind.n,
+                      .columns = kind.m,
+                      .depth = kind.k,
+                      .in = kind.in,
+                      .out_dtype = kind.out,
+                      .left = product.b,
+                      .left_row = kind.transpose_b ? 1 : kind.k,
+                      .left_k = kind.transpose_b ? kind.n : 1,
+                      .right = product.a,
+                      .right_column = kind.transpose_a ? kind.k : 1,
+                      .right_k = kind.transpose_a ? 1 : kind.m,
+                      .bias = bias,
+                      .out = product.d,
+                      .accumulate = kind.accumulate});
+}
+
+/// Sums of nothing are the plain kernel's: the library refuses empty matrices.
+bool run_library(const Context& ctx, const Product& product) { return product.kind.k > 0 && library(ctx).run(product); }
+
+Product product_of(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& d, int64_t depth, bool accumulate) {
+  return {{d.dim(1), d.dim(0), depth, transpose_a, transpose_b, a.dtype(), d.dtype(), accumulate, CUBLASLT_EPILOGUE_DEFAULT, alignment_of(a.raw()),
+           alignment_of(b.raw()), alignment_of(d.raw())},
+          a.raw(),
+          b.raw(),
+          d.raw()};
+}
+
+}  // namespace
+
+void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) {
+  if (y.numel() == 0) return;
+  const Product product = product_of(w, true, x, false, y, x.dim(1), false);
+  if (bias.defined() && alignment_of(bias.raw()) == kFull) {
+    Product with_bias = product;
+    with_bias.kind.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    with_bias.bias = bias.raw();
+    if (run_library(ctx, with_bias)) return;
+  }
+  if (!run_library(ctx, product)) return run_plain(ctx, product, bias.defined() ? bias.raw() : nullptr);
+  if (bias.defined()) bias_forward(ctx, bias, y);
+}
+
+void linear_gelu_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& hidden, const Tensor& y) {
+  if (y.numel() == 0) return;
+  // The epilogue's tanh is an approximation good enough for bf16 only, and it takes no other rows of `hidden` than these.
+  const bool fits = y.dtype() == DType::kBF16 && y.dim(1) % 8 == 0 && alignment_of(hidden.raw()) == kFull && alignment_of(bias.raw()) == kFull;
+  if (fits) {
+    Product product = product_of(w, true, x, false, y, x.dim(1), false);
+    product.kind.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    product.bias = bias.raw();
+    product.hidden = hidden.raw();
+    if (run_library(ctx, product)) return;
+  }
+  linear_forward(ctx, x, w, bias, hidden);
+  gelu_forward(ctx, hidden, y);
+}
+
+void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx) {
+  if (dx.numel() == 0) return;
+  const Product product = product_of(w, false, dy, false, dx, dy.dim(1), false);
+  if (!run_library(ctx, product)) run_plain(ctx, product, nullptr);
+}
+
+void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {
+  if (dw.numel() == 0 || x.dim(0) == 0) return;
+  const Product product = product_of(x, false, dy, true, dw, x.dim(0), true);
+  if (!run_library(ctx, product)) run_plain(ctx, product, nullptr);
+}
+
+std::string library_versions(Gpu& gpu) {
+  gpu.state().library<Library>(gpu);
+  const auto cublas = static_cast<int>(cublas_lt().version());
+  const auto cuda = [](int version) { return concat(version / 1000, ".", version % 1000 / 10); };
+  return concat("cuBLASLt ", cublas / 10000, ".", cublas % 10000 / 100, ".", cublas % 100, ", CUDA runtime ", cuda(gpu.properties().runtime),
+                ", driver ", cuda(gpu.properties().driver));
+}
+
+ProductCounts product_counts(Gpu& gpu) { return gpu.state().library<Library>(gpu).counts; }
+
+}  // namespace trireme::cuda

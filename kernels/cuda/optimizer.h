@@ -1,0 +1,15 @@
+#pragma once
+// kernels/ops/optimizer.h on the GPU: all slices in one launch each, sums in double over blocks of fixed size, added in order.
+#include <span>
+
+#include "kernels/core/tensor.h"
+#include "kernels/ops/optimizer.h"
+
+namespace trireme::cuda {
+
+void decide_step(Context& ctx, const AdamW& hyper, const Tensor& sum_sq, double clip, const Tensor& norm, const Tensor& scalars);
+void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices);
+void first_non_finite(Context& ctx, std::span<const Tensor> tensors, const Tensor& scalars, const Tensor& index);
+void sum_of_squares(Context& ctx, std::span<const Tensor> tensors, const Tensor& sum);
+
+}  // namespace trireme::cuda

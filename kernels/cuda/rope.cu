@@ -1,0 +1,90 @@
+#include "kernels/cuda/rope.h"
+
+#include "kernels/cuda/vector.cuh"
+
+namespace trireme::cuda {
+namespace {
+
+constexpr int kBlock = 256;
+constexpr int kHeads = 4;  // turned by one thread, by the same angles
+
+__global__ void __launch_bounds__(kBlock) rope_table_kernel(double theta, float* table, int64_t angles, int half) {
+  const int64_t index = thread_index();
+  if (index >= angles) return;
+  const int64_t position = index / half;
+  const int i = static_cast<int>(index % half);
+  const double angle = static_cast<double>(position) * pow(theta, -2.0 * i / (2.0 * half));
+  float* const row = table + position * 2 * half;
+  row[i] = static_cast<float>(cos(angle));
+  row[half + i] = static_cast<float>(sin(angle));
+}
+
+/// A thread turns N pairs (element i, element i + half) in each of kHeads heads that are `groups` apart, so that neighbouring threads read neighbouring
+/// memory. Rows begin at `first_row` of the tensor, `qkv` at its row 0.
+template <class T, int N>
+__global__ void __launch_bounds__(kBlock) rotate_kernel(const float* __restrict__ table, uint32_t positions, int half, int heads, float direction,
+                                                        T* qkv, uint32_t first_row, uint32_t items, uint32_t groups, int64_t columns) {
+  const uint32_t item = blockIdx.x * kBlock + threadIdx.x;
+  if (item >= items) return;
+  const uint32_t accesses = static_cast<uint32_t>(half) / N;
+  const uint32_t i = item % accesses * N, group = item / accesses % groups;
+  const uint32_t row = first_row + item / accesses / groups;
+  T* const first_head = qkv + row * columns + i;
+  Packed<T, N> left[kHeads], right[kHeads];
+#pragma unroll
+  for (int k = 0; k < kHeads; ++k) {
+    const int64_t head = group + int64_t{k} * groups;
+    if (head >= heads) continue;
+    left[k].load(first_head + head * 2 * half);
+    right[k].load(first_head + head * 2 * half + half);
+  }
+  float cosine[N], sine[N];
+  const float* const angles = table + int64_t{row % positions} * 2 * half + i;
+  load_vector(angles, cosine);
+  load_vector(angles + half, sine);
+#pragma unroll
+  for (int k = 0; k < kHeads; ++k) {
+    const int64_t head = group + int64_t{k} * groups;
+    if (head >= heads) continue;
+    float a[N], b[N];
+    left[k].get(a);
+    right[k].get(b);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float s = direction * sine[j], turned = a[j] * cosine[j] - b[j] * s;
+      b[j] = b[j] * cosine[j] + a[j] * s;
+      a[j] = turned;
+    }
+    store_vector(first_head + head * 2 * half, a);
+    store_vector(first_head + head * 2 * half + half, b);
+  }
+}
+
+void rotate(Context& ctx, const Tensor& table, int64_t heads, float direction, const Tensor& qkv) {
+  const int64_t rows = qkv.dim(0), columns = qkv.dim(1), positions = table.dim(0), half = table.dim(1) / 2;
+  if (rows == 0 || heads == 0 || half == 0) return;
+  TRIREME_CHECK(rows <= UINT32_MAX && positions <= UINT32_MAX, "rotation of ", rows, " rows by ", positions, " positions");
+  dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
+    const float* const angles = table.data<float>();
+    T* const values = qkv.data<T>();
+    const bool aligned = aligned_rows(columns, values) && aligned_rows(half, values, angles);
+    const int64_t groups = ceil_div(heads, kHeads), row_items = groups * (aligned ? half / kVector<T> : half);
+    const auto kernel = aligned ? rotate_kernel<T, kVector<T>> : rotate_kernel<T, 1>;
+    for_row_ranges(rows, row_items, [&](int64_t first, int64_t count) {
+      launch(ctx, kernel, {dim3(static_cast<unsigned>(ceil_div(count * row_items, kBlock))), dim3(kBlock)}, angles, positions, half, heads, direction,
+             values, first, count * row_items, groups, columns);
+    });
+  });
+}
+
+}  // namespace
+
+void rope_table(Context& ctx, double theta, const Tensor& table) {
+  const int64_t half = table.dim(1) / 2, angles = table.dim(0) * half;
+  launch(ctx, rope_table_kernel, {dim3(static_cast<unsigned>(ceil_div(angles, kBlock))), dim3(kBlock)}, theta, table.data<float>(), angles, half);
+}
+
+void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv) { rotate(ctx, table, heads, 1, qkv); }
+void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& dqkv) { rotate(ctx, table, heads, -1, dqkv); }
+
+}  // namespace trireme::cuda

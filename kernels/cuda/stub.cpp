@@ -1,0 +1,47 @@
+// In builds without CUDA: every use of a GPU says so.
+#include "kernels/cuda/gpu.h"
+
+#include "kernels/core/check.h"
+#include "kernels/cuda/matmul.h"
+
+namespace trireme::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw ConfigError("run.device=cuda: this build has no CUDA; allowed cpu, or a build on a machine with the CUDA Toolkit");
+}
+
+}  // namespace
+
+struct Gpu::State {};
+struct Gpu::Readback::State {};
+
+int gpu_count() { refuse(); }
+Gpu::Gpu(int /*index*/, const GpuOptions& /*options*/) { refuse(); }
+Gpu::~Gpu() = default;
+const GpuProperties& Gpu::properties() const { refuse(); }
+const GpuOptions& Gpu::options() const { refuse(); }
+int Gpu::index() const { refuse(); }
+Stream Gpu::compute() const { refuse(); }
+void* Gpu::allocate(int64_t /*bytes*/) { refuse(); }
+void Gpu::release(void* /*memory*/) { refuse(); }
+int64_t Gpu::free_bytes() const { refuse(); }
+void* Gpu::scratch(int64_t /*bytes*/) const { refuse(); }
+void Gpu::fill_bytes(void* /*memory*/, int /*value*/, int64_t /*bytes*/) { refuse(); }
+void Gpu::copy(const void* /*from*/, void* /*to*/, int64_t /*bytes*/) { refuse(); }
+void Gpu::upload(const void* /*host*/, void* /*device*/, int64_t /*bytes*/) { refuse(); }
+void Gpu::download(const void* /*device*/, void* /*host*/, int64_t /*bytes*/) { refuse(); }
+void Gpu::synchronize() { refuse(); }
+bool Gpu::Readback::ready() const { refuse(); }
+const void* Gpu::Readback::wait() const { refuse(); }
+Gpu::Readback Gpu::read_back(const void* /*device*/, int64_t /*bytes*/) { refuse(); }
+Stream Gpu::make_stream() { refuse(); }
+Event Gpu::record(Stream /*stream*/) { refuse(); }
+void Gpu::order_after(Stream /*stream*/, Event /*event*/) { refuse(); }
+bool Gpu::is_done(Event /*event*/) const { refuse(); }
+void Gpu::recycle(Event /*event*/) { refuse(); }
+
+std::string library_versions(Gpu& /*gpu*/) { refuse(); }
+ProductCounts product_counts(Gpu& /*gpu*/) { refuse(); }
+
+}  // namespace trireme::cuda

@@ -1,0 +1,191 @@
+#pragma once
+// Rows of fp32 or bf16 as small arrays of float in registers, read and written 16 bytes at a time. Tensors may begin at any element: the host asks
+// aligned_16 or aligned_rows once and launches the kernel either with N = kVector<T> elements an access, or with N = 1.
+//
+//   float a[N];                          // N = kVector<T>, a multiple of it, its half (8 bytes), or 1
+//   load_vector(x + i, a);               // all N elements are there
+//   load_vector(x + i, count - i, a);    // at most `count - i` of them are; zeros after those
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/cuda/device.cuh"
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#endif
+
+namespace trireme::cuda {
+
+/// Elements of T in one 16-byte access.
+template <class T>
+constexpr int kVector = 16 / static_cast<int>(sizeof(T));
+
+/// Whether all these addresses allow 16-byte accesses; null (an operand that is not there) does.
+template <class... Elements>
+bool aligned_16(const Elements*... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+/// Whether every row of `columns` elements from these addresses does.
+template <class... Elements>
+bool aligned_rows(int64_t columns, const Elements*... pointers) {
+  return aligned_16(pointers...) && ((columns * static_cast<int64_t>(sizeof(Elements)) % 16 == 0) && ...);
+}
+
+/// Calls body(T{}) with T = float or bfloat16: what kernels compute in.
+template <class Body>
+void dispatch_gpu_float(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::kF32: return body(float{});
+    case DType::kBF16: return body(bfloat16{});
+    default: throw InternalError(concat("kernels of a GPU compute in F32 or BF16, not in ", name_of(dtype)));
+  }
+}
+
+/// Calls body(first, count) for consecutive ranges of `rows`, so that the count * per_row items of one launch can be divided as 32-bit numbers.
+template <class Body>
+void for_row_ranges(int64_t rows, int64_t per_row, Body&& body) {
+  const int64_t most = std::max<int64_t>(1, (int64_t{1} << 30) / std::max<int64_t>(1, per_row));
+  for (int64_t first = 0; first < rows; first += most) body(first, std::min(most, rows - first));
+}
+
+/// A grid that covers `items` with one thread each, but no more blocks than fill the GPU a few times: for grid-stride loops.
+inline dim3 stride_grid(const Context& ctx, int64_t items, int block) {
+  const int64_t most = int64_t{32} * ctx.gpu->properties().multiprocessors;
+  return dim3(static_cast<unsigned>(std::min(ceil_div(items, block), most)));
+}
+
+__device__ __forceinline__ int64_t thread_index() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ int64_t thread_count() { return int64_t{gridDim.x} * blockDim.x; }
+
+/// Words is uint4 (16 bytes) or uint2 (8 bytes); the address a multiple of its size.
+template <class Words>
+__device__ __forceinline__ Words load_words(const void* from) {
+#ifdef __CUDACC__
+  return *static_cast<const Words*>(from);
+#else
+  TRIREME_CHECK(reinterpret_cast<uintptr_t>(from) % sizeof(Words) == 0, "load of ", sizeof(Words), " bytes off their alignment");
+  Words words;
+  std::memcpy(&words, from, sizeof words);
+  return words;
+#endif
+}
+
+template <class Words>
+__device__ __forceinline__ void store_words(void* to, Words words) {
+#ifdef __CUDACC__
+  *static_cast<Words*>(to) = words;
+#else
+  TRIREME_CHECK(reinterpret_cast<uintptr_t>(to) % sizeof(Words) == 0, "store of ", sizeof(Words), " bytes off their alignment");
+  std::memcpy(to, &words, sizeof words);
+#endif
+}
+
+/// Two floats rounded to bf16 (nearest, ties to even), the first in the lower half.
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+#ifdef __CUDACC__
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);  // one instruction
+  return *reinterpret_cast<const uint32_t*>(&pair);
+#else
+  return static_cast<uint32_t>(bfloat16(low).bits) | static_cast<uint32_t>(bfloat16(high).bits) << 16;
+#endif
+}
+
+/// `value` as T would store it.
+template <class T>
+__device__ __forceinline__ float rounded(float value) {
+  return to_float(from_float<T>(value));
+}
+
+__device__ __forceinline__ void unpack_bf16(uint32_t pair, float& low, float& high) {
+  low = std::bit_cast<float>(pair << 16);
+  high = std::bit_cast<float>(pair & 0xFFFF0000);
+}
+
+__device__ __forceinline__ void unpack(uint4 words, float (&to)[4]) {
+  to[0] = std::bit_cast<float>(words.x), to[1] = std::bit_cast<float>(words.y);
+  to[2] = std::bit_cast<float>(words.z), to[3] = std::bit_cast<float>(words.w);
+}
+__device__ __forceinline__ void unpack(uint4 words, float (&to)[8]) {
+  unpack_bf16(words.x, to[0], to[1]), unpack_bf16(words.y, to[2], to[3]);
+  unpack_bf16(words.z, to[4], to[5]), unpack_bf16(words.w, to[6], to[7]);
+}
+__device__ __forceinline__ void unpack(uint2 words, float (&to)[4]) { unpack_bf16(words.x, to[0], to[1]), unpack_bf16(words.y, to[2], to[3]); }
+__device__ __forceinline__ void pack(const float (&from)[4], uint4& to) {
+  to = {std::bit_cast<uint32_t>(from[0]), std::bit_cast<uint32_t>(from[1]), std::bit_cast<uint32_t>(from[2]), std::bit_cast<uint32_t>(from[3])};
+}
+__device__ __forceinline__ void pack(const float (&from)[8], uint4& to) {
+  to = {pack_bf16(from[0], from[1]), pack_bf16(from[2], from[3]), pack_bf16(from[4], from[5]), pack_bf16(from[6], from[7])};
+}
+__device__ __forceinline__ void pack(const float (&from)[4], uint2& to) { to = {pack_bf16(from[0], from[1]), pack_bf16(from[2], from[3])}; }
+
+/// N elements (16 bytes, 8 bytes or one) as they lie in memory: what a thread keeps of a row that it needs again, in half the registers for bf16.
+template <class T, int N>
+struct Packed {
+  static_assert(N * sizeof(T) == 16 || N * sizeof(T) == 8);
+  using Words = std::conditional_t<N * sizeof(T) == 16, uint4, uint2>;
+  Words words;
+
+  __device__ __forceinline__ void load(const T* from) { words = load_words<Words>(from); }
+  __device__ __forceinline__ void store(T* to) const { store_words(to, words); }
+  __device__ __forceinline__ void get(float (&to)[N]) const { unpack(words, to); }
+  __device__ __forceinline__ void set(const float (&from)[N]) { pack(from, words); }
+};
+template <class T>
+struct Packed<T, 1> {
+  T value;
+
+  __device__ __forceinline__ void load(const T* from) { value = *from; }
+  __device__ __forceinline__ void store(T* to) const { *to = value; }
+  __device__ __forceinline__ void get(float (&to)[1]) const { to[0] = to_float(value); }
+  __device__ __forceinline__ void set(const float (&from)[1]) { value = from_float<T>(from[0]); }
+};
+
+template <int N, class T>
+__device__ __forceinline__ void load_vector(const T* from, float (&to)[N]) {
+  constexpr int kWidth = N < kVector<T> ? N : kVector<T>;
+  static_assert(N % kWidth == 0);
+#pragma unroll
+  for (int v = 0; v < N; v += kWidth) {
+    Packed<T, kWidth> packed;
+    packed.load(from + v);
+    float part[kWidth];
+    packed.get(part);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) to[v + i] = part[i];
+  }
+}
+
+template <int N, class T>
+__device__ __forceinline__ void store_vector(T* to, const float (&from)[N]) {
+  constexpr int kWidth = N < kVector<T> ? N : kVector<T>;
+  static_assert(N % kWidth == 0);
+#pragma unroll
+  for (int v = 0; v < N; v += kWidth) {
+    float part[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) part[i] = from[v + i];
+    Packed<T, kWidth> packed;
+    packed.set(part);
+    packed.store(to + v);
+  }
+}
+
+template <int N, class T>
+__device__ __forceinline__ void load_vector(const T* from, int64_t count, float (&to)[N]) {
+  if (count >= N) return load_vector(from, to);
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = i < count ? to_float(from[i]) : 0.0F;
+}
+
+template <int N, class T>
+__device__ __forceinline__ void store_vector(T* to, int64_t count, const float (&from)[N]) {
+  if (count >= N) return store_vector(to, from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (i < count) to[i] = from_float<T>(from[i]);
+  }
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,43 @@
+#pragma once
+// What tensors and reductions are to MPI. Includes mpi.h: for mpi.cpp alone.
+#define OMPI_SKIP_MPICXX 1  // the C interface only: the old C++ one of Open MPI does not compile without warnings
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+
+#include "parallel/comm/communicator.h"
+
+namespace trireme {
+
+/// bf16, which MPI does not know, is a 16-bit integer that only op_of can reduce.
+MPI_Datatype type_of(DType dtype);
+/// In bf16 every combination of two ranks' parts is rounded; where that is not wanted, reduce in fp32.
+MPI_Op op_of(ReduceOp op, DType dtype);
+/// The operations behind op_of that MPI lacks, from after MPI_Init until before MPI_Finalize.
+void make_mpi_ops();
+void free_mpi_ops();
+
+/// A datatype of more elements than an int can count.
+class LargeType {
+ public:
+  LargeType(int64_t count, DType dtype, int64_t max_count) {
+    const int64_t whole = count / max_count, rest = count % max_count;
+    MPI_Datatype chunk;
+    MPI_Type_contiguous(static_cast<int>(max_count), type_of(dtype), &chunk);
+    int lengths[2] = {static_cast<int>(whole), static_cast<int>(rest)};
+    MPI_Aint offsets[2] = {0, static_cast<MPI_Aint>(whole * max_count * size_of(dtype))};
+    MPI_Datatype types[2] = {chunk, type_of(dtype)};
+    MPI_Type_create_struct(2, lengths, offsets, types, &type_);
+    MPI_Type_commit(&type_);
+    MPI_Type_free(&chunk);
+  }
+  /// MPI keeps the type until the operations that use it are over.
+  ~LargeType() { MPI_Type_free(&type_); }
+  LargeType(const LargeType&) = delete;
+  LargeType& operator=(const LargeType&) = delete;
+  MPI_Datatype get() const { return type_; }
+
+ private:
+  MPI_Datatype type_;
+};
+
+}  // namespace trireme

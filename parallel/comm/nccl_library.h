@@ -1,0 +1,31 @@
+#pragma once
+// The functions of NCCL as a table with the signatures of its own header, filled from libnccl when first used. The simulated machine of the tests links its
+// own nccl_library.cpp.
+#include <nccl.h>
+
+namespace trireme {
+
+struct Nccl {
+  decltype(&::ncclGetVersion) get_version;
+  decltype(&::ncclGetErrorString) error_string;
+  decltype(&::ncclGetLastError) last_error;
+  decltype(&::ncclGetUniqueId) get_unique_id;
+  decltype(&::ncclCommInitRankConfig) comm_init;
+  decltype(&::ncclCommGetAsyncError) comm_async_error;
+  decltype(&::ncclCommFinalize) comm_finalize;
+  decltype(&::ncclCommDestroy) comm_destroy;
+  decltype(&::ncclCommAbort) comm_abort;
+  decltype(&::ncclGroupStart) group_start;
+  decltype(&::ncclGroupEnd) group_end;
+  decltype(&::ncclAllReduce) all_reduce;
+  decltype(&::ncclAllGather) all_gather;
+  decltype(&::ncclReduceScatter) reduce_scatter;
+  decltype(&::ncclBroadcast) broadcast;
+  decltype(&::ncclSend) send;
+  decltype(&::ncclRecv) recv;
+};
+
+/// Errors: ConfigError naming the library and why it could not be loaded.
+const Nccl& nccl();
+
+}  // namespace trireme

@@ -1,0 +1,15 @@
+#pragma once
+// Ranks on GPUs that talk through host memory: where several ranks share one GPU, or NCCL is absent. Slow, same results.
+#include <memory>
+
+#include "kernels/cuda/gpu.h"
+#include "parallel/comm/communicator.h"
+
+namespace trireme {
+
+/// `host` for tensors in host memory; those of `gpu` are copied to the host at the start of a verb (the host waits for the compute stream), moved by `host`,
+/// and copied back, in the order of the compute stream, by Work::wait. Groups likewise. A world or group of one rank is a SelfCommunicator.
+/// Errors are those of `host`.
+std::unique_ptr<Communicator> make_staged_world(std::unique_ptr<Communicator> host, cuda::Gpu& gpu);
+
+}  // namespace trireme

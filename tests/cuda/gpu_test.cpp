@@ -1,0 +1,317 @@
+// The host side of one GPU on the simulated machine: nothing queued there runs before somebody waits, and then in an adversarial order, so a staging
+// buffer written too early or a missing order shows as a wrong number.
+#include "kernels/cuda/gpu.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "kernels/cuda/loader.h"
+#include "tests/cuda_sim/cuda_sim.h"
+#include "tests/cuda_sim/machine.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using Catch::Matchers::Contains;
+using cuda::Gpu;
+
+namespace {
+
+constexpr uint64_t kSeeds = 8;
+constexpr int64_t kMebibyte = int64_t{1} << 20;
+const cuda_sim::Options kImpatient{.stuck_seconds = 2};  // a host that waits behind a closed gate fails soon
+
+std::vector<unsigned char> pattern(int64_t bytes, unsigned salt) {
+  std::vector<unsigned char> values(static_cast<size_t>(bytes));
+  unsigned state = salt * 2654435761U + 1;
+  for (unsigned char& value : values) value = static_cast<unsigned char>((state = state * 1664525U + 1013904223U) >> 24);
+  return values;
+}
+
+template <class T>
+T downloaded(Gpu& gpu, const void* device) {
+  T value{};
+  gpu.download(device, &value, sizeof(value));
+  return value;
+}
+
+/// An operation that is not ready before it is told to be.
+class Gate : public cuda_sim::Operation {
+ public:
+  explicit Gate(std::shared_ptr<std::atomic<bool>> open) : open_(std::move(open)) {}
+  std::string name() const override { return "gate"; }
+  std::unique_ptr<Operation> clone() const override { return std::make_unique<Gate>(open_); }
+  bool ready() override { return *open_; }
+  void run() override {}
+
+ private:
+  std::shared_ptr<std::atomic<bool>> open_;
+};
+
+/// What is queued on the stream behind it does not run while it lives.
+class ClosedGate {
+ public:
+  explicit ClosedGate(cuda::Stream stream) { REQUIRE(cuda_sim::enqueue(stream, std::make_unique<Gate>(open_)) == cudaSuccess); }
+  ~ClosedGate() {
+    *open_ = true;
+    cuda_sim::changed();
+  }
+  ClosedGate(const ClosedGate&) = delete;
+  ClosedGate& operator=(const ClosedGate&) = delete;
+
+ private:
+  std::shared_ptr<std::atomic<bool>> open_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+std::string refusal(const cuda_sim::Options& options, int index = 0) {
+  cuda_sim::reset(0, options);
+  std::string message;
+  try {
+    Gpu gpu(index, {});
+  } catch (const ConfigError& error) {
+    message = error.what();
+  }
+  CHECK(cuda_sim::statistics().allocations == 0);
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("uploads through the pinned ring keep what the host had at the call") {
+  const int64_t sizes[] = {1, 0, 3, 255, 256, 257, kMebibyte - 1, kMebibyte, kMebibyte + 1, 5 * kMebibyte + 77, 18 * kMebibyte + 1, 2, 12345};
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    cuda_sim::reset(seed);
+    Gpu gpu(0, {});
+    const int64_t total = std::accumulate(std::begin(sizes), std::end(sizes), int64_t{0});
+    auto* const device = static_cast<unsigned char*>(gpu.allocate(total));
+    std::vector<unsigned char> expected;
+    unsigned salt = static_cast<unsigned>(seed) * 100;
+    for (int64_t size : sizes) {
+      std::vector<unsigned char> host = pattern(size, ++salt);
+      gpu.upload(host.data(), device + expected.size(), size);
+      expected.insert(expected.end(), host.begin(), host.end());
+      std::fill(host.begin(), host.end(), static_cast<unsigned char>(0));  // the caller's to write again
+    }
+    std::vector<unsigned char> actual(expected.size());
+    gpu.download(device, actual.data(), total);
+    CHECK((actual == expected));  // 25 MB, not to be printed
+    gpu.release(device);
+  }
+  CHECK(cuda_sim::errors().empty());
+}
+
+TEST_CASE("small uploads do not wait for the device") {
+  cuda_sim::reset(0, kImpatient);
+  Gpu gpu(0, {});
+  constexpr int kUploads = 20000;  // five pieces of the ring
+  auto* const device = static_cast<int*>(gpu.allocate(kUploads * int64_t{sizeof(int)}));
+  {
+    const ClosedGate gate(gpu.compute());
+    for (int i = 0; i < kUploads; ++i) gpu.upload(&i, device + i, sizeof(i));
+  }
+  std::vector<int> values(kUploads);
+  gpu.download(device, values.data(), kUploads * int64_t{sizeof(int)});
+  std::vector<int> expected(kUploads);
+  std::iota(expected.begin(), expected.end(), 0);
+  CHECK(values == expected);
+  gpu.release(device);
+}
+
+TEST_CASE("a read-back neither waits nor sees what is queued later") {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    cuda_sim::reset(seed, kImpatient);
+    Gpu gpu(0, {});
+    auto* const device = static_cast<double*>(gpu.allocate(sizeof(double)));
+    const double value = 2.5;
+    Gpu::Readback readback;
+    {
+      const ClosedGate gate(gpu.compute());
+      gpu.upload(&value, device, sizeof(value));
+      readback = gpu.read_back(device, sizeof(value));
+      CHECK_FALSE(readback.ready());
+      CHECK(cudaGetLastError() == cudaSuccess);
+    }
+    gpu.fill_bytes(device, 0, sizeof(value));
+    {
+      const ClosedGate gate(gpu.compute());
+      CHECK(*static_cast<const double*>(readback.wait()) == 2.5);  // though the stream's end cannot be reached
+      CHECK(readback.ready());
+    }
+    CHECK(downloaded<double>(gpu, device) == 0);
+    CHECK_THROWS_AS(gpu.read_back(device, 4097), InternalError);
+    gpu.release(device);
+  }
+}
+
+TEST_CASE("read-backs in any number, dropped unread, and beyond their GPU") {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    cuda_sim::reset(seed);
+    std::vector<Gpu::Readback> held;
+    {
+      Gpu gpu(0, {});
+      auto* const device = static_cast<int*>(gpu.allocate(sizeof(int)));
+      for (int i = 0; i < 200; ++i) {  // three times the slots made at the start
+        gpu.upload(&i, device, sizeof(i));
+        const Gpu::Readback dropped = gpu.read_back(device, sizeof(i));
+        held.push_back(gpu.read_back(device, sizeof(i)));
+      }
+      gpu.synchronize();
+      gpu.release(device);
+    }
+    for (int i = 0; i < 200; ++i) CHECK(*static_cast<const int*>(held[static_cast<size_t>(i)].wait()) == i);
+  }
+}
+
+namespace {
+
+/// 1 copied to the host's view by a stream of its own behind (or not) the write of 1 over 0 on the compute stream.
+int read_on_another_stream(uint64_t seed, bool ordered) {
+  cuda_sim::reset(seed);
+  Gpu gpu(0, {});
+  const cuda::Stream other = gpu.make_stream();
+  auto* const device = static_cast<int*>(gpu.allocate(2 * sizeof(int)));
+  gpu.fill_bytes(device, 0, sizeof(int));
+  gpu.synchronize();
+  const int one = 1;
+  gpu.upload(&one, device, sizeof(int));
+  const cuda::Event written = gpu.record(gpu.compute());
+  if (ordered) gpu.order_after(other, written);
+  gpu.recycle(written);  // the order stands
+  REQUIRE(cudaMemcpyAsync(device + 1, device, sizeof(int), cudaMemcpyDeviceToDevice, other) == cudaSuccess);
+  const cuda::Event read = gpu.record(other);
+  CHECK(read == written);  // used again
+  gpu.order_after(gpu.compute(), read);
+  const int value = downloaded<int>(gpu, device + 1);
+  CHECK(gpu.is_done(read));
+  gpu.recycle(read);
+  gpu.release(device);
+  return value;
+}
+
+}  // namespace
+
+TEST_CASE("events order streams, also when they are recycled at once") {
+  int early = 0;
+  for (uint64_t seed = 0; seed < 4 * kSeeds; ++seed) {
+    CHECK(read_on_another_stream(seed, true) == 1);
+    early += read_on_another_stream(seed, false) != 1;
+  }
+  CHECK(early > 0);  // else the machine would not show a missing order
+}
+
+TEST_CASE("events are asked for without waiting") {
+  cuda_sim::reset(0, kImpatient);
+  Gpu gpu(0, {});
+  std::vector<cuda::Event> events;
+  {
+    const ClosedGate gate(gpu.compute());
+    for (int i = 0; i < 200; ++i) events.push_back(gpu.record(gpu.compute()));
+    CHECK_FALSE(gpu.is_done(events.back()));
+    CHECK(cudaGetLastError() == cudaSuccess);
+  }
+  std::sort(events.begin(), events.end());
+  CHECK(std::unique(events.begin(), events.end()) == events.end());
+  gpu.synchronize();
+  for (cuda::Event event : events) {
+    CHECK(gpu.is_done(event));
+    gpu.recycle(event);
+  }
+}
+
+TEST_CASE("fills, copies and downloads are in the order of the compute stream") {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    cuda_sim::reset(seed);
+    Gpu gpu(0, {});
+    auto* const device = static_cast<unsigned char*>(gpu.allocate(32));
+    CHECK(reinterpret_cast<uintptr_t>(device) % 256 == 0);
+    gpu.fill_bytes(device, 3, 32);
+    gpu.fill_bytes(device + 8, 7, 8);
+    gpu.copy(device + 8, device, 4);
+    gpu.copy(device, device + 30, 0);
+    std::vector<unsigned char> values(32), expected(32, 3);
+    gpu.download(device, values.data(), 32);
+    std::fill_n(expected.begin(), 4, static_cast<unsigned char>(7));
+    std::fill_n(expected.begin() + 8, 8, static_cast<unsigned char>(7));
+    CHECK(values == expected);
+    gpu.fill_bytes(device, 0, 32);
+    gpu.release(device);  // not before the fill
+    gpu.synchronize();
+    CHECK(cuda_sim::errors().empty());
+  }
+}
+
+TEST_CASE("a GPU returns all it took") {
+  cuda_sim::reset();
+  for (int i = 0; i < 3; ++i) {
+    Gpu gpu(i, {.tf32 = true});
+    CHECK(gpu.index() == i);
+    CHECK(gpu.options().tf32);
+    CHECK(gpu.properties().major == 9);
+    CHECK(gpu.properties().multiprocessors > 0);
+    CHECK(gpu.free_bytes() < gpu.properties().memory);
+    CHECK(gpu.scratch(Gpu::kScratchBytes) != nullptr);
+    CHECK_THROWS_AS(gpu.scratch(Gpu::kScratchBytes + 1), InternalError);
+    CHECK(cuda_sim::statistics().allocations > 0);
+  }
+  CHECK(cuda_sim::statistics().allocations == 0);
+  CHECK(cuda_sim::errors().empty());
+}
+
+TEST_CASE("why a GPU cannot be used is said in words") {
+  CHECK_THAT(refusal({.driver_version = 0}), Contains("no CUDA driver is installed; allowed cpu"));
+  CHECK_THAT(refusal({.driver_version = 12040}), Contains("the driver (12.4) is older than this build's CUDA (13.0)"));
+  CHECK_THAT(refusal({.devices = 0}), Contains("no GPU is found"));
+  CHECK_THAT(refusal({.devices = 2}, 3), Contains("no GPU 3 on this machine: 2 are found"));
+  CHECK_THAT(refusal({.devices = 1}, -1), Contains("no GPU -1 on this machine: 1 is found"));
+  CHECK_THAT(refusal({.major = 7, .minor = 5}), Contains("has compute capability 7.5; at least 8.0 is needed"));
+  CHECK(refusal({.major = 8, .minor = 0}).empty());
+  CHECK_THAT(refusal({.failing_malloc = 1}), Contains("has not enough memory"));
+  CHECK_THAT(refusal({.failing_malloc = 2}), Contains("has not enough memory"));
+  CHECK_THAT(refusal({.memory = 1 << 20}), Contains("has not enough memory"));
+  cuda_sim::reset(0, {.driver_version = 0});
+  CHECK_THROWS_AS(cuda::gpu_count(), ConfigError);
+  cuda_sim::reset(0, {.devices = 5});
+  CHECK(cuda::gpu_count() == 5);
+  cuda_sim::reset();
+}
+
+TEST_CASE("memory that is not there is named in bytes, and the GPU goes on") {
+  cuda_sim::reset(0, {.memory = size_t{256} << 20});
+  Gpu gpu(0, {});
+  const std::string free = std::to_string(gpu.free_bytes());
+  CHECK_THROWS_WITH(gpu.allocate(int64_t{1} << 40), Contains("1099511627776 bytes wanted") && Contains(free));
+  void* const memory = gpu.allocate(1024);
+  gpu.fill_bytes(memory, 1, 1024);
+  CHECK(downloaded<unsigned char>(gpu, memory) == 1);
+  gpu.release(memory);
+  cuda_sim::reset();
+}
+
+TEST_CASE("an error of the device names the call") {
+  cuda_sim::reset();
+  {
+    Gpu gpu(0, {});
+    void* const memory = gpu.allocate(8);
+    cuda_sim::fail(0, cudaErrorIllegalAddress, "planted");
+    CHECK_THROWS_WITH(gpu.synchronize(), Contains("cudaStreamSynchronize: cudaErrorIllegalAddress"));
+    CHECK_NOTHROW(gpu.release(memory));  // destructors call it while that error is on its way
+    CHECK(cuda_sim::errors().size() == 1);
+  }
+  cuda_sim::reset();
+}
+
+TEST_CASE("libraries are loaded by name, and what is missing is named") {
+  CHECK_THROWS_WITH(cuda::SharedLibrary("run.device=cuda", {"libtrireme_not_there.so.1", "libtrireme_not_there.so"}),
+                    Contains("run.device=cuda needs libtrireme_not_there.so.1") && Contains("LD_LIBRARY_PATH"));
+  const cuda::SharedLibrary mathematics("the test", {"libm.so.not_there", "libm.so.6"});
+  double (*cosine)(double) = nullptr;
+  mathematics.load(cosine, "cos");
+  CHECK(cosine(0) == 1);
+  CHECK_THROWS_WITH(mathematics.load(cosine, "no_such_function"), Contains("libm.so.6 has no no_such_function"));
+}

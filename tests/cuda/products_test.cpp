@@ -1,0 +1,168 @@
+// Which products cuBLASLt computes and which the plain kernel, how often the heuristic is asked, and TF32.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/core/rng.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/transfer.h"
+#include "tests/cuda_sim/cublas_lt.h"
+#include "tests/cuda_sim/cuda_sim.h"
+#include "tests/cuda_sim/machine.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using Catch::Matchers::Contains;
+
+namespace {
+
+struct Machine {
+  explicit Machine(const cuda::GpuOptions& options = {}) : gpu(fresh(options)) {}
+
+  /// Normal values at `offset` elements behind a buffer's beginning.
+  Tensor tensor(const Shape& shape, DType dtype, uint64_t key = 0, int64_t offset = 0) {
+    const Tensor whole = Tensor::empty(ctx, {shape.numel() + offset}, dtype, MemoryCategory::kWorkspace);
+    const Tensor host = host_tensor(shape, dtype);
+    for (int64_t i = 0; i < shape.numel(); ++i) {
+      const auto value = static_cast<float>(random_normal(random_key(1, "product"), key + static_cast<uint64_t>(i)));
+      if (dtype == DType::kF32) host.data<float>()[i] = value;
+      if (dtype == DType::kBF16) host.data<bfloat16>()[i] = bfloat16(value);
+    }
+    const Tensor out = whole.flat_view(offset, shape);
+    from_host(ctx, host, out);
+    return out;
+  }
+
+  ~Machine() {
+    cudaStreamSynchronize(gpu->compute());
+    if (sound) CHECK(cuda_sim::errors().empty());
+  }
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  static std::unique_ptr<cuda::Gpu> fresh(const cuda::GpuOptions& options) {
+    cuda_sim::reset();
+    return std::make_unique<cuda::Gpu>(0, options);
+  }
+
+  std::unique_ptr<cuda::Gpu> gpu;
+  Arena arena{*gpu, /*poison=*/true};
+  Context ctx{Device::kCuda, &arena, 1, gpu.get()};
+  bool sound = true;  ///< no error is expected
+};
+
+struct Counts {
+  int64_t library, plain, plans;
+  bool operator==(const Counts&) const = default;
+};
+Counts counts(Machine& machine) {
+  const cuda::ProductCounts now = cuda::product_counts(*machine.gpu);
+  return {now.library, now.plain, now.plans};
+}
+
+/// y = x w^T in bf16 with x beginning `offset` elements off 16 bytes.
+void forward(Machine& machine, int64_t rows, int64_t inputs, int64_t outputs, int64_t offset = 0) {
+  const Tensor x = machine.tensor({rows, inputs}, DType::kBF16, 0, offset), w = machine.tensor({outputs, inputs}, DType::kBF16, 7);
+  linear_forward(machine.ctx, x, w, {}, machine.tensor({rows, outputs}, DType::kBF16));
+}
+
+double tf32_error(bool tf32) {
+  Machine machine({.tf32 = tf32});
+  const Tensor x = machine.tensor({16, 64}, DType::kF32, 0), w = machine.tensor({8, 64}, DType::kF32, 5000), y = machine.tensor({16, 8}, DType::kF32);
+  linear_forward(machine.ctx, x, w, {}, y);
+  const Tensor hx = to_host(machine.ctx, x), hw = to_host(machine.ctx, w), hy = to_host(machine.ctx, y);
+  double error = 0, largest = 0;
+  for (int64_t m = 0; m < 16; ++m) {
+    for (int64_t f = 0; f < 8; ++f) {
+      double sum = 0;
+      for (int64_t d = 0; d < 64; ++d) sum += double{hx.data<float>()[m * 64 + d]} * hw.data<float>()[f * 64 + d];
+      error = std::max(error, std::abs(sum - hy.data<float>()[m * 8 + f]));
+      largest = std::max(largest, std::abs(sum));
+    }
+  }
+  return error / largest;
+}
+
+}  // namespace
+
+TEST_CASE("the heuristic is asked once for a shape and an alignment") {
+  Machine machine;
+  CHECK(counts(machine) == Counts{0, 0, 0});
+  for (int i = 0; i < 3; ++i) forward(machine, 16, 32, 8);
+  CHECK(counts(machine) == Counts{3, 0, 1});
+  forward(machine, 17, 32, 8);
+  forward(machine, 16, 32, 8, 2);  // 4 bytes off
+  forward(machine, 16, 32, 8, 2);
+  CHECK(counts(machine) == Counts{6, 0, 3});
+}
+
+TEST_CASE("what cuBLASLt has no kernel for is the plain kernel's") {
+  Machine machine;
+  forward(machine, 16, 33, 8);     // rows of 66 bytes
+  forward(machine, 16, 32, 7);     // of the result
+  forward(machine, 16, 32, 8, 1);  // 2 bytes off
+  CHECK(counts(machine) == Counts{0, 3, 3});
+  forward(machine, 16, 33, 8);
+  CHECK(counts(machine) == Counts{0, 4, 3});
+}
+
+TEST_CASE("empty products") {
+  Machine machine;
+  forward(machine, 0, 32, 8);
+  CHECK(counts(machine) == Counts{0, 0, 0});
+  const Tensor dy = machine.tensor({0, 8}, DType::kBF16), x = machine.tensor({0, 32}, DType::kBF16), dw = machine.tensor({8, 32}, DType::kF32);
+  const Tensor before = to_host(machine.ctx, dw);
+  linear_backward_weight(machine.ctx, dy, x, dw);
+  const Tensor after = to_host(machine.ctx, dw);
+  CHECK(std::equal(before.data<float>(), before.data<float>() + before.numel(), after.data<float>()));
+}
+
+TEST_CASE("the GELU is the product's epilogue in bf16 where its rows allow it") {
+  Machine machine;
+  const auto fused = [&](DType dtype, int64_t outputs, int64_t offset) {
+    const int64_t before = cuda_sim::cublas_lt_statistics().fused_gelu;
+    const Tensor x = machine.tensor({6, 16}, dtype), w = machine.tensor({outputs, 16}, dtype), bias = machine.tensor({outputs}, dtype, 0, offset);
+    linear_gelu_forward(machine.ctx, x, w, bias, machine.tensor({6, outputs}, dtype), machine.tensor({6, outputs}, dtype));
+    machine.gpu->synchronize();
+    return cuda_sim::cublas_lt_statistics().fused_gelu - before;
+  };
+  CHECK(fused(DType::kBF16, 24, 0) == 1);
+  CHECK(fused(DType::kBF16, 24, 1) == 0);
+  CHECK(fused(DType::kBF16, 20, 0) == 0);
+  CHECK(fused(DType::kF32, 24, 0) == 0);
+}
+
+TEST_CASE("TF32 only when it is asked for") {
+  CHECK(tf32_error(false) < 1e-6);
+  const double rounded = tf32_error(true);
+  CHECK(rounded > 1e-5);
+  CHECK(rounded < 2e-3);
+}
+
+TEST_CASE("a library's objects go with their GPU, its versions are on record") {
+  const int64_t before = cuda_sim::cublas_lt_statistics().live_objects;
+  {
+    Machine machine;
+    forward(machine, 16, 32, 8);
+    forward(machine, 16, 33, 8);
+    CHECK(cuda_sim::cublas_lt_statistics().live_objects > before);
+    CHECK_THAT(cuda::library_versions(*machine.gpu), Contains("cuBLASLt 13.") && Contains("CUDA runtime 13.0, driver 13.0"));
+  }
+  CHECK(cuda_sim::cublas_lt_statistics().live_objects == before);
+}
+
+TEST_CASE("a product that fails names call and shape") {
+  {
+    Machine machine;
+    const Tensor x = machine.tensor({16, 32}, DType::kBF16), w = machine.tensor({8, 32}, DType::kBF16), y = machine.tensor({16, 8}, DType::kBF16);
+    machine.sound = false;
+    cuda_sim::fail(0, cudaErrorIllegalAddress, "planted");
+    CHECK_THROWS_WITH(linear_forward(machine.ctx, x, w, {}, y), Contains("cublasLtMatmul") && Contains("rows 16, columns 8, depth 32 (BF16 to BF16"));
+  }
+  cuda_sim::reset();
+}

@@ -1,0 +1,128 @@
+// Training on GPUs against training on the CPU: the real host code, kernels and communicators, on the simulated machine under adversarial schedules of
+// its streams (on a real GPU: ranks share it).
+#include "tests/cuda/training.h"
+
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "tests/support/catch.h"
+#include "tests/support/gpu.h"
+
+namespace trireme::test {
+namespace {
+
+constexpr int kSteps = 3;
+// In fp32 the GPU's kernels differ from the CPU's by the order of their sums; three steps amplify 6e-8 to 1e-5 at worst.
+constexpr double kSingleTolerance = 1e-4;
+
+const RunRecord& on_cpu(ParityModel model, const std::string& precision) {
+  static std::map<std::pair<ParityModel, std::string>, RunRecord> records;
+  auto& record = records[{model, precision}];
+  const Device device = precision == "fp64" ? Device::kReference : Device::kCpu;
+  if (record.loss.empty()) record = train_on_threads(parity_config(model, {}, precision), precision == "fp64" ? 1 : kSteps, device);
+  return record;
+}
+
+constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout};
+
+struct LayoutCase {
+  ParityModel model;
+  Layout layout;
+};
+
+/// A dozen that between them have every axis, ZeRO stage, kind of accumulation, both schedules, hybrid sharding and prefetch.
+std::vector<LayoutCase> dozen() {
+  std::vector<LayoutCase> cases;
+  const auto add = [&](ParityModel model, int tensor, int pipeline, int data, int zero, const auto& change) {
+    Layout layout;
+    layout.tensor = tensor;
+    layout.pipeline = pipeline;
+    layout.data = data;
+    layout.zero = zero;
+    change(layout);
+    cases.push_back({model, layout});
+  };
+  using M = ParityModel;
+  add(M::kLlama, 2, 1, 1, 0, [](Layout&) {});
+  add(M::kGpt2, 2, 1, 1, 0, [](Layout& l) { l.sequence_parallel = true; });
+  add(M::kLlamaGrouped, 4, 1, 1, 0, [](Layout& l) { l.sequence_parallel = true; });
+  add(M::kGpt2, 1, 2, 1, 0, [](Layout& l) { l.micro_batch = 2; });
+  add(M::kLlama, 1, 4, 1, 0, [](Layout& l) { l.schedule = "gpipe"; });
+  add(M::kGpt2Dropout, 1, 1, 2, 1, [](Layout&) {});
+  add(M::kGpt2, 1, 1, 3, 2, [](Layout&) {});
+  add(M::kLlamaGrouped, 1, 1, 4, 3, [](Layout& l) { l.prefetch = 2; });
+  add(M::kLlama, 1, 1, 4, 3, [](Layout& l) { l.replicate = 2, l.reshard = "after_step"; });
+  add(M::kLlamaGrouped, 2, 2, 1, 0, [](Layout& l) { l.sequence_parallel = true, l.micro_batch = 3; });
+  add(M::kGpt2, 1, 2, 2, 3, [](Layout& l) { l.accumulation = "full", l.micro_batch = 2; });
+  add(M::kLlamaGrouped, 2, 2, 2, 3, [](Layout& l) { l.sequence_parallel = true; });
+  return cases;
+}
+
+}  // namespace
+
+TEST_CASE("one GPU trains the model of the CPU in fp32") {
+  for (const ParityModel model : kModels) {
+    INFO(name_of(model));
+    testing::for_each_schedule(
+        2, [&] { CHECK(difference(on_cpu(model, "fp32"), train_on_gpus(parity_config(model, {}, "fp32"), kSteps), kSingleTolerance) == ""); });
+  }
+}
+
+TEST_CASE("one GPU in bf16 is as near to the exact gradient as the CPU is") {
+  for (const ParityModel model : kModels) {
+    INFO(name_of(model));
+    const double unit = gradient_error(on_cpu(model, "fp64"), on_cpu(model, "bf16"));
+    testing::for_each_schedule(2, [&] {
+      const RunRecord record = train_on_gpus(parity_config(model, {}, "bf16"), 1);
+      CHECK(gradient_error(on_cpu(model, "fp64"), record) < 2 * unit);
+      CHECK(std::abs(record.loss[0] - on_cpu(model, "fp64").loss[0]) < 1e-2 * record.loss[0]);
+    });
+  }
+}
+
+#ifndef TRIREME_REAL_GPU
+TEST_CASE("a dozen layouts on GPUs of their own train the model of the CPU, under 36 schedules of the streams") {
+  for (const LayoutCase& c : dozen()) {
+    INFO(name_of(c.model) << " " << c.layout.str());
+    testing::for_each_schedule(3, [&] {
+      CHECK(difference(on_cpu(c.model, "fp32"), train_on_gpus(parity_config(c.model, c.layout, "fp32"), kSteps), kSingleTolerance) == "");
+    });
+  }
+}
+
+TEST_CASE("the same dozen in bf16 are as near to the exact gradient as the CPU is") {
+  for (const LayoutCase& c : dozen()) {
+    INFO(name_of(c.model) << " " << c.layout.str());
+    const double unit = gradient_error(on_cpu(c.model, "fp64"), on_cpu(c.model, "bf16"));
+    testing::for_each_schedule(
+        1, [&] { CHECK(gradient_error(on_cpu(c.model, "fp64"), train_on_gpus(parity_config(c.model, c.layout, "bf16"), 1)) < 2 * unit); });
+  }
+}
+
+TEST_CASE("every schedule of the streams gives the same bits") {
+  Layout layout;
+  layout.tensor = layout.data = 2;
+  layout.zero = 3;
+  const Config config = parity_config(ParityModel::kLlama, layout, "bf16");
+  std::optional<RunRecord> first;
+  testing::for_each_schedule(4, [&] {
+    const RunRecord record = train_on_gpus(config, 2);
+    if (!first) first = record;
+    CHECK(record == *first);
+  });
+}
+#endif
+
+TEST_CASE("ranks that share a GPU train the model of the CPU through host memory") {
+  for (const LayoutCase& c : dozen()) {
+    if (c.layout.world() != 4 && c.layout.world() != 8) continue;
+    INFO(name_of(c.model) << " " << c.layout.str());
+    testing::for_each_schedule(1, [&] {
+      const RunRecord record = train_on_gpus(parity_config(c.model, c.layout, "fp32"), kSteps, c.layout.world());
+      CHECK(difference(on_cpu(c.model, "fp32"), record, kSingleTolerance) == "");
+    });
+  }
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,140 @@
+#pragma once
+// Runs the blocks of one launch, one after another: the threads of a block are fibers on this host thread, in an order drawn from the seed; a thread runs
+// until it must wait for others. A kernel whose threads never meet needs one fiber and no switch.
+#include <boost/context/detail/fcontext.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cuda_sim/device_thread.h"
+#include "tests/cuda_sim/random.h"
+#include "tests/cuda_sim/sanitizer.h"
+
+namespace cuda_sim {
+
+constexpr size_t kSharedDefault = size_t{48} << 10;  ///< static memory of a kernel at most
+constexpr size_t kSharedLimit = size_t{227} << 10;   ///< static and dynamic
+
+struct AsyncCopy {
+  void* shared;
+  const void* global;
+  bool valid;
+  int group;
+};
+
+class BlockRunner;
+
+struct Fiber : DeviceThread {
+  BlockRunner* runner = nullptr;
+  boost::context::detail::fcontext_t context = nullptr;
+  unsigned char* stack = nullptr;
+  StackMark mark;
+  int thread = 0;  // within the block
+  // What it waits for.
+  bool waits = false;
+  Meeting meeting{};
+  unsigned mask = 0;
+  Site site{};
+  void* slot = nullptr;
+  // Asynchronous copies not yet made.
+  std::vector<AsyncCopy> copies;
+  int groups = 0;
+};
+
+/// Lanes on their way to one meeting.
+struct WarpGroup {
+  Meeting meeting;
+  unsigned mask;
+  Site site;
+  unsigned arrived;
+};
+
+struct Warp {
+  Fiber* lanes[32];
+  unsigned absent;  // exited or never there
+  std::vector<WarpGroup> groups;
+};
+
+struct KernelFault {
+  cudaError_t error = cudaSuccess;
+  std::string text;
+  uintptr_t address = 0;  // of a memory fault
+};
+
+class BlockRunner {
+ public:
+  BlockRunner();
+  ~BlockRunner();
+  BlockRunner(const BlockRunner&) = delete;
+  BlockRunner& operator=(const BlockRunner&) = delete;
+
+  /// All blocks, or until the first fault.
+  KernelFault run(const KernelCall& call, uint64_t seed);
+  int64_t switches() const { return switches_; }
+
+  // For the functions of device_thread.h.
+  void sync_block(Fiber& self, Site site);
+  /// Until all lanes of the mask have come; true for the last, which exchanges what the lanes' slots say and then calls `release`.
+  bool meet(Fiber& self, Meeting meeting, unsigned mask, Site site, void* slot);
+  Warp& warp_of(const Fiber& self) { return warps_[static_cast<size_t>(self.thread) / 32]; }
+  void release(Warp& warp, unsigned mask, const Fiber& self);
+  [[noreturn]] void fail(cudaError_t error, std::string text, uintptr_t address = 0);
+  void* static_shared(const void* tag, size_t bytes, size_t alignment);
+  void* dynamic_shared() const { return dynamic_; }
+  bool is_shared(const void* address, size_t bytes) const;
+  void maybe_copy(Fiber& self);
+  void copy_until(Fiber& self, int group);
+  bool copies_at_once() const { return copy_mode_ == 0; }
+  /// Where a memory fault goes on: off the faulting stack.
+  void* emergency_stack_top() const;
+
+ private:
+  struct Variable {
+    const void* tag;
+    unsigned char* memory;
+    size_t bytes;
+  };
+  static void fiber_main(boost::context::detail::transfer_t transfer);
+  void run_block();
+  void prepare_threads();
+  void prepare_shared();
+  void check_shared();
+  Fiber& fresh_fiber();
+  void begin_thread(Fiber& fiber, int thread);
+  void switch_to(Fiber& from, Fiber& to);
+  void suspend(Fiber& self);
+  void finish_thread(Fiber& self);
+  Fiber* next(Fiber* reuse);
+  void release_barrier();
+  std::string stuck_text() const;
+  std::string where(const Fiber& fiber) const;
+
+  const KernelCall* call_ = nullptr;
+  BlockShape shape_{};
+  Random random_;
+  Fiber main_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> idle_;      // in their loop, without a thread
+  std::vector<Fiber*> runnable_;  // with a thread that may go on
+  std::vector<int> unstarted_;    // threads, the next one last
+  std::vector<Fiber*> barrier_;   // waiting at __syncthreads
+  std::vector<Warp> warps_;
+  int threads_ = 0, live_ = 0;
+  bool newest_first_ = false;
+  int copy_mode_ = 0;  // 0 at once, 1 at the wait, 2 now and then
+  unsigned char* shared_ = nullptr;
+  unsigned char* dynamic_ = nullptr;
+  size_t static_used_ = 0;
+  std::vector<Variable> variables_;
+  unsigned char* emergency_ = nullptr;
+  KernelFault fault_;
+  int64_t switches_ = 0;
+};
+
+/// Runners are kept: making stacks is slow.
+std::unique_ptr<BlockRunner> take_runner();
+void give_runner(std::unique_ptr<BlockRunner> runner);
+
+const char* name_of(Meeting meeting);
+
+}  // namespace cuda_sim

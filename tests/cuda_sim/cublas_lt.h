@@ -1,0 +1,42 @@
+#pragma once
+// The simulated cuBLASLt: descriptors with their sizes, defaults and required attributes checked, a heuristic that promises only what was asked for, and
+// products that refuse what was not promised. Stricter than the library where that leaves a mistake unnoticed (pointers that are not device memory).
+// Products: fp32 sums; bf16 rows or buffers aligned to less than 4 bytes, and biases to less than 16, have no kernel.
+#include <cublasLt.h>
+
+#include <cstdint>
+
+namespace cuda_sim {
+
+struct CublasLtStatistics {
+  int64_t heuristics = 0;    ///< asked
+  int64_t refused = 0;       ///< of which without an answer
+  int64_t products = 0;      ///< queued
+  int64_t fused_gelu = 0;    ///< of which with a GELU epilogue
+  int64_t live_objects = 0;  ///< handles, descriptors, layouts, preferences
+};
+/// Of the process.
+CublasLtStatistics cublas_lt_statistics();
+
+cublasStatus_t lt_create(cublasLtHandle_t* handle);
+cublasStatus_t lt_destroy(cublasLtHandle_t handle);
+size_t lt_version();
+const char* lt_status_string(cublasStatus_t status);
+cublasStatus_t lt_desc_create(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute, cudaDataType_t scale);
+cublasStatus_t lt_desc_destroy(cublasLtMatmulDesc_t desc);
+cublasStatus_t lt_desc_set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void* value, size_t bytes);
+cublasStatus_t lt_layout_create(cublasLtMatrixLayout_t* layout, cudaDataType_t type, uint64_t rows, uint64_t columns, int64_t ld);
+cublasStatus_t lt_layout_destroy(cublasLtMatrixLayout_t layout);
+cublasStatus_t lt_preference_create(cublasLtMatmulPreference_t* preference);
+cublasStatus_t lt_preference_destroy(cublasLtMatmulPreference_t preference);
+cublasStatus_t lt_preference_set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                                 size_t bytes);
+cublasStatus_t lt_heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                            cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int wanted,
+                            cublasLtMatmulHeuristicResult_t results[], int* count);
+cublasStatus_t lt_matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
+                         const void* b, cublasLtMatrixLayout_t b_layout, const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
+                         cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t workspace_bytes,
+                         cudaStream_t stream);
+
+}  // namespace cuda_sim

@@ -1,0 +1,252 @@
+// cudart: devices, errors, memory.
+#include <algorithm>
+#include <cstring>
+
+#include "tests/cuda_sim/api.h"
+#include "tests/cuda_sim/block.h"
+
+namespace cuda_sim {
+namespace {
+thread_local int device_of_thread = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+}  // namespace
+
+cudaError_t remember(cudaError_t error) {
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  return error;
+}
+int current_device() { return device_of_thread; }
+
+namespace {
+
+int shared_optin(const Options& options) {
+  if (options.major >= 9) return static_cast<int>(kSharedLimit);
+  return (options.minor == 0 || options.minor == 7 ? 163 : 99) << 10;
+}
+
+cudaError_t allocate_host(void** memory, size_t bytes) {
+  return call([&](Machine& m, Lock&) {
+    if (memory == nullptr) return cudaErrorInvalidValue;
+    if (const cudaError_t error = refuse_while_capturing(); error != cudaSuccess) return error;
+    *memory = bytes == 0 ? nullptr : m.memory.pinned().allocate(bytes);
+    return *memory == nullptr && bytes > 0 ? cudaErrorMemoryAllocation : cudaSuccess;
+  });
+}
+
+cudaError_t release(Machine& m, Arena& arena, void* memory) {
+  std::string damage;
+  if (!arena.release(memory, &damage)) return cudaErrorInvalidValue;
+  if (!damage.empty()) m.fail(current_device(), cudaErrorIllegalAddress, damage);
+  return cudaSuccess;
+}
+
+}  // namespace
+}  // namespace cuda_sim
+
+using namespace cuda_sim;
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  Machine& m = machine();
+  const Lock lock(m.mutex);
+  if (m.options.driver_version / 1000 < CUDART_VERSION / 1000) return remember(cudaErrorInsufficientDriver);  // newer minor versions are fine
+  if (m.devices.empty()) return remember(cudaErrorNoDevice);
+  *count = static_cast<int>(m.devices.size());
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  Machine& m = machine();
+  const Lock lock(m.mutex);
+  if (device < 0 || device >= static_cast<int>(m.devices.size())) return remember(cudaErrorInvalidDevice);
+  device_of_thread = device;
+  return remember(m.devices[static_cast<size_t>(device)].error);
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = device_of_thread;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  Machine& m = machine();
+  const Lock lock(m.mutex);
+  if (device < 0 || device >= static_cast<int>(m.devices.size())) return remember(cudaErrorInvalidDevice);
+  *properties = {};
+  std::strncpy(properties->name, "Simulated GPU", sizeof properties->name - 1);
+  properties->major = m.options.major;
+  properties->minor = m.options.minor;
+  properties->totalGlobalMem = m.options.memory;
+  properties->multiProcessorCount = 4;
+  properties->warpSize = 32;
+  properties->maxThreadsPerBlock = 1024;
+  properties->maxThreadsPerMultiProcessor = 2048;
+  const int block[] = {1024, 1024, 64}, grid[] = {0x7fffffff, 65535, 65535};
+  std::copy(std::begin(block), std::end(block), properties->maxThreadsDim);
+  std::copy(std::begin(grid), std::end(grid), properties->maxGridSize);
+  properties->sharedMemPerBlock = kSharedDefault;
+  properties->sharedMemPerBlockOptin = static_cast<size_t>(shared_optin(m.options));
+  properties->regsPerBlock = 65536;
+  properties->l2CacheSize = 1 << 20;
+  properties->unifiedAddressing = 1;
+  properties->asyncEngineCount = 2;
+  properties->concurrentKernels = 1;
+  properties->pciBusID = device + 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  Machine& m = machine();
+  const Lock lock(m.mutex);
+  if (device < 0 || device >= static_cast<int>(m.devices.size())) return remember(cudaErrorInvalidDevice);
+  switch (attribute) {
+    case cudaDevAttrComputeCapabilityMajor: *value = m.options.major; return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor: *value = m.options.minor; return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount: *value = 4; return cudaSuccess;
+    case cudaDevAttrMaxThreadsPerBlock: *value = 1024; return cudaSuccess;
+    case cudaDevAttrWarpSize: *value = 32; return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(kSharedDefault); return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = shared_optin(m.options); return cudaSuccess;
+    default: return remember(cudaErrorNotSupported);
+  }
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
+  std::snprintf(text, static_cast<size_t>(length), "0000:%02x:00.0", device + 1);
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = machine().options.driver_version;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = cudaPeekAtLastError();
+  last_error = cudaSuccess;
+  return error;
+}
+cudaError_t cudaPeekAtLastError() {
+  Machine& m = machine();
+  const Lock lock(m.mutex);
+  const auto device = static_cast<size_t>(device_of_thread);
+  return device < m.devices.size() && m.devices[device].error != cudaSuccess ? m.devices[device].error : last_error;
+}
+
+const char* cudaGetErrorName(cudaError_t error) {
+#define CUDA_SIM_NAME(name) \
+  case name: return #name
+  switch (error) {
+    CUDA_SIM_NAME(cudaSuccess);
+    CUDA_SIM_NAME(cudaErrorInvalidValue);
+    CUDA_SIM_NAME(cudaErrorMemoryAllocation);
+    CUDA_SIM_NAME(cudaErrorInvalidConfiguration);
+    CUDA_SIM_NAME(cudaErrorInvalidDevice);
+    CUDA_SIM_NAME(cudaErrorNoDevice);
+    CUDA_SIM_NAME(cudaErrorInsufficientDriver);
+    CUDA_SIM_NAME(cudaErrorInvalidResourceHandle);
+    CUDA_SIM_NAME(cudaErrorInvalidMemcpyDirection);
+    CUDA_SIM_NAME(cudaErrorInvalidDeviceFunction);
+    CUDA_SIM_NAME(cudaErrorNotReady);
+    CUDA_SIM_NAME(cudaErrorNotSupported);
+    CUDA_SIM_NAME(cudaErrorIllegalAddress);
+    CUDA_SIM_NAME(cudaErrorMisalignedAddress);
+    CUDA_SIM_NAME(cudaErrorLaunchFailure);
+    CUDA_SIM_NAME(cudaErrorLaunchTimeout);
+    CUDA_SIM_NAME(cudaErrorStreamCaptureUnsupported);
+    CUDA_SIM_NAME(cudaErrorStreamCaptureInvalidated);
+    CUDA_SIM_NAME(cudaErrorStreamCaptureUnmatched);
+    CUDA_SIM_NAME(cudaErrorStreamCaptureUnjoined);
+    CUDA_SIM_NAME(cudaErrorStreamCaptureIsolation);
+    CUDA_SIM_NAME(cudaErrorStreamCaptureImplicit);
+    CUDA_SIM_NAME(cudaErrorStreamCaptureWrongThread);
+    CUDA_SIM_NAME(cudaErrorCapturedEvent);
+    default: return "cudaErrorUnknown";
+  }
+#undef CUDA_SIM_NAME
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+    default: return "an error of the simulated machine, see standard error";
+  }
+}
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  return call([&](Machine& m, Lock&) {
+    if (function == nullptr) return cudaErrorInvalidDeviceFunction;
+    if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && (value < 0 || value > shared_optin(m.options))) return cudaErrorInvalidValue;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  return call([&](Machine& m, Lock&) {
+    if (memory == nullptr) return cudaErrorInvalidValue;
+    if (const cudaError_t error = refuse_while_capturing(); error != cudaSuccess) return error;
+    *memory = nullptr;
+    if (bytes == 0) return cudaSuccess;
+    Arena& arena = m.memory.device(current_device());
+    if (++m.mallocs == m.options.failing_malloc || bytes > m.options.memory || arena.used() + bytes > m.options.memory)
+      return cudaErrorMemoryAllocation;
+    *memory = arena.allocate(bytes);
+    return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  });
+}
+
+/// Does not wait: what is still queued on the memory is the caller's fault, and told.
+cudaError_t cudaFree(void* memory) {
+  return call([&](Machine& m, Lock&) {
+    if (memory == nullptr) return cudaSuccess;
+    if (const cudaError_t error = refuse_while_capturing(); error != cudaSuccess) return error;
+    const int owner = m.memory.device_of(key(memory));
+    return owner < 0 ? cudaErrorInvalidValue : release(m, m.memory.device(owner), memory);
+  });
+}
+
+cudaError_t cudaMallocHost(void** memory, size_t bytes) { return allocate_host(memory, bytes); }
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int) { return allocate_host(memory, bytes); }
+cudaError_t cudaFreeHost(void* memory) {
+  return call([&](Machine& m, Lock&) {
+    if (memory == nullptr) return cudaSuccess;
+    return m.memory.pinned().holds(key(memory)) ? release(m, m.memory.pinned(), memory) : cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
+  return call([&](Machine& m, Lock&) {
+    *total = m.options.memory;
+    *free_bytes = m.options.memory - std::min(m.options.memory, m.memory.device(current_device()).used());
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  return call([&](Machine& m, Lock&) {
+    *attributes = {};
+    attributes->type = cudaMemoryTypeUnregistered;
+    attributes->device = -2;
+    const int device = m.memory.device_of(key(pointer));
+    if (device >= 0 && m.memory.device(device).find(key(pointer)) != nullptr) {
+      attributes->type = cudaMemoryTypeDevice;
+      attributes->device = device;
+      attributes->devicePointer = const_cast<void*>(pointer);
+    } else if (m.memory.pinned().find(key(pointer)) != nullptr) {
+      attributes->type = cudaMemoryTypeHost;
+      attributes->device = current_device();
+      attributes->devicePointer = attributes->hostPointer = const_cast<void*>(pointer);
+    }
+    return cudaSuccess;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,166 @@
+#pragma once
+// Included before device code that is compiled as plain C++: what nvcc builds in.
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+
+#include "tests/cuda_sim/device_thread.h"
+
+#define threadIdx (::cuda_sim::this_thread->index)
+#define blockIdx (::cuda_sim::this_thread->shape->index)
+#define blockDim (::cuda_sim::this_thread->shape->block)
+#define gridDim (::cuda_sim::this_thread->shape->grid)
+
+#ifndef __launch_bounds__
+#define __launch_bounds__(...)
+#endif
+
+#define TRIREME_SHARED(type, name)                                              \
+  static char name##_tag;                                                       \
+  ::cuda_sim::Identity<type>& name = *static_cast<::cuda_sim::Identity<type>*>( \
+      ::cuda_sim::static_shared(&name##_tag, sizeof(::cuda_sim::Identity<type>), alignof(::cuda_sim::Identity<type>)))
+#define TRIREME_DYNAMIC_SHARED(T, name) T* const name = static_cast<T*>(::cuda_sim::dynamic_shared())
+
+// Approximations of the hardware: here the exact functions. Names that the C library uses itself.
+#define __expf(x) expf(x)
+#define __logf(x) logf(x)
+
+#define CUDA_SIM_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+namespace cuda_sim {
+
+template <class T>
+using Identity = T;
+
+template <class... Parameters>
+class Call final : public KernelCall {
+ public:
+  Call(void (*kernel)(Parameters...), Parameters... arguments) : kernel_(kernel), arguments_(arguments...) {
+    entry = reinterpret_cast<const void*>(kernel);
+    (add_pointer(arguments), ...);
+  }
+  void operator()() const override { std::apply(kernel_, arguments_); }
+
+ private:
+  template <class T>
+  void add_pointer(const T& argument) {
+    if constexpr (std::is_pointer_v<T>) pointers.push_back(argument);
+  }
+  void (*kernel_)(Parameters...);
+  std::tuple<Parameters...> arguments_;
+};
+
+/// Queues a kernel. Errors: cudaErrorInvalidConfiguration for a shape that no GPU takes, and those of any call.
+template <class... Parameters>
+cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                   std::type_identity_t<Parameters>... arguments) {
+  auto call = std::make_shared<Call<Parameters...>>(kernel, arguments...);
+  call->grid = grid;
+  call->block = block;
+  call->dynamic_shared = shared_bytes;
+  return queue_kernel(std::move(call), stream);
+}
+
+template <class T>
+T shuffle_as(unsigned mask, T value, int source, Site site) {
+  static_assert(sizeof(T) <= 8 && std::is_arithmetic_v<T>);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = shuffle(mask, bits, source, site);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+}  // namespace cuda_sim
+
+inline void __syncthreads(CUDA_SIM_SITE) { ::cuda_sim::sync_block({file, line}); }
+inline void __syncwarp(unsigned mask = 0xffffffffu, CUDA_SIM_SITE) { ::cuda_sim::sync_warp(mask, {file, line}); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+// A lane whose source lies outside its segment of `width` lanes keeps its own value.
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32, CUDA_SIM_SITE) {
+  const int lane = static_cast<int>(::cuda_sim::lane_id());
+  return ::cuda_sim::shuffle_as(mask, value, (lane & ~(width - 1)) | (source & (width - 1)), {file, line});
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, CUDA_SIM_SITE) {
+  const int lane = static_cast<int>(::cuda_sim::lane_id()), source = lane - static_cast<int>(delta);
+  return ::cuda_sim::shuffle_as(mask, value, source < (lane & ~(width - 1)) ? lane : source, {file, line});
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, CUDA_SIM_SITE) {
+  const int lane = static_cast<int>(::cuda_sim::lane_id()), source = lane + static_cast<int>(delta);
+  return ::cuda_sim::shuffle_as(mask, value, source > (lane | (width - 1)) ? lane : source, {file, line});
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, CUDA_SIM_SITE) {
+  const int lane = static_cast<int>(::cuda_sim::lane_id()), source = lane ^ lanes;
+  return ::cuda_sim::shuffle_as(mask, value, source > (lane | (width - 1)) ? lane : source, {file, line});
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate, CUDA_SIM_SITE) { return ::cuda_sim::vote(mask, predicate != 0, {file, line}); }
+inline int __any_sync(unsigned mask, int predicate, CUDA_SIM_SITE) { return ::cuda_sim::vote(mask, predicate != 0, {file, line}) != 0; }
+inline int __all_sync(unsigned mask, int predicate, CUDA_SIM_SITE) { return ::cuda_sim::vote(mask, predicate != 0, {file, line}) == mask; }
+
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
+
+// Blocks run one after another in a launch, threads one at a time: plain arithmetic is atomic among them.
+inline int atomicAdd(int* address, int value) {
+  const int old = *address;
+  *address = old + value;
+  return old;
+}
+inline unsigned atomicAdd(unsigned* address, unsigned value) {
+  const unsigned old = *address;
+  *address = old + value;
+  return old;
+}
+
+template <class T>
+T __ldg(const T* address) {
+  return *address;
+}
+inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
+inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
+inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
+inline float __int_as_float(int x) { return __builtin_bit_cast(float, x); }
+
+inline float rsqrtf(float x) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(x))); }
+inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float __frcp_rn(float x) { return 1.0f / x; }
+inline float __fsqrt_rn(float x) { return std::sqrt(x); }
+
+/// Exact at multiples of a half: the argument is reduced before the multiplication by pi.
+inline void sincospi(double x, double* sine, double* cosine) {
+  const double quarters = std::nearbyint(2 * x), rest = (x - quarters / 2) * 3.14159265358979323846;
+  const double s = std::sin(rest), c = std::cos(rest);
+  switch (static_cast<int>(std::fmod(quarters, 4)) & 3) {
+    case 0: *sine = s, *cosine = c; break;
+    case 1: *sine = c, *cosine = -s; break;
+    case 2: *sine = -s, *cosine = -c; break;
+    default: *sine = -c, *cosine = s; break;
+  }
+}
+
+// kernels/cuda/ptx.cuh
+namespace trireme::cuda {
+
+inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDA_SIM_SITE) { ::cuda_sim::mma(d, a, b, {file, line}); }
+inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, CUDA_SIM_SITE) { ::cuda_sim::ldmatrix(r, row, false, {file, line}); }
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, CUDA_SIM_SITE) { ::cuda_sim::ldmatrix(r, row, true, {file, line}); }
+inline void cp_async_16(void* shared, const void* global, bool valid) { ::cuda_sim::async_copy(shared, global, valid); }
+inline void cp_async_commit() { ::cuda_sim::async_commit(); }
+template <int N>
+void cp_async_wait() {
+  ::cuda_sim::async_wait(N);
+}
+
+}  // namespace trireme::cuda

@@ -1,0 +1,59 @@
+#pragma once
+// What device code sees of the machine: its own thread, and the points where the threads of a block or of a warp meet.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace cuda_sim {
+
+/// Where in the source two threads must stand to meet.
+struct Site {
+  const char* file;
+  int line;
+};
+
+struct BlockShape {
+  uint3 index;
+  dim3 block;
+  dim3 grid;
+};
+
+struct DeviceThread {
+  uint3 index;
+  const BlockShape* shape;
+};
+extern constinit thread_local DeviceThread* this_thread;  ///< null in host code
+
+enum class Meeting : uint8_t { kSyncthreads, kSyncwarp, kShuffle, kVote, kMma, kLdmatrix };
+
+void sync_block(Site site);
+void sync_warp(unsigned mask, Site site);
+/// `source`: the lane whose value is wanted; a lane outside the mask has 0xFF bytes.
+uint64_t shuffle(unsigned mask, uint64_t value, int source, Site site);
+/// One bit for each lane of the mask.
+unsigned vote(unsigned mask, bool predicate, Site site);
+unsigned lane_id();
+void mma(float* d, const uint32_t* a, const uint32_t* b, Site site);
+void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site);
+void async_copy(void* shared, const void* global, bool valid);
+void async_commit();
+void async_wait(int groups_left);
+
+/// The block's variable declared at `tag`.
+void* static_shared(const void* tag, size_t bytes, size_t alignment);
+void* dynamic_shared();
+
+/// One launch: what to run for each thread, and the pointers among its arguments.
+struct KernelCall {
+  virtual ~KernelCall() = default;
+  virtual void operator()() const = 0;
+  const void* entry = nullptr;
+  std::vector<const void*> pointers;
+  dim3 grid, block;
+  size_t dynamic_shared = 0;
+};
+cudaError_t queue_kernel(std::shared_ptr<const KernelCall> call, cudaStream_t stream);
+
+}  // namespace cuda_sim

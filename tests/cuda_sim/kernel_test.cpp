@@ -1,0 +1,254 @@
+// Kernels on the simulated machine: threads of a block, warps, shared memory, and the mistakes that must be caught.
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "tests/cuda_sim/test_device.h"
+
+using namespace cuda_sim;
+namespace kernels = kernels_under_test;
+using kernels::Wrong;
+
+TEST_CASE("A grid of threads runs every one of them once") {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    reset(seed);
+    TestStream stream;
+    DeviceArray<int> counts(std::vector<int>{0});
+    DeviceArray<float> x(std::vector<float>(1000, 1.0f));
+    CUDA_OK(kernels::count(counts.get(), 37, 96, stream));
+    CUDA_OK(kernels::add_one(x.get(), 1000, stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    CHECK(counts.host()[0] == 37 * 96);
+    CHECK(x.host() == std::vector<float>(1000, 2.0f));
+    CHECK(statistics().kernels == 2);
+  }
+}
+
+TEST_CASE("A block reduces through shuffles, shared memory and a barrier") {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    reset(seed);
+    TestStream stream;
+    std::vector<float> values(777);
+    std::iota(values.begin(), values.end(), 1.0f);
+    const DeviceArray<float> x(values);
+    DeviceArray<float> sum(1);
+    for (const int threads : {32, 64, 256, 1024}) {
+      CUDA_OK(kernels::block_sum(x.get(), sum.get(), 777, threads, stream));
+      CUDA_OK(cudaStreamSynchronize(stream));
+      CHECK(sum.host()[0] == 777 * 778 / 2);
+      CUDA_OK(kernels::tree_sum(x.get(), sum.get(), 777, 1024, 0, stream));
+      CUDA_OK(cudaStreamSynchronize(stream));
+      CHECK(sum.host()[0] == 777 * 778 / 2);
+    }
+  }
+}
+
+TEST_CASE("A forgotten barrier gives a wrong sum") {
+  const int forget = GENERATE(1, 2);
+  int wrong = 0;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    reset(seed);
+    TestStream stream;
+    const DeviceArray<float> x(std::vector<float>(256, 1.0f));
+    DeviceArray<float> sum(1);
+    CUDA_OK(kernels::tree_sum(x.get(), sum.get(), 256, 256, forget, stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    wrong += sum.host()[0] != 256;
+  }
+  CHECK(wrong >= 6);
+}
+
+TEST_CASE("Blocks and threads run in an order drawn from the seed") {
+  std::set<std::vector<int>> block_orders, thread_orders;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    reset(seed);
+    TestStream stream;
+    DeviceArray<int> counter(std::vector<int>{0}), blocks(16), threads(16);
+    CUDA_OK(kernels::orders(counter.get(), blocks.get(), threads.get(), stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    block_orders.insert(blocks.host());
+    std::vector<int> order = threads.host();
+    const int first = *std::min_element(order.begin(), order.end());
+    for (int& at : order) at -= first;
+    thread_orders.insert(order);
+  }
+  CHECK(block_orders.size() == 8);
+  CHECK(thread_orders.size() >= 4);
+}
+
+TEST_CASE("Shuffles and votes give what CUDA defines") {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    reset(seed);
+    TestStream stream;
+    DeviceArray<int> out(32 * 8);
+    DeviceArray<unsigned> voted(4);
+    CUDA_OK(kernels::shuffles(out.get(), stream));
+    CUDA_OK(kernels::votes(voted.get(), stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    const std::vector<int> got = out.host();
+    for (int t = 0; t < 32; ++t) {
+      const int* const own = got.data() + t * 8;
+      CHECK(own[0] == 5);
+      CHECK(own[1] == t / 8 * 8 + 5);
+      CHECK(own[2] == (t < 3 ? t : t - 3));
+      CHECK(own[3] == (t > 28 ? t : t + 3));
+      CHECK(own[4] == (t ^ 9));
+      CHECK(own[5] == (t % 8 < 3 ? t : t - 3));
+      CHECK(own[6] == (t % 8 > 4 ? t : t + 3));
+      if (t < 10) CHECK(own[7] == t + 10);
+      if (t >= 20) CHECK(own[7] == -7);
+    }
+    CHECK(voted.host() == std::vector<unsigned>{0xaaaaaaaau, 0, 1, 0xc000u});
+  }
+}
+
+TEST_CASE("Fresh shared memory is poison in every block") {
+  reset(3);
+  TestStream stream;
+  DeviceArray<float> y(64);
+  CUDA_OK(kernels::read_shared(y.get(), stream));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  for (const float value : y.host()) CHECK(std::isnan(value));
+}
+
+TEST_CASE("Threads that do not meet are an error that names them") {
+  struct Row {
+    Wrong wrong;
+    const char* text;
+  };
+  const Row row =
+      GENERATE(Row{Wrong::kMaskTooSmall, "not in its own mask"}, Row{Wrong::kMaskTooLarge, "returned"}, Row{Wrong::kLanesApart, "shuffle"},
+               Row{Wrong::kHalfAtBarrier, "__syncthreads"}, Row{Wrong::kBarrierAndShuffle, "__syncwarp"}, Row{Wrong::kDivides, "divides"});
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    reset(seed);
+    TestStream stream;
+    const DeviceArray<float> x(std::vector<float>(64, 1.0f));
+    CUDA_OK(kernels::go_wrong(Wrong::kNothing, x.get(), 64, stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    (void)kernels::go_wrong(row.wrong, x.get(), 64, stream);
+    CHECK(cudaStreamSynchronize(stream) == cudaErrorLaunchFailure);
+    CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
+    CHECK(cudaGetLastError() == cudaErrorLaunchFailure);  // sticky
+    REQUIRE(errors().size() == 1);
+    CHECK_THAT(errors()[0],
+               Catch::Contains(row.text) && Catch::Contains("wrong_kernel") && Catch::Contains("thread (") && Catch::Contains("block (0,0,0)"));
+  }
+  reset();
+  CHECK(cudaGetLastError() != cudaErrorLaunchTimeout);
+}
+
+TEST_CASE("A kernel that leaves its memory is caught") {
+  // 64 floats end where the allocation's last page ends; behind 65 floats there are bytes that are looked at when it is freed.
+  CHECK(is_caught([] {
+          TestStream stream;
+          float* x = nullptr;
+          CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&x), 256));
+          (void)kernels::go_wrong(Wrong::kBehindGlobal, x, 64, stream);
+          return cudaStreamSynchronize(stream);
+        }) == cudaErrorIllegalAddress);
+  CHECK(is_caught([] {
+          TestStream stream;
+          float* x = nullptr;
+          CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&x), 65 * 4));
+          (void)kernels::go_wrong(Wrong::kBehindGlobal, x, 65, stream);
+          const cudaError_t error = cudaStreamSynchronize(stream);
+          return error != cudaSuccess ? error : cudaFree(x);
+        }) == cudaErrorIllegalAddress);
+  for (const Wrong wrong : {Wrong::kBehindShared, Wrong::kRunsOver})
+    CHECK(is_caught([wrong] {
+            TestStream stream;
+            float* x = nullptr;
+            CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&x), 256));
+            (void)kernels::go_wrong(wrong, x, 64, stream);
+            return cudaStreamSynchronize(stream);
+          }) == cudaErrorIllegalAddress);
+}
+
+TEST_CASE("Launches outside the limits are refused") {
+  reset();
+  TestStream stream;
+  CHECK(kernels::with_shape({1, 1, 1}, {1024, 1, 1}, 227 << 10, stream) == cudaSuccess);
+  CHECK(kernels::with_shape({1, 1, 1}, {1024, 2, 1}, 0, stream) == cudaErrorInvalidConfiguration);
+  CHECK(kernels::with_shape({1, 1, 1}, {1, 1, 65}, 0, stream) == cudaErrorInvalidConfiguration);
+  CHECK(kernels::with_shape({1, 65536, 1}, {1, 1, 1}, 0, stream) == cudaErrorInvalidConfiguration);
+  CHECK(kernels::with_shape({0, 1, 1}, {1, 1, 1}, 0, stream) == cudaErrorInvalidConfiguration);
+  CHECK(kernels::with_shape({1, 1, 1}, {1, 1, 1}, (227 << 10) + 1, stream) == cudaErrorInvalidValue);
+  CHECK(kernels::with_shape({1, 1, 1}, {1, 1, 1}, 0, reinterpret_cast<cudaStream_t>(uintptr_t{77})) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle);
+  CHECK(cudaGetLastError() == cudaSuccess);
+  CUDA_OK(cudaStreamSynchronize(stream));
+}
+
+namespace {
+uint16_t bits_of(float value) { return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16); }
+}  // namespace
+
+TEST_CASE("mma and ldmatrix follow the fragment layouts") {
+  const bool by_ldmatrix = GENERATE(false, true);
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    reset(seed);
+    TestStream stream;
+    Random random(seed);
+    std::vector<float> a(256), b(128), d(128), want(128);
+    for (float& value : a) value = static_cast<float>(random.below(31)) - 15;
+    for (float& value : b) value = static_cast<float>(random.below(31)) - 15;
+    for (float& value : d) value = static_cast<float>(random.below(1000));
+    std::vector<uint16_t> a_bits(256), b_bits(128);
+    std::transform(a.begin(), a.end(), a_bits.begin(), bits_of);
+    std::transform(b.begin(), b.end(), b_bits.begin(), bits_of);
+    for (size_t i = 0; i < 16; ++i)
+      for (size_t j = 0; j < 8; ++j) {
+        want[i * 8 + j] = d[i * 8 + j];
+        for (size_t k = 0; k < 16; ++k) want[i * 8 + j] += a[i * 16 + k] * b[k * 8 + j];
+      }
+    const DeviceArray<uint16_t> device_a(a_bits), device_b(b_bits);
+    DeviceArray<float> device_d(d);
+    CUDA_OK(kernels::mma(device_a.get(), device_b.get(), device_d.get(), by_ldmatrix, stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    CHECK(device_d.host() == want);
+  }
+}
+
+TEST_CASE("ldmatrix hands out rows, or columns") {
+  reset(1);
+  TestStream stream;
+  std::vector<uint16_t> rows(256);
+  std::iota(rows.begin(), rows.end(), uint16_t{0});
+  const DeviceArray<uint16_t> from(rows);
+  DeviceArray<uint32_t> plain(128), transposed(128);
+  CUDA_OK(kernels::ldmatrix(from.get(), plain.get(), false, stream));
+  CUDA_OK(kernels::ldmatrix(from.get(), transposed.get(), true, stream));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  for (size_t lane = 0; lane < 32; ++lane)
+    for (size_t j = 0; j < 4; ++j) {
+      const size_t row = lane / 4, column = lane % 4 * 2;
+      const size_t at = j * 64 + row * 8 + column, mirrored = j * 64 + column * 8 + row;
+      CHECK(plain.host()[lane * 4 + j] == (at | (at + 1) << 16));
+      CHECK(transposed.host()[lane * 4 + j] == (mirrored | (mirrored + 8) << 16));
+    }
+}
+
+TEST_CASE("An asynchronous copy is there after its wait, and only then") {
+  std::vector<float> values(256);
+  std::iota(values.begin(), values.end(), 1.0f);
+  int early_second = 0, early_all = 0;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    reset(seed);
+    TestStream stream;
+    const DeviceArray<float> x(values);
+    DeviceArray<float> y(256), first(256), none(256);
+    CUDA_OK(kernels::async_copy(x.get(), y.get(), 0, 50, stream));
+    CUDA_OK(kernels::async_copy(x.get(), first.get(), 1, 64, stream));
+    CUDA_OK(kernels::async_copy(x.get(), none.get(), -1, 64, stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    std::vector<float> want = values;
+    std::fill(want.begin() + 200, want.end(), 0.0f);
+    CHECK(y.host() == want);
+    const std::vector<float> half = first.host();
+    CHECK(std::equal(half.begin(), half.begin() + 128, values.begin()));
+    early_second += half != values;
+    early_all += none.host() != values;
+  }
+  CHECK(early_second >= 3);
+  CHECK(early_all >= 3);
+}

@@ -1,0 +1,222 @@
+#include "tests/cuda_sim/kernels_under_test.h"
+
+#include "kernels/cuda/ptx.cuh"
+
+namespace kernels_under_test {
+namespace {
+
+constexpr unsigned kFull = 0xffffffffu;
+
+__global__ void add_one_kernel(float* x, int n) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < n) x[i] += 1;
+}
+__global__ void set_kernel(float* x, int n, float value) {
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) x[i] = value;
+}
+__global__ void copy_kernel(const float* from, float* to, int n) {
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) to[i] = from[i];
+}
+
+__device__ float warp_sum(float value) {
+  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(kFull, value, lanes);
+  return value;
+}
+
+__global__ void block_sum_kernel(const float* x, float* sum, int n) {
+  TRIREME_SHARED(float[32], partial);
+  float own = 0;
+  for (unsigned i = threadIdx.x; i < static_cast<unsigned>(n); i += blockDim.x) own += x[i];
+  own = warp_sum(own);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = own;
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    own = warp_sum(threadIdx.x < blockDim.x / 32 ? partial[threadIdx.x] : 0);
+    if (threadIdx.x == 0) *sum = own;
+  }
+}
+
+__global__ void tree_sum_kernel(const float* x, float* sum, int n, int forget) {
+  TRIREME_DYNAMIC_SHARED(float, values);
+  const unsigned t = threadIdx.x;
+  values[t] = static_cast<int>(t) < n ? x[t] : 0;
+  if (forget != 2) __syncthreads();
+  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+    if (t < half) values[t] += values[t + half];
+    if (forget != 1) __syncthreads();
+  }
+  if (t == 0) *sum = values[0];
+}
+
+__device__ int run_over(volatile int* depth) {
+  volatile char page[4096];
+  page[0] = static_cast<char>(*depth);
+  return *depth < 0 ? page[0] : run_over(depth) + page[0];
+}
+
+__global__ void wrong_kernel(Wrong wrong, float* x, int n) {
+  TRIREME_SHARED(float[5], few);
+  const int t = static_cast<int>(threadIdx.x);
+  switch (wrong) {
+    case Wrong::kNothing: break;
+    case Wrong::kMaskTooSmall: x[t] = __shfl_xor_sync(0x7fffffffu, x[t], 1); break;
+    case Wrong::kMaskTooLarge:
+      if (t % 32 < 16) x[t] = __shfl_xor_sync(kFull, x[t], 1);
+      break;
+    case Wrong::kLanesApart:
+      if (t % 2 == 0)
+        x[t] = __shfl_xor_sync(kFull, x[t], 2);
+      else
+        x[t] = __shfl_xor_sync(kFull, x[t], 2);
+      break;
+    case Wrong::kHalfAtBarrier:
+      if (t < 32)
+        __syncthreads();
+      else
+        __syncthreads();
+      break;
+    case Wrong::kBarrierAndShuffle:
+      if (t % 2 == 0) __syncwarp();
+      __syncthreads();
+      break;
+    case Wrong::kBehindGlobal: x[n] = 1; break;
+    case Wrong::kBehindShared: few[t < 6 ? t : 0] = 1; break;
+    case Wrong::kDivides: x[t] = static_cast<float>(n / (n - static_cast<int>(blockDim.x))); break;
+    case Wrong::kRunsOver: {
+      volatile int depth = t;
+      x[t] = static_cast<float>(run_over(&depth));
+    }
+  }
+}
+
+__global__ void read_shared_kernel(float* y) {
+  TRIREME_SHARED(float[32], fixed);
+  TRIREME_DYNAMIC_SHARED(float, dynamic);
+  y[threadIdx.x] = fixed[threadIdx.x];
+  y[threadIdx.x + 32] = dynamic[threadIdx.x];
+  fixed[threadIdx.x] = dynamic[threadIdx.x] = 1;
+}
+
+__global__ void shuffles_kernel(int* out) {
+  const int t = static_cast<int>(threadIdx.x);
+  int* const own = out + t * 8;
+  own[0] = __shfl_sync(kFull, t, 5);
+  own[1] = __shfl_sync(kFull, t, 5, 8);
+  own[2] = __shfl_up_sync(kFull, t, 3);
+  own[3] = __shfl_down_sync(kFull, t, 3);
+  own[4] = __shfl_xor_sync(kFull, t, 9);
+  own[5] = __shfl_up_sync(kFull, t, 3, 8);
+  own[6] = __shfl_down_sync(kFull, t, 3, 8);
+  own[7] = t < 20 ? static_cast<int>(__shfl_down_sync(0x000fffffu, static_cast<double>(t), 10)) : -7;
+}
+
+__global__ void votes_kernel(unsigned* out) {
+  const unsigned t = threadIdx.x;
+  const unsigned odd = __ballot_sync(kFull, t % 2 == 1);
+  const int any = __any_sync(kFull, t == 40), all = __all_sync(kFull, t < 32);
+  unsigned half = 0;
+  if (t < 16) half = __ballot_sync(0xffffu, t > 13);
+  __syncwarp();
+  if (t == 0) out[0] = odd, out[1] = static_cast<unsigned>(any), out[2] = static_cast<unsigned>(all), out[3] = half;
+}
+
+__global__ void count_kernel(int* counts) { atomicAdd(counts, 1); }
+
+__device__ uint32_t pair(const uint16_t* low, const uint16_t* high) { return *low | static_cast<uint32_t>(*high) << 16; }
+
+__global__ void mma_kernel(const uint16_t* a, const uint16_t* b, float* d, bool by_ldmatrix) {
+  TRIREME_SHARED(uint4[32], a_rows);  // 16 x 16
+  TRIREME_SHARED(uint4[16], b_rows);  // 16 x 8
+  const unsigned lane = threadIdx.x, group = lane / 4, column = lane % 4 * 2;
+  uint32_t fa[4], fb[4];
+  if (by_ldmatrix) {
+    a_rows[lane] = reinterpret_cast<const uint4*>(a)[lane];
+    if (lane < 16) b_rows[lane] = reinterpret_cast<const uint4*>(b)[lane];
+    __syncwarp();
+    trireme::cuda::ldmatrix_x4(fa, &a_rows[lane % 16 * 2 + lane / 16]);
+    trireme::cuda::ldmatrix_x4_trans(fb, &b_rows[lane % 16]);
+  } else {
+    for (unsigned i = 0; i < 4; ++i) {
+      const uint16_t* const at = a + (group + i % 2 * 8) * 16 + column + i / 2 * 8;
+      fa[i] = pair(at, at + 1);
+    }
+    for (unsigned i = 0; i < 2; ++i) fb[i] = pair(b + (column + i * 8) * 8 + group, b + (column + i * 8 + 1) * 8 + group);
+  }
+  float sums[4];
+  for (unsigned i = 0; i < 4; ++i) sums[i] = d[(group + i / 2 * 8) * 8 + column + i % 2];
+  const uint32_t two[2] = {fb[0], fb[1]};
+  trireme::cuda::mma_m16n8k16(sums, fa, two);
+  for (unsigned i = 0; i < 4; ++i) d[(group + i / 2 * 8) * 8 + column + i % 2] = sums[i];
+}
+
+__global__ void ldmatrix_kernel(const uint16_t* rows, uint32_t* out, bool transposed) {
+  TRIREME_DYNAMIC_SHARED(uint4, shared);
+  shared[threadIdx.x] = reinterpret_cast<const uint4*>(rows)[threadIdx.x];
+  __syncwarp();
+  uint32_t r[4];
+  if (transposed)
+    trireme::cuda::ldmatrix_x4_trans(r, shared + threadIdx.x);
+  else
+    trireme::cuda::ldmatrix_x4(r, shared + threadIdx.x);
+  for (unsigned j = 0; j < 4; ++j) out[threadIdx.x * 4 + j] = r[j];
+}
+
+__global__ void async_copy_kernel(const float* x, float* y, int wait, int valid) {
+  TRIREME_SHARED(float4[64], staged);
+  const unsigned t = threadIdx.x;
+  for (unsigned half = 0; half < 2; ++half) {
+    const unsigned at = half * 32 + t;
+    trireme::cuda::cp_async_16(&staged[at], x + at * 4, static_cast<int>(at) < valid);
+    trireme::cuda::cp_async_commit();
+  }
+  if (wait == 0) trireme::cuda::cp_async_wait<0>();
+  if (wait == 1) trireme::cuda::cp_async_wait<1>();
+  __syncthreads();
+  for (unsigned at = (t + 1) % 32; at < 64; at += 32) reinterpret_cast<float4*>(y)[at] = staged[at];
+}
+
+__global__ void orders_kernel(int* counter, int* blocks, int* threads) {
+  const int order = atomicAdd(counter, 1);
+  if (threadIdx.x == 0) blocks[blockIdx.x] = order;
+  if (blockIdx.x == 0) threads[threadIdx.x] = order;
+}
+
+__global__ void nothing_kernel() {}
+
+}  // namespace
+
+using cuda_sim::launch;
+
+cudaError_t add_one(float* x, int n, cudaStream_t stream) {
+  return launch(add_one_kernel, dim3(static_cast<unsigned>(n + 63) / 64), dim3(64), 0, stream, x, n);
+}
+cudaError_t set(float* x, int n, float value, cudaStream_t stream) { return launch(set_kernel, dim3(1), dim3(32), 0, stream, x, n, value); }
+cudaError_t copy(const float* from, float* to, int n, cudaStream_t stream) { return launch(copy_kernel, dim3(1), dim3(32), 0, stream, from, to, n); }
+cudaError_t block_sum(const float* x, float* sum, int n, int threads, cudaStream_t stream) {
+  return launch(block_sum_kernel, dim3(1), dim3(static_cast<unsigned>(threads)), 0, stream, x, sum, n);
+}
+cudaError_t tree_sum(const float* x, float* sum, int n, int threads, int forget, cudaStream_t stream) {
+  return launch(tree_sum_kernel, dim3(1), dim3(static_cast<unsigned>(threads)), static_cast<size_t>(threads) * 4, stream, x, sum, n, forget);
+}
+cudaError_t go_wrong(Wrong wrong, float* x, int n, cudaStream_t stream) { return launch(wrong_kernel, dim3(1), dim3(64), 0, stream, wrong, x, n); }
+cudaError_t read_shared(float* y, cudaStream_t stream) { return launch(read_shared_kernel, dim3(3), dim3(32), 128, stream, y); }
+cudaError_t shuffles(int* out, cudaStream_t stream) { return launch(shuffles_kernel, dim3(1), dim3(32), 0, stream, out); }
+cudaError_t votes(unsigned* out, cudaStream_t stream) { return launch(votes_kernel, dim3(1), dim3(32), 0, stream, out); }
+cudaError_t count(int* counts, unsigned blocks, unsigned threads, cudaStream_t stream) {
+  return launch(count_kernel, dim3(blocks), dim3(threads), 0, stream, counts);
+}
+cudaError_t mma(const uint16_t* a, const uint16_t* b, float* d, bool by_ldmatrix, cudaStream_t stream) {
+  return launch(mma_kernel, dim3(1), dim3(32), 0, stream, a, b, d, by_ldmatrix);
+}
+cudaError_t ldmatrix(const uint16_t* rows, uint32_t* out, bool transposed, cudaStream_t stream) {
+  return launch(ldmatrix_kernel, dim3(1), dim3(32), 512, stream, rows, out, transposed);
+}
+cudaError_t async_copy(const float* x, float* y, int wait, int valid, cudaStream_t stream) {
+  return launch(async_copy_kernel, dim3(1), dim3(32), 0, stream, x, y, wait, valid);
+}
+cudaError_t orders(int* counter, int* blocks, int* threads, cudaStream_t stream) {
+  return launch(orders_kernel, dim3(16), dim3(16), 0, stream, counter, blocks, threads);
+}
+cudaError_t with_shape(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) { return launch(nothing_kernel, grid, block, shared, stream); }
+
+}  // namespace kernels_under_test

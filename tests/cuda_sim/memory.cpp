@@ -1,0 +1,211 @@
+#include "tests/cuda_sim/memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/cuda_sim/sanitizer.h"
+
+namespace cuda_sim {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kAlignment = 256;
+constexpr unsigned char kPoison = 0xFF;
+constexpr size_t kPoisonFile = size_t{4} << 20;
+
+size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
+
+[[noreturn]] void die(const char* what) {
+  std::perror(what);
+  std::abort();
+}
+
+/// A file of 0xFF bytes: mapped copy-on-write, it is poisoned memory that costs nothing until written.
+int poison_file() {
+  static const int file = [] {
+    const int descriptor = memfd_create("cuda_sim_poison", MFD_CLOEXEC);
+    if (descriptor < 0) die("cuda_sim: memfd_create");
+    const std::vector<unsigned char> bytes(kPoisonFile, kPoison);
+    if (write(descriptor, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) die("cuda_sim: write");
+    return descriptor;
+  }();
+  return file;
+}
+
+void map_poison(uintptr_t begin, uintptr_t end, int protection) {
+  for (uintptr_t at = begin; at < end; at += kPoisonFile) {
+    const size_t bytes = std::min(kPoisonFile, end - at);
+    if (mmap(reinterpret_cast<void*>(at), bytes, protection, MAP_PRIVATE | MAP_FIXED, poison_file(), 0) == MAP_FAILED) die("cuda_sim: mmap");
+  }
+}
+
+void map_nothing(uintptr_t begin, uintptr_t end) {
+  if (mmap(reinterpret_cast<void*>(begin), end - begin, PROT_NONE, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+    die("cuda_sim: mmap");
+}
+
+void protect(const Allocation& allocation, int protection) {
+  if (mprotect(reinterpret_cast<void*>(allocation.first_page), allocation.end_page - allocation.first_page, protection) != 0)
+    die("cuda_sim: mprotect");
+}
+
+}  // namespace
+
+void Arena::reserve() {
+  if (base_ != 0) return;
+  void* range = mmap(nullptr, kRange, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) die("cuda_sim: cannot reserve address space");
+  base_ = next_ = reinterpret_cast<uintptr_t>(range);
+}
+
+void* Arena::allocate(size_t bytes) {
+  const size_t span = round_up(std::max<size_t>(bytes, 1), kAlignment);
+  const size_t pages = round_up(span, kPage);
+  if (next_ + pages + 2 * kPage > base_ + kRange) {  // old addresses again, once the range is used up
+    std::erase_if(allocations_, [](const auto& entry) { return entry.second.freed; });
+    if (allocations_.empty()) next_ = base_;
+    if (next_ + pages + 2 * kPage > base_ + kRange) return nullptr;
+  }
+  Allocation allocation;
+  allocation.first_page = next_ + kPage;
+  allocation.end_page = allocation.first_page + pages;
+  allocation.begin = allocation.end_page - span;
+  allocation.bytes = bytes;
+  next_ = allocation.end_page;
+  map_poison(allocation.first_page, allocation.end_page, open_ ? PROT_READ | PROT_WRITE : PROT_NONE);
+  asan_poison(allocation.first_page, allocation.begin);
+  asan_poison(allocation.begin + bytes, allocation.end_page);
+  allocations_[allocation.first_page] = allocation;
+  used_ += round_up(bytes, 512);
+  ++live_;
+  return reinterpret_cast<void*>(allocation.begin);
+}
+
+const Allocation* Arena::find(uintptr_t address) const {
+  auto next = allocations_.upper_bound(address);
+  if (next == allocations_.begin()) return nullptr;
+  const Allocation& found = std::prev(next)->second;
+  return !found.freed && address >= found.begin && address - found.begin < std::max<size_t>(found.bytes, 1) ? &found : nullptr;
+}
+
+bool Arena::contains(uintptr_t address, size_t bytes) const {
+  if (bytes == 0) return true;
+  const Allocation* found = find(address);
+  return found != nullptr && bytes <= found->bytes - (address - found->begin);
+}
+
+std::string Arena::damage_of(const Allocation& allocation) const {
+  auto damaged = [](uintptr_t begin, uintptr_t end) {
+    for (uintptr_t at = begin; at < end; ++at)
+      if (*reinterpret_cast<const unsigned char*>(at) != kPoison) return true;
+    return false;
+  };
+  if (!open_) protect(allocation, PROT_READ);
+  asan_unpoison(allocation.first_page, allocation.end_page);
+  std::string text;
+  if (damaged(allocation.first_page, allocation.begin)) text = "bytes before an allocation were written";
+  if (damaged(allocation.begin + allocation.bytes, allocation.end_page)) text = "bytes behind an allocation were written";
+  if (!text.empty()) text += ": " + std::to_string(allocation.bytes) + " bytes at " + std::to_string(allocation.begin);
+  return text;
+}
+
+void Arena::unmap(Allocation& allocation) {
+  map_nothing(allocation.first_page, allocation.end_page);
+  allocation.freed = true;
+  used_ -= round_up(allocation.bytes, 512);
+  --live_;
+}
+
+bool Arena::release(const void* memory, std::string* damage) {
+  const Allocation* found = find(reinterpret_cast<uintptr_t>(memory));
+  if (found == nullptr || found->begin != reinterpret_cast<uintptr_t>(memory)) return false;
+  Allocation& allocation = allocations_[found->first_page];
+  *damage = damage_of(allocation);
+  unmap(allocation);
+  return true;
+}
+
+void Arena::release_all(std::string* damage) {
+  for (auto& [address, allocation] : allocations_) {
+    if (allocation.freed) continue;
+    const std::string text = damage_of(allocation);
+    if (!text.empty()) *damage = text;
+    unmap(allocation);
+  }
+}
+
+std::string Arena::describe(uintptr_t address) const {
+  auto next = allocations_.upper_bound(address);
+  if (next == allocations_.begin()) return "no allocation";
+  const Allocation& found = std::prev(next)->second;
+  const std::string what = (found.freed ? "freed allocation of " : "allocation of ") + std::to_string(found.bytes) + " bytes";
+  if (address < found.begin) return std::to_string(found.begin - address) + " bytes before an " + what;
+  const uintptr_t offset = address - found.begin;
+  if (offset < found.bytes) return "byte " + std::to_string(offset) + " of an " + what;
+  return std::to_string(offset - found.bytes) + " bytes behind the end of an " + what;
+}
+
+void Arena::open() {
+  if (open_) return;
+  open_ = true;
+  for (const auto& [address, allocation] : allocations_)
+    if (!allocation.freed) protect(allocation, PROT_READ | PROT_WRITE);
+}
+
+void Arena::close() {
+  if (!open_) return;
+  open_ = false;
+  for (const auto& [address, allocation] : allocations_)
+    if (!allocation.freed) protect(allocation, PROT_NONE);
+}
+
+void Memory::reset(int devices) {
+  std::string damage;
+  for (Arena& arena : devices_) {
+    arena.release_all(&damage);
+    arena.close();
+  }
+  pinned_.release_all(&damage);
+  if (!damage.empty()) std::fprintf(stderr, "cuda_sim: %s\n", damage.c_str());
+  if (static_cast<int>(devices_.size()) < devices) devices_.resize(static_cast<size_t>(devices));  // ranges stay reserved
+  for (Arena& arena : devices_) arena.reserve();
+  pinned_.reserve();
+  pinned_.open();
+  born_ = Clock::now();
+  spent_ = {};
+}
+
+int Memory::device_of(uintptr_t address) const {
+  for (size_t i = 0; i < devices_.size(); ++i)
+    if (devices_[i].holds(address)) return static_cast<int>(i);
+  return -1;
+}
+
+std::string Memory::describe(uintptr_t address) const {
+  const int device = device_of(address);
+  if (device >= 0) return "device " + std::to_string(device) + ", " + devices_[static_cast<size_t>(device)].describe(address);
+  if (pinned_.holds(address)) return "pinned memory, " + pinned_.describe(address);
+  return "neither device nor pinned memory";
+}
+
+void Memory::open(int device) {
+  Arena& arena = devices_[static_cast<size_t>(device)];
+  if (arena.is_open()) return;
+  const auto start = Clock::now();
+  arena.open();
+  spent_ += Clock::now() - start;
+}
+
+void Memory::close_all() {
+  const auto start = Clock::now();
+  if (spent_ > std::chrono::milliseconds(200) && spent_ * 8 > start - born_) return;
+  for (Arena& arena : devices_) arena.close();
+  spent_ += Clock::now() - start;
+}
+
+}  // namespace cuda_sim

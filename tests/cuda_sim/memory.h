@@ -1,0 +1,70 @@
+#pragma once
+// Memory of the simulated devices, and pinned host memory. Allocations end at a page that nobody may touch, addresses are not used twice, freed memory is
+// unmapped, fresh memory holds 0xFF bytes. Device memory can be touched only while it is open: while operations run. All calls under the machine's lock.
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace cuda_sim {
+
+struct Allocation {
+  uintptr_t begin = 0;
+  size_t bytes = 0;
+  uintptr_t first_page = 0, end_page = 0;
+  bool freed = false;
+};
+
+/// One range of addresses, reserved for the life of the process.
+class Arena {
+ public:
+  void reserve();
+  bool holds(uintptr_t address) const { return address - base_ < kRange; }
+  void* allocate(size_t bytes);
+  /// False where `memory` is not the beginning of a live allocation. `damage`: a sentence where bytes around it were written.
+  bool release(const void* memory, std::string* damage);
+  void release_all(std::string* damage);
+  const Allocation* find(uintptr_t address) const;  ///< the live one that holds the byte
+  bool contains(uintptr_t address, size_t bytes) const;
+  std::string describe(uintptr_t address) const;
+  void open();
+  void close();
+  bool is_open() const { return open_; }
+  size_t used() const { return used_; }
+  int64_t live() const { return live_; }
+
+ private:
+  static constexpr uintptr_t kRange = uintptr_t{1} << 38;
+  std::string damage_of(const Allocation& allocation) const;
+  void unmap(Allocation& allocation);
+  uintptr_t base_ = 0, next_ = 0;
+  bool open_ = false;
+  size_t used_ = 0;
+  int64_t live_ = 0;
+  std::map<uintptr_t, Allocation> allocations_;  // by first page; freed ones stay, to be named
+};
+
+class Memory {
+ public:
+  /// Frees everything.
+  void reset(int devices);
+  Arena& device(int index) { return devices_[static_cast<size_t>(index)]; }
+  Arena& pinned() { return pinned_; }
+  int device_of(uintptr_t address) const;  ///< by address range, live or not; -1: none
+  bool is_host(uintptr_t address) const { return device_of(address) < 0; }
+  std::string describe(uintptr_t address) const;
+  void open(int device);
+  /// After the last operation. Changing the protection of much memory is slow: where it took too large a part of the time, it is left open now and then.
+  void close_all();
+
+ private:
+  std::vector<Arena> devices_;
+  Arena pinned_;
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point born_ = Clock::now();
+  Clock::duration spent_{};
+};
+
+}  // namespace cuda_sim

@@ -1,0 +1,220 @@
+#include "tests/cuda_sim/nccl_order.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include "kernels/core/check.h"
+
+namespace cuda_sim::nccl {
+namespace {
+
+using trireme::concat;
+using PartPointer = std::shared_ptr<Part>;
+
+/// By device: issued and not done, in order.
+std::map<int, std::deque<PartPointer>>& orders() {
+  static auto& all = *new std::map<int, std::deque<PartPointer>>;  // never destroyed: operations may outlive main
+  return all;
+}
+
+bool started(const Part& part) {
+  if (part.phase == Part::Phase::kDone) return true;
+  return part.phase == Part::Phase::kArrived && orders()[part.device()].front().get() == &part;
+}
+
+/// The parts it meets, as far as they are issued, and whether that is all.
+std::pair<std::vector<PartPointer>, bool> counterparts(const Part& part) {
+  std::vector<PartPointer> found;
+  bool all = true;
+  const auto add = [&](const PartPointer& other) {
+    all &= other != nullptr;
+    if (other != nullptr && other.get() != &part) found.push_back(other);
+  };
+  if (part.collective != nullptr)
+    for (const PartPointer& other : part.collective->parts) add(other);
+  for (const MessageEnd& end : part.ends)
+    if (end.message != nullptr) add(end.send ? end.message->receiver : end.message->sender);
+  return {std::move(found), all};
+}
+
+/// A part ends only after `next` has: because `next` was issued before it, or before its counterpart `via`.
+struct Dependency {
+  PartPointer next, via;
+};
+
+std::vector<Dependency> dependencies(const Part& part) {
+  std::vector<Dependency> found;
+  const auto add = [&](const Part& behind, const PartPointer& via) {
+    const PartPointer next = behind.before.lock();
+    if (next != nullptr && next->phase != Part::Phase::kDone) found.push_back({next, via});
+  };
+  add(part, nullptr);
+  for (const PartPointer& other : counterparts(part).first)
+    if (other->phase != Part::Phase::kDone) add(*other, other);
+  return found;
+}
+
+/// Extends `way`, which leads to `from`, to one of `targets`.
+bool find_way(const Part& from, const std::set<const Part*>& targets, std::set<const Part*>& seen, std::vector<Dependency>& way) {
+  for (Dependency& dependency : dependencies(from)) {
+    const Part& next = *dependency.next;
+    if (!seen.insert(&next).second) continue;
+    way.push_back(std::move(dependency));
+    if (targets.contains(&next) || find_way(next, targets, seen, way)) return true;
+    way.pop_back();
+  }
+  return false;
+}
+
+/// The last part of its device closes a cycle only where a counterpart, now behind what was issued here before, is waited for by that.
+void break_if_cyclic(const PartPointer& part) {
+  const PartPointer before = part->before.lock();
+  std::set<const Part*> targets, seen;
+  for (const PartPointer& other : counterparts(*part).first)
+    if (other->phase != Part::Phase::kDone) targets.insert(other.get());
+  if (before == nullptr || targets.empty()) return;
+  std::vector<Dependency> cycle{{before, part}};
+  if (!find_way(*before, targets, seen, cycle)) return;
+
+  std::string reason = "deadlock, operations are issued in different order";
+  const Part* from = cycle.back().next.get();
+  for (const auto& [next, via] : cycle) {
+    reason += concat("; ", from->str());
+    reason +=
+        via == nullptr ? concat(" was issued after ", next->str()) : concat(" waits for rank ", via->rank, ", which has before it ", next->str());
+    from = next.get();
+  }
+  for (const Dependency& dependency : cycle) break_clique(*dependency.next->clique, ncclInternalError, reason);
+}
+
+/// Whether both called the same.
+bool agree(Clique& clique, int first_rank, const trireme::Call& first, int rank, const trireme::Call& call) {
+  if (first == call) return true;
+  break_clique(clique, ncclInvalidUsage,
+               concat("ranks disagree in communicator '", clique.name, "': rank ", first_rank, " called ", first.str(), ", rank ", rank, " called ",
+                      call.str()));
+  return false;
+}
+
+void break_if_left(Clique& clique, const PartPointer& part, int peer) {
+  if (clique.left[static_cast<size_t>(peer)])
+    break_clique(clique, ncclRemoteError, concat(part->str(), " waits for rank ", peer, ", which has left the communicator"));
+}
+
+void join_collective(const PartPointer& part) {
+  Clique& clique = *part->clique;
+  const auto rank = static_cast<size_t>(part->rank);
+  const int64_t number = clique.calls[rank]++;
+  std::shared_ptr<Collective>& slot = clique.collectives[number];
+  if (slot == nullptr) {
+    slot = std::make_shared<Collective>();
+    slot->call = part->call;
+    slot->first_rank = part->rank;
+    slot->parts.resize(clique.devices.size());
+  }
+  const std::shared_ptr<Collective> collective = slot;
+  if (!agree(clique, collective->first_rank, collective->call, part->rank, part->call)) return;
+  collective->parts[rank] = part;
+  part->collective = collective;
+  if (std::count(collective->parts.begin(), collective->parts.end(), nullptr) == 0) clique.collectives.erase(number);
+  for (size_t peer = 0; peer < collective->parts.size(); ++peer)
+    if (collective->parts[peer] == nullptr) break_if_left(clique, part, static_cast<int>(peer));
+}
+
+void join_message(const PartPointer& part, MessageEnd& end) {
+  Clique& clique = *part->clique;
+  const std::pair<int, int> ends = end.send ? std::pair(part->rank, end.peer) : std::pair(end.peer, part->rank);
+  auto& waiting = (end.send ? clique.recvs : clique.sends)[ends];
+  if (waiting.empty()) {
+    end.message = std::make_shared<Message>();
+    end.message->call = end.call;
+    end.message->first_rank = part->rank;
+    (end.send ? clique.sends : clique.recvs)[ends].push_back(end.message);
+    break_if_left(clique, part, end.peer);
+  } else {
+    end.message = waiting.front();
+    waiting.pop_front();
+    agree(clique, end.message->first_rank, end.message->call, part->rank, end.call);
+  }
+  (end.send ? end.message->sender : end.message->receiver) = part;
+  if (end.send) end.message->sender_region = end.region;
+}
+
+}  // namespace
+
+std::mutex& mutex() {
+  static auto& lock = *new std::mutex;
+  return lock;
+}
+
+std::string Part::str() const {
+  std::string what = call.str();
+  if (!is_collective) {
+    what = "";
+    for (const MessageEnd& end : ends)
+      what += concat(what.empty() ? "" : ", ", end.send ? "send to " : "recv from ", end.peer, " of ", end.call.count, " ", name_of(end.call.dtype));
+  }
+  return concat(what, " of communicator '", clique->name, "' on rank ", rank, " of ", clique->devices.size(), ", device ", device());
+}
+
+void issue(const PartPointer& part) {
+  std::deque<PartPointer>& order = orders()[part->device()];
+  if (!order.empty()) part->before = order.back();
+  order.push_back(part);
+  if (part->clique->error != ncclSuccess) return;
+  if (part->is_collective) join_collective(part);
+  for (MessageEnd& end : part->ends) join_message(part, end);
+  break_if_cyclic(part);
+}
+
+bool ready(const Part& part) {
+  if (part.dropped || part.clique->error != ncclSuccess) return true;
+  const auto [others, all] = counterparts(part);
+  return all && started(part) && std::all_of(others.begin(), others.end(), [](const PartPointer& other) { return started(*other); });
+}
+
+void finish(Part& part) {
+  if (part.phase == Part::Phase::kDone) return;
+  part.phase = Part::Phase::kDone;
+  std::deque<PartPointer>& order = orders()[part.device()];
+  const auto self = std::find_if(order.begin(), order.end(), [&](const PartPointer& other) { return other.get() == &part; });
+  const PartPointer keep = self == order.end() ? nullptr : *self;
+  if (self != order.end()) {
+    if (self + 1 != order.end()) (*(self + 1))->before = part.before;
+    order.erase(self);
+  }
+  part.collective.reset();
+  for (MessageEnd& end : part.ends) end.message.reset();
+}
+
+void break_clique(Clique& clique, ncclResult_t error, const std::string& reason) {
+  if (clique.error != ncclSuccess) return;
+  clique.error = error;
+  clique.reason = reason;
+  clique.collectives.clear();  // nobody joins them any more
+  clique.sends.clear();
+  clique.recvs.clear();
+  std::fprintf(stderr, "simulated NCCL: %s\n", reason.c_str());
+}
+
+void leave(Clique& clique, int rank, bool abort) {
+  clique.left[static_cast<size_t>(rank)] = true;
+  for (auto& [device, order] : orders()) {
+    for (const PartPointer& part : order) {
+      if (part->clique.get() != &clique) continue;
+      if (part->rank == rank) {
+        part->dropped = abort;
+      } else {
+        const bool waits = !counterparts(*part).second;
+        if (waits && part->collective != nullptr && part->collective->parts[static_cast<size_t>(rank)] == nullptr) break_if_left(clique, part, rank);
+        for (const MessageEnd& end : part->ends)
+          if (waits && end.peer == rank) break_if_left(clique, part, rank);
+      }
+    }
+  }
+  const bool all_left = std::count(clique.left.begin(), clique.left.end(), false) == 0;
+  if (abort && !all_left) break_clique(clique, ncclRemoteError, concat("rank ", rank, " aborted communicator '", clique.name, "'"));
+}
+
+}  // namespace cuda_sim::nccl

@@ -1,0 +1,304 @@
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "tests/cuda_sim/state.h"
+
+namespace cuda_sim {
+namespace {
+
+bool all_done(const std::vector<RecordPtr>& records) {
+  return std::all_of(records.begin(), records.end(), [](const RecordPtr& record) { return record->done; });
+}
+
+int drivers_at_most() {
+  static const int limit = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return limit;
+}
+
+/// While arrive() or ready() runs on this thread: fail() must not take the lock again.
+thread_local bool in_callback = false;
+struct CallbackScope {
+  CallbackScope() { in_callback = true; }
+  ~CallbackScope() { in_callback = false; }
+  CallbackScope(const CallbackScope&) = delete;
+  CallbackScope& operator=(const CallbackScope&) = delete;
+};
+
+}  // namespace
+
+bool is_in_callback() { return in_callback; }
+
+Machine& machine() {
+  static auto* const instance = new Machine;  // never destroyed: threads may outlive main
+  return *instance;
+}
+
+Machine::Machine() {
+  install_fault_handler();
+  reset(0, {});
+}
+
+void Machine::seed(uint64_t value) {
+  random = Random(value * 0x2545F4914F6CDD1Du + 1);
+  constexpr double kEagerness[] = {0, 0.05, 0.3, 1};
+  eagerness_ = kEagerness[random.below(4)];
+  strategy_ = static_cast<Strategy>(random.below(6));
+}
+
+void Machine::reset(uint64_t new_seed, const Options& wanted) {
+  options = wanted;
+  streams.clear();
+  active_.clear();
+  events.clear();
+  graphs.clear();
+  executables.clear();
+  dynamic_shared.clear();
+  messages.clear();
+  statistics = {};
+  queued_ = 0;
+  mallocs = 0;
+  memory.reset(wanted.devices);
+  devices.assign(static_cast<size_t>(wanted.devices), {});
+  for (int i = 0; i < wanted.devices; ++i) {
+    devices[static_cast<size_t>(i)].default_stream = make_stream(i, false);
+    devices[static_cast<size_t>(i)].default_stream->label = "default stream of device " + std::to_string(i);
+  }
+  seed(new_seed);
+}
+
+std::shared_ptr<Stream> Machine::make_stream(int device, bool ordered_by_default_stream) {
+  auto stream = std::make_shared<Stream>();
+  stream->id = ++streams_made_;
+  stream->device = device;
+  stream->ordered_by_default_stream = ordered_by_default_stream;
+  stream->label = "stream " + std::to_string(stream->id) + " of device " + std::to_string(device);
+  return stream;
+}
+
+RecordPtr Machine::push(Stream& stream, std::unique_ptr<Operation> operation, std::vector<RecordPtr> waits) {
+  std::erase_if(waits, [](const RecordPtr& record) { return record == nullptr || record->done; });
+  auto record = std::make_shared<Record>();
+  if (stream.queue.empty()) {
+    auto known = std::find_if(active_.begin(), active_.end(), [&](const auto& other) { return other.get() == &stream; });
+    if (known == active_.end()) active_.push_back(stream.shared_from_this());
+  }
+  record->stream = stream.weak_from_this();
+  stream.queue.push_back({std::move(operation), std::move(waits), record, false});
+  stream.last = record;
+  ++progress_;
+  statistics.largest_queue = std::max(statistics.largest_queue, ++queued_);
+  if (running_ < drivers_at_most()) wake_one_idle();
+  return record;
+}
+
+bool Machine::head_is_ready(Stream& stream) {
+  if (stream.running || stream.queue.empty()) return false;
+  Queued& head = stream.queue.front();
+  if (!all_done(head.waits)) return false;
+  if (head.operation == nullptr || devices[static_cast<size_t>(stream.device)].error != cudaSuccess) return true;
+  if (!head.arrived) {
+    head.arrived = true;
+    for (int i = 0; i < static_cast<int>(devices.size()); ++i)
+      if (i == stream.device || head.operation->all_devices()) memory.open(i);
+    const FaultScope scope(head.operation.get());
+    const CallbackScope inside;
+    head.operation->arrive();
+  }
+  const CallbackScope inside;
+  return head.operation->ready();
+}
+
+void Machine::collect_ready(std::vector<Stream*>& ready) {
+  for (const auto& stream : active_)
+    if (head_is_ready(*stream)) ready.push_back(stream.get());
+}
+
+/// The ready operations that the target is waiting for, through streams and events.
+void Machine::collect_needed(const RecordPtr& target, std::set<const Stream*>& seen, std::vector<Stream*>& ready) {
+  const auto stream = target->stream.lock();
+  if (target->done || stream == nullptr || stream->queue.empty() || !seen.insert(stream.get()).second) return;
+  if (head_is_ready(*stream)) ready.push_back(stream.get());
+  for (const RecordPtr& wait : stream->queue.front().waits) collect_needed(wait, seen, ready);
+}
+
+/// The stream whose head runs next; null: none can now. `others`: how many more could run beside it.
+Stream* Machine::pick(const RecordPtr& target, size_t* others) {
+  *others = 0;
+  if (alone_) return nullptr;
+  if (random.below(64) == 0) {
+    strategy_ = static_cast<Strategy>(random.below(6));
+    favourite_ = 0;
+  }
+  std::vector<Stream*> ready;
+  if (strategy_ == Strategy::kNeeded && target != nullptr) {
+    std::set<const Stream*> seen;
+    collect_needed(target, seen, ready);
+  }
+  if (ready.empty()) collect_ready(ready);
+  std::erase_if(ready, [&](const Stream* stream) {
+    const Operation* operation = stream->queue.front().operation.get();
+    if (operation == nullptr) return false;
+    if (operation->all_devices()) return running_ > 0;
+    return devices[static_cast<size_t>(stream->device)].busy;
+  });
+  if (ready.empty()) return nullptr;
+  *others = ready.size() - 1;
+  auto by_id = [](const Stream* a, const Stream* b) { return a->id < b->id; };
+  auto favourite = std::find_if(ready.begin(), ready.end(), [&](const Stream* stream) { return stream->id == favourite_; });
+  switch (strategy_) {
+    case Strategy::kNewest: return *std::max_element(ready.begin(), ready.end(), by_id);
+    case Strategy::kOldest: return *std::min_element(ready.begin(), ready.end(), by_id);
+    case Strategy::kStarve:
+      if (favourite_ == 0) favourite_ = active_[random.below(active_.size())]->id;
+      if (favourite != ready.end() && ready.size() > 1) ready.erase(favourite);
+      break;
+    case Strategy::kOneStream:
+      if (favourite != ready.end()) return *favourite;
+      break;
+    default: break;
+  }
+  Stream* const chosen = ready[random.below(ready.size())];
+  if (strategy_ == Strategy::kOneStream) favourite_ = chosen->id;
+  return chosen;
+}
+
+void Machine::run(Lock& lock, Stream& stream) {
+  const auto keep = stream.shared_from_this();
+  Operation* const operation = stream.queue.front().operation.get();
+  Device& device = devices[static_cast<size_t>(stream.device)];
+  if (operation != nullptr && device.error == cudaSuccess) {
+    const bool all = operation->all_devices();
+    stream.running = true;
+    device.busy = true;
+    alone_ = all;
+    ++running_;
+    ++statistics.operations;
+    for (int i = 0; i < static_cast<int>(devices.size()); ++i)
+      if (all || i == stream.device) memory.open(i);
+    lock.unlock();
+    {
+      const FaultScope scope(operation);
+      operation->run();
+    }
+    lock.lock();
+    stream.running = false;
+    device.busy = false;
+    alone_ = false;
+    --running_;
+  }
+  finish(stream);
+}
+
+void Machine::finish(Stream& stream) {
+  Queued head = std::move(stream.queue.front());
+  stream.queue.pop_front();
+  if (stream.queue.empty()) std::erase_if(active_, [&](const auto& other) { return other.get() == &stream; });
+  head.end->done = true;
+  head.end->time = Clock::now();
+  --queued_;
+  ++progress_;
+  for (Waiter* waiter : waiters_)
+    if (waiter->target->done) waiter->wakes.notify_one();
+}
+
+void Machine::wake_one_idle() {
+  for (Waiter* waiter : waiters_) {
+    if (!waiter->idle) continue;
+    waiter->idle = false;
+    waiter->wakes.notify_one();
+    return;
+  }
+}
+
+cudaError_t Machine::wait(Lock& lock, const RecordPtr& target) {
+  if (target == nullptr) return cudaSuccess;
+  Waiter self{target, {}, false};
+  waiters_.push_back(&self);
+  uint64_t seen = progress_ + outside_;
+  auto since = Clock::now();
+  cudaError_t result = cudaSuccess;
+  while (!target->done) {
+    size_t others = 0;
+    Stream* const stream = running_ < drivers_at_most() ? pick(target, &others) : nullptr;
+    if (stream != nullptr) {
+      if (others > 0 && running_ + 1 < drivers_at_most()) wake_one_idle();
+      run(lock, *stream);
+      continue;
+    }
+    if (running_ == 0) close_memory();
+    self.idle = true;
+    const auto patience = std::chrono::duration<double>(std::min(0.02, options.stuck_seconds / 4));
+    self.wakes.wait_for(lock, patience, [&] { return target->done || !self.idle; });
+    self.idle = false;
+    if (progress_ + outside_ != seen || running_ > 0) {
+      seen = progress_ + outside_;
+      since = Clock::now();
+    } else if (Clock::now() - since > std::chrono::duration<double>(options.stuck_seconds)) {
+      report_stuck(target->stream.lock().get());
+      result = cudaErrorLaunchTimeout;
+      break;
+    }
+  }
+  std::erase(waiters_, &self);
+  wake_one_idle();  // somebody else drives on
+  close_memory();
+  return result;
+}
+
+void Machine::close_memory() {
+  if (running_ == 0) memory.close_all();
+}
+
+void Machine::poll(Lock& lock) {
+  for (size_t left = random.below(4); left > 0; --left) {
+    size_t others = 0;
+    Stream* const stream = running_ < drivers_at_most() ? pick(nullptr, &others) : nullptr;
+    if (stream == nullptr) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+      break;
+    }
+    run(lock, *stream);
+  }
+  close_memory();
+}
+
+void Machine::maybe_run(Lock& lock) {
+  if (eagerness_ == 0 || !random.chance(eagerness_)) return;
+  size_t others = 0;
+  for (size_t left = eagerness_ == 1 ? 1000 : 1 + random.below(3); left > 0; --left) {
+    Stream* const stream = running_ < drivers_at_most() ? pick(nullptr, &others) : nullptr;
+    if (stream == nullptr) break;
+    run(lock, *stream);
+  }
+  close_memory();
+}
+
+void Machine::fail(int device, cudaError_t error, const std::string& what) {
+  messages.push_back(what);
+  std::fprintf(stderr, "cuda_sim: %s\n", what.c_str());
+  if (devices[static_cast<size_t>(device)].error == cudaSuccess) devices[static_cast<size_t>(device)].error = error;
+}
+
+/// Names what every stream waits for, then lets everything end: all devices fail.
+void Machine::report_stuck(const Stream* target) {
+  std::string text = "nothing can run";
+  if (target != nullptr) text += ", and a thread waits for " + target->label;
+  for (const auto& stream : active_) {
+    const Queued& head = stream->queue.front();
+    text += "; " + stream->label + ": " + std::to_string(stream->queue.size()) + " queued, first ";
+    text += head.operation != nullptr ? head.operation->name() : "an event";
+    for (const RecordPtr& wait : head.waits) {
+      if (wait->done) continue;
+      const auto from = wait->stream.lock();
+      text += " (waits for an event of " + (from != nullptr ? from->label : "a stream that is gone") + ")";
+    }
+  }
+  fail(0, cudaErrorLaunchTimeout, text);
+  for (Device& device : devices)
+    if (device.error == cudaSuccess) device.error = cudaErrorLaunchTimeout;
+}
+
+}  // namespace cuda_sim

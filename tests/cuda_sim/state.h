@@ -1,0 +1,169 @@
+#pragma once
+// The machine: devices, streams, events, and the scheduler that runs what is queued. Everything here under `mutex`.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <thread>
+#include <unordered_map>
+
+#include "tests/cuda_sim/cuda_sim.h"
+#include "tests/cuda_sim/machine.h"
+#include "tests/cuda_sim/memory.h"
+#include "tests/cuda_sim/random.h"
+
+namespace cuda_sim {
+
+using Lock = std::unique_lock<std::mutex>;
+using Clock = std::chrono::steady_clock;
+struct Stream;
+
+/// Something that will have happened: the end of a queued operation, and so a recorded event.
+struct Record {
+  bool done = false;
+  Clock::time_point time{};
+  std::weak_ptr<Stream> stream;  // where it is queued
+};
+using RecordPtr = std::shared_ptr<Record>;
+
+struct Queued {
+  std::unique_ptr<Operation> operation;  // null: only the waits, and the record
+  std::vector<RecordPtr> waits;
+  RecordPtr end;
+  bool arrived = false;
+};
+
+/// A captured graph: nodes in an order in which they may run.
+struct Node {
+  std::unique_ptr<Operation> operation;
+  std::vector<size_t> after;
+  int device = 0;
+};
+struct Graph {
+  std::vector<Node> nodes;
+};
+struct Capture {
+  Graph graph;
+  Stream* origin = nullptr;
+  std::thread::id thread;
+  cudaStreamCaptureMode mode{};
+  std::vector<std::shared_ptr<Stream>> streams;
+  bool broken = false;
+};
+
+struct Stream : std::enable_shared_from_this<Stream> {
+  uint64_t id = 0;
+  int device = 0;
+  bool ordered_by_default_stream = false;
+  bool running = false;
+  std::string label;
+  std::deque<Queued> queue;
+  RecordPtr last;  // of the operation queued last
+  std::shared_ptr<Capture> capture;
+  std::vector<size_t> frontier;  // nodes that the next one comes after
+};
+
+struct Event {
+  int device = 0;
+  bool timing = true;
+  RecordPtr record;  // null: never recorded
+  std::weak_ptr<Capture> capture;
+  std::vector<size_t> frontier;
+};
+
+struct Device {
+  cudaError_t error = cudaSuccess;  // sticky
+  bool busy = false;
+  std::shared_ptr<Stream> default_stream;
+};
+
+enum class Strategy : uint8_t { kAny, kNeeded, kStarve, kNewest, kOldest, kOneStream };
+
+class Machine {
+ public:
+  Machine();
+  std::mutex mutex;
+  Options options;
+  Memory memory;
+  std::vector<Device> devices;
+  std::unordered_map<uintptr_t, std::shared_ptr<Stream>> streams;
+  std::unordered_map<uintptr_t, std::shared_ptr<Event>> events;
+  std::unordered_map<uintptr_t, std::shared_ptr<Graph>> graphs;
+  std::unordered_map<uintptr_t, std::shared_ptr<Graph>> executables;
+  std::map<const void*, int> dynamic_shared;  // of kernels that asked for more
+  std::vector<std::string> messages;
+  Statistics statistics;
+  Random random;
+  int64_t mallocs = 0;
+
+  void reset(uint64_t seed, const Options& wanted);
+  void seed(uint64_t value);
+  uintptr_t new_handle() { return handles_ += 64; }
+  std::shared_ptr<Stream> make_stream(int device, bool ordered_by_default_stream);
+  std::shared_ptr<Stream> find_stream(cudaStream_t handle);  ///< null: no such stream
+
+  /// At the end of the stream; the record of its end.
+  RecordPtr push(Stream& stream, std::unique_ptr<Operation> operation, std::vector<RecordPtr> waits = {});
+  /// Runs operations of any device until the record is done, or the machine is stuck: cudaErrorLaunchTimeout.
+  cudaError_t wait(Lock& lock, const RecordPtr& target);
+  /// Runs a few ready operations, or none: a call that only asks.
+  void poll(Lock& lock);
+  /// Now and then, after something was queued.
+  void maybe_run(Lock& lock);
+  void fail(int device, cudaError_t error, const std::string& what);
+  void changed_outside() { ++outside_; }
+
+ private:
+  struct Waiter {
+    RecordPtr target;
+    std::condition_variable wakes;
+    bool idle = false;
+  };
+  bool head_is_ready(Stream& stream);
+  void collect_ready(std::vector<Stream*>& ready);
+  void collect_needed(const RecordPtr& target, std::set<const Stream*>& seen, std::vector<Stream*>& ready);
+  Stream* pick(const RecordPtr& target, size_t* others);
+  void run(Lock& lock, Stream& stream);
+  void finish(Stream& stream);
+  void wake_one_idle();
+  void report_stuck(const Stream* stream);
+  void close_memory();
+
+  uintptr_t handles_ = 0x51000000;
+  uint64_t streams_made_ = 0;
+  std::vector<std::shared_ptr<Stream>> active_;  // with something queued
+  std::vector<Waiter*> waiters_;
+  int running_ = 0;
+  bool alone_ = false;  // an operation on all devices runs
+  int64_t queued_ = 0;
+  uint64_t progress_ = 0;
+  std::atomic<uint64_t> outside_ = 0;
+  Strategy strategy_ = Strategy::kAny;
+  uint64_t favourite_ = 0;  // a stream's id, for strategies that single one out
+  double eagerness_ = 0;
+};
+
+Machine& machine();
+bool is_in_callback();  ///< this thread holds the lock, in arrive() or ready()
+
+/// A stuck machine and faults name operations; this one names a function by its address.
+std::string name_of_function(const void* entry);
+
+/// While an operation runs on this thread: what a memory fault is blamed on.
+class FaultScope {
+ public:
+  explicit FaultScope(const Operation* operation);
+  ~FaultScope();
+  FaultScope(const FaultScope&) = delete;
+  FaultScope& operator=(const FaultScope&) = delete;
+
+ private:
+  const Operation* before_;
+};
+/// Memory faults of kernels become errors of their device; those of host code are explained before the process dies.
+void install_fault_handler();
+
+}  // namespace cuda_sim

@@ -1,0 +1,48 @@
+#pragma once
+// The GPU of the tests: the simulated machine of tests/cuda_sim, or a real one in a program compiled with TRIREME_REAL_GPU and linked with the real
+// runtime.
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "kernels/cuda/gpu.h"
+
+#ifndef TRIREME_REAL_GPU
+#include "tests/cuda_sim/cuda_sim.h"
+#endif
+
+namespace trireme::testing {
+
+#ifdef TRIREME_REAL_GPU
+constexpr bool kSimulatedGpu = false;
+#else
+constexpr bool kSimulatedGpu = true;
+#endif
+
+/// GPU 0, made at the first call and kept until the program ends; for the thread that called first.
+cuda::Gpu& test_gpu();
+
+/// Calls body n times, each under a seed of its own, which decides in what order the simulated machine runs the threads of a block and the operations of
+/// its streams. A real machine has its own mind: there body is called once.
+inline void for_each_schedule(int n, const std::function<void()>& body) {
+#ifdef TRIREME_REAL_GPU
+  static_cast<void>(n);
+  body();
+#else
+  for (int seed = 0; seed < n; ++seed) {
+    cuda_sim::set_seed(static_cast<uint64_t>(seed));
+    body();
+  }
+#endif
+}
+
+/// What the simulated machine has against the kernels and operations it ran, one line each; "" where there is nothing.
+inline std::string gpu_errors() {
+  std::string text;
+#ifndef TRIREME_REAL_GPU
+  for (const std::string& error : cuda_sim::errors()) text += "\n" + error;
+#endif
+  return text;
+}
+
+}  // namespace trireme::testing

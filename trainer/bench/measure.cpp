@@ -1,0 +1,81 @@
+#include "trainer/bench/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "kernels/core/rng.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/transfer.h"
+
+namespace trireme::bench {
+
+Timing measure(Context& ctx, const Effort& effort, const std::function<void(int64_t)>& call) {
+  constexpr double kShortest = 1e-7;  // of one call, whatever the clock says
+  constexpr int64_t kMostCalls = 100000, kFewestBatches = 3, kMostBatches = 200;
+  int64_t next = 0;
+  const auto run = [&](int64_t calls) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < calls; ++i) call(next++);
+    if (ctx.device == Device::kCuda) ctx.gpu->synchronize();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / static_cast<double>(calls);
+  };
+  const auto agreed = [&](double seconds) {
+    return std::max(kShortest, effort.world == nullptr ? seconds : all_reduce_scalar(*effort.world, seconds, ReduceOp::kMax));
+  };
+  const auto batch_of = [&](double seconds) {
+    return std::clamp(static_cast<int64_t>(std::ceil(effort.batch_seconds / seconds)), int64_t{1}, kMostCalls);
+  };
+  run(1);  // library handles, first touch of the operands
+  // A single call is mostly latency, a batch of them is not: the second guess is the good one.
+  double once = agreed(run(1));
+  once = agreed(run(batch_of(once)));
+  const int64_t calls = batch_of(once);
+  const auto wanted = static_cast<int64_t>(effort.seconds / (once * static_cast<double>(calls)));
+  const int64_t batches = std::clamp(wanted, kFewestBatches, kMostBatches);
+  std::vector<double> seconds;
+  for (int64_t b = 0; b < batches; ++b) {
+    if (effort.world != nullptr) effort.world->barrier();
+    seconds.push_back(run(calls));
+  }
+  return {quantile_of(seconds, 0.5), quantile_of(seconds, 0.1), quantile_of(seconds, 0.9), batches, batches * calls};
+}
+
+double quantile_of(std::vector<double> values, double quantile) {
+  TRIREME_CHECK(!values.empty(), "a quantile of nothing");
+  std::sort(values.begin(), values.end());
+  const double place = quantile * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<size_t>(place);
+  const size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (values[above] - values[below]) * (place - std::floor(place));
+}
+
+Workbench::Workbench(const Context& like)
+    : arena_(like.device == Device::kCuda ? std::make_unique<Arena>(*like.gpu) : std::make_unique<Arena>(like.device)), ctx_(like) {
+  ctx_.arena = arena_.get();
+}
+
+Tensor random_tensor(Context& ctx, const Shape& shape, DType dtype, uint64_t key) {
+  constexpr int64_t kDrawn = 1 << 20;  // a normal number costs far more than a copied one
+  const Tensor tensor = Tensor::empty(ctx, shape, dtype, MemoryCategory::kWorkspace);
+  const int64_t count = tensor.numel();
+  int64_t filled = std::min(count, kDrawn);
+  fill_normal(ctx, random_key(key, "bench"), 1.0, filled, 0, 0, tensor.flat(0, filled));
+  for (int64_t part = 0; filled < count; filled += part) {
+    part = std::min(filled, count - filled);
+    copy(ctx, tensor.flat(0, part), tensor.flat(filled, part));
+  }
+  return tensor;
+}
+
+Tensor random_tokens(Context& ctx, int64_t count, int64_t limit, uint64_t key) {
+  const Tensor host = host_tensor({count}, DType::kI32);
+  int32_t* const tokens = host.data<int32_t>();
+  for (int64_t i = 0; i < count; ++i)
+    tokens[i] = static_cast<int32_t>(random_bits(random_key(key, "bench tokens"), static_cast<uint64_t>(i)) % static_cast<uint64_t>(limit));
+  const Tensor tensor = Tensor::empty(ctx, {count}, DType::kI32, MemoryCategory::kData);
+  from_host(ctx, host, tensor);
+  return tensor;
+}
+
+}  // namespace trireme::bench

@@ -1,0 +1,106 @@
+#include "trainer/bench/phases.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "trainer/bench/measure.h"
+
+namespace trireme::bench {
+namespace {
+
+enum Phase : size_t {
+  kForwardEmbedding,
+  kForwardBlocks,
+  kForwardHead,
+  kBackwardEmbedding,
+  kBackwardBlocks,
+  kBackwardHead,
+  kParameters,
+  kGradients,
+  kWaiting,
+  kRest,
+  kPhases
+};
+constexpr std::array<const char*, kPhases> kNames{"forward, embedding", "forward, blocks",    "forward, head",        "backward, embedding",
+                                                  "backward, blocks",   "backward, head",     "gathering parameters", "reducing gradients",
+                                                  "pipeline and idle",  "update and the rest"};
+
+Phase phase_of(const Action& action, bool first, bool last, int parts) {
+  if (action.type == ActionType::kUnshard || action.type == ActionType::kReshard) return kParameters;
+  if (!is_compute(action.type)) return kGradients;
+  const bool forward = action.type == ActionType::kForward;
+  if (first && action.unit == 0) return forward ? kForwardEmbedding : kBackwardEmbedding;
+  if (last && action.unit == parts - 1) return forward ? kForwardHead : kBackwardHead;
+  return forward ? kForwardBlocks : kBackwardBlocks;
+}
+
+using PhaseSeconds = std::array<double, kPhases>;
+
+/// This rank's micro-batches of a step, of random tokens.
+std::vector<Microbatch> random_microbatches(Context& ctx, Trainer& trainer, const Config& config) {
+  const TrainingConfig& training = config.training;
+  const int64_t rows = training.micro_batch_size * training.sequence_length;
+  const Communicator& data = *trainer.mesh().data;
+  const int64_t count = training.global_batch_size / (training.micro_batch_size * data.size());
+  std::vector<Microbatch> microbatches;
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t first = (data.rank() * count + k) * training.micro_batch_size;
+    const auto key = static_cast<uint64_t>(first);
+    const auto draw = [&](uint64_t which) { return random_tokens(ctx, rows, *config.model.vocab_size, which); };
+    microbatches.push_back({draw(2 * key), draw(2 * key + 1), first});
+  }
+  return microbatches;
+}
+
+/// A forward and backward of the whole list, without an update; all but kRest.
+PhaseSeconds trace(Context& ctx, Trainer& trainer, const Config& config) {
+  Mesh& mesh = trainer.mesh();
+  TransformerStage& stage = trainer.stage();
+  std::vector<Microbatch> microbatches = random_microbatches(ctx, trainer, config);
+  std::vector<int> stage_rank;
+  for (int s = 0; s < mesh.shape.pipeline; ++s) stage_rank.push_back(s);
+  Executor executor(*mesh.pipeline, {{mesh.at.pipeline, &stage}}, stage_rank);
+  Timeline timeline;
+  mesh.world.barrier();
+  stage.grads().begin_step(ctx);
+  const TrainingConfig& training = config.training;
+  const auto tokens = static_cast<double>(training.global_batch_size * training.sequence_length);
+  stage.begin(ctx, std::move(microbatches), training.sequence_length, RunMode::kTrain, 0, 1.0 / tokens);
+  executor.run(ctx, trainer.training_list(), &timeline);
+  stage.grads().finish(ctx, *mesh.tensor, *mesh.kv);
+
+  PhaseSeconds seconds{};
+  double end = 0;
+  for (const TimelineEvent& event : timeline) {
+    end = std::max(end, event.end);
+    if (is_transfer(event.action.type)) continue;  // in flight while others compute
+    seconds[phase_of(event.action, mesh.at.pipeline == 0, mesh.at.pipeline == mesh.shape.pipeline - 1, stage.parts())] += event.end - event.begin;
+  }
+  for (size_t p = 0; p < kWaiting; ++p) end -= seconds[p];
+  seconds[kWaiting] = end;
+  return seconds;
+}
+
+}  // namespace
+
+nlohmann::ordered_json phases_of(Context& ctx, Trainer& trainer, const Config& config, double step_seconds) {
+  constexpr int kTraced = 3;
+  std::array<std::vector<double>, kPhases> traced;
+  for (int i = 0; i < kTraced; ++i) {
+    const PhaseSeconds seconds = trace(ctx, trainer, config);
+    for (size_t p = 0; p < kRest; ++p) traced[p].push_back(seconds[p]);
+  }
+  Communicator& world = trainer.mesh().world;
+  double rest = step_seconds;
+  nlohmann::ordered_json phases = nlohmann::ordered_json::array();
+  for (size_t p = 0; p < kPhases; ++p) {
+    const double mine = p == kRest ? std::max(0.0, rest) : quantile_of(traced[p], 0.5);
+    const double mean = all_reduce_scalar(world, mine, ReduceOp::kSum) / world.size();
+    rest -= mean;
+    phases.push_back({{"phase", kNames[p]}, {"seconds", mean}, {"share", mean / step_seconds}});
+  }
+  return phases;
+}
+
+}  // namespace trireme::bench

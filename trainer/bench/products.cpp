@@ -1,0 +1,44 @@
+#include "trainer/bench/products.h"
+
+#include "kernels/ops/matmul.h"
+#include "trainer/model/dims.h"
+
+namespace trireme::bench {
+
+std::vector<Product> products_of(const ModelConfig& model, int64_t rows, int tensor_ranks) {
+  const Dims d(model, tensor_ranks);
+  const int64_t heads = d.local_N * d.H;
+  return {{"qkv", rows, d.D, heads + 2 * d.local_K * d.H, d.L},
+          {"out", rows, heads, d.D, d.L},
+          {"up", rows, d.D, d.gpt2 ? d.local_F : 2 * d.local_F, d.L},
+          {"down", rows, d.local_F, d.D, d.L},
+          {"head", rows, d.D, (d.V + tensor_ranks - 1) / tensor_ranks, 1}};
+}
+
+ProductTiming time_product(const Context& like, DType dtype, const Product& product, const Effort& effort) {
+  Workbench bench(like);
+  Context& ctx = bench.ctx();
+  const Tensor x = random_tensor(ctx, {product.rows, product.inputs}, dtype, 1);
+  const Tensor w = random_tensor(ctx, {product.outputs, product.inputs}, dtype, 2);
+  const Tensor y = random_tensor(ctx, {product.rows, product.outputs}, dtype, 3);
+  const Tensor dw = random_tensor(ctx, {product.outputs, product.inputs}, accumulator_of(dtype), 4);
+  ProductTiming timing;
+  // Backward first: the forward then overwrites y, and nothing here feeds its own result to itself.
+  timing.backward_weight = measure(ctx, effort, [&](int64_t) { linear_backward_weight(ctx, y, x, dw); });
+  const Tensor dx = random_tensor(ctx, {product.rows, product.inputs}, dtype, 5);
+  timing.backward_input = measure(ctx, effort, [&](int64_t) { linear_backward_input(ctx, y, w, dx); });
+  timing.forward = measure(ctx, effort, [&](int64_t) { linear_forward(ctx, x, w, Tensor(), y); });
+  return timing;
+}
+
+double ceiling_of(const Context& like, DType dtype, const std::vector<Product>& products, const Effort& effort) {
+  double flops = 0, seconds = 0;
+  for (const Product& product : products) {
+    const auto layers = static_cast<double>(product.layers);
+    seconds += layers * time_product(like, dtype, product, effort).seconds();
+    flops += layers * 3 * product.flops();
+  }
+  return flops / seconds;
+}
+
+}  // namespace trireme::bench

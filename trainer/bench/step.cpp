@@ -1,0 +1,170 @@
+#include "trainer/bench/step.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "kernels/core/rng.h"
+#include "kernels/ops/transfer.h"
+#include "trainer/bench/peak.h"
+#include "trainer/bench/phases.h"
+#include "trainer/bench/products.h"
+#include "trainer/bench/table.h"
+#include "trainer/loop/agree.h"
+#include "trainer/loop/environment.h"
+#include "trainer/loop/memory.h"
+#include "trainer/model/flops.h"
+
+namespace trireme::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using nlohmann::ordered_json;
+
+/// Random tokens, any sample at any time.
+class RandomDataset final : public Dataset {
+ public:
+  RandomDataset(int64_t sequence, int64_t vocab_size) : sequence_(sequence), vocab_size_(static_cast<uint64_t>(vocab_size)) {}
+  int64_t sequences() const override { return int64_t{1} << 30; }
+  void read(int64_t sample, int32_t* tokens, int32_t* targets) const override {
+    int32_t token = draw(sample, 0);
+    for (int64_t t = 0; t < sequence_; ++t) {
+      tokens[t] = token;
+      token = draw(sample, t + 1);
+      targets[t] = token;
+    }
+  }
+
+ private:
+  int32_t draw(int64_t sample, int64_t place) const {
+    return static_cast<int32_t>(random_bits(key_, static_cast<uint64_t>(sample), static_cast<uint64_t>(place)) % vocab_size_);
+  }
+  int64_t sequence_;
+  uint64_t vocab_size_;
+  uint64_t key_ = random_key(1, "bench step");
+};
+
+/// As before a run: all of a GPU's memory at once, or the reason why not.
+void reserve_memory(Context& ctx, Communicator& world, const Config& config, const MemoryForecast& forecast) {
+  if (ctx.device != Device::kCuda) return;
+  agree(world, [&] {
+    const int64_t room = ctx.gpu->free_bytes() / config.run.ranks_per_gpu;
+    if (forecast.arena_bytes > room)
+      throw ConfigError(concat("this step needs ", forecast.arena_bytes, " bytes on the GPU, of which ", room, " are free for this rank:\n",
+                               memory_table(forecast)));
+  });
+  world.barrier();  // ranks that share a GPU have all looked before one takes its part
+  agree(world, [&] { ctx.arena->reserve(forecast.arena_bytes); });
+}
+
+struct Steps {
+  std::vector<double> seconds;
+  double first_loss = 0, last_loss = 0;
+  int64_t system_allocations = 0;
+};
+
+/// As a run does it: on a GPU a step is finished when the next one is under way.
+Steps run_steps(Context& ctx, Trainer& trainer, const Dataset& data, double learning_rate, const StepOptions& options) {
+  Steps result;
+  for (int64_t step = 0; step < options.warmup; ++step) {
+    const double loss = trainer.step(data, step, learning_rate).loss;
+    if (step == 0) result.first_loss = loss;
+  }
+  const int64_t allocations = ctx.arena->system_allocations();
+  const bool overlap = ctx.device == Device::kCuda;
+  std::optional<Trainer::StepInFlight> before;
+  auto last = Clock::now();
+  const auto finish = [&](const Trainer::StepInFlight& step) {
+    result.last_loss = trainer.finish(step).loss;
+    const auto now = Clock::now();
+    result.seconds.push_back(std::chrono::duration<double>(now - std::exchange(last, now)).count());
+  };
+  for (int64_t step = 0; step < options.steps; ++step) {
+    Trainer::StepInFlight started = trainer.start(data, options.warmup + step, learning_rate);
+    if (before) finish(*std::exchange(before, std::nullopt));
+    before = std::move(started);
+    if (!overlap) finish(*std::exchange(before, std::nullopt));
+  }
+  if (before) finish(*before);
+  result.system_allocations = ctx.arena->system_allocations() - allocations;
+  return result;
+}
+
+ordered_json spread(double median, double low, double high) { return {{"median", median}, {"low", low}, {"high", high}}; }
+
+ordered_json memory_of(const Arena& arena, Communicator& world, const MemoryForecast& forecast) {
+  const auto largest = [&](int64_t bytes) { return static_cast<int64_t>(all_reduce_scalar(world, static_cast<double>(bytes), ReduceOp::kMax)); };
+  ordered_json memory;
+  for (size_t c = 0; c < kMemoryCategories; ++c) {
+    const auto category = static_cast<MemoryCategory>(c);
+    memory[name_of(category)] = largest(arena.peak_bytes(category));
+  }
+  memory["peak"] = largest(arena.peak_bytes());
+  memory["arena"] = largest(forecast.arena_bytes);
+  return memory;
+}
+
+}  // namespace
+
+ordered_json bench_step(Context& ctx, Communicator& world, const Config& config, const StepOptions& options) {
+  const MeshShape mesh = mesh_shape(config.parallel);
+  const TrainingConfig& training = config.training;
+  const Precision precision = precision_of(training);
+  // The ceiling first: its operands are gone before the run takes its memory.
+  Effort effort = options.effort;
+  effort.world = &world;
+  const int64_t rows = training.micro_batch_size * training.sequence_length;
+  const double mine = ceiling_of(ctx, precision.compute, products_of(config.model, rows, mesh.tensor), effort);
+  const double ceiling = all_reduce_scalar(world, mine, ReduceOp::kSum);
+
+  MemoryForecast forecast;
+  agree(world, [&] { forecast = forecast_memory(config, world.rank(), world.size()); });
+  reserve_memory(ctx, world, config, forecast);
+  Trainer trainer(ctx, world, config, true);
+  trainer.initialise();
+  const RandomDataset data(training.sequence_length, *config.model.vocab_size);
+  const Steps steps = run_steps(ctx, trainer, data, training.optimizer.learning_rate, options);
+  const double median = quantile_of(steps.seconds, 0.5), low = quantile_of(steps.seconds, 0.1), high = quantile_of(steps.seconds, 0.9);
+  const auto tokens = static_cast<double>(training.global_batch_size * training.sequence_length);
+  const double flops = tokens / median * training_flops_per_token(config.model, training.sequence_length);
+  ordered_json mfu;  // null
+  if (ctx.device == Device::kCuda)
+    if (const auto peak = peak_flops(ctx.gpu->properties().name, precision.compute))
+      mfu = flops / (*peak * world.size() / static_cast<double>(config.run.ranks_per_gpu));
+
+  ordered_json result = {{"model", describe_model(config.model)},
+                         {"parameters", parameter_count(config.model)},
+                         {"precision", training.precision},
+                         {"tokens_per_step", static_cast<int64_t>(tokens)},
+                         {"steps", options.steps},
+                         {"step_seconds", spread(median, low, high)},
+                         {"tokens_per_second", spread(tokens / median, tokens / high, tokens / low)},
+                         {"model_tflops", flops / 1e12},
+                         {"gemm_ceiling_tflops", ceiling / 1e12},
+                         {"share_of_gemm_ceiling", flops / ceiling},
+                         {"mfu", mfu},
+                         {"phases", nullptr},
+                         {"memory_bytes", memory_of(*ctx.arena, world, forecast)},
+                         {"system_allocations", steps.system_allocations},
+                         {"loss", {{"first", steps.first_loss}, {"last", steps.last_loss}}},
+                         {"environment", describe_environment(ctx, world.size(), mesh)}};
+  if (ctx.device != Device::kCuda) result["phases"] = phases_of(ctx, trainer, config, median);
+  return result;
+}
+
+std::string step_text(const ordered_json& result) {
+  const auto number = [&](const char* section, const char* key) { return result[section][key].get<double>(); };
+  std::string text =
+      concat("\n", result["parameters"], " parameters, ", result["precision"].get<std::string>(), ", ", result["tokens_per_step"],
+             " tokens a step\nstep    ", number("step_seconds", "median"), " s (", number("step_seconds", "low"), " to ",
+             number("step_seconds", "high"), " in the middle 80 % of ", result["steps"], " steps)\ntokens  ", number("tokens_per_second", "median"),
+             " a second\nmodel   ", result["model_tflops"].get<double>(), " TFLOP/s, ", 100 * result["share_of_gemm_ceiling"].get<double>(),
+             " % of the ", result["gemm_ceiling_tflops"].get<double>(), " its matrix products reach alone");
+  if (!result["mfu"].is_null()) text += concat(", ", 100 * result["mfu"].get<double>(), " % of the hardware's peak");
+  text += "\n";
+  if (!result["phases"].is_null()) text += "\n" + table_of(result["phases"]);
+  ordered_json memory = ordered_json::array();
+  for (const auto& [name, bytes] : result["memory_bytes"].items()) memory.push_back({{"memory", name}, {"peak", bytes_text(bytes.get<double>())}});
+  return text + "\n" + table_of(memory);
+}
+
+}  // namespace trireme::bench

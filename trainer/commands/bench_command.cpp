@@ -1,0 +1,205 @@
+#include "trainer/commands/bench_command.h"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "parallel/comm/self.h"
+#include "trainer/bench/comm.h"
+#include "trainer/bench/kernels.h"
+#include "trainer/bench/step.h"
+#include "trainer/bench/table.h"
+#include "trainer/commands/run_on_ranks.h"
+#include "trainer/config/load.h"
+#include "trainer/loop/agree.h"
+#include "trainer/loop/environment.h"
+#include "trainer/loop/launcher.h"
+#include "trainer/loop/trainer.h"
+
+namespace trireme {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Arguments {
+  std::string config;
+  std::vector<std::string> sets;
+  std::string device, precision;  ///< empty: as configured
+  std::vector<std::string> only;
+  std::vector<int64_t> sequences, head_sizes, sizes;
+  int64_t tokens = 0, square = 0, working_set_mib = 0;  ///< 0: by device
+  int64_t ranks = 2, ranks_per_gpu = 1;
+  double seconds = 0.4;
+  bench::StepOptions step;
+  bool json = false;
+
+  bench::Effort effort() const { return {.batch_seconds = std::min(0.02, seconds / 3), .seconds = seconds, .world = nullptr}; }
+};
+
+/// What `bench kernels` measures where no configuration is given: the layers of a LLaMA of 1.3 billion parameters on a GPU, of 110 million on a CPU.
+constexpr const char* kGpuModel = R"(model: {layers: 24, hidden_size: 2048, heads: 16, ffn_size: 5504, vocab_size: 32000}
+training: {steps: 1, sequence_length: 2048, micro_batch_size: 8, precision: bf16}
+data: {train: [none]}
+)";
+constexpr const char* kCpuModel = R"(model: {layers: 12, hidden_size: 768, heads: 12, kv_heads: 4, ffn_size: 2048, vocab_size: 32000}
+training: {steps: 1, sequence_length: 1024}
+data: {train: [none]}
+)";
+
+bool any_gpu() {
+  try {
+    return cuda::gpu_count() > 0;
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
+void print(const Arguments& arguments, const ordered_json& result, const std::string& text) {
+  std::cout << (arguments.json ? result.dump() + "\n" : text) << std::flush;
+  if (!std::cout) throw IoError("standard output cannot be written");
+}
+
+/// "trireme 0.1.0 on NVIDIA H200, 1 rank" from what describe_environment says.
+std::string headline(const ordered_json& environment) {
+  const bool gpu = !environment["gpu"].is_null();
+  return concat("trireme ", environment["version"].get<std::string>(), " on ",
+                gpu ? environment["gpu"]["name"].get<std::string>() : environment["host"]["cpu"].get<std::string>(), ", world of ",
+                environment["world_size"], gpu ? "" : concat(", ", environment["threads_per_rank"], " threads each"), "\n");
+}
+
+std::vector<std::string> all_sets(const Arguments& arguments) {
+  std::vector<std::string> sets = arguments.sets;
+  if (!arguments.device.empty()) sets.push_back("run.device=" + arguments.device);
+  if (!arguments.precision.empty()) sets.push_back("training.precision=" + arguments.precision);
+  return sets;
+}
+
+bench::KernelOptions kernel_options(const Arguments& arguments, const Config& config, bool gpu) {
+  const auto wants = [&](const char* group) {
+    return arguments.only.empty() || std::find(arguments.only.begin(), arguments.only.end(), group) != arguments.only.end();
+  };
+  bench::KernelOptions options;
+  options.gemm = wants("gemm");
+  options.attention = wants("attention");
+  options.bandwidth = wants("bandwidth");
+  options.tokens = arguments.tokens > 0 ? arguments.tokens : config.training.micro_batch_size * config.training.sequence_length;
+  options.square = arguments.square > 0 ? arguments.square : (gpu ? 8192 : 2048);
+  options.sequences = arguments.sequences;
+  if (options.sequences.empty()) options.sequences = gpu ? std::vector<int64_t>{1024, 2048, 4096, 8192, 16384} : std::vector<int64_t>{256, 1024};
+  options.head_sizes = arguments.head_sizes.empty() ? std::vector<int64_t>{128, 64} : arguments.head_sizes;
+  options.working_set = (arguments.working_set_mib > 0 ? arguments.working_set_mib : (gpu ? 1024 : 256)) << 20;
+  options.effort = arguments.effort();
+  return options;
+}
+
+int bench_kernels(const Arguments& arguments) {
+  if (under_launcher()) throw ConfigError("bench kernels: measures one rank; start it without mpirun or srun");
+  const std::vector<std::string> sets = all_sets(arguments);
+  const auto load = [&] {
+    if (!arguments.config.empty()) return load_config(arguments.config, sets);
+    const LoadedConfig small = parse_config(kCpuModel, "the model of bench kernels", sets);
+    if (small.config.run.device == "cpu" || !any_gpu()) return small;
+    return parse_config(kGpuModel, "the model of bench kernels", sets);
+  };
+  Config config = resolve(load());
+  config.parallel = {};
+  Machine machine(std::make_unique<SelfCommunicator>("world"), {}, config);
+  const ordered_json environment = describe_environment(machine.ctx(), 1, {});
+  ordered_json result = {{"bench", "kernels"}, {"precision", config.training.precision}, {"model", describe_model(config.model)}};
+  result.update(bench::bench_kernels(machine.ctx(), config, kernel_options(arguments, config, config.run.device == "cuda")));
+  result["environment"] = environment;
+  print(arguments, result, headline(environment) + bench::kernels_text(result));
+  return static_cast<int>(ExitCode::kOk);
+}
+
+int bench_step(const Arguments& arguments, const std::vector<std::string>& command_line) {
+  if (!under_launcher()) {
+    const Config config = resolve(load_config(arguments.config, all_sets(arguments)));
+    if (const int ranks = mesh_shape(config.parallel).world(); ranks > 1) return launch(ranks, command_line, std::nullopt);
+  }
+  return static_cast<int>(run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
+    Config config;
+    agree(*world, [&] { config = resolve(load_config(arguments.config, all_sets(arguments)), world->size()); });
+    Machine machine(std::move(world), place, config);
+    bench::StepOptions options = arguments.step;
+    options.effort = arguments.effort();
+    ordered_json result = {{"bench", "step"}};
+    result.update(bench::bench_step(machine.ctx(), machine.world(), config, options));
+    if (machine.world().rank() == 0) print(arguments, result, headline(result["environment"]) + bench::step_text(result));
+    return ExitCode::kOk;
+  }));
+}
+
+int bench_comm(const Arguments& arguments, const std::vector<std::string>& command_line) {
+  if (!under_launcher()) return launch(static_cast<int>(arguments.ranks), command_line, std::nullopt);
+  return static_cast<int>(run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
+    agree(*world, [&] {
+      if (world->size() < 2) throw ConfigError("bench comm: a world of one rank says nothing; start at least two");
+    });
+    Config config;
+    if (!arguments.device.empty()) config.run.device = arguments.device;
+    config.run.ranks_per_gpu = arguments.ranks_per_gpu;
+    Machine machine(std::move(world), place, config);
+    std::vector<int64_t> sizes = arguments.sizes;
+    if (sizes.empty())
+      for (int64_t bytes = 4096; bytes <= (config.run.device == "cuda" ? int64_t{1} << 28 : int64_t{1} << 24); bytes *= 16) sizes.push_back(bytes);
+    const ordered_json rows = bench::bench_comm(machine.ctx(), machine.world(), sizes, arguments.effort());
+    if (machine.world().rank() != 0) return ExitCode::kOk;
+    const ordered_json environment = describe_environment(machine.ctx(), machine.world().size(), {});
+    print(arguments, {{"bench", "comm"}, {"comm", rows}, {"environment", environment}}, headline(environment) + "\n" + bench::table_of(rows));
+    return ExitCode::kOk;
+  }));
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure kernels, a training step, or communication; writes nothing");
+  bench->require_subcommand(1);
+  const auto arguments = std::make_shared<Arguments>();
+  const CLI::Range positive(int64_t{1}, int64_t{1} << 30);
+  const auto common = [&](CLI::App* command) {
+    command->add_option("--seconds", arguments->seconds, "Time for each figure")->check(CLI::Range(1e-3, 60.0));
+    command->add_flag("--json", arguments->json, "One JSON object on standard output");
+    command->add_option("--device", arguments->device, "auto | cpu | cuda; default: as configured")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  };
+  const auto configured = [&](CLI::App* command, bool required) {
+    command->add_option("CONFIG", arguments->config, "YAML file of a run")->required(required);
+    command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
+    command->add_option("--precision", arguments->precision, "fp64 | fp32 | bf16; default: as configured")
+        ->check(CLI::IsMember({"fp32", "bf16", "fp64"}));
+  };
+
+  CLI::App* kernels =
+      bench->add_subcommand("kernels", "Matrix products, attention and memory-bound kernels, each by itself, at the sizes of a model");
+  common(kernels);
+  configured(kernels, false);
+  kernels->add_option("--only", arguments->only, "gemm,attention,bandwidth; default: all")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"gemm", "attention", "bandwidth"}));
+  kernels->add_option("--tokens", arguments->tokens, "Rows of every operation; default: one micro-batch")->check(positive);
+  kernels->add_option("--square", arguments->square, "Size of the square matrix product")->check(CLI::Range(int64_t{1}, int64_t{1} << 16));
+  kernels->add_option("--sequences", arguments->sequences, "Sequence lengths of attention: 1024,2048")->delimiter(',')->check(positive);
+  kernels->add_option("--head-sizes", arguments->head_sizes, "Head sizes of attention: 128,64")->delimiter(',')->check(positive);
+  kernels->add_option("--working-set", arguments->working_set_mib, "MiB that repeated calls go through, more than any cache")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  kernels->callback([arguments, &exit_code] { exit_code = bench_kernels(*arguments); });
+
+  CLI::App* step = bench->add_subcommand("step", "Training steps of a configuration on random tokens, laid out as `train` would");
+  common(step);
+  configured(step, true);
+  step->add_option("--steps", arguments->step.steps, "Timed steps")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  step->add_option("--warmup", arguments->step.warmup, "Steps before them")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  step->callback([arguments, command_line, &exit_code] { exit_code = bench_step(*arguments, command_line); });
+
+  CLI::App* comm = bench->add_subcommand("comm", "Collectives and a ring of sends over the ranks of this start, or of --ranks");
+  common(comm);
+  comm->add_option("--ranks", arguments->ranks, "Ranks to start where mpirun or srun has started none")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 16));
+  comm->add_option("--ranks-per-gpu", arguments->ranks_per_gpu, "Ranks that share a GPU")->check(CLI::Range(int64_t{1}, int64_t{64}));
+  comm->add_option("--sizes", arguments->sizes, "Bytes of a buffer: 4096,1048576")->delimiter(',')->check(CLI::Range(int64_t{1}, int64_t{1} << 36));
+  comm->callback([arguments, command_line, &exit_code] { exit_code = bench_comm(*arguments, command_line); });
+}
+
+}  // namespace trireme

@@ -1,0 +1,56 @@
+#include "trainer/loop/memory.h"
+
+#include <sstream>
+
+#include "parallel/comm/null.h"
+#include "trainer/loop/trainer.h"
+
+namespace trireme {
+namespace {
+
+/// Sequences that nobody reads.
+struct UnreadDataset final : Dataset {
+  explicit UnreadDataset(int64_t count) : count_(count) {}
+  int64_t sequences() const override { return count_; }
+  void read(int64_t /*sample*/, int32_t* /*tokens*/, int32_t* /*targets*/) const override {}
+
+ private:
+  int64_t count_;
+};
+
+}  // namespace
+
+MemoryForecast forecast_memory(const Config& config, int rank, int world_size) {
+  Arena arena(Device::kMeta);
+  Context ctx{Device::kMeta, &arena, 1, nullptr};
+  NullCommunicator world(rank, world_size, "world");
+  Trainer trainer(ctx, world, config, true);
+  trainer.initialise();
+  const UnreadDataset data(config.training.global_batch_size);
+  // The second step meets buffers that the first has left; an evaluation meets both.
+  for (int64_t step = 0; step < 2; ++step) trainer.step(data, step, config.training.optimizer.learning_rate);
+  trainer.evaluate(data, 1);
+  trainer.step(data, 2, config.training.optimizer.learning_rate);
+
+  MemoryForecast forecast;
+  for (size_t c = 0; c < kMemoryCategories; ++c) forecast.peak[c] = arena.peak_bytes(static_cast<MemoryCategory>(c));
+  forecast.peak_total = arena.peak_bytes();
+  forecast.arena_bytes = arena.system_bytes();
+  return forecast;
+}
+
+std::string memory_table(const MemoryForecast& forecast) {
+  std::ostringstream table;
+  const auto line = [&](const char* name, int64_t bytes) {
+    table.width(16);
+    table << name;
+    table.width(18);
+    table << bytes << "\n";
+  };
+  for (size_t c = 0; c < kMemoryCategories; ++c) line(name_of(static_cast<MemoryCategory>(c)), forecast.peak[c]);
+  line("peak of the sum", forecast.peak_total);
+  line("arena", forecast.arena_bytes);
+  return table.str();
+}
+
+}  // namespace trireme
