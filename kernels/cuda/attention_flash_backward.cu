@@ -80,15 +80,16 @@ __global__ void __launch_bounds__(kThreads, 2)
     cp_async_commit();
   };
   const auto load_after = [&](int buffer, int head, int query) {
-    if (query + kQueries < sequence) {
-      from_queries += kQueries * layout.columns;
-      from_douts += kQueries * layout.out_columns;
-      load(buffer, head, query + kQueries);
-    } else if (head + 1 < layout.group) {
+    query += kQueries;
+    from_queries += kQueries * layout.columns;
+    from_douts += kQueries * layout.out_columns;
+    if (query >= sequence) {
       from_queries += H - (query - first_key) * layout.columns;
       from_douts += H - (query - first_key) * layout.out_columns;
-      load(buffer, head + 1, first_key);
+      query = first_key;
+      ++head;
     }
+    if (head < layout.group) load(buffer, head, query);
   };
   Loader::template load<kKeys>(memory->keys, Loader::begin(qkv + layout.key(pair) + first_key * layout.columns, layout.columns), layout.columns,
                                sequence - first_key);
@@ -142,7 +143,7 @@ struct QueryMemory {
   unsigned char queries[kRows * Tile<H>::kRowBytes], douts[kRows * Tile<H>::kRowBytes];
   unsigned char keys[2][kStepKeys<H> * Tile<H>::kRowBytes], values[2][kStepKeys<H> * Tile<H>::kRowBytes];  // of this step and the next
   float lse[kRows], delta[kRows];
-  int head;  // kept here, as lse and delta are: registers are scarce
+  int head, first_row;  // kept here, as lse and delta are: registers are scarce
 };
 
 /// scores -> probabilities. `ahead` = first row - first key of the fragments: no query sees a later key.
@@ -189,14 +190,15 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto [item, place] = order.place();
   const int head = first_head + item, pair = head / layout.group, sequence = layout.sequence;
   const int first_row = (order.tiles - 1 - place) * kRows;
-  const int warp_rows = static_cast<int>(threadIdx.x) / kWarp * 16 * kM, warp_row = first_row + warp_rows;
-  const int end = first_row + kRows < sequence ? first_row + kRows : sequence;  // of the keys any row sees
+  const int thread = static_cast<int>(threadIdx.x), warp_rows = thread / kWarp * 16 * kM;
+  int left = first_row + kRows < sequence ? first_row + kRows : sequence;  // keys that any row sees, from this step's first on
+  int ahead = first_row + warp_rows;                                       // the warp's first row - the step's first key
 
   const bfloat16* from = Loader::begin(qkv + layout.key(pair), layout.columns);
-  const auto load = [&](int buffer, int key) {
-    if (key < end) {
-      Loader::template load<kStepKeys<H>>(memory->keys[buffer], from, layout.columns, sequence - key);
-      Loader::template load<kStepKeys<H>>(memory->values[buffer], from + layout.kv_heads * H, layout.columns, sequence - key);
+  const auto load = [&](int buffer, int rows) {
+    if (rows > 0) {
+      Loader::template load<kStepKeys<H>>(memory->keys[buffer], from, layout.columns, rows);
+      Loader::template load<kStepKeys<H>>(memory->values[buffer], from + layout.to_values, layout.columns, rows);
       from += kStepKeys<H> * layout.columns;
     }
     cp_async_commit();
@@ -205,35 +207,34 @@ __global__ void __launch_bounds__(kThreads, 2)
                                sequence - first_row);
   Loader::template load<kRows>(memory->douts, Loader::begin(dout + layout.output(head) + first_row * layout.out_columns, layout.out_columns),
                                layout.out_columns, sequence - first_row);
-  load(0, 0);
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) memory->head = head;
+  load(0, left);
+  if (thread == 0) memory->head = head, memory->first_row = first_row;
 
   // Rows that are not there get anything finite: they are not stored.
-  const int64_t row = item * statistics_stride(sequence) + (first_row + thread < sequence ? first_row + thread : 0);
-  memory->lse[thread] = lse[row];
-  memory->delta[thread] = delta[row];
+  const int64_t query = item * statistics_stride(sequence) + (first_row + thread < sequence ? first_row + thread : 0);
+  memory->lse[thread] = lse[query];
+  memory->delta[thread] = delta[query];
 
   Fragments<kM, H / 8> dqueries;
   clear<kM, H / 8>(dqueries);
   unsigned char* const queries = memory->queries + warp_rows * Tile<H>::kRowBytes;
   const unsigned char* const douts = memory->douts + warp_rows * Tile<H>::kRowBytes;
-  int buffer = 0;
-  for (int first_key = 0; first_key < end; first_key += kStepKeys<H>, buffer ^= 1) {
+  for (int buffer = 0; left > 0; left -= kStepKeys<H>, ahead -= kStepKeys<H>, buffer ^= 1) {
     cp_async_wait<0>();
     __syncthreads();  // the step's tiles are there, and all are done with those of the step before
-    load(buffer ^ 1, first_key + kStepKeys<H>);
-    if (first_key >= warp_row + 16 * kM) continue;  // no row of this warp sees these keys
+    load(buffer ^ 1, left - kStepKeys<H>);
+    if (ahead <= -16 * kM) continue;  // no row of this warp sees these keys
     Fragments<kM, kN> p, dp;
     multiply_rows<H, kM, kN>(p, queries, memory->keys[buffer]);
-    probabilities_of_keys<kN>(p, memory->lse + warp_rows, layout.scale_log2, warp_row - first_key);
+    probabilities_of_keys<kN>(p, memory->lse + warp_rows, layout.scale_log2, ahead);
     multiply_rows<H, kM, kN>(dp, douts, memory->values[buffer]);
     score_gradients_of_keys<kN>(dp, p, memory->delta + warp_rows);
     add_product<H, kM, kN>(dqueries, dp, memory->keys[buffer]);
   }
+  const int row = memory->first_row + warp_rows;
   store_rows<H, kM>(
-      dqueries, [&](int, int) { return layout.scale; }, queries, dqkv + layout.query(memory->head) + warp_row * layout.columns, layout.columns,
-      sequence - warp_row);
+      dqueries, [&](int, int) { return layout.scale; }, queries, dqkv + layout.query(memory->head) + row * layout.columns, layout.columns,
+      sequence - row);
 }
 
 template <int H>

@@ -17,7 +17,12 @@ constexpr int kKeys = H <= 64 ? 128 : 64;
 
 /// Keys and values take turns in a ring of three tiles: two are on their way while the third is computed with.
 template <int H>
-constexpr int kForwardBytes = (kRows + 3 * kKeys<H>)*Tile<H>::kRowBytes;
+struct ForwardMemory {
+  static constexpr int kTileBytes = kKeys<H> * Tile<H>::kRowBytes;
+  unsigned char queries[kRows * Tile<H>::kRowBytes];
+  unsigned char ring[3 * kTileBytes];
+  int head, first_row;  // kept here for the end: registers are scarce
+};
 
 /// Running maximum (of raw scores) and sum of the exponentials of a lane's rows. The sum is the lane's own share until the end.
 struct SoftmaxRows {
@@ -89,32 +94,30 @@ __device__ inline void mask(Fragments<kM, kN>& scores, int ahead) {
 template <int H>
 __global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const bfloat16* __restrict__ qkv, AttentionLayout layout, BlockOrder order,
                                                                     bfloat16* __restrict__ out, float* __restrict__ lse) {
-  constexpr int kN = kKeys<H> / 8, kTileBytes = kKeys<H> * Tile<H>::kRowBytes;
-  TRIREME_DYNAMIC_SHARED(unsigned char, queries);
-  unsigned char* const ring = queries + kRows * Tile<H>::kRowBytes;
-  const auto [head, place] = order.place();
-  const int first_row = (static_cast<int>(order.tiles) - 1 - place) * kRows;
-  const int warp_rows = static_cast<int>(threadIdx.x) / kWarp * 16 * kM, warp_row = first_row + warp_rows;
-  const int end = first_row + kRows < layout.sequence ? first_row + kRows : layout.sequence;  // of the keys any row sees
-
   using Loader = TileLoader<H, kThreads>;
-  const int pair = head / layout.group;
-  const int64_t value_offset = layout.value(pair) - layout.key(pair);
+  constexpr int kN = kKeys<H> / 8, kTileBytes = ForwardMemory<H>::kTileBytes;
+  TRIREME_DYNAMIC_SHARED(ForwardMemory<H>, memory);
+  const auto [head, place] = order.place();
+  const int pair = head / layout.group, first_row = (order.tiles - 1 - place) * kRows, sequence = layout.sequence;
+  const int thread = static_cast<int>(threadIdx.x), warp_rows = thread / kWarp * 16 * kM;
+  int left = first_row + kRows < sequence ? first_row + kRows : sequence;  // keys that any row sees, from this step's first on
+  int ahead = first_row + warp_rows;                                       // the warp's first row - the step's first key
+
   const bfloat16* from = Loader::begin(qkv + layout.key(pair), layout.columns);
-  int slot = 0;  // byte offset in the ring of the tile to compute with; the one before it is loaded next
-  const auto load_keys = [&](int to, int key) {
-    if (key < end) Loader::template load<kKeys<H>>(ring + to, from, layout.columns, layout.sequence - key);
+  const auto load_keys = [&](int to, int rows) {
+    if (rows > 0) Loader::template load<kKeys<H>>(memory->ring + to, from, layout.columns, rows);
     cp_async_commit();
   };
-  const auto load_values = [&](int to, int key) {
-    if (key < end) Loader::template load<kKeys<H>>(ring + to, from + value_offset, layout.columns, layout.sequence - key);
+  const auto load_values = [&](int to, int rows) {
+    if (rows > 0) Loader::template load<kKeys<H>>(memory->ring + to, from + layout.to_values, layout.columns, rows);
     cp_async_commit();
     from += kKeys<H> * layout.columns;
   };
-  Loader::template load<kRows>(queries, Loader::begin(qkv + layout.query(head) + first_row * layout.columns, layout.columns), layout.columns,
-                               layout.sequence - first_row);
-  load_keys(0, 0);
-  load_values(kTileBytes, 0);
+  Loader::template load<kRows>(memory->queries, Loader::begin(qkv + layout.query(head) + first_row * layout.columns, layout.columns), layout.columns,
+                               sequence - first_row);
+  load_keys(0, left);
+  load_values(kTileBytes, left);
+  if (thread == 0) memory->head = head, memory->first_row = first_row;
 
   Fragments<kM, H / 8> sums;
   clear<kM, H / 8>(sums);
@@ -123,26 +126,29 @@ __global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const bfloat
   for (int m = 0; m < kM; ++m) rows.highest[m][0] = rows.highest[m][1] = -INFINITY, rows.sum[m][0] = rows.sum[m][1] = 0;
   const auto after = [](int at) { return at == 2 * kTileBytes ? 0 : at + kTileBytes; };
   const auto before = [](int at) { return at == 0 ? 2 * kTileBytes : at - kTileBytes; };
-  for (int first_key = 0; first_key < end; first_key += kKeys<H>) {
-    const bool visible = first_key < warp_row + 16 * kM;  // to any row of this warp
+  int slot = 0;  // byte offset in the ring of the tile to compute with; the one before it is loaded next
+  unsigned char* const queries = memory->queries + warp_rows * Tile<H>::kRowBytes;
+  for (; left > 0; left -= kKeys<H>, ahead -= kKeys<H>) {
+    const bool visible = ahead > -16 * kM;  // to any row of this warp
     Fragments<kM, kN> scores;
     cp_async_wait<1>();
     __syncthreads();  // the keys are there, and all are done with the tile that is loaded over
-    load_keys(before(slot), first_key + kKeys<H>);
+    load_keys(before(slot), left - kKeys<H>);
     if (visible) {
-      multiply_rows<H, kM, kN>(scores, queries + warp_rows * Tile<H>::kRowBytes, ring + slot);
-      if (first_key + kKeys<H> - 1 > warp_row) mask<kN>(scores, warp_row - first_key);
+      multiply_rows<H, kM, kN>(scores, queries, memory->ring + slot);
+      if (ahead < kKeys<H> - 1) mask<kN>(scores, ahead);
       online_softmax<H, kN>(scores, sums, rows, layout.scale_log2);
     }
     slot = after(slot);
     cp_async_wait<1>();
     __syncthreads();  // likewise the values
-    load_values(before(slot), first_key + kKeys<H>);
-    if (visible) add_product<H, kM, kN>(sums, scores, ring + slot);
+    load_values(before(slot), left - kKeys<H>);
+    if (visible) add_product<H, kM, kN>(sums, scores, memory->ring + slot);
     slot = after(slot);
   }
 
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int item = memory->head, warp_row = memory->first_row + warp_rows;
+  const int lane = thread % kWarp;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -151,19 +157,18 @@ __global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const bfloat
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
       const int row = warp_row + 16 * m + 8 * half + lane / 4;
-      if (lane % 4 == 0 && row < layout.sequence)
-        lse[int64_t{head} * layout.sequence + row] = (rows.highest[m][half] * layout.scale_log2 + log2f(sum)) * kLn2;
+      if (lane % 4 == 0 && row < sequence) lse[int64_t{item} * sequence + row] = (rows.highest[m][half] * layout.scale_log2 + log2f(sum)) * kLn2;
       rows.sum[m][half] = 1 / sum;
     }
   store_rows<H, kM>(
-      sums, [&](int m, int half) { return rows.sum[m][half]; }, queries + warp_rows * Tile<H>::kRowBytes,
-      out + layout.output(head) + warp_row * layout.out_columns, layout.out_columns, layout.sequence - warp_row);
+      sums, [&](int m, int half) { return rows.sum[m][half]; }, queries, out + layout.output(item) + warp_row * layout.out_columns,
+      layout.out_columns, sequence - warp_row);
 }
 
 template <int H>
 void forward(const Context& ctx, const bfloat16* qkv, const AttentionShape& shape, bfloat16* out, float* lse) {
   const BlockOrder order(shape.batch * shape.heads, ceil_div(shape.sequence, kRows), shape.sequence * H * 4 * shape.kv_heads / shape.heads);
-  launch(ctx, flash_forward_kernel<H>, {order.grid(), dim3(kThreads), kForwardBytes<H>}, qkv, AttentionLayout(shape), order, out, lse);
+  launch(ctx, flash_forward_kernel<H>, {order.grid(), dim3(kThreads), sizeof(ForwardMemory<H>)}, qkv, AttentionLayout(shape), order, out, lse);
 }
 
 }  // namespace

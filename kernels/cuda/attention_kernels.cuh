@@ -22,19 +22,21 @@ struct AttentionLayout {
         group(heads / kv_heads),
         columns(shape.columns()),
         out_columns(shape.heads * shape.head_size),
+        to_values(shape.kv_heads * shape.head_size),
         scale(static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_size)))),
         scale_log2(scale * kLog2E) {}
 
   /// First element of a head or pair, at token 0: of queries, keys and values in qkv, and in out.
   __device__ int64_t query(int head) const { return int64_t{head / heads} * sequence * columns + head % heads * head_size; }
   __device__ int64_t key(int pair) const { return int64_t{pair / kv_heads} * sequence * columns + (heads + pair % kv_heads) * head_size; }
-  __device__ int64_t value(int pair) const { return key(pair) + kv_heads * head_size; }
+  __device__ int64_t value(int pair) const { return key(pair) + to_values; }
   __device__ int64_t output(int head) const { return int64_t{head / heads} * sequence * out_columns + head % heads * head_size; }
 
   int sequence, heads, kv_heads, head_size;
   int group;                ///< query heads of a kv head
   int64_t columns;          ///< between rows of qkv
   int64_t out_columns;      ///< between rows of out
+  int64_t to_values;        ///< from a key to its value
   float scale, scale_log2;  ///< 1/sqrt(H); the same for exponentials that are powers of two
 };
 

@@ -45,7 +45,7 @@ struct TileLoader {
     if (kPass * kChunks < kThreads && row() >= kPass) return;
     tile += Tile<H>::offset(row(), chunk());
     rows -= row();
-#pragma unroll 2
+#pragma unroll(kRows / kPass <= 4 ? 4 : 2)
     for (int first = 0; first < kRows; first += kPass) {
       cp_async_16(tile, from, first < rows);
       tile += kPass * Tile<H>::kRowBytes;

@@ -10,6 +10,7 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kBlock = 256;
+constexpr int kUnroll = 2;  // vectors a thread reads of every operand before it computes: enough bytes in flight to hide the memory's latency
 
 // ---- to = map(from...), element by element, in fp32 ----
 
@@ -23,10 +24,9 @@ __device__ __forceinline__ void map_vector(const Map& map, int64_t i, int64_t le
   store_vector(to + i, left, out);
 }
 
-/// A thread reads kUnroll vectors of every operand before it computes: enough bytes in flight to hide the memory's latency. `to` may be one of `from`.
+/// `to` may be one of `from`.
 template <int N, class Map, class To, class... From>
 __global__ void __launch_bounds__(kBlock) map_kernel(Map map, int64_t count, To* to, const From*... from) {
-  constexpr int kUnroll = 2;
   const int64_t stride = thread_count() * N;
   int64_t i = thread_index() * N;
   for (; i + stride * (kUnroll - 1) + N <= count; i += stride * kUnroll) {
@@ -50,7 +50,8 @@ template <class Map, class To, class... From>
 void map(const Context& ctx, const Map& function, int64_t count, To* to, const From*... from) {
   constexpr int kWidth = std::min({kVector<To>, kVector<From>...});  // 16 bytes of the widest type, 8 of a bf16 beside fp32
   const auto queue = [&]<int N>(std::integral_constant<int, N>) {
-    launch(ctx, map_kernel<N, Map, To, From...>, {stride_grid(ctx, ceil_div(count, N), kBlock), dim3(kBlock)}, function, count, to, from...);
+    launch(ctx, map_kernel<N, Map, To, From...>, {stride_grid(ctx, ceil_div(count, N * kUnroll), kBlock), dim3(kBlock)}, function, count, to,
+           from...);
   };
   if (aligned_16(to, from...)) return queue(std::integral_constant<int, kWidth>{});
   queue(std::integral_constant<int, 1>{});

@@ -2,6 +2,7 @@
 // One GPU as one rank uses it, behind a header without CUDA's own: memory, the compute stream, events, pinned staging. A build without CUDA links
 // stub.cpp, which throws.
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -84,6 +85,16 @@ class Gpu {
   void order_after(Stream stream, Event event);  ///< what is queued on `stream` from now on waits for the event; the host does not
   bool is_done(Event event) const;               ///< never waits
   void recycle(Event event);
+
+  /// Operations as one thing to launch: at each launch they run again with the arguments they had, in the order they were queued in.
+  struct Graph {
+    std::shared_ptr<void> executable;
+    bool defined() const { return executable != nullptr; }
+  };
+  /// What `body` queues on the compute stream, and on streams ordered behind it and before its end, without running any of it. The body must not wait for
+  /// the device.   Errors: InternalErrors of CUDA, and those of the body.
+  Graph capture(const std::function<void()>& body);
+  void launch(const Graph& graph);
 
   struct State;
   State& state() const { return *state_; }  ///< for kernels/cuda: library handles

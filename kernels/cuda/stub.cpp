@@ -38,6 +38,8 @@ Gpu::Readback Gpu::read_back(const void* /*device*/, int64_t /*bytes*/) { refuse
 Stream Gpu::make_stream() { refuse(); }
 Event Gpu::record(Stream /*stream*/) { refuse(); }
 void Gpu::order_after(Stream /*stream*/, Event /*event*/) { refuse(); }
+Gpu::Graph Gpu::capture(const std::function<void()>& /*body*/) { refuse(); }
+void Gpu::launch(const Graph& /*graph*/) { refuse(); }
 bool Gpu::is_done(Event /*event*/) const { refuse(); }
 void Gpu::recycle(Event /*event*/) { refuse(); }
 

@@ -31,6 +31,12 @@ double read_scalar(Context& ctx, const Tensor& scalar) {
   return ctx.device == Device::kMeta ? 0 : *to_host(ctx, scalar).data<double>();
 }
 
+void write_scalar(Context& ctx, double value, const Tensor& scalar) {
+  const Tensor host = host_tensor({1}, DType::kF64);
+  *host.data<double>() = value;
+  from_host(ctx, host, scalar);
+}
+
 ScalarReadback::ScalarReadback(Context& ctx, const std::vector<Tensor>& scalars) {
   for (const Tensor& scalar : scalars) {
     expect("ScalarReadback", {{"scalar", scalar, {1}, DType::kF64}});

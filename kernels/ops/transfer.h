@@ -17,6 +17,9 @@ Tensor host_tensor(const Shape& shape, DType dtype);
 /// scalar [1] f64. Waits.
 double read_scalar(Context& ctx, const Tensor& scalar);
 
+/// scalar [1] f64 := value; ordered among the device's operations.
+void write_scalar(Context& ctx, double value, const Tensor& scalar);
+
 /// A few f64 values on their way to the host: a step's loss and norm are read when the next step is under way.
 class ScalarReadback {
  public:

@@ -100,6 +100,20 @@ TEST_CASE("the same dozen in bf16 are as near to the exact gradient as the CPU i
   }
 }
 
+TEST_CASE("steps launched as a captured graph are the steps that were queued, bit for bit") {
+  Layout layout;
+  layout.data = layout.tensor = 2;
+  layout.zero = 3;
+  for (const auto& [model, layout_of] : {std::pair{ParityModel::kLlamaGrouped, Layout{}}, std::pair{ParityModel::kLlama, layout}}) {
+    Config config = parity_config(model, layout_of, "bf16");
+    INFO(name_of(model) << " " << layout_of.str());
+    constexpr int kGraphSteps = 5;  // two as they are, one captured, two launched again
+    const RunRecord queued = train_on_gpus(config, kGraphSteps);
+    config.kernels.cuda_graph = true;
+    testing::for_each_schedule(2, [&] { CHECK(train_on_gpus(config, kGraphSteps) == queued); });
+  }
+}
+
 TEST_CASE("every schedule of the streams gives the same bits") {
   Layout layout;
   layout.tensor = layout.data = 2;

@@ -40,7 +40,7 @@ unsigned char* map_guarded(size_t bytes) {  // with an untouchable page on both 
   }
   return static_cast<unsigned char*>(memory) + kPage;
 }
-bool same_site(Site a, Site b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
+bool same_site(Site a, Site b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
 
 std::string text_of(std::string_view what, Meeting meeting, unsigned mask, Site site) {
   std::string text(what);
@@ -81,7 +81,10 @@ BlockRunner::~BlockRunner() {
   unmap_guarded(emergency_, kEmergencyStack);
 }
 
-void* BlockRunner::emergency_stack_top() const { return emergency_ + kEmergencyStack; }
+void* BlockRunner::emergency_stack() {
+  asan_unpoison(reinterpret_cast<uintptr_t>(emergency_), reinterpret_cast<uintptr_t>(emergency_) + kEmergencyStack);
+  return emergency_ + kEmergencyStack;
+}
 
 KernelFault BlockRunner::run(const KernelCall& call, uint64_t seed) {
   call_ = &call;
@@ -291,7 +294,7 @@ bool BlockRunner::meet(Fiber& self, Meeting meeting, unsigned mask, Site site, v
       own = &group;
     else if ((group.mask & bit) != 0 && (group.arrived & mask) != 0)
       fail(cudaErrorLaunchFailure,
-           text_of("waits", meeting, mask, site) + text_of(", for lanes that wait for it", group.meeting, group.mask, group.site));
+           text_of("waits", meeting, mask, site, ", for a lane that waits for it", *warp.lanes[__builtin_ctz(group.arrived & mask)]));
   }
   if (own == nullptr) own = &warp.groups.emplace_back(WarpGroup{meeting, mask, site, 0});
   own->arrived |= bit;
@@ -343,7 +346,7 @@ void BlockRunner::fail(cudaError_t error, std::string text, uintptr_t address) {
                 "), thread " + where(self) + " " + text;
   std::string().swap(text);
   switch_to(self, main_);
-  std::abort();  // nobody goes back there
+  __builtin_trap();  // nobody comes back here
 }
 
 void* BlockRunner::static_shared(const void* tag, size_t bytes, size_t alignment) {

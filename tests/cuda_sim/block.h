@@ -78,7 +78,8 @@ class BlockRunner {
   bool meet(Fiber& self, Meeting meeting, unsigned mask, Site site, void* slot);
   Warp& warp_of(const Fiber& self) { return warps_[static_cast<size_t>(self.thread) / 32]; }
   void release(Warp& warp, unsigned mask, const Fiber& self);
-  [[noreturn]] void fail(cudaError_t error, std::string text, uintptr_t address = 0);
+  /// Does not return. (Not marked so: AddressSanitizer would then look for the ends of a stack it does not know.)
+  void fail(cudaError_t error, std::string text, uintptr_t address = 0);
   void* static_shared(const void* tag, size_t bytes, size_t alignment);
   void* dynamic_shared() const { return dynamic_; }
   bool is_shared(const void* address, size_t bytes) const;
@@ -86,7 +87,7 @@ class BlockRunner {
   void copy_until(Fiber& self, int group);
   bool copies_at_once() const { return copy_mode_ == 0; }
   /// Where a memory fault goes on: off the faulting stack.
-  void* emergency_stack_top() const;
+  void* emergency_stack();  ///< its top, ready for use
 
  private:
   struct Variable {

@@ -51,19 +51,21 @@ struct SignalStack {
 struct sigaction previous[NSIG];
 
 /// Where a kernel's fault goes on, on the runner's emergency stack.
-[[noreturn]] void leave_kernel() {
-  auto& fiber = *static_cast<Fiber*>(this_thread);
-  const bool misaligned = fault_signal == SIGILL || fault_signal == SIGBUS || (fault_signal == SIGSEGV && fault_address == 0);
-  if (fault_signal == SIGFPE) fiber.runner->fail(cudaErrorLaunchFailure, "divides an integer by zero");
-  if (misaligned) fiber.runner->fail(cudaErrorMisalignedAddress, "reads or writes through null or a misaligned pointer");
-  fiber.runner->fail(cudaErrorIllegalAddress, "touches memory it may not", fault_address);
+void leave_kernel() {
+  BlockRunner& runner = *static_cast<Fiber*>(this_thread)->runner;
+  if (fault_signal == SIGFPE)
+    runner.fail(cudaErrorLaunchFailure, "divides an integer by zero");
+  else if (fault_signal == SIGILL || fault_signal == SIGBUS || fault_address == 0)
+    runner.fail(cudaErrorMisalignedAddress, "reads or writes through null or a misaligned pointer");
+  else
+    runner.fail(cudaErrorIllegalAddress, "touches memory it may not", fault_address);
 }
 
 void handle(int signal, siginfo_t* info, void* context) {
   if (this_thread != nullptr) {
     fault_signal = signal;
     fault_address = reinterpret_cast<uintptr_t>(info->si_addr);
-    const auto stack = reinterpret_cast<uintptr_t>(static_cast<Fiber*>(this_thread)->runner->emergency_stack_top());
+    const auto stack = reinterpret_cast<uintptr_t>(static_cast<Fiber*>(this_thread)->runner->emergency_stack());
     auto& machine_context = static_cast<ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
     machine_context.gregs[REG_RIP] = reinterpret_cast<greg_t>(&leave_kernel);

@@ -164,6 +164,15 @@ TEST_CASE("A kernel that leaves its memory is caught") {
           }) == cudaErrorIllegalAddress);
 }
 
+TEST_CASE("A misaligned vector access is caught") {
+  reset();
+  TestStream stream;
+  const DeviceArray<float> x(std::vector<float>(64, 1.0f));
+  (void)kernels::go_wrong(Wrong::kMisaligned, x.get(), 64, stream);
+  CHECK(cudaStreamSynchronize(stream) == cudaErrorMisalignedAddress);
+  reset();
+}
+
 TEST_CASE("Launches outside the limits are refused") {
   reset();
   TestStream stream;

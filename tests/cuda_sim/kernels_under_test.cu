@@ -82,6 +82,7 @@ __global__ void wrong_kernel(Wrong wrong, float* x, int n) {
     case Wrong::kBehindGlobal: x[n] = 1; break;
     case Wrong::kBehindShared: few[t < 6 ? t : 0] = 1; break;
     case Wrong::kDivides: x[t] = static_cast<float>(n / (n - static_cast<int>(blockDim.x))); break;
+    case Wrong::kMisaligned: x[t] = reinterpret_cast<const float4*>(x + 1)[0].w; break;
     case Wrong::kRunsOver: {
       volatile int depth = t;
       x[t] = static_cast<float>(run_over(&depth));

@@ -26,6 +26,7 @@ enum class Wrong : int {
   kBehindGlobal,       // writes one element behind its memory
   kBehindShared,       // writes one element behind its shared array
   kDivides,            // by zero
+  kMisaligned,         // 16 bytes at an address that is no multiple of 16
   kRunsOver,           // its stack
 };
 cudaError_t go_wrong(Wrong wrong, float* x, int n, cudaStream_t stream);

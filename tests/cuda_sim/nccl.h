@@ -1,7 +1,7 @@
 #pragma once
 // The simulated NCCL, as tests see it. Ranks are threads, each with a GPU of its own. It is stricter than the real one:
-//  - The operations of a device run one after the other in their order of issue over all communicators. An order that could deadlock so is an error as soon
-//    as it is issued, whatever the timing.
+//  - Operations overlap and end in any order, but must be able to run one after the other on each device, in their order of issue over all communicators.
+//    An order that could deadlock so is an error as soon as it is issued, whatever the timing.
 //  - Ranks that disagree on operation, count, dtype, reduction or root are an error, as are a rank that leaves while others wait for it, buffers that are
 //    no memory of the device, and two communicators on a device without NCCL_LAUNCH_ORDER_IMPLICIT=1.
 //  - When an operation may begin, its outputs (and what is input and output at once) are filled with 0xFF bytes until it ends: who reads them without

@@ -13,16 +13,19 @@ using trireme::concat;
 
 constexpr int kPoisonByte = 0xFF;
 
-/// The part of two operations; a captured graph copies the pair, one after the other, and issues the copy.
+/// The part of two operations, Begin and Meet. A captured graph copies the pair, one after the other, when it is instantiated, and again at each launch,
+/// which issues the part.
 struct Launch {
+  enum class Stage : uint8_t { kCaptured, kInstantiated, kIssued } stage;
   std::shared_ptr<Part> part;
-  std::shared_ptr<Launch> copy{};  ///< made for the first operation, for the second to take
+  std::shared_ptr<Launch> copy{};  ///< made for Begin, for Meet to take
 
-  static std::shared_ptr<Launch> issued(std::shared_ptr<Part> part) {
+  static std::shared_ptr<Launch> make(Stage stage, std::shared_ptr<Part> part) {
     const std::lock_guard lock(mutex());
-    issue(part);
-    return std::make_shared<Launch>(Launch{std::move(part)});
+    if (stage == Stage::kIssued) issue(part);
+    return std::make_shared<Launch>(Launch{stage, std::move(part)});
   }
+  void make_copy() { copy = make(stage == Stage::kCaptured ? Stage::kInstantiated : Stage::kIssued, std::make_shared<Part>(*part)); }
 };
 
 /// Nothing is to be moved any more: dropped, or its communicator is broken.
@@ -37,7 +40,7 @@ class Begin final : public Operation {
   explicit Begin(std::shared_ptr<Launch> launch) : launch_(std::move(launch)) {}
   std::string name() const override { return concat("start of ", launch_->part->str()); }
   std::unique_ptr<Operation> clone() const override {
-    launch_->copy = Launch::issued(std::make_shared<Part>(*launch_->part));
+    launch_->make_copy();
     return std::make_unique<Begin>(launch_->copy);
   }
   void run() override {
@@ -62,25 +65,19 @@ class Meet final : public Operation {
  public:
   explicit Meet(std::shared_ptr<Launch> launch) : launch_(std::move(launch)), part_(*launch_->part) {}
   ~Meet() override {
-    if (!queued_) return;
+    if (launch_->stage != Launch::Stage::kIssued) return;
     {
       const std::lock_guard lock(mutex());
       if (part_.phase == Part::Phase::kDone) return;
       // The machine was reset, or the device has failed: nobody can meet it.
       if (!part_.dropped) break_clique(*part_.clique, ncclRemoteError, concat("never done: ", part_.str()));
+      part_.dropped = true;
       finish(part_);
     }
     changed();
   }
   std::string name() const override { return part_.str(); }
-  std::unique_ptr<Operation> clone() const override {
-    auto copy = std::make_unique<Meet>(std::exchange(launch_->copy, nullptr));
-    copy->queued_ = true;
-    return copy;
-  }
-  /// It is to run, unlike one that is captured.
-  void set_queued() { queued_ = true; }
-
+  std::unique_ptr<Operation> clone() const override { return std::make_unique<Meet>(std::exchange(launch_->copy, nullptr)); }
   void arrive() override {
     const std::lock_guard lock(mutex());
     part_.phase = Part::Phase::kArrived;
@@ -145,17 +142,14 @@ class Meet final : public Operation {
 
   std::shared_ptr<Launch> launch_;
   Part& part_;
-  bool queued_ = false;
 };
 
 }  // namespace
 
 cudaError_t enqueue(cudaStream_t stream, const std::shared_ptr<Part>& part) {
-  const bool captured = is_capturing(stream);
-  const auto launch = captured ? std::make_shared<Launch>(Launch{part}) : Launch::issued(part);
+  const auto launch = Launch::make(is_capturing(stream) ? Launch::Stage::kCaptured : Launch::Stage::kIssued, part);
   auto begin = std::make_unique<Begin>(launch);
   auto meet = std::make_unique<Meet>(launch);
-  if (!captured) meet->set_queued();
   const cudaError_t error = cuda_sim::enqueue(stream, std::move(begin));
   return error != cudaSuccess ? error : cuda_sim::enqueue(stream, std::move(meet));
 }

@@ -12,15 +12,10 @@ namespace {
 using trireme::concat;
 using PartPointer = std::shared_ptr<Part>;
 
-/// By device: issued and not done, in order.
+/// By device: issued and not retired, in order.
 std::map<int, std::deque<PartPointer>>& orders() {
   static auto& all = *new std::map<int, std::deque<PartPointer>>;  // never destroyed: operations may outlive main
   return all;
-}
-
-bool started(const Part& part) {
-  if (part.phase == Part::Phase::kDone) return true;
-  return part.phase == Part::Phase::kArrived && orders()[part.device()].front().get() == &part;
 }
 
 /// The parts it meets, as far as they are issued, and whether that is all.
@@ -47,12 +42,34 @@ std::vector<Dependency> dependencies(const Part& part) {
   std::vector<Dependency> found;
   const auto add = [&](const Part& behind, const PartPointer& via) {
     const PartPointer next = behind.before.lock();
-    if (next != nullptr && next->phase != Part::Phase::kDone) found.push_back({next, via});
+    if (next != nullptr && !next->retired) found.push_back({next, via});
   };
   add(part, nullptr);
   for (const PartPointer& other : counterparts(part).first)
-    if (other->phase != Part::Phase::kDone) add(*other, other);
+    if (!other->retired) add(*other, other);
   return found;
+}
+
+bool can_retire(const Part& part) {
+  if (part.phase != Part::Phase::kDone) return false;
+  if (part.dropped || part.clique->error != ncclSuccess) return true;
+  const std::vector<PartPointer> others = counterparts(part).first;
+  return std::all_of(others.begin(), others.end(),
+                     [](const PartPointer& other) { return other->retired || orders()[other->device()].front() == other; });
+}
+
+void retire_all() {
+  for (bool again = true; again;) {
+    again = false;
+    for (auto& [device, order] : orders()) {
+      for (; !order.empty() && can_retire(*order.front()); order.pop_front()) {
+        Part& part = *order.front();
+        part.retired = again = true;
+        part.collective.reset();
+        for (MessageEnd& end : part.ends) end.message.reset();
+      }
+    }
+  }
 }
 
 /// Extends `way`, which leads to `from`, to one of `targets`.
@@ -72,7 +89,7 @@ void break_if_cyclic(const PartPointer& part) {
   const PartPointer before = part->before.lock();
   std::set<const Part*> targets, seen;
   for (const PartPointer& other : counterparts(*part).first)
-    if (other->phase != Part::Phase::kDone) targets.insert(other.get());
+    if (!other->retired) targets.insert(other.get());
   if (before == nullptr || targets.empty()) return;
   std::vector<Dependency> cycle{{before, part}};
   if (!find_way(*before, targets, seen, cycle)) return;
@@ -171,21 +188,12 @@ void issue(const PartPointer& part) {
 bool ready(const Part& part) {
   if (part.dropped || part.clique->error != ncclSuccess) return true;
   const auto [others, all] = counterparts(part);
-  return all && started(part) && std::all_of(others.begin(), others.end(), [](const PartPointer& other) { return started(*other); });
+  return all && std::all_of(others.begin(), others.end(), [](const PartPointer& other) { return other->phase != Part::Phase::kIssued; });
 }
 
 void finish(Part& part) {
-  if (part.phase == Part::Phase::kDone) return;
   part.phase = Part::Phase::kDone;
-  std::deque<PartPointer>& order = orders()[part.device()];
-  const auto self = std::find_if(order.begin(), order.end(), [&](const PartPointer& other) { return other.get() == &part; });
-  const PartPointer keep = self == order.end() ? nullptr : *self;
-  if (self != order.end()) {
-    if (self + 1 != order.end()) (*(self + 1))->before = part.before;
-    order.erase(self);
-  }
-  part.collective.reset();
-  for (MessageEnd& end : part.ends) end.message.reset();
+  retire_all();
 }
 
 void break_clique(Clique& clique, ncclResult_t error, const std::string& reason) {

@@ -72,7 +72,8 @@ struct Part {
   std::vector<MessageEnd> ends;
 
   enum class Phase : uint8_t { kIssued, kArrived, kDone } phase = Phase::kIssued;
-  bool dropped = false;  ///< by its own rank's abort
+  bool dropped = false;  ///< by its own rank's abort, or the end of its device
+  bool retired = false;  ///< done, and would be if the operations of each device ran one after the other
   std::shared_ptr<Collective> collective;
   std::weak_ptr<Part> before;  ///< issued before it on its device
 
@@ -87,9 +88,9 @@ std::mutex& mutex();
 
 /// Takes its place in the order of its device and finds its counterparts. An order or a call that cannot be right breaks the communicators concerned.
 void issue(const std::shared_ptr<Part>& part);
-/// It and all it meets have arrived, and nothing issued before them on their devices is undone; or its communicator is broken.
+/// It and all it meets have arrived, or its communicator is broken.
 bool ready(const Part& part);
-/// Leaves the order of its device, and what it met.
+/// It has run, or never will. It stays in the order of its device until it is retired.
 void finish(Part& part);
 /// Sets the error of the communicator, once, and tells it.
 void break_clique(Clique& clique, ncclResult_t error, const std::string& reason);

@@ -255,6 +255,7 @@ void Machine::poll(Lock& lock) {
     size_t others = 0;
     Stream* const stream = running_ < drivers_at_most() ? pick(nullptr, &others) : nullptr;
     if (stream == nullptr) {
+      note_no_progress();
       lock.unlock();
       std::this_thread::yield();
       lock.lock();
@@ -263,6 +264,17 @@ void Machine::poll(Lock& lock) {
     run(lock, *stream);
   }
   close_memory();
+}
+
+/// Who only asks would ask for ever.
+void Machine::note_no_progress() {
+  if (progress_ + outside_ != poll_progress_ || running_ > 0 || active_.empty()) {
+    poll_progress_ = progress_ + outside_;
+    poll_since_ = Clock::now();
+  } else if (Clock::now() - poll_since_ > std::chrono::duration<double>(options.stuck_seconds)) {
+    report_stuck(nullptr);
+    poll_since_ = Clock::now();
+  }
 }
 
 void Machine::maybe_run(Lock& lock) {

@@ -131,6 +131,7 @@ class Machine {
   void wake_one_idle();
   void report_stuck(const Stream* stream);
   void close_memory();
+  void note_no_progress();
 
   uintptr_t handles_ = 0x51000000;
   uint64_t streams_made_ = 0;
@@ -139,7 +140,8 @@ class Machine {
   int running_ = 0;
   bool alone_ = false;  // an operation on all devices runs
   int64_t queued_ = 0;
-  uint64_t progress_ = 0;
+  uint64_t progress_ = 0, poll_progress_ = 0;
+  Clock::time_point poll_since_ = Clock::now();
   std::atomic<uint64_t> outside_ = 0;
   Strategy strategy_ = Strategy::kAny;
   uint64_t favourite_ = 0;  // a stream's id, for strategies that single one out

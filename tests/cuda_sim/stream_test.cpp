@@ -235,5 +235,12 @@ TEST_CASE("A wait that cannot end is reported, not endless") {
   CHECK(cudaStreamSynchronize(stream) == cudaErrorLaunchTimeout);
   REQUIRE(errors().size() == 1);
   CHECK_THAT(errors()[0], Catch::Contains("nothing can run") && Catch::Contains("a part of a meeting of 2"));
+  // Nor for who only asks.
+  reset(1, options);
+  TestStream asked;
+  CUDA_OK(enqueue(asked, std::make_unique<Part>(std::make_shared<Round>(Round{2}))));
+  cudaError_t error = cudaErrorNotReady;
+  while (error == cudaErrorNotReady) error = cudaStreamQuery(asked);
+  CHECK(error == cudaErrorLaunchTimeout);
   reset();
 }

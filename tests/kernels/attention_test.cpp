@@ -1,5 +1,8 @@
 #include "kernels/ops/attention.h"
 
+#include <cmath>
+
+#include "kernels/cuda/attention.h"
 #include "tests/kernels/harness.h"
 #include "tests/support/catch.h"
 
@@ -20,7 +23,9 @@ constexpr AttentionShape kTileCases[] = {{1, 1, 1, 1, 32},    {1, 2, 2, 1, 64}, 
 
 // Scores of at most 64 fp32 products of normal numbers over sqrt(64), exponentials of a couple of ulp, sums of at most 130 terms.
 constexpr double kTolerance = 4e-6;
-constexpr double kRoundedProbabilities = 1e-9;
+// On tensor cores probabilities and score gradients are bf16 operands: each off by 2^-8 of itself at most, so a weighted mean of values by 2^-8 of the
+// largest. Gradients are sums of such terms with signs, where errors grow no faster than the sums: 0.5 * 2^-8 is seen.
+constexpr double kRoundedProbabilities = 0x1p-8;
 
 Operation forward(const AttentionShape& s) {
   return {"attention_forward",
@@ -86,3 +91,72 @@ TEST_CASE("a query sees no later token, and shares its key head with its neighbo
     for (int64_t h = 0; h < shape.head_size; ++h) CHECK(before[1][n * 3 + h] == Approx(qkv[(shape.heads + shape.kv_heads + n / 2) * 3 + h]));
   }
 }
+
+#ifdef TRIREME_CUDA
+namespace {
+
+/// Its inputs rounded to bf16.
+Operation of_bf16(Operation operation) {
+  for (Operand& operand : operation.operands) {
+    for (double& value : operand.values) {
+      if (!operand.wide) value = bfloat16(value);
+    }
+  }
+  return operation;
+}
+
+/// Root of the mean squared error over that of the values.
+double mean_error(const std::vector<double>& values, const std::vector<double>& exact) {
+  double errors = 0, squares = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    errors += (values[i] - exact[i]) * (values[i] - exact[i]);
+    squares += exact[i] * exact[i];
+  }
+  return std::sqrt(errors / squares);
+}
+
+}  // namespace
+
+// Rounding to bf16 errs by 1.7e-3 in the mean (2^-8 / sqrt(3), less for mantissas far from a power of two). Results are rounded once; beside that, terms
+// of sums are, whose errors average out. Seen: 1.7e-3 to 1.9e-3 for out, 2.2e-3 to 2.6e-3 for gradients.
+TEST_CASE("attention on tensor cores errs by its roundings alone") {
+  for (const int64_t head_size : {32, 64, 96, 128}) {
+    INFO("head size " << head_size);
+    const AttentionShape shape{1, 150, 2, 1, head_size};
+    const Operation operation = of_bf16(forward(shape)), gradient = of_bf16(following(backward(shape), forward(shape)));
+    const auto on_gpu = [](const Operation& of) { return run(of, Device::kCuda, DType::kBF16, 1, Alignment::kVector); };
+    const auto exact = [](const Operation& of) { return run(of, Device::kReference, DType::kF64); };
+    const Values values = on_gpu(operation), expected = exact(operation);
+    CHECK(mean_error(values[1], expected[1]) < 2.2e-3);
+    CHECK(mean_error(values[2], expected[2]) < 3e-7);  // lse is fp32
+    CHECK(mean_error(on_gpu(gradient)[4], exact(gradient)[4]) < 3e-3);
+  }
+}
+
+TEST_CASE("attention: a backward in rounds has the bits of one at once") {
+  for (const AttentionShape shape : {AttentionShape{2, 70, 6, 3, 32}, AttentionShape{2, 40, 4, 2, 6}}) {
+    const Operation whole = following(backward(shape), forward(shape));
+    Operation rounds = whole;
+    rounds.run = [&](Context& ctx, const std::vector<Tensor>& t) {
+      // Statistics of a kv head: two query heads, tokens rounded up to 64, 8 bytes; room for two kv heads of six or four.
+      cuda::attention_backward(ctx, t[0], t[1], t[2], t[3], shape, t[4], int64_t{2} * 2 * ((shape.sequence + 63) / 64 * 64) * 8 + 100);
+    };
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const auto dqkv = [&](const Operation& of) { return run(of, Device::kCuda, dtype, 1, Alignment::kVector)[4]; };
+      CHECK(dqkv(rounds) == dqkv(whole));
+    }
+    rounds.run = [&](Context& ctx, const std::vector<Tensor>& t) {
+      CHECK_THROWS_AS(cuda::attention_backward(ctx, t[0], t[1], t[2], t[3], shape, t[4], 8), InternalError);
+      cuda::attention_backward(ctx, t[0], t[1], t[2], t[3], shape, t[4]);
+    };
+    run(rounds, Device::kCuda, DType::kF32);
+  }
+}
+
+TEST_CASE("attention: the GPU refuses head sizes above 256 by name") {
+  Operation operation = forward({1, 1, 1, 1, 257});
+  const auto run_it = operation.run;
+  operation.run = [&](Context& ctx, const std::vector<Tensor>& t) { CHECK_THROWS_WITH(run_it(ctx, t), Catch::Contains("head size 257")); };
+  run(operation, Device::kCuda, DType::kF32);
+}
+#endif

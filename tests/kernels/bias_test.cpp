@@ -12,7 +12,7 @@ struct Case {
   int64_t rows, outputs;
 };
 // Rows for one, two and many partial sums of the gradient.
-constexpr Case kCases[] = {{0, 5}, {1, 1}, {3, 7}, {33, 8}, {128, 64}, {129, 301}, {1000, 24}, {300, 2056}};
+constexpr Case kCases[] = {{0, 5}, {1, 1}, {3, 7}, {33, 8}, {60, 40}, {128, 64}, {129, 301}, {1000, 24}, {300, 2056}};
 
 // Sums of at most 1000 fp32 numbers.
 constexpr double kTolerance = 2e-6;

@@ -12,7 +12,7 @@ using namespace trireme::testing;
 
 namespace {
 
-constexpr int64_t kCases[] = {0, 1, 3, 17, 33, 1000, 70001};
+constexpr int64_t kCases[] = {0, 1, 3, 17, 33, 1000, 4103, 70001};
 
 // One or two roundings.
 constexpr double kTolerance = 3e-7;

@@ -120,7 +120,7 @@ class EngineCheck {
 
 #ifdef TRIREME_CUDA
   void gpu() const {
-    constexpr int kSchedules = 2;
+    constexpr int kSchedules = 3;
     for (const Alignment alignment : {Alignment::kElement, Alignment::kVector}) {
       Values first;
       const auto again = [&] {

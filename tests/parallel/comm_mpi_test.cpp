@@ -6,6 +6,7 @@
 
 #include "parallel/comm/mpi.h"
 #include "parallel/comm/self.h"
+#include "parallel/comm/staged.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/poison_communicator.h"
 #include "trainer/loop/launcher.h"
@@ -53,6 +54,14 @@ void check_everything(const MpiEnvironment& mpi) {
     if (n % 2 == 0) check_mesh(*world, {2, 1, 1, n / 2}, 1);
     TRIREME_CHECK(dynamic_cast<SelfCommunicator*>(world->group({world->rank()}, "alone").get()) != nullptr, "a group of one rank");
   }
+#ifdef TRIREME_CUDA
+  cuda::Gpu gpu(0, {});  // simulated, one a process
+  Arena arena(gpu, true);
+  Context ctx{Device::kCuda, &arena, 1, &gpu};
+  const auto staged = make_staged_world(mpi.world({.synchronous_sends = true}), gpu);
+  check_communicator_on(ctx, *staged);
+  gpu.synchronize();
+#endif
   const auto world = mpi.world();
   if (world->size() == 1) return;
   check_message_length(*world, 2, 3);

@@ -35,7 +35,7 @@ Subject run_steps(Communicator& world, const Config& config, Device device) {
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
   for (int step = 0; step < kSteps; ++step) trainer.step(data, step, 1e-3);
   Subject subject;
-  trainer.stage().begin(ctx, {}, config.training.sequence_length, RunMode::kTrain, 0, 0);  // lets go of the last step's micro-batches
+  trainer.stage().begin(ctx, {}, config.training.sequence_length, RunMode::kTrain, 0);  // lets go of the last step's micro-batches
   for (size_t c = 0; c < kMemoryCategories; ++c) {
     subject.memory.held[c] = arena.current_bytes(static_cast<MemoryCategory>(c));
     subject.memory.peak[c] = arena.peak_bytes(static_cast<MemoryCategory>(c));

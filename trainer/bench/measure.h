@@ -1,6 +1,6 @@
 #pragma once
-// How every figure of `trireme bench` is taken: calls queued in batches of 20 ms and more between two looks at the host's clock, with the device idle at
-// both, so that neither launch latency nor the clock's grain is in it; the median over batches, after a warm-up; on random data, never zeros.
+// How every figure of `trireme bench` is taken: calls queued in batches of 20 ms and more between two looks at the host's clock, with the device idle
+// at both, so that neither launch latency nor the clock's grain is in it; the median over batches, after a warm-up; on random data, never zeros.
 #include <functional>
 #include <memory>
 #include <vector>

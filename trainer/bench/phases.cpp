@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "kernels/ops/transfer.h"
 #include "trainer/bench/measure.h"
 
 namespace trireme::bench {
@@ -66,7 +67,8 @@ PhaseSeconds trace(Context& ctx, Trainer& trainer, const Config& config) {
   stage.grads().begin_step(ctx);
   const TrainingConfig& training = config.training;
   const auto tokens = static_cast<double>(training.global_batch_size * training.sequence_length);
-  stage.begin(ctx, std::move(microbatches), training.sequence_length, RunMode::kTrain, 0, 1.0 / tokens);
+  stage.begin(ctx, std::move(microbatches), training.sequence_length, RunMode::kTrain, 0);
+  write_scalar(ctx, 1.0 / tokens, stage.loss_scale());
   executor.run(ctx, trainer.training_list(), &timeline);
   stage.grads().finish(ctx, *mesh.tensor, *mesh.kv);
 

@@ -5,9 +5,9 @@
 
 namespace trireme::bench {
 
-/// Runs the forward and backward of three more steps of `trainer` under the executor's clock, without an update: [{"phase", "seconds", "share"}], medians,
-/// means over ranks, share of `step_seconds`. The last phase is what they leave of step_seconds. On a device that computes when it is told to, not on a
-/// GPU. Collective.
+/// Runs the forward and backward of three more steps of `trainer` under the executor's clock, without an update: [{"phase", "seconds", "share"}],
+/// medians, means over ranks, share of `step_seconds`. The last phase is what they leave of step_seconds. On a device that computes when it is told
+/// to, not on a GPU. Collective.
 nlohmann::ordered_json phases_of(Context& ctx, Trainer& trainer, const Config& config, double step_seconds);
 
 }  // namespace trireme::bench

@@ -103,6 +103,20 @@ ordered_json memory_of(const Arena& arena, Communicator& world, const MemoryFore
   return memory;
 }
 
+/// What a step of another program must have in common with this one.
+ordered_json training_of(const TrainingConfig& t) {
+  return {{"sequence_length", t.sequence_length},
+          {"micro_batch_size", t.micro_batch_size},
+          {"global_batch_size", t.global_batch_size},
+          {"gradient_clip", t.gradient_clip},
+          {"optimizer",
+           {{"learning_rate", t.optimizer.learning_rate},
+            {"beta1", t.optimizer.beta1},
+            {"beta2", t.optimizer.beta2},
+            {"epsilon", t.optimizer.epsilon},
+            {"weight_decay", t.optimizer.weight_decay}}}};
+}
+
 }  // namespace
 
 ordered_json bench_step(Context& ctx, Communicator& world, const Config& config, const StepOptions& options) {
@@ -134,6 +148,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   ordered_json result = {{"model", describe_model(config.model)},
                          {"parameters", parameter_count(config.model)},
                          {"precision", training.precision},
+                         {"training", training_of(training)},
                          {"tokens_per_step", static_cast<int64_t>(tokens)},
                          {"steps", options.steps},
                          {"step_seconds", spread(median, low, high)},

@@ -256,6 +256,15 @@ void check_precision(Rules& rules, const Config& c) {
     rules.broken("training.reduce_dtype", "precision fp64 reduces in fp64", "auto", "auto");
 }
 
+void check_graph(Rules& rules, const Config& c) {
+  if (!c.kernels.cuda_graph || !rules.apply({"kernels.cuda_graph"})) return;
+  if (rules.apply({"model.dropout"}) && c.model.dropout > 0)
+    rules.broken("kernels.cuda_graph", "a captured step would draw the same dropout masks for ever", "false, or model.dropout 0", "false");
+  if (rules.apply({"run.ranks_per_gpu"}) && c.run.ranks_per_gpu > 1)
+    rules.broken("kernels.cuda_graph", "ranks that share a GPU talk through host memory, which no graph can hold", "false, or ranks_per_gpu 1",
+                 "false");
+}
+
 void check_names(Rules& rules, const Config& c) {
   if (rules.apply({"run.name"}) && (c.run.name.empty() || c.run.name.find('/') != c.run.name.npos || c.run.name == "." || c.run.name == ".."))
     rules.broken("run.name", "not the name of a directory", "text without '/'");
@@ -291,6 +300,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_batch(rules, sound);
   check_training(rules, sound);
   check_precision(rules, sound);
+  check_graph(rules, sound);
   rules.without_effect();
 }
 

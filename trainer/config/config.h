@@ -88,7 +88,7 @@ struct TrainingConfig {
   int64_t sequence_length = 256;
   int64_t micro_batch_size = 1;
   int64_t global_batch_size = 8;
-  std::string precision = "fp32";    ///< fp64 | fp32 | bf16
+  std::string precision = "fp32";     ///< fp64 | fp32 | bf16
   std::string reduce_dtype = "auto";  ///< auto | fp32 | bf16
   std::string recompute = "none";
   Auto<int64_t> logits_chunk;  ///< auto: as many rows as fill 64 MiB
@@ -116,6 +116,7 @@ struct CheckpointConfig {
 struct KernelsConfig {
   std::string attention = "auto";  ///< auto | builtin
   bool tf32 = false;
+  bool cuda_graph = false;
   bool operator==(const KernelsConfig&) const = default;
 };
 

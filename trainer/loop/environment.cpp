@@ -29,7 +29,8 @@ nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, 
   nlohmann::ordered_json gpu;  // null on a CPU
   if (ctx.device == Device::kCuda) {
     const cuda::GpuProperties& p = ctx.gpu->properties();
-    gpu = {{"name", p.name}, {"compute_capability", concat(p.major, ".", p.minor)}, {"memory", p.memory}, {"driver", p.driver}, {"runtime", p.runtime}};
+    gpu = {
+        {"name", p.name}, {"compute_capability", concat(p.major, ".", p.minor)}, {"memory", p.memory}, {"driver", p.driver}, {"runtime", p.runtime}};
   }
   utsname system{};
   uname(&system);

@@ -28,6 +28,9 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
     arena_ = std::make_unique<Arena>(*gpu_);
     ctx_ = {Device::kCuda, arena_.get(), 1, gpu_.get()};
     const bool nccl = config.run.ranks_per_gpu == 1 && all_reduce_scalar(*world_, nccl_available(nullptr) ? 1 : 0, ReduceOp::kMin) > 0;
+    if (!nccl && world_->size() > 1 && config.kernels.cuda_graph)
+      throw AgreedError(ExitCode::kUsage, "kernels.cuda_graph=true: needs NCCL between ranks, which is not on every host; allowed false",
+                        world_->rank() == 0);
     world_ = nccl ? make_nccl_world(std::move(world_), *gpu_) : make_staged_world(std::move(world_), *gpu_);
   } else {
     const Device device = config.training.precision == "fp64" ? Device::kReference : Device::kCpu;
@@ -47,8 +50,8 @@ void Machine::open_gpu(const RankPlace& place, const Config& config) {
                              " GPUs; allowed: fewer ranks on each host, or run.ranks_per_gpu ", (place.local_size + found - 1) / found,
                              " (slow: for tests)"));
   gpu_ = std::make_unique<cuda::Gpu>(
-      index, cuda::GpuOptions{config.kernels.tf32, config.kernels.attention == "builtin" ? cuda::AttentionEngine::kBuiltin
-                                                                                         : cuda::AttentionEngine::kAuto});
+      index,
+      cuda::GpuOptions{config.kernels.tf32, config.kernels.attention == "builtin" ? cuda::AttentionEngine::kBuiltin : cuda::AttentionEngine::kAuto});
 }
 
 }  // namespace trireme

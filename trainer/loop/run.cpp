@@ -61,12 +61,12 @@ class Run {
   std::optional<MemoryForecast> memory_;      ///< of this rank, on a GPU
   double flops_per_token_ = 0;
   int64_t total_ = 0;
-  int64_t done_ = 0;          ///< steps
+  int64_t done_ = 0;  ///< steps
   struct Started {
     int64_t step;
     Trainer::StepInFlight in_flight;
   };
-  std::optional<Started> started_;                        ///< not yet reported
+  std::optional<Started> started_;  ///< not yet reported
   std::chrono::steady_clock::time_point last_report_ = std::chrono::steady_clock::now();
   bool save_failed_ = false;  ///< the last save, on this rank
 };
@@ -203,8 +203,9 @@ void Run::finish_step() {
   if (!reports()) return;
   const auto tokens = config_.training.global_batch_size * config_.training.sequence_length;
   const double rate_of_tokens = static_cast<double>(tokens) / seconds;
-  const StepMetrics line{step,    result.loss,    result.grad_norm, result.learning_rate, step * tokens,
-                         seconds, rate_of_tokens, flops_per_token_ * rate_of_tokens / 1e12, std::nullopt};
+  const StepMetrics line{step,          result.loss, result.grad_norm, result.learning_rate,
+                         step * tokens, seconds,     rate_of_tokens,   flops_per_token_ * rate_of_tokens / 1e12,
+                         std::nullopt};
   metrics_->step(line);
   console_->step(line);
   if (result.accepted) return;

@@ -76,7 +76,12 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   sums_ = Tensor::zeros(ctx, {2}, DType::kF64, MemoryCategory::kWorkspace);
   norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   scalars_ = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
+  const int64_t rows = config.training.micro_batch_size, tokens = rows * config.training.sequence_length;
+  for (int k = 0; k < microbatches_; ++k)
+    batch_.push_back({Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData),
+                      Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData), (mesh_.data->rank() * microbatches_ + k) * rows});
   if (!for_training) return;
+  offender_ = Tensor::zeros(ctx, {1}, DType::kI32, MemoryCategory::kWorkspace);
   for (Tensor& offender : offenders_) offender = Tensor::zeros(ctx, {1}, DType::kI32, MemoryCategory::kWorkspace);
   const PipelinePlan training = make_plan(schedule_kind(config.parallel.schedule), stages, microbatches_);
   training_list_ = lower_and_validate(training, units, lowering, mesh_.shape, microbatches_, true, mesh_.at.pipeline);
@@ -85,40 +90,49 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
                                                   AdamW{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay}, precision_);
 }
 
-Trainer::Batch Trainer::read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of) const {
+int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of) {
   const int64_t rows = config_.training.micro_batch_size;
   const int64_t sequence = config_.training.sequence_length;
-  const int64_t first = mesh_.data->rank() * rows * microbatches_;
   const Tensor host = host_tensor({2, rows * sequence}, DType::kI32);
   int32_t* const tokens = host.data<int32_t>();
   int32_t* const targets = tokens + rows * sequence;
-  Batch batch;
-  for (int k = 0; k < microbatches_; ++k) {
-    Microbatch microbatch{Tensor::empty(ctx_, {rows * sequence}, DType::kI32, MemoryCategory::kData),
-                          Tensor::empty(ctx_, {rows * sequence}, DType::kI32, MemoryCategory::kData), first + k * rows};
+  int64_t valid = 0;
+  for (const Microbatch& microbatch : batch_) {
     if (ctx_.device == Device::kMeta) {
-      batch.valid += rows * sequence;
-    } else {
-      for (int64_t b = 0; b < rows; ++b) data.read(sample_of(microbatch.first_sample + b), tokens + b * sequence, targets + b * sequence);
-      batch.valid += std::count_if(targets, targets + rows * sequence, [](int32_t target) { return target >= 0; });
-      from_host(ctx_, host.flat(0, rows * sequence), microbatch.tokens);
-      from_host(ctx_, host.flat(rows * sequence, rows * sequence), microbatch.targets);
+      valid += rows * sequence;
+      continue;
     }
-    batch.microbatches.push_back(std::move(microbatch));
+    for (int64_t b = 0; b < rows; ++b) data.read(sample_of(microbatch.first_sample + b), tokens + b * sequence, targets + b * sequence);
+    valid += std::count_if(targets, targets + rows * sequence, [](int32_t target) { return target >= 0; });
+    from_host(ctx_, host.flat(0, rows * sequence), microbatch.tokens);
+    from_host(ctx_, host.flat(rows * sequence, rows * sequence), microbatch.targets);
   }
-  batch.valid = static_cast<int64_t>(all_reduce_scalar(*mesh_.data, static_cast<double>(batch.valid), ReduceOp::kSum));
-  return batch;
+  return static_cast<int64_t>(all_reduce_scalar(*mesh_.data, static_cast<double>(valid), ReduceOp::kSum));
 }
 
 StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate) { return finish(start(data, step, learning_rate)); }
 
 Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate) {
   const Sampler sampler{static_cast<uint64_t>(config_.run.seed), data.sequences(), config_.training.global_batch_size};
-  Batch batch = read_batch(data, [&](int64_t index) { return sampler.sample(step, index); });
-  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(batch.valid, 1));
+  const int64_t valid = read_batch(data, [&](int64_t index) { return sampler.sample(step, index); });
+  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(valid, 1));
+  write_scalar(ctx_, scale, stage_->loss_scale());
+  write_scalar(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
+  if (config_.kernels.cuda_graph && ctx_.device == Device::kCuda) {
+    launch_graph(step);
+  } else {
+    queue_step(step);
+  }
+  const Tensor& offender = offenders_[static_cast<size_t>(step % 2)];
+  copy(ctx_, offender_, offender);
+  return {ScalarReadback(ctx_, {sums_.flat(1, 1), norm_, scalars_.flat(kFinite, 1)}), scale, learning_rate, offender};
+}
+
+/// Everything between the inputs of a step and its figures, all of it on the device.
+void Trainer::queue_step(int64_t step) {
   GradStore& grads = stage_->grads();
   grads.begin_step(ctx_);
-  stage_->begin(ctx_, std::move(batch.microbatches), config_.training.sequence_length, RunMode::kTrain, static_cast<uint64_t>(step), scale);
+  stage_->begin(ctx_, batch_, config_.training.sequence_length, RunMode::kTrain, static_cast<uint64_t>(step));
   executor_->run(ctx_, training_list_);
   grads.finish(ctx_, *mesh_.tensor, *mesh_.kv);
 
@@ -128,14 +142,23 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   if (mesh_.at.pipeline == mesh_.shape.pipeline - 1 && mesh_.at.tensor == 0) copy(ctx_, stage_->loss_sum(), sums_.flat(1, 1));
   mesh_.world.all_reduce(ctx_, sums_, ReduceOp::kSum).wait(ctx_);
 
-  fill(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
   decide_step(ctx_, optimizer_->hyper(), sums_.flat(0, 1), config_.training.gradient_clip, norm_, scalars_);
-  const Tensor& offender = offenders_[static_cast<size_t>(step % 2)];
   std::vector<Tensor> gradients;
   for (const NamedGradient& owned : owned_gradients(stage_->params().units(), grads, *mesh_.shard)) gradients.push_back(owned.gradient);
-  first_non_finite(ctx_, gradients, scalars_, offender);
+  first_non_finite(ctx_, gradients, scalars_, offender_);
   optimizer_->step(ctx_, scalars_, stage_->params(), grads);
-  return {ScalarReadback(ctx_, {sums_.flat(1, 1), norm_, scalars_.flat(kFinite, 1)}), scale, learning_rate, offender};
+}
+
+/// The first two steps run as they are: they make the arena, the libraries' plans and NCCL's connections, none of which a capture may do. Every later one
+/// is the third again: the same buffers, and all that differs between steps in device memory.
+void Trainer::launch_graph(int64_t step) {
+  constexpr int kWarmUp = 2;
+  if (eager_steps_ < kWarmUp) {
+    ++eager_steps_;
+    return queue_step(step);
+  }
+  if (!graph_.defined()) graph_ = ctx_.gpu->capture([&] { queue_step(step); });
+  ctx_.gpu->launch(graph_);
 }
 
 StepResult Trainer::finish(const StepInFlight& step) {
@@ -174,11 +197,10 @@ Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches) {
   double loss = 0;
   Evaluation result;
   for (int64_t b = 0; b < (batches == 0 ? all : std::min(batches, all)); ++b) {
-    Batch batch = read_batch(data, [&](int64_t index) { return evaluation_sample(data.sequences(), global_batch, b, index); });
-    stage_->begin(ctx_, std::move(batch.microbatches), config_.training.sequence_length, RunMode::kEvaluate, 0, 0);
+    result.tokens += read_batch(data, [&](int64_t index) { return evaluation_sample(data.sequences(), global_batch, b, index); });
+    stage_->begin(ctx_, batch_, config_.training.sequence_length, RunMode::kEvaluate, 0);
     executor_->run(ctx_, evaluation_list_);
     if (mesh_.at.pipeline == mesh_.shape.pipeline - 1 && mesh_.at.tensor == 0) loss += read_scalar(ctx_, stage_->loss_sum());
-    result.tokens += batch.valid;
   }
   result.loss = all_reduce_scalar(mesh_.world, loss, ReduceOp::kSum) / static_cast<double>(std::max<int64_t>(result.tokens, 1));
   return result;
@@ -191,7 +213,7 @@ std::vector<double> Trainer::next_token_logits(const std::vector<int32_t>& token
   const Tensor host = host_tensor({length}, DType::kI32);
   std::copy(tokens.begin(), tokens.end(), host.data<int32_t>());
   from_host(ctx_, host, microbatch.tokens);
-  stage_->begin(ctx_, {microbatch}, length, RunMode::kLogits, 0, 0);
+  stage_->begin(ctx_, {microbatch}, length, RunMode::kLogits, 0);
   executor_->run(ctx_, evaluation_list_);
   const Tensor logits = stage_->logits(0);
   const Tensor row = Tensor::empty(ctx_, {config_.model.vocab_size.value()}, DType::kF64, MemoryCategory::kWorkspace);

@@ -78,12 +78,10 @@ class Trainer {
   TransformerStage& stage() { return *stage_; }
 
  private:
-  struct Batch {
-    std::vector<Microbatch> microbatches;  ///< of this data rank
-    int64_t valid = 0;                     ///< unmasked targets, over the whole global batch
-  };
-  /// `sample_of`: place in the global batch -> sample of the data set.
-  Batch read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of) const;
+  /// Fills batch_ and counts the unmasked targets of the whole global batch. `sample_of`: place in the global batch -> sample of the data set.
+  int64_t read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
+  void queue_step(int64_t step);
+  void launch_graph(int64_t step);
   std::string offender_name(const Tensor& offender);
 
   Context& ctx_;
@@ -95,8 +93,12 @@ class Trainer {
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<Executor> executor_;
   ActionList training_list_, evaluation_list_;
-  Tensor sums_, norm_, scalars_;  ///< f64: {gradient squares, loss}, [1], [kStepScalars]
-  std::array<Tensor, 2> offenders_;  ///< [1] int32, by parity of the step: place among owned_gradients of a rejected step's first that is not finite
+  Tensor sums_, norm_, scalars_;     ///< f64: {gradient squares, loss}, [1], [kStepScalars]
+  std::vector<Microbatch> batch_;    ///< of this data rank
+  Tensor offender_;                  ///< [1] int32: place among owned_gradients of a rejected step's first that is not finite
+  cuda::Gpu::Graph graph_;           ///< of a step
+  int eager_steps_ = 0;              ///< before it was captured
+  std::array<Tensor, 2> offenders_;  ///< offender_ of the last two steps, by parity
   int64_t accepted_steps_ = 0;       ///< of finished steps
 };
 

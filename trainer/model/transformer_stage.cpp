@@ -68,7 +68,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
 }
 
-void TransformerStage::begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step, double loss_scale) {
+void TransformerStage::begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step) {
   microbatches_ = std::move(microbatches);
   slots_.clear();
   slots_.resize(microbatches_.size());
@@ -76,7 +76,6 @@ void TransformerStage::begin(Context& ctx, std::vector<Microbatch> microbatches,
   sequence_ = sequence;
   mode_ = mode;
   step_ = step;
-  fill(ctx, loss_scale, loss_scale_);
   fill(ctx, 0, loss_sum_);
 }
 

@@ -37,8 +37,8 @@ class TransformerStage : public Stage {
   TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, bool sequence_parallel, const StageRange& range, const ZeroPolicy& policy,
                    const Precision& precision, uint64_t seed, int64_t logits_chunk, bool with_gradients);
 
-  /// The same call on every stage before each run of a list. `loss_scale`: 1 / valid tokens of the global batch.
-  void begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step, double loss_scale);
+  /// The same call on every stage before each run of a list.
+  void begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step);
 
   int parts() const override { return static_cast<int>(units_.units_of_part.size()); }
   void forward(Context& ctx, int microbatch, int part) override;
@@ -56,6 +56,8 @@ class TransformerStage : public Stage {
 
   ParamStore& params() const { return *params_; }
   GradStore& grads() const { return *grads_; }
+  /// [1] f64, read by every backward: 1 / valid tokens of the global batch.
+  Tensor loss_scale() const { return loss_scale_; }
   Tensor loss_sum() const { return loss_sum_; }  ///< [1] f64, last stage: sum over the micro-batches run since begin()
   Tensor logits(int microbatch) const { return slots_[static_cast<size_t>(microbatch)].head.logits; }  ///< [M, ceil(V/t)], kLogits
 

@@ -1,0 +1,43 @@
+#include "tests/cuda/gpu_ranks.h"
+
+#include <numeric>
+
+#include "kernels/cuda/gpu.h"
+#include "kernels/ops/transfer.h"
+#include "parallel/comm/nccl.h"
+#include "parallel/comm/staged.h"
+#include "tests/support/thread_ranks.h"
+
+namespace trireme::test {
+
+void run_gpu_ranks(int n, Carrier carrier, const std::function<void(Communicator& world, Context& ctx)>& body) {
+  run_ranks(n, [&](Communicator& threads) {
+    cuda::Gpu gpu(threads.rank() / carrier.ranks_per_gpu, {});
+    Arena arena(gpu, true);
+    Context ctx{Device::kCuda, &arena, 1, &gpu};
+    std::vector<int> all(static_cast<size_t>(n));
+    std::iota(all.begin(), all.end(), 0);
+    auto host = threads.group(all, "world");
+    const auto world = carrier.nccl ? make_nccl_world(std::move(host), gpu) : make_staged_world(std::move(host), gpu);
+    body(*world, ctx);
+    gpu.synchronize();
+  });
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+Tensor filled(Context& ctx, int64_t count, float value) {
+  const Tensor host = host_tensor({count}, DType::kF32), device = Tensor::empty(ctx, {count}, DType::kF32, MemoryCategory::kCommunication);
+  for (int64_t i = 0; i < count; ++i) host.data<float>()[i] = value;
+  from_host(ctx, host, device);
+  return device;
+}
+
+bool all_are(Context& ctx, const Tensor& tensor, float value) {
+  const Tensor host = to_host(ctx, tensor);
+  for (int64_t i = 0; i < host.numel(); ++i)
+    if (host.data<float>()[i] != value) return false;
+  return true;
+}
+
+}  // namespace trireme::test

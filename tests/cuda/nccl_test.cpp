@@ -1,0 +1,227 @@
+// What must not pass on ranks with NCCL: each is told by the simulated NCCL, and by an exception that names it.
+#include "tests/cuda_sim/nccl.h"
+#include "kernels/cuda/gpu.h"
+#include "tests/cuda/gpu_ranks.h"
+#include "tests/cuda_sim/cuda_sim.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using namespace trireme::test;
+
+namespace {
+
+/// Runs `body` on ranks with NCCL until it fails on some; what each was told, of which none may be missing.
+std::vector<std::string> errors_of(int n, const std::function<void(Communicator& world, Context& ctx)>& body) {
+  std::vector<std::string> errors(static_cast<size_t>(n));
+  CHECK_THROWS_AS(run_gpu_ranks(n, kNccl,
+                                [&](Communicator& world, Context& ctx) {
+                                  try {
+                                    body(world, ctx);
+                                  } catch (const Error& error) {
+                                    errors[static_cast<size_t>(world.rank())] = error.what();
+                                    throw;
+                                  }
+                                }),
+                  Error);
+  for (const std::string& error : errors) CHECK_FALSE(error.empty());
+  return errors;
+}
+
+bool some_contains(const std::vector<std::string>& texts, const std::string& part) {
+  for (const std::string& text : texts)
+    if (contains(text, part)) return true;
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a buffer written in flight is told") {
+  const auto told = [](const std::function<Work(Communicator&, Context&, const Tensor& part, const Tensor& whole)>& start, bool to_whole) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      cuda_sim::reset(seed);
+      try {
+        run_gpu_ranks(2, kNccl, [&](Communicator& world, Context& ctx) {
+          const Tensor part = filled(ctx, 50, 1), whole = filled(ctx, 100, 1);
+          Work work = start(world, ctx, part, whole);
+          const Tensor& victim = to_whole ? whole : part;
+          ctx.gpu->fill_bytes(victim.raw(), 0, victim.bytes());
+          work.wait(ctx);
+          ctx.gpu->synchronize();
+        });
+      } catch (const Error&) {
+        if (some_contains(cuda_sim::errors(), "written while it was in flight")) return true;
+      }
+    }
+    return false;
+  };
+  const auto reduce = [](auto& w, auto& ctx, const Tensor& part, const Tensor&) { return w.all_reduce(ctx, part, ReduceOp::kSum); };
+  const auto gather = [](auto& w, auto& ctx, const Tensor& part, const Tensor& whole) { return w.all_gather(ctx, part, whole); };
+  const auto scatter = [](auto& w, auto& ctx, const Tensor& part, const Tensor& whole) { return w.reduce_scatter(ctx, whole, part, ReduceOp::kSum); };
+  const auto message = [](auto& w, auto& ctx, const Tensor& part, const Tensor&) {
+    const auto kind = w.rank() == 0 ? PointToPoint::Kind::kSend : PointToPoint::Kind::kRecv;
+    return w.exchange(ctx, std::vector<PointToPoint>{{kind, part, 1 - w.rank()}});
+  };
+  CHECK(told(reduce, false));
+  CHECK_FALSE(told(reduce, true));
+  CHECK(told(gather, false));
+  CHECK(told(gather, true));
+  CHECK(told(scatter, false));
+  CHECK(told(scatter, true));
+  CHECK(told(message, false));
+}
+
+TEST_CASE("operations of two groups in different order on two ranks are told as the deadlock they may be") {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    cuda_sim::reset(seed);
+    const auto errors = errors_of(2, [](Communicator& world, Context& ctx) {
+      const auto a = world.group({0, 1}, "a"), b = world.group({0, 1}, "b");
+      const Tensor x = filled(ctx, 4, 1), y = filled(ctx, 6, 1);
+      Communicator &first = world.rank() == 0 ? *a : *b, &second = world.rank() == 0 ? *b : *a;
+      Work one = first.all_reduce(ctx, x, ReduceOp::kSum);
+      Work two = second.all_reduce(ctx, world.rank() == 0 ? y : x, ReduceOp::kSum);
+      one.wait(ctx);
+      two.wait(ctx);
+      ctx.gpu->synchronize();
+    });
+    // The second rank to come sees both orders.
+    CHECK(some_contains(errors, "ranks disagree"));
+  }
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    cuda_sim::reset(seed);
+    const auto errors = errors_of(2, [](Communicator& world, Context& ctx) {
+      const auto a = world.group({0, 1}, "a"), b = world.group({0, 1}, "b");
+      const Tensor x = filled(ctx, 4, 1), y = filled(ctx, 6, 1);
+      Work one = world.rank() == 0 ? a->all_reduce(ctx, x, ReduceOp::kSum) : b->all_reduce(ctx, y, ReduceOp::kMax);
+      Work two = world.rank() == 0 ? b->all_reduce(ctx, y, ReduceOp::kMax) : a->all_reduce(ctx, x, ReduceOp::kSum);
+      one.wait(ctx);
+      two.wait(ctx);
+      ctx.gpu->synchronize();
+    });
+    CHECK(some_contains(errors, "deadlock"));
+    CHECK(some_contains(errors, "all_reduce(sum) of 4 F32 of communicator 'a' on rank 0 of 2"));
+    CHECK(some_contains(errors, "all_reduce(max) of 6 F32 of communicator 'b' on rank 1 of 2"));
+    CHECK(some_contains(errors, "all_reduce failed (group '"));
+  }
+}
+
+TEST_CASE("a different order is told though the first operation was over before") {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    cuda_sim::reset(seed);
+    const auto errors = errors_of(2, [](Communicator& world, Context& ctx) {
+      const auto a = world.group({0, 1}, "a"), b = world.group({0, 1}, "b");
+      const Tensor x = filled(ctx, 4, 1), y = filled(ctx, 6, 1);
+      Work on_a, on_b;
+      if (world.rank() == 0) on_a = a->all_reduce(ctx, x, ReduceOp::kSum);
+      on_b = b->all_reduce(ctx, y, ReduceOp::kSum);
+      on_b.wait(ctx);
+      if (world.rank() == 1) ctx.gpu->synchronize();  // NCCL would never come back: b's part on rank 0 is behind a's
+      if (world.rank() == 1) on_a = a->all_reduce(ctx, x, ReduceOp::kSum);
+      on_a.wait(ctx);
+      ctx.gpu->synchronize();
+    });
+    CHECK(some_contains(errors, "deadlock"));
+  }
+}
+
+TEST_CASE("two ranks that both send before they receive are told") {
+  cuda_sim::reset(1);
+  const auto errors = errors_of(2, [](Communicator& world, Context& ctx) {
+    using enum PointToPoint::Kind;
+    const Tensor out = filled(ctx, 3, 1), in = filled(ctx, 3, 0);
+    Work one = world.exchange(ctx, std::vector<PointToPoint>{{kSend, out, 1 - world.rank()}});
+    Work two = world.exchange(ctx, std::vector<PointToPoint>{{kRecv, in, 1 - world.rank()}});
+    one.wait(ctx);
+    two.wait(ctx);
+    ctx.gpu->synchronize();
+  });
+  CHECK(some_contains(errors, "deadlock"));
+  CHECK(some_contains(errors, "send to 1 of 3 F32 of communicator 'world' on rank 0 of 2"));
+}
+
+TEST_CASE("ranks on GPUs that disagree are named") {
+  using Call = std::function<Work(Communicator&, Context&)>;
+  const auto disagree = [](const Call& zero, const Call& other) {
+    cuda_sim::reset(1);
+    return errors_of(2, [&](Communicator& world, Context& ctx) {
+      (world.rank() == 0 ? zero : other)(world, ctx).wait(ctx);
+      ctx.gpu->synchronize();
+    });
+  };
+  const auto sum_of = [](int64_t count, DType dtype, ReduceOp op = ReduceOp::kSum) {
+    return [=](Communicator& w, Context& ctx) { return w.all_reduce(ctx, Tensor::empty(ctx, {count}, dtype, MemoryCategory::kCommunication), op); };
+  };
+  const auto from = [](int root) { return [=](Communicator& w, Context& ctx) { return w.broadcast(ctx, filled(ctx, 3, 0), root); }; };
+  const auto counts = disagree(sum_of(3, DType::kF32), sum_of(4, DType::kF32));
+  CHECK(some_contains(counts, "ranks disagree in communicator 'world'"));
+  CHECK(some_contains(counts, "rank 0 called all_reduce(sum) of 3 F32"));
+  CHECK(some_contains(counts, "rank 1 called all_reduce(sum) of 4 F32"));
+  CHECK(some_contains(disagree(sum_of(3, DType::kF32), sum_of(3, DType::kBF16)), "of 3 BF16"));
+  CHECK(some_contains(disagree(sum_of(3, DType::kF32), sum_of(3, DType::kF32, ReduceOp::kMax)), "(max)"));
+  CHECK(some_contains(disagree(sum_of(3, DType::kF32), from(0)), "broadcast from 0"));
+  CHECK(some_contains(disagree(from(0), from(1)), "broadcast from 1"));
+  const auto message = [](int64_t count) {
+    return [=](Communicator& w, Context& ctx) {
+      const auto kind = w.rank() == 0 ? PointToPoint::Kind::kSend : PointToPoint::Kind::kRecv;
+      return w.exchange(ctx, std::vector<PointToPoint>{{kind, filled(ctx, count, 0), 1 - w.rank()}});
+    };
+  };
+  CHECK(some_contains(disagree(message(3), message(4)), "a message of 4 F32"));
+}
+
+TEST_CASE("an asynchronous error is an exception with verb, group and rank, and ends the rank's other groups") {
+  for (const bool at_wait : {false, true}) {
+    cuda_sim::reset(1);
+    const auto errors = errors_of(2, [&](Communicator& world, Context& ctx) {
+      const auto pair = world.group({0, 1}, "pair");
+      const Tensor buffer = filled(ctx, 3, 1);
+      Work before;
+      if (at_wait) before = pair->all_reduce(ctx, buffer, ReduceOp::kSum);
+      world.barrier();
+      if (world.rank() == 0) cuda_sim::break_communicators("pair");
+      world.barrier();
+      std::string told;
+      try {
+        if (!at_wait) before = pair->all_reduce(ctx, buffer, ReduceOp::kSum);
+        before.wait(ctx);
+      } catch (const InternalError& error) {
+        told = error.what();
+      }
+      TRIREME_CHECK(contains(told, concat("all_reduce failed (group 'pair', rank ", world.rank(), " of 2)")), told);
+      TRIREME_CHECK(contains(told, "unhandled system error"), told);
+      world.broadcast(ctx, buffer, 0).wait(ctx);
+    });
+    for (const std::string& error : errors) {
+      CHECK(contains(error, "broadcast failed (group 'world'"));
+      CHECK(contains(error, "were aborted"));
+    }
+  }
+}
+
+TEST_CASE("two ranks on one GPU are refused by NCCL") {
+  cuda_sim::reset(1);
+  std::string told;
+  try {
+    run_gpu_ranks(2, {true, 2}, [](Communicator&, Context&) {});
+  } catch (const InternalError& error) {
+    told = error.what();
+  }
+  CHECK(contains(told, "ncclCommInitRankConfig failed (group 'world', rank"));
+  CHECK(contains(told, "Duplicate GPU"));
+}
+
+TEST_CASE("a failing rank on a GPU ends the others") {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    cuda_sim::reset(seed);
+    const auto errors = errors_of(3, [](Communicator& world, Context& ctx) {
+      const auto pair = world.group({0, 1, 2}, "pair");
+      const Tensor x = filled(ctx, 4, 1);
+      Work work = pair->all_reduce(ctx, x, ReduceOp::kSum);
+      if (world.rank() == 1) throw DataError("a broken file");
+      work.wait(ctx);
+      world.all_reduce(ctx, x, ReduceOp::kSum).wait(ctx);
+      ctx.gpu->synchronize();
+    });
+    CHECK(errors[1] == "a broken file");
+    CHECK(cuda_sim::live_communicators() == 0);
+  }
+}

@@ -1,0 +1,178 @@
+#include "tests/cuda_sim/nccl_communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "kernels/core/check.h"
+#include "tests/cuda_sim/machine.h"
+#include "tests/cuda_sim/nccl.h"
+
+namespace cuda_sim {
+namespace nccl {
+namespace {
+
+using trireme::concat;
+
+constexpr std::chrono::seconds kInitTimeout{60};
+
+/// What else is guarded by mutex(). Never destroyed, as everything of this library.
+struct Registry {
+  std::map<std::string, std::shared_ptr<Clique>> forming;  ///< by id
+  std::condition_variable joined;
+  std::set<ncclComm*> live;
+  int64_t ids = 0;
+};
+Registry& registry() {
+  static auto& all = *new Registry;
+  return all;
+}
+
+thread_local std::string t_error;  ///< the last one of a call
+
+/// Why the ranks that have come together cannot be a communicator; "" if they can.
+std::string objection(const Clique& clique) {
+  for (size_t rank = 0; rank < clique.devices.size(); ++rank) {
+    const auto first = std::find(clique.devices.begin(), clique.devices.end(), clique.devices[rank]);
+    const auto other = static_cast<size_t>(first - clique.devices.begin());
+    if (other != rank) return concat("Duplicate GPU detected : rank ", rank, " and rank ", other, " both on CUDA device ", clique.devices[rank]);
+  }
+  const char* const order = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  if (order != nullptr && std::strcmp(order, "1") == 0) return "";
+  for (const ncclComm* comm : registry().live)
+    for (const int device : clique.devices)
+      if (comm->clique->devices[static_cast<size_t>(comm->rank)] == device)
+        return concat("device ", device, " has two communicators, whose operations have no order without NCCL_LAUNCH_ORDER_IMPLICIT=1");
+  return "";
+}
+
+ncclResult_t end(ncclComm_t comm, bool abort) {
+  {
+    const std::lock_guard lock(mutex());
+    if (registry().live.erase(comm) == 0) return refuse(ncclInvalidArgument, "not a communicator");
+    leave(*comm->clique, comm->rank, abort);
+    delete comm;
+  }
+  changed();
+  return ncclSuccess;
+}
+
+}  // namespace
+
+ncclResult_t refuse(ncclResult_t result, const std::string& why) {
+  t_error = why;
+  return result;
+}
+
+bool is_live(ncclComm_t comm) { return registry().live.contains(comm); }
+
+ncclResult_t get_version(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+
+const char* error_string(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclUnhandledCudaError: return "unhandled cuda error";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInternalError: return "internal error";
+    case ncclInvalidArgument: return "invalid argument";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    case ncclInProgress: return "NCCL operation in progress";
+    default: return "unknown result code";
+  }
+}
+
+const char* last_error(ncclComm_t comm) {
+  const std::lock_guard lock(mutex());
+  if (comm != nullptr && registry().live.contains(comm) && comm->clique->error != ncclSuccess) return comm->clique->reason.c_str();
+  return t_error.c_str();
+}
+
+ncclResult_t get_unique_id(ncclUniqueId* id) {
+  const std::lock_guard lock(mutex());
+  std::memset(id->internal, 0, sizeof(id->internal));
+  const std::string text = concat("simulated ", ++registry().ids);
+  std::memcpy(id->internal, text.data(), text.size());
+  return ncclSuccess;
+}
+
+ncclResult_t comm_init(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  if (ranks < 1 || rank < 0 || rank >= ranks) return refuse(ncclInvalidArgument, concat("rank ", rank, " of ", ranks));
+  if (config->size != sizeof(ncclConfig_t) || config->blocking == 0) return refuse(ncclInvalidArgument, "only blocking communicators are simulated");
+  const int device = current_device();
+  std::unique_lock lock(mutex());
+  std::shared_ptr<Clique>& slot = registry().forming[std::string(id.internal)];
+  if (slot == nullptr) {
+    slot = std::make_shared<Clique>();
+    slot->name = config->commName == nullptr ? "" : config->commName;
+    slot->devices.assign(static_cast<size_t>(ranks), -1);
+    slot->left.resize(static_cast<size_t>(ranks));
+    slot->calls.resize(static_cast<size_t>(ranks));
+  }
+  const std::shared_ptr<Clique> clique = slot;
+  const auto self = static_cast<size_t>(rank);
+  if (clique->devices.size() != static_cast<size_t>(ranks) || clique->devices[self] != -1)
+    return refuse(ncclInvalidArgument,
+                  concat("rank ", rank, " of ", ranks, " joins a communicator of ", clique->devices.size(), " twice or wrongly"));
+  clique->devices[self] = device;
+  const auto complete = [&] { return std::count(clique->devices.begin(), clique->devices.end(), -1) == 0; };
+  if (complete()) {
+    clique->reason = objection(*clique);
+    if (!clique->reason.empty()) clique->error = ncclInvalidUsage;
+    registry().forming.erase(std::string(id.internal));
+    registry().joined.notify_all();
+  } else if (!registry().joined.wait_for(lock, kInitTimeout, complete)) {
+    return refuse(ncclSystemError, concat("communicator '", clique->name, "': other ranks never came"));
+  }
+  if (clique->error != ncclSuccess) return refuse(clique->error, clique->reason);
+  *comm = new ncclComm{clique, rank, {}};
+  registry().live.insert(*comm);
+  return ncclSuccess;
+}
+
+ncclResult_t comm_async_error(ncclComm_t comm, ncclResult_t* error) {
+  const std::lock_guard lock(mutex());
+  if (!registry().live.contains(comm)) return refuse(ncclInvalidArgument, "not a communicator");
+  *error = comm->clique->error;
+  return ncclSuccess;
+}
+
+ncclResult_t comm_finalize(ncclComm_t comm) {
+  std::set<cudaStream_t> streams;
+  {
+    const std::lock_guard lock(mutex());
+    if (!registry().live.contains(comm)) return refuse(ncclInvalidArgument, "not a communicator");
+    streams = comm->streams;
+  }
+  for (const cudaStream_t stream : streams)
+    if (cudaStreamSynchronize(stream) != cudaSuccess) return refuse(ncclUnhandledCudaError, "the stream of the communicator failed");
+  return ncclSuccess;
+}
+
+ncclResult_t comm_destroy(ncclComm_t comm) { return end(comm, false); }
+ncclResult_t comm_abort(ncclComm_t comm) { return end(comm, true); }
+
+}  // namespace nccl
+
+void break_communicators(const std::string& name) {
+  {
+    const std::lock_guard lock(nccl::mutex());
+    for (const ncclComm* comm : nccl::registry().live)
+      if (comm->clique->name == name)
+        nccl::break_clique(*comm->clique, ncclSystemError, trireme::concat("the links of communicator '", name, "' are broken"));
+  }
+  changed();
+}
+
+int live_communicators() {
+  const std::lock_guard lock(nccl::mutex());
+  return static_cast<int>(nccl::registry().live.size());
+}
+
+}  // namespace cuda_sim

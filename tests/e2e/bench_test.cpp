@@ -1,0 +1,180 @@
+// `trireme bench`: its figures hang together, whatever they are on a busy machine.
+#include <cmath>
+#include <set>
+
+#include "tests/e2e/harness.h"
+#include "tests/support/catch.h"
+
+namespace trireme::test {
+namespace {
+
+using nlohmann::json;
+
+/// The one JSON object a command prints; it leaves nothing behind.
+json bench(const TemporaryDirectory& directory, const Arguments& arguments) {
+  const auto before = directory.listing();
+  const Outcome outcome = run(directory, Arguments{"bench"} + arguments + Arguments{"--json"});
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(directory.changes_since(before) == "");
+  INFO(outcome.out);
+  json result = json::parse(outcome.out, nullptr, false);
+  REQUIRE(result.is_object());
+  return result;
+}
+
+void check_positive(const json& row, const std::set<std::string>& keys) {
+  for (const std::string& key : keys) {
+    INFO(key << " in " << row.dump());
+    REQUIRE(row.contains(key));
+    REQUIRE(row[key].is_number());
+    CHECK(std::isfinite(row[key].get<double>()));
+    CHECK(row[key].get<double>() > 0);
+  }
+}
+
+std::set<std::string> names(const json& rows, const std::string& key) {
+  std::set<std::string> found;
+  for (const json& row : rows) found.insert(row.at(key).get<std::string>());
+  return found;
+}
+
+const Arguments kTinyModel = sets({"model.hidden_size=24", "model.heads=3", "model.kv_heads=3", "model.ffn_size=40", "model.vocab_size=259"});
+const Arguments kTinyKernels = {"kernels", "--device",    "cpu",  "--seconds",    "0.001", "--tokens",      "33", "--square",
+                                "32",      "--sequences", "7,16", "--head-sizes", "8,6",   "--working-set", "1"};
+const Arguments kQuick = {"--device", "cpu", "--seconds", "0.001"};
+
+void check_kernels(const json& result) {
+  CHECK(names(result["gemm"], "product") == std::set<std::string>{"square", "qkv", "out", "up", "down", "head"});
+  double highest = 0;
+  for (const json& row : result["gemm"]) {
+    const std::set<std::string> rates{"forward_tflops", "backward_input_tflops", "backward_weight_tflops"};
+    check_positive(row, rates);
+    for (const std::string& rate : rates) highest = std::max(highest, row[rate].get<double>());
+  }
+  CHECK(result["gemm_ceiling_tflops"] == highest);
+  CHECK(result["attention"].size() == 4);
+  for (const json& row : result["attention"]) {
+    check_positive(row, {"forward_tflops", "backward_tflops", "forward_backward_tflops"});
+    CHECK(row["heads"] == 24 / row["head_size"].get<int>());
+    CHECK(row["batch"] == 33 / row["sequence"].get<int>());
+  }
+  const std::set<std::string> kernels = names(result["bandwidth"], "kernel");
+  for (const char* kernel : {"add", "rmsnorm_forward", "add_rmsnorm_forward", "rmsnorm_backward_input", "layernorm_forward", "swiglu_forward",
+                             "swiglu_backward", "gelu_forward", "rope_forward", "cross_entropy_sums", "cross_entropy_backward", "embedding_forward",
+                             "embedding_backward", "adamw_step", "sum_of_squares"}) {
+    INFO(kernel);
+    CHECK(kernels.count(kernel) == 1);
+  }
+  const double copy = result["copy_gb_per_second"];
+  CHECK(copy > 0);
+  for (const json& row : result["bandwidth"]) {
+    check_positive(row, {"microseconds", "bytes", "gb_per_second", "share_of_copy"});
+    CHECK(row["gb_per_second"].get<double>() == Approx(row["bytes"].get<double>() / row["microseconds"].get<double>() / 1e3));
+    CHECK(row["share_of_copy"].get<double>() == Approx(row["gb_per_second"].get<double>() / copy));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("bench kernels: every kernel in every precision") {
+  TemporaryDirectory directory;
+  for (const char* precision : {"fp32", "bf16"}) {
+    const json result = bench(directory, kTinyKernels + kTinyModel + Arguments{"--precision", precision});
+    CHECK(result["precision"] == precision);
+    CHECK(result["environment"]["gpu"].is_null());
+    check_kernels(result);
+    for (const json& row : result["bandwidth"])
+      if (row["kernel"] == "add") CHECK(row["bytes"] == 3 * 33 * 24 * (result["precision"] == "fp32" ? 4 : 2));
+  }
+}
+
+TEST_CASE("bench kernels: the shapes of a configuration, and only what is asked for") {
+  TemporaryDirectory directory;
+  write_file(directory / "run.yaml", kConfig);
+  const json result = bench(directory, {"kernels", "run.yaml", "--only", "gemm", "--device", "cpu", "--seconds", "0.001", "--square", "8"});
+  CHECK_FALSE(result.contains("attention"));
+  CHECK_FALSE(result.contains("bandwidth"));
+  for (const json& row : result["gemm"]) {
+    if (row["product"] == "qkv") CHECK(row["outputs"] == (4 + 2 * 2) * 4);
+    if (row["product"] == "up") CHECK(row["outputs"] == 2 * 32);
+    if (row["product"] != "square") CHECK(row["rows"] == 16);
+  }
+  const Outcome text = run(directory, {"bench", "kernels", "run.yaml", "--only", "gemm", "--device", "cpu", "--seconds", "0.001", "--square", "8"});
+  CHECK(text.code == 0);
+  CHECK(text.out.find("matrix products, TFLOP/s") != std::string::npos);
+  CHECK(text.out.find("down") != std::string::npos);
+}
+
+TEST_CASE("bench step: figures that hang together, on one rank and on several") {
+  TemporaryDirectory directory;
+  write_file(directory / "run.yaml", kConfig);  // no data anywhere: the tokens are random
+  for (const Arguments& ranks : {layout(1, 1, 1, 0), layout(2, 2, 2, 3)}) {
+    const json result = bench(directory, Arguments{"step", "run.yaml", "--steps", "2", "--warmup", "2"} + kQuick + ranks);
+    check_positive(result, {"parameters", "tokens_per_step", "model_tflops", "gemm_ceiling_tflops", "share_of_gemm_ceiling"});
+    CHECK(result["tokens_per_step"] == 8 * 16);
+    CHECK(result["mfu"].is_null());
+    const double seconds = result["step_seconds"]["median"], rate = result["tokens_per_second"]["median"];
+    CHECK(rate == Approx(128 / seconds));
+    CHECK(result["step_seconds"]["low"] <= seconds);
+    CHECK(result["step_seconds"]["high"] >= seconds);
+    CHECK(result["share_of_gemm_ceiling"].get<double>() ==
+          Approx(result["model_tflops"].get<double>() / result["gemm_ceiling_tflops"].get<double>()));
+    CHECK(result["system_allocations"] == 0);
+    CHECK(result["loss"]["first"].get<double>() == Approx(std::log(256.0)).epsilon(0.02));  // new weights know nothing
+    CHECK(result["phases"].size() == 10);
+    for (const json& phase : result["phases"]) CHECK(phase["seconds"].get<double>() >= 0);
+    CHECK(result["phases"][1]["seconds"].get<double>() > 0);
+    check_positive(result["memory_bytes"], {"parameters", "gradients", "optimizer", "activations", "peak", "arena"});
+    const int world = ranks == layout(1, 1, 1, 0) ? 1 : 8;
+    CHECK(result["environment"]["world_size"] == world);
+  }
+}
+
+TEST_CASE("bench comm: every operation at every size") {
+  TemporaryDirectory directory;
+  const json result = bench(directory, Arguments{"comm", "--ranks", "3", "--sizes", "100,40000"} + kQuick);
+  REQUIRE(result["comm"].size() == 8);
+  CHECK(names(result["comm"], "operation") == std::set<std::string>{"all_reduce", "all_gather", "reduce_scatter", "send_receive"});
+  for (const json& row : result["comm"]) {
+    check_positive(row, {"bytes", "microseconds", "algorithm_gb_per_second", "bus_gb_per_second"});
+    CHECK(row["bytes"].get<int>() % 12 == 0);  // whole numbers for each of three ranks
+    const double share = row["operation"] == "send_receive" ? 1 : row["operation"] == "all_reduce" ? 4.0 / 3 : 2.0 / 3;
+    CHECK(row["bus_gb_per_second"].get<double>() == Approx(share * row["algorithm_gb_per_second"].get<double>()));
+  }
+  CHECK(result["environment"]["world_size"] == 3);
+}
+
+TEST_CASE("bench: what cannot be honoured is refused, and nothing is written") {
+  TemporaryDirectory directory;
+  write_file(directory / "run.yaml", kConfig);
+  const auto before = directory.listing();
+  const std::vector<std::pair<Arguments, int>> refused = {{{}, 64},
+                                                          {{"stp", "run.yaml"}, 64},
+                                                          {{"step"}, 64},
+                                                          {{"step", "run.yaml", "--steps", "0"}, 64},
+                                                          {{"step", "run.yaml", "--set", "model.heads=3"}, 64},
+                                                          {{"step", "missing.yaml"}, 66},
+                                                          {{"kernels", "--device", "gpu"}, 64},
+                                                          {{"kernels", "--device", "cuda", "--precision", "fp64"}, 64},
+                                                          {{"kernels", "--only", "gem"}, 64},
+                                                          {{"kernels", "--sequences", "16,x"}, 64},
+                                                          {{"kernels", "--tokens", "-1"}, 64},
+                                                          {{"kernels", "--set", "model.hiden_size=8"}, 64},
+                                                          {{"comm", "--ranks", "1"}, 64},
+                                                          {{"comm", "--sizes", "0"}, 64},
+                                                          {{"comm", "run.yaml"}, 64}};
+  for (const auto& [arguments, code] : refused) {
+    const Outcome outcome = run(directory, Arguments{"bench"} + arguments);
+    INFO(json(arguments).dump() << ": " << outcome.err);
+    CHECK(outcome.code == code);
+    CHECK(outcome.out == "");
+    CHECK(outcome.err != "");
+  }
+  CHECK(directory.changes_since(before) == "");
+  const Outcome alone = run_under_mpirun(directory, 1, {"bench", "comm"});
+  CHECK(alone.code == 64);
+  CHECK(alone.err.find("a world of one rank") != std::string::npos);
+}
+
+}  // namespace trireme::test
