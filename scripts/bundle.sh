@@ -57,27 +57,26 @@ rm -f "$root/share/openmpi"/*.{supp,spec} "$root/share/openmpi"/*-wrapper-data.t
 
 # ---- libraries: all but the C library's own, the driver's and CUDA's ----
 system='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl|mvec))\.so|^lib(cuda|cudart|cublas|cublasLt|cudnn.*|nccl|nvrtc.*|nvidia.*|nvJitLink)\.so'
-# Prints "name path" for each library a file needs, itself or through others.
-needs() { ldd "$@" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u; }
+# Of ldd's output: "name path" of each library that was found.
+found_libraries() { awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u; }
 packed() { find "$root/bin" "$root/openmpi" "$root/pmix" -type f; }
 take_libraries() {
   local library path
-  packed | while read -r path; do needs "$path"; done | sort -u | while read -r library path; do
+  packed | xargs ldd 2>/dev/null | found_libraries | while read -r library path; do
     [[ $library =~ $system ]] || cp -Ln "$path" "$root/lib/$library"
   done
 }
 take_libraries
 if [ -e "$root/lib/libpmix.so.2" ]; then  # a library with plugins of its own
-  pmix=$(dirname "$(readlink -f "$(needs "$root/openmpi"/mca_pmix_ext*.so | awk '$1 == "libpmix.so.2" { print $2; exit }')")")
+  pmix=$(ldd "$root/openmpi"/mca_pmix_ext*.so | found_libraries | awk '$1 == "libpmix.so.2" { print $2; exit }')
+  pmix=$(dirname "$(readlink -f "$pmix")")
   for plugin in "$pmix"/pmix/*.so; do
     [ -e "$plugin" ] && cp "$plugin" "$root/pmix/"
   done
   take_libraries
 fi
-while read -r program; do
-  missing=$(LD_LIBRARY_PATH=$root/lib ldd "$program" | awk '/not found/ { print $1 }')
-  [ -z "$missing" ] || { echo "bundle: $program needs $missing, which is not here" >&2; exit 70; }
-done < <(packed)
+missing=$(packed | LD_LIBRARY_PATH=$root/lib xargs ldd | awk '/not found/ { print $1 }' | sort -u | tr '\n' ' ')
+[ -z "$missing" ] || { echo "bundle: not found here: $missing" >&2; exit 70; }
 find "$root/bin" "$root/lib" "$root/openmpi" "$root/pmix" -type f -exec chmod u+w {} + -exec strip --strip-unneeded {} +
 
 # ---- the rest ----
@@ -117,7 +116,7 @@ for program in mpirun "${programs[@]##*/}"; do
   cp "$scratch/wrapper" "$root/$program"
 done
 
-tar -C "$scratch" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | gzip -9n > "$scratch/archive"
+tar -C "$scratch" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | gzip -n > "$scratch/archive"
 bytes=$(stat -c %s "$scratch/archive")
 [ "$bytes" -lt "$limit" ] || { echo "bundle: $bytes bytes, more than $limit" >&2; exit 70; }
 mv "$scratch/archive" "$output"

@@ -87,8 +87,9 @@ void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, con
                         const Tensor& dqkv, int64_t scratch_bytes) {
   check("attention_backward", ctx, shape);
   if (qkv.numel() == 0) return;
-  dispatch_gpu_float(qkv.dtype(),
-                     [&]<class T>(T) { backward(ctx, dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<float>(), shape, dqkv.data<T>()); });
+  dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
+    backward(ctx, dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<float>(), shape, dqkv.data<T>(), scratch_bytes);
+  });
 }
 
 }  // namespace trireme::cuda

@@ -17,7 +17,7 @@ constexpr int kMostThreads = 1024;
 template <int N>
 constexpr int kUnroll = N >= 8 ? 2 : 4;
 
-/// values(x, column) for vectors that are whole, value(x, column) for the columns after those: [0, columns) of a row.
+/// vector(x, column) for whole vectors, single(x, column) for the columns after those: [0, columns) of a row.
 template <int N, class T, class Vector, class Single>
 __device__ __forceinline__ void for_each_column(const T* row, int64_t columns, Vector&& vector, Single&& single) {
   const int64_t stride = int64_t{blockDim.x} * N;
@@ -115,9 +115,10 @@ __global__ void __launch_bounds__(kMostThreads)
   for (int64_t c = range.valid + threadIdx.x; c < columns; c += blockDim.x) row[c] = from_float<T>(0);  // padding
 }
 
-/// Threads for a row: two vectors each at least, whole warps.
-int threads_of(int64_t columns, int vector) {
-  const int64_t wanted = ceil_div(columns, int64_t{2} * vector * kWarp) * kWarp;
+/// Threads for a row: one round of vectors in flight each at least, whole warps.
+template <int N>
+int threads_of(int64_t columns) {
+  const int64_t wanted = ceil_div(columns, int64_t{N} * kUnroll<N> * kWarp) * kWarp;
   return static_cast<int>(std::clamp<int64_t>(wanted, kWarp, columns > int64_t{1} << 16 ? kMostThreads : kMostThreads / 2));
 }
 
@@ -127,7 +128,7 @@ void for_rows(const Tensor& logits, Body&& body) {
   const int64_t rows = logits.dim(0), columns = logits.dim(1);
   dispatch_gpu_float(logits.dtype(), [&]<class T>(T value) {
     const auto with = [&]<int N>(std::integral_constant<int, N> vector) {
-      body(value, vector, Shape3{dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(threads_of(columns, N)))});
+      body(value, vector, Shape3{dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(threads_of<N>(columns)))});
     };
     if (aligned_rows(columns, logits.data<T>())) return with(std::integral_constant<int, kVector<T>>{});
     with(std::integral_constant<int, 1>{});

@@ -71,12 +71,14 @@ void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias) {
       [&]<class T>(T) { reference::bias_backward(dy.data<T>(), dbias.data<Accumulator<T>>(), rows, outputs); });
 }
 
-std::string gemm_library() {
-#ifdef TRIREME_FAST_CPU
-  return cpu::gemm_library();
-#else
+std::string gemm_library(const Context& ctx) {
+  if constexpr (kCudaBuilt) {
+    if (ctx.device == Device::kCuda) return cuda::library_versions(*ctx.gpu);
+  }
+  if constexpr (kFastCpu) {
+    if (ctx.device == Device::kCpu) return cpu::gemm_library();
+  }
   return "reference";
-#endif
 }
 
 }  // namespace trireme

@@ -21,7 +21,7 @@ void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y);
 /// dbias += sum over rows of dy. dy [M,F], dbias [F] in the accumulator dtype.
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias);
 
-/// The library behind the fast products and its version, for the record of a run.
-std::string gemm_library();
+/// The library behind the products of `ctx` and its version, for the record of a run. On a GPU it is loaded by this: ConfigError where it is missing.
+std::string gemm_library(const Context& ctx);
 
 }  // namespace trireme

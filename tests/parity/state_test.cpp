@@ -1,35 +1,17 @@
 // What a checkpoint holds of a training run: every element once, and all of it.
-#include <unistd.h>
-
-#include <fstream>
-
+#include "trainer/loop/state.h"
 #include "parallel/comm/self.h"
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
+#include "tests/support/run_files.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/config/load.h"
-#include "trainer/data/token_writer.h"
-#include "trainer/data/tokenizer.h"
 #include "trainer/loop/run.h"
-#include "trainer/loop/state.h"
 
 namespace trireme::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string pattern = (fs::temp_directory_path() / "trireme-state-XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path = pattern;
-  }
-  ~TemporaryDirectory() { fs::remove_all(path); }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  fs::path path;
-};
 
 const RaggedDataset kData(29, 12, 61);
 
@@ -81,31 +63,6 @@ std::vector<double> losses(Trainer& trainer, int first, int last) {
     all.insert(all.end(), {result.loss, result.grad_norm});
   }
   return all;
-}
-
-/// A token directory of `count` bytes.
-void write_tokens(const fs::path& directory, int64_t count) {
-  TokenIndex index;
-  index.tokenizer = "bytes";
-  index.tokenizer_digest = make_tokenizer("bytes").digest();
-  index.vocab_size = make_tokenizer("bytes").vocab_size();
-  TokenWriter writer(directory.string(), index);
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random_bits(3, static_cast<uint64_t>(i)) % 256));
-  writer.begin_document();
-  writer.append(tokens);
-  writer.commit();
-}
-
-/// step, loss and gradient norm of every line of a run's metrics.jsonl that is a step.
-std::vector<nlohmann::json> steps_of(const fs::path& run_directory) {
-  std::vector<nlohmann::json> steps;
-  std::ifstream stream(run_directory / "metrics.jsonl");
-  for (std::string line; std::getline(stream, line);) {
-    const nlohmann::json json = nlohmann::json::parse(line);
-    if (json.contains("loss")) steps.push_back({json["step"], json["loss"], json["grad_norm"]});
-  }
-  return steps;
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, 
   uname(&system);
   return {{"version", TRIREME_VERSION},
           {"compiler", __VERSION__},
-          {"libraries", {{"mpi", mpi_library_version()}, {"gemm", gemm_library()}}},
+          {"libraries", {{"mpi", mpi_library_version()}, {"gemm", gemm_library(ctx)}}},
           {"host",
            {{"name", system.nodename},
             {"system", std::string(system.sysname) + " " + system.release},

@@ -1,5 +1,6 @@
 #include "trainer/loop/machine.h"
 
+#include "kernels/ops/matmul.h"
 #include "parallel/comm/nccl.h"
 #include "parallel/comm/staged.h"
 #include "trainer/loop/agree.h"
@@ -24,9 +25,12 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
     config.run.device = everywhere ? "cuda" : "cpu";
   }
   if (config.run.device == "cuda") {
-    agree(*world_, [&] { open_gpu(place, config); });
-    arena_ = std::make_unique<Arena>(*gpu_);
-    ctx_ = {Device::kCuda, arena_.get(), 1, gpu_.get()};
+    agree(*world_, [&] {
+      open_gpu(place, config);
+      arena_ = std::make_unique<Arena>(*gpu_);
+      ctx_ = {Device::kCuda, arena_.get(), 1, gpu_.get()};
+      gemm_library(ctx_);  // a library that is missing is told of now
+    });
     const bool nccl = config.run.ranks_per_gpu == 1 && all_reduce_scalar(*world_, nccl_available(nullptr) ? 1 : 0, ReduceOp::kMin) > 0;
     if (!nccl && world_->size() > 1 && config.kernels.cuda_graph)
       throw AgreedError(ExitCode::kUsage, "kernels.cuda_graph=true: needs NCCL between ranks, which is not on every host; allowed false",

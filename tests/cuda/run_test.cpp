@@ -1,0 +1,140 @@
+// A whole run on simulated GPUs, as `trireme train` makes it: the choice of device, its memory, the figures of its steps, checkpoints that another device
+// reads.
+#include <cmath>
+#include <mutex>
+#include <numeric>
+
+#include "parallel/comm/self.h"
+#include "tests/cuda_sim/cuda_sim.h"
+#include "tests/support/catch.h"
+#include "tests/support/parity.h"
+#include "tests/support/run_files.h"
+#include "tests/support/thread_ranks.h"
+#include "trainer/config/load.h"
+#include "trainer/loop/machine.h"
+#include "trainer/loop/run.h"
+
+namespace trireme::test {
+namespace {
+
+class RunFiles {
+ public:
+  RunFiles() { write_tokens(directory_.path / "tokens", 12 * 40 + 1); }
+
+  /// The run `name` on `device` up to a step, as `train` would make it. Its system allocations, with the GPU's memory for one.
+  int64_t train(const std::string& name, const std::string& device, std::optional<int64_t> max_steps, const Layout& layout = {}) const {
+    std::mutex mutex;
+    int64_t allocations = 0;
+    run_ranks(layout.world(), [&](Communicator& threads) {
+      Config config = parity_config(ParityModel::kLlamaGrouped, layout, "fp32");
+      config.run.directory = directory_.path / name;
+      config.run.device = device;
+      config.model.vocab_size = 256;
+      config.data.train = config.data.validation = {directory_.path / "tokens"};
+      config.training.evaluate = {4, 1};
+      config.checkpoint.every = 3;
+      config = resolve(config, threads.size());
+      std::vector<int> all(static_cast<size_t>(threads.size()));
+      std::iota(all.begin(), all.end(), 0);
+      Machine machine(threads.group(all, "world"), {threads.rank(), threads.size()}, config);
+      TRIREME_CHECK(run_training(machine.ctx(), machine.world(), config, {"auto", max_steps}) == ExitCode::kOk, "the run failed");
+      const std::lock_guard lock(mutex);
+      allocations = std::max(allocations, machine.ctx().arena->system_allocations());
+    });
+    return allocations;
+  }
+  std::vector<nlohmann::json> steps(const std::string& name) const { return steps_of(directory_.path / name); }
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+void check_close(const std::vector<nlohmann::json>& expected, const std::vector<nlohmann::json>& actual) {
+  REQUIRE(actual.size() == expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CHECK(actual[i][0] == expected[i][0]);
+    for (const int figure : {1, 2}) CHECK(actual[i][figure].get<double>() == Approx(expected[i][figure].get<double>()).epsilon(1e-4));
+  }
+}
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+void open_machine(const std::string& device, int local_rank, int64_t ranks_per_gpu, std::string* chosen = nullptr) {
+  Config config;
+  config.run.device = device;
+  config.run.ranks_per_gpu = ranks_per_gpu;
+  const Machine machine(std::make_unique<SelfCommunicator>("world"), {local_rank, local_rank + 1}, config);
+  if (chosen) *chosen = config.run.device;
+}
+
+}  // namespace
+
+TEST_CASE("a run on a GPU has the figures of the CPU, asks for memory once, and goes on where the other stopped") {
+  const RunFiles files;
+  files.train("cpu", "cpu", std::nullopt);
+  CHECK(files.train("gpu", "cuda", std::nullopt) == 1);
+  check_close(files.steps("cpu"), files.steps("gpu"));
+  files.train("both", "cuda", 4);
+  files.train("both", "cpu", 7);
+  files.train("both", "auto", std::nullopt);
+  check_close(files.steps("cpu"), files.steps("both"));
+}
+
+TEST_CASE("a run in 3D on eight GPUs has the figures of one CPU") {
+  Layout layout;
+  layout.tensor = layout.pipeline = layout.data = 2;
+  layout.zero = 3;
+  layout.sequence_parallel = true;
+  const RunFiles files;
+  files.train("cpu", "cpu", std::nullopt);
+  CHECK(files.train("gpus", "cuda", std::nullopt, layout) == 1);
+  check_close(files.steps("cpu"), files.steps("gpus"));
+}
+
+TEST_CASE("the device is chosen, or refused, with the reason") {
+  std::string chosen;
+  open_machine("auto", 0, 1, &chosen);
+  CHECK(chosen == "cuda");
+  open_machine("cpu", 0, 1, &chosen);
+  CHECK(chosen == "cpu");
+  open_machine("cuda", 15, 2);
+  CHECK(message_of([] { open_machine("cuda", 8, 1); }).find("9 ranks on this host, 1 to a GPU, and 8 GPUs") != std::string::npos);
+  open_machine("auto", 8, 1, &chosen);
+  CHECK(chosen == "cpu");
+
+  cuda_sim::Options none;
+  none.driver_version = 0;
+  cuda_sim::reset(0, none);
+  CHECK(message_of([] { open_machine("cuda", 0, 1); }).find("no CUDA driver is installed") != std::string::npos);
+  open_machine("auto", 0, 1, &chosen);
+  CHECK(chosen == "cpu");
+
+  cuda_sim::Options old;
+  old.major = 7;
+  cuda_sim::reset(0, old);
+  CHECK(message_of([] { open_machine("cuda", 0, 1); }).find("compute capability 7.0; at least 8.0 is needed") != std::string::npos);
+  cuda_sim::reset();
+}
+
+TEST_CASE("what does not fit on the GPU is told before the first step, with the table of what was wanted") {
+  cuda_sim::Options small;
+  small.memory = (size_t{64} << 20) + (size_t{256} << 10);  // scratch and workspace take 64 MiB
+  cuda_sim::reset(0, small);
+  const RunFiles files;
+  const std::string message = message_of([&] { files.train("small", "cuda", std::nullopt); });
+  INFO(message);
+  for (const char* part : {"this run needs ", "parameters", "optimizer", "activations", "peak of the sum"})
+    CHECK(message.find(part) != std::string::npos);
+  CHECK(files.steps("small").empty());
+  cuda_sim::reset();
+}
+
+}  // namespace trireme::test

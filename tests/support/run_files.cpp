@@ -1,0 +1,45 @@
+#include "tests/support/run_files.h"
+
+#include <unistd.h>
+
+#include <fstream>
+
+#include "kernels/core/check.h"
+#include "kernels/core/rng.h"
+#include "trainer/data/token_writer.h"
+#include "trainer/data/tokenizer.h"
+
+namespace trireme::test {
+
+namespace fs = std::filesystem;
+
+TemporaryDirectory::TemporaryDirectory() {
+  std::string pattern = (fs::temp_directory_path() / "trireme-run-XXXXXX").string();
+  TRIREME_CHECK(::mkdtemp(pattern.data()) != nullptr, pattern);
+  path = pattern;
+}
+
+void write_tokens(const fs::path& directory, int64_t count) {
+  TokenIndex index;
+  index.tokenizer = "bytes";
+  index.tokenizer_digest = make_tokenizer("bytes").digest();
+  index.vocab_size = make_tokenizer("bytes").vocab_size();
+  TokenWriter writer(directory.string(), index);
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random_bits(3, static_cast<uint64_t>(i)) % 256));
+  writer.begin_document();
+  writer.append(tokens);
+  writer.commit();
+}
+
+std::vector<nlohmann::json> steps_of(const fs::path& run_directory) {
+  std::vector<nlohmann::json> steps;
+  std::ifstream stream(run_directory / "metrics.jsonl");
+  for (std::string line; std::getline(stream, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    if (json.contains("loss")) steps.push_back({json["step"], json["loss"], json["grad_norm"]});
+  }
+  return steps;
+}
+
+}  // namespace trireme::test

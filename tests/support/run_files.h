@@ -1,0 +1,24 @@
+#pragma once
+// The files of a run, for tests that make one in their own process.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace trireme::test {
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory() { std::filesystem::remove_all(path); }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  std::filesystem::path path;
+};
+
+/// A token directory of `count` bytes.
+void write_tokens(const std::filesystem::path& directory, int64_t count);
+
+/// [step, loss, gradient norm] of every line of a run's metrics.jsonl that is a step.
+std::vector<nlohmann::json> steps_of(const std::filesystem::path& run_directory);
+
+}  // namespace trireme::test
