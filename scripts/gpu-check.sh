@@ -72,13 +72,14 @@ readonly whole_limit=1440  # seconds
 # ---- figures and checks ----
 # A line of the final table: name, pass | fail | info | skip, figure, aim.
 check() { printf '%s\t%s\t%s\t%s\n' "$1" "$2" "$3" "${4:-}" >> "$logs/$part.results"; }
+short() { awk -v a="$1" 'BEGIN { printf "%.4g", a }'; }
 at_least() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && a + 0 >= b + 0) }'; }
 # check_at_least NAME FIGURE AIM UNIT: the aims are those of one H200 in bf16, elsewhere figures are only told.
 check_at_least() {
   local figure
-  figure=$(awk -v a="$2" 'BEGIN { printf "%.4g", a }')
+  figure=$(short "$2")
   if [[ $gpu_name != *H200* ]]; then
-    check "$1" info "$figure $4" "(at least $3 $4 on an H200)"
+    check "$1" info "$figure $4" "on an H200 at least $3 $4"
   elif at_least "$2" "$3"; then
     check "$1" pass "$figure $4" "at least $3 $4"
   else
@@ -88,7 +89,7 @@ check_at_least() {
 # The objects of the array NAME in a file that holds one JSON object, one a line; they are flat.
 rows_of() { tr -d '\n' < "$1" | sed -n "s/.*\"$2\": *\[\([^]]*\)\].*/\1/p" | sed 's/}, *{/}\n{/g'; }
 # The value of KEY in each line of JSON.
-value_of() { sed -n "s/.*\"$1\": *\(\"[^\"]*\"\|[-+.0-9eE]*\|null\).*/\1/p" | tr -d '"'; }
+value_of() { sed -n "s/.*\"$1\": *\(\"[^\"]*\"\|[-+.0-9eE][-+.0-9eE]*\|null\).*/\1/p" | tr -d '"'; }
 # Lines of flat JSON as a Markdown table.
 markdown() {
   awk '{
@@ -118,7 +119,7 @@ wants() {
 
 # ---- tools ----
 have_torch() { python3 -c 'import sys, torch; sys.exit(not (torch.cuda.is_available() or sys.argv[1] == "yes"))' "$dry" 2>/dev/null; }
-version_of() { "$@" 2>&1 | grep -m 1 -oE '[0-9]+\.[0-9]+(\.[0-9]+)*' || echo 'version unknown'; }
+version_of() { "$@" 2>&1 | awk 'match($0, /[0-9]+\.[0-9]+[.0-9]*/) { print substr($0, RSTART, RLENGTH); found = 1; exit } END { if (!found) print "of no version" }'; }
 part_tools() {
   check GPU info "$gpu_name, compute capability $gpu_capability, $gpu_memory, driver $gpu_driver"
   local tool found=''
@@ -310,10 +311,10 @@ part_bench() {
   rows_of "$file" gemm | markdown
   rows_of "$file" attention | markdown
   rows_of "$file" bandwidth | markdown
-  check 'fastest matrix product' info "$(value_of gemm_ceiling_tflops < "$file") TFLOP/s"
-  check 'copy on the device' info "$(value_of copy_gb_per_second < "$file") GB/s"
+  check 'fastest matrix product' info "$(short "$(value_of gemm_ceiling_tflops < "$file")") TFLOP/s"
+  check 'copy on the device' info "$(short "$(value_of copy_gb_per_second < "$file")") GB/s"
   for row in '4096 265' '16384 300'; do
-    key=$(rows_of "$file" attention | grep '"head_size": *128,"sequence": *'"${row% *}," | value_of forward_backward_tflops)
+    key=$(rows_of "$file" attention | grep '"head_size": *128,"sequence": *'"${row% *}," | value_of forward_backward_tflops || true)
     [ -z "$key" ] || check_at_least "built-in attention, forward and backward, head size 128, sequence ${row% *}" "$key" "${row#* }" TFLOP/s
   done
   while read -r row; do
@@ -364,7 +365,7 @@ part_step() {
     if have_torch; then check 'training step against PyTorch' fail 'see step.log'; else check 'training step against PyTorch' skip 'no PyTorch'; fi
     [ -s "$file" ] || limited 200 "$trireme" bench step "${arguments[@]}" --steps 8 --json > "$file"
   fi
-  check 'training step' info "$(grep -o '"tokens_per_second":{"median":[-+.0-9eE]*' "$file" | grep -o '[-+.0-9eE]*$') tokens/s, $(value_of model_tflops < "$file") TFLOP/s, mfu $(value_of mfu < "$file"); ${batch:+$(tr '\n' ' ' <<< "$batch")}"
+  check 'training step' info "$(short "$(sed -n 's/.*"tokens_per_second":{"median":\([^,]*\).*/\1/p' "$file")") tokens/s, $(short "$(value_of model_tflops < "$file")") TFLOP/s, mfu $(value_of mfu < "$file"); $(grep -o '"micro_batch_size":[0-9]*' "$file")"
   check_at_least 'training step, share of the ceiling of its matrix products' "$(value_of share_of_gemm_ceiling < "$file")" 0.6 ''
 }
 
@@ -432,7 +433,7 @@ mkdir -p "$(dirname "$report")"
 } > "$report"
 
 echo
-awk -F '\t' '{ printf "%-4s  %-78s %s%s\n", $2, $1, $3, $4 == "" ? "" : "   [" $4 "]" }' <<< "$results"
+awk -F '\t' '{ printf "%-4s  %-84s %s%s\n", $2, $1, $3, $4 == "" ? "" : "   [" $4 "]" }' <<< "$results"
 echo
 echo "gpu-check: $((SECONDS - started)) s; logs in $logs; report: $report"
 ! grep -q '	fail	' <<< "$results"

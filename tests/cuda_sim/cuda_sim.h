@@ -25,7 +25,8 @@ void reset(uint64_t seed = 0, const Options& options = {});
 /// Of the scheduler and of the order of blocks and threads, from now on.
 void set_seed(uint64_t seed);
 
-/// Errors of kernels and of operations since reset, one line each.
+/// Errors of kernels and of operations since reset, and damage that it found, one line each. A test should find none at its end: bytes written behind an
+/// allocation are noticed when it is freed.
 std::vector<std::string> errors();
 
 struct Statistics {

@@ -164,7 +164,7 @@ void Arena::close() {
     if (!allocation.freed) protect(allocation, PROT_NONE);
 }
 
-void Memory::reset(int devices) {
+std::string Memory::reset(int devices) {
   std::string damage;
   for (Arena& arena : devices_) {
     arena.release_all(&damage);
@@ -178,6 +178,7 @@ void Memory::reset(int devices) {
   pinned_.open();
   born_ = Clock::now();
   spent_ = {};
+  return damage;
 }
 
 int Memory::device_of(uintptr_t address) const {

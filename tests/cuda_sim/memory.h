@@ -48,8 +48,8 @@ class Arena {
 
 class Memory {
  public:
-  /// Frees everything.
-  void reset(int devices);
+  /// Frees everything. A sentence where bytes around an allocation were written.
+  std::string reset(int devices);
   Arena& device(int index) { return devices_[static_cast<size_t>(index)]; }
   Arena& pinned() { return pinned_; }
   int device_of(uintptr_t address) const;  ///< by address range, live or not; -1: none

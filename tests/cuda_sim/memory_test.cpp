@@ -85,6 +85,22 @@ TEST_CASE("Memory is limited, counted, and freed once") {
   CHECK(free_bytes == total);
 }
 
+TEST_CASE("Bytes behind an allocation are looked at") {
+#if !defined(__SANITIZE_ADDRESS__)  // which stops at the write
+  reset();
+  TestStream stream;
+  float* x = nullptr;
+  CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&x), 100));
+  CUDA_OK(kernels::go_wrong(kernels::Wrong::kBehindGlobal, x, 25, stream));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  reset();
+  REQUIRE(errors().size() == 1);
+  CHECK_THAT(errors()[0], Catch::Contains("behind an allocation"));
+  reset();
+  CHECK(errors().empty());
+#endif
+}
+
 TEST_CASE("What is queued on freed memory faults") {
   for (const int what : {0, 1, 2}) {
     Options options;

@@ -12,7 +12,7 @@ bool all_done(const std::vector<RecordPtr>& records) {
 }
 
 int drivers_at_most() {
-  static const int limit = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  static const int limit = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
   return limit;
 }
 
@@ -58,7 +58,7 @@ void Machine::reset(uint64_t new_seed, const Options& wanted) {
   statistics = {};
   queued_ = 0;
   mallocs = 0;
-  memory.reset(wanted.devices);
+  if (const std::string damage = memory.reset(wanted.devices); !damage.empty()) messages.push_back(damage);
   devices.assign(static_cast<size_t>(wanted.devices), {});
   for (int i = 0; i < wanted.devices; ++i) {
     devices[static_cast<size_t>(i)].default_stream = make_stream(i, false);
