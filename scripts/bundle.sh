@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs a build into one archive that runs on a machine without package registries: the binary, the shared libraries it needs, mpirun, the complete
-# configurations, and the device tests where they were built. CUDA's libraries and the driver are not in it: a machine with a GPU has its own.
+# configurations, and the device tests where they were built (cmake --build build --target test_kernels_gpu). CUDA's libraries and the driver are not in it: a machine with a GPU has its own.
 #   ./scripts/bundle.sh [--build DIR] [--output FILE.tar.gz]      default: build, trireme-<version>-<machine>.tar.gz
 # There: tar -xzf FILE; trireme-<version>-<machine>/trireme train ...      (any place; glibc at least as new as here)
 # With a scheduler: srun --mpi=pmix .../trireme train ...

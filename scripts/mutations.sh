@@ -3,16 +3,17 @@
 # default suite until a test fails.
 #   ./scripts/mutations.sh             all of them
 #   ./scripts/mutations.sh 04 norm     those whose name contains one of the words
+#   ./scripts/mutations.sh cuda        those of the GPU backend, caught on the simulated GPUs
 #   ./scripts/mutations.sh --list      their names
-# A patch that does not apply or does not compile is an error. Exits 1 if a bug survives.
+# A patch that does not apply or does not compile is an error. Exits 1 if a bug survives. Without the CUDA toolkit those of the GPU backend are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source=$PWD
 limit=600  # seconds for one test program, as under CTest: a bug that makes ranks wait for ever is caught too
 
 selected=()
-for patch in tests/mutations/*.patch; do
-  name=$(basename "$patch" .patch)
+for name in $(cd tests/mutations && printf '%s\n' *.patch | sort -n); do
+  name=${name%.patch}
   wanted=$([[ $# -eq 0 || $1 == --list ]] && echo yes || echo no)
   for word in "$@"; do [[ $name == *"$word"* ]] && wanted=yes; done
   [[ $wanted == yes ]] && selected+=("$name")
@@ -28,6 +29,7 @@ trap 'rm -rf "$scratch"' EXIT
 tree=$scratch/tree
 mkdir "$tree"
 git ls-files -z --cached --others --exclude-standard | xargs -0 sh -c 'for f; do [ ! -f "$f" ] || cp -p --parents "$f" "$0"; done' "$tree"
+sed -i '/add_dependencies(test_/d' "$tree/tests/CMakeLists.txt"  # only test_e2e starts the product itself; the others need not wait for its GPU code
 fail() {
   echo "mutations: $1" >&2
   [[ -f ${2:-} ]] && tail -n 20 "$2" >&2
@@ -46,9 +48,15 @@ first_failure() {
   echo "${1#test_}: ${test:-before its first test}$([[ $status -eq 124 ]] && echo ' (ran too long)')"
 }
 
+of_gpu() { [[ $1 == *-cuda-* ]]; }
+
 # The programs in the order in which they probably notice a change of these files.
 programs_for() {
   local parity=(test_parity test_golden)
+  if of_gpu "$1"; then
+    if grep -q '^+++ b/kernels/cuda/.*\.cu' "$1"; then echo test_kernels test_cuda test_cuda_sim; else echo test_cuda test_kernels test_cuda_sim; fi
+    return
+  fi
   case $(sed -n 's|^+++ b/||p' "$1") in
     *kernels/*) echo test_kernels "${parity[@]}" test_unit test_parallel ;;
     *parallel/pipeline/*) echo test_parallel "${parity[@]}" test_unit test_kernels ;;
@@ -59,7 +67,15 @@ programs_for() {
 
 echo "mutations: building and testing the tree as it is" >&2
 cmake -S "$tree" -B "$scratch/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTRIREME_TESTS=ON > "$scratch/log" 2>&1 || fail "the tree cannot be configured" "$scratch/log"
-programs=(test_parity test_golden test_parallel test_kernels test_unit)
+if [[ ! -d $scratch/build/tests/CMakeFiles/test_cuda.dir ]]; then
+  for i in "${!selected[@]}"; do
+    of_gpu "${selected[i]}" || continue
+    echo "mutations: ${selected[i]} skipped: no CUDA toolkit here" >&2
+    unset "selected[$i]"
+  done
+  [[ ${#selected[@]} -gt 0 ]] || exit 0
+fi
+mapfile -t programs < <(for name in "${selected[@]}"; do programs_for "$source/tests/mutations/$name.patch" | tr ' ' '\n'; done | sort -u)
 build "${programs[@]}" || fail "the tree does not build" "$scratch/log"
 for program in "${programs[@]}"; do
   failure=$(first_failure "$program")

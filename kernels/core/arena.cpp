@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 
 // Under AddressSanitizer a buffer at rest in the arena, and the rounding behind a live one, count as out of bounds.
 #ifdef __SANITIZE_ADDRESS__

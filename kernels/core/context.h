@@ -4,7 +4,7 @@
 namespace trireme {
 
 namespace cuda {
-class Gpu;  // kernels/cuda/gpu.h
+class Gpu;  // kernels/core/gpu.h
 }
 
 /// What every operation needs and nothing else: state is passed, never global. One per rank.

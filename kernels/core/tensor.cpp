@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 
 namespace trireme {
 namespace {

@@ -123,11 +123,10 @@ __device__ inline void add_product(Fragments<kM, H / 8>& sums, const Fragments<k
 }
 
 /// Writes a warp's sums, times factor(m, half) of their rows, rounded to bf16, through 16 kM rows of shared memory that only this warp uses, to rows of
-/// `to`, of which the first `rows` exist.
+/// `to`, of which the first `rows` exist. No barrier before: the warp has met in mma since it read what the rows held.
 template <int H, int kM, class Factor>
 __device__ inline void store_rows(const Fragments<kM, H / 8>& sums, Factor factor, unsigned char* tile, bfloat16* to, int64_t stride, int rows) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  __syncwarp();  // the warp has read what the rows held
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll

@@ -7,8 +7,8 @@
 
 #include "kernels/core/context.h"
 #include "kernels/core/dtype.h"
+#include "kernels/core/gpu.h"
 #include "kernels/cuda/error.h"
-#include "kernels/cuda/gpu.h"
 
 #ifdef __CUDACC__
 /// Shared memory of a block; uninitialised.   TRIREME_SHARED(float[32], partial);

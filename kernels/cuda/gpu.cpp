@@ -1,4 +1,4 @@
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 
 #include "kernels/cuda/error.h"
 #include "kernels/cuda/gpu_state.h"

@@ -7,7 +7,7 @@
 #include <typeindex>
 #include <vector>
 
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 #include "kernels/cuda/staging.h"
 
 namespace trireme::cuda {

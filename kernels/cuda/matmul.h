@@ -4,8 +4,8 @@
 // elements), an own kernel computes (matmul_plain.h).
 #include <string>
 
+#include "kernels/core/gpu.h"
 #include "kernels/core/tensor.h"
-#include "kernels/cuda/gpu.h"
 
 namespace trireme::cuda {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 
 namespace trireme::cuda {
 

@@ -1,5 +1,5 @@
 // In builds without CUDA: every use of a GPU says so.
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 
 #include "kernels/core/check.h"
 #include "kernels/cuda/matmul.h"

@@ -2,8 +2,8 @@
 // Between the host and the device of a context. On a CPU the device is the host; on the meta device nothing moves and every value reads as 0.
 #include <vector>
 
+#include "kernels/core/gpu.h"
 #include "kernels/core/tensor.h"
-#include "kernels/cuda/gpu.h"
 
 namespace trireme {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <set>
 
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 
 namespace trireme {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 #include "parallel/comm/communicator.h"
 
 namespace trireme {

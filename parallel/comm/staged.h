@@ -2,7 +2,7 @@
 // Ranks on GPUs that talk through host memory: where several ranks share one GPU, or NCCL is absent. Slow, same results.
 #include <memory>
 
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 #include "parallel/comm/communicator.h"
 
 namespace trireme {

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 #include "parallel/comm/nccl.h"
 #include "parallel/mesh.h"
 #include "tests/cuda/gpu_ranks.h"

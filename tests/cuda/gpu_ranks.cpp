@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 #include "kernels/ops/transfer.h"
 #include "parallel/comm/nccl.h"
 #include "parallel/comm/staged.h"

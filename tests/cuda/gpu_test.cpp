@@ -1,6 +1,6 @@
 // The host side of one GPU on the simulated machine: nothing queued there runs before somebody waits, and then in an adversarial order, so a staging
 // buffer written too early or a missing order shows as a wrong number.
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 
 #include <cuda_runtime_api.h>
 

@@ -1,6 +1,6 @@
 // What must not pass on ranks with NCCL: each is told by the simulated NCCL, and by an exception that names it.
 #include "tests/cuda_sim/nccl.h"
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 #include "tests/cuda/gpu_ranks.h"
 #include "tests/cuda_sim/cuda_sim.h"
 #include "tests/support/catch.h"

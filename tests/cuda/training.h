@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 #include "tests/support/parity.h"
 
 namespace trireme::test {

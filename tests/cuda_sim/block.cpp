@@ -1,3 +1,4 @@
+// Fibers: one for each thread that waits, and who goes on next.
 #include "tests/cuda_sim/block.h"
 
 #include <sys/mman.h>
@@ -19,18 +20,12 @@ constinit thread_local DeviceThread* this_thread = nullptr;
 
 namespace {
 
-constexpr size_t kPage = 4096;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr size_t kStack = size_t{256} << 10;
 #else
 constexpr size_t kStack = size_t{64} << 10;
 #endif
 constexpr size_t kEmergencyStack = size_t{64} << 10;
-constexpr unsigned char kPoison = 0xFF;
-// Shared memory: a zone of static variables, a page that nobody may touch, the dynamic memory up to the end, another such page.
-constexpr size_t kStaticZone = size_t{64} << 10;
-constexpr size_t kDynamicZone = size_t{228} << 10;
-constexpr size_t kGap = 16;  // behind each variable
 
 unsigned char* map_guarded(size_t bytes) {  // with an untouchable page on both sides
   void* memory = mmap(nullptr, bytes + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -40,25 +35,6 @@ unsigned char* map_guarded(size_t bytes) {  // with an untouchable page on both 
   }
   return static_cast<unsigned char*>(memory) + kPage;
 }
-bool same_site(Site a, Site b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
-
-std::string text_of(std::string_view what, Meeting meeting, unsigned mask, Site site) {
-  std::string text(what);
-  text += std::string(" at ") + name_of(meeting) + " in line " + std::to_string(site.line) + " of " + site.file;
-  if (meeting != Meeting::kSyncthreads && mask != ~0u) {
-    char digits[32];
-    std::snprintf(digits, sizeof digits, ", mask 0x%08x", mask);
-    text += digits;
-  }
-  return text;
-}
-
-std::string text_of(std::string_view what, Meeting meeting, unsigned mask, Site site, std::string_view other_what, const Fiber& other) {
-  std::string text = text_of(what, meeting, mask, site);
-  text += text_of(other_what, other.meeting, other.mask, other.site);
-  return text;
-}
-
 void unmap_guarded(unsigned char* memory, size_t bytes) { munmap(memory - kPage, bytes + 2 * kPage); }
 
 }  // namespace
@@ -112,11 +88,6 @@ KernelFault BlockRunner::run(const KernelCall& call, uint64_t seed) {
   return fault_;
 }
 
-void BlockRunner::prepare_shared() {
-  std::memset(dynamic_, kPoison, call_->dynamic_shared);
-  for (const Variable& variable : variables_) std::memset(variable.memory, kPoison, variable.bytes);
-}
-
 void BlockRunner::prepare_threads() {
   live_ = threads_;
   unstarted_.resize(static_cast<size_t>(threads_));
@@ -154,18 +125,6 @@ void BlockRunner::run_block() {
     fibers_.clear();
     idle_.clear();
   }
-}
-
-void BlockRunner::check_shared() {
-#if !defined(__SANITIZE_ADDRESS__)
-  for (const Variable& variable : variables_)
-    for (size_t i = 0; i < kGap; ++i)
-      if (variable.memory[variable.bytes + i] != kPoison && fault_.error == cudaSuccess)
-        fault_ = {cudaErrorIllegalAddress,
-                  "block " + std::to_string(shape_.index.x) + ": bytes behind a static shared variable of " + std::to_string(variable.bytes) +
-                      " bytes were written",
-                  0};
-#endif
 }
 
 Fiber& BlockRunner::fresh_fiber() {
@@ -262,135 +221,6 @@ void BlockRunner::suspend(Fiber& self) {
   if (to != &self) switch_to(self, *to);
 }
 
-void BlockRunner::release_barrier() {
-  runnable_.insert(runnable_.end(), barrier_.begin(), barrier_.end());
-  barrier_.clear();
-}
-
-void BlockRunner::sync_block(Fiber& self, Site site) {
-  self.meeting = Meeting::kSyncthreads;
-  self.site = site;
-  self.mask = ~0u;
-  if (!barrier_.empty() && !same_site(barrier_.front()->site, site))
-    fail(cudaErrorLaunchFailure, text_of("waits", Meeting::kSyncthreads, ~0u, site, ", while another thread waits", *barrier_.front()));
-  maybe_copy(self);
-  barrier_.push_back(&self);
-  if (static_cast<int>(barrier_.size()) == live_) release_barrier();  // itself too: the last to come is no more likely than others to go on first
-  suspend(self);
-}
-
-bool BlockRunner::meet(Fiber& self, Meeting meeting, unsigned mask, Site site, void* slot) {
-  Warp& warp = warp_of(self);
-  const unsigned bit = 1u << (self.thread % 32);
-  self.meeting = meeting;
-  self.site = site;
-  self.mask = mask;
-  self.slot = slot;
-  if ((mask & bit) == 0) fail(cudaErrorLaunchFailure, text_of("is not in its own mask", meeting, mask, site));
-  if ((mask & warp.absent) != 0) fail(cudaErrorLaunchFailure, text_of("names lanes that have returned or do not exist", meeting, mask, site));
-  WarpGroup* own = nullptr;
-  for (WarpGroup& group : warp.groups) {
-    if (group.mask == mask && group.meeting == meeting && same_site(group.site, site))
-      own = &group;
-    else if ((group.mask & bit) != 0 && (group.arrived & mask) != 0)
-      fail(cudaErrorLaunchFailure,
-           text_of("waits", meeting, mask, site, ", for a lane that waits for it", *warp.lanes[__builtin_ctz(group.arrived & mask)]));
-  }
-  if (own == nullptr) own = &warp.groups.emplace_back(WarpGroup{meeting, mask, site, 0});
-  own->arrived |= bit;
-  if (own->arrived == mask) {
-    *own = warp.groups.back();
-    warp.groups.pop_back();
-    return true;
-  }
-  suspend(self);
-  return false;
-}
-
-void BlockRunner::release(Warp& warp, unsigned mask, const Fiber& self) {
-  for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
-    Fiber* const lane = warp.lanes[__builtin_ctz(rest)];
-    if (lane != &self) runnable_.push_back(lane);
-  }
-}
-
-std::string BlockRunner::where(const Fiber& fiber) const {
-  return "(" + std::to_string(fiber.index.x) + "," + std::to_string(fiber.index.y) + "," + std::to_string(fiber.index.z) + ")";
-}
-
-/// Every thread that lives waits: says where, once for each place.
-std::string BlockRunner::stuck_text() const {
-  std::string text = "waits, and so do all others:";
-  std::vector<const Fiber*> told;
-  for (const auto& fiber : fibers_) {
-    if (!fiber->waits) continue;
-    auto same = [&](const auto& other) {
-      return other->waits && other->meeting == fiber->meeting && other->mask == fiber->mask && same_site(other->site, fiber->site);
-    };
-    if (std::any_of(told.begin(), told.end(), same)) continue;
-    told.push_back(fiber.get());
-    const auto count = std::count_if(fibers_.begin(), fibers_.end(), same);
-    text +=
-        text_of((told.size() > 1 ? "; " : " ") + std::to_string(count) + " of " + std::to_string(live_) + " (one is thread " + where(*fiber) + ")",
-                fiber->meeting, fiber->mask, fiber->site);
-  }
-  return text;
-}
-
-/// To the main context, for good. The stacks left behind hold nothing on the heap: `text` is moved out of them.
-void BlockRunner::fail(cudaError_t error, std::string text, uintptr_t address) {
-  auto& self = *static_cast<Fiber*>(this_thread);
-  fault_.error = error;
-  fault_.address = address;
-  fault_.text = "block (" + std::to_string(shape_.index.x) + "," + std::to_string(shape_.index.y) + "," + std::to_string(shape_.index.z) +
-                "), thread " + where(self) + " " + text;
-  std::string().swap(text);
-  switch_to(self, main_);
-  __builtin_trap();  // nobody comes back here
-}
-
-void* BlockRunner::static_shared(const void* tag, size_t bytes, size_t alignment) {
-  for (const Variable& variable : variables_)
-    if (variable.tag == tag) return variable.memory;
-  const size_t align = std::max<size_t>(alignment, 16);
-  const size_t begin = (static_used_ + align - 1) / align * align;
-  size_t total = bytes;
-  for (const Variable& variable : variables_) total += variable.bytes;
-  if (total > kSharedDefault || begin + bytes + kGap > kStaticZone || total + call_->dynamic_shared > kSharedLimit)
-    fail(cudaErrorInvalidConfiguration, "needs " + std::to_string(total) + " bytes of static shared memory");
-  static_used_ = begin + bytes + kGap;
-  unsigned char* const memory = shared_ + begin;
-  asan_unpoison(reinterpret_cast<uintptr_t>(memory), reinterpret_cast<uintptr_t>(memory) + bytes);
-#if defined(__SANITIZE_ADDRESS__)
-  std::memset(memory, kPoison, bytes);
-#else
-  std::memset(memory, kPoison, bytes + kGap);
-#endif
-  variables_.push_back({tag, memory, bytes});
-  return memory;
-}
-
-bool BlockRunner::is_shared(const void* address, size_t bytes) const {
-  const auto* const at = static_cast<const unsigned char*>(address);
-  return at >= shared_ && at + bytes <= shared_ + kStaticZone + kPage + kDynamicZone;
-}
-
-void BlockRunner::copy_until(Fiber& self, int group) {
-  size_t done = 0;
-  while (done < self.copies.size() && self.copies[done].group < group) {
-    const AsyncCopy& copy = self.copies[done++];
-    if (copy.valid)
-      std::memcpy(copy.shared, copy.global, 16);
-    else
-      std::memset(copy.shared, 0, 16);
-  }
-  self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<std::ptrdiff_t>(done));
-}
-
-void BlockRunner::maybe_copy(Fiber& self) {
-  if (copy_mode_ == 2 && !self.copies.empty() && random_.below(4) == 0) copy_until(self, self.copies[random_.below(self.copies.size())].group);
-}
-
 namespace {
 std::mutex& runners_mutex() {
   static std::mutex mutex;
@@ -413,18 +243,6 @@ std::unique_ptr<BlockRunner> take_runner() {
 void give_runner(std::unique_ptr<BlockRunner> runner) {
   const std::lock_guard lock(runners_mutex());
   runners().push_back(std::move(runner));
-}
-
-const char* name_of(Meeting meeting) {
-  switch (meeting) {
-    case Meeting::kSyncthreads: return "__syncthreads";
-    case Meeting::kSyncwarp: return "__syncwarp";
-    case Meeting::kShuffle: return "a shuffle";
-    case Meeting::kVote: return "a vote";
-    case Meeting::kMma: return "mma";
-    case Meeting::kLdmatrix: return "ldmatrix";
-  }
-  return "?";
 }
 
 }  // namespace cuda_sim

@@ -4,6 +4,7 @@
 #include <boost/context/detail/fcontext.hpp>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/cuda_sim/device_thread.h"
@@ -14,6 +15,13 @@ namespace cuda_sim {
 
 constexpr size_t kSharedDefault = size_t{48} << 10;  ///< static memory of a kernel at most
 constexpr size_t kSharedLimit = size_t{227} << 10;   ///< static and dynamic
+
+constexpr size_t kPage = 4096;
+constexpr unsigned char kPoison = 0xFF;
+// Shared memory: a zone of static variables, a page that nobody may touch, the dynamic memory up to the end, another such page.
+constexpr size_t kStaticZone = size_t{64} << 10;
+constexpr size_t kDynamicZone = size_t{228} << 10;
+constexpr size_t kGap = 16;  // behind each variable
 
 struct AsyncCopy {
   void* shared;
@@ -137,5 +145,7 @@ std::unique_ptr<BlockRunner> take_runner();
 void give_runner(std::unique_ptr<BlockRunner> runner);
 
 const char* name_of(Meeting meeting);
+/// "WHAT at MEETING in line 1 of FILE, mask 0x0000ffff"
+std::string text_of(std::string_view what, Meeting meeting, unsigned mask, Site site);
 
 }  // namespace cuda_sim

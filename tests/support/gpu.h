@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 
 #ifndef TRIREME_REAL_GPU
 #include "tests/cuda_sim/cuda_sim.h"

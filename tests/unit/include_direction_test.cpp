@@ -18,6 +18,7 @@ const ProjectRule kProjectRules[] = {
     {"kernels/core/", {"kernels/core/"}},
     {"kernels/reference/", {"kernels/core/", "kernels/ops/", "kernels/reference/"}},
     {"kernels/cpu/", {"kernels/core/", "kernels/ops/", "kernels/cpu/"}},
+    {"kernels/cuda/", {"kernels/core/", "kernels/ops/", "kernels/cuda/"}},
     {"kernels/", {"kernels/"}},
     {"parallel/comm/", {"kernels/", "parallel/comm/"}},
     {"parallel/tensor/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/tensor/"}},

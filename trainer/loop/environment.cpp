@@ -9,7 +9,7 @@
 #include <fstream>
 #include <thread>
 
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/mpi.h"
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "kernels/core/context.h"
-#include "kernels/cuda/gpu.h"
+#include "kernels/core/gpu.h"
 #include "parallel/comm/communicator.h"
 #include "trainer/config/config.h"
 

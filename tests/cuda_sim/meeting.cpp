@@ -1,0 +1,131 @@
+// Where threads of a block or of a warp meet, and what is said when they do not.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "tests/cuda_sim/block.h"
+
+namespace cuda_sim {
+namespace {
+
+bool same_site(Site a, Site b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
+
+std::string text_of(std::string_view what, Meeting meeting, unsigned mask, Site site, std::string_view other_what, const Fiber& other) {
+  std::string text = text_of(what, meeting, mask, site);
+  text += text_of(other_what, other.meeting, other.mask, other.site);
+  return text;
+}
+
+}  // namespace
+
+const char* name_of(Meeting meeting) {
+  switch (meeting) {
+    case Meeting::kSyncthreads: return "__syncthreads";
+    case Meeting::kSyncwarp: return "__syncwarp";
+    case Meeting::kShuffle: return "a shuffle";
+    case Meeting::kVote: return "a vote";
+    case Meeting::kMma: return "mma";
+    case Meeting::kLdmatrix: return "ldmatrix";
+  }
+  return "?";
+}
+
+std::string text_of(std::string_view what, Meeting meeting, unsigned mask, Site site) {
+  std::string text(what);
+  text += std::string(" at ") + name_of(meeting) + " in line " + std::to_string(site.line) + " of " + site.file;
+  if (meeting != Meeting::kSyncthreads && mask != ~0u) {
+    char digits[32];
+    std::snprintf(digits, sizeof digits, ", mask 0x%08x", mask);
+    text += digits;
+  }
+  return text;
+}
+
+void BlockRunner::release_barrier() {
+  runnable_.insert(runnable_.end(), barrier_.begin(), barrier_.end());
+  barrier_.clear();
+}
+
+void BlockRunner::sync_block(Fiber& self, Site site) {
+  self.meeting = Meeting::kSyncthreads;
+  self.site = site;
+  self.mask = ~0u;
+  if (!barrier_.empty() && !same_site(barrier_.front()->site, site))
+    fail(cudaErrorLaunchFailure, text_of("waits", Meeting::kSyncthreads, ~0u, site, ", while another thread waits", *barrier_.front()));
+  maybe_copy(self);
+  barrier_.push_back(&self);
+  if (static_cast<int>(barrier_.size()) == live_) release_barrier();  // itself too: the last to come is no more likely than others to go on first
+  suspend(self);
+}
+
+bool BlockRunner::meet(Fiber& self, Meeting meeting, unsigned mask, Site site, void* slot) {
+  Warp& warp = warp_of(self);
+  const unsigned bit = 1u << (self.thread % 32);
+  self.meeting = meeting;
+  self.site = site;
+  self.mask = mask;
+  self.slot = slot;
+  if ((mask & bit) == 0) fail(cudaErrorLaunchFailure, text_of("is not in its own mask", meeting, mask, site));
+  if ((mask & warp.absent) != 0) fail(cudaErrorLaunchFailure, text_of("names lanes that have returned or do not exist", meeting, mask, site));
+  WarpGroup* own = nullptr;
+  for (WarpGroup& group : warp.groups) {
+    if (group.mask == mask && group.meeting == meeting && same_site(group.site, site))
+      own = &group;
+    else if ((group.mask & bit) != 0 && (group.arrived & mask) != 0)
+      fail(cudaErrorLaunchFailure,
+           text_of("waits", meeting, mask, site, ", for a lane that waits for it", *warp.lanes[__builtin_ctz(group.arrived & mask)]));
+  }
+  if (own == nullptr) own = &warp.groups.emplace_back(WarpGroup{meeting, mask, site, 0});
+  own->arrived |= bit;
+  if (own->arrived == mask) {
+    *own = warp.groups.back();
+    warp.groups.pop_back();
+    return true;
+  }
+  suspend(self);
+  return false;
+}
+
+void BlockRunner::release(Warp& warp, unsigned mask, const Fiber& self) {
+  for (unsigned rest = mask; rest != 0; rest &= rest - 1) {
+    Fiber* const lane = warp.lanes[__builtin_ctz(rest)];
+    if (lane != &self) runnable_.push_back(lane);
+  }
+}
+
+std::string BlockRunner::where(const Fiber& fiber) const {
+  return "(" + std::to_string(fiber.index.x) + "," + std::to_string(fiber.index.y) + "," + std::to_string(fiber.index.z) + ")";
+}
+
+/// Every thread that lives waits: says where, once for each place.
+std::string BlockRunner::stuck_text() const {
+  std::string text = "waits, and so do all others:";
+  std::vector<const Fiber*> told;
+  for (const auto& fiber : fibers_) {
+    if (!fiber->waits) continue;
+    auto same = [&](const auto& other) {
+      return other->waits && other->meeting == fiber->meeting && other->mask == fiber->mask && same_site(other->site, fiber->site);
+    };
+    if (std::any_of(told.begin(), told.end(), same)) continue;
+    told.push_back(fiber.get());
+    const auto count = std::count_if(fibers_.begin(), fibers_.end(), same);
+    text +=
+        text_of((told.size() > 1 ? "; " : " ") + std::to_string(count) + " of " + std::to_string(live_) + " (one is thread " + where(*fiber) + ")",
+                fiber->meeting, fiber->mask, fiber->site);
+  }
+  return text;
+}
+
+/// To the main context, for good. The stacks left behind hold nothing on the heap: `text` is moved out of them.
+void BlockRunner::fail(cudaError_t error, std::string text, uintptr_t address) {
+  auto& self = *static_cast<Fiber*>(this_thread);
+  fault_.error = error;
+  fault_.address = address;
+  fault_.text = "block (" + std::to_string(shape_.index.x) + "," + std::to_string(shape_.index.y) + "," + std::to_string(shape_.index.z) +
+                "), thread " + where(self) + " " + text;
+  std::string().swap(text);
+  switch_to(self, main_);
+  __builtin_trap();  // nobody comes back here
+}
+
+}  // namespace cuda_sim
