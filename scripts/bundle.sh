@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Packs a build into one archive that runs on a machine without package registries: the binary, the shared libraries it needs, mpirun, the complete
-# configurations, and the device tests where they were built (cmake --build build --target test_kernels_gpu). CUDA's libraries and the driver are not in it: a machine with a GPU has its own.
+# Packs a build into one archive that runs on a machine without package registries: the binary, the shared libraries it needs, mpirun, the
+# configurations, and the device tests where they were built (cmake --build build --target test_kernels_gpu). CUDA's libraries and the driver are not
+# in it: a machine with a GPU has its own.
 #   ./scripts/bundle.sh [--build DIR] [--output FILE.tar.gz]      default: build, trireme-<version>-<machine>.tar.gz
 # There: tar -xzf FILE; trireme-<version>-<machine>/trireme train ...      (any place; glibc at least as new as here)
 # With a scheduler: srun --mpi=pmix .../trireme train ...
@@ -48,7 +49,7 @@ done
 
 # ---- Open MPI's plugins: what one host and TCP need; no fabrics, no MPI-IO, no OpenSHMEM ----
 mpi_path() { ompi_info --path "$1" --parsable | cut -d: -f3 | head -n 1; }
-unwanted='^mca_((atomic|fbtl|fcoll|fs|io|memheap|mtl|scoll|sharedfp|spml|sshmem)_|btl_ofi|btl_openib|osc_ucx|pml_ucx|pml_cm|reachable_netlink|schizo_flux|pmix_flux)|monitoring'
+unwanted='^mca_((atomic|fbtl|fcoll|fs|io|memheap|mtl|scoll|sharedfp|spml|sshmem)_|btl_(ofi|openib)|(osc|pml)_ucx|pml_cm|reachable_netlink)|flux|monitoring'
 for plugin in "$(mpi_path pkglibdir)"/mca_*.so; do
   [[ $(basename "$plugin") =~ $unwanted ]] || cp "$plugin" "$root/openmpi/"
 done
@@ -56,7 +57,8 @@ cp -rL "$(mpi_path pkgdatadir)" "$root/share/openmpi"
 rm -f "$root/share/openmpi"/*.{supp,spec} "$root/share/openmpi"/*-wrapper-data.txt
 
 # ---- libraries: all but the C library's own, the driver's and CUDA's ----
-system='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl|mvec))\.so|^lib(cuda|cudart|cublas|cublasLt|cudnn.*|nccl|nvrtc.*|nvidia.*|nvJitLink)\.so'
+system='^(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl|mvec))\.so'
+system+='|^lib(cuda|cudart|cublas|cublasLt|cudnn.*|nccl|nvrtc.*|nvidia.*|nvJitLink)\.so'
 # Of ldd's output: "name path" of each library that was found.
 found_libraries() { awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u; }
 packed() { find "$root/bin" "$root/openmpi" "$root/pmix" -type f; }
@@ -89,7 +91,8 @@ if command -v dpkg-query >/dev/null; then
 fi
 {
   echo "version $("$build/trireme" --version | cut -d' ' -f2)"
-  echo "commit $(git rev-parse HEAD 2>/dev/null || echo unknown)$([ -z "$(git status --porcelain --untracked-files=no 2>/dev/null)" ] || echo ' with changes')"
+  changes=$(git status --porcelain --untracked-files=no 2>/dev/null || true)
+  echo "commit $(git rev-parse HEAD 2>/dev/null || echo unknown)${changes:+ with changes}"
   echo "glibc $(getconf GNU_LIBC_VERSION | cut -d' ' -f2) or newer"
 } > "$root/BUILD"
 
@@ -120,4 +123,5 @@ tar -C "$scratch" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" 
 bytes=$(stat -c %s "$scratch/archive")
 [ "$bytes" -lt "$limit" ] || { echo "bundle: $bytes bytes, more than $limit" >&2; exit 70; }
 mv "$scratch/archive" "$output"
-echo "bundle: $output, $((bytes >> 20)) MiB: $(find "$root/lib" -type f | wc -l) libraries, $(find "$root/openmpi" -type f | wc -l) MPI plugins, ${programs[*]##*/}"
+libraries=("$root"/lib/*) plugins=("$root"/openmpi/*)
+echo "bundle: $output, $((bytes >> 20)) MiB: ${programs[*]##*/}, ${#libraries[@]} libraries, ${#plugins[@]} MPI plugins"

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Checks and measures the CUDA backend on a machine with a GPU; the network is not needed. Ends with a table, writes bench/<model>_<hardware>_<date>.md.
+# Checks and measures the CUDA backend on a machine with a GPU, without a network. Ends with a table and writes bench/<model>_<hardware>_<date>.md.
 #   ./scripts/gpu-check.sh                        builds here, then does all parts, in less than 25 minutes
 #   ./scripts/gpu-check.sh --bundle FILE          uses the archive of scripts/bundle.sh instead of building
-#   ./scripts/gpu-check.sh --packages DIR         builds with the Debian packages (*.deb) in DIR, unpacked and not installed; for their names see
-#                                                 scripts/setup.sh, and boost (context) for the tests
+#   ./scripts/gpu-check.sh --packages DIR         builds with the Debian packages (*.deb) in DIR, unpacked and not installed; of Debian 12:
+#       libopenmpi-dev openmpi-bin openmpi-common libopenmpi3 libhwloc15 libevent-core-2.1-7 libevent-pthreads-2.1-7 libpmix2 libmunge2 libdnnl-dev
+#       libdnnl2 ocl-icd-libopencl1 libyaml-cpp-dev libyaml-cpp0.7 nlohmann-json3-dev libcli11-dev catch2 libboost-context1.74.0
+#       libboost-context1.74-dev libboost1.74-dev
 # Parts, each with a time limit and a log; a part that fails does not stop the next:
 #   tools       what is here: GPU, driver, CUDA, compilers, MPI, PyTorch
 #   build       the binary and the device tests for this GPU
@@ -55,7 +57,7 @@ done
 
 gpu=$(nvidia-smi --query-gpu=name,compute_cap,memory.total,driver_version --format=csv,noheader 2>/dev/null | head -n 1) || gpu=''
 if [ -z "$gpu" ] && [ "$dry" = no ]; then
-  echo "gpu-check: there is no GPU here: nvidia-smi $(command -v nvidia-smi >/dev/null && echo 'sees none' || echo 'is not installed'). Nothing was built, measured or written." >&2
+  echo "gpu-check: there is no GPU here: nvidia-smi is not installed, or sees none. Nothing was built, measured or written." >&2
   exit 1
 fi
 [ "$dry" = no ] || gpu='dry run on the CPU, 0.0, 0 MiB, none'
@@ -119,7 +121,9 @@ wants() {
 
 # ---- tools ----
 have_torch() { python3 -c 'import sys, torch; sys.exit(not (torch.cuda.is_available() or sys.argv[1] == "yes"))' "$dry" 2>/dev/null; }
-version_of() { "$@" 2>&1 | awk 'match($0, /[0-9]+\.[0-9]+[.0-9]*/) { print substr($0, RSTART, RLENGTH); found = 1; exit } END { if (!found) print "of no version" }'; }
+version_of() {
+  "$@" 2>&1 | awk 'match($0, /[0-9]+\.[0-9]+[.0-9]*/) { print substr($0, RSTART, RLENGTH); found = 1; exit } END { if (!found) print "of no version" }'
+}
 part_tools() {
   check GPU info "$gpu_name, compute capability $gpu_capability, $gpu_memory, driver $gpu_driver"
   local tool found=''
@@ -145,20 +149,19 @@ use_packages() {
     mkdir -p "$unpacked"
     for deb in "$packages"/*.deb; do dpkg -x "$deb" "$unpacked"; done
     # What update-alternatives would have done.
-    for tool in mpirun orterun; do [ -e "$unpacked/usr/bin/$tool" ] || ln -s orterun "$unpacked/usr/bin/$tool"; done
+    for tool in mpirun mpiexec; do [ -e "$unpacked/usr/bin/$tool" ] || ln -s orterun "$unpacked/usr/bin/$tool"; done
     for tool in mpicxx mpicc; do
       [ -e "$unpacked/usr/bin/$tool" ] || ln -s opal_wrapper "$unpacked/usr/bin/$tool"
-      [ -e "$unpacked/usr/share/openmpi/$tool-wrapper-data.txt" ] || ln -s "$tool.openmpi-wrapper-data.txt" "$unpacked/usr/share/openmpi/$tool-wrapper-data.txt"
-    done
-    for tool in blas lapack; do  # some packages keep their libraries one directory below
-      [ ! -d "$unpacked/usr/lib/$triple/$tool" ] || ln -sf "$tool"/lib*.so* "$unpacked/usr/lib/$triple/"
+      local data=$unpacked/usr/share/openmpi/$tool-wrapper-data.txt
+      [ -e "$data" ] || ln -s "$tool.openmpi-wrapper-data.txt" "$data"
     done
     touch "$unpacked/done"
   fi
   export PATH=$unpacked/usr/bin:$PATH OPAL_PREFIX=$unpacked/usr CMAKE_PREFIX_PATH=$unpacked/usr
-  export LD_LIBRARY_PATH=$unpacked/usr/lib/$triple:$unpacked/usr/lib/$triple/openmpi/lib:$unpacked/usr/lib/$triple/pmix2/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  export LIBRARY_PATH=$unpacked/usr/lib/$triple CPATH=$unpacked/usr/include PMIX_PREFIX=$unpacked/usr
-  export PMIX_PKGLIBDIR=$unpacked/usr/lib/$triple/pmix2/lib/pmix OPAL_PKGDATADIR=$unpacked/usr/share/openmpi OPAL_SYSCONFDIR=$unpacked/etc/openmpi
+  local libraries=$unpacked/usr/lib/$triple
+  export LD_LIBRARY_PATH=$libraries:$libraries/openmpi/lib:$libraries/pmix2/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  export LIBRARY_PATH=$libraries CPATH=$unpacked/usr/include PMIX_PREFIX=$unpacked/usr
+  export PMIX_PKGLIBDIR=$libraries/pmix2/lib/pmix OPAL_PKGDATADIR=$unpacked/usr/share/openmpi OPAL_SYSCONFDIR=$unpacked/etc/openmpi
 }
 # Sets trireme, tests: the programs, built or unpacked.
 find_programs() {
@@ -244,7 +247,10 @@ training: {steps: 12, sequence_length: 65, micro_batch_size: 2, global_batch_siz
 data: {train: [data]}
 YAML
   sed 's/llama/gpt2/; s/kv_heads: 2/kv_heads: 8/' run.yaml > gpt2.yaml
-  train() { limited 90 "$trireme" train "$1" --set "run.directory=$2" --set "training.steps=$steps" "${@:3}" > "$2.log" 2>&1 || { tail -n 5 "$2.log"; true; }; }
+  train() {
+    limited 90 "$trireme" train "$1" --set "run.directory=$2" --set "training.steps=$steps" "${@:3}" > "$2.log" 2>&1 || tail -n 5 "$2.log"
+    grep '^+ ' "$2.log" || true
+  }
   sets() { local assignment; for assignment in "$@"; do printf -- '--set\n%s\n' "$assignment"; done; }
 
   for model in run gpt2; do
@@ -266,7 +272,8 @@ YAML
     local t p d z s
     read -r t p d z s <<< "$layout"
     name=tp${t}pp${p}dp${d}z$z
-    mapfile -t arguments < <(sets "run.device=$device" "parallel.tensor=$t" "parallel.pipeline=$p" "parallel.data=$d" "parallel.zero_stage=$z" "parallel.sequence_parallel=$s" run.ranks_per_gpu=8)
+    mapfile -t arguments < <(sets "run.device=$device" run.ranks_per_gpu=8 "parallel.tensor=$t" "parallel.pipeline=$p" "parallel.data=$d" \
+      "parallel.zero_stage=$z" "parallel.sequence_parallel=$s")
     train run.yaml "$name" "${arguments[@]}"
     compare "layout $name against one rank, fp32" "$name" one-run-fp32 1e-4
   done
@@ -287,11 +294,18 @@ part_sanitizer() {
   for tool in 'memcheck;~[slow];200' 'racecheck;*engines agree;160'; do
     IFS=';' read -r tool filter limit <<< "$tool"
     status=0
-    limited "$limit" "$sanitizer" --tool "$tool" --error-exitcode 9 "$tests" "$filter" --warn NoTests > "$logs/$tool.log" 2>&1 || status=$?
+    limited "$limit" "$sanitizer" --tool "$tool" --target-processes all --error-exitcode 9 "$tests" "$filter" --warn NoTests > "$logs/$tool.log" 2>&1 || status=$?
     summary=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$logs/$tool.log" | tail -n 1 | sed 's/=* *//')
     case $status in
       0) check "$tool" pass "${summary:-no error}" 'no error' ;;
-      124 | 137) check "$tool" "$(grep -q '========= \(Invalid\|Error\|Race\)' "$logs/$tool.log" && echo fail || echo info)" "ran past its limit of $limit s; no error before is no proof" 'no error' ;;
+      124 | 137)
+        summary="stopped at its limit of $limit s"
+        if grep -q '========= \(Invalid\|Error\|Race\)' "$logs/$tool.log"; then
+          check "$tool" fail "$summary, errors before" 'no error'
+        else
+          check "$tool" info "$summary, no error before: no proof" 'no error'
+        fi
+        ;;
       *) check "$tool" fail "${summary:-code $status}" 'no error' ;;
     esac
   done
@@ -336,7 +350,8 @@ fitting_batch() {
   [ "$dry" = no ] || return 0
   micro=$("$trireme" config show "$config" | sed -n 's/^ *micro_batch_size: *//p')
   for (( ; micro >= 1; micro /= 2)); do
-    if limited 90 "$trireme" bench step "$config" --device cuda --steps 1 --warmup 1 --seconds 0.05 --set "training.micro_batch_size=$micro" --set "training.global_batch_size=$((4 * micro))" > "$logs/fit.log" 2>&1; then
+    if limited 90 "$trireme" bench step "$config" --device cuda --steps 1 --warmup 1 --seconds 0.05 --set "training.micro_batch_size=$micro" \
+      --set "training.global_batch_size=$((4 * micro))" > "$logs/fit.log" 2>&1; then
       printf -- '--set\ntraining.micro_batch_size=%s\n--set\ntraining.global_batch_size=%s\n' "$micro" "$((4 * micro))"
       return 0
     fi
@@ -352,7 +367,7 @@ part_step() {
   mkdir -p "$logs/step"
   if [ "$dry" = yes ]; then
     arguments=("$root/configs/quickstart.yaml" --device cpu --seconds 0.01)
-    for batch in parallel.tensor=1 parallel.pipeline=1 parallel.data=1 parallel.zero_stage=0 parallel.sequence_parallel=false training.global_batch_size=4; do
+    for batch in parallel.{tensor,pipeline,data}=1 parallel.zero_stage=0 parallel.sequence_parallel=false training.global_batch_size=4; do
       arguments+=(--set "$batch")
     done
   fi
@@ -365,7 +380,10 @@ part_step() {
     if have_torch; then check 'training step against PyTorch' fail 'see step.log'; else check 'training step against PyTorch' skip 'no PyTorch'; fi
     [ -s "$file" ] || limited 200 "$trireme" bench step "${arguments[@]}" --steps 8 --json > "$file"
   fi
-  check 'training step' info "$(short "$(sed -n 's/.*"tokens_per_second":{"median":\([^,]*\).*/\1/p' "$file")") tokens/s, $(short "$(value_of model_tflops < "$file")") TFLOP/s, mfu $(value_of mfu < "$file"); $(grep -o '"micro_batch_size":[0-9]*' "$file")"
+  local rate
+  rate=$(short "$(sed -n 's/.*"tokens_per_second":{"median":\([^,]*\).*/\1/p' "$file")")
+  check 'training step' info "$rate tokens/s, $(short "$(value_of model_tflops < "$file")") TFLOP/s, mfu $(value_of mfu < "$file"); \
+micro-batch $(value_of micro_batch_size < "$file")"
   check_at_least 'training step, share of the ceiling of its matrix products' "$(value_of share_of_gemm_ceiling < "$file")" 0.6 ''
 }
 
@@ -387,14 +405,17 @@ run_part() {
   status=$?
   set -e
   if [ "$status" -ne 0 ]; then
-    check "$part" fail "ended with code $status after $((SECONDS - began)) s; the end of $part.log: $(tail -n 1 "$logs/$part.log" | tr '\t|' '  ' | cut -c 1-160)"
+    local last
+    last=$(tail -n 1 "$logs/$part.log" | tr '\t|' '  ' | cut -c 1-160)
+    check "$part" fail "ended with code $status after $((SECONDS - began)) s; the end of $part.log: $last"
   fi
   echo "gpu-check: $part: $((SECONDS - began)) s$([ "$status" -eq 0 ] || echo ', FAILED')" >&2
 }
 for part in "${parts[@]}"; do
-  if [ "$part" = tools ] || { [ "$part" = build ] && { wants build || [ ! -e "$logs/build.results" ] || grep -q '	fail	' "$logs/build.results"; }; } || wants "$part"; then
-    run_part "$part"
-  fi
+  needed=$([ "$part" = tools ] && echo yes || echo no)
+  # A build made before is good enough for the parts after it.
+  [ "$part" = build ] && ! grep -qs '	pass	' "$logs/build.results" && needed=yes
+  if [ "$needed" = yes ] || wants "$part"; then run_part "$part"; fi
 done
 
 results=$(for part in "${parts[@]}"; do cat "$logs/$part.results" 2>/dev/null || true; done)
@@ -412,7 +433,8 @@ mkdir -p "$(dirname "$report")"
   echo "\`trireme bench kernels\`, the step by \`trireme bench step\`, PyTorch by \`scripts/bench/against_pytorch.sh\`. The commands as they ran:"
   echo
   echo '```'
-  grep -h '^+ ' "$logs"/{build,kernels,parity,sanitizer,bench,step}.log 2>/dev/null | sed "s|$work|WORK|g; s|$logs|LOGS|g; s|$root/||g" | cut -c 3- | awk '!seen[$0]++' || true
+  grep -h '^+ ' "$logs"/{build,kernels,parity,sanitizer,bench,step}.log 2>/dev/null | cut -c 3- | sed "s|$logs|LOGS|g; s|$work|WORK|g; s|$root/||g" |
+    awk '!seen[$0]++' || true
   echo '```'
   echo
   echo '| check | result | figure | aim |'
@@ -423,7 +445,10 @@ mkdir -p "$(dirname "$report")"
     printf '\n## %s\n\n' "$table"
     rows_of "$logs/kernels.json" "$table" | markdown
   done
-  [ ! -s "$logs/products.json" ] || { printf '\n## matrix products of cuBLAS through PyTorch; ratio: trireme over it\n\n'; rows_of "$logs/products.json" gemm | markdown; }
+  if [ -s "$logs/products.json" ]; then
+    printf '\n## matrix products of cuBLAS through PyTorch; ratio: trireme over it\n\n'
+    rows_of "$logs/products.json" gemm | markdown
+  fi
   for file in "$logs"/step/*.json; do
     [ -s "$file" ] || continue
     printf '\n## %s\n\n```\n' "$(basename "$file" .json)"

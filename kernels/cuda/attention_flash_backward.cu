@@ -13,6 +13,7 @@ constexpr int kThreads = 128;
 
 constexpr int kKeys = 64;     // of a block
 constexpr int kQueries = 64;  // of a step
+static_assert(kKeys == kQueries && kQueries == kStatisticsTile);
 
 template <int H>
 struct KeyMemory {

@@ -86,7 +86,7 @@ __device__ inline void store_rows(const RowSums<kPieces>& sums, const float (&fa
 }
 
 template <int kPieces, class T>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, 3)
     plain_forward_kernel(const T* __restrict__ qkv, AttentionLayout layout, BlockOrder order, T* __restrict__ out, float* __restrict__ lse) {
   TRIREME_DYNAMIC_SHARED(float, queries);
   const int head_size = layout.head_size, stride = tile_stride(head_size);
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, 4)
 }
 
 template <int kPieces, class T>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, 3)
     plain_query_gradients_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse,
                                  const float* __restrict__ delta, AttentionLayout layout, BlockOrder order, int first_head, T* __restrict__ dqkv) {
   TRIREME_DYNAMIC_SHARED(float, queries);
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, 4)
 
 /// Sums over the query heads of a pair in their order, in each from the first query that sees a key of the block.
 template <int kPieces, class T>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, 3)
     plain_key_gradients_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse, const float* __restrict__ delta,
                                AttentionLayout layout, BlockOrder order, int first_pair, T* __restrict__ dqkv) {
   TRIREME_DYNAMIC_SHARED(float, keys);

@@ -1,4 +1,4 @@
-// Fibers: one for each thread that waits, and who goes on next.
+// The runner of blocks: a fiber for each thread that waits, and who goes on next.
 #include "tests/cuda_sim/block.h"
 
 #include <sys/mman.h>
