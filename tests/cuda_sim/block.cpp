@@ -10,9 +10,10 @@
 #include <mutex>
 #include <numeric>
 
+#include "tests/cuda_sim/fiber_switch.h"
+
 namespace cuda_sim {
 
-using boost::context::detail::jump_fcontext;
 using boost::context::detail::make_fcontext;
 using boost::context::detail::transfer_t;
 
@@ -155,37 +156,6 @@ void BlockRunner::begin_thread(Fiber& fiber, int thread) {
   warps_[t / 32].lanes[t % 32] = &fiber;
 }
 
-/// Who goes on; a thread not yet begun starts on `reuse`, if given. Null: nobody can.
-Fiber* BlockRunner::next(Fiber* reuse) {
-  const size_t choices = runnable_.size() + unstarted_.size();
-  if (choices == 0) return nullptr;
-  if (!runnable_.empty()) {
-    size_t pick = newest_first_ ? runnable_.size() - 1 : random_.below(choices);
-    if (pick < runnable_.size()) {
-      std::swap(runnable_[pick], runnable_.back());
-      Fiber* const fiber = runnable_.back();
-      runnable_.pop_back();
-      fiber->waits = false;
-      return fiber;
-    }
-  }
-  const int thread = unstarted_.back();
-  unstarted_.pop_back();
-  Fiber& fiber = reuse != nullptr ? *reuse : fresh_fiber();
-  begin_thread(fiber, thread);
-  return &fiber;
-}
-
-void BlockRunner::switch_to(Fiber& from, Fiber& to) {
-  ++switches_;
-  this_thread = &to;
-  from.mark.leave(to.mark);
-  const transfer_t back = jump_fcontext(to.context, &from);
-  auto& source = *static_cast<Fiber*>(back.data);
-  source.context = back.fctx;
-  from.mark.arrive(source.mark);
-}
-
 void BlockRunner::fiber_main(transfer_t transfer) {
   Fiber& self = *static_cast<Fiber*>(this_thread);
   auto& source = *static_cast<Fiber*>(transfer.data);
@@ -212,13 +182,6 @@ void BlockRunner::finish_thread(Fiber& self) {
   if (to == nullptr && live_ > 0) fail(cudaErrorLaunchFailure, stuck_text());
   idle_.push_back(&self);
   switch_to(self, to != nullptr ? *to : main_);
-}
-
-void BlockRunner::suspend(Fiber& self) {
-  self.waits = true;
-  Fiber* const to = next(nullptr);
-  if (to == nullptr) fail(cudaErrorLaunchFailure, stuck_text());
-  if (to != &self) switch_to(self, *to);
 }
 
 namespace {

@@ -116,6 +116,9 @@ class BlockRunner {
   Fiber* next(Fiber* reuse);
   void release_barrier();
   std::string stuck_text() const;
+  __attribute__((noinline, cold)) void fail_stuck();
+  __attribute__((noinline, cold)) void fail_meeting(const Fiber& self, const char* what);
+  __attribute__((noinline, cold)) void fail_apart(const Fiber& self, const Fiber& other);
   std::string where(const Fiber& fiber) const;
 
   const KernelCall* call_ = nullptr;

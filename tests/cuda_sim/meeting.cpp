@@ -3,12 +3,10 @@
 #include <cstdio>
 #include <cstring>
 
-#include "tests/cuda_sim/block.h"
+#include "tests/cuda_sim/fiber_switch.h"
 
 namespace cuda_sim {
 namespace {
-
-bool same_site(Site a, Site b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
 
 std::string text_of(std::string_view what, Meeting meeting, unsigned mask, Site site, std::string_view other_what, const Fiber& other) {
   std::string text = text_of(what, meeting, mask, site);
@@ -58,32 +56,14 @@ void BlockRunner::sync_block(Fiber& self, Site site) {
   suspend(self);
 }
 
-bool BlockRunner::meet(Fiber& self, Meeting meeting, unsigned mask, Site site, void* slot) {
-  Warp& warp = warp_of(self);
-  const unsigned bit = 1u << (self.thread % 32);
-  self.meeting = meeting;
-  self.site = site;
-  self.mask = mask;
-  self.slot = slot;
-  if ((mask & bit) == 0) fail(cudaErrorLaunchFailure, text_of("is not in its own mask", meeting, mask, site));
-  if ((mask & warp.absent) != 0) fail(cudaErrorLaunchFailure, text_of("names lanes that have returned or do not exist", meeting, mask, site));
-  WarpGroup* own = nullptr;
-  for (WarpGroup& group : warp.groups) {
-    if (group.mask == mask && group.meeting == meeting && same_site(group.site, site))
-      own = &group;
-    else if ((group.mask & bit) != 0 && (group.arrived & mask) != 0)
-      fail(cudaErrorLaunchFailure,
-           text_of("waits", meeting, mask, site, ", for a lane that waits for it", *warp.lanes[__builtin_ctz(group.arrived & mask)]));
-  }
-  if (own == nullptr) own = &warp.groups.emplace_back(WarpGroup{meeting, mask, site, 0});
-  own->arrived |= bit;
-  if (own->arrived == mask) {
-    *own = warp.groups.back();
-    warp.groups.pop_back();
-    return true;
-  }
-  suspend(self);
-  return false;
+void BlockRunner::fail_stuck() { fail(cudaErrorLaunchFailure, stuck_text()); }
+
+void BlockRunner::fail_meeting(const Fiber& self, const char* what) {
+  fail(cudaErrorLaunchFailure, text_of(what, self.meeting, self.mask, self.site));
+}
+
+void BlockRunner::fail_apart(const Fiber& self, const Fiber& other) {
+  fail(cudaErrorLaunchFailure, text_of("waits", self.meeting, self.mask, self.site, ", for a lane that waits for it", other));
 }
 
 void BlockRunner::release(Warp& warp, unsigned mask, const Fiber& self) {

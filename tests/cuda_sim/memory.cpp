@@ -67,7 +67,7 @@ void* Arena::allocate(size_t bytes) {
   const size_t span = round_up(std::max<size_t>(bytes, 1), kAlignment);
   const size_t pages = round_up(span, kPage);
   if (next_ + pages + 2 * kPage > base_ + kRange) {  // old addresses again, once the range is used up
-    std::erase_if(allocations_, [](const auto& entry) { return entry.second.freed; });
+    freed_.clear();
     if (allocations_.empty()) next_ = base_;
     if (next_ + pages + 2 * kPage > base_ + kRange) return nullptr;
   }
@@ -90,7 +90,7 @@ const Allocation* Arena::find(uintptr_t address) const {
   auto next = allocations_.upper_bound(address);
   if (next == allocations_.begin()) return nullptr;
   const Allocation& found = std::prev(next)->second;
-  return !found.freed && address >= found.begin && address - found.begin < std::max<size_t>(found.bytes, 1) ? &found : nullptr;
+  return address >= found.begin && address - found.begin < std::max<size_t>(found.bytes, 1) ? &found : nullptr;
 }
 
 bool Arena::contains(uintptr_t address, size_t bytes) const {
@@ -116,7 +116,7 @@ std::string Arena::damage_of(const Allocation& allocation) const {
 
 void Arena::unmap(Allocation& allocation) {
   map_nothing(allocation.first_page, allocation.end_page);
-  allocation.freed = true;
+  freed_[allocation.first_page] = allocation;
   used_ -= round_up(allocation.bytes, 512);
   --live_;
 }
@@ -127,23 +127,30 @@ bool Arena::release(const void* memory, std::string* damage) {
   Allocation& allocation = allocations_[found->first_page];
   *damage = damage_of(allocation);
   unmap(allocation);
+  allocations_.erase(allocation.first_page);
   return true;
 }
 
 void Arena::release_all(std::string* damage) {
   for (auto& [address, allocation] : allocations_) {
-    if (allocation.freed) continue;
     const std::string text = damage_of(allocation);
     if (!text.empty()) *damage = text;
     unmap(allocation);
   }
+  allocations_.clear();
 }
 
 std::string Arena::describe(uintptr_t address) const {
-  auto next = allocations_.upper_bound(address);
-  if (next == allocations_.begin()) return "no allocation";
-  const Allocation& found = std::prev(next)->second;
-  const std::string what = (found.freed ? "freed allocation of " : "allocation of ") + std::to_string(found.bytes) + " bytes";
+  // Of the allocation before the address, live or freed.
+  auto before = [address](const std::map<uintptr_t, Allocation>& map) {
+    auto next = map.upper_bound(address);
+    return next == map.begin() ? nullptr : &std::prev(next)->second;
+  };
+  const Allocation *live = before(allocations_), *freed = before(freed_);
+  if (live == nullptr && freed == nullptr) return "no allocation";
+  const bool is_freed = live == nullptr || (freed != nullptr && freed->first_page > live->first_page);
+  const Allocation& found = is_freed ? *freed : *live;
+  const std::string what = (is_freed ? "freed allocation of " : "allocation of ") + std::to_string(found.bytes) + " bytes";
   if (address < found.begin) return std::to_string(found.begin - address) + " bytes before an " + what;
   const uintptr_t offset = address - found.begin;
   if (offset < found.bytes) return "byte " + std::to_string(offset) + " of an " + what;
@@ -153,15 +160,13 @@ std::string Arena::describe(uintptr_t address) const {
 void Arena::open() {
   if (open_) return;
   open_ = true;
-  for (const auto& [address, allocation] : allocations_)
-    if (!allocation.freed) protect(allocation, PROT_READ | PROT_WRITE);
+  for (const auto& [address, allocation] : allocations_) protect(allocation, PROT_READ | PROT_WRITE);
 }
 
 void Arena::close() {
   if (!open_) return;
   open_ = false;
-  for (const auto& [address, allocation] : allocations_)
-    if (!allocation.freed) protect(allocation, PROT_NONE);
+  for (const auto& [address, allocation] : allocations_) protect(allocation, PROT_NONE);
 }
 
 std::string Memory::reset(int devices) {

@@ -14,7 +14,6 @@ struct Allocation {
   uintptr_t begin = 0;
   size_t bytes = 0;
   uintptr_t first_page = 0, end_page = 0;
-  bool freed = false;
 };
 
 /// One range of addresses, reserved for the life of the process.
@@ -43,7 +42,7 @@ class Arena {
   bool open_ = false;
   size_t used_ = 0;
   int64_t live_ = 0;
-  std::map<uintptr_t, Allocation> allocations_;  // by first page; freed ones stay, to be named
+  std::map<uintptr_t, Allocation> allocations_, freed_;  // by first page
 };
 
 class Memory {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tests/cuda_sim/block.h"
+#include "tests/cuda_sim/fiber_switch.h"
 
 namespace cuda_sim {
 namespace {
@@ -43,7 +43,7 @@ Slot& slot_of(const Warp& warp, unsigned lane) {
 }
 
 template <class Exchange>
-void meet(Fiber& self, Meeting meeting, unsigned mask, Site site, void* slot, Exchange&& exchange) {
+__attribute__((always_inline)) inline void meet(Fiber& self, Meeting meeting, unsigned mask, Site site, void* slot, Exchange&& exchange) {
   BlockRunner& runner = *self.runner;
   if (!runner.meet(self, meeting, mask, site, slot)) return;
   Warp& warp = runner.warp_of(self);

@@ -43,19 +43,6 @@ class RandomDataset final : public Dataset {
   uint64_t key_ = random_key(1, "bench step");
 };
 
-/// As before a run: all of a GPU's memory at once, or the reason why not.
-void reserve_memory(Context& ctx, Communicator& world, const Config& config, const MemoryForecast& forecast) {
-  if (ctx.device != Device::kCuda) return;
-  agree(world, [&] {
-    const int64_t room = ctx.gpu->free_bytes() / config.run.ranks_per_gpu;
-    if (forecast.arena_bytes > room)
-      throw ConfigError(concat("this step needs ", forecast.arena_bytes, " bytes on the GPU, of which ", room, " are free for this rank:\n",
-                               memory_table(forecast)));
-  });
-  world.barrier();  // ranks that share a GPU have all looked before one takes its part
-  agree(world, [&] { ctx.arena->reserve(forecast.arena_bytes); });
-}
-
 struct Steps {
   std::vector<double> seconds;
   double first_loss = 0, last_loss = 0;
@@ -131,8 +118,11 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   const double ceiling = all_reduce_scalar(world, mine, ReduceOp::kSum);
 
   MemoryForecast forecast;
-  agree(world, [&] { forecast = forecast_memory(config, world.rank(), world.size()); });
-  reserve_memory(ctx, world, config, forecast);
+  if (ctx.device == Device::kCuda) {
+    forecast = reserve_memory(ctx, world, config);
+  } else {
+    agree(world, [&] { forecast = forecast_memory(config, world.rank(), world.size()); });
+  }
   Trainer trainer(ctx, world, config, true);
   trainer.initialise();
   const RandomDataset data(training.sequence_length, *config.model.vocab_size);

@@ -1,8 +1,11 @@
 #include "trainer/loop/memory.h"
 
+#include <algorithm>
 #include <sstream>
 
+#include "kernels/core/gpu.h"
 #include "parallel/comm/null.h"
+#include "trainer/loop/agree.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme {
@@ -36,6 +39,22 @@ MemoryForecast forecast_memory(const Config& config, int rank, int world_size) {
   for (size_t c = 0; c < kMemoryCategories; ++c) forecast.peak[c] = arena.peak_bytes(static_cast<MemoryCategory>(c));
   forecast.peak_total = arena.peak_bytes();
   forecast.arena_bytes = arena.system_bytes();
+  return forecast;
+}
+
+MemoryForecast reserve_memory(Context& ctx, Communicator& world, const Config& config) {
+  constexpr int64_t kForLibraries = int64_t{512} << 20;  // NCCL's communicators, kernels loaded at their first launch
+  MemoryForecast forecast;
+  agree(world, [&] {
+    forecast = forecast_memory(config, world.rank(), world.size());
+    const int64_t room = std::max<int64_t>(0, ctx.gpu->free_bytes() / config.run.ranks_per_gpu - kForLibraries);
+    if (forecast.arena_bytes > room)
+      throw ConfigError(concat("this run needs ", forecast.arena_bytes, " bytes on the GPU (", ctx.gpu->properties().name, "), of which ", room,
+                               " are free for this rank:\n", memory_table(forecast),
+                               "smaller: training.micro_batch_size, a higher parallel.zero_stage, more parallel.tensor or parallel.pipeline ranks"));
+  });
+  world.barrier();  // ranks that share a GPU have all looked before one takes its part
+  agree(world, [&] { ctx.arena->reserve(forecast.arena_bytes); });
   return forecast;
 }
 

@@ -2,7 +2,8 @@
 #include <array>
 #include <string>
 
-#include "kernels/core/arena.h"
+#include "kernels/core/context.h"
+#include "parallel/comm/communicator.h"
 #include "trainer/config/config.h"
 
 namespace trireme {
@@ -16,6 +17,10 @@ struct MemoryForecast {
 
 /// `config` is resolved.
 MemoryForecast forecast_memory(const Config& config, int rank, int world_size);
+
+/// The forecast, and the GPU's part of it taken at once: what does not fit is told before the first step. Collective.
+/// Errors: ConfigError on all ranks, with the table of what was wanted.
+MemoryForecast reserve_memory(Context& ctx, Communicator& world, const Config& config);
 
 /// One line a category, and the total.
 std::string memory_table(const MemoryForecast& forecast);

@@ -36,7 +36,6 @@ class Run {
 
  private:
   void open_data();
-  void reserve_memory();
   void load(const std::string& checkpoint);
   void open_directory();
   void start_step(int64_t step);
@@ -88,7 +87,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
     if (reports()) checkpoint = checkpoint_to_resume(config_.run.directory, options_.resume).value_or("");
   });
   checkpoint = all_gather_strings(world_, checkpoint)[0];
-  if (ctx_.device == Device::kCuda) reserve_memory();
+  if (ctx_.device == Device::kCuda) memory_ = reserve_memory(ctx_, world_, config_);
   agree(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true); });
   if (checkpoint.empty()) {
     trainer_->initialise();
@@ -127,20 +126,6 @@ void Run::open_data() {
     config_.training.schedule.decay_steps = resolve(counted, world_.size()).training.schedule.decay_steps;
   }
   flops_per_token_ = training_flops_per_token(config_.model, config_.training.sequence_length);
-}
-
-/// All of the arena at once, before the first step: what does not fit is told now, with the table of what was wanted.
-void Run::reserve_memory() {
-  agree(world_, [&] {
-    memory_ = forecast_memory(config_, world_.rank(), world_.size());
-    const int64_t room = ctx_.gpu->free_bytes() / config_.run.ranks_per_gpu;
-    if (memory_->arena_bytes > room)
-      throw ConfigError(concat("this run needs ", memory_->arena_bytes, " bytes on the GPU (", ctx_.gpu->properties().name, "), of which ", room,
-                               " are free for this rank:\n", memory_table(*memory_),
-                               "smaller: training.micro_batch_size, a higher parallel.zero_stage, more parallel.tensor or parallel.pipeline ranks"));
-  });
-  all_reduce_scalar(world_, 0, ReduceOp::kSum);  // ranks that share a GPU have all looked before one takes its part
-  agree(world_, [&] { ctx_.arena->reserve(memory_->arena_bytes); });
 }
 
 void Run::load(const std::string& checkpoint) {

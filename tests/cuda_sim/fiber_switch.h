@@ -1,0 +1,77 @@
+#pragma once
+// The switch from one thread of a block to the next, and the meeting of lanes, where most of a kernel's time goes: inlined into their callers, as every
+// return on a stack that was switched to is mispredicted.
+#include <cstring>
+
+#include "tests/cuda_sim/block.h"
+
+namespace cuda_sim {
+
+inline bool same_site(Site a, Site b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
+
+/// Who goes on; a thread not yet begun starts on `reuse`, if given. Null: nobody can.
+__attribute__((always_inline)) inline Fiber* BlockRunner::next(Fiber* reuse) {
+  const size_t choices = runnable_.size() + unstarted_.size();
+  if (choices == 0) return nullptr;
+  if (!runnable_.empty()) {
+    size_t pick = newest_first_ ? runnable_.size() - 1 : random_.below(choices);
+    if (pick < runnable_.size()) {
+      std::swap(runnable_[pick], runnable_.back());
+      Fiber* const fiber = runnable_.back();
+      runnable_.pop_back();
+      fiber->waits = false;
+      return fiber;
+    }
+  }
+  const int thread = unstarted_.back();
+  unstarted_.pop_back();
+  Fiber& fiber = reuse != nullptr ? *reuse : fresh_fiber();
+  begin_thread(fiber, thread);
+  return &fiber;
+}
+
+__attribute__((always_inline)) inline void BlockRunner::switch_to(Fiber& from, Fiber& to) {
+  ++switches_;
+  this_thread = &to;
+  from.mark.leave(to.mark);
+  const boost::context::detail::transfer_t back = boost::context::detail::jump_fcontext(to.context, &from);
+  auto& source = *static_cast<Fiber*>(back.data);
+  source.context = back.fctx;
+  from.mark.arrive(source.mark);
+}
+
+__attribute__((always_inline)) inline void BlockRunner::suspend(Fiber& self) {
+  self.waits = true;
+  Fiber* const to = next(nullptr);
+  if (to == nullptr) fail_stuck();
+  if (to != &self) switch_to(self, *to);
+}
+
+__attribute__((always_inline)) inline bool BlockRunner::meet(Fiber& self, Meeting meeting, unsigned mask, Site site, void* slot) {
+  Warp& warp = warp_of(self);
+  const unsigned bit = 1u << (self.thread % 32);
+  self.meeting = meeting;
+  self.site = site;
+  self.mask = mask;
+  self.slot = slot;
+  if ((mask & bit) == 0) fail_meeting(self, "is not in its own mask");
+  if ((mask & warp.absent) != 0) fail_meeting(self, "names lanes that have returned or do not exist");
+  WarpGroup* own = nullptr;
+  for (WarpGroup& group : warp.groups) {
+    if (group.mask == mask && group.meeting == meeting && same_site(group.site, site))
+      own = &group;
+    else if ((group.mask & bit) != 0 && (group.arrived & mask) != 0)
+      fail_apart(self, *warp.lanes[__builtin_ctz(group.arrived & mask)]);
+  }
+  if (own == nullptr) own = &warp.groups.emplace_back(WarpGroup{meeting, mask, site, 0});
+  own->arrived |= bit;
+  if (own->arrived == mask) {
+    *own = warp.groups.back();
+    warp.groups.pop_back();
+    return true;
+  }
+  suspend(self);
+  return false;
+}
+
+}  // namespace cuda_sim
