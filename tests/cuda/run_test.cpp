@@ -13,6 +13,7 @@
 #include "trainer/config/load.h"
 #include "trainer/loop/machine.h"
 #include "trainer/loop/run.h"
+#include "trainer/loop/trainer.h"
 
 namespace trireme::test {
 namespace {
@@ -97,6 +98,32 @@ TEST_CASE("a run in 3D on eight GPUs has the figures of one CPU") {
   files.train("cpu", "cpu", std::nullopt);
   CHECK(files.train("gpus", "cuda", std::nullopt, layout) == 1);
   check_close(files.steps("cpu"), files.steps("gpus"));
+}
+
+TEST_CASE("the host queues two steps without waiting for the GPUs, and without asking for memory in the second") {
+  Layout layout;
+  layout.tensor = 2;
+  const Config config = parity_config(ParityModel::kLlama, layout, "bf16");
+  const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
+  run_ranks(layout.world(), [&](Communicator& threads) {
+    Config own = config;
+    own.run.device = "cuda";
+    std::vector<int> all(static_cast<size_t>(threads.size()));
+    std::iota(all.begin(), all.end(), 0);
+    Machine machine(threads.group(all, "world"), {threads.rank(), threads.size()}, own);
+    Trainer trainer(machine.ctx(), machine.world(), own, true);
+    trainer.initialise();
+    trainer.step(data, 0, 1e-3);
+    threads.barrier();
+    const int64_t waits = cuda_sim::statistics().waits;
+    const int64_t allocations = machine.ctx().arena->system_allocations();
+    const Trainer::StepInFlight first = trainer.start(data, 1, 1e-3), second = trainer.start(data, 2, 1e-3);
+    threads.barrier();
+    TRIREME_CHECK(cuda_sim::statistics().waits == waits, cuda_sim::statistics().waits - waits, " waits");
+    TRIREME_CHECK(machine.ctx().arena->system_allocations() == allocations, "memory in a step");
+    threads.barrier();
+    TRIREME_CHECK(trainer.finish(first).accepted && trainer.finish(second).accepted, "rejected");
+  });
 }
 
 TEST_CASE("the device is chosen, or refused, with the reason") {

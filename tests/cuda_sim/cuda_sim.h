@@ -34,6 +34,7 @@ struct Statistics {
   int64_t kernels = 0;        ///< of which launches
   int64_t switches = 0;       ///< between threads of a block
   int64_t largest_queue = 0;  ///< operations waiting in all streams at once
+  int64_t waits = 0;          ///< of host threads for a stream, an event or a device that was not done
   int64_t allocations = 0;    ///< live, device
   int64_t allocated = 0;      ///< bytes, all devices
 };

@@ -126,6 +126,7 @@ void Machine::wake_one_idle() {
 }
 
 cudaError_t Machine::wait(Lock& lock, const RecordPtr& target) {
+  if (target != nullptr && !target->done) ++statistics.waits;
   if (target == nullptr) return cudaSuccess;
   Waiter self{target, {}, false};
   waiters_.push_back(&self);
