@@ -100,6 +100,23 @@ TEST_CASE("the same dozen in bf16 are as near to the exact gradient as the CPU i
   }
 }
 
+TEST_CASE("gradients on the wire between GPUs in bf16 are rounded once for each rank, and no more") {
+  Layout layout;
+  layout.data = 4;
+  for (const auto& [zero, replicate] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{3, 2}}) {
+    layout.zero = zero;
+    layout.replicate = replicate;
+    Config config = parity_config(ParityModel::kGpt2, layout, "fp32");
+    config.training.reduce_dtype = "bf16";
+    INFO(layout.str());
+    testing::for_each_schedule(2, [&] {
+      const double error = gradient_error(on_cpu(ParityModel::kGpt2, "fp32"), train_on_gpus(config, 1));
+      CHECK(error > 1e-4);  // it is really narrow
+      CHECK(error < 1e-2);  // four roundings of 2^-9, and those of their sums
+    });
+  }
+}
+
 TEST_CASE("steps launched as a captured graph are the steps that were queued, bit for bit") {
   Layout layout;
   layout.data = layout.tensor = 2;

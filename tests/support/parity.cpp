@@ -201,7 +201,8 @@ RunRecord train(Context& ctx, Communicator& world, const Config& config, int ste
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
   RunRecord record;
   for (int step = 0; step < steps; ++step) {
-    const StepResult result = trainer.step(data, step, config.training.optimizer.learning_rate);
+    const double rate = config.training.optimizer.learning_rate / (1 + step % 2);  // another at each step, as in a run
+    const StepResult result = trainer.step(data, step, rate);
     if (!result.accepted) throw InternalError(concat("step ", step, " was rejected because of ", result.offender));
     record.loss.push_back(result.loss);
     record.grad_norm.push_back(result.grad_norm);
