@@ -23,6 +23,7 @@ struct GpuOptions {
 
 struct GpuProperties {
   std::string name;
+  std::string pci;           ///< "0000:17:00": which of the host's GPUs it is
   int major = 0, minor = 0;  ///< compute capability
   int multiprocessors = 0;
   int64_t memory = 0;           ///< bytes
@@ -31,6 +32,7 @@ struct GpuProperties {
 
 /// GPUs this process sees. Errors: ConfigError saying why none can be used (no driver, driver too old).
 int gpu_count();
+GpuProperties gpu_properties(int index);
 
 class Gpu {
  public:
@@ -95,6 +97,8 @@ class Gpu {
   /// the device.   Errors: InternalErrors of CUDA, and those of the body.
   Graph capture(const std::function<void()>& body);
   void launch(const Graph& graph);
+  /// A capture is under way, or a Graph lives: what it uses of a library (NCCL's communicators) must not be destroyed.
+  bool holds_graphs() const;
 
   struct State;
   State& state() const { return *state_; }  ///< for kernels/cuda: library handles

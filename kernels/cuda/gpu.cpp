@@ -1,5 +1,7 @@
 #include "kernels/core/gpu.h"
 
+#include <cstdio>
+
 #include "kernels/cuda/error.h"
 #include "kernels/cuda/gpu_state.h"
 
@@ -34,20 +36,6 @@ int runtime_version() {
   throw ConfigError(concat("run.device=cuda: no GPU can be used: ", cudaGetErrorName(error), ": ", cudaGetErrorString(error), "; allowed cpu"));
 }
 
-GpuProperties properties_of(int index) {
-  cudaDeviceProp device{};
-  check(cudaGetDeviceProperties(&device, index), "cudaGetDeviceProperties");
-  GpuProperties properties;
-  properties.name = device.name;
-  properties.major = device.major;
-  properties.minor = device.minor;
-  properties.multiprocessors = device.multiProcessorCount;
-  properties.memory = static_cast<int64_t>(device.totalGlobalMem);
-  properties.driver = driver_version();
-  properties.runtime = runtime_version();
-  return properties;
-}
-
 bool passed(Event event) {
   const cudaError_t error = cudaEventQuery(event);
   if (error == cudaErrorNotReady) {
@@ -71,12 +59,29 @@ int gpu_count() {
   return count;
 }
 
+GpuProperties gpu_properties(int index) {
+  cudaDeviceProp device{};
+  check(cudaGetDeviceProperties(&device, index), "cudaGetDeviceProperties");
+  GpuProperties properties;
+  properties.name = device.name;
+  char pci[32];
+  std::snprintf(pci, sizeof pci, "%04x:%02x:%02x", device.pciDomainID, device.pciBusID, device.pciDeviceID);
+  properties.pci = pci;
+  properties.major = device.major;
+  properties.minor = device.minor;
+  properties.multiprocessors = device.multiProcessorCount;
+  properties.memory = static_cast<int64_t>(device.totalGlobalMem);
+  properties.driver = driver_version();
+  properties.runtime = runtime_version();
+  return properties;
+}
+
 void Gpu::State::open() {
   const int count = gpu_count();
   if (index < 0 || index >= count) {
     throw ConfigError(concat("run.device=cuda: no GPU ", index, " on this machine: ", count, count == 1 ? " is" : " are", " found"));
   }
-  properties = properties_of(index);
+  properties = gpu_properties(index);
   if (properties.major * 10 + properties.minor < kOldest) {
     throw ConfigError(concat("run.device=cuda: GPU ", index, " (", properties.name, ") has compute capability ", properties.major, ".",
                              properties.minor, "; at least ", kOldest / 10, ".", kOldest % 10, " is needed; allowed cpu"));

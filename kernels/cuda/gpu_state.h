@@ -44,6 +44,7 @@ struct Gpu::State {
   std::vector<Event> free_events;  ///< may be recorded again
   std::optional<UploadRing> uploads;
   std::shared_ptr<ReadbackPool> readbacks;
+  std::shared_ptr<int> graphs = std::make_shared<int>(0);  ///< alive or being captured; outlives the Gpu with the last of them
   std::map<std::type_index, std::shared_ptr<void>> libraries;
 };
 

@@ -17,6 +17,7 @@ struct Gpu::State {};
 struct Gpu::Readback::State {};
 
 int gpu_count() { refuse(); }
+GpuProperties gpu_properties(int /*index*/) { refuse(); }
 Gpu::Gpu(int /*index*/, const GpuOptions& /*options*/) { refuse(); }
 Gpu::~Gpu() = default;
 const GpuProperties& Gpu::properties() const { refuse(); }
@@ -40,6 +41,7 @@ Event Gpu::record(Stream /*stream*/) { refuse(); }
 void Gpu::order_after(Stream /*stream*/, Event /*event*/) { refuse(); }
 Gpu::Graph Gpu::capture(const std::function<void()>& /*body*/) { refuse(); }
 void Gpu::launch(const Graph& /*graph*/) { refuse(); }
+bool Gpu::holds_graphs() const { refuse(); }
 bool Gpu::is_done(Event /*event*/) const { refuse(); }
 void Gpu::recycle(Event /*event*/) { refuse(); }
 

@@ -1,5 +1,6 @@
 #include "kernels/ops/transfer.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/ops/dispatch.h"
@@ -46,6 +47,10 @@ ScalarReadback::ScalarReadback(Context& ctx, const std::vector<Tensor>& scalars)
       values_.push_back(read_scalar(ctx, scalar));
     }
   }
+}
+
+bool ScalarReadback::ready() const {
+  return std::all_of(pending_.begin(), pending_.end(), [](const cuda::Gpu::Readback& readback) { return readback.ready(); });
 }
 
 std::vector<double> ScalarReadback::wait() const {

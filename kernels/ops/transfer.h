@@ -25,6 +25,7 @@ class ScalarReadback {
  public:
   ScalarReadback() = default;
   ScalarReadback(Context& ctx, const std::vector<Tensor>& scalars);  ///< each [1] f64, as they are after what is queued now
+  bool ready() const;                                                ///< never waits
   std::vector<double> wait() const;
 
  private:

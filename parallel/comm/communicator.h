@@ -66,6 +66,9 @@ class Communicator {
   /// Sends and receives that progress together. Between two ranks, messages match in order of issue.   Wire: bytes sent.
   [[nodiscard]] virtual Work exchange(Context& ctx, std::span<const PointToPoint> messages) = 0;
   virtual void barrier() = 0;
+  /// Throws what went wrong since the last call without a verb to tell it (a link that went down while a GPU waits), in any group of this world. For a host
+  /// that waits for its device.
+  virtual void raise_errors() {}
 
   /// A communicator over `ranks` (of this one, in that order), called by exactly those ranks. Creation order must agree on all of them.
   virtual std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) = 0;

@@ -62,7 +62,7 @@ class Link {
     check_init(nccl().comm_init(&comm_, host.size(), id, host.rank(), &config), "ncclCommInitRankConfig");
   }
   ~Link() {
-    if (std::uncaught_exceptions() > 0) abort();
+    if (given_up_ || std::uncaught_exceptions() > 0) abort();
     if (comm_ == nullptr) return;
     nccl().comm_finalize(comm_);
     nccl().comm_destroy(comm_);
@@ -73,9 +73,12 @@ class Link {
   const std::string& place() const { return place_; }
   ncclComm_t comm() const { return comm_; }
   cudaStream_t stream() const { return stream_; }
+  bool usable() const { return comm_ != nullptr && !given_up_; }
   void abort() {
     if (comm_ != nullptr) nccl().comm_abort(std::exchange(comm_, nullptr));
   }
+  /// An abort that the destructor makes: NCCL waits in it for every graph that holds its operations.
+  void give_up() { given_up_ = true; }
 
   void check(ncclResult_t result, const char* call) const {
     if (result != ncclSuccess) throw InternalError(concat(call, ": ", explain(result)));
@@ -96,6 +99,7 @@ class Link {
   std::string place_;
   cuda::Stream stream_;
   ncclComm_t comm_ = nullptr;
+  bool given_up_ = false;
 };
 
 /// All links of one rank. An error in one of them ends them all: a GPU that waits in another for a rank that gave up would never be free again.
@@ -106,7 +110,19 @@ struct Links {
 
   void abort() const {
     for (const std::weak_ptr<Link>& weak : made)
-      if (const auto link = weak.lock()) link->abort();
+      if (const auto link = weak.lock()) gpu.holds_graphs() ? link->give_up() : link->abort();
+  }
+  /// Throws what has gone wrong in the background of any of them.
+  void raise_errors() const {
+    for (const std::weak_ptr<Link>& weak : made) {
+      const auto link = weak.lock();
+      if (link == nullptr || !link->usable()) continue;
+      const std::string error = link->async_error();
+      if (error.empty()) continue;
+      const std::string place = link->place();
+      abort();
+      throw InternalError(concat("a collective failed (", place, "): ", error));
+    }
   }
 };
 
@@ -155,12 +171,12 @@ class NcclOperation final : public Work::Operation {
   void guarded(const Body& body) const {
     std::string error;
     try {
-      TRIREME_CHECK(link_->comm() != nullptr, "this rank's communicators were aborted");
+      TRIREME_CHECK(link_->usable(), "this rank's communicators were aborted");
       body();
       error = link_->async_error();
     } catch (const Error& thrown) {
       error = thrown.what();
-      const std::string cause = link_->comm() == nullptr ? "" : link_->async_error();
+      const std::string cause = link_->usable() ? link_->async_error() : "";
       if (!cause.empty()) error += "; " + cause;
     }
     if (error.empty()) return;
@@ -225,6 +241,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   void barrier() override { host_->barrier(); }
+  void raise_errors() override { links_->raise_errors(); }
 
   std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override {
     auto host = host_->group(ranks, name);

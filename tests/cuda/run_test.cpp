@@ -23,7 +23,9 @@ class RunFiles {
   RunFiles() { write_tokens(directory_.path / "tokens", 12 * 40 + 1); }
 
   /// The run `name` on `device` up to a step, as `train` would make it. Its system allocations, with the GPU's memory for one.
-  int64_t train(const std::string& name, const std::string& device, std::optional<int64_t> max_steps, const Layout& layout = {}) const {
+  int64_t train(
+      const std::string& name, const std::string& device, std::optional<int64_t> max_steps, const Layout& layout = {},
+      const std::function<void(Config&)>& change = [](Config&) {}) const {
     std::mutex mutex;
     int64_t allocations = 0;
     run_ranks(layout.world(), [&](Communicator& threads) {
@@ -34,6 +36,7 @@ class RunFiles {
       config.data.train = config.data.validation = {directory_.path / "tokens"};
       config.training.evaluate = {4, 1};
       config.checkpoint.every = 3;
+      change(config);
       config = resolve(config, threads.size());
       std::vector<int> all(static_cast<size_t>(threads.size()));
       std::iota(all.begin(), all.end(), 0);
@@ -45,6 +48,7 @@ class RunFiles {
     return allocations;
   }
   std::vector<nlohmann::json> steps(const std::string& name) const { return steps_of(directory_.path / name); }
+  std::vector<double> validation_losses(const std::string& name) const { return validation_losses_of(directory_.path / name); }
 
  private:
   TemporaryDirectory directory_;
@@ -98,6 +102,23 @@ TEST_CASE("a run in 3D on eight GPUs has the figures of one CPU") {
   files.train("cpu", "cpu", std::nullopt);
   CHECK(files.train("gpus", "cuda", std::nullopt, layout) == 1);
   check_close(files.steps("cpu"), files.steps("gpus"));
+}
+
+TEST_CASE("captured steps and evaluations between them see the parameters of every update") {
+  Layout layout;
+  layout.data = 2;
+  layout.zero = 1;
+  const RunFiles files;
+  for (const bool graph : {false, true})
+    files.train(graph ? "graph" : "queued", "cuda", 6, layout, [graph](Config& config) {
+      config.training.precision = "bf16";
+      config.training.evaluate.every = 1;
+      config.kernels.cuda_graph = graph;
+    });
+  CHECK(files.steps("queued").size() == 6);
+  CHECK(files.steps("graph") == files.steps("queued"));
+  CHECK(files.validation_losses("queued").size() == 6);
+  CHECK(files.validation_losses("graph") == files.validation_losses("queued"));
 }
 
 TEST_CASE("the host queues two steps without waiting for the GPUs, and without asking for memory in the second") {

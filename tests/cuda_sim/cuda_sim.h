@@ -13,7 +13,7 @@ namespace cuda_sim {
 
 struct Options {
   int devices = 8;
-  size_t memory = size_t{4} << 30;  ///< bytes of each device; taken from the host only where written
+  size_t memory = size_t{16} << 30;  ///< bytes of each device; taken from the host only where written
   int64_t failing_malloc = 0;       ///< the n-th cudaMalloc from now fails (1 = the next); 0: none
   int major = 9, minor = 0;         ///< compute capability
   int driver_version = 13000;       ///< 0: no driver, cudaGetDeviceCount fails

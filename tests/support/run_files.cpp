@@ -32,14 +32,28 @@ void write_tokens(const fs::path& directory, int64_t count) {
   writer.commit();
 }
 
+namespace {
+
+std::vector<nlohmann::json> lines_with(const fs::path& run_directory, const std::string& key) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream stream(run_directory / "metrics.jsonl");
+  for (std::string line; std::getline(stream, line);)
+    if (nlohmann::json json = nlohmann::json::parse(line); json.contains(key)) lines.push_back(std::move(json));
+  return lines;
+}
+
+}  // namespace
+
 std::vector<nlohmann::json> steps_of(const fs::path& run_directory) {
   std::vector<nlohmann::json> steps;
-  std::ifstream stream(run_directory / "metrics.jsonl");
-  for (std::string line; std::getline(stream, line);) {
-    const nlohmann::json json = nlohmann::json::parse(line);
-    if (json.contains("loss")) steps.push_back({json["step"], json["loss"], json["grad_norm"]});
-  }
+  for (const nlohmann::json& line : lines_with(run_directory, "loss")) steps.push_back({line["step"], line["loss"], line["grad_norm"]});
   return steps;
+}
+
+std::vector<double> validation_losses_of(const fs::path& run_directory) {
+  std::vector<double> losses;
+  for (const nlohmann::json& line : lines_with(run_directory, "validation_loss")) losses.push_back(line["validation_loss"]);
+  return losses;
 }
 
 }  // namespace trireme::test

@@ -21,4 +21,7 @@ void write_tokens(const std::filesystem::path& directory, int64_t count);
 /// [step, loss, gradient norm] of every line of a run's metrics.jsonl that is a step.
 std::vector<nlohmann::json> steps_of(const std::filesystem::path& run_directory);
 
+/// Of every evaluation of it.
+std::vector<double> validation_losses_of(const std::filesystem::path& run_directory);
+
 }  // namespace trireme::test

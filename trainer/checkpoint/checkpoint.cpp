@@ -67,15 +67,19 @@ void Checkpointer::save(const CheckpointDescription& description, std::span<cons
   part.directory = options_.directory / concat(checkpoint_name(description.step), ".", options_.session, "-", part.number, ".partial");
   if (!options_.asynchronous) return write(part);
 
-  const auto bytes_of = [](const StateTensor& tensor) { return static_cast<size_t>(tensor.box.numel() * size_of(tensor.dtype)); };
+  const auto bytes_of = [](const StateTensor& tensor) {
+    return tensor.storage.defined() ? size_t{0} : static_cast<size_t>(tensor.box.numel() * size_of(tensor.dtype));
+  };
   size_t total = 0;
   for (const StateTensor& tensor : part.tensors) total += bytes_of(tensor);
   if (snapshot_.size() < total) snapshot_.resize(total);
   std::byte* next = snapshot_.data();
   for (StateTensor& tensor : part.tensors) {
-    if (bytes_of(tensor) > 0) std::memcpy(next, tensor.data, bytes_of(tensor));
+    const size_t bytes = bytes_of(tensor);
+    if (bytes == 0) continue;
+    std::memcpy(next, tensor.data, bytes);
     tensor.data = next;
-    next += bytes_of(tensor);
+    next += bytes;
   }
   thread_ = std::thread([this, part = std::move(part)] { write(part); });
 }

@@ -30,7 +30,7 @@ struct StateTensor {
   int dims = 2;
   Box box;
   const void* data = nullptr;  ///< in host memory: box.numel() elements, row-major
-  Tensor storage = {};         ///< what `data` points into, where nobody else keeps it
+  Tensor storage = {};         ///< what `data` points into, where that is a copy of the state made for this save (a GPU's)
 };
 
 struct CheckpointOptions {

@@ -87,6 +87,11 @@ std::vector<std::string> command_line(int ranks, const std::vector<std::string>&
     command.insert(command.end(), {"--hostfile", *hosts_file});
     // A remote rank inherits nothing that is not named; OMPI_* travels by itself.
     for (const char* name : {"OMP_NUM_THREADS", kOutputVariable}) command.insert(command.end(), {"-x", name});
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string name(*entry, std::strcspn(*entry, "="));
+      const bool for_gpus = name == "LD_LIBRARY_PATH" || name == "CUDA_HOME" || name == "CUDA_PATH" || name.starts_with("NCCL_");
+      if (for_gpus) command.insert(command.end(), {"-x", name});
+    }
   }
   command.push_back(fs::read_symlink("/proc/self/exe").string());
   command.insert(command.end(), arguments.begin(), arguments.end());

@@ -1,5 +1,10 @@
 #include "trainer/loop/machine.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/nccl.h"
 #include "parallel/comm/staged.h"
@@ -9,33 +14,63 @@
 namespace trireme {
 namespace {
 
-bool has_gpu(const RankPlace& place, const Config& config) {
+constexpr int kNone = -1;
+
+/// The GPU of this rank among those it sees: by its place on the host, or the only one where a launcher shows each rank one of its own. kNone: too few.
+/// Collective; `found` below 0 where none can be used.
+int gpu_of(Communicator& world, const RankPlace& place, int found, int64_t ranks_per_gpu) {
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  const std::string mine = found == 1 ? concat(host, " ", cuda::gpu_properties(0).pci) : "";
+  const std::vector<std::string> seen = all_gather_strings(world, mine);
+  const auto others = std::count(seen.begin(), seen.end(), mine);
+  const bool own = found == 1 && others <= ranks_per_gpu;
+  const auto index = static_cast<int>(place.local_rank / ranks_per_gpu);
+  return own ? 0 : index < found ? index : kNone;
+}
+
+int gpus_found() {
   try {
-    return cuda::gpu_count() > place.local_rank / config.run.ranks_per_gpu;
+    return cuda::gpu_count();
   } catch (const ConfigError&) {
-    return false;
+    return kNone;
   }
+}
+
+/// Why a rank cannot use NCCL, the first of them; empty: all can.
+std::string nccl_missing(Communicator& world) {
+  std::string why;
+  nccl_available(&why);
+  for (const std::string& reason : all_gather_strings(world, why))
+    if (!reason.empty()) return reason;
+  return "";
 }
 
 }  // namespace
 
 Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config) : world_(std::move(host)) {
+  const bool reports = world_->rank() == 0;
+  const int found = config.run.device == "cpu" ? kNone : gpus_found();
+  const int index = config.run.device == "cpu" ? kNone : gpu_of(*world_, place, found, config.run.ranks_per_gpu);
   if (config.run.device == "auto") {
-    const bool everywhere = all_reduce_scalar(*world_, has_gpu(place, config) ? 1 : 0, ReduceOp::kMin) > 0;
-    config.run.device = everywhere ? "cuda" : "cpu";
+    const double with = all_reduce_scalar(*world_, index != kNone ? 1 : 0, ReduceOp::kSum);
+    config.run.device = with == world_->size() ? "cuda" : "cpu";
+    if (with > 0 && with < world_->size() && reports)
+      std::cerr << "warning: " << with << " of " << world_->size() << " ranks have a GPU: all compute on CPUs\n";
   }
   if (config.run.device == "cuda") {
     agree(*world_, [&] {
-      open_gpu(place, config);
+      open_gpu(place, index, config);
       arena_ = std::make_unique<Arena>(*gpu_);
       ctx_ = {Device::kCuda, arena_.get(), 1, gpu_.get()};
       gemm_library(ctx_);  // a library that is missing is told of now
     });
-    const bool nccl = config.run.ranks_per_gpu == 1 && all_reduce_scalar(*world_, nccl_available(nullptr) ? 1 : 0, ReduceOp::kMin) > 0;
-    if (!nccl && world_->size() > 1 && config.kernels.cuda_graph)
-      throw AgreedError(ExitCode::kUsage, "kernels.cuda_graph=true: needs NCCL between ranks, which is not on every host; allowed false",
-                        world_->rank() == 0);
-    world_ = nccl ? make_nccl_world(std::move(world_), *gpu_) : make_staged_world(std::move(world_), *gpu_);
+    const bool shared = config.run.ranks_per_gpu > 1;
+    const std::string missing = shared || world_->size() == 1 ? "" : nccl_missing(*world_);
+    if (!missing.empty() && config.kernels.cuda_graph)
+      throw AgreedError(ExitCode::kUsage, "kernels.cuda_graph=true: needs NCCL between ranks; allowed false: " + missing, reports);
+    if (!missing.empty() && reports) std::cerr << "warning: ranks talk through host memory, which is slow: " << missing << "\n";
+    world_ = shared || !missing.empty() ? make_staged_world(std::move(world_), *gpu_) : make_nccl_world(std::move(world_), *gpu_);
   } else {
     const Device device = config.training.precision == "fp64" ? Device::kReference : Device::kCpu;
     arena_ = std::make_unique<Arena>(device);
@@ -45,17 +80,15 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
 
 Machine::~Machine() = default;
 
-void Machine::open_gpu(const RankPlace& place, const Config& config) {
-  const int found = cuda::gpu_count();
-  const auto sharing = static_cast<int>(config.run.ranks_per_gpu);
-  const int index = place.local_rank / sharing;
-  if (index >= found)
-    throw ConfigError(concat("run.device=cuda: ", place.local_size, " ranks on this host, ", sharing, " to a GPU, and ", found,
+void Machine::open_gpu(const RankPlace& place, int index, const Config& config) {
+  const int found = cuda::gpu_count();  // tells why there is none
+  if (index == kNone)
+    throw ConfigError(concat("run.device=cuda: ", place.local_size, " ranks on this host, ", config.run.ranks_per_gpu, " to a GPU, and ", found,
                              " GPUs; allowed: fewer ranks on each host, or run.ranks_per_gpu ", (place.local_size + found - 1) / found,
                              " (slow: for tests)"));
-  gpu_ = std::make_unique<cuda::Gpu>(
-      index,
-      cuda::GpuOptions{config.kernels.tf32, config.kernels.attention == "builtin" ? cuda::AttentionEngine::kBuiltin : cuda::AttentionEngine::kAuto});
+  const bool builtin = config.kernels.attention == "builtin";
+  gpu_ = std::make_unique<cuda::Gpu>(index,
+                                     cuda::GpuOptions{config.kernels.tf32, builtin ? cuda::AttentionEngine::kBuiltin : cuda::AttentionEngine::kAuto});
 }
 
 }  // namespace trireme

@@ -18,7 +18,8 @@ struct RankPlace {
 /// What one rank computes on and talks through: the CPU, or a GPU with the communicators that reach it.
 class Machine {
  public:
-  /// Collective. Settles run.device in `config`: auto is cuda where every rank has a GPU. GPU of a rank: local_rank / ranks_per_gpu.
+  /// Collective. Settles run.device in `config`: auto is cuda where every rank has a GPU. GPU of a rank: local_rank / ranks_per_gpu,
+  /// or the only one it sees where its launcher shows every rank another.
   /// Errors: ConfigError, on all ranks: no driver, too few GPUs, too old a GPU, no CUDA in this build.
   Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config);
   ~Machine();
@@ -27,7 +28,7 @@ class Machine {
   Communicator& world() { return *world_; }
 
  private:
-  void open_gpu(const RankPlace& place, const Config& config);
+  void open_gpu(const RankPlace& place, int index, const Config& config);
 
   std::unique_ptr<cuda::Gpu> gpu_;  ///< outlives arena and communicators
   std::unique_ptr<Arena> arena_;

@@ -21,6 +21,15 @@ struct UnreadDataset final : Dataset {
   int64_t count_;
 };
 
+/// Groups of this rank in which somebody else is.
+int64_t groups_of_several(const Config& config, int rank) {
+  int64_t count = 0;
+  for (const MeshAxis axis : {MeshAxis::kWorld, MeshAxis::kPipeline, MeshAxis::kData, MeshAxis::kReplicate, MeshAxis::kShard, MeshAxis::kTensor,
+                              MeshAxis::kKv, MeshAxis::kEmbedding})
+    if (group_members(mesh_shape(config.parallel), axis, rank, static_cast<int>(*config.model.kv_heads)).size() > 1) ++count;
+  return count;
+}
+
 }  // namespace
 
 MemoryForecast forecast_memory(const Config& config, int rank, int world_size) {
@@ -43,11 +52,13 @@ MemoryForecast forecast_memory(const Config& config, int rank, int world_size) {
 }
 
 MemoryForecast reserve_memory(Context& ctx, Communicator& world, const Config& config) {
-  constexpr int64_t kForLibraries = int64_t{512} << 20;  // NCCL's communicators, kernels loaded at their first launch
+  // Kernels are loaded at their first launch, and a communicator takes its buffers at its first collective: about 0.6 GB each was seen (NCCL issue 964).
+  constexpr int64_t kKernels = int64_t{512} << 20, kCommunicator = int64_t{1} << 30;
+  const int64_t libraries = kKernels + (config.run.ranks_per_gpu == 1 ? kCommunicator * groups_of_several(config, world.rank()) : 0);
   MemoryForecast forecast;
   agree(world, [&] {
     forecast = forecast_memory(config, world.rank(), world.size());
-    const int64_t room = std::max<int64_t>(0, ctx.gpu->free_bytes() / config.run.ranks_per_gpu - kForLibraries);
+    const int64_t room = std::max<int64_t>(0, ctx.gpu->free_bytes() / config.run.ranks_per_gpu - libraries);
     if (forecast.arena_bytes > room)
       throw ConfigError(concat("this run needs ", forecast.arena_bytes, " bytes on the GPU (", ctx.gpu->properties().name, "), of which ", room,
                                " are free for this rank:\n", memory_table(forecast),

@@ -48,7 +48,8 @@ std::vector<StateTensor> state_tensors(Trainer& trainer) {
     if (!spec.counted) continue;
     const auto add = [&](const std::string& kind, const Tensor& tensor) {
       const Tensor host = to_host(trainer.context(), tensor);
-      tensors.push_back({kind + "/" + spec.name, tensor.dtype(), spec.shape, spec.dims, owned.box, host.raw(), host});
+      const bool copied = host.raw() != tensor.raw();
+      tensors.push_back({kind + "/" + spec.name, tensor.dtype(), spec.shape, spec.dims, owned.box, host.raw(), copied ? host : Tensor()});
     };
     add("weight", owned.weight);
     add("exp_avg", owned.exp_avg);

@@ -1,7 +1,9 @@
 #include "trainer/loop/trainer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/transfer.h"
@@ -157,11 +159,16 @@ void Trainer::launch_graph(int64_t step) {
     ++eager_steps_;
     return queue_step(step);
   }
+  // Full parameters are stale before every step and after every update; what a launch does to them the host does not see.
+  stage_->params().mark_updated();
   if (!graph_.defined()) graph_ = ctx_.gpu->capture([&] { queue_step(step); });
   ctx_.gpu->launch(graph_);
+  stage_->params().mark_updated();
 }
 
 StepResult Trainer::finish(const StepInFlight& step) {
+  // Here the host waits for the GPU, perhaps for ever if another rank's link is down: NCCL knows of it, CUDA does not.
+  for (; !step.scalars.ready(); std::this_thread::sleep_for(std::chrono::microseconds(100))) mesh_.world.raise_errors();
   const std::vector<double> values = step.scalars.wait();
   StepResult result;
   result.loss = values[0] * step.loss_scale;
