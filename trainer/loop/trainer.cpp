@@ -159,11 +159,10 @@ void Trainer::launch_graph(int64_t step) {
     ++eager_steps_;
     return queue_step(step);
   }
-  // Full parameters are stale before every step and after every update; what a launch does to them the host does not see.
+  // An evaluation since the last step has made full parameters fresh; the update that this launch holds will not mark them stale, and a capture must gather.
   stage_->params().mark_updated();
   if (!graph_.defined()) graph_ = ctx_.gpu->capture([&] { queue_step(step); });
   ctx_.gpu->launch(graph_);
-  stage_->params().mark_updated();
 }
 
 StepResult Trainer::finish(const StepInFlight& step) {
