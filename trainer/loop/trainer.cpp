@@ -159,7 +159,7 @@ void Trainer::launch_graph(int64_t step) {
     ++eager_steps_;
     return queue_step(step);
   }
-  // An evaluation since the last step has made full parameters fresh; the update that this launch holds will not mark them stale, and a capture must gather.
+  // An evaluation since the last step has made full parameters fresh: the host does not see the update in a launch, and a capture must gather.
   stage_->params().mark_updated();
   if (!graph_.defined()) graph_ = ctx_.gpu->capture([&] { queue_step(step); });
   ctx_.gpu->launch(graph_);
