@@ -207,7 +207,12 @@ void visit(V& v, CheckpointConfig& c) {
 
 template <class V>
 void visit(V& v, KernelsConfig& c) {
-  v(Field{.key = "attention", .doc = "Attention on the GPU.", .choices = {"auto", "builtin"}, .auto_rule = "builtin"}, c.attention);
+  v(Field{.key = "attention",
+          .doc = "Attention on the GPU.",
+          .choices = {"auto", "builtin"},
+          .auto_rule = "builtin",
+          .note = "this version has no cuDNN attention"},
+    c.attention);
   v(Field{.key = "tf32", .doc = "fp32 products on the GPU with 10 bits of mantissa."}, c.tf32);
   v(Field{.key = "cuda_graph", .doc = "On the GPU, launch a step as one captured graph from the third step on."}, c.cuda_graph);
 }
