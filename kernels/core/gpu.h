@@ -14,11 +14,8 @@ namespace trireme::cuda {
 using Stream = CUstream_st*;  ///< cudaStream_t
 using Event = CUevent_st*;    ///< cudaEvent_t
 
-enum class AttentionEngine : uint8_t { kAuto, kBuiltin, kCudnn };
-
 struct GpuOptions {
   bool tf32 = false;  ///< fp32 products on tensor cores with 10 bits of mantissa: only when asked for
-  AttentionEngine attention = AttentionEngine::kAuto;
 };
 
 struct GpuProperties {

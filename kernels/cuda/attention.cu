@@ -38,10 +38,9 @@ __global__ void __launch_bounds__(kThreads)
 
 bool takes_flash(DType dtype, const AttentionShape& shape) { return dtype == DType::kBF16 && flash_takes(shape.head_size); }
 
-void check(const char* operation, const Context& ctx, const AttentionShape& shape) {
+void check(const char* operation, const AttentionShape& shape) {
   if (shape.head_size > kPlainHeadSize)
     throw InternalError(concat(operation, ": head size ", shape.head_size, ", the kernels of a GPU take at most ", kPlainHeadSize));
-  if (ctx.gpu->options().attention == AttentionEngine::kCudnn) throw InternalError(concat(operation, ": this build has no cuDNN"));
 }
 
 template <class T>
@@ -76,7 +75,7 @@ void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const flo
 bool flash_takes(int64_t head_size) { return head_size == 32 || head_size == 64 || head_size == 96 || head_size == 128; }
 
 void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
-  check("attention_forward", ctx, shape);
+  check("attention_forward", shape);
   if (qkv.numel() == 0) return;
   if (takes_flash(qkv.dtype(), shape) && aligned_16(qkv.data<bfloat16>(), out.data<bfloat16>()))
     return flash_forward(ctx, qkv.data<bfloat16>(), shape, out.data<bfloat16>(), lse.data<float>());
@@ -85,7 +84,7 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
 
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
                         const Tensor& dqkv, int64_t scratch_bytes) {
-  check("attention_backward", ctx, shape);
+  check("attention_backward", shape);
   if (qkv.numel() == 0) return;
   dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
     backward(ctx, dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<float>(), shape, dqkv.data<T>(), scratch_bytes);

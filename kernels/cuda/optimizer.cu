@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kBlock) non_finite_kernel(GradientBatch<T> bat
   if (threadIdx.x == 0) partial[blockIdx.x] = bad != 0 ? part.place : INT_MAX;
 }
 
-__global__ void __launch_bounds__(kLastBlock) first_partial_kernel(int64_t count, const double* scalars, const int* partial, int* index) {
+__global__ void __launch_bounds__(kLastBlock) first_partial_kernel(int64_t count, const double* scalars, const int* partial, double* index) {
   const bool rejected = scalars[kFinite] == 0;  // else nobody wrote `partial`
   int lowest = INT_MAX;
   if (rejected) {
@@ -264,7 +264,7 @@ void first_non_finite(Context& ctx, std::span<const Tensor> tensors, const Tenso
   dispatch_gpu_float(tensors.empty() ? DType::kF32 : tensors.front().dtype(), [&]<class T>(T) {
     auto* const partial = static_cast<int*>(ctx.gpu->scratch(chunks_of<T>(tensors) * static_cast<int64_t>(sizeof(int))));
     const int64_t count = reduce_chunks<T>(ctx, tensors, partial, non_finite_kernel<T>, scalars.data<double>());
-    launch(ctx, first_partial_kernel, {dim3(1), dim3(kLastBlock)}, count, scalars.data<double>(), partial, index.data<int32_t>());
+    launch(ctx, first_partial_kernel, {dim3(1), dim3(kLastBlock)}, count, scalars.data<double>(), partial, index.data<double>());
   });
 }
 

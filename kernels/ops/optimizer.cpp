@@ -34,17 +34,17 @@ void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::sp
 }
 
 void first_non_finite(Context& ctx, std::span<const Tensor> tensors, const Tensor& scalars, const Tensor& index) {
-  expect("first_non_finite", {{"scalars", scalars, {kStepScalars}, DType::kF64}, {"index", index, {1}, DType::kI32}});
+  expect("first_non_finite", {{"scalars", scalars, {kStepScalars}, DType::kF64}, {"index", index, {1}, DType::kF64}});
   const DType dtype = tensors.empty() ? DType::kF32 : tensors.front().dtype();
   for (const Tensor& x : tensors) expect("first_non_finite", {{"x", x, x.shape(), dtype}});
   on_device(
       ctx, dtype, [&] { cuda::first_non_finite(ctx, tensors, scalars, index); },
       [&]<class T>(T) {
-        int32_t& found = index.data<int32_t>()[0];
+        double& found = index.data<double>()[0];
         found = -1;
         if (scalars.data<double>()[kFinite] != 0) return;
         for (size_t i = 0; i < tensors.size() && found < 0; ++i)
-          if (!std::isfinite(reference::sum_of_squares(tensors[i].data<T>(), tensors[i].numel()))) found = static_cast<int32_t>(i);
+          if (!std::isfinite(reference::sum_of_squares(tensors[i].data<T>(), tensors[i].numel()))) found = static_cast<double>(i);
       });
 }
 

@@ -37,7 +37,7 @@ struct AdamWSlice {
 /// All slices of a unit in one launch on the GPU.   Source: Loshchilov & Hutter 2017, arXiv:1711.05101.
 void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices);
 
-/// index[0] (int32) := place of the first tensor whose sum of squares is not finite; -1 where there is none, and, without reading any, after an accepted
+/// index[0] (f64) := place of the first tensor whose sum of squares is not finite; -1 where there is none, and, without reading any, after an accepted
 /// step: so that it can be queued before anyone knows.
 void first_non_finite(Context& ctx, std::span<const Tensor> tensors, const Tensor& scalars, const Tensor& index);
 

@@ -47,14 +47,18 @@ void for_each_chunk(int64_t rows, int64_t chunk_rows, const Body& body) {
   for (int64_t first = 0; first < rows; first += chunk_rows) body(first, std::min(chunk_rows, rows - first));
 }
 
+Tensor logits_of(Context& ctx, const Tensor& x, const Tensor& w) {
+  const Tensor logits = Tensor::empty(ctx, {x.dim(0), w.dim(0)}, x.dtype(), MemoryCategory::kActivations);
+  linear_forward(ctx, x, w, Tensor(), logits);
+  return logits;
+}
+
 }  // namespace
 
 void VocabParallelHead::forward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& loss_sum) const {
   const Tensor all = logits.region->enter_forward(ctx, x);
   for_each_chunk(all.dim(0), chunk_rows, [&](int64_t first, int64_t rows) {
-    const Tensor chunk = Tensor::empty(ctx, {rows, logits.weight->value.dim(0)}, x.dtype(), MemoryCategory::kActivations);
-    linear_forward(ctx, all.rows(first, rows), logits.weight->value, Tensor(), chunk);
-    loss.forward(ctx, chunk, targets.rows(first, rows), loss_sum);
+    loss.forward(ctx, logits_of(ctx, all.rows(first, rows), logits.weight->value), targets.rows(first, rows), loss_sum);
   });
 }
 
@@ -63,8 +67,7 @@ Tensor VocabParallelHead::forward_backward(Context& ctx, const Tensor& x, const 
   const Tensor all = logits.region->enter_forward(ctx, x);
   const Tensor dx = Tensor::empty(ctx, all.shape(), x.dtype(), MemoryCategory::kActivations);
   for_each_chunk(all.dim(0), chunk_rows, [&](int64_t first, int64_t rows) {
-    const Tensor chunk = Tensor::empty(ctx, {rows, w.dim(0)}, x.dtype(), MemoryCategory::kActivations);
-    linear_forward(ctx, all.rows(first, rows), w, Tensor(), chunk);
+    const Tensor chunk = logits_of(ctx, all.rows(first, rows), w);
     const VocabParallelCrossEntropy::Saved saved = loss.forward(ctx, chunk, targets.rows(first, rows), loss_sum);
     loss.backward(ctx, chunk, targets.rows(first, rows), saved, scale);
     linear_backward_input(ctx, chunk, w, dx.rows(first, rows));

@@ -1,7 +1,5 @@
 #include "tests/cuda/gpu_ranks.h"
 
-#include <numeric>
-
 #include "kernels/core/gpu.h"
 #include "kernels/ops/transfer.h"
 #include "parallel/comm/nccl.h"
@@ -15,9 +13,7 @@ void run_gpu_ranks(int n, Carrier carrier, const std::function<void(Communicator
     cuda::Gpu gpu(threads.rank() / carrier.ranks_per_gpu, {});
     Arena arena(gpu, true);
     Context ctx{Device::kCuda, &arena, 1, &gpu};
-    std::vector<int> all(static_cast<size_t>(n));
-    std::iota(all.begin(), all.end(), 0);
-    auto host = threads.group(all, "world");
+    auto host = whole_world(threads);
     const auto world = carrier.nccl ? make_nccl_world(std::move(host), gpu) : make_staged_world(std::move(host), gpu);
     body(*world, ctx);
     gpu.synchronize();

@@ -2,7 +2,6 @@
 // reads.
 #include <cmath>
 #include <mutex>
-#include <numeric>
 
 #include "parallel/comm/self.h"
 #include "tests/cuda_sim/cuda_sim.h"
@@ -38,9 +37,7 @@ class RunFiles {
       config.checkpoint.every = 3;
       change(config);
       config = resolve(config, threads.size());
-      std::vector<int> all(static_cast<size_t>(threads.size()));
-      std::iota(all.begin(), all.end(), 0);
-      Machine machine(threads.group(all, "world"), {threads.rank(), threads.size()}, config);
+      Machine machine(whole_world(threads), {threads.rank(), threads.size()}, config);
       TRIREME_CHECK(run_training(machine.ctx(), machine.world(), config, {"auto", max_steps}) == ExitCode::kOk, "the run failed");
       const std::lock_guard lock(mutex);
       allocations = std::max(allocations, machine.ctx().arena->system_allocations());
@@ -129,9 +126,7 @@ TEST_CASE("the host queues two steps without waiting for the GPUs, and without a
   run_ranks(layout.world(), [&](Communicator& threads) {
     Config own = config;
     own.run.device = "cuda";
-    std::vector<int> all(static_cast<size_t>(threads.size()));
-    std::iota(all.begin(), all.end(), 0);
-    Machine machine(threads.group(all, "world"), {threads.rank(), threads.size()}, own);
+    Machine machine(whole_world(threads), {threads.rank(), threads.size()}, own);
     Trainer trainer(machine.ctx(), machine.world(), own, true);
     trainer.initialise();
     trainer.step(data, 0, 1e-3);

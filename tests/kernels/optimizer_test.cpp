@@ -89,9 +89,7 @@ Operation flat_squares(int64_t total, const std::vector<Range>& ranges) {
 Operation offender(int64_t tensors, int64_t count, const std::vector<std::pair<int64_t, double>>& bad, bool finite) {
   std::vector<double> scalars = kScalars;
   scalars[kFinite] = finite ? 1 : 0;
-  Operand index = assigned("index", {1});
-  index.dtype = DType::kI32;
-  Operation operation{"first_non_finite", {always_f64(input("scalars", {kStepScalars}, scalars)), index}, {}};
+  Operation operation{"first_non_finite", {always_f64(input("scalars", {kStepScalars}, scalars)), always_f64(assigned("index", {1}))}, {}};
   for (int64_t i = 0; i < tensors; ++i) operation.operands.push_back(free_rows(input("x" + std::to_string(i), {count})));
   for (const auto& [place, value] : bad)
     operation.operands[static_cast<size_t>(2 + place)].values[static_cast<size_t>(count - 1 - place % count)] = value;

@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "parallel/comm/thread.h"
@@ -59,6 +60,12 @@ void run_ranks(int n, const std::function<void(Communicator& world)>& body, cons
   for (int rank = 0; rank < n; ++rank) threads.emplace_back(run_rank, rank);
   for (std::thread& thread : threads) thread.join();
   first.rethrow();
+}
+
+std::unique_ptr<Communicator> whole_world(Communicator& world) {
+  std::vector<int> all(static_cast<size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  return world.group(all, world.name());
 }
 
 }  // namespace trireme

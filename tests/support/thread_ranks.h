@@ -16,4 +16,7 @@ struct RankOptions {
 /// the first that no other rank's failure caused. Catch assertions are not thread-safe: a body throws (TRIREME_CHECK) instead.
 void run_ranks(int n, const std::function<void(Communicator& world)>& body, const RankOptions& options = {});
 
+/// A communicator of one's own over the ranks of `world`, for what wants to own one. Collective.
+std::unique_ptr<Communicator> whole_world(Communicator& world);
+
 }  // namespace trireme

@@ -47,14 +47,6 @@ training: {steps: 1, sequence_length: 1024}
 data: {train: [none]}
 )";
 
-bool any_gpu() {
-  try {
-    return cuda::gpu_count() > 0;
-  } catch (const ConfigError&) {
-    return false;
-  }
-}
-
 void print(const Arguments& arguments, const ordered_json& result, const std::string& text) {
   std::cout << (arguments.json ? result.dump() + "\n" : text) << std::flush;
   if (!std::cout) throw IoError("standard output cannot be written");
@@ -99,7 +91,7 @@ int bench_kernels(const Arguments& arguments) {
   const auto load = [&] {
     if (!arguments.config.empty()) return load_config(arguments.config, sets);
     const LoadedConfig small = parse_config(kCpuModel, "the model of bench kernels", sets);
-    if (small.config.run.device == "cpu" || !any_gpu()) return small;
+    if (small.config.run.device == "cpu" || usable_gpus() == 0) return small;
     return parse_config(kGpuModel, "the model of bench kernels", sets);
   };
   Config config = resolve(load());

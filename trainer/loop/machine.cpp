@@ -17,7 +17,7 @@ namespace {
 constexpr int kNone = -1;
 
 /// The GPU of this rank among those it sees: by its place on the host, or the only one where a launcher shows each rank one of its own. kNone: too few.
-/// Collective; `found` below 0 where none can be used.
+/// Collective.
 int gpu_of(Communicator& world, const RankPlace& place, int found, int64_t ranks_per_gpu) {
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
@@ -27,14 +27,6 @@ int gpu_of(Communicator& world, const RankPlace& place, int found, int64_t ranks
   const bool own = found == 1 && others <= ranks_per_gpu;
   const auto index = static_cast<int>(place.local_rank / ranks_per_gpu);
   return own ? 0 : index < found ? index : kNone;
-}
-
-int gpus_found() {
-  try {
-    return cuda::gpu_count();
-  } catch (const ConfigError&) {
-    return kNone;
-  }
 }
 
 /// Why a rank cannot use NCCL, the first of them; empty: all can.
@@ -48,9 +40,17 @@ std::string nccl_missing(Communicator& world) {
 
 }  // namespace
 
+int usable_gpus() {
+  try {
+    return cuda::gpu_count();
+  } catch (const ConfigError&) {
+    return 0;
+  }
+}
+
 Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config) : world_(std::move(host)) {
   const bool reports = world_->rank() == 0;
-  const int found = config.run.device == "cpu" ? kNone : gpus_found();
+  const int found = config.run.device == "cpu" ? 0 : usable_gpus();
   const int index = config.run.device == "cpu" ? kNone : gpu_of(*world_, place, found, config.run.ranks_per_gpu);
   if (config.run.device == "auto") {
     const double with = all_reduce_scalar(*world_, index != kNone ? 1 : 0, ReduceOp::kSum);
@@ -86,9 +86,7 @@ void Machine::open_gpu(const RankPlace& place, int index, const Config& config) 
     throw ConfigError(concat("run.device=cuda: ", place.local_size, " ranks on this host, ", config.run.ranks_per_gpu, " to a GPU, and ", found,
                              " GPUs; allowed: fewer ranks on each host, or run.ranks_per_gpu ", (place.local_size + found - 1) / found,
                              " (slow: for tests)"));
-  const bool builtin = config.kernels.attention == "builtin";
-  gpu_ = std::make_unique<cuda::Gpu>(index,
-                                     cuda::GpuOptions{config.kernels.tf32, builtin ? cuda::AttentionEngine::kBuiltin : cuda::AttentionEngine::kAuto});
+  gpu_ = std::make_unique<cuda::Gpu>(index, cuda::GpuOptions{config.kernels.tf32});
 }
 
 }  // namespace trireme

@@ -15,6 +15,9 @@ struct RankPlace {
   int local_size = 1;
 };
 
+/// GPUs this process can use; 0 where there is no driver or no CUDA in this build.
+int usable_gpus();
+
 /// What one rank computes on and talks through: the CPU, or a GPU with the communicators that reach it.
 class Machine {
  public:

@@ -83,8 +83,11 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
     batch_.push_back({Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData),
                       Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData), (mesh_.data->rank() * microbatches_ + k) * rows});
   if (!for_training) return;
-  offender_ = Tensor::zeros(ctx, {1}, DType::kI32, MemoryCategory::kWorkspace);
-  for (Tensor& offender : offenders_) offender = Tensor::zeros(ctx, {1}, DType::kI32, MemoryCategory::kWorkspace);
+  offender_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
+  for (const NamedGradient& owned : owned_gradients(stage_->params().units(), stage_->grads(), *mesh_.shard)) {
+    gradient_names_.push_back(owned.name);
+    gradients_.push_back(owned.gradient);
+  }
   const PipelinePlan training = make_plan(schedule_kind(config.parallel.schedule), stages, microbatches_);
   training_list_ = lower_and_validate(training, units, lowering, mesh_.shape, microbatches_, true, mesh_.at.pipeline);
   const OptimizerConfig& optimizer = config.training.optimizer;
@@ -125,9 +128,7 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   } else {
     queue_step(step);
   }
-  const Tensor& offender = offenders_[static_cast<size_t>(step % 2)];
-  copy(ctx_, offender_, offender);
-  return {ScalarReadback(ctx_, {sums_.flat(1, 1), norm_, scalars_.flat(kFinite, 1)}), scale, learning_rate, offender};
+  return {ScalarReadback(ctx_, {sums_.flat(1, 1), norm_, scalars_.flat(kFinite, 1), offender_}), scale, learning_rate};
 }
 
 /// Everything between the inputs of a step and its figures, all of it on the device.
@@ -145,9 +146,7 @@ void Trainer::queue_step(int64_t step) {
   mesh_.world.all_reduce(ctx_, sums_, ReduceOp::kSum).wait(ctx_);
 
   decide_step(ctx_, optimizer_->hyper(), sums_.flat(0, 1), config_.training.gradient_clip, norm_, scalars_);
-  std::vector<Tensor> gradients;
-  for (const NamedGradient& owned : owned_gradients(stage_->params().units(), grads, *mesh_.shard)) gradients.push_back(owned.gradient);
-  first_non_finite(ctx_, gradients, scalars_, offender_);
+  first_non_finite(ctx_, gradients_, scalars_, offender_);
   optimizer_->step(ctx_, scalars_, stage_->params(), grads);
 }
 
@@ -177,7 +176,7 @@ StepResult Trainer::finish(const StepInFlight& step) {
   if (result.accepted) {
     ++accepted_steps_;
   } else {
-    result.offender = offender_name(step.offender);
+    result.offender = offender_name(static_cast<int64_t>(values[3]));
   }
   return result;
 }
@@ -187,11 +186,9 @@ void Trainer::set_accepted_steps(int64_t steps) {
   fill(ctx_, static_cast<double>(steps), scalars_.flat(kAcceptedSteps, 1));
 }
 
-std::string Trainer::offender_name(const Tensor& offender) {
-  const std::vector<NamedGradient> owned = owned_gradients(stage_->params().units(), stage_->grads(), *mesh_.shard);
-  const int32_t index = *to_host(ctx_, offender).data<int32_t>();
+std::string Trainer::offender_name(int64_t index) {
   std::string first;
-  for (const std::string& name : all_gather_strings(mesh_.world, index < 0 ? "" : owned[static_cast<size_t>(index)].name)) {
+  for (const std::string& name : all_gather_strings(mesh_.world, index < 0 ? "" : gradient_names_[static_cast<size_t>(index)])) {
     if (!name.empty() && (first.empty() || name < first)) first = name;
   }
   return first;

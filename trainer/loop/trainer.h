@@ -1,5 +1,4 @@
 #pragma once
-#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -47,10 +46,9 @@ class Trainer {
   /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its figures. At most one
   /// further step may be started before a step is finished.
   struct StepInFlight {
-    ScalarReadback scalars;  ///< summed loss, gradient norm, finite flag
+    ScalarReadback scalars;  ///< summed loss, gradient norm, finite flag, offender
     double loss_scale = 0;
     double learning_rate = 0;
-    Tensor offender;
   };
   StepInFlight start(const Dataset& data, int64_t step, double learning_rate);
   StepResult finish(const StepInFlight& step);
@@ -82,7 +80,7 @@ class Trainer {
   int64_t read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
   void queue_step(int64_t step);
   void launch_graph(int64_t step);
-  std::string offender_name(const Tensor& offender);
+  std::string offender_name(int64_t index);
 
   Context& ctx_;
   Config config_;
@@ -93,13 +91,14 @@ class Trainer {
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<Executor> executor_;
   ActionList training_list_, evaluation_list_;
-  Tensor sums_, norm_, scalars_;     ///< f64: {gradient squares, loss}, [1], [kStepScalars]
-  std::vector<Microbatch> batch_;    ///< of this data rank
-  Tensor offender_;                  ///< [1] int32: place among owned_gradients of a rejected step's first that is not finite
-  cuda::Gpu::Graph graph_;           ///< of a step
-  int eager_steps_ = 0;              ///< before it was captured
-  std::array<Tensor, 2> offenders_;  ///< offender_ of the last two steps, by parity
-  int64_t accepted_steps_ = 0;       ///< of finished steps
+  Tensor sums_, norm_, scalars_;             ///< f64: {gradient squares, loss}, [1], [kStepScalars]
+  std::vector<Microbatch> batch_;            ///< of this data rank
+  std::vector<Tensor> gradients_;            ///< owned_gradients
+  std::vector<std::string> gradient_names_;  ///< theirs
+  Tensor offender_;                          ///< [1] f64: place among them of a rejected step's first that is not finite
+  cuda::Gpu::Graph graph_;                   ///< of a step
+  int eager_steps_ = 0;                      ///< before it was captured
+  int64_t accepted_steps_ = 0;               ///< of finished steps
 };
 
 }  // namespace trireme
