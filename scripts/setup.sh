@@ -7,7 +7,7 @@ packages=(
   g++ cmake ninja-build ccache
   libopenmpi-dev openmpi-bin   # ranks
   libdnnl-dev                  # matrix products
-  libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
+  libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libxxhash-dev
   catch2 libboost-context-dev  # tests; the threads of the simulated GPU
   python3                      # unpacks the corpus of the quickstart
 )

@@ -3,6 +3,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/commands/bench_command.h"
+#include "trainer/commands/checkpoint_command.h"
 #include "trainer/commands/config_command.h"
 #include "trainer/commands/data_command.h"
 #include "trainer/commands/eval_command.h"
@@ -19,6 +20,7 @@ int run(int argc, char** argv) {
   trireme::add_train_command(app, {argv + 1, argv + argc}, exit_code);
   trireme::add_eval_command(app, exit_code);
   trireme::add_generate_command(app, exit_code);
+  trireme::add_checkpoint_command(app, exit_code);
   trireme::add_data_command(app, exit_code);
   trireme::add_config_command(app, exit_code);
   trireme::add_bench_command(app, {argv + 1, argv + argc}, exit_code);

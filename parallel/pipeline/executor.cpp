@@ -8,11 +8,33 @@
 namespace trireme {
 namespace {
 
+/// As a message says it: "forward of micro-batch 3, blocks.2", "gathering blocks.2".
+std::string describe(const Action& action, const std::string& what) {
+  const std::string microbatch = " micro-batch " + std::to_string(action.microbatch);
+  switch (action.type) {
+    case ActionType::kForward: return "forward of" + microbatch + ", " + what;
+    case ActionType::kBackward: return "backward of" + microbatch + ", " + what;
+    case ActionType::kBackwardInput: return "input gradient of" + microbatch + ", " + what;
+    case ActionType::kBackwardWeight: return "weight gradient of" + microbatch + ", " + what;
+    case ActionType::kSendForward: return "sending the output of" + microbatch;
+    case ActionType::kRecvForward: return "receiving the input of" + microbatch;
+    case ActionType::kSendBackward: return "sending the input gradient of" + microbatch;
+    case ActionType::kRecvBackward: return "receiving the output gradient of" + microbatch;
+    case ActionType::kUnshard: return "gathering " + what;
+    case ActionType::kReshard: return "releasing " + what;
+    case ActionType::kReduceGrads: return "reducing the gradient of " + what;
+    case ActionType::kReduceReplicas: return "reducing the gradient of " + what + " over its replicas";
+    case ActionType::kReduceTied: return "reducing the gradient of the tied " + what;
+  }
+  return what;
+}
+
 /// One list being run. An exception leaves transfers unwaited on purpose: the peers may never reach theirs, and the error must get out.
 class Run {
  public:
-  Run(Context& ctx, Communicator& pipeline, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, Timeline* timeline)
-      : ctx_(ctx), pipeline_(pipeline), stages_(stages), stage_rank_(stage_rank), timeline_(timeline) {}
+  Run(Context& ctx, Communicator& pipeline, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, Timeline* timeline,
+      Progress* progress)
+      : ctx_(ctx), pipeline_(pipeline), stages_(stages), stage_rank_(stage_rank), timeline_(timeline), progress_(progress) {}
   void run(const ActionList& list);
 
  private:
@@ -40,6 +62,7 @@ class Run {
   const std::map<int, Stage*>& stages_;
   const std::vector<int>& stage_rank_;
   Timeline* timeline_;
+  Progress* progress_;
   std::chrono::steady_clock::time_point origin_ = std::chrono::steady_clock::now();
   std::map<std::tuple<ActionType, int, int>, std::shared_ptr<Exchange>> receives_;  ///< not yet waited for: type, stage, micro-batch
   std::map<std::pair<ActionType, int>, std::shared_ptr<Exchange>> sends_;           ///< the latest: type, peer
@@ -76,6 +99,7 @@ void Run::compute(const Action& action) {
 }
 
 void Run::compute_part(const Action& action, Stage& stage, int part) {
+  if (progress_ != nullptr) progress_->act(describe(action, stage.part_name(part)));
   if (action.type == ActionType::kForward) stage.forward(ctx_, action.microbatch, part);
   if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardInput) stage.backward_input(ctx_, action.microbatch, part);
   if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight) stage.backward_weight(ctx_, action.microbatch, part);
@@ -83,6 +107,7 @@ void Run::compute_part(const Action& action, Stage& stage, int part) {
 
 void Run::move_unit(const Action& action) {
   Stage& stage = stage_of(action);
+  if (progress_ != nullptr) progress_->act(describe(action, stage.unit_name(action.unit)));
   const size_t event = begin_event(action);
   switch (action.type) {
     case ActionType::kUnshard: stage.unshard(ctx_, action.unit); break;
@@ -109,6 +134,7 @@ PointToPoint Run::message(const Action& transfer) {
 
 /// A send is waited for when the next of its kind to the same peer is due, so at most one of each keeps its buffer.
 void Run::exchange(const Action* first, const Action* last) {
+  if (progress_ != nullptr) progress_->act(describe(*first, ""));
   const auto issued = std::make_shared<Exchange>();
   for (const Action* transfer = first; transfer != last; ++transfer) {
     const PointToPoint& added = issued->messages.emplace_back(message(*transfer));
@@ -160,6 +186,6 @@ Executor::Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, s
                   stage, " does not live on pipeline rank ", pipeline_.rank());
 }
 
-void Executor::run(Context& ctx, const ActionList& list, Timeline* timeline) { Run(ctx, pipeline_, stages_, stage_rank_, timeline).run(list); }
+void Executor::run(Context& ctx, const ActionList& list, Timeline* timeline) { Run(ctx, pipeline_, stages_, stage_rank_, timeline, progress_).run(list); }
 
 }  // namespace trireme

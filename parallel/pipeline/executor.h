@@ -2,6 +2,7 @@
 #include <map>
 
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/progress.h"
 #include "parallel/pipeline/stage.h"
 #include "parallel/pipeline/timeline.h"
 
@@ -16,10 +17,14 @@ class Executor {
   /// `timeline`, where given, gets one event for each action, in seconds since the call.
   void run(Context& ctx, const ActionList& list, Timeline* timeline = nullptr);
 
+  /// From now on `progress`, which outlives this, is told of every action.
+  void watch(Progress& progress) { progress_ = &progress; }
+
  private:
   Communicator& pipeline_;
   std::map<int, Stage*> stages_;
   std::vector<int> stage_rank_;
+  Progress* progress_ = nullptr;
 };
 
 }  // namespace trireme

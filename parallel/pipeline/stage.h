@@ -1,4 +1,6 @@
 #pragma once
+#include <string>
+
 #include "kernels/core/tensor.h"
 
 namespace trireme {
@@ -13,6 +15,10 @@ class Stage {
   Stage& operator=(const Stage&) = delete;
 
   virtual int parts() const = 0;
+
+  /// For messages.
+  virtual std::string part_name(int part) const { return "part " + std::to_string(part); }
+  virtual std::string unit_name(int unit) const { return "unit " + std::to_string(unit); }
 
   /// Parts in ascending order for F, descending for I and W. I of all parts may run long before W of any.
   virtual void forward(Context& ctx, int microbatch, int part) = 0;

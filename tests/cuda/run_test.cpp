@@ -38,7 +38,8 @@ class RunFiles {
       change(config);
       config = resolve(config, threads.size());
       Machine machine(whole_world(threads), {threads.rank(), threads.size()}, config);
-      TRIREME_CHECK(run_training(machine.ctx(), machine.world(), config, {"auto", max_steps}) == ExitCode::kOk, "the run failed");
+      Progress progress;
+      TRIREME_CHECK(run_training(machine.ctx(), machine.world(), config, {"auto", max_steps}, progress) == ExitCode::kOk, "the run failed");
       const std::lock_guard lock(mutex);
       allocations = std::max(allocations, machine.ctx().arena->system_allocations());
     });

@@ -41,6 +41,7 @@ TemporaryDirectory::TemporaryDirectory() {
 }
 
 TemporaryDirectory::~TemporaryDirectory() {
+  if (kept_) return;
   std::error_code ignored;
   fs::remove_all(path_, ignored);
 }
@@ -102,6 +103,11 @@ Process::~Process() {
 }
 
 void Process::signal(int number) const { REQUIRE(::kill(pid_, number) == 0); }
+
+bool Process::running() const {
+  siginfo_t ended{};
+  return ::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;
+}
 
 bool Process::read_some() {
   std::array<pollfd, 2> sources{pollfd{pipes_[0], POLLIN, 0}, pollfd{pipes_[1], POLLIN, 0}};
@@ -242,8 +248,9 @@ std::vector<pid_t> processes_with(const std::string& text) {
     const std::string name = item.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream file(item.path() / "cmdline", std::ios::binary);
-    const std::string command{std::istreambuf_iterator<char>(file), {}};
-    if (command.find(text) != std::string::npos) found.push_back(std::stoi(name));
+    std::ostringstream command;
+    command << file.rdbuf();  // unlike an iterator, no exception when the process has just gone
+    if (command.str().find(text) != std::string::npos) found.push_back(std::stoi(name));
   }
   return found;
 }

@@ -22,6 +22,8 @@ class TemporaryDirectory {
 
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
   const std::filesystem::path& path() const { return path_; }
+  /// Is not removed, so that a failure can be looked into.
+  void keep() { kept_ = true; }
   /// Every path below with its type, size and time of change: equal as long as nothing was written.
   std::vector<std::string> listing() const;
   /// What `before` and listing() do not share; empty where nothing was written.
@@ -29,6 +31,7 @@ class TemporaryDirectory {
 
  private:
   std::filesystem::path path_;
+  bool kept_ = false;
 };
 
 struct Outcome {
@@ -46,6 +49,9 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void signal(int number) const;
+  pid_t pid() const { return pid_; }
+  /// Whether it has not ended; its children may outlive it.
+  bool running() const;
   /// Reads on until standard output holds `text`. False: it ended first.
   bool wait_for(const std::string& text);
   Outcome wait();

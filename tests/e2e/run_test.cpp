@@ -58,11 +58,18 @@ TEST_CASE("run: eight ranks on three axes, what they leave, and the same bits ag
   CHECK(json::parse(line)["event"] == "start");
   int64_t step = 0;
   std::vector<int64_t> evaluated;
+  std::vector<std::string> saved;
   while (std::getline(text, line)) {
     const auto object = nlohmann::ordered_json::parse(line);
     if (object.contains("validation_loss")) {
       CHECK(keys(object) == std::vector<std::string>{"step", "validation_loss"});
       evaluated.push_back(object["step"]);
+      continue;
+    }
+    if (object.contains("event")) {
+      CHECK(keys(object) == std::vector<std::string>{"event", "checkpoint", "bytes", "stall_seconds", "write_seconds"});
+      CHECK(object["event"] == "checkpoint");
+      saved.push_back(object["checkpoint"]);
       continue;
     }
     CHECK(keys(object) == std::vector<std::string>{"step", "loss", "grad_norm", "learning_rate", "tokens", "step_seconds", "tokens_per_second",
@@ -73,6 +80,7 @@ TEST_CASE("run: eight ranks on three axes, what they leave, and the same bits ag
   }
   CHECK(step == 6);
   CHECK(evaluated == std::vector<int64_t>{3, 6});
+  CHECK(saved == std::vector<std::string>{"step-00000002", "step-00000004", "step-00000006"});
 
   must(directory, command + in("again"));
   CHECK(losses(directory / "again", 6) == losses(directory / "run", 6));

@@ -71,7 +71,7 @@ void check_everything(const MpiEnvironment& mpi) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!under_launcher()) return launch(argc > 1 ? std::atoi(argv[1]) : 2, {}, std::nullopt);
+  if (!under_launcher()) return launch(argc > 1 ? std::atoi(argv[1]) : 2, {});
   const MpiEnvironment mpi;
   try {
     check_everything(mpi);

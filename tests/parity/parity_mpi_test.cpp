@@ -65,7 +65,7 @@ int run(const MpiEnvironment& mpi) {
 }  // namespace
 
 int main() {
-  if (!under_launcher()) return launch(8, {}, std::nullopt);
+  if (!under_launcher()) return launch(8, {});
   MpiEnvironment mpi;
   try {
     return run(mpi);

@@ -11,6 +11,7 @@
 #include "tests/support/catch.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/files/durable_file.h"
 
 namespace fs = std::filesystem;
 using namespace trireme;
@@ -87,10 +88,13 @@ CheckpointDescription describe(int64_t step) {
 
 /// A run directory whose ranks save in this process: each has its own Checkpointer.
 struct Run {
-  explicit Run(fs::path run_directory, const std::string& session, bool asynchronous = true, int64_t keep = 3) : directory(std::move(run_directory)) {
+  explicit Run(
+      fs::path run_directory, const std::string& session, bool asynchronous = true, int64_t keep = 3,
+      const std::function<void()>& may_publish = [] {})
+      : directory(std::move(run_directory)) {
     for (int rank = 0; rank < kRanks; ++rank)
       ranks.push_back(std::make_unique<Checkpointer>(
-          CheckpointOptions{directory / "checkpoints", session, rank, kRanks, keep, asynchronous, std::chrono::seconds(20)}));
+          CheckpointOptions{directory / "checkpoints", session, rank, kRanks, keep, asynchronous, std::chrono::seconds(20), may_publish}));
   }
   /// Rank 0 comes last, so that the synchronous form also works in one thread. Returns what rank 0 reports.
   std::optional<std::string> save(int64_t step) {
@@ -99,7 +103,15 @@ struct Run {
   }
   std::optional<std::string> save(int64_t step, const std::vector<RankState>& state) {
     for (int rank = kRanks - 1; rank >= 0; --rank) ranks[static_cast<size_t>(rank)]->save(describe(step), state[static_cast<size_t>(rank)].tensors);
-    return ranks[0]->finish();
+    return error_of(0);
+  }
+  /// What the rank's last save came to.
+  std::optional<std::string> error_of(int rank) {
+    Checkpointer& checkpointer = *ranks[static_cast<size_t>(rank)];
+    auto report = checkpointer.finish();
+    REQUIRE(report.has_value());
+    while (auto later = checkpointer.take_report()) report = std::move(later);
+    return report->error;
   }
   fs::path directory;
   std::vector<std::unique_ptr<Checkpointer>> ranks;
@@ -167,7 +179,13 @@ TEST_CASE("safetensors: what is written is read, header padded to 8 bytes", "[ch
   const auto written = write_safetensors(path, sources, {{"made_by", "test"}});
   REQUIRE(fs::file_size(path) == static_cast<uintmax_t>(written.bytes));
   const SafetensorsFile file(path);
-  REQUIRE(file.digest() == written.digest);
+  std::map<std::string, std::string> digests;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    REQUIRE(written.digests[i] == file.digest(file.entry(sources[i].name)));
+    digests[sources[i].name] = written.digests[i];
+  }
+  REQUIRE(file.digest(digests) == written.digest);
+  REQUIRE(written.digests[2] == "xxh3-128:99aa06d3014798d86001c324468d497f");  // of no bytes, as the specification of XXH3 has it
   REQUIRE(file.metadata() == SafetensorsMetadata{{"made_by", "test"}});
   REQUIRE(file.entries().size() == 3);
   REQUIRE(file.entry("a").shape == std::vector<int64_t>{1, 2});
@@ -185,19 +203,26 @@ TEST_CASE("safetensors: malformed files are refused by name", "[checkpoint]") {
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 9, "1 bytes after the last tensor"},
       {R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8, "do not match the shape"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8, "lie outside"},
-      {R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8, "not an integer"},
-      {R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})", 8, "not an integer"},
+      {R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8, "expected an integer"},
+      {R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})", 8, "expected an integer"},
       {R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0, "do not match the shape"},
-      {R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,0]}})", 0, "not an integer"},
+      {R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,0]}})", 0, "expected an integer"},
       {R"({"a":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}})", 8, "\"BF16\" is not supported"},
       {R"({"a":{"dtype":"F32","shape":[2]}})", 8, "\"data_offsets\" is missing"},
-      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":1}})", 8, "nothing else"},
-      {R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})", 8, "not a list"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":1}})", 8, "unknown key \"more\""},
+      {R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})", 8, "expected a list"},
       {"{\"a\":{" + two + "[0,4]},\"b\":{" + two + "[0,4]}}", 4, "overlap at byte 0"},
       {"{\"a\":{" + two + "[0,4]},\"b\":{" + two + "[8,12]}}", 12, "gap at byte 4"},
       {"{\"a\":{" + two + "[0,4]},\"a\":{" + two + "[4,8]}}", 8, "stands twice"},
       {"{\"a\":{\"dtype\":\"F32\"," + two + "[0,4]}}", 4, "stands twice"},
-      {R"({"__metadata__":{"a":1}})", 0, "not a string"},
+      {R"({"__metadata__":null})", 0, "__metadata__ is not an object"},
+      {R"({"a\u001b[2J":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8, "control characters"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0]}})", 8, "1 data_offsets, not two"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,-8]}})", 8, "expected an integer"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,NaN]}})", 8, "not valid JSON"},
+      {R"({"a":{"dtype":"F32","shape":[1e999],"data_offsets":[0,8]}})", 8, "not valid JSON"},
+      {R"({"a":7})", 8, "\"dtype\" is missing"},
+      {R"({"__metadata__":{"a":1}})", 0, "expected a string"},
       {R"({"a":)", 0, "not valid JSON"},
       {R"([])", 0, "not a JSON object"},
       {std::string(100, '['), 0, "nested deeper"},
@@ -290,7 +315,7 @@ TEST_CASE("checkpoint: a failed save is told once and leaves the previous one", 
   SECTION("a rank cannot write") {
     fs::create_directories(checkpoints / "step-00000002.s1-2.partial/rank-00001.safetensors.tmp");  // in the way of its file
     CHECK_THAT(run.save(2).value(), Contains("step 2 was not saved") && Contains("rank 1") && Contains("rank-00001.safetensors"));
-    CHECK_THAT(run.ranks[1]->finish().value(), Contains("rank-00001.safetensors"));
+    CHECK_THAT(run.error_of(1).value(), Contains("rank-00001.safetensors"));
   }
   SECTION("a box is missing") {
     auto state = state_of(2);
@@ -307,12 +332,123 @@ TEST_CASE("checkpoint: a failed save is told once and leaves the previous one", 
     for (auto& tensor : state[0].tensors) tensor.global_shape[0] = 12;
     CHECK_THAT(run.save(2, state).value(), Contains("ranks disagree"));
   }
-  REQUIRE(run.ranks[0]->finish() == std::nullopt);
+  REQUIRE_FALSE(run.ranks[0]->finish().has_value());
   std::vector<std::string> warnings;
   REQUIRE(find_newest_checkpoint(directory.path, warnings) == checkpoints / "step-00000001");
   REQUIRE(run.save(3) == std::nullopt);
   require_contents(checkpoints / "latest", 3);
   REQUIRE(names_in(checkpoints) == std::vector<std::string>{"latest", "step-00000001", "step-00000003"});
+}
+
+TEST_CASE("checkpoint: a save that fails leaves no directory behind", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  {
+    Run run(directory.path, "s1");
+    REQUIRE(run.save(1) == std::nullopt);
+    fs::create_directories(directory.path / "checkpoints/step-00000002.s1-2.partial/rank-00001.safetensors.tmp");
+    REQUIRE(run.save(2).has_value());
+    for (const auto& rank : run.ranks) rank->finish();
+  }
+  REQUIRE(names_in(directory.path / "checkpoints") == std::vector<std::string>{"latest", "step-00000001"});
+}
+
+TEST_CASE("checkpoint: every save is reported once, with what it cost", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  const bool asynchronous = GENERATE(true, false);
+  Run run(directory.path, "s1", asynchronous);
+  const auto state = state_of(1);
+  for (const int64_t step : {1, 2})  // nobody asks for the report of the first before the second begins
+    for (int rank = kRanks - 1; rank >= 0; --rank)
+      run.ranks[static_cast<size_t>(rank)]->save(describe(step), state[static_cast<size_t>(rank)].tensors);
+  for (const auto& rank : run.ranks) {
+    for (const int64_t step : {1, 2}) {
+      const auto report = rank->finish();
+      REQUIRE(report.has_value());
+      CHECK(report->step == step);
+      CHECK(report->error == std::nullopt);
+      CHECK(report->bytes > 0);
+      CHECK(report->write_seconds > 0);
+      CHECK(report->stall_seconds > 0);
+      if (!asynchronous) CHECK(report->stall_seconds >= report->write_seconds);
+    }
+    CHECK_FALSE(rank->finish().has_value());
+    CHECK_FALSE(rank->busy());
+  }
+}
+
+TEST_CASE("checkpoint: the thread that writes takes no signals", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  Run run(directory.path, "s1");
+  const auto state = state_of(1);
+  run.ranks[0]->save(describe(1), state[0].tensors);  // waits for the others
+  REQUIRE(run.ranks[0]->busy());
+  size_t writers = 0;
+  for (const auto& task : fs::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(::getpid())) continue;
+    std::ifstream status(task.path() / "status");
+    for (std::string line; std::getline(status, line);)
+      if (line.rfind("SigBlk:", 0) == 0) writers += (std::stoull(line.substr(7), nullptr, 16) & 0x4003) == 0x4003;  // INT, TERM, HUP
+  }
+  CHECK(writers == 1);
+  sigset_t mine;
+  REQUIRE(::pthread_sigmask(SIG_SETMASK, nullptr, &mine) == 0);
+  CHECK(::sigismember(&mine, SIGTERM) == 0);
+  for (const int rank : {1, 2}) run.ranks[static_cast<size_t>(rank)]->save(describe(1), state[static_cast<size_t>(rank)].tensors);
+  CHECK(run.error_of(0) == std::nullopt);
+}
+
+TEST_CASE("checkpoint: a job that has lost its right to the directory publishes nothing", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  const fs::path checkpoints = directory.path / "checkpoints";
+  REQUIRE(Run(directory.path, "s1").save(1) == std::nullopt);
+  const int allowed = GENERATE(0, 1);
+  int asked = 0;
+  {
+    Run late(directory.path, "s2", true, 3, [&] {
+      if (asked++ == allowed) throw IoError("another job has the directory");
+    });
+    CHECK_THAT(late.save(2).value(), Contains("step 2 was not saved: another job has the directory"));
+  }
+  CHECK(fs::read_symlink(checkpoints / "latest") == "step-00000001");
+  CHECK(fs::exists(checkpoints / "step-00000002") == (allowed == 1));
+  std::vector<std::string> warnings;
+  CHECK(find_newest_checkpoint(directory.path, warnings) == checkpoints / "step-00000001");
+  CHECK(names_in(checkpoints).size() == 2 + static_cast<size_t>(allowed));
+}
+
+TEST_CASE("checkpoint: one that cannot be read does not count among those to keep", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  const fs::path checkpoints = directory.path / "checkpoints";
+  Run run(directory.path, "s1", true, 2);
+  for (const int64_t step : {10, 20}) REQUIRE(run.save(step) == std::nullopt);
+  fs::resize_file(checkpoints / "step-00000020/rank-00002.safetensors", 100);
+  REQUIRE(run.save(30) == std::nullopt);
+  CHECK(names_in(checkpoints) == std::vector<std::string>{"latest", "step-00000010", "step-00000020", "step-00000030"});
+  REQUIRE(run.save(40) == std::nullopt);
+  CHECK(names_in(checkpoints) == std::vector<std::string>{"latest", "step-00000030", "step-00000040"});
+}
+
+TEST_CASE("checkpoint: what dead jobs left unpublished is removed, what was put aside comes back", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  const fs::path checkpoints = directory.path / "checkpoints";
+  remove_unpublished(checkpoints);  // a run that starts has none
+  for (const int64_t step : {1, 2}) REQUIRE(Run(directory.path, "s1").save(step) == std::nullopt);
+  for (const char* name : {"step-00000003.dead-1.partial", "step-00000002.dead-2.partial.old", "mine", "step-00000004.mine"})
+    fs::create_directories(checkpoints / name / "inside");
+  fs::create_symlink("step-00000003", checkpoints / "latest.dead");
+  fs::rename(checkpoints / "step-00000001", checkpoints / "step-00000001.dead-3.partial.old");  // between the two steps of a replacement
+  remove_unpublished(checkpoints);
+  CHECK(names_in(checkpoints) == std::vector<std::string>{"latest", "mine", "step-00000001", "step-00000002", "step-00000004.mine"});
+  require_contents(checkpoints / "step-00000001", 1);
+}
+
+TEST_CASE("checkpoint: space is asked for before a save", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  CHECK(cannot_save(directory.path, 1000) == std::nullopt);
+  CHECK(cannot_save(directory.path / "not/yet/there", 1000) == std::nullopt);
+  CHECK(cannot_save("relative", 1000) == std::nullopt);
+  CHECK_THAT(cannot_save(directory.path / "not/yet/there", int64_t{1} << 60).value(),
+             Contains("not/yet/there: a checkpoint needs") && Contains("are free"));
 }
 
 TEST_CASE("checkpoint: damage is found and named, the search falls back to the one before", "[checkpoint]") {
@@ -334,7 +470,7 @@ TEST_CASE("checkpoint: damage is found and named, the search falls back to the o
   }
   SECTION("torn manifest") {
     fs::resize_file(manifest, fs::file_size(manifest) / 2);
-    require_fallback("not valid JSON");
+    require_fallback("manifest.json: damaged");
   }
   SECTION("a shard cut short") {
     fs::resize_file(shard, fs::file_size(shard) - 1);
@@ -344,23 +480,9 @@ TEST_CASE("checkpoint: damage is found and named, the search falls back to the o
     fs::remove(shard);
     require_fallback("rank-00001.safetensors");
   }
-  SECTION("a manifest of another version, or one that points elsewhere") {
-    std::string text = read_text(manifest);
-    const auto replaced = [&](const std::string& from, const std::string& to) {
-      std::string changed = text;
-      REQUIRE(changed.find(from) != std::string::npos);
-      return changed.replace(changed.find(from), from.size(), to);
-    };
-    write_file(manifest, replaced("\"version\": 1", "\"version\": 2"));
-    require_fallback("version 2 is not supported");
-    write_file(manifest, replaced("\"rank-00001.safetensors\": {", "\"../rank-00001.safetensors\": {"));
-    require_fallback("not a plain file name");
-    write_file(manifest, replaced("\"dtype\": \"F64\"", "\"dtype\": \"F16\""));
-    require_fallback("unknown dtype");
-  }
   SECTION("a flipped byte of data") {
     overwrite(shard, static_cast<int64_t>(fs::file_size(shard)) - 1, "?");
-    CHECK_THAT(data_error([&] { CheckpointReader(newest).verify_digests(); }), Contains("rank-00001.safetensors") && Contains("digest"));
+    CHECK_THAT(data_error([&] { CheckpointReader(newest).verify_digests(); }), Contains("rank-00001.safetensors: tensor \"weight/w\": damaged"));
   }
   SECTION("no checkpoint left that can be read: an error, not a start from nothing") {
     for (const auto& step : fs::directory_iterator(newest.parent_path()))

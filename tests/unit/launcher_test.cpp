@@ -42,7 +42,7 @@ struct Launched {
 };
 
 /// launch() with a shell script as mpirun, standard error caught.
-Launched launch_script(const std::string& script, const std::optional<std::string>& hosts_file = {}) {
+Launched launch_script(const std::string& script, const LaunchOptions& options = {}) {
   std::string name = (fs::temp_directory_path() / "trireme-XXXXXX").string();
   REQUIRE(::mkdtemp(name.data()) != nullptr);
   const fs::path directory = name, mpirun = directory / "mpirun", caught = directory / "stderr";
@@ -53,7 +53,7 @@ Launched launch_script(const std::string& script, const std::optional<std::strin
   const int file = ::open(caught.c_str(), O_WRONLY | O_CREAT, 0600);
   ::dup2(file, STDERR_FILENO);
   Launched result;
-  result.code = launch(4, {"train", "two words"}, hosts_file);
+  result.code = launch(4, {"train", "two words"}, options);
   ::dup2(saved, STDERR_FILENO);
   ::close(saved);
   ::close(file);
@@ -101,7 +101,7 @@ TEST_CASE("launcher: the ranks' exit code and lines pass, the epilogue does not"
   CHECK(crash.errors.find("Primary job") != std::string::npos);
   const Launched silent = launch_script("kill -9 $$\n");
   CHECK(silent.code == 70);
-  CHECK(silent.errors == "mpirun ended with code 137\n");
+  CHECK(silent.errors == "mpirun was killed by signal 9\n");
 }
 
 TEST_CASE("launcher: a request to stop reaches mpirun as SIGUSR1, once the ranks are ready", "[launcher]") {
@@ -129,18 +129,48 @@ TEST_CASE("launcher: the command and environment of the ranks", "[launcher]") {
 
   const fs::path hosts = fs::temp_directory_path() / concat("trireme-hosts-", ::getpid());
   std::ofstream(hosts) << "# two nodes\nn1 slots=2\n\nn2 slots=2\n";
-  const Launched remote = launch_script("echo \"$*\" >&2\n", hosts.string());
+  const Launched remote = launch_script("echo \"$*\" >&2\n", {.hosts_file = hosts.string()});
   CHECK(remote.errors.find("-n 4 --hostfile " + hosts.string() + " -x OMP_NUM_THREADS -x ") == 0);
   std::ofstream(hosts) << "# none\n";
-  CHECK_THROWS_AS(launch(4, {}, hosts.string()), ConfigError);
+  CHECK_THROWS_AS(launch(4, {}, {.hosts_file = hosts.string()}), ConfigError);
   fs::remove(hosts);
-  CHECK_THROWS_AS(launch(4, {}, hosts.string()), MissingFileError);
+  CHECK_THROWS_AS(launch(4, {}, {.hosts_file = hosts.string()}), MissingFileError);
+}
+
+TEST_CASE("launcher: a job that failed is started again as its continuation says, any other is not", "[launcher]") {
+  // Says its arguments; ends with the next of the codes.
+  const auto script = [](const std::string& codes) {
+    return concat("echo \"$4\" >&2; count=$(dirname $0)/count; echo >> $count; set -- ", codes, "; shift $(($(wc -l < $count) - 1)); exit $1\n");
+  };
+  LaunchOptions options;
+  options.restarts = 3;
+  int64_t asked = 0;
+  options.continuation = [&asked] {
+    ++asked;
+    return Continuation{{concat("again", asked)}, asked, concat("step ", asked)};
+  };
+  const Launched recovered = launch_script(script("139 70 0"), options);
+  CHECK(recovered.code == 0);
+  CHECK(recovered.errors == "train\nmpirun ended with code 139\nrestart 1 of 3, from step 1\nagain1\nrestart 2 of 3, from step 2\nagain2\n");
+  for (const char* answer : {"64", "65", "66", "74", "75"}) {
+    const Launched answered = launch_script(script(answer), options);
+    CHECK(std::to_string(answered.code) == answer);
+    CHECK(answered.errors == "train\n");
+  }
+  CHECK(launch_script(script("70 70 70 70 0"), options).errors.find("again5\ngiving up: all 3 restarts are used\n") != std::string::npos);
+  options.continuation = [] { return Continuation{{"again"}, 0, "the start"}; };
+  const Launched hopeless = launch_script(script("1 1 0"), options);
+  CHECK(hopeless.code == 70);
+  CHECK(hopeless.errors.find("giving up: the job has failed before its first step twice in a row\n") != std::string::npos);
+  const Launched asked_to_stop = launch_script("kill -TERM $PPID; sleep 0.2; exit 70\n", options);
+  CHECK(asked_to_stop.code == 70);
+  CHECK(asked_to_stop.errors.empty());
 }
 
 TEST_CASE("launcher: without mpirun the error names what to install", "[launcher]") {
   const ScopedVariable path("PATH", "/nowhere");
   try {
-    launch(2, {}, std::nullopt);
+    launch(2, {});
     FAIL("no error");
   } catch (const ConfigError& error) {
     CHECK(std::string(error.what()).find("openmpi-bin") != std::string::npos);

@@ -1,32 +1,85 @@
 #include "trainer/checkpoint/checkpoint.h"
 
 #include <fcntl.h>
-#include <stdio.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <fstream>
+#include <system_error>
 
+#include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/safetensors.h"
+#include "trainer/files/digest.h"
+#include "trainer/files/durable_file.h"
 
 namespace fs = std::filesystem;
 
 namespace trireme {
 namespace {
 
-std::string padded(int64_t value, int digits) {
-  std::string text = std::to_string(value);
-  return std::string(static_cast<size_t>(std::max(0, digits - static_cast<int>(text.size()))), '0') + text;
+std::string rank_name(int rank) {
+  const std::string text = std::to_string(rank);
+  return "rank-" + std::string(text.size() < 5 ? 5 - text.size() : 0, '0') + text;
 }
 
-std::string rank_name(int rank) { return "rank-" + padded(rank, 5); }
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Signals are for the main thread, whose calls they interrupt; a thread started meanwhile inherits that all are blocked.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+std::string reason_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+/// What is published has been read and found right. By calls, not through a mapping, in which a damaged disk would end the process.
+/// Errors: IoError, DataError naming the tensor.
+void read_back(const fs::path& path, const std::vector<SafetensorsSource>& sources, const SafetensorsSummary& written) {
+  std::map<std::string, std::string> digests;
+  for (size_t i = 0; i < sources.size(); ++i) digests[sources[i].name] = written.digests[i];
+  if (SafetensorsFile(path).digest(digests) != written.digest) throw DataError(concat(path.string(), ": its header is not what was written"));
+  struct Opened {
+    ~Opened() { ::close(file); }
+    int file;
+  } const opened{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
+  std::vector<std::byte> piece(128 << 10);  // stays in the cache
+  for (size_t i = 0; i < sources.size(); ++i) {
+    Digest digest;
+    for (int64_t at = written.entries[i].begin; at < written.entries[i].end;) {
+      const auto wanted = std::min(static_cast<int64_t>(piece.size()), written.entries[i].end - at);
+      const ssize_t count = ::pread(opened.file, piece.data(), static_cast<size_t>(wanted), at);
+      if (count <= 0) throw IoError(concat("cannot read back ", path.string(), ": ", count == 0 ? "it has become shorter" : std::strerror(errno)));
+      digest.update(piece.data(), static_cast<size_t>(count));
+      at += count;
+    }
+    if (digest.str() != written.digests[i]) throw DataError(concat(path.string(), ": tensor \"", sources[i].name, "\" is not what was written"));
+  }
+}
 
 }  // namespace
-
-std::string checkpoint_name(int64_t step) { return "step-" + padded(step, 8); }
 
 /// This rank's share of one save.
 struct Checkpointer::Part {
@@ -34,6 +87,7 @@ struct Checkpointer::Part {
   std::vector<StateTensor> tensors;
   int64_t number = 0;
   fs::path directory;  ///< where it is written
+  double stall_seconds = 0;
 };
 
 Checkpointer::Checkpointer(CheckpointOptions options) : options_(std::move(options)) {
@@ -45,35 +99,65 @@ Checkpointer::Checkpointer(CheckpointOptions options) : options_(std::move(optio
 Checkpointer::~Checkpointer() {
   abandoned_ = true;
   wait();
+  if (failed_ > 0) remove_partials(options_.directory, options_.session, failed_);
 }
 
 void Checkpointer::wait() {
+  const auto begin = std::chrono::steady_clock::now();
   if (thread_.joinable()) thread_.join();
+  waited_ += seconds_since(begin);
 }
 
-std::optional<std::string> Checkpointer::finish() {
+std::optional<SaveReport> Checkpointer::finish() {
   wait();
-  return take_error();
+  return take_report();
 }
 
-std::optional<std::string> Checkpointer::take_error() {
+std::optional<SaveReport> Checkpointer::take_report() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(error_, std::nullopt);
+  if (reports_.empty()) return std::nullopt;
+  const SaveReport oldest = std::move(reports_.front());
+  reports_.erase(reports_.begin());
+  return oldest;
 }
 
 void Checkpointer::save(const CheckpointDescription& description, std::span<const StateTensor> tensors) {
   wait();
-  Part part{description, {tensors.begin(), tensors.end()}, ++saves_, {}};
-  part.directory = options_.directory / concat(checkpoint_name(description.step), ".", options_.session, "-", part.number, ".partial");
-  if (!options_.asynchronous) return write(part);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto part = std::make_shared<Part>(Part{description, {tensors.begin(), tensors.end()}, ++saves_, {}, std::exchange(waited_, 0)});
+  part->directory = partial_directory(options_.directory, description.step, options_.session, part->number);
+  {
+    const std::lock_guard lock(mutex_);
+    reports_.reserve(reports_.size() + 1);  // so that even a save that finds no memory can be told of
+  }
+  if (options_.asynchronous && copy_state(*part)) {
+    part->stall_seconds += seconds_since(begin);
+    const SignalsBlocked blocked;
+    busy_ = true;
+    try {
+      thread_ = std::thread([this, part] { write(*part, false); });
+      return;
+    } catch (const std::system_error&) {  // no thread to be had
+    }
+  }
+  write(*part, true);
+}
 
+/// Points the tensors to a copy of them. False: there is no memory for one.
+bool Checkpointer::copy_state(Part& part) {
   const auto bytes_of = [](const StateTensor& tensor) {
     return tensor.storage.defined() ? size_t{0} : static_cast<size_t>(tensor.box.numel() * size_of(tensor.dtype));
   };
   size_t total = 0;
   for (const StateTensor& tensor : part.tensors) total += bytes_of(tensor);
-  if (snapshot_.size() < total) snapshot_.resize(total);
-  std::byte* next = snapshot_.data();
+  if (snapshot_bytes_ < total) {
+    snapshot_.reset();
+    snapshot_bytes_ = 0;
+    snapshot_.reset(new (std::nothrow) std::byte[total]);
+    if (!snapshot_) return false;
+    snapshot_bytes_ = total;
+  }
+  std::byte* next = snapshot_.get();
   for (StateTensor& tensor : part.tensors) {
     const size_t bytes = bytes_of(tensor);
     if (bytes == 0) continue;
@@ -81,46 +165,79 @@ void Checkpointer::save(const CheckpointDescription& description, std::span<cons
     tensor.data = next;
     next += bytes;
   }
-  thread_ = std::thread([this, part = std::move(part)] { write(part); });
+  return true;
 }
 
-void Checkpointer::write(const Part& part) {
-  const std::string name = rank_name(options_.rank);
-  const std::string file = name + ".safetensors";
+void Checkpointer::write(const Part& part, bool caller_waits) noexcept {
+  const auto begin = std::chrono::steady_clock::now();
+  SaveReport report{part.description.step, 0, part.stall_seconds, 0, std::nullopt};
   try {
-    fs::create_directories(part.directory);
-    std::vector<SafetensorsSource> sources;
-    for (const StateTensor& tensor : part.tensors) {
-      std::vector<int64_t> shape(tensor.box.extent.begin(), tensor.box.extent.begin() + tensor.dims);
-      sources.push_back({entry_name(tensor.name, tensor.box), tensor.dtype, std::move(shape), tensor.data});
-    }
-    const SafetensorsSummary written = write_safetensors(part.directory / file, sources, {{"format", "trireme"}});
-    Contents contents;
-    contents.files[file] = {written.bytes, written.digest};
-    for (size_t i = 0; i < part.tensors.size(); ++i) {
-      const StateTensor& tensor = part.tensors[i];
-      StoredTensor& stored = contents.tensors[tensor.name];
-      stored.dtype = tensor.dtype;
-      stored.dims = tensor.dims;
-      stored.shape = tensor.global_shape;
-      stored.boxes.push_back({tensor.box, file, written.entries[i].begin, written.entries[i].end});
-    }
-    sync_directory(part.directory);
-    write_durably(part.directory / (name + ".json"), contents_text(contents));
+    if (failed_ > 0) remove_partials(options_.directory, options_.session, failed_);
+    report.bytes = write_part(part);
     if (options_.rank == 0) publish(part);
-  } catch (const std::exception& error) {
-    {
-      const std::lock_guard lock(mutex_);
-      error_ = concat("checkpoint of step ", part.description.step, " was not saved: ", error.what());
-    }
-    std::error_code ignored;
-    if (options_.rank == 0) {
-      fs::remove_all(part.directory, ignored);
-    } else {
-      fs::remove(part.directory / file, ignored);
-      std::ofstream(part.directory / (name + ".failed")) << error.what();  // so that rank 0 need not wait for its patience to end
+  } catch (...) {
+    report.bytes = 0;
+    try {
+      const std::string reason = reason_of(std::current_exception());
+      clean_up(part, reason);
+      report.error = concat("checkpoint of step ", part.description.step, " was not saved: ", reason);
+    } catch (...) {
+      report.error = "out of memory";  // short enough for a string to need none
     }
   }
+  report.write_seconds = seconds_since(begin);
+  if (caller_waits) report.stall_seconds += report.write_seconds;
+  const std::lock_guard lock(mutex_);
+  reports_.push_back(std::move(report));
+  busy_ = false;
+}
+
+int64_t Checkpointer::write_part(const Part& part) const {
+  const std::string name = rank_name(options_.rank);
+  const std::string file = name + ".safetensors";
+  fs::create_directories(part.directory);
+  std::vector<SafetensorsSource> sources;
+  for (const StateTensor& tensor : part.tensors) {
+    std::vector<int64_t> shape(tensor.box.extent.begin(), tensor.box.extent.begin() + tensor.dims);
+    sources.push_back({entry_name(tensor.name, tensor.box), tensor.dtype, std::move(shape), tensor.data});
+  }
+  SafetensorsSummary written;
+  Contents contents;
+  if (!sources.empty()) {  // a rank all of whose state others save has no file
+    written = write_safetensors(part.directory / file, sources, {{"format", "trireme"}});
+    read_back(part.directory / file, sources, written);
+    contents.files[file] = {written.bytes, written.digest};
+  }
+  for (size_t i = 0; i < part.tensors.size(); ++i) {
+    const StateTensor& tensor = part.tensors[i];
+    StoredTensor& stored = contents.tensors[tensor.name];
+    stored.dtype = tensor.dtype;
+    stored.dims = tensor.dims;
+    stored.shape = tensor.global_shape;
+    stored.boxes.push_back({tensor.box, file, written.entries[i].begin, written.entries[i].end, written.digests[i]});
+  }
+  sync_directory(part.directory);
+  write_durably(part.directory / (name + ".json"), contents_text(contents));
+  return written.bytes;
+}
+
+/// After a failure. Other ranks may still be writing there: what they leave behind is removed before the next save, or at the end.
+void Checkpointer::clean_up(const Part& part, const std::string& reason) {
+  failed_ = part.number;
+  std::error_code ignored;
+  if (options_.rank == 0) {
+    fs::remove_all(part.directory, ignored);
+    return;
+  }
+  const std::string name = rank_name(options_.rank);
+  fs::remove(part.directory / (name + ".safetensors"), ignored);
+  fs::remove(part.directory / (name + ".json"), ignored);
+  // So that rank 0 need not wait for its patience to end. A link is made in one step and takes neither a descriptor nor, mostly, room on the disk; where
+  // even this fails, others that fail may soon make room.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  while (::symlink(reason.substr(0, 1000).c_str(), (part.directory / (name + ".failed")).c_str()) != 0 && errno != EEXIST && !abandoned_ &&
+         std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 Contents Checkpointer::gather_parts(const Part& part) const {
@@ -131,7 +248,7 @@ Contents Checkpointer::gather_parts(const Part& part) const {
     const fs::path failed = part.directory / (rank_name(rank) + ".failed");
     auto pause = std::chrono::milliseconds(2);
     while (!fs::exists(index)) {
-      if (fs::exists(failed)) throw IoError(concat("rank ", rank, ": ", read_text(failed)));
+      if (fs::is_symlink(failed)) throw IoError(concat("rank ", rank, ": ", fs::read_symlink(failed).string()));
       if (abandoned_) throw IoError(concat("given up while waiting for rank ", rank));
       if (std::chrono::steady_clock::now() > deadline)
         throw IoError(concat("rank ", rank, " did not write its part within ", options_.patience.count(), " s"));
@@ -143,67 +260,19 @@ Contents Checkpointer::gather_parts(const Part& part) const {
   return whole;
 }
 
-void Checkpointer::publish(const Part& part) {
+void Checkpointer::publish(const Part& part) const {
   const Manifest manifest{part.description, gather_parts(part)};
   check_tiling(manifest.contents.tensors, part.directory.string());
   for (int rank = 0; rank < options_.world_size; ++rank) fs::remove(part.directory / (rank_name(rank) + ".json"));
   write_durably(part.directory / kManifestName, manifest_text(manifest));
   sync_directory(part.directory);
-  move_into_place(part);
-
   const std::string name = checkpoint_name(part.description.step);
-  const fs::path link = options_.directory / concat("latest.", options_.session);
-  fs::remove(link);
-  fs::create_symlink(name, link);
-  rename_durably(link, options_.directory / "latest");
-  remove_leftovers(part);
-}
-
-void Checkpointer::move_into_place(const Part& part) const {
-  const fs::path target = options_.directory / checkpoint_name(part.description.step);
-  // A step saved before (the run was started anew, or rolled back) is exchanged, so that at no moment neither of the two stands there.
-  if (fs::exists(target) && ::renameat2(AT_FDCWD, part.directory.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
-    sync_directory(options_.directory);
-    fs::remove_all(part.directory);
-    return;
-  }
-  if (fs::exists(target)) fs::rename(target, part.directory.string() + ".old");  // a file system without exchange
-  rename_durably(part.directory, target);
-}
-
-void Checkpointer::remove_leftovers(const Part& published) const {
-  std::vector<int64_t> steps;
-  std::vector<fs::path> doomed;
-  const std::string ours = "." + options_.session + "-";
-  for (const auto& item : fs::directory_iterator(options_.directory)) {
-    const std::string name = item.path().filename().string();
-    if (name.rfind("latest.", 0) == 0) doomed.push_back(item.path());
-    if (name.rfind("step-", 0) != 0) continue;
-    int64_t step = 0;
-    const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
-    if (error != std::errc()) continue;
-    const std::string suffix(end, name.data() + name.size());
-    if (suffix.empty()) {
-      if (step <= published.description.step && fs::exists(item.path() / kManifestName)) steps.push_back(step);
-    } else if (suffix.rfind(ours, 0) == 0) {
-      // Every rank has finished the saves up to this one; a later one may be under way already.
-      int64_t number = 0;
-      std::from_chars(suffix.data() + ours.size(), suffix.data() + suffix.size(), number);
-      if (number <= published.number) doomed.push_back(item.path());
-    } else {
-      doomed.push_back(item.path());
-    }
-  }
-  std::sort(steps.begin(), steps.end());
-  while (options_.keep > 0 && static_cast<int64_t>(steps.size()) > options_.keep) {
-    // Renamed first: a checkpoint that is half removed must not look whole.
-    const fs::path old = options_.directory / checkpoint_name(steps.front());
-    const fs::path renamed = old.string() + ours + "0.partial";
-    fs::rename(old, renamed);
-    doomed.push_back(renamed);
-    steps.erase(steps.begin());
-  }
-  for (const fs::path& path : doomed) fs::remove_all(path);
+  options_.may_publish();
+  move_into_place(part.directory, options_.directory / name);
+  options_.may_publish();
+  point_latest(options_.directory, name, options_.session);
+  remove_partials(options_.directory, options_.session, part.number);
+  remove_old_checkpoints(options_.directory, part.description.step, options_.keep, options_.session);
 }
 
 }  // namespace trireme

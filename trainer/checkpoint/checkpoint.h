@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,7 +42,28 @@ struct CheckpointOptions {
   int64_t keep = 3;  ///< newest whole checkpoints that stay; 0 = all
   bool asynchronous = true;
   std::chrono::seconds patience{600};  ///< how long rank 0 waits for the other ranks' files after its own
+  std::function<void()> may_publish = [] {
+  };  ///< rank 0, right before a checkpoint gets its name: throws if this job has lost its right to the directory
 };
+
+/// A save that is over.
+struct SaveReport {
+  int64_t step = 0;
+  int64_t bytes = 0;                 ///< this rank's; on rank 0 the whole checkpoint's
+  double stall_seconds = 0;          ///< in which save() kept its caller: the save before, and the copy
+  double write_seconds = 0;          ///< until this rank's part, on rank 0 the whole checkpoint, stood
+  std::optional<std::string> error;  ///< why it failed; older checkpoints stand
+};
+
+/// Removes what saves of dead jobs have left unpublished in <run.directory>/checkpoints; to be called by the job that has just locked the run directory, so
+/// that a late writer of a dead one finds nothing left to publish.
+void remove_unpublished(const std::filesystem::path& directory);
+
+/// Lets `latest` in <run.directory>/checkpoints name `checkpoint` ("step-00000100"), durably and in one step. Errors: IoError.
+void point_latest(const std::filesystem::path& directory, const std::string& checkpoint, const std::string& session);
+
+/// Why `bytes` cannot be saved there now (free space); nothing where they can.
+std::optional<std::string> cannot_save(const std::filesystem::path& directory, int64_t bytes);
 
 /// "step-00000100".
 std::string checkpoint_name(int64_t step);
@@ -55,30 +77,38 @@ class Checkpointer {
   Checkpointer& operator=(const Checkpointer&) = delete;
 
   /// Called by every rank at the same step. Waits for the previous save; then, asynchronous: copies the boxes to host memory (as many bytes as they
-  /// hold) and returns while a thread writes them; otherwise returns when this rank's part (on rank 0: the whole checkpoint) stands.
-  /// A failure leaves the older checkpoints untouched and is told by take_error() or finish().
+  /// hold) and returns while a thread writes them; otherwise, or where there is no memory for the copy, returns when this rank's part (on rank 0: the whole
+  /// checkpoint) stands.
+  /// A failure leaves the older checkpoints untouched and is told by take_report() or finish().
   void save(const CheckpointDescription& description, std::span<const StateTensor> tensors);
-  /// Waits for the save in flight; then as take_error(). On rank 0 the last checkpoint is then published, so a barrier tells the other ranks.
-  std::optional<std::string> finish();
-  /// What went wrong on this rank since the last call, once.
-  std::optional<std::string> take_error();
+  /// Waits for the save in flight; then as take_report(). On rank 0 the last checkpoint is then published, so a barrier tells the other ranks.
+  std::optional<SaveReport> finish();
+  /// A save that has ended, the oldest first, each once.
+  std::optional<SaveReport> take_report();
+  /// Whether a save is under way: the next would wait for it.
+  bool busy() const { return busy_; }
 
  private:
   struct Part;
-  void write(const Part& part);
-  void publish(const Part& part);
+  bool copy_state(Part& part);
+  void write(const Part& part, bool caller_waits) noexcept;
+  int64_t write_part(const Part& part) const;
+  void publish(const Part& part) const;
   Contents gather_parts(const Part& part) const;
-  void move_into_place(const Part& part) const;
-  void remove_leftovers(const Part& published) const;
+  void clean_up(const Part& part, const std::string& reason);
   void wait();
 
   CheckpointOptions options_;
   int64_t saves_ = 0;
-  std::vector<std::byte> snapshot_;  ///< kept between saves
+  int64_t failed_ = 0;                     ///< the last save that did, whose leftovers may have to be removed once more
+  std::unique_ptr<std::byte[]> snapshot_;  ///< kept between saves: fresh memory costs more than the copy
+  size_t snapshot_bytes_ = 0;
+  double waited_ = 0;  ///< seconds for the save before, until the next one reports them
   std::thread thread_;
+  std::atomic<bool> busy_ = false;
   std::atomic<bool> abandoned_ = false;
   std::mutex mutex_;
-  std::optional<std::string> error_;
+  std::vector<SaveReport> reports_;  ///< not yet taken
 };
 
 }  // namespace trireme

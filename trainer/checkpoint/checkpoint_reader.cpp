@@ -1,7 +1,13 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <system_error>
+
+#include "trainer/files/durable_file.h"
 
 namespace fs = std::filesystem;
 
@@ -57,18 +63,25 @@ void copy_box(const Box& common, const Box& to, DType to_dtype, std::byte* out, 
 
 }  // namespace
 
-CheckpointReader::CheckpointReader(const fs::path& directory) : directory_(directory) {
+CheckpointReader::CheckpointReader(const fs::path& directory) : directory_(directory.has_filename() ? directory : directory.parent_path()) {
+  constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
   std::error_code error;
-  if (!fs::is_directory(directory_, error)) throw MissingFileError(concat("checkpoint ", directory_.string(), " does not exist"));
+  // `latest` may be replaced while this one is being read, so it is followed once.
+  if (const fs::path target = fs::read_symlink(directory_, error); !error) directory_ = directory_.parent_path() / target;
+  if (!fs::is_directory(directory_, error)) throw MissingFileError(concat("checkpoint ", directory.string(), " does not exist"));
   const fs::path path = directory_ / kManifestName;
-  if (!fs::exists(path, error)) throw DataError(concat("checkpoint ", directory_.string(), " is not whole: ", kManifestName, " is missing"));
-  manifest_ = parse_manifest(read_text(path), path.string());
-  for (const auto& [name, expected] : manifest_.contents.files) {
-    const auto size = fs::file_size(directory_ / name, error);
-    if (error) throw DataError(concat((directory_ / name).string(), ": cannot be read: ", error.message()));
-    if (static_cast<int64_t>(size) != expected.bytes)
-      throw DataError(concat((directory_ / name).string(), ": has ", size, " bytes, the manifest says ", expected.bytes));
+  if (!fs::exists(fs::symlink_status(path, error)))
+    throw DataError(concat("checkpoint ", directory_.string(), " is not whole: ", kManifestName, " is missing"));
+  manifest_ = parse_manifest(read_text(path, kMaxManifestBytes, Links::kRefuse), path.string());
+  for (const auto& [name, expected] : files()) {
+    const std::string shard = (directory_ / name).string();
+    struct stat status {};
+    if (::lstat(shard.c_str(), &status) != 0) throw DataError(concat(shard, ": cannot be read: ", std::generic_category().message(errno)));
+    if (!S_ISREG(status.st_mode)) throw DataError(concat(shard, ": not a regular file"));
+    if (status.st_size != expected.bytes) throw DataError(concat(shard, ": has ", status.st_size, " bytes, the manifest says ", expected.bytes));
   }
+  for (const auto& [name, stored] : tensors())
+    for (const StoredBox& box : stored.boxes) pieces_[box.file][entry_name(name, box.box)] = {&name, &stored, &box};
 }
 
 const StoredTensor& CheckpointReader::tensor(const std::string& name) const {
@@ -81,11 +94,40 @@ SafetensorsFile& CheckpointReader::file(const std::string& name) {
   auto& opened = files_[name];
   if (!opened) {
     auto candidate = std::make_unique<SafetensorsFile>(directory_ / name);
-    const std::string digest = candidate->digest(), &expected = manifest_.contents.files.at(name).digest;
-    if (digest != expected) throw DataError(concat((directory_ / name).string(), ": its digest is ", digest, ", the manifest says ", expected));
+    check_header(*candidate, name);
     opened = std::move(candidate);
   }
   return *opened;
+}
+
+void CheckpointReader::check_header(const SafetensorsFile& file, const std::string& name) const {
+  const std::string where = (directory_ / name).string();
+  const std::map<std::string, Piece>& pieces = pieces_.at(name);
+  std::map<std::string, std::string> digests;
+  for (const auto& [entry, piece] : pieces) digests[entry] = piece.box->digest;
+  const std::string digest = file.digest(digests), &expected = files().at(name).digest;
+  if (digest != expected) throw DataError(concat(where, ": damaged header: its digest is ", digest, ", the manifest says ", expected));
+  for (const auto& [key, piece] : pieces) {
+    const SafetensorsEntry& entry = file.entry(key);
+    const Box& box = piece.box->box;
+    const std::vector<int64_t> shape(box.extent.begin(), box.extent.begin() + piece.stored->dims);
+    if (entry.begin != piece.box->begin || entry.end != piece.box->end || entry.dtype != piece.stored->dtype || entry.shape != shape)
+      throw DataError(concat(where, ": tensor \"", *piece.tensor, "\": differs from the manifest in dtype, shape or place"));
+  }
+  for (const auto& [key, entry] : file.entries())
+    if (!pieces.contains(key)) throw DataError(concat(where, ": tensor \"", key, "\" is not in the manifest"));
+}
+
+std::span<const std::byte> CheckpointReader::data(const std::string& tensor, const StoredBox& box) {
+  const SafetensorsFile& source = file(box.file);
+  const SafetensorsEntry& entry = source.entry(entry_name(tensor, box.box));
+  if (!checked_.contains(&box)) {
+    if (const std::string digest = source.digest(entry); digest != box.digest)
+      throw DataError(concat((directory_ / box.file).string(), ": tensor \"", tensor, "\": damaged in bytes ", box.begin, " to ", box.end,
+                             ": their digest is ", digest, ", the manifest says ", box.digest));
+    checked_.insert(&box);
+  }
+  return source.data(entry);
 }
 
 void CheckpointReader::read(const std::string& name, const Box& box, DType dtype, void* out) {
@@ -100,20 +142,21 @@ void CheckpointReader::read(const std::string& name, const Box& box, DType dtype
   for (const StoredBox& piece : stored.boxes) {
     const Box common = intersection(piece.box, box);
     if (common.extent[0] <= 0 || common.extent[1] <= 0) continue;
-    SafetensorsFile& source = file(piece.file);
-    const SafetensorsEntry& entry = source.entry(entry_name(name, piece.box));
-    if (entry.begin != piece.begin || entry.end != piece.end || entry.dtype != stored.dtype ||
-        entry.end - entry.begin != piece.box.numel() * size_of(stored.dtype))
-      throw DataError(concat((directory_ / piece.file).string(), ": tensor \"", name, "\": differs from the manifest in dtype, size or place"));
-    copy_box(common, box, dtype, static_cast<std::byte*>(out), piece.box, stored.dtype, source.data(entry).data());
+    copy_box(common, box, dtype, static_cast<std::byte*>(out), piece.box, stored.dtype, data(name, piece).data());
   }
 }
 
-void CheckpointReader::verify_digests() {
-  for (const auto& [name, expected] : manifest_.contents.files) file(name);
+void CheckpointReader::verify_digests(const std::function<void(int64_t bytes)>& progress) {
+  for (const auto& [name, pieces] : pieces_) {
+    file(name);
+    for (const auto& [entry, piece] : pieces) {
+      data(*piece.tensor, *piece.box);
+      progress(piece.box->end - piece.box->begin);
+    }
+  }
 }
 
-std::optional<fs::path> find_newest_checkpoint(const fs::path& run_directory, std::vector<std::string>& warnings) {
+std::vector<fs::path> checkpoints_of(const fs::path& run_directory) {
   const fs::path directory = run_directory / "checkpoints";
   std::vector<fs::path> candidates;
   std::error_code error;
@@ -127,12 +170,20 @@ std::optional<fs::path> find_newest_checkpoint(const fs::path& run_directory, st
     if (step) candidates.push_back(item.path());
   }
   // Zero-padded to eight digits, longer beyond: a longer name is a higher step.
-  std::sort(candidates.begin(), candidates.end(), [](const fs::path& a, const fs::path& b) {
+  const auto newer = [](const fs::path& a, const fs::path& b) {
     const std::string left = a.filename().string(), right = b.filename().string();
     return left.size() != right.size() ? left.size() > right.size() : left > right;
-  });
+  };
+  std::sort(candidates.begin(), candidates.end(), newer);
   const fs::path latest = fs::read_symlink(directory / "latest", error);
-  if (!error) std::stable_partition(candidates.begin(), candidates.end(), [&](const fs::path& path) { return path.filename() == latest; });
+  if (error) return candidates;
+  const auto first = std::find_if(candidates.begin(), candidates.end(), [&](const fs::path& path) { return !newer(path, latest); });
+  std::rotate(candidates.begin(), first, candidates.end());
+  return candidates;
+}
+
+std::optional<fs::path> find_newest_checkpoint(const fs::path& run_directory, std::vector<std::string>& warnings) {
+  const std::vector<fs::path> candidates = checkpoints_of(run_directory);
   for (const fs::path& candidate : candidates) {
     try {
       const CheckpointReader reader(candidate);
@@ -142,7 +193,8 @@ std::optional<fs::path> find_newest_checkpoint(const fs::path& run_directory, st
     }
   }
   if (!candidates.empty())  // to start over would lose what could perhaps be saved
-    throw DataError(concat("no checkpoint in ", directory.string(), " can be read: ", warnings.back(), "; move them away to start again"));
+    throw DataError(
+        concat("no checkpoint in ", (run_directory / "checkpoints").string(), " can be read: ", warnings.back(), "; move them away to start again"));
   return std::nullopt;
 }
 

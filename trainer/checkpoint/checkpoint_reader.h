@@ -1,10 +1,13 @@
 #pragma once
 // Loading: any box of a global tensor, from whatever boxes a checkpoint stored, so that any layout reads any other's.
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "trainer/checkpoint/manifest.h"
@@ -12,33 +15,52 @@
 
 namespace trireme {
 
-/// A whole checkpoint. Not thread-safe: one per rank.
+/// A whole checkpoint, of which nothing is used unseen: the manifest's digest is checked when it is opened, a file's header when the file is first needed, a
+/// box's data when it is first read. Its files are regular ones in its directory, never links; the directory itself may be reached through one (`latest`),
+/// which is followed once. Not thread-safe: one per rank.
 class CheckpointReader {
  public:
   /// Reads and checks the manifest, and that every file is there with its size.
   /// Errors: MissingFileError (no such directory), DataError naming the file or tensor that is wrong.
   explicit CheckpointReader(const std::filesystem::path& directory);
 
+  const std::filesystem::path& directory() const { return directory_; }  ///< no link
   const CheckpointDescription& description() const { return manifest_.description; }
   const std::map<std::string, StoredTensor>& tensors() const { return manifest_.contents.tensors; }
+  const std::map<std::string, StoredFile>& files() const { return manifest_.contents.files; }
   /// Errors: DataError if there is none of this name.
   const StoredTensor& tensor(const std::string& name) const;
   /// Writes elements of `box` to `out` (row-major, box.numel() of dtype), converting between F32 and F64.
   /// Errors: DataError naming the file and the tensor: missing, box outside it, another kind of dtype, damaged file.
   void read(const std::string& name, const Box& box, DType dtype, void* out);
-  /// Reads every file whole. Errors: DataError naming the first whose digest differs.
-  void verify_digests();
+  /// Reads everything; `progress` hears how many more bytes of it are done. Errors: DataError naming the first damaged file, and the tensor where it is in data.
+  void verify_digests(const std::function<void(int64_t bytes)>& progress = [](int64_t) {});
 
  private:
-  SafetensorsFile& file(const std::string& name);  ///< opened, and its digest checked, when first asked for
+  /// A box as its file should have it.
+  struct Piece {
+    const std::string* tensor;
+    const StoredTensor* stored;
+    const StoredBox* box;
+  };
+
+  SafetensorsFile& file(const std::string& name);  ///< opened, and its header checked, when first asked for
+  void check_header(const SafetensorsFile& file, const std::string& name) const;
+  std::span<const std::byte> data(const std::string& tensor, const StoredBox& box);  ///< checked when first asked for
 
   std::filesystem::path directory_;
   Manifest manifest_;
+  std::map<std::string, std::map<std::string, Piece>> pieces_;     ///< by file and name in the file
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  ///< opened when first read
+  std::unordered_set<const StoredBox*> checked_;                   ///< those whose data match their digest
 };
 
-/// The newest whole checkpoint of a run: the one `latest` names, else that of the highest step. One that is torn or damaged is passed over with a line
-/// in `warnings`. Errors: DataError where there are checkpoints but none is whole; IoError.
+/// The checkpoints of a run in the order in which to try them: the one `latest` names, those of lower steps (nearest first), those of higher steps, which a
+/// run that was rolled back has left behind. Nothing is opened. Errors: IoError.
+std::vector<std::filesystem::path> checkpoints_of(const std::filesystem::path& run_directory);
+
+/// The newest checkpoint of a run whose manifest and file sizes are right; data are checked as they are read. One that is torn or damaged is passed over with a
+/// line in `warnings`. Errors: DataError where there are checkpoints but none is whole; IoError.
 std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& run_directory, std::vector<std::string>& warnings);
 
 }  // namespace trireme

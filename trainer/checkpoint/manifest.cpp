@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "trainer/checkpoint/strict_json.h"
+#include "trainer/files/digest.h"
+#include "trainer/files/strict_json.h"
 
 namespace trireme {
 
@@ -11,7 +12,9 @@ using nlohmann::json;
 namespace {
 
 constexpr const char* kFormat = "trireme-checkpoint";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
+constexpr std::string_view kHead = "{\n \"digest\": \"xxh3-128:";  // then the digits, which alone the digest is not over
+constexpr size_t kDigits = 32;
 
 json to_json(const std::array<int64_t, 2>& pair, int dims) { return dims == 1 ? json{pair[0]} : json{pair[0], pair[1]}; }
 
@@ -30,7 +33,8 @@ json to_json(const Contents& contents) {
       boxes.push_back({{"start", to_json(stored.box.start, tensor.dims)},
                        {"extent", to_json(stored.box.extent, tensor.dims)},
                        {"file", stored.file},
-                       {"bytes", {stored.begin, stored.end}}});
+                       {"bytes", {stored.begin, stored.end}},
+                       {"digest", stored.digest}});
     result["tensors"][name] = {{"dtype", name_of(tensor.dtype)}, {"shape", to_json(tensor.shape, tensor.dims)}, {"boxes", std::move(boxes)}};
   }
   for (const auto& [name, file] : contents.files) result["files"][name] = {{"bytes", file.bytes}, {"digest", file.digest}};
@@ -41,42 +45,72 @@ DType dtype_member(const json& object, const std::string& where) {
   const std::string name = string_member(object, "dtype", where);
   for (DType dtype : {DType::kF64, DType::kF32, DType::kI32, DType::kU8})
     if (name == name_of(dtype)) return dtype;
-  throw DataError(concat(where, ": unknown dtype \"", name, "\""));
+  throw DataError(concat(where, ": unknown dtype ", json(name).dump()));
+}
+
+StoredBox parse_box(const json& value, int dims, const Contents& contents, const std::string& where) {
+  require_known_keys(value, {"start", "extent", "file", "bytes", "digest"}, where);
+  StoredBox stored;
+  stored.box = {pair_member(value, "start", dims, 0, where), pair_member(value, "extent", dims, 1, where)};
+  stored.file = string_member(value, "file", where);
+  const auto file = contents.files.find(stored.file);
+  if (file == contents.files.end()) throw DataError(concat(where, ": file ", json(stored.file).dump(), " is not listed"));
+  const auto range = pair_member(value, "bytes", 2, 0, where);
+  stored.begin = range[0];
+  stored.end = range[1];
+  if (stored.end < stored.begin || stored.end > file->second.bytes)
+    throw DataError(concat(where, ": bytes [", stored.begin, ", ", stored.end, "] lie outside ", stored.file));
+  stored.digest = string_member(value, "digest", where);
+  return stored;
 }
 
 StoredTensor parse_tensor(const json& value, const Contents& contents, const std::string& where) {
+  require_known_keys(value, {"dtype", "shape", "boxes"}, where);
   StoredTensor tensor;
   tensor.dtype = dtype_member(value, where);
-  tensor.dims = static_cast<int>(array_member(value, "shape", where).size());
-  if (tensor.dims != 1 && tensor.dims != 2) throw DataError(concat(where, ": has ", tensor.dims, " dimensions; allowed 1 and 2"));
+  const size_t dims = array_member(value, "shape", where).size();
+  if (dims != 1 && dims != 2) throw DataError(concat(where, ": has ", dims, " dimensions; allowed 1 and 2"));
+  tensor.dims = static_cast<int>(dims);
   tensor.shape = pair_member(value, "shape", tensor.dims, 1, where);
-  for (const json& item : array_member(value, "boxes", where)) {
-    StoredBox stored;
-    stored.box = {pair_member(item, "start", tensor.dims, 0, where), pair_member(item, "extent", tensor.dims, 1, where)};
-    stored.file = string_member(item, "file", where);
-    const auto file = contents.files.find(stored.file);
-    if (file == contents.files.end()) throw DataError(concat(where, ": file \"", stored.file, "\" is not listed"));
-    const auto range = pair_member(item, "bytes", 2, 0, where);
-    stored.begin = range[0];
-    stored.end = range[1];
-    if (stored.end < stored.begin || stored.end > file->second.bytes)
-      throw DataError(concat(where, ": bytes [", stored.begin, ", ", stored.end, "] lie outside ", stored.file));
-    tensor.boxes.push_back(std::move(stored));
-  }
+  for (const json& item : array_member(value, "boxes", where)) tensor.boxes.push_back(parse_box(item, tensor.dims, contents, where));
   return tensor;
 }
 
 Contents parse_contents(const json& object, const std::string& where) {
   Contents contents;
-  for (const auto& [name, value] : member(object, "files", where).items()) {
+  for (const auto& [name, value] : object_member(object, "files", where).items()) {
     const std::string at = concat(where, ": file \"", name, "\"");
-    if (name.empty() || name[0] == '.' || name.find('/') != std::string::npos) throw DataError(at + ": not a plain file name");
+    if (name.empty() || name[0] == '.' || name.find('/') != std::string::npos || name == kManifestName)
+      throw DataError(at + ": not a plain file name");
+    require_known_keys(value, {"bytes", "digest"}, at);
     contents.files[name] = {integer_member(value, "bytes", at), string_member(value, "digest", at)};
   }
-  for (const auto& [name, value] : member(object, "tensors", where).items())
+  for (const auto& [name, value] : object_member(object, "tensors", where).items())
     contents.tensors[name] = parse_tensor(value, contents, concat(where, ": tensor \"", name, "\""));
   return contents;
 }
+
+/// Behind its header, every file consists of boxes.
+void check_files(const Contents& contents, const std::string& where) {
+  std::map<std::string, std::vector<std::pair<int64_t, int64_t>>> ranges;
+  for (const auto& [name, tensor] : contents.tensors)
+    for (const StoredBox& stored : tensor.boxes) ranges[stored.file].emplace_back(stored.begin, stored.end);
+  for (const auto& [name, file] : contents.files) {
+    auto& pieces = ranges[name];
+    if (pieces.empty()) throw DataError(concat(where, ": file \"", name, "\" holds no tensor"));
+    std::sort(pieces.begin(), pieces.end());
+    int64_t covered = pieces.front().first;
+    for (const auto& [begin, end] : pieces) {
+      if (begin != covered)
+        throw DataError(
+            concat(where, ": file \"", name, "\": tensors ", begin < covered ? "overlap" : "leave a gap", " at byte ", std::min(begin, covered)));
+      covered = end;
+    }
+    if (covered != file.bytes) throw DataError(concat(where, ": file \"", name, "\": ", file.bytes - covered, " bytes after the last tensor"));
+  }
+}
+
+bool has_digest(std::string_view text) { return text.size() > kHead.size() + kDigits && text.substr(0, kHead.size()) == kHead; }
 
 bool inside(const Box& box, const std::array<int64_t, 2>& shape) {
   for (size_t dim = 0; dim < 2; ++dim)
@@ -90,7 +124,11 @@ std::string entry_name(const std::string& tensor, const Box& box) { return conca
 
 std::string contents_text(const Contents& contents) { return to_json(contents).dump() + "\n"; }
 
-Contents parse_contents(const std::string& text, const std::string& where) { return parse_contents(parse_object(text, where), where); }
+Contents parse_contents(const std::string& text, const std::string& where) {
+  const json object = parse_object(text, where);
+  require_known_keys(object, {"tensors", "files"}, where);
+  return parse_contents(object, where);
+}
 
 void merge(Contents& into, const Contents& part, const std::string& where) {
   for (const auto& [name, file] : part.files)
@@ -110,43 +148,71 @@ std::string manifest_text(const Manifest& manifest) {
                  {"version", kVersion},
                  {"step", about.step},
                  {"tokens", about.tokens},
+                 {"samples", about.samples},
                  {"optimizer_steps", about.optimizer_steps},
+                 {"seed", about.seed},
                  {"config", about.config},
                  {"model", about.model},
                  {"tokenizer", about.tokenizer},
                  {"training_data", about.training_data},
                  {"layout", about.layout}});
-  return result.dump(1) + "\n";
+  return with_digest(concat(kHead, std::string(kDigits, '0'), "\",", result.dump(1).substr(1), "\n"));
+}
+
+std::string with_digest(std::string text) {
+  if (!has_digest(text)) throw DataError("a manifest begins with its digest; this one does not");
+  Digest digest;
+  digest.update(std::string_view(text).substr(0, kHead.size()));
+  digest.update(std::string_view(text).substr(kHead.size() + kDigits));
+  const std::string found = digest.str();
+  return text.replace(kHead.size(), kDigits, found.substr(found.size() - kDigits));
 }
 
 Manifest parse_manifest(const std::string& text, const std::string& where) {
+  if (has_digest(text) && with_digest(text) != text) throw DataError(concat(where, ": damaged: does not match the digest it begins with"));
   const json object = parse_object(text, where);
   if (string_member(object, "format", where) != kFormat) throw DataError(concat(where, ": format is not \"", kFormat, "\""));
   const int64_t version = integer_member(object, "version", where);
   if (version != kVersion) throw DataError(concat(where, ": version ", version, " is not supported; allowed ", kVersion));
+  if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // as versions before did not
+  require_known_keys(object,
+                     {"digest", "format", "version", "step", "tokens", "samples", "optimizer_steps", "seed", "config", "model", "tokenizer",
+                      "training_data", "layout", "tensors", "files"},
+                     where);
   Manifest manifest;
-  manifest.description = {
-      integer_member(object, "step", where),         integer_member(object, "tokens", where), integer_member(object, "optimizer_steps", where),
-      string_member(object, "config", where),        member(object, "model", where),          string_member(object, "tokenizer", where),
-      string_member(object, "training_data", where), member(object, "layout", where)};
+  CheckpointDescription& about = manifest.description;
+  about.step = integer_member(object, "step", where);
+  about.tokens = integer_member(object, "tokens", where);
+  about.samples = integer_member(object, "samples", where);
+  about.optimizer_steps = integer_member(object, "optimizer_steps", where, 0, about.step);
+  about.seed = integer_member(object, "seed", where, std::numeric_limits<int64_t>::min());
+  about.config = string_member(object, "config", where);
+  about.model = object_member(object, "model", where);
+  about.tokenizer = string_member(object, "tokenizer", where);
+  about.training_data = string_member(object, "training_data", where);
+  about.layout = object_member(object, "layout", where);
   manifest.contents = parse_contents(object, where);
   check_tiling(manifest.contents.tensors, where);
+  check_files(manifest.contents, where);
   return manifest;
 }
 
 void check_tiling(const std::map<std::string, StoredTensor>& tensors, const std::string& where) {
   for (const auto& [name, tensor] : tensors) {
-    const auto refuse = [&](const char* what, const Box& at) {
-      throw DataError(concat(where, ": tensor \"", name, "\": the box at [", at.start[0], ", ", at.start[1], "] ", what));
+    const auto refuse = [&, &label = name](const char* what, const Box& at) {  // clang before 16 cannot capture a structured binding
+      throw DataError(concat(where, ": tensor \"", label, "\": the box at [", at.start[0], ", ", at.start[1], "] ", what));
     };
     int64_t numel = 0, bytes = 0;
     if (__builtin_mul_overflow(tensor.shape[0], tensor.shape[1], &numel) || __builtin_mul_overflow(numel, size_of(tensor.dtype), &bytes))
       throw DataError(concat(where, ": tensor \"", name, "\" is too large"));
     std::vector<Box> boxes;
-    for (const StoredBox& stored : tensor.boxes) boxes.push_back(stored.box);
+    for (const StoredBox& stored : tensor.boxes) {
+      if (!inside(stored.box, tensor.shape)) refuse("lies outside it", stored.box);
+      if (stored.end - stored.begin != stored.box.numel() * size_of(tensor.dtype)) refuse("does not take as many bytes as it holds", stored.box);
+      boxes.push_back(stored.box);
+    }
     std::sort(boxes.begin(), boxes.end(), [](const Box& a, const Box& b) { return a.start < b.start; });
     for (size_t i = 0; i < boxes.size(); ++i) {
-      if (!inside(boxes[i], tensor.shape)) refuse("lies outside it", boxes[i]);
       const auto end = [&](const Box& box, size_t dim) { return box.start[dim] + box.extent[dim]; };
       for (size_t j = i + 1; j < boxes.size() && boxes[j].start[0] < end(boxes[i], 0); ++j)
         if (boxes[j].start[1] < end(boxes[i], 1) && boxes[i].start[1] < end(boxes[j], 1)) refuse("overlaps another", boxes[j]);

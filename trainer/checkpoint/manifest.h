@@ -22,6 +22,8 @@ struct CheckpointDescription {
   nlohmann::json model;         ///< its model section, for readers without YAML
   std::string tokenizer;        ///< tokenizer spec
   std::string training_data;    ///< fingerprint of the tokens it was trained on
+  int64_t seed = 0;             ///< with `step` the whole random state: initial values, sample order and dropout are functions of the two
+  int64_t samples = 0;          ///< sequences consumed: where the sampler stands
   nlohmann::json layout;        ///< for people; no reader depends on it
 };
 
@@ -30,6 +32,7 @@ struct StoredBox {
   std::string file;   ///< name in the checkpoint's directory
   int64_t begin = 0;  ///< bytes from the start of the file
   int64_t end = 0;
+  std::string digest;  ///< of those bytes
 };
 
 struct StoredTensor {
@@ -41,7 +44,7 @@ struct StoredTensor {
 
 struct StoredFile {
   int64_t bytes = 0;
-  std::string digest;
+  std::string digest;  ///< of its header and of the digests of its tensors, in their order in the file (safetensors.h)
 };
 
 /// Tensors and files by name: of a whole checkpoint, or of one rank's part of it.
@@ -64,11 +67,15 @@ Contents parse_contents(const std::string& text, const std::string& where);
 /// Adds another rank's part. Errors: DataError where the two disagree on a tensor.
 void merge(Contents& into, const Contents& part, const std::string& where);
 
+/// A manifest begins with the digest of all its other characters.
 std::string manifest_text(const Manifest& manifest);
-/// Checks format, version, types, and that the boxes of every tensor tile it exactly. Errors: DataError that starts with `where`.
+/// The text with its digest put right, for who has changed it. Errors: DataError where it does not begin with one.
+std::string with_digest(std::string text);
+/// Checks the digest, format, version, types, that the boxes of every tensor tile it exactly and that the boxes in every file tile its data. Errors: DataError
+/// that starts with `where`.
 Manifest parse_manifest(const std::string& text, const std::string& where);
 
-/// Errors: DataError naming the tensor whose boxes leave a gap, overlap or lie outside.
+/// Errors: DataError naming the tensor whose boxes leave a gap, overlap, lie outside or do not take as many bytes as they hold.
 void check_tiling(const std::map<std::string, StoredTensor>& tensors, const std::string& where);
 
 }  // namespace trireme

@@ -5,7 +5,9 @@
 #include <cstring>
 #include <optional>
 
-#include "trainer/checkpoint/strict_json.h"
+#include "trainer/files/digest.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/files/strict_json.h"
 
 namespace trireme {
 
@@ -32,13 +34,34 @@ DType dtype_named(const std::string& name, const std::string& where) {
   throw DataError(concat(where, ": dtype \"", name, "\" is not supported; allowed F64, F32, I32, U8"));
 }
 
+/// In pieces that the cache still holds when they are written after having been digested.
+std::string write_digested(DurableFile& file, const void* data, int64_t bytes) {
+  constexpr int64_t kPiece = 1 << 20;
+  Digest digest;
+  const auto* next = static_cast<const std::byte*>(data);
+  for (int64_t left = bytes; left > 0; left -= kPiece, next += kPiece) {
+    const auto piece = static_cast<size_t>(std::min(left, kPiece));
+    digest.update(next, piece);
+    file.write(next, piece);
+  }
+  return digest.str();
+}
+
+std::string file_digest(std::span<const std::byte> header, const std::map<std::string, std::string>& digests) {
+  Digest digest;
+  digest.update(header.data(), header.size());
+  for (const auto& [name, text] : digests) digest.update(text);
+  return digest.str();
+}
+
 /// One header entry; offsets still count from the start of the data.
 SafetensorsEntry parse_entry(const json& value, int64_t data_bytes, const std::string& where) {
   SafetensorsEntry entry;
   entry.dtype = dtype_named(string_member(value, "dtype", where), where);
   for (const json& extent : array_member(value, "shape", where)) entry.shape.push_back(integer(extent, where + ": \"shape\""));
   const json& offsets = array_member(value, "data_offsets", where);
-  if (offsets.size() != 2 || value.size() != 3) throw DataError(where + ": expected dtype, shape and two data_offsets, and nothing else");
+  require_known_keys(value, {"dtype", "shape", "data_offsets"}, where);
+  if (offsets.size() != 2) throw DataError(concat(where, ": has ", offsets.size(), " data_offsets, not two"));
   entry.begin = integer(offsets[0], where + ": \"data_offsets\"");
   entry.end = integer(offsets[1], where + ": \"data_offsets\"");
   if (entry.end < entry.begin || entry.end > data_bytes)
@@ -67,38 +90,44 @@ SafetensorsSummary write_safetensors(const std::filesystem::path& path, std::spa
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();
   TRIREME_CHECK(length <= kMaxHeaderBytes, "the header of ", path.string(), " takes ", length, " bytes");
+  text.insert(0, reinterpret_cast<const char*>(&length), kLengthBytes);
 
   DurableFile file(path);
-  file.write(&length, sizeof length);
   file.write(text);
+  std::map<std::string, std::string> digests;
   for (size_t i = 0; i < tensors.size(); ++i) {
     SafetensorsEntry& entry = summary.entries[i];
-    file.write(tensors[i].data, static_cast<size_t>(entry.end - entry.begin));
-    entry.begin += static_cast<int64_t>(kLengthBytes + length);
-    entry.end += static_cast<int64_t>(kLengthBytes + length);
+    summary.digests.push_back(write_digested(file, tensors[i].data, entry.end - entry.begin));
+    digests[tensors[i].name] = summary.digests.back();
+    entry.begin += static_cast<int64_t>(text.size());
+    entry.end += static_cast<int64_t>(text.size());
   }
   file.commit();
   summary.bytes = file.bytes();
-  summary.digest = file.digest();
+  summary.digest = file_digest(std::as_bytes(std::span(text)), digests);
   return summary;
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : name_(path.string()), file_(path.string()) { read_header(); }
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : name_(path.string()), file_(path.string(), Links::kRefuse) { read_header(); }
 
 void SafetensorsFile::read_header() {
   const std::span<const std::byte> bytes(file_.data(), static_cast<size_t>(file_.bytes()));
   uint64_t length = 0;
+  file_.load(0, std::min<int64_t>(file_.bytes(), kLengthBytes));
   if (bytes.size() >= kLengthBytes) std::memcpy(&length, bytes.data(), kLengthBytes);
   if (length == 0 || length > kMaxHeaderBytes || length > bytes.size() - kLengthBytes)
     throw DataError(concat(name_, ": not a safetensors file: header of ", length, " bytes in a file of ", bytes.size()));
+  file_.load(kLengthBytes, static_cast<int64_t>(length));
   const auto* text = reinterpret_cast<const char*>(bytes.data()) + kLengthBytes;
   const json header = parse_object({text, length}, name_);
-  const auto data_start = static_cast<int64_t>(kLengthBytes + length);
+  header_bytes_ = kLengthBytes + length;
+  const auto data_start = static_cast<int64_t>(header_bytes_);
   const int64_t data_bytes = static_cast<int64_t>(bytes.size()) - data_start;
 
   std::vector<std::pair<int64_t, int64_t>> ranges;
   for (const auto& [key, value] : header.items()) {
     if (key == kMetadataKey) {
+      if (!value.is_object()) throw DataError(name_ + ": __metadata__ is not an object");
       for (const auto& [name, unused] : value.items()) metadata_[name] = string_member(value, name, name_ + ": __metadata__");
       continue;
     }
@@ -128,10 +157,19 @@ std::span<const std::byte> SafetensorsFile::data(const SafetensorsEntry& entry) 
       .subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
 }
 
-std::string SafetensorsFile::digest() const {
+std::string SafetensorsFile::digest(const SafetensorsEntry& entry) const {
+  constexpr int64_t kPiece = 16 << 20;
   Digest digest;
-  digest.update(file_.data(), static_cast<size_t>(file_.bytes()));
+  for (int64_t at = entry.begin; at < entry.end; at += kPiece) {
+    const int64_t piece = std::min(kPiece, entry.end - at);
+    file_.load(at, piece);
+    digest.update(file_.data() + at, static_cast<size_t>(piece));
+  }
   return digest.str();
+}
+
+std::string SafetensorsFile::digest(const std::map<std::string, std::string>& digests) const {
+  return file_digest(std::span(file_.data(), header_bytes_), digests);
 }
 
 }  // namespace trireme

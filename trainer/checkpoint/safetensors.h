@@ -1,13 +1,13 @@
 #pragma once
 // The safetensors format: 8 bytes of header length (little endian), a JSON header {name: {dtype, shape, data_offsets}} padded with spaces to a
 // multiple of 8, then the tensors, without gaps. Source: https://huggingface.co/docs/safetensors.
+#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/core/dtype.h"
-#include "trainer/files/durable_file.h"
 #include "trainer/files/mapped_file.h"
 
 namespace trireme {
@@ -30,18 +30,21 @@ struct SafetensorsEntry {
   int64_t end = 0;
 };
 
+/// `digest` is over the bytes before the first tensor and then the text of every tensor's digest, in the order of the tensors' names: it vouches for the
+/// whole file, and a reader of one tensor need not read the others to trust it.
 struct SafetensorsSummary {
   int64_t bytes = 0;
   std::string digest;
   std::vector<SafetensorsEntry> entries;  ///< in the order of the sources
+  std::vector<std::string> digests;       ///< of their data
 };
 
 /// Writes a file durably (file.h). Names must differ.   Errors: IoError.
 SafetensorsSummary write_safetensors(const std::filesystem::path& path, std::span<const SafetensorsSource> tensors,
                                      const SafetensorsMetadata& metadata);
 
-/// A file whose header was checked whole when it was opened: JSON without duplicate keys, known dtypes, byte ranges that equal the shapes, that cover
-/// the data without gap or overlap and end with the file.   Errors: MissingFileError, IoError, DataError that names the file and the tensor.
+/// A file whose header was checked whole when it was opened: a regular file, no link; JSON without duplicate keys, known dtypes, byte ranges that equal the
+/// shapes, that cover the data without gap or overlap and end with the file.   Errors: MissingFileError, IoError, DataError that names the file and the tensor.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -50,13 +53,16 @@ class SafetensorsFile {
   /// Errors: DataError if there is none of this name.
   const SafetensorsEntry& entry(const std::string& name) const;
   std::span<const std::byte> data(const SafetensorsEntry& entry) const;
-  std::string digest() const;  ///< reads the whole file
+  std::string digest(const SafetensorsEntry& entry) const;  ///< reads its data
+  /// The digest of the file, given those of its tensors by name: reads the header alone.
+  std::string digest(const std::map<std::string, std::string>& digests) const;
 
  private:
   void read_header();
 
   std::string name_;
   MappedFile file_;
+  size_t header_bytes_ = 0;  ///< before the first tensor: the length and the JSON
   std::map<std::string, SafetensorsEntry> entries_;
   SafetensorsMetadata metadata_;
 };

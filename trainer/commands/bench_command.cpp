@@ -108,7 +108,7 @@ int bench_kernels(const Arguments& arguments) {
 int bench_step(const Arguments& arguments, const std::vector<std::string>& command_line) {
   if (!under_launcher()) {
     const Config config = resolve(load_config(arguments.config, all_sets(arguments)));
-    if (const int ranks = mesh_shape(config.parallel).world(); ranks > 1) return launch(ranks, command_line, std::nullopt);
+    if (const int ranks = mesh_shape(config.parallel).world(); ranks > 1) return launch(ranks, command_line);
   }
   return static_cast<int>(run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     Config config;
@@ -124,7 +124,7 @@ int bench_step(const Arguments& arguments, const std::vector<std::string>& comma
 }
 
 int bench_comm(const Arguments& arguments, const std::vector<std::string>& command_line) {
-  if (!under_launcher()) return launch(static_cast<int>(arguments.ranks), command_line, std::nullopt);
+  if (!under_launcher()) return launch(static_cast<int>(arguments.ranks), command_line);
   return static_cast<int>(run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     agree(*world, [&] {
       if (world->size() < 2) throw ConfigError("bench comm: a world of one rank says nothing; start at least two");

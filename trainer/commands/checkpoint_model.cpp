@@ -2,7 +2,7 @@
 
 #include "parallel/comm/self.h"
 #include "trainer/loop/environment.h"
-#include "trainer/loop/run.h"
+#include "trainer/loop/resume.h"
 #include "trainer/loop/state.h"
 
 namespace trireme {

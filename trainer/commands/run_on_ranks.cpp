@@ -8,6 +8,7 @@
 #include "parallel/comm/self.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/launcher.h"
+#include "trainer/resilience/watch.h"
 
 namespace trireme {
 namespace {
@@ -43,6 +44,7 @@ ExitCode run_on_ranks(const Body& body) {
   if (!under_launcher()) {
     return run_body(std::make_unique<SelfCommunicator>("world"), {}, body);
   }
+  die_with_parent();
   yield_where_srun_oversubscribes();
   MpiEnvironment mpi;
   const auto report = [&](const std::exception& error) {

@@ -1,30 +1,116 @@
 #include "trainer/commands/train_command.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/launcher.h"
 #include "trainer/loop/run.h"
+#include "trainer/resilience/watch.h"
 
 namespace trireme {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Arguments {
   std::string config;
   std::vector<std::string> sets;
   RunOptions options;
   std::optional<std::string> hosts;
+  std::optional<int64_t> restarts;  ///< over the configuration's
+
+  int64_t restarts_of(const Config& of) const { return restarts.value_or(of.resilience.restarts); }
 };
+
+/// Who did not start the ranks cannot start them again.
+void refuse_restarts(const Arguments& arguments, const Config& config) {
+  if (started_by_launch() || !under_launcher() || arguments.restarts_of(config) == 0) return;
+  throw ConfigError(
+      concat(arguments.restarts ? "--restarts" : "resilience.restarts", ": these ranks were started by mpirun or srun, and `trireme train` ",
+             "can start again only what it has started itself; allowed 0, and a restart by who started them (Slurm: sbatch --requeue)"));
+}
 
 ExitCode train_as_rank(const Arguments& arguments) {
   return run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     Config config;
-    agree(*world, [&] { config = resolve(load_config(arguments.config, arguments.sets), world->size()); });
+    agree(*world, [&] {
+      config = resolve(load_config(arguments.config, arguments.sets), world->size());
+      refuse_restarts(arguments, config);
+    });
     Machine machine(std::move(world), place, config);
-    return run_training(machine.ctx(), machine.world(), config, arguments.options);
+    Watch watch(machine.world());
+    return run_training(machine.ctx(), watch.world(), config, arguments.options, watch.progress());
   });
 }
+
+/// The command line without an option and its value.
+std::vector<std::string> without(const std::string& option, const std::vector<std::string>& words) {
+  std::vector<std::string> rest;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == option) {
+      ++i;
+    } else if (!words[i].starts_with(option + "=")) {
+      rest.push_back(words[i]);
+    }
+  }
+  return rest;
+}
+
+/// Decides how a failed job of this run goes on: by `--resume auto`, once the run directory holds what the job has done.
+class Continuer {
+ public:
+  Continuer(fs::path run_directory, std::string resume, std::vector<std::string> words)
+      : run_(std::move(run_directory)), resume_(std::move(resume)), words_(std::move(words)), at_launch_(look()) {}
+
+  Continuation operator()() const {
+    const State now = look();
+    const bool held_nothing = !at_launch_.checkpoint && !at_launch_.metrics, holds = now.checkpoint || now.metrics;
+    bool goes_on = resume_ == "auto" || (resume_ == "never" && held_nothing && holds);
+    if (resume_ != "auto" && resume_ != "never" && now.checkpoint) {
+      std::error_code error;  // --resume DIR: what was there before belongs to another past, except DIR itself
+      goes_on = now.checkpoint != at_launch_.checkpoint || now.written != at_launch_.written || fs::equivalent(*now.checkpoint, resume_, error);
+    }
+    Continuation next{words_, 0, resume_ == "auto" || resume_ == "never" ? "the start" : resume_};
+    if (!goes_on) return next;
+    next.arguments = without("--resume", words_);
+    const auto command = std::find(next.arguments.begin(), next.arguments.end(), "train");
+    next.arguments.insert(command + 1, {"--resume", "auto"});
+    if (!now.checkpoint) return next;
+    next.from = now.checkpoint->filename().string();
+    next.saved = std::atoll(next.from.c_str() + next.from.find_first_of("0123456789"));
+    return next;
+  }
+
+ private:
+  struct State {
+    std::optional<fs::path> checkpoint;
+    fs::file_time_type written{};
+    bool metrics = false;
+  };
+  State look() const {
+    State state;
+    std::error_code error;
+    state.metrics = fs::exists(run_ / "metrics.jsonl", error);
+    try {
+      std::vector<std::string> ignored;
+      state.checkpoint = find_newest_checkpoint(run_, ignored);
+    } catch (const Error&) {  // the job itself will say so
+    }
+    if (state.checkpoint) state.written = fs::last_write_time(*state.checkpoint / "manifest.json", error);
+    return state;
+  }
+
+  fs::path run_;
+  std::string resume_;
+  std::vector<std::string> words_;
+  State at_launch_;
+};
 
 /// Everything that can be refused is refused here, before a rank is started.
 int train(const Arguments& arguments, const std::vector<std::string>& command_line) {
@@ -32,11 +118,14 @@ int train(const Arguments& arguments, const std::vector<std::string>& command_li
   if (!under_launcher()) {
     const Config config = resolve(load_config(arguments.config, arguments.sets));
     const int ranks = mesh_shape(config.parallel).world();
-    if (ranks > 1 || arguments.hosts) {
+    const int64_t restarts = arguments.restarts_of(config);
+    if (ranks > 1 || arguments.hosts || restarts > 0) {
       if (config.run.device == "cuda" && !arguments.hosts) cuda::gpu_count();
       open_dataset(config, config.data.train);
       if (!config.data.validation.empty()) open_dataset(config, config.data.validation);
-      return launch(ranks, command_line, arguments.hosts);
+      const std::vector<std::string> words = without("--restarts", without("--hosts", command_line));  // the launcher's own
+      return launch(ranks, words,
+                    {arguments.hosts, config.resilience.hang_seconds, restarts, Continuer(config.run.directory, arguments.options.resume, words)});
     }
   } else if (arguments.hosts) {
     throw ConfigError("--hosts: this process is already one of the ranks that mpirun or srun started; give the hosts to mpirun or srun");
@@ -54,6 +143,8 @@ void add_train_command(CLI::App& app, const std::vector<std::string>& command_li
   command->add_option("--resume", arguments->options.resume, "auto: continue from the newest whole checkpoint; never; or a checkpoint's directory");
   command->add_option("--max-steps", arguments->options.max_steps, "Stop after this step of the run, with a checkpoint")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  command->add_option("--restarts", arguments->restarts, "Times to start the job again after ranks have died or hung; over resilience.restarts")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   command->add_option("--hosts", arguments->hosts, "mpirun hostfile for the ranks this command starts");
   command->callback([arguments, command_line, &exit_code] { exit_code = train(*arguments, command_line); });
 }

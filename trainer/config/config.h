@@ -113,6 +113,13 @@ struct CheckpointConfig {
   bool operator==(const CheckpointConfig&) const = default;
 };
 
+struct ResilienceConfig {
+  int64_t restarts = 0;
+  double hang_seconds = 10;
+  int64_t replica_check = 1000;  ///< steps; 0 = off
+  bool operator==(const ResilienceConfig&) const = default;
+};
+
 struct KernelsConfig {
   std::string attention = "auto";  ///< auto | builtin
   bool tf32 = false;
@@ -127,6 +134,7 @@ struct Config {
   TrainingConfig training;
   DataConfig data;
   CheckpointConfig checkpoint;
+  ResilienceConfig resilience;
   KernelsConfig kernels;
   bool operator==(const Config&) const = default;
 };

@@ -206,6 +206,15 @@ void visit(V& v, CheckpointConfig& c) {
 }
 
 template <class V>
+void visit(V& v, ResilienceConfig& c) {
+  v(Field{.key = "restarts", .doc = "Times the launcher starts a job again from its newest whole checkpoint after ranks have died or hung.", .min = 0},
+    c.restarts);
+  v(Field{.key = "hang_seconds", .doc = "A rank that does nothing for this long, and for five median steps, counts as hung.", .min = 1, .max = 86400},
+    c.hang_seconds);
+  v(Field{.key = "replica_check", .doc = "Steps between comparisons of what several ranks hold alike; 0 = off.", .min = 0}, c.replica_check);
+}
+
+template <class V>
 void visit(V& v, KernelsConfig& c) {
   v(Field{.key = "attention",
           .doc = "Attention on the GPU.",
@@ -225,6 +234,7 @@ void visit(V& v, Config& c) {
   v.section("training", "What one step is, and how many there are.", c.training);
   v.section("data", "Token files.", c.data);
   v.section("checkpoint", "Saved states of the run.", c.checkpoint);
+  v.section("resilience", "What happens when ranks die, hang or disagree.", c.resilience);
   v.section("kernels", "Which kernels compute.", c.kernels);
 }
 

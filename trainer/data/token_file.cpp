@@ -1,14 +1,14 @@
 #include "trainer/data/token_file.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "kernels/core/check.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/files/strict_json.h"
 
 namespace trireme {
 namespace {
@@ -20,31 +20,14 @@ constexpr int64_t kVersion = 1;
 constexpr int64_t kMaxIndexBytes = 1 << 20;
 constexpr const char* kRemedy = "; build it again with `trireme data build`";
 
-template <class Json>
-int64_t integer(const Json& json, const char* key, int64_t minimum, int64_t maximum, const std::string& path) {
-  const auto& value = json.at(key);
-  const bool fits = value.is_number_integer() &&
-                    (!value.is_number_unsigned() || value.template get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
-  if (fits && value.template get<int64_t>() >= minimum && value.template get<int64_t>() <= maximum) return value.template get<int64_t>();
-  throw DataError(concat(path, ": ", key, "=", value.dump(), ": must be an integer in [", minimum, ", ", maximum, "]"));
-}
-
-template <class Json>
-std::string text(const Json& json, const char* key, const std::string& path) {
-  const auto& value = json.at(key);
-  if (!value.is_string()) throw DataError(concat(path, ": ", key, "=", value.dump(), ": must be a string"));
-  return value.template get<std::string>();
-}
-
 TokenIndex read_index(const std::string& directory) {
   std::error_code ignored;
   if (!std::filesystem::exists(directory, ignored))
     throw MissingFileError(concat(directory, ": no such token directory; `trireme data build` makes one"));
   if (!std::filesystem::is_directory(directory, ignored))
     throw DataError(concat(directory, ": not a token directory; `trireme data build` makes one"));
-  const MappedFile file(directory + "/index.json");
-  if (file.bytes() > kMaxIndexBytes) throw DataError(concat(file.path(), ": ", file.bytes(), " bytes are too many for an index"));
-  return TokenIndex::parse(std::string(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.bytes())), file.path());
+  const std::string path = directory + "/index.json";
+  return TokenIndex::parse(read_text(path, kMaxIndexBytes), path);
 }
 
 void check_size(const MappedFile& file, int64_t items, int64_t item_bytes, const char* what) {
@@ -76,30 +59,21 @@ std::string TokenIndex::to_json() const {
 }
 
 TokenIndex TokenIndex::parse(const std::string& json_text, const std::string& path) {
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(json_text);
-  } catch (const nlohmann::json::exception& error) {
-    throw DataError(concat(path, ": not valid JSON: ", error.what()));
-  }
-  if (!json.is_object() || !json.contains("format") || json["format"] != kFormat) throw DataError(concat(path, ": not an index of format ", kFormat));
-  if (!json.contains("version") || json["version"] != kVersion)
-    throw DataError(concat(path, ": version=", json.value("version", nlohmann::json()).dump(), ": this program reads version ", kVersion));
-  const nlohmann::json known = {"format", "version", "tokenizer", "tokenizer_digest", "vocab_size", "token_bytes", "tokens", "documents"};
-  for (const auto& [key, value] : json.items())
-    if (std::find(known.begin(), known.end(), key) == known.end()) throw DataError(concat(path, ": ", key, ": unknown key"));
-  for (const std::string key : known)
-    if (!json.contains(key)) throw DataError(concat(path, ": ", key, ": missing key"));
+  const nlohmann::json json = parse_object(json_text, path);
+  if (string_member(json, "format", path) != kFormat) throw DataError(concat(path, ": not an index of format ", kFormat));
+  if (const int64_t version = integer_member(json, "version", path); version != kVersion)
+    throw DataError(concat(path, ": version ", version, " is not supported; this program reads version ", kVersion));
+  require_known_keys(json, {"format", "version", "tokenizer", "tokenizer_digest", "vocab_size", "token_bytes", "tokens", "documents"}, path);
 
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / 16;  // sizes in bytes cannot overflow
   TokenIndex index;
-  index.tokenizer = text(json, "tokenizer", path);
-  index.tokenizer_digest = text(json, "tokenizer_digest", path);
-  index.vocab_size = integer(json, "vocab_size", 1, std::numeric_limits<int32_t>::max(), path);
-  index.tokens = integer(json, "tokens", 0, kMax, path);
-  index.documents = integer(json, "documents", 0, kMax, path);
+  index.tokenizer = string_member(json, "tokenizer", path);
+  index.tokenizer_digest = string_member(json, "tokenizer_digest", path);
+  index.vocab_size = integer_member(json, "vocab_size", path, 1, std::numeric_limits<int32_t>::max());
+  index.tokens = integer_member(json, "tokens", path, 0, kMax);
+  index.documents = integer_member(json, "documents", path, 0, kMax);
   if (index.tokens == 0 || index.documents == 0) throw DataError(concat(path, ": holds no token"));
-  integer(json, "token_bytes", index.token_bytes(), index.token_bytes(), path);
+  integer_member(json, "token_bytes", path, index.token_bytes(), index.token_bytes());
   return index;
 }
 

@@ -5,12 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "kernels/core/check.h"
-#include "trainer/files/mapped_file.h"
 
 namespace trireme {
 namespace {
@@ -38,14 +36,6 @@ class Descriptor {
 
 }  // namespace
 
-void Digest::update(const void* data, size_t bytes) { hash_ = fnv1a({static_cast<const char*>(data), bytes}, hash_); }
-
-std::string Digest::str() const {
-  char text[32];
-  std::snprintf(text, sizeof text, "fnv1a64:%016llx", static_cast<unsigned long long>(hash_));
-  return text;
-}
-
 DurableFile::DurableFile(std::filesystem::path path) : path_(std::move(path)), temporary_(path_.string() + ".tmp") {
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor_ < 0) fail("create", temporary_);
@@ -58,7 +48,6 @@ DurableFile::~DurableFile() {
 }
 
 void DurableFile::write(const void* data, size_t bytes) {
-  digest_.update(data, bytes);
   bytes_ += static_cast<int64_t>(bytes);
   const auto* next = static_cast<const char*>(data);
   while (bytes > 0) {
@@ -97,8 +86,10 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
   sync_directory(to.parent_path());
 }
 
-std::string read_text(const std::filesystem::path& path) {
-  const MappedFile file(path.string());
+std::string read_text(const std::filesystem::path& path, int64_t max_bytes, Links links) {
+  const MappedFile file(path.string(), links);
+  if (file.bytes() > max_bytes) throw DataError(concat(path.string(), ": ", file.bytes(), " bytes are too many; at most ", max_bytes, " are read"));
+  file.load(0, file.bytes());
   return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.bytes())};
 }
 

@@ -19,8 +19,12 @@ void throw_file_error(const std::string& path, const char* what, int error_numbe
   throw IoError(message);
 }
 
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // O_NONBLOCK: a named pipe must be refused, not waited for
+MappedFile::MappedFile(const std::string& path, Links links) : path_(path) {
+  // O_NONBLOCK: a named pipe must be refused, not waited for
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::kRefuse ? O_NOFOLLOW : 0));
+  if (file < 0 && errno == ELOOP && links == Links::kRefuse) throw DataError(concat(path, ": is a symbolic link; expected the file itself"));
+  // A socket, or a device without a driver
+  if (file < 0 && errno == ENXIO) throw DataError(concat(path, ": not a regular file"));
   if (file < 0) throw_file_error(path, "cannot open", errno);
   struct stat status {};
   if (::fstat(file, &status) != 0) {
@@ -42,6 +46,15 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+void MappedFile::load(int64_t begin, int64_t count) const {
+  TRIREME_CHECK(begin >= 0 && count >= 0 && begin <= bytes_ - count, path_, ": bytes [", begin, ", +", count, ") of ", bytes_);
+#ifdef MADV_POPULATE_READ
+  const int64_t start = begin / ::sysconf(_SC_PAGESIZE) * ::sysconf(_SC_PAGESIZE);
+  if (count == 0 || ::madvise(const_cast<std::byte*>(data_) + start, static_cast<size_t>(begin + count - start), MADV_POPULATE_READ) == 0) return;
+  if (errno == EFAULT || errno == EHWPOISON) throw_file_error(path_, "cannot be read", EIO);
+#endif
+}
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), static_cast<size_t>(bytes_));

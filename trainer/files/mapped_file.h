@@ -5,11 +5,14 @@
 
 namespace trireme {
 
+/// Whether the last part of a path may be a symbolic link.
+enum class Links { kFollow, kRefuse };
+
 /// A whole file, memory-mapped read-only; pages are read when touched, so opening costs nothing and a file may be larger than memory.
-/// Errors: MissingFileError where there is none, DataError for a directory or device, IoError for anything else the system refuses.
+/// Errors: MissingFileError where there is none, DataError for a directory, pipe, device or refused link, IoError for anything else the system refuses.
 class MappedFile {
  public:
-  explicit MappedFile(const std::string& path);
+  explicit MappedFile(const std::string& path, Links links = Links::kFollow);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile(const MappedFile&) = delete;
@@ -18,6 +21,9 @@ class MappedFile {
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }
   const std::byte* data() const { return data_; }
+  /// Reads a part in, so that a disk that cannot deliver it, or a file that has become shorter, is an error here: a plain access would end the process.
+  /// Errors: IoError. Does nothing before Linux 5.14.
+  void load(int64_t begin, int64_t count) const;
 
  private:
   std::string path_;

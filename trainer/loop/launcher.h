@@ -1,5 +1,6 @@
 #pragma once
-// Starting the ranks of a run from one command, and stopping them on request.
+// Starting the ranks of a run from one command, starting them again when they fail, and stopping them on request.
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,15 +10,34 @@ namespace trireme {
 /// True in a rank that mpirun or an srun step started. A plain shell inside salloc, sbatch or `srun --pty` is not one.
 bool under_launcher();
 
+/// True in a rank of launch().
+bool started_by_launch();
+
+/// How a failed job goes on.
+struct Continuation {
+  std::vector<std::string> arguments;
+  int64_t saved = 0;  ///< step of the checkpoint it starts from; 0: none of this run's
+  std::string from;   ///< the same in words
+};
+
+struct LaunchOptions {
+  std::optional<std::string> hosts_file = {};  ///< an mpirun hostfile; without one all ranks run here, or in the Slurm allocation
+  /// Set: every rank makes a Watch, and a hub here finds those that die, hang, or give no sign of life for so long.
+  std::optional<double> silence_seconds = {};
+  int64_t restarts = 0;                             ///< times a failed job is started again, as RestartPolicy decides
+  std::function<Continuation()> continuation = {};  ///< asked after each failure, if there are restarts
+};
+
 /// Runs `mpirun -n ranks /proc/self/exe arguments...` and returns the exit code of the ranks (the first that is not 0). Works as root, with more ranks
 /// than cores, and stays mpirun's parent:
 ///   - SIGTERM, SIGINT and SIGUSR1 reach the ranks as SIGUSR1, once they have called announce_ready() (a second SIGINT ends the job at once);
 ///     SIGTERM itself would make mpirun kill them;
-///   - what mpirun says about a rank's exit code is dropped, unless the code is none of ours (a crash): then it is all there is to tell;
+///   - what mpirun says about a rank's exit code is dropped, unless the code is none of ours (a crash) and no hub knows better;
+///   - a dead or hung rank is named on standard error, and all ranks go;
 ///   - if this process dies, mpirun and its ranks go within seconds; if mpirun hangs after the last rank, it is killed.
-/// `hosts_file`: an mpirun hostfile; without one all ranks run here (or in the Slurm allocation). OMP_NUM_THREADS, if unset, is cores / ranks.
-/// Errors: ConfigError if there is no mpirun, MissingFileError if there is no hosts file, IoError.
-int launch(int ranks, const std::vector<std::string>& arguments, const std::optional<std::string>& hosts_file);
+/// A job fails with ExitCode::kInternal; any other code is an answer, and is not tried again. A request to stop between two tries: kRequeue.
+/// OMP_NUM_THREADS, if unset, is cores / ranks. Errors: ConfigError if there is no mpirun, MissingFileError if there is no hosts file, IoError.
+int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options = {});
 
 /// Told by rank 0 once every rank has its StopRequest: from now on a signal to the launcher is passed on. No effect under another launcher.
 void announce_ready();

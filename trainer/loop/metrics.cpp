@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
 #include "kernels/core/check.h"
@@ -62,6 +63,17 @@ void MetricsWriter::step(const StepMetrics& metrics) {
 }
 
 void MetricsWriter::evaluation(int64_t step, double validation_loss) { write({{"step", step}, {"validation_loss", validation_loss}}); }
+
+int64_t MetricsWriter::last_evaluation(const std::filesystem::path& path) {
+  int64_t step = 0;
+  if (!std::filesystem::exists(path)) return step;
+  std::istringstream text(read_text(path));
+  for (std::string line; std::getline(text, line);) {
+    const ordered_json value = ordered_json::parse(line, nullptr, false);
+    if (value.is_object() && value.contains("validation_loss")) step = value.value("step", int64_t{0});
+  }
+  return step;
+}
 
 void MetricsWriter::cut_back(const std::filesystem::path& path, int64_t step) {
   if (!std::filesystem::exists(path)) return;

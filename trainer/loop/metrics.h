@@ -39,6 +39,8 @@ class MetricsWriter {
   /// Drops the first line of a later step, everything after it, and what a crash left of a last line, so that a run resumed after `step` writes each
   /// step once. Step 0 empties the file. A missing file stays missing.   Errors: IoError.
   static void cut_back(const std::filesystem::path& path, int64_t step);
+  /// The step of the last evaluation written there; 0 where there is none.   Errors: IoError.
+  static int64_t last_evaluation(const std::filesystem::path& path);
 
  private:
   void write(const nlohmann::ordered_json& line);

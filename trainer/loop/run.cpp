@@ -1,14 +1,12 @@
 #include "trainer/loop/run.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <deque>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <thread>
 
 #include "kernels/core/rng.h"
 #include "trainer/config/write.h"
@@ -19,30 +17,41 @@
 #include "trainer/loop/launcher.h"
 #include "trainer/loop/learning_rate.h"
 #include "trainer/loop/memory.h"
-#include "trainer/loop/metrics.h"
+#include "trainer/loop/reporter.h"
+#include "trainer/loop/resume.h"
 #include "trainer/loop/state.h"
 #include "trainer/model/flops.h"
+#include "trainer/resilience/replica_check.h"
+#include "trainer/resilience/run_lock.h"
 
 namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
 
+/// In seconds: how long a rank may stand still while it sets up, loads or saves, and before its steps have a median.
+constexpr double kPatience = 600;
+
 /// The whole state of one rank's run, set up in the order of the constructor; every step of it is agreed on by all ranks.
 class Run {
  public:
-  Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options);
+  Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress);
   ExitCode loop();
 
  private:
   void open_data();
-  void load(const std::string& checkpoint);
-  void open_directory();
+  void resume();
+  std::vector<std::string> candidates();
+  void open_directory(const std::string& checkpoint);
   void start_step(int64_t step);
   void finish_step();
+  void set_patience();
+  void check_replicas(int64_t step);
   void evaluate(int64_t step);
   void save(int64_t step);
-  void note_save_error(const std::optional<std::string>& error);
+  void note_save(const std::optional<SaveReport>& report);
+  bool evaluates_at(int64_t step) const;
+  fs::path directory() const { return config_.run.directory; }
   int64_t last_step() const { return std::min(total_, options_.max_steps.value_or(total_)); }
   bool reports() const { return world_.rank() == 0; }
 
@@ -50,28 +59,32 @@ class Run {
   Communicator& world_;
   Config config_;
   RunOptions options_;
+  Progress& progress_;
   StopRequest stop_;
-  std::shared_ptr<void> lock_;  ///< rank 0: on the run directory, until this run ends
+  std::shared_ptr<RunLock> lock_;  ///< rank 0: until this run ends
+  std::string session_;            ///< the same on every rank, another at every start
   std::unique_ptr<TokenDataset> train_, validation_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Checkpointer> checkpointer_;
-  std::unique_ptr<MetricsWriter> metrics_;    ///< rank 0
-  std::unique_ptr<ConsoleReporter> console_;  ///< rank 0
-  std::optional<MemoryForecast> memory_;      ///< of this rank, on a GPU
-  double flops_per_token_ = 0;
+  Reporter reporter_;                     ///< speaks on rank 0
+  std::optional<MemoryForecast> memory_;  ///< of this rank, on a GPU
   int64_t total_ = 0;
-  int64_t done_ = 0;  ///< steps
+  int64_t done_ = 0;        ///< steps
+  bool evaluated_ = false;  ///< after step done_, where that is due: a run may have been killed between its save and its evaluation
   struct Started {
     int64_t step;
     Trainer::StepInFlight in_flight;
   };
   std::optional<Started> started_;  ///< not yet reported
   std::chrono::steady_clock::time_point last_report_ = std::chrono::steady_clock::now();
-  bool save_failed_ = false;  ///< the last save, on this rank
+  std::deque<double> step_seconds_;  ///< of the last steps
+  bool save_failed_ = false;         ///< the last save, on this rank
 };
 
-Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options)
-    : ctx_(ctx), world_(world), config_(config), options_(options) {
+Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress)
+    : ctx_(ctx), world_(world), config_(config), options_(options), progress_(progress) {
+  progress_.act("setting up");
+  progress_.set_patience(kPatience);
   std::map<std::string, std::string> facts;
   agree(world_, [&] {
     open_data();
@@ -82,37 +95,18 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
              {"validation data", validation_ ? std::to_string(validation_->fingerprint()) : ""}};
   });
   check_same_everywhere(world_, facts);
-  std::string checkpoint;  // empty: from the start
-  agree(world_, [&] {
-    if (reports()) checkpoint = checkpoint_to_resume(config_.run.directory, options_.resume).value_or("");
-  });
-  checkpoint = all_gather_strings(world_, checkpoint)[0];
-  if (ctx_.device == Device::kCuda) memory_ = reserve_memory(ctx_, world_, config_);
-  agree(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true); });
-  if (checkpoint.empty()) {
-    trainer_->initialise();
-  } else {
-    load(checkpoint);
-  }
-  if (done_ >= last_step()) return;  // a finished run stays as it is
-  agree(world_, [&] {
-    if (!reports()) return;
-    lock_ = lock_run_directory(config_.run.directory);
-    if (checkpoint_to_resume(config_.run.directory, options_.resume).value_or("") != checkpoint)
-      throw ConfigError(
-          concat("run.directory=", config_.run.directory, ": another job has just saved there; the same command again goes on from it"));
-    open_directory();
-  });
-  agree(world_, [&] {
-    if (!fs::exists(fs::path(config_.run.directory) / "config.yaml"))
-      throw IoError(concat("run.directory=", config_.run.directory, ": rank 0 has made it, and it is not there; it must be one place for all ranks"));
-  });
-  if (reports()) announce_ready();  // every rank has its StopRequest since its Run began
   const std::string session =
       std::to_string(random_key(static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()), std::to_string(getpid())));
-  checkpointer_ =
-      std::make_unique<Checkpointer>(CheckpointOptions{fs::path(config_.run.directory) / "checkpoints", all_gather_strings(world_, session)[0],
-                                                       world_.rank(), world_.size(), config_.checkpoint.keep, config_.checkpoint.asynchronous});
+  session_ = all_gather_strings(world_, session)[0];
+  if (ctx_.device == Device::kCuda) memory_ = reserve_memory(ctx_, world_, config_);
+  agree(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true); });
+  trainer_->watch(progress_);
+  resume();
+  if (done_ >= last_step() && evaluated_) return;  // a finished run stays as it is
+  if (reports()) announce_ready();                 // every rank has its StopRequest since its Run began
+  checkpointer_ = std::make_unique<Checkpointer>(CheckpointOptions{directory() / "checkpoints", session_, world_.rank(), world_.size(),
+                                                                   config_.checkpoint.keep, config_.checkpoint.asynchronous,
+                                                                   std::chrono::seconds(static_cast<int64_t>(kPatience)), [lock = lock_] { lock->check(); }});
 }
 
 void Run::open_data() {
@@ -125,52 +119,77 @@ void Run::open_data() {
     counted.training.epochs.reset();
     config_.training.schedule.decay_steps = resolve(counted, world_.size()).training.schedule.decay_steps;
   }
-  flops_per_token_ = training_flops_per_token(config_.model, config_.training.sequence_length);
 }
 
-void Run::load(const std::string& checkpoint) {
-  std::unique_ptr<CheckpointReader> reader;
+/// Loads, then locks: what is refused changes nothing in the run directory. A job on its way out may have saved meanwhile; once it is locked out, what
+/// there is stays, so the second look is the last.
+void Run::resume() {
+  progress_.act("loading");
+  std::vector<std::string> checkpoints = candidates();
+  for (bool locked = false;;) {
+    const Resumed resumed = load_newest(*trainer_, checkpoints, config_, std::to_string(train_->fingerprint()));
+    done_ = resumed.step;
+    if (reports() && !resumed.checkpoint.empty())
+      std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
+    agree(world_, [&] {
+      if (reports()) evaluated_ = !evaluates_at(done_) || MetricsWriter::last_evaluation(directory() / "metrics.jsonl") >= done_;
+    });
+    evaluated_ = all_reduce_scalar(world_, reports() && !evaluated_ ? 1 : 0, ReduceOp::kMax) == 0;
+    if (done_ >= last_step() && evaluated_) return;
+    if (!locked) {
+      progress_.act("waiting for the run directory's lock");
+      agree(world_, [&] {
+        if (reports()) lock_ = std::make_shared<RunLock>(directory());
+      });
+      locked = true;
+      const std::vector<std::string> now = candidates();
+      if (now != checkpoints) {
+        checkpoints = now;
+        continue;
+      }
+    }
+    agree(world_, [&] {
+      if (reports()) open_directory(resumed.checkpoint);
+    });
+    agree(world_, [&] {
+      if (!fs::exists(directory() / "config.yaml"))
+        throw IoError(concat("run.directory=", directory().string(), ": rank 0 has made it, and it is not there; it must be one place for all ranks"));
+    });
+    return;
+  }
+}
+
+/// As rank 0 sees them.
+std::vector<std::string> Run::candidates() {
+  std::string names;
   agree(world_, [&] {
-    reader = std::make_unique<CheckpointReader>(checkpoint);
-    const CheckpointDescription& saved = reader->description();
-    const std::string difference = mathematical_difference(saved_config(*reader, checkpoint), config_);
-    if (!difference.empty())
-      throw ConfigError(concat("cannot resume from ", checkpoint, ": the configuration has changed what is trained:\n", difference,
-                               "use another run.directory for another run"));
-    if (saved.training_data != std::to_string(train_->fingerprint()))
-      throw DataError(concat("cannot resume from ", checkpoint,
-                             ": data.train holds other tokens than when it was saved; use another run.directory for another run"));
-    done_ = saved.step;
+    if (!reports()) return;
+    for (const std::string& name : checkpoints_to_resume(directory().string(), options_.resume)) names += name + '\0';
   });
-  load_state(*trainer_, *reader);
-  if (reports()) std::cerr << "resuming from " << checkpoint << ", step " << done_ << " of " << total_ << "\n";
+  names = all_gather_strings(world_, names)[0];
+  std::vector<std::string> all;
+  for (size_t begin = 0, end; (end = names.find('\0', begin)) != names.npos; begin = end + 1) all.push_back(names.substr(begin, end - begin));
+  return all;
 }
 
-void Run::open_directory() {
-  const fs::path directory = config_.run.directory;
-  fs::create_directories(directory / "checkpoints");
-  write_durably(directory / "config.yaml", to_yaml(config_));
+void Run::open_directory(const std::string& checkpoint) {
+  const fs::path checkpoints = directory() / "checkpoints";
+  fs::create_directories(checkpoints);
+  remove_unpublished(checkpoints);
+  // Rolled back with --resume DIR: from here on the newer ones belong to another past.
+  std::error_code other_run;
+  if (!checkpoint.empty() && fs::equivalent(checkpoint, checkpoints / checkpoint_name(done_), other_run))
+    point_latest(checkpoints, checkpoint_name(done_), session_);
+  write_durably(directory() / "config.yaml", to_yaml(config_));
   const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
-  write_durably(directory / "environment.json", environment.dump(2) + "\n");
-  MetricsWriter::cut_back(directory / "metrics.jsonl", done_);
-  metrics_ = std::make_unique<MetricsWriter>(directory / "metrics.jsonl");
-  console_ = std::make_unique<ConsoleReporter>(total_, standard_output_is_terminal());
-  const int64_t parameters = parameter_count(config_.model);
-  metrics_->event("start", {{"step", done_},
-                            {"steps", total_},
-                            {"parameters", parameters},
-                            {"world_size", world_.size()},
-                            {"layout", environment["layout"]},
-                            {"version", environment["version"]}});
-  console_->message(concat(config_.run.name, ": ", config_.model.architecture, " with ", parameters, " parameters, tensor ", config_.parallel.tensor,
-                           " x pipeline ", config_.parallel.pipeline, " x data ", *config_.parallel.data, ", ZeRO-", config_.parallel.zero_stage,
-                           ", ", config_.training.precision, "; ", total_, " steps of ", config_.training.global_batch_size, " x ",
-                           config_.training.sequence_length, " tokens"));
-  if (memory_) console_->message("memory of rank 0 on the GPU, bytes:\n" + memory_table(*memory_));
+  write_durably(directory() / "environment.json", environment.dump(2) + "\n");
+  reporter_.open(config_, environment, done_, total_);
+  if (memory_) reporter_.message("memory of rank 0 on the GPU, bytes:\n" + memory_table(*memory_));
 }
 
 /// On a GPU the figures of a step are read while the next one runs; a CPU has them at once.
 void Run::start_step(int64_t step) {
+  progress_.begin_step(step);
   const double rate = learning_rate(config_.training.schedule, config_.training.optimizer, config_.training.global_batch_size, step, total_);
   Started now{step, trainer_->start(*train_, step - 1, rate)};
   finish_step();
@@ -185,81 +204,106 @@ void Run::finish_step() {
   started_.reset();
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - std::exchange(last_report_, now)).count();
-  if (!reports()) return;
-  const auto tokens = config_.training.global_batch_size * config_.training.sequence_length;
-  const double rate_of_tokens = static_cast<double>(tokens) / seconds;
-  const StepMetrics line{step,          result.loss, result.grad_norm, result.learning_rate,
-                         step * tokens, seconds,     rate_of_tokens,   flops_per_token_ * rate_of_tokens / 1e12,
-                         std::nullopt};
-  metrics_->step(line);
-  console_->step(line);
-  if (result.accepted) return;
-  metrics_->event("rejected_step", {{"step", step}, {"parameter", result.offender}});
-  console_->message(concat("step ", step, " rejected on every rank: the gradient", result.offender.empty() ? "" : " of " + result.offender,
-                           " is not finite; weights are unchanged"));
+  step_seconds_.push_back(seconds);
+  set_patience();
+  reporter_.step(step, result, seconds);
+}
+
+/// While steps run, a rank that stands still for five median steps is hung; the first steps make buffers and plans, and may take longer.
+void Run::set_patience() {
+  constexpr size_t kWindow = 21, kFewest = 3;
+  if (step_seconds_.size() > kWindow) step_seconds_.pop_front();
+  std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
+  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  progress_.set_patience(sorted.size() < kFewest ? kPatience : std::max(config_.resilience.hang_seconds, 5 * *middle));
+}
+
+void Run::check_replicas(int64_t step) {
+  const std::string differences = replica_differences(*trainer_);
+  if (!differences.empty())
+    throw AgreedError(ExitCode::kInternal,
+                      concat("after step ", step, " ranks disagree on what they hold alike: memory or a link is faulty, or this program is wrong:\n",
+                             differences),
+                      reports());
 }
 
 void Run::evaluate(int64_t step) {
-  const double loss = trainer_->evaluate(*validation_, config_.training.evaluate.batches).loss;
-  if (!reports()) return;
-  metrics_->evaluation(step, loss);
-  console_->evaluation(step, loss);
+  reporter_.evaluation(step, trainer_->evaluate(*validation_, config_.training.evaluate.batches).loss);
 }
 
 void Run::save(int64_t step) {
-  note_save_error(checkpointer_->finish());  // of the save before this one
-  save_failed_ = false;
-  const int64_t tokens = step * config_.training.global_batch_size * config_.training.sequence_length;
+  progress_.act("saving step " + std::to_string(step));
+  progress_.set_patience(kPatience);  // the save before this one may still be under way
+  note_save(checkpointer_->finish());
+  // Weights and two moments of every parameter, in the dtype of the masters.
+  const int64_t bytes = 3 * parameter_count(config_.model) * size_of(precision_of(config_.training).master);
+  const auto obstacle = reports() ? cannot_save(directory() / "checkpoints", bytes) : std::nullopt;
+  save_failed_ = all_reduce_scalar(world_, obstacle ? 1 : 0, ReduceOp::kMax) > 0;
+  if (save_failed_) return note_save(SaveReport{step, 0, 0, 0, obstacle});
+  const int64_t samples = step * config_.training.global_batch_size;
   const MeshShape& mesh = trainer_->mesh().shape;
   checkpointer_->save({step,
-                       tokens,
+                       samples * config_.training.sequence_length,
                        trainer_->accepted_steps(),
                        to_yaml(config_),
                        describe_model(config_.model),
                        config_.data.tokenizer,
                        std::to_string(train_->fingerprint()),
+                       config_.run.seed,
+                       samples,
                        {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}}},
                       state_tensors(*trainer_));
 }
 
 /// A rank that cannot write makes rank 0's save fail too, with the cause: one message for the job.
-void Run::note_save_error(const std::optional<std::string>& error) {
-  if (!error) return;
-  save_failed_ = true;
-  if (reports()) console_->message(*error + "; older checkpoints stand");
+void Run::note_save(const std::optional<SaveReport>& report) {
+  if (!report) return;
+  if (report->error) save_failed_ = true;
+  reporter_.saved(*report);
+}
+
+bool Run::evaluates_at(int64_t step) const {
+  const int64_t every = config_.training.evaluate.every;
+  return validation_ && step > 0 && ((every > 0 && step % every == 0) || step == total_);
 }
 
 ExitCode Run::loop() {
   const int64_t last = last_step();
-  if (done_ >= last) {
+  if (done_ >= last && evaluated_) {
     if (reports()) std::cerr << "nothing to do: " << done_ << " of " << total_ << " steps are done" << std::endl;
     return ExitCode::kOk;
   }
+  if (!evaluated_) evaluate(done_);
   bool stopped = false;
   last_report_ = std::chrono::steady_clock::now();
   for (int64_t step = done_ + 1; step <= last && !stopped; ++step) {
     start_step(step);
     stopped = all_reduce_scalar(world_, stop_.requested() ? 1 : 0, ReduceOp::kMax) > 0;
-    const int64_t interval = config_.checkpoint.every, every = config_.training.evaluate.every;
+    const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check;
+    const bool checks = check > 0 && step % check == 0;
     const bool saves = (interval > 0 && step % interval == 0) || step == last || stopped;
-    const bool evaluates = validation_ && ((every > 0 && step % every == 0) || step == total_);
-    if (saves || evaluates) finish_step();
+    if (checks || saves || evaluates_at(step)) finish_step();
+    if (checks) check_replicas(step);
     if (saves) save(step);
-    note_save_error(checkpointer_->take_error());
+    note_save(checkpointer_->take_report());
     // After the save: an evaluation may take longer than a scheduler waits between its signal and the end.
-    if (evaluates) evaluate(step);
-    if (saves || evaluates) last_report_ = std::chrono::steady_clock::now();
+    if (evaluates_at(step)) evaluate(step);
+    if (checks || saves || evaluates_at(step)) last_report_ = std::chrono::steady_clock::now();
+    if (saves) set_patience();
     done_ = step;
   }
-  note_save_error(checkpointer_->finish());
+  progress_.act("waiting for the last checkpoint");
+  progress_.set_patience(kPatience);
+  note_save(checkpointer_->finish());
   // Until here rank 0 may still be publishing what the others have written.
   const bool lost = all_reduce_scalar(world_, save_failed_ ? 1 : 0, ReduceOp::kMax) > 0;
   if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
   if (stopped && done_ < total_) {
-    if (reports()) console_->message(concat("stopped on request after step ", done_, ", checkpoint saved; the same command goes on from there"));
+    reporter_.message(concat("stopped on request after step ", done_, ", checkpoint saved; the same command goes on from there"));
     return ExitCode::kRequeue;
   }
-  if (reports()) console_->message(concat("done: ", done_, " of ", total_, " steps; run directory ", config_.run.directory));
+  reporter_.message(concat("done: ", done_, " of ", total_, " steps; run directory ", config_.run.directory));
   return ExitCode::kOk;
 }
 
@@ -269,97 +313,13 @@ TokenDataset open_dataset(const Config& config, const std::vector<std::string>& 
   return {directories, config.training.sequence_length, *config.model.vocab_size, make_tokenizer(config.data.tokenizer).digest()};
 }
 
-Config saved_config(const CheckpointReader& reader, const std::string& checkpoint) {
-  try {
-    return resolve(parse_config(reader.description().config, checkpoint + "/manifest.json"));
-  } catch (const ConfigError& error) {
-    throw DataError(concat(checkpoint, ": the configuration saved in it is not valid: ", error.what()));
-  }
-}
-
 int64_t total_steps(const Config& config, int64_t sequences) {
   if (config.training.steps) return *config.training.steps;
   return Sampler{0, sequences, config.training.global_batch_size}.steps_for(config.training.epochs.value());
 }
 
-std::optional<std::string> checkpoint_to_resume(const std::string& run_directory, const std::string& resume) {
-  if (resume != "auto" && resume != "never") return resume;
-  std::vector<std::string> warnings;
-  const auto newest = find_newest_checkpoint(run_directory, warnings);
-  if (resume == "never") {
-    if (newest || fs::exists(fs::path(run_directory) / "metrics.jsonl"))
-      throw ConfigError(concat("run.directory=", run_directory, ": already holds a run; allowed another directory, or --resume auto to continue it"));
-    return std::nullopt;
-  }
-  for (const std::string& warning : warnings) std::cerr << "warning: " << warning << "\n";
-  if (!newest) return std::nullopt;
-  return newest->string();
-}
-
-std::shared_ptr<void> lock_run_directory(const std::string& run_directory) {
-  std::error_code error;
-  fs::create_directories(run_directory, error);
-  const std::string path = run_directory + "/run.lock";
-  const int file = error ? -1 : ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (file < 0)
-    throw IoError(concat("run.directory=", run_directory, ": cannot be written: ", error ? error.message() : std::generic_category().message(errno)));
-  std::shared_ptr<void> lock(nullptr, [file](void*) { ::close(file); });
-  // The ranks of a job whose launcher was killed live on for some seconds.
-  for (int tenths = 0; ::flock(file, LOCK_EX | LOCK_NB) != 0; ++tenths) {
-    if (tenths == 80)
-      throw ConfigError(concat("run.directory=", run_directory, ": another job trains there; allowed another directory, or to wait for its end"));
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  return lock;
-}
-
-std::string mathematical_difference(const Config& saved, const Config& now) {
-  const auto neutral = [](Config config) {
-    const RunConfig run = config.run;
-    config.run = {};
-    config.run.seed = run.seed;
-    config.kernels = {};
-    config.parallel = {};
-    config.checkpoint = {};
-    config.training.evaluate = {};
-    config.training.logits_chunk.reset();
-    config.training.micro_batch_size = 1;
-    config.data.validation.clear();
-    // Where the schedule does not look at the end of training, training longer changes nothing that was done.
-    if (config.training.schedule.name == "constant") {
-      config.training.steps = 1;
-      config.training.epochs.reset();
-    }
-    return config;
-  };
-  // The resolved file has one key a line, sections one level of indentation deeper.
-  const auto lines = [](const std::string& text) {
-    std::vector<std::string> all, sections;
-    std::istringstream stream(text);
-    for (std::string line; std::getline(stream, line);) {
-      const size_t indent = line.find_first_not_of(' ');
-      if (indent == std::string::npos || line[indent] == '#') continue;
-      sections.resize(indent / 2);
-      std::string key;
-      for (const std::string& section : sections) key += section + ".";
-      if (line.back() == ':')
-        sections.push_back(line.substr(indent, line.size() - indent - 1));
-      else
-        all.push_back(key + line.substr(indent));
-    }
-    return all;
-  };
-  const std::vector<std::string> a = lines(to_yaml(neutral(saved))), b = lines(to_yaml(neutral(now)));
-  std::string difference;
-  for (const std::string& line : a)
-    if (std::find(b.begin(), b.end(), line) == b.end()) difference += "  checkpoint: " + line + "\n";
-  for (const std::string& line : b)
-    if (std::find(a.begin(), a.end(), line) == a.end()) difference += "  now:        " + line + "\n";
-  return difference;
-}
-
-ExitCode run_training(Context& ctx, Communicator& world, const Config& config, const RunOptions& options) {
-  return Run(ctx, world, config, options).loop();
+ExitCode run_training(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress) {
+  return Run(ctx, world, config, options, progress).loop();
 }
 
 }  // namespace trireme

@@ -1,5 +1,7 @@
 #include "trainer/loop/state.h"
 
+#include <algorithm>
+#include <array>
 #include <set>
 
 #include "kernels/ops/transfer.h"
@@ -8,6 +10,9 @@
 
 namespace trireme {
 namespace {
+
+/// What is saved of every parameter.
+constexpr std::array<const char*, 3> kKinds{"weight", "exp_avg", "exp_avg_sq"};
 
 void read_box(Context& ctx, CheckpointReader& reader, const std::string& kind, const OwnedBox& owned, const Tensor& to) {
   const std::string name = kind + "/" + owned.spec->name;
@@ -33,8 +38,9 @@ void check_names(Trainer& trainer, const CheckpointReader& reader) {
     }
   }
   for (const auto& [name, stored] : reader.tensors()) {
-    const std::string parameter = name.substr(name.find('/') + 1);
-    if (!known.contains(parameter)) throw DataError("checkpoint: " + name + " is not a tensor of the configured model");
+    const size_t slash = name.find('/');
+    const bool of_the_state = std::find(kKinds.begin(), kKinds.end(), name.substr(0, slash)) != kKinds.end();
+    if (slash == name.npos || !of_the_state || !known.contains(name.substr(slash + 1))) throw DataError("checkpoint: " + name + " is not a tensor of the configured model");
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <thread>
 
 #include "kernels/ops/elementwise.h"
@@ -95,6 +96,15 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
                                                   AdamW{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay}, precision_);
 }
 
+void Trainer::watch(Progress& progress) {
+  progress_ = &progress;
+  executor_->watch(progress);
+}
+
+void Trainer::note(const char* what, int64_t number) {
+  if (progress_ != nullptr) progress_->act(what + std::to_string(number));
+}
+
 int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of) {
   const int64_t rows = config_.training.micro_batch_size;
   const int64_t sequence = config_.training.sequence_length;
@@ -119,6 +129,7 @@ StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate
 
 Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate) {
   const Sampler sampler{static_cast<uint64_t>(config_.run.seed), data.sequences(), config_.training.global_batch_size};
+  note("reading the batch of step ", step + 1);
   const int64_t valid = read_batch(data, [&](int64_t index) { return sampler.sample(step, index); });
   const double scale = 1.0 / static_cast<double>(std::max<int64_t>(valid, 1));
   write_scalar(ctx_, scale, stage_->loss_scale());
@@ -137,6 +148,7 @@ void Trainer::queue_step(int64_t step) {
   grads.begin_step(ctx_);
   stage_->begin(ctx_, batch_, config_.training.sequence_length, RunMode::kTrain, static_cast<uint64_t>(step));
   executor_->run(ctx_, training_list_);
+  note("gradient norm and update of step ", step + 1);
   grads.finish(ctx_, *mesh_.tensor, *mesh_.kv);
 
   // One all-reduce for both figures. Each gradient element and each token's loss is added by exactly one rank.
@@ -161,13 +173,17 @@ void Trainer::launch_graph(int64_t step) {
   // An evaluation since the last step has made full parameters fresh: the host does not see the update in a launch, and a capture must gather.
   stage_->params().mark_updated();
   if (!graph_.defined()) graph_ = ctx_.gpu->capture([&] { queue_step(step); });
+  note("launching the graph of step ", step + 1);
   ctx_.gpu->launch(graph_);
 }
 
 StepResult Trainer::finish(const StepInFlight& step) {
   // Here the host waits for the GPU, perhaps for ever if another rank's link is down: NCCL knows of it, CUDA does not.
+  std::optional<NotedWait> waiting;
+  if (progress_ != nullptr) waiting.emplace(*progress_, Progress::Wait{"the device", {}, 0, {}});
   for (; !step.scalars.ready(); std::this_thread::sleep_for(std::chrono::microseconds(100))) mesh_.world.raise_errors();
   const std::vector<double> values = step.scalars.wait();
+  waiting.reset();
   StepResult result;
   result.loss = values[0] * step.loss_scale;
   result.grad_norm = values[1];
@@ -200,6 +216,7 @@ Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches) {
   double loss = 0;
   Evaluation result;
   for (int64_t b = 0; b < (batches == 0 ? all : std::min(batches, all)); ++b) {
+    note("evaluation of batch ", b + 1);
     result.tokens += read_batch(data, [&](int64_t index) { return evaluation_sample(data.sequences(), global_batch, b, index); });
     stage_->begin(ctx_, batch_, config_.training.sequence_length, RunMode::kEvaluate, 0);
     executor_->run(ctx_, evaluation_list_);

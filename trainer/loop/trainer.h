@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/ops/transfer.h"
+#include "parallel/comm/progress.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/schedule.h"
@@ -70,6 +71,8 @@ class Trainer {
 
   int64_t accepted_steps() const { return accepted_steps_; }
   void set_accepted_steps(int64_t steps);
+  /// From now on `progress`, which outlives this, is told of every action.
+  void watch(Progress& progress);
   Mesh& mesh() { return mesh_; }
   Context& context() { return ctx_; }
   const ActionList& training_list() const { return training_list_; }
@@ -81,6 +84,7 @@ class Trainer {
   void queue_step(int64_t step);
   void launch_graph(int64_t step);
   std::string offender_name(int64_t index);
+  void note(const char* what, int64_t number);
 
   Context& ctx_;
   Config config_;
@@ -90,6 +94,7 @@ class Trainer {
   std::unique_ptr<TransformerStage> stage_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<Executor> executor_;
+  Progress* progress_ = nullptr;
   ActionList training_list_, evaluation_list_;
   Tensor sums_, norm_, scalars_;             ///< f64: {gradient squares, loss}, [1], [kStepScalars]
   std::vector<Microbatch> batch_;            ///< of this data rank

@@ -41,6 +41,8 @@ class TransformerStage : public Stage {
   void begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step);
 
   int parts() const override { return static_cast<int>(units_.units_of_part.size()); }
+  std::string part_name(int part) const override { return unit_name(units_.units_of_part[static_cast<size_t>(part)].front()); }
+  std::string unit_name(int unit) const override { return owned_units_[static_cast<size_t>(unit)]->name(); }
   void forward(Context& ctx, int microbatch, int part) override;
   void backward_input(Context& ctx, int microbatch, int part) override;
   void backward_weight(Context& ctx, int microbatch, int part) override;

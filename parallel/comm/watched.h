@@ -1,0 +1,13 @@
+#pragma once
+// A communicator that notes in a Progress which operation its rank enters and which it waits for.
+#include <memory>
+
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/progress.h"
+
+namespace trireme {
+
+/// Wraps `inner`, a world, and every group made from it. `inner` and `progress` outlive it.
+std::unique_ptr<Communicator> watched(Communicator& inner, Progress& progress);
+
+}  // namespace trireme

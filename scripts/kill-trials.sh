@@ -1,0 +1,29 @@
+#!/bin/sh
+# Kills training runs at random moments and resumes them, TRIALS times (default 300), two trials side by side: each run must end with the bits of one that
+# nobody disturbed. Prints the table of all trials as Markdown. Trial n is always the same layout, ZeRO stage and draw of moments and victims.
+#   scripts/kill-trials.sh [TRIALS] [BUILD_DIRECTORY]
+set -eu
+trials=${1:-300}
+build=${2:-$(dirname "$0")/../build}
+[ -x "$build/tests/test_e2e" ] || { echo "$build/tests/test_e2e is missing: build with -DTRIREME_TESTS=ON" >&2; exit 66; }
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+
+for part in 0 1; do
+  # What a part says of its trials goes on; its table is put together with the other's.
+  (
+    code=0
+    TRIREME_KILL_TRIALS=$trials TRIREME_KILL_PART=$part/2 "$build/tests/test_e2e" 'kill: every layout and ZeRO stage' >"$results/$part" || code=$?
+    echo $code >"$results/code.$part"
+  ) &
+done
+wait
+
+echo "| layout | ZeRO | trials | kills | inside a save | resumes | differences |"
+echo "|---|---|---|---|---|---|---|"
+cat "$results/0" "$results/1" | grep '^| [0-9]' | sort
+cat "$results/0" "$results/1" | grep '^| [0-9]' |
+  awk -F'|' '{ for (i = 4; i <= 8; i++) sum[i] += $i } END { printf "| all | | %d | %d | %d | %d | %d |\n", sum[4], sum[5], sum[6], sum[7], sum[8] }'
+for part in 0 1; do
+  [ "$(cat "$results/code.$part")" = 0 ] || { cat "$results/$part"; exit 1; }
+done

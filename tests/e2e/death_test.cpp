@@ -1,0 +1,191 @@
+// Ranks, mpirun and launchers that die, stop or hang: found, named, and nothing left behind.
+#include <csignal>
+#include <iostream>
+#include <thread>
+
+#include "tests/e2e/live_job.h"
+#include "tests/support/catch.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::test {
+namespace {
+
+/// Long enough for whatever is done to it.
+const Arguments kEndless = sets({"training.steps=1000000", "training.evaluate.every=0", "data.validation=[]", "checkpoint.every=0"});
+constexpr int kInternalError = 70;
+
+std::string named(int rank) { return "rank " + std::to_string(rank) + " ("; }
+
+/// Nothing of mpirun's, and the verdict once.
+void check_words(const std::string& err, int rank) {
+  CHECK(err.find("step ") != std::string::npos);
+  for (const char* noise : {"mpirun", "Primary job", "-----", "giving up"}) CHECK(err.find(noise) == std::string::npos);
+  const size_t first = err.find(named(rank));
+  REQUIRE(first != std::string::npos);
+  CHECK(err.find(named(rank), first + 1) == std::string::npos);
+}
+
+struct Case {
+  const char* deed;  ///< "kill": SIGKILL from outside
+  int rank;
+};
+
+void check_death(const TemporaryDirectory& directory, const Case& is, const Arguments& ranks, size_t count) {
+  CAPTURE(is.deed, is.rank);
+  const fs::path trigger = directory / "trigger";
+  fs::remove(trigger);
+  LiveJob job(directory, std::string(is.deed) + std::to_string(is.rank), kEndless + ranks, misbehaviour(is.rank, is.deed, trigger));
+  REQUIRE(job.wait_for_step(3));
+  if (is.deed == std::string("kill"))
+    ::kill(job.ranks(count).at(is.rank), SIGKILL);
+  else
+    write_file(trigger, "");
+  const double told = job.wait_for_error(named(is.rank), 30), gone = job.wait_until_gone(30);
+  INFO(job.err());
+  CAPTURE(told, gone);
+  CHECK(told >= 0);
+  CHECK(told < 2);
+  CHECK(gone >= 0);
+  CHECK(told + gone < 10);
+  const Outcome outcome = job.wait();
+  CHECK(outcome.code == kInternalError);
+  CHECK(outcome.err.find("has died in step ") != std::string::npos);
+  check_words(outcome.err, is.rank);
+  std::cout << is.deed << " of rank " << is.rank << " of " << count << ": named after " << told << " s, all gone after " << told + gone << " s\n";
+}
+
+/// `hang_seconds` as configured; what is found may take some seconds more on a busy machine.
+void check_hang(const TemporaryDirectory& directory, const Case& is, double hang_seconds) {
+  CAPTURE(is.deed, is.rank, hang_seconds);
+  const fs::path trigger = directory / "trigger";
+  fs::remove(trigger);
+  LiveJob job(directory, std::string(is.deed) + std::to_string(is.rank),
+              kEndless + layout(2, 1, 2, 1) + sets({"resilience.hang_seconds=" + std::to_string(hang_seconds)}),
+              misbehaviour(is.rank, is.deed, trigger));
+  REQUIRE(job.wait_for_step(30));  // the steps have a median
+  if (is.deed == std::string("stop"))
+    ::kill(job.ranks(4).at(is.rank), SIGSTOP);
+  else
+    write_file(trigger, "");
+  const double told = job.wait_for_error(named(is.rank), hang_seconds + 30), gone = job.wait_until_gone(30);
+  INFO(job.err());
+  CAPTURE(told, gone);
+  CHECK(told > hang_seconds / 2);
+  CHECK(told < hang_seconds + 5);
+  CHECK(gone >= 0);
+  CHECK(gone < 10);
+  const Outcome outcome = job.wait();
+  CHECK(outcome.code == kInternalError);
+  check_words(outcome.err, is.rank);
+  std::cout << is.deed << " of rank " << is.rank << ", limit " << hang_seconds << " s: named after " << told << " s, all gone after " << told + gone
+            << " s\n";
+}
+
+/// `disturb` is done to a run of `steps` steps in the middle, which must end as if nothing had been.
+template <class F>
+void check_no_alarm(const TemporaryDirectory& directory, const std::string& run, const Arguments& arguments, F&& disturb) {
+  CAPTURE(run);
+  LiveJob job(directory, run, kEndless + layout(2, 1, 2, 1) + arguments);
+  REQUIRE(job.wait_for_step(30));
+  disturb(job);
+  const size_t step = job.last_step();
+  CHECK(job.wait_for_step(step + 20));
+  job.signal(SIGTERM);
+  const Outcome outcome = job.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 75);
+  CHECK(outcome.err.find("rank ") == std::string::npos);
+}
+
+void stop_for(pid_t process, std::chrono::milliseconds time) {
+  ::kill(process, SIGSTOP);
+  std::this_thread::sleep_for(time);
+  ::kill(process, SIGCONT);
+}
+
+}  // namespace
+
+TEST_CASE("death: a rank that is killed, aborts or exits is named within two seconds, and all go") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  for (const Case& is : {Case{"kill", 0}, Case{"abort", 3}, Case{"exit0", 0}, Case{"exit0", 2}}) check_death(directory, is, layout(2, 1, 2, 1), 4);
+}
+
+TEST_CASE("death: each kind, of the first rank and another, of eight", "[slow]") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  for (const char* deed : {"kill", "abort", "exit0"})
+    for (int rank : {0, 5}) check_death(directory, {deed, rank}, layout(2, 2, 2, 1), 8);
+}
+
+TEST_CASE("death: a stopped rank, and one that hangs while its other threads live, are named") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  check_hang(directory, {"stop", 1}, 2);
+  check_hang(directory, {"hang", 2}, 2);
+}
+
+TEST_CASE("death: stopped and hung ranks at the default limit", "[slow]") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  for (const char* deed : {"stop", "hang", "spin"})
+    for (int rank : {0, 3}) check_hang(directory, {deed, rank}, 10);
+}
+
+TEST_CASE("death: a stall of three seconds is no alarm") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  check_no_alarm(directory, "stalled", {}, [](const LiveJob& job) { stop_for(job.ranks(4).at(1), std::chrono::seconds(3)); });
+}
+
+TEST_CASE("death: a launcher that is stopped for longer than the limit is no alarm") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  check_no_alarm(directory, "suspended", sets({"resilience.hang_seconds=2"}), [](const LiveJob& job) {
+    job.signal(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+    job.signal(SIGCONT);
+  });
+}
+
+TEST_CASE("death: a launcher that is stopped for twelve seconds is no alarm", "[slow]") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  check_no_alarm(directory, "suspended", {}, [](const LiveJob& job) {
+    job.signal(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::seconds(12));
+    job.signal(SIGCONT);
+  });
+}
+
+TEST_CASE("death: after kill -9 of mpirun, or of a launcher whose mpirun hangs, everything goes") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  {
+    LiveJob job(directory, "without-mpirun", kEndless + layout(2, 1, 2, 1));
+    REQUIRE(job.wait_for_step(3));
+    ::kill(job.mpirun(), SIGKILL);
+    const double gone = job.wait_until_gone(30);
+    INFO(job.err());
+    CAPTURE(gone);
+    CHECK(gone >= 0);
+    CHECK(gone < 10);
+    const Outcome outcome = job.wait();
+    CHECK(outcome.code == kInternalError);
+    CHECK(outcome.err.find("mpirun was killed by signal 9") != std::string::npos);
+  }
+  {
+    LiveJob job(directory, "without-launcher", kEndless + layout(2, 1, 2, 1));
+    REQUIRE(job.wait_for_step(3));
+    ::kill(job.mpirun(), SIGSTOP);  // as one that has locked itself up
+    job.signal(SIGKILL);
+    const double gone = job.wait_until_gone(30);
+    CAPTURE(gone);
+    CHECK(gone >= 0);
+    CHECK(gone < 10);
+    CHECK(job.wait().code == 128 + SIGKILL);
+  }
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,148 @@
+// Two hosts that are network namespaces of this one, with a link between them that can be taken down.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "tests/e2e/fingerprint.h"
+#include "tests/e2e/harness.h"
+#include "tests/support/catch.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kSteps = 100;
+
+/// Hosts galley-a and galley-b of two ranks each. The launcher runs on the first, and reaches the second as it would by ssh.
+class TwoHosts {
+ public:
+  explicit TwoHosts(const TemporaryDirectory& directory) : directory_(directory), tag_(std::to_string(::getpid())) {
+    ready_ = ip({"netns", "add", name('a')}) && ip({"netns", "add", name('b')}) &&
+             ip({"link", "add", link('a'), "netns", name('a'), "type", "veth", "peer", "name", link('b'), "netns", name('b')}) && set_up('a') &&
+             set_up('b');
+    write_file(directory / "hosts", address('a') + " slots=2\n" + address('b') + " slots=2\n");
+    write_file(directory / "agent.sh", "#!/bin/sh\nshift  # the address of the other host: there is one\nexec " + on('b') + "\n");
+    fs::permissions(directory / "agent.sh", fs::perms::owner_all);
+  }
+  ~TwoHosts() {
+    for (const char host : {'a', 'b'}) {
+      for (const pid_t process : processes(host)) ::kill(process, SIGKILL);
+      ip({"netns", "delete", name(host)});
+    }
+  }
+  TwoHosts(const TwoHosts&) = delete;
+  TwoHosts& operator=(const TwoHosts&) = delete;
+
+  bool ready() const { return ready_; }
+  const std::string& why_not() const { return error_; }
+
+  bool set_link(const std::string& state) { return ip({"-n", name('b'), "link", "set", link('b'), state}); }
+
+  /// `trireme train` on the first host.
+  Arguments train(const Arguments& arguments) const {
+    const std::string agent = "OMPI_MCA_plm_rsh_agent=" + (directory_ / "agent.sh").string();
+    // The two hosts share the cores of one.
+    return Arguments{"env",     agent,  "OMPI_MCA_mpi_yield_when_idle=1", "sh", "-c", "exec " + on('a'), "galley-a", kBinary, "train", "run.yaml",
+                     "--hosts", "hosts"} +
+           arguments;
+  }
+
+  /// Everything that runs on a host.
+  std::vector<pid_t> processes(char host) {
+    const Outcome found = Process({"ip", "netns", "pids", name(host)}, directory_.path()).wait();
+    std::vector<pid_t> all;
+    std::istringstream lines(found.out);
+    for (pid_t process; lines >> process;) all.push_back(process);
+    return all;
+  }
+
+ private:
+  std::string name(char host) const { return "trireme-" + tag_ + host; }
+  std::string link(char host) const { return "tr" + tag_ + host; }  // at most 15 characters
+  static std::string address(char host) { return std::string("10.231.7.") + (host == 'a' ? "1" : "2"); }
+  /// The words after a shell's name, as a command on a host.
+  std::string on(char host) const {
+    const std::string words = host == 'a' ? "exec \"$@\"" : "exec sh -c \"$*\"";  // ssh, too, hands a shell one string
+    return "ip netns exec " + name(host) + " unshare --uts sh -c 'hostname galley-" + host + "; " + words + "' shell \"$@\"";
+  }
+  bool set_up(char host) {
+    return ip({"-n", name(host), "addr", "add", address(host) + "/24", "dev", link(host)}) && ip({"-n", name(host), "link", "set", "lo", "up"}) &&
+           ip({"-n", name(host), "link", "set", link(host), "up"});
+  }
+  bool ip(const Arguments& arguments) {
+    const Outcome outcome = Process(Arguments{"ip"} + arguments, directory_.path()).wait();
+    error_ += outcome.err;
+    return outcome.code == 0;
+  }
+
+  const TemporaryDirectory& directory_;
+  std::string tag_;
+  std::string error_;
+  bool ready_ = false;
+};
+
+Arguments in(const std::string& run_directory) { return sets({"run.directory=" + run_directory}); }
+
+}  // namespace
+
+TEST_CASE("hosts: two of them; a link that goes down stops both, and the same command goes on", "[slow]") {
+  TemporaryDirectory directory;
+  TwoHosts hosts(directory);
+  if (!hosts.ready()) {
+    WARN("network namespaces cannot be made here (as root they can), so nothing was tested: " << hosts.why_not());
+    return;
+  }
+  prepare_run(directory);
+  const Arguments about = layout(1, 2, 2, 2) + sets({"training.steps=" + std::to_string(kSteps), "checkpoint.every=10", "training.evaluate.every=0"});
+
+  const Outcome whole = Process(hosts.train(about + in("whole")), directory.path()).wait();
+  INFO(whole.err);
+  REQUIRE(whole.code == 0);
+  CHECK(hosts.processes('a').empty());
+  CHECK(hosts.processes('b').empty());
+
+  Process process(hosts.train(about + in("cut")), directory.path());
+  REQUIRE(process.wait_for("step 30/"));
+  CHECK(hosts.processes('b').size() >= 2);  // two ranks, and Open MPI's daemon
+  REQUIRE(hosts.set_link("down"));
+  const auto begin = Clock::now();
+  std::optional<double> gone_a, gone_b;
+  const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  while ((!gone_a || !gone_b) && seconds() < 30) {
+    if (!gone_a && hosts.processes('a').empty()) gone_a = seconds();
+    if (!gone_b && hosts.processes('b').empty()) gone_b = seconds();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  std::cout << "hosts: link down; galley-a empty after " << gone_a.value_or(-1) << " s, galley-b after " << gone_b.value_or(-1) << " s" << std::endl;
+  CHECK(gone_a.value_or(1e9) < 15);
+  CHECK(gone_b.value_or(1e9) < 15);
+  for (const char host : {'a', 'b'})
+    for (const pid_t left : hosts.processes(host)) {
+      UNSCOPED_INFO("left on galley-" << host << ": " << read_file("/proc/" + std::to_string(left) + "/comm"));
+      ::kill(left, SIGKILL);
+    }
+  const Outcome cut = process.wait();
+  CAPTURE(cut.err);
+  CHECK(cut.code == 70);
+  CHECK(cut.err.find("galley-b") != std::string::npos);
+
+  REQUIRE(hosts.set_link("up"));
+  const Outcome resumed = Process(hosts.train(about + in("cut")), directory.path()).wait();
+  CAPTURE(resumed.err);
+  CHECK(resumed.code == 0);
+  CHECK(resumed.err.find("resuming from cut/checkpoints/step-") != std::string::npos);
+  const Fingerprint expected = fingerprint_of(directory / "whole", kSteps), found = fingerprint_of(directory / "cut", kSteps);
+  CHECK(found.state == expected.state);
+  CHECK(found.steps == expected.steps);
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,286 @@
+// kill -9 of a rank, of mpirun, of the launcher or of all of them at random moments, and then the plain command again, until the run is done: not a bit may
+// differ from the run that nobody disturbed. scripts/kill-trials.sh makes many trials of it.
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "tests/e2e/fingerprint.h"
+#include "tests/e2e/harness.h"
+#include "tests/support/catch.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::duration;
+
+constexpr int kSteps = 40, kEvery = 4;
+
+struct Combination {
+  int tensor, pipeline, data, zero;
+  int world() const { return tensor * pipeline * data; }
+  std::string layout() const { return concat(tensor, pipeline, data); }
+};
+
+struct Tally {
+  int trials = 0, kills = 0, inside_save = 0, resumes = 0, differences = 0;
+};
+
+/// An undisturbed run, to compare with.
+struct Reference {
+  Fingerprint fingerprint;
+  double seconds = 0;
+};
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Names of the saves under way in a run directory.
+std::set<std::string> partials(const fs::path& run) {
+  std::set<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator item(run / "checkpoints", error), end; !error && item != end; item.increment(error))
+    if (item->path().extension() == ".partial") names.insert(item->path().filename().string());
+  return names;
+}
+
+struct Job {
+  pid_t mpirun = 0;
+  std::vector<pid_t> ranks, all;
+};
+
+Job processes_of(const fs::path& run) {
+  Job job;
+  for (const pid_t process : processes_with(run.string())) {
+    const fs::path about = fs::path("/proc") / std::to_string(process);
+    job.all.push_back(process);
+    if (text_of(about / "comm").starts_with("mpirun")) job.mpirun = process;
+    if (text_of(about / "environ").find("OMPI_COMM_WORLD_RANK=") != std::string::npos) job.ranks.push_back(process);
+  }
+  return job;
+}
+
+/// One run that is killed once or more; what happens to it is a function of its number, as far as the machine lets it be.
+class Trial {
+ public:
+  Trial(int number, const Combination& combination, const Arguments& command, const fs::path& home, const Reference& reference, Tally& tally)
+      : random_(static_cast<uint64_t>(number)),
+        world_(combination.world()),
+        run_(home / concat("trial-", number)),
+        home_(home),
+        command_(command + sets({"run.directory=" + run_.string()})),
+        reference_(reference),
+        tally_(tally) {}
+
+  /// Throws std::runtime_error where the run did not become the reference.
+  void go() {
+    int kills = 1 + (chance(0.4) ? 1 : 0) + (chance(0.2) ? 1 : 0);
+    std::vector<std::unique_ptr<Process>> dying;
+    for (;;) {
+      auto process = std::make_unique<Process>(command_, home_);
+      if (kills == 0 || !disturb(*process)) {
+        const Outcome outcome = process->wait();
+        if (outcome.code != 0) throw std::runtime_error(concat("undisturbed, it ended with ", outcome.code, ":\n", outcome.err));
+        break;
+      }
+      --kills;
+      ++tally_.kills;
+      ++tally_.resumes;
+      if (chance(0.5))
+        process->wait();
+      else
+        dying.push_back(std::move(process));  // the next one starts while this one's ranks may still live
+    }
+    for (const auto& process : dying) process->wait();
+    check_nothing_runs();
+    const Fingerprint found = fingerprint_of(run_, kSteps);
+    const Fingerprint& expected = reference_.fingerprint;
+    if (found.steps != expected.steps) throw std::runtime_error("the steps differ: " + found.steps + " instead of " + expected.steps);
+    if (found.state != expected.state) throw std::runtime_error("the state differs: " + found.state + " instead of " + expected.state);
+    fs::remove_all(run_);
+  }
+
+ private:
+  double draw(double below) { return std::uniform_real_distribution<double>(0, below)(random_); }
+  bool chance(double probability) { return draw(1) < probability; }
+
+  /// Waits for a moment and kills. False: the run ended first.
+  bool disturb(Process& process) {
+    const double kind = draw(1);
+    if (kind < 0.1) return wait(process, draw(world_ > 1 ? 0.8 : 0.1)) && kill_some(process, processes_of(run_));  // at its start
+    if (kind < 0.3) return wait(process, draw(reference_.seconds)) && kill_some(process, processes_of(run_));
+    Job job;
+    const bool started = wait_until(process, [&] { return (job = processes_of(run_)).ranks.size() == static_cast<size_t>(world_ > 1 ? world_ : 0); });
+    if (!started) return false;
+    if (kind < 0.4) {  // at its end
+      const auto reached = [&] {
+        const std::set<std::string> saving = partials(run_);
+        return saved_step() == kSteps || (!saving.empty() && saving.rbegin()->starts_with(concat("step-000000", kSteps)));
+      };
+      return wait_until(process, reached) && wait(process, draw(0.4)) && kill_some(process, job);
+    }
+    const int last = static_cast<int>(saved_step()) / kEvery, target = 1 + static_cast<int>(draw(kSteps / kEvery - last));
+    std::set<std::string> seen;
+    const auto target_save = [&] {
+      seen.merge(partials(run_));
+      return static_cast<int>(seen.size()) >= target;
+    };
+    return wait_until(process, target_save) && wait(process, draw(0.02)) && kill_some(process, job);
+  }
+
+  int64_t saved_step() const {
+    std::error_code none;
+    const fs::path latest = fs::read_symlink(run_ / "checkpoints/latest", none);
+    return none ? 0 : std::stoll(latest.string().substr(std::string("step-").size()));
+  }
+
+  bool wait_until(Process& process, const std::function<bool()>& reached) {
+    const auto limit = Clock::now() + std::chrono::seconds(60);
+    while (process.running()) {
+      if (reached()) return true;
+      if (Clock::now() > limit) throw std::runtime_error("it does not get on");
+      std::this_thread::sleep_for(std::chrono::microseconds(300));
+    }
+    return false;
+  }
+
+  bool wait(Process& process, double seconds) {
+    const auto until = Clock::now() + duration<double>(seconds);
+    return wait_until(process, [&] { return Clock::now() >= until; });
+  }
+
+  bool kill_some(const Process& process, Job job) {
+    std::vector<pid_t> victims{process.pid()};
+    const double kind = draw(1);
+    if (kind < 0.6 && !job.ranks.empty()) victims = {job.ranks[static_cast<size_t>(draw(static_cast<double>(job.ranks.size())))]};
+    if (kind >= 0.6 && kind < 0.75 && job.mpirun != 0) victims = {job.mpirun};
+    if (kind >= 0.9) victims = job.all;
+    std::shuffle(victims.begin(), victims.end(), random_);
+    const std::set<std::string> before = partials(run_);
+    for (const pid_t victim : victims) ::kill(victim, SIGKILL);
+    const std::set<std::string> after = partials(run_);
+    const bool inside = std::any_of(before.begin(), before.end(), [&](const std::string& name) { return after.contains(name); });
+    tally_.inside_save += inside ? 1 : 0;
+    return true;
+  }
+
+  void check_nothing_runs() const {
+    const auto limit = Clock::now() + std::chrono::seconds(10);
+    while (!processes_with(run_.string()).empty()) {
+      if (Clock::now() > limit) throw std::runtime_error(concat(processes_with(run_.string()).size(), " processes are left"));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  std::mt19937_64 random_;
+  int world_;
+  fs::path run_, home_;
+  Arguments command_;
+  const Reference& reference_;
+  Tally& tally_;
+};
+
+/// Shared memory of MPI jobs that no process uses any more.
+std::set<std::string> abandoned_segments() {
+  std::set<std::string> segments;
+  for (const auto& item : fs::directory_iterator("/dev/shm"))
+    if (item.path().filename().string().starts_with("vader_segment.")) segments.insert(item.path().filename().string());
+  if (segments.empty()) return segments;
+  std::error_code gone;
+  for (const auto& process : fs::directory_iterator("/proc")) {
+    const std::string name = process.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string maps = text_of(process.path() / "maps");
+    std::erase_if(segments, [&](const std::string& segment) { return maps.find(segment) != std::string::npos; });
+  }
+  return segments;
+}
+
+Reference undisturbed(const Arguments& command, const TemporaryDirectory& home) {
+  const fs::path run = home / "undisturbed";
+  fs::remove_all(run);
+  const Outcome outcome = Process(command + sets({"run.directory=" + run.string()}), home.path()).wait();
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  return {fingerprint_of(run, kSteps), outcome.seconds};
+}
+
+int number_from(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+/// Trial n uses combination n modulo their number. TRIREME_KILL_PART = "p/q" makes only those trials for which n modulo q is p.
+void make_trials(const std::vector<Combination>& combinations, int trials) {
+  TemporaryDirectory home;
+  prepare_run(home);
+  const Arguments about =
+      sets({"training.steps=" + std::to_string(kSteps), "checkpoint.every=" + std::to_string(kEvery), "training.evaluate.every=0"});
+  const char* part = std::getenv("TRIREME_KILL_PART");
+  const int parts = part == nullptr ? 1 : std::atoi(std::string(part).substr(std::string(part).find('/') + 1).c_str());
+  const std::set<std::string> abandoned_before = abandoned_segments();
+  std::map<size_t, Reference> references;
+  std::map<size_t, Tally> tallies;
+  int differences = 0, kills = 0, inside = 0;
+  for (int number = part == nullptr ? 0 : std::atoi(part); number < trials; number += parts) {
+    const size_t which = static_cast<size_t>(number) % combinations.size();
+    const Combination& combination = combinations[which];
+    const Arguments command =
+        Arguments{kBinary, "train", "run.yaml"} + about + layout(combination.tensor, combination.pipeline, combination.data, combination.zero);
+    if (!references.contains(which)) references[which] = undisturbed(command, home);
+    Tally& tally = tallies[which];
+    ++tally.trials;
+    const std::string name = concat("trial ", number, " of ", trials, ", layout ", combination.layout(), ", ZeRO-", combination.zero);
+    const auto begin = Clock::now();
+    try {
+      Trial(number, combination, command, home.path(), references[which], tally).go();
+    } catch (const std::exception& error) {
+      ++tally.differences;
+      home.keep();
+      std::cerr << name << ": " << error.what() << "\nits run directory: " << home.path() / concat("trial-", number) << std::endl;
+    }
+    if (std::getenv("TRIREME_KILL_TRIALS") != nullptr) std::cerr << name << ": " << duration<double>(Clock::now() - begin).count() << " s\n";
+  }
+  std::cout << "| layout | ZeRO | trials | kills | inside a save | resumes | differences |\n|---|---|---|---|---|---|---|\n";
+  for (const auto& [which, tally] : tallies) {
+    const Combination& combination = combinations[which];
+    std::cout << concat("| ", combination.layout(), " | ", combination.zero, " | ", tally.trials, " | ", tally.kills, " | ", tally.inside_save, " | ",
+                        tally.resumes, " | ", tally.differences, " |\n");
+    differences += tally.differences;
+    kills += tally.kills;
+    inside += tally.inside_save;
+  }
+  std::cout << std::flush;
+  CHECK(differences == 0);
+  CHECK(kills >= trials / parts);
+  CHECK(3 * inside >= kills);
+  std::set<std::string> abandoned;
+  for (const std::string& segment : abandoned_segments())
+    if (!abandoned_before.contains(segment)) abandoned.insert(segment);
+  CHECK(abandoned == std::set<std::string>());
+}
+
+}  // namespace
+
+TEST_CASE("kill: one rank and eight, killed at random moments, become the run that was not") { make_trials({{1, 1, 1, 1}, {2, 2, 2, 3}}, 6); }
+
+TEST_CASE("kill: every layout and ZeRO stage", "[slow]") {
+  std::vector<Combination> combinations;
+  for (const auto& [tensor, pipeline, data] : {std::array{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 2, 2}})
+    for (int zero = 0; zero < 4; ++zero) combinations.push_back({tensor, pipeline, data, zero});
+  make_trials(combinations, number_from("TRIREME_KILL_TRIALS", 60));
+}
+
+}  // namespace trireme::test

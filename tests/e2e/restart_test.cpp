@@ -1,0 +1,146 @@
+// Jobs that fail and are started again by their launcher.
+#include <csignal>
+#include <iostream>
+
+#include "tests/e2e/live_job.h"
+#include "tests/support/catch.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::test {
+namespace {
+
+const Arguments kQuiet = sets({"training.evaluate.every=0", "data.validation=[]"});
+
+/// Each thing metrics.jsonl says of a step, but for the time it took.
+std::vector<nlohmann::json> steps_of(const fs::path& run) {
+  std::vector<nlohmann::json> steps;
+  for (nlohmann::json line : metrics(run)) {
+    if (!line.contains("loss")) continue;
+    for (const char* timing : {"step_seconds", "tokens_per_second", "model_tflops", "tflops"}) line.erase(timing);
+    steps.push_back(line);
+  }
+  return steps;
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+/// Kills `rank` once the job is past `step`; seconds until a step is done that was not done before.
+double kill_and_recover(LiveJob& job, size_t ranks, int rank, size_t step) {
+  REQUIRE(job.wait_for_step(step));
+  const size_t restarts = count(job.err(), "restart ");
+  const pid_t victim = job.ranks(ranks).at(rank);
+  const auto begin = std::chrono::steady_clock::now();
+  ::kill(victim, SIGKILL);
+  REQUIRE(job.wait_for_error("has died", 10) >= 0);
+  const size_t before = job.last_step();
+  while (count(job.err(), "restart ") == restarts && job.wait_until_gone(0) < 0) {
+  }
+  REQUIRE(job.wait_for_step(before + 1));
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void check_recovery(const std::string& degrees, const Arguments& ranks, size_t world, size_t steps, int victim) {
+  CAPTURE(degrees);
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments command = kQuiet + ranks + sets({"training.steps=" + std::to_string(steps), "checkpoint.every=20"});
+  LiveJob job(directory, "restarted", command + Arguments{"--restarts", "2", "--resume", "never"});
+  const double seconds = kill_and_recover(job, world, victim, 30);
+  const Outcome outcome = job.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(count(outcome.err, "restart 1 of 2, from step-") == 1);
+  CHECK(count(outcome.err, "resuming from ") == 1);
+  CHECK(seconds < 5);
+  LiveJob whole(directory, "whole", command);
+  CHECK(whole.wait().code == 0);
+  CHECK(steps_of(directory / "restarted") == steps_of(directory / "whole"));
+  losses(directory / "restarted", steps);
+  std::cout << degrees << ": " << seconds << " s from the kill of rank " << victim << " to the first new step\n";
+}
+
+}  // namespace
+
+TEST_CASE("restart: a job that loses a rank goes on from its newest checkpoint with the same bits") {
+  check_recovery("four ranks", layout(2, 1, 2, 2), 4, 400, 2);
+}
+
+TEST_CASE("restart: eight ranks recover within five seconds", "[slow]") { check_recovery("eight ranks", layout(2, 2, 2, 1), 8, 300, 5); }
+
+TEST_CASE("restart: a run of one rank") { check_recovery("one rank", layout(1, 1, 1, 0), 1, 2000, 0); }
+
+TEST_CASE("restart: gives up when the same step fails again") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments command = kQuiet + layout(1, 2, 2, 1) + sets({"training.steps=100000", "checkpoint.every=5"});
+  LiveJob job(directory, "run", command + Arguments{"--restarts=5"}, misbehaviour(0, "abort", directory / "run/metrics.jsonl", "{\"step\":17,"));
+  const Outcome outcome = job.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 70);
+  CHECK(count(outcome.err, "has died in step 17") == 2);
+  CHECK(count(outcome.err, "restart 1 of 5, from step-00000015") == 1);
+  CHECK(count(outcome.err, "restart ") == 1);
+  CHECK(outcome.err.find("giving up: step 17 has failed twice in a row, with no new checkpoint in between\n") != std::string::npos);
+  CHECK(job.wait_until_gone(5) >= 0);
+}
+
+TEST_CASE("restart: a request to stop between two tries ends the run with 75") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  LiveJob job(directory, "run", kQuiet + layout(1, 1, 2, 1) + sets({"training.steps=1000000", "checkpoint.every=0", "resilience.restarts=3"}));
+  REQUIRE(job.wait_for_step(5));
+  ::kill(job.ranks(2).at(1), SIGKILL);
+  REQUIRE(job.wait_for_error("restart 1 of 3, from the start\n", 10) >= 0);
+  // From the start, so the second failure must be at another step: far behind the first.
+  const size_t first = job.last_step();
+  while (job.last_step() >= first) REQUIRE(job.wait_until_gone(0) < 0);
+  REQUIRE(job.wait_for_step(first + 20));
+  ::kill(job.ranks(2).at(1), SIGKILL);
+  REQUIRE(job.wait_for_error("restart 2 of 3 in 1 s", 10) >= 0);
+  job.signal(SIGTERM);
+  const Outcome outcome = job.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 75);
+  CHECK(outcome.err.find("stopped on request before the restart") != std::string::npos);
+}
+
+TEST_CASE("restart: refused where another launcher has started the ranks") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const auto before = directory.listing();
+  const Outcome option = run_under_mpirun(directory, 2, Arguments{"train", "run.yaml", "--restarts", "1"} + layout(1, 1, 2, 0));
+  CHECK(option.code == 64);
+  CHECK(option.err.find("--restarts: these ranks were started by mpirun or srun") != std::string::npos);
+  const Outcome configured = run_under_mpirun(directory, 2, Arguments{"train", "run.yaml"} + layout(1, 1, 2, 0) + sets({"resilience.restarts=1"}));
+  CHECK(configured.code == 64);
+  CHECK(configured.err.find("resilience.restarts: these ranks were started by mpirun or srun") != std::string::npos);
+  CHECK(directory.changes_since(before).empty());
+}
+
+TEST_CASE("restart: after kill -9 of everything the next start succeeds at once") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments command = kQuiet + layout(2, 1, 2, 3) + sets({"training.steps=100000", "checkpoint.every=10"});
+  const std::string run = (directory / "run").string();
+  {
+    LiveJob job(directory, "run", command);
+    REQUIRE(job.wait_for_step(25));
+    for (pid_t process : processes_with(run)) ::kill(process, SIGKILL);
+    CHECK(job.wait().code == 128 + SIGKILL);
+    CHECK(job.wait_until_gone(5) >= 0);
+  }
+  LiveJob again(directory, "run", command + Arguments{"--max-steps", "60"});
+  const Outcome outcome = again.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(outcome.err.find("resuming from ") != std::string::npos);
+  CHECK(outcome.err.find("waiting") == std::string::npos);
+  losses(run, 60);
+}
+
+}  // namespace trireme::test

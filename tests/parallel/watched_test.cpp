@@ -1,0 +1,229 @@
+#include "parallel/comm/watched.h"
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+
+#include "parallel/comm/self.h"
+#include "parallel/pipeline/executor.h"
+#include "tests/support/catch.h"
+#include "tests/support/comm_cases.h"
+#include "tests/support/thread_ranks.h"
+#include "trainer/resilience/verdict.h"
+
+using namespace trireme;
+
+namespace {
+
+struct Host {
+  Arena arena{Device::kReference};
+  Context ctx{Device::kReference, &arena, 1};
+  Tensor zeros(int64_t count) { return Tensor::zeros(ctx, {count}, DType::kF32, MemoryCategory::kCommunication); }
+};
+
+/// What the hub would know.
+std::vector<RankState> states_of(const std::vector<Progress>& progress) {
+  std::vector<RankState> ranks(progress.size());
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r].life = RankState::Life::kAlive;
+    ranks[r].host = "here";
+    ranks[r].last = progress[r].snapshot();
+  }
+  return ranks;
+}
+
+/// Runs `body` until every rank has entered a wait or returned, then judges: `hung` ranks may not end.
+std::string verdict_of(int n, const std::function<void(Communicator&, Progress&)>& body) {
+  std::vector<Progress> progress(static_cast<size_t>(n));
+  for (Progress& each : progress) each.set_patience(10);
+  std::vector<RankState> before_the_end;
+  std::string text;
+  try {
+    run_ranks(n, [&](Communicator& inner) {
+      Progress& mine = progress[static_cast<size_t>(inner.rank())];
+      const auto world = watched(inner, mine);
+      body(*world, mine);
+      // One that has nothing more to do stands by: the world finds a deadlock by itself as soon as it leaves.
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      const auto all_wait = [&] {
+        for (size_t r = 0; r < progress.size(); ++r)
+          if (static_cast<int>(r) != inner.rank() && !progress[r].snapshot().wait) return false;
+        return true;
+      };
+      while (!all_wait()) {
+        TRIREME_CHECK(std::chrono::steady_clock::now() < deadline, "the others never waited");
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      std::vector<RankState> ranks = states_of(progress);
+      for (RankState& rank : ranks) rank.heard = 11;
+      const auto verdict = judge(ranks, 11, 10);
+      text = verdict ? verdict->text : "";
+    });
+  } catch (const InternalError&) {  // that deadlock
+  }
+  return text;
+}
+
+/// Keeps what a watcher would see while each of its methods runs.
+class SeenStage final : public Stage {
+ public:
+  explicit SeenStage(const Progress& progress) : progress_(progress) {}
+  std::vector<std::string> seen;
+
+  int parts() const override { return 2; }
+  std::string part_name(int part) const override { return part == 0 ? "embedding" : "head"; }
+  void forward(Context&, int, int) override { see(); }
+  void backward_input(Context&, int, int) override { see(); }
+  void backward_weight(Context&, int, int) override { see(); }
+  Tensor recv_forward_buffer(Context& ctx, int) override { return buffer(ctx); }
+  Tensor take_forward_output(int) override { return buffer_; }
+  Tensor recv_backward_buffer(Context& ctx, int) override { return buffer(ctx); }
+  Tensor take_backward_output(int) override { return buffer_; }
+  void unshard(Context&, int) override { see(); }
+  void reshard(Context&, int) override { see(); }
+  void reduce_grads(Context&, int) override { see(); }
+  void reduce_replicas(Context&, int) override { see(); }
+  void reduce_tied(Context&, int) override { see(); }
+
+ private:
+  void see() { seen.push_back(progress_.snapshot().action); }
+  Tensor buffer(Context& ctx) {
+    see();
+    return buffer_ = Tensor::zeros(ctx, {1}, DType::kF32, MemoryCategory::kCommunication);
+  }
+  const Progress& progress_;
+  Tensor buffer_;
+};
+
+}  // namespace
+
+TEST_CASE("a watched communicator keeps the contract") {
+  for (const int n : {1, 2, 3, 4, 8}) {
+    run_ranks(n, [](Communicator& inner) {
+      Progress progress;
+      check_communicator(*watched(inner, progress));
+      TRIREME_CHECK(!progress.snapshot().wait, "a wait is left");
+    });
+  }
+  run_ranks(8, [](Communicator& inner) {
+    Progress progress;
+    check_mesh(*watched(inner, progress), {2, 1, 2, 2}, 2);
+  });
+  RankOptions poison;
+  poison.poison = true;
+  run_ranks(
+      3,
+      [](Communicator& inner) {
+        Progress progress;
+        check_communicator(*watched(inner, progress));
+      },
+      poison);
+}
+
+TEST_CASE("operations and messages bear the same numbers on all ranks") {
+  std::vector<Progress> progress(4);
+  run_ranks(4, [&](Communicator& inner) {
+    using enum PointToPoint::Kind;
+    Host host;
+    const auto world = watched(inner, progress[static_cast<size_t>(inner.rank())]);
+    const bool low = world->rank() < 2;
+    const auto half = world->group(low ? std::vector{0, 1} : std::vector{2, 3}, "half");
+    const auto again = world->group(low ? std::vector{0, 1} : std::vector{2, 3}, "half");
+    const auto reversed = half->group({1, 0}, "reversed");
+    for (int i = 0; i < (low ? 5 : 2); ++i) half->all_reduce(host.ctx, host.zeros(2), ReduceOp::kSum).wait(host.ctx);
+    again->barrier();
+    const Tensor whole = host.zeros(4), part = host.zeros(1);
+    world->all_gather(host.ctx, part, whole).wait(host.ctx);
+    world->reduce_scatter(host.ctx, whole, part, ReduceOp::kSum).wait(host.ctx);
+    world->broadcast(host.ctx, whole, 2).wait(host.ctx);
+    reversed->broadcast(host.ctx, whole, 0).wait(host.ctx);
+    // A chain, as in a pipeline: the ranks in the middle have more messages than those at the ends.
+    for (int k = 0; k < 3; ++k) {
+      std::vector<PointToPoint> messages;
+      if (world->rank() > 0) messages.push_back({kRecv, host.zeros(1), world->rank() - 1});
+      if (world->rank() < 3) messages.push_back({kSend, host.zeros(1), world->rank() + 1});
+      world->exchange(host.ctx, messages).wait(host.ctx);
+    }
+  });
+  for (size_t r = 0; r < 4; ++r) {
+    const Progress::Snapshot now = progress[r].snapshot();
+    REQUIRE(now.groups.size() == 4);
+    CHECK(now.groups[0].name == "world");
+    CHECK(now.groups[0].started == 3);
+    CHECK(now.groups[1].ranks == (r < 2 ? std::vector{0, 1} : std::vector{2, 3}));
+    CHECK(now.groups[1].started == (r < 2 ? 5U : 2U));
+    CHECK(now.groups[2].started == 1);
+    CHECK(now.groups[3].ranks == (r < 2 ? std::vector{1, 0} : std::vector{3, 2}));
+    CHECK(now.groups[3].started == 1);
+    for (size_t peer = 0; peer < 4; ++peer) {
+      CHECK(now.groups[0].sent[peer] == (peer == r + 1 ? 3U : 0U));
+      CHECK(now.groups[0].received[peer] == (peer + 1 == r ? 3U : 0U));
+    }
+  }
+}
+
+TEST_CASE("a rank that leaves out one collective is the one named") {
+  const std::string text = verdict_of(4, [](Communicator& world, Progress& progress) {
+    Host host;
+    progress.begin_step(3);
+    const auto tensor = world.group(world.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}, "tensor");
+    for (int i = 0; i < 6; ++i) {
+      progress.act(concat("forward of micro-batch ", i, ", blocks.0"));
+      if (world.rank() == 2 && i == 4) continue;
+      tensor->all_reduce(host.ctx, host.zeros(2), ReduceOp::kSum).wait(host.ctx);
+    }
+    if (world.rank() != 2) world.barrier();
+  });
+  INFO(text);
+  CHECK(text.find("rank 2 (host here") == 0);
+  CHECK(text.find("in step 3, after: forward of micro-batch 5, blocks.0") != std::string::npos);
+  CHECK(text.find("rank 3 waits for it in all_reduce 6 of group tensor (forward of micro-batch 5, blocks.0), which it never entered") !=
+        std::string::npos);
+  CHECK(text.find("ranks 0, 1 wait for it in barrier 1 of group world") != std::string::npos);
+}
+
+TEST_CASE("a rank that never sends is the one named") {
+  const std::string text = verdict_of(3, [](Communicator& world, Progress&) {
+    using enum PointToPoint::Kind;
+    Host host;
+    for (int k = 0; k < 3; ++k) {
+      std::vector<PointToPoint> messages;
+      if (world.rank() == 1) messages.push_back({kRecv, host.zeros(1), 0});
+      if (world.rank() == 2) messages.push_back({kRecv, host.zeros(1), 1});
+      if (world.rank() == 0) messages.push_back({kSend, host.zeros(1), 1});
+      if (world.rank() == 0 && k == 2) return;
+      world.exchange(host.ctx, messages).wait(host.ctx);
+      if (world.rank() == 1) world.exchange(host.ctx, std::vector<PointToPoint>{{kSend, host.zeros(1), 2}}).wait(host.ctx);
+    }
+  });
+  INFO(text);
+  CHECK(text.find("rank 0 (host here") == 0);
+  CHECK(text.find("rank 1 waits for it in exchange in group world (message 3 from rank 0), which it never entered") != std::string::npos);
+}
+
+TEST_CASE("the executor tells every action before it begins") {
+  using enum ActionType;
+  Progress progress;
+  Host host;
+  SelfCommunicator self("pipeline");
+  SeenStage stage(progress);
+  Executor executor(self, {{0, &stage}, {1, &stage}}, {0, 0});
+  executor.run(host.ctx, {{kUnshard, 0, -1, 4}, {kForward, 0, 3, 1}});
+  CHECK(stage.seen == std::vector<std::string>{"", ""});  // nobody watches
+  stage.seen.clear();
+  executor.watch(progress);
+  executor.run(host.ctx, {{kUnshard, 0, -1, 4},
+                          {kForward, 0, 3, 1},
+                          {kBackwardInput, 0, 3, 0},
+                          {kBackwardWeight, 0, 3},
+                          {kRecvForward, 1, 5, -1, 0},
+                          {kSendForward, 0, 5, -1, 0},
+                          {kReshard, 0, -1, 1},
+                          {kReduceGrads, 0, -1, 1},
+                          {kReduceReplicas, 0, -1, 1},
+                          {kReduceTied, 0, -1, 0}});
+  CHECK(stage.seen == std::vector<std::string>{"gathering unit 4", "forward of micro-batch 3, head", "input gradient of micro-batch 3, embedding",
+                                               "weight gradient of micro-batch 3, head", "weight gradient of micro-batch 3, embedding",
+                                               "receiving the input of micro-batch 5", "releasing unit 1", "reducing the gradient of unit 1",
+                                               "reducing the gradient of unit 1 over its replicas", "reducing the gradient of the tied unit 0"});
+}

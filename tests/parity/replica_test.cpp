@@ -1,0 +1,302 @@
+// What several ranks hold of the same parameter is the same, bit for bit, and the check that says so notices one bit.
+#include "trainer/resilience/replica_check.h"
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <sstream>
+
+#include "parallel/sharding/unit.h"
+#include "tests/parity/layouts.h"
+#include "tests/support/catch.h"
+#include "tests/support/thread_ranks.h"
+#include "trainer/checkpoint/manifest.h"
+
+namespace trireme::test {
+namespace {
+
+const RaggedDataset kData(29, 12, 61);
+
+Device device_of(const std::string& precision) { return precision == "fp64" ? Device::kReference : Device::kCpu; }
+
+int world_of(const Config& config) { return static_cast<int>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data); }
+
+/// Runs body(trainer) on every rank after two steps of training.
+template <class Body>
+void after_two_steps(const Config& config, const Body& body) {
+  RankOptions options;
+  options.poison = true;
+  run_ranks(
+      world_of(config),
+      [&](Communicator& world) {
+        Arena arena(device_of(config.training.precision), true);
+        Context ctx{arena.device(), &arena, 1};
+        Trainer trainer(ctx, world, config, true);
+        trainer.initialise();
+        for (int step = 0; step < 2; ++step) trainer.step(kData, step, 3e-3);
+        body(trainer);
+      },
+      options);
+}
+
+/// The check's answer, which must be the same on every rank.
+std::string checked(Trainer& trainer) {
+  const std::string mine = replica_differences(trainer);
+  for (const std::string& other : all_gather_strings(trainer.mesh().world, mine))
+    TRIREME_CHECK(other == mine, "ranks are told different things: '", mine, "' and '", other, "'");
+  return mine;
+}
+
+void expect_agreement(Trainer& trainer) {
+  const std::string found = checked(trainer);
+  TRIREME_CHECK(found.empty(), "nothing differs, and the check says: ", found);
+}
+
+void flip_a_bit(const Tensor& tensor, int64_t at) {
+  static_cast<unsigned char*>(tensor.raw())[at % (tensor.numel() * size_of(tensor.dtype()))] ^= static_cast<unsigned char>(1 << (at % 8));
+}
+
+/// Flips one bit of `tensor` on this rank, where it has one, checks, and takes it back.
+std::string with_a_bit_flipped(Trainer& trainer, const Tensor& tensor, int64_t at) {
+  if (tensor.defined()) flip_a_bit(tensor, at);
+  const std::string found = checked(trainer);
+  if (tensor.defined()) flip_a_bit(tensor, at);
+  return found;
+}
+
+/// World ranks by the name of what they own, as a checkpoint would call it.
+std::map<std::string, std::vector<int>> owners(Trainer& trainer) {
+  std::string mine;
+  for (const OwnedBox& owned : trainer.owned_boxes()) mine += entry_name(owned.spec->name, owned.box) + "\n";
+  std::map<std::string, std::vector<int>> ranks;
+  const std::vector<std::string> all = all_gather_strings(trainer.mesh().world, mine);
+  for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
+    const std::string& names = all[static_cast<size_t>(rank)];
+    for (size_t begin = 0; begin < names.size(); begin = names.find('\n', begin) + 1)
+      ranks[names.substr(begin, names.find('\n', begin) - begin)].push_back(rank);
+  }
+  return ranks;
+}
+
+std::string in_words(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (const int rank : ranks) text += (rank == ranks.front() ? "" : ", ") + std::to_string(rank);
+  return text + (ranks.size() == 1 ? " holds" : " hold");
+}
+
+void expect_difference(const std::string& found, const std::string& name, std::vector<int> ranks, int culprit) {
+  std::erase(ranks, culprit);
+  TRIREME_CHECK(found.find(name + ": ") != std::string::npos, name, " differs on rank ", culprit, ", and the check says: '", found, "'");
+  TRIREME_CHECK(found.find(in_words(ranks)) != std::string::npos, "not said: ", in_words(ranks), " one value of ", name, " in: ", found);
+  TRIREME_CHECK(found.find(in_words({culprit})) != std::string::npos, "not said: ", in_words({culprit}), " the other value of ", name, " in: ", found);
+}
+
+struct Kind {
+  const char* name;
+  Tensor OwnedBox::*tensor;
+};
+constexpr Kind kKinds[] = {{"weight", &OwnedBox::weight}, {"exp_avg", &OwnedBox::exp_avg}, {"exp_avg_sq", &OwnedBox::exp_avg_sq}};
+
+/// One bit in one place of the state of one rank, of every kind; `turn` chooses where. Returns whether two ranks hold anything twice.
+bool flip_somewhere(Trainer& trainer, size_t turn) {
+  std::vector<std::pair<std::string, std::vector<int>>> shared;
+  for (const auto& [name, ranks] : owners(trainer))
+    if (ranks.size() > 1) shared.push_back({name, ranks});
+  if (shared.empty()) return false;
+  for (const Kind& kind : kKinds) {
+    const auto& [name, ranks] = shared[turn++ % shared.size()];
+    const int culprit = ranks[turn % ranks.size()];
+    Tensor target;
+    for (const OwnedBox& owned : trainer.owned_boxes())
+      if (trainer.mesh().world.rank() == culprit && entry_name(owned.spec->name, owned.box) == name) target = owned.*kind.tensor;
+    const std::string found = with_a_bit_flipped(trainer, target, static_cast<int64_t>(turn * 7919));
+    expect_difference(found, std::string(kind.name) + "/" + name, ranks, culprit);
+  }
+  return true;
+}
+
+/// The same in a full copy that stays resident, in the part that belongs to another rank. Returns whether there is such a thing.
+bool flip_full_copy(Trainer& trainer, size_t turn) {
+  Mesh& mesh = trainer.mesh();
+  const ParamStore& params = trainer.stage().params();
+  const Unit& unit = *params.units()[turn % params.units().size()];
+  if (mesh.shape.shard == 1 || !unit.params().front()->value.defined()) return false;
+  const int culprit = static_cast<int>(turn % static_cast<size_t>(mesh.shape.world()));
+  Tensor target;
+  std::string name;
+  if (mesh.world.rank() == culprit) {
+    const Unit::Segment other = unit.owned_segments((mesh.shard->rank() + 1) % mesh.shape.shard, mesh.shape.shard).front();
+    for (const auto& param : unit.params()) {
+      int64_t begin = 0;
+      for (const ParamSpec& spec : param->specs) {
+        if (&spec == other.spec) target = param->value.flat(begin + other.param_begin, other.count);
+        begin += spec.numel();
+      }
+    }
+    name = other.spec->name;
+  }
+  name = all_gather_strings(mesh.world, name)[static_cast<size_t>(culprit)];
+  const std::string found = with_a_bit_flipped(trainer, target, static_cast<int64_t>(turn * 7919));
+  TRIREME_CHECK(found.find("full copy of weight/" + name + "@") != std::string::npos, "the full copy of ", name, " differs on rank ", culprit,
+                ", and the check says: '", found, "'");
+  TRIREME_CHECK(found.find(in_words({culprit})) != std::string::npos, "rank ", culprit, " is not named: ", found);
+  return true;
+}
+
+void check_layouts(const std::vector<ParityCase>& cases, const std::string& precision) {
+  std::mutex mutex;
+  std::set<size_t> twice;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto& [model, layout] = cases[i];
+    INFO(name_of(model) << " " << layout.str() << " " << precision);
+    after_two_steps(parity_config(model, layout, precision), [&](Trainer& trainer) {
+      expect_agreement(trainer);
+      const bool owned = flip_somewhere(trainer, i * 31);
+      flip_full_copy(trainer, i * 31);
+      expect_agreement(trainer);
+      trainer.step(kData, 2, 3e-3);
+      expect_agreement(trainer);
+      const std::lock_guard lock(mutex);
+      if (owned) twice.insert(i);
+    });
+  }
+  CHECK(twice.size() * 2 > cases.size());  // or the list shows nothing
+}
+
+std::vector<ParityCase> every(size_t n) {
+  const std::vector<ParityCase> all = pairwise_parity_cases();
+  std::vector<ParityCase> some;
+  for (size_t i = 0; i < all.size(); i += n) some.push_back(all[i]);
+  return some;
+}
+
+}  // namespace
+
+TEST_CASE("replicas agree after training in fp32, and one bit on one rank is found and named") { check_layouts(every(2), "fp32"); }
+
+TEST_CASE("replicas agree after training in bf16, and one bit on one rank is found and named") { check_layouts(every(3), "bf16"); }
+
+TEST_CASE("replicas agree in every layout of up to eight ranks, and one bit on one rank is found and named", "[slow]") {
+  for (const char* precision : {"fp32", "bf16"}) check_layouts(all_parity_cases(), precision);
+}
+
+TEST_CASE("each reason for which ranks hold the same is checked") {
+  struct Case {
+    const char* why;
+    ParityModel model;
+    int tensor, pipeline, data, zero, replicate;
+    std::string parameter;
+    int culprit;
+    std::vector<int> ranks;
+  };
+  // World ranks: pipeline outermost, then replicate, shard, tensor.
+  const Case cases[] = {
+      {"data ranks under ZeRO-0", ParityModel::kLlama, 1, 1, 3, 0, 1, "blocks.2.mlp.down.weight@0,0", 2, {0, 1, 2}},
+      {"hybrid sharding", ParityModel::kLlama, 1, 1, 4, 3, 2, "final_norm.weight@0,0", 2, {0, 2}},
+      {"norms over tensor ranks", ParityModel::kGpt2, 3, 1, 1, 0, 1, "blocks.1.mlp_norm.bias@0,0", 1, {0, 1, 2}},
+      {"norms over tensor ranks and replicas", ParityModel::kGpt2, 2, 1, 2, 0, 1, "blocks.1.mlp_norm.bias@0,0", 3, {0, 1, 2, 3}},
+      {"positions over tensor ranks", ParityModel::kGpt2Dropout, 2, 2, 1, 0, 1, "positions.weight@0,0", 0, {0, 1}},
+      {"shared kv heads", ParityModel::kLlamaGrouped, 4, 1, 1, 0, 1, "blocks.4.attention.key.weight@2,0", 2, {2, 3}},
+      {"shared kv heads of replicas", ParityModel::kLlamaGrouped, 4, 1, 2, 0, 1, "blocks.0.attention.value.weight@0,0", 5, {0, 1, 4, 5}},
+      {"the tied embedding", ParityModel::kLlamaGrouped, 1, 3, 1, 0, 1, "embedding.weight@0,0", 2, {0, 2}},
+      {"the tied embedding, split and sharded", ParityModel::kGpt2, 2, 2, 2, 1, 1, "embedding.weight@31,0", 1, {1, 5}},
+  };
+  for (const Case& c : cases) {
+    INFO(c.why);
+    Layout layout;
+    layout.tensor = c.tensor;
+    layout.pipeline = c.pipeline;
+    layout.data = c.data;
+    layout.zero = c.zero;
+    layout.replicate = c.replicate;
+    after_two_steps(parity_config(c.model, layout, "fp32"), [&](Trainer& trainer) {
+      expect_agreement(trainer);
+      TRIREME_CHECK(owners(trainer)[c.parameter] == c.ranks, c.why, ": ", c.parameter, " is owned by other ranks than this test thinks");
+      for (const Kind& kind : kKinds) {
+        Tensor target;
+        for (const OwnedBox& owned : trainer.owned_boxes())
+          if (trainer.mesh().world.rank() == c.culprit && entry_name(owned.spec->name, owned.box) == c.parameter) target = owned.*kind.tensor;
+        expect_difference(with_a_bit_flipped(trainer, target, 5), std::string(kind.name) + "/" + c.parameter, c.ranks, c.culprit);
+      }
+    });
+  }
+}
+
+TEST_CASE("full copies that stay on every rank are checked, whoever owns them") {
+  struct Case {
+    ParityModel model;
+    int tensor, pipeline, data, zero, replicate;
+  };
+  for (const Case& c : {Case{ParityModel::kGpt2, 1, 1, 2, 1, 1}, {ParityModel::kLlama, 1, 1, 3, 2, 1}, {ParityModel::kLlamaGrouped, 2, 1, 4, 1, 2},
+                        {ParityModel::kGpt2, 2, 2, 2, 2, 1}}) {
+    Layout layout;
+    layout.tensor = c.tensor;
+    layout.pipeline = c.pipeline;
+    layout.data = c.data;
+    layout.zero = c.zero;
+    layout.replicate = c.replicate;
+    for (const char* precision : {"fp32", "bf16"}) {
+      INFO(name_of(c.model) << " " << layout.str() << " " << precision);
+      after_two_steps(parity_config(c.model, layout, precision), [&](Trainer& trainer) {
+        expect_agreement(trainer);
+        for (size_t turn = 0; turn < 10; ++turn) TRIREME_CHECK(flip_full_copy(trainer, turn), "this layout keeps no full copy of what others own");
+        expect_agreement(trainer);
+      });
+    }
+  }
+}
+
+TEST_CASE("no element is held twice that the check does not compare") {
+  // It compares equal boxes: two ranks whose boxes of a parameter overlap must own the very same.
+  for (const auto& [model, layout] : every(3)) {
+    INFO(name_of(model) << " " << layout.str());
+    after_two_steps(parity_config(model, layout, "fp32"), [&](Trainer& trainer) {
+      std::string mine;
+      for (const OwnedBox& owned : trainer.owned_boxes())
+        mine += concat(owned.spec->name, " ", owned.box.start[0], " ", owned.box.start[1], " ", owned.box.extent[0], " ", owned.box.extent[1], "\n");
+      std::map<std::string, std::set<std::array<int64_t, 4>>> boxes;
+      for (const std::string& text : all_gather_strings(trainer.mesh().world, mine)) {
+        std::istringstream lines(text);
+        std::string name;
+        for (std::array<int64_t, 4> box; lines >> name >> box[0] >> box[1] >> box[2] >> box[3];) boxes[name].insert(box);
+      }
+      for (const auto& [name, all] : boxes)
+        for (const auto& a : all)
+          for (const auto& b : all)
+            TRIREME_CHECK(a == b || a[0] + a[2] <= b[0] || b[0] + b[2] <= a[0] || a[1] + a[3] <= b[1] || b[1] + b[3] <= a[1], name,
+                          ": two ranks own boxes that overlap and are not the same");
+    });
+  }
+}
+
+TEST_CASE("many differences are told in few lines") {
+  Layout layout;
+  layout.data = 4;
+  after_two_steps(parity_config(ParityModel::kGpt2, layout, "fp32"), [&](Trainer& trainer) {
+    if (trainer.mesh().world.rank() == 2)
+      for (const OwnedBox& owned : trainer.owned_boxes()) flip_a_bit(owned.exp_avg, 0);
+    const std::string found = checked(trainer);
+    TRIREME_CHECK(std::count(found.begin(), found.end(), '\n') <= 8, found);
+    TRIREME_CHECK(found.find("ranks 0, 1, 3 hold") != std::string::npos && found.find("rank 2 holds") != std::string::npos, found);
+    TRIREME_CHECK(found.find("and more") != std::string::npos, found);
+  });
+}
+
+TEST_CASE("a replica check changes nothing: training goes on with the same bits") {
+  for (const auto& [model, layout] : every(4)) {
+    INFO(name_of(model) << " " << layout.str());
+    after_two_steps(parity_config(model, layout, "bf16"), [&](Trainer& trainer) {
+      Arena arena(Device::kCpu, true);
+      Context ctx{Device::kCpu, &arena, 1};
+      Trainer other(ctx, trainer.mesh().world, parity_config(model, layout, "bf16"), true);
+      other.initialise();
+      for (int step = 0; step < 4; ++step) {
+        const double loss = other.step(kData, step, 3e-3).loss;
+        if (step >= 2) TRIREME_CHECK(trainer.step(kData, step, 3e-3).loss == loss, "step ", step, " has another loss");
+        expect_agreement(trainer);
+      }
+    });
+  }
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,73 @@
+#include "tests/parity/run_state.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/ops/transfer.h"
+
+namespace trireme::test {
+
+int world_of(const Config& config) { return static_cast<int>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data); }
+
+void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step, const std::function<void(std::vector<StateTensor>&)>& change) {
+  Communicator& world = trainer.mesh().world;
+  Checkpointer checkpointer({directory, "session", world.rank(), world.size(), 0, false, std::chrono::seconds(60)});
+  CheckpointDescription about;
+  about.step = step;
+  about.optimizer_steps = trainer.accepted_steps();
+  about.model = nlohmann::json::object();
+  about.layout = nlohmann::json::object();
+  std::vector<StateTensor> tensors = state_tensors(trainer);
+  change(tensors);
+  checkpointer.save(about, tensors);
+  const std::optional<SaveReport> report = checkpointer.finish();
+  TRIREME_CHECK(report && !report->error, report ? report->error.value_or("") : "no report");
+  world.barrier();
+}
+
+void GatheredState::add(Trainer& trainer) {
+  const std::lock_guard lock(mutex_);
+  const auto put = [&](const std::string& kind, const OwnedBox& owned, const Tensor& tensor) {
+    const Tensor host = to_host(trainer.context(), tensor);
+    const auto width = static_cast<size_t>(size_of(host.dtype()));
+    const std::string name = kind + "/" + owned.spec->name;
+    const std::array<int64_t, 2> shape = owned.spec->shape;
+    std::vector<char>& whole = tensors_[name];
+    std::vector<bool>& known = known_[name];
+    whole.resize(static_cast<size_t>(shape[0] * shape[1]) * width);
+    known.resize(static_cast<size_t>(shape[0] * shape[1]));
+    const Box& box = owned.box;
+    for (int64_t i = 0; i < box.numel(); ++i) {
+      const auto place = static_cast<size_t>((box.start[0] + i / box.extent[1]) * shape[1] + box.start[1] + i % box.extent[1]);
+      const char* const from = static_cast<const char*>(host.raw()) + static_cast<size_t>(i) * width;
+      char* const to = whole.data() + place * width;
+      TRIREME_CHECK(!known[place] || std::memcmp(from, to, width) == 0, name, ", element ", place, ": two ranks hold different values");
+      known[place] = true;
+      std::memcpy(to, from, width);
+    }
+  };
+  for (const OwnedBox& owned : trainer.owned_boxes()) {
+    put("weight", owned, owned.weight);
+    put("exp_avg", owned, owned.exp_avg);
+    put("exp_avg_sq", owned, owned.exp_avg_sq);
+  }
+}
+
+const std::map<std::string, std::vector<char>>& GatheredState::whole() const {
+  for (const auto& [name, known] : known_)
+    TRIREME_CHECK(std::find(known.begin(), known.end(), false) == known.end(), name, ": some elements belong to no rank");
+  return tensors_;
+}
+
+std::map<std::string, std::vector<char>> read_whole(const std::filesystem::path& checkpoint) {
+  CheckpointReader reader(checkpoint);
+  std::map<std::string, std::vector<char>> tensors;
+  for (const auto& [name, stored] : reader.tensors()) {
+    std::vector<char>& whole = tensors[name];
+    whole.resize(static_cast<size_t>(stored.shape[0] * stored.shape[1] * size_of(stored.dtype)));
+    reader.read(name, {{0, 0}, stored.shape}, stored.dtype, whole.data());
+  }
+  return tensors;
+}
+
+}  // namespace trireme::test

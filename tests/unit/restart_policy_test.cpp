@@ -1,0 +1,42 @@
+#include "trainer/resilience/restart_policy.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using std::chrono::seconds;
+
+TEST_CASE("restart policy: at once, then with growing delays, which a new checkpoint ends") {
+  RestartPolicy policy(100);
+  int64_t step = 10;
+  for (int64_t expected : {0, 1, 2, 4, 8, 16, 32, 60, 60, 60}) CHECK(policy.after({++step, 10}).delay == seconds(expected));
+  CHECK(policy.after({++step, 20}).delay == seconds(0));
+  CHECK(policy.after({++step, 20}).delay == seconds(1));
+  CHECK(policy.used() == 12);
+}
+
+TEST_CASE("restart policy: gives up when the restarts are used") {
+  RestartPolicy none(0), two(2);
+  CHECK_FALSE(none.after({5, 0}).delay);
+  CHECK(two.after({5, 0}).delay);
+  CHECK(two.after({6, 0}).delay);
+  const RestartPolicy::Decision last = two.after({7, 0});
+  CHECK_FALSE(last.delay);
+  CHECK(last.reason == "all 2 restarts are used");
+  CHECK(two.used() == 2);
+}
+
+TEST_CASE("restart policy: gives up when the same step fails again, unless a checkpoint came in between") {
+  RestartPolicy policy(9);
+  CHECK(policy.after({17, 10}).delay);
+  CHECK(policy.after({15, 10}).delay);  // an earlier one: another fault
+  CHECK(policy.after({17, 10}).delay);  // not twice in a row
+  CHECK(policy.after({17, 16}).delay);  // goes on from step 16 now
+  const RestartPolicy::Decision again = policy.after({17, 16});
+  CHECK_FALSE(again.delay);
+  CHECK(again.reason == "step 17 has failed twice in a row, with no new checkpoint in between");
+
+  RestartPolicy never_starts(9);
+  CHECK(never_starts.after({0, 0}).delay);
+  const RestartPolicy::Decision start = never_starts.after({0, 0});
+  CHECK_FALSE(start.delay);
+  CHECK(start.reason == "the job has failed before its first step twice in a row");
+}

@@ -1,0 +1,453 @@
+// The hub and its monitors over real sockets, each in a process of its own.
+#include "trainer/resilience/watch.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+std::array<int, 2> make_pipe() {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  return ends;
+}
+
+/// What a child says to the test.
+class Pipe {
+ public:
+  Pipe() = default;
+  ~Pipe() {
+    ::close(ends_[0]);
+    ::close(ends_[1]);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  int input() const { return ends_[1]; }
+  void say(const std::string& text) const {
+    if (::write(ends_[1], text.data(), text.size()) < 0) ::_exit(99);
+  }
+  /// Up to a newline; what has come by then if that takes longer than `seconds`.
+  std::string hear(double seconds) {
+    const auto begin = Clock::now();
+    std::string text;
+    while (text.find('\n') == text.npos && since(begin) < seconds) {
+      pollfd ready{ends_[0], POLLIN, 0};
+      std::array<char, 1> byte{};
+      if (::poll(&ready, 1, 20) == 1 && ::read(ends_[0], byte.data(), 1) == 1) text += byte[0];
+    }
+    return text;
+  }
+
+ private:
+  std::array<int, 2> ends_ = make_pipe();
+};
+
+/// A process of its own that ends with the test; `body`'s return is its exit code.
+class Child {
+ public:
+  explicit Child(const std::function<int()>& body) : pid_(::fork()) {
+    if (pid_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (const int signal : {SIGTERM, SIGABRT, SIGSEGV}) std::signal(signal, SIG_DFL);
+    int code = 98;
+    try {
+      code = body();
+    } catch (const Error& error) {
+      code = static_cast<int>(error.code());
+    }
+    ::_exit(code);
+  }
+  ~Child() {
+    if (ended_) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  void signal(int number) const { ::kill(pid_, number); }
+  pid_t pid() const { return pid_; }
+  /// Its exit code, 128 + n for signal n; -1 if it lives on after `seconds`.
+  int code(double seconds) {
+    const auto begin = Clock::now();
+    int status = 0;
+    while (!ended_ && since(begin) < seconds) {
+      ended_ = ::waitpid(pid_, &status, WNOHANG) == pid_;
+      if (ended_) code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      if (!ended_) std::this_thread::sleep_for(milliseconds(5));
+    }
+    return ended_ ? code_ : -1;
+  }
+
+ private:
+  pid_t pid_;
+  bool ended_ = false;
+  int code_ = -1;
+};
+
+/// A hub and `n` ranks; the hub reports its verdict in a line. Each rank runs `body` once all are watched, and lives on until told to end.
+class Job {
+ public:
+  using Body = std::function<void(int rank, Progress&)>;
+
+  Job(int n, double silence_seconds, Body body, double patience = 1000) {
+    hub = std::make_unique<Child>([&] {
+      const Hub keeper({.ranks = n, .silence_seconds = silence_seconds},
+                       [&](const Verdict& verdict) { verdicts.say(concat(verdict.step, " ", verdict.text, "\n")); });
+      address_.say(keeper.address() + "\n");
+      for (;;) ::pause();
+      return 0;
+    });
+    address = address_.hear(10);
+    REQUIRE(address.back() == '\n');
+    address.pop_back();
+    for (int rank = 0; rank < n; ++rank) {
+      ranks.push_back(std::make_unique<Child>([&, rank] {
+        ::dup2(errors.input(), STDERR_FILENO);
+        Progress progress;
+        const size_t world = progress.add_group("world", all(n));
+        progress.begin_step(5);
+        progress.act("forward of micro-batch 1, blocks.2");
+        {
+          Monitor monitor(address, rank, progress);
+          joined_.say("\n");
+          body(rank, progress);
+          progress.set_patience(patience);
+          if (rank != 1) progress.begin_wait({"all_reduce", world, progress.enter(world), {}});
+          char byte = 0;
+          while (::read(end_[0], &byte, 1) != 1) {
+          }
+        }
+        return 0;
+      }));
+    }
+    for (int rank = 0; rank < n; ++rank) REQUIRE(joined_.hear(10) == "\n");
+  }
+  ~Job() {
+    ::close(end_[0]);
+    ::close(end_[1]);
+  }
+
+  static std::vector<int> all(int n) {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < n; ++rank) ranks.push_back(rank);
+    return ranks;
+  }
+  Child& rank(int r) { return *ranks[static_cast<size_t>(r)]; }
+  void let_ranks_end() const {
+    for (size_t i = 0; i < ranks.size(); ++i) REQUIRE(::write(end_[1], "x", 1) == 1);
+  }
+
+  Pipe verdicts, errors;
+  std::string address;
+  std::unique_ptr<Child> hub;
+  std::vector<std::unique_ptr<Child>> ranks;
+
+ private:
+  Pipe address_, joined_;
+  std::array<int, 2> end_ = make_pipe();
+};
+
+const Job::Body kNothing = [](int, Progress&) {};
+
+/// Connected to a hub's first address.
+int stranger(const std::string& address) {
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  at.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  const int file = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  REQUIRE(::connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0);
+  return file;
+}
+
+/// Whether the peer ends the connection within `seconds`, without a word.
+bool is_closed(int file, double seconds) {
+  pollfd ready{file, POLLIN, 0};
+  char byte = 0;
+  return ::poll(&ready, 1, static_cast<int>(seconds * 1000)) == 1 && ::recv(file, &byte, 1, 0) <= 0;
+}
+
+}  // namespace
+
+TEST_CASE("watch: a killed rank is named within two seconds, and the others leave") {
+  Job job(4, 10, kNothing);
+  std::this_thread::sleep_for(milliseconds(300));
+  const auto begin = Clock::now();
+  job.rank(1).signal(SIGKILL);
+  const std::string verdict = job.verdicts.hear(5);
+  const double seconds = since(begin);
+  INFO(verdict << seconds);
+  CHECK(seconds < 2);
+  CHECK(verdict.find(concat(
+            "5 rank 1 (host ",
+            [] {
+              std::array<char, 256> host{};
+              ::gethostname(host.data(), host.size() - 1);
+              return std::string(host.data());
+            }(),
+            ", process ", job.rank(1).pid(), ") has died in step 5, after: forward of micro-batch 1, blocks.2; ranks 0, 2, 3 wait for it in ",
+            "all_reduce 1 of group world")) == 0);
+  for (const int r : {0, 2, 3}) CHECK(job.rank(r).code(2) == 70);
+  CHECK(job.verdicts.hear(0.1).empty());  // one verdict is enough
+  CHECK(job.errors.hear(0.1).empty());
+}
+
+TEST_CASE("watch: a rank that ends without a goodbye has died, whatever its code") {
+  Job job(2, 10, [](int rank, Progress&) {
+    if (rank == 1) ::_exit(0);
+  });
+  CHECK(job.verdicts.hear(5).find("rank 1 ") == 2);
+  CHECK(job.rank(0).code(2) == 70);
+}
+
+TEST_CASE("watch: a stopped rank is found by its silence") {
+  Job job(3, 1, kNothing);
+  std::this_thread::sleep_for(milliseconds(300));
+  const auto begin = Clock::now();
+  job.rank(1).signal(SIGSTOP);
+  const std::string verdict = job.verdicts.hear(10);
+  INFO(verdict);
+  CHECK(since(begin) > 0.7);
+  CHECK(verdict.find("5 rank 1 ") == 0);
+  CHECK(verdict.find("does not answer since 1 s") != std::string::npos);
+  CHECK(verdict.find("ranks 0, 2 wait for it in all_reduce 1 of group world") != std::string::npos);
+  for (const int r : {0, 2}) CHECK(job.rank(r).code(2) == 70);
+  job.rank(1).signal(SIGCONT);
+  CHECK(job.rank(1).code(2) == 70);  // it was told to leave as well
+}
+
+TEST_CASE("watch: a hung rank is found while its process lives") {
+  Job job(3, 10, kNothing, 1);
+  const auto begin = Clock::now();
+  const std::string verdict = job.verdicts.hear(10);
+  INFO(verdict);
+  CHECK(since(begin) > 0.7);
+  CHECK(verdict.find("5 rank 1 ") == 0);
+  CHECK(verdict.find("has done nothing for 1 s; it was in step 5") != std::string::npos);
+  CHECK(verdict.find("ranks 0, 2 wait for it in all_reduce 1 of group world (forward of micro-batch 1, blocks.2), which it never entered") !=
+        std::string::npos);
+  for (const int r : {0, 1, 2}) CHECK(job.rank(r).code(2) == 70);
+}
+
+TEST_CASE("watch: three seconds without a rank are no alarm, and a job that ends in order has no verdict") {
+  Job job(3, 10, kNothing);
+  job.rank(2).signal(SIGSTOP);
+  CHECK(job.verdicts.hear(3).empty());
+  job.rank(2).signal(SIGCONT);
+  job.let_ranks_end();
+  for (const int r : {0, 1, 2}) CHECK(job.rank(r).code(5) == 0);
+  CHECK(job.verdicts.hear(0.5).empty());
+}
+
+TEST_CASE("watch: a rank that ends with an error of its own needs no verdict, nor do those that end of it") {
+  Job job(3, 10, [](int rank, Progress&) {
+    if (rank == 0) throw DataError("its own");
+  });
+  CHECK(job.rank(0).code(5) == 65);
+  job.rank(2).signal(SIGKILL);
+  CHECK(job.verdicts.hear(0.5).empty());
+  CHECK(job.rank(1).code(0.1) == -1);
+}
+
+TEST_CASE("watch: ranks leave when the hub's process dies, and say why") {
+  Job job(3, 10, kNothing);
+  const auto begin = Clock::now();
+  job.hub->signal(SIGKILL);
+  for (const int r : {0, 1, 2}) CHECK(job.rank(r).code(5) == 70);
+  CHECK(since(begin) < 2);
+  const std::string line = job.errors.hear(1);
+  CHECK(line.find("rank 0: the watch of this job has ended, as the launcher (host ") == 0);
+  CHECK(line.find(concat(", process ", job.hub->pid(), ") has died; leaving\n")) != std::string::npos);
+}
+
+TEST_CASE("watch: a stopped hub is waited for, and does not count the time") {
+  // Long reports: unread, they would fill the kernel's buffers within the time of this test, which ends a connection.
+  Job job(3, 1, [](int, Progress& progress) { progress.act(std::string(20000, 'x')); });
+  std::this_thread::sleep_for(milliseconds(300));
+  job.hub->signal(SIGSTOP);
+  CHECK(job.rank(0).code(4) == -1);
+  job.hub->signal(SIGCONT);
+  CHECK(job.verdicts.hear(1.5).empty());
+  // The whole job, and the hub wakes first.
+  for (const int r : {0, 1, 2}) job.rank(r).signal(SIGSTOP);
+  job.hub->signal(SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(2500));
+  job.hub->signal(SIGCONT);
+  std::this_thread::sleep_for(milliseconds(200));
+  for (const int r : {0, 1, 2}) job.rank(r).signal(SIGCONT);
+  CHECK(job.verdicts.hear(1.5).empty());
+  CHECK(job.rank(0).code(0.1) == -1);
+  job.rank(1).signal(SIGKILL);
+  CHECK(job.verdicts.hear(3).find("rank 1 ") == 2);  // and goes on watching
+}
+
+TEST_CASE("watch: ranks whose hub ends in order go on") {
+  Pipe joined, address;
+  Child keeper([&] {
+    Hub mine({.ranks = 1}, [](const Verdict&) { ::_exit(1); });
+    address.say(mine.address() + "\n");
+    joined.hear(5);
+    return 0;
+  });
+  std::string at = address.hear(5);
+  at.pop_back();
+  Child rank([&] {
+    Progress progress;
+    Monitor monitor(at, 0, progress);
+    joined.say("\n");
+    std::this_thread::sleep_for(milliseconds(700));
+    return 3;
+  });
+  CHECK(rank.code(5) == 3);
+  CHECK(keeper.code(5) == 0);
+}
+
+TEST_CASE("watch: strangers are turned away and disturb nobody") {
+  Job job(2, 10, kNothing);
+  const std::string token = job.address.substr(0, job.address.find('@'));
+  CHECK(token.size() == 32);
+  const std::string endpoint = job.address.substr(job.address.find('@') + 1);
+  Progress progress;
+  CHECK_THROWS_AS(Monitor("0123456789abcdef0123456789abcdef@" + endpoint, 1, progress), IoError);
+  CHECK_THROWS_AS(Monitor(job.address, 1, progress), IoError);  // there is a rank 1 already
+  CHECK_THROWS_AS(Monitor(job.address, 2, progress), IoError);
+  CHECK_THROWS_AS(Monitor(job.address, -1, progress), IoError);
+  CHECK_THROWS_WITH(Monitor(token + "@127.0.0.1:1", 0, progress), Catch::Matchers::Contains("cannot join the watch of its job at 127.0.0.1:1"));
+  for (const char* address : {"", "@", "x@", "x@y", "x@127.0.0.1", "x@127.0.0.1:99999"}) CHECK_THROWS_AS(Monitor(address, 0, progress), IoError);
+
+  const std::string hello = concat("{\"token\": \"", token, "\", \"rank\": ");
+  const std::string lines[] = {std::string(65536, 'x'),
+                               "{\"token\":\n",
+                               "[1]\n",
+                               "\n",
+                               "{}\n",
+                               hello + "1e300}\n",
+                               hello + "\"1\"}\n",
+                               hello + "99999999999999999999999}\n",
+                               std::string(4000, '[') + "\n",
+                               std::string("\0\xff\n", 3)};
+  for (const std::string& line : lines) {
+    const int file = stranger(job.address);
+    INFO(line.substr(0, 60));
+    CHECK(::send(file, line.data(), line.size(), MSG_NOSIGNAL) > 0);
+    CHECK(is_closed(file, 3));
+    ::close(file);
+  }
+  std::vector<int> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(stranger(job.address));  // more than the hub has room for
+  job.rank(1).signal(SIGKILL);
+  CHECK(job.verdicts.hear(2).find("rank 1 ") == 2);
+  for (const int file : silent) ::close(file);
+}
+
+TEST_CASE("watch: a rank that talks nonsense is watched on") {
+  Job job(1, 10, kNothing);  // a hub with room for one rank, which is taken; so its own is replaced
+  job.let_ranks_end();
+  CHECK(job.rank(0).code(5) == 0);
+
+  Pipe verdicts, address;
+  Child keeper([&] {
+    Hub hub({.ranks = 1}, [&](const Verdict& verdict) { verdicts.say(verdict.text + "\n"); });
+    address.say(hub.address() + "\n");
+    for (;;) ::pause();
+    return 0;
+  });
+  std::string at = address.hear(5);
+  at.pop_back();
+  const int file = stranger(at);
+  const std::string words = concat("{\"token\": \"", at.substr(0, 32), "\", \"rank\": 0, \"host\": 7, \"pid\": 1e9}\n{\"count\": -1e400}\n",
+                                   "{\"count\": 3, \"step\": 1e30, \"action\": \"x\", \"patience\": null, \"started\": []}\n", "no JSON\n");
+  CHECK(::send(file, words.data(), words.size(), MSG_NOSIGNAL) > 0);
+  CHECK(verdicts.hear(0.5).empty());
+  ::close(file);
+  CHECK(verdicts.hear(2).find("rank 0 (host , process 0) has died before the first step") == 0);
+}
+
+TEST_CASE("watch: a lost link is noticed by both ends") {
+  Pipe result, errors;
+  Child host([&] {
+    // A network of its own, so that its loopback interface can go down. PR_SET_PDEATHSIG outlives fork no further than here.
+    if (::unshare(CLONE_NEWNET) != 0) return 77;
+    const int control = ::socket(AF_INET, SOCK_DGRAM, 0);
+    ifreq loopback{};
+    std::strcpy(loopback.ifr_name, "lo");
+    loopback.ifr_flags = IFF_UP;
+    if (::ioctl(control, SIOCSIFFLAGS, &loopback) != 0) return 77;
+    Pipe joined;
+    Hub hub({.ranks = 1, .silence_seconds = 2}, [&](const Verdict& verdict) { result.say(verdict.text + "\n"); });
+    Child rank([&] {
+      ::dup2(errors.input(), STDERR_FILENO);
+      Progress progress;
+      Monitor monitor(hub.address(), 0, progress);
+      joined.say("\n");
+      for (;;) ::pause();
+      return 0;
+    });
+    joined.hear(5);
+    loopback.ifr_flags = 0;
+    if (::ioctl(control, SIOCSIFFLAGS, &loopback) != 0) return 77;
+    return rank.code(15);
+  });
+  const int code = host.code(20);
+  if (code == 77) {
+    WARN("skipped: no right to make a network namespace");
+    return;
+  }
+  CHECK(code == 70);
+  CHECK(result.hear(1).find("does not answer since 2 s: stopped, or host or link is lost") != std::string::npos);
+  CHECK(errors.hear(1).find("does not answer for 2 s; leaving\n") != std::string::npos);
+}
+
+TEST_CASE("watch: a rank dies with its parent") {
+  Pipe told;
+  Child parent([&] {
+    Child rank([&] {
+      die_with_parent();
+      told.say(std::to_string(::getpid()) + "\n");
+      for (;;) ::pause();
+      return 0;
+    });
+    for (;;) ::pause();
+    return 0;
+  });
+  const pid_t rank = std::stoi(told.hear(5));
+  parent.signal(SIGKILL);
+  CHECK(parent.code(5) == 128 + SIGKILL);
+  const auto begin = Clock::now();
+  while (::kill(rank, 0) == 0 && since(begin) < 5) {  // as a zombie it counts too, where nobody reaps it
+    std::string state;
+    if (const int file = ::open(concat("/proc/", rank, "/stat").c_str(), O_RDONLY | O_CLOEXEC); file >= 0) {
+      std::array<char, 512> bytes{};
+      if (::read(file, bytes.data(), bytes.size() - 1) > 0) state = bytes.data();
+      ::close(file);
+    }
+    if (state.find(") Z ") != state.npos) break;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  CHECK(since(begin) < 5);
+}

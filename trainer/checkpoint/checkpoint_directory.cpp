@@ -1,0 +1,170 @@
+#include "trainer/checkpoint/checkpoint_directory.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/files/durable_file.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+constexpr const char* kPartial = ".partial";
+constexpr const char* kOld = ".old";
+
+/// "step-00000100" and what follows it: nothing for a checkpoint, ".<session>-<number>.partial" for one that is being written or removed, the same with
+/// ".old" for one that makes room.
+struct StepName {
+  int64_t step = 0;
+  std::string suffix;
+};
+
+std::optional<StepName> parse_step_name(const std::string& name) {
+  StepName parsed;
+  if (name.rfind("step-", 0) != 0) return std::nullopt;
+  const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), parsed.step);
+  if (error != std::errc() || parsed.step < 0) return std::nullopt;
+  parsed.suffix.assign(end, name.data() + name.size());
+  if (parsed.suffix.empty() || parsed.suffix.ends_with(kPartial) || parsed.suffix.ends_with(kOld)) return parsed;
+  return std::nullopt;
+}
+
+bool is_link_of_a_session(const fs::directory_entry& item) { return item.path().filename().string().rfind("latest.", 0) == 0 && item.is_symlink(); }
+
+/// The unpublished directories and links of which `chosen` says so.
+std::vector<fs::path> unpublished(const fs::path& directory, const std::function<bool(const std::string& suffix)>& chosen) {
+  std::vector<fs::path> found;
+  for (const auto& item : fs::directory_iterator(directory)) {
+    const auto name = parse_step_name(item.path().filename().string());
+    if (is_link_of_a_session(item) || (name && !name->suffix.empty() && chosen(name->suffix))) found.push_back(item.path());
+  }
+  return found;
+}
+
+bool whole(const fs::path& checkpoint) {
+  try {
+    const CheckpointReader reader(checkpoint);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) {
+  std::string text = std::to_string(step);
+  return "step-" + std::string(text.size() < 8 ? 8 - text.size() : 0, '0') + text;
+}
+
+fs::path partial_directory(const fs::path& directory, int64_t step, const std::string& session, int64_t number) {
+  return directory / concat(checkpoint_name(step), ".", session, "-", number, kPartial);
+}
+
+void move_into_place(const fs::path& partial, const fs::path& target) {
+  std::error_code ignored;
+  if (fs::exists(target) && ::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0)
+    return sync_directory(target.parent_path());
+  if (!fs::exists(target)) return rename_durably(partial, target);
+  // A file system without exchange. A crash between the two is mended by remove_unpublished.
+  const fs::path old = partial.string() + kOld;
+  rename_durably(target, old);
+  try {
+    rename_durably(partial, target);
+  } catch (...) {
+    if (!fs::exists(target, ignored)) fs::rename(old, target, ignored);
+    throw;
+  }
+}
+
+void point_latest(const fs::path& directory, const std::string& checkpoint, const std::string& session) {
+  const fs::path link = directory / concat("latest.", session);
+  std::error_code error;
+  fs::remove(link, error);
+  fs::create_symlink(checkpoint, link, error);
+  if (error) throw IoError(concat("cannot make ", link.string(), ": ", error.message()));
+  try {
+    rename_durably(link, directory / "latest");
+  } catch (...) {
+    fs::remove(link, error);
+    throw;
+  }
+}
+
+void remove_old_checkpoints(const fs::path& directory, int64_t step, int64_t keep, const std::string& session) noexcept try {
+  if (keep == 0) return;
+  std::vector<int64_t> steps;
+  for (const auto& item : fs::directory_iterator(directory)) {
+    const auto name = parse_step_name(item.path().filename().string());
+    if (name && name->suffix.empty() && name->step <= step && item.path().filename() == checkpoint_name(name->step)) steps.push_back(name->step);
+  }
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  for (const int64_t candidate : steps) {
+    const fs::path old = directory / checkpoint_name(candidate);
+    if (keep > 0) {
+      if (whole(old)) --keep;
+      continue;
+    }
+    // Renamed first: a checkpoint that is half removed must not look whole.
+    const fs::path renamed = partial_directory(directory, candidate, session, 0);
+    fs::rename(old, renamed);
+    fs::remove_all(renamed);
+  }
+} catch (const std::exception&) {
+}
+
+void remove_partials(const fs::path& directory, const std::string& session, int64_t number) noexcept try {
+  const std::string ours = "." + session + "-";
+  const auto finished = [&](const std::string& suffix) {
+    if (suffix.rfind(ours, 0) != 0) return true;
+    int64_t save = 0;
+    std::from_chars(suffix.data() + ours.size(), suffix.data() + suffix.size(), save);
+    return save <= number;
+  };
+  std::error_code ignored;
+  for (const fs::path& path : unpublished(directory, finished)) fs::remove_all(path, ignored);
+} catch (const std::exception&) {
+}
+
+void remove_unpublished(const fs::path& directory) {
+  try {
+    if (!fs::exists(directory)) return;
+    for (const fs::path& path : unpublished(directory, [](const std::string&) { return true; })) {
+      const auto name = parse_step_name(path.filename().string());
+      const fs::path target = name ? directory / checkpoint_name(name->step) : fs::path();
+      if (name && name->suffix.ends_with(kOld) && !fs::exists(target)) {
+        rename_durably(path, target);  // the crash came before its successor got the name
+      } else {
+        fs::remove_all(path);
+      }
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw IoError(concat(directory.string(), ": what an earlier job has left unpublished cannot be removed: ", error.what()));
+  }
+}
+
+std::optional<std::string> cannot_save(const fs::path& directory, int64_t bytes) {
+  fs::path existing = directory;
+  struct statvfs system {};
+  while (::statvfs(existing.empty() ? "." : existing.c_str(), &system) != 0) {
+    if (errno != ENOENT || existing.empty()) return std::nullopt;  // the save itself will tell
+    existing = existing.parent_path();
+  }
+  // Manifest, headers and directories: some 300 bytes a box.
+  const int64_t needed = bytes + bytes / 256 + (int64_t{1} << 20);
+  const auto free = static_cast<double>(system.f_bavail) * static_cast<double>(system.f_frsize);
+  if (system.f_blocks == 0 || free >= static_cast<double>(needed)) return std::nullopt;  // 0 blocks: no limit
+  return concat(directory.string(), ": a checkpoint needs ", needed, " bytes, ", static_cast<int64_t>(free), " are free");
+}
+
+}  // namespace trireme

@@ -1,0 +1,85 @@
+#include "trainer/loop/mpirun_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "kernels/core/check.h"
+#include "trainer/loop/environment.h"
+#include "trainer/resilience/watch.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+fs::path find_mpirun() {
+  const char* path = std::getenv("PATH");
+  std::istringstream directories(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");
+  for (std::string directory; std::getline(directories, directory, ':');) {
+    const fs::path candidate = fs::path(directory.empty() ? "." : directory) / "mpirun";
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  throw ConfigError(
+      "mpirun was not found, and this layout needs more than one rank: install Open MPI (Debian, Ubuntu: apt install openmpi-bin), or start under "
+      "srun");
+}
+
+/// What the user has set stays.
+void set_default(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 0); }
+
+}  // namespace
+
+int count_hosts(const std::string& hosts_file) {
+  std::ifstream file(hosts_file);
+  if (!file) throw MissingFileError(concat("hosts file ", hosts_file, ": ", std::strerror(errno)));
+  int hosts = 0;
+  for (std::string line; std::getline(file, line);) {
+    const auto first = line.find_first_not_of(" \t\r");
+    if (first != line.npos && line[first] != '#') ++hosts;
+  }
+  if (hosts == 0) throw ConfigError(concat("hosts file ", hosts_file, " names no host"));
+  return hosts;
+}
+
+void prepare_environment(int ranks, int hosts, bool one_host) {
+  const int here = (ranks + hosts - 1) / hosts;
+  set_default("OMPI_ALLOW_RUN_AS_ROOT", "1");
+  set_default("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+  set_default("OMPI_MCA_rmaps_base_oversubscribe", "1");
+  set_default("OMPI_MCA_hwloc_base_binding_policy", "none");
+  set_default("OMPI_MCA_odls_base_sigkill_timeout", "0");  // a refused job ends a second sooner: no rank needs time after another has left
+  if (here > usable_cores()) set_default("OMPI_MCA_mpi_yield_when_idle", "1");
+  if (one_host) {  // shared memory only: starts in half the time
+    set_default("OMPI_MCA_pml", "ob1");
+    set_default("OMPI_MCA_btl", "vader,self");
+  }
+  set_default("OMP_NUM_THREADS", std::to_string(std::max(1, usable_cores() / here)));
+  ::setenv(kOutputVariable, ::isatty(STDOUT_FILENO) != 0 ? "terminal" : "log", 1);
+}
+
+std::vector<std::string> mpirun_command(int ranks, const std::vector<std::string>& arguments, const std::optional<std::string>& hosts_file,
+                                        bool one_host) {
+  std::vector<std::string> command{find_mpirun().string(), "-n", std::to_string(ranks)};
+  if (hosts_file) command.insert(command.end(), {"--hostfile", *hosts_file});
+  if (!one_host) {
+    // A remote rank inherits nothing that is not named; OMPI_* travels by itself.
+    for (const char* name : {"OMP_NUM_THREADS", kOutputVariable}) command.insert(command.end(), {"-x", name});
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string name(*entry, std::strcspn(*entry, "="));
+      const bool for_gpus = name == "LD_LIBRARY_PATH" || name == "CUDA_HOME" || name == "CUDA_PATH" || name.starts_with("NCCL_");
+      if (for_gpus || name == kHubVariable) command.insert(command.end(), {"-x", name});
+    }
+  }
+  command.push_back(fs::read_symlink("/proc/self/exe").string());
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+}  // namespace trireme

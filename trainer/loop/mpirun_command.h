@@ -1,0 +1,23 @@
+#pragma once
+// What mpirun is started with: its command line, and the environment it and the ranks read.
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+/// Set for the ranks: "terminal" or "log", after the launcher's own standard output.
+inline constexpr const char* kOutputVariable = "TRIREME_LAUNCHER_OUTPUT";
+
+/// Lines of an mpirun hostfile that name a host. Errors: MissingFileError, ConfigError if there is none.
+int count_hosts(const std::string& hosts_file);
+
+/// Sets what Open MPI reads from the environment, where the user's own choice wins, kOutputVariable, and OMP_NUM_THREADS = cores / ranks of a host.
+/// `one_host`: all ranks run here.
+void prepare_environment(int ranks, int hosts, bool one_host);
+
+/// `mpirun -n ranks /proc/self/exe arguments...`, with `-x` for each variable that ranks on other hosts need. Errors: ConfigError if there is no mpirun.
+std::vector<std::string> mpirun_command(int ranks, const std::vector<std::string>& arguments, const std::optional<std::string>& hosts_file,
+                                        bool one_host);
+
+}  // namespace trireme

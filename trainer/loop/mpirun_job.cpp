@@ -1,0 +1,248 @@
+#include "trainer/loop/mpirun_job.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "kernels/core/check.h"
+
+namespace fs = std::filesystem;
+using std::chrono::seconds;
+
+namespace trireme {
+namespace {
+
+[[noreturn]] void fail_to_start() { throw IoError(concat("cannot start mpirun: ", std::strerror(errno))); }
+
+/// In the child, where another thread may have held any lock: only what is safe in a signal handler.
+[[noreturn]] void become(char* const* command, int standard_error, pid_t parent, const sigset_t& mask) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);      // which it heeds by taking its ranks and files along
+  if (::getppid() != parent) ::_exit(70);  // it died before prctl
+  ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
+  ::dup2(standard_error, STDERR_FILENO);
+  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
+  ::execv(command[0], command);
+  ::_exit(127);
+}
+
+/// Until the launcher's end of `pipe` closes: it has died. Then mpirun has five seconds. Out of reach of a signal to the launcher's group.
+[[noreturn]] void guard(int pipe, pid_t mpirun) {
+  ::setpgid(0, 0);
+  ::dup2(pipe, STDIN_FILENO);
+  ::close_range(STDOUT_FILENO, ~0U, 0);  // whoever reads the launcher's output waits for its last writer
+  char nothing;
+  while (::read(STDIN_FILENO, &nothing, 1) < 0 && errno == EINTR) {
+  }
+  for (int tenths = 0; tenths < 50; ++tenths) {
+    if (::kill(-mpirun, 0) != 0) ::_exit(0);
+    ::poll(nullptr, 0, 100);
+  }
+  ::kill(-mpirun, SIGKILL);
+  ::_exit(0);
+}
+
+/// Exit codes of the children of `parent` if it has some and all are zombies, else nothing.
+std::optional<std::vector<int>> codes_of_dead_children(pid_t parent) {
+  std::vector<int> codes;
+  std::error_code error;
+  for (const auto& task : fs::directory_iterator(concat("/proc/", parent, "/task"), error)) {
+    std::ifstream children(task.path() / "children");
+    for (pid_t child = 0; children >> child;) {
+      std::string stat;
+      std::getline(std::ifstream(concat("/proc/", child, "/stat")), stat);
+      const auto name_end = stat.rfind(") ");
+      if (name_end == stat.npos || stat[name_end + 2] != 'Z') return std::nullopt;
+      const int status = std::atoi(stat.c_str() + stat.rfind(' '));  // the last field: as waitpid gives it
+      codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+    }
+  }
+  if (codes.empty()) return std::nullopt;
+  return codes;
+}
+
+bool is_our_code(int code) {
+  for (ExitCode ours :
+       {ExitCode::kOk, ExitCode::kUsage, ExitCode::kData, ExitCode::kMissingFile, ExitCode::kInternal, ExitCode::kIo, ExitCode::kRequeue})
+    if (code == static_cast<int>(ours)) return true;
+  return false;
+}
+
+}  // namespace
+
+void write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return;
+    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+VerdictBox::VerdictBox() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (descriptor_ < 0) fail_to_start();
+}
+
+VerdictBox::~VerdictBox() { ::close(descriptor_); }
+
+void VerdictBox::put(const Verdict& verdict) {
+  const std::lock_guard lock(mutex_);
+  verdict_ = verdict;
+  ::eventfd_write(descriptor_, 1);
+}
+
+std::optional<Verdict> VerdictBox::get() const {
+  const std::lock_guard lock(mutex_);
+  return verdict_;
+}
+
+MpirunJob::MpirunJob(const std::vector<std::string>& command, StopSignals& stop, const VerdictBox* verdicts) : stop_(stop), verdicts_(verdicts) {
+  std::vector<char*> words;
+  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  std::array<int, 2> errors{}, guard_pipe{};
+  if (::pipe2(errors.data(), O_CLOEXEC) != 0) fail_to_start();
+  errors_ = errors[0];
+  const pid_t self = ::getpid();
+  mpirun_ = ::fork();
+  if (mpirun_ == 0) become(words.data(), errors[1], self, stop_.mask_before());
+  ::close(errors[1]);
+  if (mpirun_ < 0) fail_to_start();
+  ::setpgid(mpirun_, mpirun_);  // whichever of the two comes first
+  ::fcntl(errors_, F_SETFL, O_NONBLOCK);
+  if (::pipe2(guard_pipe.data(), O_CLOEXEC) != 0) return;  // goes without
+  guard_pipe_ = guard_pipe[1];
+  guard_ = ::fork();
+  if (guard_ == 0) guard(guard_pipe[0], mpirun_);
+  ::close(guard_pipe[0]);
+}
+
+MpirunJob::~MpirunJob() {
+  if (!ended_) kill_now();
+  if (guard_ > 0) {
+    ::kill(guard_, SIGKILL);
+    ::waitpid(guard_, nullptr, 0);
+  }
+  if (guard_pipe_ >= 0) ::close(guard_pipe_);
+  ::close(errors_);
+}
+
+int MpirunJob::wait() {
+  while (!ended_) {
+    poll_all(500);
+    forward_stop();
+    watch_for_hang();
+    reap();
+    if (!ended_) take_verdict();
+  }
+  while (pass_errors()) {
+  }
+  write_all(STDERR_FILENO, filter_.finish());
+  return final_code();
+}
+
+void MpirunJob::poll_all(int milliseconds) {
+  const int verdict = verdicts_ != nullptr && !condemned_ ? verdicts_->descriptor() : -1;
+  std::array<pollfd, 3> sources{pollfd{errors_, POLLIN, 0}, pollfd{stop_.descriptor(), POLLIN, 0}, pollfd{verdict, POLLIN, 0}};
+  ::poll(sources.data(), sources.size(), condemned_ ? 100 : milliseconds);
+  if (sources[0].revents != 0) pass_errors();
+  if (sources[1].revents != 0) stop_.read();
+}
+
+/// False when there is nothing more to read now.
+bool MpirunJob::pass_errors() {
+  std::array<char, 4096> bytes;
+  const ssize_t count = ::read(errors_, bytes.data(), bytes.size());
+  if (count > 0) write_all(STDERR_FILENO, filter_.feed({bytes.data(), static_cast<size_t>(count)}));
+  if (count == 0) ::close(std::exchange(errors_, -1));  // poll passes over it
+  return count > 0;
+}
+
+/// A signal that reached a rank before its handler stood would kill it, so it waits for the ranks to be ready; a limit, lest it wait for ever.
+void MpirunJob::forward_stop() {
+  if (stop_.insisted() && !std::exchange(ended_at_once_, true)) ::kill(mpirun_, SIGTERM);
+  if (!stop_.requested() || forwarded_ || !(filter_.ready() || Clock::now() - stop_.first_request() > seconds(30))) return;
+  forwarded_ = true;
+  ::kill(mpirun_, SIGUSR1);
+}
+
+/// All ranks have been told to leave, so mpirun should end by itself; one that is stopped must be taken along.
+void MpirunJob::take_verdict() {
+  if (!condemned_) {
+    const auto verdict = verdicts_ != nullptr && !ended_at_once_ ? verdicts_->get() : std::nullopt;
+    if (!verdict) return;
+    condemned_ = Clock::now();
+    write_all(STDERR_FILENO, verdict->text + "\n");
+  }
+  const auto waited = Clock::now() - *condemned_;
+  if (waited > seconds(2) && !std::exchange(told_to_end_, true)) ::kill(mpirun_, SIGTERM);
+  if (waited > seconds(4)) kill_now();
+}
+
+/// Open MPI 4.1 at times locks itself up after its ranks have ended, and then heeds nothing but SIGKILL.
+void MpirunJob::watch_for_hang() {
+  if (Clock::now() < next_look_) return;
+  next_look_ = Clock::now() + seconds(1);
+  const auto codes = codes_of_dead_children(mpirun_);
+  if (!codes) {
+    all_dead_since_.reset();
+  } else if (!all_dead_since_) {
+    all_dead_since_ = Clock::now();
+  } else if (Clock::now() - *all_dead_since_ > seconds(10)) {
+    const auto first = std::find_if(codes->begin(), codes->end(), [](int code) { return code != 0; });
+    kill_now();
+    code_ = first == codes->end() ? 0 : *first;
+    killed_ = false;
+  }
+}
+
+void MpirunJob::reap() {
+  int status = 0;
+  if (ended_ || ::waitpid(mpirun_, &status, WNOHANG) != mpirun_) return;
+  ended_ = true;
+  killed_ = WIFSIGNALED(status);
+  code_ = killed_ ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+void MpirunJob::kill_now() {
+  ::kill(-mpirun_, SIGKILL);
+  ::waitpid(mpirun_, nullptr, 0);
+  ended_ = true;
+  killed_ = true;
+  code_ = 128 + SIGKILL;
+}
+
+int MpirunJob::final_code() {
+  // mpirun may notice a death before the hub speaks; a rank that was told to leave ends with kInternal.
+  const bool failed = code_ == static_cast<int>(ExitCode::kInternal) || !is_our_code(code_);
+  const auto limit = Clock::now() + seconds(1);
+  while (verdicts_ != nullptr && failed && !killed_ && !condemned_ && !ended_at_once_ && Clock::now() < limit) {
+    pollfd source{verdicts_->descriptor(), POLLIN, 0};
+    ::poll(&source, 1, 100);
+    if (const auto verdict = verdicts_->get()) {
+      condemned_ = Clock::now();
+      write_all(STDERR_FILENO, verdict->text + "\n");
+    }
+  }
+  if (condemned_) return static_cast<int>(ExitCode::kInternal);
+  if (is_our_code(code_)) return code_;
+  if (killed_) {
+    write_all(STDERR_FILENO, concat("mpirun was killed by signal ", code_ - 128, "\n"));
+  } else {
+    write_all(STDERR_FILENO, filter_.notices().empty() ? concat("mpirun ended with code ", code_, "\n") : filter_.notices());
+  }
+  return static_cast<int>(ExitCode::kInternal);
+}
+
+}  // namespace trireme

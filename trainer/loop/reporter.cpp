@@ -1,0 +1,72 @@
+#include "trainer/loop/reporter.h"
+
+#include "trainer/loop/launcher.h"
+#include "trainer/model/flops.h"
+
+namespace trireme {
+
+void Reporter::open(const Config& config, const nlohmann::ordered_json& environment, int64_t step, int64_t steps) {
+  const std::filesystem::path path = std::filesystem::path(config.run.directory) / "metrics.jsonl";
+  MetricsWriter::cut_back(path, step);
+  metrics_ = std::make_unique<MetricsWriter>(path);
+  console_ = std::make_unique<ConsoleReporter>(steps, standard_output_is_terminal());
+  tokens_per_step_ = config.training.global_batch_size * config.training.sequence_length;
+  flops_per_token_ = training_flops_per_token(config.model, config.training.sequence_length);
+  const int64_t parameters = parameter_count(config.model);
+  metrics_->event("start", {{"step", step},
+                            {"steps", steps},
+                            {"parameters", parameters},
+                            {"world_size", environment["world_size"]},
+                            {"layout", environment["layout"]},
+                            {"version", environment["version"]}});
+  message(concat(config.run.name, ": ", config.model.architecture, " with ", parameters, " parameters, tensor ", config.parallel.tensor,
+                 " x pipeline ", config.parallel.pipeline, " x data ", *config.parallel.data, ", ZeRO-", config.parallel.zero_stage, ", ",
+                 config.training.precision, "; ", steps, " steps of ", config.training.global_batch_size, " x ", config.training.sequence_length,
+                 " tokens"));
+}
+
+void Reporter::step(int64_t step, const StepResult& result, double seconds) {
+  if (!metrics_) return;
+  const double rate = static_cast<double>(tokens_per_step_) / seconds;
+  const StepMetrics line{step,
+                         result.loss,
+                         result.grad_norm,
+                         result.learning_rate,
+                         step * tokens_per_step_,
+                         seconds,
+                         rate,
+                         flops_per_token_ * rate / 1e12,
+                         std::nullopt};
+  metrics_->step(line);
+  console_->step(line);
+  if (result.accepted) return;
+  metrics_->event("rejected_step", {{"step", step}, {"parameter", result.offender}});
+  message(concat("step ", step, " rejected on every rank: the gradient", result.offender.empty() ? "" : " of " + result.offender,
+                 " is not finite; weights are unchanged"));
+}
+
+void Reporter::evaluation(int64_t step, double loss) {
+  if (!metrics_) return;
+  metrics_->evaluation(step, loss);
+  console_->evaluation(step, loss);
+}
+
+void Reporter::saved(const SaveReport& report) {
+  if (!metrics_) return;
+  const std::string name = checkpoint_name(report.step);
+  if (report.error) {
+    metrics_->event("checkpoint_failed", {{"checkpoint", name}, {"reason", *report.error}});
+    message(*report.error + "; older checkpoints stand");
+  } else {
+    metrics_->event("checkpoint", {{"checkpoint", name},
+                                   {"bytes", report.bytes},
+                                   {"stall_seconds", report.stall_seconds},
+                                   {"write_seconds", report.write_seconds}});
+  }
+}
+
+void Reporter::message(const std::string& text) {
+  if (console_) console_->message(text);
+}
+
+}  // namespace trireme

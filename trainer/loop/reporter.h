@@ -1,0 +1,28 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/loop/metrics.h"
+#include "trainer/loop/trainer.h"
+
+namespace trireme {
+
+/// What a run says, to metrics.jsonl and to people. One rank speaks for all: until open() every call is silent. Errors: IoError.
+class Reporter {
+ public:
+  /// Goes on from metrics.jsonl as it stood after `step`. `environment`: what environment.json says.
+  void open(const Config& config, const nlohmann::ordered_json& environment, int64_t step, int64_t steps);
+  void step(int64_t step, const StepResult& result, double seconds);
+  void evaluation(int64_t step, double loss);
+  void saved(const SaveReport& report);
+  void message(const std::string& text);
+
+ private:
+  std::unique_ptr<MetricsWriter> metrics_;
+  std::unique_ptr<ConsoleReporter> console_;
+  int64_t tokens_per_step_ = 0;
+  double flops_per_token_ = 0;
+};
+
+}  // namespace trireme

@@ -1,0 +1,129 @@
+#include "trainer/loop/resume.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <optional>
+#include <sstream>
+
+#include "trainer/config/load.h"
+#include "trainer/config/write.h"
+#include "trainer/loop/agree.h"
+#include "trainer/loop/state.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+
+std::vector<std::string> checkpoints_to_resume(const std::string& run_directory, const std::string& resume) {
+  if (resume != "auto" && resume != "never") return {resume};
+  std::vector<std::string> candidates;
+  for (const fs::path& checkpoint : checkpoints_of(run_directory)) candidates.push_back(checkpoint.string());
+  if (resume == "auto") return candidates;
+  if (!candidates.empty() || fs::exists(fs::path(run_directory) / "metrics.jsonl"))
+    throw ConfigError(concat("run.directory=", run_directory, ": already holds a run; allowed another directory, or --resume auto to continue it"));
+  return {};
+}
+
+Config saved_config(const CheckpointReader& reader, const std::string& checkpoint) {
+  try {
+    return resolve(parse_config(reader.description().config, checkpoint + "/manifest.json"));
+  } catch (const ConfigError& error) {
+    throw DataError(concat(checkpoint, ": the configuration saved in it is not valid: ", error.what()));
+  }
+}
+
+void check_resumable(const CheckpointReader& reader, const std::string& checkpoint, const Config& config, const std::string& training_data) {
+  const std::string difference = mathematical_difference(saved_config(reader, checkpoint), config);
+  if (!difference.empty())
+    throw ConfigError(concat("cannot resume from ", checkpoint, ": the configuration has changed what is trained:\n", difference,
+                             "use another run.directory for another run"));
+  if (reader.description().training_data != training_data)
+    throw DataError(concat("cannot resume from ", checkpoint,
+                           ": data.train holds other tokens than when it was saved; use another run.directory for another run"));
+}
+
+/// Runs `body`, which agrees; what it finds damaged or missing is returned instead of thrown.
+static std::optional<AgreedError> damage_in(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const AgreedError& error) {
+    if (error.code() != ExitCode::kData && error.code() != ExitCode::kMissingFile) throw;
+    return error;
+  }
+  return std::nullopt;
+}
+
+Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data) {
+  if (checkpoints.empty()) {
+    trainer.initialise();
+    return {};
+  }
+  Communicator& world = trainer.mesh().world;
+  std::optional<AgreedError> damage;
+  for (const std::string& checkpoint : checkpoints) {
+    std::unique_ptr<CheckpointReader> reader;
+    damage = damage_in([&] { agree(world, [&] { reader = std::make_unique<CheckpointReader>(checkpoint); }); });
+    if (!damage) {
+      agree(world, [&] { check_resumable(*reader, checkpoint, config, training_data); });
+      damage = damage_in([&] { load_state(trainer, *reader); });
+    }
+    if (!damage) return {checkpoint, reader->description().step};
+    if (checkpoints.size() > 1 && world.rank() == 0) std::cerr << concat("warning: passing over ", checkpoint, ": ", damage->what(), "\n");
+  }
+  if (checkpoints.size() == 1) throw *damage;
+  // To start over would lose what could perhaps be saved.
+  throw AgreedError(ExitCode::kData,
+                    concat("no checkpoint in ", fs::path(checkpoints.front()).parent_path().string(), " can be read: ", damage->what(),
+                           "; move them away to start again"),
+                    world.rank() == 0);
+}
+
+std::string mathematical_difference(const Config& saved, const Config& now) {
+  const auto neutral = [](Config config) {
+    const RunConfig run = config.run;
+    config.run = {};
+    config.run.seed = run.seed;
+    config.kernels = {};
+    config.parallel = {};
+    config.checkpoint = {};
+    config.resilience = {};
+    config.training.evaluate = {};
+    config.training.logits_chunk.reset();
+    config.training.micro_batch_size = 1;
+    config.data.validation.clear();
+    // Where the schedule does not look at the end of training, training longer changes nothing that was done.
+    if (config.training.schedule.name == "constant") {
+      config.training.steps = 1;
+      config.training.epochs.reset();
+    }
+    return config;
+  };
+  // The resolved file has one key a line, sections one level of indentation deeper.
+  const auto lines = [](const std::string& text) {
+    std::vector<std::string> all, sections;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) {
+      const size_t indent = line.find_first_not_of(' ');
+      if (indent == std::string::npos || line[indent] == '#') continue;
+      sections.resize(indent / 2);
+      std::string key;
+      for (const std::string& section : sections) key += section + ".";
+      if (line.back() == ':')
+        sections.push_back(line.substr(indent, line.size() - indent - 1));
+      else
+        all.push_back(key + line.substr(indent));
+    }
+    return all;
+  };
+  const std::vector<std::string> a = lines(to_yaml(neutral(saved))), b = lines(to_yaml(neutral(now)));
+  std::string difference;
+  for (const std::string& line : a)
+    if (std::find(b.begin(), b.end(), line) == b.end()) difference += "  checkpoint: " + line + "\n";
+  for (const std::string& line : b)
+    if (std::find(a.begin(), a.end(), line) == a.end()) difference += "  now:        " + line + "\n";
+  return difference;
+}
+
+}  // namespace trireme

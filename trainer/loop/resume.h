@@ -1,0 +1,36 @@
+#pragma once
+// Which checkpoint a run goes on from, and whether it may.
+#include <string>
+#include <vector>
+
+#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/loop/trainer.h"
+
+namespace trireme {
+
+/// The checkpoints to try, newest first, for `resume` = auto | never | a checkpoint's directory; none: from the start.
+/// Errors: ConfigError where `never` would run into another run's files; IoError.
+std::vector<std::string> checkpoints_to_resume(const std::string& run_directory, const std::string& resume);
+
+/// The resolved configuration a checkpoint was saved with. Errors: DataError.
+Config saved_config(const CheckpointReader& reader, const std::string& checkpoint);
+
+/// Errors: ConfigError where `config` would go on training something else than what was saved, DataError where the tokens are others.
+/// `training_data`: fingerprint of the tokens there are now.
+void check_resumable(const CheckpointReader& reader, const std::string& checkpoint, const Config& config, const std::string& training_data);
+
+/// The checkpoint that a run goes on from, and its step; of a run that starts, none and 0.
+struct Resumed {
+  std::string checkpoint;
+  int64_t step = 0;
+};
+/// Fills `trainer` from the first of `checkpoints` that is whole, where there are none with initial weights; a damaged or torn one before it costs a
+/// warning. Collective.
+/// Errors, on all ranks: those of check_resumable for a whole one, for no other checkpoint of the run would do better; DataError where none is whole.
+Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data);
+
+/// Lines "checkpoint: key: value", "now: key: value" in which two configurations differ in a way that changes the mathematics of the run; layout, names
+/// and intervals of saving and evaluation do not.
+std::string mathematical_difference(const Config& saved, const Config& now);
+
+}  // namespace trireme

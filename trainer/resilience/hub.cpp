@@ -1,0 +1,264 @@
+#include "trainer/resilience/hub.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "trainer/resilience/wire.h"
+
+namespace trireme {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kLongestHello = 4096, kLongestReport = size_t{1} << 22;
+constexpr double kHelloPatience = 5;
+
+/// Seconds in which its owner ran: a jump of more than two is a suspended process or machine, and everybody else's silence no wonder.
+class RunningClock {
+ public:
+  double tick() {
+    const auto time = std::chrono::steady_clock::now();
+    const double passed = std::chrono::duration<double>(time - std::exchange(last_, time)).count();
+    return now_ += passed > 2 ? 0 : passed;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  double now_ = 0;
+};
+
+std::string random_token() {
+  std::array<unsigned char, 16> bytes{};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    throw IoError(concat("no random token for the watch of this job: ", std::strerror(errno)));
+  std::string token;
+  for (const unsigned char byte : bytes) token += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+  return token;
+}
+
+std::vector<std::string> addresses_of(bool one_host) {
+  std::vector<std::string> addresses;
+  ifaddrs* interfaces = nullptr;
+  if (!one_host && ::getifaddrs(&interfaces) == 0) {
+    for (const ifaddrs* each = interfaces; each != nullptr; each = each->ifa_next) {
+      if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET || (each->ifa_flags & IFF_LOOPBACK) != 0 ||
+          (each->ifa_flags & IFF_UP) == 0)
+        continue;
+      std::array<char, INET_ADDRSTRLEN> text{};
+      ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr, text.data(), text.size());
+      addresses.emplace_back(text.data());
+    }
+    ::freeifaddrs(interfaces);
+  }
+  addresses.emplace_back("127.0.0.1");
+  return addresses;
+}
+
+/// A shell's usual limit is 1024 files, with far more to be had for the asking.
+void make_room_for(int connections) {
+  rlimit limit{};
+  const auto wanted = static_cast<rlim_t>(connections) + 256;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+struct Connection {
+  LineSocket socket;
+  double since;   ///< accepted
+  int rank = -1;  ///< before its hello
+  bool over = false;
+};
+
+}  // namespace
+
+class Hub::Impl {
+ public:
+  Impl(const HubOptions& options, std::function<void(const Verdict&)> on_verdict)
+      : options_(options), on_verdict_(std::move(on_verdict)), ranks_(static_cast<size_t>(options.ranks)), token_(random_token()) {
+    make_room_for(options.ranks);
+    listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(options.one_host ? INADDR_LOOPBACK : INADDR_ANY);
+    socklen_t size = sizeof at;
+    if (listener_ < 0 || wake_ < 0 || ::bind(listener_, reinterpret_cast<sockaddr*>(&at), size) != 0 || ::listen(listener_, SOMAXCONN) != 0 ||
+        ::getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &size) != 0) {
+      const std::string why = std::strerror(errno);
+      close_all();
+      throw IoError(concat("cannot listen for the watch of this job: ", why));
+    }
+    for (const std::string& address : addresses_of(options.one_host))
+      address_ += concat(address_.empty() ? token_ + "@" : ",", address, ":", ntohs(at.sin_port));
+    const std::string keeper = options.own_rank < 0 ? "the launcher" : concat("rank ", options.own_rank);
+    welcome_ = {{"silence", options.silence_seconds}, {"keeper", concat(keeper, " (host ", this_host(), ", process ", ::getpid(), ")")}};
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { run(); });
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  ~Impl() {
+    stop_ = true;
+    const uint64_t one = 1;
+    if (::write(wake_, &one, sizeof one) < 0) stop_ = true;  // its next tick is near
+    thread_.join();
+    close_all();
+  }
+
+  const std::string& address() const { return address_; }
+  int64_t furthest_step() const { return furthest_step_; }
+
+ private:
+  void run() {
+    while (!stop_) {
+      turn(50);
+      if (now_ >= next_beat_) {
+        next_beat_ = now_ + beat_interval(options_.silence_seconds);
+        tell_ranks({{"beat", true}});
+      }
+      const std::optional<Verdict> verdict = judged_ ? std::nullopt : judge(ranks_, now_, options_.silence_seconds);
+      if (!verdict) continue;
+      judged_ = true;
+      tell_ranks({{"leave", true}});
+      on_verdict_(*verdict);
+    }
+    tell_ranks({{"bye", true}});
+    for (Connection& connection : connections_) connection.socket.finish();
+    // To the peers' ends: a connection closed with bytes unread is reset, and the last line may be lost.
+    for (const double until = now_ + 0.2; !connections_.empty() && now_ < until;) turn(20);
+  }
+
+  /// Waits for something to happen, takes it in, and moves the clock.
+  void turn(int milliseconds) {
+    std::vector<pollfd> sources{{wake_, static_cast<short>(stop_ ? 0 : POLLIN), 0}, {listener_, POLLIN, 0}};
+    for (const Connection& connection : connections_)
+      sources.push_back({connection.socket.file(), static_cast<short>(connection.socket.unsent() ? POLLIN | POLLOUT : POLLIN), 0});
+    ::poll(sources.data(), sources.size(), milliseconds);
+    now_ = clock_.tick();
+    for (size_t i = 2; i < sources.size(); ++i) {
+      if (sources[i].revents != 0) serve(connections_[i - 2]);
+    }
+    for (Connection& connection : connections_)
+      if (connection.rank < 0 && now_ - connection.since > kHelloPatience) connection.over = true;
+    std::erase_if(connections_, [](const Connection& connection) { return connection.over; });
+    if (sources[1].revents != 0) accept_all();
+  }
+
+  void accept_all() {
+    for (;;) {
+      const int file = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (file < 0 && (errno == EMFILE || errno == ENFILE)) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it stays ready
+      if (file < 0) return;
+      if (connections_.size() >= ranks_.size() + 128) {
+        ::close(file);
+        continue;
+      }
+      const int on = 1;
+      ::setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      connections_.push_back({LineSocket(file), now_});
+    }
+  }
+
+  void serve(Connection& connection) {
+    connection.socket.flush();
+    std::vector<std::string> lines;
+    const bool open = connection.socket.receive(lines, connection.rank < 0 ? kLongestHello : kLongestReport);
+    for (const std::string& line : lines) {
+      if (!connection.over) take(connection, parse_line(line));
+    }
+    if (open || connection.over) return;
+    connection.over = true;
+    if (connection.rank < 0 || stop_) return;
+    end(connection.rank, RankState::Life::kDead);
+    tell_ranks({{"report", true}});  // who waits for it
+  }
+
+  void take(Connection& connection, const json& line) {
+    if (connection.rank < 0) return greet(connection, line);
+    const auto rank = static_cast<size_t>(connection.rank);
+    Progress::Snapshot report = ranks_[rank].last;
+    if (decode_report(line, options_.ranks, report)) {
+      furthest_step_ = std::max<int64_t>(furthest_step_, report.step);
+      note_report(ranks_, rank, std::move(report), now_);
+    }
+    if (!line.contains("goodbye")) return;
+    connection.over = true;
+    end(connection.rank, line["goodbye"] == "failed" ? RankState::Life::kFailed : RankState::Life::kLeft);
+  }
+
+  /// The first line of a connection. Whoever does not know the token, or claims a rank that another has, is shown the door without an answer.
+  void greet(Connection& connection, const json& hello) {
+    connection.over = true;
+    const auto text = [&](const char* key) { return hello.contains(key) && hello[key].is_string() ? hello[key].get<std::string>() : ""; };
+    if (text("token") != token_ || !hello.contains("rank") || !hello["rank"].is_number_unsigned()) return;
+    const auto rank = hello["rank"].get<uint64_t>();
+    if (rank >= ranks_.size() || ranks_[rank].life != RankState::Life::kAbsent) return;
+    connection.over = false;
+    connection.rank = static_cast<int>(rank);
+    RankState& state = ranks_[rank];
+    state.life = RankState::Life::kAlive;
+    state.host = text("host");
+    state.pid = hello.contains("pid") && hello["pid"].is_number_integer() ? hello["pid"].get<int64_t>() : 0;
+    state.heard = state.moved = now_;
+    connection.socket.send(judged_ ? json{{"leave", true}} : welcome_);
+  }
+
+  void end(int rank, RankState::Life life) {
+    ranks_[static_cast<size_t>(rank)].life = life;
+    ranks_[static_cast<size_t>(rank)].ended = now_;
+  }
+
+  void tell_ranks(const json& line) {
+    for (Connection& connection : connections_) {
+      const bool spared = connection.rank == options_.own_rank && line.contains("leave");
+      if (connection.rank >= 0 && !connection.over && !spared) connection.socket.send(line);
+    }
+  }
+
+  void close_all() {
+    if (listener_ >= 0) ::close(listener_);
+    if (wake_ >= 0) ::close(wake_);
+  }
+
+  HubOptions options_;
+  std::function<void(const Verdict&)> on_verdict_;
+  std::vector<RankState> ranks_;
+  std::vector<Connection> connections_;
+  std::string token_, address_;
+  json welcome_;
+  int listener_ = -1, wake_ = -1;
+  RunningClock clock_;
+  double now_ = 0, next_beat_ = 0;
+  bool judged_ = false;
+  std::atomic<bool> stop_ = false;
+  std::atomic<int64_t> furthest_step_ = 0;
+  std::thread thread_;
+};
+
+Hub::Hub(const HubOptions& options, std::function<void(const Verdict&)> on_verdict) : impl_(std::make_unique<Impl>(options, std::move(on_verdict))) {}
+Hub::~Hub() = default;
+std::string Hub::address() const { return impl_->address(); }
+int64_t Hub::furthest_step() const { return impl_->furthest_step(); }
+
+}  // namespace trireme

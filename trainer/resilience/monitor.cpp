@@ -1,0 +1,237 @@
+#include "trainer/resilience/monitor.h"
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "trainer/resilience/wire.h"
+
+namespace trireme {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr size_t kLongestLine = 4096;
+constexpr auto kReportInterval = milliseconds(250);
+constexpr int kLeaveCode = static_cast<int>(ExitCode::kInternal);
+
+int milliseconds_until(Clock::time_point time) {
+  return static_cast<int>(std::max<int64_t>(0, std::chrono::ceil<milliseconds>(time - Clock::now()).count()));
+}
+
+/// Of a non-blocking socket connected to "A.B.C.D:PORT", or of -1 with errno.
+int connect_to(const std::string& address, Clock::time_point deadline) {
+  const size_t colon = address.find(':');
+  uint16_t port = 0;
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  if (colon == address.npos || std::from_chars(address.data() + colon + 1, address.data() + address.size(), port).ec != std::errc() ||
+      ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &at.sin_addr) != 1) {
+    errno = EINVAL;
+    return -1;
+  }
+  at.sin_port = htons(port);
+  const int file = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int error = 0;
+  if (file >= 0 && ::connect(file, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) error = errno;
+  if (error == EINPROGRESS) {
+    pollfd ready{file, POLLOUT, 0};
+    socklen_t size = sizeof error;
+    if (::poll(&ready, 1, milliseconds_until(deadline)) == 0) {
+      error = ETIMEDOUT;
+    } else {
+      ::getsockopt(file, SOL_SOCKET, SO_ERROR, &error, &size);
+    }
+  }
+  if (error == 0) return file;
+  ::close(file);
+  errno = error;
+  return -1;
+}
+
+/// The next whole line, or "" when there will be none before the deadline.
+std::string await_line(LineSocket& socket, Clock::time_point deadline) {
+  std::vector<std::string> lines;
+  for (bool open = true; lines.empty() && open && Clock::now() < deadline;) {
+    pollfd ready{socket.file(), POLLIN, 0};
+    ::poll(&ready, 1, milliseconds_until(deadline));
+    open = socket.receive(lines, kLongestLine);
+  }
+  return lines.empty() ? "" : lines.front();
+}
+
+/// The kernel answers for a stopped process, so what these make it report is a host or a link that is gone.
+void end_with_link(int file, double seconds) {
+  const int on = 1, interval = 1, probes = std::max(1, static_cast<int>(seconds)), limit = static_cast<int>(seconds * 1000);
+  ::setsockopt(file, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  ::setsockopt(file, IPPROTO_TCP, TCP_KEEPIDLE, &interval, sizeof interval);
+  ::setsockopt(file, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  ::setsockopt(file, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+  ::setsockopt(file, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
+  ::setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+}  // namespace
+
+class Monitor::Impl {
+ public:
+  Impl(const std::string& hub_address, int rank, const Progress& progress) : rank_(rank), progress_(progress), socket_(join(hub_address)) {
+    wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (wake_ < 0) throw IoError(concat("rank ", rank_, ": no eventfd for the watch of this job: ", std::strerror(errno)));
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { run(); });
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  ~Impl() {
+    failed_ = std::uncaught_exceptions() > exceptions_;
+    stop_ = true;
+    const uint64_t one = 1;
+    if (::write(wake_, &one, sizeof one) < 0) stop_ = true;  // its next tick is near
+    thread_.join();
+    ::close(wake_);
+  }
+
+ private:
+  /// Tries the hub's addresses in turn; sets silence_seconds_ and keeper_.
+  LineSocket join(const std::string& hub_address) {
+    const auto deadline = Clock::now() + std::chrono::seconds(10);
+    const size_t at = std::min(hub_address.find('@'), hub_address.size());
+    const json hello{{"token", hub_address.substr(0, at)}, {"rank", rank_}, {"host", this_host()}, {"pid", ::getpid()}};
+    std::string why = "no address";
+    for (size_t begin = at + 1; begin < hub_address.size();) {
+      const size_t end = std::min(hub_address.find(',', begin), hub_address.size());
+      const std::string address = hub_address.substr(begin, end - begin);
+      begin = end + 1;
+      const bool is_last = begin >= hub_address.size();
+      const int file = connect_to(address, std::min(deadline, Clock::now() + std::chrono::seconds(2)));
+      if (file < 0) {
+        why = concat(address, ": ", std::strerror(errno));
+        continue;
+      }
+      LineSocket socket(file);
+      socket.send(hello);
+      const json welcome = parse_line(await_line(socket, is_last ? deadline : std::min(deadline, Clock::now() + std::chrono::seconds(3))));
+      if (welcome.contains("leave")) ::_exit(kLeaveCode);
+      if (welcome.contains("silence") && welcome["silence"].is_number() && welcome.contains("keeper") && welcome["keeper"].is_string()) {
+        silence_seconds_ = welcome["silence"].get<double>();
+        keeper_ = welcome["keeper"].get<std::string>();
+        end_with_link(file, silence_seconds_);
+        return socket;
+      }
+      why = concat(address, ": this rank was refused, as of another job");
+    }
+    throw IoError(concat("rank ", rank_, " on host ", this_host(), " cannot join the watch of its job at ",
+                         hub_address.substr(std::min(at + 1, hub_address.size())), " (", why,
+                         "): the hosts of a job must be able to connect to each other"));
+  }
+
+  void run() {
+    auto next_report = Clock::now();
+    last_beat_ = Clock::now();
+    while (!stop_ && !released_) {
+      std::array<pollfd, 2> sources{pollfd{wake_, POLLIN, 0}, {socket_.file(), static_cast<short>(socket_.unsent() ? POLLIN | POLLOUT : POLLIN), 0}};
+      ::poll(sources.data(), sources.size(), milliseconds_until(next_report));
+      socket_.flush();
+      bool asked = false;
+      if (!listen(asked) && !released_ && !stop_) lose_hub();
+      if (!asked && Clock::now() < next_report) continue;
+      next_report = Clock::now() + kReportInterval;
+      // A hub that does not run reads nothing either: reports would fill the kernel's buffers.
+      const std::chrono::duration<double> unheard = Clock::now() - last_beat_;
+      if (!released_ && unheard.count() < 2.5 * beat_interval(silence_seconds_)) report({});
+    }
+    if (!released_) say_goodbye();
+  }
+
+  /// False once the connection has ended.
+  bool listen(bool& asked) {
+    std::vector<std::string> lines;
+    const bool open = socket_.receive(lines, kLongestLine);
+    for (const std::string& text : lines) {
+      const json line = parse_line(text);
+      if (line.contains("leave")) ::_exit(kLeaveCode);
+      released_ = released_ || line.contains("bye");
+      asked = asked || line.contains("report");
+    }
+    if (!lines.empty()) last_beat_ = Clock::now();
+    return open;
+  }
+
+  void report(const json& more) {
+    const Progress::Snapshot now = progress_.snapshot();
+    json line = encode_report(now, groups_known_);
+    if (!more.is_null()) line.update(more);
+    if (socket_.send(line)) groups_known_ = now.groups.size();
+  }
+
+  /// Then waits until the hub has read it: closed with a line unread, a connection is reset, and the goodbye may be lost.
+  void say_goodbye() {
+    report({{"goodbye", failed_ ? "failed" : "well"}});
+    socket_.finish();
+    const auto deadline = Clock::now() + std::chrono::seconds(1);
+    for (bool open = true, asked = false; open && Clock::now() < deadline;) {
+      pollfd ready{socket_.file(), POLLIN, 0};
+      ::poll(&ready, 1, milliseconds_until(deadline));
+      open = listen(asked);
+    }
+  }
+
+  [[noreturn]] void lose_hub() {
+    const bool link = socket_.error() == ETIMEDOUT || socket_.error() == EHOSTUNREACH || socket_.error() == ENETUNREACH;
+    // In turn, as the first to leave mostly ends the others: one line is enough.
+    std::this_thread::sleep_for(milliseconds(std::min(rank_ * 20, 500)));
+    const std::string line = concat("rank ", rank_, ": the watch of this job has ended, as ", keeper_,
+                                    link ? concat(" does not answer for ", silence_seconds_, " s") : std::string(" has died"), "; leaving\n");
+    const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+    (void)written;  // nobody is left to be told
+    end_orphaned_daemon();
+    ::_exit(kLeaveCode);
+  }
+
+  /// Open MPI's daemon on a host that is cut off stays for ever.
+  static void end_orphaned_daemon() {
+    const pid_t parent = ::getppid();
+    std::string name;
+    std::getline(std::ifstream(concat("/proc/", parent, "/comm")), name);
+    if (name == "orted") ::kill(parent, SIGTERM);
+  }
+
+  int rank_;
+  const Progress& progress_;
+  double silence_seconds_ = 10;
+  std::string keeper_;
+  LineSocket socket_;
+  int exceptions_ = std::uncaught_exceptions();
+  int wake_ = -1;
+  size_t groups_known_ = 0;
+  Clock::time_point last_beat_;
+  bool released_ = false;  ///< the hub has ended in order
+  bool failed_ = false;    ///< written before stop_, read after
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+Monitor::Monitor(const std::string& hub_address, int rank, const Progress& progress) : impl_(std::make_unique<Impl>(hub_address, rank, progress)) {}
+Monitor::~Monitor() = default;
+
+}  // namespace trireme

@@ -1,0 +1,171 @@
+#include "trainer/resilience/replica_check.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include "kernels/ops/transfer.h"
+#include "trainer/checkpoint/manifest.h"
+#include "trainer/files/digest.h"
+
+namespace trireme {
+namespace {
+
+constexpr size_t kLines = 8;
+constexpr size_t kRanks = 16;  ///< named in a line for each value
+
+/// A tensor of this rank that other ranks should hold too.
+struct Replica {
+  std::string name;     ///< "exp_avg/blocks.0.mlp_norm.weight@0,0"; the same on all ranks that hold it
+  uint64_t digest = 0;  ///< 52 bits, which a double holds exactly
+  std::vector<const Communicator*> groups;
+};
+
+uint64_t short_digest(Context& ctx, const Tensor& tensor) {
+  const Tensor host = to_host(ctx, tensor);
+  Digest digest;
+  digest.update(host.raw(), static_cast<size_t>(host.numel() * size_of(host.dtype())));
+  const std::string text = digest.str();
+  return std::stoull(text.substr(text.size() - 13), nullptr, 16);
+}
+
+/// The name of the parameter that this stage shares with another; empty where there is none.
+std::string tied_parameter(Trainer& trainer) {
+  for (const Action& action : trainer.training_list())
+    if (action.type == ActionType::kReduceTied)
+      return trainer.stage().params().units()[static_cast<size_t>(action.unit)]->params().front()->specs.front().name;
+  return "";
+}
+
+/// Lists what this rank holds, in an order that is the same on all ranks of each group.
+class Holdings {
+ public:
+  explicit Holdings(Trainer& trainer) : trainer_(trainer), mesh_(trainer.mesh()), tied_(tied_parameter(trainer)) {
+    for (const OwnedBox& owned : trainer.owned_boxes()) {
+      const std::string name = entry_name(owned.spec->name, owned.box);
+      add("weight/" + name, *owned.spec, *mesh_.replicate, owned.weight);
+      if (!owned.exp_avg.defined()) continue;
+      add("exp_avg/" + name, *owned.spec, *mesh_.replicate, owned.exp_avg);
+      add("exp_avg_sq/" + name, *owned.spec, *mesh_.replicate, owned.exp_avg_sq);
+    }
+    for (size_t unit = 0; unit < trainer.stage().params().units().size(); ++unit) add_full_copies(static_cast<int>(unit));
+  }
+
+  const std::vector<Replica>& all() const { return replicas_; }
+
+ private:
+  void add(const std::string& name, const ParamSpec& spec, const Communicator& data, const Tensor& tensor) {
+    std::vector<const Communicator*> groups{&data};
+    if (spec.partial_over == Partial::kKv) {
+      groups.push_back(mesh_.kv.get());
+    } else if (spec.box.extent == spec.shape) {
+      groups.push_back(mesh_.tensor.get());
+    }
+    if (spec.name == tied_) groups.push_back(mesh_.embedding.get());
+    std::erase_if(groups, [](const Communicator* group) { return group->size() == 1; });
+    if (!groups.empty()) replicas_.push_back({name, short_digest(trainer_.context(), tensor), groups});
+  }
+
+  /// What the layers read, gathered from the owners. The next step needs it in any case, and does not gather again.
+  void add_full_copies(int index) {
+    ParamStore& params = trainer_.stage().params();
+    const Unit& unit = *params.units()[static_cast<size_t>(index)];
+    const Tensor any = unit.params().front()->value;
+    const bool is_master = mesh_.shape.shard == 1 && any.defined() && any.dtype() == params.master(index).dtype();
+    if (!any.defined() || is_master) return;
+    params.unshard(trainer_.context(), index);
+    params.wait(trainer_.context(), index);
+    for (const auto& param : unit.params()) {
+      int64_t begin = 0;
+      for (const ParamSpec& spec : param->specs) {
+        add("full copy of " + entry_name("weight/" + spec.name, spec.box), spec, *mesh_.data, param->value.flat(begin, spec.numel()));
+        begin += spec.numel();
+      }
+    }
+  }
+
+  Trainer& trainer_;
+  Mesh& mesh_;
+  std::string tied_;
+  std::vector<Replica> replicas_;
+};
+
+/// Adds the names of what is not the same on all ranks of `group`. A value is the same everywhere if its smallest is its largest, so one reduction tells,
+/// however many ranks there are.
+void compare(Communicator& group, const std::vector<Replica>& replicas, std::set<std::string>& differing) {
+  std::vector<const Replica*> shared;
+  for (const Replica& replica : replicas)
+    if (std::ranges::count(replica.groups, &group) > 0) shared.push_back(&replica);
+  if (shared.empty()) return;
+  Arena arena(Device::kReference);
+  Context host{Device::kReference, &arena, 1};
+  const Tensor bounds = Tensor::zeros(host, {static_cast<int64_t>(shared.size()), 2}, DType::kF64, MemoryCategory::kCommunication);
+  double* const values = bounds.data<double>();
+  for (size_t i = 0; i < shared.size(); ++i) {
+    values[2 * i] = static_cast<double>(shared[i]->digest);
+    values[2 * i + 1] = -values[2 * i];
+  }
+  group.all_reduce(host, bounds, ReduceOp::kMin).wait(host);
+  for (size_t i = 0; i < shared.size(); ++i)
+    if (values[2 * i] != -values[2 * i + 1]) differing.insert(shared[i]->name);
+}
+
+std::string in_words(const std::vector<size_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kRanks); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  if (ranks.size() > kRanks) text += concat(" and ", ranks.size() - kRanks, " more");
+  return text + (ranks.size() == 1 ? " holds " : " hold ");
+}
+
+/// The first names that differ anywhere, on all ranks alike; one more than can be told if there are.
+std::set<std::string> first_of_all(Communicator& world, const std::set<std::string>& differing) {
+  std::string mine;
+  size_t count = 0;
+  for (const std::string& name : differing)
+    if (count++ <= kLines) mine += name + "\n";
+  std::set<std::string> first;
+  for (const std::string& names : all_gather_strings(world, mine)) {
+    std::istringstream lines(names);
+    for (std::string name; std::getline(lines, name);) first.insert(name);
+  }
+  while (first.size() > kLines + 1) first.erase(std::prev(first.end()));
+  return first;
+}
+
+}  // namespace
+
+std::string replica_differences(Trainer& trainer) {
+  Mesh& mesh = trainer.mesh();
+  const Holdings mine(trainer);
+  std::set<std::string> differing;
+  for (Communicator* group : {mesh.replicate.get(), mesh.data.get(), mesh.tensor.get(), mesh.kv.get(), mesh.embedding.get()})
+    compare(*group, mine.all(), differing);
+  const std::set<std::string> names = first_of_all(mesh.world, differing);
+  if (names.empty()) return "";
+
+  std::string held;  // a line for each name: its digest here, or "-"
+  for (const std::string& name : names) {
+    const auto found = std::ranges::find(mine.all(), name, &Replica::name);
+    held += (found == mine.all().end() ? "-" : concat(std::hex, found->digest)) + "\n";
+  }
+  std::map<std::string, std::map<std::string, std::vector<size_t>>> ranks_of;  // by name and value
+  const std::vector<std::string> all = all_gather_strings(mesh.world, held);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    std::istringstream lines(all[rank]);
+    std::string value;
+    for (auto name = names.begin(); std::getline(lines, value); ++name)
+      if (value != "-") ranks_of[*name][value].push_back(rank);
+  }
+  std::string text;
+  size_t lines = 0;
+  for (const auto& [name, values] : ranks_of) {
+    if (lines++ == kLines) return text + "; and more";
+    text += (lines == 1 ? "" : "\n") + name + ":";
+    for (const auto& [value, ranks] : values) text += (value == values.begin()->first ? " " : "; ") + in_words(ranks) + value;
+  }
+  return text;
+}
+
+}  // namespace trireme

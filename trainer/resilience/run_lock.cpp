@@ -1,0 +1,91 @@
+#include "trainer/resilience/run_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <iostream>
+#include <thread>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+namespace {
+
+struct Holder {
+  int64_t token = 0;
+  std::string name;  ///< "process 12 on host"
+};
+
+/// "TOKEN process PID on HOST\n"; an empty or torn file is token 0.
+Holder read_holder(int file) {
+  std::array<char, 512> bytes{};
+  const ssize_t count = ::pread(file, bytes.data(), bytes.size(), 0);
+  const std::string_view text(bytes.data(), count > 0 ? static_cast<size_t>(count) : 0);
+  Holder holder;
+  const char* const end = text.data() + text.size();
+  const auto [next, error] = std::from_chars(text.data(), end, holder.token);
+  if (error != std::errc() || next == end || text.back() != '\n') return {};
+  holder.name.assign(next + 1, end - 1);
+  return holder;
+}
+
+[[noreturn]] void fail(const std::filesystem::path& path, const char* what, int error) {
+  throw IoError(concat(path.string(), ": ", what, ": ", std::generic_category().message(error)));
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::filesystem::path& run_directory) : path_(run_directory / "run.lock") {
+  constexpr auto kPatience = std::chrono::seconds(15);  // within which a cut-off job notices that it is one
+  std::error_code error;
+  std::filesystem::create_directories(run_directory, error);
+  if (!error) file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file_ < 0)
+    throw IoError(
+        concat("run.directory=", run_directory.string(), ": cannot be written: ", error ? error.message() : std::generic_category().message(errno)));
+  try {
+    const auto begin = std::chrono::steady_clock::now();
+    bool told = false;
+    while (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK && errno != EINTR) fail(path_, "cannot be locked", errno);
+      const auto waited = std::chrono::steady_clock::now() - begin;
+      if (waited > kPatience)
+        throw ConfigError(concat("run.directory=", run_directory.string(), ": another job trains there (", read_holder(file_).name,
+                                 "); allowed another directory, or to wait for its end"));
+      if (!told && waited > std::chrono::seconds(1)) {
+        std::cerr << concat("run.directory=", run_directory.string(), ": waiting for ", read_holder(file_).name, " to leave it\n");
+        told = true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    std::array<char, 256> host{};
+    ::gethostname(host.data(), host.size() - 1);
+    token_ = read_holder(file_).token + 1;
+    const std::string text = concat(token_, " process ", ::getpid(), " on ", host.data(), "\n");
+    // Over the older text first, so that the number never falls: a crash between the two leaves too long a name.
+    if (::pwrite(file_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) || ::ftruncate(file_, static_cast<off_t>(text.size())) != 0 ||
+        ::fsync(file_) != 0)
+      fail(path_, "cannot be written", errno);
+  } catch (...) {
+    ::close(file_);
+    throw;
+  }
+}
+
+RunLock::~RunLock() { ::close(file_); }
+
+void RunLock::check() const {
+  // By name, not through file_: a cut-off file server may have been replaced under it.
+  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) fail(path_, "cannot be read", errno);
+  const Holder holder = read_holder(file);
+  ::close(file);
+  if (holder.token != token_)
+    throw IoError(concat(path_.string(), ": this job no longer holds the run directory; since then ", holder.name, " has taken it"));
+}
+
+}  // namespace trireme

@@ -1,0 +1,224 @@
+#include "trainer/resilience/verdict.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "trainer/resilience/waits.h"
+
+namespace trireme {
+namespace {
+
+using Life = RankState::Life;
+using Ranks = std::vector<RankState>;
+
+const RankState& at(const Ranks& ranks, int rank) { return ranks[static_cast<size_t>(rank)]; }
+
+std::vector<int> ranks_where(const Ranks& ranks, const auto& condition) {
+  std::vector<int> found;
+  for (size_t r = 0; r < ranks.size(); ++r)
+    if (condition(ranks[r])) found.push_back(static_cast<int>(r));
+  return found;
+}
+
+std::string who(const Ranks& ranks, int rank) {
+  return concat("rank ", rank, " (host ", at(ranks, rank).host, ", process ", at(ranks, rank).pid, ")");
+}
+
+/// The ranks with their hosts and processes, or the host if these are all the ranks it had and there are others.
+std::string name_all(const Ranks& ranks, const std::vector<int>& culprits) {
+  const std::string& host = at(ranks, culprits.front()).host;
+  const std::vector<int> of_host = ranks_where(ranks, [&](const RankState& rank) { return rank.host == host; });
+  if (culprits == of_host && of_host.size() < ranks.size() && culprits.size() > 1) return concat("host ", host, " (", list_ranks(culprits), ")");
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(culprits.size(), kMost); ++i) text += concat(i == 0 ? "" : ", ", who(ranks, culprits[i]));
+  if (culprits.size() > kMost) text += concat(" and ", culprits.size() - kMost, " more");
+  return text;
+}
+
+constexpr const char* kDied = " has died";
+
+/// What the others wait in was never `kEntered` by a rank that still reports. One that has ended or is stopped may have entered it since its last report, and
+/// has not `kFinished` it.
+enum class Missed : uint8_t { kEntered, kFinished };
+
+/// " in step 12, after: backward of micro-batch 2, blocks.3".
+std::string last_words(const RankState& rank) {
+  const std::string step = rank.last.step == 0 ? " before the first step" : concat(" in step ", rank.last.step);
+  return rank.last.action.empty() ? step : concat(step, ", after: ", rank.last.action);
+}
+
+/// "; ranks 0, 1 wait for it in all_reduce 118 of group tensor (forward of micro-batch 2, blocks.3), which it never entered", for each such operation. The
+/// layer is the waiters' as a rank that never came cannot tell it.
+std::string who_waits(const Ranks& ranks, int culprit, Missed missed) {
+  constexpr size_t kMost = 3;
+  std::map<std::pair<std::string, std::string>, std::vector<int>> waiters;  // by operation and action
+  for (const int waiter : waiters_on(ranks, culprit)) {
+    const RankState& rank = at(ranks, waiter);
+    const std::vector<int> missing = missing_for(ranks, waiter);
+    const bool is_missing = std::find(missing.begin(), missing.end(), culprit) != missing.end();
+    if (is_missing || missed == Missed::kFinished) waiters[{describe_wait(rank), rank.last.action}].push_back(waiter);
+  }
+  std::string text;
+  size_t told = 0;
+  for (const auto& [operation, waiting] : waiters) {
+    if (told++ == kMost) break;
+    text += concat("; ", list_ranks(waiting), waiting.size() == 1 ? " waits" : " wait", " for it in ", operation.first,
+                   operation.second.empty() ? "" : concat(" (", operation.second, ")"), ", which it never ",
+                   missed == Missed::kEntered ? "entered" : "finished");
+  }
+  return text;
+}
+
+/// `deed`: " has died". One of silence or idleness goes on until now, so the step stands apart from it.
+Verdict blame(const Ranks& ranks, const std::vector<int>& culprits, const std::string& deed, Missed missed) {
+  const int first = culprits.front();
+  Verdict verdict;
+  for (const int culprit : culprits) verdict.step = std::max(verdict.step, at(ranks, culprit).last.step);
+  verdict.text = concat(name_all(ranks, culprits), deed);
+  if (culprits.size() > 1) {
+    verdict.text += concat("; rank ", first, " was");
+  } else if (deed != kDied) {
+    verdict.text += "; it was";
+  }
+  verdict.text += last_words(at(ranks, first));
+  for (const int culprit : culprits) {
+    const std::string waiting = who_waits(ranks, culprit, missed);
+    verdict.text += waiting;
+    if (!waiting.empty()) break;
+  }
+  return verdict;
+}
+
+std::string plural(const std::vector<int>& culprits, const char* one, const char* several) { return culprits.size() == 1 ? one : several; }
+
+std::string seconds(double value) { return concat(static_cast<int64_t>(std::lround(std::max(value, 1.0))), " s"); }
+
+std::optional<Verdict> judge_ended(const Ranks& ranks, double now, double silence_seconds, bool& settled) {
+  constexpr double kCollect = 0.1;
+  double first_failed = HUGE_VAL, first_dead = HUGE_VAL;
+  for (const RankState& rank : ranks) {
+    if (rank.life == Life::kFailed) first_failed = std::min(first_failed, rank.ended);
+    if (rank.life == Life::kDead) first_dead = std::min(first_dead, rank.ended);
+  }
+  settled = first_failed < HUGE_VAL || first_dead < HUGE_VAL;
+  if (first_dead < first_failed) {
+    if (now - first_dead < kCollect) return std::nullopt;
+    std::vector<int> culprits = ranks_where(ranks, [&](const RankState& rank) { return rank.life == Life::kDead && rank.ended == first_dead; });
+    const std::string& host = at(ranks, culprits.front()).host;
+    const std::vector<int> of_host = ranks_where(ranks, [&](const RankState& rank) { return rank.host == host; });
+    const bool host_lost = std::all_of(of_host.begin(), of_host.end(), [&](int rank) { return at(ranks, rank).life == Life::kDead; });
+    if (host_lost && of_host.size() < ranks.size()) culprits = of_host;
+    return blame(ranks, culprits, plural(culprits, kDied, " have died"), Missed::kFinished);
+  }
+  if (first_failed == HUGE_VAL || now - first_failed < silence_seconds) return std::nullopt;
+  const std::vector<int> left = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAlive; });
+  if (left.empty()) return std::nullopt;
+  const std::vector<int> failed = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kFailed; });
+  Verdict verdict = blame(ranks, failed, plural(failed, " has failed", " have failed"), Missed::kFinished);
+  verdict.text += concat("; ", list_ranks(left), plural(left, " has not ended with it", " have not ended with it"));
+  return verdict;
+}
+
+std::optional<Verdict> judge_silent(const Ranks& ranks, double now, double limit) {
+  const auto quiet = [&](const RankState& rank, double since) { return rank.life == Life::kAlive && now - rank.heard >= since; };
+  std::vector<int> culprits = ranks_where(ranks, [&](const RankState& rank) { return quiet(rank, limit); });
+  if (culprits.empty()) return std::nullopt;
+  // The others of a lost host are about to reach the limit too.
+  culprits = ranks_where(ranks, [&](const RankState& rank) { return quiet(rank, std::max(limit / 2, limit - 1)); });
+  double since = 0;
+  for (const int culprit : culprits) since = std::max(since, now - at(ranks, culprit).heard);
+  return blame(ranks, culprits,
+               concat(plural(culprits, " does not answer", " do not answer"), " since ", seconds(since), ": stopped, or host or link is lost"),
+               Missed::kFinished);
+}
+
+/// Nobody moves and everybody waits.
+Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const std::string& since) {
+  std::vector<int> culprits;
+  if (const std::string text = disagreement(ranks, culprits); !text.empty()) {
+    Verdict verdict = blame(ranks, culprits, plural(culprits, " is at odds", " are at odds"), Missed::kEntered);
+    verdict.text += concat("; ", text, "; nothing has moved for ", since);
+    return verdict;
+  }
+  std::vector<bool> wanted(ranks.size());
+  for (const int waiter : waiting)
+    for (const int missing : missing_for(ranks, waiter)) wanted[static_cast<size_t>(missing)] = true;
+  for (size_t r = 0; r < ranks.size(); ++r)
+    if (wanted[r] && missing_for(ranks, static_cast<int>(r)).empty()) culprits.push_back(static_cast<int>(r));
+  if (!culprits.empty()) {
+    const RankState& first = at(ranks, culprits.front());
+    const std::string how = first.life == Life::kLeft
+                                ? plural(culprits, " has left in order", " have left in order")
+                                : concat(plural(culprits, " has", " have"), " done nothing for ", since, ", waiting in ", describe_wait(first));
+    return blame(ranks, culprits, how, Missed::kEntered);
+  }
+  constexpr size_t kMost = 8;
+  Verdict verdict;
+  verdict.text = concat("deadlock: no rank has done anything for ", since);
+  for (size_t i = 0; i < std::min(waiting.size(), kMost); ++i) {
+    const RankState& rank = at(ranks, waiting[i]);
+    const std::vector<int> missing = missing_for(ranks, waiting[i]);
+    verdict.step = std::max(verdict.step, rank.last.step);
+    verdict.text += concat("; ", who(ranks, waiting[i]), last_words(rank), ", waits in ", describe_wait(rank),
+                           missing.empty() ? ", which all have entered" : concat(", which ", list_ranks(missing), " never entered"));
+  }
+  if (waiting.size() > kMost) verdict.text += concat("; and ", waiting.size() - kMost, " more");
+  return verdict;
+}
+
+std::optional<Verdict> judge_hung(const Ranks& ranks, double now, double silence_seconds) {
+  double patience = 0;
+  for (const RankState& rank : ranks) {
+    if (rank.life == Life::kAbsent || (rank.life == Life::kAlive && rank.last.patience <= 0)) return std::nullopt;
+    if (rank.life == Life::kAlive) patience = std::max(patience, rank.last.patience);
+  }
+  const auto standing = [&](const RankState& rank) { return rank.life == Life::kAlive && now - rank.moved > patience; };
+  const std::vector<int> still = ranks_where(ranks, standing);
+  if (still.empty()) return std::nullopt;
+  // A stopped process, which has shown its silence before its time.
+  const double quiet = std::min(1.0, silence_seconds / 2);
+  const std::vector<int> silent = ranks_where(ranks, [&](const RankState& rank) { return standing(rank) && now - rank.heard >= quiet; });
+  if (!silent.empty()) return judge_silent(ranks, now, now - at(ranks, silent.front()).heard);
+  double since = 0;
+  for (const int rank : still) since = std::max(since, now - at(ranks, rank).moved);
+
+  std::vector<int> idle, waited_for;
+  for (const int rank : still) {
+    if (at(ranks, rank).last.wait) continue;
+    idle.push_back(rank);
+    if (!who_waits(ranks, rank, Missed::kEntered).empty()) waited_for.push_back(rank);
+  }
+  if (!waited_for.empty()) idle = waited_for;
+  if (!idle.empty())
+    return blame(ranks, idle, concat(plural(idle, " has done nothing for ", " have done nothing for "), seconds(since)), Missed::kEntered);
+  const size_t alive = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAlive; }).size();
+  if (still.size() < alive) return std::nullopt;  // somebody moves, whom the others may be waiting for
+  return judge_stuck(ranks, still, seconds(since));
+}
+
+}  // namespace
+
+void note_report(std::vector<RankState>& ranks, size_t rank, Progress::Snapshot report, double now) {
+  RankState& self = ranks[rank];
+  self.heard = now;
+  if (report.count != self.last.count) self.moved = now;
+  const bool less_patient = report.patience > 0 && (self.last.patience <= 0 || report.patience < self.last.patience);
+  self.last = std::move(report);
+  if (!less_patient) return;
+  // Until now the others were excused by this one.
+  for (RankState& other : ranks) other.moved = now;
+}
+
+std::optional<Verdict> judge(const std::vector<RankState>& ranks, double now, double silence_seconds) {
+  bool settled = false;
+  std::optional<Verdict> verdict = judge_ended(ranks, now, silence_seconds, settled);
+  if (!verdict && !settled) verdict = judge_silent(ranks, now, silence_seconds);
+  if (!verdict && !settled) verdict = judge_hung(ranks, now, silence_seconds);
+  return verdict;
+}
+
+}  // namespace trireme

@@ -1,0 +1,126 @@
+#include "trainer/resilience/waits.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+namespace {
+
+using Group = Progress::Group;
+using Wait = Progress::Wait;
+
+bool same_members(const Group& a, const Group& b) { return a.name == b.name && a.ranks == b.ranks; }
+
+/// Groups may be alike in name and members, and are made in one order everywhere: how many such were made before.
+size_t earlier_twins(const RankState& rank, size_t group) {
+  const auto& groups = rank.last.groups;
+  return static_cast<size_t>(std::count_if(groups.begin(), groups.begin() + static_cast<ptrdiff_t>(group),
+                                           [&](const Group& other) { return same_members(other, groups[group]); }));
+}
+
+/// What `other` knows of a group of `rank`; null if it has not made it.
+const Group* counterpart(const RankState& rank, size_t group, const RankState& other) {
+  size_t before = earlier_twins(rank, group);
+  for (const Group& candidate : other.last.groups) {
+    if (same_members(candidate, rank.last.groups[group]) && before-- == 0) return &candidate;
+  }
+  return nullptr;
+}
+
+const Group* group_of(const RankState& rank) {
+  const auto& wait = rank.last.wait;
+  if (!wait || !wait->group || *wait->group >= rank.last.groups.size()) return nullptr;
+  return &rank.last.groups[*wait->group];
+}
+
+/// Whether `other`, at `place` in the group, has done its part of what `waiter`, at `own_place`, waits for.
+bool has_entered(const RankState& waiter, size_t own_place, const RankState& other, size_t place) {
+  const Wait& wait = *waiter.last.wait;
+  const Group* const group = counterpart(waiter, *wait.group, other);
+  if (wait.messages.empty()) return group != nullptr && group->started >= wait.number;
+  return std::all_of(wait.messages.begin(), wait.messages.end(), [&](const Progress::Message& message) {
+    if (message.peer != place) return true;
+    if (group == nullptr) return false;
+    const std::vector<uint64_t>& begun = message.send ? group->received : group->sent;
+    return own_place < begun.size() && begun[own_place] >= message.number;
+  });
+}
+
+bool has_part(const Wait& wait, size_t place) {
+  return wait.messages.empty() ||
+         std::any_of(wait.messages.begin(), wait.messages.end(), [&](const Progress::Message& message) { return message.peer == place; });
+}
+
+}  // namespace
+
+std::vector<int> missing_for(const std::vector<RankState>& ranks, int waiter) {
+  const RankState& self = ranks[static_cast<size_t>(waiter)];
+  const Group* const group = group_of(self);
+  std::vector<int> missing;
+  if (group == nullptr) return missing;
+  const auto own_place = static_cast<size_t>(std::find(group->ranks.begin(), group->ranks.end(), waiter) - group->ranks.begin());
+  for (size_t place = 0; place < group->ranks.size(); ++place) {
+    const int other = group->ranks[place];
+    if (other != waiter && !has_entered(self, own_place, ranks[static_cast<size_t>(other)], place)) missing.push_back(other);
+  }
+  return missing;
+}
+
+std::vector<int> waiters_on(const std::vector<RankState>& ranks, int rank) {
+  std::vector<int> waiters;
+  for (size_t other = 0; other < ranks.size(); ++other) {
+    const Group* const group = group_of(ranks[other]);
+    if (ranks[other].life != RankState::Life::kAlive || group == nullptr || static_cast<int>(other) == rank) continue;
+    const auto found = std::find(group->ranks.begin(), group->ranks.end(), rank);
+    if (found == group->ranks.end() || !has_part(*ranks[other].last.wait, static_cast<size_t>(found - group->ranks.begin()))) continue;
+    waiters.push_back(static_cast<int>(other));
+  }
+  return waiters;
+}
+
+std::string disagreement(const std::vector<RankState>& ranks, std::vector<int>& culprits) {
+  using Place = std::tuple<std::string, std::vector<int>, size_t, uint64_t>;
+  std::map<Place, std::map<std::string, std::vector<int>>> operations;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const Group* const group = group_of(ranks[r]);
+    if (ranks[r].life != RankState::Life::kAlive || group == nullptr || !ranks[r].last.wait->messages.empty()) continue;
+    const Wait& wait = *ranks[r].last.wait;
+    operations[{group->name, group->ranks, earlier_twins(ranks[r], *wait.group), wait.number}][wait.what].push_back(static_cast<int>(r));
+  }
+  for (const auto& [place, by_verb] : operations) {
+    if (by_verb.size() < 2) continue;
+    std::vector<std::pair<std::string, std::vector<int>>> sides(by_verb.begin(), by_verb.end());
+    std::stable_sort(sides.begin(), sides.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+    std::string text = concat("operation ", std::get<3>(place), " of group ", std::get<0>(place), " is ");
+    for (size_t i = 0; i < sides.size(); ++i) text += concat(i == 0 ? "" : ", ", sides[i].first, " on ", list_ranks(sides[i].second));
+    culprits = sides.front().second;
+    return text;
+  }
+  return "";
+}
+
+std::string describe_wait(const RankState& rank) {
+  const Group* const group = group_of(rank);
+  const Wait& wait = *rank.last.wait;
+  if (group == nullptr) return wait.what;
+  if (wait.messages.empty()) return concat(wait.what, " ", wait.number, " of group ", group->name);
+  std::string text = concat(wait.what, " in group ", group->name, " (");
+  for (const Progress::Message& message : wait.messages) {
+    text += concat(text.back() == '(' ? "" : ", ", "message ", message.number, message.send ? " to" : " from");
+    if (message.peer < group->ranks.size()) text += concat(" rank ", group->ranks[message.peer]);
+  }
+  return text + ")";
+}
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  constexpr size_t kMost = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) text += concat(i == 0 ? "" : ", ", ranks[i]);
+  if (ranks.size() > kMost) text += concat(" and ", ranks.size() - kMost, " more");
+  return text;
+}
+
+}  // namespace trireme

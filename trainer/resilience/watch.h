@@ -1,0 +1,34 @@
+#pragma once
+#include <memory>
+
+#include "parallel/comm/watched.h"
+#include "trainer/resilience/hub.h"
+#include "trainer/resilience/monitor.h"
+
+namespace trireme {
+
+/// Set by the launcher for its ranks: the address of the hub in its process.
+inline constexpr const char* kHubVariable = "TRIREME_HUB";
+
+/// Watches this rank of a run. The hub is the launcher's where there is one, for it outlives every rank; else rank 0 has it. A world of one rank that nobody
+/// launched has none.
+class Watch {
+ public:
+  /// Collective over `world`, which outlives it. Errors: IoError.
+  explicit Watch(Communicator& world);
+
+  Progress& progress() { return progress_; }
+  /// `world`, its operations noted.
+  Communicator& world() { return *world_; }
+
+ private:
+  Progress progress_;
+  std::unique_ptr<Communicator> world_;
+  std::unique_ptr<Hub> hub_;
+  std::unique_ptr<Monitor> monitor_;
+};
+
+/// Dies with its parent (mpirun, a daemon of it, srun), so that nothing is left of a job whose launcher was killed. To be called first thing in a rank.
+void die_with_parent();
+
+}  // namespace trireme
