@@ -2,8 +2,8 @@
 # Fuzzes the readers of files that may be damaged or hostile, with libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer.
 #   ./scripts/fuzz.sh                          each target for 60 seconds
 #   ./scripts/fuzz.sh 600 safetensors tokens   these, for 600 seconds each
-# Starts from tests/fuzz/corpus/TARGET, which it leaves alone, and from what earlier runs found in build/fuzz/corpus/TARGET. An input that a reader does not
-# survive lies in build/fuzz/findings/TARGET-*; fixed, it belongs in tests/fuzz/corpus. Exits 1 if there is one.
+# Starts from tests/fuzz/corpus/TARGET, which it leaves alone, and from what earlier runs found in build/fuzz/corpus/TARGET. An input that a reader
+# does not survive lies in build/fuzz/findings/TARGET-*; once that is mended, it belongs in tests/fuzz/corpus. Exits 1 if there is one.
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
@@ -27,9 +27,13 @@ sources=(trainer/checkpoint/{manifest,safetensors}.cpp trainer/data/token_file.c
 flags=(-std=c++20 -O1 -g -fno-omit-frame-pointer -I. -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)
 build=build/fuzz
 mkdir -p $build/{objects,findings}
+scratch=$(mktemp -d -p "$([[ -d /dev/shm ]] && echo /dev/shm || echo /tmp)" trireme-fuzz-XXXXXX)  # libFuzzer leaves some processes without a farewell
+trap 'rm -rf "$scratch"' EXIT
+export TMPDIR=$scratch
 compile() {  # source -> object, where the source or a header is newer
   local object=$build/objects/${1//\//-}.o
-  if [[ ! -f $object || -n $(find "$1" kernels/core parallel/param.h trainer/{checkpoint,data,files} tests/fuzz -name '*.[hc]*' -newer "$object" -print -quit) ]]; then
+  local headers=(kernels/core/*.h parallel/param.h trainer/{checkpoint,data,files}/*.h tests/fuzz/*.h)
+  if [[ ! -f $object || -n $(find "$1" "${headers[@]}" -newer "$object" -print -quit) ]]; then
     echo "fuzz: compiling $1" >&2
     "$clang" "${flags[@]}" -c "$1" -o "$object"
   fi
@@ -50,8 +54,9 @@ for target in "${targets[@]}"; do
   mkdir -p "$corpus"
   echo "fuzz: $target for $seconds s; log in $log" >&2
   started=$SECONDS
-  "$program" "$corpus" "tests/fuzz/corpus/$target" -dict="tests/fuzz/$target.dict" -max_total_time="$seconds" -max_len=4096 -timeout=20 -rss_limit_mb=2048 \
-    -artifact_prefix="$build/findings/$target-" -print_final_stats=1 > "$log" 2>&1 || { status=1; tail -n 40 "$log" >&2; }
+  "$program" "$corpus" "tests/fuzz/corpus/$target" -dict="tests/fuzz/$target.dict" -max_total_time="$seconds" -max_len=4096 \
+    -timeout=20 -rss_limit_mb=2048 -artifact_prefix="$build/findings/$target-" -print_final_stats=1 > "$log" 2>&1 \
+    || { status=1; tail -n 40 "$log" >&2; }
   took=$((SECONDS - started))
   # What covers the same code goes.
   rm -rf "$corpus.merged"

@@ -24,6 +24,8 @@ echo "|---|---|---|---|---|---|---|"
 cat "$results/0" "$results/1" | grep '^| [0-9]' | sort
 cat "$results/0" "$results/1" | grep '^| [0-9]' |
   awk -F'|' '{ for (i = 4; i <= 8; i++) sum[i] += $i } END { printf "| all | | %d | %d | %d | %d | %d |\n", sum[4], sum[5], sum[6], sum[7], sum[8] }'
+failed=0
 for part in 0 1; do
-  [ "$(cat "$results/code.$part")" = 0 ] || { cat "$results/$part"; exit 1; }
+  [ "$(cat "$results/code.$part")" = 0 ] || { failed=1; cat "$results/$part"; }
 done
+exit $failed

@@ -1,5 +1,5 @@
 #pragma once
-// What a rank is doing, for whoever watches it: written by the rank's main thread, read at any time by another thread. A note costs about 0.1 us.
+// What a rank is doing, for whoever watches it: written by the rank's main thread, read at any time by another thread. A note costs 0.1 to 0.3 us.
 #include <cstdint>
 #include <mutex>
 #include <optional>

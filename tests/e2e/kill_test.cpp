@@ -22,7 +22,6 @@ namespace trireme::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using std::chrono::duration;
 
 constexpr int kSteps = 40, kEvery = 4;
 
@@ -40,6 +39,7 @@ struct Tally {
 struct Reference {
   Fingerprint fingerprint;
   double seconds = 0;
+  double save_seconds = 0;  ///< the mean
 };
 
 std::string text_of(const fs::path& path) {
@@ -88,13 +88,17 @@ class Trial {
   void go() {
     int kills = 1 + (chance(0.4) ? 1 : 0) + (chance(0.2) ? 1 : 0);
     std::vector<std::unique_ptr<Process>> dying;
-    for (;;) {
+    for (bool disturbed = false;;) {
+      stale_ = partials(run_);
       auto process = std::make_unique<Process>(command_, home_);
       if (kills == 0 || !disturb(*process)) {
         const Outcome outcome = process->wait();
         if (outcome.code != 0) throw std::runtime_error(concat("undisturbed, it ended with ", outcome.code, ":\n", outcome.err));
-        break;
+        if (disturbed) break;
+        fs::remove_all(run_);  // it was done before its moment came
+        continue;
       }
+      disturbed = true;
       --kills;
       ++tally_.kills;
       ++tally_.resumes;
@@ -122,11 +126,11 @@ class Trial {
     if (kind < 0.1) return wait(process, draw(world_ > 1 ? 0.8 : 0.1)) && kill_some(process, processes_of(run_));  // at its start
     if (kind < 0.3) return wait(process, draw(reference_.seconds)) && kill_some(process, processes_of(run_));
     Job job;
-    const bool started = wait_until(process, [&] { return (job = processes_of(run_)).ranks.size() == static_cast<size_t>(world_ > 1 ? world_ : 0); });
-    if (!started) return false;
+    const auto ranks = static_cast<size_t>(world_ > 1 ? world_ : 0);
+    if (!wait_until(process, [&] { return (job = processes_of(run_)).ranks.size() == ranks; })) return false;
     if (kind < 0.4) {  // at its end
       const auto reached = [&] {
-        const std::set<std::string> saving = partials(run_);
+        const std::set<std::string> saving = saves_under_way();
         return saved_step() == kSteps || (!saving.empty() && saving.rbegin()->starts_with(concat("step-000000", kSteps)));
       };
       return wait_until(process, reached) && wait(process, draw(0.4)) && kill_some(process, job);
@@ -134,10 +138,17 @@ class Trial {
     const int last = static_cast<int>(saved_step()) / kEvery, target = 1 + static_cast<int>(draw(kSteps / kEvery - last));
     std::set<std::string> seen;
     const auto target_save = [&] {
-      seen.merge(partials(run_));
+      seen.merge(saves_under_way());
       return static_cast<int>(seen.size()) >= target;
     };
-    return wait_until(process, target_save) && wait(process, draw(0.02)) && kill_some(process, job);
+    return wait_until(process, target_save) && wait(process, draw(std::min(0.02, 1.2 * reference_.save_seconds))) && kill_some(process, job);
+  }
+
+  /// Not those that a job killed before has left.
+  std::set<std::string> saves_under_way() const {
+    std::set<std::string> names = partials(run_);
+    std::erase_if(names, [&](const std::string& name) { return stale_.contains(name); });
+    return names;
   }
 
   int64_t saved_step() const {
@@ -157,22 +168,21 @@ class Trial {
   }
 
   bool wait(Process& process, double seconds) {
-    const auto until = Clock::now() + duration<double>(seconds);
+    const auto until = Clock::now() + std::chrono::duration<double>(seconds);
     return wait_until(process, [&] { return Clock::now() >= until; });
   }
 
   bool kill_some(const Process& process, Job job) {
-    std::vector<pid_t> victims{process.pid()};
     const double kind = draw(1);
+    std::vector<pid_t> victims{process.pid()};
     if (kind < 0.6 && !job.ranks.empty()) victims = {job.ranks[static_cast<size_t>(draw(static_cast<double>(job.ranks.size())))]};
     if (kind >= 0.6 && kind < 0.75 && job.mpirun != 0) victims = {job.mpirun};
     if (kind >= 0.9) victims = job.all;
     std::shuffle(victims.begin(), victims.end(), random_);
-    const std::set<std::string> before = partials(run_);
+    const std::set<std::string> before = saves_under_way();
     for (const pid_t victim : victims) ::kill(victim, SIGKILL);
-    const std::set<std::string> after = partials(run_);
-    const bool inside = std::any_of(before.begin(), before.end(), [&](const std::string& name) { return after.contains(name); });
-    tally_.inside_save += inside ? 1 : 0;
+    const std::set<std::string> after = saves_under_way();
+    if (std::any_of(before.begin(), before.end(), [&](const std::string& name) { return after.contains(name); })) ++tally_.inside_save;
     return true;
   }
 
@@ -190,12 +200,13 @@ class Trial {
   Arguments command_;
   const Reference& reference_;
   Tally& tally_;
+  std::set<std::string> stale_;
 };
 
 /// Shared memory of MPI jobs that no process uses any more.
 std::set<std::string> abandoned_segments() {
   std::set<std::string> segments;
-  for (const auto& item : fs::directory_iterator("/dev/shm"))
+  for (const auto& item : fs::recursive_directory_iterator("/dev/shm"))
     if (item.path().filename().string().starts_with("vader_segment.")) segments.insert(item.path().filename().string());
   if (segments.empty()) return segments;
   std::error_code gone;
@@ -214,7 +225,10 @@ Reference undisturbed(const Arguments& command, const TemporaryDirectory& home) 
   const Outcome outcome = Process(command + sets({"run.directory=" + run.string()}), home.path()).wait();
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
-  return {fingerprint_of(run, kSteps), outcome.seconds};
+  double save_seconds = 0;
+  for (const nlohmann::json& line : metrics(run))
+    if (line.value("event", "") == "checkpoint") save_seconds += line["write_seconds"].get<double>() / (kSteps / kEvery);
+  return {fingerprint_of(run, kSteps), outcome.seconds, save_seconds};
 }
 
 int number_from(const char* variable, int otherwise) {
@@ -230,7 +244,7 @@ void make_trials(const std::vector<Combination>& combinations, int trials) {
       sets({"training.steps=" + std::to_string(kSteps), "checkpoint.every=" + std::to_string(kEvery), "training.evaluate.every=0"});
   const char* part = std::getenv("TRIREME_KILL_PART");
   const int parts = part == nullptr ? 1 : std::atoi(std::string(part).substr(std::string(part).find('/') + 1).c_str());
-  const std::set<std::string> abandoned_before = abandoned_segments();
+  const std::set<std::string> before = abandoned_segments();
   std::map<size_t, Reference> references;
   std::map<size_t, Tally> tallies;
   int differences = 0, kills = 0, inside = 0;
@@ -251,7 +265,8 @@ void make_trials(const std::vector<Combination>& combinations, int trials) {
       home.keep();
       std::cerr << name << ": " << error.what() << "\nits run directory: " << home.path() / concat("trial-", number) << std::endl;
     }
-    if (std::getenv("TRIREME_KILL_TRIALS") != nullptr) std::cerr << name << ": " << duration<double>(Clock::now() - begin).count() << " s\n";
+    if (std::getenv("TRIREME_KILL_TRIALS") != nullptr)
+      std::cerr << name << ": " << std::chrono::duration<double>(Clock::now() - begin).count() << " s\n";
   }
   std::cout << "| layout | ZeRO | trials | kills | inside a save | resumes | differences |\n|---|---|---|---|---|---|---|\n";
   for (const auto& [which, tally] : tallies) {
@@ -267,8 +282,7 @@ void make_trials(const std::vector<Combination>& combinations, int trials) {
   CHECK(kills >= trials / parts);
   CHECK(3 * inside >= kills);
   std::set<std::string> abandoned;
-  for (const std::string& segment : abandoned_segments())
-    if (!abandoned_before.contains(segment)) abandoned.insert(segment);
+  std::ranges::set_difference(abandoned_segments(), before, std::inserter(abandoned, abandoned.end()));
   CHECK(abandoned == std::set<std::string>());
 }
 

@@ -75,7 +75,9 @@ double LiveJob::wait_for_error(const std::string& text, double limit) {
         return (found = err().find(text) != std::string::npos) || over;
       },
       limit);
-  return found ? waited : -1;
+  if (found) return waited;
+  WARN("no \"" << text << "\" in standard error: " << err());
+  return -1;
 }
 
 double LiveJob::wait_until_gone(double limit) const {

@@ -1,6 +1,6 @@
 #pragma once
-// What the fuzz targets share. A target is one function that hands an input to a reader of the product as if it were the file, and then uses everything
-// that the reader gives out. It is linked with libfuzzer.cpp (scripts/fuzz.sh) or with replay.cpp (the suite).
+// What the fuzz targets share. A target is one function that hands an input to a reader of the product as if it were the file, and then uses
+// everything that the reader gives out. It is linked with libfuzzer.cpp (scripts/fuzz.sh) or with replay.cpp (the suite).
 #include <cstddef>
 #include <filesystem>
 #include <span>
@@ -33,7 +33,7 @@ inline void require(bool holds, const char* what) {
   if (!holds) throw InternalError(concat("accepted, but not so: ", what));
 }
 
-/// A directory in memory that goes when the program ends in order.
+/// A directory, in memory unless TMPDIR says otherwise, that goes when the program ends in order.
 class Scratch {
  public:
   Scratch();

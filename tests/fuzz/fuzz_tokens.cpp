@@ -1,5 +1,5 @@
-// The token-file reader over a directory cut from the input: index.json up to the first NUL, a byte that counts the 8-byte words of documents.bin, those,
-// and tokens.bin.
+// The token-file reader over a directory cut from the input: index.json up to the first NUL, a byte that counts the 8-byte words of documents.bin,
+// those, and tokens.bin.
 #include <algorithm>
 #include <optional>
 #include <vector>

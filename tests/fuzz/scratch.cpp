@@ -7,7 +7,7 @@ namespace trireme::fuzz {
 namespace fs = std::filesystem;
 
 Scratch::Scratch() {
-  const bool memory = fs::is_directory("/dev/shm");
+  const bool memory = std::getenv("TMPDIR") == nullptr && fs::is_directory("/dev/shm");
   std::string path = (memory ? fs::path("/dev/shm") : fs::temp_directory_path()) / "trireme-fuzz-XXXXXX";
   TRIREME_CHECK(::mkdtemp(path.data()) != nullptr, path, " cannot be made");
   path_ = path;

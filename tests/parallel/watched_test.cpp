@@ -9,7 +9,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/thread_ranks.h"
-#include "trainer/resilience/verdict.h"
+#include "trainer/resilience/waits.h"
 
 using namespace trireme;
 
@@ -32,32 +32,33 @@ std::vector<RankState> states_of(const std::vector<Progress>& progress) {
   return ranks;
 }
 
-/// Runs `body` until every rank has entered a wait or returned, then judges: `hung` ranks may not end.
+/// Runs `body`, which one rank ends early, until all others wait for an operation that somebody never enters, and judges.
 std::string verdict_of(int n, const std::function<void(Communicator&, Progress&)>& body) {
   std::vector<Progress> progress(static_cast<size_t>(n));
   for (Progress& each : progress) each.set_patience(10);
-  std::vector<RankState> before_the_end;
   std::string text;
+  const auto judge_when_stuck = [&](int self) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    std::vector<RankState> ranks;
+    const auto stuck = [&] {
+      ranks = states_of(progress);
+      for (int rank = 0; rank < n; ++rank)
+        if (rank != self && missing_for(ranks, rank).empty()) return false;
+      return true;
+    };
+    while (!stuck()) {
+      TRIREME_CHECK(std::chrono::steady_clock::now() < deadline, "the others never waited");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    for (RankState& rank : ranks) rank.heard = 11;
+    const auto verdict = judge(ranks, 11, 10);
+    text = verdict ? verdict->text : "";
+  };
   try {
     run_ranks(n, [&](Communicator& inner) {
-      Progress& mine = progress[static_cast<size_t>(inner.rank())];
-      const auto world = watched(inner, mine);
-      body(*world, mine);
-      // One that has nothing more to do stands by: the world finds a deadlock by itself as soon as it leaves.
-      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-      const auto all_wait = [&] {
-        for (size_t r = 0; r < progress.size(); ++r)
-          if (static_cast<int>(r) != inner.rank() && !progress[r].snapshot().wait) return false;
-        return true;
-      };
-      while (!all_wait()) {
-        TRIREME_CHECK(std::chrono::steady_clock::now() < deadline, "the others never waited");
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      std::vector<RankState> ranks = states_of(progress);
-      for (RankState& rank : ranks) rank.heard = 11;
-      const auto verdict = judge(ranks, 11, 10);
-      text = verdict ? verdict->text : "";
+      const auto world = watched(inner, progress[static_cast<size_t>(inner.rank())]);
+      body(*world, progress[static_cast<size_t>(inner.rank())]);
+      judge_when_stuck(inner.rank());  // before it leaves: then the world finds the deadlock by itself
     });
   } catch (const InternalError&) {  // that deadlock
   }

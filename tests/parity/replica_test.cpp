@@ -88,7 +88,8 @@ void expect_difference(const std::string& found, const std::string& name, std::v
   std::erase(ranks, culprit);
   TRIREME_CHECK(found.find(name + ": ") != std::string::npos, name, " differs on rank ", culprit, ", and the check says: '", found, "'");
   TRIREME_CHECK(found.find(in_words(ranks)) != std::string::npos, "not said: ", in_words(ranks), " one value of ", name, " in: ", found);
-  TRIREME_CHECK(found.find(in_words({culprit})) != std::string::npos, "not said: ", in_words({culprit}), " the other value of ", name, " in: ", found);
+  TRIREME_CHECK(found.find(in_words({culprit})) != std::string::npos, "not said: ", in_words({culprit}), " the other value of ", name,
+                " in: ", found);
 }
 
 struct Kind {
@@ -227,7 +228,9 @@ TEST_CASE("full copies that stay on every rank are checked, whoever owns them") 
     ParityModel model;
     int tensor, pipeline, data, zero, replicate;
   };
-  for (const Case& c : {Case{ParityModel::kGpt2, 1, 1, 2, 1, 1}, {ParityModel::kLlama, 1, 1, 3, 2, 1}, {ParityModel::kLlamaGrouped, 2, 1, 4, 1, 2},
+  for (const Case& c : {Case{ParityModel::kGpt2, 1, 1, 2, 1, 1},
+                        {ParityModel::kLlama, 1, 1, 3, 2, 1},
+                        {ParityModel::kLlamaGrouped, 2, 1, 4, 1, 2},
                         {ParityModel::kGpt2, 2, 2, 2, 2, 1}}) {
     Layout layout;
     layout.tensor = c.tensor;

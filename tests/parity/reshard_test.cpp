@@ -12,8 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kSaved = 2;   // steps before the checkpoint
-constexpr int kFurther = 2;  // after it: the first needs the weights, the second both moments and the count of steps
+constexpr int kSaved = 2;             // steps before the checkpoint
+constexpr int kFurther = 2;           // after it: the first needs the weights, the second both moments and the count of steps
 constexpr double kTolerance = 1e-10;  // parity_test.cpp says why
 
 /// Notes which samples are read, in order.
@@ -194,8 +194,16 @@ void check_spread(const std::vector<Pair>& pairs) {
       seen.insert({"sequence parallel", layout.sequence_parallel});
       seen.insert({"layers per stage", !layout.layers_per_stage.empty()});
     }
-    for (const auto& value : {std::pair<std::string, int>{"zero", 0}, {"zero", 1}, {"zero", 2}, {"zero", 3}, {"replicate", 1}, {"replicate", 2},
-                              {"sequence parallel", 0}, {"sequence parallel", 1}, {"layers per stage", 0}, {"layers per stage", 1}}) {
+    for (const auto& value : {std::pair<std::string, int>{"zero", 0},
+                              {"zero", 1},
+                              {"zero", 2},
+                              {"zero", 3},
+                              {"replicate", 1},
+                              {"replicate", 2},
+                              {"sequence parallel", 0},
+                              {"sequence parallel", 1},
+                              {"layers per stage", 0},
+                              {"layers per stage", 1}}) {
       INFO(value.first << " " << value.second);
       CHECK(seen.contains(value));
     }
@@ -209,14 +217,30 @@ TEST_CASE("a checkpoint of any layout loads in any other, bit for bit, and the r
   using Place = std::array<int, 4>;
   const std::map<ParityModel, std::vector<std::pair<Place, Place>>> spread = {
       {ParityModel::kLlamaGrouped,
-       {{{1, 1, 1, 0}, {4, 1, 2, 0}}, {{4, 1, 2, 0}, {1, 1, 1, 0}}, {{4, 2, 1, 1}, {2, 2, 2, 0}}, {{1, 2, 4, 1}, {4, 2, 1, 1}},
-        {{1, 1, 3, 2}, {4, 1, 2, 0}}, {{4, 1, 2, 0}, {1, 1, 3, 2}}, {{6, 1, 1, 0}, {1, 1, 3, 2}}, {{1, 5, 1, 3}, {4, 1, 2, 0}}}},
+       {{{1, 1, 1, 0}, {4, 1, 2, 0}},
+        {{4, 1, 2, 0}, {1, 1, 1, 0}},
+        {{4, 2, 1, 1}, {2, 2, 2, 0}},
+        {{1, 2, 4, 1}, {4, 2, 1, 1}},
+        {{1, 1, 3, 2}, {4, 1, 2, 0}},
+        {{4, 1, 2, 0}, {1, 1, 3, 2}},
+        {{6, 1, 1, 0}, {1, 1, 3, 2}},
+        {{1, 5, 1, 3}, {4, 1, 2, 0}}}},
       {ParityModel::kLlama,
-       {{{1, 1, 1, 0}, {2, 2, 2, 1}}, {{2, 2, 2, 1}, {1, 1, 1, 0}}, {{3, 1, 2, 3}, {1, 4, 2, 2}}, {{1, 4, 2, 2}, {2, 2, 2, 1}},
-        {{1, 3, 2, 1}, {3, 1, 2, 3}}, {{1, 1, 6, 1}, {1, 4, 2, 2}}, {{2, 2, 2, 1}, {1, 1, 6, 1}}, {{2, 2, 2, 3}, {2, 2, 2, 1}}}},
+       {{{1, 1, 1, 0}, {2, 2, 2, 1}},
+        {{2, 2, 2, 1}, {1, 1, 1, 0}},
+        {{3, 1, 2, 3}, {1, 4, 2, 2}},
+        {{1, 4, 2, 2}, {2, 2, 2, 1}},
+        {{1, 3, 2, 1}, {3, 1, 2, 3}},
+        {{1, 1, 6, 1}, {1, 4, 2, 2}},
+        {{2, 2, 2, 1}, {1, 1, 6, 1}},
+        {{2, 2, 2, 3}, {2, 2, 2, 1}}}},
       {ParityModel::kGpt2,
-       {{{1, 1, 1, 1}, {2, 4, 1, 2}}, {{2, 4, 1, 2}, {1, 1, 1, 1}}, {{2, 4, 1, 2}, {1, 1, 4, 3}}, {{1, 1, 4, 3}, {3, 2, 1, 0}},
-        {{3, 2, 1, 0}, {2, 4, 1, 2}}, {{2, 1, 4, 2}, {1, 1, 4, 3}}}},
+       {{{1, 1, 1, 1}, {2, 4, 1, 2}},
+        {{2, 4, 1, 2}, {1, 1, 1, 1}},
+        {{2, 4, 1, 2}, {1, 1, 4, 3}},
+        {{1, 1, 4, 3}, {3, 2, 1, 0}},
+        {{3, 2, 1, 0}, {2, 4, 1, 2}},
+        {{2, 1, 4, 2}, {1, 1, 4, 3}}}},
       {ParityModel::kGpt2Dropout, {{{1, 1, 3, 1}, {2, 2, 2, 2}}, {{2, 2, 2, 2}, {1, 5, 1, 0}}, {{1, 5, 1, 0}, {2, 2, 2, 2}}}},
   };
   std::vector<Pair> all;
@@ -256,24 +280,24 @@ TEST_CASE("fp32 and bf16 checkpoints keep their bits from layout to layout") {
     const TemporaryDirectory directory;
     std::vector<GatheredState> states(4);
     int64_t turn = 0;
-    for (const Layout& layout : {with_variant(shape(1, 1, 3), model, 1), with_variant(shape(4, 1, 2), model, 2), with_variant(shape(2, 2, 2), model, 3),
-                                 with_variant(shape(1, 1, 1), model, 0)}) {
+    for (const Layout& layout : {with_variant(shape(1, 1, 3), model, 1), with_variant(shape(4, 1, 2), model, 2),
+                                 with_variant(shape(2, 2, 2), model, 3), with_variant(shape(1, 1, 1), model, 0)}) {
       INFO(precision << " " << layout.str());
       on_ranks(parity_config(model, layout, precision), [&](Trainer& trainer) {
         if (turn == 0) {
           trainer.initialise();
           for (int step = 0; step < kSaved; ++step) trainer.step(RecordingDataset(), step, 3e-3);
         } else {
-          CheckpointReader reader(directory.path / checkpoint_name(turn));
+          CheckpointReader reader(directory.path / checkpoint_name(kSaved + turn));
           load_state(trainer, reader);
         }
         states[static_cast<size_t>(turn)].add(trainer);
-        save(trainer, directory.path, turn + 1);
+        save(trainer, directory.path, kSaved + turn + 1);
       });
       CHECK(states[static_cast<size_t>(turn)].whole() == states[0].whole());
       ++turn;
     }
-    CHECK(read_whole(directory.path / checkpoint_name(turn)) == states[0].whole());
+    CHECK(read_whole(directory.path / checkpoint_name(kSaved + turn)) == states[0].whole());
   }
 }
 

@@ -2,7 +2,7 @@
 //   TRIREME_SHIM_RANK     the rank of the world
 //   TRIREME_SHIM_DO       abort | exit0 | hang (sleeps, its other threads live) | spin | stall3 (sleeps for three seconds, once)
 //   TRIREME_SHIM_TRIGGER  a file: as soon as it exists
-//   TRIREME_SHIM_TEXT     and, if set, holds this text
+//   TRIREME_SHIM_TEXT     and, if set, holds this text, which it did not at some time before in this process
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -43,8 +43,10 @@ extern "C" int MPI_Iallreduce(const void* in, void* out, int count, void* type, 
   using Function = int (*)(const void*, void*, int, void*, void*, void*, void**);
   static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "MPI_Iallreduce"));
   static const bool chosen = !variable("TRIREME_SHIM_RANK").empty() && variable("TRIREME_SHIM_RANK") == variable("OMPI_COMM_WORLD_RANK");
-  static bool done = false;
-  if (chosen && !done && triggered()) {
+  static bool armed = variable("TRIREME_SHIM_TEXT").empty(), done = false;
+  const bool now = chosen && !done && triggered();
+  armed = armed || !now;
+  if (now && armed) {
     done = true;
     misbehave(variable("TRIREME_SHIM_DO"));
   }

@@ -90,6 +90,22 @@ TEST_CASE("launcher: mpirun's own words are told from the ranks', however the by
   CHECK_FALSE(filter.ready());
 }
 
+TEST_CASE("launcher: which rank ended first is read from mpirun's notices", "[launcher]") {
+  const auto first_end = [](const std::string& notice) {
+    MpirunOutputFilter filter;
+    CHECK(filter.feed(kFrame + "\n" + notice + "\n" + kFrame + "\n").empty());
+    return filter.first_end();
+  };
+  CHECK(first_end("mpirun noticed that process rank 12 with PID 0 on node vm exited on signal 9 (Killed).") ==
+        "rank 12 ended first, by signal 9 (Killed)");
+  const std::string by_code =
+      "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first "
+      "process to do so was:\n\n  Process name: [[46013,1],2]\n  Exit code:    ";
+  CHECK(first_end(by_code + "1") == "rank 2 ended first, with exit code 1");
+  CHECK(first_end(by_code + "70").empty());  // as every rank that was told to leave
+  CHECK(first_end("Primary job  terminated normally").empty());
+}
+
 TEST_CASE("launcher: the ranks' exit code and lines pass, the epilogue does not", "[launcher]") {
   for (int code : {0, 64, 65, 66, 70, 74, 75}) {
     const Launched result = launch_script(concat("cat >&2 <<END\nours\n", kEpilogue, "END\nexit ", code, "\n"));

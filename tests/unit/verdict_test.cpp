@@ -38,7 +38,7 @@ struct Job {
   }
   void end(size_t rank, RankState::Life life) {
     ranks[rank].life = life;
-    ranks[rank].ended = now;
+    ranks[rank].ended = ranks[rank].died_after = ranks[rank].died_by = now;
   }
   std::string text() const {
     const auto verdict = judge(ranks, now, silence);
@@ -91,6 +91,25 @@ TEST_CASE("verdict: the first to die is named, not what dies of it") {
   for (const size_t r : {0, 2, 3}) one_host.end(r, Life::kDead);
   one_host.pass(0.1);
   CHECK(one_host.text() == "rank 1 (host n1, process 1001) has died in step 12");
+
+  Job late;  // noticed in one moment, but the kernel knows the order
+  for (const size_t r : {0, 1, 2, 3}) late.end(r, Life::kDead);
+  late.ranks[2].died_after -= 0.013;
+  late.ranks[2].died_by -= 0.008;
+  late.ranks[3].died_after -= 0.2;  // of this one it does not
+  late.pass(0.2);
+  CHECK(late.text().find("rank 2 (host n1, process 1002), rank 3 (host n1, process 1003) have died") == 0);
+
+  Job waiting;  // the others are killed while they wait for it
+  waiting.end(1, Life::kDead);
+  waiting.pass(0.03);
+  for (const size_t r : {0, 2, 3}) {
+    waiting.wait(r, 0);
+    waiting.end(r, Life::kDead);
+  }
+  waiting.pass(0.1);
+  CHECK(waiting.text() ==
+        "rank 1 (host n1, process 1001) has died in step 12; ranks 0, 2, 3 wait for it in all_reduce 41 of group world, which it never finished");
 
   Job failing;  // its peer dies, so MPI fails in it: no cause
   failing.end(1, Life::kDead);

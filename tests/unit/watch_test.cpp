@@ -451,3 +451,19 @@ TEST_CASE("watch: a rank dies with its parent") {
   }
   CHECK(since(begin) < 5);
 }
+
+TEST_CASE("watch: a hub that looks late still knows who died first") {
+  Job job(4, 10, kNothing);
+  std::this_thread::sleep_for(milliseconds(400));
+  job.hub->signal(SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(100));
+  for (const int r : {2, 0, 1, 3}) {
+    job.rank(r).signal(SIGKILL);
+    std::this_thread::sleep_for(milliseconds(30));
+  }
+  job.hub->signal(SIGCONT);
+  const std::string verdict = job.verdicts.hear(3);
+  INFO(verdict);
+  CHECK(verdict.find("rank 2 (") == 2);
+  CHECK(verdict.find(") has died") != std::string::npos);
+}

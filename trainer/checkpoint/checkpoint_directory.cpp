@@ -88,8 +88,9 @@ void move_into_place(const fs::path& partial, const fs::path& target) {
 }
 
 void point_latest(const fs::path& directory, const std::string& checkpoint, const std::string& session) {
-  const fs::path link = directory / concat("latest.", session);
   std::error_code error;
+  if (fs::read_symlink(directory / "latest", error) == checkpoint) return;
+  const fs::path link = directory / concat("latest.", session);
   fs::remove(link, error);
   fs::create_symlink(checkpoint, link, error);
   if (error) throw IoError(concat("cannot make ", link.string(), ": ", error.message()));

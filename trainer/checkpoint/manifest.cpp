@@ -1,6 +1,8 @@
 #include "trainer/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "trainer/files/digest.h"
 #include "trainer/files/strict_json.h"
@@ -212,11 +214,17 @@ void check_tiling(const std::map<std::string, StoredTensor>& tensors, const std:
       boxes.push_back(stored.box);
     }
     std::sort(boxes.begin(), boxes.end(), [](const Box& a, const Box& b) { return a.start < b.start; });
-    for (size_t i = 0; i < boxes.size(); ++i) {
-      const auto end = [&](const Box& box, size_t dim) { return box.start[dim] + box.extent[dim]; };
-      for (size_t j = i + 1; j < boxes.size() && boxes[j].start[0] < end(boxes[i], 0); ++j)
-        if (boxes[j].start[1] < end(boxes[i], 1) && boxes[i].start[1] < end(boxes[j], 1)) refuse("overlaps another", boxes[j]);
-      numel -= boxes[i].numel();
+    // A sweep over the rows. The boxes at the present row are disjoint, so one that begins there can only meet its two neighbours.
+    std::map<int64_t, int64_t> open;                // first column and the one behind the last
+    std::set<std::pair<int64_t, int64_t>> closing;  // the row where a box ends and its first column
+    for (const Box& box : boxes) {
+      for (; !closing.empty() && closing.begin()->first <= box.start[0]; closing.erase(closing.begin())) open.erase(closing.begin()->second);
+      const int64_t begin = box.start[1], end = begin + box.extent[1];
+      const auto next = open.lower_bound(begin);
+      if ((next != open.end() && next->first < end) || (next != open.begin() && std::prev(next)->second > begin)) refuse("overlaps another", box);
+      open.emplace_hint(next, begin, end);
+      closing.emplace(box.start[0] + box.extent[0], begin);
+      numel -= box.numel();
     }
     // Inside and disjoint: what is left of the volume is a gap.
     if (numel != 0) throw DataError(concat(where, ": tensor \"", name, "\": ", numel, " elements are in no box"));

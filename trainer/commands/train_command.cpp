@@ -1,10 +1,6 @@
 #include "trainer/commands/train_command.h"
 
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-
-#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/commands/continuer.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
 #include "trainer/loop/agree.h"
@@ -15,8 +11,6 @@
 
 namespace trireme {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Arguments {
   std::string config;
@@ -48,69 +42,6 @@ ExitCode train_as_rank(const Arguments& arguments) {
     return run_training(machine.ctx(), watch.world(), config, arguments.options, watch.progress());
   });
 }
-
-/// The command line without an option and its value.
-std::vector<std::string> without(const std::string& option, const std::vector<std::string>& words) {
-  std::vector<std::string> rest;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == option) {
-      ++i;
-    } else if (!words[i].starts_with(option + "=")) {
-      rest.push_back(words[i]);
-    }
-  }
-  return rest;
-}
-
-/// Decides how a failed job of this run goes on: by `--resume auto`, once the run directory holds what the job has done.
-class Continuer {
- public:
-  Continuer(fs::path run_directory, std::string resume, std::vector<std::string> words)
-      : run_(std::move(run_directory)), resume_(std::move(resume)), words_(std::move(words)), at_launch_(look()) {}
-
-  Continuation operator()() const {
-    const State now = look();
-    const bool held_nothing = !at_launch_.checkpoint && !at_launch_.metrics, holds = now.checkpoint || now.metrics;
-    bool goes_on = resume_ == "auto" || (resume_ == "never" && held_nothing && holds);
-    if (resume_ != "auto" && resume_ != "never" && now.checkpoint) {
-      std::error_code error;  // --resume DIR: what was there before belongs to another past, except DIR itself
-      goes_on = now.checkpoint != at_launch_.checkpoint || now.written != at_launch_.written || fs::equivalent(*now.checkpoint, resume_, error);
-    }
-    Continuation next{words_, 0, resume_ == "auto" || resume_ == "never" ? "the start" : resume_};
-    if (!goes_on) return next;
-    next.arguments = without("--resume", words_);
-    const auto command = std::find(next.arguments.begin(), next.arguments.end(), "train");
-    next.arguments.insert(command + 1, {"--resume", "auto"});
-    if (!now.checkpoint) return next;
-    next.from = now.checkpoint->filename().string();
-    next.saved = std::atoll(next.from.c_str() + next.from.find_first_of("0123456789"));
-    return next;
-  }
-
- private:
-  struct State {
-    std::optional<fs::path> checkpoint;
-    fs::file_time_type written{};
-    bool metrics = false;
-  };
-  State look() const {
-    State state;
-    std::error_code error;
-    state.metrics = fs::exists(run_ / "metrics.jsonl", error);
-    try {
-      std::vector<std::string> ignored;
-      state.checkpoint = find_newest_checkpoint(run_, ignored);
-    } catch (const Error&) {  // the job itself will say so
-    }
-    if (state.checkpoint) state.written = fs::last_write_time(*state.checkpoint / "manifest.json", error);
-    return state;
-  }
-
-  fs::path run_;
-  std::string resume_;
-  std::vector<std::string> words_;
-  State at_launch_;
-};
 
 /// Everything that can be refused is refused here, before a rank is started.
 int train(const Arguments& arguments, const std::vector<std::string>& command_line) {

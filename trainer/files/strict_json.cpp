@@ -20,26 +20,64 @@ std::string shown(const json& value) {
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
+/// Refuses what the parsed tree does not show or should not become, in a pass of its own before it is made: with a callback, json::parse takes time that grows
+/// with the square of an object's members. A syntax error ends the pass and is left for the parser to report.
+class Watch : public json::json_sax_t {
+ public:
+  explicit Watch(const std::string& where) : where_(where) {}
+
+  bool null() override { return count(); }
+  bool boolean(bool) override { return count(); }
+  bool number_integer(json::number_integer_t) override { return count(); }
+  bool number_unsigned(json::number_unsigned_t) override { return count(); }
+  bool number_float(json::number_float_t, const std::string&) override { return count(); }
+  bool string(std::string&) override { return count(); }
+  bool binary(json::binary_t&) override { return count(); }
+  bool start_object(size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool start_array(size_t) override { return open(); }
+  bool end_array() override { return close(); }
+  bool parse_error(size_t, const std::string&, const json::exception&) override { return false; }
+
+  bool key(std::string& key) override {
+    // Keys are names that messages and tables repeat, on terminals too.
+    if (std::any_of(key.begin(), key.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
+      throw DataError(concat(where_, ": key ", shown(key), " has control characters"));
+    if (!keys_.back().insert(key).second) throw DataError(concat(where_, ": key ", shown(key), " stands twice in one object"));
+    return true;
+  }
+
+ private:
+  static constexpr size_t kMaxDepth = 32;
+  static constexpr int64_t kMaxValues = int64_t{1} << 25;  // a manifest of thousands of ranks has some; in memory each takes about 100 bytes
+
+  bool count() {
+    if (++values_ > kMaxValues) throw DataError(concat(where_, ": JSON of more than ", kMaxValues, " values"));
+    return true;
+  }
+  bool open() {
+    if (keys_.size() == kMaxDepth) throw DataError(concat(where_, ": JSON nested deeper than ", kMaxDepth));
+    keys_.emplace_back();
+    return count();
+  }
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& where_;
+  int64_t values_ = 0;
+  std::vector<std::set<std::string>> keys_;  // of each object that is open; a list has none
+};
+
 }  // namespace
 
 json parse_object(std::string_view text, const std::string& where) {
-  constexpr int kMaxDepth = 32;
-  std::vector<std::set<std::string>> keys;  // of each object that is open
-  const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > kMaxDepth) throw DataError(concat(where, ": JSON nested deeper than ", kMaxDepth));
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event != json::parse_event_t::key) return true;
-    const auto& key = parsed.get_ref<const std::string&>();
-    // Keys are names that messages and tables repeat, on terminals too.
-    if (std::any_of(key.begin(), key.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
-      throw DataError(concat(where, ": key ", shown(parsed), " has control characters"));
-    if (!keys.back().insert(key).second) throw DataError(concat(where, ": key ", shown(parsed), " stands twice in one object"));
-    return true;
-  };
+  Watch watch(where);
+  json::sax_parse(text, &watch);
   json value;
   try {
-    value = json::parse(text, watch);
+    value = json::parse(text);
   } catch (const json::exception& error) {
     throw DataError(concat(where, ": not valid JSON: ", error.what()));
   }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -70,7 +71,8 @@ int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOpt
     const JobEnd end = run_job(ranks, words, options, one_host, stop);
     if (end.code != static_cast<int>(ExitCode::kInternal) || options.restarts == 0 || stop.requested()) return end.code;
     const Continuation next = options.continuation();
-    const RestartPolicy::Decision decision = policy.after({end.step, next.saved});
+    const int64_t step = next.done > 0 ? std::max(end.step, next.done + 1) : end.step;  // the hub hears of short steps late
+    const RestartPolicy::Decision decision = policy.after({step, next.saved});
     if (!decision.delay) {
       say(concat("giving up: ", decision.reason));
       return end.code;

@@ -18,6 +18,7 @@ struct Continuation {
   std::vector<std::string> arguments;
   int64_t saved = 0;  ///< step of the checkpoint it starts from; 0: none of this run's
   std::string from;   ///< the same in words
+  int64_t done = 0;   ///< the last step the failed job has finished; 0 before the first
 };
 
 struct LaunchOptions {

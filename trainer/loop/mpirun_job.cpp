@@ -235,7 +235,10 @@ int MpirunJob::final_code() {
       write_all(STDERR_FILENO, verdict->text + "\n");
     }
   }
-  if (condemned_) return static_cast<int>(ExitCode::kInternal);
+  if (condemned_) {
+    if (const std::string first = filter_.first_end(); !first.empty()) write_all(STDERR_FILENO, first + "\n");
+    return static_cast<int>(ExitCode::kInternal);
+  }
   if (is_our_code(code_)) return code_;
   if (killed_) {
     write_all(STDERR_FILENO, concat("mpirun was killed by signal ", code_ - 128, "\n"));

@@ -1,6 +1,9 @@
 #include "trainer/loop/mpirun_output.h"
 
+#include <regex>
 #include <utility>
+
+#include "kernels/core/check.h"
 
 namespace trireme {
 
@@ -45,6 +48,16 @@ std::string MpirunOutputFilter::feed(std::string_view bytes) {
   }
   partial_.erase(0, begin);
   return own;
+}
+
+std::string MpirunOutputFilter::first_end() const {
+  static const std::regex by_signal(R"(process rank (\d+) .*exited on (signal [^\n]*\))"),
+      by_code(R"(Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code: +(\d+))");
+  std::smatch match;
+  if (std::regex_search(notices_, match, by_signal)) return concat("rank ", match[1].str(), " ended first, by ", match[2].str());
+  if (std::regex_search(notices_, match, by_code) && match[2] != std::to_string(static_cast<int>(ExitCode::kInternal)))
+    return concat("rank ", match[1].str(), " ended first, with exit code ", match[2].str());
+  return "";
 }
 
 std::string MpirunOutputFilter::finish() {

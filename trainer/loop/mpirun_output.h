@@ -15,6 +15,9 @@ class MpirunOutputFilter {
   std::string finish();
   /// What was held back, frames removed: the only explanation when a rank was killed or mpirun itself failed.
   const std::string& notices() const { return notices_; }
+  /// "rank 3 ended first, by signal 9 (Killed)" if they say so: mpirun is the parent of the ranks and knows it when all have gone at once. Not of a rank
+  /// that has left on request.
+  std::string first_end() const;
   /// Rank 0 has announced that the ranks take signals.
   bool ready() const { return ready_; }
 

@@ -55,7 +55,8 @@ static std::optional<AgreedError> damage_in(const std::function<void()>& body) {
   return std::nullopt;
 }
 
-Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data) {
+Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data,
+                    bool automatic) {
   if (checkpoints.empty()) {
     trainer.initialise();
     return {};
@@ -70,9 +71,9 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
       damage = damage_in([&] { load_state(trainer, *reader); });
     }
     if (!damage) return {checkpoint, reader->description().step};
-    if (checkpoints.size() > 1 && world.rank() == 0) std::cerr << concat("warning: passing over ", checkpoint, ": ", damage->what(), "\n");
+    if (automatic && world.rank() == 0) std::cerr << concat("warning: passing over ", checkpoint, ": ", damage->what(), "\n");
   }
-  if (checkpoints.size() == 1) throw *damage;
+  if (!automatic) throw *damage;
   // To start over would lose what could perhaps be saved.
   throw AgreedError(ExitCode::kData,
                     concat("no checkpoint in ", fs::path(checkpoints.front()).parent_path().string(), " can be read: ", damage->what(),

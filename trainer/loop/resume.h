@@ -25,9 +25,10 @@ struct Resumed {
   int64_t step = 0;
 };
 /// Fills `trainer` from the first of `checkpoints` that is whole, where there are none with initial weights; a damaged or torn one before it costs a
-/// warning. Collective.
+/// warning. `automatic`: nobody asked for a certain one. Collective.
 /// Errors, on all ranks: those of check_resumable for a whole one, for no other checkpoint of the run would do better; DataError where none is whole.
-Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data);
+Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data,
+                    bool automatic);
 
 /// Lines "checkpoint: key: value", "now: key: value" in which two configurations differ in a way that changes the mathematics of the run; layout, names
 /// and intervals of saving and evaluation do not.

@@ -127,7 +127,8 @@ void Run::resume() {
   progress_.act("loading");
   std::vector<std::string> checkpoints = candidates();
   for (bool locked = false;;) {
-    const Resumed resumed = load_newest(*trainer_, checkpoints, config_, std::to_string(train_->fingerprint()));
+    const Resumed resumed =
+        load_newest(*trainer_, checkpoints, config_, std::to_string(train_->fingerprint()), options_.resume == "auto");
     done_ = resumed.step;
     if (reports() && !resumed.checkpoint.empty())
       std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");

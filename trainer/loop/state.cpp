@@ -14,12 +14,15 @@ namespace {
 /// What is saved of every parameter.
 constexpr std::array<const char*, 3> kKinds{"weight", "exp_avg", "exp_avg_sq"};
 
-void read_box(Context& ctx, CheckpointReader& reader, const std::string& kind, const OwnedBox& owned, const Tensor& to) {
+/// `resumes`: bits count, so the dtype must be the same; else the weights are converted.
+void read_box(Context& ctx, CheckpointReader& reader, const std::string& kind, const OwnedBox& owned, const Tensor& to, bool resumes) {
   const std::string name = kind + "/" + owned.spec->name;
   const StoredTensor& stored = reader.tensor(name);
   if (stored.shape != owned.spec->shape)
     throw DataError(concat("checkpoint: ", name, " has shape [", stored.shape[0], ", ", stored.shape[1], "], the model's is [", owned.spec->shape[0],
                            ", ", owned.spec->shape[1], "]"));
+  if (resumes && stored.dtype != to.dtype())
+    throw DataError(concat("checkpoint: ", name, " is ", name_of(stored.dtype), ", training.precision makes it ", name_of(to.dtype())));
   const Tensor host = host_tensor(to.shape(), to.dtype());
   reader.read(name, owned.box, host.dtype(), host.raw());
   from_host(ctx, host, to);
@@ -67,19 +70,21 @@ std::vector<StateTensor> state_tensors(Trainer& trainer) {
 void load_weights(Trainer& trainer, CheckpointReader& reader) {
   agree(trainer.mesh().world, [&] {
     check_names(trainer, reader);
-    for (const OwnedBox& owned : trainer.owned_boxes()) read_box(trainer.context(), reader, "weight", owned, owned.weight);
+    for (const OwnedBox& owned : trainer.owned_boxes()) read_box(trainer.context(), reader, "weight", owned, owned.weight, false);
   });
   trainer.weights_changed();
 }
 
 void load_state(Trainer& trainer, CheckpointReader& reader) {
-  load_weights(trainer, reader);
   agree(trainer.mesh().world, [&] {
+    check_names(trainer, reader);
     for (const OwnedBox& owned : trainer.owned_boxes()) {
-      read_box(trainer.context(), reader, "exp_avg", owned, owned.exp_avg);
-      read_box(trainer.context(), reader, "exp_avg_sq", owned, owned.exp_avg_sq);
+      read_box(trainer.context(), reader, "weight", owned, owned.weight, true);
+      read_box(trainer.context(), reader, "exp_avg", owned, owned.exp_avg, true);
+      read_box(trainer.context(), reader, "exp_avg_sq", owned, owned.exp_avg_sq, true);
     }
   });
+  trainer.weights_changed();
   trainer.set_accepted_steps(reader.description().optimizer_steps);
 }
 

@@ -132,7 +132,12 @@ class Hub::Impl {
  private:
   void run() {
     while (!stop_) {
-      turn(50);
+      const bool asks = now_ < ask_until_;
+      turn(asks ? 20 : 50);
+      if (asks && now_ >= next_ask_) {
+        next_ask_ = now_ + 0.02;
+        tell_ranks({{"report", true}});
+      }
       if (now_ >= next_beat_) {
         next_beat_ = now_ + beat_interval(options_.silence_seconds);
         tell_ranks({{"beat", true}});
@@ -191,7 +196,8 @@ class Hub::Impl {
     connection.over = true;
     if (connection.rank < 0 || stop_) return;
     end(connection.rank, RankState::Life::kDead);
-    tell_ranks({{"report", true}});  // who waits for it
+    date_death(connection);
+    ask_until_ = now_ + 0.2;  // the others are on their way into a wait for it, and may soon be killed by mpirun
   }
 
   void take(Connection& connection, const json& line) {
@@ -229,6 +235,20 @@ class Hub::Impl {
     ranks_[static_cast<size_t>(rank)].ended = now_;
   }
 
+  /// On a busy machine the first death and those it led to are noticed together. The kernel knows to a few milliseconds when it last heard of the other end:
+  /// of its end, or, where that was a reset, of its having been there.
+  void date_death(const Connection& connection) {
+    RankState& state = ranks_[static_cast<size_t>(connection.rank)];
+    state.died_after = state.heard;
+    state.died_by = now_;
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    if (::getsockopt(connection.socket.file(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
+    const double last = now_ - info.tcpi_last_ack_recv / 1000.0;
+    if (connection.socket.error() == 0) state.died_by = last;
+    state.died_after = std::max(state.heard, last - 0.005);
+  }
+
   void tell_ranks(const json& line) {
     for (Connection& connection : connections_) {
       const bool spared = connection.rank == options_.own_rank && line.contains("leave");
@@ -249,7 +269,7 @@ class Hub::Impl {
   json welcome_;
   int listener_ = -1, wake_ = -1;
   RunningClock clock_;
-  double now_ = 0, next_beat_ = 0;
+  double now_ = 0, next_beat_ = 0, next_ask_ = 0, ask_until_ = 0;
   bool judged_ = false;
   std::atomic<bool> stop_ = false;
   std::atomic<int64_t> furthest_step_ = 0;

@@ -99,15 +99,17 @@ std::string seconds(double value) { return concat(static_cast<int64_t>(std::lrou
 
 std::optional<Verdict> judge_ended(const Ranks& ranks, double now, double silence_seconds, bool& settled) {
   constexpr double kCollect = 0.1;
-  double first_failed = HUGE_VAL, first_dead = HUGE_VAL;
+  double first_failed = HUGE_VAL, first_dead = HUGE_VAL, first_death = HUGE_VAL;
   for (const RankState& rank : ranks) {
     if (rank.life == Life::kFailed) first_failed = std::min(first_failed, rank.ended);
-    if (rank.life == Life::kDead) first_dead = std::min(first_dead, rank.ended);
+    if (rank.life != Life::kDead) continue;
+    first_dead = std::min(first_dead, rank.ended);
+    first_death = std::min(first_death, rank.died_by);
   }
   settled = first_failed < HUGE_VAL || first_dead < HUGE_VAL;
   if (first_dead < first_failed) {
     if (now - first_dead < kCollect) return std::nullopt;
-    std::vector<int> culprits = ranks_where(ranks, [&](const RankState& rank) { return rank.life == Life::kDead && rank.ended == first_dead; });
+    std::vector<int> culprits = ranks_where(ranks, [&](const RankState& rank) { return rank.life == Life::kDead && rank.died_after <= first_death; });
     const std::string& host = at(ranks, culprits.front()).host;
     const std::vector<int> of_host = ranks_where(ranks, [&](const RankState& rank) { return rank.host == host; });
     const bool host_lost = std::all_of(of_host.begin(), of_host.end(), [&](int rank) { return at(ranks, rank).life == Life::kDead; });

@@ -28,9 +28,10 @@ struct RankState {
   std::string host;
   int64_t pid = 0;
   Progress::Snapshot last;
-  double heard = 0;  ///< last word
-  double moved = 0;  ///< the count has grown, or somebody has become less patient
-  double ended = 0;  ///< life is one of the last three
+  double heard = 0;                    ///< last word
+  double moved = 0;                    ///< the count has grown, or somebody has become less patient
+  double ended = 0;                    ///< life is one of the last three: when that was noticed
+  double died_after = 0, died_by = 0;  ///< kDead: when, as well as that is known
 };
 
 /// A rank's word has come in.

@@ -73,7 +73,11 @@ std::vector<int> waiters_on(const std::vector<RankState>& ranks, int rank) {
   std::vector<int> waiters;
   for (size_t other = 0; other < ranks.size(); ++other) {
     const Group* const group = group_of(ranks[other]);
-    if (ranks[other].life != RankState::Life::kAlive || group == nullptr || static_cast<int>(other) == rank) continue;
+    // One that has died since then waited all the same.
+    const RankState::Life life = ranks[other].life;
+    const bool died_later = life == RankState::Life::kDead && ranks[other].died_after > ranks[static_cast<size_t>(rank)].died_by;
+    const bool waited = life == RankState::Life::kAlive || died_later;
+    if (!waited || group == nullptr || static_cast<int>(other) == rank) continue;
     const auto found = std::find(group->ranks.begin(), group->ranks.end(), rank);
     if (found == group->ranks.end() || !has_part(*ranks[other].last.wait, static_cast<size_t>(found - group->ranks.begin()))) continue;
     waiters.push_back(static_cast<int>(other));

@@ -1,0 +1,80 @@
+#include "trainer/commands/continuer.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "kernels/core/check.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+
+namespace trireme {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> without(const std::string& option, const std::vector<std::string>& words) {
+  std::vector<std::string> rest;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == option) {
+      ++i;
+    } else if (!words[i].starts_with(option + "=")) {
+      rest.push_back(words[i]);
+    }
+  }
+  return rest;
+}
+
+Continuer::Continuer(fs::path run_directory, std::string resume, std::vector<std::string> words)
+    : run_(std::move(run_directory)), resume_(std::move(resume)), words_(std::move(words)), at_launch_(look()), before_(at_launch_) {}
+
+Continuation Continuer::operator()() {
+  const State now = look();
+  Continuation next{words_, 0, resume_ == "auto" || resume_ == "never" ? "the start" : resume_, 0};
+  // A job that failed before it trained has left the steps of another there.
+  if (now.metrics != before_.metrics) next.done = last_step();
+  before_ = now;
+  if (!goes_on(now)) return next;
+  next.arguments = without("--resume", words_);
+  const auto command = std::find(next.arguments.begin(), next.arguments.end(), "train");
+  next.arguments.insert(command + 1, {"--resume", "auto"});
+  if (!now.checkpoint) return next;
+  next.from = now.checkpoint->filename().string();
+  next.saved = std::atoll(next.from.c_str() + next.from.find_first_of("0123456789"));
+  return next;
+}
+
+bool Continuer::goes_on(const State& now) const {
+  if (resume_ == "auto") return true;
+  if (resume_ == "never") return !at_launch_.checkpoint && !at_launch_.metrics && (now.checkpoint || now.metrics);
+  // What was there before belongs to another past, except the chosen checkpoint itself.
+  std::error_code error;
+  return now.checkpoint &&
+         (now.checkpoint != at_launch_.checkpoint || now.saved != at_launch_.saved || fs::equivalent(*now.checkpoint, resume_, error));
+}
+
+Continuer::State Continuer::look() const {
+  State state;
+  std::error_code error;
+  const auto metrics = fs::last_write_time(run_ / "metrics.jsonl", error);
+  if (!error) state.metrics = metrics;
+  try {
+    std::vector<std::string> ignored;
+    state.checkpoint = find_newest_checkpoint(run_, ignored);
+  } catch (const Error&) {  // the job itself will say so
+  }
+  if (state.checkpoint) state.saved = fs::last_write_time(*state.checkpoint / "manifest.json", error);
+  return state;
+}
+
+/// From the end of metrics.jsonl.
+int64_t Continuer::last_step() const {
+  constexpr std::streamoff kTail = 1 << 16;
+  constexpr std::string_view kStep = "{\"step\":";
+  std::ifstream file(run_ / "metrics.jsonl", std::ios::binary | std::ios::ate);
+  file.seekg(std::max(std::streamoff{0}, static_cast<std::streamoff>(file.tellg()) - kTail));
+  int64_t step = 0;
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(kStep)) step = std::atoll(line.c_str() + kStep.size());
+  return step;
+}
+
+}  // namespace trireme
