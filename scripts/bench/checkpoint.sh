@@ -34,7 +34,7 @@ printf '%-20s %6s %12s %10s %10s %7s %10s\n' directory round bytes trireme dd ra
 for directory in "${directories[@]}"; do
   work=$(mktemp -d "$directory/trireme-bench-XXXXXX")
   for ((i = 0; i < 400; ++i)); do echo "Ship $i has three banks of oars, and all of them pull together."; done > "$work/text"
-  "$trireme" data build --tokenizer bytes --output "$work/tokens" "$work/text" > /dev/null
+  "$trireme" data build --tokenizer bytes --output "$work/tokens" "$work/text" > "$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
   cat > "$work/run.yaml" << YAML
 run: {directory: $work/run}
 model: {layers: 8, hidden_size: 512, heads: 8, ffn_size: 1408}

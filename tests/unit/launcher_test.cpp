@@ -103,6 +103,8 @@ TEST_CASE("launcher: which rank ended first is read from mpirun's notices", "[la
       "process to do so was:\n\n  Process name: [[46013,1],2]\n  Exit code:    ";
   CHECK(first_end(by_code + "1") == "rank 2 ended first, with exit code 1");
   CHECK(first_end(by_code + "70").empty());  // as every rank that was told to leave
+  CHECK(first_end("mpirun has exited due to process rank 0 with PID 0 on\nnode vm exiting improperly.") ==
+        "rank 0 ended first, by itself and without an error");
   CHECK(first_end("Primary job  terminated normally").empty());
 }
 

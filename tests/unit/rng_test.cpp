@@ -57,7 +57,7 @@ TEST_CASE("normal numbers have the moments of a normal distribution") {
   CHECK(std::abs(sum4 / kCount - 3) < 0.16);
 }
 
-TEST_CASE("uniform numbers fill [0, 1) evenly") {
+TEST_CASE("uniform numbers fill the unit interval evenly") {
   constexpr int kBins = 20, kPerBin = 2000;
   std::vector<int> bins(kBins, 0);
   for (uint64_t i = 0; i < kBins * kPerBin; ++i) {

@@ -175,6 +175,8 @@ void Checkpointer::write(const Part& part, bool caller_waits) noexcept {
     if (failed_ > 0) remove_partials(options_.directory, options_.session, failed_);
     report.bytes = write_part(part);
     if (options_.rank == 0) publish(part);
+    report.write_seconds = seconds_since(begin);
+    if (options_.rank == 0) tidy_up(part);
   } catch (...) {
     report.bytes = 0;
     try {
@@ -185,8 +187,7 @@ void Checkpointer::write(const Part& part, bool caller_waits) noexcept {
       report.error = "out of memory";  // short enough for a string to need none
     }
   }
-  report.write_seconds = seconds_since(begin);
-  if (caller_waits) report.stall_seconds += report.write_seconds;
+  if (caller_waits) report.stall_seconds += seconds_since(begin);
   const std::lock_guard lock(mutex_);
   reports_.push_back(std::move(report));
   busy_ = false;
@@ -271,8 +272,11 @@ void Checkpointer::publish(const Part& part) const {
   move_into_place(part.directory, options_.directory / name);
   options_.may_publish();
   point_latest(options_.directory, name, options_.session);
-  remove_partials(options_.directory, options_.session, part.number);
-  remove_old_checkpoints(options_.directory, part.description.step, options_.keep, options_.session);
+}
+
+void Checkpointer::tidy_up(const Part& published) const {
+  remove_partials(options_.directory, options_.session, published.number);
+  remove_old_checkpoints(options_.directory, published.description.step, options_.keep, options_.session);
 }
 
 }  // namespace trireme

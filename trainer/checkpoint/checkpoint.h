@@ -94,6 +94,7 @@ class Checkpointer {
   void write(const Part& part, bool caller_waits) noexcept;
   int64_t write_part(const Part& part) const;
   void publish(const Part& part) const;
+  void tidy_up(const Part& published) const;
   Contents gather_parts(const Part& part) const;
   void clean_up(const Part& part, const std::string& reason);
   void wait();

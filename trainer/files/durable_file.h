@@ -31,6 +31,7 @@ class DurableFile {
   std::filesystem::path temporary_;
   int descriptor_ = -1;
   int64_t bytes_ = 0;
+  int64_t sent_ = 0;  ///< bytes on their way to the disk
 };
 
 void write_durably(const std::filesystem::path& path, std::string_view text);

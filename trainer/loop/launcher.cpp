@@ -11,6 +11,7 @@
 #include "kernels/core/check.h"
 #include "trainer/loop/mpirun_command.h"
 #include "trainer/loop/mpirun_job.h"
+#include "trainer/loop/segment_directory.h"
 #include "trainer/resilience/restart_policy.h"
 #include "trainer/resilience/watch.h"
 
@@ -35,6 +36,8 @@ JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const Launc
                 [&](const Verdict& verdict) { verdicts.put(verdict); });
     ::setenv(kHubVariable, hub->address().c_str(), 1);
   }
+  std::optional<SegmentDirectory> segments;
+  if (one_host) segments.emplace();
   MpirunJob job(mpirun_command(ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr);
   const int code = job.wait();
   return {code, hub ? hub->furthest_step() : 0};

@@ -51,10 +51,12 @@ std::string MpirunOutputFilter::feed(std::string_view bytes) {
 }
 
 std::string MpirunOutputFilter::first_end() const {
-  static const std::regex by_signal(R"(process rank (\d+) .*exited on (signal [^\n]*\))"),
-      by_code(R"(Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code: +(\d+))");
+  static const std::regex by_signal(R"re(process rank (\d+) .*exited on (signal \d+ \(.*\)))re");
+  static const std::regex by_code(R"re(Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code: +(\d+))re");
+  static const std::regex by_itself(R"re(has exited due to process rank (\d+) )re");
   std::smatch match;
   if (std::regex_search(notices_, match, by_signal)) return concat("rank ", match[1].str(), " ended first, by ", match[2].str());
+  if (std::regex_search(notices_, match, by_itself)) return concat("rank ", match[1].str(), " ended first, by itself and without an error");
   if (std::regex_search(notices_, match, by_code) && match[2] != std::to_string(static_cast<int>(ExitCode::kInternal)))
     return concat("rank ", match[1].str(), " ended first, with exit code ", match[2].str());
   return "";

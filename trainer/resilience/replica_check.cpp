@@ -92,8 +92,8 @@ class Holdings {
   std::vector<Replica> replicas_;
 };
 
-/// Adds the names of what is not the same on all ranks of `group`. A value is the same everywhere if its smallest is its largest, so one reduction tells,
-/// however many ranks there are.
+/// Adds the names of what is not the same on all ranks of `group`. A value is the same everywhere if its smallest is its largest, so one reduction
+/// tells, however many ranks there are.
 void compare(Communicator& group, const std::vector<Replica>& replicas, std::set<std::string>& differing) {
   std::vector<const Replica*> shared;
   for (const Replica& replica : replicas)
