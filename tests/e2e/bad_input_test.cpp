@@ -7,6 +7,7 @@
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "trainer/checkpoint/manifest.h"
 
 namespace fs = std::filesystem;
 
@@ -43,6 +44,12 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 /// Replaces the first `from` in a file.
 Prepare edit(const std::string& file, const std::string& from, const std::string& to) {
   return [=](const TemporaryDirectory& directory) { write_file(directory / file, replaced(read_file(directory / file), from, to)); };
+}
+/// The same in a manifest, sealed again: what is refused then is what it says.
+Prepare forge(const std::string& manifest, const std::string& from, const std::string& to) {
+  return [=](const TemporaryDirectory& directory) {
+    write_file(directory / manifest, with_digest(replaced(read_file(directory / manifest), from, to)));
+  };
 }
 Prepare put(const std::string& file, const std::string& text) {
   return [=](const TemporaryDirectory& directory) { write_file(directory / file, text); };
@@ -431,7 +438,7 @@ TEST_CASE("bad input: checkpoint and run directory") {
           {"resume from a torn one", resume, 65, {saved + " is not whole: manifest.json is missing"}, erase(manifest)},
           {"resume from one cut short", resume, 65, {shard + ": has", "the manifest says"}, shorten(shard, 10)},
           {"resume without a file", resume, 65, {shard + ": cannot be read"}, erase(shard)},
-          {"resume without a moment", resume, 65, {"exp_avg/", "is missing"}, edit(manifest, "\"exp_avg/", "\"exp_avg_lost/")},
+          {"resume with a tensor of another kind", resume, 65, {"exp_avg_lost/", "is not a tensor of the configured model"}, forge(manifest, "\"exp_avg/", "\"exp_avg_lost/")},
           {"resume from noise", resume, 65, {manifest}, put(manifest, "{\"format\": \"trireme")},
           {"resume another model",
            resume + sets({"model.ffn_size=64"}),
@@ -458,8 +465,8 @@ TEST_CASE("bad input: checkpoint and run directory") {
           {"generate from another version",
            generate,
            65,
-           {manifest + ": version 2 is not supported"},
-           edit(manifest, "\"version\": 1", "\"version\": 2")},
+           {manifest + ": version 3 is not supported"},
+           forge(manifest, "\"version\": 2", "\"version\": 3")},
           {"generate from a text file", {"generate", "--checkpoint", "train.txt", "--prompt", "a"}, 66, {"checkpoint train.txt does not exist"}},
           {"eval of another model",
            evaluate + sets({"model.ffn_size=64"}),

@@ -90,7 +90,7 @@ TEST_CASE("restart: a run of one rank") { check_recovery({"one rank", layout(1, 
 TEST_CASE("restart: gives up when the same step fails again") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments command = kQuiet + layout(1, 2, 2, 1) + sets({"training.steps=100000", "checkpoint.every=5"});
+  const Arguments command = kQuiet + layout(1, 2, 2, 1) + sets({"training.steps=100000", "checkpoint.every=5", "checkpoint.asynchronous=false"});
   LiveJob job(directory, "run", command + Arguments{"--restarts=5"}, misbehaviour(0, "abort", directory / "run/metrics.jsonl", "{\"step\":17,"));
   const Outcome outcome = job.wait();
   INFO(outcome.err);

@@ -292,6 +292,25 @@ TEST_CASE("verdict: patience of one rank excuses all, and a rank without any is 
   CHECK(job.text().empty());
 }
 
+TEST_CASE("verdict: one that hangs inside an operation all have entered cannot be told from the others in it, so all are named") {
+  Job job;
+  job.wait(0, 0);
+  for (const size_t r : {2, 3}) job.wait(r, 1);  // and there it stays: one of the two is stuck
+  job.wait(1, 0);
+  job.pass(11);
+  CHECK(job.text().find("rank 2 (host n1, process 1002), rank 3 (host n1, process 1003) have done nothing for 11 s, waiting in all_reduce 118 of group "
+                        "tensor, which all have entered; rank 2 was in step 12") == 0);
+  CHECK(job.text().find("ranks 0, 1 wait for it in all_reduce 41 of group world, which it never entered") != std::string::npos);
+
+  Job wanted;  // only one of the two is waited for by others
+  wanted.wait(0, 1);
+  for (const size_t r : {2, 3}) wanted.wait(r, 0);
+  wanted.ranks[1].last.groups[0].started = 41;
+  wanted.wait(1, 1);
+  wanted.pass(11);
+  CHECK(wanted.text().find("rank 0 (host n1, process 1000), rank 1 (host n1, process 1001) have done nothing") == 0);
+}
+
 TEST_CASE("verdict: nobody is hung while the rank that is waited for moves") {
   Job job;
   for (const size_t r : {0, 1, 2}) job.wait(r, 0);

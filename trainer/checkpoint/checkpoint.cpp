@@ -133,7 +133,6 @@ void Checkpointer::save(const CheckpointDescription& description, std::span<cons
   if (options_.asynchronous && copy_state(*part)) {
     part->stall_seconds += seconds_since(begin);
     const SignalsBlocked blocked;
-    busy_ = true;
     try {
       thread_ = std::thread([this, part] { write(*part, false); });
       return;
@@ -182,7 +181,7 @@ void Checkpointer::write(const Part& part, bool caller_waits) noexcept {
     try {
       const std::string reason = reason_of(std::current_exception());
       clean_up(part, reason);
-      report.error = concat("checkpoint of step ", part.description.step, " was not saved: ", reason);
+      report.error = reason;
     } catch (...) {
       report.error = "out of memory";  // short enough for a string to need none
     }
@@ -190,7 +189,6 @@ void Checkpointer::write(const Part& part, bool caller_waits) noexcept {
   if (caller_waits) report.stall_seconds += seconds_since(begin);
   const std::lock_guard lock(mutex_);
   reports_.push_back(std::move(report));
-  busy_ = false;
 }
 
 int64_t Checkpointer::write_part(const Part& part) const {
@@ -241,6 +239,16 @@ void Checkpointer::clean_up(const Part& part, const std::string& reason) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
+void Checkpointer::give_up(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  given_up_ = {saves_, reason};
+}
+
+std::string Checkpointer::given_up(int64_t number) const {
+  const std::lock_guard lock(mutex_);
+  return given_up_.first >= number ? given_up_.second : "";
+}
+
 Contents Checkpointer::gather_parts(const Part& part) const {
   const auto deadline = std::chrono::steady_clock::now() + options_.patience;
   Contents whole;
@@ -250,6 +258,7 @@ Contents Checkpointer::gather_parts(const Part& part) const {
     auto pause = std::chrono::milliseconds(2);
     while (!fs::exists(index)) {
       if (fs::is_symlink(failed)) throw IoError(concat("rank ", rank, ": ", fs::read_symlink(failed).string()));
+      if (const std::string reason = given_up(part.number); !reason.empty()) throw IoError(reason);
       if (abandoned_) throw IoError(concat("given up while waiting for rank ", rank));
       if (std::chrono::steady_clock::now() > deadline)
         throw IoError(concat("rank ", rank, " did not write its part within ", options_.patience.count(), " s"));

@@ -83,10 +83,10 @@ class Checkpointer {
   void save(const CheckpointDescription& description, std::span<const StateTensor> tensors);
   /// Waits for the save in flight; then as take_report(). On rank 0 the last checkpoint is then published, so a barrier tells the other ranks.
   std::optional<SaveReport> finish();
+  /// Another rank has failed to write its part of the save under way, and perhaps cannot say so on the disk: rank 0 need not wait for it.
+  void give_up(const std::string& reason);
   /// A save that has ended, the oldest first, each once.
   std::optional<SaveReport> take_report();
-  /// Whether a save is under way: the next would wait for it.
-  bool busy() const { return busy_; }
 
  private:
   struct Part;
@@ -94,6 +94,7 @@ class Checkpointer {
   void write(const Part& part, bool caller_waits) noexcept;
   int64_t write_part(const Part& part) const;
   void publish(const Part& part) const;
+  std::string given_up(int64_t number) const;
   void tidy_up(const Part& published) const;
   Contents gather_parts(const Part& part) const;
   void clean_up(const Part& part, const std::string& reason);
@@ -106,9 +107,9 @@ class Checkpointer {
   size_t snapshot_bytes_ = 0;
   double waited_ = 0;  ///< seconds for the save before, until the next one reports them
   std::thread thread_;
-  std::atomic<bool> busy_ = false;
   std::atomic<bool> abandoned_ = false;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::pair<int64_t, std::string> given_up_;  ///< number of the last save that is not to be waited for, and why
   std::vector<SaveReport> reports_;  ///< not yet taken
 };
 

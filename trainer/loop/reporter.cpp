@@ -56,7 +56,7 @@ void Reporter::saved(const SaveReport& report) {
   const std::string name = checkpoint_name(report.step);
   if (report.error) {
     metrics_->event("checkpoint_failed", {{"checkpoint", name}, {"reason", *report.error}});
-    message(*report.error + "; older checkpoints stand");
+    message(concat("checkpoint of step ", report.step, " was not saved: ", *report.error, "; older checkpoints stand"));
   } else {
     metrics_->event("checkpoint", {{"checkpoint", name},
                                    {"bytes", report.bytes},

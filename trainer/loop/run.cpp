@@ -49,6 +49,8 @@ class Run {
   void check_replicas(int64_t step);
   void evaluate(int64_t step);
   void save(int64_t step);
+  void finish_save();
+  void share_failures();
   void note_save(const std::optional<SaveReport>& report);
   bool evaluates_at(int64_t step) const;
   fs::path directory() const { return config_.run.directory; }
@@ -79,6 +81,7 @@ class Run {
   std::chrono::steady_clock::time_point last_report_ = std::chrono::steady_clock::now();
   std::deque<double> step_seconds_;  ///< of the last steps
   bool save_failed_ = false;         ///< the last save, on this rank
+  std::string failure_to_tell_;      ///< of a save, which the other ranks do not know of
 };
 
 Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress)
@@ -236,7 +239,7 @@ void Run::evaluate(int64_t step) {
 void Run::save(int64_t step) {
   progress_.act("saving step " + std::to_string(step));
   progress_.set_patience(kPatience);  // the save before this one may still be under way
-  note_save(checkpointer_->finish());
+  finish_save();
   // Weights and two moments of every parameter, in the dtype of the masters.
   const int64_t bytes = 3 * parameter_count(config_.model) * size_of(precision_of(config_.training).master);
   const auto obstacle = reports() ? cannot_save(directory() / "checkpoints", bytes) : std::nullopt;
@@ -257,10 +260,26 @@ void Run::save(int64_t step) {
                       state_tensors(*trainer_));
 }
 
+/// Ends the save under way. Rank 0 comes last: it waits for the others' parts, unless one is known to have failed.
+void Run::finish_save() {
+  if (!reports()) note_save(checkpointer_->finish());
+  share_failures();
+  if (reports()) note_save(checkpointer_->finish());
+}
+
+void Run::share_failures() {
+  const std::vector<std::string> reasons = all_gather_strings(world_, std::exchange(failure_to_tell_, {}));
+  for (size_t r = 0; r < reasons.size(); ++r)
+    if (!reasons[r].empty()) return checkpointer_->give_up(concat("rank ", r, ": ", reasons[r]));
+}
+
 /// A rank that cannot write makes rank 0's save fail too, with the cause: one message for the job.
 void Run::note_save(const std::optional<SaveReport>& report) {
   if (!report) return;
-  if (report->error) save_failed_ = true;
+  if (report->error) {
+    save_failed_ = true;
+    failure_to_tell_ = *report->error;
+  }
   reporter_.saved(*report);
 }
 
@@ -280,7 +299,10 @@ ExitCode Run::loop() {
   last_report_ = std::chrono::steady_clock::now();
   for (int64_t step = done_ + 1; step <= last && !stopped; ++step) {
     start_step(step);
-    stopped = all_reduce_scalar(world_, stop_.requested() ? 1 : 0, ReduceOp::kMax) > 0;
+    constexpr double kStop = 1, kSaveFailed = 2;  // the greater is heard first, and the request stays
+    const double news = all_reduce_scalar(world_, !failure_to_tell_.empty() ? kSaveFailed : stop_.requested() ? kStop : 0, ReduceOp::kMax);
+    stopped = news == kStop;
+    if (news == kSaveFailed) share_failures();
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check;
     const bool checks = check > 0 && step % check == 0;
     const bool saves = (interval > 0 && step % interval == 0) || step == last || stopped;
@@ -296,7 +318,7 @@ ExitCode Run::loop() {
   }
   progress_.act("waiting for the last checkpoint");
   progress_.set_patience(kPatience);
-  note_save(checkpointer_->finish());
+  finish_save();
   // Until here rank 0 may still be publishing what the others have written.
   const bool lost = all_reduce_scalar(world_, save_failed_ ? 1 : 0, ReduceOp::kMax) > 0;
   if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());

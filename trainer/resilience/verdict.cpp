@@ -153,9 +153,12 @@ Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const s
     if (wanted[r] && missing_for(ranks, static_cast<int>(r)).empty()) culprits.push_back(static_cast<int>(r));
   if (!culprits.empty()) {
     const RankState& first = at(ranks, culprits.front());
+    // In an operation that all have entered it may be any of them that is stuck.
+    if (first.life == Life::kAlive) culprits = companions(ranks, culprits.front());
     const std::string how = first.life == Life::kLeft
                                 ? plural(culprits, " has left in order", " have left in order")
-                                : concat(plural(culprits, " has", " have"), " done nothing for ", since, ", waiting in ", describe_wait(first));
+                                : concat(plural(culprits, " has", " have"), " done nothing for ", since, ", waiting in ", describe_wait(first),
+                                         culprits.size() > 1 ? ", which all have entered" : "");
     return blame(ranks, culprits, how, Missed::kEntered);
   }
   constexpr size_t kMost = 8;

@@ -106,6 +106,21 @@ std::string disagreement(const std::vector<RankState>& ranks, std::vector<int>& 
   return "";
 }
 
+std::vector<int> companions(const std::vector<RankState>& ranks, int rank) {
+  const RankState& self = ranks[static_cast<size_t>(rank)];
+  const Group* const group = group_of(self);
+  if (group == nullptr || !self.last.wait->messages.empty()) return {rank};
+  std::vector<int> all;
+  for (const int other : group->ranks) {
+    if (other < 0 || static_cast<size_t>(other) >= ranks.size()) continue;
+    const RankState& candidate = ranks[static_cast<size_t>(other)];
+    const Group* const theirs = group_of(candidate);
+    if (theirs != nullptr && theirs == counterpart(self, *self.last.wait->group, candidate) && candidate.last.wait->number == self.last.wait->number)
+      all.push_back(other);
+  }
+  return all;
+}
+
 std::string describe_wait(const RankState& rank) {
   const Group* const group = group_of(rank);
   const Wait& wait = *rank.last.wait;
