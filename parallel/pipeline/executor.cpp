@@ -186,6 +186,8 @@ Executor::Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, s
                   stage, " does not live on pipeline rank ", pipeline_.rank());
 }
 
-void Executor::run(Context& ctx, const ActionList& list, Timeline* timeline) { Run(ctx, pipeline_, stages_, stage_rank_, timeline, progress_).run(list); }
+void Executor::run(Context& ctx, const ActionList& list, Timeline* timeline) {
+  Run(ctx, pipeline_, stages_, stage_rank_, timeline, progress_).run(list);
+}
 
 }  // namespace trireme

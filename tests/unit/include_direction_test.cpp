@@ -35,14 +35,10 @@ struct LibraryRule {
   std::vector<std::string> only_in;
 };
 const LibraryRule kLibraryRules[] = {
-    {"mpi\\.h", {"parallel/comm/mpi"}},
-    {"yaml-cpp/.*", {"trainer/config/"}},
-    {"oneapi/.*|dnnl.*", {"kernels/cpu/"}},
-    {"omp\\.h", {"kernels/cpu/"}},
-    {"xxhash\\.h", {"trainer/files/"}},
-    {"CLI/.*", {"trainer/commands/", "trainer/main.cpp"}},
-    {"nlohmann/.*", {"trainer/"}},
-    {"cuda.*|cublas.*|cudnn.*|nccl.*", {"kernels/cuda/", "parallel/comm/nccl"}},
+    {"mpi\\.h", {"parallel/comm/mpi"}},     {"yaml-cpp/.*", {"trainer/config/"}},
+    {"oneapi/.*|dnnl.*", {"kernels/cpu/"}}, {"omp\\.h", {"kernels/cpu/"}},
+    {"xxhash\\.h", {"trainer/files/"}},     {"CLI/.*", {"trainer/commands/", "trainer/main.cpp"}},
+    {"nlohmann/.*", {"trainer/"}},          {"cuda.*|cublas.*|cudnn.*|nccl.*", {"kernels/cuda/", "parallel/comm/nccl"}},
 };
 
 bool starts_with_any(const std::string& text, const std::vector<std::string>& prefixes) {

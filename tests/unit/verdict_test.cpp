@@ -298,8 +298,9 @@ TEST_CASE("verdict: one that hangs inside an operation all have entered cannot b
   for (const size_t r : {2, 3}) job.wait(r, 1);  // and there it stays: one of the two is stuck
   job.wait(1, 0);
   job.pass(11);
-  CHECK(job.text().find("rank 2 (host n1, process 1002), rank 3 (host n1, process 1003) have done nothing for 11 s, waiting in all_reduce 118 of group "
-                        "tensor, which all have entered; rank 2 was in step 12") == 0);
+  CHECK(
+      job.text().find("rank 2 (host n1, process 1002), rank 3 (host n1, process 1003) have done nothing for 11 s, waiting in all_reduce 118 of group "
+                      "tensor, which all have entered; rank 2 was in step 12") == 0);
   CHECK(job.text().find("ranks 0, 1 wait for it in all_reduce 41 of group world, which it never entered") != std::string::npos);
 
   Job wanted;  // only one of the two is waited for by others

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "trainer/checkpoint/checkpoint_directory.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/files/digest.h"
 #include "trainer/files/durable_file.h"
@@ -99,6 +100,10 @@ Checkpointer::Checkpointer(CheckpointOptions options) : options_(std::move(optio
 Checkpointer::~Checkpointer() {
   abandoned_ = true;
   wait();
+  discard_failed();
+}
+
+void Checkpointer::discard_failed() {
   if (failed_ > 0) remove_partials(options_.directory, options_.session, failed_);
 }
 
@@ -171,9 +176,9 @@ void Checkpointer::write(const Part& part, bool caller_waits) noexcept {
   const auto begin = std::chrono::steady_clock::now();
   SaveReport report{part.description.step, 0, part.stall_seconds, 0, std::nullopt};
   try {
-    if (failed_ > 0) remove_partials(options_.directory, options_.session, failed_);
+    discard_failed();
     report.bytes = write_part(part);
-    if (options_.rank == 0) publish(part);
+    if (options_.rank == 0) report.bytes = publish(part);
     report.write_seconds = seconds_since(begin);
     if (options_.rank == 0) tidy_up(part);
   } catch (...) {
@@ -270,17 +275,21 @@ Contents Checkpointer::gather_parts(const Part& part) const {
   return whole;
 }
 
-void Checkpointer::publish(const Part& part) const {
+int64_t Checkpointer::publish(const Part& part) const {
   const Manifest manifest{part.description, gather_parts(part)};
   check_tiling(manifest.contents.tensors, part.directory.string());
   for (int rank = 0; rank < options_.world_size; ++rank) fs::remove(part.directory / (rank_name(rank) + ".json"));
   write_durably(part.directory / kManifestName, manifest_text(manifest));
   sync_directory(part.directory);
+  const CheckpointReader as_it_stands(part.directory);  // what could not be read again is not published
   const std::string name = checkpoint_name(part.description.step);
   options_.may_publish();
   move_into_place(part.directory, options_.directory / name);
   options_.may_publish();
   point_latest(options_.directory, name, options_.session);
+  int64_t bytes = 0;
+  for (const auto& [file, stored] : manifest.contents.files) bytes += stored.bytes;
+  return bytes;
 }
 
 void Checkpointer::tidy_up(const Part& published) const {

@@ -55,9 +55,12 @@ struct SaveReport {
   std::optional<std::string> error;  ///< why it failed; older checkpoints stand
 };
 
-/// Removes what saves of dead jobs have left unpublished in <run.directory>/checkpoints; to be called by the job that has just locked the run directory, so
-/// that a late writer of a dead one finds nothing left to publish.
+/// Removes what saves of dead jobs have left unpublished in <run.directory>/checkpoints, and gives back its name to a checkpoint that was just being replaced; to
+/// be called by the job that has just locked the run directory, so that a late writer of a dead one finds nothing left to publish.
 void remove_unpublished(const std::filesystem::path& directory);
+
+/// Whether there is anything for it to remove.
+bool has_unpublished(const std::filesystem::path& directory);
 
 /// Lets `latest` in <run.directory>/checkpoints name `checkpoint` ("step-00000100"), durably and in one step. Errors: IoError.
 void point_latest(const std::filesystem::path& directory, const std::string& checkpoint, const std::string& session);
@@ -83,6 +86,8 @@ class Checkpointer {
   void save(const CheckpointDescription& description, std::span<const StateTensor> tensors);
   /// Waits for the save in flight; then as take_report(). On rank 0 the last checkpoint is then published, so a barrier tells the other ranks.
   std::optional<SaveReport> finish();
+  /// Removes what failed saves have left, which ranks may have added to since; not while a save is under way.
+  void discard_failed();
   /// Another rank has failed to write its part of the save under way, and perhaps cannot say so on the disk: rank 0 need not wait for it.
   void give_up(const std::string& reason);
   /// A save that has ended, the oldest first, each once.
@@ -93,7 +98,7 @@ class Checkpointer {
   bool copy_state(Part& part);
   void write(const Part& part, bool caller_waits) noexcept;
   int64_t write_part(const Part& part) const;
-  void publish(const Part& part) const;
+  int64_t publish(const Part& part) const;
   std::string given_up(int64_t number) const;
   void tidy_up(const Part& published) const;
   Contents gather_parts(const Part& part) const;
@@ -110,7 +115,7 @@ class Checkpointer {
   std::atomic<bool> abandoned_ = false;
   mutable std::mutex mutex_;
   std::pair<int64_t, std::string> given_up_;  ///< number of the last save that is not to be waited for, and why
-  std::vector<SaveReport> reports_;  ///< not yet taken
+  std::vector<SaveReport> reports_;           ///< not yet taken
 };
 
 }  // namespace trireme

@@ -39,16 +39,27 @@ std::optional<StepName> parse_step_name(const std::string& name) {
   return std::nullopt;
 }
 
-bool is_link_of_a_session(const fs::directory_entry& item) { return item.path().filename().string().rfind("latest.", 0) == 0 && item.is_symlink(); }
-
-/// The unpublished directories and links of which `chosen` says so.
-std::vector<fs::path> unpublished(const fs::path& directory, const std::function<bool(const std::string& suffix)>& chosen) {
+/// What is not published: directories, and the links that were to become `latest`.
+std::vector<fs::path> unpublished(const fs::path& directory) {
   std::vector<fs::path> found;
   for (const auto& item : fs::directory_iterator(directory)) {
-    const auto name = parse_step_name(item.path().filename().string());
-    if (is_link_of_a_session(item) || (name && !name->suffix.empty() && chosen(name->suffix))) found.push_back(item.path());
+    const std::string name = item.path().filename().string();
+    const auto step = parse_step_name(name);
+    if ((name.starts_with("latest.") && item.is_symlink()) || (step && !step->suffix.empty())) found.push_back(item.path());
   }
   return found;
+}
+
+/// A leftover ".old" whose successor never got the name goes back to it.
+void remove_or_mend(const fs::path& path, std::error_code& error) {
+  const auto name = parse_step_name(path.filename().string());
+  const fs::path target = name ? path.parent_path() / checkpoint_name(name->step) : fs::path();
+  if (name && name->suffix.ends_with(kOld) && !fs::exists(target)) {
+    fs::rename(path, target, error);
+    if (!error) sync_directory(path.parent_path());
+  } else {
+    fs::remove_all(path, error);
+  }
 }
 
 bool whole(const fs::path& checkpoint) {
@@ -126,32 +137,26 @@ void remove_old_checkpoints(const fs::path& directory, int64_t step, int64_t kee
 
 void remove_partials(const fs::path& directory, const std::string& session, int64_t number) noexcept try {
   const std::string ours = "." + session + "-";
-  const auto finished = [&](const std::string& suffix) {
-    if (suffix.rfind(ours, 0) != 0) return true;
-    int64_t save = 0;
-    std::from_chars(suffix.data() + ours.size(), suffix.data() + suffix.size(), save);
-    return save <= number;
-  };
   std::error_code ignored;
-  for (const fs::path& path : unpublished(directory, finished)) fs::remove_all(path, ignored);
+  for (const fs::path& path : unpublished(directory)) {
+    const auto name = parse_step_name(path.filename().string());
+    if (!name || !name->suffix.starts_with(ours)) continue;
+    int64_t save = 0;
+    std::from_chars(name->suffix.data() + ours.size(), name->suffix.data() + name->suffix.size(), save);
+    if (save <= number) remove_or_mend(path, ignored);
+  }
 } catch (const std::exception&) {
 }
 
 void remove_unpublished(const fs::path& directory) {
-  try {
-    if (!fs::exists(directory)) return;
-    for (const fs::path& path : unpublished(directory, [](const std::string&) { return true; })) {
-      const auto name = parse_step_name(path.filename().string());
-      const fs::path target = name ? directory / checkpoint_name(name->step) : fs::path();
-      if (name && name->suffix.ends_with(kOld) && !fs::exists(target)) {
-        rename_durably(path, target);  // the crash came before its successor got the name
-      } else {
-        fs::remove_all(path);
-      }
-    }
-  } catch (const fs::filesystem_error& error) {
-    throw IoError(concat(directory.string(), ": what an earlier job has left unpublished cannot be removed: ", error.what()));
-  }
+  std::error_code error;
+  if (!fs::exists(directory, error)) return;
+  for (const fs::path& path : unpublished(directory)) remove_or_mend(path, error);  // what a dying rank still holds is in nobody's way
+}
+
+bool has_unpublished(const fs::path& directory) {
+  std::error_code ignored;
+  return fs::exists(directory, ignored) && !unpublished(directory).empty();
 }
 
 std::optional<std::string> cannot_save(const fs::path& directory, int64_t bytes) {

@@ -17,7 +17,7 @@ void move_into_place(const std::filesystem::path& partial, const std::filesystem
 /// pushes out a whole one. What cannot be removed stays for the next time.
 void remove_old_checkpoints(const std::filesystem::path& directory, int64_t step, int64_t keep, const std::string& session) noexcept;
 
-/// Removes what is not published: of `session` saves up to `number`, for another may be under way, of others all. What cannot be removed stays.
+/// Removes what saves of `session` up to `number` have left unpublished; another may be under way. What cannot be removed stays.
 void remove_partials(const std::filesystem::path& directory, const std::string& session, int64_t number) noexcept;
 
 }  // namespace trireme

@@ -207,11 +207,14 @@ void visit(V& v, CheckpointConfig& c) {
 
 template <class V>
 void visit(V& v, ResilienceConfig& c) {
-  v(Field{.key = "restarts", .doc = "Times the launcher starts a job again from its newest whole checkpoint after ranks have died or hung.", .min = 0},
+  v(Field{.key = "restarts",
+          .doc = "Times the launcher starts a job again from its newest whole checkpoint after ranks have died or hung.",
+          .min = 0},
     c.restarts);
   v(Field{.key = "hang_seconds", .doc = "A rank that does nothing for this long, and for five median steps, counts as hung.", .min = 1, .max = 86400},
     c.hang_seconds);
-  v(Field{.key = "replica_check", .doc = "Steps between comparisons of what several ranks hold alike; 0 = off.", .min = 0}, c.replica_check);
+  v(Field{.key = "replica_check", .doc = "Steps between comparisons of what several ranks hold alike, made before each save too; 0 = off.", .min = 0},
+    c.replica_check);
 }
 
 template <class V>

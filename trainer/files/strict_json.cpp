@@ -49,7 +49,7 @@ class Watch : public json::json_sax_t {
 
  private:
   static constexpr size_t kMaxDepth = 32;
-  static constexpr int64_t kMaxValues = int64_t{1} << 25;  // a manifest of thousands of ranks has some; in memory each takes about 100 bytes
+  static constexpr int64_t kMaxValues = int64_t{1} << 26;  // a manifest of thousands of ranks has some; in memory each takes about 40 bytes
 
   bool count() {
     if (++values_ > kMaxValues) throw DataError(concat(where_, ": JSON of more than ", kMaxValues, " values"));

@@ -1,5 +1,8 @@
 #include "trainer/loop/metrics.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -31,18 +34,32 @@ std::string format_count(double value) {
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(std::filesystem::path path) : path_(std::move(path)), file_(std::fopen(path_.c_str(), "a")) {
-  if (file_ == nullptr) throw IoError(concat("cannot write ", path_.string(), ": ", std::strerror(errno)));
+MetricsWriter::MetricsWriter(std::filesystem::path path)
+    : path_(std::move(path)), file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644)) {
+  if (file_ < 0) throw IoError(concat("cannot write ", path_.string(), ": ", std::strerror(errno)));
+  written_ = ::lseek(file_, 0, SEEK_END);
 }
 
-MetricsWriter::~MetricsWriter() { std::fclose(file_); }
+MetricsWriter::~MetricsWriter() { ::close(file_); }
 
 void MetricsWriter::write(const ordered_json& line) {
   // Shortest form that reads back to the same bits; NaN and infinity become null.
-  const std::string text = line.dump() + "\n";
-  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fflush(file_) != 0)
-    throw IoError(concat("cannot write ", path_.string(), ": ", std::strerror(errno)));
+  waiting_ += line.dump() + "\n";
+  size_t done = 0;
+  while (done < waiting_.size()) {
+    const ssize_t count = ::pwrite(file_, waiting_.data() + done, waiting_.size() - done, written_ + static_cast<int64_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    done += static_cast<size_t>(count);
+  }
+  trouble_ = done < waiting_.size() ? concat("cannot write ", path_.string(), ": ", std::strerror(errno)) : "";
+  const size_t whole = done == 0 ? 0 : waiting_.rfind('\n', done - 1) + 1;
+  written_ += static_cast<int64_t>(whole);
+  waiting_.erase(0, whole);
+  if (done > whole && ::ftruncate(file_, written_) != 0) trouble_ = concat("cannot cut back ", path_.string(), ": ", std::strerror(errno));
 }
+
+void MetricsWriter::sync() const { ::fdatasync(file_); }
 
 void MetricsWriter::event(const std::string& kind, const ordered_json& fields) {
   ordered_json line = {{"event", kind}};

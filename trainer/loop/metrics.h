@@ -22,10 +22,11 @@ struct StepMetrics {
   std::optional<double> mfu;  ///< where the hardware's peak is known
 };
 
-/// Appends to metrics.jsonl: one object a line, flushed as it is written; numbers that read back to the same bits, null for NaN and infinity.
-/// Errors: IoError.
+/// Appends to metrics.jsonl: one object a line, written at once; numbers that read back to the same bits, null for NaN and infinity. What the disk does not take
+/// is kept and tried again with the next line.
 class MetricsWriter {
  public:
+  /// Errors: IoError.
   explicit MetricsWriter(std::filesystem::path path);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
@@ -35,6 +36,10 @@ class MetricsWriter {
   void event(const std::string& kind, const nlohmann::ordered_json& fields);
   void step(const StepMetrics& metrics);
   void evaluation(int64_t step, double validation_loss);
+  /// Why lines are waiting for room; empty: all are written.
+  const std::string& trouble() const { return trouble_; }
+  /// What is written outlives a power cut. From any thread.
+  void sync() const;
 
   /// Drops the first line of a later step, everything after it, and what a crash left of a last line, so that a run resumed after `step` writes each
   /// step once. Step 0 empties the file. A missing file stays missing.   Errors: IoError.
@@ -46,7 +51,10 @@ class MetricsWriter {
   void write(const nlohmann::ordered_json& line);
 
   std::filesystem::path path_;
-  std::FILE* file_ = nullptr;
+  int file_ = -1;
+  int64_t written_ = 0;  ///< bytes of whole lines in the file
+  std::string waiting_;  ///< lines that are not
+  std::string trouble_;
 };
 
 /// For people. On a terminal the last line shows the step, loss, throughput and time left, rewritten in place; a log gets a plain line a step.

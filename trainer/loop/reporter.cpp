@@ -28,17 +28,12 @@ void Reporter::open(const Config& config, const nlohmann::ordered_json& environm
 void Reporter::step(int64_t step, const StepResult& result, double seconds) {
   if (!metrics_) return;
   const double rate = static_cast<double>(tokens_per_step_) / seconds;
-  const StepMetrics line{step,
-                         result.loss,
-                         result.grad_norm,
-                         result.learning_rate,
-                         step * tokens_per_step_,
-                         seconds,
-                         rate,
-                         flops_per_token_ * rate / 1e12,
-                         std::nullopt};
+  const StepMetrics line{
+      step,        result.loss, result.grad_norm, result.learning_rate, step * tokens_per_step_, seconds, rate, flops_per_token_ * rate / 1e12,
+      std::nullopt};
   metrics_->step(line);
   console_->step(line);
+  look_for_trouble();
   if (result.accepted) return;
   metrics_->event("rejected_step", {{"step", step}, {"parameter", result.offender}});
   message(concat("step ", step, " rejected on every rank: the gradient", result.offender.empty() ? "" : " of " + result.offender,
@@ -58,11 +53,20 @@ void Reporter::saved(const SaveReport& report) {
     metrics_->event("checkpoint_failed", {{"checkpoint", name}, {"reason", *report.error}});
     message(concat("checkpoint of step ", report.step, " was not saved: ", *report.error, "; older checkpoints stand"));
   } else {
-    metrics_->event("checkpoint", {{"checkpoint", name},
-                                   {"bytes", report.bytes},
-                                   {"stall_seconds", report.stall_seconds},
-                                   {"write_seconds", report.write_seconds}});
+    metrics_->event(
+        "checkpoint",
+        {{"checkpoint", name}, {"bytes", report.bytes}, {"stall_seconds", report.stall_seconds}, {"write_seconds", report.write_seconds}});
   }
+}
+
+void Reporter::sync() const {
+  if (metrics_) metrics_->sync();
+}
+
+void Reporter::look_for_trouble() {
+  const bool trouble = !metrics_->trouble().empty();
+  if (trouble && !told_trouble_) message(metrics_->trouble() + "; its lines are kept until there is room");
+  told_trouble_ = trouble;
 }
 
 void Reporter::message(const std::string& text) {

@@ -8,21 +8,29 @@
 
 namespace trireme {
 
-/// What a run says, to metrics.jsonl and to people. One rank speaks for all: until open() every call is silent. Errors: IoError.
+/// What a run says, to metrics.jsonl and to people. One rank speaks for all: until open() every call is silent. Where metrics.jsonl cannot be written it says so
+/// once, and goes on.
 class Reporter {
  public:
-  /// Goes on from metrics.jsonl as it stood after `step`. `environment`: what environment.json says.
+  /// Goes on from metrics.jsonl as it stood after `step`. `environment`: what environment.json says. Errors: IoError.
   void open(const Config& config, const nlohmann::ordered_json& environment, int64_t step, int64_t steps);
   void step(int64_t step, const StepResult& result, double seconds);
   void evaluation(int64_t step, double loss);
   void saved(const SaveReport& report);
   void message(const std::string& text);
+  /// Lines of metrics.jsonl that are still not written: why; else empty.
+  std::string trouble() const { return metrics_ ? metrics_->trouble() : ""; }
+  /// metrics.jsonl outlives a power cut from here. From any thread.
+  void sync() const;
 
  private:
+  void look_for_trouble();
+
   std::unique_ptr<MetricsWriter> metrics_;
   std::unique_ptr<ConsoleReporter> console_;
   int64_t tokens_per_step_ = 0;
   double flops_per_token_ = 0;
+  bool told_trouble_ = false;
 };
 
 }  // namespace trireme

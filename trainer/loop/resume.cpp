@@ -17,10 +17,17 @@ namespace fs = std::filesystem;
 namespace trireme {
 
 std::vector<std::string> checkpoints_to_resume(const std::string& run_directory, const std::string& resume) {
-  if (resume != "auto" && resume != "never") return {resume};
   std::vector<std::string> candidates;
   for (const fs::path& checkpoint : checkpoints_of(run_directory)) candidates.push_back(checkpoint.string());
   if (resume == "auto") return candidates;
+  if (resume != "never") {
+    std::error_code ignored;
+    const auto is_it = [&](const std::string& candidate) { return fs::equivalent(candidate, resume, ignored); };
+    if (!candidates.empty() && fs::exists(resume) && std::none_of(candidates.begin(), candidates.end(), is_it))
+      throw ConfigError(concat("--resume ", resume, ": run.directory=", run_directory,
+                               " holds checkpoints of another past; allowed one of those, or another run.directory"));
+    return {resume};
+  }
   if (!candidates.empty() || fs::exists(fs::path(run_directory) / "metrics.jsonl"))
     throw ConfigError(concat("run.directory=", run_directory, ": already holds a run; allowed another directory, or --resume auto to continue it"));
   return {};
@@ -44,12 +51,12 @@ void check_resumable(const CheckpointReader& reader, const std::string& checkpoi
                            ": data.train holds other tokens than when it was saved; use another run.directory for another run"));
 }
 
-/// Runs `body`, which agrees; what it finds damaged or missing is returned instead of thrown.
+/// Runs `body`, which agrees; what it finds damaged, missing or on a bad disk is returned instead of thrown.
 static std::optional<AgreedError> damage_in(const std::function<void()>& body) {
   try {
     body();
   } catch (const AgreedError& error) {
-    if (error.code() != ExitCode::kData && error.code() != ExitCode::kMissingFile) throw;
+    if (error.code() != ExitCode::kData && error.code() != ExitCode::kMissingFile && error.code() != ExitCode::kIo) throw;
     return error;
   }
   return std::nullopt;

@@ -9,7 +9,7 @@
 namespace trireme {
 
 /// The checkpoints to try, newest first, for `resume` = auto | never | a checkpoint's directory; none: from the start.
-/// Errors: ConfigError where `never` would run into another run's files; IoError.
+/// Errors: ConfigError where `never`, or a checkpoint from elsewhere, would run into another run's files; IoError.
 std::vector<std::string> checkpoints_to_resume(const std::string& run_directory, const std::string& resume);
 
 /// The resolved configuration a checkpoint was saved with. Errors: DataError.

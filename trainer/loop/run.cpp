@@ -29,8 +29,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// In seconds: how long a rank may stand still while it sets up, loads or saves, and before its steps have a median.
-constexpr double kPatience = 600;
+/// How long a rank may stand still while it sets up, loads or saves, and before its steps have a median.
+constexpr double kPatience = 600;     // seconds, and
+constexpr double kSlowestDisk = 1e8;  // bytes a second for the whole state
 
 /// The whole state of one rank's run, set up in the order of the constructor; every step of it is agreed on by all ranks.
 class Run {
@@ -41,10 +42,13 @@ class Run {
  private:
   void open_data();
   void resume();
+  void sweep_finished();
   std::vector<std::string> candidates();
   void open_directory(const std::string& checkpoint);
   void start_step(int64_t step);
   void finish_step();
+  int64_t state_bytes() const;
+  double patience() const;
   void set_patience();
   void check_replicas(int64_t step);
   void evaluate(int64_t step);
@@ -63,13 +67,13 @@ class Run {
   RunOptions options_;
   Progress& progress_;
   StopRequest stop_;
-  std::shared_ptr<RunLock> lock_;  ///< rank 0: until this run ends
-  std::string session_;            ///< the same on every rank, another at every start
+  std::string session_;  ///< the same on every rank, another at every start
   std::unique_ptr<TokenDataset> train_, validation_;
   std::unique_ptr<Trainer> trainer_;
-  std::unique_ptr<Checkpointer> checkpointer_;
-  Reporter reporter_;                     ///< speaks on rank 0
-  std::optional<MemoryForecast> memory_;  ///< of this rank, on a GPU
+  std::unique_ptr<RunLock> lock_;               ///< rank 0: until this run ends
+  Reporter reporter_;                           ///< speaks on rank 0
+  std::unique_ptr<Checkpointer> checkpointer_;  ///< uses the two above until its end
+  std::optional<MemoryForecast> memory_;        ///< of this rank, on a GPU
   int64_t total_ = 0;
   int64_t done_ = 0;        ///< steps
   bool evaluated_ = false;  ///< after step done_, where that is due: a run may have been killed between its save and its evaluation
@@ -87,7 +91,7 @@ class Run {
 Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress)
     : ctx_(ctx), world_(world), config_(config), options_(options), progress_(progress) {
   progress_.act("setting up");
-  progress_.set_patience(kPatience);
+  progress_.set_patience(patience());
   std::map<std::string, std::string> facts;
   agree(world_, [&] {
     open_data();
@@ -109,7 +113,10 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   if (reports()) announce_ready();                 // every rank has its StopRequest since its Run began
   checkpointer_ = std::make_unique<Checkpointer>(CheckpointOptions{directory() / "checkpoints", session_, world_.rank(), world_.size(),
                                                                    config_.checkpoint.keep, config_.checkpoint.asynchronous,
-                                                                   std::chrono::seconds(static_cast<int64_t>(kPatience)), [lock = lock_] { lock->check(); }});
+                                                                   std::chrono::seconds(static_cast<int64_t>(patience())), [this] {
+                                                                     lock_->check();
+                                                                     reporter_.sync();
+                                                                   }});
 }
 
 void Run::open_data() {
@@ -130,20 +137,20 @@ void Run::resume() {
   progress_.act("loading");
   std::vector<std::string> checkpoints = candidates();
   for (bool locked = false;;) {
-    const Resumed resumed =
-        load_newest(*trainer_, checkpoints, config_, std::to_string(train_->fingerprint()), options_.resume == "auto");
+    const Resumed resumed = load_newest(*trainer_, checkpoints, config_, std::to_string(train_->fingerprint()), options_.resume == "auto");
     done_ = resumed.step;
-    if (reports() && !resumed.checkpoint.empty())
-      std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
+    if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
     agree(world_, [&] {
       if (reports()) evaluated_ = !evaluates_at(done_) || MetricsWriter::last_evaluation(directory() / "metrics.jsonl") >= done_;
     });
     evaluated_ = all_reduce_scalar(world_, reports() && !evaluated_ ? 1 : 0, ReduceOp::kMax) == 0;
-    if (done_ >= last_step() && evaluated_) return;
+    if (done_ >= last_step() && evaluated_) return sweep_finished();
     if (!locked) {
       progress_.act("waiting for the run directory's lock");
       agree(world_, [&] {
-        if (reports()) lock_ = std::make_shared<RunLock>(directory());
+        if (!reports()) return;
+        lock_ = std::make_unique<RunLock>(directory());
+        remove_unpublished(directory() / "checkpoints");
       });
       locked = true;
       const std::vector<std::string> now = candidates();
@@ -157,9 +164,21 @@ void Run::resume() {
     });
     agree(world_, [&] {
       if (!fs::exists(directory() / "config.yaml"))
-        throw IoError(concat("run.directory=", directory().string(), ": rank 0 has made it, and it is not there; it must be one place for all ranks"));
+        throw IoError(
+            concat("run.directory=", directory().string(), ": rank 0 has made it, and it is not there; it must be one place for all ranks"));
     });
     return;
+  }
+}
+
+/// A finished run stays as it is, but for what a kill at its very end has left unpublished.
+void Run::sweep_finished() {
+  const fs::path checkpoints = directory() / "checkpoints";
+  if (lock_ || !reports() || !has_unpublished(checkpoints)) return;
+  try {
+    const RunLock lock(directory(), false);
+    remove_unpublished(checkpoints);
+  } catch (const Error&) {  // another job has use for it, or nobody may write there
   }
 }
 
@@ -179,7 +198,8 @@ std::vector<std::string> Run::candidates() {
 void Run::open_directory(const std::string& checkpoint) {
   const fs::path checkpoints = directory() / "checkpoints";
   fs::create_directories(checkpoints);
-  remove_unpublished(checkpoints);
+  sync_directory(directory());
+  sync_directory(fs::absolute(directory()).parent_path());
   // Rolled back with --resume DIR: from here on the newer ones belong to another past.
   std::error_code other_run;
   if (!checkpoint.empty() && fs::equivalent(checkpoint, checkpoints / checkpoint_name(done_), other_run))
@@ -220,29 +240,33 @@ void Run::set_patience() {
   std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
   const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
-  progress_.set_patience(sorted.size() < kFewest ? kPatience : std::max(config_.resilience.hang_seconds, 5 * *middle));
+  progress_.set_patience(sorted.size() < kFewest ? patience() : std::max(config_.resilience.hang_seconds, 5 * *middle));
 }
+
+/// Of a checkpoint: weights and two moments of every parameter, in the dtype of the masters.
+int64_t Run::state_bytes() const { return 3 * parameter_count(config_.model) * size_of(precision_of(config_.training).master); }
+
+double Run::patience() const { return kPatience + static_cast<double>(state_bytes()) / kSlowestDisk; }
 
 void Run::check_replicas(int64_t step) {
+  progress_.act("comparing replicas");
+  progress_.set_patience(patience());
   const std::string differences = replica_differences(*trainer_);
   if (!differences.empty())
-    throw AgreedError(ExitCode::kInternal,
-                      concat("after step ", step, " ranks disagree on what they hold alike: memory or a link is faulty, or this program is wrong:\n",
-                             differences),
-                      reports());
+    throw AgreedError(
+        ExitCode::kInternal,
+        concat("after step ", step, " ranks disagree on what they hold alike; memory, a link or unlike processors may be at fault:\n", differences),
+        reports());
 }
 
-void Run::evaluate(int64_t step) {
-  reporter_.evaluation(step, trainer_->evaluate(*validation_, config_.training.evaluate.batches).loss);
-}
+void Run::evaluate(int64_t step) { reporter_.evaluation(step, trainer_->evaluate(*validation_, config_.training.evaluate.batches).loss); }
 
 void Run::save(int64_t step) {
   progress_.act("saving step " + std::to_string(step));
-  progress_.set_patience(kPatience);  // the save before this one may still be under way
+  progress_.set_patience(2 * patience());  // this rank's writing, and then the others'
   finish_save();
-  // Weights and two moments of every parameter, in the dtype of the masters.
-  const int64_t bytes = 3 * parameter_count(config_.model) * size_of(precision_of(config_.training).master);
-  const auto obstacle = reports() ? cannot_save(directory() / "checkpoints", bytes) : std::nullopt;
+  if (reports()) checkpointer_->discard_failed();
+  const auto obstacle = reports() ? cannot_save(directory() / "checkpoints", state_bytes()) : std::nullopt;
   save_failed_ = all_reduce_scalar(world_, obstacle ? 1 : 0, ReduceOp::kMax) > 0;
   if (save_failed_) return note_save(SaveReport{step, 0, 0, 0, obstacle});
   const int64_t samples = step * config_.training.global_batch_size;
@@ -269,8 +293,12 @@ void Run::finish_save() {
 
 void Run::share_failures() {
   const std::vector<std::string> reasons = all_gather_strings(world_, std::exchange(failure_to_tell_, {}));
-  for (size_t r = 0; r < reasons.size(); ++r)
-    if (!reasons[r].empty()) return checkpointer_->give_up(concat("rank ", r, ": ", reasons[r]));
+  const auto failed = std::find_if(reasons.begin(), reasons.end(), [](const std::string& reason) { return !reason.empty(); });
+  if (failed == reasons.end()) return;
+  checkpointer_->give_up(concat("rank ", failed - reasons.begin(), ": ", *failed));
+  agree(world_, [&] {  // without the run directory nothing that this job does will be kept
+    if (reports()) lock_->check();
+  });
 }
 
 /// A rank that cannot write makes rank 0's save fail too, with the cause: one message for the job.
@@ -304,8 +332,8 @@ ExitCode Run::loop() {
     stopped = news == kStop;
     if (news == kSaveFailed) share_failures();
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check;
-    const bool checks = check > 0 && step % check == 0;
     const bool saves = (interval > 0 && step % interval == 0) || step == last || stopped;
+    const bool checks = check > 0 && (step % check == 0 || saves);  // lest a wrong state be the only one kept
     if (checks || saves || evaluates_at(step)) finish_step();
     if (checks) check_replicas(step);
     if (saves) save(step);
@@ -313,15 +341,18 @@ ExitCode Run::loop() {
     // After the save: an evaluation may take longer than a scheduler waits between its signal and the end.
     if (evaluates_at(step)) evaluate(step);
     if (checks || saves || evaluates_at(step)) last_report_ = std::chrono::steady_clock::now();
-    if (saves) set_patience();
+    if (checks || saves) set_patience();
     done_ = step;
   }
   progress_.act("waiting for the last checkpoint");
-  progress_.set_patience(kPatience);
+  progress_.set_patience(2 * patience());
   finish_save();
   // Until here rank 0 may still be publishing what the others have written.
   const bool lost = all_reduce_scalar(world_, save_failed_ ? 1 : 0, ReduceOp::kMax) > 0;
   if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
+  agree(world_, [&] {
+    if (const std::string trouble = reporter_.trouble(); !trouble.empty()) throw IoError(trouble + "; its last lines are lost");
+  });
   if (stopped && done_ < total_) {
     reporter_.message(concat("stopped on request after step ", done_, ", checkpoint saved; the same command goes on from there"));
     return ExitCode::kRequeue;

@@ -43,7 +43,8 @@ void check_names(Trainer& trainer, const CheckpointReader& reader) {
   for (const auto& [name, stored] : reader.tensors()) {
     const size_t slash = name.find('/');
     const bool of_the_state = std::find(kKinds.begin(), kKinds.end(), name.substr(0, slash)) != kKinds.end();
-    if (slash == name.npos || !of_the_state || !known.contains(name.substr(slash + 1))) throw DataError("checkpoint: " + name + " is not a tensor of the configured model");
+    if (slash == name.npos || !of_the_state || !known.contains(name.substr(slash + 1)))
+      throw DataError("checkpoint: " + name + " is not a tensor of the configured model");
   }
 }
 

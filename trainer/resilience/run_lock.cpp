@@ -8,6 +8,7 @@
 #include <charconv>
 #include <chrono>
 #include <iostream>
+#include <random>
 #include <thread>
 
 #include "kernels/core/check.h"
@@ -17,10 +18,10 @@ namespace {
 
 struct Holder {
   int64_t token = 0;
-  std::string name;  ///< "process 12 on host"
+  std::string name;  ///< "process 12 on host, start 81985529216486895"
 };
 
-/// "TOKEN process PID on HOST\n"; an empty or torn file is token 0.
+/// "TOKEN process PID on HOST, start NUMBER\n"; an empty or torn file is token 0.
 Holder read_holder(int file) {
   std::array<char, 512> bytes{};
   const ssize_t count = ::pread(file, bytes.data(), bytes.size(), 0);
@@ -33,14 +34,21 @@ Holder read_holder(int file) {
   return holder;
 }
 
+std::string host_name() {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return host.data();
+}
+
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what, int error) {
   throw IoError(concat(path.string(), ": ", what, ": ", std::generic_category().message(error)));
 }
 
 }  // namespace
 
-RunLock::RunLock(const std::filesystem::path& run_directory) : path_(run_directory / "run.lock") {
-  constexpr auto kPatience = std::chrono::seconds(15);  // within which a cut-off job notices that it is one
+RunLock::RunLock(const std::filesystem::path& run_directory, bool patient) : path_(run_directory / "run.lock") {
+  // A job that is cut off notices within fifteen seconds; a file server gives up a host that is gone after a minute or two.
+  constexpr auto kHere = std::chrono::seconds(15), kElsewhere = std::chrono::seconds(120);
   std::error_code error;
   std::filesystem::create_directories(run_directory, error);
   if (!error) file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -53,7 +61,7 @@ RunLock::RunLock(const std::filesystem::path& run_directory) : path_(run_directo
     while (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK && errno != EINTR) fail(path_, "cannot be locked", errno);
       const auto waited = std::chrono::steady_clock::now() - begin;
-      if (waited > kPatience)
+      if (!patient || waited > (read_holder(file_).name.find(concat(" on ", host_name(), ",")) == std::string::npos ? kElsewhere : kHere))
         throw ConfigError(concat("run.directory=", run_directory.string(), ": another job trains there (", read_holder(file_).name,
                                  "); allowed another directory, or to wait for its end"));
       if (!told && waited > std::chrono::seconds(1)) {
@@ -62,13 +70,13 @@ RunLock::RunLock(const std::filesystem::path& run_directory) : path_(run_directo
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    std::array<char, 256> host{};
-    ::gethostname(host.data(), host.size() - 1);
     token_ = read_holder(file_).token + 1;
-    const std::string text = concat(token_, " process ", ::getpid(), " on ", host.data(), "\n");
+    std::random_device random;
+    holder_ = concat("process ", ::getpid(), " on ", host_name(), ", start ", (static_cast<uint64_t>(random()) << 32) | random());
+    const std::string text = concat(token_, " ", holder_, "\n");
     // Over the older text first, so that the number never falls: a crash between the two leaves too long a name.
-    if (::pwrite(file_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) || ::ftruncate(file_, static_cast<off_t>(text.size())) != 0 ||
-        ::fsync(file_) != 0)
+    if (::pwrite(file_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) ||
+        ::ftruncate(file_, static_cast<off_t>(text.size())) != 0 || ::fsync(file_) != 0)
       fail(path_, "cannot be written", errno);
   } catch (...) {
     ::close(file_);
@@ -84,7 +92,7 @@ void RunLock::check() const {
   if (file < 0) fail(path_, "cannot be read", errno);
   const Holder holder = read_holder(file);
   ::close(file);
-  if (holder.token != token_)
+  if (holder.token != token_ || holder.name != holder_)
     throw IoError(concat(path_.string(), ": this job no longer holds the run directory; since then ", holder.name, " has taken it"));
 }
 

@@ -2,6 +2,7 @@
 // One job at a time in a run directory, and none that was thought dead writes there later.
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 namespace trireme {
 
@@ -10,8 +11,9 @@ namespace trireme {
 /// server) finds another's token there and may no longer publish.
 class RunLock {
  public:
-  /// Waits up to 15 s for a job that is on its way out. Errors: ConfigError naming host and process while another job trains there; IoError.
-  explicit RunLock(const std::filesystem::path& run_directory);
+  /// Waits for a job that is on its way out, 15 s on this host, two minutes for another. Errors: ConfigError naming host and process while another job trains there; IoError.
+  /// `patient` false: does not wait.
+  explicit RunLock(const std::filesystem::path& run_directory, bool patient = true);
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
@@ -24,6 +26,7 @@ class RunLock {
   std::filesystem::path path_;
   int file_ = -1;
   int64_t token_ = 0;
+  std::string holder_;  ///< and which process at which start: a run directory that was removed begins to count anew
 };
 
 }  // namespace trireme

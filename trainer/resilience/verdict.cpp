@@ -155,10 +155,9 @@ Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const s
     const RankState& first = at(ranks, culprits.front());
     // In an operation that all have entered it may be any of them that is stuck.
     if (first.life == Life::kAlive) culprits = companions(ranks, culprits.front());
-    const std::string how = first.life == Life::kLeft
-                                ? plural(culprits, " has left in order", " have left in order")
-                                : concat(plural(culprits, " has", " have"), " done nothing for ", since, ", waiting in ", describe_wait(first),
-                                         culprits.size() > 1 ? ", which all have entered" : "");
+    const std::string how = first.life == Life::kLeft ? plural(culprits, " has left in order", " have left in order")
+                                                      : concat(plural(culprits, " has", " have"), " done nothing for ", since, ", waiting in ",
+                                                               describe_wait(first), culprits.size() > 1 ? ", which all have entered" : "");
     return blame(ranks, culprits, how, Missed::kEntered);
   }
   constexpr size_t kMost = 8;
