@@ -47,7 +47,7 @@ TEST_CASE("A forgotten event wait between streams gives wrong numbers under some
   CHECK(wrong < 40);
 }
 
-TEST_CASE("A wait takes the record made last before it; a never recorded event holds nobody") {
+TEST_CASE("A wait takes the record made last before it, a never recorded event holds nobody") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     reset(seed);
     TestStream one, two;

@@ -94,7 +94,7 @@ Arguments in(const std::string& run_directory) { return sets({"run.directory=" +
 
 }  // namespace
 
-TEST_CASE("hosts: two of them; a link that goes down stops both, and the same command goes on", "[slow]") {
+TEST_CASE("hosts: two of them, a link that goes down stops both, and the same command goes on", "[slow]") {
   TemporaryDirectory directory;
   TwoHosts hosts(directory);
   if (!hosts.ready()) {

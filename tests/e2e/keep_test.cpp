@@ -58,6 +58,30 @@ TEST_CASE("keep: a second job in the same run directory is refused and harms not
   losses(directory / "run", (*last)["step"].get<size_t>());
 }
 
+TEST_CASE("keep: a checkpoint from elsewhere does not mix with those of another run") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  REQUIRE(run(directory, kTrain + sets({"run.directory=one"})).code == 0);
+  REQUIRE(run(directory, kTrain + sets({"run.directory=other"}) + Arguments{"--resume", "one/checkpoints/step-00000002"}).code == 0);
+  CHECK(validation_loss(directory / "other") == validation_loss(directory / "one"));
+  const auto before = directory.listing();
+  check(run(directory, kTrain + sets({"run.directory=other"}) + Arguments{"--resume", "one/checkpoints/step-00000002"}), 64,
+        "run.directory=other holds checkpoints of another past");
+  CHECK(directory.changes_since(before).empty());
+}
+
+TEST_CASE("keep: a finished run stays as it is, but for what a kill at its very end has left") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  REQUIRE(run(directory, kTrain).code == 0);
+  const auto before = directory.listing();
+  check(run(directory, kTrain), 0, "nothing to do: 6 of 6 steps are done");
+  CHECK(directory.changes_since(before).empty());
+  fs::create_directories(directory / "run/checkpoints/step-00000002.1-0.partial/half removed");
+  check(run(directory, kTrain), 0, "nothing to do: 6 of 6 steps are done");
+  CHECK_FALSE(fs::exists(directory / "run/checkpoints/step-00000002.1-0.partial"));
+}
+
 TEST_CASE("keep: resume refuses data that has changed, and checkpoints of which none can be read") {
   TemporaryDirectory directory;
   prepare_run(directory);

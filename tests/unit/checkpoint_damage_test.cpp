@@ -99,7 +99,7 @@ TEST_CASE("checkpoint damage: every flipped bit is found and named", "[checkpoin
 
 TEST_CASE("checkpoint damage: every one of 5,000 flipped bits is found and named", "[checkpoint][slow]") { flip_bits(5000, 2); }
 
-TEST_CASE("checkpoint damage: the directory may be a link, followed once; other files may be links", "[checkpoint]") {
+TEST_CASE("checkpoint damage: the directory may be a link, followed once, and other files may be links", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path checkpoint = save_small_checkpoint(directory.path), latest = directory.path / "checkpoints/latest";
   for (const fs::path& path : {latest, latest / ""}) {

@@ -1,6 +1,8 @@
 // metrics.jsonl and the console lines.
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -159,4 +161,32 @@ TEST_CASE("console: durations", "[metrics]") {
   CHECK(format_duration(3 * 3600 + 7 * 60 + 20) == "3h07m");
   CHECK(format_duration(2 * 86400 + 4 * 3600) == "2d04h");
   CHECK(format_duration(std::numeric_limits<double>::infinity()) == "11574d01h");
+}
+
+TEST_CASE("metrics lines that find no room wait for it, whole, and in their order") {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path / "metrics.jsonl";
+  MetricsWriter writer(path);
+  writer.step(metrics_of(1));
+  const auto first = static_cast<rlim_t>(fs::file_size(path));
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto restore = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{first + first / 2, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  writer.step(metrics_of(2));
+  const std::string trouble = writer.trouble();
+  const auto with_half_a_line = fs::file_size(path);
+  writer.event("checkpoint_failed", {{"checkpoint", "step-00000002"}});
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  std::signal(SIGXFSZ, restore);
+  CHECK_THAT(trouble, Catch::Matchers::Contains(path.string()));
+  CHECK(with_half_a_line == first);  // what was torn is cut off
+  writer.step(metrics_of(3));
+  CHECK(writer.trouble().empty());
+  const std::vector<std::string> lines = lines_of(read_text(path));
+  REQUIRE(lines.size() == 4);
+  CHECK(json::parse(lines[1])["step"] == 2);
+  CHECK(json::parse(lines[2])["event"] == "checkpoint_failed");
+  CHECK(json::parse(lines[3])["step"] == 3);
 }

@@ -125,7 +125,7 @@ TEST_CASE("sampling: temperature 0 takes the best, top-k and top-p cut the tail,
   CHECK(sample_token({1.0, 1.0}, {.temperature = 0}, 0) == 0);
 }
 
-TEST_CASE("a gradient that is not finite rejects the step and names a parameter; the next step is as if it had not been") {
+TEST_CASE("a gradient that is not finite rejects the step and names a parameter, and the next step is as if it had not been") {
   const Config config = parity_config(ParityModel::kLlama, {}, "fp64");
   const RaggedDataset data(29, 12, 61);
   SelfCommunicator world("world");

@@ -456,7 +456,7 @@ TEST_CASE("watch: a hub that looks late still knows who died first") {
   Job job(4, 10, kNothing);
   std::this_thread::sleep_for(milliseconds(400));
   job.hub->signal(SIGSTOP);
-  std::this_thread::sleep_for(milliseconds(100));
+  std::this_thread::sleep_for(milliseconds(400));  // each has a report on its way by then
   for (const int r : {2, 0, 1, 3}) {
     job.rank(r).signal(SIGKILL);
     std::this_thread::sleep_for(milliseconds(30));
