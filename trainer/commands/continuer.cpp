@@ -72,7 +72,7 @@ int64_t Continuer::last_step() const {
   std::ifstream file(run_ / "metrics.jsonl", std::ios::binary | std::ios::ate);
   file.seekg(std::max(std::streamoff{0}, static_cast<std::streamoff>(file.tellg()) - kTail));
   int64_t step = 0;
-  for (std::string line; std::getline(file, line);)
+  for (std::string line; std::getline(file, line) && !file.eof();)  // the last may have been cut off
     if (line.starts_with(kStep)) step = std::atoll(line.c_str() + kStep.size());
   return step;
 }

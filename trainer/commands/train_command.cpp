@@ -1,5 +1,6 @@
 #include "trainer/commands/train_command.h"
 
+#include "parallel/comm/watched.h"
 #include "trainer/commands/continuer.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
@@ -37,9 +38,11 @@ ExitCode train_as_rank(const Arguments& arguments) {
       config = resolve(load_config(arguments.config, arguments.sets), world->size());
       refuse_restarts(arguments, config);
     });
-    Machine machine(std::move(world), place, config);
-    Watch watch(machine.world());
-    return run_training(machine.ctx(), watch.world(), config, arguments.options, watch.progress());
+    std::optional<Machine> machine;  // outlives the watch, but is made under it: opening GPUs may hang
+    Watch watch(*world, place.local_size == world->size(), config.resilience.hang_seconds);
+    machine.emplace(std::move(world), place, config);
+    const std::unique_ptr<Communicator> noted = watched(machine->world(), watch.progress());
+    return run_training(machine->ctx(), *noted, config, arguments.options, watch.progress());
   });
 }
 

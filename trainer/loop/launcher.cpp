@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -45,8 +44,14 @@ JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const Launc
 
 std::atomic<bool> stop_requested = false;  // a signal handler has no other way to speak
 static_assert(std::atomic<bool>::is_always_lock_free);
-constexpr std::array kStopSignals{SIGTERM, SIGINT, SIGUSR1};
-std::array<struct sigaction, kStopSignals.size()> previous_actions;
+
+void on_stop_signals(void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(signal, &action, nullptr);
+}
 
 }  // namespace
 
@@ -102,16 +107,10 @@ bool standard_output_is_terminal() {
 
 StopRequest::StopRequest() {
   stop_requested = false;
-  struct sigaction action {};
-  action.sa_handler = [](int) { stop_requested = true; };
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  for (size_t i = 0; i < kStopSignals.size(); ++i) ::sigaction(kStopSignals[i], &action, &previous_actions[i]);
+  on_stop_signals([](int) { stop_requested = true; });
 }
 
-StopRequest::~StopRequest() {
-  for (size_t i = 0; i < kStopSignals.size(); ++i) ::sigaction(kStopSignals[i], &previous_actions[i], nullptr);
-}
+StopRequest::~StopRequest() { on_stop_signals(SIG_IGN); }
 
 bool StopRequest::requested() const { return stop_requested; }
 

@@ -37,7 +37,8 @@ struct LaunchOptions {
 ///   - a dead or hung rank is named on standard error, and all ranks go;
 ///   - if this process dies, mpirun and its ranks go within seconds; if mpirun hangs after the last rank, it is killed.
 /// A job fails with ExitCode::kInternal; any other code is an answer, and is not tried again. A request to stop between two tries: kRequeue.
-/// OMP_NUM_THREADS, if unset, is cores / ranks. Errors: ConfigError if there is no mpirun, MissingFileError if there is no hosts file, IoError.
+/// OMP_NUM_THREADS, if unset, is cores / ranks. Errors: ConfigError if there is no mpirun, MissingFileError if there is no hosts file, or
+/// no longer this program's own, IoError.
 int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options = {});
 
 /// Told by rank 0 once every rank has its StopRequest: from now on a signal to the launcher is passed on. No effect under another launcher.
@@ -46,7 +47,8 @@ void announce_ready();
 /// Whether the person looks at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is, so under launch() the launcher knows.
 bool standard_output_is_terminal();
 
-/// Turns SIGTERM, SIGINT and SIGUSR1 into a flag, from its construction to its destruction. At most one at a time.
+/// Turns SIGTERM, SIGINT and SIGUSR1 into a flag until its destruction. From then on they are ignored: one that comes too late must not kill a rank that
+/// has finished, while the others still wait for its farewell. At most one at a time.
 class StopRequest {
  public:
   StopRequest();

@@ -31,6 +31,15 @@ fs::path find_mpirun() {
       "srun");
 }
 
+/// By its present name: it may have been moved.
+std::string own_program() {
+  const std::string path = fs::read_symlink("/proc/self/exe").string();  // "NAME (deleted)" once another file has taken its place
+  std::error_code error;
+  if (!fs::exists(path, error))
+    throw MissingFileError(concat("the program file was removed or replaced while it ran (", path, "), so no more ranks can be started: run the same command again"));
+  return path;
+}
+
 /// What the user has set stays.
 void set_default(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 0); }
 
@@ -77,7 +86,7 @@ std::vector<std::string> mpirun_command(int ranks, const std::vector<std::string
       if (for_gpus || name == kHubVariable) command.insert(command.end(), {"-x", name});
     }
   }
-  command.push_back(fs::read_symlink("/proc/self/exe").string());
+  command.push_back(own_program());
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }

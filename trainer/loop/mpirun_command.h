@@ -16,7 +16,8 @@ int count_hosts(const std::string& hosts_file);
 /// `one_host`: all ranks run here.
 void prepare_environment(int ranks, int hosts, bool one_host);
 
-/// `mpirun -n ranks /proc/self/exe arguments...`, with `-x` for each variable that ranks on other hosts need. Errors: ConfigError if there is no mpirun.
+/// `mpirun -n ranks /proc/self/exe arguments...`, with `-x` for each variable that ranks on other hosts need. Errors: ConfigError if there is no mpirun,
+/// MissingFileError if this program's file is gone.
 std::vector<std::string> mpirun_command(int ranks, const std::vector<std::string>& arguments, const std::optional<std::string>& hosts_file,
                                         bool one_host);
 

@@ -39,10 +39,13 @@ namespace {
 }
 
 /// Until the launcher's end of `pipe` closes: it has died. Then mpirun has five seconds. Out of reach of a signal to the launcher's group.
-[[noreturn]] void guard(int pipe, pid_t mpirun) {
+[[noreturn]] void guard(const std::array<int, 2>& pipe, pid_t mpirun) {
   ::setpgid(0, 0);
-  ::dup2(pipe, STDIN_FILENO);
-  ::close_range(STDOUT_FILENO, ~0U, 0);  // whoever reads the launcher's output waits for its last writer
+  ::close(pipe[1]);
+  ::dup2(pipe[0], STDIN_FILENO);
+  // Whoever reads the launcher's output waits for its last writer. Kernels before 5.9 have no close_range.
+  if (::close_range(STDOUT_FILENO, ~0U, 0) != 0)
+    for (int descriptor = STDOUT_FILENO; descriptor < 65536; ++descriptor) ::close(descriptor);
   char nothing;
   while (::read(STDIN_FILENO, &nothing, 1) < 0 && errno == EINTR) {
   }
@@ -54,20 +57,36 @@ namespace {
   ::_exit(0);
 }
 
-/// Exit codes of the children of `parent` if it has some and all are zombies, else nothing.
-std::optional<std::vector<int>> codes_of_dead_children(pid_t parent) {
-  std::vector<int> codes;
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> found;
   std::error_code error;
   for (const auto& task : fs::directory_iterator(concat("/proc/", parent, "/task"), error)) {
     std::ifstream children(task.path() / "children");
-    for (pid_t child = 0; children >> child;) {
-      std::string stat;
-      std::getline(std::ifstream(concat("/proc/", child, "/stat")), stat);
-      const auto name_end = stat.rfind(") ");
-      if (name_end == stat.npos || stat[name_end + 2] != 'Z') return std::nullopt;
-      const int status = std::atoi(stat.c_str() + stat.rfind(' '));  // the last field: as waitpid gives it
-      codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-    }
+    for (pid_t child = 0; children >> child;) found.push_back(child);
+  }
+  return found;
+}
+
+/// Of /proc; empty: it is gone.
+std::string stat_of(pid_t process) {
+  std::string stat;
+  std::getline(std::ifstream(concat("/proc/", process, "/stat")), stat);
+  return stat;
+}
+
+bool is_zombie(const std::string& stat) {
+  const auto name_end = stat.rfind(") ");
+  return name_end != stat.npos && stat[name_end + 2] == 'Z';
+}
+
+/// Exit codes if there are processes and all are zombies, else nothing.
+std::optional<std::vector<int>> codes_of_zombies(const std::vector<pid_t>& processes) {
+  std::vector<int> codes;
+  for (const pid_t process : processes) {
+    const std::string stat = stat_of(process);
+    if (!is_zombie(stat)) return std::nullopt;
+    const int status = std::atoi(stat.c_str() + stat.rfind(' '));  // the last field: as waitpid gives it
+    codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
   }
   if (codes.empty()) return std::nullopt;
   return codes;
@@ -124,7 +143,7 @@ MpirunJob::MpirunJob(const std::vector<std::string>& command, StopSignals& stop,
   if (::pipe2(guard_pipe.data(), O_CLOEXEC) != 0) return;  // goes without
   guard_pipe_ = guard_pipe[1];
   guard_ = ::fork();
-  if (guard_ == 0) guard(guard_pipe[0], mpirun_);
+  if (guard_ == 0) guard(guard_pipe, mpirun_);
   ::close(guard_pipe[0]);
 }
 
@@ -149,7 +168,9 @@ int MpirunJob::wait() {
   while (pass_errors()) {
   }
   write_all(STDERR_FILENO, filter_.finish());
-  return final_code();
+  const int code = final_code();
+  if (killed_) wait_for_ranks();
+  return code;
 }
 
 void MpirunJob::poll_all(int milliseconds) {
@@ -194,7 +215,8 @@ void MpirunJob::take_verdict() {
 void MpirunJob::watch_for_hang() {
   if (Clock::now() < next_look_) return;
   next_look_ = Clock::now() + seconds(1);
-  const auto codes = codes_of_dead_children(mpirun_);
+  children_ = children_of(mpirun_);
+  const auto codes = codes_of_zombies(children_);
   if (!codes) {
     all_dead_since_.reset();
   } else if (!all_dead_since_) {
@@ -215,7 +237,18 @@ void MpirunJob::reap() {
   code_ = killed_ ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+/// The kernel kills them after mpirun, and the next job must not meet one that still holds its GPU or its shared memory. Those of this host.
+void MpirunJob::wait_for_ranks() {
+  const auto limit = Clock::now() + seconds(5);
+  const auto lives = [](pid_t child) {
+    const std::string stat = stat_of(child);
+    return !stat.empty() && !is_zombie(stat);
+  };
+  while (std::any_of(children_.begin(), children_.end(), lives) && Clock::now() < limit) ::poll(nullptr, 0, 20);
+}
+
 void MpirunJob::kill_now() {
+  children_ = children_of(mpirun_);
   ::kill(-mpirun_, SIGKILL);
   ::waitpid(mpirun_, nullptr, 0);
   ended_ = true;

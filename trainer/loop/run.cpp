@@ -19,8 +19,7 @@
 #include "trainer/loop/memory.h"
 #include "trainer/loop/reporter.h"
 #include "trainer/loop/resume.h"
-#include "trainer/loop/state.h"
-#include "trainer/model/flops.h"
+#include "trainer/loop/saves.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/resilience/run_lock.h"
 
@@ -28,10 +27,6 @@ namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// How long a rank may stand still while it sets up, loads or saves, and before its steps have a median.
-constexpr double kPatience = 600;     // seconds, and
-constexpr double kSlowestDisk = 1e8;  // bytes a second for the whole state
 
 /// The whole state of one rank's run, set up in the order of the constructor; every step of it is agreed on by all ranks.
 class Run {
@@ -47,15 +42,9 @@ class Run {
   void open_directory(const std::string& checkpoint);
   void start_step(int64_t step);
   void finish_step();
-  int64_t state_bytes() const;
-  double patience() const;
   void set_patience();
   void check_replicas(int64_t step);
   void evaluate(int64_t step);
-  void save(int64_t step);
-  void finish_save();
-  void share_failures();
-  void note_save(const std::optional<SaveReport>& report);
   bool evaluates_at(int64_t step) const;
   fs::path directory() const { return config_.run.directory; }
   int64_t last_step() const { return std::min(total_, options_.max_steps.value_or(total_)); }
@@ -70,10 +59,10 @@ class Run {
   std::string session_;  ///< the same on every rank, another at every start
   std::unique_ptr<TokenDataset> train_, validation_;
   std::unique_ptr<Trainer> trainer_;
-  std::unique_ptr<RunLock> lock_;               ///< rank 0: until this run ends
-  Reporter reporter_;                           ///< speaks on rank 0
-  std::unique_ptr<Checkpointer> checkpointer_;  ///< uses the two above until its end
-  std::optional<MemoryForecast> memory_;        ///< of this rank, on a GPU
+  std::unique_ptr<RunLock> lock_;         ///< rank 0: until this run ends
+  Reporter reporter_;                     ///< speaks on rank 0
+  std::unique_ptr<Saves> saves_;          ///< uses the two above until its end
+  std::optional<MemoryForecast> memory_;  ///< of this rank, on a GPU
   int64_t total_ = 0;
   int64_t done_ = 0;        ///< steps
   bool evaluated_ = false;  ///< after step done_, where that is due: a run may have been killed between its save and its evaluation
@@ -84,14 +73,12 @@ class Run {
   std::optional<Started> started_;  ///< not yet reported
   std::chrono::steady_clock::time_point last_report_ = std::chrono::steady_clock::now();
   std::deque<double> step_seconds_;  ///< of the last steps
-  bool save_failed_ = false;         ///< the last save, on this rank
-  std::string failure_to_tell_;      ///< of a save, which the other ranks do not know of
 };
 
 Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress)
     : ctx_(ctx), world_(world), config_(config), options_(options), progress_(progress) {
   progress_.act("setting up");
-  progress_.set_patience(patience());
+  progress_.set_patience(state_patience(config_));
   std::map<std::string, std::string> facts;
   agree(world_, [&] {
     open_data();
@@ -111,12 +98,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   resume();
   if (done_ >= last_step() && evaluated_) return;  // a finished run stays as it is
   if (reports()) announce_ready();                 // every rank has its StopRequest since its Run began
-  checkpointer_ = std::make_unique<Checkpointer>(CheckpointOptions{directory() / "checkpoints", session_, world_.rank(), world_.size(),
-                                                                   config_.checkpoint.keep, config_.checkpoint.asynchronous,
-                                                                   std::chrono::seconds(static_cast<int64_t>(patience())), [this] {
-                                                                     lock_->check();
-                                                                     reporter_.sync();
-                                                                   }});
+  saves_ = std::make_unique<Saves>(*trainer_, config_, session_, std::to_string(train_->fingerprint()), lock_.get(), reporter_, progress_);
 }
 
 void Run::open_data() {
@@ -240,17 +222,12 @@ void Run::set_patience() {
   std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
   const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
-  progress_.set_patience(sorted.size() < kFewest ? patience() : std::max(config_.resilience.hang_seconds, 5 * *middle));
+  progress_.set_patience(sorted.size() < kFewest ? state_patience(config_) : std::max(config_.resilience.hang_seconds, 5 * *middle));
 }
-
-/// Of a checkpoint: weights and two moments of every parameter, in the dtype of the masters.
-int64_t Run::state_bytes() const { return 3 * parameter_count(config_.model) * size_of(precision_of(config_.training).master); }
-
-double Run::patience() const { return kPatience + static_cast<double>(state_bytes()) / kSlowestDisk; }
 
 void Run::check_replicas(int64_t step) {
   progress_.act("comparing replicas");
-  progress_.set_patience(patience());
+  progress_.set_patience(state_patience(config_));
   const std::string differences = replica_differences(*trainer_);
   if (!differences.empty())
     throw AgreedError(
@@ -260,56 +237,6 @@ void Run::check_replicas(int64_t step) {
 }
 
 void Run::evaluate(int64_t step) { reporter_.evaluation(step, trainer_->evaluate(*validation_, config_.training.evaluate.batches).loss); }
-
-void Run::save(int64_t step) {
-  progress_.act("saving step " + std::to_string(step));
-  progress_.set_patience(2 * patience());  // this rank's writing, and then the others'
-  finish_save();
-  if (reports()) checkpointer_->discard_failed();
-  const auto obstacle = reports() ? cannot_save(directory() / "checkpoints", state_bytes()) : std::nullopt;
-  save_failed_ = all_reduce_scalar(world_, obstacle ? 1 : 0, ReduceOp::kMax) > 0;
-  if (save_failed_) return note_save(SaveReport{step, 0, 0, 0, obstacle});
-  const int64_t samples = step * config_.training.global_batch_size;
-  const MeshShape& mesh = trainer_->mesh().shape;
-  checkpointer_->save({step,
-                       samples * config_.training.sequence_length,
-                       trainer_->accepted_steps(),
-                       to_yaml(config_),
-                       describe_model(config_.model),
-                       config_.data.tokenizer,
-                       std::to_string(train_->fingerprint()),
-                       config_.run.seed,
-                       samples,
-                       {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}}},
-                      state_tensors(*trainer_));
-}
-
-/// Ends the save under way. Rank 0 comes last: it waits for the others' parts, unless one is known to have failed.
-void Run::finish_save() {
-  if (!reports()) note_save(checkpointer_->finish());
-  share_failures();
-  if (reports()) note_save(checkpointer_->finish());
-}
-
-void Run::share_failures() {
-  const std::vector<std::string> reasons = all_gather_strings(world_, std::exchange(failure_to_tell_, {}));
-  const auto failed = std::find_if(reasons.begin(), reasons.end(), [](const std::string& reason) { return !reason.empty(); });
-  if (failed == reasons.end()) return;
-  checkpointer_->give_up(concat("rank ", failed - reasons.begin(), ": ", *failed));
-  agree(world_, [&] {  // without the run directory nothing that this job does will be kept
-    if (reports()) lock_->check();
-  });
-}
-
-/// A rank that cannot write makes rank 0's save fail too, with the cause: one message for the job.
-void Run::note_save(const std::optional<SaveReport>& report) {
-  if (!report) return;
-  if (report->error) {
-    save_failed_ = true;
-    failure_to_tell_ = *report->error;
-  }
-  reporter_.saved(*report);
-}
 
 bool Run::evaluates_at(int64_t step) const {
   const int64_t every = config_.training.evaluate.every;
@@ -328,16 +255,16 @@ ExitCode Run::loop() {
   for (int64_t step = done_ + 1; step <= last && !stopped; ++step) {
     start_step(step);
     constexpr double kStop = 1, kSaveFailed = 2;  // the greater is heard first, and the request stays
-    const double news = all_reduce_scalar(world_, !failure_to_tell_.empty() ? kSaveFailed : stop_.requested() ? kStop : 0, ReduceOp::kMax);
+    const double news = all_reduce_scalar(world_, saves_->has_failure_to_tell() ? kSaveFailed : stop_.requested() ? kStop : 0, ReduceOp::kMax);
     stopped = news == kStop;
-    if (news == kSaveFailed) share_failures();
+    if (news == kSaveFailed) saves_->share_failures();
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check;
     const bool saves = (interval > 0 && step % interval == 0) || step == last || stopped;
     const bool checks = check > 0 && (step % check == 0 || saves);  // lest a wrong state be the only one kept
     if (checks || saves || evaluates_at(step)) finish_step();
     if (checks) check_replicas(step);
-    if (saves) save(step);
-    note_save(checkpointer_->take_report());
+    if (saves) saves_->save(step);
+    saves_->look();
     // After the save: an evaluation may take longer than a scheduler waits between its signal and the end.
     if (evaluates_at(step)) evaluate(step);
     if (checks || saves || evaluates_at(step)) last_report_ = std::chrono::steady_clock::now();
@@ -345,10 +272,10 @@ ExitCode Run::loop() {
     done_ = step;
   }
   progress_.act("waiting for the last checkpoint");
-  progress_.set_patience(2 * patience());
-  finish_save();
+  progress_.set_patience(2 * state_patience(config_));
+  saves_->finish();
   // Until here rank 0 may still be publishing what the others have written.
-  const bool lost = all_reduce_scalar(world_, save_failed_ ? 1 : 0, ReduceOp::kMax) > 0;
+  const bool lost = all_reduce_scalar(world_, saves_->failed() ? 1 : 0, ReduceOp::kMax) > 0;
   if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
   agree(world_, [&] {
     if (const std::string trouble = reporter_.trouble(); !trouble.empty()) throw IoError(trouble + "; its last lines are lost");

@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 namespace fs = std::filesystem;
 
@@ -28,16 +30,30 @@ void remove_abandoned() {
   }
 }
 
+/// False: between its making and its locking another launcher took it for abandoned.
+bool take(int lock, const fs::path& path) {
+  struct stat held {
+  }, there{};
+  return ::flock(lock, LOCK_EX | LOCK_NB) == 0 && ::fstat(lock, &held) == 0 && ::stat(path.c_str(), &there) == 0 && held.st_ino == there.st_ino;
+}
+
 }  // namespace
 
 SegmentDirectory::SegmentDirectory() {
   remove_abandoned();
-  std::string name = std::string(kPlace) + "/" + kPrefix + "XXXXXX";
-  if (std::getenv(kVariable) != nullptr || ::mkdtemp(name.data()) == nullptr) return;
-  path_ = name;
-  lock_ = ::open((path_ / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock_ >= 0) ::flock(lock_, LOCK_EX | LOCK_NB);
-  ::setenv(kVariable, name.c_str(), 1);
+  if (std::getenv(kVariable) != nullptr) return;
+  for (int tries = 0; tries < 100 && path_.empty(); ++tries) {
+    std::string name = std::string(kPlace) + "/" + kPrefix + "XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) return;
+    const fs::path lock = fs::path(name) / "lock";
+    lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (lock_ < 0 || take(lock_, lock)) {  // without a lock it is left alone
+      path_ = name;
+    } else {
+      ::close(std::exchange(lock_, -1));
+    }
+  }
+  if (!path_.empty()) ::setenv(kVariable, path_.c_str(), 1);
 }
 
 SegmentDirectory::~SegmentDirectory() {

@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "trainer/resilience/running_clock.h"
 #include "trainer/resilience/wire.h"
 
 namespace trireme {
@@ -30,20 +31,7 @@ using nlohmann::json;
 
 constexpr size_t kLongestHello = 4096, kLongestReport = size_t{1} << 22;
 constexpr double kHelloPatience = 5;
-
-/// Seconds in which its owner ran: a jump of more than two is a suspended process or machine, and everybody else's silence no wonder.
-class RunningClock {
- public:
-  double tick() {
-    const auto time = std::chrono::steady_clock::now();
-    const double passed = std::chrono::duration<double>(time - std::exchange(last_, time)).count();
-    return now_ += passed > 2 ? 0 : passed;
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-  double now_ = 0;
-};
+constexpr int kMostStrangers = 128, kMostAccepts = 64;  // of those per turn, so that a flood cannot keep the hub from its ranks
 
 std::string random_token() {
   std::array<unsigned char, 16> bytes{};
@@ -84,7 +72,8 @@ void make_room_for(int connections) {
 struct Connection {
   LineSocket socket;
   double since;   ///< accepted
-  int rank = -1;  ///< before its hello
+  int rank = -1;        ///< before its hello
+  bool joined = false;  ///< has reported. Until then its rank may have given it up for another of the hub's addresses
   bool over = false;
 };
 
@@ -93,7 +82,9 @@ struct Connection {
 class Hub::Impl {
  public:
   Impl(const HubOptions& options, std::function<void(const Verdict&)> on_verdict)
-      : options_(options), on_verdict_(std::move(on_verdict)), ranks_(static_cast<size_t>(options.ranks)), token_(random_token()) {
+      : options_(options),
+        limits_{options.silence_seconds, options.join_seconds, options.failed_seconds},
+        on_verdict_(std::move(on_verdict)), ranks_(static_cast<size_t>(options.ranks)), token_(random_token()) {
     make_room_for(options.ranks);
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -110,7 +101,9 @@ class Hub::Impl {
     for (const std::string& address : addresses_of(options.one_host))
       address_ += concat(address_.empty() ? token_ + "@" : ",", address, ":", ntohs(at.sin_port));
     const std::string keeper = options.own_rank < 0 ? "the launcher" : concat("rank ", options.own_rank);
-    welcome_ = {{"silence", options.silence_seconds}, {"keeper", concat(keeper, " (host ", this_host(), ", process ", ::getpid(), ")")}};
+    welcome_ = {{"silence", options.silence_seconds},
+                {"keeper", concat(keeper, " (host ", this_host(), ", process ", ::getpid(), ")")},
+                {"keeper_is_rank", options.own_rank >= 0}};
     sigset_t all, before;
     sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -142,7 +135,7 @@ class Hub::Impl {
         next_beat_ = now_ + beat_interval(options_.silence_seconds);
         tell_ranks({{"beat", true}});
       }
-      const std::optional<Verdict> verdict = judged_ ? std::nullopt : judge(ranks_, now_, options_.silence_seconds);
+      const std::optional<Verdict> verdict = judged_ ? std::nullopt : judge(ranks_, now_, limits_);
       if (!verdict) continue;
       judged_ = true;
       tell_ranks({{"leave", true}});
@@ -171,14 +164,13 @@ class Hub::Impl {
   }
 
   void accept_all() {
-    for (;;) {
+    for (int i = 0; i < kMostAccepts; ++i) {
       const int file = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (file < 0 && (errno == EMFILE || errno == ENFILE)) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it stays ready
       if (file < 0) return;
-      if (connections_.size() >= ranks_.size() + 128) {
-        ::close(file);
-        continue;
-      }
+      const auto is_stranger = [](const Connection& connection) { return connection.rank < 0; };
+      if (std::count_if(connections_.begin(), connections_.end(), is_stranger) >= kMostStrangers)
+        connections_.erase(std::find_if(connections_.begin(), connections_.end(), is_stranger));  // the oldest
       const int on = 1;
       ::setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
       connections_.push_back({LineSocket(file), now_});
@@ -194,7 +186,7 @@ class Hub::Impl {
     }
     if (open || connection.over) return;
     connection.over = true;
-    if (connection.rank < 0 || stop_) return;
+    if (!connection.joined || stop_) return;
     end(connection.rank, RankState::Life::kDead);
     date_death(connection);
     ask_until_ = now_ + 0.2;  // the others are on their way into a wait for it, and may soon be killed by mpirun
@@ -203,6 +195,7 @@ class Hub::Impl {
   void take(Connection& connection, const json& line) {
     if (connection.rank < 0) return greet(connection, line);
     const auto rank = static_cast<size_t>(connection.rank);
+    if (!connection.joined && !join(connection)) return;
     Progress::Snapshot report = ranks_[rank].last;
     if (decode_report(line, options_.ranks, report)) {
       furthest_step_ = std::max<int64_t>(furthest_step_, report.step);
@@ -222,12 +215,20 @@ class Hub::Impl {
     if (rank >= ranks_.size() || ranks_[rank].life != RankState::Life::kAbsent) return;
     connection.over = false;
     connection.rank = static_cast<int>(rank);
-    RankState& state = ranks_[rank];
-    state.life = RankState::Life::kAlive;
-    state.host = text("host");
-    state.pid = hello.contains("pid") && hello["pid"].is_number_integer() ? hello["pid"].get<int64_t>() : 0;
-    state.heard = state.moved = now_;
+    ranks_[rank].host = text("host");
+    ranks_[rank].pid = hello.contains("pid") && hello["pid"].is_number_integer() ? hello["pid"].get<int64_t>() : 0;
     connection.socket.send(judged_ ? json{{"leave", true}} : welcome_);
+  }
+
+  /// The first line after the hello.
+  bool join(Connection& connection) {
+    RankState& state = ranks_[static_cast<size_t>(connection.rank)];
+    connection.over = state.life != RankState::Life::kAbsent;
+    if (connection.over) return false;
+    connection.joined = true;
+    state.life = RankState::Life::kAlive;
+    state.heard = state.moved = now_;
+    return true;
   }
 
   void end(int rank, RankState::Life life) {
@@ -240,13 +241,13 @@ class Hub::Impl {
   void date_death(const Connection& connection) {
     RankState& state = ranks_[static_cast<size_t>(connection.rank)];
     state.died_after = state.heard;
-    state.died_by = now_;
+    state.died_by = now_;  // as late as `heard`, where the last words and the end are read together
     tcp_info info{};
     socklen_t size = sizeof info;
     if (::getsockopt(connection.socket.file(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
     const double last = now_ - info.tcpi_last_ack_recv / 1000.0;
     if (connection.socket.error() == 0) state.died_by = last;
-    state.died_after = std::max(state.heard, last - 0.005);
+    state.died_after = last - 0.005;
   }
 
   void tell_ranks(const json& line) {
@@ -262,6 +263,7 @@ class Hub::Impl {
   }
 
   HubOptions options_;
+  Limits limits_;
   std::function<void(const Verdict&)> on_verdict_;
   std::vector<RankState> ranks_;
   std::vector<Connection> connections_;

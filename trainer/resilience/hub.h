@@ -14,6 +14,8 @@ struct HubOptions {
   int ranks = 1;
   bool one_host = true;         ///< listens on the loopback interface only
   double silence_seconds = 10;  ///< without a word from a connected rank: it is stopped, or its host or link is lost. Monitors take the same limit
+  double join_seconds = 600;    ///< from the hub's beginning until all ranks have joined
+  double failed_seconds = 60;   ///< after a rank has failed with an error of its own: mpirun ends the others with its exit code
   int own_rank = -1;            ///< of this process, if it is a rank itself: `on_verdict` ends it
 };
 

@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "trainer/resilience/running_clock.h"
 #include "trainer/resilience/wire.h"
 
 namespace trireme {
@@ -95,6 +96,7 @@ class Monitor::Impl {
   Impl(const std::string& hub_address, int rank, const Progress& progress) : rank_(rank), progress_(progress), socket_(join(hub_address)) {
     wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (wake_ < 0) throw IoError(concat("rank ", rank_, ": no eventfd for the watch of this job: ", std::strerror(errno)));
+    report({});  // now, as the hub counts a rank from its first report on
     sigset_t all, before;
     sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -112,9 +114,8 @@ class Monitor::Impl {
   }
 
  private:
-  /// Tries the hub's addresses in turn; sets silence_seconds_ and keeper_.
+  /// Tries the hub's addresses in turn, each with time of its own, as firewalls may swallow what comes to those before; sets what the welcome tells.
   LineSocket join(const std::string& hub_address) {
-    const auto deadline = Clock::now() + std::chrono::seconds(10);
     const size_t at = std::min(hub_address.find('@'), hub_address.size());
     const json hello{{"token", hub_address.substr(0, at)}, {"rank", rank_}, {"host", this_host()}, {"pid", ::getpid()}};
     std::string why = "no address";
@@ -123,18 +124,19 @@ class Monitor::Impl {
       const std::string address = hub_address.substr(begin, end - begin);
       begin = end + 1;
       const bool is_last = begin >= hub_address.size();
-      const int file = connect_to(address, std::min(deadline, Clock::now() + std::chrono::seconds(2)));
+      const int file = connect_to(address, Clock::now() + std::chrono::seconds(2));
       if (file < 0) {
         why = concat(address, ": ", std::strerror(errno));
         continue;
       }
       LineSocket socket(file);
       socket.send(hello);
-      const json welcome = parse_line(await_line(socket, is_last ? deadline : std::min(deadline, Clock::now() + std::chrono::seconds(3))));
+      const json welcome = parse_line(await_line(socket, Clock::now() + std::chrono::seconds(is_last ? 10 : 3)));
       if (welcome.contains("leave")) ::_exit(kLeaveCode);
       if (welcome.contains("silence") && welcome["silence"].is_number() && welcome.contains("keeper") && welcome["keeper"].is_string()) {
         silence_seconds_ = welcome["silence"].get<double>();
         keeper_ = welcome["keeper"].get<std::string>();
+        keeper_is_rank_ = welcome.contains("keeper_is_rank") && welcome["keeper_is_rank"] == true;
         end_with_link(file, silence_seconds_);
         return socket;
       }
@@ -147,18 +149,21 @@ class Monitor::Impl {
 
   void run() {
     auto next_report = Clock::now();
-    last_beat_ = Clock::now();
+    RunningClock clock;
+    double beaten = 0;
     while (!stop_ && !released_) {
       std::array<pollfd, 2> sources{pollfd{wake_, POLLIN, 0}, {socket_.file(), static_cast<short>(socket_.unsent() ? POLLIN | POLLOUT : POLLIN), 0}};
       ::poll(sources.data(), sources.size(), milliseconds_until(next_report));
       socket_.flush();
       bool asked = false;
-      if (!listen(asked) && !released_ && !stop_) lose_hub();
+      if (!listen(asked) && !released_ && !stop_) lose_hub(false);
+      const double now = clock.tick();
+      if (std::exchange(beat_, false)) beaten = now;
+      if (keeper_is_rank_ && !released_ && !stop_ && now - beaten >= silence_seconds_) lose_hub(true);
       if (!asked && Clock::now() < next_report) continue;
       next_report = Clock::now() + kReportInterval;
       // A hub that does not run reads nothing either: reports would fill the kernel's buffers.
-      const std::chrono::duration<double> unheard = Clock::now() - last_beat_;
-      if (!released_ && unheard.count() < 2.5 * beat_interval(silence_seconds_)) report({});
+      if (!released_ && now - beaten < 2.5 * beat_interval(silence_seconds_)) report({});
     }
     if (!released_) say_goodbye();
   }
@@ -173,7 +178,7 @@ class Monitor::Impl {
       released_ = released_ || line.contains("bye");
       asked = asked || line.contains("report");
     }
-    if (!lines.empty()) last_beat_ = Clock::now();
+    beat_ = beat_ || !lines.empty();
     return open;
   }
 
@@ -196,12 +201,12 @@ class Monitor::Impl {
     }
   }
 
-  [[noreturn]] void lose_hub() {
-    const bool link = socket_.error() == ETIMEDOUT || socket_.error() == EHOSTUNREACH || socket_.error() == ENETUNREACH;
+  [[noreturn]] void lose_hub(bool silent) {
+    silent = silent || socket_.error() == ETIMEDOUT || socket_.error() == EHOSTUNREACH || socket_.error() == ENETUNREACH;
     // In turn, as the first to leave mostly ends the others: one line is enough.
     std::this_thread::sleep_for(milliseconds(std::min(rank_ * 20, 500)));
     const std::string line = concat("rank ", rank_, ": the watch of this job has ended, as ", keeper_,
-                                    link ? concat(" does not answer for ", silence_seconds_, " s") : std::string(" has died"), "; leaving\n");
+                                    silent ? concat(" does not answer for ", silence_seconds_, " s") : std::string(" has died"), "; leaving\n");
     const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
     (void)written;  // nobody is left to be told
     end_orphaned_daemon();
@@ -220,11 +225,12 @@ class Monitor::Impl {
   const Progress& progress_;
   double silence_seconds_ = 10;
   std::string keeper_;
+  bool keeper_is_rank_ = false;
   LineSocket socket_;
   int exceptions_ = std::uncaught_exceptions();
   int wake_ = -1;
   size_t groups_known_ = 0;
-  Clock::time_point last_beat_;
+  bool beat_ = false;      ///< the hub was heard
   bool released_ = false;  ///< the hub has ended in order
   bool failed_ = false;    ///< written before stop_, read after
   std::atomic<bool> stop_ = false;

@@ -1,7 +1,6 @@
 #include "trainer/resilience/restart_policy.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "kernels/core/check.h"
 
@@ -10,12 +9,11 @@ namespace trireme {
 RestartPolicy::Decision RestartPolicy::after(const Failure& failure) {
   constexpr int kSteepest = 6;  // 2^6 s is over the limit
   constexpr int64_t kLongest = 60;
-  const std::optional<Failure> last = std::exchange(last_, failure);
-  const bool progress = last && failure.saved > last->saved;
-  if (last && !progress && failure.step == last->step)
-    return {{},
-            failure.step == 0 ? std::string("the job has failed before its first step twice in a row")
-                              : concat("step ", failure.step, " has failed twice in a row, with no new checkpoint in between")};
+  const bool started = failure.step > 0;
+  const bool progress = last_ && failure.saved > last_->saved;
+  if (last_ && !progress && started && failure.step == last_->step)
+    return {{}, concat("step ", failure.step, " has failed twice in a row, with no new checkpoint in between")};
+  if (started || progress) last_ = failure;
   if (used_ == restarts_) return {{}, concat("all ", restarts_, " restarts are used")};
   ++used_;
   in_a_row_ = progress ? 0 : in_a_row_;

@@ -21,7 +21,8 @@ class RestartPolicy {
 
   explicit RestartPolicy(int64_t restarts) : restarts_(restarts) {}
 
-  /// The delay is 0, 1, 2, 4, ... 60 s for failures in a row that no new checkpoint lies between.
+  /// The delay is 0, 1, 2, 4, ... 60 s for failures in a row that no new checkpoint lies between. One before the first step says nothing of any step: a
+  /// host may be on its way up again.
   Decision after(const Failure& failure);
   /// Restarts decided on so far.
   int64_t used() const { return used_; }
@@ -30,7 +31,7 @@ class RestartPolicy {
   int64_t restarts_;
   int64_t used_ = 0;
   int in_a_row_ = 0;
-  std::optional<Failure> last_;
+  std::optional<Failure> last_;  ///< in a step
 };
 
 }  // namespace trireme

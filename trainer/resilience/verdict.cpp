@@ -27,11 +27,16 @@ std::string who(const Ranks& ranks, int rank) {
   return concat("rank ", rank, " (host ", at(ranks, rank).host, ", process ", at(ranks, rank).pid, ")");
 }
 
-/// The ranks with their hosts and processes, or the host if these are all the ranks it had and there are others.
-std::string name_all(const Ranks& ranks, const std::vector<int>& culprits) {
+/// Whether these are all the ranks their host had, several, and there are others.
+bool is_host(const Ranks& ranks, const std::vector<int>& culprits) {
   const std::string& host = at(ranks, culprits.front()).host;
-  const std::vector<int> of_host = ranks_where(ranks, [&](const RankState& rank) { return rank.host == host; });
-  if (culprits == of_host && of_host.size() < ranks.size() && culprits.size() > 1) return concat("host ", host, " (", list_ranks(culprits), ")");
+  return culprits.size() > 1 && culprits.size() < ranks.size() &&
+         culprits == ranks_where(ranks, [&](const RankState& rank) { return rank.host == host; });
+}
+
+/// The ranks with their hosts and processes, or the host.
+std::string name_all(const Ranks& ranks, const std::vector<int>& culprits) {
+  if (is_host(ranks, culprits)) return concat("host ", at(ranks, culprits.front()).host, " (", list_ranks(culprits), ")");
   constexpr size_t kMost = 8;
   std::string text;
   for (size_t i = 0; i < std::min(culprits.size(), kMost); ++i) text += concat(i == 0 ? "" : ", ", who(ranks, culprits[i]));
@@ -93,11 +98,16 @@ Verdict blame(const Ranks& ranks, const std::vector<int>& culprits, const std::s
   return verdict;
 }
 
-std::string plural(const std::vector<int>& culprits, const char* one, const char* several) { return culprits.size() == 1 ? one : several; }
+std::string plural(const std::vector<int>& ranks, const char* one, const char* several) { return ranks.size() == 1 ? one : several; }
+
+/// The same for what name_all() names.
+std::string plural(const Ranks& ranks, const std::vector<int>& culprits, const char* one, const char* several) {
+  return is_host(ranks, culprits) ? one : plural(culprits, one, several);
+}
 
 std::string seconds(double value) { return concat(static_cast<int64_t>(std::lround(std::max(value, 1.0))), " s"); }
 
-std::optional<Verdict> judge_ended(const Ranks& ranks, double now, double silence_seconds, bool& settled) {
+std::optional<Verdict> judge_ended(const Ranks& ranks, double now, double failed_seconds, bool& settled) {
   constexpr double kCollect = 0.1;
   double first_failed = HUGE_VAL, first_dead = HUGE_VAL, first_death = HUGE_VAL;
   for (const RankState& rank : ranks) {
@@ -114,13 +124,13 @@ std::optional<Verdict> judge_ended(const Ranks& ranks, double now, double silenc
     const std::vector<int> of_host = ranks_where(ranks, [&](const RankState& rank) { return rank.host == host; });
     const bool host_lost = std::all_of(of_host.begin(), of_host.end(), [&](int rank) { return at(ranks, rank).life == Life::kDead; });
     if (host_lost && of_host.size() < ranks.size()) culprits = of_host;
-    return blame(ranks, culprits, plural(culprits, kDied, " have died"), Missed::kFinished);
+    return blame(ranks, culprits, plural(ranks, culprits, kDied, " have died"), Missed::kFinished);
   }
-  if (first_failed == HUGE_VAL || now - first_failed < silence_seconds) return std::nullopt;
+  if (first_failed == HUGE_VAL || now - first_failed < failed_seconds) return std::nullopt;
   const std::vector<int> left = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAlive; });
   if (left.empty()) return std::nullopt;
   const std::vector<int> failed = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kFailed; });
-  Verdict verdict = blame(ranks, failed, plural(failed, " has failed", " have failed"), Missed::kFinished);
+  Verdict verdict = blame(ranks, failed, plural(ranks, failed, " has failed", " have failed"), Missed::kFinished);
   verdict.text += concat("; ", list_ranks(left), plural(left, " has not ended with it", " have not ended with it"));
   return verdict;
 }
@@ -134,15 +144,25 @@ std::optional<Verdict> judge_silent(const Ranks& ranks, double now, double limit
   double since = 0;
   for (const int culprit : culprits) since = std::max(since, now - at(ranks, culprit).heard);
   return blame(ranks, culprits,
-               concat(plural(culprits, " does not answer", " do not answer"), " since ", seconds(since), ": stopped, or host or link is lost"),
+               concat(plural(ranks, culprits, " does not answer", " do not answer"), " since ", seconds(since), ": stopped, or host or link is lost"),
                Missed::kFinished);
+}
+
+std::optional<Verdict> judge_absent(const Ranks& ranks, double now, double join_seconds) {
+  const std::vector<int> absent = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAbsent; });
+  if (absent.empty() || now < join_seconds) return std::nullopt;
+  std::string text = absent.size() == ranks.size() ? "no rank ever joined" : concat(list_ranks(absent), " never joined");
+  text += concat(": not started, or held up before it could be watched, for ", seconds(now));
+  const std::vector<int> there = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAlive; });
+  if (!there.empty()) text += concat("; ", list_ranks(there), plural(there, " waits", " wait"));
+  return Verdict{text, 0};
 }
 
 /// Nobody moves and everybody waits.
 Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const std::string& since) {
   std::vector<int> culprits;
   if (const std::string text = disagreement(ranks, culprits); !text.empty()) {
-    Verdict verdict = blame(ranks, culprits, plural(culprits, " is at odds", " are at odds"), Missed::kEntered);
+    Verdict verdict = blame(ranks, culprits, plural(ranks, culprits, " is at odds", " are at odds"), Missed::kEntered);
     verdict.text += concat("; ", text, "; nothing has moved for ", since);
     return verdict;
   }
@@ -155,8 +175,8 @@ Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const s
     const RankState& first = at(ranks, culprits.front());
     // In an operation that all have entered it may be any of them that is stuck.
     if (first.life == Life::kAlive) culprits = companions(ranks, culprits.front());
-    const std::string how = first.life == Life::kLeft ? plural(culprits, " has left in order", " have left in order")
-                                                      : concat(plural(culprits, " has", " have"), " done nothing for ", since, ", waiting in ",
+    const std::string how = first.life == Life::kLeft ? plural(ranks, culprits, " has left in order", " have left in order")
+                                                      : concat(plural(ranks, culprits, " has", " have"), " done nothing for ", since, ", waiting in ",
                                                                describe_wait(first), culprits.size() > 1 ? ", which all have entered" : "");
     return blame(ranks, culprits, how, Missed::kEntered);
   }
@@ -198,7 +218,7 @@ std::optional<Verdict> judge_hung(const Ranks& ranks, double now, double silence
   }
   if (!waited_for.empty()) idle = waited_for;
   if (!idle.empty())
-    return blame(ranks, idle, concat(plural(idle, " has done nothing for ", " have done nothing for "), seconds(since)), Missed::kEntered);
+    return blame(ranks, idle, concat(plural(ranks, idle, " has done nothing for ", " have done nothing for "), seconds(since)), Missed::kEntered);
   const size_t alive = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAlive; }).size();
   if (still.size() < alive) return std::nullopt;  // somebody moves, whom the others may be waiting for
   return judge_stuck(ranks, still, seconds(since));
@@ -217,11 +237,12 @@ void note_report(std::vector<RankState>& ranks, size_t rank, Progress::Snapshot 
   for (RankState& other : ranks) other.moved = now;
 }
 
-std::optional<Verdict> judge(const std::vector<RankState>& ranks, double now, double silence_seconds) {
+std::optional<Verdict> judge(const std::vector<RankState>& ranks, double now, const Limits& limits) {
   bool settled = false;
-  std::optional<Verdict> verdict = judge_ended(ranks, now, silence_seconds, settled);
-  if (!verdict && !settled) verdict = judge_silent(ranks, now, silence_seconds);
-  if (!verdict && !settled) verdict = judge_hung(ranks, now, silence_seconds);
+  std::optional<Verdict> verdict = judge_ended(ranks, now, limits.failed_seconds, settled);
+  if (!verdict && !settled) verdict = judge_silent(ranks, now, limits.silence_seconds);
+  if (!verdict && !settled) verdict = judge_absent(ranks, now, limits.join_seconds);
+  if (!verdict && !settled) verdict = judge_hung(ranks, now, limits.silence_seconds);
   return verdict;
 }
 

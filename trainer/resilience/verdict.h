@@ -15,7 +15,7 @@ struct Verdict {
   int64_t step = 0;  ///< the rank was in, 0 before the first
 };
 
-/// What is known of a rank. Times are seconds on one clock, which stands still while its reader does not run.
+/// What is known of a rank. Times are seconds since the watch began, on one clock, which stands still while its reader does not run.
 struct RankState {
   enum class Life : uint8_t {
     kAbsent,  ///< not yet heard of
@@ -34,15 +34,22 @@ struct RankState {
   double died_after = 0, died_by = 0;  ///< kDead: when, as well as that is known
 };
 
+struct Limits {
+  double silence_seconds = 10;
+  double join_seconds = 600;
+  double failed_seconds = 60;
+};
+
 /// A rank's word has come in.
 void note_report(std::vector<RankState>& ranks, size_t rank, Progress::Snapshot report, double now);
 
 /// What ends the job, if anything does:
 ///   dead     a rank's connection has ended without a goodbye, a tenth of a second ago (others that end meanwhile are its consequences, or its whole host).
-///            After a rank that has failed with an error of its own nobody is blamed, unless others outlive it for silence_seconds;
+///            After a rank that has failed with an error of its own nobody is blamed, unless others outlive it for failed_seconds;
+///   absent   not yet heard of at join_seconds;
 ///   silent   not heard of for silence_seconds;
 ///   hung     the count stands still for longer than the most patient of all ranks has patience: a rank in no wait, else one that others wait for and that
 ///            never entered their operation, else all that wait for each other. Not judged while a rank has no patience at all, or is absent.
-std::optional<Verdict> judge(const std::vector<RankState>& ranks, double now, double silence_seconds);
+std::optional<Verdict> judge(const std::vector<RankState>& ranks, double now, const Limits& limits);
 
 }  // namespace trireme

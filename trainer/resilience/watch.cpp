@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "kernels/core/check.h"
-#include "trainer/resilience/wire.h"
 
 namespace trireme {
 namespace {
@@ -30,27 +29,27 @@ void report_and_leave(const Verdict& verdict) {
 
 }  // namespace
 
-Watch::Watch(Communicator& world) : world_(watched(world, progress_)) {
+Watch::Watch(Communicator& world, bool one_host, double silence_seconds) {
   const char* const launchers = std::getenv(kHubVariable);
   if (launchers == nullptr && world.size() == 1) return;
-  const std::vector<std::string> hosts = all_gather_strings(world, this_host());
-  std::string address;
-  if (world.rank() == 0) {
-    const bool one_host = std::all_of(hosts.begin(), hosts.end(), [&](const std::string& host) { return host == hosts.front(); });
-    if (launchers == nullptr) hub_ = std::make_unique<Hub>(HubOptions{.ranks = world.size(), .one_host = one_host, .own_rank = 0}, report_and_leave);
-    address = launchers != nullptr ? launchers : hub_->address();
+  // Every rank has the launcher's: so one that hangs before it comes here does not keep the others out, and is missed by its number.
+  std::string address = launchers != nullptr ? launchers : "";
+  if (launchers == nullptr) {
+    const HubOptions options{.ranks = world.size(), .one_host = one_host, .silence_seconds = silence_seconds, .own_rank = 0};
+    if (world.rank() == 0) hub_ = std::make_unique<Hub>(options, report_and_leave);
+    address = all_gather_strings(world, hub_ ? hub_->address() : "")[0];
   }
-  monitor_ = std::make_unique<Monitor>(all_gather_strings(world, address)[0], world.rank(), progress_);
+  monitor_ = std::make_unique<Monitor>(address, world.rank(), progress_);
 }
 
 void die_with_parent() {
+  const pid_t parent = ::getppid();  // 1 is one like any other: in a container it may be the launcher
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != 1) return;
-  // Either the parent had died before, or it is the first process of a container.
-  std::string name;
-  std::getline(std::ifstream("/proc/1/comm"), name);
-  constexpr std::array kLaunchers{"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "slurmstepd"};
-  if (std::find(kLaunchers.begin(), kLaunchers.end(), name) == kLaunchers.end()) ::_exit(kLeaveCode);
+  if (::getppid() == parent) return;
+  constexpr std::string_view kWhy = "the process that started this rank has died; leaving\n";
+  const ssize_t written = ::write(STDERR_FILENO, kWhy.data(), kWhy.size());
+  (void)written;
+  ::_exit(kLeaveCode);
 }
 
 }  // namespace trireme

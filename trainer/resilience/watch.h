@@ -1,7 +1,7 @@
 #pragma once
 #include <memory>
 
-#include "parallel/comm/watched.h"
+#include "parallel/comm/communicator.h"
 #include "trainer/resilience/hub.h"
 #include "trainer/resilience/monitor.h"
 
@@ -11,19 +11,16 @@ namespace trireme {
 inline constexpr const char* kHubVariable = "TRIREME_HUB";
 
 /// Watches this rank of a run. The hub is the launcher's where there is one, for it outlives every rank; else rank 0 has it. A world of one rank that nobody
-/// launched has none.
+/// launched has none. To be made as early as the configuration is known: what happens before is not watched.
 class Watch {
  public:
-  /// Collective over `world`, which outlives it. Errors: IoError.
-  explicit Watch(Communicator& world);
+  /// Collective over `world`, all of whose ranks are on this host if `one_host`. `silence_seconds`: HubOptions, of rank 0's hub. Errors: IoError.
+  Watch(Communicator& world, bool one_host, double silence_seconds);
 
   Progress& progress() { return progress_; }
-  /// `world`, its operations noted.
-  Communicator& world() { return *world_; }
 
  private:
   Progress progress_;
-  std::unique_ptr<Communicator> world_;
   std::unique_ptr<Hub> hub_;
   std::unique_ptr<Monitor> monitor_;
 };

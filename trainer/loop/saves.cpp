@@ -1,0 +1,91 @@
+#include "trainer/loop/saves.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "trainer/config/write.h"
+#include "trainer/loop/agree.h"
+#include "trainer/loop/environment.h"
+#include "trainer/loop/state.h"
+#include "trainer/model/flops.h"
+
+namespace trireme {
+namespace {
+
+std::filesystem::path directory_of(const Config& config) { return std::filesystem::path(config.run.directory) / "checkpoints"; }
+
+}  // namespace
+
+int64_t state_bytes(const Config& config) { return 3 * parameter_count(config.model) * size_of(precision_of(config.training).master); }
+
+double state_patience(const Config& config) {
+  constexpr double kSetUp = 600, kSlowestDisk = 1e8;
+  return kSetUp + static_cast<double>(state_bytes(config)) / kSlowestDisk;
+}
+
+Saves::Saves(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, const RunLock* lock, Reporter& reporter,
+             Progress& progress)
+    : trainer_(trainer),
+      world_(trainer.mesh().world),
+      config_(config),
+      training_data_(std::move(training_data)),
+      lock_(lock),
+      reporter_(reporter),
+      progress_(progress),
+      checkpointer_({directory_of(config), session, world_.rank(), world_.size(), config.checkpoint.keep, config.checkpoint.asynchronous,
+                     std::chrono::seconds(static_cast<int64_t>(state_patience(config))), [this] {
+                       lock_->check();
+                       reporter_.sync();
+                     }}) {}
+
+void Saves::save(int64_t step) {
+  progress_.act("saving step " + std::to_string(step));
+  progress_.set_patience(2 * state_patience(config_));  // this rank's writing, and then the others'
+  finish();
+  if (reports()) checkpointer_.discard_failed();
+  const auto obstacle = reports() ? cannot_save(directory_of(config_), state_bytes(config_)) : std::nullopt;
+  failed_ = all_reduce_scalar(world_, obstacle ? 1 : 0, ReduceOp::kMax) > 0;
+  if (failed_) return note(SaveReport{step, 0, 0, 0, obstacle});
+  const int64_t samples = step * config_.training.global_batch_size;
+  const MeshShape& mesh = trainer_.mesh().shape;
+  checkpointer_.save({step,
+                      samples * config_.training.sequence_length,
+                      trainer_.accepted_steps(),
+                      to_yaml(config_),
+                      describe_model(config_.model),
+                      config_.data.tokenizer,
+                      training_data_,
+                      config_.run.seed,
+                      samples,
+                      {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}}},
+                     state_tensors(trainer_));
+}
+
+/// Rank 0 comes last: it waits for the others' parts, unless one is known to have failed.
+void Saves::finish() {
+  if (!reports()) note(checkpointer_.finish());
+  share_failures();
+  if (reports()) note(checkpointer_.finish());
+}
+
+void Saves::share_failures() {
+  const std::vector<std::string> reasons = all_gather_strings(world_, std::exchange(failure_to_tell_, {}));
+  const auto failed = std::find_if(reasons.begin(), reasons.end(), [](const std::string& reason) { return !reason.empty(); });
+  if (failed == reasons.end()) return;
+  checkpointer_.give_up(concat("rank ", failed - reasons.begin(), ": ", *failed));
+  agree(world_, [&] {  // without the run directory nothing that this job does will be kept
+    if (reports()) lock_->check();
+  });
+}
+
+/// A rank that cannot write makes rank 0's save fail too, with the cause: one message for the job.
+void Saves::note(const std::optional<SaveReport>& report) {
+  if (!report) return;
+  if (report->error) {
+    failed_ = true;
+    failure_to_tell_ = *report->error;
+  }
+  reporter_.saved(*report);
+}
+
+}  // namespace trireme
