@@ -82,6 +82,19 @@ TEST_CASE("keep: a finished run stays as it is, but for what a kill at its very 
   CHECK_FALSE(fs::exists(directory / "run/checkpoints/step-00000002.1-0.partial"));
 }
 
+TEST_CASE("keep: an evaluation that a kill has prevented is made up for") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  REQUIRE(run(directory, kTrain).code == 0);
+  const double expected = validation_loss(directory / "run");
+  std::string text = read_file(directory / "run/metrics.jsonl");
+  write_file(directory / "run/metrics.jsonl", text.substr(0, text.find("{\"step\":6,\"validation_loss\"")));
+  REQUIRE(validation_loss(directory / "run") != expected);  // that of step 3
+  check(run(directory, kTrain), 0, "done: 6 of 6 steps");
+  CHECK(validation_loss(directory / "run") == expected);
+  losses(directory / "run", 6);
+}
+
 TEST_CASE("keep: resume refuses data that has changed, and checkpoints of which none can be read") {
   TemporaryDirectory directory;
   prepare_run(directory);
