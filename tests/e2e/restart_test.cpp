@@ -123,6 +123,20 @@ TEST_CASE("restart: a request to stop between two tries ends the run with 75") {
   CHECK(outcome.err.find("stopped on request before the restart") != std::string::npos);
 }
 
+TEST_CASE("restart: a program file that has been removed meanwhile is named") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  fs::copy_file(kBinary, directory / "program");
+  write_file(directory / "mpirun", "#!/bin/sh\nrm program\nexit 1\n");
+  fs::permissions(directory / "mpirun", fs::perms::owner_all);
+  const Arguments command =
+      Arguments{"env", "PATH=" + directory.path().string() + ":/usr/bin:/bin", "./program", "train", "run.yaml", "--restarts=3"};
+  const Outcome outcome = Process(command + layout(1, 1, 2, 0), directory.path()).wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 66);
+  CHECK(outcome.err.find("the program file was removed or replaced while it ran (") != std::string::npos);
+}
+
 TEST_CASE("restart: refused where another launcher has started the ranks") {
   TemporaryDirectory directory;
   prepare_run(directory);

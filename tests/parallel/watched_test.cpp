@@ -51,7 +51,7 @@ std::string verdict_of(int n, const std::function<void(Communicator&, Progress&)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     for (RankState& rank : ranks) rank.heard = 11;
-    const auto verdict = judge(ranks, 11, 10);
+    const auto verdict = judge(ranks, 11, {});
     text = verdict ? verdict->text : "";
   };
   try {

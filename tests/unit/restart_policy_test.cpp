@@ -33,10 +33,25 @@ TEST_CASE("restart policy: gives up when the same step fails again, unless a che
   const RestartPolicy::Decision again = policy.after({17, 16});
   CHECK_FALSE(again.delay);
   CHECK(again.reason == "step 17 has failed twice in a row, with no new checkpoint in between");
+}
 
-  RestartPolicy never_starts(9);
-  CHECK(never_starts.after({0, 0}).delay);
-  const RestartPolicy::Decision start = never_starts.after({0, 0});
-  CHECK_FALSE(start.delay);
-  CHECK(start.reason == "the job has failed before its first step twice in a row");
+TEST_CASE("restart policy: failures before the first step only use up restarts, with growing delays") {
+  RestartPolicy policy(7);
+  CHECK(policy.after({500, 490}).delay == seconds(0));
+  CHECK(policy.after({0, 490}).delay == seconds(1));
+  CHECK(policy.after({0, 490}).delay == seconds(2));
+  CHECK(policy.after({501, 490}).delay == seconds(4));
+  CHECK(policy.after({0, 490}).delay == seconds(8));
+  CHECK(policy.after({501, 495}).delay == seconds(0));  // a new checkpoint
+  CHECK(policy.after({0, 495}).delay == seconds(1));
+  CHECK(policy.after({0, 495}).reason == "all 7 restarts are used");
+
+  RestartPolicy hopeless(9);
+  CHECK(hopeless.after({500, 490}).delay);
+  CHECK(hopeless.after({0, 490}).delay);
+  CHECK(hopeless.after({500, 490}).reason == "step 500 has failed twice in a row, with no new checkpoint in between");
+
+  RestartPolicy never_starts(4);
+  for (int64_t expected : {0, 1, 2, 4}) CHECK(never_starts.after({0, 0}).delay == seconds(expected));
+  CHECK(never_starts.after({0, 0}).reason == "all 4 restarts are used");
 }

@@ -192,6 +192,38 @@ bool is_closed(int file, double seconds) {
   return ::poll(&ready, 1, static_cast<int>(seconds * 1000)) == 1 && ::recv(file, &byte, 1, 0) <= 0;
 }
 
+/// A hub in a process of its own, for ranks that the test makes.
+struct Keeper {
+  explicit Keeper(const HubOptions& options)
+      : process([&] {
+          const Hub hub(options, [&](const Verdict& verdict) { verdicts.say(verdict.text + "\n"); });
+          address_.say(hub.address() + "\n");
+          for (;;) ::pause();
+          return 0;
+        }) {
+    address = address_.hear(5);
+    REQUIRE(address.back() == '\n');
+    address.pop_back();
+  }
+
+ private:
+  Pipe address_;
+
+ public:
+  Pipe verdicts;
+  std::string address;
+  Child process;
+};
+
+/// Reports to `address` until it is ended.
+int be_rank(const std::string& address, int rank, const Pipe& joined) {
+  Progress progress;
+  const Monitor monitor(address, rank, progress);
+  joined.say("\n");
+  for (;;) ::pause();
+  return 0;
+}
+
 }  // namespace
 
 TEST_CASE("watch: a killed rank is named within two seconds, and the others leave") {
@@ -304,6 +336,89 @@ TEST_CASE("watch: a stopped hub is waited for, and does not count the time") {
   CHECK(job.rank(0).code(0.1) == -1);
   job.rank(1).signal(SIGKILL);
   CHECK(job.verdicts.hear(3).find("rank 1 ") == 2);  // and goes on watching
+}
+
+TEST_CASE("watch: ranks whose hub is rank 0's leave when that is stopped, and name it; a stop of them all is none") {
+  Pipe joined, errors;
+  Keeper keeper({.ranks = 3, .silence_seconds = 1, .own_rank = 0});
+  const auto make = [&](int rank) {
+    return std::make_unique<Child>([&, rank] {
+      ::dup2(errors.input(), STDERR_FILENO);
+      return be_rank(keeper.address, rank, joined);
+    });
+  };
+  const std::unique_ptr<Child> ranks[] = {make(1), make(2)};
+  for (int i = 0; i < 2; ++i) REQUIRE(joined.hear(5) == "\n");
+  for (const auto& rank : ranks) rank->signal(SIGSTOP);
+  keeper.process.signal(SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(2500));
+  for (const auto& rank : ranks) rank->signal(SIGCONT);
+  std::this_thread::sleep_for(milliseconds(200));
+  keeper.process.signal(SIGCONT);
+  CHECK(ranks[0]->code(1.5) == -1);
+  const auto begin = Clock::now();
+  keeper.process.signal(SIGSTOP);
+  for (const auto& rank : ranks) CHECK(rank->code(10) == 70);
+  CHECK(since(begin) > 0.7);
+  const std::string line = errors.hear(1);
+  CHECK(line.find("rank 1: the watch of this job has ended, as rank 0 (host ") == 0);
+  CHECK(line.find(concat(", process ", keeper.process.pid(), ") does not answer for 1 s; leaving\n")) != line.npos);
+}
+
+TEST_CASE("watch: a rank that does not join in time is missed") {
+  Pipe joined;
+  Keeper keeper({.ranks = 2, .join_seconds = 1});
+  Child rank([&] { return be_rank(keeper.address, 0, joined); });
+  CHECK(keeper.verdicts.hear(5) == "rank 1 never joined: not started, or held up before it could be watched, for 1 s; rank 0 waits\n");
+  CHECK(rank.code(2) == 70);
+}
+
+TEST_CASE("watch: a rank that gave up an address of the hub may come by another") {
+  Pipe joined;
+  Keeper keeper({.ranks = 1});
+  keeper.process.signal(SIGSTOP);  // so that hello and end come as one
+  const std::string hello = concat("{\"token\": \"", keeper.address.substr(0, 32), "\", \"rank\": 0}\n");
+  const int given_up = stranger(keeper.address);
+  REQUIRE(::send(given_up, hello.data(), hello.size(), MSG_NOSIGNAL) > 0);
+  ::close(given_up);
+  keeper.process.signal(SIGCONT);
+  CHECK(keeper.verdicts.hear(0.5).empty());
+  Child rank([&] { return be_rank(keeper.address, 0, joined); });
+  CHECK(joined.hear(5) == "\n");
+  rank.signal(SIGKILL);
+  CHECK(keeper.verdicts.hear(5).find("rank 0 ") == 0);
+}
+
+TEST_CASE("watch: a crowd of silent strangers keeps no rank out") {
+  Pipe joined;
+  Keeper keeper({.ranks = 1});
+  std::vector<int> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(stranger(keeper.address));
+  Child rank([&] { return be_rank(keeper.address, 0, joined); });
+  CHECK(joined.hear(4) == "\n");
+  for (const int file : silent) ::close(file);
+}
+
+TEST_CASE("watch: each address of the hub has time of its own", "[slow]") {
+  Pipe joined;
+  Keeper keeper({.ranks = 1});
+  const std::string endpoint = keeper.address.substr(33);
+  std::string addresses = keeper.address.substr(0, 33);
+  std::vector<int> mute;
+  for (int i = 0; i < 4; ++i) {
+    mute.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    REQUIRE(::bind(mute.back(), reinterpret_cast<const sockaddr*>(&at), size) == 0);
+    REQUIRE(::listen(mute.back(), 4) == 0);  // the kernel takes the connection, and nobody answers
+    REQUIRE(::getsockname(mute.back(), reinterpret_cast<sockaddr*>(&at), &size) == 0);
+    addresses += concat("127.0.0.1:", ntohs(at.sin_port), ",");
+  }
+  Child rank([&] { return be_rank(addresses + endpoint, 0, joined); });
+  CHECK(joined.hear(25) == "\n");
+  for (const int file : mute) ::close(file);
 }
 
 TEST_CASE("watch: ranks whose hub ends in order go on") {

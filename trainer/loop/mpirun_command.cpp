@@ -36,7 +36,8 @@ std::string own_program() {
   const std::string path = fs::read_symlink("/proc/self/exe").string();  // "NAME (deleted)" once another file has taken its place
   std::error_code error;
   if (!fs::exists(path, error))
-    throw MissingFileError(concat("the program file was removed or replaced while it ran (", path, "), so no more ranks can be started: run the same command again"));
+    throw MissingFileError(
+        concat("the program file was removed or replaced while it ran (", path, "), so no more ranks can be started: run the same command again"));
   return path;
 }
 

@@ -19,6 +19,7 @@
 #include "kernels/core/check.h"
 
 namespace fs = std::filesystem;
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 namespace trireme {
@@ -203,12 +204,27 @@ void MpirunJob::take_verdict() {
   if (!condemned_) {
     const auto verdict = verdicts_ != nullptr && !ended_at_once_ ? verdicts_->get() : std::nullopt;
     if (!verdict) return;
-    condemned_ = Clock::now();
-    write_all(STDERR_FILENO, verdict->text + "\n");
+    condemn(*verdict);
   }
   const auto waited = Clock::now() - *condemned_;
+  if (waited > milliseconds(200) || !filter_.first_end().empty()) tell_verdict();
   if (waited > seconds(2) && !std::exchange(told_to_end_, true)) ::kill(mpirun_, SIGTERM);
   if (waited > seconds(4)) kill_now();
+}
+
+void MpirunJob::condemn(const Verdict& verdict) {
+  condemned_ = Clock::now();
+  verdict_ = verdict.text;
+}
+
+/// After what mpirun knows, if that has come by then: where all have died at once, it names the first.
+void MpirunJob::tell_verdict() {
+  if (verdict_.empty()) return;
+  if (const std::string first = filter_.first_end(); !first.empty()) {
+    write_all(STDERR_FILENO, first + "\n");
+    first_end_told_ = true;
+  }
+  write_all(STDERR_FILENO, std::exchange(verdict_, {}) + "\n");
 }
 
 /// Open MPI 4.1 at times locks itself up after its ranks have ended, and then heeds nothing but SIGKILL.
@@ -263,13 +279,11 @@ int MpirunJob::final_code() {
   while (verdicts_ != nullptr && failed && !killed_ && !condemned_ && !ended_at_once_ && Clock::now() < limit) {
     pollfd source{verdicts_->descriptor(), POLLIN, 0};
     ::poll(&source, 1, 100);
-    if (const auto verdict = verdicts_->get()) {
-      condemned_ = Clock::now();
-      write_all(STDERR_FILENO, verdict->text + "\n");
-    }
+    if (const auto verdict = verdicts_->get()) condemn(*verdict);
   }
   if (condemned_) {
-    if (const std::string first = filter_.first_end(); !first.empty()) write_all(STDERR_FILENO, first + "\n");
+    tell_verdict();
+    if (const std::string first = filter_.first_end(); !first.empty() && !first_end_told_) write_all(STDERR_FILENO, first + "\n");
     return static_cast<int>(ExitCode::kInternal);
   }
   if (is_our_code(code_)) return code_;

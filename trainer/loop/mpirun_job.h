@@ -59,6 +59,8 @@ class MpirunJob {
   void reap();
   void kill_now();
   void wait_for_ranks();
+  void condemn(const Verdict& verdict);
+  void tell_verdict();
   int final_code();
 
   StopSignals& stop_;
@@ -71,6 +73,8 @@ class MpirunJob {
   bool forwarded_ = false;
   bool ended_at_once_ = false;  ///< by a second SIGINT
   std::optional<Clock::time_point> condemned_;
+  std::string verdict_;  ///< to be told
+  bool first_end_told_ = false;
   bool told_to_end_ = false;
   Clock::time_point next_look_ = Clock::now() + std::chrono::seconds(1);
   std::optional<Clock::time_point> all_dead_since_;

@@ -71,7 +71,7 @@ void make_room_for(int connections) {
 
 struct Connection {
   LineSocket socket;
-  double since;   ///< accepted
+  double since;         ///< accepted
   int rank = -1;        ///< before its hello
   bool joined = false;  ///< has reported. Until then its rank may have given it up for another of the hub's addresses
   bool over = false;
@@ -84,7 +84,9 @@ class Hub::Impl {
   Impl(const HubOptions& options, std::function<void(const Verdict&)> on_verdict)
       : options_(options),
         limits_{options.silence_seconds, options.join_seconds, options.failed_seconds},
-        on_verdict_(std::move(on_verdict)), ranks_(static_cast<size_t>(options.ranks)), token_(random_token()) {
+        on_verdict_(std::move(on_verdict)),
+        ranks_(static_cast<size_t>(options.ranks)),
+        token_(random_token()) {
     make_room_for(options.ranks);
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

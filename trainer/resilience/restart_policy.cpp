@@ -13,7 +13,7 @@ RestartPolicy::Decision RestartPolicy::after(const Failure& failure) {
   const bool progress = last_ && failure.saved > last_->saved;
   if (last_ && !progress && started && failure.step == last_->step)
     return {{}, concat("step ", failure.step, " has failed twice in a row, with no new checkpoint in between")};
-  if (started || progress) last_ = failure;
+  if (started || progress || !last_) last_ = failure;
   if (used_ == restarts_) return {{}, concat("all ", restarts_, " restarts are used")};
   ++used_;
   in_a_row_ = progress ? 0 : in_a_row_;

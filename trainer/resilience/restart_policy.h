@@ -31,7 +31,7 @@ class RestartPolicy {
   int64_t restarts_;
   int64_t used_ = 0;
   int in_a_row_ = 0;
-  std::optional<Failure> last_;  ///< in a step
+  std::optional<Failure> last_;  ///< the first, the last in a step, or the last after a new checkpoint
 };
 
 }  // namespace trireme

@@ -4,11 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
+#include <string_view>
 #include <thread>
 
 #include "kernels/core/check.h"
