@@ -338,7 +338,7 @@ TEST_CASE("watch: a stopped hub is waited for, and does not count the time") {
   CHECK(job.verdicts.hear(3).find("rank 1 ") == 2);  // and goes on watching
 }
 
-TEST_CASE("watch: ranks whose hub is rank 0's leave when that is stopped, and name it; a stop of them all is none") {
+TEST_CASE("watch: ranks whose hub is rank 0's leave when that is stopped, and name it, and a stop of them all is none") {
   Pipe joined, errors;
   Keeper keeper({.ranks = 3, .silence_seconds = 1, .own_rank = 0});
   const auto make = [&](int rank) {

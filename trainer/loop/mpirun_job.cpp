@@ -231,8 +231,8 @@ void MpirunJob::tell_verdict() {
 void MpirunJob::watch_for_hang() {
   if (Clock::now() < next_look_) return;
   next_look_ = Clock::now() + seconds(1);
-  children_ = children_of(mpirun_);
-  const auto codes = codes_of_zombies(children_);
+  list_children();
+  const auto codes = codes_of_zombies(children_of(mpirun_));
   if (!codes) {
     all_dead_since_.reset();
   } else if (!all_dead_since_) {
@@ -263,8 +263,13 @@ void MpirunJob::wait_for_ranks() {
   while (std::any_of(children_.begin(), children_.end(), lives) && Clock::now() < limit) ::poll(nullptr, 0, 20);
 }
 
+/// One that has just died shows none any more.
+void MpirunJob::list_children() {
+  if (std::vector<pid_t> now = children_of(mpirun_); !now.empty()) children_ = std::move(now);
+}
+
 void MpirunJob::kill_now() {
-  children_ = children_of(mpirun_);
+  list_children();
   ::kill(-mpirun_, SIGKILL);
   ::waitpid(mpirun_, nullptr, 0);
   ended_ = true;

@@ -57,6 +57,7 @@ class MpirunJob {
   void take_verdict();
   void watch_for_hang();
   void reap();
+  void list_children();
   void kill_now();
   void wait_for_ranks();
   void condemn(const Verdict& verdict);
@@ -78,7 +79,7 @@ class MpirunJob {
   bool told_to_end_ = false;
   Clock::time_point next_look_ = Clock::now() + std::chrono::seconds(1);
   std::optional<Clock::time_point> all_dead_since_;
-  std::vector<pid_t> children_;  ///< of mpirun, a second ago: the ranks of this host
+  std::vector<pid_t> children_;  ///< of mpirun, when last seen: the ranks of this host
   bool ended_ = false;
   int code_ = 0;         ///< 128 + n if signal n ended mpirun
   bool killed_ = false;  ///< mpirun itself, by a signal
