@@ -37,7 +37,8 @@ void check_death(const TemporaryDirectory& directory, const Case& is, const Argu
   const fs::path trigger = directory / "trigger";
   fs::remove(trigger);
   LiveJob job(directory, std::string(is.deed) + std::to_string(is.rank), kEndless + ranks, misbehaviour(is.rank, is.deed, trigger));
-  REQUIRE(job.wait_for_step(300));  // the hub has heard of a step
+  REQUIRE(job.wait_for_step(30));
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // the hub has heard of a step
   if (is.deed == std::string("kill"))
     ::kill(job.ranks(count).at(is.rank), SIGKILL);
   else
@@ -68,7 +69,8 @@ void check_hang(const TemporaryDirectory& directory, const Case& is, double hang
   LiveJob job(directory, std::string(is.deed) + std::to_string(is.rank),
               kEndless + layout(2, 1, 2, 1) + sets({"resilience.hang_seconds=" + std::to_string(hang_seconds)}),
               misbehaviour(is.rank, is.deed, trigger));
-  REQUIRE(job.wait_for_step(300));  // the steps have a median, and the hub has heard of one
+  REQUIRE(job.wait_for_step(30));                               // the steps have a median
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // and the hub has heard of one
   if (is.deed == std::string("stop"))
     ::kill(job.ranks(4).at(is.rank), SIGSTOP);
   else

@@ -327,6 +327,18 @@ TEST_CASE("verdict: one that hangs inside an operation all have entered cannot b
   wanted.wait(1, 1);
   wanted.pass(11);
   CHECK(wanted.text().find("rank 0 (host n1, process 1000), rank 1 (host n1, process 1001) have done nothing") == 0);
+
+  Job elsewhere;  // rank 2's collective has been entered by rank 0, which is stuck waiting in another
+  for (RankState& rank : elsewhere.ranks) rank.last.groups.push_back({"shard", std::vector{0, 2}, 7, {}, {}});
+  elsewhere.wait(2, 2);
+  elsewhere.ranks[0].last.groups[2].started = 8;
+  elsewhere.wait(3, 1);
+  elsewhere.ranks[2].last.groups[1].started = 117;
+  elsewhere.wait(0, 1);
+  elsewhere.wait(1, 1);
+  elsewhere.pass(11);
+  CHECK(elsewhere.text().find("rank 0 (host n1, process 1000), rank 1 (host n1, process 1001), rank 2 (host n1, process 1002) have done nothing") ==
+        0);
 }
 
 TEST_CASE("verdict: nobody is hung while the rank that is waited for moves") {

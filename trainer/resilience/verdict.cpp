@@ -173,8 +173,7 @@ Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const s
     if (wanted[r] && missing_for(ranks, static_cast<int>(r)).empty()) culprits.push_back(static_cast<int>(r));
   if (!culprits.empty()) {
     const RankState& first = at(ranks, culprits.front());
-    // In an operation that all have entered it may be any of them that is stuck.
-    if (first.life == Life::kAlive) culprits = companions(ranks, culprits.front());
+    if (first.life == Life::kAlive) culprits = possibly_stuck(ranks, culprits.front());
     const std::string how = first.life == Life::kLeft ? plural(ranks, culprits, " has left in order", " have left in order")
                                                       : concat(plural(ranks, culprits, " has", " have"), " done nothing for ", since, ", waiting in ",
                                                                describe_wait(first), culprits.size() > 1 ? ", which all have entered" : "");

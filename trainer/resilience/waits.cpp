@@ -106,19 +106,19 @@ std::string disagreement(const std::vector<RankState>& ranks, std::vector<int>& 
   return "";
 }
 
-std::vector<int> companions(const std::vector<RankState>& ranks, int rank) {
-  const RankState& self = ranks[static_cast<size_t>(rank)];
-  const Group* const group = group_of(self);
-  if (group == nullptr || !self.last.wait->messages.empty()) return {rank};
-  std::vector<int> all;
-  for (const int other : group->ranks) {
-    if (other < 0 || static_cast<size_t>(other) >= ranks.size()) continue;
-    const RankState& candidate = ranks[static_cast<size_t>(other)];
-    const Group* const theirs = group_of(candidate);
-    if (theirs != nullptr && theirs == counterpart(self, *self.last.wait->group, candidate) && candidate.last.wait->number == self.last.wait->number)
-      all.push_back(other);
+std::vector<int> possibly_stuck(const std::vector<RankState>& ranks, int rank) {
+  std::vector<int> found{rank};
+  for (size_t next = 0; next < found.size(); ++next) {
+    const RankState& self = ranks[static_cast<size_t>(found[next])];
+    const Group* const group = group_of(self);
+    if (group == nullptr || !self.last.wait->messages.empty()) continue;
+    for (const int other : group->ranks) {
+      const bool known = other >= 0 && static_cast<size_t>(other) < ranks.size();
+      if (known && std::find(found.begin(), found.end(), other) == found.end() && missing_for(ranks, other).empty()) found.push_back(other);
+    }
   }
-  return all;
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 std::string describe_wait(const RankState& rank) {

@@ -12,8 +12,9 @@ std::vector<int> missing_for(const std::vector<RankState>& ranks, int waiter);
 /// Ranks in a wait that `rank` has a part in.
 std::vector<int> waiters_on(const std::vector<RankState>& ranks, int rank);
 
-/// `rank` and all that wait in the same collective.
-std::vector<int> companions(const std::vector<RankState>& ranks, int rank);
+/// `rank`, which waits for nobody that is missing, and those of which one may be why: a collective that all have entered does not end while one of them is
+/// stuck, there or in another one that it waits for.
+std::vector<int> possibly_stuck(const std::vector<RankState>& ranks, int rank);
 
 /// Two or more ranks that are in the same place of the same group with different operations, the fewer first: "operation 4 of group world is barrier on rank
 /// 1, all_reduce on ranks 0, 2". Empty if there are none.
