@@ -59,10 +59,17 @@ size_t LiveJob::last_step() const {
   return found == std::string::npos ? 0 : std::strtoul(text.c_str() + found + key.size(), nullptr, 10);
 }
 
+/// Looked at twice: while a process becomes another program it has no command line.
+bool LiveJob::over() const {
+  if (!processes_with(run_.string()).empty()) return false;
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  return processes_with(run_.string()).empty();
+}
+
 bool LiveJob::wait_for_step(size_t step) {
-  bool over = false;
-  const double waited = time_until([&] { return last_step() >= step || (over = processes_with(run_.string()).empty()); }, 60);
-  if (waited >= 0 && !over) return true;
+  bool ended = false;
+  const double waited = time_until([&] { return last_step() >= step || (ended = over()); }, 60);
+  if (waited >= 0 && !ended) return true;
   WARN("standard error: " << err());
   return false;
 }
@@ -71,8 +78,8 @@ double LiveJob::wait_for_error(const std::string& text, double limit) {
   bool found = false;
   const double waited = time_until(
       [&] {
-        const bool over = processes_with(run_.string()).empty();
-        return (found = err().find(text) != std::string::npos) || over;
+        const bool ended = over();
+        return (found = err().find(text) != std::string::npos) || ended;
       },
       limit);
   if (found) return waited;

@@ -28,6 +28,7 @@ class LiveJob {
   size_t last_step() const;  ///< in metrics.jsonl; 0 without
 
  private:
+  bool over() const;
   std::filesystem::path run_, out_, err_;
   Process process_;
 };
