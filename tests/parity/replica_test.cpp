@@ -204,12 +204,7 @@ TEST_CASE("each reason for which ranks hold the same is checked") {
   };
   for (const Case& c : cases) {
     INFO(c.why);
-    Layout layout;
-    layout.tensor = c.tensor;
-    layout.pipeline = c.pipeline;
-    layout.data = c.data;
-    layout.zero = c.zero;
-    layout.replicate = c.replicate;
+    const Layout layout{.tensor = c.tensor, .pipeline = c.pipeline, .data = c.data, .zero = c.zero, .replicate = c.replicate};
     after_two_steps(parity_config(c.model, layout, "fp32"), [&](Trainer& trainer) {
       expect_agreement(trainer);
       TRIREME_CHECK(owners(trainer)[c.parameter] == c.ranks, c.why, ": ", c.parameter, " is owned by other ranks than this test thinks");
@@ -232,12 +227,7 @@ TEST_CASE("full copies that stay on every rank are checked, whoever owns them") 
                         {ParityModel::kLlama, 1, 1, 3, 2, 1},
                         {ParityModel::kLlamaGrouped, 2, 1, 4, 1, 2},
                         {ParityModel::kGpt2, 2, 2, 2, 2, 1}}) {
-    Layout layout;
-    layout.tensor = c.tensor;
-    layout.pipeline = c.pipeline;
-    layout.data = c.data;
-    layout.zero = c.zero;
-    layout.replicate = c.replicate;
+    const Layout layout{.tensor = c.tensor, .pipeline = c.pipeline, .data = c.data, .zero = c.zero, .replicate = c.replicate};
     for (const char* precision : {"fp32", "bf16"}) {
       INFO(name_of(c.model) << " " << layout.str() << " " << precision);
       after_two_steps(parity_config(c.model, layout, precision), [&](Trainer& trainer) {

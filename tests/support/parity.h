@@ -18,7 +18,7 @@ struct Layout {
   std::string reshard = "after_use";
   int prefetch = 1;
   int micro_batch = 1;
-  std::vector<int64_t> layers_per_stage;  ///< empty: as even as 5 layers go
+  std::vector<int64_t> layers_per_stage = {};  ///< empty: as even as 5 layers go
 
   int world() const { return tensor * pipeline * data; }
   std::string str() const;  ///< "tp2pp2dp2z3 sp gpipe mb2"

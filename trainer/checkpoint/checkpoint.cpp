@@ -1,7 +1,6 @@
 #include "trainer/checkpoint/checkpoint.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "kernels/core/background_thread.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/safetensors.h"
@@ -21,30 +21,11 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-std::string rank_name(int rank) {
-  const std::string text = std::to_string(rank);
-  return "rank-" + std::string(text.size() < 5 ? 5 - text.size() : 0, '0') + text;
-}
+std::string rank_name(int rank) { return "rank-" + padded(rank, 5); }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
-
-/// Signals are for the main thread, whose calls they interrupt; a thread started meanwhile inherits that all are blocked.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 std::string reason_of(const std::exception_ptr& failure) {
   try {
@@ -137,9 +118,8 @@ void Checkpointer::save(const CheckpointDescription& description, std::span<cons
   }
   if (options_.asynchronous && copy_state(*part)) {
     part->stall_seconds += seconds_since(begin);
-    const SignalsBlocked blocked;
     try {
-      thread_ = std::thread([this, part] { write(*part, false); });
+      thread_ = background_thread([this, part] { write(*part, false); });
       return;
     } catch (const std::system_error&) {  // no thread to be had
     }
@@ -287,9 +267,7 @@ int64_t Checkpointer::publish(const Part& part) const {
   move_into_place(part.directory, options_.directory / name);
   options_.may_publish();
   point_latest(options_.directory, name, options_.session);
-  int64_t bytes = 0;
-  for (const auto& [file, stored] : manifest.contents.files) bytes += stored.bytes;
-  return bytes;
+  return as_it_stands.bytes();
 }
 
 void Checkpointer::tidy_up(const Part& published) const {

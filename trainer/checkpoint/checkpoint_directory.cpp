@@ -73,10 +73,12 @@ bool whole(const fs::path& checkpoint) {
 
 }  // namespace
 
-std::string checkpoint_name(int64_t step) {
-  std::string text = std::to_string(step);
-  return "step-" + std::string(text.size() < 8 ? 8 - text.size() : 0, '0') + text;
+std::string padded(int64_t number, size_t digits) {
+  const std::string text = std::to_string(number);
+  return std::string(digits - std::min(digits, text.size()), '0') + text;
 }
+
+std::string checkpoint_name(int64_t step) { return "step-" + padded(step, 8); }
 
 fs::path partial_directory(const fs::path& directory, int64_t step, const std::string& session, int64_t number) {
   return directory / concat(checkpoint_name(step), ".", session, "-", number, kPartial);

@@ -6,6 +6,9 @@
 
 namespace trireme {
 
+/// A number that sorts as text: zeros before it up to so many digits.
+std::string padded(int64_t number, size_t digits);
+
 /// Where save number `number` of a session is written until it is whole: step-00000100.<session>-<number>.partial
 std::filesystem::path partial_directory(const std::filesystem::path& directory, int64_t step, const std::string& session, int64_t number);
 

@@ -84,6 +84,12 @@ CheckpointReader::CheckpointReader(const fs::path& directory) : directory_(direc
     for (const StoredBox& box : stored.boxes) pieces_[box.file][entry_name(name, box.box)] = {&name, &stored, &box};
 }
 
+int64_t CheckpointReader::bytes() const {
+  int64_t sum = 0;
+  for (const auto& [name, file] : files()) sum += file.bytes;
+  return sum;
+}
+
 const StoredTensor& CheckpointReader::tensor(const std::string& name) const {
   const auto found = tensors().find(name);
   if (found == tensors().end()) throw DataError(concat((directory_ / kManifestName).string(), ": tensor \"", name, "\" is missing"));

@@ -28,6 +28,7 @@ class CheckpointReader {
   const CheckpointDescription& description() const { return manifest_.description; }
   const std::map<std::string, StoredTensor>& tensors() const { return manifest_.contents.tensors; }
   const std::map<std::string, StoredFile>& files() const { return manifest_.contents.files; }
+  int64_t bytes() const;  ///< of its files, without the manifest
   /// Errors: DataError if there is none of this name.
   const StoredTensor& tensor(const std::string& name) const;
   /// Writes elements of `box` to `out` (row-major, box.numel() of dtype), converting between F32 and F64.

@@ -31,12 +31,6 @@ fs::path checkpoint_at(const fs::path& directory) {
   return checkpoints.front();
 }
 
-int64_t bytes_of(const CheckpointReader& reader) {
-  int64_t bytes = 0;
-  for (const auto& [name, file] : reader.files()) bytes += file.bytes;
-  return bytes;
-}
-
 const char* files_word(size_t count) { return count == 1 ? " file" : " files"; }
 
 /// Output may go to a full disk.
@@ -64,7 +58,7 @@ ordered_json facts_of(const CheckpointReader& reader) {
                         {"model", about.model},
                         {"parameters", parameters},
                         {"dtype", dtypes},
-                        {"bytes", bytes_of(reader)},
+                        {"bytes", reader.bytes()},
                         {"files", ordered_json::array()},
                         {"tensors", ordered_json::array()}};
   for (const auto& [name, file] : reader.files()) facts["files"].push_back({{"file", name}, {"bytes", file.bytes}, {"digest", file.digest}});
@@ -141,7 +135,7 @@ class ProgressBar {
 
 void verify(const std::string& directory) {
   CheckpointReader reader(checkpoint_at(directory));
-  const int64_t bytes = bytes_of(reader);
+  const int64_t bytes = reader.bytes();
   std::cerr << "verifying " << reader.directory().string() << '\n';
   {
     ProgressBar bar(bytes);

@@ -64,6 +64,12 @@ nlohmann::json describe_model(const ModelConfig& model) {
           {"norm_epsilon", model.norm_epsilon}};
 }
 
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
 int usable_cores() {
   cpu_set_t cores;
   return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;

@@ -12,6 +12,9 @@ nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, 
 /// The model section as JSON, for readers of a checkpoint that have no YAML.
 nlohmann::json describe_model(const ModelConfig& model);
 
+/// Of this machine, as messages name it.
+std::string host_name();
+
 /// Cores this process may run on.
 int usable_cores();
 

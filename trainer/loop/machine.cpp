@@ -19,9 +19,7 @@ constexpr int kNone = -1;
 /// The GPU of this rank among those it sees: by its place on the host, or the only one where a launcher shows each rank one of its own. kNone: too few.
 /// Collective.
 int gpu_of(Communicator& world, const RankPlace& place, int found, int64_t ranks_per_gpu) {
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
-  const std::string mine = found == 1 ? concat(host, " ", cuda::gpu_properties(0).pci) : "";
+  const std::string mine = found == 1 ? concat(host_name(), " ", cuda::gpu_properties(0).pci) : "";
   const std::vector<std::string> seen = all_gather_strings(world, mine);
   const auto others = std::count(seen.begin(), seen.end(), mine);
   const bool own = found == 1 && others <= ranks_per_gpu;

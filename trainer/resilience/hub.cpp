@@ -16,11 +16,12 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <thread>
 
+#include "kernels/core/background_thread.h"
 #include "kernels/core/check.h"
+#include "trainer/loop/environment.h"
 #include "trainer/resilience/running_clock.h"
 #include "trainer/resilience/wire.h"
 
@@ -104,19 +105,14 @@ class Hub::Impl {
       address_ += concat(address_.empty() ? token_ + "@" : ",", address, ":", ntohs(at.sin_port));
     const std::string keeper = options.own_rank < 0 ? "the launcher" : concat("rank ", options.own_rank);
     welcome_ = {{"silence", options.silence_seconds},
-                {"keeper", concat(keeper, " (host ", this_host(), ", process ", ::getpid(), ")")},
+                {"keeper", concat(keeper, " (host ", host_name(), ", process ", ::getpid(), ")")},
                 {"keeper_is_rank", options.own_rank >= 0}};
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { run(); });
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = background_thread([this] { run(); });
   }
 
   ~Impl() {
     stop_ = true;
-    const uint64_t one = 1;
-    if (::write(wake_, &one, sizeof one) < 0) stop_ = true;  // its next tick is near
+    ::eventfd_write(wake_, 1);
     thread_.join();
     close_all();
   }

@@ -18,7 +18,9 @@
 #include <fstream>
 #include <thread>
 
+#include "kernels/core/background_thread.h"
 #include "kernels/core/check.h"
+#include "trainer/loop/environment.h"
 #include "trainer/resilience/running_clock.h"
 #include "trainer/resilience/wire.h"
 
@@ -97,18 +99,13 @@ class Monitor::Impl {
     wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (wake_ < 0) throw IoError(concat("rank ", rank_, ": no eventfd for the watch of this job: ", std::strerror(errno)));
     report({});  // now, as the hub counts a rank from its first report on
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { run(); });
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = background_thread([this] { run(); });
   }
 
   ~Impl() {
     failed_ = std::uncaught_exceptions() > exceptions_;
     stop_ = true;
-    const uint64_t one = 1;
-    if (::write(wake_, &one, sizeof one) < 0) stop_ = true;  // its next tick is near
+    ::eventfd_write(wake_, 1);
     thread_.join();
     ::close(wake_);
   }
@@ -117,7 +114,7 @@ class Monitor::Impl {
   /// Tries the hub's addresses in turn, each with time of its own, as firewalls may swallow what comes to those before; sets what the welcome tells.
   LineSocket join(const std::string& hub_address) {
     const size_t at = std::min(hub_address.find('@'), hub_address.size());
-    const json hello{{"token", hub_address.substr(0, at)}, {"rank", rank_}, {"host", this_host()}, {"pid", ::getpid()}};
+    const json hello{{"token", hub_address.substr(0, at)}, {"rank", rank_}, {"host", host_name()}, {"pid", ::getpid()}};
     std::string why = "no address";
     for (size_t begin = at + 1; begin < hub_address.size();) {
       const size_t end = std::min(hub_address.find(',', begin), hub_address.size());
@@ -142,7 +139,7 @@ class Monitor::Impl {
       }
       why = concat(address, ": this rank was refused, as of another job");
     }
-    throw IoError(concat("rank ", rank_, " on host ", this_host(), " cannot join the watch of its job at ",
+    throw IoError(concat("rank ", rank_, " on host ", host_name(), " cannot join the watch of its job at ",
                          hub_address.substr(std::min(at + 1, hub_address.size())), " (", why,
                          "): the hosts of a job must be able to connect to each other"));
   }

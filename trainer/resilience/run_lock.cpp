@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "trainer/loop/environment.h"
 
 namespace trireme {
 namespace {
@@ -32,12 +33,6 @@ Holder read_holder(int file) {
   if (error != std::errc() || next == end || text.back() != '\n') return {};
   holder.name.assign(next + 1, end - 1);
   return holder;
-}
-
-std::string host_name() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return host.data();
 }
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what, int error) {

@@ -143,10 +143,4 @@ bool decode_report(const json& report, int world_size, Progress::Snapshot& known
 
 double beat_interval(double silence_seconds) { return std::min(1.0, silence_seconds / 10); }
 
-std::string this_host() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
 }  // namespace trireme

@@ -47,6 +47,4 @@ bool decode_report(const nlohmann::json& report, int world_size, Progress::Snaps
 /// The hub says every so many seconds that it runs.
 double beat_interval(double silence_seconds);
 
-std::string this_host();
-
 }  // namespace trireme
