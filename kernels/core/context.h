@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/core/arena.h"
+#include "kernels/core/isa.h"
 
 namespace trireme {
 
@@ -13,6 +14,7 @@ struct Context {
   Arena* arena = nullptr;
   int threads = 1;           ///< threads an operation of kCpu may use
   cuda::Gpu* gpu = nullptr;  ///< of kCuda: operations are queued on its compute stream
+  Isa isa = best_isa();      ///< instructions that kernels of kCpu may use
 };
 
 }  // namespace trireme

@@ -4,16 +4,18 @@
 
 #include "kernels/core/bfloat16.h"
 #include "kernels/core/check.h"
+#include "kernels/core/float16.h"
 
 namespace trireme {
 
-enum class DType : uint8_t { kF64, kF32, kBF16, kI32, kU8 };
+enum class DType : uint8_t { kF64, kF32, kBF16, kF16, kI32, kU8 };
 
 constexpr int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kF64: return 8;
     case DType::kF32: return 4;
     case DType::kBF16: return 2;
+    case DType::kF16: return 2;
     case DType::kI32: return 4;
     case DType::kU8: return 1;
   }
@@ -26,6 +28,7 @@ constexpr const char* name_of(DType dtype) {
     case DType::kF64: return "F64";
     case DType::kF32: return "F32";
     case DType::kBF16: return "BF16";
+    case DType::kF16: return "F16";
     case DType::kI32: return "I32";
     case DType::kU8: return "U8";
   }
@@ -45,6 +48,10 @@ constexpr DType dtype_of<float>() {
 template <>
 constexpr DType dtype_of<bfloat16>() {
   return DType::kBF16;
+}
+template <>
+constexpr DType dtype_of<float16>() {
+  return DType::kF16;
 }
 template <>
 constexpr DType dtype_of<int32_t>() {
@@ -68,12 +75,13 @@ struct AccumulatorOf<double> {
 template <class T>
 using Accumulator = typename AccumulatorOf<T>::type;
 
-/// Calls body(T{}) with T = float, double or bfloat16: how a kernel template is chosen by the dtype of a tensor.
+/// Calls body(T{}) with T = float, double, bfloat16 or float16: how a kernel template is chosen by the dtype of a tensor.
 template <class Body>
 void dispatch_float(DType dtype, Body&& body) {
   switch (dtype) {
     case DType::kF32: return body(float{});
     case DType::kBF16: return body(bfloat16{});
+    case DType::kF16: return body(float16{});
     case DType::kF64: return body(double{});
     default: throw InternalError(concat("expected a floating-point tensor, got ", name_of(dtype)));
   }

@@ -14,6 +14,9 @@ constexpr int64_t kElementsPerThread = 16384;
 /// Items of `elements_per_item` elements each that are worth a thread.
 inline int64_t grain_of(int64_t elements_per_item) { return std::max<int64_t>(1, kElementsPerThread / std::max<int64_t>(1, elements_per_item)); }
 
+/// Columns that are worth a thread, of `rows` rows each: whole cache lines, and long enough runs for the prefetcher.
+inline int64_t column_grain(int64_t rows) { return (grain_of(rows) + 63) / 64 * 64; }
+
 /// One compiled copy of a body for both branches of parallel_for: inlined twice, it could be vectorised in two ways that round differently.
 template <class Body>
 [[gnu::noinline]] void run_range(Body body, int64_t begin, int64_t end) {

@@ -57,6 +57,7 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 __device__ inline float to_float(float value) { return value; }
 __device__ inline float to_float(bfloat16 value) { return static_cast<float>(value); }
+__device__ inline float to_float(float16 value) { return static_cast<float>(value); }
 
 template <class T>
 __device__ inline T from_float(float value);
@@ -67,6 +68,10 @@ __device__ inline float from_float<float>(float value) {
 template <>
 __device__ inline bfloat16 from_float<bfloat16>(float value) {
   return bfloat16(value);
+}
+template <>
+__device__ inline float16 from_float<float16>(float value) {
+  return float16(value);
 }
 
 }  // namespace trireme::cuda

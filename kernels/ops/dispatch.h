@@ -34,11 +34,11 @@ inline void expect(const char* operation, std::initializer_list<Operand> operand
   }
 }
 
-/// The engine of kernels/cpu for an operation: its kernel, and whether that takes bf16 beside fp32.
+/// The engine of kernels/cpu for an operation: its kernel, and whether that takes bf16 and fp16 beside fp32.
 template <class Kernel>
 struct FastCpu {
   Kernel kernel;
-  bool bf16 = false;
+  bool narrow = false;
 };
 template <class Kernel>
 FastCpu(Kernel) -> FastCpu<Kernel>;
@@ -56,7 +56,7 @@ void on_device(const Context& ctx, DType dtype, Cuda&& cuda, FastCpu<Fast> fast,
       throw InternalError("this build has no CUDA kernels");
     case Device::kCpu:
       if constexpr (kFastCpu) {
-        if (dtype == DType::kF32 || (dtype == DType::kBF16 && fast.bf16)) return fast.kernel();
+        if (dtype == DType::kF32 || (size_of(dtype) == 2 && fast.narrow)) return fast.kernel();
       }
       [[fallthrough]];
     case Device::kReference: return dispatch_float(dtype, reference);

@@ -3,7 +3,7 @@
 #include "kernels/cpu/norm.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/ops/dispatch.h"
-#include "kernels/ops/elementwise.h"
+#include "kernels/reference/elementwise.h"
 #include "kernels/reference/norm.h"
 
 namespace trireme {
@@ -13,9 +13,10 @@ void expect_residual(const char* operation, const Tensor& residual, const Tensor
   if (residual.defined()) expect(operation, {{"residual", residual, dx.shape(), dx.dtype()}});
 }
 
-/// On the GPU the kernel itself adds it, while the row is in registers.
-void add_residual(Context& ctx, const Tensor& residual, const Tensor& dx) {
-  if (residual.defined() && ctx.device != Device::kCuda) add(ctx, dx, residual, dx);
+/// The kernels of GPU and CPU add it themselves, while the row is at hand.
+template <class T>
+void add_residual(const Tensor& residual, const Tensor& dx) {
+  if (residual.defined()) reference::add(dx.data<T>(), residual.data<T>(), dx.data<T>(), dx.numel());
 }
 
 }  // namespace
@@ -26,16 +27,12 @@ void rmsnorm_forward(Context& ctx, const Tensor& x, const Tensor& w, double epsi
   expect("rmsnorm_forward",
          {{"x", x, {rows, columns}, dtype}, {"w", w, {columns}, dtype}, {"y", y, {rows, columns}, dtype}, {"rstd", rstd, {rows}, wide}});
   on_device(
-      ctx, dtype, [&] { cuda::rmsnorm_forward(ctx, x, w, epsilon, y, rstd); }, FastCpu{[&] { cpu::rmsnorm_forward(ctx, x, w, epsilon, y, rstd); }},
+      ctx, dtype, [&] { cuda::rmsnorm_forward(ctx, x, w, epsilon, y, rstd); }, FastCpu{[&] { cpu::norm_forward(ctx, x, {}, {w, {}, epsilon}, {}, y, {}, rstd); }, true},
       [&]<class T>(T) { reference::rmsnorm_forward(x.data<T>(), w.data<T>(), epsilon, y.data<T>(), rstd.data<Accumulator<T>>(), rows, columns); });
 }
 
 void add_rmsnorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& w, double epsilon, const Tensor& sum, const Tensor& y,
                          const Tensor& rstd) {
-  if (ctx.device != Device::kCuda) {
-    add(ctx, a, b, sum);
-    return rmsnorm_forward(ctx, sum, w, epsilon, y, rstd);
-  }
   const int64_t rows = a.dim(0), columns = a.dim(1);
   const DType dtype = a.dtype();
   expect("add_rmsnorm_forward", {{"a", a, {rows, columns}, dtype},
@@ -44,7 +41,13 @@ void add_rmsnorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const T
                                  {"sum", sum, {rows, columns}, dtype},
                                  {"y", y, {rows, columns}, dtype},
                                  {"rstd", rstd, {rows}, accumulator_of(dtype)}});
-  if constexpr (kCudaBuilt) cuda::add_rmsnorm_forward(ctx, a, b, w, epsilon, sum, y, rstd);
+  on_device(
+      ctx, dtype, [&] { cuda::add_rmsnorm_forward(ctx, a, b, w, epsilon, sum, y, rstd); },
+      FastCpu{[&] { cpu::norm_forward(ctx, a, b, {w, {}, epsilon}, sum, y, {}, rstd); }, true},
+      [&]<class T>(T) {
+        reference::add(a.data<T>(), b.data<T>(), sum.data<T>(), sum.numel());
+        reference::rmsnorm_forward(sum.data<T>(), w.data<T>(), epsilon, y.data<T>(), rstd.data<Accumulator<T>>(), rows, columns);
+      });
 }
 
 void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual,
@@ -59,11 +62,11 @@ void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, con
   expect_residual("rmsnorm_backward_input", residual, dx);
   on_device(
       ctx, dtype, [&] { cuda::rmsnorm_backward_input(ctx, dy, x, w, rstd, residual, dx); },
-      FastCpu{[&] { cpu::rmsnorm_backward_input(ctx, dy, x, w, rstd, dx); }},
+      FastCpu{[&] { cpu::norm_backward_input(ctx, dy, x, w, {}, rstd, residual, dx); }, true},
       [&]<class T>(T) {
         reference::rmsnorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), rstd.data<Accumulator<T>>(), dx.data<T>(), rows, columns);
+        add_residual<T>(residual, dx);
       });
-  add_residual(ctx, residual, dx);
 }
 
 void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dw) {
@@ -72,7 +75,7 @@ void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, co
   expect("rmsnorm_backward_weight",
          {{"dy", dy, {rows, columns}, dtype}, {"x", x, {rows, columns}, dtype}, {"rstd", rstd, {rows}, wide}, {"dw", dw, {columns}, wide}});
   on_device(
-      ctx, dtype, [&] { cuda::rmsnorm_backward_weight(ctx, dy, x, rstd, dw); }, FastCpu{[&] { cpu::rmsnorm_backward_weight(ctx, dy, x, rstd, dw); }},
+      ctx, dtype, [&] { cuda::rmsnorm_backward_weight(ctx, dy, x, rstd, dw); }, FastCpu{[&] { cpu::norm_backward_weight(ctx, dy, x, {}, rstd, dw, {}); }, true},
       [&]<class T>(T) {
         reference::rmsnorm_backward_weight(dy.data<T>(), x.data<T>(), rstd.data<Accumulator<T>>(), dw.data<Accumulator<T>>(), rows, columns);
       });
@@ -90,7 +93,7 @@ void layernorm_forward(Context& ctx, const Tensor& x, const Tensor& w, const Ten
                                {"rstd", rstd, {rows}, wide}});
   on_device(
       ctx, dtype, [&] { cuda::layernorm_forward(ctx, x, w, b, epsilon, y, mean, rstd); },
-      FastCpu{[&] { cpu::layernorm_forward(ctx, x, w, b, epsilon, y, mean, rstd); }},
+      FastCpu{[&] { cpu::norm_forward(ctx, x, {}, {w, b, epsilon}, {}, y, mean, rstd); }, true},
       [&]<class T>(T) {
         reference::layernorm_forward(x.data<T>(), w.data<T>(), b.data<T>(), epsilon, y.data<T>(), mean.data<Accumulator<T>>(),
                                      rstd.data<Accumulator<T>>(), rows, columns);
@@ -99,10 +102,6 @@ void layernorm_forward(Context& ctx, const Tensor& x, const Tensor& w, const Ten
 
 void add_layernorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias, double epsilon, const Tensor& sum,
                            const Tensor& y, const Tensor& mean, const Tensor& rstd) {
-  if (ctx.device != Device::kCuda) {
-    add(ctx, a, b, sum);
-    return layernorm_forward(ctx, sum, w, bias, epsilon, y, mean, rstd);
-  }
   const int64_t rows = a.dim(0), columns = a.dim(1);
   const DType dtype = a.dtype(), wide = accumulator_of(dtype);
   expect("add_layernorm_forward", {{"a", a, {rows, columns}, dtype},
@@ -113,7 +112,14 @@ void add_layernorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const
                                    {"y", y, {rows, columns}, dtype},
                                    {"mean", mean, {rows}, wide},
                                    {"rstd", rstd, {rows}, wide}});
-  if constexpr (kCudaBuilt) cuda::add_layernorm_forward(ctx, a, b, w, bias, epsilon, sum, y, mean, rstd);
+  on_device(
+      ctx, dtype, [&] { cuda::add_layernorm_forward(ctx, a, b, w, bias, epsilon, sum, y, mean, rstd); },
+      FastCpu{[&] { cpu::norm_forward(ctx, a, b, {w, bias, epsilon}, sum, y, mean, rstd); }, true},
+      [&]<class T>(T) {
+        reference::add(a.data<T>(), b.data<T>(), sum.data<T>(), sum.numel());
+        reference::layernorm_forward(sum.data<T>(), w.data<T>(), bias.data<T>(), epsilon, y.data<T>(), mean.data<Accumulator<T>>(),
+                                     rstd.data<Accumulator<T>>(), rows, columns);
+      });
 }
 
 void layernorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,
@@ -129,12 +135,12 @@ void layernorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, c
   expect_residual("layernorm_backward_input", residual, dx);
   on_device(
       ctx, dtype, [&] { cuda::layernorm_backward_input(ctx, dy, x, w, mean, rstd, residual, dx); },
-      FastCpu{[&] { cpu::layernorm_backward_input(ctx, dy, x, w, mean, rstd, dx); }},
+      FastCpu{[&] { cpu::norm_backward_input(ctx, dy, x, w, mean, rstd, residual, dx); }, true},
       [&]<class T>(T) {
         reference::layernorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), mean.data<Accumulator<T>>(), rstd.data<Accumulator<T>>(),
                                             dx.data<T>(), rows, columns);
+        add_residual<T>(residual, dx);
       });
-  add_residual(ctx, residual, dx);
 }
 
 void layernorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& dw,
@@ -149,7 +155,7 @@ void layernorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, 
                                        {"db", db, {columns}, wide}});
   on_device(
       ctx, dtype, [&] { cuda::layernorm_backward_weight(ctx, dy, x, mean, rstd, dw, db); },
-      FastCpu{[&] { cpu::layernorm_backward_weight(ctx, dy, x, mean, rstd, dw, db); }},
+      FastCpu{[&] { cpu::norm_backward_weight(ctx, dy, x, mean, rstd, dw, db); }, true},
       [&]<class T>(T) {
         reference::layernorm_backward_weight(dy.data<T>(), x.data<T>(), mean.data<Accumulator<T>>(), rstd.data<Accumulator<T>>(),
                                              dw.data<Accumulator<T>>(), db.data<Accumulator<T>>(), rows, columns);

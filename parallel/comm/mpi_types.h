@@ -8,9 +8,9 @@
 
 namespace trireme {
 
-/// bf16, which MPI does not know, is a 16-bit integer that only op_of can reduce.
+/// bf16 and fp16, which MPI does not know, are 16-bit integers that only op_of can reduce.
 MPI_Datatype type_of(DType dtype);
-/// In bf16 every combination of two ranks' parts is rounded; where that is not wanted, reduce in fp32.
+/// In them every combination of two ranks' parts is rounded; where that is not wanted, reduce in fp32.
 MPI_Op op_of(ReduceOp op, DType dtype);
 /// The operations behind op_of that MPI lacks, from after MPI_Init until before MPI_Finalize.
 void make_mpi_ops();

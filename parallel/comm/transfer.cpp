@@ -18,9 +18,9 @@ T combine(ReduceOp op, T a, T b) {
   return a;
 }
 
-/// What a reduction of T is carried in: bf16 in fp32, so that the result is rounded once and not once a rank.
+/// What a reduction of T is carried in: bf16 and fp16 in fp32, so that the result is rounded once and not once a rank.
 template <class T>
-using Carried = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+using Carried = std::conditional_t<std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>, float, T>;
 
 /// Reduces elements [begin, begin + count) of every input in rank order and hands each finished block to store(offset, block, bytes). A block is
 /// read from all ranks before it is stored, so outputs may be the inputs.
@@ -87,6 +87,7 @@ void move_data(const Transfer& transfer) {
         case DType::kF64: return reduce<double>(transfer);
         case DType::kF32: return reduce<float>(transfer);
         case DType::kBF16: return reduce<bfloat16>(transfer);
+        case DType::kF16: return reduce<float16>(transfer);
         case DType::kI32: return reduce<int32_t>(transfer);
         case DType::kU8: return reduce<uint8_t>(transfer);
       }

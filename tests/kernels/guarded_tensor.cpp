@@ -33,6 +33,7 @@ void write(const Tensor& tensor, const std::vector<double>& values) {
       case DType::kF64: tensor.data<double>()[i] = values[i]; break;
       case DType::kF32: tensor.data<float>()[i] = static_cast<float>(values[i]); break;
       case DType::kBF16: tensor.data<bfloat16>()[i] = static_cast<bfloat16>(values[i]); break;
+      case DType::kF16: tensor.data<float16>()[i] = static_cast<float16>(values[i]); break;
       case DType::kI32: tensor.data<int32_t>()[i] = static_cast<int32_t>(values[i]); break;
       case DType::kU8: tensor.data<uint8_t>()[i] = static_cast<uint8_t>(values[i]); break;
     }
@@ -44,6 +45,7 @@ double element(const Tensor& tensor, int64_t i) {
     case DType::kF64: return tensor.data<double>()[i];
     case DType::kF32: return tensor.data<float>()[i];
     case DType::kBF16: return tensor.data<bfloat16>()[i];
+    case DType::kF16: return tensor.data<float16>()[i];
     case DType::kI32: return tensor.data<int32_t>()[i];
     case DType::kU8: return tensor.data<uint8_t>()[i];
   }
@@ -52,9 +54,9 @@ double element(const Tensor& tensor, int64_t i) {
 
 }  // namespace
 
-TestDevice::TestDevice(Device device, int threads)
+TestDevice::TestDevice(Device device, int threads, Isa isa)
     : arena_(device == Device::kCuda ? Arena(*gpu_of(device), /*poison=*/true) : Arena(device, /*poison=*/true)),
-      ctx_{device, &arena_, threads, gpu_of(device)} {}
+      ctx_{device, &arena_, threads, gpu_of(device), isa} {}
 
 TestDevice::~TestDevice() {
   if (ctx_.gpu == nullptr) return;

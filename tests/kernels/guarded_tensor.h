@@ -9,7 +9,7 @@ namespace trireme::testing {
 /// Where buffers of a test lie: on the host, or on the GPU of tests/support/gpu.h. Poisoned.
 class TestDevice {
  public:
-  TestDevice(Device device, int threads);
+  TestDevice(Device device, int threads, Isa isa = best_isa());
   ~TestDevice();  ///< waits for what an operation queued before it threw
   TestDevice(const TestDevice&) = delete;
   TestDevice& operator=(const TestDevice&) = delete;

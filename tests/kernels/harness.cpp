@@ -79,24 +79,28 @@ bool takes(const Operation& operation, DType dtype) {
 }
 
 /// With every value rounded to what the operation will be given, so that all engines, fp64 too, start from the same numbers.
-Operation rounded_to_bf16(Operation operation) {
+Operation rounded_to(DType narrow, Operation operation) {
   for (Operand& operand : operation.operands) {
-    const DType dtype = operand.dtype_in(DType::kBF16);
+    const DType dtype = operand.dtype_in(narrow);
     for (double& value : operand.values) {
       if (dtype == DType::kBF16) value = static_cast<bfloat16>(value);
+      if (dtype == DType::kF16) value = static_cast<float16>(value);
       if (dtype == DType::kF32) value = static_cast<float>(value);
     }
   }
   return operation;
 }
 
+/// Half a unit in the last place of a dtype, as a share of the number.
+double half_unit(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0; }
+
 /// One operation in one dtype on every engine.
 class EngineCheck {
  public:
   EngineCheck(const Operation& operation, DType dtype, double tolerance)
-      : operation_(dtype == DType::kBF16 ? rounded_to_bf16(operation) : operation),
+      : operation_(dtype == DType::kF32 ? operation : rounded_to(dtype, operation)),
         dtype_(dtype),
-        tolerance_(tolerance + (dtype == DType::kBF16 ? operation.bf16_intermediates : 0)),
+        tolerance_(tolerance + half_unit(dtype) / half_unit(DType::kBF16) * operation.bf16_intermediates),
         exact_(run(operation_, Device::kReference, DType::kF64)),
         reference_(run(operation_, Device::kReference, dtype)) {
     check_close("reference", reference_, exact_);
@@ -104,12 +108,16 @@ class EngineCheck {
 
   /// Without the fast kernels kCpu is the reference under another name, and all of this still has to hold.
   void cpu() const {
-    const Values fast = run(operation_, Device::kCpu, dtype_);
+    for (int level = 0; level <= static_cast<int>(best_isa()); ++level) cpu(static_cast<Isa>(level));
+  }
+  void cpu(Isa isa) const {
+    INFO("with instructions " << name_of(isa));
+    const Values fast = run(operation_, Device::kCpu, dtype_, 1, Alignment::kElement, isa);
     check_close("CPU", fast, exact_);
     check_close("CPU beside reference", fast, reference_);
     for (int threads : {1, 2, 3}) {
       INFO(operation_.name << " " << name_of(dtype_) << " again with " << threads << " threads");
-      const Values again = run(operation_, Device::kCpu, dtype_, threads);
+      const Values again = run(operation_, Device::kCpu, dtype_, threads, Alignment::kElement, isa);
       if (threads > 1 && operation_.bits_depend_on_threads) {
         check_close("CPU", again, exact_);
       } else {
@@ -144,8 +152,8 @@ class EngineCheck {
     for (size_t i = 0; i < values.size(); ++i) {
       const Operand& operand = operation_.operands[i];
       INFO(operation_.name << " " << name_of(dtype_) << " on " << engine << ": " << operand.name << " " << operand.shape.str());
-      // Half a unit in the last of 8 bits, of each element: both sides of a comparison may have rounded.
-      const double rounding = operand.dtype_in(dtype_) == DType::kBF16 ? (&expected == &exact_ ? 0x1p-8 : 0x1p-7) : 0;
+      // Of each element: both sides of a comparison may have rounded.
+      const double rounding = half_unit(operand.dtype_in(dtype_)) * (&expected == &exact_ ? 1 : 2);
       CHECK(normalised_error(values[i], expected[i], operand.floor, rounding) <= tolerance_);
     }
   }
@@ -187,8 +195,8 @@ Operand wide(Operand operand) {
 
 const Operand& Operation::operand(const std::string& operand_name) const { return operands[index_of(*this, operand_name)]; }
 
-Values run(const Operation& operation, Device device, DType dtype, int threads, Alignment alignment) {
-  TestDevice machine(device, threads);
+Values run(const Operation& operation, Device device, DType dtype, int threads, Alignment alignment, Isa isa) {
+  TestDevice machine(device, threads, isa);
   std::vector<GuardedTensor> guarded;
   std::vector<Tensor> tensors;
   std::vector<std::vector<unsigned char>> before;
@@ -239,13 +247,13 @@ double normalised_error(const std::vector<double>& a, const std::vector<double>&
 }
 
 void check_engines(const Operation& operation, double tolerance) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    if (!takes(operation, dtype) && dtype == DType::kBF16) continue;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (!takes(operation, dtype) && dtype != DType::kF32) continue;
     check_shapes_are_checked(operation, dtype);
     const EngineCheck check(operation, dtype, tolerance);
     check.cpu();
 #ifdef TRIREME_CUDA
-    check.gpu();
+    if (dtype != DType::kF16) check.gpu();
 #endif
   }
 }

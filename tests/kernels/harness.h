@@ -44,8 +44,8 @@ struct Operation {
   std::vector<Operand> operands;
   std::function<void(Context&, const std::vector<Tensor>&)> run;
   bool bits_depend_on_threads = false;  ///< a library chooses how sums are split
-  /// What bf16 kernels may lose by rounding intermediate values to bf16 (probabilities that are an operand of a second product, a sum that is stored and
-  /// then normalised), as a share of the largest element. 0: everything between operands and results is fp32.
+  /// What kernels of a narrow dtype may lose by rounding intermediate values to it (probabilities that are an operand of a second product, a sum that is stored and
+  /// then normalised), as a share of the largest element; given for bf16, an eighth of it holds in fp16. 0: everything between operands and results is fp32.
   double bf16_intermediates = 0;
 
   const Operand& operand(const std::string& operand_name) const;
@@ -58,7 +58,8 @@ using Values = std::vector<std::vector<double>>;
 enum class Alignment : uint8_t { kElement, kVector };
 
 /// Runs on poisoned, guarded buffers; checks guards and inputs. Guards of inputs are NaN, so that a read beyond them shows in the result.
-Values run(const Operation& operation, Device device, DType dtype, int threads = 1, Alignment alignment = Alignment::kElement);
+Values run(const Operation& operation, Device device, DType dtype, int threads = 1, Alignment alignment = Alignment::kElement,
+           Isa isa = best_isa());
 
 /// Every device of this build that computes: reference, CPU and, where it is built, the GPU.
 std::vector<Device> devices();
@@ -70,10 +71,11 @@ Operation following(Operation later, const Operation& earlier);
 /// max(|a - b| - rounding |b|) / max(max |b|, floor); infinities must coincide, and a NaN is an infinite error.
 double normalised_error(const std::vector<double>& a, const std::vector<double>& b, double floor = 0, double rounding = 0);
 
-/// In fp32 and, where an operand takes it, in bf16 (on operands rounded to it): reference against the fp64 reference, fast CPU and GPU kernels against both.
-/// Equal bits from a rerun, from 1, 2 and 3 threads, under any schedule of the GPU. Every operand of a wrong shape is refused, on the meta device
-/// too. An element of a bf16 result may differ by its own rounding, 2^-8 of it, beside `tolerance`; fp32 results (statistics, parameter gradients) of bf16
-/// operands have no such allowance, as their operands are exact and their sums fp32.
+/// In fp32 and, where an operand takes them, in bf16 and fp16 (on operands rounded to it): reference against the fp64 reference, the CPU kernels of every
+/// level of instructions that this CPU has and, but for fp16, GPU kernels against both. Equal bits from a rerun, from 1, 2 and 3 threads, under any schedule
+/// of the GPU. Every operand of a wrong shape is refused, on the meta device too. An element of a bf16 or fp16 result may differ by its own rounding, 2^-8 or
+/// 2^-11 of it, beside `tolerance`; fp32 results (statistics, parameter gradients) of such operands have no such allowance, as their operands are exact and
+/// their sums fp32.
 void check_engines(const Operation& operation, double tolerance);
 
 /// d(sum dy * y)/d(input) by central differences of `forward` in fp64 against what `backward` leaves in (or adds to) the gradient operand, for each

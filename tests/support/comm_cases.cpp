@@ -34,6 +34,7 @@ class Memory {
       case DType::kF64: return tensor.data<double>()[i];
       case DType::kF32: return static_cast<double>(tensor.data<float>()[i]);
       case DType::kBF16: return static_cast<double>(static_cast<float>(tensor.data<bfloat16>()[i]));
+      case DType::kF16: return static_cast<double>(static_cast<float>(tensor.data<float16>()[i]));
       case DType::kI32: return tensor.data<int32_t>()[i];
       case DType::kU8: return tensor.data<uint8_t>()[i];
     }
@@ -44,6 +45,7 @@ class Memory {
       case DType::kF64: tensor.data<double>()[i] = to; break;
       case DType::kF32: tensor.data<float>()[i] = static_cast<float>(to); break;
       case DType::kBF16: tensor.data<bfloat16>()[i] = bfloat16(static_cast<float>(to)); break;
+      case DType::kF16: tensor.data<float16>()[i] = float16(static_cast<float>(to)); break;
       case DType::kI32: tensor.data<int32_t>()[i] = to; break;
       case DType::kU8: tensor.data<uint8_t>()[i] = static_cast<uint8_t>(to); break;
     }
@@ -136,7 +138,7 @@ void check_ring(Communicator& comm, Memory& memory, int64_t count) {
 /// All verbs, dtypes, reductions and in-place forms, at sizes that are no multiple of anything.
 void check_verbs(Communicator& comm, Memory& memory) {
   for (const int64_t count : {0, 1, 3, 37, 1025, 2600}) {
-    for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kI32, DType::kU8}) {
+    for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8}) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) check_reductions(comm, memory, dtype, count, op);
       check_copies(comm, memory, dtype, count);
     }

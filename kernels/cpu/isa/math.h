@@ -1,0 +1,51 @@
+#pragma once
+// Elementary functions that vectorise: calls of libm do not, without -ffast-math.
+#include <cstdint>
+
+namespace trireme::cpu::TRIREME_ISA {
+namespace {
+
+inline float root(float x) { return __builtin_sqrtf(x); }
+
+/// e^x in fp32, error below 1.25 ulp over the whole range; subnormal results are rounded once more.
+/// -infinity and x < -104 give 0, +infinity and x > 88.73 give infinity, NaN gives NaN.
+/// x = n ln2 + r with |r| <= ln2/2; e^r by its Taylor series to r^7 (truncation below 0.1 ulp); times 2^n in two factors, each a normal number.
+inline float simd_exp(float x) {
+  constexpr float kLog2E = 1.44269504088896341F;
+  constexpr float kLn2High = 0.693359375F;  // 10 bits: n * kLn2High is exact
+  constexpr float kLn2Low = -2.12194440054690583e-4F;
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
+  const float magnitude = __builtin_fabsf(x);
+  x = __builtin_copysignf(magnitude > 104.0F ? 104.0F : magnitude, x);  // keeps a NaN; one comparison, or GCC threads branches and gives up on vectors
+  const float shifted = x * kLog2E + kRound;
+  const float n = shifted - kRound;
+  const float r = (x - n * kLn2High) - n * kLn2Low;
+  float p = 1.0F / 5040.0F;
+  p = p * r + 1.0F / 720.0F;
+  p = p * r + 1.0F / 120.0F;
+  p = p * r + 1.0F / 24.0F;
+  p = p * r + 1.0F / 6.0F;
+  p = p * r + 0.5F;
+  p = p * r + 1.0F;
+  p = p * r + 1.0F;
+  const int32_t exponent = static_cast<int32_t>(__builtin_bit_cast(uint32_t, shifted) - __builtin_bit_cast(uint32_t, kRound));
+  const int32_t half = exponent >> 1;
+  const float scale_a = __builtin_bit_cast(float, static_cast<uint32_t>(half + 127) << 23);
+  const float scale_b = __builtin_bit_cast(float, static_cast<uint32_t>(exponent - half + 127) << 23);
+  return p * scale_a * scale_b;
+}
+
+/// 1 / (1 + e^-x).
+inline float sigmoid(float x) { return 1.0F / (1.0F + simd_exp(-x)); }
+
+/// Largest of x[0..count), -infinity when there is none. A NaN is passed over here and shows in the sum of exponentials that follows.
+template <class T>
+inline float max_of(const T* x, int64_t count) {
+  float largest = -__builtin_inff();
+#pragma omp simd reduction(max : largest)
+  for (int64_t i = 0; i < count; ++i) largest = static_cast<float>(x[i]) > largest ? static_cast<float>(x[i]) : largest;
+  return largest;
+}
+
+}  // namespace
+}  // namespace trireme::cpu::TRIREME_ISA
