@@ -1,5 +1,5 @@
 #pragma once
-// kernels/ops/activation.h in fp32.
+// kernels/ops/activation.h: SwiGLU by rows, GELU by elements.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cpu {

@@ -6,43 +6,56 @@
 #include <optional>
 
 #include "kernels/cpu/team_size.h"
-#include "kernels/cpu/widen.h"
 
 namespace trireme::cpu {
 namespace {
 
+using dnnl::memory;
+
 /// What a primitive of oneDNN is made for. It fixes the number of threads.
 struct Product {
   int64_t m, n, k;
-  bool a_transposed, b_transposed, accumulate, wide;
+  bool a_transposed, b_transposed, b_packed, bias, accumulate, wide;
   int threads;
   auto operator<=>(const Product&) const = default;
 };
 
-dnnl::memory::desc describe(int64_t rows, int64_t columns, dnnl::memory::data_type type, bool transposed) {
-  return {{rows, columns}, type, transposed ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{columns, 1}};
+memory::desc describe(int64_t rows, int64_t columns, memory::data_type type, bool transposed) {
+  return {{rows, columns}, type, transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
 }
 
+dnnl::matmul::primitive_desc describe_product(const Product& product, const memory::desc& a, const memory::desc& b, const memory::desc& bias,
+                                              const memory::desc& c, const dnnl::engine& engine) {
+  dnnl::primitive_attr attributes;
+  if (product.accumulate) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0F);
+    attributes.set_post_ops(sum);
+  }
+#if DNNL_VERSION_MAJOR >= 3
+  return product.bias ? dnnl::matmul::primitive_desc(engine, a, b, bias, c, attributes) : dnnl::matmul::primitive_desc(engine, a, b, c, attributes);
+#else
+  return {product.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c), attributes, engine};
+#endif
+}
+
+/// Its own scratch memory, at most 3 MB for all of a thread's primitives together, is the library's, taken when the primitive is made.
 struct Primitive {
-  dnnl::memory::desc a, b, c;
+  memory::desc a, b, packed_b, bias, c;
   std::optional<dnnl::matmul> matmul;  ///< nothing where oneDNN has none for this CPU
+  std::optional<dnnl::reorder> pack;
 
   Primitive(const Product& product, const dnnl::engine& engine)
-      : a(describe(product.m, product.k, dnnl::memory::data_type::bf16, product.a_transposed)),
-        b(describe(product.k, product.n, dnnl::memory::data_type::bf16, product.b_transposed)),
-        c(describe(product.m, product.n, product.wide ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16, false)) {
-    dnnl::primitive_attr attributes;
-    if (product.accumulate) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0F);
-      attributes.set_post_ops(sum);
-    }
+      : a(describe(product.m, product.k, memory::data_type::bf16, product.a_transposed)),
+        b(describe(product.k, product.n, memory::data_type::bf16, product.b_transposed)),
+        bias(describe(1, product.n, memory::data_type::bf16, false)),
+        c(describe(product.m, product.n, product.wide ? memory::data_type::f32 : memory::data_type::bf16, false)) {
     try {
-#if DNNL_VERSION_MAJOR >= 3
-      matmul.emplace(dnnl::matmul::primitive_desc(engine, a, b, c, attributes));
-#else
-      matmul.emplace(dnnl::matmul::primitive_desc(dnnl::matmul::desc(a, b, c), attributes, engine));
-#endif
+      const memory::desc any({product.k, product.n}, memory::data_type::bf16, memory::format_tag::any);
+      const auto description = describe_product(product, a, product.b_packed ? any : b, bias, c, engine);
+      packed_b = description.weights_desc();
+      if (packed_b != b) pack.emplace(dnnl::reorder::primitive_desc(engine, b, engine, packed_b));
+      matmul.emplace(description);
     } catch (const dnnl::error& error) {
       if (error.status != dnnl_unimplemented) throw InternalError(concat("oneDNN makes no bf16 product: ", error.message));
     }
@@ -60,43 +73,45 @@ struct Library {
     if (primitives.size() >= kMost) primitives.clear();
     return primitives.try_emplace(product, product, engine).first->second;
   }
+
+  memory at(const memory::desc& description, const Tensor& tensor) const { return {description, engine, tensor.raw()}; }
 };
 
-void widened_gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& b, int64_t m, int64_t n, int64_t k, bool accumulate,
-                  const Tensor& c) {
-  const Tensor wide_a = widen(ctx, a.matrix), wide_b = widen(ctx, b.matrix);
-  const bool wide = c.dtype() == DType::kF32;
-  const Tensor wide_c = wide ? c : accumulate ? widen(ctx, c) : scratch_f32(c.shape());
-  const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0F, wide_a.data<float>(), a.stride(),
-                                          wide_b.data<float>(), b.stride(), accumulate ? 1.0F : 0.0F, wide_c.data<float>(), n);
-  TRIREME_CHECK(status == dnnl_success, "dnnl_sgemm returned ", static_cast<int>(status));
-  if (!wide) round_to(ctx, wide_c, c);
+/// Whether to bring b into the library's own layout first. It would do so piece by piece within the product, again for each block of rows of a: many rows
+/// (a weight's gradient) repay the copy.
+bool packing_pays(const MatrixOperand& a) {
+  constexpr int64_t kRows = 256;
+  return a.transposed && a.rows() >= kRows;
 }
 
 }  // namespace
 
-void bf16_gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& b, int64_t m, int64_t n, int64_t k, bool accumulate,
-               const Tensor& c) {
-  if (m == 0 || n == 0) return;
-  if (k == 0) {
-    if (!accumulate) std::memset(c.raw(), 0, static_cast<size_t>(c.bytes()));
-    return;
-  }
+bool bf16_gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& b, const Tensor& bias, bool accumulate, const Tensor& c) {
+  const int64_t m = a.rows(), n = b.columns(), k = a.columns();
   thread_local Library library;
   const TeamSize team(ctx.threads);
-  const Primitive& primitive = library.primitive({m, n, k, a.transposed, b.transposed, accumulate, c.dtype() == DType::kF32, ctx.threads});
-  if (!primitive.matmul) return widened_gemm(ctx, a, b, m, n, k, accumulate, c);
-  const auto memory = [](const dnnl::memory::desc& description, const Tensor& tensor) {
-    return dnnl::memory(description, library.engine, tensor.raw());
-  };
+  const Primitive& primitive = library.primitive(
+      {m, n, k, a.transposed, b.transposed, packing_pays(a), bias.defined(), accumulate, c.dtype() == DType::kF32, ctx.threads});
+  if (!primitive.matmul) return false;
   try {
-    primitive.matmul->execute(
-        library.stream,
-        {{DNNL_ARG_SRC, memory(primitive.a, a.matrix)}, {DNNL_ARG_WEIGHTS, memory(primitive.b, b.matrix)}, {DNNL_ARG_DST, memory(primitive.c, c)}});
+    memory weights = library.at(primitive.b, b.matrix);
+    Tensor packed;
+    if (primitive.pack) {
+      const auto elements = static_cast<int64_t>(primitive.packed_b.get_size()) / size_of(DType::kBF16);
+      packed = Tensor::empty(ctx, {elements}, DType::kBF16, MemoryCategory::kWorkspace);
+      memory target = library.at(primitive.packed_b, packed);
+      primitive.pack->execute(library.stream, weights, target);
+      weights = target;
+    }
+    std::unordered_map<int, memory> arguments{
+        {DNNL_ARG_SRC, library.at(primitive.a, a.matrix)}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DST, library.at(primitive.c, c)}};
+    if (bias.defined()) arguments.emplace(DNNL_ARG_BIAS, library.at(primitive.bias, bias));
+    primitive.matmul->execute(library.stream, arguments);
     library.stream.wait();
   } catch (const dnnl::error& error) {
     throw InternalError(concat("oneDNN failed in a bf16 product: ", error.message));
   }
+  return true;
 }
 
 }  // namespace trireme::cpu

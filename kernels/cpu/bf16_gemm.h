@@ -8,10 +8,13 @@ struct MatrixOperand {
   const Tensor& matrix;
   bool transposed = false;
   int64_t stride() const { return matrix.dim(1); }
+  int64_t rows() const { return matrix.dim(transposed ? 1 : 0); }
+  int64_t columns() const { return matrix.dim(transposed ? 0 : 1); }
 };
 
-/// c [m,n] = a [m,k] b [k,n], or c += with `accumulate`.   a, b bf16, c bf16 or fp32, products summed in fp32, by ctx.threads threads.
-/// On a CPU without bf16 instructions for which oneDNN has no such product, a and b are widened and multiplied in fp32.
-void bf16_gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& b, int64_t m, int64_t n, int64_t k, bool accumulate, const Tensor& c);
+/// c [m,n] = a [m,k] b [k,n] + bias, or c += a b without a bias.   a, b, bias [n] (or undefined) bf16, c bf16 or fp32, products summed in fp32, by
+/// ctx.threads threads.
+/// False, and nothing is done, where the library has no such product for this CPU.
+bool bf16_gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& b, const Tensor& bias, bool accumulate, const Tensor& c);
 
 }  // namespace trireme::cpu

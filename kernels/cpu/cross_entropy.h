@@ -1,5 +1,5 @@
 #pragma once
-// The row passes of kernels/ops/cross_entropy.h in fp32.
+// The row passes of kernels/ops/cross_entropy.h: threads take rows.
 #include "kernels/core/tensor.h"
 #include "kernels/ops/cross_entropy.h"
 

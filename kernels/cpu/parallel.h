@@ -40,30 +40,4 @@ void parallel_for(const Context& ctx, int64_t count, int64_t grain, const Body& 
   }
 }
 
-/// out[c] += sum over rows of term(row, c), for the gradients of weights that are shared by all rows. Threads take columns; a column is summed in
-/// fp32 within blocks of 64 rows, block by block, which keeps the rounding error near 64 + rows/64 units instead of `rows`.
-template <class Term>
-void add_column_sums(const Context& ctx, int64_t rows, int64_t columns, float* out, const Term& term) {
-  constexpr int64_t kTile = 64;  // columns: four cache lines a row, sums in L1
-  constexpr int64_t kRowBlock = 64;
-  const int64_t tiles = (columns + kTile - 1) / kTile;
-  parallel_for(ctx, tiles, grain_of(rows * kTile), [&](int64_t tile_begin, int64_t tile_end) {
-    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-      const int64_t first = tile * kTile;
-      const int64_t width = std::min(kTile, columns - first);
-      float total[kTile] = {};
-      for (int64_t block = 0; block < rows; block += kRowBlock) {
-        float partial[kTile] = {};
-        for (int64_t row = block; row < std::min(rows, block + kRowBlock); ++row) {
-#pragma omp simd
-          for (int64_t c = 0; c < width; ++c) partial[c] += term(row, first + c);
-        }
-#pragma omp simd
-        for (int64_t c = 0; c < width; ++c) total[c] += partial[c];
-      }
-      for (int64_t c = 0; c < width; ++c) out[first + c] += total[c];
-    }
-  });
-}
-
 }  // namespace trireme::cpu

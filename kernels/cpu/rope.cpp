@@ -1,35 +1,22 @@
 #include "kernels/cpu/rope.h"
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/isa.h"
 
 namespace trireme::cpu {
 namespace {
 
-/// Rotates by direction * angle: the backward of a rotation is its inverse.
+/// Turns by direction * angle: the backward of a rotation is its inverse.
 void rotate(const Context& ctx, const Tensor& table, int64_t heads, float direction, const Tensor& qkv) {
-  const int64_t positions = table.dim(0);
   const int64_t head_size = table.dim(1);
-  const int64_t half = head_size / 2;
-  const int64_t columns = qkv.dim(1);
-  const float* const angles = table.data<float>();
-  float* const rows = qkv.data<float>();
-  parallel_for(ctx, qkv.dim(0), grain_of(heads * head_size), [=](int64_t begin, int64_t end) {
-    for (int64_t m = begin; m < end; ++m) {
-      const float* const cosine = angles + m % positions * head_size;
-      const float* const sine = cosine + half;
-      for (int64_t head = 0; head < heads; ++head) {
-        float* const low = rows + m * columns + head * head_size;
-        float* const high = low + half;
-#pragma omp simd
-        for (int64_t i = 0; i < half; ++i) {
-          const float a = low[i];
-          const float b = high[i];
-          const float s = direction * sine[i];
-          low[i] = a * cosine[i] - b * s;
-          high[i] = b * cosine[i] + a * s;
-        }
-      }
-    }
+  dispatch_type(qkv.dtype(), [&]<class T>(T) {
+    const Rope<T> arguments{.table = table.data<float>(),
+                            .positions = table.dim(0),
+                            .head_size = head_size,
+                            .heads = heads,
+                            .columns = qkv.dim(1),
+                            .direction = direction,
+                            .qkv = qkv.data<T>()};
+    run_kernel(ctx, typed_kernels<T>(ctx).rope, arguments, qkv.dim(0), grain_of(heads * head_size));
   });
 }
 

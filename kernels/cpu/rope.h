@@ -1,5 +1,5 @@
 #pragma once
-// The rotations of kernels/ops/rope.h in fp32.
+// The rotations of kernels/ops/rope.h: threads take rows.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cpu {

@@ -112,16 +112,23 @@ __global__ void __launch_bounds__(kBlock) adamw_kernel(AdamWBatch<T> batch, Adam
   update_range<kVector<T>>(step, part, chunk.begin, chunk.end);
 }
 
-__global__ void decide_kernel(AdamW hyper, const double* sum_sq, double clip, double* norm, double* scalars) {
-  const double root = sqrt(*sum_sq);
+__global__ void scale_loss_kernel(const double* scalars, double* factor) { *factor *= scalars[kLossScale]; }
+
+__global__ void decide_kernel(AdamW hyper, LossScaling scaling, const double* sum_sq, double clip, double* norm, double* scalars) {
+  const double scale = scalars[kLossScale];
+  const double root = sqrt(*sum_sq) / scale;
   const bool finite = root - root == 0;
   const double steps = scalars[kAcceptedSteps] + (finite ? 1 : 0);
   *norm = root;
   scalars[kFinite] = finite ? 1 : 0;
-  scalars[kGradScale] = clip > 0 && root > clip ? clip / root : 1;
+  scalars[kGradScale] = (clip > 0 && root > clip ? clip / root : 1) / scale;
   scalars[kAcceptedSteps] = steps;
   scalars[kBiasCorrection1] = 1 - pow(hyper.beta1, steps);
   scalars[kBiasCorrection2] = 1 - pow(hyper.beta2, steps);
+  const double clean = finite ? scalars[kCleanSteps] + 1 : 0;
+  const bool grows = clean >= static_cast<double>(scaling.growth_interval);
+  scalars[kLossScale] = !finite ? fmax(scale / 2, scaling.minimum) : grows ? fmin(scale * 2, scaling.maximum) : scale;
+  scalars[kCleanSteps] = grows ? 0 : clean;
 }
 
 // ---- reductions over gradients: one partial result a chunk, then one block over those ----
@@ -242,8 +249,13 @@ int64_t reduce_chunks(const Context& ctx, std::span<const Tensor> tensors, Parti
 
 }  // namespace
 
-void decide_step(Context& ctx, const AdamW& hyper, const Tensor& sum_sq, double clip, const Tensor& norm, const Tensor& scalars) {
-  launch(ctx, decide_kernel, {dim3(1), dim3(1)}, hyper, sum_sq.data<double>(), clip, norm.data<double>(), scalars.data<double>());
+void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor) {
+  launch(ctx, scale_loss_kernel, {dim3(1), dim3(1)}, scalars.data<double>(), factor.data<double>());
+}
+
+void decide_step(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
+                 const Tensor& scalars) {
+  launch(ctx, decide_kernel, {dim3(1), dim3(1)}, hyper, scaling, sum_sq.data<double>(), clip, norm.data<double>(), scalars.data<double>());
 }
 
 void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices) {

@@ -22,7 +22,7 @@ void cross_entropy_max(Context& ctx, const Tensor& logits, const VocabRange& ran
   check("cross_entropy_max", range, logits);
   on_device(
       ctx, dtype, [&] { cuda::cross_entropy_max(ctx, logits, range, row_max); },
-      FastCpu{[&] { cpu::cross_entropy_max(ctx, logits, range, row_max); }},
+      FastCpu{[&] { cpu::cross_entropy_max(ctx, logits, range, row_max); }, true},
       [&]<class T>(T) { reference::cross_entropy_max(logits.data<T>(), range, row_max.data<Accumulator<T>>(), rows, columns); });
 }
 
@@ -37,7 +37,7 @@ void cross_entropy_sums(Context& ctx, const Tensor& logits, const Tensor& target
   check("cross_entropy_sums", range, logits);
   on_device(
       ctx, dtype, [&] { cuda::cross_entropy_sums(ctx, logits, targets, range, row_max, sums); },
-      FastCpu{[&] { cpu::cross_entropy_sums(ctx, logits, targets, range, row_max, sums); }},
+      FastCpu{[&] { cpu::cross_entropy_sums(ctx, logits, targets, range, row_max, sums); }, true},
       [&]<class T>(T) {
         reference::cross_entropy_sums(logits.data<T>(), targets.data<int32_t>(), range, row_max.data<Accumulator<T>>(), sums.data<Accumulator<T>>(),
                                       rows, columns);
@@ -65,7 +65,7 @@ void cross_entropy_backward(Context& ctx, const Tensor& targets, const VocabRang
   check("cross_entropy_backward", range, logits);
   on_device(
       ctx, dtype, [&] { cuda::cross_entropy_backward(ctx, targets, range, row_max, sums, scale, logits); },
-      FastCpu{[&] { cpu::cross_entropy_backward(ctx, targets, range, row_max, sums, scale, logits); }},
+      FastCpu{[&] { cpu::cross_entropy_backward(ctx, targets, range, row_max, sums, scale, logits); }, true},
       [&]<class T>(T) {
         reference::cross_entropy_backward(targets.data<int32_t>(), range, row_max.data<Accumulator<T>>(), sums.data<Accumulator<T>>(),
                                           scale.data<double>()[0], logits.data<T>(), rows, columns);

@@ -14,28 +14,33 @@ void expect_equal_size(const char* operation, const Tensor& a, const Tensor& b) 
   TRIREME_CHECK(a.defined() && b.defined() && a.numel() == b.numel(), operation, ": ", a.shape().str(), " against ", b.shape().str());
 }
 
+bool is_integer(DType dtype) { return dtype == DType::kI32 || dtype == DType::kU8; }
+
 }  // namespace
 
 void fill(Context& ctx, double value, const Tensor& out) {
   TRIREME_CHECK(out.defined(), "fill: out is undefined");
+  const auto fill_host = [&]<class T>(T) { reference::fill(value, out.data<T>(), out.numel()); };
+  if (is_integer(out.dtype()) && ctx.device != Device::kCuda) {
+    if (ctx.device == Device::kMeta) return;
+    return out.dtype() == DType::kI32 ? fill_host(int32_t{}) : fill_host(uint8_t{});
+  }
   on_device(
-      ctx, out.dtype(), [&] { cuda::fill(ctx, value, out); }, FastCpu{[&] { cpu::fill(ctx, value, out); }},
-      [&]<class T>(T) { reference::fill(value, out.data<T>(), out.numel()); });
+      ctx, out.dtype(), [&] { cuda::fill(ctx, value, out); }, FastCpu{[&] { cpu::fill(ctx, value, out); }, true}, fill_host);
 }
 
 void copy(Context& ctx, const Tensor& from, const Tensor& to) {
   expect_equal_size("copy", from, to);
   const bool same = from.dtype() == to.dtype();
-  const bool floating = size_of(from.dtype()) > 1 && from.dtype() != DType::kI32;
-  TRIREME_CHECK(same || floating, "copy: ", name_of(from.dtype()), " to ", name_of(to.dtype()));
+  TRIREME_CHECK(same || !(is_integer(from.dtype()) || is_integer(to.dtype())), "copy: ", name_of(from.dtype()), " to ", name_of(to.dtype()));
   const auto convert = [&]<class From>(From) {
     dispatch_float(to.dtype(), [&]<class To>(To) { reference::copy(from.data<From>(), to.data<To>(), from.numel()); });
   };
-  if (!floating && ctx.device != Device::kCuda) {
+  if (is_integer(from.dtype()) && ctx.device != Device::kCuda) {
     if (ctx.device != Device::kMeta && from.bytes() > 0) std::memmove(to.raw(), from.raw(), static_cast<size_t>(from.bytes()));
-  } else if (same) {
+  } else if (to.dtype() != DType::kF64) {
     on_device(
-        ctx, from.dtype(), [&] { cuda::copy(ctx, from, to); }, FastCpu{[&] { cpu::copy(ctx, from, to); }}, convert);
+        ctx, from.dtype(), [&] { cuda::copy(ctx, from, to); }, FastCpu{[&] { cpu::copy(ctx, from, to); }, true}, convert);
   } else {
     on_device(
         ctx, from.dtype(), [&] { cuda::copy(ctx, from, to); }, convert);
@@ -46,7 +51,7 @@ void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) {
   expect_equal_size("add", a, out);
   expect_equal_size("add", b, out);
   on_device(
-      ctx, out.dtype(), [&] { cuda::add(ctx, a, b, out); }, FastCpu{[&] { cpu::add(ctx, a, b, out); }},
+      ctx, out.dtype(), [&] { cuda::add(ctx, a, b, out); }, FastCpu{[&] { cpu::add(ctx, a, b, out); }, true},
       [&]<class T>(T) { reference::add(a.data<T>(), b.data<T>(), out.data<T>(), out.numel()); });
 }
 
@@ -56,18 +61,18 @@ void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
   const auto reference = [&]<class T>(T) {
     dispatch_float(out.dtype(), [&]<class Wide>(Wide) { reference::accumulate(x.data<T>(), out.data<Wide>(), x.numel()); });
   };
-  if (x.dtype() != out.dtype())
+  if (x.dtype() != out.dtype() && out.dtype() != DType::kF32)
     return on_device(
         ctx, x.dtype(), [&] { cuda::accumulate(ctx, x, out); }, reference);
   on_device(
-      ctx, x.dtype(), [&] { cuda::accumulate(ctx, x, out); }, FastCpu{[&] { cpu::accumulate(ctx, x, out); }}, reference);
+      ctx, x.dtype(), [&] { cuda::accumulate(ctx, x, out); }, FastCpu{[&] { cpu::accumulate(ctx, x, out); }, true}, reference);
 }
 
 void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y) {
   expect_equal_size("dropout", x, y);
   TRIREME_CHECK(mask.probability >= 0 && mask.probability < 1, "dropout: probability ", mask.probability);
   on_device(
-      ctx, x.dtype(), [&] { cuda::dropout(ctx, x, mask, y); }, FastCpu{[&] { cpu::dropout(ctx, x, mask, y); }},
+      ctx, x.dtype(), [&] { cuda::dropout(ctx, x, mask, y); }, FastCpu{[&] { cpu::dropout(ctx, x, mask, y); }, true},
       [&]<class T>(T) { reference::dropout(x.data<T>(), mask, y.data<T>(), x.numel()); });
 }
 

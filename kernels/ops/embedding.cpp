@@ -14,7 +14,7 @@ void embedding_forward(Context& ctx, const Tensor& tokens, const Tensor& w, int6
   TRIREME_CHECK(vocab_rows <= w.dim(0), "embedding_forward: ", vocab_rows, " tokens of w ", w.shape().str());
   on_device(
       ctx, dtype, [&] { cuda::embedding_forward(ctx, tokens, w, vocab_begin, vocab_rows, y); },
-      FastCpu{[&] { cpu::embedding_forward(ctx, tokens, w, vocab_begin, vocab_rows, y); }},
+      FastCpu{[&] { cpu::embedding_forward(ctx, tokens, w, vocab_begin, vocab_rows, y); }, true},
       [&]<class T>(T) { reference::embedding_forward(tokens.data<int32_t>(), w.data<T>(), vocab_begin, vocab_rows, y.data<T>(), rows, columns); });
 }
 
@@ -26,7 +26,7 @@ void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, in
   TRIREME_CHECK(vocab_rows <= dw.dim(0), "embedding_backward: ", vocab_rows, " tokens of dw ", dw.shape().str());
   on_device(
       ctx, dtype, [&] { cuda::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); },
-      FastCpu{[&] { cpu::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); }},
+      FastCpu{[&] { cpu::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); }, true},
       [&]<class T>(T) {
         reference::embedding_backward(tokens.data<int32_t>(), dy.data<T>(), vocab_begin, vocab_rows, dw.data<Accumulator<T>>(), rows, columns);
       });

@@ -1,5 +1,6 @@
 #include "kernels/ops/matmul.h"
 
+#include "kernels/cpu/bias.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/ops/activation.h"
@@ -14,9 +15,11 @@ void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor
   expect("linear_forward", {{"x", x, {rows, inputs}, dtype}, {"w", w, {outputs, inputs}, dtype}, {"y", y, {rows, outputs}, dtype}});
   if (bias.defined()) expect("linear_forward", {{"bias", bias, {outputs}, dtype}});
   on_device(
-      ctx, dtype, [&] { cuda::linear_forward(ctx, x, w, bias, y); }, FastCpu{[&] { cpu::linear_forward(ctx, x, w, y); }, true},
-      [&]<class T>(T) { reference::linear_forward(x.data<T>(), w.data<T>(), y.data<T>(), rows, inputs, outputs); });
-  if (bias.defined() && ctx.device != Device::kCuda) bias_forward(ctx, bias, y);
+      ctx, dtype, [&] { cuda::linear_forward(ctx, x, w, bias, y); }, FastCpu{[&] { cpu::linear_forward(ctx, x, w, bias, y); }, true},
+      [&]<class T>(T) {
+        reference::linear_forward(x.data<T>(), w.data<T>(), y.data<T>(), rows, inputs, outputs);
+        if (bias.defined()) reference::bias_forward(bias.data<T>(), y.data<T>(), rows, outputs);
+      });
 }
 
 void linear_gelu_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& hidden, const Tensor& y) {
@@ -58,7 +61,7 @@ void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y) {
   const DType dtype = y.dtype();
   expect("bias_forward", {{"bias", bias, {outputs}, dtype}, {"y", y, {rows, outputs}, dtype}});
   on_device(
-      ctx, dtype, [&] { cuda::bias_forward(ctx, bias, y); }, FastCpu{[&] { cpu::bias_forward(ctx, bias, y); }},
+      ctx, dtype, [&] { cuda::bias_forward(ctx, bias, y); }, FastCpu{[&] { cpu::bias_forward(ctx, bias, y); }, true},
       [&]<class T>(T) { reference::bias_forward(bias.data<T>(), y.data<T>(), rows, outputs); });
 }
 
@@ -67,7 +70,7 @@ void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias) {
   const DType dtype = dy.dtype();
   expect("bias_backward", {{"dy", dy, {rows, outputs}, dtype}, {"dbias", dbias, {outputs}, accumulator_of(dtype)}});
   on_device(
-      ctx, dtype, [&] { cuda::bias_backward(ctx, dy, dbias); }, FastCpu{[&] { cpu::bias_backward(ctx, dy, dbias); }},
+      ctx, dtype, [&] { cuda::bias_backward(ctx, dy, dbias); }, FastCpu{[&] { cpu::bias_backward(ctx, dy, dbias); }, true},
       [&]<class T>(T) { reference::bias_backward(dy.data<T>(), dbias.data<Accumulator<T>>(), rows, outputs); });
 }
 
@@ -79,6 +82,12 @@ std::string gemm_library(const Context& ctx) {
     if (ctx.device == Device::kCpu) return cpu::gemm_library();
   }
   return "reference";
+}
+
+void limit_gemm_library(const Context& ctx) {
+  if constexpr (kFastCpu) {
+    if (ctx.device == Device::kCpu) cpu::limit_library(ctx.isa);
+  }
 }
 
 }  // namespace trireme

@@ -23,5 +23,7 @@ void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias);
 
 /// The library behind the products of `ctx` and its version, for the record of a run. On a GPU it is loaded by this: ConfigError where it is missing.
 std::string gemm_library(const Context& ctx);
+/// Keeps that library to the instructions of ctx.isa, in the whole process. Before the first product.
+void limit_gemm_library(const Context& ctx);
 
 }  // namespace trireme

@@ -9,11 +9,19 @@
 
 namespace trireme {
 
-void decide_step(Context& ctx, const AdamW& hyper, const Tensor& sum_sq, double clip, const Tensor& norm, const Tensor& scalars) {
+void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor) {
+  expect("scale_loss", {{"scalars", scalars, {kStepScalars}, DType::kF64}, {"factor", factor, {1}, DType::kF64}});
+  on_device(
+      ctx, DType::kF64, [&] { cuda::scale_loss(ctx, scalars, factor); },
+      [&]<class T>(T) { factor.data<double>()[0] *= scalars.data<double>()[kLossScale]; });
+}
+
+void decide_step(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
+                 const Tensor& scalars) {
   expect("decide_step", {{"sum_sq", sum_sq, {1}, DType::kF64}, {"norm", norm, {1}, DType::kF64}, {"scalars", scalars, {kStepScalars}, DType::kF64}});
   on_device(
-      ctx, DType::kF64, [&] { cuda::decide_step(ctx, hyper, sum_sq, clip, norm, scalars); },
-      [&]<class T>(T) { reference::decide_step(hyper, sum_sq.data<double>(), clip, norm.data<double>(), scalars.data<double>()); });
+      ctx, DType::kF64, [&] { cuda::decide_step(ctx, hyper, scaling, sum_sq, clip, norm, scalars); },
+      [&]<class T>(T) { reference::decide_step(hyper, scaling, sum_sq.data<double>(), clip, norm.data<double>(), scalars.data<double>()); });
 }
 
 void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices) {
@@ -54,7 +62,7 @@ void sum_of_squares(Context& ctx, std::span<const Tensor> tensors, const Tensor&
   expect("sum_of_squares", {{"sum", sum, {1}, DType::kF64}});
   for (const Tensor& x : tensors) expect("sum_of_squares", {{"x", x, x.shape(), dtype}});
   on_device(
-      ctx, dtype, [&] { cuda::sum_of_squares(ctx, tensors, sum); }, FastCpu{[&] { cpu::sum_of_squares(ctx, tensors, sum); }},
+      ctx, dtype, [&] { cuda::sum_of_squares(ctx, tensors, sum); }, FastCpu{[&] { cpu::sum_of_squares(ctx, tensors, sum); }, true},
       [&]<class T>(T) {
         for (const Tensor& x : tensors) sum.data<double>()[0] += reference::sum_of_squares(x.data<T>(), x.numel());
       });

@@ -7,13 +7,15 @@ namespace trireme {
 
 /// What the optimizer reads on the device, so that no host decision stands between backward and update: one f64 tensor [kStepScalars].
 enum StepScalar : int {
-  kGradScale = 0,  ///< factor on every gradient (the clip factor)
+  kGradScale = 0,  ///< factor on every gradient: the clip factor / the loss scale
   kFinite = 1,     ///< 1 if the step is accepted, 0 if rejected: then nothing is written
   kLearningRate = 2,
   kBiasCorrection1 = 3,  ///< 1 - beta1^t
   kBiasCorrection2 = 4,  ///< 1 - beta2^t
   kAcceptedSteps = 5,    ///< t: steps accepted so far, this one included
-  kStepScalars = 6,
+  kLossScale = 6,        ///< factor on the gradient of the loss, of the step to come
+  kCleanSteps = 7,       ///< accepted in a row since the loss scale last changed, or was to
+  kStepScalars = 8,
 };
 
 struct AdamW {
@@ -23,10 +25,30 @@ struct AdamW {
   double weight_decay = 0;
 };
 
-/// Decides about a step on the device: norm[0] = sqrt(sum_sq[0]); scalars[kFinite] = norm finite (a NaN is not, and never passes a comparison);
-/// scalars[kGradScale] = min(1, clip / norm) (1 where clip = 0); of an accepted step scalars[kAcceptedSteps] += 1; both bias corrections follow from it.
-/// sum_sq, norm [1] f64; kAcceptedSteps and kLearningRate are the caller's.
-void decide_step(Context& ctx, const AdamW& hyper, const Tensor& sum_sq, double clip, const Tensor& norm, const Tensor& scalars);
+/// Dynamic loss scaling. Gradients too small for fp16 are kept from zero by a factor on the loss, all steps of which are exact: it is a power of two.
+/// `growth_interval` accepted steps in a row double it, a rejected one halves it, within [minimum, maximum]. By default it is 1 for ever.
+/// Source: Micikevicius et al. 2018, arXiv:1710.03740.
+struct LossScaling {
+  int64_t growth_interval = 1;
+  double minimum = 1;
+  double maximum = 1;
+};
+/// Where it stands between steps: scalars[kLossScale], scalars[kCleanSteps].
+struct LossScale {
+  int64_t scale = 1;
+  int64_t clean_steps = 0;
+  bool operator==(const LossScale&) const = default;
+};
+
+/// factor[0] (f64) *= scalars[kLossScale].
+void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor);
+
+/// Decides about a step on the device. `sum_sq` is of gradients that carry the loss scale S = scalars[kLossScale]: norm[0] = sqrt(sum_sq[0]) / S;
+/// scalars[kFinite] = norm finite (a NaN is not, and never passes a comparison); scalars[kGradScale] = min(1, clip / norm) / S (1 / S where clip = 0); of an
+/// accepted step scalars[kAcceptedSteps] += 1; both bias corrections follow from it; then S and scalars[kCleanSteps] become those of the next step.
+/// sum_sq, norm [1] f64; kLearningRate is the caller's, as are kAcceptedSteps, kLossScale and kCleanSteps of the first step.
+void decide_step(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
+                 const Tensor& scalars);
 
 /// The slice of one parameter: weight, gradient and both moments, of equal size and dtype.
 struct AdamWSlice {

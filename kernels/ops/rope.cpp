@@ -34,14 +34,14 @@ void rope_table(Context& ctx, double theta, const Tensor& table) {
 void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv) {
   check("rope_forward", table, heads, qkv);
   on_device(
-      ctx, qkv.dtype(), [&] { cuda::rope_forward(ctx, table, heads, qkv); }, FastCpu{[&] { cpu::rope_forward(ctx, table, heads, qkv); }},
+      ctx, qkv.dtype(), [&] { cuda::rope_forward(ctx, table, heads, qkv); }, FastCpu{[&] { cpu::rope_forward(ctx, table, heads, qkv); }, true},
       [&]<class T>(T) { rotate<T>(table, heads, 1, qkv); });
 }
 
 void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& dqkv) {
   check("rope_backward", table, heads, dqkv);
   on_device(
-      ctx, dqkv.dtype(), [&] { cuda::rope_backward(ctx, table, heads, dqkv); }, FastCpu{[&] { cpu::rope_backward(ctx, table, heads, dqkv); }},
+      ctx, dqkv.dtype(), [&] { cuda::rope_backward(ctx, table, heads, dqkv); }, FastCpu{[&] { cpu::rope_backward(ctx, table, heads, dqkv); }, true},
       [&]<class T>(T) { rotate<T>(table, heads, -1, dqkv); });
 }
 

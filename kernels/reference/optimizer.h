@@ -6,13 +6,19 @@
 
 namespace trireme::reference {
 
-inline void decide_step(const AdamW& hyper, const double* sum_sq, double clip, double* norm, double* scalars) {
-  *norm = std::sqrt(*sum_sq);
+inline void decide_step(const AdamW& hyper, const LossScaling& scaling, const double* sum_sq, double clip, double* norm, double* scalars) {
+  const double scale = scalars[kLossScale];
+  *norm = std::sqrt(*sum_sq) / scale;
   scalars[kFinite] = std::isfinite(*norm) ? 1 : 0;
-  scalars[kGradScale] = clip > 0 && *norm > clip ? clip / *norm : 1;
+  scalars[kGradScale] = (clip > 0 && *norm > clip ? clip / *norm : 1) / scale;
   scalars[kAcceptedSteps] += scalars[kFinite];
   scalars[kBiasCorrection1] = 1 - std::pow(hyper.beta1, scalars[kAcceptedSteps]);
   scalars[kBiasCorrection2] = 1 - std::pow(hyper.beta2, scalars[kAcceptedSteps]);
+  const bool finite = scalars[kFinite] != 0;
+  const double clean = finite ? scalars[kCleanSteps] + 1 : 0;
+  const bool grows = clean >= static_cast<double>(scaling.growth_interval);
+  scalars[kLossScale] = !finite ? std::fmax(scale / 2, scaling.minimum) : grows ? std::fmin(scale * 2, scaling.maximum) : scale;
+  scalars[kCleanSteps] = grows ? 0 : clean;
 }
 
 /// g' = g * grad_scale;   w -= lr decay w;   m = b1 m + (1-b1) g';   v = b2 v + (1-b2) g'^2;   w -= lr (m/c1) / (sqrt(v/c2) + epsilon)

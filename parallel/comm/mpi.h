@@ -14,6 +14,11 @@ struct MpiOptions {
   bool synchronous_sends = false;
   /// Elements one MPI call may count (its counts are int); larger operations are cut into several calls or counted in larger units.
   int64_t max_count = std::numeric_limits<int>::max();
+  /// Bytes of the whole buffer from which all_reduce, all_gather and reduce_scatter of a group whose ranks all live on one host go through memory they share (shared_group.h): the same
+  /// bits on every rank and in every run, sums taken in rank order and, in bf16 and fp16, rounded once, where MPI rounds at every rank.
+  int64_t shared_from = 16 * 1024;
+  /// Of that memory for each group.
+  int64_t shared_bytes = 8 << 20;
 };
 
 /// MPI from construction to destruction, for the main thread only (MPI_THREAD_FUNNELED); one per process, outliving its communicators.
@@ -41,6 +46,7 @@ class MpiEnvironment {
   int size_ = 1;
   int local_rank_ = 0;
   int local_size_ = 1;
+  int host_ = 0;  ///< first rank of this one's host
 };
 
 /// First line of what the MPI library calls itself; needs no MpiEnvironment.

@@ -8,54 +8,49 @@
 namespace trireme {
 namespace {
 
-template <class T>
-T combine(ReduceOp op, T a, T b) {
-  switch (op) {
-    case ReduceOp::kSum: return static_cast<T>(a + b);
-    case ReduceOp::kMax: return a < b ? b : a;
-    case ReduceOp::kMin: return b < a ? b : a;
-  }
-  return a;
-}
-
 /// What a reduction of T is carried in: bf16 and fp16 in fp32, so that the result is rounded once and not once a rank.
 template <class T>
 using Carried = std::conditional_t<std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>, float, T>;
 
-/// Reduces elements [begin, begin + count) of every input in rank order and hands each finished block to store(offset, block, bytes). A block is
-/// read from all ranks before it is stored, so outputs may be the inputs.
-template <class T, class Store>
-void reduce_blocks(const Transfer& transfer, int64_t begin, int64_t count, const Store& store) {
-  std::array<Carried<T>, 1024> block;
-  std::array<T, 1024> rounded;
-  const auto size = static_cast<int64_t>(block.size());
-  for (int64_t done = 0; done < count; done += size) {
-    const int64_t n = std::min(size, count - done);
-    for (size_t rank = 0; rank < transfer.in.size(); ++rank) {
-      const T* in = reinterpret_cast<const T*>(transfer.in[rank]) + begin + done;
-      for (int64_t i = 0; i < n; ++i) {
-        Carried<T>& sum = block[static_cast<size_t>(i)];
-        const Carried<T> value = in[i];
-        sum = rank == 0 ? value : combine(transfer.call.op, sum, value);
+template <ReduceOp kOp, class T>
+T combine(T a, T b) {
+  if constexpr (kOp == ReduceOp::kSum) return static_cast<T>(a + b);
+  if constexpr (kOp == ReduceOp::kMax) return a < b ? b : a;
+  return b < a ? b : a;
+}
+
+/// Block by block through the stack: a block is read from all before it is stored, so the output may be an input, and the compiler knows that the loops'
+/// results are apart from what they read.
+template <ReduceOp kOp, class T>
+void reduce_as(std::span<const std::byte* const> in, std::byte* out, int64_t count) {
+  constexpr int64_t kBlock = 1024;
+  std::array<Carried<T>, kBlock> sum;
+  std::array<T, kBlock> rounded;
+  for (int64_t done = 0; done < count; done += kBlock) {
+    const int64_t n = std::min(kBlock, count - done);
+    const auto part = [&](size_t rank) { return reinterpret_cast<const T*>(in[rank]) + done; };
+    const T *first = part(0), *last = part(in.size() - 1);
+    if (in.size() == 2) {
+      for (int64_t i = 0; i < n; ++i) rounded[i] = static_cast<T>(combine<kOp, Carried<T>>(first[i], last[i]));
+    } else {
+      const T* second = part(1);
+      for (int64_t i = 0; i < n; ++i) sum[i] = combine<kOp, Carried<T>>(first[i], second[i]);
+      for (size_t rank = 2; rank + 1 < in.size(); ++rank) {
+        const T* next = part(rank);
+        for (int64_t i = 0; i < n; ++i) sum[i] = combine<kOp, Carried<T>>(sum[i], next[i]);
       }
+      for (int64_t i = 0; i < n; ++i) rounded[i] = static_cast<T>(combine<kOp, Carried<T>>(sum[i], last[i]));
     }
-    for (size_t i = 0; i < static_cast<size_t>(n); ++i) rounded[i] = static_cast<T>(block[i]);
-    store(done * static_cast<int64_t>(sizeof(T)), rounded.data(), static_cast<size_t>(n) * sizeof(T));
+    std::memcpy(out + done * static_cast<int64_t>(sizeof(T)), rounded.data(), static_cast<size_t>(n) * sizeof(T));
   }
 }
 
 template <class T>
-void reduce(const Transfer& transfer) {
-  const int64_t count = transfer.call.count;
-  if (transfer.call.verb == Verb::kAllReduce) {
-    reduce_blocks<T>(transfer, 0, count, [&](int64_t offset, const T* block, size_t bytes) {
-      for (std::byte* out : transfer.out) std::memcpy(out + offset, block, bytes);
-    });
-    return;
-  }
-  for (size_t rank = 0; rank < transfer.out.size(); ++rank) {
-    reduce_blocks<T>(transfer, static_cast<int64_t>(rank) * count, count,
-                     [&](int64_t offset, const T* block, size_t bytes) { std::memcpy(transfer.out[rank] + offset, block, bytes); });
+void reduce_as(ReduceOp op, std::span<const std::byte* const> in, std::byte* out, int64_t count) {
+  switch (op) {
+    case ReduceOp::kSum: return reduce_as<ReduceOp::kSum, T>(in, out, count);
+    case ReduceOp::kMax: return reduce_as<ReduceOp::kMax, T>(in, out, count);
+    case ReduceOp::kMin: return reduce_as<ReduceOp::kMin, T>(in, out, count);
   }
 }
 
@@ -78,18 +73,39 @@ std::string Call::str() const {
   return "?";
 }
 
+void reduce_in_order(DType dtype, ReduceOp op, std::span<const std::byte* const> in, std::byte* out, int64_t count) {
+  if (in.size() == 1) return copy_bytes(in[0], out, count * size_of(dtype));
+  switch (dtype) {
+    case DType::kF64: return reduce_as<double>(op, in, out, count);
+    case DType::kF32: return reduce_as<float>(op, in, out, count);
+    case DType::kBF16: return reduce_as<bfloat16>(op, in, out, count);
+    case DType::kF16: return reduce_as<float16>(op, in, out, count);
+    case DType::kI32: return reduce_as<int32_t>(op, in, out, count);
+    case DType::kU8: return reduce_as<uint8_t>(op, in, out, count);
+  }
+}
+
 void move_data(const Transfer& transfer) {
-  const int64_t bytes = transfer.call.count * size_of(transfer.call.dtype);
-  switch (transfer.call.verb) {
-    case Verb::kAllReduce:
+  const Call& call = transfer.call;
+  const int64_t bytes = call.count * size_of(call.dtype);
+  switch (call.verb) {
+    case Verb::kAllReduce: {
+      constexpr int64_t kBlock = 1024;  // stays in the cache until every rank has its copy
+      std::vector<const std::byte*> parts(transfer.in.size());
+      for (int64_t begin = 0; begin < call.count; begin += kBlock) {
+        const int64_t offset = begin * size_of(call.dtype), count = std::min(kBlock, call.count - begin);
+        for (size_t rank = 0; rank < parts.size(); ++rank) parts[rank] = transfer.in[rank] + offset;
+        std::byte* const sum = transfer.out[0] + offset;
+        reduce_in_order(call.dtype, call.op, parts, sum, count);
+        for (std::byte* out : transfer.out) copy_bytes(sum, out + offset, count * size_of(call.dtype));
+      }
+      return;
+    }
     case Verb::kReduceScatter:
-      switch (transfer.call.dtype) {
-        case DType::kF64: return reduce<double>(transfer);
-        case DType::kF32: return reduce<float>(transfer);
-        case DType::kBF16: return reduce<bfloat16>(transfer);
-        case DType::kF16: return reduce<float16>(transfer);
-        case DType::kI32: return reduce<int32_t>(transfer);
-        case DType::kU8: return reduce<uint8_t>(transfer);
+      for (size_t rank = 0; rank < transfer.out.size(); ++rank) {
+        std::vector<const std::byte*> parts = transfer.in;
+        for (const std::byte*& part : parts) part += static_cast<int64_t>(rank) * bytes;
+        reduce_in_order(call.dtype, call.op, parts, transfer.out[rank], call.count);
       }
       return;
     case Verb::kAllGather:
@@ -97,7 +113,7 @@ void move_data(const Transfer& transfer) {
         for (size_t from = 0; from < transfer.in.size(); ++from) copy_bytes(transfer.in[from], out + static_cast<int64_t>(from) * bytes, bytes);
       return;
     case Verb::kBroadcast:
-      for (std::byte* out : transfer.out) copy_bytes(transfer.in[static_cast<size_t>(transfer.call.root)], out, bytes);
+      for (std::byte* out : transfer.out) copy_bytes(transfer.in[static_cast<size_t>(call.root)], out, bytes);
       return;
     case Verb::kMessage: return copy_bytes(transfer.in[0], transfer.out[0], bytes);
     case Verb::kBarrier: return;

@@ -1,6 +1,7 @@
 #pragma once
-// An operation between the rank threads of one process: what the ranks called, where their buffers are, and the loops that move the data.
+// An operation between ranks that reach each other's data: what the ranks called, where their buffers are, and the loops that move the data.
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,11 @@ struct Transfer {
   Phase phase = Phase::kPosting;
 };
 
-/// Moves the data of all ranks; reductions in rank order.
+/// Moves the data of all ranks, which are threads of one process; reductions in rank order.
 void move_data(const Transfer& transfer);
+
+/// out = in[0] op in[1] op ..., element by element in that order, `count` of each. bf16 and fp16 are carried in fp32 and rounded once.
+/// `out` may be one of them.
+void reduce_in_order(DType dtype, ReduceOp op, std::span<const std::byte* const> in, std::byte* out, int64_t count);
 
 }  // namespace trireme

@@ -101,8 +101,9 @@ void Run::compute(const Action& action) {
 void Run::compute_part(const Action& action, Stage& stage, int part) {
   if (progress_ != nullptr) progress_->act(describe(action, stage.part_name(part)));
   if (action.type == ActionType::kForward) stage.forward(ctx_, action.microbatch, part);
-  if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardInput) stage.backward_input(ctx_, action.microbatch, part);
-  if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight) stage.backward_weight(ctx_, action.microbatch, part);
+  if (action.type == ActionType::kBackward) stage.backward(ctx_, action.microbatch, part);
+  if (action.type == ActionType::kBackwardInput) stage.backward_input(ctx_, action.microbatch, part);
+  if (action.type == ActionType::kBackwardWeight) stage.backward_weight(ctx_, action.microbatch, part);
 }
 
 void Run::move_unit(const Action& action) {

@@ -24,6 +24,11 @@ class Stage {
   virtual void forward(Context& ctx, int microbatch, int part) = 0;
   virtual void backward_input(Context& ctx, int microbatch, int part) = 0;
   virtual void backward_weight(Context& ctx, int microbatch, int part) = 0;
+  /// I and W of a part, where nothing comes between them: what a stage keeps from the one for the other may go as early as it can.
+  virtual void backward(Context& ctx, int microbatch, int part) {
+    backward_input(ctx, microbatch, part);
+    backward_weight(ctx, microbatch, part);
+  }
 
   /// The buffers at the borders. Those to receive into are allocated when asked for; those to send are handed over (the stage drops them).
   virtual Tensor recv_forward_buffer(Context& ctx, int microbatch) = 0;   ///< input of part 0

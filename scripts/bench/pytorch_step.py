@@ -5,8 +5,11 @@
   pytorch_step.py --like step.json [--variant autocast|master|plain] [--eager] [--steps N] [--threads N]
 
 torch.compile, fused scaled-dot-product attention, fused AdamW. Of bf16: `autocast` keeps fp32 weights and casts at each use; `master` holds bf16 weights and
-gradients, and fp32 masters in the optimizer. fp32 has the variant `plain`. Prints one JSON object."""
+gradients, and fp32 masters in the optimizer. fp32 has the variant `plain`. Prints one JSON object. PyTorch for CPUs:
+  python3 -m venv torch && . torch/bin/activate && pip install torch --index-url https://download.pytorch.org/whl/cpu"""
 import argparse
+import ctypes
+import gc
 import json
 import statistics
 import time
@@ -16,24 +19,14 @@ import torch.nn.functional as F
 from torch import nn
 
 
-class RMSNorm(nn.Module):
-    def __init__(self, size, epsilon):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.epsilon = epsilon
-
-    def forward(self, x):
-        wide = x.float()
-        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.epsilon)).to(x.dtype) * self.weight.to(x.dtype)
-
-
 class Block(nn.Module):
-    def __init__(self, m, sequence):
+    def __init__(self, m, sequence, gqa):
         super().__init__()
+        self.gqa = gqa
         self.gpt2 = m["architecture"] == "gpt2"
         self.heads, self.kv_heads, self.size = m["heads"], m["kv_heads"], m["head_size"]
         width, bias = m["hidden_size"], self.gpt2
-        norm = (lambda: nn.LayerNorm(width, m["norm_epsilon"])) if self.gpt2 else (lambda: RMSNorm(width, m["norm_epsilon"]))
+        norm = lambda: (nn.LayerNorm if self.gpt2 else nn.RMSNorm)(width, m["norm_epsilon"])
         self.norm1, self.norm2 = norm(), norm()
         self.qkv = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.size, bias=m["qkv_bias"])
         self.out = nn.Linear(self.heads * self.size, width, bias=bias)
@@ -56,9 +49,9 @@ class Block(nn.Module):
         q, k, v = (t.view(batch, length, -1, self.size).transpose(1, 2) for t in (q, k, v))
         if not self.gpt2:
             q, k = self.rotate(q), self.rotate(k)
-        if self.kv_heads < self.heads:
+        if self.kv_heads < self.heads and not self.gqa:
             k, v = (t.repeat_interleave(self.heads // self.kv_heads, 1) for t in (k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.gqa)
         return self.out(y.transpose(1, 2).reshape(batch, length, -1))
 
     def mlp(self, x):
@@ -74,13 +67,13 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self, m, sequence):
+    def __init__(self, m, sequence, gqa):
         super().__init__()
         self.embedding = nn.Embedding(m["vocab_size"], m["hidden_size"])
         gpt2 = m["architecture"] == "gpt2"
         self.positions = nn.Embedding(m["max_positions"], m["hidden_size"]) if gpt2 else None
-        self.blocks = nn.ModuleList(Block(m, sequence) for _ in range(m["layers"]))
-        self.norm = nn.LayerNorm(m["hidden_size"], m["norm_epsilon"]) if gpt2 else RMSNorm(m["hidden_size"], m["norm_epsilon"])
+        self.blocks = nn.ModuleList(Block(m, sequence, gqa) for _ in range(m["layers"]))
+        self.norm = (nn.LayerNorm if gpt2 else nn.RMSNorm)(m["hidden_size"], m["norm_epsilon"])
         self.head = nn.Linear(m["hidden_size"], m["vocab_size"], bias=False)
         for p in self.parameters():
             if p.dim() > 1:
@@ -124,6 +117,7 @@ class Step:
                 weight.grad = None
         if self.clip > 0:
             nn.utils.clip_grad_norm_(self.masters, self.clip, foreach=True)
+        self.gradients = {m.grad.data_ptr(): m.grad.untyped_storage().nbytes() for m in self.masters if m.grad is not None}
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.variant == "master":
@@ -132,18 +126,62 @@ class Step:
         return total
 
 
+def resident(key):
+    """Of this process, in bytes: VmRSS, or VmHWM, its peak."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(key + ":"))
+
+
+def settle():
+    """Memory that is free goes back to the system, and the peak starts again from here."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/clear_refs", "w") as clear:
+        clear.write("5")
+
+
+def bytes_of(tensors):
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def most_beyond(run_step, step):
+    """Bytes from PyTorch's CPU allocator in a step, at most, without those of the gradients that exist at that time. They come one by one in the backward,
+    so the peak of all memory less all gradients would say too little."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        run_step()
+    events, stack = [], list(profile.profiler.kineto_results.experimental_event_tree())
+    while stack:
+        event = stack.pop()
+        stack.extend(event.children)
+        if event.typed[0] == torch._C._profiler._EventType.Allocation:
+            events.append((event.start_time_ns, event.typed[1].ptr, event.typed[1].alloc_size))
+    events.sort(key=lambda event: event[0])
+    last = {ptr: i for i, (_, ptr, size) in enumerate(events) if step.gradients.get(ptr) == size}
+    gradients = {i for i in last.values()}
+    live, most, sizes = 0, 0, {}
+    for i, (_, ptr, size) in enumerate(events):
+        if size > 0 and i not in gradients:
+            sizes[ptr] = size
+            live += size
+        elif size < 0:
+            live -= sizes.pop(ptr, 0)
+        most = max(most, live)
+    return most
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--like", required=True, help="what `trireme bench step --json` printed")
     parser.add_argument("--variant", choices=["autocast", "master", "plain"])
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
+    parser.add_argument("--gqa", action="store_true", help="grouped queries within attention; default: keys and values are repeated before it")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--threads", type=int, help="on a CPU; default: as the trireme run")
     arguments = parser.parse_args()
     with open(arguments.like) as file:
         like = json.load(file)
-    model_shape, training = like["model"], like["training"]
+    training = like["training"]
     variant = arguments.variant or {"fp32": "plain", "bf16": "autocast"}[like["precision"]]
     if (variant == "plain") != (like["precision"] == "fp32"):
         parser.error(f"--variant {variant} is not for {like['precision']}")
@@ -151,41 +189,61 @@ def main():
     if device == "cpu":
         torch.set_num_threads(arguments.threads or like["environment"]["threads_per_rank"])
     torch.manual_seed(1)
-
-    sequence, micro = training["sequence_length"], training["micro_batch_size"]
-    accumulation = training["global_batch_size"] // micro
-    with torch.device(device):
-        model = Transformer(model_shape, sequence)
-    if variant == "master":
-        model = model.bfloat16()
-    compiled = model if arguments.eager else torch.compile(model, dynamic=False)
-    step = Step(model, compiled, device, variant, accumulation, training["optimizer"], training["gradient_clip"])
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
 
-    def batches():
+    def build(shape, sequence, accumulation):
+        with torch.device(device):
+            model = Transformer(shape, sequence, arguments.gqa)
+        if variant == "master":
+            model = model.bfloat16()
+        compiled = model if arguments.eager else torch.compile(model, dynamic=False)
+        return model, Step(model, compiled, device, variant, accumulation, training["optimizer"], training["gradient_clip"])
+
+    def batches(vocab_size, sequence, micro, accumulation):
         for _ in range(accumulation):
-            draw = torch.randint(model_shape["vocab_size"], (micro, sequence + 1), device=device)
+            draw = torch.randint(vocab_size, (micro, sequence + 1), device=device)
             yield draw[:, :-1].contiguous(), draw[:, 1:].contiguous()
 
+    # A step of a tiny model first: the libraries and the compiler it loads are not the memory of a model.
+    tiny = dict(like["model"], layers=1, hidden_size=64, heads=2, kv_heads=1, head_size=32, ffn_size=64, vocab_size=64)
+    build(tiny, 16, 1)[1](batches(64, 16, 2, 1))
+    torch.compiler.reset()
+    settle()
+    before = resident("VmRSS")
+
+    sequence, micro, vocab_size = training["sequence_length"], training["micro_batch_size"], like["model"]["vocab_size"]
+    accumulation = training["global_batch_size"] // micro
+    model, step = build(like["model"], sequence, accumulation)
     losses, seconds = [], []
     for i in range(arguments.warmup + arguments.steps):
+        if i == arguments.warmup:
+            settle()
         begin = time.perf_counter()
-        loss = step(batches())
+        loss = step(batches(vocab_size, sequence, micro, accumulation))
         synchronize()
         if i >= arguments.warmup:
             seconds.append(time.perf_counter() - begin)
         losses.append(loss.item())
+    peak = resident("VmHWM")
+    beyond = most_beyond(lambda: step(batches(vocab_size, sequence, micro, accumulation)), step) if device == "cpu" else None
     median = statistics.median(seconds)
+    weights = list(model.parameters())
+    state = {
+        "parameters": bytes_of(weights),
+        "gradients": bytes_of(step.masters),
+        "optimizer": bytes_of(t for s in step.optimizer.state.values() for t in s.values()) + (bytes_of(step.masters) if variant == "master" else 0),
+    }
     result = {
         "bench": "pytorch step",
         "pytorch": torch.__version__,
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "variant": variant + (" eager" if arguments.eager else " compiled"),
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "variant": variant + (" eager" if arguments.eager else " compiled") + (" gqa" if arguments.gqa else ""),
+        "parameters": sum(p.numel() for p in weights),
         "steps": arguments.steps,
         "step_seconds": {"median": median, "low": min(seconds), "high": max(seconds)},
         "tokens_per_second": {"median": like["tokens_per_step"] / median},
         "memory_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
+        "resident_bytes": {"before": before, "peak": peak, **state, "beyond": beyond},
         "loss": {"first": losses[0], "last": losses[-1]},
     }
     print(json.dumps(result))

@@ -126,6 +126,9 @@ TEST_CASE("bench step: figures that hang together, on one rank and on several") 
     for (const json& phase : result["phases"]) CHECK(phase["seconds"].get<double>() >= 0);
     CHECK(result["phases"][1]["seconds"].get<double>() > 0);
     check_positive(result["memory_bytes"], {"parameters", "gradients", "optimizer", "activations", "peak", "arena"});
+    const json& resident = result["resident_bytes"];
+    check_positive(resident, {"before", "peak", "beyond"});
+    CHECK(resident["peak"].get<int64_t>() >= resident["before"].get<int64_t>() + resident["beyond"].get<int64_t>());
     const int world = ranks == layout(1, 1, 1, 0) ? 1 : 8;
     CHECK(result["environment"]["world_size"] == world);
   }

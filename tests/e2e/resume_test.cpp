@@ -195,4 +195,58 @@ TEST_CASE("resume: what changes the mathematics is refused with the difference, 
   losses(directory / "run", 6);
 }
 
+TEST_CASE("resume: fp16 goes on with the loss scale it had, after a kill and in another layout") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  // So large a scale overflows at once, and again when it has grown back.
+  const Arguments command = kTrain + sets({"training.steps=14", "training.precision=fp16", "training.loss_scale.initial=8388608",
+                                           "training.loss_scale.growth_interval=2", "checkpoint.every=2"});
+  const Outcome through = must(directory, command + in("through") + layout(1, 2, 1, 0));
+  CHECK_FALSE(says(through, "rejected"));  // scaling has such steps
+
+  Process process(Arguments{kBinary} + command + in("parts") + layout(1, 2, 1, 0), directory.path());
+  REQUIRE(process.wait_for("step 5/"));
+  process.signal(SIGKILL);
+  process.wait();
+  must(directory, command + in("parts") + layout(1, 2, 1, 0) + Arguments{"--max-steps", "9"});
+  const Outcome inspected = must(directory, {"checkpoint", "inspect", "parts", "--json"});
+  must(directory, command + in("parts") + layout(2, 1, 2, 3));
+
+  using nlohmann::json;
+  const auto lines_of = [&](const std::string& run_directory, const char* event) {
+    std::vector<json> lines;
+    for (const json& line : metrics(directory / run_directory))
+      if (event == line.value("event", "")) lines.push_back(line);
+    return lines;
+  };
+  const auto step_lines = [&](const std::string& run_directory) {
+    std::vector<json> steps;
+    for (const json& line : metrics(directory / run_directory))
+      if (line.contains("loss")) steps.push_back(line);
+    return steps;
+  };
+  const std::vector<json> expected = step_lines("through"), found = step_lines("parts");
+  REQUIRE(expected.size() == 14);
+  REQUIRE(found.size() == 14);
+  size_t overflows = 0, grown = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CAPTURE(i, expected[i].dump(), found[i].dump());
+    if (i < 10) CHECK(found[i]["loss_scale"] == expected[i]["loss_scale"]);  // later another order of sums may just not overflow
+    if (i < 9) CHECK((found[i]["loss"] == expected[i]["loss"] && found[i]["grad_norm"] == expected[i]["grad_norm"]));
+    CHECK(std::abs(found[i]["loss"].get<double>() - expected[i]["loss"].get<double>()) < 1e-2);
+    overflows += expected[i]["grad_norm"].is_null();
+    grown += i > 0 && expected[i]["loss_scale"].get<int64_t>() > expected[i - 1]["loss_scale"].get<int64_t>();
+  }
+  CHECK(lines_of("through", "overflow").size() == overflows);
+  CHECK(grown > 1);
+  for (const char* run_directory : {"through", "parts"}) {
+    CHECK(lines_of(run_directory, "overflow").size() > 3);
+    CHECK(lines_of(run_directory, "rejected_step").empty());
+  }
+  const json facts = json::parse(inspected.out);
+  CHECK(facts["step"] == 9);
+  CHECK(facts["loss_scale"]["scale"] == expected[9]["loss_scale"]);
+  CHECK(facts["optimizer_steps"].get<int64_t>() < 9);
+}
+
 }  // namespace trireme::test

@@ -1,6 +1,7 @@
 // Whole runs: what they leave behind, that they repeat themselves bit for bit, and that a run which was stopped goes on as if it never had been.
 #include <cmath>
 
+#include "kernels/core/isa.h"
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
 
@@ -175,6 +176,27 @@ TEST_CASE("run: ranks that mpirun started, and data: auto takes what they leave"
   CHECK(environment["layout"]["shard"] == 2);
   must(directory, kTrain + kNoEvaluation + sets({"training.steps=3"}) + layout(2, 1, 2, 2) + in("launched"));
   CHECK(losses(directory / "launched", 3) == losses(directory / "run", 3));
+}
+
+TEST_CASE("run: the instructions it may use are its own choice, up to what the CPU has") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  std::vector<double> expected;
+  for (int i = 0; i < kIsas; ++i) {
+    const std::string name = name_of(static_cast<Isa>(i));
+    INFO(name);
+    const Arguments command = kTrain + layout(1, 1, 2, 1) + kNoEvaluation + in(name) + sets({"kernels.cpu_isa=" + name});
+    if (static_cast<Isa>(i) > best_isa()) {
+      CHECK(must(directory, command, 64).err.find("kernels.cpu_isa=" + name) != std::string::npos);
+      CHECK_FALSE(fs::exists(directory / name));
+      continue;
+    }
+    must(directory, command);
+    CHECK(json::parse(read_file(directory / name / "environment.json"))["cpu_isa"] == name);
+    const std::vector<double> found = losses(directory / name, 6);
+    if (expected.empty()) expected = found;
+    check_close(found, expected);
+  }
 }
 
 TEST_CASE("run: ranks that were given different things are refused by name") {

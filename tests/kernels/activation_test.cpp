@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/ops/elementwise.h"
 #include "tests/kernels/harness.h"
 #include "tests/kernels/misaligned.h"
 #include "tests/support/catch.h"
@@ -53,6 +54,24 @@ TEST_CASE("activations: engines agree") {
   }
 }
 
+TEST_CASE("activations: in place") {
+  const Case c = {33, 130};
+  Operation gates = swiglu_gradient(c), units = gelu(c), slopes = gelu_gradient(c);
+  gates.run = [](Context& ctx, const std::vector<Tensor>& t) {
+    copy(ctx, t[1], t[2]);
+    swiglu_backward(ctx, t[0], t[2], t[2]);
+  };
+  units.run = [](Context& ctx, const std::vector<Tensor>& t) {
+    copy(ctx, t[0], t[1]);
+    gelu_forward(ctx, t[1], t[1]);
+  };
+  slopes.run = [](Context& ctx, const std::vector<Tensor>& t) {
+    copy(ctx, t[0], t[2]);
+    gelu_backward(ctx, t[2], t[1], t[2]);
+  };
+  for (const Operation& operation : {gates, units, slopes}) check_engines(operation, kTolerance);
+}
+
 TEST_CASE("activations: operands of different alignment") {
   constexpr Case kAligned = {3, 24};
   for (const Operation& operation : {swiglu(kAligned), swiglu_gradient(kAligned), gelu(kAligned), gelu_gradient(kAligned)}) {
@@ -77,6 +96,26 @@ TEST_CASE("activations: far from zero they neither overflow nor turn into NaN") 
   Operation units = gelu({6, 1}), unit_slopes = gelu_gradient({6, 1});
   units.operands[0].values = unit_slopes.operands[1].values = far;
   for (const Operation& operation : {gates, gate_slopes, units, unit_slopes}) check_engines(operation, kTolerance);
+}
+
+TEST_CASE("activations keep a NaN, and only that") {
+  const Case c = {1, 40};
+  for (int level = 0; level <= static_cast<int>(best_isa()); ++level) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const int64_t place : {0, 33, 39}) {
+        const auto check = [&](Operation operation, size_t index, size_t result) {
+          INFO(operation.name << " " << name_of(dtype) << " with instructions " << name_of(static_cast<Isa>(level)));
+          operation.operands[index].values[static_cast<size_t>(place)] = std::nan("");
+          const std::vector<double> y = run(operation, Device::kCpu, dtype, 1, Alignment::kElement, static_cast<Isa>(level))[result];
+          for (int64_t i = 0; i < c.columns; ++i) CHECK(std::isnan(y[static_cast<size_t>(i)]) == (i == place));
+        };
+        check(swiglu(c), 0, 1);
+        check(swiglu_gradient(c), 1, 2);
+        check(gelu(c), 0, 1);
+        check(gelu_gradient(c), 1, 2);
+      }
+    }
+  }
 }
 
 TEST_CASE("activations by hand") {

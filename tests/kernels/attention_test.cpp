@@ -1,9 +1,10 @@
 #include "kernels/ops/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cuda/attention.h"
-#include "tests/kernels/harness.h"
+#include "tests/kernels/attention_operations.h"
 #include "tests/support/catch.h"
 
 using namespace trireme;
@@ -14,38 +15,12 @@ namespace {
 constexpr AttentionShape kCases[] = {{1, 1, 1, 1, 1},  {2, 3, 3, 1, 5},   {1, 7, 6, 2, 17},   {3, 5, 5, 5, 3},
                                      {2, 33, 3, 3, 8}, {1, 65, 4, 2, 10}, {2, 100, 2, 1, 33}, {1, 130, 3, 1, 64}};
 
-// For the kernels of a GPU, at each of their tiles' edges: head sizes of the tensor-core kernels (32, 64, 96, 128) and of the plain ones, one to three
-// tiles of 64 or 128 tokens, kv heads shared and not.
-constexpr AttentionShape kTileCases[] = {{1, 1, 1, 1, 32},    {1, 2, 2, 1, 64},   {1, 15, 1, 1, 96},  {1, 16, 2, 2, 128}, {2, 17, 4, 2, 32},
-                                         {1, 63, 1, 1, 64},   {1, 64, 1, 1, 128}, {1, 65, 2, 1, 96},  {1, 127, 1, 1, 32}, {1, 128, 1, 1, 64},
-                                         {1, 129, 1, 1, 128}, {1, 200, 1, 1, 64}, {1, 257, 1, 1, 32}, {2, 65, 3, 1, 128}, {2, 17, 3, 1, 5},
-                                         {1, 65, 2, 1, 40},   {1, 33, 2, 2, 2},   {1, 18, 1, 1, 160}, {1, 129, 2, 1, 96}};
-
-// Scores of at most 64 fp32 products of normal numbers over sqrt(64), exponentials of a couple of ulp, sums of at most 130 terms.
-constexpr double kTolerance = 4e-6;
-// On tensor cores probabilities and score gradients are bf16 operands: each off by 2^-8 of itself at most, so a weighted mean of values by 2^-8 of the
-// largest. Gradients are sums of such terms with signs, where errors grow no faster than the sums: 0.5 * 2^-8 is seen.
-constexpr double kRoundedProbabilities = 0x1p-8;
-
-Operation forward(const AttentionShape& s) {
-  return {"attention_forward",
-          {input("qkv", {s.batch * s.sequence, s.columns()}), assigned("out", {s.batch * s.sequence, s.heads * s.head_size}),
-           wide(assigned("lse", {s.batch, s.heads, s.sequence}))},
-          [s](Context& ctx, const std::vector<Tensor>& t) { attention_forward(ctx, t[0], s, t[1], t[2]); },
-          false,
-          kRoundedProbabilities};
-}
-Operation backward(const AttentionShape& s) {
-  const int64_t rows = s.batch * s.sequence, columns = s.heads * s.head_size;
-  Operand dqkv = assigned("dqkv", {rows, s.columns()});
-  dqkv.floor = 1;  // a first row attends to itself alone: its score gradient cancels to zero
-  return {"attention_backward",
-          {input("dout", {rows, columns}), input("qkv", {rows, s.columns()}), input("out", {rows, columns}),
-           wide(input("lse", {s.batch, s.heads, s.sequence})), dqkv},
-          [s](Context& ctx, const std::vector<Tensor>& t) { attention_backward(ctx, t[0], t[1], t[2], t[3], s, t[4]); },
-          false,
-          kRoundedProbabilities};
-}
+// At the edges of every engine's tiles and blocks: head sizes of the tensor-core kernels (32, 64, 96, 128), of the plain ones, and multiples of 16
+// alone (48, 80), one to five blocks of 64 or 128 tokens, kv heads shared and not.
+constexpr AttentionShape kTileCases[] = {
+    {1, 1, 1, 1, 32},  {1, 2, 2, 1, 64},   {1, 15, 1, 1, 96},  {1, 16, 2, 2, 128},  {2, 17, 4, 2, 32},  {1, 63, 1, 1, 64},  {1, 64, 1, 1, 128},
+    {1, 65, 2, 1, 96}, {1, 127, 1, 1, 32}, {1, 128, 1, 1, 64}, {1, 129, 1, 1, 128}, {1, 200, 1, 1, 64}, {1, 257, 1, 1, 32}, {2, 65, 3, 1, 128},
+    {2, 17, 3, 1, 5},  {1, 65, 2, 1, 40},  {1, 33, 2, 2, 2},   {1, 18, 1, 1, 160},  {1, 129, 2, 1, 96}, {1, 97, 2, 1, 80},  {1, 300, 1, 1, 48}};
 
 }  // namespace
 
@@ -92,18 +67,47 @@ TEST_CASE("a query sees no later token, and shares its key head with its neighbo
   }
 }
 
-#ifdef TRIREME_CUDA
-namespace {
+TEST_CASE("attention hides no NaN") {
+  const AttentionShape shape{1, 150, 2, 1, 20};
+  constexpr int64_t kToken = 70;
+  const int64_t columns = shape.columns(), query = 3, key = 2 * 20 + 3, value = 3 * 20 + 3;
+  const auto all_nan = [](const std::vector<double>& values, int64_t begin, int64_t end) {
+    return std::all_of(values.begin() + begin, values.begin() + end, [](double x) { return std::isnan(x); });
+  };
+  const auto any_nan = [](const std::vector<double>& values, int64_t begin, int64_t end) {
+    return std::any_of(values.begin() + begin, values.begin() + end, [](double x) { return std::isnan(x); });
+  };
+  for (int level = 0; level <= static_cast<int>(best_isa()); ++level) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      INFO(name_of(dtype) << " with instructions " << name_of(static_cast<Isa>(level)));
+      const auto results = [&](Operation operation, size_t operand, int64_t column) {
+        operation.operands[operand].values[kToken * operation.operands[operand].shape[1] + column] = std::nan("");
+        return run(operation, Device::kCpu, dtype, 1, Alignment::kElement, static_cast<Isa>(level));
+      };
+      const Values of_query = results(forward(shape), 0, query), of_key = results(forward(shape), 0, key),
+                   of_value = results(forward(shape), 0, value);
+      CHECK(all_nan(of_query[1], kToken * 40, kToken * 40 + 20));  // its own row of its own head
+      CHECK_FALSE(any_nan(of_query[1], kToken * 40 + 20, 150 * 40));
+      CHECK(std::isnan(of_query[2][kToken]));
+      CHECK_FALSE(any_nan(of_key[1], 0, kToken * 40));  // queries before it do not see it, all others do
+      CHECK(all_nan(of_key[1], kToken * 40, 150 * 40));
+      CHECK(all_nan(of_key[2], kToken, 150));
+      for (int64_t t = kToken; t < 150; ++t) CHECK(std::isnan(of_value[1][t * 40 + 3]));
+      CHECK_FALSE(any_nan(of_value[2], 0, 300));
 
-/// Its inputs rounded to bf16.
-Operation of_bf16(Operation operation) {
-  for (Operand& operand : operation.operands) {
-    for (double& value : operand.values) {
-      if (!operand.wide) value = bfloat16(value);
+      const Operation gradient = following(backward(shape), forward(shape));
+      const Values of_dout = results(gradient, 0, 3);
+      CHECK(all_nan(of_dout[4], kToken * columns, kToken * columns + 20));
+      for (int64_t t = 0; t <= kToken; ++t) {
+        CHECK(all_nan(of_dout[4], t * columns + 40, t * columns + 60));
+        CHECK(std::isnan(of_dout[4][t * columns + value]));
+      }
     }
   }
-  return operation;
 }
+
+#ifdef TRIREME_CUDA
+namespace {
 
 /// Root of the mean squared error over that of the values.
 double mean_error(const std::vector<double>& values, const std::vector<double>& exact) {
@@ -117,8 +121,8 @@ double mean_error(const std::vector<double>& values, const std::vector<double>& 
 
 }  // namespace
 
-// Rounding to bf16 errs by 1.7e-3 in the mean (2^-8 / sqrt(3), less for mantissas far from a power of two). Results are rounded once; beside that, terms
-// of sums are, whose errors average out. Seen: 1.7e-3 to 1.9e-3 for out, 2.2e-3 to 2.6e-3 for gradients.
+// Rounding to bf16 errs by 1.7e-3 in the mean (2^-8 / sqrt(3), less for mantissas far from a power of two). Results are rounded once; beside that,
+// terms of sums are, whose errors average out. Seen: 1.7e-3 to 1.9e-3 for out, 2.2e-3 to 2.6e-3 for gradients.
 TEST_CASE("attention on tensor cores errs by its roundings alone") {
   for (const int64_t head_size : {32, 64, 96, 128}) {
     INFO("head size " << head_size);

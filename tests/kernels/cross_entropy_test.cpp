@@ -17,10 +17,11 @@ struct Case {
   VocabRange range;
 };
 constexpr Case kCases[] = {{1, 1, {0, 1}},        {3, 5, {0, 5}},     {7, 19, {7, 17}}, {33, 130, {0, 129}}, {5, 301, {11, 257}},
-                           {301, 130, {60, 121}}, {9, 136, {7, 131}}, {3, 64, {0, 64}}, {4, 128, {9, 0}},    {2, 1000, {0, 999}}};
+                           {301, 130, {60, 121}}, {9, 136, {7, 131}}, {3, 64, {0, 64}}, {4, 128, {9, 0}},    {2, 1000, {0, 999}},
+                           {3, 5003, {4, 4999}}};
 constexpr int64_t kVocabulary = 301;
 
-// Sums of at most 999 fp32 exponentials of a couple of ulp each.
+// Sums of blocks of at most 1024 fp32 exponentials of a couple of ulp each.
 constexpr double kTolerance = 2e-6;
 
 /// Some masked, some on other ranks, the rest here.
@@ -189,4 +190,19 @@ TEST_CASE("cross-entropy: a range without tokens has no maximum, and a batch wit
     CHECK(masked.loss == 0);
     CHECK(masked.gradient == std::vector<double>(10, 0.0));
   }
+}
+
+TEST_CASE("cross-entropy: the gradient of a likely target is rounded once") {
+  const Case c{3, 64, {0, 64}};
+  const auto likely = [&](Operation operation) {
+    for (Operand& operand : operation.operands) {
+      if (operand.name == "targets") operand.values = {5, 5, 5};
+      if (operand.name != "logits") continue;
+      for (int64_t m = 0; m < c.rows; ++m) operand.values[static_cast<size_t>(m * c.columns + 5)] = 12;  // a probability of 0.999
+      operand.floor = 0.25;  // the scale: both terms of the difference are that large
+    }
+    return operation;
+  };
+  const Operation highest = likely(maximum(c)), sums = following(likely(partial_sums(c)), highest);
+  check_engines(following(following(likely(backward(c)), highest), sums), kTolerance);
 }

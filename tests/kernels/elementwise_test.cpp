@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/core/rng.h"
 #include "tests/kernels/harness.h"
@@ -111,6 +112,39 @@ TEST_CASE("copy converts, and accumulate widens") {
   }
 }
 
+TEST_CASE("copy between fp32, bf16 and fp16 rounds each number once, to nearest") {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  // Ties and their neighbours, the ends of each range, subnormal numbers, in any place of a vector.
+  std::vector<double> values = {0.0,       -0.0,  1.0,   -1.0,    1 + 0x1p-8, 1 + 0x1.8p-7, 1 + 0x1p-11, 1 + 0x1.8p-10, 65504, 65519.996,
+                                65520,     65536, 1e-8,  0x1p-24, 0x1p-25,    0x1.8p-24,    0x1p-14,     -0x1p-15,      3e38,  0x1.ffp127,
+                                kInfinity, 1e-40, -3e-8, -65520,  1e30,       0x1p-126,     -kInfinity,  std::nan("")};
+  for (uint64_t i = 0; i < 500; ++i) values.push_back(std::ldexp(random_normal(11, i), static_cast<int>(i % 60) - 30));
+  const auto as = [](DType dtype, double value) -> double {
+    double converted = 0;
+    dispatch_float(dtype, [&]<class T>(T) { converted = static_cast<double>(static_cast<T>(static_cast<float>(value))); });
+    return converted;
+  };
+  const auto same = [](double a, double b) { return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b); };
+  const auto check = [&](Device device, Isa isa, DType from, DType to) {
+    INFO(name_of(from) << " to " << name_of(to) << " with instructions " << name_of(isa));
+    Operation operation = copied(static_cast<int64_t>(values.size()));
+    operation.operands[0].values = values;
+    operation.operands[0].dtype = from;
+    operation.operands[1].dtype = to;
+    const std::vector<double> after = run(operation, device, DType::kF32, 1, Alignment::kElement, isa)[1];
+    for (size_t i = 0; i < values.size(); ++i) {
+      INFO(values[i] << " became " << after[i]);
+      CHECK(same(as(to, as(from, values[i])), after[i]));
+    }
+  };
+  for (const DType from : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const DType to : {DType::kF32, DType::kBF16, DType::kF16}) {
+      check(Device::kReference, best_isa(), from, to);
+      for (int level = 0; level <= static_cast<int>(best_isa()); ++level) check(Device::kCpu, static_cast<Isa>(level), from, to);
+    }
+  }
+}
+
 TEST_CASE("a dropout mask does not depend on how the tensor is split") {
   constexpr int64_t kCount = 1000;
   for (Device device : devices()) {
@@ -139,50 +173,67 @@ TEST_CASE("a draw equal to the probability keeps its element, the next number ab
     mask.probability = random_uniform(mask.key, mask.first_index + i, mask.step);
     DropoutMask above = mask;
     above.probability = std::nextafter(mask.probability, 1.0);
-    for (Device device : devices()) {
-      CHECK(run(dropped(kCount, mask), device, DType::kF32)[1][i] != 0);
-      CHECK(run(dropped(kCount, above), device, DType::kF32)[1][i] == 0);
-    }
+    const auto check = [&](Device device, Isa isa) {
+      CHECK(run(dropped(kCount, mask), device, DType::kF32, 1, Alignment::kElement, isa)[1][i] != 0);
+      CHECK(run(dropped(kCount, above), device, DType::kF32, 1, Alignment::kElement, isa)[1][i] == 0);
+    };
+    for (Device device : devices()) check(device, best_isa());
+    for (int level = 0; level <= static_cast<int>(best_isa()); ++level) check(Device::kCpu, static_cast<Isa>(level));
   }
 }
 
-TEST_CASE("every engine draws the same mask") {
+TEST_CASE("every engine draws the same mask, in every dtype") {
   for (double probability : {0.0, 1e-300, 0.1, 0.5, 1 - 0x1p-53}) {
     DropoutMask mask = kMask;
     mask.probability = probability;
     const std::vector<double> expected = run(dropped(1000, mask), Device::kReference, DType::kF32)[1];
+    const auto check = [&](const std::vector<double>& y) {
+      CHECK(std::equal(y.begin(), y.end(), expected.begin(), [](double a, double b) { return (a == 0) == (b == 0); }));
+    };
     for (Device device : devices()) {
-      for (const Alignment alignment : {Alignment::kElement, Alignment::kVector}) {
-        const std::vector<double> y = run(dropped(1000, mask), device, DType::kF32, 1, alignment)[1];
-        CHECK(std::equal(y.begin(), y.end(), expected.begin(), [](double a, double b) { return (a == 0) == (b == 0); }));
-      }
+      for (const Alignment alignment : {Alignment::kElement, Alignment::kVector})
+        check(run(dropped(1000, mask), device, DType::kF32, 1, alignment)[1]);
+    }
+    for (int level = 0; level <= static_cast<int>(best_isa()); ++level) {
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
+        check(run(dropped(1000, mask), Device::kCpu, dtype, 1, Alignment::kElement, static_cast<Isa>(level))[1]);
     }
   }
 }
 
-#ifdef TRIREME_CUDA
-TEST_CASE("a GPU fills tensors of every dtype") {
-  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kI32, DType::kU8}) {
-    for (const int64_t count : {0, 1, 15, 16, 1000, 70001}) {
-      for (const double value : {0.0, 100.0, 7.0}) {
-        for (const Alignment alignment : {Alignment::kElement, Alignment::kVector}) {
-          Operation operation = filled(count);
-          operation.operands[0].dtype = dtype;
-          operation.run = [value](Context& ctx, const std::vector<Tensor>& t) { fill(ctx, value, t[0]); };
-          CHECK(run(operation, Device::kCuda, DType::kF32, 1, alignment)[0] == std::vector<double>(static_cast<size_t>(count), value));
+TEST_CASE("dropout writes zeros over what is not finite") {
+  Operation operation = dropped(1000, kMask);
+  for (size_t i = 0; i < operation.operands[0].values.size(); ++i)
+    operation.operands[0].values[i] = i % 2 == 0 ? std::nan("") : -std::numeric_limits<double>::infinity();
+  for (const Device device : {Device::kReference, Device::kCpu}) {
+    const std::vector<double> y = run(operation, device, DType::kF32)[1];
+    const auto zeros = std::count_if(y.begin(), y.end(), [](double value) { return value == 0 && !std::signbit(value); });
+    CHECK(zeros > 200);  // about 300 are dropped
+    CHECK(std::none_of(y.begin(), y.end(), [](double value) { return value != 0 && std::isfinite(value); }));
+  }
+}
+
+TEST_CASE("tensors of every dtype are filled") {
+  const auto filled_on = [](Device device, DType dtype, int64_t count, double value, Alignment alignment) {
+    Operation operation = filled(count);
+    operation.operands[0].dtype = dtype;
+    operation.run = [value](Context& ctx, const std::vector<Tensor>& t) { fill(ctx, value, t[0]); };
+    return run(operation, device, DType::kF32, 1, alignment)[0];
+  };
+  for (const Device device : devices()) {
+    for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8}) {
+      for (const int64_t count : {0, 1, 15, 16, 1000, 70001}) {
+        for (const double value : {0.0, 100.0, 7.0}) {
+          for (const Alignment alignment : {Alignment::kElement, Alignment::kVector})
+            CHECK(filled_on(device, dtype, count, value, alignment) == std::vector<double>(static_cast<size_t>(count), value));
         }
       }
     }
+    const std::vector<double> zeros = filled_on(device, DType::kF32, 5, -0.0, Alignment::kElement);
+    CHECK(std::all_of(zeros.begin(), zeros.end(), [](double value) { return std::signbit(value); }));
+    CHECK(filled_on(device, DType::kI32, 5, -3, Alignment::kElement) == std::vector<double>(5, -3.0));
   }
-  Operation negative = filled(5);
-  negative.run = [](Context& ctx, const std::vector<Tensor>& t) { fill(ctx, -0.0, t[0]); };
-  const std::vector<double> zeros = run(negative, Device::kCuda, DType::kF32)[0];
-  CHECK(std::all_of(zeros.begin(), zeros.end(), [](double value) { return std::signbit(value); }));
-  negative.operands[0].dtype = DType::kI32;
-  negative.run = [](Context& ctx, const std::vector<Tensor>& t) { fill(ctx, -3, t[0]); };
-  CHECK(run(negative, Device::kCuda, DType::kF32)[0] == std::vector<double>(5, -3.0));
 }
-#endif
 
 TEST_CASE("dropout keeps a share 1-p of the elements and the mean of all") {
   constexpr int64_t kCount = 40000;

@@ -78,6 +78,15 @@ TEST_CASE("linear layer: engines agree") {
   check_engines(bias_gradient({300, 1, 200}), kTolerance);  // large enough for several threads
 }
 
+TEST_CASE("linear layer: engines agree where operands are packed or taken in pieces") {
+  // More outputs than are widened at once, 1 Mi elements of 200 + 56; and a ragged count of them. fp32 sums of 5003 products.
+  const Case pieces{200, 56, 5003};
+  for (const Operation& operation : {forward_with_bias(pieces), backward_input(pieces), backward_weight(pieces)})
+    check_engines(operation, 4 * kTolerance);
+  // Weights' gradients just below and at the outputs from which bf16 activations are packed, in sizes that no tile divides.
+  for (const int64_t outputs : {255, 256, 259}) check_engines(backward_weight({33, 70, outputs}), kTolerance);
+}
+
 TEST_CASE("linear layer: gradients") {
   for (const Case& c : kCases) {
     check_gradients(forward(c), "y", backward_input(c), "dy", {{"x", "dx"}});

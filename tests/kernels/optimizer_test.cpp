@@ -23,8 +23,8 @@ constexpr AdamW kHyper{0.9, 0.95, 1e-8, 0.1};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// grad_scale, finite, learning rate, bias corrections at step 3, accepted steps.
-const std::vector<double> kScalars = {0.7, 1, 1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3), 3};
+/// grad_scale, finite, learning rate, bias corrections at step 3, accepted steps, loss scale, clean steps.
+const std::vector<double> kScalars = {0.7, 1, 1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3), 3, 1, 0};
 
 /// Squares of normal values: a second moment.
 Operand second_moment(const std::string& name, int64_t count) {
@@ -97,11 +97,14 @@ Operation offender(int64_t tensors, int64_t count, const std::vector<std::pair<i
   return operation;
 }
 
-Operation decided(double sum_sq, double clip, double steps) {
-  return {"decide_step",
-          {always_f64(input("sum_sq", {1}, {sum_sq})), always_f64(assigned("norm", {1})),
-           always_f64(in_place("scalars", {kStepScalars}, {kNaN, kNaN, 3, kNaN, kNaN, steps}))},
-          [clip](Context& ctx, const std::vector<Tensor>& t) { decide_step(ctx, kHyper, t[0], clip, t[1], t[2]); }};
+/// `sum_sq` is of gradients that carry the loss scale.
+Operation decided(double sum_sq, double clip, double steps, const LossScaling& scaling = {}, const LossScale& loss_scale = {}) {
+  return {
+      "decide_step",
+      {always_f64(input("sum_sq", {1}, {sum_sq})), always_f64(assigned("norm", {1})),
+       always_f64(in_place("scalars", {kStepScalars},
+                           {kNaN, kNaN, 3, kNaN, kNaN, steps, static_cast<double>(loss_scale.scale), static_cast<double>(loss_scale.clean_steps)}))},
+      [clip, scaling](Context& ctx, const std::vector<Tensor>& t) { decide_step(ctx, kHyper, scaling, t[0], clip, t[1], t[2]); }};
 }
 
 /// Consecutive slices of awkward lengths with gaps of awkward lengths, none of them aligned to the next.
@@ -167,7 +170,7 @@ TEST_CASE("AdamW follows the scalar formula over steps") {
   double w = operation.operands[1].values[1], m = 0, v = 0;
   for (int step = 1; step <= 5; ++step) {
     const double correction1 = 1 - std::pow(kHyper.beta1, step), correction2 = 1 - std::pow(kHyper.beta2, step), learning_rate = 0.01 * step;
-    operation.operands[0].values = {0.5, 1, learning_rate, correction1, correction2, static_cast<double>(step)};
+    operation.operands[0].values = {0.5, 1, learning_rate, correction1, correction2, static_cast<double>(step), 1, 0};
     operation.operands[2].values = {0, 0.3 * step - 1, 1e4};
     const double g = 0.5 * operation.operands[2].values[1];
     w *= 1 - learning_rate * kHyper.weight_decay;
@@ -273,6 +276,60 @@ TEST_CASE("a finite norm accepts the step, clips it and counts it") {
         CHECK(after[2][kBiasCorrection1] == Approx(1 - std::pow(kHyper.beta1, steps + 1)).epsilon(1e-14));
         CHECK(after[2][kBiasCorrection2] == Approx(1 - std::pow(kHyper.beta2, steps + 1)).epsilon(1e-14));
       }
+    }
+  }
+}
+
+TEST_CASE("the norm is of gradients without the loss scale, and the update takes it from them") {
+  struct Case {
+    double clip, factor;
+  };
+  for (const Case& c : {Case{1, 0.2}, {5, 1}, {0, 1}}) {
+    for (const int64_t scale : {int64_t{1}, int64_t{1} << 10, int64_t{1} << 24}) {
+      const auto factor = static_cast<double>(scale);
+      for (Device device : devices()) {
+        const Values after = run(decided(25 * factor * factor, c.clip, 4, {2000, 1, 1 << 24}, {scale, 7}), device, DType::kF32);
+        CHECK(after[1][0] == 5);
+        CHECK(after[2][kGradScale] == c.factor / factor);
+        CHECK(after[2][kLossScale] == factor);
+        CHECK(after[2][kCleanSteps] == 8);
+      }
+    }
+  }
+  const Operation scaled{"scale_loss",
+                         {always_f64(input("scalars", {kStepScalars}, {0.7, 1, 1e-2, 1, 1, 3, 4096, 5})), always_f64(in_place("factor", {1}, {0.1}))},
+                         [](Context& ctx, const std::vector<Tensor>& t) { scale_loss(ctx, t[0], t[1]); }};
+  for (Device device : devices()) CHECK(run(scaled, device, DType::kF32)[1][0] == 409.6);
+}
+
+TEST_CASE("the loss scale doubles after clean steps, halves on overflow, and stays within its bounds") {
+  struct Case {
+    LossScale before;
+    double sum_sq;
+    LossScale after;
+  };
+  const LossScaling scaling{3, 4, 64};
+  for (const Case& c : {Case{{16, 0}, 1, {16, 1}},
+                        {{16, 1}, 1, {16, 2}},
+                        {{16, 2}, 1, {32, 0}},
+                        {{16, 2}, kInfinity, {8, 0}},
+                        {{16, 0}, kNaN, {8, 0}},
+                        {{4, 2}, kNaN, {4, 0}},
+                        {{4, 2}, 1, {8, 0}},
+                        {{64, 1}, 1, {64, 2}},
+                        {{64, 2}, 1, {64, 0}},
+                        {{64, 0}, kInfinity, {32, 0}}}) {
+    for (Device device : devices()) {
+      const Values after = run(decided(c.sum_sq, 1, 4, scaling, c.before), device, DType::kF32);
+      INFO(c.before.scale << " after " << c.before.clean_steps << " clean steps, " << c.sum_sq);
+      CHECK(after[2][kLossScale] == static_cast<double>(c.after.scale));
+      CHECK(after[2][kCleanSteps] == static_cast<double>(c.after.clean_steps));
+      CHECK(after[2][kFinite] == (std::isfinite(c.sum_sq) ? 1 : 0));
+      CHECK(after[2][kAcceptedSteps] == (std::isfinite(c.sum_sq) ? 5 : 4));
+      // Without dynamic loss scaling.
+      const Values fixed = run(decided(c.sum_sq, 1, 4), device, DType::kF32);
+      CHECK(fixed[2][kLossScale] == 1);
+      CHECK(fixed[2][kCleanSteps] == 0);
     }
   }
 }

@@ -1,19 +1,30 @@
 // The contract of Communicator, on MPI processes: `comm_mpi_test N` starts N ranks, from 1 to 8. Exit code 0 where every rank saw every value it should.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <limits>
 
 #include "parallel/comm/mpi.h"
 #include "parallel/comm/self.h"
 #include "parallel/comm/staged.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/poison_communicator.h"
+#include "tests/support/thread_ranks.h"
 #include "trainer/loop/launcher.h"
 
 using namespace trireme;
 
 namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+const MpiOptions kShared{.synchronous_sends = true, .shared_from = 1};
+/// A page for each rank: most operations take several pieces.
+const MpiOptions kSharedInPieces{.shared_from = 1, .shared_bytes = 1};
 
 void expect_error(const char* part, const std::function<void()>& body) {
   try {
@@ -40,20 +51,149 @@ void check_message_length(Communicator& world, int64_t sent, int64_t expected) {
     expect_error("group 'world', rank 1", exchange);
 }
 
+/// Awkward numbers: every order of summing them gives other bits.
+Tensor awkward(Context& ctx, int64_t count, DType dtype, int rank) {
+  const Tensor tensor = Tensor::empty(ctx, {count}, dtype, MemoryCategory::kCommunication);
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = 1.0F / static_cast<float>(1 + (rank + 1) * 7919 * (i + 1) % 1009) - 0.3F * static_cast<float>(i % 3);
+    switch (dtype) {
+      case DType::kF64: tensor.data<double>()[i] = static_cast<double>(value) / 3; break;
+      case DType::kF32: tensor.data<float>()[i] = value; break;
+      case DType::kBF16: tensor.data<bfloat16>()[i] = bfloat16(value); break;
+      case DType::kF16: tensor.data<float16>()[i] = float16(value); break;
+      case DType::kI32: tensor.data<int32_t>()[i] = static_cast<int32_t>(value * 1e4F); break;
+      case DType::kU8: tensor.data<uint8_t>()[i] = static_cast<uint8_t>(i * (rank + 3)); break;
+    }
+  }
+  return tensor;
+}
+
+/// What a rank is left with after collectives on both sides of where shared memory begins, and of the ends of its pieces.
+std::string bits_of_collectives(Communicator& comm) {
+  Arena arena(Device::kReference, true);
+  Context ctx{Device::kReference, &arena, 1};
+  std::string bits;
+  const auto keep = [&](const Tensor& tensor) { bits.append(static_cast<const char*>(tensor.raw()), static_cast<size_t>(tensor.bytes())); };
+  const int n = comm.size();
+  const auto check = [&](DType dtype, int64_t count, ReduceOp op) {
+    const Tensor all = awkward(ctx, count, dtype, comm.rank());
+    comm.all_reduce(ctx, all, op).wait(ctx);
+    keep(all);
+    const Tensor in = awkward(ctx, n * count, dtype, comm.rank()), out = Tensor::empty(ctx, {count}, dtype, MemoryCategory::kCommunication);
+    comm.reduce_scatter(ctx, in, out, op).wait(ctx);
+    keep(out);
+    const Tensor own = in.flat(comm.rank() * count, count);
+    comm.reduce_scatter(ctx, in, own, op).wait(ctx);
+    keep(own);
+    comm.all_gather(ctx, own, in).wait(ctx);
+    keep(in);
+    comm.broadcast(ctx, in, n - 1).wait(ctx);
+    keep(in);
+  };
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8})
+    for (const int64_t bytes : {4096, 8192, 65536})
+      for (const int64_t more : {-1, 0, 1}) check(dtype, bytes / size_of(dtype) + more, ReduceOp::kSum);
+  check(DType::kBF16, 70001, ReduceOp::kMax);
+  check(DType::kF16, 70001, ReduceOp::kMin);
+  return bits;
+}
+
+/// Shared memory gives the bits that threads give, where MPI need not.
+void check_bits(const MpiEnvironment& mpi) {
+  std::vector<std::string> of_threads(static_cast<size_t>(mpi.size()));
+  run_ranks(mpi.size(), [&](Communicator& comm) { of_threads[static_cast<size_t>(comm.rank())] = bits_of_collectives(comm); });
+  const std::string& wanted = of_threads[static_cast<size_t>(mpi.rank())];
+  for (const MpiOptions& options : {kShared, kSharedInPieces})
+    for (int repeat = 0; repeat < 2; ++repeat)
+      TRIREME_CHECK(bits_of_collectives(*mpi.world(options)) == wanted, "shared memory and threads differ in bits");
+}
+
+/// Operations of several groups in flight, through shared memory and through MPI, issued in one order and waited for in another on every rank.
+void check_crossing(Communicator& world) {
+  using enum PointToPoint::Kind;
+  const int n = world.size(), rank = world.rank(), peer = rank ^ 1;
+  const int64_t count = 50003;
+  std::vector<int> alike;
+  for (int other = rank % 2; other < n; other += 2) alike.push_back(other);
+  const auto parity = world.group(alike, "parity"), again = world.group(alike, "again");
+  const int members = parity->size();
+  Arena arena(Device::kReference, true);
+  Context ctx{Device::kReference, &arena, 1};
+  const auto filled = [&](int64_t size, int value) {
+    const Tensor tensor = Tensor::empty(ctx, {size}, DType::kF32, MemoryCategory::kCommunication);
+    std::fill_n(tensor.data<float>(), size, static_cast<float>(value));
+    return tensor;
+  };
+  const auto expect_all = [&](const char* what, const Tensor& tensor, int value) {
+    for (int64_t i = 0; i < tensor.numel(); ++i)
+      TRIREME_CHECK(tensor.data<float>()[i] == static_cast<float>(value), what, " on rank ", rank, ", element ", i, ": ", tensor.data<float>()[i]);
+  };
+  int sum = 0, sum_alike = 0;
+  for (int other = 0; other < n; ++other) sum += other;
+  for (const int other : alike) sum_alike += other;
+  for (int turn = 0; turn < 6; ++turn) {
+    const Tensor total = filled(count, rank), scattered = filled(count, -1), parts = filled(members * count, rank), rooted = filled(count, rank);
+    const Tensor sent = filled(count, rank), received = filled(count, -1), whole = filled(n * count, -1), own = filled(count, rank), tiny = filled(1, rank);
+    std::vector<Work> works;
+    works.push_back(world.all_reduce(ctx, total, ReduceOp::kSum));
+    if (peer < n) works.push_back(world.exchange(ctx, std::vector<PointToPoint>{{kSend, sent, peer}, {kRecv, received, peer}}));
+    works.push_back(parity->reduce_scatter(ctx, parts, scattered, ReduceOp::kSum));
+    works.push_back(world.all_reduce(ctx, tiny, ReduceOp::kSum));
+    works.push_back(world.all_gather(ctx, own, whole));
+    works.push_back(again->broadcast(ctx, rooted, members - 1));
+    if ((rank + turn) % 5 == 4) world.barrier();
+    std::rotate(works.begin(), works.begin() + (rank + turn) % std::ssize(works), works.end());
+    if ((rank + turn) % 2 == 1) std::reverse(works.begin(), works.end());
+    if ((rank + turn) % 5 != 4) world.barrier();
+    for (Work& work : works) work.wait(ctx);
+    expect_all("all_reduce", total, sum);
+    expect_all("a small all_reduce", tiny, sum);
+    expect_all("reduce_scatter", scattered, sum_alike);
+    expect_all("broadcast", rooted, alike.back());
+    if (peer < n) expect_all("exchange", received, peer);
+    for (int other = 0; other < n; ++other) expect_all("all_gather", whole.flat(other * count, count), other);
+  }
+}
+
+void check_disagreement(Communicator& world) {
+  Arena arena(Device::kReference);
+  Context ctx{Device::kReference, &arena, 1};
+  const Tensor x = Tensor::zeros(ctx, {3000}, DType::kF32, MemoryCategory::kCommunication);
+  expect_error("ranks disagree (group 'world', rank ", [&] { world.all_reduce(ctx, x, world.rank() == 0 ? ReduceOp::kSum : ReduceOp::kMax).wait(ctx); });
+  expect_error("given up", [&] { world.all_reduce(ctx, x, ReduceOp::kSum).wait(ctx); });
+}
+
+/// A system that gives no memory to share: no file may have more than 4096 bytes, not even one without a name.
+void check_without_memory(const MpiEnvironment& mpi) {
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{4096, before.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const auto world = mpi.world(kShared);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  check_crossing(*world);
+}
+
 void check_everything(const MpiEnvironment& mpi) {
   // A limit of 500 elements a call takes the paths of operations too large for an int.
-  for (const MpiOptions& options : {MpiOptions{}, MpiOptions{.synchronous_sends = true}, MpiOptions{.synchronous_sends = true, .max_count = 500}}) {
+  const MpiOptions small_calls{.synchronous_sends = true, .max_count = 500, .shared_from = kNever};
+  for (const MpiOptions& options : {MpiOptions{}, small_calls, kShared, kSharedInPieces}) {
     const auto world = mpi.world(options);
     TRIREME_CHECK(world->rank() == mpi.rank() && world->size() == mpi.size() && mpi.local_rank() < mpi.size(), "world");
     check_communicator(*world);
     PoisonCommunicator poison(mpi.world(options));
     check_communicator(poison);
+    check_crossing(*world);
+    check_crossing(poison);
     const int n = world->size();
     for (const MeshShape& shape : {MeshShape{n, 1, 1, 1}, MeshShape{1, n, 1, 1}, MeshShape{1, 1, n, 1}, MeshShape{1, 1, 1, n}})
       check_mesh(*world, shape, 1);
     if (n % 2 == 0) check_mesh(*world, {2, 1, 1, n / 2}, 1);
     TRIREME_CHECK(dynamic_cast<SelfCommunicator*>(world->group({world->rank()}, "alone").get()) != nullptr, "a group of one rank");
   }
+  check_bits(mpi);
+  check_without_memory(mpi);
 #ifdef TRIREME_CUDA
   cuda::Gpu gpu(0, {});  // simulated, one a process
   Arena arena(gpu, true);
@@ -66,6 +206,7 @@ void check_everything(const MpiEnvironment& mpi) {
   if (world->size() == 1) return;
   check_message_length(*world, 2, 3);
   check_message_length(*world, 3, 2);
+  check_disagreement(*mpi.world(kShared));
 }
 
 }  // namespace

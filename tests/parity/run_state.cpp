@@ -15,6 +15,7 @@ void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step
   CheckpointDescription about;
   about.step = step;
   about.optimizer_steps = trainer.accepted_steps();
+  if (scales_loss(trainer.config().training)) about.loss_scale = trainer.loss_scale();
   about.model = nlohmann::json::object();
   about.layout = nlohmann::json::object();
   std::vector<StateTensor> tensors = state_tensors(trainer);

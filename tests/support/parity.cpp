@@ -206,7 +206,10 @@ RunRecord train(Context& ctx, Communicator& world, const Config& config, int ste
     if (!result.accepted) throw InternalError(concat("step ", step, " was rejected because of ", result.offender));
     record.loss.push_back(result.loss);
     record.grad_norm.push_back(result.grad_norm);
-    if (step == 0) record.first_gradient = gather(world, trainer, true);
+    if (step > 0) continue;
+    record.first_gradient = gather(world, trainer, true);
+    for (auto& [name, gradient] : record.first_gradient)
+      for (double& value : gradient.values) value /= static_cast<double>(result.loss_scale.value_or(1));
   }
   const RaggedDataset validation(17, config.training.sequence_length, *config.model.vocab_size);  // the last batch is short
   record.validation_loss = trainer.evaluate(validation, 0).loss;

@@ -132,6 +132,27 @@ TEST_CASE("hostile checkpoint: a manifest that is sealed but wrong is refused", 
       {"step with a fraction", [](json& m) { m["step"] = 7.0; }, "expected an integer"},
       {"step in words", [](json& m) { m["step"] = "seven"; }, "expected an integer"},
       {"more optimizer steps than steps", [](json& m) { m["optimizer_steps"] = 8; }, "\"optimizer_steps\": is 8"},
+      {"loss scale that is a number", [](json& m) { m["loss_scale"] = 65536; }, "\"loss_scale\" is 65536; expected an object"},
+      {"loss scale that rounds",
+       [](json& m) {
+         m["loss_scale"] = {{"scale", 3}, {"clean_steps", 0}};
+       },
+       "\"scale\": is 3; allowed powers of two"},
+      {"loss scale of 0",
+       [](json& m) {
+         m["loss_scale"] = {{"scale", 0}, {"clean_steps", 0}};
+       },
+       "\"scale\": is 0"},
+      {"loss scale without its count",
+       [](json& m) {
+         m["loss_scale"] = {{"scale", 4}};
+       },
+       "\"clean_steps\" is missing"},
+      {"loss scale with a comment",
+       [](json& m) {
+         m["loss_scale"] = {{"scale", 4}, {"clean_steps", 0}, {"comment", 1}};
+       },
+       "unknown key \"comment\""},
       {"model that is a list", [](json& m) { m["model"] = json::array(); }, "\"model\" is a list; expected an object"},
       {"another format", [](json& m) { m["format"] = "zip"; }, "format is not"},
       {"version 1", [](json& m) { m["version"] = 1; }, "version 1 is not supported"},

@@ -174,6 +174,7 @@ TEST_CASE("config: the resolved file loads again and is equal") {
        "parallel.reshard=after_step"},
       {"training.schedule.name=constant", "training.optimizer.learning_rate_scaling=sqrt", "training.optimizer.reference_batch_size=64"},
       {"parallel.pipeline=3", "parallel.layers_per_stage=[1, 1, 2]", "run.seed=9223372036854775807"},
+      {"training.precision=fp16", "training.loss_scale.initial=8", "training.loss_scale.growth_interval=5"},
       {"run.name=\"010\"", "run.directory='a \"b\" \\ c: # d\té'", "data.train=[\"true\", null_, '~', '- x', \"[\", 'it''s']",
        "data.validation=['*x']"},
       {"run.directory=\"two\\nlines\\x01\\x7f\""}};
@@ -185,6 +186,10 @@ TEST_CASE("config: the resolved file loads again and is equal") {
     CHECK(resolve(load(yaml)) == resolved);
     CHECK(to_yaml(load(yaml)) == yaml);
   }
+  // A section that the precision does not read is not written: its keys would be refused.
+  CHECK(to_yaml(resolve(load(kSmall))).find("loss_scale") == std::string::npos);
+  CHECK(to_yaml(resolve(load(kSmall, {"training.precision=fp16"}))).find("  loss_scale:\n    initial: 65536\n") != std::string::npos);
+  CHECK(resolve(load(kSmall, {"training.precision=fp16"})).run.device == "cpu");
   // wsd counted in epochs keeps the one auto that only the dataset can settle.
   const Config epochs = resolve(load("training: {epochs: 1, schedule: {name: wsd}}\ndata: {train: [a]}"));
   CHECK(load(to_yaml(epochs)) == epochs);
@@ -236,6 +241,7 @@ TEST_CASE("config: explain names the origin of every value") {
   CHECK(line("checkpoint.keep = 3    # default"));
   CHECK(line("model.head_size = 16    # default, auto: hidden_size / heads"));
   CHECK(line("training.epochs = not set    # default"));
+  CHECK(line("training.loss_scale.initial = 65536    # default, without effect: only precision fp16 scales the loss"));
   for (const FieldRow& row : table_of(loaded.config).fields) {
     CAPTURE(row.path);
     CHECK(text.find(row.path + " = ") != text.npos);

@@ -162,6 +162,12 @@ TEST_CASE("launcher: the command and environment of the ranks", "[launcher]") {
   CHECK(result.errors.find("5 -n 4 train [two words]\n") == 0);
   CHECK(result.errors.find(" cm vader,self 1\n") != std::string::npos);
   CHECK(result.errors.find("\n0 ") == std::string::npos);  // at least one thread
+  {
+    const ScopedVariable many("OMP_NUM_THREADS", "4096"), policy("OMP_WAIT_POLICY", nullptr);
+    CHECK(launch_script("echo $OMP_WAIT_POLICY >&2\n").errors == "passive\n");  // more threads than cores
+    const ScopedVariable wanted("OMP_WAIT_POLICY", "active");
+    CHECK(launch_script("echo $OMP_WAIT_POLICY >&2\n").errors == "active\n");
+  }
 
   const fs::path hosts = fs::temp_directory_path() / concat("trireme-hosts-", ::getpid());
   std::ofstream(hosts) << "# two nodes\nn1 slots=2\n\nn2 slots=2\n";

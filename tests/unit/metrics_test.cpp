@@ -67,6 +67,7 @@ TEST_CASE("metrics: lines stand in the file at once, in order, to the last bit",
   odd.loss = std::numeric_limits<double>::quiet_NaN();
   odd.grad_norm = std::numeric_limits<double>::infinity();
   odd.mfu = 0.5;
+  odd.loss_scale = 32768;
   writer.step(odd);
   writer.evaluation(2, 5e-324);
 
@@ -77,6 +78,7 @@ TEST_CASE("metrics: lines stand in the file at once, in order, to the last bit",
                     R"("step_seconds":0.5,"tokens_per_second":8192.0,"model_tflops":0.25,"mfu":null})");
   const json second = json::parse(lines[2]);
   CHECK(second["loss"].is_null());
+  CHECK(second["loss_scale"] == 32768);
   CHECK(second["grad_norm"].is_null());
   CHECK(second["mfu"] == 0.5);
   CHECK(json::parse(lines[3]) == json{{"step", 2}, {"validation_loss", 5e-324}});

@@ -8,6 +8,7 @@
 #include "trainer/bench/peak.h"
 #include "trainer/bench/phases.h"
 #include "trainer/bench/products.h"
+#include "trainer/bench/resident.h"
 #include "trainer/bench/table.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
@@ -47,6 +48,7 @@ struct Steps {
   std::vector<double> seconds;
   double first_loss = 0, last_loss = 0;
   int64_t system_allocations = 0;
+  int64_t peak_resident = 0;  ///< 0: not known
 };
 
 /// As a run does it: on a GPU a step is finished when the next one is under way.
@@ -56,6 +58,7 @@ Steps run_steps(Context& ctx, Trainer& trainer, const Dataset& data, double lear
     const double loss = trainer.step(data, step, learning_rate).loss;
     if (step == 0) result.first_loss = loss;
   }
+  const bool resident_known = settle_resident();
   const int64_t allocations = ctx.arena->system_allocations();
   const bool overlap = ctx.device == Device::kCuda;
   std::optional<Trainer::StepInFlight> before;
@@ -73,21 +76,34 @@ Steps run_steps(Context& ctx, Trainer& trainer, const Dataset& data, double lear
   }
   if (before) finish(*before);
   result.system_allocations = ctx.arena->system_allocations() - allocations;
+  if (resident_known) result.peak_resident = peak_resident_bytes();
   return result;
 }
 
 ordered_json spread(double median, double low, double high) { return {{"median", median}, {"low", low}, {"high", high}}; }
 
+int64_t largest(Communicator& world, int64_t bytes) {
+  return static_cast<int64_t>(all_reduce_scalar(world, static_cast<double>(bytes), ReduceOp::kMax));
+}
+
 ordered_json memory_of(const Arena& arena, Communicator& world, const MemoryForecast& forecast) {
-  const auto largest = [&](int64_t bytes) { return static_cast<int64_t>(all_reduce_scalar(world, static_cast<double>(bytes), ReduceOp::kMax)); };
   ordered_json memory;
   for (size_t c = 0; c < kMemoryCategories; ++c) {
     const auto category = static_cast<MemoryCategory>(c);
-    memory[name_of(category)] = largest(arena.peak_bytes(category));
+    memory[name_of(category)] = largest(world, arena.peak_bytes(category));
   }
-  memory["peak"] = largest(arena.peak_bytes());
-  memory["arena"] = largest(forecast.arena_bytes);
+  memory["peak"] = largest(world, arena.peak_bytes());
+  memory["arena"] = largest(world, forecast.arena_bytes);
   return memory;
+}
+
+ordered_json resident_of(const Arena& arena, Communicator& world, int64_t before, int64_t peak) {
+  int64_t state = 0;
+  for (const MemoryCategory category : {MemoryCategory::kParameters, MemoryCategory::kGradients, MemoryCategory::kOptimizer})
+    state += arena.peak_bytes(category);
+  const ordered_json resident = {
+      {"before", largest(world, before)}, {"peak", largest(world, peak)}, {"beyond", largest(world, peak - before - state)}};
+  return all_reduce_scalar(world, static_cast<double>(peak), ReduceOp::kMin) > 0 ? resident : ordered_json();
 }
 
 /// What a step of another program must have in common with this one.
@@ -110,6 +126,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   const MeshShape mesh = mesh_shape(config.parallel);
   const TrainingConfig& training = config.training;
   const Precision precision = precision_of(training);
+  const int64_t before = resident_bytes();
   // The ceiling first: its operands are gone before the run takes its memory.
   Effort effort = options.effort;
   effort.world = &world;
@@ -149,10 +166,13 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
                          {"mfu", mfu},
                          {"phases", nullptr},
                          {"memory_bytes", memory_of(*ctx.arena, world, forecast)},
+                         {"resident_bytes", nullptr},
                          {"system_allocations", steps.system_allocations},
                          {"loss", {{"first", steps.first_loss}, {"last", steps.last_loss}}},
                          {"environment", describe_environment(ctx, world.size(), mesh)}};
-  if (ctx.device != Device::kCuda) result["phases"] = phases_of(ctx, trainer, config, median);
+  if (ctx.device == Device::kCuda) return result;
+  result["resident_bytes"] = resident_of(*ctx.arena, world, before, steps.peak_resident);
+  result["phases"] = phases_of(ctx, trainer, config, median);
   return result;
 }
 
@@ -169,6 +189,8 @@ std::string step_text(const ordered_json& result) {
   if (!result["phases"].is_null()) text += "\n" + table_of(result["phases"]);
   ordered_json memory = ordered_json::array();
   for (const auto& [name, bytes] : result["memory_bytes"].items()) memory.push_back({{"memory", name}, {"peak", bytes_text(bytes.get<double>())}});
+  if (const ordered_json& resident = result["resident_bytes"]; !resident.is_null())
+    memory.push_back({{"memory", "beyond state, resident"}, {"peak", bytes_text(resident["beyond"].get<double>())}});
   return text + "\n" + table_of(memory);
 }
 

@@ -1,6 +1,7 @@
 #include "trainer/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <set>
 
@@ -92,6 +93,15 @@ Contents parse_contents(const json& object, const std::string& where) {
   return contents;
 }
 
+LossScale parse_loss_scale(const json& object, const std::string& where) {
+  const json& value = object_member(object, "loss_scale", where);
+  require_known_keys(value, {"scale", "clean_steps"}, where);
+  const LossScale loss_scale{integer_member(value, "scale", where, 1), integer_member(value, "clean_steps", where)};
+  if (!std::has_single_bit(static_cast<uint64_t>(loss_scale.scale)))
+    throw DataError(concat(where, ": \"scale\": is ", loss_scale.scale, "; allowed powers of two"));
+  return loss_scale;
+}
+
 /// Behind its header, every file consists of boxes.
 void check_files(const Contents& contents, const std::string& where) {
   std::map<std::string, std::vector<std::pair<int64_t, int64_t>>> ranges;
@@ -158,6 +168,7 @@ std::string manifest_text(const Manifest& manifest) {
                  {"tokenizer", about.tokenizer},
                  {"training_data", about.training_data},
                  {"layout", about.layout}});
+  if (about.loss_scale) result["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
   return with_digest(concat(kHead, std::string(kDigits, '0'), "\",", result.dump(1).substr(1), "\n"));
 }
 
@@ -179,7 +190,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // as versions before did not
   require_known_keys(object,
                      {"digest", "format", "version", "step", "tokens", "samples", "optimizer_steps", "seed", "config", "model", "tokenizer",
-                      "training_data", "layout", "tensors", "files"},
+                      "training_data", "layout", "loss_scale", "tensors", "files"},
                      where);
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
@@ -193,6 +204,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   about.tokenizer = string_member(object, "tokenizer", where);
   about.training_data = string_member(object, "training_data", where);
   about.layout = object_member(object, "layout", where);
+  if (object.contains("loss_scale")) about.loss_scale = parse_loss_scale(object, where);
   manifest.contents = parse_contents(object, where);
   check_tiling(manifest.contents.tensors, where);
   check_files(manifest.contents, where);

@@ -1,12 +1,14 @@
 #pragma once
 // manifest.json, the table of contents of a checkpoint: what was trained, which box of which global tensor lies where, and what every file must look like.
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/dtype.h"
+#include "kernels/ops/optimizer.h"
 #include "parallel/param.h"
 
 namespace trireme {
@@ -15,16 +17,17 @@ constexpr const char* kManifestName = "manifest.json";
 
 /// What a checkpoint says about its run; the same on every rank.
 struct CheckpointDescription {
-  int64_t step = 0;             ///< steps done
-  int64_t tokens = 0;           ///< tokens consumed
-  int64_t optimizer_steps = 0;  ///< of those steps, the ones not rejected: what AdamW's bias correction counts
-  std::string config;           ///< the resolved configuration, as config.yaml has it
-  nlohmann::json model;         ///< its model section, for readers without YAML
-  std::string tokenizer;        ///< tokenizer spec
-  std::string training_data;    ///< fingerprint of the tokens it was trained on
-  int64_t seed = 0;             ///< with `step` the whole random state: initial values, sample order and dropout are functions of the two
-  int64_t samples = 0;          ///< sequences consumed: where the sampler stands
-  nlohmann::json layout;        ///< for people; no reader depends on it
+  int64_t step = 0;                     ///< steps done
+  int64_t tokens = 0;                   ///< tokens consumed
+  int64_t optimizer_steps = 0;          ///< of those steps, the ones not rejected: what AdamW's bias correction counts
+  std::string config;                   ///< the resolved configuration, as config.yaml has it
+  nlohmann::json model;                 ///< its model section, for readers without YAML
+  std::string tokenizer;                ///< tokenizer spec
+  std::string training_data;            ///< fingerprint of the tokens it was trained on
+  int64_t seed = 0;                     ///< with `step` the whole random state: initial values, sample order and dropout are functions of the two
+  int64_t samples = 0;                  ///< sequences consumed: where the sampler stands
+  nlohmann::json layout;                ///< for people; no reader depends on it
+  std::optional<LossScale> loss_scale;  ///< of a run with dynamic loss scaling
 };
 
 struct StoredBox {

@@ -159,8 +159,8 @@ void add_bench_command(CLI::App& app, const std::vector<std::string>& command_li
   const auto configured = [&](CLI::App* command, bool required) {
     command->add_option("CONFIG", arguments->config, "YAML file of a run")->required(required);
     command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
-    command->add_option("--precision", arguments->precision, "fp64 | fp32 | bf16; default: as configured")
-        ->check(CLI::IsMember({"fp32", "bf16", "fp64"}));
+    command->add_option("--precision", arguments->precision, "fp64 | fp32 | bf16 | fp16; default: as configured")
+        ->check(CLI::IsMember({"fp32", "bf16", "fp64", "fp16"}));
   };
 
   CLI::App* kernels =

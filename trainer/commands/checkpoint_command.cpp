@@ -58,9 +58,9 @@ ordered_json facts_of(const CheckpointReader& reader) {
                         {"model", about.model},
                         {"parameters", parameters},
                         {"dtype", dtypes},
-                        {"bytes", reader.bytes()},
-                        {"files", ordered_json::array()},
-                        {"tensors", ordered_json::array()}};
+                        {"bytes", reader.bytes()}};
+  if (about.loss_scale) facts["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
+  facts["files"] = facts["tensors"] = ordered_json::array();
   for (const auto& [name, file] : reader.files()) facts["files"].push_back({{"file", name}, {"bytes", file.bytes}, {"digest", file.digest}});
   for (const auto& [name, tensor] : reader.tensors()) {
     const std::vector<int64_t> shape(tensor.shape.begin(), tensor.shape.begin() + tensor.dims);

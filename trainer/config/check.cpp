@@ -1,6 +1,7 @@
 #include "trainer/config/check.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <initializer_list>
 #include <numeric>
@@ -248,8 +249,35 @@ void check_training(Rules& rules, const Config& c) {
   need_validation("training.evaluate.batches", t.evaluate.batches);
 }
 
+void check_loss_scale(Rules& rules, const LossScaleConfig& s) {
+  const std::pair<const char*, int64_t> keys[] = {
+      {"training.loss_scale.initial", s.initial}, {"training.loss_scale.minimum", s.minimum}, {"training.loss_scale.maximum", s.maximum}};
+  const auto power = [](int64_t n) { return std::has_single_bit(static_cast<uint64_t>(n)); };
+  bool powers = true;
+  for (const auto& [key, value] : keys) {
+    if (rules.apply({key}) && power(value)) continue;
+    powers = false;
+    if (rules.apply({key}))
+      rules.broken(key, "no power of two, which alone scales without rounding", "powers of two",
+                   concat(std::bit_floor(static_cast<uint64_t>(value)), " or ", std::bit_ceil(static_cast<uint64_t>(value))));
+  }
+  if (!powers) return;
+  if (s.minimum > s.maximum)
+    rules.broken("training.loss_scale.minimum", concat("above training.loss_scale.maximum ", s.maximum), concat("powers of two up to ", s.maximum),
+                 std::to_string(s.maximum));
+  else if (s.initial < s.minimum || s.initial > s.maximum)
+    rules.broken("training.loss_scale.initial", concat("outside minimum ", s.minimum, " and maximum ", s.maximum),
+                 concat("powers of two from ", s.minimum, " to ", s.maximum), std::to_string(std::clamp(s.initial, s.minimum, s.maximum)));
+}
+
 void check_precision(Rules& rules, const Config& c) {
-  if (c.training.precision != "fp64" || !rules.apply({"training.precision"})) return;
+  if (!rules.apply({"training.precision"})) return;
+  if (c.training.precision == "fp16") {
+    if (rules.apply({"run.device"}) && c.run.device == "cuda")
+      rules.broken("run.device", "precision fp16 runs on the CPU: the kernels for GPUs do not take it", "cpu, or precision fp32 | bf16", "cpu");
+    check_loss_scale(rules, c.training.loss_scale);
+  }
+  if (c.training.precision != "fp64") return;
   if (rules.apply({"run.device"}) && c.run.device == "cuda")
     rules.broken("run.device", "precision fp64 runs on the reference kernels of the CPU", "cpu, or precision fp32 | bf16", "cpu");
   if (rules.apply({"training.reduce_dtype"}) && c.training.reduce_dtype != "auto")

@@ -82,17 +82,26 @@ struct EvaluateConfig {
   bool operator==(const EvaluateConfig&) const = default;
 };
 
+struct LossScaleConfig {
+  int64_t initial = 1 << 16;  ///< these three are powers of two
+  int64_t minimum = 1;
+  int64_t maximum = 1 << 24;
+  int64_t growth_interval = 2000;
+  bool operator==(const LossScaleConfig&) const = default;
+};
+
 struct TrainingConfig {
   std::optional<int64_t> steps;  ///< exactly one of steps and epochs
   std::optional<int64_t> epochs;
   int64_t sequence_length = 256;
   int64_t micro_batch_size = 1;
   int64_t global_batch_size = 8;
-  std::string precision = "fp32";     ///< fp64 | fp32 | bf16
+  std::string precision = "fp32";     ///< fp64 | fp32 | bf16 | fp16
   std::string reduce_dtype = "auto";  ///< auto | fp32 | bf16
   std::string recompute = "none";
-  Auto<int64_t> logits_chunk;  ///< auto: as many rows as fill 64 MiB
+  Auto<int64_t> logits_chunk;  ///< auto: the power of two of rows that fits in 64 MiB
   double gradient_clip = 1.0;  ///< 0 = off
+  LossScaleConfig loss_scale;  ///< of precision fp16
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   EvaluateConfig evaluate;
@@ -122,6 +131,7 @@ struct ResilienceConfig {
 
 struct KernelsConfig {
   std::string attention = "auto";  ///< auto | builtin
+  std::string cpu_isa = "auto";    ///< auto | a name of kernels/core/isa.h
   bool tf32 = false;
   bool cuda_graph = false;
   bool operator==(const KernelsConfig&) const = default;

@@ -162,6 +162,32 @@ void visit(V& v, EvaluateConfig& c) {
   v(Field{.key = "batches", .doc = "Batches of global_batch_size sequences in one evaluation; 0 = the whole set.", .min = 0}, c.batches);
 }
 
+/// A section that only fp16 reads.
+struct LossScaleSection {
+  LossScaleConfig& values;
+  const std::string& precision;
+};
+
+template <class V>
+void visit(V& v, LossScaleSection& c) {
+  constexpr double kLargest = 1 << 30;
+  // A precision that does not exist is told of by its own key.
+  const bool other = c.precision == "fp64" || c.precision == "fp32" || c.precision == "bf16";
+  const char* const without_effect = other ? "only precision fp16 scales the loss" : nullptr;
+  const auto power_of_two = [&](const char* key, const char* doc, int64_t& value) {
+    v(Field{.key = key, .doc = doc, .min = 1, .max = kLargest, .without_effect = without_effect}, value);
+  };
+  power_of_two("initial", "Loss scale of the first step, a power of two.", c.values.initial);
+  power_of_two("minimum", "An overflow halves the loss scale, down to this power of two.", c.values.minimum);
+  power_of_two("maximum", "Steps without overflow double the loss scale, up to this power of two.", c.values.maximum);
+  v(Field{.key = "growth_interval",
+          .doc = "Steps without overflow, in a row, after which the loss scale doubles.",
+          .min = 1,
+          .max = kMaxExtent,
+          .without_effect = without_effect},
+    c.values.growth_interval);
+}
+
 template <class V>
 void visit(V& v, TrainingConfig& c) {
   v(Field{.key = "steps", .doc = "Optimizer steps of the run; exactly one of steps and epochs.", .min = 1}, c.steps);
@@ -170,8 +196,9 @@ void visit(V& v, TrainingConfig& c) {
   v(Field{.key = "micro_batch_size", .doc = "Sequences of one forward and backward.", .min = 1, .max = kMaxExtent}, c.micro_batch_size);
   v(Field{.key = "global_batch_size", .doc = "Sequences of one step, over all ranks.", .min = 1, .max = kMaxExtent}, c.global_batch_size);
   v(Field{.key = "precision",
-          .doc = "Arithmetic: fp32; bf16 with fp32 sums, master weights, moments and gradients; or fp64 on the reference kernels of the CPU.",
-          .choices = {"fp64", "fp32", "bf16"}},
+          .doc = "Arithmetic: fp32; bf16 or fp16 with fp32 sums, master weights, moments and gradients; fp64 on the reference kernels. fp16 and fp64 "
+                 "run on the CPU.",
+          .choices = {"fp64", "fp32", "bf16", "fp16"}},
     c.precision);
   v(Field{.key = "reduce_dtype",
           .doc = "Gradients on the wire between data ranks. bf16 halves the bytes and rounds every partial sum.",
@@ -183,9 +210,11 @@ void visit(V& v, TrainingConfig& c) {
           .doc = "Rows of logits that exist at a time, with their gradient.",
           .min = 1,
           .max = kMaxExtent,
-          .auto_rule = "as many as fill 64 MiB"},
+          .auto_rule = "the power of two that fits in 64 MiB"},
     c.logits_chunk);
   v(Field{.key = "gradient_clip", .doc = "Largest global gradient norm; 0 = off.", .min = 0}, c.gradient_clip);
+  LossScaleSection loss_scale{c.loss_scale, c.precision};
+  v.section("loss_scale", "The factor on the loss that keeps small gradients from vanishing in fp16.", loss_scale);
   v.section("optimizer", "How weights follow gradients.", c.optimizer);
   v.section("schedule", "The learning rate over the steps.", c.schedule);
   v.section("evaluate", "Validation loss during training.", c.evaluate);
@@ -225,6 +254,11 @@ void visit(V& v, KernelsConfig& c) {
           .auto_rule = "builtin",
           .note = "this version has no cuDNN attention"},
     c.attention);
+  v(Field{.key = "cpu_isa",
+          .doc = "Instructions of the kernels on CPUs; two of them may round differently.",
+          .choices = {"auto", "portable", "avx2", "avx512", "avx512_bf16", "amx"},
+          .auto_rule = "the best that the CPU of every rank has"},
+    c.cpu_isa);
   v(Field{.key = "tf32", .doc = "fp32 products on the GPU with 10 bits of mantissa."}, c.tf32);
   v(Field{.key = "cuda_graph", .doc = "On the GPU, launch a step as one captured graph from the third step on."}, c.cuda_graph);
 }

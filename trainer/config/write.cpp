@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "kernels/core/check.h"
 #include "trainer/config/fields.h"
@@ -98,13 +99,12 @@ Json section_schema(const FieldTable& table, const std::string& path, const std:
 std::string to_yaml(const Config& config) {
   const FieldTable table = table_of(config);
   std::string out;
-  size_t next_section = 0;
+  std::set<std::string> begun;
   for (const FieldRow& row : table.fields) {
-    for (; next_section < table.sections.size() && row.path.starts_with(table.sections[next_section].path + "."); ++next_section) {
-      const std::string& path = table.sections[next_section].path;
-      out += indent_of(path) + last_name(path) + ":\n";
-    }
     if (is_silent(row)) continue;
+    for (const SectionRow& section : table.sections)
+      if (row.path.starts_with(section.path + ".") && begun.insert(section.path).second)
+        out += indent_of(section.path) + last_name(section.path) + ":\n";
     const bool is_auto = shown_value(row) == "auto" && row.field.auto_rule;
     out += indent_of(row.path) + last_name(row.path) + ": " + (is_auto ? "auto" : text_of(row.value)) + "\n";
   }

@@ -1,8 +1,9 @@
 #include "trainer/loop/agree.h"
 
+#include <array>
 #include <fstream>
 
-#include "kernels/core/rng.h"
+#include "trainer/files/digest.h"
 
 namespace trireme {
 
@@ -44,8 +45,10 @@ void check_same_everywhere(Communicator& world, const std::map<std::string, std:
 
 std::string binary_digest() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  return std::to_string(random_key(bytes.size(), bytes));
+  Digest digest;
+  std::array<char, 1 << 16> bytes;
+  while (file.read(bytes.data(), bytes.size()), file.gcount() > 0) digest.update(bytes.data(), static_cast<size_t>(file.gcount()));
+  return digest.str();
 }
 
 }  // namespace trireme

@@ -44,6 +44,7 @@ nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, 
             {"cores", std::thread::hardware_concurrency()}}},
           {"world_size", world_size},
           {"threads_per_rank", ctx.threads},
+          {"cpu_isa", name_of(ctx.isa)},
           {"gpu", gpu},
           {"layout", {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}}}};
 }

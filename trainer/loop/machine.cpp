@@ -36,6 +36,16 @@ std::string nccl_missing(Communicator& world) {
   return "";
 }
 
+/// The instructions that a run uses: ranks that hold copies of the same state must round alike. Collective.
+Isa isa_of(Communicator& world, const std::string& wanted) {
+  const auto best = static_cast<Isa>(all_reduce_scalar(world, static_cast<double>(best_isa()), ReduceOp::kMin));
+  const Isa isa = wanted == "auto" ? best : isa_named(wanted).value();
+  if (isa > best)
+    throw AgreedError(ExitCode::kUsage, concat("kernels.cpu_isa=", wanted, ": not every CPU of this job has it; allowed auto, or up to ", name_of(best)),
+                      world.rank() == 0);
+  return isa;
+}
+
 }  // namespace
 
 int usable_gpus() {
@@ -72,7 +82,8 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
   } else {
     const Device device = config.training.precision == "fp64" ? Device::kReference : Device::kCpu;
     arena_ = std::make_unique<Arena>(device);
-    ctx_ = {device, arena_.get(), threads_per_rank(place.local_size), nullptr};
+    ctx_ = {device, arena_.get(), threads_per_rank(place.local_size), nullptr, isa_of(*world_, config.kernels.cpu_isa)};
+    limit_gemm_library(ctx_);
   }
 }
 

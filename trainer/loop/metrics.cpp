@@ -68,15 +68,17 @@ void MetricsWriter::event(const std::string& kind, const ordered_json& fields) {
 }
 
 void MetricsWriter::step(const StepMetrics& metrics) {
-  write({{"step", metrics.step},
-         {"loss", metrics.loss},
-         {"grad_norm", metrics.grad_norm},
-         {"learning_rate", metrics.learning_rate},
-         {"tokens", metrics.tokens},
-         {"step_seconds", metrics.step_seconds},
-         {"tokens_per_second", metrics.tokens_per_second},
-         {"model_tflops", metrics.model_tflops},
-         {"mfu", metrics.mfu ? ordered_json(*metrics.mfu) : ordered_json(nullptr)}});
+  ordered_json line = {{"step", metrics.step},
+                       {"loss", metrics.loss},
+                       {"grad_norm", metrics.grad_norm},
+                       {"learning_rate", metrics.learning_rate},
+                       {"tokens", metrics.tokens},
+                       {"step_seconds", metrics.step_seconds},
+                       {"tokens_per_second", metrics.tokens_per_second},
+                       {"model_tflops", metrics.model_tflops},
+                       {"mfu", metrics.mfu ? ordered_json(*metrics.mfu) : ordered_json(nullptr)}};
+  if (metrics.loss_scale) line["loss_scale"] = *metrics.loss_scale;
+  write(line);
 }
 
 void MetricsWriter::evaluation(int64_t step, double validation_loss) { write({{"step", step}, {"validation_loss", validation_loss}}); }
@@ -129,6 +131,7 @@ void ConsoleReporter::step(const StepMetrics& metrics) {
   std::string line = format("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.3g  ", static_cast<long long>(metrics.step),
                             static_cast<long long>(total_steps_), metrics.loss, metrics.grad_norm, metrics.learning_rate) +
                      format_count(metrics.tokens_per_second) + " tokens/s";
+  if (metrics.loss_scale) line += format("  scale %lld", static_cast<long long>(*metrics.loss_scale));
   if (metrics.mfu) line += format("  mfu %.1f%%", 100 * *metrics.mfu);
   line += "  left " + format_duration(left);
   if (terminal_) {

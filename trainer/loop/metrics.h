@@ -19,7 +19,8 @@ struct StepMetrics {
   double step_seconds = 0;
   double tokens_per_second = 0;
   double model_tflops = 0;
-  std::optional<double> mfu;  ///< where the hardware's peak is known
+  std::optional<double> mfu;               ///< where the hardware's peak is known
+  std::optional<int64_t> loss_scale = {};  ///< where it is dynamic
 };
 
 /// Appends to metrics.jsonl: one object a line, written at once; numbers that read back to the same bits, null for NaN and infinity. What the disk does not take

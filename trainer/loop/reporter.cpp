@@ -29,12 +29,13 @@ void Reporter::step(int64_t step, const StepResult& result, double seconds) {
   if (!metrics_) return;
   const double rate = static_cast<double>(tokens_per_step_) / seconds;
   const StepMetrics line{
-      step,        result.loss, result.grad_norm, result.learning_rate, step * tokens_per_step_, seconds, rate, flops_per_token_ * rate / 1e12,
-      std::nullopt};
+      step,         result.loss,      result.grad_norm, result.learning_rate, step * tokens_per_step_, seconds, rate, flops_per_token_ * rate / 1e12,
+      std::nullopt, result.loss_scale};
   metrics_->step(line);
   console_->step(line);
   look_for_trouble();
   if (result.accepted) return;
+  if (result.overflow) return metrics_->event("overflow", {{"step", step}, {"parameter", result.offender}});
   metrics_->event("rejected_step", {{"step", step}, {"parameter", result.offender}});
   message(concat("step ", step, " rejected on every rank: the gradient", result.offender.empty() ? "" : " of " + result.offender,
                  " is not finite; weights are unchanged"));

@@ -57,7 +57,8 @@ void Saves::save(int64_t step) {
                       training_data_,
                       config_.run.seed,
                       samples,
-                      {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}}},
+                      {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}},
+                      scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt},
                      state_tensors(trainer_));
 }
 

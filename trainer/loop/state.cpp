@@ -77,7 +77,9 @@ void load_weights(Trainer& trainer, CheckpointReader& reader) {
 }
 
 void load_state(Trainer& trainer, CheckpointReader& reader) {
+  const bool scales = scales_loss(trainer.config().training);
   agree(trainer.mesh().world, [&] {
+    if (scales && !reader.description().loss_scale) throw DataError("checkpoint: holds no loss scale, which training.precision fp16 needs");
     check_names(trainer, reader);
     for (const OwnedBox& owned : trainer.owned_boxes()) {
       read_box(trainer.context(), reader, "weight", owned, owned.weight, true);
@@ -87,6 +89,7 @@ void load_state(Trainer& trainer, CheckpointReader& reader) {
   });
   trainer.weights_changed();
   trainer.set_accepted_steps(reader.description().optimizer_steps);
+  if (scales) trainer.set_loss_scale(*reader.description().loss_scale);
 }
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,12 +21,17 @@ namespace trireme {
 MeshShape mesh_shape(const ParallelConfig& parallel);
 ZeroPolicy zero_policy(const ParallelConfig& parallel);
 Precision precision_of(const TrainingConfig& training);
+/// fp16 has dynamic loss scaling; elsewhere the scale stays 1.
+bool scales_loss(const TrainingConfig& training);
 
 struct StepResult {
   double loss = 0;       ///< mean over the global batch's valid tokens, nats, before the update
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
-  bool accepted = true;  ///< false: the gradient norm was not finite, weights are unchanged on every rank
+  bool accepted = true;               ///< false: the gradient norm was not finite, weights are unchanged on every rank
+  std::optional<int64_t> loss_scale;  ///< the step's, with dynamic loss scaling
+  /// Rejected because the loss scale, which is smaller from here on, was too large for the gradients: a step as scaling has them now and then.
+  bool overflow = false;
   std::string offender;  ///< of a rejected step: the first parameter, in the order of names, with a gradient that is not finite
 };
 
@@ -47,8 +53,8 @@ class Trainer {
   /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its figures. At most one
   /// further step may be started before a step is finished.
   struct StepInFlight {
-    ScalarReadback scalars;  ///< summed loss, gradient norm, finite flag, offender
-    double loss_scale = 0;
+    ScalarReadback scalars;  ///< summed loss, gradient norm, finite flag, offender; with dynamic loss scaling the next step's scale and clean steps
+    double loss_factor = 0;  ///< of the sum in the mean
     double learning_rate = 0;
   };
   StepInFlight start(const Dataset& data, int64_t step, double learning_rate);
@@ -71,6 +77,10 @@ class Trainer {
 
   int64_t accepted_steps() const { return accepted_steps_; }
   void set_accepted_steps(int64_t steps);
+  /// After the finished steps.
+  LossScale loss_scale() const { return loss_scale_; }
+  void set_loss_scale(const LossScale& loss_scale);
+  const Config& config() const { return config_; }
   /// From now on `progress`, which outlives this, is told of every action.
   void watch(Progress& progress);
   Mesh& mesh() { return mesh_; }
@@ -104,6 +114,8 @@ class Trainer {
   cuda::Gpu::Graph graph_;                   ///< of a step
   int eager_steps_ = 0;                      ///< before it was captured
   int64_t accepted_steps_ = 0;               ///< of finished steps
+  LossScaling scaling_;
+  LossScale loss_scale_;  ///< after finished steps
 };
 
 }  // namespace trireme

@@ -4,15 +4,19 @@
 
 namespace trireme {
 
-Tensor Norm::prepare(Context& ctx, const Tensor& x, Saved& saved) const {
+void Norm::prepare(Context& ctx, const Tensor& x, Saved& saved) const {
   const auto statistic = [&] { return Tensor::empty(ctx, {x.dim(0)}, accumulator_of(x.dtype()), MemoryCategory::kActivations); };
   saved.rstd = statistic();
   if (bias) saved.mean = statistic();
-  return Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
 }
 
 Tensor Norm::forward(Context& ctx, const Tensor& x, Saved& saved) const {
-  const Tensor y = prepare(ctx, x, saved);
+  prepare(ctx, x, saved);
+  return forward_again(ctx, x, saved);
+}
+
+Tensor Norm::forward_again(Context& ctx, const Tensor& x, const Saved& saved) const {
+  const Tensor y = Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
   if (bias) {
     layernorm_forward(ctx, x, weight->value, bias->value, epsilon, y, saved.mean, saved.rstd);
   } else {
@@ -23,7 +27,8 @@ Tensor Norm::forward(Context& ctx, const Tensor& x, Saved& saved) const {
 
 Tensor Norm::forward_of_sum(Context& ctx, const Tensor& a, const Tensor& b, Tensor& sum, Saved& saved) const {
   sum = Tensor::empty(ctx, a.shape(), a.dtype(), MemoryCategory::kActivations);
-  const Tensor y = prepare(ctx, sum, saved);
+  prepare(ctx, sum, saved);
+  const Tensor y = Tensor::empty(ctx, a.shape(), a.dtype(), MemoryCategory::kActivations);
   if (bias) {
     add_layernorm_forward(ctx, a, b, weight->value, bias->value, epsilon, sum, y, saved.mean, saved.rstd);
   } else {

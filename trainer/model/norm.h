@@ -16,12 +16,14 @@ struct Norm {
   Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
   /// sum = a + b and its normalisation, in one pass where the device can.
   Tensor forward_of_sum(Context& ctx, const Tensor& a, const Tensor& b, Tensor& sum, Saved& saved) const;
+  /// The result of forward again, from the same x: cheaper than to keep it from forward to backward.
+  Tensor forward_again(Context& ctx, const Tensor& x, const Saved& saved) const;
   /// `residual`: the gradient of x that flows past the norm, added to the result; may be undefined.
   Tensor backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
 
  private:
-  Tensor prepare(Context& ctx, const Tensor& x, Saved& saved) const;  ///< the result, and room for the statistics
+  void prepare(Context& ctx, const Tensor& x, Saved& saved) const;  ///< room for the statistics
 };
 
 }  // namespace trireme

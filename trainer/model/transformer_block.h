@@ -14,16 +14,25 @@ struct TransformerBlock {
   std::string name;  ///< "blocks.3": names its dropout masks
 
   struct Saved {
-    Tensor x, attention_input;  ///< the block's input, normalised
+    Tensor x;  ///< the block's input
     Norm::Saved attention_norm;
     Attention::Saved attention;
-    Tensor middle, mlp_input;  ///< the residual stream between the branches, normalised
+    Tensor middle;  ///< the residual stream between the branches
     Norm::Saved mlp_norm;
     Mlp::Saved mlp;
+    Tensor attention_input, mlp_input;  ///< x and middle normalised, made again in backward_input and kept for backward_weight
   };
   Tensor forward(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const;
   Tensor backward_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const;
-  void backward_weight(Context& ctx, const Saved& saved) const;
+  void backward_weight(Context& ctx, Saved& saved) const;
+  /// Both, one branch after the other: what the MLP keeps for its weight gradients is gone before the attention's backward.
+  Tensor backward(Context& ctx, const Pass& pass, Tensor dy, Saved& saved) const;
+
+ private:
+  Tensor backward_mlp_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const;
+  void backward_mlp_weight(Context& ctx, Saved& saved) const;
+  Tensor backward_attention_input(Context& ctx, const Pass& pass, const Tensor& dmiddle, Saved& saved) const;
+  void backward_attention_weight(Context& ctx, Saved& saved) const;
 };
 
 }  // namespace trireme

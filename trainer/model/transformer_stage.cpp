@@ -105,10 +105,11 @@ void TransformerStage::run_head(Context& ctx, int microbatch) {
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   Head::Saved& saved = slot.head;
   saved.x = std::move(slot.x);
-  saved.normalised = head_.norm.forward(ctx, saved.x, saved.norm);
-  if (mode_ == RunMode::kLogits) saved.logits = head_.vocabulary.logits.forward(ctx, saved.normalised);
-  if (mode_ != RunMode::kEvaluate) return;  // in training the loss comes with its gradient
-  head_.vocabulary.forward(ctx, saved.normalised, microbatches_[static_cast<size_t>(microbatch)].targets, loss_sum_);
+  if (mode_ == RunMode::kTrain) return;  // the loss comes with its gradient
+  const Tensor normalised = head_.norm.forward(ctx, saved.x, saved.norm);
+  if (mode_ == RunMode::kLogits) saved.logits = head_.vocabulary.logits.forward(ctx, normalised);
+  if (mode_ != RunMode::kEvaluate) return;
+  head_.vocabulary.forward(ctx, normalised, microbatches_[static_cast<size_t>(microbatch)].targets, loss_sum_);
   saved = {};
 }
 
@@ -133,7 +134,8 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
     acquire_gradients(ctx, part);
     Head::Saved& saved = slot.head;
     const Tensor& targets = microbatches_[static_cast<size_t>(microbatch)].targets;
-    const Tensor dnormalised = head_.vocabulary.forward_backward(ctx, saved.normalised, targets, loss_scale_, loss_sum_);
+    const Tensor dnormalised =
+        head_.vocabulary.forward_backward(ctx, head_.norm.forward(ctx, saved.x, saved.norm), targets, loss_scale_, loss_sum_);
     slot.dx = head_.norm.backward_input(ctx, dnormalised, saved.x, Tensor(), saved.norm);
   } else if (is_embedding(part)) {
     slot.dembedded = std::move(slot.dx);  // nothing flows further: all of this part's work is W
@@ -156,8 +158,15 @@ void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
     slot.dembedded.reset();
   } else {
     blocks_[block_of(part)].backward_weight(ctx, slot.blocks[block_of(part)]);
-    slot.blocks[block_of(part)] = {};
   }
+}
+
+void TransformerStage::backward(Context& ctx, int microbatch, int part) {
+  if (is_embedding(part) || is_head(part)) return Stage::backward(ctx, microbatch, part);
+  wait_parameters(ctx, part);
+  acquire_gradients(ctx, part);
+  Slot& slot = slots_[static_cast<size_t>(microbatch)];
+  slot.dx = blocks_[block_of(part)].backward(ctx, pass(microbatch), std::exchange(slot.dx, Tensor()), slot.blocks[block_of(part)]);
 }
 
 Tensor TransformerStage::recv_forward_buffer(Context& ctx, int microbatch) {

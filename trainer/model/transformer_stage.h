@@ -46,6 +46,7 @@ class TransformerStage : public Stage {
   void forward(Context& ctx, int microbatch, int part) override;
   void backward_input(Context& ctx, int microbatch, int part) override;
   void backward_weight(Context& ctx, int microbatch, int part) override;
+  void backward(Context& ctx, int microbatch, int part) override;
   Tensor recv_forward_buffer(Context& ctx, int microbatch) override;
   Tensor take_forward_output(int microbatch) override;
   Tensor recv_backward_buffer(Context& ctx, int microbatch) override;
@@ -68,7 +69,7 @@ class TransformerStage : public Stage {
     Norm norm;
     VocabParallelHead vocabulary;
     struct Saved {
-      Tensor x, normalised;
+      Tensor x;
       Tensor logits;  ///< kLogits only: training and evaluation hold a chunk of them at a time
       Norm::Saved norm;
     };

@@ -8,7 +8,7 @@ namespace {
 /// blocks of 64 rows, block by block, which keeps the rounding error near 64 + rows/64 units instead of `rows`.
 template <class Term>
 inline void add_column_sums(int64_t rows, int64_t begin, int64_t end, float* out, const Term& term) {
-  constexpr int64_t kTile = 64;  // columns: four cache lines a row, sums in L1
+  constexpr int64_t kTile = 256;  // columns: runs of a row long enough for the prefetcher, sums in L1
   constexpr int64_t kRowBlock = 64;
   for (int64_t first = begin; first < end; first += kTile) {
     const int64_t width = end - first < kTile ? end - first : kTile;

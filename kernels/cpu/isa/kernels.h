@@ -50,18 +50,194 @@ struct NormBackwardWeight {
   float *dw, *db;
 };
 
+/// Rows: the largest of the first `valid` columns.
+template <class T>
+struct CrossEntropyMax {
+  const T* logits;
+  int64_t columns, valid;
+  float* row_max;
+};
+
+/// Rows.   sums [2,rows] as kernels/ops/cross_entropy.h has them; tokens [first, first + valid) are here.
+template <class T>
+struct CrossEntropySums {
+  const T* logits;
+  const int32_t* targets;
+  const float* row_max;
+  int64_t rows, columns, first, valid;
+  float* sums;
+};
+
+/// Rows: logits := (softmax - one_hot(target)) * scale.
+template <class T>
+struct CrossEntropyBackward {
+  const int32_t* targets;
+  const float *row_max, *sums;
+  double scale;
+  int64_t columns, first, valid;
+  T* logits;
+};
+
+constexpr int64_t kSquaresBlock = 4096;
+/// Blocks of kSquaresBlock elements: partial[b] = the sum of their squares.
+template <class T>
+struct SumOfSquares {
+  const T* x;
+  int64_t count;
+  double* partial;
+};
+
+/// Elements of all slices, one after another.
+struct AdamWUpdate {
+  struct Slice {
+    int64_t begin, end;  ///< places of its elements among all
+    float* w;
+    const float* g;
+    float *m, *v;
+    float decay;  ///< 1 - lr * weight_decay
+  };
+  const Slice* slices;
+  int64_t count;  ///< of slices
+  float grad_scale, beta1, beta2, one_minus_beta1, one_minus_beta2;
+  float step_size;        ///< lr / c1
+  float root_correction;  ///< 1 / sqrt(c2)
+  float epsilon;
+};
+
+/// Rows: y = silu(gate) * up, where a row of gate_up is [gate | up] of `columns` elements each.
+template <class T>
+struct SwigluForward {
+  const T* gate_up;
+  int64_t columns;
+  T* y;
+};
+
+/// Rows.
+template <class T>
+struct SwigluBackward {
+  const T *dy, *gate_up;
+  int64_t columns;
+  T* dgate_up;
+};
+
+/// Elements.
+template <class T>
+struct GeluForward {
+  const T* x;
+  T* y;
+};
+
+/// Elements.
+template <class T>
+struct GeluBackward {
+  const T *dy, *x;
+  T* dx;
+};
+
+/// Rows: the first `heads` heads, turned by direction * angle of the position, which is row % positions.
+template <class T>
+struct Rope {
+  const float* table;
+  int64_t positions, head_size, heads, columns;
+  float direction;
+  T* qkv;
+};
+
+/// Rows.
+template <class T>
+struct BiasForward {
+  const T* bias;
+  int64_t columns;
+  T* y;
+};
+
+/// Columns.
+template <class T>
+struct BiasBackward {
+  const T* dy;
+  int64_t rows, columns;
+  float* dbias;
+};
+
+/// Columns: dw[tokens[m] - vocab_begin] += dy[m] for m = 0, 1, ... where that row is one of vocab_rows.
+template <class T>
+struct EmbeddingBackward {
+  const int32_t* tokens;
+  const T* dy;
+  int64_t rows, columns, vocab_begin, vocab_rows;
+  float* dw;
+};
+
+/// Elements.
+template <class From, class To>
+struct Convert {
+  const From* from;
+  To* to;
+};
+
+/// Elements: out may be a or b.
+template <class T>
+struct Add {
+  const T *a, *b;
+  T* out;
+};
+
+/// Elements: out += x.
+template <class T>
+struct Accumulate {
+  const T* x;
+  float* out;
+};
+
+/// Elements: y = x * scale where the draw of 53 bits is at least `threshold`, else 0.
+template <class T>
+struct Dropout {
+  const T* x;
+  uint64_t key, first_index, step, threshold;
+  float scale;
+  T* y;
+};
+
 /// What a level has for a type.
 template <class T>
 struct TypedKernels {
   RangeKernel<NormForward<T>> norm_forward;
   RangeKernel<NormBackwardInput<T>> norm_backward_input;
   RangeKernel<NormBackwardWeight<T>> norm_backward_weight;
+  RangeKernel<SwigluForward<T>> swiglu_forward;
+  RangeKernel<SwigluBackward<T>> swiglu_backward;
+  RangeKernel<GeluForward<T>> gelu_forward;
+  RangeKernel<GeluBackward<T>> gelu_backward;
+  RangeKernel<Rope<T>> rope;
+  RangeKernel<BiasForward<T>> bias_forward;
+  RangeKernel<BiasBackward<T>> bias_backward;
+  RangeKernel<EmbeddingBackward<T>> embedding_backward;
+  RangeKernel<Convert<T, float>> to_f32;  ///< this and the next two: null to T itself
+  RangeKernel<Convert<T, bfloat16>> to_bf16;
+  RangeKernel<Convert<T, float16>> to_f16;
+  template <class To>
+  RangeKernel<Convert<T, To>> to() const {
+    if constexpr (std::is_same_v<To, float>)
+      return to_f32;
+    else if constexpr (std::is_same_v<To, bfloat16>)
+      return to_bf16;
+    else
+      return to_f16;
+  }
+  RangeKernel<Add<T>> add;
+  RangeKernel<Accumulate<T>> accumulate;
+  RangeKernel<Dropout<T>> dropout;
+  RangeKernel<CrossEntropyMax<T>> cross_entropy_max;
+  RangeKernel<CrossEntropySums<T>> cross_entropy_sums;
+  RangeKernel<CrossEntropyBackward<T>> cross_entropy_backward;
+  RangeKernel<SumOfSquares<T>> sum_of_squares;
 };
 
 struct Kernels {
   TypedKernels<float> f32;
   TypedKernels<bfloat16> bf16;
   TypedKernels<float16> f16;
+  RangeKernel<AdamWUpdate> adamw;
 
   template <class T>
   const TypedKernels<T>& of() const;

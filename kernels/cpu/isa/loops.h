@@ -9,6 +9,15 @@
   template void loop<float16>(const Arguments<float16>&, int64_t, int64_t)
 
 namespace trireme::cpu::TRIREME_ISA {
+namespace {
+
+/// What a loop under `omp simd` stores: in its body a conversion makes a temporary of class type, and GCC then gives up on vectors. Here it does not.
+template <class T>
+inline T rounded(float value) {
+  return static_cast<T>(value);
+}
+
+}  // namespace
 
 template <class T>
 void norm_forward(const NormForward<T>& p, int64_t begin, int64_t end);
@@ -16,5 +25,40 @@ template <class T>
 void norm_backward_input(const NormBackwardInput<T>& p, int64_t begin, int64_t end);
 template <class T>
 void norm_backward_weight(const NormBackwardWeight<T>& p, int64_t begin, int64_t end);
+
+template <class T>
+void swiglu_forward(const SwigluForward<T>& p, int64_t begin, int64_t end);
+template <class T>
+void swiglu_backward(const SwigluBackward<T>& p, int64_t begin, int64_t end);
+template <class T>
+void gelu_forward(const GeluForward<T>& p, int64_t begin, int64_t end);
+template <class T>
+void gelu_backward(const GeluBackward<T>& p, int64_t begin, int64_t end);
+template <class T>
+void rope(const Rope<T>& p, int64_t begin, int64_t end);
+template <class T>
+void bias_forward(const BiasForward<T>& p, int64_t begin, int64_t end);
+template <class T>
+void bias_backward(const BiasBackward<T>& p, int64_t begin, int64_t end);
+template <class T>
+void embedding_backward(const EmbeddingBackward<T>& p, int64_t begin, int64_t end);
+template <class From, class To>
+void convert(const Convert<From, To>& p, int64_t begin, int64_t end);
+template <class T>
+void add(const Add<T>& p, int64_t begin, int64_t end);
+template <class T>
+void accumulate(const Accumulate<T>& p, int64_t begin, int64_t end);
+template <class T>
+void dropout(const Dropout<T>& p, int64_t begin, int64_t end);
+
+template <class T>
+void cross_entropy_max(const CrossEntropyMax<T>& p, int64_t begin, int64_t end);
+template <class T>
+void cross_entropy_sums(const CrossEntropySums<T>& p, int64_t begin, int64_t end);
+template <class T>
+void cross_entropy_backward(const CrossEntropyBackward<T>& p, int64_t begin, int64_t end);
+template <class T>
+void sum_of_squares(const SumOfSquares<T>& p, int64_t begin, int64_t end);
+void adamw(const AdamWUpdate& p, int64_t begin, int64_t end);
 
 }  // namespace trireme::cpu::TRIREME_ISA

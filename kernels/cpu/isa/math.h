@@ -35,8 +35,24 @@ inline float simd_exp(float x) {
   return p * scale_a * scale_b;
 }
 
-/// 1 / (1 + e^-x).
-inline float sigmoid(float x) { return 1.0F / (1.0F + simd_exp(-x)); }
+/// 1 / (1 + 2^-x), relative error below 2^-22: sigmoid(x) is sigmoid2(x log2(e)).   0 below -125, 1 above 125, NaN for NaN.
+/// 2^-x = 2^n 2^f with |f| <= 1/2; 2^f by a polynomial of least relative error, 1.1e-7, and 1 at f = 0; n is added to its exponent.
+inline float sigmoid2(float x) {
+  constexpr float kRound = 12582912.0F;  // as in simd_exp
+  constexpr float kLast = 125.0F;        // 2^n and 1 + 2^n stay normal numbers
+  const float shifted = kRound - x;
+  const float f = (kRound - shifted) - x;
+  float p = 1.32647343e-3F;
+  p = p * f + 9.67150732e-3F;
+  p = p * f + 5.55073368e-2F;
+  p = p * f + 2.40222422e-1F;
+  p = p * f + 6.93146978e-1F;
+  p = p * f + 1.0F;
+  const float power = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, p) + (__builtin_bit_cast(uint32_t, shifted) << 23));
+  const float s = 1.0F / (1.0F + power);
+  const float below = x < -kLast ? 0.0F : s;
+  return x > kLast ? 1.0F : below;
+}
 
 /// Largest of x[0..count), -infinity when there is none. A NaN is passed over here and shows in the sum of exponentials that follows.
 template <class T>

@@ -12,7 +12,7 @@ float mean_of(double sum, int64_t columns) { return static_cast<float>(sum / sta
 template <class T>
 void add_row(const T* a, const T* b, int64_t columns, T* sum) {
 #pragma omp simd
-  for (int64_t d = 0; d < columns; ++d) sum[d] = static_cast<T>(static_cast<float>(a[d]) + static_cast<float>(b[d]));
+  for (int64_t d = 0; d < columns; ++d) sum[d] = rounded<T>(static_cast<float>(a[d]) + static_cast<float>(b[d]));
 }
 
 struct RowStatistics {
@@ -26,7 +26,7 @@ RowStatistics rmsnorm_row(const T* x, const T* w, int64_t columns, float epsilon
   for (int64_t d = 0; d < columns; ++d) squares += static_cast<float>(x[d]) * static_cast<float>(x[d]);
   const float rstd = 1.0F / root(mean_of(squares, columns) + epsilon);
 #pragma omp simd
-  for (int64_t d = 0; d < columns; ++d) y[d] = static_cast<T>(static_cast<float>(x[d]) * rstd * static_cast<float>(w[d]));
+  for (int64_t d = 0; d < columns; ++d) y[d] = rounded<T>(static_cast<float>(x[d]) * rstd * static_cast<float>(w[d]));
   return {0, rstd};
 }
 
@@ -42,7 +42,7 @@ RowStatistics layernorm_row(const T* x, const T* w, const T* b, int64_t columns,
   const float rstd = 1.0F / root(mean_of(squares, columns) + epsilon);
 #pragma omp simd
   for (int64_t d = 0; d < columns; ++d)
-    y[d] = static_cast<T>((static_cast<float>(x[d]) - mean) * rstd * static_cast<float>(w[d]) + static_cast<float>(b[d]));
+    y[d] = rounded<T>((static_cast<float>(x[d]) - mean) * rstd * static_cast<float>(w[d]) + static_cast<float>(b[d]));
   return {mean, rstd};
 }
 
@@ -55,10 +55,10 @@ void rmsnorm_backward_row(const T* dy, const T* x, const T* w, const T* residual
   const auto gradient = [=](int64_t d) { return rstd * (static_cast<float>(dy[d]) * static_cast<float>(w[d]) - static_cast<float>(x[d]) * along_x); };
   if (residual == nullptr) {
 #pragma omp simd
-    for (int64_t d = 0; d < columns; ++d) dx[d] = static_cast<T>(gradient(d));
+    for (int64_t d = 0; d < columns; ++d) dx[d] = rounded<T>(gradient(d));
   } else {
 #pragma omp simd
-    for (int64_t d = 0; d < columns; ++d) dx[d] = static_cast<T>(gradient(d) + static_cast<float>(residual[d]));
+    for (int64_t d = 0; d < columns; ++d) dx[d] = rounded<T>(gradient(d) + static_cast<float>(residual[d]));
   }
 }
 
@@ -82,10 +82,10 @@ void layernorm_backward_row(const T* dy, const T* x, const T* w, const T* residu
   };
   if (residual == nullptr) {
 #pragma omp simd
-    for (int64_t d = 0; d < columns; ++d) dx[d] = static_cast<T>(gradient(d));
+    for (int64_t d = 0; d < columns; ++d) dx[d] = rounded<T>(gradient(d));
   } else {
 #pragma omp simd
-    for (int64_t d = 0; d < columns; ++d) dx[d] = static_cast<T>(gradient(d) + static_cast<float>(residual[d]));
+    for (int64_t d = 0; d < columns; ++d) dx[d] = rounded<T>(gradient(d) + static_cast<float>(residual[d]));
   }
 }
 

@@ -1,0 +1,93 @@
+#include "kernels/cpu/isa/loops.h"
+#include "kernels/cpu/isa/math.h"
+
+namespace trireme::cpu::TRIREME_ISA {
+namespace {
+
+constexpr float kLog2E = 1.44269504088896341F;
+
+template <class T>
+void swiglu_row(const T* gate, const T* up, int64_t columns, T* y) {
+#pragma omp simd
+  for (int64_t f = 0; f < columns; ++f) {
+    const float g = static_cast<float>(gate[f]);
+    y[f] = rounded<T>(g * sigmoid2(kLog2E * g) * static_cast<float>(up[f]));
+  }
+}
+
+template <class T>
+void swiglu_backward_row(const T* dy, const T* gate, const T* up, int64_t columns, T* dgate, T* dup) {
+#pragma omp simd
+  for (int64_t f = 0; f < columns; ++f) {
+    const float g = static_cast<float>(gate[f]);
+    const float d = static_cast<float>(dy[f]);
+    const float s = sigmoid2(kLog2E * g);
+    dgate[f] = rounded<T>(d * static_cast<float>(up[f]) * s * (1.0F + g * (1.0F - s)));
+    dup[f] = rounded<T>(d * g * s);
+  }
+}
+
+// GELU(x) = x/2 (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3). As (1 + tanh(u)) / 2 = sigmoid(2u), no tanh is needed and nothing cancels
+// for negative x.
+constexpr float kScale = 1.59576912160573071F;  // 2 sqrt(2/pi): 2u = kScale (x + kCubic x^3)
+constexpr float kCubic = 0.044715F;
+
+/// sigmoid(2u) of x with x^2 = square.
+float gate_of(float x, float square) { return sigmoid2(x * (kLog2E * kScale + kLog2E * kScale * kCubic * square)); }
+
+template <class T>
+void gelu(const T* x, int64_t count, T* y) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const float v = static_cast<float>(x[i]);
+    y[i] = rounded<T>(v * gate_of(v, v * v));
+  }
+}
+
+template <class T>
+void gelu_slope(const T* dy, const T* x, int64_t count, T* dx) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const float v = static_cast<float>(x[i]);
+    const float square = v * v;
+    const float s = gate_of(v, square);
+    const float slope = kScale + 3.0F * kScale * kCubic * square;
+    dx[i] = rounded<T>(static_cast<float>(dy[i]) * (s + v * s * (1.0F - s) * slope));
+  }
+}
+
+}  // namespace
+
+template <class T>
+void swiglu_forward(const SwigluForward<T>& p, int64_t begin, int64_t end) {
+  for (int64_t m = begin; m < end; ++m) {
+    const T* const gate = p.gate_up + 2 * m * p.columns;
+    swiglu_row(gate, gate + p.columns, p.columns, p.y + m * p.columns);
+  }
+}
+
+template <class T>
+void swiglu_backward(const SwigluBackward<T>& p, int64_t begin, int64_t end) {
+  for (int64_t m = begin; m < end; ++m) {
+    const T* const gate = p.gate_up + 2 * m * p.columns;
+    T* const dgate = p.dgate_up + 2 * m * p.columns;
+    swiglu_backward_row(p.dy + m * p.columns, gate, gate + p.columns, p.columns, dgate, dgate + p.columns);
+  }
+}
+
+template <class T>
+void gelu_forward(const GeluForward<T>& p, int64_t begin, int64_t end) {
+  gelu(p.x + begin, end - begin, p.y + begin);
+}
+
+template <class T>
+void gelu_backward(const GeluBackward<T>& p, int64_t begin, int64_t end) {
+  gelu_slope(p.dy + begin, p.x + begin, end - begin, p.dx + begin);
+}
+
+TRIREME_INSTANCES(swiglu_forward, SwigluForward);
+TRIREME_INSTANCES(swiglu_backward, SwigluBackward);
+TRIREME_INSTANCES(gelu_forward, GeluForward);
+TRIREME_INSTANCES(gelu_backward, GeluBackward);
+
+}  // namespace trireme::cpu::TRIREME_ISA

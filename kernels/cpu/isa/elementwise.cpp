@@ -1,0 +1,81 @@
+#include "kernels/cpu/isa/loops.h"
+
+namespace trireme::cpu::TRIREME_ISA {
+namespace {
+
+template <class From, class To>
+void convert_range(const From* from, int64_t count, To* to) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) to[i] = rounded<To>(static_cast<float>(from[i]));
+}
+
+template <class A, class B>
+void add_range(const A* a, const B* b, int64_t count, A* out) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) out[i] = rounded<A>(static_cast<float>(a[i]) + static_cast<float>(b[i]));
+}
+
+/// The 53 bits of which random_uniform(key, index, step) is the multiple of 2^-53: the Philox4x32-10 of kernels/core/rng.h, spelled so that a loop
+/// over `index` vectorises.
+inline uint64_t uniform_bits(uint64_t key, uint64_t index, uint64_t step) {
+  uint32_t c0 = static_cast<uint32_t>(index), c1 = static_cast<uint32_t>(index >> 32);
+  uint32_t c2 = static_cast<uint32_t>(step), c3 = static_cast<uint32_t>(step >> 32);
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53} * c0;
+    const uint64_t p1 = uint64_t{0xCD9E8D57} * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += 0x9E3779B9;
+    k1 += 0xBB67AE85;
+  }
+  return (uint64_t{c1} << 32 | c0) >> 11;
+}
+
+template <class T>
+void dropout_range(const T* x, uint64_t key, uint64_t first_index, uint64_t step, uint64_t threshold, float scale, int64_t count, T* y) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    // A mask from the sign of a difference of two numbers up to 2^53: SSE2 cannot compare 64-bit integers.
+    const uint64_t dropped = (uniform_bits(key, first_index + static_cast<uint64_t>(i), step) - threshold) >> 63;
+    const uint32_t kept = __builtin_bit_cast(uint32_t, static_cast<float>(x[i]) * scale) & (static_cast<uint32_t>(dropped) - 1U);
+    y[i] = rounded<T>(__builtin_bit_cast(float, kept));
+  }
+}
+
+}  // namespace
+
+template <class From, class To>
+void convert(const Convert<From, To>& p, int64_t begin, int64_t end) {
+  convert_range(p.from + begin, end - begin, p.to + begin);
+}
+
+template <class T>
+void add(const Add<T>& p, int64_t begin, int64_t end) {
+  add_range(p.a + begin, p.b + begin, end - begin, p.out + begin);
+}
+
+template <class T>
+void accumulate(const Accumulate<T>& p, int64_t begin, int64_t end) {
+  add_range(p.out + begin, p.x + begin, end - begin, p.out + begin);
+}
+
+template <class T>
+void dropout(const Dropout<T>& p, int64_t begin, int64_t end) {
+  dropout_range(p.x + begin, p.key, p.first_index + static_cast<uint64_t>(begin), p.step, p.threshold, p.scale, end - begin, p.y + begin);
+}
+
+template void convert<float, bfloat16>(const Convert<float, bfloat16>&, int64_t, int64_t);
+template void convert<float, float16>(const Convert<float, float16>&, int64_t, int64_t);
+template void convert<bfloat16, float>(const Convert<bfloat16, float>&, int64_t, int64_t);
+template void convert<bfloat16, float16>(const Convert<bfloat16, float16>&, int64_t, int64_t);
+template void convert<float16, float>(const Convert<float16, float>&, int64_t, int64_t);
+template void convert<float16, bfloat16>(const Convert<float16, bfloat16>&, int64_t, int64_t);
+TRIREME_INSTANCES(add, Add);
+TRIREME_INSTANCES(accumulate, Accumulate);
+TRIREME_INSTANCES(dropout, Dropout);
+
+}  // namespace trireme::cpu::TRIREME_ISA

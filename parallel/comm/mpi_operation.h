@@ -1,0 +1,94 @@
+#pragma once
+// An operation that MPI has in flight. Includes mpi.h: for mpi.cpp alone.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parallel/comm/arguments.h"
+#include "parallel/comm/mpi_types.h"
+#include "parallel/comm/shared_driver.h"
+
+namespace trireme {
+
+/// `place`: "group 'tensor', rank 1 of 2".
+inline void check_mpi(int code, const char* call, const std::string& place) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw InternalError(concat(call, " failed (", place, "): ", text));
+}
+
+/// The requests of one verb, with the buffers they use.
+class MpiOperation final : public Work::Operation {
+ public:
+  /// `driver` may be null.
+  MpiOperation(const char* verb, std::string place, std::vector<Tensor> buffers, std::shared_ptr<SharedDriver> driver)
+      : verb_(verb), place_(std::move(place)), buffers_(std::move(buffers)), driver_(std::move(driver)) {
+    if (driver_) ++driver_->polled;
+  }
+
+  ~MpiOperation() override {
+    if (driver_) --driver_->polled;
+    // Dropped by an exception while MPI may still write into the buffers: they must never be reused.
+    if (requests_.empty()) return;
+    static auto* const lost = new std::vector<Tensor>;
+    lost->insert(lost->end(), buffers_.begin(), buffers_.end());
+    lost->push_back(copy_from_);
+  }
+
+  void wait(Context& /*ctx*/) override {
+    std::vector<MPI_Status> statuses(requests_.size());
+    // One by one, as any wait drives all: MPI_Waitall of Open MPI 4.1 never returns when a message too long arrives while it waits.
+    for (size_t i = 0; i < requests_.size(); ++i) check_mpi(wait_for(requests_[i], statuses[i]), verb_, place_);
+    requests_.clear();
+    for (const Receive& receive : receives_) {
+      int count = 0;
+      MPI_Get_count(&statuses[receive.request], receive.type, &count);
+      TRIREME_CHECK(count == receive.count, "a message is shorter than its receive: ", count, " elements of ", receive.count, " (", place_, ")");
+    }
+    if (copy_from_.defined()) copy_elements(copy_from_, copy_to_);
+  }
+
+  /// Runs `call(&request)`, which starts one nonblocking MPI call.
+  template <class Call>
+  void start(const char* name, const Call& call) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check_mpi(call(&request), name, place_);
+    requests_.push_back(request);
+  }
+  /// The request started last is a receive of exactly `count` elements.
+  void expect(int count, MPI_Datatype type) { receives_.push_back({requests_.size() - 1, count, type}); }
+  void copy_when_done(const Tensor& from, const Tensor& to) {
+    copy_from_ = from;
+    copy_to_ = to;
+  }
+
+ private:
+  /// Others may wait for what this rank has to do in shared memory, so that goes on.
+  int wait_for(MPI_Request& request, MPI_Status& status) const {
+    while (driver_ && driver_->busy()) {
+      int done = 0;
+      const int code = MPI_Test(&request, &done, &status);
+      if (code != MPI_SUCCESS || done != 0) return code;
+      driver_->advance();
+    }
+    return MPI_Wait(&request, &status);
+  }
+
+  struct Receive {
+    size_t request;
+    int count;
+    MPI_Datatype type;
+  };
+  const char* verb_;
+  std::string place_;
+  std::vector<Tensor> buffers_;
+  std::shared_ptr<SharedDriver> driver_;
+  std::vector<MPI_Request> requests_;
+  std::vector<Receive> receives_;
+  Tensor copy_from_, copy_to_;
+};
+
+}  // namespace trireme

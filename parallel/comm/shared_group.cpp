@@ -1,0 +1,227 @@
+#include "parallel/comm/shared_group.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "kernels/core/hash.h"
+
+namespace trireme {
+
+/// A rank writes its own, others read.
+struct alignas(64) SharedGroup::Counters {
+  uint64_t in, reduced, done;
+  std::array<uint64_t, kSlots> tags;  ///< what was called, for the piece in each slot
+};
+
+namespace {
+
+uint64_t load(const uint64_t& word) { return std::atomic_ref(const_cast<uint64_t&>(word)).load(std::memory_order_acquire); }
+
+void copy_part(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+/// Share `i` of `n` of a piece, in whole cache lines of the smallest element.
+int64_t share_begin(int64_t size, int64_t i, int64_t n) { return i == n ? size : size * i / n & ~int64_t{63}; }
+
+bool reduces(const Call& call) { return call.verb == Verb::kAllReduce || call.verb == Verb::kReduceScatter; }
+
+}  // namespace
+
+int64_t SharedGroup::bytes(int ranks, int64_t slot_bytes) {
+  return ranks * (static_cast<int64_t>(sizeof(Counters)) + static_cast<int64_t>(kSlots) * slot_bytes);
+}
+
+SharedGroup::SharedGroup(std::shared_ptr<SharedDriver> driver, std::unique_ptr<SharedMemory> memory, int rank, std::vector<int> host_ranks,
+                         int64_t slot_bytes, std::string place)
+    : driver_(std::move(driver)),
+      memory_(std::move(memory)),
+      rank_(static_cast<size_t>(rank)),
+      host_ranks_(std::move(host_ranks)),
+      slot_bytes_(slot_bytes),
+      place_(std::move(place)) {
+  TRIREME_CHECK(slot_bytes % 64 == 0 && slot_bytes >= 64 * std::ssize(host_ranks_), "slots of ", slot_bytes);
+}
+
+SharedGroup::~SharedGroup() { driver_->remove(*this); }
+
+class SharedGroup::Operation final : public Work::Operation {
+ public:
+  Operation(std::shared_ptr<SharedGroup> group, uint64_t end, Tensor in, Tensor out)
+      : group_(std::move(group)), end_(end), in_(std::move(in)), out_(std::move(out)) {}
+  ~Operation() override {
+    if (group_->done_ < end_) group_->give_up();
+  }
+  void wait(Context& /*ctx*/) override {
+    group_->driver_->wait([&] {
+      TRIREME_CHECK(!group_->broken_, "an operation before this one was given up (", group_->place_, ")");
+      return group_->done_ >= end_;
+    });
+  }
+
+ private:
+  std::shared_ptr<SharedGroup> group_;
+  uint64_t end_;  ///< number after its last piece
+  Tensor in_, out_;
+};
+
+Work SharedGroup::start(const std::shared_ptr<SharedGroup>& group, const Call& call, const Tensor& in, const Tensor& out) {
+  TRIREME_CHECK(!group->broken_, "an operation before this one was given up (", group->place_, ")");
+  const int64_t parts = call.verb == Verb::kReduceScatter ? std::ssize(group->host_ranks_) : 1;
+  const int64_t step = group->slot_bytes_ / size_of(call.dtype) / parts;
+  const uint64_t pieces = static_cast<uint64_t>((call.count + step - 1) / step);
+  const uint64_t first = group->issued_, end = first + pieces;
+  auto operation = std::make_unique<Operation>(group, end, in, out);
+  group->issued_ = end;
+  group->flights_.push_back(
+      {call, static_cast<const std::byte*>(in.raw()), static_cast<std::byte*>(out.raw()), first, end, step, fnv1a(call.str())});
+  if (group->flights_.size() == 1) group->driver_->add(*group);
+  group->driver_->advance();
+  return Work(std::move(operation));
+}
+
+SharedGroup::Counters& SharedGroup::counters(size_t rank) const { return reinterpret_cast<Counters*>(memory_->data())[rank]; }
+
+std::byte* SharedGroup::slot(size_t rank, uint64_t piece) const {
+  const size_t ranks = host_ranks_.size();
+  return memory_->data() + ranks * sizeof(Counters) + ((piece % kSlots) * ranks + rank) * static_cast<size_t>(slot_bytes_);
+}
+
+SharedGroup::Flight* SharedGroup::flight_of(uint64_t piece) {
+  for (Flight& flight : flights_)
+    if (piece < flight.end) return &flight;
+  return nullptr;
+}
+
+SharedGroup::Piece SharedGroup::piece_of(const Flight& flight, uint64_t number) {
+  const int64_t begin = static_cast<int64_t>(number - flight.first) * flight.step;
+  return {flight.call, number, flight.step, begin, std::min(flight.step, flight.call.count - begin), flight.in, flight.out};
+}
+
+void SharedGroup::copy_in(const Piece& piece) {
+  const int64_t item = size_of(piece.call.dtype), n = std::ssize(host_ranks_), me = static_cast<int64_t>(rank_);
+  const std::byte* from = piece.in + piece.begin * item;
+  std::byte* const to = slot(rank_, piece.number);
+  switch (piece.call.verb) {
+    case Verb::kAllReduce: {
+      const int64_t before = share_begin(piece.size, me, n) * item, after = share_begin(piece.size, me + 1, n) * item;
+      copy_part(to, from, before);
+      return copy_part(to + after, from + after, piece.size * item - after);
+    }
+    case Verb::kReduceScatter:
+      for (int64_t part = 0; part < n; ++part)
+        if (part != me) copy_part(to + part * piece.step * item, from + part * piece.call.count * item, piece.size * item);
+      return;
+    default: return copy_part(to, from, piece.size * item);
+  }
+}
+
+void SharedGroup::reduce(const Piece& piece) {
+  const int64_t item = size_of(piece.call.dtype), n = std::ssize(host_ranks_), me = static_cast<int64_t>(rank_);
+  const bool everywhere = piece.call.verb == Verb::kAllReduce;
+  const int64_t begin = everywhere ? share_begin(piece.size, me, n) : 0;
+  const int64_t size = (everywhere ? share_begin(piece.size, me + 1, n) : piece.size) - begin;
+  const int64_t in_slot = (everywhere ? begin : me * piece.step) * item;
+  const int64_t in_own = (everywhere ? piece.begin + begin : me * piece.call.count + piece.begin) * item;
+  std::vector<const std::byte*> parts;
+  for (size_t rank = 0; rank < host_ranks_.size(); ++rank) parts.push_back(rank == rank_ ? piece.in + in_own : slot(rank, piece.number) + in_slot);
+  std::byte* const to = piece.out + (piece.begin + begin) * item;
+  reduce_in_order(piece.call.dtype, piece.call.op, parts, to, size);
+  if (everywhere) copy_part(slot(rank_, piece.number) + in_slot, to, size * item);
+}
+
+void SharedGroup::copy_out(const Piece& piece) {
+  const int64_t item = size_of(piece.call.dtype), n = std::ssize(host_ranks_), me = static_cast<int64_t>(rank_);
+  std::byte* const to = piece.out + piece.begin * item;
+  for (int64_t rank = 0; rank < n; ++rank) {
+    const std::byte* const from = slot(static_cast<size_t>(rank), piece.number);
+    switch (piece.call.verb) {
+      case Verb::kAllReduce: {
+        const int64_t begin = share_begin(piece.size, rank, n), end = share_begin(piece.size, rank + 1, n);
+        if (rank != me) copy_part(to + begin * item, from + begin * item, (end - begin) * item);
+        break;
+      }
+      case Verb::kAllGather: {
+        std::byte* const part = to + rank * piece.call.count * item;
+        const std::byte* const own = piece.in + piece.begin * item;
+        if (rank != me) copy_part(part, from, piece.size * item);
+        if (rank == me && part != own) copy_part(part, own, piece.size * item);
+        break;
+      }
+      default: break;
+    }
+  }
+}
+
+bool SharedGroup::all_reached(uint64_t Counters::*stage, uint64_t value) const {
+  for (size_t rank = 0; rank < host_ranks_.size(); ++rank)
+    if (load(counters(rank).*stage) < value) return false;
+  return true;
+}
+
+/// Whoever completes a stage of all ranks wakes them; each other rank would wake them for nothing.
+void SharedGroup::publish(uint64_t Counters::*stage, uint64_t value) {
+  std::atomic_ref(counters(rank_).*stage).store(value, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // of two ranks that complete it together, at least one sees both
+  if (!all_reached(stage, value)) return;
+  for (size_t rank = 0; rank < host_ranks_.size(); ++rank)
+    if (rank != rank_) driver_->ring(host_ranks_[rank]);
+}
+
+/// All ranks are in, so their tags are written.
+void SharedGroup::check_calls(const Flight& flight, uint64_t piece) const {
+  for (size_t rank = 0; rank < host_ranks_.size(); ++rank)
+    TRIREME_CHECK(load(counters(rank).tags[piece % kSlots]) == flight.tag, "ranks disagree (", place_, "): this one called ", flight.call.str(), ", rank ",
+                  rank, " something else");
+}
+
+bool SharedGroup::try_in() {
+  const Flight* flight = flight_of(in_);
+  if (flight == nullptr || (in_ >= kSlots && !all_reached(&Counters::done, in_ + 1 - kSlots))) return false;
+  copy_in(piece_of(*flight, in_));
+  std::atomic_ref(counters(rank_).tags[in_ % kSlots]).store(flight->tag, std::memory_order_relaxed);
+  publish(&Counters::in, ++in_);
+  return true;
+}
+
+bool SharedGroup::try_reduce() {
+  const Flight* flight = flight_of(reduced_);
+  if (flight == nullptr || reduced_ >= in_) return false;
+  if (reduces(flight->call)) {
+    if (!all_reached(&Counters::in, reduced_ + 1)) return false;
+    check_calls(*flight, reduced_);
+    reduce(piece_of(*flight, reduced_));
+  }
+  publish(&Counters::reduced, ++reduced_);
+  return true;
+}
+
+bool SharedGroup::try_done() {
+  const Flight* flight = flight_of(done_);
+  if (flight == nullptr || done_ >= reduced_) return false;
+  if (!all_reached(flight->call.verb == Verb::kAllReduce ? &Counters::reduced : &Counters::in, done_ + 1)) return false;
+  if (!reduces(flight->call)) check_calls(*flight, done_);
+  copy_out(piece_of(*flight, done_));
+  publish(&Counters::done, ++done_);
+  if (done_ == flight->end) flights_.pop_front();
+  return true;
+}
+
+bool SharedGroup::advance() {
+  if (broken_) return false;
+  bool moved = false;
+  while (try_done() || try_reduce() || try_in()) moved = true;
+  return moved;
+}
+
+/// An operation was dropped by an exception: its buffers are gone, and whatever comes after it in this group can never end.
+void SharedGroup::give_up() {
+  broken_ = true;
+  flights_.clear();
+  driver_->remove(*this);
+}
+
+}  // namespace trireme

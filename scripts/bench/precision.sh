@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Trains configs/quickstart.yaml in fp32, bf16 and fp16 from the same start and compares where they end: at most 1 % apart in validation loss.
+#   scripts/bench/precision.sh [--trireme PROGRAM] OUT_DIR [--set key=value]...
+# Prints a line a precision; exit 1 where one is further from fp32. Some minutes each on two cores.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+trireme=build/trireme
+if [ "${1:-}" = --trireme ]; then trireme=$2; shift 2; fi
+[ $# -gt 0 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 64; }
+out=$1
+shift
+mkdir -p "$out"
+
+scripts/corpus.sh data/quickstart/text
+for part in train validation; do
+  [ -e "data/quickstart/$part" ] || "$trireme" data build --tokenizer bytes --output "data/quickstart/$part" "data/quickstart/text/$part.txt"
+done
+failed=0 expected=''
+for precision in fp32 bf16 fp16; do
+  "$trireme" train configs/quickstart.yaml --set "run.directory=$out/$precision" --set "training.precision=$precision" "$@" \
+    > "$out/$precision.log" 2>&1 || { tail "$out/$precision.log" >&2; exit 70; }
+  loss=$(grep -o '"validation_loss":[-+.0-9eE]*' "$out/$precision/metrics.jsonl" | tail -1 | cut -d: -f2)
+  expected=${expected:-$loss}
+  awk -v p="$precision" -v a="$loss" -v b="$expected" \
+    'BEGIN { apart = a / b - 1; printf "%s: validation loss %.5f, %+.3f %%\n", p, a, 100 * apart; exit !(apart < 0.01 && apart > -0.01) }' || failed=1
+done
+exit $failed

@@ -1,0 +1,44 @@
+#pragma once
+// Attention as the harness knows it, and how far its engines may be from fp64.
+#include "kernels/ops/attention.h"
+#include "tests/kernels/harness.h"
+
+namespace trireme::testing {
+
+// Scores of at most 64 fp32 products of normal numbers over sqrt(64), exponentials of a couple of ulp, sums of at most 130 terms.
+constexpr double kTolerance = 4e-6;
+// On tensor cores and tiles probabilities and score gradients are bf16 operands: each off by 2^-8 of itself at most, so a weighted mean of values by
+// 2^-8 of the largest. Gradients are sums of such terms with signs, where errors grow no faster than the sums: 0.5 * 2^-8 is seen.
+constexpr double kRoundedProbabilities = 0x1p-8;
+
+inline Operation forward(const AttentionShape& s) {
+  return {"attention_forward",
+          {input("qkv", {s.batch * s.sequence, s.columns()}), assigned("out", {s.batch * s.sequence, s.heads * s.head_size}),
+           wide(assigned("lse", {s.batch, s.heads, s.sequence}))},
+          [s](Context& ctx, const std::vector<Tensor>& t) { attention_forward(ctx, t[0], s, t[1], t[2]); },
+          false,
+          kRoundedProbabilities};
+}
+inline Operation backward(const AttentionShape& s) {
+  const int64_t rows = s.batch * s.sequence, columns = s.heads * s.head_size;
+  Operand dqkv = assigned("dqkv", {rows, s.columns()});
+  dqkv.floor = 1;  // a first row attends to itself alone: its score gradient cancels to zero
+  return {"attention_backward",
+          {input("dout", {rows, columns}), input("qkv", {rows, s.columns()}), input("out", {rows, columns}),
+           wide(input("lse", {s.batch, s.heads, s.sequence})), dqkv},
+          [s](Context& ctx, const std::vector<Tensor>& t) { attention_backward(ctx, t[0], t[1], t[2], t[3], s, t[4]); },
+          false,
+          kRoundedProbabilities};
+}
+
+/// Its inputs rounded to bf16.
+inline Operation of_bf16(Operation operation) {
+  for (Operand& operand : operation.operands) {
+    for (double& value : operand.values) {
+      if (!operand.wide) value = bfloat16(value);
+    }
+  }
+  return operation;
+}
+
+}  // namespace trireme::testing

@@ -1,0 +1,327 @@
+// fp16 with dynamic loss scaling: all ranks decide alike, a step is skipped or taken whole, and the scale is part of the run's state.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "tests/parity/layouts.h"
+#include "tests/parity/run_state.h"
+#include "tests/support/catch.h"
+#include "tests/support/run_files.h"
+#include "trainer/files/durable_file.h"
+
+namespace trireme::test {
+namespace {
+
+const RaggedDataset kData(29, 12, 61);
+
+Config fp16_config(ParityModel model, const Layout& layout, const LossScaleConfig& loss_scale = {}) {
+  Config config = parity_config(model, layout, "fp16");
+  config.training.loss_scale = loss_scale;
+  return config;
+}
+
+/// A second run on the ranks of the first.
+struct Another {
+  explicit Another(Trainer& first, const Config& config) : trainer(ctx, first.mesh().world, config, true) {}
+  Arena arena{Device::kCpu, true};
+  Context ctx{Device::kCpu, &arena, 1};
+  Trainer trainer;
+};
+
+std::vector<float> state_of(const Trainer& trainer) {
+  std::vector<float> state;
+  for (const OwnedBox& owned : trainer.owned_boxes())
+    for (const Tensor& tensor : {owned.weight, owned.exp_avg, owned.exp_avg_sq})
+      state.insert(state.end(), tensor.data<float>(), tensor.data<float>() + tensor.numel());
+  return state;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+/// Sets every element of a row of the embedding.
+void set_row(Trainer& trainer, int64_t token, float value) {
+  for (const OwnedBox& owned : trainer.owned_boxes()) {
+    if (owned.spec->name != "embedding.weight") continue;
+    const Box& box = owned.box;
+    for (int64_t i = 0; i < box.numel(); ++i)
+      if (box.start[0] + i / box.extent[1] == token) owned.weight.data<float>()[i] = value;
+  }
+  trainer.weights_changed();
+}
+
+bool all_finite(Trainer& trainer) {
+  for (const OwnedBox& owned : trainer.owned_boxes()) {
+    const float* const gradient = owned.gradient.data<float>();
+    if (!std::all_of(gradient, gradient + owned.gradient.numel(), [](float value) { return std::isfinite(value); })) return false;
+  }
+  return true;
+}
+
+// The norm divides by the size of its row. A row of zeros is divided by the root of epsilon, which is nearly nothing here: the forward stays what it is, and
+// the gradient of that row of the embedding, of no other parameter, is a million times what it would be.
+constexpr double kHardlyAnyEpsilon = 1e-12;
+constexpr int64_t kStep = 5;
+
+/// A token that kStep reads, and never first in a sequence: a row of zeros that attends to itself alone would be zeros after the first block too.
+int64_t zeroed_token(const Config& config) {
+  const Sampler sampler{static_cast<uint64_t>(config.run.seed), kData.sequences(), config.training.global_batch_size};
+  std::set<int32_t> first, later;
+  std::vector<int32_t> tokens(12), targets(12);
+  for (int64_t i = 0; i < config.training.global_batch_size; ++i) {
+    kData.read(sampler.sample(kStep, i), tokens.data(), targets.data());
+    first.insert(tokens[0]);
+    later.insert(tokens.begin() + 1, tokens.begin() + 6);
+  }
+  return *std::find_if(later.begin(), later.end(), [&](int32_t token) { return !first.contains(token); });
+}
+
+}  // namespace
+
+TEST_CASE("an overflow on one rank halves the loss scale on all, and leaves no other trace") {
+  Layout layout;
+  layout.tensor = layout.pipeline = layout.data = 2;
+  layout.zero = 3;
+  layout.sequence_parallel = true;
+  Config config = fp16_config(ParityModel::kLlama, layout);
+  config.model.norm_epsilon = kHardlyAnyEpsilon;
+  on_ranks(config, [&](Trainer& disturbed) {
+    Another another(disturbed, config);
+    Trainer& undisturbed = another.trainer;
+    for (Trainer* trainer : {&disturbed, &undisturbed}) {
+      trainer->initialise();
+      TRIREME_CHECK(trainer->step(kData, 0, 1e-3).accepted, "rejected");
+      TRIREME_CHECK(trainer->loss_scale() == (LossScale{65536, 1}), "the first step was no clean one");
+    }
+    set_row(disturbed, zeroed_token(config), 0);
+    const std::vector<float> spoiled = state_of(disturbed);
+    int64_t scale = 65536;
+    for (StepResult result = disturbed.step(kData, kStep, 1e-3);; result = disturbed.step(kData, kStep, 1e-3)) {
+      TRIREME_CHECK(result.loss_scale == scale && std::isfinite(result.loss), "scale ", *result.loss_scale, ", loss ", result.loss);
+      if (result.accepted) break;
+      const double overflown = all_reduce_scalar(disturbed.mesh().world, all_finite(disturbed) ? 0 : 1, ReduceOp::kSum);
+      TRIREME_CHECK(overflown == 1, overflown, " ranks own gradients that overflow");
+      TRIREME_CHECK(result.overflow && result.offender == "embedding.weight", result.offender);
+      TRIREME_CHECK(same_bits(state_of(disturbed), spoiled), "the rejected step wrote something");
+      scale /= 2;
+      TRIREME_CHECK(disturbed.loss_scale() == (LossScale{scale, 0}), "the scale is ", disturbed.loss_scale().scale);
+    }
+    TRIREME_CHECK(scale < 65536 && scale > 1, "accepted with a scale of ", scale);
+    TRIREME_CHECK(disturbed.accepted_steps() == 2, disturbed.accepted_steps(), " steps count");
+
+    // Had it never happened: the same weights, and the scale that was found.
+    set_row(undisturbed, zeroed_token(config), 0);
+    undisturbed.set_loss_scale({scale, 0});
+    undisturbed.step(kData, kStep, 1e-3);
+    TRIREME_CHECK(same_bits(state_of(disturbed), state_of(undisturbed)), "the step after it is another one");
+    TRIREME_CHECK(disturbed.loss_scale() == undisturbed.loss_scale(), "the count of clean steps is another one");
+  });
+}
+
+TEST_CASE("the loss scale grows, falls and stays within its bounds over steps") {
+  const auto scales_of = [](const LossScaleConfig& loss_scale, int steps, bool overflow) {
+    Config config = fp16_config(ParityModel::kLlama, {}, loss_scale);
+    config.model.norm_epsilon = kHardlyAnyEpsilon;
+    std::vector<int64_t> scales;
+    on_ranks(config, [&](Trainer& trainer) {
+      trainer.initialise();
+      if (overflow) set_row(trainer, zeroed_token(config), 0);
+      for (int step = 0; step < steps; ++step) {
+        const StepResult result = trainer.step(kData, kStep, 1e-3);
+        TRIREME_CHECK(result.accepted == !overflow, "step ", step);
+        // At the floor it is no overflow as scaling has them now and then: a person must hear of it.
+        TRIREME_CHECK(result.overflow == (overflow && result.loss_scale != loss_scale.minimum), "step ", step);
+        scales.push_back(*result.loss_scale);
+      }
+    });
+    return scales;
+  };
+  using Scales = std::vector<int64_t>;
+  CHECK(scales_of({.initial = 4, .maximum = 16, .growth_interval = 3}, 11, false) == Scales{4, 4, 4, 8, 8, 8, 16, 16, 16, 16, 16});
+  CHECK(scales_of({.initial = 1 << 20, .minimum = 1 << 17, .growth_interval = 3}, 6, true) ==
+        Scales{1 << 20, 1 << 19, 1 << 18, 1 << 17, 1 << 17, 1 << 17});
+}
+
+TEST_CASE("a loss that is not finite is not excused by the loss scale") {
+  const Config config = fp16_config(ParityModel::kLlama, {});
+  on_ranks(config, [&](Trainer& trainer) {
+    trainer.initialise();
+    set_row(trainer, zeroed_token(config), std::numeric_limits<float>::quiet_NaN());
+    const StepResult result = trainer.step(kData, kStep, 1e-3);
+    TRIREME_CHECK(!result.accepted && !result.overflow, "taken for an overflow");
+    TRIREME_CHECK(trainer.loss_scale() == (LossScale{32768, 0}), "scale ", trainer.loss_scale().scale);
+  });
+}
+
+TEST_CASE("with sums in fp32 a loss scale, a power of two, changes no bit of a step") {
+  for (const double clip : {0.5, 0.0}) {
+    Config config = parity_config(ParityModel::kGpt2, {}, "fp32");
+    config.training.gradient_clip = clip;
+    on_ranks(config, [&](Trainer& plain) {
+      Another another(plain, config);
+      Trainer& scaled = another.trainer;
+      scaled.set_loss_scale({1 << 12, 0});
+      std::vector<StepResult> results;
+      for (Trainer* trainer : {&plain, &scaled}) {
+        trainer->initialise();
+        results.push_back(trainer->step(kData, 0, 1e-3));
+      }
+      TRIREME_CHECK(results[0].grad_norm == results[1].grad_norm && results[0].grad_norm > 0.5, results[0].grad_norm, " and ", results[1].grad_norm);
+      TRIREME_CHECK(same_bits(state_of(plain), state_of(scaled)), "the steps differ");
+    });
+  }
+}
+
+TEST_CASE("in fp16 every pair of options is as near to the exact gradient as one rank is") {
+  // As in bf16 (parity_test.cpp), with 8 times its precision.
+  const auto one_rank = [](const Config& config, Device device) { return train_on_threads(config, 1, device); };
+  std::map<ParityModel, std::array<RunRecord, 2>> serial;
+  for (const ParityCase& c : pairwise_parity_cases()) {
+    INFO(name_of(c.model) << " " << c.layout.str());
+    auto& [exact, one] = serial[c.model];
+    if (exact.loss.empty()) {
+      exact = one_rank(parity_config(c.model, {}, "fp64"), Device::kReference);
+      one = one_rank(fp16_config(c.model, {}), Device::kCpu);
+    }
+    const RunRecord record = train_on_threads(fp16_config(c.model, c.layout), 1, Device::kCpu, true);
+    const double unit = gradient_error(exact, one);
+    CHECK(unit < 0.1 / 8);
+    CHECK(gradient_error(exact, record) < 2 * unit);
+    CHECK(std::abs(record.loss[0] - exact.loss[0]) < 1e-2 / 8 * exact.loss[0]);
+    CHECK(std::abs(record.grad_norm[0] - exact.grad_norm[0]) < 0.1 / 8 * exact.grad_norm[0]);
+  }
+}
+
+TEST_CASE("loss scaling keeps small gradients from vanishing") {
+  // Small weights: what flows down through each of them is a thousandth of what came, soon below 2^-24.
+  const auto of_small_weights = [](Config config) {
+    config.model.init_std = 1e-3;
+    config.model.norm_epsilon = 1;  // or the norms would make up for it
+    return config;
+  };
+  const RunRecord exact = train_on_threads(of_small_weights(parity_config(ParityModel::kLlama, {}, "fp64")), 1, Device::kReference);
+  const auto error_with = [&](const LossScaleConfig& loss_scale) {
+    return gradient_error(exact, train_on_threads(of_small_weights(fp16_config(ParityModel::kLlama, {}, loss_scale)), 1, Device::kCpu));
+  };
+  CHECK(error_with({}) < 0.1 / 8);
+  CHECK(error_with({.initial = 1, .maximum = 1}) > 0.1);
+}
+
+TEST_CASE("fp16 training follows fp32") {
+  constexpr double kTolerance = 1e-2 / 8;  // of the first loss, as above; ten steps do not add up to more
+  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout}) {
+    INFO(name_of(model));
+    const RunRecord wide = train_on_threads(parity_config(model, {}, "fp32"), 10, Device::kCpu);
+    const RunRecord narrow = train_on_threads(fp16_config(model, {}), 10, Device::kCpu);
+    for (size_t step = 0; step < wide.loss.size(); ++step) {
+      INFO("step " << step + 1);
+      CHECK(std::abs(narrow.loss[step] - wide.loss[step]) < kTolerance * wide.loss[step]);
+    }
+    CHECK(std::abs(narrow.validation_loss - wide.validation_loss) < kTolerance * wide.validation_loss);
+  }
+}
+
+TEST_CASE("training in fp16 goes on from a checkpoint bit for bit, loss scale and all, in this layout and in another") {
+  constexpr int kSteps = 20, kPart = 5;
+  // So large a scale overflows at once, and again whenever it has grown back.
+  const LossScaleConfig loss_scale{.initial = 1 << 28, .maximum = 1 << 28, .growth_interval = 3};
+  Layout from, to;
+  from.tensor = from.pipeline = from.data = 2;
+  from.zero = 3;
+  to.tensor = 3;
+  to.data = 2;
+  to.zero = 1;
+  const Config config = fp16_config(ParityModel::kLlama, from, loss_scale);
+  struct Step {
+    StepResult result;
+    LossScale after;
+  };
+  const auto take = [](Trainer& trainer, int step) {
+    const StepResult result = trainer.step(kData, step, 3e-3);
+    return Step{result, trainer.loss_scale()};
+  };
+  const TemporaryDirectory directory;
+  std::vector<Step> through;
+  on_ranks(config, [&](Trainer& trainer) {
+    trainer.initialise();
+    int rejected = 0, grown = 0;
+    std::vector<Step> steps;
+    for (int step = 0; step < kSteps; ++step) {
+      steps.push_back(take(trainer, step));
+      rejected += !steps.back().result.accepted;
+      grown += steps.back().after.scale > *steps.back().result.loss_scale;
+    }
+    TRIREME_CHECK(rejected > 4 && grown > 1, rejected, " steps rejected, grown ", grown, " times");
+    if (trainer.mesh().world.rank() == 0) through = steps;
+    for (int first = 0; first < kSteps; first += kPart) {
+      Another another(trainer, config);
+      Trainer& part = another.trainer;
+      if (first == 0) {
+        part.initialise();
+      } else {
+        CheckpointReader reader(directory.path / checkpoint_name(first));
+        load_state(part, reader);
+      }
+      for (int step = first; step < first + kPart; ++step) {
+        const Step again = take(part, step), &before = steps[static_cast<size_t>(step)];
+        TRIREME_CHECK(again.result.loss == before.result.loss && again.after == before.after, "step ", step, " is another after a resume");
+        TRIREME_CHECK(
+            again.result.accepted == before.result.accepted && (!again.result.accepted || again.result.grad_norm == before.result.grad_norm), "step ",
+            step, " is another after a resume");
+      }
+      save(part, directory.path, first + kPart);
+      if (first + kPart == kSteps) TRIREME_CHECK(same_bits(state_of(trainer), state_of(part)), "in parts it ends elsewhere");
+    }
+  });
+  for (int first = kPart; first < kSteps; first += kPart) {
+    const std::filesystem::path checkpoint = directory.path / checkpoint_name(first);
+    GatheredState loaded;
+    on_ranks(fp16_config(ParityModel::kLlama, to, loss_scale), [&](Trainer& trainer) {
+      CheckpointReader reader(checkpoint);
+      load_state(trainer, reader);
+      loaded.add(trainer);
+      TRIREME_CHECK(trainer.loss_scale() == through[static_cast<size_t>(first - 1)].after, "after step ", first, ": another scale is loaded");
+      for (int step = first; step < first + kPart; ++step) {
+        const Step again = take(trainer, step), &before = through[static_cast<size_t>(step)];
+        TRIREME_CHECK(std::abs(again.result.loss - before.result.loss) < 1e-2 * before.result.loss, "step ", step, ": another loss");
+      }
+    });
+    CHECK(loaded.whole() == read_whole(checkpoint));
+  }
+}
+
+TEST_CASE("fp16 state is fp32 state and a loss scale: other precisions take it, and fp16 takes no state without one") {
+  const TemporaryDirectory directory;
+  const auto config_of = [](const char* precision) { return parity_config(ParityModel::kGpt2, {}, precision); };
+  std::vector<float> state;
+  const auto saved = [&](const char* precision, int64_t step) {
+    on_ranks(config_of(precision), [&](Trainer& trainer) {
+      trainer.initialise();
+      trainer.step(kData, 0, 1e-3);
+      state = state_of(trainer);
+      save(trainer, directory.path, step);
+    });
+  };
+  saved("fp16", 1);
+  for (const char* precision : {"fp32", "bf16"}) {
+    on_ranks(config_of(precision), [&](Trainer& trainer) {
+      CheckpointReader reader(directory.path / checkpoint_name(1));
+      load_state(trainer, reader);
+      TRIREME_CHECK(same_bits(state_of(trainer), state) && trainer.loss_scale() == LossScale{}, precision);
+      TRIREME_CHECK(trainer.step(kData, 1, 1e-3).accepted && trainer.loss_scale() == LossScale{}, precision);
+    });
+  }
+  saved("bf16", 2);
+  CHECK(read_text(directory.path / checkpoint_name(2) / kManifestName).find("loss_scale") == std::string::npos);
+  CHECK_THROWS_WITH(on_ranks(config_of("fp16"),
+                             [&](Trainer& trainer) {
+                               CheckpointReader reader(directory.path / checkpoint_name(2));
+                               load_state(trainer, reader);
+                             }),
+                    Catch::Matchers::Contains("holds no loss scale"));
+}
+
+}  // namespace trireme::test

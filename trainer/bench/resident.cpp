@@ -1,0 +1,29 @@
+#include "trainer/bench/resident.h"
+
+#include <malloc.h>
+
+#include <fstream>
+#include <string>
+
+namespace trireme::bench {
+namespace {
+
+int64_t of_status(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (int64_t kib = 0; word == key && status >> kib) return kib << 10;
+  return 0;
+}
+
+}  // namespace
+
+int64_t resident_bytes() { return of_status("VmRSS:"); }
+int64_t peak_resident_bytes() { return of_status("VmHWM:"); }
+
+bool settle_resident() {
+  ::malloc_trim(0);
+  std::ofstream clear("/proc/self/clear_refs");
+  return static_cast<bool>(clear << "5" << std::flush);  // proc(5): resets the peak
+}
+
+}  // namespace trireme::bench
