@@ -19,7 +19,7 @@ struct float16 {
   constexpr operator float() const { return widen(bits); }
 
  private:
-  // Without branches and without subnormal numbers in fp32, on which processors are slow: a loop of either vectorises. All three cases are computed.
+  // Without branches, so that loops vectorise: all three cases are computed. A subnormal half never is a subnormal float, on which processors are slow.
   static constexpr float widen(uint16_t half) {
     constexpr uint32_t kRebias = (127 - 15) << 23;
     constexpr uint32_t kSmallestNormal = (127 - 14) << 23;  // 2^-14

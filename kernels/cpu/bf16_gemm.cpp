@@ -1,9 +1,9 @@
 #include "kernels/cpu/bf16_gemm.h"
 
-#include <cstring>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
+#include <unordered_map>
 
 #include "kernels/cpu/team_size.h"
 
@@ -39,7 +39,7 @@ dnnl::matmul::primitive_desc describe_product(const Product& product, const memo
 #endif
 }
 
-/// Its own scratch memory, at most 3 MB for all of a thread's primitives together, is the library's, taken when the primitive is made.
+/// Its own scratch memory is the library's, taken once for all primitives of a thread: a few MB, outside the arena.
 struct Primitive {
   memory::desc a, b, packed_b, bias, c;
   std::optional<dnnl::matmul> matmul;  ///< nothing where oneDNN has none for this CPU
@@ -70,6 +70,7 @@ struct Library {
 
   const Primitive& primitive(const Product& product) {
     constexpr size_t kMost = 512;  // a model has a few dozen shapes; only a caller whose shapes never repeat gets here
+    if (const auto found = primitives.find(product); found != primitives.end()) return found->second;
     if (primitives.size() >= kMost) primitives.clear();
     return primitives.try_emplace(product, product, engine).first->second;
   }

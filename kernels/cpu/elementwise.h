@@ -6,7 +6,7 @@
 namespace trireme::cpu {
 
 void fill(Context& ctx, double value, const Tensor& out);
-/// Of any dtype to itself, or between fp32, bf16 and fp16.
+/// Of fp32, bf16 and fp16, or between fp32, bf16 and fp16.
 void copy(Context& ctx, const Tensor& from, const Tensor& to);
 void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out);
 /// Out of the dtype of x, or fp32.

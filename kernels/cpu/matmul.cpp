@@ -13,8 +13,8 @@
 namespace trireme::cpu {
 namespace {
 
-/// c [m,n] = a [m,k] b [k,n], or c +=, in fp32. dnnl_sgemm reads all of its operands as they lie; the library's matmul primitive, which packs weights on
-/// the fly, was 3 to 8 % slower on the layers of GPT-2 (Zen 4).
+/// c [m,n] = a [m,k] b [k,n], or c +=, in fp32. dnnl_sgemm reads all of its operands as they lie; the library's matmul primitive, which packs them on
+/// the fly, is slower at the sizes of a model.
 void f32_gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& b, bool accumulate, const Tensor& c) {
   const TeamSize team(ctx.threads);
   const int64_t n = b.columns();

@@ -27,7 +27,11 @@ void rmsnorm_forward(Context& ctx, const Tensor& x, const Tensor& w, double epsi
   expect("rmsnorm_forward",
          {{"x", x, {rows, columns}, dtype}, {"w", w, {columns}, dtype}, {"y", y, {rows, columns}, dtype}, {"rstd", rstd, {rows}, wide}});
   on_device(
-      ctx, dtype, [&] { cuda::rmsnorm_forward(ctx, x, w, epsilon, y, rstd); }, FastCpu{[&] { cpu::norm_forward(ctx, x, {}, {w, {}, epsilon}, {}, y, {}, rstd); }, true},
+      ctx, dtype, [&] { cuda::rmsnorm_forward(ctx, x, w, epsilon, y, rstd); },
+      FastCpu{[&] {
+                cpu::norm_forward(ctx, x, {}, {w, {}, epsilon}, {}, y, {}, rstd);
+              },
+              true},
       [&]<class T>(T) { reference::rmsnorm_forward(x.data<T>(), w.data<T>(), epsilon, y.data<T>(), rstd.data<Accumulator<T>>(), rows, columns); });
 }
 
@@ -43,7 +47,10 @@ void add_rmsnorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const T
                                  {"rstd", rstd, {rows}, accumulator_of(dtype)}});
   on_device(
       ctx, dtype, [&] { cuda::add_rmsnorm_forward(ctx, a, b, w, epsilon, sum, y, rstd); },
-      FastCpu{[&] { cpu::norm_forward(ctx, a, b, {w, {}, epsilon}, sum, y, {}, rstd); }, true},
+      FastCpu{[&] {
+                cpu::norm_forward(ctx, a, b, {w, {}, epsilon}, sum, y, {}, rstd);
+              },
+              true},
       [&]<class T>(T) {
         reference::add(a.data<T>(), b.data<T>(), sum.data<T>(), sum.numel());
         reference::rmsnorm_forward(sum.data<T>(), w.data<T>(), epsilon, y.data<T>(), rstd.data<Accumulator<T>>(), rows, columns);
@@ -75,7 +82,8 @@ void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, co
   expect("rmsnorm_backward_weight",
          {{"dy", dy, {rows, columns}, dtype}, {"x", x, {rows, columns}, dtype}, {"rstd", rstd, {rows}, wide}, {"dw", dw, {columns}, wide}});
   on_device(
-      ctx, dtype, [&] { cuda::rmsnorm_backward_weight(ctx, dy, x, rstd, dw); }, FastCpu{[&] { cpu::norm_backward_weight(ctx, dy, x, {}, rstd, dw, {}); }, true},
+      ctx, dtype, [&] { cuda::rmsnorm_backward_weight(ctx, dy, x, rstd, dw); },
+      FastCpu{[&] { cpu::norm_backward_weight(ctx, dy, x, {}, rstd, dw, {}); }, true},
       [&]<class T>(T) {
         reference::rmsnorm_backward_weight(dy.data<T>(), x.data<T>(), rstd.data<Accumulator<T>>(), dw.data<Accumulator<T>>(), rows, columns);
       });
@@ -93,7 +101,10 @@ void layernorm_forward(Context& ctx, const Tensor& x, const Tensor& w, const Ten
                                {"rstd", rstd, {rows}, wide}});
   on_device(
       ctx, dtype, [&] { cuda::layernorm_forward(ctx, x, w, b, epsilon, y, mean, rstd); },
-      FastCpu{[&] { cpu::norm_forward(ctx, x, {}, {w, b, epsilon}, {}, y, mean, rstd); }, true},
+      FastCpu{[&] {
+                cpu::norm_forward(ctx, x, {}, {w, b, epsilon}, {}, y, mean, rstd);
+              },
+              true},
       [&]<class T>(T) {
         reference::layernorm_forward(x.data<T>(), w.data<T>(), b.data<T>(), epsilon, y.data<T>(), mean.data<Accumulator<T>>(),
                                      rstd.data<Accumulator<T>>(), rows, columns);
@@ -114,7 +125,10 @@ void add_layernorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const
                                    {"rstd", rstd, {rows}, wide}});
   on_device(
       ctx, dtype, [&] { cuda::add_layernorm_forward(ctx, a, b, w, bias, epsilon, sum, y, mean, rstd); },
-      FastCpu{[&] { cpu::norm_forward(ctx, a, b, {w, bias, epsilon}, sum, y, mean, rstd); }, true},
+      FastCpu{[&] {
+                cpu::norm_forward(ctx, a, b, {w, bias, epsilon}, sum, y, mean, rstd);
+              },
+              true},
       [&]<class T>(T) {
         reference::add(a.data<T>(), b.data<T>(), sum.data<T>(), sum.numel());
         reference::layernorm_forward(sum.data<T>(), w.data<T>(), bias.data<T>(), epsilon, y.data<T>(), mean.data<Accumulator<T>>(),

@@ -150,8 +150,9 @@ class MpiCommunicator final : public Communicator {
   }
 
   void barrier() override {
-    if (driver_) driver_->finish();  // others may wait for what this rank has to do, and MPI_Barrier would not
-    check_mpi(MPI_Barrier(comm_), "MPI_Barrier", place());
+    MpiOperation operation("barrier", place(), {}, driver_);
+    operation.start("MPI_Ibarrier", [&](MPI_Request* request) { return MPI_Ibarrier(comm_, request); });
+    operation.finish();
   }
 
   std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override {
@@ -263,15 +264,15 @@ std::unique_ptr<Communicator> MpiEnvironment::world(const MpiOptions& options) c
   seats[static_cast<size_t>(rank_)] = {host_, local_rank_};
   check_mpi(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, seats.data(), sizeof(Seat), MPI_BYTE, comm), "MPI_Allgather", "world");
   std::shared_ptr<SharedDriver> driver;
+  check_mpi(MPI_Comm_split(comm, host_, rank_, &host), "MPI_Comm_split", "world");  // by all ranks, one alone on its host among them
   if (local_size_ > 1) {
-    check_mpi(MPI_Comm_split(comm, host_, rank_, &host), "MPI_Comm_split", "world");
     std::unique_ptr<SharedMemory> bells = share(host, local_rank_, SharedDriver::bytes(local_size_), "world");
-    MPI_Comm_free(&host);
     if (bells)
       driver = std::make_shared<SharedDriver>(std::move(bells), local_rank_, local_size_, poll);
     else if (local_rank_ == 0)
       std::fputs("warning: the ranks of this host cannot share memory: large collectives go through MPI, which is slower\n", stderr);
   }
+  MPI_Comm_free(&host);
   return std::make_unique<MpiCommunicator>(comm, rank_, "world", options, std::move(seats), std::move(driver));
 }
 

@@ -14,8 +14,9 @@ struct MpiOptions {
   bool synchronous_sends = false;
   /// Elements one MPI call may count (its counts are int); larger operations are cut into several calls or counted in larger units.
   int64_t max_count = std::numeric_limits<int>::max();
-  /// Bytes of the whole buffer from which all_reduce, all_gather and reduce_scatter of a group whose ranks all live on one host go through memory they share (shared_group.h): the same
-  /// bits on every rank and in every run, sums taken in rank order and, in bf16 and fp16, rounded once, where MPI rounds at every rank.
+  /// Bytes of the whole buffer from which all_reduce, all_gather and reduce_scatter of a group whose ranks all live on one host go through memory that they
+  /// share (shared_group.h): the same bits on every rank and in every run, sums taken in rank order and, in bf16 and fp16, rounded once, where MPI rounds
+  /// at every rank.
   int64_t shared_from = 16 * 1024;
   /// Of that memory for each group.
   int64_t shared_bytes = 8 << 20;

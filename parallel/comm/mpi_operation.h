@@ -38,7 +38,8 @@ class MpiOperation final : public Work::Operation {
     lost->push_back(copy_from_);
   }
 
-  void wait(Context& /*ctx*/) override {
+  void wait(Context& /*ctx*/) override { finish(); }
+  void finish() {
     std::vector<MPI_Status> statuses(requests_.size());
     // One by one, as any wait drives all: MPI_Waitall of Open MPI 4.1 never returns when a message too long arrives while it waits.
     for (size_t i = 0; i < requests_.size(); ++i) check_mpi(wait_for(requests_[i], statuses[i]), verb_, place_);

@@ -77,16 +77,18 @@ void SharedDriver::ring(int rank) {
 
 /// Says so before it looks once more: whoever moves something afterwards sees it asleep and rings.
 void SharedDriver::sleep() {
-  const std::atomic_ref asleep(bell(rank_).asleep);
   const std::atomic_ref rings(bell(rank_).rings);
   const uint32_t heard = rings.load();
-  asleep.store(1);
+  const struct Asleep {  // also where advance() throws: peers would ring for ever
+    explicit Asleep(uint32_t& at) : word(at) { word.store(1); }
+    ~Asleep() { word.store(0); }
+    std::atomic_ref<uint32_t> word;
+  } asleep(bell(rank_).asleep);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!advance()) {
     const timespec longest{0, kLongestSleep};
     ::syscall(SYS_futex, &bell(rank_).rings, FUTEX_WAIT, heard, &longest, nullptr, 0);
   }
-  asleep.store(0);
 }
 
 }  // namespace trireme

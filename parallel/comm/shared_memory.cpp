@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
-#include <random>
 #include <utility>
 
 namespace trireme {
@@ -30,8 +30,9 @@ std::unique_ptr<SharedMemory> SharedMemory::make(int64_t bytes) {
   }
   auto memory = map(descriptor, bytes + kHeader);
   if (!memory) return nullptr;
-  std::random_device random;
-  const uint64_t nonce = (static_cast<uint64_t>(random()) << 32 | random()) | 1U;
+  uint64_t nonce = 0;
+  if (::getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) return nullptr;
+  nonce |= 1U;
   std::memcpy(memory->mapped_, &nonce, sizeof nonce);
   return memory;
 }
@@ -40,7 +41,7 @@ std::unique_ptr<SharedMemory> SharedMemory::open(const Address& address, int64_t
   if (address.descriptor < 0) return nullptr;
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%lld/fd/%lld", static_cast<long long>(address.process), static_cast<long long>(address.descriptor));
-  const int descriptor = ::open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  const int descriptor = ::open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor < 0) return nullptr;
   struct stat status {};
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size != bytes + kHeader) {

@@ -47,7 +47,8 @@ fi
 # name: threads a rank, keys of the configuration
 declare -A threads sets
 define() { threads[$1]=$2; sets[$1]=${*:3}; }
-eight=$((8 * $(sed -n 's/.*micro_batch_size: *\([0-9]*\).*/\1/p' "$model" | head -1)))
+micro=$(sed -n 's/.*micro_batch_size: *\([0-9]*\).*/\1/p' "$model" | head -1)
+eight=$((8 * ${micro:-1}))
 one=$((eight / 8))
 define serial "$cores" training.global_batch_size=$one
 define tensor 1 training.global_batch_size=$one parallel.tensor="$cores" parallel.sequence_parallel=true
@@ -70,7 +71,7 @@ cases=$(printf '%s\n' "${pairs[@]}" | tr ' ' '\n' | sort -u)
 run() {  # case precision: tokens per second of one turn
   local arguments=()
   for key in ${sets[$1]}; do arguments+=(--set "$key"); done
-  OMP_NUM_THREADS=${threads[$1]} "$trireme" bench step "$model" --precision "$2" --steps "$steps" --warmup 1 --seconds 0.02 --json "${arguments[@]}" \
+  OMP_NUM_THREADS=${threads[$1]} taskset -c "0-$((cores - 1))" "$trireme" bench step "$model" --precision "$2" --steps "$steps" --warmup 1 --seconds 0.02 --json "${arguments[@]}" \
     > "$work/$1-$2.json"
   grep -o '"tokens_per_second":{"median":[-+.0-9eE]*' "$work/$1-$2.json" | grep -o '[-+.0-9eE]*$' >> "$work/$1-$2.rates"
 }

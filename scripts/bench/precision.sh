@@ -3,13 +3,14 @@
 #   scripts/bench/precision.sh [--trireme PROGRAM] OUT_DIR [--set key=value]...
 # Prints a line a precision; exit 1 where one is further from fp32. Some minutes each on two cores.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
-trireme=build/trireme
-if [ "${1:-}" = --trireme ]; then trireme=$2; shift 2; fi
+root=$(cd "$(dirname "$0")/../.." && pwd)
+trireme=$root/build/trireme
+if [ "${1:-}" = --trireme ]; then trireme=$(realpath "$2"); shift 2; fi
 [ $# -gt 0 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 64; }
-out=$1
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
 shift
-mkdir -p "$out"
+cd "$root"
 
 scripts/corpus.sh data/quickstart/text
 for part in train validation; do

@@ -51,7 +51,7 @@ TEST_CASE("allocations: steps after the second ask for no large buffer") {
     const Counts two = large_buffers(directory, precision, 2), five = large_buffers(directory, precision, 5);
     CHECK(two.of_others > 10);  // the count sees parameters and activations
     CHECK(five.of_others == two.of_others);
-    // dnnl_sgemm takes the buffers that it packs into for each call, and has no way to be given them; its products of bf16 are given theirs.
+    // dnnl_sgemm takes the buffers that it packs into for each call, and has no way to be given them; its products of bf16 keep theirs with the primitive.
     if (precision == "bf16" && best_isa() >= Isa::kAvx512Bf16) CHECK(five.of_library == two.of_library);
   }
 }

@@ -127,9 +127,10 @@ TEST_CASE("bench step: figures that hang together, on one rank and on several") 
     CHECK(result["phases"][1]["seconds"].get<double>() > 0);
     check_positive(result["memory_bytes"], {"parameters", "gradients", "optimizer", "activations", "peak", "arena"});
     const json& resident = result["resident_bytes"];
-    check_positive(resident, {"before", "peak", "beyond"});
-    CHECK(resident["peak"].get<int64_t>() >= resident["before"].get<int64_t>() + resident["beyond"].get<int64_t>());
     const int world = ranks == layout(1, 1, 1, 0) ? 1 : 8;
+    if (!resident.is_null()) check_positive(resident, {"before", "peak", "beyond"});
+    // Each is a maximum over ranks by itself.
+    if (!resident.is_null() && world == 1) CHECK(resident["peak"].get<int64_t>() >= resident["before"].get<int64_t>() + resident["beyond"].get<int64_t>());
     CHECK(result["environment"]["world_size"] == world);
   }
 }

@@ -49,6 +49,27 @@ TEST_CASE("attention: scores of a thousand neither overflow nor lose the sum") {
   check_engines(operation, 2e-4);  // scores near 1000 carry 6e-5 of rounding, which is the relative error of their exponentials
 }
 
+// The first key has all the weight, and nine blocks of keys follow it: what a block does to the sum before it adds up.
+TEST_CASE("attention: a maximum that stays keeps its sum over many blocks of keys") {
+  const AttentionShape shape{1, 640, 1, 1, 64};
+  const int64_t columns = shape.columns();
+  Operation operation = forward(shape);
+  std::vector<double>& qkv = operation.operands[0].values;
+  std::fill(qkv.begin(), qkv.end(), 0);
+  for (int64_t t = 0; t < shape.sequence; ++t) qkv[t * columns] = 0.5 + static_cast<float>(t) / 640.0F;
+  qkv[shape.head_size] = 240;  // of token 0: a score of 30 times the query
+  for (int level = 0; level <= static_cast<int>(best_isa()); ++level) {
+    const Values values = run(operation, Device::kCpu, DType::kF32, 1, Alignment::kElement, static_cast<Isa>(level));
+    double largest = 0;
+    for (int64_t t = 0; t < shape.sequence; ++t) {
+      const double score = 30 * static_cast<double>(static_cast<float>(qkv[t * columns]));
+      largest = std::max(largest, std::abs(values[2][t] - (score + std::log1p(static_cast<double>(t) * std::exp(-score)))));
+    }
+    INFO(name_of(static_cast<Isa>(level)));
+    CHECK(largest <= 6e-6);  // one and a half ulp of the largest score: score and logarithm are rounded once each
+  }
+}
+
 TEST_CASE("a query sees no later token, and shares its key head with its neighbours") {
   const AttentionShape shape{1, 6, 4, 2, 3};
   const Operation operation = forward(shape);

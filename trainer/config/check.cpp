@@ -282,6 +282,8 @@ void check_precision(Rules& rules, const Config& c) {
     rules.broken("run.device", "precision fp64 runs on the reference kernels of the CPU", "cpu, or precision fp32 | bf16", "cpu");
   if (rules.apply({"training.reduce_dtype"}) && c.training.reduce_dtype != "auto")
     rules.broken("training.reduce_dtype", "precision fp64 reduces in fp64", "auto", "auto");
+  if (rules.apply({"kernels.cpu_isa"}) && c.kernels.cpu_isa != "auto")
+    rules.broken("kernels.cpu_isa", "precision fp64 runs on the reference kernels", "auto", "auto");
 }
 
 void check_graph(Rules& rules, const Config& c) {

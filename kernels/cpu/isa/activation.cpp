@@ -52,7 +52,8 @@ void gelu_slope(const T* dy, const T* x, int64_t count, T* dx) {
     const float square = v * v;
     const float s = gate_of(v, square);
     const float slope = kScale + 3.0F * kScale * kCubic * square;
-    dx[i] = rounded<T>(static_cast<float>(dy[i]) * (s + v * s * (1.0F - s) * slope));
+    const float bend = v * s * (1.0F - s);
+    dx[i] = rounded<T>(static_cast<float>(dy[i]) * (bend == 0.0F ? s : s + bend * slope));  // where x^2 overflows, the bend has long been nothing
   }
 }
 

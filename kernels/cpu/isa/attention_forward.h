@@ -57,7 +57,7 @@ void softmax(const PairOfBlocks<Engine>& pair, float scale, bool first, const Fo
       odd_sum += q;
       store_across(place.probabilities, kBlock, key, lane, p, q);
     }
-    const Vector decay = exp2_of(before * factor - shift);
+    const Vector decay = exp2_of((before - maximum) * factor);  // 1 where the maximum stays: before * factor - shift would be a fused rounding error
     store(place.maxima + lane, maximum);
     store(place.sums + lane, load(place.sums + lane) * decay + (even_sum + odd_sum));
     if (first) continue;

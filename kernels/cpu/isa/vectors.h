@@ -48,7 +48,7 @@ inline Vector larger(Vector a, Vector b) {
 #endif
 }
 
-/// 2^t in fp32, error below 1.25 ulp; 0 below t = -126 (no subnormal results: many processors are slow on them), infinity from 128, NaN for NaN.
+/// 2^t in fp32, error below 1.25 ulp; 0 below t = -126 (no subnormal results: many processors are slow on them), infinity from 128 (below AVX-512 from 127.5), NaN for NaN.
 /// t = n + r with |r| <= 1/2; 2^r by the polynomial that is closest in relative error, 2e-8 with its coefficients in fp32.
 inline Vector exp2_of(Vector t) {
   const auto polynomial = [](Vector r) {
