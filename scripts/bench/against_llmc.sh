@@ -57,9 +57,15 @@ median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : 
 ours() {  # precision: tokens a second
   "$trireme" bench step "$work/gpt2.yaml" --precision "$1" --steps "$steps" --json | grep -o '"tokens_per_second":{"median":[0-9.]*' | grep -o '[0-9.]*$'
 }
+: > "$work/log"
 theirs() {  # the same of llm.c: its steps but the first, until there are enough
-  (cd "$work" && OMP_NUM_THREADS=$threads stdbuf -oL ./train_gpt2 2> /dev/null || true) |
-    awk -v want="$steps" '/^step [1-9]/ { sub(/.*took /, ""); print 256 / ($1 / 1000); if (++n == want) exit }' | median
+  local program
+  (cd "$work" && OMP_NUM_THREADS=$threads exec stdbuf -oL ./train_gpt2 > log 2> /dev/null) &
+  program=$!
+  until [ "$(grep -c '^step [1-9]' "$work/log")" -ge "$steps" ] || ! kill -0 "$program" 2> /dev/null; do sleep 1; done
+  kill "$program" 2> /dev/null || true
+  wait "$program" 2> /dev/null || true
+  awk '/^step [1-9]/ { sub(/.*took /, ""); print 256 / ($1 / 1000) }' "$work/log" | median
 }
 for ((round = 1; round <= rounds; ++round)); do
   ours fp32 >> "$work/fp32"
