@@ -2,7 +2,7 @@
 # Training steps of Trireme and of llm.c's CPU program (GPT-2 124M, fp32, 4 sequences of 64 tokens: the shape it has built in) by turns, in one run on one
 # machine, with the same number of threads; medians over rounds.
 #   scripts/bench/against_llmc.sh --llmc DIR [--trireme PROGRAM] [--rounds N] [--steps N]
-# DIR is a checkout of https://github.com/karpathy/llm.c. It is compiled with the flags of its Makefile and 512-bit vectors, and reads random weights and
+# DIR is a checkout of llm.c (karpathy/llm.c on GitHub). It is compiled with the flags of its Makefile and 512-bit vectors, and reads random weights and
 # tokens, as the time of a step does not depend on them. Prints one JSON object; ratio is Trireme over llm.c, in fp32 and in bf16 (llm.c has fp32 only).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

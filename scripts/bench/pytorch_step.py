@@ -6,7 +6,7 @@
 
 torch.compile, fused scaled-dot-product attention, fused AdamW. Of bf16: `autocast` keeps fp32 weights and casts at each use; `master` holds bf16 weights and
 gradients, and fp32 masters in the optimizer. fp32 has the variant `plain`. Prints one JSON object. PyTorch for CPUs:
-  python3 -m venv torch && . torch/bin/activate && pip install torch --index-url https://download.pytorch.org/whl/cpu"""
+  python3 -m venv torch && . torch/bin/activate && pip install torch"""
 import argparse
 import ctypes
 import gc

@@ -2,19 +2,10 @@
 #include "kernels/cpu/isa/loops.h"
 
 namespace trireme::cpu::TRIREME_ISA {
-namespace {
-
-template <class T>
-void add_to_row(const T* bias, int64_t columns, T* y) {
-#pragma omp simd
-  for (int64_t c = 0; c < columns; ++c) y[c] = rounded<T>(static_cast<float>(y[c]) + static_cast<float>(bias[c]));
-}
-
-}  // namespace
 
 template <class T>
 void bias_forward(const BiasForward<T>& p, int64_t begin, int64_t end) {
-  for (int64_t m = begin; m < end; ++m) add_to_row(p.bias, p.columns, p.y + m * p.columns);
+  for (int64_t m = begin; m < end; ++m) add_range(p.y + m * p.columns, p.bias, p.columns, p.y + m * p.columns);
 }
 
 template <class T>

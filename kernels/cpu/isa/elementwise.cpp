@@ -9,12 +9,6 @@ void convert_range(const From* from, int64_t count, To* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = rounded<To>(static_cast<float>(from[i]));
 }
 
-template <class A, class B>
-void add_range(const A* a, const B* b, int64_t count, A* out) {
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) out[i] = rounded<A>(static_cast<float>(a[i]) + static_cast<float>(b[i]));
-}
-
 /// The 53 bits of which random_uniform(key, index, step) is the multiple of 2^-53: the Philox4x32-10 of kernels/core/rng.h, spelled so that a loop
 /// over `index` vectorises.
 inline uint64_t uniform_bits(uint64_t key, uint64_t index, uint64_t step) {

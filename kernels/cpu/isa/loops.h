@@ -17,6 +17,13 @@ inline T rounded(float value) {
   return static_cast<T>(value);
 }
 
+/// out = a + b; out may be a.
+template <class A, class B>
+inline void add_range(const A* a, const B* b, int64_t count, A* out) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) out[i] = rounded<A>(static_cast<float>(a[i]) + static_cast<float>(b[i]));
+}
+
 }  // namespace
 
 template <class T>

@@ -9,10 +9,16 @@ namespace {
 // thousand terms lose more than the rest of the kernel together, where they are not vectorised.
 float mean_of(double sum, int64_t columns) { return static_cast<float>(sum / static_cast<double>(columns)); }
 
-template <class T>
-void add_row(const T* a, const T* b, int64_t columns, T* sum) {
+/// dx = gradient(column) + residual, where there is one.
+template <class T, class Gradient>
+inline void store_row(const T* residual, int64_t columns, T* dx, const Gradient& gradient) {
+  if (residual == nullptr) {
 #pragma omp simd
-  for (int64_t d = 0; d < columns; ++d) sum[d] = rounded<T>(static_cast<float>(a[d]) + static_cast<float>(b[d]));
+    for (int64_t d = 0; d < columns; ++d) dx[d] = rounded<T>(gradient(d));
+  } else {
+#pragma omp simd
+    for (int64_t d = 0; d < columns; ++d) dx[d] = rounded<T>(gradient(d) + static_cast<float>(residual[d]));
+  }
 }
 
 struct RowStatistics {
@@ -53,13 +59,7 @@ void rmsnorm_backward_row(const T* dy, const T* x, const T* w, const T* residual
   for (int64_t d = 0; d < columns; ++d) dot += static_cast<float>(dy[d]) * static_cast<float>(w[d]) * static_cast<float>(x[d]);
   const float along_x = rstd * rstd * mean_of(dot, columns);
   const auto gradient = [=](int64_t d) { return rstd * (static_cast<float>(dy[d]) * static_cast<float>(w[d]) - static_cast<float>(x[d]) * along_x); };
-  if (residual == nullptr) {
-#pragma omp simd
-    for (int64_t d = 0; d < columns; ++d) dx[d] = rounded<T>(gradient(d));
-  } else {
-#pragma omp simd
-    for (int64_t d = 0; d < columns; ++d) dx[d] = rounded<T>(gradient(d) + static_cast<float>(residual[d]));
-  }
+  store_row(residual, columns, dx, gradient);
 }
 
 /// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) with g = dy * w and x_hat = (x - mean) * rstd.
@@ -80,13 +80,7 @@ void layernorm_backward_row(const T* dy, const T* x, const T* w, const T* residu
   const auto gradient = [=](int64_t d) {
     return rstd * (static_cast<float>(dy[d]) * static_cast<float>(w[d]) - average - (static_cast<float>(x[d]) - mean) * along_x);
   };
-  if (residual == nullptr) {
-#pragma omp simd
-    for (int64_t d = 0; d < columns; ++d) dx[d] = rounded<T>(gradient(d));
-  } else {
-#pragma omp simd
-    for (int64_t d = 0; d < columns; ++d) dx[d] = rounded<T>(gradient(d) + static_cast<float>(residual[d]));
-  }
+  store_row(residual, columns, dx, gradient);
 }
 
 }  // namespace
@@ -97,7 +91,7 @@ void norm_forward(const NormForward<T>& p, int64_t begin, int64_t end) {
     const int64_t first = m * p.columns;
     const T* x = p.x + first;
     if (p.addend != nullptr) {
-      add_row(x, p.addend + first, p.columns, p.sum + first);
+      add_range(x, p.addend + first, p.columns, p.sum + first);
       x = p.sum + first;
     }
     const RowStatistics row = p.b == nullptr ? rmsnorm_row(x, p.w, p.columns, p.epsilon, p.y + first)
