@@ -24,7 +24,7 @@ struct Init {
 /// Over which ranks the gradient this rank computes is still a partial sum.
 enum class Partial : uint8_t {
   kNone,
-  kTensor,  ///< each tensor rank saw its own rows only (norms, positions under sequence parallelism)
+  kTensor,  ///< each tensor rank saw its own rows (norms, positions under sequence parallelism) or its own heads (their norms) only
   kKv,      ///< each rank of the kv group saw its own query heads only
 };
 

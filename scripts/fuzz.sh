@@ -14,16 +14,35 @@ if [[ ${1:-} =~ ^[0-9]+$ ]]; then
   shift
 fi
 targets=("$@")
-[[ $# -gt 0 ]] || targets=(safetensors manifest tokens)
+all=(safetensors manifest tokens foreign_tokens tokenizer huggingface)
+[[ $# -gt 0 ]] || targets=("${all[@]}")
 for target in "${targets[@]}"; do
-  [[ -f tests/fuzz/fuzz_$target.cpp ]] || { echo "fuzz: $target: no such target; there are: safetensors manifest tokens" >&2; exit 64; }
+  [[ -f tests/fuzz/fuzz_$target.cpp ]] || { echo "fuzz: $target: no such target; there are: ${all[*]}" >&2; exit 64; }
 done
+[[ " ${targets[*]} " != *" huggingface "* || -f build/libtrireme_trainer.a ]] || { echo "fuzz: huggingface links ./build; run ./scripts/setup.sh first" >&2; exit 66; }
 clang=$(command -v clang++ || command -v clang++-{19,18,17,16,15,14} | head -n 1 || true)
 [[ -n $clang ]] || { echo "fuzz: clang++ is not installed; on Debian and Ubuntu: apt-get install clang" >&2; exit 69; }
 
-# The readers and no more: neither MPI nor oneDNN.
-sources=(trainer/checkpoint/{manifest,safetensors}.cpp trainer/data/token_file.cpp trainer/files/{digest,durable_file,mapped_file,strict_json}.cpp
-         tests/fuzz/{libfuzzer,scratch}.cpp)
+# The readers and no more: neither MPI nor oneDNN. What the parameter table of huggingface leads to comes from ./build, without instruments.
+files=(trainer/files/{digest,durable_file,mapped_file,strict_json}.cpp tests/fuzz/{libfuzzer,scratch}.cpp)
+sources_of() {  # target -> the readers it links
+  case $1 in
+    safetensors | manifest) echo trainer/checkpoint/{manifest,safetensors}.cpp ;;
+    tokens) echo trainer/data/token_file.cpp ;;
+    foreign_tokens) echo trainer/data/{token_file,token_source,foreign_tokens}.cpp ;;
+    tokenizer) echo trainer/tokenizer/{added_tokens,byte_pair,merge_table,oniguruma,pretokenizer,sentencepiece_stub,tokenizer,tokenizer_json,utf8}.cpp ;;
+    huggingface) echo trainer/checkpoint/{box_copy,safetensors}.cpp trainer/huggingface/{config,names,reader}.cpp ;;
+  esac
+}
+libraries_of() {
+  case $1 in
+    tokenizer) echo -lpcre2-8 -lutf8proc ;;
+    huggingface)
+      echo build/libtrireme_{trainer,parallel,kernels}.a -lyaml-cpp -ldnnl -lgomp -lpcre2-8 -lutf8proc "$(mpicxx --showme:link)" \
+           "$(pkg-config --silence-errors --libs sentencepiece)"
+      ;;
+  esac
+}
 flags=(-std=c++20 -O1 -g -fno-omit-frame-pointer -I. -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)
 build=build/fuzz
 mkdir -p $build/{objects,findings}
@@ -32,25 +51,24 @@ trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch
 compile() {  # source -> object, where the source or a header is newer
   local object=$build/objects/${1//\//-}.o
-  local headers=(kernels/core/*.h parallel/param.h trainer/{checkpoint,data,files}/*.h tests/fuzz/*.h)
+  local headers=(kernels/core/*.h parallel/param.h trainer/{checkpoint,config,data,files,huggingface,model,tokenizer}/*.h tests/fuzz/*.h)
   if [[ ! -f $object || -n $(find "$1" "${headers[@]}" -newer "$object" -print -quit) ]]; then
     echo "fuzz: compiling $1" >&2
     "$clang" "${flags[@]}" -c "$1" -o "$object"
   fi
   echo "$object"
 }
-objects=()
-for source in "${sources[@]}"; do
-  object=$(compile "$source")
-  objects+=("$object")
-done
-
-printf '%-12s %12s %8s %8s %8s %9s\n' target executions seconds edges corpus findings > $build/table
+printf '%-14s %12s %8s %8s %8s %9s\n' target executions seconds edges corpus findings > $build/table
 status=0
 for target in "${targets[@]}"; do
   program=$build/fuzz_$target corpus=$build/corpus/$target log=$build/$target.log
-  object=$(compile "tests/fuzz/fuzz_$target.cpp")
-  "$clang" -fsanitize=fuzzer,address,undefined "${objects[@]}" "$object" -lxxhash -o "$program"
+  objects=()
+  for source in "${files[@]}" $(sources_of "$target") "tests/fuzz/fuzz_$target.cpp"; do
+    object=$(compile "$source")
+    objects+=("$object")
+  done
+  # shellcheck disable=SC2046
+  "$clang" -fsanitize=fuzzer,address,undefined "${objects[@]}" $(libraries_of "$target") -lxxhash -o "$program"
   mkdir -p "$corpus"
   echo "fuzz: $target for $seconds s; log in $log" >&2
   started=$SECONDS
@@ -65,7 +83,7 @@ for target in "${targets[@]}"; do
     rm -rf "$corpus"
     mv "$corpus.merged" "$corpus"
   fi
-  printf '%-12s %12s %8s %8s %8s %9s\n' "$target" "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")" "$took" \
+  printf '%-14s %12s %8s %8s %8s %9s\n' "$target" "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")" "$took" \
     "$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | sort -n | tail -n 1)" "$(ls "$corpus" | wc -l)" \
     "$(find $build/findings -name "$target-*" | wc -l)" >> $build/table
 done

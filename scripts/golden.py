@@ -3,7 +3,7 @@
 
     python3 scripts/golden.py [output directory, default tests/golden]
 
-Needs numpy and torch (CPU). Nothing here is shared with the C++ code: the random numbers, both models and the clipping are written a second time from
+Needs numpy and torch (CPU). Nothing here is shared with the C++ code: the random numbers, the models and the clipping are written a second time from
 their definitions, gradients come from autograd and the update from torch.optim.AdamW. Each file holds the model, the hyperparameters and, for ten
 steps, the loss before the update and the global gradient norm before clipping.
 """
@@ -26,6 +26,18 @@ OPTIMIZER = {"learning_rate": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8
 MODELS = {
     "llama": {"architecture": "llama", "layers": 3, "hidden_size": 24, "heads": 6, "kv_heads": 2, "head_size": 4, "ffn_size": 40, "vocab_size": 61,
               "max_positions": SEQUENCE, "tied_embeddings": False, "rope_theta": 10000.0, "norm_epsilon": 1e-5, "init_std": 0.02},
+    # As Qwen3: norms of queries and keys, heads that do not fill the hidden size.
+    "qwen3": {"architecture": "llama", "layers": 3, "hidden_size": 20, "heads": 4, "kv_heads": 2, "head_size": 8, "ffn_size": 40, "vocab_size": 61,
+              "max_positions": SEQUENCE, "tied_embeddings": True, "qk_norm": True, "rope_theta": 1e6, "norm_epsilon": 1e-6, "init_std": 0.02},
+    # As Qwen2: biases on queries, keys and values alone.
+    "qwen2": {"architecture": "llama", "layers": 3, "hidden_size": 24, "heads": 6, "kv_heads": 3, "head_size": 4, "ffn_size": 40, "vocab_size": 59,
+              "max_positions": SEQUENCE, "tied_embeddings": True, "qkv_bias": True, "rope_theta": 1e6, "norm_epsilon": 1e-6, "init_std": 0.02,
+              "bias_std": 0.02},
+    # As Llama 3.1: of the wavelengths 2 pi 10^i one stays, one is interpolated, two are stretched.
+    "llama3": {"architecture": "llama", "layers": 3, "hidden_size": 24, "heads": 4, "kv_heads": 2, "head_size": 8, "ffn_size": 40, "vocab_size": 61,
+               "max_positions": SEQUENCE, "tied_embeddings": False, "rope_theta": 10000.0, "norm_epsilon": 1e-5, "init_std": 0.02,
+               "rope_scaling": {"type": "llama3", "factor": 8.0, "low_frequency_factor": 1.0, "high_frequency_factor": 4.0,
+                                "original_max_positions": 128}},
     "gpt2": {"architecture": "gpt2", "layers": 3, "hidden_size": 24, "heads": 4, "kv_heads": 4, "head_size": 6, "ffn_size": 96, "vocab_size": 53,
              "max_positions": SEQUENCE, "tied_embeddings": True, "norm_epsilon": 1e-5, "init_std": 0.02, "bias_std": 0.02},
 }
@@ -77,7 +89,7 @@ def random_normal(key, count):
     return np.sqrt(-2 * np.log(u1)) * np.cos(2 * math.pi * u2)
 
 
-# ---- the two models ----
+# ---- the models ----
 
 
 def parameter_table(m):
@@ -85,13 +97,14 @@ def parameter_table(m):
     d, f, kv = m["hidden_size"], m["ffn_size"], m["kv_heads"] * m["head_size"]
     inner = m["heads"] * m["head_size"]
     gpt2 = m["architecture"] == "gpt2"
+    qkv_bias = gpt2 or m.get("qkv_bias", False)
     std = m["init_std"]
     output_std = std / math.sqrt(2 * m["layers"]) if gpt2 else std
     table = []
 
-    def linear(name, rows, columns, weight_std):
+    def linear(name, rows, columns, weight_std, bias=gpt2):
         table.append((name + ".weight", (rows, columns), ("normal", weight_std)))
-        if gpt2:
+        if bias:
             table.append((name + ".bias", (rows,), ("normal", m["bias_std"])))
 
     def norm(name):
@@ -105,9 +118,12 @@ def parameter_table(m):
     for i in range(m["layers"]):
         block = f"blocks.{i}."
         norm(block + "attention_norm")
-        linear(block + "attention.query", inner, d, std)
-        linear(block + "attention.key", kv, d, std)
-        linear(block + "attention.value", kv, d, std)
+        linear(block + "attention.query", inner, d, std, qkv_bias)
+        linear(block + "attention.key", kv, d, std, qkv_bias)
+        linear(block + "attention.value", kv, d, std, qkv_bias)
+        if m.get("qk_norm", False):
+            table.append((block + "attention.query_norm.weight", (m["head_size"],), ("constant", 1.0)))
+            table.append((block + "attention.key_norm.weight", (m["head_size"],), ("constant", 1.0)))
         linear(block + "attention.output", d, inner, output_std)
         norm(block + "mlp_norm")
         if not gpt2:
@@ -129,10 +145,29 @@ def initial_parameters(m, dtype):
     return parameters
 
 
-def rotate(x, theta):
+def frequencies(m):
+    """Radians a position, one for each pair of a head; scaled as the Llama 3.1 models are."""
+    plain = [m["rope_theta"] ** (-2.0 * i / m["head_size"]) for i in range(m["head_size"] // 2)]
+    s = m.get("rope_scaling")
+    if s is None:
+        return plain
+
+    def scale(f):
+        wavelength = 2 * math.pi / f
+        if wavelength < s["original_max_positions"] / s["high_frequency_factor"]:
+            return f
+        if wavelength > s["original_max_positions"] / s["low_frequency_factor"]:
+            return f / s["factor"]
+        smooth = (s["original_max_positions"] / wavelength - s["low_frequency_factor"]) / (s["high_frequency_factor"] - s["low_frequency_factor"])
+        return (1 - smooth) * f / s["factor"] + smooth * f
+
+    return [scale(f) for f in plain]
+
+
+def rotate(x, m):
     """x [B,T,heads,H], half-split pairs (i, i + H/2); the table in double, then in x's dtype."""
     half = x.shape[-1] // 2
-    angle = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * theta ** (-2.0 * torch.arange(half, dtype=torch.float64) / x.shape[-1])
+    angle = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * torch.tensor(frequencies(m), dtype=torch.float64)
     cos, sin = angle.cos().to(x.dtype)[None, :, None, :], angle.sin().to(x.dtype)[None, :, None, :]
     a, b = x[..., :half], x[..., half:]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
@@ -162,8 +197,10 @@ def forward(m, p, tokens):
         q = linear(h, block + "attention.query").view(batch, length, heads, size)
         k = linear(h, block + "attention.key").view(batch, length, kv_heads, size)
         v = linear(h, block + "attention.value").view(batch, length, kv_heads, size)
+        if m.get("qk_norm", False):
+            q, k = norm(q, block + "attention.query_norm"), norm(k, block + "attention.key_norm")
         if not gpt2:
-            q, k = rotate(q, m["rope_theta"]), rotate(k, m["rope_theta"])
+            q, k = rotate(q, m), rotate(k, m)
         k, v = (t.repeat_interleave(heads // kv_heads, dim=2) for t in (k, v))
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(size)
         weights = scores.masked_fill(future, -math.inf).softmax(-1)

@@ -4,8 +4,8 @@
 #   ./scripts/gpu-check.sh --bundle FILE          uses the archive of scripts/bundle.sh instead of building
 #   ./scripts/gpu-check.sh --packages DIR         builds with the Debian packages (*.deb) in DIR, unpacked and not installed; of Debian 12:
 #       libopenmpi-dev openmpi-bin openmpi-common libopenmpi3 libhwloc15 libevent-core-2.1-7 libevent-pthreads-2.1-7 libpmix2 libmunge2 libdnnl-dev
-#       libdnnl2 ocl-icd-libopencl1 libyaml-cpp-dev libyaml-cpp0.7 nlohmann-json3-dev libcli11-dev catch2 libboost-context1.74.0
-#       libboost-context1.74-dev libboost1.74-dev
+#       libdnnl2 ocl-icd-libopencl1 libyaml-cpp-dev libyaml-cpp0.7 nlohmann-json3-dev libcli11-dev libxxhash-dev libpcre2-dev libpcre2-8-0
+#       libutf8proc-dev libutf8proc2 catch2 libboost-context1.74.0 libboost-context1.74-dev libboost1.74-dev
 # Parts, each with a time limit and a log; a part that fails does not stop the next:
 #   tools       what is here: GPU, driver, CUDA, compilers, MPI, PyTorch
 #   build       the binary and the device tests for this GPU

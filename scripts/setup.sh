@@ -8,6 +8,7 @@ packages=(
   libopenmpi-dev openmpi-bin   # ranks
   libdnnl-dev                  # matrix products
   libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libxxhash-dev
+  libpcre2-dev libutf8proc-dev libsentencepiece-dev  # tokenizers
   catch2 libboost-context-dev  # tests; the threads of the simulated GPU
   python3                      # unpacks the corpus of the quickstart
 )

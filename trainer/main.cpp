@@ -8,6 +8,7 @@
 #include "trainer/commands/data_command.h"
 #include "trainer/commands/eval_command.h"
 #include "trainer/commands/generate_command.h"
+#include "trainer/commands/tokenizer_command.h"
 #include "trainer/commands/train_command.h"
 
 namespace {
@@ -19,9 +20,10 @@ int run(int argc, char** argv) {
   int exit_code = 0;
   trireme::add_train_command(app, {argv + 1, argv + argc}, exit_code);
   trireme::add_eval_command(app, exit_code);
-  trireme::add_generate_command(app, exit_code);
+  trireme::add_generate_command(app, {argv + 1, argv + argc}, exit_code);
   trireme::add_checkpoint_command(app, exit_code);
   trireme::add_data_command(app, exit_code);
+  trireme::add_tokenizer_command(app, exit_code);
   trireme::add_config_command(app, exit_code);
   trireme::add_bench_command(app, {argv + 1, argv + argc}, exit_code);
   try {

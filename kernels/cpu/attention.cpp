@@ -1,6 +1,7 @@
 #include "kernels/cpu/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "kernels/cpu/isa.h"
@@ -101,6 +102,25 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
                         const Tensor& dqkv) {
   dispatch_type(qkv.dtype(), [&]<class T>(T) { attention_backward(ctx, attention_kernels<T>(ctx.isa), dout, qkv, out, lse, shape, dqkv); });
+}
+
+void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const Tensor& values, int64_t position, const AttentionShape& shape,
+                      const Tensor& out) {
+  const int64_t items = shape.sequence * shape.heads, size = shape.head_size;
+  const Tensor sums = Tensor::empty(ctx, {items, size}, DType::kF32, MemoryCategory::kWorkspace);
+  dispatch_type(qkv.dtype(), [&]<class T>(T) {
+    const AttentionDecode<T> arguments{.qkv = qkv.data<T>(),
+                                       .keys = keys.data<T>(),
+                                       .values = values.data<T>(),
+                                       .position = position,
+                                       .heads = shape.heads,
+                                       .kv_heads = shape.kv_heads,
+                                       .head_size = size,
+                                       .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(size))),
+                                       .sums = sums.data<float>(),
+                                       .out = out.data<T>()};
+    run_kernel(ctx, typed_kernels<T>(ctx).attention_decode, arguments, items, grain_of(2 * (position + shape.sequence) * size));
+  });
 }
 
 }  // namespace trireme::cpu

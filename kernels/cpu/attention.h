@@ -18,6 +18,10 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
                         const Tensor& dqkv);
 
+/// Threads share the query heads.
+void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const Tensor& values, int64_t position, const AttentionShape& shape,
+                      const Tensor& out);
+
 /// With given kernels.
 template <class T>
 void attention_forward(Context& ctx, const TypedAttention<T>& kernels, const Tensor& qkv, const AttentionShape& shape, const Tensor& out,

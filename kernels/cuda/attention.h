@@ -12,5 +12,8 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
 /// In rounds over as many kv heads as `scratch_bytes` hold the statistics of (8 bytes for each token and query head).
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
                         const Tensor& dqkv, int64_t scratch_bytes = Gpu::kScratchBytes);
+/// On fp32 units, a block for each row and query head.
+void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const Tensor& values, int64_t position, const AttentionShape& shape,
+                      const Tensor& out);
 
 }  // namespace trireme::cuda

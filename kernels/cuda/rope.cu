@@ -8,17 +8,6 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int kHeads = 4;  // turned by one thread, by the same angles
 
-__global__ void __launch_bounds__(kBlock) rope_table_kernel(double theta, float* table, int64_t angles, int half) {
-  const int64_t index = thread_index();
-  if (index >= angles) return;
-  const int64_t position = index / half;
-  const int i = static_cast<int>(index % half);
-  const double angle = static_cast<double>(position) * pow(theta, -2.0 * i / (2.0 * half));
-  float* const row = table + position * 2 * half;
-  row[i] = static_cast<float>(cos(angle));
-  row[half + i] = static_cast<float>(sin(angle));
-}
-
 /// A thread turns N pairs (element i, element i + half) in each of kHeads heads that are `groups` apart, so that neighbouring threads read neighbouring
 /// memory. Rows begin at `first_row` of the tensor, `qkv` at its row 0.
 template <class T, int N>
@@ -78,11 +67,6 @@ void rotate(Context& ctx, const Tensor& table, int64_t heads, float direction, c
 }
 
 }  // namespace
-
-void rope_table(Context& ctx, double theta, const Tensor& table) {
-  const int64_t half = table.dim(1) / 2, angles = table.dim(0) * half;
-  launch(ctx, rope_table_kernel, {dim3(static_cast<unsigned>(ceil_div(angles, kBlock))), dim3(kBlock)}, theta, table.data<float>(), angles, half);
-}
 
 void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv) { rotate(ctx, table, heads, 1, qkv); }
 void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& dqkv) { rotate(ctx, table, heads, -1, dqkv); }

@@ -1,10 +1,9 @@
 #pragma once
-// The rotations of kernels/ops/rope.h in fp32 and bf16, on packed QKV in place; the table in double, stored as fp32.
+// The rotations of kernels/ops/rope.h in fp32 and bf16, on packed QKV in place.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cuda {
 
-void rope_table(Context& ctx, double theta, const Tensor& table);
 void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv);
 void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& dqkv);
 

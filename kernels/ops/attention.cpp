@@ -46,4 +46,21 @@ void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, con
       });
 }
 
+void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const Tensor& values, int64_t position, const AttentionShape& shape,
+                      const Tensor& out) {
+  const DType dtype = qkv.dtype();
+  check("attention_decode", shape);
+  const int64_t room = keys.dim(0), columns = shape.kv_heads * shape.head_size;
+  expect("attention_decode", {{"qkv", qkv, {shape.sequence, shape.columns()}, dtype},
+                              {"keys", keys, {room, columns}, dtype},
+                              {"values", values, {room, columns}, dtype},
+                              {"out", out, {shape.sequence, shape.heads * shape.head_size}, dtype}});
+  TRIREME_CHECK(shape.batch == 1 && position >= 0 && position + shape.sequence <= room, "attention_decode: ", shape.batch, " sequences of ",
+                shape.sequence, " rows at position ", position, " of ", room);
+  on_device(
+      ctx, dtype, [&] { cuda::attention_decode(ctx, qkv, keys, values, position, shape, out); },
+      FastCpu{[&] { cpu::attention_decode(ctx, qkv, keys, values, position, shape, out); }, true},
+      [&]<class T>(T) { reference::attention_decode(qkv.data<T>(), keys.data<T>(), values.data<T>(), position, shape, out.data<T>()); });
+}
+
 }  // namespace trireme

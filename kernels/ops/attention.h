@@ -21,4 +21,10 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
                         const Tensor& dqkv);
 
+/// The same for new tokens of a text whose earlier ones are known by their keys and values alone: the rows of qkv [R,(N+2K)H], of which the queries are
+/// read, are its tokens position, position + 1, ..., and row r attends to the tokens [0, position + r].
+/// keys, values [P,K*H], P >= position + R, hold those of all its tokens, these too; out [R,N*H]. The shape has one sequence, of R.
+void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const Tensor& values, int64_t position, const AttentionShape& shape,
+                      const Tensor& out);
+
 }  // namespace trireme

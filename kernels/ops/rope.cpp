@@ -3,6 +3,7 @@
 #include "kernels/cpu/rope.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/ops/dispatch.h"
+#include "kernels/ops/transfer.h"
 #include "kernels/reference/rope.h"
 
 namespace trireme {
@@ -22,13 +23,12 @@ void rotate(const Tensor& table, int64_t heads, double direction, const Tensor& 
 
 }  // namespace
 
-void rope_table(Context& ctx, double theta, const Tensor& table) {
-  const int64_t positions = table.dim(0), head_size = table.dim(1);
-  expect("rope_table", {{"table", table, {positions, head_size}, table.dtype()}});
-  TRIREME_CHECK(head_size % 2 == 0, "rope_table: table ", table.shape().str(), " with an odd head size");
-  on_device(
-      ctx, table.dtype(), [&] { cuda::rope_table(ctx, theta, table); },
-      [&]<class T>(T) { reference::rope_table(theta, table.data<T>(), positions, head_size); });
+void rope_table(Context& ctx, const std::vector<double>& frequencies, const Tensor& table) {
+  expect("rope_table", {{"table", table, {table.dim(0), 2 * static_cast<int64_t>(frequencies.size())}, table.dtype()}});
+  if (ctx.device == Device::kMeta) return;
+  const Tensor host = ctx.device == Device::kCuda ? host_tensor(table.shape(), table.dtype()) : table;
+  dispatch_float(table.dtype(), [&]<class T>(T) { reference::rope_table(frequencies, host.data<T>(), table.dim(0)); });
+  from_host(ctx, host, table);
 }
 
 void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv) {

@@ -1,12 +1,14 @@
 #pragma once
 // Rotary position embedding in the half-split convention of Hugging Face LLaMA: element i of a head pairs with i + H/2.
 // Source: Su et al. 2021, arXiv:2104.09864.
+#include <vector>
+
 #include "kernels/core/tensor.h"
 
 namespace trireme {
 
-/// table [T,H]: columns [0,H/2) cosines, [H/2,H) sines of position * theta^(-2i/H); computed in double.
-void rope_table(Context& ctx, double theta, const Tensor& table);
+/// table [T,H]: columns [0,H/2) cosines, [H/2,H) sines of position * frequencies[i]; computed in double, on the host whatever the device.
+void rope_table(Context& ctx, const std::vector<double>& frequencies, const Tensor& table);
 /// Rotates the first `heads` heads of each row in place.   qkv [M,C] with C >= heads*H, position of row m = m % T, table [T,H] in the accumulator dtype.
 void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv);
 /// The inverse rotation, applied to gradients in place.

@@ -19,32 +19,51 @@ void attention_scores(const T* q, const T* k, int64_t stride, int64_t head_size,
   }
 }
 
-/// out_t = sum_j p_tj v_j,   p_tj = exp(s_tj - lse_t),   lse_t = log sum_j exp(s_tj),   j <= t
+/// One row of attention: out = sum_j p_j v_j, p_j = exp(s_j - lse), lse = log sum_j exp(s_j), j <= t; returns lse.
+template <class T>
+double attention_row(const T* q, const T* k, const T* v, int64_t stride, int64_t head_size, int64_t t, std::vector<double>& scores, T* out) {
+  attention_scores(q, k, stride, head_size, t, scores);
+  const double highest = *std::max_element(scores.begin(), scores.begin() + t + 1);
+  double denominator = 0;
+  for (int64_t j = 0; j <= t; ++j) denominator += std::exp(scores[j] - highest);
+  const double lse = highest + std::log(denominator);
+  std::vector<double> sums(static_cast<size_t>(head_size));
+  for (int64_t j = 0; j <= t; ++j) {
+    const double p = std::exp(scores[j] - lse);
+    for (int64_t h = 0; h < head_size; ++h) sums[h] += p * v[j * stride + h];
+  }
+  for (int64_t h = 0; h < head_size; ++h) out[h] = static_cast<T>(sums[h]);
+  return lse;
+}
+
 template <class T>
 void attention_forward(const T* qkv, const AttentionShape& shape, T* out, Accumulator<T>* lse) {
   const auto [batch, sequence, heads, kv_heads, head_size] = shape;
   const int64_t columns = shape.columns();
-  std::vector<double> scores(static_cast<size_t>(sequence)), sums(static_cast<size_t>(head_size));
+  std::vector<double> scores(static_cast<size_t>(sequence));
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t n = 0; n < heads; ++n) {
       const T* q = qkv + b * sequence * columns + n * head_size;
       const T* k = qkv + b * sequence * columns + (heads + n / (heads / kv_heads)) * head_size;
       const T* v = k + kv_heads * head_size;
       for (int64_t t = 0; t < sequence; ++t) {
-        attention_scores(q + t * columns, k, columns, head_size, t, scores);
-        const double highest = *std::max_element(scores.begin(), scores.begin() + t + 1);
-        double denominator = 0;
-        for (int64_t j = 0; j <= t; ++j) denominator += std::exp(scores[j] - highest);
-        const double lse_t = highest + std::log(denominator);
-        std::fill(sums.begin(), sums.end(), 0.0);
-        for (int64_t j = 0; j <= t; ++j) {
-          const double p = std::exp(scores[j] - lse_t);
-          for (int64_t h = 0; h < head_size; ++h) sums[h] += p * v[j * columns + h];
-        }
         T* out_t = out + (b * sequence + t) * heads * head_size + n * head_size;
-        for (int64_t h = 0; h < head_size; ++h) out_t[h] = static_cast<T>(sums[h]);
+        const double lse_t = attention_row(q + t * columns, k, v, columns, head_size, t, scores, out_t);
         lse[(b * heads + n) * sequence + t] = static_cast<Accumulator<T>>(lse_t);
       }
+    }
+  }
+}
+
+template <class T>
+void attention_decode(const T* qkv, const T* keys, const T* values, int64_t position, const AttentionShape& shape, T* out) {
+  const auto [batch, rows, heads, kv_heads, head_size] = shape;
+  std::vector<double> scores(static_cast<size_t>(position + rows));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t n = 0; n < heads; ++n) {
+      const int64_t kv = n / (heads / kv_heads) * head_size;
+      attention_row(qkv + r * shape.columns() + n * head_size, keys + kv, values + kv, kv_heads * head_size, head_size, position + r, scores,
+                    out + (r * heads + n) * head_size);
     }
   }
 }

@@ -1,20 +1,21 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/core/dtype.h"
 
 namespace trireme::reference {
 
-/// table[t] = [cos(t * theta^(-2i/H)) for i < H/2 | sin of the same]
+/// table[t] = [cos(t * frequencies[i]) for all i | sin of the same]
 template <class T>
-void rope_table(double theta, T* table, int64_t positions, int64_t head_size) {
-  const int64_t half = head_size / 2;
+void rope_table(const std::vector<double>& frequencies, T* table, int64_t positions) {
+  const auto half = static_cast<int64_t>(frequencies.size());
   for (int64_t t = 0; t < positions; ++t) {
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_size));
-      table[t * head_size + i] = static_cast<T>(std::cos(angle));
-      table[t * head_size + half + i] = static_cast<T>(std::sin(angle));
+      const double angle = static_cast<double>(t) * frequencies[static_cast<size_t>(i)];
+      table[t * 2 * half + i] = static_cast<T>(std::cos(angle));
+      table[t * 2 * half + half + i] = static_cast<T>(std::sin(angle));
     }
   }
 }

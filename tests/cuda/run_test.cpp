@@ -19,7 +19,9 @@ namespace {
 
 class RunFiles {
  public:
-  RunFiles() { write_tokens(directory_.path / "tokens", 12 * 40 + 1); }
+  RunFiles() {
+    for (const char* name : {"train", "validation"}) write_tokens(directory_.path / name, 12 * 40 + 1);
+  }
 
   /// The run `name` on `device` up to a step, as `train` would make it. Its system allocations, with the GPU's memory for one.
   int64_t train(
@@ -32,7 +34,8 @@ class RunFiles {
       config.run.directory = directory_.path / name;
       config.run.device = device;
       config.model.vocab_size = 256;
-      config.data.train = config.data.validation = {directory_.path / "tokens"};
+      config.data.train = {directory_.path / "train"};
+      config.data.validation = {directory_.path / "validation"};
       config.training.evaluate = {4, 1};
       config.checkpoint.every = 3;
       change(config);

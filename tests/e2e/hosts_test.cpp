@@ -22,14 +22,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kSteps = 100;
 
-/// Hosts galley-a and galley-b of two ranks each. The launcher runs on the first, and reaches the second as it would by ssh.
+/// Hosts galley-a of two ranks and galley-b of `second`. The launcher runs on the first, and reaches the second as it would by ssh.
 class TwoHosts {
  public:
-  explicit TwoHosts(const TemporaryDirectory& directory) : directory_(directory), tag_(std::to_string(::getpid())) {
+  TwoHosts(const TemporaryDirectory& directory, int second) : directory_(directory), tag_(std::to_string(::getpid())) {
     ready_ = ip({"netns", "add", name('a')}) && ip({"netns", "add", name('b')}) &&
              ip({"link", "add", link('a'), "netns", name('a'), "type", "veth", "peer", "name", link('b'), "netns", name('b')}) && set_up('a') &&
              set_up('b');
-    write_file(directory / "hosts", address('a') + " slots=2\n" + address('b') + " slots=2\n");
+    write_file(directory / "hosts", address('a') + " slots=2\n" + address('b') + " slots=" + std::to_string(second) + "\n");
     write_file(directory / "agent.sh", "#!/bin/sh\nshift  # the address of the other host: there is one\nexec " + on('b') + "\n");
     fs::permissions(directory / "agent.sh", fs::perms::owner_all);
   }
@@ -90,17 +90,19 @@ class TwoHosts {
   bool ready_ = false;
 };
 
+bool can_test(const TwoHosts& hosts) {
+  if (!hosts.ready()) WARN("network namespaces cannot be made here (as root they can), so nothing was tested: " << hosts.why_not());
+  return hosts.ready();
+}
+
 Arguments in(const std::string& run_directory) { return sets({"run.directory=" + run_directory}); }
 
 }  // namespace
 
 TEST_CASE("hosts: two of them, a link that goes down stops both, and the same command goes on", "[slow]") {
   TemporaryDirectory directory;
-  TwoHosts hosts(directory);
-  if (!hosts.ready()) {
-    WARN("network namespaces cannot be made here (as root they can), so nothing was tested: " << hosts.why_not());
-    return;
-  }
+  TwoHosts hosts(directory, 2);
+  if (!can_test(hosts)) return;
   prepare_run(directory);
   const Arguments about = layout(1, 2, 2, 2) + sets({"training.steps=" + std::to_string(kSteps), "checkpoint.every=10", "training.evaluate.every=0"});
 
@@ -143,6 +145,23 @@ TEST_CASE("hosts: two of them, a link that goes down stops both, and the same co
   const Fingerprint expected = fingerprint_of(directory / "whole", kSteps), found = fingerprint_of(directory / "cut", kSteps);
   CHECK(found.state == expected.state);
   CHECK(found.steps == expected.steps);
+}
+
+// The ranks of one host talk through shared memory; a rank alone on its host has to take part in making that, and in nothing else.
+TEST_CASE("hosts: two ranks on one and a single one on the other", "[slow]") {
+  TemporaryDirectory directory;
+  TwoHosts hosts(directory, 1);
+  if (!can_test(hosts)) return;
+  prepare_run(directory);
+  const Arguments about = layout(1, 1, 3, 3) + sets({"training.steps=5", "training.global_batch_size=12", "training.evaluate.every=0"});
+  const Outcome apart = Process(hosts.train(about + in("apart")), directory.path()).wait();
+  INFO(apart.err);
+  REQUIRE(apart.code == 0);
+  const Outcome together = Process(Arguments{kBinary, "train", "run.yaml"} + about + in("together"), directory.path()).wait();
+  INFO(together.err);
+  REQUIRE(together.code == 0);
+  const std::vector<double> expected = losses(directory / "together", 5), found = losses(directory / "apart", 5);
+  for (size_t step = 0; step < expected.size(); ++step) CHECK(found[step] == Approx(expected[step]).epsilon(1e-5));
 }
 
 }  // namespace trireme::test

@@ -297,7 +297,7 @@ TEST_CASE("run: epochs are counted out in steps") {
 TEST_CASE("run: --set with a list joins token directories") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  must(directory, kTrain + sets({"data.train=[train, validation]", "training.steps=2", "parallel.pipeline=2", "parallel.layers_per_stage=[3,1]"}));
+  must(directory, kTrain + kNoEvaluation + sets({"data.train=[train, validation]", "training.steps=2", "parallel.pipeline=2", "parallel.layers_per_stage=[3,1]"}));
   const std::string resolved = must(directory, {"config", "show", "run/config.yaml"}).out;
   CHECK(resolved.find("train: [train, validation]") != std::string::npos);
   CHECK(resolved.find("layers_per_stage: [3, 1]") != std::string::npos);

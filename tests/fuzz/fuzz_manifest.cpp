@@ -35,6 +35,7 @@ bool takes_manifest(const std::string& text) {
   Manifest manifest;
   if (!taken([&] { manifest = parse_manifest(text, "manifest.json"); })) return false;
   check_names(manifest.contents);
+  for (const std::string& file : manifest.description.tokenizer.files) require(manifest.contents.files.contains(file), "a tokenizer's file is listed");
   for (const auto& [name, tensor] : manifest.contents.tensors) check_tiles(tensor);
   const std::string written = manifest_text(manifest);
   require(manifest_text(parse_manifest(written, "written")) == written, "what is written can be read");

@@ -1,4 +1,4 @@
-// Ten losses and gradient norms of both families against PyTorch (scripts/golden.py), from the same initial weights, data and hyperparameters.
+// Ten losses and gradient norms of models of both families against PyTorch (scripts/golden.py), from the same initial weights, data and hyperparameters.
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -16,7 +16,8 @@ class GoldenDataset final : public Dataset {
   GoldenDataset(int64_t steps, int64_t batch, int64_t length, int64_t vocab, uint64_t seed)
       : steps_(steps), batch_(batch), length_(length), vocab_(vocab), key_(random_key(seed, "golden")) {}
   int64_t sequences() const override { return steps_ * batch_; }
-  void read(int64_t sample, int32_t* tokens, int32_t* targets) const override {
+  void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override {
+    segments.push_back(length_);
     const int64_t s = sample / batch_, b = sample % batch_;
     const auto token = [&](int64_t t) {
       return static_cast<int32_t>(random_bits(key_, static_cast<uint64_t>(sample * (length_ + 1) + t)) % static_cast<uint64_t>(vocab_));
@@ -37,10 +38,12 @@ class InOrder final : public Dataset {
  public:
   InOrder(const Dataset& data, const Sampler& sampler, int64_t steps) : data_(data), order_(static_cast<size_t>(data.sequences())) {
     for (int64_t s = 0; s < steps; ++s)
-      for (int64_t i = 0; i < sampler.global_batch; ++i) order_[static_cast<size_t>(sampler.sample(s, i))] = s * sampler.global_batch + i;
+      for (int64_t i = 0; i < sampler.global_batch(); ++i) order_[static_cast<size_t>(sampler.sample(s, i))] = s * sampler.global_batch() + i;
   }
   int64_t sequences() const override { return data_.sequences(); }
-  void read(int64_t sample, int32_t* tokens, int32_t* targets) const override { data_.read(order_[static_cast<size_t>(sample)], tokens, targets); }
+  void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override {
+    data_.read(order_[static_cast<size_t>(sample)], tokens, targets, segments);
+  }
 
  private:
   const Dataset& data_;
@@ -61,6 +64,14 @@ Config config_of(const nlohmann::json& golden) {
   config.model.vocab_size = model["vocab_size"].get<int64_t>();
   config.model.max_positions = golden["sequence_length"].get<int64_t>();
   config.model.tied_embeddings = model["tied_embeddings"];
+  config.model.qkv_bias = model.value("qkv_bias", config.model.qkv_bias);
+  config.model.qk_norm = model.value("qk_norm", config.model.qk_norm);
+  config.model.rope_theta = model.value("rope_theta", config.model.rope_theta);
+  if (model.contains("rope_scaling")) {
+    const auto& scaling = model["rope_scaling"];
+    config.model.rope_scaling = {scaling["type"], scaling["factor"], scaling["low_frequency_factor"], scaling["high_frequency_factor"],
+                                 scaling["original_max_positions"]};
+  }
   config.model.norm_epsilon = model["norm_epsilon"];
   config.model.init_std = model["init_std"];
   config.parallel.layers_per_stage = std::vector<int64_t>{model["layers"].get<int64_t>()};
@@ -104,7 +115,7 @@ void check(const std::string& file, double first_tolerance, double last_toleranc
   set_linear_biases(trainer, seed, golden["model"].value("bias_std", 0.0));
   const int64_t steps = golden["steps"];
   const GoldenDataset data(steps, config.training.global_batch_size, config.training.sequence_length, *config.model.vocab_size, seed);
-  const InOrder in_order(data, {seed, data.sequences(), config.training.global_batch_size}, steps);
+  const InOrder in_order(data, {seed, data.groups(), config.training.global_batch_size}, steps);
   for (int64_t s = 0; s < steps; ++s) {
     const StepResult result = trainer.step(in_order, s, golden["optimizer"]["learning_rate"]);
     // The two computations drift apart step by step: the bound grows evenly, in the exponent, from the first step's to the last's.
@@ -118,13 +129,11 @@ void check(const std::string& file, double first_tolerance, double last_toleranc
 }  // namespace
 
 TEST_CASE("fp64 training equals PyTorch's to 1e-9") {
-  check("llama_fp64.json", 1e-9, 1e-9);
-  check("gpt2_fp64.json", 1e-9, 1e-9);
+  for (const char* file : {"llama_fp64.json", "llama3_fp64.json", "qwen2_fp64.json", "qwen3_fp64.json", "gpt2_fp64.json"}) check(file, 1e-9, 1e-9);
 }
 
 TEST_CASE("fp32 training equals PyTorch's to 1e-5 at step 1 and 1e-4 at step 10") {
-  check("llama_fp32.json", 1e-5, 1e-4);
-  check("gpt2_fp32.json", 1e-5, 1e-4);
+  for (const char* file : {"llama_fp32.json", "llama3_fp32.json", "qwen2_fp32.json", "qwen3_fp32.json", "gpt2_fp32.json"}) check(file, 1e-5, 1e-4);
 }
 
 }  // namespace trireme::test

@@ -24,10 +24,16 @@ constexpr double kTheta = 10000;
 // A rotation is two products and a sum, each rounded once.
 constexpr double kTolerance = 5e-7;
 
+std::vector<double> frequencies(int64_t head_size) {
+  std::vector<double> all;
+  for (int64_t i = 0; i < head_size / 2; ++i) all.push_back(std::pow(kTheta, -2.0 * static_cast<double>(i) / static_cast<double>(head_size)));
+  return all;
+}
+
 Operation table(const Case& c) {
-  return {"rope_table", {wide(free_rows(assigned("table", {c.sequence, c.head_size})))}, [](Context& ctx, const std::vector<Tensor>& t) {
-            rope_table(ctx, kTheta, t[0]);
-          }};
+  return {"rope_table",
+          {wide(free_rows(assigned("table", {c.sequence, c.head_size})))},
+          [turns = frequencies(c.head_size)](Context& ctx, const std::vector<Tensor>& t) { rope_table(ctx, turns, t[0]); }};
 }
 using Rotate = void (*)(Context&, const Tensor&, int64_t, const Tensor&);
 Operation rotation(const Case& c, const std::string& name, const std::string& values, Rotate rotate) {

@@ -68,11 +68,12 @@ constexpr int64_t kStep = 5;
 
 /// A token that kStep reads, and never first in a sequence: a row of zeros that attends to itself alone would be zeros after the first block too.
 int64_t zeroed_token(const Config& config) {
-  const Sampler sampler{static_cast<uint64_t>(config.run.seed), kData.sequences(), config.training.global_batch_size};
+  const Sampler sampler(static_cast<uint64_t>(config.run.seed), kData.groups(), config.training.global_batch_size);
   std::set<int32_t> first, later;
   std::vector<int32_t> tokens(12), targets(12);
+  std::vector<int64_t> segments;
   for (int64_t i = 0; i < config.training.global_batch_size; ++i) {
-    kData.read(sampler.sample(kStep, i), tokens.data(), targets.data());
+    kData.read(sampler.sample(kStep, i), tokens.data(), targets.data(), segments);
     first.insert(tokens[0]);
     later.insert(tokens.begin() + 1, tokens.begin() + 6);
   }

@@ -19,7 +19,8 @@ class WalkDataset final : public Dataset {
  public:
   explicit WalkDataset(std::string_view name) : key_(random_key(1, name)) {}
   int64_t sequences() const override { return 64; }
-  void read(int64_t sample, int32_t* tokens, int32_t* targets) const override {
+  void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override {
+    segments.push_back(kSequence);
     auto token = static_cast<int32_t>(draw(sample, 0) % kTokens);
     for (int64_t t = 0; t < kSequence; ++t) {
       tokens[t] = token;

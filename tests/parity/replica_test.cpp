@@ -197,7 +197,7 @@ TEST_CASE("each reason for which ranks hold the same is checked") {
       {"norms over tensor ranks", ParityModel::kGpt2, 3, 1, 1, 0, 1, "blocks.1.mlp_norm.bias@0,0", 1, {0, 1, 2}},
       {"norms over tensor ranks and replicas", ParityModel::kGpt2, 2, 1, 2, 0, 1, "blocks.1.mlp_norm.bias@0,0", 3, {0, 1, 2, 3}},
       {"positions over tensor ranks", ParityModel::kGpt2Dropout, 2, 2, 1, 0, 1, "positions.weight@0,0", 0, {0, 1}},
-      {"shared kv heads", ParityModel::kLlamaGrouped, 4, 1, 1, 0, 1, "blocks.4.attention.key.weight@2,0", 2, {2, 3}},
+      {"shared kv heads", ParityModel::kLlamaGrouped, 4, 1, 1, 0, 1, "blocks.4.attention.key.weight@4,0", 2, {2, 3}},
       {"shared kv heads of replicas", ParityModel::kLlamaGrouped, 4, 1, 2, 0, 1, "blocks.0.attention.value.weight@0,0", 5, {0, 1, 4, 5}},
       {"the tied embedding", ParityModel::kLlamaGrouped, 1, 3, 1, 0, 1, "embedding.weight@0,0", 2, {0, 2}},
       {"the tied embedding, split and sharded", ParityModel::kGpt2, 2, 2, 2, 1, 1, "embedding.weight@31,0", 1, {1, 5}},

@@ -20,9 +20,9 @@ constexpr double kTolerance = 1e-10;  // parity_test.cpp says why
 class RecordingDataset final : public Dataset {
  public:
   int64_t sequences() const override { return data_.sequences(); }
-  void read(int64_t sample, int32_t* tokens, int32_t* targets) const override {
+  void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override {
     samples_.push_back(sample);
-    data_.read(sample, tokens, targets);
+    data_.read(sample, tokens, targets, segments);
   }
   std::vector<int64_t> take() const { return std::exchange(samples_, {}); }
 

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "kernels/ops/transfer.h"
+#include "trainer/config/check.h"
+#include "trainer/config/write.h"
 
 namespace trireme::test {
 
@@ -16,6 +18,10 @@ void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step
   about.step = step;
   about.optimizer_steps = trainer.accepted_steps();
   if (scales_loss(trainer.config().training)) about.loss_scale = trainer.loss_scale();
+  Config config = with_derived_sizes(trainer.config());  // and what a configuration must have, though no test here has use for it
+  config.data.tokenizer = "none";
+  config.data.train = {"none"};
+  about.config = to_yaml(config);
   about.model = nlohmann::json::object();
   about.layout = nlohmann::json::object();
   std::vector<StateTensor> tensors = state_tensors(trainer);

@@ -97,8 +97,8 @@ TEST_CASE("any layout reads the weights of any other, without its padding") {
     ++step;
     on_ranks(config, [&](Trainer& trainer) {
       if (previous) {
-        CheckpointReader reader(*previous);
-        load_weights(trainer, reader);
+        WeightSource source(*previous);
+        load_weights(trainer, source);
       } else {
         trainer.initialise();
       }

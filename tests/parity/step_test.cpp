@@ -38,7 +38,7 @@ class OneSample final : public Dataset {
  public:
   explicit OneSample(const Dataset& data) : data_(data) {}
   int64_t sequences() const override { return data_.sequences(); }
-  void read(int64_t, int32_t* tokens, int32_t* targets) const override { data_.read(0, tokens, targets); }
+  void read(int64_t, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override { data_.read(0, tokens, targets, segments); }
 
  private:
   const Dataset& data_;
@@ -127,9 +127,10 @@ TEST_CASE("the validation loss is a mean over tokens, however they are batched")
     const Trainer::Evaluation evaluation = OneRank(config).trainer.evaluate(kData, 0);
     losses.push_back(evaluation.loss);
     std::vector<int32_t> tokens(12), targets(12);
+    std::vector<int64_t> segments;
     int64_t valid = 0;
     for (int64_t s = 0; s < kData.sequences(); ++s) {
-      kData.read(s, tokens.data(), targets.data());
+      kData.read(s, tokens.data(), targets.data(), segments);
       valid += std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
     }
     CHECK(evaluation.tokens == valid);

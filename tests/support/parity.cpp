@@ -49,12 +49,15 @@ Config parity_config(ParityModel model, const Layout& layout, const std::string&
   m.hidden_size = model == ParityModel::kLlamaGrouped ? 24 : 23;
   m.heads = model == ParityModel::kLlamaGrouped ? 12 : 6;
   m.kv_heads = model == ParityModel::kLlamaGrouped ? 2 : 6;
-  m.head_size = model == ParityModel::kLlamaGrouped ? 2 : 4;
+  m.head_size = 4;
   m.ffn_size = 36;
   m.vocab_size = 61;
   m.max_positions = 13;
   m.tied_embeddings = model != ParityModel::kLlama;
   m.qkv_bias = model == ParityModel::kLlama;
+  m.qk_norm = model == ParityModel::kLlamaGrouped;
+  if (model == ParityModel::kLlamaGrouped)
+    m.rope_scaling = {.type = "llama3", .factor = 4, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_max_positions = 12};
   m.dropout = model == ParityModel::kGpt2Dropout ? 0.1 : 0;
   m.init_std = 0.2;  // so that logits, and with them gradients, are not nearly uniform
   ParallelConfig& p = config.parallel;
@@ -85,7 +88,8 @@ Config parity_config(ParityModel model, const Layout& layout, const std::string&
   return config;
 }
 
-void RaggedDataset::read(int64_t sample, int32_t* tokens, int32_t* targets) const {
+void RaggedDataset::read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const {
+  segments.push_back(length_);
   const auto token = [&](int64_t t) {
     return static_cast<int32_t>(random_bits(random_key(7, "tokens"), static_cast<uint64_t>(sample * 1000 + t)) % static_cast<uint64_t>(vocab_));
   };

@@ -26,7 +26,7 @@ struct Layout {
 
 /// Five layers, prime vocabulary 61, hidden size 24 or 23, sequences of 12, global batch 12, ragged target masks.
 enum class ParityModel {
-  kLlamaGrouped,  ///< 12 heads, 2 kv heads, tied, dropout 0
+  kLlamaGrouped,  ///< 12 heads, 2 kv heads, tied, dropout 0, qk_norm, scaled RoPE
   kLlama,         ///< 6 heads, 6 kv heads, untied, qkv_bias
   kGpt2,          ///< 6 heads, tied, non-zero biases
   kGpt2Dropout,   ///< the same with dropout 0.1
@@ -41,7 +41,7 @@ class RaggedDataset final : public Dataset {
   RaggedDataset(int64_t sequences, int64_t sequence_length, int64_t vocab_size)
       : sequences_(sequences), length_(sequence_length), vocab_(vocab_size) {}
   int64_t sequences() const override { return sequences_; }
-  void read(int64_t sample, int32_t* tokens, int32_t* targets) const override;
+  void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override;
 
  private:
   int64_t sequences_, length_, vocab_;

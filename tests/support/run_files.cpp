@@ -7,7 +7,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/rng.h"
 #include "trainer/data/token_writer.h"
-#include "trainer/data/tokenizer.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace trireme::test {
 
@@ -22,13 +22,13 @@ TemporaryDirectory::TemporaryDirectory() {
 void write_tokens(const fs::path& directory, int64_t count) {
   TokenIndex index;
   index.tokenizer = "bytes";
-  index.tokenizer_digest = make_tokenizer("bytes").digest();
-  index.vocab_size = make_tokenizer("bytes").vocab_size();
+  index.tokenizer_digest = Tokenizer::open("bytes").digest();
+  index.vocab_size = Tokenizer::open("bytes").vocab_size();
   TokenWriter writer(directory.string(), index);
   std::vector<int32_t> tokens;
   for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random_bits(3, static_cast<uint64_t>(i)) % 256));
-  writer.begin_document();
   writer.append(tokens);
+  writer.end_document();
   writer.commit();
 }
 

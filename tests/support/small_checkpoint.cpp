@@ -42,7 +42,7 @@ fs::path save_small_checkpoint(const fs::path& directory) {
   about.seed = 99;
   about.config = "run: {name: test}\n";
   about.model = {{"architecture", "llama"}, {"layers", 2}};
-  about.tokenizer = "bytes";
+  about.tokenizer = {"bpe", "xxh3-128:0123456789abcdef0123456789abcdef", {"tokenizer.json", "tokenizer_config.json"}};
   about.training_data = "0123456789abcdef";
   about.layout = {{"tensor", 3}};
   for (int rank = kRanks - 1; rank >= 0; --rank) {  // rank 0, which waits for the others, last
@@ -59,7 +59,10 @@ fs::path save_small_checkpoint(const fs::path& directory) {
       }
       tensors.push_back({owned.name, owned.dtype, owned.shape, owned.dims, owned.box, values.data()});
     }
-    Checkpointer checkpointer({directory / "checkpoints", "s1", rank, kRanks, 3, false, std::chrono::seconds(20)});
+    CheckpointOptions options{directory / "checkpoints", "s1", rank, kRanks, 3, false, std::chrono::seconds(20)};
+    options.tokenizer = {{"tokenizer.json", "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": []}}\n"},
+                         {"tokenizer_config.json", "{\"eos_token\": \"b\"}\n"}};
+    Checkpointer checkpointer(options);
     checkpointer.save(about, tensors);
     const auto report = checkpointer.finish();
     TRIREME_CHECK(report && !report->error, report ? report->error.value_or("") : "no report");
@@ -69,6 +72,7 @@ fs::path save_small_checkpoint(const fs::path& directory) {
 
 void load_whole(const fs::path& checkpoint) {
   CheckpointReader reader(checkpoint);
+  TRIREME_CHECK(reader.tokenizer_spec() == (reader.directory() / "tokenizer.json").string(), reader.tokenizer_spec());
   for (const auto& [name, tensor] : reader.tensors()) {
     const Box all{{0, 0}, tensor.shape};
     std::vector<double> values(static_cast<size_t>(all.numel()));

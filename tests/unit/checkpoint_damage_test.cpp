@@ -87,7 +87,7 @@ void flip_bits(int flips, uint64_t seed) {
   }
   for (const Place& place : places.padding)
     for (int bit = 0; bit < 8; ++bit) require_found(checkpoint, place, bit);
-  REQUIRE(of_file.size() == 4);
+  REQUIRE(of_file.size() == 6);
   REQUIRE(in_data > flips / 20);
   load_whole(checkpoint);  // every flip was taken back
   CheckpointReader(checkpoint).verify_digests();

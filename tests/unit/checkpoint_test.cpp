@@ -81,7 +81,6 @@ CheckpointDescription describe(int64_t step) {
   about.tokens = step * 512;
   about.config = "run: {name: test}\n";
   about.model = {{"architecture", "llama"}, {"layers", 2}};
-  about.tokenizer = "bytes";
   about.layout = {{"tensor", 3}};
   return about;
 }
@@ -207,7 +206,7 @@ TEST_CASE("safetensors: malformed files are refused by name", "[checkpoint]") {
       {R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})", 8, "expected an integer"},
       {R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0, "do not match the shape"},
       {R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,0]}})", 0, "expected an integer"},
-      {R"({"a":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}})", 8, "\"BF16\" is not supported"},
+      {R"({"a":{"dtype":"F8_E5M2","shape":[8],"data_offsets":[0,8]}})", 8, "\"F8_E5M2\" is not supported"},
       {R"({"a":{"dtype":"F32","shape":[2]}})", 8, "\"data_offsets\" is missing"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":1}})", 8, "unknown key \"more\""},
       {R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})", 8, "expected a list"},
@@ -258,7 +257,7 @@ TEST_CASE("checkpoint: boxes of three ranks are read back as any boxes", "[check
   REQUIRE(reader.description().tokens == 51200);
   REQUIRE(reader.description().config == describe(100).config);
   REQUIRE(reader.description().model == describe(100).model);
-  REQUIRE(reader.description().tokenizer == "bytes");
+  REQUIRE(reader.tokenizer_spec() == "bytes");
   REQUIRE(reader.description().layout == describe(100).layout);
   reader.verify_digests();
   const Box row{{3, 0}, {1, 5}};

@@ -219,7 +219,7 @@ TEST_CASE("bad configuration: keys and values") {
       {"growth at once",
        {"training.precision=fp16", "training.loss_scale.growth_interval=0"},
        {"growth_interval=0: out of range", "nearest valid 1"}},
-      {"unknown tokenizer", {"data.tokenizer=bpe"}, {"data.tokenizer=bpe: not one of the choices; allowed bytes"}},
+      {"unknown tokenizer", {"data.tokenizer=bpe"}, {"tokenizer=bpe: unknown tokenizer; allowed: bytes"}},
       {"path for a list", {"data.train=data/a"}, {"data.train=data/a: text where a list is expected", "nearest valid [data/a]"}},
       {"empty list", {"data.train=[]"}, {"data.train: an empty list"}},
       {"list in a list", {"data.train=[[a]]"}, {"data.train: a list where a path is expected"}},
@@ -248,7 +248,33 @@ TEST_CASE("bad configuration: keys and values") {
       {"reference without scaling", {"training.optimizer.reference_batch_size=8"}, {"training.optimizer.reference_batch_size=8: has no effect"}},
       {"evaluation of nothing", {"data.validation=[]", "training.evaluate.every=5"}, {"training.evaluate.every=5: there is nothing to evaluate"}},
       {"batches of nothing", {"data.validation=[]", "training.evaluate.batches=5"}, {"training.evaluate.batches=5: there is nothing to evaluate"}},
+      {"weights for other entries",
+       {"data.train=[a, b, c]", "data.weights=[1, 2]"},
+       {"data.weights=[1, 2]: 2 entries for the 3 of data.train", "allowed a list of 3, or auto"}},
+      {"no weights", {"data.weights=[]"}, {"data.weights=[]"}},
+      {"a weight of nothing", {"data.train=[a, b]", "data.weights=[1, 0]"}, {"data.weights=0: out of range"}},
+      {"a negative weight", {"data.train=[a, b]", "data.weights=[1, -2]"}, {"data.weights=-2: out of range"}},
+      {"a validation set without a name", {"data.validation=['=data/v']"}, {"data.validation=[\"=data/v\"]: '=data/v' names no data"}},
+      {"a validation set without data", {"data.validation=[code=]"}, {"'code=' names no data"}},
+      {"documents apart in a graph",
+       {"data.document_mask=true", "kernels.cuda_graph=true"},
+       {"kernels.cuda_graph=true: a captured step would keep the documents"}},
       {"RoPE in gpt2", {"model.architecture=gpt2", "model.rope_theta=10000"}, {"model.rope_theta=10000: has no effect: architecture gpt2"}},
+      {"norms of queries in gpt2", {"model.architecture=gpt2", "model.qk_norm=true"}, {"model.qk_norm=true: has no effect: architecture gpt2 has none"}},
+      {"scaled RoPE in gpt2",
+       {"model.architecture=gpt2", "model.rope_scaling.type=linear"},
+       {"model.rope_scaling.type=linear: has no effect: architecture gpt2 learns its positions"}},
+      {"scaling of an unknown type",
+       {"model.rope_scaling.type=yarn"},
+       {"model.rope_scaling.type=yarn: not one of the choices", "none | linear | llama3"}},
+      {"factor without scaling", {"model.rope_scaling.factor=2"}, {"model.rope_scaling.factor=2: has no effect: rope_scaling.type is none"}},
+      {"factor below one", {"model.rope_scaling.type=linear", "model.rope_scaling.factor=0.5"}, {"model.rope_scaling.factor=0.5: out of range"}},
+      {"bounds of llama3 in linear",
+       {"model.rope_scaling.type=linear", "model.rope_scaling.low_frequency_factor=1"},
+       {"model.rope_scaling.low_frequency_factor=1: has no effect"}},
+      {"frequency bounds in the wrong order",
+       {"model.rope_scaling.type=llama3", "model.rope_scaling.low_frequency_factor=4"},
+       {"model.rope_scaling.high_frequency_factor=4: not above low_frequency_factor 4", "numbers above 4"}},
       {"gpt2 without biases",
        {"model.architecture=gpt2", "model.qkv_bias=false"},
        {"model.qkv_bias=false: architecture gpt2 always has these biases"}},
@@ -323,6 +349,13 @@ TEST_CASE("bad configuration: required keys") {
                {"run.yaml:1:1 data.train: required key is missing", "run.yaml:1:1 training.steps: neither steps nor epochs is given"});
   check_answer(answer_of_text("run: {seed: 1}\ndata:\n  tokenizer: bytes\ntraining: {steps: 1}\n"), 64,
                {"run.yaml:2:1 data.train: required key is missing"});
+}
+
+TEST_CASE("bad configuration: a blend has no epochs") {
+  check_answer(answer_of_text("training: {epochs: 2}\ndata: {train: [a, b], weights: [1, 2]}\n"), 64,
+               {"run.yaml:1:20 training.epochs=2: with data.weights every source goes through passes of its own", "allowed training.steps"});
+  CHECK(answer_of_text("training: {epochs: 2}\ndata: {train: [a, b]}\n").code == 0);
+  CHECK(answer_of_text("training: {steps: 2}\ndata: {train: [a, b], weights: [1, 2.5]}\n").code == 0);
 }
 
 TEST_CASE("bad configuration: every violation is reported at once, in the order of the file and then of --set") {

@@ -2,20 +2,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
-#include "trainer/commands/data_command.h"
-#include "trainer/data/dataset.h"
 #include "trainer/data/token_writer.h"
-#include "trainer/data/tokenizer.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 using namespace trireme;
 namespace fs = std::filesystem;
@@ -62,8 +57,8 @@ TokenIndex identity(int64_t vocab_size) { return {"bytes", "bytes-v1", vocab_siz
 void make_tokens(const std::string& output, int64_t vocab_size, const std::vector<std::vector<int32_t>>& documents) {
   TokenWriter writer(output, identity(vocab_size));
   for (const auto& document : documents) {
-    writer.begin_document();
     writer.append(document);
+    writer.end_document();
   }
   writer.commit();
 }
@@ -89,34 +84,10 @@ void check_throws(Body&& body, const std::vector<std::string>& parts) {
   FAIL("nothing was thrown");
 }
 
-/// As `trireme data ...`: what it printed on standard output; what it says for people is kept off the test's own output.
-std::string data_command(std::vector<std::string> arguments) {
-  CLI::App app;
-  int exit_code = -1;
-  add_data_command(app, exit_code);
-  arguments.insert(arguments.begin(), "data");
-  std::reverse(arguments.begin(), arguments.end());
-  std::ostringstream out;
-  std::ostringstream err;
-  std::streambuf* out_before = std::cout.rdbuf(out.rdbuf());
-  std::streambuf* err_before = std::cerr.rdbuf(err.rdbuf());
-  try {
-    app.parse(arguments);
-  } catch (...) {
-    std::cout.rdbuf(out_before);
-    std::cerr.rdbuf(err_before);
-    throw;
-  }
-  std::cout.rdbuf(out_before);
-  std::cerr.rdbuf(err_before);
-  REQUIRE(exit_code == 0);
-  return out.str() + err.str();
-}
-
 }  // namespace
 
 TEST_CASE("the bytes tokenizer round-trips every byte and refuses what is none", "[data]") {
-  const Tokenizer tokenizer = make_tokenizer("bytes");
+  Tokenizer tokenizer = Tokenizer::open("bytes");
   std::string text;
   for (int c = 0; c < 256; ++c) text.push_back(static_cast<char>(c));
   const std::vector<int32_t> tokens = tokenizer.encode(text);
@@ -125,7 +96,7 @@ TEST_CASE("the bytes tokenizer round-trips every byte and refuses what is none",
   CHECK(tokenizer.decode(tokens) == text);
   CHECK_THROWS_AS(tokenizer.decode(std::vector<int32_t>{256}), DataError);
   CHECK_THROWS_AS(tokenizer.decode(std::vector<int32_t>{-1}), DataError);
-  check_throws<ConfigError>([] { make_tokenizer("bpe"); }, {"tokenizer=bpe", "allowed: bytes"});
+  check_throws<ConfigError>([] { Tokenizer::open("bpe"); }, {"tokenizer=bpe", "allowed: bytes"});
 }
 
 TEST_CASE("tokens and documents survive the round trip in every width", "[data]") {
@@ -161,8 +132,8 @@ TEST_CASE("an output is written once: identical work is kept, other work refused
   fs::create_directory(path);  // an empty directory is taken
   make_tokens(path, 256, {{1, 2, 3}});
   TokenWriter again(path + "/", identity(256));
-  again.begin_document();
   again.append(std::vector<int32_t>{1, 2, 3});
+  again.end_document();
   CHECK(again.commit() == TokenWriter::Outcome::kUnchanged);
   check_throws<ConfigError>([&] { make_tokens(path, 256, {{1, 2, 4}}); }, {path, "exists"});
   check_throws<ConfigError>([&] { make_tokens(path, 256, {{1}, {2, 3}}); }, {path, "exists"});
@@ -211,6 +182,27 @@ TEST_CASE("a damaged token directory is named, with what was expected", "[data]"
   SECTION("documents that leave the file") {
     std::fstream(path + "/documents.bin", std::ios::binary | std::ios::in | std::ios::out).seekp(8).write("\x77", 1);
     check_throws<DataError>(open, {"documents.bin", "document 0"});
+  }
+  SECTION("prompts") {
+    with_index("prompts", 1);
+    check_throws<DataError>(open, {"index.json", "prompts"});
+    with_index("prompts", true);
+    check_throws<MissingFileError>(open, {"prompts.bin"});
+    const auto put = [&](const std::vector<uint64_t>& prompts) {
+      std::ofstream(path + "/prompts.bin", std::ios::binary)
+          .write(reinterpret_cast<const char*>(prompts.data()), static_cast<std::streamsize>(8 * prompts.size()));
+    };
+    put({1});
+    check_throws<DataError>(open, {"prompts.bin", "truncated", "8 bytes", "= 16 bytes"});
+    put({3, 1});
+    const TokenFile file(path);
+    CHECK(file.document(0).response == 3);
+    CHECK(file.document(1).begin == 3);
+    CHECK(file.document(1).response == 4);
+    put({4, 1});
+    check_throws<DataError>(open, {"prompts.bin", "document 0 has 3 tokens", "prompt of 4"});
+    put({1, uint64_t{1} << 63});
+    check_throws<DataError>(open, {"prompts.bin", "document 1", "prompt of 9223372036854775808"});
   }
   SECTION("an id outside the vocabulary") {
     std::fstream(path + "/tokens.bin", std::ios::binary | std::ios::in | std::ios::out).seekp(6).write("\xe8\x03", 2);
@@ -265,117 +257,4 @@ TEST_CASE("a damaged token directory is named, with what was expected", "[data]"
     REQUIRE(::mkfifo((path + "/tokens.bin").c_str(), 0600) == 0);
     check_throws<DataError>(open, {"tokens.bin", "not a regular file"});
   }
-}
-
-TEST_CASE("offsets are 64 bits: a sparse file over 5 GB", "[data]") {
-  const Scratch scratch;
-  const std::string path = scratch / "sparse";
-  fs::create_directory(path);
-  TokenIndex index = identity(1000);
-  index.tokens = 3'000'000'001;  // of 2 bytes: both the token number and the byte offset exceed 32 bits
-  index.documents = 1;
-  std::ofstream(path + "/index.json") << index.to_json();
-  const uint64_t documents[] = {0, static_cast<uint64_t>(index.tokens)};
-  std::ofstream(path + "/documents.bin", std::ios::binary).write(reinterpret_cast<const char*>(documents), sizeof documents);
-  std::ofstream(path + "/tokens.bin", std::ios::binary).seekp(6'000'000'000).write("\x07\x01", 2);
-  REQUIRE(fs::file_size(path + "/tokens.bin") == 6'000'000'002);
-
-  const TokenDataset dataset({path}, 1000, 1000, "bytes-v1");
-  REQUIRE(dataset.sequences() == 3'000'000);
-  std::vector<int32_t> tokens(1000);
-  std::vector<int32_t> targets(1000);
-  dataset.read(2'999'999, tokens.data(), targets.data());
-  CHECK(tokens == std::vector<int32_t>(1000, 0));
-  CHECK(targets[998] == 0);
-  CHECK(targets[999] == 0x0107);
-  dataset.read(0, tokens.data(), targets.data());
-  CHECK(targets[999] == 0);
-}
-
-TEST_CASE("samples cover the stream of all directories, each target once", "[data]") {
-  const Scratch scratch;
-  std::vector<int32_t> stream(50);
-  for (size_t i = 0; i < stream.size(); ++i) stream[i] = static_cast<int32_t>(i * 7 % 256);
-  const std::vector<int64_t> cuts = {0, 3, 4, 21, 50};  // windows that cross one, two and three directories
-  std::vector<std::string> directories;
-  for (size_t d = 0; d + 1 < cuts.size(); ++d) {
-    directories.push_back(scratch / std::to_string(d));
-    make_tokens(directories.back(), 256, {{stream.begin() + cuts[d], stream.begin() + cuts[d + 1]}});
-  }
-  for (const int64_t length : {1, 2, 5, 7, 16, 49}) {
-    CAPTURE(length);
-    const TokenDataset dataset(directories, length, 256, "bytes-v1");
-    REQUIRE(dataset.sequences() == 49 / length);
-    std::vector<int32_t> tokens(static_cast<size_t>(length));
-    std::vector<int32_t> targets(static_cast<size_t>(length));
-    for (int64_t sample = 0; sample < dataset.sequences(); ++sample) {
-      dataset.read(sample, tokens.data(), targets.data());
-      CHECK(std::equal(tokens.begin(), tokens.end(), stream.begin() + sample * length));
-      CHECK(std::equal(targets.begin(), targets.end(), stream.begin() + sample * length + 1));
-    }
-    CHECK_THROWS_AS(dataset.read(dataset.sequences(), tokens.data(), targets.data()), InternalError);
-    dataset.read(-1, tokens.data(), targets.data());
-    CHECK(tokens == std::vector<int32_t>(static_cast<size_t>(length), 0));
-    CHECK(targets == std::vector<int32_t>(static_cast<size_t>(length), -1));
-  }
-  check_throws<DataError>([&] { TokenDataset(directories, 50, 256, "bytes-v1"); }, {"50 tokens", "need 51"});
-  check_throws<DataError>([&] { TokenDataset(directories, 5, 255, "bytes-v1"); }, {"vocabulary of 256", "vocab_size of 255"});
-  check_throws<DataError>([&] { TokenDataset(directories, 5, 256, "bpe-1"); }, {"bytes-v1", "bpe-1"});
-  CHECK_NOTHROW(TokenDataset(directories, 5, 257, "bytes-v1"));
-}
-
-TEST_CASE("the fingerprint of a dataset tells its contents, not its place", "[data]") {
-  const Scratch scratch;
-  make_tokens(scratch / "a", 256, {{1, 2, 3, 4}});
-  make_tokens(scratch / "b", 256, {{1, 2, 3, 4}});
-  make_tokens(scratch / "c", 256, {{1, 2, 3, 5}});
-  const auto fingerprint = [&](const std::vector<std::string>& directories) { return TokenDataset(directories, 2, 256, "bytes-v1").fingerprint(); };
-  CHECK(fingerprint({scratch / "a"}) == fingerprint({scratch / "b"}));
-  CHECK(fingerprint({scratch / "a"}) != fingerprint({scratch / "c"}));
-  CHECK(fingerprint({scratch / "a", scratch / "c"}) != fingerprint({scratch / "c", scratch / "a"}));
-}
-
-TEST_CASE("data build and data inspect", "[data]") {
-  const Scratch scratch;
-  const std::string long_text(3'000'000, 'x');  // several chunks
-  const std::string first = scratch.write("first.txt", "It was a dark\x1b and stormy night.\n");
-  const std::string second = scratch.write("second.txt", long_text);
-  const std::string output = scratch / "out/tokens";
-  CHECK(data_command({"build", "--tokenizer", "bytes", "--output", output, first, second}).find("3000033 tokens in 2 documents") !=
-        std::string::npos);
-  CHECK(slurp(output + "/tokens.bin") == slurp(first) + long_text);
-  CHECK(data_command({"build", "--output", output, first, second}).find("nothing changed") != std::string::npos);
-
-  const nlohmann::json json = nlohmann::json::parse(data_command({"inspect", output, "--json"}));
-  CHECK(json["tokens"] == 3'000'033);
-  CHECK(json["documents"] == 2);
-  CHECK(json["vocab_size"] == 256);
-  CHECK(json["document_tokens"]["shortest"] == 33);
-  CHECK(json["document_tokens"]["mean"] == 1'500'016.5);
-  CHECK(json["document_tokens"]["longest"] == 3'000'000);
-  CHECK(json["sample"].get<std::string>().rfind("It was a dark\x1b", 0) == 0);
-  CHECK(data_command({"inspect", output}).find("It was a dark? and stormy night.") != std::string::npos);
-
-  const std::string binary = scratch.write("binary", "\xff\xfe\x80");
-  data_command({"build", "--output", scratch / "binary-tokens", binary});
-  CHECK_NOTHROW(nlohmann::json::parse(data_command({"inspect", scratch / "binary-tokens", "--json"})));
-}
-
-TEST_CASE("data build refuses bad input and leaves nothing behind", "[data]") {
-  const Scratch scratch;
-  const std::string good = scratch.write("good.txt", "text");
-  const std::string empty = scratch.write("empty.txt", "");
-  const std::string out = scratch / "new/out";
-  check_throws<MissingFileError>([&] { data_command({"build", "--output", out, good, scratch / "nowhere.txt"}); }, {"nowhere.txt"});
-  check_throws<IoError>([&] { data_command({"build", "--output", out, good, scratch / "."}); }, {"is a directory"});
-  check_throws<DataError>([&] { data_command({"build", "--output", out, good, empty}); }, {"empty.txt", "is empty"});
-  check_throws<DataError>([&] { data_command({"build", "--output", out, good, "/dev/null"}); }, {"/dev/null", "is empty"});
-  check_throws<ConfigError>([&] { data_command({"build", "--tokenizer", "wordpiece", "--output", out, good}); }, {"wordpiece", "bytes"});
-  check_throws<ConfigError>([&] { data_command({"build", "--output", "", good}); }, {"--output"});
-  check_throws<IoError>([&] { data_command({"build", "--output", "/proc/out", good}); }, {"/proc/out", "cannot write"});
-  CHECK_THROWS_AS(data_command({"build", "--output", out}), CLI::ParseError);
-  CHECK_THROWS_AS(data_command({"build", good}), CLI::ParseError);
-  CHECK_THROWS_AS(data_command({"build", "--output", out, "--workers", "2", good}), CLI::ParseError);
-  check_throws<MissingFileError>([&] { data_command({"inspect", scratch / "nowhere"}); }, {"nowhere"});
-  CHECK(scratch.names() == std::vector<std::string>{"empty.txt", "good.txt"});
 }

@@ -25,7 +25,8 @@ const ProjectRule kProjectRules[] = {
     {"parallel/pipeline/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/pipeline/"}},
     {"parallel/sharding/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/sharding/"}},
     {"parallel/", {"kernels/", "parallel/"}},
-    {"trainer/config/", {"kernels/core/", "trainer/config/"}},
+    {"trainer/tokenizer/", {"kernels/core/", "trainer/files/", "trainer/tokenizer/"}},
+    {"trainer/config/", {"kernels/core/", "trainer/tokenizer/", "trainer/config/"}},
     {"trainer/", {"kernels/", "parallel/", "trainer/"}},
 };
 
@@ -35,10 +36,15 @@ struct LibraryRule {
   std::vector<std::string> only_in;
 };
 const LibraryRule kLibraryRules[] = {
-    {"mpi\\.h", {"parallel/comm/mpi"}},     {"yaml-cpp/.*", {"trainer/config/"}},
-    {"oneapi/.*|dnnl.*", {"kernels/cpu/"}}, {"omp\\.h", {"kernels/cpu/"}},
-    {"xxhash\\.h", {"trainer/files/"}},     {"CLI/.*", {"trainer/commands/", "trainer/main.cpp"}},
-    {"nlohmann/.*", {"trainer/"}},          {"cuda.*|cublas.*|cudnn.*|nccl.*", {"kernels/cuda/", "parallel/comm/nccl"}},
+    {"mpi\\.h", {"parallel/comm/mpi"}},
+    {"yaml-cpp/.*", {"trainer/config/"}},
+    {"oneapi/.*|dnnl.*", {"kernels/cpu/"}},
+    {"omp\\.h", {"kernels/cpu/"}},
+    {"xxhash\\.h", {"trainer/files/", "trainer/tokenizer/"}},
+    {"pcre2\\.h|utf8proc\\.h|sentencepiece_.*", {"trainer/tokenizer/"}},
+    {"CLI/.*", {"trainer/commands/", "trainer/main.cpp"}},
+    {"nlohmann/.*", {"trainer/"}},
+    {"cuda.*|cublas.*|cudnn.*|nccl.*", {"kernels/cuda/", "parallel/comm/nccl"}},
 };
 
 bool starts_with_any(const std::string& text, const std::vector<std::string>& prefixes) {

@@ -70,9 +70,10 @@ TEST_CASE("metrics: lines stand in the file at once, in order, to the last bit",
   odd.loss_scale = 32768;
   writer.step(odd);
   writer.evaluation(2, 5e-324);
+  writer.evaluation(2, 1.5, {{"prose", 2.0}, {"code", 1.0}});
 
   const auto lines = lines_of(read_text(path));  // the writer is still open
-  REQUIRE(lines.size() == 4);
+  REQUIRE(lines.size() == 5);
   CHECK(lines[0] == R"({"event":"start","version":"1","world_size":8})");
   CHECK(lines[1] == R"({"step":1,"loss":0.30000000000000004,"grad_norm":0.3333333333333333,"learning_rate":0.0003,"tokens":4096,)"
                     R"("step_seconds":0.5,"tokens_per_second":8192.0,"model_tflops":0.25,"mfu":null})");
@@ -82,6 +83,7 @@ TEST_CASE("metrics: lines stand in the file at once, in order, to the last bit",
   CHECK(second["grad_norm"].is_null());
   CHECK(second["mfu"] == 0.5);
   CHECK(json::parse(lines[3]) == json{{"step", 2}, {"validation_loss", 5e-324}});
+  CHECK(lines[4] == R"({"step":2,"validation_loss":1.5,"validation":{"prose":2.0,"code":1.0}})");
   REQUIRE_THROWS_AS(MetricsWriter(directory.path / "missing" / "metrics.jsonl"), IoError);
 }
 
@@ -135,8 +137,11 @@ TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, mess
     console.step(metrics_of(1));
     console.message("saved");
     console.evaluation(1, 2.5);
+    console.evaluation(1, 2.5, {{"prose", 3.0}, {"code", 2.0}});
   });
-  CHECK(log == "step 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 50s\nstep 1/100  validation loss 2.5000\n");
+  CHECK(log ==
+        "step 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 50s\nstep 1/100  validation loss 2.5000\n"
+        "step 1/100  validation loss 2.5000  prose 3.0000  code 2.0000\n");
   CHECK(log_messages == "saved\n");
 
   const auto [screen, screen_messages] = printed([](std::FILE* out, std::FILE* messages) {

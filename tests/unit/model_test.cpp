@@ -1,11 +1,14 @@
 #include <cmath>
+#include <numbers>
 
 #include "parallel/comm/null.h"
 #include "parallel/comm/self.h"
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
+#include "trainer/loop/environment.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/model/flops.h"
+#include "trainer/model/rope_frequencies.h"
 #include "trainer/model/sampling.h"
 
 namespace trireme::test {
@@ -22,6 +25,21 @@ ModelConfig gpt2_small() {
   model.ffn_size = 3072;
   model.vocab_size = 50257;
   model.max_positions = 1024;
+  return model;
+}
+
+ModelConfig qwen3_small() {
+  ModelConfig model;
+  model.architecture = "llama";
+  model.layers = 28;
+  model.hidden_size = 1024;
+  model.heads = 16;
+  model.kv_heads = 8;
+  model.head_size = 128;
+  model.ffn_size = 3072;
+  model.vocab_size = 151936;
+  model.max_positions = 40960;
+  model.qk_norm = true;
   return model;
 }
 
@@ -44,12 +62,64 @@ const ParamSpec& find(const std::vector<ParamSpec>& specs, const std::string& na
 
 }  // namespace
 
-TEST_CASE("GPT-2 small has its published number of parameters") { CHECK(parameter_count(gpt2_small()) == 124439808); }
+TEST_CASE("GPT-2 small and Qwen3-0.6B have their published numbers of parameters") {
+  CHECK(parameter_count(gpt2_small()) == 124439808);
+  CHECK(parameter_count(qwen3_small()) == 596049920);
+}
 
 TEST_CASE("training FLOPs per token: six for each weight of a product, and causal attention") {
   ModelConfig model = gpt2_small();
   const double weights = 12.0 * (4 * 768 * 768 + 2 * 768 * 3072) + 50257.0 * 768;
   CHECK(training_flops_per_token(model, 1024) == Approx(6 * weights + 6.0 * 12 * 768 * 1024));
+}
+
+TEST_CASE("norms of queries and keys are no products: they count as parameters, not as FLOPs") {
+  const ModelConfig with = qwen3_small();
+  ModelConfig without = with;
+  without.qk_norm = false;
+  CHECK(parameter_count(with) - parameter_count(without) == 28 * 2 * 128);
+  CHECK(training_flops_per_token(with, 1024) == training_flops_per_token(without, 1024));
+}
+
+TEST_CASE("RoPE frequencies: as they are, divided, or only the low ones divided") {
+  const auto near = [](const std::vector<double>& actual, const std::vector<double>& expected) {
+    REQUIRE(actual.size() == expected.size());
+    for (size_t i = 0; i < actual.size(); ++i) CHECK(actual[i] == Approx(expected[i]).epsilon(1e-14));
+  };
+  RopeScalingConfig scaling;
+  near(rope_frequencies(10000, 8, scaling), {1, 0.1, 0.01, 0.001});
+  near(rope_frequencies(16, 4, scaling), {1, 0.25});
+  scaling.type = "linear";
+  scaling.factor = 4;
+  near(rope_frequencies(10000, 8, scaling), {0.25, 0.025, 0.0025, 0.00025});
+  scaling.type = "llama3";
+  scaling.factor = 8;
+  scaling.low_frequency_factor = 1;
+  scaling.high_frequency_factor = 4;
+  scaling.original_max_positions = 128;
+  // Wavelengths 6.3, 63, 630 and 6300, of which those below 32 stay and those above 128 are divided. 63 lies between, where 128 / 63 is (6.4 / pi - 1) / 3
+  // of the way from 1 to 4.
+  const double kept = (6.4 / std::numbers::pi - 1) / 3;
+  near(rope_frequencies(10000, 8, scaling), {1, 0.1 * (kept + (1 - kept) / 8), 0.01 / 8, 0.001 / 8});
+}
+
+TEST_CASE("a checkpoint describes all that its model computes with") {
+  const ModelConfig model = qwen3_small();
+  const auto differs = [&](auto&& change) {
+    ModelConfig other = model;
+    change(other);
+    return describe_model(other) != describe_model(model);
+  };
+  CHECK_FALSE(differs([](ModelConfig&) {}));
+  CHECK(differs([](ModelConfig& m) { m.qk_norm = false; }));
+  CHECK(differs([](ModelConfig& m) { m.qkv_bias = true; }));
+  CHECK(differs([](ModelConfig& m) { m.rope_theta = 1e6; }));
+  CHECK(differs([](ModelConfig& m) { m.rope_scaling.type = "linear"; }));
+  ModelConfig scaled = model;
+  scaled.rope_scaling.type = "llama3";
+  CHECK(describe_model(scaled)["rope_scaling"] ==
+        nlohmann::json{
+            {"type", "llama3"}, {"factor", 1.0}, {"low_frequency_factor", 1.0}, {"high_frequency_factor", 4.0}, {"original_max_positions", 8192}});
 }
 
 TEST_CASE("the parameter table: decay on matrices only, residual projections of GPT-2 start smaller, names in order") {
@@ -66,6 +136,14 @@ TEST_CASE("the parameter table: decay on matrices only, residual projections of 
   ModelConfig llama = gpt2_small();
   llama.architecture = "llama";
   CHECK(find(block_specs(llama, 1, 0, false), "blocks.0.mlp.down.weight").init.standard_deviation == Approx(0.02));
+  for (const char* name : {"blocks.0.attention.query_norm.weight", "blocks.0.attention.key_norm.weight"}) {
+    const std::vector<ParamSpec> qwen3 = block_specs(qwen3_small(), 4, 1, false);
+    INFO(name);
+    CHECK(find(qwen3, name).shape == std::array<int64_t, 2>{128, 1});
+    CHECK(find(qwen3, name).init.kind == Init::Kind::kOnes);
+    CHECK_FALSE(find(qwen3, name).decay);
+    CHECK_FALSE(find(qwen3, name).counted);  // rank 0 counts it
+  }
 }
 
 TEST_CASE("over tensor ranks the counted boxes of every parameter tile it exactly once") {
@@ -96,6 +174,11 @@ TEST_CASE("what a gradient is partial over: norms under sequence parallelism, ke
   CHECK(partial(4, false, "blocks.0.attention.value.bias") == Partial::kKv);
   CHECK(partial(2, false, "blocks.0.attention.key.weight") == Partial::kNone);
   CHECK(partial(4, true, "blocks.0.attention.query.weight") == Partial::kNone);
+  model = qwen3_small();
+  for (const bool sp : {false, true}) {
+    CHECK(partial(2, sp, "blocks.0.attention.query_norm.weight") == Partial::kTensor);
+    CHECK(partial(16, sp, "blocks.0.attention.key_norm.weight") == Partial::kTensor);
+  }
 }
 
 TEST_CASE("boxes of a flat range: at most three, in order, padding left out") {

@@ -13,6 +13,7 @@
 #include "kernels/ops/rope.h"
 #include "kernels/ops/transfer.h"
 #include "trainer/model/dims.h"
+#include "trainer/model/rope_frequencies.h"
 
 namespace trireme::bench {
 namespace {
@@ -83,7 +84,7 @@ std::vector<Case> Cases::elementwise() {
     cases.push_back({"rope_forward", 2 * static_cast<double>(rows_ * turned * d_.H) * element_, [this, turned, heads] {
                        const int64_t positions = rows_ % kPositions == 0 ? kPositions : rows_;
                        const Tensor table = random_wide({positions, d_.H});
-                       rope_table(ctx_, 10000, table);
+                       rope_table(ctx_, rope_frequencies(10000, d_.H, {}), table);
                        return [this, turned, table, qkv = random({rows_, heads * d_.H})] { rope_forward(ctx_, table, turned, qkv); };
                      }});
   return cases;

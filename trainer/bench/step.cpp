@@ -26,7 +26,8 @@ class RandomDataset final : public Dataset {
  public:
   RandomDataset(int64_t sequence, int64_t vocab_size) : sequence_(sequence), vocab_size_(static_cast<uint64_t>(vocab_size)) {}
   int64_t sequences() const override { return int64_t{1} << 30; }
-  void read(int64_t sample, int32_t* tokens, int32_t* targets) const override {
+  void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override {
+    segments.push_back(sequence_);
     int32_t token = draw(sample, 0);
     for (int64_t t = 0; t < sequence_; ++t) {
       tokens[t] = token;

@@ -13,6 +13,7 @@
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/safetensors.h"
+#include "trainer/checkpoint/tokenizer_copy.h"
 #include "trainer/files/digest.h"
 #include "trainer/files/durable_file.h"
 
@@ -256,12 +257,14 @@ Contents Checkpointer::gather_parts(const Part& part) const {
 }
 
 int64_t Checkpointer::publish(const Part& part) const {
-  const Manifest manifest{part.description, gather_parts(part)};
+  Manifest manifest{part.description, gather_parts(part)};
   check_tiling(manifest.contents.tensors, part.directory.string());
   for (int rank = 0; rank < options_.world_size; ++rank) fs::remove(part.directory / (rank_name(rank) + ".json"));
+  write_tokenizer(options_.tokenizer, part.directory, manifest.contents);
   write_durably(part.directory / kManifestName, manifest_text(manifest));
   sync_directory(part.directory);
   const CheckpointReader as_it_stands(part.directory);  // what could not be read again is not published
+  as_it_stands.tokenizer_spec();
   const std::string name = checkpoint_name(part.description.step);
   options_.may_publish();
   move_into_place(part.directory, options_.directory / name);

@@ -7,61 +7,13 @@
 #include <cstring>
 #include <system_error>
 
+#include "trainer/checkpoint/box_copy.h"
+#include "trainer/files/digest.h"
 #include "trainer/files/durable_file.h"
 
 namespace fs = std::filesystem;
 
 namespace trireme {
-namespace {
-
-template <class To, class From>
-void convert(std::byte* out, const std::byte* in, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    From value;
-    std::memcpy(&value, in + i * static_cast<int64_t>(sizeof(From)), sizeof value);  // a file does not align its tensors
-    const To converted = static_cast<To>(value);
-    std::memcpy(out + i * static_cast<int64_t>(sizeof(To)), &converted, sizeof converted);
-  }
-}
-
-void copy_elements(std::byte* out, DType out_dtype, const std::byte* in, DType in_dtype, int64_t count) {
-  if (out_dtype == in_dtype) {
-    std::memcpy(out, in, static_cast<size_t>(count * size_of(in_dtype)));
-  } else if (out_dtype == DType::kF64) {
-    convert<double, float>(out, in, count);
-  } else {
-    convert<float, double>(out, in, count);
-  }
-}
-
-bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF64; }
-
-/// The common part of two boxes; an extent of 0 or less where there is none.
-Box intersection(const Box& a, const Box& b) {
-  Box common;
-  for (size_t dim = 0; dim < 2; ++dim) {
-    common.start[dim] = std::max(a.start[dim], b.start[dim]);
-    common.extent[dim] = std::min(a.start[dim] + a.extent[dim], b.start[dim] + b.extent[dim]) - common.start[dim];
-  }
-  return common;
-}
-
-/// Element of `inner`'s first corner in the row-major memory of `outer`.
-int64_t offset_in(const Box& outer, const Box& inner) {
-  return (inner.start[0] - outer.start[0]) * outer.extent[1] + inner.start[1] - outer.start[1];
-}
-
-/// Copies `common` from the memory of one box to that of another, in as few pieces as the rows allow.
-void copy_box(const Box& common, const Box& to, DType to_dtype, std::byte* out, const Box& from, DType from_dtype, const std::byte* in) {
-  const bool contiguous = common.extent[1] == to.extent[1] && common.extent[1] == from.extent[1];
-  const int64_t rows = contiguous ? 1 : common.extent[0];
-  const int64_t count = contiguous ? common.numel() : common.extent[1];
-  for (int64_t row = 0; row < rows; ++row)
-    copy_elements(out + (offset_in(to, common) + row * to.extent[1]) * size_of(to_dtype), to_dtype,
-                  in + (offset_in(from, common) + row * from.extent[1]) * size_of(from_dtype), from_dtype, count);
-}
-
-}  // namespace
 
 CheckpointReader::CheckpointReader(const fs::path& directory) : directory_(directory.has_filename() ? directory : directory.parent_path()) {
   constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
@@ -94,6 +46,17 @@ const StoredTensor& CheckpointReader::tensor(const std::string& name) const {
   const auto found = tensors().find(name);
   if (found == tensors().end()) throw DataError(concat((directory_ / kManifestName).string(), ": tensor \"", name, "\" is missing"));
   return found->second;
+}
+
+std::string CheckpointReader::tokenizer_spec() const {
+  const StoredTokenizer& tokenizer = description().tokenizer;
+  for (const std::string& name : tokenizer.files) {
+    const fs::path path = directory_ / name;
+    const StoredFile& expected = files().at(name);
+    if (const std::string digest = digest_of(read_text(path, expected.bytes, Links::kRefuse)); digest != expected.digest)
+      throw DataError(concat(path.string(), ": damaged: its digest is ", digest, ", the manifest says ", expected.digest));
+  }
+  return tokenizer.files.empty() ? tokenizer.name : (directory_ / tokenizer.files.front()).string();
 }
 
 SafetensorsFile& CheckpointReader::file(const std::string& name) {
@@ -139,20 +102,24 @@ std::span<const std::byte> CheckpointReader::data(const std::string& tensor, con
 void CheckpointReader::read(const std::string& name, const Box& box, DType dtype, void* out) {
   const StoredTensor& stored = tensor(name);
   const std::string where = concat(directory_.string(), ": tensor \"", name, "\"");
-  if (dtype != stored.dtype && !(is_float(dtype) && is_float(stored.dtype)))
+  if (dtype != stored.dtype && !(is_floating(dtype) && is_floating(stored.dtype)))
     throw DataError(concat(where, ": is ", name_of(stored.dtype), ", wanted ", name_of(dtype)));
-  for (size_t dim = 0; dim < 2; ++dim)
-    if (box.start[dim] < 0 || box.extent[dim] < 0 || box.extent[dim] > stored.shape[dim] || box.start[dim] > stored.shape[dim] - box.extent[dim])
-      throw DataError(concat(where, ": has shape [", stored.shape[0], ", ", stored.shape[1], "]; wanted [", box.extent[0], ", ", box.extent[1],
-                             "] from [", box.start[0], ", ", box.start[1], "]"));
+  if (!lies_in(box, stored.shape))
+    throw DataError(concat(where, ": has shape [", stored.shape[0], ", ", stored.shape[1], "]; wanted [", box.extent[0], ", ", box.extent[1],
+                           "] from [", box.start[0], ", ", box.start[1], "]"));
   for (const StoredBox& piece : stored.boxes) {
     const Box common = intersection(piece.box, box);
     if (common.extent[0] <= 0 || common.extent[1] <= 0) continue;
-    copy_box(common, box, dtype, static_cast<std::byte*>(out), piece.box, stored.dtype, data(name, piece).data());
+    const StoredMatrix matrix{data(name, piece).data(), stored.dtype, piece.box.extent[1], 1, piece.box.start};
+    const auto [begin, end] = matrix.bytes_of(common);
+    file(piece.file).load(piece.begin + begin, piece.begin + end);
+    copy_box(matrix, common, box, dtype, static_cast<std::byte*>(out));
+    file(piece.file).drop(piece.begin + begin, piece.begin + end);
   }
 }
 
 void CheckpointReader::verify_digests(const std::function<void(int64_t bytes)>& progress) {
+  tokenizer_spec();
   for (const auto& [name, pieces] : pieces_) {
     file(name);
     for (const auto& [entry, piece] : pieces) {
@@ -160,6 +127,19 @@ void CheckpointReader::verify_digests(const std::function<void(int64_t bytes)>& 
       progress(piece.box->end - piece.box->begin);
     }
   }
+}
+
+fs::path checkpoint_at(const fs::path& directory) {
+  std::error_code error;
+  const fs::file_status status = fs::status(directory, error);
+  if (status.type() == fs::file_type::not_found)
+    throw MissingFileError(concat(directory.string(), ": does not exist; name a checkpoint or a run directory"));
+  if (status.type() == fs::file_type::none) throw IoError(concat(directory.string(), ": ", error.message()));
+  if (!fs::is_directory(status)) throw DataError(concat(directory.string(), ": not a directory; name a checkpoint or a run directory"));
+  if (fs::exists(fs::symlink_status(directory / kManifestName, error)) || !fs::is_directory(directory / "checkpoints", error)) return directory;
+  const std::vector<fs::path> checkpoints = checkpoints_of(directory);
+  if (checkpoints.empty()) throw MissingFileError(concat(directory.string(), ": this run has no checkpoint yet"));
+  return checkpoints.front();
 }
 
 std::vector<fs::path> checkpoints_of(const fs::path& run_directory) {

@@ -29,9 +29,11 @@ class CheckpointReader {
   const std::map<std::string, StoredTensor>& tensors() const { return manifest_.contents.tensors; }
   const std::map<std::string, StoredFile>& files() const { return manifest_.contents.files; }
   int64_t bytes() const;  ///< of its files, without the manifest
+  /// What Tokenizer::open takes: "bytes", or the path of the checkpoint's own copy; empty where no tokenizer is known. Errors: DataError where the copy is damaged.
+  std::string tokenizer_spec() const;
   /// Errors: DataError if there is none of this name.
   const StoredTensor& tensor(const std::string& name) const;
-  /// Writes elements of `box` to `out` (row-major, box.numel() of dtype), converting between F32 and F64.
+  /// Writes elements of `box` to `out` (row-major, box.numel() of dtype), converting between floating dtypes. Keeps none of the file in memory.
   /// Errors: DataError naming the file and the tensor: missing, box outside it, another kind of dtype, damaged file.
   void read(const std::string& name, const Box& box, DType dtype, void* out);
   /// Reads everything; `progress` hears how many more bytes of it are done. Errors: DataError naming the first damaged file, and the tensor where it is in data.
@@ -55,6 +57,10 @@ class CheckpointReader {
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;  ///< opened when first read
   std::unordered_set<const StoredBox*> checked_;                   ///< those whose data match their digest
 };
+
+/// The checkpoint meant by `directory`: itself, or the newest of a run. Not the newest whole one, for which a damaged one would be passed over in silence.
+/// Errors: MissingFileError, IoError; DataError where it is no directory.
+std::filesystem::path checkpoint_at(const std::filesystem::path& directory);
 
 /// The checkpoints of a run in the order in which to try them: the one `latest` names, those of lower steps (nearest first), those of higher steps, which a
 /// run that was rolled back has left behind. Nothing is opened. Errors: IoError.

@@ -15,7 +15,7 @@ using nlohmann::json;
 namespace {
 
 constexpr const char* kFormat = "trireme-checkpoint";
-constexpr int64_t kVersion = 2;
+constexpr int64_t kVersion = 3;
 constexpr std::string_view kHead = "{\n \"digest\": \"xxh3-128:";  // then the digits, which alone the digest is not over
 constexpr size_t kDigits = 32;
 
@@ -102,13 +102,33 @@ LossScale parse_loss_scale(const json& object, const std::string& where) {
   return loss_scale;
 }
 
-/// Behind its header, every file consists of boxes.
-void check_files(const Contents& contents, const std::string& where) {
+StoredTokenizer parse_tokenizer(const json& object, const std::string& where) {
+  const json& value = object_member(object, "tokenizer", where);
+  const std::string at = where + ": \"tokenizer\"";
+  require_known_keys(value, {"name", "digest", "files"}, at);
+  StoredTokenizer tokenizer{string_member(value, "name", at), string_member(value, "digest", at), {}};
+  for (const json& file : array_member(value, "files", at)) {
+    if (!file.is_string()) throw DataError(at + ": \"files\" holds what is no string");
+    tokenizer.files.push_back(file.get<std::string>());
+  }
+  const bool copied = tokenizer.name != "bytes" && !tokenizer.name.empty();
+  if (copied == tokenizer.files.empty()) throw DataError(concat(at, copied ? " has no files" : " has files that belong to no such tokenizer"));
+  return tokenizer;
+}
+
+/// Behind its header, every file consists of boxes; the tokenizer's have none.
+void check_files(const Contents& contents, const std::vector<std::string>& tokenizer, const std::string& where) {
+  for (const std::string& file : tokenizer)
+    if (!contents.files.contains(file)) throw DataError(concat(where, ": \"tokenizer\": file ", json(file).dump(), " is not listed"));
   std::map<std::string, std::vector<std::pair<int64_t, int64_t>>> ranges;
   for (const auto& [name, tensor] : contents.tensors)
     for (const StoredBox& stored : tensor.boxes) ranges[stored.file].emplace_back(stored.begin, stored.end);
   for (const auto& [name, file] : contents.files) {
     auto& pieces = ranges[name];
+    if (std::find(tokenizer.begin(), tokenizer.end(), name) != tokenizer.end()) {
+      if (!pieces.empty()) throw DataError(concat(where, ": file \"", name, "\" is the tokenizer's and holds tensors"));
+      continue;
+    }
     if (pieces.empty()) throw DataError(concat(where, ": file \"", name, "\" holds no tensor"));
     std::sort(pieces.begin(), pieces.end());
     int64_t covered = pieces.front().first;
@@ -165,7 +185,7 @@ std::string manifest_text(const Manifest& manifest) {
                  {"seed", about.seed},
                  {"config", about.config},
                  {"model", about.model},
-                 {"tokenizer", about.tokenizer},
+                 {"tokenizer", {{"name", about.tokenizer.name}, {"digest", about.tokenizer.digest}, {"files", about.tokenizer.files}}},
                  {"training_data", about.training_data},
                  {"layout", about.layout}});
   if (about.loss_scale) result["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
@@ -201,13 +221,13 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   about.seed = integer_member(object, "seed", where, std::numeric_limits<int64_t>::min());
   about.config = string_member(object, "config", where);
   about.model = object_member(object, "model", where);
-  about.tokenizer = string_member(object, "tokenizer", where);
+  about.tokenizer = parse_tokenizer(object, where);
   about.training_data = string_member(object, "training_data", where);
   about.layout = object_member(object, "layout", where);
   if (object.contains("loss_scale")) about.loss_scale = parse_loss_scale(object, where);
   manifest.contents = parse_contents(object, where);
   check_tiling(manifest.contents.tensors, where);
-  check_files(manifest.contents, where);
+  check_files(manifest.contents, about.tokenizer.files, where);
   return manifest;
 }
 

@@ -15,6 +15,13 @@ namespace trireme {
 
 constexpr const char* kManifestName = "manifest.json";
 
+/// The tokenizer of the data, of which a checkpoint carries a copy.
+struct StoredTokenizer {
+  std::string name = "bytes";       ///< Tokenizer::name(); empty where none is known, as of imported weights
+  std::string digest = "bytes-v1";  ///< Tokenizer::digest()
+  std::vector<std::string> files;   ///< its file and what belongs to it, all of Contents::files; none for bytes and where none is known
+};
+
 /// What a checkpoint says about its run; the same on every rank.
 struct CheckpointDescription {
   int64_t step = 0;                     ///< steps done
@@ -22,7 +29,7 @@ struct CheckpointDescription {
   int64_t optimizer_steps = 0;          ///< of those steps, the ones not rejected: what AdamW's bias correction counts
   std::string config;                   ///< the resolved configuration, as config.yaml has it
   nlohmann::json model;                 ///< its model section, for readers without YAML
-  std::string tokenizer;                ///< tokenizer spec
+  StoredTokenizer tokenizer;            ///< whose ids the model was trained on
   std::string training_data;            ///< fingerprint of the tokens it was trained on
   int64_t seed = 0;                     ///< with `step` the whole random state: initial values, sample order and dropout are functions of the two
   int64_t samples = 0;                  ///< sequences consumed: where the sampler stands
@@ -47,7 +54,7 @@ struct StoredTensor {
 
 struct StoredFile {
   int64_t bytes = 0;
-  std::string digest;  ///< of its header and of the digests of its tensors, in their order in the file (safetensors.h)
+  std::string digest;  ///< of its header and of the digests of its tensors, in their order in the file (safetensors.h); the tokenizer's: of its bytes
 };
 
 /// Tensors and files by name: of a whole checkpoint, or of one rank's part of it.

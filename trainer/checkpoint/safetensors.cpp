@@ -29,9 +29,9 @@ std::optional<int64_t> byte_count(DType dtype, const std::vector<int64_t>& shape
 }
 
 DType dtype_named(const std::string& name, const std::string& where) {
-  for (DType dtype : {DType::kF64, DType::kF32, DType::kI32, DType::kU8})
+  for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8})
     if (name == name_of(dtype)) return dtype;
-  throw DataError(concat(where, ": dtype \"", name, "\" is not supported; allowed F64, F32, I32, U8"));
+  throw DataError(concat(where, ": dtype \"", name, "\" is not supported; allowed F64, F32, BF16, F16, I32, U8"));
 }
 
 /// In pieces that the cache still holds when they are written after having been digested.
@@ -54,10 +54,11 @@ std::string file_digest(std::span<const std::byte> header, const std::map<std::s
   return digest.str();
 }
 
-/// One header entry; offsets still count from the start of the data.
-SafetensorsEntry parse_entry(const json& value, int64_t data_bytes, const std::string& where) {
+/// One header entry; offsets still count from the start of the data. Of one that is ignored only those are looked at.
+SafetensorsEntry parse_entry(const json& value, int64_t data_bytes, bool ignored, const std::string& where) {
   SafetensorsEntry entry;
-  entry.dtype = dtype_named(string_member(value, "dtype", where), where);
+  const std::string dtype = string_member(value, "dtype", where);
+  if (!ignored) entry.dtype = dtype_named(dtype, where);
   for (const json& extent : array_member(value, "shape", where)) entry.shape.push_back(integer(extent, where + ": \"shape\""));
   const json& offsets = array_member(value, "data_offsets", where);
   require_known_keys(value, {"dtype", "shape", "data_offsets"}, where);
@@ -66,7 +67,7 @@ SafetensorsEntry parse_entry(const json& value, int64_t data_bytes, const std::s
   entry.end = integer(offsets[1], where + ": \"data_offsets\"");
   if (entry.end < entry.begin || entry.end > data_bytes)
     throw DataError(concat(where, ": data_offsets [", entry.begin, ", ", entry.end, "] lie outside the file's ", data_bytes, " bytes of data"));
-  if (byte_count(entry.dtype, entry.shape) != entry.end - entry.begin)
+  if (!ignored && byte_count(entry.dtype, entry.shape) != entry.end - entry.begin)
     throw DataError(concat(where, ": ", entry.end - entry.begin, " bytes do not match the shape and dtype"));
   return entry;
 }
@@ -97,7 +98,7 @@ SafetensorsSummary write_safetensors(const std::filesystem::path& path, std::spa
   std::map<std::string, std::string> digests;
   for (size_t i = 0; i < tensors.size(); ++i) {
     SafetensorsEntry& entry = summary.entries[i];
-    summary.digests.push_back(write_digested(file, tensors[i].data, entry.end - entry.begin));
+    summary.digests.push_back(write_digested(file, tensors[i].make ? tensors[i].make() : tensors[i].data, entry.end - entry.begin));
     digests[tensors[i].name] = summary.digests.back();
     entry.begin += static_cast<int64_t>(text.size());
     entry.end += static_cast<int64_t>(text.size());
@@ -108,9 +109,12 @@ SafetensorsSummary write_safetensors(const std::filesystem::path& path, std::spa
   return summary;
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : name_(path.string()), file_(path.string(), Links::kRefuse) { read_header(); }
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, Links links, const std::function<bool(const std::string&)>& ignored)
+    : name_(path.string()), file_(path.string(), links) {
+  read_header(ignored);
+}
 
-void SafetensorsFile::read_header() {
+void SafetensorsFile::read_header(const std::function<bool(const std::string&)>& ignored) {
   const std::span<const std::byte> bytes(file_.data(), static_cast<size_t>(file_.bytes()));
   uint64_t length = 0;
   file_.load(0, std::min<int64_t>(file_.bytes(), kLengthBytes));
@@ -131,8 +135,10 @@ void SafetensorsFile::read_header() {
       for (const auto& [name, unused] : value.items()) metadata_[name] = string_member(value, name, name_ + ": __metadata__");
       continue;
     }
-    SafetensorsEntry entry = parse_entry(value, data_bytes, concat(name_, ": tensor \"", key, "\""));
+    const bool skip = ignored && ignored(key);
+    SafetensorsEntry entry = parse_entry(value, data_bytes, skip, concat(name_, ": tensor \"", key, "\""));
     ranges.emplace_back(entry.begin, entry.end);
+    if (skip) continue;
     entry.begin += data_start;
     entry.end += data_start;
     entries_.emplace(key, std::move(entry));
@@ -164,6 +170,7 @@ std::string SafetensorsFile::digest(const SafetensorsEntry& entry) const {
     const int64_t piece = std::min(kPiece, entry.end - at);
     file_.load(at, piece);
     digest.update(file_.data() + at, static_cast<size_t>(piece));
+    file_.drop(at, piece);
   }
   return digest.str();
 }

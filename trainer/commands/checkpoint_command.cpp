@@ -1,14 +1,14 @@
 #include "trainer/commands/checkpoint_command.h"
 
-#include <unistd.h>
-
-#include <chrono>
 #include <iostream>
 #include <memory>
 #include <set>
 
 #include "trainer/bench/table.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/commands/checkpoint_export.h"
+#include "trainer/commands/checkpoint_import.h"
+#include "trainer/files/progress_line.h"
 
 namespace fs = std::filesystem;
 
@@ -16,20 +16,6 @@ namespace trireme {
 namespace {
 
 using nlohmann::ordered_json;
-
-/// The checkpoint meant by `directory`: itself, or the newest of a run. Not the newest whole one, for which a damaged one would be passed over in silence.
-fs::path checkpoint_at(const fs::path& directory) {
-  std::error_code error;
-  const fs::file_status status = fs::status(directory, error);
-  if (status.type() == fs::file_type::not_found)
-    throw MissingFileError(concat(directory.string(), ": does not exist; name a checkpoint or a run directory"));
-  if (status.type() == fs::file_type::none) throw IoError(concat(directory.string(), ": ", error.message()));
-  if (!fs::is_directory(status)) throw DataError(concat(directory.string(), ": not a directory; name a checkpoint or a run directory"));
-  if (fs::exists(fs::symlink_status(directory / kManifestName, error)) || !fs::is_directory(directory / "checkpoints", error)) return directory;
-  const std::vector<fs::path> checkpoints = checkpoints_of(directory);
-  if (checkpoints.empty()) throw MissingFileError(concat(directory.string(), ": this run has no checkpoint yet"));
-  return checkpoints.front();
-}
 
 const char* files_word(size_t count) { return count == 1 ? " file" : " files"; }
 
@@ -53,7 +39,7 @@ ordered_json facts_of(const CheckpointReader& reader) {
                         {"tokens", about.tokens},
                         {"samples", about.samples},
                         {"seed", about.seed},
-                        {"tokenizer", about.tokenizer},
+                        {"tokenizer", {{"name", about.tokenizer.name}, {"digest", about.tokenizer.digest}, {"files", about.tokenizer.files}}},
                         {"layout", about.layout},
                         {"model", about.model},
                         {"parameters", parameters},
@@ -103,43 +89,13 @@ void inspect(const std::string& directory, bool json) {
   finish_output();
 }
 
-/// A bar that rewrites its line on a terminal; nothing elsewhere.
-class ProgressBar {
- public:
-  explicit ProgressBar(int64_t total) : total_(total), terminal_(::isatty(STDERR_FILENO) == 1) {}
-  ~ProgressBar() {
-    if (shown_) std::cerr << "\r\033[K" << std::flush;
-  }
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
-  void advance(int64_t bytes) {
-    constexpr size_t kWidth = 40;
-    done_ += bytes;
-    const auto now = std::chrono::steady_clock::now();
-    if (!terminal_ || (shown_ && now - last_ < std::chrono::milliseconds(100))) return;
-    last_ = now;
-    shown_ = true;
-    const double share = static_cast<double>(done_) / static_cast<double>(total_);
-    const auto full = static_cast<size_t>(share * kWidth);
-    std::cerr << "\r[" << std::string(full, '#') << std::string(kWidth - full, '.') << "] " << static_cast<int>(share * 100) << " % of "
-              << bench::bytes_text(static_cast<double>(total_)) << "\033[K" << std::flush;
-  }
-
- private:
-  int64_t total_;
-  int64_t done_ = 0;
-  bool terminal_;
-  bool shown_ = false;
-  std::chrono::steady_clock::time_point last_;
-};
-
 void verify(const std::string& directory) {
   CheckpointReader reader(checkpoint_at(directory));
   const int64_t bytes = reader.bytes();
   std::cerr << "verifying " << reader.directory().string() << '\n';
   {
-    ProgressBar bar(bytes);
-    reader.verify_digests([&](int64_t more) { bar.advance(more); });
+    ProgressLine progress("verifying", ProgressUnit::kBytes, bytes);
+    reader.verify_digests([&](int64_t more) { progress.advance(more); });
   }
   std::cout << "whole: " << reader.tensors().size() << " tensors, " << bytes << " bytes in " << reader.files().size()
             << files_word(reader.files().size()) << '\n';
@@ -169,6 +125,8 @@ void add_checkpoint_command(CLI::App& app, int& exit_code) {
     verify(*directory);
     exit_code = static_cast<int>(ExitCode::kOk);
   });
+  add_checkpoint_export(*checkpoint, exit_code);
+  add_checkpoint_import(*checkpoint, exit_code);
 }
 
 }  // namespace trireme

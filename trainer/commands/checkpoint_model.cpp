@@ -1,23 +1,20 @@
 #include "trainer/commands/checkpoint_model.h"
 
 #include "parallel/comm/self.h"
-#include "trainer/loop/environment.h"
-#include "trainer/loop/resume.h"
 #include "trainer/loop/state.h"
 
 namespace trireme {
 
-CheckpointModel::CheckpointModel(const std::string& directory) : reader_(directory) {
-  config_ = saved_config(reader_, directory);
+CheckpointModel::CheckpointModel(const std::string& path) : source_(path), config_(source_.config()) {
   config_.run.device = "auto";  // not where it was trained
-  config_.parallel = {};
-  config_.parallel.layers_per_stage = std::vector<int64_t>{config_.model.layers};
 }
 
-Trainer& CheckpointModel::load() {
-  machine_ = std::make_unique<Machine>(std::make_unique<SelfCommunicator>("world"), RankPlace{}, config_);
+Trainer& CheckpointModel::load() { return load(std::make_unique<SelfCommunicator>("world"), {}); }
+
+Trainer& CheckpointModel::load(std::unique_ptr<Communicator> world, const RankPlace& place) {
+  machine_ = std::make_unique<Machine>(std::move(world), place, config_);
   trainer_ = std::make_unique<Trainer>(machine_->ctx(), machine_->world(), config_, false);
-  load_weights(*trainer_, reader_);
+  load_weights(*trainer_, source_);
   return *trainer_;
 }
 

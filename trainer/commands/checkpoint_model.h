@@ -2,23 +2,27 @@
 #include <memory>
 #include <string>
 
-#include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/checkpoint/weight_source.h"
 #include "trainer/loop/machine.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme {
 
-/// A model read from a checkpoint of any layout onto this one rank, for `eval` and `generate`.
+/// A model read from a checkpoint of any layout or from a Hugging Face folder, for `eval`, `generate` and the check of an export.
 class CheckpointModel {
  public:
-  /// The configuration saved with a checkpoint, laid out for one rank. Errors: MissingFileError, DataError.
-  explicit CheckpointModel(const std::string& directory);
+  /// The configuration of a WeightSource, laid out for one rank on any device. Errors: its.
+  explicit CheckpointModel(const std::string& path);
 
-  Config& config() { return config_; }  ///< may be changed before load(): batch sizes, data, precision
+  Config& config() { return config_; }  ///< may be changed before load(), to another resolved one: batch sizes, data, precision, layout
+  const std::string& tokenizer() const { return source_.tokenizer(); }  ///< for Tokenizer::open; empty where there is none
+  /// On this one rank.
   Trainer& load();
+  /// On the ranks of `world`, laid out as config().parallel says. Collective.
+  Trainer& load(std::unique_ptr<Communicator> world, const RankPlace& place);
 
  private:
-  CheckpointReader reader_;
+  WeightSource source_;
   Config config_;
   std::unique_ptr<Machine> machine_;
   std::unique_ptr<Trainer> trainer_;

@@ -1,217 +1,134 @@
 #include "trainer/commands/data_command.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <csignal>
+#include <iomanip>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
-#include <vector>
+#include <thread>
 
 #include "kernels/core/check.h"
-#include "trainer/data/token_writer.h"
-#include "trainer/data/tokenizer.h"
+#include "trainer/commands/data_inspect.h"
+#include "trainer/data/build/build.h"
 
 namespace trireme {
 namespace {
 
-constexpr size_t kChunkBytes = 1 << 20;
-constexpr int64_t kSampleTokens = 300;
-
 volatile std::sig_atomic_t stop_signal = 0;
 
-/// Turns SIGINT and SIGTERM into an exception at the next chunk, so that a stopped build cleans up behind itself.
-class StopOnSignal {
+/// While one lives, SIGINT and SIGTERM only set stop_signal.
+class CatchSignals {
  public:
-  StopOnSignal() {
+  CatchSignals() {
     stop_signal = 0;
     struct sigaction action {};
     action.sa_handler = [](int signal) { stop_signal = signal; };
     ::sigaction(SIGINT, &action, &interrupt_);
     ::sigaction(SIGTERM, &action, &terminate_);
   }
-  ~StopOnSignal() {
+  ~CatchSignals() {
     ::sigaction(SIGINT, &interrupt_, nullptr);
     ::sigaction(SIGTERM, &terminate_, nullptr);
   }
-  StopOnSignal(const StopOnSignal&) = delete;
-  StopOnSignal& operator=(const StopOnSignal&) = delete;
-  static void check() {
-    if (stop_signal != 0) throw InternalError(concat("stopped by signal ", static_cast<int>(stop_signal), "; nothing was written"));
-  }
+  CatchSignals(const CatchSignals&) = delete;
+  CatchSignals& operator=(const CatchSignals&) = delete;
 
  private:
   struct sigaction interrupt_ {};
   struct sigaction terminate_ {};
 };
 
-/// One input text, read in chunks. Pipes are welcome (`<(zcat big.gz)`).
-class InputFile {
- public:
-  explicit InputFile(const std::string& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (descriptor_ < 0) throw_file_error(path, "cannot open", errno);
-  }
-  ~InputFile() { ::close(descriptor_); }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-
-  /// Empty at the end of the file.
-  std::string_view read(std::vector<char>& buffer) const {
-    ssize_t bytes = -1;
-    do {
-      StopOnSignal::check();
-      bytes = ::read(descriptor_, buffer.data(), buffer.size());
-    } while (bytes < 0 && errno == EINTR);
-    if (bytes < 0) throw_file_error(path_, "cannot read", errno);
-    return {buffer.data(), static_cast<size_t>(bytes)};
-  }
-
- private:
-  std::string path_;
-  int descriptor_;
-};
-
-/// Finds what is wrong with the inputs before anything is written.
-void check_inputs(const std::vector<std::string>& inputs) {
-  for (const std::string& path : inputs) {
-    struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) throw_file_error(path, "cannot open", errno);
-    if (S_ISDIR(status.st_mode)) throw IoError(concat(path, ": is a directory; name the text files in it"));
-    if (S_ISREG(status.st_mode) && status.st_size == 0) throw DataError(concat(path, ": is empty"));
-    if (::access(path.c_str(), R_OK) != 0) throw_file_error(path, "cannot open", errno);
-  }
-}
-
-/// A line that rewrites itself on a terminal; silent elsewhere.
-class Progress {
- public:
-  explicit Progress(size_t files) : files_(files), terminal_(::isatty(STDERR_FILENO) == 1) {}
-  ~Progress() {
-    if (shown_) std::cerr << "\r\033[K";
-  }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-  void update(size_t file, int64_t tokens) {
-    const auto now = std::chrono::steady_clock::now();
-    if (!terminal_ || now - last_ < std::chrono::milliseconds(200)) return;
-    last_ = now;
-    shown_ = true;
-    std::cerr << "\rfile " << file + 1 << " of " << files_ << ", " << tokens / 1000000 << " million tokens\033[K" << std::flush;
-  }
-
- private:
-  size_t files_;
-  bool terminal_;
-  bool shown_ = false;
-  std::chrono::steady_clock::time_point last_;
-};
-
-struct BuildOptions {
-  std::string tokenizer = "bytes";
-  std::string output;
-  std::vector<std::string> inputs;
-};
-
-void build(const BuildOptions& options) {
-  const Tokenizer tokenizer = make_tokenizer(options.tokenizer);
-  check_inputs(options.inputs);
-  const StopOnSignal stop_on_signal;
-  TokenWriter writer(options.output, {tokenizer.name(), tokenizer.digest(), tokenizer.vocab_size()});
-  {
-    Progress progress(options.inputs.size());
-    std::vector<char> buffer(kChunkBytes);
-    std::vector<int32_t> tokens;
-    for (size_t i = 0; i < options.inputs.size(); ++i) {
-      const InputFile input(options.inputs[i]);
-      const int64_t before = writer.index().tokens;
-      writer.begin_document();
-      for (std::string_view text = input.read(buffer); !text.empty(); text = input.read(buffer)) {
-        tokens.clear();
-        tokenizer.encode(text, tokens);
-        writer.append(tokens);
-        progress.update(i, writer.index().tokens);
-      }
-      if (writer.index().tokens == before) throw DataError(concat(options.inputs[i], ": is empty"));
-    }
-  }
-  const bool written = writer.commit() == TokenWriter::Outcome::kWritten;
-  const TokenIndex& index = writer.index();
+void build(BuildOptions options) {
+  const CatchSignals signals;
+  options.stop_signal = [] { return static_cast<int>(stop_signal); };
+  const auto begin = std::chrono::steady_clock::now();
+  const BuildResult result = build_tokens(options);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const TokenIndex& index = result.index;
   std::cerr << options.output << ": " << index.tokens << " tokens in " << index.documents << (index.documents == 1 ? " document" : " documents")
-            << ", tokenizer " << index.tokenizer << (written ? "" : "; identical tokens were there already, nothing changed") << '\n';
+            << ", tokenizer " << index.tokenizer;
+  if (result.empty_documents > 0)
+    std::cerr << "; left out " << result.empty_documents << (result.empty_documents == 1 ? " empty document" : " empty documents");
+  std::cerr << "; " << std::fixed << std::setprecision(1) << static_cast<double>(result.bytes) / 1e6 << " MB of text in " << seconds << " s"
+            << std::defaultfloat << (result.written ? "" : "; identical tokens were there already, nothing changed") << '\n';
 }
 
-struct InspectOptions {
-  std::string directory;
-  bool json = false;
-};
-
-/// Bytes that could move the cursor of a terminal become '?'.
-std::string printable(std::string text) {
-  for (char& c : text)
-    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
-  return text;
+void add_build(CLI::App& data, int& exit_code) {
+  auto options = std::make_shared<BuildOptions>();
+  options->threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  CLI::App* command =
+      data.add_subcommand("build",
+                          "Encode text as a token directory.\n"
+                          "A text file is one document; of *.jsonl and *.ndjson, and of every file with --field or --prompt-field, each line is one. "
+                          "Of a directory all regular\n"
+                          "files below are taken in byte order of their paths, but for names that begin with a dot. Pipes will do: <(zcat text.gz).\n"
+                          "Stopped or killed, a build goes on where it was when the same command is given again; what is done lies in DIR.partial.");
+  command
+      ->add_option("--tokenizer", options->tokenizer,
+                   "bytes (every byte is a token), a tokenizer.json, a *.model of SentencePiece, or a directory of one")
+      ->capture_default_str()
+      ->type_name("SPEC");
+  command->add_option("--output", options->output, "token directory to make")->required()->type_name("DIR");
+  const CLI::Validator named([](std::string& name) { return name.empty() ? "must name a field" : ""; }, "", "named");
+  CLI::Option* field =
+      command->add_option("--field", options->field, "of JSON lines: the field that holds the text; of *.jsonl \"text\" if not given")
+          ->check(named)
+          ->type_name("NAME");
+  CLI::Option* prompt =
+      command->add_option("--prompt-field", options->prompt_field, "instruction data: the field of the prompt, which is never a target")
+          ->check(named)
+          ->type_name("NAME")
+          ->excludes(field);
+  CLI::Option* response = command->add_option("--response-field", options->response_field, "instruction data: the field of the response")
+                              ->check(named)
+                              ->type_name("NAME")
+                              ->needs(prompt);
+  prompt->needs(response);
+  command
+      ->add_option("--template", options->prompt_template,
+                   "what a document of instruction data is, with \\n, \\t and \\\\; what stands before {response} is encoded apart from the rest and "
+                   "is the prompt")
+      ->capture_default_str()
+      ->type_name("TEXT")
+      ->needs(prompt);
+  CLI::Option* end = command->add_flag_callback(
+      "--end-of-text", [options] { options->end_of_text = true; },
+      "each document ends with the tokenizer's end-of-text token; if not said, where it has one");
+  command
+      ->add_flag_callback(
+          "--no-end-of-text", [options] { options->end_of_text = false; }, "documents end without one")
+      ->excludes(end);
+  command->add_option("--threads", options->threads, "that encode; the result does not depend on their number")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->type_name("N");
+  command->add_option("files", options->inputs, "text, JSON lines, directories")->required()->type_name("FILE|DIR");
+  command->callback([options, &exit_code] {
+    build(*options);
+    exit_code = static_cast<int>(ExitCode::kOk);
+  });
 }
 
-void inspect(const InspectOptions& options) {
-  const TokenFile file(options.directory);
-  const TokenIndex& index = file.index();
-  int64_t shortest = index.tokens;
-  int64_t longest = 0;
-  for (int64_t i = 0; i < index.documents; ++i) {
-    const TokenFile::Document document = file.document(i);
-    shortest = std::min(shortest, document.end - document.begin);
-    longest = std::max(longest, document.end - document.begin);
-  }
-  const double mean = static_cast<double>(index.tokens) / static_cast<double>(index.documents);
-  std::vector<int32_t> tokens(static_cast<size_t>(std::min(kSampleTokens, index.tokens)));
-  file.read(0, static_cast<int64_t>(tokens.size()), tokens.data());
-  const std::string sample = make_tokenizer(index.tokenizer).decode(tokens);
-
-  if (options.json) {
-    nlohmann::ordered_json json = nlohmann::ordered_json::parse(index.to_json());
-    json["document_tokens"] = {{"shortest", shortest}, {"mean", mean}, {"longest", longest}};
-    json["sample"] = sample;
-    std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
-    return;
-  }
-  std::cout << "tokens      " << index.tokens << " of " << index.token_bytes() << (index.token_bytes() == 1 ? " byte" : " bytes") << '\n'
-            << "documents   " << index.documents << "; tokens in each: shortest " << shortest << ", mean " << std::llround(mean) << ", longest "
-            << longest << '\n'
-            << "tokenizer   " << index.tokenizer << " (" << index.tokenizer_digest << "), vocabulary " << index.vocab_size << '\n'
-            << "sample\n"
-            << printable(sample) << '\n';
+void add_inspect(CLI::App& data, int& exit_code) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* command = data.add_subcommand("inspect", "Describe token ids: documents, tokens, lengths, a sample");
+  command->add_option("path", options->path, "a token directory, or a token file of Megatron, llm.c or nanoGPT")->required()->type_name("PATH");
+  command->add_option("--tokenizer", options->tokenizer, "decodes the sample; of a token directory its own if not given")->type_name("SPEC");
+  command->add_flag("--json", options->json, "for programs");
+  command->callback([options, &exit_code] {
+    inspect_tokens(*options);
+    exit_code = static_cast<int>(ExitCode::kOk);
+  });
 }
 
 }  // namespace
 
 void add_data_command(CLI::App& app, int& exit_code) {
-  CLI::App* data = app.add_subcommand("data", "Make and look into token directories");
+  CLI::App* data = app.add_subcommand("data", "Make and look into token ids");
   data->require_subcommand(1);
-
-  auto build_options = std::make_shared<BuildOptions>();
-  CLI::App* build_command = data->add_subcommand("build", "Tokenize text files into a token directory; one document a file");
-  build_command->add_option("--tokenizer", build_options->tokenizer, "bytes: every byte is a token")->capture_default_str()->type_name("SPEC");
-  build_command->add_option("--output", build_options->output, "token directory to make")->required()->type_name("DIR");
-  build_command->add_option("files", build_options->inputs, "text files")->required()->type_name("FILE");
-  build_command->callback([build_options, &exit_code] {
-    build(*build_options);
-    exit_code = static_cast<int>(ExitCode::kOk);
-  });
-
-  auto inspect_options = std::make_shared<InspectOptions>();
-  CLI::App* inspect_command = data->add_subcommand("inspect", "Describe a token directory");
-  inspect_command->add_option("directory", inspect_options->directory, "token directory")->required()->type_name("DIR");
-  inspect_command->add_flag("--json", inspect_options->json, "for programs");
-  inspect_command->callback([inspect_options, &exit_code] {
-    inspect(*inspect_options);
-    exit_code = static_cast<int>(ExitCode::kOk);
-  });
+  add_build(*data, exit_code);
+  add_inspect(*data, exit_code);
 }
 
 }  // namespace trireme

@@ -3,7 +3,7 @@
 
 namespace trireme {
 
-/// `data build --tokenizer SPEC --output DIR FILE...` and `data inspect DIR [--json]`. Sets `exit_code`; errors are thrown as trireme::Error.
+/// `data build --output DIR [options] FILE|DIR...` and `data inspect PATH [--json]`. Sets `exit_code`; errors are thrown as trireme::Error.
 void add_data_command(CLI::App& app, int& exit_code);
 
 }  // namespace trireme

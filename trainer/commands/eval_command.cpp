@@ -4,11 +4,12 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <optional>
 
 #include "trainer/commands/checkpoint_model.h"
 #include "trainer/config/load.h"
-#include "trainer/loop/environment.h"
-#include "trainer/loop/run.h"
+#include "trainer/loop/run_data.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace trireme {
 namespace {
@@ -19,14 +20,75 @@ struct Arguments {
   bool json = false;
 };
 
-void check_same_model(const ModelConfig& configured, const ModelConfig& saved) {
-  nlohmann::json a = describe_model(configured), b = describe_model(saved);
-  for (nlohmann::json* model : {&a, &b}) model->erase("max_positions");  // follows sequence_length, which evaluate() looks at
-  std::string difference;
-  for (const auto& [key, value] : a.items())
-    if (value != b[key]) difference += concat(difference.empty() ? "" : ", ", "model.", key, "=", value.dump(), " (checkpoint: ", b[key].dump(), ")");
-  if (!difference.empty()) throw DataError("the checkpoint holds another model than the configuration: " + difference);
+void check_same_model(ModelConfig configured, const ModelConfig& saved) {
+  configured.max_positions = saved.max_positions;  // follows sequence_length, which evaluate() looks at
+  if (const std::string difference = model_difference(configured, saved); !difference.empty())
+    throw DataError("the checkpoint holds another model than the configuration; it has\n" +
+                    difference.substr(0, difference.find_last_not_of('\n') + 1));
 }
+
+/// Every id stands for the same text: an export writes the bytes tokenizer as a tokenizer.json, with a digest of its own.
+bool same_ids(const Tokenizer& a, const Tokenizer& b) {
+  if (a.digest() == b.digest()) return true;
+  if (a.vocab_size() != b.vocab_size()) return false;
+  for (int32_t id = 0; id < a.vocab_size(); ++id)
+    if (a.decode({&id, 1}) != b.decode({&id, 1})) return false;
+  return true;
+}
+
+/// Ids of another tokenizer mean other text. `spec`: of the checkpoint's; nothing is known of it where that is empty.
+void check_same_tokenizer(const Tokenizer& configured, const std::string& spec) {
+  if (spec.empty()) return;
+  const Tokenizer saved = Tokenizer::open(spec);
+  if (!same_ids(saved, configured))
+    throw DataError(concat("the checkpoint was trained with another tokenizer (", saved.digest(), ") than data.tokenizer (", configured.digest(),
+                           "); allowed data.tokenizer=", spec));
+}
+
+/// Bytes of text that the targets of `data` stand for; nothing where one is no token of the tokenizer, which then did not make them.
+std::optional<int64_t> target_bytes(const Dataset& data, int64_t sequence_length, const std::vector<int32_t>& token_bytes) {
+  std::vector<int32_t> tokens(static_cast<size_t>(sequence_length)), targets(tokens.size());
+  std::vector<int64_t> segments;
+  int64_t bytes = 0;
+  for (int64_t sample = 0; sample < data.sequences(); ++sample) {
+    segments.clear();
+    data.read(sample, tokens.data(), targets.data(), segments);
+    for (const int32_t target : targets) {
+      if (target < 0) continue;
+      if (static_cast<size_t>(target) >= token_bytes.size()) return std::nullopt;
+      bytes += token_bytes[static_cast<size_t>(target)];
+    }
+  }
+  return bytes;
+}
+
+struct Figures {
+  Trainer::Evaluation evaluation;
+  std::optional<int64_t> bytes = 0;
+
+  void add(const Figures& other) {
+    evaluation.add(other.evaluation);
+    bytes = bytes && other.bytes ? std::optional(*bytes + *other.bytes) : std::nullopt;
+  }
+  double perplexity() const { return std::exp(evaluation.loss); }
+  /// The same whatever the tokenizer; nothing where the bytes are not known.
+  std::optional<double> bits_per_byte() const {
+    if (!bytes || *bytes == 0) return std::nullopt;
+    return evaluation.nats / std::numbers::ln2 / static_cast<double>(*bytes);
+  }
+  nlohmann::ordered_json json() const {
+    const std::optional<double> bits = bits_per_byte();
+    return {{"validation_loss", evaluation.loss},
+            {"perplexity", perplexity()},
+            {"bits_per_byte", bits ? nlohmann::ordered_json(*bits) : nlohmann::ordered_json(nullptr)},
+            {"tokens", evaluation.tokens}};
+  }
+  std::string text() const {
+    const std::optional<double> bits = bits_per_byte();
+    return concat("validation loss ", evaluation.loss, " nats per token, perplexity ", perplexity(), ", ",
+                  bits ? concat(*bits, " bits per byte, ") : "", "over ", evaluation.tokens, " tokens");
+  }
+};
 
 void evaluate(const Arguments& arguments) {
   // The layout of CONFIG is for training: here one rank reads the checkpoint, however many made it.
@@ -37,29 +99,35 @@ void evaluate(const Arguments& arguments) {
   if (config.training.sequence_length > *model.config().model.max_positions)
     throw DataError(concat("training.sequence_length=", config.training.sequence_length, ": the checkpoint's model has ",
                            *model.config().model.max_positions, " positions"));
-  const TokenDataset validation = open_dataset(config, config.data.validation);
+  const Tokenizer tokenizer = Tokenizer::open(config.data.tokenizer);
+  check_same_tokenizer(tokenizer, model.tokenizer());
+  const std::vector<ValidationSet> sets = open_validation(config);
+  const std::vector<int32_t> token_bytes = tokenizer.token_bytes();
   model.config().run.device = config.run.device;
   model.config().kernels = config.kernels;
   model.config().training = config.training;
-  const Trainer::Evaluation result = model.load().evaluate(validation, 0);
-  const double bits_per_byte = result.loss / std::numbers::ln2;  // a token of the bytes tokenizer is a byte
-  const nlohmann::ordered_json line = {
-      {"validation_loss", result.loss}, {"perplexity", std::exp(result.loss)}, {"bits_per_byte", bits_per_byte}, {"tokens", result.tokens}};
-  if (arguments.json) {
-    std::cout << line.dump() << std::endl;
-  } else {
-    std::cout << "validation loss " << result.loss << " nats per token, perplexity " << std::exp(result.loss) << ", " << bits_per_byte
-              << " bits per byte, over " << result.tokens << " tokens" << std::endl;
+  Trainer& trainer = model.load();
+  Figures all;
+  nlohmann::ordered_json by_name;
+  for (const ValidationSet& set : sets) {
+    const Figures figures{trainer.evaluate(set.data, 0), target_bytes(set.data, config.training.sequence_length, token_bytes)};
+    all.add(figures);
+    if (!has_named_sets(config)) continue;
+    by_name[set.name] = figures.json();
+    if (!arguments.json) std::cout << set.name << ": " << figures.text() << std::endl;
   }
+  nlohmann::ordered_json line = all.json();
+  if (!by_name.is_null()) line["sets"] = by_name;
+  std::cout << (arguments.json ? line.dump() : all.text()) << std::endl;
 }
 
 }  // namespace
 
 void add_eval_command(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("eval", "Validation loss of a checkpoint");
+  CLI::App* command = app.add_subcommand("eval", "Validation loss, perplexity and bits per byte of a checkpoint");
   const auto arguments = std::make_shared<Arguments>();
   command->add_option("CONFIG", arguments->config, "YAML file whose validation set is read")->required();
-  command->add_option("--checkpoint", arguments->checkpoint, "Checkpoint directory")->required();
+  command->add_option("--checkpoint", arguments->checkpoint, "Checkpoint, run directory or Hugging Face folder")->required();
   command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
   command->add_flag("--json", arguments->json, "One JSON object on standard output");
   command->callback([arguments, &exit_code] {

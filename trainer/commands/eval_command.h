@@ -3,8 +3,8 @@
 
 namespace trireme {
 
-/// `eval CONFIG --checkpoint DIR [--set key.path=value]... [--json]`: the checkpoint's model on the validation set of CONFIG, on one rank whatever the layout
-/// that saved it. Sets `exit_code`; errors are thrown as trireme::Error.
+/// `eval CONFIG --checkpoint DIR [--set key.path=value]... [--json]`: the model of a checkpoint or Hugging Face folder on the validation sets of CONFIG, on
+/// one rank whatever the layout that saved it. Sets `exit_code`; errors are thrown as trireme::Error.
 void add_eval_command(CLI::App& app, int& exit_code);
 
 }  // namespace trireme

@@ -1,60 +1,175 @@
 #include "trainer/commands/generate_command.h"
 
+#include <unistd.h>
+
+#include <chrono>
 #include <iostream>
+#include <optional>
 
 #include "trainer/commands/checkpoint_model.h"
-#include "trainer/data/tokenizer.h"
+#include "trainer/commands/run_on_ranks.h"
+#include "trainer/commands/text_stream.h"
+#include "trainer/files/mapped_file.h"
+#include "trainer/loop/agree.h"
+#include "trainer/loop/decoder.h"
+#include "trainer/loop/launcher.h"
 #include "trainer/model/sampling.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace trireme {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 struct Arguments {
-  std::string checkpoint, prompt;
+  std::string checkpoint, prompt, prompt_file;
   int64_t max_tokens = 200;
   SamplingOptions sampling;
   int64_t seed = 0;
+  std::optional<int64_t> tensor;  ///< not given: the ranks that were started
+  bool no_cache = false;
 };
 
-void generate(const Arguments& arguments) {
-  CheckpointModel model(arguments.checkpoint);
-  const Tokenizer tokenizer = make_tokenizer(model.config().data.tokenizer);
-  std::vector<int32_t> tokens = tokenizer.encode(arguments.prompt);
-  if (tokens.empty()) throw ConfigError("--prompt: empty; allowed any text of one token or more");
-  const auto window = static_cast<size_t>(*model.config().model.max_positions);
-  model.config().training.micro_batch_size = 1;
-  model.config().training.global_batch_size = 1;
-  Trainer& trainer = model.load();
-  std::cout << arguments.prompt << std::flush;
-  const uint64_t key = random_key(static_cast<uint64_t>(arguments.seed), "generate");
-  for (int64_t i = 0; i < arguments.max_tokens; ++i) {
-    // Past the model's positions the oldest tokens fall out of its sight.
-    const size_t begin = tokens.size() > window ? tokens.size() - window : 0;
-    std::vector<double> logits = trainer.next_token_logits({tokens.begin() + static_cast<std::ptrdiff_t>(begin), tokens.end()});
-    logits.resize(static_cast<size_t>(tokenizer.vocab_size()));  // rows beyond the tokenizer's ids were never trained
-    tokens.push_back(sample_token(logits, arguments.sampling, random_uniform(key, static_cast<uint64_t>(i))));
-    std::cout << tokenizer.decode(std::span(tokens).last(1)) << std::flush;
+/// What a rank needs beside the weights. To make one reads little and finds whatever is wrong with the arguments.
+struct Request {
+  Request(const Arguments& of, int64_t ranks);
+  void lay_out(int64_t ranks);
+
+  const Arguments& arguments;
+  CheckpointModel model;
+  Tokenizer tokenizer;
+  std::string prompt;
+  std::vector<int32_t> tokens;
+};
+
+std::string prompt_of(const Arguments& arguments) {
+  std::string prompt = arguments.prompt;
+  if (!arguments.prompt_file.empty()) {
+    const MappedFile file(arguments.prompt_file);
+    file.load(0, file.bytes());
+    prompt.assign(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.bytes()));
   }
-  std::cout << std::endl;
+  if (prompt.empty()) throw ConfigError("--prompt: empty; allowed any text of one token or more");
+  return prompt;
+}
+
+Tokenizer tokenizer_of(const CheckpointModel& model, const std::string& path) {
+  if (model.tokenizer().empty())
+    throw MissingFileError(path + " has no tokenizer that this program reads; put its tokenizer.json or tokenizer.model there");
+  return Tokenizer::open(model.tokenizer());
+}
+
+Request::Request(const Arguments& of, int64_t ranks)
+    : arguments(of), model(of.checkpoint), tokenizer(tokenizer_of(model, of.checkpoint)), prompt(prompt_of(of)), tokens(tokenizer.encode(prompt)) {
+  const int64_t vocabulary = *model.config().model.vocab_size;
+  for (const int32_t token : tokens)
+    if (token >= vocabulary) throw DataError(concat("the prompt has token ", token, ", and the model a vocabulary of ", vocabulary));
+  lay_out(ranks);
+}
+
+void Request::lay_out(int64_t ranks) {
+  Config& config = model.config();
+  const int64_t kv_heads = *config.model.kv_heads;
+  if (config.model.heads % ranks != 0 || *config.model.ffn_size % ranks != 0 || (kv_heads % ranks != 0 && ranks % kv_heads != 0))
+    throw ConfigError(concat("--tensor=", ranks, ": does not split a model of ", config.model.heads, " heads, ", kv_heads, " kv heads and ffn_size ",
+                             *config.model.ffn_size, "; allowed divisors of heads and of ffn_size that divide kv_heads or are multiples of it"));
+  config.parallel.tensor = ranks;
+  config.training.micro_batch_size = 1;
+  config.training.global_batch_size = 1;
+}
+
+/// Tokens a second, for a person who watches.
+void tell_speed(size_t prompt, Clock::time_point begin, Clock::time_point first, size_t made) {
+  const bool watched = started_by_launch() ? standard_output_is_terminal() : ::isatty(STDERR_FILENO) != 0;
+  if (!watched || made < 2) return;
+  const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
+  std::cerr << concat("prompt of ", prompt, " tokens in ", seconds(first - begin), " s, then ",
+                      static_cast<double>(made - 1) / seconds(Clock::now() - first), " tokens/s")
+            << std::endl;
+}
+
+/// Every rank draws the same tokens; rank 0 tells them.
+ExitCode continue_text(Request& request, Trainer& trainer) {
+  const Arguments& arguments = request.arguments;
+  Communicator& world = trainer.mesh().world;
+  std::vector<int32_t>& tokens = request.tokens;
+  const size_t prompt = tokens.size();
+  const StopRequest stop;
+  world.barrier();  // every rank has its StopRequest
+  if (world.rank() == 0) announce_ready();
+  const auto tell = [&](const std::string& text) {
+    if (world.rank() == 0) std::cout << text << std::flush;
+  };
+  tell(request.prompt);
+  Decoder decoder(trainer, static_cast<int64_t>(prompt) + arguments.max_tokens, !arguments.no_cache);
+  TextStream stream(request.tokenizer, tokens);
+  const uint64_t key = random_key(static_cast<uint64_t>(arguments.seed), "generate");
+  const auto begin = Clock::now();
+  auto first = begin;
+  bool stopped = false;
+  for (int64_t i = 0; i < arguments.max_tokens && !stopped; ++i) {
+    std::vector<double> logits = decoder.logits(tokens);
+    if (i == 0) first = Clock::now();
+    // Rows of the vocabulary beyond the tokenizer's ids were never trained.
+    logits.resize(std::min(logits.size(), static_cast<size_t>(request.tokenizer.vocab_size())));
+    const int32_t token = sample_token(logits, arguments.sampling, random_uniform(key, static_cast<uint64_t>(i)));
+    if (token == request.tokenizer.end_of_text()) break;
+    tokens.push_back(token);
+    tell(stream.add(token));
+    stopped = all_reduce_scalar(world, stop.requested() ? 1 : 0, ReduceOp::kMax) > 0;
+  }
+  tell(stream.rest() + "\n");
+  if (world.rank() == 0) tell_speed(prompt, begin, first, tokens.size() - prompt);
+  return stopped ? ExitCode::kRequeue : ExitCode::kOk;
+}
+
+ExitCode generate_as_rank(const Arguments& arguments) {
+  return run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
+    std::optional<Request> request;
+    agree(*world, [&] {
+      if (arguments.tensor && *arguments.tensor != world->size())
+        throw ConfigError(concat("--tensor=", *arguments.tensor, ": mpirun or srun started ", world->size(), " ranks; allowed as many as those"));
+      request.emplace(arguments, world->size());
+    });
+    return continue_text(*request, request->model.load(std::move(world), place));
+  });
+}
+
+/// Everything that can be refused is refused here, before a rank is started.
+int generate(const Arguments& arguments, const std::vector<std::string>& command_line) {
+  if (!under_launcher() && arguments.tensor.value_or(1) > 1) {
+    const Request checked(arguments, *arguments.tensor);
+    return launch(static_cast<int>(*arguments.tensor), command_line);
+  }
+  return static_cast<int>(generate_as_rank(arguments));
 }
 
 }  // namespace
 
-void add_generate_command(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("generate", "Continue a text with a checkpoint's model");
+void add_generate_command(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code) {
+  CLI::App* command =
+      app.add_subcommand("generate",
+                         "Continue a text with a model. Beyond the positions of the model the oldest tokens fall out of its sight, and "
+                         "every new token is computed from all that it sees");
   const auto arguments = std::make_shared<Arguments>();
-  command->add_option("--checkpoint", arguments->checkpoint, "Checkpoint directory")->required();
-  command->add_option("--prompt", arguments->prompt, "Text to continue")->required();
-  command->add_option("--max-tokens", arguments->max_tokens, "Tokens to add")->check(CLI::Range(int64_t{0}, int64_t{1} << 40))->capture_default_str();
+  command->add_option("--checkpoint", arguments->checkpoint, "Checkpoint or run directory, or a folder of Hugging Face transformers")->required();
+  CLI::Option* prompt = command->add_option("--prompt", arguments->prompt, "Text to continue");
+  CLI::Option* file = command->add_option("--prompt-file", arguments->prompt_file, "The same from a file")->excludes(prompt);
+  command->add_option("--max-tokens", arguments->max_tokens, "Tokens to add; fewer where the text ends before")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
   command->add_option("--temperature", arguments->sampling.temperature, "0: always the most likely token")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command->add_option("--top-k", arguments->sampling.top_k, "Only the k most likely tokens; 0: all")->check(CLI::NonNegativeNumber);
   command->add_option("--top-p", arguments->sampling.top_p, "Only the most likely tokens that together reach p")->check(CLI::Range(0.0, 1.0));
   command->add_option("--seed", arguments->seed, "The same seed gives the same text")->check(CLI::NonNegativeNumber);
-  command->callback([arguments, &exit_code] {
-    generate(*arguments);
-    exit_code = static_cast<int>(ExitCode::kOk);
+  command->add_option("--tensor", arguments->tensor, "Ranks to split the model over; they are started here, or by mpirun or srun")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command->add_flag("--no-cache", arguments->no_cache, "Keep no keys and values: every token is computed from the whole text");
+  command->callback([arguments, command_line, prompt, file, &exit_code] {
+    if (prompt->count() + file->count() == 0) throw ConfigError("--prompt is required, or --prompt-file");
+    exit_code = generate(*arguments, command_line);
   });
 }
 

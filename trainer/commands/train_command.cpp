@@ -7,7 +7,9 @@
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/launcher.h"
+#include "trainer/loop/resume.h"
 #include "trainer/loop/run.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/resilience/watch.h"
 
 namespace trireme {
@@ -55,8 +57,9 @@ int train(const Arguments& arguments, const std::vector<std::string>& command_li
     const int64_t restarts = arguments.restarts_of(config);
     if (ranks > 1 || arguments.hosts || restarts > 0) {
       if (config.run.device == "cuda" && !arguments.hosts) cuda::gpu_count();
-      open_dataset(config, config.data.train);
-      if (!config.data.validation.empty()) open_dataset(config, config.data.validation);
+      open_run_data(config);
+      if (config.training.initial_weights != "none" && checkpoints_to_resume(config.run.directory, arguments.options.resume).empty())
+        check_initial_weights(WeightSource(config.training.initial_weights), config);
       const std::vector<std::string> words = without("--restarts", without("--hosts", command_line));  // the launcher's own
       return launch(ranks, words,
                     {arguments.hosts, config.resilience.hang_seconds, restarts, Continuer(config.run.directory, arguments.options.resume, words)});

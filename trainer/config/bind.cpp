@@ -203,13 +203,14 @@ class Binder {
     if (!violations_.touch(path_)) target = value;
   }
 
-  void read(const Field& field, const YamlNode& node, Auto<std::vector<int64_t>>& target) {
+  template <class T>
+  void read(const Field& field, const YamlNode& node, Auto<std::vector<T>>& target) {
     target.reset();
     if (is_auto(field, node)) return;
     if (node.kind != YamlNode::Kind::kSequence) return refuse(node, concat(kind_name(node), " where a list is expected"), allowed(), as_list(node));
-    std::vector<int64_t> values;
+    std::vector<T> values;
     for (const YamlNode& item : node.children) {
-      int64_t value = 0;
+      T value = 0;
       if (item.kind == YamlNode::Kind::kRefused) return;
       read(field, item, value);
       values.push_back(value);

@@ -8,6 +8,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/config/fields.h"
+#include "trainer/config/validation_entry.h"
 
 namespace trireme {
 namespace {
@@ -54,6 +55,8 @@ void check_field(const FieldRow& row, const Sources& sources, Violations& violat
   if (const auto* real = std::get_if<double>(&row.value)) number(*real, text_of(row.value));
   if (const auto* list = std::get_if<std::vector<int64_t>>(&row.value))
     for (const int64_t item : *list) number(static_cast<double>(item), std::to_string(item));
+  if (const auto* list = std::get_if<std::vector<double>>(&row.value))
+    for (const double item : *list) number(item, text_of(item));
   const auto* text = std::get_if<std::string>(&row.value);
   const auto& choices = row.field.choices;
   if (text == nullptr || choices.empty() || std::find(choices.begin(), choices.end(), *text) != choices.end()) return;
@@ -132,13 +135,18 @@ void check_model(Rules& rules, const Config& given, const Config& c) {
   if (rules.apply({"model.heads", "model.kv_heads"}) && heads % kv_heads != 0)
     rules.broken("model.kv_heads", concat("does not divide heads ", heads), "divisors of heads",
                  nearest(kv_heads, 1, heads, [&](int64_t n) { return heads % n == 0; }));
-  if (rules.apply({"model.vocab_size"}) && *m.vocab_size < 256)
+  if (rules.apply({"model.vocab_size"}) && c.data.tokenizer == "bytes" && *m.vocab_size < 256)
     rules.broken("model.vocab_size", "smaller than the tokenizer's 256", "integer from 256, or auto", "256");
   if (rules.apply({"model.max_positions", "training.sequence_length"}) && *m.max_positions < length)
     rules.broken("model.max_positions", concat("shorter than training.sequence_length ", length), concat("integer from ", length, ", or auto"),
                  std::to_string(length));
   if (m.architecture == "gpt2" && !given.model.qkv_bias && rules.given("model.qkv_bias") && rules.apply({"model.architecture", "model.qkv_bias"}))
     rules.broken("model.qkv_bias", "architecture gpt2 always has these biases", "true", "true, or no key");
+  const RopeScalingConfig& scaling = m.rope_scaling;
+  if (scaling.type == "llama3" && scaling.high_frequency_factor <= scaling.low_frequency_factor &&
+      rules.apply({"model.rope_scaling.type", "model.rope_scaling.low_frequency_factor", "model.rope_scaling.high_frequency_factor"}))
+    rules.broken("model.rope_scaling.high_frequency_factor", concat("not above low_frequency_factor ", scaling.low_frequency_factor),
+                 concat("numbers above ", scaling.low_frequency_factor));
 }
 
 void check_tensor(Rules& rules, const Config& c) {
@@ -290,9 +298,28 @@ void check_graph(Rules& rules, const Config& c) {
   if (!c.kernels.cuda_graph || !rules.apply({"kernels.cuda_graph"})) return;
   if (rules.apply({"model.dropout"}) && c.model.dropout > 0)
     rules.broken("kernels.cuda_graph", "a captured step would draw the same dropout masks for ever", "false, or model.dropout 0", "false");
+  if (rules.apply({"data.document_mask"}) && c.data.document_mask)
+    rules.broken("kernels.cuda_graph", "a captured step would keep the documents of its first sequences apart for ever",
+                 "false, or data.document_mask false", "false");
   if (rules.apply({"run.ranks_per_gpu"}) && c.run.ranks_per_gpu > 1)
     rules.broken("kernels.cuda_graph", "ranks that share a GPU talk through host memory, which no graph can hold", "false, or ranks_per_gpu 1",
                  "false");
+}
+
+void check_data(Rules& rules, const Config& c) {
+  const DataConfig& d = c.data;
+  if (d.weights && rules.apply({"data.weights", "data.train"}) && d.weights->size() != d.train.size())
+    rules.broken("data.weights", concat(d.weights->size(), " entries for the ", d.train.size(), " of data.train"),
+                 concat("a list of ", d.train.size(), ", or auto"), "auto");
+  if (d.weights && c.training.epochs && rules.apply({"data.weights", "training.epochs"}))
+    rules.broken("training.epochs", "with data.weights every source goes through passes of its own, so there are none over all of them",
+                 "training.steps, or data.weights auto", "steps: 1000");
+  if (!rules.apply({"data.validation"})) return;
+  for (const std::string& text : d.validation) {
+    const ValidationEntry entry = validation_entry(text);
+    if (entry.path.empty() || (entry.named && entry.name.empty()))
+      rules.broken("data.validation", concat("'", text, "' names no data"), "PATH or name=PATH; ./PATH where a '=' belongs to it");
+  }
 }
 
 void check_names(Rules& rules, const Config& c) {
@@ -308,7 +335,7 @@ Config with_derived_sizes(Config config) {
   if (!m.kv_heads) m.kv_heads = m.heads;
   if (!m.head_size) m.head_size = m.hidden_size / m.heads;
   if (!m.ffn_size) m.ffn_size = m.architecture == "gpt2" ? 4 * m.hidden_size : ((8 * m.hidden_size + 2) / 3 + 63) / 64 * 64;
-  if (!m.vocab_size) m.vocab_size = 256;
+  if (!m.vocab_size) m.vocab_size = config.data.tokenizer_vocab_size;
   if (!m.max_positions) m.max_positions = config.training.sequence_length;
   if (m.architecture == "gpt2") m.qkv_bias = true;
   return config;
@@ -329,6 +356,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_data_axis(rules, sound);
   check_batch(rules, sound);
   check_training(rules, sound);
+  check_data(rules, sound);
   check_precision(rules, sound);
   check_graph(rules, sound);
   rules.without_effect();

@@ -21,6 +21,15 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
+struct RopeScalingConfig {
+  std::string type = "none";  ///< none | linear | llama3
+  double factor = 1.0;
+  double low_frequency_factor = 1.0;  ///< these three of llama3
+  double high_frequency_factor = 4.0;
+  int64_t original_max_positions = 8192;
+  bool operator==(const RopeScalingConfig&) const = default;
+};
+
 struct ModelConfig {
   std::string architecture = "llama";  ///< llama | gpt2
   int64_t layers = 8;
@@ -34,7 +43,9 @@ struct ModelConfig {
   bool tied_embeddings = true;
   double dropout = 0.0;   ///< on the embedding and on each residual branch
   bool qkv_bias = false;  ///< gpt2 always has one
+  bool qk_norm = false;   ///< RMSNorm over each query and key head, before RoPE
   double rope_theta = 10000;
+  RopeScalingConfig rope_scaling;
   double norm_epsilon = 1e-5;
   double init_std = 0.02;
   bool operator==(const ModelConfig&) const = default;
@@ -93,6 +104,7 @@ struct LossScaleConfig {
 struct TrainingConfig {
   std::optional<int64_t> steps;  ///< exactly one of steps and epochs
   std::optional<int64_t> epochs;
+  std::string initial_weights = "none";  ///< none, or a checkpoint or Hugging Face folder whose weights the run starts from
   int64_t sequence_length = 256;
   int64_t micro_batch_size = 1;
   int64_t global_batch_size = 8;
@@ -109,9 +121,12 @@ struct TrainingConfig {
 };
 
 struct DataConfig {
-  std::string tokenizer = "bytes";
-  std::vector<std::string> train;  ///< token directories made by `data build`
-  std::vector<std::string> validation;
+  std::string tokenizer = "bytes";             ///< as Tokenizer::open takes it
+  std::vector<std::string> train;              ///< token directories made by `data build`, or token files of nanoGPT, llm.c and Megatron
+  Auto<std::vector<double>> weights;           ///< share of each of `train` in the samples; auto: all as one stream
+  std::vector<std::string> validation;         ///< as `train`, or name=PATH for sets evaluated apart
+  bool document_mask = false;                  ///< documents packed into one sequence do not attend to each other, and positions begin anew in each
+  int64_t tokenizer_vocab_size = 256;          ///< no key: filled in by load_config where model.vocab_size is auto
   bool operator==(const DataConfig&) const = default;
 };
 

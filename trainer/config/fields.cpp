@@ -15,6 +15,7 @@ constexpr FieldType type_of(const double&) { return FieldType::kNumber; }
 constexpr FieldType type_of(const Auto<int64_t>&) { return FieldType::kInteger; }
 FieldType type_of(const std::string&) { return FieldType::kText; }
 FieldType type_of(const Auto<std::vector<int64_t>>&) { return FieldType::kIntegerList; }
+FieldType type_of(const Auto<std::vector<double>>&) { return FieldType::kNumberList; }
 FieldType type_of(const std::vector<std::string>&) { return FieldType::kTextList; }
 
 template <class T>
@@ -111,6 +112,7 @@ std::string text_of(const FieldValue& value) {
     std::string operator()(double v) const { return number_text(v); }
     std::string operator()(const std::string& v) const { return string_text(v); }
     std::string operator()(const std::vector<int64_t>& v) const { return list_text(v, *this); }
+    std::string operator()(const std::vector<double>& v) const { return list_text(v, *this); }
     std::string operator()(const std::vector<std::string>& v) const { return list_text(v, *this); }
   };
   return std::visit(Text{}, value);
@@ -136,6 +138,7 @@ std::string allowed_text(const Field& field, FieldType type) {
     case FieldType::kInteger: return "integer" + range + or_auto;
     case FieldType::kNumber: return "number" + range + or_auto;
     case FieldType::kIntegerList: return "list of integers" + range + or_auto;
+    case FieldType::kNumberList: return "list of numbers" + range + or_auto;
     case FieldType::kTextList: return "list of paths, e.g. [a, b]";
     case FieldType::kText: break;
   }

@@ -9,10 +9,10 @@
 
 namespace trireme {
 
-enum class FieldType : uint8_t { kBoolean, kInteger, kNumber, kText, kIntegerList, kTextList };
+enum class FieldType : uint8_t { kBoolean, kInteger, kNumber, kText, kIntegerList, kNumberList, kTextList };
 
 /// monostate: auto, or an optional key that is not set.
-using FieldValue = std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>>;
+using FieldValue = std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
 
 struct FieldRow {
   std::string path;  ///< "parallel.tensor"

@@ -9,6 +9,7 @@
 #include "trainer/config/bind.h"
 #include "trainer/config/check.h"
 #include "trainer/config/yaml.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace trireme {
 namespace {
@@ -65,6 +66,8 @@ LoadedConfig parse_config(const std::string& text, const std::string& name, cons
   bind(root, loaded.config, loaded.sources, violations);
   check(loaded.config, loaded.sources, violations);
   violations.raise(loaded.sources);
+  DataConfig& data = loaded.config.data;
+  if (data.tokenizer != "bytes" && !loaded.config.model.vocab_size) data.tokenizer_vocab_size = Tokenizer::open(data.tokenizer).vocab_size();
   return loaded;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // Every key of the configuration, declared once: visit(v, section) calls v(Field, value) for each field and v.section(key, doc, part) for each part,
 // in the order of the file. A visitor takes any of the field types: bool, int64_t, double, std::string, Auto<int64_t>, Auto<std::vector<int64_t>>,
-// std::vector<std::string>.
+// Auto<std::vector<double>>, std::vector<std::string>.
 #include <limits>
 #include <vector>
 
@@ -43,6 +43,40 @@ void visit(V& v, RunConfig& c) {
     c.ranks_per_gpu);
 }
 
+/// A section that only RoPE reads.
+struct RopeScalingSection {
+  RopeScalingConfig& values;
+  bool rope;
+};
+
+template <class V>
+void visit(V& v, RopeScalingSection& c) {
+  RopeScalingConfig& s = c.values;
+  const char* const no_rope = c.rope ? nullptr : "architecture gpt2 learns its positions";
+  const char* const unscaled = no_rope ? no_rope : s.type == "none" ? "rope_scaling.type is none" : nullptr;
+  const char* const other = unscaled ? unscaled : s.type == "linear" ? "rope_scaling.type linear scales all frequencies alike" : nullptr;
+  v(Field{.key = "type",
+          .doc = "Stretches RoPE for sequences longer than a model was trained for: linear divides every frequency by factor, llama3 the low ones.",
+          .choices = {"none", "linear", "llama3"},
+          .without_effect = no_rope},
+    s.type);
+  v(Field{.key = "factor", .doc = "Divides the frequencies.", .min = 1, .without_effect = unscaled}, s.factor);
+  v(Field{.key = "low_frequency_factor",
+          .doc = "llama3: wavelengths above original_max_positions / this are scaled in full.",
+          .min = 0,
+          .above_min = true,
+          .without_effect = other},
+    s.low_frequency_factor);
+  v(Field{.key = "high_frequency_factor",
+          .doc = "llama3: wavelengths below original_max_positions / this are left alone; those between are interpolated.",
+          .min = 0,
+          .above_min = true,
+          .without_effect = other},
+    s.high_frequency_factor);
+  v(Field{.key = "original_max_positions", .doc = "llama3: positions the model was first trained for.", .min = 1, .max = kMaxExtent, .without_effect = other},
+    s.original_max_positions);
+}
+
 template <class V>
 void visit(V& v, ModelConfig& c) {
   const bool llama = c.architecture == "llama";
@@ -77,12 +111,18 @@ void visit(V& v, ModelConfig& c) {
   v(Field{.key = "tied_embeddings", .doc = "The output head shares the weights of the embedding."}, c.tied_embeddings);
   v(Field{.key = "dropout", .doc = "Dropped share of the embedding and of each residual branch.", .min = 0, .max = 1, .below_max = true}, c.dropout);
   v(Field{.key = "qkv_bias", .doc = "Biases on the query, key and value projections; gpt2 always has them."}, c.qkv_bias);
+  v(Field{.key = "qk_norm",
+          .doc = "RMSNorm over each query and key head, before RoPE.",
+          .without_effect = llama ? nullptr : "architecture gpt2 has none"},
+    c.qk_norm);
   v(Field{.key = "rope_theta",
           .doc = "Base of the rotary position frequencies.",
           .min = 0,
           .above_min = true,
           .without_effect = llama ? nullptr : "architecture gpt2 learns its positions"},
     c.rope_theta);
+  RopeScalingSection rope_scaling{c.rope_scaling, llama};
+  v.section("rope_scaling", "RoPE for sequences longer than those of a model's first training.", rope_scaling);
   v(Field{.key = "norm_epsilon", .doc = "Added to the variance inside each norm.", .min = 0, .above_min = true}, c.norm_epsilon);
   v(Field{.key = "init_std", .doc = "Standard deviation of the initial weights.", .min = 0, .above_min = true}, c.init_std);
 }
@@ -192,6 +232,9 @@ template <class V>
 void visit(V& v, TrainingConfig& c) {
   v(Field{.key = "steps", .doc = "Optimizer steps of the run; exactly one of steps and epochs.", .min = 1}, c.steps);
   v(Field{.key = "epochs", .doc = "Passes over the training set; exactly one of steps and epochs.", .min = 1}, c.epochs);
+  v(Field{.key = "initial_weights",
+          .doc = "Where a new run takes its weights from: none, or a checkpoint or Hugging Face folder of the same model."},
+    c.initial_weights);
   v(Field{.key = "sequence_length", .doc = "Tokens of one sequence.", .min = 1, .max = kMaxExtent}, c.sequence_length);
   v(Field{.key = "micro_batch_size", .doc = "Sequences of one forward and backward.", .min = 1, .max = kMaxExtent}, c.micro_batch_size);
   v(Field{.key = "global_batch_size", .doc = "Sequences of one step, over all ranks.", .min = 1, .max = kMaxExtent}, c.global_batch_size);
@@ -222,9 +265,23 @@ void visit(V& v, TrainingConfig& c) {
 
 template <class V>
 void visit(V& v, DataConfig& c) {
-  v(Field{.key = "tokenizer", .doc = "bytes: 256 tokens, one for each byte.", .choices = {"bytes"}}, c.tokenizer);
-  v(Field{.key = "train", .doc = "Token directories to train on, made by `trireme data build`.", .required = true}, c.train);
-  v(Field{.key = "validation", .doc = "Token directories for the validation loss."}, c.validation);
+  v(Field{.key = "tokenizer",
+          .doc = "bytes (256 tokens, one for each byte), a SentencePiece *.model, a Hugging Face tokenizer.json, or a directory that holds one of them."},
+    c.tokenizer);
+  v(Field{.key = "train",
+          .doc = "What to train on: token directories made by `trireme data build`, or token files of nanoGPT, llm.c or Megatron.",
+          .required = true},
+    c.train);
+  v(Field{.key = "weights",
+          .doc = "Share of each entry of train in the samples; they are scaled to a sum of 1.",
+          .min = 0,
+          .above_min = true,
+          .auto_rule = "all as one stream, each token once an epoch"},
+    c.weights);
+  v(Field{.key = "validation", .doc = "As train, for the validation loss; name=PATH makes a set that is evaluated apart."}, c.validation);
+  v(Field{.key = "document_mask",
+          .doc = "Documents packed into one sequence do not attend to each other, and positions begin anew in each."},
+    c.document_mask);
 }
 
 template <class V>

@@ -53,6 +53,7 @@ Json type_schema(const FieldRow& row) {
     case FieldType::kInteger: return range_schema("integer", field);
     case FieldType::kNumber: return range_schema("number", field);
     case FieldType::kIntegerList: return {{"type", "array"}, {"items", range_schema("integer", field)}, {"minItems", 1}};
+    case FieldType::kNumberList: return {{"type", "array"}, {"items", range_schema("number", field)}, {"minItems", 1}};
     case FieldType::kTextList: {
       Json schema = {{"type", "array"}, {"items", {{"type", "string"}, {"minLength", 1}}}};
       if (field.required) schema["minItems"] = 1;
@@ -97,11 +98,15 @@ Json section_schema(const FieldTable& table, const std::string& path, const std:
 }  // namespace
 
 std::string to_yaml(const Config& config) {
+  return to_yaml(config, [](const std::string&) { return true; });
+}
+
+std::string to_yaml(const Config& config, const std::function<bool(const std::string& path)>& wanted) {
   const FieldTable table = table_of(config);
   std::string out;
   std::set<std::string> begun;
   for (const FieldRow& row : table.fields) {
-    if (is_silent(row)) continue;
+    if (is_silent(row) || !wanted(row.path)) continue;
     for (const SectionRow& section : table.sections)
       if (row.path.starts_with(section.path + ".") && begun.insert(section.path).second)
         out += indent_of(section.path) + last_name(section.path) + ":\n";

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 
 #include "trainer/config/load.h"
@@ -7,6 +8,8 @@ namespace trireme {
 
 /// The configuration as YAML that loads again and is then equal: every value that has an effect, doubles in shortest round-trip digits.
 std::string to_yaml(const Config& config);
+/// Only those whose path, "model.layers", `wanted` holds for; empty where there are none.
+std::string to_yaml(const Config& config, const std::function<bool(const std::string& path)>& wanted);
 
 /// JSON Schema (draft 2020-12) of the configuration file: every key with type, default, range or choices, and its line of documentation.
 std::string json_schema();

@@ -12,64 +12,144 @@ namespace {
 constexpr int64_t kFingerprintWhole = 1 << 20;  // tokens; read in milliseconds
 constexpr int64_t kFingerprintSample = 4096;    // of more: each may cost a page from a cold disk
 
-}  // namespace
-
-TokenDataset::TokenDataset(const std::vector<std::string>& directories, int64_t sequence_length, int64_t vocab_size,
-                           const std::string& tokenizer_digest)
-    : sequence_length_(sequence_length) {
-  TRIREME_CHECK(sequence_length >= 1 && !directories.empty(), "sequence_length ", sequence_length, ", ", directories.size(), " directories");
-  for (const std::string& directory : directories) {
-    const TokenIndex& index = files_.emplace_back(directory).index();
-    if (index.tokenizer_digest != tokenizer_digest)
-      throw DataError(
-          concat(directory, ": made by tokenizer ", index.tokenizer, " (", index.tokenizer_digest, "), but the run's is ", tokenizer_digest));
-    if (index.vocab_size > vocab_size)
-      throw DataError(concat(directory, ": its vocabulary of ", index.vocab_size, " exceeds the model's vocab_size of ", vocab_size));
-    starts_.push_back(tokens_);
-    tokens_ += index.tokens;
-  }
-  if (tokens_ <= sequence_length)
-    throw DataError(concat(directories.front(), directories.size() > 1 ? " and the others" : "", ": ", tokens_, " tokens, but one sequence of ",
-                           sequence_length, " tokens and its last target need ", sequence_length + 1));
+void check_source(const TokenSource& source, const DatasetOptions& options) {
+  if (const std::optional<std::string> digest = source.tokenizer_digest(); digest && *digest != options.tokenizer_digest)
+    throw DataError(concat(source.path(), ": made by tokenizer ", *digest, ", but the run's is ", options.tokenizer_digest,
+                           "; set data.tokenizer to the one that made it, or build it again with `trireme data build`"));
+  int32_t token = 0;
+  source.read(0, 1, options.vocab_size, &token);  // refuses a larger vocabulary
+  if (options.document_mask && !source.tells_documents())
+    throw DataError(concat(source.path(),
+                           ": does not say where its documents begin, and data.document_mask keeps them apart; allowed a token directory "
+                           "or a Megatron dataset, or data.document_mask=false"));
 }
 
-void TokenDataset::read(int64_t sample, int32_t* tokens, int32_t* targets) const {
-  const int64_t length = sequence_length_;
+void hash_value(int64_t value, uint64_t& hash) { hash = fnv1a({reinterpret_cast<const char*>(&value), sizeof value}, hash); }
+
+/// How many of `count` things a fingerprint looks at, evenly spread.
+int64_t looked_at(int64_t count) { return count <= kFingerprintWhole ? count : kFingerprintSample; }
+
+}  // namespace
+
+TokenDataset::TokenDataset(const std::vector<std::string>& paths, const DatasetOptions& options) : options_(options) {
+  const int64_t length = options.sequence_length;
+  const bool apart = !options.weights.empty();
+  TRIREME_CHECK(length >= 1 && !paths.empty() && (!apart || options.weights.size() == paths.size()), "sequence_length ", length, ", ", paths.size(),
+                " paths, ", options.weights.size(), " weights");
+  for (const std::string& path : paths) {
+    if (apart || streams_.empty()) streams_.emplace_back();
+    Stream& stream = streams_.back();
+    const TokenSource& source = stream.sources.emplace_back(path);
+    check_source(source, options);
+    stream.starts.push_back(stream.tokens);
+    stream.tokens += source.tokens();
+    tokens_ += source.tokens();
+  }
+  int64_t sequences = 0;
+  for (Stream& stream : streams_) {
+    if (stream.tokens <= length)
+      throw DataError(concat(stream.sources.front().path(), stream.sources.size() > 1 ? " and the others" : "", ": ", stream.tokens,
+                             " tokens, but one sequence of ", length, " tokens and its last target need ", length + 1));
+    stream.first_sample = sequences;
+    sequences += sequences_of(stream);
+  }
+}
+
+int64_t TokenDataset::sequences() const { return streams_.back().first_sample + sequences_of(streams_.back()); }
+
+std::vector<Dataset::Group> TokenDataset::groups() const {
+  if (options_.weights.empty()) return Dataset::groups();
+  std::vector<Group> groups;
+  for (size_t s = 0; s < streams_.size(); ++s) groups.push_back({sequences_of(streams_[s]), options_.weights[s]});
+  return groups;
+}
+
+void TokenDataset::read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const {
+  const int64_t length = options_.sequence_length;
   if (sample == -1) {
     std::fill_n(tokens, length, 0);
     std::fill_n(targets, length, -1);
+    segments.push_back(length);
     return;
   }
   TRIREME_CHECK(sample >= 0 && sample < sequences(), "sample ", sample, " of ", sequences());
-  read_stream(sample * length, length, tokens);
+  const auto after =
+      std::upper_bound(streams_.begin(), streams_.end(), sample, [](int64_t s, const Stream& stream) { return s < stream.first_sample; });
+  const Stream& stream = *(after - 1);
+  const int64_t begin = (sample - stream.first_sample) * length;
+  read_stream(stream, begin, length, tokens);
   std::copy_n(tokens + 1, length - 1, targets);
-  read_stream((sample + 1) * length, 1, targets + length - 1);
+  read_stream(stream, begin + length, 1, targets + length - 1);
+  mark_documents(stream, begin, targets, segments);
 }
 
-void TokenDataset::read_stream(int64_t begin, int64_t count, int32_t* out) const {
-  auto file = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), begin) - starts_.begin() - 1);
-  for (; count > 0; ++file) {
-    const int64_t offset = begin - starts_[file];
-    const int64_t here = std::min(count, files_[file].tokens() - offset);
-    files_[file].read(offset, here, out);
+size_t TokenDataset::source_at(const Stream& stream, int64_t token) {
+  return static_cast<size_t>(std::upper_bound(stream.starts.begin(), stream.starts.end(), token) - stream.starts.begin() - 1);
+}
+
+void TokenDataset::read_stream(const Stream& stream, int64_t begin, int64_t count, int32_t* out) const {
+  for (size_t s = source_at(stream, begin); count > 0; ++s) {
+    const int64_t offset = begin - stream.starts[s];
+    const int64_t here = std::min(count, stream.sources[s].tokens() - offset);
+    stream.sources[s].read(offset, here, options_.vocab_size, out);
     begin += here;
     out += here;
     count -= here;
   }
 }
 
-uint64_t TokenDataset::fingerprint() const {
-  uint64_t hash = kFnv1aStart;
-  for (const TokenFile& file : files_) {
-    hash = fnv1a(file.index().to_json(), hash);
-    const int64_t count = file.tokens() <= kFingerprintWhole ? file.tokens() : kFingerprintSample;
-    const int64_t stride = file.tokens() / count;
-    for (int64_t i = 0; i < count; ++i) {
-      int32_t token = 0;
-      file.read(i * stride, 1, &token);
-      hash = fnv1a({reinterpret_cast<const char*>(&token), sizeof token}, hash);
+/// The window's targets are tokens [begin + 1, begin + T]: those of a prompt do not count, nor does the first of a document that is kept apart.
+void TokenDataset::mark_documents(const Stream& stream, int64_t begin, int32_t* targets, std::vector<int64_t>& segments) const {
+  const int64_t end = begin + options_.sequence_length;
+  const auto mask = [&](int64_t first, int64_t last) {
+    for (int64_t token = std::max(first, begin + 1); token < std::min(last, end + 1); ++token) targets[token - begin - 1] = -1;
+  };
+  int64_t segment = begin;
+  for (size_t s = source_at(stream, begin); s < stream.sources.size() && stream.starts[s] <= end; ++s) {
+    const TokenSource& source = stream.sources[s];
+    if (!options_.document_mask && !source.prompts()) continue;
+    const int64_t start = stream.starts[s];
+    for (int64_t i = source.document_at(std::max<int64_t>(0, begin - start)); i < source.documents(); ++i) {
+      const TokenFile::Document document = source.document(i);
+      const int64_t first = start + document.begin;
+      if (first > end) break;
+      mask(first, start + document.response);
+      if (!options_.document_mask) continue;
+      mask(first, first + 1);
+      if (first <= segment || first >= end) continue;
+      segments.push_back(first - segment);
+      segment = first;
     }
   }
+  segments.push_back(end - segment);
+}
+
+std::vector<std::string> TokenDataset::files() const {
+  std::vector<std::string> files;
+  for (const Stream& stream : streams_)
+    for (const TokenSource& source : stream.sources) files.push_back(source.file());
+  return files;
+}
+
+uint64_t TokenDataset::fingerprint() const {
+  uint64_t hash = kFnv1aStart;
+  for (const Stream& stream : streams_)
+    for (const TokenSource& source : stream.sources) {
+      hash = fnv1a(source.description(), hash);
+      const int64_t count = looked_at(source.tokens()), stride = source.tokens() / count;
+      for (int64_t i = 0; i < count; ++i) {
+        int32_t token = 0;
+        source.read(i * stride, 1, options_.vocab_size, &token);
+        hash = fnv1a({reinterpret_cast<const char*>(&token), sizeof token}, hash);
+      }
+      if (!options_.document_mask && !source.prompts()) continue;
+      const int64_t documents = looked_at(source.documents()), step = source.documents() / documents;
+      for (int64_t i = 0; i < documents; ++i) {
+        const TokenFile::Document document = source.document(i * step);
+        hash_value(document.begin, hash);
+        hash_value(document.response, hash);
+      }
+    }
   return hash;
 }
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/token_file.h"
+#include "trainer/data/token_source.h"
 
 namespace trireme {
 
@@ -14,30 +14,58 @@ class Dataset {
   virtual int64_t sequences() const = 0;  ///< distinct samples
   /// tokens and targets are [sequence_length]; target t is what follows tokens 0..t, -1 where it does not count for the loss.
   /// Sample -1 is padding: tokens 0, every target -1.
-  virtual void read(int64_t sample, int32_t* tokens, int32_t* targets) const = 0;
+  /// `segments` += the lengths, sequence_length in sum, of the stretches whose tokens attend to each other: one where documents are not kept apart.
+  virtual void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const = 0;
+  /// Groups of consecutive samples, and the share of each in training; no shares: one group, every sample once an epoch.
+  struct Group {
+    int64_t sequences;
+    double weight;
+  };
+  virtual std::vector<Group> groups() const { return {{sequences(), 1.0}}; }
 };
 
-/// Token directories one after the other as one stream; sample i is the window of T+1 tokens from i*T, so every token but the first is a target once.
-/// Errors: those of TokenFile; DataError where a directory's tokenizer is not `tokenizer_digest`, its vocabulary exceeds `vocab_size` (the model's),
-/// or all together hold fewer than T+1 tokens.
+/// How entries of the configuration become samples.
+struct DatasetOptions {
+  int64_t sequence_length = 0;
+  int64_t vocab_size = 0;            ///< the model's
+  std::string tokenizer_digest;      ///< the run's
+  bool document_mask = false;        ///< a segment for each document of a sequence, and no target across their borders
+  std::vector<double> weights = {};  ///< of the sources; empty: all as one stream
+};
+
+/// Token sources as sequences. Without weights they are one stream, one after the other, and sample i is the window of T+1 tokens from i*T, so every token but
+/// the first is a target once; with weights each source is a stream of its own and a group of samples. Prompts of instruction data are never targets.
+/// Errors: those of TokenSource; DataError where a source's tokenizer is not the run's, its vocabulary exceeds the model's, or a stream holds fewer than T+1 tokens.
 class TokenDataset final : public Dataset {
  public:
-  TokenDataset(const std::vector<std::string>& directories, int64_t sequence_length, int64_t vocab_size, const std::string& tokenizer_digest);
+  TokenDataset(const std::vector<std::string>& paths, const DatasetOptions& options);
 
-  int64_t sequences() const override { return (tokens_ - 1) / sequence_length_; }
-  void read(int64_t sample, int32_t* tokens, int32_t* targets) const override;
+  int64_t sequences() const override;
+  void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override;
+  std::vector<Group> groups() const override;
 
   int64_t tokens() const { return tokens_; }
-  /// Equal on ranks that see the same data: a hash of the indices and of the tokens of each directory; of more than a million,
-  /// 4096 spread over them.
+  std::vector<std::string> files() const;  ///< TokenSource::file() of each source
+  /// Equal on ranks that see the same data: a hash of the description, the tokens and, where they matter, the documents of each source; of more
+  /// than a million, 4096 spread over them.
   uint64_t fingerprint() const;
 
  private:
-  void read_stream(int64_t begin, int64_t count, int32_t* out) const;
+  /// Sources read one after the other.
+  struct Stream {
+    std::vector<TokenSource> sources;
+    std::vector<int64_t> starts;  ///< where each source begins, in tokens of the stream
+    int64_t tokens = 0;
+    int64_t first_sample = 0;
+  };
 
-  std::vector<TokenFile> files_;
-  std::vector<int64_t> starts_;  ///< where each file begins in the stream, in tokens
-  int64_t sequence_length_;
+  int64_t sequences_of(const Stream& stream) const { return (stream.tokens - 1) / options_.sequence_length; }
+  static size_t source_at(const Stream& stream, int64_t token);
+  void read_stream(const Stream& stream, int64_t begin, int64_t count, int32_t* out) const;
+  void mark_documents(const Stream& stream, int64_t begin, int32_t* targets, std::vector<int64_t>& segments) const;
+
+  DatasetOptions options_;
+  std::vector<Stream> streams_;
   int64_t tokens_ = 0;
 };
 

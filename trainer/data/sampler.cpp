@@ -1,16 +1,63 @@
 #include "trainer/data/sampler.h"
 
+#include <cmath>
+#include <limits>
+#include <utility>
+
 #include "kernels/core/check.h"
 #include "kernels/core/rng.h"
 
 namespace trireme {
+namespace {
+
+/// Of the first `places`, how many go to a group with this share: places * share, rounded to the nearest. It grows by at most one a place.
+int64_t places_taken(int64_t places, uint64_t share) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<int64_t>((static_cast<Wide>(places) * share + (Wide{1} << 63)) >> 64);
+}
+
+uint64_t share_of(double weight, double rest) {
+  const double share = weight / rest;
+  return share < 1 ? static_cast<uint64_t>(std::ldexp(share, 64)) : std::numeric_limits<uint64_t>::max();
+}
+
+}  // namespace
+
+Sampler::Sampler(uint64_t seed, std::vector<Dataset::Group> groups, int64_t global_batch)
+    : seed_(seed), groups_(std::move(groups)), shares_(groups_.size()), global_batch_(global_batch) {
+  TRIREME_CHECK(!groups_.empty() && global_batch >= 1, groups_.size(), " groups, global batch ", global_batch);
+  double rest = 0;
+  for (size_t g = groups_.size(); g-- > 0;) {
+    TRIREME_CHECK(groups_[g].sequences >= 1 && groups_[g].weight > 0, "group ", g, ": ", groups_[g].sequences, " sequences, weight ",
+                  groups_[g].weight);
+    rest += groups_[g].weight;
+    shares_[g] = share_of(groups_[g].weight, rest);
+  }
+}
 
 int64_t Sampler::sample(int64_t step, int64_t index) const {
-  TRIREME_CHECK(sequences >= 1 && step >= 0 && index >= 0 && index < global_batch, "step ", step, ", index ", index, " of ", global_batch, ", ",
-                sequences, " sequences");
-  const int64_t position = step * global_batch + index;
-  const uint64_t key = random_key(seed, concat("shuffle:epoch:", position / sequences));
-  return static_cast<int64_t>(random_permutation(key, static_cast<uint64_t>(position % sequences), static_cast<uint64_t>(sequences)));
+  TRIREME_CHECK(step >= 0 && index >= 0 && index < global_batch_, "step ", step, ", index ", index, " of ", global_batch_);
+  int64_t place = step * global_batch_ + index;  // among those of the groups that are left
+  int64_t first = 0;                             // sample of the group
+  size_t group = 0;
+  for (; group + 1 < groups_.size(); ++group) {
+    const int64_t taken = places_taken(place, shares_[group]);
+    if (places_taken(place + 1, shares_[group]) > taken) {
+      place = taken;
+      break;
+    }
+    place -= taken;
+    first += groups_[group].sequences;
+  }
+  const int64_t sequences = groups_[group].sequences;
+  const uint64_t key = random_key(seed_, concat("shuffle:epoch:", place / sequences, group > 0 ? concat(":group:", group) : ""));
+  return first + static_cast<int64_t>(random_permutation(key, static_cast<uint64_t>(place % sequences), static_cast<uint64_t>(sequences)));
+}
+
+int64_t Sampler::steps_for(int64_t epochs) const {
+  int64_t sequences = 0;
+  for (const Dataset::Group& group : groups_) sequences += group.sequences;
+  return (epochs * sequences + global_batch_ - 1) / global_batch_;
 }
 
 int64_t evaluation_sample(int64_t sequences, int64_t global_batch, int64_t batch, int64_t index) {

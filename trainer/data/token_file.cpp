@@ -37,6 +37,12 @@ void check_size(const MappedFile& file, int64_t items, int64_t item_bytes, const
                          " bytes = ", items * item_bytes, " bytes", kRemedy));
 }
 
+uint64_t read_uint64(const MappedFile& file, int64_t i) {
+  uint64_t value = 0;
+  std::memcpy(&value, file.data() + i * static_cast<int64_t>(sizeof value), sizeof value);
+  return value;
+}
+
 template <class Id>
 void widen(const MappedFile& file, int64_t vocab_size, int64_t begin, int64_t count, int32_t* out) {
   const Id* in = reinterpret_cast<const Id*>(file.data()) + begin;
@@ -51,11 +57,11 @@ void widen(const MappedFile& file, int64_t vocab_size, int64_t begin, int64_t co
 }  // namespace
 
 std::string TokenIndex::to_json() const {
-  return nlohmann::ordered_json{
-             {"format", kFormat},        {"version", kVersion},          {"tokenizer", tokenizer}, {"tokenizer_digest", tokenizer_digest},
-             {"vocab_size", vocab_size}, {"token_bytes", token_bytes()}, {"tokens", tokens},       {"documents", documents}}
-             .dump(2) +
-         "\n";
+  nlohmann::ordered_json json{
+      {"format", kFormat},        {"version", kVersion},          {"tokenizer", tokenizer}, {"tokenizer_digest", tokenizer_digest},
+      {"vocab_size", vocab_size}, {"token_bytes", token_bytes()}, {"tokens", tokens},       {"documents", documents}};
+  if (prompts) json["prompts"] = true;
+  return json.dump(2) + "\n";
 }
 
 TokenIndex TokenIndex::parse(const std::string& json_text, const std::string& path) {
@@ -63,7 +69,8 @@ TokenIndex TokenIndex::parse(const std::string& json_text, const std::string& pa
   if (string_member(json, "format", path) != kFormat) throw DataError(concat(path, ": not an index of format ", kFormat));
   if (const int64_t version = integer_member(json, "version", path); version != kVersion)
     throw DataError(concat(path, ": version ", version, " is not supported; this program reads version ", kVersion));
-  require_known_keys(json, {"format", "version", "tokenizer", "tokenizer_digest", "vocab_size", "token_bytes", "tokens", "documents"}, path);
+  require_known_keys(json, {"format", "version", "tokenizer", "tokenizer_digest", "vocab_size", "token_bytes", "tokens", "documents", "prompts"},
+                     path);
 
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / 16;  // sizes in bytes cannot overflow
   TokenIndex index;
@@ -74,6 +81,10 @@ TokenIndex TokenIndex::parse(const std::string& json_text, const std::string& pa
   index.documents = integer_member(json, "documents", path, 0, kMax);
   if (index.tokens == 0 || index.documents == 0) throw DataError(concat(path, ": holds no token"));
   integer_member(json, "token_bytes", path, index.token_bytes(), index.token_bytes());
+  if (json.contains("prompts")) {
+    if (!json["prompts"].is_boolean()) throw DataError(concat(path, ": \"prompts\" must be true or false"));
+    index.prompts = json["prompts"].get<bool>();
+  }
   return index;
 }
 
@@ -81,6 +92,7 @@ TokenFile::TokenFile(const std::string& directory)
     : directory_(directory), index_(read_index(directory)), tokens_(directory + "/tokens.bin"), documents_(directory + "/documents.bin") {
   check_size(tokens_, index_.tokens, index_.token_bytes(), "tokens");
   check_size(documents_, index_.documents + 1, sizeof(uint64_t), "offsets");
+  if (index_.prompts) check_size(prompts_.emplace(directory + "/prompts.bin"), index_.documents, sizeof(uint64_t), "prompt lengths");
   if (document(0).begin != 0 || document(index_.documents - 1).end != index_.tokens)
     throw DataError(concat(documents_.path(), ": the documents do not cover tokens 0 to ", index_.tokens, kRemedy));
 }
@@ -96,11 +108,14 @@ void TokenFile::read(int64_t begin, int64_t count, int32_t* out) const {
 
 TokenFile::Document TokenFile::document(int64_t i) const {
   TRIREME_CHECK(i >= 0 && i < index_.documents, "document ", i, " of ", index_.documents);
-  uint64_t offsets[2];
-  std::memcpy(offsets, documents_.data() + i * static_cast<int64_t>(sizeof(uint64_t)), sizeof offsets);
-  if (offsets[0] > offsets[1] || offsets[1] > static_cast<uint64_t>(index_.tokens))
-    throw DataError(concat(documents_.path(), ": document ", i, " spans tokens ", offsets[0], " to ", offsets[1], " of ", index_.tokens, kRemedy));
-  return {static_cast<int64_t>(offsets[0]), static_cast<int64_t>(offsets[1])};
+  const uint64_t begin = read_uint64(documents_, i);
+  const uint64_t end = read_uint64(documents_, i + 1);
+  if (begin > end || end > static_cast<uint64_t>(index_.tokens))
+    throw DataError(concat(documents_.path(), ": document ", i, " spans tokens ", begin, " to ", end, " of ", index_.tokens, kRemedy));
+  const uint64_t prompt = prompts_ ? read_uint64(*prompts_, i) : 0;
+  if (prompt > end - begin)
+    throw DataError(concat(prompts_->path(), ": document ", i, " has ", end - begin, " tokens, but a prompt of ", prompt, kRemedy));
+  return {static_cast<int64_t>(begin), static_cast<int64_t>(end), static_cast<int64_t>(begin + prompt)};
 }
 
 }  // namespace trireme

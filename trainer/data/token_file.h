@@ -2,8 +2,11 @@
 // A token directory, made by `trireme data build`, never changed afterwards:
 //   tokens.bin     all token ids in a row, little-endian, uint8 for a vocabulary up to 256, uint16 up to 65536, uint32 above; no header
 //   documents.bin  little-endian uint64: where each document starts, in tokens, and the end
+//   prompts.bin    instruction data only: little-endian uint64 for each document, its first tokens that are prompt and never a target
+//   tokenizer.json | tokenizer.model   a copy of the tokenizer's file, where it has one
 //   index.json     what TokenIndex says
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "trainer/files/mapped_file.h"
@@ -11,11 +14,12 @@
 namespace trireme {
 
 struct TokenIndex {
-  std::string tokenizer;         ///< "bytes"
+  std::string tokenizer;         ///< Tokenizer::name()
   std::string tokenizer_digest;  ///< of the tokenizer that made the ids
   int64_t vocab_size = 0;        ///< of that tokenizer: every id is below it
   int64_t tokens = 0;
   int64_t documents = 0;
+  bool prompts = false;  ///< there is a prompts.bin
 
   int64_t token_bytes() const { return vocab_size <= 256 ? 1 : vocab_size <= 65536 ? 2 : 4; }
   std::string to_json() const;
@@ -38,8 +42,9 @@ class TokenFile {
 
   struct Document {
     int64_t begin, end;  ///< in tokens
+    int64_t response;    ///< its first token that counts as a target: begin, but for instruction data
   };
-  /// Errors: DataError where the offsets do not rise or leave the file.
+  /// Errors: DataError where the offsets do not rise, leave the file, or a prompt is longer than its document.
   Document document(int64_t i) const;
 
  private:
@@ -47,6 +52,7 @@ class TokenFile {
   TokenIndex index_;
   MappedFile tokens_;
   MappedFile documents_;
+  std::optional<MappedFile> prompts_;
 };
 
 }  // namespace trireme

@@ -1,21 +1,33 @@
 #include "trainer/data/token_writer.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/files/strict_json.h"
 
 namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kFiles[] = {"tokens.bin", "documents.bin", "index.json"};
+constexpr const char* kTokens = "tokens.bin";
+constexpr const char* kDocuments = "documents.bin";
+constexpr const char* kPrompts = "prompts.bin";
+constexpr const char* kIndex = "index.json";
+constexpr const char* kContent[] = {kTokens, kDocuments, kPrompts, "tokenizer.json", "tokenizer.model", kIndex};
+// Of the partial directory only. The lock goes last, so that nobody finds a half-removed directory unlocked.
+constexpr const char* kJournal = "progress.json";
+constexpr const char* kLock = "lock";
+constexpr const char* kFormat = "trireme-build";
+constexpr int64_t kVersion = 1;
 
 [[noreturn]] void refuse_existing(const fs::path& output) {
   throw ConfigError(concat("--output=", output.string(), ": exists and differs from what would be written; remove it or name another directory"));
@@ -25,15 +37,17 @@ constexpr const char* kFiles[] = {"tokens.bin", "documents.bin", "index.json"};
   throw IoError(concat(path.string(), ": cannot write: ", std::generic_category().message(error_number)));
 }
 
+bool same_file(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  const bool there = fs::is_regular_file(a, ignored);
+  if (!there || !fs::is_regular_file(b, ignored)) return there == fs::exists(b, ignored);
+  const MappedFile left(a.string());
+  const MappedFile right(b.string());
+  return left.bytes() == right.bytes() && (left.bytes() == 0 || std::memcmp(left.data(), right.data(), static_cast<size_t>(left.bytes())) == 0);
+}
+
 bool same_content(const fs::path& a, const fs::path& b) {
-  for (const char* name : kFiles) {
-    std::error_code ignored;
-    if (!fs::is_regular_file(b / name, ignored)) return false;
-    const MappedFile left((a / name).string());
-    const MappedFile right((b / name).string());
-    if (left.bytes() != right.bytes() || std::memcmp(left.data(), right.data(), static_cast<size_t>(left.bytes())) != 0) return false;
-  }
-  return true;
+  return std::all_of(std::begin(kContent), std::end(kContent), [&](const char* name) { return same_file(a / name, b / name); });
 }
 
 /// Without a trailing slash, so that "<output>.partial" is a sibling.
@@ -45,12 +59,13 @@ fs::path normalise(const std::string& output) {
 
 }  // namespace
 
-TokenWriter::TokenWriter(const std::string& output, TokenIndex index) : index_(std::move(index)), output_(normalise(output)) {
+TokenWriter::TokenWriter(const std::string& output, TokenIndex index, const std::string& tokenizer_file, std::string command)
+    : index_(std::move(index)), command_(std::move(command)), output_(normalise(output)), partial_(output_.string() + ".partial") {
   TRIREME_CHECK(index_.vocab_size >= 1, "the tokenizer has no vocabulary");
   index_.tokens = index_.documents = 0;
   std::error_code error;
   // What could not be kept in any case is refused before the work; what may be identical, at commit.
-  if (fs::exists(output_, error) && !fs::exists(output_ / kFiles[2], error) && !(fs::is_directory(output_, error) && fs::is_empty(output_, error)))
+  if (fs::exists(output_, error) && !fs::exists(output_ / kIndex, error) && !(fs::is_directory(output_, error) && fs::is_empty(output_, error)))
     refuse_existing(output_);
 
   const fs::path parent = output_.parent_path();
@@ -58,37 +73,113 @@ TokenWriter::TokenWriter(const std::string& output, TokenIndex index) : index_(s
   try {
     fs::create_directories(parent, error);
     if (error) cannot_write(parent, error.value());
-    std::string partial = output_.string() + ".partial-XXXXXX";
-    if (::mkdtemp(partial.data()) == nullptr) cannot_write(output_, errno);
-    partial_ = partial;
-    const mode_t mask = ::umask(0);  // the only way to read it
-    ::umask(mask);
-    ::chmod(partial.c_str(), 0777 & ~mask);
-    tokens_ = create(kFiles[0]);
-    documents_ = create(kFiles[1]);
+    lock();
+    const bool goes_on = read_journal();
+    kept_ = goes_on;  // work of hours is not lost because this start fails
+    if (!goes_on) save(position_);
+    open_files(tokenizer_file);
+    kept_ = false;
   } catch (...) {
-    discard();
+    leave();
     throw;
   }
 }
 
-TokenWriter::~TokenWriter() { discard(); }
+TokenWriter::~TokenWriter() { leave(); }
 
-void TokenWriter::discard() noexcept {
+void TokenWriter::leave() noexcept {
   tokens_.reset();
   documents_.reset();
-  std::error_code ignored;
-  if (!partial_.empty()) fs::remove_all(partial_, ignored);
-  partial_.clear();
+  prompts_.reset();
+  if (lock_ >= 0 && !kept_) {
+    ::unlink((partial_ / kJournal).c_str());
+    for (const char* name : kContent) ::unlink((partial_ / name).c_str());
+    ::unlink((partial_ / kLock).c_str());
+  }
+  if (lock_ >= 0) ::close(lock_);
+  lock_ = -1;
+  ::rmdir(partial_.c_str());  // where it is empty
   if (first_created_.empty()) return;
   for (fs::path p = output_.parent_path(); ::rmdir(p.c_str()) == 0 && p != first_created_;) p = p.parent_path();
   first_created_.clear();
 }
 
-TokenWriter::File TokenWriter::create(const char* name) const {
+void TokenWriter::lock() {
+  const fs::path path = partial_ / kLock;
+  for (;;) {
+    if (::mkdir(partial_.c_str(), 0777) != 0 && errno != EEXIST) cannot_write(output_, errno);
+    lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (lock_ < 0 && errno == ENOENT) continue;  // its holder has just left
+    if (lock_ < 0) cannot_write(path, errno);
+    const bool locked = ::flock(lock_, LOCK_EX | LOCK_NB) == 0;
+    const int error_number = errno;
+    struct stat held {
+    }, there{};
+    if (locked && ::fstat(lock_, &held) == 0 && ::stat(path.c_str(), &there) == 0 && held.st_ino == there.st_ino && held.st_dev == there.st_dev)
+      return;
+    ::close(std::exchange(lock_, -1));
+    if (!locked && error_number == EWOULDBLOCK)
+      throw ConfigError(concat("--output=", output_.string(), ": another process is writing it; wait for its end or name another directory"));
+    if (!locked && error_number != EINTR) throw IoError(concat(path.string(), ": cannot be locked: ", std::generic_category().message(error_number)));
+  }
+}
+
+bool TokenWriter::read_journal() {
+  const fs::path path = partial_ / kJournal;
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(partial_))
+      if (const std::string name = entry.path().filename().string(); name != kLock && name != concat(kJournal, ".tmp")) {
+        ::unlink((partial_ / kLock).c_str());
+        throw ConfigError(concat(partial_.string(), ": exists and holds no unfinished build, but ", name, "; move it away"));
+      }
+    return false;
+  }
+  const std::string where = path.string();
+  const nlohmann::json json = parse_object(read_text(path, 1 << 20), where);
+  require_known_keys(json, {"format", "version", "command", "tokens", "documents", "position"}, where);
+  if (string_member(json, "format", where) != kFormat || integer_member(json, "version", where) != kVersion ||
+      string_member(json, "command", where) != command_)
+    throw ConfigError(concat(partial_.string(), ": holds the unfinished work of another command, or its input has changed since; ",
+                             "give the command it was begun with, or remove that directory"));
+  index_.tokens = integer_member(json, "tokens", where, 0, kMaxInteger / 16);
+  index_.documents = integer_member(json, "documents", where, 0, kMaxInteger / 16);
+  position_ = member(json, "position", where);
+  return true;
+}
+
+void TokenWriter::open_files(const std::string& tokenizer_file) {
+  constexpr int64_t kOffset = sizeof(uint64_t);
+  tokens_ = open(kTokens, index_.tokens * index_.token_bytes());
+  documents_ = open(kDocuments, index_.documents == 0 ? 0 : (index_.documents + 1) * kOffset);
+  if (index_.prompts) prompts_ = open(kPrompts, index_.documents * kOffset);
+  if (index_.documents == 0) {
+    const uint64_t start = 0;
+    write(documents_, &start, sizeof start);
+  } else {
+    const MappedFile documents((partial_ / kDocuments).string());
+    std::memcpy(&document_start_, documents.data() + index_.documents * kOffset, kOffset);
+    if (document_start_ < 0 || document_start_ > index_.tokens)
+      throw DataError(
+          concat(documents.path(), ": damaged: a document ends at token ", document_start_, " of ", index_.tokens, "; remove ", partial_.string()));
+  }
+  if (tokenizer_file.empty()) return;
+  const std::string copy = index_.tokenizer == "sentencepiece" ? "tokenizer.model" : "tokenizer.json";
+  write_durably(partial_ / copy, read_text(tokenizer_file));
+}
+
+/// For appending behind the first `bytes`.
+TokenWriter::File TokenWriter::open(const char* name, int64_t bytes) const {
+  constexpr size_t kBuffer = 1 << 18;
   const fs::path path = partial_ / name;
-  File file(std::fopen(path.c_str(), "wbe"));
-  if (!file) cannot_write(path, errno);
+  File file(std::fopen(path.c_str(), "abe"));
+  struct stat status {};
+  if (!file || ::fstat(::fileno(file.get()), &status) != 0) cannot_write(path, errno);
+  if (status.st_size < bytes)
+    throw DataError(
+        concat(path.string(), ": ", status.st_size, " bytes, but ", kJournal, " beside it promises ", bytes, "; remove ", partial_.string()));
+  if (::ftruncate(::fileno(file.get()), bytes) != 0) cannot_write(path, errno);
+  std::setvbuf(file.get(), nullptr, _IOFBF, kBuffer);
   return file;
 }
 
@@ -96,55 +187,84 @@ void TokenWriter::write(const File& file, const void* data, size_t bytes) const 
   if (std::fwrite(data, 1, bytes, file.get()) != bytes) cannot_write(output_, errno);
 }
 
-void TokenWriter::finish(File file) const {
-  if (std::fflush(file.get()) != 0 || ::fsync(::fileno(file.get())) != 0) cannot_write(output_, errno);
-  if (std::fclose(file.release()) != 0) cannot_write(output_, errno);
+void TokenWriter::sync(const File& file) const {
+  if (file && (std::fflush(file.get()) != 0 || ::fsync(::fileno(file.get())) != 0)) cannot_write(output_, errno);
 }
 
-void TokenWriter::begin_document() {
-  const auto start = static_cast<uint64_t>(index_.tokens);
-  write(documents_, &start, sizeof start);
-  ++index_.documents;
-}
-
-void TokenWriter::append(std::span<const int32_t> tokens) {
-  TRIREME_CHECK(index_.documents > 0, "tokens outside a document");
-  if (tokens.empty()) return;
-  const auto width = static_cast<size_t>(index_.token_bytes());
-  buffer_.resize(tokens.size() * width);
+template <class Id>
+void TokenWriter::append_as(std::span<const int32_t> tokens) {
+  buffer_.resize(tokens.size() * sizeof(Id));
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= index_.vocab_size)
       throw DataError(concat("token ", index_.tokens + static_cast<int64_t>(i), " is ", tokens[i], ", outside the tokenizer's vocabulary of ",
                              index_.vocab_size));
-    std::memcpy(buffer_.data() + i * width, &tokens[i], width);  // the low bytes: little-endian
+    const auto id = static_cast<Id>(tokens[i]);
+    std::memcpy(buffer_.data() + i * sizeof id, &id, sizeof id);
   }
   write(tokens_, buffer_.data(), buffer_.size());
-  index_.tokens += static_cast<int64_t>(tokens.size());
+}
+
+void TokenWriter::append(std::span<const int32_t> tokens) {
+  constexpr size_t kStretch = 1 << 16;  // so that the buffer stays small
+  while (!tokens.empty()) {
+    const auto stretch = tokens.first(std::min(tokens.size(), kStretch));
+    switch (index_.token_bytes()) {
+      case 1: append_as<uint8_t>(stretch); break;
+      case 2: append_as<uint16_t>(stretch); break;
+      default: append_as<uint32_t>(stretch);
+    }
+    index_.tokens += static_cast<int64_t>(stretch.size());
+    tokens = tokens.subspan(stretch.size());
+  }
+}
+
+bool TokenWriter::end_document(int64_t prompt) {
+  TRIREME_CHECK(prompt >= 0 && prompt <= open_tokens() && (prompt == 0 || prompts_), "a prompt of ", prompt, " in a document of ", open_tokens());
+  if (open_tokens() == 0) return false;
+  document_start_ = index_.tokens;
+  const auto end = static_cast<uint64_t>(index_.tokens);
+  write(documents_, &end, sizeof end);
+  const auto length = static_cast<uint64_t>(prompt);
+  if (prompts_) write(prompts_, &length, sizeof length);
+  ++index_.documents;
+  return true;
+}
+
+void TokenWriter::save(const nlohmann::json& position) {
+  sync(tokens_);
+  sync(documents_);
+  sync(prompts_);
+  const nlohmann::ordered_json journal{{"format", kFormat},       {"version", kVersion},           {"command", command_},
+                                       {"tokens", index_.tokens}, {"documents", index_.documents}, {"position", position}};
+  write_durably(partial_ / kJournal, journal.dump(2) + "\n");
 }
 
 TokenWriter::Outcome TokenWriter::commit() {
-  if (index_.tokens == 0) throw DataError(concat(output_.string(), ": there is no token to write"));
-  const auto end = static_cast<uint64_t>(index_.tokens);
-  write(documents_, &end, sizeof end);
-  finish(std::move(tokens_));
-  finish(std::move(documents_));
-  File index = create(kFiles[2]);
-  const std::string json = index_.to_json();
-  write(index, json.data(), json.size());
-  finish(std::move(index));
-
-  // rename replaces an empty directory and nothing else, so two builds of one output cannot overwrite each other.
-  if (::rename(partial_.c_str(), output_.c_str()) == 0) {
-    partial_.clear();
-    first_created_.clear();
-    return Outcome::kWritten;
+  TRIREME_CHECK(open_tokens() == 0, open_tokens(), " tokens belong to no document");
+  if (index_.tokens == 0) throw DataError(concat("--output=", output_.string(), ": there is no token to write"));
+  for (File* file : {&tokens_, &documents_, &prompts_}) {
+    sync(*file);
+    if (*file && std::fclose(file->release()) != 0) cannot_write(output_, errno);
   }
-  const int error_number = errno;
-  std::error_code ignored;
-  if (!fs::exists(output_, ignored)) cannot_write(output_, error_number);
-  if (!same_content(partial_, output_)) refuse_existing(output_);
-  discard();
-  return Outcome::kUnchanged;
+  write_durably(partial_ / kIndex, index_.to_json());
+  sync_directory(partial_);
+
+  // rename replaces an empty directory and nothing else.
+  if (::rename(partial_.c_str(), output_.c_str()) != 0) {
+    const int error_number = errno;
+    std::error_code ignored;
+    if (!fs::exists(output_, ignored)) cannot_write(output_, error_number);
+    if (!same_content(partial_, output_)) refuse_existing(output_);
+    leave();
+  }
+  const bool written = lock_ >= 0;
+  // Behind the rename, so that a build killed before it can go on. One killed between the two leaves them in the output.
+  ::unlink((output_ / kJournal).c_str());
+  ::unlink((output_ / kLock).c_str());
+  if (written) ::close(std::exchange(lock_, -1));
+  first_created_.clear();
+  sync_directory(output_.parent_path());
+  return written ? Outcome::kWritten : Outcome::kUnchanged;
 }
 
 }  // namespace trireme

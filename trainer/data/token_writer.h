@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,20 +11,32 @@
 
 namespace trireme {
 
-/// Makes a token directory: all or nothing. Writes into `<output>.partial-XXXXXX` beside it and renames that at commit; destroyed without a commit
-/// it leaves nothing behind. Memory does not grow with the data.
-/// Errors: ConfigError where the output exists (an empty directory is taken, an identical one is kept); IoError.
+/// Makes a token directory: all or nothing. Writes into `<output>.partial` beside it, which one process at a time holds, and renames that at commit.
+/// Destroyed without a commit it leaves nothing behind; killed, or after keep(), the partial directory stays, and the next writer of the same command
+/// goes on from the last save(). Memory does not grow with the data.
+/// Errors: ConfigError where the output exists (an empty directory is taken, an identical one is kept), where another process writes it, or where the
+/// partial directory is another command's; DataError where that is damaged; IoError.
 class TokenWriter {
  public:
-  /// `index` names the tokenizer; its counts are filled in here.
-  TokenWriter(const std::string& output, TokenIndex index);
+  /// `index` names the tokenizer; its counts are filled in here. `tokenizer_file` is copied where it is not empty. `command`: a digest of all that
+  /// decides the result.
+  TokenWriter(const std::string& output, TokenIndex index, const std::string& tokenizer_file = "", std::string command = "");
   ~TokenWriter();
   TokenWriter(const TokenWriter&) = delete;
   TokenWriter& operator=(const TokenWriter&) = delete;
 
-  void begin_document();
   /// Errors: DataError for an id outside the vocabulary.
   void append(std::span<const int32_t> tokens);
+  int64_t open_tokens() const { return index_.tokens - document_start_; }  ///< appended since the last document ended
+  /// Ends the document of these tokens; its first `prompt` ones are never targets. False where there are none: no document.
+  bool end_document(int64_t prompt = 0);
+
+  /// Makes what was written durable, with `position`: an object that tells the caller where to go on, in the middle of a document too.
+  void save(const nlohmann::json& position);
+  /// What the last save() of an earlier attempt said; null where there was none.
+  const nlohmann::json& position() const { return position_; }
+  /// From here on the partial directory outlives this object.
+  void keep() { kept_ = true; }
 
   enum class Outcome : uint8_t {
     kWritten,
@@ -31,6 +44,7 @@ class TokenWriter {
   };
   Outcome commit();
   const TokenIndex& index() const { return index_; }
+  const std::filesystem::path& partial() const { return partial_; }
 
  private:
   struct CloseFile {
@@ -38,17 +52,28 @@ class TokenWriter {
   };
   using File = std::unique_ptr<std::FILE, CloseFile>;
 
-  File create(const char* name) const;
+  void lock();
+  bool read_journal();  ///< false: there is none, nothing was written
+  void open_files(const std::string& tokenizer_file);
+  File open(const char* name, int64_t bytes) const;
   void write(const File& file, const void* data, size_t bytes) const;
-  void finish(File file) const;  ///< flush to the disk and close
-  void discard() noexcept;
+  void sync(const File& file) const;
+  template <class Id>
+  void append_as(std::span<const int32_t> tokens);
+  void leave() noexcept;
 
   TokenIndex index_;
+  std::string command_;
   std::filesystem::path output_;
-  std::filesystem::path first_created_;  ///< topmost parent directory made here; empty when all stood
   std::filesystem::path partial_;
+  std::filesystem::path first_created_;  ///< topmost parent directory made here; empty when all stood
+  int lock_ = -1;
+  bool kept_ = true;
+  nlohmann::json position_;
+  int64_t document_start_ = 0;
   File tokens_;
   File documents_;
+  File prompts_;  ///< of instruction data only
   std::vector<std::byte> buffer_;
 };
 

@@ -26,4 +26,10 @@ std::string Digest::str() const {
   return text;
 }
 
+std::string digest_of(std::string_view text) {
+  Digest digest;
+  digest.update(text);
+  return digest.str();
+}
+
 }  // namespace trireme

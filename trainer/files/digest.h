@@ -23,4 +23,7 @@ class Digest {
   std::unique_ptr<XXH3_state_s, Free> state_;
 };
 
+/// Of all of a text.
+std::string digest_of(std::string_view text);
+
 }  // namespace trireme

@@ -56,6 +56,12 @@ void MappedFile::load(int64_t begin, int64_t count) const {
 #endif
 }
 
+void MappedFile::drop(int64_t begin, int64_t count) const {
+  TRIREME_CHECK(begin >= 0 && count >= 0 && begin <= bytes_ - count, path_, ": bytes [", begin, ", +", count, ") of ", bytes_);
+  const int64_t start = begin / ::sysconf(_SC_PAGESIZE) * ::sysconf(_SC_PAGESIZE);
+  if (count > 0) ::madvise(const_cast<std::byte*>(data_) + start, static_cast<size_t>(begin + count - start), MADV_DONTNEED);
+}
+
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), static_cast<size_t>(bytes_));
 }

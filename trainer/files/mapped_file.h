@@ -24,6 +24,8 @@ class MappedFile {
   /// Reads a part in, so that a disk that cannot deliver it, or a file that has become shorter, is an error here: a plain access would end the process.
   /// Errors: IoError. Does nothing before Linux 5.14.
   void load(int64_t begin, int64_t count) const;
+  /// Gives the memory of a part back, which the next access reads again: a process that is through with it holds no more of the file.
+  void drop(int64_t begin, int64_t count) const;
 
  private:
   std::string path_;

@@ -79,7 +79,9 @@ json parse_object(std::string_view text, const std::string& where) {
   try {
     value = json::parse(text);
   } catch (const json::exception& error) {
-    throw DataError(concat(where, ": not valid JSON: ", error.what()));
+    constexpr size_t kMost = 240;  // it repeats what was read last, which may be all of a long string
+    const std::string message = error.what();
+    throw DataError(concat(where, ": not valid JSON: ", message.size() <= kMost ? message : message.substr(0, kMost) + "..."));
   }
   if (!value.is_object()) throw DataError(concat(where, ": not a JSON object"));
   return value;

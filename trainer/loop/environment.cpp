@@ -50,6 +50,14 @@ nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, 
 }
 
 nlohmann::json describe_model(const ModelConfig& model) {
+  const RopeScalingConfig& scaling = model.rope_scaling;
+  nlohmann::json rope_scaling = {{"type", scaling.type}};  // with what that type reads
+  if (scaling.type != "none") rope_scaling["factor"] = scaling.factor;
+  if (scaling.type == "llama3") {
+    rope_scaling["low_frequency_factor"] = scaling.low_frequency_factor;
+    rope_scaling["high_frequency_factor"] = scaling.high_frequency_factor;
+    rope_scaling["original_max_positions"] = scaling.original_max_positions;
+  }
   return {{"architecture", model.architecture},
           {"layers", model.layers},
           {"hidden_size", model.hidden_size},
@@ -61,7 +69,9 @@ nlohmann::json describe_model(const ModelConfig& model) {
           {"max_positions", *model.max_positions},
           {"tied_embeddings", model.tied_embeddings},
           {"qkv_bias", model.qkv_bias || model.architecture == "gpt2"},
+          {"qk_norm", model.qk_norm},
           {"rope_theta", model.rope_theta},
+          {"rope_scaling", rope_scaling},
           {"norm_epsilon", model.norm_epsilon}};
 }
 

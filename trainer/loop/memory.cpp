@@ -15,7 +15,7 @@ namespace {
 struct UnreadDataset final : Dataset {
   explicit UnreadDataset(int64_t count) : count_(count) {}
   int64_t sequences() const override { return count_; }
-  void read(int64_t /*sample*/, int32_t* /*tokens*/, int32_t* /*targets*/) const override {}
+  void read(int64_t /*sample*/, int32_t* /*tokens*/, int32_t* /*targets*/, std::vector<int64_t>& /*segments*/) const override {}
 
  private:
   int64_t count_;

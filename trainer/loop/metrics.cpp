@@ -81,7 +81,11 @@ void MetricsWriter::step(const StepMetrics& metrics) {
   write(line);
 }
 
-void MetricsWriter::evaluation(int64_t step, double validation_loss) { write({{"step", step}, {"validation_loss", validation_loss}}); }
+void MetricsWriter::evaluation(int64_t step, double validation_loss, const std::vector<std::pair<std::string, double>>& sets) {
+  ordered_json line = {{"step", step}, {"validation_loss", validation_loss}};
+  for (const auto& [name, loss] : sets) line["validation"][name] = loss;
+  write(line);
+}
 
 int64_t MetricsWriter::last_evaluation(const std::filesystem::path& path) {
   int64_t step = 0;
@@ -143,9 +147,12 @@ void ConsoleReporter::step(const StepMetrics& metrics) {
   std::fflush(out_);
 }
 
-void ConsoleReporter::evaluation(int64_t step, double validation_loss) {
+void ConsoleReporter::evaluation(int64_t step, double validation_loss, const std::vector<std::pair<std::string, double>>& sets) {
   end_progress_line();
-  std::fprintf(out_, "step %lld/%lld  validation loss %.4f\n", static_cast<long long>(step), static_cast<long long>(total_steps_), validation_loss);
+  std::string line =
+      format("step %lld/%lld  validation loss %.4f", static_cast<long long>(step), static_cast<long long>(total_steps_), validation_loss);
+  for (const auto& [name, loss] : sets) line += "  " + name + format(" %.4f", loss);
+  std::fprintf(out_, "%s\n", line.c_str());
   std::fflush(out_);
 }
 

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -36,7 +38,8 @@ class MetricsWriter {
   /// {"event": kind, ...}; "start" opens a file.
   void event(const std::string& kind, const nlohmann::ordered_json& fields);
   void step(const StepMetrics& metrics);
-  void evaluation(int64_t step, double validation_loss);
+  /// `sets`: name and loss of each validation set, where they have names.
+  void evaluation(int64_t step, double validation_loss, const std::vector<std::pair<std::string, double>>& sets = {});
   /// Why lines are waiting for room; empty: all are written.
   const std::string& trouble() const { return trouble_; }
   /// What is written outlives a power cut. From any thread.
@@ -68,7 +71,7 @@ class ConsoleReporter {
   ConsoleReporter& operator=(const ConsoleReporter&) = delete;
 
   void step(const StepMetrics& metrics);
-  void evaluation(int64_t step, double validation_loss);
+  void evaluation(int64_t step, double validation_loss, const std::vector<std::pair<std::string, double>>& sets = {});
   void message(const std::string& text);
 
  private:

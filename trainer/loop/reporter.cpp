@@ -41,10 +41,10 @@ void Reporter::step(int64_t step, const StepResult& result, double seconds) {
                  " is not finite; weights are unchanged"));
 }
 
-void Reporter::evaluation(int64_t step, double loss) {
+void Reporter::evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets) {
   if (!metrics_) return;
-  metrics_->evaluation(step, loss);
-  console_->evaluation(step, loss);
+  metrics_->evaluation(step, loss, sets);
+  console_->evaluation(step, loss, sets);
 }
 
 void Reporter::saved(const SaveReport& report) {

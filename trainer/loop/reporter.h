@@ -1,6 +1,8 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/loop/metrics.h"
@@ -15,7 +17,8 @@ class Reporter {
   /// Goes on from metrics.jsonl as it stood after `step`. `environment`: what environment.json says. Errors: IoError.
   void open(const Config& config, const nlohmann::ordered_json& environment, int64_t step, int64_t steps);
   void step(int64_t step, const StepResult& result, double seconds);
-  void evaluation(int64_t step, double loss);
+  /// `sets`: name and loss of each, where they have names.
+  void evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets);
   void saved(const SaveReport& report);
   void message(const std::string& text);
   /// Lines of metrics.jsonl that are still not written: why; else empty.

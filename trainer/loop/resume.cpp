@@ -11,6 +11,7 @@
 #include "trainer/config/write.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/state.h"
+#include "trainer/tokenizer/tokenizer.h"
 
 namespace fs = std::filesystem;
 
@@ -33,22 +34,31 @@ std::vector<std::string> checkpoints_to_resume(const std::string& run_directory,
   return {};
 }
 
-Config saved_config(const CheckpointReader& reader, const std::string& checkpoint) {
-  try {
-    return resolve(parse_config(reader.description().config, checkpoint + "/manifest.json"));
-  } catch (const ConfigError& error) {
-    throw DataError(concat(checkpoint, ": the configuration saved in it is not valid: ", error.what()));
-  }
-}
-
 void check_resumable(const CheckpointReader& reader, const std::string& checkpoint, const Config& config, const std::string& training_data) {
+  const auto is_weight = [](const auto& tensor) { return tensor.first.starts_with("weight/"); };
+  if (std::all_of(reader.tensors().begin(), reader.tensors().end(), is_weight))
+    throw ConfigError(concat("cannot resume from ", checkpoint, ": it holds weights only, not the state of a run; start one from them with --set ",
+                             "training.initial_weights=", checkpoint));
   const std::string difference = mathematical_difference(saved_config(reader, checkpoint), config);
   if (!difference.empty())
     throw ConfigError(concat("cannot resume from ", checkpoint, ": the configuration has changed what is trained:\n", difference,
                              "use another run.directory for another run"));
+  if (Tokenizer::open(config.data.tokenizer).digest() != reader.description().tokenizer.digest)
+    throw ConfigError(concat("cannot resume from ", checkpoint, ": data.tokenizer=", config.data.tokenizer,
+                             ": not the tokenizer that it was trained with, which is ", reader.tokenizer_spec(),
+                             "; use another run.directory for another run"));
   if (reader.description().training_data != training_data)
     throw DataError(concat("cannot resume from ", checkpoint,
                            ": data.train holds other tokens than when it was saved; use another run.directory for another run"));
+}
+
+void check_initial_weights(const WeightSource& source, const Config& config) {
+  const std::string where = concat("training.initial_weights=", config.training.initial_weights, ": ");
+  const std::string difference = model_difference(config.model, source.model());
+  if (!difference.empty()) throw ConfigError(concat(where, "another model than the configured one; allowed the same, which is\n", difference));
+  if (source.tokenizer().empty()) return;
+  if (Tokenizer::open(source.tokenizer()).digest() != Tokenizer::open(config.data.tokenizer).digest())
+    throw ConfigError(concat(where, "trained with another tokenizer than data.tokenizer=", config.data.tokenizer, "; allowed ", source.tokenizer()));
 }
 
 /// Runs `body`, which agrees; what it finds damaged, missing or on a bad disk is returned instead of thrown.
@@ -62,10 +72,24 @@ static std::optional<AgreedError> damage_in(const std::function<void()>& body) {
   return std::nullopt;
 }
 
+/// The weights of a run that starts. Collective.
+static void begin(Trainer& trainer, const Config& config) {
+  const std::string& from = config.training.initial_weights;
+  if (from == "none") return trainer.initialise();
+  Communicator& world = trainer.mesh().world;
+  std::unique_ptr<WeightSource> source;
+  agree(world, [&] {
+    source = std::make_unique<WeightSource>(from);
+    check_initial_weights(*source, config);
+  });
+  if (world.rank() == 0) std::cerr << concat("starting from the weights in ", source->path(), "\n");
+  load_weights(trainer, *source);
+}
+
 Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data,
                     bool automatic) {
   if (checkpoints.empty()) {
-    trainer.initialise();
+    begin(trainer, config);
     return {};
   }
   Communicator& world = trainer.mesh().world;
@@ -101,6 +125,7 @@ std::string mathematical_difference(const Config& saved, const Config& now) {
     config.training.logits_chunk.reset();
     config.training.micro_batch_size = 1;
     config.data.validation.clear();
+    config.data.tokenizer.clear();  // compared by its digest
     // Where the schedule does not look at the end of training, training longer changes nothing that was done.
     if (config.training.schedule.name == "constant") {
       config.training.steps = 1;

@@ -10,7 +10,6 @@
 
 #include "kernels/core/rng.h"
 #include "trainer/config/write.h"
-#include "trainer/data/tokenizer.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
@@ -19,6 +18,7 @@
 #include "trainer/loop/memory.h"
 #include "trainer/loop/reporter.h"
 #include "trainer/loop/resume.h"
+#include "trainer/loop/run_data.h"
 #include "trainer/loop/saves.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/resilience/run_lock.h"
@@ -57,7 +57,8 @@ class Run {
   Progress& progress_;
   StopRequest stop_;
   std::string session_;  ///< the same on every rank, another at every start
-  std::unique_ptr<TokenDataset> train_, validation_;
+  std::unique_ptr<RunData> data_;
+  std::string training_data_;  ///< its fingerprint
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<RunLock> lock_;         ///< rank 0: until this run ends
   Reporter reporter_;                     ///< speaks on rank 0
@@ -82,11 +83,13 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   std::map<std::string, std::string> facts;
   agree(world_, [&] {
     open_data();
+    std::string validation;
+    for (const ValidationSet& set : data_->validation) validation += concat(set.name, "=", set.data.fingerprint(), " ");
     facts = {{"binary", binary_digest()},
              {"configuration", to_yaml(config_)},
              {"--max-steps", std::to_string(last_step())},
-             {"training data", std::to_string(train_->fingerprint())},
-             {"validation data", validation_ ? std::to_string(validation_->fingerprint()) : ""}};
+             {"training data", training_data_},
+             {"validation data", validation}};
   });
   check_same_everywhere(world_, facts);
   const std::string session =
@@ -98,13 +101,13 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   resume();
   if (done_ >= last_step() && evaluated_) return;  // a finished run stays as it is
   if (reports()) announce_ready();                 // every rank has its StopRequest since its Run began
-  saves_ = std::make_unique<Saves>(*trainer_, config_, session_, std::to_string(train_->fingerprint()), lock_.get(), reporter_, progress_);
+  agree(world_, [&] { saves_ = std::make_unique<Saves>(*trainer_, config_, session_, training_data_, lock_.get(), reporter_, progress_); });
 }
 
 void Run::open_data() {
-  train_ = std::make_unique<TokenDataset>(open_dataset(config_, config_.data.train));
-  if (!config_.data.validation.empty()) validation_ = std::make_unique<TokenDataset>(open_dataset(config_, config_.data.validation));
-  total_ = total_steps(config_, train_->sequences());
+  data_ = std::make_unique<RunData>(open_run_data(config_));
+  training_data_ = std::to_string(data_->train.fingerprint());
+  total_ = total_steps(config_, data_->train.sequences());
   if (config_.training.epochs) {  // the rules and the `auto` that had to wait for the number of steps
     Config counted = config_;
     counted.training.steps = total_;
@@ -119,7 +122,7 @@ void Run::resume() {
   progress_.act("loading");
   std::vector<std::string> checkpoints = candidates();
   for (bool locked = false;;) {
-    const Resumed resumed = load_newest(*trainer_, checkpoints, config_, std::to_string(train_->fingerprint()), options_.resume == "auto");
+    const Resumed resumed = load_newest(*trainer_, checkpoints, config_, training_data_, options_.resume == "auto");
     done_ = resumed.step;
     if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
     agree(world_, [&] {
@@ -197,7 +200,7 @@ void Run::open_directory(const std::string& checkpoint) {
 void Run::start_step(int64_t step) {
   progress_.begin_step(step);
   const double rate = learning_rate(config_.training.schedule, config_.training.optimizer, config_.training.global_batch_size, step, total_);
-  Started now{step, trainer_->start(*train_, step - 1, rate)};
+  Started now{step, trainer_->start(data_->train, step - 1, rate)};
   finish_step();
   started_ = std::move(now);
   if (ctx_.device != Device::kCuda) finish_step();
@@ -236,11 +239,20 @@ void Run::check_replicas(int64_t step) {
         reports());
 }
 
-void Run::evaluate(int64_t step) { reporter_.evaluation(step, trainer_->evaluate(*validation_, config_.training.evaluate.batches).loss); }
+void Run::evaluate(int64_t step) {
+  Trainer::Evaluation all;
+  std::vector<std::pair<std::string, double>> losses;
+  for (const ValidationSet& set : data_->validation) {
+    const Trainer::Evaluation one = trainer_->evaluate(set.data, config_.training.evaluate.batches);
+    all.add(one);
+    if (has_named_sets(config_)) losses.emplace_back(set.name, one.loss);
+  }
+  reporter_.evaluation(step, all.loss, losses);
+}
 
 bool Run::evaluates_at(int64_t step) const {
   const int64_t every = config_.training.evaluate.every;
-  return validation_ && step > 0 && ((every > 0 && step % every == 0) || step == total_);
+  return !data_->validation.empty() && step > 0 && ((every > 0 && step % every == 0) || step == total_);
 }
 
 ExitCode Run::loop() {
@@ -289,15 +301,6 @@ ExitCode Run::loop() {
 }
 
 }  // namespace
-
-TokenDataset open_dataset(const Config& config, const std::vector<std::string>& directories) {
-  return {directories, config.training.sequence_length, *config.model.vocab_size, make_tokenizer(config.data.tokenizer).digest()};
-}
-
-int64_t total_steps(const Config& config, int64_t sequences) {
-  if (config.training.steps) return *config.training.steps;
-  return Sampler{0, sequences, config.training.global_batch_size}.steps_for(config.training.epochs.value());
-}
 
 ExitCode run_training(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress) {
   return Run(ctx, world, config, options, progress).loop();

@@ -12,12 +12,6 @@ struct RunOptions {
   std::optional<int64_t> max_steps;  ///< stop after this step of the run, checkpoint saved; the schedule stays that of the whole run
 };
 
-/// Token directories as sequences for `config` (resolved). Errors: those of TokenDataset.
-TokenDataset open_dataset(const Config& config, const std::vector<std::string>& directories);
-
-/// The steps a configuration asks for, epochs counted out.
-int64_t total_steps(const Config& config, int64_t sequences);
-
 /// Trains to the end of `config` (resolved for this world) or until asked to stop, as one rank of `world`. Collective.
 /// `progress`: told of what this rank does. Returns kOk, or kRequeue after SIGTERM, SIGINT or SIGUSR1 with a checkpoint saved.
 ExitCode run_training(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress);

@@ -25,18 +25,25 @@ double state_patience(const Config& config) {
 
 Saves::Saves(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, const RunLock* lock, Reporter& reporter,
              Progress& progress)
+    : Saves(trainer, config, session, std::move(training_data), copy_of(Tokenizer::open(config.data.tokenizer)), lock, reporter, progress) {}
+
+Saves::Saves(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, TokenizerCopy tokenizer,
+             const RunLock* lock, Reporter& reporter, Progress& progress)
     : trainer_(trainer),
       world_(trainer.mesh().world),
       config_(config),
+      tokenizer_(std::move(tokenizer.entry)),
       training_data_(std::move(training_data)),
       lock_(lock),
       reporter_(reporter),
       progress_(progress),
       checkpointer_({directory_of(config), session, world_.rank(), world_.size(), config.checkpoint.keep, config.checkpoint.asynchronous,
-                     std::chrono::seconds(static_cast<int64_t>(state_patience(config))), [this] {
+                     std::chrono::seconds(static_cast<int64_t>(state_patience(config))),
+                     [this] {
                        lock_->check();
                        reporter_.sync();
-                     }}) {}
+                     },
+                     std::move(tokenizer.texts)}) {}
 
 void Saves::save(int64_t step) {
   progress_.act("saving step " + std::to_string(step));
@@ -53,7 +60,7 @@ void Saves::save(int64_t step) {
                       trainer_.accepted_steps(),
                       to_yaml(config_),
                       describe_model(config_.model),
-                      config_.data.tokenizer,
+                      tokenizer_,
                       training_data_,
                       config_.run.seed,
                       samples,

@@ -4,6 +4,7 @@
 
 #include "parallel/comm/progress.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/tokenizer_copy.h"
 #include "trainer/loop/reporter.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/resilience/run_lock.h"
@@ -19,7 +20,8 @@ double state_patience(const Config& config);
 /// The checkpoints of a run under way, as its training loop sees them. Arguments outlive it; `lock` is null on all ranks but 0.
 class Saves {
  public:
-  /// `session`: the same on every rank, another at every start. `training_data`: fingerprint of the tokens.
+  /// `session`: the same on every rank, another at every start. `training_data`: fingerprint of the tokens. The tokenizer of `config` is read here: what is
+  /// saved stays the one that the run began with, whatever becomes of its file. Errors: those of Tokenizer::open.
   Saves(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, const RunLock* lock, Reporter& reporter,
         Progress& progress);
 
@@ -38,12 +40,15 @@ class Saves {
   bool failed() const { return failed_; }
 
  private:
+  Saves(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, TokenizerCopy tokenizer, const RunLock* lock,
+        Reporter& reporter, Progress& progress);
   void note(const std::optional<SaveReport>& report);
   bool reports() const { return world_.rank() == 0; }
 
   Trainer& trainer_;
   Communicator& world_;
   const Config& config_;
+  StoredTokenizer tokenizer_;
   std::string training_data_;
   const RunLock* lock_;
   Reporter& reporter_;

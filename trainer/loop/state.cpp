@@ -5,7 +5,6 @@
 #include <set>
 
 #include "kernels/ops/transfer.h"
-
 #include "trainer/loop/agree.h"
 
 namespace trireme {
@@ -14,22 +13,25 @@ namespace {
 /// What is saved of every parameter.
 constexpr std::array<const char*, 3> kKinds{"weight", "exp_avg", "exp_avg_sq"};
 
-/// `resumes`: bits count, so the dtype must be the same; else the weights are converted.
-void read_box(Context& ctx, CheckpointReader& reader, const std::string& kind, const OwnedBox& owned, const Tensor& to, bool resumes) {
+void check_shape(const std::string& where, const std::string& name, const std::array<int64_t, 2>& stored, const std::array<int64_t, 2>& wanted) {
+  if (stored != wanted)
+    throw DataError(concat(where, ": ", name, " has shape [", stored[0], ", ", stored[1], "], the model's is [", wanted[0], ", ", wanted[1], "]"));
+}
+
+/// Bits count, so the dtype must be the same.
+void read_state(Context& ctx, CheckpointReader& reader, const std::string& kind, const OwnedBox& owned, const Tensor& to) {
   const std::string name = kind + "/" + owned.spec->name;
   const StoredTensor& stored = reader.tensor(name);
-  if (stored.shape != owned.spec->shape)
-    throw DataError(concat("checkpoint: ", name, " has shape [", stored.shape[0], ", ", stored.shape[1], "], the model's is [", owned.spec->shape[0],
-                           ", ", owned.spec->shape[1], "]"));
-  if (resumes && stored.dtype != to.dtype())
+  check_shape("checkpoint", name, stored.shape, owned.spec->shape);
+  if (stored.dtype != to.dtype())
     throw DataError(concat("checkpoint: ", name, " is ", name_of(stored.dtype), ", training.precision makes it ", name_of(to.dtype())));
   const Tensor host = host_tensor(to.shape(), to.dtype());
   reader.read(name, owned.box, host.dtype(), host.raw());
   from_host(ctx, host, to);
 }
 
-/// A tensor that the model does not have means another model, even where all of the model's own are there. Each rank knows only its stage's names.
-void check_names(Trainer& trainer, const CheckpointReader& reader) {
+/// Every rank's, of which each knows only its stage's.
+std::set<std::string> parameter_names(Trainer& trainer) {
   std::string mine;
   for (const OwnedBox& owned : trainer.owned_boxes()) mine += owned.spec->name + "\n";
   std::set<std::string> known;
@@ -40,6 +42,11 @@ void check_names(Trainer& trainer, const CheckpointReader& reader) {
       begin = end + 1;
     }
   }
+  return known;
+}
+
+/// A tensor that the model does not have means another model, even where all of the model's own are there.
+void check_names(const std::set<std::string>& known, const CheckpointReader& reader) {
   for (const auto& [name, stored] : reader.tensors()) {
     const size_t slash = name.find('/');
     const bool of_the_state = std::find(kKinds.begin(), kKinds.end(), name.substr(0, slash)) != kKinds.end();
@@ -68,23 +75,31 @@ std::vector<StateTensor> state_tensors(Trainer& trainer) {
   return tensors;
 }
 
-void load_weights(Trainer& trainer, CheckpointReader& reader) {
+void load_weights(Trainer& trainer, WeightSource& source) {
+  const std::set<std::string> known = parameter_names(trainer);
   agree(trainer.mesh().world, [&] {
-    check_names(trainer, reader);
-    for (const OwnedBox& owned : trainer.owned_boxes()) read_box(trainer.context(), reader, "weight", owned, owned.weight, false);
+    for (const std::string& name : source.names())
+      if (!known.contains(name)) throw DataError(concat(source.path(), ": ", name, " is not a tensor of the configured model"));
+    for (const OwnedBox& owned : trainer.owned_boxes()) {
+      check_shape(source.path(), owned.spec->name, source.shape(owned.spec->name), owned.spec->shape);
+      const Tensor host = host_tensor(owned.weight.shape(), owned.weight.dtype());
+      source.read(owned.spec->name, owned.box, host.dtype(), host.raw());
+      from_host(trainer.context(), host, owned.weight);
+    }
   });
   trainer.weights_changed();
 }
 
 void load_state(Trainer& trainer, CheckpointReader& reader) {
   const bool scales = scales_loss(trainer.config().training);
+  const std::set<std::string> known = parameter_names(trainer);
   agree(trainer.mesh().world, [&] {
     if (scales && !reader.description().loss_scale) throw DataError("checkpoint: holds no loss scale, which training.precision fp16 needs");
-    check_names(trainer, reader);
+    check_names(known, reader);
     for (const OwnedBox& owned : trainer.owned_boxes()) {
-      read_box(trainer.context(), reader, "weight", owned, owned.weight, true);
-      read_box(trainer.context(), reader, "exp_avg", owned, owned.exp_avg, true);
-      read_box(trainer.context(), reader, "exp_avg_sq", owned, owned.exp_avg_sq, true);
+      read_state(trainer.context(), reader, "weight", owned, owned.weight);
+      read_state(trainer.context(), reader, "exp_avg", owned, owned.exp_avg);
+      read_state(trainer.context(), reader, "exp_avg_sq", owned, owned.exp_avg_sq);
     }
   });
   trainer.weights_changed();

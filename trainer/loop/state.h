@@ -1,6 +1,7 @@
 #pragma once
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/checkpoint/weight_source.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme {
@@ -11,7 +12,7 @@ std::vector<StateTensor> state_tensors(Trainer& trainer);
 
 /// Fills this rank's boxes from a checkpoint of any layout. Errors: DataError naming the tensor that is missing, has another shape, or is not the model's,
 /// agreed on by all ranks. Collective, both.
-void load_weights(Trainer& trainer, CheckpointReader& reader);
+void load_weights(Trainer& trainer, WeightSource& source);
 /// Weights, both moments, the count of accepted steps, and the loss scale where that is dynamic; every tensor of the checkpoint must belong to the model.
 void load_state(Trainer& trainer, CheckpointReader& reader);
 

@@ -125,12 +125,15 @@ int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int
   int32_t* const tokens = host.data<int32_t>();
   int32_t* const targets = tokens + rows * sequence;
   int64_t valid = 0;
-  for (const Microbatch& microbatch : batch_) {
+  for (Microbatch& microbatch : batch_) {
+    microbatch.segments.clear();
     if (ctx_.device == Device::kMeta) {
+      microbatch.segments.assign(static_cast<size_t>(rows), sequence);
       valid += rows * sequence;
       continue;
     }
-    for (int64_t b = 0; b < rows; ++b) data.read(sample_of(microbatch.first_sample + b), tokens + b * sequence, targets + b * sequence);
+    for (int64_t b = 0; b < rows; ++b)
+      data.read(sample_of(microbatch.first_sample + b), tokens + b * sequence, targets + b * sequence, microbatch.segments);
     valid += std::count_if(targets, targets + rows * sequence, [](int32_t target) { return target >= 0; });
     from_host(ctx_, host.flat(0, rows * sequence), microbatch.tokens);
     from_host(ctx_, host.flat(rows * sequence, rows * sequence), microbatch.targets);
@@ -141,7 +144,7 @@ int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int
 StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate) { return finish(start(data, step, learning_rate)); }
 
 Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate) {
-  const Sampler sampler{static_cast<uint64_t>(config_.run.seed), data.sequences(), config_.training.global_batch_size};
+  const Sampler sampler(static_cast<uint64_t>(config_.run.seed), data.groups(), config_.training.global_batch_size);
   note("reading the batch of step ", step + 1);
   const int64_t valid = read_batch(data, [&](int64_t index) { return sampler.sample(step, index); });
   const double factor = 1.0 / static_cast<double>(std::max<int64_t>(valid, 1));
@@ -249,24 +252,44 @@ Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches) {
     executor_->run(ctx_, evaluation_list_);
     if (mesh_.at.pipeline == mesh_.shape.pipeline - 1 && mesh_.at.tensor == 0) loss += read_scalar(ctx_, stage_->loss_sum());
   }
-  result.loss = all_reduce_scalar(mesh_.world, loss, ReduceOp::kSum) / static_cast<double>(std::max<int64_t>(result.tokens, 1));
+  result.nats = all_reduce_scalar(mesh_.world, loss, ReduceOp::kSum);
+  result.loss = result.nats / static_cast<double>(std::max<int64_t>(result.tokens, 1));
   return result;
 }
 
-std::vector<double> Trainer::next_token_logits(const std::vector<int32_t>& tokens) {
-  TRIREME_CHECK(mesh_.shape.world() == 1, "logits are read on one rank");
+void Trainer::Evaluation::add(const Evaluation& other) {
+  nats += other.nats;
+  tokens += other.tokens;
+  loss = nats / static_cast<double>(std::max<int64_t>(tokens, 1));
+}
+
+std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode) {
+  TRIREME_CHECK(mesh_.shape.world() == mesh_.shape.tensor && microbatches_ == 1 && !config_.parallel.sequence_parallel,
+                "a text is read by tensor ranks alone, as one micro-batch and without sequence parallelism");
   const auto length = static_cast<int64_t>(tokens.size());
-  Microbatch microbatch{Tensor::empty(ctx_, {length}, DType::kI32, MemoryCategory::kData), Tensor(), 0};
+  const Microbatch microbatch{
+      .tokens = Tensor::empty(ctx_, {length}, DType::kI32, MemoryCategory::kData), .targets = {}, .segments = {length}, .position = position};
   const Tensor host = host_tensor({length}, DType::kI32);
   std::copy(tokens.begin(), tokens.end(), host.data<int32_t>());
   from_host(ctx_, host, microbatch.tokens);
-  stage_->begin(ctx_, {microbatch}, length, RunMode::kLogits, 0);
+  stage_->begin(ctx_, {microbatch}, length, mode, 0);
   executor_->run(ctx_, evaluation_list_);
-  const Tensor logits = stage_->logits(0);
-  const Tensor row = Tensor::empty(ctx_, {config_.model.vocab_size.value()}, DType::kF64, MemoryCategory::kWorkspace);
-  copy(ctx_, logits.flat((length - 1) * logits.dim(1), row.numel()), row);
-  const Tensor last = to_host(ctx_, row);
-  return {last.data<double>(), last.data<double>() + last.numel()};
+
+  const Tensor mine = stage_->logits(0);
+  const int64_t rows = mine.dim(0), columns = mine.dim(1), parts = mesh_.shape.tensor, vocabulary = *config_.model.vocab_size;
+  const Tensor all = Tensor::empty(ctx_, {parts, rows, columns}, mine.dtype(), MemoryCategory::kWorkspace);
+  mesh_.tensor->all_gather(ctx_, mine, all).wait(ctx_);
+  const Tensor wide = Tensor::empty(ctx_, all.shape(), DType::kF64, MemoryCategory::kWorkspace);
+  copy(ctx_, all, wide);
+  const Tensor gathered = to_host(ctx_, wide);
+  std::vector<double> logits;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t part = 0; part < parts; ++part) {  // each has its share of the vocabulary; the padding of the last ones is left out
+      const double* const from = gathered.data<double>() + (part * rows + row) * columns;
+      logits.insert(logits.end(), from, from + std::clamp<int64_t>(vocabulary - part * columns, 0, columns));
+    }
+  }
+  return logits;
 }
 
 std::vector<OwnedBox> Trainer::owned_boxes() const {

@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,12 +63,17 @@ class Trainer {
 
   /// Mean loss over `batches` global batches from the start of `data` in order (0 = all of it; the last may be short).
   struct Evaluation {
-    double loss = 0;
-    int64_t tokens = 0;
+    double loss = 0;     ///< mean over the valid tokens, nats
+    double nats = 0;     ///< their sum
+    int64_t tokens = 0;  ///< valid ones
+    void add(const Evaluation& other);  ///< as if both had been one
   };
   Evaluation evaluate(const Dataset& data, int64_t batches);
-  /// Logits [V] of the last position; single-rank layouts.
-  std::vector<double> next_token_logits(const std::vector<int32_t>& tokens);
+  /// Logits [T,V] of what follows each of T tokens of a text, on every rank, in layouts of tensor ranks alone.
+  std::vector<double> logits(std::span<const int32_t> tokens) { return run_text(tokens, 0, RunMode::kLogits); }
+  /// Of the last one alone, [V]. `position`: tokens of the text before these, whose keys and values earlier calls have left in the stage's cache
+  /// (TransformerStage::make_cache).
+  std::vector<double> next_token_logits(std::span<const int32_t> tokens, int64_t position = 0) { return run_text(tokens, position, RunMode::kDecode); }
 
   /// Initial weights: a function of (seed, name, global index) only.
   void initialise();
@@ -91,6 +97,7 @@ class Trainer {
  private:
   /// Fills batch_ and counts the unmasked targets of the whole global batch. `sample_of`: place in the global batch -> sample of the data set.
   int64_t read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
+  std::vector<double> run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode);
   void queue_step(int64_t step);
   void launch_graph(int64_t step);
   std::string offender_name(int64_t index);

@@ -1,33 +1,73 @@
 #include "trainer/model/attention.h"
 
+#include "kernels/ops/columns.h"
+#include "kernels/ops/elementwise.h"
 #include "kernels/ops/rope.h"
 
 namespace trireme {
 
+Tensor Attention::normalised(Context& ctx, Saved& saved) const {
+  if (!query_norm.norm.weight) return saved.qkv;
+  const Tensor copied = Tensor::empty(ctx, saved.qkv.shape(), saved.qkv.dtype(), MemoryCategory::kActivations);
+  copy(ctx, saved.qkv, copied);
+  query_norm.forward(ctx, copied, saved.query_norm);
+  key_norm.forward(ctx, copied, saved.key_norm);
+  return copied;
+}
+
+void Attention::rotate(Context& ctx, const Pass& pass, void (*turn)(Context&, const Tensor&, int64_t, const Tensor&), const Tensor& packed) const {
+  if (!rope.defined()) return;
+  for (const SegmentRun& run : pass.runs) turn(ctx, rope.rows(pass.position, run.length), heads + kv_heads, run.of(packed));
+}
+
+void Attention::attend(Context& ctx, const Pass& pass, const Tensor& packed, Saved& saved) const {
+  saved.out = Tensor::empty(ctx, {pass.rows, heads * head_size}, packed.dtype(), MemoryCategory::kActivations);
+  if (pass.cache != nullptr) {
+    const int64_t columns = kv_heads * head_size, keys = heads * head_size;
+    copy_columns(ctx, packed, keys, pass.cache->keys.rows(pass.position, pass.rows), 0, columns);
+    copy_columns(ctx, packed, keys + columns, pass.cache->values.rows(pass.position, pass.rows), 0, columns);
+  }
+  if (pass.position > 0) {
+    attention_decode(ctx, packed, pass.cache->keys, pass.cache->values, pass.position, shape(pass.runs.front()), saved.out);
+    return;
+  }
+  saved.lse = Tensor::empty(ctx, {pass.rows * heads}, accumulator_of(packed.dtype()), MemoryCategory::kActivations);
+  for (const SegmentRun& run : pass.runs) attention_forward(ctx, run.of(packed), shape(run), run.of(saved.out), of_run(saved.lse, run));
+}
+
 Tensor Attention::forward(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const {
-  const AttentionShape s = shape(pass);
   saved.qkv = qkv.forward(ctx, x);
-  if (rope.defined()) rope_forward(ctx, rope.rows(0, s.sequence), heads + kv_heads, saved.qkv);
-  saved.out = Tensor::empty(ctx, {pass.rows, heads * head_size}, x.dtype(), MemoryCategory::kActivations);
-  saved.lse = Tensor::empty(ctx, {s.batch, heads, s.sequence}, accumulator_of(x.dtype()), MemoryCategory::kActivations);
-  attention_forward(ctx, saved.qkv, s, saved.out, saved.lse);
+  const Tensor packed = normalised(ctx, saved);
+  saved.query_norm = {};  // the backward makes them again
+  saved.key_norm = {};
+  rotate(ctx, pass, rope_forward, packed);
+  attend(ctx, pass, packed, saved);
   return output.forward(ctx, saved.out);
 }
 
 Tensor Attention::backward_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const {
-  const AttentionShape s = shape(pass);
   const auto [dout, dy_all] = output.backward_input(ctx, dy);
   saved.dy_all = dy_all;
   saved.dqkv = Tensor::empty(ctx, saved.qkv.shape(), dy.dtype(), MemoryCategory::kActivations);
-  attention_backward(ctx, dout, saved.qkv, saved.out, saved.lse, s, saved.dqkv);
-  if (rope.defined()) rope_backward(ctx, rope.rows(0, s.sequence), heads + kv_heads, saved.dqkv);
+  Tensor packed = normalised(ctx, saved);
+  const bool norms = query_norm.norm.weight != nullptr;
+  if (norms) rotate(ctx, pass, rope_forward, packed);
+  for (const SegmentRun& run : pass.runs)
+    attention_backward(ctx, run.of(dout), run.of(packed), run.of(saved.out), of_run(saved.lse, run), shape(run), run.of(saved.dqkv));
+  packed.reset();
   saved.qkv.reset();
+  rotate(ctx, pass, rope_backward, saved.dqkv);
+  if (norms) query_norm.backward_input(ctx, saved.dqkv, saved.query_norm);
+  if (norms) key_norm.backward_input(ctx, saved.dqkv, saved.key_norm);
   return qkv.backward_input(ctx, saved.dqkv);
 }
 
 void Attention::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const {
   output.backward_weight(ctx, saved.out, saved.dy_all);
   qkv.backward_weight(ctx, x, saved.dqkv);
+  if (!query_norm.norm.weight) return;
+  query_norm.backward_weight(ctx, saved.query_norm);
+  key_norm.backward_weight(ctx, saved.key_norm);
 }
 
 }  // namespace trireme

@@ -2,28 +2,38 @@
 #include "kernels/ops/attention.h"
 #include "parallel/tensor/linear.h"
 #include "trainer/model/microbatch.h"
+#include "trainer/model/norm.h"
 
 namespace trireme {
 
-/// Causal self-attention over this rank's heads: ColumnParallel QKV, RoPE, softmax attention, RowParallel output.
+/// Causal self-attention over this rank's heads: ColumnParallel QKV, norms of queries and keys, RoPE, softmax attention, RowParallel output.
 struct Attention {
   ColumnParallelLinear qkv;
   RowParallelLinear output;
   int64_t heads, kv_heads, head_size;  ///< on this rank
   Tensor rope;                         ///< [>= T,H] table; undefined: learned positions
+  HeadNorm query_norm, key_norm;       ///< both or none
 
   struct Saved {
-    Tensor qkv;           ///< [M,(N+2K)H], rotated
-    Tensor out;           ///< [M,N*H]
-    Tensor lse;           ///< [B,N,T]
-    Tensor dqkv, dy_all;  ///< kept from backward_input for backward_weight
+    Tensor qkv;                            ///< [M,(N+2K)H], rotated; with norms as projected, for a pass over memory makes the rest again
+    Tensor out;                            ///< [M,N*H]
+    Tensor lse;                            ///< [M*N]: [count,N,length] for each run of segments
+    Tensor dqkv, dy_all;                   ///< kept from backward_input for backward_weight
+    HeadNorm::Saved query_norm, key_norm;  ///< the same
   };
   Tensor forward(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const;
   Tensor backward_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
 
  private:
-  AttentionShape shape(const Pass& pass) const { return {pass.rows / pass.sequence, pass.sequence, heads, kv_heads, head_size}; }
+  /// saved.qkv with queries and keys normalised: a copy, or saved.qkv itself where there are no norms.
+  Tensor normalised(Context& ctx, Saved& saved) const;
+  /// rope_forward or rope_backward of queries and keys, in place: positions count from the beginning of a segment.
+  void rotate(Context& ctx, const Pass& pass, void (*turn)(Context&, const Tensor&, int64_t, const Tensor&), const Tensor& packed) const;
+  void attend(Context& ctx, const Pass& pass, const Tensor& packed, Saved& saved) const;
+  AttentionShape shape(const SegmentRun& run) const { return {run.count, run.length, heads, kv_heads, head_size}; }
+  /// The part of lse that belongs to a run.
+  Tensor of_run(const Tensor& lse, const SegmentRun& run) const { return lse.flat_view(run.first_row * heads, {run.count, heads, run.length}); }
 };
 
 }  // namespace trireme

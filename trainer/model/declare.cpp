@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "parallel/comm/self.h"
+
 namespace trireme {
 
 Declaration::Declaration(const ModelConfig& model, const Region& region)
@@ -46,6 +48,12 @@ Norm Declaration::norm(Unit& unit, const std::string& name) const {
 
 Norm Declaration::final_norm(Unit& unit) const { return norm(unit, "final_norm"); }
 
+HeadNorm Declaration::head_norm(Unit& unit, const std::string& name, int64_t first_column, int64_t heads) const {
+  // All heads share it and each tensor rank sees its own, so its gradient is partial whatever the rank holds of the residual stream.
+  Param* weight = vector(unit, replicated(name + ".weight", {dims_.H, 1}, 1, at_, Partial::kTensor), Init::Kind::kOnes);
+  return {{weight, nullptr, model_.norm_epsilon}, first_column, heads, dims_.H};
+}
+
 ColumnParallelLinear Declaration::query_key_value(Unit& unit, const std::string& name) const {
   const int64_t kv_parts = std::min<int64_t>(dims_.K, at_.size);
   const struct {
@@ -87,6 +95,10 @@ TransformerBlock Declaration::block(Unit& unit, int64_t index, const Tensor& rop
   block.name = name;
   block.attention_norm = norm(unit, name + ".attention_norm");
   block.attention.qkv = query_key_value(unit, name + ".attention");
+  if (model_.qk_norm) {
+    block.attention.query_norm = head_norm(unit, name + ".attention.query_norm", 0, dims_.local_N);
+    block.attention.key_norm = head_norm(unit, name + ".attention.key_norm", dims_.local_N * dims_.H, dims_.local_K);
+  }
   block.attention.output = row_linear(unit, name + ".attention.output", dims_.N * dims_.H);
   block.attention.heads = dims_.local_N;
   block.attention.kv_heads = dims_.local_K;
@@ -98,6 +110,21 @@ TransformerBlock Declaration::block(Unit& unit, int64_t index, const Tensor& rop
   block.mlp.gelu = dims_.gpt2;
   block.mlp.ffn = dims_.local_F;
   return block;
+}
+
+std::vector<ParamSpec> whole_model(const ModelConfig& model) {
+  SelfCommunicator one("tensor");
+  const Region region(one, false);
+  const Declaration declare(model, region);
+  Unit unit("model");
+  declare.embedding(unit);
+  if (declare.dims().gpt2) declare.positions(unit);
+  for (int64_t b = 0; b < model.layers; ++b) declare.block(unit, b, Tensor());
+  declare.final_norm(unit);
+  if (!model.tied_embeddings) declare.head(unit);
+  std::vector<ParamSpec> specs;
+  for (const auto& param : unit.params()) specs.insert(specs.end(), param->specs.begin(), param->specs.end());
+  return specs;
 }
 
 }  // namespace trireme

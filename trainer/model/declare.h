@@ -31,6 +31,7 @@ class Declaration {
   Partial residual_partial() const { return region_->gradients_partial() ? Partial::kTensor : Partial::kNone; }
   ParamSpec matrix(ParamSpec spec, double standard_deviation) const;
   Param* vector(Unit& unit, ParamSpec spec, Init::Kind kind) const;
+  HeadNorm head_norm(Unit& unit, const std::string& name, int64_t first_column, int64_t heads) const;
   ColumnParallelLinear query_key_value(Unit& unit, const std::string& name) const;
   RowParallelLinear row_linear(Unit& unit, const std::string& name, int64_t inputs) const;
   ColumnParallelLinear mlp_up(Unit& unit, const std::string& name) const;
@@ -40,5 +41,8 @@ class Declaration {
   const Region* region_;
   TensorRank at_;
 };
+
+/// Every parameter of a resolved model as one rank would hold it.
+std::vector<ParamSpec> whole_model(const ModelConfig& model);
 
 }  // namespace trireme

@@ -1,5 +1,6 @@
 #include "trainer/model/norm.h"
 
+#include "kernels/ops/columns.h"
 #include "kernels/ops/norm.h"
 
 namespace trireme {
@@ -54,6 +55,26 @@ void Norm::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) co
   } else {
     rmsnorm_backward_weight(ctx, saved.dy, x, saved.rstd, weight->grad);
   }
+}
+
+Tensor HeadNorm::take(Context& ctx, const Tensor& packed) const {
+  const Tensor columns = Tensor::empty(ctx, {packed.dim(0), heads * head_size}, packed.dtype(), MemoryCategory::kActivations);
+  copy_columns(ctx, packed, first_column, columns, 0, columns.dim(1));
+  return columns.view({packed.dim(0) * heads, head_size});
+}
+
+void HeadNorm::put(Context& ctx, const Tensor& values, const Tensor& packed) const {
+  const Tensor columns = values.view({packed.dim(0), heads * head_size});
+  copy_columns(ctx, columns, 0, packed, first_column, columns.dim(1));
+}
+
+void HeadNorm::forward(Context& ctx, const Tensor& qkv, Saved& saved) const {
+  saved.x = take(ctx, qkv);
+  put(ctx, norm.forward(ctx, saved.x, saved.norm), qkv);
+}
+
+void HeadNorm::backward_input(Context& ctx, const Tensor& dqkv, Saved& saved) const {
+  put(ctx, norm.backward_input(ctx, take(ctx, dqkv), saved.x, Tensor(), saved.norm), dqkv);
 }
 
 }  // namespace trireme

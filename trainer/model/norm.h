@@ -26,4 +26,25 @@ struct Norm {
   void prepare(Context& ctx, const Tensor& x, Saved& saved) const;  ///< room for the statistics
 };
 
+/// RMSNorm of single heads, in place: of `heads` heads of H elements from column `first_column` of packed queries, keys and values [M,C]. All of them
+/// share the weight [H].
+struct HeadNorm {
+  Norm norm{};  ///< its weight null: this model has none
+  int64_t first_column = 0;
+  int64_t heads = 0;      ///< on this rank
+  int64_t head_size = 0;  ///< H
+
+  struct Saved {
+    Tensor x;  ///< [M*heads,H], the heads as they were
+    Norm::Saved norm;
+  };
+  void forward(Context& ctx, const Tensor& qkv, Saved& saved) const;
+  void backward_input(Context& ctx, const Tensor& dqkv, Saved& saved) const;
+  void backward_weight(Context& ctx, const Saved& saved) const { norm.backward_weight(ctx, saved.x, saved.norm); }
+
+ private:
+  Tensor take(Context& ctx, const Tensor& packed) const;                     ///< a copy of the columns, [M*heads,H]
+  void put(Context& ctx, const Tensor& values, const Tensor& packed) const;  ///< the columns := values
+};
+
 }  // namespace trireme

@@ -4,29 +4,76 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/core/check.h"
+
 namespace trireme {
+namespace {
+
+/// Tokens from the most likely on, sorted as far as they have been asked for.
+class Ranking {
+ public:
+  explicit Ranking(const std::vector<double>& logits) : logits_(logits), order_(logits.size()) { std::iota(order_.begin(), order_.end(), 0); }
+
+  int32_t operator[](size_t place) {
+    while (place >= sorted_) sort_more();
+    return order_[place];
+  }
+
+ private:
+  void sort_more() {
+    constexpr size_t kFirst = 64;  // most draws end among these
+    const auto before = [&](int32_t a, int32_t b) {
+      const double x = logits_[static_cast<size_t>(a)], y = logits_[static_cast<size_t>(b)];
+      return x > y || (x == y && a < b);
+    };
+    const size_t count = std::min(order_.size(), std::max(kFirst, 4 * sorted_));
+    const auto begin = order_.begin() + static_cast<std::ptrdiff_t>(sorted_), end = order_.begin() + static_cast<std::ptrdiff_t>(count);
+    if (end != order_.end()) std::nth_element(begin, end, order_.end(), before);
+    std::sort(begin, end, before);
+    sorted_ = count;
+  }
+
+  const std::vector<double>& logits_;
+  std::vector<int32_t> order_;
+  size_t sorted_ = 0;
+};
+
+}  // namespace
 
 int32_t sample_token(const std::vector<double>& logits, const SamplingOptions& options, double uniform) {
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]; });
-  if (options.temperature == 0) return order.front();
-  if (options.top_k > 0 && static_cast<size_t>(options.top_k) < order.size()) order.resize(static_cast<size_t>(options.top_k));
+  if (std::any_of(logits.begin(), logits.end(), [](double x) { return std::isnan(x) || x == INFINITY; }))
+    throw DataError("the model's logits are not finite: its weights are not, or are too large for the precision");
+  const auto best = std::max_element(logits.begin(), logits.end());
+  if (options.temperature == 0) return static_cast<int32_t>(best - logits.begin());
 
-  std::vector<double> weights;
-  const double largest = logits[static_cast<size_t>(order.front())];
-  for (const int32_t token : order) weights.push_back(std::exp((logits[static_cast<size_t>(token)] - largest) / options.temperature));
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  size_t kept = 0;
-  double mass = 0;
-  while (kept < weights.size() && (kept == 0 || mass < options.top_p * total)) mass += weights[kept++];
-
-  double point = uniform * mass;
-  for (size_t i = 0; i + 1 < kept; ++i) {
-    if (point < weights[i]) return order[i];
-    point -= weights[i];
+  const bool all = options.top_k == 0 || static_cast<size_t>(options.top_k) >= logits.size();
+  const size_t candidates = all ? logits.size() : static_cast<size_t>(options.top_k);
+  Ranking ranking(logits);
+  const auto weight_of = [&](double logit) { return std::exp((logit - *best) / options.temperature); };
+  const auto weight = [&](size_t place) { return weight_of(logits[static_cast<size_t>(ranking[place])]); };
+  double total = 0;
+  if (all) {
+    for (const double logit : logits) total += weight_of(logit);
+  } else {
+    for (size_t place = 0; place < candidates; ++place) total += weight(place);
   }
-  return order[kept - 1];
+  size_t kept = candidates;
+  double mass = total;
+  if (options.top_p < 1) {
+    constexpr double kRounding = 1e-12;  // of the total, whose order of summation is that of the tokens
+    const double enough = options.top_p * total * (1 - kRounding);
+    kept = 0;
+    mass = 0;
+    while (kept < candidates && (kept == 0 || mass < enough)) mass += weight(kept++);
+  }
+
+  double point = uniform * mass, passed = 0;
+  for (size_t place = 0;; ++place) {
+    const double here = weight(place);
+    passed += here;
+    if (point < here || place + 1 == kept || passed >= mass) return ranking[place];
+    point -= here;
+  }
 }
 
 }  // namespace trireme

@@ -10,7 +10,8 @@ struct SamplingOptions {
   double top_p = 1.0;        ///< of those, the fewest whose probabilities reach p
 };
 
-/// A token drawn from softmax(logits / temperature) under the options; `uniform` in [0,1) decides. Ties go to the lower token.
+/// A token drawn from softmax(logits / temperature) under the options; `uniform` in [0,1) decides. Ties go to the lower token. Sorts no more of the
+/// logits than the draw looks at. Errors: DataError where a logit is NaN or infinity; -infinity is a token that cannot be.
 int32_t sample_token(const std::vector<double>& logits, const SamplingOptions& options, double uniform);
 
 }  // namespace trireme

@@ -1,9 +1,11 @@
 #include "trainer/model/transformer_stage.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/rope.h"
+#include "trainer/model/rope_frequencies.h"
 
 namespace trireme {
 
@@ -47,7 +49,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   Tensor rope;
   if (!dims_.gpt2) {
     rope = Tensor::empty(ctx, {dims_.P, dims_.H}, accumulator_of(dtype_), MemoryCategory::kWorkspace);
-    rope_table(ctx, model.rope_theta, rope);
+    rope_table(ctx, rope_frequencies(model.rope_theta, dims_.H, model.rope_scaling), rope);
   }
   for (int64_t b = 0; b < range.blocks; ++b) {
     const int64_t index = range.first_block + b;
@@ -73,16 +75,27 @@ void TransformerStage::begin(Context& ctx, std::vector<Microbatch> microbatches,
   slots_.clear();
   slots_.resize(microbatches_.size());
   for (Slot& slot : slots_) slot.blocks.resize(blocks_.size());
+  for (size_t m = 0; m < slots_.size(); ++m) slots_[m].runs = segment_runs(microbatches_[m].segments, microbatches_[m].tokens.numel(), sequence);
   sequence_ = sequence;
   mode_ = mode;
   step_ = step;
   fill(ctx, 0, loss_sum_);
 }
 
+void TransformerStage::make_cache(Context& ctx, int64_t room) {
+  const Shape shape{std::min(room, dims_.P), dims_.local_K * dims_.H};
+  caches_.clear();
+  for (size_t b = 0; b < blocks_.size(); ++b)
+    caches_.push_back(
+        {Tensor::empty(ctx, shape, dtype_, MemoryCategory::kActivations), Tensor::empty(ctx, shape, dtype_, MemoryCategory::kActivations)});
+}
+
 Pass TransformerStage::pass(int microbatch) const {
   const Microbatch& batch = microbatches_[static_cast<size_t>(microbatch)];
   const int64_t rows = batch.tokens.numel();
-  return {sequence_, rows, region_.first_row(rows), batch.first_sample, seed_, step_, mode_ == RunMode::kTrain ? dropout_ : 0};
+  const double dropout = mode_ == RunMode::kTrain ? dropout_ : 0;
+  const std::vector<SegmentRun>& runs = slots_[static_cast<size_t>(microbatch)].runs;
+  return {sequence_, rows, region_.first_row(rows), batch.first_sample, seed_, step_, dropout, runs, batch.position};
 }
 
 void TransformerStage::wait_parameters(Context& ctx, int part) {
@@ -93,10 +106,22 @@ void TransformerStage::acquire_gradients(Context& ctx, int part) {
   for (const int unit : units_.units_of_part[static_cast<size_t>(part)]) grads_->acquire(ctx, unit);
 }
 
+/// body(first, length, rows): of the residual stream x on this rank, rows of neighbouring segments of one length; the first row stands at position `first`.
+template <class Body>
+static void for_positions(const Pass& pass, const Tensor& x, const Body& body) {
+  for (const SegmentRun& run : pass.runs) {
+    const int64_t begin = std::max(run.first_row, pass.first_row), end = std::min(run.first_row + run.rows(), pass.first_row + x.dim(0));
+    if (begin < end) body(begin - run.first_row, run.length, x.rows(begin - pass.first_row, end - begin));
+  }
+}
+
 Tensor TransformerStage::embed(Context& ctx, int microbatch) {
   const Pass now = pass(microbatch);
   const Tensor x = embedding_.forward(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens);
-  if (positions_) position_forward(ctx, positions_->value, now.first_row, now.sequence, x);
+  if (positions_)
+    for_positions(now, x, [&](int64_t first, int64_t length, const Tensor& rows) {
+      position_forward(ctx, positions_->value.rows(now.position, length), first, length, rows);
+    });
   now.drop(ctx, "embedding", x);
   return x;
 }
@@ -106,8 +131,9 @@ void TransformerStage::run_head(Context& ctx, int microbatch) {
   Head::Saved& saved = slot.head;
   saved.x = std::move(slot.x);
   if (mode_ == RunMode::kTrain) return;  // the loss comes with its gradient
+  if (mode_ == RunMode::kDecode) saved.x = saved.x.rows(saved.x.dim(0) - 1, 1);
   const Tensor normalised = head_.norm.forward(ctx, saved.x, saved.norm);
-  if (mode_ == RunMode::kLogits) saved.logits = head_.vocabulary.logits.forward(ctx, normalised);
+  if (mode_ == RunMode::kLogits || mode_ == RunMode::kDecode) saved.logits = head_.vocabulary.logits.forward(ctx, normalised);
   if (mode_ != RunMode::kEvaluate) return;
   head_.vocabulary.forward(ctx, normalised, microbatches_[static_cast<size_t>(microbatch)].targets, loss_sum_);
   saved = {};
@@ -122,7 +148,9 @@ void TransformerStage::forward(Context& ctx, int microbatch, int part) {
     run_head(ctx, microbatch);
   } else {
     TransformerBlock::Saved& saved = slot.blocks[block_of(part)];
-    slot.x = blocks_[block_of(part)].forward(ctx, pass(microbatch), slot.x, saved);
+    Pass now = pass(microbatch);
+    if (mode_ == RunMode::kDecode && !caches_.empty()) now.cache = &caches_[block_of(part)];
+    slot.x = blocks_[block_of(part)].forward(ctx, now, slot.x, saved);
     if (mode_ != RunMode::kTrain) saved = {};
   }
 }
@@ -154,7 +182,9 @@ void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
     const Pass now = pass(microbatch);
     now.drop(ctx, "embedding", slot.dembedded);
     embedding_.backward_weight(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens, slot.dembedded);
-    if (positions_) position_backward(ctx, slot.dembedded, now.first_row, now.sequence, positions_->grad);
+    if (positions_)
+      for_positions(now, slot.dembedded,
+                    [&](int64_t first, int64_t length, const Tensor& rows) { position_backward(ctx, rows, first, length, positions_->grad); });
     slot.dembedded.reset();
   } else {
     blocks_[block_of(part)].backward_weight(ctx, slot.blocks[block_of(part)]);

@@ -27,6 +27,7 @@ enum class RunMode : uint8_t {
   kTrain,     ///< keeps what the backward needs
   kEvaluate,  ///< loss only
   kLogits,    ///< no targets: the last stage keeps the logits
+  kDecode,    ///< one text: the last stage keeps the logits of its last row, and blocks fill the cache, where one was made
 };
 
 /// Where tensor parallelism, pipeline and sharding meet: blocks [first, last) of a transformer as a Stage, its parameters in a ParamStore, their
@@ -39,6 +40,9 @@ class TransformerStage : public Stage {
 
   /// The same call on every stage before each run of a list.
   void begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step);
+
+  /// Room for keys and values of a text of so many tokens, or of as many as the model has positions if those are fewer: 2 * room * K*H elements a block.
+  void make_cache(Context& ctx, int64_t room);
 
   int parts() const override { return static_cast<int>(units_.units_of_part.size()); }
   std::string part_name(int part) const override { return unit_name(units_.units_of_part[static_cast<size_t>(part)].front()); }
@@ -62,7 +66,7 @@ class TransformerStage : public Stage {
   /// [1] f64, read by every backward: 1 / valid tokens of the global batch.
   Tensor loss_scale() const { return loss_scale_; }
   Tensor loss_sum() const { return loss_sum_; }  ///< [1] f64, last stage: sum over the micro-batches run since begin()
-  Tensor logits(int microbatch) const { return slots_[static_cast<size_t>(microbatch)].head.logits; }  ///< [M, ceil(V/t)], kLogits
+  Tensor logits(int microbatch) const { return slots_[static_cast<size_t>(microbatch)].head.logits; }  ///< [M or 1, ceil(V/t)], kLogits or kDecode
 
  private:
   struct Head {
@@ -70,12 +74,13 @@ class TransformerStage : public Stage {
     VocabParallelHead vocabulary;
     struct Saved {
       Tensor x;
-      Tensor logits;  ///< kLogits only: training and evaluation hold a chunk of them at a time
+      Tensor logits;  ///< kLogits and kDecode only: training and evaluation hold a chunk of them at a time
       Norm::Saved norm;
     };
   };
   /// What one micro-batch keeps on this stage.
   struct Slot {
+    std::vector<SegmentRun> runs;
     Tensor x, dx;  ///< the activation on its way down, the gradient on its way up
     std::vector<TransformerBlock::Saved> blocks;
     Tensor dembedded;
@@ -108,6 +113,7 @@ class TransformerStage : public Stage {
 
   std::vector<Microbatch> microbatches_;
   std::vector<Slot> slots_;
+  std::vector<KeyValueCache> caches_;  ///< of the blocks; none until make_cache()
   int64_t sequence_ = 0;
   RunMode mode_ = RunMode::kTrain;
   uint64_t step_ = 0;

@@ -24,6 +24,7 @@ constexpr TypedKernels<T> kTyped{
     .gelu_forward = gelu_forward<T>,
     .gelu_backward = gelu_backward<T>,
     .rope = rope<T>,
+    .attention_decode = attention_decode<T>,
     .bias_forward = bias_forward<T>,
     .bias_backward = bias_backward<T>,
     .embedding_backward = embedding_backward<T>,

@@ -143,6 +143,16 @@ struct Rope {
   T* qkv;
 };
 
+/// Items: (row, query head), in this order. Row r attends to the first position + r + 1 keys; keys and values have kv_heads * head_size columns.
+template <class T>
+struct AttentionDecode {
+  const T *qkv, *keys, *values;
+  int64_t position, heads, kv_heads, head_size;
+  float scale;
+  float* sums;  ///< head_size for each item, to work in
+  T* out;
+};
+
 /// Rows.
 template <class T>
 struct BiasForward {
@@ -209,6 +219,7 @@ struct TypedKernels {
   RangeKernel<GeluForward<T>> gelu_forward;
   RangeKernel<GeluBackward<T>> gelu_backward;
   RangeKernel<Rope<T>> rope;
+  RangeKernel<AttentionDecode<T>> attention_decode;
   RangeKernel<BiasForward<T>> bias_forward;
   RangeKernel<BiasBackward<T>> bias_backward;
   RangeKernel<EmbeddingBackward<T>> embedding_backward;

@@ -44,6 +44,8 @@ void gelu_backward(const GeluBackward<T>& p, int64_t begin, int64_t end);
 template <class T>
 void rope(const Rope<T>& p, int64_t begin, int64_t end);
 template <class T>
+void attention_decode(const AttentionDecode<T>& p, int64_t begin, int64_t end);
+template <class T>
 void bias_forward(const BiasForward<T>& p, int64_t begin, int64_t end);
 template <class T>
 void bias_backward(const BiasBackward<T>& p, int64_t begin, int64_t end);

@@ -1,0 +1,9 @@
+#pragma once
+// The copies of kernels/ops/columns.h: threads take rows.
+#include "kernels/core/tensor.h"
+
+namespace trireme::cpu {
+
+void copy_columns(Context& ctx, const Tensor& from, int64_t from_column, const Tensor& to, int64_t to_column, int64_t columns);
+
+}  // namespace trireme::cpu

@@ -1,0 +1,10 @@
+#pragma once
+#include "kernels/core/tensor.h"
+
+namespace trireme {
+
+/// Columns [to_column, to_column + columns) of `to` := columns [from_column, from_column + columns) of `from`; the rest of `to` stays as it is.
+/// from [M,A], to [M,B] of one dtype, with no memory in common.
+void copy_columns(Context& ctx, const Tensor& from, int64_t from_column, const Tensor& to, int64_t to_column, int64_t columns);
+
+}  // namespace trireme

@@ -1,0 +1,13 @@
+#pragma once
+#include <cstdint>
+
+namespace trireme::reference {
+
+/// Strides in elements from row to row.
+template <class T>
+void copy_columns(const T* from, int64_t from_stride, T* to, int64_t to_stride, int64_t rows, int64_t columns) {
+  for (int64_t m = 0; m < rows; ++m)
+    for (int64_t c = 0; c < columns; ++c) to[m * to_stride + c] = from[m * from_stride + c];
+}
+
+}  // namespace trireme::reference

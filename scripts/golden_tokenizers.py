@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/tokenizers: small tokenizers, 10,000 lines of awkward text, and what Hugging Face `tokenizers` and SentencePiece make of it.
+
+    pip install tokenizers==0.23.3 sentencepiece==0.2.3 && python scripts/golden_tokenizers.py
+
+Files: lines.json {"lines": [...]}; NAME.json or NAME.model, a tokenizer; NAME.ids.json {"first": ids of each of the first lines,
+"tied": lines that do not count (see ties), "ids": a digest for
+each hundred lines, "texts": the same of the decoded text}. Digests are 64-bit FNV-1a, of ids as four bytes each and 0xFFFFFFFF behind
+each line, of texts as UTF-8 with a zero byte behind each. All characters are assigned in Unicode 3.2 or are emoji of at most Unicode 9, so that the
+tables of the libraries compared agree.
+"""
+
+import io
+import json
+import pathlib
+import random
+import sys
+import unicodedata
+
+import sentencepiece
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+OUT = pathlib.Path(__file__).resolve().parent.parent / "tests/golden/tokenizers"
+LINES = 10000
+FULL = 400  # lines whose ids are written one by one
+TABLE = unicodedata.ucd_3_2_0
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+          r"|\s+(?!\S)|\s+")
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+# Several regexes in turn, classes of punctuation and ranges of characters, as DeepSeek has them.
+STEPS = [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+         r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
+
+PROSE = """It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a wife. However little
+known the feelings or views of such a man may be on his first entering a neighbourhood, this truth is so well fixed in the minds of the surrounding
+families, that he is considered as the rightful property of some one or other of their daughters. "My dear Mr. Bennet," said his lady to him one day,
+"have you heard that Netherfield Park is let at last?" Mr. Bennet replied that he had not. "But it is," returned she; "for Mrs. Long has just been here,
+and she told me all about it." You'll see: we've said it's hers, they're his, I'm sure I'd go, didn't I?"""
+FOREIGN = ["Größenordnungen und Straßenübergänge, naïve façade à la carte, señor mañana, Łódź źródło, İstanbul'da ığdır çiçeği",
+           "Быть или не быть, вот в чём вопрос; съешь ещё этих мягких французских булок", "Ἐν ἀρχῇ ἦν ὁ λόγος, καὶ ὁ λόγος ἦν πρὸς τὸν θεόν",
+           "天地玄黄,宇宙洪荒。日月盈昃,辰宿列张。寒来暑往,秋收冬藏。", "いろはにほへと ちりぬるを カタカナとひらがな、漢字。", "모든 인간은 태어날 때부터 자유로우며",
+           "في البدء كان الكلمة والكلمة كان عند الله", "בראשית ברא אלהים את השמים ואת הארץ", "सभी मनुष्यों को गौरव और अधिकारों", "ทุกคนเกิดมามีอิสระเสรี",
+           "Xin chào thế giới, tiếng Việt có dấu: ệ ữ ặ", "ÁÉÍÓÚ áéíóú ñ ç ſs ﬁn ǅ ª º ² ½ Ⅷ ①"]
+CODE = ["def f(x, *, y=0):\n    return x ** 2 + y  # square\n", "for (int i = 0; i < n; ++i) {\n\t\tsum += a[i] * b[i];\n}\n", "SELECT * FROM t WHERE id >= 1000;",
+        "{\"key\": [1, 2.5e-3, null], \"other\": {}}", "if (!ptr || ptr->next == nullptr) return -1;", "#include <vector>\r\n\r\nint main() {}\r\n",
+        "https://example.org/a/b?c=d&e=%20#f", "\\begin{equation} \\alpha_{i}^{2} \\end{equation}", "<div class=\"a\">text</div>", "0xDEADBEEF 1e-10 3.14159 1,000,000"]
+EMOJI = ["\U0001F600",
+         "\U0001F468\u200d\U0001F469\u200d\U0001F467\u200d\U0001F466", "\U0001F44D\U0001F3FD", "\u2764\ufe0f", "\U0001F1E9\U0001F1EA",
+         "\U0001F3F4", "\u261d\U0001F3FF",
+         "\U0001F469\u200d\U0001F52C", "1\ufe0f\u20e3", "\U0001F680"]
+MARKS = [chr(c) for c in range(0x300, 0x350) if TABLE.category(chr(c)) == "Mn"] + [
+    "\u0483", "\u05b0", "\u064b", "\u064e", "\u093c", "\u0e31", "\u3099", "\u20dd", "\u0345"]
+SPACES = [" ", "\t", "\n", "\r\n", "\r", "\u00a0", "\u2003", "\u3000", "\u2028", "\x0b", "\x85", "\u200b", "\ufeff", "\u180e", "\u1680"]
+SPECIAL = ["<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>",
+           "<tool_call>", "<tool_call>x", "<|endof", "<||>", "ti\u1ebfng+", "tie\u0302\u0301ng+", "</s>", "<unk>", "<s>"]
+BLOCKS = [(0x20, 0x7F), (0xA1, 0x180), (0x180, 0x250), (0x370, 0x400), (0x400, 0x500),
+          (0x5D0, 0x5EB), (0x621, 0x64B), (0x660, 0x66A), (0x900, 0x970), (0xE01, 0xE30),
+          (0x1100, 0x1200), (0x1E00, 0x1F00), (0x1F00, 0x2000),
+          (0x2000, 0x2070), (0x2070, 0x20A0), (0x2100, 0x2200), (0x2460, 0x2500), (0x3041, 0x3100), (0x4E00, 0x9FA6),
+          (0xAC00, 0xD7A4), (0xF900, 0xFA2E), (0xFB00, 0xFB50), (0xFF01, 0xFFA0), (0x10330, 0x1034B), (0x1D400, 0x1D456), (0x20000, 0x20100)]
+
+
+def characters():
+    known = []
+    for begin, end in BLOCKS:
+        known.append([c for c in map(chr, range(begin, end)) if TABLE.category(c) not in ("Cn", "Cs", "Co")])
+    return known
+
+
+CHARACTERS = characters()
+WORDS = PROSE.split()
+
+
+def pieces(rng):
+    """One element of a line."""
+    kind = rng.randrange(16)
+    if kind <= 4:
+        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 6)))
+    if kind == 5:
+        text = rng.choice(FOREIGN)
+        begin = rng.randrange(len(text))
+        return text[begin:begin + rng.randint(1, 14)]
+    if kind == 6:
+        return rng.choice(CODE)[rng.randrange(4):]
+    if kind == 7:
+        return rng.choice(EMOJI) * rng.randint(1, 2)
+    if kind == 8:
+        return "".join(rng.choice("aeoAnçkgあは가क" "\u0061\u1EA1") + "".join(rng.choice(MARKS) for _ in range(rng.randint(1, 3))) for _ in range(rng.randint(1, 3)))
+    if kind == 9:
+        return rng.choice(SPACES) * rng.choice([1, 1, 2, 3, 4, 7, 8])
+    if kind == 10:
+        return " " * rng.choice([1, 2, 3, 4, 5, 8, 16])
+    if kind == 11:
+        return rng.choice(["", " "]) + "".join(rng.choice("0123456789") for _ in range(rng.choice([1, 2, 3, 4, 5, 9])))
+    if kind == 12:
+        word = rng.choice(["I", "you", "THEY", "We", "it", "DON", "don", "Ça", "L"]) + rng.choice(["'", "'", "\u2019"])
+        word += rng.choice(["s", "S", "t", "RE", "Ve", "m", "LL", "d", "D", "\u017f"])
+        return word
+    if kind == 13:
+        return rng.choice(SPECIAL)
+    if kind == 14:
+        block = rng.choice(CHARACTERS)
+        return "".join(rng.choice(block) for _ in range(rng.randint(1, 6)))
+    return rng.choice("!?.,;:-_=+*/\\|()[]{}<>@#$%^&~`\"'") * rng.randint(1, 4)
+
+
+def make_lines(seed, count):
+    rng = random.Random(seed)
+    lines = []
+    for i in range(count):
+        line = ""
+        for _ in range(rng.choice([1, 1, 2, 2, 3, 4, 5])):
+            line += pieces(rng) + rng.choice(["", "", " ", "\n" if rng.random() < 0.3 else ""])
+        lines.append(line)
+    # Long pieces take another path through the merges than words, and longer ones through the regexes.
+    lines[7] = "ab" * 300 + " " * 500 + "x" + "\n" * 300 + "é" * 200 + "1" * 100
+    lines[8] = "".join(rng.choice(CHARACTERS[18]) for _ in range(150))
+    lines[9] = ""
+    lines[10] = "the" * 100
+    return lines
+
+
+def fnv(data, state=0xCBF29CE484222325):
+    for byte in data:
+        state = ((state ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return state
+
+
+def write(name, lines, encode, decode, tied=frozenset()):
+    ids = [encode(line) for line in lines]
+    texts = [decode(row) for row in ids]
+    id_digests, text_digests = [], []
+    for begin in range(0, len(lines), 100):
+        some = [row for row in range(begin, begin + 100) if row not in tied]
+        id_digests.append("%016x" % fnv(b"".join(b"".join(i.to_bytes(4, "little") for i in ids[row]) + b"\xff\xff\xff\xff" for row in some)))
+        text_digests.append("%016x" % fnv(b"".join(texts[row].encode() + b"\0" for row in some)))
+    with open(OUT / f"{name}.ids.json", "w") as out:
+        out.write('{"first": [\n' + ",\n".join(json.dumps(row, separators=(",", ":")) for row in ids[:FULL]) + "],\n")
+        out.write('"tied": ' + json.dumps(sorted(tied)) + ",\n")
+        out.write('"ids": ' + json.dumps(id_digests) + ',\n"texts": ' + json.dumps(text_digests) + "}\n")
+    return texts
+
+
+def byte_pair(name, lines, corpus, vocab_size, pre_tokenizer, normalizer=None, added=(), ignore_merges=False):
+    tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    tokenizer.train_from_iterator(corpus, trainer)
+    for token in added:
+        (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
+    (OUT / f"{name}.json").write_text(tokenizer.to_str(pretty=False), encoding="utf-8")
+    # Read again: the file is what counts.
+    tokenizer = Tokenizer.from_file(str(OUT / f"{name}.json"))
+    texts = write(name, lines, lambda line: tokenizer.encode(line, add_special_tokens=False).ids,
+                  lambda ids: tokenizer.decode(ids, skip_special_tokens=False))
+    expected = [unicodedata.normalize("NFC", line) for line in lines] if normalizer else lines
+    if "prefix" not in name and [text for text, line in zip(texts, expected) if text != line]:
+        print(f"{name}: decoding is not what was encoded", file=sys.stderr)
+
+
+def special(*contents):
+    return [AddedToken(content, special=True, normalized=False) for content in contents]
+
+
+def split(regex):
+    return pre_tokenizers.Split(Regex(regex), behavior="isolated", invert=False)
+
+
+def sentence_piece(name, lines, corpus, **options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(corpus), model_writer=model, minloglevel=2, num_threads=1, **options)
+    (OUT / f"{name}.model").write_bytes(model.getvalue())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    write(name, lines, processor.encode, processor.decode, ties(processor, lines) if options["model_type"] == "unigram" else frozenset())
+
+
+def ties(processor, lines):
+    """Lines with two segmentations of equal score: which of them comes out depends on the rounding of sums, and so on the library's version."""
+    found = set()
+    for row, line in enumerate(lines):
+        best = [sum(map(processor.get_score, ids)) for ids in processor.nbest_encode(line, nbest_size=2)]
+        if len(best) > 1 and abs(best[0] - best[1]) < 0.01:
+            found.add(row)
+    return found
+
+
+def main():
+    OUT.mkdir(parents=True, exist_ok=True)
+    lines = make_lines(6, LINES)
+    corpus = make_lines(60, 4000) + [PROSE] * 20 + FOREIGN * 10 + CODE * 10
+    (OUT / "lines.json").write_text('{"lines": [\n' + ",\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "]}\n", encoding="utf-8")
+
+    tool = [AddedToken("<tool_call>", special=False), AddedToken("<tool_call>x", special=False), AddedToken("tie\u0302\u0301ng+", special=False)]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    byte_pair("gpt2", lines, corpus, 3000, pre_tokenizers.ByteLevel(add_prefix_space=False), added=special("<|endoftext|>"))
+    byte_pair("gpt2_prefix", lines, corpus, 400, pre_tokenizers.ByteLevel(add_prefix_space=True), added=special("<|endoftext|>") + tool)
+    byte_pair("llama3", lines, corpus, 3000, pre_tokenizers.Sequence([split(LLAMA3), byte_level]), ignore_merges=True,
+              added=special("<|begin_of_text|>", "<|end_of_text|>"))
+    byte_pair("qwen2", lines, corpus, 3000, pre_tokenizers.Sequence([split(QWEN2), byte_level]), normalizers.NFC(),
+              special("<|endoftext|>", "<|im_start|>", "<|im_end|>") + tool)
+    byte_pair("steps", lines, corpus, 800, pre_tokenizers.Sequence([*map(split, STEPS), pre_tokenizers.Digits(individual_digits=True), byte_level]),
+              added=special("<|endoftext|>"))
+
+    corpus = [part for text in corpus for part in text.split("\n") if part and "\0" not in part]
+    llama = dict(normalization_rule_name="identity", remove_extra_whitespaces=False, byte_fallback=True, split_digits=True,
+                 allow_whitespace_only_pieces=True)
+    sentence_piece("bpe_bytes", lines, corpus, model_type="bpe", vocab_size=1200, character_coverage=0.99, **llama)
+    sentence_piece("bpe", lines, corpus, model_type="bpe", vocab_size=800, character_coverage=0.98, user_defined_symbols=["<tool_call>"])
+    sentence_piece("unigram_bytes", lines, corpus, model_type="unigram", vocab_size=1000, character_coverage=0.98, **llama)
+    sentence_piece("unigram", lines, corpus, model_type="unigram", vocab_size=800, character_coverage=0.98, normalization_rule_name="nfkc")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+// What a run may be given to read: token files of other programs, blends, several validation sets; what evaluation says of each; and what is refused.
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include "tests/e2e/harness.h"
+#include "tests/support/catch.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace trireme::test {
+namespace {
+
+const Arguments kTrain = {"train", "run.yaml"};
+const Arguments kNoEvaluation = sets({"training.evaluate.every=0", "data.validation=[]"});
+
+Outcome must(const TemporaryDirectory& directory, const Arguments& arguments, int code = 0) {
+  const Outcome outcome = run(directory, arguments);
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == code);
+  return outcome;
+}
+
+Arguments in(const std::string& run_directory) { return sets({"run.directory=" + run_directory}); }
+
+template <class... Values>
+std::string bytes_of(Values... values) {
+  std::string bytes;
+  (bytes.append(reinterpret_cast<const char*>(&values), sizeof values), ...);
+  return bytes;
+}
+
+/// The bytes of a text as ids of another width.
+template <class Id>
+std::string ids_of(const std::string& text) {
+  std::string bytes;
+  for (const char c : text) bytes += bytes_of(static_cast<Id>(static_cast<unsigned char>(c)));
+  return bytes;
+}
+
+std::string llmc_of(const std::string& text) {
+  std::string header = bytes_of(int32_t{20240520}, int32_t{1}, static_cast<int32_t>(text.size()));
+  header.resize(1024);
+  return header + ids_of<uint16_t>(text);
+}
+
+/// PREFIX.bin and PREFIX.idx: one document.
+void write_megatron(const fs::path& prefix, const std::string& text) {
+  write_file(prefix.string() + ".bin", ids_of<int32_t>(text));
+  write_file(prefix.string() + ".idx", std::string("MMIDIDX\0\0", 9) + bytes_of(uint64_t{1}) + bytes_of(uint8_t{4}) +
+                                           bytes_of(uint64_t{1}, uint64_t{2}) + bytes_of(static_cast<int32_t>(text.size())) +
+                                           bytes_of(int64_t{0}, int64_t{0}, int64_t{1}));
+}
+
+TEST_CASE("data sets: a run reads the same from every kind of token file") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const std::string text = read_file(directory / "train.txt");
+  write_file(directory / "nanogpt.bin", ids_of<uint16_t>(text));
+  write_file(directory / "llmc.bin", llmc_of(text));
+  write_megatron(directory / "megatron", text);
+  must(directory, kTrain + in("expected"));
+  const std::vector<double> expected = losses(directory / "expected", 6);
+  for (const std::string name : {"nanogpt.bin", "llmc.bin", "megatron.idx"}) {
+    CAPTURE(name);
+    must(directory, kTrain + in("run-" + name) + sets({"data.train=[" + name + "]"}));
+    CHECK(losses(directory / ("run-" + name), 6) == expected);
+    CHECK(validation_loss(directory / ("run-" + name)) == validation_loss(directory / "expected"));
+  }
+}
+
+TEST_CASE("data sets: a blend with documents kept apart, on eight ranks as on one, stopped and resumed") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const std::string text = read_file(directory / "train.txt");
+  Arguments build = {"data", "build", "--output", "lines"};
+  for (int i = 0; i < 40; ++i) {
+    write_file(directory / ("line" + std::to_string(i)), text.substr(static_cast<size_t>(i * 31), static_cast<size_t>(5 + i % 13)));
+    build.push_back("line" + std::to_string(i));
+  }
+  must(directory, build);
+  const Arguments command = kTrain + kNoEvaluation + sets({"data.train=[train, lines]", "data.weights=[3, 1]", "data.document_mask=true"});
+  must(directory, command + in("one"));
+  const std::vector<double> expected = losses(directory / "one", 6);
+  must(directory, command + in("parts") + layout(2, 2, 2, 3) + sets({"parallel.sequence_parallel=true"}) + Arguments{"--max-steps", "4"});
+  must(directory, command + in("parts") + layout(1, 1, 4, 1));
+  const std::vector<double> parts = losses(directory / "parts", 6);
+  for (size_t i = 0; i < 6; ++i) CHECK(parts[i] == Approx(expected[i]).epsilon(1e-4));  // fp32: another layout adds in another order
+  // Other weights and no mask are another run.
+  CHECK(must(directory, command + in("one") + sets({"training.steps=8", "data.weights=[2, 1]"}), 64).err.find("data.weights") != std::string::npos);
+  CHECK(must(directory, command + in("one") + sets({"training.steps=8", "data.document_mask=false"}), 64).err.find("document_mask") !=
+        std::string::npos);
+}
+
+TEST_CASE("data sets: validation sets with names are told apart by train and eval") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const std::string text = read_file(directory / "train.txt");
+  write_file(directory / "code.txt", "for (int i = 0; i < 31; ++i) oars += pull(ship[i]);\n" + text.substr(0, 100));
+  write_file(directory / "more.bin", ids_of<uint16_t>(text.substr(50, 400)));
+  must(directory, {"data", "build", "--output", "code", "code.txt"});
+  const Arguments sources = sets({"data.validation=[validation, code=code, code=./more.bin, prose=validation]"});
+  must(directory, kTrain + sources + layout(1, 1, 2, 1));
+  json last;
+  for (const json& line : metrics(directory / "run"))
+    if (line.contains("validation_loss")) last = line;
+  REQUIRE(last["step"] == 6);
+  REQUIRE(last["validation"].size() == 3);
+  CHECK(last["validation"]["prose"] == last["validation"]["validation"]);
+  CHECK(last["validation"]["code"] != last["validation"]["prose"]);
+
+  const Arguments eval = Arguments{"eval", "run.yaml", "--checkpoint", "run/checkpoints/latest"};
+  const json result = json::parse(must(directory, eval + Arguments{"--json"} + sources).out);
+  CHECK(result["sets"].size() == 3);
+  double nats = 0;
+  int64_t tokens = 0;
+  for (const char* name : {"validation", "code", "prose"}) {
+    CAPTURE(name);
+    const json& set = result["sets"][name];
+    const double loss = set["validation_loss"];
+    CHECK(loss == Approx(last["validation"][name].get<double>()).epsilon(1e-5));
+    CHECK(set["perplexity"].get<double>() == Approx(std::exp(loss)));
+    CHECK(set["bits_per_byte"].get<double>() == Approx(loss / std::log(2.0)));
+    nats += loss * set["tokens"].get<double>();
+    tokens += set["tokens"].get<int64_t>();
+  }
+  // 152 bytes and 400 in one row; 700.
+  CHECK(result["sets"]["code"]["tokens"] == (152 + 400 - 1) / 16 * 16);
+  CHECK(result["sets"]["prose"]["tokens"] == 43 * 16);
+  CHECK(result["tokens"] == tokens);
+  CHECK(result["validation_loss"].get<double>() == Approx(nats / static_cast<double>(tokens)));
+  CHECK(last["validation_loss"].get<double>() == Approx(nats / static_cast<double>(tokens)).epsilon(1e-5));
+  CHECK(must(directory, eval + sources).out.find("code: validation loss ") != std::string::npos);
+  const json whole = json::parse(must(directory, eval + Arguments{"--json"}).out);
+  CHECK_FALSE(whole.contains("sets"));
+
+  // The same model as a Hugging Face folder.
+  must(directory, {"checkpoint", "export", "--format", "hf", "--output", "folder", "run/checkpoints/latest"});
+  CHECK(json::parse(must(directory, {"eval", "run.yaml", "--checkpoint", "folder", "--json"}).out) == whole);
+}
+
+TEST_CASE("data sets: bits per byte count bytes of text, whatever the tokens") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  must(directory, {"tokenizer", "train", "--vocab-size", "300", "--output", "bpe.json", "train.txt"});
+  for (const std::string name : {"train", "validation"})
+    must(directory, {"data", "build", "--tokenizer", "bpe.json", "--no-end-of-text", "--output", "bpe-" + name, name + ".txt"});
+  const Arguments tokens = sets({"data.tokenizer=bpe.json", "data.train=[bpe-train]", "data.validation=[bpe-validation]"});
+  must(directory, kTrain + tokens);
+  const json result = json::parse(must(directory, Arguments{"eval", "run.yaml", "--checkpoint", "run/checkpoints/latest", "--json"} + tokens).out);
+
+  // The targets are the tokens after the first, in whole sequences of 16: their text, decoded, has so many bytes.
+  Tokenizer tokenizer = Tokenizer::open((directory / "bpe.json").string());
+  const std::vector<int32_t> ids = tokenizer.encode(read_file(directory / "validation.txt"));
+  const size_t count = (ids.size() - 1) / 16 * 16;
+  REQUIRE(count > 16);
+  const std::string text = tokenizer.decode(std::vector<int32_t>(ids.begin() + 1, ids.begin() + 1 + static_cast<std::ptrdiff_t>(count)));
+  REQUIRE(text.size() > count);
+  const double loss = result["validation_loss"];
+  CHECK(result["tokens"] == count);
+  CHECK(result["bits_per_byte"].get<double>() == Approx(loss * static_cast<double>(count) / std::log(2.0) / static_cast<double>(text.size())));
+
+  // Ids that the tokenizer does not have: nobody knows what text they are.
+  write_file(directory / "other.bin", ids_of<uint16_t>(text) + bytes_of(uint16_t{400}, uint16_t{400}) + std::string(64, '\1'));
+  const Arguments wider = sets({"model.vocab_size=512", "run.directory=wider", "training.steps=3"});
+  must(directory, kTrain + tokens + wider);
+  const json unknown = json::parse(must(directory, Arguments{"eval", "run.yaml", "--checkpoint", "wider/checkpoints/latest", "--json"} + tokens +
+                                                       wider + sets({"data.validation=[a=other.bin, b=bpe-validation]"}))
+                                       .out);
+  CHECK(unknown["sets"]["a"]["bits_per_byte"].is_null());
+  CHECK(unknown["sets"]["b"]["bits_per_byte"].is_number());
+  CHECK(unknown["bits_per_byte"].is_null());
+
+  // The tokenizer goes with data and checkpoint.
+  const Outcome data = must(directory, kTrain + in("new") + sets({"data.tokenizer=bpe.json"}), 65);
+  CHECK(data.err.find("train: made by tokenizer bytes-v1, but the run's is ") != std::string::npos);
+  const Outcome eval = must(directory, {"eval", "run.yaml", "--checkpoint", "run/checkpoints/latest", "--set", "model.vocab_size=300"}, 65);
+  CHECK(eval.err.find("the checkpoint was trained with another tokenizer") != std::string::npos);
+}
+
+TEST_CASE("data sets: what is refused before anything is written") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const std::string text = read_file(directory / "train.txt");
+  write_file(directory / "ids.bin", ids_of<uint16_t>(text) + bytes_of(uint16_t{256}));
+  write_megatron(directory / "megatron", text);
+  write_megatron(directory / "cut", text);
+  fs::resize_file(directory / "cut.idx", 60);
+  fs::create_directory_symlink("train", directory / "link");
+  fs::create_directory(directory / "copy");
+  for (const char* name : {"index.json", "documents.bin"}) fs::copy_file(directory / "train" / name, directory / "copy" / name);
+  fs::create_hard_link(directory / "train/tokens.bin", directory / "copy/tokens.bin");
+  struct Case {
+    const char* name;
+    Arguments sets;
+    int code;
+    std::vector<std::string> parts;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"train as validation", {"data.validation=[validation, train]"}, 64, {"data.validation: train/tokens.bin is trained on too"}},
+           {"train as validation by a name", {"data.validation=[x=./train/]"}, 64, {"is trained on too, as train/tokens.bin"}},
+           {"train as validation by a link", {"data.validation=[link]"}, 64, {"link/tokens.bin is trained on too"}},
+           {"train as validation by a hard link", {"data.validation=[copy]"}, 64, {"copy/tokens.bin is trained on too"}},
+           {"train as validation by prefix", {"data.train=[megatron.bin]", "data.validation=[megatron]"}, 64, {"megatron.bin is trained on too"}},
+           {"an id beyond the vocabulary",
+            {"data.train=[ids.bin]"},
+            65,
+            {"ids.bin: token " + std::to_string(text.size()) + " is 256", "vocabulary of 256"}},
+           {"an index cut short", {"data.train=[cut]"}, 65, {"cut.idx: truncated: 60 bytes"}},
+           {"an index without ids", {"data.train=[gone.idx]"}, 66, {"gone.idx"}},
+           {"no token file", {"data.train=[train.txt]"}, 65, {"train.txt: not a token directory"}},
+           {"a mask without documents",
+            {"data.train=[ids.bin]", "data.document_mask=true", "model.vocab_size=300"},
+            65,
+            {"ids.bin: does not say where"}},
+           {"a source below one sequence",
+            {"data.train=[train, validation]", "data.validation=[]", "training.evaluate.every=0", "data.weights=[1, 1]",
+             "training.sequence_length=700"},
+            65,
+            {"validation: 700 tokens", "need 701"}},
+       }) {
+    INFO(c.name);
+    const std::vector<std::string> before = directory.listing();
+    for (const Arguments& ranks : {Arguments{}, layout(1, 1, 2, 1)}) {
+      const Outcome outcome = run(directory, kTrain + sets(c.sets) + ranks);
+      INFO(outcome.err);
+      CHECK(outcome.code == c.code);
+      for (const std::string& part : c.parts) CHECK(outcome.err.find(part) != std::string::npos);
+      CHECK(directory.changes_since(before).empty());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,176 @@
+// `checkpoint export`: what a person has in hand after training on several ranks, and what stands when it is killed or the disk is full.
+#include <algorithm>
+#include <csignal>
+#include <set>
+
+#include "tests/e2e/harness.h"
+#include "tests/support/catch.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+Arguments exporting(const std::string& from, const std::string& to, const Arguments& more = {}) {
+  return Arguments{"checkpoint", "export", "--format", "hf", "--output", to, from} + more;
+}
+
+void check(const Outcome& outcome, int code, const std::string& words) {
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == code);
+  CHECK_THAT(code == 0 ? outcome.out : outcome.err, Contains(words));
+}
+
+void must(const Outcome& outcome) {
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+}
+
+std::set<std::string> names_in(const fs::path& directory) {
+  std::set<std::string> names;
+  for (const auto& item : fs::directory_iterator(directory)) names.insert(item.path().filename().string());
+  return names;
+}
+
+/// A few steps of a small model, so that no weight is as it was made.
+void train(const TemporaryDirectory& directory, const Arguments& more) {
+  must(run(directory,
+           Arguments{"train", "run.yaml"} +
+               sets({"training.steps=2", "training.schedule.warmup_steps=0", "model.dropout=0", "training.evaluate.every=0", "data.validation=[]"}) +
+               more));
+}
+
+/// `checkpoint export` of "run" to "out" under the shim, which counts calls in the directory "place".
+Outcome disturbed(const TemporaryDirectory& directory, const Arguments& settings, const Arguments& more) {
+  Arguments environment{"env", std::string("LD_PRELOAD=") + TRIREME_SHIMS + "/libshim_io.so", "ASAN_OPTIONS=verify_asan_link_order=0",
+                        "TRIREME_SHIM_DIRECTORY=" + fs::canonical(directory / "place").string()};
+  for (const std::string& setting : settings) environment.push_back("TRIREME_SHIM_" + setting);
+  return Process(environment + Arguments{kBinary} + exporting("run", "place/out") + more, directory.path()).wait();
+}
+
+}  // namespace
+
+TEST_CASE("export: trained on eight ranks, the folder is that of the same weights in one file") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  train(directory, layout(2, 2, 2, 3) + sets({"parallel.sequence_parallel=true"}));
+  const Outcome exported = run(directory, exporting("run", "out", {"--write-logits", "logits.json"}));
+  check(exported, 0, "wrote out from run/checkpoints/step-00000002: LlamaForCausalLM, ");
+  CHECK_THAT(exported.out, Contains("bit for bit\n"));
+  CHECK_THAT(exported.err, !Contains("\r"));
+  const json logits = json::parse(read_file(directory / "logits.json"));
+  CHECK(logits["tokens"].size() == 16);
+  CHECK(logits["logits"].size() == 16);
+  CHECK(logits["logits"][15].size() == 256);
+
+  must(run(directory, {"checkpoint", "import", "--format", "hf", "--output", "one", "out"}));
+  must(run(directory, exporting("one", "again")));
+  must(run(directory, exporting("out", "copy")));
+  for (const char* file : {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}) {
+    INFO(file);
+    CHECK(read_file(directory / "copy" / file) == read_file(directory / "out" / file));
+    if (std::string(file) != "config.json") CHECK(read_file(directory / "again" / file) == read_file(directory / "out" / file));
+  }
+
+  const Outcome half = run(directory, exporting("run", "half", {"--dtype", "bf16", "--max-shard-size", "4kB"}));
+  check(half, 0, "with its weights rounded to bf16, bit for bit; the rounding moves them by up to ");
+  CHECK(names_in(directory / "half").contains("model.safetensors.index.json"));
+  check(run(directory, exporting("run", "unchecked", {"--no-check"})), 0, "not checked: --no-check");
+}
+
+TEST_CASE("export: GPT-2 and the models of Qwen, checked") {
+  const std::vector<std::pair<std::string, Arguments>> models{{"GPT2LMHeadModel", {"model.architecture=gpt2", "model.kv_heads=4"}},
+                                                              {"Qwen2ForCausalLM", {"model.qkv_bias=true", "model.tied_embeddings=false"}},
+                                                              {"Qwen3ForCausalLM", {"model.qk_norm=true", "model.head_size=8"}}};
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  for (const auto& [name, keys] : models) {
+    train(directory, sets(keys) + sets({"run.directory=" + name}));
+    check(run(directory, exporting(name, name + "-out")), 0, name);
+  }
+}
+
+TEST_CASE("export: what cannot be done is refused and leaves nothing") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  train(directory, {});
+  train(directory, sets({"model.qkv_bias=true", "model.qk_norm=true", "run.directory=both"}));
+  fs::create_directory(directory / "there");
+  const std::vector<std::string> before = directory.listing();
+  check(run(directory, exporting("run", "there")), 64, "--output=there: exists; remove it or name another directory");
+  check(run(directory, exporting("both", "out")), 64, "model.qkv_bias and model.qk_norm");
+  check(run(directory, exporting("nowhere", "out")), 66, "nowhere");
+  check(run(directory, exporting("run", "out", {"--dtype", "fp8"})), 64, "--dtype");
+  check(run(directory, exporting("run", "out", {"--max-shard-size", "0"})), 64, "--max-shard-size");
+  check(run(directory, exporting("run", "out", {"--no-check", "--write-logits", "x"})), 64, "--write-logits");
+  check(run(directory, {"checkpoint", "export", "--format", "onnx", "--output", "out", "run"}), 64, "--format");
+  check(run(directory, {"checkpoint", "export", "--output", "out", "run"}), 64, "--format");
+  CHECK(directory.changes_since(before) == "");
+
+  // A weight that is damaged on the disk.
+  const fs::path shard = directory / "run/checkpoints/step-00000002/rank-00000.safetensors";
+  std::string bytes = read_file(shard);
+  const json manifest = json::parse(read_file(shard.parent_path() / "manifest.json"));
+  char& byte = bytes.at(manifest["tensors"]["weight/final_norm.weight"]["boxes"][0]["bytes"][0].get<size_t>());
+  byte = static_cast<char>(byte ^ 1);
+  write_file(shard, bytes);
+  check(run(directory, exporting("run", "out")), 65, "damaged");
+  CHECK(!fs::exists(directory / "out"));
+  CHECK(!fs::exists(directory / "out.partial"));
+}
+
+TEST_CASE("export: killed at a call it leaves no folder, and the next one is whole") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  train(directory, {});
+  fs::create_directory(directory / "place");
+  must(disturbed(directory, {"COUNT_FILE=" + (directory / "count").string()}, {"--no-check"}));
+  const std::set<std::string> files = names_in(directory / "place/out");
+  fs::remove_all(directory / "place/out");
+  const int calls = std::stoi(read_file(directory / "count"));
+  REQUIRE(calls > 20);
+  for (const int call : {2, 5, calls / 2, calls - 6, calls - 4, calls - 2, calls}) {  // the last ones rename the directory and sync the one it is in
+    CAPTURE(call, calls);
+    CHECK(disturbed(directory, {"KILL_AT=" + std::to_string(call)}, {"--no-check"}).code == 128 + SIGKILL);
+    const bool whole = fs::exists(directory / "place/out");
+    if (whole) CHECK(names_in(directory / "place/out") == files);
+    CHECK((!whole || call > calls - 6));
+    if (!whole) must(disturbed(directory, {}, {}));
+    CHECK(names_in(directory / "place") == std::set<std::string>{"out"});
+    fs::remove_all(directory / "place/out");
+  }
+}
+
+TEST_CASE("export: a disk that is full or broken at a call is one message, and leaves nothing") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  train(directory, {});
+  fs::create_directory(directory / "place");
+  must(disturbed(directory, {"COUNT_FILE=" + (directory / "count").string()}, {"--no-check"}));
+  fs::remove_all(directory / "place/out");
+  const int calls = std::stoi(read_file(directory / "count"));
+  const std::vector<std::string> errors{"ENOSPC", "EDQUOT", "EIO", "EROFS"};
+  size_t next = 0;
+  for (const int call : {1, 3, 4, 9, calls / 2, calls - 8}) {
+    CAPTURE(call, calls);
+    const Outcome outcome = disturbed(directory, {"FAIL_AT=" + std::to_string(call), "ERRNO=" + errors[next++ % errors.size()]}, {"--no-check"});
+    check(outcome, 74, "place/out");
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+    CHECK(names_in(directory / "place").empty());
+  }
+}
+
+TEST_CASE("export: a folder that computes something else is told of, and stays") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  train(directory, {});
+  fs::create_directory(directory / "place");
+  const Outcome outcome = disturbed(directory, {"DAMAGE=1"}, {});  // the last byte of the last weight is another
+  check(outcome, 70, "differ from those of run/checkpoints/step-00000002 by up to ");
+  CHECK(fs::exists(directory / "place/out/model.safetensors"));
+}
+
+}  // namespace trireme::test

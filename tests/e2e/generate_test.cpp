@@ -1,0 +1,97 @@
+// Text from a trained model: the same whatever keeps it, splits it or starts it.
+#include <csignal>
+
+#include "tests/e2e/harness.h"
+#include "tests/support/catch.h"
+
+namespace trireme::test {
+namespace {
+
+constexpr const char* kPrompt = "Ship 7";
+
+void train_model(const TemporaryDirectory& directory) {
+  prepare_run(directory);
+  const Outcome trained = run(directory, {"train", "run.yaml"});
+  INFO(trained.err);
+  REQUIRE(trained.code == 0);
+}
+
+const Arguments kGenerate = {"generate", "--checkpoint", "run", "--max-tokens", "40"};  // past the 16 positions of the model
+
+std::string text_of(const Outcome& outcome) {
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(outcome.err.empty());  // nobody watches
+  return outcome.out;
+}
+
+TEST_CASE("generate: one rank, two and four, over a cache and without, write the same text") {
+  TemporaryDirectory directory;
+  train_model(directory);
+  const Arguments greedy = kGenerate + Arguments{"--prompt", kPrompt, "--temperature", "0"};
+  const std::string expected = text_of(run(directory, greedy));
+  CHECK(expected.starts_with(kPrompt));
+  CHECK(expected.size() == 6 + 40 + 1);
+  CHECK(text_of(run(directory, greedy + Arguments{"--no-cache"})) == expected);
+  CHECK(text_of(run(directory, greedy + Arguments{"--tensor", "2"})) == expected);
+  CHECK(text_of(run(directory, greedy + Arguments{"--tensor", "4"})) == expected);
+  CHECK(text_of(run_under_mpirun(directory, 2, greedy)) == expected);
+
+  write_file(directory / "prompt.txt", kPrompt);
+  const Arguments drawn = kGenerate + Arguments{"--prompt-file", "prompt.txt", "--seed", "3", "--top-k", "20", "--top-p", "0.9"};
+  const std::string other = text_of(run(directory, drawn));
+  CHECK(other != expected);
+  CHECK(text_of(run(directory, drawn + Arguments{"--tensor", "2", "--no-cache"})) == other);
+
+  // The prompt from a file, of as many bytes as the model has positions, and of more.
+  for (const std::string& prompt : {std::string("S"), std::string("0123456789abcdef"), std::string("line one\nline two, which is longer")}) {
+    write_file(directory / "prompt.txt", prompt);
+    const std::string text = text_of(run(directory, kGenerate + Arguments{"--prompt-file", "prompt.txt", "--temperature", "0"}));
+    CHECK(text.starts_with(prompt));
+    CHECK(text_of(run(directory, kGenerate + Arguments{"--prompt", prompt, "--temperature", "0", "--no-cache"})) == text);
+  }
+  CHECK(text_of(run(directory, {"generate", "--checkpoint", "run", "--prompt", kPrompt, "--max-tokens", "0"})) == std::string(kPrompt) + "\n");
+}
+
+TEST_CASE("generate: what cannot be done is refused before a rank is started") {
+  TemporaryDirectory directory;
+  train_model(directory);
+  const auto before = directory.listing();
+  const auto refused = [&](const Outcome& outcome, int code, const std::string& message) {
+    INFO(outcome.err);
+    CHECK(outcome.code == code);
+    CHECK(outcome.out.empty());
+    CHECK(outcome.err.find(message) != std::string::npos);
+    CHECK(outcome.err.find(message, outcome.err.find(message) + 1) == std::string::npos);  // once for the job
+    CHECK(directory.changes_since(before) == "");
+  };
+  const Arguments prompt = kGenerate + Arguments{"--prompt", kPrompt};
+  refused(run(directory, prompt + Arguments{"--tensor", "3"}), 64, "--tensor=3: does not split a model of 4 heads, 2 kv heads and ffn_size 32");
+  refused(run(directory, prompt + Arguments{"--tensor", "0"}), 64, "--tensor");
+  refused(run_under_mpirun(directory, 2, prompt + Arguments{"--tensor", "4"}), 64, "--tensor=4: mpirun or srun started 2 ranks");
+  refused(run_under_mpirun(directory, 3, prompt), 64, "--tensor=3: does not split");
+  refused(run(directory, prompt + Arguments{"--prompt-file", "prompt.txt"}), 64, "--prompt excludes --prompt-file");
+  refused(run(directory, kGenerate + Arguments{"--prompt-file", "nowhere.txt", "--tensor", "2"}), 66, "nowhere.txt");
+}
+
+TEST_CASE("generate: asked to stop it ends after a token") {
+  TemporaryDirectory directory;
+  train_model(directory);
+  for (const std::string ranks : {"1", "2"}) {
+    for (const int signal : {SIGINT, SIGTERM}) {
+      CAPTURE(ranks, signal);
+      Process process(Arguments{kBinary, "generate", "--checkpoint", "run", "--prompt", kPrompt, "--max-tokens", "100000000", "--tensor", ranks},
+                      directory.path());
+      REQUIRE(process.wait_for(kPrompt));
+      process.signal(signal);
+      const Outcome stopped = process.wait();
+      INFO(stopped.err);
+      CHECK(stopped.code == 75);
+      CHECK(stopped.out.back() == '\n');
+      CHECK(stopped.err.empty());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

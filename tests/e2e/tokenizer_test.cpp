@@ -1,0 +1,144 @@
+// `trireme tokenizer train | encode | decode`, as typed.
+#include <fstream>
+
+#include "tests/e2e/harness.h"
+#include "tests/support/catch.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+const std::string kGolden = std::string(TRIREME_SOURCE_DIR) + "/tests/golden/bpe_training/";
+
+void check(const Outcome& outcome, int code, const std::string& words) {
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == code);
+  CHECK_THAT(outcome.err, Contains(words));
+}
+
+/// A line of the shell in which $T is the binary.
+Outcome shell(const TemporaryDirectory& directory, const std::string& line) {
+  return Process({"env", "T=" + kBinary, "bash", "-c", line}, directory.path()).wait();
+}
+
+Arguments train_arguments(const Arguments& more) { return Arguments{"tokenizer", "train", "--vocab-size", "700", "--output", "t.json"} + more; }
+
+}  // namespace
+
+TEST_CASE("tokenizer command: trains, encodes and decodes, each byte as it was") {
+  TemporaryDirectory directory;
+  fs::copy(kGolden + "mixed.txt", directory / "text");
+  const Outcome trained = run(directory, train_arguments({"text"}));
+  check(trained, 0, "t.json: 700 tokens from ");
+  CHECK(trained.out.empty());
+  CHECK(trained.err.find('\r') == std::string::npos);
+  CHECK(read_file(directory / "t.json") == read_file(kGolden + "llama3.json"));
+  CHECK(directory.listing().size() == 2);
+
+  // Everything the trainer's input and a shell can hold: NUL, what is no UTF-8, no newline at the end.
+  std::string bytes = read_file(directory / "text") + " end";
+  for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
+  write_file(directory / "bytes", bytes);
+  for (const std::string tokenizer : {"t.json", "bytes", "."}) {
+    INFO(tokenizer);
+    fs::remove(directory / "tokenizer.json");
+    if (tokenizer == ".") fs::copy(directory / "t.json", directory / "tokenizer.json");
+    const Outcome back = shell(directory, "$T tokenizer encode --tokenizer " + tokenizer + " < bytes | $T tokenizer decode --tokenizer " + tokenizer +
+                                              " > back && cmp bytes back");
+    check(back, 0, "");
+    CHECK(shell(directory, "$T tokenizer encode --tokenizer " + tokenizer + " bytes > ids && $T tokenizer decode --tokenizer " + tokenizer +
+                               " ids | cmp bytes -")
+              .code == 0);
+  }
+}
+
+TEST_CASE("tokenizer command: a line a file, as ids or as JSON") {
+  TemporaryDirectory directory;
+  write_file(directory / "a", "AB");
+  write_file(directory / "b", "C\n");
+  write_file(directory / "none", "");
+  CHECK(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "a", "none", "b"}).out == "65 66\n\n67 10\n");
+  CHECK(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "--json", "a", "none", "b"}).out == "[65,66]\n[]\n[67,10]\n");
+  CHECK(shell(directory, "printf xyz | $T tokenizer encode --tokenizer bytes a - b").out == "65 66\n120 121 122\n67 10\n");
+  CHECK(shell(directory, "printf '\\t65\\r\\n\\n66 67' | $T tokenizer decode --tokenizer bytes").out == "ABC");
+  CHECK(shell(directory, "$T tokenizer decode --tokenizer bytes < none").out.empty());
+  // Longer than a stretch of the reader, through pipes.
+  CHECK(shell(directory, "seq 400000 > long; cat long | $T tokenizer encode --tokenizer bytes | $T tokenizer decode --tokenizer bytes | cmp long -")
+            .code == 0);
+  CHECK(shell(directory, "$T tokenizer encode --tokenizer bytes long > /dev/full").code == 74);
+}
+
+TEST_CASE("tokenizer command: a bad id is named by its place") {
+  TemporaryDirectory directory;
+  const auto decode = [&](const std::string& ids) {
+    write_file(directory / "ids", ids);
+    const Outcome outcome = run(directory, {"tokenizer", "decode", "--tokenizer", "bytes", "ids"});
+    CHECK(outcome.out.empty());
+    return outcome;
+  };
+  check(decode("1 2\n3 256 4"), 65, "ids, line 2, place 2: \"256\" is no token id; expected a whole number below 256");
+  check(decode("1 2\n\n-1"), 65, "ids, line 3, place 1: \"-1\"");
+  check(decode("65 6x"), 65, "ids, line 1, place 2: \"6x\"");
+  check(decode("1.0"), 65, "ids, line 1, place 1: \"1.0\"");
+  check(decode("99999999999999999999"), 65, "\"99999999999999999999\"");
+  check(decode("[65]"), 65, "\"[65]\"");
+  check(decode("\033[2J"), 65, "\"?[2J\"");
+  check(shell(directory, "echo 300 | $T tokenizer decode --tokenizer bytes"), 65, "standard input, line 1, place 1: \"300\"");
+}
+
+TEST_CASE("tokenizer command: the result is whole or absent, and never replaces another") {
+  TemporaryDirectory directory;
+  fs::copy(kGolden + "few.txt", directory / "text");
+  check(run(directory, train_arguments({"text"})), 0, "fewer than --vocab-size=700, as every piece is one token already");
+  const auto before = directory.listing();
+  check(run(directory, train_arguments({"--threads", "1", "text"})), 0, "the identical file was there already, nothing changed");
+  CHECK(directory.changes_since(before) == "");
+  check(run(directory, train_arguments({"--special", "<s>", "--special", "</s>", "text"})), 64, "--output=t.json: exists and differs");
+  CHECK(directory.changes_since(before) == "");
+  check(shell(directory, "cat text | $T tokenizer train --vocab-size 700 --output piped.json - && cmp t.json piped.json"), 0, "piped.json: ");
+  check(shell(directory, "$T tokenizer train --vocab-size 700 --output piped.json <(cat text)"), 0, "nothing changed");
+  check(run(directory, {"tokenizer", "train", "--vocab-size", "262", "--output", "s.json", "--special", "<s>", "--special", "</s>", "text"}), 0,
+        "262 tokens");
+  const auto file = nlohmann::json::parse(read_file(directory / "s.json"));
+  CHECK(file["added_tokens"].size() == 2);
+  CHECK(file["model"]["vocab"]["</s>"] == 1);
+}
+
+TEST_CASE("tokenizer command: bad input, told before anything is written") {
+  TemporaryDirectory directory;
+  write_file(directory / "text", "some text");
+  write_file(directory / "empty", "");
+  write_file(directory / "broken.json", "{");
+  fs::create_directories(directory / "folder.json");
+  const auto before = directory.listing();
+  const auto train = [&](const std::string& size, const std::string& output, const Arguments& more) {
+    return run(directory, Arguments{"tokenizer", "train", "--vocab-size", size, "--output", output} + more);
+  };
+  check(train("256", "t.json", {"text"}), 64, "--vocab-size=256: 256 bytes and 1 special tokens take 257");
+  check(train("256", "t.json", {"missing"}), 64, "--vocab-size=256");
+  check(train("0", "t.json", {"text"}), 64, "--vocab-size");
+  check(train("300", "t.model", {"text"}), 64, "SentencePiece models are read but not trained here");
+  check(train("300", "t.txt", {"text"}), 64, "name a file that ends in .json");
+  check(train("300", "folder.json", {"text"}), 64, "is not a file");
+  check(train("300", "nowhere/t.json", {"text"}), 64, "there is no directory nowhere");
+  check(train("300", "t.json", {"--pattern", "gpt5", "text"}), 64, "gpt5");
+  check(train("300", "t.json", {"--special", "a", "text"}), 64, "--special=a: stands for a byte already");
+  check(train("300", "t.json", {"--special", "<a>", "--special", "<a>", "text"}), 64, "stands there twice");
+  check(train("300", "t.json", {}), 64, "files is required");
+  check(train("300", "t.json", {"text", "missing"}), 66, "missing: cannot open");
+  check(train("300", "t.json", {"folder.json"}), 74, "folder.json: is a directory");
+  check(train("300", "t.json", {"empty"}), 65, "empty: is empty");
+  check(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "text", "missing"}), 66, "missing: cannot open");
+  CHECK(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "text", "missing"}).out.empty());
+  check(run(directory, {"tokenizer", "encode", "--tokenizer", "words", "text"}), 64, "words");
+  check(run(directory, {"tokenizer", "encode", "--tokenizer", "none.json", "text"}), 66, "none.json");
+  check(run(directory, {"tokenizer", "encode", "--tokenizer", "broken.json", "text"}), 65, "broken.json: not valid JSON");
+  check(run(directory, {"tokenizer", "encode", "text"}), 64, "--tokenizer is required");
+  check(run(directory, {"tokenizer"}), 64, "see trireme --help");
+  CHECK(directory.changes_since(before) == "");
+}
+
+}  // namespace trireme::test

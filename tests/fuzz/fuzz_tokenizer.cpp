@@ -1,0 +1,72 @@
+// A tokenizer.json that is the input, and with it text to ids and back.
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/fuzz/fuzz.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+namespace trireme::fuzz {
+namespace {
+
+/// Words, code, other scripts, runs of white space, special tokens, every byte: what pieces and merges are made of.
+std::string sample_text() {
+  std::string text = "the cat, the hat: don't WE'LL 12345 3.14\r\n\n\n  if (a[i] != b) {\n\treturn; }    <|endoftext|> aaaaaaa abababab\nthe end ";
+  text +=
+      "Stra\xC3\x9F"
+      "e \xC3\xA9 e\xCC\x81 \xE6\xBC\xA2\xE5\xAD\x97 \xD8\xB3\xD9\x84 \xF0\x9F\x91\x8D\xF0\x9F\x8F\xBD \xC2\xA0\n\xE2\x80\x83 ";
+  for (int byte = 0; byte < 256; ++byte) text.push_back(static_cast<char>(byte));
+  return text + "the end\n";
+}
+
+/// Neither a normaliser nor a space put ahead: decoding gives the bytes back.
+bool keeps_bytes(std::string_view file) {
+  const std::string text = nlohmann::json::parse(file).dump();
+  return text.find("\"NFC\"") == text.npos && text.find("\"add_prefix_space\":true") == text.npos;
+}
+
+void use(Tokenizer& tokenizer, bool exact) {
+  static const std::string text = sample_text();
+  require(tokenizer.vocab_size() > 0, "there are tokens");
+  const std::vector<int32_t> bytes = tokenizer.token_bytes();
+  require(static_cast<int64_t>(bytes.size()) == tokenizer.vocab_size(), "each token has a length");
+  require(!tokenizer.end_of_text() || (*tokenizer.end_of_text() >= 0 && *tokenizer.end_of_text() < tokenizer.vocab_size()), "end of text is a token");
+  const std::vector<int32_t> ids = tokenizer.encode(text);
+  int64_t length = 0;
+  for (const int32_t id : ids) {
+    require(id >= 0 && id < tokenizer.vocab_size(), "every id lies in the vocabulary");
+    require(bytes[static_cast<size_t>(id)] >= 0, "no token has less than no bytes");
+    length += bytes[static_cast<size_t>(id)];
+  }
+  if (exact) {
+    require(tokenizer.decode(ids) == text, "decoding gives the text back");
+    require(length <= static_cast<int64_t>(text.size()), "tokens hold no more bytes than the text");
+  }
+  std::vector<int32_t> all(static_cast<size_t>(tokenizer.vocab_size()));
+  std::iota(all.begin(), all.end(), 0);
+  tokenizer.decode(all);
+  for (const size_t shown : {text.size() - 1, text.size() / 2, size_t{60}, size_t{3}}) {
+    const size_t cut = tokenizer.cut(std::string_view(text).substr(0, shown));
+    require(cut <= shown, "a cut lies in what was shown");
+    if (cut == 0) continue;
+    std::vector<int32_t> parts;
+    tokenizer.encode(std::string_view(text).substr(0, cut), parts, true);
+    tokenizer.encode(std::string_view(text).substr(cut), parts, false);
+    require(parts == ids, "parts give the ids of the whole");
+  }
+}
+
+}  // namespace
+
+bool accepts(std::string_view input) {
+  static const Scratch scratch;
+  const std::filesystem::path path = scratch.put("tokenizer.json", input);
+  std::optional<Tokenizer> tokenizer;
+  if (!taken([&] { tokenizer.emplace(Tokenizer::open(path.string())); })) return false;
+  taken([&] { use(*tokenizer, keeps_bytes(input)); });  // a regex may give up on a text
+  return true;
+}
+
+}  // namespace trireme::fuzz

@@ -1,0 +1,64 @@
+#include "kernels/ops/columns.h"
+
+#include "tests/kernels/harness.h"
+#include "tests/kernels/misaligned.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+using namespace trireme::testing;
+
+namespace {
+
+struct Case {
+  int64_t rows;
+  int64_t from_columns, from_column, to_columns, to_column, columns;
+};
+constexpr Case kCases[] = {{1, 1, 0, 1, 0, 1}, {3, 7, 2, 5, 1, 4}, {9, 130, 3, 77, 5, 70}, {4, 6, 6, 5, 2, 0}, {5, 3, 0, 3, 0, 3}};
+// Where a GPU moves 16 bytes at a time, and where one of strides, columns and first columns does not let it.
+constexpr Case kWide[] = {{5, 16, 8, 24, 16, 8},    {33, 256, 0, 640, 384, 256}, {4, 68, 32, 128, 64, 32}, {4, 64, 32, 132, 64, 32},
+                          {4, 64, 32, 128, 64, 28}, {4, 64, 30, 128, 64, 32},    {4, 64, 32, 128, 61, 32}, {301, 200, 8, 264, 64, 120}};
+
+/// Numbers that every dtype holds, so that nothing may differ; neighbours differ, in rows and columns.
+std::vector<double> numbers(int64_t count, int64_t first) {
+  std::vector<double> all;
+  for (int64_t i = 0; i < count; ++i) all.push_back(static_cast<double>((first + i) % 251));
+  return all;
+}
+
+Operation copied(const Case& c) {
+  return {"copy_columns",
+          {input("from", {c.rows, c.from_columns}, numbers(c.rows * c.from_columns, 1)),
+           in_place("to", {c.rows, c.to_columns}, numbers(c.rows * c.to_columns, 100))},
+          [c](Context& ctx, const std::vector<Tensor>& t) { copy_columns(ctx, t[0], c.from_column, t[1], c.to_column, c.columns); }};
+}
+
+constexpr double kExact = 0;
+
+}  // namespace
+
+TEST_CASE("columns: engines agree") {
+  for (const Case& c : kCases) check_engines(copied(c), kExact);
+  for (const Case& c : kWide) check_engines(copied(c), kExact);
+}
+
+TEST_CASE("columns: operands of different alignment") { check_misaligned(copied(kWide[0]), kExact); }
+
+TEST_CASE("columns: what is between the copied ones stays") {
+  Operation operation = copied({2, 3, 1, 4, 2, 2});
+  operation.operands[0].values = {1, 2, 3, 4, 5, 6};
+  operation.operands[1].values = {10, 20, 30, 40, 50, 60, 70, 80};
+  for (const Device device : devices()) CHECK(run(operation, device, DType::kF32)[1] == std::vector<double>{10, 20, 2, 3, 50, 60, 5, 6});
+}
+
+TEST_CASE("columns: those that are not there are refused") {
+  Arena arena(Device::kReference);
+  Context ctx{Device::kReference, &arena};
+  const auto matrix = [&](int64_t columns, DType dtype) { return Tensor::zeros(ctx, {2, columns}, dtype, MemoryCategory::kWorkspace); };
+  const Tensor from = matrix(5, DType::kF32), to = matrix(4, DType::kF32);
+  CHECK_NOTHROW(copy_columns(ctx, from, 1, to, 0, 4));
+  CHECK_THROWS_AS(copy_columns(ctx, from, 2, to, 0, 4), InternalError);
+  CHECK_THROWS_AS(copy_columns(ctx, from, 0, to, 1, 4), InternalError);
+  CHECK_THROWS_AS(copy_columns(ctx, from, -1, to, 0, 2), InternalError);
+  CHECK_THROWS_AS(copy_columns(ctx, from, 0, to, 0, -1), InternalError);
+  CHECK_THROWS_AS(copy_columns(ctx, from, 0, matrix(4, DType::kF64), 0, 2), InternalError);
+}

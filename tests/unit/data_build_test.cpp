@@ -1,0 +1,579 @@
+// Text to token directories: what is read, what is written, and that neither threads nor kills change it.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "kernels/core/rng.h"
+#include "tests/support/catch.h"
+#include "tests/support/run_files.h"
+#include "trainer/commands/data_command.h"
+#include "trainer/data/build/build.h"
+#include "trainer/data/token_writer.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+using namespace trireme;
+namespace fs = std::filesystem;
+
+namespace {
+
+class Scratch {
+ public:
+  std::string operator/(const std::string& name) const { return (directory_.path / name).string(); }
+  std::string write(const std::string& name, const std::string& content) const {
+    fs::create_directories((directory_.path / name).parent_path());
+    std::ofstream(directory_.path / name, std::ios::binary) << content;
+    return *this / name;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(directory_.path)) names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  test::TemporaryDirectory directory_;
+};
+
+std::string slurp(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::map<std::string, std::string> files_of(const std::string& directory) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(directory)) files[entry.path().filename().string()] = slurp(entry.path().string());
+  return files;
+}
+
+/// Runs `body`, which must throw `Failure` with every one of `parts` in its message.
+template <class Failure, class Body>
+void check_throws(Body&& body, const std::vector<std::string>& parts) {
+  try {
+    body();
+  } catch (const Failure& error) {
+    for (const std::string& part : parts) {
+      CAPTURE(error.what(), part);
+      CHECK(std::string(error.what()).find(part) != std::string::npos);
+    }
+    return;
+  }
+  FAIL("nothing was thrown");
+}
+
+/// As `trireme data ...`: what it printed.
+std::string data_command(std::vector<std::string> arguments) {
+  CLI::App app;
+  int exit_code = -1;
+  add_data_command(app, exit_code);
+  arguments.insert(arguments.begin(), "data");
+  std::reverse(arguments.begin(), arguments.end());
+  std::ostringstream out;
+  std::ostringstream err;
+  std::streambuf* out_before = std::cout.rdbuf(out.rdbuf());
+  std::streambuf* err_before = std::cerr.rdbuf(err.rdbuf());
+  try {
+    app.parse(arguments);
+  } catch (...) {
+    std::cout.rdbuf(out_before);
+    std::cerr.rdbuf(err_before);
+    throw;
+  }
+  std::cout.rdbuf(out_before);
+  std::cerr.rdbuf(err_before);
+  REQUIRE(exit_code == 0);
+  return out.str() + err.str();
+}
+
+/// A tokenizer.json of bytes, two merges ("th", "the") and an end of text, 256 + 2 + 1 ids.
+std::string tokenizer_json() {
+  nlohmann::ordered_json vocabulary = nlohmann::ordered_json::object();
+  const auto utf8 = [](int code) {
+    return code < 0x80 ? std::string(1, static_cast<char>(code))
+                       : std::string{static_cast<char>(0xc0 | (code >> 6)), static_cast<char>(0x80 | (code & 63))};
+  };
+  int aside = 256;  // unprintable bytes stand for themselves from there on, as in GPT-2
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    vocabulary[utf8(printable ? byte : aside++)] = byte;
+  }
+  vocabulary["th"] = 256;
+  vocabulary["the"] = 257;
+  const nlohmann::ordered_json json{
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens",
+       {{{"id", 258},
+         {"content", "<|endoftext|>"},
+         {"single_word", false},
+         {"lstrip", false},
+         {"rstrip", false},
+         {"normalized", false},
+         {"special", true}}}},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}}},
+      {"post_processor", nullptr},
+      {"decoder", {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
+      {"model",
+       {{"type", "BPE"},
+        {"dropout", nullptr},
+        {"unk_token", nullptr},
+        {"continuing_subword_prefix", nullptr},
+        {"end_of_word_suffix", nullptr},
+        {"fuse_unk", false},
+        {"byte_fallback", false},
+        {"ignore_merges", false},
+        {"vocab", vocabulary},
+        {"merges", {"t h", "th e"}}}}};
+  return json.dump();
+}
+constexpr int32_t kEnd = 258;
+
+std::vector<int32_t> tokens_of(const TokenFile& file, int64_t document) {
+  const TokenFile::Document place = file.document(document);
+  std::vector<int32_t> tokens(static_cast<size_t>(place.end - place.begin));
+  file.read(place.begin, place.end - place.begin, tokens.data());
+  return tokens;
+}
+
+/// Words, spaces and line ends; long lines among them.
+std::string prose(size_t bytes, uint64_t seed) {
+  std::string text;
+  for (uint64_t i = 0; text.size() < bytes; ++i) {
+    const uint64_t bits = random_bits(seed, i);
+    text += bits % 3 == 0 ? "the" : std::string(1 + bits % 9, static_cast<char>('a' + bits / 16 % 26));
+    text += bits / 512 % 40 == 0 ? "\n" : bits / 512 % 41 == 0 ? "  \n\n" : " ";
+  }
+  return text;
+}
+
+/// Inputs of every kind, some of several pieces.
+std::vector<std::string> write_inputs(const Scratch& scratch, size_t bytes) {
+  std::string lines;
+  for (uint64_t i = 0; lines.size() < bytes; ++i)
+    lines += nlohmann::json{{"id", i}, {"text", prose(random_bits(7, i) % 5000, i)}}.dump() + (i % 50 == 7 ? "\n\n" : "\n");
+  scratch.write("in/long.txt", prose(3 * bytes, 1));
+  scratch.write("in/sub/lines.jsonl", lines);
+  scratch.write("in/z.txt", prose(bytes / 2, 2) + "no line end");
+  for (int i = 0; i < 40; ++i) scratch.write("in/many/" + std::to_string(i) + ".txt", prose(static_cast<size_t>(100 * i), 3));
+  scratch.write("last.txt", prose(100, 4));
+  return {scratch / "in", scratch / "last.txt"};
+}
+
+BuildOptions options_for(const Scratch& scratch, const std::string& output, std::vector<std::string> inputs) {
+  BuildOptions options;
+  options.tokenizer = scratch.write("tokenizer/tokenizer.json", tokenizer_json());
+  options.output = scratch / output;
+  options.inputs = std::move(inputs);
+  options.threads = 2;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("data build and data inspect", "[data]") {
+  const Scratch scratch;
+  const std::string long_text(3'000'000, 'x');  // several pieces
+  const std::string first = scratch.write("first.txt", "It was a dark\x1b and stormy night.\n");
+  const std::string second = scratch.write("second.txt", long_text);
+  const std::string output = scratch / "out/tokens";
+  CHECK(data_command({"build", "--tokenizer", "bytes", "--output", output, first, second}).find("3000033 tokens in 2 documents") !=
+        std::string::npos);
+  CHECK(slurp(output + "/tokens.bin") == slurp(first) + long_text);
+  CHECK(data_command({"build", "--output", output, first, second}).find("nothing changed") != std::string::npos);
+  CHECK(files_of(output).size() == 3);
+
+  const nlohmann::json json = nlohmann::json::parse(data_command({"inspect", output, "--json"}));
+  CHECK(json["tokens"] == 3'000'033);
+  CHECK(json["documents"] == 2);
+  CHECK(json["vocab_size"] == 256);
+  CHECK(json["document_tokens"]["shortest"] == 33);
+  CHECK(json["document_tokens"]["mean"] == 1'500'016.5);
+  CHECK(json["document_tokens"]["longest"] == 3'000'000);
+  CHECK(json["lengths"] == nlohmann::json::parse(R"([{"from":32,"to":63,"documents":1},{"from":2097152,"to":4194303,"documents":1}])"));
+  CHECK(json["sample"].get<std::string>().rfind("It was a dark\x1b", 0) == 0);
+  const std::string shown = data_command({"inspect", output});
+  CHECK(shown.find("It was a dark? and stormy night.") != std::string::npos);
+  CHECK(shown.find("#####") != std::string::npos);
+
+  const std::string binary = scratch.write("binary", "\xff\xfe\x80");
+  data_command({"build", "--output", scratch / "binary-tokens", binary});
+  CHECK_NOTHROW(nlohmann::json::parse(data_command({"inspect", scratch / "binary-tokens", "--json"})));
+}
+
+TEST_CASE("data build refuses bad input and leaves nothing behind", "[data]") {
+  const Scratch scratch;
+  const std::string good = scratch.write("good.txt", "text");
+  const std::string empty = scratch.write("empty.txt", "");
+  const std::string out = scratch / "new/out";
+  fs::create_directory(scratch / "hollow");
+  scratch.write("packed/text.txt.gz", "\x1f\x8b");
+  scratch.write("linked/a.txt", "a");
+  fs::create_directory_symlink("../hollow", scratch / "linked/loop");
+  scratch.write("broken/a.txt", "a");
+  fs::create_symlink("nowhere", scratch / "broken/link");
+  data_command({"build", "--output", scratch / "tokens", good});
+  const std::vector<std::string> before = scratch.names();
+
+  const auto build = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"build", "--output", out});
+    return [arguments] { data_command(arguments); };
+  };
+  check_throws<MissingFileError>(build({good, scratch / "nowhere.txt"}), {"nowhere.txt"});
+  check_throws<DataError>(build({good, empty}), {"empty.txt", "is empty"});
+  check_throws<DataError>(build({good, "/dev/null"}), {"/dev/null", "is empty"});
+  check_throws<DataError>(build({scratch / "hollow"}), {"no token"});
+  check_throws<DataError>(build({scratch / "tokens"}), {"tokens: is a token directory"});
+  check_throws<DataError>(build({scratch / "packed"}), {"packed/text.txt.gz: is packed"});
+  check_throws<DataError>(build({scratch / "linked"}), {"linked/loop: is a link to a directory"});
+  check_throws<MissingFileError>(build({scratch / "broken"}), {"broken/link"});
+  check_throws<ConfigError>(build({"--tokenizer", "wordpiece", good}), {"wordpiece"});
+  check_throws<ConfigError>(build({"--end-of-text", good}), {"--end-of-text", "bytes"});
+  check_throws<ConfigError>([&] { data_command({"build", "--output", "", good}); }, {"--output"});
+  check_throws<ConfigError>([&] { data_command({"build", "--output", scratch / "packed/out", scratch / "packed"}); }, {"packed/out: lies in"});
+  check_throws<IoError>([&] { data_command({"build", "--output", "/proc/out", good}); }, {"/proc/out", "cannot write"});
+  for (const std::vector<std::string>& bad :
+       std::vector<std::vector<std::string>>{{},
+                                             {"--workers", "2", good},
+                                             {"--threads", "0", good},
+                                             {"--end-of-text", "--no-end-of-text", good},
+                                             {"--field", "", good},
+                                             {"--prompt-field", "q", good},
+                                             {"--response-field", "a", good},
+                                             {"--template", "{prompt}{response}", good},
+                                             {"--prompt-field", "q", "--response-field", "a", "--field", "t", good}})
+    CHECK_THROWS_AS(build(bad)(), CLI::ParseError);
+  CHECK_THROWS_AS(data_command({"build", good}), CLI::ParseError);
+  check_throws<ConfigError>(build({"--prompt-field", "q", "--response-field", "q", good}), {"--response-field=q"});
+  for (const char* bad : {"{prompt}", "{response}", "{response}{prompt}", "{prompt}{prompt}{response}", "{prompt}{response}{response}", ""})
+    check_throws<ConfigError>(build({"--prompt-field", "q", "--response-field", "a", "--template", bad, good}),
+                              {"--template", "{response} once behind"});
+  check_throws<ConfigError>(build({"--prompt-field", "q", "--response-field", "a", "--template", "{prompt}\\r{response}", good}), {"backslash"});
+  check_throws<MissingFileError>([&] { data_command({"inspect", scratch / "nowhere"}); }, {"nowhere"});
+  CHECK(scratch.names() == before);
+}
+
+TEST_CASE("a bad line of JSON is named by file and line", "[data]") {
+  const Scratch scratch;
+  const std::string good = "{\"text\": \"good\"}\n";
+  const std::string many = [&] {
+    std::string lines;
+    for (int i = 0; i < 20'000; ++i) lines += good;  // several pieces
+    return lines;
+  }();
+  for (const auto& [line, message] :
+       std::vector<std::pair<std::string, std::string>>{{"{\"text\": \"cut", "not valid JSON"},
+                                                        {"{\"text\": \"" + std::string(100'000, 'x') + "\n", "not valid JSON"},
+                                                        {"\"text\"", "not a JSON object"},
+                                                        {"{\"Text\": \"a\"}", "\"text\" is missing"},
+                                                        {"{\"text\": 5}", "\"text\" is 5; expected a string"},
+                                                        {"{\"text\": null}", "\"text\" is null"},
+                                                        {"{\"text\": \"a\", \"text\": \"b\"}", "stands twice"},
+                                                        {"{\"text\": \"\xff\"}", "not valid JSON"},
+                                                        {"{\"text\": \"a\"}{\"text\": \"b\"}", "not valid JSON"},
+                                                        {std::string(1, '\0'), "not valid JSON"}}) {
+    const std::string path = scratch.write("bad.jsonl", many + "\n" + line + "\n" + many);
+    try {
+      data_command({"build", "--output", scratch / "out", path});
+      FAIL(message);
+    } catch (const DataError& error) {
+      const std::string text = error.what();
+      CAPTURE(text.substr(0, 300));
+      CHECK(text.rfind(path + ":20002: ", 0) == 0);
+      CHECK(text.find(message) != std::string::npos);
+      CHECK(text.size() < 600);
+    }
+    CHECK(scratch.names() == std::vector<std::string>{"bad.jsonl"});
+  }
+  std::ofstream(scratch / "long.jsonl") << good;
+  fs::resize_file(scratch / "long.jsonl", 70 << 20);  // zeros, and so no end of line
+  check_throws<DataError>([&] { data_command({"build", "--output", scratch / "out", scratch / "long.jsonl"}); }, {"long.jsonl:2: ", "64 MiB"});
+}
+
+TEST_CASE("documents are files and lines, in byte order, and end as the tokenizer says", "[data]") {
+  const Scratch scratch;
+  scratch.write("in/b.txt", "B");
+  scratch.write("in/a/z.txt", "Z");
+  scratch.write("in/a.txt", "A");     // before a/, as '.' is before '/'
+  scratch.write("in/a0/y.txt", "Y");  // behind it
+  scratch.write("in/empty.txt", "");
+  scratch.write("in/.hidden", "no");
+  scratch.write("in/.git/no.txt", "no");
+  scratch.write("in/lines.ndjson", "{\"text\": \"the\"}\n\n{\"text\": \"\"}\r\n{\"text\": \"x\\u00e9\", \"meta\": {\"k\": [1]}}");
+  fs::create_symlink("../far.txt", scratch / "in/c.txt");
+  scratch.write("far.txt", "C");
+  BuildOptions options = options_for(scratch, "out", {scratch / "in"});
+  const BuildResult result = build_tokens(options);
+  CHECK(result.empty_documents == 2);
+  CHECK(result.written);
+  const TokenFile file(options.output);
+  REQUIRE(file.index().documents == 7);
+  CHECK(file.index().tokenizer == "bpe");
+  CHECK_FALSE(file.index().prompts);
+  const std::vector<std::vector<int32_t>> expected = {
+      {'A', kEnd}, {'Z', kEnd}, {'Y', kEnd}, {'B', kEnd}, {'C', kEnd}, {257, kEnd}, {'x', 0xc3, 0xa9, kEnd}};
+  for (size_t i = 0; i < expected.size(); ++i) CHECK(tokens_of(file, static_cast<int64_t>(i)) == expected[i]);
+  CHECK(slurp(options.output + "/tokenizer.json") == tokenizer_json());
+  CHECK(fs::exists(options.output + "/documents.bin"));
+  CHECK(files_of(options.output).size() == 4);
+
+  options.output = scratch / "bare";
+  options.end_of_text = false;
+  build_tokens(options);
+  CHECK(tokens_of(TokenFile(options.output), 0) == std::vector<int32_t>{'A'});
+
+  options =
+      options_for(scratch, "fields", {scratch.write("named", "{\"body\": \"A\"}\n{\"body\": \"B\"}\n")});  // --field makes every file one of lines
+  options.field = "body";
+  build_tokens(options);
+  CHECK(tokens_of(TokenFile(options.output), 1) == std::vector<int32_t>{'B', kEnd});
+  CHECK(data_command({"inspect", options.output}).find("\nA<|endoftext|>B<|endoftext|>\n") != std::string::npos);
+}
+
+TEST_CASE("instruction data: the prompt is told apart at a border of tokens", "[data]") {
+  const Scratch scratch;
+  const std::string lines = scratch.write("chat.txt",
+                                          "{\"q\": \"t\", \"a\": \"he\"}\n"
+                                          "{\"q\": \"{response}\", \"a\": \"{prompt}\"}\n"
+                                          "{\"q\": \"\", \"a\": \"\"}\n");
+  BuildOptions options = options_for(scratch, "out", {lines});
+  options.prompt_field = "q";
+  options.response_field = "a";
+  CHECK(build_tokens(options).empty_documents == 1);
+  const TokenFile file(options.output);
+  REQUIRE(file.index().documents == 2);
+  CHECK(file.index().prompts);
+  CHECK(tokens_of(file, 0) == std::vector<int32_t>{'t', 'h', 'e', kEnd});  // though "the" is one token
+  CHECK(file.document(0).response == 1);
+  CHECK(file.document(1).response - file.document(1).begin == 10);
+  CHECK(file.document(1).end - file.document(1).begin == 10 + 8 + 1);
+
+  options.output = scratch / "framed";
+  options.prompt_template = "Q\\\\ {prompt}\\nA:\\t{response}\\n";
+  build_tokens(options);
+  const TokenFile framed(options.output);
+  CHECK(framed.index().documents == 3);
+  const std::vector<int32_t> tokens = tokens_of(framed, 0);
+  CHECK(Tokenizer::open(options.tokenizer).decode(tokens) == "Q\\ t\nA:\the\n<|endoftext|>");
+  CHECK(framed.document(0).response == 8);
+  const nlohmann::json json = nlohmann::json::parse(data_command({"inspect", options.output, "--json"}));
+  CHECK(json["prompt_tokens"] == 8 + (7 + 10) + 7);
+  CHECK(data_command({"inspect", options.output}).find("prompts     32 tokens") != std::string::npos);
+
+  options.output = scratch / "bad";
+  options.inputs = {scratch.write("bad.txt", "{\"q\": \"t\", \"a\": \"he\"}\n{\"q\": \"t\"}\n")};
+  check_throws<DataError>([&] { build_tokens(options); }, {"bad.txt:2: \"a\" is missing"});
+}
+
+TEST_CASE("the number of threads does not change a byte", "[data]") {
+  const Scratch scratch;
+  BuildOptions options = options_for(scratch, "one", write_inputs(scratch, 400'000));
+  options.threads = 1;
+  build_tokens(options);
+  const auto expected = files_of(options.output);
+  CHECK(TokenFile(options.output).index().tokens > 700'000);
+  // What one call of the tokenizer makes of the longest file, which is several pieces here
+  const TokenFile file(options.output);
+  std::vector<int32_t> whole = Tokenizer::open(options.tokenizer).encode(slurp(scratch / "in/long.txt"));
+  whole.push_back(kEnd);
+  CHECK(tokens_of(file, 0) == whole);
+  for (const int threads : {2, 5}) {
+    options.output = scratch / ("threads" + std::to_string(threads));
+    options.threads = threads;
+    build_tokens(options);
+    CHECK(files_of(options.output) == expected);
+  }
+}
+
+TEST_CASE("a build that is killed goes on, to the same bytes", "[data]") {
+  const Scratch scratch;
+  write_inputs(scratch, 300'000);
+  BuildOptions options = options_for(scratch, "whole", {scratch.write("text", prose(4'000'000, 5)), scratch / "in/sub", scratch / "last.txt"});
+  build_tokens(options);
+  const auto expected = files_of(options.output);
+
+  options.output = scratch / "killed";
+  options.save_every = std::chrono::milliseconds(0);  // after each piece
+  const auto saved_tokens = [&] {
+    const std::string journal = slurp(options.output + ".partial/progress.json");
+    return journal.empty() ? int64_t{0} : nlohmann::json::parse(journal)["tokens"].get<int64_t>();
+  };
+  int kills = 0;
+  int64_t reached = -1;  // the first goes before anything is saved
+  for (bool over = false; !over;) {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      try {
+        build_tokens(options);
+      } catch (const std::exception& error) {
+        std::cerr << error.what() << std::endl;
+        ::_exit(1);
+      }
+      ::_exit(0);
+    }
+    int status = 0;
+    while (::waitpid(child, &status, WNOHANG) == 0 && saved_tokens() <= reached) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    std::this_thread::sleep_for(std::chrono::microseconds(random_bits(11, static_cast<uint64_t>(kills)) % 5000));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, &status, 0);  // nothing where it was waited for
+    over = WIFEXITED(status) && fs::exists(options.output);
+    REQUIRE((over || WIFSIGNALED(status)));
+    if (!over && !fs::exists(options.output)) {
+      CHECK(saved_tokens() >= reached);
+      reached = std::max(reached, saved_tokens());
+      ++kills;
+    }
+  }
+  CHECK(kills >= 4);
+  CHECK(files_of(options.output) == expected);
+  CHECK_FALSE(fs::exists(options.output + ".partial"));
+}
+
+TEST_CASE("a build that is asked to stop keeps what is done", "[data]") {
+  const Scratch scratch;
+  BuildOptions options = options_for(scratch, "whole", {scratch.write("text", prose(4'000'000, 5)), scratch.write("last", prose(100, 6))});
+  build_tokens(options);
+  const auto expected = files_of(options.output);
+  const std::vector<std::string> before = scratch.names();
+
+  options.output = scratch / "stopped";
+  options.stop_signal = [] { return SIGINT; };
+  check_throws<InternalError>([&] { build_tokens(options); }, {"signal 2", "nothing was written"});
+  CHECK(scratch.names() == before);
+  int stops = 0;
+  int64_t reached = 0;
+  for (int patience = 6; true; ++patience) {
+    int calls = 0;
+    options.stop_signal = [&] { return ++calls > patience ? SIGTERM : 0; };
+    options.threads = 1 + patience % 3;
+    try {
+      build_tokens(options);
+      break;
+    } catch (const Error& error) {
+      INFO(error.what());
+      REQUIRE(patience < 500);
+      if (error.code() == ExitCode::kInternal) continue;  // nothing was done yet
+      REQUIRE(error.code() == ExitCode::kRequeue);
+      CHECK(std::string(error.what()).find("stopped.partial") != std::string::npos);
+      const int64_t tokens = nlohmann::json::parse(slurp(options.output + ".partial/progress.json"))["tokens"];
+      CHECK(tokens >= reached);
+      if (tokens == reached) continue;  // nothing more was done
+      reached = tokens;
+      patience = 6;
+      ++stops;
+    }
+  }
+  CHECK(stops >= 3);
+  CHECK(files_of(options.output) == expected);
+}
+
+TEST_CASE("an unfinished build is continued by its own command only", "[data]") {
+  const Scratch scratch;
+  const std::string input = scratch.write("in.txt", prose(1'000'000, 1));
+  BuildOptions options = options_for(scratch, "out", {input});
+  const std::string partial = options.output + ".partial";
+  const auto leave_unfinished = [&] {
+    for (int patience = 3; !fs::exists(partial); ++patience) {
+      int calls = 0;
+      BuildOptions stopped = options;
+      stopped.threads = 1;
+      stopped.stop_signal = [&] { return ++calls > patience ? SIGTERM : 0; };
+      CHECK_THROWS_AS(build_tokens(stopped), Error);
+    }
+    REQUIRE(fs::exists(partial + "/progress.json"));
+  };
+  const auto build = [&] { build_tokens(options); };
+
+  SECTION("other options") {
+    leave_unfinished();
+    options.end_of_text = false;
+    check_throws<ConfigError>(build, {partial, "another command"});
+  }
+  SECTION("other input") {
+    leave_unfinished();
+    fs::last_write_time(input, fs::last_write_time(input) + std::chrono::seconds(1));
+    check_throws<ConfigError>(build, {partial, "input has changed"});
+  }
+  SECTION("files cut short") {
+    leave_unfinished();
+    fs::resize_file(partial + "/tokens.bin", 5);
+    check_throws<DataError>(build, {"tokens.bin: 5 bytes", "remove " + partial});
+  }
+  SECTION("a damaged journal") {
+    leave_unfinished();
+    scratch.write("out.partial/progress.json", "{");
+    check_throws<DataError>(build, {"progress.json"});
+  }
+  SECTION("what is no build at all") {
+    fs::create_directory(partial);
+    scratch.write("out.partial/mine", "mine");
+    check_throws<ConfigError>(build, {partial, "mine"});
+    CHECK(files_of(partial) == std::map<std::string, std::string>{{"mine", "mine"}});
+  }
+  SECTION("a build under way") {
+    const Tokenizer tokenizer = Tokenizer::open(options.tokenizer);
+    TokenWriter writer(options.output, {tokenizer.name(), tokenizer.digest(), tokenizer.vocab_size()});
+    check_throws<ConfigError>(build, {"--output", "another process"});
+    writer.append(std::vector<int32_t>{1});
+    writer.end_document();
+    CHECK(writer.commit() == TokenWriter::Outcome::kWritten);
+    check_throws<ConfigError>(build, {"exists and differs"});
+    CHECK(TokenFile(options.output).tokens() == 1);
+  }
+  SECTION("what an attempt wrote behind its journal is written again") {
+    build();
+    const auto expected = files_of(options.output);
+    fs::remove_all(options.output);
+    leave_unfinished();
+    for (const char* name : {"/tokens.bin", "/documents.bin"}) std::ofstream(partial + name, std::ios::app) << "more than is known of";
+    build();
+    CHECK(files_of(options.output) == expected);
+  }
+}
+
+TEST_CASE("a pipe is read once, and nothing of it is kept", "[data]") {
+  const Scratch scratch;
+  const std::string text = prose(2'000'000, 1);
+  BuildOptions options = options_for(scratch, "file", {scratch.write("in.txt", text)});
+  build_tokens(options);
+  const auto expected = files_of(options.output);
+
+  const std::string pipe = scratch / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const auto feed = [&] {
+    std::ofstream out(pipe, std::ios::binary);
+    for (size_t at = 0; at < text.size(); at += 1000) out << text.substr(at, 1000) << std::flush;
+  };
+  options.output = scratch / "piped";
+  options.inputs = {pipe};
+  {
+    std::thread writer(feed);
+    build_tokens(options);
+    writer.join();
+  }
+  CHECK(files_of(options.output) == expected);
+
+  options.output = scratch / "stopped";
+  ::signal(SIGPIPE, SIG_IGN);
+  std::thread writer(feed);
+  int calls = 0;
+  options.stop_signal = [&] { return ++calls > 5 ? SIGTERM : 0; };
+  check_throws<InternalError>([&] { build_tokens(options); }, {"signal 15", "nothing was written"});
+  writer.join();
+  ::signal(SIGPIPE, SIG_DFL);
+  CHECK(scratch.names() == std::vector<std::string>{"file", "in.txt", "pipe", "piped", "tokenizer"});
+}

@@ -1,0 +1,452 @@
+// Token files of every format as streams of samples: windows, documents kept apart, prompts, blends, and what is wrong with a file.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "kernels/core/check.h"
+#include "kernels/core/rng.h"
+#include "tests/support/catch.h"
+#include "tests/support/run_files.h"
+#include "trainer/data/dataset.h"
+#include "trainer/data/token_writer.h"
+
+namespace trireme::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Ids = std::vector<int32_t>;
+using Documents = std::vector<Ids>;
+
+uint64_t draw(const char* what, uint64_t i) { return random_bits(random_key(11, what), i); }
+
+/// Documents of 1 to 13 tokens below `vocab`.
+Documents some_documents(size_t count, int32_t vocab) {
+  Documents documents(count);
+  uint64_t at = 0;
+  for (size_t d = 0; d < count; ++d) {
+    documents[d].resize(1 + draw("length", d) % 13);
+    for (int32_t& token : documents[d]) token = static_cast<int32_t>(draw("token", at++) % static_cast<uint64_t>(vocab));
+  }
+  return documents;
+}
+
+Ids joined(const Documents& documents) {
+  Ids all;
+  for (const Ids& document : documents) all.insert(all.end(), document.begin(), document.end());
+  return all;
+}
+
+void write_directory(const fs::path& path, int64_t vocab, const Documents& documents, const std::vector<int64_t>& prompts = {}) {
+  TokenIndex index;
+  index.tokenizer = "bytes";
+  index.tokenizer_digest = "bytes-v1";
+  index.vocab_size = vocab;
+  index.prompts = !prompts.empty();
+  TokenWriter writer(path.string(), index);
+  for (size_t d = 0; d < documents.size(); ++d) {
+    writer.append(documents[d]);
+    writer.end_document(prompts.empty() ? 0 : prompts[d]);
+  }
+  writer.commit();
+}
+
+template <class... Values>
+void put(std::string& bytes, Values... values) {
+  (bytes.append(reinterpret_cast<const char*>(&values), sizeof values), ...);
+}
+
+template <class Id>
+std::string packed(const Ids& ids) {
+  std::string bytes;
+  for (const int32_t id : ids) put(bytes, static_cast<Id>(id));
+  return bytes;
+}
+
+std::string llmc_header(int32_t magic, int32_t version, int32_t tokens) {
+  std::string bytes;
+  put(bytes, magic, version, tokens);
+  bytes.resize(256 * sizeof(int32_t));
+  return bytes;
+}
+
+void write(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+struct MegatronIndex {
+  std::vector<int32_t> lengths;  ///< of the sequences
+  std::vector<int64_t> starts;   ///< in bytes
+  std::vector<int64_t> borders;
+  uint8_t code;
+  uint64_t version = 1;
+
+  /// Sequences of `lengths` end to end.
+  MegatronIndex(std::vector<int32_t> of, std::vector<int64_t> documents, uint8_t type, int64_t id_bytes)
+      : lengths(std::move(of)), borders(std::move(documents)), code(type) {
+    int64_t at = 0;
+    for (const int32_t length : lengths) {
+      starts.push_back(at * id_bytes);
+      at += length;
+    }
+  }
+  std::string bytes() const {
+    std::string out("MMIDIDX\0\0", 9);
+    put(out, version, code, static_cast<uint64_t>(lengths.size()), static_cast<uint64_t>(borders.size()));
+    for (const int32_t length : lengths) put(out, length);
+    for (const int64_t start : starts) put(out, start);
+    for (const int64_t border : borders) put(out, border);
+    return out;
+  }
+};
+
+/// A document a sequence, but every fifth is cut into two, one of them empty.
+MegatronIndex megatron_index(const Documents& documents, uint8_t code, int64_t id_bytes) {
+  std::vector<int32_t> lengths;
+  std::vector<int64_t> borders = {0};
+  for (size_t d = 0; d < documents.size(); ++d) {
+    const auto size = static_cast<int32_t>(documents[d].size());
+    const int32_t cut = d % 10 == 0 ? 0 : size / 2;
+    if (d % 5 == 0) lengths.push_back(cut);
+    lengths.push_back(d % 5 == 0 ? size - cut : size);
+    borders.push_back(static_cast<int64_t>(lengths.size()));
+  }
+  return {lengths, borders, code, id_bytes};
+}
+
+DatasetOptions options(int64_t length, int64_t vocab, bool document_mask = false, std::vector<double> weights = {}) {
+  return {length, vocab, "bytes-v1", document_mask, std::move(weights)};
+}
+
+struct Sample {
+  Ids tokens, targets;
+  std::vector<int64_t> segments;
+  bool operator==(const Sample&) const = default;
+};
+
+Sample read(const Dataset& data, int64_t sample, int64_t length) {
+  Sample out{Ids(static_cast<size_t>(length)), Ids(static_cast<size_t>(length)), {}};
+  data.read(sample, out.tokens.data(), out.targets.data(), out.segments);
+  return out;
+}
+
+std::vector<Sample> read_all(const std::vector<std::string>& paths, const DatasetOptions& how) {
+  const TokenDataset data(paths, how);
+  std::vector<Sample> samples;
+  for (int64_t s = 0; s < data.sequences(); ++s) samples.push_back(read(data, s, how.sequence_length));
+  return samples;
+}
+
+template <class Failure, class Body>
+void check_throws(Body&& body, const std::vector<std::string>& parts) {
+  try {
+    body();
+  } catch (const Failure& error) {
+    for (const std::string& part : parts) {
+      CAPTURE(error.what(), part);
+      CHECK(std::string(error.what()).find(part) != std::string::npos);
+    }
+    return;
+  }
+  FAIL("nothing was thrown");
+}
+
+}  // namespace
+
+TEST_CASE("the same data through all readers gives the same batches", "[data]") {
+  const TemporaryDirectory scratch;
+  const Documents documents = some_documents(80, 120);  // ids that fit every type
+  const Ids ids = joined(documents);
+  const auto count = static_cast<int32_t>(ids.size());
+  const fs::path& at = scratch.path;
+  write_directory(at / "tokens", 120, documents);
+  write(at / "nanogpt.bin", packed<uint16_t>(ids));
+  write(at / "gpt2", llmc_header(20240520, 1, count) + packed<uint16_t>(ids));
+  write(at / "llama3.bin", llmc_header(20240801, 7, count) + packed<uint32_t>(ids));
+  write(at / "u16.bin", packed<uint16_t>(ids));
+  write(at / "u16.idx", megatron_index(documents, 8, 2).bytes());
+  write(at / "i32.bin", packed<int32_t>(ids));
+  write(at / "i32.idx", megatron_index(documents, 4, 4).bytes());
+  write(at / "i16.bin", packed<int16_t>(ids));
+  write(at / "i16.idx", megatron_index(documents, 3, 2).bytes());
+  write(at / "i64.bin", packed<int64_t>(ids));
+  write(at / "i64.idx", megatron_index(documents, 5, 8).bytes());
+  write(at / "u8.bin", packed<uint8_t>(ids));
+  write(at / "u8.idx", megatron_index(documents, 1, 1).bytes());
+  write(at / "i8.bin", packed<int8_t>(ids));
+  write(at / "i8.idx", megatron_index(documents, 2, 1).bytes());
+  for (const int64_t length : {1, 7, 16, 64}) {
+    CAPTURE(length);
+    const std::vector<Sample> expected = read_all({at / "tokens"}, options(length, 120));
+    REQUIRE(static_cast<int64_t>(expected.size()) == (count - 1) / length);
+    for (size_t s = 0; s < expected.size(); ++s) {
+      const auto begin = ids.begin() + static_cast<std::ptrdiff_t>(s) * length;
+      REQUIRE(expected[s] == Sample{Ids(begin, begin + length), Ids(begin + 1, begin + 1 + length), {length}});
+    }
+    for (const char* name : {"nanogpt.bin", "gpt2", "llama3.bin", "u16", "u16.bin", "u16.idx", "i32", "i16", "i64", "u8.bin", "i8"}) {
+      CAPTURE(name);
+      CHECK(read_all({at / name}, options(length, 120)) == expected);
+      // A larger vocabulary of the model changes nothing, and neither does a second source before or behind.
+      CHECK(read_all({at / name}, options(length, 1000)) == expected);
+      CHECK(read_all({at / name, at / "u8"}, options(length, 120)) == read_all({at / "tokens", at / "tokens"}, options(length, 120)));
+    }
+    const std::vector<Sample> apart = read_all({at / "tokens"}, options(length, 120, true));
+    CHECK(apart != expected);
+    for (const char* name : {"u16", "i32.bin", "i16.idx", "i64", "u8", "i8"}) CHECK(read_all({at / name}, options(length, 120, true)) == apart);
+  }
+}
+
+TEST_CASE("samples cover the stream of all sources, each target once", "[data]") {
+  const TemporaryDirectory scratch;
+  Ids stream(50);
+  for (size_t i = 0; i < stream.size(); ++i) stream[i] = static_cast<int32_t>(i * 7 % 256);
+  const std::vector<int64_t> cuts = {0, 3, 4, 21, 50};  // windows that cross one, two and three sources
+  std::vector<std::string> paths;
+  for (size_t d = 0; d + 1 < cuts.size(); ++d) {
+    paths.push_back(scratch.path / std::to_string(d));
+    write_directory(paths.back(), 256, {{stream.begin() + cuts[d], stream.begin() + cuts[d + 1]}});
+  }
+  for (const int64_t length : {1, 2, 5, 7, 16, 49}) {
+    CAPTURE(length);
+    const TokenDataset dataset(paths, options(length, 256));
+    REQUIRE(dataset.sequences() == 49 / length);
+    for (int64_t s = 0; s < dataset.sequences(); ++s) {
+      const auto begin = stream.begin() + s * length;
+      CHECK(read(dataset, s, length) == Sample{{begin, begin + length}, {begin + 1, begin + 1 + length}, {length}});
+    }
+    CHECK_THROWS_AS(read(dataset, dataset.sequences(), length), InternalError);
+    const auto width = static_cast<size_t>(length);
+    CHECK(read(dataset, -1, length) == Sample{Ids(width, 0), Ids(width, -1), {length}});
+  }
+  check_throws<DataError>([&] { TokenDataset(paths, options(50, 256)); }, {"50 tokens", "need 51"});
+  check_throws<DataError>([&] { TokenDataset(paths, options(5, 255)); }, {"vocabulary of 256", "vocab_size of 255"});
+  check_throws<DataError>([&] { TokenDataset(paths, {5, 256, "bpe-1"}); }, {"made by tokenizer bytes-v1", "the run's is bpe-1"});
+  CHECK_NOTHROW(TokenDataset(paths, options(5, 257)));
+}
+
+TEST_CASE("documents kept apart and prompts: segments and targets token by token", "[data]") {
+  const TemporaryDirectory scratch;
+  std::vector<Documents> parts = {some_documents(30, 256), some_documents(17, 200), {{5}}, some_documents(40, 256)};
+  std::vector<std::string> paths;
+  // By token of the stream: the document it is in, and whether it is prompt.
+  Ids stream;
+  std::vector<int64_t> document;
+  std::vector<bool> prompt;
+  int64_t number = 0;
+  for (size_t p = 0; p < parts.size(); ++p) {
+    std::vector<int64_t> prompts;
+    for (size_t d = 0; d < parts[p].size(); ++d, ++number) {
+      const auto size = static_cast<int64_t>(parts[p][d].size());
+      const int64_t length = p == 1 ? 0 : static_cast<int64_t>(draw("prompt", static_cast<uint64_t>(number)) % static_cast<uint64_t>(size + 1));
+      prompts.push_back(length);
+      for (int64_t t = 0; t < size; ++t) {
+        stream.push_back(parts[p][d][static_cast<size_t>(t)]);
+        document.push_back(number);
+        prompt.push_back(t < length);
+      }
+    }
+    paths.push_back(scratch.path / std::to_string(p));
+    write_directory(paths.back(), 256, parts[p], p == 1 ? std::vector<int64_t>{} : prompts);  // one is no instruction data
+  }
+  for (const bool apart : {false, true})
+    for (const int64_t length : {1, 3, 8, 29, 200}) {
+      CAPTURE(apart, length);
+      const TokenDataset dataset(paths, options(length, 256, apart));
+      REQUIRE(dataset.sequences() > 1);
+      for (int64_t s = 0; s < dataset.sequences(); ++s) {
+        Sample expected;
+        for (int64_t t = 0; t < length; ++t) {
+          const auto here = static_cast<size_t>(s * length + t), next = here + 1;
+          expected.tokens.push_back(stream[here]);
+          expected.targets.push_back(prompt[next] || (apart && document[next] != document[here]) ? -1 : stream[next]);
+          if (t == 0 || (apart && document[here] != document[here - 1])) expected.segments.push_back(0);
+          ++expected.segments.back();
+        }
+        REQUIRE(read(dataset, s, length) == expected);
+      }
+    }
+}
+
+TEST_CASE("with weights every source is a stream and a group of its own", "[data]") {
+  const TemporaryDirectory scratch;
+  std::vector<std::string> paths;
+  for (const int32_t count : {31, 101, 11}) {
+    paths.push_back(scratch.path / std::to_string(count));
+    write_directory(paths.back(), 256, {Ids(static_cast<size_t>(count), count)});
+  }
+  const TokenDataset dataset(paths, options(10, 256, false, {3, 0.5, 1}));
+  const std::vector<Dataset::Group> groups = dataset.groups();
+  REQUIRE(groups.size() == 3);
+  CHECK(dataset.sequences() == 14);
+  const std::vector<int64_t> sequences = {3, 10, 1};
+  const std::vector<double> weights = {3, 0.5, 1};
+  int64_t sample = 0;
+  for (size_t g = 0; g < 3; ++g) {
+    CHECK(groups[g].sequences == sequences[g]);
+    CHECK(groups[g].weight == weights[g]);
+    const int32_t id = std::stoi(fs::path(paths[g]).filename().string());
+    for (int64_t s = 0; s < sequences[g]; ++s) CHECK(read(dataset, sample++, 10) == Sample{Ids(10, id), Ids(10, id), {10}});  // no window crosses two
+  }
+  CHECK(TokenDataset(paths, options(10, 256)).groups().size() == 1);
+  check_throws<DataError>([&] { TokenDataset(paths, options(11, 256, false, {1, 1, 1})); }, {"11: 11 tokens", "need 12"});
+}
+
+TEST_CASE("offsets are 64 bits: sparse files over 5 GB in every format", "[data]") {
+  const TemporaryDirectory scratch;
+  const auto sparse = [](const fs::path& path, const std::string& begin, int64_t last, const std::string& end) {
+    std::ofstream file(path, std::ios::binary);
+    file << begin;
+    file.seekp(last);
+    file << end;
+  };
+  const auto check = [](const fs::path& path, int64_t tokens, bool apart) {
+    CAPTURE(path);
+    const TokenDataset dataset({path}, options(1000, 1000, apart));
+    REQUIRE(dataset.tokens() == tokens);
+    REQUIRE(dataset.sequences() == (tokens - 1) / 1000);
+    Sample last = read(dataset, dataset.sequences() - 1, 1000);
+    CHECK(last.tokens == Ids(1000, 0));
+    CHECK(last.targets[998] == 0);
+    CHECK(last.targets[999] == 0x0107);
+    CHECK(read(dataset, 0, 1000).targets[999] == 0);
+    return last.segments;
+  };
+  const int64_t many = 3'000'000'001;  // of 2 bytes: both the token number and the byte offset exceed 32 bits
+  const std::string id("\x07\x01", 2);
+
+  fs::create_directory(scratch.path / "tokens");
+  TokenIndex index;
+  index.tokenizer = "bytes";
+  index.tokenizer_digest = "bytes-v1";
+  index.vocab_size = 1000;
+  index.tokens = many;
+  index.documents = 1;
+  write(scratch.path / "tokens/index.json", index.to_json());
+  std::string documents;
+  put(documents, uint64_t{0}, static_cast<uint64_t>(many));
+  write(scratch.path / "tokens/documents.bin", documents);
+  sparse(scratch.path / "tokens/tokens.bin", "", 2 * (many - 1), id);
+  check(scratch.path / "tokens", many, false);
+
+  sparse(scratch.path / "nanogpt.bin", "", 2 * (many - 1), id);
+  check(scratch.path / "nanogpt.bin", many, false);
+
+  const int32_t most = 1'500'000'001;  // its header counts in 32 bits: 6 GB are of uint32
+  sparse(scratch.path / "llama3", llmc_header(20240801, 7, most), 1024 + 4 * int64_t{most - 1}, id + std::string(2, '\0'));
+  check(scratch.path / "llama3", most, false);
+
+  sparse(scratch.path / "megatron.bin", "", 2 * (many - 1), id);
+  write(scratch.path / "megatron.idx", MegatronIndex({1'500'000'000, 1'499'999'500, 501}, {0, 1, 2, 3}, 8, 2).bytes());
+  CHECK(check(scratch.path / "megatron", many, true) == std::vector<int64_t>{500, 500});
+}
+
+TEST_CASE("a foreign token file that is damaged, or is none, is named", "[data]") {
+  const TemporaryDirectory scratch;
+  const auto refused = [&](const std::string& name, const std::vector<std::string>& parts) {
+    CAPTURE(name);
+    check_throws<DataError>([&] { TokenDataset({scratch.path / name}, options(2, 300)); }, parts);
+  };
+  const auto file = [&](const std::string& name, const std::string& bytes) {
+    write(scratch.path / name, bytes);
+    return name;
+  };
+  const std::string ids = packed<uint16_t>({1, 2, 3, 4, 5});
+  refused(file("odd.bin", ids + "x"), {"odd.bin", "11 bytes of ids are no multiple of 2"});
+  refused(file("empty.bin", ""), {"empty.bin", "holds no token"});
+  refused(file("text.txt", "text"), {"text.txt", "not a token directory", "llm.c"});
+  refused(file("llmc-cut", llmc_header(20240520, 1, 5).substr(0, 100)), {"llmc-cut", "truncated", "100 bytes"});
+  refused(file("llmc-short", llmc_header(20240520, 1, 6) + ids), {"llmc-short", "truncated", "promises 6 ids"});
+  refused(file("llmc-long", llmc_header(20240520, 1, 4) + ids), {"llmc-long", "promises 4 ids"});
+  refused(file("llmc-none", llmc_header(20240520, 1, 0)), {"llmc-none", "promises 0 ids"});
+  refused(file("llmc-negative", llmc_header(20240520, 1, -1) + ids), {"llmc-negative", "promises -1 ids"});
+  refused(file("llmc-version", llmc_header(20240520, 2, 5) + ids), {"llmc-version", "version 2"});
+  refused(file("llmc-questions", llmc_header(20240522, 1, 5) + ids), {"llmc-questions", "evaluation"});
+
+  const auto megatron = [&](const std::string& name, const std::string& index, const std::string& bin) {
+    write(scratch.path / (name + ".idx"), index);
+    write(scratch.path / (name + ".bin"), bin);
+    return name;
+  };
+  const MegatronIndex good({2, 3}, {0, 1, 2}, 8, 2);
+  CHECK_NOTHROW(TokenDataset({scratch.path / megatron("good", good.bytes(), ids)}, options(2, 300)));
+  for (size_t bytes = 0; bytes < good.bytes().size(); ++bytes)
+    refused(megatron("cut", good.bytes().substr(0, bytes), ids), {"cut.idx", "truncated", std::to_string(bytes) + " bytes"});
+  refused(megatron("long", good.bytes() + "xx", ids), {"long.idx", "too long"});
+  refused(megatron("magic", "mmididx" + good.bytes().substr(7), ids), {"magic.idx", "does not begin with MMIDIDX"});
+  refused(megatron("bin-short", good.bytes(), ids.substr(2)), {"bin-short.idx", "sequence 1", "bin-short.bin"});
+  refused(megatron("bin-long", good.bytes(), ids + ids), {"bin-long.idx", "covers 5 ids", "holds 10"});
+  const auto spoiled = [&](const std::string& name, const std::function<void(MegatronIndex&)>& spoil, const std::vector<std::string>& parts) {
+    MegatronIndex index = good;
+    spoil(index);
+    refused(megatron(name, index.bytes(), ids), parts);
+  };
+  spoiled("version", [](auto& i) { i.version = 2; }, {"version 2"});
+  spoiled("floats", [](auto& i) { i.code = 7; }, {"data type 7"});
+  spoiled("no-type", [](auto& i) { i.code = 0; }, {"data type 0"});
+  spoiled("other-order", [](auto& i) { i.starts = {6, 0}; }, {"sequence 0", "does not begin"});
+  spoiled("gap", [](auto& i) { i.starts[1] = 6; }, {"sequence 1", "does not begin"});
+  spoiled("negative", [](auto& i) { i.lengths = {-2, 7}; }, {"sequence 0"});
+  spoiled("borders-fall", [](auto& i) { i.borders = {0, 2, 1, 2}; }, {"document 2 begins with sequence 1"});
+  spoiled("borders-start", [](auto& i) { i.borders = {1, 2}; }, {"document 0"});
+  spoiled("borders-end", [](auto& i) { i.borders = {0, 1}; }, {"cover 1 of 2 sequences"});
+  spoiled("borders-leave", [](auto& i) { i.borders = {0, 3}; }, {"document 1"});
+  spoiled("no-borders", [](auto& i) { i.borders = {}; }, {"cover 0 of 2 sequences"});
+  std::string huge = good.bytes();
+  const uint64_t most = ~uint64_t{0} / 12 + 2;  // times 12 it is small again
+  std::memcpy(huge.data() + 18, &most, sizeof most);
+  refused(megatron("huge", huge, ids), {"huge.idx", "truncated"});
+
+  fs::remove(scratch.path / "good.bin");
+  check_throws<MissingFileError>([&] { TokenDataset({scratch.path / "good.idx"}, options(2, 300)); }, {"good.bin"});
+  check_throws<MissingFileError>([&] { TokenDataset({scratch.path / "nothing.idx"}, options(2, 300)); }, {"nothing.idx"});
+  check_throws<MissingFileError>([&] { TokenDataset({scratch.path / "nothing"}, options(2, 300)); }, {"nothing", "no such token directory"});
+}
+
+TEST_CASE("an id outside the model's vocabulary is named with its place, in every format", "[data]") {
+  const TemporaryDirectory scratch;
+  const Ids ids = {1, 2, 299, 3, 4, 300, 5};
+  write(scratch.path / "nanogpt.bin", packed<uint16_t>(ids));
+  write(scratch.path / "llmc", llmc_header(20240520, 1, 7) + packed<uint16_t>(ids));
+  write(scratch.path / "megatron.bin", packed<int32_t>({1, 2, 299, 3, 4, -300, 5}));
+  write(scratch.path / "megatron.idx", MegatronIndex({7}, {0, 1}, 4, 4).bytes());
+  for (const std::string name : {"nanogpt.bin", "llmc", "megatron"}) {
+    CAPTURE(name);
+    const TokenDataset dataset({scratch.path / name}, options(2, 300));
+    CHECK_NOTHROW(read(dataset, 0, 2));
+    check_throws<DataError>([&] { read(dataset, 2, 2); },
+                            {name, "token 5 is", name == "megatron" ? "-300" : "300", "vocabulary of 300", "model.vocab_size"});
+    check_throws<DataError>([&] { dataset.fingerprint(); }, {name, "token 5 is"});
+    CHECK_NOTHROW(name == "megatron" || TokenDataset({scratch.path / name}, options(2, 301)).fingerprint());
+  }
+}
+
+TEST_CASE("documents cannot be kept apart where nobody tells where they begin", "[data]") {
+  const TemporaryDirectory scratch;
+  write(scratch.path / "nanogpt.bin", packed<uint16_t>({1, 2, 3}));
+  check_throws<DataError>([&] { TokenDataset({scratch.path / "nanogpt.bin"}, options(1, 10, true)); }, {"nanogpt.bin", "document_mask"});
+}
+
+TEST_CASE("the fingerprint of a dataset tells its contents, not its place", "[data]") {
+  const TemporaryDirectory scratch;
+  const fs::path& at = scratch.path;
+  write_directory(at / "a", 256, {{1, 2, 3, 4}});
+  write_directory(at / "b", 256, {{1, 2, 3, 4}});
+  write_directory(at / "c", 256, {{1, 2, 3, 5}});
+  write_directory(at / "p", 256, {{1, 2, 3, 4}}, {1});
+  write_directory(at / "q", 256, {{1, 2, 3, 4}}, {2});
+  write_directory(at / "split1", 256, {{1}, {2, 3, 4}});
+  write_directory(at / "split2", 256, {{1, 2}, {3, 4}});
+  const auto fingerprint = [&](const std::vector<std::string>& names, bool apart = false) {
+    std::vector<std::string> paths;
+    for (const std::string& name : names) paths.push_back(at / name);
+    return TokenDataset(paths, options(2, 256, apart)).fingerprint();
+  };
+  CHECK(fingerprint({"a"}) == fingerprint({"b"}));
+  CHECK(fingerprint({"a"}) != fingerprint({"c"}));
+  CHECK(fingerprint({"a", "c"}) != fingerprint({"c", "a"}));
+  CHECK(fingerprint({"p"}) != fingerprint({"q"}));
+  CHECK(fingerprint({"split1"}) == fingerprint({"split2"}));
+  CHECK(fingerprint({"split1"}, true) != fingerprint({"split2"}, true));
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,414 @@
+// Models of Hugging Face transformers (tests/golden/huggingface, made by scripts/golden_huggingface.py) as this program reads and computes them.
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/core/rng.h"
+#include "tests/support/catch.h"
+#include "tests/support/raw_safetensors.h"
+#include "tests/support/run_files.h"
+#include "tests/support/thread_ranks.h"
+#include "trainer/config/load.h"
+#include "trainer/huggingface/config.h"
+#include "trainer/huggingface/names.h"
+#include "trainer/loop/state.h"
+#include "trainer/model/declare.h"
+
+namespace trireme::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+const fs::path kGolden = fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface";
+const std::vector<std::string> kModels{"llama_tied", "llama3_untied", "llama_linear_sharded", "llama_bf16", "qwen2",
+                                       "qwen3",      "gpt2_tied",     "gpt2_untied"};
+
+json read_json(const fs::path& path) { return json::parse(std::ifstream(path)); }
+
+/// A copy of a golden folder to be changed.
+class Folder {
+ public:
+  explicit Folder(const std::string& name) { fs::copy(kGolden / name, path(), fs::copy_options::recursive); }
+  fs::path path() const { return directory_.path / "model"; }
+  fs::path file(const std::string& name = "model.safetensors") const { return path() / name; }
+  void change_json(const std::function<void(json&)>& change, const std::string& name = "config.json") const {
+    json value = read_json(file(name));
+    change(value);
+    std::ofstream(file(name)) << value.dump(2);
+  }
+  void change_tensors(const std::function<void(RawTensors&)>& change) const {
+    RawTensors tensors = read_raw(file());
+    change(tensors);
+    write_raw(file(), tensors);
+  }
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+std::string refusal(const fs::path& folder, ExitCode code = ExitCode::kData) {
+  try {
+    HuggingFaceReader reader(folder);
+  } catch (const Error& error) {
+    CHECK(error.code() == code);
+    return error.what();
+  }
+  return "accepted";
+}
+
+void on_layout(const fs::path& folder, int tensor, int pipeline, int data, const std::function<void(Trainer&, WeightSource&)>& body) {
+  run_ranks(tensor * pipeline * data, [&](Communicator& world) {
+    WeightSource source(folder);
+    Config config = source.config();
+    config.parallel.tensor = tensor;
+    config.parallel.pipeline = pipeline;
+    config.parallel.data = data;
+    config.parallel.zero_stage = data > 1 ? 3 : 0;
+    config.parallel.layers_per_stage.reset();
+    config.training.global_batch_size = data;
+    config.run.device = "cpu";
+    config = resolve(config, world.size());
+    Arena arena(Device::kCpu, true);
+    Context ctx{Device::kCpu, &arena, 1};
+    Trainer trainer(ctx, world, config, false);
+    load_weights(trainer, source);
+    body(trainer, source);
+  });
+}
+
+/// The largest difference to transformers' logits.
+double logits_error(const fs::path& folder, int tensor) {
+  const json expected = read_json(folder / "logits.json");
+  const auto tokens = expected.at("tokens").get<std::vector<int32_t>>();
+  double largest = 0;
+  on_layout(folder, tensor, 1, 1, [&](Trainer& trainer, WeightSource&) {
+    const std::vector<double> logits = trainer.logits(tokens);
+    if (trainer.mesh().world.rank() != 0) return;
+    size_t at = 0;
+    for (const json& row : expected.at("logits"))
+      for (const json& value : row) largest = std::max(largest, std::abs(value.get<double>() - logits.at(at++)));
+    TRIREME_CHECK(at == logits.size(), at, " logits of transformers, ", logits.size(), " of ours");
+  });
+  return largest;
+}
+
+std::vector<float> read_floats(WeightSource& source, const std::string& name, const Box& box) {
+  std::vector<float> values(static_cast<size_t>(box.numel()));
+  source.read(name, box, DType::kF32, values.data());
+  return values;
+}
+
+std::vector<float> slice(const std::vector<float>& whole, int64_t columns, const Box& box) {
+  std::vector<float> part;
+  for (int64_t row = 0; row < box.extent[0]; ++row) {
+    const auto first = whole.begin() + (box.start[0] + row) * columns + box.start[1];
+    part.insert(part.end(), first, first + box.extent[1]);
+  }
+  return part;
+}
+
+}  // namespace
+
+TEST_CASE("the logits of a Hugging Face model are those of transformers, on one rank and split over tensor ranks") {
+  for (const std::string& name : kModels)
+    for (const int tensor : {1, 2, 4}) {
+      const double error = logits_error(kGolden / name, tensor);
+      INFO(name << " on " << tensor << " ranks: " << error);
+      CHECK(error < 1e-4);
+    }
+}
+
+TEST_CASE("a Hugging Face model is read into any layout, each rank its own boxes") {
+  for (const char* name : {"gpt2_tied", "llama_linear_sharded", "qwen3"})
+    on_layout(kGolden / name, 2, 2, 2, [&](Trainer& trainer, WeightSource& source) {
+      TRIREME_CHECK(!trainer.owned_boxes().empty(), "a rank without weights");
+      for (const OwnedBox& owned : trainer.owned_boxes()) {
+        const auto [rows, columns] = source.shape(owned.spec->name);
+        const std::vector<float> expected = slice(read_floats(source, owned.spec->name, {{0, 0}, {rows, columns}}), columns, owned.box);
+        TRIREME_CHECK(std::memcmp(expected.data(), owned.weight.data<float>(), expected.size() * sizeof(float)) == 0, owned.spec->name);
+      }
+    });
+}
+
+TEST_CASE("any box of a Hugging Face tensor is the same part of the whole, in every dtype") {
+  uint64_t draw = 0;
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random_bits(random_key(7, "boxes"), draw++) % static_cast<uint64_t>(n)); };
+  for (const char* name : {"gpt2_tied", "llama_bf16"}) {
+    WeightSource source(kGolden / name);
+    for (const std::string& parameter : source.names()) {
+      const auto [rows, columns] = source.shape(parameter);
+      const std::vector<float> whole = read_floats(source, parameter, {{0, 0}, {rows, columns}});
+      for (int i = 0; i < 8; ++i) {
+        Box box;
+        for (const size_t dim : {size_t{0}, size_t{1}}) {
+          const int64_t size = dim == 0 ? rows : columns;
+          box.start[dim] = below(size);
+          box.extent[dim] = 1 + below(size - box.start[dim]);
+        }
+        const std::vector<float> expected = slice(whole, columns, box);
+        CHECK(read_floats(source, parameter, box) == expected);
+        std::vector<double> wide(expected.size());
+        source.read(parameter, box, DType::kF64, wide.data());
+        CHECK(std::equal(wide.begin(), wide.end(), expected.begin(), expected.end()));
+      }
+    }
+    CHECK_THROWS_AS(read_floats(source, "embedding.weight", {{1, 0}, source.shape("embedding.weight")}), DataError);
+    CHECK_THROWS_AS(source.shape("blocks.2.mlp.up.weight"), DataError);
+  }
+}
+
+TEST_CASE("every parameter has one place in the tensors of transformers") {
+  for (const std::string& name : kModels) {
+    const ModelConfig model = HuggingFaceReader(kGolden / name).model();
+    std::set<std::string> parameters, tensors;
+    for (const HuggingFaceTensor& tensor : hugging_face_tensors(model)) {
+      CHECK(tensors.insert(tensor.name).second);
+      int64_t rows = 0;
+      for (const HuggingFaceTensor::Part& part : tensor.parts) {
+        CHECK(parameters.insert(part.parameter).second);
+        CHECK(part.first_row == rows);
+        rows += part.shape[0];
+      }
+      CHECK(rows == tensor.rows());
+    }
+    CHECK(parameters.size() == whole_model(model).size());
+    for (const ParamSpec& spec : whole_model(model)) CHECK(parameters.contains(spec.name));
+  }
+}
+
+TEST_CASE("config.json of older versions of transformers says the same") {
+  const auto model_of = [](const json& config) { return parse_hugging_face_config(config.dump(), "config.json"); };
+  const auto without = [](json config, const std::string& key) {
+    config.erase(key);
+    return config;
+  };
+  const auto older = [&](const std::string& name, const char* type_key) {
+    json config = read_json(kGolden / name / "config.json");
+    json scaling = config.at("rope_parameters");
+    config["rope_theta"] = scaling.at("rope_theta");
+    scaling[type_key] = json(scaling.at("rope_type"));
+    scaling.erase("rope_theta");
+    if (std::string(type_key) != "rope_type") scaling.erase("rope_type");
+    config["rope_scaling"] = scaling["factor"].is_null() ? json() : scaling;
+    return without(config, "rope_parameters");
+  };
+  for (const char* name : {"llama_tied", "llama3_untied", "llama_linear_sharded", "qwen2", "qwen3"})
+    for (const char* type_key : {"rope_type", "type"}) {
+      INFO(name << ", " << type_key);
+      CHECK(model_of(older(name, type_key)) == model_of(read_json(kGolden / name / "config.json")));
+    }
+  const json llama = read_json(kGolden / "llama_tied/config.json"), gpt2 = read_json(kGolden / "gpt2_tied/config.json");
+  for (const char* key : {"head_dim", "hidden_act", "attention_bias", "mlp_bias", "architectures", "rope_parameters", "pretraining_tp"})
+    CHECK(model_of(without(llama, key)) == model_of(llama));
+  for (const char* key : {"tie_word_embeddings", "activation_function", "scale_attn_weights", "layer_norm_epsilon", "add_cross_attention"})
+    CHECK(model_of(without(gpt2, key)) == model_of(gpt2));
+  CHECK(*model_of(without(gpt2, "n_inner")).ffn_size == 128);
+  CHECK(*model_of(without(llama, "num_key_value_heads")).kv_heads == 4);
+  CHECK_FALSE(model_of(without(llama, "tie_word_embeddings")).tied_embeddings);
+  // Both ways of saying it, where they agree.
+  json both = older("llama3_untied", "rope_type");
+  both["rope_parameters"] = read_json(kGolden / "llama3_untied/config.json").at("rope_parameters");
+  CHECK(model_of(both).rope_scaling.type == "llama3");
+  both["rope_scaling"]["factor"] = 2.0;
+  CHECK_THROWS_AS(model_of(both), DataError);
+}
+
+TEST_CASE("a config.json that this program does not compute is refused by key and value") {
+  const struct {
+    const char *model, *key;
+    json value;
+    std::string named;
+  } cases[] = {
+      {"llama_tied", "model_type", "mixtral", R"("model_type" is "mixtral": not supported; allowed "llama", "qwen2", "qwen3", "gpt2")"},
+      {"llama_tied", "model_type", nullptr, R"("model_type" is null; expected a string)"},
+      {"llama_tied", "architectures", {"LlamaForSequenceClassification"}, R"("architectures" is ["LlamaForSequenceClassification"])"},
+      {"llama_tied", "hidden_act", "gelu", R"("hidden_act" is "gelu": not supported; allowed "silu")"},
+      {"llama_tied", "attention_bias", true, R"("attention_bias" is true)"},
+      {"llama_tied", "mlp_bias", true, R"("mlp_bias" is true)"},
+      {"llama_tied", "hidden_size", "32", R"("hidden_size")"},
+      {"llama_tied", "hidden_size", 32.0, R"("hidden_size")"},
+      {"llama_tied", "hidden_size", nullptr, R"("hidden_size")"},
+      {"llama_tied", "num_hidden_layers", 0, R"("num_hidden_layers")"},
+      {"llama_tied", "num_hidden_layers", 100000, "model.layers=100000"},
+      {"llama_tied", "num_key_value_heads", 3, "model.kv_heads=3"},
+      {"llama_tied", "rms_norm_eps", 0, "model.norm_epsilon=0"},
+      {"llama_tied", "head_dim", 7, "model.head_size=7"},
+      {"llama_tied", "tie_word_embeddings", 1, R"("tie_word_embeddings" is 1: expected true or false)"},
+      {"llama_tied", "quantization_config", {{"bits", 4}}, R"("quantization_config")"},
+      {"llama_tied",
+       "rope_parameters",
+       {{"rope_type", "yarn"}, {"factor", 4.0}},
+       R"("rope_parameters": "rope_type" is "yarn": not supported; allowed "default", "linear", "llama3")"},
+      {"llama_tied", "rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}, R"("rope_scaling": "type" is "dynamic")"},
+      {"llama_tied", "rope_parameters", {{"rope_type", "linear"}}, R"("rope_parameters": "factor" is missing)"},
+      {"llama_tied", "rope_parameters", {{"rope_type", "linear"}, {"factor", 2}, {"beta_fast", 2}}, R"(unknown key "beta_fast")"},
+      {"llama_tied", "rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}, R"("partial_rotary_factor" is 0.5)"},
+      {"llama_tied", "rope_parameters", "linear", R"("rope_parameters" is "linear": expected an object)"},
+      {"qwen2", "use_sliding_window", true, R"("use_sliding_window" is true: sliding windows are not supported)"},
+      {"qwen2", "layer_types", {"full_attention", "sliding_attention"}, R"("layer_types" is)"},
+      {"qwen3", "attention_bias", true, R"("attention_bias" is true)"},
+      {"qwen3", "head_dim", nullptr, R"("head_dim")"},
+      {"gpt2_tied", "activation_function", "relu", R"("activation_function" is "relu": not supported; allowed "gelu_new")"},
+      {"gpt2_tied", "scale_attn_weights", false, R"("scale_attn_weights" is false)"},
+      {"gpt2_tied", "scale_attn_by_inverse_layer_idx", true, R"("scale_attn_by_inverse_layer_idx" is true)"},
+      {"gpt2_tied", "add_cross_attention", true, R"("add_cross_attention" is true)"},
+      {"gpt2_tied", "n_head", 5, "model.heads=5"},
+  };
+  for (const auto& c : cases) {
+    const Folder folder(c.model);
+    folder.change_json([&](json& config) { config[c.key] = c.value; });
+    const std::string message = refusal(folder.path());
+    INFO(c.model << ", " << c.key << " = " << c.value << ": " << message);
+    CHECK(message.starts_with(folder.file("config.json").string()));
+    CHECK(message.find(c.named) != message.npos);
+  }
+}
+
+TEST_CASE("GPT-2 is read without its prefix too, and with the constants that old files carry") {
+  const Folder folder("gpt2_tied");
+  folder.change_tensors([](RawTensors& tensors) {
+    RawTensors bare;
+    for (auto& [name, tensor] : tensors) bare[name.starts_with("transformer.") ? name.substr(12) : name] = tensor;
+    for (const char* block : {"h.0.", "h.1."}) {
+      bare[std::string(block) + "attn.bias"] = {"BOOL", {1, 1, 64, 64}, std::string(64 * 64, '\1')};
+      bare[std::string(block) + "attn.masked_bias"] = {"F32", {}, std::string(4, '\0')};
+    }
+    tensors = bare;
+  });
+  CHECK(logits_error(folder.path(), 2) < 1e-4);
+}
+
+TEST_CASE("a head beside tied embeddings must be equal to them") {
+  const Folder folder("llama_tied");
+  folder.change_tensors([](RawTensors& tensors) { tensors["lm_head.weight"] = tensors.at("model.embed_tokens.weight"); });
+  CHECK(logits_error(folder.path(), 1) < 1e-4);
+  folder.change_tensors([](RawTensors& tensors) { tensors["lm_head.weight"].data.back() ^= 1; });
+  CHECK(refusal(folder.path()).find("lm_head.weight differs from the embedding") != std::string::npos);
+}
+
+TEST_CASE("links to the files of a Hugging Face model are followed, as its cache has them") {
+  const TemporaryDirectory directory;
+  for (const auto& item : fs::directory_iterator(kGolden / "qwen2")) fs::create_symlink(item.path(), directory.path / item.path().filename());
+  CHECK(logits_error(directory.path, 1) < 1e-4);
+}
+
+TEST_CASE("tensors other than config.json describes are refused by name, the first five") {
+  const auto message_of = [](const char* model, const std::function<void(RawTensors&)>& change) {
+    const Folder folder(model);
+    folder.change_tensors(change);
+    return refusal(folder.path());
+  };
+  const auto has = [](const std::string& message, const std::string& part) {
+    INFO(message);
+    CHECK(message.find(part) != message.npos);
+  };
+  has(message_of("llama_tied", [](RawTensors& tensors) { tensors.erase("model.layers.1.mlp.up_proj.weight"); }),
+      "\n  model.layers.1.mlp.up_proj.weight: missing");
+  has(message_of("gpt2_tied", [](RawTensors& tensors) { tensors.erase("transformer.h.0.attn.c_attn.bias"); }),
+      "\n  transformer.h.0.attn.c_attn.bias: missing");
+  has(message_of("llama3_untied", [](RawTensors& tensors) { tensors.erase("lm_head.weight"); }), "\n  lm_head.weight: missing");
+  has(message_of("llama_tied", [](RawTensors& tensors) { tensors["model.layers.2.mlp.up_proj.weight"] = tensors.at("model.norm.weight"); }),
+      "\n  model.layers.2.mlp.up_proj.weight: not a tensor of this model");
+  has(message_of("llama_tied", [](RawTensors& tensors) { tensors["model.norm.weight"].dtype = "I32"; }), "\n  model.norm.weight: I32, expected F32");
+  has(message_of("llama_tied", [](RawTensors& tensors) { tensors["model.norm.weight"].dtype = "F8_E4M3"; }),
+      "tensor \"model.norm.weight\": dtype \"F8_E4M3\" is not supported");
+
+  const Folder folder("llama3_untied");
+  folder.change_json([](json& config) { config["intermediate_size"] = 49; });
+  const std::string wrong = refusal(folder.path());
+  has(wrong, folder.path().string() + ": holds other tensors than config.json describes:\n");
+  has(wrong, "\n  model.layers.0.mlp.gate_proj.weight: [48, 32], expected [49, 32]");
+  has(wrong, "\n  model.layers.0.mlp.down_proj.weight: [32, 48], expected [32, 49]");
+  has(wrong, "\n  and 1 more");
+  CHECK(std::count(wrong.begin(), wrong.end(), '\n') == 6);
+}
+
+TEST_CASE("damaged files of a Hugging Face model are refused by name") {
+  const auto has = [](const std::string& message, const std::string& part) {
+    INFO(message);
+    CHECK(message.find(part) != message.npos);
+  };
+  const char* const kIndex = "model.safetensors.index.json";
+  {
+    const Folder folder("llama_linear_sharded");
+    const std::string shard = read_json(folder.file(kIndex)).at("weight_map").at("model.norm.weight");
+    fs::resize_file(folder.file(kIndex), fs::file_size(folder.file(kIndex)) / 2);
+    has(refusal(folder.path()), folder.file(kIndex).string() + ": not valid JSON");
+    fs::remove(folder.file(kIndex));
+    has(refusal(folder.path(), ExitCode::kMissingFile), "has neither model.safetensors nor model.safetensors.index.json");
+  }
+  {
+    const Folder folder("llama_linear_sharded");
+    const std::string shard = read_json(folder.file(kIndex)).at("weight_map").at("model.norm.weight");
+    folder.change_json([](json& index) { index["weight_map"].erase("model.norm.weight"); }, kIndex);
+    has(refusal(folder.path()), "tensor \"model.norm.weight\" of " + shard + " is not there");
+    folder.change_json([&](json& index) { index["weight_map"]["model.norm.weight"] = "../" + shard; }, kIndex);
+    has(refusal(folder.path()), "is not the name of a file in this directory");
+    folder.change_json([&](json& index) { index["weight_map"]["model.norm.weight"] = "model-00009-of-00009.safetensors"; }, kIndex);
+    has(refusal(folder.path(), ExitCode::kMissingFile), "model-00009-of-00009.safetensors");
+    folder.change_json(
+        [&](json& index) {
+          index["weight_map"]["model.norm.weight"] = shard;
+          index["weight_map"]["model.other.weight"] = shard;
+        },
+        kIndex);
+    has(refusal(folder.path()), "tensor \"model.other.weight\" is not in " + shard);
+    folder.change_json([&](json& index) { index["weight_map"] = {"a"}; }, kIndex);
+    has(refusal(folder.path()), "\"weight_map\"");
+    fs::resize_file(folder.file(shard), fs::file_size(folder.file(shard)) - 1);
+    folder.change_json([&](json& index) { index["weight_map"] = {{"model.norm.weight", shard}}; }, kIndex);
+    has(refusal(folder.path()), shard);
+  }
+  {
+    const Folder folder("llama_tied");
+    std::string text;
+    {
+      std::ifstream stream(folder.file(), std::ios::binary);
+      text.assign(std::istreambuf_iterator<char>(stream), {});
+    }
+    // One tensor laid over the next: as large as before, from a byte on that another has.
+    uint64_t length = 0;
+    std::memcpy(&length, text.data(), sizeof length);
+    json header = json::parse(text.substr(sizeof length, length));
+    auto& offsets = header["model.norm.weight"]["data_offsets"];
+    offsets = {offsets[0].get<int64_t>() - 4, offsets[1].get<int64_t>() - 4};
+    std::string changed = header.dump();
+    changed.resize(length, ' ');
+    std::ofstream(folder.file(), std::ios::binary) << text.substr(0, sizeof length) << changed << text.substr(sizeof length + length);
+    has(refusal(folder.path()), folder.file().string() + ": data overlap at byte");
+  }
+  {
+    const Folder folder("llama_tied");
+    fs::remove(folder.file("config.json"));
+    has(refusal(folder.path(), ExitCode::kMissingFile), "config.json");
+    std::ofstream(folder.file("config.json")) << R"({"model_type": "llama", "model_type": "llama"})";
+    has(refusal(folder.path()), "config.json");
+  }
+  has(refusal(kGolden / "nothing", ExitCode::kMissingFile), "no such directory");
+}
+
+TEST_CASE("a configured model that differs from its initial weights is told the keys to change, as YAML") {
+  const ModelConfig weights = HuggingFaceReader(kGolden / "llama3_untied").model();
+  CHECK(model_difference(weights, weights).empty());
+  ModelConfig other = weights;
+  other.dropout = 0.1;
+  other.init_std = 0.3;
+  other.max_positions = 20;
+  CHECK(model_difference(other, weights).empty());
+  other.max_positions = 65;
+  CHECK(model_difference(other, weights) == "model:\n  max_positions: 64\n");
+  other = weights;
+  other.rope_scaling = {};
+  other.vocab_size = 98;
+  CHECK(model_difference(other, weights) ==
+        "model:\n  vocab_size: 97\n  rope_scaling:\n    type: llama3\n    factor: 4\n    original_max_positions: 32\n");
+  const ModelConfig learned = HuggingFaceReader(kGolden / "gpt2_tied").model();
+  other = learned;
+  other.max_positions = 32;
+  CHECK(model_difference(other, learned) == "model:\n  max_positions: 64\n");
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,84 @@
+// The line that shows how far a long command is: what it says, and that only a terminal gets it.
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "tests/support/catch.h"
+#include "trainer/files/progress_line.h"
+
+namespace trireme::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
+using Catch::Matchers::StartsWith;
+
+/// What `body` writes to standard error while that is a terminal of `columns`.
+template <class Body>
+std::string on_terminal(unsigned short columns, Body&& body) {
+  const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
+  REQUIRE(master >= 0);
+  REQUIRE(::grantpt(master) == 0);
+  REQUIRE(::unlockpt(master) == 0);
+  const int slave = ::open(::ptsname(master), O_RDWR | O_NOCTTY);
+  REQUIRE(slave >= 0);
+  const winsize size{24, columns, 0, 0};
+  REQUIRE(::ioctl(slave, TIOCSWINSZ, &size) == 0);
+  const int saved = ::dup(STDERR_FILENO);
+  ::dup2(slave, STDERR_FILENO);
+  body();
+  ::dup2(saved, STDERR_FILENO);
+  ::close(saved);
+  std::string text(4096, '\0');
+  ::fcntl(master, F_SETFL, O_NONBLOCK);
+  const ssize_t bytes = ::read(master, text.data(), text.size());
+  text.resize(bytes < 0 ? 0 : static_cast<size_t>(bytes));
+  ::close(slave);
+  ::close(master);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("progress line: share, rate and time left") {
+  constexpr auto kBytes = ProgressUnit::kBytes, kItems = ProgressUnit::kItems;
+  CHECK(progress_text("reading", kBytes, 512 << 20, 1 << 30, 512 << 20, 16) ==
+        "reading [############............] 50 % of 1 GiB, 32 MiB/s, 0:16 left");
+  CHECK(progress_text("merging", kItems, 300, 1300, 10, 100, "now") == "merging [#####...................] 23 % of 1300, 0/s, 2:46:40 left, now");
+  CHECK(progress_text("reading", kBytes, 3 << 20, 0, 3 << 20, 2) == "reading 3 MiB, 1.5 MiB/s");
+  CHECK(progress_text("reading", kBytes, 0, 100, 0, 0) == "reading [........................] 0 % of 100 B");
+  // An earlier attempt's bytes are no part of the rate.
+  CHECK_THAT(progress_text("reading", kBytes, 900, 1000, 100, 1), Contains("90 %") && Contains("100 B/s, 0:01 left"));
+  // A file that has grown since it was measured.
+  CHECK(progress_text("reading", kBytes, 30, 20, 30, 1) == "reading [########################] 100 % of 20 B, 30 B/s, 0:00 left");
+}
+
+TEST_CASE("progress line: on a terminal, cut to its width, and gone at the end") {
+  const std::string wide = on_terminal(100, [] {
+    ProgressLine line("reading", ProgressUnit::kItems, 10);
+    line.advance(5);
+    line.advance(1);  // too soon after the last
+  });
+  CHECK_THAT(wide, StartsWith("\rreading [############............] 50 % of 10") && EndsWith("\033[K\r\033[K"));
+  CHECK(wide.find("60 %") == wide.npos);
+  const std::string narrow = on_terminal(20, [] { ProgressLine("reading", ProgressUnit::kItems, 10).advance(5); });
+  CHECK(narrow == "\rreading [##########\033[K\r\033[K");
+}
+
+TEST_CASE("progress line: nothing where nobody looks") {
+  int pipes[2];
+  REQUIRE(::pipe(pipes) == 0);
+  const int saved = ::dup(STDERR_FILENO);
+  ::dup2(pipes[1], STDERR_FILENO);
+  ProgressLine("reading", ProgressUnit::kItems, 10).advance(5);
+  ::dup2(saved, STDERR_FILENO);
+  ::close(saved);
+  ::close(pipes[1]);
+  char c;
+  CHECK(::read(pipes[0], &c, 1) == 0);
+  ::close(pipes[0]);
+}
+
+}  // namespace trireme::test

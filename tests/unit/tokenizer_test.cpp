@@ -1,0 +1,549 @@
+#include "trainer/tokenizer/tokenizer.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "trainer/tokenizer/oniguruma.h"
+#include "trainer/tokenizer/tokenizer_json.h"
+#include "trainer/tokenizer/utf8.h"
+
+using namespace trireme;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kGolden = TRIREME_SOURCE_DIR "/tests/golden/tokenizers/";
+const std::vector<std::string> kBytePair = {"gpt2.json", "gpt2_prefix.json", "llama3.json", "qwen2.json", "steps.json"};
+const std::vector<std::string> kSentencePiece = {"bpe.model", "bpe_bytes.model", "unigram.model", "unigram_bytes.model"};
+
+class Directory {
+ public:
+  Directory() {
+    std::string pattern = (fs::temp_directory_path() / "trireme-tokenizer-XXXXXX").string();
+    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    path_ = pattern;
+  }
+  ~Directory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+  std::string path() const { return path_.string(); }
+  std::string write(const std::string& name, const std::string& content) const {
+    std::ofstream(path_ / name, std::ios::binary) << content;
+    return (path_ / name).string();
+  }
+
+ private:
+  fs::path path_;
+};
+
+json read_json(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  REQUIRE(file.good());
+  return json::parse(file);
+}
+
+const std::vector<std::string>& golden_lines() {
+  static const std::vector<std::string> lines = read_json(kGolden + "lines.json").at("lines").get<std::vector<std::string>>();
+  return lines;
+}
+
+/// All lines in a row, over and over, up to `bytes`.
+std::string golden_text(size_t bytes) {
+  std::string text;
+  while (text.size() < bytes)
+    for (const std::string& line : golden_lines()) text += line + "\n";
+  return text.substr(0, bytes);
+}
+
+/// None in a build without the SentencePiece library.
+std::optional<Tokenizer> open_golden(const std::string& name) {
+  try {
+    return Tokenizer::open(kGolden + name);
+  } catch (const ConfigError& error) {
+    REQUIRE(std::string(error.what()).find("libsentencepiece-dev") != std::string::npos);
+    WARN("skipped: " << error.what());
+    return std::nullopt;
+  }
+}
+
+/// 64-bit FNV-1a.
+class Fnv {
+ public:
+  void add(std::string_view bytes) {
+    for (const char byte : bytes) state_ = (state_ ^ static_cast<unsigned char>(byte)) * 0x100000001B3u;
+  }
+  void add(int32_t id) {
+    for (int shift = 0; shift < 32; shift += 8) state_ = (state_ ^ (static_cast<uint32_t>(id) >> shift & 0xFF)) * 0x100000001B3u;
+  }
+  std::string str() const {
+    std::ostringstream out;
+    out << std::hex << std::setw(16) << std::setfill('0') << state_;
+    return out.str();
+  }
+
+ private:
+  uint64_t state_ = 0xCBF29CE484222325u;
+};
+
+void check_golden(const std::string& name) {
+  INFO(name);
+  std::optional<Tokenizer> tokenizer = open_golden(name);
+  if (!tokenizer) return;
+  const json golden = read_json(kGolden + fs::path(name).stem().string() + ".ids.json");
+  const std::vector<std::string>& lines = golden_lines();
+  const auto first = golden.at("first").get<std::vector<std::vector<int32_t>>>();
+  REQUIRE(lines.size() == 10000);
+  REQUIRE(first.size() == 400);
+  const auto tied = golden.at("tied").get<std::set<size_t>>();
+  CHECK(tied.size() < 300);
+  CHECK((tied.empty() || name.starts_with("unigram")));
+  for (size_t i = 0; i < first.size(); ++i) {
+    if (tied.contains(i)) continue;
+    INFO("line " << i << ": " << json(lines[i]).dump());
+    REQUIRE(tokenizer->encode(lines[i]) == first[i]);
+  }
+  for (size_t hundred = 0; hundred < 100; ++hundred) {
+    INFO("lines from " << 100 * hundred);
+    Fnv ids, texts;
+    for (size_t i = 100 * hundred; i < 100 * (hundred + 1); ++i) {
+      if (tied.contains(i)) continue;
+      const std::vector<int32_t> tokens = tokenizer->encode(lines[i]);
+      for (const int32_t token : tokens) ids.add(token);
+      ids.add(-1);
+      texts.add(tokenizer->decode(tokens));
+      texts.add(std::string_view("\0", 1));
+    }
+    CHECK(ids.str() == golden.at("ids").at(hundred));
+    CHECK(texts.str() == golden.at("texts").at(hundred));
+  }
+}
+
+/// Encodes a text that goes on behind each part, cut as a reader that sees `window` bytes at a time would. Returns the number of parts.
+int encode_in_parts(Tokenizer& tokenizer, const std::string& text, size_t window, std::vector<int32_t>& tokens) {
+  int parts = 0;
+  std::string_view rest = text;
+  for (size_t seen = window; seen < rest.size();) {
+    const size_t cut = tokenizer.cut(rest.substr(0, seen));
+    if (cut == 0) {
+      seen += window;
+      continue;
+    }
+    tokenizer.encode(rest.substr(0, cut), tokens, parts++ == 0);
+    rest.remove_prefix(cut);
+    seen = window;
+  }
+  tokenizer.encode(rest, tokens, parts == 0);
+  return parts + 1;
+}
+
+/// Any bytes: pieces of lines, damaged UTF-8, noise.
+std::string random_bytes(std::mt19937& random) {
+  std::string text;
+  for (auto parts = random() % 6 + 1; parts > 0; --parts) {
+    std::string part = golden_lines()[random() % golden_lines().size()].substr(0, random() % 40);
+    if (random() % 2 == 0 && !part.empty()) part[random() % part.size()] = static_cast<char>(random());
+    if (random() % 3 == 0)
+      for (auto noise = random() % 8; noise > 0; --noise) part.push_back(static_cast<char>(random()));
+    text += part;
+  }
+  return text;
+}
+
+/// The smallest tokenizer.json: bytes, two merges, one special token.
+json small_tokenizer() {
+  json vocabulary;
+  for (int byte = 0; byte < 256; ++byte) vocabulary[spell(std::string(1, static_cast<char>(byte)))] = byte;
+  vocabulary["th"] = 256;
+  vocabulary["the"] = 257;
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens",
+           {{{"id", 258},
+             {"content", "<|end|>"},
+             {"single_word", false},
+             {"lstrip", false},
+             {"rstrip", false},
+             {"normalized", false},
+             {"special", true}}}},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}}},
+          {"post_processor", {{"type", "TemplateProcessing"}}},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", {"t h", "th e"}}}}};
+}
+
+std::vector<int32_t> ids_of(const json& description, const std::string& text) {
+  BytePairTokenizer tokenizer(parse_tokenizer_json(description.dump(), "t.json"), "t.json");
+  std::vector<int32_t> tokens;
+  tokenizer.encode(text, tokens, true);
+  return tokens;
+}
+
+template <class Expected>
+void check_refused(const std::string& what, const std::function<void()>& act, const std::vector<std::string>& words) {
+  INFO(what);
+  try {
+    act();
+    FAIL_CHECK("accepted");
+  } catch (const Expected& error) {
+    for (const std::string& word : words) CHECK_THAT(error.what(), Catch::Matchers::Contains(word));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("tokenizers: ids and texts are those of the libraries, byte-level BPE") {
+  for (const std::string& name : kBytePair) check_golden(name);
+}
+
+TEST_CASE("tokenizers: ids and texts are those of the library, SentencePiece") {
+  for (const std::string& name : kSentencePiece) check_golden(name);
+}
+
+TEST_CASE("tokenizers: a document encoded in parts has the ids of the whole") {
+  std::mt19937 random(1);
+  std::vector<std::string> names = kBytePair;
+  names.insert(names.end(), kSentencePiece.begin(), kSentencePiece.end());
+  for (const std::string& name : names) {
+    INFO(name);
+    std::optional<Tokenizer> tokenizer = open_golden(name);
+    if (!tokenizer) continue;
+    const bool cuttable = !name.starts_with("unigram") && name != "gpt2_prefix.json";
+    int parts = 0;
+    for (const std::string& line : golden_lines()) {
+      INFO(json(line).dump());
+      std::vector<int32_t> tokens;
+      parts += encode_in_parts(*tokenizer, line, random() % 40 + 1, tokens);
+      REQUIRE(tokens == tokenizer->encode(line));
+    }
+    CHECK(parts >= (cuttable ? 12000 : 10000));
+    const std::string text = golden_text(size_t{1} << 20);
+    std::vector<int32_t> tokens;
+    const int large_parts = encode_in_parts(*tokenizer, text, 10000, tokens);
+    CHECK(tokens == tokenizer->encode(text));
+    CHECK(large_parts >= (cuttable ? 100 : 1));
+  }
+}
+
+TEST_CASE("tokenizers: text without lines is cut too, and any regex allows it") {
+  for (const std::string name : {"llama3.json", "qwen2.json", "steps.json"}) {
+    INFO(name);
+    Tokenizer tokenizer = Tokenizer::open(kGolden + name);
+    std::string text = golden_text(300000);
+    for (char& c : text)
+      if (c == '\n') c = ' ';
+    std::string room;
+    text = std::string(to_nfc(text, room));
+    std::vector<int32_t> tokens;
+    CHECK(encode_in_parts(tokenizer, text, 5000, tokens) >= 50);
+    CHECK(tokens == tokenizer.encode(text));
+  }
+}
+
+TEST_CASE("tokenizers: any bytes come back from byte-level BPE, whole and in parts") {
+  std::mt19937 random(2);
+  for (const std::string name : {"gpt2.json", "llama3.json", "steps.json", "qwen2.json"}) {
+    INFO(name);
+    Tokenizer tokenizer = Tokenizer::open(kGolden + name);
+    for (int i = 0; i < 5000; ++i) {
+      const std::string text = random_bytes(random);
+      INFO(i);
+      const std::vector<int32_t> tokens = tokenizer.encode(text);
+      std::string room;
+      REQUIRE(tokenizer.decode(tokens) == (name == "qwen2.json" ? to_nfc(text, room) : text));
+      std::vector<int32_t> in_parts;
+      encode_in_parts(tokenizer, text, random() % 60 + 1, in_parts);
+      REQUIRE(in_parts == tokens);
+    }
+  }
+}
+
+TEST_CASE("tokenizers: pieces as long as a document") {
+  Tokenizer tokenizer = Tokenizer::open(kGolden + "llama3.json");
+  for (const std::string unit : {" ", "a", "\n", "\r\n", "!", "1", "ab ", "\xF0\x9F\x98\x80", "\xFF", "<|"}) {
+    INFO(json(unit).dump(-1, ' ', true, json::error_handler_t::replace));
+    std::string text;
+    while (text.size() < 1000000) text += unit;
+    CHECK(tokenizer.decode(tokenizer.encode(text)) == text);
+  }
+}
+
+TEST_CASE("tokenizers: copies work in threads of their own") {
+  const Tokenizer original = Tokenizer::open(kGolden + "qwen2.json");
+  const std::string text = golden_text(200000);
+  std::vector<std::vector<int32_t>> tokens(3);
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < tokens.size(); ++i) threads.emplace_back([&, i, copy = original]() mutable { tokens[i] = copy.encode(text); });
+  Tokenizer third = original;
+  tokens[0] = third.encode(text);
+  for (std::thread& thread : threads) thread.join();
+  CHECK(tokens[0].size() > 10000);
+  CHECK(tokens[1] == tokens[0]);
+  CHECK(tokens[2] == tokens[0]);
+}
+
+TEST_CASE("tokenizers: what can be opened, and what it says of itself") {
+  const Directory directory;
+  const Tokenizer bytes = Tokenizer::open("bytes");
+  CHECK(bytes.name() == "bytes");
+  CHECK(bytes.digest() == "bytes-v1");
+  CHECK(bytes.file().empty());
+  CHECK(bytes.cut("ab\xFF") == 3);
+  CHECK(bytes.token_bytes() == std::vector<int32_t>(256, 1));
+  check_refused<ConfigError>("name", [] { Tokenizer::open("bpe"); }, {"tokenizer=bpe", "allowed: bytes"});
+  check_refused<MissingFileError>("missing", [&] { Tokenizer::open(directory.path() + "/t.json"); }, {"t.json"});
+  check_refused<MissingFileError>("empty directory", [&] { Tokenizer::open(directory.path()); }, {directory.path(), "tokenizer.json"});
+  check_refused<DataError>("ids", [&] { bytes.decode(std::vector<int32_t>{256}); }, {"token 256", "256"});
+  check_refused<DataError>("ids", [&] { bytes.decode(std::vector<int32_t>{-1}); }, {"token -1"});
+
+  json description = small_tokenizer();
+  const std::string file = directory.write("tokenizer.json", description.dump());
+  Tokenizer tokenizer = Tokenizer::open(directory.path());
+  CHECK(tokenizer.name() == "bpe");
+  CHECK(tokenizer.file() == file);
+  CHECK(tokenizer.vocab_size() == 259);
+  CHECK_FALSE(tokenizer.end_of_text());
+  CHECK(tokenizer.encode("the<|end|>\xFF") == std::vector<int32_t>{257, 258, 255});
+  const std::vector<int32_t> counts = tokenizer.token_bytes();
+  CHECK(counts.size() == 259);
+  CHECK(counts[65] == 1);
+  CHECK(counts[257] == 3);
+  CHECK(counts[258] == 0);
+  check_refused<DataError>("ids", [&] { tokenizer.decode(std::vector<int32_t>{259}); }, {"token 259"});
+
+  description["added_tokens"][0]["content"] = "</s>";
+  directory.write("tokenizer.json", description.dump());
+  const Tokenizer other = Tokenizer::open(file);
+  CHECK(other.end_of_text() == 258);
+  CHECK(other.digest() != tokenizer.digest());
+  description["added_tokens"].push_back({{"id", 259}, {"content", "<|im_end|>"}, {"special", true}});
+  description["added_tokens"].push_back({{"id", 260}, {"content", "<|end_of_text|>"}, {"special", true}});
+  directory.write("tokenizer.json", description.dump());
+  CHECK(Tokenizer::open(file).end_of_text() == 260);
+  directory.write("tokenizer_config.json", R"({"eos_token": "<|im_end|>", "other": 1})");
+  CHECK(Tokenizer::open(file).end_of_text() == 259);
+  directory.write("tokenizer_config.json", R"({"eos_token": {"content": "</s>", "special": true}})");
+  CHECK(Tokenizer::open(file).end_of_text() == 258);
+  directory.write("tokenizer_config.json", R"({"eos_token": null})");
+  CHECK(Tokenizer::open(file).end_of_text() == 260);
+  directory.write("tokenizer_config.json", R"({"eos_token": "<eos>"})");
+  check_refused<DataError>("eos", [&] { Tokenizer::open(file); }, {"tokenizer.json", "<eos>", "tokenizer_config.json"});
+}
+
+TEST_CASE("tokenizers: a directory with both files, and SentencePiece models that are none") {
+  const Directory directory;
+  const std::string model = directory.write("tokenizer.model", "not a model");
+  check_refused<Error>("model", [&] { Tokenizer::open(model); }, {"tokenizer.model"});
+  directory.write("tokenizer.model", "");
+  check_refused<Error>("model", [&] { Tokenizer::open(directory.path()); }, {"tokenizer.model"});
+  json description = small_tokenizer();
+  directory.write("tokenizer.json", description.dump());
+  CHECK(Tokenizer::open(directory.path()).name() == "bpe");
+  description["decoder"] = {{"type", "Sequence"}};  // as of a SentencePiece model in Hugging Face's form
+  directory.write("tokenizer.json", description.dump());
+  check_refused<Error>("model", [&] { Tokenizer::open(directory.path()); }, {"tokenizer.model"});
+  if (std::optional<Tokenizer> tokenizer = open_golden("bpe_bytes.model")) {
+    CHECK(tokenizer->name() == "sentencepiece");
+    CHECK(tokenizer->end_of_text() == 2);
+    const std::vector<int32_t> counts = tokenizer->token_bytes();
+    CHECK(static_cast<int64_t>(counts.size()) == tokenizer->vocab_size());
+    CHECK(counts[0] == 0);
+    CHECK(counts[2] == 0);
+    CHECK(counts[3] == 1);  // <0x00>
+    const std::string text = "It is a truth universally acknowledged, caf\xC3\xA9 \xE5\xA4\xA9";
+    size_t bytes = 0;
+    for (const int32_t token : tokenizer->encode(text)) bytes += static_cast<size_t>(counts[static_cast<size_t>(token)]);
+    CHECK(bytes == text.size() + 1);  // and the space that the model puts ahead
+  }
+}
+
+TEST_CASE("tokenizers: a damaged tokenizer.json is refused by name") {
+  struct Case {
+    std::string what;
+    std::function<void(json&)> damage;
+    std::vector<std::string> words;
+  };
+  const std::vector<Case> cases = {
+      {"part unknown", [](json& t) { t["model"]["merges"].push_back("zq e"); }, {"merge 2", "\"zq\" is not in the vocabulary"}},
+      {"result unknown",
+       [](json& t) {
+         t["model"]["merges"].push_back(json::array({"q", "z"}));
+       },
+       {"merge 2", "\"qz\" is not in the vocabulary"}},
+      {"no pair", [](json& t) { t["model"]["merges"].push_back("the"); }, {"merge 2", "one space"}},
+      {"a number", [](json& t) { t["model"]["merges"].push_back(7); }, {"merge 2"}},
+      {"twice", [](json& t) { t["model"]["merges"].push_back("t h"); }, {"merge 2", "twice", "merge 0"}},
+      {"hole", [](json& t) { t["model"]["vocab"]["the"] = 300; }, {"\"the\"", "300", "0 to 258", "holes"}},
+      {"hole in added tokens", [](json& t) { t["added_tokens"][0]["id"] = 259; }, {"<|end|>", "259", "holes"}},
+      {"one id twice", [](json& t) { t["model"]["vocab"]["the"] = 256; }, {"id 256", "two tokens", "\"th\"", "\"the\""}},
+      {"one id twice", [](json& t) { t["added_tokens"][0]["id"] = 0; }, {"id 0", "two tokens", "<|end|>"}},
+      {"negative id", [](json& t) { t["model"]["vocab"]["the"] = -1; }, {"\"the\"", "-1"}},
+      {"two ids", [](json& t) { t["added_tokens"][0]["content"] = "the"; }, {"\"the\"", "258", "257"}},
+      {"added twice", [](json& t) { t["added_tokens"].push_back(t["added_tokens"][0]); }, {"<|end|>", "twice"}},
+      {"empty", [](json& t) { t["added_tokens"][0]["content"] = ""; }, {"added token", "empty"}},
+      {"no byte", [](json& t) { t["model"]["vocab"].erase("A"), t["model"]["vocab"]["AA"] = 65; }, {"byte 65", "no token"}},
+      {"not spelled", [](json& t) { t["model"]["vocab"]["t e"] = 258, t["added_tokens"][0]["id"] = 259; }, {"\"t e\"", "alphabet"}},
+      {"lstrip", [](json& t) { t["added_tokens"][0]["lstrip"] = true; }, {"<|end|>", "lstrip"}},
+      {"rstrip", [](json& t) { t["added_tokens"][0]["rstrip"] = true; }, {"<|end|>", "rstrip"}},
+      {"single_word", [](json& t) { t["added_tokens"][0]["single_word"] = true; }, {"<|end|>", "single_word"}},
+      {"added key", [](json& t) { t["added_tokens"][0]["colour"] = true; }, {"added_tokens", "colour"}},
+      {"key", [](json& t) { t["colour"] = 1; }, {"unknown key", "colour"}},
+      {"model key", [](json& t) { t["model"]["colour"] = 1; }, {"model", "unknown key", "colour"}},
+      {"model", [](json& t) { t["model"]["type"] = "Unigram"; }, {"Unigram", "supported: BPE"}},
+      {"version", [](json& t) { t["version"] = "2.0"; }, {"version", "2.0"}},
+      {"dropout", [](json& t) { t["model"]["dropout"] = 0.1; }, {"dropout", "0.1"}},
+      {"byte_fallback", [](json& t) { t["model"]["byte_fallback"] = true; }, {"byte_fallback"}},
+      {"suffix", [](json& t) { t["model"]["end_of_word_suffix"] = "</w>"; }, {"end_of_word_suffix", "</w>"}},
+      {"prefix", [](json& t) { t["model"]["continuing_subword_prefix"] = "##"; }, {"continuing_subword_prefix"}},
+      {"truncation",
+       [](json& t) {
+         t["truncation"] = {{"max_length", 8}};
+       },
+       {"truncation"}},
+      {"padding",
+       [](json& t) {
+         t["padding"] = {{"length", 8}};
+       },
+       {"padding"}},
+      {"normalizer",
+       [](json& t) {
+         t["normalizer"] = {{"type", "Lowercase"}};
+       },
+       {"normalizer Lowercase", "NFC"}},
+      {"pre_tokenizer",
+       [](json& t) {
+         t["pre_tokenizer"] = {{"type", "Metaspace"}};
+       },
+       {"pre_tokenizer Metaspace"}},
+      {"no pre_tokenizer", [](json& t) { t["pre_tokenizer"] = nullptr; }, {"pre_tokenizer"}},
+      {"split only",
+       [](json& t) {
+         t["pre_tokenizer"] = {{"type", "Digits"}};
+       },
+       {"without ByteLevel"}},
+      {"decoder",
+       [](json& t) {
+         t["decoder"] = {{"type", "WordPiece"}};
+       },
+       {"decoder WordPiece"}},
+      {"no vocabulary", [](json& t) { t["model"].erase("vocab"); }, {"vocab", "missing"}},
+      {"no merges", [](json& t) { t["model"].erase("merges"); }, {"merges", "missing"}},
+  };
+  for (const Case& one : cases) {
+    json description = small_tokenizer();
+    one.damage(description);
+    std::vector<std::string> words = one.words;
+    words.emplace_back("t.json");
+    check_refused<DataError>(
+        one.what, [&] { ids_of(description, "the"); }, words);
+  }
+  check_refused<DataError>("JSON", [] { parse_tokenizer_json("{\"version\": ", "t.json"); }, {"t.json", "not valid JSON"});
+  check_refused<DataError>("JSON", [] { parse_tokenizer_json(R"({"version": "1.0", "version": "1.0"})", "t.json"); }, {"t.json", "twice"});
+
+  const json split = {{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  const auto sequence = [](const std::vector<json>& parts) { return json{{"type", "Sequence"}, {"pretokenizers", parts}}; };
+  json description = small_tokenizer();
+  description["pre_tokenizer"] = sequence({byte_level, split});
+  check_refused<DataError>("order", [&] { ids_of(description, "the"); }, {"Split behind ByteLevel"});
+  json removed = split;
+  removed["behavior"] = "Removed";
+  description["pre_tokenizer"] = sequence({removed, byte_level});
+  check_refused<DataError>("behavior", [&] { ids_of(description, "the"); }, {"behavior Removed"});
+  for (const std::string regex :
+       {"(", "\\w+", "[a&&b]", "[[a]b]", "x{,3}", "a{2}+", "(?x)a b", "a*", "\\p{Nonsense}", "\\h", "\\1", "(?<name>a)", "\\xFF", "[a-\\s]", "a\\"}) {
+    json odd = split;
+    odd["pattern"]["Regex"] = regex;
+    description["pre_tokenizer"] = sequence({odd, byte_level});
+    check_refused<DataError>(regex, [&] { ids_of(description, "the"); }, {"t.json", regex, "support"});
+  }
+}
+
+TEST_CASE("tokenizers: forms of tokenizer.json that mean the same, and those that differ") {
+  const std::vector<int32_t> the = {257}, apart = {'t', 'h', 'e'};
+  json description = small_tokenizer();
+  CHECK(ids_of(description, "the") == the);
+  description["model"]["merges"] = json::array({json::array({"t", "h"}), json::array({"th", "e"})});
+  CHECK(ids_of(description, "the") == the);
+  description["model"]["merges"] = {"t h"};
+  CHECK(ids_of(description, "the") == std::vector<int32_t>{256, 'e'});
+  description["model"]["ignore_merges"] = true;
+  CHECK(ids_of(description, "the") == the);
+  CHECK(ids_of(description, "thex") == std::vector<int32_t>{256, 'e', 'x'});
+  description = small_tokenizer();
+  const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  description["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers", {{{"type", "Split"}, {"pattern", {{"String", "h"}}}, {"behavior", "Isolated"}, {"invert", false}}, byte_level}}};
+  CHECK(ids_of(description, "the") == apart);
+  description["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", "."}};
+  CHECK(ids_of(description, "the") == the);
+  description["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", "."}};
+  CHECK(ids_of(description, "the") == apart);
+  description["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", "(?<=t)h"}};
+  CHECK(ids_of(description, "the") == apart);
+  // Takes more room than a regex gets at first.
+  description["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", "(?:x|yy|z)+h"}};
+  std::string text;
+  for (int i = 0; i < 100000; ++i) text += "xyyz";
+  CHECK(ids_of(description, text + "hthe").size() == text.size() + 2);
+}
+
+TEST_CASE("tokenizers: no cut before a mark that NFC could still combine with the character before it") {
+  json description = small_tokenizer();
+  description["added_tokens"] = json::array();
+  description["normalizer"] = {{"type", "NFC"}};
+  BytePairTokenizer tokenizer(parse_tokenizer_json(description.dump(), "t.json"), "t.json");
+  const std::string text = "xe\xCC\xA1\xCC\x81 abc";  // the second mark combines with the letter, over the first
+  for (size_t seen = 0; seen <= text.size(); ++seen) {
+    INFO(seen);
+    const size_t cut = tokenizer.cut(std::string_view(text).substr(0, seen));
+    std::vector<int32_t> parts, whole;
+    if (cut > 0) tokenizer.encode(std::string_view(text).substr(0, cut), parts, true);
+    tokenizer.encode(std::string_view(text).substr(cut), parts, cut == 0);
+    tokenizer.encode(text, whole, true);
+    CHECK(parts == whole);
+  }
+}
+
+TEST_CASE("tokenizers: UTF-8 and its ends") {
+  CHECK(valid_utf8("abc") == 3);
+  CHECK(valid_utf8("abcdefghijk\xC3\xA9") == 13);
+  for (const std::string bad :
+       {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5", "\xFF", "\xE2\x82"})
+    CHECK(valid_utf8("ab" + bad) == 2);
+  CHECK(unfinished_utf8("ab") == 0);
+  CHECK(unfinished_utf8("ab\xC3") == 1);
+  CHECK(unfinished_utf8("ab\xE2\x82") == 2);
+  CHECK(unfinished_utf8("ab\xF0\x9F\x98") == 3);
+  CHECK(unfinished_utf8("ab\xF0\x9F\x98\x80") == 0);
+  CHECK(unfinished_utf8("ab\xED\xA0") == 0);  // a surrogate, never to be valid
+  CHECK(unfinished_utf8("ab\xC0") == 0);
+  CHECK(unfinished_utf8("\xE2") == 1);
+  std::string room;
+  CHECK(to_nfc("e\xCC\x81"
+               "a\xFF"
+               "e\xCC\x81",
+               room) ==
+        "\xC3\xA9"
+        "a\xFF"
+        "\xC3\xA9");
+  CHECK(unspell(spell("\0 a\xFF\n")) == "\0 a\xFF\n");
+  CHECK_FALSE(unspell("a b"));
+}

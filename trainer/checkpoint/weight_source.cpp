@@ -1,0 +1,118 @@
+#include "trainer/checkpoint/weight_source.h"
+
+#include <set>
+
+#include "trainer/config/fields.h"
+#include "trainer/config/load.h"
+#include "trainer/config/write.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+using Reader = std::variant<CheckpointReader, HuggingFaceReader>;
+
+constexpr const char* kWeight = "weight/";  // how a checkpoint names the values of a parameter, beside its moments
+
+Reader open(const fs::path& path) {
+  std::error_code error;
+  const auto holds = [&](const char* name) { return fs::exists(fs::symlink_status(path / name, error)); };
+  if (!fs::is_directory(path, error)) return Reader(std::in_place_type<CheckpointReader>, path);  // which says so
+  if (!holds(kManifestName) && holds("config.json")) return Reader(std::in_place_type<HuggingFaceReader>, path);
+  const fs::path checkpoint = checkpoint_at(path);
+  if (checkpoint == path && !holds(kManifestName))
+    throw DataError(
+        concat("checkpoint ", path.string(), " is not whole: ", kManifestName, " is missing; nor is it a Hugging Face folder, with config.json"));
+  return Reader(std::in_place_type<CheckpointReader>, checkpoint);
+}
+
+/// A folder says nothing of training; the keys that a configuration must have are filled in.
+Config config_of(const ModelConfig& model, const std::string& tokenizer) {
+  Config config;
+  config.model = model;
+  config.training.steps = 1;
+  config.training.sequence_length = *model.max_positions;
+  config.training.global_batch_size = 1;
+  config.data.tokenizer = tokenizer.empty() ? "none" : tokenizer;
+  config.data.train = {"none"};
+  return resolve(config);
+}
+
+/// Folders with a SentencePiece model often have a tokenizer.json too, of a kind that is not read here.
+std::string tokenizer_in(const fs::path& folder) {
+  std::error_code error;
+  const fs::path model = folder / "tokenizer.model", json = folder / "tokenizer.json";
+  if (!fs::exists(model, error)) return fs::exists(json, error) ? json.string() : "";
+  if (!fs::exists(json, error)) return model.string();
+  try {
+    return Tokenizer::open(json.string()).file();
+  } catch (const DataError&) {
+    return model.string();
+  }
+}
+
+}  // namespace
+
+WeightSource::WeightSource(const fs::path& path) : reader_(open(path)) {
+  if (const auto* checkpoint = std::get_if<CheckpointReader>(&reader_)) {
+    path_ = checkpoint->directory().string();
+    tokenizer_ = checkpoint->tokenizer_spec();
+    config_ = saved_config(*checkpoint, path_);
+    config_.parallel = {};
+    config_.parallel.layers_per_stage = std::vector<int64_t>{config_.model.layers};
+    config_.parallel.gradient_accumulation = "full";
+  } else {
+    path_ = path.string();
+    tokenizer_ = tokenizer_in(path);
+    config_ = config_of(std::get<HuggingFaceReader>(reader_).model(), tokenizer_);
+  }
+}
+
+std::vector<std::string> WeightSource::names() const {
+  if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->names();
+  std::vector<std::string> names;
+  for (const auto& [name, unused] : std::get<CheckpointReader>(reader_).tensors())
+    if (name.starts_with(kWeight)) names.push_back(name.substr(std::char_traits<char>::length(kWeight)));
+  return names;
+}
+
+std::array<int64_t, 2> WeightSource::shape(const std::string& name) const {
+  if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->shape(name);
+  return std::get<CheckpointReader>(reader_).tensor(kWeight + name).shape;
+}
+
+DType WeightSource::dtype(const std::string& name) const {
+  if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->dtype(name);
+  return std::get<CheckpointReader>(reader_).tensor(kWeight + name).dtype;
+}
+
+void WeightSource::read(const std::string& name, const Box& box, DType dtype, void* out) {
+  if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->read(name, box, dtype, out);
+  std::get<CheckpointReader>(reader_).read(kWeight + name, box, dtype, out);
+}
+
+Config saved_config(const CheckpointReader& reader, const std::string& checkpoint) {
+  try {
+    return resolve(parse_config(reader.description().config, checkpoint + "/manifest.json"));
+  } catch (const ConfigError& error) {
+    throw DataError(concat(checkpoint, ": the configuration saved in it is not valid: ", error.what()));
+  }
+}
+
+std::string model_difference(const ModelConfig& configured, const ModelConfig& weights) {
+  Config a, b;
+  a.model = configured;
+  b.model = weights;
+  const FieldTable wanted = table_of(b), given = table_of(a);
+  std::set<std::string> different;
+  for (const FieldRow& row : wanted.fields)
+    if (row.path.starts_with("model.") && row.value != given.at(row.path).value) different.insert(row.path);
+  different.erase("model.dropout");
+  different.erase("model.init_std");
+  if (weights.architecture == "llama" && *configured.max_positions <= *weights.max_positions) different.erase("model.max_positions");
+  return to_yaml(b, [&](const std::string& path) { return different.contains(path); });
+}
+
+}  // namespace trireme

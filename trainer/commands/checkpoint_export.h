@@ -1,0 +1,9 @@
+#pragma once
+#include <CLI/CLI.hpp>
+
+namespace trireme {
+
+/// `checkpoint export --format hf --output OUT DIR`. Sets `exit_code`; errors are thrown as trireme::Error.
+void add_checkpoint_export(CLI::App& checkpoint, int& exit_code);
+
+}  // namespace trireme

@@ -1,0 +1,128 @@
+#include "trainer/commands/checkpoint_import.h"
+
+#include <iostream>
+#include <memory>
+
+#include "trainer/bench/table.h"
+#include "trainer/checkpoint/tokenizer_copy.h"
+#include "trainer/checkpoint/weight_source.h"
+#include "trainer/config/write.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/files/new_directory.h"
+#include "trainer/files/progress_line.h"
+#include "trainer/loop/environment.h"
+#include "trainer/model/declare.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+constexpr const char* kWeightsName = "rank-00000.safetensors";
+constexpr const char* kModelName = "model.yaml";
+
+struct Arguments {
+  std::string directory, output, format;
+};
+
+/// A parameter of the model as the checkpoint holds it: whole, and as exact as it came.
+struct Weight {
+  ParamSpec spec;
+  DType dtype;
+  Box whole() const { return {{0, 0}, spec.shape}; }
+  int64_t bytes() const { return whole().numel() * size_of(dtype); }
+  std::string name() const { return "weight/" + spec.name; }
+};
+
+std::vector<Weight> weights_of(const WeightSource& source) {
+  std::vector<Weight> weights;
+  for (ParamSpec& spec : whole_model(source.model())) {
+    const DType dtype = source.dtype(spec.name) == DType::kF64 ? DType::kF64 : DType::kF32;
+    weights.push_back({std::move(spec), dtype});
+  }
+  return weights;
+}
+
+/// One tensor in memory at a time.
+Contents write_weights(WeightSource& source, const std::vector<Weight>& weights, const fs::path& directory, ProgressLine& progress) {
+  std::vector<std::byte> buffer;
+  std::vector<SafetensorsSource> entries;
+  for (const Weight& weight : weights) {
+    const std::vector<int64_t> shape(weight.spec.shape.begin(), weight.spec.shape.begin() + weight.spec.dims);
+    entries.push_back({entry_name(weight.name(), weight.whole()), weight.dtype, shape, nullptr, [&] {
+                         buffer.resize(static_cast<size_t>(weight.bytes()));
+                         source.read(weight.spec.name, weight.whole(), weight.dtype, buffer.data());
+                         progress.advance(weight.bytes());
+                         return buffer.data();
+                       }});
+  }
+  const SafetensorsSummary written = write_safetensors(directory / kWeightsName, entries, {{"format", "trireme"}});
+  Contents contents;
+  contents.files[kWeightsName] = {written.bytes, written.digest};
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const SafetensorsEntry& entry = written.entries[i];
+    contents.tensors[weights[i].name()] = {weights[i].dtype,
+                                           weights[i].spec.dims,
+                                           weights[i].spec.shape,
+                                           {{weights[i].whole(), kWeightsName, entry.begin, entry.end, written.digests[i]}}};
+  }
+  return contents;
+}
+
+/// A checkpoint of step 0 that holds weights and nothing else of a run.
+void write_checkpoint(WeightSource& source, const fs::path& directory) {
+  const std::vector<Weight> weights = weights_of(source);
+  int64_t bytes = 0;
+  for (const Weight& weight : weights) bytes += weight.bytes();
+  Manifest manifest;
+  {
+    ProgressLine progress("importing", ProgressUnit::kBytes, bytes);
+    manifest.contents = write_weights(source, weights, directory, progress);
+  }
+  CheckpointDescription& about = manifest.description;
+  about.config = to_yaml(source.config());
+  about.model = describe_model(source.model());
+  about.layout = nlohmann::json::object();
+  about.tokenizer = {"", "", {}};
+  if (!source.tokenizer().empty()) {
+    const TokenizerCopy copy = copy_of(Tokenizer::open(source.tokenizer()));
+    about.tokenizer = copy.entry;
+    write_tokenizer(copy.texts, directory, manifest.contents);
+  }
+  write_durably(directory / kModelName, to_yaml(source.config(), [](const std::string& path) { return path.starts_with("model."); }));
+  write_durably(directory / kManifestName, manifest_text(manifest));
+  ProgressLine progress("reading back", ProgressUnit::kBytes, bytes);
+  CheckpointReader(directory).verify_digests([&](int64_t more) { progress.advance(more); });
+}
+
+void run(const Arguments& arguments) {
+  WeightSource source{fs::path(arguments.directory)};
+  if (!source.is_hugging_face()) throw DataError(concat(arguments.directory, ": is a checkpoint already; import takes a Hugging Face folder"));
+  NewDirectory output(arguments.output, "--output");
+  write_checkpoint(source, output.partial());
+  output.commit();
+  if (source.tokenizer().empty())
+    std::cerr << concat("warning: ", source.path(), " has no tokenizer that is read here; the checkpoint has none either\n");
+  std::cout << concat("wrote ", arguments.output, " from ", source.path(),
+                      ": weights only, for training.initial_weights; the model section that goes with ", "them is ",
+                      (fs::path(arguments.output) / kModelName).string(), "\n");
+  if (!std::cout.flush()) throw IoError("cannot write to standard output");
+}
+
+}  // namespace
+
+void add_checkpoint_import(CLI::App& checkpoint, int& exit_code) {
+  CLI::App* command = checkpoint.add_subcommand("import", "Make a checkpoint of the weights of a Hugging Face folder");
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("directory", arguments->directory, "Hugging Face folder: config.json, safetensors, tokenizer")->required()->type_name("DIR");
+  command->add_option("--format", arguments->format, "hf")->required()->check(CLI::IsMember({"hf"}))->type_name("NAME");
+  command->add_option("--output", arguments->output, "Checkpoint to make; must not exist. Until it is whole it is called OUT.partial")
+      ->required()
+      ->type_name("OUT");
+  command->callback([arguments, &exit_code] {
+    run(*arguments);
+    exit_code = static_cast<int>(ExitCode::kOk);
+  });
+}
+
+}  // namespace trireme

@@ -1,0 +1,142 @@
+#include "trainer/commands/data_inspect.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "trainer/data/token_source.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kSampleTokens = 300;
+
+struct Lengths {
+  int64_t shortest = std::numeric_limits<int64_t>::max();
+  int64_t longest = 0;
+  int64_t prompt_tokens = 0;
+  std::vector<int64_t> documents;  ///< [b] of lengths with b binary digits: 0, 1, 2-3, 4-7, ...
+};
+
+Lengths measure(const TokenSource& source) {
+  Lengths lengths;
+  for (int64_t i = 0; i < source.documents(); ++i) {
+    const TokenFile::Document document = source.document(i);
+    const int64_t length = document.end - document.begin;
+    const auto digits = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(length)));
+    lengths.shortest = std::min(lengths.shortest, length);
+    lengths.longest = std::max(lengths.longest, length);
+    lengths.prompt_tokens += document.response - document.begin;
+    if (lengths.documents.size() <= digits) lengths.documents.resize(digits + 1);
+    ++lengths.documents[digits];
+  }
+  return lengths;
+}
+
+int64_t bucket_from(size_t digits) { return digits == 0 ? 0 : int64_t{1} << (digits - 1); }
+int64_t bucket_to(size_t digits) { return (int64_t{1} << digits) - 1; }
+
+/// Bytes that could move the cursor of a terminal become '?'.
+std::string printable(std::string text) {
+  for (char& c : text)
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
+  return text;
+}
+
+/// The tokenizer of the sample; none where nobody knows it. A token directory holds its own.
+std::optional<Tokenizer> tokenizer_of(const InspectOptions& options, const std::optional<TokenIndex>& index) {
+  if (options.tokenizer.empty() && !index) return std::nullopt;
+  Tokenizer tokenizer = Tokenizer::open(!options.tokenizer.empty() ? options.tokenizer : index->tokenizer == "bytes" ? "bytes" : options.path);
+  if (index && tokenizer.digest() != index->tokenizer_digest)
+    throw DataError(concat(options.path, ": made by tokenizer ", index->tokenizer, " (", index->tokenizer_digest, "), but ",
+                           options.tokenizer.empty() ? "its copy in the directory" : options.tokenizer, " is another (", tokenizer.digest(), ")"));
+  return tokenizer;
+}
+
+std::string sample_of(const TokenSource& source, const std::optional<Tokenizer>& tokenizer) {
+  std::vector<int32_t> tokens(static_cast<size_t>(std::min(kSampleTokens, source.tokens())));
+  const int64_t vocab_size = tokenizer ? tokenizer->vocab_size() : std::numeric_limits<int32_t>::max();
+  source.read(0, static_cast<int64_t>(tokens.size()), vocab_size, tokens.data());
+  if (tokenizer) return tokenizer->decode(tokens);
+  std::string ids;
+  for (const int32_t token : tokens) ids += concat(ids.empty() ? "" : " ", token);
+  return ids;
+}
+
+void print_lengths(const Lengths& lengths) {
+  constexpr int64_t kBar = 50;
+  const int64_t most = *std::max_element(lengths.documents.begin(), lengths.documents.end());
+  std::cout << "lengths     tokens       documents\n";
+  for (size_t digits = 0; digits < lengths.documents.size(); ++digits) {
+    const int64_t count = lengths.documents[digits];
+    if (count == 0 && bucket_to(digits) < lengths.shortest) continue;
+    const int64_t bar = static_cast<int64_t>(static_cast<double>(kBar) * static_cast<double>(count) / static_cast<double>(most));
+    std::cout << std::setw(12) << bucket_from(digits) << " - " << std::left << std::setw(12) << bucket_to(digits) << std::right << std::setw(12)
+              << count << "  " << std::string(static_cast<size_t>(count > 0 ? std::max<int64_t>(bar, 1) : 0), '#') << '\n';
+  }
+}
+
+std::string format_of(const TokenSource& source) {
+  const std::string text = source.description();
+  return text.substr(0, text.find(','));
+}
+
+nlohmann::ordered_json to_json(const TokenSource& source, const std::optional<TokenIndex>& index, const Lengths& lengths, double mean) {
+  nlohmann::ordered_json json;
+  if (index) {
+    json = nlohmann::ordered_json::parse(index->to_json());
+  } else {
+    json = {{"format", format_of(source)}, {"tokens", source.tokens()}, {"documents", source.documents()}};
+  }
+  if (index && index->prompts) json["prompt_tokens"] = lengths.prompt_tokens;
+  json["document_tokens"] = {{"shortest", lengths.shortest}, {"mean", mean}, {"longest", lengths.longest}};
+  json["lengths"] = nlohmann::ordered_json::array();
+  for (size_t digits = 0; digits < lengths.documents.size(); ++digits)
+    if (lengths.documents[digits] > 0)
+      json["lengths"].push_back({{"from", bucket_from(digits)}, {"to", bucket_to(digits)}, {"documents", lengths.documents[digits]}});
+  return json;
+}
+
+}  // namespace
+
+void inspect_tokens(const InspectOptions& options) {
+  const TokenSource source(options.path);
+  std::error_code ignored;
+  std::optional<TokenIndex> index;
+  if (std::filesystem::is_directory(options.path, ignored)) index = TokenFile(options.path).index();
+  const std::optional<Tokenizer> tokenizer = tokenizer_of(options, index);
+  const Lengths lengths = measure(source);
+  const double mean = static_cast<double>(source.tokens()) / static_cast<double>(source.documents());
+  const std::string sample = sample_of(source, tokenizer);
+
+  if (options.json) {
+    nlohmann::ordered_json json = to_json(source, index, lengths, mean);
+    json["sample"] = sample;
+    std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+    return;
+  }
+  std::cout << "tokens      " << source.tokens();
+  if (index) std::cout << " of " << index->token_bytes() << (index->token_bytes() == 1 ? " byte" : " bytes");
+  std::cout << "\ndocuments   " << source.documents() << "; tokens in each: shortest " << lengths.shortest << ", mean " << std::llround(mean)
+            << ", longest " << lengths.longest << '\n';
+  if (index && index->prompts)
+    std::cout << "prompts     " << lengths.prompt_tokens << " tokens, which are never targets; " << source.tokens() - lengths.prompt_tokens
+              << " are responses\n";
+  if (index) {
+    std::cout << "tokenizer   " << index->tokenizer << " (" << index->tokenizer_digest << "), vocabulary " << index->vocab_size << '\n';
+  } else {
+    std::cout << "format      " << format_of(source) << '\n';
+  }
+  print_lengths(lengths);
+  std::cout << (tokenizer ? "sample\n" : "sample of ids; --tokenizer shows it as text\n") << printable(sample) << '\n';
+}
+
+}  // namespace trireme

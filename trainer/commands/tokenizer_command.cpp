@@ -1,0 +1,262 @@
+#include "trainer/commands/tokenizer_command.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/files/progress_line.h"
+#include "trainer/tokenizer/count_pieces.h"
+#include "trainer/tokenizer/text_stretches.h"
+#include "trainer/tokenizer/tokenizer.h"
+#include "trainer/tokenizer/train.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+/// Finds what is wrong with the inputs before anything is read. Returns the bytes of all; 0 where that is unknown, as of a pipe.
+int64_t check_inputs(const std::vector<std::string>& files) {
+  int64_t bytes = 0;
+  bool known = true;
+  for (const std::string& path : files) {
+    if (path == "-") {
+      known = false;
+      continue;
+    }
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) throw_file_error(path, "cannot open", errno);
+    if (S_ISDIR(status.st_mode)) throw IoError(concat(path, ": is a directory; name the text files in it"));
+    if (::access(path.c_str(), R_OK) != 0) throw_file_error(path, "cannot open", errno);
+    known = known && S_ISREG(status.st_mode);
+    bytes += status.st_size;
+  }
+  return known ? bytes : 0;
+}
+
+/// Output may go to a full disk.
+void finish_output() {
+  if (!std::cout.flush()) throw IoError("cannot write to standard output");
+}
+
+// ---- train ----
+
+struct TrainOptions {
+  int64_t vocab_size = 0;
+  std::string output;
+  std::string pattern = "llama3";
+  std::vector<std::string> special = {"<|endoftext|>"};
+  int64_t threads = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  std::vector<std::string> files;
+};
+
+void check_output(const fs::path& output) {
+  const std::string option = "--output=" + output.string();
+  if (output.extension() == ".model")
+    throw ConfigError(concat(option, ": SentencePiece models are read but not trained here; name a file that ends in .json"));
+  if (output.extension() != ".json")
+    throw ConfigError(concat(option, ": the tokenizer is a Hugging Face tokenizer.json; name a file that ends in .json"));
+  std::error_code error;
+  if (fs::exists(output, error) && !fs::is_regular_file(output, error)) throw ConfigError(concat(option, ": is there and is not a file"));
+  const fs::path parent = output.parent_path();
+  if (!parent.empty() && !fs::is_directory(parent, error))
+    throw ConfigError(concat(option, ": there is no directory ", parent.string(), "; make it first"));
+}
+
+/// False: exactly this stood there. Errors: ConfigError where something else does.
+bool write_tokenizer(const fs::path& output, const std::string& text) {
+  std::error_code error;
+  if (fs::exists(output, error)) {
+    if (read_text(output) == text) return false;
+    throw ConfigError(concat("--output=", output.string(), ": exists and differs from what would be written; remove it or name another file"));
+  }
+  write_durably(output, text);
+  sync_directory(output.parent_path());
+  return true;
+}
+
+const NamedPattern& pattern_of(const std::string& name) {
+  return *std::find_if(kNamedPatterns.begin(), kNamedPatterns.end(), [&](const NamedPattern& pattern) { return pattern.name == name; });
+}
+
+std::vector<std::string> pattern_names() {
+  std::vector<std::string> names;
+  for (const NamedPattern& pattern : kNamedPatterns) names.emplace_back(pattern.name);
+  return names;
+}
+
+void train(const TrainOptions& options) {
+  check_output(options.output);
+  train_byte_pairs({}, options.vocab_size, options.special);  // of no text: what is wrong with the options shows before all the text is read
+  const int64_t bytes = check_inputs(options.files);
+  const NamedPattern& pattern = pattern_of(options.pattern);  // CLI11 has seen to it that there is one
+  PieceCounts pieces;
+  {
+    ProgressLine progress("reading", ProgressUnit::kBytes, bytes);
+    pieces = count_pieces(options.files, pattern, static_cast<int>(options.threads), [&](int64_t more) { progress.advance(more); });
+  }
+  if (pieces.empty()) throw DataError(concat(options.files.front(), options.files.size() == 1 ? ": is empty" : " and the other files are empty"));
+  BytePairVocabulary vocabulary;
+  {
+    ProgressLine progress("merging", ProgressUnit::kItems, options.vocab_size, static_cast<int64_t>(options.special.size()) + 256);
+    vocabulary = train_byte_pairs(pieces, options.vocab_size, options.special, [&] { progress.advance(1); });
+  }
+  const bool written = write_tokenizer(options.output, tokenizer_json(vocabulary, pattern, options.special.size()));
+  std::cerr << options.output << ": " << vocabulary.tokens.size() << " tokens from " << pieces.size() << " distinct pieces of text";
+  if (static_cast<int64_t>(vocabulary.tokens.size()) < options.vocab_size)
+    std::cerr << "; fewer than --vocab-size=" << options.vocab_size << ", as every piece is one token already";
+  std::cerr << (written ? "\n" : "; the identical file was there already, nothing changed\n");
+}
+
+// ---- encode, decode ----
+
+struct EncodeOptions {
+  std::string tokenizer;
+  bool json = false;
+  std::vector<std::string> files = {"-"};
+};
+
+void encode(const EncodeOptions& options) {
+  Tokenizer tokenizer = Tokenizer::open(options.tokenizer);
+  check_inputs(options.files);
+  const char* const separator = options.json ? "," : " ";
+  std::vector<int32_t> tokens;
+  for (const std::string& file : options.files) {
+    TextStretches stretches(file, [&](std::string_view text) { return tokenizer.cut(text); });
+    if (options.json) std::cout << '[';
+    bool first_stretch = true, first_token = true;
+    for (std::string text = stretches.next(); !text.empty(); text = stretches.next()) {
+      tokens.clear();
+      tokenizer.encode(text, tokens, std::exchange(first_stretch, false));
+      for (const int32_t token : tokens) std::cout << (std::exchange(first_token, false) ? "" : separator) << token;
+    }
+    std::cout << (options.json ? "]\n" : "\n");
+  }
+  finish_output();
+}
+
+struct DecodeOptions {
+  std::string tokenizer;
+  std::string file = "-";
+};
+
+/// Whole numbers between white space. Errors: DataError naming line and place of what is none, or no id of the vocabulary.
+class IdReader {
+ public:
+  IdReader(std::string name, int64_t vocab_size) : name_(std::move(name)), vocab_size_(vocab_size) {}
+
+  void read(std::string_view text, std::vector<int32_t>& ids) {
+    constexpr std::string_view kSpace = " \t\r\v\f";
+    for (size_t at = 0; at < text.size();) {
+      if (text[at] == '\n') {
+        ++line_;
+        place_ = 0;
+        ++at;
+      } else if (kSpace.find(text[at]) != kSpace.npos) {
+        ++at;
+      } else {
+        const size_t end = std::min(text.find_first_of(" \t\r\v\f\n", at), text.size());
+        ids.push_back(id(text.substr(at, end - at)));
+        at = end;
+      }
+    }
+  }
+
+ private:
+  int32_t id(std::string_view word) {
+    ++place_;
+    int32_t value = -1;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (error == std::errc() && end == word.data() + word.size() && value >= 0 && value < vocab_size_) return value;
+    constexpr size_t kMost = 40;
+    throw DataError(concat(name_, ", line ", line_, ", place ", place_, ": ", shown(word.substr(0, kMost)),
+                           " is no token id; expected a whole number below ", vocab_size_));
+  }
+
+  /// Without what could move the cursor of a terminal.
+  static std::string shown(std::string_view word) {
+    std::string text = "\"";
+    for (const char c : word) text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+    return text + '"';
+  }
+
+  std::string name_;
+  int64_t vocab_size_;
+  int64_t line_ = 1, place_ = 0;
+};
+
+void decode(const DecodeOptions& options) {
+  const Tokenizer tokenizer = Tokenizer::open(options.tokenizer);
+  check_inputs({options.file});
+  // Behind the last white space: a number is never cut.
+  TextStretches stretches(options.file, [](std::string_view text) { return text.find_last_of(" \t\r\v\f\n") + 1; });
+  IdReader reader(options.file == "-" ? "standard input" : options.file, tokenizer.vocab_size());
+  std::vector<int32_t> ids;
+  for (std::string text = stretches.next(); !text.empty(); text = stretches.next()) reader.read(text, ids);
+  std::cout << tokenizer.decode(ids);
+  finish_output();
+}
+
+void add_train(CLI::App& tokenizer, int& exit_code) {
+  const auto options = std::make_shared<TrainOptions>();
+  CLI::App* command =
+      tokenizer.add_subcommand("train", "Train a byte-level BPE tokenizer on text; the result depends on neither threads nor machine");
+  command->add_option("--vocab-size", options->vocab_size, "tokens in all: special ones, the 256 bytes, and merges")
+      ->required()
+      ->check(CLI::Range(int64_t{1}, int64_t{std::numeric_limits<int32_t>::max()}))
+      ->type_name("N");
+  command->add_option("--output", options->output, "Hugging Face tokenizer.json to write")->required()->type_name("FILE");
+  command->add_option("--pattern", options->pattern, "whose regular expression cuts text into pieces, which no token spans")
+      ->check(CLI::IsMember(pattern_names()))
+      ->capture_default_str();
+  command->add_option("--special", options->special, "special token, in place of <|endoftext|>; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("TOKEN");
+  command->add_option("--threads", options->threads, "threads that read text")->check(CLI::Range(int64_t{1}, int64_t{1024}))->capture_default_str();
+  command->add_option("files", options->files, "text files; - is standard input")->required()->type_name("FILE");
+  command->callback([options, &exit_code] {
+    train(*options);
+    exit_code = static_cast<int>(ExitCode::kOk);
+  });
+}
+
+constexpr const char* kSpec = "bytes, a tokenizer.json, a SentencePiece *.model, or a directory that holds one";
+
+}  // namespace
+
+void add_tokenizer_command(CLI::App& app, int& exit_code) {
+  CLI::App* tokenizer = app.add_subcommand("tokenizer", "Train a tokenizer; text to token ids and back");
+  tokenizer->require_subcommand(1);
+  add_train(*tokenizer, exit_code);
+
+  const auto encode_options = std::make_shared<EncodeOptions>();
+  CLI::App* encode_command = tokenizer->add_subcommand("encode", "Print the token ids of each file on a line of its own");
+  encode_command->add_option("--tokenizer", encode_options->tokenizer, kSpec)->required()->type_name("SPEC");
+  encode_command->add_flag("--json", encode_options->json, "each line is a JSON list");
+  encode_command->add_option("files", encode_options->files, "text files; - is standard input, and the default")->type_name("FILE");
+  encode_command->callback([encode_options, &exit_code] {
+    encode(*encode_options);
+    exit_code = static_cast<int>(ExitCode::kOk);
+  });
+
+  const auto decode_options = std::make_shared<DecodeOptions>();
+  CLI::App* decode_command = tokenizer->add_subcommand("decode", "Print the text of token ids, byte for byte and no newline more");
+  decode_command->add_option("--tokenizer", decode_options->tokenizer, kSpec)->required()->type_name("SPEC");
+  decode_command->add_option("file", decode_options->file, "ids between white space; - is standard input, and the default")->type_name("FILE");
+  decode_command->callback([decode_options, &exit_code] {
+    decode(*decode_options);
+    exit_code = static_cast<int>(ExitCode::kOk);
+  });
+}
+
+}  // namespace trireme

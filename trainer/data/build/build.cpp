@@ -1,0 +1,193 @@
+#include "trainer/data/build/build.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "trainer/data/build/encoder_pool.h"
+#include "trainer/data/token_writer.h"
+#include "trainer/files/digest.h"
+#include "trainer/files/progress_line.h"
+#include "trainer/files/strict_json.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+
+DocumentRules document_rules(const BuildOptions& options) {
+  if (options.prompt_field.empty() != options.response_field.empty()) throw ConfigError("--prompt-field and --response-field: only together");
+  if (!options.prompt_field.empty() && !options.field.empty()) throw ConfigError("--field=" + options.field + ": not together with --prompt-field");
+  if (!options.prompt_field.empty() && options.prompt_field == options.response_field)
+    throw ConfigError("--response-field=" + options.response_field + ": is the --prompt-field too");
+  DocumentRules rules;
+  if (!options.field.empty()) rules.field = options.field;
+  rules.prompt_field = options.prompt_field;
+  rules.response_field = options.response_field;
+  parse_template(options.prompt_template, rules);
+  return rules;
+}
+
+std::optional<int32_t> document_end(const BuildOptions& options, const Tokenizer& tokenizer) {
+  if (options.end_of_text == true && !tokenizer.end_of_text())
+    throw ConfigError(concat("--end-of-text: tokenizer ", options.tokenizer, " has no such token"));
+  return options.end_of_text == false ? std::nullopt : tokenizer.end_of_text();
+}
+
+/// What a build writes must not be what it reads.
+void check_output(const BuildOptions& options) {
+  if (options.output.empty()) throw ConfigError("--output=: must name a directory");
+  std::error_code ignored;
+  const std::string output = fs::weakly_canonical(options.output, ignored).string() + "/";
+  for (const std::string& path : options.inputs)
+    if (fs::is_directory(path, ignored) && output.starts_with(fs::canonical(path, ignored).string() + "/"))
+      throw ConfigError(concat("--output=", options.output, ": lies in ", path, ", which is read; name a directory elsewhere"));
+}
+
+/// Of all that decides the result. The number of threads does not.
+std::string command_digest(const BuildOptions& options, const DocumentRules& rules, const Tokenizer& tokenizer, std::optional<int32_t> end,
+                           const InputSurvey& survey) {
+  const nlohmann::json command{{"tokenizer", tokenizer.digest()},
+                               {"end", end.value_or(-1)},
+                               {"lines", !options.field.empty()},
+                               {"fields", {rules.field, rules.prompt_field, rules.response_field}},
+                               {"template", {rules.before, rules.between, rules.after}},
+                               {"inputs", survey.digest}};
+  Digest digest;
+  digest.update(command.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+  return digest.str();
+}
+
+class Build {
+ public:
+  explicit Build(const BuildOptions& options)
+      : options_(options),
+        rules_(document_rules(options)),
+        tokenizer_(Tokenizer::open(options.tokenizer)),
+        end_(document_end(options, tokenizer_)),
+        survey_(survey_inputs(options.inputs)),
+        writer_(options.output, {tokenizer_.name(), tokenizer_.digest(), tokenizer_.vocab_size(), 0, 0, rules_.instruction()}, tokenizer_.file(),
+                command_digest(options, rules_, tokenizer_, end_, survey_)) {}
+
+  BuildResult run() {
+    try {
+      go_on();
+      encode_all();
+      const bool written = writer_.commit() == TokenWriter::Outcome::kWritten;
+      return {writer_.index(), bytes_, empty_, written};
+    } catch (const Error& error) {
+      keep_for(error);
+      throw;
+    }
+  }
+
+ private:
+  /// Takes up what an earlier attempt left. A pipe gives its bytes once, and so there is nothing to take up.
+  void go_on() {
+    if (writer_.position().is_null()) return;
+    const std::string where = (writer_.partial() / "progress.json").string();
+    position_ = Position::parse(member(writer_.position(), "read", where), where);
+    empty_ = integer_member(writer_.position(), "empty_documents", where);
+    worth_keeping_ = true;
+  }
+
+  void encode_all() {
+    EncoderPool pool(tokenizer_, rules_, options_.threads);
+    Position next = position_;
+    int64_t number = 0;
+    int64_t before = position_.offset;
+    if (position_.input > 0) for_each_input(options_.inputs, [&](const Input& input) { before += number++ < position_.input ? input.bytes : 0; });
+    ProgressLine progress("encoding", ProgressUnit::kBytes, survey_.regular ? survey_.bytes : 0, before);
+    number = 0;
+    for_each_input(options_.inputs, [&](const Input& input) {
+      if (number++ < next.input) return;
+      const auto push = [&](Piece piece) {
+        check_stop();
+        while (pool.full_for(piece.bytes)) write(pool.take(), progress);
+        pool.give(std::move(piece));
+        while (pool.ready()) write(pool.take(), progress);
+      };
+      read_pieces(
+          input, next, lines_in(input.path), tokenizer_, [this] { check_stop(); }, push);
+      next = {number};
+    });
+    while (!pool.empty()) {
+      check_stop();
+      write(pool.take(), progress);
+    }
+  }
+
+  bool lines_in(const std::string& path) const {
+    return rules_.instruction() || !options_.field.empty() || path.ends_with(".jsonl") || path.ends_with(".ndjson");
+  }
+
+  void write(const Piece& piece, ProgressLine& progress) {
+    auto part = piece.tokens.begin();
+    size_t at = 0;
+    for (const Piece::Document& document : piece.documents) {
+      for (auto left = static_cast<size_t>(document.tokens); left > 0;) {
+        if (at == part->size()) ++part, at = 0;
+        const size_t count = std::min(left, part->size() - at);
+        writer_.append({part->data() + at, count});
+        at += count;
+        left -= count;
+      }
+      if (!document.ends) continue;
+      if (end_ && writer_.open_tokens() > 0) writer_.append({&*end_, 1});
+      if (!writer_.end_document(document.prompt)) ++empty_;
+    }
+    bytes_ += piece.bytes;
+    position_ = piece.end;
+    progress.advance(piece.bytes);
+    if (survey_.regular && std::chrono::steady_clock::now() - saved_ >= options_.save_every) save();
+  }
+
+  void save() {
+    writer_.save({{"read", position_.to_json()}, {"empty_documents", empty_}});
+    saved_ = std::chrono::steady_clock::now();
+    worth_keeping_ = true;
+  }
+
+  /// Throws between two pieces, so that position_ is where the writer is.
+  void check_stop() {
+    const int signal = options_.stop_signal();
+    if (signal == 0) return;
+    if (!survey_.regular || writer_.index().tokens == 0) throw InternalError(concat("stopped by signal ", signal, "; nothing was written"));
+    save();
+    throw Error(ExitCode::kRequeue, concat("stopped by signal ", signal));
+  }
+
+  /// Bad data must change before it is read again, and then nothing of this could be used; a full disk or a stop costs nothing that was done.
+  void keep_for(const Error& error) {
+    const bool passes = error.code() == ExitCode::kIo || error.code() == ExitCode::kMissingFile || error.code() == ExitCode::kRequeue;
+    if (!passes || !worth_keeping_) return;
+    writer_.keep();
+    throw Error(error.code(), concat(error.what(), "; the same command goes on from what is in ", writer_.partial().string()));
+  }
+
+  const BuildOptions& options_;
+  const DocumentRules rules_;
+  const Tokenizer tokenizer_;
+  const std::optional<int32_t> end_;
+  const InputSurvey survey_;
+  TokenWriter writer_;
+  Position position_;  ///< behind what was written
+  int64_t empty_ = 0;
+  int64_t bytes_ = 0;
+  bool worth_keeping_ = false;  ///< there is something saved
+  std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+BuildResult build_tokens(const BuildOptions& options) {
+  check_output(options);
+  // Large blocks go back to the system when they are freed. Left to itself, the allocator keeps them for each of many threads.
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 18);
+  return Build(options).run();
+}
+
+}  // namespace trireme

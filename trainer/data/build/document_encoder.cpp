@@ -1,0 +1,136 @@
+#include "trainer/data/build/document_encoder.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+
+#include "kernels/core/check.h"
+#include "trainer/files/strict_json.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::string_view kPrompt = "{prompt}", kResponse = "{response}";
+
+std::string unescape(const std::string& text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\\') {
+      plain += text[i];
+      continue;
+    }
+    const char next = ++i < text.size() ? text[i] : '\0';
+    if (next != 'n' && next != 't' && next != '\\')
+      throw ConfigError(concat("--template=", text, ": a backslash must stand before n, t or another backslash"));
+    plain += next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+  }
+  return plain;
+}
+
+struct Encoder {
+  Tokenizer& tokenizer;
+  UncutTurns& turns;
+  std::vector<std::vector<int32_t>>& tokens;
+
+  /// Returns the number of tokens. In stretches, so that what the tokenizer needs beside its tokens stays small.
+  int64_t encode(std::string_view text, bool first, const std::string& where) {
+    constexpr size_t kStretch = 1 << 14;
+    int64_t count = 0;
+    for (size_t wanted = kStretch; !text.empty();) {
+      size_t bytes = std::min(text.size(), wanted);
+      if (bytes < text.size()) bytes = tokenizer.cut(text.substr(0, bytes));
+      if (bytes == 0) {
+        if (wanted >= kMaxUncutBytes) throw DataError(concat(where, ": more than ", kMaxUncutBytes >> 20, kUncut));
+        wanted *= 2;
+        continue;
+      }
+      count += encode_stretch(text.substr(0, bytes), first);
+      text.remove_prefix(bytes);
+      first = false;
+      wanted = kStretch;
+    }
+    return count;
+  }
+
+  int64_t encode_stretch(std::string_view text, bool first) {
+    if (tokens.empty() || tokens.back().size() >= kPieceBytes) tokens.emplace_back();
+    const size_t before = tokens.back().size();
+    const UncutTurns::Turn turn(turns, text.size());
+    tokenizer.encode(text, tokens.back(), first);
+    if (text.size() > kPieceBytes) ::malloc_trim(0);  // the next turn is another thread's, which has none of this one's free memory
+    return static_cast<int64_t>(tokens.back().size() - before);
+  }
+};
+
+struct Texts {
+  std::string prompt, response;
+  int64_t line;
+};
+
+Texts parse_line(std::string_view line, const DocumentRules& rules, const std::string& where) {
+  const nlohmann::json json = parse_object(line, where);
+  if (!rules.instruction()) return {"", string_member(json, rules.field, where), 0};
+  return {rules.before + string_member(json, rules.prompt_field, where) + rules.between,
+          string_member(json, rules.response_field, where) + rules.after, 0};
+}
+
+std::vector<Texts> parse_lines(const Piece& piece, const DocumentRules& rules) {
+  std::vector<Texts> documents;
+  std::string_view rest = piece.text;
+  for (int64_t number = piece.line; !rest.empty(); ++number) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    documents.push_back(parse_line(line, rules, concat(piece.path, ":", number)));
+    documents.back().line = number;
+  }
+  return documents;
+}
+
+}  // namespace
+
+void parse_template(const std::string& text, DocumentRules& rules) {
+  const std::string plain = unescape(text);
+  const size_t prompt = plain.find(kPrompt);
+  const size_t response = plain.find(kResponse);
+  if (prompt == std::string::npos || response == std::string::npos || response < prompt || plain.rfind(kPrompt) != prompt ||
+      plain.rfind(kResponse) != response)
+    throw ConfigError(concat("--template=", text, ": {prompt} must stand in it once, and {response} once behind it"));
+  rules.before = plain.substr(0, prompt);
+  rules.between = plain.substr(prompt + kPrompt.size(), response - prompt - kPrompt.size());
+  rules.after = plain.substr(response + kResponse.size());
+}
+
+UncutTurns::Turn::Turn(UncutTurns& turns, size_t bytes) : turns_(turns), bytes_(bytes) {
+  std::unique_lock lock(turns_.mutex_);
+  turns_.ended_.wait(lock, [&] { return turns_.bytes_ == 0 || turns_.bytes_ + bytes_ <= kMaxUncutBytes; });
+  turns_.bytes_ += bytes_;
+}
+
+UncutTurns::Turn::~Turn() {
+  {
+    const std::lock_guard lock(turns_.mutex_);
+    turns_.bytes_ -= bytes_;
+  }
+  turns_.ended_.notify_all();
+}
+
+void encode_piece(Tokenizer& tokenizer, const DocumentRules& rules, UncutTurns& turns, Piece& piece) {
+  Encoder encoder{tokenizer, turns, piece.tokens};
+  if (!piece.lines) {
+    piece.documents = {{encoder.encode(piece.text, piece.first, piece.path), 0, piece.last}};
+    piece.text = std::string();
+    return;
+  }
+  std::vector<Texts> documents = parse_lines(piece, rules);
+  piece.text = std::string();  // a line may be large, and so may its tokens be
+  for (Texts& document : documents) {
+    const std::string where = concat(piece.path, ":", document.line);
+    const int64_t prompt = encoder.encode(document.prompt, true, where);
+    const int64_t response = encoder.encode(document.response, document.prompt.empty(), where);
+    piece.documents.push_back({prompt + response, prompt, true});
+    document = {};
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,81 @@
+#include "trainer/data/build/encoder_pool.h"
+
+#include <csignal>
+#include <utility>
+
+namespace trireme {
+namespace {
+
+/// Of text under way. Its tokens take up to four times as much.
+constexpr int64_t kMaxBytes = int64_t{16} << 20;
+
+}  // namespace
+
+EncoderPool::EncoderPool(const Tokenizer& tokenizer, const DocumentRules& rules, int threads) {
+  // A signal without a handler of ours ends the process; the others are for the thread that reads.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this, tokenizer, &rules]() mutable { work(std::move(tokenizer), rules); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+EncoderPool::~EncoderPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  given_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void EncoderPool::work(Tokenizer tokenizer, const DocumentRules& rules) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    given_.wait(lock, [this] { return over_ || !open_.empty(); });
+    if (over_) return;
+    Job* const job = open_.front();
+    open_.pop_front();
+    lock.unlock();
+    try {
+      encode_piece(tokenizer, rules, turns_, job->piece);
+    } catch (...) {
+      job->piece.error = std::current_exception();
+    }
+    lock.lock();
+    job->done = true;
+    finished_.notify_one();
+  }
+}
+
+void EncoderPool::give(Piece piece) {
+  bytes_ += piece.bytes;
+  jobs_.push_back(std::make_unique<Job>(Job{std::move(piece)}));
+  {
+    const std::lock_guard lock(mutex_);
+    open_.push_back(jobs_.back().get());
+  }
+  given_.notify_one();
+}
+
+bool EncoderPool::full_for(int64_t bytes) const { return !jobs_.empty() && bytes_ + bytes > kMaxBytes; }
+
+bool EncoderPool::ready() {
+  if (jobs_.empty()) return false;
+  const std::lock_guard lock(mutex_);
+  return jobs_.front()->done;
+}
+
+Piece EncoderPool::take() {
+  {
+    std::unique_lock lock(mutex_);
+    finished_.wait(lock, [this] { return jobs_.front()->done; });
+  }
+  Piece piece = std::move(jobs_.front()->piece);
+  jobs_.pop_front();
+  bytes_ -= piece.bytes;
+  if (piece.error) std::rethrow_exception(piece.error);
+  return piece;
+}
+
+}  // namespace trireme

@@ -1,0 +1,82 @@
+#include "trainer/files/progress_line.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "trainer/bench/table.h"
+
+namespace trireme {
+namespace {
+
+constexpr auto kPause = std::chrono::milliseconds(200);
+
+std::string amount_text(double amount, ProgressUnit unit) {
+  return unit == ProgressUnit::kBytes ? bench::bytes_text(amount) : concat(static_cast<int64_t>(amount));
+}
+
+/// 75 -> "1:15", 3675 -> "1:01:15".
+std::string time_text(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds);
+  const auto two_digits = [](int64_t n) { return (n < 10 ? "0" : "") + std::to_string(n); };
+  const std::string rest = ":" + two_digits(whole % 60);
+  if (whole < 3600) return std::to_string(whole / 60) + rest;
+  return std::to_string(whole / 3600) + ":" + two_digits(whole / 60 % 60) + rest;
+}
+
+/// Columns of the terminal; 80 where it does not say.
+size_t columns() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+std::string progress_text(const std::string& what, ProgressUnit unit, int64_t done, int64_t total, int64_t fresh, double seconds,
+                          const std::string& remark) {
+  constexpr size_t kWidth = 24;
+  constexpr double kMostSeconds = 1e7;  // beyond that nobody waits, and a rate says nothing
+  std::string text = what + " ";
+  if (total > 0) {
+    // A file may have grown since it was measured.
+    const double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+    const auto full = static_cast<size_t>(share * kWidth);
+    text += concat("[", std::string(full, '#'), std::string(kWidth - full, '.'), "] ", static_cast<int>(share * 100), " % of ",
+                   amount_text(static_cast<double>(total), unit));
+  } else {
+    text += amount_text(static_cast<double>(done), unit);
+  }
+  if (const double rate = static_cast<double>(fresh) / seconds; seconds > 0 && rate > 0) {
+    text += ", " + amount_text(rate, unit) + "/s";
+    if (const double left = static_cast<double>(total - done) / rate; total > 0 && left < kMostSeconds)
+      text += ", " + time_text(std::max(0.0, left)) + " left";
+  }
+  return remark.empty() ? text : text + ", " + remark;
+}
+
+ProgressLine::ProgressLine(std::string what, ProgressUnit unit, int64_t total, int64_t done)
+    : what_(std::move(what)), unit_(unit), total_(total), before_(done), terminal_(::isatty(STDERR_FILENO) == 1), done_(done) {}
+
+ProgressLine::~ProgressLine() {
+  if (shown_) std::cerr << "\r\033[K" << std::flush;
+}
+
+void ProgressLine::advance(int64_t more, const std::string& remark) {
+  if (!terminal_) return;
+  const std::lock_guard lock(mutex_);
+  done_ += more;
+  const auto now = Clock::now();
+  if (shown_ && now - last_ < kPause) return;
+  last_ = now;
+  shown_ = true;
+  const std::string text = progress_text(what_, unit_, done_, total_, done_ - before_, std::chrono::duration<double>(now - begin_).count(), remark);
+  // A line that reached the last column would wrap, and \r would not find its beginning.
+  std::cerr << '\r' << text.substr(0, columns() - 1) << "\033[K" << std::flush;
+}
+
+}  // namespace trireme

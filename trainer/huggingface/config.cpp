@@ -1,0 +1,194 @@
+#include "trainer/huggingface/config.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/core/check.h"
+#include "trainer/config/load.h"
+#include "trainer/files/strict_json.h"
+
+namespace trireme {
+namespace {
+
+using nlohmann::json;
+
+/// The members of one JSON object. null counts as absent, as in transformers; without a fallback a key must be there.
+class Keys {
+ public:
+  Keys(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
+
+  const json* find(const char* key) const {
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+  int64_t integer(const char* key, std::optional<int64_t> fallback = std::nullopt) const {
+    if (!find(key) && fallback) return *fallback;
+    return integer_member(object_, key, where_, 1);
+  }
+  double number(const char* key, std::optional<double> fallback = std::nullopt) const {
+    const json* value = find(key);
+    if (!value && fallback) return *fallback;
+    const json& given = member(object_, key, where_);
+    if (!given.is_number()) refuse(key, "expected a number");
+    return given.get<double>();
+  }
+  bool boolean(const char* key, bool fallback) const {
+    const json* value = find(key);
+    if (value && !value->is_boolean()) refuse(key, "expected true or false");
+    return value ? value->get<bool>() : fallback;
+  }
+  std::string text(const char* key, std::optional<std::string> fallback = std::nullopt) const {
+    return !find(key) && fallback ? *fallback : string_member(object_, key, where_);
+  }
+  /// `value` is the only one that this program computes, and the default.
+  void require(const char* key, bool value, const char* reason) const {
+    if (boolean(key, value) != value) refuse(key, concat(reason, "; allowed ", value ? "true" : "false"));
+  }
+  void require(const char* key, const char* value) const {
+    if (text(key, value) != value) refuse(key, concat("not supported; allowed \"", value, "\""));
+  }
+  [[noreturn]] void refuse(const char* key, const std::string& reason) const {
+    throw DataError(concat(where_, ": \"", key, "\" is ", object_.at(key).dump(), ": ", reason));
+  }
+  const std::string& where() const { return where_; }
+
+ private:
+  const json& object_;
+  std::string where_;
+};
+
+/// "rope_parameters" (transformers 5) or "rope_scaling" (4, and older still with "type"). The first has rope_theta in it, the second beside it.
+struct Rope {
+  double theta = 0;
+  RopeScalingConfig scaling;
+  bool operator==(const Rope&) const = default;
+};
+
+Rope parse_rope(const Keys& config, const char* key) {
+  const json* object = config.find(key);
+  Rope rope{config.number("rope_theta", 10000), {}};
+  if (!object) return rope;
+  const std::string where = concat(config.where(), ": \"", key, "\"");
+  if (!object->is_object()) config.refuse(key, "expected an object");
+  const Keys keys(*object, where);
+  rope.theta = keys.number("rope_theta", rope.theta);
+  const char* const type_key = keys.find("rope_type") ? "rope_type" : "type";
+  const std::string type = keys.text(type_key, "default");
+  if (type != "default" && type != "linear" && type != "llama3") keys.refuse(type_key, "not supported; allowed \"default\", \"linear\", \"llama3\"");
+  require_known_keys(*object,
+                     {"rope_theta", "rope_type", "type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
+                      "partial_rotary_factor"},
+                     where);
+  if (keys.number("partial_rotary_factor", 1) != 1) keys.refuse("partial_rotary_factor", "RoPE on a part of each head is not supported; allowed 1");
+  if (type == "default") return rope;
+  rope.scaling.type = type;
+  rope.scaling.factor = keys.number("factor");
+  if (type == "linear") return rope;
+  rope.scaling.low_frequency_factor = keys.number("low_freq_factor");
+  rope.scaling.high_frequency_factor = keys.number("high_freq_factor");
+  rope.scaling.original_max_positions = keys.integer("original_max_position_embeddings", config.integer("max_position_embeddings"));
+  return rope;
+}
+
+Rope read_rope(const Keys& keys) {
+  const Rope by_parameters = parse_rope(keys, "rope_parameters"), by_scaling = parse_rope(keys, "rope_scaling");
+  if (!keys.find("rope_scaling")) return by_parameters;
+  if (keys.find("rope_parameters") && by_parameters != by_scaling)
+    keys.refuse("rope_scaling", "\"rope_parameters\" says something else; keep one of them");
+  return by_scaling;
+}
+
+void refuse_sliding_windows(const Keys& keys) {
+  constexpr const char* kReason = "sliding windows are not supported";
+  keys.require("use_sliding_window", false, kReason);
+  if (const json* types = keys.find("layer_types"))
+    if (!types->is_array() || std::any_of(types->begin(), types->end(), [](const json& type) { return type != "full_attention"; }))
+      keys.refuse("layer_types", concat(kReason, "; allowed \"full_attention\" for every layer"));
+}
+
+ModelConfig llama_config(const Keys& keys, const std::string& type) {
+  ModelConfig model;
+  model.architecture = "llama";
+  model.layers = keys.integer("num_hidden_layers");
+  model.hidden_size = keys.integer("hidden_size");
+  model.heads = keys.integer("num_attention_heads");
+  model.kv_heads = keys.integer("num_key_value_heads", type == "llama" ? std::optional(model.heads) : std::nullopt);
+  // Qwen3 has a default of its own, 128 whatever the other sizes: nothing to be guessed.
+  model.head_size = keys.integer("head_dim", type == "qwen3" ? std::nullopt : std::optional(model.hidden_size / model.heads));
+  model.ffn_size = keys.integer("intermediate_size");
+  model.vocab_size = keys.integer("vocab_size");
+  model.max_positions = keys.integer("max_position_embeddings");
+  model.tied_embeddings = keys.boolean("tie_word_embeddings", false);
+  model.norm_epsilon = keys.number("rms_norm_eps", 1e-6);
+  model.qkv_bias = type == "qwen2";
+  model.qk_norm = type == "qwen3";
+  const Rope rope = read_rope(keys);
+  model.rope_theta = rope.theta;
+  model.rope_scaling = rope.scaling;
+  keys.require("hidden_act", "silu");
+  keys.require("attention_bias", false, "it adds a bias to the output projection of attention too, which is not supported");
+  keys.require("mlp_bias", false, "biases in the feed-forward block are not supported");
+  if (keys.number("partial_rotary_factor", 1) != 1) keys.refuse("partial_rotary_factor", "RoPE on a part of each head is not supported; allowed 1");
+  refuse_sliding_windows(keys);
+  return model;
+}
+
+ModelConfig gpt2_config(const Keys& keys) {
+  ModelConfig model;
+  model.architecture = "gpt2";
+  model.layers = keys.integer("n_layer");
+  model.hidden_size = keys.integer("n_embd");
+  model.heads = keys.integer("n_head");
+  model.ffn_size = keys.integer("n_inner", 4 * std::min<int64_t>(model.hidden_size, 1 << 30));
+  model.vocab_size = keys.integer("vocab_size");
+  model.max_positions = keys.integer("n_positions");
+  model.tied_embeddings = keys.boolean("tie_word_embeddings", true);
+  model.norm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
+  model.qkv_bias = true;
+  keys.require("activation_function", "gelu_new");
+  keys.require("scale_attn_weights", true, "unscaled attention is not supported");
+  keys.require("scale_attn_by_inverse_layer_idx", false, "attention scaled by layer is not supported");
+  keys.require("add_cross_attention", false, "cross-attention is not supported");
+  return model;
+}
+
+void check_class(const Keys& keys, const char* name) {
+  const json* classes = keys.find("architectures");
+  if (classes && *classes != json::array({name})) keys.refuse("architectures", concat("not supported; allowed [\"", name, "\"]"));
+}
+
+/// Ranges and the rules between keys are those of the configuration. It names them as it calls them, which is near enough.
+ModelConfig checked(const ModelConfig& model, const std::string& where) {
+  Config config;
+  config.model = model;
+  config.training.steps = 1;
+  config.training.sequence_length = 1;
+  config.training.global_batch_size = 1;
+  config.data.tokenizer = "tokenizer.json";  // not bytes, whose size would count
+  config.data.train = {"none"};
+  try {
+    return resolve(config).model;
+  } catch (const ConfigError& error) {
+    throw DataError(concat(where, ": describes no model that can be computed:\n", error.what()));
+  }
+}
+
+}  // namespace
+
+ModelConfig parse_hugging_face_config(const std::string& text, const std::string& where) {
+  struct Type {
+    const char *name, *architecture;
+  };
+  constexpr Type kTypes[] = {
+      {"llama", "LlamaForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}, {"gpt2", "GPT2LMHeadModel"}};
+  const json object = parse_object(text, where);
+  const Keys keys(object, where);
+  const std::string type = keys.text("model_type");
+  const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const Type& candidate) { return type == candidate.name; });
+  if (known == std::end(kTypes)) keys.refuse("model_type", "not supported; allowed \"llama\", \"qwen2\", \"qwen3\", \"gpt2\"");
+  check_class(keys, known->architecture);
+  if (keys.find("quantization_config")) keys.refuse("quantization_config", "quantised weights are not supported");
+  return checked(type == "gpt2" ? gpt2_config(keys) : llama_config(keys, type), where);
+}
+
+}  // namespace trireme

@@ -1,0 +1,15 @@
+#pragma once
+#include <string>
+
+#include "trainer/config/config.h"
+
+namespace trireme {
+
+/// config.json of a LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM or GPT2LMHeadModel as a model section, resolved; dropout 0, since it belongs to
+/// training. A key that is absent or null has the default of transformers. RoPE as "rope_theta" with "rope_scaling" or as "rope_parameters".
+/// What this program does not compute is refused by key and value: other model types and activations, RoPE other than default, linear and llama3, biases
+/// elsewhere than on query, key and value, sliding windows, quantised weights.
+/// Source: configuration_{llama,qwen2,qwen3,gpt2}.py and modeling_rope_utils.py of transformers.   Errors: DataError that starts with `where`.
+ModelConfig parse_hugging_face_config(const std::string& text, const std::string& where);
+
+}  // namespace trireme

@@ -1,0 +1,102 @@
+#include "trainer/huggingface/config_writer.h"
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& combination) {
+  throw ConfigError(concat("the model cannot be written for transformers: no class of it has ", combination));
+}
+
+const char* torch_name(DType dtype) { return dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32"; }
+
+json rope_scaling(const RopeScalingConfig& scaling) {
+  if (scaling.type == "none") return nullptr;
+  json result = {{"rope_type", scaling.type}, {"factor", scaling.factor}};
+  if (scaling.type == "llama3") {
+    result["low_freq_factor"] = scaling.low_frequency_factor;
+    result["high_freq_factor"] = scaling.high_frequency_factor;
+    result["original_max_position_embeddings"] = scaling.original_max_positions;
+  }
+  return result;
+}
+
+ordered_json gpt2_config(const ModelConfig& model) {
+  return {{"model_type", "gpt2"},
+          {"n_embd", model.hidden_size},
+          {"n_layer", model.layers},
+          {"n_head", model.heads},
+          {"n_inner", *model.ffn_size},
+          {"n_positions", *model.max_positions},
+          {"activation_function", "gelu_new"},
+          {"layer_norm_epsilon", model.norm_epsilon},
+          {"embd_pdrop", model.dropout},
+          {"resid_pdrop", model.dropout},
+          {"attn_pdrop", 0.0},
+          {"scale_attn_weights", true},
+          {"scale_attn_by_inverse_layer_idx", false}};
+}
+
+ordered_json llama_config(const ModelConfig& model) {
+  ordered_json config = {{"model_type", model.qk_norm    ? "qwen3"
+                                        : model.qkv_bias ? "qwen2"
+                                                         : "llama"},
+                         {"hidden_size", model.hidden_size},
+                         {"intermediate_size", *model.ffn_size},
+                         {"num_hidden_layers", model.layers},
+                         {"num_attention_heads", model.heads},
+                         {"num_key_value_heads", *model.kv_heads},
+                         {"head_dim", *model.head_size},
+                         {"hidden_act", "silu"},
+                         {"max_position_embeddings", *model.max_positions},
+                         {"rms_norm_eps", model.norm_epsilon},
+                         {"rope_theta", model.rope_theta},
+                         {"rope_scaling", rope_scaling(model.rope_scaling)},
+                         {"attention_dropout", 0.0}};
+  // Qwen2 has its biases without being told.
+  if (model.qk_norm || !model.qkv_bias) config["attention_bias"] = false;
+  if (model.qk_norm || model.qkv_bias)
+    config.update(ordered_json{{"use_sliding_window", false}, {"sliding_window", nullptr}, {"max_window_layers", model.layers}});
+  else
+    config.update(ordered_json{{"mlp_bias", false}, {"pretraining_tp", 1}});
+  return config;
+}
+
+}  // namespace
+
+const char* hugging_face_class(const ModelConfig& model) {
+  if (model.architecture != "gpt2") {
+    if (model.qkv_bias && model.qk_norm) refuse("both model.qkv_bias and model.qk_norm");
+    return model.qk_norm ? "Qwen3ForCausalLM" : model.qkv_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM";
+  }
+  if (model.qk_norm) refuse("model.architecture gpt2 with model.qk_norm");
+  if (*model.kv_heads != model.heads) refuse("model.architecture gpt2 with fewer model.kv_heads than model.heads");
+  if (*model.head_size * model.heads != model.hidden_size) refuse("model.architecture gpt2 with a model.head_size other than hidden_size / heads");
+  return "GPT2LMHeadModel";
+}
+
+ordered_json hugging_face_config(const ModelConfig& model, DType dtype, const SpecialTokenIds& tokens) {
+  ordered_json config = {{"architectures", ordered_json::array({hugging_face_class(model)})}};
+  config.update(model.architecture == "gpt2" ? gpt2_config(model) : llama_config(model));
+  // The ids are written where there are none too: a class has defaults, which may lie outside the vocabulary.
+  config.update(ordered_json{{"vocab_size", *model.vocab_size},
+                             {"tie_word_embeddings", model.tied_embeddings},
+                             {"initializer_range", model.init_std},
+                             {"bos_token_id", tokens.begin},
+                             {"eos_token_id", tokens.end},
+                             {"pad_token_id", tokens.padding},
+                             {"torch_dtype", torch_name(dtype)},
+                             {"use_cache", true}});
+  return config;
+}
+
+ordered_json hugging_face_generation_config(const SpecialTokenIds& tokens) {
+  return {{"_from_model_config", true}, {"bos_token_id", tokens.begin}, {"eos_token_id", tokens.end}, {"pad_token_id", tokens.padding}};
+}
+
+}  // namespace trireme

@@ -1,0 +1,90 @@
+#include "trainer/huggingface/tokenizer_files.h"
+
+#include "trainer/checkpoint/tokenizer_copy.h"
+#include "trainer/files/durable_file.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// What belongs to a tokenizer in a folder of transformers.
+constexpr const char* kFiles[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                                  "vocab.json",     "merges.txt",      "chat_template.jinja"};
+
+/// The printable character that stands for a byte in the alphabet of GPT-2, in UTF-8: itself where it is printable in Latin-1, else one from U+0100 on.
+std::string letter_of(int byte, int& next) {
+  const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+  const int code = printable ? byte : next++;
+  if (code < 0x80) return {static_cast<char>(code)};
+  return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
+}
+
+ordered_json bytes_tokenizer() {
+  ordered_json vocabulary = ordered_json::object();
+  int next = 0x100;
+  for (int byte = 0; byte < 256; ++byte) vocabulary[letter_of(byte, next)] = byte;
+  const ordered_json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", ordered_json::array()},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", byte_level},
+          {"post_processor", nullptr},
+          {"decoder", byte_level},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"vocab", std::move(vocabulary)},
+            {"merges", ordered_json::array()}}}};
+}
+
+/// tokenizer_config.json of a tokenizer that came without one.
+ordered_json describe(const Tokenizer& tokenizer, const ModelConfig& model) {
+  ordered_json config = {
+      {"tokenizer_class", "PreTrainedTokenizerFast"}, {"model_max_length", *model.max_positions}, {"clean_up_tokenization_spaces", false}};
+  if (tokenizer.name() == "sentencepiece") {
+    // Nothing is added at the ends, as in training.
+    config.update(ordered_json{{"tokenizer_class", "LlamaTokenizer"}, {"legacy", false}, {"add_bos_token", false}, {"add_eos_token", false}});
+  } else {
+    // Said where there is none too: a class may have defaults, which it would add to the vocabulary.
+    const std::optional<int32_t> end = tokenizer.end_of_text();
+    for (const char* token : {"bos_token", "eos_token", "unk_token", "pad_token"}) config[token] = nullptr;
+    if (end) config["eos_token"] = tokenizer.decode(std::vector<int32_t>{*end});
+  }
+  return config;
+}
+
+}  // namespace
+
+void write_tokenizer_files(const WeightSource& source, const fs::path& folder) {
+  std::error_code ignored;
+  if (source.is_hugging_face()) {
+    const fs::path from = source.path();
+    for (const char* name : kFiles)
+      if (fs::is_regular_file(from / name, ignored)) write_durably(folder / name, read_text(from / name));
+    return;
+  }
+  if (source.tokenizer().empty()) return;
+  const Tokenizer tokenizer = Tokenizer::open(source.tokenizer());
+  std::map<std::string, std::string> texts = copy_of(tokenizer).texts;
+  if (texts.empty()) texts["tokenizer.json"] = bytes_tokenizer().dump(1) + "\n";
+  texts.try_emplace("tokenizer_config.json", describe(tokenizer, source.model()).dump(2) + "\n");
+  for (const auto& [name, text] : texts) write_durably(folder / name, text);
+}
+
+nlohmann::json end_of_text_id(const std::string& spec) {
+  if (spec.empty()) return nullptr;
+  const std::optional<int32_t> end = Tokenizer::open(spec).end_of_text();
+  return end ? nlohmann::json(*end) : nlohmann::json();
+}
+
+}  // namespace trireme

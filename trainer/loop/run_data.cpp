@@ -1,0 +1,71 @@
+#include "trainer/loop/run_data.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "kernels/core/check.h"
+#include "trainer/config/validation_entry.h"
+#include "trainer/data/sampler.h"
+#include "trainer/tokenizer/tokenizer.h"
+
+namespace trireme {
+namespace {
+
+DatasetOptions options_of(const Config& config) {
+  const Tokenizer tokenizer = Tokenizer::open(config.data.tokenizer);
+  if (tokenizer.vocab_size() > *config.model.vocab_size)
+    throw ConfigError(concat("model.vocab_size=", *config.model.vocab_size, ": data.tokenizer=", config.data.tokenizer, " has ",
+                             tokenizer.vocab_size(), " tokens; allowed integer from ", tokenizer.vocab_size(), ", or auto"));
+  return {config.training.sequence_length, *config.model.vocab_size, tokenizer.digest(), config.data.document_mask};
+}
+
+std::vector<ValidationSet> open_validation(const Config& config, const DatasetOptions& options) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> sets;
+  for (const std::string& text : config.data.validation) {
+    const ValidationEntry entry = validation_entry(text);
+    const std::string name = entry.named ? entry.name : "validation";
+    auto set = std::find_if(sets.begin(), sets.end(), [&](const auto& other) { return other.first == name; });
+    if (set == sets.end()) set = sets.insert(set, {name, {}});
+    set->second.push_back(entry.path);
+  }
+  std::vector<ValidationSet> opened;
+  for (const auto& [name, paths] : sets) opened.push_back({name, TokenDataset(paths, options)});
+  return opened;
+}
+
+/// What was learned by heart says nothing about the rest.
+void check_apart(const RunData& data) {
+  std::error_code ignored;
+  for (const ValidationSet& set : data.validation)
+    for (const std::string& file : set.data.files())
+      for (const std::string& train : data.train.files())
+        if (std::filesystem::equivalent(file, train, ignored))
+          throw ConfigError(
+              concat("data.validation: ", file, " is trained on too, as ", train, " of data.train; allowed data that training never sees"));
+}
+
+}  // namespace
+
+RunData open_run_data(const Config& config) {
+  const DatasetOptions validation = options_of(config);
+  DatasetOptions train = validation;
+  if (config.data.weights) train.weights = *config.data.weights;
+  RunData data{TokenDataset(config.data.train, train), {}};
+  data.validation = open_validation(config, validation);
+  check_apart(data);
+  return data;
+}
+
+std::vector<ValidationSet> open_validation(const Config& config) { return open_validation(config, options_of(config)); }
+
+bool has_named_sets(const Config& config) {
+  const std::vector<std::string>& entries = config.data.validation;
+  return std::any_of(entries.begin(), entries.end(), [](const std::string& entry) { return validation_entry(entry).named; });
+}
+
+int64_t total_steps(const Config& config, int64_t sequences) {
+  if (config.training.steps) return *config.training.steps;
+  return Sampler(0, {{sequences, 1.0}}, config.training.global_batch_size).steps_for(config.training.epochs.value());
+}
+
+}  // namespace trireme

@@ -1,0 +1,179 @@
+#include "trainer/tokenizer/byte_pair.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <unordered_map>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "trainer/tokenizer/added_tokens.h"
+#include "trainer/tokenizer/merge_table.h"
+#include "trainer/tokenizer/tokenizer_json.h"
+
+namespace trireme {
+namespace {
+
+/// A piece and its ids, one line of the CPU's cache. Longer pieces are rare, or never come again.
+struct alignas(64) CachedPiece {
+  uint8_t bytes = 0, count = 0;
+  std::array<char, 26> text{};
+  std::array<int32_t, 9> ids{};
+};
+static_assert(sizeof(CachedPiece) == 64);
+constexpr size_t kCachedPieces = size_t{1} << 15;  // 2 MiB: what a core's own cache holds
+
+/// The stretch of text between added tokens that a place at or before `limit` lies in; empty where it would lie in a token: there its begin.
+struct Stretch {
+  size_t begin, end;
+};
+Stretch stretch_at(const AddedTokens& tokens, std::string_view text, size_t limit) {
+  for (size_t begin = 0;;) {
+    const AddedTokens::Match match = tokens.find(text, begin);
+    if (match.begin == match.end || match.begin >= limit) return {begin, match.begin};
+    if (match.end > limit) return {match.begin, match.begin};
+    begin = match.end;
+  }
+}
+
+/// Calls plain(text, begin) for what lies between added tokens, and pushes their ids.
+template <class Plain>
+void between_tokens(const AddedTokens& added, std::string_view text, std::vector<int32_t>& tokens, Plain&& plain) {
+  for (size_t at = 0; at < text.size();) {
+    const AddedTokens::Match match = added.find(text, at);
+    if (match.begin > at) plain(text.substr(at, match.begin - at), at);
+    if (match.end > match.begin) tokens.push_back(match.id);
+    at = match.end;
+  }
+}
+
+}  // namespace
+
+struct BytePairTokenizer::Tables {
+  TokenizerJson description;
+  MergeTable merges;
+  AddedTokens raw, normalized;  ///< looked for before and after normalisation
+  size_t longest_added = 0;     ///< bytes
+  bool added_over_lines = false;
+  std::unordered_map<std::string_view, int32_t> whole;  ///< where a piece that is a token is that token
+
+  Tables(TokenizerJson read, const std::string& where) : description(std::move(read)), merges(description.merges, where) {
+    std::vector<std::pair<std::string, int32_t>> before, after;
+    for (const AddedToken& token : description.added) {
+      longest_added = std::max(longest_added, token.content.size());
+      added_over_lines = added_over_lines || token.content.find('\n') != std::string::npos;
+      (token.normalized ? after : before).emplace_back(token.content, token.id);
+    }
+    raw = AddedTokens(std::move(before));
+    normalized = AddedTokens(std::move(after));
+    if (!description.ignore_merges) return;
+    for (size_t id = 0; id < description.tokens.size(); ++id)
+      if (description.mergeable[id]) whole.emplace(description.tokens[id], static_cast<int32_t>(id));
+  }
+};
+
+struct BytePairTokenizer::Scratch {
+  std::vector<CachedPiece> cache = std::vector<CachedPiece>(kCachedPieces);
+  std::string normalized;
+  std::vector<int32_t> ids;
+  MergeRoom merges;
+};
+
+BytePairTokenizer::BytePairTokenizer(TokenizerJson description, const std::string& where)
+    : tables_(std::make_shared<const Tables>(std::move(description), where)),
+      pretokenizer_(tables_->description.rules, where),
+      scratch_(std::make_unique<Scratch>()) {}
+BytePairTokenizer::BytePairTokenizer(const BytePairTokenizer& other)
+    : tables_(other.tables_), pretokenizer_(other.pretokenizer_), scratch_(std::make_unique<Scratch>()) {}
+BytePairTokenizer& BytePairTokenizer::operator=(const BytePairTokenizer& other) { return *this = BytePairTokenizer(other); }
+BytePairTokenizer::BytePairTokenizer(BytePairTokenizer&&) noexcept = default;
+BytePairTokenizer& BytePairTokenizer::operator=(BytePairTokenizer&&) noexcept = default;
+BytePairTokenizer::~BytePairTokenizer() = default;
+
+int64_t BytePairTokenizer::vocab_size() const { return static_cast<int64_t>(tables_->description.tokens.size()); }
+
+void BytePairTokenizer::encode(std::string_view text, std::vector<int32_t>& tokens, bool first) {
+  between_tokens(tables_->raw, text, tokens, [&](std::string_view plain, size_t begin) {
+    if (tables_->description.nfc) plain = to_nfc(plain, scratch_->normalized);
+    between_tokens(tables_->normalized, plain, tokens, [&](std::string_view stretch, size_t inner_begin) {
+      const bool begins = first || begin > 0 || inner_begin > 0;
+      pretokenizer_.pieces(stretch, begins, [&](std::string_view piece) { encode_piece(piece, tokens); });
+    });
+  });
+}
+
+void BytePairTokenizer::encode_piece(std::string_view piece, std::vector<int32_t>& tokens) {
+  const Tables& tables = *tables_;
+  if (piece.size() == 1) {
+    tokens.push_back(tables.description.byte_ids[static_cast<unsigned char>(piece.front())]);
+    return;
+  }
+  CachedPiece* cached = nullptr;
+  if (piece.size() <= std::tuple_size_v<decltype(CachedPiece::text)>) {
+    cached = &scratch_->cache[XXH3_64bits(piece.data(), piece.size()) & (kCachedPieces - 1)];
+    if (cached->bytes == piece.size() && std::memcmp(cached->text.data(), piece.data(), piece.size()) == 0) {
+      tokens.insert(tokens.end(), cached->ids.begin(), cached->ids.begin() + cached->count);
+      return;
+    }
+  }
+
+  std::vector<int32_t>& ids = scratch_->ids;
+  ids.clear();
+  const auto whole = tables.whole.find(piece);
+  if (whole != tables.whole.end()) {
+    ids.push_back(whole->second);
+  } else {
+    for (const char byte : piece) ids.push_back(tables.description.byte_ids[static_cast<unsigned char>(byte)]);
+    merge_all(tables.merges, ids, scratch_->merges);
+  }
+  tokens.insert(tokens.end(), ids.begin(), ids.end());
+  if (!cached || ids.size() > cached->ids.size()) return;
+  cached->bytes = static_cast<uint8_t>(piece.size());
+  cached->count = static_cast<uint8_t>(ids.size());
+  std::copy(piece.begin(), piece.end(), cached->text.begin());
+  std::copy(ids.begin(), ids.end(), cached->ids.begin());
+}
+
+size_t BytePairTokenizer::cut(std::string_view text) const {
+  const Tables& tables = *tables_;
+  // The space ahead of the text depends on what was before it, and moves all that follows.
+  if (pretokenizer_.prefixes_text()) return 0;
+  const size_t line = tables.added_over_lines ? 0 : pretokenizer_.last_line(text);
+  if (line > 0) return line;
+
+  // An added token that begins further back may not have ended yet, or may be the begin of a longer one.
+  const size_t unsure = tables.longest_added > 0 ? tables.longest_added - 1 : 0;
+  const size_t limit = text.size() - std::min(text.size(), unsure);
+  const Stretch outer = stretch_at(tables.raw, text, limit);
+  std::string_view plain = text.substr(outer.begin, outer.end - outer.begin);
+  std::string room;
+  // A place in the normalised text would not be one in the text.
+  if (tables.description.nfc && to_nfc(plain, room) != plain) return outer.begin;
+  const Stretch inner = stretch_at(tables.normalized, plain, limit - outer.begin);
+  // What is behind the limit may turn out to be a token, and then the text before it ends there.
+  plain = plain.substr(inner.begin, std::min(inner.end, limit - outer.begin) - inner.begin);
+  return outer.begin + inner.begin + pretokenizer_.last_boundary(plain, tables.description.nfc);
+}
+
+std::string BytePairTokenizer::decode(std::span<const int32_t> tokens) const {
+  std::string text;
+  for (const int32_t token : tokens) text += tables_->description.tokens[static_cast<size_t>(token)];
+  return text;
+}
+
+std::vector<int32_t> BytePairTokenizer::token_bytes() const {
+  std::vector<int32_t> bytes;
+  for (const std::string& token : tables_->description.tokens) bytes.push_back(static_cast<int32_t>(token.size()));
+  for (const AddedToken& token : tables_->description.added)
+    if (token.special) bytes[static_cast<size_t>(token.id)] = 0;
+  return bytes;
+}
+
+std::optional<int32_t> BytePairTokenizer::added_token(std::string_view content) const {
+  for (const AddedToken& token : tables_->description.added)
+    if (token.content == content) return token.id;
+  return std::nullopt;
+}
+
+}  // namespace trireme

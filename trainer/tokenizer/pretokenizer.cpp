@@ -1,0 +1,143 @@
+#include "trainer/tokenizer/pretokenizer.h"
+
+#include <algorithm>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "kernels/core/check.h"
+#include "trainer/tokenizer/oniguruma.h"
+
+namespace trireme {
+
+const std::array<NamedPattern, 3> kNamedPatterns = {{
+    {"gpt2", R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", false},
+    {"llama3", R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)", false},
+    {"qwen2", R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)", true},
+}};
+
+namespace {
+
+std::string message_of(int error) {
+  PCRE2_UCHAR text[128];
+  pcre2_get_error_message(error, text, sizeof text);
+  return reinterpret_cast<const char*>(text);
+}
+
+std::shared_ptr<const pcre2_code> compile(const std::string& regex, const std::string& where) {
+  const std::string translated = from_oniguruma(regex, where);
+  const std::unique_ptr<pcre2_compile_context, void (*)(pcre2_compile_context*)> context(pcre2_compile_context_create(nullptr),
+                                                                                         pcre2_compile_context_free);
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  int error = 0;
+  PCRE2_SIZE place = 0;
+  const std::shared_ptr<pcre2_code> code(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &place, context.get()),
+      pcre2_code_free);
+  if (!code) throw DataError(concat(where, ": the regex ", regex, " is not supported: ", message_of(error)));
+  uint32_t matches_nothing = 0;
+  pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_nothing);
+  if (matches_nothing) throw DataError(concat(where, ": the regex ", regex, " can match the empty text, which is not supported"));
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);  // where the system allows none, matching is slower and the same
+  return code;
+}
+
+bool looks_behind(const pcre2_code* code) {
+  uint32_t characters = 0;
+  pcre2_pattern_info(code, PCRE2_INFO_MAXLOOKBEHIND, &characters);
+  return characters > 0;
+}
+
+}  // namespace
+
+Pretokenizer::MatchState::MatchState()
+    : data(pcre2_match_data_create(1, nullptr), pcre2_match_data_free),
+      context(pcre2_match_context_create(nullptr), pcre2_match_context_free),
+      stack(nullptr, pcre2_jit_stack_free) {
+  TRIREME_CHECK(data && context, "no memory for a match");
+  // A run of a hundred million spaces is text; a regex that tries more often than that has met the text that makes it exponential.
+  pcre2_set_match_limit(context.get(), 1000 * 1000 * 1000);
+}
+
+Pretokenizer::Pretokenizer(PretokenizerRules rules, const std::string& where) : rules_(std::move(rules)), where_(where) {
+  for (const std::string& regex : rules_.regexes) regexes_.push_back(compile(regex, where_));
+  if (regexes_.empty()) return;
+  const std::string& first = rules_.regexes.front();
+  named_ = std::any_of(kNamedPatterns.begin(), kNamedPatterns.end(), [&](const NamedPattern& pattern) { return pattern.regex == first; });
+  looks_behind_ = looks_behind(regexes_.front().get());
+}
+
+Pretokenizer::Pretokenizer(const Pretokenizer& other)
+    : rules_(other.rules_), regexes_(other.regexes_), where_(other.where_), named_(other.named_), looks_behind_(other.looks_behind_) {}
+
+Pretokenizer& Pretokenizer::operator=(const Pretokenizer& other) { return *this = Pretokenizer(other); }
+
+Pretokenizer::Match Pretokenizer::find(MatchState& state, size_t step, std::string_view text, size_t at, bool partial) const {
+  const auto match = [&] {
+    return pcre2_match(regexes_[step].get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                       PCRE2_NO_UTF_CHECK | (partial ? PCRE2_PARTIAL_HARD : 0), state.data.get(), state.context.get());
+  };
+  int count = match();
+  if (count == PCRE2_ERROR_JIT_STACKLIMIT && !state.stack) {
+    state.stack.reset(pcre2_jit_stack_create(64 * 1024, 64 * 1024 * 1024, nullptr));
+    pcre2_jit_stack_assign(state.context.get(), nullptr, state.stack.get());
+    count = match();
+  }
+  if (count == PCRE2_ERROR_NOMATCH || count == PCRE2_ERROR_PARTIAL) return {text.size(), text.size()};
+  if (count < 0) throw DataError(concat(where_, ": the regex ", rules_.regexes[step], " gave up on a text: ", message_of(count)));
+  const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(state.data.get());
+  return {offsets[0], offsets[1]};
+}
+
+std::string_view Pretokenizer::with_prefix(std::string_view text, std::string& room) {
+  if (text.empty() || text.front() == ' ') return text;
+  return room.assign(" ").append(text);
+}
+
+size_t Pretokenizer::last_boundary(std::string_view text, bool nfc) const {
+  const auto fits = [&](size_t place) { return !nfc || (place < text.size() && !nfc_byte(text[place])); };
+  const std::string_view whole = text.substr(0, text.size() - unfinished_utf8(text));
+  size_t begin = 0, last = 0;  // of the characters behind the last byte that is none, and a place there
+  for (size_t valid = valid_utf8(whole); begin + valid < whole.size(); valid = valid_utf8(whole.substr(begin))) begin += valid + 1;
+  if (fits(begin)) last = begin;
+  if (looks_behind_ || regexes_.empty()) return last;
+
+  MatchState state;
+  const std::string_view run = whole.substr(begin);
+  // Matches that have not looked at the end are those of any longer text. The last of them may still have looked beyond its own end, and would not be
+  // the same if the text ended there.
+  const std::vector<Boundary> boundaries = last_boundaries(state, run, true);
+  for (auto place = boundaries.rbegin(); place != boundaries.rend(); ++place)
+    if (fits(begin + place->end) && last_boundaries(state, run.substr(0, place->end), false).back() == *place) return begin + place->end;
+  return last;
+}
+
+std::vector<Pretokenizer::Boundary> Pretokenizer::last_boundaries(MatchState& state, std::string_view run, bool partial) const {
+  constexpr size_t kMost = 8;
+  std::vector<Boundary> last;
+  constexpr uint64_t kPrime = 0x100000001B3u;  // of 64-bit FNV-1a
+  Boundary boundary{0, 0xCBF29CE484222325u};
+  for (Match match = find(state, 0, run, 0, partial); match.begin < match.end; match = find(state, 0, run, match.end, partial)) {
+    boundary = {match.end, (((boundary.matches ^ match.begin) * kPrime) ^ match.end) * kPrime};
+    if (last.size() == kMost) last.erase(last.begin());
+    last.push_back(boundary);
+  }
+  return last;
+}
+
+size_t Pretokenizer::last_line(std::string_view text) const {
+  if (!named_) return 0;
+  // All of kNamedPatterns end a piece at a line feed between two characters that are no space, and none looks across it from either side.
+  for (size_t feed = text.rfind('\n'); feed != std::string_view::npos && feed > 0; feed = text.rfind('\n', feed - 1)) {
+    const CodePoint after = first_code_point(text.substr(feed + 1));
+    if (after.bytes == 0 || is_white_space(after.value)) continue;
+    size_t begin = feed - 1;
+    while (begin > 0 && feed - begin < 4 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+    const CodePoint before = first_code_point(text.substr(begin, feed - begin));
+    if (before.bytes == feed - begin && !is_white_space(before.value)) return feed + 1;
+  }
+  return 0;
+}
+
+}  // namespace trireme

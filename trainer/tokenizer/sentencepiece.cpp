@@ -1,0 +1,158 @@
+#include "trainer/tokenizer/sentencepiece.h"
+
+#include <algorithm>
+#include <array>
+
+#include <sentencepiece_processor.h>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+namespace {
+
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, how pieces write a space
+
+/// What the library does not tell about a model: fields of its file, a protocol buffer (sentencepiece_model.proto), which the library has read.
+class Fields {
+ public:
+  explicit Fields(std::string_view message) : rest_(message) {}
+  /// The next field: its number, and its value or its bytes. False at the end, and where there is no sense in what follows.
+  bool next(uint64_t& number, uint64_t& value, std::string_view& bytes) {
+    uint64_t key = 0;
+    if (rest_.empty() || !varint(key)) return false;
+    number = key >> 3;
+    bytes = {};
+    value = 0;
+    switch (key & 7) {
+      case 0: return varint(value);
+      case 1: return take(8, bytes);
+      case 2: return varint(value) && take(value, bytes);
+      case 5: return take(4, bytes);
+      default: return false;
+    }
+  }
+
+ private:
+  bool varint(uint64_t& value) {
+    value = 0;
+    for (int shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
+      const auto byte = static_cast<unsigned char>(rest_.front());
+      rest_.remove_prefix(1);
+      value |= static_cast<uint64_t>(byte & 0x7F) << shift;
+      if (byte < 0x80) return true;
+    }
+    return false;
+  }
+  bool take(uint64_t count, std::string_view& bytes) {
+    if (count > rest_.size()) return false;
+    bytes = rest_.substr(0, count);
+    rest_.remove_prefix(count);
+    return true;
+  }
+
+  std::string_view rest_;
+};
+
+struct Settings {
+  uint64_t model_type = 1;  ///< 2: BPE
+  bool space_is_suffix = false, dummy_prefix = true, remove_extra_spaces = true, escape_spaces = true;
+  std::string_view rules;  ///< name of the normalisation; empty: its own rules
+};
+
+Settings read_settings(std::string_view model) {
+  Settings settings;
+  uint64_t number = 0, value = 0;
+  std::string_view section, text;
+  for (Fields file(model); file.next(number, value, section);) {
+    const uint64_t which = number;  // 2: trainer_spec, 3: normalizer_spec
+    if (which != 2 && which != 3) continue;
+    for (Fields fields(section); fields.next(number, value, text);) {
+      if (which == 2 && number == 3) settings.model_type = value;
+      if (which == 2 && number == 24) settings.space_is_suffix = value != 0;
+      if (which == 3 && number == 1) settings.rules = text;
+      if (which == 3 && number == 3) settings.dummy_prefix = value != 0;
+      if (which == 3 && number == 4) settings.remove_extra_spaces = value != 0;
+      if (which == 3 && number == 5) settings.escape_spaces = value != 0;
+    }
+  }
+  return settings;
+}
+
+/// Whether a piece could stand over the boundary before a word.
+bool spans_words(std::string_view piece) {
+  const size_t word = piece.find_first_not_of(kSpace);  // any byte of it: a character that shares a byte only makes the answer more careful
+  return piece.find(' ') != std::string_view::npos || (word != std::string_view::npos && piece.find(kSpace, word) != std::string_view::npos);
+}
+
+/// Whether a document may be cut before a word: the unigram model adds the scores of a whole text up, in floating point, so that all of it counts.
+bool cuts_before_words(const sentencepiece::SentencePieceProcessor& processor, const Settings& settings) {
+  constexpr std::array<std::string_view, 5> kKnownRules = {"identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf"};  // none maps over a space
+  const bool known = std::find(kKnownRules.begin(), kKnownRules.end(), settings.rules) != kKnownRules.end();
+  const bool space_survives = settings.dummy_prefix || !settings.remove_extra_spaces;  // one at the begin of a part
+  if (settings.model_type != 2 || !known || settings.space_is_suffix || !settings.escape_spaces || !space_survives) return false;
+  if (processor.IsUnknown(processor.PieceToId(kSpace))) return false;  // unknown characters in a row are one token
+  for (int id = 0; id < processor.GetPieceSize(); ++id)
+    if (spans_words(processor.IdToPiece(id))) return false;
+  return true;
+}
+
+void require(const sentencepiece::util::Status& status, const std::string& what) {
+  if (!status.ok()) throw DataError(concat(what, ": ", status.error_message()));
+}
+
+bool is_printable_ascii(char c) { return c > 0x20 && c < 0x7F; }
+
+}  // namespace
+
+SentencePieceTokenizer::SentencePieceTokenizer(std::string_view model, const std::string& where) {
+  const auto processor = std::make_shared<sentencepiece::SentencePieceProcessor>();
+  require(processor->LoadFromSerializedProto(model), concat(where, ": not a SentencePiece model"));
+  if (processor->GetPieceSize() == 0) throw DataError(concat(where, ": not a SentencePiece model: it has no pieces"));
+  const Settings settings = read_settings(model);
+  dummy_prefix_ = settings.dummy_prefix;
+  cuttable_ = cuts_before_words(*processor, settings);
+  processor_ = processor;
+}
+
+int64_t SentencePieceTokenizer::vocab_size() const { return processor_->GetPieceSize(); }
+
+void SentencePieceTokenizer::encode(std::string_view text, std::vector<int32_t>& tokens, bool first) const {
+  // The space that cut() leaves before a word is what the library puts before a text.
+  if (!first && dummy_prefix_ && text.starts_with(' ')) text.remove_prefix(1);
+  std::vector<int> ids;
+  require(processor_->Encode(text, &ids), "SentencePiece could not encode a text");
+  tokens.insert(tokens.end(), ids.begin(), ids.end());
+}
+
+size_t SentencePieceTokenizer::cut(std::string_view text) const {
+  if (!cuttable_) return 0;
+  for (size_t space = text.rfind(' '); space != std::string_view::npos && space > 0; space = text.rfind(' ', space - 1))
+    if (space + 1 < text.size() && is_printable_ascii(text[space - 1]) && is_printable_ascii(text[space + 1])) return space;
+  return 0;
+}
+
+std::string SentencePieceTokenizer::decode(std::span<const int32_t> tokens) const {
+  std::string text;
+  require(processor_->Decode(std::vector<int>(tokens.begin(), tokens.end()), &text), "SentencePiece could not decode tokens");
+  return text;
+}
+
+std::vector<int32_t> SentencePieceTokenizer::token_bytes() const {
+  std::vector<int32_t> bytes;
+  for (int id = 0; id < processor_->GetPieceSize(); ++id) {
+    const std::string& piece = processor_->IdToPiece(id);
+    size_t count = piece.size();
+    for (size_t at = piece.find(kSpace); at != std::string::npos; at = piece.find(kSpace, at + kSpace.size())) count -= kSpace.size() - 1;
+    if (processor_->IsByte(id)) count = 1;
+    if (processor_->IsControl(id) || processor_->IsUnknown(id)) count = 0;
+    bytes.push_back(static_cast<int32_t>(count));
+  }
+  return bytes;
+}
+
+std::optional<int32_t> SentencePieceTokenizer::end_of_text() const {
+  const int id = processor_->eos_id();
+  return id >= 0 ? std::optional<int32_t>(id) : std::nullopt;
+}
+
+}  // namespace trireme

@@ -1,0 +1,126 @@
+#include "trainer/tokenizer/utf8.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include <utf8proc.h>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+namespace {
+
+constexpr uint64_t kHighBits = 0x8080808080808080u;
+
+/// Bytes at the begin of `text` that NFC leaves as they are, whatever follows them in it.
+size_t unchanged_by_nfc(std::string_view text) {
+  size_t i = 0;
+  while (i < text.size() && !nfc_byte(text[i])) ++i;
+  if (i == text.size()) return i;
+  // The character before the first that could change may combine with it.
+  while (i > 0 && (static_cast<unsigned char>(text[--i]) & 0xC0) == 0x80) {
+  }
+  return i;
+}
+
+/// Appends NFC of a valid text. `units` is room.
+void append_nfc(std::string_view text, std::vector<utf8proc_int32_t>& units, std::string& out) {
+  constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+  const auto length = static_cast<utf8proc_ssize_t>(text.size());
+  if (units.size() < text.size() + 1) units.resize(text.size() + 1);
+  utf8proc_ssize_t count = utf8proc_decompose(bytes, length, units.data(), static_cast<utf8proc_ssize_t>(units.size() - 1), kOptions);
+  if (count > static_cast<utf8proc_ssize_t>(units.size() - 1)) {
+    units.resize(static_cast<size_t>(count) + 1);
+    count = utf8proc_decompose(bytes, length, units.data(), count, kOptions);
+  }
+  if (count >= 0) count = utf8proc_reencode(units.data(), count, kOptions);
+  TRIREME_CHECK(count >= 0, utf8proc_errmsg(count));
+  out.append(reinterpret_cast<const char*>(units.data()), static_cast<size_t>(count));
+}
+
+}  // namespace
+
+CodePoint first_code_point(std::string_view text) {
+  if (text.empty()) return {0, 0};
+  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(text[i])); };
+  const uint32_t lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < bytes) return {0, 0};
+  uint32_t value = lead & (0xFFu >> (bytes + 1));
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {0, 0};
+    value = value << 6 | (byte(i) & 0x3F);
+  }
+  const bool overlong = (bytes == 3 && value < 0x800) || (bytes == 4 && value < 0x10000);
+  if (overlong || (value >= 0xD800 && value < 0xE000) || value > 0x10FFFF) return {0, 0};
+  return {value, bytes};
+}
+
+size_t valid_utf8(std::string_view text) {
+  size_t i = 0;
+  while (i < text.size()) {
+    uint64_t eight = kHighBits;
+    if (i + 8 <= text.size()) std::memcpy(&eight, text.data() + i, 8);
+    if ((eight & kHighBits) == 0) {
+      i += 8;
+      continue;
+    }
+    const size_t bytes = first_code_point(text.substr(i)).bytes;
+    if (bytes == 0) break;
+    i += bytes;
+  }
+  return i;
+}
+
+size_t unfinished_utf8(std::string_view text) {
+  // A character goes on where some bytes to come could make it valid: those below are the extremes of what may.
+  for (size_t length = 1; length <= 3 && length <= text.size(); ++length) {
+    const std::string_view tail = text.substr(text.size() - length);
+    const auto lead = static_cast<unsigned char>(tail.front());
+    if ((lead & 0xC0) == 0x80) continue;
+    const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    if (length >= bytes) return 0;
+    for (const char more : {'\x80', '\xBF'})
+      if (first_code_point(std::string(tail).append(bytes - length, more)).bytes == bytes) return length;
+    return 0;
+  }
+  return 0;
+}
+
+std::string to_utf8(uint32_t code_point) {
+  std::array<utf8proc_uint8_t, 4> bytes{};
+  const auto count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), bytes.data());
+  return std::string(reinterpret_cast<const char*>(bytes.data()), static_cast<size_t>(count));
+}
+
+bool is_white_space(uint32_t c) {
+  return c == 0x20 || (c >= 0x09 && c <= 0x0D) || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+std::string_view to_nfc(std::string_view text, std::string& room) {
+  if (std::none_of(text.begin(), text.end(), nfc_byte)) return text;
+  std::vector<utf8proc_int32_t> units;
+  room.clear();
+  for (std::string_view rest = text; !rest.empty();) {
+    const size_t same = unchanged_by_nfc(rest);
+    room.append(rest.substr(0, same));
+    rest.remove_prefix(same);
+    size_t end = rest.empty() ? 0 : 1;  // before the next of ASCII, which never combines with what it follows
+    while (end < rest.size() && static_cast<unsigned char>(rest[end]) >= 0x80) ++end;
+    for (std::string_view part = rest.substr(0, end); !part.empty();) {
+      const size_t valid = valid_utf8(part);
+      append_nfc(part.substr(0, valid), units, room);
+      room.append(part.substr(valid, 1));
+      part.remove_prefix(std::min(part.size(), valid + 1));
+    }
+    rest.remove_prefix(end);
+  }
+  return room;
+}
+
+}  // namespace trireme
