@@ -314,7 +314,7 @@ TEST_CASE("bad input: configuration, its values") {
                  edit("run.yaml", "  steps: 6\n", "")},
                 {"dropout of all", train({"model.dropout=1"}), 64, {"model.dropout=1: out of range"}},
                 {"device unknown", train({"run.device=gpu"}), 64, {"run.device=gpu: not one of the choices; allowed auto | cpu | cuda"}},
-                {"unknown tokenizer", train({"data.tokenizer=bpe"}), 64, {"tokenizer=bpe: unknown tokenizer; allowed: bytes"}},
+                {"unknown tokenizer", train({"data.tokenizer=bpe"}), 64, {"data.tokenizer=bpe: unknown tokenizer; allowed: bytes"}},
                 {"precision of a later version",
                  train({"training.precision=fp8"}),
                  64,

@@ -154,10 +154,26 @@ TEST_CASE("data build: two builds of one output, and a pipe") {
   stopped.signal(SIGTERM);  // while it waits for more
   const Outcome outcome = stopped.wait();
   INFO(outcome.err);
-  CHECK(outcome.code == 70);
-  CHECK(outcome.err.find("nothing was written") != std::string::npos);
+  CHECK(outcome.code == 75);
+  CHECK(outcome.err.find("nothing was kept") != std::string::npos);
   CHECK_FALSE(fs::exists(directory / "stopped.partial"));
 }
+
+#ifndef __SANITIZE_ADDRESS__  // takes more addresses than any limit
+TEST_CASE("data build: more threads than there are, and a full disk behind data inspect") {
+  const TemporaryDirectory directory;
+  write_file(directory / "in", "text");
+  const auto shell = [&](const std::string& line) { return Process({"env", "T=" + kBinary, "bash", "-c", line}, directory.path()).wait(); };
+  const Outcome outcome = shell("ulimit -v 2000000; $T data build --threads 1024 --output out in");
+  INFO(outcome.err);
+  CHECK(outcome.code == 74);
+  CHECK(outcome.err.find("--threads=1024: only ") != std::string::npos);
+  CHECK(directory.listing().size() == 1);
+  CHECK(shell("$T data build --threads 4 --output out in").code == 0);
+  CHECK(shell("$T data inspect out > /dev/full").code == 74);
+  CHECK(shell("$T data inspect --json out > /dev/full").code == 74);
+}
+#endif
 
 TEST_CASE("data build: a full disk is told, and nothing is left on it") {
   const TemporaryDirectory directory;

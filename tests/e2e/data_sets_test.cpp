@@ -113,6 +113,7 @@ TEST_CASE("data sets: validation sets with names are told apart by train and eva
 
   const Arguments eval = Arguments{"eval", "run.yaml", "--checkpoint", "run/checkpoints/latest"};
   const json result = json::parse(must(directory, eval + Arguments{"--json"} + sources).out);
+  CHECK(Process(Arguments{"bash", "-c", "\"$0\" \"$@\" > /dev/full", kBinary} + eval + sources, directory.path()).wait().code == 74);
   CHECK(result["sets"].size() == 3);
   double nats = 0;
   int64_t tokens = 0;

@@ -106,6 +106,8 @@ TEST_CASE("export: what cannot be done is refused and leaves nothing") {
   check(run(directory, exporting("run", "out", {"--dtype", "fp8"})), 64, "--dtype");
   check(run(directory, exporting("run", "out", {"--max-shard-size", "0"})), 64, "--max-shard-size");
   check(run(directory, exporting("run", "out", {"--no-check", "--write-logits", "x"})), 64, "--write-logits");
+  check(run(directory, exporting("run", "out", {"--write-logits", "nowhere/x"})), 74, "nowhere/x");
+  check(run(directory, exporting("run", "out", {"--write-logits", "there"})), 74, "there");
   check(run(directory, {"checkpoint", "export", "--format", "onnx", "--output", "out", "run"}), 64, "--format");
   check(run(directory, {"checkpoint", "export", "--output", "out", "run"}), 64, "--format");
   CHECK(directory.changes_since(before) == "");

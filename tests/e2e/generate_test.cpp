@@ -74,6 +74,15 @@ TEST_CASE("generate: what cannot be done is refused before a rank is started") {
   refused(run(directory, kGenerate + Arguments{"--prompt-file", "nowhere.txt", "--tensor", "2"}), 66, "nowhere.txt");
 }
 
+TEST_CASE("generate: a text that nobody can take ends it") {
+  TemporaryDirectory directory;
+  train_model(directory);
+  const std::string command = "exec \"$0\" generate --checkpoint run --prompt abc --max-tokens 100000000 > /dev/full";
+  const Outcome outcome = Process({"sh", "-c", command, kBinary}, directory.path()).wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 74);
+}
+
 TEST_CASE("generate: asked to stop it ends after a token") {
   TemporaryDirectory directory;
   train_model(directory);

@@ -131,6 +131,10 @@ TEST_CASE("initial weights that do not fit are refused before anything is writte
   const Arguments train = {"train", "llama_bf16.yaml"};
   must(run(directory, train + from("none", "bytes") + sets({"model.vocab_size=256", "model.tied_embeddings=true"}) + Arguments{"--max-steps", "1"}));
   must(run(directory, {"checkpoint", "export", "--format", "hf", "--output", "exported", "bytes"}));
+  fs::copy(directory / "exported", directory / "swapped");
+  nlohmann::json tokenizer = nlohmann::json::parse(read_file(directory / "exported/tokenizer.json"));
+  std::swap(tokenizer["model"]["vocab"]["A"], tokenizer["model"]["vocab"]["B"]);
+  write_file(directory / "swapped/tokenizer.json", tokenizer.dump());
   fs::create_directory(directory / "empty");
   const auto before = directory.listing();
   // One rank finds it where it runs, several before they are started.
@@ -142,10 +146,12 @@ TEST_CASE("initial weights that do not fit are refused before anything is writte
     check(run(directory, train + degrees + from("nothing", "run")), 66, "nothing does not exist");
     check(run(directory, train + degrees + from("empty", "run")), 65,
           "empty is not whole: manifest.json is missing; nor is it a Hugging Face folder");
-    check(run(directory, train + degrees + from("exported", "run") + sets({"model.vocab_size=256", "model.tied_embeddings=true"})), 64,
-          "trained with another tokenizer than data.tokenizer=bytes; allowed exported/tokenizer.json");
+    check(run(directory, train + degrees + from("swapped", "run") + sets({"model.vocab_size=256", "model.tied_embeddings=true"})), 64,
+          "trained with another tokenizer than data.tokenizer=bytes; allowed swapped/tokenizer.json");
     CHECK(directory.changes_since(before).empty());
   }
+  // The same ids from another file.
+  must(run(directory, train + from("exported", "went_on") + sets({"model.vocab_size=256", "model.tied_embeddings=true"})));
   // A damaged tensor, too.
   const fs::path weights = directory / "llama_bf16.imported/rank-00000.safetensors";
   std::string bytes = read_file(weights);
@@ -165,18 +171,27 @@ TEST_CASE("import refuses what it cannot read or must not overwrite, and leaves 
   fs::resize_file(directory / "short/model.safetensors", fs::file_size(directory / "short/model.safetensors") - 1);
   fs::copy(directory / "llama_bf16", directory / "mamba", fs::copy_options::recursive);
   write_file(directory / "mamba/config.json", R"({"model_type": "mamba"})");
-  fs::copy(directory / "llama_bf16", directory / "foreign", fs::copy_options::recursive);
-  write_file(directory / "foreign/tokenizer.json", "{}");
   const auto before = directory.listing();
   check(import("nothing", "out"), 66, "nothing does not exist");
   check(import("llama_bf16", "llama_bf16.imported"), 64, "--output=llama_bf16.imported: exists");
   check(import("llama_bf16.imported", "out"), 65, "llama_bf16.imported: is a checkpoint already");
   check(import("short", "out"), 65, "short/model.safetensors");
   check(import("mamba", "out"), 65, "mamba/config.json: \"model_type\" is \"mamba\"");
-  check(import("foreign", "out"), 65, "foreign/tokenizer.json");
   check(run(directory, {"checkpoint", "import", "--output", "out", "llama_bf16"}), 64, "--format");
   check(run(directory, {"checkpoint", "import", "--format", "gguf", "--output", "out", "llama_bf16"}), 64, "--format");
   CHECK(directory.changes_since(before).empty());
+}
+
+TEST_CASE("a folder whose tokenizer is of a kind not read here is told of, and its weights are taken") {
+  TemporaryDirectory directory;
+  prepare(directory, "llama_bf16");
+  write_file(directory / "llama_bf16/tokenizer.json", R"({"model": {"type": "Unigram"}})");
+  const Outcome imported = must(run(directory, {"checkpoint", "import", "--format", "hf", "--output", "out", "llama_bf16"}));
+  CHECK_THAT(imported.err, Contains("warning: llama_bf16/tokenizer.json: ") && Contains("; the checkpoint has no tokenizer\n"));
+  CHECK(fs::exists(directory / "out/manifest.json"));
+  CHECK_FALSE(fs::exists(directory / "out/tokenizer.json"));
+  const Outcome started = must(run(directory, {"train", "llama_bf16.yaml"}));
+  CHECK_THAT(started.err, Contains("warning: llama_bf16/tokenizer.json: ") && Contains("; data.tokenizer is not compared with it\n"));
 }
 
 TEST_CASE("import carries the tokenizer of the folder, and generate and eval take the folder as it is") {

@@ -64,6 +64,7 @@ TEST_CASE("tokenizer command: a line a file, as ids or as JSON") {
   CHECK(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "--json", "a", "none", "b"}).out == "[65,66]\n[]\n[67,10]\n");
   CHECK(shell(directory, "printf xyz | $T tokenizer encode --tokenizer bytes a - b").out == "65 66\n120 121 122\n67 10\n");
   CHECK(shell(directory, "printf '\\t65\\r\\n\\n66 67' | $T tokenizer decode --tokenizer bytes").out == "ABC");
+  CHECK(shell(directory, "$T tokenizer encode --tokenizer bytes --json a none b | $T tokenizer decode --tokenizer bytes").out == "ABC\n");
   CHECK(shell(directory, "$T tokenizer decode --tokenizer bytes < none").out.empty());
   // Longer than a stretch of the reader, through pipes.
   CHECK(shell(directory, "seq 400000 > long; cat long | $T tokenizer encode --tokenizer bytes | $T tokenizer decode --tokenizer bytes | cmp long -")
@@ -84,8 +85,8 @@ TEST_CASE("tokenizer command: a bad id is named by its place") {
   check(decode("65 6x"), 65, "ids, line 1, place 2: \"6x\"");
   check(decode("1.0"), 65, "ids, line 1, place 1: \"1.0\"");
   check(decode("99999999999999999999"), 65, "\"99999999999999999999\"");
-  check(decode("[65]"), 65, "\"[65]\"");
-  check(decode("\033[2J"), 65, "\"?[2J\"");
+  check(decode("[65, 6x]\n"), 65, "ids, line 1, place 2: \"6x\"");
+  check(decode("\0332J"), 65, "\"?2J\"");
   check(shell(directory, "echo 300 | $T tokenizer decode --tokenizer bytes"), 65, "standard input, line 1, place 1: \"300\"");
 }
 
@@ -112,11 +113,17 @@ TEST_CASE("tokenizer command: bad input, told before anything is written") {
   write_file(directory / "text", "some text");
   write_file(directory / "empty", "");
   write_file(directory / "broken.json", "{");
+  write_file(directory / "lines.jsonl", "{\"text\": \"a\"}\n");
+  write_file(directory / "text.gz", "\x1f\x8b");
   fs::create_directories(directory / "folder.json");
   const auto before = directory.listing();
   const auto train = [&](const std::string& size, const std::string& output, const Arguments& more) {
     return run(directory, Arguments{"tokenizer", "train", "--vocab-size", size, "--output", output} + more);
   };
+  check(train("300", "t.json", {"text", "text.gz"}), 65, "text.gz: is packed, not text");
+  check(train("300", "t.json", {"lines.jsonl"}), 65, "lines.jsonl: holds lines of JSON, not text");
+  check(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "lines.jsonl"}), 65, "trireme data build encodes their \"text\"");
+  check(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "text.gz"}), 65, "text.gz: is packed, not text");
   check(train("256", "t.json", {"text"}), 64, "--vocab-size=256: 256 bytes and 1 special tokens take 257");
   check(train("256", "t.json", {"missing"}), 64, "--vocab-size=256");
   check(train("0", "t.json", {"text"}), 64, "--vocab-size");

@@ -48,7 +48,7 @@ void use(Tokenizer& tokenizer, bool exact) {
   std::iota(all.begin(), all.end(), 0);
   tokenizer.decode(all);
   for (const size_t shown : {text.size() - 1, text.size() / 2, size_t{60}, size_t{3}}) {
-    const size_t cut = tokenizer.cut(std::string_view(text).substr(0, shown));
+    const size_t cut = tokenizer.cut(std::string_view(text).substr(0, shown), true);
     require(cut <= shown, "a cut lies in what was shown");
     if (cut == 0) continue;
     std::vector<int32_t> parts;

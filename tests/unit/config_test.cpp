@@ -177,6 +177,7 @@ TEST_CASE("config: the resolved file loads again and is equal") {
       {"training.precision=fp16", "training.loss_scale.initial=8", "training.loss_scale.growth_interval=5"},
       {"run.name=\"010\"", "run.directory='a \"b\" \\ c: # d\té'", "data.train=[\"true\", null_, '~', '- x', \"[\", 'it''s']",
        "data.validation=['*x']"},
+      {"data.tokenizer=" TRIREME_SOURCE_DIR "/tests/golden/tokenizers/llama3.json"},
       {"run.directory=\"two\\nlines\\x01\\x7f\""}};
   for (const auto& sets : variants) {
     const Config resolved = resolve(load(kSmall, sets));

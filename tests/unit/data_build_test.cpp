@@ -214,6 +214,20 @@ TEST_CASE("data build and data inspect", "[data]") {
   CHECK_NOTHROW(nlohmann::json::parse(data_command({"inspect", scratch / "binary-tokens", "--json"})));
 }
 
+TEST_CASE("data inspect of ids whose format tells no documents apart", "[data]") {
+  const Scratch scratch;
+  const std::string path = scratch.write("ids.bin", std::string("a\0b\0\xe8\3", 6));  // nanoGPT: 97, 98, 1000
+  CHECK(data_command({"inspect", path}).find("documents   not told apart by this format\n") != std::string::npos);
+  const nlohmann::json json = nlohmann::json::parse(data_command({"inspect", path, "--json"}));
+  CHECK(json["documents"].is_null());
+  CHECK_FALSE(json.contains("lengths"));
+  check_throws<DataError>(
+      [&] {
+        data_command({"inspect", "--tokenizer", "bytes", path});
+      },
+      {"ids.bin: token 2 is 1000, outside the vocabulary of 256", "the tokenizer or model.vocab_size does not belong"});
+}
+
 TEST_CASE("data build refuses bad input and leaves nothing behind", "[data]") {
   const Scratch scratch;
   const std::string good = scratch.write("good.txt", "text");
@@ -329,6 +343,13 @@ TEST_CASE("documents are files and lines, in byte order, and end as the tokenize
   CHECK(slurp(options.output + "/tokenizer.json") == tokenizer_json());
   CHECK(fs::exists(options.output + "/documents.bin"));
   CHECK(files_of(options.output).size() == 4);
+
+  scratch.write("tokenizer/tokenizer_config.json", "{\"eos_token\": null}");  // goes with its tokenizer
+  options.output = scratch / "configured";
+  build_tokens(options);
+  CHECK(slurp(options.output + "/tokenizer_config.json") == "{\"eos_token\": null}");
+  CHECK(Tokenizer::open(options.output).end_of_text() == Tokenizer::open(options.tokenizer).end_of_text());
+  fs::remove(scratch / "tokenizer/tokenizer_config.json");
 
   options.output = scratch / "bare";
   options.end_of_text = false;
@@ -452,7 +473,16 @@ TEST_CASE("a build that is asked to stop keeps what is done", "[data]") {
 
   options.output = scratch / "stopped";
   options.stop_signal = [] { return SIGINT; };
-  check_throws<InternalError>([&] { build_tokens(options); }, {"signal 2", "nothing was written"});
+  const auto check_nothing_kept = [&] {
+    try {
+      build_tokens(options);
+      FAIL("not stopped");
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::kRequeue);
+      CHECK(error.what() == std::string("stopped by signal 2; nothing was kept"));
+    }
+  };
+  check_nothing_kept();
   CHECK(scratch.names() == before);
   int stops = 0;
   int64_t reached = 0;
@@ -466,8 +496,8 @@ TEST_CASE("a build that is asked to stop keeps what is done", "[data]") {
     } catch (const Error& error) {
       INFO(error.what());
       REQUIRE(patience < 500);
-      if (error.code() == ExitCode::kInternal) continue;  // nothing was done yet
       REQUIRE(error.code() == ExitCode::kRequeue);
+      if (std::string(error.what()).ends_with("nothing was kept")) continue;  // nothing was done yet
       CHECK(std::string(error.what()).find("stopped.partial") != std::string::npos);
       const int64_t tokens = nlohmann::json::parse(slurp(options.output + ".partial/progress.json"))["tokens"];
       CHECK(tokens >= reached);
@@ -507,6 +537,45 @@ TEST_CASE("an unfinished build is continued by its own command only", "[data]") 
     leave_unfinished();
     fs::last_write_time(input, fs::last_write_time(input) + std::chrono::seconds(1));
     check_throws<ConfigError>(build, {partial, "input has changed"});
+  }
+  SECTION("what another command began and saved nothing of is begun anew") {
+    build();
+    const auto expected = files_of(options.output);
+    fs::remove_all(options.output);
+    {
+      TokenWriter writer(options.output, {"bytes", "bytes-v1", 256, 0, 0, true}, options.tokenizer, "another");
+      writer.keep();  // as if killed
+    }
+    CHECK(files_of(partial).contains("prompts.bin"));
+    build();
+    CHECK(files_of(options.output) == expected);
+  }
+  SECTION("what cannot be allocated costs nothing that is saved") {
+    int calls = 0;
+    options.save_every = std::chrono::milliseconds(0);
+    options.stop_signal = [&]() -> int {
+      return fs::exists(partial) && slurp(partial + "/progress.json").find("offset") != std::string::npos ? throw std::bad_alloc() : ++calls * 0;
+    };
+    CHECK_THROWS_AS(build(), std::bad_alloc);
+    CHECK(fs::exists(partial + "/progress.json"));
+  }
+  SECTION("an output in the way: at once by its index, else what is saved stays") {
+    build();
+    const auto before = files_of(options.output);
+    const BuildOptions first = options;
+    options.tokenizer = "bytes";
+    options.stop_signal = [] { return SIGTERM; };  // not asked
+    check_throws<ConfigError>(build, {"exists and differs"});
+    CHECK_FALSE(fs::exists(partial));
+    options = first;
+    options.inputs = {scratch.write("other.txt", prose(1'000'000, 2))};
+    options.save_every = std::chrono::milliseconds(0);
+    check_throws<Error>(build, {"exists and differs", partial});
+    CHECK(files_of(options.output) == before);
+    fs::remove_all(options.output);
+    build();
+    CHECK(Tokenizer::open(options.tokenizer).decode(tokens_of(TokenFile(options.output), 0)) == prose(1'000'000, 2) + "<|endoftext|>");
+    CHECK_FALSE(fs::exists(partial));
   }
   SECTION("files cut short") {
     leave_unfinished();
@@ -572,7 +641,7 @@ TEST_CASE("a pipe is read once, and nothing of it is kept", "[data]") {
   std::thread writer(feed);
   int calls = 0;
   options.stop_signal = [&] { return ++calls > 5 ? SIGTERM : 0; };
-  check_throws<InternalError>([&] { build_tokens(options); }, {"signal 15", "nothing was written"});
+  check_throws<Error>([&] { build_tokens(options); }, {"signal 15", "nothing was kept"});
   writer.join();
   ::signal(SIGPIPE, SIG_DFL);
   CHECK(scratch.names() == std::vector<std::string>{"file", "in.txt", "pipe", "piped", "tokenizer"});

@@ -11,6 +11,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/run_files.h"
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/commands/checkpoint_model.h"
 #include "trainer/config/write.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/new_directory.h"
@@ -78,8 +79,10 @@ std::vector<float> values_of(const std::string& name, int64_t count) {
 }
 
 /// A checkpoint of `model` in one box for each parameter, with value_at() in it.
-fs::path save_model(const fs::path& directory, const ModelConfig& model, const std::string& changed = "", float to = 0) {
+fs::path save_model(const fs::path& directory, const ModelConfig& model, const std::string& changed = "", float to = 0,
+                    const std::string& precision = "fp32") {
   Config config = base(model.architecture);
+  config.training.precision = precision;
   config.model = model;
   CheckpointDescription about;
   about.config = to_yaml(resolve(config));
@@ -288,6 +291,13 @@ TEST_CASE("export: combinations that no class of transformers has are refused by
   gpt2 = models()[0].second;
   gpt2.head_size = 4;
   CHECK_THAT(error_of([&] { hugging_face_class(gpt2); }), Contains("gpt2 with a model.head_size"));
+  // LlamaConfig refuses it, those of Qwen do not.
+  Config uneven = base("llama");
+  uneven.model.heads = 5;
+  uneven.model.head_size = 4;
+  CHECK_THAT(error_of([&] { hugging_face_class(resolve(uneven).model); }), Contains("hidden_size that is no multiple of model.heads"));
+  uneven.model.qk_norm = true;
+  CHECK(hugging_face_class(resolve(uneven).model) == std::string("Qwen3ForCausalLM"));
   gpt2 = models()[0].second;
   gpt2.qk_norm = true;
   CHECK_THAT(error_of([&] { hugging_face_class(gpt2); }), Contains("gpt2 with model.qk_norm"));
@@ -338,9 +348,40 @@ TEST_CASE("export: a folder made elsewhere comes out as it went in", "[export]")
       CHECK(original->second == std::pair(entry.dtype, std::vector<std::byte>(data.begin(), data.end())));
     }
     const json before = json_at(item.path() / "config.json"), after = json_at(folder / "config.json");
-    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) CHECK(before.value(key, json()) == after.at(key));
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+      CHECK(before.contains(key) == after.contains(key));
+      CHECK(before.value(key, json()) == after.value(key, json()));
+    }
+    CHECK(read_text(folder / "generation_config.json") == read_text(item.path() / "generation_config.json"));
   }
   CHECK(folders > 5);
+}
+
+TEST_CASE("export: an id that a folder does not give is not given, nor a generation_config.json", "[export]") {
+  const TemporaryDirectory directory;
+  const fs::path given = directory.path / "given", folder = directory.path / "out";
+  fs::copy(fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface/llama_bf16", given);
+  json config = json_at(given / "config.json");
+  config.erase("bos_token_id");
+  config["eos_token_id"] = {1, 2};
+  config["pad_token_id"] = nullptr;
+  write_durably(given / "config.json", config.dump());
+  fs::remove(given / "generation_config.json");
+  export_to(given, folder);
+  config = json_at(folder / "config.json");
+  CHECK_FALSE(config.contains("bos_token_id"));
+  CHECK(config.at("eos_token_id") == json{1, 2});
+  CHECK(config.at("pad_token_id").is_null());
+  CHECK_FALSE(fs::exists(folder / "generation_config.json"));
+}
+
+TEST_CASE("a checkpoint's model is laid out for a device that computes in its precision", "[export]") {
+  const ModelConfig model = models()[0].second;
+  for (const auto& [precision, device] : std::map<std::string, std::string>{{"fp32", "auto"}, {"fp16", "cpu"}, {"fp64", "cpu"}}) {
+    INFO(precision);
+    const TemporaryDirectory directory;
+    CHECK(CheckpointModel(save_model(directory.path, model, "", 0, precision).string()).config().run.device == device);
+  }
 }
 
 TEST_CASE("new directory: whole under its name or not there, and one writer at a time", "[export]") {
@@ -355,14 +396,27 @@ TEST_CASE("new directory: whole under its name or not there, and one writer at a
     CHECK(fs::exists(partial / "x"));
   }
   CHECK(names_in(directory.path / "a").empty());
+  // Somebody's own is left alone.
+  fs::create_directories(partial / "left");
+  CHECK_THAT(error_of([&] { NewDirectory taken(path, "--output"); }), Contains("out.partial, which exists and was not made for that; remove it"));
+  CHECK(names_in(partial) == std::set<std::string>{"left"});
+  fs::remove_all(partial);
+  const std::set<std::string> marker{".trireme-partial"};
+  {
+    NewDirectory killed(path, "--output");
+    CHECK(names_in(partial) == marker);
+    fs::copy(partial, directory.path / "a/copy", fs::copy_options::recursive);
+  }
+  fs::rename(directory.path / "a/copy", partial);
   fs::create_directories(partial / "left");  // by one that was killed
   {
     NewDirectory made(path / "", "--output");
-    CHECK(names_in(partial).empty());
+    CHECK(names_in(partial) == marker);
     write_durably(partial / "x", "2");
     made.commit();
   }
   CHECK(read_text(path / "x") == "2");
+  CHECK(names_in(path) == std::set<std::string>{"x"});
   CHECK(names_in(directory.path / "a") == std::set<std::string>{"out"});
   CHECK_THAT(error_of([&] { NewDirectory again(path, "--output"); }), Contains("exists; remove it or name another directory"));
   {

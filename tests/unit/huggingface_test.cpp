@@ -207,6 +207,11 @@ TEST_CASE("config.json of older versions of transformers says the same") {
     CHECK(model_of(without(gpt2, key)) == model_of(gpt2));
   CHECK(*model_of(without(gpt2, "n_inner")).ffn_size == 128);
   CHECK(*model_of(without(llama, "num_key_value_heads")).kv_heads == 4);
+  json qwen2 = read_json(kGolden / "qwen2/config.json");
+  CHECK_THROWS_AS(model_of(without(qwen2, "num_key_value_heads")), DataError);
+  qwen2["num_key_value_heads"] = nullptr;
+  qwen2["attention_bias"] = true;  // which this class does not look at
+  CHECK(*model_of(qwen2).kv_heads == model_of(qwen2).heads);
   CHECK_FALSE(model_of(without(llama, "tie_word_embeddings")).tied_embeddings);
   // Both ways of saying it, where they agree.
   json both = older("llama3_untied", "rope_type");
@@ -293,6 +298,16 @@ TEST_CASE("links to the files of a Hugging Face model are followed, as its cache
   const TemporaryDirectory directory;
   for (const auto& item : fs::directory_iterator(kGolden / "qwen2")) fs::create_symlink(item.path(), directory.path / item.path().filename());
   CHECK(logits_error(directory.path, 1) < 1e-4);
+}
+
+TEST_CASE("a link to nothing or in a circle is named, not passed over") {
+  for (const char* to : {"nowhere", "model.safetensors"}) {
+    const Folder folder("llama_tied");
+    fs::remove(folder.file());
+    fs::create_symlink(to, folder.file());
+    CHECK(refusal(folder.path(), to == std::string("nowhere") ? ExitCode::kMissingFile : ExitCode::kIo).find(folder.file().string()) !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("tensors other than config.json describes are refused by name, the first five") {

@@ -134,11 +134,12 @@ void check_golden(const std::string& name) {
 }
 
 /// Encodes a text that goes on behind each part, cut as a reader that sees `window` bytes at a time would. Returns the number of parts.
-int encode_in_parts(Tokenizer& tokenizer, const std::string& text, size_t window, std::vector<int32_t>& tokens) {
+template <class Any>
+int encode_in_parts(Any& tokenizer, const std::string& text, size_t window, std::vector<int32_t>& tokens) {
   int parts = 0;
   std::string_view rest = text;
   for (size_t seen = window; seen < rest.size();) {
-    const size_t cut = tokenizer.cut(rest.substr(0, seen));
+    const size_t cut = tokenizer.cut(rest.substr(0, seen), parts == 0);
     if (cut == 0) {
       seen += window;
       continue;
@@ -188,8 +189,50 @@ json small_tokenizer() {
           {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", {"t h", "th e"}}}}};
 }
 
+BytePairTokenizer byte_pair(const json& description) { return {parse_tokenizer_json(description.dump(), "t.json"), "t.json"}; }
+
+/// Its one regex cuts text into matches and what lies between them.
+BytePairTokenizer splitting_at(const std::string& regex) {
+  json description = small_tokenizer();
+  description["pre_tokenizer"] = {{"type", "Sequence"},
+                                  {"pretokenizers",
+                                   {{{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}},
+                                    {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  return byte_pair(description);
+}
+
+std::string repeated(const std::string& unit, int times) {
+  std::string text;
+  for (int i = 0; i < times; ++i) text += unit;
+  return text;
+}
+
+/// Returns the number of parts.
+template <class Any>
+int check_parts(Any& tokenizer, const std::string& text, size_t window) {
+  std::vector<int32_t> parts, whole;
+  const int count = encode_in_parts(tokenizer, text, window, parts);
+  tokenizer.encode(text, whole, true);
+  REQUIRE(parts == whole);
+  return count;
+}
+
+/// Short texts of these units at random, in parts of a few bytes. Returns the number of parts.
+template <class Any>
+int check_parts_of_units(Any& tokenizer, const std::vector<std::string>& units, int texts) {
+  std::mt19937 random(3);
+  int parts = 0;
+  for (int i = 0; i < texts; ++i) {
+    std::string text;
+    for (auto count = random() % 16 + 1; count > 0; --count) text += units[random() % units.size()];
+    INFO(json(text).dump(-1, ' ', true, json::error_handler_t::replace));
+    parts += check_parts(tokenizer, text, random() % 12 + 1);
+  }
+  return parts;
+}
+
 std::vector<int32_t> ids_of(const json& description, const std::string& text) {
-  BytePairTokenizer tokenizer(parse_tokenizer_json(description.dump(), "t.json"), "t.json");
+  BytePairTokenizer tokenizer = byte_pair(description);
   std::vector<int32_t> tokens;
   tokenizer.encode(text, tokens, true);
   return tokens;
@@ -224,7 +267,7 @@ TEST_CASE("tokenizers: a document encoded in parts has the ids of the whole") {
     INFO(name);
     std::optional<Tokenizer> tokenizer = open_golden(name);
     if (!tokenizer) continue;
-    const bool cuttable = !name.starts_with("unigram") && name != "gpt2_prefix.json";
+    const bool cuttable = !name.starts_with("unigram");
     int parts = 0;
     for (const std::string& line : golden_lines()) {
       INFO(json(line).dump());
@@ -304,7 +347,7 @@ TEST_CASE("tokenizers: what can be opened, and what it says of itself") {
   CHECK(bytes.name() == "bytes");
   CHECK(bytes.digest() == "bytes-v1");
   CHECK(bytes.file().empty());
-  CHECK(bytes.cut("ab\xFF") == 3);
+  CHECK(bytes.cut("ab\xFF", true) == 3);
   CHECK(bytes.token_bytes() == std::vector<int32_t>(256, 1));
   check_refused<ConfigError>("name", [] { Tokenizer::open("bpe"); }, {"tokenizer=bpe", "allowed: bytes"});
   check_refused<MissingFileError>("missing", [&] { Tokenizer::open(directory.path() + "/t.json"); }, {"t.json"});
@@ -513,12 +556,129 @@ TEST_CASE("tokenizers: no cut before a mark that NFC could still combine with th
   const std::string text = "xe\xCC\xA1\xCC\x81 abc";  // the second mark combines with the letter, over the first
   for (size_t seen = 0; seen <= text.size(); ++seen) {
     INFO(seen);
-    const size_t cut = tokenizer.cut(std::string_view(text).substr(0, seen));
+    const size_t cut = tokenizer.cut(std::string_view(text).substr(0, seen), true);
     std::vector<int32_t> parts, whole;
     if (cut > 0) tokenizer.encode(std::string_view(text).substr(0, cut), parts, true);
     tokenizer.encode(std::string_view(text).substr(cut), parts, cut == 0);
     tokenizer.encode(text, whole, true);
     CHECK(parts == whole);
+  }
+}
+
+TEST_CASE("tokenizers: no cut where the regex would read what is behind it otherwise") {
+  BytePairTokenizer ahead = splitting_at(R"(\s(?=\S))");
+  check_parts(ahead, repeated("ab ab  ", 6000), 1000);
+  check_parts_of_units(ahead, {"a", " ", "\n"}, 2000);
+}
+
+TEST_CASE("tokenizers: no cut where the regex would read what is before it otherwise") {
+  for (const std::string regex : {"^t|x", "x(?=^)|x|\n", "(?:^)(?:t|x)", "\\^|[\\^^]|[^^]x"}) {
+    INFO(regex);
+    BytePairTokenizer tokenizer = splitting_at(regex);
+    check_parts(tokenizer, repeated("xthe", 3000), 1000);
+    check_parts_of_units(tokenizer, {"the", "th", "x", "^", "\n"}, 2000);
+  }
+  BytePairTokenizer lines = splitting_at("^the|the(?=^)");  // behind the last line feed no line begins
+  std::vector<int32_t> tokens;
+  lines.encode("the\nthethe\n", tokens, true);
+  CHECK(tokens == std::vector<int32_t>{257, 10, 257, 257, 10});
+}
+
+TEST_CASE("tokenizers: text without spaces is cut under NFC, and at any end of a line") {
+  const std::string text = "\xE5\xA4\xA9\xE5\x9C\xB0\xE7\x8E\x84\xE9\xBB\x84\xEF\xBC\x8C\xE5\xAE\x87\xE5\xAE\x99\xE6\xB4\xAA\xE8\x8D\x92\xE3\x80\x82";
+  Tokenizer tokenizer = Tokenizer::open(kGolden + "qwen2.json");
+  CHECK(check_parts(tokenizer, repeated(text, 4000), 5000) >= 20);
+  CHECK(check_parts(tokenizer, repeated(text + "\r\n", 4000), 5000) >= 20);
+  const std::string changed = "\xEF\xA4\x80" + text;  // a compatibility ideograph: only lines can be cut
+  CHECK(check_parts(tokenizer, repeated(changed + "\r\n", 4000), 5000) >= 20);
+  CHECK(check_parts(tokenizer, repeated("\xE3\x80\x80\xE3\x80\x80" + changed + "\n", 4000), 5000) >= 20);
+  for (const std::string name : {"gpt2.json", "llama3.json", "qwen2.json"}) {
+    INFO(name);
+    Tokenizer any = Tokenizer::open(kGolden + name);
+    CHECK(check_parts_of_units(any,
+                               {"\r",
+                                "\n",
+                                "\r\n",
+                                " ",
+                                "\xE3\x80\x80",
+                                "a",
+                                "!",
+                                "1",
+                                "\xE5\xA4\xA9",
+                                "\xEF\xBC\x8C",
+                                "\xCC\x81",
+                                "\xE3\x81\x8B",
+                                "\xE3\x82\x99",
+                                "\xE1\x84\x80",
+                                "\xE1\x85\xA1",
+                                "\xE1\x86\xA8",
+                                "\xEA\xB0\x80",
+                                "\xE0\xA7\x87",
+                                "\xE0\xA6\xBE",
+                                "\xD0\xB8",
+                                "\xCC\x86",
+                                "\xEF\xA4\x80",
+                                "\xFF"},
+                               20000) >= 30000);
+  }
+}
+
+TEST_CASE("tokenizers: a space goes ahead of a document, not of what a cut has left of it") {
+  json description = small_tokenizer();
+  description["pre_tokenizer"]["add_prefix_space"] = true;
+  for (const bool nfc : {false, true}) {
+    if (nfc) description["normalizer"] = {{"type", "NFC"}};
+    BytePairTokenizer tokenizer = byte_pair(description);
+    CHECK(check_parts(tokenizer, repeated("the end.\n", 3000), 1000) >= 20);
+    CHECK(check_parts_of_units(tokenizer, {"<|end|>", "\n", " ", "the", "a", "1", "!", "e\xCC\x81", "\xC3\xA9", "\xFF"}, 20000) >= 25000);
+  }
+}
+
+TEST_CASE("tokenizers: SentencePiece models cut between words of any letters") {
+  for (const std::string name : {"bpe.model", "bpe_bytes.model"}) {
+    INFO(name);
+    std::optional<Tokenizer> tokenizer = open_golden(name);
+    if (!tokenizer) continue;
+    CHECK(check_parts(*tokenizer,
+                      repeated("\xD0\xB2\xD1\x81\xD0\xB5 \xD1\x81\xD1\x87\xD0\xB0\xD1\x81\xD1\x82\xD0\xBB\xD0\xB8\xD0\xB2\xD1\x8B\xD0\xB5, ", 2000),
+                      2000) >= 20);
+    check_parts_of_units(*tokenizer,
+                         {" ",
+                          " ",
+                          " ",
+                          "  ",
+                          "a",
+                          "\xD0\xB9",
+                          "\xD0\xB8\xCC\x86",
+                          "\xCC\x81",
+                          "\xC2\xB4",
+                          "\xE2\x96\x81",
+                          "\xEF\xBF\xBD",
+                          "\xE2\x80\x8B",
+                          "\xEF\xBC\x8C",
+                          "\xE5\xA4\xA9",
+                          "\xEF\xAC\x81",
+                          "\t",
+                          "\xE3\x80\x80",
+                          "\xEF\xBB\xBF",
+                          "\xEF\xBF\xA3",
+                          "\xE1\x84\x80",
+                          "\xE1\x85\xA1",
+                          "\xFF"},
+                         20000);
+  }
+}
+
+TEST_CASE("tokenizers: SentencePiece models put no space between two texts encoded apart") {
+  for (const std::string& name : kSentencePiece) {
+    INFO(name);
+    std::optional<Tokenizer> tokenizer = open_golden(name);
+    if (!tokenizer) continue;
+    std::vector<int32_t> tokens;
+    tokenizer->encode("one", tokens, true);
+    tokenizer->encode("two", tokens, false);
+    tokenizer->encode(" three", tokens, false);
+    CHECK(tokenizer->decode(tokens) == "onetwo three");
   }
 }
 

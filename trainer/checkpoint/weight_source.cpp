@@ -40,16 +40,14 @@ Config config_of(const ModelConfig& model, const std::string& tokenizer) {
   return resolve(config);
 }
 
-/// Folders with a SentencePiece model often have a tokenizer.json too, of a kind that is not read here.
-std::string tokenizer_in(const fs::path& folder) {
-  std::error_code error;
-  const fs::path model = folder / "tokenizer.model", json = folder / "tokenizer.json";
-  if (!fs::exists(model, error)) return fs::exists(json, error) ? json.string() : "";
-  if (!fs::exists(json, error)) return model.string();
+/// The tokenizer's file by the rule of Tokenizer::open; empty where it has none that is read here, and `problem` says why.
+std::string tokenizer_in(const fs::path& folder, std::string& problem) {
   try {
-    return Tokenizer::open(json.string()).file();
-  } catch (const DataError&) {
-    return model.string();
+    return Tokenizer::open((folder / "").string()).file();  // with a slash: a folder may be called "bytes"
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kIo || error.code() == ExitCode::kInternal) throw;
+    problem = error.what();
+    return "";
   }
 }
 
@@ -65,7 +63,7 @@ WeightSource::WeightSource(const fs::path& path) : reader_(open(path)) {
     config_.parallel.gradient_accumulation = "full";
   } else {
     path_ = path.string();
-    tokenizer_ = tokenizer_in(path);
+    tokenizer_ = tokenizer_in(path, tokenizer_problem_);
     config_ = config_of(std::get<HuggingFaceReader>(reader_).model(), tokenizer_);
   }
 }

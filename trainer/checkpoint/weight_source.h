@@ -27,6 +27,8 @@ class WeightSource {
   const ModelConfig& model() const { return config_.model; }
   /// What Tokenizer::open takes: the checkpoint's own copy, tokenizer.json or tokenizer.model of a folder; empty where there is none.
   const std::string& tokenizer() const { return tokenizer_; }
+  /// Why a folder has none that is read here; empty otherwise.
+  const std::string& tokenizer_problem() const { return tokenizer_problem_; }
   std::vector<std::string> names() const;
   std::array<int64_t, 2> shape(const std::string& name) const;  ///< [n,1] for a vector
   DType dtype(const std::string& name) const;                   ///< as it is stored
@@ -36,7 +38,7 @@ class WeightSource {
  private:
   std::variant<CheckpointReader, HuggingFaceReader> reader_;
   std::string path_;
-  std::string tokenizer_;
+  std::string tokenizer_, tokenizer_problem_;
   Config config_;
 };
 

@@ -10,6 +10,7 @@
 #include "trainer/bench/kernels.h"
 #include "trainer/bench/step.h"
 #include "trainer/bench/table.h"
+#include "trainer/commands/finish_output.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
 #include "trainer/loop/agree.h"
@@ -48,8 +49,8 @@ data: {train: [none]}
 )";
 
 void print(const Arguments& arguments, const ordered_json& result, const std::string& text) {
-  std::cout << (arguments.json ? result.dump() + "\n" : text) << std::flush;
-  if (!std::cout) throw IoError("standard output cannot be written");
+  std::cout << (arguments.json ? result.dump() + "\n" : text);
+  finish_output();
 }
 
 /// "trireme 0.1.0 on NVIDIA H200, 1 rank" from what describe_environment says.

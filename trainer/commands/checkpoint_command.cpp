@@ -8,6 +8,7 @@
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/commands/checkpoint_export.h"
 #include "trainer/commands/checkpoint_import.h"
+#include "trainer/commands/finish_output.h"
 #include "trainer/files/progress_line.h"
 
 namespace fs = std::filesystem;
@@ -18,11 +19,6 @@ namespace {
 using nlohmann::ordered_json;
 
 const char* files_word(size_t count) { return count == 1 ? " file" : " files"; }
-
-/// Output may go to a full disk.
-void finish_output() {
-  if (!std::cout.flush()) throw IoError("cannot write to standard output");
-}
 
 ordered_json facts_of(const CheckpointReader& reader) {
   const CheckpointDescription& about = reader.description();

@@ -2,9 +2,11 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "trainer/bench/table.h"
 #include "trainer/commands/export_check.h"
+#include "trainer/commands/finish_output.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/new_directory.h"
 #include "trainer/files/progress_line.h"
@@ -26,8 +28,10 @@ const std::map<std::string, DType> kDTypes{{"fp32", DType::kF32}, {"bf16", DType
 
 /// What the user of transformers has to know of the tokenizer in the folder.
 void note_tokenizer(const WeightSource& source, const std::string& output) {
-  if (source.tokenizer().empty())
-    std::cerr << concat("warning: ", source.path(), " has no tokenizer that is read here; the folder has none either\n");
+  if (!source.tokenizer_problem().empty())
+    std::cerr << concat("warning: ", source.tokenizer_problem(), "; the folder has the files of a tokenizer that there are, as they are\n");
+  else if (source.tokenizer().empty())
+    std::cerr << concat("warning: ", source.path(), " has no tokenizer; the folder has none either\n");
   if (source.tokenizer().empty() || source.is_hugging_face()) return;
   if (source.tokenizer().ends_with(".model"))
     std::cerr
@@ -55,17 +59,26 @@ std::string write(const Arguments& arguments, const HuggingFaceOptions& options,
   return source.path();
 }
 
-void write_logits(const std::string& path, const ExportCheck& check) {
+/// Made before anything else, so that what cannot be written is told at once.
+std::optional<DurableFile> open_logits(const std::string& path) {
+  std::error_code ignored;
+  if (path.empty()) return std::nullopt;
+  if (fs::is_directory(path, ignored)) throw IoError(concat("cannot write --write-logits=", path, ": is a directory"));
+  return std::optional<DurableFile>(std::in_place, path);
+}
+
+void write_logits(DurableFile& file, const ExportCheck& check) {
   const size_t vocabulary = check.logits.size() / check.tokens.size();
   nlohmann::json rows = nlohmann::json::array();
   for (size_t t = 0; t < check.tokens.size(); ++t)
     rows.push_back(std::vector<double>(check.logits.data() + t * vocabulary, check.logits.data() + (t + 1) * vocabulary));
-  write_durably(path, nlohmann::json{{"tokens", check.tokens}, {"logits", std::move(rows)}}.dump() + "\n");
+  file.write(nlohmann::json{{"tokens", check.tokens}, {"logits", std::move(rows)}}.dump() + "\n");
+  file.commit();
 }
 
-void check(const Arguments& arguments, const std::string& source, DType dtype) {
+void check(const Arguments& arguments, const std::string& source, DType dtype, std::optional<DurableFile>& logits) {
   const ExportCheck found = check_export(source, arguments.output, dtype);
-  if (!arguments.logits.empty()) write_logits(arguments.logits, found);
+  if (logits) write_logits(*logits, found);
   const std::string what = concat("the logits of ", found.tokens.size(), " tokens ");
   const std::string rounded = dtype == DType::kF32 ? "" : concat(" with its weights rounded to ", arguments.dtype);
   if (!found.equal)
@@ -79,6 +92,7 @@ void check(const Arguments& arguments, const std::string& source, DType dtype) {
 void run(const Arguments& arguments) {
   const HuggingFaceOptions options{kDTypes.at(arguments.dtype), static_cast<int64_t>(arguments.max_shard_size)};
   hugging_face_class(WeightSource(arguments.directory).model());  // what cannot be written leaves no trace
+  std::optional<DurableFile> logits = open_logits(arguments.logits);
   std::string source;
   {
     NewDirectory output(arguments.output, "--output");
@@ -87,8 +101,8 @@ void run(const Arguments& arguments) {
   if (arguments.no_check)
     std::cout << "not checked: --no-check\n";
   else
-    check(arguments, source, options.dtype);
-  if (!std::cout.flush()) throw IoError("cannot write to standard output");
+    check(arguments, source, options.dtype, logits);
+  finish_output();
 }
 
 }  // namespace

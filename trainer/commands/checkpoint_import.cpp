@@ -6,6 +6,7 @@
 #include "trainer/bench/table.h"
 #include "trainer/checkpoint/tokenizer_copy.h"
 #include "trainer/checkpoint/weight_source.h"
+#include "trainer/commands/finish_output.h"
 #include "trainer/config/write.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/new_directory.h"
@@ -101,12 +102,11 @@ void run(const Arguments& arguments) {
   NewDirectory output(arguments.output, "--output");
   write_checkpoint(source, output.partial());
   output.commit();
-  if (source.tokenizer().empty())
-    std::cerr << concat("warning: ", source.path(), " has no tokenizer that is read here; the checkpoint has none either\n");
+  if (source.tokenizer().empty()) std::cerr << concat("warning: ", source.tokenizer_problem(), "; the checkpoint has no tokenizer\n");
   std::cout << concat("wrote ", arguments.output, " from ", source.path(),
-                      ": weights only, for training.initial_weights; the model section that goes with ", "them is ",
+                      ": weights only, for training.initial_weights; the model section that goes with them is ",
                       (fs::path(arguments.output) / kModelName).string(), "\n");
-  if (!std::cout.flush()) throw IoError("cannot write to standard output");
+  finish_output();
 }
 
 }  // namespace

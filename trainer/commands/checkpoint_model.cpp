@@ -6,7 +6,9 @@
 namespace trireme {
 
 CheckpointModel::CheckpointModel(const std::string& path) : source_(path), config_(source_.config()) {
-  config_.run.device = "auto";  // not where it was trained
+  // Not where it was trained. These two run on the CPU only.
+  const std::string& precision = config_.training.precision;
+  config_.run.device = precision == "fp64" || precision == "fp16" ? "cpu" : "auto";
 }
 
 Trainer& CheckpointModel::load() { return load(std::make_unique<SelfCommunicator>("world"), {}); }

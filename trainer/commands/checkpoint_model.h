@@ -11,7 +11,7 @@ namespace trireme {
 /// A model read from a checkpoint of any layout or from a Hugging Face folder, for `eval`, `generate` and the check of an export.
 class CheckpointModel {
  public:
-  /// The configuration of a WeightSource, laid out for one rank on any device. Errors: its.
+  /// The configuration of a WeightSource, laid out for one rank on any device that computes in its precision. Errors: its.
   explicit CheckpointModel(const std::string& path);
 
   Config& config() { return config_; }  ///< may be changed before load(), to another resolved one: batch sizes, data, precision, layout

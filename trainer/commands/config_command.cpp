@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "kernels/core/check.h"
+#include "trainer/commands/finish_output.h"
 #include "trainer/config/write.h"
 
 namespace trireme {
@@ -15,8 +16,8 @@ struct Arguments {
 };
 
 void print(const std::string& text) {
-  std::cout << text << std::flush;
-  if (!std::cout) throw IoError("standard output cannot be written");
+  std::cout << text;
+  finish_output();
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "trainer/commands/finish_output.h"
 #include "trainer/data/token_source.h"
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -94,7 +95,9 @@ nlohmann::ordered_json to_json(const TokenSource& source, const std::optional<To
   if (index) {
     json = nlohmann::ordered_json::parse(index->to_json());
   } else {
-    json = {{"format", format_of(source)}, {"tokens", source.tokens()}, {"documents", source.documents()}};
+    json = {{"format", format_of(source)}, {"tokens", source.tokens()}, {"documents", nullptr}};
+    if (!source.tells_documents()) return json;
+    json["documents"] = source.documents();
   }
   if (index && index->prompts) json["prompt_tokens"] = lengths.prompt_tokens;
   json["document_tokens"] = {{"shortest", lengths.shortest}, {"mean", mean}, {"longest", lengths.longest}};
@@ -121,12 +124,15 @@ void inspect_tokens(const InspectOptions& options) {
     nlohmann::ordered_json json = to_json(source, index, lengths, mean);
     json["sample"] = sample;
     std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
-    return;
+    return finish_output();
   }
   std::cout << "tokens      " << source.tokens();
   if (index) std::cout << " of " << index->token_bytes() << (index->token_bytes() == 1 ? " byte" : " bytes");
-  std::cout << "\ndocuments   " << source.documents() << "; tokens in each: shortest " << lengths.shortest << ", mean " << std::llround(mean)
-            << ", longest " << lengths.longest << '\n';
+  if (source.tells_documents())
+    std::cout << "\ndocuments   " << source.documents() << "; tokens in each: shortest " << lengths.shortest << ", mean " << std::llround(mean)
+              << ", longest " << lengths.longest << '\n';
+  else
+    std::cout << "\ndocuments   not told apart by this format\n";
   if (index && index->prompts)
     std::cout << "prompts     " << lengths.prompt_tokens << " tokens, which are never targets; " << source.tokens() - lengths.prompt_tokens
               << " are responses\n";
@@ -135,8 +141,9 @@ void inspect_tokens(const InspectOptions& options) {
   } else {
     std::cout << "format      " << format_of(source) << '\n';
   }
-  print_lengths(lengths);
+  if (source.tells_documents()) print_lengths(lengths);
   std::cout << (tokenizer ? "sample\n" : "sample of ids; --tokenizer shows it as text\n") << printable(sample) << '\n';
+  finish_output();
 }
 
 }  // namespace trireme

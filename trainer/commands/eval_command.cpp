@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "trainer/commands/checkpoint_model.h"
+#include "trainer/commands/finish_output.h"
 #include "trainer/config/load.h"
 #include "trainer/loop/run_data.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -25,15 +26,6 @@ void check_same_model(ModelConfig configured, const ModelConfig& saved) {
   if (const std::string difference = model_difference(configured, saved); !difference.empty())
     throw DataError("the checkpoint holds another model than the configuration; it has\n" +
                     difference.substr(0, difference.find_last_not_of('\n') + 1));
-}
-
-/// Every id stands for the same text: an export writes the bytes tokenizer as a tokenizer.json, with a digest of its own.
-bool same_ids(const Tokenizer& a, const Tokenizer& b) {
-  if (a.digest() == b.digest()) return true;
-  if (a.vocab_size() != b.vocab_size()) return false;
-  for (int32_t id = 0; id < a.vocab_size(); ++id)
-    if (a.decode({&id, 1}) != b.decode({&id, 1})) return false;
-  return true;
 }
 
 /// Ids of another tokenizer mean other text. `spec`: of the checkpoint's; nothing is known of it where that is empty.
@@ -118,7 +110,8 @@ void evaluate(const Arguments& arguments) {
   }
   nlohmann::ordered_json line = all.json();
   if (!by_name.is_null()) line["sets"] = by_name;
-  std::cout << (arguments.json ? line.dump() : all.text()) << std::endl;
+  std::cout << (arguments.json ? line.dump() : all.text()) << '\n';
+  finish_output();
 }
 
 }  // namespace

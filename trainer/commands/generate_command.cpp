@@ -116,9 +116,13 @@ ExitCode continue_text(Request& request, Trainer& trainer) {
     if (token == request.tokenizer.end_of_text()) break;
     tokens.push_back(token);
     tell(stream.add(token));
-    stopped = all_reduce_scalar(world, stop.requested() ? 1 : 0, ReduceOp::kMax) > 0;
+    // Rank 0 alone knows that nobody takes the text any more.
+    stopped = all_reduce_scalar(world, stop.requested() || !std::cout ? 1 : 0, ReduceOp::kMax) > 0;
   }
   tell(stream.rest() + "\n");
+  agree(world, [] {
+    if (!std::cout) throw IoError("cannot write to standard output");
+  });
   if (world.rank() == 0) tell_speed(prompt, begin, first, tokens.size() - prompt);
   return stopped ? ExitCode::kRequeue : ExitCode::kOk;
 }

@@ -13,6 +13,8 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "trainer/commands/finish_output.h"
+#include "trainer/data/build/inputs.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/progress_line.h"
 #include "trainer/tokenizer/count_pieces.h"
@@ -38,15 +40,18 @@ int64_t check_inputs(const std::vector<std::string>& files) {
     if (::stat(path.c_str(), &status) != 0) throw_file_error(path, "cannot open", errno);
     if (S_ISDIR(status.st_mode)) throw IoError(concat(path, ": is a directory; name the text files in it"));
     if (::access(path.c_str(), R_OK) != 0) throw_file_error(path, "cannot open", errno);
+    if (S_ISREG(status.st_mode)) check_not_packed(path);
     known = known && S_ISREG(status.st_mode);
     bytes += status.st_size;
   }
   return known ? bytes : 0;
 }
 
-/// Output may go to a full disk.
-void finish_output() {
-  if (!std::cout.flush()) throw IoError("cannot write to standard output");
+/// Without this the names of the fields would be taken for text.
+void check_plain_text(const std::vector<std::string>& files) {
+  for (const std::string& path : files)
+    if (has_json_lines(path))
+      throw DataError(concat(path, ": holds lines of JSON, not text; trireme data build encodes their \"text\", and jq -r .text FILE prints it"));
 }
 
 // ---- train ----
@@ -99,6 +104,7 @@ void train(const TrainOptions& options) {
   check_output(options.output);
   train_byte_pairs({}, options.vocab_size, options.special);  // of no text: what is wrong with the options shows before all the text is read
   const int64_t bytes = check_inputs(options.files);
+  check_plain_text(options.files);
   const NamedPattern& pattern = pattern_of(options.pattern);  // CLI11 has seen to it that there is one
   PieceCounts pieces;
   {
@@ -129,12 +135,13 @@ struct EncodeOptions {
 void encode(const EncodeOptions& options) {
   Tokenizer tokenizer = Tokenizer::open(options.tokenizer);
   check_inputs(options.files);
+  check_plain_text(options.files);
   const char* const separator = options.json ? "," : " ";
   std::vector<int32_t> tokens;
   for (const std::string& file : options.files) {
-    TextStretches stretches(file, [&](std::string_view text) { return tokenizer.cut(text); });
-    if (options.json) std::cout << '[';
     bool first_stretch = true, first_token = true;
+    TextStretches stretches(file, [&](std::string_view text) { return tokenizer.cut(text, first_stretch); });
+    if (options.json) std::cout << '[';
     for (std::string text = stretches.next(); !text.empty(); text = stretches.next()) {
       tokens.clear();
       tokenizer.encode(text, tokens, std::exchange(first_stretch, false));
@@ -150,22 +157,23 @@ struct DecodeOptions {
   std::string file = "-";
 };
 
-/// Whole numbers between white space. Errors: DataError naming line and place of what is none, or no id of the vocabulary.
+constexpr std::string_view kBetweenIds = " \t\r\v\f\n[],";
+
+/// Whole numbers between white space; or lists of JSON, whose brackets and commas count as white space. Errors: DataError naming line and place of what is none, or no id of the vocabulary.
 class IdReader {
  public:
   IdReader(std::string name, int64_t vocab_size) : name_(std::move(name)), vocab_size_(vocab_size) {}
 
   void read(std::string_view text, std::vector<int32_t>& ids) {
-    constexpr std::string_view kSpace = " \t\r\v\f";
     for (size_t at = 0; at < text.size();) {
       if (text[at] == '\n') {
         ++line_;
         place_ = 0;
         ++at;
-      } else if (kSpace.find(text[at]) != kSpace.npos) {
+      } else if (kBetweenIds.find(text[at]) != kBetweenIds.npos) {
         ++at;
       } else {
-        const size_t end = std::min(text.find_first_of(" \t\r\v\f\n", at), text.size());
+        const size_t end = std::min(text.find_first_of(kBetweenIds, at), text.size());
         ids.push_back(id(text.substr(at, end - at)));
         at = end;
       }
@@ -198,8 +206,8 @@ class IdReader {
 void decode(const DecodeOptions& options) {
   const Tokenizer tokenizer = Tokenizer::open(options.tokenizer);
   check_inputs({options.file});
-  // Behind the last white space: a number is never cut.
-  TextStretches stretches(options.file, [](std::string_view text) { return text.find_last_of(" \t\r\v\f\n") + 1; });
+  // A number is never cut.
+  TextStretches stretches(options.file, [](std::string_view text) { return text.find_last_of(kBetweenIds) + 1; });
   IdReader reader(options.file == "-" ? "standard input" : options.file, tokenizer.vocab_size());
   std::vector<int32_t> ids;
   for (std::string text = stretches.next(); !text.empty(); text = stretches.next()) reader.read(text, ids);
@@ -252,7 +260,8 @@ void add_tokenizer_command(CLI::App& app, int& exit_code) {
   const auto decode_options = std::make_shared<DecodeOptions>();
   CLI::App* decode_command = tokenizer->add_subcommand("decode", "Print the text of token ids, byte for byte and no newline more");
   decode_command->add_option("--tokenizer", decode_options->tokenizer, kSpec)->required()->type_name("SPEC");
-  decode_command->add_option("file", decode_options->file, "ids between white space; - is standard input, and the default")->type_name("FILE");
+  decode_command->add_option("file", decode_options->file, "ids between white space, or lists of JSON; - is standard input, and the default")
+      ->type_name("FILE");
   decode_command->callback([decode_options, &exit_code] {
     decode(*decode_options);
     exit_code = static_cast<int>(ExitCode::kOk);

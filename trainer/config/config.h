@@ -126,7 +126,7 @@ struct DataConfig {
   Auto<std::vector<double>> weights;           ///< share of each of `train` in the samples; auto: all as one stream
   std::vector<std::string> validation;         ///< as `train`, or name=PATH for sets evaluated apart
   bool document_mask = false;                  ///< documents packed into one sequence do not attend to each other, and positions begin anew in each
-  int64_t tokenizer_vocab_size = 256;          ///< no key: filled in by load_config where model.vocab_size is auto
+  int64_t tokenizer_vocab_size = 256;          ///< no key: carries it from load_config to an auto model.vocab_size
   bool operator==(const DataConfig&) const = default;
 };
 

@@ -51,6 +51,16 @@ void apply_set(YamlNode& root, const std::string& path, const std::string& text,
   if (!put(root, path, std::move(value))) violations.add({at, path, text, "unknown key: the path leads through a value, not a section"});
 }
 
+int64_t vocab_size_of(const std::string& tokenizer, const Sources& sources) {
+  try {
+    return Tokenizer::open(tokenizer).vocab_size();
+  } catch (const ConfigError& error) {
+    const std::string message = error.what();
+    if (!message.starts_with("tokenizer=")) throw;
+    throw ConfigError(concat(sources.name_of(sources.locate("data.tokenizer")), " data.", message));
+  }
+}
+
 }  // namespace
 
 LoadedConfig parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& sets) {
@@ -67,7 +77,7 @@ LoadedConfig parse_config(const std::string& text, const std::string& name, cons
   check(loaded.config, loaded.sources, violations);
   violations.raise(loaded.sources);
   DataConfig& data = loaded.config.data;
-  if (data.tokenizer != "bytes" && !loaded.config.model.vocab_size) data.tokenizer_vocab_size = Tokenizer::open(data.tokenizer).vocab_size();
+  if (data.tokenizer != "bytes" && !loaded.config.model.vocab_size) data.tokenizer_vocab_size = vocab_size_of(data.tokenizer, loaded.sources);
   return loaded;
 }
 

@@ -230,8 +230,8 @@ void visit(V& v, LossScaleSection& c) {
 
 template <class V>
 void visit(V& v, TrainingConfig& c) {
-  v(Field{.key = "steps", .doc = "Optimizer steps of the run; exactly one of steps and epochs.", .min = 1}, c.steps);
-  v(Field{.key = "epochs", .doc = "Passes over the training set; exactly one of steps and epochs.", .min = 1}, c.epochs);
+  v(Field{.key = "steps", .doc = "Optimizer steps of the run; exactly one of steps and epochs.", .min = 1, .max = kMaxExtent}, c.steps);
+  v(Field{.key = "epochs", .doc = "Passes over the training set; exactly one of steps and epochs.", .min = 1, .max = kMaxExtent}, c.epochs);
   v(Field{.key = "initial_weights",
           .doc = "Where a new run takes its weights from: none, or a checkpoint or Hugging Face folder of the same model."},
     c.initial_weights);

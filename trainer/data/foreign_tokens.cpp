@@ -24,8 +24,8 @@ void widen(const MappedFile& file, int64_t first_byte, int64_t begin, int64_t co
   for (int64_t i = 0; i < count; ++i) {
     const auto id = static_cast<int64_t>(load<Id>(file, first_byte + (begin + i) * static_cast<int64_t>(sizeof(Id))));
     if (id < 0 || id >= vocab_size)
-      throw DataError(concat(file.path(), ": token ", begin + i, " is ", id, ", outside the model's vocabulary of ", vocab_size,
-                             "; data.tokenizer or model.vocab_size does not belong to this file"));
+      throw DataError(concat(file.path(), ": token ", begin + i, " is ", id, ", outside the vocabulary of ", vocab_size,
+                             "; the tokenizer or model.vocab_size does not belong to this file"));
     out[i] = static_cast<int32_t>(id);
   }
 }

@@ -4,6 +4,7 @@
 //   documents.bin  little-endian uint64: where each document starts, in tokens, and the end
 //   prompts.bin    instruction data only: little-endian uint64 for each document, its first tokens that are prompt and never a target
 //   tokenizer.json | tokenizer.model   a copy of the tokenizer's file, where it has one
+//   tokenizer_config.json              a copy of what is beside that, where it is there: it names the token that ends a text
 //   index.json     what TokenIndex says
 #include <cstdint>
 #include <optional>

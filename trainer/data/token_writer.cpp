@@ -22,7 +22,8 @@ constexpr const char* kTokens = "tokens.bin";
 constexpr const char* kDocuments = "documents.bin";
 constexpr const char* kPrompts = "prompts.bin";
 constexpr const char* kIndex = "index.json";
-constexpr const char* kContent[] = {kTokens, kDocuments, kPrompts, "tokenizer.json", "tokenizer.model", kIndex};
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
+constexpr const char* kContent[] = {kTokens, kDocuments, kPrompts, "tokenizer.json", "tokenizer.model", kTokenizerConfig, kIndex};
 // Of the partial directory only. The lock goes last, so that nobody finds a half-removed directory unlocked.
 constexpr const char* kJournal = "progress.json";
 constexpr const char* kLock = "lock";
@@ -50,6 +51,21 @@ bool same_content(const fs::path& a, const fs::path& b) {
   return std::all_of(std::begin(kContent), std::end(kContent), [&](const char* name) { return same_file(a / name, b / name); });
 }
 
+/// What could not be kept in any case is refused before the work; what may be identical, at commit.
+void check_existing(const fs::path& output, const TokenIndex& index) {
+  std::error_code error;
+  if (!fs::exists(output, error) || (fs::is_directory(output, error) && fs::is_empty(output, error))) return;
+  if (!fs::exists(output / kIndex, error)) refuse_existing(output);
+  TokenIndex there;
+  try {
+    there = TokenIndex::parse(read_text(output / kIndex, 1 << 20), (output / kIndex).string());
+  } catch (const DataError&) {  // of another version, or another program
+    refuse_existing(output);
+  }
+  if (there.tokenizer_digest != index.tokenizer_digest || there.vocab_size != index.vocab_size || there.prompts != index.prompts)
+    refuse_existing(output);
+}
+
 /// Without a trailing slash, so that "<output>.partial" is a sibling.
 fs::path normalise(const std::string& output) {
   if (output.empty()) throw ConfigError("--output=: must name a directory");
@@ -63,11 +79,8 @@ TokenWriter::TokenWriter(const std::string& output, TokenIndex index, const std:
     : index_(std::move(index)), command_(std::move(command)), output_(normalise(output)), partial_(output_.string() + ".partial") {
   TRIREME_CHECK(index_.vocab_size >= 1, "the tokenizer has no vocabulary");
   index_.tokens = index_.documents = 0;
+  check_existing(output_, index_);
   std::error_code error;
-  // What could not be kept in any case is refused before the work; what may be identical, at commit.
-  if (fs::exists(output_, error) && !fs::exists(output_ / kIndex, error) && !(fs::is_directory(output_, error) && fs::is_empty(output_, error)))
-    refuse_existing(output_);
-
   const fs::path parent = output_.parent_path();
   for (fs::path p = parent; !p.empty() && !fs::exists(p, error); p = p.parent_path()) first_created_ = p;
   try {
@@ -138,8 +151,12 @@ bool TokenWriter::read_journal() {
   const std::string where = path.string();
   const nlohmann::json json = parse_object(read_text(path, 1 << 20), where);
   require_known_keys(json, {"format", "version", "command", "tokens", "documents", "position"}, where);
-  if (string_member(json, "format", where) != kFormat || integer_member(json, "version", where) != kVersion ||
-      string_member(json, "command", where) != command_)
+  const bool ours = string_member(json, "format", where) == kFormat && integer_member(json, "version", where) == kVersion;
+  if (ours && member(json, "position", where).is_null()) {  // nothing was saved, and so nothing is lost, whosever it was
+    for (const char* name : kContent) ::unlink((partial_ / name).c_str());
+    return false;
+  }
+  if (!ours || string_member(json, "command", where) != command_)
     throw ConfigError(concat(partial_.string(), ": holds the unfinished work of another command, or its input has changed since; ",
                              "give the command it was begun with, or remove that directory"));
   index_.tokens = integer_member(json, "tokens", where, 0, kMaxInteger / 16);
@@ -166,6 +183,12 @@ void TokenWriter::open_files(const std::string& tokenizer_file) {
   if (tokenizer_file.empty()) return;
   const std::string copy = index_.tokenizer == "sentencepiece" ? "tokenizer.model" : "tokenizer.json";
   write_durably(partial_ / copy, read_text(tokenizer_file));
+  const fs::path config = fs::path(tokenizer_file).replace_filename(kTokenizerConfig);
+  std::error_code ignored;
+  if (fs::exists(config, ignored))
+    write_durably(partial_ / kTokenizerConfig, read_text(config));
+  else
+    ::unlink((partial_ / kTokenizerConfig).c_str());
 }
 
 /// For appending behind the first `bytes`.

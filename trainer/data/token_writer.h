@@ -14,11 +14,12 @@ namespace trireme {
 /// Makes a token directory: all or nothing. Writes into `<output>.partial` beside it, which one process at a time holds, and renames that at commit.
 /// Destroyed without a commit it leaves nothing behind; killed, or after keep(), the partial directory stays, and the next writer of the same command
 /// goes on from the last save(). Memory does not grow with the data.
-/// Errors: ConfigError where the output exists (an empty directory is taken, an identical one is kept), where another process writes it, or where the
+/// Errors: ConfigError where the output exists (an empty directory is taken, an identical one is kept; by its index.json it is refused at once), where another process writes it, or where the
 /// partial directory is another command's; DataError where that is damaged; IoError.
 class TokenWriter {
  public:
-  /// `index` names the tokenizer; its counts are filled in here. `tokenizer_file` is copied where it is not empty. `command`: a digest of all that
+  /// `index` names the tokenizer; its counts are filled in here. `tokenizer_file` is copied where it is not empty, with the
+  /// tokenizer_config.json beside it. `command`: a digest of all that
   /// decides the result.
   TokenWriter(const std::string& output, TokenIndex index, const std::string& tokenizer_file = "", std::string command = "");
   ~TokenWriter();

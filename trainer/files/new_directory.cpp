@@ -27,6 +27,15 @@ fs::path normalise(const fs::path& path) {
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
+/// Says that a PATH.partial was made here and may be removed.
+constexpr const char* kMarker = ".trireme-partial";
+
+/// The marker stays: whoever is killed meanwhile leaves what the next one may remove.
+void clear(const fs::path& partial, std::error_code& error) {
+  for (fs::directory_iterator item(partial, error); !error && item != fs::directory_iterator(); item.increment(error))
+    if (item->path().filename() != kMarker) fs::remove_all(item->path(), error);
+}
+
 [[noreturn]] void fail(const char* verb, const fs::path& path, int error) {
   throw IoError(concat("cannot ", verb, " ", path.string(), ": ", std::strerror(error)));
 }
@@ -50,19 +59,35 @@ NewDirectory::NewDirectory(const fs::path& path, const std::string& option) : pa
   }
   try {
     if (stands(path_)) refuse("exists; remove it or name another directory");  // that process was just done
-    for (const auto& item : fs::directory_iterator(partial_)) fs::remove_all(item.path());
-  } catch (const fs::filesystem_error& failure) {
-    ::close(lock_);
-    fail("clear", partial_, failure.code().value());
+    const bool marked = stands(partial_ / kMarker);
+    if (!marked && !fs::is_empty(partial_, error) && !error)
+      refuse(concat("is written as ", partial_.string(), ", which exists and was not made for that; remove it or name another directory").c_str());
+    if (!error) clear(partial_, error);
+    if (error) fail("clear", partial_, error.value());
+    if (!marked) mark();
   } catch (...) {
     ::close(lock_);
     throw;
   }
 }
 
+void NewDirectory::mark() {
+  const int marker = ::open((partial_ / kMarker).c_str(), O_RDONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (marker >= 0) {
+    ::close(marker);
+    return;
+  }
+  const int reason = errno;
+  ::rmdir(partial_.c_str());
+  fail("mark", partial_, reason);
+}
+
 NewDirectory::~NewDirectory() {
   std::error_code ignored;
-  if (!committed_) fs::remove_all(partial_, ignored);
+  if (!committed_) {
+    clear(partial_, ignored);
+    fs::remove_all(partial_, ignored);
+  }
   ::close(lock_);
 }
 
@@ -73,6 +98,8 @@ void NewDirectory::commit() {
     if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("rename to", path_, errno);  // a file system without RENAME_NOREPLACE
   }
   committed_ = true;
+  // Not before: killed in between, this leaves a whole directory with an empty file too many, not a stray one that is nobody's.
+  if (::unlink((path_ / kMarker).c_str()) != 0 && errno != ENOENT) fail("remove", path_ / kMarker, errno);
   sync_directory(path_.parent_path());
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The members of one JSON object. null counts as absent, as in transformers; without a fallback a key must be there.
+/// The members of one JSON object. null counts as absent; without a fallback a key must be there.
 class Keys {
  public:
   Keys(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
@@ -21,6 +21,7 @@ class Keys {
     const auto found = object_.find(key);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
+  bool is_null(const char* key) const { return object_.contains(key) && object_.at(key).is_null(); }
   int64_t integer(const char* key, std::optional<int64_t> fallback = std::nullopt) const {
     if (!find(key) && fallback) return *fallback;
     return integer_member(object_, key, where_, 1);
@@ -112,8 +113,10 @@ ModelConfig llama_config(const Keys& keys, const std::string& type) {
   model.layers = keys.integer("num_hidden_layers");
   model.hidden_size = keys.integer("hidden_size");
   model.heads = keys.integer("num_attention_heads");
-  model.kv_heads = keys.integer("num_key_value_heads", type == "llama" ? std::optional(model.heads) : std::nullopt);
-  // Qwen3 has a default of its own, 128 whatever the other sizes: nothing to be guessed.
+  // Where it is absent Qwen2 and Qwen3 have a default of their own, 32 whatever the other sizes: nothing to be guessed.
+  const bool as_heads = type == "llama" || keys.is_null("num_key_value_heads");
+  model.kv_heads = keys.integer("num_key_value_heads", as_heads ? std::optional(model.heads) : std::nullopt);
+  // So has Qwen3 here, 128.
   model.head_size = keys.integer("head_dim", type == "qwen3" ? std::nullopt : std::optional(model.hidden_size / model.heads));
   model.ffn_size = keys.integer("intermediate_size");
   model.vocab_size = keys.integer("vocab_size");
@@ -126,7 +129,8 @@ ModelConfig llama_config(const Keys& keys, const std::string& type) {
   model.rope_theta = rope.theta;
   model.rope_scaling = rope.scaling;
   keys.require("hidden_act", "silu");
-  keys.require("attention_bias", false, "it adds a bias to the output projection of attention too, which is not supported");
+  // Qwen2 does not look at it.
+  if (type != "qwen2") keys.require("attention_bias", false, "it adds a bias to the output projection of attention too, which is not supported");
   keys.require("mlp_bias", false, "biases in the feed-forward block are not supported");
   if (keys.number("partial_rotary_factor", 1) != 1) keys.refuse("partial_rotary_factor", "RoPE on a part of each head is not supported; allowed 1");
   refuse_sliding_windows(keys);

@@ -72,6 +72,9 @@ ordered_json llama_config(const ModelConfig& model) {
 const char* hugging_face_class(const ModelConfig& model) {
   if (model.architecture != "gpt2") {
     if (model.qkv_bias && model.qk_norm) refuse("both model.qkv_bias and model.qk_norm");
+    // The configurations of Qwen2 and Qwen3 do not look at it.
+    if (!model.qkv_bias && !model.qk_norm && model.hidden_size % model.heads != 0)
+      refuse("a model.hidden_size that is no multiple of model.heads, without model.qkv_bias or model.qk_norm");
     return model.qk_norm ? "Qwen3ForCausalLM" : model.qkv_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM";
   }
   if (model.qk_norm) refuse("model.architecture gpt2 with model.qk_norm");
@@ -80,23 +83,20 @@ const char* hugging_face_class(const ModelConfig& model) {
   return "GPT2LMHeadModel";
 }
 
-ordered_json hugging_face_config(const ModelConfig& model, DType dtype, const SpecialTokenIds& tokens) {
+ordered_json hugging_face_config(const ModelConfig& model, DType dtype, const ordered_json& special_tokens) {
   ordered_json config = {{"architectures", ordered_json::array({hugging_face_class(model)})}};
   config.update(model.architecture == "gpt2" ? gpt2_config(model) : llama_config(model));
-  // The ids are written where there are none too: a class has defaults, which may lie outside the vocabulary.
-  config.update(ordered_json{{"vocab_size", *model.vocab_size},
-                             {"tie_word_embeddings", model.tied_embeddings},
-                             {"initializer_range", model.init_std},
-                             {"bos_token_id", tokens.begin},
-                             {"eos_token_id", tokens.end},
-                             {"pad_token_id", tokens.padding},
-                             {"torch_dtype", torch_name(dtype)},
-                             {"use_cache", true}});
+  config.update(
+      ordered_json{{"vocab_size", *model.vocab_size}, {"tie_word_embeddings", model.tied_embeddings}, {"initializer_range", model.init_std}});
+  config.update(special_tokens);
+  config.update(ordered_json{{"torch_dtype", torch_name(dtype)}, {"use_cache", true}});
   return config;
 }
 
-ordered_json hugging_face_generation_config(const SpecialTokenIds& tokens) {
-  return {{"_from_model_config", true}, {"bos_token_id", tokens.begin}, {"eos_token_id", tokens.end}, {"pad_token_id", tokens.padding}};
+ordered_json hugging_face_generation_config(const ordered_json& special_tokens) {
+  ordered_json config = {{"_from_model_config", true}};
+  config.update(special_tokens);
+  return config;
 }
 
 }  // namespace trireme

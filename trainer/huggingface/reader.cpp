@@ -65,10 +65,16 @@ HuggingFaceReader::HuggingFaceReader(const fs::path& folder) : folder_(folder) {
 
 void HuggingFaceReader::open_files() {
   const auto open = [&](const std::string& name) { files_[name] = std::make_unique<SafetensorsFile>(folder_ / name, Links::kFollow, is_buffer); };
+  // A link to nothing and what cannot be looked at are there too: opening them says what is wrong.
+  const auto stands = [&](const char* name) {
+    std::error_code ignored;
+    return fs::symlink_status(folder_ / name, ignored).type() != fs::file_type::not_found;
+  };
   // Where both are there transformers reads the first.
-  if (fs::exists(folder_ / kSingle)) {
+  if (stands(kSingle)) {
     open(kSingle);
-  } else if (const fs::path path = folder_ / kIndex; fs::exists(path)) {
+  } else if (stands(kIndex)) {
+    const fs::path path = folder_ / kIndex;
     const auto index = parse_object(read_text(path, kMaxIndexBytes), path.string());
     const auto& map = object_member(index, "weight_map", path.string());
     std::map<std::string, std::string> file_of;

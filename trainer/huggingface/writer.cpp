@@ -87,14 +87,27 @@ std::string shard_name(size_t index, size_t count) {
 }
 
 /// Those that a folder came with; of a checkpoint the end of text of its tokenizer.
-SpecialTokenIds special_tokens(const WeightSource& source) {
-  if (!source.is_hugging_face()) return {nullptr, end_of_text_id(source.tokenizer()), nullptr};
+ordered_json special_tokens(const WeightSource& source) {
+  // null is written where there is none: a class has defaults, which may lie outside the vocabulary.
+  if (!source.is_hugging_face()) return {{"bos_token_id", nullptr}, {"eos_token_id", end_of_text_id(source.tokenizer())}, {"pad_token_id", nullptr}};
   const fs::path config = fs::path(source.path()) / "config.json";
   const json given = parse_object(read_text(config), config.string());
-  return {given.value("bos_token_id", json()), given.value("eos_token_id", json()), given.value("pad_token_id", json())};
+  ordered_json ids = ordered_json::object();
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (given.contains(key)) ids[key] = ordered_json(given.at(key));
+  return ids;
 }
 
 void write_json(const fs::path& path, const ordered_json& value) { write_durably(path, value.dump(2) + "\n"); }
+
+/// A folder's own as it is, if it has one: it may say more than ids.
+void write_generation_config(const WeightSource& source, const fs::path& folder, const ordered_json& special) {
+  constexpr const char* kName = "generation_config.json";
+  if (!source.is_hugging_face()) return write_json(folder / kName, hugging_face_generation_config(special));
+  const fs::path given = fs::path(source.path()) / kName;
+  std::error_code ignored;
+  if (fs::is_regular_file(given, ignored)) write_durably(folder / kName, read_text(given));
+}
 
 }  // namespace
 
@@ -106,9 +119,9 @@ int64_t hugging_face_bytes(const ModelConfig& model, DType dtype) {
 
 HuggingFaceSummary write_hugging_face(WeightSource& source, const fs::path& folder, const HuggingFaceOptions& options,
                                       const std::function<void(int64_t bytes)>& progress) {
-  const SpecialTokenIds special = special_tokens(source);
+  const ordered_json special = special_tokens(source);
   write_json(folder / "config.json", hugging_face_config(source.model(), options.dtype, special));
-  write_json(folder / "generation_config.json", hugging_face_generation_config(special));
+  write_generation_config(source, folder, special);
   write_tokenizer_files(source, folder);
 
   const std::vector<HuggingFaceTensor> tensors = hugging_face_tensors(source.model());

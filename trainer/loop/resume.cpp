@@ -57,7 +57,7 @@ void check_initial_weights(const WeightSource& source, const Config& config) {
   const std::string difference = model_difference(config.model, source.model());
   if (!difference.empty()) throw ConfigError(concat(where, "another model than the configured one; allowed the same, which is\n", difference));
   if (source.tokenizer().empty()) return;
-  if (Tokenizer::open(source.tokenizer()).digest() != Tokenizer::open(config.data.tokenizer).digest())
+  if (!same_ids(Tokenizer::open(source.tokenizer()), Tokenizer::open(config.data.tokenizer)))
     throw ConfigError(concat(where, "trained with another tokenizer than data.tokenizer=", config.data.tokenizer, "; allowed ", source.tokenizer()));
 }
 
@@ -82,7 +82,11 @@ static void begin(Trainer& trainer, const Config& config) {
     source = std::make_unique<WeightSource>(from);
     check_initial_weights(*source, config);
   });
-  if (world.rank() == 0) std::cerr << concat("starting from the weights in ", source->path(), "\n");
+  if (world.rank() == 0) {
+    if (const std::string& problem = source->tokenizer_problem(); !problem.empty())
+      std::cerr << concat("warning: ", problem, "; data.tokenizer is not compared with it\n");
+    std::cerr << concat("starting from the weights in ", source->path(), "\n");
+  }
   load_weights(trainer, *source);
 }
 

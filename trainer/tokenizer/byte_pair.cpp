@@ -135,11 +135,11 @@ void BytePairTokenizer::encode_piece(std::string_view piece, std::vector<int32_t
   std::copy(ids.begin(), ids.end(), cached->ids.begin());
 }
 
-size_t BytePairTokenizer::cut(std::string_view text) const {
+size_t BytePairTokenizer::cut(std::string_view text, bool first) const {
   const Tables& tables = *tables_;
-  // The space ahead of the text depends on what was before it, and moves all that follows.
-  if (pretokenizer_.prefixes_text()) return 0;
-  const size_t line = tables.added_over_lines ? 0 : pretokenizer_.last_line(text);
+  // The space that goes ahead of what follows an added token may join a line feed there.
+  const bool prefixed_token = pretokenizer_.prefixes_text() && tables.longest_added > 0;
+  const size_t line = tables.added_over_lines || prefixed_token ? 0 : pretokenizer_.last_line(text);
   if (line > 0) return line;
 
   // An added token that begins further back may not have ended yet, or may be the begin of a longer one.
@@ -148,12 +148,16 @@ size_t BytePairTokenizer::cut(std::string_view text) const {
   const Stretch outer = stretch_at(tables.raw, text, limit);
   std::string_view plain = text.substr(outer.begin, outer.end - outer.begin);
   std::string room;
+  // Right behind an added token, what a cut leaves would lose the space that goes ahead of it; another token gets none.
+  const bool cut_behind_token = !pretokenizer_.prefixes_text() || (plain.empty() && outer.end < text.size());
   // A place in the normalised text would not be one in the text.
-  if (tables.description.nfc && to_nfc(plain, room) != plain) return outer.begin;
+  if (tables.description.nfc && to_nfc(plain, room) != plain) return cut_behind_token ? outer.begin : 0;
   const Stretch inner = stretch_at(tables.normalized, plain, limit - outer.begin);
   // What is behind the limit may turn out to be a token, and then the text before it ends there.
   plain = plain.substr(inner.begin, std::min(inner.end, limit - outer.begin) - inner.begin);
-  return outer.begin + inner.begin + pretokenizer_.last_boundary(plain, tables.description.nfc);
+  const size_t begin = outer.begin + inner.begin;
+  const size_t place = pretokenizer_.last_boundary(plain, first || begin > 0, tables.description.nfc);
+  return place > 0 || cut_behind_token ? begin + place : 0;
 }
 
 std::string BytePairTokenizer::decode(std::span<const int32_t> tokens) const {

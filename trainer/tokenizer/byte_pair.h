@@ -28,7 +28,7 @@ class BytePairTokenizer {
   int64_t vocab_size() const;
   /// These are Tokenizer's.
   void encode(std::string_view text, std::vector<int32_t>& tokens, bool first);
-  size_t cut(std::string_view text) const;
+  size_t cut(std::string_view text, bool first) const;
   std::string decode(std::span<const int32_t> tokens) const;  ///< every id is in the vocabulary
   std::vector<int32_t> token_bytes() const;
   std::optional<int32_t> added_token(std::string_view content) const;

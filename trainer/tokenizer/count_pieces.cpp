@@ -63,7 +63,7 @@ PieceCounts count_pieces(const std::vector<std::string>& files, const NamedPatte
   const Pretokenizer pretokenizer({{std::string(pattern.regex)}}, std::string(pattern.name));
   SharedText text(files, [&](std::string_view stretch) {
     const size_t line = pretokenizer.last_line(stretch);
-    return line > 0 ? line : pretokenizer.last_boundary(stretch, pattern.nfc);
+    return line > 0 ? line : pretokenizer.last_boundary(stretch, false, pattern.nfc);
   });
   const auto work = [&](PieceCounts& counts) {
     try {

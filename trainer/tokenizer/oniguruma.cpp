@@ -32,6 +32,10 @@ class Translation {
         open_group();
       } else if (c == '{') {
         interval();
+      } else if (c == '^') {
+        // Not PCRE2's own: that it looks behind would go unsaid. In both, no line begins behind the last line feed.
+        out_.append(R"((?:(?<![^\n])(?!\z)))");
+        ++at_;
       } else {
         take(1);
       }

@@ -65,11 +65,17 @@ Pretokenizer::Pretokenizer(PretokenizerRules rules, const std::string& where) : 
   if (regexes_.empty()) return;
   const std::string& first = rules_.regexes.front();
   named_ = std::any_of(kNamedPatterns.begin(), kNamedPatterns.end(), [&](const NamedPattern& pattern) { return pattern.regex == first; });
+  names_feeds_ = named_ && first.find(R"([\r\n]+)") != std::string::npos;
   looks_behind_ = looks_behind(regexes_.front().get());
 }
 
 Pretokenizer::Pretokenizer(const Pretokenizer& other)
-    : rules_(other.rules_), regexes_(other.regexes_), where_(other.where_), named_(other.named_), looks_behind_(other.looks_behind_) {}
+    : rules_(other.rules_),
+      regexes_(other.regexes_),
+      where_(other.where_),
+      named_(other.named_),
+      names_feeds_(other.names_feeds_),
+      looks_behind_(other.looks_behind_) {}
 
 Pretokenizer& Pretokenizer::operator=(const Pretokenizer& other) { return *this = Pretokenizer(other); }
 
@@ -95,8 +101,14 @@ std::string_view Pretokenizer::with_prefix(std::string_view text, std::string& r
   return room.assign(" ").append(text);
 }
 
-size_t Pretokenizer::last_boundary(std::string_view text, bool nfc) const {
-  const auto fits = [&](size_t place) { return !nfc || (place < text.size() && !nfc_byte(text[place])); };
+size_t Pretokenizer::last_boundary(std::string_view text, bool begins, bool nfc) const {
+  if (prefixes_text() && begins) {
+    std::string room;
+    const std::string_view prefixed = with_prefix(text, room);
+    const size_t added = prefixed.size() - text.size();
+    return std::max(last_boundary(prefixed, false, nfc), added) - added;
+  }
+  const auto fits = [&](size_t place) { return !nfc || begins_apart_in_nfc(text.substr(place)); };
   const std::string_view whole = text.substr(0, text.size() - unfinished_utf8(text));
   size_t begin = 0, last = 0;  // of the characters behind the last byte that is none, and a place there
   for (size_t valid = valid_utf8(whole); begin + valid < whole.size(); valid = valid_utf8(whole.substr(begin))) begin += valid + 1;
@@ -108,8 +120,11 @@ size_t Pretokenizer::last_boundary(std::string_view text, bool nfc) const {
   // Matches that have not looked at the end are those of any longer text. The last of them may still have looked beyond its own end, and would not be
   // the same if the text ended there.
   const std::vector<Boundary> boundaries = last_boundaries(state, run, true);
-  for (auto place = boundaries.rbegin(); place != boundaries.rend(); ++place)
-    if (fits(begin + place->end) && last_boundaries(state, run.substr(0, place->end), false).back() == *place) return begin + place->end;
+  for (auto place = boundaries.rbegin(); place != boundaries.rend(); ++place) {
+    if (!fits(begin + place->end)) continue;
+    const std::vector<Boundary> ended = last_boundaries(state, run.substr(0, place->end), false);  // none where the only match looked ahead
+    if (!ended.empty() && ended.back() == *place) return begin + place->end;
+  }
   return last;
 }
 
@@ -128,14 +143,18 @@ std::vector<Pretokenizer::Boundary> Pretokenizer::last_boundaries(MatchState& st
 
 size_t Pretokenizer::last_line(std::string_view text) const {
   if (!named_) return 0;
-  // All of kNamedPatterns end a piece at a line feed between two characters that are no space, and none looks across it from either side.
+  // All of kNamedPatterns end a piece at a line feed between two characters that are no space, and none looks across it from either side. Those that
+  // name line feeds do so at the last one of any white space.
   for (size_t feed = text.rfind('\n'); feed != std::string_view::npos && feed > 0; feed = text.rfind('\n', feed - 1)) {
-    const CodePoint after = first_code_point(text.substr(feed + 1));
+    CodePoint after = first_code_point(text.substr(feed + 1));
+    for (size_t at = feed + 1; names_feeds_ && is_white_space(after.value) && after.value != '\r' && after.value != '\n';) {
+      at += after.bytes;
+      after = first_code_point(text.substr(at));
+    }
     if (after.bytes == 0 || is_white_space(after.value)) continue;
-    size_t begin = feed - 1;
-    while (begin > 0 && feed - begin < 4 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
-    const CodePoint before = first_code_point(text.substr(begin, feed - begin));
-    if (before.bytes == feed - begin && !is_white_space(before.value)) return feed + 1;
+    if (names_feeds_) return feed + 1;
+    const CodePoint before = last_code_point(text.substr(0, feed));
+    if (before.bytes > 0 && !is_white_space(before.value)) return feed + 1;
   }
   return 0;
 }

@@ -58,9 +58,10 @@ class Pretokenizer {
   /// Whether the begin of a text may get a space of its own.
   bool prefixes_text() const { return rules_.prefix_before == 0; }
   /// The last place in a text that goes on where the pieces before it are those of any longer text, and those behind it depend on nothing before it.
-  /// `nfc`: and where what follows is normalised alone as it is here. 0 where there is none. Not for tokenizers that put a space ahead of the text.
-  size_t last_boundary(std::string_view text, bool nfc) const;
-  /// The same, found from the end without matching: a line that begins there. 0 where there is none, or the regex is none of kNamedPatterns.
+  /// `begins`: as of pieces(). `nfc`: and where what follows is normalised alone as it is here. 0 where there is none.
+  size_t last_boundary(std::string_view text, bool begins, bool nfc) const;
+  /// The same, found from the end without matching: a line that begins there, unless a space goes ahead of the white space before it. 0 where there
+  /// is none, or the regex is none of kNamedPatterns.
   size_t last_line(std::string_view text) const;
 
  private:
@@ -107,6 +108,7 @@ class Pretokenizer {
   std::string where_;
   MatchState state_;
   bool named_ = false;         ///< the first regex is one of kNamedPatterns
+  bool names_feeds_ = false;   ///< and one that ends a piece at the last line feed of any white space
   bool looks_behind_ = false;  ///< the first regex does: what is before a place counts behind it
 };
 

@@ -6,6 +6,7 @@
 #include <sentencepiece_processor.h>
 
 #include "kernels/core/check.h"
+#include "trainer/tokenizer/utf8.h"
 
 namespace trireme {
 namespace {
@@ -100,34 +101,45 @@ void require(const sentencepiece::util::Status& status, const std::string& what)
   if (!status.ok()) throw DataError(concat(what, ": ", status.error_message()));
 }
 
-bool is_printable_ascii(char c) { return c > 0x20 && c < 0x7F; }
+/// Whether no normalisation makes a space of it or takes it away, and pieces do not write a space with it.
+bool keeps_apart(const CodePoint& character) {
+  constexpr uint32_t kSpaceInPieces = 0x2581, kReplacement = 0xFFFD;  // "nmt_nfkc" makes spaces of both
+  return character.bytes > 0 && character.value != kSpaceInPieces && character.value != kReplacement && unchanged_by_nfkc(character.value);
+}
 
 }  // namespace
 
 SentencePieceTokenizer::SentencePieceTokenizer(std::string_view model, const std::string& where) {
-  const auto processor = std::make_shared<sentencepiece::SentencePieceProcessor>();
-  require(processor->LoadFromSerializedProto(model), concat(where, ": not a SentencePiece model"));
+  const auto load = [&](std::string_view serialized) {
+    auto processor = std::make_shared<sentencepiece::SentencePieceProcessor>();
+    require(processor->LoadFromSerializedProto(serialized), concat(where, ": not a SentencePiece model"));
+    return processor;
+  };
+  const auto processor = load(model);
   if (processor->GetPieceSize() == 0) throw DataError(concat(where, ": not a SentencePiece model: it has no pieces"));
   const Settings settings = read_settings(model);
   dummy_prefix_ = settings.dummy_prefix;
   cuttable_ = cuts_before_words(*processor, settings);
   processor_ = processor;
+  // A message read behind another changes its fields: normalizer_spec (3) {add_dummy_prefix (3): false}.
+  rest_processor_ = dummy_prefix_ ? load(std::string(model).append({0x1A, 0x02, 0x18, 0x00})) : processor_;
 }
 
 int64_t SentencePieceTokenizer::vocab_size() const { return processor_->GetPieceSize(); }
 
 void SentencePieceTokenizer::encode(std::string_view text, std::vector<int32_t>& tokens, bool first) const {
-  // The space that cut() leaves before a word is what the library puts before a text.
-  if (!first && dummy_prefix_ && text.starts_with(' ')) text.remove_prefix(1);
+  // The space that cut() leaves before a word is what the library puts before a text. Any other text that goes on gets none.
+  const bool spaced = !first && dummy_prefix_ && text.starts_with(' ');
+  if (spaced) text.remove_prefix(1);
   std::vector<int> ids;
-  require(processor_->Encode(text, &ids), "SentencePiece could not encode a text");
+  require((first || spaced ? processor_ : rest_processor_)->Encode(text, &ids), "SentencePiece could not encode a text");
   tokens.insert(tokens.end(), ids.begin(), ids.end());
 }
 
 size_t SentencePieceTokenizer::cut(std::string_view text) const {
   if (!cuttable_) return 0;
   for (size_t space = text.rfind(' '); space != std::string_view::npos && space > 0; space = text.rfind(' ', space - 1))
-    if (space + 1 < text.size() && is_printable_ascii(text[space - 1]) && is_printable_ascii(text[space + 1])) return space;
+    if (keeps_apart(last_code_point(text.substr(0, space))) && keeps_apart(first_code_point(text.substr(space + 1)))) return space;
   return 0;
 }
 

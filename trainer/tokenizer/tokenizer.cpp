@@ -106,8 +106,11 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) {
   return tokens;
 }
 
-size_t Tokenizer::cut(std::string_view text) const {
-  return std::visit(Overloaded{[&](const ByteTokenizer&) { return text.size(); }, [&](const auto& tokenizer) { return tokenizer.cut(text); }}, kind_);
+size_t Tokenizer::cut(std::string_view text, bool first) const {
+  return std::visit(
+      Overloaded{[&](const ByteTokenizer&) { return text.size(); }, [&](const SentencePieceTokenizer& tokenizer) { return tokenizer.cut(text); },
+                 [&](const BytePairTokenizer& tokenizer) { return tokenizer.cut(text, first); }},
+      kind_);
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
@@ -126,6 +129,14 @@ std::vector<int32_t> Tokenizer::token_bytes() const {
   return std::visit(
       Overloaded{[](const ByteTokenizer&) { return std::vector<int32_t>(256, 1); }, [](const auto& tokenizer) { return tokenizer.token_bytes(); }},
       kind_);
+}
+
+bool same_ids(const Tokenizer& a, const Tokenizer& b) {
+  if (a.digest() == b.digest()) return true;
+  if (a.vocab_size() != b.vocab_size()) return false;
+  for (int32_t id = 0; id < a.vocab_size(); ++id)
+    if (a.decode({&id, 1}) != b.decode({&id, 1})) return false;
+  return true;
 }
 
 }  // namespace trireme

@@ -39,8 +39,9 @@ class Tokenizer {
   void encode(std::string_view text, std::vector<int32_t>& tokens, bool first = true);
   std::vector<int32_t> encode(std::string_view text);
   /// Where a document may be cut so that its parts, encoded apart, give the ids of the whole: bytes of a prefix of `text`, which begins a document,
-  /// or what a cut has left of it, and goes on; as long as can be found quickly. 0 where there is no such place in it, or the model allows none.
-  size_t cut(std::string_view text) const;
+  /// or what a cut has left of it where not `first`, and goes on; as long as can be found quickly. 0 where there is no such place in it, or the model
+  /// allows none.
+  size_t cut(std::string_view text, bool first) const;
 
   /// Errors: DataError for an id outside the vocabulary.
   std::string decode(std::span<const int32_t> tokens) const;
@@ -55,5 +56,9 @@ class Tokenizer {
   int64_t vocab_size_ = 256;
   std::optional<int32_t> end_of_text_;
 };
+
+/// Every id stands for the same text, so that tokens of the one are tokens of the other. Digests may differ: an export writes the bytes tokenizer as a
+/// tokenizer.json.
+bool same_ids(const Tokenizer& a, const Tokenizer& b);
 
 }  // namespace trireme

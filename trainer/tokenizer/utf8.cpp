@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include <utf8proc.h>
@@ -60,6 +62,14 @@ CodePoint first_code_point(std::string_view text) {
   return {value, bytes};
 }
 
+CodePoint last_code_point(std::string_view text) {
+  for (size_t bytes = 1; bytes <= std::min<size_t>(4, text.size()); ++bytes) {
+    const CodePoint last = first_code_point(text.substr(text.size() - bytes));
+    if (last.bytes == bytes) return last;
+  }
+  return {0, 0};
+}
+
 size_t valid_utf8(std::string_view text) {
   size_t i = 0;
   while (i < text.size()) {
@@ -100,6 +110,32 @@ std::string to_utf8(uint32_t code_point) {
 bool is_white_space(uint32_t c) {
   return c == 0x20 || (c >= 0x09 && c <= 0x0D) || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
          c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+bool begins_apart_in_nfc(std::string_view text) {
+  if (text.empty()) return false;
+  if (!nfc_byte(text.front())) return true;
+  const CodePoint first = first_code_point(text);
+  if (first.bytes == 0) return false;
+  // Beside marks, only vowels and finals of Hangul and vowels of Kirat Rai combine with what is before them.
+  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(first.value));
+  const bool mark = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC || category == UTF8PROC_CATEGORY_ME;
+  const bool hangul = first.value >= 0x1160 && first.value <= 0x11FF;
+  const bool kirat_rai = first.value >= 0x16D40 && first.value <= 0x16D7F;
+  return !mark && !hangul && !kirat_rai;
+}
+
+bool unchanged_by_nfkc(uint32_t code_point) {
+  constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
+  const std::string_view category = utf8proc_category_string(static_cast<utf8proc_int32_t>(code_point));
+  if (std::string_view("LNPS").find(category.front()) == std::string_view::npos) return false;
+  const std::string text = to_utf8(code_point);
+  utf8proc_uint8_t* mapped = nullptr;
+  const utf8proc_ssize_t bytes =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &mapped, kOptions);
+  const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owned(mapped, std::free);
+  TRIREME_CHECK(bytes >= 0, utf8proc_errmsg(bytes));
+  return text == std::string_view(reinterpret_cast<const char*>(mapped), static_cast<size_t>(bytes));
 }
 
 std::string_view to_nfc(std::string_view text, std::string& room) {

@@ -81,6 +81,9 @@ class Build {
     } catch (const Error& error) {
       keep_for(error);
       throw;
+    } catch (...) {  // such as for want of memory
+      if (worth_keeping_) writer_.keep();
+      throw;
     }
   }
 
@@ -120,9 +123,7 @@ class Build {
     }
   }
 
-  bool lines_in(const std::string& path) const {
-    return rules_.instruction() || !options_.field.empty() || path.ends_with(".jsonl") || path.ends_with(".ndjson");
-  }
+  bool lines_in(const std::string& path) const { return rules_.instruction() || !options_.field.empty() || has_json_lines(path); }
 
   void write(const Piece& piece, ProgressLine& progress) {
     auto part = piece.tokens.begin();
@@ -155,14 +156,17 @@ class Build {
   void check_stop() {
     const int signal = options_.stop_signal();
     if (signal == 0) return;
-    if (!survey_.regular || writer_.index().tokens == 0) throw InternalError(concat("stopped by signal ", signal, "; nothing was written"));
+    if (!survey_.regular || (writer_.index().tokens == 0 && !worth_keeping_))
+      throw Error(ExitCode::kRequeue, concat("stopped by signal ", signal, "; nothing was kept"));
     save();
     throw Error(ExitCode::kRequeue, concat("stopped by signal ", signal));
   }
 
-  /// Bad data must change before it is read again, and then nothing of this could be used; a full disk or a stop costs nothing that was done.
+  /// Bad data must change before it is read again, and then nothing of this could be used; a full disk, a stop or an output in the way costs nothing
+  /// that was done.
   void keep_for(const Error& error) {
-    const bool passes = error.code() == ExitCode::kIo || error.code() == ExitCode::kMissingFile || error.code() == ExitCode::kRequeue;
+    const bool passes = error.code() == ExitCode::kIo || error.code() == ExitCode::kMissingFile || error.code() == ExitCode::kRequeue ||
+                        error.code() == ExitCode::kUsage;
     if (!passes || !worth_keeping_) return;
     writer_.keep();
     throw Error(error.code(), concat(error.what(), "; the same command goes on from what is in ", writer_.partial().string()));

@@ -32,8 +32,8 @@ struct BuildResult {
 
 /// Reads the inputs in order, encodes them on `threads` threads and writes the output: the same bytes whatever their number, and whether or not an
 /// earlier attempt was killed in the middle. Memory does not grow with the data.
-/// Errors: ConfigError, those of for_each_input, read_pieces, encode_piece and TokenWriter; Error with kRequeue where a signal stopped it and work is
-/// kept.
+/// Errors: ConfigError, those of for_each_input, read_pieces, encode_piece and TokenWriter; Error with kRequeue where a signal stopped it, which
+/// says whether work is kept.
 BuildResult build_tokens(const BuildOptions& options);
 
 }  // namespace trireme

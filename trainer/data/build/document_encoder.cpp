@@ -38,7 +38,7 @@ struct Encoder {
     int64_t count = 0;
     for (size_t wanted = kStretch; !text.empty();) {
       size_t bytes = std::min(text.size(), wanted);
-      if (bytes < text.size()) bytes = tokenizer.cut(text.substr(0, bytes));
+      if (bytes < text.size()) bytes = tokenizer.cut(text.substr(0, bytes), first);
       if (bytes == 0) {
         if (wanted >= kMaxUncutBytes) throw DataError(concat(where, ": more than ", kMaxUncutBytes >> 20, kUncut));
         wanted *= 2;

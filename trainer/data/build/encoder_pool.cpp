@@ -1,7 +1,10 @@
 #include "trainer/data/build/encoder_pool.h"
 
 #include <csignal>
+#include <system_error>
 #include <utility>
+
+#include "kernels/core/check.h"
 
 namespace trireme {
 namespace {
@@ -16,11 +19,22 @@ EncoderPool::EncoderPool(const Tokenizer& tokenizer, const DocumentRules& rules,
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this, tokenizer, &rules]() mutable { work(std::move(tokenizer), rules); });
+  std::string failure;
+  try {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this, tokenizer, &rules]() mutable { work(std::move(tokenizer), rules); });
+  } catch (const std::exception& error) {  // of threads or memory there are no more
+    failure = error.what();
+  }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (failure.empty()) return;
+  const size_t started = threads_.size();
+  end_threads();
+  throw IoError(concat("--threads=", threads, ": only ", started, " could be started: ", failure, "; give fewer"));
 }
 
-EncoderPool::~EncoderPool() {
+EncoderPool::~EncoderPool() { end_threads(); }
+
+void EncoderPool::end_threads() {
   {
     const std::lock_guard lock(mutex_);
     over_ = true;

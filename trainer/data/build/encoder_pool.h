@@ -13,6 +13,7 @@ namespace trireme {
 /// Threads that encode pieces, each with a tokenizer of its own; the pieces come back in the order in which they were given.
 class EncoderPool {
  public:
+  /// Errors: IoError where the system does not give that many threads.
   EncoderPool(const Tokenizer& tokenizer, const DocumentRules& rules, int threads);
   ~EncoderPool();
   EncoderPool(const EncoderPool&) = delete;
@@ -32,6 +33,7 @@ class EncoderPool {
     bool done = false;
   };
   void work(Tokenizer tokenizer, const DocumentRules& rules);
+  void end_threads();
 
   std::deque<std::unique_ptr<Job>> jobs_;  ///< oldest first; the caller's alone
   int64_t bytes_ = 0;

@@ -28,8 +28,7 @@ void visit_file(const std::string& path, const struct stat& status, bool named, 
   if (::access(path.c_str(), R_OK) != 0) throw_file_error(path, "cannot open", errno);
   const bool regular = S_ISREG(status.st_mode);
   if (regular && named && status.st_size == 0) throw DataError(concat(path, ": is empty"));
-  for (const char* packed : {".gz", ".bz2", ".xz", ".zst", ".zip", ".parquet"})
-    if (regular && path.ends_with(packed)) throw DataError(concat(path, ": is packed, not text; give what is in it, as <(zcat FILE) does for *.gz"));
+  if (regular) check_not_packed(path);
   visit({path, named, regular, regular ? status.st_size : 0, status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec});
 }
 
@@ -62,6 +61,13 @@ void visit_directory(const std::string& path, const std::function<void(const Inp
 }
 
 }  // namespace
+
+void check_not_packed(const std::string& path) {
+  for (const char* packed : {".gz", ".bz2", ".xz", ".zst", ".zip", ".parquet"})
+    if (path.ends_with(packed)) throw DataError(concat(path, ": is packed, not text; give what is in it, as <(zcat FILE) does for *.gz"));
+}
+
+bool has_json_lines(const std::string& path) { return path.ends_with(".jsonl") || path.ends_with(".ndjson"); }
 
 void for_each_input(const std::vector<std::string>& paths, const std::function<void(const Input&)>& visit) {
   for (const std::string& path : paths) {

@@ -16,6 +16,11 @@ struct Input {
   int64_t changed = 0;  ///< when its content last was, in nanoseconds
 };
 
+/// By the name of a file. Errors: DataError.
+void check_not_packed(const std::string& path);
+/// By the name of a file: each line is a JSON object with text in it.
+bool has_json_lines(const std::string& path);
+
 /// Calls `visit` for each path in order; for a directory, for all regular files below in byte order of their paths, without what is hidden (a name
 /// that begins with a dot). Memory grows with the largest directory alone.
 /// Errors: MissingFileError; IoError for what cannot be read; DataError for an empty file named, a link to a directory, a token directory, a

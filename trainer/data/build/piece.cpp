@@ -24,7 +24,7 @@ void read_pieces(const Input& input, const Position& start, bool lines, const To
   for (bool more = true; more;) {
     more = reader.fill(window, wanted, interrupted);
     size_t bytes = window.size();
-    if (more) bytes = lines ? window.rfind('\n') + 1 : tokenizer.cut(window);
+    if (more) bytes = lines ? window.rfind('\n') + 1 : tokenizer.cut(window, at.offset == 0);
     if (more && bytes == 0) {
       const size_t most = lines ? kMaxLineBytes : kMaxUncutBytes;
       if (wanted >= most)
