@@ -9,12 +9,6 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-void check(const Outcome& outcome, int code, const std::string& words) {
-  INFO(outcome.out << outcome.err);
-  CHECK(outcome.code == code);
-  CHECK_THAT(code == 0 ? outcome.out : outcome.err, Contains(words));
-}
-
 void flip(const fs::path& path, size_t at) {
   std::string bytes = read_file(path);
   bytes.at(at) = static_cast<char>(bytes.at(at) ^ 1);

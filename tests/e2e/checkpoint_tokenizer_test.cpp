@@ -7,14 +7,7 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-using Catch::Matchers::Contains;
 using nlohmann::json;
-
-void check(const Outcome& outcome, int code, const std::string& words) {
-  INFO(outcome.out << outcome.err);
-  CHECK(outcome.code == code);
-  CHECK_THAT(code == 0 ? outcome.out : outcome.err, Contains(words));
-}
 
 Arguments training(const std::string& tokenizer, const std::string& data, const std::string& steps) {
   return Arguments{"train", "run.yaml", "--max-steps", steps} +

@@ -18,17 +18,6 @@ Arguments exporting(const std::string& from, const std::string& to, const Argume
   return Arguments{"checkpoint", "export", "--format", "hf", "--output", to, from} + more;
 }
 
-void check(const Outcome& outcome, int code, const std::string& words) {
-  INFO(outcome.out << outcome.err);
-  CHECK(outcome.code == code);
-  CHECK_THAT(code == 0 ? outcome.out : outcome.err, Contains(words));
-}
-
-void must(const Outcome& outcome) {
-  INFO(outcome.out << outcome.err);
-  REQUIRE(outcome.code == 0);
-}
-
 std::set<std::string> names_in(const fs::path& directory) {
   std::set<std::string> names;
   for (const auto& item : fs::directory_iterator(directory)) names.insert(item.path().filename().string());

@@ -197,6 +197,22 @@ void prepare_run(const TemporaryDirectory& directory) {
   write_file(directory / "run.yaml", kConfig);
 }
 
+Outcome must(const Outcome& outcome, int code) {
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == code);
+  return outcome;
+}
+
+Outcome must(const TemporaryDirectory& directory, const Arguments& arguments, int code) { return must(run(directory, arguments), code); }
+
+void check(const Outcome& outcome, int code, const std::string& words) {
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == code);
+  CHECK_THAT(code == 0 ? outcome.out : outcome.err, Catch::Matchers::Contains(words));
+}
+
+Arguments in(const std::string& run_directory) { return sets({"run.directory=" + run_directory}); }
+
 Arguments sets(const Arguments& assignments) {
   Arguments arguments;
   for (const std::string& assignment : assignments) arguments.insert(arguments.end(), {"--set", assignment});

@@ -83,6 +83,14 @@ void build_data(const TemporaryDirectory& directory);
 void prepare_run(const TemporaryDirectory& directory);
 extern const std::string kConfig;
 
+/// Ends the test where the exit code is another one.
+Outcome must(const Outcome& outcome, int code = 0);
+Outcome must(const TemporaryDirectory& directory, const Arguments& arguments, int code = 0);
+/// That exit code, and `words` in what the command said: on standard output where it is 0, else on standard error.
+void check(const Outcome& outcome, int code, const std::string& words);
+
+/// The run directory as --set arguments.
+Arguments in(const std::string& run_directory);
 /// `--set` before each.
 Arguments sets(const Arguments& assignments);
 Arguments operator+(Arguments a, const Arguments& b);

@@ -95,8 +95,6 @@ bool can_test(const TwoHosts& hosts) {
   return hosts.ready();
 }
 
-Arguments in(const std::string& run_directory) { return sets({"run.directory=" + run_directory}); }
-
 }  // namespace
 
 TEST_CASE("hosts: two of them, a link that goes down stops both, and the same command goes on", "[slow]") {

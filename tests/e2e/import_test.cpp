@@ -14,18 +14,6 @@ using Catch::Matchers::Contains;
 
 const fs::path kGolden = fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface";
 
-void check(const Outcome& outcome, int code, const std::string& words) {
-  INFO(outcome.out << outcome.err);
-  CHECK(outcome.code == code);
-  CHECK_THAT(code == 0 ? outcome.out : outcome.err, Contains(words));
-}
-
-Outcome must(const Outcome& outcome) {
-  INFO(outcome.out << outcome.err);
-  REQUIRE(outcome.code == 0);
-  return outcome;
-}
-
 /// The golden models `llama_bf16` and `gpt2_tied` have room for the bytes tokenizer. Folder "NAME", checkpoint "NAME.imported", and NAME.yaml, which trains
 /// from the folder.
 void prepare(const TemporaryDirectory& directory, const std::string& name) {

@@ -20,7 +20,7 @@ void flip_bit_at(const fs::path& path, size_t at) {
 
 void flip_last_bit(const fs::path& path) { flip_bit_at(path, fs::file_size(path) - 1); }
 
-void check(const Outcome& outcome, int code, const std::string& words) {
+void check_told(const Outcome& outcome, int code, const std::string& words) {
   INFO(outcome.err);
   CHECK(outcome.code == code);
   CHECK(outcome.err.find(words) != std::string::npos);
@@ -37,7 +37,7 @@ TEST_CASE("keep: a last checkpoint that cannot be saved is an error, not a succe
       const Outcome outcome = run(directory, kTrain + ranks +
                                                  sets({"run.directory=run", "training.steps=2", "training.schedule.warmup_steps=0",
                                                        std::string("checkpoint.asynchronous=") + asynchronous}));
-      check(outcome, 74, "could not be saved");
+      check_told(outcome, 74, "could not be saved");
     }
   }
 }
@@ -49,7 +49,7 @@ TEST_CASE("keep: a second job in the same run directory is refused and harms not
       kTrain + sets({"run.directory=run", "training.steps=100000", "training.evaluate.every=0", "data.validation=[]", "checkpoint.every=0"});
   Process first(Arguments{kBinary} + here, directory.path());
   REQUIRE(first.wait_for("step 3/"));
-  check(run(directory, here), 64, "another job trains there");
+  check_told(run(directory, here), 64, "another job trains there");
   first.signal(SIGTERM);
   CHECK(first.wait().code == 75);
   const std::vector<nlohmann::json> lines = metrics(directory / "run");
@@ -65,7 +65,7 @@ TEST_CASE("keep: a checkpoint from elsewhere does not mix with those of another 
   REQUIRE(run(directory, kTrain + sets({"run.directory=other"}) + Arguments{"--resume", "one/checkpoints/step-00000002"}).code == 0);
   CHECK(validation_loss(directory / "other") == validation_loss(directory / "one"));
   const auto before = directory.listing();
-  check(run(directory, kTrain + sets({"run.directory=other"}) + Arguments{"--resume", "one/checkpoints/step-00000002"}), 64,
+  check_told(run(directory, kTrain + sets({"run.directory=other"}) + Arguments{"--resume", "one/checkpoints/step-00000002"}), 64,
         "run.directory=other holds checkpoints of another past");
   CHECK(directory.changes_since(before).empty());
 }
@@ -75,10 +75,10 @@ TEST_CASE("keep: a finished run stays as it is, but for what a kill at its very 
   prepare_run(directory);
   REQUIRE(run(directory, kTrain).code == 0);
   const auto before = directory.listing();
-  check(run(directory, kTrain), 0, "nothing to do: 6 of 6 steps are done");
+  check_told(run(directory, kTrain), 0, "nothing to do: 6 of 6 steps are done");
   CHECK(directory.changes_since(before).empty());
   fs::create_directories(directory / "run/checkpoints/step-00000002.1-0.partial/half removed");
-  check(run(directory, kTrain), 0, "nothing to do: 6 of 6 steps are done");
+  check_told(run(directory, kTrain), 0, "nothing to do: 6 of 6 steps are done");
   CHECK_FALSE(fs::exists(directory / "run/checkpoints/step-00000002.1-0.partial"));
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("keep: an evaluation that a kill has prevented is made up for") {
   std::string text = read_file(directory / "run/metrics.jsonl");
   write_file(directory / "run/metrics.jsonl", text.substr(0, text.find("{\"step\":6,\"validation_loss\"")));
   REQUIRE(validation_loss(directory / "run") != expected);  // that of step 3
-  check(run(directory, kTrain), 0, "done: 6 of 6 steps");
+  check_told(run(directory, kTrain), 0, "done: 6 of 6 steps");
   CHECK(validation_loss(directory / "run") == expected);
   losses(directory / "run", 6);
 }
@@ -103,12 +103,12 @@ TEST_CASE("keep: resume refuses data that has changed, and checkpoints of which 
   const std::string written = read_file(directory / "run/metrics.jsonl");
 
   flip_last_bit(directory / "train/tokens.bin");
-  check(run(directory, here), 65, "holds other tokens");
+  check_told(run(directory, here), 65, "holds other tokens");
   flip_last_bit(directory / "train/tokens.bin");
 
   const fs::path shard = directory / "run/checkpoints/latest/rank-00000.safetensors";
   flip_last_bit(shard);
-  check(run(directory, here), 65, "rank-00000.safetensors");
+  check_told(run(directory, here), 65, "rank-00000.safetensors");
   // The last tensor is a moment, which only training reads.
   const Arguments generate = {"generate", "--checkpoint", "run/checkpoints/latest", "--prompt", "a"};
   CHECK(run(directory, generate).code == 0);
@@ -116,15 +116,15 @@ TEST_CASE("keep: resume refuses data that has changed, and checkpoints of which 
   const auto manifest = nlohmann::json::parse(read_file(directory / "run/checkpoints/latest/manifest.json"));
   const size_t weight = manifest["tensors"]["weight/embedding.weight"]["boxes"][0]["bytes"][0];
   flip_bit_at(shard, weight);
-  check(run(directory, generate), 65, "rank-00000.safetensors: tensor \"weight/embedding.weight\": damaged");
+  check_told(run(directory, generate), 65, "rank-00000.safetensors: tensor \"weight/embedding.weight\": damaged");
   flip_bit_at(shard, weight);
 
   const std::string bytes = read_file(shard);
   write_file(shard, bytes.substr(1));
-  check(run(directory, here), 65, "no checkpoint in");
+  check_told(run(directory, here), 65, "no checkpoint in");
   write_file(shard, bytes);
 
-  check(run(directory, here + Arguments{"--resume", ""}), 64, "--resume");
+  check_told(run(directory, here + Arguments{"--resume", ""}), 64, "--resume");
   CHECK(read_file(directory / "run/metrics.jsonl") == written);
   CHECK(run(directory, here).code == 0);
   losses(directory / "run", 4);

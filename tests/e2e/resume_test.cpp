@@ -17,15 +17,6 @@ namespace {
 
 const Arguments kTrain = Arguments{"train", "run.yaml"} + sets({"training.evaluate.every=0", "data.validation=[]"});
 
-Arguments in(const std::string& run_directory) { return sets({"run.directory=" + run_directory}); }
-
-Outcome must(const TemporaryDirectory& directory, const Arguments& arguments, int code = 0) {
-  const Outcome outcome = run(directory, arguments);
-  INFO(outcome.out << outcome.err);
-  REQUIRE(outcome.code == code);
-  return outcome;
-}
-
 bool says(const Outcome& outcome, const std::string& words) { return outcome.err.find(words) != std::string::npos; }
 
 fs::path checkpoint(const TemporaryDirectory& directory, const std::string& run_directory, int step) {

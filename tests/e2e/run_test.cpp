@@ -14,15 +14,6 @@ namespace {
 const Arguments kTrain = {"train", "run.yaml"};
 const Arguments kNoEvaluation = sets({"training.evaluate.every=0", "data.validation=[]"});
 
-Outcome must(const TemporaryDirectory& directory, const Arguments& arguments, int code = 0) {
-  const Outcome outcome = run(directory, arguments);
-  INFO(outcome.out << outcome.err);
-  REQUIRE(outcome.code == code);
-  return outcome;
-}
-
-Arguments in(const std::string& run_directory) { return sets({"run.directory=" + run_directory}); }
-
 std::vector<std::string> keys(const nlohmann::ordered_json& object) {
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);

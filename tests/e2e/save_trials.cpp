@@ -34,11 +34,6 @@ std::set<std::string> names_in(const fs::path& directory) {
   return names;
 }
 
-void must(const Outcome& outcome) {
-  INFO(outcome.out << outcome.err);
-  REQUIRE(outcome.code == 0);
-}
-
 Trials::Trials(const Arguments& ranks) : ranks_(ranks) {
   prepare_run(directory_);
   must(run("before", {"--max-steps", "2"}));

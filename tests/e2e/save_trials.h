@@ -44,6 +44,4 @@ class Trials {
   std::vector<double> losses_;
 };
 
-void must(const Outcome& outcome);
-
 }  // namespace trireme::test

@@ -18,60 +18,23 @@
 #include "kernels/core/check.h"
 #include "kernels/core/rng.h"
 #include "tests/support/catch.h"
-#include "tests/support/run_files.h"
+#include "tests/support/check_throws.h"
+#include "tests/support/scratch.h"
 #include "trainer/commands/data_command.h"
 #include "trainer/data/build/build.h"
 #include "trainer/data/token_writer.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 using namespace trireme;
+using test::check_throws, test::Scratch, test::slurp;
 namespace fs = std::filesystem;
 
 namespace {
-
-class Scratch {
- public:
-  std::string operator/(const std::string& name) const { return (directory_.path / name).string(); }
-  std::string write(const std::string& name, const std::string& content) const {
-    fs::create_directories((directory_.path / name).parent_path());
-    std::ofstream(directory_.path / name, std::ios::binary) << content;
-    return *this / name;
-  }
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(directory_.path)) names.push_back(entry.path().filename().string());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
- private:
-  test::TemporaryDirectory directory_;
-};
-
-std::string slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::map<std::string, std::string> files_of(const std::string& directory) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::directory_iterator(directory)) files[entry.path().filename().string()] = slurp(entry.path().string());
   return files;
-}
-
-/// Runs `body`, which must throw `Failure` with every one of `parts` in its message.
-template <class Failure, class Body>
-void check_throws(Body&& body, const std::vector<std::string>& parts) {
-  try {
-    body();
-  } catch (const Failure& error) {
-    for (const std::string& part : parts) {
-      CAPTURE(error.what(), part);
-      CHECK(std::string(error.what()).find(part) != std::string::npos);
-    }
-    return;
-  }
-  FAIL("nothing was thrown");
 }
 
 /// As `trireme data ...`: what it printed.

@@ -9,48 +9,16 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/check_throws.h"
+#include "tests/support/scratch.h"
 #include "trainer/data/token_writer.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 using namespace trireme;
+using test::check_throws, test::Scratch, test::slurp;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// A directory that goes with the test.
-class Scratch {
- public:
-  Scratch() {
-    std::string pattern = (fs::temp_directory_path() / "trireme-data-XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::string write(const std::string& name, const std::string& content) const {
-    std::ofstream(path_ / name, std::ios::binary) << content;
-    return *this / name;
-  }
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path_)) names.push_back(entry.path().filename().string());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
- private:
-  fs::path path_;
-};
-
-std::string slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 TokenIndex identity(int64_t vocab_size) { return {"bytes", "bytes-v1", vocab_size}; }
 
@@ -67,21 +35,6 @@ std::vector<int32_t> read_all(const TokenFile& file) {
   std::vector<int32_t> tokens(static_cast<size_t>(file.tokens()));
   file.read(0, file.tokens(), tokens.data());
   return tokens;
-}
-
-/// Runs `body`, which must throw `Failure` with every one of `parts` in its message.
-template <class Failure, class Body>
-void check_throws(Body&& body, const std::vector<std::string>& parts) {
-  try {
-    body();
-  } catch (const Failure& error) {
-    for (const std::string& part : parts) {
-      CAPTURE(error.what(), part);
-      CHECK(std::string(error.what()).find(part) != std::string::npos);
-    }
-    return;
-  }
-  FAIL("nothing was thrown");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/rng.h"
 #include "tests/support/catch.h"
+#include "tests/support/check_throws.h"
 #include "tests/support/run_files.h"
 #include "trainer/data/dataset.h"
 #include "trainer/data/token_writer.h"
@@ -135,20 +136,6 @@ std::vector<Sample> read_all(const std::vector<std::string>& paths, const Datase
   std::vector<Sample> samples;
   for (int64_t s = 0; s < data.sequences(); ++s) samples.push_back(read(data, s, how.sequence_length));
   return samples;
-}
-
-template <class Failure, class Body>
-void check_throws(Body&& body, const std::vector<std::string>& parts) {
-  try {
-    body();
-  } catch (const Failure& error) {
-    for (const std::string& part : parts) {
-      CAPTURE(error.what(), part);
-      CHECK(std::string(error.what()).find(part) != std::string::npos);
-    }
-    return;
-  }
-  FAIL("nothing was thrown");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "trainer/commands/checkpoint_model.h"
+#include "trainer/commands/finish_output.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/commands/text_stream.h"
 #include "trainer/files/mapped_file.h"
@@ -120,9 +121,7 @@ ExitCode continue_text(Request& request, Trainer& trainer) {
     stopped = all_reduce_scalar(world, stop.requested() || !std::cout ? 1 : 0, ReduceOp::kMax) > 0;
   }
   tell(stream.rest() + "\n");
-  agree(world, [] {
-    if (!std::cout) throw IoError("cannot write to standard output");
-  });
+  agree(world, finish_output);
   if (world.rank() == 0) tell_speed(prompt, begin, first, tokens.size() - prompt);
   return stopped ? ExitCode::kRequeue : ExitCode::kOk;
 }

@@ -2,6 +2,7 @@
 
 #include "trainer/checkpoint/tokenizer_copy.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/tokenizer/tokenizer_json.h"
 
 namespace fs = std::filesystem;
 
@@ -14,18 +15,9 @@ using nlohmann::ordered_json;
 constexpr const char* kFiles[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
                                   "vocab.json",     "merges.txt",      "chat_template.jinja"};
 
-/// The printable character that stands for a byte in the alphabet of GPT-2, in UTF-8: itself where it is printable in Latin-1, else one from U+0100 on.
-std::string letter_of(int byte, int& next) {
-  const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-  const int code = printable ? byte : next++;
-  if (code < 0x80) return {static_cast<char>(code)};
-  return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
-}
-
 ordered_json bytes_tokenizer() {
   ordered_json vocabulary = ordered_json::object();
-  int next = 0x100;
-  for (int byte = 0; byte < 256; ++byte) vocabulary[letter_of(byte, next)] = byte;
+  for (int byte = 0; byte < 256; ++byte) vocabulary[spell(std::string(1, static_cast<char>(byte)))] = byte;
   const ordered_json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
   return {{"version", "1.0"},
           {"truncation", nullptr},
