@@ -46,6 +46,18 @@ const char* name_of(MemoryCategory category) {
   return "?";
 }
 
+const char* name_of(MemoryPhase phase) {
+  switch (phase) {
+    case MemoryPhase::kLoad: return "load";
+    case MemoryPhase::kForward: return "forward";
+    case MemoryPhase::kBackward: return "backward";
+    case MemoryPhase::kOptimizer: return "optimizer";
+    case MemoryPhase::kEvaluation: return "evaluation";
+    case MemoryPhase::kSave: return "save";
+  }
+  return "?";
+}
+
 /// Shared by the arena and every live buffer, so whichever goes last returns the memory to the system.
 struct Arena::State {
   struct Gauge {
@@ -121,13 +133,28 @@ struct Arena::State {
   void count(int64_t bytes, MemoryCategory category) {
     categories[static_cast<size_t>(category)].add(bytes);
     total.add(bytes);
+    note_phase(static_cast<size_t>(category));
   }
+
+  /// The peaks of the phase under way, where they have grown.
+  void note_phase(size_t category) {
+    PhasePeaks& peaks = phases[static_cast<size_t>(phase)];
+    peaks.categories[category] = std::max(peaks.categories[category], categories[category].current);
+    peaks.total = std::max(peaks.total, total.current);
+  }
+
+  struct PhasePeaks {
+    std::array<int64_t, kMemoryCategories> categories{};
+    int64_t total = 0;
+  };
 
   const Device device;
   cuda::Gpu* const gpu;
   const bool poison;
   std::array<Gauge, kMemoryCategories> categories;
   Gauge total;
+  MemoryPhase phase = MemoryPhase::kLoad;
+  std::array<PhasePeaks, kMemoryPhases> phases;
   int64_t system_allocations = 0;
   int64_t system_bytes = 0;
   void* reserve = nullptr;  ///< what is left of the reserve
@@ -164,12 +191,23 @@ Device Arena::device() const { return state_->device; }
 int64_t Arena::current_bytes(MemoryCategory category) const { return state_->categories[static_cast<size_t>(category)].current; }
 int64_t Arena::peak_bytes(MemoryCategory category) const { return state_->categories[static_cast<size_t>(category)].peak; }
 int64_t Arena::peak_bytes() const { return state_->total.peak; }
+void Arena::set_phase(MemoryPhase phase) {
+  if (state_->phase == phase) return;
+  state_->phase = phase;
+  for (size_t c = 0; c < kMemoryCategories; ++c) state_->note_phase(c);
+}
+int64_t Arena::peak_bytes(MemoryPhase phase) const { return state_->phases[static_cast<size_t>(phase)].total; }
+int64_t Arena::peak_bytes(MemoryPhase phase, MemoryCategory category) const {
+  return state_->phases[static_cast<size_t>(phase)].categories[static_cast<size_t>(category)];
+}
 int64_t Arena::system_allocations() const { return state_->system_allocations; }
 int64_t Arena::system_bytes() const { return state_->system_bytes; }
 
 void Arena::reset_peak() {
   for (State::Gauge& gauge : state_->categories) gauge.peak = gauge.current;
   state_->total.peak = state_->total.current;
+  state_->phases = {};
+  for (size_t c = 0; c < kMemoryCategories; ++c) state_->note_phase(c);
 }
 
 }  // namespace trireme

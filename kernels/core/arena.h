@@ -23,6 +23,18 @@ enum class MemoryCategory : uint8_t { kParameters, kGradients, kOptimizer, kActi
 constexpr int kMemoryCategories = 7;
 const char* name_of(MemoryCategory category);
 
+/// What a rank is doing when memory is asked for.
+enum class MemoryPhase : uint8_t {
+  kLoad,        ///< sets up, and reads a state; an arena begins with it
+  kForward,     ///< of a training step, and of what it gathers and receives on the way
+  kBackward,    ///< and of what it reduces
+  kOptimizer,   ///< gradient norm and update
+  kEvaluation,  ///< and whatever else runs forward only
+  kSave,        ///< copies what is held out, or compares it with other ranks
+};
+constexpr int kMemoryPhases = 6;
+const char* name_of(MemoryPhase phase);
+
 /// Hands out 64-byte aligned buffers and takes them back for reuse, so that a training step after the second asks the system for nothing.
 /// Counts exactly the bytes asked for (not the rounding). Not thread-safe: an arena belongs to one rank.
 class Arena {
@@ -47,6 +59,10 @@ class Arena {
   int64_t current_bytes(MemoryCategory category) const;
   int64_t peak_bytes(MemoryCategory category) const;
   int64_t peak_bytes() const;  ///< peak of the sum over categories
+  /// From here on until the next call is this phase. What is held when it begins counts in its peaks.
+  void set_phase(MemoryPhase phase);
+  int64_t peak_bytes(MemoryPhase phase) const;  ///< of the sum over categories; 0 of a phase that never was
+  int64_t peak_bytes(MemoryPhase phase, MemoryCategory category) const;
   void reset_peak();
   /// Times the system was asked for memory; constant over steps once the caches are warm.
   int64_t system_allocations() const;

@@ -69,6 +69,8 @@ class Communicator {
   /// Throws what went wrong since the last call without a verb to tell it (a link that went down while a GPU waits), in any group of this world. For a host
   /// that waits for its device.
   virtual void raise_errors() {}
+  /// Moves along whatever is in flight in this world, where that needs this thread: MPI moves large messages only inside its calls. Never waits.
+  virtual void advance() {}
 
   /// A communicator over `ranks` (of this one, in that order), called by exactly those ranks. Creation order must agree on all of them.
   virtual std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) = 0;

@@ -155,6 +155,11 @@ class MpiCommunicator final : public Communicator {
     operation.finish();
   }
 
+  void advance() override {
+    if (driver_) driver_->advance();
+    poll();
+  }
+
   std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override {
     const int position = position_in_group(*this, ranks, name);
     if (ranks.size() == 1) return std::make_unique<SelfCommunicator>(name);

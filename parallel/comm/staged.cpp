@@ -108,6 +108,7 @@ class StagedCommunicator final : public Communicator {
     return Work(std::move(operation));
   }
 
+  void advance() override { host_->advance(); }
   void barrier() override { host_->barrier(); }
 
   std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override {

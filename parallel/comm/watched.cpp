@@ -57,6 +57,7 @@ class WatchedCommunicator final : public Communicator {
     inner_.barrier();
   }
   void raise_errors() override { inner_.raise_errors(); }
+  void advance() override { inner_.advance(); }
 
   std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override {
     std::unique_ptr<Communicator> made = inner_.group(ranks, name);

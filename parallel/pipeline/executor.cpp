@@ -33,8 +33,15 @@ std::string describe(const Action& action, const std::string& what) {
 class Run {
  public:
   Run(Context& ctx, Communicator& pipeline, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, Timeline* timeline,
-      Progress* progress)
-      : ctx_(ctx), pipeline_(pipeline), stages_(stages), stage_rank_(stage_rank), timeline_(timeline), progress_(progress) {}
+      std::chrono::steady_clock::time_point origin, Communicator* world, Progress* progress)
+      : ctx_(ctx),
+        pipeline_(pipeline),
+        stages_(stages),
+        stage_rank_(stage_rank),
+        timeline_(timeline),
+        origin_(origin),
+        world_(world),
+        progress_(progress) {}
   void run(const ActionList& list);
 
  private:
@@ -47,6 +54,7 @@ class Run {
   };
 
   void compute(const Action& action);
+  void hand_over(const Action& action, Stage& stage);
   void compute_part(const Action& action, Stage& stage, int part);
   void move_unit(const Action& action);
   void exchange(const Action* first, const Action* last);
@@ -62,8 +70,9 @@ class Run {
   const std::map<int, Stage*>& stages_;
   const std::vector<int>& stage_rank_;
   Timeline* timeline_;
+  std::chrono::steady_clock::time_point origin_;
+  Communicator* world_;
   Progress* progress_;
-  std::chrono::steady_clock::time_point origin_ = std::chrono::steady_clock::now();
   std::map<std::tuple<ActionType, int, int>, std::shared_ptr<Exchange>> receives_;  ///< not yet waited for: type, stage, micro-batch
   std::map<std::pair<ActionType, int>, std::shared_ptr<Exchange>> sends_;           ///< the latest: type, peer
 };
@@ -88,6 +97,7 @@ void Run::compute(const Action& action) {
   const ActionType input = action.type == ActionType::kForward ? ActionType::kRecvForward : ActionType::kRecvBackward;
   if (const auto receive = receives_.extract({input, action.stage, action.microbatch}); !receive.empty()) wait(*receive.mapped());
   Stage& stage = stage_of(action);
+  hand_over(action, stage);
   const size_t event = begin_event(action);
   if (action.unit >= 0) {
     compute_part(action, stage, action.unit);
@@ -96,6 +106,19 @@ void Run::compute(const Action& action) {
     for (int i = 0; i < parts; ++i) compute_part(action, stage, action.type == ActionType::kForward ? i : parts - 1 - i);
   }
   end_event(event);
+}
+
+/// What a neighbouring stage of this rank has computed, taken by the first part that reads it.
+void Run::hand_over(const Action& action, Stage& stage) {
+  const bool forward = action.type == ActionType::kForward;
+  if (action.type == ActionType::kBackwardWeight || (action.unit >= 0 && action.unit != (forward ? 0 : stage.parts() - 1))) return;
+  const auto neighbour = stages_.find(action.stage + (forward ? -1 : 1));
+  if (neighbour == stages_.end()) return;
+  if (forward) {
+    stage.put_forward_input(action.microbatch, neighbour->second->take_forward_output(action.microbatch));
+  } else {
+    stage.put_backward_input(action.microbatch, neighbour->second->take_backward_output(action.microbatch));
+  }
 }
 
 void Run::compute_part(const Action& action, Stage& stage, int part) {
@@ -151,6 +174,7 @@ void Run::exchange(const Action* first, const Action* last) {
     ++issued->events;
   }
   issued->work = pipeline_.exchange(ctx_, issued->messages);
+  if (!issued->work.pending()) wait(*issued);  // over already
 }
 
 void Run::wait(Exchange& exchange) {
@@ -172,6 +196,7 @@ void Run::run(const ActionList& list) {
       while (next != end && is_transfer(next->type) && next->group == action->group && action->group >= 0) ++next;
       exchange(action, next);
     }
+    if (world_ != nullptr) world_->advance();
     action = next;
   }
   for (const auto& [key, receive] : receives_) wait(*receive);
@@ -187,8 +212,8 @@ Executor::Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, s
                   stage, " does not live on pipeline rank ", pipeline_.rank());
 }
 
-void Executor::run(Context& ctx, const ActionList& list, Timeline* timeline) {
-  Run(ctx, pipeline_, stages_, stage_rank_, timeline, progress_).run(list);
+void Executor::run(Context& ctx, const ActionList& list, Timeline* timeline, std::chrono::steady_clock::time_point origin) {
+  Run(ctx, pipeline_, stages_, stage_rank_, timeline, origin, world_, progress_).run(list);
 }
 
 }  // namespace trireme

@@ -15,8 +15,6 @@ namespace {
 
 using UnitKey = std::pair<int, int>;  ///< stage, unit
 
-double compute_time(const Action& action) { return action.type == ActionType::kBackward ? 2 : 1; }
-
 /// The sending end of one transfer and when its data exists.
 struct Departure {
   double time;
@@ -24,13 +22,17 @@ struct Departure {
 };
 
 /// All transfers in the one global order. The order in which equal times are taken is free, as long as both ends take the same.
-std::vector<Departure> departures(const Simulation& run, int stages) {
+std::vector<Departure> departures(const Simulation& run, const std::vector<int>& rank_of_stage) {
+  const auto leaves = [&](int from, int to) {
+    const int stages = static_cast<int>(rank_of_stage.size());
+    return to >= 0 && to < stages && rank_of_stage[static_cast<size_t>(from)] != rank_of_stage[static_cast<size_t>(to)];
+  };
   std::vector<Departure> all;
   for (const Timeline& timeline : run.ranks) {
     for (const TimelineEvent& event : timeline) {
       const auto& [type, stage, microbatch, unit, group] = event.action;
-      if (type == ActionType::kForward && stage + 1 < stages) all.push_back({event.end, {ActionType::kSendForward, stage, microbatch}});
-      if ((type == ActionType::kBackward || type == ActionType::kBackwardInput) && stage > 0)
+      if (type == ActionType::kForward && leaves(stage, stage + 1)) all.push_back({event.end, {ActionType::kSendForward, stage, microbatch}});
+      if ((type == ActionType::kBackward || type == ActionType::kBackwardInput) && leaves(stage, stage - 1))
         all.push_back({event.end, {ActionType::kSendBackward, stage, microbatch}});
     }
   }
@@ -40,25 +42,33 @@ std::vector<Departure> departures(const Simulation& run, int stages) {
   return all;
 }
 
-/// Every transfer becomes one moment in both of its ranks' lists: before all compute that begins then or later. The lists are then cuts through one
-/// order of events, so running that order is a proof that blocking transfers get through.
-PipelinePlan add_transfers(const PipelinePlan& compute) {
+/// Every transfer becomes one moment in both of its ranks' lists, that at which its data is there: before all compute that ends later (that begins
+/// then or later, for transfers that block). The lists are then cuts through one order of events, so running that order is a proof that blocking
+/// transfers get through.
+PipelinePlan add_transfers(const PipelinePlan& compute, bool receive_ahead) {
   const std::vector<int> rank_of_stage = stage_ranks(compute);
-  const Simulation run = simulate(compute, compute_time);
+  // That a transfer takes its time is what sends it off ahead of the compute that it can hide behind.
+  const Simulation run = simulate(compute, [&](const Action& action) {
+    if (is_transfer(action.type)) return receive_ahead && is_receive(action.type) ? 0.25 : 0.0;
+    return action.type == ActionType::kBackward ? 2.0 : 1.0;
+  });
   PipelinePlan plan(compute.size());
   std::vector<size_t> next(compute.size(), 0);
   std::vector<int> groups(compute.size(), 0);
+  std::vector<double> latest(compute.size(), -1);  // moment of each list's last transfer
 
   const auto append = [&](double time, Action transfer) {
     const size_t rank = static_cast<size_t>(rank_of_stage[static_cast<size_t>(transfer.stage)]);
     const Timeline& timeline = run.ranks[rank];
+    const auto comes_first = [&](const TimelineEvent& event) { return receive_ahead ? event.end <= time : event.begin < time; };
     ActionList& list = plan[rank];
-    while (next[rank] < timeline.size() && timeline[next[rank]].begin < time) list.push_back(timeline[next[rank]++].action);
-    const bool joins = !list.empty() && is_transfer(list.back().type);
+    while (next[rank] < timeline.size() && comes_first(timeline[next[rank]])) list.push_back(timeline[next[rank]++].action);
+    // A group is over when all of it is, so it holds only what can leave at the same time.
+    const bool joins = std::exchange(latest[rank], time) == time && is_transfer(list.back().type);
     transfer.group = joins ? list.back().group : groups[rank]++;
     list.push_back(transfer);
   };
-  for (const Departure& departure : departures(run, static_cast<int>(rank_of_stage.size()))) {
+  for (const Departure& departure : departures(run, rank_of_stage)) {
     append(departure.time, departure.send);
     append(departure.time, counterpart(departure.send));
   }
@@ -74,10 +84,13 @@ ActionList split_into_parts(const ActionList& list, const std::vector<StageUnits
       result.push_back(action);
       continue;
     }
-    const int parts = static_cast<int>(stages[static_cast<size_t>(action.stage)].units_of_part.size());
+    const StageUnits& stage = stages[static_cast<size_t>(action.stage)];
+    const int parts = static_cast<int>(stage.units_of_part.size());
     for (int i = 0; i < parts; ++i) {
+      const int part = action.type == ActionType::kForward ? i : parts - 1 - i;
+      if (action.type == ActionType::kBackwardWeight && part == stage.fused_part) continue;
       result.push_back(action);
-      result.back().unit = action.type == ActionType::kForward ? i : parts - 1 - i;
+      result.back().unit = part;
     }
   }
   return result;
@@ -90,7 +103,8 @@ class UnitMover {
   ActionList moved();
 
  private:
-  const std::vector<int>& units_of(const Action& part) const;
+  std::vector<UnitKey> units_of(const Action& part) const;
+  bool adds(const Action& action) const;  ///< to the gradients of its units
   void move_parameters_once();
   void move_parameters_each_use();
   void reduce_gradients();
@@ -110,8 +124,16 @@ UnitMover::UnitMover(const ActionList& list, const std::vector<StageUnits>& stag
     if (is_compute(list[i].type) && list[i].type != ActionType::kBackwardWeight) uses_.push_back(i);
 }
 
-const std::vector<int>& UnitMover::units_of(const Action& part) const {
-  return stages_[static_cast<size_t>(part.stage)].units_of_part[static_cast<size_t>(part.unit)];
+std::vector<UnitKey> UnitMover::units_of(const Action& part) const {
+  std::vector<UnitKey> keys;
+  for (const UnitRef& unit : stages_[static_cast<size_t>(part.stage)].units_of_part[static_cast<size_t>(part.unit)])
+    keys.emplace_back(unit.stage < 0 ? part.stage : unit.stage, unit.unit);
+  return keys;
+}
+
+bool UnitMover::adds(const Action& action) const {
+  if (action.type == ActionType::kBackwardInput) return action.unit == stages_[static_cast<size_t>(action.stage)].fused_part;
+  return action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight;
 }
 
 void UnitMover::move_parameters_once() {
@@ -119,8 +141,8 @@ void UnitMover::move_parameters_once() {
   for (size_t use = 0; use < uses_.size(); ++use) {
     const Action& part = list_[uses_[use]];
     const size_t issue = use - std::min(use, static_cast<size_t>(policy_.prefetch));
-    for (const int unit : units_of(part)) {
-      if (gathered.insert({part.stage, unit}).second) before_[uses_[issue]].push_back({ActionType::kUnshard, part.stage, -1, unit});
+    for (const UnitKey& key : units_of(part)) {
+      if (gathered.insert(key).second) before_[uses_[issue]].push_back({ActionType::kUnshard, key.first, -1, key.second});
     }
   }
   for (const auto& [stage, unit] : gathered) last_.push_back({ActionType::kReshard, stage, -1, unit});
@@ -130,40 +152,37 @@ void UnitMover::move_parameters_each_use() {
   std::map<UnitKey, size_t> last_use;
   for (size_t use = 0; use < uses_.size(); ++use) {
     const Action& part = list_[uses_[use]];
-    for (const int unit : units_of(part)) {
-      const auto [previous, first] = last_use.try_emplace({part.stage, unit}, use);
+    for (const UnitKey& key : units_of(part)) {
+      const auto& [stage, unit] = key;
+      const auto [previous, first] = last_use.try_emplace(key, use);
       size_t issue = use - std::min(use, static_cast<size_t>(policy_.prefetch));
       if (!first) {
         const size_t end = std::exchange(previous->second, use);
         if (end + 1 == use) continue;  // the copy stays between neighbouring uses
-        after_[uses_[end]].push_back({ActionType::kReshard, part.stage, -1, unit});
+        after_[uses_[end]].push_back({ActionType::kReshard, stage, -1, unit});
         issue = std::max(issue, end + 1);
       }
-      before_[uses_[issue]].push_back({ActionType::kUnshard, part.stage, -1, unit});
+      before_[uses_[issue]].push_back({ActionType::kUnshard, stage, -1, unit});
     }
   }
   for (const auto& [key, end] : last_use) after_[uses_[end]].push_back({ActionType::kReshard, key.first, -1, key.second});
 }
 
 void UnitMover::reduce_gradients() {
-  const auto adds = [](const Action& a) { return a.type == ActionType::kBackward || a.type == ActionType::kBackwardWeight; };
   std::map<UnitKey, size_t> last_of_step;
-  std::map<std::tuple<int, int, int>, size_t> last_of_microbatch;  // stage, unit, micro-batch
+  std::map<std::pair<UnitKey, int>, size_t> last_of_microbatch;
   for (size_t i = 0; i < list_.size(); ++i) {
     if (!adds(list_[i])) continue;
-    for (const int unit : units_of(list_[i])) {
-      last_of_step[{list_[i].stage, unit}] = i;
-      last_of_microbatch[{list_[i].stage, unit, list_[i].microbatch}] = i;
-    }
+    for (const UnitKey& key : units_of(list_[i])) last_of_step[key] = last_of_microbatch[{key, list_[i].microbatch}] = i;
   }
   // The all-reduce over replicas needs the end of the reduce-scatter, so it is issued one unit later: the next unit's reduce-scatter runs meanwhile.
   Action waiting{ActionType::kReduceReplicas, -1};
   for (size_t i = 0; i < list_.size(); ++i) {
     if (!adds(list_[i])) continue;
-    const int stage = list_[i].stage;
-    for (const int unit : units_of(list_[i])) {
-      const bool last = last_of_step[{stage, unit}] == i;
-      const bool reduce = last || (policy_.reduce_each_microbatch && last_of_microbatch[{stage, unit, list_[i].microbatch}] == i);
+    for (const UnitKey& key : units_of(list_[i])) {
+      const auto& [stage, unit] = key;
+      const bool last = last_of_step[key] == i;
+      const bool reduce = last || (policy_.reduce_each_microbatch && last_of_microbatch[{key, list_[i].microbatch}] == i);
       if (reduce) after_[i].push_back({ActionType::kReduceGrads, stage, -1, unit});
       if (!last) continue;
       if (waiting.stage >= 0) after_[i].push_back(waiting);
@@ -204,7 +223,7 @@ ActionList UnitMover::moved() {
 PipelinePlan lower(const PipelinePlan& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy) {
   TRIREME_CHECK(policy.prefetch >= 0, "prefetch is ", policy.prefetch);
   TRIREME_CHECK(stage_ranks(compute).size() == stages.size(), stages.size(), " stages are described");
-  PipelinePlan plan = add_transfers(compute);
+  PipelinePlan plan = add_transfers(compute, policy.receive_ahead);
   for (ActionList& list : plan) {
     const ActionList parts = split_into_parts(list, stages);
     list = UnitMover(parts, stages, policy).moved();

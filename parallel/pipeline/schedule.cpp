@@ -1,18 +1,67 @@
 #include "parallel/pipeline/schedule.h"
 
 #include <algorithm>
+#include <charconv>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <tuple>
 
 #include "kernels/core/check.h"
 
 namespace trireme {
 namespace {
 
+constexpr size_t kMostDigits = 6;  ///< of a number in a plan's text
+
 void check_sizes(int stages, int microbatches) {
   TRIREME_CHECK(stages >= 1 && microbatches >= 1, stages, " stages, ", microbatches, " micro-batches");
 }
 
-void append(ActionList& list, ActionType type, int stage, int first, int last) {
-  for (int m = first; m < last; ++m) list.push_back({type, stage, m});
+/// One rank's list in the making. It counts the micro-batches of each type and stage, so that they come in ascending order whatever the schedule:
+/// that is what makes the sums of all schedules the same bits (but for a tied embedding that a head on the same rank reads too: their order differs).
+class ListBuilder {
+ public:
+  /// A pattern that needs more micro-batches than there are to come out even counts up to `slots`, and the surplus is left out.
+  explicit ListBuilder(int microbatches, int slots = 0) : microbatches_(microbatches), slots_(std::max(microbatches, slots)) {}
+
+  /// The next micro-batches of a stage, as far as there are any.
+  void add(ActionType type, int stage, int times = 1) {
+    int& next = next_[{type, stage}];
+    for (const int end = std::min(slots_, next + times); next < end; ++next)
+      if (next < microbatches_) list_.push_back({type, stage, next});
+  }
+  bool all(ActionType type, int stage) const {
+    const auto found = next_.find({type, stage});
+    return found != next_.end() && found->second == slots_;
+  }
+  ActionList take() { return std::move(list_); }
+
+ private:
+  int microbatches_, slots_;
+  std::map<std::pair<ActionType, int>, int> next_;
+  ActionList list_;
+};
+
+/// Rank i does warmup(i) forwards, then an input gradient at a time with a forward behind it, and between the two the weight gradient of the
+/// micro-batch that is `delay(i)` older.
+PipelinePlan split_backwards(int ranks, int microbatches, const auto& warmup, const auto& delay) {
+  check_sizes(ranks, microbatches);
+  PipelinePlan plan;
+  for (int rank = 0; rank < ranks; ++rank) {
+    ListBuilder list(microbatches);
+    list.add(ActionType::kForward, rank, warmup(rank));
+    for (int m = 0; m < microbatches; ++m) {
+      list.add(ActionType::kBackwardInput, rank);
+      if (m >= delay(rank)) list.add(ActionType::kBackwardWeight, rank);
+      list.add(ActionType::kForward, rank);
+    }
+    list.add(ActionType::kBackwardWeight, rank, microbatches);
+    plan.push_back(list.take());
+  }
+  return plan;
 }
 
 }  // namespace
@@ -21,43 +70,136 @@ const char* name_of(ScheduleKind kind) {
   switch (kind) {
     case ScheduleKind::kGPipe: return "gpipe";
     case ScheduleKind::k1F1B: return "1f1b";
+    case ScheduleKind::kInterleaved1F1B: return "interleaved_1f1b";
+    case ScheduleKind::kZbH1: return "zb_h1";
+    case ScheduleKind::kZbH2: return "zb_h2";
+    case ScheduleKind::kZbV: return "zb_v";
   }
   return "?";
 }
 
-PipelinePlan gpipe(int stages, int microbatches) {
-  PipelinePlan plan = forward_only(stages, microbatches);
-  for (int stage = 0; stage < stages; ++stage) append(plan[static_cast<size_t>(stage)], ActionType::kBackward, stage, 0, microbatches);
-  return plan;
-}
-
-PipelinePlan one_forward_one_backward(int stages, int microbatches) {
-  check_sizes(stages, microbatches);
-  PipelinePlan plan(static_cast<size_t>(stages));
-  for (int stage = 0; stage < stages; ++stage) {
-    ActionList& list = plan[static_cast<size_t>(stage)];
-    const int warmup = std::min(stages - 1 - stage, microbatches);
-    append(list, ActionType::kForward, stage, 0, warmup);
-    for (int m = warmup; m < microbatches; ++m) {
-      list.push_back({ActionType::kForward, stage, m});
-      list.push_back({ActionType::kBackward, stage, m - warmup});
-    }
-    append(list, ActionType::kBackward, stage, microbatches - warmup, microbatches);
+PipelinePlan gpipe(int ranks, int microbatches) {
+  check_sizes(ranks, microbatches);
+  PipelinePlan plan;
+  for (int rank = 0; rank < ranks; ++rank) {
+    ListBuilder list(microbatches);
+    list.add(ActionType::kForward, rank, microbatches);
+    list.add(ActionType::kBackward, rank, microbatches);
+    plan.push_back(list.take());
   }
   return plan;
 }
 
-PipelinePlan forward_only(int stages, int microbatches) {
-  check_sizes(stages, microbatches);
-  PipelinePlan plan(static_cast<size_t>(stages));
-  for (int stage = 0; stage < stages; ++stage) append(plan[static_cast<size_t>(stage)], ActionType::kForward, stage, 0, microbatches);
+PipelinePlan one_forward_one_backward(int ranks, int microbatches) {
+  check_sizes(ranks, microbatches);
+  PipelinePlan plan;
+  for (int rank = 0; rank < ranks; ++rank) {
+    ListBuilder list(microbatches);
+    list.add(ActionType::kForward, rank, ranks - 1 - rank);
+    for (int m = 0; m < microbatches; ++m) {
+      list.add(ActionType::kForward, rank);
+      list.add(ActionType::kBackward, rank);
+    }
+    plan.push_back(list.take());
+  }
   return plan;
 }
 
-PipelinePlan make_plan(ScheduleKind kind, int stages, int microbatches) {
+PipelinePlan interleaved_1f1b(int ranks, int virtual_stages, int microbatches) {
+  check_sizes(ranks * virtual_stages, microbatches);
+  if (virtual_stages == 1) return one_forward_one_backward(ranks, microbatches);
+  // A group of fewer than p micro-batches would leave gaps at each turn, so what is over makes the first groups larger.
+  const int groups = std::max(1, microbatches / ranks);
+  const int largest = (microbatches + groups - 1) / groups;
+  std::vector<int> chunks;  // of the forwards, in order; the backwards' are these from the other end
+  for (int group = 0; group < groups; ++group)
+    for (int chunk = 0; chunk < virtual_stages; ++chunk)
+      chunks.insert(chunks.end(), static_cast<size_t>(microbatches / groups + (group < microbatches % groups ? 1 : 0)), chunk);
+
+  PipelinePlan plan;
+  for (int rank = 0; rank < ranks; ++rank) {
+    ListBuilder list(microbatches);
+    size_t forwards = 0;
+    const auto forward = [&] {
+      if (forwards < chunks.size()) list.add(ActionType::kForward, chunks[forwards++] * ranks + rank);
+    };
+    for (int warmup = (virtual_stages - 1) * largest + 2 * (ranks - 1 - rank); warmup > 0; --warmup) forward();
+    for (const int chunk : chunks) {
+      forward();
+      list.add(ActionType::kBackward, (virtual_stages - 1 - chunk) * ranks + rank);
+    }
+    plan.push_back(list.take());
+  }
+  return plan;
+}
+
+PipelinePlan zb_h1(int ranks, int microbatches) {
+  return split_backwards(
+      ranks, microbatches, [=](int rank) { return ranks - rank; }, [](int rank) { return rank; });
+}
+
+PipelinePlan zb_h2(int ranks, int microbatches) {
+  return split_backwards(
+      ranks, microbatches, [=](int rank) { return 2 * (ranks - rank) - 1; }, [](int rank) { return 2 * rank; });
+}
+
+PipelinePlan zb_v(int ranks, int microbatches) {
+  check_sizes(ranks, microbatches);
+  constexpr ActionType kF = ActionType::kForward, kI = ActionType::kBackwardInput, kW = ActionType::kBackwardWeight;
+  PipelinePlan plan;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int down = rank, up = 2 * ranks - 1 - rank;  // the rank's stages on the two arms of the V
+    ListBuilder list(microbatches, 2 * ranks - 1);
+    const auto add = [&](int stage, std::initializer_list<ActionType> types) {
+      for (const ActionType type : types) list.add(type, stage);
+    };
+    list.add(kF, down, 2 * (ranks - rank) - 1);
+    for (int i = 0; i < rank; ++i) add(up, {kF}), add(down, {kF});
+    for (int i = rank; i < ranks; ++i) add(up, {kF, kI, kW});
+    while (!list.all(kF, up)) add(down, {kF, kI, kW}), add(up, {kF, kI, kW});
+    // The weight gradients that are over by then fill what would be the bubble of the cooldown.
+    for (int i = 0; i < rank; ++i) add(down, {kI}), add(up, {kI});
+    for (int i = rank; i < ranks; ++i) add(down, {kI, kW});
+    list.add(kW, up, microbatches);
+    list.add(kW, down, microbatches);
+    plan.push_back(list.take());
+  }
+  return plan;
+}
+
+PipelinePlan forward_only(const std::vector<int>& stage_rank, int microbatches) {
+  check_sizes(static_cast<int>(stage_rank.size()), microbatches);
+  PipelinePlan plan(static_cast<size_t>(*std::ranges::max_element(stage_rank)) + 1);
+  // Slot by slot, each rank takes the last of its stages whose input was there when the slot began.
+  std::vector<int> done(stage_rank.size(), 0);
+  while (done.back() < microbatches) {
+    const std::vector<int> before = done;
+    std::vector<bool> busy(plan.size(), false);
+    for (size_t stage = stage_rank.size(); stage-- > 0;) {
+      const size_t rank = static_cast<size_t>(stage_rank[stage]);
+      if (busy[rank] || done[stage] == (stage > 0 ? before[stage - 1] : microbatches)) continue;
+      plan[rank].push_back({ActionType::kForward, static_cast<int>(stage), done[stage]++});
+      busy[rank] = true;
+    }
+  }
+  return plan;
+}
+
+int default_virtual_stages(ScheduleKind kind) { return kind == ScheduleKind::kInterleaved1F1B || kind == ScheduleKind::kZbV ? 2 : 1; }
+
+bool allows_virtual_stages(ScheduleKind kind, int virtual_stages) {
+  return kind == ScheduleKind::kInterleaved1F1B || virtual_stages == default_virtual_stages(kind);
+}
+
+PipelinePlan make_plan(ScheduleKind kind, int ranks, int virtual_stages, int microbatches) {
+  TRIREME_CHECK(allows_virtual_stages(kind, virtual_stages), name_of(kind), " has no ", virtual_stages, " virtual stages");
   switch (kind) {
-    case ScheduleKind::kGPipe: return gpipe(stages, microbatches);
-    case ScheduleKind::k1F1B: return one_forward_one_backward(stages, microbatches);
+    case ScheduleKind::kGPipe: return gpipe(ranks, microbatches);
+    case ScheduleKind::k1F1B: return one_forward_one_backward(ranks, microbatches);
+    case ScheduleKind::kInterleaved1F1B: return interleaved_1f1b(ranks, virtual_stages, microbatches);
+    case ScheduleKind::kZbH1: return zb_h1(ranks, microbatches);
+    case ScheduleKind::kZbH2: return zb_h2(ranks, microbatches);
+    case ScheduleKind::kZbV: return zb_v(ranks, microbatches);
   }
   throw InternalError("unknown schedule");
 }
@@ -75,6 +217,61 @@ std::vector<int> stage_ranks(const PipelinePlan& plan) {
   }
   for (size_t stage = 0; stage < ranks.size(); ++stage) TRIREME_CHECK(ranks[stage] >= 0, "no rank computes stage ", stage);
   return ranks;
+}
+
+std::string to_text(const PipelinePlan& plan) {
+  std::string text;
+  for (const ActionList& list : plan) text += to_string(list) + "\n";
+  return text;
+}
+
+namespace {
+
+/// "12F3"; no action where the word is none.
+std::optional<Action> parse_action(const std::string& word) {
+  const auto number = [&](size_t begin, size_t end, int& value) {
+    const auto [rest, error] = std::from_chars(word.data() + begin, word.data() + end, value);
+    return end - begin <= kMostDigits && error == std::errc() && rest == word.data() + end && value >= 0;
+  };
+  const size_t letter = word.find_first_of("FBIW");
+  Action action{ActionType::kForward, 0, 0};
+  if (letter == std::string::npos || !number(0, letter, action.stage) || !number(letter + 1, word.size(), action.microbatch)) return std::nullopt;
+  action.type = word[letter] == 'F'   ? ActionType::kForward
+                : word[letter] == 'B' ? ActionType::kBackward
+                : word[letter] == 'I' ? ActionType::kBackwardInput
+                                      : ActionType::kBackwardWeight;
+  return action;
+}
+
+}  // namespace
+
+PipelinePlan parse_plan(const std::string& text) {
+  PipelinePlan plan;
+  std::map<int, int> line_of_stage;
+  std::set<std::tuple<ActionType, int, int>> seen;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    std::istringstream words(line.substr(0, line.find('#')));
+    ActionList list;
+    for (std::string word; words >> word;) {
+      const auto refuse = [&](const auto&... why) {
+        throw ConfigError(concat("line ", number, ", word ", list.size() + 1, ", ", word, ": ", why...));
+      };
+      const std::optional<Action> action = parse_action(word);
+      if (!action) refuse("no action; write stage, F, B, I or W, and micro-batch, such as 0F0");
+      const auto& [type, stage, microbatch, unit, group] = *action;
+      if (const int there = line_of_stage.try_emplace(stage, number).first->second; there != number)
+        refuse("stage ", stage, " is on line ", there, " already, and a stage has one rank");
+      const bool backward = type == ActionType::kBackward;
+      for (const ActionType part : backward ? std::vector{ActionType::kBackwardInput, ActionType::kBackwardWeight} : std::vector{type})
+        if (!seen.insert({part, stage, microbatch}).second) refuse("is there already", backward ? ", whole or in part" : "");
+      list.push_back(*action);
+    }
+    if (!list.empty()) plan.push_back(std::move(list));
+  }
+  return plan;
 }
 
 }  // namespace trireme

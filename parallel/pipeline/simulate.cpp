@@ -29,11 +29,13 @@ class Run {
   Milestone& milestone(ActionType type, int stage, int microbatch);
   Milestone& milestone(const Action& action) { return milestone(action.type, action.stage, action.microbatch); }
   Milestone* input_of(const Action& action);
+  double arrival(const Milestone& input, const Action& action) const;
   void advance(int rank);
   void transfer(TimelineEvent& event, double now);
   void finish(Milestone& milestone, double end);
 
   const std::function<double(const Action&)>& seconds_;
+  std::vector<int> stage_rank_;
   int stages_ = 0;
   int microbatches_ = 0;
   std::vector<Milestone> milestones_;
@@ -48,6 +50,8 @@ Run::Run(const PipelinePlan& plan, const std::function<double(const Action&)>& s
   for (const ActionList& list : plan) {
     for (const Action& action : list) {
       stages_ = std::max(stages_, action.stage + 1);
+      stage_rank_.resize(static_cast<size_t>(stages_), -1);
+      if (is_compute(action.type)) stage_rank_[static_cast<size_t>(action.stage)] = static_cast<int>(&list - plan.data());
       microbatches_ = std::max(microbatches_, action.microbatch + 1);
     }
   }
@@ -76,6 +80,14 @@ Run::Milestone* Run::input_of(const Action& action) {
   return receive.planned > 0 ? &receive : &milestone(action.type, action.stage + (forward ? -1 : 1), action.microbatch);
 }
 
+/// When it is there for `action`: the transfers of a compute-only plan are implied.
+double Run::arrival(const Milestone& input, const Action& action) const {
+  const bool forward = action.type == ActionType::kForward;
+  const size_t stage = static_cast<size_t>(action.stage), neighbour = forward ? stage - 1 : stage + 1;
+  if (input.reached != nullptr || stage_rank_[stage] == stage_rank_[neighbour]) return input.end;
+  return input.end + seconds_({forward ? ActionType::kRecvForward : ActionType::kRecvBackward, action.stage, action.microbatch});
+}
+
 void Run::advance(int rank) {
   const size_t r = static_cast<size_t>(rank);
   for (; next_[r] < ranks_[r].size(); ++next_[r]) {
@@ -91,7 +103,7 @@ void Run::advance(int rank) {
           input->waiter = rank;
           return;
         }
-        event.begin = std::max(event.begin, input->end);
+        event.begin = std::max(event.begin, arrival(*input, event.action));
       }
     }
     event.end = clock_[r] = event.begin + seconds_(event.action);
@@ -123,7 +135,8 @@ std::vector<Timeline> Run::timelines() {
     advance(rank);
   }
   for (size_t rank = 0; rank < ranks_.size(); ++rank)
-    TRIREME_CHECK(next_[rank] == ranks_[rank].size(), "rank ", rank, " never gets past ", to_string(ranks_[rank][next_[rank]].action));
+    if (next_[rank] < ranks_[rank].size())
+      throw InternalError(concat("rank ", rank, " never gets past ", to_string(ranks_[rank][next_[rank]].action)));
   return std::move(ranks_);
 }
 
@@ -132,16 +145,20 @@ std::vector<Timeline> Run::timelines() {
 Simulation simulate(const PipelinePlan& plan, const std::function<double(const Action&)>& seconds) {
   Simulation result;
   result.ranks = Run(plan, seconds).timelines();
-  double compute = 0;
+  double compute = 0, first = std::numeric_limits<double>::infinity(), last = 0;
   for (const Timeline& timeline : result.ranks) {
     double begin = std::numeric_limits<double>::infinity(), end = 0;
     for (const TimelineEvent& event : timeline) {
+      if (is_transfer(event.action.type) || event.end == event.begin) continue;  // a receive is posted long before there is anything to receive
       begin = std::min(begin, event.begin);
       end = std::max(end, event.end);
       if (is_compute(event.action.type)) compute += event.end - event.begin;
     }
-    if (!timeline.empty()) result.step_seconds = std::max(result.step_seconds, end - begin);
+    result.step_seconds = std::max(result.step_seconds, end - begin);
+    first = std::min(first, begin);
+    last = std::max(last, end);
   }
+  result.barrier_seconds = std::max(0.0, last - first);
   if (result.step_seconds > 0) result.bubble = 1 - compute / static_cast<double>(plan.size()) / result.step_seconds;
   for (const ActionList& list : plan) result.peak_in_flight.push_back(max_in_flight(list));
   return result;

@@ -20,7 +20,7 @@ class Stage {
   virtual std::string part_name(int part) const { return "part " + std::to_string(part); }
   virtual std::string unit_name(int unit) const { return "unit " + std::to_string(unit); }
 
-  /// Parts in ascending order for F, descending for I and W. I of all parts may run long before W of any.
+  /// Parts in ascending order for F, descending for I and W. I of all parts may run long before W of any. A fused part (StageUnits) has no W.
   virtual void forward(Context& ctx, int microbatch, int part) = 0;
   virtual void backward_input(Context& ctx, int microbatch, int part) = 0;
   virtual void backward_weight(Context& ctx, int microbatch, int part) = 0;
@@ -35,6 +35,9 @@ class Stage {
   virtual Tensor take_forward_output(int microbatch) = 0;                 ///< output of the last part
   virtual Tensor recv_backward_buffer(Context& ctx, int microbatch) = 0;  ///< gradient of that output
   virtual Tensor take_backward_output(int microbatch) = 0;                ///< gradient of the input
+  /// What another stage of the same rank hands over instead.
+  virtual void put_forward_input(int microbatch, Tensor x) = 0;
+  virtual void put_backward_input(int microbatch, Tensor dy) = 0;
 
   virtual void unshard(Context& ctx, int unit) = 0;
   virtual void reshard(Context& ctx, int unit) = 0;

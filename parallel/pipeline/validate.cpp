@@ -39,10 +39,13 @@ class ListCheck {
     violations_.push_back(concat(where_, ": ", parts...));
   }
   bool in_range(const Action& action);
+  Unit& unit_of(int stage, const UnitRef& unit) { return stages_.at(unit.stage < 0 ? stage : unit.stage).units.at(static_cast<size_t>(unit.unit)); }
   void compute(const Action& action, int part);
+  bool has_input(const Action& part, const Microbatch& microbatch) const;
   void forward(const Action& part, Microbatch& microbatch);
   void backward_input(const Action& part, Microbatch& microbatch);
   void backward_weight(const Action& part, Microbatch& microbatch);
+  void skip_fused(int stage, Microbatch& microbatch) const;
   void transfer(const Action& action);
   void move_unit(const Action& action);
   void reduce(const Action& action, Unit& unit);
@@ -52,6 +55,8 @@ class ListCheck {
   const StageUnits& description(int stage) const { return expected_.stages[static_cast<size_t>(stage)]; }
   int parts(int stage) const { return static_cast<int>(description(stage).units_of_part.size()); }
   bool last_stage(int stage) const { return stage + 1 == static_cast<int>(expected_.stages.size()); }
+  /// Another rank's, so that something is sent there and received from there.
+  bool is_elsewhere(int stage) const { return stage >= 0 && stage < static_cast<int>(expected_.stages.size()) && !stages_.contains(stage); }
 
   const Expected& expected_;
   std::string where_;
@@ -82,24 +87,38 @@ bool ListCheck::in_range(const Action& action) {
 void ListCheck::compute(const Action& action, int part) {
   Action one = action;
   one.unit = part;
-  StageState& state = stages_.at(action.stage);
-  Microbatch& microbatch = state.microbatches[static_cast<size_t>(action.microbatch)];
-  const bool reads = action.type != ActionType::kBackwardWeight;
-  const bool adds = action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight;
-  for (const int u : description(action.stage).units_of_part[static_cast<size_t>(part)]) {
-    Unit& unit = state.units.at(static_cast<size_t>(u));
-    if (reads && !unit.gathered) complain(to_string(one), " runs before unit ", u, " is gathered");
-    if (adds && unit.replicas_reduced) complain(to_string(one), " adds to the gradient of unit ", u, " after it was reduced over replicas");
+  Microbatch& microbatch = stages_.at(action.stage).microbatches[static_cast<size_t>(action.microbatch)];
+  const bool reads = action.type != ActionType::kBackwardWeight, fused = part == description(action.stage).fused_part;
+  const bool adds = action.type == ActionType::kBackward || action.type == (fused ? ActionType::kBackwardInput : ActionType::kBackwardWeight);
+  for (const UnitRef& u : description(action.stage).units_of_part[static_cast<size_t>(part)]) {
+    if (u.stage >= 0 && !stages_.contains(u.stage)) {
+      complain(to_string(one), " reads a unit of stage ", u.stage, ", which is not here");
+      continue;
+    }
+    Unit& unit = unit_of(action.stage, u);
+    if (reads && !unit.gathered) complain(to_string(one), " runs before unit ", u.unit, " is gathered");
+    if (adds && unit.replicas_reduced) complain(to_string(one), " adds to the gradient of unit ", u.unit, " after it was reduced over replicas");
     if (adds) unit.unreduced = true;
   }
   if (action.type == ActionType::kForward) forward(one, microbatch);
   if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardInput) backward_input(one, microbatch);
-  if (adds) backward_weight(one, microbatch);
+  if (adds && !fused) backward_weight(one, microbatch);
+  if (fused && action.type == ActionType::kBackwardWeight) complain(to_string(one), ": the part is fused and has no W");
+  if (action.type != ActionType::kForward) skip_fused(action.stage, microbatch);
+}
+
+/// Received, or computed by the neighbouring stage where that is here too.
+bool ListCheck::has_input(const Action& part, const Microbatch& microbatch) const {
+  const bool forward = part.type == ActionType::kForward;
+  const int neighbour = part.stage + (forward ? -1 : 1);
+  if (is_elsewhere(neighbour)) return forward ? microbatch.received_forward : microbatch.received_backward;
+  const Microbatch& there = stages_.at(neighbour).microbatches[static_cast<size_t>(part.microbatch)];
+  return (forward ? there.forward : there.input) == parts(neighbour);
 }
 
 void ListCheck::forward(const Action& part, Microbatch& microbatch) {
   if (part.unit != microbatch.forward) complain(to_string(part), " runs twice or out of order");
-  if (part.unit == 0 && part.stage > 0 && !microbatch.received_forward) complain(to_string(part), " runs before its input is received");
+  if (part.unit == 0 && part.stage > 0 && !has_input(part, microbatch)) complain(to_string(part), " runs before its input is received");
   ++microbatch.forward;
 }
 
@@ -108,7 +127,7 @@ void ListCheck::backward_input(const Action& part, Microbatch& microbatch) {
   if (!expected_.training) complain(to_string(part), " in a plan that does not train");
   if (part.unit != last - microbatch.input) complain(to_string(part), " runs twice or out of order");
   if (microbatch.forward <= last) complain(to_string(part), " runs before the forward");
-  if (part.unit == last && !last_stage(part.stage) && !microbatch.received_backward)
+  if (part.unit == last && !last_stage(part.stage) && !has_input(part, microbatch))
     complain(to_string(part), " runs before the gradient of its output is received");
   ++microbatch.input;
 }
@@ -119,9 +138,16 @@ void ListCheck::backward_weight(const Action& part, Microbatch& microbatch) {
   ++microbatch.weight;
 }
 
+/// The next W to come is not that of a fused part, which has none.
+void ListCheck::skip_fused(int stage, Microbatch& microbatch) const {
+  const int fused = description(stage).fused_part;
+  if (fused >= 0 && fused == parts(stage) - 1 - microbatch.weight && microbatch.input > microbatch.weight) ++microbatch.weight;
+}
+
 void ListCheck::transfer(const Action& action) {
   Microbatch& m = stages_.at(action.stage).microbatches[static_cast<size_t>(action.microbatch)];
-  const int all = parts(action.stage);
+  const int all = parts(action.stage), other = counterpart(action).stage;
+  if (stages_.contains(other)) complain(to_string(action), ": stage ", other, " is on the same rank, which hands over to itself");
   if (action.type == ActionType::kSendForward && m.forward < all) complain(to_string(action), " sends before the output is computed");
   if (action.type == ActionType::kSendBackward && m.input < all) complain(to_string(action), " sends before the gradient is computed");
   bool& done = action.type == ActionType::kSendForward    ? m.sent_forward
@@ -163,13 +189,13 @@ void ListCheck::finish_microbatch(int stage, int m, const Microbatch& microbatch
     if (!done) complain("stage ", stage, " ", what, " micro-batch ", m);
   };
   require(microbatch.forward == all, "does not do the forward of");
-  if (stage > 0) require(microbatch.received_forward, "never receives the input of");
-  if (!last_stage(stage)) require(microbatch.sent_forward, "never sends the output of");
+  if (is_elsewhere(stage - 1)) require(microbatch.received_forward, "never receives the input of");
+  if (is_elsewhere(stage + 1)) require(microbatch.sent_forward, "never sends the output of");
   if (!expected_.training) return;
   require(microbatch.input == all, "does not do the backward of");
   require(microbatch.weight == all, "does not do the weight gradients of");
-  if (stage > 0) require(microbatch.sent_backward, "never sends the input gradient of");
-  if (!last_stage(stage)) require(microbatch.received_backward, "never receives the output gradient of");
+  if (is_elsewhere(stage - 1)) require(microbatch.sent_backward, "never sends the input gradient of");
+  if (is_elsewhere(stage + 1)) require(microbatch.received_backward, "never receives the output gradient of");
 }
 
 void ListCheck::finish_unit(int stage, int u, const Unit& unit) {
@@ -187,8 +213,9 @@ void ListCheck::finish() {
   for (const auto& [stage, state] : stages_) {
     for (size_t m = 0; m < state.microbatches.size(); ++m) finish_microbatch(stage, static_cast<int>(m), state.microbatches[m]);
     std::vector<bool> read(state.units.size(), false);
-    for (const std::vector<int>& units : description(stage).units_of_part)
-      for (const int u : units) read.at(static_cast<size_t>(u)) = true;
+    for (const std::vector<UnitRef>& units : description(stage).units_of_part)
+      for (const UnitRef& u : units)
+        if (u.stage < 0 || u.stage == stage) read.at(static_cast<size_t>(u.unit)) = true;
     for (size_t u = 0; u < state.units.size(); ++u)
       if (read[u]) finish_unit(stage, static_cast<int>(u), state.units[u]);
   }
@@ -205,7 +232,10 @@ std::vector<std::string> ListCheck::run(const ActionList& list) {
       compute(action, action.unit);
     } else {
       const int all = parts(action.stage);
-      for (int i = 0; i < all; ++i) compute(action, action.type == ActionType::kForward ? i : all - 1 - i);
+      for (int i = 0; i < all; ++i) {
+        const int part = action.type == ActionType::kForward ? i : all - 1 - i;
+        if (action.type != ActionType::kBackwardWeight || part != description(action.stage).fused_part) compute(action, part);
+      }
     }
   }
   finish();

@@ -46,7 +46,7 @@ Tensor GradStore::on_wire(Context& ctx, const Communicator& comm, const Tensor& 
 }
 
 void GradStore::reduce(Context& ctx, int unit) {
-  // The reduction of one unit runs behind the backward of the next: at most two full gradients are alive.
+  // The reduction of one unit runs behind the backward of the next: at most two full gradients of a stage are alive.
   if (reducing_ >= 0) settle(ctx, states_[static_cast<size_t>(reducing_)]);
   State& state = states_[static_cast<size_t>(unit)];
   const Tensor in = on_wire(ctx, *shard_, state.full);

@@ -1,46 +1,59 @@
 #include "parallel/tensor/linear.h"
 
+#include <utility>
+
 #include "kernels/ops/matmul.h"
 
 namespace trireme {
 
 Tensor ColumnParallelLinear::forward(Context& ctx, const Tensor& x) const {
-  const Tensor all = region->enter_forward(ctx, x);
+  const Tensor all = region->enter_forward(ctx, x).wait(ctx);
   const Tensor y = Tensor::empty(ctx, {all.dim(0), weight->value.dim(0)}, x.dtype(), MemoryCategory::kActivations);
   linear_forward(ctx, all, weight->value, bias ? bias->value : Tensor(), y);
   return y;
 }
 
 Tensor ColumnParallelLinear::forward_gelu(Context& ctx, const Tensor& x, Tensor& hidden) const {
-  const Tensor all = region->enter_forward(ctx, x);
+  const Tensor all = region->enter_forward(ctx, x).wait(ctx);
   hidden = Tensor::empty(ctx, {all.dim(0), weight->value.dim(0)}, x.dtype(), MemoryCategory::kActivations);
   const Tensor y = Tensor::empty(ctx, hidden.shape(), x.dtype(), MemoryCategory::kActivations);
   linear_gelu_forward(ctx, all, weight->value, bias->value, hidden, y);
   return y;
 }
 
-Tensor ColumnParallelLinear::backward_input(Context& ctx, const Tensor& dy) const {
+Tensor ColumnParallelLinear::input_product(Context& ctx, const Tensor& dy) const {
   const Tensor dx = Tensor::empty(ctx, {dy.dim(0), weight->value.dim(1)}, dy.dtype(), MemoryCategory::kActivations);
   linear_backward_input(ctx, dy, weight->value, dx);
-  return region->enter_backward(ctx, dx);
+  return dx;
 }
 
-void ColumnParallelLinear::backward_weight(Context& ctx, const Tensor& x, const Tensor& dy) const {
-  linear_backward_weight(ctx, dy, region->enter_forward(ctx, x), weight->grad);
+Tensor ColumnParallelLinear::backward_input(Context& ctx, const Tensor& dy) const {
+  return region->enter_backward(ctx, input_product(ctx, dy)).wait(ctx);
+}
+
+void ColumnParallelLinear::backward_weight(Context& ctx, Crossing x, const Tensor& dy) const {
+  linear_backward_weight(ctx, dy, x.wait(ctx), weight->grad);
   if (bias) bias_backward(ctx, dy, bias->grad);
+}
+
+Crossing ColumnParallelLinear::backward(Context& ctx, const Tensor& x, const Tensor& dy) const {
+  Crossing all = gather(ctx, x);
+  Crossing dx = region->enter_backward(ctx, input_product(ctx, dy));
+  backward_weight(ctx, std::move(all), dy);
+  return dx;
 }
 
 Tensor RowParallelLinear::forward(Context& ctx, const Tensor& x) const {
   const Tensor partial = Tensor::empty(ctx, {x.dim(0), weight->value.dim(0)}, x.dtype(), MemoryCategory::kActivations);
   linear_forward(ctx, x, weight->value, Tensor(), partial);
-  const Tensor y = region->exit_forward(ctx, partial);
+  const Tensor y = region->exit_forward(ctx, partial).wait(ctx);
   if (bias) bias_forward(ctx, bias->value, y);
   return y;
 }
 
-RowParallelLinear::InputGradient RowParallelLinear::backward_input(Context& ctx, const Tensor& dy) const {
-  const Tensor dy_all = region->exit_backward(ctx, dy);
-  const Tensor dx = Tensor::empty(ctx, {dy_all.dim(0), weight->value.dim(1)}, dy.dtype(), MemoryCategory::kActivations);
+RowParallelLinear::InputGradient RowParallelLinear::backward_input(Context& ctx, Crossing dy) const {
+  const Tensor dy_all = dy.wait(ctx);
+  const Tensor dx = Tensor::empty(ctx, {dy_all.dim(0), weight->value.dim(1)}, dy_all.dtype(), MemoryCategory::kActivations);
   linear_backward_input(ctx, dy_all, weight->value, dx);
   return {dx, dy_all};
 }

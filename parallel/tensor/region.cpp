@@ -1,29 +1,32 @@
 #include "parallel/tensor/region.h"
 
+#include <utility>
+
 namespace trireme {
+
+Tensor Crossing::wait(Context& ctx) {
+  work.wait(ctx);
+  source.reset();
+  return std::move(result);
+}
 
 Region::Region(Communicator& tensor, bool sequence_parallel) : tensor_(&tensor), row_shards_(sequence_parallel ? tensor.size() : 1) {}
 
-Tensor Region::reduce(Context& ctx, const Tensor& partial) const {
-  if (row_shards_ == 1) {
-    tensor_->all_reduce(ctx, partial, ReduceOp::kSum).wait(ctx);
-    return partial;
-  }
+Crossing Region::reduce(Context& ctx, const Tensor& partial) const {
+  if (row_shards_ == 1) return {partial, partial, tensor_->all_reduce(ctx, partial, ReduceOp::kSum)};
   const Tensor mine = Tensor::empty(ctx, {local_rows(partial.dim(0)), partial.dim(1)}, partial.dtype(), MemoryCategory::kActivations);
-  tensor_->reduce_scatter(ctx, partial, mine, ReduceOp::kSum).wait(ctx);
-  return mine;
+  return {partial, mine, tensor_->reduce_scatter(ctx, partial, mine, ReduceOp::kSum)};
 }
 
-Tensor Region::gather(Context& ctx, const Tensor& rows) const {
-  if (row_shards_ == 1) return rows;
+Crossing Region::gather(Context& ctx, const Tensor& rows) const {
+  if (row_shards_ == 1) return {rows, rows, Work()};
   const Tensor all = Tensor::empty(ctx, {rows.dim(0) * row_shards_, rows.dim(1)}, rows.dtype(), MemoryCategory::kActivations);
-  tensor_->all_gather(ctx, rows, all).wait(ctx);
-  return all;
+  return {rows, all, tensor_->all_gather(ctx, rows, all)};
 }
 
-Tensor Region::enter_forward(Context& ctx, const Tensor& x) const { return gather(ctx, x); }
-Tensor Region::enter_backward(Context& ctx, const Tensor& dx) const { return reduce(ctx, dx); }
-Tensor Region::exit_forward(Context& ctx, const Tensor& y) const { return reduce(ctx, y); }
-Tensor Region::exit_backward(Context& ctx, const Tensor& dy) const { return gather(ctx, dy); }
+Crossing Region::enter_forward(Context& ctx, const Tensor& x) const { return gather(ctx, x); }
+Crossing Region::enter_backward(Context& ctx, const Tensor& dx) const { return reduce(ctx, dx); }
+Crossing Region::exit_forward(Context& ctx, const Tensor& y) const { return reduce(ctx, y); }
+Crossing Region::exit_backward(Context& ctx, const Tensor& dy) const { return gather(ctx, dy); }
 
 }  // namespace trireme

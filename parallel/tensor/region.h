@@ -10,14 +10,21 @@
 
 namespace trireme {
 
+/// A crossing under way. What does not need its result is computed before `wait`, which is called once.
+struct Crossing {
+  Tensor source, result;  ///< both belong to the operation until then; one and the same where the crossing is in place, or nothing moves
+  Work work;
+  Tensor wait(Context& ctx);
+};
+
 class Region {
  public:
   Region(Communicator& tensor, bool sequence_parallel);
 
-  Tensor enter_forward(Context& ctx, const Tensor& x) const;    ///< [M/t or M, D] -> [M,D]
-  Tensor enter_backward(Context& ctx, const Tensor& dx) const;  ///< [M,D] partial -> [M/t or M, D]
-  Tensor exit_forward(Context& ctx, const Tensor& y) const;     ///< [M,D] partial -> [M/t or M, D]
-  Tensor exit_backward(Context& ctx, const Tensor& dy) const;   ///< [M/t or M, D] -> [M,D]
+  [[nodiscard]] Crossing enter_forward(Context& ctx, const Tensor& x) const;    ///< [M/t or M, D] -> [M,D]
+  [[nodiscard]] Crossing enter_backward(Context& ctx, const Tensor& dx) const;  ///< [M,D] partial -> [M/t or M, D]
+  [[nodiscard]] Crossing exit_forward(Context& ctx, const Tensor& y) const;     ///< [M,D] partial -> [M/t or M, D]
+  [[nodiscard]] Crossing exit_backward(Context& ctx, const Tensor& dy) const;   ///< [M/t or M, D] -> [M,D]
 
   /// Rows of the residual stream on this rank, of M in all, and the first of them.
   int64_t local_rows(int64_t rows) const { return rows / row_shards_; }
@@ -27,8 +34,8 @@ class Region {
   Communicator& tensor() const { return *tensor_; }
 
  private:
-  Tensor reduce(Context& ctx, const Tensor& partial) const;
-  Tensor gather(Context& ctx, const Tensor& rows) const;
+  Crossing reduce(Context& ctx, const Tensor& partial) const;
+  Crossing gather(Context& ctx, const Tensor& rows) const;
 
   Communicator* tensor_;
   int row_shards_;  ///< tensor ranks that share the rows of the residual stream: 1 without sequence parallelism

@@ -12,12 +12,12 @@ Tensor VocabParallelEmbedding::forward(Context& ctx, const Tensor& tokens) const
   const Box& box = weight->specs.front().box;
   const Tensor partial = Tensor::empty(ctx, {tokens.numel(), box.extent[1]}, weight->value.dtype(), MemoryCategory::kActivations);
   embedding_forward(ctx, tokens, weight->value, box.start[0], box.extent[0], partial);
-  return region->exit_forward(ctx, partial);
+  return region->exit_forward(ctx, partial).wait(ctx);
 }
 
 void VocabParallelEmbedding::backward_weight(Context& ctx, const Tensor& tokens, const Tensor& dy) const {
   const Box& box = weight->specs.front().box;
-  embedding_backward(ctx, tokens, region->exit_backward(ctx, dy), box.start[0], box.extent[0], weight->grad);
+  embedding_backward(ctx, tokens, region->exit_backward(ctx, dy).wait(ctx), box.start[0], box.extent[0], weight->grad);
 }
 
 VocabParallelCrossEntropy::Saved VocabParallelCrossEntropy::forward(Context& ctx, const Tensor& logits, const Tensor& targets,
@@ -56,7 +56,7 @@ Tensor logits_of(Context& ctx, const Tensor& x, const Tensor& w) {
 }  // namespace
 
 void VocabParallelHead::forward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& loss_sum) const {
-  const Tensor all = logits.region->enter_forward(ctx, x);
+  const Tensor all = logits.region->enter_forward(ctx, x).wait(ctx);
   for_each_chunk(all.dim(0), chunk_rows, [&](int64_t first, int64_t rows) {
     loss.forward(ctx, logits_of(ctx, all.rows(first, rows), logits.weight->value), targets.rows(first, rows), loss_sum);
   });
@@ -64,16 +64,18 @@ void VocabParallelHead::forward(Context& ctx, const Tensor& x, const Tensor& tar
 
 Tensor VocabParallelHead::forward_backward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& scale, const Tensor& loss_sum) const {
   const Tensor& w = logits.weight->value;
-  const Tensor all = logits.region->enter_forward(ctx, x);
+  const Tensor all = logits.region->enter_forward(ctx, x).wait(ctx);
   const Tensor dx = Tensor::empty(ctx, all.shape(), x.dtype(), MemoryCategory::kActivations);
+  Crossing reduced;
   for_each_chunk(all.dim(0), chunk_rows, [&](int64_t first, int64_t rows) {
     const Tensor chunk = logits_of(ctx, all.rows(first, rows), w);
     const VocabParallelCrossEntropy::Saved saved = loss.forward(ctx, chunk, targets.rows(first, rows), loss_sum);
     loss.backward(ctx, chunk, targets.rows(first, rows), saved, scale);
     linear_backward_input(ctx, chunk, w, dx.rows(first, rows));
+    if (first + rows == all.dim(0)) reduced = logits.region->enter_backward(ctx, dx);  // behind the last product
     linear_backward_weight(ctx, chunk, all.rows(first, rows), logits.weight->grad);
   });
-  return logits.region->enter_backward(ctx, dx);
+  return reduced.wait(ctx);
 }
 
 }  // namespace trireme

@@ -35,7 +35,8 @@ struct VocabParallelCrossEntropy {
 /// The output head with its loss, `chunk_rows` rows of logits at a time: forward and both gradients of a chunk follow each other, so that no more logits
 /// than those ever exist.
 /// Shapes on this rank: x [M/t or M, D], targets [M] int32, weight [ceil(V/t),D].
-/// Communication: `enter` of x and its conjugate once; the reductions of VocabParallelCrossEntropy for each chunk.
+/// Communication: `enter` of x and its conjugate once, this behind the last chunk's product dw; the reductions of VocabParallelCrossEntropy for each
+/// chunk.
 /// Source of the fusion: Hsu et al. 2024, arXiv:2410.10989, section 3.2.
 struct VocabParallelHead {
   ColumnParallelLinear logits;

@@ -59,6 +59,28 @@ std::vector<LayoutCase> dozen() {
   return cases;
 }
 
+/// What a pipeline can do besides: schedules with several stages a rank and with parted backwards, recomputation, buckets.
+std::vector<LayoutCase> pipelines() {
+  const auto layout = [](int tensor, int pipeline, int data, int zero, const char* schedule, int virtual_stages, const char* recompute) {
+    return Layout{.tensor = tensor,
+                  .pipeline = pipeline,
+                  .data = data,
+                  .zero = zero,
+                  .sequence_parallel = tensor > 1,
+                  .schedule = schedule,
+                  .virtual_stages = virtual_stages,
+                  .recompute = recompute};
+  };
+  using M = ParityModel;
+  std::vector<LayoutCase> cases = {
+      {M::kLlama, layout(1, 2, 2, 3, "interleaved_1f1b", 2, "none")},        {M::kGpt2Dropout, layout(2, 2, 1, 0, "zb_h1", 1, "full")},
+      {M::kLlamaGrouped, layout(1, 2, 2, 3, "zb_v", 2, "selective")},        {M::kGpt2Dropout, layout(1, 2, 2, 2, "zb_h2", 1, "selective")},
+      {M::kLlamaGrouped, layout(2, 2, 1, 0, "interleaved_1f1b", 2, "full")}, {M::kGpt2, layout(2, 1, 2, 3, "1f1b", 1, "full")},
+  };
+  for (size_t i = 0; i < cases.size(); i += 2) cases[i].layout.bucket_blocks = 2;
+  return cases;
+}
+
 }  // namespace
 
 TEST_CASE("one GPU trains the model of the CPU in fp32") {
@@ -88,6 +110,26 @@ TEST_CASE("a dozen layouts on GPUs of their own train the model of the CPU, unde
     testing::for_each_schedule(3, [&] {
       CHECK(difference(on_cpu(c.model, "fp32"), train_on_gpus(parity_config(c.model, c.layout, "fp32"), kSteps), kSingleTolerance) == "");
     });
+  }
+}
+
+TEST_CASE(
+    "pipelines with virtual stages, parted backwards, recomputation and buckets train the model of the CPU, under 12 schedules of the streams") {
+  for (const LayoutCase& c : pipelines()) {
+    INFO(name_of(c.model) << " " << c.layout.str());
+    testing::for_each_schedule(2, [&] {
+      CHECK(difference(on_cpu(c.model, "fp32"), train_on_gpus(parity_config(c.model, c.layout, "fp32"), kSteps), kSingleTolerance) == "");
+    });
+  }
+}
+
+TEST_CASE("recomputation on GPUs gives the bits that keeping gives") {
+  for (LayoutCase c : pipelines()) {
+    if (c.layout.recompute == "none") continue;
+    INFO(name_of(c.model) << " " << c.layout.str());
+    const RunRecord record = train_on_gpus(parity_config(c.model, c.layout, "bf16"), 1);
+    c.layout.recompute = "none";
+    testing::for_each_schedule(1, [&] { CHECK(train_on_gpus(parity_config(c.model, c.layout, "bf16"), 1) == record); });
   }
 }
 

@@ -45,15 +45,22 @@ class TwoHosts {
   bool ready() const { return ready_; }
   const std::string& why_not() const { return error_; }
 
+  /// What a host sends from now on goes at `kilobits` a second, at most 64 KiB of it at once.
+  bool limit_link(int kilobits) {
+    bool done = true;
+    for (const char host : {'a', 'b'})
+      done = done && command({"ip", "netns", "exec", name(host), "tc", "qdisc", "replace", "dev", link(host), "root", "tbf", "rate",
+                              std::to_string(kilobits) + "kbit", "burst", "64kb", "latency", "20s"});
+    return done;
+  }
   bool set_link(const std::string& state) { return ip({"-n", name('b'), "link", "set", link('b'), state}); }
 
   /// `trireme train` on the first host.
-  Arguments train(const Arguments& arguments) const {
+  Arguments train(const Arguments& arguments, const Arguments& environment = {}) const {
     const std::string agent = "OMPI_MCA_plm_rsh_agent=" + (directory_ / "agent.sh").string();
     // The two hosts share the cores of one.
-    return Arguments{"env",     agent,  "OMPI_MCA_mpi_yield_when_idle=1", "sh", "-c", "exec " + on('a'), "galley-a", kBinary, "train", "run.yaml",
-                     "--hosts", "hosts"} +
-           arguments;
+    return Arguments{"env", agent, "OMPI_MCA_mpi_yield_when_idle=1"} + environment +
+           Arguments{"sh", "-c", "exec " + on('a'), "galley-a", kBinary, "train", "run.yaml", "--hosts", "hosts"} + arguments;
   }
 
   /// Everything that runs on a host.
@@ -78,8 +85,9 @@ class TwoHosts {
     return ip({"-n", name(host), "addr", "add", address(host) + "/24", "dev", link(host)}) && ip({"-n", name(host), "link", "set", "lo", "up"}) &&
            ip({"-n", name(host), "link", "set", link(host), "up"});
   }
-  bool ip(const Arguments& arguments) {
-    const Outcome outcome = Process(Arguments{"ip"} + arguments, directory_.path()).wait();
+  bool ip(const Arguments& arguments) { return command(Arguments{"ip"} + arguments); }
+  bool command(const Arguments& words) {
+    const Outcome outcome = Process(words, directory_.path()).wait();
     error_ += outcome.err;
     return outcome.code == 0;
   }
@@ -160,6 +168,51 @@ TEST_CASE("hosts: two ranks on one and a single one on the other", "[slow]") {
   REQUIRE(together.code == 0);
   const std::vector<double> expected = losses(directory / "together", 5), found = losses(directory / "apart", 5);
   for (size_t step = 0; step < expected.size(); ++step) CHECK(found[step] == Approx(expected[step]).epsilon(1e-5));
+}
+
+/// The last traced step's line.
+nlohmann::json exposed_line(const fs::path& run_directory) {
+  nlohmann::json found;
+  for (const nlohmann::json& line : metrics(run_directory))
+    if (line.value("event", "") == "exposed") found = line;
+  REQUIRE(found.is_object());
+  return found;
+}
+
+// Data parallel, one rank on each host: what a step exposes of its communication is what the link takes for it, less what runs behind compute.
+TEST_CASE("hosts: a slow link shows in the exposed time at its rate, and overlap hides some of it", "[slow]") {
+  TemporaryDirectory directory;
+  TwoHosts hosts(directory, 1);
+  if (!can_test(hosts)) return;
+  prepare_run(directory);
+  write_file(directory / "hosts", "10.231.7.1 slots=1\n10.231.7.2 slots=1\n");
+  const Arguments about =
+      layout(1, 1, 2, 1) +
+      sets({"training.steps=3", "training.evaluate.every=0", "checkpoint.every=0", "model.layers=8", "model.hidden_size=64", "model.ffn_size=256",
+            "training.sequence_length=512", "training.micro_batch_size=12", "training.global_batch_size=24"}) +
+      Arguments{"--trace-steps", "3:3"};
+  constexpr int kKilobits = 8000;
+  const auto run_on = [&](const std::string& name, const Arguments& more) {
+    const Outcome outcome = Process(hosts.train(about + in(name) + more), directory.path()).wait();
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return exposed_line(directory / name);
+  };
+  const auto zero = [](const nlohmann::json& line) { return line["zero_gather"].get<double>() + line["zero_reduce"].get<double>(); };
+  const nlohmann::json fast = run_on("fast", {});
+  REQUIRE(hosts.limit_link(kKilobits));
+  const nlohmann::json on = run_on("on", {}), off = run_on("off", sets({"parallel.overlap=false"}));
+  // A ring of two sends half of what is gathered and half of what is reduced: together the bytes of all parameters, in fp32.
+  const double bytes = 4 * metrics(directory / "fast").front()["parameters"].get<double>();
+  const double wire = bytes / (kKilobits * 1000.0 / 8);
+  std::cout << "hosts: " << bytes << " bytes, " << wire << " s on the link; exposed of ZeRO " << zero(fast) << " s at full speed, " << zero(on)
+            << " s with overlap, " << zero(off) << " s without; compute " << on["compute"] << " s" << std::endl;
+  CHECK(zero(fast) < 0.5 * wire);
+  CHECK(zero(off) > 0.75 * wire);
+  CHECK(zero(off) < 2 * wire);
+  CHECK(zero(on) < zero(off) - 0.1 * std::min(wire, on["compute"].get<double>()));
+  CHECK(losses(directory / "on", 3) == losses(directory / "fast", 3));
+  CHECK(losses(directory / "off", 3) == losses(directory / "fast", 3));
 }
 
 }  // namespace trireme::test

@@ -182,7 +182,7 @@ TEST_CASE("resume: what changes the mathematics is refused with the difference, 
 
   const Outcome accepted = must(directory, command + layout(1, 2, 2, 2) +
                                                sets({"run.name=another", "resilience.hang_seconds=20", "resilience.restarts=1",
-                                                     "resilience.replica_check=1", "checkpoint.every=3", "checkpoint.keep=1",
+                                                     "resilience.replica_check_every=1", "checkpoint.every=3", "checkpoint.keep=1",
                                                      "checkpoint.asynchronous=false", "training.micro_batch_size=2", "training.logits_chunk=16"}));
   CHECK(says(accepted, "resuming from run/checkpoints/step-00000002"));
   losses(directory / "run", 6);

@@ -74,6 +74,7 @@ Config config_of(const nlohmann::json& golden) {
   }
   config.model.norm_epsilon = model["norm_epsilon"];
   config.model.init_std = model["init_std"];
+  config.parallel.virtual_stages = 1;
   config.parallel.layers_per_stage = std::vector<int64_t>{model["layers"].get<int64_t>()};
   config.training.sequence_length = golden["sequence_length"];
   config.training.global_batch_size = golden["global_batch_size"];

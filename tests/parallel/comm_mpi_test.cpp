@@ -10,10 +10,10 @@
 #include <limits>
 
 #include "parallel/comm/mpi.h"
+#include "parallel/comm/poison.h"
 #include "parallel/comm/self.h"
 #include "parallel/comm/staged.h"
 #include "tests/support/comm_cases.h"
-#include "tests/support/poison_communicator.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/loop/launcher.h"
 

@@ -13,6 +13,7 @@
 
 using namespace trireme;
 using test::compute_list;
+using test::ends_meet;
 using test::toy_units;
 
 namespace {
@@ -31,7 +32,8 @@ struct Gradient {
 
 class ToyStage : public Stage {
  public:
-  ToyStage(int stage, int stages, int parts) : gradients(static_cast<size_t>(parts)), stage_(stage), stages_(stages) {}
+  ToyStage(int stage, int stages, const StageUnits& units)
+      : gradients(units.units_of_part.size()), stage_(stage), stages_(stages), fused_part_(units.fused_part) {}
 
   std::vector<Gradient> gradients;  ///< by part
   std::map<int, double> outputs;    ///< last stage: by micro-batch
@@ -53,8 +55,17 @@ class ToyStage : public Stage {
     if (stage_ == stages_ - 1 && part == parts() - 1) dy = filled(ctx, microbatch + 1);
     state(microbatch).incoming[part] = value(dy);
     dy = filled(ctx, scale(stage_, part) * value(dy));
+    if (part == fused_part_) add_gradient(microbatch, part);
   }
   void backward_weight(Context&, int microbatch, int part) override {
+    TRIREME_CHECK(part != fused_part_, "a fused part has no W");
+    add_gradient(microbatch, part);
+  }
+  void backward(Context& ctx, int microbatch, int part) override {
+    backward_input(ctx, microbatch, part);
+    if (part != fused_part_) backward_weight(ctx, microbatch, part);
+  }
+  void add_gradient(int microbatch, int part) {
     const double dy = state(microbatch).incoming.at(part);
     Gradient& gradient = gradients[static_cast<size_t>(part)];
     gradient.a += dy * state(microbatch).saved.at(static_cast<size_t>(part));
@@ -65,6 +76,8 @@ class ToyStage : public Stage {
   Tensor take_forward_output(int microbatch) override { return std::exchange(state(microbatch).x, Tensor()); }
   Tensor recv_backward_buffer(Context& ctx, int microbatch) override { return state(microbatch).dy = filled(ctx, NAN); }
   Tensor take_backward_output(int microbatch) override { return std::exchange(state(microbatch).dy, Tensor()); }
+  void put_forward_input(int microbatch, Tensor x) override { state(microbatch).x = std::move(x); }
+  void put_backward_input(int microbatch, Tensor dy) override { state(microbatch).dy = std::move(dy); }
 
   void unshard(Context&, int unit) override { moved += concat("U", unit, " "); }
   void reshard(Context&, int unit) override { moved += concat("R", unit, " "); }
@@ -90,7 +103,7 @@ class ToyStage : public Stage {
     return data[0];
   }
 
-  int stage_, stages_;
+  int stage_, stages_, fused_part_;
   std::map<int, State> states_;
 };
 
@@ -153,7 +166,7 @@ Ran execute(const PipelinePlan& plan, const std::vector<StageUnits>& units, int 
       for (size_t s = 0; s < stages; ++s) {
         if (where[s] != world.rank()) continue;
         const int stage = static_cast<int>(s);
-        owned[stage] = std::make_unique<ToyStage>(stage, static_cast<int>(stages), static_cast<int>(units[s].units_of_part.size()));
+        owned[stage] = std::make_unique<ToyStage>(stage, static_cast<int>(stages), units[s]);
         if (stage == 1) owned[stage]->fails_at = fails_at;
         local[stage] = owned[stage].get();
       }
@@ -172,17 +185,28 @@ Ran execute(const PipelinePlan& plan, const std::vector<StageUnits>& units, int 
 
 }  // namespace
 
-TEST_CASE("both schedules give the serial gradients bit for bit, and the same") {
-  for (int stages = 1; stages <= 4; ++stages) {
-    const std::vector<StageUnits> units = toy_units(stages, 2, false);
-    for (const int m : {1, 2, 3, 7}) {
-      CAPTURE(stages, m);
-      for (const ScheduleKind kind : {ScheduleKind::kGPipe, ScheduleKind::k1F1B}) {
-        const Ran ran = execute(lower(make_plan(kind, stages, m), units, {.unshard_each_use = true}), units, m);
-        CHECK(ran.result == expected(units, m));
-        CHECK(ran.activation_bytes == std::vector<int64_t>(static_cast<size_t>(stages), 0));
+TEST_CASE("all schedules give the serial gradients bit for bit, and the same") {
+  for (const ScheduleKind kind : kScheduleKinds) {
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      for (int v = 1; v <= 3; ++v) {
+        if (!allows_virtual_stages(kind, v)) continue;
+        const bool fused = (ranks + v) % 2 == 0;
+        const std::vector<StageUnits> units = toy_units(ranks * v, 2, fused, ends_meet(kind, ranks), fused);
+        for (const int m : {1, 2, 3, 7}) {
+          CAPTURE(name_of(kind), ranks, v, m);
+          const Ran ran = execute(lower(make_plan(kind, ranks, v, m), units, {.unshard_each_use = true}), units, m);
+          CHECK(ran.result == expected(units, m));
+          CHECK(ran.activation_bytes == std::vector<int64_t>(static_cast<size_t>(ranks), 0));
+        }
       }
     }
+  }
+}
+
+TEST_CASE("forwards alone give the outputs of every placement of stages") {
+  for (const std::vector<int>& where : {std::vector{0, 1, 2}, std::vector{0, 1, 0, 1, 0, 1}, std::vector{0, 1, 2, 2, 1, 0}, std::vector{0, 0, 1}}) {
+    const std::vector<StageUnits> units = toy_units(static_cast<int>(where.size()), 2, false);
+    for (const int m : {1, 5}) CHECK(execute(lower(forward_only(where, m), units, {}), units, m).result.outputs == expected(units, m).outputs);
   }
 }
 
@@ -237,7 +261,7 @@ TEST_CASE("an error in a stage gets out of the executor, whatever is in flight")
 }
 
 TEST_CASE("the executor refuses stages that are not on its rank") {
-  ToyStage stage(0, 2, 1);
+  ToyStage stage(0, 2, StageUnits{{{0}}, 1});
   SelfCommunicator alone("pipeline");
   CHECK_THROWS_WITH(Executor(alone, {{1, &stage}}, {0, 1}), Catch::Contains("stage 1 does not live on pipeline rank 0"));
   Arena arena(Device::kReference);

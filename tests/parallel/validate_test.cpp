@@ -9,6 +9,8 @@
 
 using namespace trireme;
 using test::compute_list;
+using test::ends_meet;
+using test::one_stage_each;
 using test::toy_units;
 
 namespace {
@@ -52,28 +54,48 @@ void check_found(const Violations& violations, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("every generated plan is proven: 1..8 stages, 1..16 micro-batches, all policies") {
-  int plans = 0;
-  for (int stages = 1; stages <= 8; ++stages) {
-    for (const bool tied : {false, true}) {
-      const std::vector<StageUnits> units = toy_units(stages, 2, tied);
-      for (int m = 1; m <= 16; ++m) {
-        for (int policy = 0; policy < 12; ++policy) {
-          const LoweringPolicy lowering{policy % 2 == 1, policy / 2 % 2 == 1, policy / 4};
-          const MeshShape mesh{stages, policy % 2 == 1 ? 2 : 1, 2, policy % 2 == 1 ? 1 : 2};
-          for (const PipelinePlan& compute : {gpipe(stages, m), one_forward_one_backward(stages, m)}) {
+namespace {
+
+/// Every kind and size, with every `stride`-th of twelve policies, counted through: gathers and reductions of both lifetimes, three depths of
+/// prefetch.
+int prove_all(int stride) {
+  int plans = 0, combination = 0;
+  for (const ScheduleKind kind : kScheduleKinds) {
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      for (int v = 1; v <= 4; ++v) {
+        if (!allows_virtual_stages(kind, v)) continue;
+        for (int m = 1; m <= 20; ++m) {
+          const PipelinePlan compute = make_plan(kind, ranks, v, m);
+          for (int choice = 0; choice < 48; ++choice) {
+            if (++combination % stride != 0) continue;
+            const bool tied = choice % 2 == 1, fused = choice / 2 % 2 == 1;
+            const int policy = choice / 4;
+            const std::vector<StageUnits> units = toy_units(ranks * v, 1 + m % 2, tied, ends_meet(kind, ranks), fused);
+            const LoweringPolicy lowering{policy % 2 == 1, policy / 2 % 2 == 1, policy / 4, (ranks + v + m) % 2 == 0};
+            const MeshShape mesh{ranks, policy % 2 == 1 ? 2 : 1, 2, policy % 2 == 1 ? 1 : 2};
             const Violations violations = validate(lower(compute, units, lowering), mesh, units, m, true);
             ++plans;
             if (violations.empty()) continue;
-            FAIL("stages " << stages << ", micro-batches " << m << ", policy " << policy << ": " << violations[0]);
+            FAIL(name_of(kind) << ", ranks " << ranks << ", virtual stages " << v << ", micro-batches " << m << ", choice " << choice << ": "
+                               << violations[0]);
           }
+          const std::vector<StageUnits> units = toy_units(ranks * v, 1, true, ends_meet(kind, ranks));
+          if (m % stride == 0)
+            CHECK(validate(lower(forward_only(stage_ranks(compute), m), units, {}), {ranks, 1, 2, 2}, units, m, false) == Violations{});
         }
-        CHECK(validate(lower(forward_only(stages, m), units, {}), {stages, 1, 2, 2}, units, m, false).empty());
       }
     }
   }
-  CHECK(plans == 8 * 2 * 16 * 12 * 2);
+  return plans;
 }
+
+}  // namespace
+
+TEST_CASE("every generated plan is proven: all kinds, 1..8 ranks, 1..4 virtual stages, 1..20 micro-batches") {
+  CHECK(prove_all(29) == 8 * 20 * 9 * 48 / 29);
+}
+
+TEST_CASE("every generated plan is proven under every policy", "[slow]") { CHECK(prove_all(1) == 8 * 20 * 9 * 48); }
 
 TEST_CASE("split backwards and several stages on a rank are proven too") {
   const std::vector<StageUnits> two = toy_units(2, 2, true);
@@ -237,6 +259,60 @@ TEST_CASE("compute before its input") {
   World send;
   for (size_t rank = 0; rank < 4; ++rank) send.move_before(rank, "0SEND_F0", "0F0.2");
   check_found(send.validated(), "rank 0: 0SEND_F0 sends before the output is computed");
+}
+
+TEST_CASE("several stages on a rank: hand-overs, shared units and fused parts") {
+  // A V of two ranks: rank 1 hands over from stage 1 to stage 2 and back, and the head of stage 3 reads the embedding of stage 0, both on rank 0.
+  const MeshShape mesh{2, 1, 1, 1};
+  const std::vector<StageUnits> units = toy_units(4, 1, true, true, true);
+  const PipelinePlan plan = lower(zb_v(2, 2), units, {.unshard_each_use = true});
+  REQUIRE(validate(plan, mesh, units, 2, true) == Violations{});
+  const auto with = [&](size_t rank, const auto& edit) {
+    PipelinePlan edited = plan;
+    const auto find = [&](const std::string& name) {
+      const auto found = std::ranges::find(edited[rank], name, [](const Action& a) { return to_string(a); });
+      REQUIRE(found != edited[rank].end());
+      return found;
+    };
+    edit(edited[rank], find);
+    return validate(edited, mesh, units, 2, true);
+  };
+  check_found(with(1, [](ActionList&, const auto& find) { std::iter_swap(find("1F0.0"), find("2F0.0")); }),
+              "2F0.0 runs before its input is received");
+  check_found(with(1, [](ActionList&, const auto& find) { std::iter_swap(find("1I0.0"), find("2I0.0")); }),
+              "1I0.0 runs before the gradient of its output is received");
+  check_found(with(1,
+                   [](ActionList& list, const auto& find) {
+                     list.insert(std::next(find("1F0.0")), {ActionType::kSendForward, 1, 0});
+                   }),
+              "1SEND_F0: stage 2 is on the same rank, which hands over to itself");
+  check_found(with(0,
+                   [](ActionList& list, const auto& find) {
+                     list.insert(find("3W0.0"), {ActionType::kBackwardWeight, 3, 0, 1});
+                   }),
+              "3W0.1: the part is fused and has no W");
+  check_found(with(0, [](ActionList& list, const auto& find) { list.erase(find("3W0.0")); }),
+              "stage 3 does not do the weight gradients of micro-batch 0");
+  check_found(with(0, [](ActionList& list, const auto& find) { list.erase(find("3I0.1")); }), "3I0.0 runs twice or out of order");
+  // The embedding's gradient is whole only when stage 0 and the head are both through with it.
+  check_found(with(0,
+                   [](ActionList& list, const auto& find) {
+                     const Action reduce = *find("0REDUCE_GRADS0");
+                     list.erase(find("0REDUCE_GRADS0"));
+                     list.insert(find("3I1.1"), reduce);
+                   }),
+              "unit 0 of stage 0 is never reduced after the last gradient is added");
+  check_found(with(0,
+                   [](ActionList& list, const auto& find) {
+                     const auto second = std::find(std::next(find("0UNSHARD0")), list.end(), *find("0UNSHARD0"));
+                     REQUIRE(second != list.end());
+                     list.erase(second);
+                   }),
+              "runs before unit 0 is gathered");
+
+  const std::vector<StageUnits> elsewhere = toy_units(2, 1, true, true, true);
+  check_found(validate(lower(zb_h1(2, 2), toy_units(2, 1, false, false, true), {}), mesh, elsewhere, 2, true),
+              "1F0.1 reads a unit of stage 0, which is not here");
 }
 
 TEST_CASE("messages that meet the wrong partner or none") {

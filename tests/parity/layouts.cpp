@@ -1,6 +1,9 @@
 #include "tests/parity/layouts.h"
 
-#include <set>
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <random>
 
 namespace trireme::test {
 namespace {
@@ -11,26 +14,6 @@ bool is_distinct(const Layout& layout) {
   if (layout.zero == 0 && layout.replicate > 1) return false;  // ZeRO-0 is all replicas already
   if (layout.zero < 2 && layout.accumulation == "sharded") return false;
   return layout.zero == 3 || layout.reshard == "after_use";
-}
-
-/// The options of a case, each as (which option, which value), for counting pairs.
-std::vector<std::pair<int, int>> values_of(const ParityCase& c) {
-  const Layout& l = c.layout;
-  return {{0, static_cast<int>(c.model)},
-          {1, l.tensor},
-          {2, l.pipeline},
-          {3, l.data},
-          {4, l.zero},
-          {5, l.replicate},
-          {6, l.sequence_parallel},
-          {7, l.schedule == "gpipe"},
-          {8, l.accumulation == "auto"   ? 0
-              : l.accumulation == "full" ? 1
-                                         : 2},
-          {9, l.reshard == "after_step"},
-          {10, l.prefetch},
-          {11, l.micro_batch},
-          {12, static_cast<int>(!l.layers_per_stage.empty())}};
 }
 
 /// The finer options of the n-th case: mixed-radix digits of a stride that is prime to all of them, dropped where they do not apply.
@@ -82,33 +65,230 @@ std::vector<ParityCase> all_parity_cases() {
   return cases;
 }
 
-std::vector<ParityCase> pairwise_parity_cases() {
-  const std::vector<ParityCase> all = all_parity_cases();
-  using Pair = std::pair<std::pair<int, int>, std::pair<int, int>>;
-  std::vector<std::vector<Pair>> pairs_of;
-  std::set<Pair> missing;
-  for (const ParityCase& c : all) {
-    const auto values = values_of(c);
-    auto& pairs = pairs_of.emplace_back();
-    for (size_t i = 0; i < values.size(); ++i)
-      for (size_t j = i + 1; j < values.size(); ++j) pairs.push_back({values[i], values[j]});
-    missing.insert(pairs.begin(), pairs.end());
+namespace {
+
+/// The places of the options in a Choice.
+enum Option {
+  kModel,
+  kTensor,
+  kPipeline,
+  kData,
+  kZero,
+  kReplicate,
+  kSequenceParallel,
+  kOrder,
+  kAccumulation,
+  kReshard,
+  kPrefetch,
+  kMicroBatch,
+  kUneven,
+  kRecompute,
+  kBucket,
+};
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2};  ///< how many each option has
+constexpr int kUnset = -1;
+
+struct Order {
+  const char* schedule;
+  int virtual_stages;
+};
+struct Recomputation {
+  const char* mode;
+  int every;
+};
+constexpr Order kOrders[] = {
+    {"gpipe", 1}, {"1f1b", 1}, {"zb_h1", 1}, {"zb_h2", 1}, {"interleaved_1f1b", 1}, {"interleaved_1f1b", 2}, {"interleaved_1f1b", 3}, {"zb_v", 2}};
+constexpr int kInterleavedTwice = 5;
+constexpr Recomputation kRecomputes[] = {{"none", 1}, {"selective", 1}, {"full", 1}, {"full", 2}};
+
+/// At least one layer for each stage, the rest in lumps where `seed` says.
+std::vector<int64_t> uneven_layers(int layers, int stages, uint64_t seed) {
+  std::vector<int64_t> split(static_cast<size_t>(stages), 1);
+  std::mt19937_64 random(seed);
+  for (int64_t rest = layers - stages; rest > 0;) {
+    const int64_t lump = std::min<int64_t>(rest, 1 + static_cast<int64_t>(random() % 4));
+    split[random() % split.size()] += lump;
+    rest -= lump;
   }
-  std::vector<ParityCase> chosen;
-  while (!missing.empty()) {
-    size_t best = 0, most = 0;
-    for (size_t i = 0; i < all.size(); ++i) {
-      size_t gain = 0;
-      for (const Pair& pair : pairs_of[i]) gain += missing.count(pair);
-      if (gain > most) {
-        most = gain;
-        best = i;
-      }
+  return split;
+}
+
+/// A legal whole of `part`, if there is one: an option that is not set takes the value that stands least in the way of those that are.
+Choice completed(Choice part) {
+  const auto set = [&](Option option, int value) {
+    if (part[option] == kUnset) part[option] = value;
+  };
+  set(kTensor, 0);
+  set(kModel, part[kTensor] == 3 ? 0 : 1);  // 4 tensor ranks share 2 kv heads; of 6 heads 1, 2 or 3 ranks have equal shares
+  set(kReplicate, 0);
+  set(kData, part[kReplicate]);
+  if (part[kUneven] == 1 && part[kPipeline] == kUnset) set(kOrder, kInterleavedTwice);
+  set(kOrder, part[kUneven] == 1 && part[kPipeline] == 0 ? kInterleavedTwice : 1);
+  set(kPipeline, part[kUneven] == 1 && kOrders[part[kOrder]].virtual_stages == 1 ? 1 : 0);
+  set(kZero, 3);
+  for (int option = 0; option < kOptions; ++option) set(static_cast<Option>(option), 0);
+  return part;
+}
+
+/// The combinations of values of some options that are still to be covered, by place in `missing`.
+struct Combinations {
+  std::vector<int> options;
+  std::vector<char> missing;
+
+  /// Of the values of `choice`; -1 where one is not set.
+  int64_t place(const Choice& choice) const {
+    int64_t at = 0;
+    for (const int option : options) {
+      const auto o = static_cast<size_t>(option);
+      if (choice[o] == kUnset) return -1;
+      at = at * kValues[o] + choice[o];
     }
-    for (const Pair& pair : pairs_of[best]) missing.erase(pair);
-    chosen.push_back(all[best]);
+    return at;
   }
-  return chosen;
+  bool misses(const Choice& choice) const {
+    const int64_t at = place(choice);
+    return at >= 0 && missing[static_cast<size_t>(at)] != 0;
+  }
+};
+
+class Cover {
+ public:
+  explicit Cover(int strength) {
+    Choice empty;
+    empty.fill(kUnset);
+    for (unsigned subset = 0; subset < 1U << kOptions; ++subset) {
+      if (std::popcount(subset) != strength) continue;
+      Combinations& set = sets_.emplace_back();
+      for (int option = 0; option < kOptions; ++option)
+        if ((subset >> option & 1U) != 0) set.options.push_back(option);
+      add_legal(set, empty, 0);
+    }
+    for (size_t s = 0; s < sets_.size(); ++s)
+      for (const int option : sets_[s].options) sets_of_[static_cast<size_t>(option)].push_back(s);
+  }
+
+  std::vector<Choice> choices() {
+    constexpr int kCandidates = 30;
+    std::vector<Choice> chosen;
+    while (!uncovered_.empty()) {
+      Choice best{};
+      int64_t most = 0;
+      for (int candidate = 0; candidate < kCandidates; ++candidate) {
+        const Choice choice = grown(uncovered_[random_() % uncovered_.size()]);
+        const int64_t gain = std::count_if(sets_.begin(), sets_.end(), [&](const Combinations& set) { return set.misses(choice); });
+        if (gain > most) {
+          most = gain;
+          best = choice;
+        }
+      }
+      chosen.push_back(best);
+      for (Combinations& set : sets_) set.missing[static_cast<size_t>(set.place(best))] = 0;
+      std::erase_if(uncovered_, [&](const Choice& part) {
+        return std::equal(part.begin(), part.end(), best.begin(), [](int wanted, int value) { return wanted == kUnset || wanted == value; });
+      });
+    }
+    return chosen;
+  }
+
+ private:
+  void add_legal(Combinations& set, Choice part, size_t next) {
+    if (next == set.options.size()) {
+      const bool legal = is_legal(completed(part));
+      set.missing.push_back(legal);
+      if (legal) uncovered_.push_back(part);
+      return;
+    }
+    const auto option = static_cast<size_t>(set.options[next]);
+    for (int value = 0; value < kValues[option]; ++value) {
+      part[option] = value;
+      add_legal(set, part, next + 1);
+    }
+  }
+
+  /// `part` with the other options set one by one, in a random order, each to what covers most.
+  Choice grown(Choice part) {
+    std::vector<size_t> order;
+    for (size_t option = 0; option < kOptions; ++option)
+      if (part[option] == kUnset) order.push_back(option);
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_() % i]);
+    for (const size_t option : order) {
+      int best = kUnset;
+      int64_t most = -1;
+      const uint64_t turn = random_();
+      for (int v = 0; v < kValues[option]; ++v) {
+        part[option] = static_cast<int>((static_cast<uint64_t>(v) + turn) % static_cast<uint64_t>(kValues[option]));
+        if (!is_legal(completed(part))) continue;
+        const auto& sets = sets_of_[option];
+        const int64_t gain = std::count_if(sets.begin(), sets.end(), [&](size_t s) { return sets_[s].misses(part); });
+        if (gain > most) {
+          most = gain;
+          best = part[option];
+        }
+      }
+      part[option] = best;
+    }
+    return part;
+  }
+
+  std::vector<Combinations> sets_;
+  std::array<std::vector<size_t>, kOptions> sets_of_;  ///< by option
+  std::vector<Choice> uncovered_;
+  std::mt19937_64 random_{1};
+};
+
+}  // namespace
+
+ParityCase case_of(const Choice& choice) {
+  const Order& order = kOrders[choice[kOrder]];
+  const Recomputation& recompute = kRecomputes[choice[kRecompute]];
+  Layout layout;
+  layout.layers = 13;
+  layout.tensor = 1 + choice[kTensor];
+  layout.pipeline = 1 + choice[kPipeline];
+  layout.data = 1 + choice[kData];
+  layout.zero = choice[kZero];
+  layout.replicate = 1 + choice[kReplicate];
+  layout.sequence_parallel = choice[kSequenceParallel] == 1;
+  layout.schedule = order.schedule;
+  layout.virtual_stages = order.virtual_stages;
+  layout.accumulation = std::array{"auto", "full", "sharded"}[static_cast<size_t>(choice[kAccumulation])];
+  layout.reshard = choice[kReshard] == 1 ? "after_step" : "after_use";
+  layout.prefetch = choice[kPrefetch];
+  layout.micro_batch = 1 + choice[kMicroBatch];
+  layout.recompute = recompute.mode;
+  layout.recompute_every = recompute.every;
+  layout.bucket_blocks = 1 + choice[kBucket];
+  if (choice[kUneven] == 1) {
+    uint64_t seed = 0;
+    for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);
+    layout.layers_per_stage = uneven_layers(layout.layers, layout.pipeline * layout.virtual_stages, seed);
+  }
+  return {kModels[choice[kModel]], layout};
+}
+
+bool is_legal(const Choice& choice) {
+  if (choice[kUneven] == 1 && choice[kPipeline] == 0 && kOrders[choice[kOrder]].virtual_stages == 1) return false;  // one stage is as even as any
+  const auto& [model, layout] = case_of(choice);
+  return layout.world() <= 8 && is_distinct(layout) && is_legal(model, layout);
+}
+
+std::vector<Choice> covering_choices(int strength) { return Cover(strength).choices(); }
+
+std::vector<ParityCase> covering_parity_cases(int strength) {
+  std::vector<ParityCase> cases;
+  for (const Choice& choice : covering_choices(strength)) cases.push_back(case_of(choice));
+  return cases;
+}
+
+std::vector<Choice> random_choices(size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Choice> choices;
+  while (choices.size() < count) {
+    Choice choice;
+    for (size_t option = 0; option < kOptions; ++option) choice[option] = static_cast<int>(random() % static_cast<uint64_t>(kValues[option]));
+    if (is_legal(choice)) choices.push_back(choice);
+  }
+  return choices;
 }
 
 }  // namespace trireme::test

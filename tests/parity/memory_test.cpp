@@ -1,12 +1,16 @@
 // Memory three ways: counted on the meta device, measured in a real step, and by formula.
 #include <algorithm>
-#include <mutex>
+#include <map>
+#include <random>
 
 #include "parallel/comm/null.h"
 #include "parallel/comm/self.h"
+#include "tests/parity/layouts.h"
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
 #include "tests/support/thread_ranks.h"
+#include "trainer/loop/memory_table.h"
+#include "trainer/loop/recompute.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme::test {
@@ -20,11 +24,13 @@ struct Memory {
   int64_t at(const std::array<int64_t, kMemoryCategories>& which, MemoryCategory category) const { return which[static_cast<size_t>(category)]; }
 };
 
+using UnitKey = std::pair<int, int>;  ///< stage, unit
+
 struct Subject {
   Memory memory;
-  std::vector<int64_t> unit_numel;
+  std::map<UnitKey, int64_t> unit_numel;  ///< of this rank's units
   ActionList list;
-  StageUnits units;
+  std::vector<StageUnits> units;  ///< of all stages
 };
 
 Subject run_steps(Communicator& world, const Config& config, Device device) {
@@ -35,14 +41,17 @@ Subject run_steps(Communicator& world, const Config& config, Device device) {
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
   for (int step = 0; step < kSteps; ++step) trainer.step(data, step, 1e-3);
   Subject subject;
-  trainer.stage().begin(ctx, {}, config.training.sequence_length, RunMode::kTrain, 0);  // lets go of the last step's micro-batches
+  for (const auto& stage : trainer.stages()) stage->begin(ctx, {}, config.training.sequence_length, RunMode::kTrain, 0);  // lets go of the last step's
   for (size_t c = 0; c < kMemoryCategories; ++c) {
     subject.memory.held[c] = arena.current_bytes(static_cast<MemoryCategory>(c));
     subject.memory.peak[c] = arena.peak_bytes(static_cast<MemoryCategory>(c));
   }
-  for (const Unit* unit : trainer.stage().params().units()) subject.unit_numel.push_back(unit->numel());
+  for (const auto& stage : trainer.stages()) {
+    int unit = 0;
+    for (const Unit* one : stage->params().units()) subject.unit_numel[{stage->range().stage, unit++}] = one->numel();
+  }
   subject.list = trainer.training_list();
-  subject.units = stage_units(stage_range(*config.parallel.layers_per_stage, trainer.mesh().at.pipeline), config.model);
+  subject.units = stage_units(config, trainer.stage_rank());
   return subject;
 }
 
@@ -54,6 +63,37 @@ struct Formula {
   int64_t peak_parameters, peak_gradients;   ///< with what is gathered or not yet reduced at the worst moment
 };
 
+/// What one stage's gradients take beyond their shards: full ones, from a unit's first W to the end of its reduction, of which one is under way at a time.
+struct GradientWalk {
+  std::map<int, int64_t> padded;  ///< by unit
+  int64_t shards;
+  std::map<int, bool> alive;
+  int reducing = -1;
+  int64_t full = 0;
+
+  void settle() {
+    if (reducing < 0) return;
+    full -= padded[reducing] + padded[reducing] / shards;
+    alive[reducing] = false;
+    reducing = -1;
+  }
+  void add_to(int unit) {
+    if (unit == reducing) settle();
+    if (!alive[unit]) full += padded[unit];
+    alive[unit] = true;
+  }
+  void reduce(int unit) {
+    settle();
+    full += padded[unit] / shards;  // where the reduce-scatter lands
+    reducing = unit;
+  }
+};
+
+bool adds_to_gradients(const Action& action, const StageUnits& units) {
+  if (action.type == ActionType::kBackwardInput) return action.unit == units.fused_part;
+  return action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight;
+}
+
 Formula formula(const Subject& subject, const Config& config) {
   const Precision precision = precision_of(config.training);
   const int64_t size = size_of(precision.compute), wide = size_of(precision.master);
@@ -61,49 +101,29 @@ Formula formula(const Subject& subject, const Config& config) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const int64_t S = policy.shard;
   int64_t P = 0;
-  std::vector<int64_t> padded;
-  for (const int64_t n : subject.unit_numel) {
-    padded.push_back(round_up(n, S));
-    P += padded.back();
+  std::map<int, GradientWalk> walks;  // by stage
+  for (const auto& [key, numel] : subject.unit_numel) {
+    walks[key.first].shards = S;
+    walks[key.first].padded[key.second] = round_up(numel, S);
+    P += round_up(numel, S);
   }
   Formula f{};
   f.parameters = size * (policy.parameters_resident ? P : masters ? 0 : P / S);
   f.gradients = wide * (policy.gradients_resident ? P : P / S);
   f.optimizer = (masters ? 3 : 2) * wide * P / S;
-  // Walks the list: what is gathered, and which full gradients live between a unit's first W and the reduction after the next one's.
-  int64_t gathered = 0, most_gathered = 0, full = 0, most_full = 0;
-  int reducing = -1;
-  std::vector<bool> alive(padded.size());
+  int64_t gathered = 0, most_gathered = 0, most_full = 0;
   for (const Action& action : subject.list) {
-    const auto unit = static_cast<size_t>(action.unit);
-    switch (action.type) {
-      case ActionType::kUnshard: gathered += padded[unit]; break;
-      case ActionType::kReshard: gathered -= padded[unit]; break;
-      case ActionType::kBackward:
-        for (const int u : subject.units.units_of_part[unit]) {
-          if (u == reducing) {  // its previous reduction is settled first
-            full -= padded[static_cast<size_t>(u)] + padded[static_cast<size_t>(u)] / S;
-            alive[static_cast<size_t>(u)] = false;
-            reducing = -1;
-          }
-          if (!alive[static_cast<size_t>(u)]) full += padded[static_cast<size_t>(u)];
-          alive[static_cast<size_t>(u)] = true;
-        }
-        break;
-      case ActionType::kReduceReplicas:
-      case ActionType::kReduceGrads:
-        if (reducing >= 0 && (action.type == ActionType::kReduceGrads || reducing == action.unit)) {
-          full -= padded[static_cast<size_t>(reducing)] + padded[static_cast<size_t>(reducing)] / S;
-          alive[static_cast<size_t>(reducing)] = false;
-          reducing = -1;
-        }
-        if (action.type == ActionType::kReduceGrads) {
-          full += padded[unit] / S;  // where the reduce-scatter lands
-          reducing = action.unit;
-        }
-        break;
-      default: break;
-    }
+    const StageUnits& units = subject.units[static_cast<size_t>(action.stage)];
+    GradientWalk& walk = walks[action.stage];
+    if (action.type == ActionType::kUnshard) gathered += walk.padded[action.unit];
+    if (action.type == ActionType::kReshard) gathered -= walk.padded[action.unit];
+    if (adds_to_gradients(action, units))
+      for (const UnitRef& unit : units.units_of_part[static_cast<size_t>(action.unit)])
+        walks[unit.stage < 0 ? action.stage : unit.stage].add_to(unit.unit);
+    if (action.type == ActionType::kReduceReplicas && walk.reducing == action.unit) walk.settle();
+    if (action.type == ActionType::kReduceGrads) walk.reduce(action.unit);
+    int64_t full = 0;
+    for (const auto& [stage, its] : walks) full += its.full;
     most_gathered = std::max(most_gathered, gathered);
     most_full = std::max(most_full, full);
   }
@@ -135,6 +155,19 @@ std::vector<Layout> layouts() {
         layout.accumulation = "full";
         all.push_back(layout);
       }
+    }
+  }
+  for (const auto& [schedule, virtual_stages] : {std::pair("zb_h1", 1), {"zb_h2", 1}, {"zb_v", 2}, {"interleaved_1f1b", 2}, {"interleaved_1f1b", 1}}) {
+    for (const int zero : {1, 2, 3}) {
+      Layout layout;
+      layout.pipeline = 2;
+      layout.data = zero == 1 ? 1 : 2;
+      layout.zero = zero;
+      layout.schedule = schedule;
+      layout.virtual_stages = virtual_stages;
+      layout.bucket_blocks = zero == 3 ? 2 : 1;
+      layout.layers = zero == 3 ? 9 : 5;
+      all.push_back(layout);
     }
   }
   return all;
@@ -178,27 +211,96 @@ TEST_CASE("memory counted on the meta device is what a step takes, and what the 
   }
 }
 
+namespace {
+
+/// Bytes that a block without recomputation and dropout keeps of one micro-batch.
+int64_t kept_by_block(const Config& config) {
+  const ModelConfig& m = config.model;
+  const bool gpt2 = m.architecture == "gpt2";
+  const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
+  // The residual stream before each branch; queries, keys, values; the attention's result; the MLP before its activation. Each takes a product to make
+  // again. Not both normalised inputs and the MLP after its activation, which take a pass over memory.
+  const int64_t values = 2 * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + m.heads * *m.head_size + (gpt2 ? 1 : 2) * *m.ffn_size;
+  // A row's log-sum-exp in each head and 1 / deviation in both norms, in LayerNorm its mean too.
+  const int64_t statistics = m.heads + (gpt2 ? 4 : 2);
+  const DType compute = precision_of(config.training).compute;
+  return rows * (values * size_of(compute) + statistics * size_of(accumulator_of(compute)));
+}
+
+}  // namespace
+
 TEST_CASE("a block keeps from forward to backward what is dearer to make again than to keep, and no more") {
   const auto peak_with = [](Config config, int64_t layers) {
     config.model.layers = layers;
-    config.parallel.layers_per_stage = {layers};
+    config.parallel.layers_per_stage = std::vector<int64_t>{layers};
     SelfCommunicator world("world");
     return run_steps(world, config, Device::kMeta).memory.peak[static_cast<size_t>(MemoryCategory::kActivations)];
   };
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2}) {
     for (const char* precision : {"fp32", "bf16"}) {
       const Config config = parity_config(model, {}, precision);
-      const ModelConfig& m = config.model;
-      const bool gpt2 = m.architecture == "gpt2";
-      const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
-      // The residual stream before each branch; queries, keys, values; the attention's result; the MLP before its activation. Each takes a product to make
-      // again. Not both normalised inputs and the MLP after its activation, which take a pass over memory.
-      const int64_t values = 2 * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + m.heads * *m.head_size + (gpt2 ? 1 : 2) * *m.ffn_size;
-      // A row's log-sum-exp in each head and 1 / deviation in both norms, in LayerNorm its mean too.
-      const int64_t statistics = m.heads + (gpt2 ? 4 : 2);
       INFO(name_of(model) << " " << precision);
-      const DType compute = precision_of(config.training).compute;
-      CHECK(peak_with(config, 6) - peak_with(config, 5) == rows * (values * size_of(compute) + statistics * size_of(accumulator_of(compute))));
+      CHECK(peak_with(config, 6) - peak_with(config, 5) == kept_by_block(config));
+    }
+  }
+}
+
+namespace {
+
+/// Bytes that a block of LLaMA with dropout 0 keeps of one micro-batch between I and W: what W reads, and what it would be dearer to split off.
+int64_t kept_for_weights(const Config& config) {
+  const ModelConfig& m = config.model;
+  const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
+  const int64_t query = m.heads * *m.head_size, packed = query + 2 * *m.kv_heads * *m.head_size;
+  const int64_t inputs = 2 * m.hidden_size + query + *m.ffn_size;          // of the four products
+  const int64_t gradients = packed + 2 * *m.ffn_size + 2 * m.hidden_size;  // of their outputs
+  const int64_t norms = 4 * m.hidden_size;                                 // the residual stream before both, and the gradients of what they give
+  const int64_t statistics = 2;  // of the norms
+  const DType compute = precision_of(config.training).compute;
+  return rows * ((inputs + gradients + norms) * size_of(compute) + statistics * size_of(accumulator_of(compute)));
+}
+
+/// The most that the blocks of a rank keep at a time.
+int64_t most_kept_by_blocks(const Subject& subject, const Config& config) {
+  const int64_t forward = kept_by_block(config), weights = kept_for_weights(config);
+  int64_t kept = 0, most = 0;
+  for (const Action& action : subject.list) {
+    const bool embedding = action.stage == 0 && action.unit == 0;
+    if (!is_compute(action.type) || embedding || action.unit == subject.units[static_cast<size_t>(action.stage)].fused_part) continue;
+    if (action.type == ActionType::kForward) kept += forward;
+    if (action.type == ActionType::kBackward) kept -= forward;
+    if (action.type == ActionType::kBackwardInput) kept += weights - forward;
+    if (action.type == ActionType::kBackwardWeight) kept -= weights;
+    most = std::max(most, kept);
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("a rank keeps what its schedule has in flight: of a micro-batch before I what forward keeps, before W what that reads") {
+  for (const auto& [schedule, virtual_stages] :
+       {std::pair("gpipe", 1), {"1f1b", 1}, {"interleaved_1f1b", 2}, {"interleaved_1f1b", 3}, {"zb_h1", 1}, {"zb_h2", 1}, {"zb_v", 2}}) {
+    for (int rank = 0; rank < 4; ++rank) {
+      std::map<int, int64_t> peak, formula;
+      int64_t kept = 0, in_flight = 0;
+      for (const int blocks : {3, 4}) {
+        Layout layout;
+        layout.pipeline = 4;
+        layout.schedule = schedule;
+        layout.virtual_stages = virtual_stages;
+        layout.layers = 4 * virtual_stages * blocks;
+        const Config config = parity_config(ParityModel::kLlama, layout, "fp32");
+        NullCommunicator world(rank, 4, "world");
+        const Subject subject = run_steps(world, config, Device::kMeta);
+        peak[blocks] = subject.memory.at(subject.memory.peak, MemoryCategory::kActivations);
+        formula[blocks] = most_kept_by_blocks(subject, config);
+        kept = kept_by_block(config);
+        in_flight = max_in_flight(subject.list);
+      }
+      INFO(schedule << ", " << virtual_stages << " stages a rank, rank " << rank << ": " << in_flight << " in flight, a block keeps " << kept);
+      CHECK(peak[4] - peak[3] == formula[4] - formula[3]);
+      if (!std::string(schedule).starts_with("zb")) CHECK(peak[4] - peak[3] == in_flight * kept);
     }
   }
 }
@@ -218,6 +320,77 @@ TEST_CASE("a step after the second asks the system for no memory") {
       for (int step = 2; step < 6; ++step) trainer.step(data, step, 1e-3);
       INFO(precision << (device == Device::kCpu ? " on the fast kernels" : " on the reference"));
       CHECK(arena.system_allocations() == before);
+    }
+  }
+}
+
+namespace {
+
+/// The same steps as a forecast makes, with data: two, a save, an evaluation, one more.
+RankMemory measure(Communicator& world, const Config& config, Device device) {
+  Arena arena(device, true);
+  Context ctx{device, &arena, 1, nullptr};
+  Trainer trainer(ctx, world, config, true);
+  trainer.initialise();
+  const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
+  for (int step = 0; step < 2; ++step) trainer.step(data, step, 1e-3);
+  arena.set_phase(MemoryPhase::kSave);
+  trainer.evaluate(data, 1);
+  trainer.step(data, 2, 1e-3);
+  return measured_memory(arena);
+}
+
+std::string text_of(const MemoryPeaks& peaks) {
+  std::string text;
+  for (const int64_t bytes : peaks.peak) text += concat(bytes, " ");
+  return concat(text, "sum ", peaks.peak_total);
+}
+
+RankMemory without_workspace(RankMemory memory) {
+  const auto clear = [](MemoryPeaks& peaks) { peaks.peak[static_cast<size_t>(MemoryCategory::kWorkspace)] = peaks.peak_total = 0; };
+  clear(memory);
+  for (MemoryPeaks& phase : memory.phases) clear(phase);
+  return memory;
+}
+
+/// Of all phases, one line each, and of the run.
+std::string text_of(const RankMemory& memory) {
+  std::string text = text_of(static_cast<const MemoryPeaks&>(memory)) + "\n";
+  for (size_t p = 0; p < kMemoryPhases; ++p) text += concat(name_of(static_cast<MemoryPhase>(p)), " ", text_of(memory.phases[p]), "\n");
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a forecast is what a rank takes, of every category in every phase, whatever the configuration") {
+  std::mt19937_64 random(20240307);
+  const char* const precisions[] = {"fp32", "bf16", "fp64", "fp16"};
+  for (const Choice& choice : random_choices(20, 20240307)) {
+    const auto& [model, layout] = case_of(choice);
+    const char* const precision = precisions[random() % 4];
+    const Config config = parity_config(model, layout, precision);
+    const Device device = random() % 2 == 0 || std::string(precision) == "fp64" ? Device::kReference : Device::kCpu;
+    std::vector<CommunicationRecord> records;
+    std::vector<RankMemory> measured(static_cast<size_t>(layout.world()));
+    RankOptions options;
+    options.records = &records;
+    run_ranks(layout.world(), [&](Communicator& world) { measured[static_cast<size_t>(world.rank())] = measure(world, config, device); }, options);
+    const RankPlans plans = rank_plans(config);
+    for (int rank = 0; rank < layout.world(); ++rank) {
+      INFO(name_of(model) << " " << layout.str() << " " << precision << (device == Device::kCpu ? " on the fast kernels" : "") << " rank " << rank);
+      const RankMemory forecast = forecast_memory(config, rank, layout.world(), recompute_plan(config), plans);
+      const RankMemory& real = measured[static_cast<size_t>(rank)];
+      if (device == Device::kReference) {
+        CHECK(text_of(forecast) == text_of(real));
+        CHECK(forecast.arena_bytes == real.arena_bytes);
+      } else {  // whose kernels take workspace of their own, by the number of threads and the instructions there are
+        CHECK(text_of(without_workspace(forecast)) == text_of(without_workspace(real)));
+        CHECK(forecast.peak_total <= real.peak_total);
+      }
+      for (const MemoryPeaks& phase : forecast.phases) CHECK(phase.peak_total > 0);
+      const CommunicationRecord& record = records[static_cast<size_t>(rank)];
+      CHECK(3 * forecast.reduced_bytes ==
+            Approx(record.entry("shard", "reduce_scatter").wire_bytes + record.entry("replicate", "all_reduce").wire_bytes).epsilon(1e-12));
     }
   }
 }

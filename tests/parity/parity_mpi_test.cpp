@@ -1,4 +1,4 @@
-// A dozen layouts as real processes: `parity_mpi_test` starts 8 ranks. Ranks beyond a layout's world sit it out. Sends end only with their receive, as in NCCL.
+// Some layouts as real processes: `parity_mpi_test` starts 8 ranks. Ranks beyond a layout's world sit it out. Sends end only with their receive, as in NCCL.
 #include <cstdio>
 #include <exception>
 #include <numeric>
@@ -18,15 +18,27 @@ struct Case {
   int tensor, pipeline, data, zero, replicate;
   bool sequence_parallel;
   const char* schedule;
+  int virtual_stages = 1;
+  const char* recompute = "none";
 };
 
 constexpr Case kCases[] = {
-    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, "1f1b"},   {ParityModel::kLlamaGrouped, 4, 2, 1, 1, 1, true, "1f1b"},
-    {ParityModel::kLlamaGrouped, 4, 1, 2, 2, 1, false, "gpipe"}, {ParityModel::kLlamaGrouped, 1, 4, 2, 3, 2, false, "1f1b"},
-    {ParityModel::kLlamaGrouped, 1, 2, 4, 3, 2, false, "gpipe"}, {ParityModel::kLlama, 3, 2, 1, 0, 1, true, "1f1b"},
-    {ParityModel::kLlama, 2, 1, 4, 2, 2, true, "1f1b"},          {ParityModel::kLlama, 1, 4, 1, 0, 1, false, "gpipe"},
-    {ParityModel::kGpt2, 2, 2, 2, 1, 1, false, "1f1b"},          {ParityModel::kGpt2, 3, 1, 2, 3, 1, true, "1f1b"},
-    {ParityModel::kGpt2Dropout, 2, 4, 1, 3, 1, true, "1f1b"},    {ParityModel::kGpt2Dropout, 2, 2, 2, 3, 1, true, "gpipe"},
+    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, "1f1b"},
+    {ParityModel::kLlamaGrouped, 4, 2, 1, 1, 1, true, "1f1b"},
+    {ParityModel::kLlamaGrouped, 4, 1, 2, 2, 1, false, "gpipe"},
+    {ParityModel::kLlamaGrouped, 1, 4, 2, 3, 2, false, "1f1b"},
+    {ParityModel::kLlamaGrouped, 1, 2, 4, 3, 2, false, "gpipe"},
+    {ParityModel::kLlama, 3, 2, 1, 0, 1, true, "1f1b"},
+    {ParityModel::kLlama, 2, 1, 4, 2, 2, true, "1f1b"},
+    {ParityModel::kLlama, 1, 4, 1, 0, 1, false, "gpipe"},
+    {ParityModel::kGpt2, 2, 2, 2, 1, 1, false, "1f1b"},
+    {ParityModel::kGpt2, 3, 1, 2, 3, 1, true, "1f1b"},
+    {ParityModel::kGpt2Dropout, 2, 4, 1, 3, 1, true, "1f1b"},
+    {ParityModel::kGpt2Dropout, 2, 2, 2, 3, 1, true, "gpipe"},
+    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, "interleaved_1f1b", 2, "selective"},
+    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, "zb_v", 2},
+    {ParityModel::kGpt2Dropout, 1, 2, 4, 3, 2, false, "zb_v", 2, "full"},
+    {ParityModel::kLlama, 1, 4, 2, 3, 1, false, "zb_h2"},
 };
 
 int run(const MpiEnvironment& mpi) {
@@ -42,6 +54,8 @@ int run(const MpiEnvironment& mpi) {
     layout.replicate = c.replicate;
     layout.sequence_parallel = c.sequence_parallel;
     layout.schedule = c.schedule;
+    layout.virtual_stages = c.virtual_stages;
+    layout.recompute = c.recompute;
     if (layout.world() > world->size() || !is_legal(c.model, layout)) throw InternalError("not a layout for this world: " + layout.str());
     std::vector<int> ranks(static_cast<size_t>(layout.world()));
     std::iota(ranks.begin(), ranks.end(), 0);

@@ -1,6 +1,10 @@
 // The layout never changes the mathematics: the same model, data and seed under any layout against one rank.
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
+#include <set>
+#include <tuple>
 
 #include "tests/parity/layouts.h"
 #include "tests/support/catch.h"
@@ -8,62 +12,131 @@
 namespace trireme::test {
 namespace {
 
-constexpr int kSteps = 10;
+constexpr int kSteps = 10;     // of the model of 5 layers
+constexpr int kDeepSteps = 3;  // of that of 13: one to see every gradient, two to see what comes of it
 // In double precision only the order of sums differs between layouts: a few thousand roundings of 1e-16, amplified by ten AdamW steps.
 constexpr double kDoubleTolerance = 1e-10;
 // In fp32 the same roundings are 6e-8; ten steps amplify them to 3e-5 of a tensor's largest element at worst.
 constexpr double kSingleTolerance = 1e-4;
 
-const RunRecord& one_rank(ParityModel model, const std::string& precision, Device device) {
-  static std::map<std::pair<ParityModel, std::string>, RunRecord> records;
-  auto& record = records[{model, precision}];
-  if (record.loss.empty()) record = train_on_threads(parity_config(model, {}, precision), kSteps, device);
+int steps_of(int layers) { return layers == 5 ? kSteps : kDeepSteps; }
+
+const RunRecord& one_rank(ParityModel model, int layers, const std::string& precision, Device device) {
+  static std::map<std::tuple<ParityModel, int, std::string>, RunRecord> records;
+  auto& record = records[{model, layers, precision}];
+  Layout layout;
+  layout.layers = layers;
+  if (record.loss.empty()) record = train_on_threads(parity_config(model, layout, precision), steps_of(layers), device);
   return record;
 }
 
 void check(const std::vector<ParityCase>& cases, const std::string& precision, Device device, double tolerance, bool poison) {
+  size_t equal = 0;
   for (const ParityCase& c : cases) {
     INFO(name_of(c.model) << " " << c.layout.str());
-    const RunRecord record = train_on_threads(parity_config(c.model, c.layout, precision), kSteps, device, poison);
-    CHECK(difference(one_rank(c.model, precision, device), record, tolerance) == "");
+    std::string found;
+    try {
+      const RunRecord record = train_on_threads(parity_config(c.model, c.layout, precision), steps_of(c.layout.layers), device, poison);
+      found = difference(one_rank(c.model, c.layout.layers, precision, device), record, tolerance);
+    } catch (const std::exception& error) {
+      found = error.what();
+    }
+    CHECK(found == "");
+    equal += found.empty();
   }
+  CHECK(equal == cases.size());
+}
+
+const std::vector<ParityCase>& pairs() {
+  static const std::vector<ParityCase> cases = covering_parity_cases(2);
+  return cases;
+}
+
+using Combination = std::vector<std::pair<int, int>>;  ///< option and value
+
+/// The combinations of values of each `strength` options in `choices`.
+std::set<Combination> combinations(const std::vector<Choice>& choices, int strength) {
+  std::set<Combination> found;
+  for (const Choice& choice : choices)
+    for (unsigned subset = 0; subset < 1U << kOptions; ++subset) {
+      if (std::popcount(subset) != strength) continue;
+      Combination combination;
+      for (int option = 0; option < kOptions; ++option)
+        if ((subset >> option & 1U) != 0) combination.emplace_back(option, choice[static_cast<size_t>(option)]);
+      found.insert(combination);
+    }
+  return found;
+}
+
+/// All that occurs in legal choices drawn at random must occur in the covering ones, and no more than one in a thousand the other way round: what is
+/// too rare to be drawn.
+void check_covers(int strength, size_t draws) {
+  const std::vector<Choice> choices = covering_choices(strength);
+  for (const Choice& choice : choices) REQUIRE(is_legal(choice));
+  const std::set<Combination> covered = combinations(choices, strength), drawn = combinations(random_choices(draws, 7), strength);
+  CHECK(std::includes(covered.begin(), covered.end(), drawn.begin(), drawn.end()));
+  CHECK(static_cast<double>(covered.size() - drawn.size()) < 1e-3 * static_cast<double>(covered.size()));
 }
 
 }  // namespace
 
+TEST_CASE("the layouts of these tests have every pair of values of their options that is legal, and none that is not") {
+  check_covers(2, 3000);
+  // What each option is there for.
+  int ragged = 0, uneven = 0;
+  for (const auto& [model, layout] : pairs()) {
+    const int microbatches = 12 / (layout.data * layout.micro_batch);
+    ragged += layout.virtual_stages > 1 && microbatches % layout.pipeline != 0;
+    uneven += !layout.layers_per_stage.empty();
+  }
+  CHECK(ragged > 3);
+  CHECK(uneven > 10);
+}
+
+TEST_CASE("the slow layouts have every legal triple of values", "[slow]") { check_covers(3, 60000); }
+
 TEST_CASE("every pair of options trains the model of one rank, in double precision, with in-flight buffers poisoned") {
-  const std::vector<ParityCase> cases = pairwise_parity_cases();
-  CHECK(cases.size() > 30);
+  check(pairs(), "fp64", Device::kReference, kDoubleTolerance, true);
+}
+
+TEST_CASE("every triple of options trains the model of one rank, in double precision, with in-flight buffers poisoned", "[slow]") {
+  const std::vector<ParityCase> cases = covering_parity_cases(3);
+  WARN(cases.size() << " layouts");
   check(cases, "fp64", Device::kReference, kDoubleTolerance, true);
 }
 
-TEST_CASE("a third of those trains the model of one rank on the fast kernels in fp32") {
+TEST_CASE("500 layouts drawn at random train the model of one rank, in double precision, with in-flight buffers poisoned", "[slow]") {
   std::vector<ParityCase> cases;
-  const std::vector<ParityCase> all = pairwise_parity_cases();
-  for (size_t i = 0; i < all.size(); i += 3) cases.push_back(all[i]);
+  for (const Choice& choice : random_choices(500, 20240229)) cases.push_back(case_of(choice));
+  check(cases, "fp64", Device::kReference, kDoubleTolerance, true);
+}
+
+TEST_CASE("a third of the pairs trains the model of one rank on the fast kernels in fp32") {
+  std::vector<ParityCase> cases;
+  for (size_t i = 0; i < pairs().size(); i += 3) cases.push_back(pairs()[i]);
   check(cases, "fp32", Device::kCpu, kSingleTolerance, false);
 }
 
 TEST_CASE("in bf16 layouts that split no sum of a layer train the model of one rank") {
   // Data, pipeline and ZeRO only reorder fp32 sums of gradients; one bit of bf16 that turns over is 2^-8 of an element, and ten steps amplify it.
   constexpr double kTolerance = 2e-2;
-  for (const ParityCase& c : pairwise_parity_cases()) {
+  for (const ParityCase& c : pairs()) {
     if (c.layout.tensor > 1) continue;
     INFO(name_of(c.model) << " " << c.layout.str());
-    const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), kSteps, Device::kCpu, true);
-    CHECK(difference(one_rank(c.model, "bf16", Device::kCpu), record, kTolerance) == "");
+    const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), kDeepSteps, Device::kCpu, true);
+    CHECK(difference(one_rank(c.model, c.layout.layers, "bf16", Device::kCpu), record, kTolerance) == "");
   }
 }
 
 TEST_CASE("in bf16 every pair of options is as near to the exact gradient as one rank is") {
   // Tensor parallelism rounds each partial sum: as many roundings again as one rank has, so at most twice its error. A sum left out is all of it.
-  for (const ParityCase& c : pairwise_parity_cases()) {
+  for (const ParityCase& c : pairs()) {
     INFO(name_of(c.model) << " " << c.layout.str());
-    const RunRecord& exact = one_rank(c.model, "fp64", Device::kReference);
-    const RunRecord& serial = one_rank(c.model, "bf16", Device::kCpu);
+    const RunRecord& exact = one_rank(c.model, c.layout.layers, "fp64", Device::kReference);
+    const RunRecord& serial = one_rank(c.model, c.layout.layers, "bf16", Device::kCpu);
     const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), 1, Device::kCpu);
     const double unit = gradient_error(exact, serial);
-    CHECK(unit < 0.1);  // some 25 roundings of 2^-9 one behind the other
+    CHECK(unit < 0.02 * c.layout.layers);  // some 5 roundings of 2^-9 in each layer, one behind the other
     CHECK(gradient_error(exact, record) < 2 * unit);
     CHECK(std::abs(record.loss[0] - exact.loss[0]) < 1e-2 * exact.loss[0]);
   }
@@ -79,7 +152,7 @@ TEST_CASE("gradients on the wire in bf16 are rounded once for each rank, and no 
     config.training.reduce_dtype = "bf16";
     INFO(layout.str());
     const RunRecord record = train_on_threads(config, 1, Device::kCpu, true);
-    const double error = gradient_error(one_rank(ParityModel::kGpt2, "fp32", Device::kCpu), record);
+    const double error = gradient_error(one_rank(ParityModel::kGpt2, 5, "fp32", Device::kCpu), record);
     CHECK(error > 1e-4);  // it is really narrow
     CHECK(error < 1e-2);  // four roundings of 2^-9, and those of their sums
   }
@@ -125,7 +198,7 @@ TEST_CASE("a rerun and the other schedule give the same bits") {
 
 TEST_CASE("training learns: the loss of the parity models falls") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout}) {
-    const RunRecord& record = one_rank(model, "fp64", Device::kReference);
+    const RunRecord& record = one_rank(model, 5, "fp64", Device::kReference);
     CHECK(record.loss.back() < record.loss.front() - 0.05);
   }
 }

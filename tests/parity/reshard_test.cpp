@@ -39,18 +39,30 @@ struct Step {
 
 constexpr int kVariants = 4;
 
+struct Order {
+  const char* schedule;
+  int virtual_stages;
+};
+constexpr Order kOrders[] = {{"gpipe", 1}, {"1f1b", 1}, {"interleaved_1f1b", 2}, {"zb_v", 2}, {"zb_h1", 1}, {"zb_h2", 1}};
+
 /// One of the ways to train on tensor x pipeline x data ranks; over a few in a row, and over shapes, all other options take all their values.
 Layout with_variant(Layout layout, ParityModel model, int variant) {
   layout.zero = (variant + layout.tensor + layout.pipeline) % 4;
   if (layout.zero > 0 && layout.data % 2 == 0 && variant % 2 == 1) layout.replicate = 2;
   if (layout.zero > 0 && layout.data == 3 && variant == 3) layout.replicate = 3;
   layout.sequence_parallel = layout.tensor > 1 && (variant / 2 + layout.data) % 2 == 0;
-  layout.schedule = variant % 3 == 0 ? "gpipe" : "1f1b";
-  layout.reshard = layout.zero == 3 && variant % 2 == 0 ? "after_step" : "after_use";
-  if (layout.pipeline > 1 && (variant + layout.data) % 2 == 0) {
-    layout.layers_per_stage.assign(static_cast<size_t>(layout.pipeline), 1);
-    layout.layers_per_stage[static_cast<size_t>(variant) % layout.layers_per_stage.size()] = 6 - layout.pipeline;
+  const Order& order = kOrders[(variant + 3 * layout.pipeline + 4 * layout.data + 3 * layout.tensor) % 6];
+  if (layout.pipeline * order.virtual_stages <= layout.layers) {
+    layout.schedule = order.schedule;
+    layout.virtual_stages = order.virtual_stages;
   }
+  layout.reshard = layout.zero == 3 && variant % 2 == 0 ? "after_step" : "after_use";
+  const int stages = layout.pipeline * layout.virtual_stages;
+  if (stages > 1 && (variant + layout.data) % 2 == 0) {
+    layout.layers_per_stage.assign(static_cast<size_t>(stages), 1);
+    layout.layers_per_stage[static_cast<size_t>(variant) % layout.layers_per_stage.size()] = layout.layers + 1 - stages;
+  }
+  layout.bucket_blocks = 1 + variant / 2;
   layout.micro_batch = variant == 2 ? 2 : 1;
   if (!is_legal(model, layout)) layout.micro_batch = 1;
   return layout;
@@ -193,6 +205,12 @@ void check_spread(const std::vector<Pair>& pairs) {
       seen.insert({"replicate", layout.replicate});
       seen.insert({"sequence parallel", layout.sequence_parallel});
       seen.insert({"layers per stage", !layout.layers_per_stage.empty()});
+      seen.insert({"bucket", layout.bucket_blocks});
+      if (layout.pipeline > 1) seen.insert({layout.schedule, layout.virtual_stages});
+    }
+    for (const Order& order : kOrders) {
+      INFO(order.schedule);
+      CHECK(seen.contains({order.schedule, order.virtual_stages}));
     }
     for (const auto& value : {std::pair<std::string, int>{"zero", 0},
                               {"zero", 1},
@@ -202,6 +220,8 @@ void check_spread(const std::vector<Pair>& pairs) {
                               {"replicate", 2},
                               {"sequence parallel", 0},
                               {"sequence parallel", 1},
+                              {"bucket", 1},
+                              {"bucket", 2},
                               {"layers per stage", 0},
                               {"layers per stage", 1}}) {
       INFO(value.first << " " << value.second);

@@ -212,6 +212,11 @@ TEST_CASE("every option of the layout changes what a rank does") {
         layout.layers_per_stage = {1, 4};
       }),
       list([](Layout& layout) { layout.zero = 1; }),
+      list([](Layout& layout) { layout.schedule = "zb_h1"; }),
+      list([](Layout& layout) { layout.schedule = "zb_h2"; }),
+      list([](Layout& layout) { layout.schedule = "zb_v", layout.virtual_stages = 2; }),
+      list([](Layout& layout) { layout.schedule = "interleaved_1f1b", layout.virtual_stages = 2; }),
+      list([](Layout& layout) { layout.bucket_blocks = 2; }),
   };
   std::sort(lists.begin(), lists.end());
   CHECK(std::adjacent_find(lists.begin(), lists.end()) == lists.end());

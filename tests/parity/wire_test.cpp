@@ -34,6 +34,8 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   // A layer crosses the region four times forward and backward: all-reduces on one side of each pair, or gather and scatter on both, and under
   // sequence parallelism the two column-parallel weight gradients gather their input once more.
   wire.tensor = layers * m * (sp ? 10 : 8) * gather;
+  // All of the forward but its last exit once more.
+  if (config.training.recompute == "full") wire.tensor += layers * m * (sp ? 3 : 2) * gather;
   if (first) wire.tensor += m * 2 * gather;                     // embedding: all-reduce forward, or scatter and gather
   if (last) wire.tensor += m * 2 * gather;                      // head: all-reduce backward, or gather and scatter
   if (last) wire.tensor += m * 2 * (t - 1) / t * 3 * M * wide;  // cross-entropy: max of M, sums of 2M
@@ -46,8 +48,7 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   wire.world = 2 * (mesh.world() - 1.0) / mesh.world() * 16;  // squared norm and loss
   const bool use = config.parallel.zero_stage == 3 && config.parallel.reshard == "after_use";
   const bool each = config.parallel.zero_stage >= 2 && config.parallel.gradient_accumulation != "full";
-  const StageUnits units = stage_units(stage_range(*config.parallel.layers_per_stage, at.pipeline), config.model);
-  const std::vector<int>& last_part = units.units_of_part.back();
+  const std::vector<UnitRef> last_part = stage_units(config, stage_ranks(training_plan(config)))[static_cast<size_t>(at.pipeline)].units_of_part.back();
   for (size_t u = 0; u < unit_numel.size(); ++u) {
     // GPipe: every unit is gathered for each F and each B, but what the last part reads stays from the last F to the first B.
     const double uses = 2 * m - (std::find(last_part.begin(), last_part.end(), static_cast<int>(u)) != last_part.end() ? 1 : 0);
@@ -78,7 +79,9 @@ TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axi
       layout.data = 2;
       layout.zero = zero;
       layout.sequence_parallel = sp;
+      layout.recompute = zero == 0 ? "full" : zero == 1 ? "selective" : "none";
       layouts.push_back({ParityModel::kGpt2, layout});
+      layout.recompute = "none";
       layout.tensor = 1;
       layout.data = 4;
       layout.replicate = zero == 0 ? 1 : 2;

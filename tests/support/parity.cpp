@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <mutex>
 #include <sstream>
 
-#include "kernels/ops/transfer.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/loop/trainer.h"
 
@@ -17,6 +15,11 @@ std::string Layout::str() const {
   out << "tp" << tensor << "pp" << pipeline << "dp" << data << "z" << zero << (replicate > 1 ? " rep" + std::to_string(replicate) : "")
       << (sequence_parallel ? " sp" : "") << " " << schedule << " accumulation=" << accumulation << " reshard=" << reshard << " prefetch=" << prefetch
       << " mb" << micro_batch;
+  if (virtual_stages > 1) out << " v" << virtual_stages;
+  if (recompute != "none") out << " recompute=" << recompute << "/" << recompute_every;
+  if (bucket_blocks > 1) out << " bucket=" << bucket_blocks;
+  if (layers != 5) out << " layers=" << layers;
+  for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
   return out.str();
 }
 
@@ -35,7 +38,9 @@ bool is_legal(ParityModel model, const Layout& layout) {
   const int kv_heads = model == ParityModel::kLlamaGrouped ? 2 : 6;
   if (heads % layout.tensor != 0 || (kv_heads % layout.tensor != 0 && layout.tensor % kv_heads != 0)) return false;
   if (12 % (layout.data * layout.micro_batch) != 0 || layout.data % layout.replicate != 0) return false;
-  return (layout.micro_batch * 12) % layout.tensor == 0 && layout.pipeline <= 5;
+  for (const ScheduleKind kind : kScheduleKinds)
+    if (layout.schedule == name_of(kind) && !allows_virtual_stages(kind, layout.virtual_stages)) return false;
+  return (layout.micro_batch * 12) % layout.tensor == 0 && layout.pipeline * layout.virtual_stages <= layout.layers;
 }
 
 Config parity_config(ParityModel model, const Layout& layout, const std::string& precision) {
@@ -44,7 +49,7 @@ Config parity_config(ParityModel model, const Layout& layout, const std::string&
   ModelConfig& m = config.model;
   const bool gpt2 = model == ParityModel::kGpt2 || model == ParityModel::kGpt2Dropout;
   m.architecture = gpt2 ? "gpt2" : "llama";
-  m.layers = 5;
+  m.layers = layout.layers;
   // Prime where it can be, so that no unit divides by a shard count: heads need not fill the hidden size.
   m.hidden_size = model == ParityModel::kLlamaGrouped ? 24 : 23;
   m.heads = model == ParityModel::kLlamaGrouped ? 12 : 6;
@@ -71,8 +76,10 @@ Config parity_config(ParityModel model, const Layout& layout, const std::string&
   p.gradient_accumulation = layout.accumulation;
   p.reshard = layout.reshard;
   p.prefetch = layout.prefetch;
+  p.virtual_stages = layout.virtual_stages;
   std::vector<int64_t> layers = layout.layers_per_stage;
-  for (int s = 0; layers.size() < static_cast<size_t>(layout.pipeline); ++s) layers.push_back((5 + s) / layout.pipeline);
+  const int stages = layout.pipeline * layout.virtual_stages;
+  for (int s = 0; layers.size() < static_cast<size_t>(stages); ++s) layers.push_back((layout.layers + s) / stages);
   p.layers_per_stage = layers;
   TrainingConfig& t = config.training;
   t.steps = 10;
@@ -81,116 +88,19 @@ Config parity_config(ParityModel model, const Layout& layout, const std::string&
   t.global_batch_size = 12;
   t.precision = precision;
   t.logits_chunk = 5;  // divides no micro-batch
+  t.recompute = layout.recompute;
+  t.recompute_every = layout.recompute_every;
   t.optimizer.learning_rate = 3e-3;
   // The gradient of a key bias is zero in exact arithmetic. AdamW divides its rounding noise by its own size, so in fp32 it would walk at the full
   // learning rate in a direction that depends on the order of sums; an epsilon above the noise keeps it where it belongs.
   if (precision != "fp64") t.optimizer.epsilon = 1e-5;
+  if (layout.bucket_blocks > 1) {
+    constexpr int64_t kAll = int64_t{1} << 62;
+    p.bucket_size = kAll;
+    p.bucket_size = layout.bucket_blocks * (kAll / blocks_per_unit(config));  // kAll / (kAll / bytes) is the bytes of a block
+  }
   return config;
 }
-
-void RaggedDataset::read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const {
-  segments.push_back(length_);
-  const auto token = [&](int64_t t) {
-    return static_cast<int32_t>(random_bits(random_key(7, "tokens"), static_cast<uint64_t>(sample * 1000 + t)) % static_cast<uint64_t>(vocab_));
-  };
-  for (int64_t t = 0; t < length_; ++t) {
-    tokens[t] = sample < 0 ? 0 : token(t);
-    const bool masked = sample < 0 || sample == 3 || (3 * sample + 5 * t) % 7 == 0;
-    targets[t] = masked ? -1 : token(t + 1);
-  }
-}
-
-bool RunRecord::operator==(const RunRecord& other) const {
-  const auto same = [](const std::vector<double>& a, const std::vector<double>& b) {
-    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
-  };
-  const auto same_tensors = [&](const auto& a, const auto& b) {
-    return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [&](const auto& x, const auto& y) {
-             return x.first == y.first && same(x.second.values, y.second.values);
-           });
-  };
-  return same(loss, other.loss) && same(grad_norm, other.grad_norm) && validation_loss == other.validation_loss &&
-         same_tensors(first_gradient, other.first_gradient) && same_tensors(weight, other.weight);
-}
-
-namespace {
-
-std::vector<double> to_doubles(Context& ctx, const Tensor& on_device) {
-  const Tensor tensor = to_host(ctx, on_device);
-  std::vector<double> values(static_cast<size_t>(tensor.numel()));
-  dispatch_float(tensor.dtype(), [&](auto zero) {
-    const auto* from = tensor.data<decltype(zero)>();
-    std::transform(from, from + tensor.numel(), values.begin(), [](auto value) { return static_cast<double>(value); });
-  });
-  return values;
-}
-
-void set(const Tensor& tensor, int64_t i, double value) {
-  dispatch_float(tensor.dtype(), [&](auto zero) { tensor.data<decltype(zero)>()[i] = static_cast<decltype(zero)>(value); });
-}
-
-/// Biases start at zero in the product; here they must not, or a bias added twice would go unseen.
-void disturb_biases(Trainer& trainer, uint64_t seed) {
-  for (const OwnedBox& owned : trainer.owned_boxes()) {
-    if (owned.spec->name.find(".bias") == std::string::npos) continue;
-    const Tensor host = host_tensor(owned.weight.shape(), owned.weight.dtype());
-    for (int64_t i = 0; i < owned.box.numel(); ++i)
-      set(host, i, 0.1 * random_normal(random_key(seed, "init:" + owned.spec->name), static_cast<uint64_t>(owned.box.start[0] + i)));
-    from_host(trainer.context(), host, owned.weight);
-  }
-  trainer.weights_changed();
-}
-
-/// Assembles a global tensor for each parameter from the boxes of all ranks; every copy of an element must have the same bits.
-std::map<std::string, GlobalTensor> gather(Communicator& world, Trainer& trainer, bool gradients) {
-  std::string mine;
-  const auto put = [&](const void* data, size_t bytes) { mine.append(static_cast<const char*>(data), bytes); };
-  for (const OwnedBox& owned : trainer.owned_boxes()) {
-    const std::vector<double> values = to_doubles(trainer.context(), gradients ? owned.gradient : owned.weight);
-    const uint64_t length = owned.spec->name.size();
-    put(&length, sizeof length);
-    put(owned.spec->name.data(), length);
-    put(owned.spec->shape.data(), sizeof owned.spec->shape);
-    put(&owned.box, sizeof owned.box);
-    put(values.data(), values.size() * sizeof(double));
-  }
-  std::map<std::string, GlobalTensor> tensors;
-  std::map<std::string, std::vector<bool>> known;
-  for (const std::string& bytes : all_gather_strings(world, mine)) {
-    const char* at = bytes.data();
-    const auto get = [&](void* out, size_t count) {
-      std::memcpy(out, at, count);
-      at += count;
-    };
-    while (at < bytes.data() + bytes.size()) {
-      uint64_t length = 0;
-      get(&length, sizeof length);
-      const std::string name(at, length);
-      at += length;
-      std::array<int64_t, 2> shape{};
-      get(shape.data(), sizeof shape);
-      Box box;
-      get(&box, sizeof box);
-      GlobalTensor& tensor = tensors[name];
-      tensor.values.resize(static_cast<size_t>(shape[0] * shape[1]));
-      known[name].resize(tensor.values.size());
-      for (int64_t i = 0; i < box.numel(); ++i) {
-        double value = 0;
-        get(&value, sizeof value);
-        const auto place = static_cast<size_t>((box.start[0] + i / box.extent[1]) * shape[1] + box.start[1] + i % box.extent[1]);
-        if (known[name][place] && std::memcmp(&tensor.values[place], &value, sizeof value) != 0)
-          throw InternalError(concat(name, "[", place, "]: two ranks hold different values, ", tensor.values[place], " and ", value));
-        known[name][place] = true;
-        tensor.values[place] = value;
-      }
-    }
-  }
-  for (const auto& [name, seen] : known)
-    if (std::find(seen.begin(), seen.end(), false) != seen.end()) throw InternalError(name + ": some elements belong to no rank");
-  return tensors;
-}
-
-}  // namespace
 
 RunRecord train(Communicator& world, const Config& config, int steps, Device device, int threads) {
   Arena arena(device, true);
@@ -200,24 +110,13 @@ RunRecord train(Communicator& world, const Config& config, int steps, Device dev
 
 RunRecord train(Context& ctx, Communicator& world, const Config& config, int steps) {
   Trainer trainer(ctx, world, config, true);
-  trainer.initialise();
-  disturb_biases(trainer, static_cast<uint64_t>(config.run.seed));
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
-  RunRecord record;
-  for (int step = 0; step < steps; ++step) {
-    const double rate = config.training.optimizer.learning_rate / (1 + step % 2);  // another at each step, as in a run
-    const StepResult result = trainer.step(data, step, rate);
-    if (!result.accepted) throw InternalError(concat("step ", step, " was rejected because of ", result.offender));
-    record.loss.push_back(result.loss);
-    record.grad_norm.push_back(result.grad_norm);
-    if (step > 0) continue;
-    record.first_gradient = gather(world, trainer, true);
-    for (auto& [name, gradient] : record.first_gradient)
-      for (double& value : gradient.values) value /= static_cast<double>(result.loss_scale.value_or(1));
-  }
   const RaggedDataset validation(17, config.training.sequence_length, *config.model.vocab_size);  // the last batch is short
-  record.validation_loss = trainer.evaluate(validation, 0).loss;
-  record.weight = gather(world, trainer, false);
+  RunRecord record = record_run(trainer, data, validation, {.steps = steps});
+  if (!record.rejected.empty()) throw InternalError(record.rejected);
+  if (record.disagreement) throw InternalError(record.disagreement->str());
+  if (!record.unheld.empty()) throw InternalError(record.unheld + ": some elements belong to no rank");
+  if (!record.outside.empty()) throw InternalError(record.outside + ": a rank holds more than there is");
   return record;
 }
 

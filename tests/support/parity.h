@@ -1,12 +1,12 @@
 #pragma once
 // Trains a small, deliberately awkward model under any layout and records everything that must not depend on it.
-#include <map>
 #include <string>
 #include <vector>
 
 #include "parallel/comm/communicator.h"
 #include "trainer/config/config.h"
-#include "trainer/data/dataset.h"
+#include "trainer/verify/ragged_dataset.h"
+#include "trainer/verify/record.h"
 
 namespace trireme::test {
 
@@ -18,13 +18,18 @@ struct Layout {
   std::string reshard = "after_use";
   int prefetch = 1;
   int micro_batch = 1;
-  std::vector<int64_t> layers_per_stage = {};  ///< empty: as even as 5 layers go
+  std::vector<int64_t> layers_per_stage = {};  ///< empty: as even as the layers go
+  int virtual_stages = 1;
+  std::string recompute = "none";
+  int recompute_every = 1;
+  int bucket_blocks = 1;  ///< blocks whose parameters are gathered together
+  int layers = 5;         ///< of the model: 13 where there are more stages
 
   int world() const { return tensor * pipeline * data; }
   std::string str() const;  ///< "tp2pp2dp2z3 sp gpipe mb2"
 };
 
-/// Five layers, prime vocabulary 61, hidden size 24 or 23, sequences of 12, global batch 12, ragged target masks.
+/// Prime vocabulary 61, hidden size 24 or 23, sequences of 12, global batch 12, ragged target masks.
 enum class ParityModel {
   kLlamaGrouped,  ///< 12 heads, 2 kv heads, tied, dropout 0, qk_norm, scaled RoPE
   kLlama,         ///< 6 heads, 6 kv heads, untied, qkv_bias
@@ -34,30 +39,6 @@ enum class ParityModel {
 const char* name_of(ParityModel model);
 bool is_legal(ParityModel model, const Layout& layout);
 Config parity_config(ParityModel model, const Layout& layout, const std::string& precision);
-
-/// Reproducible tokens; target (s + 3b + 5t) % 7 == 0 is masked, and sample 3 is masked whole.
-class RaggedDataset final : public Dataset {
- public:
-  RaggedDataset(int64_t sequences, int64_t sequence_length, int64_t vocab_size)
-      : sequences_(sequences), length_(sequence_length), vocab_(vocab_size) {}
-  int64_t sequences() const override { return sequences_; }
-  void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override;
-
- private:
-  int64_t sequences_, length_, vocab_;
-};
-
-struct GlobalTensor {
-  std::vector<double> values;  ///< of the whole, unpadded parameter
-};
-
-struct RunRecord {
-  std::vector<double> loss, grad_norm;
-  double validation_loss = 0;
-  std::map<std::string, GlobalTensor> first_gradient;  ///< of step 1
-  std::map<std::string, GlobalTensor> weight;          ///< after the last step
-  bool operator==(const RunRecord& other) const;       ///< bit for bit
-};
 
 /// This rank's part of a run; collective. The record is whole on every rank. Throws if a replicated or tied copy differs by a bit from the counted one.
 RunRecord train(Communicator& world, const Config& config, int steps, Device device, int threads = 1);

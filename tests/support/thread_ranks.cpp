@@ -5,8 +5,8 @@
 #include <numeric>
 #include <thread>
 
+#include "parallel/comm/poison.h"
 #include "parallel/comm/thread.h"
-#include "tests/support/poison_communicator.h"
 
 namespace trireme {
 namespace {

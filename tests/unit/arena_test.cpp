@@ -41,6 +41,33 @@ TEST_CASE("the peak of the sum is not the sum of the peaks") {
   CHECK(arena.peak_bytes() == 30);
 }
 
+TEST_CASE("a phase counts what it meets and what it asks for, and forgets nothing when another follows") {
+  Arena arena(Device::kMeta);
+  const auto weights = arena.allocate(100, MemoryCategory::kParameters);
+  CHECK(arena.peak_bytes(MemoryPhase::kLoad) == 100);
+  CHECK(arena.peak_bytes(MemoryPhase::kForward) == 0);  // never was
+  arena.set_phase(MemoryPhase::kForward);
+  auto activation = arena.allocate(30, MemoryCategory::kActivations);
+  arena.set_phase(MemoryPhase::kBackward);
+  activation.reset();
+  const auto gradient = arena.allocate(20, MemoryCategory::kGradients);
+  arena.set_phase(MemoryPhase::kSave);
+  arena.set_phase(MemoryPhase::kForward);
+  arena.allocate(5, MemoryCategory::kActivations);
+  CHECK(arena.peak_bytes(MemoryPhase::kForward) == 130);  // the first time, not the last
+  CHECK(arena.peak_bytes(MemoryPhase::kForward, MemoryCategory::kActivations) == 30);
+  CHECK(arena.peak_bytes(MemoryPhase::kForward, MemoryCategory::kGradients) == 20);
+  CHECK(arena.peak_bytes(MemoryPhase::kBackward) == 130);  // as it began
+  CHECK(arena.peak_bytes(MemoryPhase::kBackward, MemoryCategory::kActivations) == 30);
+  CHECK(arena.peak_bytes(MemoryPhase::kSave) == 120);
+  CHECK(arena.peak_bytes(MemoryPhase::kSave, MemoryCategory::kActivations) == 0);
+  CHECK(arena.peak_bytes(MemoryPhase::kLoad) == 100);
+  CHECK(arena.peak_bytes(MemoryPhase::kOptimizer) == 0);
+  arena.reset_peak();
+  CHECK(arena.peak_bytes(MemoryPhase::kBackward) == 0);
+  CHECK(arena.peak_bytes(MemoryPhase::kForward) == 120);
+}
+
 TEST_CASE("a second round of the same sizes asks the system for nothing") {
   Arena arena(Device::kCpu);
   const auto step = [&] {

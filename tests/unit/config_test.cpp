@@ -226,7 +226,7 @@ TEST_CASE("config: the schema is JSON and describes every key") {
   CHECK(property(schema, "model.dropout").at("exclusiveMaximum") == 1.0);
   CHECK(property(schema, "model.layers").at("type") == "integer");
   CHECK(property(schema, "parallel.zero_stage").at("maximum") == 3);
-  CHECK(property(schema, "parallel.schedule").at("enum") == nlohmann::json({"gpipe", "1f1b"}));
+  CHECK(property(schema, "parallel.schedule").at("enum") == nlohmann::json({"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "file"}));
   CHECK(property(schema, "model.kv_heads").at("anyOf").at(1).at("const") == "auto");
   CHECK(property(schema, "model.kv_heads").at("default") == "auto");
   CHECK(property(schema, "data").at("required") == nlohmann::json({"train"}));

@@ -57,27 +57,29 @@ std::vector<Microbatch> random_microbatches(Context& ctx, Trainer& trainer, cons
 /// A forward and backward of the whole list, without an update; all but kRest.
 PhaseSeconds trace(Context& ctx, Trainer& trainer, const Config& config) {
   Mesh& mesh = trainer.mesh();
-  TransformerStage& stage = trainer.stage();
-  std::vector<Microbatch> microbatches = random_microbatches(ctx, trainer, config);
-  std::vector<int> stage_rank;
-  for (int s = 0; s < mesh.shape.pipeline; ++s) stage_rank.push_back(s);
-  Executor executor(*mesh.pipeline, {{mesh.at.pipeline, &stage}}, stage_rank);
+  const std::vector<Microbatch> microbatches = random_microbatches(ctx, trainer, config);
+  std::map<int, Stage*> stages;
+  for (const auto& stage : trainer.stages()) stages[stage->range().stage] = stage.get();
+  Executor executor(*mesh.pipeline, stages, trainer.stage_rank());
   Timeline timeline;
   mesh.world.barrier();
-  stage.grads().begin_step(ctx);
   const TrainingConfig& training = config.training;
   const auto tokens = static_cast<double>(training.global_batch_size * training.sequence_length);
-  stage.begin(ctx, std::move(microbatches), training.sequence_length, RunMode::kTrain, 0);
-  write_scalar(ctx, 1.0 / tokens, stage.loss_scale());
+  for (const auto& stage : trainer.stages()) {
+    stage->grads().begin_step(ctx);
+    stage->begin(ctx, microbatches, training.sequence_length, RunMode::kTrain, 0);
+    write_scalar(ctx, 1.0 / tokens, stage->loss_scale());
+  }
   executor.run(ctx, trainer.training_list(), &timeline);
-  stage.grads().finish(ctx, *mesh.tensor, *mesh.kv);
+  for (const auto& stage : trainer.stages()) stage->grads().finish(ctx, *mesh.tensor, *mesh.kv);
 
   PhaseSeconds seconds{};
   double end = 0;
   for (const TimelineEvent& event : timeline) {
     end = std::max(end, event.end);
     if (is_transfer(event.action.type)) continue;  // in flight while others compute
-    seconds[phase_of(event.action, mesh.at.pipeline == 0, mesh.at.pipeline == mesh.shape.pipeline - 1, stage.parts())] += event.end - event.begin;
+    const TransformerStage& stage = static_cast<const TransformerStage&>(*stages.at(event.action.stage));
+    seconds[phase_of(event.action, stage.range().first(), stage.range().last(), stage.parts())] += event.end - event.begin;
   }
   for (size_t p = 0; p < kWaiting; ++p) end -= seconds[p];
   seconds[kWaiting] = end;

@@ -87,7 +87,7 @@ int64_t largest(Communicator& world, int64_t bytes) {
   return static_cast<int64_t>(all_reduce_scalar(world, static_cast<double>(bytes), ReduceOp::kMax));
 }
 
-ordered_json memory_of(const Arena& arena, Communicator& world, const MemoryForecast& forecast) {
+ordered_json memory_of(const Arena& arena, Communicator& world, const RankMemory& forecast) {
   ordered_json memory;
   for (size_t c = 0; c < kMemoryCategories; ++c) {
     const auto category = static_cast<MemoryCategory>(c);
@@ -135,12 +135,9 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   const double mine = ceiling_of(ctx, precision.compute, products_of(config.model, rows, mesh.tensor), effort);
   const double ceiling = all_reduce_scalar(world, mine, ReduceOp::kSum);
 
-  MemoryForecast forecast;
-  if (ctx.device == Device::kCuda) {
-    forecast = reserve_memory(ctx, world, config);
-  } else {
-    agree(world, [&] { forecast = forecast_memory(config, world.rank(), world.size()); });
-  }
+  RankMemory forecast;
+  agree(world, [&] { forecast = forecast_memory(config, world.rank(), world.size()); });
+  if (ctx.device == Device::kCuda) reserve_memory(ctx, world, config, forecast);
   Trainer trainer(ctx, world, config, true);
   trainer.initialise();
   const RandomDataset data(training.sequence_length, *config.model.vocab_size);

@@ -59,8 +59,10 @@ WeightSource::WeightSource(const fs::path& path) : reader_(open(path)) {
     tokenizer_ = checkpoint->tokenizer_spec();
     config_ = saved_config(*checkpoint, path_);
     config_.parallel = {};
+    config_.parallel.virtual_stages = 1;
     config_.parallel.layers_per_stage = std::vector<int64_t>{config_.model.layers};
     config_.parallel.gradient_accumulation = "full";
+    config_.training.recompute = "none";
   } else {
     path_ = path.string();
     tokenizer_ = tokenizer_in(path, tokenizer_problem_);
@@ -93,7 +95,10 @@ void WeightSource::read(const std::string& name, const Box& box, DType dtype, vo
 
 Config saved_config(const CheckpointReader& reader, const std::string& checkpoint) {
   try {
-    return resolve(parse_config(reader.description().config, checkpoint + "/manifest.json"));
+    std::string text = reader.description().config;
+    constexpr std::string_view kFormer = "\n  replica_check:", kKey = "\n  replica_check_every:";  // checkpoints outlive the names of keys
+    if (const size_t at = text.find(kFormer); at != text.npos) text.replace(at, kFormer.size(), kKey);
+    return resolve(parse_config(text, checkpoint + "/manifest.json"));
   } catch (const ConfigError& error) {
     throw DataError(concat(checkpoint, ": the configuration saved in it is not valid: ", error.what()));
   }

@@ -6,6 +6,7 @@
 #include "kernels/core/check.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/write.h"
+#include "trainer/loop/rank_plan.h"
 
 namespace trireme {
 namespace {
@@ -13,11 +14,24 @@ namespace {
 struct Arguments {
   std::string config;
   std::vector<std::string> sets;
+  bool lowered = false;
 };
 
 void print(const std::string& text) {
   std::cout << text;
   finish_output();
+}
+
+/// The step's actions: as parallel.schedule_file takes them, or, to be read only, as the ranks run them.
+std::string actions(const Config& config, bool lowered) {
+  const PipelinePlan plan = lowered ? rank_plans(config).training : training_plan(config);
+  const std::string head = concat("# ", config.parallel.schedule, ": ", plan.size(), " ranks, ", config.parallel.layers_per_stage->size(),
+                                  " stages, ", microbatches_of(config), " micro-batches; with --set parallel.virtual_stages=",
+                                  *config.parallel.virtual_stages, "\n");
+  if (!lowered) return head + to_text(plan);
+  std::string text = head;
+  for (size_t rank = 0; rank < plan.size(); ++rank) text += concat("# pipeline rank ", rank, "\n", to_string(plan[rank]), "\n");
+  return text;
 }
 
 }  // namespace
@@ -35,6 +49,7 @@ void add_config_command(CLI::App& app, int& exit_code) {
       print(text(*arguments));
       exit_code = static_cast<int>(ExitCode::kOk);
     });
+    return std::pair(command, arguments);
   };
   add("show", "Print the resolved configuration: every value, loadable again", true,
       [](const Arguments& arguments) { return to_yaml(resolve(load_config(arguments.config, arguments.sets))); });
@@ -42,6 +57,10 @@ void add_config_command(CLI::App& app, int& exit_code) {
     const LoadedConfig loaded = load_config(arguments.config, arguments.sets);
     return explain(loaded, resolve(loaded));
   });
+  const auto [schedule, options] =
+      add("actions", "Print the pipeline schedule of a step, as parallel.schedule_file takes it", true,
+          [](const Arguments& arguments) { return actions(resolve(load_config(arguments.config, arguments.sets)), arguments.lowered); });
+  schedule->add_flag("--lowered", options->lowered, "as the ranks run it, with transfers, gathers and reductions: for reading only");
   add("schema", "Print the JSON Schema of the configuration file", false, [](const Arguments& arguments) {
     if (!arguments.config.empty()) resolve(load_config(arguments.config, arguments.sets));
     return json_schema();

@@ -21,6 +21,7 @@ struct Arguments {
   RunOptions options;
   std::optional<std::string> hosts;
   std::optional<int64_t> restarts;  ///< over the configuration's
+  std::optional<std::string> trace_steps;
 
   int64_t restarts_of(const Config& of) const { return restarts.value_or(of.resilience.restarts); }
 };
@@ -57,7 +58,8 @@ int train(const Arguments& arguments, const std::vector<std::string>& command_li
     const int64_t restarts = arguments.restarts_of(config);
     if (ranks > 1 || arguments.hosts || restarts > 0) {
       if (config.run.device == "cuda" && !arguments.hosts) cuda::gpu_count();
-      open_run_data(config);
+      const RunData data = open_run_data(config);
+      check_trace_steps(arguments.options, config, total_steps(config, data.train.sequences()));
       if (config.training.initial_weights != "none" && checkpoints_to_resume(config.run.directory, arguments.options.resume).empty())
         check_initial_weights(WeightSource(config.training.initial_weights), config);
       const std::vector<std::string> words = without("--restarts", without("--hosts", command_line));  // the launcher's own
@@ -82,8 +84,14 @@ void add_train_command(CLI::App& app, const std::vector<std::string>& command_li
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   command->add_option("--restarts", arguments->restarts, "Times to start the job again after ranks have died or hung; over resilience.restarts")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+  command->add_option("--trace-steps", arguments->trace_steps,
+                      "A:B, steps from 1, at most 100, on CPUs: what all ranks do in these goes to trace.json (Perfetto opens it), seconds by cause to "
+                      "metrics.jsonl");
   command->add_option("--hosts", arguments->hosts, "mpirun hostfile for the ranks this command starts");
-  command->callback([arguments, command_line, &exit_code] { exit_code = train(*arguments, command_line); });
+  command->callback([arguments, command_line, &exit_code] {
+    if (arguments->trace_steps) arguments->options.trace_steps = step_range(*arguments->trace_steps);
+    exit_code = train(*arguments, command_line);
+  });
 }
 
 }  // namespace trireme

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "parallel/pipeline/schedule.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/validation_entry.h"
 
@@ -164,16 +165,31 @@ void check_tensor(Rules& rules, const Config& c) {
 }
 
 void check_pipeline(Rules& rules, const Config& c) {
-  const int64_t stages = c.parallel.pipeline, layers = c.model.layers;
-  if (!rules.apply({"parallel.pipeline", "model.layers"})) return;
-  if (stages > layers)
-    rules.broken("parallel.pipeline", concat("more stages than model.layers ", layers), concat("integer from 1 to ", layers), std::to_string(layers));
+  if (!rules.apply({"parallel.pipeline", "parallel.virtual_stages", "parallel.schedule", "model.layers"})) return;
+  const int64_t layers = c.model.layers, virtual_stages = *c.parallel.virtual_stages, stages = c.parallel.pipeline * virtual_stages;
+  for (const ScheduleKind kind : kScheduleKinds)
+    if (c.parallel.schedule == name_of(kind) && !allows_virtual_stages(kind, static_cast<int>(virtual_stages)))
+      rules.broken("parallel.virtual_stages", concat("schedule ", name_of(kind), " has ", default_virtual_stages(kind)),
+                   concat(default_virtual_stages(kind), ", auto, or schedule interleaved_1f1b"), std::to_string(default_virtual_stages(kind)));
+  if (c.parallel.schedule == "file" && c.parallel.schedule_file == "none")
+    rules.broken("parallel.schedule", "there is no parallel.schedule_file", "with a schedule_file, or a schedule of its own", "1f1b");
+  if (virtual_stages > layers && c.parallel.schedule == name_of(ScheduleKind::kZbV))
+    rules.broken("parallel.schedule", concat("has ", virtual_stages, " stages a rank, and model.layers is ", layers), "a schedule with fewer", "1f1b");
+  else if (virtual_stages > layers)
+    rules.broken("parallel.virtual_stages", concat("more than model.layers ", layers),
+                 concat("integer from 1 to ", std::max<int64_t>(1, layers / c.parallel.pipeline), " that the schedule can have"),
+                 std::to_string(std::max<int64_t>(1, layers / c.parallel.pipeline)));
+  else if (stages > layers)
+    rules.broken("parallel.pipeline",
+                 concat("more stages than model.layers ", layers, virtual_stages > 1 ? concat(": virtual_stages ", virtual_stages) : ""),
+                 concat("integer from 1 to ", layers / virtual_stages), std::to_string(std::max<int64_t>(1, layers / virtual_stages)));
   if (!c.parallel.layers_per_stage || !rules.apply({"parallel.layers_per_stage"})) return;
   const std::vector<int64_t>& split = *c.parallel.layers_per_stage;
   const int64_t sum = std::accumulate(split.begin(), split.end(), int64_t{0});
   const std::string allowed = concat(stages, " integers from 1 with the sum ", layers, ", or auto");
+  const std::string times = virtual_stages > 1 ? concat(" x virtual_stages ", virtual_stages) : "";
   if (static_cast<int64_t>(split.size()) != stages)
-    rules.broken("parallel.layers_per_stage", concat(split.size(), " entries for pipeline ", stages), allowed, "auto");
+    rules.broken("parallel.layers_per_stage", concat(split.size(), " entries for pipeline ", c.parallel.pipeline, times), allowed, "auto");
   if (sum != layers) rules.broken("parallel.layers_per_stage", concat("the sum is ", sum, " and model.layers is ", layers), allowed, "auto");
 }
 
@@ -202,6 +218,11 @@ void check_data_axis(Rules& rules, const Config& c) {
   if (rules.apply({"parallel.prefetch"}) && p.prefetch != ParallelConfig{}.prefetch && p.zero_stage == 0)
     rules.broken("parallel.prefetch", "has no effect: zero_stage 0 gathers nothing", "a zero_stage from 1",
                  std::to_string(ParallelConfig{}.prefetch));
+}
+
+void check_recompute(Rules& rules, const TrainingConfig& t) {
+  if (t.recompute == "budget" && !t.recompute_budget && rules.apply({"training.recompute", "training.recompute_budget"}))
+    rules.broken("training.recompute", "there is no training.recompute_budget", "none | selective | full, or with a recompute_budget", "full");
 }
 
 void check_batch(Rules& rules, const Config& c) {
@@ -340,6 +361,11 @@ Config with_derived_sizes(Config config) {
   if (!m.vocab_size) m.vocab_size = std::exchange(config.data.tokenizer_vocab_size, DataConfig().tokenizer_vocab_size);
   if (!m.max_positions) m.max_positions = config.training.sequence_length;
   if (m.architecture == "gpt2") m.qkv_bias = true;
+  if (ParallelConfig& p = config.parallel; !p.virtual_stages) {
+    p.virtual_stages = 1;
+    for (const ScheduleKind kind : kScheduleKinds)
+      if (p.schedule == name_of(kind)) p.virtual_stages = default_virtual_stages(kind);
+  }
   return config;
 }
 
@@ -357,6 +383,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_pipeline(rules, sound);
   check_data_axis(rules, sound);
   check_batch(rules, sound);
+  check_recompute(rules, sound.training);
   check_training(rules, sound);
   check_data(rules, sound);
   check_precision(rules, sound);

@@ -58,12 +58,15 @@ struct ParallelConfig {
   int64_t zero_stage = 0;
   int64_t replicate = 1;  ///< divides data; ZeRO-0 is all replicas whatever this says
   bool sequence_parallel = false;
-  std::string schedule = "1f1b";                ///< gpipe | 1f1b
-  int64_t virtual_stages = 1;                   ///< of each pipeline rank: 1 in both schedules
-  Auto<std::vector<int64_t>> layers_per_stage;  ///< auto: balanced by cost
+  std::string schedule = "1f1b";                ///< a name of ScheduleKind, or file
+  std::string schedule_file = "none";           ///< of schedule file: a line of actions for each pipeline rank
+  Auto<int64_t> virtual_stages;                 ///< of each pipeline rank; auto: 2 for interleaved_1f1b and zb_v, else 1
+  Auto<std::vector<int64_t>> layers_per_stage;  ///< of pipeline x virtual_stages stages; auto: balanced by cost
   std::string gradient_accumulation = "auto";   ///< auto | full | sharded
   std::string reshard = "after_use";            ///< after_use | after_step (ZeRO-3)
   int64_t prefetch = 1;
+  Auto<int64_t> bucket_size;  ///< bytes of block parameters gathered and reduced together; auto: a block
+  bool overlap = true;        ///< false: every communication is waited for where it begins
   bool operator==(const ParallelConfig&) const = default;
 };
 
@@ -110,7 +113,9 @@ struct TrainingConfig {
   int64_t global_batch_size = 8;
   std::string precision = "fp32";     ///< fp64 | fp32 | bf16 | fp16
   std::string reduce_dtype = "auto";  ///< auto | fp32 | bf16
-  std::string recompute = "none";
+  std::string recompute = "none";  ///< none | selective | full | budget
+  int64_t recompute_every = 1;     ///< selective and full: of every so many blocks the first
+  Auto<int64_t> recompute_budget;  ///< of budget: most bytes a rank has allocated; auto: not given
   Auto<int64_t> logits_chunk;  ///< auto: the power of two of rows that fits in 64 MiB
   double gradient_clip = 1.0;  ///< 0 = off
   LossScaleConfig loss_scale;  ///< of precision fp16
@@ -140,7 +145,7 @@ struct CheckpointConfig {
 struct ResilienceConfig {
   int64_t restarts = 0;
   double hang_seconds = 10;
-  int64_t replica_check = 1000;  ///< steps; 0 = off
+  int64_t replica_check_every = 1000;  ///< steps; 0 = off
   bool operator==(const ResilienceConfig&) const = default;
 };
 

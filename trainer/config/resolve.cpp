@@ -28,6 +28,11 @@ std::string nearest_layouts(const Config& config, int64_t world) {
       candidate.parallel.pipeline = pipeline;
       candidate.parallel.data = data;
       candidate.parallel.layers_per_stage.reset();
+      if (candidate.parallel.schedule == "file") {  // which is of one layout
+        candidate.parallel.schedule = "1f1b";
+        candidate.parallel.schedule_file = "none";
+        candidate.parallel.virtual_stages = 1;
+      }
       Violations violations;
       check(candidate, {}, violations);
       const ParallelConfig& asked = config.parallel;
@@ -64,7 +69,7 @@ std::vector<int64_t> balanced_layers(const Config& config) {
   const double attention = size(m.hidden_size, *m.head_size) * static_cast<double>(2 * m.heads + 2 * *m.kv_heads);
   const double mlp = size(m.hidden_size, *m.ffn_size) * (m.architecture == "llama" ? 3 : 2);
   const std::vector<double> costs(static_cast<size_t>(m.layers), attention + mlp);
-  return balance_layers(costs, 0, size(*m.vocab_size, m.hidden_size), config.parallel.pipeline);
+  return balance_layers(costs, 0, size(*m.vocab_size, m.hidden_size), config.parallel.pipeline * *config.parallel.virtual_stages);
 }
 
 }  // namespace

@@ -144,9 +144,25 @@ void visit(V& v, ParallelConfig& c) {
     c.zero_stage);
   v(Field{.key = "replicate", .doc = "Copies of the sharded state (hybrid sharding); divides data.", .min = 1, .max = kMaxExtent}, c.replicate);
   v(Field{.key = "sequence_parallel", .doc = "Split norms and residuals by token over the tensor ranks."}, c.sequence_parallel);
-  v(Field{.key = "schedule", .doc = "Order of forwards and backwards in the pipeline.", .choices = {"gpipe", "1f1b"}}, c.schedule);
-  v(Field{.key = "virtual_stages", .doc = "Stages of each pipeline rank; gpipe and 1f1b have one.", .min = 1, .max = 1}, c.virtual_stages);
-  v(Field{.key = "layers_per_stage", .doc = "Layers of each pipeline stage.", .min = 1, .max = 1024, .auto_rule = "balanced by parameter count"},
+  v(Field{.key = "schedule",
+          .doc = "Order of forwards and backwards in the pipeline; file: as schedule_file says.",
+          .choices = {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "file"}},
+    c.schedule);
+  v(Field{.key = "schedule_file",
+          .doc = "For schedule file: a line of actions for each pipeline rank, as `config actions` prints it.",
+          .without_effect = c.schedule == "file" ? nullptr : "schedule is not file"},
+    c.schedule_file);
+  v(Field{.key = "virtual_stages",
+          .doc = "Stages of each pipeline rank; gpipe, 1f1b, zb_h1 and zb_h2 have one, zb_v has two, a file as many as it says.",
+          .min = 1,
+          .max = 1024,
+          .auto_rule = "2 for interleaved_1f1b and zb_v, else 1"},
+    c.virtual_stages);
+  v(Field{.key = "layers_per_stage",
+          .doc = "Layers of each of the pipeline x virtual_stages stages.",
+          .min = 1,
+          .max = 1024,
+          .auto_rule = "balanced by parameter count"},
     c.layers_per_stage);
   v(Field{.key = "gradient_accumulation",
           .doc = "full: reduce gradients once a step. sharded: after every micro-batch, into the owned shard.",
@@ -155,7 +171,14 @@ void visit(V& v, ParallelConfig& c) {
     c.gradient_accumulation);
   v(Field{.key = "reshard", .doc = "ZeRO-3: drop gathered parameters after each use, or once a step.", .choices = {"after_use", "after_step"}},
     c.reshard);
-  v(Field{.key = "prefetch", .doc = "Units whose parameters are gathered ahead of their use.", .min = 0, .max = 1024}, c.prefetch);
+  v(Field{.key = "prefetch", .doc = "Parts of the model (embedding, blocks, head) ahead of whose use parameters are gathered.", .min = 0, .max = 1024}, c.prefetch);
+  v(Field{.key = "bucket_size",
+          .doc = "About how many bytes of block parameters on one rank are gathered, and their gradients reduced, together: whole blocks, at least one.",
+          .min = 1,
+          .auto_rule = "one block"},
+    c.bucket_size);
+  v(Field{.key = "overlap", .doc = "Let communication run behind computation; false waits for each where it begins, to see what overlap gains."},
+    c.overlap);
 }
 
 template <class V>
@@ -248,7 +271,23 @@ void visit(V& v, TrainingConfig& c) {
           .choices = {"auto", "fp32", "bf16"},
           .auto_rule = "fp32, or fp64 with precision fp64"},
     c.reduce_dtype);
-  v(Field{.key = "recompute", .doc = "Activations computed again in the backward instead of kept.", .choices = {"none"}}, c.recompute);
+  v(Field{.key = "recompute",
+          .doc = "What blocks compute again in the backward instead of keeping it: selective the attention, full everything but their input; budget "
+                 "chooses for each block so that recompute_budget is kept.",
+          .choices = {"none", "selective", "full", "budget"}},
+    c.recompute);
+  v(Field{.key = "recompute_every",
+          .doc = "Only the first of every so many blocks computes again.",
+          .min = 1,
+          .max = kMaxExtent,
+          .without_effect = c.recompute == "selective" || c.recompute == "full" ? nullptr : "recompute is neither selective nor full"},
+    c.recompute_every);
+  v(Field{.key = "recompute_budget",
+          .doc = "For recompute budget: the most bytes that a rank may have allocated at a time; what libraries and allocators take beside is not counted.",
+          .min = 1,
+          .auto_rule = "none",
+          .without_effect = c.recompute == "budget" ? nullptr : "recompute is not budget"},
+    c.recompute_budget);
   v(Field{.key = "logits_chunk",
           .doc = "Rows of logits that exist at a time, with their gradient.",
           .min = 1,
@@ -299,8 +338,10 @@ void visit(V& v, ResilienceConfig& c) {
     c.restarts);
   v(Field{.key = "hang_seconds", .doc = "A rank that does nothing for this long, and for five median steps, counts as hung.", .min = 1, .max = 86400},
     c.hang_seconds);
-  v(Field{.key = "replica_check", .doc = "Steps between comparisons of what several ranks hold alike, made before each save too; 0 = off.", .min = 0},
-    c.replica_check);
+  v(Field{.key = "replica_check_every",
+          .doc = "Steps between comparisons of what several ranks hold alike, made before each save too; 0 = off.",
+          .min = 0},
+    c.replica_check_every);
 }
 
 template <class V>

@@ -1,11 +1,13 @@
 #include "trainer/loop/memory.h"
 
 #include <algorithm>
-#include <sstream>
+#include <cstring>
 
 #include "kernels/core/gpu.h"
 #include "parallel/comm/null.h"
 #include "trainer/loop/agree.h"
+#include "trainer/loop/memory_table.h"
+#include "trainer/loop/recompute.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme {
@@ -30,57 +32,95 @@ int64_t groups_of_several(const Config& config, int rank) {
   return count;
 }
 
+/// By the formulas of GradStore.
+double reduced_bytes(const Trainer& trainer, const Config& config) {
+  const ZeroPolicy policy = zero_policy(config.parallel);
+  double elements = 0;
+  for (const Action& action : trainer.training_list()) {
+    const bool scatter = action.type == ActionType::kReduceGrads, replicas = action.type == ActionType::kReduceReplicas;
+    if (!scatter && !replicas) continue;
+    const auto stage = std::ranges::find(trainer.stages(), action.stage, [](const auto& one) { return one->range().stage; });
+    const auto owned = static_cast<double>((*stage)->params().units()[static_cast<size_t>(action.unit)]->shard_numel(policy.shard));
+    elements += owned * (scatter ? policy.shard - 1.0 : 2 * (policy.replicate - 1.0) / policy.replicate);
+  }
+  return elements * static_cast<double>(size_of(precision_of(config.training).reduce));
+}
+
+void raise(MemoryPeaks& most, const MemoryPeaks& other) {
+  for (size_t c = 0; c < kMemoryCategories; ++c) most.peak[c] = std::max(most.peak[c], other.peak[c]);
+  most.peak_total = std::max(most.peak_total, other.peak_total);
+}
+
 }  // namespace
 
-MemoryForecast forecast_memory(const Config& config, int rank, int world_size) {
+RankMemory forecast_memory(const Config& config, int rank, int world_size) {
+  return forecast_memory(config, rank, world_size, recompute_plan(config));
+}
+
+RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute) {
+  return forecast_memory(config, rank, world_size, recompute, rank_plans(config));
+}
+
+RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute, const RankPlans& plans) {
   Arena arena(Device::kMeta);
   Context ctx{Device::kMeta, &arena, 1, nullptr};
   NullCommunicator world(rank, world_size, "world");
-  Trainer trainer(ctx, world, config, true);
+  Trainer trainer(ctx, world, config, true, recompute, plans);
   trainer.initialise();
   const UnreadDataset data(config.training.global_batch_size);
   // The second step meets buffers that the first has left; an evaluation meets both.
   for (int64_t step = 0; step < 2; ++step) trainer.step(data, step, config.training.optimizer.learning_rate);
+  arena.set_phase(MemoryPhase::kSave);  // which copies to the host
   trainer.evaluate(data, 1);
   trainer.step(data, 2, config.training.optimizer.learning_rate);
-
-  MemoryForecast forecast;
-  for (size_t c = 0; c < kMemoryCategories; ++c) forecast.peak[c] = arena.peak_bytes(static_cast<MemoryCategory>(c));
-  forecast.peak_total = arena.peak_bytes();
-  forecast.arena_bytes = arena.system_bytes();
+  RankMemory forecast = measured_memory(arena);
+  forecast.reduced_bytes = reduced_bytes(trainer, config);
   return forecast;
 }
 
-MemoryForecast reserve_memory(Context& ctx, Communicator& world, const Config& config) {
+RankMemory measured_memory(const Arena& arena) {
+  RankMemory memory;
+  for (size_t c = 0; c < kMemoryCategories; ++c) memory.peak[c] = arena.peak_bytes(static_cast<MemoryCategory>(c));
+  memory.peak_total = arena.peak_bytes();
+  for (size_t p = 0; p < kMemoryPhases; ++p) {
+    const auto phase = static_cast<MemoryPhase>(p);
+    for (size_t c = 0; c < kMemoryCategories; ++c) memory.phases[p].peak[c] = arena.peak_bytes(phase, static_cast<MemoryCategory>(c));
+    memory.phases[p].peak_total = arena.peak_bytes(phase);
+  }
+  memory.arena_bytes = arena.system_bytes();
+  return memory;
+}
+
+std::vector<RankMemory> memory_by_pipeline_rank(Communicator& world, const MeshShape& shape, const RankMemory& mine) {
+  std::vector<RankMemory> most(static_cast<size_t>(shape.pipeline));
+  const std::vector<std::string> all = all_gather_strings(world, {reinterpret_cast<const char*>(&mine), sizeof mine});
+  for (int rank = 0; rank < world.size(); ++rank) {
+    RankMemory its;
+    std::memcpy(&its, all[static_cast<size_t>(rank)].data(), sizeof its);
+    RankMemory& row = most[static_cast<size_t>(coordinate_of(shape, rank).pipeline)];
+    raise(row, its);
+    for (size_t p = 0; p < kMemoryPhases; ++p) raise(row.phases[p], its.phases[p]);
+    row.arena_bytes = std::max(row.arena_bytes, its.arena_bytes);
+    row.reduced_bytes = std::max(row.reduced_bytes, its.reduced_bytes);
+  }
+  return most;
+}
+
+void reserve_memory(Context& ctx, Communicator& world, const Config& config, const RankMemory& forecast) {
   // Kernels are loaded at their first launch, and a communicator takes its buffers at its first collective: about 0.6 GB each was seen (NCCL issue 964).
   constexpr int64_t kKernels = int64_t{512} << 20, kCommunicator = int64_t{1} << 30;
   const int64_t libraries = kKernels + (config.run.ranks_per_gpu == 1 ? kCommunicator * groups_of_several(config, world.rank()) : 0);
-  MemoryForecast forecast;
+  const int pipeline = coordinate_of(mesh_shape(config.parallel), world.rank()).pipeline;
   agree(world, [&] {
-    forecast = forecast_memory(config, world.rank(), world.size());
     const int64_t room = std::max<int64_t>(0, ctx.gpu->free_bytes() / config.run.ranks_per_gpu - libraries);
     if (forecast.arena_bytes > room)
       throw ConfigError(concat("this run needs ", forecast.arena_bytes, " bytes on the GPU (", ctx.gpu->properties().name, "), of which ", room,
-                               " are free for this rank:\n", memory_table(forecast),
-                               "smaller: training.micro_batch_size, a higher parallel.zero_stage, more parallel.tensor or parallel.pipeline ranks"));
+                               " are free for this rank:\n", memory_table({forecast}, {}, pipeline),
+                               "\nsmaller: training.micro_batch_size, training.recompute, a higher parallel.zero_stage, more parallel.tensor or "
+                               "parallel.pipeline ranks"));
   });
   world.barrier();  // ranks that share a GPU have all looked before one takes its part
   agree(world, [&] { ctx.arena->reserve(forecast.arena_bytes); });
-  return forecast;
-}
-
-std::string memory_table(const MemoryForecast& forecast) {
-  std::ostringstream table;
-  const auto line = [&](const char* name, int64_t bytes) {
-    table.width(16);
-    table << name;
-    table.width(18);
-    table << bytes << "\n";
-  };
-  for (size_t c = 0; c < kMemoryCategories; ++c) line(name_of(static_cast<MemoryCategory>(c)), forecast.peak[c]);
-  line("peak of the sum", forecast.peak_total);
-  line("arena", forecast.arena_bytes);
-  return table.str();
 }
 
 }  // namespace trireme

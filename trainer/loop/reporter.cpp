@@ -1,6 +1,7 @@
 #include "trainer/loop/reporter.h"
 
 #include "trainer/loop/launcher.h"
+#include "trainer/loop/memory_table.h"
 #include "trainer/model/flops.h"
 
 namespace trireme {
@@ -60,6 +61,12 @@ void Reporter::saved(const SaveReport& report) {
   }
 }
 
+void Reporter::memory(int64_t step, const std::vector<RankMemory>& forecast, const std::vector<RankMemory>& measured) {
+  if (!metrics_) return;
+  metrics_->event("memory", {{"step", step}, {"forecast", memory_json(forecast)}, {"measured", memory_json(measured)}});
+  message("memory of a rank, planned and measured:\n" + memory_table(forecast, measured));
+}
+
 void Reporter::sync() const {
   if (metrics_) metrics_->sync();
 }
@@ -68,6 +75,10 @@ void Reporter::look_for_trouble() {
   const bool trouble = !metrics_->trouble().empty();
   if (trouble && !told_trouble_) message(metrics_->trouble() + "; its lines are kept until there is room");
   told_trouble_ = trouble;
+}
+
+void Reporter::event(const std::string& kind, const nlohmann::ordered_json& fields) {
+  if (metrics_) metrics_->event(kind, fields);
 }
 
 void Reporter::message(const std::string& text) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint.h"
+#include "trainer/loop/memory.h"
 #include "trainer/loop/metrics.h"
 #include "trainer/loop/trainer.h"
 
@@ -20,7 +21,11 @@ class Reporter {
   /// `sets`: name and loss of each, where they have names.
   void evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets);
   void saved(const SaveReport& report);
+  /// By pipeline rank, at the end of a run that has done `step` steps.
+  void memory(int64_t step, const std::vector<RankMemory>& forecast, const std::vector<RankMemory>& measured);
   void message(const std::string& text);
+  /// A line of metrics.jsonl.
+  void event(const std::string& kind, const nlohmann::ordered_json& fields);
   /// Lines of metrics.jsonl that are still not written: why; else empty.
   std::string trouble() const { return metrics_ ? metrics_->trouble() : ""; }
   /// metrics.jsonl outlives a power cut from here. From any thread.

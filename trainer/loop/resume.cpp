@@ -127,6 +127,9 @@ std::string mathematical_difference(const Config& saved, const Config& now) {
     config.resilience = {};
     config.training.evaluate = {};
     config.training.logits_chunk.reset();
+    config.training.recompute = "none";
+    config.training.recompute_every = 1;
+    config.training.recompute_budget.reset();
     config.training.micro_batch_size = 1;
     config.data.validation.clear();
     config.data.tokenizer.clear();  // compared by its digest

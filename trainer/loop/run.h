@@ -3,14 +3,18 @@
 #include <string>
 
 #include "parallel/comm/progress.h"
-#include "trainer/loop/trainer.h"
+#include "trainer/loop/tracer.h"
 
 namespace trireme {
 
 struct RunOptions {
   std::string resume = "auto";       ///< auto | never | a checkpoint's directory
   std::optional<int64_t> max_steps;  ///< stop after this step of the run, checkpoint saved; the schedule stays that of the whole run
+  std::optional<StepRange> trace_steps = {};
 };
+
+/// Errors: ConfigError where there is no such step to trace, or a GPU runs ahead of the host that would trace it.
+void check_trace_steps(const RunOptions& options, const Config& config, int64_t total_steps);
 
 /// Trains to the end of `config` (resolved for this world) or until asked to stop, as one rank of `world`. Collective.
 /// `progress`: told of what this rank does. Returns kOk, or kRequeue after SIGTERM, SIGINT or SIGUSR1 with a checkpoint saved.

@@ -10,50 +10,16 @@
 
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/transfer.h"
-#include "parallel/pipeline/validate.h"
+#include "parallel/comm/blocking.h"
+#include "trainer/loop/exposed.h"
+#include "trainer/loop/rank_plan.h"
+#include "trainer/loop/recompute.h"
 
 namespace trireme {
-
-MeshShape mesh_shape(const ParallelConfig& parallel) {
-  const ZeroPolicy policy = zero_policy(parallel);
-  return {static_cast<int>(parallel.pipeline), policy.replicate, policy.shard, static_cast<int>(parallel.tensor)};
-}
-
-ZeroPolicy zero_policy(const ParallelConfig& parallel) {
-  const GradientAccumulation accumulation = parallel.gradient_accumulation == "full"      ? GradientAccumulation::kFull
-                                            : parallel.gradient_accumulation == "sharded" ? GradientAccumulation::kSharded
-                                                                                          : GradientAccumulation::kAuto;
-  return zero_policy(static_cast<int>(parallel.zero_stage), static_cast<int>(parallel.data.value()), static_cast<int>(parallel.replicate),
-                     accumulation, parallel.reshard == "after_use");
-}
-
-Precision precision_of(const TrainingConfig& training) {
-  if (training.precision == "fp64") return {DType::kF64, DType::kF64, DType::kF64, DType::kF64};
-  const DType reduce = training.reduce_dtype == "bf16" ? DType::kBF16 : DType::kF32;
-  if (training.precision == "fp32") return {DType::kF32, DType::kF32, DType::kF32, reduce};
-  if (training.precision == "bf16") return {DType::kBF16, DType::kF32, DType::kF32, reduce};
-  if (training.precision == "fp16") return {DType::kF16, DType::kF32, DType::kF32, reduce};
-  throw InternalError("no such precision: " + training.precision);
-}
 
 bool scales_loss(const TrainingConfig& training) { return training.precision == "fp16"; }
 
 namespace {
-
-ScheduleKind schedule_kind(const std::string& name) {
-  for (const ScheduleKind kind : {ScheduleKind::kGPipe, ScheduleKind::k1F1B})
-    if (name == name_of(kind)) return kind;
-  throw InternalError("no such schedule: " + name);
-}
-
-/// Lowers and proves: a list that could deadlock, or that leaves something out, is never run.
-ActionList lower_and_validate(const PipelinePlan& plan, const std::vector<StageUnits>& units, const LoweringPolicy& policy, const MeshShape& mesh,
-                              int microbatches, bool training, int pipeline_rank) {
-  const PipelinePlan lowered = lower(plan, units, policy);
-  const std::vector<std::string> problems = validate(lowered, mesh, units, microbatches, training);
-  TRIREME_CHECK(problems.empty(), problems.front());
-  return lowered[static_cast<size_t>(pipeline_rank)];
-}
 
 /// Rows of logits at a time, where nobody says otherwise: the most that 64 MiB hold, cut to a power of two. That divides most batches, and products of an odd
 /// number of rows were up to 7 % slower; from 256 rows on, more of them gained less than 2 %.
@@ -67,22 +33,42 @@ int64_t logits_chunk(const Config& config) {
 }  // namespace
 
 Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training)
+    : Trainer(ctx, world, config, for_training,
+              // Without a backward nothing is recomputed, and a budget for training is none for the layout here.
+              for_training ? recompute_plan(config) : std::vector<Recompute>(static_cast<size_t>(config.model.layers))) {}
+
+Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute)
+    : Trainer(ctx, world, config, for_training, recompute, rank_plans(config)) {}
+
+Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute,
+                 const RankPlans& plans)
     : ctx_(ctx),
       config_(config),
-      mesh_(world, mesh_shape(config.parallel), static_cast<int>(config.model.kv_heads.value())),
+      blocking_(config.parallel.overlap ? nullptr : blocking(world)),
+      mesh_(blocking_ ? *blocking_ : world, mesh_shape(config.parallel), static_cast<int>(config.model.kv_heads.value())),
       precision_(precision_of(config.training)),
-      microbatches_(static_cast<int>(config.training.global_batch_size / (config.training.micro_batch_size * mesh_.shape.data()))) {
-  const int stages = mesh_.shape.pipeline;
-  const std::vector<int64_t>& layers = config.parallel.layers_per_stage.value();
-  const ZeroPolicy policy = zero_policy(config.parallel);
-  std::vector<StageUnits> units;
-  for (int s = 0; s < stages; ++s) units.push_back(stage_units(stage_range(layers, s), config.model));
-  const LoweringPolicy lowering{policy.unshard_each_use, !policy.gradients_resident, static_cast<int>(config.parallel.prefetch)};
-  const PipelinePlan evaluation = forward_only(stages, microbatches_);
-  evaluation_list_ = lower_and_validate(evaluation, units, lowering, mesh_.shape, microbatches_, false, mesh_.at.pipeline);
-  stage_ = std::make_unique<TransformerStage>(ctx, config.model, mesh_, config.parallel.sequence_parallel, stage_range(layers, mesh_.at.pipeline),
-                                              policy, precision_, static_cast<uint64_t>(config.run.seed), logits_chunk(config), for_training);
-  executor_ = std::make_unique<Executor>(*mesh_.pipeline, std::map<int, Stage*>{{mesh_.at.pipeline, stage_.get()}}, stage_ranks(evaluation));
+      microbatches_(microbatches_of(config)) {
+  stage_rank_ = plans.stage_rank;
+  evaluation_list_ = plans.evaluation[static_cast<size_t>(mesh_.at.pipeline)];
+  StageOptions options{.sequence_parallel = config.parallel.sequence_parallel,
+                       .policy = zero_policy(config.parallel),
+                       .precision = precision_,
+                       .seed = static_cast<uint64_t>(config.run.seed),
+                       .logits_chunk = logits_chunk(config),
+                       .blocks_per_unit = blocks_per_unit(config),
+                       .recompute = recompute,
+                       .with_gradients = for_training};
+  std::map<int, Stage*> local;
+  for (int s = 0; s < static_cast<int>(stage_rank_.size()); ++s) {
+    if (stage_rank_[static_cast<size_t>(s)] != mesh_.at.pipeline) continue;
+    const StageRange range = stage_range(*config.parallel.layers_per_stage, s);
+    TransformerStage* const first = range.last() && s > 0 && stage_rank_.front() == mesh_.at.pipeline ? stages_.front().get() : nullptr;
+    stages_.push_back(std::make_unique<TransformerStage>(ctx, config.model, mesh_, range, options, first));
+    local[s] = stages_.back().get();
+    if (range.last()) last_ = stages_.back().get();
+  }
+  executor_ = std::make_unique<Executor>(*mesh_.pipeline, local, stage_rank_);
+  executor_->drive(mesh_.world);
   sums_ = Tensor::zeros(ctx, {2}, DType::kF64, MemoryCategory::kWorkspace);
   norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   scalars_ = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
@@ -91,22 +77,38 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
     batch_.push_back({Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData),
                       Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData), (mesh_.data->rank() * microbatches_ + k) * rows});
   if (!for_training) return;
-  offender_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
-  for (const NamedGradient& owned : owned_gradients(stage_->params().units(), stage_->grads(), *mesh_.shard)) {
-    gradient_names_.push_back(owned.name);
-    gradients_.push_back(owned.gradient);
+  training_list_ = plans.training[static_cast<size_t>(mesh_.at.pipeline)];
+  make_optimizers();
+}
+
+void Trainer::make_optimizers() {
+  offender_ = Tensor::zeros(ctx_, {1}, DType::kF64, MemoryCategory::kWorkspace);
+  std::vector<NamedGradient> owned;
+  for (const auto& stage : stages_)
+    for (NamedGradient& one : owned_gradients(stage->params().units(), stage->grads(), *mesh_.shard)) owned.push_back(std::move(one));
+  std::ranges::sort(owned, {}, &NamedGradient::name);
+  for (const NamedGradient& one : owned) {
+    gradient_names_.push_back(one.name);
+    gradients_.push_back(one.gradient);
   }
-  const PipelinePlan training = make_plan(schedule_kind(config.parallel.schedule), stages, microbatches_);
-  training_list_ = lower_and_validate(training, units, lowering, mesh_.shape, microbatches_, true, mesh_.at.pipeline);
-  const OptimizerConfig& optimizer = config.training.optimizer;
-  optimizer_ = std::make_unique<ShardedOptimizer>(ctx, stage_->params(),
-                                                  AdamW{optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay}, precision_);
-  const LossScaleConfig& scale = config.training.loss_scale;
-  if (scales_loss(config.training)) {
+  const OptimizerConfig& optimizer = config_.training.optimizer;
+  hyper_ = {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay};
+  for (const auto& stage : stages_) optimizers_.push_back(std::make_unique<ShardedOptimizer>(ctx_, stage->params(), hyper_, precision_));
+  const LossScaleConfig& scale = config_.training.loss_scale;
+  if (scales_loss(config_.training)) {
     scaling_ = {scale.growth_interval, static_cast<double>(scale.minimum), static_cast<double>(scale.maximum)};
     loss_scale_.scale = scale.initial;
   }
   set_loss_scale(loss_scale_);
+}
+
+TransformerStage& Trainer::stage() const {
+  TRIREME_CHECK(stages_.size() == 1, stages_.size(), " stages on this rank");
+  return *stages_.front();
+}
+
+void Trainer::weights_changed() {
+  for (const auto& stage : stages_) stage->params().mark_updated();
 }
 
 void Trainer::watch(Progress& progress) {
@@ -146,9 +148,12 @@ StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate
 Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate) {
   const Sampler sampler(static_cast<uint64_t>(config_.run.seed), data.groups(), config_.training.global_batch_size);
   note("reading the batch of step ", step + 1);
-  const int64_t valid = read_batch(data, [&](int64_t index) { return sampler.sample(step, index); });
+  const int64_t valid = [&] {
+    const TracedRegion reading(trace_, Cause::kDataWait);
+    return read_batch(data, [&](int64_t index) { return sampler.sample(step, index); });
+  }();
   const double factor = 1.0 / static_cast<double>(std::max<int64_t>(valid, 1));
-  write_scalar(ctx_, factor, stage_->loss_scale());
+  for (const auto& stage : stages_) write_scalar(ctx_, factor, stage->loss_scale());
   write_scalar(ctx_, learning_rate, scalars_.flat(kLearningRate, 1));
   if (config_.kernels.cuda_graph && ctx_.device == Device::kCuda) {
     launch_graph(step);
@@ -160,25 +165,35 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   return {ScalarReadback(ctx_, figures), factor, learning_rate};
 }
 
+void Trainer::begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step) {
+  ctx_.arena->set_phase(mode == RunMode::kTrain ? MemoryPhase::kForward : MemoryPhase::kEvaluation);
+  for (const auto& stage : stages_) stage->begin(ctx_, microbatches, sequence, mode, static_cast<uint64_t>(step));
+}
+
 /// Everything between the inputs of a step and its figures, all of it on the device.
 void Trainer::queue_step(int64_t step) {
-  GradStore& grads = stage_->grads();
-  scale_loss(ctx_, scalars_, stage_->loss_scale());
-  grads.begin_step(ctx_);
-  stage_->begin(ctx_, batch_, config_.training.sequence_length, RunMode::kTrain, static_cast<uint64_t>(step));
-  executor_->run(ctx_, training_list_);
+  for (const auto& stage : stages_) {
+    scale_loss(ctx_, scalars_, stage->loss_scale());
+    stage->grads().begin_step(ctx_);
+  }
+  begin(RunMode::kTrain, batch_, config_.training.sequence_length, step);
+  Timeline* const timeline = trace_ != nullptr ? &trace_->timeline : nullptr;
+  executor_->run(ctx_, training_list_, timeline, trace_ != nullptr ? trace_->origin : std::chrono::steady_clock::time_point());
+  const TracedRegion updating(trace_, Cause::kOptimizer);
+  ctx_.arena->set_phase(MemoryPhase::kOptimizer);
   note("gradient norm and update of step ", step + 1);
-  grads.finish(ctx_, *mesh_.tensor, *mesh_.kv);
+  for (const auto& stage : stages_) stage->grads().finish(ctx_, *mesh_.tensor, *mesh_.kv);
 
   // One all-reduce for both figures. Each gradient element and each token's loss is added by exactly one rank.
   fill(ctx_, 0, sums_);
-  if (mesh_.at.replicate == 0) add_gradient_squares(ctx_, stage_->params().units(), grads, *mesh_.shard, sums_.flat(0, 1));
-  if (mesh_.at.pipeline == mesh_.shape.pipeline - 1 && mesh_.at.tensor == 0) copy(ctx_, stage_->loss_sum(), sums_.flat(1, 1));
+  for (const auto& stage : stages_)
+    if (mesh_.at.replicate == 0) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), *mesh_.shard, sums_.flat(0, 1));
+  if (last_ != nullptr && mesh_.at.tensor == 0) copy(ctx_, last_->loss_sum(), sums_.flat(1, 1));
   mesh_.world.all_reduce(ctx_, sums_, ReduceOp::kSum).wait(ctx_);
 
-  decide_step(ctx_, optimizer_->hyper(), scaling_, sums_.flat(0, 1), config_.training.gradient_clip, norm_, scalars_);
+  decide_step(ctx_, hyper_, scaling_, sums_.flat(0, 1), config_.training.gradient_clip, norm_, scalars_);
   first_non_finite(ctx_, gradients_, scalars_, offender_);
-  optimizer_->step(ctx_, scalars_, stage_->params(), grads);
+  for (size_t s = 0; s < stages_.size(); ++s) optimizers_[s]->step(ctx_, scalars_, stages_[s]->params(), stages_[s]->grads());
 }
 
 /// The first two steps run as they are: they make the arena, the libraries' plans and NCCL's connections, none of which a capture may do. Every later one
@@ -190,7 +205,7 @@ void Trainer::launch_graph(int64_t step) {
     return queue_step(step);
   }
   // An evaluation since the last step has made full parameters fresh: the host does not see the update in a launch, and a capture must gather.
-  stage_->params().mark_updated();
+  weights_changed();
   if (!graph_.defined()) graph_ = ctx_.gpu->capture([&] { queue_step(step); });
   note("launching the graph of step ", step + 1);
   ctx_.gpu->launch(graph_);
@@ -248,9 +263,9 @@ Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches) {
   for (int64_t b = 0; b < (batches == 0 ? all : std::min(batches, all)); ++b) {
     note("evaluation of batch ", b + 1);
     result.tokens += read_batch(data, [&](int64_t index) { return evaluation_sample(data.sequences(), global_batch, b, index); });
-    stage_->begin(ctx_, batch_, config_.training.sequence_length, RunMode::kEvaluate, 0);
+    begin(RunMode::kEvaluate, batch_, config_.training.sequence_length, 0);
     executor_->run(ctx_, evaluation_list_);
-    if (mesh_.at.pipeline == mesh_.shape.pipeline - 1 && mesh_.at.tensor == 0) loss += read_scalar(ctx_, stage_->loss_sum());
+    if (last_ != nullptr && mesh_.at.tensor == 0) loss += read_scalar(ctx_, last_->loss_sum());
   }
   result.nats = all_reduce_scalar(mesh_.world, loss, ReduceOp::kSum);
   result.loss = result.nats / static_cast<double>(std::max<int64_t>(result.tokens, 1));
@@ -272,10 +287,10 @@ std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t p
   const Tensor host = host_tensor({length}, DType::kI32);
   std::copy(tokens.begin(), tokens.end(), host.data<int32_t>());
   from_host(ctx_, host, microbatch.tokens);
-  stage_->begin(ctx_, {microbatch}, length, mode, 0);
+  begin(mode, {microbatch}, length, 0);
   executor_->run(ctx_, evaluation_list_);
 
-  const Tensor mine = stage_->logits(0);
+  const Tensor mine = last_->logits(0);
   const int64_t rows = mine.dim(0), columns = mine.dim(1), parts = mesh_.shape.tensor, vocabulary = *config_.model.vocab_size;
   const Tensor all = Tensor::empty(ctx_, {parts, rows, columns}, mine.dtype(), MemoryCategory::kWorkspace);
   mesh_.tensor->all_gather(ctx_, mine, all).wait(ctx_);
@@ -293,9 +308,14 @@ std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t p
 }
 
 std::vector<OwnedBox> Trainer::owned_boxes() const {
-  const ParamStore& params = stage_->params();
-  const int shard = params.shard().rank();
   std::vector<OwnedBox> boxes;
+  for (size_t s = 0; s < stages_.size(); ++s) add_owned_boxes(s, boxes);
+  return boxes;
+}
+
+void Trainer::add_owned_boxes(size_t s, std::vector<OwnedBox>& boxes) const {
+  const ParamStore& params = stages_[s]->params();
+  const int shard = params.shard().rank();
   for (size_t u = 0; u < params.units().size(); ++u) {
     const int unit = static_cast<int>(u);
     for (const Unit::Segment& segment : params.units()[u]->owned_segments(shard, params.shard().size())) {
@@ -303,16 +323,15 @@ std::vector<OwnedBox> Trainer::owned_boxes() const {
         const Unit::Segment part{segment.spec, segment.flat_begin + range.offset - segment.param_begin, range.offset, range.box.numel()};
         const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, part, shard); };
         OwnedBox box{segment.spec, range.box, slice(params.master(unit)), {}, {}, {}};
-        if (optimizer_) {
-          box.exp_avg = slice(optimizer_->exp_avg(unit));
-          box.exp_avg_sq = slice(optimizer_->exp_avg_sq(unit));
-          box.gradient = slice(stage_->grads().shard(unit));
+        if (!optimizers_.empty()) {
+          box.exp_avg = slice(optimizers_[s]->exp_avg(unit));
+          box.exp_avg_sq = slice(optimizers_[s]->exp_avg_sq(unit));
+          box.gradient = slice(stages_[s]->grads().shard(unit));
         }
         boxes.push_back(std::move(box));
       }
     }
   }
-  return boxes;
 }
 
 void Trainer::initialise() {

@@ -10,18 +10,17 @@
 #include "parallel/comm/progress.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
-#include "parallel/pipeline/schedule.h"
 #include "parallel/sharding/sharded_optimizer.h"
 #include "trainer/config/config.h"
 #include "trainer/data/dataset.h"
 #include "trainer/data/sampler.h"
+#include "trainer/loop/rank_plan.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
 
-MeshShape mesh_shape(const ParallelConfig& parallel);
-ZeroPolicy zero_policy(const ParallelConfig& parallel);
-Precision precision_of(const TrainingConfig& training);
+struct StepTrace;  // trainer/loop/exposed.h
+
 /// fp16 has dynamic loss scaling; elsewhere the scale stays 1.
 bool scales_loss(const TrainingConfig& training);
 
@@ -43,11 +42,16 @@ struct OwnedBox {
   Tensor weight, exp_avg, exp_avg_sq, gradient;  ///< [box.numel()] views; the last three undefined without an optimizer
 };
 
-/// One rank's share of a training run: its stage of the model, the optimizer of what it owns, and the lists it executes. Every method is collective.
+/// One rank's share of a training run: its stages of the model, the optimizer of what it owns, and the lists it executes. Every method is collective.
 class Trainer {
  public:
   /// `config` is resolved. `for_training` false: no gradients, no optimizer.
   Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training);
+  /// With this in place of what `config` says of recomputation; an entry for each block of the model.
+  Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute);
+  /// And with these as rank_plans(config), for many trainers of one configuration.
+  Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute,
+          const RankPlans& plans);
 
   /// Trains on the global batch of `step` (from 0).
   StepResult step(const Dataset& data, int64_t step, double learning_rate);
@@ -79,7 +83,7 @@ class Trainer {
   void initialise();
   std::vector<OwnedBox> owned_boxes() const;
   /// After weights were written through owned_boxes.
-  void weights_changed() { stage_->params().mark_updated(); }
+  void weights_changed();
 
   int64_t accepted_steps() const { return accepted_steps_; }
   void set_accepted_steps(int64_t steps);
@@ -89,15 +93,24 @@ class Trainer {
   const Config& config() const { return config_; }
   /// From now on `progress`, which outlives this, is told of every action.
   void watch(Progress& progress);
+  /// From now on steps are noted in `trace`; none where it is null. On a device that computes when it is told to, not on a GPU.
+  void trace(StepTrace* trace) { trace_ = trace; }
   Mesh& mesh() { return mesh_; }
   Context& context() { return ctx_; }
   const ActionList& training_list() const { return training_list_; }
-  TransformerStage& stage() { return *stage_; }
+  /// By stage, ascending: one, or with virtual stages several.
+  const std::vector<std::unique_ptr<TransformerStage>>& stages() const { return stages_; }
+  /// The only one, in runs without virtual stages.
+  TransformerStage& stage() const;
+  const std::vector<int>& stage_rank() const { return stage_rank_; }  ///< pipeline rank of each stage
 
  private:
   /// Fills batch_ and counts the unmasked targets of the whole global batch. `sample_of`: place in the global batch -> sample of the data set.
   int64_t read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
   std::vector<double> run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode);
+  void begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step);
+  void make_optimizers();
+  void add_owned_boxes(size_t stage, std::vector<OwnedBox>& boxes) const;
   void queue_step(int64_t step);
   void launch_graph(int64_t step);
   std::string offender_name(int64_t index);
@@ -105,13 +118,17 @@ class Trainer {
 
   Context& ctx_;
   Config config_;
+  std::unique_ptr<Communicator> blocking_;  ///< the world, where nothing is to overlap
   Mesh mesh_;
   Precision precision_;
   int microbatches_;
-  std::unique_ptr<TransformerStage> stage_;
-  std::unique_ptr<ShardedOptimizer> optimizer_;
+  std::vector<int> stage_rank_;
+  std::vector<std::unique_ptr<TransformerStage>> stages_;
+  TransformerStage* last_ = nullptr;                           ///< the last stage of the model, where it is here
+  std::vector<std::unique_ptr<ShardedOptimizer>> optimizers_;  ///< of each stage
   std::unique_ptr<Executor> executor_;
   Progress* progress_ = nullptr;
+  StepTrace* trace_ = nullptr;
   ActionList training_list_, evaluation_list_;
   Tensor sums_, norm_, scalars_;             ///< f64: {gradient squares, loss}, [1], [kStepScalars]
   std::vector<Microbatch> batch_;            ///< of this data rank
@@ -121,6 +138,7 @@ class Trainer {
   cuda::Gpu::Graph graph_;                   ///< of a step
   int eager_steps_ = 0;                      ///< before it was captured
   int64_t accepted_steps_ = 0;               ///< of finished steps
+  AdamW hyper_;
   LossScaling scaling_;
   LossScale loss_scale_;  ///< after finished steps
 };

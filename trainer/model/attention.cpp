@@ -1,5 +1,7 @@
 #include "trainer/model/attention.h"
 
+#include <utility>
+
 #include "kernels/ops/columns.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/rope.h"
@@ -45,29 +47,49 @@ Tensor Attention::forward(Context& ctx, const Pass& pass, const Tensor& x, Saved
   return output.forward(ctx, saved.out);
 }
 
-Tensor Attention::backward_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const {
-  const auto [dout, dy_all] = output.backward_input(ctx, dy);
-  saved.dy_all = dy_all;
-  saved.dqkv = Tensor::empty(ctx, saved.qkv.shape(), dy.dtype(), MemoryCategory::kActivations);
+void Attention::backward_to_qkv(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const {
+  Crossing gathered = output.gather(ctx, dy);
   Tensor packed = normalised(ctx, saved);
   const bool norms = query_norm.norm.weight != nullptr;
   if (norms) rotate(ctx, pass, rope_forward, packed);
+  if (!saved.out.defined()) attend(ctx, pass, packed, saved);
+  const auto [dout, dy_all] = output.backward_input(ctx, std::move(gathered));
+  saved.dy_all = dy_all;
+  saved.dqkv = Tensor::empty(ctx, saved.qkv.shape(), dy.dtype(), MemoryCategory::kActivations);
   for (const SegmentRun& run : pass.runs)
     attention_backward(ctx, run.of(dout), run.of(packed), run.of(saved.out), of_run(saved.lse, run), shape(run), run.of(saved.dqkv));
+  saved.lse.reset();
   packed.reset();
   saved.qkv.reset();
   rotate(ctx, pass, rope_backward, saved.dqkv);
   if (norms) query_norm.backward_input(ctx, saved.dqkv, saved.query_norm);
   if (norms) key_norm.backward_input(ctx, saved.dqkv, saved.key_norm);
+}
+
+Tensor Attention::backward_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const {
+  backward_to_qkv(ctx, pass, dy, saved);
   return qkv.backward_input(ctx, saved.dqkv);
 }
 
-void Attention::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const {
-  output.backward_weight(ctx, saved.out, saved.dy_all);
-  qkv.backward_weight(ctx, x, saved.dqkv);
+void Attention::backward_head_norms(Context& ctx, const Saved& saved) const {
   if (!query_norm.norm.weight) return;
   query_norm.backward_weight(ctx, saved.query_norm);
   key_norm.backward_weight(ctx, saved.key_norm);
+}
+
+void Attention::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const {
+  Crossing all = qkv.gather(ctx, x);
+  output.backward_weight(ctx, saved.out, saved.dy_all);
+  backward_head_norms(ctx, saved);
+  qkv.backward_weight(ctx, std::move(all), saved.dqkv);
+}
+
+Tensor Attention::backward(Context& ctx, const Pass& pass, const Tensor& x, const Tensor& dy, Saved& saved) const {
+  backward_to_qkv(ctx, pass, dy, saved);
+  Crossing dx = qkv.backward(ctx, x, saved.dqkv);
+  output.backward_weight(ctx, saved.out, saved.dy_all);
+  backward_head_norms(ctx, saved);
+  return dx.wait(ctx);
 }
 
 }  // namespace trireme

@@ -22,8 +22,11 @@ struct Attention {
     HeadNorm::Saved query_norm, key_norm;  ///< the same
   };
   Tensor forward(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const;
+  /// `saved` may lack `out` and `lse`: they are made again from saved.qkv.
   Tensor backward_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
+  /// Both, with communication behind products.
+  Tensor backward(Context& ctx, const Pass& pass, const Tensor& x, const Tensor& dy, Saved& saved) const;
 
  private:
   /// saved.qkv with queries and keys normalised: a copy, or saved.qkv itself where there are no norms.
@@ -31,6 +34,9 @@ struct Attention {
   /// rope_forward or rope_backward of queries and keys, in place: positions count from the beginning of a segment.
   void rotate(Context& ctx, const Pass& pass, void (*turn)(Context&, const Tensor&, int64_t, const Tensor&), const Tensor& packed) const;
   void attend(Context& ctx, const Pass& pass, const Tensor& packed, Saved& saved) const;
+  /// saved.dqkv and saved.dy_all.
+  void backward_to_qkv(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const;
+  void backward_head_norms(Context& ctx, const Saved& saved) const;  ///< of their weights
   AttentionShape shape(const SegmentRun& run) const { return {run.count, run.length, heads, kv_heads, head_size}; }
   /// The part of lse that belongs to a run.
   Tensor of_run(const Tensor& lse, const SegmentRun& run) const { return lse.flat_view(run.first_row * heads, {run.count, heads, run.length}); }

@@ -18,30 +18,48 @@ Tensor Mlp::forward(Context& ctx, const Tensor& x, Saved& saved) const {
   return down.forward(ctx, activate(ctx, saved.hidden));
 }
 
-void Mlp::backward_activation(Context& ctx, const Tensor& dactivated, Saved& saved) const {
-  const Tensor hidden = std::exchange(saved.hidden, Tensor());
+void Mlp::forward_again(Context& ctx, const Tensor& x, Saved& saved) const {
   if (gelu) {
-    gelu_backward(ctx, dactivated, hidden, dactivated);
+    up.forward_gelu(ctx, x, saved.hidden);
+  } else {
+    saved.hidden = up.forward(ctx, x);
+  }
+}
+
+/// The activations take the place of saved.hidden and of the gradient of the activated where the shapes allow.
+void Mlp::backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const {
+  Crossing dy_all = down.gather(ctx, dy);
+  const Tensor hidden = std::exchange(saved.hidden, Tensor());
+  if (!gelu) saved.activated = activate(ctx, hidden);
+  const RowParallelLinear::InputGradient gradient = down.backward_input(ctx, std::move(dy_all));
+  saved.dy_all = gradient.dy_all;
+  if (gelu) {
+    gelu_backward(ctx, gradient.dx, hidden, gradient.dx);
     gelu_forward(ctx, hidden, hidden);
-    saved.dhidden = dactivated;
+    saved.dhidden = gradient.dx;
     saved.activated = hidden;
   } else {
-    saved.activated = activate(ctx, hidden);
-    swiglu_backward(ctx, dactivated, hidden, hidden);
+    swiglu_backward(ctx, gradient.dx, hidden, hidden);
     saved.dhidden = hidden;
   }
 }
 
 Tensor Mlp::backward_input(Context& ctx, const Tensor& dy, Saved& saved) const {
-  RowParallelLinear::InputGradient gradient = down.backward_input(ctx, dy);
-  saved.dy_all = gradient.dy_all;
-  backward_activation(ctx, std::exchange(gradient.dx, Tensor()), saved);
+  backward_to_hidden(ctx, dy, saved);
   return up.backward_input(ctx, saved.dhidden);
 }
 
 void Mlp::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const {
+  Crossing all = up.gather(ctx, x);
   down.backward_weight(ctx, saved.activated, saved.dy_all);
-  up.backward_weight(ctx, x, saved.dhidden);
+  up.backward_weight(ctx, std::move(all), saved.dhidden);
+}
+
+Tensor Mlp::backward(Context& ctx, const Tensor& x, const Tensor& dy, Saved& saved) const {
+  backward_to_hidden(ctx, dy, saved);
+  Crossing dx = up.backward(ctx, x, saved.dhidden);
+  down.backward_weight(ctx, saved.activated, saved.dy_all);
+  return dx.wait(ctx);
 }
 
 }  // namespace trireme

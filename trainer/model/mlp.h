@@ -15,13 +15,17 @@ struct Mlp {
     Tensor activated, dhidden, dy_all;  ///< kept from backward_input for backward_weight; activated [M,F] is made again there
   };
   Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
+  /// What forward saves, again, by its own operations; the product `down` is left out.
+  void forward_again(Context& ctx, const Tensor& x, Saved& saved) const;
   Tensor backward_input(Context& ctx, const Tensor& dy, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
+  /// Both, with communication behind products.
+  Tensor backward(Context& ctx, const Tensor& x, const Tensor& dy, Saved& saved) const;
 
  private:
   Tensor activate(Context& ctx, const Tensor& hidden) const;  ///< SwiGLU
-  /// saved.activated and saved.dhidden from saved.hidden, in place of it and of `dactivated` where the shapes allow.
-  void backward_activation(Context& ctx, const Tensor& dactivated, Saved& saved) const;
+  /// saved.activated, saved.dhidden and saved.dy_all.
+  void backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const;
 };
 
 }  // namespace trireme

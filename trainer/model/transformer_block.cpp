@@ -16,62 +16,72 @@ Tensor into_branch(Context& ctx, const Pass& pass, const std::string& place, con
 
 }  // namespace
 
-Tensor TransformerBlock::forward(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const {
+Tensor TransformerBlock::forward_to_mlp(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const {
   saved.x = x;
   const Tensor a = attention.forward(ctx, pass, attention_norm.forward(ctx, x, saved.attention_norm), saved.attention);
+  if (recompute == Recompute::kSelective) {
+    saved.attention.out.reset();
+    saved.attention.lse.reset();
+  }
   pass.drop(ctx, name + ".attention", a);
-  const Tensor m = mlp.forward(ctx, mlp_norm.forward_of_sum(ctx, x, a, saved.middle, saved.mlp_norm), saved.mlp);
+  return mlp_norm.forward_of_sum(ctx, x, a, saved.middle, saved.mlp_norm);
+}
+
+Tensor TransformerBlock::forward(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const {
+  const Tensor m = mlp.forward(ctx, forward_to_mlp(ctx, pass, x, saved), saved.mlp);
   pass.drop(ctx, name + ".mlp", m);
   const Tensor y = Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
   add(ctx, saved.middle, m, y);
+  if (recompute == Recompute::kFull) {
+    saved = {};
+    saved.x = x;
+  }
   return y;
 }
 
-Tensor TransformerBlock::backward_mlp_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const {
+void TransformerBlock::forward_again(Context& ctx, const Pass& pass, Saved& saved) const {
+  if (recompute == Recompute::kFull) mlp.forward_again(ctx, forward_to_mlp(ctx, pass, saved.x, saved), saved.mlp);
+}
+
+Tensor TransformerBlock::backward_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const {
+  forward_again(ctx, pass, saved);
   const Tensor dmlp = mlp.backward_input(ctx, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp);
   saved.mlp_input = mlp_norm.forward_again(ctx, saved.middle, saved.mlp_norm);
-  return mlp_norm.backward_input(ctx, dmlp, saved.middle, dy, saved.mlp_norm);
-}
+  const Tensor dmiddle = mlp_norm.backward_input(ctx, dmlp, saved.middle, dy, saved.mlp_norm);
 
-void TransformerBlock::backward_mlp_weight(Context& ctx, Saved& saved) const {
-  mlp.backward_weight(ctx, saved.mlp_input, saved.mlp);
-  mlp_norm.backward_weight(ctx, saved.middle, saved.mlp_norm);
-  saved.mlp = {};
-  saved.mlp_norm = {};
-  saved.middle.reset();
-  saved.mlp_input.reset();
-}
-
-Tensor TransformerBlock::backward_attention_input(Context& ctx, const Pass& pass, const Tensor& dmiddle, Saved& saved) const {
   const Tensor dattention = attention.backward_input(ctx, pass, into_branch(ctx, pass, name + ".attention", dmiddle), saved.attention);
   saved.attention_input = attention_norm.forward_again(ctx, saved.x, saved.attention_norm);
   return attention_norm.backward_input(ctx, dattention, saved.x, dmiddle, saved.attention_norm);
 }
 
-void TransformerBlock::backward_attention_weight(Context& ctx, Saved& saved) const {
+void TransformerBlock::backward_weight(Context& ctx, Saved& saved) const {
+  mlp.backward_weight(ctx, saved.mlp_input, saved.mlp);
+  mlp_norm.backward_weight(ctx, saved.middle, saved.mlp_norm);
   attention.backward_weight(ctx, saved.attention_input, saved.attention);
   attention_norm.backward_weight(ctx, saved.x, saved.attention_norm);
-  saved.attention = {};
-  saved.attention_norm = {};
-  saved.x.reset();
-  saved.attention_input.reset();
-}
-
-Tensor TransformerBlock::backward_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const {
-  return backward_attention_input(ctx, pass, backward_mlp_input(ctx, pass, dy, saved), saved);
-}
-
-void TransformerBlock::backward_weight(Context& ctx, Saved& saved) const {
-  backward_mlp_weight(ctx, saved);
-  backward_attention_weight(ctx, saved);
+  saved = {};
 }
 
 Tensor TransformerBlock::backward(Context& ctx, const Pass& pass, Tensor dy, Saved& saved) const {
-  const Tensor dmiddle = backward_mlp_input(ctx, pass, dy, saved);
-  backward_mlp_weight(ctx, saved);
+  forward_again(ctx, pass, saved);
+  saved.mlp_input = mlp_norm.forward_again(ctx, saved.middle, saved.mlp_norm);
+  const Tensor dmlp = mlp.backward(ctx, saved.mlp_input, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp);
+  saved.mlp = {};
+  saved.mlp_input.reset();
+  const Tensor dmiddle = mlp_norm.backward_input(ctx, dmlp, saved.middle, dy, saved.mlp_norm);
+  mlp_norm.backward_weight(ctx, saved.middle, saved.mlp_norm);
+  saved.mlp_norm = {};
+  saved.middle.reset();
   dy.reset();
-  const Tensor dx = backward_attention_input(ctx, pass, dmiddle, saved);
-  backward_attention_weight(ctx, saved);
+
+  saved.attention_input = attention_norm.forward_again(ctx, saved.x, saved.attention_norm);
+  const Tensor dbranch = into_branch(ctx, pass, name + ".attention", dmiddle);
+  const Tensor dattention = attention.backward(ctx, pass, saved.attention_input, dbranch, saved.attention);
+  saved.attention = {};
+  saved.attention_input.reset();
+  const Tensor dx = attention_norm.backward_input(ctx, dattention, saved.x, dmiddle, saved.attention_norm);
+  attention_norm.backward_weight(ctx, saved.x, saved.attention_norm);
+  saved = {};
   return dx;
 }
 

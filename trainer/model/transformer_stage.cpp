@@ -15,31 +15,34 @@ StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage) 
   return range;
 }
 
-StageUnits stage_units(const StageRange& range, const ModelConfig& model) {
+StageUnits stage_units(const StageRange& range, const ModelConfig& model, bool with_first, int64_t blocks_per_unit) {
   const bool tied_embeddings = model.tied_embeddings;
   StageUnits units;
   const int embedding = range.first() ? units.units++ : -1;
   if (range.first()) units.units_of_part.push_back({embedding});
   if (range.first() && model.architecture == "gpt2") units.units_of_part.back().push_back(units.units++);
-  for (int64_t b = 0; b < range.blocks; ++b) units.units_of_part.push_back({units.units++});
+  for (int64_t b = 0; b < range.blocks; ++b) units.units_of_part.push_back({b % blocks_per_unit == 0 ? units.units++ : units.units - 1});
   if (range.last()) {
+    units.fused_part = static_cast<int>(units.units_of_part.size());
     units.units_of_part.push_back({units.units++});
-    if (tied_embeddings) units.units_of_part.back().push_back(range.first() ? embedding : units.units++);
+    if (tied_embeddings) units.units_of_part.back().push_back(range.first() ? UnitRef(embedding) : with_first ? UnitRef(0, 0) : UnitRef(units.units++));
   }
-  if (tied_embeddings && range.stages > 1 && (range.first() || range.last())) units.tied_unit = range.first() ? embedding : units.units - 1;
+  const bool apart = tied_embeddings && range.stages > 1 && !with_first;
+  if (apart && (range.first() || range.last())) units.tied_unit = range.first() ? embedding : units.units - 1;
   return units;
 }
 
-TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, bool sequence_parallel, const StageRange& range,
-                                   const ZeroPolicy& policy, const Precision& precision, uint64_t seed, int64_t logits_chunk, bool with_gradients)
+TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, const StageRange& range, const StageOptions& options,
+                                   TransformerStage* first)
     : mesh_(mesh),
+      first_(first),
       range_(range),
-      region_(*mesh.tensor, sequence_parallel),
-      units_(stage_units(range, model)),
+      region_(*mesh.tensor, options.sequence_parallel),
+      units_(stage_units(range, model, first != nullptr, options.blocks_per_unit)),
       dims_(model, mesh.tensor->size()),
       dropout_(model.dropout),
-      seed_(seed),
-      dtype_(precision.compute) {
+      seed_(options.seed),
+      dtype_(options.precision.compute) {
   const Declaration declare(model, region_);
   const auto unit = [&](const std::string& name) -> Unit& { return *owned_units_.emplace_back(std::make_unique<Unit>(name)); };
   if (range.first()) {
@@ -53,19 +56,24 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   }
   for (int64_t b = 0; b < range.blocks; ++b) {
     const int64_t index = range.first_block + b;
-    blocks_.push_back(declare.block(unit("blocks." + std::to_string(index)), index, rope));
+    Unit& its = b % options.blocks_per_unit == 0 ? unit("blocks." + std::to_string(index)) : *owned_units_.back();
+    blocks_.push_back(declare.block(its, index, rope));
+    blocks_.back().recompute = options.recompute[static_cast<size_t>(index)];
   }
   if (range.last()) {
     Unit& head = unit("head");
     head_.norm = declare.final_norm(head);
-    Param* weight = !model.tied_embeddings ? declare.head(head) : range.first() ? embedding_.weight : declare.tied_embedding(unit("embedding"));
-    head_.vocabulary = {{weight, nullptr, &region_}, {&weight->specs.front(), mesh.tensor.get()}, logits_chunk};
+    Param* weight = !model.tied_embeddings   ? declare.head(head)
+                    : range.first()          ? embedding_.weight
+                    : first_ != nullptr      ? first_->embedding_.weight
+                                             : declare.tied_embedding(unit("embedding"));
+    head_.vocabulary = {{weight, nullptr, &region_}, {&weight->specs.front(), mesh.tensor.get()}, options.logits_chunk};
   }
   std::vector<Unit*> all;
   for (const auto& owned : owned_units_) all.push_back(owned.get());
   TRIREME_CHECK(static_cast<int>(all.size()) == units_.units, "stage ", range.stage, " built other units than its plan has");
-  params_ = std::make_unique<ParamStore>(ctx, all, *mesh.shard, policy, precision);
-  if (with_gradients) grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, policy, precision);
+  params_ = std::make_unique<ParamStore>(ctx, all, *mesh.shard, options.policy, options.precision);
+  if (options.with_gradients) grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, options.precision);
   loss_scale_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
 }
@@ -98,12 +106,17 @@ Pass TransformerStage::pass(int microbatch) const {
   return {sequence_, rows, region_.first_row(rows), batch.first_sample, seed_, step_, dropout, runs, batch.position};
 }
 
+std::string TransformerStage::part_name(int part) const {
+  if (is_embedding(part)) return "embedding";
+  return is_head(part) ? "head" : blocks_[block_of(part)].name;
+}
+
 void TransformerStage::wait_parameters(Context& ctx, int part) {
-  for (const int unit : units_.units_of_part[static_cast<size_t>(part)]) params_->wait(ctx, unit);
+  for (const UnitRef& unit : units_.units_of_part[static_cast<size_t>(part)]) owner(unit).params_->wait(ctx, unit.unit);
 }
 
 void TransformerStage::acquire_gradients(Context& ctx, int part) {
-  for (const int unit : units_.units_of_part[static_cast<size_t>(part)]) grads_->acquire(ctx, unit);
+  for (const UnitRef& unit : units_.units_of_part[static_cast<size_t>(part)]) owner(unit).grads_->acquire(ctx, unit.unit);
 }
 
 /// body(first, length, rows): of the residual stream x on this rank, rows of neighbouring segments of one length; the first row stands at position `first`.
@@ -140,6 +153,7 @@ void TransformerStage::run_head(Context& ctx, int microbatch) {
 }
 
 void TransformerStage::forward(Context& ctx, int microbatch, int part) {
+  if (mode_ == RunMode::kTrain) ctx.arena->set_phase(MemoryPhase::kForward);
   wait_parameters(ctx, part);
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   if (is_embedding(part)) {
@@ -156,6 +170,7 @@ void TransformerStage::forward(Context& ctx, int microbatch, int part) {
 }
 
 void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
+  ctx.arena->set_phase(MemoryPhase::kBackward);
   wait_parameters(ctx, part);
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   if (is_head(part)) {
@@ -165,6 +180,8 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
     const Tensor dnormalised =
         head_.vocabulary.forward_backward(ctx, head_.norm.forward(ctx, saved.x, saved.norm), targets, loss_scale_, loss_sum_);
     slot.dx = head_.norm.backward_input(ctx, dnormalised, saved.x, Tensor(), saved.norm);
+    head_.norm.backward_weight(ctx, saved.x, saved.norm);
+    saved = {};
   } else if (is_embedding(part)) {
     slot.dembedded = std::move(slot.dx);  // nothing flows further: all of this part's work is W
   } else {
@@ -173,12 +190,11 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
 }
 
 void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
+  ctx.arena->set_phase(MemoryPhase::kBackward);
+  TRIREME_CHECK(!is_head(part), "the head's weight gradients come with its input's");
   acquire_gradients(ctx, part);
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
-  if (is_head(part)) {
-    head_.norm.backward_weight(ctx, slot.head.x, slot.head.norm);
-    slot.head = {};
-  } else if (is_embedding(part)) {
+  if (is_embedding(part)) {
     const Pass now = pass(microbatch);
     now.drop(ctx, "embedding", slot.dembedded);
     embedding_.backward_weight(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens, slot.dembedded);
@@ -192,7 +208,9 @@ void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
 }
 
 void TransformerStage::backward(Context& ctx, int microbatch, int part) {
-  if (is_embedding(part) || is_head(part)) return Stage::backward(ctx, microbatch, part);
+  if (is_head(part)) return backward_input(ctx, microbatch, part);
+  if (is_embedding(part)) return Stage::backward(ctx, microbatch, part);
+  ctx.arena->set_phase(MemoryPhase::kBackward);
   wait_parameters(ctx, part);
   acquire_gradients(ctx, part);
   Slot& slot = slots_[static_cast<size_t>(microbatch)];

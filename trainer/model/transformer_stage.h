@@ -20,8 +20,10 @@ struct StageRange {
 StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage);
 
 /// Units and parts of a stage: [embedding, positions of GPT-2] block... [head], and the head's copy of a tied embedding as a last unit where the embedding
-/// is on another stage. The tied embedding is a unit of its own, so that its flat layout, and with it what each shard owns, is the same on both stages.
-StageUnits stage_units(const StageRange& range, const ModelConfig& model);
+/// is on another rank. The tied embedding is a unit of its own, so that its flat layout, and with it what each shard owns, is the same on both stages; where
+/// `with_first` (the first stage is another one of this rank), the head reads the first stage's. Neighbouring blocks share a unit until it has
+/// `blocks_per_unit` of them.
+StageUnits stage_units(const StageRange& range, const ModelConfig& model, bool with_first, int64_t blocks_per_unit);
 
 enum class RunMode : uint8_t {
   kTrain,     ///< keeps what the backward needs
@@ -30,13 +32,23 @@ enum class RunMode : uint8_t {
   kDecode,    ///< one text: the last stage keeps the logits of its last row, and blocks fill the cache, where one was made
 };
 
+struct StageOptions {
+  bool sequence_parallel = false;
+  ZeroPolicy policy;
+  Precision precision;
+  uint64_t seed = 0;
+  int64_t logits_chunk = 1;  ///< rows of logits at a time
+  int64_t blocks_per_unit = 1;
+  std::vector<Recompute> recompute;  ///< of all blocks of the model
+  bool with_gradients = true;
+};
+
 /// Where tensor parallelism, pipeline and sharding meet: blocks [first, last) of a transformer as a Stage, its parameters in a ParamStore, their
 /// gradients in a GradStore.
 class TransformerStage : public Stage {
  public:
-  /// `logits_chunk`: rows of logits at a time.
-  TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, bool sequence_parallel, const StageRange& range, const ZeroPolicy& policy,
-                   const Precision& precision, uint64_t seed, int64_t logits_chunk, bool with_gradients);
+  /// `first`: the first stage, where it is another one of this rank; null otherwise. It lives as long as this is used.
+  TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, const StageRange& range, const StageOptions& options, TransformerStage* first);
 
   /// The same call on every stage before each run of a list.
   void begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step);
@@ -45,7 +57,7 @@ class TransformerStage : public Stage {
   void make_cache(Context& ctx, int64_t room);
 
   int parts() const override { return static_cast<int>(units_.units_of_part.size()); }
-  std::string part_name(int part) const override { return unit_name(units_.units_of_part[static_cast<size_t>(part)].front()); }
+  std::string part_name(int part) const override;
   std::string unit_name(int unit) const override { return owned_units_[static_cast<size_t>(unit)]->name(); }
   void forward(Context& ctx, int microbatch, int part) override;
   void backward_input(Context& ctx, int microbatch, int part) override;
@@ -55,15 +67,18 @@ class TransformerStage : public Stage {
   Tensor take_forward_output(int microbatch) override;
   Tensor recv_backward_buffer(Context& ctx, int microbatch) override;
   Tensor take_backward_output(int microbatch) override;
+  void put_forward_input(int microbatch, Tensor x) override { slots_[static_cast<size_t>(microbatch)].x = std::move(x); }
+  void put_backward_input(int microbatch, Tensor dy) override { slots_[static_cast<size_t>(microbatch)].dx = std::move(dy); }
   void unshard(Context& ctx, int unit) override { params_->unshard(ctx, unit); }
   void reshard(Context& ctx, int unit) override { params_->reshard(ctx, unit); }
   void reduce_grads(Context& ctx, int unit) override { grads_->reduce(ctx, unit); }
   void reduce_replicas(Context& ctx, int unit) override { grads_->reduce_replicas(ctx, unit); }
   void reduce_tied(Context& ctx, int unit) override { grads_->reduce_tied(ctx, unit, *mesh_.embedding); }
 
+  const StageRange& range() const { return range_; }
   ParamStore& params() const { return *params_; }
   GradStore& grads() const { return *grads_; }
-  /// [1] f64, read by every backward: 1 / valid tokens of the global batch.
+  /// [1] f64, read by every backward of the last stage: 1 / valid tokens of the global batch.
   Tensor loss_scale() const { return loss_scale_; }
   Tensor loss_sum() const { return loss_sum_; }  ///< [1] f64, last stage: sum over the micro-batches run since begin()
   Tensor logits(int microbatch) const { return slots_[static_cast<size_t>(microbatch)].head.logits; }  ///< [M or 1, ceil(V/t)], kLogits or kDecode
@@ -95,7 +110,10 @@ class TransformerStage : public Stage {
   Tensor embed(Context& ctx, int microbatch);
   void run_head(Context& ctx, int microbatch);
 
+  const TransformerStage& owner(const UnitRef& unit) const { return unit.stage < 0 ? *this : *first_; }
+
   Mesh& mesh_;
+  TransformerStage* first_;
   StageRange range_;
   Region region_;
   StageUnits units_;

@@ -35,7 +35,9 @@ uint64_t short_digest(Context& ctx, const Tensor& tensor) {
 std::string tied_parameter(Trainer& trainer) {
   for (const Action& action : trainer.training_list())
     if (action.type == ActionType::kReduceTied)
-      return trainer.stage().params().units()[static_cast<size_t>(action.unit)]->params().front()->specs.front().name;
+      for (const auto& stage : trainer.stages())
+        if (stage->range().stage == action.stage)
+          return stage->params().units()[static_cast<size_t>(action.unit)]->params().front()->specs.front().name;
   return "";
 }
 
@@ -50,7 +52,8 @@ class Holdings {
       add("exp_avg/" + name, *owned.spec, *mesh_.replicate, owned.exp_avg);
       add("exp_avg_sq/" + name, *owned.spec, *mesh_.replicate, owned.exp_avg_sq);
     }
-    for (size_t unit = 0; unit < trainer.stage().params().units().size(); ++unit) add_full_copies(static_cast<int>(unit));
+    for (const auto& stage : trainer.stages())
+      for (size_t unit = 0; unit < stage->params().units().size(); ++unit) add_full_copies(stage->params(), static_cast<int>(unit));
   }
 
   const std::vector<Replica>& all() const { return replicas_; }
@@ -69,8 +72,7 @@ class Holdings {
   }
 
   /// What the layers read, gathered from the owners. The next step needs it in any case, and does not gather again.
-  void add_full_copies(int index) {
-    ParamStore& params = trainer_.stage().params();
+  void add_full_copies(ParamStore& params, int index) {
     const Unit& unit = *params.units()[static_cast<size_t>(index)];
     const Tensor any = unit.params().front()->value;
     const bool is_master = mesh_.shape.shard == 1 && any.defined() && any.dtype() == params.master(index).dtype();

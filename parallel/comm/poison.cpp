@@ -1,4 +1,4 @@
-#include "tests/support/poison_communicator.h"
+#include "parallel/comm/poison.h"
 
 #include <cstring>
 

@@ -1,0 +1,60 @@
+// Whole runs under every schedule: the same bits where sums have the same order, and after a kill.
+#include <signal.h>
+
+#include <cmath>
+
+#include "tests/e2e/fingerprint.h"
+#include "tests/e2e/harness.h"
+#include "tests/e2e/live_job.h"
+#include "tests/support/catch.h"
+
+namespace trireme::test {
+namespace {
+
+const Arguments kTrain = {"train", "run.yaml"};
+
+Fingerprint trained(const TemporaryDirectory& directory, const std::string& run, const Arguments& arguments) {
+  must(directory, kTrain + arguments + in(run));
+  return fingerprint_of(directory / run, 6);
+}
+
+TEST_CASE("schedules: what no sum depends on changes no bit of a run, and the rest only its last digits") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments four = layout(1, 2, 2, 3);
+  const Fingerprint plain = trained(directory, "plain", four);
+  CHECK(trained(directory, "zb_h1", four + sets({"parallel.schedule=zb_h1"})) == plain);
+  CHECK(trained(directory, "zb_h2", four + sets({"parallel.schedule=zb_h2", "training.recompute=full"})) == plain);
+  CHECK(trained(directory, "recompute", four + sets({"training.recompute=selective", "training.recompute_every=2"})) == plain);
+
+  const std::vector<double> expected = losses(directory / "plain", 6);
+  for (const std::string schedule : {"interleaved_1f1b", "zb_v"}) {
+    CAPTURE(schedule);
+    const Arguments arguments = four + sets({"parallel.schedule=" + schedule});
+    const Fingerprint kept = trained(directory, schedule, arguments);
+    CHECK(trained(directory, schedule + "-full", arguments + sets({"training.recompute=full"})) == kept);
+    const std::vector<double> actual = losses(directory / schedule, 6);
+    for (size_t i = 0; i < actual.size(); ++i)
+      CHECK(std::abs(actual[i] - expected[i]) <= 1e-4 * expected[i]);  // fp32: the norm's sum has another order
+  }
+}
+
+TEST_CASE("schedules: eight ranks with two stages each in a V, one of them killed, become the run that was not") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments arguments = layout(2, 2, 2, 3) + sets({"parallel.schedule=zb_v", "parallel.sequence_parallel=true", "training.recompute=full",
+                                                         "training.steps=40", "checkpoint.every=8"});
+  must(directory, kTrain + arguments + in("undisturbed"));
+  {
+    LiveJob job(directory, "killed", arguments);
+    REQUIRE(job.wait_for_step(9));
+    ::kill(job.ranks(8).at(3), SIGKILL);
+    CHECK(job.wait().code != 0);
+    CHECK(job.last_step() < 40);
+  }
+  must(directory, kTrain + arguments + in("killed"));
+  CHECK(fingerprint_of(directory / "killed", 40) == fingerprint_of(directory / "undisturbed", 40));
+}
+
+}  // namespace
+}  // namespace trireme::test

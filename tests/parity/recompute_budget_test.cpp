@@ -1,0 +1,156 @@
+// The plan of training.recompute budget: it fits, it is the cheapest that does, and it trains the same bits.
+#include <algorithm>
+
+#include "parallel/comm/null.h"
+#include "tests/support/catch.h"
+#include "tests/support/check_throws.h"
+#include "tests/support/parity.h"
+#include "trainer/loop/memory.h"
+#include "trainer/loop/recompute.h"
+#include "trainer/loop/trainer.h"
+#include "trainer/model/declare.h"
+
+namespace trireme::test {
+namespace {
+
+Config with_budget(Config config, int64_t bytes) {
+  config.training.recompute = "budget";
+  config.training.recompute_budget = bytes;
+  return config;
+}
+
+int world_of(const Config& config) { return static_cast<int>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data); }
+
+int64_t total_peak(const Config& config, int rank, const std::vector<Recompute>& plan) {
+  return forecast_memory(config, rank, world_of(config), plan).peak_total;
+}
+
+/// FLOPs done again by the plan's blocks [begin, end) for one token, by the products of the layers' own weights.
+double flops_again(const Config& config, const std::vector<Recompute>& plan, size_t begin, size_t end) {
+  const ModelConfig& m = config.model;
+  const double attention = static_cast<double>(2 * m.heads * *m.head_size * config.training.sequence_length);
+  double weights = 0;
+  for (const ParamSpec& spec : whole_model(m))
+    if (spec.name.starts_with("blocks.0.") && spec.dims == 2 && spec.name.find("mlp.down") == std::string::npos)
+      weights += static_cast<double>(spec.shape[0] * spec.shape[1]);
+  double sum = 0;
+  for (size_t block = begin; block < end; ++block)
+    sum += plan[block] == Recompute::kNone ? 0 : plan[block] == Recompute::kSelective ? attention : attention + 2 * weights;
+  return sum;
+}
+
+/// Every plan of full, then selective, then no recomputation of blocks [begin, end).
+std::vector<std::vector<Recompute>> all_plans(size_t blocks, size_t begin, size_t end) {
+  std::vector<std::vector<Recompute>> plans;
+  for (size_t full = begin; full <= end; ++full) {
+    for (size_t selective = full; selective <= end; ++selective) {
+      std::vector<Recompute> plan(blocks, Recompute::kNone);
+      std::fill(plan.begin() + static_cast<ptrdiff_t>(begin), plan.begin() + static_cast<ptrdiff_t>(full), Recompute::kFull);
+      std::fill(plan.begin() + static_cast<ptrdiff_t>(full), plan.begin() + static_cast<ptrdiff_t>(selective), Recompute::kSelective);
+      plans.push_back(std::move(plan));
+    }
+  }
+  return plans;
+}
+
+}  // namespace
+
+TEST_CASE("a budget is kept by the plan that does the fewest FLOPs again, found by trying them all") {
+  for (const int64_t sequence : {12, 96}) {  // with few tokens to attend to, full recomputation of a block costs as much as the attention of many
+    const Layout layout{.pipeline = 2, .layers_per_stage = {5, 3}, .layers = 8};
+    Config config = parity_config(ParityModel::kLlamaGrouped, layout, "bf16");
+    config.training.sequence_length = sequence;
+    config.model.max_positions = sequence;
+    std::vector<int64_t> peaks;  // of the first rank, which keeps two micro-batches of five blocks
+    for (const auto& plan : all_plans(8, 0, 5)) peaks.push_back(total_peak(config, 0, plan));
+    std::vector<int64_t> budgets = peaks;
+    std::ranges::sort(budgets);
+    CHECK(budgets.back() > budgets.front());
+    double before = flops_again(config, all_plans(8, 0, 5).back(), 0, 5) + 1e12;
+    for (const int64_t budget : budgets) {
+      const Config its = with_budget(config, budget);
+      INFO("sequences of " << sequence << ", budget " << budget);
+      if (budget < peaks.back() || budget < total_peak(config, 1, all_plans(8, 5, 8).back())) {  // less than full recomputation takes
+        CHECK_THROWS_AS(recompute_plan(its), ConfigError);
+        continue;
+      }
+      const std::vector<Recompute> plan = recompute_plan(its);
+      for (const int rank : {0, 1}) CHECK(forecast_memory(its, rank, 2).peak_total <= budget);
+      double least = 1e30;
+      for (size_t i = 0; i < peaks.size(); ++i)
+        if (peaks[i] <= budget) least = std::min(least, flops_again(config, all_plans(8, 0, 5)[i], 0, 5));
+      CHECK(flops_again(config, plan, 0, 5) == least);
+      CHECK(flops_again(config, plan, 0, 5) <= before);  // more memory, less work
+      before = flops_again(config, plan, 0, 5);
+    }
+    CHECK(before == 0);
+  }
+}
+
+TEST_CASE("a budget is kept on every rank of every layout, with virtual stages too, and trains the same bits") {
+  std::vector<Layout> all(4);
+  all[0] = {.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true};
+  all[1] = {.pipeline = 2, .schedule = "interleaved_1f1b", .virtual_stages = 2, .layers = 6};
+  all[2] = {.pipeline = 2, .schedule = "zb_v", .virtual_stages = 2, .layers = 13};
+  all[3] = {.data = 3, .zero = 2, .schedule = "gpipe", .micro_batch = 2};
+  for (const Layout& layout : all) {
+    const Config config = parity_config(ParityModel::kGpt2Dropout, layout, "fp64");
+    const auto layers = static_cast<size_t>(config.model.layers);
+    const auto most = [&](Recompute what) {
+      int64_t bytes = 0;
+      for (int rank = 0; rank < layout.world(); ++rank) bytes = std::max(bytes, total_peak(config, rank, std::vector<Recompute>(layers, what)));
+      return bytes;
+    };
+    const int64_t full = most(Recompute::kFull), none = most(Recompute::kNone);
+    const Config half = with_budget(config, (full + none) / 2);
+    const std::vector<Recompute> plan = recompute_plan(half);
+    INFO(layout.str() << "\n" << recompute_text(half, plan));
+    CHECK(full < none);
+    CHECK(std::ranges::count(plan, Recompute::kNone) < static_cast<int64_t>(layers));
+    CHECK(std::ranges::count(plan, Recompute::kFull) < static_cast<int64_t>(layers));
+    for (int rank = 0; rank < layout.world(); ++rank) CHECK(forecast_memory(half, rank, layout.world()).peak_total <= (full + none) / 2);
+    CHECK(recompute_plan(with_budget(config, none)) == std::vector<Recompute>(layers, Recompute::kNone));
+    CHECK(train_on_threads(half, 2, Device::kReference, true) == train_on_threads(config, 2, Device::kReference, true));
+  }
+}
+
+TEST_CASE("a budget that full recomputation exceeds names the rank that needs most, and its bytes") {
+  const Layout layout{.pipeline = 3, .layers_per_stage = {2, 4, 1}, .layers = 7};
+  const Config config = parity_config(ParityModel::kLlama, layout, "fp32");
+  const std::vector<Recompute> full(7, Recompute::kFull);
+  int64_t most = 0;
+  int place = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    if (total_peak(config, rank, full) > most) place = rank;
+    most = std::max(most, total_peak(config, rank, full));
+  }
+  const std::string words = concat("pipeline rank ", place, " needs ", most, " bytes even where its ");
+  check_throws<ConfigError>([&] { recompute_plan(with_budget(config, most - 1)); }, {words});
+  recompute_plan(with_budget(config, most));
+}
+
+TEST_CASE("a budget concerns training: what reads a text has none") {
+  Config config = with_budget(parity_config(ParityModel::kLlama, {}, "fp32"), 1);
+  Arena arena(Device::kMeta);
+  Context ctx{Device::kMeta, &arena, 1, nullptr};
+  NullCommunicator world(0, 1, "world");
+  Trainer(ctx, world, config, false);
+  CHECK_THROWS_AS(Trainer(ctx, world, config, true), ConfigError);
+}
+
+TEST_CASE("the plan of a long pipeline is found with few forecasts, and says what it keeps") {
+  const Layout layout{.pipeline = 16, .layers = 40};
+  Config config = parity_config(ParityModel::kGpt2, layout, "bf16");
+  config.training.global_batch_size = 32;
+  const auto peak = [&](Recompute what) { return total_peak(config, 0, std::vector<Recompute>(40, what)); };
+  const Config half = with_budget(config, (peak(Recompute::kNone) + peak(Recompute::kFull)) / 2);
+  const std::vector<Recompute> plan = recompute_plan(half);
+  CHECK(std::ranges::count(plan, Recompute::kNone) > 20);  // the last ranks have few micro-batches in flight
+  CHECK(plan.front() == Recompute::kFull);
+  const std::string text = recompute_text(half, plan);
+  CHECK(std::ranges::count(text, '\n') == 15);
+  CHECK(text.starts_with("recompute: rank 0 keeps "));
+  CHECK(text.find("recompute: rank 15 keeps 3 of 3 blocks, 0 selective, 0 full") != std::string::npos);
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,195 @@
+// What a block makes again has the bits of what it would have kept, and what it does not keep is not there.
+#include <algorithm>
+#include <span>
+
+#include "parallel/comm/null.h"
+#include "tests/support/catch.h"
+#include "tests/support/parity.h"
+#include "tests/support/thread_ranks.h"
+#include "trainer/loop/trainer.h"
+
+namespace trireme::test {
+namespace {
+
+struct Mode {
+  const char* recompute;
+  int64_t every;
+};
+constexpr Mode kModes[] = {{"selective", 1}, {"full", 1}, {"full", 2}};
+
+Config with(Config config, const Mode& mode) {
+  config.training.recompute = mode.recompute;
+  config.training.recompute_every = mode.every;
+  return config;
+}
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> all(5);
+  all[1].tensor = 2;
+  all[1].sequence_parallel = true;
+  all[1].micro_batch = 2;
+  all[2].pipeline = 2;
+  all[2].schedule = "zb_h1";  // I of a block long before its W
+  all[3].data = 2;
+  all[3].zero = 3;
+  all[4] = {.tensor = 2, .pipeline = 2, .data = 2, .zero = 3};
+  return all;
+}
+
+constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout};
+
+void check_bits(const Config& config, int steps, Device device) {
+  const RunRecord kept = train_on_threads(config, steps, device, true);
+  const auto modes = std::span(kModes).first(config.parallel.tensor * config.parallel.pipeline > 2 ? 3 : 2);
+  for (const Mode& mode : modes) {
+    INFO(mode.recompute << " every " << mode.every);
+    const RunRecord again = train_on_threads(with(config, mode), steps, device, true);
+    CHECK(difference(kept, again, 0) == "");  // names what differs
+    CHECK(kept == again);
+  }
+}
+
+/// Sequences cut into documents of several lengths, so that attention runs over several runs of segments.
+struct Documents final : Dataset {
+  explicit Documents(const Config& config) : whole(29, config.training.sequence_length, *config.model.vocab_size) {}
+  int64_t sequences() const override { return whole.sequences(); }
+  void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override {
+    std::vector<int64_t> one;
+    whole.read(sample, tokens, targets, one);
+    for (const int64_t length : sample % 2 == 0 ? std::vector<int64_t>{5, 1, 3, 3} : std::vector<int64_t>{12}) segments.push_back(length);
+  }
+  RaggedDataset whole;
+};
+
+std::vector<std::vector<double>> gradients_of_documents(const Config& config) {
+  std::vector<std::vector<double>> all;
+  run_ranks(static_cast<int>(config.parallel.tensor), [&](Communicator& world) {
+    Arena arena(Device::kReference, true);
+    Context ctx{Device::kReference, &arena, 1, nullptr};
+    Trainer trainer(ctx, world, config, true);
+    trainer.initialise();
+    trainer.step(Documents(config), 0, 1e-3);
+    if (world.rank() > 0) return;
+    for (const OwnedBox& owned : trainer.owned_boxes())
+      all.emplace_back(owned.gradient.data<double>(), owned.gradient.data<double>() + owned.gradient.numel());
+  });
+  return all;
+}
+
+/// Peak of the activations of one rank, counted on the meta device.
+int64_t counted_peak(const Config& config, int rank) {
+  Arena arena(Device::kMeta);
+  Context ctx{Device::kMeta, &arena, 1, nullptr};
+  const ParallelConfig& p = config.parallel;
+  NullCommunicator world(rank, static_cast<int>(p.tensor * p.pipeline * *p.data), "world");
+  Trainer trainer(ctx, world, config, true);
+  trainer.initialise();
+  const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
+  for (int step = 0; step < 2; ++step) trainer.step(data, step, 1e-3);
+  return arena.peak_bytes(MemoryCategory::kActivations);
+}
+
+Config of_layers(Config config, std::vector<int64_t> layers) {
+  config.model.layers = 0;
+  for (const int64_t n : layers) config.model.layers += n;
+  config.parallel.layers_per_stage = std::move(layers);
+  return config;
+}
+
+/// Bytes that a block keeps of one micro-batch from its forward to its backward, on one tensor rank.
+int64_t kept_bytes(const Config& config, Recompute recompute) {
+  const ModelConfig& m = config.model;
+  const bool gpt2 = m.architecture == "gpt2";
+  const DType compute = precision_of(config.training).compute;
+  const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
+  const int64_t size = size_of(compute), wide = size_of(accumulator_of(compute));
+  if (recompute == Recompute::kFull) return rows * m.hidden_size * size;
+  const int64_t result = recompute == Recompute::kNone ? m.heads * *m.head_size * size + m.heads * wide : 0;  // of the attention, and its log-sum-exp
+  const int64_t values = 2 * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + (gpt2 ? 1 : 2) * *m.ffn_size;
+  return rows * (values * size + (gpt2 ? 4 : 2) * wide + result);
+}
+
+}  // namespace
+
+TEST_CASE("recomputation changes no bit in double precision, with in-flight buffers poisoned") {
+  for (const ParityModel model : kModels) {
+    for (const Layout& layout : layouts()) {
+      INFO(name_of(model) << " " << layout.str());
+      check_bits(parity_config(model, layout, "fp64"), 2, Device::kReference);
+    }
+  }
+}
+
+TEST_CASE("recomputation changes no bit on the fast kernels") {
+  const char* const precisions[] = {"fp32", "bf16", "fp16"};
+  size_t turn = 0;
+  for (const ParityModel model : kModels) {
+    for (const Layout& layout : layouts()) {
+      const char* const precision = precisions[turn++ % 3];
+      INFO(name_of(model) << " " << layout.str() << " " << precision);
+      check_bits(parity_config(model, layout, precision), 2, Device::kCpu);
+    }
+  }
+}
+
+TEST_CASE("recomputation of packed documents changes no bit") {
+  for (const ParityModel model : kModels) {
+    Layout layout;
+    layout.tensor = 2;
+    layout.micro_batch = 2;
+    const Config config = parity_config(model, layout, "fp64");
+    const auto kept = gradients_of_documents(config);
+    for (const Mode& mode : kModes) {
+      INFO(name_of(model) << " " << mode.recompute << " every " << mode.every);
+      CHECK(gradients_of_documents(with(config, mode)) == kept);
+    }
+  }
+}
+
+TEST_CASE("a block that recomputes keeps what the formula says for each micro-batch in flight") {
+  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2}) {
+    for (const char* const precision : {"fp32", "bf16"}) {
+      Layout layout;
+      layout.pipeline = 2;
+      const Config base = parity_config(model, layout, precision);
+      const auto grows = [&](const Mode& mode, int64_t from, int64_t to) {
+        const Config config = with(base, mode);
+        return counted_peak(of_layers(config, {to, 2}), 0) - counted_peak(of_layers(config, {from, 2}), 0);
+      };
+      INFO(name_of(model) << " " << precision);
+      const int64_t none = kept_bytes(base, Recompute::kNone), selective = kept_bytes(base, Recompute::kSelective);
+      const int64_t full = kept_bytes(base, Recompute::kFull);
+      CHECK(full < selective);
+      CHECK(selective < none);
+      // Rank 0 of two has two micro-batches in flight.
+      CHECK(grows({"none", 1}, 5, 6) == 2 * none);
+      CHECK(grows({"selective", 1}, 5, 6) == 2 * selective);
+      CHECK(grows({"full", 1}, 5, 6) == 2 * full);
+      CHECK(grows({"selective", 2}, 4, 6) == 2 * (none + selective));
+      CHECK(grows({"full", 2}, 4, 6) == 2 * (none + full));
+    }
+  }
+}
+
+TEST_CASE("memory counted on the meta device is what a step with recomputation takes") {
+  for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kGpt2}) {
+    for (const Mode& mode : kModes) {
+      const Layout layout{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true};
+      const Config config = with(parity_config(model, layout, "bf16"), mode);
+      std::vector<int64_t> measured(static_cast<size_t>(layout.world()));
+      run_ranks(layout.world(), [&](Communicator& world) {
+        Arena arena(Device::kReference);
+        Context ctx{Device::kReference, &arena, 1, nullptr};
+        Trainer trainer(ctx, world, config, true);
+        trainer.initialise();
+        const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
+        for (int step = 0; step < 2; ++step) trainer.step(data, step, 1e-3);
+        measured[static_cast<size_t>(world.rank())] = arena.peak_bytes(MemoryCategory::kActivations);
+      });
+      INFO(name_of(model) << " " << mode.recompute << " every " << mode.every);
+      for (int rank = 0; rank < layout.world(); ++rank) CHECK(counted_peak(config, rank) == measured[static_cast<size_t>(rank)]);
+    }
+  }
+}
+
+}  // namespace trireme::test

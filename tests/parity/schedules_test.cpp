@@ -1,0 +1,194 @@
+// Where sums are taken in one order there is one set of bits: schedules with the same stages on the same ranks, buckets, recomputation, and a run
+// that is stopped and goes on.
+#include <fstream>
+
+#include "parallel/pipeline/schedule.h"
+#include "tests/parity/run_state.h"
+#include "tests/support/catch.h"
+#include "tests/support/run_files.h"
+
+namespace trireme::test {
+namespace {
+
+constexpr int kSteps = 3;
+
+struct Kind {
+  const char* schedule;
+  int virtual_stages;
+};
+
+struct Sharding {
+  int zero;
+  const char* accumulation;
+};
+/// Every lifetime of gradients and parameters.
+constexpr Sharding kShardings[] = {{0, "auto"}, {1, "auto"}, {2, "full"}, {2, "sharded"}, {3, "full"}, {3, "sharded"}};
+
+Layout with(Layout layout, const Kind& kind) {
+  layout.schedule = kind.schedule;
+  layout.virtual_stages = kind.virtual_stages;
+  return layout;
+}
+
+Layout with(Layout layout, const Sharding& sharding) {
+  layout.zero = sharding.zero;
+  layout.accumulation = sharding.accumulation;
+  return layout;
+}
+
+Device device_of(const std::string& precision) { return precision == "fp64" ? Device::kReference : Device::kCpu; }
+
+RunRecord run(const Config& config) { return train_on_threads(config, kSteps, device_of(config.training.precision), true); }
+
+/// Of each rank all forwards stage by stage, then all backwards, the last stage first: what gpipe is with several stages a rank.
+PipelinePlan all_forwards_first(const std::vector<int>& stage_rank, int ranks, int microbatches) {
+  PipelinePlan plan(static_cast<size_t>(ranks));
+  const int stages = static_cast<int>(stage_rank.size());
+  for (int s = 0; s < stages; ++s)
+    for (int m = 0; m < microbatches; ++m) plan[static_cast<size_t>(stage_rank[static_cast<size_t>(s)])].push_back({ActionType::kForward, s, m});
+  for (int s = stages - 1; s >= 0; --s)
+    for (int m = 0; m < microbatches; ++m) plan[static_cast<size_t>(stage_rank[static_cast<size_t>(s)])].push_back({ActionType::kBackward, s, m});
+  return plan;
+}
+
+/// The same configuration with that order, read from a file, for the same stages on the same ranks.
+Config from_file(Config config, const std::filesystem::path& path) {
+  const std::vector<int> stage_rank = stage_ranks(training_plan(config));
+  std::ofstream(path) << to_text(all_forwards_first(stage_rank, static_cast<int>(config.parallel.pipeline), microbatches_of(config)));
+  config.parallel.schedule = "file";
+  config.parallel.schedule_file = path.string();
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("gpipe, 1f1b and the zero-bubble schedules give the same bits, whatever is sharded and when it is reduced") {
+  Layout layout;
+  layout.pipeline = 3;
+  layout.data = 2;
+  for (const Sharding& sharding : kShardings) {
+    const ParityModel model = sharding.zero % 2 == 0 ? ParityModel::kGpt2Dropout : ParityModel::kLlamaGrouped;
+    const RunRecord expected = run(parity_config(model, with(with(layout, sharding), {"gpipe", 1}), "fp64"));
+    for (const Kind& kind : {Kind{"1f1b", 1}, {"zb_h1", 1}, {"zb_h2", 1}, {"interleaved_1f1b", 1}}) {
+      const Layout other = with(with(layout, sharding), kind);
+      INFO(name_of(model) << " " << other.str());
+      CHECK(run(parity_config(model, other, "fp64")) == expected);
+    }
+  }
+}
+
+TEST_CASE("schedules give the same bits with tensor parallelism, on the fast kernels, in fp32 and bf16") {
+  const Layout layout{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true};
+  for (const char* precision : {"fp32", "bf16"}) {
+    const ParityModel model = ParityModel::kGpt2Dropout;
+    const RunRecord expected = run(parity_config(model, with(layout, {"gpipe", 1}), precision));
+    for (const Kind& kind : {Kind{"1f1b", 1}, {"zb_h1", 1}, {"zb_h2", 1}}) {
+      INFO(precision << " " << kind.schedule);
+      CHECK(run(parity_config(model, with(layout, kind), precision)) == expected);
+    }
+  }
+}
+
+TEST_CASE("interleaved and V schedules give the bits of all forwards first with the same stages on the same ranks") {
+  const TemporaryDirectory files;
+  for (const Kind& kind : {Kind{"interleaved_1f1b", 2}, {"zb_v", 2}}) {
+    for (const Sharding& sharding : kShardings) {
+      const Layout layout = with(with(Layout{.pipeline = 2, .data = 2}, sharding), kind);
+      INFO(layout.str());
+      const Config config = parity_config(ParityModel::kLlama, layout, "fp64");
+      CHECK(run(config) == run(from_file(config, files.path / "plan.txt")));
+    }
+  }
+  // Three stages a rank, and a number of micro-batches, 4, that 3 ranks do not divide.
+  const Layout layout{.pipeline = 3, .schedule = "interleaved_1f1b", .micro_batch = 3, .virtual_stages = 3, .layers = 13};
+  const Config config = parity_config(ParityModel::kGpt2Dropout, layout, "fp64");
+  CHECK(run(config) == run(from_file(config, files.path / "plan.txt")));
+}
+
+TEST_CASE("a tied embedding that first and last stage of a V share differs by the order of its sum alone") {
+  // Its gradient is that of a head and that of an embedding, each micro-batch by micro-batch; which of the two comes first is the schedule's.
+  const TemporaryDirectory files;
+  const Layout layout{.pipeline = 2, .schedule = "zb_v", .virtual_stages = 2};
+  const Config config = parity_config(ParityModel::kLlamaGrouped, layout, "fp64");
+  const RunRecord actual = train_on_threads(config, 1, Device::kReference, true);
+  RunRecord expected = train_on_threads(from_file(config, files.path / "plan.txt"), 1, Device::kReference, true);
+  CHECK(difference(expected, actual, 1e-12) == "");
+  CHECK(actual.loss == expected.loss);
+  size_t others = 0;
+  for (const auto& [name, gradient] : expected.first_gradient) {
+    if (name == "embedding.weight") continue;
+    INFO(name);
+    CHECK(actual.first_gradient.at(name).values == gradient.values);
+    ++others;
+  }
+  CHECK(others + 1 == actual.first_gradient.size());
+}
+
+TEST_CASE("recomputation gives the same bits under every schedule") {
+  for (const Kind& kind : {Kind{"1f1b", 1}, {"zb_h1", 1}, {"interleaved_1f1b", 2}, {"zb_v", 2}}) {
+    Layout layout = with(Layout{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}, kind);
+    const RunRecord expected = run(parity_config(ParityModel::kGpt2Dropout, layout, "fp64"));
+    for (const auto& [mode, every] : {std::pair{"selective", 1}, {"full", 1}, {"full", 2}}) {
+      layout.recompute = mode;
+      layout.recompute_every = every;
+      INFO(layout.str());
+      CHECK(run(parity_config(ParityModel::kGpt2Dropout, layout, "fp64")) == expected);
+    }
+  }
+}
+
+TEST_CASE("buckets give the same bits but for the sum of the gradient norm") {
+  // Each element's sum over ranks is what it was; which elements a shard has, and so the order of the norm's sum, is not. Without a clip nothing
+  // reads it.
+  for (const auto& [zero, accumulation] : {kShardings[1], kShardings[3], kShardings[5]}) {
+    for (const Kind& kind : {Kind{"1f1b", 1}, {"interleaved_1f1b", 2}}) {
+      Layout layout = with(with(Layout{.pipeline = 2, .data = 3}, kind), {zero, accumulation});
+      const auto unclipped = [&](int bucket) {
+        layout.bucket_blocks = bucket;
+        Config config = parity_config(ParityModel::kLlamaGrouped, layout, "fp64");
+        config.training.gradient_clip = 0;
+        return run(config);
+      };
+      RunRecord expected = unclipped(1);
+      for (const int bucket : {2, 5}) {
+        INFO(layout.str() << " bucket " << bucket);
+        const RunRecord actual = unclipped(bucket);
+        CHECK(difference(expected, actual, 1e-13) == "");
+        expected.grad_norm = actual.grad_norm;
+        CHECK(actual == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("a run with several stages a rank that is stopped and goes on has the bits of one that is not") {
+  for (const Kind& kind : {Kind{"interleaved_1f1b", 2}, {"zb_v", 2}, {"zb_h2", 1}}) {
+    for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kGpt2Dropout}) {
+      const Layout layout = with(Layout{.pipeline = 2, .data = 2, .zero = model == ParityModel::kGpt2Dropout ? 1 : 3}, kind);
+      INFO(name_of(model) << " " << layout.str());
+      const Config config = parity_config(model, layout, "fp32");
+      const RaggedDataset data(29, 12, 61);
+      const TemporaryDirectory directory;
+      GatheredState straight, resumed;
+      on_ranks(config, [&](Trainer& trainer) {
+        trainer.initialise();
+        for (int step = 0; step < 4; ++step) {
+          if (step == 2) save(trainer, directory.path, 2);
+          trainer.step(data, step, 3e-3);
+        }
+        straight.add(trainer);
+      });
+      on_ranks(config, [&](Trainer& trainer) {
+        trainer.initialise();
+        trainer.evaluate(data, 1);  // leaves full copies of other weights behind
+        CheckpointReader reader(directory.path / checkpoint_name(2));
+        load_state(trainer, reader);
+        for (int step = 2; step < 4; ++step) trainer.step(data, step, 3e-3);
+        resumed.add(trainer);
+      });
+      CHECK(straight.whole() == resumed.whole());
+    }
+  }
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,184 @@
+#include "trainer/loop/trace.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/core/check.h"
+#include "parallel/pipeline/lower.h"
+#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/simulate.h"
+#include "tests/support/catch.h"
+#include "tests/support/trace_file.h"
+#include "trainer/loop/tracer.h"
+
+namespace trireme::test {
+namespace {
+
+constexpr Action kForward{ActionType::kForward, 0, 0, 0}, kBackward{ActionType::kBackward, 0, 0, 0};
+
+double seconds(const ExposedTime& rank, Cause cause) { return rank[static_cast<size_t>(cause)]; }
+
+double sum(const ExposedTime& rank) {
+  double all = 0;
+  for (const double part : rank) all += part;
+  return all;
+}
+
+Action at(ActionType type, int stage, int microbatch) { return {type, stage, microbatch, is_compute(type) ? 0 : -1}; }
+
+/// One micro-batch over two stages: F = 1 s, B = 2 s, each transfer half a second late; the second stage reads its batch half a second longer.
+std::vector<StepTrace> two_stages() {
+  StepTrace first, second;
+  first.seconds = second.seconds = 8.5;
+  first.stretches = {{Cause::kDataWait, 0, 0.5}, {Cause::kOptimizer, 8, 8.5}};
+  second.stretches = {{Cause::kDataWait, 0, 1}, {Cause::kOptimizer, 5.5, 8.25}};
+  first.timeline = {{at(ActionType::kForward, 0, 0), 0.5, 1.5},
+                    {at(ActionType::kSendForward, 0, 0), 1.5, 8},
+                    {at(ActionType::kRecvBackward, 0, 0), 1.5, 6},
+                    {at(ActionType::kBackward, 0, 0), 6, 8}};
+  first.operations = {{"pipeline", "exchange", 1.5, 1.5, 1.5, 6}, {"world", "all_reduce", 8, 8, 8, 8.25}};
+  second.timeline = {{at(ActionType::kRecvForward, 1, 0), 1, 2},
+                     {at(ActionType::kForward, 1, 0), 2, 3},
+                     {at(ActionType::kBackward, 1, 0), 3, 5.5},
+                     {at(ActionType::kSendBackward, 1, 0), 5.5, 5.5}};
+  second.operations = {{"pipeline", "exchange", 1, 1, 1, 2}, {"tensor", "all_reduce", 3.5, 3.75, 4, 4.25}, {"world", "all_reduce", 5.5, 5.5, 5.5, 8}};
+  return {first, second};
+}
+
+}  // namespace
+
+TEST_CASE("exposed time of one rank: what it waited for, by group and verb, and the rest") {
+  StepTrace trace;
+  trace.seconds = 10;
+  trace.stretches = {{Cause::kDataWait, 0, 1}, {Cause::kOptimizer, 8, 9.5}};
+  trace.timeline = {
+      {{ActionType::kUnshard, 0, -1, 0}, 1, 1.5}, {kForward, 1.5, 4}, {kBackward, 4, 7}, {{ActionType::kReduceGrads, 0, -1, 0}, 7, 7.5}};
+  trace.operations = {{"data", "all_reduce", 0.5, 0.5, 0.5, 0.75},     {"shard", "all_gather", 1.25, 1.5, 1.5, 2.5},
+                      {"tensor", "all_reduce", 3, 3, 3, 3.25},         {"kv", "all_reduce", 4.5, 4.5, 4.75, 5},
+                      {"shard", "reduce_scatter", 7, 7.25, 8, 8.25},   {"replicate", "all_reduce", 8.25, 8.25, 8.25, 8.5},
+                      {"world", "all_reduce", 8.75, 8.75, 8.75, 9.25}, {"world", "all_reduce", 9.5, 9.5, 9.5, 9.75}};
+  const ExposedTime rank = exposed_time({trace}, MeshShape{}).front();
+  CHECK(seconds(rank, Cause::kDataWait) == 1);
+  CHECK(seconds(rank, Cause::kZeroGather) == 1.25);
+  CHECK(seconds(rank, Cause::kTensor) == 0.5);
+  CHECK(seconds(rank, Cause::kZeroReduce) == 0.75);
+  CHECK(seconds(rank, Cause::kOptimizer) == 1);
+  CHECK(seconds(rank, Cause::kCompute) == 6.5 - 2);
+  CHECK(seconds(rank, Cause::kPipelineBubble) == 0);
+  CHECK(seconds(rank, Cause::kPipelineTransfer) == 0);
+  CHECK(sum(rank) == 10);
+}
+
+TEST_CASE("exposed time of a pipeline: bubble is what free transfers leave, the rest of the waits is transfer") {
+  const std::vector<ExposedTime> ranks = exposed_time(two_stages(), MeshShape{.pipeline = 2});
+  // With free transfers: F of stage 0 from 0.5 to 1.5, F of stage 1 to 2.5, B (2.5 s, of which 0.5 s are the tensor ranks') to 5, B of stage 0 to 7.
+  CHECK(seconds(ranks[0], Cause::kPipelineBubble) == 3.5);
+  CHECK(seconds(ranks[0], Cause::kPipelineTransfer) == 1);
+  CHECK(seconds(ranks[0], Cause::kCompute) == 3);
+  CHECK(seconds(ranks[0], Cause::kOptimizer) == 0.5);
+  CHECK(seconds(ranks[1], Cause::kPipelineBubble) == 0.5 + 2);  // before its forward, and from its end until the first stage is done
+  CHECK(seconds(ranks[1], Cause::kPipelineTransfer) == 0.5);
+  CHECK(seconds(ranks[1], Cause::kTensor) == 0.5);
+  CHECK(seconds(ranks[1], Cause::kOptimizer) == 2.75 - 2);
+  for (const ExposedTime& rank : ranks) CHECK(sum(rank) == 8.5);
+}
+
+TEST_CASE("the wait for the other stage of a tied embedding is bubble, in its action and after the list alike") {
+  std::vector<StepTrace> overlapping = two_stages();
+  overlapping[0].timeline.push_back({{ActionType::kReduceTied, 0, -1, 0}, 8, 8});
+  overlapping[1].timeline.push_back({{ActionType::kReduceTied, 1, -1, 0}, 5.5, 5.5});
+  overlapping[1].operations[2] = {"embedding", "all_reduce", 5.5, 5.5, 5.5, 8};
+  std::vector<StepTrace> blocking = overlapping;
+  blocking[1].timeline.back().end = 8;
+  blocking[1].stretches.back() = {Cause::kOptimizer, 8, 8.25};
+  for (const auto& steps : {overlapping, blocking}) {
+    const ExposedTime rank = exposed_time(steps, MeshShape{.pipeline = 2})[1];
+    CHECK(seconds(rank, Cause::kPipelineBubble) == 0.5 + 2);
+    CHECK(seconds(rank, Cause::kPipelineTransfer) == 0.5);
+    CHECK(seconds(rank, Cause::kZeroReduce) == 0.5);
+    CHECK(sum(rank) == 8.5);
+  }
+}
+
+TEST_CASE("ranks of one clock are laid beside each other by it, those of another by their origins") {
+  std::vector<StepTrace> ranks(3);
+  const auto origin = ranks[0].origin + std::chrono::seconds(100);
+  for (StepTrace& rank : ranks) {
+    rank.clock = "here";
+    rank.timeline = {{kForward, 1, 2}};
+    rank.stretches = {{Cause::kDataWait, 0, 1}};
+    rank.operations = {{"tensor", "all_reduce", 1, 1.25, 1.5, 1.75}};
+  }
+  ranks[2].clock = "there";
+  ranks[0].origin = origin + std::chrono::milliseconds(500);
+  ranks[1].origin = origin;
+  ranks[2].origin = origin - std::chrono::hours(5);
+  align(ranks);
+  CHECK(ranks[0].timeline[0].begin == 1.5);
+  CHECK(ranks[0].timeline[0].end == 2.5);
+  CHECK(ranks[0].stretches[0].begin == 0.5);
+  CHECK(ranks[0].operations[0].started == 1.75);
+  CHECK(ranks[0].operations[0].end == 2.25);
+  for (const size_t rank : {1, 2}) CHECK(ranks[rank].timeline[0].begin == 1);
+  for (const StepTrace& rank : ranks) CHECK(rank.origin == origin);
+}
+
+TEST_CASE("a trace goes through bytes unchanged") {
+  const StepTrace trace = two_stages()[1], back = step_trace_from(to_bytes(trace));
+  CHECK(back.seconds == trace.seconds);
+  CHECK(back.origin == trace.origin);
+  CHECK(back.timeline.size() == trace.timeline.size());
+  CHECK(back.operations.size() == trace.operations.size());
+  CHECK(to_bytes(back) == to_bytes(trace));
+}
+
+TEST_CASE("ranges of steps") {
+  CHECK(step_range("3:5").first == 3);
+  CHECK(step_range("3:5").last == 5);
+  CHECK(step_range("7").first == 7);
+  CHECK(step_range("7").last == 7);
+  CHECK(step_range("901:1000").last == 1000);
+  CHECK_THROWS_WITH(step_range("900:1000"), "--trace-steps=900:1000: 101 steps; allowed at most 100, for the trace is kept in memory until the last");
+  for (const char* text : {"1:9223372036854775807", "", ":", "0:1", "5:3", "1:", ":2", "a:b", "1:2:3", "-1:2", "1.5:2", "1 :2", "+1:2", "99999999999999999999:1"})
+    CHECK_THROWS_AS(step_range(text), ConfigError);
+}
+
+TEST_CASE("a simulated pipeline as a Chrome trace: every rank, rows without overlap, sends that meet their receives") {
+  constexpr int kRanks = 4, kMicrobatches = 6;
+  const std::vector<StageUnits> units(kRanks, StageUnits{{{0}}, 1, -1});
+  const PipelinePlan plan = lower(one_forward_one_backward(kRanks, kMicrobatches), units, {});
+  const Simulation run = simulate(plan, [](const Action& action) { return is_compute(action.type) ? 1e-3 : is_transfer(action.type) ? 2e-4 : 1e-4; });
+  std::vector<TracedRank> ranks;
+  for (int r = 0; r < kRanks; ++r) {
+    ranks.push_back({concat("pipeline rank \"", r, "\""), 0, {}});
+    ranks.back().step.timeline = run.ranks[static_cast<size_t>(r)];
+  }
+  ChromeTrace trace;
+  trace.add("step 1", 0, ranks);
+  trace.add("step 2", run.step_seconds, ranks);
+  const TraceFile file = read_trace(trace.text());
+  CHECK(file.problem == "");
+  CHECK(file.processes.size() == kRanks);
+  CHECK(file.processes.at(2) == "pipeline rank \"2\"");
+  CHECK(file.arrows == 2 * 2 * (kRanks - 1) * kMicrobatches);
+  for (int r = 0; r < kRanks; ++r) CHECK(file.events.at({r, "compute"}) == 2 * 2 * kMicrobatches);
+}
+
+TEST_CASE("measured operations have rows of their own, and what overlaps lies in further ones") {
+  std::vector<StepTrace> steps = two_stages();
+  steps[0].operations.push_back({"shard", "all_gather", 0.5, 0.5, 1, 1.25});
+  steps[0].operations.push_back({"shard", "all_gather", 0.75, 0.75, 1.25, 1.5});
+  ChromeTrace trace;
+  trace.add("step 1", 0, {{"rank 0", 0, steps[0]}, {"rank 1", 0, steps[1]}});
+  const TraceFile file = read_trace(trace.text());
+  CHECK(file.problem == "");
+  CHECK(file.arrows == 2);
+  CHECK(file.events.at({0, "ZeRO"}) == 1);
+  CHECK(file.events.at({0, "ZeRO 2"}) == 1);
+  CHECK(file.events.at({1, "tensor"}) == 1);
+  CHECK(file.events.at({1, "waiting"}) == 4);
+  CHECK(file.events.at({0, "compute"}) == 4);
+}
+
+}  // namespace trireme::test

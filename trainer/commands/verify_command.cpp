@@ -1,0 +1,131 @@
+#include "trainer/commands/verify_command.h"
+
+#include <cstdlib>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/check.h"
+#include "trainer/commands/finish_output.h"
+#include "trainer/config/load.h"
+#include "trainer/files/progress_line.h"
+#include "trainer/verify/verify.h"
+
+namespace trireme {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Arguments {
+  std::string config;
+  std::optional<std::string> layouts;
+  std::vector<std::string> sets;
+  VerifyOptions options;
+  bool json = false;
+};
+
+template <class T>
+Json or_null(const T& value, bool applies) {
+  return applies ? Json(value) : Json(nullptr);
+}
+
+/// JSON has no infinities: what is not finite is null.
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+bool was_compared(const Verdict& v) { return v.acts.empty() && (v.kind == Verdict::Kind::kSame || v.max_difference > 0); }
+
+Json to_json(const Verdict& v) {
+  const bool wrong = v.kind != Verdict::Kind::kSame;
+  const bool figures = wrong && v.acts.empty() && v.expected != v.actual;  // else nothing was compared
+  return {{"layout", v.layout},
+          {"verdict", name_of(v.kind)},
+          {"max_difference", was_compared(v) ? number(v.max_difference) : Json(nullptr)},
+          {"tensor", or_null(v.tensor, !v.tensor.empty())},
+          {"layer", or_null(v.layer, v.layer >= 0)},
+          {"stage", or_null(v.stage, v.stage >= 0)},
+          {"ranks", or_null(v.ranks, !v.ranks.empty())},
+          {"axis", or_null(v.diagnosis.axis, wrong)},
+          {"layer_kind", or_null(v.diagnosis.layer, wrong)},
+          {"trap", or_null(v.diagnosis.trap, wrong)},
+          {"step", or_null(v.step, v.step > 0)},
+          {"what", or_null(v.what, wrong)},
+          {"expected", figures ? number(v.expected) : Json(nullptr)},
+          {"actual", figures ? number(v.actual) : Json(nullptr)},
+          {"smallest", or_null(v.smallest, wrong && !v.smallest.empty())}};
+}
+
+std::string list_of(const std::vector<int>& ranks) {
+  constexpr size_t kShown = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(ranks.size(), kShown); ++i) text += concat(i > 0 ? ", " : "", ranks[i]);
+  return ranks.size() > kShown ? text + ", ..." : text;
+}
+
+void print(const std::string& label, const Verdict& v) {
+  std::cout << std::left << std::setw(40) << label << ' ' << std::setw(9) << name_of(v.kind);
+  if (was_compared(v)) std::cout << "largest difference " << std::setprecision(2) << v.max_difference;
+  std::cout << '\n';
+  if (v.kind == Verdict::Kind::kSame) return;
+  const std::string indent(4, ' ');
+  std::cout << indent << v.what << '\n';
+  if (!v.tensor.empty())
+    std::cout << indent << "first tensor " << v.tensor << ", stage " << v.stage << (v.ranks.empty() ? "" : ", owned by rank " + list_of(v.ranks)) << '\n';
+  for (size_t rank = 0; rank < std::min<size_t>(v.acts.size(), 8); ++rank) std::cout << indent << "rank " << rank << ": " << v.acts[rank] << '\n';
+  if (!v.smallest.empty()) std::cout << indent << "axis " << (v.diagnosis.axis == "none" ? "none (every layout)" : v.diagnosis.axis) << ", layer "
+                                     << v.diagnosis.layer << "; still there in " << v.smallest << '\n';
+  std::cout << indent << "smells of: " << v.diagnosis.trap << '\n';
+}
+
+/// True where everything is the same.
+bool verify(const Arguments& arguments) {
+  const Config config = resolve(load_config(arguments.config, arguments.sets));
+  const std::vector<LayoutSpec> layouts = arguments.layouts ? parse_layouts(*arguments.layouts) : default_layouts(config);
+  VerifyOptions options = arguments.options;
+  ProgressLine line("layouts", ProgressUnit::kItems, static_cast<int64_t>(layouts.size()) + 1);
+  options.progress = [&](const std::string& doing) { line.advance(0, doing); };
+  Verifier verifier(config, layouts, options);
+  Json report;
+  const auto tell = [&](const std::string& label, const Verdict& verdict) {
+    line.advance(1);
+    if (!arguments.json) print(label, verdict);
+    return to_json(verdict);
+  };
+  const ModelConfig& m = verifier.clone().config.model;
+  if (!arguments.json)
+    std::cout << m.architecture << " of " << m.layers << " layers, hidden size " << m.hidden_size << ", heads " << m.heads << ", kv heads " << *m.kv_heads
+              << ", vocabulary " << *m.vocab_size << "; " << options.steps << " steps in fp64 on threads" << '\n';
+  bool same = true;
+  const auto note = [&](const Verdict& verdict) {
+    same = same && verdict.kind == Verdict::Kind::kSame;
+    return verdict;
+  };
+  report["baseline"] = tell("one rank", note(verifier.baseline()));
+  report["layouts"] = Json::array();
+  for (const LayoutSpec& layout : layouts) report["layouts"].push_back(tell(layout.text, note(verifier.layout(layout))));
+  if (arguments.json) std::cout << report.dump() << '\n';
+  finish_output();
+  // A rank that is beyond reach would keep the process alive, or be torn down under its feet.
+  if (verifier.stuck()) std::_Exit(static_cast<int>(ExitCode::kInternal));
+  return same;
+}
+
+}  // namespace
+
+void add_verify_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("verify", "Prove that layouts train the same model, on a small clone of it (fp64, on CPU threads only)");
+  const auto arguments = std::make_shared<Arguments>();
+  command->add_option("CONFIG", arguments->config, "YAML file of the run")->required();
+  command->add_option("--layouts", arguments->layouts,
+                      "Layouts such as \"tp2 tp2pp2dp2z3sp pp2-interleaved_1f1b\"; without it the configuration's own and each axis alone");
+  command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
+  command->add_option("--steps", arguments->options.steps, "Training steps")->check(CLI::Range(2, 50))->capture_default_str();
+  command->add_option("--seed", arguments->options.seed, "Seed of the clone's weights, data and masks")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_flag("--json", arguments->json, "One JSON object on standard output");
+  command->callback([arguments, &exit_code] {
+    exit_code = static_cast<int>(verify(*arguments) ? ExitCode::kOk : ExitCode::kInternal);
+  });
+}
+
+}  // namespace trireme

@@ -1,0 +1,144 @@
+#include "trainer/loop/rank_plan.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <tuple>
+
+#include "parallel/pipeline/simulate.h"
+#include "parallel/pipeline/validate.h"
+#include "trainer/files/mapped_file.h"
+#include "trainer/model/declare.h"
+
+namespace trireme {
+
+MeshShape mesh_shape(const ParallelConfig& parallel) {
+  const ZeroPolicy policy = zero_policy(parallel);
+  return {static_cast<int>(parallel.pipeline), policy.replicate, policy.shard, static_cast<int>(parallel.tensor)};
+}
+
+ZeroPolicy zero_policy(const ParallelConfig& parallel) {
+  const GradientAccumulation accumulation = parallel.gradient_accumulation == "full"      ? GradientAccumulation::kFull
+                                            : parallel.gradient_accumulation == "sharded" ? GradientAccumulation::kSharded
+                                                                                          : GradientAccumulation::kAuto;
+  return zero_policy(static_cast<int>(parallel.zero_stage), static_cast<int>(parallel.data.value()), static_cast<int>(parallel.replicate),
+                     accumulation, parallel.reshard == "after_use");
+}
+
+Precision precision_of(const TrainingConfig& training) {
+  if (training.precision == "fp64") return {DType::kF64, DType::kF64, DType::kF64, DType::kF64};
+  const DType reduce = training.reduce_dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  if (training.precision == "fp32") return {DType::kF32, DType::kF32, DType::kF32, reduce};
+  if (training.precision == "bf16") return {DType::kBF16, DType::kF32, DType::kF32, reduce};
+  if (training.precision == "fp16") return {DType::kF16, DType::kF32, DType::kF32, reduce};
+  throw InternalError("no such precision: " + training.precision);
+}
+
+int microbatches_of(const Config& config) {
+  return static_cast<int>(config.training.global_batch_size / (config.training.micro_batch_size * config.parallel.data.value()));
+}
+
+namespace {
+
+/// The first thing that keeps `plan` from being a schedule of so many ranks, stages and micro-batches; empty if nothing does.
+std::string flaw(const PipelinePlan& plan, int ranks, int stages, int microbatches) {
+  if (static_cast<int>(plan.size()) != ranks) return concat(plan.size(), " lines with actions; parallel.pipeline is ", ranks);
+  std::set<std::tuple<int, int, ActionType>> there;
+  for (const ActionList& list : plan) {
+    for (const auto& [type, stage, microbatch, unit, group] : list) {
+      const Action named{type, stage, microbatch};
+      if (stage >= stages) return concat(to_string(named), ": parallel.pipeline x parallel.virtual_stages is ", stages, " stages, counted from 0");
+      if (microbatch >= microbatches) return concat(to_string(named), ": a step has ", microbatches, " micro-batches, counted from 0");
+      there.emplace(stage, microbatch, type);
+      if (type == ActionType::kBackward)
+        there.insert({{stage, microbatch, ActionType::kBackwardInput}, {stage, microbatch, ActionType::kBackwardWeight}});
+    }
+  }
+  for (int stage = 0; stage < stages; ++stage)
+    for (int m = 0; m < microbatches; ++m)
+      for (const ActionType type : {ActionType::kForward, ActionType::kBackwardInput, ActionType::kBackwardWeight})
+        if (!there.contains({stage, m, type}))
+          return concat(to_string(Action{type, stage, m}), " is missing", type == ActionType::kForward ? "" : concat(", or B for both I and W"));
+  try {
+    simulate(plan, [](const Action&) { return 1.0; });
+  } catch (const InternalError& error) {  // it ends where no rank can go on
+    return concat("deadlock: ", error.what());
+  }
+  const std::vector<StageUnits> units(static_cast<size_t>(stages), StageUnits{{{0}}, 1});
+  const std::vector<std::string> problems = validate(lower(plan, units, {}), {ranks, 1, 1, 1}, units, microbatches, true);
+  return problems.empty() ? "" : problems.front();
+}
+
+PipelinePlan plan_of_file(const Config& config) {
+  const std::string& path = config.parallel.schedule_file;
+  const auto refuse = [&](const auto&... parts) { throw ConfigError(concat("parallel.schedule_file=", path, ": ", parts...)); };
+  if (std::error_code error; !std::filesystem::exists(path, error)) throw MissingFileError(concat("parallel.schedule_file=", path, ": there is no such file"));
+  const MappedFile file(path);
+  file.load(0, file.bytes());
+  PipelinePlan plan;
+  try {
+    plan = parse_plan(std::string(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.bytes())));
+  } catch (const ConfigError& error) {
+    refuse(error.what());
+  }
+  const int ranks = static_cast<int>(config.parallel.pipeline), stages = static_cast<int>(config.parallel.layers_per_stage.value().size());
+  if (const std::string problem = flaw(plan, ranks, stages, microbatches_of(config)); !problem.empty())
+    refuse("no schedule of ", ranks, " ranks, ", stages, " stages and ", microbatches_of(config), " micro-batches: ", problem);
+  const std::vector<int> stage_rank = stage_ranks(plan);
+  const int first = stage_rank.front(), last = stage_rank.back();
+  if (config.model.tied_embeddings && first != last && !(first == 0 && last == ranks - 1))
+    refuse("with tied embeddings the first and the last stage must be on the first and the last rank, or on one rank");
+  return plan;
+}
+
+PipelinePlan proven(const PipelinePlan& plan, const RankPlans& plans, const LoweringPolicy& policy, const Config& config, bool training) {
+  PipelinePlan lowered = lower(plan, plans.units, policy);
+  const std::vector<std::string> problems = validate(lowered, mesh_shape(config.parallel), plans.units, microbatches_of(config), training);
+  TRIREME_CHECK(problems.empty(), problems.front());
+  return lowered;
+}
+
+}  // namespace
+
+PipelinePlan training_plan(const Config& config) {
+  if (config.parallel.schedule == "file") return plan_of_file(config);
+  for (const ScheduleKind kind : kScheduleKinds)
+    if (config.parallel.schedule == name_of(kind))
+      return make_plan(kind, static_cast<int>(config.parallel.pipeline), static_cast<int>(config.parallel.virtual_stages.value()),
+                       microbatches_of(config));
+  throw InternalError("no such schedule: " + config.parallel.schedule);
+}
+
+int64_t blocks_per_unit(const Config& config) {
+  if (!config.parallel.bucket_size) return 1;
+  int64_t elements = 0;
+  for (const ParamSpec& spec : whole_model(config.model))
+    if (spec.name.starts_with("blocks.0.")) elements += spec.shape[0] * spec.shape[1];
+  const int64_t bytes = elements / config.parallel.tensor * size_of(precision_of(config.training).compute);
+  return std::max<int64_t>(1, *config.parallel.bucket_size / std::max<int64_t>(1, bytes));
+}
+
+std::vector<StageUnits> stage_units(const Config& config, const std::vector<int>& stage_rank) {
+  std::vector<StageUnits> units;
+  const int stages = static_cast<int>(stage_rank.size());
+  const bool neighbours = stages > 1 && stage_rank.front() == stage_rank.back();
+  const int64_t blocks = blocks_per_unit(config);
+  for (int s = 0; s < stages; ++s)
+    units.push_back(stage_units(stage_range(*config.parallel.layers_per_stage, s), config.model, neighbours, blocks));
+  return units;
+}
+
+RankPlans rank_plans(const Config& config) {
+  const ZeroPolicy policy = zero_policy(config.parallel);
+  const LoweringPolicy lowering{policy.unshard_each_use, !policy.gradients_resident, static_cast<int>(config.parallel.prefetch),
+                                config.parallel.overlap};
+  const PipelinePlan training = training_plan(config);
+  RankPlans plans;
+  plans.stage_rank = stage_ranks(training);
+  plans.units = stage_units(config, plans.stage_rank);
+  plans.training = proven(training, plans, lowering, config, true);
+  plans.evaluation = proven(forward_only(plans.stage_rank, microbatches_of(config)), plans, lowering, config, false);
+  return plans;
+}
+
+}  // namespace trireme

@@ -1,0 +1,169 @@
+#include "trainer/loop/recompute.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "trainer/loop/memory.h"
+#include "trainer/loop/rank_plan.h"
+
+namespace trireme {
+namespace {
+
+/// FLOPs a token that a block does again: products of queries, keys and values with each other (the causal half), and of all weights but those of the
+/// MLP's last product.
+struct Cost {
+  double selective, full;
+};
+
+Cost cost_of_a_block(const Config& config) {
+  const ModelConfig& m = config.model;
+  const int64_t attended = m.heads * *m.head_size, packed = attended + 2 * *m.kv_heads * *m.head_size;
+  const int64_t weights = m.hidden_size * (packed + attended + (m.architecture == "gpt2" ? 1 : 2) * *m.ffn_size);
+  const auto attention = static_cast<double>(2 * attended * config.training.sequence_length);
+  return {attention, attention + 2 * static_cast<double>(weights)};
+}
+
+/// Blocks of each pipeline rank, ascending.
+std::vector<std::vector<size_t>> blocks_of_ranks(const Config& config, const std::vector<int>& stage_rank) {
+  std::vector<std::vector<size_t>> blocks(static_cast<size_t>(config.parallel.pipeline));
+  for (size_t s = 0; s < stage_rank.size(); ++s) {
+    const StageRange range = stage_range(*config.parallel.layers_per_stage, static_cast<int>(s));
+    for (int64_t b = 0; b < range.blocks; ++b) blocks[static_cast<size_t>(stage_rank[s])].push_back(static_cast<size_t>(range.first_block + b));
+  }
+  return blocks;
+}
+
+/// How many of a rank's blocks recompute: the first `full`, and the `selective` behind them.
+struct Choice {
+  int64_t full = 0, selective = 0;
+  bool operator<(const Choice& other) const { return std::pair(full, selective) < std::pair(other.full, other.selective); }
+};
+
+/// The smallest of [0, most] that satisfies `fits`, which `most` does and with it all above the smallest.
+template <class Fits>
+int64_t smallest(int64_t most, const Fits& fits) {
+  for (int64_t least = 0; least < most;) {
+    const int64_t middle = least + (most - least) / 2;
+    if (fits(middle)) {
+      most = middle;
+    } else {
+      least = middle + 1;
+    }
+  }
+  return most;
+}
+
+class Budget {
+ public:
+  explicit Budget(const Config& config)
+      : config_(config), shape_(mesh_shape(config.parallel)), plans_(rank_plans(config)), blocks_(blocks_of_ranks(config, plans_.stage_rank)) {}
+  std::vector<Recompute> plan();
+
+ private:
+  Choice choose(int rank);
+  int64_t peak(int rank, const Choice& choice);
+  Choice least(int rank);
+  void apply(int rank, const Choice& choice, std::vector<Recompute>& plan) const;
+  int64_t blocks(int rank) const { return static_cast<int64_t>(blocks_[static_cast<size_t>(rank)].size()); }
+  [[noreturn]] void refuse();
+
+  const Config& config_;
+  MeshShape shape_;
+  RankPlans plans_;
+  std::vector<std::vector<size_t>> blocks_;          ///< of each pipeline rank
+  std::map<std::pair<int, Choice>, int64_t> known_;  ///< peaks
+};
+
+void Budget::apply(int rank, const Choice& choice, std::vector<Recompute>& plan) const {
+  const std::vector<size_t>& blocks = blocks_[static_cast<size_t>(rank)];
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const auto place = static_cast<int64_t>(i);
+    plan[blocks[i]] = place < choice.full ? Recompute::kFull : place < choice.full + choice.selective ? Recompute::kSelective : Recompute::kNone;
+  }
+}
+
+int64_t Budget::peak(int rank, const Choice& choice) {
+  const auto [known, added] = known_.try_emplace({rank, choice}, 0);
+  if (added) {
+    std::vector<Recompute> plan(static_cast<size_t>(config_.model.layers), Recompute::kNone);
+    apply(rank, choice, plan);
+    known->second = forecast_memory(config_, rank_of(shape_, {.pipeline = rank}), shape_.world(), plan, plans_).peak_total;
+  }
+  return known->second;
+}
+
+void Budget::refuse() {
+  int64_t most = 0;
+  int most_rank = 0;
+  for (int rank = 0; rank < shape_.pipeline; ++rank) {
+    const int64_t bytes = peak(rank, least(rank));
+    if (bytes > most) most_rank = rank;
+    most = std::max(most, bytes);
+  }
+  throw ConfigError(concat("training.recompute_budget=", *config_.training.recompute_budget, ": pipeline rank ", most_rank, " needs ", most,
+                           " bytes even where its ", blocks(most_rank), " blocks compute again all they can; allowed at least ", most, "; nearest valid ",
+                           most));
+}
+
+/// The choice that needs least. The last block's backward begins with the activations of all others alive: computing everything again, it holds the
+/// attention's results then, which the selective one makes only when its MLP's are gone.
+Choice Budget::least(int rank) {
+  const int64_t n = blocks(rank);
+  const Choice all{n, 0}, all_but_one{n - 1, 1};
+  return peak(rank, all) <= peak(rank, all_but_one) ? all : all_but_one;
+}
+
+Choice Budget::choose(int rank) {
+  const int64_t n = blocks(rank), budget = *config_.training.recompute_budget;
+  const auto fits = [&](int64_t full, int64_t selective) { return peak(rank, {full, selective}) <= budget; };
+  if (fits(0, 0)) return {};
+  const Choice smallest_peak = least(rank);
+  if (!fits(smallest_peak.full, smallest_peak.selective)) refuse();
+  const Cost cost = cost_of_a_block(config_);
+  const auto again = [&](const Choice& choice) {
+    return static_cast<double>(choice.full) * cost.full + static_cast<double>(choice.selective) * cost.selective;
+  };
+  // One block more recomputed in full pays where it spares several their attention.
+  Choice best = smallest_peak;
+  int64_t selective = n;
+  for (int64_t full = smallest(n, [&](int64_t f) { return fits(f, n - f); }); again({full, 0}) < again(best); ++full) {
+    selective = smallest(std::min(selective, n - full), [&](int64_t s) { return fits(full, s); });
+    if (const Choice choice{full, selective}; again(choice) < again(best)) best = choice;
+  }
+  TRIREME_CHECK(fits(best.full, best.selective), "rank ", rank, ": ", best.full, " full and ", best.selective, " selective blocks do not fit");
+  return best;
+}
+
+std::vector<Recompute> Budget::plan() {
+  std::vector<Recompute> plan(static_cast<size_t>(config_.model.layers), Recompute::kNone);
+  for (int rank = 0; rank < shape_.pipeline; ++rank) apply(rank, choose(rank), plan);
+  return plan;
+}
+
+}  // namespace
+
+std::vector<Recompute> recompute_plan(const Config& config) {
+  const TrainingConfig& training = config.training;
+  if (training.recompute == "budget") return Budget(config).plan();
+  std::vector<Recompute> plan(static_cast<size_t>(config.model.layers), Recompute::kNone);
+  for (size_t block = 0; block < plan.size(); ++block) {
+    if (training.recompute == "none" || static_cast<int64_t>(block) % training.recompute_every != 0) continue;
+    plan[block] = training.recompute == "full" ? Recompute::kFull : Recompute::kSelective;
+  }
+  return plan;
+}
+
+std::string recompute_text(const Config& config, const std::vector<Recompute>& plan) {
+  std::string text;
+  const auto blocks = blocks_of_ranks(config, stage_ranks(training_plan(config)));
+  for (size_t rank = 0; rank < blocks.size(); ++rank) {
+    const auto count = [&](Recompute what) { return std::ranges::count(blocks[rank], what, [&](size_t block) { return plan[block]; }); };
+    text += concat(rank > 0 ? "\n" : "", "recompute: rank ", rank, " keeps ", count(Recompute::kNone), " of ", blocks[rank].size(), " blocks, ",
+                   count(Recompute::kSelective), " selective, ", count(Recompute::kFull), " full");
+  }
+  return text;
+}
+
+}  // namespace trireme

@@ -1,0 +1,166 @@
+// What a run does before its first step.
+#include <unistd.h>
+
+#include <chrono>
+#include <iostream>
+
+#include "kernels/core/rng.h"
+#include "trainer/config/write.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/loop/agree.h"
+#include "trainer/loop/environment.h"
+#include "trainer/loop/launcher.h"
+#include "trainer/loop/memory_table.h"
+#include "trainer/loop/rank_run.h"
+#include "trainer/loop/recompute.h"
+#include "trainer/loop/resume.h"
+
+namespace trireme {
+
+namespace fs = std::filesystem;
+
+Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress, CommunicationLog* log)
+    : ctx_(ctx), world_(world), config_(config), options_(options), progress_(progress) {
+  progress_.act("setting up");
+  progress_.set_patience(state_patience(config_));
+  std::map<std::string, std::string> facts;
+  agree(world_, [&] {
+    open_data();
+    check_trace_steps(options_, config_, total_);
+    std::string validation;
+    for (const ValidationSet& set : data_->validation) validation += concat(set.name, "=", set.data.fingerprint(), " ");
+    facts = {{"binary", binary_digest()},
+             {"configuration", to_yaml(config_)},
+             {"--max-steps", std::to_string(last_step())},
+             {"--trace-steps", options_.trace_steps ? to_string(*options_.trace_steps) : "none"},
+             {"training data", training_data_},
+             {"validation data", validation}};
+  });
+  check_same_everywhere(world_, facts);
+  const std::string session =
+      std::to_string(random_key(static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()), std::to_string(getpid())));
+  session_ = all_gather_strings(world_, session)[0];
+  make_trainer();
+  if (log != nullptr) tracer_.emplace(*trainer_, *log, options_.trace_steps.value(), directory());
+  resume();
+  if (tracer_ && reports() && done_ >= options_.trace_steps->last)
+    std::cerr << concat("--trace-steps=", to_string(*options_.trace_steps), ": nothing to trace, ", done_, " steps are done\n");
+  if (done_ >= last_step() && evaluated_) return;  // a finished run stays as it is
+  if (reports()) announce_ready();                 // every rank has its StopRequest since its Run began
+  agree(world_, [&] { saves_ = std::make_unique<Saves>(*trainer_, config_, session_, training_data_, lock_.get(), reporter_, progress_); });
+}
+
+void Run::make_trainer() {
+  RankMemory mine, otherwise;
+  std::vector<Recompute> recompute;
+  RankPlans plans;
+  const bool choice = accumulation_is_a_choice(config_);
+  agree(world_, [&] {
+    recompute = recompute_plan(config_);
+    plans = rank_plans(config_);
+    mine = forecast_memory(config_, world_.rank(), world_.size(), recompute, plans);
+    if (choice) otherwise = forecast_memory(with_other_accumulation(config_), world_.rank(), world_.size(), recompute);
+  });
+  const MeshShape mesh = mesh_shape(config_.parallel);
+  memory_ = memory_by_pipeline_rank(world_, mesh, mine);
+  if (choice) accumulation_ = "\n" + accumulation_text(config_, memory_, memory_by_pipeline_rank(world_, mesh, otherwise));
+  if (config_.training.recompute == "budget") recompute_ = "\n" + recompute_text(config_, recompute);
+  if (ctx_.device == Device::kCuda) reserve_memory(ctx_, world_, config_, mine);
+  agree(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true, recompute, plans); });
+  trainer_->watch(progress_);
+}
+
+void Run::open_data() {
+  data_ = std::make_unique<RunData>(open_run_data(config_));
+  training_data_ = std::to_string(data_->train.fingerprint());
+  total_ = total_steps(config_, data_->train.sequences());
+  if (config_.training.epochs) {  // the rules and the `auto` that had to wait for the number of steps
+    Config counted = config_;
+    counted.training.steps = total_;
+    counted.training.epochs.reset();
+    config_.training.schedule.decay_steps = resolve(counted, world_.size()).training.schedule.decay_steps;
+  }
+}
+
+/// Loads, then locks: what is refused changes nothing in the run directory. A job on its way out may have saved meanwhile; once it is locked out, what
+/// there is stays, so the second look is the last.
+void Run::resume() {
+  progress_.act("loading");
+  std::vector<std::string> checkpoints = candidates();
+  for (bool locked = false;;) {
+    const Resumed resumed = load_newest(*trainer_, checkpoints, config_, training_data_, options_.resume == "auto");
+    done_ = resumed.step;
+    if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
+    agree(world_, [&] {
+      if (reports()) evaluated_ = !evaluates_at(done_) || MetricsWriter::last_evaluation(directory() / "metrics.jsonl") >= done_;
+    });
+    evaluated_ = all_reduce_scalar(world_, reports() && !evaluated_ ? 1 : 0, ReduceOp::kMax) == 0;
+    if (done_ >= last_step() && evaluated_) return sweep_finished();
+    if (!locked) {
+      progress_.act("waiting for the run directory's lock");
+      agree(world_, [&] {
+        if (!reports()) return;
+        lock_ = std::make_unique<RunLock>(directory());
+        remove_unpublished(directory() / "checkpoints");
+      });
+      locked = true;
+      const std::vector<std::string> now = candidates();
+      if (now != checkpoints) {
+        checkpoints = now;
+        continue;
+      }
+    }
+    agree(world_, [&] {
+      if (reports()) open_directory(resumed.checkpoint);
+    });
+    agree(world_, [&] {
+      if (!fs::exists(directory() / "config.yaml"))
+        throw IoError(
+            concat("run.directory=", directory().string(), ": rank 0 has made it, and it is not there; it must be one place for all ranks"));
+    });
+    return;
+  }
+}
+
+/// A finished run stays as it is, but for what a kill at its very end has left unpublished.
+void Run::sweep_finished() {
+  const fs::path checkpoints = directory() / "checkpoints";
+  if (lock_ || !reports() || !has_unpublished(checkpoints)) return;
+  try {
+    const RunLock lock(directory(), false);
+    remove_unpublished(checkpoints);
+  } catch (const Error&) {  // another job has use for it, or nobody may write there
+  }
+}
+
+/// As rank 0 sees them.
+std::vector<std::string> Run::candidates() {
+  std::string names;
+  agree(world_, [&] {
+    if (!reports()) return;
+    for (const std::string& name : checkpoints_to_resume(directory().string(), options_.resume)) names += name + '\0';
+  });
+  names = all_gather_strings(world_, names)[0];
+  std::vector<std::string> all;
+  for (size_t begin = 0, end; (end = names.find('\0', begin)) != names.npos; begin = end + 1) all.push_back(names.substr(begin, end - begin));
+  return all;
+}
+
+void Run::open_directory(const std::string& checkpoint) {
+  const fs::path checkpoints = directory() / "checkpoints";
+  fs::create_directories(checkpoints);
+  sync_directory(directory());
+  sync_directory(fs::absolute(directory()).parent_path());
+  // Rolled back with --resume DIR: from here on the newer ones belong to another past.
+  std::error_code other_run;
+  if (!checkpoint.empty() && fs::equivalent(checkpoint, checkpoints / checkpoint_name(done_), other_run))
+    point_latest(checkpoints, checkpoint_name(done_), session_);
+  write_durably(directory() / "config.yaml", to_yaml(config_));
+  const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
+  write_durably(directory() / "environment.json", environment.dump(2) + "\n");
+  reporter_.open(config_, environment, done_, total_);
+  const char* const without = ctx_.device == Device::kCpu ? ", without workspace of the CPU's kernels" : "";
+  reporter_.message(concat("memory of a rank by plan, the most of each pipeline rank", without, ":\n", memory_table(memory_), accumulation_, recompute_));
+}
+
+}  // namespace trireme

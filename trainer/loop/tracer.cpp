@@ -1,0 +1,166 @@
+#include "trainer/loop/tracer.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/loop/environment.h"
+
+namespace trireme {
+namespace {
+
+std::optional<int64_t> step_number(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 1) return std::nullopt;
+  return value;
+}
+
+/// What every rank says, on rank 0; empty elsewhere. One message at a time: traces are large, and there may be many ranks. Nothing of a rank whose message
+/// would be 2 GiB or more.
+std::vector<std::string> gather_strings(Communicator& world, const std::string& mine) {
+  constexpr auto kMost = static_cast<size_t>(std::numeric_limits<int32_t>::max());
+  Arena arena(Device::kReference);
+  Context host{Device::kReference, &arena, 1};
+  const auto send_or_receive = [&](PointToPoint::Kind kind, const Tensor& buffer, int peer) {
+    const PointToPoint message{kind, buffer, peer};
+    world.exchange(host, {&message, 1}).wait(host);
+  };
+  const Tensor length = Tensor::zeros(host, {1}, DType::kI32, MemoryCategory::kCommunication);
+  const auto buffer = [&](int64_t bytes) { return Tensor::empty(host, {bytes}, DType::kU8, MemoryCategory::kCommunication); };
+  if (world.rank() != 0) {
+    *length.data<int32_t>() = mine.size() <= kMost ? static_cast<int32_t>(mine.size()) : 0;
+    send_or_receive(PointToPoint::Kind::kSend, length, 0);
+    if (*length.data<int32_t>() == 0) return {};
+    const Tensor bytes = buffer(static_cast<int64_t>(mine.size()));
+    std::copy(mine.begin(), mine.end(), bytes.data<uint8_t>());
+    send_or_receive(PointToPoint::Kind::kSend, bytes, 0);
+    return {};
+  }
+  std::vector<std::string> all{mine};
+  for (int rank = 1; rank < world.size(); ++rank) {
+    send_or_receive(PointToPoint::Kind::kRecv, length, rank);
+    if (*length.data<int32_t>() == 0) {
+      all.emplace_back();
+      continue;
+    }
+    const Tensor bytes = buffer(*length.data<int32_t>());
+    send_or_receive(PointToPoint::Kind::kRecv, bytes, rank);
+    all.emplace_back(reinterpret_cast<const char*>(bytes.data<uint8_t>()), static_cast<size_t>(bytes.numel()));
+  }
+  return all;
+}
+
+/// Processes of one running system read the same monotonic clock.
+std::string name_of_clock() {
+  std::string name;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), name);
+  return name.empty() ? host_name() : name;
+}
+
+std::string name_of_rank(const MeshShape& shape, int rank) {
+  const MeshCoordinate at = coordinate_of(shape, rank);
+  return concat("rank ", rank, ": pipeline ", at.pipeline, ", replicate ", at.replicate, ", shard ", at.shard, ", tensor ", at.tensor);
+}
+
+/// Means over ranks; they sum to step_seconds.
+nlohmann::ordered_json line_of(int64_t step, const std::vector<ExposedTime>& ranks) {
+  ExposedTime mean{};
+  double seconds = 0;
+  for (const ExposedTime& rank : ranks)
+    for (size_t cause = 0; cause < kCauses; ++cause) mean[cause] += rank[cause] / static_cast<double>(ranks.size());
+  for (const double part : mean) seconds += part;
+  nlohmann::ordered_json line = {{"step", step}, {"step_seconds", seconds}};
+  for (size_t cause = 0; cause < kCauses; ++cause) line[name_of(static_cast<Cause>(cause))] = mean[cause];
+  return line;
+}
+
+}  // namespace
+
+StepRange step_range(const std::string& text) {
+  const size_t colon = text.find(':');
+  const auto first = step_number(std::string_view(text).substr(0, colon));
+  const auto last = colon == text.npos ? first : step_number(std::string_view(text).substr(colon + 1));
+  if (!first || !last || *first > *last)
+    throw ConfigError(concat("--trace-steps=", text, ": no range of steps; allowed A:B with 1 <= A <= B, steps counted from 1"));
+  constexpr int64_t kMost = 100;
+  if (*last - *first >= kMost)
+    throw ConfigError(concat("--trace-steps=", text, ": ", *last - *first + 1, " steps; allowed at most ", kMost,
+                             ", for the trace is kept in memory until the last"));
+  return {*first, *last};
+}
+
+std::string to_string(const StepRange& steps) { return concat(steps.first, ":", steps.last); }
+
+Tracer::Tracer(Trainer& trainer, CommunicationLog& log, const StepRange& steps, std::filesystem::path run_directory)
+    : trainer_(trainer), log_(log), steps_(steps), run_directory_(std::move(run_directory)), clock_(name_of_clock()) {}
+
+void Tracer::begin(int64_t step) {
+  if (!traces(step)) return;
+  trainer_.mesh().world.barrier();
+  trace_ = {};
+  trace_.origin = CommunicationLog::Clock::now();
+  trainer_.trace(&trace_);
+  log_.start(trace_.origin);
+}
+
+void Tracer::end(int64_t step) {
+  if (!traces(step)) return;
+  trace_.seconds = trace_.now();
+  trace_.clock = clock_;
+  trace_.operations = log_.stop();
+  trainer_.trace(nullptr);
+}
+
+void Tracer::report(int64_t step, Reporter& reporter) {
+  if (!traces(step)) return;
+  Communicator& world = trainer_.mesh().world;
+  const std::vector<std::string> all = gather_strings(world, to_bytes(trace_));
+  if (world.rank() == 0) add(step, all, reporter);
+  if (step == steps_.last) finish(reporter);
+  world.barrier();  // lest the others wait for rank 0 with the patience of a step
+}
+
+void Tracer::add(int64_t step, const std::vector<std::string>& all, Reporter& reporter) {
+  const auto too_long = std::ranges::find(all, "");
+  if (too_long != all.end())
+    return reporter.message(concat("step ", step, " is not traced: the trace of rank ", too_long - all.begin(), " takes 2 GiB or more"));
+  const MeshShape& shape = trainer_.mesh().shape;
+  std::vector<StepTrace> steps;
+  std::vector<TracedRank> ranks;
+  for (const std::string& bytes : all) steps.push_back(step_trace_from(bytes));
+  align(steps);
+  if (!origin_) origin_ = steps.front().origin;
+  for (int rank = 0; rank < shape.world(); ++rank) {
+    const int pipeline = group_members(shape, MeshAxis::kPipeline, rank, 1 << 30).front();
+    ranks.push_back({name_of_rank(shape, rank), pipeline, steps[static_cast<size_t>(rank)]});
+  }
+  chrome_.add(concat("step ", step), std::chrono::duration<double>(steps.front().origin - *origin_).count(), ranks);
+  const std::vector<ExposedTime> exposed = exposed_time(steps, shape);
+  reporter.event("exposed", line_of(step, exposed));
+  sums_.resize(exposed.size());
+  for (size_t rank = 0; rank < exposed.size(); ++rank)
+    for (size_t cause = 0; cause < kCauses; ++cause) sums_[rank][cause] += exposed[rank][cause];
+  ++count_;
+  last_ = step;
+}
+
+void Tracer::finish(Reporter& reporter) {
+  if (count_ == 0 || std::exchange(written_, true)) return;
+  try {
+    write_durably(run_directory_ / "trace.json", chrome_.text());
+  } catch (const IoError& error) {  // no reason to end a run
+    reporter.message(concat("there is no new trace: ", error.what()));
+  }
+  std::vector<ExposedTime> means = sums_;
+  for (ExposedTime& rank : means)
+    for (double& seconds : rank) seconds /= static_cast<double>(count_);
+  reporter.message(concat("seconds of a traced step by cause, of ", count_, " up to step ", last_, ": mean and most over ", means.size(),
+                          " ranks, share of the step\n", exposed_table(means)));
+}
+
+}  // namespace trireme

@@ -1,0 +1,214 @@
+#include "trainer/verify/clone.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/core/check.h"
+#include "trainer/config/check.h"
+#include "trainer/config/load.h"
+#include "trainer/loop/rank_plan.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kHeadSize = 4;         // smallest in which halves and neighbouring pairs of RoPE differ
+constexpr int64_t kLeastSequence = 12;
+constexpr int64_t kLeastVocabulary = 53;
+constexpr int64_t kLeastMicrobatches = 2;
+constexpr int64_t kLeastBatch = 6;
+constexpr int64_t kMostRanks = 64;
+constexpr int64_t kMostSequences = 256;
+
+void refuse_many_ranks(const LayoutSpec& layout) {
+  if (layout.world() <= kMostRanks) return;
+  const int64_t model_ranks = layout.tensor * layout.pipeline;
+  throw ConfigError(concat("--layouts: '", layout.text, "' has ", layout.world(), " ranks, and this process plays at most ", kMostRanks, "; ",
+                           model_ranks <= kMostRanks ? concat("a smaller data degree shows the same, up to dp", kMostRanks / model_ranks)
+                                                     : "take smaller degrees"));
+}
+
+void set_recompute(TrainingConfig& t, const std::string& recompute) {
+  t.recompute = recompute;
+  t.recompute_every = 1;
+  t.recompute_budget.reset();
+}
+
+/// The rules of the configuration's own checks for its own sizes.
+void check_against(const Config& config, const LayoutSpec& layout) {
+  Config candidate = config;
+  candidate.parallel = layout.parallel();
+  candidate.training.micro_batch_size = layout.micro_batch;
+  candidate.training.global_batch_size = layout.micro_batch * layout.data;
+  candidate.training.precision = "fp64";
+  candidate.training.reduce_dtype = "auto";
+  candidate.training.loss_scale = {};
+  // Sequence parallelism divides micro_batch_size x sequence_length, and the layout has a micro-batch size of its own.
+  if (layout.sequence_parallel)
+    candidate.training.sequence_length = std::max(layout.tensor, candidate.training.sequence_length / layout.tensor * layout.tensor);
+  candidate.run.device = "cpu";
+  candidate.kernels = {};
+  if (layout.recompute) set_recompute(candidate.training, *layout.recompute);
+  try {
+    resolve(candidate);
+  } catch (const ConfigError& error) {
+    throw ConfigError(concat("--layouts: '", layout.text, "' is not for this model: ", error.what()));
+  }
+}
+
+/// Errors: ConfigError where it is too large for a clone.
+int64_t least_common(const std::vector<LayoutSpec>& layouts, int64_t (*of)(const LayoutSpec&)) {
+  int64_t all = 1;
+  for (const LayoutSpec& layout : layouts) {
+    all = std::lcm(all, of(layout));
+    if (all > kMostSequences)
+      throw ConfigError(concat("--layouts: no batch of up to ", kMostSequences, " short sequences is a multiple of what all layouts up to '", layout.text,
+                               "' divide it by; verify them in several calls"));
+  }
+  return all;
+}
+
+/// The fewest kv heads, with the same query heads for each, that every tensor degree splits as it splits the configuration's.
+int64_t kv_heads_like(int64_t kv_heads, int64_t group, const std::vector<LayoutSpec>& layouts) {
+  for (int64_t fewer = 1; fewer < kv_heads; ++fewer) {
+    const bool alike = std::ranges::all_of(layouts, [&](const LayoutSpec& layout) {
+      const int64_t t = layout.tensor;
+      return (fewer < t) == (kv_heads < t) && (fewer % t == 0 || t % fewer == 0) && group * fewer % t == 0;
+    });
+    // One kv head of several would be another kind of attention, where all queries share one.
+    if (alike && !(fewer == 1 && kv_heads > 1)) return fewer;
+  }
+  return kv_heads;
+}
+
+int64_t vocabulary_like(int64_t vocabulary, const std::vector<LayoutSpec>& layouts) {
+  for (int64_t smaller = kLeastVocabulary; smaller < vocabulary; ++smaller) {
+    const bool alike = smaller % 2 == vocabulary % 2 && std::ranges::all_of(layouts, [&](const LayoutSpec& layout) {
+                         return (smaller % layout.tensor == 0) == (vocabulary % layout.tensor == 0);
+                       });
+    if (alike) return smaller;
+  }
+  return vocabulary;
+}
+
+int64_t hidden_like(int64_t hidden) { return hidden % 8 == 0 ? 24 : hidden % 2 == 0 ? 26 : 25; }
+
+void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, const std::vector<LayoutSpec>& layouts) {
+  const int64_t tensor = least_common(layouts, [](const LayoutSpec& layout) { return layout.tensor; });
+  const int64_t group = m.heads / *m.kv_heads;
+  m.kv_heads = kv_heads_like(*m.kv_heads, group, layouts);
+  m.heads = group * *m.kv_heads;
+  m.head_size = std::min(*m.head_size, kHeadSize - (*m.head_size % 2));
+  const double ratio = static_cast<double>(*m.ffn_size) / static_cast<double>(m.hidden_size);
+  m.hidden_size = std::min(m.hidden_size, hidden_like(m.hidden_size));
+  const auto ffn = static_cast<int64_t>(std::min(ratio, 8.0) * static_cast<double>(m.hidden_size));
+  m.ffn_size = std::min(*m.ffn_size, std::max<int64_t>(1, (ffn + tensor / 2) / tensor) * tensor);
+  m.vocab_size = vocabulary_like(*m.vocab_size, layouts);
+  int64_t stages = 1;
+  for (const LayoutSpec& layout : layouts) stages = std::max(stages, layout.stages());
+  m.layers = std::min(m.layers, stages + 1);
+  const bool spare_positions = *m.max_positions > users_sequence;
+  m.max_positions = sequence + (spare_positions ? 1 : 0);
+  // Where the frequencies end up depends on positions: those of the short sequences must be stretched as far as those of the long ones.
+  if (m.rope_scaling.type == "llama3") m.rope_scaling.original_max_positions = std::min(m.rope_scaling.original_max_positions, sequence);
+  // Nearly uniform logits would make nearly equal gradients, in which a wrong one does not stand out.
+  m.init_std = 0.2;
+}
+
+void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<LayoutSpec>& layouts) {
+  t.epochs.reset();
+  t.steps = 10;
+  t.initial_weights = "none";
+  t.sequence_length = sequence;
+  t.micro_batch_size = 1;
+  const int64_t unit = least_common(layouts, [](const LayoutSpec& layout) { return layout.data * layout.micro_batch; });
+  t.global_batch_size = unit;
+  const auto too_few = [&](const LayoutSpec& layout) { return t.global_batch_size < kLeastMicrobatches * layout.data * layout.micro_batch; };
+  while (t.global_batch_size < kLeastBatch || std::ranges::any_of(layouts, too_few)) t.global_batch_size += unit;
+  t.precision = "fp64";
+  t.reduce_dtype = "auto";
+  if (t.recompute == "budget") {  // of bytes that mean nothing here: what it may choose, side by side
+    t.recompute = "selective";
+    t.recompute_budget.reset();
+    t.recompute_every = 2;
+  }
+  t.logits_chunk = 5;  // divides no micro-batch
+  if (t.gradient_clip > 0) t.gradient_clip = std::min(t.gradient_clip, 0.5);  // low enough to clip
+  t.loss_scale = {};
+  OptimizerConfig& o = t.optimizer;
+  o.learning_rate = 3e-3;  // large enough that three steps tell
+  o.learning_rate_scaling = "none";
+  o.reference_batch_size.reset();
+  // A key bias has a gradient of zero but for rounding. AdamW divides that by its own size: an epsilon well above it keeps the bias where it belongs.
+  o.epsilon = std::max(o.epsilon, 1e-6);
+  t.schedule = {};
+  t.schedule.name = "constant";
+  t.evaluate = {};
+}
+
+/// One for each stage; what is left goes where the configuration has most, else as evenly as it goes, but never quite.
+std::vector<int64_t> split_layers(int64_t layers, int64_t stages, const std::vector<int64_t>& user) {
+  std::vector<int64_t> split(static_cast<size_t>(stages), layers / stages);
+  for (int64_t s = stages - layers % stages; s < stages; ++s) ++split[static_cast<size_t>(s)];
+  const bool even = layers % stages == 0 && stages > 1 && layers > stages;
+  if (user.size() == split.size() && std::ranges::adjacent_find(user, std::ranges::not_equal_to()) != user.end() && layers > stages) {
+    split.assign(static_cast<size_t>(stages), 1);
+    split[static_cast<size_t>(std::ranges::max_element(user) - user.begin())] += layers - stages;
+  } else if (even) {
+    --split.front();
+    ++split.back();
+  }
+  return split;
+}
+
+}  // namespace
+
+Clone make_clone(const Config& config, const std::vector<LayoutSpec>& layouts, int64_t seed) {
+  for (const LayoutSpec& layout : layouts) {
+    refuse_many_ranks(layout);
+    check_against(config, layout);
+  }
+  Clone clone;
+  clone.config = config;
+  clone.documents = config.data.document_mask;
+  if (config.parallel.layers_per_stage) clone.user_layers_per_stage = *config.parallel.layers_per_stage;
+  Config& c = clone.config;
+  const int64_t unit = least_common(layouts, [](const LayoutSpec& layout) { return layout.sequence_parallel ? layout.tensor : 1; });
+  const int64_t sequence = (kLeastSequence + unit - 1) / unit * unit;
+  const int64_t blocks = blocks_per_unit(config);
+  shrink_model(c.model, config.training.sequence_length, sequence, layouts);
+  shrink_training(c.training, sequence, layouts);
+  c.run = {};
+  c.run.seed = seed;
+  c.run.device = "cpu";
+  c.parallel = ParallelConfig{};
+  c.parallel.virtual_stages = 1;
+  c.parallel.overlap = config.parallel.overlap;
+  if (config.parallel.zero_stage > 0) c.parallel.prefetch = config.parallel.prefetch;
+  if (blocks > 1) {
+    c.parallel.bucket_size = int64_t{1} << 40;
+    c.parallel.bucket_size = blocks * (*c.parallel.bucket_size / blocks_per_unit(c));
+  }
+  c.data = {};
+  c.data.tokenizer = "none";
+  c.checkpoint = {};
+  c.resilience = {};
+  c.kernels = {};
+  return clone;
+}
+
+Config Clone::in(const LayoutSpec& layout) const {
+  Config result = config;
+  ParallelConfig& p = result.parallel;
+  const ParallelConfig own = p;
+  p = layout.parallel();
+  p.virtual_stages = layout.stages() / layout.pipeline;
+  p.layers_per_stage = split_layers(config.model.layers, layout.stages(), user_layers_per_stage);
+  p.overlap = own.overlap;
+  p.bucket_size = own.bucket_size;
+  if (p.zero_stage > 0) p.prefetch = own.prefetch;
+  result.training.micro_batch_size = layout.micro_batch;
+  if (layout.recompute) set_recompute(result.training, *layout.recompute);
+  return result;
+}
+
+}  // namespace trireme

@@ -1,0 +1,218 @@
+#include "trainer/verify/diagnosis.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace trireme {
+namespace {
+
+/// The first step or figure that is wrong says more than what follows from it.
+struct First {
+  const Difference* difference;
+  std::set<std::string> tensors;  ///< that differ in the same quantity of the same step
+  std::optional<double> ratio;    ///< of all of those
+  bool all_of_them = false;       ///< every element of them differs
+};
+
+First first_of(const std::vector<Difference>& differences) {
+  First first{&differences.front(), {}, differences.front().ratio, true};
+  for (const Difference& d : differences) {
+    if (d.quantity != first.difference->quantity || d.step != first.difference->step) break;
+    if (!d.tensor.empty()) first.tensors.insert(d.tensor);
+    if (!first.ratio || !d.ratio || std::abs(*d.ratio - *first.ratio) > 1e-6 * std::abs(*first.ratio)) first.ratio.reset();
+    first.all_of_them = first.all_of_them && d.differing == d.elements;
+  }
+  return first;
+}
+
+std::string axis_of(const Evidence& e) {
+  const LayoutSpec& s = e.smallest;
+  std::string axes;
+  const auto add = [&](bool there, const char* name) {
+    if (there) axes += (axes.empty() ? "" : "+") + std::string(name);
+    return there;
+  };
+  add(e.recomputes, "recompute");
+  const bool schedule = add(s.schedule != "1f1b" || s.virtual_stages, "schedule");
+  const bool zero = add(s.zero > 0 || s.replicate > 1 || s.gradient_accumulation != "auto" || s.reshard != "after_use", "zero");
+  const bool sequence = add(s.sequence_parallel, "sequence");
+  add(s.tensor > 1 && !sequence, "tensor");
+  add(s.pipeline > 1 && !schedule, "pipeline");
+  add(s.data > 1 && !zero, "data");
+  if (axes.empty()) add(s.micro_batch > 1, "micro_batch");
+  return axes.empty() ? "none" : axes;
+}
+
+/// "3 times, the number of data ranks" where the factor is one that is known.
+std::string factor_in_words(const Evidence& e, double ratio) {
+  const LayoutSpec& s = e.smallest;
+  const std::pair<double, const char*> known[] = {
+      {static_cast<double>(e.microbatches), "micro-batches"},   {static_cast<double>(s.data), "data ranks"},
+      {static_cast<double>(s.tensor), "tensor ranks"},          {static_cast<double>(s.pipeline), "pipeline ranks"},
+      {static_cast<double>(s.data / s.replicate), "shards"},    {static_cast<double>(s.replicate), "replicas"},
+      {static_cast<double>(s.tensor) / static_cast<double>(e.kv_heads), "copies of a kv head"}};
+  for (const auto& [count, name] : known) {
+    if (count <= 1) continue;
+    if (std::abs(ratio - count) < 1e-6 * count) return concat(count, " times too large, which is the number of ", name);
+    if (std::abs(ratio * count - 1) < 1e-6) return concat(count, " times too small, which is the number of ", name);
+  }
+  return "";
+}
+
+bool cured_by(const Evidence& e, Feature feature) { return e.cures.contains(feature); }
+
+/// What the forward computes is wrong.
+Diagnosis of_loss(const Evidence& e, const First& first, const std::string& axis) {
+  if (e.twist != Twist::kNone) return {axis, text_of(e.twist).layer, text_of(e.twist).trap};
+  if (first.ratio && first.difference->step == 1)
+    if (const std::string factor = factor_in_words(e, *first.ratio); !factor.empty()) return {axis, "loss", "the loss is " + factor};
+  if (cured_by(e, Feature::kDropout)) return {axis, "dropout", "random numbers depend on the layout: other elements are dropped"};
+  if (cured_by(e, Feature::kBiases)) return {axis, "bias", "a bias is added by several tensor ranks, or by none"};
+  if (cured_by(e, Feature::kRaggedVocabulary)) return {axis, "head", "the padding of the vocabulary reaches the softmax or a lookup"};
+  if (cured_by(e, Feature::kMasks)) return {axis, "loss", "a mean of means: the loss is not divided by the valid tokens of the whole global batch"};
+  if (cured_by(e, Feature::kDocuments)) return {axis, "attention", "documents of one sequence are not kept apart"};
+  if (cured_by(e, Feature::kHeadNorms)) return {axis, "head_norm", "queries or keys are normalised otherwise"};
+  if (cured_by(e, Feature::kMicrobatches)) return {axis, "loss", "the losses of several micro-batches, or of their chunks, are not summed"};
+  const bool attention = cured_by(e, Feature::kAttention), mlp = cured_by(e, Feature::kMlp);
+  if (attention && !mlp) return {axis, "attention", "the forward of attention computes something else"};
+  if (mlp && !attention) return {axis, "mlp", "the forward of the MLP computes something else"};
+  if (cured_by(e, Feature::kTied)) return {axis, "embedding", "a tied embedding is not the same matrix at both ends"};
+  if (axis == "sequence") return {axis, "all", "partial sums under sequence parallelism: rows are cut out where they must be summed"};
+  if (axis == "tensor") return {axis, "all", "partial sums of a split product are lost, or rows of the vocabulary are taken for others"};
+  if (axis == "data") return {axis, "batch", "data ranks do not read their own places of the global batch"};
+  return {axis, "all", "the forward computes something else"};
+}
+
+Diagnosis of_gradients(const Evidence& e, const First& first, const std::string& axis) {
+  const std::string kind = kind_of(first.tensors);
+  const bool later = first.difference->step > 1;
+  if (later) return {axis, kind, "gradients of the step before are added, or a random mask is drawn again"};
+  if (kind == "kv" && e.smallest.tensor > 1)
+    return {axis, "kv", "gradients of replicated key and value heads are not summed once over the ranks that share a head"};
+  if (kind == "norm" || kind == "head_norm" || kind == "positions" || kind == "vectors")
+    return {axis, kind, "gradients of replicated parameters are partial: each tensor rank saw its own rows or heads, and nobody adds them up"};
+  if (kind == "bias") return {axis, kind, "the gradient of a row-linear bias is complete on every tensor rank, and summed again"};
+  if (first.ratio)
+    if (const std::string factor = factor_in_words(e, *first.ratio); !factor.empty()) return {axis, kind, "gradients are " + factor};
+  if (cured_by(e, Feature::kTied)) return {axis, "embedding", "tied embedding: the gradients of both ends are not summed once"};
+  if (cured_by(e, Feature::kMicrobatches)) return {axis, kind, "gradients of micro-batches are lost or reduced before the last of them"};
+  if (cured_by(e, Feature::kDropout)) return {axis, kind == "all" ? "dropout" : kind, "the backward does not drop what the forward dropped"};
+  if (cured_by(e, Feature::kDocuments)) return {axis, "attention", "the backward does not keep documents apart"};
+  if (cured_by(e, Feature::kHeadNorms)) return {axis, "attention", "the backward reads queries and keys from before, or from after, their norms"};
+  if (cured_by(e, Feature::kRaggedVocabulary)) return {axis, kind, "the padding of the vocabulary leaks into a gradient"};
+  if (axis.find("zero") != std::string::npos) return {axis, kind, "shards: a part of a flat buffer is lost, or a reduction over shards or replicas is missing"};
+  if (axis == "data") return {axis, kind, "gradients of the data ranks are not summed"};
+  if (axis == "schedule" || axis == "pipeline") return {axis, kind, "a backward is lost, doubled or reads another micro-batch"};
+  if (axis == "recompute") return {axis, kind, "what is computed again is not what the forward computed"};
+  return {axis, kind, "a partial sum of the backward is lost or counted twice"};
+}
+
+Diagnosis of_norm(const Evidence& e, const First& first, const std::string& axis) {
+  const bool more = first.difference->actual > first.difference->expected;
+  if (cured_by(e, Feature::kTied)) return {axis, "grad_norm", "the gradient norm counts the copy of a tied embedding"};
+  if (cured_by(e, Feature::kSharedKv)) return {axis, "grad_norm", "the gradient norm counts every copy of a shared kv head"};
+  if (!more) return {axis, "grad_norm", "the gradient norm, and so the clip, is not taken over all ranks"};
+  return {axis, "grad_norm", "the gradient norm counts replicated parameters more than once"};
+}
+
+Diagnosis of_weights(const Evidence& e, const First& first, const std::string& axis) {
+  const std::string kind = kind_of(first.tensors);
+  if (first.difference->quantity == Quantity::kInitialWeight) return {axis, kind, "initial values are not a function of seed, name and global index"};
+  if (cured_by(e, Feature::kTied) || (kind == "embedding" && e.smallest.pipeline > 1))
+    return {axis, "embedding", "a tied parameter is updated or decays twice, or at one end only"};
+  if (cured_by(e, Feature::kWeightDecay))
+    return {axis, kind, kind == "all" ? "weight decay is wrong" : "weight decay on parameters that have none, or none on those that have it"};
+  if (cured_by(e, Feature::kClip)) return {axis, "optimizer", "the gradient is clipped otherwise than by its norm"};
+  return {axis, kind == "all" ? "optimizer" : kind, "the update is not that of AdamW, or not applied to all that a rank owns"};
+}
+
+Diagnosis of_disagreement(const Evidence& e, const std::string& axis) {
+  const std::string kind = kind_of(e.record.disagreement->tensor);
+  if (kind == "embedding" && e.smallest.pipeline > 1)
+    return {axis, kind, "tied embedding: its two ends drift apart, because gradient, decay or update is not the same on both"};
+  if (kind == "kv") return {axis, kind, "replicated key and value heads drift apart: their gradients are not summed over the ranks that share a head"};
+  if (kind == "norm" || kind == "head_norm" || kind == "positions")
+    return {axis, kind, "gradients of replicated parameters are partial: each tensor rank saw its own rows or heads, and nobody adds them up"};
+  if (kind == "bias") return {axis, kind, "copies of a row-linear bias drift apart"};
+  return {axis, "all", "replicas drift apart: gradients are not reduced over all that hold a copy"};
+}
+
+bool says(const std::string& message, const char* word) { return message.find(word) != std::string::npos; }
+
+Diagnosis of_failure(const Evidence& e, const std::string& axis) {
+  if (says(e.message, "while it was in flight") || says(e.message, " dropped "))
+    return {axis, "all", "missing wait: a buffer is used before its communication is over"};
+  if (says(e.message, "tied")) return {axis, "embedding", "tied embedding: its gradients are not summed over both ends"};
+  if (says(e.message, "rank_plan"))
+    return {axis, "all", "the list of actions leaves something out or could deadlock, and was refused before the first step"};
+  if (says(e.message, "ranks disagree")) return {axis, "all", "ranks call different collectives: control flow that depends on the rank"};
+  if (e.end == LayoutRun::End::kHung)
+    return {axis, "all", "ranks wait for each other: one left out a collective, or transfers are issued in orders that do not meet"};
+  return {axis, "all", "a rank failed"};
+}
+
+}  // namespace
+
+std::string kind_of(const std::string& name) {
+  const auto ends = [&](const char* end) { return name.ends_with(end); };
+  if (name == "embedding.weight") return "embedding";
+  if (name == "positions.weight") return "positions";
+  if (name == "head.weight") return "head";
+  if (ends("query_norm.weight") || ends("key_norm.weight")) return "head_norm";
+  if (ends("norm.weight") || ends("norm.bias")) return "norm";
+  if (ends(".key.weight") || ends(".key.bias") || ends(".value.weight") || ends(".value.bias")) return "kv";
+  if (ends(".query.weight") || ends(".query.bias")) return "query";
+  if (ends(".output.bias") || ends(".down.bias")) return "bias";
+  return ends(".output.weight") ? "attention" : "mlp";
+}
+
+std::string kind_of(const std::set<std::string>& parameters) {
+  std::set<std::string> kinds;
+  bool vectors = true;
+  for (const std::string& name : parameters) {
+    kinds.insert(kind_of(name));
+    vectors = vectors && (name.ends_with(".bias") || name.ends_with("norm.weight"));
+  }
+  const auto within = [&](const std::set<std::string>& some) { return std::ranges::includes(some, kinds); };
+  if (kinds.empty()) return "all";
+  if (kinds.size() == 1) return *kinds.begin();
+  if (within({"norm", "positions"}) || within({"head_norm", "norm", "positions"})) return "norm";
+  if (vectors) return "vectors";
+  if (within({"attention", "head_norm", "kv", "query"})) return "attention";
+  if (within({"embedding", "head", "positions"})) return "embedding";
+  return "all";
+}
+
+Diagnosis diagnose(const Evidence& e) {
+  const std::string axis = axis_of(e);
+  if (e.end != LayoutRun::End::kDone) return of_failure(e, axis);
+  if (!e.record.unheld.empty()) return {axis, "all", "flat buffers: some elements belong to no rank"};
+  if (!e.record.outside.empty()) return {axis, kind_of(e.record.outside), "padding: a rank takes rows beyond the end of a tensor for its own"};
+  // Figures that are not numbers come from memory nobody has written yet: it is poisoned.
+  if (!e.record.rejected.empty()) return {axis, "all", "missing wait, or memory read before it is written: " + e.record.rejected};
+  if (e.differences.empty()) {
+    if (e.record.disagreement) return of_disagreement(e, axis);
+    return {axis, "all", "not seen again"};
+  }
+  const First first = first_of(e.differences);
+  switch (first.difference->quantity) {
+    case Quantity::kLoss: {
+      if (first.difference->step == 1 || e.record.disagreement == std::nullopt) break;
+      return of_disagreement(e, axis);
+    }
+    case Quantity::kGradient:
+      if (e.record.disagreement && kind_of(first.tensors) == "all") return of_disagreement(e, axis);
+      return of_gradients(e, first, axis);
+    case Quantity::kGradNorm: return first.difference->step == 1 ? of_norm(e, first, axis) : of_gradients(e, first, axis);
+    case Quantity::kInitialWeight:
+    case Quantity::kWeight: return e.record.disagreement ? of_disagreement(e, axis) : of_weights(e, first, axis);
+    case Quantity::kValidationLoss:
+      return {axis, "evaluation",
+              cured_by(e, Feature::kDropout) ? "dropout in evaluation" : "a mean of means in evaluation, or another model than the trained one"};
+  }
+  if (first.difference->step == 1 || e.twist != Twist::kNone) return of_loss(e, first, axis);
+  if (axis == "none") return {axis, "batch", "a later step reads other samples than those of its places in the global batch"};
+  return {axis, "all", "stale parameters: a step reads those from before the last update"};
+}
+
+}  // namespace trireme

@@ -1,0 +1,178 @@
+#include "trainer/verify/layout_spec.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <set>
+#include <sstream>
+
+#include "kernels/core/check.h"
+#include "parallel/pipeline/schedule.h"
+
+namespace trireme {
+namespace {
+
+constexpr const char* kSeparators = "-_,:+";
+constexpr const char* kAllowed =
+    "tpN ppN dpN zN vppN repN mbN sp none selective full full_grads sharded_grads after_step gpipe 1f1b interleaved_1f1b zb_h1 zb_h2 zb_v";
+
+struct Number {
+  const char* word;
+  int64_t LayoutSpec::*field;
+  int64_t least;
+  int64_t most;
+};
+constexpr int64_t kMostRanks = 1 << 20;
+constexpr Number kNumbers[] = {
+    {"tp", &LayoutSpec::tensor, 1, kMostRanks},      {"pp", &LayoutSpec::pipeline, 1, 1024},         {"dp", &LayoutSpec::data, 1, kMostRanks},
+    {"rep", &LayoutSpec::replicate, 1, kMostRanks},  {"mb", &LayoutSpec::micro_batch, 1, kMostRanks}, {"z", &LayoutSpec::zero, 0, 3},
+};
+constexpr const char* kVirtual = "vpp";
+
+class Parser {
+ public:
+  explicit Parser(const std::string& text) : text_(text) { spec_.text = text; }
+
+  LayoutSpec parse() {
+    while (skip_separators()) word();
+    if (said_.empty()) refuse("it says nothing");
+    return spec_;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw ConfigError(concat("--layouts: '", text_, "', character ", at_ + 1, ": ", why, "; allowed ", kAllowed,
+                             ", in any order, joined or separated by one of ", kSeparators));
+  }
+  bool skip_separators() {
+    while (at_ < text_.size() && std::string(kSeparators).find(text_[at_]) != std::string::npos) ++at_;
+    return at_ < text_.size();
+  }
+  bool next_is(const std::string& word) const { return text_.compare(at_, word.size(), word) == 0; }
+
+  /// What may be said once; `kind` names it in the refusal.
+  void once(const std::string& kind) {
+    if (!said_.insert(kind).second) refuse(concat("a second ", kind));
+  }
+
+  /// The longest word that stands here, so that "full" does not hide in "full_grads".
+  void word() {
+    std::string longest;
+    for (const char* word : {"sp", "none", "selective", "full", "full_grads", "sharded_grads", "after_step"})
+      if (next_is(word) && std::string(word).size() > longest.size()) longest = word;
+    for (const ScheduleKind kind : kScheduleKinds)
+      if (next_is(name_of(kind)) && std::string(name_of(kind)).size() > longest.size()) longest = name_of(kind);
+    if (longest.empty()) return number();
+    take(longest);
+    at_ += longest.size();
+  }
+
+  void take(const std::string& word) {
+    if (word == "sp") {
+      once("sp");
+      spec_.sequence_parallel = true;
+    } else if (word == "full_grads" || word == "sharded_grads") {
+      once("gradient_accumulation");
+      spec_.gradient_accumulation = word.substr(0, word.find('_'));
+    } else if (word == "after_step") {
+      once("reshard");
+      spec_.reshard = word;
+    } else if (word == "none" || word == "selective" || word == "full") {
+      once("recompute");
+      spec_.recompute = word;
+    } else {
+      once("schedule");
+      spec_.schedule = word;
+    }
+  }
+
+  void number() {
+    if (next_is(kVirtual)) {
+      spec_.virtual_stages = value(kVirtual, 1, 1024);
+      return;
+    }
+    for (const Number& number : kNumbers) {
+      if (!next_is(number.word)) continue;
+      spec_.*number.field = value(number.word, number.least, number.most);
+      return;
+    }
+    refuse(concat("'", text_.substr(at_), "' is not understood"));
+  }
+
+  int64_t value(const std::string& word, int64_t least, int64_t most) {
+    once(word);
+    at_ += word.size();
+    size_t end = at_;
+    while (end < text_.size() && std::isdigit(static_cast<unsigned char>(text_[end])) != 0) ++end;
+    if (end == at_) refuse(concat(word, " needs a number"));
+    if (text_.compare(end, 3, "f1b") == 0) refuse("a schedule whose name begins with a digit needs a separator before it, as in dp2-1f1b");
+    int64_t value = -1;
+    const auto [stop, error] = std::from_chars(text_.data() + at_, text_.data() + end, value);
+    if (error != std::errc() || stop != text_.data() + end || value < least || value > most)
+      refuse(concat(word, text_.substr(at_, end - at_), " is out of range, ", least, " to ", most));
+    at_ = end;
+    return value;
+  }
+
+  const std::string& text_;
+  size_t at_ = 0;
+  LayoutSpec spec_;
+  std::set<std::string> said_;
+};
+
+}  // namespace
+
+int64_t LayoutSpec::stages() const {
+  for (const ScheduleKind kind : kScheduleKinds)
+    if (schedule == name_of(kind)) return pipeline * virtual_stages.value_or(default_virtual_stages(kind));
+  throw InternalError("no such schedule: " + schedule);
+}
+
+ParallelConfig LayoutSpec::parallel() const {
+  ParallelConfig p;
+  p.tensor = tensor;
+  p.pipeline = pipeline;
+  p.data = data;
+  p.zero_stage = zero;
+  p.replicate = replicate;
+  p.sequence_parallel = sequence_parallel;
+  p.schedule = schedule;
+  p.virtual_stages = virtual_stages;
+  p.gradient_accumulation = gradient_accumulation;
+  p.reshard = reshard;
+  return p;
+}
+
+std::string LayoutSpec::str() const {
+  std::ostringstream out;
+  const auto degree = [&](const char* word, int64_t value, int64_t plain) {
+    if (value != plain) out << word << value;
+  };
+  degree("tp", tensor, 1);
+  degree("pp", pipeline, 1);
+  if (virtual_stages) out << "vpp" << *virtual_stages;
+  degree("dp", data, 1);
+  degree("z", zero, 0);
+  degree("rep", replicate, 1);
+  degree("mb", micro_batch, 1);
+  if (sequence_parallel) out << "sp";
+  if (gradient_accumulation != "auto") out << "-" << gradient_accumulation << "_grads";
+  if (reshard != "after_use") out << "-" << reshard;
+  if (recompute) out << "-" << *recompute;
+  if (schedule != "1f1b") out << "-" << schedule;
+  const std::string all = out.str();
+  const size_t begin = all.find_first_not_of('-');
+  return begin == std::string::npos ? "tp1" : all.substr(begin);
+}
+
+LayoutSpec parse_layout(const std::string& text) { return Parser(text).parse(); }
+
+std::vector<LayoutSpec> parse_layouts(const std::string& text) {
+  std::istringstream words(text);
+  std::vector<LayoutSpec> specs;
+  for (std::string word; words >> word;) specs.push_back(parse_layout(word));
+  if (specs.empty()) throw ConfigError(concat("--layouts: no layout; allowed words of ", kAllowed));
+  return specs;
+}
+
+}  // namespace trireme

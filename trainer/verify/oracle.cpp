@@ -1,0 +1,323 @@
+#include "trainer/verify/oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "trainer/model/declare.h"
+
+namespace trireme {
+namespace {
+
+using Row = std::vector<double>;
+using Rows = std::vector<Row>;
+
+double sum_of(const Row& a, const double* b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+/// One sequence on its way through the model.
+class Sequence {
+ public:
+  Sequence(const Config& config, Twist twist, const GlobalTensors& weights, int64_t place, int64_t step, bool training)
+      : m_(config.model), config_(config), twist_(twist), weights_(weights), place_(place), step_(step), training_(training) {}
+
+  /// Sum over the valid targets.
+  double nats(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets, const std::vector<int64_t>& segments);
+
+ private:
+  const std::vector<double>& weight(const std::string& name) const { return weights_.at(name).values; }
+  Row linear(const std::string& name, const Row& x) const;
+  Row norm(const std::string& name, const Row& x) const;
+  void drop(const std::string& purpose, Rows& x) const;
+  Rows attention(const std::string& name, const Rows& x) const;
+  Row mlp(const std::string& name, const Row& x) const;
+  double frequency(size_t pair) const;
+  void turn(Row& x, int64_t heads, int64_t position) const;
+  void norm_heads(const std::string& name, Row& x) const;
+  void prepare(const std::string& name, Row& x, int64_t heads, int64_t position) const;
+
+  const ModelConfig& m_;
+  const Config& config_;
+  Twist twist_;
+  const GlobalTensors& weights_;
+  int64_t place_, step_;
+  bool training_;
+  std::vector<int64_t> first_;     ///< token from which each may look back
+  std::vector<int64_t> position_;  ///< of each token
+};
+
+Row Sequence::linear(const std::string& name, const Row& x) const {
+  const GlobalTensor& w = weights_.at(name + ".weight");
+  const auto bias = weights_.find(name + ".bias");
+  Row y(static_cast<size_t>(w.shape[0]));
+  for (size_t r = 0; r < y.size(); ++r)
+    y[r] = sum_of(x, w.values.data() + r * x.size()) + (bias == weights_.end() ? 0 : bias->second.values[r]);
+  return y;
+}
+
+Row Sequence::norm(const std::string& name, const Row& x) const {
+  const bool centred = m_.architecture == "gpt2";
+  const auto n = static_cast<double>(x.size());
+  double mean = 0, square = 0;
+  for (const double v : x) mean += v / n;
+  if (!centred) mean = 0;
+  for (const double v : x) square += (v - mean) * (v - mean) / n;
+  const std::vector<double>& w = weight(name + ".weight");
+  Row y(x.size());
+  for (size_t i = 0; i < x.size(); ++i)
+    y[i] = (x[i] - mean) / std::sqrt(square + m_.norm_epsilon) * w[i] + (centred ? weight(name + ".bias")[i] : 0);
+  return y;
+}
+
+void Sequence::drop(const std::string& purpose, Rows& x) const {
+  if (!training_ || m_.dropout == 0) return;
+  const uint64_t key = random_key(static_cast<uint64_t>(config_.run.seed), "dropout:" + purpose);
+  const auto step = static_cast<uint64_t>(twist_ == Twist::kDropoutOfStepOne ? 0 : step_);
+  auto index = static_cast<uint64_t>(place_ * static_cast<int64_t>(x.size() * x.front().size()));
+  for (Row& row : x)
+    for (double& v : row) v = random_uniform(key, index++, step) >= m_.dropout ? v / (1 - m_.dropout) : 0;
+}
+
+double Sequence::frequency(size_t pair) const {
+  const RopeScalingConfig& s = m_.rope_scaling;
+  const double plain = std::pow(m_.rope_theta, -2 * static_cast<double>(pair) / static_cast<double>(*m_.head_size));
+  if (s.type == "none" || twist_ == Twist::kRopeUnscaled) return plain;
+  if (s.type == "linear") return plain / s.factor;
+  const double wavelength = 2 * std::numbers::pi / plain, length = static_cast<double>(s.original_max_positions);
+  if (wavelength > length / s.low_frequency_factor) return plain / s.factor;
+  if (wavelength < length / s.high_frequency_factor) return plain;
+  const double smooth = (length / wavelength - s.low_frequency_factor) / (s.high_frequency_factor - s.low_frequency_factor);
+  return (1 - smooth) * plain / s.factor + smooth * plain;
+}
+
+void Sequence::turn(Row& x, int64_t heads, int64_t position) const {
+  if (m_.architecture == "gpt2") return;
+  const auto size = static_cast<size_t>(*m_.head_size), half = size / 2;
+  for (size_t h = 0; h < static_cast<size_t>(heads); ++h) {
+    for (size_t i = 0; i < half; ++i) {
+      const bool pairs = twist_ == Twist::kRopePairs;
+      double& a = x[h * size + (pairs ? 2 * i : i)];
+      double& b = x[h * size + (pairs ? 2 * i + 1 : i + half)];
+      const double angle = static_cast<double>(position) * frequency(i), c = std::cos(angle), s = std::sin(angle), old = a;
+      a = old * c - b * s;
+      b = b * c + old * s;
+    }
+  }
+}
+
+void Sequence::norm_heads(const std::string& name, Row& x) const {
+  if (!m_.qk_norm) return;
+  const auto size = static_cast<size_t>(*m_.head_size);
+  for (size_t h = 0; h * size < x.size(); ++h) {
+    const Row y = norm(name + "_norm", Row(x.begin() + static_cast<int64_t>(h * size), x.begin() + static_cast<int64_t>((h + 1) * size)));
+    std::ranges::copy(y, x.begin() + static_cast<int64_t>(h * size));
+  }
+}
+
+void Sequence::prepare(const std::string& name, Row& x, int64_t heads, int64_t position) const {
+  if (twist_ != Twist::kNormAfterRope) norm_heads(name, x);
+  turn(x, heads, position);
+  if (twist_ == Twist::kNormAfterRope) norm_heads(name, x);
+}
+
+Rows Sequence::attention(const std::string& name, const Rows& x) const {
+  const int64_t heads = m_.heads, kv_heads = *m_.kv_heads, size = *m_.head_size, length = static_cast<int64_t>(x.size());
+  Rows q, k, v, y;
+  for (size_t t = 0; t < x.size(); ++t) {
+    q.push_back(linear(name + ".query", x[t]));
+    k.push_back(linear(name + ".key", x[t]));
+    v.push_back(linear(name + ".value", x[t]));
+    prepare(name + ".query", q.back(), heads, position_[t]);
+    prepare(name + ".key", k.back(), kv_heads, position_[t]);
+  }
+  for (int64_t t = 0; t < length; ++t) {
+    Row out(static_cast<size_t>(heads * size), 0.0);
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t kv = twist_ == Twist::kHeadsInTurn ? h % kv_heads : h / (heads / kv_heads);
+      const int64_t end = twist_ == Twist::kSeesNext ? std::min(t + 2, length) : t + 1;
+      Row score;
+      for (int64_t s = first_[static_cast<size_t>(t)]; s < end; ++s) {
+        double dot = 0;
+        for (int64_t i = 0; i < size; ++i)
+          dot += q[static_cast<size_t>(t)][static_cast<size_t>(h * size + i)] * k[static_cast<size_t>(s)][static_cast<size_t>(kv * size + i)];
+        score.push_back(dot / std::sqrt(static_cast<double>(size)));
+      }
+      const double top = *std::ranges::max_element(score);
+      double sum = 0;
+      for (double& one : score) sum += one = std::exp(one - top);
+      for (size_t s = 0; s < score.size(); ++s)
+        for (int64_t i = 0; i < size; ++i)
+          out[static_cast<size_t>(h * size + i)] +=
+              score[s] / sum * v[static_cast<size_t>(first_[static_cast<size_t>(t)]) + s][static_cast<size_t>(kv * size + i)];
+    }
+    y.push_back(linear(name + ".output", out));
+  }
+  return y;
+}
+
+Row Sequence::mlp(const std::string& name, const Row& x) const {
+  Row up = linear(name + ".up", x);
+  if (m_.architecture == "gpt2") {
+    for (double& u : up) u = 0.5 * u * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (u + 0.044715 * u * u * u)));
+  } else {
+    const Row gate = linear(name + ".gate", x);
+    for (size_t i = 0; i < up.size(); ++i) up[i] *= gate[i] / (1 + std::exp(-gate[i]));
+  }
+  return linear(name + ".down", up);
+}
+
+void add_to(Rows& x, const Rows& branch) {
+  for (size_t t = 0; t < x.size(); ++t)
+    for (size_t i = 0; i < x[t].size(); ++i) x[t][i] += branch[t][i];
+}
+
+double Sequence::nats(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets, const std::vector<int64_t>& segments) {
+  int64_t begin = 0;
+  for (const int64_t segment : segments) {
+    for (int64_t t = 0; t < segment; ++t) {
+      first_.push_back(twist_ == Twist::kDocumentsMixed ? 0 : begin);
+      position_.push_back(twist_ == Twist::kDocumentsMixed || twist_ == Twist::kPositionsRunOn ? begin + t : t);
+    }
+    begin += segment;
+  }
+  const auto width = static_cast<size_t>(m_.hidden_size);
+  Rows x;
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    const double* const row = weight("embedding.weight").data() + static_cast<size_t>(tokens[t]) * width;
+    x.emplace_back(row, row + width);
+    if (m_.architecture == "gpt2")
+      for (size_t i = 0; i < width; ++i) x[t][i] += weight("positions.weight")[static_cast<size_t>(position_[t]) * width + i];
+  }
+  drop("embedding", x);
+  const auto each = [&](const auto& layer) {
+    Rows y;
+    for (const Row& row : x) y.push_back(layer(row));
+    return y;
+  };
+  for (int64_t b = 0; b < m_.layers; ++b) {
+    const std::string name = concat("blocks.", b);
+    Rows branch = attention(name + ".attention", each([&](const Row& row) { return norm(name + ".attention_norm", row); }));
+    drop(name + ".attention", branch);
+    add_to(x, branch);
+    branch = each([&](const Row& row) { return mlp(name + ".mlp", norm(name + ".mlp_norm", row)); });
+    drop(name + ".mlp", branch);
+    add_to(x, branch);
+  }
+  double nats = 0;
+  const std::vector<double>& head = weight(m_.tied_embeddings ? "embedding.weight" : "head.weight");
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    if (targets[t] < 0) continue;
+    const Row last = norm("final_norm", x[t]);
+    Row logits;
+    for (int64_t v = 0; v < *m_.vocab_size; ++v) logits.push_back(sum_of(last, head.data() + static_cast<size_t>(v) * width));
+    const double top = *std::ranges::max_element(logits);
+    double sum = 0;
+    for (const double one : logits) sum += std::exp(one - top);
+    nats += std::log(sum) + top - logits[static_cast<size_t>(targets[t])];
+  }
+  return nats;
+}
+
+struct Mean {
+  double nats = 0;
+  int64_t count = 0;
+  double value() const { return nats / static_cast<double>(std::max<int64_t>(count, 1)); }
+};
+
+void add_sequence(const Config& config, Twist twist, const Dataset& data, int64_t sample, Sequence sequence, Mean& mean) {
+  const auto length = static_cast<size_t>(config.training.sequence_length);
+  std::vector<int32_t> tokens(length), targets(length);
+  std::vector<int64_t> segments;
+  data.read(sample, tokens.data(), targets.data(), segments);
+  mean.nats += sequence.nats(tokens, targets, segments);
+  mean.count += twist == Twist::kMaskedCount ? static_cast<int64_t>(length) : std::ranges::count_if(targets, [](int32_t t) { return t >= 0; });
+}
+
+}  // namespace
+
+TwistText text_of(Twist twist) {
+  switch (twist) {
+    case Twist::kNone: return {"all", ""};
+    case Twist::kRopePairs: return {"attention", "RoPE turns neighbouring pairs instead of halves"};
+    case Twist::kSeesNext: return {"attention", "the causal mask is off by one: a query sees the token after it"};
+    case Twist::kNormAfterRope: return {"attention", "queries and keys are normalised after RoPE instead of before it"};
+    case Twist::kRopeUnscaled: return {"attention", "model.rope_scaling is accepted and not done"};
+    case Twist::kDropoutOfStepOne: return {"dropout", "dropout masks do not depend on the step"};
+    case Twist::kMaskedCount: return {"loss", "the loss is divided by a count that includes masked targets"};
+    case Twist::kDocumentsMixed: return {"attention", "documents of one sequence see each other"};
+    case Twist::kPositionsRunOn: return {"positions", "positions do not begin anew in each document"};
+    case Twist::kHeadsInTurn: return {"attention", "query heads read the wrong kv heads"};
+    case Twist::kStaleWeights: return {"all", "stale parameters: a step reads those from before the last update"};
+  }
+  return {"all", ""};
+}
+
+double Oracle::training_loss(const GlobalTensors& weights, const Dataset& data, int64_t step) const {
+  // Its own statement of the order of samples: pass e over the data is permutation e, and place p of training is step * batch + index.
+  const int64_t batch = config_.training.global_batch_size, all = data.sequences();
+  Mean mean;
+  for (int64_t index = 0; index < batch; ++index) {
+    const int64_t place = step * batch + index;
+    const uint64_t key = random_key(static_cast<uint64_t>(config_.run.seed), concat("shuffle:epoch:", place / all));
+    const auto sample = static_cast<int64_t>(random_permutation(key, static_cast<uint64_t>(place % all), static_cast<uint64_t>(all)));
+    add_sequence(config_, twist_, data, sample, {config_, twist_, weights, index, step, true}, mean);
+  }
+  return mean.value();
+}
+
+double Oracle::evaluation_loss(const GlobalTensors& weights, const Dataset& data) const {
+  Mean mean;
+  for (int64_t s = 0; s < data.sequences(); ++s) add_sequence(config_, twist_, data, s, {config_, twist_, weights, 0, 0, false}, mean);
+  return mean.value();
+}
+
+GlobalTensors Oracle::initial_weights(double bias_scale, double norm_scale) const {
+  const ModelConfig& m = config_.model;
+  GlobalTensors weights;
+  for (const ParamSpec& spec : whole_model(m)) {
+    GlobalTensor& tensor = weights[spec.name];
+    tensor.shape = spec.shape;
+    tensor.values.assign(static_cast<size_t>(spec.shape[0] * spec.shape[1]), 1.0);
+    const bool bias = spec.name.ends_with(".bias"), residual = spec.name.ends_with(".output.weight") || spec.name.ends_with(".down.weight");
+    const bool norm = spec.name.ends_with("norm.weight");
+    const double scale = m.architecture == "gpt2" && residual ? 1 / std::sqrt(2.0 * static_cast<double>(m.layers)) : 1;
+    const uint64_t key = random_key(static_cast<uint64_t>(config_.run.seed), "init:" + spec.name);
+    for (size_t i = 0; i < tensor.values.size(); ++i) tensor.values[i] = (norm ? 1 : 0) + (norm ? norm_scale : bias ? bias_scale : m.init_std * scale) * random_normal(key, i);
+  }
+  return weights;
+}
+
+GlobalTensors Oracle::updated(const GlobalTensors& weights, const std::vector<Step>& steps) const {
+  const OptimizerConfig& o = config_.training.optimizer;
+  const double clip = config_.training.gradient_clip;
+  std::vector<double> scales;
+  for (const Step& step : steps) {
+    double squares = 0;
+    for (const auto& [name, gradient] : step.gradient)
+      for (const double g : gradient.values) squares += g * g;
+    const double norm = std::sqrt(squares);
+    scales.push_back(clip > 0 && norm > clip ? clip / norm : 1);
+  }
+  GlobalTensors result = weights;
+  for (auto& [name, tensor] : result) {
+    const double decay = !name.ends_with(".bias") && !name.ends_with("norm.weight") ? o.weight_decay : 0;
+    for (size_t i = 0; i < tensor.values.size(); ++i) {
+      double& w = tensor.values[i];
+      double m = 0, v = 0, power1 = 1, power2 = 1;
+      for (size_t s = 0; s < steps.size(); ++s) {
+        const double g = steps[s].gradient.at(name).values[i] * scales[s], rate = steps[s].learning_rate;
+        m = o.beta1 * m + (1 - o.beta1) * g;
+        v = o.beta2 * v + (1 - o.beta2) * g * g;
+        power1 *= o.beta1;
+        power2 *= o.beta2;
+        w = w * (1 - rate * decay) - rate * (m / (1 - power1)) / (std::sqrt(v / (1 - power2)) + o.epsilon);
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace trireme

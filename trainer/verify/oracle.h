@@ -1,0 +1,52 @@
+#pragma once
+// The model once more, forward and AdamW, in plain loops over whole tensors in double: nothing of the product's kernels, layers or ranks is in it.
+#include "trainer/verify/record.h"
+
+namespace trireme {
+
+/// A mistake on purpose: where a run computes what the model with one of these computes, the mistake is found.
+enum class Twist : uint8_t {
+  kNone,
+  kRopePairs,         ///< RoPE turns neighbouring elements in place of halves
+  kSeesNext,          ///< a query attends to the token after it
+  kNormAfterRope,     ///< queries and keys are normalised after RoPE
+  kRopeUnscaled,      ///< model.rope_scaling does nothing
+  kDropoutOfStepOne,  ///< every step drops what the first one dropped
+  kMaskedCount,       ///< the mean is over masked targets too
+  kDocumentsMixed,    ///< documents of one sequence see each other
+  kPositionsRunOn,    ///< positions do not begin anew in each document
+  kHeadsInTurn,       ///< query head n reads kv head n mod kv_heads
+  kStaleWeights,      ///< a step reads the weights of the one before; told by check_baseline, which has both
+};
+constexpr Twist kTwists[] = {Twist::kRopePairs,   Twist::kSeesNext,       Twist::kNormAfterRope,  Twist::kRopeUnscaled, Twist::kDropoutOfStepOne,
+                             Twist::kMaskedCount, Twist::kDocumentsMixed, Twist::kPositionsRunOn, Twist::kHeadsInTurn};
+struct TwistText {
+  const char* layer;
+  const char* trap;
+};
+TwistText text_of(Twist twist);
+
+class Oracle {
+ public:
+  /// `config` of any layout. Weights are looked up by the names of the parameter table.
+  Oracle(const Config& config, Twist twist = Twist::kNone) : config_(config), twist_(twist) {}
+
+  /// Mean loss over the valid targets of the global batch of `step` (from 0), as a training step computes it.
+  double training_loss(const GlobalTensors& weights, const Dataset& data, int64_t step) const;
+  /// Mean loss over all of `data`, without dropout.
+  double evaluation_loss(const GlobalTensors& weights, const Dataset& data) const;
+  /// What initialisation must give, biases and norms as RecordOptions says.
+  GlobalTensors initial_weights(double bias_scale, double norm_scale) const;
+  struct Step {
+    const GlobalTensors& gradient;
+    double learning_rate;
+  };
+  /// The weights after these first steps of AdamW, from zero moments, with each global gradient clipped first.
+  GlobalTensors updated(const GlobalTensors& weights, const std::vector<Step>& steps) const;
+
+ private:
+  Config config_;
+  Twist twist_;
+};
+
+}  // namespace trireme

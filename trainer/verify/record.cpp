@@ -1,0 +1,174 @@
+#include "trainer/verify/record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/ops/elementwise.h"
+
+namespace trireme {
+namespace {
+
+std::vector<double> to_doubles(Context& ctx, const Tensor& on_device) {
+  const Tensor tensor = to_host(ctx, on_device);
+  std::vector<double> values(static_cast<size_t>(tensor.numel()));
+  dispatch_float(tensor.dtype(), [&](auto zero) {
+    const auto* from = tensor.data<decltype(zero)>();
+    std::transform(from, from + tensor.numel(), values.begin(), [](auto value) { return static_cast<double>(value); });
+  });
+  return values;
+}
+
+void set(const Tensor& tensor, int64_t i, double value) {
+  dispatch_float(tensor.dtype(), [&](auto zero) { tensor.data<decltype(zero)>()[i] = static_cast<decltype(zero)>(value); });
+}
+
+void prepare_weights(Trainer& trainer, const RecordOptions& options) {
+  const auto seed = static_cast<uint64_t>(trainer.config().run.seed);
+  for (const OwnedBox& owned : trainer.owned_boxes()) {
+    if (!options.zeroed.empty() && owned.spec->name.ends_with(options.zeroed)) fill(trainer.context(), 0, owned.weight);
+    const bool bias = owned.spec->name.ends_with(".bias"), norm = owned.spec->name.ends_with("norm.weight");
+    if (!bias && !(norm && options.norm_scale > 0)) continue;
+    const double mean = bias ? 0 : 1, scale = bias ? options.bias_scale : options.norm_scale;
+    const Tensor host = host_tensor(owned.weight.shape(), owned.weight.dtype());
+    for (int64_t i = 0; i < owned.box.numel(); ++i)
+      set(host, i, mean + scale * random_normal(random_key(seed, "init:" + owned.spec->name), static_cast<uint64_t>(owned.box.start[0] + i)));
+    from_host(trainer.context(), host, owned.weight);
+  }
+  trainer.weights_changed();
+}
+
+/// The boxes of one rank as bytes, one after the other: name, shape of the whole, box, values.
+std::string packed_boxes(Trainer& trainer, bool gradients, double factor) {
+  std::string bytes;
+  const auto put = [&](const void* data, size_t count) { bytes.append(static_cast<const char*>(data), count); };
+  for (const OwnedBox& owned : trainer.owned_boxes()) {
+    std::vector<double> values = to_doubles(trainer.context(), gradients ? owned.gradient : owned.weight);
+    for (double& value : values) value *= factor;
+    const uint64_t length = owned.spec->name.size();
+    put(&length, sizeof length);
+    put(owned.spec->name.data(), length);
+    put(owned.spec->shape.data(), sizeof owned.spec->shape);
+    put(&owned.box, sizeof owned.box);
+    put(values.data(), values.size() * sizeof(double));
+  }
+  return bytes;
+}
+
+class Assembly {
+ public:
+  void add(int rank, const std::string& bytes) {
+    const char* at = bytes.data();
+    const auto get = [&](void* out, size_t count) {
+      std::memcpy(out, at, count);
+      at += count;
+    };
+    while (at < bytes.data() + bytes.size()) {
+      uint64_t length = 0;
+      get(&length, sizeof length);
+      const std::string name(at, length);
+      at += length;
+      std::array<int64_t, 2> shape{};
+      get(shape.data(), sizeof shape);
+      Box box;
+      get(&box, sizeof box);
+      std::vector<double> values(static_cast<size_t>(box.numel()));
+      get(values.data(), values.size() * sizeof(double));
+      add(rank, name, shape, box, values);
+    }
+  }
+
+  GlobalTensors finish(RunRecord& record) {
+    if (disagreement_ && !record.disagreement) record.disagreement = disagreement_;
+    if (record.outside.empty()) record.outside = outside_;
+    for (const auto& [name, owners] : rank_of_)
+      if (record.unheld.empty() && std::ranges::find(owners, -1) != owners.end()) record.unheld = name;
+    return std::move(tensors_);
+  }
+
+ private:
+  void add(int rank, const std::string& name, const std::array<int64_t, 2>& shape, const Box& box, const std::vector<double>& values) {
+    GlobalTensor& tensor = tensors_[name];
+    std::vector<int>& rank_of = rank_of_[name];
+    tensor.shape = shape;
+    const auto numel = static_cast<size_t>(shape[0] * shape[1]);
+    tensor.values.resize(numel, std::numeric_limits<double>::quiet_NaN());
+    rank_of.resize(numel, -1);
+    tensor.holders.push_back({rank, box});
+    for (int64_t i = 0; i < box.numel(); ++i) {
+      const auto place = static_cast<size_t>((box.start[0] + i / box.extent[1]) * shape[1] + box.start[1] + i % box.extent[1]);
+      if (place >= numel) {  // padding of a local matrix taken for rows of the whole
+        outside_ = name;
+        continue;
+      }
+      const double value = values[static_cast<size_t>(i)];
+      if (rank_of[place] >= 0 && !disagreement_ && std::memcmp(&tensor.values[place], &value, sizeof value) != 0)
+        disagreement_ = Disagreement{name, place, rank_of[place], rank, tensor.values[place], value};
+      tensor.values[place] = value;
+      rank_of[place] = rank;
+    }
+  }
+
+  GlobalTensors tensors_;
+  std::map<std::string, std::vector<int>> rank_of_;  ///< that held each element last; -1: none
+  std::optional<Disagreement> disagreement_;
+  std::string outside_;
+};
+
+}  // namespace
+
+std::string Disagreement::str() const {
+  std::ostringstream out;
+  out.precision(17);
+  out << tensor << "[" << place << "]: rank " << first_rank << " holds " << first << ", rank " << second_rank << " holds " << second;
+  return out.str();
+}
+
+bool RunRecord::operator==(const RunRecord& other) const {
+  const auto same = [](const std::vector<double>& a, const std::vector<double>& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+  };
+  const auto same_tensors = [&](const GlobalTensors& a, const GlobalTensors& b) {
+    return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [&](const auto& x, const auto& y) {
+             return x.first == y.first && same(x.second.values, y.second.values);
+           });
+  };
+  return same(loss, other.loss) && same(grad_norm, other.grad_norm) && same({validation_loss}, {other.validation_loss}) &&
+         same_tensors(first_gradient, other.first_gradient) && same_tensors(weight, other.weight);
+}
+
+GlobalTensors gather(Trainer& trainer, bool gradients, double loss_scale, RunRecord& record) {
+  Assembly assembly;
+  const std::vector<std::string> all = all_gather_strings(trainer.mesh().world, packed_boxes(trainer, gradients, 1 / loss_scale));
+  for (size_t rank = 0; rank < all.size(); ++rank) assembly.add(static_cast<int>(rank), all[rank]);
+  return assembly.finish(record);
+}
+
+RunRecord record_run(Trainer& trainer, const Dataset& data, const Dataset& validation, const RecordOptions& options) {
+  RunRecord record;
+  trainer.initialise();
+  if (options.every_state) record.fresh_weight = gather(trainer, false, 1, record);
+  prepare_weights(trainer, options);
+  if (options.every_state) record.initial_weight = gather(trainer, false, 1, record);
+  for (int step = 0; step < options.steps; ++step) {
+    const double rate = trainer.config().training.optimizer.learning_rate / (1 + step % 2);
+    const StepResult result = trainer.step(data, step, rate);
+    record.loss.push_back(result.loss);
+    record.grad_norm.push_back(result.grad_norm);
+    if (!result.accepted) {
+      record.rejected = concat("step ", step + 1, " was rejected because of ", result.offender);
+      return record;
+    }
+    const auto scale = static_cast<double>(result.loss_scale.value_or(1));
+    if (step == 0) record.first_gradient = gather(trainer, true, scale, record);
+    if (step == 0 && options.every_state) record.first_weight = gather(trainer, false, 1, record);
+    if (step == 1 && options.every_state) record.second_gradient = gather(trainer, true, scale, record);
+    if (step == 1 && options.every_state) record.second_weight = gather(trainer, false, 1, record);
+  }
+  record.validation_loss = trainer.evaluate(validation, 0).loss;
+  record.weight = gather(trainer, false, 1, record);
+  return record;
+}
+
+}  // namespace trireme

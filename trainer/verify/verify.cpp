@@ -1,0 +1,322 @@
+#include "trainer/verify/verify.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "trainer/loop/rank_plan.h"
+#include "trainer/model/declare.h"
+#include "trainer/verify/ragged_dataset.h"
+
+namespace trireme {
+namespace {
+
+constexpr double kNormScale = 0.1;
+constexpr int64_t kValidationSequences = 17;  // the last batch is short
+
+bool is_sooner(const Difference& a, const Difference& b) {
+  // As a run computes them: initial weights, then step by step, validation last.
+  const auto time = [](const Difference& d) {
+    return std::pair(d.quantity == Quantity::kValidationLoss ? 1 << 30 : d.step, static_cast<int>(d.quantity));
+  };
+  return time(a) < time(b);
+}
+
+int64_t block_of(const std::string& tensor) { return tensor.starts_with("blocks.") ? std::stoll(tensor.substr(7)) : -1; }
+
+int stage_of(const std::string& tensor, const std::vector<int64_t>& layers) {
+  if (tensor == "embedding.weight" || tensor == "positions.weight") return 0;
+  int stage = 0;
+  int64_t block = block_of(tensor);
+  if (block < 0) return static_cast<int>(layers.size()) - 1;
+  while (block >= layers[static_cast<size_t>(stage)]) block -= layers[static_cast<size_t>(stage++)];
+  return stage;
+}
+
+}  // namespace
+
+const char* name_of(Verdict::Kind kind) {
+  switch (kind) {
+    case Verdict::Kind::kSame: return "same";
+    case Verdict::Kind::kDiffers: return "differs";
+    case Verdict::Kind::kHangs: return "hangs";
+    case Verdict::Kind::kFails: return "fails";
+  }
+  return "?";
+}
+
+Verifier::Verifier(const Config& config, const std::vector<LayoutSpec>& layouts, VerifyOptions options)
+    : options_(std::move(options)), layouts_(layouts), clone_(make_clone(config, layouts, options_.seed)) {
+  TRIREME_CHECK(options_.steps >= 2, options_.steps, " steps");
+  plain_.text = "tp1";
+  if (clone_.config.training.recompute != "none") plain_.recompute = "none";
+}
+
+/// Nothing where there is nothing to leave out.
+std::optional<Verifier::Setting> Verifier::setting(const LayoutSpec& spec, const Features& without) const {
+  Setting s{clone_.in(spec), {.steps = options_.steps, .every_state = true, .norm_scale = kNormScale}, nullptr, nullptr};
+  ModelConfig& m = s.config.model;
+  TrainingConfig& t = s.config.training;
+  bool masks = true, documents = clone_.documents, changed = without.empty();
+  const auto set = [&](auto& value, auto to) { changed = std::exchange(value, to) != to || changed; };
+  for (const Feature feature : without) {
+    switch (feature) {
+      case Feature::kDropout: set(m.dropout, 0.0); break;
+      case Feature::kBiases:
+        if (m.architecture == "gpt2" || m.qkv_bias) set(s.record.bias_scale, 0.0);
+        break;
+      case Feature::kTied: set(m.tied_embeddings, false); break;
+      case Feature::kSharedKv: set(*m.kv_heads, m.heads); break;
+      case Feature::kRaggedVocabulary: {
+        int64_t unit = 1;
+        for (const LayoutSpec& layout : layouts_) unit = std::lcm(unit, layout.tensor);
+        set(*m.vocab_size, (*m.vocab_size + unit - 1) / unit * unit);
+        break;
+      }
+      case Feature::kMasks: set(masks, false); break;
+      case Feature::kMicrobatches:
+        if (microbatches_of(s.config) > 1) set(t.micro_batch_size, t.global_batch_size / *s.config.parallel.data);
+        set(*t.logits_chunk, t.global_batch_size * t.sequence_length);  // the head works in pieces of a micro-batch
+        break;
+      case Feature::kWeightDecay: set(t.optimizer.weight_decay, 0.0); break;
+      case Feature::kClip: set(t.gradient_clip, 0.0); break;
+      case Feature::kHeadNorms: set(m.qk_norm, false); break;
+      case Feature::kDocuments: set(documents, false); break;
+      case Feature::kAttention: set(s.record.zeroed, std::string("attention.output.weight")); break;
+      case Feature::kMlp: set(s.record.zeroed, std::string("mlp.down.weight")); break;
+    }
+  }
+  if (!changed) return std::nullopt;
+  const int64_t length = t.sequence_length, sequences = t.global_batch_size + 5;  // step 2 begins another pass in the middle of its batch
+  s.data = std::make_shared<RaggedDataset>(sequences, length, *m.vocab_size, masks, documents);
+  s.validation = std::make_shared<RaggedDataset>(kValidationSequences, length, *m.vocab_size, masks, documents);
+  return s;
+}
+
+const LayoutRun& Verifier::run(const LayoutSpec& spec, const Features& without) {
+  std::string key = spec.str();
+  for (const Feature feature : without) key += concat(" without ", static_cast<int>(feature));
+  const auto found = runs_.find(key);
+  if (found != runs_.end()) return found->second;
+  options_.progress(spec.str());
+  const Setting s = setting(spec, without).value();
+  LayoutRun& run = runs_[key] = run_layout(s.config, s.data, s.validation, {s.record, options_.patience});
+  stuck_ = stuck_ || run.stuck;
+  return run;
+}
+
+/// Of a run that ended; against the Oracle where `spec` is the plain layout.
+std::vector<Difference> Verifier::differences(const LayoutSpec& spec, const Features& without, Twist* twist, double* largest) {
+  const RunRecord& record = run(spec, without).record;
+  Comparison comparison;
+  if (spec == plain_) {
+    const Setting s = setting(spec, without).value();
+    BaselineCheck check = check_baseline(s.config, record, *s.data, *s.validation, s.record);
+    comparison = std::move(check.comparison);
+    if (twist != nullptr) *twist = check.twist;
+  } else {
+    comparison = compare(run(plain_, without).record, record, parameter_order(setting(spec, without).value().config.model));
+  }
+  if (largest != nullptr) *largest = comparison.largest;
+  return std::move(comparison.differences);
+}
+
+bool Verifier::differs(const LayoutSpec& spec) {
+  const LayoutRun& one = run(spec, {});
+  const RunRecord& r = one.record;
+  if (one.end != LayoutRun::End::kDone || !r.rejected.empty() || !r.unheld.empty() || !r.outside.empty() || r.disagreement) return true;
+  return !differences(spec, {}, nullptr, nullptr).empty();
+}
+
+/// Takes one option after the other away, the finer ones first, as long as the difference stays.
+LayoutSpec Verifier::smallest(const LayoutSpec& spec) {
+  LayoutSpec small = spec;
+  const auto attempt = [&](auto&& drop) {
+    LayoutSpec fewer = small;
+    drop(fewer);
+    if (!(fewer == small) && !(fewer == plain_) && differs(fewer)) small = fewer;
+  };
+  if (spec.recompute || plain_.recompute) attempt([](LayoutSpec& s) { s.recompute = "none"; });
+  attempt([](LayoutSpec& s) { s.schedule = "1f1b", s.virtual_stages.reset(); });
+  attempt([](LayoutSpec& s) { s.gradient_accumulation = "auto", s.reshard = "after_use"; });
+  attempt([](LayoutSpec& s) { s.replicate = 1; });
+  attempt([](LayoutSpec& s) { s.zero = 0, s.replicate = 1, s.gradient_accumulation = "auto", s.reshard = "after_use"; });
+  attempt([](LayoutSpec& s) { s.sequence_parallel = false; });
+  attempt([](LayoutSpec& s) { s.pipeline = 1, s.schedule = "1f1b", s.virtual_stages.reset(); });
+  attempt([](LayoutSpec& s) { s.data = 1, s.zero = 0, s.replicate = 1, s.gradient_accumulation = "auto", s.reshard = "after_use"; });
+  attempt([](LayoutSpec& s) { s.tensor = 1, s.sequence_parallel = false; });
+  attempt([](LayoutSpec& s) { s.micro_batch = 1; });
+  return small;
+}
+
+std::set<Feature> Verifier::cures(const LayoutSpec& spec, const Difference& first) {
+  std::set<Feature> cures;
+  for (int f = 0; f < kFeatures; ++f) {
+    const auto feature = static_cast<Feature>(f);
+    const bool forward_only = feature == Feature::kAttention || feature == Feature::kMlp;
+    if (forward_only && (first.quantity != Quantity::kLoss || first.step != 1)) continue;
+    if (!setting(spec, {feature}) && !setting(plain_, {feature})) continue;
+    const Features without = setting(spec, {feature}) ? Features{feature} : Features{};
+    if (without.empty()) continue;
+    const auto trains = [&](const LayoutSpec& layout) {
+      const LayoutRun& one = run(layout, without);
+      return one.end == LayoutRun::End::kDone && one.record.rejected.empty();
+    };
+    if (!trains(spec)) continue;
+    if (!(spec == plain_) && (!setting(plain_, without) || !trains(plain_))) continue;
+    const std::vector<Difference> left = differences(spec, without, nullptr, nullptr);
+    if (left.empty() || is_sooner(first, left.front())) cures.insert(feature);
+  }
+  return cures;
+}
+
+void Verifier::describe(const LayoutSpec& spec, const std::vector<Difference>& all, Verdict& verdict) const {
+  const Difference& first = all.front();
+  verdict.what = first.str();
+  verdict.step = first.step;
+  verdict.expected = first.expected;
+  verdict.actual = first.actual;
+  // A loss belongs to no tensor: the first one that is wrong because of it then.
+  const auto of_tensor = std::ranges::find_if(all, [](const Difference& d) { return !d.tensor.empty(); });
+  if (of_tensor == all.end()) return;
+  verdict.tensor = of_tensor->tensor;
+  verdict.ranks = of_tensor->ranks;
+  verdict.layer = block_of(of_tensor->tensor);
+  verdict.stage = stage_of(of_tensor->tensor, *clone_.in(spec).parallel.layers_per_stage);
+}
+
+/// The words for a layout that is not as it should be; `small` is what is left of it.
+Verdict Verifier::conclude(const LayoutSpec& spec, const LayoutSpec& small) {
+  Verdict verdict;
+  verdict.layout = spec.text;
+  verdict.smallest = small == plain_ ? plain_.text : small.str();
+  verdict.kind = Verdict::Kind::kDiffers;
+  const LayoutRun& whole = run(spec, {});
+  const LayoutRun& part = run(small, {});
+  Evidence evidence{.smallest = small,
+                    .recomputes = small.recompute.value_or(clone_.config.training.recompute) != "none",
+                    .end = part.end,
+                    .message = part.message,
+                    .record = {},
+                    .differences = {},
+                    .cures = {}};
+  const Config config = clone_.in(small);
+  evidence.microbatches = microbatches_of(config);
+  evidence.kv_heads = *config.model.kv_heads;
+  evidence.blocks = config.model.layers;
+  evidence.record.disagreement = part.record.disagreement;
+  evidence.record.unheld = part.record.unheld;
+  evidence.record.outside = part.record.outside;
+  evidence.record.rejected = part.record.rejected;
+  if (part.end == LayoutRun::End::kDone && part.record.rejected.empty()) {
+    evidence.differences = differences(small, {}, &evidence.twist, nullptr);
+    if (!evidence.differences.empty()) evidence.cures = cures(small, evidence.differences.front());
+  }
+  verdict.diagnosis = diagnose(evidence);
+  if (whole.end != LayoutRun::End::kDone) {
+    verdict.kind = whole.end == LayoutRun::End::kHung ? Verdict::Kind::kHangs : Verdict::Kind::kFails;
+    verdict.what = whole.message;
+    verdict.ranks = whole.ranks;
+    verdict.acts = whole.acts;
+    if (verdict.ranks.empty()) {
+      verdict.ranks.resize(whole.acts.size());
+      std::iota(verdict.ranks.begin(), verdict.ranks.end(), 0);
+    }
+    return verdict;
+  }
+  const std::vector<Difference> all = whole.record.rejected.empty() ? differences(spec, {}, nullptr, &verdict.max_difference)
+                                                                    : std::vector<Difference>{};
+  if (!all.empty()) describe(spec, all, verdict);
+  if (const auto& disagreement = whole.record.disagreement; disagreement && verdict.tensor.empty()) {
+    verdict.tensor = disagreement->tensor;
+    verdict.layer = block_of(disagreement->tensor);
+    verdict.stage = stage_of(disagreement->tensor, *clone_.in(spec).parallel.layers_per_stage);
+    verdict.ranks = {disagreement->first_rank, disagreement->second_rank};
+    if (verdict.what.empty()) verdict.what = disagreement->str();
+  }
+  if (!verdict.what.empty()) return verdict;
+  const RunRecord& r = whole.record;
+  verdict.tensor = !r.unheld.empty() ? r.unheld : r.outside;
+  verdict.what = !r.rejected.empty() ? r.rejected
+                 : !r.unheld.empty() ? r.unheld + ": some elements belong to no rank"
+                                     : r.outside + ": a rank holds rows beyond the end of the tensor";
+  return verdict;
+}
+
+Verdict Verifier::layout(const LayoutSpec& spec) {
+  if (const LayoutRun& plain = run(plain_, {}); plain.end != LayoutRun::End::kDone || !plain.record.rejected.empty()) {
+    Verdict verdict;
+    verdict.layout = spec.text;
+    verdict.kind = Verdict::Kind::kFails;
+    verdict.what = "nothing to compare with: one rank alone does not train";
+    verdict.diagnosis = {"none", "all", "see the baseline"};
+    return verdict;
+  }
+  if (!differs(spec)) {
+    Verdict verdict;
+    verdict.layout = spec.text;
+    differences(spec, {}, nullptr, &verdict.max_difference);
+    return verdict;
+  }
+  return conclude(spec, smallest(spec));
+}
+
+Verdict Verifier::baseline() {
+  if (differs(plain_)) return conclude(plain_, plain_);
+  Verdict verdict;
+  verdict.layout = plain_.text;
+  differences(plain_, {}, nullptr, &verdict.max_difference);
+  return verdict;
+}
+
+std::vector<LayoutSpec> default_layouts(const Config& config) {
+  constexpr int64_t kMostRanks = 8;
+  const ParallelConfig& p = config.parallel;
+  if (p.schedule == "file")
+    throw ConfigError("parallel.schedule=file: the file is for the stages and micro-batches of the whole run, which the small clone has not; name layouts with --layouts");
+  LayoutSpec own;
+  own.tensor = p.tensor;
+  own.pipeline = p.pipeline;
+  own.data = *p.data;
+  own.zero = p.zero_stage;
+  own.replicate = p.replicate;
+  own.sequence_parallel = p.sequence_parallel && p.tensor > 1;
+  own.schedule = p.schedule;
+  if (own.schedule == "interleaved_1f1b") own.virtual_stages = p.virtual_stages;
+  if (p.gradient_accumulation == "full" && p.zero_stage >= 2) own.gradient_accumulation = "full";  // else what auto gives
+  own.reshard = p.reshard;
+  const auto smallest_factor = [](int64_t n) {
+    int64_t factor = 2;
+    while (factor < n && n % factor != 0) ++factor;
+    return std::min(factor, n);
+  };
+  const int64_t whole = own.world();
+  if (own.world() > kMostRanks) {
+    own.data = own.replicate > 1 && own.replicate < own.data ? 4 : smallest_factor(own.data);
+    own.replicate = own.replicate > 1 && own.data == 4 ? 2 : 1;
+  }
+  if (own.world() > kMostRanks) own.pipeline = std::min<int64_t>(own.pipeline, 2);
+  if (own.world() > kMostRanks) own.tensor = smallest_factor(own.tensor);
+  if (own.world() > kMostRanks && own.data == 4) own.data = 2, own.replicate = 1;
+  std::vector<LayoutSpec> candidates = {own};
+  for (const char* text : {"tp2", "tp2sp", "pp2", "pp2-gpipe", "pp2-interleaved_1f1b", "pp2-zb_h1", "pp2-zb_h2", "pp2-zb_v", "dp2", "dp2z1", "dp2z2",
+                           "dp2z3", "tp2pp2dp2z3sp"})
+    candidates.push_back(parse_layout(text));
+  std::vector<LayoutSpec> layouts;
+  for (LayoutSpec& layout : candidates) {
+    layout.text = layout.str();
+    if (std::ranges::find(layouts, layout) != layouts.end()) continue;
+    try {
+      make_clone(config, {layout}, 0);
+    } catch (const ConfigError&) {
+      if (layout == own && own.world() == whole) throw;
+      continue;  // not for this model: 2 ranks do not divide its heads, or it has too few layers
+    }
+    layouts.push_back(layout);
+  }
+  if (layouts.empty()) throw ConfigError("no layout of several ranks is for this model; name layouts with --layouts");
+  return layouts;
+}
+
+}  // namespace trireme
