@@ -69,7 +69,7 @@ take_back() { (cd "$tree" && patch -p1 -R --no-backup-if-mismatch < "$source/tes
 run_verify() {
   local status=0
   timeout "$limit" "$scratch/build/trireme" verify "$tree/tests/mutations/verify.yaml" --layouts \
-    "tp2 pp2 tp2sp tp4 pp3 dp2 dp2z1 dp3z2 dp2z3 dp4z2rep2 mb2 tp2pp2dp2z3sp tp2pp2sp-interleaved_1f1b pp2-gpipe pp2-interleaved_1f1b pp2-zb_h1 pp2-zb_h2 pp2-zb_v dp2z3-selective full" || status=$?
+    "tp2 pp2 tp2sp tp4 pp3 dp2 dp2z1 dp3z2 dp2z3 dp4z2rep2 mb2 tp2pp2dp2z3sp tp2pp2sp-interleaved_1f1b pp2-gpipe pp2-interleaved_1f1b pp2-zb_h1 pp2-zb_h2 pp2dp2z3-zb_v dp2z3-selective full" || status=$?
   timeout "$limit" "$scratch/build/trireme" verify "$tree/tests/mutations/verify-gpt2.yaml" --layouts \
     "tp2 tp3sp pp2 dp2 dp2z3mb2 tp3pp2dp2z2sp pp2-interleaved_1f1b pp2-zb_v pp2-zb_h1-full selective" || status=$?
   return $status

@@ -206,10 +206,10 @@ TEST_CASE("bad input: layout") {
            64,
            {"reshard=after_step: zero_stage 2 does not shard parameters"}},
           {"prefetch in ZeRO-0", train({"parallel.prefetch=3"}), 64, {"parallel.prefetch=3: has no effect"}},
-          {"schedule of a later version",
-           train({"parallel.schedule=zb_h1"}),
+          {"unknown schedule",
+           train({"parallel.schedule=zb_h3"}),
            64,
-           {"parallel.schedule=zb_h1: not one of the choices; allowed gpipe | 1f1b"}},
+           {"parallel.schedule=zb_h3: not one of the choices; allowed gpipe | 1f1b", "nearest valid zb_h1"}},
       });
 }
 

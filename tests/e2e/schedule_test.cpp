@@ -19,7 +19,7 @@ TEST_CASE("schedule: printed, edited and read back, a schedule trains the same b
   const std::vector<double> expected = losses(directory / "run", 3);
 
   const std::string text = must(directory, actions + schedule("gpipe")).out;
-  CHECK(text == "# gpipe: 2 ranks, 2 stages, 4 micro-batches\n0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3\n1F0 1F1 1F2 1F3 1B0 1B1 1B2 1B3\n");
+  CHECK(text == "# gpipe: 2 ranks, 2 stages, 4 micro-batches; with --set parallel.virtual_stages=1\n0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3\n1F0 1F1 1F2 1F3 1B0 1B1 1B2 1B3\n");
   write_file(directory / "plan.txt", text);
   must(directory, train + kFile + in("again"));
   CHECK(losses(directory / "again", 3) == expected);
@@ -30,7 +30,7 @@ TEST_CASE("schedule: printed, edited and read back, a schedule trains the same b
   must(directory, train + kFile + in("edited"));
   CHECK(losses(directory / "edited", 3) == expected);
   CHECK(must(directory, actions + kFile).out ==
-        "# file: 2 ranks, 2 stages, 4 micro-batches\n0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3\n1F0 1I0 1F1 1I1 1W0 1W1 1F2 1B2 1F3 1I3 1W3\n");
+        "# file: 2 ranks, 2 stages, 4 micro-batches; with --set parallel.virtual_stages=1\n0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3\n1F0 1I0 1F1 1I1 1W0 1W1 1F2 1B2 1F3 1I3 1W3\n");
 
   // A V from a file: its first and its last stage are on rank 0.
   const std::string vee = must(directory, actions + schedule("zb_v")).out;

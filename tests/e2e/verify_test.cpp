@@ -20,7 +20,8 @@ TEST_CASE("verify says of each layout that it trains the same model, and leaves 
   CHECK(people.out.find("pp2dp2z1 ") != std::string::npos);
   CHECK(people.out.find("same") != std::string::npos);
   CHECK(people.err.empty());
-  const json report = json::parse(must(directory, verify("dp2-z3 pp2:vpp2-interleaved_1f1b") + Arguments{"--json", "--steps", "2", "--seed", "7"}).out);
+  const json report =
+      json::parse(must(directory, verify("dp2-z3 pp2:vpp2-interleaved_1f1b") + Arguments{"--json", "--steps", "2", "--seed", "7"}).out);
   CHECK(report.at("baseline").at("verdict") == "same");
   REQUIRE(report.at("layouts").size() == 2);
   for (const json& row : report["layouts"]) {

@@ -305,6 +305,14 @@ TEST_CASE("a rank keeps what its schedule has in flight: of a micro-batch before
   }
 }
 
+TEST_CASE("a memory table of some pipeline ranks names them by their places in the pipeline") {
+  CHECK(memory_table({RankMemory{}, RankMemory{}}).find("pipeline 1") != std::string::npos);
+  const std::string table = memory_table({RankMemory{}}, {RankMemory{}}, 3);
+  CHECK(table.find("pipeline 3") != std::string::npos);
+  CHECK(table.find("measured 3") != std::string::npos);
+  CHECK(table.find("pipeline 0") == std::string::npos);
+}
+
 TEST_CASE("a step after the second asks the system for no memory") {
   for (const Device device : {Device::kReference, Device::kCpu}) {
     for (const char* const precision : {"fp32", "bf16", "fp16"}) {

@@ -104,7 +104,7 @@ TEST_CASE("a budget is kept on every rank of every layout, with virtual stages t
     const int64_t full = most(Recompute::kFull), none = most(Recompute::kNone);
     const Config half = with_budget(config, (full + none) / 2);
     const std::vector<Recompute> plan = recompute_plan(half);
-    INFO(layout.str() << "\n" << recompute_text(half, plan));
+    INFO(layout.str() << "\n" << recompute_text(half, rank_plans(half).stage_rank, plan));
     CHECK(full < none);
     CHECK(std::ranges::count(plan, Recompute::kNone) < static_cast<int64_t>(layers));
     CHECK(std::ranges::count(plan, Recompute::kFull) < static_cast<int64_t>(layers));
@@ -147,7 +147,7 @@ TEST_CASE("the plan of a long pipeline is found with few forecasts, and says wha
   const std::vector<Recompute> plan = recompute_plan(half);
   CHECK(std::ranges::count(plan, Recompute::kNone) > 20);  // the last ranks have few micro-batches in flight
   CHECK(plan.front() == Recompute::kFull);
-  const std::string text = recompute_text(half, plan);
+  const std::string text = recompute_text(half, rank_plans(half).stage_rank, plan);
   CHECK(std::ranges::count(text, '\n') == 15);
   CHECK(text.starts_with("recompute: rank 0 keeps "));
   CHECK(text.find("recompute: rank 15 keeps 3 of 3 blocks, 0 selective, 0 full") != std::string::npos);

@@ -236,7 +236,8 @@ TEST_CASE("a layout that reads other samples differs, from the loss on") {
   const LayoutRunOptions options{{.steps = 2, .every_state = true}};
   const LayoutRun one = run_layout(clone.in(parse_layout("tp1")), data, validation, options);
   const LayoutRun two = run_layout(clone.in(parse_layout("dp2")), std::make_shared<OtherSamples>(data, 2), validation, options);
-  const Comparison same = compare(one.record, run_layout(clone.in(parse_layout("dp2")), data, validation, options).record, parameter_order(clone.config.model));
+  const Comparison same =
+      compare(one.record, run_layout(clone.in(parse_layout("dp2")), data, validation, options).record, parameter_order(clone.config.model));
   CHECK(same.differences.empty());
   const Comparison comparison = compare(one.record, two.record, parameter_order(clone.config.model));
   REQUIRE_FALSE(comparison.differences.empty());

@@ -140,7 +140,8 @@ TEST_CASE("ranges of steps") {
   CHECK(step_range("7").last == 7);
   CHECK(step_range("901:1000").last == 1000);
   CHECK_THROWS_WITH(step_range("900:1000"), "--trace-steps=900:1000: 101 steps; allowed at most 100, for the trace is kept in memory until the last");
-  for (const char* text : {"1:9223372036854775807", "", ":", "0:1", "5:3", "1:", ":2", "a:b", "1:2:3", "-1:2", "1.5:2", "1 :2", "+1:2", "99999999999999999999:1"})
+  for (const char* text :
+       {"1:9223372036854775807", "", ":", "0:1", "5:3", "1:", ":2", "a:b", "1:2:3", "-1:2", "1.5:2", "1 :2", "+1:2", "99999999999999999999:1"})
     CHECK_THROWS_AS(step_range(text), ConfigError);
 }
 

@@ -11,8 +11,8 @@
 namespace trireme::test {
 namespace {
 
-const std::vector<std::string> kOrder = {"embedding.weight", "blocks.0.attention_norm.weight", "blocks.0.attention.key.weight", "blocks.0.mlp.up.weight",
-                                         "final_norm.weight"};
+const std::vector<std::string> kOrder = {"embedding.weight", "blocks.0.attention_norm.weight", "blocks.0.attention.key.weight",
+                                         "blocks.0.mlp.up.weight", "final_norm.weight"};
 
 GlobalTensor tensor(int64_t rows, double first) {
   GlobalTensor t;
@@ -196,9 +196,7 @@ TEST_CASE("a comparison names the elements that differ, their owners and their c
 }
 
 TEST_CASE("a cause is named from what differs, where and without what it goes away") {
-  const auto gradient = [](const char* name, double factor) {
-    return [name, factor](RunRecord& r) { scale(r.first_gradient[name], factor); };
-  };
+  const auto gradient = [](const char* name, double factor) { return [name, factor](RunRecord& r) { scale(r.first_gradient[name], factor); }; };
   check_diagnosis(seen("tp2sp", gradient("final_norm.weight", 0.4)), "sequence", "norm", "replicated parameters are partial");
   check_diagnosis(seen("tp4", gradient("blocks.0.attention.key.weight", 0.4)), "tensor", "kv", "share a head");
   check_diagnosis(seen("pp2", gradient("embedding.weight", 0.4), {Feature::kTied}), "pipeline", "embedding", "tied embedding");
@@ -211,9 +209,7 @@ TEST_CASE("a cause is named from what differs, where and without what it goes aw
   check_diagnosis(seen("dp2", all(1.0 / 6)), "data", "all", "6 times too small, which is the number of micro-batches");
   check_diagnosis(seen("dp2z2", all(0.3)), "zero", "all", "shards");
   check_diagnosis(seen("dp2", all(0.3), {Feature::kMicrobatches}), "data", "all", "micro-batches are lost");
-  const auto figure = [](std::vector<double> RunRecord::*which, double factor) {
-    return [which, factor](RunRecord& r) { (r.*which)[0] *= factor; };
-  };
+  const auto figure = [](std::vector<double> RunRecord::*which, double factor) { return [which, factor](RunRecord& r) { (r.*which)[0] *= factor; }; };
   check_diagnosis(seen("tp4", figure(&RunRecord::grad_norm, 1.1), {Feature::kSharedKv}), "tensor", "grad_norm", "every copy of a shared kv head");
   check_diagnosis(seen("pp2", figure(&RunRecord::grad_norm, 0.7)), "pipeline", "grad_norm", "not taken over all ranks");
   check_diagnosis(seen("tp2", figure(&RunRecord::loss, 1.01), {Feature::kBiases}), "tensor", "bias", "added by several tensor ranks");

@@ -84,9 +84,10 @@ void add_train_command(CLI::App& app, const std::vector<std::string>& command_li
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   command->add_option("--restarts", arguments->restarts, "Times to start the job again after ranks have died or hung; over resilience.restarts")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
-  command->add_option("--trace-steps", arguments->trace_steps,
-                      "A:B, steps from 1, at most 100, on CPUs: what all ranks do in these goes to trace.json (Perfetto opens it), seconds by cause to "
-                      "metrics.jsonl");
+  command->add_option(
+      "--trace-steps", arguments->trace_steps,
+      "A:B, steps from 1, at most 100, on CPUs: what all ranks do in these goes to trace.json (Perfetto opens it), seconds by cause to "
+      "metrics.jsonl");
   command->add_option("--hosts", arguments->hosts, "mpirun hostfile for the ranks this command starts");
   command->callback([arguments, command_line, &exit_code] {
     if (arguments->trace_steps) arguments->options.trace_steps = step_range(*arguments->trace_steps);

@@ -4,8 +4,8 @@
 #include <iomanip>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "kernels/core/check.h"
 #include "trainer/commands/finish_output.h"
@@ -71,10 +71,12 @@ void print(const std::string& label, const Verdict& v) {
   const std::string indent(4, ' ');
   std::cout << indent << v.what << '\n';
   if (!v.tensor.empty())
-    std::cout << indent << "first tensor " << v.tensor << ", stage " << v.stage << (v.ranks.empty() ? "" : ", owned by rank " + list_of(v.ranks)) << '\n';
+    std::cout << indent << "first tensor " << v.tensor << ", stage " << v.stage << (v.ranks.empty() ? "" : ", owned by rank " + list_of(v.ranks))
+              << '\n';
   for (size_t rank = 0; rank < std::min<size_t>(v.acts.size(), 8); ++rank) std::cout << indent << "rank " << rank << ": " << v.acts[rank] << '\n';
-  if (!v.smallest.empty()) std::cout << indent << "axis " << (v.diagnosis.axis == "none" ? "none (every layout)" : v.diagnosis.axis) << ", layer "
-                                     << v.diagnosis.layer << "; still there in " << v.smallest << '\n';
+  if (!v.smallest.empty())
+    std::cout << indent << "axis " << (v.diagnosis.axis == "none" ? "none (every layout)" : v.diagnosis.axis) << ", layer " << v.diagnosis.layer
+              << "; still there in " << v.smallest << '\n';
   std::cout << indent << "smells of: " << v.diagnosis.trap << '\n';
 }
 
@@ -94,8 +96,8 @@ bool verify(const Arguments& arguments) {
   };
   const ModelConfig& m = verifier.clone().config.model;
   if (!arguments.json)
-    std::cout << m.architecture << " of " << m.layers << " layers, hidden size " << m.hidden_size << ", heads " << m.heads << ", kv heads " << *m.kv_heads
-              << ", vocabulary " << *m.vocab_size << "; " << options.steps << " steps in fp64 on threads" << '\n';
+    std::cout << m.architecture << " of " << m.layers << " layers, hidden size " << m.hidden_size << ", heads " << m.heads << ", kv heads "
+              << *m.kv_heads << ", vocabulary " << *m.vocab_size << "; " << options.steps << " steps in fp64 on threads" << '\n';
   bool same = true;
   const auto note = [&](const Verdict& verdict) {
     same = same && verdict.kind == Verdict::Kind::kSame;
@@ -121,11 +123,11 @@ void add_verify_command(CLI::App& app, int& exit_code) {
                       "Layouts such as \"tp2 tp2pp2dp2z3sp pp2-interleaved_1f1b\"; without it the configuration's own and each axis alone");
   command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
   command->add_option("--steps", arguments->options.steps, "Training steps")->check(CLI::Range(2, 50))->capture_default_str();
-  command->add_option("--seed", arguments->options.seed, "Seed of the clone's weights, data and masks")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--seed", arguments->options.seed, "Seed of the clone's weights, data and masks")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->add_flag("--json", arguments->json, "One JSON object on standard output");
-  command->callback([arguments, &exit_code] {
-    exit_code = static_cast<int>(verify(*arguments) ? ExitCode::kOk : ExitCode::kInternal);
-  });
+  command->callback([arguments, &exit_code] { exit_code = static_cast<int>(verify(*arguments) ? ExitCode::kOk : ExitCode::kInternal); });
 }
 
 }  // namespace trireme

@@ -56,12 +56,12 @@ class Run {
   std::string training_data_;  ///< its fingerprint
   std::unique_ptr<Trainer> trainer_;
   std::optional<Tracer> tracer_;
-  std::unique_ptr<RunLock> lock_;         ///< rank 0: until this run ends
-  Reporter reporter_;                     ///< speaks on rank 0
-  std::unique_ptr<Saves> saves_;          ///< uses the two above until its end
-  std::vector<RankMemory> memory_;        ///< forecast, by pipeline rank
-  std::string accumulation_;              ///< what parallel.gradient_accumulation costs, where it is a choice
-  std::string recompute_;                 ///< what training.recompute budget has chosen
+  std::unique_ptr<RunLock> lock_;   ///< rank 0: until this run ends
+  Reporter reporter_;               ///< speaks on rank 0
+  std::unique_ptr<Saves> saves_;    ///< uses the two above until its end
+  std::vector<RankMemory> memory_;  ///< forecast, by pipeline rank
+  std::string accumulation_;        ///< what parallel.gradient_accumulation costs, where it is a choice
+  std::string recompute_;           ///< what training.recompute budget has chosen
   int64_t total_ = 0;
   int64_t done_ = 0;        ///< steps
   bool evaluated_ = false;  ///< after step done_, where that is due: a run may have been killed between its save and its evaluation

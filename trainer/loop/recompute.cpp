@@ -155,9 +155,9 @@ std::vector<Recompute> recompute_plan(const Config& config) {
   return plan;
 }
 
-std::string recompute_text(const Config& config, const std::vector<Recompute>& plan) {
+std::string recompute_text(const Config& config, const std::vector<int>& stage_rank, const std::vector<Recompute>& plan) {
   std::string text;
-  const auto blocks = blocks_of_ranks(config, stage_ranks(training_plan(config)));
+  const auto blocks = blocks_of_ranks(config, stage_rank);
   for (size_t rank = 0; rank < blocks.size(); ++rank) {
     const auto count = [&](Recompute what) { return std::ranges::count(blocks[rank], what, [&](size_t block) { return plan[block]; }); };
     text += concat(rank > 0 ? "\n" : "", "recompute: rank ", rank, " keeps ", count(Recompute::kNone), " of ", blocks[rank].size(), " blocks, ",

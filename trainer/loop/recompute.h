@@ -18,6 +18,6 @@ namespace trireme {
 std::vector<Recompute> recompute_plan(const Config& config);
 
 /// A line for each pipeline rank: "recompute: rank 0 keeps 3 of 8 blocks, 2 selective, 3 full".
-std::string recompute_text(const Config& config, const std::vector<Recompute>& plan);
+std::string recompute_text(const Config& config, const std::vector<int>& stage_rank, const std::vector<Recompute>& plan);
 
 }  // namespace trireme

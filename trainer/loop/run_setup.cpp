@@ -33,6 +33,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
              {"configuration", to_yaml(config_)},
              {"--max-steps", std::to_string(last_step())},
              {"--trace-steps", options_.trace_steps ? to_string(*options_.trace_steps) : "none"},
+             {"schedule", to_text(training_plan(config_))},  // perhaps each rank's own reading of a file
              {"training data", training_data_},
              {"validation data", validation}};
   });
@@ -64,7 +65,7 @@ void Run::make_trainer() {
   const MeshShape mesh = mesh_shape(config_.parallel);
   memory_ = memory_by_pipeline_rank(world_, mesh, mine);
   if (choice) accumulation_ = "\n" + accumulation_text(config_, memory_, memory_by_pipeline_rank(world_, mesh, otherwise));
-  if (config_.training.recompute == "budget") recompute_ = "\n" + recompute_text(config_, recompute);
+  if (config_.training.recompute == "budget") recompute_ = "\n" + recompute_text(config_, plans.stage_rank, recompute);
   if (ctx_.device == Device::kCuda) reserve_memory(ctx_, world_, config_, mine);
   agree(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true, recompute, plans); });
   trainer_->watch(progress_);
@@ -160,7 +161,8 @@ void Run::open_directory(const std::string& checkpoint) {
   write_durably(directory() / "environment.json", environment.dump(2) + "\n");
   reporter_.open(config_, environment, done_, total_);
   const char* const without = ctx_.device == Device::kCpu ? ", without workspace of the CPU's kernels" : "";
-  reporter_.message(concat("memory of a rank by plan, the most of each pipeline rank", without, ":\n", memory_table(memory_), accumulation_, recompute_));
+  reporter_.message(
+      concat("memory of a rank by plan, the most of each pipeline rank", without, ":\n", memory_table(memory_), accumulation_, recompute_));
 }
 
 }  // namespace trireme

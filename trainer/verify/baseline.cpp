@@ -134,7 +134,8 @@ BaselineCheck check_baseline(const Config& config, const RunRecord& record, cons
     compare_tensors(expected, actual, order, about, kSameTolerance, out);
   };
   tensors(oracle.initial_weights(0, 0), record.fresh_weight, Quantity::kInitialWeight, 0);
-  if (options.zeroed.empty()) tensors(oracle.initial_weights(options.bias_scale, options.norm_scale), record.initial_weight, Quantity::kInitialWeight, 0);
+  if (options.zeroed.empty())
+    tensors(oracle.initial_weights(options.bias_scale, options.norm_scale), record.initial_weight, Quantity::kInitialWeight, 0);
   // Slopes of another loss say nothing of the gradient.
   if (losses(record.initial_weight, 1)) Slopes(oracle, data, seed, record.initial_weight, record.first_gradient, 1).check(order, out);
   std::set<std::string> all(order.begin(), order.end());

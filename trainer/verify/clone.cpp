@@ -11,7 +11,7 @@
 namespace trireme {
 namespace {
 
-constexpr int64_t kHeadSize = 4;         // smallest in which halves and neighbouring pairs of RoPE differ
+constexpr int64_t kHeadSize = 4;  // smallest in which halves and neighbouring pairs of RoPE differ
 constexpr int64_t kLeastSequence = 12;
 constexpr int64_t kLeastVocabulary = 53;
 constexpr int64_t kLeastMicrobatches = 2;
@@ -22,9 +22,9 @@ constexpr int64_t kMostSequences = 256;
 void refuse_many_ranks(const LayoutSpec& layout) {
   if (layout.world() <= kMostRanks) return;
   const int64_t model_ranks = layout.tensor * layout.pipeline;
-  throw ConfigError(concat("--layouts: '", layout.text, "' has ", layout.world(), " ranks, and this process plays at most ", kMostRanks, "; ",
-                           model_ranks <= kMostRanks ? concat("a smaller data degree shows the same, up to dp", kMostRanks / model_ranks)
-                                                     : "take smaller degrees"));
+  throw ConfigError(concat(
+      "--layouts: '", layout.text, "' has ", layout.world(), " ranks, and this process plays at most ", kMostRanks, "; ",
+      model_ranks <= kMostRanks ? concat("a smaller data degree shows the same, up to dp", kMostRanks / model_ranks) : "take smaller degrees"));
 }
 
 void set_recompute(TrainingConfig& t, const std::string& recompute) {
@@ -61,8 +61,8 @@ int64_t least_common(const std::vector<LayoutSpec>& layouts, int64_t (*of)(const
   for (const LayoutSpec& layout : layouts) {
     all = std::lcm(all, of(layout));
     if (all > kMostSequences)
-      throw ConfigError(concat("--layouts: no batch of up to ", kMostSequences, " short sequences is a multiple of what all layouts up to '", layout.text,
-                               "' divide it by; verify them in several calls"));
+      throw ConfigError(concat("--layouts: no batch of up to ", kMostSequences, " short sequences is a multiple of what all layouts up to '",
+                               layout.text, "' divide it by; verify them in several calls"));
   }
   return all;
 }
@@ -131,7 +131,7 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
     t.recompute_budget.reset();
     t.recompute_every = 2;
   }
-  t.logits_chunk = 5;  // divides no micro-batch
+  t.logits_chunk = 5;                                                         // divides no micro-batch
   if (t.gradient_clip > 0) t.gradient_clip = std::min(t.gradient_clip, 0.5);  // low enough to clip
   t.loss_scale = {};
   OptimizerConfig& o = t.optimizer;

@@ -46,11 +46,13 @@ std::string axis_of(const Evidence& e) {
 /// "3 times, the number of data ranks" where the factor is one that is known.
 std::string factor_in_words(const Evidence& e, double ratio) {
   const LayoutSpec& s = e.smallest;
-  const std::pair<double, const char*> known[] = {
-      {static_cast<double>(e.microbatches), "micro-batches"},   {static_cast<double>(s.data), "data ranks"},
-      {static_cast<double>(s.tensor), "tensor ranks"},          {static_cast<double>(s.pipeline), "pipeline ranks"},
-      {static_cast<double>(s.data / s.replicate), "shards"},    {static_cast<double>(s.replicate), "replicas"},
-      {static_cast<double>(s.tensor) / static_cast<double>(e.kv_heads), "copies of a kv head"}};
+  const std::pair<double, const char*> known[] = {{static_cast<double>(e.microbatches), "micro-batches"},
+                                                  {static_cast<double>(s.data), "data ranks"},
+                                                  {static_cast<double>(s.tensor), "tensor ranks"},
+                                                  {static_cast<double>(s.pipeline), "pipeline ranks"},
+                                                  {static_cast<double>(s.data / s.replicate), "shards"},
+                                                  {static_cast<double>(s.replicate), "replicas"},
+                                                  {static_cast<double>(s.tensor) / static_cast<double>(e.kv_heads), "copies of a kv head"}};
   for (const auto& [count, name] : known) {
     if (count <= 1) continue;
     if (std::abs(ratio - count) < 1e-6 * count) return concat(count, " times too large, which is the number of ", name);
@@ -100,7 +102,8 @@ Diagnosis of_gradients(const Evidence& e, const First& first, const std::string&
   if (cured_by(e, Feature::kDocuments)) return {axis, "attention", "the backward does not keep documents apart"};
   if (cured_by(e, Feature::kHeadNorms)) return {axis, "attention", "the backward reads queries and keys from before, or from after, their norms"};
   if (cured_by(e, Feature::kRaggedVocabulary)) return {axis, kind, "the padding of the vocabulary leaks into a gradient"};
-  if (axis.find("zero") != std::string::npos) return {axis, kind, "shards: a part of a flat buffer is lost, or a reduction over shards or replicas is missing"};
+  if (axis.find("zero") != std::string::npos)
+    return {axis, kind, "shards: a part of a flat buffer is lost, or a reduction over shards or replicas is missing"};
   if (axis == "data") return {axis, kind, "gradients of the data ranks are not summed"};
   if (axis == "schedule" || axis == "pipeline") return {axis, kind, "a backward is lost, doubled or reads another micro-batch"};
   if (axis == "recompute") return {axis, kind, "what is computed again is not what the forward computed"};
@@ -130,7 +133,8 @@ Diagnosis of_disagreement(const Evidence& e, const std::string& axis) {
   const std::string kind = kind_of(e.record.disagreement->tensor);
   if (kind == "embedding" && e.smallest.pipeline > 1)
     return {axis, kind, "tied embedding: its two ends drift apart, because gradient, decay or update is not the same on both"};
-  if (kind == "kv") return {axis, kind, "replicated key and value heads drift apart: their gradients are not summed over the ranks that share a head"};
+  if (kind == "kv")
+    return {axis, kind, "replicated key and value heads drift apart: their gradients are not summed over the ranks that share a head"};
   if (kind == "norm" || kind == "head_norm" || kind == "positions")
     return {axis, kind, "gradients of replicated parameters are partial: each tensor rank saw its own rows or heads, and nobody adds them up"};
   if (kind == "bias") return {axis, kind, "copies of a row-linear bias drift apart"};
@@ -140,7 +144,7 @@ Diagnosis of_disagreement(const Evidence& e, const std::string& axis) {
 bool says(const std::string& message, const char* word) { return message.find(word) != std::string::npos; }
 
 Diagnosis of_failure(const Evidence& e, const std::string& axis) {
-  if (says(e.message, "while it was in flight") || says(e.message, " dropped "))
+  if (says(e.message, "while it was in flight") || says(e.message, " dropped ") || says(e.message, "while a unit is gathered"))
     return {axis, "all", "missing wait: a buffer is used before its communication is over"};
   if (says(e.message, "tied")) return {axis, "embedding", "tied embedding: its gradients are not summed over both ends"};
   if (says(e.message, "rank_plan"))

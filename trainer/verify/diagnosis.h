@@ -14,32 +14,32 @@ namespace trireme {
 /// Parts of the clone that can be left out, to see whether the difference goes with them.
 enum class Feature : uint8_t {
   kDropout,
-  kBiases,          ///< initial biases are 0
-  kTied,            ///< embedding and head are two matrices
-  kSharedKv,        ///< every query head has a kv head of its own
-  kRaggedVocabulary,///< the vocabulary divides by every tensor degree
-  kMasks,           ///< every target counts
-  kMicrobatches,    ///< one micro-batch on each data rank, and its loss in one piece
+  kBiases,            ///< initial biases are 0
+  kTied,              ///< embedding and head are two matrices
+  kSharedKv,          ///< every query head has a kv head of its own
+  kRaggedVocabulary,  ///< the vocabulary divides by every tensor degree
+  kMasks,             ///< every target counts
+  kMicrobatches,      ///< one micro-batch on each data rank, and its loss in one piece
   kWeightDecay,
   kClip,
   kHeadNorms,
-  kDocuments,       ///< one document in each sequence
-  kAttention,       ///< its output projections are 0
-  kMlp,             ///< its down projections are 0
+  kDocuments,  ///< one document in each sequence
+  kAttention,  ///< its output projections are 0
+  kMlp,        ///< its down projections are 0
 };
 constexpr int kFeatures = 13;
 
 struct Evidence {
   /// The fewest of its layout's options with which the difference is still there; a plain one: it is there in every layout.
   LayoutSpec smallest;
-  bool recomputes = false;   ///< `smallest` recomputes, named or by the configuration
+  bool recomputes = false;  ///< `smallest` recomputes, named or by the configuration
   LayoutRun::End end = LayoutRun::End::kDone;
-  std::string message;       ///< of a run that hung or failed
-  RunRecord record;          ///< of the smallest run: disagreement, unheld and rejected are read
+  std::string message;  ///< of a run that hung or failed
+  RunRecord record;     ///< of the smallest run: disagreement, unheld and rejected are read
   std::vector<Difference> differences;
-  std::set<Feature> cures;   ///< without which the first of the differences is not there
-  Twist twist = Twist::kNone;///< the oracle that computes what the run computes
-  int64_t microbatches = 1;  ///< of a data rank
+  std::set<Feature> cures;     ///< without which the first of the differences is not there
+  Twist twist = Twist::kNone;  ///< the oracle that computes what the run computes
+  int64_t microbatches = 1;    ///< of a data rank
   int64_t kv_heads = 1;
   int64_t blocks = 1;
 };

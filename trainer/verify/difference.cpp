@@ -10,9 +10,9 @@
 namespace trireme {
 namespace {
 
-constexpr double kFloor = 1e-3;        // of the largest tensor: a tensor of zeros but for rounding has no size of its own
-constexpr double kSameRatio = 1e-6;    // relative spread of the ratios of elements
-constexpr double kLargeElement = 1e-2; // of the largest: smaller ones round too much to have a ratio
+constexpr double kFloor = 1e-3;         // of the largest tensor: a tensor of zeros but for rounding has no size of its own
+constexpr double kSameRatio = 1e-6;     // relative spread of the ratios of elements
+constexpr double kLargeElement = 1e-2;  // of the largest: smaller ones round too much to have a ratio
 
 double largest_of(const GlobalTensor& tensor) {
   double largest = 0;

@@ -24,8 +24,8 @@ struct Number {
 };
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr Number kNumbers[] = {
-    {"tp", &LayoutSpec::tensor, 1, kMostRanks},      {"pp", &LayoutSpec::pipeline, 1, 1024},         {"dp", &LayoutSpec::data, 1, kMostRanks},
-    {"rep", &LayoutSpec::replicate, 1, kMostRanks},  {"mb", &LayoutSpec::micro_batch, 1, kMostRanks}, {"z", &LayoutSpec::zero, 0, 3},
+    {"tp", &LayoutSpec::tensor, 1, kMostRanks},     {"pp", &LayoutSpec::pipeline, 1, 1024},          {"dp", &LayoutSpec::data, 1, kMostRanks},
+    {"rep", &LayoutSpec::replicate, 1, kMostRanks}, {"mb", &LayoutSpec::micro_batch, 1, kMostRanks}, {"z", &LayoutSpec::zero, 0, 3},
 };
 constexpr const char* kVirtual = "vpp";
 

@@ -53,8 +53,7 @@ Row Sequence::linear(const std::string& name, const Row& x) const {
   const GlobalTensor& w = weights_.at(name + ".weight");
   const auto bias = weights_.find(name + ".bias");
   Row y(static_cast<size_t>(w.shape[0]));
-  for (size_t r = 0; r < y.size(); ++r)
-    y[r] = sum_of(x, w.values.data() + r * x.size()) + (bias == weights_.end() ? 0 : bias->second.values[r]);
+  for (size_t r = 0; r < y.size(); ++r) y[r] = sum_of(x, w.values.data() + r * x.size()) + (bias == weights_.end() ? 0 : bias->second.values[r]);
   return y;
 }
 
@@ -67,8 +66,7 @@ Row Sequence::norm(const std::string& name, const Row& x) const {
   for (const double v : x) square += (v - mean) * (v - mean) / n;
   const std::vector<double>& w = weight(name + ".weight");
   Row y(x.size());
-  for (size_t i = 0; i < x.size(); ++i)
-    y[i] = (x[i] - mean) / std::sqrt(square + m_.norm_epsilon) * w[i] + (centred ? weight(name + ".bias")[i] : 0);
+  for (size_t i = 0; i < x.size(); ++i) y[i] = (x[i] - mean) / std::sqrt(square + m_.norm_epsilon) * w[i] + (centred ? weight(name + ".bias")[i] : 0);
   return y;
 }
 
@@ -285,7 +283,8 @@ GlobalTensors Oracle::initial_weights(double bias_scale, double norm_scale) cons
     const bool norm = spec.name.ends_with("norm.weight");
     const double scale = m.architecture == "gpt2" && residual ? 1 / std::sqrt(2.0 * static_cast<double>(m.layers)) : 1;
     const uint64_t key = random_key(static_cast<uint64_t>(config_.run.seed), "init:" + spec.name);
-    for (size_t i = 0; i < tensor.values.size(); ++i) tensor.values[i] = (norm ? 1 : 0) + (norm ? norm_scale : bias ? bias_scale : m.init_std * scale) * random_normal(key, i);
+    for (size_t i = 0; i < tensor.values.size(); ++i)
+      tensor.values[i] = (norm ? 1 : 0) + (norm ? norm_scale : bias ? bias_scale : m.init_std * scale) * random_normal(key, i);
   }
   return weights;
 }

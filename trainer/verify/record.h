@@ -37,19 +37,19 @@ struct RunRecord {
   GlobalTensors weight;          ///< after the last step
   /// These only where they are asked for: as the product makes them, before the first step, after it, of step 2, after that.
   GlobalTensors fresh_weight, initial_weight, first_weight, second_gradient, second_weight;
-  std::optional<Disagreement> disagreement;                     ///< the first, if any
-  std::string unheld;                                           ///< a tensor with elements of no rank
-  std::string outside;                                          ///< a tensor of which a rank holds more than there is
-  std::string rejected;                                         ///< the step that was not accepted, and why; the run ended there
-  bool operator==(const RunRecord& other) const;                ///< losses, norms, first_gradient and weight, bit for bit
+  std::optional<Disagreement> disagreement;       ///< the first, if any
+  std::string unheld;                             ///< a tensor with elements of no rank
+  std::string outside;                            ///< a tensor of which a rank holds more than there is
+  std::string rejected;                           ///< the step that was not accepted, and why; the run ended there
+  bool operator==(const RunRecord& other) const;  ///< losses, norms, first_gradient and weight, bit for bit
 };
 
 struct RecordOptions {
   int steps = 3;
   bool every_state = false;  ///< the tensors of RunRecord that must be asked for
-  double bias_scale = 0.1;   ///< of the normal distribution of initial biases: those of the product are 0, and a bias of 0 hides what is wrong with it
-  double norm_scale = 0;     ///< the same, added to the weights of norms: among ones nobody sees which is read, nor that a norm and RoPE change places
-  std::string zeroed = {};   ///< weights whose names end so are 0 at first; empty: none
+  double bias_scale = 0.1;  ///< of the normal distribution of initial biases: those of the product are 0, and a bias of 0 hides what is wrong with it
+  double norm_scale = 0;    ///< the same, added to the weights of norms: among ones nobody sees which is read, nor that a norm and RoPE change places
+  std::string zeroed = {};  ///< weights whose names end so are 0 at first; empty: none
 };
 
 /// This rank's part of the run; collective, and the record is whole on every rank. The learning rate is that of the configuration and half of it in turn.

@@ -14,11 +14,11 @@ namespace trireme {
 
 struct Verdict {
   enum class Kind : uint8_t { kSame, kDiffers, kHangs, kFails } kind = Kind::kSame;
-  std::string layout;          ///< as it was written
-  double max_difference = 0;   ///< relative, of all that was compared
-  std::string what;            ///< of all but kSame: what differs first, or the message of the run
-  std::string tensor;          ///< may be empty, as the following where they do not apply
-  int64_t layer = -1;          ///< block of the model
+  std::string layout;         ///< as it was written
+  double max_difference = 0;  ///< relative, of all that was compared
+  std::string what;           ///< of all but kSame: what differs first, or the message of the run
+  std::string tensor;         ///< may be empty, as the following where they do not apply
+  int64_t layer = -1;         ///< block of the model
   int stage = -1;
   std::vector<int> ranks;
   int step = 0;
@@ -30,9 +30,9 @@ struct Verdict {
 const char* name_of(Verdict::Kind kind);  ///< same, differs, hangs, fails
 
 struct VerifyOptions {
-  int steps = 3;        ///< at least 2
+  int steps = 3;  ///< at least 2
   int64_t seed = 1234;
-  double patience = 20; ///< seconds of standstill before a run counts as hung
+  double patience = 20;  ///< seconds of standstill before a run counts as hung
   /// Told before each run.
   std::function<void(const std::string& doing)> progress = [](const std::string&) {};
 };
