@@ -171,6 +171,16 @@ std::vector<ParityCase> every(size_t n) {
   return some;
 }
 
+Layout layout_of(const auto& test_case) {
+  return {.tensor = test_case.tensor,
+          .pipeline = test_case.pipeline,
+          .data = test_case.data,
+          .zero = test_case.zero,
+          .replicate = test_case.replicate,
+          .schedule = test_case.schedule,
+          .virtual_stages = test_case.virtual_stages};
+}
+
 }  // namespace
 
 TEST_CASE("replicas agree after training in fp32, and one bit on one rank is found and named") { check_layouts(every(2), "fp32"); }
@@ -220,13 +230,7 @@ TEST_CASE("each reason for which ranks hold the same is checked") {
   };
   for (const Case& c : cases) {
     INFO(c.why);
-    const Layout layout{.tensor = c.tensor,
-                        .pipeline = c.pipeline,
-                        .data = c.data,
-                        .zero = c.zero,
-                        .replicate = c.replicate,
-                        .schedule = c.schedule,
-                        .virtual_stages = c.virtual_stages};
+    const Layout layout = layout_of(c);
     after_two_steps(parity_config(c.model, layout, "fp32"), [&](Trainer& trainer) {
       expect_agreement(trainer);
       TRIREME_CHECK(owners(trainer)[c.parameter] == c.ranks, c.why, ": ", c.parameter, " is owned by other ranks than this test thinks");
@@ -262,13 +266,7 @@ TEST_CASE("full copies that stay on every rank are checked, whoever owns them") 
                         {ParityModel::kLlamaGrouped, 2, 1, 4, 1, 2},
                         {ParityModel::kGpt2, 2, 2, 2, 2, 1},
                         {ParityModel::kGpt2, 1, 2, 2, 1, 1, "zb_v", 2}}) {
-    const Layout layout{.tensor = c.tensor,
-                        .pipeline = c.pipeline,
-                        .data = c.data,
-                        .zero = c.zero,
-                        .replicate = c.replicate,
-                        .schedule = c.schedule,
-                        .virtual_stages = c.virtual_stages};
+    const Layout layout = layout_of(c);
     for (const char* precision : {"fp32", "bf16"}) {
       INFO(name_of(c.model) << " " << layout.str() << " " << precision);
       after_two_steps(parity_config(c.model, layout, precision), [&](Trainer& trainer) {

@@ -11,16 +11,14 @@ struct First {
   const Difference* difference;
   std::set<std::string> tensors;  ///< that differ in the same quantity of the same step
   std::optional<double> ratio;    ///< of all of those
-  bool all_of_them = false;       ///< every element of them differs
 };
 
 First first_of(const std::vector<Difference>& differences) {
-  First first{&differences.front(), {}, differences.front().ratio, true};
+  First first{&differences.front(), {}, differences.front().ratio};
   for (const Difference& d : differences) {
     if (d.quantity != first.difference->quantity || d.step != first.difference->step) break;
     if (!d.tensor.empty()) first.tensors.insert(d.tensor);
     if (!first.ratio || !d.ratio || std::abs(*d.ratio - *first.ratio) > 1e-6 * std::abs(*first.ratio)) first.ratio.reset();
-    first.all_of_them = first.all_of_them && d.differing == d.elements;
   }
   return first;
 }

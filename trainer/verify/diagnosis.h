@@ -41,7 +41,6 @@ struct Evidence {
   Twist twist = Twist::kNone;  ///< the oracle that computes what the run computes
   int64_t microbatches = 1;    ///< of a data rank
   int64_t kv_heads = 1;
-  int64_t blocks = 1;
 };
 
 struct Diagnosis {

@@ -204,7 +204,6 @@ Verdict Verifier::conclude(const LayoutSpec& spec, const LayoutSpec& small) {
   const Config config = clone_.in(small);
   evidence.microbatches = microbatches_of(config);
   evidence.kv_heads = *config.model.kv_heads;
-  evidence.blocks = config.model.layers;
   evidence.record.disagreement = part.record.disagreement;
   evidence.record.unheld = part.record.unheld;
   evidence.record.outside = part.record.outside;
