@@ -8,6 +8,7 @@
 #include "trainer/commands/data_command.h"
 #include "trainer/commands/eval_command.h"
 #include "trainer/commands/generate_command.h"
+#include "trainer/commands/plan_command.h"
 #include "trainer/commands/tokenizer_command.h"
 #include "trainer/commands/train_command.h"
 #include "trainer/commands/verify_command.h"
@@ -27,6 +28,7 @@ int run(int argc, char** argv) {
   trireme::add_tokenizer_command(app, exit_code);
   trireme::add_config_command(app, exit_code);
   trireme::add_bench_command(app, {argv + 1, argv + argc}, exit_code);
+  trireme::add_plan_command(app, exit_code);
   trireme::add_verify_command(app, exit_code);
   try {
     app.parse(argc, argv);

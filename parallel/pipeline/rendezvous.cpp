@@ -1,15 +1,17 @@
 #include "parallel/pipeline/rendezvous.h"
 
+#include <algorithm>
 #include <deque>
-#include <optional>
 #include <unordered_map>
 
 #include "kernels/core/check.h"
+#include "parallel/pipeline/world_clocks.h"
 
 namespace trireme {
 namespace {
 
 constexpr size_t kMostStuckRanks = 16;  ///< described one by one
+constexpr size_t kMostMismatches = 16;  ///< of messages, where one that is missing shifts all after it, and of collectives
 
 /// The axis whose ranks must all be at this action.
 MeshAxis axis_of(ActionType type) {
@@ -22,23 +24,24 @@ MeshAxis axis_of(ActionType type) {
   }
 }
 
-/// A group named by its first member.
+/// A group named by its first member; its members are `stride` apart.
 struct Group {
   int first;
   int size;
+  int stride;
 };
 
 Group group_of(const MeshShape& mesh, MeshAxis axis, int rank) {
   MeshCoordinate at = coordinate_of(mesh, rank);
   switch (axis) {
-    case MeshAxis::kShard: return {rank_of(mesh, {at.pipeline, at.replicate, 0, at.tensor}), mesh.shard};
-    case MeshAxis::kReplicate: return {rank_of(mesh, {at.pipeline, 0, at.shard, at.tensor}), mesh.replicate};
-    case MeshAxis::kTensor: return {rank_of(mesh, {at.pipeline, at.replicate, at.shard, 0}), mesh.tensor};
+    case MeshAxis::kShard: return {rank_of(mesh, {at.pipeline, at.replicate, 0, at.tensor}), mesh.shard, mesh.tensor};
+    case MeshAxis::kReplicate: return {rank_of(mesh, {at.pipeline, 0, at.shard, at.tensor}), mesh.replicate, mesh.shard * mesh.tensor};
+    case MeshAxis::kTensor: return {rank_of(mesh, {at.pipeline, at.replicate, at.shard, 0}), mesh.tensor, 1};
     default: break;
   }
   const bool at_an_end = mesh.pipeline > 1 && (at.pipeline == 0 || at.pipeline == mesh.pipeline - 1);
   if (at_an_end) at.pipeline = 0;
-  return {rank_of(mesh, at), at_an_end ? 2 : 1};
+  return {rank_of(mesh, at), at_an_end ? 2 : 1, rank_of(mesh, {mesh.pipeline - 1, 0, 0, 0})};
 }
 
 /// The two ends of the tied embedding are different stages and units; every other collective is the same action on all its ranks.
@@ -49,7 +52,7 @@ bool same_collective(const Action& a, const Action& b) {
 
 class Rendezvous {
  public:
-  Rendezvous(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank);
+  Rendezvous(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank, WorldClocks* clocks);
   std::vector<std::string> run();
 
  private:
@@ -60,7 +63,8 @@ class Rendezvous {
   };
   struct Meeting {
     const Action* action = nullptr;
-    std::vector<int> waiting;
+    std::vector<int> waiting;    ///< at `action`
+    std::vector<int> elsewhere;  ///< at another collective of this group
   };
   struct Message {
     int rank;
@@ -72,9 +76,17 @@ class Rendezvous {
   void join(int rank, const Action& action);
   void post(int rank, const Action& action);
   void release(int rank);
+  int64_t key_of(MeshAxis axis, const Group& group) const { return static_cast<int64_t>(axis) * mesh_.world() + group.first; }
+  int64_t channel_of(int rank, int peer, bool send) const { return static_cast<int64_t>(send ? rank : peer) * mesh_.world() + (send ? peer : rank); }
   int peer_of(int rank, const Action& transfer) const;  ///< -1 where no rank computes the other stage
+  bool at_end(int rank) const { return ranks_[static_cast<size_t>(rank)].next == lists_[static_cast<size_t>(rank)]->size(); }
+  const Action& action_of(int rank) const { return (*lists_[static_cast<size_t>(rank)])[ranks_[static_cast<size_t>(rank)].next]; }
+  void report_mismatches();
+  void report_deadlock();
+  std::string at_different_collectives(const Meeting& meeting) const;
+  int missing(int rank, const Action& collective) const;
+  int blocker_of(int rank) const;
   std::string describe(int rank) const;
-  std::optional<std::string> deadlock() const;
 
   const std::vector<const ActionList*>& lists_;
   const MeshShape& mesh_;
@@ -83,19 +95,25 @@ class Rendezvous {
   std::vector<int> runnable_;
   std::unordered_map<int64_t, Meeting> meetings_;  ///< by axis and first member
   std::unordered_map<int64_t, Channel> channels_;  ///< by sender and receiver
+  WorldClocks* clocks_;
+  size_t mismatches_ = 0;  ///< of messages
   std::vector<std::string> violations_;
 };
 
-Rendezvous::Rendezvous(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank)
-    : lists_(lists), mesh_(mesh), stage_rank_(stage_rank), ranks_(lists.size()) {
+Rendezvous::Rendezvous(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank, WorldClocks* clocks)
+    : lists_(lists), mesh_(mesh), stage_rank_(stage_rank), ranks_(lists.size()), clocks_(clocks) {
   for (size_t rank = lists.size(); rank > 0; --rank) runnable_.push_back(static_cast<int>(rank - 1));
 }
 
 void Rendezvous::advance(int rank) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   const ActionList& list = *lists_[static_cast<size_t>(rank)];
-  while (state.next < list.size() && list[state.next].type == ActionType::kReshard) ++state.next;
-  if (state.next == list.size()) return;
+  for (; state.next < list.size() && list[state.next].type == ActionType::kReshard; ++state.next)
+    if (clocks_ != nullptr) clocks_->reshard(rank, list[state.next]);
+  if (state.next == list.size()) {
+    if (clocks_ != nullptr) clocks_->finish(rank);
+    return;
+  }
   const Action& action = list[state.next];
   state.end = state.next + 1;
   if (!is_transfer(action.type)) {
@@ -120,19 +138,17 @@ void Rendezvous::release(int rank) {
 void Rendezvous::join(int rank, const Action& action) {
   const MeshAxis axis = axis_of(action.type);
   const Group group = group_of(mesh_, axis, rank);
+  if (clocks_ != nullptr) clocks_->reach(rank, action);
   if (group.size == 1) {
+    if (clocks_ != nullptr) clocks_->meet({&rank, 1}, key_of(axis, group));
     release(rank);
     return;
   }
-  Meeting& meeting = meetings_[static_cast<int64_t>(axis) * mesh_.world() + group.first];
+  Meeting& meeting = meetings_[key_of(axis, group)];
   if (meeting.waiting.empty()) meeting.action = &action;
-  if (!same_collective(*meeting.action, action)) {
-    violations_.push_back(concat("collectives over ", name_of(axis), " in different order: rank ", meeting.waiting.front(), " is at ",
-                                 to_string(*meeting.action), ", rank ", rank, " is at ", to_string(action)));
-    return;
-  }
-  meeting.waiting.push_back(rank);
+  (same_collective(*meeting.action, action) ? meeting.waiting : meeting.elsewhere).push_back(rank);
   if (static_cast<int>(meeting.waiting.size()) < group.size) return;
+  if (clocks_ != nullptr) clocks_->meet(meeting.waiting, key_of(axis, group));
   for (const int member : meeting.waiting) release(member);
   meeting.waiting.clear();
 }
@@ -153,8 +169,7 @@ void Rendezvous::post(int rank, const Action& action) {
     return;
   }
   const bool send = is_send(action.type);
-  const int64_t sender = send ? rank : peer, receiver = send ? peer : rank;
-  Channel& channel = channels_[sender * mesh_.world() + receiver];
+  Channel& channel = channels_[channel_of(rank, peer, send)];
   if (channel.empty() || is_send(channel.front().action->type) == send) {
     channel.push_back({rank, &action});
     return;
@@ -162,23 +177,54 @@ void Rendezvous::post(int rank, const Action& action) {
   const Message other = channel.front();
   channel.pop_front();
   const Action expected = counterpart(action);
-  if (other.action->type != expected.type || other.action->stage != expected.stage || other.action->microbatch != expected.microbatch)
-    violations_.push_back(
-        concat("messages do not match: rank ", rank, " is at ", to_string(action), ", rank ", other.rank, " is at ", to_string(*other.action)));
+  if (other.action->type != expected.type || other.action->stage != expected.stage || other.action->microbatch != expected.microbatch) {
+    if (++mismatches_ <= kMostMismatches)
+      violations_.push_back(
+          concat("messages do not match: rank ", rank, " is at ", to_string(action), ", rank ", other.rank, " is at ", to_string(*other.action)));
+  } else if (clocks_ != nullptr) {
+    send ? clocks_->transfer(rank, action, other.rank, *other.action) : clocks_->transfer(other.rank, *other.action, rank, action);
+  }
   release(other.rank);
   release(rank);
 }
 
-std::string Rendezvous::describe(int rank) const {
+/// A member of the rank's group that is not at the rank's collective; what it is at instead comes first.
+int Rendezvous::missing(int rank, const Action& collective) const {
+  const MeshAxis axis = axis_of(collective.type);
+  const Group group = group_of(mesh_, axis, rank);
+  const Meeting& meeting = meetings_.at(key_of(axis, group));
+  if (std::ranges::find(meeting.elsewhere, rank) != meeting.elsewhere.end()) return meeting.waiting.front();
+  if (!meeting.elsewhere.empty()) return meeting.elsewhere.front();
+  int member = group.first;
+  while (std::ranges::find(meeting.waiting, member) != meeting.waiting.end()) member += group.stride;
+  return member;
+}
+
+/// A rank for which a stuck one waits.
+int Rendezvous::blocker_of(int rank) const {
   const RankState& state = ranks_[static_cast<size_t>(rank)];
-  const ActionList& list = *lists_[static_cast<size_t>(rank)];
+  for (size_t i = state.next; i < state.end; ++i) {
+    const Action& action = (*lists_[static_cast<size_t>(rank)])[i];
+    if (!is_transfer(action.type)) return missing(rank, action);
+    const int peer = peer_of(rank, action);
+    if (peer < 0) continue;
+    const Channel& channel = channels_.at(channel_of(rank, peer, is_send(action.type)));
+    if (std::ranges::find(channel, &action, &Message::action) != channel.end()) return peer;
+  }
+  throw InternalError(concat("rank ", rank, " is stuck and waits for nobody"));
+}
+
+std::string Rendezvous::describe(int rank) const {
+  if (at_end(rank)) return concat("rank ", rank, " is at its end");
+  const RankState& state = ranks_[static_cast<size_t>(rank)];
   std::string text = concat("rank ", rank, " waits at");
   for (size_t i = state.next; i < state.end; ++i) {
-    const Action& action = list[i];
+    const Action& action = (*lists_[static_cast<size_t>(rank)])[i];
     text += concat(i > state.next ? ", " : " ", to_string(action));
     if (!is_transfer(action.type)) {
       const MeshAxis axis = axis_of(action.type);
-      text += concat(" for the ", name_of(axis), " group of rank ", group_of(mesh_, axis, rank).first);
+      text += concat(" for the ", name_of(axis), " group of rank ", group_of(mesh_, axis, rank).first, ", of which rank ", missing(rank, action),
+                     " is not there");
     } else if (const int peer = peer_of(rank, action); peer >= 0) {
       text += concat(is_send(action.type) ? " to rank " : " from rank ", peer);
     }
@@ -186,15 +232,62 @@ std::string Rendezvous::describe(int rank) const {
   return text;
 }
 
-std::optional<std::string> Rendezvous::deadlock() const {
-  std::string text;
+/// Who waits for whom, followed from one stuck rank, ends in ranks that wait for each other or in one that is done; all else waits for those.
+void Rendezvous::report_deadlock() {
   size_t stuck = 0;
-  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (ranks_[rank].next == lists_[rank]->size()) continue;
-    if (++stuck <= kMostStuckRanks) text += concat(stuck > 1 ? "; " : "deadlock: ", describe(static_cast<int>(rank)));
+  int rank = -1;
+  for (size_t r = ranks_.size(); r > 0; --r) {
+    if (at_end(static_cast<int>(r - 1))) continue;
+    ++stuck;
+    rank = static_cast<int>(r - 1);
   }
-  if (stuck > kMostStuckRanks) text += concat("; and ", stuck - kMostStuckRanks, " more ranks");
-  return stuck > 0 ? std::optional(text) : std::nullopt;
+  if (stuck == 0) return;
+  std::vector<int> chain;
+  for (; std::ranges::find(chain, rank) == chain.end() && !at_end(rank); rank = blocker_of(rank)) chain.push_back(rank);
+  if (at_end(rank)) {
+    chain = {chain.back(), rank};
+    --stuck;
+  } else {
+    chain.erase(chain.begin(), std::ranges::find(chain, rank));
+    std::ranges::rotate(chain, std::ranges::min_element(chain));
+    stuck -= chain.size();
+  }
+  std::string text = "deadlock: ";
+  for (size_t i = 0; i < std::min(chain.size(), kMostStuckRanks); ++i) text += (i > 0 ? "; " : "") + describe(chain[i]);
+  if (chain.size() > kMostStuckRanks) text += concat("; and so on around ", chain.size(), " ranks");
+  if (stuck > 0) text += concat("; ", stuck, " more ranks wait");
+  violations_.push_back(text);
+}
+
+/// "rank 7 is at 0UNSHARD1, rank 3 and 126 more are at 0UNSHARD0": the few first, since they are likely the ones that are wrong.
+std::string Rendezvous::at_different_collectives(const Meeting& meeting) const {
+  std::vector<std::vector<int>> parties{meeting.waiting};
+  for (const int rank : meeting.elsewhere) {
+    const auto party = std::ranges::find_if(parties, [&](const auto& one) { return same_collective(action_of(one.front()), action_of(rank)); });
+    if (party == parties.end())
+      parties.push_back({rank});
+    else
+      party->push_back(rank);
+  }
+  for (std::vector<int>& party : parties) std::ranges::sort(party);
+  std::ranges::sort(parties, {}, [](const std::vector<int>& party) { return std::pair(party.size(), party.front()); });
+  std::string text;
+  for (const std::vector<int>& party : parties)
+    text += concat(text.empty() ? "" : ", ", "rank ", party.front(),
+                   party.size() > 1 ? concat(" and ", party.size() - 1, " more are at ") : " is at ", to_string(action_of(party.front())));
+  return text;
+}
+
+void Rendezvous::report_mismatches() {
+  if (mismatches_ > kMostMismatches) violations_.push_back(concat("and ", mismatches_ - kMostMismatches, " more messages do not match"));
+  std::vector<int64_t> keys;
+  for (const auto& [key, meeting] : meetings_)
+    if (!meeting.elsewhere.empty()) keys.push_back(key);
+  std::ranges::sort(keys);
+  for (const int64_t key : std::span(keys).first(std::min(keys.size(), kMostMismatches)))
+    violations_.push_back(concat("collectives over ", name_of(static_cast<MeshAxis>(key / mesh_.world())),
+                                 " in different order: ", at_different_collectives(meetings_.at(key))));
+  if (keys.size() > kMostMismatches) violations_.push_back(concat("and ", keys.size() - kMostMismatches, " more groups in different order"));
 }
 
 std::vector<std::string> Rendezvous::run() {
@@ -203,15 +296,16 @@ std::vector<std::string> Rendezvous::run() {
     runnable_.pop_back();
     advance(rank);
   }
-  if (const std::optional<std::string> stuck = deadlock()) violations_.push_back(*stuck);
+  report_mismatches();
+  report_deadlock();
   return std::move(violations_);
 }
 
 }  // namespace
 
 std::vector<std::string> run_rendezvous(const std::vector<const ActionList*>& lists_by_world_rank, const MeshShape& mesh,
-                                        const std::vector<int>& stage_rank) {
-  return Rendezvous(lists_by_world_rank, mesh, stage_rank).run();
+                                        const std::vector<int>& stage_rank, WorldClocks* clocks) {
+  return Rendezvous(lists_by_world_rank, mesh, stage_rank, clocks).run();
 }
 
 }  // namespace trireme

@@ -4,6 +4,7 @@
 
 #include "kernels/core/check.h"
 #include "parallel/pipeline/rendezvous.h"
+#include "parallel/pipeline/world.h"
 
 namespace trireme {
 namespace {
@@ -242,31 +243,15 @@ std::vector<std::string> ListCheck::run(const ActionList& list) {
   return std::move(violations_);
 }
 
-/// Where each stage lives by the lists themselves; -1 for a stage that none of them computes.
-std::vector<int> claimed_ranks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, size_t stages) {
-  std::vector<int> stage_rank(stages, -1);
-  for (size_t rank = 0; rank < lists.size(); ++rank) {
-    const int pipeline = coordinate_of(mesh, static_cast<int>(rank)).pipeline;
-    for (const Action& action : *lists[rank])
-      if (is_compute(action.type) && action.stage >= 0 && action.stage < static_cast<int>(stages) &&
-          stage_rank[static_cast<size_t>(action.stage)] < 0)
-        stage_rank[static_cast<size_t>(action.stage)] = pipeline;
-  }
-  return stage_rank;
-}
-
 }  // namespace
 
 std::vector<std::string> validate(const std::vector<ActionList>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages,
                                   int microbatches, bool training) {
   const bool shared = static_cast<int>(lists.size()) == mesh.pipeline;
-  TRIREME_CHECK(shared || static_cast<int>(lists.size()) == mesh.world(), lists.size(), " lists for ", mesh.world(), " ranks");
-  std::vector<const ActionList*> by_rank;
-  for (int rank = 0; rank < mesh.world(); ++rank) by_rank.push_back(&lists[static_cast<size_t>(shared ? coordinate_of(mesh, rank).pipeline : rank)]);
-
+  const std::vector<const ActionList*> by_rank = lists_of_ranks(lists, mesh);
   std::vector<std::string> violations;
   const auto append = [&](std::vector<std::string> more) { violations.insert(violations.end(), more.begin(), more.end()); };
-  const std::vector<int> stage_rank = claimed_ranks(by_rank, mesh, stages.size());
+  const std::vector<int> stage_rank = stage_ranks(by_rank, mesh, stages.size());
   for (size_t stage = 0; stage < stage_rank.size(); ++stage)
     if (stage_rank[stage] < 0) violations.push_back(concat("no rank computes stage ", stage));
   const Expected expected{stages, stage_rank, microbatches, training};

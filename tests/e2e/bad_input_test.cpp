@@ -500,7 +500,7 @@ TEST_CASE("bad input: usage") {
             {
                 {"nothing", {}, 64, {"trireme --help"}},
                 {"unknown subcommand", {"trian", "run.yaml"}, 64, {"trian"}},
-                {"command of a later version", {"plan", "run.yaml"}, 64, {"plan"}},
+                {"command of a later version", {"doctor", "run.yaml"}, 64, {"doctor"}},
                 {"unknown flag", kTrain + Arguments{"--verbose"}, 64, {"--verbose"}},
                 {"second configuration", kTrain + Arguments{"more.yaml"}, 64, {"more.yaml"}},
                 {"no configuration", {"train"}, 64, {"CONFIG is required"}},

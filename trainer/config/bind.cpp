@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kernels/core/check.h"
+#include "trainer/config/cluster_visit.h"
 #include "trainer/config/fields.h"
 
 namespace trireme {
@@ -194,8 +195,9 @@ class Binder {
     target = is_auto(field, node) && !chosen ? "" : node.text;
   }
 
-  void read(const Field& field, const YamlNode& node, Auto<int64_t>& target) {
-    int64_t value = 0;
+  template <class T>
+  void read(const Field& field, const YamlNode& node, Auto<T>& target) {
+    T value = 0;
     target.reset();
     if (is_auto(field, node)) return;
     if (!is_plain(field, node)) return;
@@ -260,19 +262,28 @@ class Binder {
   std::string path_;
 };
 
-}  // namespace
-
-void bind(const YamlNode& root, Config& config, Sources& sources, Violations& violations) {
-  if (root.kind == YamlNode::Kind::kRefused || root.kind == YamlNode::Kind::kNull)
-    return bind({.kind = YamlNode::Kind::kMapping}, config, sources, violations);
+template <class Root>
+void bind_root(const YamlNode& tree, const char* what, Root& config, Sources& sources, Violations& violations) {
+  static const YamlNode kEmpty{.kind = YamlNode::Kind::kMapping};
+  const YamlNode& root = tree.kind == YamlNode::Kind::kRefused || tree.kind == YamlNode::Kind::kNull ? kEmpty : tree;
   if (root.kind != YamlNode::Kind::kMapping) {
-    violations.add({root.at, "", "", concat("a configuration is a mapping of sections, not ", kind_name(root))});
+    violations.add({root.at, "", "", concat(what, " is a mapping of sections, not ", kind_name(root))});
     violations.raise(sources);
   }
   const FieldTable known = table_of(config);
   Binder binder(root, sources, violations, known);
   visit(binder, config);
   binder.refuse_unknown();
+}
+
+}  // namespace
+
+void bind(const YamlNode& root, Config& config, Sources& sources, Violations& violations) {
+  bind_root(root, "a configuration", config, sources, violations);
+}
+
+void bind(const YamlNode& root, ClusterConfig& cluster, Sources& sources, Violations& violations) {
+  bind_root(root, "a cluster", cluster, sources, violations);
 }
 
 bool put(YamlNode& root, const std::string& path, YamlNode value) {

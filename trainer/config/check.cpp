@@ -9,7 +9,6 @@
 
 #include "kernels/core/check.h"
 #include "parallel/pipeline/schedule.h"
-#include "trainer/config/fields.h"
 #include "trainer/config/validation_entry.h"
 
 namespace trireme {
@@ -369,9 +368,13 @@ Config with_derived_sizes(Config config) {
   return config;
 }
 
-void check(const Config& config, const Sources& sources, Violations& violations) {
-  for (const FieldRow& row : table_of(config).fields)
+void check_fields(const FieldTable& table, const Sources& sources, Violations& violations) {
+  for (const FieldRow& row : table.fields)
     if (!violations.touch(row.path)) check_field(row, sources, violations);
+}
+
+void check(const Config& config, const Sources& sources, Violations& violations) {
+  check_fields(table_of(config), sources, violations);
   Rules rules(config, sources, violations);
   Config sound = config;
   Clamp clamp;

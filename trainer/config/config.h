@@ -157,6 +157,12 @@ struct KernelsConfig {
   bool operator==(const KernelsConfig&) const = default;
 };
 
+struct PlanConfig {
+  std::string cluster = "none";  ///< none, or a cluster file with the figures of the machine
+  bool must_fit = true;          ///< a run that needs more memory than there is does not start
+  bool operator==(const PlanConfig&) const = default;
+};
+
 struct Config {
   RunConfig run;
   ModelConfig model;
@@ -166,6 +172,7 @@ struct Config {
   CheckpointConfig checkpoint;
   ResilienceConfig resilience;
   KernelsConfig kernels;
+  PlanConfig plan;
   bool operator==(const Config&) const = default;
 };
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/core/check.h"
+#include "trainer/config/cluster_visit.h"
 
 namespace trireme {
 namespace {
@@ -13,6 +14,7 @@ constexpr FieldType type_of(const bool&) { return FieldType::kBoolean; }
 constexpr FieldType type_of(const int64_t&) { return FieldType::kInteger; }
 constexpr FieldType type_of(const double&) { return FieldType::kNumber; }
 constexpr FieldType type_of(const Auto<int64_t>&) { return FieldType::kInteger; }
+constexpr FieldType type_of(const Auto<double>&) { return FieldType::kNumber; }
 FieldType type_of(const std::string&) { return FieldType::kText; }
 FieldType type_of(const Auto<std::vector<int64_t>>&) { return FieldType::kIntegerList; }
 FieldType type_of(const Auto<std::vector<double>>&) { return FieldType::kNumberList; }
@@ -48,6 +50,14 @@ class Flatten {
   FieldTable& table_;
   std::string prefix_;
 };
+
+template <class Root>
+FieldTable flattened(Root copy) {
+  FieldTable table;
+  Flatten flatten(table);
+  visit(flatten, copy);
+  return table;
+}
 
 std::string number_text(double value) {
   char digits[32];
@@ -96,13 +106,8 @@ const FieldRow& FieldTable::at(std::string_view path) const {
   return *row;
 }
 
-FieldTable table_of(const Config& config) {
-  FieldTable table;
-  Flatten flatten(table);
-  Config copy = config;
-  visit(flatten, copy);
-  return table;
-}
+FieldTable table_of(const Config& config) { return flattened(config); }
+FieldTable table_of(const ClusterConfig& cluster) { return flattened(cluster); }
 
 std::string text_of(const FieldValue& value) {
   struct Text {

@@ -1,10 +1,11 @@
 #pragma once
-// The configuration as a flat table, one row for each key: what writing, the schema, explain and the range checks iterate over.
+// A configuration or a cluster as a flat table, one row for each key: what writing, the schema, explain and the range checks iterate over.
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "trainer/config/cluster.h"
 #include "trainer/config/visit.h"
 
 namespace trireme {
@@ -33,6 +34,7 @@ struct FieldTable {
 };
 
 FieldTable table_of(const Config& config);
+FieldTable table_of(const ClusterConfig& cluster);
 
 /// YAML flow text that reads back as the same value: shortest round-trip digits, quotes only where needed. monostate gives "auto".
 std::string text_of(const FieldValue& value);

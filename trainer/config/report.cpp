@@ -28,7 +28,7 @@ Location Sources::locate(const std::string& key) const {
 }
 
 std::string Sources::name_of(const Location& at) const {
-  if (at.source > 0) return "--set:" + printable(sets[static_cast<size_t>(at.source - 1)]);
+  if (at.source > 0) return option + ":" + printable(sets[static_cast<size_t>(at.source - 1)]);
   return file.empty() ? "" : concat(file, ":", at.line, ":", at.column);
 }
 

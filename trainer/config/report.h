@@ -18,6 +18,7 @@ struct Location {
 struct Sources {
   std::string file;                      ///< empty: the configuration was made in code
   std::vector<std::string> sets;         ///< key path of each --set, in order
+  std::string option = "--set";          ///< the one that gave them, in messages
   std::map<std::string, Location> keys;  ///< every key and section that was given; what is absent here is a default
 
   bool given(const std::string& key) const { return keys.contains(key); }

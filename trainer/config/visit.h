@@ -1,7 +1,7 @@
 #pragma once
 // Every key of the configuration, declared once: visit(v, section) calls v(Field, value) for each field and v.section(key, doc, part) for each part,
-// in the order of the file. A visitor takes any of the field types: bool, int64_t, double, std::string, Auto<int64_t>, Auto<std::vector<int64_t>>,
-// Auto<std::vector<double>>, std::vector<std::string>.
+// in the order of the file. A visitor takes any of the field types: bool, int64_t, double, std::string, Auto<int64_t>, Auto<double>,
+// Auto<std::vector<int64_t>>, Auto<std::vector<double>>, std::vector<std::string>.
 #include <limits>
 #include <vector>
 
@@ -362,6 +362,14 @@ void visit(V& v, KernelsConfig& c) {
 }
 
 template <class V>
+void visit(V& v, PlanConfig& c) {
+  v(Field{.key = "cluster",
+          .doc = "A cluster file, as `trireme bench machine` writes one: what the forecast of `train` reckons with; none: built-in figures."},
+    c.cluster);
+  v(Field{.key = "must_fit", .doc = "Refuse to start ranks that by forecast need more memory than their machine has; false: start them, and see."}, c.must_fit);
+}
+
+template <class V>
 void visit(V& v, Config& c) {
   v.section("run", "The run: its name, place, seed and device.", c.run);
   v.section("model", "The model.", c.model);
@@ -371,6 +379,7 @@ void visit(V& v, Config& c) {
   v.section("checkpoint", "Saved states of the run.", c.checkpoint);
   v.section("resilience", "What happens when ranks die, hang or disagree.", c.resilience);
   v.section("kernels", "Which kernels compute.", c.kernels);
+  v.section("plan", "What is forecast before the first step.", c.plan);
 }
 
 }  // namespace trireme

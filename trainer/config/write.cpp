@@ -95,14 +95,7 @@ Json section_schema(const FieldTable& table, const std::string& path, const std:
   return schema;
 }
 
-}  // namespace
-
-std::string to_yaml(const Config& config) {
-  return to_yaml(config, [](const std::string&) { return true; });
-}
-
-std::string to_yaml(const Config& config, const std::function<bool(const std::string& path)>& wanted) {
-  const FieldTable table = table_of(config);
+std::string yaml_of(const FieldTable& table, const std::function<bool(const std::string& path)>& wanted) {
   std::string out;
   std::set<std::string> begun;
   for (const FieldRow& row : table.fields) {
@@ -115,6 +108,15 @@ std::string to_yaml(const Config& config, const std::function<bool(const std::st
   }
   return out;
 }
+
+bool anything(const std::string&) { return true; }
+
+}  // namespace
+
+std::string to_yaml(const Config& config) { return yaml_of(table_of(config), anything); }
+std::string to_yaml(const ClusterConfig& cluster) { return yaml_of(table_of(cluster), anything); }
+
+std::string to_yaml(const Config& config, const std::function<bool(const std::string& path)>& wanted) { return yaml_of(table_of(config), wanted); }
 
 std::string json_schema() {
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", "Trireme configuration"}};

@@ -2,6 +2,7 @@
 #include <functional>
 #include <string>
 
+#include "trainer/config/cluster.h"
 #include "trainer/config/load.h"
 
 namespace trireme {
@@ -10,6 +11,9 @@ namespace trireme {
 std::string to_yaml(const Config& config);
 /// Only those whose path, "model.layers", `wanted` holds for; empty where there are none.
 std::string to_yaml(const Config& config, const std::function<bool(const std::string& path)>& wanted);
+
+/// The same of a cluster.
+std::string to_yaml(const ClusterConfig& cluster);
 
 /// JSON Schema (draft 2020-12) of the configuration file: every key with type, default, range or choices, and its line of documentation.
 std::string json_schema();

@@ -15,6 +15,9 @@ nlohmann::json describe_model(const ModelConfig& model);
 /// Of this machine, as messages name it.
 std::string host_name();
 
+/// Bytes of this machine's memory.
+double host_memory();
+
 /// Cores this process may run on.
 int usable_cores();
 

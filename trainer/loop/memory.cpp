@@ -23,13 +23,14 @@ struct UnreadDataset final : Dataset {
   int64_t count_;
 };
 
-/// Groups of this rank in which somebody else is.
+/// Groups of this rank in which somebody else is: sizes of group_members(), without going through the world.
 int64_t groups_of_several(const Config& config, int rank) {
-  int64_t count = 0;
-  for (const MeshAxis axis : {MeshAxis::kWorld, MeshAxis::kPipeline, MeshAxis::kData, MeshAxis::kReplicate, MeshAxis::kShard, MeshAxis::kTensor,
-                              MeshAxis::kKv, MeshAxis::kEmbedding})
-    if (group_members(mesh_shape(config.parallel), axis, rank, static_cast<int>(*config.model.kv_heads)).size() > 1) ++count;
-  return count;
+  const MeshShape shape = mesh_shape(config.parallel);
+  const int pipeline = coordinate_of(shape, rank).pipeline;
+  const bool at_an_end = pipeline == 0 || pipeline == shape.pipeline - 1;
+  const bool several[] = {shape.world() > 1, shape.pipeline > 1, shape.data() > 1,  shape.replicate > 1,
+                          shape.shard > 1,   shape.tensor > 1,   *config.model.kv_heads < shape.tensor, shape.pipeline > 1 && at_an_end};
+  return std::ranges::count(several, true);
 }
 
 /// By the formulas of GradStore.
@@ -106,10 +107,19 @@ std::vector<RankMemory> memory_by_pipeline_rank(Communicator& world, const MeshS
   return most;
 }
 
+RuntimeBytes runtime_bytes(const Config& config, int rank) {
+  constexpr int64_t kMebibyte = int64_t{1} << 20;
+  return {.context = 512 * kMebibyte,   // 320 MB were seen of a process without a framework (PyTorch issue 28394)
+          .kernels = 512 * kMebibyte,
+          .workspace = 32 * kMebibyte,  // from Hopper on, before it less (kernels/cuda/gpu.cpp)
+          // 0.6 GB (NCCL issue 964) to 1.6 GB (NCCL issue 864) a communicator were seen; channels and links decide.
+          .communicators = 1024 * kMebibyte * groups_of_several(config, rank)};
+}
+
 void reserve_memory(Context& ctx, Communicator& world, const Config& config, const RankMemory& forecast) {
-  // Kernels are loaded at their first launch, and a communicator takes its buffers at its first collective: about 0.6 GB each was seen (NCCL issue 964).
-  constexpr int64_t kKernels = int64_t{512} << 20, kCommunicator = int64_t{1} << 30;
-  const int64_t libraries = kKernels + (config.run.ranks_per_gpu == 1 ? kCommunicator * groups_of_several(config, world.rank()) : 0);
+  // The context is there and so is the workspace; communicators of ranks that share a GPU keep their buffers on the host.
+  const RuntimeBytes runtime = runtime_bytes(config, world.rank());
+  const int64_t libraries = runtime.kernels + (config.run.ranks_per_gpu == 1 ? runtime.communicators : 0);
   const int pipeline = coordinate_of(mesh_shape(config.parallel), world.rank()).pipeline;
   agree(world, [&] {
     const int64_t room = std::max<int64_t>(0, ctx.gpu->free_bytes() / config.run.ranks_per_gpu - libraries);

@@ -37,6 +37,17 @@ RankMemory measured_memory(const Arena& arena);
 /// Of each pipeline rank, the most that any of its ranks says; the same everywhere. Collective.
 std::vector<RankMemory> memory_by_pipeline_rank(Communicator& world, const MeshShape& shape, const RankMemory& mine);
 
+/// What a GPU gives away beside the arena, in bytes: an allowance, for none of it can be asked for beforehand.
+struct RuntimeBytes {
+  int64_t context = 0;        ///< the driver's, of one process
+  int64_t kernels = 0;        ///< code, loaded at its first launch
+  int64_t workspace = 0;      ///< of matrix products
+  int64_t communicators = 0;  ///< NCCL's buffers, which a group takes at its first collective
+  int64_t total() const { return context + kernels + workspace + communicators; }
+};
+/// Of a rank that has its GPU to itself.
+RuntimeBytes runtime_bytes(const Config& config, int rank);
+
 /// Takes the GPU's part of the forecast at once: what does not fit is told before the first step. Collective.
 /// Errors: ConfigError on all ranks, with the table of what was wanted.
 void reserve_memory(Context& ctx, Communicator& world, const Config& config, const RankMemory& forecast);

@@ -16,6 +16,7 @@
 #include "trainer/loop/run_data.h"
 #include "trainer/loop/saves.h"
 #include "trainer/loop/tracer.h"
+#include "trainer/plan/run_forecast.h"
 #include "trainer/resilience/run_lock.h"
 
 namespace trireme {
@@ -34,6 +35,7 @@ class Run {
   std::vector<std::string> candidates();
   void open_directory(const std::string& checkpoint);
   void make_trainer();
+  void report_forecast(const std::vector<RankMemory>& measured);
   void report_memory();
   void start_step(int64_t step);
   void finish_step();
@@ -60,6 +62,7 @@ class Run {
   Reporter reporter_;               ///< speaks on rank 0
   std::unique_ptr<Saves> saves_;    ///< uses the two above until its end
   std::vector<RankMemory> memory_;  ///< forecast, by pipeline rank
+  std::optional<RunForecast> forecast_;  ///< of time, where this machine's figures are known
   std::string accumulation_;        ///< what parallel.gradient_accumulation costs, where it is a choice
   std::string recompute_;           ///< what training.recompute budget has chosen
   int64_t total_ = 0;

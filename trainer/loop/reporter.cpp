@@ -1,12 +1,14 @@
 #include "trainer/loop/reporter.h"
 
+#include "trainer/bench/table.h"
 #include "trainer/loop/launcher.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/model/flops.h"
 
 namespace trireme {
 
-void Reporter::open(const Config& config, const nlohmann::ordered_json& environment, int64_t step, int64_t steps) {
+void Reporter::open(const Config& config, const nlohmann::ordered_json& environment, const nlohmann::ordered_json& forecast, int64_t step,
+                    int64_t steps) {
   const std::filesystem::path path = std::filesystem::path(config.run.directory) / "metrics.jsonl";
   MetricsWriter::cut_back(path, step);
   metrics_ = std::make_unique<MetricsWriter>(path);
@@ -19,7 +21,8 @@ void Reporter::open(const Config& config, const nlohmann::ordered_json& environm
                             {"parameters", parameters},
                             {"world_size", environment["world_size"]},
                             {"layout", environment["layout"]},
-                            {"version", environment["version"]}});
+                            {"version", environment["version"]},
+                            {"forecast", forecast}});
   message(concat(config.run.name, ": ", config.model.architecture, " with ", parameters, " parameters, tensor ", config.parallel.tensor,
                  " x pipeline ", config.parallel.pipeline, " x data ", *config.parallel.data, ", ZeRO-", config.parallel.zero_stage, ", ",
                  config.training.precision, "; ", steps, " steps of ", config.training.global_batch_size, " x ", config.training.sequence_length,
@@ -65,6 +68,17 @@ void Reporter::memory(int64_t step, const std::vector<RankMemory>& forecast, con
   if (!metrics_) return;
   metrics_->event("memory", {{"step", step}, {"forecast", memory_json(forecast)}, {"measured", memory_json(measured)}});
   message("memory of a rank, planned and measured:\n" + memory_table(forecast, measured));
+}
+
+void Reporter::forecast(int64_t step, double seconds, double measured_seconds, double bytes, double measured_bytes) {
+  if (!metrics_) return;
+  const auto pair = [](double forecast, double measured) {
+    return nlohmann::ordered_json{{"forecast", forecast}, {"measured", measured}, {"ratio", forecast / measured}};
+  };
+  metrics_->event("forecast", {{"step", step}, {"step_seconds", pair(seconds, measured_seconds)}, {"memory_bytes", pair(bytes, measured_bytes)}});
+  message(concat("forecast against measured: a step ", seconds, " s against ", measured_seconds, " s, ", seconds / measured_seconds,
+                 " of it; memory of the rank that takes most ", bench::bytes_text(bytes), " against ", bench::bytes_text(measured_bytes), ", ",
+                 bytes / measured_bytes, " of it"));
 }
 
 void Reporter::sync() const {

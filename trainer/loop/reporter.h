@@ -15,14 +15,16 @@ namespace trireme {
 /// once, and goes on.
 class Reporter {
  public:
-  /// Goes on from metrics.jsonl as it stood after `step`. `environment`: what environment.json says. Errors: IoError.
-  void open(const Config& config, const nlohmann::ordered_json& environment, int64_t step, int64_t steps);
+  /// Goes on from metrics.jsonl as it stood after `step`. `environment`: what environment.json says. `forecast`: for the start event. Errors: IoError.
+  void open(const Config& config, const nlohmann::ordered_json& environment, const nlohmann::ordered_json& forecast, int64_t step, int64_t steps);
   void step(int64_t step, const StepResult& result, double seconds);
   /// `sets`: name and loss of each, where they have names.
   void evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets);
   void saved(const SaveReport& report);
   /// By pipeline rank, at the end of a run that has done `step` steps.
   void memory(int64_t step, const std::vector<RankMemory>& forecast, const std::vector<RankMemory>& measured);
+  /// Beside what happened, at the end: seconds of a step, and bytes of the rank that takes most.
+  void forecast(int64_t step, double seconds, double measured_seconds, double bytes, double measured_bytes);
   void message(const std::string& text);
   /// A line of metrics.jsonl.
   void event(const std::string& kind, const nlohmann::ordered_json& fields);

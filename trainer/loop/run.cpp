@@ -81,6 +81,17 @@ bool Run::evaluates_at(int64_t step) const {
 void Run::report_memory() {
   const auto measured = memory_by_pipeline_rank(world_, trainer_->mesh().shape, measured_memory(*ctx_.arena));
   reporter_.memory(done_, memory_, measured);
+  report_forecast(measured);
+}
+
+void Run::report_forecast(const std::vector<RankMemory>& measured) {
+  if (!forecast_ || step_seconds_.empty()) return;
+  std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
+  std::ranges::sort(sorted);
+  const auto most = [](const std::vector<RankMemory>& ranks) {
+    return static_cast<double>(std::ranges::max_element(ranks, {}, &RankMemory::peak_total)->peak_total);
+  };
+  reporter_.forecast(done_, forecast_->time.step_seconds, sorted[sorted.size() / 2], most(memory_), most(measured));
 }
 
 ExitCode Run::loop() {

@@ -27,6 +27,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   agree(world_, [&] {
     open_data();
     check_trace_steps(options_, config_, total_);
+    forecast_ = forecast_run(config_, world_.size(), ctx_.device == Device::kCuda ? ctx_.gpu->properties().name : "");
     std::string validation;
     for (const ValidationSet& set : data_->validation) validation += concat(set.name, "=", set.data.fingerprint(), " ");
     facts = {{"binary", binary_digest()},
@@ -64,6 +65,7 @@ void Run::make_trainer() {
   });
   const MeshShape mesh = mesh_shape(config_.parallel);
   memory_ = memory_by_pipeline_rank(world_, mesh, mine);
+  if (ctx_.device != Device::kCuda && config_.plan.must_fit) check_host_memory(world_, static_cast<double>(mine.peak_total), host_memory());
   if (choice) accumulation_ = "\n" + accumulation_text(config_, memory_, memory_by_pipeline_rank(world_, mesh, otherwise));
   if (config_.training.recompute == "budget") recompute_ = "\n" + recompute_text(config_, plans.stage_rank, recompute);
   if (ctx_.device == Device::kCuda) reserve_memory(ctx_, world_, config_, mine);
@@ -159,7 +161,8 @@ void Run::open_directory(const std::string& checkpoint) {
   write_durably(directory() / "config.yaml", to_yaml(config_));
   const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
   write_durably(directory() / "environment.json", environment.dump(2) + "\n");
-  reporter_.open(config_, environment, done_, total_);
+  reporter_.open(config_, environment, forecast_ ? forecast_json(*forecast_) : nlohmann::ordered_json(), done_, total_);
+  if (forecast_) reporter_.message(forecast_text(*forecast_));
   const char* const without = ctx_.device == Device::kCpu ? ", without workspace of the CPU's kernels" : "";
   reporter_.message(
       concat("memory of a rank by plan, the most of each pipeline rank", without, ":\n", memory_table(memory_), accumulation_, recompute_));

@@ -33,6 +33,13 @@ std::string arrow_of(const Action& transfer) { return to_string(is_receive(trans
 
 }  // namespace
 
+TracedRank traced_rank(const MeshShape& shape, int rank, StepTrace step) {
+  const MeshCoordinate at = coordinate_of(shape, rank);
+  const int pipeline = rank_of(shape, {0, at.replicate, at.shard, at.tensor});
+  return {concat("rank ", rank, ": pipeline ", at.pipeline, ", replicate ", at.replicate, ", shard ", at.shard, ", tensor ", at.tensor), pipeline,
+          std::move(step)};
+}
+
 /// None for what stands in the trace otherwise: the pipeline's exchanges as the list's transfers, the world's among reading and update.
 std::optional<ChromeTrace::Row> ChromeTrace::row_of(const std::string& group) {
   const auto is = [&](MeshAxis axis) { return group == name_of(axis); };
@@ -82,6 +89,12 @@ std::vector<ChromeTrace::Event> ChromeTrace::events_of(const TracedRank& rank) c
 
 void ChromeTrace::add(const std::string& name, double origin, const std::vector<TracedRank>& ranks) {
   arrows_.clear();
+  std::vector<std::vector<Event>> events;
+  std::map<std::string, int> ends;  // of an arrow, among these ranks
+  for (const TracedRank& rank : ranks) {
+    events.push_back(events_of(rank));
+    for (const Event& event : events.back()) ++ends[event.arrow];
+  }
   for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
     const TracedRank& rank = ranks[static_cast<size_t>(r)];
     if (!ends_.contains({r, Row::kCompute})) {
@@ -89,13 +102,13 @@ void ChromeTrace::add(const std::string& name, double origin, const std::vector<
       write(concat(R"({"name":"process_sort_index","ph":"M","pid":)", r, R"(,"args":{"sort_index":)", r, "}}"));
       ends_[{r, Row::kCompute}] = {};
     }
-    for (const Event& event : events_of(rank)) {
+    for (const Event& event : events[static_cast<size_t>(r)]) {
       const int64_t begin = nanoseconds(origin + event.begin), end = nanoseconds(origin + event.end);
       const int tid = place(r, event.row, begin, end);
       const std::string where = concat(R"("pid":)", r, R"(,"tid":)", tid);
       write(concat(R"({"name":)", quoted(event.name), R"(,"cat":")", row_name(static_cast<int>(event.row)), R"(","ph":"X","ts":)",
                    microseconds(begin), R"(,"dur":)", microseconds(end - begin), ",", where, R"(,"args":{"step":)", quoted(name), "}}"));
-      if (event.arrow.empty()) continue;
+      if (event.arrow.empty() || ends[event.arrow] < 2) continue;
       // An arrow ends at the event that holds this moment, and none holds its last.
       const int64_t at = event.arrives ? std::max(begin, end - 1) : begin;
       const int64_t id = arrows_.try_emplace(event.arrow, next_arrow_ + static_cast<int64_t>(arrows_.size())).first->second;

@@ -17,9 +17,11 @@ struct TracedRank {
   StepTrace step;    ///< of a simulated rank the timeline alone
 };
 
+TracedRank traced_rank(const MeshShape& shape, int rank, StepTrace step);
+
 /// Rows of a rank: compute (the list's actions, reading of data, update), pipeline (transfers, from their start until somebody has waited for them),
 /// ZeRO and tensor (communication, likewise), waiting (where the rank could do nothing else). What overlaps lies in further rows of the same name. An
-/// arrow goes from each send to its receive.
+/// arrow goes from each send to its receive, where both of the ranks are among the traced.
 class ChromeTrace {
  public:
   /// `name`: of the step, in the events' arguments. `origin`: seconds from the trace's beginning to that of the step. The same ranks in every call.

@@ -62,11 +62,6 @@ std::string name_of_clock() {
   return name.empty() ? host_name() : name;
 }
 
-std::string name_of_rank(const MeshShape& shape, int rank) {
-  const MeshCoordinate at = coordinate_of(shape, rank);
-  return concat("rank ", rank, ": pipeline ", at.pipeline, ", replicate ", at.replicate, ", shard ", at.shard, ", tensor ", at.tensor);
-}
-
 /// Means over ranks; they sum to step_seconds.
 nlohmann::ordered_json line_of(int64_t step, const std::vector<ExposedTime>& ranks) {
   ExposedTime mean{};
@@ -135,10 +130,7 @@ void Tracer::add(int64_t step, const std::vector<std::string>& all, Reporter& re
   for (const std::string& bytes : all) steps.push_back(step_trace_from(bytes));
   align(steps);
   if (!origin_) origin_ = steps.front().origin;
-  for (int rank = 0; rank < shape.world(); ++rank) {
-    const int pipeline = group_members(shape, MeshAxis::kPipeline, rank, 1 << 30).front();
-    ranks.push_back({name_of_rank(shape, rank), pipeline, steps[static_cast<size_t>(rank)]});
-  }
+  for (int rank = 0; rank < shape.world(); ++rank) ranks.push_back(traced_rank(shape, rank, steps[static_cast<size_t>(rank)]));
   chrome_.add(concat("step ", step), std::chrono::duration<double>(steps.front().origin - *origin_).count(), ranks);
   const std::vector<ExposedTime> exposed = exposed_time(steps, shape);
   reporter.event("exposed", line_of(step, exposed));

@@ -23,6 +23,8 @@ struct StepTrace;  // trainer/loop/exposed.h
 
 /// fp16 has dynamic loss scaling; elsewhere the scale stays 1.
 bool scales_loss(const TrainingConfig& training);
+/// Rows of logits that a head makes at a time: training.logits_chunk, or what it is by itself.
+int64_t logits_chunk(const Config& config);
 
 struct StepResult {
   double loss = 0;       ///< mean over the global batch's valid tokens, nats, before the update

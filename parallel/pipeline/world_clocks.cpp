@@ -1,0 +1,185 @@
+#include "parallel/pipeline/world_clocks.h"
+
+#include <algorithm>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+namespace {
+
+constexpr size_t kAxes = static_cast<size_t>(MeshAxis::kEmbedding) + 1;
+
+bool is_backward(ActionType type) { return type == ActionType::kBackward || type == ActionType::kBackwardInput; }
+
+/// What one rank may do: stages, parts and units that are its own.
+void check(const ActionList& list, int pipeline_rank, const std::vector<StageUnits>& stages, const std::vector<int>& stage_rank) {
+  for (const Action& action : list) {
+    const size_t stage = static_cast<size_t>(action.stage);
+    TRIREME_CHECK(action.stage >= 0 && stage < stages.size() && stage_rank[stage] == pipeline_rank, to_string(action), " on pipeline rank ",
+                  pipeline_rank, ", which has no such stage");
+    if (is_transfer(action.type)) continue;
+    const int all = is_compute(action.type) ? static_cast<int>(stages[stage].units_of_part.size()) : stages[stage].units;
+    TRIREME_CHECK(action.unit < all && (action.unit >= 0 || is_compute(action.type)), to_string(action), " of a stage with ", all);
+  }
+}
+
+}  // namespace
+
+WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank,
+                         const std::vector<StageUnits>& stages, const WorldCosts& costs, const std::vector<int>& traced)
+    : stages_(stages), ranks_(lists.size()), streams_(kAxes * lists.size(), 0.0) {
+  std::vector<int> stages_of(static_cast<size_t>(mesh.pipeline), 0), units_of(static_cast<size_t>(mesh.pipeline), 0);
+  for (size_t s = 0; s < stages.size(); ++s) {
+    TRIREME_CHECK(stage_rank[s] >= 0, "no rank computes stage ", s);
+    place_.push_back(stages_of[static_cast<size_t>(stage_rank[s])]++);
+    first_unit_.push_back(units_of[static_cast<size_t>(stage_rank[s])]);
+    units_of[static_cast<size_t>(stage_rank[s])] += stages[s].units;
+  }
+  for (size_t r = 0; r < lists.size(); ++r) {
+    const int pipeline = coordinate_of(mesh, static_cast<int>(r)).pipeline;
+    const auto [known, is_new] = costs_.try_emplace(lists[r]);
+    if (is_new) {
+      check(*lists[r], pipeline, stages, stage_rank);
+      for (const Action& action : *lists[r])
+        known->second.push_back({costs.seconds(action), is_compute(action.type) || is_transfer(action.type) ? 0 : costs.collective(action)});
+    }
+    Rank& rank = ranks_[r];
+    rank.list = lists[r];
+    rank.costs = known->second.data();
+    rank.units.resize(static_cast<size_t>(units_of[static_cast<size_t>(pipeline)]));
+    rank.stages_reduced.resize(static_cast<size_t>(stages_of[static_cast<size_t>(pipeline)]));
+  }
+  for (const auto& [rank, factor] : costs.slowdown) {
+    TRIREME_CHECK(rank >= 0 && rank < mesh.world() && factor > 0, "rank ", rank, " of ", mesh.world(), " ", factor, " times slower");
+    at(rank).slowdown = factor;
+  }
+  for (const int rank : traced) {
+    TRIREME_CHECK(rank >= 0 && rank < mesh.world(), "rank ", rank, " in a world of ", mesh.world());
+    at(rank).timeline = &timelines_[rank];
+    at(rank).timeline->resize(at(rank).list->size(), {{}, 0, 0});
+  }
+}
+
+void WorldClocks::record(const Rank& rank, const Action& action, double begin, double end) {
+  if (rank.timeline != nullptr) (*rank.timeline)[index(rank, action)] = {action, begin, end};
+}
+
+WorldClocks::UnitTimes& WorldClocks::unit(Rank& rank, int stage, const UnitRef& ref) const {
+  return rank.units[static_cast<size_t>(first_unit_[static_cast<size_t>(ref.stage < 0 ? stage : ref.stage)] + ref.unit)];
+}
+
+void WorldClocks::wait(Rank& rank, WaitCause cause, double until) {
+  if (until <= rank.clock) return;
+  rank.times.waits[static_cast<size_t>(cause)] += until - rank.clock;
+  rank.clock = until;
+}
+
+/// What an action that is no compute takes from the compute of its rank.
+void WorldClocks::hold(Rank& rank, const Action& action) {
+  const double begin = rank.clock, seconds = cost(rank, action).seconds * rank.slowdown;
+  rank.clock += seconds;
+  rank.times.held += seconds;
+  record(rank, action, begin, rank.clock);
+}
+
+void WorldClocks::reshard(int rank, const Action& action) { hold(at(rank), action); }
+
+void WorldClocks::await_input(Rank& rank, const Action& action) {
+  const ActionType type = action.type == ActionType::kForward ? ActionType::kRecvForward : ActionType::kRecvBackward;
+  const auto mine = [&](const Arrival& a) {
+    return a.receive->type == type && a.receive->stage == action.stage && a.receive->microbatch == action.microbatch;
+  };
+  const auto arrival = std::ranges::find_if(rank.arrivals, mine);
+  if (arrival == rank.arrivals.end()) return;  // the step's own, handed over by a stage of this rank, or read by an earlier part
+  wait(rank, WaitCause::kStage, arrival->begin);
+  wait(rank, WaitCause::kTransfer, arrival->end);
+  rank.arrivals.erase(arrival);
+}
+
+void WorldClocks::await_units(Rank& rank, const Action& action, int part) const {
+  const StageUnits& stage = stages_[static_cast<size_t>(action.stage)];
+  const bool reads = action.type != ActionType::kBackwardWeight;
+  const bool adds = action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight ||
+                    (action.type == ActionType::kBackwardInput && part == stage.fused_part);
+  for (const UnitRef& ref : stage.units_of_part[static_cast<size_t>(part)]) {
+    const UnitTimes& times = unit(rank, action.stage, ref);
+    if (reads) wait(rank, WaitCause::kGather, times.gathered);
+    if (adds) wait(rank, WaitCause::kReduce, times.reduced);
+  }
+}
+
+void WorldClocks::reach(int which, const Action& action) {
+  Rank& rank = at(which);
+  rank.at = &action;
+  if (is_compute(action.type)) {
+    if (action.type == ActionType::kForward || is_backward(action.type)) await_input(rank, action);
+    const int parts = static_cast<int>(stages_[static_cast<size_t>(action.stage)].units_of_part.size());
+    for (int part = std::max(0, action.unit); part < (action.unit < 0 ? parts : action.unit + 1); ++part) await_units(rank, action, part);
+    return;
+  }
+  const UnitTimes& times = unit(rank, action.stage, action.unit);
+  if (action.type == ActionType::kReduceGrads) wait(rank, WaitCause::kReduce, stage_reduced(rank, action.stage));
+  if (action.type == ActionType::kReduceReplicas) wait(rank, WaitCause::kReduce, times.reduced);
+  if (action.type == ActionType::kReduceTied) wait(rank, WaitCause::kReduce, times.summed);
+  hold(rank, action);
+}
+
+void WorldClocks::compute_together(std::span<const int> members) {
+  double start = 0, longest = 0;
+  for (const int member : members) {
+    const Rank& rank = at(member);
+    start = std::max(start, rank.clock);
+    longest = std::max(longest, cost(rank, *rank.at).seconds * rank.slowdown);
+  }
+  for (const int member : members) {
+    Rank& rank = at(member);
+    const double own = cost(rank, *rank.at).seconds * rank.slowdown;
+    rank.times.compute += own;
+    rank.times.waits[static_cast<size_t>(WaitCause::kTensor)] += (start - rank.clock) + (longest - own);
+    rank.clock = start + longest;
+    record(rank, *rank.at, start, rank.clock);
+  }
+}
+
+void WorldClocks::meet(std::span<const int> members, int64_t group) {
+  if (is_compute(at(members.front()).at->type)) return compute_together(members);
+  double& stream = streams_[static_cast<size_t>(group)];
+  for (const int member : members) stream = std::max(stream, at(member).clock);
+  stream += cost(at(members.front()), *at(members.front()).at).collective;
+  for (const int member : members) {
+    Rank& rank = at(member);
+    const Action& action = *rank.at;
+    UnitTimes& times = unit(rank, action.stage, action.unit);
+    if (action.type == ActionType::kUnshard) times.gathered = stream;
+    if (action.type == ActionType::kReduceGrads) times.reduced = stage_reduced(rank, action.stage) = stream;
+    if (action.type == ActionType::kReduceReplicas || action.type == ActionType::kReduceTied) times.summed = stream;
+    if (rank.timeline != nullptr) (*rank.timeline)[index(rank, action)].end = stream;
+  }
+}
+
+void WorldClocks::transfer(int sender, const Action& send, int receiver, const Action& receive) {
+  Rank &from = at(sender), &to = at(receiver);  // their clocks stand since they posted it
+  const double begin = std::max(from.clock, to.clock), end = begin + cost(to, receive).seconds;
+  to.arrivals.push_back({&receive, begin, end});
+  record(from, send, from.clock, end);
+  record(to, receive, to.clock, end);
+}
+
+void WorldClocks::finish(int which) {
+  Rank& rank = at(which);
+  for (const UnitTimes& times : rank.units) wait(rank, WaitCause::kReduce, std::max(times.reduced, times.summed));
+  rank.times.end = rank.clock;
+}
+
+WorldSimulation WorldClocks::result() {
+  WorldSimulation result;
+  for (const Rank& rank : ranks_) {
+    result.ranks.push_back(rank.times);
+    result.step_seconds = std::max(result.step_seconds, rank.times.end);
+  }
+  for (RankTimes& rank : result.ranks) rank.waits[static_cast<size_t>(WaitCause::kLast)] = result.step_seconds - rank.end;
+  result.timelines = std::move(timelines_);
+  return result;
+}
+
+}  // namespace trireme

@@ -1,0 +1,72 @@
+#pragma once
+#include <span>
+#include <unordered_map>
+
+#include "parallel/pipeline/world.h"
+
+namespace trireme {
+
+/// Keeps the time of every rank while the rendezvous runs their lists. That one lets nobody pass before all have met, which fixes an order in which
+/// whatever a moment depends on is known; the clocks let time pass only where the program waits.
+class WorldClocks {
+ public:
+  /// Errors: InternalError where a list names a stage, part or unit that is not its rank's.
+  WorldClocks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank,
+              const std::vector<StageUnits>& stages, const WorldCosts& costs, const std::vector<int>& traced);
+
+  void reshard(int rank, const Action& action);
+  /// The rank is at a compute action or collective, and has what it needs for it.
+  void reach(int rank, const Action& action);
+  /// All ranks of a group have reached what they were at; `group` numbers the groups of all axes, each of which has one stream.
+  void meet(std::span<const int> members, int64_t group);
+  void transfer(int sender, const Action& send, int receiver, const Action& receive);
+  void finish(int rank);
+
+  WorldSimulation result();
+
+ private:
+  struct Cost {
+    double seconds, collective;
+  };
+  struct Arrival {
+    const Action* receive;
+    double begin, end;
+  };
+  struct UnitTimes {
+    double gathered = 0, reduced = 0, summed = 0;  ///< ends of the last UNSHARD, REDUCE_GRADS, REDUCE_REPLICAS or REDUCE_TIED
+  };
+  struct Rank {
+    const ActionList* list = nullptr;
+    const Cost* costs = nullptr;
+    const Action* at = nullptr;  ///< what it reached last
+    Timeline* timeline = nullptr;
+    double clock = 0;
+    double slowdown = 1;
+    RankTimes times;
+    std::vector<Arrival> arrivals;       ///< received and not yet read
+    std::vector<UnitTimes> units;        ///< of all its stages
+    std::vector<double> stages_reduced;  ///< of each of its stages: end of the last REDUCE_GRADS
+  };
+
+  Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+  static size_t index(const Rank& rank, const Action& action) { return static_cast<size_t>(&action - rank.list->data()); }
+  static const Cost& cost(const Rank& rank, const Action& action) { return rank.costs[index(rank, action)]; }
+  static void record(const Rank& rank, const Action& action, double begin, double end);
+  UnitTimes& unit(Rank& rank, int stage, const UnitRef& ref) const;
+  double& stage_reduced(Rank& rank, int stage) const { return rank.stages_reduced[static_cast<size_t>(place_[static_cast<size_t>(stage)])]; }
+  static void wait(Rank& rank, WaitCause cause, double until);
+  static void hold(Rank& rank, const Action& action);
+  static void await_input(Rank& rank, const Action& action);
+  void await_units(Rank& rank, const Action& action, int part) const;
+  void compute_together(std::span<const int> members);
+
+  const std::vector<StageUnits>& stages_;
+  std::vector<int> place_;       ///< by stage: its place among those of its rank
+  std::vector<int> first_unit_;  ///< by stage: the place of its first unit among those of its rank
+  std::unordered_map<const ActionList*, std::vector<Cost>> costs_;
+  std::vector<Rank> ranks_;
+  std::vector<double> streams_;  ///< by group: when it is free
+  std::map<int, Timeline> timelines_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,75 @@
+// The forecast against published runs: `published_table FILE [--rows] [--left-out]`. By source, the error of the step time and of memory; and which runs are
+// wrongly called fitting or impossible.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iomanip>
+#include <iostream>
+#include <map>
+
+#include "kernels/core/check.h"
+#include "tests/plan/published_rows.h"
+#include "trainer/plan/forecast.h"
+
+namespace {
+
+using namespace trireme;
+
+double quantile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
+}
+
+void print(const std::string& name, const std::vector<double>& errors) {
+  std::vector<double> sizes;
+  for (const double error : errors) sizes.push_back(std::abs(error));
+  std::cout << std::left << std::setw(32) << name << std::right << std::setw(5) << errors.size() << std::fixed << std::setprecision(1) << std::setw(9)
+            << 100 * quantile(sizes, 0.5) << std::setw(9) << 100 * quantile(sizes, 0.9) << std::setw(9) << 100 * quantile(errors, 0.5) << '\n';
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::cerr << "usage: published_table FILE [--rows] [--left-out]" << std::endl;
+    return 64;
+  }
+  bool each = false, left_out = false;
+  for (int i = 2; i < argc; ++i) {
+    each = each || std::strcmp(argv[i], "--rows") == 0;
+    left_out = left_out || std::strcmp(argv[i], "--left-out") == 0;
+  }
+  const published::Rows rows = published::read_rows(argv[1]);
+  std::map<std::string, std::vector<double>> by_source;
+  std::vector<double> all;
+  std::map<std::string, std::vector<double>> memory;
+  std::vector<std::string> misjudged;
+  for (const published::Run& run : rows.runs) {
+    const double bytes = std::ranges::max(formula_memory(run.config, run.cluster), {}, &RankBytes::peak).peak;
+    if (run.memory_bytes) memory[run.source].push_back(bytes / *run.memory_bytes - 1);
+    if ((bytes > *run.cluster.device.memory) != run.out_of_memory)
+      misjudged.push_back(concat(run.id, run.out_of_memory ? " ran out of memory: forecast " : " ran: forecast ", bytes / 1e9, " GB of ", *run.cluster.device.memory / 1e9));
+    if (!run.step_seconds) continue;
+    const Forecast forecast = forecast_time(run.config, run.cluster);
+    const double error = forecast.step_seconds / *run.step_seconds - 1;
+    by_source[run.source].push_back(error);
+    all.push_back(error);
+    if (!each) continue;
+    const StepParts& p = forecast.parts;
+    std::cout << std::left << std::setw(64) << run.id << std::right << std::fixed << std::setprecision(3) << std::setw(10) << *run.step_seconds
+              << std::setw(10) << forecast.step_seconds << std::setprecision(1) << std::setw(8) << 100 * error << " %   compute " << std::setprecision(3)
+              << p.compute << " again " << p.recompute << " bubble " << p.bubble << " transfer " << p.transfer << " tensor " << p.tensor << " gather "
+              << p.gather << " reduce " << p.reduce << " optimizer " << p.optimizer << '\n';
+  }
+  std::cout << std::left << std::setw(32) << "step time" << std::right << std::setw(5) << "runs" << std::setw(9) << "median" << std::setw(9) << "p90"
+            << std::setw(9) << "bias" << "  (% of the measured)\n";
+  for (const auto& [source, errors] : by_source) print(source, errors);
+  print("all", all);
+  std::cout << "\nmemory" << std::string(26, ' ') << " runs   median      p90     bias  (% of the measured)\n";
+  for (const auto& [source, errors] : memory) print(source, errors);
+  std::cout << '\n' << misjudged.size() << " of " << rows.runs.size() << " runs misjudged\n";
+  for (const std::string& line : misjudged) std::cout << "  " << line << '\n';
+  if (left_out)
+    for (const std::string& line : rows.left_out) std::cout << line << '\n';
+  std::cout << rows.left_out.size() << " rows are no configurations of Trireme\n";
+}

@@ -1,0 +1,74 @@
+// What is forecast of this machine: `bench machine`, and the words of `train` before and after.
+#include <algorithm>
+
+#include "tests/e2e/harness.h"
+#include "tests/support/catch.h"
+
+namespace trireme::test {
+namespace {
+
+using nlohmann::json;
+
+TEST_CASE("bench machine: writes a cluster file that plan and train take") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Outcome measured = must(directory, {"bench", "machine", "--seconds", "0.001", "--output", "machine.yaml"});
+  for (const char* sample : {"product 512 x 256 x 1376, fp32", "attention 4 x 256, 8 heads of 64, bf16", "adamw_step, fp32", "all-reduce of 4096 bytes, 4 ranks"}) {
+    INFO(measured.err);
+    CHECK(measured.err.find(sample) != std::string::npos);
+  }
+  const Outcome planned = must(directory, {"plan", "run.yaml", "--cluster", "machine.yaml", "--json"});
+  const json plan = json::parse(planned.out);
+  CHECK(plan["step_seconds"].get<double>() > 0);
+  CHECK(plan["fits"] == true);
+  // Eight ranks share the cores that were measured.
+  const Outcome shared = must(directory, Arguments{"plan", "run.yaml", "--cluster", "machine.yaml", "--json"} + layout(2, 2, 2, 0));
+  CHECK(json::parse(shared.out)["memory_bytes"].size() == 2);
+
+  must(directory, Arguments{"train", "run.yaml", "--max-steps", "3"} + sets({"plan.cluster=machine.yaml"}) + in("run"));
+  const std::vector<json> lines = metrics(directory / "run");
+  REQUIRE(lines.front()["event"] == "start");
+  CHECK(lines.front()["forecast"]["figures"] == "the figures of machine.yaml");
+  CHECK(lines.front()["forecast"]["step_seconds"] == plan["step_seconds"]);
+}
+
+TEST_CASE("train: says its forecast before the first step, and beside what happened at the end") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Outcome outcome = must(directory, Arguments{"train", "run.yaml", "--max-steps", "4"} + in("run"));
+  const size_t before = outcome.err.find("forecast: "), after = outcome.err.find("forecast against measured: ");
+  INFO(outcome.err);
+  REQUIRE(before != std::string::npos);
+  REQUIRE(after != std::string::npos);
+  CHECK(before < after);
+  const std::vector<json> lines = metrics(directory / "run");
+  const json forecast = lines.front()["forecast"];
+  CHECK(forecast["step_low"].get<double>() < forecast["step_seconds"].get<double>());
+  CHECK(forecast["step_seconds"].get<double>() < forecast["step_high"].get<double>());
+  std::vector<double> seconds;
+  json end;
+  for (const json& line : lines) {
+    if (line.contains("step_seconds") && line.contains("loss")) seconds.push_back(line["step_seconds"].get<double>());
+    if (line.value("event", "") == "forecast") end = line;
+  }
+  REQUIRE(seconds.size() == 4);
+  std::sort(seconds.begin(), seconds.end());
+  REQUIRE(end.is_object());
+  CHECK(end["step"] == 4);
+  CHECK(end["step_seconds"]["forecast"] == forecast["step_seconds"]);
+  CHECK(end["step_seconds"]["measured"] == seconds[2]);
+  CHECK(end["memory_bytes"]["ratio"].get<double>() == Approx(1).epsilon(0.02));
+}
+
+TEST_CASE("train: a run that this machine cannot hold is refused before anything is written") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const auto before = directory.listing();
+  const Outcome outcome = run(directory, Arguments{"train", "run.yaml"} + sets({"model.hidden_size=262144", "model.ffn_size=1048576"}) + in("run"));
+  check(outcome, 64, "the run does not fit: the 1 rank on ");
+  CHECK(outcome.err.find("plan.must_fit false") != std::string::npos);
+  CHECK(directory.changes_since(before) == "");
+}
+
+}  // namespace
+}  // namespace trireme::test

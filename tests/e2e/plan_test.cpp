@@ -1,0 +1,205 @@
+// `trireme plan` as a person or a script asks it.
+#include <set>
+
+#include "tests/e2e/harness.h"
+#include "tests/support/catch.h"
+
+namespace trireme::test {
+namespace {
+
+using nlohmann::json;
+
+const char* const kCluster = "nodes: 2\ndevices_per_node: 4\ndevice: {type: H100, price_per_hour: 2.0, watts: 1000}\n";
+/// Eight ranks, which those nodes have.
+const Arguments kEight = sets({"parallel.tensor=2", "parallel.pipeline=2", "parallel.data=2"});
+
+void prepare(const TemporaryDirectory& directory) {
+  write_file(directory / "run.yaml", kConfig);  // no data: only sizes are read
+  write_file(directory / "cluster.yaml", kCluster);
+}
+
+Arguments plan(const Arguments& more) { return Arguments{"plan", "run.yaml"} + more; }
+Arguments on_cluster(const Arguments& more = {}) { return plan(kEight + Arguments{"--cluster", "cluster.yaml"} + more); }
+json answer(const TemporaryDirectory& directory, const Arguments& arguments) { return json::parse(must(directory, arguments).out); }
+
+void check_forecast(const json& row) {
+  INFO(row.dump());
+  CHECK(row.at("step_seconds").get<double>() > 0);
+  CHECK(row.at("tokens_per_second_per_gpu").get<double>() > 0);
+  CHECK(row.at("mfu").get<double>() > 0);
+  CHECK(row.at("mfu").get<double>() < 1);
+  CHECK(row.at("mfu_full_attention") >= row.at("mfu"));
+  CHECK(row.at("mfu_with_recomputation") >= row.at("mfu_full_attention"));
+  CHECK(row.at("bubble").get<double>() >= 0);
+  CHECK(row.at("fits").is_boolean());
+  for (const json& peak : row.at("memory_bytes")) {
+    CHECK(peak.is_number_integer());
+    CHECK(row["fits"].get<bool>() <= (peak <= row.at("memory_limit_bytes")));
+  }
+  double sum = 0;
+  for (const auto& [name, seconds] : row.at("parts").items()) sum += seconds.get<double>();
+  CHECK(sum == Approx(row["step_seconds"].get<double>()).epsilon(1e-6));
+}
+
+}  // namespace
+
+TEST_CASE("plan --json has the forecast of the configuration's layout, and writes nothing") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const auto before = directory.listing();
+  const json row = answer(directory, on_cluster({"--json", "--tokens", "1.0e9"}));
+  check_forecast(row);
+  CHECK(row["fits"] == true);
+  CHECK(row["memory_bytes"].size() == 2);  // pipeline ranks
+  CHECK(row["layouts"] == json::array());
+  CHECK(row["layout"].get<std::string>().starts_with("tp2pp2dp2"));
+  CHECK(row["cluster"]["devices"] == 8);
+  // 8 sequences of 16 tokens a step, on 8 devices.
+  CHECK(row["tokens_per_second_per_gpu"].get<double>() * row["step_seconds"].get<double>() == Approx(8 * 16 / 8.0));
+  const double hours = 1e9 / (8 * 16) * row["step_seconds"].get<double>() / 3600;
+  CHECK(row["training"]["days"].get<double>() == Approx(hours / 24));
+  CHECK(row["training"]["cost"].get<double>() == Approx(hours * 8 * 2.0));
+  CHECK(row["training"]["kilowatt_hours"].get<double>() == Approx(hours * 8));
+  CHECK(directory.changes_since(before) == "");
+}
+
+TEST_CASE("plan tells a person what fits, how long a step takes and where it goes") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Outcome people = must(directory, on_cluster({"--tokens", "1.0e9"}));
+  for (const char* words : {"cluster: cluster.yaml", "8 x H100 (2 nodes of 4)", "pipeline rank 0", "pipeline rank 1", "fits: stage", "compute", "#",
+                            "MFU", "causal half", "NVIDIA", "tokens/s on each GPU", "tokens a day", "cost", "MWh"}) {
+    INFO(people.out << " | " << words);
+    CHECK(people.out.find(words) != std::string::npos);
+  }
+  CHECK(people.err.empty());
+}
+
+TEST_CASE("plan of what does not fit says by how much and on which stage, and is no error") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Arguments huge = sets({"model.hidden_size=8192", "model.heads=64", "model.kv_heads=8", "model.ffn_size=28672", "model.layers=80",
+                               "model.vocab_size=128256", "training.precision=bf16"});
+  const Outcome people = must(directory, on_cluster(huge));
+  CHECK_THAT(people.out, Catch::Matchers::Contains("does not fit by ") && Catch::Matchers::Contains(" GB on stage "));
+  const json row = answer(directory, on_cluster(huge + Arguments{"--json"}));
+  check_forecast(row);
+  CHECK(row["fits"] == false);
+}
+
+TEST_CASE("plan without a cluster says which one it assumes") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const json cpu = answer(directory, plan(sets({"run.device=cpu", "parallel.data=2"}) + Arguments{"--json"}));
+  CHECK(cpu["cluster"]["device"] == "cpu");
+  CHECK(cpu["cluster"]["devices"] == 2);
+  CHECK_THAT(cpu["cluster"]["source"].get<std::string>(), Catch::Matchers::Contains("assumed"));
+  const json gpus = answer(
+      directory, plan(sets({"run.device=cuda", "parallel.tensor=4", "parallel.data=8", "training.global_batch_size=16"}) + Arguments{"--json"}));
+  CHECK(gpus["cluster"]["device"] == "H100");
+  CHECK(gpus["cluster"]["nodes"] == 4);
+  CHECK(gpus["cluster"]["devices"] == 32);
+  const json types = answer(directory, plan(kEight + Arguments{"--cluster", "B200", "--json"}));
+  CHECK(types["cluster"]["device"] == "B200");
+  CHECK(types["cluster"]["nodes"] == 1);
+  CHECK(types["step_seconds"] < answer(directory, plan(kEight + Arguments{"--cluster", "A100", "--json"}))["step_seconds"]);
+}
+
+TEST_CASE("plan follows --nodes, and data auto takes what the cluster leaves") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const json nodes = answer(directory, on_cluster({"--nodes", "auto", "--json"}));
+  CHECK(nodes["cluster"]["nodes"] == 2);
+  const json more =
+      answer(directory, plan(sets({"parallel.tensor=2", "parallel.data=auto"}) + Arguments{"--cluster", "cluster.yaml", "--nodes", "1", "--json"}));
+  CHECK(more["layout"].get<std::string>().starts_with("tp2dp2"));
+  CHECK(more["cluster"]["devices"] == 4);
+}
+
+TEST_CASE("plan --search ranks layouts, and writes the best as a configuration that plans alike") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Arguments search = on_cluster({"--search"});
+  const json found = answer(directory, search + Arguments{"--json", "--output", "best.yaml"});
+  check_forecast(found);
+  CHECK(found["layout"].get<std::string>().starts_with("tp2pp2dp2"));  // still the configuration's own
+  REQUIRE(found["layouts"].size() > 3);
+  double last = 0;
+  for (const json& row : found["layouts"]) {
+    check_forecast(row);
+    CHECK(row["fits"] == true);
+    CHECK(row["step_seconds"].get<double>() >= last);
+    CHECK(row.at("reason").is_null() == (&row == &found["layouts"][0]));
+    last = row["step_seconds"];
+  }
+  CHECK(found["layouts"][0]["step_seconds"] <= found["step_seconds"]);
+  const json best = answer(directory, {"plan", "best.yaml", "--cluster", "cluster.yaml", "--json"});
+  CHECK(best["layout"] == found["layouts"][0]["layout"]);
+  CHECK(best["step_seconds"].get<double>() == Approx(found["layouts"][0]["step_seconds"].get<double>()));
+  const Outcome people = must(directory, search);
+  CHECK_THAT(people.out, Catch::Matchers::Contains(found["layouts"][0]["layout"].get<std::string>()) && Catch::Matchers::Contains("slower"));
+  // A cluster of another size than the configuration's own layout: then the best is what is told of.
+  const json other = answer(directory, search + Arguments{"--nodes", "1", "--json"});
+  CHECK(other["layout"] == other["layouts"][0]["layout"]);
+}
+
+TEST_CASE("plan simulates every rank, traces those asked for and draws the pipeline") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const json row = answer(directory, on_cluster({"--json", "--simulate", "--trace", "trace.json", "--ranks", "pipeline:1", "--svg", "pipeline.svg"}));
+  const json& world = row.at("world");
+  CHECK(world["ranks"] == 8);
+  CHECK(world["deadlock_free"] == true);
+  CHECK(world["actions"] > 8 * 8);
+  CHECK(world["step_seconds"].get<double>() > 0);
+  CHECK(world["step_seconds"].get<double>() == Approx(row["step_seconds"].get<double>()).epsilon(0.25));  // other views of what hides, no update
+  const json trace = json::parse(read_file(directory / "trace.json"));
+  std::set<std::string> ranks;
+  for (const json& event : trace.at("traceEvents"))
+    if (event.at("name") == "process_name") ranks.insert(event.at("args").at("name").get<std::string>().substr(0, 7));
+  CHECK(ranks == std::set<std::string>{"rank 1:", "rank 5:"});
+  const std::string svg = read_file(directory / "pipeline.svg");
+  CHECK(svg.starts_with("<svg"));
+  CHECK_THAT(svg, Catch::Matchers::Contains("pipeline 1"));
+  CHECK_THAT(must(directory, on_cluster({"--simulate"})).out,
+             Catch::Matchers::Contains("simulated all 8 ranks") && Catch::Matchers::Contains("no deadlock"));
+}
+
+TEST_CASE("in a pipeline without collectives the simulated world takes what the forecast says, less the update") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const json row = answer(directory, plan(sets({"parallel.pipeline=4", "model.tied_embeddings=false", "training.recompute=full"}) +
+                                          Arguments{"--cluster", "H100", "--json", "--simulate"}));
+  CHECK(row["bubble"].get<double>() > 0.1);
+  const double forecast = row["step_seconds"].get<double>() - row["parts"]["optimizer"].get<double>() - row["parts"]["host"].get<double>();
+  // A transfer of a lowered list waits for both ends, in the forecast for its data alone.
+  CHECK(row["world"]["step_seconds"].get<double>() >= forecast * (1 - 1e-9));
+  CHECK(row["world"]["step_seconds"].get<double>() <= forecast * 1.02);
+}
+
+TEST_CASE("plan --analyse adds what follows from the forecast") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  CHECK(answer(directory, on_cluster({"--json", "--analyse"})).at("analysis").is_object());
+  CHECK_THAT(must(directory, on_cluster({"--analyse"})).out, Catch::Matchers::Contains("compute-optimal"));
+}
+
+TEST_CASE("plan refuses what it cannot plan") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  check(run(directory, {"plan", "none.yaml"}), 66, "none.yaml: no such configuration file");
+  check(run(directory, plan({"--cluster", "none.yaml"})), 66, "none.yaml: no such cluster file");
+  write_file(directory / "bad.yaml", "network: {bandwith: 1.0e9}\n");
+  check(run(directory, plan({"--cluster", "bad.yaml"})), 64, "bad.yaml:1:11 network.bandwith=1.0e9: unknown key; did you mean network.bandwidth?");
+  check(run(directory, plan({"--cluster", "cluster.yaml"})), 64, "= 1 ranks, and the cluster (cluster.yaml) has 8 devices");
+  check(run(directory, on_cluster({"--cluster-set", "software.stack=megatrn"})), 64, "no such stack; allowed trireme, ");
+  check(run(directory, on_cluster({"--cluster-set", "nodes=0"})), 64, "--cluster-set:nodes nodes=0: out of range");
+  check(run(directory, on_cluster({"--nodes", "few"})), 64, "--nodes");
+  check(run(directory, on_cluster({"--output", "best.yaml"})), 64, "--search");
+  check(run(directory, on_cluster({"--trace", "t.json", "--ranks", "world"})), 64, "world");
+  check(run(directory, plan(sets({"parallel.tensor=3"}))), 64, "parallel.tensor");
+  check(run(directory, plan(sets({"parallel.data=12", "training.global_batch_size=12"}) + Arguments{"--cluster", "H100"})), 64,
+        "do not fill nodes of 8");
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,280 @@
+#include "trainer/plan/analysis/analysis.h"
+
+#include <cmath>
+#include <map>
+
+#include "parallel/pipeline/simulate.h"
+#include "tests/support/catch.h"
+#include "tests/support/parity.h"
+#include "tests/support/thread_ranks.h"
+#include "trainer/config/load.h"
+#include "trainer/loop/rank_plan.h"
+#include "trainer/loop/state.h"
+#include "trainer/model/flops.h"
+
+namespace trireme::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+ClusterConfig cluster_of(int64_t nodes, const std::string& device = "H100") {
+  ClusterConfig cluster;
+  cluster.device.type = device;
+  cluster.nodes = nodes;
+  return resolve_cluster(cluster);
+}
+
+Config gpt(const std::vector<std::string>& sets = {}) {
+  const std::string text =
+      "model: {architecture: gpt2, layers: 24, hidden_size: 1024, heads: 16, vocab_size: 50304}\n"
+      "parallel: {tensor: 2, pipeline: 4, data: 8, zero_stage: 1, sequence_parallel: true, layers_per_stage: [6, 6, 6, 6]}\n"
+      "training: {steps: 1000, sequence_length: 1024, micro_batch_size: 1, global_batch_size: 128, precision: bf16, recompute: selective}\n"
+      "data: {train: [data/train]}\n"
+      "checkpoint: {every: 100, keep: 3}\n";
+  return resolve(parse_config(text, "gpt.yaml", sets), 64);
+}
+
+Forecast forecast_of(double step_seconds) {
+  Forecast forecast;
+  forecast.step_seconds = step_seconds;
+  forecast.parts.compute = 0.7 * step_seconds;
+  forecast.parts.recompute = 0.05 * step_seconds;
+  return forecast;
+}
+
+const TextbookFigure& figure(const std::vector<TextbookFigure>& figures, const std::string& what) {
+  for (const TextbookFigure& one : figures)
+    if (one.what == what) return one;
+  throw std::runtime_error("no figure " + what);
+}
+
+TEST_CASE("the traffic of each axis is what a run's ranks record") {
+  std::vector<Layout> layouts;
+  for (const int zero : {0, 1, 2, 3})
+    for (const bool sp : {false, true}) layouts.push_back({.tensor = 2, .data = 2, .zero = zero, .sequence_parallel = sp});
+  layouts.push_back({.tensor = 2, .pipeline = 2, .data = 2, .zero = 2, .sequence_parallel = true, .recompute = "full"});
+  layouts.push_back({.pipeline = 3, .schedule = "interleaved_1f1b", .virtual_stages = 2, .layers = 13});
+  layouts.push_back({.pipeline = 2, .schedule = "zb_v", .virtual_stages = 2});
+  layouts.push_back({.data = 4, .zero = 3, .replicate = 2, .reshard = "after_step"});
+  for (const Layout& layout : layouts) {
+    INFO(layout.str());
+    const Config config = parity_config(ParityModel::kGpt2, layout, "fp32");
+    std::vector<CommunicationRecord> records;
+    RankOptions options;
+    options.records = &records;
+    run_ranks(
+        layout.world(), [&](Communicator& world) { train(world, config, 2, Device::kReference); }, options);
+    std::vector<CommunicationRecord> shorter;
+    options.records = &shorter;
+    run_ranks(
+        layout.world(), [&](Communicator& world) { train(world, config, 1, Device::kReference); }, options);
+    const auto sent = [&](const char* group) {  // by the second step's busiest rank
+      double most = 0;
+      for (size_t rank = 0; rank < records.size(); ++rank) most = std::max(most, records[rank].wire_bytes(group) - shorter[rank].wire_bytes(group));
+      return most;
+    };
+    std::map<std::string, double> said;
+    for (const Traffic& traffic : traffic_of(config, forecast_of(1).parts)) said[traffic.what] = traffic.bytes;
+    CHECK(said["tensor"] == Approx(sent("tensor")).epsilon(0.03));
+    CHECK(said["pipeline"] == Approx(sent("pipeline")).epsilon(1e-9));
+    if (layout.pipeline > 1) continue;  // stages of so small a model are far from the mean
+    CHECK(said["parameters"] + said["gradients"] == Approx(sent("shard")).epsilon(0.06));
+    CHECK(said["replicas"] == Approx(sent("replicate")).epsilon(0.06));
+  }
+}
+
+TEST_CASE("a checkpoint is as large as what the ranks put into it") {
+  for (const char* precision : {"fp32", "bf16", "fp64"}) {
+    Layout layout{.tensor = 2, .data = 2, .zero = 1};
+    const Config config = parity_config(ParityModel::kGpt2, layout, precision);
+    std::vector<double> bytes(static_cast<size_t>(layout.world()), 0);
+    run_ranks(layout.world(), [&](Communicator& world) {
+      Arena arena(Device::kReference);
+      Context ctx{Device::kReference, &arena, 1, nullptr};
+      Trainer trainer(ctx, world, config, true);
+      trainer.initialise();
+      for (const StateTensor& tensor : state_tensors(trainer))
+        bytes[static_cast<size_t>(world.rank())] += static_cast<double>(tensor.box.numel() * size_of(tensor.dtype));
+    });
+    double all = 0;
+    for (const double of_rank : bytes) all += of_rank;
+    const SavingPlan plan = saving_plan(config, cluster_of(1), 1, 100, {});
+    INFO(precision);
+    CHECK(plan.bytes == all);
+    CHECK(plan.bytes == (std::string(precision) == "fp64" ? 24 : 12) * static_cast<double>(parameter_count(config.model)));
+  }
+}
+
+TEST_CASE("what saving costs, and how often to do it") {
+  const Config config = gpt();
+  const ClusterConfig cluster = cluster_of(8);
+  AnalysisOptions options;
+  options.node_mtbf = 8 * 36000;
+  const SavingPlan plan = saving_plan(config, cluster, 0.5, 1000, options);
+  CHECK(plan.write_seconds == Approx(plan.bytes / (8 * 0.71e9)));
+  CHECK(plan.failures.mtbf == 36000);
+  CHECK(plan.failures.stall == Approx(plan.bytes / 64 / 10e9));  // all 64 ranks hold a shard
+  CHECK(plan.failures.downtime == Approx(config.resilience.hang_seconds + 120 + plan.bytes / (8 * 2.6e9) + plan.write_seconds));
+  CHECK(plan.young == Approx(std::sqrt(2 * plan.failures.stall * 36000)));
+  CHECK(plan.steps == std::max(std::round(plan.daly / 0.5), std::ceil(plan.write_seconds / 0.5)));
+  CHECK(plan.kept == 3);
+  CHECK(plan.storage == 4 * plan.bytes);  // the oldest goes when the newest stands
+  CHECK(plan.configured.value() < plan.share_exponential + 1e-3);
+
+  SECTION("saves that training waits for") {
+    const SavingPlan waiting = saving_plan(gpt({"checkpoint.asynchronous=false"}), cluster, 0.5, 1000, options);
+    CHECK(waiting.failures.stall == plan.write_seconds);
+    CHECK(waiting.failures.downtime == Approx(plan.failures.downtime - plan.write_seconds));
+    CHECK(waiting.daly > plan.daly);
+  }
+  SECTION("only the first replica saves, all load") {
+    Config replicas = config;
+    replicas.parallel.replicate = 4;
+    const SavingPlan of_replicas = saving_plan(replicas, cluster, 0.5, 1000, options);
+    CHECK(of_replicas.failures.stall == Approx(4 * plan.failures.stall));
+    CHECK(of_replicas.failures.downtime == Approx(plan.failures.downtime + 3 * plan.bytes / (8 * 2.6e9)));
+  }
+  SECTION("all are kept, or only the last is made") {
+    Config other = config;
+    other.checkpoint.keep = 0;
+    CHECK(saving_plan(other, cluster, 0.5, 1000, options).storage == 10 * plan.bytes);
+    other.checkpoint.every = 0;
+    const SavingPlan last = saving_plan(other, cluster, 0.5, 1000, options);
+    CHECK(last.storage == plan.bytes);
+    CHECK_FALSE(last.configured);
+  }
+}
+
+TEST_CASE("time, price and energy of a number of tokens") {
+  const Config config = gpt();
+  ClusterConfig cluster = cluster_of(8);
+  cluster.device.price_per_hour = 2.5;
+  cluster.device.watts = 1000;
+  const TrainingBill bill = training_bill(config, cluster, 0.36, 1e9 * 0.131072);
+  CHECK(bill.steps == 1000);
+  CHECK(bill.seconds == Approx(360));
+  CHECK(bill.device_hours == Approx(6.4));
+  CHECK(bill.cost.value() == Approx(16));
+  CHECK(bill.kilowatt_hours.value() == Approx(6.4));
+  CHECK(training_bill(config, cluster, 0.36, 131073).steps == 2);
+  cluster.device.price_per_hour.reset();
+  CHECK_FALSE(training_bill(config, cluster, 1, 1e9).cost);
+}
+
+TEST_CASE("scaling curves ask for the same layout on other worlds") {
+  const Config config = gpt();
+  std::map<int64_t, std::vector<Config>> asked;
+  AnalysisOptions options;
+  options.step_seconds = [&](const Config& scaled, const ClusterConfig& machines) -> std::optional<double> {
+    const int64_t world = mesh_shape(scaled.parallel).world();
+    CHECK(machines.devices() == world);
+    CHECK(scaled.parallel.tensor == 2);
+    asked[world].push_back(scaled);
+    if (world == 16) return std::nullopt;
+    return 0.02 * static_cast<double>(microbatches_of(scaled)) + 0.04;  // 0.04 s that no data rank takes away
+  };
+  const Analysis analysis = analyse(config, cluster_of(8), forecast_of(0.36), options);
+  CHECK(asked.begin()->first == 8);
+  CHECK(asked.rbegin()->first == 1024);
+  for (const auto& [world, configs] : asked) {
+    const auto data = world / 8;
+    REQUIRE(configs.size() == 2);
+    CHECK(configs[0].training.global_batch_size == 128);
+    CHECK(configs[1].training.global_batch_size == 16 * data);
+  }
+  REQUIRE(analysis.strong.points.size() == 7);  // 8 to 1024 without 16
+  CHECK(analysis.strong.serial_share == Approx(0.04 / (0.04 + 0.02 * 128)));
+  CHECK(analysis.weak.serial_share == Approx(0).margin(1e-12));
+  CHECK(analysis.weak.points.back().efficiency == Approx(1));
+}
+
+TEST_CASE("a link is told what it needs and has") {
+  const Config config = gpt();
+  const std::vector<LinkNeed> needs = link_needs(config, cluster_of(8), forecast_of(0.4));
+  std::map<std::string, LinkNeed> by_name;
+  for (const LinkNeed& need : needs) by_name[need.traffic.what] = need;
+  REQUIRE(by_name.size() == 4);
+  const LinkNeed& tensor = by_name["tensor"];
+  CHECK(tensor.traffic.bytes == Approx(16 * (6 * 10 + 2) * 0.5 * 1024 * 1024 * 2));
+  CHECK(tensor.bandwidth == Approx(tensor.traffic.bytes / (0.75 * 0.4)));
+  CHECK(tensor.latency == Approx(0.04 / (16 * 62)));
+  CHECK_FALSE(tensor.network);
+  const LinkNeed& gradients = by_name["gradients"];  // eight shards, two devices apart
+  CHECK(gradients.network);
+  CHECK(gradients.traffic.bytes == Approx(static_cast<double>(parameter_count(config.model)) / 8 * 7 / 8 * 4));
+  CHECK(gradients.traffic.seconds == Approx((0.75 - 0.7 / 3) * 0.4 / 16));
+  CHECK(by_name["parameters"].traffic.seconds == Approx(0.7 / 3 * 0.4 / 16));
+  CHECK(gradients.available_bandwidth == cluster_of(8).network.bandwidth.value());
+  CHECK(by_name["pipeline"].traffic.bytes == Approx(2 * 16 * 1024.0 * 1024 / 2 * 2));  // each way, of half the sequence
+}
+
+TEST_CASE("the textbook's bubble of every schedule is the simulator's where passes take equally long") {
+  const std::map<ActionType, double> seconds{
+      {ActionType::kForward, 1}, {ActionType::kBackward, 2}, {ActionType::kBackwardInput, 1}, {ActionType::kBackwardWeight, 1}};
+  for (const ScheduleKind kind : kScheduleKinds) {
+    INFO(name_of(kind));
+    Config config = gpt();
+    config.parallel.schedule = name_of(kind);
+    config.parallel.virtual_stages = default_virtual_stages(kind);
+    const int v = default_virtual_stages(kind);
+    const Simulation simulation = simulate(make_plan(kind, 4, v, 16), [&](const Action& action) {
+      const auto one = seconds.find(action.type);
+      return one == seconds.end() ? 0 : one->second;
+    });
+    const auto figures = textbook_figures(config, cluster_of(8), forecast_of(0.4), 1e9);
+    CHECK(figure(figures, "bubble").textbook == Approx(simulation.bubble).margin(1e-12));
+  }
+}
+
+TEST_CASE("the textbook beside the forecast's memory") {
+  const Config config = gpt();
+  Forecast forecast = forecast_of(0.4);
+  for (int rank = 0; rank < 4; ++rank)
+    forecast.memory.push_back({.parameters = 1, .gradients = 2, .optimizer = 3, .activations = 10.0 + rank, .runtime = 5, .peak = 30.0 + rank});
+  forecast.worst_rank = 3;
+  const auto figures = textbook_figures(config, cluster_of(8), forecast, 1e9);
+  const double parameters = static_cast<double>(parameter_count(config.model)), sbh = 1024.0 * 1024;
+  CHECK(figure(figures, "model states of a rank").textbook == Approx(parameters / 8 * (4 + 12.0 / 8)));
+  CHECK(figure(figures, "model states of a rank").forecast == 6);
+  CHECK(figure(figures, "activations of the first stage").textbook == Approx(24 * 34 * sbh / 2));
+  CHECK(figure(figures, "activations of the first stage").forecast == 10);
+  CHECK(figure(figures, "most loaded rank").forecast == 28);
+  const TextbookFigure& time = figure(figures, "training time");
+  CHECK(time.textbook / time.forecast == Approx(6 * parameters / training_flops_per_token(config.model, 1024)).epsilon(1e-3));
+}
+
+TEST_CASE("an analysis as text and as JSON says all of it") {
+  AnalysisOptions options;
+  options.step_seconds = [](const Config& scaled, const ClusterConfig&) { return std::optional(0.02 * microbatches_of(scaled) + 0.04); };
+  const Analysis analysis = analyse(gpt(), cluster_of(8), forecast_of(0.36), options);
+  const std::string text = analysis_text(analysis);
+  for (const char* part :
+       {"Hoffmann 2022", "Besiroglu 2024", "device hours", "Amdahl", "Gustafson", "needs GB/s", "Daly 2006", "checkpoint.every", "textbook"})
+    CHECK_THAT(text, Contains(part));
+  const nlohmann::ordered_json json = analysis_json(analysis);
+  for (const char* key : {"compute", "training", "strong_scaling", "weak_scaling", "links", "saving", "textbook"}) CHECK(json.contains(key));
+  CHECK(nlohmann::ordered_json::parse(json.dump()) == json);
+  CHECK(json["training"]["cost"].is_null());
+  CHECK(json["training"]["seconds_with_failures"].get<double>() * analysis.saving.share_exponential == Approx(analysis.bill.seconds));
+  CHECK(json["strong_scaling"]["points"].size() == 8);
+  CHECK(json["compute"]["fits"][1]["same_loss"]["loss"].get<double>() == Approx(json["compute"]["fits"][1]["loss"].get<double>()));
+}
+
+TEST_CASE("a budget other than the run's, and what cannot be analysed") {
+  AnalysisOptions options;
+  options.flops = 5.76e23;
+  options.tokens = 2e9;
+  const Analysis analysis = analyse(gpt(), cluster_of(8), forecast_of(0.36), options);
+  CHECK(analysis.compute.best[1].parameters == compute_optimum(scaling_laws()[1], 5.76e23).parameters);
+  CHECK(analysis.compute.run[1].tokens == 2e9);
+  CHECK(analysis.strong.points.empty());
+  options.node_mtbf = 0;
+  CHECK_THROWS_WITH(analyse(gpt(), cluster_of(8), forecast_of(0.36), options), Contains("mean time between failures of a node is 0"));
+  Config epochs = gpt();
+  epochs.training.steps.reset();
+  epochs.training.epochs = 1;
+  CHECK_THROWS_WITH(analyse(epochs, cluster_of(8), forecast_of(0.36)), Contains("training.epochs"));
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,198 @@
+// Cluster files: what they say is what a forecast reckons with, and nonsense is refused by name, all of it at once.
+#include <set>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "trainer/config/cluster.h"
+#include "trainer/config/fields.h"
+#include "trainer/config/write.h"
+
+namespace trireme {
+namespace {
+
+ClusterConfig read(const std::string& text, const std::vector<std::string>& sets = {}) {
+  return resolve_cluster(parse_cluster(text, "c.yaml", sets));
+}
+
+/// What is said to a cluster that is refused; "" where it is not.
+std::string refusal(const std::string& text, const std::vector<std::string>& sets = {}) {
+  try {
+    read(text, sets);
+    return "";
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+}
+
+const char* const kOwnType = R"(
+name: own machine
+nodes: 3
+devices_per_node: 4
+device: {type: X1, memory: 64.0e9, memory_bandwidth: 1.0e12, peak_flops: 200.0e12, peak_flops_fp32: 20.0e12, gemm_efficiency: 0.75, gemm_half_depth: 150,
+         multiprocessors: 100, attention_efficiency: 0.5, attention_half_length: 400, kernel_seconds: 4.0e-6}
+node_link: {bandwidth: 100.0e9, latency: 3.0e-6, ramp: 1.0e-4}
+network: {bandwidth: 12.5e9, latency: 6.0e-6, ramp: 2.0e-4}
+)";
+
+struct BadFile {
+  const char* name;
+  std::string text;
+  std::vector<std::string> words;  ///< all in the message
+};
+
+const std::vector<BadFile> kBadFiles = {
+    {"zero bandwidth", "network: {bandwidth: 0}", {"c.yaml:1:22 network.bandwidth=0: out of range", "allowed number from 1e+06"}},
+    {"negative bandwidth", "node_link: {bandwidth: -3.0e9}", {"node_link.bandwidth=-3e+09: out of range"}},
+    {"gigabytes for bytes", "device: {memory: 80}", {"c.yaml:1:18 device.memory=80: out of range", "nearest valid 1e+06"}},
+    {"a unit", "device: {memory: 80GB}", {"device.memory=80GB: not a decimal number"}},
+    {"no nodes", "nodes: 0", {"nodes=0: out of range", "from 1", "nearest valid 1"}},
+    {"half a node", "nodes: 1.5", {"nodes=1.5: not an integer"}},
+    {"no devices", "devices_per_node: 0", {"devices_per_node=0: out of range"}},
+    {"latency in microseconds", "network: {latency: 5}", {"network.latency=5: out of range", "from 0 to 1"}},
+    {"negative latency", "network: {latency: -1.0e-6}", {"network.latency=-1e-06: out of range"}},
+    {"efficiency in percent", "device: {gemm_efficiency: 70}", {"device.gemm_efficiency=70: out of range", "above 0 to 1"}},
+    {"no efficiency", "device: {attention_efficiency: 0}", {"device.attention_efficiency=0: out of range"}},
+    {"a faster straggler", "software: {straggler: 0.9}", {"software.straggler=0.9: out of range", "from 1"}},
+    {"unknown key", "device: {memroy: 80.0e9}", {"device.memroy=80.0e9: unknown key; did you mean device.memory?"}},
+    {"unknown section", "netwrk: {bandwidth: 5.0e10}", {"netwrk: unknown key; did you mean network?"}},
+    {"a key of a configuration", "parallel: {tensor: 8}", {"parallel: unknown key"}},
+    {"levels not rising", "level_nodes: [16, 16]\nlevel_oversubscription: [1, 2]", {"c.yaml:1:14 level_nodes=[16, 16]: not rising: 16 after 16"}},
+    {"a level without its oversubscription", "level_nodes: [16]", {"level_nodes=[16]: level_oversubscription is not given"}},
+    {"oversubscription without its level", "level_oversubscription: [2]", {"level_oversubscription=[2]: level_nodes is not given"}},
+    {"levels of two lengths",
+     "level_nodes: [16, 64]\nlevel_oversubscription: [1]",
+     {"level_oversubscription=[1]: 1 entries for 2 levels", "a list of 2"}},
+    {"more bandwidth out than in", "level_nodes: [16]\nlevel_oversubscription: [0.5]", {"level_oversubscription=0.5: out of range"}},
+    {"twice the same key", "nodes: 1\nnodes: 2", {"c.yaml:2:1", "nodes"}},
+    {"no mapping", "[1, 2]", {"a cluster is a mapping of sections, not a list"}},
+    {"a name that is almost a type", "device: {type: H10O}", {"device.type=H10O: not built in, and figures are missing: ", "nearest valid H100"}},
+};
+
+}  // namespace
+
+TEST_CASE("a cluster file that is wrong is refused at its place, by its key") {
+  for (const BadFile& bad : kBadFiles) {
+    INFO(bad.name);
+    const std::string message = refusal(bad.text);
+    for (const std::string& word : bad.words) {
+      INFO(message << " | " << word);
+      CHECK(message.find(word) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("everything that is wrong with a cluster file is said at once") {
+  const std::string message =
+      refusal("nodes: 0\ndevice: {memory: 80, gemm_efficiency: 70}\nlevel_nodes: [4, 2]\nlevel_oversubscription: [1, 1]\nspeed: fast\n");
+  for (const char* key : {"nodes=0", "device.memory=80", "device.gemm_efficiency=70", "level_nodes=[4, 2]", "speed=fast"}) {
+    INFO(message << " | " << key);
+    CHECK(message.find(key) != std::string::npos);
+  }
+}
+
+TEST_CASE("a device type of one's own gives every figure, and what is missing is named in one message") {
+  CHECK(refusal(kOwnType) == "");
+  std::string all = refusal("device: {type: X1}");
+  size_t figures = 0;
+  for (const FieldRow& row : table_of(read("{}")).fields) {
+    const bool optional =
+        row.path == "device.watts" || row.path == "device.price_per_hour" || row.path == "nvls_bandwidth" || row.path == "device.cores";
+    if (row.type != FieldType::kNumber || row.path == "software.straggler" || optional) continue;
+    ++figures;
+    INFO(all << " | " << row.path);
+    CHECK(all.find(" " + row.path) != std::string::npos);
+    // The same where it alone is taken back.
+    const std::string one = refusal(kOwnType, {row.path + "=auto"});
+    INFO(one);
+    CHECK(one.find("device.type=X1: not built in, and figures are missing: " + row.path + ";") != std::string::npos);
+  }
+  CHECK(figures >= 16);
+  CHECK(all.find('\n') == std::string::npos);
+}
+
+TEST_CASE("figures of a cluster file stand, and those that it leaves out are the built-in type's") {
+  const ClusterConfig own = read(kOwnType);
+  CHECK(own.devices() == 12);
+  CHECK(own.device.memory == 64e9);
+  CHECK(own.network.bandwidth == 12.5e9);
+  CHECK(own.nvls_bandwidth == 0.0);
+  CHECK(own.level_nodes->empty());
+  const ClusterConfig plain = read("device: {type: A100}");
+  const ClusterConfig changed =
+      read("device: {type: A100, gemm_efficiency: 0.5}\nnetwork: {bandwidth: 12.0e9}\nlevel_nodes: [2, 8]\nlevel_oversubscription: [1, 3]");
+  CHECK(changed.device.gemm_efficiency == 0.5);
+  CHECK(changed.network.bandwidth == 12e9);
+  CHECK(*changed.level_nodes == std::vector<int64_t>{2, 8});
+  CHECK(*changed.level_oversubscription == std::vector<double>{1, 3});
+  ClusterConfig restored = changed;
+  restored.device.gemm_efficiency = plain.device.gemm_efficiency;
+  restored.network.bandwidth = plain.network.bandwidth;
+  restored.level_nodes = plain.level_nodes;
+  restored.level_oversubscription = plain.level_oversubscription;
+  CHECK(restored == plain);
+}
+
+TEST_CASE("every built-in device type is whole, and within what physics and data sheets allow") {
+  CHECK(device_types() == std::vector<std::string>{"A100-40GB", "A100", "H100", "H200", "B200", "cpu"});
+  for (const std::string& type : device_types()) {
+    INFO(type);
+    const ClusterConfig c = read("device: {type: " + type + "}");
+    CHECK(c.device.type == type);
+    CHECK(*c.device.peak_flops >= *c.device.peak_flops_fp32);
+    CHECK(*c.device.memory_bandwidth > *c.node_link.bandwidth);
+    CHECK(*c.node_link.bandwidth > *c.network.bandwidth);
+    CHECK(*c.node_link.latency <= *c.network.latency);
+    CHECK((*c.nvls_bandwidth == 0 || *c.nvls_bandwidth > *c.node_link.bandwidth));
+    CHECK(refusal(to_yaml(c)) == "");
+  }
+  const auto of = [](const char* type) { return read(std::string("device: {type: ") + type + "}").device; };
+  CHECK(of("A100").peak_flops == 312e12);
+  CHECK(of("H100").peak_flops == 989e12);
+  CHECK(of("H200").peak_flops == 989e12);
+  CHECK(of("B200").peak_flops == 2250e12);
+  // Below what is on the label in GiB, above what the data sheets call GB: the driver keeps a part.
+  for (const auto& [type, low, high] :
+       {std::tuple{"A100-40GB", 40e9, 40.0}, {"A100", 80e9, 80.0}, {"H100", 80e9, 80.0}, {"H200", 141e9, 144.0}, {"B200", 180e9, 192.0}}) {
+    INFO(type);
+    CHECK(*of(type).memory > low);
+    CHECK(*of(type).memory < high * 1024 * 1024 * 1024);
+  }
+}
+
+TEST_CASE("a cluster written as YAML reads back as the same") {
+  for (const std::string& type : device_types()) {
+    ClusterConfig c =
+        read("nodes: 7\ndevice: {type: " + type + "}\nlevel_nodes: [2, 4]\nlevel_oversubscription: [1.5, 2]\nsoftware: {straggler: 1.1}");
+    c.name = "a name: with #, quotes \" and spaces";
+    c.device.price_per_hour = 2.5;
+    CHECK(read(to_yaml(c)) == c);
+    CHECK(parse_cluster(to_yaml(c), "again.yaml") == c);
+  }
+  const ClusterConfig open = parse_cluster("device: {type: H100}", "c.yaml");
+  CHECK(parse_cluster(to_yaml(open), "again.yaml") == open);  // autos stay autos
+}
+
+TEST_CASE("a cluster made in code is checked as a file is") {
+  ClusterConfig c;
+  c.node_link.bandwidth = -1;
+  CHECK_THROWS_AS(resolve_cluster(c), ConfigError);
+  c = {};
+  c.level_nodes = {8, 4};
+  c.level_oversubscription = {1, 1};
+  CHECK_THROWS_AS(resolve_cluster(c), ConfigError);
+}
+
+TEST_CASE("settings lie over a cluster file, and their errors name the option") {
+  const ClusterConfig c = read("nodes: 2", {"nodes=4", "device.type=B200"});
+  CHECK(c.devices() == 32);
+  CHECK(c.device.peak_flops == 2250e12);
+  CHECK(refusal("nodes: 2", {"nodes=none"}).find("--cluster-set:nodes nodes=none: not an integer") != std::string::npos);
+  CHECK(refusal("nodes: 2", {"nodes"}).find("--cluster-set nodes: not of the form key.path=value") != std::string::npos);
+}
+
+TEST_CASE("a cluster file that cannot be read says which") {
+  CHECK_THROWS_AS(load_cluster("/nowhere/c.yaml"), MissingFileError);
+  CHECK_THROWS_AS(load_cluster("/"), IoError);
+}
+
+}  // namespace trireme

@@ -1,0 +1,110 @@
+// Figures planted in a machine come back from its timings.
+#include "trainer/plan/fit.h"
+
+#include <cmath>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "trainer/plan/kernel_time.h"
+
+namespace trireme {
+namespace {
+
+/// Two cores as one rank sees them while it is measured.
+ClusterConfig planted() {
+  ClusterConfig cluster;
+  cluster.device.type = "cpu";
+  cluster = resolve_cluster(cluster);
+  cluster.device.cores = 2;
+  cluster.device.memory = 24e9;
+  cluster.device.memory_bandwidth = 9e9;
+  cluster.device.peak_flops = 300e9;
+  cluster.device.peak_flops_fp32 = 90e9;
+  cluster.device.gemm_efficiency = 0.8;
+  cluster.device.gemm_half_depth = 57;
+  cluster.device.attention_efficiency = 0.31;
+  cluster.device.attention_half_length = 140;
+  cluster.device.kernel_seconds = 2e-6;
+  cluster.node_link = {.bandwidth = 3e9, .latency = 7e-6, .ramp = 0};
+  cluster.devices_per_node = 1;
+  return cluster;
+}
+
+MachineSamples samples_of(const ClusterConfig& machine) {
+  MachineSamples samples{.name = "planted", .cores = *machine.device.cores, .memory = *machine.device.memory, .kernel_seconds = 2e-6};
+  for (const int64_t bytes : {2, 4})
+    for (const double depth : {128, 256, 512, 1024, 2048})
+      for (const bool accumulates : {false, true}) {
+        ProductSample sample{512, 768, depth, bytes, accumulates, 0};
+        sample.seconds = model_seconds(sample, machine);
+        samples.products.push_back(sample);
+      }
+  for (const double length : {128, 256, 1024}) samples.attention.push_back(model_seconds(AttentionSample{4, length, 8, 64, 4, 0, 0}, machine));
+  for (const double bytes : {1e6, 2e7}) samples.traffic.push_back({"moves", bytes, traffic_seconds(bytes, 1, machine)});
+  for (const LinkOperation operation : {LinkOperation::kAllReduce, LinkOperation::kAllGather, LinkOperation::kSend})
+    for (const int64_t ranks : {2, 4})
+      for (const double bytes : {4096.0, 1048576.0}) {
+        LinkSample sample{operation, ranks, bytes, 0};
+        sample.seconds = model_seconds(sample, machine);
+        samples.links.push_back(sample);
+      }
+  return samples;
+}
+
+TEST_CASE("fit: planted figures of a machine come back from its timings") {
+  const ClusterConfig machine = planted();
+  const FittedMachine fitted = fit_machine(samples_of(machine));
+  const DeviceConfig &device = fitted.cluster.device, &truth = machine.device;
+  const auto near = [](double value) { return Approx(value).epsilon(1e-6); };
+  CHECK(*device.peak_flops * *device.gemm_efficiency == near(*truth.peak_flops * *truth.gemm_efficiency));
+  CHECK(*device.peak_flops_fp32 * *device.gemm_efficiency == near(*truth.peak_flops_fp32 * *truth.gemm_efficiency));
+  CHECK(*device.gemm_half_depth == near(*truth.gemm_half_depth));
+  CHECK(*device.attention_efficiency * *device.peak_flops == near(*truth.attention_efficiency * *truth.peak_flops));
+  CHECK(*device.attention_half_length == near(*truth.attention_half_length));
+  CHECK(*device.memory_bandwidth == near(*truth.memory_bandwidth));
+  CHECK(*fitted.cluster.node_link.bandwidth == near(3e9));
+  CHECK(*fitted.cluster.node_link.latency == near(7e-6));
+  CHECK(fitted.cluster.devices_per_node == 2);
+  CHECK(*device.memory == near(12e9));
+  for (const Residual& residual : fitted.residuals) {
+    INFO(residual.sample);
+    CHECK(residual.model == near(residual.measured));
+  }
+}
+
+TEST_CASE("fit: noise on one product moves the rate by its share alone, and no figure leaves the range of a cluster file") {
+  MachineSamples samples = samples_of(planted());
+  samples.products.front().seconds *= 3;
+  for (AttentionSample& sample : samples.attention) sample.forward = sample.backward = 1e-9;  // faster than any peak
+  const FittedMachine fitted = fit_machine(samples);
+  CHECK(*fitted.cluster.device.gemm_efficiency <= 1);
+  CHECK(*fitted.cluster.device.attention_efficiency <= 1);
+  CHECK(*fitted.cluster.device.peak_flops_fp32 * *fitted.cluster.device.gemm_efficiency == Approx(72e9).epsilon(0.3));
+}
+
+TEST_CASE("fit: a kind of samples that is missing is told") {
+  MachineSamples samples = samples_of(planted());
+  std::erase_if(samples.products, [](const ProductSample& sample) { return sample.element_bytes == 2; });
+  CHECK_THROWS_AS(fit_machine(samples), ConfigError);
+}
+
+TEST_CASE("cluster: ranks share the cores and the memory of a node, and a device of its own is shared with nobody") {
+  const ClusterConfig two = shared_by(planted(), 2), eight = shared_by(two, 8);
+  CHECK(planted().cores_per_rank() == 2);
+  CHECK(two.cores_per_rank() == 1);
+  CHECK(eight.cores_per_rank() == 0.25);
+  CHECK(*two.device.memory == 12e9);
+  CHECK(*eight.device.memory == 3e9);
+  CHECK(shared_by(eight, 8) == eight);
+  const ClusterConfig gpus = resolve_cluster({});
+  CHECK(shared_by(gpus, 3) == gpus);
+  CHECK(gpus.cores_per_rank() == 1);
+  // One operation runs on whole cores, and on one where ranks take turns.
+  const auto seconds = [](const ClusterConfig& cluster) { return traffic_seconds(9e9, 1, cluster); };
+  CHECK(seconds(planted()) == Approx(0.5));
+  CHECK(seconds(two) == Approx(1));
+  CHECK(seconds(eight) == Approx(1));
+}
+
+}  // namespace
+}  // namespace trireme

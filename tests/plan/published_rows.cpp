@@ -1,0 +1,223 @@
+#include "tests/plan/published_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/core/check.h"
+#include "trainer/config/load.h"
+
+namespace trireme::published {
+namespace {
+
+using Json = nlohmann::json;
+
+template <class T>
+std::optional<T> get(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return std::nullopt;
+  if constexpr (std::is_same_v<T, std::string>) {
+    if (found->is_string()) return found->get<std::string>();
+    return std::nullopt;
+  } else {
+    if (!found->is_number()) return std::nullopt;
+    return found->get<T>();
+  }
+}
+
+Json part(const Json& row, const char* key) { return row.contains(key) && row[key].is_object() ? row[key] : Json::object(); }
+
+bool contains(const std::string& text, const std::string& word) { return text.find(word) != std::string::npos; }
+
+/// Whose software ran it.
+std::string stack_name(const std::string& group, const std::string& id) {
+  if (group == "a") return contains(id, "zero3") ? "deepspeed-zero3" : "megatron-2021";
+  if (group == "b") return "megatron-2021";
+  if (group == "c" || group == "n") return "megatron-2024";
+  if (group == "d") return "llama-3";
+  if (group == "e") return "megatron-2023";
+  if (group == "f") return "torchtitan";
+  if (group == "g") return contains(id, "llmc") ? "llm.c" : "pytorch-fsdp";
+  if (group == "i") return contains(id, "mds") ? "megatron-deepspeed" : "zero-bubble";
+  if (group == "j") return "nanotron";
+  if (group == "o") return "llm-foundry";
+  if (group == "p") return "megatron-deepspeed";
+  return contains(id, "mtnlg") ? "megatron-deepspeed" : "pytorch-fsdp";
+}
+
+struct Refused {
+  std::string why;
+};
+
+int64_t need(const Json& object, const char* key) {
+  const std::optional<int64_t> value = get<int64_t>(object, key);
+  if (!value) throw Refused{concat("no ", key)};
+  return *value;
+}
+
+ClusterConfig cluster_of(const Json& row, const std::string& stack) {
+  const Json cluster = part(row, "cluster");
+  const std::string gpu = get<std::string>(cluster, "gpu").value_or("");
+  ClusterConfig c;
+  c.name = stack;
+  c.device.type = contains(gpu, "40GB") ? "A100-40GB" : contains(gpu, "A100") ? "A100" : contains(gpu, "H200") ? "H200" : contains(gpu, "H100") ? "H100" : "";
+  if (c.device.type.empty()) throw Refused{"GPU " + gpu};
+  if (contains(gpu, "HBM2e")) {  // torchtitan's cards: 96 GB, 2.4 TB/s, 500 W
+    c.device.memory = 95.0 * (1 << 30);
+    c.device.memory_bandwidth = 2.4e12 * 0.87;
+  }
+  const int64_t devices = need(cluster, "n_gpus");
+  c.devices_per_node = std::min<int64_t>(devices, 8);
+  c.nodes = (devices + c.devices_per_node - 1) / c.devices_per_node;
+  // Four 100 Gb/s links a node of eight, where others have eight of 200.
+  if (contains(get<std::string>(cluster, "interconnect").value_or(""), "4x100Gb/s")) c.network.bandwidth = 0.95 * 6.25e9;
+  c.software.stack = stack;
+  return resolve_cluster(c);
+}
+
+/// What this system means by the row's schedule.
+void set_schedule(const Json& parallel, Config& config, int64_t layers) {
+  const std::string schedule = get<std::string>(parallel, "schedule").value_or("");
+  ParallelConfig& p = config.parallel;
+  int64_t stages = get<int64_t>(parallel, "vpp").value_or(1);
+  if (get<std::string>(parallel, "vpp")) stages = (layers + 2) / p.pipeline;  // "1 layer per chunk", embedding and head counted as layers
+  if (contains(schedule, "ZB-1p") || contains(schedule, "ZB-H1")) {
+    p.schedule = "zb_h1";
+  } else if (contains(schedule, "ZB-2p") || contains(schedule, "ZB-H2")) {
+    p.schedule = "zb_h2";
+  } else if (contains(schedule, "ZB-V")) {
+    p.schedule = "zb_v";
+  } else if (stages > 1 && p.pipeline > 1) {
+    p.schedule = "interleaved_1f1b";
+    p.virtual_stages = stages;
+  }
+}
+
+/// Layers of each stage as Megatron's children split them: evenly, and where that does not divide, with embedding and head counted as a layer each.
+/// Nanotron goes on to the next stage where the work so far would pass a stage's even share (nanotron/models/base.py, build_model).
+void split_layers(Config& config, const std::string& stack) {
+  ParallelConfig& p = config.parallel;
+  if (stack == "nanotron") {
+    const ModelConfig& m = config.model;
+    const auto layer = static_cast<double>(m.hidden_size * (4 * m.hidden_size + 3 * *m.ffn_size)), head = static_cast<double>(*m.vocab_size * m.hidden_size);
+    const double stage = (static_cast<double>(m.layers) * layer + head) / static_cast<double>(p.pipeline);
+    std::vector<int64_t> split(static_cast<size_t>(p.pipeline), 0);
+    for (int64_t i = 1; i <= m.layers; ++i)
+      ++split[static_cast<size_t>(std::clamp<int64_t>(static_cast<int64_t>(std::ceil(static_cast<double>(i) * layer / stage)) - 1, 0, p.pipeline - 1))];
+    if (std::ranges::min(split) > 0) p.layers_per_stage = split;
+    return;
+  }
+  const int64_t stages = p.pipeline * p.virtual_stages.value_or(p.schedule == "zb_v" ? 2 : 1);
+  const int64_t layers = config.model.layers;
+  if (layers % stages == 0) {
+    p.layers_per_stage = std::vector<int64_t>(static_cast<size_t>(stages), layers / stages);
+  } else if ((layers + 2) % stages == 0) {
+    std::vector<int64_t> split(static_cast<size_t>(stages), (layers + 2) / stages);
+    --split.front();
+    --split.back();
+    if (split.front() >= 1) p.layers_per_stage = split;
+  }
+}
+
+Config config_of(const Json& row, const ClusterConfig& cluster) {
+  const Json model = part(row, "model"), parallel = part(row, "parallel");
+  const std::string arch = get<std::string>(model, "arch").value_or(""), name = get<std::string>(model, "name").value_or("");
+  const std::string precision = get<std::string>(parallel, "precision").value_or("bf16");
+  if (contains(precision, "fp8") || contains(precision, "float8")) throw Refused{"fp8"};
+  if (get<int64_t>(parallel, "cp").value_or(1) > 1) throw Refused{"context parallelism"};
+  if (contains(get<std::string>(parallel, "system").value_or(""), "MegaScale")) throw Refused{"another model: parallel block, sliding window"};
+  Config c;
+  c.data.train = {"published"};
+  c.run.device = "cpu";  // what this machine has is of no concern here
+  ModelConfig& m = c.model;
+  m.architecture = contains(arch, "lama") || contains(name, "Llama") || contains(name, "llama") || contains(name, "Llama") ? "llama" : "gpt2";
+  m.tied_embeddings = m.architecture == "gpt2";
+  // The zero-bubble paper leaves out layers and vocabulary in its table 6; table 3 has the layers, and its data Megatron's GPT-2 vocabulary.
+  const bool zero_bubble = get<std::string>(row, "group").value_or("") == "i";
+  m.layers = get<int64_t>(model, "layers").value_or(zero_bubble ? (contains(name, "6.2B") ? 30 : contains(name, "28.3B") ? 62 : 0) : 0);
+  if (m.layers == 0) throw Refused{"no layers"};
+  m.hidden_size = need(model, "hidden");
+  m.heads = need(model, "heads");
+  m.kv_heads = get<int64_t>(model, "kv_heads");
+  m.ffn_size = get<int64_t>(model, "ffn").value_or(4 * m.hidden_size);
+  const std::optional<int64_t> vocab = get<int64_t>(model, "vocab");
+  if (!vocab && !zero_bubble && !contains(name, "MT-NLG")) throw Refused{"no vocabulary"};
+  m.vocab_size = vocab.value_or(51200);
+  TrainingConfig& t = c.training;
+  t.steps = 1;
+  t.sequence_length = need(model, "seq");
+  t.global_batch_size = need(parallel, "gbs");
+  t.micro_batch_size = get<int64_t>(parallel, "mbs").value_or(1);
+  t.precision = contains(precision, "fp16") ? "fp16" : "bf16";
+  const std::string recompute = get<std::string>(parallel, "recompute").value_or("none");
+  t.recompute = recompute.starts_with("full") ? "full" : recompute.starts_with("sel") || contains(recompute, "SAC") ? "selective" : "none";
+  ParallelConfig& p = c.parallel;
+  p.tensor = need(parallel, "tp");
+  p.pipeline = need(parallel, "pp");
+  const int64_t devices = need(part(row, "cluster"), "n_gpus");
+  p.data = get<int64_t>(parallel, "dp").value_or(devices / (p.tensor * p.pipeline));
+  if (p.tensor * p.pipeline * *p.data != devices) throw Refused{"degrees whose product is not the number of GPUs"};
+  const std::string group = get<std::string>(row, "group").value_or("");
+  // Where a table is silent: every tensor-parallel run of these systems splits the sequence too.
+  const std::set<std::string> splitting = {"megatron-2023", "megatron-2024", "llama-3", "torchtitan"};
+  const bool sp = parallel.contains("sp") ? parallel["sp"] == true : splitting.contains(cluster.software.stack);
+  p.sequence_parallel = sp && p.tensor > 1;
+  // Megatron's distributed optimizer, which MegaScale calls ZeRO-2, and Llama 3's sharding keep gradients whole for a step: ZeRO-1 in Trireme's words.
+  const int64_t zero = get<int64_t>(parallel, "zero").value_or(group == "n" || group == "d" ? 1 : 0);
+  p.zero_stage = group == "e" ? std::min<int64_t>(zero, 1) : zero;
+  set_schedule(parallel, c, m.layers);
+  split_layers(c, cluster.software.stack);
+  try {
+    return resolve(c);
+  } catch (const ConfigError& error) {
+    throw Refused{error.what()};
+  }
+}
+
+/// As printed, or from what was printed.
+std::optional<double> step_seconds_of(const Json& row, const Config& config) {
+  const Json result = part(row, "result"), derived = part(row, "derived");
+  const double devices = static_cast<double>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data);
+  const double sequences = static_cast<double>(config.training.global_batch_size);
+  const double tokens = sequences * static_cast<double>(config.training.sequence_length);
+  if (const auto seconds = get<double>(result, "step_time_s")) return seconds;
+  if (const auto seconds = get<double>(derived, "step_time_s")) return seconds;
+  if (const auto rate = get<double>(result, "tokens_per_s_gpu")) return tokens / *rate / devices;
+  if (const auto rate = get<double>(result, "samples_per_s_gpu")) return sequences / *rate / devices;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Rows read_rows(const std::string& path) {
+  std::ifstream file(path);
+  TRIREME_CHECK(file.good(), path, ": cannot be read");
+  Rows rows;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("- {")) continue;
+    const Json row = Json::parse(line.substr(2));
+    const std::string kind = row.at("kind");
+    if (kind != "train_step" && kind != "memory_oom") continue;
+    Run run;
+    run.id = row.at("id");
+    try {
+      run.cluster = cluster_of(row, stack_name(row.at("group"), run.id));
+      run.config = config_of(row, run.cluster);
+    } catch (const Refused& refused) {
+      rows.left_out.push_back(concat(run.id, ": ", refused.why));
+      continue;
+    }
+    run.source = concat(run.cluster.software.stack, " ", run.cluster.device.type);
+    run.step_seconds = step_seconds_of(row, run.config);
+    const Json result = part(row, "result");
+    if (const auto gb = get<double>(result, "mem_gb")) run.memory_bytes = *gb * 1e9;
+    if (const auto gib = get<double>(result, "mem_gib")) run.memory_bytes = *gib * (1 << 30);
+    run.out_of_memory = result.contains("oom") && result["oom"] == true;
+    rows.runs.push_back(std::move(run));
+  }
+  return rows;
+}
+
+}  // namespace trireme::published

@@ -1,0 +1,373 @@
+// The search for a layout: nothing legal is left out, nothing is lost by pruning, what is proposed runs, and where nothing fits the advice is true.
+#include <cstdio>
+#include <ctime>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "trainer/config/load.h"
+#include "trainer/plan/layouts.h"
+#include "trainer/plan/proposal.h"
+#include "trainer/plan/search.h"
+#include "trainer/verify/layout_spec.h"
+
+namespace trireme {
+namespace {
+
+using Catch::Matchers::Contains;
+
+Config small_model(int64_t layers = 6) {
+  Config c;
+  c.model.layers = layers;
+  c.model.hidden_size = 512;
+  c.model.heads = 8;
+  c.model.kv_heads = 2;
+  c.model.vocab_size = 32000;
+  c.training.steps = 10;
+  c.training.sequence_length = 512;
+  c.training.global_batch_size = 16;
+  c.training.precision = "bf16";
+  c.data.train = {"tokens"};
+  return c;
+}
+
+Config llama_405b() {
+  Config c;
+  c.model.layers = 126;
+  c.model.hidden_size = 16384;
+  c.model.heads = 128;
+  c.model.kv_heads = 8;
+  c.model.ffn_size = 53248;
+  c.model.vocab_size = 128256;
+  c.model.tied_embeddings = false;
+  c.training.steps = 10;
+  c.training.sequence_length = 8192;
+  c.training.global_batch_size = 2048;
+  c.training.precision = "bf16";
+  c.data.train = {"tokens"};
+  return c;
+}
+
+ClusterConfig h100(int64_t nodes, int64_t devices_per_node = 8) {
+  ClusterConfig c;
+  c.nodes = nodes;
+  c.devices_per_node = devices_per_node;
+  return resolve_cluster(c);
+}
+
+/// Every way to set the keys that make up a layout, the rules of the configuration asked about each.
+std::set<std::string> layouts_by_trying(const Config& config, const ClusterConfig& cluster) {
+  std::set<std::string> names;
+  const int64_t world = cluster.devices(), batch = config.training.global_batch_size;
+  LayoutSpec s;
+  const auto try_it = [&] {
+    Config c = config;
+    c.parallel = s.parallel();
+    c.training.micro_batch_size = s.micro_batch;
+    c.training.recompute = *s.recompute;
+    try {
+      resolve(c, world);
+      names.insert(s.str());
+    } catch (const ConfigError&) {
+    }
+  };
+  const auto schedules = [&] {
+    for (const ScheduleKind kind : kScheduleKinds) {
+      s.schedule = name_of(kind);
+      s.virtual_stages.reset();
+      if (s.pipeline == 1 && kind != ScheduleKind::k1F1B) continue;
+      if (kind != ScheduleKind::kInterleaved1F1B) try_it();
+      for (int64_t v = 2; kind == ScheduleKind::kInterleaved1F1B && v <= config.model.layers; ++v) s.virtual_stages = v, try_it();
+    }
+  };
+  for (s.tensor = 1; s.tensor <= cluster.devices_per_node; ++s.tensor)
+    for (s.pipeline = 1; s.pipeline <= world; ++s.pipeline)
+      for (s.data = 1; s.data <= world; ++s.data) {
+        if (s.world() != world || cluster.devices_per_node % s.tensor != 0) continue;
+        for (s.zero = 0; s.zero <= 3; ++s.zero)
+          for (s.replicate = 1; s.replicate <= (s.zero == 0 ? 1 : s.data - 1); ++s.replicate)
+            for (s.micro_batch = 1; s.micro_batch <= batch; ++s.micro_batch)
+              for (const bool sp : {false, true})
+                for (const char* recompute : {"none", "selective", "full"}) {
+                  s.recompute = recompute;
+                  s.sequence_parallel = sp;
+                  if (batch % (s.micro_batch * s.data) == 0 && !(sp && s.tensor == 1)) schedules();
+                }
+      }
+  return names;
+}
+
+std::vector<Layout> all_layouts(const LayoutSpace& space) {
+  std::vector<Layout> out;
+  for (const auto& [tensor, pipeline, data] : space.degrees()) {
+    const auto pipelinings = space.pipelinings(pipeline);
+    const auto shardings = space.shardings(data);
+    for (const int64_t micro_batch : space.micro_batches(data))
+      for (const bool sp : space.sequence_parallel(tensor, micro_batch))
+        for (const auto& [schedule, stages] : pipelinings)
+          for (const auto& [zero, replicate] : shardings)
+            for (const char* recompute : kRecomputes)
+              out.push_back({tensor, pipeline, data, zero, replicate, micro_batch, sp, recompute, schedule, stages});
+  }
+  return out;
+}
+
+Config with_even_layers(const LayoutSpace& space, const Layout& layout) {
+  const std::vector<int> rank_of = stage_ranks_of(layout.schedule, layout.pipeline, layout.virtual_stages);
+  return space.config(layout, balance_equal_layers(space.base().model.layers, 1, 0, 0, rank_of));
+}
+
+/// So much memory that this share of all layouts fits.
+double memory_for(double share, const Config& config, const ClusterConfig& cluster) {
+  const LayoutSpace space(config, cluster);
+  std::vector<double> peaks;
+  for (const Layout& layout : all_layouts(space)) {
+    double peak = 0;
+    for (const RankBytes& rank : formula_memory(with_even_layers(space, layout), cluster)) peak = std::max(peak, rank.peak);
+    peaks.push_back(peak);
+  }
+  std::sort(peaks.begin(), peaks.end());
+  return peaks[static_cast<size_t>(share * static_cast<double>(peaks.size() - 1))];
+}
+
+}  // namespace
+
+TEST_CASE("a search considers exactly the layouts that the rules allow") {
+  const ClusterConfig cluster = h100(2, 3);
+  Config config = small_model(4);
+  config.model.heads = 6;
+  config.model.kv_heads = 6;
+  config.model.head_size = 64;
+  config.model.ffn_size = 1536;
+  config.training.global_batch_size = 6;
+  std::set<std::string> names;
+  for (const Layout& layout : all_layouts(LayoutSpace(config, cluster))) REQUIRE(names.insert(name_of(layout)).second);
+  const std::set<std::string> tried = layouts_by_trying(config, cluster);
+  REQUIRE(tried.size() > 400);
+  REQUIRE(names == tried);
+  REQUIRE(search_layouts(config, cluster).legal == static_cast<int64_t>(tried.size()));
+}
+
+TEST_CASE("every layout of a search is a resolved configuration that verify can name") {
+  for (const auto& [config, nodes] : {std::pair(llama_405b(), 2048), std::pair(small_model(), 2)}) {
+    const ClusterConfig cluster = h100(nodes);
+    const LayoutSpace space(config, cluster);
+    const std::vector<Layout> all = all_layouts(space);
+    std::mt19937 random(7);
+    for (int i = 0; i < 100; ++i) {
+      const Layout& layout = all[std::uniform_int_distribution<size_t>(0, all.size() - 1)(random)];
+      INFO(name_of(layout));
+      const Config drawn = with_even_layers(space, layout);
+      REQUIRE(resolve(drawn, cluster.devices()) == drawn);
+      const LayoutSpec spec = parse_layout(name_of(layout));
+      REQUIRE(spec.str() == name_of(layout));
+      REQUIRE(name_of(layout_of(drawn)) == name_of(layout));
+      REQUIRE(spec.world() == cluster.devices());
+      REQUIRE(spec.micro_batch == drawn.training.micro_batch_size);
+    }
+  }
+}
+
+TEST_CASE("stage ranks of a search are those of the schedules") {
+  for (const ScheduleKind kind : kScheduleKinds)
+    for (const int pipeline : {2, 3, 5}) {
+      const int stages = kind == ScheduleKind::kInterleaved1F1B ? 3 : default_virtual_stages(kind);
+      REQUIRE(stage_ranks_of(kind, pipeline, stages) == stage_ranks(make_plan(kind, pipeline, stages, 7)));
+    }
+}
+
+TEST_CASE("equal layers are split as balance_layers splits them, and evenly over ranks") {
+  std::mt19937 random(3);
+  const auto draw = [&](int from, int to) { return std::uniform_int_distribution<int>(from, to)(random); };
+  for (int i = 0; i < 200; ++i) {
+    const int stages = draw(1, 7), layers = draw(stages, 20);
+    const double first = draw(0, 3), last = draw(0, 9);  // in layers, and so without rounding
+    std::vector<int> rank_of(static_cast<size_t>(stages));
+    std::iota(rank_of.begin(), rank_of.end(), 0);
+    CAPTURE(stages, layers, first, last);
+    REQUIRE(balance_equal_layers(layers, 1, first, last, rank_of) == balance_layers(std::vector<double>(static_cast<size_t>(layers), 1), first, last, stages));
+  }
+  const std::vector<int> v = stage_ranks_of(ScheduleKind::kZbV, 3, 2);
+  const std::vector<int64_t> split = balance_equal_layers(9, 1, 0, 0, v);
+  for (size_t r = 0; r < 3; ++r) REQUIRE(split[r] + split[5 - r] == 3);
+}
+
+TEST_CASE("pruning changes nothing in the ranking") {
+  struct Case {
+    int64_t nodes, devices, layers, batch;
+    double fitting;
+  };
+  int64_t tried = 0, all = 0;
+  for (const Case& k : {Case{1, 8, 6, 16, 1}, Case{2, 4, 6, 16, 0.5}, Case{4, 2, 4, 24, 0.3}, Case{2, 4, 5, 16, 0.1}}) {
+    ClusterConfig cluster = h100(k.nodes, k.devices);
+    Config config = small_model(k.layers);
+    config.training.global_batch_size = k.batch;
+    cluster.device.memory = memory_for(k.fitting, config, cluster);
+    const SearchResult pruned = search_layouts(config, cluster, {}, {.keep = 15});
+    const SearchResult whole = search_layouts(config, cluster, {}, {.keep = 15, .prune = false});
+    CAPTURE(k.nodes, k.devices, pruned.tried, whole.tried, whole.legal);
+    REQUIRE(whole.tried == whole.legal);
+    tried += pruned.tried;
+    all += whole.tried;
+    REQUIRE(pruned.layouts.size() >= 10);
+    REQUIRE(pruned.layouts.size() == whole.layouts.size());
+    for (size_t i = 0; i < whole.layouts.size(); ++i) {
+      REQUIRE(pruned.layouts[i].layout == whole.layouts[i].layout);
+      REQUIRE(pruned.layouts[i].forecast.step_seconds == whole.layouts[i].forecast.step_seconds);
+      REQUIRE(pruned.layouts[i].config == whole.layouts[i].config);
+    }
+    REQUIRE(pruned.too_large.size() == whole.too_large.size());
+    for (size_t i = 0; i < whole.too_large.size(); ++i) REQUIRE(pruned.too_large[i].layout == whole.too_large[i].layout);
+  }
+  REQUIRE(tried < all * 2 / 3);
+}
+
+TEST_CASE("the ranking is that of forecasting each layout by itself") {
+  ClusterConfig cluster = h100(2, 4);
+  const Config config = small_model();
+  cluster.device.memory = memory_for(0.6, config, cluster);
+  const SearchResult result = search_layouts(config, cluster, {}, {.keep = 30});
+  REQUIRE(result.layouts.size() >= 20);
+  for (size_t i = 0; i < result.layouts.size(); ++i) {
+    const RankedLayout& layout = result.layouts[i];
+    INFO(layout.layout);
+    REQUIRE(layout.config == resolve(layout.config, cluster.devices()));
+    const Forecast alone = forecast_time(layout.config, cluster);
+    REQUIRE(layout.forecast.step_seconds == Approx(alone.step_seconds).epsilon(1e-12));
+    REQUIRE(layout.forecast.fits);
+    if (i > 0) REQUIRE(result.layouts[i - 1].forecast.step_seconds <= layout.forecast.step_seconds);
+    REQUIRE(layout.reason.empty() == (i == 0));
+  }
+  // No layout with an even split is faster than the best by more than its uneven layers gain.
+  const LayoutSpace space(config, cluster);
+  std::vector<Layout> all = all_layouts(space);
+  std::mt19937 random(5);
+  std::shuffle(all.begin(), all.end(), random);
+  all.resize(400);
+  for (const Layout& layout : all) {
+    const Config even = with_even_layers(space, layout);
+    double peak = 0;
+    for (const RankBytes& rank : formula_memory(even, cluster)) peak = std::max(peak, rank.peak);
+    if (peak <= *cluster.device.memory) REQUIRE(forecast_time(even, cluster).step_seconds > 0.98 * result.layouts[0].forecast.step_seconds);
+  }
+}
+
+TEST_CASE("a model that fits in few ways is found in exactly these") {
+  ClusterConfig cluster = h100(1, 4);
+  const Config config = small_model(4);
+  const double least = memory_for(0, config, cluster);
+  cluster.device.memory = least * 1.02;
+  const SearchResult tight = search_layouts(config, cluster);
+  REQUIRE(!tight.layouts.empty());
+  REQUIRE(!tight.too_large.empty());
+  REQUIRE(tight.advice.empty());
+  for (const RankedLayout& layout : tight.too_large) REQUIRE_THAT(layout.reason, Contains("does not fit: pipeline rank"));
+  cluster.device.memory = least * 0.9;
+  REQUIRE(search_layouts(config, cluster).layouts.empty());
+}
+
+TEST_CASE("layers are balanced by what embedding and head take") {
+  ClusterConfig cluster = h100(1, 4);
+  Config config = small_model(12);
+  config.model.vocab_size = 256000;  // whose head takes longer than several layers
+  const SearchResult result = search_layouts(config, cluster, {}, {.keep = 400});
+  int uneven = 0;
+  for (const RankedLayout& layout : result.layouts) {
+    const std::vector<int64_t>& split = *layout.config.parallel.layers_per_stage;
+    if (layout.config.parallel.pipeline != 4 || *layout.config.parallel.virtual_stages != 1) continue;
+    INFO(layout.layout);
+    REQUIRE(std::accumulate(split.begin(), split.end(), int64_t{0}) == 12);
+    REQUIRE(split.back() == 1);
+    ++uneven;
+  }
+  REQUIRE(uneven > 0);
+}
+
+TEST_CASE("a search for 16,384 devices takes seconds") {
+  const ClusterConfig cluster = h100(2048);
+  const std::clock_t begin = std::clock();  // of this process, so that a busy machine does not count
+  const SearchResult result = search_layouts(llama_405b(), cluster);
+  const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  std::printf("16,384 devices: %.2f s, %ld legal, %ld forecast; best %s, step %.2f s\n", seconds, static_cast<long>(result.legal),
+              static_cast<long>(result.tried), result.layouts.at(0).layout.c_str(), result.layouts[0].forecast.step_seconds);
+  REQUIRE(result.legal > 10000);
+  REQUIRE(result.layouts[0].config.parallel.tensor * result.layouts[0].config.parallel.pipeline >= 8);
+  REQUIRE(seconds < 20);  // 5 s are promised
+}
+
+TEST_CASE("where nothing fits the advice makes the model fit") {
+  const ClusterConfig cluster = h100(1);
+  Config config = llama_405b();
+  config.training.global_batch_size = 512;
+  config.training.sequence_length = 4096;
+  const SearchResult result = search_layouts(config, cluster);
+  REQUIRE(result.layouts.empty());
+  REQUIRE(!result.too_large.empty());
+  REQUIRE_THAT(result.too_large[0].reason, Contains("does not fit"));
+  REQUIRE(!result.remedies.empty());
+  for (const Remedy& remedy : result.remedies) {
+    INFO(remedy.text);
+    REQUIRE_THAT(result.advice, Contains(remedy.text));
+    REQUIRE(!search_layouts(remedy.config, remedy.cluster).layouts.empty());
+  }
+  ClusterConfig one_less = result.remedies[0].cluster;
+  REQUIRE(one_less.nodes > cluster.nodes + 1);
+  --one_less.nodes;
+  REQUIRE(search_layouts(config, one_less, {}, {.advise = false}).layouts.empty());
+}
+
+TEST_CASE("a batch that no layout can share out is told") {
+  Config config = small_model(2);
+  config.training.global_batch_size = 7;
+  config.model.heads = 8;
+  const SearchResult result = search_layouts(config, h100(5, 3));
+  REQUIRE(result.layouts.empty());
+  REQUIRE(result.legal == 0);
+  REQUIRE_THAT(result.advice, Contains("is legal"));
+  for (const Remedy& remedy : result.remedies) REQUIRE(!search_layouts(remedy.config, remedy.cluster).layouts.empty());
+}
+
+TEST_CASE("a proposed configuration loads again and is forecast alike") {
+  const std::string text =
+      "model: {layers: 6, hidden_size: 512, heads: 8, kv_heads: 2, vocab_size: 32000}\n"
+      "parallel: {bucket_size: 1000000}\n"
+      "training: {steps: 10, sequence_length: 512, global_batch_size: 16, precision: bf16}\n"
+      "data: {train: [tokens]}\n";
+  const Config given = parse_config(text, "given.yaml").config;
+  ClusterConfig cluster = h100(2, 4);
+  cluster.device.memory = memory_for(0.6, given, cluster);
+  const SearchResult result = search_layouts(given, cluster);
+  REQUIRE(result.layouts.size() >= 10);
+  for (const RankedLayout& layout : result.layouts) {
+    const std::string yaml = proposed_yaml(layout, cluster);
+    INFO(yaml);
+    const Config again = resolve(parse_config(yaml, "proposed.yaml"), cluster.devices());
+    REQUIRE(again == layout.config);
+    REQUIRE(forecast_time(again, cluster).step_seconds == Approx(layout.forecast.step_seconds).epsilon(1e-12));
+    REQUIRE_THAT(yaml, Contains("bucket_size: 1000000") && Contains("# Forecast: a step of") && !Contains("dropout") && !Contains("seed"));
+  }
+}
+
+TEST_CASE("a loser is told what it loses by") {
+  RankedLayout best{resolve(small_model()), {}, "", {}, ""};
+  best.forecast.step_seconds = 10;
+  best.forecast.parts = {.compute = 8, .bubble = 1, .tensor = 1};
+  best.forecast.memory = {{.peak = 50e9}};
+  RankedLayout other = best;
+  other.config.parallel.pipeline = 4;
+  other.config.parallel.layers_per_stage = {2, 2, 1, 1};
+  other.forecast.step_seconds = 12;
+  other.forecast.parts = {.compute = 7, .bubble = 4, .tensor = 1};
+  REQUIRE(why_slower(other, best) == "20.0 % slower: bubble 4.00 s against 1.00 s (16 micro-batches on 4 pipeline ranks, 1f1b)");
+  other.forecast.parts = {.compute = 8, .bubble = 1, .tensor = 1, .reduce = 2};
+  REQUIRE(why_slower(other, best) == "20.0 % slower: reducing gradients 2.00 s against 0.00 us (ZeRO-0 over 1 data ranks)");
+  other.forecast = best.forecast;
+  other.forecast.memory = {{.peak = 60e9}};
+  REQUIRE(why_slower(other, best) == "as fast; needs 60.0 GB against 50.0 GB");
+  other.forecast.memory_limit = 55e9;
+  REQUIRE(why_too_large(other.forecast) == "does not fit: pipeline rank 0 needs 60.0 GB of 55.0 GB");
+}
+
+}  // namespace trireme

@@ -1,0 +1,318 @@
+#include "parallel/pipeline/world.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "kernels/core/check.h"
+#include "parallel/pipeline/rendezvous.h"
+#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/simulate.h"
+#include "tests/parallel/toy_stages.h"
+#include "tests/support/catch.h"
+
+namespace trireme::test {
+namespace {
+
+constexpr LoweringPolicy kOnce;  ///< parameters gathered and gradients reduced once a step
+constexpr LoweringPolicy kEachUse{.unshard_each_use = true, .reduce_each_microbatch = true};
+
+/// Some number of quarters between 1/4 and 2, different from action to action but for the group, of which only lowered lists have one.
+double some_seconds(const Action& action, int salt) {
+  const int all =
+      static_cast<int>(action.type) * 7919 + action.stage * 104729 + (action.microbatch + 1) * 1299709 + (action.unit + 1) * 15485863 + salt;
+  return (1 + (all / 3 % 8 + 8) % 8) * 0.25;
+}
+double random_seconds(const Action& action) { return some_seconds(action, 1); }
+double free_of_charge(const Action&) { return 0; }
+
+/// F = 1 and B = 2 for each part, everything else free.
+double unit_seconds(const Action& action) { return action.type == ActionType::kForward ? 1 : action.type == ActionType::kBackward ? 2 : 0; }
+std::function<double(const Action&)> only(ActionType type, double seconds) {
+  return [=](const Action& action) { return action.type == type ? seconds : 0; };
+}
+
+double wait(const RankTimes& rank, WaitCause cause) { return rank.waits[static_cast<size_t>(cause)]; }
+double sum(const RankTimes& rank) { return std::accumulate(std::begin(rank.waits), std::end(rank.waits) - 1, rank.compute + rank.held); }
+
+/// A lowered plan on a mesh, with what simulate_world() reads.
+struct World {
+  MeshShape mesh;
+  std::vector<StageUnits> units;
+  PipelinePlan plan;
+  std::map<int, ActionList> own = {};  ///< of ranks that differ
+
+  std::vector<const ActionList*> lists() const {
+    std::vector<const ActionList*> all = lists_of_ranks(plan, mesh);
+    for (const auto& [rank, list] : own) all[static_cast<size_t>(rank)] = &list;
+    return all;
+  }
+  WorldSimulation run(const WorldCosts& costs, const std::vector<int>& traced = {}) const {
+    return simulate_world(lists(), mesh, units, costs, traced);
+  }
+  /// The same lists on one pipeline.
+  World alone() const { return {{mesh.pipeline, 1, 1, 1}, units, plan}; }
+  std::vector<std::string> problems() const {
+    const std::vector<const ActionList*> all = lists();
+    return run_rendezvous(all, mesh, stage_ranks(all, mesh, units.size()));
+  }
+  ActionList& list_of(int rank) { return own.try_emplace(rank, plan[static_cast<size_t>(coordinate_of(mesh, rank).pipeline)]).first->second; }
+};
+
+World world(MeshShape mesh, ScheduleKind kind, int virtual_stages, int microbatches, int blocks, const LoweringPolicy& policy, bool tied = false) {
+  const std::vector<StageUnits> units = toy_units(mesh.pipeline * virtual_stages, blocks, tied, ends_meet(kind, mesh.pipeline), !tied);
+  return {mesh, units, lower(make_plan(kind, mesh.pipeline, virtual_stages, microbatches), units, policy)};
+}
+
+/// 405 billion parameters' 126 blocks, embedding and head as 128 parts over 16 ranks, on 16,384 ranks.
+World large_world(bool interleaved, const LoweringPolicy& policy, int microbatches) {
+  constexpr int kRanks = 16, kParts = 128;
+  const int stages = interleaved ? 2 * kRanks : kRanks, each = kParts / stages;
+  std::vector<StageUnits> units(static_cast<size_t>(stages));
+  for (StageUnits& stage : units)
+    for (; stage.units < each; ++stage.units) stage.units_of_part.push_back({stage.units});
+  units.back().fused_part = each - 1;
+  const ScheduleKind kind = interleaved ? ScheduleKind::kInterleaved1F1B : ScheduleKind::k1F1B;
+  return {{kRanks, 1, 128, 8}, units, lower(make_plan(kind, kRanks, stages / kRanks, microbatches), units, policy)};
+}
+
+const TimelineEvent& event_of(const Timeline& timeline, const std::string& name) {
+  for (const TimelineEvent& event : timeline)
+    if (to_string(event.action) == name) return event;
+  throw InternalError("no event " + name);
+}
+
+size_t index_of(const ActionList& list, const std::string& name, size_t from = 0) {
+  while (from < list.size() && to_string(list[from]) != name) ++from;
+  REQUIRE(from < list.size());
+  return from;
+}
+
+void check_contains(const std::vector<std::string>& problems, const std::string& text) {
+  std::string all;
+  for (const std::string& problem : problems) all += problem + "\n";
+  CHECK_THAT(all, Catch::Contains(text));
+}
+
+}  // namespace
+
+TEST_CASE("a swapped collective of one rank among 16,384 is found and the rank is named") {
+  World large = large_world(true, kEachUse, 16);
+  const int wrong = rank_of(large.mesh, {9, 0, 77, 5});
+  ActionList& list = large.list_of(wrong);
+  const size_t first = index_of(list, "9UNSHARD1"), second = index_of(list, "9UNSHARD2", first);
+  std::swap(list[first], list[second]);
+  const std::vector<std::string> problems = large.problems();
+  check_contains(problems, concat("collectives over shard in different order: rank ", wrong, " is at 9UNSHARD2, rank ",
+                                  rank_of(large.mesh, {9, 0, 0, 5}), " and 126 more are at 9UNSHARD1"));
+  check_contains(problems, concat("rank ", wrong, " waits at 9UNSHARD2 for the shard group of rank "));
+  CHECK(problems.size() == 2);
+  for (const std::string& problem : problems) CHECK(problem.size() < 2000);
+  CHECK_THROWS_WITH(large.run({unit_seconds, free_of_charge}), Catch::Contains(concat("rank ", wrong, " is at 9UNSHARD2")));
+}
+
+TEST_CASE("a send of one rank among 16,384 that comes too late is found and the ranks that wait for each other are named") {
+  World large = large_world(false, kOnce, 16);
+  const int wrong = rank_of(large.mesh, {9, 0, 77, 5});
+  ActionList& list = large.list_of(wrong);
+  for (Action& action : list) action.group = -1;
+  // It computes the backward of micro-batch 0 before it sends the forward of the last micro-batch that stage 10 needs before that.
+  const size_t backward = index_of(list, "9RECV_B0");
+  size_t send = backward;
+  while (list[--send].type != ActionType::kSendForward) {
+  }
+  const Action late = list[send];
+  list.erase(list.begin() + static_cast<std::ptrdiff_t>(send));
+  list.insert(list.begin() + static_cast<std::ptrdiff_t>(backward), late);
+  const std::vector<std::string> problems = large.problems();
+  REQUIRE(problems.size() == 1);
+  CHECK_THAT(problems[0], Catch::StartsWith(concat("deadlock: rank ", wrong, " waits at 9RECV_B0 from rank ", wrong + 1024)));
+  CHECK_THAT(problems[0], Catch::Contains(concat("; rank ", wrong + 1024, " waits at ")));
+  CHECK_THAT(problems[0], Catch::Contains(" more ranks wait"));
+  CHECK(problems[0].size() < 2000);
+}
+
+TEST_CASE("a rank that ends before its group does is named") {
+  World large = large_world(false, kOnce, 16);
+  const int wrong = rank_of(large.mesh, {9, 0, 77, 5});
+  ActionList& list = large.list_of(wrong);
+  while (list.back().type != ActionType::kReduceGrads) list.pop_back();
+  const std::string lost = to_string(list.back());
+  list.pop_back();
+  const std::vector<std::string> problems = large.problems();
+  REQUIRE(problems.size() == 1);
+  CHECK_THAT(problems[0], Catch::StartsWith("deadlock: rank ") && Catch::Contains(concat(" waits at ", lost)) &&
+                              Catch::Contains(concat("; rank ", wrong, " is at its end")));
+}
+
+TEST_CASE("the times of one pipeline are those of the simulator, whatever the schedule and the seconds") {
+  for (const ScheduleKind kind : kScheduleKinds) {
+    for (const int p : {1, 2, 3, 4, 7}) {
+      for (const int m : {1, 3, 8}) {
+        for (const LoweringPolicy& policy : {kOnce, kEachUse, LoweringPolicy{.unshard_each_use = true, .prefetch = 3, .receive_ahead = false}}) {
+          CAPTURE(name_of(kind), p, m, policy.unshard_each_use, policy.prefetch);
+          const World one = world({p, 1, 1, 1}, kind, default_virtual_stages(kind), m, 2, policy);
+          std::vector<int> all(static_cast<size_t>(p));
+          std::iota(all.begin(), all.end(), 0);
+          const WorldSimulation run = one.run({random_seconds, free_of_charge}, all);
+          const Simulation expected = simulate(one.plan, random_seconds);
+          size_t different = 0;
+          for (int rank = 0; rank < p; ++rank) {
+            const Timeline &got = run.timelines.at(rank), &want = expected.ranks[static_cast<size_t>(rank)];
+            REQUIRE(got.size() == want.size());
+            for (size_t i = 0; i < got.size(); ++i)
+              different += !(got[i].action == want[i].action) || got[i].begin != want[i].begin || got[i].end != want[i].end;
+          }
+          CHECK(different == 0);
+          CHECK(run.step_seconds == expected.barrier_seconds);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("compute, what collectives take and waits make up each rank's time") {
+  for (const bool each_use : {false, true}) {
+    const World all = world({4, 2, 3, 2}, ScheduleKind::k1F1B, 1, 6, 2, each_use ? kEachUse : kOnce, true);
+    const WorldSimulation run = all.run({random_seconds, [](const Action& a) { return 2 * some_seconds(a, 5); }, {{5, 1.5}, {40, 3}}});
+    std::vector<double> waited(kWaitCauses, 0);
+    for (const RankTimes& rank : run.ranks) {
+      CHECK(sum(rank) == Approx(rank.end));
+      CHECK(rank.end + wait(rank, WaitCause::kLast) == Approx(run.step_seconds));
+      for (size_t cause = 0; cause < kWaitCauses; ++cause) waited[cause] += rank.waits[cause];
+    }
+    for (size_t cause = 0; cause < kWaitCauses; ++cause) {
+      CAPTURE(name_of(static_cast<WaitCause>(cause)), each_use);
+      CHECK(waited[cause] > 0);
+    }
+  }
+}
+
+TEST_CASE("a straggler in one data replica delays the others only through the collective that they share") {
+  // All gathers are issued before any compute, and no stage has units enough to wait for a reduction before it has sent its last gradient.
+  const World all = world({3, 1, 4, 1}, ScheduleKind::k1F1B, 1, 5, 1, {.prefetch = 8});
+  const WorldCosts even{unit_seconds, only(ActionType::kReduceGrads, 0.5)};
+  WorldCosts uneven = even;
+  const int slow = rank_of(all.mesh, {1, 0, 2, 0}), other = rank_of(all.mesh, {1, 0, 0, 0}), behind = rank_of(all.mesh, {2, 0, 2, 0});
+  uneven.slowdown[slow] = 2;
+  const WorldSimulation before = all.run(even, {other, behind}), after = all.run(uneven, {slow, other, behind});
+  for (size_t i = 0; i < before.timelines.at(other).size(); ++i) {
+    const TimelineEvent &then = before.timelines.at(other)[i], &now = after.timelines.at(other)[i];
+    if (!is_compute(then.action.type)) continue;
+    CAPTURE(to_string(then.action));
+    CHECK(now.begin == then.begin);
+    CHECK(now.end == then.end);
+  }
+  const auto of = [](const WorldSimulation& run, int rank) { return run.ranks[static_cast<size_t>(rank)]; };
+  CHECK(of(after, slow).compute == 2 * of(before, slow).compute);
+  CHECK(of(after, other).compute == of(before, other).compute);
+  CHECK(of(after, other).end == of(after, slow).end);  // they end with the same reduction
+  CHECK(wait(of(after, other), WaitCause::kReduce) - wait(of(before, other), WaitCause::kReduce) == of(after, other).end - of(before, other).end);
+  CHECK(of(after, other).end > of(before, other).end);
+  CHECK(wait(of(after, other), WaitCause::kStage) == wait(of(before, other), WaitCause::kStage));
+  CHECK(wait(of(after, behind), WaitCause::kStage) > wait(of(before, behind), WaitCause::kStage));  // its own pipeline does wait for it
+  // Where parameters are gathered for each use they meet at every unit: the other replica's compute is late too.
+  const World often = world({3, 1, 4, 1}, ScheduleKind::k1F1B, 1, 5, 2, kEachUse);
+  CHECK(wait(of(often.run(uneven), other), WaitCause::kGather) > wait(of(often.run(even), other), WaitCause::kGather));
+}
+
+TEST_CASE("replicas that share nothing but their reduction over replicas end when the slowest does") {
+  const World all = world({1, 2, 1, 1}, ScheduleKind::kGPipe, 1, 4, 1, kOnce);  // three parts: F = 3 and B = 6 seconds a micro-batch
+  const WorldSimulation run = all.run({unit_seconds, only(ActionType::kReduceReplicas, 0.25), {{1, 1.5}}});
+  CHECK(run.ranks[0].compute == 36);
+  CHECK(run.ranks[1].compute == 54);
+  CHECK(run.ranks[1].end == 54.5);  // the last two units'; the first runs behind the backward
+  CHECK(run.ranks[0].end == 54.5);
+  CHECK(wait(run.ranks[0], WaitCause::kReduce) == 18.5);
+}
+
+TEST_CASE("a tensor group goes at the speed of its slowest rank") {
+  const World all = world({2, 1, 1, 4}, ScheduleKind::k1F1B, 1, 4, 2, kOnce);
+  const WorldSimulation run = all.run({unit_seconds, free_of_charge, {{1, 3}, {2, 2}}}, {0});
+  const WorldSimulation even = all.run({unit_seconds, free_of_charge, {{0, 3}, {1, 3}, {2, 3}, {3, 3}}}, {0});
+  CHECK(run.step_seconds == even.step_seconds);
+  for (size_t i = 0; i < run.timelines.at(0).size(); ++i) CHECK(run.timelines.at(0)[i].end == even.timelines.at(0)[i].end);
+  for (const int rank : {0, 1, 2, 3}) {
+    const RankTimes& times = run.ranks[static_cast<size_t>(rank)];
+    CHECK(times.compute == (rank == 1 ? 3 : rank == 2 ? 2 : 1) * run.ranks[0].compute);
+    CHECK(times.compute + wait(times, WaitCause::kTensor) == run.ranks[1].compute);
+    CHECK(times.end == run.ranks[1].end);
+  }
+}
+
+TEST_CASE("gathers run one behind the other beside the compute, and only their reader waits") {
+  const World all = world({1, 1, 2, 1}, ScheduleKind::kGPipe, 1, 1, 3, {.unshard_each_use = true});
+  for (const double gather : {0.25, 1.0, 1.5}) {
+    CAPTURE(gather);
+    const WorldSimulation run = all.run({unit_seconds, only(ActionType::kUnshard, gather)}, {0});
+    const Timeline& timeline = run.timelines.at(0);
+    double stream = 0, clock = 0, issued = 0;  // a gather is issued as the part before its own begins to wait
+    for (int part = 0; part < 5; ++part) {
+      stream = std::max(stream, issued) + gather;
+      const TimelineEvent& forward = event_of(timeline, concat("0F0.", part));
+      CHECK(event_of(timeline, concat("0UNSHARD", part)).end == stream);
+      CHECK(forward.begin == std::max(clock, stream));
+      issued = clock;
+      clock = forward.end;
+    }
+  }
+}
+
+TEST_CASE("a stage's reductions follow each other: the next one waits for the last") {
+  const World all = world({1, 1, 2, 1}, ScheduleKind::kGPipe, 1, 1, 2, kOnce);  // parts 0 to 3, the last of them fused
+  const WorldSimulation run = all.run({unit_seconds, only(ActionType::kReduceGrads, 3)}, {0});
+  const Timeline& timeline = run.timelines.at(0);
+  // F to 4; B of part 3 to 6, its reduction to 9; B of part 2 to 8, where the next reduction waits until 9, and so on.
+  CHECK(event_of(timeline, "0B0.3").end == 6);
+  CHECK(event_of(timeline, "0REDUCE_GRADS3").end == 9);
+  CHECK(event_of(timeline, "0B0.2").end == 8);
+  CHECK(event_of(timeline, "0REDUCE_GRADS2").begin == 9);
+  CHECK(event_of(timeline, "0B0.0").end == 14);
+  CHECK(run.ranks[0].end == 18);
+  CHECK(wait(run.ranks[0], WaitCause::kReduce) == 6);
+}
+
+TEST_CASE("16,384 ranks are proven and simulated, and each moves as it would alone where all are alike") {
+  for (const bool interleaved : {false, true}) {
+    for (const LoweringPolicy& policy : {kOnce, kEachUse}) {
+      const World large = large_world(interleaved, policy, 16);
+      const WorldCosts costs{random_seconds, [](const Action& a) { return some_seconds(a, 3); }};
+      const auto start = std::chrono::steady_clock::now();
+      const WorldSimulation run = large.run(costs, {16383});
+      CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));  // it takes about one
+      const WorldSimulation one = large.alone().run(costs, {15});
+      REQUIRE(run.ranks.size() == 16384);
+      CHECK(run.step_seconds == one.step_seconds);
+      size_t different = 0;
+      for (int rank = 0; rank < large.mesh.world(); ++rank) {
+        const RankTimes &got = run.ranks[static_cast<size_t>(rank)], &want = one.ranks[static_cast<size_t>(coordinate_of(large.mesh, rank).pipeline)];
+        different += got.end != want.end || got.compute != want.compute || !std::equal(std::begin(got.waits), std::end(got.waits), want.waits);
+      }
+      CHECK(different == 0);
+      CHECK(run.timelines.at(16383).back().end == one.timelines.at(15).back().end);
+      WorldCosts uneven = costs;
+      uneven.slowdown[7777] = 1.5;
+      if (interleaved && policy.unshard_each_use) CHECK(large.run(uneven).step_seconds > 1.1 * run.step_seconds);
+    }
+  }
+  rusage usage{};
+  REQUIRE(getrusage(RUSAGE_SELF, &usage) == 0);
+  CHECK(usage.ru_maxrss < 4000000);  // kilobytes of this whole program
+}
+
+TEST_CASE("what a world cannot be simulated with is named") {
+  World one = world({2, 1, 2, 1}, ScheduleKind::k1F1B, 1, 2, 1, kOnce);
+  const WorldCosts costs{unit_seconds, free_of_charge};
+  CHECK_THROWS_WITH(one.run({unit_seconds, free_of_charge, {{4, 2}}}), Catch::Contains("rank 4 of 4"));
+  CHECK_THROWS_WITH(one.run({unit_seconds, free_of_charge, {{0, 0}}}), Catch::Contains("rank 0 of 4"));
+  CHECK_THROWS_WITH(one.run(costs, {-1}), Catch::Contains("rank -1 in a world of 4"));
+  CHECK_THROWS_WITH(lists_of_ranks(one.plan, {3, 1, 2, 1}), Catch::Contains("2 lists for 6 ranks"));
+  one.list_of(3).push_back({ActionType::kForward, 0, 0, 0});
+  CHECK_THROWS_WITH(one.run(costs), Catch::Contains("0F0.0 on pipeline rank 1"));
+  one.list_of(3).back() = {ActionType::kUnshard, 1, -1, 9};
+  CHECK_THROWS_WITH(one.run(costs), Catch::Contains("1UNSHARD9 of a stage with 2"));
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,139 @@
+#include "trainer/config/cluster.h"
+
+#include <algorithm>
+
+#include "kernels/core/check.h"
+#include "trainer/config/bind.h"
+#include "trainer/config/check.h"
+#include "trainer/config/cluster_visit.h"
+#include "trainer/config/device_table.h"
+#include "trainer/config/tree.h"
+
+namespace trireme {
+namespace {
+
+/// Every figure that may be `auto`, in the order of the visit.
+class Figures {
+ public:
+  struct Figure {
+    std::string path;
+    bool required;
+    Auto<double>* value;
+  };
+
+  explicit Figures(ClusterConfig& cluster) { visit(*this, cluster); }
+
+  void operator()(const Field& field, Auto<double>& value) { all.push_back({prefix_ + field.key, field.auto_rule != nullptr, &value}); }
+  template <class T>
+  void operator()(const Field&, T&) {}
+  template <class Section>
+  void section(const char* key, const char*, Section& part) {
+    prefix_ = std::string(key) + ".";
+    visit(*this, part);
+    prefix_.clear();
+  }
+
+  std::vector<Figure> all;
+
+ private:
+  std::string prefix_;
+};
+
+/// Takes from the built-in type what `cluster` leaves to it. Returns the keys of figures that are still missing.
+std::vector<std::string> complete(ClusterConfig& cluster) {
+  ClusterConfig known;
+  if (const ClusterConfig* base = built_in(cluster.device.type))
+    known = *base;
+  else
+    known.nvls_bandwidth = 0;  // a switch that adds up is the exception
+  const std::vector<Figures::Figure> figures = Figures(cluster).all, defaults = Figures(known).all;
+  std::vector<std::string> missing;
+  for (size_t i = 0; i < figures.size(); ++i) {
+    if (!*figures[i].value) *figures[i].value = *defaults[i].value;
+    if (figures[i].required && !*figures[i].value) missing.push_back(figures[i].path);
+  }
+  return missing;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+std::string nearest_type(const std::string& type) {
+  const std::vector<std::string> types = device_types();
+  const auto distance = [&](const std::string& name) { return edit_distance(name, type); };
+  const auto best = std::ranges::min_element(types, {}, distance);
+  return type.size() <= 16 && distance(*best) <= 2 ? *best : "";
+}
+
+void check_levels(const ClusterConfig& c, const auto& broken) {
+  if (c.level_nodes.has_value() != c.level_oversubscription.has_value()) {
+    const bool nodes = c.level_nodes.has_value();
+    return broken(nodes ? "level_nodes" : "level_oversubscription",
+                  concat(nodes ? "level_oversubscription" : "level_nodes", " is not given: the two lists describe the same levels"),
+                  "both lists, or neither");
+  }
+  if (!c.level_nodes) return;
+  const std::vector<int64_t>& nodes = *c.level_nodes;
+  if (nodes.size() != c.level_oversubscription->size())
+    return broken("level_oversubscription", concat(c.level_oversubscription->size(), " entries for ", nodes.size(), " levels"),
+                  concat("a list of ", nodes.size()));
+  if (const auto stop = std::adjacent_find(nodes.begin(), nodes.end(), std::greater_equal<>()); stop != nodes.end())
+    broken("level_nodes", concat("not rising: ", stop[1], " after ", stop[0]), "more nodes in each level than in the one below");
+}
+
+/// Range of every key, the rules between keys, and what a type of its own must give.
+void check(const ClusterConfig& cluster, const Sources& sources, Violations& violations) {
+  const FieldTable table = table_of(cluster);
+  check_fields(table, sources, violations);
+  const auto broken = [&](const std::string& key, const std::string& rule, const std::string& allowed, const std::string& nearest = {}) {
+    if (!violations.touch(key)) violations.add({sources.locate(key), key, shown_value(table.at(key)), rule, allowed, nearest});
+  };
+  check_levels(cluster, broken);
+  ClusterConfig whole = cluster;
+  if (const std::vector<std::string> missing = complete(whole); !missing.empty())
+    broken("device.type", concat("not built in, and figures are missing: ", joined(missing)), concat(joined(device_types()), ", or every figure"),
+           nearest_type(cluster.device.type));
+}
+
+}  // namespace
+
+ClusterConfig parse_cluster(const std::string& text, const std::string& name, const std::vector<std::string>& sets) {
+  ClusterConfig cluster;
+  Violations violations;
+  Sources sources{.file = name, .sets = {}, .option = "--cluster-set", .keys = {}};
+  const YamlNode root = read_tree(text, sets, sources, violations);
+  bind(root, cluster, sources, violations);
+  check(cluster, sources, violations);
+  violations.raise(sources);
+  return cluster;
+}
+
+ClusterConfig load_cluster(const std::string& path, const std::vector<std::string>& sets) {
+  return parse_cluster(read_yaml_file(path, "cluster file"), path, sets);
+}
+
+ClusterConfig resolve_cluster(const ClusterConfig& cluster) {
+  Violations violations;
+  check(cluster, {}, violations);
+  violations.raise({});
+  ClusterConfig resolved = cluster;
+  complete(resolved);
+  if (!resolved.level_nodes) {
+    resolved.level_nodes.emplace();
+    resolved.level_oversubscription.emplace();
+  }
+  return resolved;
+}
+
+ClusterConfig shared_by(const ClusterConfig& cluster, int64_t world) {
+  ClusterConfig shared = cluster;
+  if (!cluster.device.cores || world % cluster.nodes != 0) return shared;
+  shared.devices_per_node = world / cluster.nodes;
+  shared.device.memory = *cluster.device.memory * static_cast<double>(cluster.devices_per_node) / static_cast<double>(shared.devices_per_node);
+  return shared;
+}
+
+}  // namespace trireme

@@ -1,0 +1,134 @@
+#include "trainer/plan/analysis/analysis.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/check.h"
+#include "trainer/loop/rank_plan.h"
+#include "trainer/model/flops.h"
+
+namespace trireme {
+namespace {
+
+void positive(const char* name, double value) {
+  if (!(value > 0) || !std::isfinite(value)) throw ConfigError(concat("analysis: ", name, " is ", value, "; it must be a number greater than 0"));
+}
+
+void check(const AnalysisOptions& options) {
+  if (options.tokens) positive("tokens", *options.tokens);
+  if (options.flops) positive("FLOPs", *options.flops);
+  positive("mean time between failures of a node", options.node_mtbf);
+  positive("storage write rate", options.storage_write);
+  positive("storage read rate", options.storage_read);
+  positive("copy rate to the host", options.host_copy);
+  positive("restart time", options.restart);
+}
+
+double tokens_of_step(const Config& config) { return static_cast<double>(config.training.global_batch_size * config.training.sequence_length); }
+
+double tokens_of(const Config& config, const AnalysisOptions& options) {
+  if (options.tokens) return *options.tokens;
+  if (config.training.steps) return static_cast<double>(*config.training.steps) * tokens_of_step(config);
+  throw ConfigError("training.epochs: how many tokens these are is known once the data is read; say it, or set training.steps");
+}
+
+ComputeUse compute_use(const Config& config, double tokens, const AnalysisOptions& options) {
+  ComputeUse use;
+  use.parameters = static_cast<double>(parameter_count(config.model));
+  use.tokens = tokens;
+  use.budget = options.flops.value_or(6 * use.parameters * tokens);
+  for (const ScalingLaw& law : scaling_laws()) {
+    use.run.push_back(frontier_distance(law, use.parameters, tokens));
+    use.best.push_back(compute_optimum(law, use.budget));
+  }
+  return use;
+}
+
+/// Data degrees that are the run's over and times powers of two, with the replicas it has.
+std::vector<int64_t> data_degrees(const Config& config) {
+  constexpr int kDown = 4, kUp = 4;
+  const int64_t data = *config.parallel.data;
+  std::vector<int64_t> degrees;
+  for (int i = kDown; i > 0; --i)
+    if (data % (int64_t{1} << i) == 0 && (data >> i) % config.parallel.replicate == 0) degrees.push_back(data >> i);
+  for (int i = 0; i <= kUp; ++i) degrees.push_back(data << i);
+  return degrees;
+}
+
+/// The same layout with more or fewer data ranks, on as many nodes as that takes. Strong: the same global batch, where it can be divided; weak: the
+/// same for each rank.
+ScalingCurve curve_of(const Config& config, const ClusterConfig& cluster, const AnalysisOptions& options, bool weak) {
+  const int64_t model_ranks = config.parallel.tensor * config.parallel.pipeline, data = *config.parallel.data;
+  std::vector<int64_t> worlds;
+  for (const int64_t degree : data_degrees(config)) worlds.push_back(degree * model_ranks);
+  const StepSeconds seconds = [&](int64_t devices) -> std::optional<double> {
+    Config scaled = config;
+    ClusterConfig machines = cluster;
+    scaled.parallel.data = devices / model_ranks;
+    const int64_t of_step = config.training.micro_batch_size * *scaled.parallel.data;
+    if (weak) scaled.training.global_batch_size = config.training.global_batch_size / data * *scaled.parallel.data;
+    if (scaled.training.global_batch_size % of_step != 0) return std::nullopt;
+    machines.devices_per_node = std::min(devices, cluster.devices_per_node);
+    machines.nodes = (devices + machines.devices_per_node - 1) / machines.devices_per_node;
+    return options.step_seconds(scaled, machines);
+  };
+  return weak ? weak_scaling(worlds, seconds) : strong_scaling(worlds, seconds);
+}
+
+}  // namespace
+
+TrainingBill training_bill(const Config& config, const ClusterConfig& cluster, double step_seconds, double tokens) {
+  TrainingBill bill;
+  bill.tokens = tokens;
+  bill.steps = std::ceil(tokens / tokens_of_step(config));
+  bill.seconds = bill.steps * step_seconds;
+  bill.device_hours = bill.seconds / 3600 * mesh_shape(config.parallel).world();
+  if (cluster.device.price_per_hour.value_or(0) > 0) bill.cost = bill.device_hours * *cluster.device.price_per_hour;
+  if (cluster.device.watts.value_or(0) > 0) bill.kilowatt_hours = bill.device_hours * *cluster.device.watts / 1000;
+  return bill;
+}
+
+SavingPlan saving_plan(const Config& config, const ClusterConfig& cluster, double step_seconds, double steps, const AnalysisOptions& options) {
+  const MeshShape mesh = mesh_shape(config.parallel);
+  const double nodes = std::ceil(static_cast<double>(mesh.world()) / static_cast<double>(cluster.devices_per_node));
+  SavingPlan plan;
+  plan.bytes = 3.0 * static_cast<double>(parameter_count(config.model) * size_of(precision_of(config.training).master));
+  plan.write_seconds = plan.bytes / (options.storage_write * nodes);
+  // Only the first replica saves. Asynchronous saves keep training waiting for a copy, and stand when they are written.
+  const double copy_seconds = plan.bytes / (static_cast<double>(mesh.world()) / mesh.replicate) / options.host_copy;
+  const double load_seconds = plan.bytes * mesh.replicate / (options.storage_read * nodes);
+  const bool asynchronous = config.checkpoint.asynchronous;
+  plan.failures.mtbf = options.node_mtbf / nodes;
+  plan.failures.stall = asynchronous ? copy_seconds : plan.write_seconds;
+  plan.failures.downtime = config.resilience.hang_seconds + options.restart + load_seconds + (asynchronous ? plan.write_seconds : 0);
+  plan.young = young_interval(plan.failures.stall, plan.failures.mtbf);
+  plan.daly = daly_interval(plan.failures.stall, plan.failures.mtbf);
+  const double nearest = std::max(1.0, std::round(plan.daly / step_seconds));
+  plan.steps = asynchronous ? std::max(nearest, std::ceil(plan.write_seconds / step_seconds)) : nearest;
+  plan.share = effective_share(plan.failures, plan.steps * step_seconds);
+  plan.share_exponential = effective_share_exponential(plan.failures, plan.steps * step_seconds);
+  const auto every = static_cast<double>(config.checkpoint.every);
+  if (every > 0) plan.configured = effective_share_exponential(plan.failures, every * step_seconds);
+  const double saves = every > 0 ? std::ceil(steps / every) : 1;
+  plan.kept = config.checkpoint.keep > 0 ? std::min(saves, static_cast<double>(config.checkpoint.keep)) : saves;
+  plan.storage = plan.bytes * std::min(saves, plan.kept + 1);
+  return plan;
+}
+
+Analysis analyse(const Config& config, const ClusterConfig& cluster, const Forecast& forecast, const AnalysisOptions& options) {
+  check(options);
+  const double tokens = tokens_of(config, options);
+  Analysis analysis;
+  analysis.compute = compute_use(config, tokens, options);
+  analysis.bill = training_bill(config, cluster, forecast.step_seconds, tokens);
+  if (options.step_seconds) {
+    analysis.strong = curve_of(config, cluster, options, false);
+    analysis.weak = curve_of(config, cluster, options, true);
+  }
+  analysis.links = link_needs(config, cluster, forecast);
+  analysis.saving = saving_plan(config, cluster, forecast.step_seconds, analysis.bill.steps, options);
+  analysis.textbook = textbook_figures(config, cluster, forecast, tokens);
+  return analysis;
+}
+
+}  // namespace trireme

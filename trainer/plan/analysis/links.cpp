@@ -1,0 +1,85 @@
+#include "trainer/plan/analysis/links.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trainer/loop/rank_plan.h"
+#include "trainer/model/flops.h"
+#include "trainer/plan/collective.h"
+
+namespace trireme {
+namespace {
+
+/// The most of any pipeline rank: blocks, and messages a micro-batch, one forward and one back over each boundary of its stages with another rank's.
+struct Busiest {
+  double blocks = 0, messages = 0;
+};
+
+Busiest busiest_of(const Config& config) {
+  const std::vector<int> ranks = stage_ranks(training_plan(config));
+  std::vector<Busiest> of_rank(static_cast<size_t>(config.parallel.pipeline));
+  const auto at = [&](size_t stage) -> Busiest& { return of_rank[static_cast<size_t>(ranks[stage])]; };
+  for (size_t s = 0; s < ranks.size(); ++s) {
+    at(s).blocks += static_cast<double>((*config.parallel.layers_per_stage)[s]);
+    if (s + 1 == ranks.size() || ranks[s] == ranks[s + 1]) continue;
+    ++at(s).messages;
+    ++at(s + 1).messages;
+  }
+  return {std::ranges::max(of_rank, {}, &Busiest::blocks).blocks, std::ranges::max(of_rank, {}, &Busiest::messages).messages};
+}
+
+struct Axis {
+  Traffic traffic;
+  int64_t size = 1, stride = 1;  ///< of the group: of a transfer its two ends
+};
+
+std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
+  const MeshShape mesh = mesh_shape(config.parallel);
+  const ZeroPolicy policy = zero_policy(config.parallel);
+  const Precision precision = precision_of(config.training);
+  const auto element = static_cast<double>(size_of(precision.compute)), reduced = static_cast<double>(size_of(precision.reduce));
+  const double m = microbatches_of(config), t = mesh.tensor, p = mesh.pipeline, n = mesh.shard, r = mesh.replicate;
+  const auto [blocks, messages] = busiest_of(config);
+  const double units = std::ceil(blocks / static_cast<double>(blocks_per_unit(config))) + 1;
+  const double parameters = static_cast<double>(parameter_count(config.model)) / (t * p);
+  const double boundary = static_cast<double>(config.training.micro_batch_size * config.training.sequence_length * config.model.hidden_size);
+  const double all = parts.compute + parts.recompute, forwards = parts.compute / 3, backwards = all - forwards;
+
+  std::vector<Axis> axes;
+  // An all-reduce is two gathers; with sequence parallelism a column-parallel layer's input is gathered once more for its weight gradient.
+  const bool sp = config.parallel.sequence_parallel, twice = config.training.recompute == "full";
+  const double gathers = m * (blocks * ((sp ? 10 : 8) + (twice ? (sp ? 3 : 2) : 0)) + (mesh.pipeline == 1 ? 4 : 2));
+  axes.push_back({{"tensor", gathers * (t - 1) / t * boundary * element, gathers * (t - 1), all}, mesh.tensor, 1});
+  const double uses = policy.unshard_each_use ? 2 * m : 1, scatters = policy.gradients_resident ? 1 : m;
+  const double unshard_beside = policy.unshard_each_use ? all : forwards / m;
+  axes.push_back({{"parameters", uses * parameters * (n - 1) / n * element, uses * units * (n - 1), unshard_beside}, mesh.shard, mesh.tensor});
+  const double reduce_beside = backwards * scatters / m;
+  axes.push_back({{"gradients", scatters * parameters * (n - 1) / n * reduced, scatters * units * (n - 1), reduce_beside}, mesh.shard, mesh.tensor});
+  const double of_shard = parameters / n;
+  axes.push_back({{"replicas", 2 * of_shard * (r - 1) / r * reduced, units * 2 * (r - 1), backwards / m}, mesh.replicate, mesh.tensor * mesh.shard});
+  const double sends = m * messages;
+  axes.push_back({{"pipeline", sends * boundary * element / (sp ? t : 1), sends, all}, 2, mesh.tensor * mesh.data()});
+  std::erase_if(axes, [](const Axis& axis) { return axis.traffic.bytes == 0; });
+  return axes;
+}
+
+}  // namespace
+
+std::vector<Traffic> traffic_of(const Config& config, const StepParts& parts) {
+  std::vector<Traffic> traffic;
+  for (const Axis& axis : axes_of(config, parts)) traffic.push_back(axis.traffic);
+  return traffic;
+}
+
+std::vector<LinkNeed> link_needs(const Config& config, const ClusterConfig& cluster, const Forecast& forecast) {
+  std::vector<LinkNeed> needs;
+  for (const auto& [traffic, size, stride] : axes_of(config, forecast.parts)) {
+    const GroupPlace place = place_of(size, stride, cluster);
+    const LinkConfig& link = place.nodes > 1 ? cluster.network : cluster.node_link;
+    needs.push_back({traffic, required_bandwidth(traffic), tolerable_latency(traffic, forecast.step_seconds), place.nodes > 1,
+                     link.bandwidth.value() / place.oversubscription, link.latency.value()});
+  }
+  return needs;
+}
+
+}  // namespace trireme

@@ -1,0 +1,26 @@
+#pragma once
+// Seconds of collectives over the groups of a mesh on a cluster.   Source of the forms: NCCL's tuning model; Thakur et al. 2005. `cluster` is resolved.
+#include "parallel/mesh.h"
+#include "trainer/config/cluster.h"
+
+namespace trireme {
+
+/// How a group lies on the nodes: world rank r is device r mod devices_per_node of node r / devices_per_node.
+struct GroupPlace {
+  double size = 1;
+  double nodes = 1;             ///< that it touches
+  double per_node = 1;          ///< its members on one of them
+  double oversubscription = 1;  ///< of the highest switch that it crosses
+};
+
+/// Of a group of `size` ranks, `stride` apart.
+GroupPlace place_of(int64_t size, int64_t stride, const ClusterConfig& cluster);
+
+/// `bytes` are those of the whole array (all-gather: gathered; reduce-scatter: before). 0 for groups of one. Each device has its own share of the network,
+/// so a group with several members on a node uses as many shares.
+double all_reduce_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster);
+double all_gather_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster);  ///< and reduce-scatter
+/// A message between two ranks `stride` apart.
+double transfer_seconds(int64_t stride, double bytes, const ClusterConfig& cluster);
+
+}  // namespace trireme

@@ -1,0 +1,222 @@
+#include "trainer/plan/fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/check.h"
+#include "trainer/bench/table.h"
+#include "trainer/plan/collective.h"
+#include "trainer/plan/kernel_time.h"
+
+namespace trireme {
+namespace {
+
+constexpr double kNoLimit = 1e30;  ///< of a rate that is not in question
+
+/// The factor c that makes c x model + fixed nearest to 1, where both are shares of what was measured; and how far it stays away.
+struct Scale {
+  double factor = 0, error = 0;
+};
+struct Share {
+  double model = 0, fixed = 0;
+};
+Scale fit_scale(const std::vector<Share>& shares) {
+  double squares = 0, products = 0;
+  for (const Share& share : shares) {
+    squares += share.model * share.model;
+    products += share.model * (1 - share.fixed);
+  }
+  Scale scale{.factor = squares > 0 ? std::max(products / squares, 1e-12) : 1};
+  for (const Share& share : shares) scale.error += std::pow(scale.factor * share.model + share.fixed - 1, 2);
+  return scale;
+}
+
+/// Where `error` is least in [0, highest]: a coarse look, then a golden section, since the error of one half depth has one valley.
+double least(double highest, const std::function<double(double)>& error) {
+  constexpr int kLooks = 64;
+  constexpr double kGolden = 0.6180339887498949;
+  int best = 0;
+  const auto at = [&](int look) { return highest * std::pow(static_cast<double>(look) / kLooks, 3); };
+  for (int look = 1; look <= kLooks; ++look)
+    if (error(at(look)) < error(at(best))) best = look;
+  double low = at(std::max(best - 1, 0)), high = at(std::min(best + 1, kLooks));
+  for (int i = 0; i < 100; ++i) {
+    const double a = high - kGolden * (high - low), b = low + kGolden * (high - low);
+    (error(a) <= error(b) ? high : low) = error(a) <= error(b) ? b : a;
+  }
+  return (low + high) / 2;
+}
+
+/// A machine of one rank that has all cores, with only its bandwidth and the time of a kernel known.
+ClusterConfig unfitted(const MachineSamples& samples) {
+  ClusterConfig cluster;
+  cluster.name = samples.name;
+  cluster.devices_per_node = 1;
+  cluster.device.type = "cpu";
+  cluster.device.cores = samples.cores;
+  cluster.device.memory = samples.memory;
+  cluster.device.kernel_seconds = samples.kernel_seconds;
+  cluster.device.multiprocessors = 1;
+  cluster.device.gemm_efficiency = cluster.device.attention_efficiency = 1;
+  cluster.device.attention_half_length = 0;
+  cluster.node_link = cluster.network = {.bandwidth = kNoLimit, .latency = 0, .ramp = 0};
+  cluster.nvls_bandwidth = 0;
+  double bytes = 0, seconds = 0;
+  for (const TrafficSample& sample : samples.traffic) {
+    bytes += sample.bytes;
+    seconds += sample.seconds;
+  }
+  cluster.device.memory_bandwidth = bytes / seconds / samples.cores;
+  return cluster;
+}
+
+/// FLOP/s of a core: the rate that products of `element_bytes` tend to with depth, and the greatest one measured.
+struct Rates {
+  double fitted = 0, greatest = 0, error = 0;
+};
+Rates product_rates(const MachineSamples& samples, int64_t element_bytes, double half_depth, ClusterConfig cluster) {
+  cluster.device.gemm_half_depth = half_depth;
+  cluster.device.peak_flops = cluster.device.peak_flops_fp32 = 1;
+  Rates rates;
+  std::vector<Share> shares;
+  for (const ProductSample& sample : samples.products) {
+    if (sample.element_bytes != element_bytes) continue;
+    const double fixed = sample.accumulates ? traffic_seconds(kAccumulateBytes * sample.n * sample.m, 1, cluster) : 0;
+    shares.push_back({(model_seconds(sample, cluster) - fixed) / sample.seconds, fixed / sample.seconds});
+    rates.greatest = std::max(rates.greatest, 2 * sample.m * sample.n * sample.k / sample.seconds / samples.cores);
+  }
+  const Scale scale = fit_scale(shares);
+  rates.fitted = 1 / scale.factor;
+  rates.error = scale.error;
+  return rates;
+}
+
+void fit_products(const MachineSamples& samples, ClusterConfig& cluster) {
+  constexpr double kDeepest = 4096;
+  const auto both = [&](double depth) {
+    return product_rates(samples, 2, depth, cluster).error + product_rates(samples, 4, depth, cluster).error;
+  };
+  DeviceConfig& device = cluster.device;
+  const double depth = least(kDeepest, both);
+  const Rates narrow = product_rates(samples, 2, depth, cluster), wide = product_rates(samples, 4, depth, cluster);
+  device.gemm_half_depth = depth;
+  device.peak_flops = std::max(narrow.fitted, narrow.greatest);
+  device.gemm_efficiency = narrow.fitted / *device.peak_flops;
+  device.peak_flops_fp32 = wide.fitted / *device.gemm_efficiency;
+}
+
+void fit_attention(const MachineSamples& samples, ClusterConfig& cluster) {
+  constexpr double kLongest = 16384;
+  const auto fitted = [&](double length) {
+    ClusterConfig trial = cluster;
+    trial.device.attention_half_length = length;
+    trial.device.kernel_seconds = 0;
+    std::vector<Share> shares;
+    for (const AttentionSample& sample : samples.attention) {
+      const AttentionSample model = model_seconds(sample, trial);
+      shares.push_back({model.forward / sample.forward, 0});
+      shares.push_back({model.backward / sample.backward, 0});
+    }
+    return fit_scale(shares);
+  };
+  const double length = least(kLongest, [&](double trial) { return fitted(trial).error; });
+  cluster.device.attention_half_length = length;
+  cluster.device.attention_efficiency = std::min(1.0, 1 / fitted(length).factor);
+}
+
+/// Seconds are latency x a + b / bandwidth: two unknowns by normal equations, neither below 0.
+void fit_link(const MachineSamples& samples, ClusterConfig& cluster) {
+  ClusterConfig only_latency = cluster, only_bandwidth = cluster;
+  only_latency.node_link.latency = 1;
+  only_bandwidth.node_link.bandwidth = 1;
+  double aa = 0, ab = 0, bb = 0, a1 = 0, b1 = 0;
+  for (const LinkSample& sample : samples.links) {
+    const double a = model_seconds(sample, only_latency) / sample.seconds, b = model_seconds(sample, only_bandwidth) / sample.seconds;
+    aa += a * a;
+    ab += a * b;
+    bb += b * b;
+    a1 += a;
+    b1 += b;
+  }
+  const double determinant = aa * bb - ab * ab;
+  const double latency = std::max(0.0, (a1 * bb - b1 * ab) / determinant);
+  cluster.node_link.latency = latency;
+  cluster.node_link.bandwidth = bb / std::max(b1 - latency * ab, 1e-30);
+}
+
+const char* name_of(LinkOperation operation) {
+  return operation == LinkOperation::kAllReduce ? "all-reduce" : operation == LinkOperation::kAllGather ? "all-gather" : "send";
+}
+
+std::vector<Residual> residuals_of(const MachineSamples& samples, const ClusterConfig& cluster) {
+  std::vector<Residual> all;
+  const auto precision = [](int64_t element_bytes) { return element_bytes == 2 ? ", bf16" : ", fp32"; };
+  for (const ProductSample& s : samples.products)
+    all.push_back({concat("product ", s.m, " x ", s.k, " x ", s.n, precision(s.element_bytes), s.accumulates ? ", added" : ""), s.seconds,
+                   model_seconds(s, cluster)});
+  for (const AttentionSample& s : samples.attention) {
+    const AttentionSample model = model_seconds(s, cluster);
+    const std::string shape = concat(s.sequences, " x ", s.length, ", ", s.heads, " heads of ", s.head_size, precision(s.element_bytes));
+    all.push_back({"attention " + shape, s.forward, model.forward});
+    all.push_back({"its backward", s.backward, model.backward});
+  }
+  for (const TrafficSample& s : samples.traffic) all.push_back({s.name, s.seconds, traffic_seconds(s.bytes, 1, cluster)});
+  for (const LinkSample& s : samples.links)
+    all.push_back({concat(name_of(s.operation), " of ", s.bytes, " bytes, ", s.ranks, " ranks"), s.seconds, model_seconds(s, cluster)});
+  return all;
+}
+
+}  // namespace
+
+double model_seconds(const ProductSample& s, const ClusterConfig& cluster) {
+  return product_seconds(s.m, s.n, s.k, s.element_bytes, stack_of("trireme"), cluster) +
+         (s.accumulates ? traffic_seconds(kAccumulateBytes * s.n * s.m, 1, cluster) : 0);
+}
+
+AttentionSample model_seconds(const AttentionSample& s, const ClusterConfig& cluster) {
+  const AttentionSeconds seconds = attention_seconds(s.sequences, s.length, s.heads, s.head_size, s.element_bytes, stack_of("trireme"), cluster);
+  AttentionSample model = s;
+  model.forward = seconds.forward;
+  model.backward = seconds.backward;
+  return model;
+}
+
+double model_seconds(const LinkSample& s, const ClusterConfig& cluster) {
+  const ClusterConfig shared = shared_by(cluster, s.ranks);
+  const GroupPlace group = place_of(s.ranks, 1, shared);
+  const double turns = std::max(1.0, 1 / shared.cores_per_rank());
+  switch (s.operation) {
+    case LinkOperation::kAllReduce: return turns * all_reduce_seconds(group, s.bytes, shared);
+    case LinkOperation::kAllGather: return turns * all_gather_seconds(group, s.bytes, shared);
+    case LinkOperation::kSend: return turns * transfer_seconds(1, s.bytes, shared);
+  }
+  return 0;
+}
+
+FittedMachine fit_machine(const MachineSamples& samples) {
+  const auto has = [&](int64_t element_bytes) {
+    return std::ranges::any_of(samples.products, [&](const ProductSample& sample) { return sample.element_bytes == element_bytes; });
+  };
+  if (!has(2) || !has(4) || samples.attention.empty() || samples.traffic.empty() || samples.links.empty())
+    throw ConfigError("the figures of a machine need products in both precisions, attention, kernels that move memory, and collectives");
+  FittedMachine fitted{unfitted(samples), {}};
+  fit_products(samples, fitted.cluster);
+  fit_attention(samples, fitted.cluster);
+  fit_link(samples, fitted.cluster);
+  fitted.cluster.network = fitted.cluster.node_link;
+  fitted.residuals = residuals_of(samples, fitted.cluster);
+  fitted.cluster = shared_by(fitted.cluster, static_cast<int64_t>(samples.cores));
+  return fitted;
+}
+
+std::string residual_text(const std::vector<Residual>& residuals) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const Residual& r : residuals)
+    rows.push_back({{"sample", r.sample}, {"microseconds", r.measured * 1e6}, {"model", r.model * 1e6}, {"ratio", r.model / r.measured}});
+  return bench::table_of(rows);
+}
+
+}  // namespace trireme

@@ -1,0 +1,52 @@
+#include "trainer/plan/kernel_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace trireme {
+namespace {
+
+/// Cores that work on one operation of a rank: whole ones, and one where several ranks take turns on it.
+double threads(const ClusterConfig& cluster) { return std::max(1.0, std::floor(cluster.cores_per_rank())); }
+
+double peak(int64_t element_bytes, const ClusterConfig& cluster) {
+  const DeviceConfig& d = cluster.device;
+  return threads(cluster) * (element_bytes == 2 ? *d.peak_flops : *d.peak_flops_fp32 * 4 / static_cast<double>(element_bytes));
+}
+
+double memory_bandwidth(const ClusterConfig& cluster) { return threads(cluster) * *cluster.device.memory_bandwidth; }
+
+}  // namespace
+
+double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster) {
+  const DeviceConfig& d = cluster.device;
+  const double rounds = std::ceil(m / 128) * std::ceil(n / 128) / (threads(cluster) * *d.multiprocessors);
+  const double rate =
+      peak(element_bytes, cluster) * *d.gemm_efficiency * stack.product_rate * k / (k + *d.gemm_half_depth) * rounds / (rounds + 1);
+  const double bytes = static_cast<double>(element_bytes) * (m * n + m * k + n * k);
+  return std::max({2 * m * n * k / rate, bytes / memory_bandwidth(cluster), *d.kernel_seconds});
+}
+
+AttentionSeconds attention_seconds(double sequences, double length, double heads, double head_size, int64_t element_bytes, const Stack& stack,
+                                   const ClusterConfig& cluster) {
+  const DeviceConfig& d = cluster.device;
+  const double scores = sequences * heads * length * length;
+  if (stack.attention == AttentionKernel::kUnfused) {
+    // Two products over all of T x T forward, four backward. Between them, in bytes a score: forward written by the product (2), softmax (2 + 2), dropout with its
+    // mask (2 + 2 + 1); backward the same ways back, with the mask and the probabilities read once more.
+    constexpr double kForwardBytes = 11, kBackwardBytes = 15;
+    const double products = 4 * scores * head_size / (peak(element_bytes, cluster) * *d.gemm_efficiency * stack.product_rate);
+    return {products + kForwardBytes * scores / memory_bandwidth(cluster), 2 * products + kBackwardBytes * scores / memory_bandwidth(cluster)};
+  }
+  // Heads of 64 reach 0.87 of the rate of 128 (table 1 of FlashAttention-2's benchmarks), smaller ones less.
+  const double heads_rate = head_size >= 128 ? 1 : head_size >= 64 ? 0.87 : 0.7;
+  const double rate = peak(element_bytes, cluster) * *d.attention_efficiency * stack.attention_rate * heads_rate * length / (length + *d.attention_half_length);
+  const double forward = std::max(2 * scores * head_size / rate, *d.kernel_seconds);  // half of T x T
+  return {forward, 2.5 * forward};                                                  // five products against two
+}
+
+double traffic_seconds(double bytes, double kernels, const ClusterConfig& cluster) {
+  return std::max(bytes / memory_bandwidth(cluster), kernels * *cluster.device.kernel_seconds);
+}
+
+}  // namespace trireme

@@ -1,0 +1,25 @@
+#pragma once
+// Seconds of single operations on a device. `cluster` is resolved. Elements have 2 bytes (bf16, fp16), 4 or 8.
+#include "trainer/config/cluster.h"
+#include "trainer/plan/stack.h"
+
+namespace trireme {
+
+/// A product m x k times k x n: 2 m n k / rate, not less than its memory traffic. The rate is peak x gemm_efficiency x k / (k + gemm_half_depth) x r / (r + 1), where
+/// r = tiles of 128 x 128 / multiprocessors are the rounds: the last is seldom full.
+double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster);
+
+/// Bytes through memory of a weight gradient's element that is added to an fp32 sum: read and written.
+inline constexpr double kAccumulateBytes = 8;
+
+/// Causal attention, from queries, keys and values to the context.
+struct AttentionSeconds {
+  double forward = 0, backward = 0;
+};
+AttentionSeconds attention_seconds(double sequences, double length, double heads, double head_size, int64_t element_bytes, const Stack& stack,
+                                   const ClusterConfig& cluster);
+
+/// `kernels` kernels that only move `bytes` through memory.
+double traffic_seconds(double bytes, double kernels, const ClusterConfig& cluster);
+
+}  // namespace trireme

@@ -1,0 +1,166 @@
+#include "trainer/plan/layouts.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "trainer/config/check.h"
+#include "trainer/config/load.h"
+#include "trainer/verify/layout_spec.h"
+
+namespace trireme {
+namespace {
+
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> out;
+  for (int64_t d = 1; d * d <= n; ++d)
+    if (n % d == 0) out.push_back(d);
+  for (size_t i = out.size(); i-- > 0;)
+    if (out[i] * out[i] != n) out.push_back(n / out[i]);
+  return out;
+}
+
+/// The user's run on one rank: what is no part of a layout is kept where every layout may have it.
+Config on_one_rank(const Config& config) {
+  Config one = config;
+  one.parallel = {};
+  one.parallel.bucket_size = config.parallel.bucket_size;
+  one.parallel.overlap = config.parallel.overlap;
+  one.training.micro_batch_size = 1;
+  one.training.recompute = "none";
+  one.training.recompute_every = 1;
+  one.training.recompute_budget.reset();
+  one = resolve(one);
+  one.parallel.prefetch = config.parallel.prefetch;
+  return one;
+}
+
+}  // namespace
+
+LayoutSpace::LayoutSpace(const Config& config, const ClusterConfig& cluster) : base_(on_one_rank(config)), cluster_(cluster) {}
+
+bool LayoutSpace::legal(const Layout& layout) const {
+  Config candidate = config(layout, {});
+  candidate.parallel.layers_per_stage.reset();
+  Violations violations;
+  check(candidate, {}, violations);
+  return violations.empty();
+}
+
+std::vector<LayoutSpace::Degrees> LayoutSpace::degrees() const {
+  const int64_t world = cluster_.devices();
+  std::vector<Degrees> out;
+  for (const int64_t tensor : divisors(cluster_.devices_per_node)) {
+    if (!legal({.tensor = tensor})) continue;
+    for (const int64_t pipeline : divisors(world / tensor))
+      if (legal({.tensor = tensor, .pipeline = pipeline, .data = world / tensor / pipeline})) out.push_back({tensor, pipeline, world / tensor / pipeline});
+  }
+  return out;
+}
+
+std::vector<int64_t> LayoutSpace::micro_batches(int64_t data) const {
+  std::vector<int64_t> out;
+  for (const int64_t size : divisors(base_.training.global_batch_size / data))
+    if (legal({.data = data, .micro_batch = size})) out.push_back(size);
+  return out;
+}
+
+std::vector<bool> LayoutSpace::sequence_parallel(int64_t tensor, int64_t micro_batch) const {
+  std::vector<bool> out{false};
+  if (tensor > 1 && legal({.tensor = tensor, .micro_batch = micro_batch, .sequence_parallel = true})) out.push_back(true);
+  return out;
+}
+
+std::vector<LayoutSpace::Pipelining> LayoutSpace::pipelinings(int64_t pipeline) const {
+  if (pipeline == 1) return {{ScheduleKind::k1F1B, 1}};
+  std::vector<Pipelining> out;
+  for (const ScheduleKind kind : kScheduleKinds) {
+    const int64_t first = default_virtual_stages(kind), last = allows_virtual_stages(kind, 3) ? base_.model.layers / pipeline : first;
+    for (int64_t stages = first; stages <= last; ++stages)
+      if (legal({.pipeline = pipeline, .schedule = kind, .virtual_stages = stages})) out.push_back({kind, stages});
+  }
+  return out;
+}
+
+std::vector<LayoutSpace::Sharding> LayoutSpace::shardings(int64_t data) const {
+  std::vector<Sharding> out{{0, 1}};
+  for (int64_t zero = 1; zero <= 3; ++zero)
+    for (const int64_t replicate : divisors(data))
+      if (replicate < data && legal({.data = data, .zero = zero, .replicate = replicate})) out.push_back({zero, replicate});
+  return out;
+}
+
+Config LayoutSpace::config(const Layout& layout, std::vector<int64_t> layers_per_stage) const {
+  Config out = base_;
+  ParallelConfig& p = out.parallel;
+  p.tensor = layout.tensor;
+  p.pipeline = layout.pipeline;
+  p.data = layout.data;
+  p.zero_stage = layout.zero;
+  p.replicate = layout.replicate;
+  p.sequence_parallel = layout.sequence_parallel;
+  p.schedule = name_of(layout.schedule);
+  p.virtual_stages = layout.virtual_stages;
+  p.layers_per_stage = std::move(layers_per_stage);
+  p.gradient_accumulation = layout.zero >= 2 ? "sharded" : "full";
+  if (layout.zero == 0) p.prefetch = ParallelConfig{}.prefetch;  // which would have no effect, and be refused
+  out.training.micro_batch_size = layout.micro_batch;
+  out.training.recompute = layout.recompute;
+  return out;
+}
+
+std::string name_of(const Layout& layout) {
+  LayoutSpec spec;
+  spec.tensor = layout.tensor;
+  spec.pipeline = layout.pipeline;
+  spec.data = layout.data;
+  spec.zero = layout.zero;
+  spec.replicate = layout.replicate;
+  spec.micro_batch = layout.micro_batch;
+  spec.sequence_parallel = layout.sequence_parallel;
+  spec.recompute = layout.recompute;
+  spec.schedule = name_of(layout.schedule);
+  if (layout.schedule == ScheduleKind::kInterleaved1F1B) spec.virtual_stages = layout.virtual_stages;
+  return spec.str();
+}
+
+Layout layout_of(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  Layout out{p.tensor, p.pipeline, p.data.value(), p.zero_stage, p.replicate, config.training.micro_batch_size, p.sequence_parallel,
+             config.training.recompute};
+  for (const ScheduleKind kind : kScheduleKinds)
+    if (p.schedule == name_of(kind)) out.schedule = kind;
+  out.virtual_stages = p.virtual_stages.value();
+  return out;
+}
+
+std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank) {
+  const size_t stages = stage_rank.size();
+  TRIREME_CHECK(stages >= 1 && static_cast<int64_t>(stages) <= layers, stages, " stages, ", layers, " layers");
+  std::vector<int64_t> split(stages, 1);
+  std::vector<double> cost(stages, layer);
+  cost.front() += first_extra;
+  cost.back() += last_extra;
+  std::vector<double> of_rank(static_cast<size_t>(*std::max_element(stage_rank.begin(), stage_rank.end())) + 1, 0);
+  for (size_t s = 0; s < stages; ++s) of_rank[static_cast<size_t>(stage_rank[s])] += cost[s];
+  for (int64_t left = layers - static_cast<int64_t>(stages); left > 0; --left) {
+    size_t least = 0;
+    for (size_t s = 1; s < stages; ++s)
+      if (std::pair(cost[s], of_rank[static_cast<size_t>(stage_rank[s])]) <= std::pair(cost[least], of_rank[static_cast<size_t>(stage_rank[least])]))
+        least = s;
+    ++split[least];
+    cost[least] += layer;
+    of_rank[static_cast<size_t>(stage_rank[least])] += layer;
+  }
+  return split;
+}
+
+std::vector<int> stage_ranks_of(ScheduleKind schedule, int64_t pipeline, int64_t virtual_stages) {
+  std::vector<int> ranks;
+  for (int64_t s = 0; s < pipeline * virtual_stages; ++s)
+    ranks.push_back(static_cast<int>(schedule == ScheduleKind::kZbV && s >= pipeline ? 2 * pipeline - 1 - s : s % pipeline));
+  return ranks;
+}
+
+}  // namespace trireme

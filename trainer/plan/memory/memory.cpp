@@ -1,0 +1,52 @@
+// counted_memory and formula_memory of trainer/plan/forecast.h.
+#include "trainer/loop/memory.h"
+#include "parallel/mesh.h"
+#include "trainer/loop/recompute.h"
+#include "trainer/plan/memory/stack_memory.h"
+#include "trainer/plan/memory/trireme_memory.h"
+
+namespace trireme {
+namespace {
+
+void add_runtime(std::vector<RankBytes>& ranks, const Config& config, const ClusterConfig& cluster) {
+  if (cluster.device.type == "cpu") return;  // its libraries' code and buffers are not the arena's concern
+  const MeshShape shape = mesh_shape(config.parallel);
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r].runtime = static_cast<double>(runtime_bytes(config, rank_of(shape, {.pipeline = static_cast<int>(r)})).total());
+    ranks[r].peak += ranks[r].runtime;
+  }
+}
+
+RankBytes counted(const RankMemory& memory) {
+  const auto at = [&](MemoryCategory category) { return static_cast<double>(memory.peak[static_cast<size_t>(category)]); };
+  RankBytes bytes;
+  bytes.parameters = at(MemoryCategory::kParameters);
+  bytes.gradients = at(MemoryCategory::kGradients);
+  bytes.optimizer = at(MemoryCategory::kOptimizer);
+  bytes.activations = at(MemoryCategory::kActivations);
+  bytes.other = at(MemoryCategory::kWorkspace) + at(MemoryCategory::kCommunication) + at(MemoryCategory::kData);
+  bytes.peak = static_cast<double>(memory.peak_total);
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig& cluster) {
+  const MeshShape shape = mesh_shape(config.parallel);
+  const RankPlans plans = rank_plans(config);
+  const std::vector<Recompute> recompute = recompute_plan(config);
+  std::vector<RankBytes> ranks;
+  for (int r = 0; r < shape.pipeline; ++r)
+    ranks.push_back(counted(forecast_memory(config, rank_of(shape, {.pipeline = r}), shape.world(), recompute, plans)));
+  add_runtime(ranks, config, cluster);
+  return ranks;
+}
+
+std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster) {
+  if (cluster.software.stack != "trireme") return stack_memory(config, cluster.software.stack);
+  std::vector<RankBytes> ranks = trireme_memory(config);
+  add_runtime(ranks, config, cluster);
+  return ranks;
+}
+
+}  // namespace trireme

@@ -1,0 +1,181 @@
+#include "trainer/plan/memory/stack_memory.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/core/check.h"
+#include "trainer/loop/rank_plan.h"
+#include "trainer/loop/recompute.h"
+#include "trainer/model/dims.h"
+#include "trainer/plan/memory/trireme_memory.h"
+#include "trainer/plan/stack.h"
+
+namespace trireme {
+namespace {
+
+/// Bytes of one layer and micro-batch on one tensor rank.
+struct Layer {
+  double all;       ///< kept where nothing is recomputed
+  double saved[3];  ///< by Recompute
+};
+
+/// Source: Korthikanti et al. 2022, arXiv:2205.05198, Table 2: s b h (10 + 24/t + 5 a s/(h t)), taken apart so that it holds for grouped queries and
+/// SwiGLU; fused attention keeps 4 bytes a row and head instead of the scores, their dropout and its mask.
+Layer layer_bytes(const Config& config, const StackMemory& memory, bool fused) {
+  const Dims d(config.model, static_cast<int>(config.parallel.tensor));
+  const auto tokens = static_cast<double>(config.training.micro_batch_size * config.training.sequence_length);
+  const double row = static_cast<double>(d.D) / (config.parallel.sequence_parallel ? static_cast<double>(config.parallel.tensor) : 1);
+  const auto packed = static_cast<double>((d.local_N + 2 * d.local_K) * d.H), attended = static_cast<double>(d.local_N * d.H),
+             F = static_cast<double>(d.local_F);
+  const double scores = static_cast<double>(d.local_N) * (fused ? 4.0 : 5.0 * static_cast<double>(config.training.sequence_length));
+  // Inputs of both norms and of the products behind them, masks of both branches.
+  const double split = (1 + memory.copies) * 2 * packed + 2 * attended + (d.gpt2 ? 4 : memory.swiglu) * F;
+  Layer layer;
+  layer.all = tokens * ((memory.masks ? 10 : 8) * row + split + scores);
+  layer.saved[static_cast<size_t>(Recompute::kNone)] = layer.all;
+  layer.saved[static_cast<size_t>(Recompute::kFull)] = tokens * 2 * row;
+  double selective = layer.all - tokens * (fused ? 0 : scores);
+  if (memory.saves_operations) {
+    // The layer's input, attention's result, and of the products q, k, v, o, w1, w3, w2 the first, third, ... (torchtitan, activation checkpointing
+    // "op").
+    const double value = (packed - attended) / 2;
+    selective = tokens * (2 * row + 2 * attended + scores + 2 * attended + 2 * value + 2 * F + 2 * row);
+  }
+  layer.saved[static_cast<size_t>(Recompute::kSelective)] = selective;
+  return layer;
+}
+
+struct Stage {
+  double parameters = 0, saved = 0, backward = 0;
+};
+
+class Ranks {
+ public:
+  Ranks(const Config& config, const StackMemory& memory, bool fused)
+      : config_(config),
+        memory_(memory),
+        policy_(zero_policy(config.parallel)),
+        dims_(config.model, static_cast<int>(config.parallel.tensor)),
+        layer_(layer_bytes(config, memory, fused)),
+        recompute_(recompute_plan(config)) {
+    const double row = static_cast<double>(dims_.D);
+    block_ = row * static_cast<double>((2 * dims_.local_N + 2 * dims_.local_K) * dims_.H + (dims_.gpt2 ? 2 : 3) * dims_.local_F);
+    vocabulary_ = row * static_cast<double>(dims_.V) / static_cast<double>(config.parallel.tensor);
+  }
+  std::vector<RankBytes> all() const;
+
+ private:
+  Stage stage(int index) const;
+  RankBytes states(double parameters) const;
+  double most_activations(const ActionList& list, const std::vector<Stage>& stages) const;
+
+  const Config& config_;
+  const StackMemory& memory_;
+  ZeroPolicy policy_;
+  Dims dims_;
+  Layer layer_;
+  std::vector<Recompute> recompute_;
+  double block_, vocabulary_;  ///< parameters on a tensor rank
+};
+
+Stage Ranks::stage(int index) const {
+  const StageRange range = stage_range(*config_.parallel.layers_per_stage, index);
+  Stage stage;
+  stage.parameters = static_cast<double>(range.blocks) * block_ + (range.first() ? vocabulary_ : 0) +
+                     (range.last() && !(config_.model.tied_embeddings && range.first()) ? vocabulary_ : 0);
+  for (int64_t b = 0; b < range.blocks; ++b) {
+    const Recompute how = recompute_[static_cast<size_t>(range.first_block + b)];
+    stage.saved += layer_.saved[static_cast<size_t>(how)];
+    stage.backward = std::max(stage.backward, ((how == Recompute::kFull ? 1 : 0) + memory_.backward) * layer_.all);
+  }
+  if (range.last())
+    stage.backward += memory_.logit * static_cast<double>(config_.training.micro_batch_size * config_.training.sequence_length * dims_.V) /
+                      static_cast<double>(config_.parallel.tensor);
+  return stage;
+}
+
+RankBytes Ranks::states(double parameters) const {
+  const double shard = policy_.shard, weight = 2, sum = memory_.gradient + (config_.training.precision == "bf16" ? memory_.bf16_sum : 0);
+  RankBytes bytes;
+  bytes.parameters = parameters * weight / (policy_.parameters_resident ? 1 : shard);
+  bytes.gradients = parameters * sum / (policy_.gradients_resident ? 1 : shard);
+  bytes.optimizer = parameters * memory_.optimizer / shard;
+  // Two layers gathered with their gradients, and embedding and head, gathered for the whole step, with the gradient of one of them.
+  if (!policy_.parameters_resident) bytes.other = weight * std::min(memory_.live, 2 * 2 * block_ + 3 * vocabulary_);
+  return bytes;
+}
+
+double Ranks::most_activations(const ActionList& list, const std::vector<Stage>& stages) const {
+  double held = 0, most = 0;
+  for (const Action& action : list) {
+    const Stage& stage = stages[static_cast<size_t>(action.stage)];
+    // Between I and W the graph keeps it all, as the published zero-bubble runs show: less than that was possible (32 s b h, their section 2).
+    if (action.type == ActionType::kForward) held += stage.saved;
+    if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight) held -= stage.saved;
+    most = std::max(most, held);
+    if (action.type == ActionType::kForward) most = std::max(most, held + stage.backward);  // its backward may come next
+  }
+  return most;
+}
+
+std::vector<RankBytes> Ranks::all() const {
+  Config fewer = config_;
+  if (config_.parallel.schedule != "file")
+    fewer.training.global_batch_size =
+        config_.training.micro_batch_size * *config_.parallel.data * enough_microbatches(config_.parallel.pipeline, microbatches_of(config_));
+  const PipelinePlan plan = training_plan(fewer);
+  const std::vector<int> stage_rank = stage_ranks(plan);
+  std::vector<Stage> stages;
+  for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(stage(s));
+  std::vector<RankBytes> ranks;
+  for (size_t r = 0; r < plan.size(); ++r) {
+    double parameters = 0;
+    for (size_t s = 0; s < stages.size(); ++s)
+      if (stage_rank[s] == static_cast<int>(r)) parameters += stages[s].parameters;
+    RankBytes bytes = states(parameters);
+    bytes.activations = memory_.fragmentation * most_activations(plan[r], stages);
+    bytes.runtime = memory_.runtime;
+    bytes.peak = bytes.parameters + bytes.gradients + bytes.optimizer + bytes.activations + bytes.other + bytes.runtime;
+    ranks.push_back(bytes);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+const std::vector<StackMemory>& stack_memories() {
+  // gradient, fp32 sum, optimizer; masks, copies, SwiGLU, operations; backward, logit, fragmentation, runtime, live
+  constexpr double kAll = std::numeric_limits<double>::infinity();
+  static const std::vector<StackMemory> table = {
+      // fp16 gradients summed in fp32, fp32 master weights and moments: 18 bytes (Megatron-LM, theoretical_memory_usage.py).
+      {"megatron-2021", 4, 0, 12, true, 0, 6, false, 0, 8, 1.0, 0, kAll},
+      // ZeRO-1 over fp16 gradients; the BF16 optimizer adds fp32 sums, unsharded (DeepSpeed, bf16_optimizer.py). Read off nvidia-smi: the runtime has
+      // the communicators of a dozen groups, 0.6 to 1.6 GB each (NCCL issues 864 and 964), and 500 M elements of a reduction bucket; fitted, as is
+      // fragmentation.
+      {"megatron-deepspeed", 2, 4, 12, true, 0, 6, false, 1, 12, 1.1, 8.5e9, kAll},
+      {"zero-bubble", 2, 0, 12, true, 0, 6, false, 0, 8, 1.0, 0, kAll},
+      {"megatron-2023", 4, 0, 12, false, 0, 6, false, 0, 8, 1.0, 0, kAll},
+      {"megatron-2024", 4, 0, 12, false, 0, 6, false, 0, 8, 1.0, 0, kAll},
+      {"llama-3", 4, 0, 12, false, 0, 6, false, 0, 8, 1.0, 0, kAll},
+      // Parameters are gathered one by one, up to stage3_max_live_parameters (DeepSpeed, runtime/zero/config.py).
+      {"deepspeed-zero3", 2, 0, 12, true, 0, 6, false, 0, 8, 1.0, 0, 1e9},
+      {"llm-foundry", 2, 0, 12, false, 0, 6, false, 0, 4, 1.0, 0, kAll},
+      // fp32 parameters, gradients and moments, all sharded: 16 bytes. Logits: bf16 2, their fp32 copy and log-probabilities 8, both gradients 6.
+      {"torchtitan", 2, 0, 12, false, 0, 6, true, 0, 16, 1.0, 0, kAll},
+      // fp32 sums of gradients; master weights, moments and the sums' own shard. Queries, keys and values are copied contiguous and then rotated.
+      {"nanotron", 4, 0, 16, false, 2, 8, false, 0, 8, 1.0, 0, kAll},
+      {"llm.c", 2, 0, 12, false, 0, 6, false, 0, 2, 1.0, 0, kAll},
+      {"pytorch-fsdp", 2, 0, 12, false, 0, 6, false, 0, 8, 1.0, 0, kAll},
+  };
+  return table;
+}
+
+std::vector<RankBytes> stack_memory(const Config& config, const std::string& stack) {
+  const bool fused = stack_of(stack).attention != AttentionKernel::kUnfused;
+  const auto& table = stack_memories();
+  const auto found = std::ranges::find_if(table, [&](const StackMemory& one) { return stack == one.stack; });
+  TRIREME_CHECK(found != table.end(), stack, " has no figures of memory");
+  return Ranks(config, *found, fused).all();
+}
+
+}  // namespace trireme

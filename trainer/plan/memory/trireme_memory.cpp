@@ -1,0 +1,283 @@
+#include "trainer/plan/memory/trireme_memory.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "trainer/loop/rank_plan.h"
+#include "trainer/loop/recompute.h"
+#include "trainer/model/dims.h"
+#include "trainer/plan/memory/block_bytes.h"
+
+namespace trireme {
+namespace {
+
+/// Elements on one tensor rank, as trainer/model/declare makes them.
+struct Elements {
+  Elements(const ModelConfig& model, int64_t tensor);
+  int64_t embedding, positions, block, final_norm;
+};
+
+Elements::Elements(const ModelConfig& model, int64_t tensor) {
+  const Dims d(model, static_cast<int>(tensor));
+  const int64_t norm = d.D * (d.gpt2 ? 2 : 1), packed = (d.local_N + 2 * d.local_K) * d.H, up = d.local_F * (d.gpt2 ? 1 : 2);
+  embedding = (d.V + tensor - 1) / tensor * d.D;
+  positions = d.gpt2 ? d.P * d.D : 0;
+  final_norm = norm;
+  block = 2 * norm + packed * d.D + d.local_N * d.H * d.D + up * d.D + d.local_F * d.D;
+  if (d.gpt2 || model.qkv_bias) block += packed;
+  if (d.gpt2) block += 2 * d.D + d.local_F;  // of both projections into the residual stream, and of the MLP's first
+  if (model.qk_norm) block += 2 * d.H;
+}
+
+struct Part {
+  PartBytes bytes;
+  std::vector<size_t> units;  ///< of its stage
+};
+
+/// Most bytes that a stage holds for one micro-batch while an action runs, and what it holds before and after.
+struct Stage {
+  std::vector<Part> parts;
+  std::vector<double> units;  ///< elements, padded
+  double saved = 0, kept = 0;
+  PartBytes activations;                    ///< of all parts: the peaks of the actions
+  PartBytes with_units;                     ///< the same with the parameters gathered and the gradients held meanwhile
+  double gathered = 0, full_gradients = 0;  ///< most bytes of these
+  double lingering = 0;                     ///< the last gradient of a micro-batch, whose reduction ends with the next micro-batch's first
+};
+
+class Walk {
+ public:
+  explicit Walk(const Config& config);
+  std::vector<RankBytes> ranks();
+
+ private:
+  Stage stage(int index, bool with_first) const;
+  void set_peaks(Stage& stage) const;
+  double gathered(const Stage& stage, size_t part, bool forward, int64_t uses) const;
+  double full_gradients(const Stage& stage, size_t part) const;
+  RankBytes rank(const ActionList& list, const std::vector<Stage>& stages, const std::vector<int>& stage_rank, int index) const;
+
+  const Config& config_;
+  ZeroPolicy policy_;
+  Precision precision_;
+  Elements elements_;
+  std::vector<Recompute> recompute_;
+  PartBytes blocks_[3];  ///< by Recompute
+  PartBytes embedding_, head_;
+  double boundary_;
+  int64_t blocks_per_unit_;
+};
+
+Walk::Walk(const Config& config)
+    : config_(config),
+      policy_(zero_policy(config.parallel)),
+      precision_(precision_of(config.training)),
+      elements_(config.model, config.parallel.tensor),
+      recompute_(recompute_plan(config)),
+      blocks_{block_bytes(config, Recompute::kNone), block_bytes(config, Recompute::kSelective), block_bytes(config, Recompute::kFull)},
+      embedding_(embedding_bytes(config)),
+      head_(head_bytes(config)),
+      boundary_(boundary_bytes(config)),
+      blocks_per_unit_(blocks_per_unit(config)) {}
+
+Stage Walk::stage(int index, bool with_first) const {
+  Stage stage;
+  const auto unit = [&](int64_t elements) {
+    stage.units.push_back(static_cast<double>((elements + policy_.shard - 1) / policy_.shard * policy_.shard));
+    return stage.units.size() - 1;
+  };
+  const StageRange range = stage_range(*config_.parallel.layers_per_stage, index);
+  if (range.first()) {
+    stage.parts.push_back({embedding_, {unit(elements_.embedding)}});
+    if (elements_.positions > 0) stage.parts.back().units.push_back(unit(elements_.positions));
+  }
+  for (int64_t b = 0; b < range.blocks; ++b) {
+    const int64_t together = std::min(blocks_per_unit_, range.blocks - b / blocks_per_unit_ * blocks_per_unit_);
+    const size_t its = b % blocks_per_unit_ == 0 ? unit(together * elements_.block) : stage.units.size() - 1;
+    stage.parts.push_back({blocks_[static_cast<size_t>(recompute_[static_cast<size_t>(range.first_block + b)])], {its}});
+  }
+  if (range.last()) {
+    const bool tied = config_.model.tied_embeddings;
+    stage.parts.push_back({head_, {unit(elements_.final_norm + (tied ? 0 : elements_.embedding))}});
+    if (tied && range.first()) stage.parts.back().units.push_back(0);
+    if (tied && !range.first() && !with_first) stage.parts.back().units.push_back(unit(elements_.embedding));
+  }
+  set_peaks(stage);
+  return stage;
+}
+
+/// Bytes of the full copies that live while a part runs: those it reads, and those gathered ahead.
+double Walk::gathered(const Stage& stage, size_t part, bool forward, int64_t uses) const {
+  if (policy_.parameters_resident) return 0;
+  const auto element = static_cast<double>(size_of(precision_.compute));
+  if (!policy_.unshard_each_use) return element * std::accumulate(stage.units.begin(), stage.units.end(), 0.0);
+  std::vector<size_t> alive;
+  double elements = 0;
+  for (int64_t ahead = 0; ahead < uses; ++ahead) {
+    const int64_t at = static_cast<int64_t>(part) + (forward ? ahead : -ahead);
+    if (at < 0 || at >= static_cast<int64_t>(stage.parts.size())) break;
+    for (const size_t unit : stage.parts[static_cast<size_t>(at)].units) {
+      if (std::ranges::find(alive, unit) != alive.end()) continue;
+      alive.push_back(unit);
+      elements += stage.units[unit];
+    }
+  }
+  return element * elements;
+}
+
+/// Bytes of the full gradients while a part is in its backward: of units that it or a part on either side adds to (a tied embedding, from head to
+/// embedding), and of the unit before, which is being reduced, with what lands of that.
+double Walk::full_gradients(const Stage& stage, size_t part) const {
+  if (policy_.gradients_resident) return 0;
+  double elements = 0;
+  for (size_t unit = 0; unit < stage.units.size(); ++unit) {
+    const auto adds = [&](const Part& one) { return std::ranges::find(one.units, unit) != one.units.end(); };
+    const auto here = stage.parts.begin() + static_cast<std::ptrdiff_t>(part);
+    const bool behind = std::any_of(here, stage.parts.end(), adds), ahead = std::any_of(stage.parts.begin(), here + 1, adds);
+    if (behind && ahead) elements += stage.units[unit];
+    if (!ahead && here + 1 != stage.parts.end() && here[1].units.front() == unit) elements += stage.units[unit] * (1 + 1.0 / policy_.shard);
+  }
+  return static_cast<double>(size_of(precision_.gradient)) * elements;
+}
+
+/// Blocks before a part in the forward hold what they saved; those behind it in I, what they keep for W.
+void Walk::set_peaks(Stage& stage) const {
+  for (const Part& part : stage.parts) {
+    stage.saved += part.bytes.saved;
+    stage.kept += part.bytes.kept;
+  }
+  const int64_t ahead = config_.parallel.prefetch;
+  const size_t final_unit = stage.parts.front().units.back();
+  if (!policy_.gradients_resident && stage.parts.size() > 1)
+    stage.lingering = static_cast<double>(size_of(precision_.gradient)) * stage.units[final_unit] * (1 + 1.0 / policy_.shard);
+  PartBytes held{};  // by the other parts, while one runs
+  held.forward = 0;
+  held.input_gradient = stage.saved;
+  held.backward = stage.saved;
+  const auto raise = [](double& peak, double bytes) { peak = std::max(peak, bytes); };
+  for (size_t i = 0; i < stage.parts.size(); ++i) {
+    const PartBytes& part = stage.parts[i].bytes;
+    const double units = gathered(stage, i, true, ahead + 1);
+    raise(stage.activations.forward, held.forward + part.forward);
+    raise(stage.with_units.forward, held.forward + part.forward + units + stage.lingering);
+    raise(stage.gathered, units);
+    held.forward += part.saved;
+  }
+  // W reads no parameters: meanwhile those of the next F or I are there already.
+  const double next_use = std::max(gathered(stage, 0, true, ahead), gathered(stage, stage.parts.size() - 1, false, ahead));
+  double weights = stage.kept;
+  for (size_t i = stage.parts.size(); i-- > 0;) {
+    const PartBytes& part = stage.parts[i].bytes;
+    const double units = gathered(stage, i, false, ahead + 1),
+                 gradients = full_gradients(stage, i) + (i + 1 == stage.parts.size() ? stage.lingering : 0);
+    held.backward -= part.saved;
+    held.input_gradient -= part.saved;
+    raise(stage.activations.backward, held.backward + part.backward);
+    raise(stage.with_units.backward, held.backward + part.backward + units + gradients);
+    raise(stage.activations.input_gradient, held.input_gradient + part.input_gradient);
+    raise(stage.with_units.input_gradient, held.input_gradient + part.input_gradient + units + stage.lingering);
+    raise(stage.activations.weight_gradient, weights - part.kept + part.weight_gradient);
+    raise(stage.with_units.weight_gradient, weights - part.kept + part.weight_gradient + gradients + next_use);
+    raise(stage.gathered, units);
+    raise(stage.full_gradients, gradients);
+    held.input_gradient += part.kept;
+    weights -= part.kept;
+  }
+}
+
+RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, const std::vector<int>& stage_rank, int index) const {
+  RankBytes bytes;
+  double elements = 0, lingering = 0;
+  int local = 0;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    if (stage_rank[s] != index) continue;
+    ++local;
+    lingering += stages[s].lingering;
+    elements += std::accumulate(stages[s].units.begin(), stages[s].units.end(), 0.0);
+    bytes.parameters = std::max(bytes.parameters, stages[s].gathered);
+    bytes.gradients = std::max(bytes.gradients, stages[s].full_gradients);
+  }
+  const auto element = static_cast<double>(size_of(precision_.compute)), wide = static_cast<double>(size_of(precision_.master));
+  const bool apart = precision_.master != precision_.compute;
+  const double parameters = element * (policy_.parameters_resident ? elements : apart ? 0 : elements / policy_.shard);
+  const double gradients = static_cast<double>(size_of(precision_.gradient)) * (policy_.gradients_resident ? elements : elements / policy_.shard);
+  bytes.parameters += parameters;
+  bytes.gradients += gradients;
+  bytes.optimizer = (apart ? 3 : 2) * wide * elements / policy_.shard;
+  const TrainingConfig& training = config_.training;
+  bytes.other =
+      static_cast<double>(2 * sizeof(int32_t) * static_cast<size_t>(training.global_batch_size / *config_.parallel.data * training.sequence_length));
+  if (config_.model.architecture != "gpt2")
+    bytes.other += static_cast<double>(local * *config_.model.max_positions * *config_.model.head_size * size_of(accumulator_of(precision_.compute)));
+
+  // On their way between stages are an output not yet sent; once gradients flow, one of them; and an input received ahead while one is to come.
+  const auto last = static_cast<int>(stages.size()) - 1;
+  const bool pipelined = config_.parallel.pipeline > 1, before = pipelined && (local > 1 || stage_rank.front() != index),
+             behind = pipelined && (local > 1 || stage_rank[static_cast<size_t>(last)] != index);
+  // The last stage's rank has its own gradient while the next for its other stage is coming in.
+  const bool turns = pipelined && local > 1 && stage_rank[static_cast<size_t>(last)] == index;
+  auto inputs = std::ranges::count(list, ActionType::kForward, &Action::type);
+  bool gradients_flow = false;
+  double held = 0, most = 0;
+  for (const Action& action : list) {
+    const Stage& stage = stages[static_cast<size_t>(action.stage)];
+    if (action.type == ActionType::kForward) --inputs;
+    const double others = gradients_flow ? lingering - stage.lingering : 0;
+    const double moving = boundary_ * ((behind ? 1 : 0) + (turns ? 1 : 0) + (before && gradients_flow ? 1 : 0) + (before && inputs > 0 ? 1 : 0));
+    const auto raise = [&](double with_units, double activations) {
+      most = std::max(most, held + moving + others + with_units);
+      bytes.activations = std::max(bytes.activations, held + moving + activations);
+    };
+    switch (action.type) {
+      case ActionType::kForward:
+        raise(stage.with_units.forward, stage.activations.forward);
+        held += stage.saved;
+        break;
+      case ActionType::kBackward:
+        held -= stage.saved;
+        raise(stage.with_units.backward, stage.activations.backward);
+        break;
+      case ActionType::kBackwardInput:
+        held -= stage.saved;
+        raise(stage.with_units.input_gradient, stage.activations.input_gradient);
+        held += stage.kept;
+        break;
+      case ActionType::kBackwardWeight:
+        held -= stage.kept;
+        raise(stage.with_units.weight_gradient, stage.activations.weight_gradient);
+        break;
+      default: break;
+    }
+    gradients_flow = gradients_flow || action.type != ActionType::kForward;
+  }
+  bytes.peak = parameters + gradients + bytes.optimizer + bytes.other + most;
+  return bytes;
+}
+
+std::vector<RankBytes> Walk::ranks() {
+  Config fewer = config_;
+  if (config_.parallel.schedule != "file")
+    fewer.training.global_batch_size =
+        config_.training.micro_batch_size * *config_.parallel.data * enough_microbatches(config_.parallel.pipeline, microbatches_of(config_));
+  const PipelinePlan plan = training_plan(fewer);
+  const std::vector<int> stage_rank = stage_ranks(plan);
+  const bool neighbours = stage_rank.size() > 1 && stage_rank.front() == stage_rank.back();
+  std::vector<Stage> stages;
+  for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(stage(s, neighbours));
+  std::vector<RankBytes> ranks;
+  for (int r = 0; r < static_cast<int>(plan.size()); ++r) ranks.push_back(rank(plan[static_cast<size_t>(r)], stages, stage_rank, r));
+  return ranks;
+}
+
+}  // namespace
+
+int64_t enough_microbatches(int64_t ranks, int64_t microbatches) {
+  // Interleaved schedules take floor(m / p) groups; the largest of them decides. Four groups of the same largest size do as well.
+  if (microbatches <= 8 * ranks) return microbatches;
+  const int64_t groups = microbatches / ranks, largest = (microbatches + groups - 1) / groups;
+  return 4 * ranks + (largest > ranks ? 4 * (largest - ranks - 1) + 1 : 0);
+}
+
+std::vector<RankBytes> trireme_memory(const Config& config) { return Walk(config).ranks(); }
+
+}  // namespace trireme

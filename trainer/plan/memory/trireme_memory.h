@@ -1,0 +1,16 @@
+#pragma once
+// Memory of Trireme's own ranks by formula, for searches over layouts: tens of microseconds a layout, where counting takes tens of milliseconds a
+// rank.
+#include <vector>
+
+#include "trainer/plan/forecast.h"
+
+namespace trireme {
+
+/// One entry for each pipeline rank, without the runtime's allowance. States are exact, the rest within a few percent. `config` is resolved.
+std::vector<RankBytes> trireme_memory(const Config& config);
+
+/// As many micro-batches as a schedule needs to come to its steady state: the most in flight on each rank are those of `microbatches`.
+int64_t enough_microbatches(int64_t ranks, int64_t microbatches);
+
+}  // namespace trireme

@@ -1,0 +1,86 @@
+#include <algorithm>
+#include <optional>
+
+#include "kernels/core/check.h"
+#include "trainer/model/flops.h"
+#include "trainer/plan/layouts.h"
+#include "trainer/plan/search.h"
+
+namespace trireme {
+namespace {
+
+double peak_of(const Config& config, const ClusterConfig& cluster) {
+  double peak = 0;
+  for (const RankBytes& rank : formula_memory(config, cluster)) peak = std::max(peak, rank.peak);
+  return peak;
+}
+
+/// Tried with what needs least memory: everything computed again, one sequence at a time, state in as many shards as there are ranks, and of the schedules
+/// those that hold the fewest micro-batches.
+bool something_fits(const Config& config, const ClusterConfig& cluster) {
+  const LayoutSpace space(config, cluster);
+  const int64_t layers = space.base().model.layers;
+  const auto fits = [&](const Layout& layout) {
+    const std::vector<int> rank_of = stage_ranks_of(layout.schedule, layout.pipeline, layout.virtual_stages);
+    return peak_of(space.config(layout, balance_equal_layers(layers, 1, 0, 0, rank_of)), cluster) <= cluster.device.memory.value();
+  };
+  for (const auto& [tensor, pipeline, data] : space.degrees())
+    for (const bool sequence_parallel : space.sequence_parallel(tensor, 1))
+      for (const ScheduleKind schedule : {ScheduleKind::k1F1B, ScheduleKind::kZbV}) {
+        const int64_t stages = default_virtual_stages(schedule);
+        if (stages > 1 && (pipeline == 1 || stages * pipeline > layers)) continue;
+        for (int64_t zero = 0; zero <= (data > 1 ? 3 : 0); ++zero)
+          if (fits({tensor, pipeline, data, zero, 1, 1, sequence_parallel, "full", schedule, stages})) return true;
+      }
+  return false;
+}
+
+/// The fewest nodes above those that there are.
+std::optional<int64_t> enough_nodes(const Config& config, ClusterConfig cluster) {
+  constexpr int64_t kMost = 64;  // times as many as the state alone needs
+  constexpr double kState = 12;  // bytes of a parameter that every precision keeps: its master copy and two moments
+  const double state = kState * static_cast<double>(parameter_count(LayoutSpace(config, cluster).base().model));
+  const double node = cluster.device.memory.value() * static_cast<double>(cluster.devices_per_node);
+  const int64_t first = std::max(cluster.nodes + 1, static_cast<int64_t>(state / node));
+  for (cluster.nodes = first; cluster.nodes <= kMost * first; ++cluster.nodes)
+    if (something_fits(config, cluster)) return cluster.nodes;
+  return std::nullopt;
+}
+
+/// The built-in device with the least memory above this one's that is enough.
+std::optional<ClusterConfig> larger_device(const Config& config, const ClusterConfig& cluster) {
+  std::optional<ClusterConfig> found;
+  for (const std::string& type : device_types()) {
+    if (type == "cpu") continue;
+    ClusterConfig with = cluster;
+    with.device = DeviceConfig{};
+    with.device.type = type;
+    with = resolve_cluster(with);
+    const bool larger = *with.device.memory > *cluster.device.memory && (!found || *with.device.memory < *found->device.memory);
+    if (larger && something_fits(config, with)) found = with;
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<Remedy> find_remedies(const Config& config, const ClusterConfig& cluster) {
+  std::vector<Remedy> out;
+  if (const std::optional<int64_t> nodes = enough_nodes(config, cluster)) {
+    out.push_back({concat("on ", *nodes, " nodes (", *nodes * cluster.devices_per_node, " devices)"), config, cluster});
+    out.back().cluster.nodes = *nodes;
+  }
+  if (const std::optional<ClusterConfig> device = larger_device(config, cluster))
+    out.push_back({concat("on the same number of ", device->device.type), config, *device});
+  constexpr int64_t kShortest = 512;
+  Config shorter = config;
+  for (int64_t length = config.training.sequence_length / 2; length >= kShortest; length /= 2) {
+    shorter.training.sequence_length = length;
+    if (!something_fits(shorter, cluster)) continue;
+    out.push_back({concat("with training.sequence_length ", length), shorter, cluster});
+    break;
+  }
+  return out;
+}
+
+}  // namespace trireme

@@ -1,0 +1,243 @@
+#include "trainer/plan/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <sstream>
+
+#include "kernels/core/check.h"
+#include "trainer/bench/table.h"
+#include "trainer/loop/rank_plan.h"
+#include "trainer/loop/recompute.h"
+#include "trainer/model/flops.h"
+#include "trainer/plan/analysis/analysis.h"
+
+namespace trireme {
+namespace {
+
+using nlohmann::ordered_json;
+
+template <class... Values>
+std::string print(const char* format, Values... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+std::string seconds_text(double seconds) {
+  return seconds >= 0.1 ? print("%.4g s", seconds) : seconds >= 1e-4 ? print("%.4g ms", seconds * 1e3) : print("%.4g us", seconds * 1e6);
+}
+
+/// 8.03e9 -> "8.03 B".
+std::string count_text(double count) {
+  constexpr std::pair<double, const char*> kUnits[] = {{1e12, " T"}, {1e9, " B"}, {1e6, " M"}, {1e3, " k"}};
+  for (const auto& [unit, name] : kUnits)
+    if (count >= unit) return print("%.3g", count / unit) + name;
+  return print("%.3g", count);
+}
+
+std::string flops_text(double flops) { return flops >= 1e12 ? print("%.4g TFLOP/s", flops / 1e12) : print("%.4g GFLOP/s", flops / 1e9); }
+std::string rate_text(double rate) { return print(rate >= 1000 ? "%.0f" : "%.4g", rate); }
+
+/// Of a whole table, so that its figures compare.
+struct MemoryUnit {
+  const char* name;
+  double bytes;
+  std::string text(double value) const { return print("%.1f", value / bytes); }
+};
+MemoryUnit unit_for(double largest) { return largest >= 1e9 ? MemoryUnit{"GB", 1e9} : MemoryUnit{"MB", 1e6}; }
+
+double largest_peak(const Forecast& f) { return f.memory[static_cast<size_t>(f.worst_rank)].peak; }
+
+struct Category {
+  const char* name;
+  double RankBytes::*bytes;
+};
+constexpr Category kCategories[] = {{"parameters", &RankBytes::parameters},
+                                    {"gradients", &RankBytes::gradients},
+                                    {"optimizer", &RankBytes::optimizer},
+                                    {"activations", &RankBytes::activations},
+                                    {"other", &RankBytes::other},
+                                    {"runtime", &RankBytes::runtime},
+                                    {"peak", &RankBytes::peak}};
+
+struct Part {
+  const char* name;
+  const char* words;
+  double StepParts::*seconds;
+};
+constexpr Part kParts[] = {{"compute", "compute", &StepParts::compute},
+                           {"recompute", "recomputation", &StepParts::recompute},
+                           {"bubble", "bubble of the pipeline", &StepParts::bubble},
+                           {"transfer", "transfers between stages", &StepParts::transfer},
+                           {"tensor", "waiting for tensor ranks", &StepParts::tensor},
+                           {"gather", "gathering parameters", &StepParts::gather},
+                           {"reduce", "reducing gradients", &StepParts::reduce},
+                           {"optimizer", "norm and update", &StepParts::optimizer},
+                           {"host", "host", &StepParts::host}};
+
+std::string cluster_text(const ClusterConfig& c) {
+  return concat(c.devices(), " x ", c.device.type,
+                c.devices() == 1 ? "" : concat(" (", c.nodes, c.nodes == 1 ? " node of " : " nodes of ", c.devices_per_node, ")"));
+}
+
+/// The ranks that need most, at most as many as a person reads, in their order.
+std::vector<size_t> shown_ranks(const std::vector<RankBytes>& memory) {
+  constexpr size_t kMost = 8;
+  std::vector<size_t> ranks(memory.size());
+  std::iota(ranks.begin(), ranks.end(), size_t{0});
+  std::ranges::stable_sort(ranks, std::ranges::greater(), [&](size_t rank) { return memory[rank].peak; });
+  ranks.resize(std::min(kMost, ranks.size()));
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
+std::string memory_text(const Forecast& f) {
+  const double need = largest_peak(f);
+  const MemoryUnit unit = unit_for(need);
+  ordered_json rows = ordered_json::array();
+  for (const size_t rank : shown_ranks(f.memory)) {
+    ordered_json& row = rows.emplace_back(ordered_json{{concat("memory, ", unit.name), concat("pipeline rank ", rank)}});
+    for (const Category& category : kCategories) row[category.name] = unit.text(f.memory[rank].*category.bytes);
+    row["of device"] = print("%.0f %%", 100 * f.memory[rank].peak / f.memory_limit);
+  }
+  const std::string amount = concat(unit.text(need), " of ", unit.text(f.memory_limit), " ", unit.name);
+  const std::string verdict =
+      f.fits ? concat("fits: stage ", f.worst_rank, " needs most, ", amount)
+             : concat("does not fit by ", unit.text(need - f.memory_limit), " ", unit.name, " on stage ", f.worst_rank, ", which needs ", amount);
+  const size_t more = f.memory.size() - rows.size();
+  return concat(bench::table_of(rows), more > 0 ? concat("  and ", more, " pipeline ranks that need less\n") : "", verdict, "\n");
+}
+
+std::string time_text(const Forecast& f) {
+  constexpr double kWidth = 40;
+  std::string text = concat("step ", seconds_text(f.step_seconds), ", ", seconds_text(f.step_low), " to ", seconds_text(f.step_high),
+                            " with the spread of published runs\n");
+  for (const Part& part : kParts) {
+    const double share = f.parts.*part.seconds / f.step_seconds;
+    if (share < 5e-4) continue;
+    text += print("  %-26s%11s %6.1f %%  ", part.words, seconds_text(f.parts.*part.seconds).c_str(), 100 * share);
+    text += std::string(static_cast<size_t>(std::lround(kWidth * std::clamp(share, 0.0, 1.0))), '#') + "\n";
+  }
+  return text + print("pipeline ranks idle %.1f %% of the step\n", 100 * f.bubble);
+}
+
+double peak_of(const Config& config, const ClusterConfig& cluster) {
+  return cluster.cores_per_rank() * (config.training.precision == "fp32" ? *cluster.device.peak_flops_fp32 : *cluster.device.peak_flops);
+}
+
+std::string utilisation_text(const RankedLayout& plan, const ClusterConfig& cluster) {
+  const Forecast& f = plan.forecast;
+  const double all = f.tokens_per_second_per_device * static_cast<double>(cluster.devices());
+  const char* const device = cluster.device.type == "cpu" ? "rank" : "GPU";
+  return concat(print("MFU %.1f %% of %s: model FLOPs with the causal half of attention, no recomputation (PaLM)\n", 100 * f.mfu,
+                      flops_text(peak_of(plan.config, cluster)).c_str()),
+                print("  %.1f %% with all of attention, as NVIDIA, nanotron and llm-foundry count; ", 100 * f.mfu_full_attention),
+                print("%.1f %% with recomputation too, as SC'21 and BLOOM do\n", 100 * f.mfu_full_attention * recomputation_factor(plan.config)),
+                rate_text(f.tokens_per_second_per_device), " tokens/s on each ", device, ", ", count_text(all), " tokens/s, ",
+                count_text(86400 * all), " tokens a day\n");
+}
+
+std::string bill_text(const TrainingBill& bill) {
+  std::string text =
+      concat(count_text(bill.tokens), " tokens: ", print("%.3g days, ", bill.seconds / 86400), count_text(bill.device_hours), " device hours");
+  if (bill.cost) text += concat(", cost ", count_text(*bill.cost));
+  if (bill.kilowatt_hours) text += print(", %.4g MWh", *bill.kilowatt_hours / 1000);
+  return text + "\n";
+}
+
+}  // namespace
+
+double recomputation_factor(const Config& config) {
+  const ModelConfig& m = config.model;
+  const double layers = static_cast<double>(m.layers);
+  const double attention =
+      2 * static_cast<double>(m.heads * *m.head_size * config.training.sequence_length);  // products of a block and token, causal or not
+  const double head = static_cast<double>(*m.vocab_size * m.hidden_size);
+  const double all = training_flops_per_token(m, config.training.sequence_length) / 6 + layers * attention / 2;  // the causal half is in it
+  double again = 0;
+  for (const Recompute recompute : recompute_plan(config))
+    again += recompute == Recompute::kFull ? (all - head) / layers : recompute == Recompute::kSelective ? attention : 0;
+  return 1 + again / (3 * all);  // the step is one forward and a backward of two
+}
+
+std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens) {
+  const Config& c = plan.config;
+  const TrainingConfig& t = c.training;
+  const double parameters = static_cast<double>(parameter_count(c.model));
+  std::string text =
+      concat(c.model.architecture, " of ", count_text(parameters), " parameters, ", t.precision, "; a step is ", t.global_batch_size,
+             " sequences of ", t.sequence_length, ", ", count_text(static_cast<double>(t.global_batch_size * t.sequence_length)), " tokens\n");
+  text +=
+      concat(plan.layout, " on ", cluster_text(cluster), ", ", microbatches_of(c), " micro-batches of ", t.micro_batch_size, ", recompute ",
+             t.recompute, cluster.software.stack == "trireme" ? "" : concat("; with the kernels and overlap of ", cluster.software.stack), "\n\n");
+  text += memory_text(plan.forecast) + "\n" + time_text(plan.forecast) + "\n" + utilisation_text(plan, cluster);
+  if (tokens) text += bill_text(training_bill(c, cluster, plan.forecast.step_seconds, *tokens));
+  return text;
+}
+
+ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens) {
+  const Forecast& f = plan.forecast;
+  ordered_json peaks = ordered_json::array(), memory = ordered_json::array(), parts;
+  for (const RankBytes& rank : f.memory) {
+    peaks.push_back(std::llround(rank.peak));
+    ordered_json& row = memory.emplace_back();
+    for (const Category& category : kCategories) row[category.name] = std::llround(rank.*category.bytes);
+  }
+  for (const Part& part : kParts) parts[part.name] = f.parts.*part.seconds;
+  ordered_json json = {{"layout", plan.layout},
+                       {"step_seconds", f.step_seconds},
+                       {"tokens_per_second_per_gpu", f.tokens_per_second_per_device},
+                       {"mfu", f.mfu},
+                       {"bubble", f.bubble},
+                       {"fits", f.fits},
+                       {"memory_bytes", peaks},
+                       {"step_seconds_range", {f.step_low, f.step_high}},
+                       {"mfu_full_attention", f.mfu_full_attention},
+                       {"mfu_with_recomputation", f.mfu_full_attention * recomputation_factor(plan.config)},
+                       {"tokens_per_day", 86400 * f.tokens_per_second_per_device * static_cast<double>(cluster.devices())},
+                       {"parts", parts},
+                       {"memory", memory},
+                       {"memory_limit_bytes", std::llround(f.memory_limit)},
+                       {"reason", plan.reason.empty() ? ordered_json() : ordered_json(plan.reason)}};
+  if (tokens) {
+    const TrainingBill bill = training_bill(plan.config, cluster, f.step_seconds, *tokens);
+    json["training"] = {{"tokens", bill.tokens},
+                        {"days", bill.seconds / 86400},
+                        {"device_hours", bill.device_hours},
+                        {"cost", bill.cost ? ordered_json(*bill.cost) : ordered_json()},
+                        {"kilowatt_hours", bill.kilowatt_hours ? ordered_json(*bill.kilowatt_hours) : ordered_json()}};
+  }
+  return json;
+}
+
+std::string search_text(const SearchResult& result) {
+  constexpr size_t kShown = 12, kTooLarge = 4;
+  std::string text =
+      concat(result.legal, " layouts are legal, ", result.tried, " were forecast, the others ruled out by bounds on time and memory\n");
+  double largest = 0;
+  for (const auto* layouts : {&result.layouts, &result.too_large})
+    for (const RankedLayout& layout : *layouts) largest = std::max(largest, largest_peak(layout.forecast));
+  const MemoryUnit unit = unit_for(largest);
+  ordered_json rows = ordered_json::array();
+  std::vector<std::string> reasons = {""};  // of the head
+  const auto add = [&](const RankedLayout& layout) {
+    const Forecast& f = layout.forecast;
+    rows.push_back({{"layout", layout.layout},
+                    {"step", seconds_text(f.step_seconds)},
+                    {"tokens/s each", rate_text(f.tokens_per_second_per_device)},
+                    {"MFU", print("%.1f %%", 100 * f.mfu)},
+                    {"bubble", print("%.1f %%", 100 * f.bubble)},
+                    {unit.name, unit.text(largest_peak(f))}});
+    reasons.push_back(layout.reason.empty() ? "" : "  " + layout.reason);
+  };
+  for (size_t i = 0; i < std::min(kShown, result.layouts.size()); ++i) add(result.layouts[i]);
+  for (size_t i = 0; i < std::min(kTooLarge, result.too_large.size()); ++i) add(result.too_large[i]);
+  std::istringstream table(bench::table_of(rows));
+  std::string line;
+  for (size_t i = 0; std::getline(table, line); ++i) text += line + reasons[i] + "\n";
+  return result.advice.empty() ? text : text + result.advice + "\n";
+}
+
+}  // namespace trireme

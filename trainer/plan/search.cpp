@@ -1,0 +1,299 @@
+#include "trainer/plan/search.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "kernels/core/check.h"
+#include "trainer/config/load.h"
+#include "trainer/loop/rank_plan.h"
+#include "trainer/plan/layouts.h"
+#include "trainer/plan/proposal.h"
+#include "trainer/plan/step_bound.h"
+
+namespace trireme {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kRounding = 1 - 1e-9;    ///< a bound is summed in another order than the forecast
+constexpr size_t kTooLarge = 20;
+
+/// A layout but for its sharding, and the least that its step can take.
+struct Node {
+  Layout layout;
+  size_t group = 0;  ///< of the same tensor x pipeline
+  double bound = 0;
+};
+
+struct Group {
+  LayoutSpace::Degrees degrees;
+  double best = kNever;                   ///< step of the fastest that fits
+  double nearest = kNever;                ///< bytes of the smallest that does not
+  std::vector<LayoutSpace::Sharding> shardings;
+};
+
+/// Layouts that differ in virtual stages, replicas and sequence parallelism alone: the best of them speaks for all.
+bool same_family(const Layout& a, const Layout& b) {
+  const auto key = [](const Layout& l) { return std::tuple(l.tensor, l.pipeline, l.zero, l.micro_batch, l.schedule, l.recompute); };
+  return key(a) == key(b);
+}
+
+struct Found {
+  Layout layout;
+  std::vector<int64_t> split;
+  size_t group = 0;
+  Forecast forecast;
+};
+
+double peak_of(const std::vector<RankBytes>& memory) {
+  double peak = 0;
+  for (const RankBytes& rank : memory) peak = std::max(peak, rank.peak);
+  return peak;
+}
+
+void set_memory(Forecast& forecast, std::vector<RankBytes> memory, double limit) {
+  forecast.memory = std::move(memory);
+  forecast.memory_limit = limit;
+  forecast.worst_rank = 0;
+  for (size_t r = 1; r < forecast.memory.size(); ++r)
+    if (forecast.memory[r].peak > forecast.memory[static_cast<size_t>(forecast.worst_rank)].peak) forecast.worst_rank = static_cast<int>(r);
+  forecast.fits = peak_of(forecast.memory) <= limit;
+}
+
+bool before(const Found& a, const Found& b) {
+  const auto key = [](const Found& f) { return std::tuple(f.forecast.step_seconds, peak_of(f.forecast.memory), name_of(f.layout)); };
+  if (a.forecast.step_seconds != b.forecast.step_seconds) return a.forecast.step_seconds < b.forecast.step_seconds;
+  return key(a) < key(b);
+}
+
+class Search {
+ public:
+  Search(const Config& config, const ClusterConfig& cluster, const SearchOptions& options)
+      : given_(config), cluster_(cluster), options_(options), space_(config, cluster), limit_(cluster.device.memory.value()) {}
+
+  SearchResult run(const std::function<void(double)>& progress);
+
+ private:
+  void list_nodes();
+  void list_nodes(size_t group, int64_t micro_batch, bool sequence_parallel, const std::string& recompute,
+                  const std::vector<LayoutSpace::Pipelining>& pipelinings);
+  const ModelSeconds& model_of(const Layout& layout);
+  std::vector<int64_t> split(const Layout& layout);
+  double bound(const Layout& layout, const std::vector<PartSeconds>& stages, double transfer) const;
+  double bound_before_sharding(const Layout& layout);
+  bool worth(const Layout& layout, size_t group, double bound) const;
+  const Found* best_of_family(const Layout& layout) const;
+  double least_bytes(const Layout& layout, const std::vector<RankBytes>& whole) const;
+  bool too_large(const Layout& layout, size_t group, const std::vector<RankBytes>& whole) const;
+  void expand(const Node& node);
+  void keep(Found found);
+  RankedLayout ranked(const Found& found) const;
+  void finish(SearchResult& result);
+
+  const Config& given_;
+  const ClusterConfig& cluster_;
+  const SearchOptions& options_;
+  LayoutSpace space_;
+  double limit_;
+  std::vector<Group> groups_;
+  std::vector<Node> nodes_;
+  std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t>, ModelSeconds> models_;
+  std::vector<Found> best_;               ///< sorted: of options.keep families
+  std::map<size_t, Found> best_of_group_;
+  std::map<size_t, Found> nearest_of_group_;
+  int64_t legal_ = 0, tried_ = 0;
+};
+
+/// Made once for all layouts that have it in common; below ZeRO-2 nothing of it hangs on the data ranks.
+const ModelSeconds& Search::model_of(const Layout& layout) {
+  const bool sharded = layout.zero >= 2;
+  const auto [at, added] = models_.try_emplace({layout.tensor, layout.sequence_parallel, layout.micro_batch, sharded ? layout.zero : 0,
+                                                sharded ? layout.data : 1, sharded ? layout.replicate : 1});
+  if (added) at->second = model_seconds(space_.config(layout, {space_.base().model.layers}), cluster_);
+  return at->second;
+}
+
+const PartSeconds& block_of(const ModelSeconds& model, const Layout& layout) {
+  for (size_t kind = 0; kind < std::size(kRecomputes); ++kind)
+    if (layout.recompute == kRecomputes[kind]) return model.kinds[kind];
+  throw InternalError("no such recomputation: " + layout.recompute);
+}
+
+std::vector<int64_t> Search::split(const Layout& layout) {
+  const ModelSeconds& model = model_of(layout);
+  return balance_equal_layers(space_.base().model.layers, block_of(model, layout).total(), model.embedding.total(), model.head.total(),
+                              stage_ranks_of(layout.schedule, layout.pipeline, layout.virtual_stages));
+}
+
+double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, double transfer) const {
+  const int64_t microbatches = space_.base().training.global_batch_size / layout.micro_batch / layout.data;
+  return cluster_.software.straggler * least_step_seconds(layout, microbatches, stages, transfer) * kRounding;
+}
+
+/// Without anything that goes between data ranks, which no sharding can do with less.
+double Search::bound_before_sharding(const Layout& layout) {
+  const ModelSeconds& model = model_of(layout);
+  std::vector<PartSeconds> stages;
+  for (const int64_t layers : split(layout)) stages.push_back(PartSeconds{}.add(block_of(model, layout), static_cast<double>(layers)));
+  stages.front().add(model.embedding);
+  stages.back().add(model.head);
+  return bound(layout, stages, 0);
+}
+
+void Search::list_nodes(size_t group, int64_t micro_batch, bool sequence_parallel, const std::string& recompute,
+                        const std::vector<LayoutSpace::Pipelining>& pipelinings) {
+  const LayoutSpace::Degrees& d = groups_[group].degrees;
+  for (const auto& [schedule, stages] : pipelinings) {
+    Node node{{d.tensor, d.pipeline, d.data, 0, 1, micro_batch, sequence_parallel, recompute, schedule, stages}, group, 0};
+    node.bound = bound_before_sharding(node.layout);
+    nodes_.push_back(node);
+    legal_ += static_cast<int64_t>(groups_[group].shardings.size());
+  }
+}
+
+void Search::list_nodes() {
+  std::map<int64_t, std::vector<LayoutSpace::Pipelining>> pipelinings;
+  std::map<int64_t, std::vector<LayoutSpace::Sharding>> shardings;
+  std::map<int64_t, std::vector<int64_t>> micro_batches;
+  for (const LayoutSpace::Degrees& d : space_.degrees()) {
+    if (!pipelinings.contains(d.pipeline)) pipelinings[d.pipeline] = space_.pipelinings(d.pipeline);
+    if (!shardings.contains(d.data)) shardings[d.data] = space_.shardings(d.data);
+    if (!micro_batches.contains(d.data)) micro_batches[d.data] = space_.micro_batches(d.data);
+    groups_.push_back({.degrees = d, .shardings = shardings[d.data]});
+    for (const int64_t micro_batch : micro_batches[d.data])
+      for (const bool sequence_parallel : space_.sequence_parallel(d.tensor, micro_batch))
+        for (const char* recompute : kRecomputes) list_nodes(groups_.size() - 1, micro_batch, sequence_parallel, recompute, pipelinings[d.pipeline]);
+  }
+  std::stable_sort(nodes_.begin(), nodes_.end(), [](const Node& a, const Node& b) { return a.bound < b.bound; });
+}
+
+const Found* Search::best_of_family(const Layout& layout) const {
+  const auto at = std::find_if(best_.begin(), best_.end(), [&](const Found& f) { return same_family(f.layout, layout); });
+  return at == best_.end() ? nullptr : &*at;
+}
+
+/// A layout that takes at least `bound` can still be listed: as the best of its family among the best of all, or as the best of its group.
+bool Search::worth(const Layout& layout, size_t group, double bound) const {
+  if (!options_.prune || bound <= groups_[group].best) return true;
+  if (const Found* family = best_of_family(layout)) return bound <= family->forecast.step_seconds;
+  return best_.size() < options_.keep || bound <= best_.back().forecast.step_seconds;
+}
+
+void Search::keep(Found found) {
+  Group& group = groups_[found.group];
+  if (!found.forecast.fits) {
+    const double peak = peak_of(found.forecast.memory);
+    if (peak < group.nearest) nearest_of_group_[found.group] = found;
+    group.nearest = std::min(group.nearest, peak);
+    return;
+  }
+  const auto of_group = best_of_group_.find(found.group);
+  if (of_group == best_of_group_.end() || before(found, of_group->second)) best_of_group_[found.group] = found;
+  group.best = std::min(group.best, found.forecast.step_seconds);
+  if (const Found* family = best_of_family(found.layout)) {
+    if (!before(found, *family)) return;
+    best_.erase(best_.begin() + (family - best_.data()));
+  }
+  best_.insert(std::upper_bound(best_.begin(), best_.end(), found, before), std::move(found));
+  if (best_.size() > options_.keep) best_.pop_back();
+}
+
+/// `whole` is the memory under ZeRO-0: of its states another sharding keeps at least these shares, of its activations and the rest all.
+double Search::least_bytes(const Layout& layout, const std::vector<RankBytes>& whole) const {
+  const Precision precision = precision_of(space_.base().training);
+  const double shard = static_cast<double>(layout.zero == 0 ? 1 : layout.data / layout.replicate);
+  const double gradients = layout.zero >= 2 ? 1 / shard : 1;
+  const double parameters = layout.zero < 3 ? 1 : precision.master != precision.compute ? 0 : 1 / shard;
+  double least = 0;
+  for (const RankBytes& r : whole)
+    least = std::max(least, r.activations + r.other + parameters * r.parameters + gradients * r.gradients + r.optimizer / shard);
+  return least * kRounding;
+}
+
+/// And not even what comes nearest of its group. Only Trireme's own states are known to be sharded in this way.
+bool Search::too_large(const Layout& layout, size_t group, const std::vector<RankBytes>& whole) const {
+  if (!options_.prune || cluster_.software.stack != "trireme") return false;
+  const double least = least_bytes(layout, whole);
+  return least > limit_ && (groups_[group].best < kNever || least >= groups_[group].nearest);
+}
+
+void Search::expand(const Node& node) {
+  Found found{node.layout, {}, node.group, {}};
+  std::vector<RankBytes> whole;
+  const std::vector<int> rank_of = stage_ranks_of(node.layout.schedule, node.layout.pipeline, node.layout.virtual_stages);
+  for (const auto& [zero, replicate] : groups_[node.group].shardings) {
+    found.layout.zero = zero;
+    found.layout.replicate = replicate;
+    if (!worth(found.layout, node.group, node.bound)) continue;
+    if (found.split.empty()) {
+      found.split = split(node.layout);
+      whole = formula_memory(space_.config(node.layout, found.split), cluster_);
+    }
+    if (too_large(found.layout, node.group, whole)) continue;
+    const Config config = space_.config(found.layout, found.split);
+    const ModelSeconds& model = model_of(found.layout);
+    const StepCosts costs = step_costs(config, cluster_, model, rank_of);
+    double after = kNever;
+    for (size_t r = 0; r < costs.reduce.size(); ++r) after = std::min(after, costs.reduce[r] + costs.optimizer[r]);
+    if (!worth(found.layout, node.group, bound(found.layout, costs.stages, costs.transfer) + kRounding * (after + costs.host))) continue;
+    ++tried_;
+    std::vector<RankBytes> memory = zero == 0 ? whole : formula_memory(config, cluster_);
+    found.forecast = {};
+    if (peak_of(memory) <= limit_) found.forecast = forecast_time(config, cluster_, model);
+    set_memory(found.forecast, std::move(memory), limit_);
+    keep(found);
+  }
+}
+
+RankedLayout Search::ranked(const Found& found) const {
+  const Config config = resolve(space_.config(found.layout, found.split), cluster_.devices());
+  return {config, as_written(given_, config), name_of(found.layout), found.forecast, ""};
+}
+
+/// The best is what devices will be rented for, so its memory is counted, and what then does not fit is passed over.
+void Search::finish(SearchResult& result) {
+  std::vector<Found> list = best_;
+  for (const auto& [group, found] : best_of_group_)
+    if (std::none_of(best_.begin(), best_.end(), [&, g = group](const Found& f) { return f.group == g; })) list.push_back(found);
+  std::sort(list.begin(), list.end(), before);
+  for (const Found& found : list) {
+    RankedLayout layout = ranked(found);
+    if (result.layouts.empty()) set_memory(layout.forecast, counted_memory(layout.config, cluster_), limit_);
+    (layout.forecast.fits ? result.layouts : result.too_large).push_back(std::move(layout));
+  }
+  for (const auto& [group, found] : nearest_of_group_)
+    if (!best_of_group_.contains(group)) result.too_large.push_back(ranked(found));
+  std::stable_sort(result.too_large.begin(), result.too_large.end(),
+                   [](const RankedLayout& a, const RankedLayout& b) { return peak_of(a.forecast.memory) < peak_of(b.forecast.memory); });
+  if (result.too_large.size() > kTooLarge) result.too_large.resize(kTooLarge);
+}
+
+SearchResult Search::run(const std::function<void(double)>& progress) {
+  SearchResult result;
+  list_nodes();
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    expand(nodes_[i]);
+    if (progress && i % 64 == 0) progress(static_cast<double>(i) / static_cast<double>(nodes_.size()));
+  }
+  finish(result);
+  result.legal = legal_;
+  result.tried = tried_;
+  if (progress) progress(1);
+  return result;
+}
+
+}  // namespace
+
+SearchResult search_layouts(const Config& config, const ClusterConfig& cluster, const std::function<void(double)>& progress,
+                            const SearchOptions& options) {
+  SearchResult result = Search(config, cluster, options).run(progress);
+  for (size_t i = 1; i < result.layouts.size(); ++i) result.layouts[i].reason = why_slower(result.layouts[i], result.layouts[0]);
+  for (RankedLayout& layout : result.too_large) layout.reason = why_too_large(layout.forecast);
+  if (!result.layouts.empty() || !options.advise) return result;
+  result.remedies = find_remedies(config, cluster);
+  result.advice = advice(result, config, cluster);
+  return result;
+}
+
+}  // namespace trireme

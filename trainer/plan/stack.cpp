@@ -1,0 +1,43 @@
+#include "trainer/plan/stack.h"
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+
+const std::vector<Stack>& stacks() {
+  // attention: kernel, rate; products, elementwise; overlap: tensor, gathers, reductions; reduction: bytes, factor; split, head, selective, host
+  using enum AttentionKernel;
+  static const std::vector<Stack> table = {
+      {"trireme", "no GPU measured yet: the rates of llm-foundry's products, fused kernels, attention of FlashAttention-2", kFused, 1.0, 1.0, 1.2, 0.0, 0.16, true, 4,
+       1.0, false, true, 0.0, 0.0},
+      {"megatron-2021", "Narayanan et al. 2021, arXiv:2104.04473; Korthikanti et al. 2022, arXiv:2205.05198", kUnfused, 1.0, 0.97, 1.0, 0.0, 0.0,
+       false, 4, 1.0, true, false, 0.0, 0.0},
+      {"megatron-deepspeed", "BigScience, chronicles of tr11-176B-ml, 2022", kUnfused, 1.0, 0.88, 3.6, 0.0, 0.0, false, 2, 4.6, false, false, 0.0, 0.0},
+      {"zero-bubble", "Qi et al. 2024, arXiv:2401.10241", kUnfused, 1.0, 0.94, 1.0, 0.0, 0.0, false, 4, 1.0, false, false, 0.0, 0.0},
+      {"megatron-2023", "Jiang et al. 2024, arXiv:2402.15627: its Megatron-LM baseline", kFused, 1.0, 0.86, 1.0, 0.0, 0.0, false, 4, 1.0, true, false,
+       0.0, 0.0},
+      {"megatron-2024", "Megatron-Core README; NVIDIA dgxc-benchmarking (NeMo 24.09)", kFused, 1.7, 1.09, 4.2, 0.97, 0.5, true, 2, 1.0, true, false,
+       0.0, 0.0},
+      {"llama-3", "Grattafiori et al. 2024, arXiv:2407.21783", kFused, 1.7, 1.09, 1.0, 0.0, 0.5, true, 4, 1.0, true, false, 0.0, 0.0},
+      {"deepspeed-zero3", "DeepSpeed's ZeRO-3 as measured by Narayanan et al. 2021, arXiv:2104.04473, table 2", kUnfused, 1.0, 0.97, 1.3, 0.0, 0.0,
+       false, 2, 6.6, false, false, 0.0, 0.0},
+      {"llm-foundry", "MosaicML llm-foundry, scripts/train/benchmarking", kFused, 0.54, 1.0, 1.6, 0.0, 0.16, true, 2, 1.0, false, false, 0.0, 0.0},
+      {"torchtitan", "torchtitan benchmarks 2024-12; Liang et al. 2024, arXiv:2410.06511", kFused, 1.0, 0.73, 1.6, 0.0, 0.0, true, 4, 1.0, false,
+       false, 0.45, 0.0},
+      {"nanotron", "Hugging Face nanotron, benchmark of 2025", kFused, 1.0, 0.85, 1.0, 0.0, 0.0, false, 4, 1.3, false, false, 0.0, 0.1},
+      {"llm.c", "karpathy/llm.c", kFused, 1.1, 1.06, 1.0, 0.0, 0.5, true, 2, 1.0, false, false, 0.0, 0.0},
+      {"pytorch-fsdp", "PyTorch FSDP and DDP runs: nanoGPT, TinyLlama", kFused, 1.0, 0.8, 1.6, 0.0, 0.5, true, 4, 1.0, false, false, 0.0, 0.0},
+  };
+  return table;
+}
+
+const Stack& stack_of(const std::string& name) {
+  std::string names;
+  for (const Stack& stack : stacks()) {
+    if (name == stack.name) return stack;
+    names += concat(names.empty() ? "" : ", ", stack.name);
+  }
+  throw ConfigError(concat("software.stack=", name, ": no such stack; allowed ", names));
+}
+
+}  // namespace trireme

@@ -1,0 +1,230 @@
+#include "trainer/plan/step_costs.h"
+
+#include <algorithm>
+
+#include "kernels/core/dtype.h"
+#include "trainer/loop/rank_plan.h"
+#include "trainer/loop/recompute.h"
+#include "trainer/model/dims.h"
+#include "trainer/plan/collective.h"
+#include "trainer/plan/kernel_time.h"
+
+namespace trireme {
+namespace {
+
+/// AdamW, an element: fp32 gradient read; weight and two moments read and written; the 16-bit copy written; the gradient read for its norm and zeroed.
+constexpr double kUpdateBytes = 34;
+
+/// On cores that move the data themselves, communication hides behind nothing.
+Stack stack_on(const ClusterConfig& cluster) {
+  Stack stack = stack_of(cluster.software.stack);
+  if (!cluster.device.cores) return stack;
+  stack.tensor_overlap = stack.gather_overlap = 0;
+  stack.reduce_overlap = false;
+  return stack;
+}
+
+/// What every formula here needs of a configuration, in double so that products of sizes cannot overflow.
+struct Sizes {
+  Sizes(const Config& config, const ClusterConfig& cluster)
+      : dims(config.model, static_cast<int>(config.parallel.tensor)),
+        stack(stack_on(cluster)),
+        tensor(config.parallel.tensor),
+        element_bytes(size_of(precision_of(config.training).compute)),
+        B(static_cast<double>(config.training.micro_batch_size)),
+        T(static_cast<double>(config.training.sequence_length)),
+        M(B * T),
+        D(static_cast<double>(dims.D)),
+        F(static_cast<double>(dims.local_F)),
+        Q(static_cast<double>(dims.local_N * dims.H)),
+        KV(static_cast<double>(2 * dims.local_K * dims.H)),
+        V(static_cast<double>((dims.V + tensor - 1) / tensor)),
+        up(dims.gpt2 ? F : 2 * F),
+        residual_rows(config.parallel.sequence_parallel ? M / static_cast<double>(tensor) : M) {}
+
+  Dims dims;
+  Stack stack;
+  int64_t tensor;
+  int64_t element_bytes;
+  double B, T, M, D, F, Q, KV, V;
+  double up;             ///< outputs of the first product of the MLP
+  double residual_rows;  ///< of [M, D] that this rank keeps
+
+  double block_elements() const { return D * (Q + KV + Q + up + F); }
+  double head_elements() const { return D * V; }
+  double bytes(double elements) const { return static_cast<double>(element_bytes) * elements; }
+};
+
+/// Communication of one micro-batch over the tensor ranks, at one boundary of a region (enter or exit), forward or backward: an all-reduce of [M,D], or under
+/// sequence parallelism the gather and the scatter that stand in its place.
+double crossing_seconds(const Config& config, const ClusterConfig& cluster, const Sizes& s) {
+  const GroupPlace place = place_of(s.tensor, 1, cluster);
+  const double bytes = s.bytes(s.M * s.D);
+  return (1 - s.stack.tensor_overlap) *
+         (config.parallel.sequence_parallel ? 2 * all_gather_seconds(place, bytes, cluster) : all_reduce_seconds(place, bytes, cluster));
+}
+
+struct Products {
+  double forward = 0, input_gradient = 0, weight_gradient = 0;
+};
+
+/// y[M,n] = x[M,k] w[n,k]^T and its two gradients.
+Products linear_seconds(double n, double k, const ClusterConfig& cluster, const Sizes& s) {
+  const auto product = [&](double rows, double columns, double depth) {
+    return product_seconds(rows, columns, depth, s.element_bytes, s.stack, cluster);
+  };
+  return {product(s.M, n, k), product(s.M, k, n), product(n, k, s.M) + traffic_seconds(kAccumulateBytes * n * k, 1, cluster)};
+}
+
+/// Seconds of ZeRO-3's traffic of a part that do not hide behind its `compute` seconds.
+double exposed(double communication, double compute, const Stack& stack) {
+  const double beyond = std::max(0.0, communication - compute);
+  return beyond + (1 - stack.gather_overlap) * (communication - beyond);
+}
+
+class Model {
+ public:
+  Model(const Config& config, const ClusterConfig& cluster) : config_(config), cluster_(cluster), s_(config, cluster) {}
+
+  ModelSeconds seconds() const {
+    ModelSeconds model;
+    for (const Recompute kind : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) model.kinds.push_back(block(kind));
+    model.head = head();
+    // A row of the table each token, read and written, and the gradient of it.
+    const double rows = s_.bytes(s_.residual_rows * s_.D);
+    model.embedding = {.forward = traffic_seconds(4 * rows, 2, cluster_), .weight_gradient = traffic_seconds(6 * rows, 2, cluster_)};
+    return model;
+  }
+
+ private:
+  PartSeconds block(Recompute kind) const {
+    Products products, down;
+    for (const auto& [n, k] : {std::pair(s_.Q + s_.KV, s_.D), std::pair(s_.D, s_.Q), std::pair(s_.up, s_.D), std::pair(s_.D, s_.F)}) {
+      down = linear_seconds(n, k, cluster_, s_);
+      products.forward += down.forward;
+      products.input_gradient += down.input_gradient;
+      products.weight_gradient += down.weight_gradient;
+    }
+    const AttentionSeconds attention = attention_seconds(s_.B, s_.T, static_cast<double>(s_.dims.local_N), static_cast<double>(s_.dims.H),
+                                                         s_.element_bytes, s_.stack, cluster_);
+    // Two norms with their residual sums read and write four rows each; q, k and v are rotated or biased; the activation reads what the product wrote.
+    const double moved = s_.stack.elementwise * s_.bytes(8 * s_.residual_rows * s_.D + s_.M * (2 * s_.Q + s_.KV) + s_.M * (s_.up + s_.F));
+    const double forward = products.forward + attention.forward + traffic_seconds(moved, 6, cluster_);
+    // Gradients are twice as many rows, less what is read once for both.
+    const double backward = products.input_gradient + attention.backward + traffic_seconds(1.8 * moved, 10, cluster_);
+    const double crossing = 2 * crossing_seconds(config_, cluster_, s_);
+    PartSeconds part{.forward = forward + crossing,
+                     .input_gradient = backward + crossing,
+                     .weight_gradient = products.weight_gradient,
+                     .tensor_forward = crossing,
+                     .tensor_backward = crossing};
+    const double again = kind == Recompute::kNone        ? 0
+                         : kind == Recompute::kSelective ? attention.forward + s_.stack.selective_blocks * forward
+                         : s_.stack.head_in_backward     ? forward - down.forward  // Trireme leaves out the last product, which no backward needs
+                                                         : forward;
+    part.recompute = again;
+    const double again_tensor = kind == Recompute::kFull ? crossing : 0;
+    part.tensor_backward += again_tensor;
+    part.input_gradient += again + again_tensor;
+    gather(part, s_.block_elements());
+    return part;
+  }
+
+  PartSeconds head() const {
+    const Products products = linear_seconds(s_.V, s_.D, cluster_, s_);
+    // Logits are read for their maximum, for the sum and for the loss, and kept in fp32; their gradient is made from them in place.
+    const double logits = s_.stack.elementwise * s_.M * s_.V;
+    const double forward = products.forward + traffic_seconds(10 * logits, 3, cluster_);
+    const double backward = products.input_gradient + products.weight_gradient + traffic_seconds(6 * logits, 2, cluster_);
+    const double crossing = crossing_seconds(config_, cluster_, s_);
+    PartSeconds part = s_.stack.head_in_backward ? PartSeconds{.input_gradient = forward + backward + crossing}
+                                                 : PartSeconds{.forward = forward, .input_gradient = backward + crossing};
+    part.tensor_backward = crossing;
+    gather(part, s_.head_elements());
+    return part;
+  }
+
+  /// Adds what ZeRO-2 and 3 move every micro-batch for a part of `elements` weights.
+  void gather(PartSeconds& part, double elements) const {
+    const ZeroPolicy policy = zero_policy(config_.parallel);
+    const GroupPlace shard = place_of(policy.shard, s_.tensor, cluster_);
+    const double factor = s_.stack.data_factor;
+    const double gathered = policy.unshard_each_use ? factor * all_gather_seconds(shard, s_.bytes(elements), cluster_) : 0;
+    const double reduced = policy.gradients_resident ? 0 : factor * all_gather_seconds(shard, s_.stack.reduce_bytes * elements, cluster_);
+    part.gather_forward = exposed(gathered, part.forward, s_.stack);
+    part.gather_backward = exposed(gathered + reduced, part.input_gradient + part.weight_gradient, s_.stack);
+    part.forward += part.gather_forward;
+    part.input_gradient += part.gather_backward;
+  }
+
+  const Config& config_;
+  const ClusterConfig& cluster_;
+  Sizes s_;
+};
+
+/// Once a step on one pipeline rank that holds `elements` weights: reduction of the gradients and gathers of the parameters, what is not behind the last
+/// micro-batch's backward.
+double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Sizes& s, double elements, double last_backward) {
+  const ZeroPolicy policy = zero_policy(config.parallel);
+  const GroupPlace shard = place_of(policy.shard, s.tensor, cluster);
+  const GroupPlace replicate = place_of(policy.replicate, s.tensor * policy.shard, cluster);
+  double seconds = all_reduce_seconds(replicate, s.stack.reduce_bytes * elements / policy.shard, cluster);
+  if (policy.gradients_resident) seconds += all_gather_seconds(shard, s.stack.reduce_bytes * elements, cluster);
+  if (!policy.unshard_each_use) seconds += all_gather_seconds(shard, s.bytes(elements), cluster);
+  seconds *= s.stack.data_factor;
+  // A tenth stays in sight: the last bucket, and what starts late.
+  return s.stack.reduce_overlap ? std::max(0.1 * seconds, seconds - 0.6 * last_backward) : seconds;
+}
+
+}  // namespace
+
+PartSeconds& PartSeconds::add(const PartSeconds& other, double times) {
+  forward += times * other.forward;
+  input_gradient += times * other.input_gradient;
+  weight_gradient += times * other.weight_gradient;
+  recompute += times * other.recompute;
+  tensor_forward += times * other.tensor_forward;
+  tensor_backward += times * other.tensor_backward;
+  gather_forward += times * other.gather_forward;
+  gather_backward += times * other.gather_backward;
+  return *this;
+}
+
+ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster) { return Model(config, cluster).seconds(); }
+
+StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank) {
+  const Sizes s(config, cluster);
+  const std::vector<int64_t>& layers = *config.parallel.layers_per_stage;
+  const std::vector<Recompute> recompute = recompute_plan(config);
+  StepCosts costs;
+  std::vector<double> elements(static_cast<size_t>(config.parallel.pipeline));
+  std::vector<double> backward(elements.size());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const StageRange range = stage_range(layers, static_cast<int>(i));
+    PartSeconds stage;
+    for (int64_t b = 0; b < range.blocks; ++b)
+      stage.add(model.kinds[static_cast<size_t>(recompute[static_cast<size_t>(range.first_block + b)])]);
+    if (range.first()) stage.add(model.embedding);
+    if (range.last()) stage.add(model.head);
+    const auto rank = static_cast<size_t>(stage_rank[i]);
+    // A tied table on a rank that holds both ends is one.
+    const bool both = config.model.tied_embeddings && stage_rank.front() == stage_rank.back();
+    elements[rank] += static_cast<double>(range.blocks) * s.block_elements() + (range.first() ? s.head_elements() : 0) +
+                      (range.last() && !both ? s.head_elements() : 0);
+    backward[rank] += stage.input_gradient + stage.weight_gradient;
+    costs.stages.push_back(stage);
+  }
+  const MeshShape mesh = mesh_shape(config.parallel);
+  if (mesh.pipeline > 1) {
+    const double part = config.parallel.sequence_parallel || s.stack.split_transfers ? 1.0 / static_cast<double>(mesh.tensor) : 1;
+    costs.transfer = transfer_seconds(int64_t{mesh.tensor} * mesh.data(), part * s.bytes(s.M * s.D), cluster);
+  }
+  for (size_t rank = 0; rank < elements.size(); ++rank) {
+    costs.reduce.push_back(reduce_seconds(config, cluster, s, elements[rank], backward[rank]));
+    costs.optimizer.push_back(traffic_seconds(kUpdateBytes * elements[rank] / mesh.shard, 1, cluster));
+  }
+  costs.host = s.stack.host_seconds;
+  return costs;
+}
+
+}  // namespace trireme

@@ -1,0 +1,155 @@
+#include "trainer/plan/world_costs.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+
+#include "kernels/core/check.h"
+#include "trainer/loop/recompute.h"
+#include "trainer/model/declare.h"
+#include "trainer/plan/collective.h"
+
+namespace trireme {
+namespace {
+
+/// Weights of each part of the model on one tensor rank: 0 embedding, 1 a block, 2 the head.
+std::array<double, 3> part_elements(const Config& config) {
+  std::array<double, 3> elements{};
+  for (const ParamSpec& spec : whole_model(config.model)) {
+    const double size = static_cast<double>(spec.shape[0] * spec.shape[1]) / static_cast<double>(config.parallel.tensor);
+    if (spec.name.starts_with("blocks."))
+      elements[1] += size / static_cast<double>(config.model.layers);
+    else
+      elements[spec.name.starts_with("embedding") || spec.name.starts_with("positions") ? 0 : 2] += size;
+  }
+  return elements;
+}
+
+struct StageParts {
+  std::vector<PartSeconds> parts;
+  std::vector<double> unit_elements;  ///< by unit of the stage's own
+};
+
+std::vector<StageParts> stages_of(const Config& config, const ModelSeconds& model, const RankPlans& plans) {
+  const std::array<double, 3> elements = part_elements(config);
+  const std::vector<Recompute> recompute = recompute_plan(config);
+  std::vector<StageParts> stages;
+  size_t block = 0;
+  for (size_t s = 0; s < plans.units.size(); ++s) {
+    const StageUnits& units = plans.units[s];
+    StageParts& stage = stages.emplace_back();
+    stage.unit_elements.resize(static_cast<size_t>(units.units));
+    for (size_t part = 0; part < units.units_of_part.size(); ++part) {
+      const bool embedding = s == 0 && part == 0, head = s + 1 == plans.units.size() && part + 1 == units.units_of_part.size();
+      stage.parts.push_back(embedding ? model.embedding : head ? model.head : model.kinds[static_cast<size_t>(recompute[block++])]);
+      const std::vector<UnitRef>& own = units.units_of_part[part];
+      for (const UnitRef& unit : own)
+        if (unit.stage < 0)
+          stage.unit_elements[static_cast<size_t>(unit.unit)] += elements[embedding ? 0 : head ? 2 : 1] / static_cast<double>(own.size());
+    }
+  }
+  TRIREME_CHECK(block == recompute.size(), block, " blocks in stages of ", recompute.size());
+  return stages;
+}
+
+double compute_seconds(ActionType type, const PartSeconds& part) {
+  const double input = part.input_gradient - part.gather_backward;
+  switch (type) {
+    case ActionType::kForward: return part.forward - part.gather_forward;
+    case ActionType::kBackwardInput: return input;
+    case ActionType::kBackwardWeight: return part.weight_gradient;
+    default: return input + part.weight_gradient;
+  }
+}
+
+template <class... Values>
+std::string print(const char* format, Values... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+struct Means {
+  double compute = 0, held = 0;
+  std::array<double, kWaitCauses> waits{};
+};
+Means means_of(const WorldSimulation& step) {
+  Means means;
+  const double share = 1 / static_cast<double>(step.ranks.size());
+  for (const RankTimes& rank : step.ranks) {
+    means.compute += share * rank.compute;
+    means.held += share * rank.held;
+    for (size_t cause = 0; cause < kWaitCauses; ++cause) means.waits[cause] += share * rank.waits[cause];
+  }
+  return means;
+}
+
+}  // namespace
+
+WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const RankPlans& plans) {
+  const ModelSeconds model = model_seconds(config, cluster);
+  const auto stages = std::make_shared<const std::vector<StageParts>>(stages_of(config, model, plans));
+  const double transfer = step_costs(config, cluster, model, plans.stage_rank).transfer;
+  const MeshShape mesh = mesh_shape(config.parallel);
+  const TrainingConfig& t = config.training;
+  const double parameter_bytes = static_cast<double>(size_of(precision_of(t).compute));
+  const double gradient_bytes = t.reduce_dtype == "bf16" ? 2 : std::max(4.0, parameter_bytes);
+  const GroupPlace shard = place_of(mesh.shard, mesh.tensor, cluster),
+                   replicate = place_of(mesh.replicate, int64_t{mesh.tensor} * mesh.shard, cluster),
+                   ends = place_of(2, int64_t{mesh.tensor} * mesh.data() * (mesh.pipeline - 1), cluster);
+  WorldCosts costs;
+  const double turns = std::max(1.0, 1 / cluster.cores_per_rank());  // of ranks that share a core
+  costs.seconds = [stages, transfer, turns](const Action& action) {
+    if (is_receive(action.type)) return transfer;
+    if (!is_compute(action.type)) return 0.0;
+    const std::vector<PartSeconds>& parts = (*stages)[static_cast<size_t>(action.stage)].parts;
+    if (action.unit >= 0) return turns * compute_seconds(action.type, parts[static_cast<size_t>(action.unit)]);
+    double sum = 0;
+    for (const PartSeconds& part : parts) sum += compute_seconds(action.type, part);
+    return turns * sum;
+  };
+  costs.collective = [=](const Action& action) {
+    const double elements = (*stages)[static_cast<size_t>(action.stage)].unit_elements[static_cast<size_t>(action.unit)];
+    switch (action.type) {
+      case ActionType::kUnshard: return all_gather_seconds(shard, parameter_bytes * elements, cluster);
+      case ActionType::kReduceGrads: return all_gather_seconds(shard, gradient_bytes * elements, cluster);
+      case ActionType::kReduceReplicas: return all_reduce_seconds(replicate, gradient_bytes * elements / mesh.shard, cluster);
+      case ActionType::kReduceTied: return all_reduce_seconds(ends, gradient_bytes * elements / mesh.shard, cluster);
+      default: return 0.0;
+    }
+  };
+  if (cluster.software.straggler > 1) costs.slowdown[0] = cluster.software.straggler;
+  return costs;
+}
+
+SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster, const std::vector<int>& traced) {
+  const RankPlans plans = rank_plans(config);
+  const MeshShape mesh = mesh_shape(config.parallel);
+  const std::vector<const ActionList*> lists = lists_of_ranks(plans.training, mesh);
+  SimulatedWorld world{
+      .ranks = mesh.world(), .actions = 0, .step = simulate_world(lists, mesh, plans.units, world_costs(config, cluster, plans), traced)};
+  for (const ActionList* list : lists) world.actions += static_cast<int64_t>(list->size());
+  return world;
+}
+
+std::string world_text(const SimulatedWorld& world) {
+  const Means means = means_of(world.step);
+  const double step = world.step.step_seconds;
+  std::string text = concat("simulated all ", world.ranks, " ranks, ", world.actions, " actions: no deadlock, whatever the order of arrival; ",
+                            print("%.4g s without norm and update\n  mean over ranks: compute %.1f %%", step, 100 * means.compute / step));
+  for (size_t cause = 0; cause < kWaitCauses; ++cause)
+    if (means.waits[cause] > 5e-4 * step)
+      text += print(", waiting for %s %.1f %%", name_of(static_cast<WaitCause>(cause)), 100 * means.waits[cause] / step);
+  return text + "\n";
+}
+
+nlohmann::ordered_json world_json(const SimulatedWorld& world) {
+  const Means means = means_of(world.step);
+  nlohmann::ordered_json waits;
+  for (size_t cause = 0; cause < kWaitCauses; ++cause) waits[name_of(static_cast<WaitCause>(cause))] = means.waits[cause];
+  return {{"ranks", world.ranks},  {"actions", world.actions},         {"step_seconds", world.step.step_seconds},
+          {"deadlock_free", true}, {"compute_seconds", means.compute}, {"waits", waits}};
+}
+
+}  // namespace trireme

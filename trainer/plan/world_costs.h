@@ -1,0 +1,29 @@
+#pragma once
+// The step of a configuration on every rank of its world, in the simulator.
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "parallel/pipeline/world.h"
+#include "trainer/loop/rank_plan.h"
+#include "trainer/plan/step_costs.h"
+
+namespace trireme {
+
+/// Seconds of each action of `plans` (rank_plans(config)): compute by part of the model, as step_costs reckons it; gathers and reductions by the
+/// bytes of their units. software.straggler slows world rank 0. `config` and `cluster` are resolved.
+WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const RankPlans& plans);
+
+struct SimulatedWorld {
+  int64_t ranks = 0, actions = 0;  ///< of one step
+  WorldSimulation step;            ///< norm, update and host apart
+};
+/// Also proves that the lists cannot deadlock. Errors: those of simulate_world.
+SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster, const std::vector<int>& traced);
+
+/// Step, how the waits of the ranks divide by cause, and the ranks that are last.
+std::string world_text(const SimulatedWorld& world);
+/// {"ranks", "actions", "step_seconds", "deadlock_free", "compute_seconds": mean over ranks, "waits": {cause: mean seconds}}.
+nlohmann::ordered_json world_json(const SimulatedWorld& world);
+
+}  // namespace trireme
