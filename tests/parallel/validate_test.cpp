@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <random>
 
 #include "parallel/pipeline/schedule.h"
 #include "tests/parallel/toy_stages.h"
@@ -342,4 +343,27 @@ TEST_CASE("the proof takes sixteen thousand ranks") {
   const std::vector<StageUnits> units = toy_units(8, 2, true);
   const PipelinePlan plan = lower(one_forward_one_backward(8, 16), units, {.unshard_each_use = true});
   CHECK(validate(plan, {8, 4, 64, 8}, units, 16, true) == Violations{});
+}
+
+TEST_CASE("where ranks of a pipeline rank run one list, two of each axis are stuck exactly where many are") {
+  std::mt19937 random(7);
+  int sound = 0, broken = 0;
+  for (int trial = 0; trial < 400; ++trial) {
+    const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+    const std::vector<StageUnits> units = toy_units(3, 2, true);
+    const LoweringPolicy policy{.unshard_each_use = trial % 2 == 0, .reduce_each_microbatch = trial % 3 == 0};
+    PipelinePlan plan = lower(one_forward_one_backward(3, 4), units, policy);
+    // One or two actions of a list change places, or one goes: most such lists are wrong, some are not.
+    for (size_t swaps = below(3); swaps > 0; --swaps) {
+      ActionList& list = plan[below(plan.size())];
+      std::swap(list[below(list.size())], list[below(list.size())]);
+    }
+    if (below(5) == 0) plan[below(3)].pop_back();
+    const bool few = validate(plan, {3, 2, 2, 2}, units, 4, true).empty();
+    const bool many = validate(plan, {3, 3, 5, 4}, units, 4, true).empty();
+    CHECK(few == many);
+    ++(many ? sound : broken);
+  }
+  CHECK(sound > 50);
+  CHECK(broken > 50);
 }

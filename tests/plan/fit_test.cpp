@@ -31,7 +31,8 @@ ClusterConfig planted() {
 }
 
 MachineSamples samples_of(const ClusterConfig& machine) {
-  MachineSamples samples{.name = "planted", .cores = *machine.device.cores, .memory = *machine.device.memory, .kernel_seconds = 2e-6};
+  MachineSamples samples{
+      .name = "planted", .cores = *machine.device.cores, .threads = *machine.device.cores, .memory = *machine.device.memory, .kernel_seconds = 2e-6};
   for (const int64_t bytes : {2, 4})
     for (const double depth : {128, 256, 512, 1024, 2048})
       for (const bool accumulates : {false, true}) {
@@ -70,6 +71,20 @@ TEST_CASE("fit: planted figures of a machine come back from its timings") {
     INFO(residual.sample);
     CHECK(residual.model == near(residual.measured));
   }
+}
+
+TEST_CASE("fit: operations measured on one thread and links between all cores give the same machine") {
+  ClusterConfig one = planted();
+  one.device.cores = 1;
+  MachineSamples samples = samples_of(one);
+  samples.cores = 2;
+  samples.links = samples_of(planted()).links;
+  const ClusterConfig fitted = fit_machine(samples).cluster, whole = fit_machine(samples_of(planted())).cluster;
+  CHECK(*fitted.device.cores == 2);
+  CHECK(*fitted.device.peak_flops_fp32 * *fitted.device.gemm_efficiency == Approx(72e9).epsilon(1e-6));
+  CHECK(*fitted.device.memory_bandwidth == Approx(9e9).epsilon(1e-6));
+  CHECK(*fitted.node_link.latency == Approx(*whole.node_link.latency).epsilon(1e-6));
+  CHECK(fitted.device.memory == whole.device.memory);
 }
 
 TEST_CASE("fit: noise on one product moves the rate by its share alone, and no figure leaves the range of a cluster file") {

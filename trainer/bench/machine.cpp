@@ -24,7 +24,7 @@ struct AttentionCase {
 constexpr std::array<AttentionCase, 3> kAttention{{{4, 128, 8, 32}, {4, 256, 8, 64}, {1, 1024, 8, 64}}};
 
 /// Memory-bound kernels at the sizes of a small LLaMA; their operands go through more than a core's caches.
-constexpr const char* kModel = R"(model: {layers: 1, hidden_size: 512, heads: 8, ffn_size: 1408, vocab_size: 8192}
+constexpr const char* kModel = R"(model: {layers: 1, hidden_size: 512, heads: 8, ffn_size: 1408, vocab_size: 2048}
 training: {steps: 1}
 data: {train: [none]}
 )";
@@ -78,7 +78,7 @@ int64_t machine_figures() { return static_cast<int64_t>(kPrecisions.size() * (kP
 
 MachineSamples measure_machine(const Context& ctx, const Effort& effort, const std::function<void()>& done) {
   MachineSamples samples;
-  samples.cores = ctx.threads;
+  samples.threads = ctx.threads;
   samples.kernel_seconds = smallest_operation(ctx, effort);
   // There are many of these, and only their sum counts.
   Effort quick = effort;

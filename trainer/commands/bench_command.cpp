@@ -11,6 +11,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "kernels/ops/matmul.h"
 #include "parallel/comm/self.h"
 #include "trainer/bench/comm.h"
 #include "trainer/bench/kernels.h"
@@ -197,7 +198,11 @@ int bench_machine(const Arguments& arguments) {
       Config config;
       config.run.device = "cpu";
       Machine machine(std::make_unique<SelfCommunicator>("world"), {}, config);
-      samples = bench::measure_machine(machine.ctx(), Arguments::effort(arguments.machine_seconds), [&] { progress.advance(1); });
+      // One thread: where another program takes a core for a moment, threads that wait for each other lose a whole time slice in every figure.
+      Context& ctx = machine.ctx();
+      ctx.threads = 1;
+      limit_gemm_library(ctx);
+      samples = bench::measure_machine(ctx, Arguments::effort(arguments.machine_seconds), [&] { progress.advance(1); });
     }
     for (const int ranks : worlds) {
       for (const LinkSample& sample : measure_links(ranks, arguments.machine_seconds)) samples.links.push_back(sample);
@@ -205,6 +210,7 @@ int bench_machine(const Arguments& arguments) {
     }
   }
   samples.name = host_name();
+  samples.cores = usable_cores();
   samples.memory = host_memory();
   FittedMachine fitted = fit_machine(samples);
   round_figures(fitted.cluster);

@@ -91,9 +91,14 @@ PipelinePlan plan_of_file(const Config& config) {
   return plan;
 }
 
+/// All ranks of one pipeline rank run the same list, so two of each axis meet or fail to meet as thousands would.
+MeshShape least_like(const MeshShape& mesh) {
+  return {mesh.pipeline, std::min(mesh.replicate, 2), std::min(mesh.shard, 2), std::min(mesh.tensor, 2)};
+}
+
 PipelinePlan proven(const PipelinePlan& plan, const RankPlans& plans, const LoweringPolicy& policy, const Config& config, bool training) {
   PipelinePlan lowered = lower(plan, plans.units, policy);
-  const std::vector<std::string> problems = validate(lowered, mesh_shape(config.parallel), plans.units, microbatches_of(config), training);
+  const std::vector<std::string> problems = validate(lowered, least_like(mesh_shape(config.parallel)), plans.units, microbatches_of(config), training);
   TRIREME_CHECK(problems.empty(), problems.front());
   return lowered;
 }

@@ -1,5 +1,7 @@
 #include "trainer/loop/reporter.h"
 
+#include <cmath>
+
 #include "trainer/bench/table.h"
 #include "trainer/loop/launcher.h"
 #include "trainer/loop/memory_table.h"
@@ -76,9 +78,10 @@ void Reporter::forecast(int64_t step, double seconds, double measured_seconds, d
     return nlohmann::ordered_json{{"forecast", forecast}, {"measured", measured}, {"ratio", forecast / measured}};
   };
   metrics_->event("forecast", {{"step", step}, {"step_seconds", pair(seconds, measured_seconds)}, {"memory_bytes", pair(bytes, measured_bytes)}});
-  message(concat("forecast against measured: a step ", seconds, " s against ", measured_seconds, " s, ", seconds / measured_seconds,
-                 " of it; memory of the rank that takes most ", bench::bytes_text(bytes), " against ", bench::bytes_text(measured_bytes), ", ",
-                 bytes / measured_bytes, " of it"));
+  const auto percent = [](double forecast, double measured) { return concat(" (", std::lround(100 * forecast / measured), " % of it)"); };
+  message(concat("forecast against measured: a step ", seconds, " s against ", measured_seconds, " s", percent(seconds, measured_seconds),
+                 "; memory of the rank that takes most ", bench::bytes_text(bytes), " against ", bench::bytes_text(measured_bytes),
+                 percent(bytes, measured_bytes)));
 }
 
 void Reporter::sync() const {

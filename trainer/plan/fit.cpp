@@ -50,13 +50,13 @@ double least(double highest, const std::function<double(double)>& error) {
   return (low + high) / 2;
 }
 
-/// A machine of one rank that has all cores, with only its bandwidth and the time of a kernel known.
+/// A machine of one rank that has the threads of the samples, with only its bandwidth and the time of a kernel known.
 ClusterConfig unfitted(const MachineSamples& samples) {
   ClusterConfig cluster;
   cluster.name = samples.name;
   cluster.devices_per_node = 1;
   cluster.device.type = "cpu";
-  cluster.device.cores = samples.cores;
+  cluster.device.cores = samples.threads;
   cluster.device.memory = samples.memory;
   cluster.device.kernel_seconds = samples.kernel_seconds;
   cluster.device.multiprocessors = 1;
@@ -69,7 +69,7 @@ ClusterConfig unfitted(const MachineSamples& samples) {
     bytes += sample.bytes;
     seconds += sample.seconds;
   }
-  cluster.device.memory_bandwidth = bytes / seconds / samples.cores;
+  cluster.device.memory_bandwidth = bytes / seconds / samples.threads;
   return cluster;
 }
 
@@ -86,7 +86,7 @@ Rates product_rates(const MachineSamples& samples, int64_t element_bytes, double
     if (sample.element_bytes != element_bytes) continue;
     const double fixed = sample.accumulates ? traffic_seconds(kAccumulateBytes * sample.n * sample.m, 1, cluster) : 0;
     shares.push_back({(model_seconds(sample, cluster) - fixed) / sample.seconds, fixed / sample.seconds});
-    rates.greatest = std::max(rates.greatest, 2 * sample.m * sample.n * sample.k / sample.seconds / samples.cores);
+    rates.greatest = std::max(rates.greatest, 2 * sample.m * sample.n * sample.k / sample.seconds / samples.threads);
   }
   const Scale scale = fit_scale(shares);
   rates.fitted = 1 / scale.factor;
@@ -151,7 +151,7 @@ const char* name_of(LinkOperation operation) {
   return operation == LinkOperation::kAllReduce ? "all-reduce" : operation == LinkOperation::kAllGather ? "all-gather" : "send";
 }
 
-std::vector<Residual> residuals_of(const MachineSamples& samples, const ClusterConfig& cluster) {
+std::vector<Residual> operation_residuals(const MachineSamples& samples, const ClusterConfig& cluster) {
   std::vector<Residual> all;
   const auto precision = [](int64_t element_bytes) { return element_bytes == 2 ? ", bf16" : ", fp32"; };
   for (const ProductSample& s : samples.products)
@@ -164,9 +164,12 @@ std::vector<Residual> residuals_of(const MachineSamples& samples, const ClusterC
     all.push_back({"its backward", s.backward, model.backward});
   }
   for (const TrafficSample& s : samples.traffic) all.push_back({s.name, s.seconds, traffic_seconds(s.bytes, 1, cluster)});
+  return all;
+}
+
+void add_link_residuals(const MachineSamples& samples, const ClusterConfig& cluster, std::vector<Residual>& all) {
   for (const LinkSample& s : samples.links)
     all.push_back({concat(name_of(s.operation), " of ", s.bytes, " bytes, ", s.ranks, " ranks"), s.seconds, model_seconds(s, cluster)});
-  return all;
 }
 
 }  // namespace
@@ -205,9 +208,11 @@ FittedMachine fit_machine(const MachineSamples& samples) {
   FittedMachine fitted{unfitted(samples), {}};
   fit_products(samples, fitted.cluster);
   fit_attention(samples, fitted.cluster);
+  fitted.residuals = operation_residuals(samples, fitted.cluster);
+  fitted.cluster.device.cores = samples.cores;
   fit_link(samples, fitted.cluster);
   fitted.cluster.network = fitted.cluster.node_link;
-  fitted.residuals = residuals_of(samples, fitted.cluster);
+  add_link_residuals(samples, fitted.cluster, fitted.residuals);
   fitted.cluster = shared_by(fitted.cluster, static_cast<int64_t>(samples.cores));
   return fitted;
 }

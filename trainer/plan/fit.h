@@ -38,7 +38,8 @@ struct LinkSample {
 
 struct MachineSamples {
   std::string name = {};
-  double cores = 1;           ///< all of which worked on each of the samples
+  double cores = 1;
+  double threads = 1;         ///< cores that worked on each sample of an operation
   double memory = 0;          ///< bytes
   double kernel_seconds = 0;  ///< of the smallest operation
   std::vector<ProductSample> products = {};

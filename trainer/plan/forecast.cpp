@@ -11,7 +11,7 @@ namespace trireme {
 namespace {
 
 /// Nine of ten of the published runs lie within this share of their forecast (tests/plan/published_test.cpp holds it).
-constexpr double kNinetiethPercentile = 0.13;
+constexpr double kNinetiethPercentile = 0.12;
 
 double action_seconds(const Action& action, const StepCosts& costs) {
   const PartSeconds& stage = costs.stages[static_cast<size_t>(action.stage)];
