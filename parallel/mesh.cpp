@@ -12,30 +12,11 @@ std::unique_ptr<Communicator> make_group(Communicator& world, const MeshShape& s
   return world.group(group_members(shape, axis, world.rank(), kv_heads), name_of(axis));
 }
 
-// Tensor ranks that hold the same kv heads as tensor rank `at` are neighbours: head k lives on [k * copies, (k + 1) * copies).
-bool share_kv_heads(const MeshShape& shape, int kv_heads, int at, int other) {
-  if (kv_heads >= shape.tensor) return at == other;
+/// Tensor ranks that hold the same kv heads are neighbours: head k lives on [k * copies, (k + 1) * copies).
+int copies_of_kv_heads(const MeshShape& shape, int kv_heads) {
+  if (kv_heads >= shape.tensor) return 1;
   TRIREME_CHECK(kv_heads > 0 && shape.tensor % kv_heads == 0, "tensor ", shape.tensor, " with ", kv_heads, " kv heads");
-  const int copies = shape.tensor / kv_heads;
-  return at / copies == other / copies;
-}
-
-// `other` belongs to the same group of `axis` as `at`: equal in every coordinate but those the axis runs over.
-bool same_group(const MeshShape& shape, MeshAxis axis, const MeshCoordinate& at, const MeshCoordinate& other, int kv_heads) {
-  const bool pipeline = at.pipeline == other.pipeline, replicate = at.replicate == other.replicate;
-  const bool shard = at.shard == other.shard, tensor = at.tensor == other.tensor;
-  const auto on_end = [&](const MeshCoordinate& c) { return c.pipeline == 0 || c.pipeline == shape.pipeline - 1; };
-  switch (axis) {
-    case MeshAxis::kWorld: return true;
-    case MeshAxis::kPipeline: return replicate && shard && tensor;
-    case MeshAxis::kData: return pipeline && tensor;
-    case MeshAxis::kReplicate: return pipeline && shard && tensor;
-    case MeshAxis::kShard: return pipeline && replicate && tensor;
-    case MeshAxis::kTensor: return pipeline && replicate && shard;
-    case MeshAxis::kKv: return pipeline && replicate && shard && share_kv_heads(shape, kv_heads, at.tensor, other.tensor);
-    case MeshAxis::kEmbedding: return replicate && shard && tensor && (pipeline || (on_end(at) && on_end(other)));
-  }
-  return false;
+  return shape.tensor / kv_heads;
 }
 
 }  // namespace
@@ -64,11 +45,34 @@ int rank_of(const MeshShape& shape, const MeshCoordinate& at) {
   return ((at.pipeline * shape.replicate + at.replicate) * shape.shard + at.shard) * shape.tensor + at.tensor;
 }
 
+MeshGroup group_of(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads) {
+  MeshCoordinate first = coordinate_of(shape, rank);
+  const int per_replica = shape.tensor * shape.shard, per_stage = per_replica * shape.replicate;
+  const auto from = [&](int size, int stride) { return MeshGroup{rank_of(shape, first), size, stride}; };
+  switch (axis) {
+    case MeshAxis::kWorld: return {0, shape.world(), 1};
+    case MeshAxis::kPipeline: first.pipeline = 0; return from(shape.pipeline, per_stage);
+    case MeshAxis::kData: first.replicate = first.shard = 0; return from(shape.data(), shape.tensor);
+    case MeshAxis::kReplicate: first.replicate = 0; return from(shape.replicate, per_replica);
+    case MeshAxis::kShard: first.shard = 0; return from(shape.shard, shape.tensor);
+    case MeshAxis::kTensor: first.tensor = 0; return from(shape.tensor, 1);
+    case MeshAxis::kKv: {
+      const int copies = copies_of_kv_heads(shape, kv_heads);
+      first.tensor -= first.tensor % copies;
+      return from(copies, 1);
+    }
+    case MeshAxis::kEmbedding: break;
+  }
+  const bool apart = shape.pipeline > 1 && (first.pipeline == 0 || first.pipeline == shape.pipeline - 1);
+  if (!apart) return {rank, 1, 1};
+  first.pipeline = 0;
+  return from(2, (shape.pipeline - 1) * per_stage);
+}
+
 std::vector<int> group_members(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads) {
-  const MeshCoordinate at = coordinate_of(shape, rank);
-  std::vector<int> members;
-  for (int other = 0; other < shape.world(); ++other)
-    if (same_group(shape, axis, at, coordinate_of(shape, other), kv_heads)) members.push_back(other);
+  const MeshGroup group = group_of(shape, axis, rank, kv_heads);
+  std::vector<int> members(static_cast<size_t>(group.size));
+  for (int i = 0; i < group.size; ++i) members[static_cast<size_t>(i)] = group.first + i * group.stride;
   return members;
 }
 

@@ -31,8 +31,17 @@ const char* name_of(MeshAxis axis);
 MeshCoordinate coordinate_of(const MeshShape& shape, int rank);
 int rank_of(const MeshShape& shape, const MeshCoordinate& at);
 
-/// World ranks of the group of `axis` that `rank` belongs to, ascending. kKv: the tensor ranks that hold the same kv heads (one rank where
-/// kv_heads >= tensor). kEmbedding: first and last pipeline rank (just this rank when it is neither).
+/// Ranks first, first + stride, ..., `size` of them.
+struct MeshGroup {
+  int first = 0;
+  int size = 1;
+  int stride = 1;
+};
+/// The group of `axis` that `rank` belongs to. kKv: the tensor ranks that hold the same kv heads (one rank where kv_heads >= tensor). kEmbedding:
+/// first and last pipeline rank (just this rank when it is neither).
+MeshGroup group_of(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads);
+
+/// World ranks of the group of `axis` that `rank` belongs to, ascending.
 std::vector<int> group_members(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads);
 
 /// This rank's communicators, all made eagerly, in the order of MeshAxis, by the constructor (collective over the world).

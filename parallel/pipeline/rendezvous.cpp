@@ -24,25 +24,8 @@ MeshAxis axis_of(ActionType type) {
   }
 }
 
-/// A group named by its first member; its members are `stride` apart.
-struct Group {
-  int first;
-  int size;
-  int stride;
-};
-
-Group group_of(const MeshShape& mesh, MeshAxis axis, int rank) {
-  MeshCoordinate at = coordinate_of(mesh, rank);
-  switch (axis) {
-    case MeshAxis::kShard: return {rank_of(mesh, {at.pipeline, at.replicate, 0, at.tensor}), mesh.shard, mesh.tensor};
-    case MeshAxis::kReplicate: return {rank_of(mesh, {at.pipeline, 0, at.shard, at.tensor}), mesh.replicate, mesh.shard * mesh.tensor};
-    case MeshAxis::kTensor: return {rank_of(mesh, {at.pipeline, at.replicate, at.shard, 0}), mesh.tensor, 1};
-    default: break;
-  }
-  const bool at_an_end = mesh.pipeline > 1 && (at.pipeline == 0 || at.pipeline == mesh.pipeline - 1);
-  if (at_an_end) at.pipeline = 0;
-  return {rank_of(mesh, at), at_an_end ? 2 : 1, rank_of(mesh, {mesh.pipeline - 1, 0, 0, 0})};
-}
+/// No action needs the group of the same kv heads, so their number says nothing here.
+MeshGroup group_of(const MeshShape& mesh, MeshAxis axis, int rank) { return trireme::group_of(mesh, axis, rank, mesh.tensor); }
 
 /// The two ends of the tied embedding are different stages and units; every other collective is the same action on all its ranks.
 bool same_collective(const Action& a, const Action& b) {
@@ -76,7 +59,7 @@ class Rendezvous {
   void join(int rank, const Action& action);
   void post(int rank, const Action& action);
   void release(int rank);
-  int64_t key_of(MeshAxis axis, const Group& group) const { return static_cast<int64_t>(axis) * mesh_.world() + group.first; }
+  int64_t key_of(MeshAxis axis, const MeshGroup& group) const { return static_cast<int64_t>(axis) * mesh_.world() + group.first; }
   int64_t channel_of(int rank, int peer, bool send) const { return static_cast<int64_t>(send ? rank : peer) * mesh_.world() + (send ? peer : rank); }
   int peer_of(int rank, const Action& transfer) const;  ///< -1 where no rank computes the other stage
   bool at_end(int rank) const { return ranks_[static_cast<size_t>(rank)].next == lists_[static_cast<size_t>(rank)]->size(); }
@@ -137,7 +120,7 @@ void Rendezvous::release(int rank) {
 
 void Rendezvous::join(int rank, const Action& action) {
   const MeshAxis axis = axis_of(action.type);
-  const Group group = group_of(mesh_, axis, rank);
+  const MeshGroup group = group_of(mesh_, axis, rank);
   if (clocks_ != nullptr) clocks_->reach(rank, action);
   if (group.size == 1) {
     if (clocks_ != nullptr) clocks_->meet({&rank, 1}, key_of(axis, group));
@@ -191,7 +174,7 @@ void Rendezvous::post(int rank, const Action& action) {
 /// A member of the rank's group that is not at the rank's collective; what it is at instead comes first.
 int Rendezvous::missing(int rank, const Action& collective) const {
   const MeshAxis axis = axis_of(collective.type);
-  const Group group = group_of(mesh_, axis, rank);
+  const MeshGroup group = group_of(mesh_, axis, rank);
   const Meeting& meeting = meetings_.at(key_of(axis, group));
   if (std::ranges::find(meeting.elsewhere, rank) != meeting.elsewhere.end()) return meeting.waiting.front();
   if (!meeting.elsewhere.empty()) return meeting.elsewhere.front();

@@ -23,8 +23,8 @@ constexpr size_t kWaitCauses = static_cast<size_t>(WaitCause::kLast) + 1;
 const char* name_of(WaitCause cause);  ///< "stage", "transfer", ...
 
 struct WorldCosts {
-  /// As in simulate(): of compute, what a rank's own device does and its tensor group's communication; of a receive, the transfer; of UNSHARD, RESHARD
-  /// and REDUCE_* only what they take from the rank's compute.
+  /// As in simulate(): of compute, what a rank's own device does and its tensor group's communication; of a receive, the transfer; of UNSHARD,
+  /// RESHARD and REDUCE_* only what they take from the rank's compute.
   std::function<double(const Action&)> seconds;
   /// Of UNSHARD and REDUCE_*, from the moment when all of the group are there: it runs beside the compute, after what the same group issued before.
   std::function<double(const Action&)> collective;
@@ -53,8 +53,8 @@ std::vector<const ActionList*> lists_of_ranks(const std::vector<ActionList>& lis
 /// Where each stage lives by the lists themselves; -1 for a stage that none of them computes.
 std::vector<int> stage_ranks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, size_t stages);
 
-/// Runs the lists of all ranks, lowered and free of ListCheck's violations (validate.h), in one thread. What is asynchronous holds a rank only where the
-/// program does: a receive or UNSHARD until what reads it, REDUCE_GRADS until the next one of its stage or the next gradient of its unit, every
+/// Runs the lists of all ranks, lowered and free of ListCheck's violations (validate.h), in one thread. What is asynchronous holds a rank only where
+/// the program does: a receive or UNSHARD until what reads it, REDUCE_GRADS until the next one of its stage or the next gradient of its unit, every
 /// reduction until the next kind of the same unit and the end of the list. For one pipeline the times are simulate()'s. Memory: a few kilobytes a
 /// rank, besides the timelines of `traced`.
 /// Errors: InternalError naming the ranks for lists that could deadlock under rendezvous semantics, though these times would have hidden it.

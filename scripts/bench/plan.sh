@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# The forecast of `trireme plan` against what happens on this machine: ten configurations on one to eight ranks, with figures from `trireme bench machine`.
-#   scripts/bench/plan.sh [--trireme PROGRAM] [--rounds N] [--steps N] [--cluster FILE] [--json FILE]
-# The configurations run by turns in every round, and the step is the median over rounds of the medians of a round. Memory is the arena's peak of the rank that takes
-# most. --cluster: figures measured before, in place of measuring. The load of the machine stands above the table: with other programs at work the ratios mean little.
+# The forecast of `trireme plan` against what happens on this machine: ten configurations on one to eight ranks, with figures from
+# `trireme bench machine`.
+#   scripts/bench/plan.sh [--trireme PROGRAM] [--rounds N] [--steps N] [--cluster FILE] [--json FILE] [--check]
+# The configurations run by turns in every round, and the step is the median over rounds of the medians of a round. Memory is the arena's peak of the
+# rank that takes most. --cluster: figures measured before, in place of measuring. --check: exit code 1 where a step is more than 15 % or memory more
+# than 2 % off. The load of the machine stands above the table: with other programs at work the ratios mean little.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -11,8 +13,13 @@ rounds=3
 steps=5
 cluster=
 json=
+check=0
 while [ $# -gt 0 ]; do
   case $1 in
+    --trireme | --rounds | --steps | --cluster | --json) [ $# -ge 2 ] || { echo "plan: $1 needs a value; see --help" >&2; exit 64; } ;;
+  esac
+  case $1 in
+    --check) check=1; shift ;;
     --trireme) trireme=$2; shift 2 ;;
     --rounds) rounds=$2; shift 2 ;;
     --steps) steps=$2; shift 2 ;;
@@ -32,16 +39,27 @@ tiny="architecture: llama, layers: 4, hidden_size: 128, heads: 8, kv_heads: 4, f
 small="architecture: llama, layers: 8, hidden_size: 256, heads: 8, kv_heads: 4, ffn_size: 688, vocab_size: 4096"
 middle="architecture: llama, layers: 8, hidden_size: 512, heads: 8, kv_heads: 4, ffn_size: 1408, vocab_size: 16384"
 large="architecture: llama, layers: 12, hidden_size: 768, heads: 12, kv_heads: 4, ffn_size: 2048, vocab_size: 32000"
-config 01-tiny-3d-zero3 "$tiny" "tensor: 2, pipeline: 2, data: 2, zero_stage: 3, sequence_parallel: true" "sequence_length: 128, micro_batch_size: 4, global_batch_size: 32"
-config 02-small-fp32 "$small" "tensor: 1" "sequence_length: 256, micro_batch_size: 4, global_batch_size: 8"
-config 03-small-bf16 "$small" "tensor: 1" "sequence_length: 256, micro_batch_size: 4, global_batch_size: 8, precision: bf16"
-config 04-gpt2-data2-zero1 "architecture: gpt2, layers: 6, hidden_size: 384, heads: 6, vocab_size: 16384" "data: 2, zero_stage: 1" "sequence_length: 256, micro_batch_size: 2, global_batch_size: 16"
-config 05-gpt2-124m-selective "architecture: gpt2, layers: 12, hidden_size: 768, heads: 12, vocab_size: 50257" "tensor: 1" "sequence_length: 256, micro_batch_size: 4, global_batch_size: 8, precision: bf16, recompute: selective"
-config 06-llama-100m-pipeline2 "$large" "pipeline: 2" "sequence_length: 512, micro_batch_size: 1, global_batch_size: 4, precision: bf16"
-config 07-llama-100m-tensor2 "$large" "tensor: 2, sequence_parallel: true" "sequence_length: 256, micro_batch_size: 2, global_batch_size: 4"
-config 08-middle-data4-zero3 "$middle" "data: 4, zero_stage: 3" "sequence_length: 256, micro_batch_size: 2, global_batch_size: 16, precision: bf16"
-config 09-middle-full-recompute "$middle" "tensor: 2, data: 2, zero_stage: 2" "sequence_length: 512, micro_batch_size: 1, global_batch_size: 8, recompute: full"
-config 10-gpt2-interleaved "architecture: gpt2, layers: 8, hidden_size: 256, heads: 8, vocab_size: 8192" "pipeline: 4, data: 2, schedule: interleaved_1f1b" "sequence_length: 256, micro_batch_size: 1, global_batch_size: 16, precision: bf16"
+config 01-tiny-3d-zero3 "$tiny" "tensor: 2, pipeline: 2, data: 2, zero_stage: 3, sequence_parallel: true" \
+  "sequence_length: 128, micro_batch_size: 4, global_batch_size: 32"
+config 02-small-fp32 "$small" "tensor: 1" \
+  "sequence_length: 256, micro_batch_size: 4, global_batch_size: 8"
+config 03-small-bf16 "$small" "tensor: 1" \
+  "sequence_length: 256, micro_batch_size: 4, global_batch_size: 8, precision: bf16"
+config 04-gpt2-data2-zero1 "architecture: gpt2, layers: 6, hidden_size: 384, heads: 6, vocab_size: 16384" "data: 2, zero_stage: 1" \
+  "sequence_length: 256, micro_batch_size: 2, global_batch_size: 16"
+config 05-gpt2-124m-selective "architecture: gpt2, layers: 12, hidden_size: 768, heads: 12, vocab_size: 50257" "tensor: 1" \
+  "sequence_length: 256, micro_batch_size: 4, global_batch_size: 8, precision: bf16, recompute: selective"
+config 06-llama-100m-pipeline2 "$large" "pipeline: 2" \
+  "sequence_length: 512, micro_batch_size: 1, global_batch_size: 4, precision: bf16"
+config 07-llama-100m-tensor2 "$large" "tensor: 2, sequence_parallel: true" \
+  "sequence_length: 256, micro_batch_size: 2, global_batch_size: 4"
+config 08-middle-data4-zero3 "$middle" "data: 4, zero_stage: 3" \
+  "sequence_length: 256, micro_batch_size: 2, global_batch_size: 16, precision: bf16"
+config 09-middle-full-recompute "$middle" "tensor: 2, data: 2, zero_stage: 2" \
+  "sequence_length: 512, micro_batch_size: 1, global_batch_size: 8, recompute: full"
+config 10-gpt2-interleaved "architecture: gpt2, layers: 8, hidden_size: 256, heads: 8, vocab_size: 8192" \
+  "pipeline: 4, data: 2, schedule: interleaved_1f1b" \
+  "sequence_length: 256, micro_batch_size: 1, global_batch_size: 16, precision: bf16"
 
 if [ -z "$cluster" ]; then
   cluster=$work/cluster.yaml
@@ -52,7 +70,8 @@ first() { grep -o "\"$1\":[^,}]*" | head -1 | cut -d: -f2; }  # the first number
 for ((round = 1; round <= rounds; ++round)); do
   for file in "$work"/[0-9]*.yaml; do
     name=$(basename "$file" .yaml)
-    "$trireme" bench step "$file" --steps "$steps" --warmup 2 --seconds 0.03 --json > "$work/step" 2>> "$work/log" || { cat "$work/log" >&2; exit 1; }
+    "$trireme" bench step "$file" --steps "$steps" --warmup 2 --seconds 0.03 --json > "$work/step" 2>> "$work/log" ||
+      { cat "$work/log" >&2; exit 1; }
     grep -o '"step_seconds":{"median":[0-9.e-]*' "$work/step" | grep -o '[0-9.e-]*$' >> "$work/$name.seconds"
     first peak < "$work/step" > "$work/$name.bytes"
   done
@@ -69,7 +88,16 @@ for file in "$work"/[0-9]*.yaml; do
     printf "%-26s %10.4f %10.4f %6.3f %14.0f %14.0f %7.4f\n", n, f, m, f / m, b, c, b / c }' | tee -a "$work/table"
 done
 awk '{ t = $4 > 1 ? $4 - 1 : 1 - $4; m = $7 > 1 ? $7 - 1 : 1 - $7; if (t > wt) wt = t; if (m > wm) wm = m; st += t; if (t <= 0.15) ++in15 }
-     END { printf "time: mean error %.1f %%, worst %.1f %%, %d of %d within 15 %%; memory: worst %.2f %%\n", 100 * st / NR, 100 * wt, in15, NR, 100 * wm }' "$work/table"
+     END { printf "time: mean error %.1f %%, worst %.1f %%, %d of %d within 15 %%; ", 100 * st / NR, 100 * wt, in15, NR
+           printf "memory: worst %.2f %%\n", 100 * wm
+           exit !(wt <= 0.15 && wm <= 0.02) }' "$work/table" || off=1
 if [ -n "$json" ]; then
-  awk 'BEGIN { print "[" } { printf "%s{\"configuration\": \"%s\", \"forecast_seconds\": %s, \"measured_seconds\": %s, \"forecast_bytes\": %s, \"measured_bytes\": %s}\n", NR > 1 ? "," : "", $1, $2, $3, $5, $6 } END { print "]" }' "$work/table" > "$json"
+  awk 'BEGIN { print "[" }
+       { printf "%s{\"configuration\": \"%s\", \"forecast_seconds\": %s, \"measured_seconds\": %s, ", NR > 1 ? "," : "", $1, $2, $3
+         printf "\"forecast_bytes\": %s, \"measured_bytes\": %s}\n", $5, $6 }
+       END { print "]" }' "$work/table" > "$json"
+fi
+if [ "$check" = 1 ] && [ "${off:-0}" = 1 ]; then
+  echo "plan: a forecast is more than 15 % (time) or 2 % (memory) off" >&2
+  exit 1
 fi

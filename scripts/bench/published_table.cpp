@@ -29,7 +29,7 @@ void print(const std::string& name, const std::vector<double>& errors) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   if (argc < 2) {
     std::cerr << "usage: published_table FILE [--rows] [--left-out]" << std::endl;
     return 64;
@@ -72,4 +72,14 @@ int main(int argc, char** argv) {
   if (left_out)
     for (const std::string& line : rows.left_out) std::cout << line << '\n';
   std::cout << rows.left_out.size() << " rows are no configurations of Trireme\n";
+  return 0;
+}
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "published_table: " << error.what() << std::endl;
+    return 1;
+  }
 }

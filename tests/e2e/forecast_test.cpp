@@ -13,7 +13,8 @@ TEST_CASE("bench machine: writes a cluster file that plan and train take") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Outcome measured = must(directory, {"bench", "machine", "--seconds", "0.001", "--output", "machine.yaml"});
-  for (const char* sample : {"product 512 x 256 x 1376, fp32", "attention 4 x 256, 8 heads of 64, bf16", "adamw_step, fp32", "all-reduce of 4096 bytes, 4 ranks"}) {
+  for (const char* sample : {"product 512 x 256 x 1376, fp32", "attention 4 x 256, 8 heads of 64, bf16", "adamw_step, fp32",
+                             "all-reduce of 4096 bytes, 4 ranks"}) {
     INFO(measured.err);
     CHECK(measured.err.find(sample) != std::string::npos);
   }
@@ -30,6 +31,17 @@ TEST_CASE("bench machine: writes a cluster file that plan and train take") {
   REQUIRE(lines.front()["event"] == "start");
   CHECK(lines.front()["forecast"]["figures"] == "the figures of machine.yaml");
   CHECK(lines.front()["forecast"]["step_seconds"] == plan["step_seconds"]);
+}
+
+TEST_CASE("bench: a file that cannot be written is told before anything is measured") {
+  TemporaryDirectory directory;
+  const auto under = [&](const char* place) {
+    return Process({"env", std::string("TMPDIR=") + place, kBinary, "bench", "machine", "--seconds", "60"}, directory.path()).wait();
+  };
+  check(run(directory, {"bench", "machine", "--seconds", "60", "--output", "nowhere/machine.yaml"}), 74, "nowhere");
+  check(under("/nowhere"), 74, "/nowhere/trireme-links-");
+  check(run(directory, {"bench", "comm", "--json", "--output", "rows.json"}), 64, "--json excludes --output");
+  CHECK(directory.listing().empty());
 }
 
 TEST_CASE("train: says its forecast before the first step, and beside what happened at the end") {

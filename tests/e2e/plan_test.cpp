@@ -1,6 +1,9 @@
 // `trireme plan` as a person or a script asks it.
+#include <sys/stat.h>
+
 #include <set>
 
+#include "kernels/core/check.h"
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
 
@@ -72,6 +75,8 @@ TEST_CASE("plan tells a person what fits, how long a step takes and where it goe
     INFO(people.out << " | " << words);
     CHECK(people.out.find(words) != std::string::npos);
   }
+  // Two shares of idle time stand there, of other ranks each.
+  CHECK_THAT(people.out, Catch::Matchers::Contains("of the rank that has most to do") && Catch::Matchers::Contains("mean over the pipeline ranks"));
   CHECK(people.err.empty());
 }
 
@@ -114,6 +119,42 @@ TEST_CASE("plan follows --nodes, and data auto takes what the cluster leaves") {
       answer(directory, plan(sets({"parallel.tensor=2", "parallel.data=auto"}) + Arguments{"--cluster", "cluster.yaml", "--nodes", "1", "--json"}));
   CHECK(more["layout"].get<std::string>().starts_with("tp2dp2"));
   CHECK(more["cluster"]["devices"] == 4);
+}
+
+TEST_CASE("plan takes the nodes that --cluster-set gives to built-in machines") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Arguments built_in = plan(kEight + Arguments{"--cluster", "H100"}), cuda = plan(kEight + sets({"run.device=cuda"}));
+  check(run(directory, built_in + Arguments{"--cluster-set", "nodes=2"}), 64, "has 16 devices: 2 nodes of 8");
+  check(run(directory, cuda + Arguments{"--cluster-set", "nodes=2"}), 64, "has 16 devices: 2 nodes of 8");
+  for (const Arguments& start : {built_in, cuda}) {
+    const json small = answer(directory, start + Arguments{"--cluster-set", "devices_per_node=4", "--json"})["cluster"];
+    CHECK(small["nodes"] == 2);
+    CHECK(small["devices_per_node"] == 4);
+    const json both = answer(directory, start + Arguments{"--cluster-set", "nodes=4", "--cluster-set", "devices_per_node=2", "--json"})["cluster"];
+    CHECK(both["nodes"] == 4);
+    CHECK(both["devices_per_node"] == 2);
+  }
+  check(run(directory, built_in + Arguments{"--cluster-set", "devices_per_node=16"}), 64, "do not fill nodes of 16");
+  const Arguments cpu = plan(kEight + sets({"run.device=cpu"}));
+  CHECK(answer(directory, cpu + Arguments{"--cluster-set", "nodes=2", "--json"})["cluster"]["devices_per_node"] == 4);
+  check(run(directory, cpu + Arguments{"--cluster-set", "nodes=3"}), 64, "3 nodes of 8");
+  check(run(directory, cpu + Arguments{"--cluster-set", "devices_per_node=2"}), 64, "devices_per_node");
+}
+
+TEST_CASE("plan --search tells of the nearest layout and what would help where nothing fits devices that the configuration is not made for") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Arguments search = plan(kEight + sets({"model.hidden_size=65536", "model.heads=64", "model.kv_heads=64", "model.layers=32"}) +
+                                Arguments{"--cluster", "H100", "--nodes", "2", "--search"});
+  const json row = answer(directory, search + Arguments{"--json"});
+  check_forecast(row);
+  CHECK(row["fits"] == false);
+  CHECK(row["layouts"] == json::array());
+  REQUIRE(!row["too_large"].empty());
+  for (const json& layout : row["too_large"]) check_forecast(layout);
+  CHECK(row["advice"].is_string());
+  CHECK_THAT(must(directory, search).out, Catch::Matchers::Contains(row["advice"].get<std::string>()));
 }
 
 TEST_CASE("plan --search ranks layouts, and writes the best as a configuration that plans alike") {
@@ -165,6 +206,17 @@ TEST_CASE("plan simulates every rank, traces those asked for and draws the pipel
              Catch::Matchers::Contains("simulated all 8 ranks") && Catch::Matchers::Contains("no deadlock"));
 }
 
+TEST_CASE("plan simulates, traces and draws a world without a pipeline") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Arguments flat = plan(sets({"parallel.tensor=2", "parallel.data=4"}) + Arguments{"--cluster", "cluster.yaml"});
+  const json row = answer(directory, flat + Arguments{"--json", "--simulate", "--trace", "trace.json", "--svg", "step.svg"});
+  CHECK(row["world"]["ranks"] == 8);
+  CHECK(row["world"]["step_seconds"].get<double>() == Approx(row["step_seconds"].get<double>()).epsilon(0.25));
+  CHECK(json::parse(read_file(directory / "trace.json")).at("traceEvents").size() > 8);
+  CHECK_THAT(read_file(directory / "step.svg"), Catch::Matchers::Contains("pipeline 0") && !Catch::Matchers::Contains("pipeline 1"));
+}
+
 TEST_CASE("in a pipeline without collectives the simulated world takes what the forecast says, less the update") {
   const TemporaryDirectory directory;
   prepare(directory);
@@ -182,6 +234,77 @@ TEST_CASE("plan --analyse adds what follows from the forecast") {
   prepare(directory);
   CHECK(answer(directory, on_cluster({"--json", "--analyse"})).at("analysis").is_object());
   CHECK_THAT(must(directory, on_cluster({"--analyse"})).out, Catch::Matchers::Contains("compute-optimal"));
+}
+
+TEST_CASE("plan writes no file over another thing, and none where it refuses") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  std::string epochs = kConfig;
+  epochs.replace(epochs.find("  steps: 6"), 10, "  epochs: 1");
+  write_file(directory / "epochs.yaml", epochs);
+  write_file(directory / "mine.svg.tmp", "mine");
+  REQUIRE(::mkfifo((directory / "pipe").c_str(), 0600) == 0);
+  std::filesystem::create_directory(directory / "folder");
+  std::filesystem::create_symlink("run.yaml", directory / "link.yaml");
+  const auto before = directory.listing();
+  const auto refuses = [&](const Arguments& arguments, int code, const std::string& words) {
+    check(run(directory, on_cluster(arguments)), code, words);
+    CHECK(directory.changes_since(before) == "");
+  };
+  for (const char* option : {"--svg", "--trace"}) {
+    refuses({option, "pipe"}, 74, "cannot write pipe: it is there and no regular file");
+    refuses({option, "folder"}, 74, "cannot write folder: it is there and no regular file");
+    refuses({option, "none/here"}, 74, "cannot write none/here: there is no directory none");
+    refuses({option, "./run.yaml"}, 64, concat(option, " ./run.yaml: "));
+    refuses({option, "link.yaml"}, 64, concat(option, " link.yaml: "));
+    refuses({option, "cluster.yaml"}, 64, concat(option, " cluster.yaml: "));
+  }
+  refuses({"--search", "--output", "run.yaml"}, 64, "--output run.yaml: ");
+  refuses({"--svg", "same", "--trace", "folder/../same"}, 64, "same");
+  refuses({"--svg", "a", "--trace", "a.tmp"}, 64, "a.tmp");
+  refuses({"--svg", "mine.svg"}, 74, "mine.svg.tmp");
+  refuses({"--svg", "a.svg", "--trace", "b.json", "--ranks", "99"}, 64, "\"99\" names no ranks");
+  check(run(directory, {"plan", "epochs.yaml", "--svg", "a.svg", "--analyse"}), 64, "give --tokens N");
+  CHECK(directory.changes_since(before) == "");
+}
+
+TEST_CASE("plan refuses options without a meaning") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  for (const char* option : {"--cluster", "--nodes", "--trace", "--svg", "--tokens"}) {
+    check(run(directory, on_cluster({option, ""})), 64, concat(option, ": "));
+    check(run(directory, on_cluster({concat(option, "=")})), 64, option);
+  }
+  check(run(directory, on_cluster({"--search", "--output", ""})), 64, "--output: ");
+  for (const char* tokens : {"nan", "-nan", "inf", "0", "0.5", "1e19", "many", "1e9x", "0x10"})
+    check(run(directory, on_cluster({concat("--tokens=", tokens)})), 64,
+          concat("--tokens: \"", tokens, "\" is no number of tokens; allowed: 1 to 1e18"));
+  for (const char* nodes : {"0x8", "010", "few", "0", "-1", "2.0", "1048577", "99999999999999999999"})
+    check(run(directory, on_cluster({concat("--nodes=", nodes)})), 64,
+          concat("--nodes: \"", nodes, "\" is no number of nodes; allowed: 1 to 1048576, or auto"));
+  check(run(directory, on_cluster({"--cluster-set", "nodes"})), 64, "e.g. --cluster-set nodes=2");
+  check(run(directory, plan({"--cluster", "h100"})), 66, "h100: no such cluster file, and no built-in type; did you mean H100?");
+  check(run(directory, plan({"--cluster", "none.yaml"})), 66, "built in: A100-40GB, A100, H100");
+}
+
+TEST_CASE("plan says which machines it cannot plan for, at once") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const Arguments many = sets({"parallel.data=1024", "training.global_batch_size=1024", "run.device=cpu"});
+  check(run(directory, plan(many)), 64, "1024 ranks");
+  check(run(directory, plan(many)), 64, "give --cluster");
+  check(run(directory, plan(sets({"parallel.data=1073741824", "training.global_batch_size=1073741824"}) + Arguments{"--cluster", "H100"})), 64,
+        "4194304 devices");
+  const Arguments cores = plan(sets({"parallel.pipeline=4"}) + Arguments{"--cluster", "cpu", "--simulate"});
+  check(run(directory, cores + Arguments{"--cluster-set", "device.cores=2"}), 64, "device.cores");
+  must(directory, cores + Arguments{"--cluster-set", "device.cores=4"});
+}
+
+TEST_CASE("plan --json of a cluster file whose name is no UTF-8 is JSON") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  write_file(directory / "\xff.yaml", kCluster);
+  CHECK(answer(directory, plan(kEight + Arguments{"--cluster", "\xff.yaml", "--json"}))["cluster"]["source"].get<std::string>().ends_with(".yaml"));
 }
 
 TEST_CASE("plan refuses what it cannot plan") {

@@ -82,6 +82,18 @@ TEST_CASE("groups of a mesh, by hand") {
   CHECK(group_members(shape, MeshAxis::kEmbedding, 13, 2) == Ranks{5, 13});
 }
 
+TEST_CASE("groups of a world that nobody could list are found as those of a small one") {
+  const MeshShape shape{4, 2, 1 << 24, 2};  // a list of all its ranks for each of a few hundred groups would take minutes
+  const int first = 7, last = shape.world() - 5;
+  size_t members = 0;
+  for (int i = 0; i < 200; ++i)
+    for (const MeshAxis axis : {MeshAxis::kPipeline, MeshAxis::kReplicate, MeshAxis::kTensor, MeshAxis::kKv, MeshAxis::kEmbedding})
+      for (const int rank : {first + 2 * i, last - 2 * i}) members += group_members(shape, axis, rank, 2).size();
+  CHECK(members == 2 * 200 * (4 + 2 + 2 + 1 + 2));
+  CHECK(group_members(shape, MeshAxis::kPipeline, first, 2) == Ranks{7, 7 + (1 << 26), 7 + (1 << 27), 7 + 3 * (1 << 26)});
+  CHECK(group_of(shape, MeshAxis::kData, last, 2).size == 1 << 25);
+}
+
 TEST_CASE("kv groups are the neighbours that hold the same heads") {
   const MeshShape shape{1, 1, 2, 4};
   CHECK(group_members(shape, MeshAxis::kKv, 5, 2) == Ranks{4, 5});

@@ -28,8 +28,8 @@ const char* const kOwnType = R"(
 name: own machine
 nodes: 3
 devices_per_node: 4
-device: {type: X1, memory: 64.0e9, memory_bandwidth: 1.0e12, peak_flops: 200.0e12, peak_flops_fp32: 20.0e12, gemm_efficiency: 0.75, gemm_half_depth: 150,
-         multiprocessors: 100, attention_efficiency: 0.5, attention_half_length: 400, kernel_seconds: 4.0e-6}
+device: {type: X1, memory: 64.0e9, memory_bandwidth: 1.0e12, peak_flops: 200.0e12, peak_flops_fp32: 20.0e12, gemm_efficiency: 0.75,
+         gemm_half_depth: 150, multiprocessors: 100, attention_efficiency: 0.5, attention_half_length: 400, kernel_seconds: 4.0e-6}
 node_link: {bandwidth: 100.0e9, latency: 3.0e-6, ramp: 1.0e-4}
 network: {bandwidth: 12.5e9, latency: 6.0e-6, ramp: 2.0e-4}
 )";
@@ -52,6 +52,9 @@ const std::vector<BadFile> kBadFiles = {
     {"negative latency", "network: {latency: -1.0e-6}", {"network.latency=-1e-06: out of range"}},
     {"efficiency in percent", "device: {gemm_efficiency: 70}", {"device.gemm_efficiency=70: out of range", "above 0 to 1"}},
     {"no efficiency", "device: {attention_efficiency: 0}", {"device.attention_efficiency=0: out of range"}},
+    {"days for seconds", "node_mtbf: 264", {"node_mtbf=264: out of range", "from 3600"}},
+    {"gigabytes a second for bytes", "storage: {write: 2}", {"storage.write=2: out of range"}},
+    {"a restart before it began", "restart: -1", {"restart=-1: out of range"}},
     {"a faster straggler", "software: {straggler: 0.9}", {"software.straggler=0.9: out of range", "from 1"}},
     {"unknown key", "device: {memroy: 80.0e9}", {"device.memroy=80.0e9: unknown key; did you mean device.memory?"}},
     {"unknown section", "netwrk: {bandwidth: 5.0e10}", {"netwrk: unknown key; did you mean network?"}},
@@ -97,7 +100,8 @@ TEST_CASE("a device type of one's own gives every figure, and what is missing is
   for (const FieldRow& row : table_of(read("{}")).fields) {
     const bool optional =
         row.path == "device.watts" || row.path == "device.price_per_hour" || row.path == "nvls_bandwidth" || row.path == "device.cores";
-    if (row.type != FieldType::kNumber || row.path == "software.straggler" || optional) continue;
+    const bool of_operation = row.path.starts_with("storage.") || row.path == "node_mtbf" || row.path == "restart";
+    if (row.type != FieldType::kNumber || row.path == "software.straggler" || of_operation || optional) continue;
     ++figures;
     INFO(all << " | " << row.path);
     CHECK(all.find(" " + row.path) != std::string::npos);
@@ -162,7 +166,8 @@ TEST_CASE("every built-in device type is whole, and within what physics and data
 TEST_CASE("a cluster written as YAML reads back as the same") {
   for (const std::string& type : device_types()) {
     ClusterConfig c =
-        read("nodes: 7\ndevice: {type: " + type + "}\nlevel_nodes: [2, 4]\nlevel_oversubscription: [1.5, 2]\nsoftware: {straggler: 1.1}");
+        read("nodes: 7\ndevice: {type: " + type + "}\nlevel_nodes: [2, 4]\nlevel_oversubscription: [1.5, 2]\nsoftware: {straggler: 1.1}"
+             "\nstorage: {write: 1.5e9, read: 3.0e9}\nnode_mtbf: 1.0e6\nrestart: 60");
     c.name = "a name: with #, quotes \" and spaces";
     c.device.price_per_hour = 2.5;
     CHECK(read(to_yaml(c)) == c);

@@ -1,10 +1,13 @@
 // Ranks of a CPU machine share its cores: the work of all passes through them, and waits are filled by the others.
+#include <cmath>
+
 #include "parallel/comm/self.h"
 #include "tests/support/catch.h"
+#include "tests/support/scratch.h"
 #include "trainer/config/load.h"
+#include "trainer/loop/environment.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/run_forecast.h"
-
 
 namespace trireme {
 namespace {
@@ -33,7 +36,8 @@ TEST_CASE("forecast: ranks beyond the cores of a machine take turns") {
 
 TEST_CASE("forecast: a pipeline on one core has no bubble and takes as long as one rank there") {
   const Config whole = model("tensor: 1", 1), pipeline = model("pipeline: 4, schedule: gpipe", 4);
-  const Forecast alone = forecast_time(whole, machine(1, 1)), turns = forecast_time(pipeline, machine(1, 4)), apart = forecast_time(pipeline, machine(4, 4));
+  const Forecast alone = forecast_time(whole, machine(1, 1)), turns = forecast_time(pipeline, machine(1, 4));
+  const Forecast apart = forecast_time(pipeline, machine(4, 4));
   CHECK(turns.step_seconds == Approx(alone.step_seconds).epsilon(0.01));
   CHECK(turns.bubble < 0.01);
   CHECK(apart.bubble > 0.15);
@@ -54,6 +58,51 @@ TEST_CASE("forecast: host memory is asked of all ranks together") {
   SelfCommunicator world("world");
   CHECK_NOTHROW(check_host_memory(world, 2e9, 2e9));
   CHECK_THROWS_AS(check_host_memory(world, 2.1e9, 2e9), Error);
+}
+
+TEST_CASE("forecast: a GPU has the figures of the type that its driver names, and no other") {
+  const auto name = [](const char* gpu) { return device_type_of(gpu); };
+  CHECK(name("NVIDIA H100 80GB HBM3") == "H100");
+  CHECK(name("NVIDIA H200") == "H200");
+  CHECK(name("NVIDIA B200") == "B200");
+  CHECK(name("NVIDIA A100-SXM4-40GB") == "A100-40GB");
+  CHECK(name("NVIDIA A100-SXM4-80GB") == "A100");
+  for (const char* other : {"NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA A100-PCIE-40GB",
+                            "NVIDIA A100 80GB PCIe", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA GeForce RTX 4090", ""})
+    CHECK(name(other) == "");
+}
+
+TEST_CASE("forecast: a run on GPUs is reckoned with on its own hosts") {
+  Config config = model("tensor: 4, data: 4", 16);
+  const auto seconds = [&](int ranks_per_host, const char* gpu) { return forecast_run(config, 16, ranks_per_host, gpu)->time.step_seconds; };
+  const double eights = seconds(8, "NVIDIA H100 80GB HBM3");
+  CHECK(seconds(2, "NVIDIA H100 80GB HBM3") > eights);  // tensor ranks on two hosts
+  CHECK_FALSE(forecast_run(config, 16, 8, "NVIDIA H100 PCIe"));
+  config.plan.cluster = "H100";  // of any size, as a type for `plan --cluster`
+  CHECK(seconds(8, "NVIDIA H100 PCIe") == eights);
+  const test::Scratch files;
+  config.plan.cluster = files.write("small.yaml", "device: {type: H100}\nnodes: 1\n");
+  CHECK_THROWS_WITH(forecast_run(config, 16, 8, ""), Catch::Contains("has 8 devices, and the run 16 ranks"));
+  config.plan.cluster = files.write("large.yaml", "device: {type: H100}\nnodes: 4\n");
+  CHECK(seconds(8, "") == eights);
+}
+
+TEST_CASE("forecast: of a host's memory a control group's part is there") {
+  const test::Scratch files;
+  const auto limit = [&] { return memory_limit(files / "groups", files / "mount"); };
+  CHECK(std::isinf(limit()));
+  files.write("groups", "0::/job/step/task\n");
+  files.write("mount/job/step/task/memory.max", "max\n");
+  CHECK(std::isinf(limit()));
+  files.write("mount/job/memory.max", "8589934592\n");
+  files.write("mount/job/step/memory.max", "17179869184\n");
+  CHECK(limit() == 8589934592.0);
+  // Version 1; in a container, the path is the host's.
+  files.write("groups", "12:cpu,cpuacct:/\n9:memory:/docker/4711\n0::/\n");
+  files.write("mount/cpu,cpuacct/memory.limit_in_bytes", "1\n");
+  files.write("mount/memory/memory.limit_in_bytes", "4294967296\n");
+  CHECK(limit() == 4294967296.0);
+  CHECK(host_memory() > 0);
 }
 
 }  // namespace

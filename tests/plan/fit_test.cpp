@@ -92,9 +92,32 @@ TEST_CASE("fit: noise on one product moves the rate by its share alone, and no f
   samples.products.front().seconds *= 3;
   for (AttentionSample& sample : samples.attention) sample.forward = sample.backward = 1e-9;  // faster than any peak
   const FittedMachine fitted = fit_machine(samples);
-  CHECK(*fitted.cluster.device.gemm_efficiency <= 1);
-  CHECK(*fitted.cluster.device.attention_efficiency <= 1);
+  CHECK_NOTHROW(resolve_cluster(fitted.cluster));
   CHECK(*fitted.cluster.device.peak_flops_fp32 * *fitted.cluster.device.gemm_efficiency == Approx(72e9).epsilon(0.3));
+}
+
+TEST_CASE("fit: links whose samples do not grow with size, or take no time to start, give figures that a plan takes") {
+  MachineSamples samples = samples_of(planted());
+  ClusterConfig no_limit = planted();
+  no_limit.node_link.bandwidth = 1e30;
+  for (LinkSample& sample : samples.links)
+    sample.seconds = model_seconds(sample, no_limit) * (sample.bytes > 1e5 ? 0.9 : 1);  // the large ones are even faster
+  ClusterConfig fitted = fit_machine(samples).cluster;
+  CHECK_NOTHROW(resolve_cluster(fitted));
+  const auto error = [&](double latency) {  // the latency is the best one at that bandwidth
+    fitted.node_link.latency = latency;
+    double sum = 0;
+    for (const LinkSample& sample : samples.links) sum += std::pow(model_seconds(sample, fitted) / sample.seconds - 1, 2);
+    return sum;
+  };
+  const double latency = *fitted.node_link.latency;
+  CHECK(error(latency) < error(1.01 * latency));
+  CHECK(error(latency) < error(0.99 * latency));
+
+  for (LinkSample& sample : samples.links) sample.seconds = sample.bytes * 1e-3;  // a kilobyte a second
+  CHECK_NOTHROW(resolve_cluster(fit_machine(samples).cluster));
+  for (LinkSample& sample : samples.links) sample.seconds = std::pow(sample.bytes, 2) * 1e-16;  // the small ones faster than any line
+  CHECK_NOTHROW(resolve_cluster(fit_machine(samples).cluster));
 }
 
 TEST_CASE("fit: a kind of samples that is missing is told") {

@@ -9,6 +9,11 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
+/// FLOPs of a GPT on one token with full recomputation, all of T x T counted.   Source: Narayanan et al. 2021, arXiv:2104.04473, eq. 3.
+double hardware_flops_per_token(double layers, double hidden, double length, double vocabulary) {
+  return 96 * layers * hidden * hidden * (1 + length / (6 * hidden) + vocabulary / (16 * layers * hidden));
+}
+
 TEST_CASE("model states of every row of ZeRO's Table 1") {
   struct Row {
     double parameters, ranks, stage1, stage2, stage3, step;  ///< GB as printed, `step` the last printed digit of the first two
@@ -42,10 +47,9 @@ TEST_CASE("ZeRO sends 2 P up to stage 2 and 3 P in stage 3") {
 TEST_CASE("DeepSpeed's estimators print its documentation's examples") {
   // DeepSpeed docs/code-docs/source/memory.rst: 2851M parameters, largest layer 32M, 8 GPUs; T5-large, 737.67M and 32.9M, on 4.
   CHECK(deepspeed_zero3_bytes(2851e6, 32e6, 8) / kGiB == Approx(6.09).margin(0.005));
-  CHECK(deepspeed_zero2_documented_bytes(2851e6, 8) / kGiB == Approx(15.93).margin(0.005));
   CHECK(deepspeed_zero3_bytes(737.67e6, 32.9e6, 4) / (1024 * 1024) == Approx(3291).margin(0.5));
-  // The code of stage 2 says less than its documentation.
-  CHECK(deepspeed_zero2_bytes(2851e6, 8) / kGiB == Approx(11.28).margin(0.005));
+  // The code of stage 2 says less than its documentation, 15.93 GiB by 4 P + 16 P / n.
+  CHECK(deepspeed_zero2_bytes(2851e6, 8) == 2 * 2851e6 + 18 * 2851e6 / 8);
 }
 
 TEST_CASE("activations of a block, every row of Korthikanti's Table 2") {
@@ -71,10 +75,6 @@ TEST_CASE("selective recomputation saves what its paper says") {
 TEST_CASE("the first stage keeps all layers' worth, interleaved (p-1)/(p v) more") {
   CHECK(first_stage_blocks(96, 8, 1) == 96);
   CHECK(first_stage_blocks(105, 35, 3) == Approx(105 * (1 + 34.0 / 105)));
-  // What 1F1B keeps stage by stage is the same: p micro-batches of L/p layers on the first, one on the last.
-  CHECK(in_flight(8, 0, 64) * 96 / 8 == first_stage_blocks(96, 8, 1));
-  CHECK(in_flight(8, 7, 64) == 1);
-  CHECK(in_flight(8, 1, 4) == 4);
 }
 
 TEST_CASE("Megatron's estimator agrees with the paper that it is taken from") {
@@ -153,31 +153,6 @@ TEST_CASE("days for 300 billion tokens of SC'21's Table 2, to the printed digits
   const double parameters = 12 * row.layers * row.hidden * row.hidden + (51200 + 2048) * row.hidden;
   CHECK(days(8 * parameters, row.tflops) == Approx(days(flops, row.tflops)).epsilon(0.03));
   CHECK(days(8 * parameters, row.tflops) < days(flops, row.tflops));
-}
-
-TEST_CASE("days for 300 billion tokens of MegaScale's Table 2, to the printed digits") {
-  // Jiang et al. 2024, arXiv:2402.15627, Table 2, Megatron-LM and MegaScale: thousands of tokens a second to 0.1, days to 0.01. Where a step prints
-  // as 32.0 s, tokens and days say 32.1.
-  struct Row {
-    double batch, seconds, thousands, days;
-  };
-  const Row row =
-      GENERATE(Row{768, 40.0, 39.3, 88.35}, Row{768, 15.2, 103.8, 33.45}, Row{768, 11.9, 132.7, 26.17}, Row{768, 32.0, 49.0, 70.86},
-               Row{768, 11.5, 136.7, 25.40}, Row{768, 8.9, 176.9, 19.62}, Row{6144, 29.02, 433.6, 8.01}, Row{6144, 14.78, 851.6, 4.08},
-               Row{6144, 8.57, 1466.8, 2.37}, Row{6144, 23.66, 531.9, 6.53}, Row{6144, 12.21, 1030.9, 3.37}, Row{6144, 6.34, 1984.0, 1.75});
-  // At one FLOP a token, a device's rate is its tokens a second.
-  const auto days = [&](double tokens_per_second) { return training_seconds(1, 300e9, 1, tokens_per_second) / 86400; };
-  CAPTURE(row.days, row.thousands);
-  CHECK(days(1000 * (row.thousands + 0.05)) < row.days + 0.005);
-  CHECK(days(1000 * (row.thousands - 0.05)) > row.days - 0.005);
-  CHECK(days(row.batch * 2048 / row.seconds) == Approx(row.days).epsilon(0.005));
-}
-
-TEST_CASE("model FLOPs are hardware FLOPs without the forward that is done twice") {
-  const double layers = 96, hidden = 12288, length = 2048, vocabulary = 51200;
-  const double head = 6 * hidden * vocabulary;  // not computed again
-  CHECK(model_flops_per_token(layers, hidden, length, vocabulary) - head ==
-        Approx(0.75 * (hardware_flops_per_token(layers, hidden, length, vocabulary) - head)));
 }
 
 }  // namespace

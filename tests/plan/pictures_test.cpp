@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <regex>
 
 #include "kernels/core/check.h"
@@ -69,7 +70,7 @@ bool any_contains(const std::vector<std::string>& texts, const std::string& part
 TEST_CASE("the picture of a pipeline is to scale: a row a rank, a box a micro-batch, idle time left open") {
   constexpr int p = 4, m = 6;
   const Simulation run = simulate(one_forward_one_backward(p, m), unit_seconds);
-  const Picture picture = read_picture(pipeline_svg(run.ranks, {.title = "a < b & c"}));
+  const Picture picture = read_picture(pipeline_svg(run.ranks, "a < b & c"));
   REQUIRE(picture.rows.size() == p);
   CHECK(picture.boxes.size() == 2 * m * p);
   CHECK(any_contains(picture.texts, "a &lt; b &amp; c: 0 s to 27.00 s of a step of 27.00 s"));
@@ -101,20 +102,10 @@ TEST_CASE("parts of a stage are one box, a rank's second stage is paler, and I a
   CHECK(any_contains(picture.texts, "paler: "));
 }
 
-TEST_CASE("a window of the step shows what runs in it") {
-  const Simulation run = simulate(one_forward_one_backward(2, 4), unit_seconds);  // 15 s
-  const Picture picture = read_picture(pipeline_svg(run.ranks, {.names = {"first"}, .window = {{0.5, 2.5}}}));
-  CHECK(picture.boxes.size() == 4);  // two forwards and no wait on the first rank; the forward and half of the backward on the second
-  for (const DrawnBox& box : picture.boxes) {
-    CHECK(box.x >= 190);
-    CHECK(box.x + box.width <= 1590.01);
-  }
-  CHECK(any_contains(picture.texts, "500.0 ms to 2.500 s of a step of 15.00 s"));
-  CHECK(any_contains(picture.texts, "first: 25.0 % idle"));
-  CHECK(any_contains(picture.texts, "pipeline 1: 25.0 % idle"));
-  CHECK_THROWS_AS(pipeline_svg(run.ranks, {.window = {{15, 16}}}), ConfigError);
-  CHECK_THROWS_AS(pipeline_svg(run.ranks, {.window = {{2, 1}}}), ConfigError);
+TEST_CASE("where no rank computes there is nothing to draw") {
   CHECK_THROWS_AS(pipeline_svg({}), ConfigError);
+  CHECK_THROWS_AS(pipeline_svg({{}, {}}), ConfigError);
+  CHECK_THROWS_AS(pipeline_svg({{{{ActionType::kForward, 0, 0}, 0, 0}}}), ConfigError);
 }
 
 TEST_CASE("a picture stays under 1 MB and says where it was cut") {
@@ -125,7 +116,20 @@ TEST_CASE("a picture stays under 1 MB and says where it was cut") {
     CHECK(picture.rows.size() == static_cast<size_t>(p));
     CHECK(any_contains(picture.texts, ", cut at ") == (p == 128));
     CHECK(picture.boxes.size() > 3000);
+    for (const DrawnBox& box : picture.boxes) CHECK(box.x + box.width <= 1590.01);
   }
+}
+
+TEST_CASE("a picture of more ranks than anybody reads shows the first of them, even where all begin at once") {
+  std::vector<Timeline> ranks(5000);
+  for (Timeline& timeline : ranks)
+    for (int m = 0; m < 8; ++m) timeline.push_back({{ActionType::kForward, 0, m}, 1.0 * m, m + 0.5});
+  const std::string svg = pipeline_svg(ranks);
+  CHECK(svg.size() < 1000000);
+  const Picture picture = read_picture(svg);
+  CHECK(picture.rows.size() == 500);
+  CHECK(any_contains(picture.texts, ", the first 500 of 5000 ranks"));
+  CHECK(any_contains(picture.texts, ", cut at "));
 }
 
 TEST_CASE("ranks to look at are named one by one, as ranges and as groups") {
@@ -139,6 +143,16 @@ TEST_CASE("ranks to look at are named one by one, as ranges and as groups") {
     CAPTURE(wrong);
     CHECK_THROWS_AS(ranks_named(wrong, mesh), ConfigError);
   }
+}
+
+TEST_CASE("a trace of more events than programs open is refused before the simulation, and the remedy named") {
+  ActionList list(600);
+  const std::vector<const ActionList*> lists(16384, &list);
+  std::vector<int> ranks(1666);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  CHECK_NOTHROW(check_trace_size(lists, ranks));
+  ranks.push_back(16383);
+  CHECK_THROWS_WITH(check_trace_size(lists, ranks), Catch::Contains("1667 ranks would have 1000200 events") && Catch::Contains("--ranks"));
 }
 
 TEST_CASE("a Chrome trace of some ranks of a world: rows of what was asked for, arrows only between those") {

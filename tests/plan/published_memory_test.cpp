@@ -16,7 +16,7 @@ std::string rows_file() { return std::string(TRIREME_SOURCE_DIR) + "/tests/plan/
 
 /// Rows whose printed memory or layout the source itself contradicts: lines of the BLOOM chronicles.
 bool contradicted(const std::string& id) {
-  return std::ranges::any_of(std::vector<std::string>{"L634", "L648", "L669", "L775"}, [&](const std::string& line) { return id.ends_with(line); });
+  return std::ranges::any_of(std::vector<std::string>{"L634", "L669", "L775"}, [&](const std::string& line) { return id.ends_with(line); });
 }
 
 double most(const std::vector<RankBytes>& ranks) { return std::ranges::max(ranks, {}, &RankBytes::peak).peak; }
@@ -45,7 +45,7 @@ TEST_CASE("published memory by source, and what ran out of it") {
     const double bytes = most(formula_memory(run.config, run.cluster));
     CAPTURE(run.id, bytes, *run.cluster.device.memory);
     if (run.memory_bytes && !contradicted(run.id)) errors[run.cluster.software.stack].push_back(std::abs(bytes / *run.memory_bytes - 1));
-    if (run.memory_bytes) CHECK(bytes <= *run.cluster.device.memory);
+    if (!run.out_of_memory) CHECK(bytes <= *run.cluster.device.memory);
     // One run of the chronicles ran out where its neighbours of as many parameters a GPU needed 67 GB: no formula of the steady state tells them
     // apart.
     if (run.out_of_memory && !run.id.ends_with("L957")) CHECK(bytes > *run.cluster.device.memory);

@@ -71,8 +71,8 @@ ClusterConfig cluster_of(const Json& row, const std::string& stack) {
   const int64_t devices = need(cluster, "n_gpus");
   c.devices_per_node = std::min<int64_t>(devices, 8);
   c.nodes = (devices + c.devices_per_node - 1) / c.devices_per_node;
-  // Four 100 Gb/s links a node of eight, where others have eight of 200.
-  if (contains(get<std::string>(cluster, "interconnect").value_or(""), "4x100Gb/s")) c.network.bandwidth = 0.95 * 6.25e9;
+  // BLOOM's machine has four 100 Gb/s links a node of eight, where others have eight of 200.
+  if (get<std::string>(row, "group").value_or("") == "p") c.network.bandwidth = 0.95 * 6.25e9;
   c.software.stack = stack;
   return resolve_cluster(c);
 }
@@ -132,7 +132,7 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   c.data.train = {"published"};
   c.run.device = "cpu";  // what this machine has is of no concern here
   ModelConfig& m = c.model;
-  m.architecture = contains(arch, "lama") || contains(name, "Llama") || contains(name, "llama") || contains(name, "Llama") ? "llama" : "gpt2";
+  m.architecture = contains(arch, "lama") || contains(name, "lama") ? "llama" : "gpt2";
   m.tied_embeddings = m.architecture == "gpt2";
   // The zero-bubble paper leaves out layers and vocabulary in its table 6; table 3 has the layers, and its data Megatron's GPT-2 vocabulary.
   const bool zero_bubble = get<std::string>(row, "group").value_or("") == "i";

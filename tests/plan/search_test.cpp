@@ -272,7 +272,7 @@ TEST_CASE("layers are balanced by what embedding and head take") {
   ClusterConfig cluster = h100(1, 4);
   Config config = small_model(12);
   config.model.vocab_size = 256000;  // whose head takes longer than several layers
-  const SearchResult result = search_layouts(config, cluster, {}, {.keep = 400});
+  const SearchResult result = search_layouts(config, cluster, {}, {.keep = 4000});
   int uneven = 0;
   for (const RankedLayout& layout : result.layouts) {
     const std::vector<int64_t>& split = *layout.config.parallel.layers_per_stage;

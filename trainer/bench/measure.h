@@ -43,7 +43,7 @@ class Workbench {
   Context ctx_;
 };
 
-/// Standard normal numbers; another stream for each `key`. Beyond a million elements they repeat.
+/// Standard normal numbers; another stream for each `key`. Beyond 131,072 elements they repeat.
 Tensor random_tensor(Context& ctx, const Shape& shape, DType dtype, uint64_t key = 0);
 /// [count] int32, uniform in [0, limit).
 Tensor random_tokens(Context& ctx, int64_t count, int64_t limit, uint64_t key = 0);

@@ -1,29 +1,22 @@
 #include "trainer/commands/bench_command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/self.h"
 #include "trainer/bench/comm.h"
 #include "trainer/bench/kernels.h"
-#include "trainer/bench/machine.h"
 #include "trainer/bench/step.h"
 #include "trainer/bench/table.h"
+#include "trainer/commands/bench_machine.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
-#include "trainer/config/write.h"
 #include "trainer/files/durable_file.h"
-#include "trainer/files/progress_line.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/launcher.h"
@@ -47,8 +40,7 @@ struct Arguments {
   bench::StepOptions step;
   bool json = false;
 
-  bench::Effort effort() const { return effort(seconds); }
-  static bench::Effort effort(double seconds) { return {.batch_seconds = std::min(0.02, seconds / 3), .seconds = seconds, .world = nullptr}; }
+  bench::Effort effort() const { return {.batch_seconds = std::min(0.02, seconds / 3), .seconds = seconds, .world = nullptr}; }
 };
 
 /// What `bench kernels` measures where no configuration is given: the layers of a LLaMA of 1.3 billion parameters on a GPU, of 110 million on a CPU.
@@ -143,6 +135,10 @@ int bench_comm(const Arguments& arguments, const std::vector<std::string>& comma
     agree(*world, [&] {
       if (world->size() < 2) throw ConfigError("bench comm: a world of one rank says nothing; start at least two");
     });
+    std::optional<DurableFile> output;
+    agree(*world, [&] {
+      if (world->rank() == 0 && !arguments.output.empty()) output.emplace(arguments.output);  // told before anything is measured
+    });
     Config config;
     if (!arguments.device.empty()) config.run.device = arguments.device;
     config.run.ranks_per_gpu = arguments.ranks_per_gpu;
@@ -153,75 +149,14 @@ int bench_comm(const Arguments& arguments, const std::vector<std::string>& comma
     const ordered_json rows = bench::bench_comm(machine.ctx(), machine.world(), sizes, arguments.effort());
     if (machine.world().rank() != 0) return ExitCode::kOk;
     const ordered_json environment = describe_environment(machine.ctx(), machine.world().size(), {});
-    if (!arguments.output.empty()) {
-      write_durably(arguments.output, rows.dump() + "\n");
+    if (output) {
+      output->write(rows.dump() + "\n");
+      output->commit();
       return ExitCode::kOk;
     }
     print(arguments, {{"bench", "comm"}, {"comm", rows}, {"environment", environment}}, headline(environment) + "\n" + bench::table_of(rows));
     return ExitCode::kOk;
   }));
-}
-
-/// Collectives between `ranks` ranks of this machine, started for this alone.
-std::vector<LinkSample> measure_links(int ranks, double seconds) {
-  const std::filesystem::path file = std::filesystem::temp_directory_path() / concat("trireme-links-", ::getpid(), ".json");
-  const int code = launch(ranks, {"bench", "comm", "--device", "cpu", "--sizes", "4096,65536,1048576,8388608", "--seconds", std::to_string(seconds),
-                                  "--output", file.string()});
-  if (code != 0) throw InternalError(concat("bench machine: measuring ", ranks, " ranks ended with exit code ", code));
-  const nlohmann::json rows = nlohmann::json::parse(read_text(file));
-  std::filesystem::remove(file);
-  return bench::link_samples(rows, ranks);
-}
-
-/// Four digits say all that was measured.
-double rounded(double value) {
-  std::array<char, 32> text;
-  std::snprintf(text.data(), text.size(), "%.4g", value);
-  return std::strtod(text.data(), nullptr);
-}
-
-void round_figures(ClusterConfig& c) {
-  DeviceConfig& d = c.device;
-  for (Auto<double>* figure : {&d.memory, &d.memory_bandwidth, &d.peak_flops, &d.peak_flops_fp32, &d.gemm_efficiency, &d.gemm_half_depth,
-                               &d.attention_efficiency, &d.attention_half_length, &d.kernel_seconds, &c.node_link.bandwidth, &c.node_link.latency,
-                               &c.network.bandwidth, &c.network.latency})
-    *figure = rounded(**figure);
-}
-
-int bench_machine(const Arguments& arguments) {
-  if (under_launcher()) throw ConfigError("bench machine: starts its ranks itself; start it without mpirun or srun");
-  const std::vector<int> worlds = {2, 4};
-  MachineSamples samples;
-  {
-    ProgressLine progress("measuring", ProgressUnit::kItems, bench::machine_figures() + static_cast<int64_t>(worlds.size()));
-    {
-      Config config;
-      config.run.device = "cpu";
-      Machine machine(std::make_unique<SelfCommunicator>("world"), {}, config);
-      // One thread: where another program takes a core for a moment, threads that wait for each other lose a whole time slice in every figure.
-      Context& ctx = machine.ctx();
-      ctx.threads = 1;
-      limit_gemm_library(ctx);
-      samples = bench::measure_machine(ctx, Arguments::effort(arguments.machine_seconds), [&] { progress.advance(1); });
-    }
-    for (const int ranks : worlds) {
-      for (const LinkSample& sample : measure_links(ranks, arguments.machine_seconds)) samples.links.push_back(sample);
-      progress.advance(1);
-    }
-  }
-  samples.name = host_name();
-  samples.cores = usable_cores();
-  samples.memory = host_memory();
-  FittedMachine fitted = fit_machine(samples);
-  round_figures(fitted.cluster);
-  std::cerr << residual_text(fitted.residuals);
-  const std::string text = to_yaml(fitted.cluster);
-  if (arguments.output.empty())
-    std::cout << text;
-  else
-    write_durably(arguments.output, text);
-  finish_output();
-  return static_cast<int>(ExitCode::kOk);
 }
 
 }  // namespace
@@ -271,13 +206,14 @@ void add_bench_command(CLI::App& app, const std::vector<std::string>& command_li
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 16));
   comm->add_option("--ranks-per-gpu", arguments->ranks_per_gpu, "Ranks that share a GPU")->check(CLI::Range(int64_t{1}, int64_t{64}));
   comm->add_option("--sizes", arguments->sizes, "Bytes of a buffer: 4096,1048576")->delimiter(',')->check(CLI::Range(int64_t{1}, int64_t{1} << 36));
-  comm->add_option("--output", arguments->output, "A file for the rows as JSON, in place of standard output");
+  comm->add_option("--output", arguments->output, "A file for the rows as JSON, in place of standard output")->excludes("--json");
   comm->callback([arguments, command_line, &exit_code] { exit_code = bench_comm(*arguments, command_line); });
 
-  CLI::App* machine = bench->add_subcommand("machine", "Figures of this machine's CPU as a cluster file for `plan`, fitted to products, attention, memory and collectives");
+  CLI::App* machine = bench->add_subcommand(
+      "machine", "Figures of this machine's CPU as a cluster file for `plan`, fitted to products, attention, memory and collectives");
   machine->add_option("--seconds", arguments->machine_seconds, "Time for each figure")->check(CLI::Range(1e-3, 60.0));
   machine->add_option("--output", arguments->output, "The cluster file; default: standard output");
-  machine->callback([arguments, &exit_code] { exit_code = bench_machine(*arguments); });
+  machine->callback([arguments, &exit_code] { exit_code = bench_machine(arguments->machine_seconds, arguments->output); });
 }
 
 }  // namespace trireme

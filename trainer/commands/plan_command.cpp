@@ -1,7 +1,7 @@
 #include "trainer/commands/plan_command.h"
 
 #include <algorithm>
-#include <filesystem>
+#include <charconv>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -9,13 +9,12 @@
 #include "kernels/core/check.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/load.h"
-#include "trainer/files/durable_file.h"
+#include "trainer/files/output_files.h"
 #include "trainer/files/progress_line.h"
-#include "trainer/loop/environment.h"
-#include "trainer/loop/machine.h"
 #include "trainer/loop/rank_plan.h"
 #include "trainer/plan/analysis/analysis.h"
 #include "trainer/plan/layouts.h"
+#include "trainer/plan/place.h"
 #include "trainer/plan/report.h"
 #include "trainer/plan/stack.h"
 #include "trainer/plan/svg.h"
@@ -28,13 +27,14 @@ namespace {
 using nlohmann::ordered_json;
 
 struct Arguments {
-  std::string config, cluster, nodes, output, trace, svg;  ///< empty: not given
+  std::string config;
+  std::optional<std::string> cluster, nodes, output, trace, svg;
   std::string ranks = "pipeline:0";
   std::vector<std::string> sets, cluster_sets;
   std::optional<double> tokens;
   bool search = false, json = false, simulate = false, analyse = false;
 
-  bool wants_world() const { return simulate || !trace.empty() || !svg.empty(); }
+  bool wants_world() const { return simulate || trace || svg; }
 };
 
 /// What there is to say.
@@ -43,69 +43,26 @@ struct Answer {
   std::optional<SearchResult> found;
   std::optional<SimulatedWorld> world;
   std::optional<Analysis> analysis;
+  std::string proposal, trace, svg;  ///< of the files
 };
 
-/// Machines to plan for.
-struct Place {
-  ClusterConfig cluster;
-  std::string source;  ///< "cluster.yaml", or what was assumed
-  bool open = false;   ///< as many nodes as the layout needs
-};
-
-int64_t world_of(const Config& config) { return mesh_shape(config.parallel).world(); }
-
-Place named_place(const Arguments& arguments) {
-  const std::vector<std::string> types = device_types();
-  if (std::ranges::find(types, arguments.cluster) == types.end() || std::filesystem::exists(arguments.cluster))
-    return {load_cluster(arguments.cluster, arguments.cluster_sets), arguments.cluster, false};
-  return {parse_cluster("device: {type: " + arguments.cluster + "}", arguments.cluster, arguments.cluster_sets),
-          "nodes of the built-in " + arguments.cluster, true};
+template <class Number>
+bool is_number(const std::string& text, Number least, Number most) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value >= least && value <= most;
 }
 
-/// Without --cluster: GPUs where the run asks for them or this machine has some, else this machine itself.
-Place assumed_place(const Arguments& arguments, const Config& config) {
-  if (config.run.device == "cuda" || (config.run.device == "auto" && usable_gpus() > 0))
-    return {parse_cluster("device: {type: H100}", "--cluster", arguments.cluster_sets),
-            "assumed, as run.device asks for GPUs; --cluster names others", true};
-  const int64_t ranks = world_of(config);
-  ClusterConfig cluster = parse_cluster("device: {type: cpu}", "--cluster", arguments.cluster_sets);
-  cluster.devices_per_node = ranks;
-  if (!cluster.device.cores) cluster.device.cores = usable_cores();
-  if (!cluster.device.memory) cluster.device.memory = host_memory() / static_cast<double>(ranks);
-  return {cluster, "assumed: this machine's CPU, with built-in figures; --cluster names others", true};
+std::string nodes_of(const std::string& text) {
+  constexpr int64_t kMost = 1 << 20;
+  if (text != "auto" && (text.starts_with('0') || !is_number<int64_t>(text, 1, kMost)))
+    throw ConfigError(concat("--nodes: \"", text, "\" is no number of nodes; allowed: 1 to ", kMost, ", or auto"));
+  return text;
 }
 
-/// Nodes as --nodes says, or as the ranks need.
-void settle_nodes(Place& place, const Arguments& arguments, std::optional<int64_t> ranks) {
-  ClusterConfig& c = place.cluster;
-  const std::string& nodes = arguments.nodes;
-  const bool number = !nodes.empty() && nodes != "auto";
-  if (number) c.nodes = std::stoll(nodes);
-  // Ranks share the cores of a CPU machine, however many they are.
-  if (const ClusterConfig whole = resolve_cluster(c); whole.device.cores && ranks && !arguments.search) c = shared_by(whole, *ranks);
-  if (!number && (place.open || nodes == "auto")) {
-    if (!ranks)
-      throw ConfigError("parallel.data=auto: takes what the cluster leaves, so the number of nodes must be given; give --nodes N, or a cluster file");
-    if (*ranks > c.devices_per_node && *ranks % c.devices_per_node != 0)
-      throw ConfigError(concat("the layout's ", *ranks, " ranks do not fill nodes of ", c.devices_per_node,
-                               " devices; choose degrees whose product is a multiple of ", c.devices_per_node, ", or a cluster with other nodes"));
-    c.devices_per_node = std::min(c.devices_per_node, *ranks);
-    c.nodes = *ranks / c.devices_per_node;
-  }
-}
-
-/// The configuration's layout on these devices; nothing where it is made for another number of them and `needed` is false.
-std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, bool needed) {
-  const int64_t devices = place.cluster.devices();
-  const ParallelConfig& p = loaded.config.parallel;
-  const int64_t model_ranks = p.tensor * p.pipeline;
-  if (!p.data && devices % model_ranks == 0) return resolve(loaded, devices);
-  const Config config = resolve(loaded);
-  if (p.data && world_of(config) == devices) return config;
-  if (!needed) return std::nullopt;
-  throw ConfigError(concat(loaded.sources.file, " parallel: tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *config.parallel.data, " = ",
-                           world_of(config), " ranks, and the cluster (", place.source, ") has ", devices, " devices: ", place.cluster.nodes,
-                           " nodes of ", place.cluster.devices_per_node, "; change nodes, or give --nodes auto, or --search"));
+double tokens_of(const std::string& text) {
+  if (!is_number<double>(text, 1, 1e18)) throw ConfigError(concat("--tokens: \"", text, "\" is no number of tokens; allowed: 1 to 1e18"));
+  return std::stod(text);
 }
 
 /// "layout" of a configuration in one word.
@@ -119,39 +76,53 @@ ordered_json cluster_json(const Place& place) {
           {"devices", c.devices()}, {"stack", c.software.stack}};
 }
 
+/// What does not fit has memory only: its step would take so long where it did.
+void add_time(RankedLayout& layout, const ClusterConfig& cluster) {
+  Forecast& known = layout.forecast;
+  if (known.step_seconds > 0) return;
+  Forecast whole = forecast_time(layout.config, cluster);
+  whole.memory = std::move(known.memory);
+  whole.memory_limit = known.memory_limit;
+  whole.fits = known.fits;
+  whole.worst_rank = known.worst_rank;
+  known = std::move(whole);
+}
+
 SearchResult search(const LoadedConfig& loaded, const ClusterConfig& cluster) {
   constexpr int64_t kParts = 1000;
   ProgressLine line("searching layouts", ProgressUnit::kItems, kParts);
   int64_t told = 0;
-  return search_layouts(loaded.config, cluster, [&](double share) {
+  SearchResult result = search_layouts(loaded.config, cluster, [&](double share) {
     const auto done = static_cast<int64_t>(share * kParts);
     line.advance(std::max<int64_t>(0, done - told));
     told = std::max(told, done);
   });
+  for (RankedLayout& layout : result.too_large) add_time(layout, cluster);
+  return result;
 }
 
-/// Simulates the world, and writes the pictures that were asked for.
-SimulatedWorld simulate_and_draw(const Arguments& arguments, const RankedLayout& plan, const ClusterConfig& cluster) {
-  const MeshShape mesh = mesh_shape(plan.config.parallel);
+/// Simulates the world, and draws the pictures that were asked for.
+void add_world(const Arguments& arguments, const ClusterConfig& cluster, Answer& answer) {
+  const Config& config = answer.plan->config;
+  const MeshShape mesh = mesh_shape(config.parallel);
   const std::vector<int> pipeline = group_members(mesh, MeshAxis::kPipeline, 0, 1);
-  std::vector<int> traced = arguments.trace.empty() ? std::vector<int>{} : ranks_named(arguments.ranks, mesh);
-  const std::vector<int> of_trace = traced;
-  if (!arguments.svg.empty()) traced.insert(traced.end(), pipeline.begin(), pipeline.end());
+  const std::vector<int> of_trace = arguments.trace ? ranks_named(arguments.ranks, mesh) : std::vector<int>{};
+  std::vector<int> traced = of_trace;
+  if (arguments.svg) traced.insert(traced.end(), pipeline.begin(), pipeline.end());
   std::ranges::sort(traced);
   traced.erase(std::unique(traced.begin(), traced.end()), traced.end());
-  SimulatedWorld world = simulate_step(plan.config, cluster, traced);
-  if (!arguments.svg.empty()) {
+  const RankPlans plans = rank_plans(config);
+  check_trace_size(lists_of_ranks(plans.training, mesh), of_trace);
+  answer.world = simulate_step(config, cluster, plans, traced);
+  WorldSimulation& step = answer.world->step;
+  if (arguments.svg) {
     std::vector<Timeline> rows;
-    for (const int rank : pipeline) rows.push_back(world.step.timelines.at(rank));
-    write_durably(
-        arguments.svg,
-        pipeline_svg(rows, {.title = concat(plan.layout, " on ", cluster.devices(), " x ", cluster.device.type), .names = {}, .window = {}}));
+    for (const int rank : pipeline) rows.push_back(step.timelines.at(rank));
+    answer.svg = pipeline_svg(rows, concat(answer.plan->layout, " on ", cluster.devices(), " x ", cluster.device.type));
   }
-  if (!arguments.trace.empty()) {
-    std::erase_if(world.step.timelines, [&](const auto& entry) { return !std::ranges::binary_search(of_trace, entry.first); });
-    write_durably(arguments.trace, chrome_trace(world.step, mesh));
-  }
-  return world;
+  if (!arguments.trace) return;
+  std::erase_if(step.timelines, [&](const auto& entry) { return !std::ranges::binary_search(of_trace, entry.first); });
+  answer.trace = chrome_trace(step, mesh);
 }
 
 Analysis analysis_of(const Arguments& arguments, const RankedLayout& plan, const ClusterConfig& cluster) {
@@ -180,7 +151,8 @@ void print_json(const Arguments& arguments, const Place& place, const Answer& an
   }
   if (answer.world) json["world"] = world_json(*answer.world);
   if (answer.analysis) json["analysis"] = analysis_json(*answer.analysis);
-  std::cout << json.dump() << '\n';
+  // The names of files may be of any bytes.
+  std::cout << json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << '\n';
 }
 
 void print_text(const Arguments& arguments, const Place& place, const Answer& answer) {
@@ -190,19 +162,28 @@ void print_text(const Arguments& arguments, const Place& place, const Answer& an
   if (answer.analysis) std::cout << '\n' << analysis_text(*answer.analysis);
   if (!answer.found) return;
   std::cout << '\n' << search_text(*answer.found);
-  if (!answer.found->layouts.empty() && arguments.output.empty()) std::cout << "--output FILE writes the first of these as a configuration\n";
+  if (!answer.found->layouts.empty() && !arguments.output) std::cout << "--output FILE writes the first of these as a configuration\n";
 }
 
-void plan(const Arguments& arguments) {
-  const LoadedConfig loaded = load_config(arguments.config, arguments.sets);
-  const ParallelConfig& p = loaded.config.parallel;
-  Place place = arguments.cluster.empty() ? assumed_place(arguments, resolve(loaded)) : named_place(arguments);
-  stack_of(place.cluster.software.stack);
-  settle_nodes(place, arguments, p.data ? std::optional(p.tensor * p.pipeline * *p.data) : std::nullopt);
-  const std::optional<Config> own = layout_on(loaded, place, !arguments.search);
-  place.cluster = resolve_cluster(place.cluster);
+std::vector<OutputFile> outputs_of(const Arguments& arguments) {
+  std::vector<OutputFile> files;
+  if (arguments.output) files.push_back({"--output", *arguments.output});
+  if (arguments.svg) files.push_back({"--svg", *arguments.svg});
+  if (arguments.trace) files.push_back({"--trace", *arguments.trace});
+  return files;
+}
 
-  Answer answer;
+/// All that is wrong with the request alone, before the work.
+void check(const Arguments& arguments, const LoadedConfig& loaded) {
+  std::vector<std::string> inputs{arguments.config};
+  if (arguments.cluster) inputs.push_back(*arguments.cluster);
+  if (!loaded.config.parallel.schedule_file.empty()) inputs.push_back(loaded.config.parallel.schedule_file);
+  check_outputs(outputs_of(arguments), inputs);
+  if (arguments.analyse && !arguments.tokens && !loaded.config.training.steps)
+    throw ConfigError("training.epochs: how many tokens these are is known once the data is read; give --tokens N, or set training.steps");
+}
+
+void answer_of(const Arguments& arguments, const LoadedConfig& loaded, const Place& place, const std::optional<Config>& own, Answer& answer) {
   if (arguments.search) answer.found = search(loaded, place.cluster);
   if (own)
     answer.plan = ranked(*own, place.cluster);
@@ -210,16 +191,48 @@ void plan(const Arguments& arguments) {
     answer.plan = answer.found->layouts.front();
   else if (!answer.found->too_large.empty())
     answer.plan = answer.found->too_large.front();
-  if (!arguments.output.empty()) {
+  if (arguments.output) {
     const std::vector<RankedLayout>& layouts = answer.found->layouts;
-    if (layouts.empty()) throw ConfigError(concat("--output ", arguments.output, ": nothing to write, as no layout fits; ", answer.found->advice));
-    write_durably(arguments.output, proposed_yaml(layouts.front(), place.cluster));
+    if (layouts.empty()) throw ConfigError(concat("--output ", *arguments.output, ": nothing to write, as no layout fits; ", answer.found->advice));
+    answer.proposal = proposed_yaml(layouts.front(), place.cluster);
   }
   if ((arguments.wants_world() || arguments.analyse) && !answer.plan) throw ConfigError("no layout to simulate or analyse: " + answer.found->advice);
-  if (arguments.wants_world()) answer.world = simulate_and_draw(arguments, *answer.plan, place.cluster);
+  if (arguments.wants_world()) add_world(arguments, place.cluster, answer);
   if (arguments.analyse) answer.analysis = analysis_of(arguments, *answer.plan, place.cluster);
+}
+
+void plan(const Arguments& arguments) {
+  const LoadedConfig loaded = load_config(arguments.config, arguments.sets);
+  check(arguments, loaded);
+  const ParallelConfig& p = loaded.config.parallel;
+  Place place = arguments.cluster ? named_place(*arguments.cluster, arguments.cluster_sets) : assumed_place(resolve(loaded), arguments.cluster_sets);
+  stack_of(place.cluster.software.stack);
+  settle_nodes(place, arguments.nodes, p.data ? std::optional(p.tensor * p.pipeline * *p.data) : std::nullopt, !arguments.search);
+  place.cluster = resolve_cluster(place.cluster);
+  const std::optional<Config> own = layout_on(loaded, place, !arguments.search);
+  if (own && arguments.trace) ranks_named(arguments.ranks, mesh_shape(own->parallel));  // a wrong word is told at once
+
+  Answer answer;
+  answer_of(arguments, loaded, place, own, answer);
+  std::vector<std::string> texts;
+  if (arguments.output) texts.push_back(std::move(answer.proposal));
+  if (arguments.svg) texts.push_back(std::move(answer.svg));
+  if (arguments.trace) texts.push_back(std::move(answer.trace));
+  write_outputs(outputs_of(arguments), texts);
   (arguments.json ? print_json : print_text)(arguments, place, answer);
   finish_output();
+}
+
+/// An option that means something wherever it is given: an empty one is refused.
+template <class Value, class Read>
+CLI::Option* add_text(CLI::App& command, const std::string& name, std::optional<Value>& value, const Read& read, const std::string& words) {
+  return command.add_option_function<std::string>(
+      name,
+      [&value, read, name](const std::string& text) {
+        if (text.empty()) throw ConfigError(name + ": is empty; give a value, or leave the option out");
+        value = read(text);
+      },
+      words);
 }
 
 }  // namespace
@@ -227,22 +240,22 @@ void plan(const Arguments& arguments) {
 void add_plan_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("plan", "Forecast memory, time and cost of a run, and find its best layout, without running it");
   const auto arguments = std::make_shared<Arguments>();
+  const auto path = [](const std::string& text) { return text; };
   command->add_option("CONFIG", arguments->config, "YAML file of the run")->required();
   command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
-  command->add_option("--cluster", arguments->cluster,
-                      "YAML file of the machines, or a built-in type, A100-40GB | A100 | H100 | H200 | B200 | cpu, in nodes of 8");
+  add_text(*command, "--cluster", arguments->cluster, path,
+           "YAML file of the machines, or a built-in type, A100-40GB | A100 | H100 | H200 | B200 | cpu, in nodes of 8");
   command->add_option("--cluster-set", arguments->cluster_sets, "key.path=value, over the cluster's file; may be repeated")->allow_extra_args(false);
-  command->add_option("--nodes", arguments->nodes, "Number of nodes in place of the cluster's; auto: as many as the layout needs")
-      ->check(CLI::IsMember({"auto"}) | CLI::Range(int64_t{1}, int64_t{1} << 20));
+  add_text(*command, "--nodes", arguments->nodes, nodes_of, "Number of nodes in place of the cluster's; auto: as many as the layout needs");
   CLI::Option* search = command->add_flag("--search", arguments->search, "Rank all legal layouts of the cluster's devices");
-  command->add_option("--output", arguments->output, "Write the best layout's configuration to this file")->needs(search);
-  command->add_option("--tokens", arguments->tokens, "Also tell time, cost and energy of training on so many")->check(CLI::Range(1.0, 1e18));
+  add_text(*command, "--output", arguments->output, path, "Write the best layout's configuration to this file")->needs(search);
+  add_text(*command, "--tokens", arguments->tokens, tokens_of, "Also tell time, cost and energy of training on so many");
   command->add_flag("--simulate", arguments->simulate, "Run the action lists of all ranks in the simulator, which proves that they cannot deadlock");
-  CLI::Option* trace = command->add_option("--trace", arguments->trace, "Write the simulated step of --ranks to this file, for ui.perfetto.dev");
+  CLI::Option* trace = add_text(*command, "--trace", arguments->trace, path, "Write the simulated step of --ranks to this file, for ui.perfetto.dev");
   command->add_option("--ranks", arguments->ranks, "Ranks of the trace: \"7\", \"0-15\", \"pipeline:7\", separated by commas")
       ->needs(trace)
       ->capture_default_str();
-  command->add_option("--svg", arguments->svg, "Draw the simulated step of one pipeline to this file");
+  add_text(*command, "--svg", arguments->svg, path, "Draw the simulated step of one pipeline to this file");
   command->add_flag("--analyse", arguments->analyse, "Scaling curves, required links, checkpoint interval, compute-optimal size, textbook formulas");
   command->add_flag("--json", arguments->json, "One JSON object on standard output");
   command->callback([arguments, &exit_code] {

@@ -45,7 +45,9 @@ ExitCode train_as_rank(const Arguments& arguments) {
     Watch watch(*world, place.local_size == world->size(), config.resilience.hang_seconds);
     machine.emplace(std::move(world), place, config);
     const std::unique_ptr<Communicator> noted = watched(machine->world(), watch.progress());
-    return run_training(machine->ctx(), *noted, config, arguments.options, watch.progress());
+    RunOptions options = arguments.options;
+    options.ranks_per_host = place.local_size;
+    return run_training(machine->ctx(), *noted, config, options, watch.progress());
   });
 }
 

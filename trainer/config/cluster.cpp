@@ -1,6 +1,8 @@
 #include "trainer/config/cluster.h"
 
 #include <algorithm>
+#include <cctype>
+#include <filesystem>
 
 #include "kernels/core/check.h"
 #include "trainer/config/bind.h"
@@ -63,7 +65,11 @@ std::string joined(const std::vector<std::string>& words) {
 
 std::string nearest_type(const std::string& type) {
   const std::vector<std::string> types = device_types();
-  const auto distance = [&](const std::string& name) { return edit_distance(name, type); };
+  const auto lower = [](std::string text) {
+    std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return text;
+  };
+  const auto distance = [&](const std::string& name) { return edit_distance(lower(name), lower(type)); };
   const auto best = std::ranges::min_element(types, {}, distance);
   return type.size() <= 16 && distance(*best) <= 2 ? *best : "";
 }
@@ -84,6 +90,11 @@ void check_levels(const ClusterConfig& c, const auto& broken) {
     broken("level_nodes", concat("not rising: ", stop[1], " after ", stop[0]), "more nodes in each level than in the one below");
 }
 
+void check_devices(const ClusterConfig& c, const Violations& violations, const auto& broken) {
+  if (violations.touch("nodes") || violations.touch("devices_per_node") || c.devices() <= kMostDevices) return;
+  broken("nodes", concat(c.devices(), " devices with devices_per_node=", c.devices_per_node), concat("nodes of at most ", kMostDevices, " devices"));
+}
+
 /// Range of every key, the rules between keys, and what a type of its own must give.
 void check(const ClusterConfig& cluster, const Sources& sources, Violations& violations) {
   const FieldTable table = table_of(cluster);
@@ -91,6 +102,7 @@ void check(const ClusterConfig& cluster, const Sources& sources, Violations& vio
   const auto broken = [&](const std::string& key, const std::string& rule, const std::string& allowed, const std::string& nearest = {}) {
     if (!violations.touch(key)) violations.add({sources.locate(key), key, shown_value(table.at(key)), rule, allowed, nearest});
   };
+  check_devices(cluster, violations, broken);
   check_levels(cluster, broken);
   ClusterConfig whole = cluster;
   if (const std::vector<std::string> missing = complete(whole); !missing.empty())
@@ -111,7 +123,18 @@ ClusterConfig parse_cluster(const std::string& text, const std::string& name, co
   return cluster;
 }
 
+bool is_built_in(const std::string& name) {
+  std::error_code error;
+  return std::ranges::count(device_types(), name) > 0 && !std::filesystem::exists(name, error);
+}
+
 ClusterConfig load_cluster(const std::string& path, const std::vector<std::string>& sets) {
+  if (is_built_in(path)) return parse_cluster("device: {type: " + path + "}", path, sets);
+  if (std::error_code error; std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found) {
+    const std::string nearest = nearest_type(path);
+    throw MissingFileError(concat(path, ": no such cluster file, and no built-in type; ", nearest.empty() ? "" : "did you mean " + nearest + "? ",
+                                  "built in: ", joined(device_types())));
+  }
   return parse_cluster(read_yaml_file(path, "cluster file"), path, sets);
 }
 

@@ -24,7 +24,8 @@ struct DeviceConfig {
   Auto<double> kernel_seconds;         ///< least time between two kernels
   Auto<double> watts;                  ///< of a device in training, with its share of host, network and cooling
   Auto<double> price_per_hour;         ///< of a device, in any currency
-  Auto<double> cores = {};             ///< CPU: of a node, shared by its ranks; the figures above are one core's. Not given: each rank has a device of its own
+  /// CPU: of a node, shared by its ranks; the figures above are one core's. Not given: each rank has a device of its own.
+  Auto<double> cores = {};
   bool operator==(const DeviceConfig&) const = default;
 };
 
@@ -42,6 +43,13 @@ struct SoftwareConfig {
   bool operator==(const SoftwareConfig&) const = default;
 };
 
+/// Of checkpoints, by each node that takes part, however many they are.   Source: SC'21, arXiv:2104.04473, 5.10: 273 GB/s from and 1 TB/s to 384.
+struct StorageConfig {
+  double write = 0.71e9;  ///< bytes/s
+  double read = 2.6e9;    ///< bytes/s
+  bool operator==(const StorageConfig&) const = default;
+};
+
 struct ClusterConfig {
   std::string name = "cluster";
   DeviceConfig device;
@@ -53,6 +61,9 @@ struct ClusterConfig {
   Auto<std::vector<int64_t>> level_nodes;        ///< nodes under one switch, of each level above the first, rising; auto: one level
   Auto<std::vector<double>> level_oversubscription;  ///< of each of these, how many times less bandwidth leaves it than its nodes have
   SoftwareConfig software;
+  StorageConfig storage;
+  double node_mtbf = 264 * 86400.0;  ///< seconds between failures of a node; 419 in 54 days on 2048 nodes: Llama 3, arXiv:2407.21783, 3.3.4
+  double restart = 120;              ///< seconds from a failure that is known to the first step, loading aside; an assumption
   bool operator==(const ClusterConfig&) const = default;
 
   int64_t devices() const { return nodes * devices_per_node; }
@@ -60,7 +71,10 @@ struct ClusterConfig {
   double cores_per_rank() const { return device.cores ? *device.cores / static_cast<double>(devices_per_node) : 1; }
 };
 
-/// Reads a cluster file; keys as in the structs above. `sets`: "key.path=value", laid over it. Errors: those of load_config.
+inline constexpr int64_t kMostDevices = 1 << 22;  ///< of a cluster: a forecast's time and memory grow with them
+
+/// Reads a cluster file; keys as in the structs above. `sets`: "key.path=value", laid over it. In place of a file a built-in type: one node of eight.
+/// Errors: those of load_config.
 ClusterConfig load_cluster(const std::string& path, const std::vector<std::string>& sets = {});
 ClusterConfig parse_cluster(const std::string& text, const std::string& name, const std::vector<std::string>& sets = {});
 
@@ -71,6 +85,7 @@ ClusterConfig resolve_cluster(const ClusterConfig& cluster);
 /// where nodes cannot have equally many, `cluster` itself. `cluster` is resolved.
 ClusterConfig shared_by(const ClusterConfig& cluster, int64_t world);
 
+bool is_built_in(const std::string& name);  ///< a type of these and not the name of a file
 std::vector<std::string> device_types();  ///< built in: A100-40GB, A100, H100, H200, B200, cpu
 
 }  // namespace trireme

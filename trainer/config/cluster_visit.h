@@ -75,6 +75,12 @@ void visit(V& v, SoftwareConfig& c) {
 }
 
 template <class V>
+void visit(V& v, StorageConfig& c) {
+  v(Field{.key = "write", .doc = "Bytes/s that a node writes of a checkpoint.", .min = kLeastBytes, .max = kMostBytes}, c.write);
+  v(Field{.key = "read", .doc = "Bytes/s that a node reads of it.", .min = kLeastBytes, .max = kMostBytes}, c.read);
+}
+
+template <class V>
 void visit(V& v, ClusterConfig& c) {
   v(Field{.key = "name", .doc = "For people."}, c.name);
   v(Field{.key = "nodes", .doc = "Machines.", .min = 1, .max = 1 << 20}, c.nodes);
@@ -101,6 +107,9 @@ void visit(V& v, ClusterConfig& c) {
           .auto_rule = "one level, nothing oversubscribed"},
     c.level_oversubscription);
   v.section("software", "What runs on it.", c.software);
+  v.section("storage", "Where checkpoints go.", c.storage);
+  v(Field{.key = "node_mtbf", .doc = "Seconds between failures of a node, on average.", .min = 3600, .max = 1e10}, c.node_mtbf);
+  v(Field{.key = "restart", .doc = "Seconds from a failure that is known to the first step, loading aside.", .min = 0, .max = 1e6}, c.restart);
 }
 
 }  // namespace trireme

@@ -16,7 +16,8 @@ std::pair<std::string, std::string> split_set(const std::string& set, const std:
   const size_t equals = set.find('=');
   const std::string path = set.substr(0, equals);
   if (equals == set.npos || path.empty() || path.front() == '.' || path.back() == '.' || path.find("..") != path.npos)
-    throw ConfigError(concat(option, " ", set, ": not of the form key.path=value, e.g. --set parallel.tensor=2"));
+    throw ConfigError(concat(option, " ", set, ": not of the form key.path=value, e.g. ", option,
+                             option == "--cluster-set" ? " nodes=2" : " parallel.tensor=2"));
   return {path, set.substr(equals + 1)};
 }
 

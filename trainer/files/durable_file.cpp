@@ -36,7 +36,18 @@ class Descriptor {
 
 }  // namespace
 
+void check_replaceable(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  const bool there = std::filesystem::exists(status);
+  if (there && !std::filesystem::is_regular_file(status))
+    throw IoError(concat("cannot write ", path.string(), ": it is there and no regular file; choose another name"));
+  if (!there && path.has_parent_path() && !std::filesystem::is_directory(path.parent_path(), error))
+    throw IoError(concat("cannot write ", path.string(), ": there is no directory ", path.parent_path().string()));
+}
+
 DurableFile::DurableFile(std::filesystem::path path) : path_(std::move(path)), temporary_(path_.string() + ".tmp") {
+  check_replaceable(path_);
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor_ < 0) fail("create", temporary_);
 }

@@ -13,7 +13,8 @@
 namespace trireme {
 
 /// Writes `path` through `path`.tmp: until commit() nothing is seen under the name, after it the whole file is, even after a power cut
-/// (the directory itself is synced by sync_directory). Dropped uncommitted, it leaves nothing. Errors: IoError that names the file.
+/// (the directory itself is synced by sync_directory). Dropped uncommitted, it leaves nothing. Errors: IoError that names the file; those of
+/// check_replaceable.
 class DurableFile {
  public:
   explicit DurableFile(std::filesystem::path path);
@@ -34,6 +35,9 @@ class DurableFile {
   int64_t sent_ = 0;  ///< bytes on their way to the disk
 };
 
+/// A rename would put a file in the place of a pipe, a device or a directory. Errors: IoError where `path` is there and no regular file, or its
+/// directory is not there.
+void check_replaceable(const std::filesystem::path& path);
 void write_durably(const std::filesystem::path& path, std::string_view text);
 /// Makes the names in a directory durable.
 void sync_directory(const std::filesystem::path& path);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 #include "kernels/core/gpu.h"
@@ -14,6 +15,9 @@
 #include "parallel/comm/mpi.h"
 
 namespace trireme {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 std::string cpu_model() {
@@ -81,7 +85,31 @@ std::string host_name() {
   return name;
 }
 
-double host_memory() { return static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE)); }
+double host_memory() {
+  const double all = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+  return std::min(all, memory_limit("/proc/self/cgroup", "/sys/fs/cgroup"));
+}
+
+double memory_limit(const fs::path& groups, const fs::path& mount) {
+  double least = std::numeric_limits<double>::infinity();
+  std::ifstream file(groups);
+  for (std::string line; std::getline(file, line);) {  // "0::/path" of version 2, "9:memory:/path" of version 1
+    const size_t controllers = line.find(':') + 1, path = line.find(':', controllers) + 1;
+    if (controllers == 0 || path == 0) continue;
+    const std::string named = "," + line.substr(controllers, path - 1 - controllers) + ",";
+    const bool unified = named == ",,";
+    if (!unified && named.find(",memory,") == named.npos) continue;
+    const fs::path root = unified ? mount : mount / "memory";
+    const char* const name = unified ? "memory.max" : "memory.limit_in_bytes";
+    // In a container the path may be one of the host, and only the root is there.
+    for (fs::path group = fs::path(line.substr(path)).relative_path();; group = group.parent_path()) {
+      double bytes = 0;
+      if (std::ifstream limit(root / group / name); limit >> bytes) least = std::min(least, bytes);  // "max" is no number
+      if (group.empty()) break;
+    }
+  }
+  return least;
+}
 
 int usable_cores() {
   cpu_set_t cores;

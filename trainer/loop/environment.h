@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "parallel/mesh.h"
@@ -15,8 +16,12 @@ nlohmann::json describe_model(const ModelConfig& model);
 /// Of this machine, as messages name it.
 std::string host_name();
 
-/// Bytes of this machine's memory.
+/// Bytes of this machine's memory that this process and its like may take: all of it, or what the control groups of a container or job leave.
 double host_memory();
+
+/// The least limit on memory from a process's control group up to the root, infinite where none is set. `groups`: as /proc/self/cgroup; `mount`: as
+/// /sys/fs/cgroup. Both versions of control groups.
+double memory_limit(const std::filesystem::path& groups, const std::filesystem::path& mount);
 
 /// Cores this process may run on.
 int usable_cores();

@@ -11,6 +11,7 @@ struct RunOptions {
   std::string resume = "auto";       ///< auto | never | a checkpoint's directory
   std::optional<int64_t> max_steps;  ///< stop after this step of the run, checkpoint saved; the schedule stays that of the whole run
   std::optional<StepRange> trace_steps = {};
+  std::optional<int> ranks_per_host = {};  ///< for the forecast; nothing: one host has all
 };
 
 /// Errors: ConfigError where there is no such step to trace, or a GPU runs ahead of the host that would trace it.

@@ -27,7 +27,8 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   agree(world_, [&] {
     open_data();
     check_trace_steps(options_, config_, total_);
-    forecast_ = forecast_run(config_, world_.size(), ctx_.device == Device::kCuda ? ctx_.gpu->properties().name : "");
+    const std::string gpu = ctx_.device == Device::kCuda ? ctx_.gpu->properties().name : "";
+    forecast_ = forecast_run(config_, world_.size(), options_.ranks_per_host.value_or(world_.size()), gpu);
     std::string validation;
     for (const ValidationSet& set : data_->validation) validation += concat(set.name, "=", set.data.fingerprint(), " ");
     facts = {{"binary", binary_digest()},

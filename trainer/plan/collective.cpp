@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace trireme {
 namespace {
@@ -9,28 +10,49 @@ namespace {
 /// Bytes at which half of a link's ramp is lost: between NCCL's measured 2 MiB and 1 GiB on eight H100 (stas00/ml-engineering).
 constexpr double kHalfRamp = 16 << 20;
 
-/// Hops in a row: a ring's, up to 32 nodes, above which trees take over.
-double hops(double nodes) { return nodes <= 32 ? nodes - 1 : 31 + 8 * std::log2(nodes / 32); }
+/// Hops in a row of an all-reduce: a ring's, up to 32 nodes, above which trees take over. Gathers and reduce-scatters have rings only.
+double tree_hops(double nodes) { return nodes <= 32 ? nodes - 1 : 31 + 8 * std::log2(nodes / 32); }
 
-double seconds(const GroupPlace& group, double bytes, double passes, double bandwidth, const ClusterConfig& cluster) {
+double seconds(const GroupPlace& group, double bytes, double passes, double hops, double bandwidth, const ClusterConfig& cluster) {
   if (group.size <= 1) return 0;
   const LinkConfig& link = group.nodes > 1 ? cluster.network : cluster.node_link;
-  const double latency = (group.per_node - 1) * *cluster.node_link.latency + hops(group.nodes) * *cluster.network.latency;
+  const double latency = (group.per_node - 1) * *cluster.node_link.latency + hops * *cluster.network.latency;
   return passes * (latency + (group.size - 1) / group.size * bytes / bandwidth) + *link.ramp * bytes / (bytes + kHalfRamp);
 }
 
-double ring_bandwidth(const GroupPlace& group, const ClusterConfig& cluster) {
-  if (group.nodes <= 1) return *cluster.node_link.bandwidth;
-  return std::min(*cluster.node_link.bandwidth, group.per_node * *cluster.network.bandwidth / group.oversubscription);
-}
+/// Ranks of an axis: its groups begin in every run of size x stride ranks, at each of the first `stride`.
+struct Groups {
+  int64_t size, stride;
 
-double oversubscription(int64_t nodes, const ClusterConfig& cluster) {
+  int64_t run() const { return size * stride; }
+  /// Whether one begins at this device of a block of so many (a node, or those under a switch), where the world fills whole blocks.
+  bool begins_at(int64_t device, int64_t block) const { return device % std::gcd(run(), block) < stride; }
+  /// Blocks from first to last rank of the group that lies worst, the one that begins nearest to the end of a block.
+  int64_t worst_span(int64_t block) const {
+    const int64_t period = std::gcd(run(), block);
+    return (block - period + std::min(stride, period) - 1 + (size - 1) * stride) / block + 1;
+  }
+  /// The fewest members that a group which leaves its node has on one of its nodes.
+  int64_t fewest_on_node(int64_t devices) const {
+    int64_t fewest = std::max(int64_t{1}, devices / stride);
+    for (int64_t first = 0; first < devices; ++first) {
+      const int64_t last = first + (size - 1) * stride;
+      if (!begins_at(first, devices) || last < devices) continue;
+      fewest = std::min({fewest, (devices - first + stride - 1) / stride, last % devices / stride + 1});
+    }
+    return fewest;
+  }
+};
+
+/// Of the switches that something crosses the one that is tightest for it. `share(nodes)`: of how many nodes' way out it has the use, under a switch of so many
+/// that it leaves; 0 where it does not.
+double oversubscription(const ClusterConfig& cluster, const auto& share) {
   double factor = 1;
   if (!cluster.level_nodes || !cluster.level_oversubscription) return factor;
-  int64_t under = 1;  // nodes below the level in hand
   for (size_t level = 0; level < cluster.level_nodes->size(); ++level) {
-    under = (*cluster.level_nodes)[level];
-    if (nodes > under) factor *= (*cluster.level_oversubscription)[level];
+    const int64_t nodes = (*cluster.level_nodes)[level];
+    const double out = cluster.nodes > nodes ? share(nodes) : 0;
+    if (out > 0) factor = std::max(factor, (*cluster.level_oversubscription)[level] / out);
   }
   return factor;
 }
@@ -38,25 +60,37 @@ double oversubscription(int64_t nodes, const ClusterConfig& cluster) {
 }  // namespace
 
 GroupPlace place_of(int64_t size, int64_t stride, const ClusterConfig& cluster) {
-  const int64_t per_node = std::clamp(cluster.devices_per_node / stride, int64_t{1}, size);
-  const int64_t span = (size - 1) * stride / cluster.devices_per_node + 1;  // nodes from its first to its last rank
-  const double nodes = std::ceil(static_cast<double>(size) / static_cast<double>(per_node));
-  return {static_cast<double>(size), nodes, static_cast<double>(per_node), oversubscription(span, cluster)};
+  const Groups groups{size, stride};
+  const int64_t devices = cluster.devices_per_node;
+  const int64_t nodes = cluster.nodes == 1 ? 1 : std::min(size, groups.worst_span(devices));
+  const int64_t per_node = nodes == 1 ? size : groups.fewest_on_node(devices);
+  return {static_cast<double>(size), static_cast<double>(nodes), static_cast<double>(per_node),
+          // A ring leaves a switch once, with the shares of all its members there.
+          oversubscription(cluster, [&](int64_t under) {
+            const bool leaves = groups.worst_span(under * devices) > 1;
+            return leaves ? static_cast<double>(groups.fewest_on_node(under * devices)) / static_cast<double>(per_node) : 0;
+          })};
+}
+
+double ring_bandwidth(const GroupPlace& group, const ClusterConfig& cluster) {
+  if (group.nodes <= 1) return *cluster.node_link.bandwidth;
+  return std::min(*cluster.node_link.bandwidth, group.per_node * *cluster.network.bandwidth / group.oversubscription);
 }
 
 double all_reduce_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster) {
   // The switch adds for groups of five and more: below, NCCL keeps to rings (stas00/ml-engineering, eight H200).
   const bool in_switch = group.nodes <= 1 && group.size >= 5 && *cluster.nvls_bandwidth > 0;
-  return seconds(group, bytes, 2, in_switch ? *cluster.nvls_bandwidth : ring_bandwidth(group, cluster), cluster);
+  return seconds(group, bytes, 2, tree_hops(group.nodes), in_switch ? *cluster.nvls_bandwidth : ring_bandwidth(group, cluster), cluster);
 }
 
 double all_gather_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster) {
-  return seconds(group, bytes, 1, ring_bandwidth(group, cluster), cluster);
+  return seconds(group, bytes, 1, group.nodes - 1, ring_bandwidth(group, cluster), cluster);
 }
 
 double transfer_seconds(int64_t stride, double bytes, const ClusterConfig& cluster) {
   if (stride < cluster.devices_per_node) return *cluster.node_link.latency + bytes / *cluster.node_link.bandwidth;
-  return 2 * *cluster.network.latency + bytes * oversubscription(stride / cluster.devices_per_node + 1, cluster) / *cluster.network.bandwidth;
+  const double factor = oversubscription(cluster, [&](int64_t under) { return stride / cluster.devices_per_node + 1 > under ? 1.0 : 0.0; });
+  return 2 * *cluster.network.latency + bytes * factor / *cluster.network.bandwidth;
 }
 
 }  // namespace trireme

@@ -1,5 +1,6 @@
 #pragma once
-// Seconds of collectives over the groups of a mesh on a cluster.   Source of the forms: NCCL's tuning model; Thakur et al. 2005. `cluster` is resolved.
+// Seconds of collectives over the groups of a mesh on a cluster.   Source of the forms: NCCL's tuning model; Thakur et al. 2005. `cluster` is
+// resolved.
 #include "parallel/mesh.h"
 #include "trainer/config/cluster.h"
 
@@ -9,15 +10,19 @@ namespace trireme {
 struct GroupPlace {
   double size = 1;
   double nodes = 1;             ///< that it touches
-  double per_node = 1;          ///< its members on one of them
-  double oversubscription = 1;  ///< of the highest switch that it crosses
+  double per_node = 1;          ///< its members on the one of them that has fewest
+  double oversubscription = 1;  ///< of the switches that it crosses, for a ring that leaves each once: the tightest
 };
 
-/// Of a group of `size` ranks, `stride` apart.
+/// Of the groups of `size` ranks, `stride` apart, that an axis of the mesh divides the world into: of the one that lies worst, as all wait for it. It
+/// may straddle two nodes where another one, no larger, lies within one.
 GroupPlace place_of(int64_t size, int64_t stride, const ClusterConfig& cluster);
 
-/// `bytes` are those of the whole array (all-gather: gathered; reduce-scatter: before). 0 for groups of one. Each device has its own share of the network,
-/// so a group with several members on a node uses as many shares.
+/// Bytes/s that each rank of the group sends in a ring.
+double ring_bandwidth(const GroupPlace& group, const ClusterConfig& cluster);
+
+/// `bytes` are those of the whole array (all-gather: gathered; reduce-scatter: before). 0 for groups of one. Each device has its own share of the
+/// network, so a group with several members on a node uses as many shares.
 double all_reduce_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster);
 double all_gather_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster);  ///< and reduce-scatter
 /// A message between two ranks `stride` apart.

@@ -8,6 +8,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/bench/table.h"
+#include "trainer/config/cluster_visit.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/kernel_time.h"
 
@@ -127,7 +128,8 @@ void fit_attention(const MachineSamples& samples, ClusterConfig& cluster) {
   cluster.device.attention_efficiency = std::min(1.0, 1 / fitted(length).factor);
 }
 
-/// Seconds are latency x a + b / bandwidth: two unknowns by normal equations, neither below 0.
+/// Seconds are latency x a + b / bandwidth: two unknowns by normal equations; where one leaves the range of a cluster file it stays at the end of it,
+/// and the other one is what fits best beside it.
 void fit_link(const MachineSamples& samples, ClusterConfig& cluster) {
   ClusterConfig only_latency = cluster, only_bandwidth = cluster;
   only_latency.node_link.latency = 1;
@@ -141,10 +143,24 @@ void fit_link(const MachineSamples& samples, ClusterConfig& cluster) {
     a1 += a;
     b1 += b;
   }
+  constexpr double kLongest = 1;  // second of a hop
+  const auto a_byte_beside = [&](double latency) { return std::clamp((b1 - latency * ab) / bb, 1 / kMostBytes, 1 / kLeastBytes); };
+  const auto latency_beside = [&](double a_byte) { return std::clamp((a1 - a_byte * ab) / aa, 0.0, kLongest); };
   const double determinant = aa * bb - ab * ab;
-  const double latency = std::max(0.0, (a1 * bb - b1 * ab) / determinant);
-  cluster.node_link.latency = latency;
-  cluster.node_link.bandwidth = bb / std::max(b1 - latency * ab, 1e-30);
+  const double latency = determinant > 0 ? (a1 * bb - b1 * ab) / determinant : 0;
+  const double a_byte = a_byte_beside(std::clamp(latency, 0.0, kLongest));
+  cluster.node_link.latency = latency_beside(a_byte);
+  cluster.node_link.bandwidth = std::clamp(1 / a_byte, kLeastBytes, kMostBytes);
+}
+
+/// What was measured in a moment when the machine stood still, or on one that is not of this world, is kept within the range of a cluster file.
+void keep_in_range(DeviceConfig& device) {
+  const auto within = [](Auto<double>& figure, double least, double most) { figure = std::clamp(*figure, least, most); };
+  within(device.memory, kLeastBytes, kMostBytes);
+  within(device.memory_bandwidth, kLeastBytes, kMostBytes);
+  within(device.peak_flops, kLeastFlops, kMostFlops);
+  within(device.peak_flops_fp32, kLeastFlops, kMostFlops);
+  within(device.kernel_seconds, 0, 1);
 }
 
 const char* name_of(LinkOperation operation) {
@@ -210,6 +226,7 @@ FittedMachine fit_machine(const MachineSamples& samples) {
   fit_attention(samples, fitted.cluster);
   fitted.residuals = operation_residuals(samples, fitted.cluster);
   fitted.cluster.device.cores = samples.cores;
+  keep_in_range(fitted.cluster.device);
   fit_link(samples, fitted.cluster);
   fitted.cluster.network = fitted.cluster.node_link;
   add_link_residuals(samples, fitted.cluster, fitted.residuals);

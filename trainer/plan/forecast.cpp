@@ -2,15 +2,17 @@
 
 #include <algorithm>
 
+#include "kernels/core/check.h"
+#include "kernels/core/dtype.h"
 #include "parallel/pipeline/simulate.h"
 #include "trainer/loop/rank_plan.h"
 #include "trainer/model/flops.h"
-#include "trainer/plan/stack.h"
+#include "trainer/plan/kernel_time.h"
 
 namespace trireme {
 namespace {
 
-/// Nine of ten of the published runs lie within this share of their forecast (tests/plan/published_test.cpp holds it).
+/// Nine of ten of the published runs lie within this share of their forecast (tests/plan/published_test.cpp holds it). No run of Trireme on a GPU is among them.
 constexpr double kNinetiethPercentile = 0.12;
 
 double action_seconds(const Action& action, const StepCosts& costs) {
@@ -26,7 +28,7 @@ double action_seconds(const Action& action, const StepCosts& costs) {
   }
 }
 
-/// Where the time of `rank` goes, which `micro-batches` cross each of its stages.
+/// Where the time of `rank` goes, which `micro-batches` cross each of its stages; without waits for other pipeline ranks.
 StepParts parts_of(size_t rank, const std::vector<int>& stage_rank, double microbatches, const StepCosts& costs) {
   PartSeconds sum;
   for (size_t stage = 0; stage < stage_rank.size(); ++stage)
@@ -38,60 +40,74 @@ StepParts parts_of(size_t rank, const std::vector<int>& stage_rank, double micro
   parts.compute = sum.total() - parts.recompute - parts.tensor - parts.gather;
   parts.reduce = costs.reduce[rank];
   parts.optimizer = costs.optimizer[rank];
-  parts.host = costs.host;
   return parts;
 }
 
+double busy(const StepParts& p) { return p.compute + p.recompute + p.tensor + p.gather + p.reduce + p.optimizer; }
+
+/// The lists of one step, what they cost and what becomes of them.
+struct Step {
+  Step(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model)
+      : plan(training_plan(config)), stage_rank(stage_ranks(plan)), costs(step_costs(config, cluster, model, stage_rank)), turns(std::max(1.0, 1 / cluster.cores_per_rank())) {
+    // Everything here is in memory at a time: a list of two actions for each stage and micro-batch, and their times.
+    if (const double actions = static_cast<double>(stage_rank.size()) * microbatches_of(config); actions > kMostActions)
+      throw ConfigError(concat("training.global_batch_size=", config.training.global_batch_size, ": a step of ", microbatches_of(config), " micro-batches on ", stage_rank.size(),
+                               " stages is longer than what is simulated; give a larger training.micro_batch_size or fewer sequences"));
+    run = simulated();
+    for (size_t rank = 0; rank < plan.size(); ++rank) {
+      // A rank's own reduction and update follow its last backward; all meet in the gradient norm, so the last to come decides.
+      ends = std::max(ends, run.ranks[rank].back().end + costs.reduce[rank] + costs.optimizer[rank]);
+      // Ranks that take turns on cores fill each other's waits, but all their work passes through those cores.
+      work.push_back(parts_of(rank, stage_rank, microbatches_of(config), costs));
+      mean += turns * busy(work.back()) / static_cast<double>(plan.size());
+    }
+  }
+  static constexpr double kMostActions = 2e7;
+
+  Simulation simulated() const {
+    return simulate(plan, [&](const Action& action) { return action_seconds(action, costs); });
+  }
+  double seconds() const { return std::max(ends, mean) + costs.host; }
+
+  PipelinePlan plan;
+  std::vector<int> stage_rank;
+  StepCosts costs;
+  double turns;  ///< of ranks on a core
+  Simulation run;
+  double ends = 0;
+  std::vector<StepParts> work;  ///< by pipeline rank
+  double mean = 0;              ///< seconds of work, all ranks' shared out over their cores
+};
+
 }  // namespace
 
-Forecast forecast_time(const Config& config, const ClusterConfig& cluster) { return forecast_time(config, cluster, model_seconds(config, cluster)); }
+double step_seconds(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model) { return Step(config, cluster, model).seconds(); }
 
-Forecast forecast_time(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model) {
-  const PipelinePlan plan = training_plan(config);
-  const std::vector<int> stage_rank = stage_ranks(plan);
-  StepCosts costs = step_costs(config, cluster, model, stage_rank);
-  const double slowest = cluster.software.straggler;
-  const Simulation run = simulate(plan, [&](const Action& action) { return slowest * action_seconds(action, costs); });
-  // Without transfers the same lists idle for their order alone: the rest of the waits is the transfers'.
-  const double transfer = costs.transfer;
-  costs.transfer = 0;
-  const Simulation ideal = transfer > 0 ? simulate(plan, [&](const Action& action) { return slowest * action_seconds(action, costs); }) : run;
-
-  // A rank's own reduction and update follow its last backward; all meet in the gradient norm, so the last to come decides.
-  size_t last = 0;
-  double ends = 0;
-  for (size_t rank = 0; rank < plan.size(); ++rank) {
-    const double end = run.ranks[rank].back().end + costs.reduce[rank] + costs.optimizer[rank];
-    if (end < ends) continue;
-    ends = end;
-    last = rank;
-  }
-  // Ranks that take turns on cores fill each other's waits, but all their work passes through those cores.
-  double work = 0;
-  for (size_t rank = 0; rank < plan.size(); ++rank) {
-    const StepParts own = parts_of(rank, stage_rank, microbatches_of(config), costs);
-    work += slowest * (own.compute + own.recompute + own.tensor + own.gather) + own.reduce + own.optimizer;
-  }
-  const double turns = std::max(1.0, 1 / cluster.cores_per_rank());
+Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
+  Step step(config, cluster, model_seconds(config, cluster));
   Forecast forecast;
-  work *= turns / static_cast<double>(plan.size());
-  forecast.step_seconds = std::max(ends, work) + costs.host;
+  forecast.step_seconds = step.seconds();
   forecast.step_low = forecast.step_seconds * (1 - kNinetiethPercentile);
   forecast.step_high = forecast.step_seconds * (1 + kNinetiethPercentile);
-  const double microbatches = microbatches_of(config);
-  forecast.parts = parts_of(last, stage_rank, microbatches, costs);
-  StepParts& parts = forecast.parts;
-  parts.transfer = std::max(0.0, run.barrier_seconds - ideal.barrier_seconds);
-  for (double* part : {&parts.compute, &parts.recompute, &parts.tensor, &parts.gather, &parts.reduce, &parts.optimizer}) *part *= turns;
-  const double busy = parts.compute + parts.recompute + parts.tensor + parts.gather + parts.reduce + parts.optimizer + parts.host;
-  parts.bubble = std::max(0.0, forecast.step_seconds - busy - parts.transfer);
-  parts.transfer = std::max(0.0, forecast.step_seconds - busy - parts.bubble);
+  forecast.bubble = std::max(0.0, 1 - (step.mean + step.costs.host) / forecast.step_seconds);
 
-  forecast.bubble = std::max(0.0, 1 - (work + costs.host) / forecast.step_seconds);
+  StepParts& parts = forecast.parts;
+  parts = *std::ranges::max_element(step.work, {}, busy);
+  parts.host = step.costs.host;
+  const double most = forecast.step_seconds - parts.host;
+  const double turns = std::min(step.turns, most / busy(parts));  // a rank with more to do than others has more than its share of a core
+  for (double* part : {&parts.compute, &parts.recompute, &parts.tensor, &parts.gather, &parts.reduce, &parts.optimizer}) *part *= turns;
+  const double waits = std::max(0.0, most - busy(parts));
+  // Without transfers the same lists idle for their order alone: the rest of the waits is the transfers'.
+  if (step.costs.transfer > 0) {
+    step.costs.transfer = 0;
+    parts.transfer = std::clamp(step.run.barrier_seconds - step.simulated().barrier_seconds, 0.0, waits);
+  }
+  parts.bubble = waits - parts.transfer;
+
   const double tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
-  const MeshShape mesh = mesh_shape(config.parallel);
-  forecast.tokens_per_second_per_device = tokens / forecast.step_seconds / mesh.world();
-  const double peak = cluster.cores_per_rank() * (config.training.precision == "fp32" ? *cluster.device.peak_flops_fp32 : *cluster.device.peak_flops);
+  forecast.tokens_per_second_per_device = tokens / forecast.step_seconds / mesh_shape(config.parallel).world();
+  const double peak = cluster.cores_per_rank() * peak_flops(size_of(precision_of(config.training).compute), cluster.device);
   const double flops = training_flops_per_token(config.model, config.training.sequence_length);
   const double attention = 6 * static_cast<double>(config.model.layers * config.model.heads * *config.model.head_size) *
                            static_cast<double>(config.training.sequence_length);  // the causal half

@@ -17,14 +17,14 @@ struct RankBytes {
   double peak = 0;     ///< of the sum, allowance included
 };
 
-/// Seconds of the slowest rank's step, by what it does or waits for; they sum to step_seconds.
+/// Seconds of a step of the rank that has most to do, by what it does or waits for; they sum to step_seconds.
 struct StepParts {
   double compute = 0, recompute = 0, bubble = 0, transfer = 0, tensor = 0, gather = 0, reduce = 0, optimizer = 0, host = 0;
 };
 
 struct Forecast {
   double step_seconds = 0;
-  double step_low = 0, step_high = 0;  ///< that nine of ten of the published runs would have been between
+  double step_low = 0, step_high = 0;  ///< nine of ten of the published runs lie within this share of their forecasts (which runs: tests/plan/published.yaml)
   double tokens_per_second_per_device = 0;
   double mfu = 0;              ///< model FLOPs as training_flops_per_token counts them (causal half of attention, no recomputation), over peak
   double mfu_full_attention = 0;  ///< the same with all of T x T counted, as NVIDIA, nanotron and llm-foundry publish it
@@ -38,7 +38,8 @@ struct Forecast {
 
 /// Step time alone, tens of microseconds for each stage and micro-batch at most. `config` and `cluster` are resolved.
 Forecast forecast_time(const Config& config, const ClusterConfig& cluster);
-Forecast forecast_time(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model);
+/// Its step_seconds alone, in half the time; `model` are model_seconds(config, cluster).
+double step_seconds(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model);
 /// And memory: tens of milliseconds for each pipeline rank on Trireme's own stack.
 Forecast forecast(const Config& config, const ClusterConfig& cluster);
 

@@ -13,7 +13,6 @@ double zero_elements(double parameters, int64_t zero_stage, double ranks) { retu
 
 double deepspeed_zero2_bytes(double parameters, double devices) { return 2 * parameters + 18 * parameters / devices; }
 double deepspeed_zero3_bytes(double parameters, double largest_layer, double devices) { return 4 * largest_layer + 18 * parameters / devices; }
-double deepspeed_zero2_documented_bytes(double parameters, double devices) { return 4 * parameters + 16 * parameters / devices; }
 
 double block_activation_bytes(const Block& block, double tensor, bool sequence_parallel, Recompute recompute) {
   if (recompute == Recompute::kFull) return 2 * block.boundary();
@@ -26,8 +25,6 @@ double block_activation_bytes(const Block& block, double tensor, bool sequence_p
 double first_stage_blocks(double layers, double pipeline, double virtual_stages) {
   return virtual_stages > 1 ? layers * (1 + (pipeline - 1) / (pipeline * virtual_stages)) : layers;
 }
-
-double in_flight(double pipeline, double stage, double microbatches) { return std::min(microbatches, std::max(0.0, pipeline - stage)); }
 
 double megatron_state_bytes(const MegatronRun& run) {
   const double embedding = run.block.hidden_size * run.vocab_size;
@@ -60,14 +57,6 @@ double bubble_of_step(double pipeline, double microbatches, double virtual_stage
 double bubble_seconds(ZeroBubble schedule, double pipeline, double forward, double input_gradient, double weight_gradient) {
   const double sign = schedule == ZeroBubble::kNone ? 1 : schedule == ZeroBubble::kH1 ? -1 : -2;
   return (pipeline - 1) * (forward + input_gradient + sign * weight_gradient);
-}
-
-double hardware_flops_per_token(double layers, double hidden_size, double sequence_length, double vocab_size) {
-  return 96 * layers * hidden_size * hidden_size * (1 + sequence_length / (6 * hidden_size) + vocab_size / (16 * layers * hidden_size));
-}
-
-double model_flops_per_token(double layers, double hidden_size, double sequence_length, double vocab_size) {
-  return 72 * layers * hidden_size * hidden_size * (1 + sequence_length / (6 * hidden_size) + vocab_size / (12 * layers * hidden_size));
 }
 
 double training_seconds(double flops_per_token, double tokens, double devices, double flops_per_second) {

@@ -16,8 +16,6 @@ double zero_elements(double parameters, int64_t zero_stage, double ranks);
 /// Source: estimate_zero2_model_states_mem_needs and estimate_zero3_model_states_mem_needs of DeepSpeed (deepspeed/runtime/zero, commit edaa722).
 double deepspeed_zero2_bytes(double parameters, double devices);
 double deepspeed_zero3_bytes(double parameters, double largest_layer, double devices);
-/// What DeepSpeed's documentation says of stage 2 and its example follows: 4 P + 16 P / n.   Source: docs/code-docs/source/memory.rst of the same.
-double deepspeed_zero2_documented_bytes(double parameters, double devices);
 
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
 
@@ -33,8 +31,6 @@ double block_activation_bytes(const Block& block, double tensor, bool sequence_p
 /// How many blocks' activations the first of `pipeline` stages keeps of `layers`: all in 1F1B, in interleaved 1F1B (p-1)/(p v) more.
 /// Source: section 4.2.3 of the same.
 double first_stage_blocks(double layers, double pipeline, double virtual_stages);
-/// Micro-batches that 1F1B keeps on stage s: min(m, p - s).   Source: appendix B of the same.
-double in_flight(double pipeline, double stage, double microbatches);
 
 /// A model and its layout as Megatron-LM's estimator sees them.
 struct MegatronRun {
@@ -63,11 +59,6 @@ enum class ZeroBubble : uint8_t { kNone, kH1, kH2 };
 /// Idle seconds of a step whose passes take `forward`, `input_gradient` and `weight_gradient` on every stage: (p-1)(F+I+W), (p-1)(F+I-W),
 /// (p-1)(F+I-2W). Source: Qi et al. 2024, arXiv:2401.10241, Table 2.
 double bubble_seconds(ZeroBubble schedule, double pipeline, double forward, double input_gradient, double weight_gradient);
-
-/// FLOPs of a GPT on one token with full recomputation, 96 l h^2 (1 + s/6h + V/16lh), and as model FLOPs, 72 l h^2 (1 + s/6h + V/12lh); all of T x T
-/// counted. Sources: Narayanan et al. 2021, eq. 3; Korthikanti et al. 2022, appendix A.
-double hardware_flops_per_token(double layers, double hidden_size, double sequence_length, double vocab_size);
-double model_flops_per_token(double layers, double hidden_size, double sequence_length, double vocab_size);
 
 /// Seconds to train on `tokens` where each of `devices` does `flops_per_second`. With 8 P FLOPs a token it is eq. 4 of Narayanan et al. 2021
 /// (recomputation included, attention and head left out).

@@ -9,14 +9,15 @@ namespace {
 /// Cores that work on one operation of a rank: whole ones, and one where several ranks take turns on it.
 double threads(const ClusterConfig& cluster) { return std::max(1.0, std::floor(cluster.cores_per_rank())); }
 
-double peak(int64_t element_bytes, const ClusterConfig& cluster) {
-  const DeviceConfig& d = cluster.device;
-  return threads(cluster) * (element_bytes == 2 ? *d.peak_flops : *d.peak_flops_fp32 * 4 / static_cast<double>(element_bytes));
-}
+double peak(int64_t element_bytes, const ClusterConfig& cluster) { return threads(cluster) * peak_flops(element_bytes, cluster.device); }
 
 double memory_bandwidth(const ClusterConfig& cluster) { return threads(cluster) * *cluster.device.memory_bandwidth; }
 
 }  // namespace
+
+double peak_flops(int64_t element_bytes, const DeviceConfig& device) {
+  return element_bytes == 2 ? *device.peak_flops : *device.peak_flops_fp32 * 4 / static_cast<double>(element_bytes);
+}
 
 double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster) {
   const DeviceConfig& d = cluster.device;
@@ -38,7 +39,7 @@ AttentionSeconds attention_seconds(double sequences, double length, double heads
     const double products = 4 * scores * head_size / (peak(element_bytes, cluster) * *d.gemm_efficiency * stack.product_rate);
     return {products + kForwardBytes * scores / memory_bandwidth(cluster), 2 * products + kBackwardBytes * scores / memory_bandwidth(cluster)};
   }
-  // Heads of 64 reach 0.87 of the rate of 128 (table 1 of FlashAttention-2's benchmarks), smaller ones less.
+  // Heads of 64 reach 0.87 of the rate of 128 (arXiv:2307.08691, figures 5 and 6); 0.7 for smaller ones is assumed.
   const double heads_rate = head_size >= 128 ? 1 : head_size >= 64 ? 0.87 : 0.7;
   const double rate = peak(element_bytes, cluster) * *d.attention_efficiency * stack.attention_rate * heads_rate * length / (length + *d.attention_half_length);
   const double forward = std::max(2 * scores * head_size / rate, *d.kernel_seconds);  // half of T x T

@@ -5,6 +5,9 @@
 
 namespace trireme {
 
+/// FLOP/s of products of such elements: that of bf16, of fp32, or half of fp32's.
+double peak_flops(int64_t element_bytes, const DeviceConfig& device);
+
 /// A product m x k times k x n: 2 m n k / rate, not less than its memory traffic. The rate is peak x gemm_efficiency x k / (k + gemm_half_depth) x r / (r + 1), where
 /// r = tiles of 128 x 128 / multiprocessors are the rounds: the last is seldom full.
 double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster);

@@ -35,14 +35,14 @@ bool something_fits(const Config& config, const ClusterConfig& cluster) {
   return false;
 }
 
-/// The fewest nodes above those that there are.
+/// Few nodes above those that there are: the fewest of the next thirty-two, then of counts an eighth apart.
 std::optional<int64_t> enough_nodes(const Config& config, ClusterConfig cluster) {
   constexpr int64_t kMost = 64;  // times as many as the state alone needs
   constexpr double kState = 12;  // bytes of a parameter that every precision keeps: its master copy and two moments
   const double state = kState * static_cast<double>(parameter_count(LayoutSpace(config, cluster).base().model));
   const double node = cluster.device.memory.value() * static_cast<double>(cluster.devices_per_node);
   const int64_t first = std::max(cluster.nodes + 1, static_cast<int64_t>(state / node));
-  for (cluster.nodes = first; cluster.nodes <= kMost * first; ++cluster.nodes)
+  for (cluster.nodes = first; cluster.nodes <= kMost * first; cluster.nodes += cluster.nodes < first + 32 ? 1 : cluster.nodes / 8)
     if (something_fits(config, cluster)) return cluster.nodes;
   return std::nullopt;
 }

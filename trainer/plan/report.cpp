@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <sstream>
 
@@ -12,29 +11,15 @@
 #include "trainer/loop/recompute.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/analysis/analysis.h"
+#include "trainer/plan/text.h"
 
 namespace trireme {
 namespace {
 
 using nlohmann::ordered_json;
 
-template <class... Values>
-std::string print(const char* format, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
-
 std::string seconds_text(double seconds) {
   return seconds >= 0.1 ? print("%.4g s", seconds) : seconds >= 1e-4 ? print("%.4g ms", seconds * 1e3) : print("%.4g us", seconds * 1e6);
-}
-
-/// 8.03e9 -> "8.03 B".
-std::string count_text(double count) {
-  constexpr std::pair<double, const char*> kUnits[] = {{1e12, " T"}, {1e9, " B"}, {1e6, " M"}, {1e3, " k"}};
-  for (const auto& [unit, name] : kUnits)
-    if (count >= unit) return print("%.3g", count / unit) + name;
-  return print("%.3g", count);
 }
 
 std::string flops_text(double flops) { return flops >= 1e12 ? print("%.4g TFLOP/s", flops / 1e12) : print("%.4g GFLOP/s", flops / 1e9); }
@@ -113,14 +98,14 @@ std::string memory_text(const Forecast& f) {
 std::string time_text(const Forecast& f) {
   constexpr double kWidth = 40;
   std::string text = concat("step ", seconds_text(f.step_seconds), ", ", seconds_text(f.step_low), " to ", seconds_text(f.step_high),
-                            " with the spread of published runs\n");
+                            " with the spread of published runs; of the rank that has most to do:\n");
   for (const Part& part : kParts) {
     const double share = f.parts.*part.seconds / f.step_seconds;
     if (share < 5e-4) continue;
     text += print("  %-26s%11s %6.1f %%  ", part.words, seconds_text(f.parts.*part.seconds).c_str(), 100 * share);
     text += std::string(static_cast<size_t>(std::lround(kWidth * std::clamp(share, 0.0, 1.0))), '#') + "\n";
   }
-  return text + print("pipeline ranks idle %.1f %% of the step\n", 100 * f.bubble);
+  return text + print("idle %.1f %% of the step, mean over the pipeline ranks\n", 100 * f.bubble);
 }
 
 double peak_of(const Config& config, const ClusterConfig& cluster) {
@@ -137,14 +122,6 @@ std::string utilisation_text(const RankedLayout& plan, const ClusterConfig& clus
                 print("%.1f %% with recomputation too, as SC'21 and BLOOM do\n", 100 * f.mfu_full_attention * recomputation_factor(plan.config)),
                 rate_text(f.tokens_per_second_per_device), " tokens/s on each ", device, ", ", count_text(all), " tokens/s, ",
                 count_text(86400 * all), " tokens a day\n");
-}
-
-std::string bill_text(const TrainingBill& bill) {
-  std::string text =
-      concat(count_text(bill.tokens), " tokens: ", print("%.3g days, ", bill.seconds / 86400), count_text(bill.device_hours), " device hours");
-  if (bill.cost) text += concat(", cost ", count_text(*bill.cost));
-  if (bill.kilowatt_hours) text += print(", %.4g MWh", *bill.kilowatt_hours / 1000);
-  return text + "\n";
 }
 
 }  // namespace

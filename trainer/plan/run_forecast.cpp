@@ -1,6 +1,8 @@
 #include "trainer/plan/run_forecast.h"
 
 #include <algorithm>
+#include <iterator>
+#include <sstream>
 
 #include "kernels/core/check.h"
 #include "trainer/bench/table.h"
@@ -10,44 +12,55 @@
 namespace trireme {
 namespace {
 
-/// The type whose name the driver's holds; A100-40GB stands before A100.
-std::string type_of(const std::string& gpu) {
-  for (const std::string& type : device_types()) {
-    const size_t dash = type.find('-');
-    const bool named = gpu.find(type.substr(0, dash)) != gpu.npos;
-    if (named && (dash == type.npos || gpu.find(type.substr(dash + 1)) != gpu.npos)) return type;
-  }
-  return "";
+std::vector<std::string> words_of(std::string name) {
+  std::ranges::replace(name, '-', ' ');
+  std::istringstream stream(name);
+  return {std::istream_iterator<std::string>(stream), {}};
 }
 
-/// As many built-in devices as the run has ranks.
-ClusterConfig built_in_cluster(const std::string& type, int world) {
+/// As many built-in devices as the run has ranks, on its hosts.
+ClusterConfig built_in_cluster(const std::string& type, int world, int ranks_per_host) {
   ClusterConfig cluster;
   cluster.device.type = type;
-  if (type == "cpu") cluster.device.cores = usable_cores();
-  cluster = shared_by(resolve_cluster(cluster), world);
-  if (cluster.device.cores) return cluster;
-  cluster.devices_per_node = std::min<int64_t>(cluster.devices_per_node, world);
+  cluster.devices_per_node = std::min(ranks_per_host, world);
   cluster.nodes = (world + cluster.devices_per_node - 1) / cluster.devices_per_node;
+  if (type == "cpu") cluster.device.cores = usable_cores();
+  return shared_by(resolve_cluster(cluster), world);
+}
+
+ClusterConfig cluster_of_file(const std::string& path, int world) {
+  const ClusterConfig cluster = shared_by(resolve_cluster(load_cluster(path)), world);
+  if (cluster.devices() < world)
+    throw ConfigError(concat("plan.cluster=", path, ": has ", cluster.devices(), " devices, and the run ", world,
+                             " ranks; allowed: a cluster of at least that many, a built-in type, or none"));
   return cluster;
 }
 
 }  // namespace
 
-std::optional<RunForecast> forecast_run(const Config& config, int world, const std::string& gpu) {
+std::string device_type_of(const std::string& gpu) {
+  const std::vector<std::string> words = words_of(gpu);
+  const auto has = [&](const std::string& word) { return std::ranges::find(words, word) != words.end(); };
+  for (const char* other : {"PCIe", "PCIE", "NVL", "MIG"})
+    if (has(other)) return "";
+  for (const std::string& type : device_types())  // A100-40GB stands before A100
+    if (std::ranges::all_of(words_of(type), has)) return type;
+  return "";
+}
+
+std::optional<RunForecast> forecast_run(const Config& config, int world, int ranks_per_host, const std::string& gpu) {
   RunForecast forecast;
   ClusterConfig cluster;
-  if (config.plan.cluster != "none") {
-    cluster = shared_by(resolve_cluster(load_cluster(config.plan.cluster)), world);
-    if (cluster.devices() < world)
-      throw ConfigError(concat("plan.cluster=", config.plan.cluster, ": has ", cluster.devices(), " devices, and the run ", world,
-                               " ranks; allowed: a cluster of that many, or none"));
-    forecast.source = "the figures of " + config.plan.cluster;
+  const std::string& named = config.plan.cluster;
+  if (named != "none") {
+    cluster = is_built_in(named) ? built_in_cluster(named, world, ranks_per_host) : cluster_of_file(named, world);
+    forecast.source = "the figures of " + named;
   } else {
-    const std::string type = gpu.empty() ? "cpu" : type_of(gpu);
+    const std::string type = gpu.empty() ? "cpu" : device_type_of(gpu);
     if (type.empty()) return std::nullopt;
-    cluster = built_in_cluster(type, world);
-    forecast.source = gpu.empty() ? "built-in figures of a CPU; `trireme bench machine` measures this one for plan.cluster" : "built-in figures of " + type;
+    cluster = built_in_cluster(type, world, ranks_per_host);
+    forecast.source =
+        gpu.empty() ? "built-in figures of a CPU; `trireme bench machine` measures this one for plan.cluster" : "built-in figures of " + type;
   }
   forecast.time = forecast_time(config, cluster);
   return forecast;
@@ -76,9 +89,10 @@ void check_host_memory(Communicator& world, double bytes, double host_bytes) {
   }
   agree(world, [&] {
     if (all > host_bytes)
-      throw ConfigError(concat("the run does not fit: the ", ranks, ranks == 1 ? " rank on " : " ranks on ", host, " would take ", bench::bytes_text(all), ", and it has ",
-                               bench::bytes_text(host_bytes),
-                               "; allowed: more hosts, a higher parallel.zero_stage, training.recompute full, or plan.must_fit false to start it nonetheless"));
+      throw ConfigError(concat("the run does not fit: the ", ranks, ranks == 1 ? " rank on " : " ranks on ", host, " would take ",
+                               bench::bytes_text(all), ", and it has ", bench::bytes_text(host_bytes),
+                               "; allowed: more hosts, a higher parallel.zero_stage, training.recompute full, or plan.must_fit false to start it "
+                               "nonetheless"));
   });
 }
 

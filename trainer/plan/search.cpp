@@ -128,7 +128,7 @@ std::vector<int64_t> Search::split(const Layout& layout) {
 
 double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, double transfer) const {
   const int64_t microbatches = space_.base().training.global_batch_size / layout.micro_batch / layout.data;
-  return cluster_.software.straggler * least_step_seconds(layout, microbatches, stages, transfer) * kRounding;
+  return least_step_seconds(layout, microbatches, stages, transfer) * kRounding;
 }
 
 /// Without anything that goes between data ranks, which no sharding can do with less.
@@ -240,7 +240,7 @@ void Search::expand(const Node& node) {
     ++tried_;
     std::vector<RankBytes> memory = zero == 0 ? whole : formula_memory(config, cluster_);
     found.forecast = {};
-    if (peak_of(memory) <= limit_) found.forecast = forecast_time(config, cluster_, model);
+    if (peak_of(memory) <= limit_) found.forecast.step_seconds = step_seconds(config, cluster_, model);
     set_memory(found.forecast, std::move(memory), limit_);
     keep(found);
   }
@@ -248,7 +248,9 @@ void Search::expand(const Node& node) {
 
 RankedLayout Search::ranked(const Found& found) const {
   const Config config = resolve(space_.config(found.layout, found.split), cluster_.devices());
-  return {config, as_written(given_, config), name_of(found.layout), found.forecast, ""};
+  Forecast forecast = forecast_time(config, cluster_);
+  set_memory(forecast, found.forecast.memory, limit_);
+  return {config, as_written(given_, config), name_of(found.layout), forecast, ""};
 }
 
 /// The best is what devices will be rented for, so its memory is counted, and what then does not fit is passed over.

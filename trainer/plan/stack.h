@@ -25,7 +25,8 @@ struct Stack {
   double reduce_bytes;      ///< of one gradient element between data ranks
   double data_factor;       ///< fitted: time of all traffic between data ranks as a multiple of what its bytes take
   bool split_transfers;     ///< each tensor rank sends its part of a boundary, also without sequence parallelism
-  bool head_in_backward;    ///< logits are made, used and gone within the backward (Trireme), not kept from the forward
+  bool own;                 ///< Trireme: logits live only within the backward, weight gradients gather their inputs again under sequence parallelism, full
+                            ///< recomputation leaves out a block's last product
   double selective_blocks;  ///< share of a block's forward that recompute selective runs again besides attention
   double host_seconds;      ///< fitted: time a step in which no device works
 };

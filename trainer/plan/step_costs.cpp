@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
 #include "trainer/loop/rank_plan.h"
 #include "trainer/loop/recompute.h"
@@ -12,15 +13,21 @@
 namespace trireme {
 namespace {
 
-/// AdamW, an element: fp32 gradient read; weight and two moments read and written; the 16-bit copy written; the gradient read for its norm and zeroed.
+/// AdamW, an element: fp32 gradient read, and once more for its norm; weight and two moments read and written; the 16-bit copy written.
 constexpr double kUpdateBytes = 34;
 
-/// On cores that move the data themselves, communication hides behind nothing.
-Stack stack_on(const ClusterConfig& cluster) {
+/// The stack as this run uses it: with the configuration's gradients on the wire, and what it says of overlap. On cores that move the data themselves,
+/// communication hides behind nothing.
+Stack stack_on(const ClusterConfig& cluster, const Config& config) {
   Stack stack = stack_of(cluster.software.stack);
-  if (!cluster.device.cores) return stack;
-  stack.tensor_overlap = stack.gather_overlap = 0;
-  stack.reduce_overlap = false;
+  if (size_of(precision_of(config.training).compute) != 2 && !stack.own)
+    throw ConfigError(concat("training.precision=", config.training.precision, ": of software.stack ", stack.name,
+                             " only bf16 and fp16 are known; allowed bf16, fp16, or stack ", stacks().front().name));
+  if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
+  const bool overlap = config.parallel.overlap && !cluster.device.cores;
+  if (!overlap || config.parallel.prefetch == 0) stack.gather_overlap = 0;
+  if (!overlap) stack.tensor_overlap = 0;
+  stack.reduce_overlap = stack.reduce_overlap && overlap;
   return stack;
 }
 
@@ -28,7 +35,7 @@ Stack stack_on(const ClusterConfig& cluster) {
 struct Sizes {
   Sizes(const Config& config, const ClusterConfig& cluster)
       : dims(config.model, static_cast<int>(config.parallel.tensor)),
-        stack(stack_on(cluster)),
+        stack(stack_on(cluster, config)),
         tensor(config.parallel.tensor),
         element_bytes(size_of(precision_of(config.training).compute)),
         B(static_cast<double>(config.training.micro_batch_size)),
@@ -93,6 +100,14 @@ class Model {
     // A row of the table each token, read and written, and the gradient of it.
     const double rows = s_.bytes(s_.residual_rows * s_.D);
     model.embedding = {.forward = traffic_seconds(4 * rows, 2, cluster_), .weight_gradient = traffic_seconds(6 * rows, 2, cluster_)};
+    // Each tensor rank has some of the vocabulary's rows: their sum is reduced, or under sequence parallelism scattered, and its gradient gathered.
+    const double crossing = crossing_seconds(config_, cluster_, s_);
+    PartSeconds& embedding = model.embedding;
+    embedding.tensor_forward = config_.parallel.sequence_parallel ? crossing / 2 : crossing;
+    embedding.tensor_backward = config_.parallel.sequence_parallel ? crossing / 2 : 0;
+    embedding.forward += embedding.tensor_forward;
+    embedding.input_gradient += embedding.tensor_backward;
+    gather(embedding, s_.head_elements());
     return model;
   }
 
@@ -120,12 +135,15 @@ class Model {
                      .tensor_backward = crossing};
     const double again = kind == Recompute::kNone        ? 0
                          : kind == Recompute::kSelective ? attention.forward + s_.stack.selective_blocks * forward
-                         : s_.stack.head_in_backward     ? forward - down.forward  // Trireme leaves out the last product, which no backward needs
+                         : s_.stack.own                  ? forward - down.forward
                                                          : forward;
     part.recompute = again;
-    const double again_tensor = kind == Recompute::kFull ? crossing : 0;
-    part.tensor_backward += again_tensor;
-    part.input_gradient += again + again_tensor;
+    const bool split = config_.parallel.sequence_parallel;
+    // Of a block's two entries and two exits Trireme's recomputation leaves out the last exit; entries cost something only where the sequence is split.
+    double waits = kind != Recompute::kFull ? 0 : !s_.stack.own ? crossing : split ? 0.75 * crossing : 0.5 * crossing;
+    if (s_.stack.own && split) waits += 0.5 * crossing;  // weight gradients gather both inputs again
+    part.tensor_backward += waits;
+    part.input_gradient += again + waits;
     gather(part, s_.block_elements());
     return part;
   }
@@ -137,7 +155,7 @@ class Model {
     const double forward = products.forward + traffic_seconds(10 * logits, 3, cluster_);
     const double backward = products.input_gradient + products.weight_gradient + traffic_seconds(6 * logits, 2, cluster_);
     const double crossing = crossing_seconds(config_, cluster_, s_);
-    PartSeconds part = s_.stack.head_in_backward ? PartSeconds{.input_gradient = forward + backward + crossing}
+    PartSeconds part = s_.stack.own ? PartSeconds{.input_gradient = forward + backward + crossing}
                                                  : PartSeconds{.forward = forward, .input_gradient = backward + crossing};
     part.tensor_backward = crossing;
     gather(part, s_.head_elements());
@@ -190,6 +208,13 @@ PartSeconds& PartSeconds::add(const PartSeconds& other, double times) {
   return *this;
 }
 
+void PartSeconds::slow_down(double times) {
+  forward += (times - 1) * (forward - tensor_forward - gather_forward);
+  input_gradient += (times - 1) * (input_gradient - tensor_backward - gather_backward);
+  weight_gradient *= times;
+  recompute *= times;
+}
+
 ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster) { return Model(config, cluster).seconds(); }
 
 StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank) {
@@ -219,11 +244,18 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
     const double part = config.parallel.sequence_parallel || s.stack.split_transfers ? 1.0 / static_cast<double>(mesh.tensor) : 1;
     costs.transfer = transfer_seconds(int64_t{mesh.tensor} * mesh.data(), part * s.bytes(s.M * s.D), cluster);
   }
+  // The owners of a tied table on first and last rank sum their shards, when everything else is done.
+  const int64_t apart = int64_t{mesh.tensor} * mesh.data() * (stage_rank.back() - stage_rank.front());
+  const double tied = config.model.tied_embeddings && apart > 0
+                          ? all_reduce_seconds(place_of(2, apart, cluster), s.stack.reduce_bytes * s.head_elements() / mesh.shard, cluster)
+                          : 0;
   for (size_t rank = 0; rank < elements.size(); ++rank) {
-    costs.reduce.push_back(reduce_seconds(config, cluster, s, elements[rank], backward[rank]));
+    const bool end = static_cast<int>(rank) == stage_rank.front() || static_cast<int>(rank) == stage_rank.back();
+    costs.reduce.push_back(reduce_seconds(config, cluster, s, elements[rank], backward[rank]) + (end ? tied : 0));
     costs.optimizer.push_back(traffic_seconds(kUpdateBytes * elements[rank] / mesh.shard, 1, cluster));
   }
   costs.host = s.stack.host_seconds;
+  for (PartSeconds& stage : costs.stages) stage.slow_down(cluster.software.straggler);
   return costs;
 }
 

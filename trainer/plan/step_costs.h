@@ -15,6 +15,7 @@ struct PartSeconds {
   double gather_forward = 0, gather_backward = 0;  ///< of forward and input_gradient: waiting for ZeRO-3's parameters, and for gradients reduced every micro-batch
 
   PartSeconds& add(const PartSeconds& other, double times = 1);
+  void slow_down(double times);  ///< compute takes so many times as long
   double total() const { return forward + input_gradient + weight_gradient; }
 };
 

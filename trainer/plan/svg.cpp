@@ -10,16 +10,17 @@
 namespace trireme {
 namespace {
 
-constexpr size_t kMostBoxes = 4000;                                              ///< of up to 250 bytes
+constexpr size_t kMostBoxes = 3500, kMostRows = 500;                             ///< of up to 250 bytes each
 constexpr double kLeft = 190, kWide = 1400, kRow = 24, kTop = 52, kDigit = 6.5;  ///< pixels
 constexpr int kPaleness = 4;                                                     ///< shades of one color
 
+/// What is shown of the step, from its beginning.
 struct Window {
-  double begin, end;
-  double pixels(double seconds) const { return kWide * seconds / (end - begin); }
+  double end;
+  double pixels(double seconds) const { return kWide * seconds / end; }
 };
 
-/// Compute of one stage and micro-batch without a visible gap, cut to the window.
+/// Compute of one stage and micro-batch without a visible gap, cut at the end of the window.
 struct Box {
   Action action;
   size_t row;
@@ -59,7 +60,7 @@ std::string escaped(const std::string& text) {
 
 std::vector<Box> boxes_of(const std::vector<Timeline>& ranks, const Window& window) {
   std::vector<Box> boxes;
-  const double invisible = 0.5 * (window.end - window.begin) / kWide;
+  const double invisible = 0.5 * window.end / kWide;
   for (size_t row = 0; row < ranks.size(); ++row) {
     std::vector<int> stages;  // in the order of their first use
     const size_t first = boxes.size();
@@ -68,14 +69,14 @@ std::vector<Box> boxes_of(const std::vector<Timeline>& ranks, const Window& wind
       const auto stage = std::ranges::find(stages, action.stage);
       const int shade = static_cast<int>(stage - stages.begin()) % kPaleness;
       if (stage == stages.end()) stages.push_back(action.stage);
-      if (end <= begin || end <= window.begin || begin >= window.end) continue;
-      const double from = std::max(begin, window.begin), to = std::min(end, window.end);
+      if (end <= begin || begin >= window.end) continue;
+      const double to = std::min(end, window.end);
       Box* const last = boxes.size() > first ? &boxes.back() : nullptr;
       if (last != nullptr && last->action.type == action.type && last->action.stage == action.stage && last->action.microbatch == action.microbatch &&
-          from - last->end < invisible)
+          begin - last->end < invisible)
         last->end = to;
       else
-        boxes.push_back({action, row, shade, from, to});
+        boxes.push_back({action, row, shade, begin, to});
     }
   }
   return boxes;
@@ -89,8 +90,8 @@ std::vector<Box> clip(const std::vector<Timeline>& ranks, Window& window) {
     std::vector<double> begins;
     for (const Box& box : boxes) begins.push_back(box.begin);
     std::ranges::nth_element(begins, begins.begin() + kMostBoxes);
-    if (begins[kMostBoxes] <= window.begin)
-      throw ConfigError(concat("a pipeline of ", ranks.size(), " ranks is too large for a picture; give fewer"));
+    // Boxes of a row follow each other, so at most one of each begins at 0.
+    TRIREME_CHECK(begins[kMostBoxes] > 0, boxes.size(), " boxes of ", ranks.size(), " ranks begin at once");
     window.end = begins[kMostBoxes];
   }
 }
@@ -110,8 +111,7 @@ std::string row_text(double y, const std::string& name, double idle) {
 }
 
 std::string box_text(const Box& box, const Window& window) {
-  const double x = kLeft + window.pixels(box.begin - window.begin), width = window.pixels(box.end - box.begin),
-               y = kTop + kRow * static_cast<double>(box.row);
+  const double x = kLeft + window.pixels(box.begin), width = window.pixels(box.end - box.begin), y = kTop + kRow * static_cast<double>(box.row);
   const std::string microbatch = std::to_string(box.action.microbatch);
   const std::string shade = box.shade > 0 ? concat(" s", box.shade) : "";
   std::string text = concat(R"(<rect class=")", letter(box.action.type), shade, R"(" x=")", number(x, 2), R"(" y=")", number(y, 0), R"(" width=")",
@@ -127,8 +127,8 @@ std::string axis_text(const Window& window, double y) {
   constexpr int kTicks = 8;
   for (int i = 0; i <= kTicks; ++i) {
     const double share = static_cast<double>(i) / kTicks;
-    text += concat(R"(<text class="n" x=")", number(kLeft + share * kWide, 0), R"(" y=")", number(y + 12, 0), R"(">)",
-                   seconds(window.begin + share * (window.end - window.begin)), "</text>\n");
+    text += concat(R"(<text class="n" x=")", number(kLeft + share * kWide, 0), R"(" y=")", number(y + 12, 0), R"(">)", seconds(share * window.end),
+                   "</text>\n");
   }
   return text;
 }
@@ -155,28 +155,25 @@ std::string legend_text(const std::vector<Box>& boxes, double y) {
 
 }  // namespace
 
-std::string pipeline_svg(const std::vector<Timeline>& ranks, const PipelinePicture& picture) {
+std::string pipeline_svg(const std::vector<Timeline>& all, const std::string& title) {
+  const std::vector<Timeline> ranks(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), kMostRows)));
   double step = 0;
-  for (const Timeline& timeline : ranks)
+  for (const Timeline& timeline : all)
     for (const TimelineEvent& event : timeline) step = std::max(step, event.end);
-  Window window{0, step};
-  if (picture.window) window = {picture.window->first, picture.window->second};
-  const Window asked = window;
+  Window window{step};
   std::vector<Box> boxes;
-  if (window.end > window.begin) boxes = clip(ranks, window);
-  if (boxes.empty())
-    throw ConfigError(concat("nothing runs between ", window.begin, " and ", window.end, " s; the step computes from 0 to ", step, " s"));
+  if (step > 0) boxes = clip(ranks, window);
+  if (boxes.empty()) throw ConfigError(concat("nothing to draw: no rank computes in a step of ", step, " s"));
 
   std::vector<double> busy(ranks.size(), 0.0);
   for (const Box& box : boxes) busy[box.row] += box.end - box.begin;
   const double bottom = kTop + kRow * static_cast<double>(ranks.size());
-  std::string title = picture.title + (picture.title.empty() ? "" : ": ");
-  title += concat(seconds(window.begin), " to ", seconds(window.end), " of a step of ", seconds(step));
-  if (window.end < asked.end) title += concat(", cut at ", boxes.size(), " boxes");
-  std::string svg = header(title, bottom + 50);
+  std::string line = title + (title.empty() ? "" : ": ") + concat("0 s to ", seconds(window.end), " of a step of ", seconds(step));
+  if (window.end < step) line += concat(", cut at ", boxes.size(), " boxes");
+  if (ranks.size() < all.size()) line += concat(", the first ", ranks.size(), " of ", all.size(), " ranks");
+  std::string svg = header(line, bottom + 50);
   for (size_t row = 0; row < ranks.size(); ++row)
-    svg += row_text(kTop + kRow * static_cast<double>(row), row < picture.names.size() ? picture.names[row] : concat("pipeline ", row),
-                    1 - busy[row] / (window.end - window.begin));
+    svg += row_text(kTop + kRow * static_cast<double>(row), concat("pipeline ", row), 1 - busy[row] / window.end);
   for (const Box& box : boxes) svg += box_text(box, window);
   return svg + axis_text(window, bottom) + legend_text(boxes, bottom + 24) + "</svg>\n";
 }

@@ -9,6 +9,7 @@
 #include "trainer/loop/recompute.h"
 #include "trainer/model/declare.h"
 #include "trainer/plan/collective.h"
+#include "trainer/plan/stack.h"
 
 namespace trireme {
 namespace {
@@ -48,6 +49,8 @@ std::vector<StageParts> stages_of(const Config& config, const ModelSeconds& mode
         if (unit.stage < 0)
           stage.unit_elements[static_cast<size_t>(unit.unit)] += elements[embedding ? 0 : head ? 2 : 1] / static_cast<double>(own.size());
     }
+    // The head's copy of a tied embedding is no parameter of the model's, but this rank reduces it as one.
+    if (s > 0 && units.tied_unit >= 0) stage.unit_elements[static_cast<size_t>(units.tied_unit)] = elements[0];
   }
   TRIREME_CHECK(block == recompute.size(), block, " blocks in stages of ", recompute.size());
   return stages;
@@ -88,33 +91,37 @@ Means means_of(const WorldSimulation& step) {
 }  // namespace
 
 WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const RankPlans& plans) {
+  if (cluster.cores_per_rank() < 1)
+    throw ConfigError(concat("device.cores=", *cluster.device.cores, ": ", cluster.devices_per_node,
+                             " ranks would take turns on them, which is forecast but not simulated; give --cluster-set device.cores=",
+                             cluster.devices_per_node, " or more, or fewer ranks"));
   const ModelSeconds model = model_seconds(config, cluster);
   const auto stages = std::make_shared<const std::vector<StageParts>>(stages_of(config, model, plans));
   const double transfer = step_costs(config, cluster, model, plans.stage_rank).transfer;
   const MeshShape mesh = mesh_shape(config.parallel);
-  const TrainingConfig& t = config.training;
-  const double parameter_bytes = static_cast<double>(size_of(precision_of(t).compute));
-  const double gradient_bytes = t.reduce_dtype == "bf16" ? 2 : std::max(4.0, parameter_bytes);
+  const Stack& stack = stack_of(cluster.software.stack);
+  const Precision precision = precision_of(config.training);
+  const double factor = stack.data_factor, parameter_bytes = static_cast<double>(size_of(precision.compute));
+  const double gradient_bytes = stack.own ? static_cast<double>(size_of(precision.reduce)) : stack.reduce_bytes;
   const GroupPlace shard = place_of(mesh.shard, mesh.tensor, cluster),
                    replicate = place_of(mesh.replicate, int64_t{mesh.tensor} * mesh.shard, cluster),
-                   ends = place_of(2, int64_t{mesh.tensor} * mesh.data() * (mesh.pipeline - 1), cluster);
+                   ends = mesh.pipeline > 1 ? place_of(2, int64_t{mesh.tensor} * mesh.data() * (mesh.pipeline - 1), cluster) : GroupPlace{};
   WorldCosts costs;
-  const double turns = std::max(1.0, 1 / cluster.cores_per_rank());  // of ranks that share a core
-  costs.seconds = [stages, transfer, turns](const Action& action) {
+  costs.seconds = [stages, transfer](const Action& action) {
     if (is_receive(action.type)) return transfer;
     if (!is_compute(action.type)) return 0.0;
     const std::vector<PartSeconds>& parts = (*stages)[static_cast<size_t>(action.stage)].parts;
-    if (action.unit >= 0) return turns * compute_seconds(action.type, parts[static_cast<size_t>(action.unit)]);
+    if (action.unit >= 0) return compute_seconds(action.type, parts[static_cast<size_t>(action.unit)]);
     double sum = 0;
     for (const PartSeconds& part : parts) sum += compute_seconds(action.type, part);
-    return turns * sum;
+    return sum;
   };
   costs.collective = [=](const Action& action) {
     const double elements = (*stages)[static_cast<size_t>(action.stage)].unit_elements[static_cast<size_t>(action.unit)];
     switch (action.type) {
-      case ActionType::kUnshard: return all_gather_seconds(shard, parameter_bytes * elements, cluster);
-      case ActionType::kReduceGrads: return all_gather_seconds(shard, gradient_bytes * elements, cluster);
-      case ActionType::kReduceReplicas: return all_reduce_seconds(replicate, gradient_bytes * elements / mesh.shard, cluster);
+      case ActionType::kUnshard: return factor * all_gather_seconds(shard, parameter_bytes * elements, cluster);
+      case ActionType::kReduceGrads: return factor * all_gather_seconds(shard, gradient_bytes * elements, cluster);
+      case ActionType::kReduceReplicas: return factor * all_reduce_seconds(replicate, gradient_bytes * elements / mesh.shard, cluster);
       case ActionType::kReduceTied: return all_reduce_seconds(ends, gradient_bytes * elements / mesh.shard, cluster);
       default: return 0.0;
     }
@@ -123,8 +130,7 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   return costs;
 }
 
-SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster, const std::vector<int>& traced) {
-  const RankPlans plans = rank_plans(config);
+SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster, const RankPlans& plans, const std::vector<int>& traced) {
   const MeshShape mesh = mesh_shape(config.parallel);
   const std::vector<const ActionList*> lists = lists_of_ranks(plans.training, mesh);
   SimulatedWorld world{

@@ -12,14 +12,15 @@ namespace trireme {
 
 /// Seconds of each action of `plans` (rank_plans(config)): compute by part of the model, as step_costs reckons it; gathers and reductions by the
 /// bytes of their units. software.straggler slows world rank 0. `config` and `cluster` are resolved.
+/// Errors: ConfigError where ranks take turns on cores: each would fill the waits of others, which ranks with a clock of their own do not.
 WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const RankPlans& plans);
 
 struct SimulatedWorld {
   int64_t ranks = 0, actions = 0;  ///< of one step
   WorldSimulation step;            ///< norm, update and host apart
 };
-/// Also proves that the lists cannot deadlock. Errors: those of simulate_world.
-SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster, const std::vector<int>& traced);
+/// `plans` are rank_plans(config). Also proves that the lists cannot deadlock. Errors: those of world_costs and simulate_world.
+SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster, const RankPlans& plans, const std::vector<int>& traced = {});
 
 /// Step, how the waits of the ranks divide by cause, and the ranks that are last.
 std::string world_text(const SimulatedWorld& world);

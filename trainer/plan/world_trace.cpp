@@ -11,6 +11,8 @@
 namespace trireme {
 namespace {
 
+constexpr size_t kMostEvents = 1000000;  ///< of about 170 bytes in the file
+
 std::vector<int> ranks_of_word(const std::string& word, const MeshShape& mesh) {
   const auto refuse = [&] {
     throw ConfigError(
@@ -48,6 +50,14 @@ std::vector<int> ranks_named(const std::string& list, const MeshShape& mesh) {
     ranks.insert(more.begin(), more.end());
   }
   return {ranks.begin(), ranks.end()};
+}
+
+void check_trace_size(const std::vector<const ActionList*>& lists, const std::vector<int>& ranks) {
+  size_t events = 0;
+  for (const int rank : ranks) events += lists[static_cast<size_t>(rank)]->size();
+  if (events > kMostEvents)
+    throw ConfigError(concat("a trace of these ", ranks.size(), " ranks would have ", events, " events, and at most ", kMostEvents,
+                             " are written; name fewer with --ranks, e.g. --ranks pipeline:0"));
 }
 
 std::string chrome_trace(const WorldSimulation& simulation, const MeshShape& mesh) {

@@ -11,6 +11,9 @@ namespace trireme {
 /// axis), separated by commas.   Errors: ConfigError naming the word.
 std::vector<int> ranks_named(const std::string& list, const MeshShape& mesh);
 
+/// Refuses, before anything is simulated, a trace of more events than programs open. `lists`: by world rank. Errors: ConfigError.
+void check_trace_size(const std::vector<const ActionList*>& lists, const std::vector<int>& ranks);
+
 /// The simulated step of the ranks whose timelines were asked for, as a Chrome trace (trainer/loop/trace.h).
 std::string chrome_trace(const WorldSimulation& simulation, const MeshShape& mesh);
 

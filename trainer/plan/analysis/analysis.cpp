@@ -10,38 +10,27 @@
 namespace trireme {
 namespace {
 
-void positive(const char* name, double value) {
-  if (!(value > 0) || !std::isfinite(value)) throw ConfigError(concat("analysis: ", name, " is ", value, "; it must be a number greater than 0"));
-}
-
-void check(const AnalysisOptions& options) {
-  if (options.tokens) positive("tokens", *options.tokens);
-  if (options.flops) positive("FLOPs", *options.flops);
-  positive("mean time between failures of a node", options.node_mtbf);
-  positive("storage write rate", options.storage_write);
-  positive("storage read rate", options.storage_read);
-  positive("copy rate to the host", options.host_copy);
-  positive("restart time", options.restart);
-}
-
 double tokens_of_step(const Config& config) { return static_cast<double>(config.training.global_batch_size * config.training.sequence_length); }
 
 double tokens_of(const Config& config, const AnalysisOptions& options) {
+  if (options.tokens && !(*options.tokens > 0 && std::isfinite(*options.tokens)))
+    throw ConfigError(concat("analysis: tokens is ", *options.tokens, "; it must be a number greater than 0"));
   if (options.tokens) return *options.tokens;
   if (config.training.steps) return static_cast<double>(*config.training.steps) * tokens_of_step(config);
-  throw ConfigError("training.epochs: how many tokens these are is known once the data is read; say it, or set training.steps");
+  throw ConfigError("training.epochs: how many tokens these are is known once the data is read; give --tokens N, or set training.steps");
 }
 
-ComputeUse compute_use(const Config& config, double tokens, const AnalysisOptions& options) {
-  ComputeUse use;
-  use.parameters = static_cast<double>(parameter_count(config.model));
-  use.tokens = tokens;
-  use.budget = options.flops.value_or(6 * use.parameters * tokens);
-  for (const ScalingLaw& law : scaling_laws()) {
-    use.run.push_back(frontier_distance(law, use.parameters, tokens));
-    use.best.push_back(compute_optimum(law, use.budget));
+/// Nodes that hold a rank of the first replica, of whose ranks each pipeline rank has a run.
+double nodes_of_first_replica(const MeshShape& mesh, int64_t devices_per_node) {
+  const int64_t run = int64_t{mesh.tensor} * mesh.shard;
+  int64_t nodes = 0, last = -1;
+  for (int64_t stage = 0; stage < mesh.pipeline; ++stage) {
+    const int64_t first = stage * run * mesh.replicate;
+    const int64_t from = std::max(last + 1, first / devices_per_node);
+    last = (first + run - 1) / devices_per_node;
+    nodes += last - from + 1;
   }
-  return use;
+  return static_cast<double>(nodes);
 }
 
 /// Data degrees that are the run's over and times powers of two, with the replicas it has.
@@ -88,19 +77,19 @@ TrainingBill training_bill(const Config& config, const ClusterConfig& cluster, d
   return bill;
 }
 
-SavingPlan saving_plan(const Config& config, const ClusterConfig& cluster, double step_seconds, double steps, const AnalysisOptions& options) {
+SavingPlan saving_plan(const Config& config, const ClusterConfig& cluster, double step_seconds, double steps) {
   const MeshShape mesh = mesh_shape(config.parallel);
   const double nodes = std::ceil(static_cast<double>(mesh.world()) / static_cast<double>(cluster.devices_per_node));
   SavingPlan plan;
   plan.bytes = 3.0 * static_cast<double>(parameter_count(config.model) * size_of(precision_of(config.training).master));
-  plan.write_seconds = plan.bytes / (options.storage_write * nodes);
   // Only the first replica saves. Asynchronous saves keep training waiting for a copy, and stand when they are written.
-  const double copy_seconds = plan.bytes / (static_cast<double>(mesh.world()) / mesh.replicate) / options.host_copy;
-  const double load_seconds = plan.bytes * mesh.replicate / (options.storage_read * nodes);
+  plan.write_seconds = plan.bytes / (cluster.storage.write * nodes_of_first_replica(mesh, cluster.devices_per_node));
+  const double copy_seconds = plan.bytes / (static_cast<double>(mesh.world()) / mesh.replicate) / kHostCopy;
+  const double load_seconds = plan.bytes * mesh.replicate / (cluster.storage.read * nodes);
   const bool asynchronous = config.checkpoint.asynchronous;
-  plan.failures.mtbf = options.node_mtbf / nodes;
+  plan.failures.mtbf = cluster.node_mtbf / nodes;
   plan.failures.stall = asynchronous ? copy_seconds : plan.write_seconds;
-  plan.failures.downtime = config.resilience.hang_seconds + options.restart + load_seconds + (asynchronous ? plan.write_seconds : 0);
+  plan.failures.downtime = config.resilience.hang_seconds + cluster.restart + load_seconds + (asynchronous ? plan.write_seconds : 0);
   plan.young = young_interval(plan.failures.stall, plan.failures.mtbf);
   plan.daly = daly_interval(plan.failures.stall, plan.failures.mtbf);
   const double nearest = std::max(1.0, std::round(plan.daly / step_seconds));
@@ -116,17 +105,18 @@ SavingPlan saving_plan(const Config& config, const ClusterConfig& cluster, doubl
 }
 
 Analysis analyse(const Config& config, const ClusterConfig& cluster, const Forecast& forecast, const AnalysisOptions& options) {
-  check(options);
   const double tokens = tokens_of(config, options);
   Analysis analysis;
-  analysis.compute = compute_use(config, tokens, options);
+  for (const ScalingLaw& law : scaling_laws())
+    analysis.compute.push_back(frontier_distance(law, static_cast<double>(parameter_count(config.model)), tokens));
   analysis.bill = training_bill(config, cluster, forecast.step_seconds, tokens);
   if (options.step_seconds) {
     analysis.strong = curve_of(config, cluster, options, false);
     analysis.weak = curve_of(config, cluster, options, true);
   }
   analysis.links = link_needs(config, cluster, forecast);
-  analysis.saving = saving_plan(config, cluster, forecast.step_seconds, analysis.bill.steps, options);
+  analysis.machines = cluster;
+  analysis.saving = saving_plan(config, cluster, forecast.step_seconds, analysis.bill.steps);
   analysis.textbook = textbook_figures(config, cluster, forecast, tokens);
   return analysis;
 }

@@ -9,22 +9,9 @@
 namespace trireme {
 
 struct AnalysisOptions {
-  std::optional<double> tokens;      ///< to train on; else those of training.steps
-  std::optional<double> flops;       ///< to be spent best; else 6 N D of the model and these tokens
-  double node_mtbf = 264 * 86400.0;  ///< seconds between failures of one node; 419 in 54 days on 2048 nodes: Llama 3, arXiv:2407.21783, 3.3.4
-  double storage_write = 0.71e9;     ///< bytes/s a node: 273 GB/s from 384 nodes; SC'21, arXiv:2104.04473, 5.10
-  double storage_read = 2.6e9;       ///< bytes/s a node: 1 TB/s to 384 nodes; the same
-  double host_copy = 10e9;           ///< bytes/s from a device to its host's memory; an assumption
-  double restart = 120;              ///< seconds from a failure that is known to the first step, loading aside; an assumption
+  std::optional<double> tokens;  ///< to train on; else those of training.steps
   /// Step seconds of another size of the same layout, nothing where there is no such run; for scaling curves, which are left out without it.
   std::function<std::optional<double>(const Config&, const ClusterConfig&)> step_seconds;
-};
-
-/// Model and tokens of the run, what its FLOPs could buy, and the best use of the budget, by each of scaling_laws().
-struct ComputeUse {
-  double parameters = 0, tokens = 0, budget = 0;  ///< budget in FLOPs
-  std::vector<FrontierDistance> run;
-  std::vector<ComputeOptimum> best;
 };
 
 /// Without failures.
@@ -33,11 +20,15 @@ struct TrainingBill {
   std::optional<double> cost, kilowatt_hours;  ///< where the cluster's device has a price, watts
 };
 
+/// Bytes/s from a device to its host's memory; an assumption.
+inline constexpr double kHostCopy = 10e9;
+
+/// By the cluster's storage, node_mtbf and restart.
 struct SavingPlan {
   double bytes = 0;    ///< of a checkpoint: weights and both moments in the dtype of master weights, 12 B a parameter
   double kept = 0;     ///< checkpoints that stay; one more is there while it is written
   double storage = 0;  ///< bytes at most, that one included
-  double write_seconds = 0;
+  double write_seconds = 0;  ///< by the nodes of the first replica, which alone saves
   Failures failures;
   double young = 0, daly = 0;  ///< seconds between saves
   double steps = 0;            ///< checkpoint.every that comes nearest to Daly's interval, but no more often than a checkpoint takes to write
@@ -52,24 +43,26 @@ struct TextbookFigure {
 };
 
 struct Analysis {
-  ComputeUse compute;
+  std::vector<FrontierDistance> compute;  ///< model and tokens of the run against the best use of their FLOPs, by each of scaling_laws()
   TrainingBill bill;
   ScalingCurve strong, weak;  ///< no points where no step_seconds were given
   std::vector<LinkNeed> links;
+  ClusterConfig machines;  ///< what the plan of saves reckons with
   SavingPlan saving;
   std::vector<TextbookFigure> textbook;
 };
 
 /// `config` and `cluster` are resolved, `forecast` is theirs, with memory. Errors: ConfigError where neither training.steps nor options say how many
-/// tokens there are, or an option is not positive.
+/// tokens there are, or they are none.
 Analysis analyse(const Config& config, const ClusterConfig& cluster, const Forecast& forecast, const AnalysisOptions& options = {});
 
 std::string analysis_text(const Analysis& analysis);
 nlohmann::ordered_json analysis_json(const Analysis& analysis);
 
-/// Parts of it, for tests and other readers.
+/// Parts of it, for tests and other readers. The bill: "1 T tokens: 3.2 days, 49.2 k device hours, cost 98.3 k, 51.2 MWh" and a new line.
+std::string bill_text(const TrainingBill& bill);
 TrainingBill training_bill(const Config& config, const ClusterConfig& cluster, double step_seconds, double tokens);
-SavingPlan saving_plan(const Config& config, const ClusterConfig& cluster, double step_seconds, double steps, const AnalysisOptions& options);
+SavingPlan saving_plan(const Config& config, const ClusterConfig& cluster, double step_seconds, double steps);
 std::vector<TextbookFigure> textbook_figures(const Config& config, const ClusterConfig& cluster, const Forecast& forecast, double tokens);
 
 }  // namespace trireme

@@ -30,7 +30,8 @@ Busiest busiest_of(const Config& config) {
 
 struct Axis {
   Traffic traffic;
-  int64_t size = 1, stride = 1;  ///< of the group: of a transfer its two ends
+  int64_t size = 1, stride = 1;  ///< of the group
+  bool transfers = false;        ///< between neighbours of the group, one device's link at a time
 };
 
 std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
@@ -58,7 +59,7 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   const double of_shard = parameters / n;
   axes.push_back({{"replicas", 2 * of_shard * (r - 1) / r * reduced, units * 2 * (r - 1), backwards / m}, mesh.replicate, mesh.tensor * mesh.shard});
   const double sends = m * messages;
-  axes.push_back({{"pipeline", sends * boundary * element / (sp ? t : 1), sends, all}, 2, mesh.tensor * mesh.data()});
+  axes.push_back({{"pipeline", sends * boundary * element / (sp ? t : 1), sends, all}, mesh.pipeline, mesh.tensor * mesh.data(), true});
   std::erase_if(axes, [](const Axis& axis) { return axis.traffic.bytes == 0; });
   return axes;
 }
@@ -73,11 +74,12 @@ std::vector<Traffic> traffic_of(const Config& config, const StepParts& parts) {
 
 std::vector<LinkNeed> link_needs(const Config& config, const ClusterConfig& cluster, const Forecast& forecast) {
   std::vector<LinkNeed> needs;
-  for (const auto& [traffic, size, stride] : axes_of(config, forecast.parts)) {
-    const GroupPlace place = place_of(size, stride, cluster);
+  for (const auto& [traffic, size, stride, transfers] : axes_of(config, forecast.parts)) {
+    GroupPlace place = place_of(size, stride, cluster);
+    if (transfers) place.per_node = 1;
     const LinkConfig& link = place.nodes > 1 ? cluster.network : cluster.node_link;
     needs.push_back({traffic, required_bandwidth(traffic), tolerable_latency(traffic, forecast.step_seconds), place.nodes > 1,
-                     link.bandwidth.value() / place.oversubscription, link.latency.value()});
+                     ring_bandwidth(place, cluster), link.latency.value()});
   }
   return needs;
 }

@@ -22,7 +22,7 @@ struct LinkNeed {
   double bandwidth = 0;            ///< bytes/s of a rank's link at which it takes as long as the compute beside it
   double latency = 0;              ///< seconds a hop at which messages alone take a tenth of a step
   bool network = false;            ///< between nodes, or within one
-  double available_bandwidth = 0;  ///< of that link, over its oversubscription
+  double available_bandwidth = 0;  ///< as the forecast reckons: a rank's in a ring (ring_bandwidth); a device's share for transfers of the pipeline
   double available_latency = 0;
 };
 /// `cluster` is resolved.

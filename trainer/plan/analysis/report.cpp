@@ -1,75 +1,37 @@
-#include <array>
 #include <cmath>
-#include <cstdio>
 
 #include "kernels/core/check.h"
 #include "trainer/bench/table.h"
 #include "trainer/plan/analysis/analysis.h"
+#include "trainer/plan/text.h"
 
 namespace trireme {
 namespace {
 
 using nlohmann::ordered_json;
 
-std::string digits(double value, const char* unit) {
-  std::array<char, 48> text;
-  std::snprintf(text.data(), text.size(), value >= 999.5 && value < 1e9 ? "%.0f%s" : "%.3g%s", value, unit);
-  return text.data();
-}
-
-/// 67e9 -> "67B".
-std::string count_text(double value) {
-  if (!std::isfinite(value)) return "none";
-  if (value >= 1e15) return digits(value, "");
-  for (const auto& [scale, name] : {std::pair{1e12, "T"}, {1e9, "B"}, {1e6, "M"}})
-    if (value >= scale) return digits(value / scale, name);
-  return digits(value, "");
-}
-
-std::string time_text(double seconds) {
-  for (const auto& [scale, name] : {std::pair{86400.0, " days"}, {3600.0, " h"}, {60.0, " min"}, {1.0, " s"}, {1e-3, " ms"}})
-    if (seconds >= (scale > 1 ? 2 * scale : scale)) return digits(seconds / scale, name);
-  return digits(seconds * 1e6, " us");
-}
-
-std::string percent_text(double share) {
-  std::array<char, 32> text;
-  std::snprintf(text.data(), text.size(), "%.1f %%", 100 * share);
-  return text.data();
-}
-
 std::string figure_text(const std::string& unit, double value) {
-  return unit == "bytes" ? bench::bytes_text(value) : unit == "share" ? percent_text(value) : time_text(value);
+  return unit == "bytes" ? bytes_text(value) : unit == "share" ? percent_text(value) : time_text(value);
 }
 
 /// Numbers that JSON has no word for are null.
 ordered_json number(double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr); }
 ordered_json number(const std::optional<double>& value) { return value ? number(*value) : ordered_json(nullptr); }
 
-std::string compute_text(const ComputeUse& use) {
+std::string compute_text(const std::vector<FrontierDistance>& fits) {
   ordered_json rows = ordered_json::array();
-  for (size_t i = 0; i < use.run.size(); ++i) {
-    const FrontierDistance& run = use.run[i];
-    const ComputeOptimum& best = use.best[i];
+  for (const FrontierDistance& run : fits)
     rows.push_back({{"fit", run.law.name},
-                    {"loss", digits(run.loss, "")},
-                    {"best of its FLOPs", digits(run.same_flops.loss, "")},
+                    {"loss", number_text(run.loss)},
                     {"of the FLOPs suffice", percent_text(run.same_loss.flops / run.same_flops.flops)},
-                    {"budget: parameters", count_text(best.parameters)},
-                    {"tokens", count_text(best.tokens)},
-                    {"loss of these", digits(best.loss, "")},
+                    {"best of its FLOPs", number_text(run.same_flops.loss)},
+                    {"with parameters", count_text(run.same_flops.parameters)},
+                    {"tokens", count_text(run.same_flops.tokens)},
                     {"source", run.law.source}});
-  }
-  return concat("compute-optimal model and data: ", count_text(use.parameters), " parameters on ", count_text(use.tokens), " tokens (",
-                digits(use.tokens / use.parameters, " a parameter"), "); a budget of ", digits(use.budget, " FLOPs"), ":\n", bench::table_of(rows));
-}
-
-std::string bill_text(const TrainingBill& bill) {
-  std::string text = concat("training on ", count_text(bill.tokens), " tokens without failures: ", digits(bill.steps, " steps, "),
-                            time_text(bill.seconds), ", ", digits(bill.device_hours, " device hours"));
-  if (bill.cost) text += concat(", price ", digits(*bill.cost, ""));
-  if (bill.kilowatt_hours) text += concat(", ", digits(*bill.kilowatt_hours, " kWh"));
-  return text + "\n";
+  const FrontierDistance& run = fits.front();
+  return concat("compute-optimal model and data: ", count_text(run.parameters), " parameters on ", count_text(run.tokens), " tokens (",
+                number_text(run.tokens / run.parameters), " a parameter) are ", number_text(run.same_flops.flops), " FLOPs:\n",
+                bench::table_of(rows));
 }
 
 std::string curve_text(const char* name, const ScalingCurve& curve, const std::string& law) {
@@ -78,7 +40,7 @@ std::string curve_text(const char* name, const ScalingCurve& curve, const std::s
   for (const ScalingPoint& point : curve.points)
     rows.push_back({{"devices", point.devices},
                     {"step", time_text(point.seconds)},
-                    {"speedup", digits(point.speedup, "")},
+                    {"speedup", number_text(point.speedup)},
                     {"efficiency", percent_text(point.efficiency)}});
   return concat(name, " scaling over data ranks; ", law, ":\n", bench::table_of(rows));
 }
@@ -88,7 +50,7 @@ std::string links_text(const std::vector<LinkNeed>& needs) {
   ordered_json rows = ordered_json::array();
   for (const LinkNeed& need : needs)
     rows.push_back({{"a rank's traffic", need.traffic.what},
-                    {"a step", bench::bytes_text(need.traffic.bytes)},
+                    {"a step", bytes_text(need.traffic.bytes)},
                     {"beside", time_text(need.traffic.seconds)},
                     {"needs GB/s", need.bandwidth / 1e9},
                     {"has GB/s", need.available_bandwidth / 1e9},
@@ -98,9 +60,24 @@ std::string links_text(const std::vector<LinkNeed>& needs) {
   return "links that hide their traffic behind compute:\n" + bench::table_of(rows);
 }
 
+/// Where a figure is the built-in one its source, else that it was given.
+std::string of_figure(double value, double built_in, const char* source) { return concat(" (", value == built_in ? source : "as given", ")"); }
+
+std::string assumptions_text(const ClusterConfig& machines) {
+  const ClusterConfig usual;
+  const auto rate = [](double bytes) { return bytes_text(bytes) + "/s a node"; };
+  return concat("reckoned with: a node fails every ", number_text(machines.node_mtbf / 86400), " days",
+                of_figure(machines.node_mtbf, usual.node_mtbf, "419 failures in 54 days on 2,048 nodes, arXiv:2407.21783"), "; storage takes ",
+                rate(machines.storage.write), of_figure(machines.storage.write, usual.storage.write, "273 GB/s from 384 nodes, arXiv:2104.04473"),
+                " and gives ", rate(machines.storage.read), of_figure(machines.storage.read, usual.storage.read, "1 TB/s to 384, the same"),
+                ", however many they are;\n  ", time_text(machines.restart), " for a restart",
+                of_figure(machines.restart, usual.restart, "assumed"), " and ", bytes_text(kHostCopy),
+                "/s from a device to its host (assumed); the cluster's node_mtbf, storage and restart give others\n");
+}
+
 std::string saving_text(const SavingPlan& plan, double training_seconds) {
   std::string text =
-      concat("checkpoints: ", bench::bytes_text(plan.bytes), " each, at most ", bench::bytes_text(plan.storage), " on disk; written in ",
+      concat("checkpoints: ", bytes_text(plan.bytes), " each, at most ", bytes_text(plan.storage), " on disk; written in ",
              time_text(plan.write_seconds), ", training stalls ", time_text(plan.failures.stall), "\na failure every ", time_text(plan.failures.mtbf),
              ": save every ", time_text(plan.daly), " (Daly 2006; Young 1974 ", time_text(plan.young), "), checkpoint.every ",
              static_cast<int64_t>(plan.steps), "; effective training time ", percent_text(plan.share), " (", percent_text(plan.share_exponential),
@@ -136,16 +113,24 @@ ordered_json json_of(const ScalingCurve& curve) {
   return {{"points", points}, {"serial_share", curve.serial_share}, {"limit", number(curve.limit)}};
 }
 
-ordered_json json_of(const ComputeUse& use) {
+ordered_json json_of(const std::vector<FrontierDistance>& runs) {
   ordered_json fits = ordered_json::array();
-  for (size_t i = 0; i < use.run.size(); ++i)
-    fits.push_back({{"name", use.run[i].law.name},
-                    {"source", use.run[i].law.source},
-                    {"loss", use.run[i].loss},
-                    {"same_flops", json_of(use.run[i].same_flops)},
-                    {"same_loss", json_of(use.run[i].same_loss)},
-                    {"optimum", json_of(use.best[i])}});
-  return {{"parameters", use.parameters}, {"tokens", use.tokens}, {"budget_flops", use.budget}, {"fits", fits}};
+  for (const FrontierDistance& run : runs)
+    fits.push_back({{"name", run.law.name},
+                    {"source", run.law.source},
+                    {"loss", run.loss},
+                    {"same_flops", json_of(run.same_flops)},
+                    {"same_loss", json_of(run.same_loss)}});
+  const FrontierDistance& run = runs.front();
+  return {{"parameters", run.parameters}, {"tokens", run.tokens}, {"budget_flops", run.same_flops.flops}, {"fits", fits}};
+}
+
+ordered_json assumptions_json(const ClusterConfig& machines) {
+  return {{"node_mtbf_seconds", machines.node_mtbf},
+          {"storage_write", machines.storage.write},
+          {"storage_read", machines.storage.read},
+          {"restart_seconds", machines.restart},
+          {"host_copy", kHostCopy}};
 }
 
 ordered_json json_of(const SavingPlan& plan) {
@@ -166,13 +151,26 @@ ordered_json json_of(const SavingPlan& plan) {
 
 }  // namespace
 
+std::string bill_text(const TrainingBill& bill) {
+  std::string text = concat(count_text(bill.tokens), " tokens: ", print("%.3g days, ", bill.seconds / 86400), count_text(bill.device_hours),
+                            " device hours");
+  if (bill.cost) text += concat(", cost ", count_text(*bill.cost));
+  if (bill.kilowatt_hours) text += print(", %.4g MWh", *bill.kilowatt_hours / 1000);
+  return text + "\n";
+}
+
 std::string analysis_text(const Analysis& analysis) {
   const auto serial = [](const ScalingCurve& curve) { return percent_text(curve.serial_share); };
-  const std::string limit = std::isfinite(analysis.strong.limit) ? digits(analysis.strong.limit, " times as fast at most") : "no limit in sight";
-  return compute_text(analysis.compute) + bill_text(analysis.bill) +
-         curve_text("strong", analysis.strong, concat("Amdahl's serial share ", serial(analysis.strong), ", ", limit)) +
-         curve_text("weak", analysis.weak, concat("Gustafson's serial share ", serial(analysis.weak))) + links_text(analysis.links) +
-         saving_text(analysis.saving, analysis.bill.seconds) + textbook_text(analysis.textbook);
+  const ScalingCurve& strong = analysis.strong;
+  const std::string limit = strong.points.empty() ? ""
+                            : std::isfinite(strong.limit)
+                                ? concat("at most ", number_text(strong.limit), " times as fast as on ", strong.points.front().devices,
+                                         strong.points.front().devices == 1 ? " device" : " devices")
+                                : "no limit in sight";
+  return concat(compute_text(analysis.compute), "without failures, in ", number_text(analysis.bill.steps), " steps: ", bill_text(analysis.bill),
+                curve_text("strong", strong, concat("Amdahl's serial share ", serial(strong), ", ", limit)),
+                curve_text("weak", analysis.weak, concat("Gustafson's serial share ", serial(analysis.weak))), links_text(analysis.links),
+                saving_text(analysis.saving, analysis.bill.seconds), assumptions_text(analysis.machines), textbook_text(analysis.textbook));
 }
 
 ordered_json analysis_json(const Analysis& analysis) {
@@ -203,6 +201,7 @@ ordered_json analysis_json(const Analysis& analysis) {
           {"weak_scaling", json_of(analysis.weak)},
           {"links", links},
           {"saving", json_of(analysis.saving)},
+          {"assumptions", assumptions_json(analysis.machines)},
           {"textbook", textbook}};
 }
 

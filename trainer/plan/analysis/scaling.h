@@ -21,7 +21,7 @@ struct ScalingPoint {
 struct ScalingCurve {
   std::vector<ScalingPoint> points;
   double serial_share = 0;  ///< of the first point's time (strong), of each point's (weak); least squares, between 0 and 1
-  double limit = 0;         ///< strong: speedup that no number of devices exceeds, 1 / serial_share; infinite where nothing is serial
+  double limit = 0;         ///< strong: speedup over the first point that no world exceeds, 1 / serial_share; infinite where nothing is serial
 };
 
 /// The same step on more devices: efficiency T_1 / (n T_n); the share s is that of T_n = T_1' (s + (1 - s)/n).   Source: Amdahl 1967.

@@ -13,11 +13,11 @@ double ratio(const ScalingLaw& law) { return std::pow(law.alpha * law.a / (law.b
 }  // namespace
 
 const std::array<ScalingLaw, 2>& scaling_laws() {
-  // E, A and B of the first are the exponentials of what the authors' fit ended at; it is quoted in epoch-research/analyzing-chinchilla,
-  // data_analysis.ipynb.
+  // Both as data_analysis.ipynb of epoch-research/analyzing-chinchilla has them: of the first, E, A and B are the exponentials of what the authors'
+  // fit ended at; of the second, the digits of the notebook's output, of which the paper's table prints 1.8172 for E.
   static const std::array<ScalingLaw, 2> laws{
       ScalingLaw{"Hoffmann 2022", "arXiv:2203.15556, approach 3", std::exp(0.526723), std::exp(6.00734), std::exp(6.01792), 0.339171, 0.284908},
-      ScalingLaw{"Besiroglu 2024", "arXiv:2404.10102", 1.81686, 482.006, 2085.43, 0.34781, 0.36585}};
+      ScalingLaw{"Besiroglu 2024", "arXiv:2404.10102, its notebook", 1.81686, 482.006, 2085.43, 0.34781, 0.36585}};
   return laws;
 }
 

@@ -61,6 +61,15 @@ std::optional<TextbookFigure> bubble_figure(const Config& config, double forecas
   return figure(h1 ? "(p-1)(F+I-W), arXiv:2401.10241" : "(p-1)(F+I-2W), arXiv:2401.10241", idle / (idle + 3 * m));
 }
 
+/// Blocks' activations that the first stage keeps, of one micro-batch each; nothing of schedules whose papers do not say.
+std::optional<double> blocks_in_flight(const std::string& schedule, const textbook::MegatronRun& run) {
+  const double of_stages = run.microbatches / run.pipeline;
+  if (schedule == "gpipe") return run.layers * of_stages;
+  if (schedule == "1f1b" || schedule == "zb_h1") return run.layers * std::min(1.0, of_stages);
+  if (schedule == "interleaved_1f1b") return textbook::first_stage_blocks(run.layers, run.pipeline, run.virtual_stages);
+  return std::nullopt;
+}
+
 void add_memory(std::vector<TextbookFigure>& figures, const Config& config, const Forecast& forecast) {
   if (forecast.memory.empty()) return;
   const ParallelConfig& parallel = config.parallel;
@@ -80,11 +89,11 @@ void add_memory(std::vector<TextbookFigure>& figures, const Config& config, cons
 
   const double block =
       textbook::block_activation_bytes(megatron.block, megatron.tensor, parallel.sequence_parallel, recompute_of(config.training.recompute));
-  const double kept = textbook::first_stage_blocks(megatron.layers, megatron.pipeline, megatron.virtual_stages);
-  const double filled = megatron.virtual_stages > 1 ? 1 : std::min(1.0, megatron.microbatches / megatron.pipeline);
-  figures.push_back({"activations of the first stage", "bytes", "GPT in 16 bits, arXiv:2205.05198, Table 2", block * kept * filled,
-                     forecast.memory.front().activations});
+  if (const auto blocks = blocks_in_flight(parallel.schedule, megatron))
+    figures.push_back({"activations of the first stage", "bytes", "GPT in 16 bits, arXiv:2205.05198, Table 2", block * *blocks,
+                       forecast.memory.front().activations});
 
+  if (parallel.schedule != "1f1b" && parallel.schedule != "interleaved_1f1b") return;
   const RankBytes& worst = forecast.memory.at(static_cast<size_t>(forecast.worst_rank));
   figures.push_back({"most loaded rank", "bytes", "Megatron-LM's estimator (sequence parallelism, selective)",
                      textbook::megatron_state_bytes(megatron) + textbook::megatron_activation_bytes(megatron), worst.peak - worst.runtime});
@@ -102,10 +111,12 @@ void add_traffic(std::vector<TextbookFigure>& figures, const Config& config, con
   const auto element = static_cast<double>(size_of(precision_of(config.training).compute));
   const double t = static_cast<double>(config.parallel.tensor), p = static_cast<double>(config.parallel.pipeline);
   const double data = static_cast<double>(*config.parallel.data);
+  // The paper's step is one micro-batch. ZeRO-3 goes through all of it again for each.
+  const double times = config.parallel.zero_stage == 3 ? microbatches_of(config) : 1;
   if (data > 1)
     figures.push_back(
-        {"sent for gradients and parameters", "bytes", "2 P, ZeRO-3 3 P, arXiv:1910.02054, 7",
-         element * textbook::zero_elements(static_cast<double>(parameter_count(config.model)) / (t * p), config.parallel.zero_stage, data),
+        {"sent for gradients and parameters", "bytes", "2 P; ZeRO-3 3 P a micro-batch, arXiv:1910.02054, 7",
+         times * element * textbook::zero_elements(static_cast<double>(parameter_count(config.model)) / (t * p), config.parallel.zero_stage, data),
          sent(traffic, {"parameters", "gradients", "replicas"})});
   if (t > 1)
     figures.push_back(
@@ -121,12 +132,13 @@ std::vector<TextbookFigure> textbook_figures(const Config& config, const Cluster
   add_memory(figures, config, forecast);
   add_traffic(figures, config, forecast);
   if (const auto bubble = bubble_figure(config, forecast.bubble)) figures.push_back(*bubble);
-  // With the FLOP/s that the forecast has, the difference is what attention and the head do beside the parameters' 6 a token.
-  const double devices = mesh_shape(config.parallel).world();
-  const auto step_tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
-  const double rate = training_flops_per_token(config.model, config.training.sequence_length) * step_tokens / forecast.step_seconds / devices;
-  figures.push_back({"training time", "seconds", "6 T P / (n X), after arXiv:2104.04473, eq. 4",
-                     textbook::training_seconds(6 * static_cast<double>(parameter_count(config.model)), tokens, devices, rate),
+  // At the rate of large products: what the forecast takes longer is everything else.
+  const double devices = mesh_shape(config.parallel).world(), flops = config.training.recompute == "full" ? 8 : 6;
+  const bool single = config.training.precision == "fp32" || config.training.precision == "fp64";
+  const double rate = cluster.cores_per_rank() * *cluster.device.gemm_efficiency *
+                      (single ? *cluster.device.peak_flops_fp32 : *cluster.device.peak_flops);
+  figures.push_back({"training time", "seconds", "6 T P / (n X), 8 with full recompute; X of large products; arXiv:2104.04473, eq. 4",
+                     textbook::training_seconds(flops * static_cast<double>(parameter_count(config.model)), tokens, devices, rate),
                      training_bill(config, cluster, forecast.step_seconds, tokens).seconds});
   return figures;
 }

@@ -1,0 +1,73 @@
+// Groups of ranks on nodes: the worst of an axis decides.
+#include "trainer/plan/collective.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+namespace trireme {
+namespace {
+
+ClusterConfig nodes_of(int64_t devices, int64_t nodes) {
+  ClusterConfig cluster;
+  cluster.devices_per_node = devices;
+  cluster.nodes = nodes;
+  return resolve_cluster(cluster);
+}
+
+/// By looking at every group of a world that is all of the cluster's devices.
+GroupPlace counted(int64_t size, int64_t stride, const ClusterConfig& cluster) {
+  GroupPlace worst{static_cast<double>(size), 1, static_cast<double>(size), 1};
+  for (int64_t first = 0; first < cluster.devices(); ++first) {
+    if (first % (size * stride) >= stride) continue;
+    std::vector<int64_t> members(static_cast<size_t>(cluster.nodes), 0);
+    for (int64_t i = 0; i < size; ++i) ++members[static_cast<size_t>((first + i * stride) / cluster.devices_per_node)];
+    std::erase(members, 0);
+    worst.nodes = std::max(worst.nodes, static_cast<double>(members.size()));
+    worst.per_node = std::min(worst.per_node, static_cast<double>(std::ranges::min(members)));
+  }
+  return worst;
+}
+
+TEST_CASE("collective: a group lies on as many nodes as the worst of its axis") {
+  int straddle = 0;
+  for (const int64_t devices : {1, 2, 3, 4, 6, 8, 9, 12})
+    for (const int64_t size : {1, 2, 3, 4, 6, 8, 16})
+      for (const int64_t stride : {1, 2, 3, 4, 6, 8, 12, 16, 24}) {
+        const ClusterConfig cluster = nodes_of(devices, size * stride * 2);  // a common multiple of nodes and groups
+        const GroupPlace place = place_of(size, stride, cluster), truth = counted(size, stride, cluster);
+        CAPTURE(devices, size, stride);
+        CHECK(place.nodes == truth.nodes);
+        CHECK(place.per_node == truth.per_node);
+        straddle += devices % (size * stride) != 0 && size * stride % devices != 0;
+      }
+  CHECK(straddle > 100);
+}
+
+TEST_CASE("collective: tensor ranks that straddle nodes wait for the network") {
+  const auto seconds = [](int64_t size, int64_t devices, int64_t nodes) {
+    const ClusterConfig cluster = nodes_of(devices, nodes);
+    return all_reduce_seconds(place_of(size, 1, cluster), 1e9, cluster);
+  };
+  CHECK(seconds(8, 12, 2) > 1.5 * seconds(8, 8, 3));  // ranks 8 to 15 lie on two nodes of 12
+  CHECK(seconds(3, 8, 3) > 3 * seconds(3, 6, 4));
+}
+
+TEST_CASE("collective: a level is crossed where a group straddles its border") {
+  ClusterConfig cluster = nodes_of(8, 12);
+  cluster.level_nodes = {4};
+  cluster.level_oversubscription = {3};
+  CHECK(place_of(16, 2, cluster).oversubscription == 1);  // 4 nodes, as large as the level
+  CHECK(place_of(24, 1, cluster).oversubscription == 3);  // nodes 3 to 5
+  CHECK(place_of(2, 32, cluster).oversubscription == 3);
+  CHECK(place_of(12, 8, cluster).oversubscription == 1);  // one rank a node, four nodes' shares of the way out for one ring: more than it needs
+  cluster.level_oversubscription = {7};
+  CHECK(place_of(96, 1, cluster).oversubscription == 7.0 / 4);
+  cluster.nodes = 3;
+  CHECK(place_of(24, 1, cluster).oversubscription == 1);  // all of the world is under one switch
+}
+
+}  // namespace
+}  // namespace trireme

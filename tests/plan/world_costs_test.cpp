@@ -1,0 +1,130 @@
+// Configurations through the simulator of all ranks, against their forecast and against arithmetic by hand.
+#include "trainer/plan/world_costs.h"
+
+#include <algorithm>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "trainer/config/load.h"
+#include "trainer/plan/collective.h"
+#include "trainer/plan/forecast.h"
+
+namespace trireme {
+namespace {
+
+ClusterConfig machines(const std::string& type, int64_t devices, double cores = 0) {
+  ClusterConfig cluster;
+  cluster.device.type = type;
+  if (cores > 0) cluster.device.cores = cores;
+  cluster.devices_per_node = std::min<int64_t>(devices, 8);
+  cluster.nodes = devices / cluster.devices_per_node;
+  return resolve_cluster(cluster);
+}
+
+Config model(const std::string& parallel, bool tied = false, const std::string& precision = "bf16") {
+  const std::string text = concat("model: {layers: 16, hidden_size: 2048, heads: 16, vocab_size: 32000, tied_embeddings: ", tied ? "true" : "false",
+                                  "}\nparallel: {", parallel, "}\ntraining: {steps: 1, sequence_length: 2048, micro_batch_size: 1, ",
+                                  "global_batch_size: 32, precision: ", precision, "}\ndata: {train: [none]}\n");
+  const LoadedConfig loaded = parse_config(text, "a test");
+  return resolve(loaded);
+}
+
+struct Case {
+  const char* what;
+  std::string parallel;
+  double below, above;  ///< shares by which the simulated step may be shorter, longer than the forecast's
+  bool tied = false;
+  const char* type = "H100";
+  double cores = 0;
+  double slower_links = 1;
+};
+
+}  // namespace
+
+TEST_CASE("the simulated world takes what the forecast says, less the update, within what their views of overlap differ by") {
+  constexpr double kSame = 1e-9;      // no collective runs beside the compute
+  constexpr double kTransfer = 2e-3;  // a transfer of a lowered list waits for both of its ends
+  constexpr double kReduced = 0.02;   // reductions hide behind the very compute that there is, in the forecast behind a share of it
+  const Case cases[] = {
+      {"one rank", "tensor: 1", kSame, kSame},
+      {"tensor ranks", "tensor: 4", kSame, kSame},
+      {"tensor ranks, sequence split", "tensor: 4, sequence_parallel: true", kSame, kSame},
+      {"tied, one stage", "tensor: 2", kSame, kSame, true},
+      {"pipeline", "pipeline: 4", kTransfer, kTransfer},
+      {"gpipe", "pipeline: 4, schedule: gpipe", kTransfer, kTransfer},
+      {"interleaved", "pipeline: 4, schedule: interleaved_1f1b, virtual_stages: 2", kTransfer, kTransfer},
+      {"zb_h1", "pipeline: 4, schedule: zb_h1", kTransfer, kTransfer},
+      {"a V", "pipeline: 4, schedule: zb_v", kTransfer, kTransfer},
+      {"a V, tied", "pipeline: 4, schedule: zb_v", kTransfer, kTransfer, true},
+      {"tied, ends apart", "pipeline: 2", kTransfer, kTransfer, true},
+      {"tied, ends apart, data", "pipeline: 2, data: 2", kReduced, kReduced, true},
+      {"data", "data: 8", kReduced, kReduced},
+      {"data, two nodes", "data: 16", 0.04, kReduced},
+      {"data and tensor", "data: 4, tensor: 2", kReduced, kReduced},
+      {"ZeRO-1", "data: 8, zero_stage: 1", kReduced, kReduced},
+      {"all of them", "data: 2, tensor: 2, pipeline: 2, zero_stage: 1", kReduced, kReduced},
+      // Of gathers and reductions of each micro-batch the forecast hides a sixth, as published runs do, the simulator what the lists let it.
+      {"ZeRO-2", "data: 8, zero_stage: 2", 0.25, 0},
+      {"ZeRO-3", "data: 8, zero_stage: 3", 0.4, 0},
+      {"ZeRO-3 of replicas", "data: 16, zero_stage: 3, replicate: 2", 0.4, 0},
+      // Where links leave nothing to hide behind they agree.
+      {"ZeRO-2, slow links", "data: 8, zero_stage: 2", 0.1, 0.1, false, "H100", 0, 20},
+      {"ZeRO-3, slow links", "data: 8, zero_stage: 3", 0.1, 0.1, false, "H100", 0, 20},
+      {"CPU, a core each", "data: 2, pipeline: 2", kTransfer, kTransfer, false, "cpu", 4},
+      {"CPU, two cores each", "data: 2, tensor: 2", kTransfer, kTransfer, false, "cpu", 8},
+  };
+  for (const Case& one : cases) {
+    const Config config = model(one.parallel, one.tied, std::string(one.type) == "cpu" ? "fp32" : "bf16");
+    const MeshShape mesh = mesh_shape(config.parallel);
+    ClusterConfig cluster = machines(one.type, mesh.world(), one.cores);
+    *cluster.node_link.bandwidth /= one.slower_links;
+    const Forecast forecast = forecast_time(config, cluster);
+    const double expected = forecast.step_seconds - forecast.parts.optimizer - forecast.parts.host;
+    const SimulatedWorld world = simulate_step(config, cluster, rank_plans(config));
+    CAPTURE(one.what, expected, world.step.step_seconds, world.step.step_seconds / expected - 1);
+    CHECK(world.ranks == mesh.world());
+    CHECK(world.step.step_seconds >= (1 - one.below) * expected);
+    CHECK(world.step.step_seconds <= (1 + one.above) * expected);
+    // What is hidden is communication, never compute.
+    CHECK(world.step.step_seconds >= (1 - kTransfer) * (expected - forecast.parts.gather - forecast.parts.reduce));
+  }
+}
+
+TEST_CASE("the head's copy of a tied embedding is reduced as the whole table that it is") {
+  const Config config = model("tensor: 2, pipeline: 2, data: 2, zero_stage: 1", true);
+  const ClusterConfig cluster = machines("H100", 8);
+  const RankPlans plans = rank_plans(config);
+  const WorldCosts costs = world_costs(config, cluster, plans);
+  const double table = 32000.0 * 2048 / 2;  // of a tensor rank
+  const GroupPlace shard = place_of(2, 2, cluster), ends = place_of(2, 4, cluster);
+  for (const int stage : {0, 1}) {
+    CAPTURE(stage);
+    const int unit = plans.units[static_cast<size_t>(stage)].tied_unit;
+    REQUIRE(unit >= 0);
+    const auto seconds = [&](ActionType type) { return costs.collective({type, stage, -1, unit}); };
+    CHECK(seconds(ActionType::kUnshard) == Approx(all_gather_seconds(shard, 2 * table, cluster)).epsilon(1e-9));
+    CHECK(seconds(ActionType::kReduceGrads) == Approx(all_gather_seconds(shard, 4 * table, cluster)).epsilon(1e-9));
+    CHECK(seconds(ActionType::kReduceTied) == Approx(all_reduce_seconds(ends, 4 * table / 2, cluster)).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("ranks that take turns on cores are not simulated") {
+  const Config config = model("pipeline: 4", false, "fp32");
+  const RankPlans plans = rank_plans(config);
+  CHECK_NOTHROW(world_costs(config, machines("cpu", 4, 4), plans));
+  CHECK_THROWS_WITH(world_costs(config, machines("cpu", 4, 3), plans), Catch::Contains("device.cores=3") && Catch::Contains("device.cores=4"));
+}
+
+TEST_CASE("the step of 405 billion parameters on 16,384 GPUs is proven and simulated from its configuration") {
+  const LoadedConfig loaded = load_config(TRIREME_SOURCE_DIR "/configs/llama-405b-16384gpu.yaml");
+  const Config config = resolve(loaded);
+  const ClusterConfig cluster = machines("H100", 16384);
+  const SimulatedWorld world = simulate_step(config, cluster, rank_plans(config), {16383});
+  CHECK(world.ranks == 16384);
+  CHECK(world.actions > 16384 * 2 * 4 * 16);  // F and B of four stages and sixteen micro-batches
+  CHECK(!world.step.timelines.at(16383).empty());
+  const Forecast forecast = forecast_time(config, cluster);
+  CHECK(world.step.step_seconds == Approx(forecast.step_seconds - forecast.parts.optimizer - forecast.parts.host).epsilon(0.04));
+}
+
+}  // namespace trireme

@@ -1,0 +1,117 @@
+#include "trainer/commands/bench_machine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "kernels/core/check.h"
+#include "kernels/ops/matmul.h"
+#include "parallel/comm/self.h"
+#include "trainer/bench/machine.h"
+#include "trainer/commands/finish_output.h"
+#include "trainer/config/write.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/files/progress_line.h"
+#include "trainer/loop/environment.h"
+#include "trainer/loop/launcher.h"
+#include "trainer/loop/machine.h"
+
+namespace trireme {
+namespace {
+
+/// A file of our own among those of everybody, removed in the end.
+class OwnFile {
+ public:
+  OwnFile() {
+    const char* const directory = std::getenv("TMPDIR");
+    path_ = concat(directory != nullptr && *directory != '\0' ? directory : "/tmp", "/trireme-links-XXXXXX");
+    const int descriptor = ::mkstemp(path_.data());
+    if (descriptor < 0) throw IoError(concat(path_, ": cannot be created: ", std::strerror(errno), "; set TMPDIR to another directory"));
+    ::close(descriptor);
+  }
+  ~OwnFile() { ::unlink(path_.c_str()); }
+  OwnFile(const OwnFile&) = delete;
+  OwnFile& operator=(const OwnFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// Collectives between `ranks` ranks of this machine, started for this alone.
+std::vector<LinkSample> measure_links(int ranks, double seconds, const OwnFile& file) {
+  const int code = launch(ranks, {"bench", "comm", "--device", "cpu", "--sizes", "4096,65536,1048576,8388608", "--seconds", std::to_string(seconds),
+                                  "--output", file.path()});
+  if (code != 0) throw InternalError(concat("bench machine: measuring ", ranks, " ranks ended with exit code ", code));
+  return bench::link_samples(nlohmann::json::parse(read_text(file.path())), ranks);
+}
+
+/// Four digits say all that was measured.
+double rounded(double value) {
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%.4g", value);
+  return std::strtod(text.data(), nullptr);
+}
+
+void round_figures(ClusterConfig& c) {
+  DeviceConfig& d = c.device;
+  for (Auto<double>* figure : {&d.memory, &d.memory_bandwidth, &d.peak_flops, &d.peak_flops_fp32, &d.gemm_efficiency, &d.gemm_half_depth,
+                               &d.attention_efficiency, &d.attention_half_length, &d.kernel_seconds, &c.node_link.bandwidth, &c.node_link.latency,
+                               &c.network.bandwidth, &c.network.latency})
+    *figure = rounded(**figure);
+}
+
+}  // namespace
+
+int bench_machine(double seconds, const std::string& file) {
+  if (under_launcher()) throw ConfigError("bench machine: starts its ranks itself; start it without mpirun or srun");
+  const std::vector<int> worlds = {2, 4};
+  std::optional<DurableFile> output;
+  if (!file.empty()) output.emplace(file);  // a name that cannot be written is told before anything is measured
+  const OwnFile links;
+  MachineSamples samples;
+  {
+    ProgressLine progress("measuring", ProgressUnit::kItems, bench::machine_figures() + static_cast<int64_t>(worlds.size()));
+    {
+      Config config;
+      config.run.device = "cpu";
+      Machine machine(std::make_unique<SelfCommunicator>("world"), {}, config);
+      // One thread: where another program takes a core for a moment, threads that wait for each other lose a whole time slice in every figure.
+      Context& ctx = machine.ctx();
+      ctx.threads = 1;
+      limit_gemm_library(ctx);
+      const bench::Effort effort{.batch_seconds = std::min(0.02, seconds / 3), .seconds = seconds, .world = nullptr};
+      samples = bench::measure_machine(ctx, effort, [&] { progress.advance(1); });
+    }
+    for (const int ranks : worlds) {
+      for (const LinkSample& sample : measure_links(ranks, seconds, links)) samples.links.push_back(sample);
+      progress.advance(1);
+    }
+  }
+  samples.name = host_name();
+  samples.cores = usable_cores();
+  samples.memory = host_memory();
+  FittedMachine fitted = fit_machine(samples);
+  round_figures(fitted.cluster);
+  std::cerr << residual_text(fitted.residuals);
+  const std::string text = to_yaml(fitted.cluster);
+  if (output) {
+    output->write(text);
+    output->commit();
+  } else {
+    std::cout << text;
+  }
+  finish_output();
+  return static_cast<int>(ExitCode::kOk);
+}
+
+}  // namespace trireme

@@ -1,0 +1,39 @@
+#include "trainer/plan/text.h"
+
+#include <cmath>
+#include <utility>
+
+namespace trireme {
+namespace {
+
+using Unit = std::pair<double, const char*>;
+
+/// `value` in the first of `units` that it fills; the last one's where it fills none.
+template <size_t n>
+std::string in_units(double value, const Unit (&units)[n]) {
+  for (const auto& [size, name] : units)
+    if (value >= size) return number_text(value / size) + name;
+  return number_text(value / units[n - 1].first) + units[n - 1].second;
+}
+
+}  // namespace
+
+std::string number_text(double value) { return print(value >= 999.5 && value < 1e9 ? "%.0f" : "%.3g", value); }
+
+std::string count_text(double count) {
+  if (!std::isfinite(count)) return "none";
+  if (count >= 1e15) return number_text(count);
+  return in_units(count, {{1e12, " T"}, {1e9, " B"}, {1e6, " M"}, {1e3, " k"}, {1, ""}});
+}
+
+std::string bytes_text(double bytes) { return in_units(bytes, {{1e15, " PB"}, {1e12, " TB"}, {1e9, " GB"}, {1e6, " MB"}, {1e3, " kB"}, {1, " B"}}); }
+
+std::string time_text(double seconds) {
+  for (const auto& [unit, name] : {Unit{86400, " days"}, {3600, " h"}, {60, " min"}})
+    if (seconds >= 2 * unit) return number_text(seconds / unit) + name;
+  return in_units(seconds, {{1, " s"}, {1e-3, " ms"}, {1e-6, " us"}});
+}
+
+std::string percent_text(double share) { return print("%.1f %%", 100 * share); }
+
+}  // namespace trireme
