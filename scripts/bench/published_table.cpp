@@ -1,5 +1,5 @@
-// The forecast against published runs: `published_table FILE [--rows] [--left-out]`. By source, the error of the step time and of memory; and which runs are
-// wrongly called fitting or impossible.
+// The forecast against published runs: `published_table FILE [--rows] [--left-out]`. By source, the error of the step time and of memory; and which
+// runs are wrongly called fitting or impossible.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -48,7 +48,8 @@ int run(int argc, char** argv) {
     const double bytes = std::ranges::max(formula_memory(run.config, run.cluster), {}, &RankBytes::peak).peak;
     if (run.memory_bytes) memory[run.source].push_back(bytes / *run.memory_bytes - 1);
     if ((bytes > *run.cluster.device.memory) != run.out_of_memory)
-      misjudged.push_back(concat(run.id, run.out_of_memory ? " ran out of memory: forecast " : " ran: forecast ", bytes / 1e9, " GB of ", *run.cluster.device.memory / 1e9));
+      misjudged.push_back(concat(run.id, run.out_of_memory ? " ran out of memory: forecast " : " ran: forecast ", bytes / 1e9, " GB of ",
+                                 *run.cluster.device.memory / 1e9));
     if (!run.step_seconds) continue;
     const Forecast forecast = forecast_time(run.config, run.cluster);
     const double error = forecast.step_seconds / *run.step_seconds - 1;
@@ -57,12 +58,13 @@ int run(int argc, char** argv) {
     if (!each) continue;
     const StepParts& p = forecast.parts;
     std::cout << std::left << std::setw(64) << run.id << std::right << std::fixed << std::setprecision(3) << std::setw(10) << *run.step_seconds
-              << std::setw(10) << forecast.step_seconds << std::setprecision(1) << std::setw(8) << 100 * error << " %   compute " << std::setprecision(3)
-              << p.compute << " again " << p.recompute << " bubble " << p.bubble << " transfer " << p.transfer << " tensor " << p.tensor << " gather "
-              << p.gather << " reduce " << p.reduce << " optimizer " << p.optimizer << '\n';
+              << std::setw(10) << forecast.step_seconds << std::setprecision(1) << std::setw(8) << 100 * error << " %   compute "
+              << std::setprecision(3) << p.compute << " again " << p.recompute << " bubble " << p.bubble << " transfer " << p.transfer << " tensor "
+              << p.tensor << " gather " << p.gather << " reduce " << p.reduce << " optimizer " << p.optimizer << '\n';
   }
   std::cout << std::left << std::setw(32) << "step time" << std::right << std::setw(5) << "runs" << std::setw(9) << "median" << std::setw(9) << "p90"
-            << std::setw(9) << "bias" << "  (% of the measured)\n";
+            << std::setw(9) << "bias"
+            << "  (% of the measured)\n";
   for (const auto& [source, errors] : by_source) print(source, errors);
   print("all", all);
   std::cout << "\nmemory" << std::string(26, ' ') << " runs   median      p90     bias  (% of the measured)\n";

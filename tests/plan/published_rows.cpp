@@ -62,7 +62,11 @@ ClusterConfig cluster_of(const Json& row, const std::string& stack) {
   const std::string gpu = get<std::string>(cluster, "gpu").value_or("");
   ClusterConfig c;
   c.name = stack;
-  c.device.type = contains(gpu, "40GB") ? "A100-40GB" : contains(gpu, "A100") ? "A100" : contains(gpu, "H200") ? "H200" : contains(gpu, "H100") ? "H100" : "";
+  c.device.type = contains(gpu, "40GB")   ? "A100-40GB"
+                  : contains(gpu, "A100") ? "A100"
+                  : contains(gpu, "H200") ? "H200"
+                  : contains(gpu, "H100") ? "H100"
+                                          : "";
   if (c.device.type.empty()) throw Refused{"GPU " + gpu};
   if (contains(gpu, "HBM2e")) {  // torchtitan's cards: 96 GB, 2.4 TB/s, 500 W
     c.device.memory = 95.0 * (1 << 30);
@@ -101,11 +105,13 @@ void split_layers(Config& config, const std::string& stack) {
   ParallelConfig& p = config.parallel;
   if (stack == "nanotron") {
     const ModelConfig& m = config.model;
-    const auto layer = static_cast<double>(m.hidden_size * (4 * m.hidden_size + 3 * *m.ffn_size)), head = static_cast<double>(*m.vocab_size * m.hidden_size);
+    const auto layer = static_cast<double>(m.hidden_size * (4 * m.hidden_size + 3 * *m.ffn_size)),
+               head = static_cast<double>(*m.vocab_size * m.hidden_size);
     const double stage = (static_cast<double>(m.layers) * layer + head) / static_cast<double>(p.pipeline);
     std::vector<int64_t> split(static_cast<size_t>(p.pipeline), 0);
     for (int64_t i = 1; i <= m.layers; ++i)
-      ++split[static_cast<size_t>(std::clamp<int64_t>(static_cast<int64_t>(std::ceil(static_cast<double>(i) * layer / stage)) - 1, 0, p.pipeline - 1))];
+      ++split[static_cast<size_t>(
+          std::clamp<int64_t>(static_cast<int64_t>(std::ceil(static_cast<double>(i) * layer / stage)) - 1, 0, p.pipeline - 1))];
     if (std::ranges::min(split) > 0) p.layers_per_stage = split;
     return;
   }
@@ -164,7 +170,8 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   const std::set<std::string> splitting = {"megatron-2023", "megatron-2024", "llama-3", "torchtitan"};
   const bool sp = parallel.contains("sp") ? parallel["sp"] == true : splitting.contains(cluster.software.stack);
   p.sequence_parallel = sp && p.tensor > 1;
-  // Megatron's distributed optimizer, which MegaScale calls ZeRO-2, and Llama 3's sharding keep gradients whole for a step: ZeRO-1 in Trireme's words.
+  // Megatron's distributed optimizer, which MegaScale calls ZeRO-2, and Llama 3's sharding keep gradients whole for a step: ZeRO-1 in Trireme's
+  // words.
   const int64_t zero = get<int64_t>(parallel, "zero").value_or(group == "n" || group == "d" ? 1 : 0);
   p.zero_stage = group == "e" ? std::min<int64_t>(zero, 1) : zero;
   set_schedule(parallel, c, m.layers);

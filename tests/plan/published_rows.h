@@ -1,5 +1,6 @@
 #pragma once
-// Published training runs as configurations and clusters that a forecast takes. A file of rows has one JSON object a line, behind "- "; other lines are left out.
+// Published training runs as configurations and clusters that a forecast takes. A file of rows has one JSON object a line, behind "- "; other lines
+// are left out.
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,9 +12,9 @@ namespace trireme::published {
 
 struct Run {
   std::string id;
-  std::string source;    ///< short: "llm-foundry A100"
-  Config config;         ///< resolved
-  ClusterConfig cluster; ///< resolved
+  std::string source;     ///< short: "llm-foundry A100"
+  Config config;          ///< resolved
+  ClusterConfig cluster;  ///< resolved
   std::optional<double> step_seconds;
   std::optional<double> memory_bytes;  ///< of the rank that takes most
   bool out_of_memory = false;

@@ -63,8 +63,8 @@ TEST_CASE("published sweeps: the fastest layout is among the forecast's first th
     if (!run.step_seconds || run.id.find("gb1568") != std::string::npos || !std::regex_match(run.id, match, layout)) continue;
     sweeps[match[1].matched ? match[1] : match[2]].push_back({run.id, *run.step_seconds, forecast_time(run.config, run.cluster).step_seconds});
   }
-  // What taking the forecast's first costs here, in percent: fewer sequences a micro-batch look better than they are on BLOOM's machine, more look better in the
-  // zero-bubble runs of 28.3B, where the model's own schedules lie within as much of each other.
+  // What taking the forecast's first costs here, in percent: fewer sequences a micro-batch look better than they are on BLOOM's machine, more look
+  // better in the zero-bubble runs of 28.3B, where the model's own schedules lie within as much of each other.
   const std::map<std::string, double> missed = {
       {"bloom-02-21-h13824-l84", 9}, {"bloom-02-21-h14336-l72", 8}, {"zb-t6-28.3B-m96", 7}, {"zb-t6-28.3B-m128", 3.5}, {"zb-t6-6.2B-m128", 4}};
   int counted = 0;

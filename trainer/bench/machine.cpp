@@ -1,12 +1,16 @@
 #include "trainer/bench/machine.h"
 
 #include <array>
+#include <atomic>
+#include <thread>
 
 #include "kernels/ops/attention.h"
 #include "kernels/ops/elementwise.h"
 #include "trainer/bench/bandwidth.h"
 #include "trainer/bench/products.h"
 #include "trainer/config/load.h"
+#include "trainer/loop/environment.h"
+#include "trainer/plan/kernel_time.h"
 
 namespace trireme::bench {
 namespace {
@@ -30,14 +34,44 @@ data: {train: [none]}
 )";
 constexpr int64_t kRows = 512, kWorkingSet = int64_t{8} << 20;
 
+/// Other cores at the same work meanwhile, as in training: cores share caches, memory, power, and two of them often one core.
+class BusyCores {
+ public:
+  BusyCores(int64_t cores, const std::function<void()>& work) {
+    for (int64_t i = 0; i < cores; ++i)
+      threads_.emplace_back([this, work] {
+        while (!stop_) work();
+      });
+  }
+  ~BusyCores() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+  BusyCores(const BusyCores&) = delete;
+  BusyCores& operator=(const BusyCores&) = delete;
+
+ private:
+  std::atomic<bool> stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+/// A few milliseconds of it.
+void some_products(const Context& like) { time_product(like, DType::kF32, {"", 512, 512, 512}, {.batch_seconds = 0.002, .seconds = 0.01}); }
+void some_traffic(const Context& like) {
+  Workbench bench(like);
+  const int64_t elements = kWorkingSet / size_of(DType::kF32);
+  const Tensor a = random_tensor(bench.ctx(), {elements}, DType::kF32, 1), b = random_tensor(bench.ctx(), {elements}, DType::kF32, 2);
+  for (int i = 0; i < 20; ++i) add(bench.ctx(), a, a, b);
+}
+
 void add_products(MachineSamples& samples, const Context& like, DType dtype, const Effort& effort, const std::function<void()>& done) {
   const auto number = [](int64_t value) { return static_cast<double>(value); };
   for (const auto& [rows, inputs, outputs] : kProducts) {
     const ProductTiming timing = time_product(like, dtype, {"", rows, inputs, outputs}, effort);
     const int64_t bytes = size_of(dtype);
-    samples.products.push_back({number(rows), number(outputs), number(inputs), bytes, false, timing.forward.low});
-    samples.products.push_back({number(rows), number(inputs), number(outputs), bytes, false, timing.backward_input.low});
-    samples.products.push_back({number(outputs), number(inputs), number(rows), bytes, true, timing.backward_weight.low});
+    samples.products.push_back({number(rows), number(outputs), number(inputs), bytes, false, timing.forward.median});
+    samples.products.push_back({number(rows), number(inputs), number(outputs), bytes, false, timing.backward_input.median});
+    samples.products.push_back({number(outputs), number(inputs), number(rows), bytes, true, timing.backward_weight.median});
     done();
   }
 }
@@ -54,7 +88,7 @@ void add_attention(MachineSamples& samples, const Context& like, DType dtype, co
     const Timing forward = measure(ctx, effort, [&](int64_t) { attention_forward(ctx, qkv, shape, out, lse); });
     const Timing backward = measure(ctx, effort, [&](int64_t) { attention_backward(ctx, dout, qkv, out, lse, shape, dqkv); });
     samples.attention.push_back({static_cast<double>(sequences), static_cast<double>(length), static_cast<double>(heads),
-                                 static_cast<double>(head_size), size_of(dtype), forward.low, backward.low});
+                                 static_cast<double>(head_size), size_of(dtype), forward.median, backward.median});
     done();
   }
 }
@@ -62,8 +96,8 @@ void add_attention(MachineSamples& samples, const Context& like, DType dtype, co
 void add_traffic(MachineSamples& samples, const Context& like, DType dtype, const Effort& effort) {
   const ModelConfig model = resolve(parse_config(kModel, "the model of bench machine")).model;
   for (const auto& row : bench_bandwidth(like, dtype, model, 1, {kRows, kWorkingSet, effort}))
-    samples.traffic.push_back({concat(row["kernel"].get<std::string>(), dtype == DType::kBF16 ? ", bf16" : ", fp32"), row["bytes"].get<double>(),
-                               row["microseconds"].get<double>() / 1e6});
+    samples.traffic.push_back({concat(row["kernel"].get<std::string>(), dtype == DType::kBF16 ? ", bf16" : ", fp32"),
+                               traffic_bytes(row["bytes"].get<double>(), size_of(dtype), true), row["microseconds"].get<double>() / 1e6});
 }
 
 double smallest_operation(const Context& like, const Effort& effort) {
@@ -84,9 +118,14 @@ MachineSamples measure_machine(const Context& ctx, const Effort& effort, const s
   Effort quick = effort;
   quick.seconds /= 4;
   quick.batch_seconds /= 4;
+  const int64_t others = usable_cores() / ctx.threads - 1;
   for (const DType dtype : kPrecisions) {
-    add_products(samples, ctx, dtype, effort, done);
-    add_attention(samples, ctx, dtype, effort, done);
+    {
+      const BusyCores busy(others, [&] { some_products(ctx); });
+      add_products(samples, ctx, dtype, effort, done);
+      add_attention(samples, ctx, dtype, effort, done);
+    }
+    const BusyCores busy(others, [&] { some_traffic(ctx); });
     add_traffic(samples, ctx, dtype, quick);
     done();
   }

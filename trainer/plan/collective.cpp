@@ -44,8 +44,8 @@ struct Groups {
   }
 };
 
-/// Of the switches that something crosses the one that is tightest for it. `share(nodes)`: of how many nodes' way out it has the use, under a switch of so many
-/// that it leaves; 0 where it does not.
+/// Of the switches that something crosses the one that is tightest for it. `share(nodes)`: of how many nodes' way out it has the use, under a switch
+/// of so many that it leaves; 0 where it does not.
 double oversubscription(const ClusterConfig& cluster, const auto& share) {
   double factor = 1;
   if (!cluster.level_nodes || !cluster.level_oversubscription) return factor;

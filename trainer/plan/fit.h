@@ -24,7 +24,7 @@ struct AttentionSample {
 /// Kernels that move bytes, one after the other.
 struct TrafficSample {
   std::string name;
-  double bytes = 0, seconds = 0;
+  double bytes = 0, seconds = 0;  ///< bytes as traffic_bytes counts them
 };
 
 enum class LinkOperation : uint8_t { kAllReduce, kAllGather, kSend };  ///< a reduce-scatter is a gather the other way

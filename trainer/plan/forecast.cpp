@@ -12,7 +12,8 @@
 namespace trireme {
 namespace {
 
-/// Nine of ten of the published runs lie within this share of their forecast (tests/plan/published_test.cpp holds it). No run of Trireme on a GPU is among them.
+/// Nine of ten of the published runs lie within this share of their forecast (tests/plan/published_test.cpp holds it). No run of Trireme on a GPU is
+/// among them.
 constexpr double kNinetiethPercentile = 0.12;
 
 double action_seconds(const Action& action, const StepCosts& costs) {
@@ -48,10 +49,14 @@ double busy(const StepParts& p) { return p.compute + p.recompute + p.tensor + p.
 /// The lists of one step, what they cost and what becomes of them.
 struct Step {
   Step(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model)
-      : plan(training_plan(config)), stage_rank(stage_ranks(plan)), costs(step_costs(config, cluster, model, stage_rank)), turns(std::max(1.0, 1 / cluster.cores_per_rank())) {
+      : plan(training_plan(config)),
+        stage_rank(stage_ranks(plan)),
+        costs(step_costs(config, cluster, model, stage_rank)),
+        turns(std::max(1.0, 1 / cluster.cores_per_rank())) {
     // Everything here is in memory at a time: a list of two actions for each stage and micro-batch, and their times.
     if (const double actions = static_cast<double>(stage_rank.size()) * microbatches_of(config); actions > kMostActions)
-      throw ConfigError(concat("training.global_batch_size=", config.training.global_batch_size, ": a step of ", microbatches_of(config), " micro-batches on ", stage_rank.size(),
+      throw ConfigError(concat("training.global_batch_size=", config.training.global_batch_size, ": a step of ", microbatches_of(config),
+                               " micro-batches on ", stage_rank.size(),
                                " stages is longer than what is simulated; give a larger training.micro_batch_size or fewer sequences"));
     run = simulated();
     for (size_t rank = 0; rank < plan.size(); ++rank) {

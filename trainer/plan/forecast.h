@@ -9,8 +9,8 @@
 
 namespace trireme {
 
-/// Of one rank of a pipeline rank, in bytes. For Trireme's own stack counted by running the rank on the meta device (trainer/loop/memory.h); for another
-/// system by its published formulas.
+/// Of one rank of a pipeline rank, in bytes. For Trireme's own stack counted by running the rank on the meta device (trainer/loop/memory.h); for
+/// another system by its published formulas.
 struct RankBytes {
   double parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;  ///< each at its own peak
   double runtime = 0;  ///< device context, kernels, communicators' and libraries' buffers: an allowance
@@ -24,16 +24,17 @@ struct StepParts {
 
 struct Forecast {
   double step_seconds = 0;
-  double step_low = 0, step_high = 0;  ///< nine of ten of the published runs lie within this share of their forecasts (which runs: tests/plan/published.yaml)
+  double step_low = 0,
+         step_high = 0;  ///< nine of ten of the published runs lie within this share of their forecasts (which runs: tests/plan/published.yaml)
   double tokens_per_second_per_device = 0;
-  double mfu = 0;              ///< model FLOPs as training_flops_per_token counts them (causal half of attention, no recomputation), over peak
+  double mfu = 0;                 ///< model FLOPs as training_flops_per_token counts them (causal half of attention, no recomputation), over peak
   double mfu_full_attention = 0;  ///< the same with all of T x T counted, as NVIDIA, nanotron and llm-foundry publish it
-  double bubble = 0;           ///< share of the step that the pipeline's ranks idle, mean over them
+  double bubble = 0;              ///< share of the step that the pipeline's ranks idle, mean over them
   StepParts parts;
   std::vector<RankBytes> memory;  ///< by pipeline rank; empty where it was not asked for
-  double memory_limit = 0;     ///< bytes of a device
+  double memory_limit = 0;        ///< bytes of a device
   bool fits = true;
-  int worst_rank = 0;          ///< pipeline rank that needs most
+  int worst_rank = 0;  ///< pipeline rank that needs most
 };
 
 /// Step time alone, tens of microseconds for each stage and micro-batch at most. `config` and `cluster` are resolved.
@@ -43,8 +44,8 @@ double step_seconds(const Config& config, const ClusterConfig& cluster, const Mo
 /// And memory: tens of milliseconds for each pipeline rank on Trireme's own stack.
 Forecast forecast(const Config& config, const ClusterConfig& cluster);
 
-/// Memory by formulas, microseconds: exact for states, within a few percent for the rest (a test holds it against the counted forecast). For searches, and for other
-/// systems' stacks. One entry for each pipeline rank.
+/// Memory by formulas, microseconds: exact for states, within a few percent for the rest (a test holds it against the counted forecast). For
+/// searches, and for other systems' stacks. One entry for each pipeline rank.
 std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster);
 /// Counted, Trireme's own.
 std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig& cluster);

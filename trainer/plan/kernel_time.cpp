@@ -22,8 +22,7 @@ double peak_flops(int64_t element_bytes, const DeviceConfig& device) {
 double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster) {
   const DeviceConfig& d = cluster.device;
   const double rounds = std::ceil(m / 128) * std::ceil(n / 128) / (threads(cluster) * *d.multiprocessors);
-  const double rate =
-      peak(element_bytes, cluster) * *d.gemm_efficiency * stack.product_rate * k / (k + *d.gemm_half_depth) * rounds / (rounds + 1);
+  const double rate = peak(element_bytes, cluster) * *d.gemm_efficiency * stack.product_rate * k / (k + *d.gemm_half_depth) * rounds / (rounds + 1);
   const double bytes = static_cast<double>(element_bytes) * (m * n + m * k + n * k);
   return std::max({2 * m * n * k / rate, bytes / memory_bandwidth(cluster), *d.kernel_seconds});
 }
@@ -33,18 +32,21 @@ AttentionSeconds attention_seconds(double sequences, double length, double heads
   const DeviceConfig& d = cluster.device;
   const double scores = sequences * heads * length * length;
   if (stack.attention == AttentionKernel::kUnfused) {
-    // Two products over all of T x T forward, four backward. Between them, in bytes a score: forward written by the product (2), softmax (2 + 2), dropout with its
-    // mask (2 + 2 + 1); backward the same ways back, with the mask and the probabilities read once more.
+    // Two products over all of T x T forward, four backward. Between them, in bytes a score: forward written by the product (2), softmax (2 + 2),
+    // dropout with its mask (2 + 2 + 1); backward the same ways back, with the mask and the probabilities read once more.
     constexpr double kForwardBytes = 11, kBackwardBytes = 15;
     const double products = 4 * scores * head_size / (peak(element_bytes, cluster) * *d.gemm_efficiency * stack.product_rate);
     return {products + kForwardBytes * scores / memory_bandwidth(cluster), 2 * products + kBackwardBytes * scores / memory_bandwidth(cluster)};
   }
   // Heads of 64 reach 0.87 of the rate of 128 (arXiv:2307.08691, figures 5 and 6); 0.7 for smaller ones is assumed.
   const double heads_rate = head_size >= 128 ? 1 : head_size >= 64 ? 0.87 : 0.7;
-  const double rate = peak(element_bytes, cluster) * *d.attention_efficiency * stack.attention_rate * heads_rate * length / (length + *d.attention_half_length);
+  const double rate =
+      peak(element_bytes, cluster) * *d.attention_efficiency * stack.attention_rate * heads_rate * length / (length + *d.attention_half_length);
   const double forward = std::max(2 * scores * head_size / rate, *d.kernel_seconds);  // half of T x T
-  return {forward, 2.5 * forward};                                                  // five products against two
+  return {forward, 2.5 * forward};                                                    // five products against two
 }
+
+double traffic_bytes(double bytes, int64_t element_bytes, bool cores) { return cores && element_bytes == 2 ? 2 * bytes : bytes; }
 
 double traffic_seconds(double bytes, double kernels, const ClusterConfig& cluster) {
   return std::max(bytes / memory_bandwidth(cluster), kernels * *cluster.device.kernel_seconds);

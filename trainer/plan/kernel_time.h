@@ -8,8 +8,8 @@ namespace trireme {
 /// FLOP/s of products of such elements: that of bf16, of fp32, or half of fp32's.
 double peak_flops(int64_t element_bytes, const DeviceConfig& device);
 
-/// A product m x k times k x n: 2 m n k / rate, not less than its memory traffic. The rate is peak x gemm_efficiency x k / (k + gemm_half_depth) x r / (r + 1), where
-/// r = tiles of 128 x 128 / multiprocessors are the rounds: the last is seldom full.
+/// A product m x k times k x n: 2 m n k / rate, not less than its memory traffic. The rate is peak x gemm_efficiency x k / (k + gemm_half_depth) x r
+/// / (r + 1), where r = tiles of 128 x 128 / multiprocessors are the rounds: the last is seldom full.
 double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster);
 
 /// Bytes through memory of a weight gradient's element that is added to an fp32 sum: read and written.
@@ -22,6 +22,9 @@ struct AttentionSeconds {
 AttentionSeconds attention_seconds(double sequences, double length, double heads, double head_size, int64_t element_bytes, const Stack& stack,
                                    const ClusterConfig& cluster);
 
+/// What work on `bytes` of such elements, no product, is like in bytes of memory traffic: cores convert 16 bits to fp32 and back, which takes as long as if
+/// each were 32.
+double traffic_bytes(double bytes, int64_t element_bytes, bool cores);
 /// `kernels` kernels that only move `bytes` through memory.
 double traffic_seconds(double bytes, double kernels, const ClusterConfig& cluster);
 

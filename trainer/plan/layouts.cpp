@@ -54,7 +54,8 @@ std::vector<LayoutSpace::Degrees> LayoutSpace::degrees() const {
   for (const int64_t tensor : divisors(cluster_.devices_per_node)) {
     if (!legal({.tensor = tensor})) continue;
     for (const int64_t pipeline : divisors(world / tensor))
-      if (legal({.tensor = tensor, .pipeline = pipeline, .data = world / tensor / pipeline})) out.push_back({tensor, pipeline, world / tensor / pipeline});
+      if (legal({.tensor = tensor, .pipeline = pipeline, .data = world / tensor / pipeline}))
+        out.push_back({tensor, pipeline, world / tensor / pipeline});
   }
   return out;
 }
@@ -127,7 +128,13 @@ std::string name_of(const Layout& layout) {
 
 Layout layout_of(const Config& config) {
   const ParallelConfig& p = config.parallel;
-  Layout out{p.tensor, p.pipeline, p.data.value(), p.zero_stage, p.replicate, config.training.micro_batch_size, p.sequence_parallel,
+  Layout out{p.tensor,
+             p.pipeline,
+             p.data.value(),
+             p.zero_stage,
+             p.replicate,
+             config.training.micro_batch_size,
+             p.sequence_parallel,
              config.training.recompute};
   for (const ScheduleKind kind : kScheduleKinds)
     if (p.schedule == name_of(kind)) out.schedule = kind;

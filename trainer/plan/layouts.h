@@ -23,7 +23,8 @@ struct Layout {
 /// The parts that the rules allow in any combination with each other: what binds two of them together is asked for by the function's arguments.
 class LayoutSpace {
  public:
-  /// Keeps the model, sequence length, global batch, precision, optimizer, and of `parallel` what no layout is made of (bucket size, prefetch, overlap).
+  /// Keeps the model, sequence length, global batch, precision, optimizer, and of `parallel` what no layout is made of (bucket size, prefetch,
+  /// overlap).
   /// Errors: those of resolve() for the rest of `config`.
   LayoutSpace(const Config& config, const ClusterConfig& cluster);
 
@@ -64,8 +65,8 @@ inline constexpr const char* kRecomputes[] = {"none", "selective", "full"};
 std::string name_of(const Layout& layout);
 Layout layout_of(const Config& config);
 
-/// The split of `layers` equal blocks over stages that balance_layers() finds for the same costs, in microseconds: layer by layer to the stage that is
-/// least loaded with it, of equals to the one whose rank has least, then to the last, which holds the fewest micro-batches.
+/// The split of `layers` equal blocks over stages that balance_layers() finds for the same costs, in microseconds: layer by layer to the stage that
+/// is least loaded with it, of equals to the one whose rank has least, then to the last, which holds the fewest micro-batches.
 std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank);
 
 /// Pipeline rank of each stage.

@@ -52,12 +52,17 @@ const Part kParts[] = {
     {"recomputation", &StepParts::recompute, [](const Config& c, const Config&) { return "recompute " + c.training.recompute; }},
     {"bubble", &StepParts::bubble, cause_of_bubble},
     {"transfers", &StepParts::transfer,
-     [](const Config& c, const Config&) { return concat(microbatches_of(c), " micro-batches over ", c.parallel.layers_per_stage->size(), " stages"); }},
+     [](const Config& c, const Config&) {
+       return concat(microbatches_of(c), " micro-batches over ", c.parallel.layers_per_stage->size(), " stages");
+     }},
     {"waiting for tensor ranks", &StepParts::tensor,
-     [](const Config& c, const Config&) { return concat("tensor ", c.parallel.tensor, c.parallel.sequence_parallel ? "" : " without sequence parallelism"); }},
+     [](const Config& c, const Config&) {
+       return concat("tensor ", c.parallel.tensor, c.parallel.sequence_parallel ? "" : " without sequence parallelism");
+     }},
     {"gathering for each micro-batch", &StepParts::gather,
      [](const Config& c, const Config&) {
-       return concat("ZeRO-", c.parallel.zero_stage, " over ", *c.parallel.data / c.parallel.replicate, " ranks, ", microbatches_of(c), " times a step");
+       return concat("ZeRO-", c.parallel.zero_stage, " over ", *c.parallel.data / c.parallel.replicate, " ranks, ", microbatches_of(c),
+                     " times a step");
      }},
     {"reducing gradients", &StepParts::reduce,
      [](const Config& c, const Config&) { return concat("ZeRO-", c.parallel.zero_stage, " over ", *c.parallel.data, " data ranks"); }},
@@ -87,8 +92,8 @@ std::string why_slower(const RankedLayout& layout, const RankedLayout& best) {
 }
 
 std::string why_too_large(const Forecast& forecast) {
-  return concat("does not fit: pipeline rank ", forecast.worst_rank, " needs ", gigabytes(forecast.memory[static_cast<size_t>(forecast.worst_rank)].peak),
-                " of ", gigabytes(forecast.memory_limit));
+  return concat("does not fit: pipeline rank ", forecast.worst_rank, " needs ",
+                gigabytes(forecast.memory[static_cast<size_t>(forecast.worst_rank)].peak), " of ", gigabytes(forecast.memory_limit));
 }
 
 Config as_written(const Config& given, const Config& resolved) {
@@ -112,18 +117,19 @@ std::string proposed_yaml(const RankedLayout& layout, const ClusterConfig& clust
   out += print(", %.0f tokens/s on each device, MFU %.1f %%, bubble %.1f %%.\n", f.tokens_per_second_per_device, f.mfu * 100, f.bubble * 100);
   out += concat("# Memory: pipeline rank ", f.worst_rank, " needs most, ", gigabytes(f.memory[static_cast<size_t>(f.worst_rank)].peak), " of ",
                 gigabytes(f.memory_limit), ".\n");
-  static const std::set<std::string> always = {"parallel.tensor",           "parallel.pipeline",         "parallel.data",
-                                               "parallel.zero_stage",       "training.sequence_length",  "training.micro_batch_size",
-                                               "training.global_batch_size", "training.recompute"};
+  static const std::set<std::string> always = {
+      "parallel.tensor",           "parallel.pipeline",          "parallel.data",     "parallel.zero_stage", "training.sequence_length",
+      "training.micro_batch_size", "training.global_batch_size", "training.recompute"};
   const FieldTable table = table_of(layout.written), defaults = table_of(Config{});
-  return out + to_yaml(layout.written, [&](const std::string& path) { return always.contains(path) || table.at(path).value != defaults.at(path).value; });
+  return out +
+         to_yaml(layout.written, [&](const std::string& path) { return always.contains(path) || table.at(path).value != defaults.at(path).value; });
 }
 
 std::string advice(const SearchResult& result, const Config& config, const ClusterConfig& cluster) {
   const std::string devices = concat(cluster.devices(), cluster.devices() == 1 ? " device" : " devices");
   if (result.legal == 0 && result.remedies.empty())
-    return concat("no layout of ", devices, " is legal for ", config.model.layers, " layers, ", config.model.heads, " heads and training.global_batch_size ",
-                  config.training.global_batch_size, ": change the number of devices or the batch");
+    return concat("no layout of ", devices, " is legal for ", config.model.layers, " layers, ", config.model.heads,
+                  " heads and training.global_batch_size ", config.training.global_batch_size, ": change the number of devices or the batch");
   std::string out = result.legal == 0 ? concat("no layout of ", devices, " is legal") : concat("no layout fits on ", devices);
   if (result.remedies.empty()) return out + ", nor with more nodes, larger devices or shorter sequences";
   out += "; one is found";

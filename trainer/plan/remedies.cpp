@@ -15,8 +15,8 @@ double peak_of(const Config& config, const ClusterConfig& cluster) {
   return peak;
 }
 
-/// Tried with what needs least memory: everything computed again, one sequence at a time, state in as many shards as there are ranks, and of the schedules
-/// those that hold the fewest micro-batches.
+/// Tried with what needs least memory: everything computed again, one sequence at a time, state in as many shards as there are ranks, and of the
+/// schedules those that hold the fewest micro-batches.
 bool something_fits(const Config& config, const ClusterConfig& cluster) {
   const LayoutSpace space(config, cluster);
   const int64_t layers = space.base().model.layers;

@@ -16,7 +16,7 @@ namespace trireme {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1 - 1e-9;    ///< a bound is summed in another order than the forecast
+constexpr double kRounding = 1 - 1e-9;  ///< a bound is summed in another order than the forecast
 constexpr size_t kTooLarge = 20;
 
 /// A layout but for its sharding, and the least that its step can take.
@@ -28,8 +28,8 @@ struct Node {
 
 struct Group {
   LayoutSpace::Degrees degrees;
-  double best = kNever;                   ///< step of the fastest that fits
-  double nearest = kNever;                ///< bytes of the smallest that does not
+  double best = kNever;     ///< step of the fastest that fits
+  double nearest = kNever;  ///< bytes of the smallest that does not
   std::vector<LayoutSpace::Sharding> shardings;
 };
 
@@ -99,7 +99,7 @@ class Search {
   std::vector<Group> groups_;
   std::vector<Node> nodes_;
   std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t>, ModelSeconds> models_;
-  std::vector<Found> best_;               ///< sorted: of options.keep families
+  std::vector<Found> best_;  ///< sorted: of options.keep families
   std::map<size_t, Found> best_of_group_;
   std::map<size_t, Found> nearest_of_group_;
   int64_t legal_ = 0, tried_ = 0;

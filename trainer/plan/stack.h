@@ -16,17 +16,17 @@ struct Stack {
   const char* name;
   const char* source;
   AttentionKernel attention;
-  double attention_rate;    ///< rate of fused attention as a multiple of the device's
-  double product_rate;      ///< fitted: rate of products as a multiple of the device's
-  double elementwise;       ///< fitted: memory traffic of what is no product and no attention, as a multiple of fully fused kernels'
-  double tensor_overlap;    ///< share of the tensor ranks' communication that hides behind products
-  double gather_overlap;    ///< share of ZeRO-3's gathers and reductions that hides behind compute without slowing it
-  bool reduce_overlap;      ///< the reduction of gradients, once a step, hides behind the last micro-batch's backward
-  double reduce_bytes;      ///< of one gradient element between data ranks
-  double data_factor;       ///< fitted: time of all traffic between data ranks as a multiple of what its bytes take
-  bool split_transfers;     ///< each tensor rank sends its part of a boundary, also without sequence parallelism
-  bool own;                 ///< Trireme: logits live only within the backward, weight gradients gather their inputs again under sequence parallelism, full
-                            ///< recomputation leaves out a block's last product
+  double attention_rate;  ///< rate of fused attention as a multiple of the device's
+  double product_rate;    ///< fitted: rate of products as a multiple of the device's
+  double elementwise;     ///< fitted: memory traffic of what is no product and no attention, as a multiple of fully fused kernels'
+  double tensor_overlap;  ///< share of the tensor ranks' communication that hides behind products
+  double gather_overlap;  ///< share of ZeRO-3's gathers and reductions that hides behind compute without slowing it
+  bool reduce_overlap;    ///< the reduction of gradients, once a step, hides behind the last micro-batch's backward
+  double reduce_bytes;    ///< of one gradient element between data ranks
+  double data_factor;     ///< fitted: time of all traffic between data ranks as a multiple of what its bytes take
+  bool split_transfers;   ///< each tensor rank sends its part of a boundary, also without sequence parallelism
+  bool own;  ///< Trireme: logits live only within the backward, weight gradients gather their inputs again under sequence parallelism, full
+             ///< recomputation leaves out a block's last product
   double selective_blocks;  ///< share of a block's forward that recompute selective runs again besides attention
   double host_seconds;      ///< fitted: time a step in which no device works
 };

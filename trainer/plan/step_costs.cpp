@@ -16,8 +16,8 @@ namespace {
 /// AdamW, an element: fp32 gradient read, and once more for its norm; weight and two moments read and written; the 16-bit copy written.
 constexpr double kUpdateBytes = 34;
 
-/// The stack as this run uses it: with the configuration's gradients on the wire, and what it says of overlap. On cores that move the data themselves,
-/// communication hides behind nothing.
+/// The stack as this run uses it: with the configuration's gradients on the wire, and what it says of overlap. On cores that move the data
+/// themselves, communication hides behind nothing.
 Stack stack_on(const ClusterConfig& cluster, const Config& config) {
   Stack stack = stack_of(cluster.software.stack);
   if (size_of(precision_of(config.training).compute) != 2 && !stack.own)
@@ -62,8 +62,8 @@ struct Sizes {
   double bytes(double elements) const { return static_cast<double>(element_bytes) * elements; }
 };
 
-/// Communication of one micro-batch over the tensor ranks, at one boundary of a region (enter or exit), forward or backward: an all-reduce of [M,D], or under
-/// sequence parallelism the gather and the scatter that stand in its place.
+/// Communication of one micro-batch over the tensor ranks, at one boundary of a region (enter or exit), forward or backward: an all-reduce of [M,D],
+/// or under sequence parallelism the gather and the scatter that stand in its place.
 double crossing_seconds(const Config& config, const ClusterConfig& cluster, const Sizes& s) {
   const GroupPlace place = place_of(s.tensor, 1, cluster);
   const double bytes = s.bytes(s.M * s.D);
@@ -98,7 +98,7 @@ class Model {
     for (const Recompute kind : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) model.kinds.push_back(block(kind));
     model.head = head();
     // A row of the table each token, read and written, and the gradient of it.
-    const double rows = s_.bytes(s_.residual_rows * s_.D);
+    const double rows = moved(s_.bytes(s_.residual_rows * s_.D));
     model.embedding = {.forward = traffic_seconds(4 * rows, 2, cluster_), .weight_gradient = traffic_seconds(6 * rows, 2, cluster_)};
     // Each tensor rank has some of the vocabulary's rows: their sum is reduced, or under sequence parallelism scattered, and its gradient gathered.
     const double crossing = crossing_seconds(config_, cluster_, s_);
@@ -120,13 +120,14 @@ class Model {
       products.input_gradient += down.input_gradient;
       products.weight_gradient += down.weight_gradient;
     }
-    const AttentionSeconds attention = attention_seconds(s_.B, s_.T, static_cast<double>(s_.dims.local_N), static_cast<double>(s_.dims.H),
-                                                         s_.element_bytes, s_.stack, cluster_);
-    // Two norms with their residual sums read and write four rows each; q, k and v are rotated or biased; the activation reads what the product wrote.
-    const double moved = s_.stack.elementwise * s_.bytes(8 * s_.residual_rows * s_.D + s_.M * (2 * s_.Q + s_.KV) + s_.M * (s_.up + s_.F));
-    const double forward = products.forward + attention.forward + traffic_seconds(moved, 6, cluster_);
+    const AttentionSeconds attention =
+        attention_seconds(s_.B, s_.T, static_cast<double>(s_.dims.local_N), static_cast<double>(s_.dims.H), s_.element_bytes, s_.stack, cluster_);
+    // Two norms with their residual sums read and write four rows each; q, k and v are rotated or biased; the activation reads what the product
+    // wrote.
+    const double rows = s_.stack.elementwise * moved(s_.bytes(8 * s_.residual_rows * s_.D + s_.M * (2 * s_.Q + s_.KV) + s_.M * (s_.up + s_.F)));
+    const double forward = products.forward + attention.forward + traffic_seconds(rows, 6, cluster_);
     // Gradients are twice as many rows, less what is read once for both.
-    const double backward = products.input_gradient + attention.backward + traffic_seconds(1.8 * moved, 10, cluster_);
+    const double backward = products.input_gradient + attention.backward + traffic_seconds(1.8 * rows, 10, cluster_);
     const double crossing = 2 * crossing_seconds(config_, cluster_, s_);
     PartSeconds part{.forward = forward + crossing,
                      .input_gradient = backward + crossing,
@@ -139,7 +140,8 @@ class Model {
                                                          : forward;
     part.recompute = again;
     const bool split = config_.parallel.sequence_parallel;
-    // Of a block's two entries and two exits Trireme's recomputation leaves out the last exit; entries cost something only where the sequence is split.
+    // Of a block's two entries and two exits Trireme's recomputation leaves out the last exit; entries cost something only where the sequence is
+    // split.
     double waits = kind != Recompute::kFull ? 0 : !s_.stack.own ? crossing : split ? 0.75 * crossing : 0.5 * crossing;
     if (s_.stack.own && split) waits += 0.5 * crossing;  // weight gradients gather both inputs again
     part.tensor_backward += waits;
@@ -151,16 +153,18 @@ class Model {
   PartSeconds head() const {
     const Products products = linear_seconds(s_.V, s_.D, cluster_, s_);
     // Logits are read for their maximum, for the sum and for the loss, and kept in fp32; their gradient is made from them in place.
-    const double logits = s_.stack.elementwise * s_.M * s_.V;
+    const double logits = s_.stack.elementwise * moved(s_.M * s_.V);
     const double forward = products.forward + traffic_seconds(10 * logits, 3, cluster_);
     const double backward = products.input_gradient + products.weight_gradient + traffic_seconds(6 * logits, 2, cluster_);
     const double crossing = crossing_seconds(config_, cluster_, s_);
     PartSeconds part = s_.stack.own ? PartSeconds{.input_gradient = forward + backward + crossing}
-                                                 : PartSeconds{.forward = forward, .input_gradient = backward + crossing};
+                                    : PartSeconds{.forward = forward, .input_gradient = backward + crossing};
     part.tensor_backward = crossing;
     gather(part, s_.head_elements());
     return part;
   }
+
+  double moved(double bytes) const { return traffic_bytes(bytes, s_.element_bytes, cluster_.device.cores.has_value()); }
 
   /// Adds what ZeRO-2 and 3 move every micro-batch for a part of `elements` weights.
   void gather(PartSeconds& part, double elements) const {
@@ -180,8 +184,8 @@ class Model {
   Sizes s_;
 };
 
-/// Once a step on one pipeline rank that holds `elements` weights: reduction of the gradients and gathers of the parameters, what is not behind the last
-/// micro-batch's backward.
+/// Once a step on one pipeline rank that holds `elements` weights: reduction of the gradients and gathers of the parameters, what is not behind the
+/// last micro-batch's backward.
 double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Sizes& s, double elements, double last_backward) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const GroupPlace shard = place_of(policy.shard, s.tensor, cluster);
@@ -227,8 +231,7 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   for (size_t i = 0; i < layers.size(); ++i) {
     const StageRange range = stage_range(layers, static_cast<int>(i));
     PartSeconds stage;
-    for (int64_t b = 0; b < range.blocks; ++b)
-      stage.add(model.kinds[static_cast<size_t>(recompute[static_cast<size_t>(range.first_block + b)])]);
+    for (int64_t b = 0; b < range.blocks; ++b) stage.add(model.kinds[static_cast<size_t>(recompute[static_cast<size_t>(range.first_block + b)])]);
     if (range.first()) stage.add(model.embedding);
     if (range.last()) stage.add(model.head);
     const auto rank = static_cast<size_t>(stage_rank[i]);

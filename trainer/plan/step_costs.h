@@ -10,9 +10,10 @@ namespace trireme {
 /// Seconds of one micro-batch through one part of the model on one rank; what hides behind compute is not in it.
 struct PartSeconds {
   double forward = 0, input_gradient = 0, weight_gradient = 0;  ///< with all of the below
-  double recompute = 0;                         ///< of input_gradient
-  double tensor_forward = 0, tensor_backward = 0;  ///< of forward and input_gradient: waiting for tensor ranks
-  double gather_forward = 0, gather_backward = 0;  ///< of forward and input_gradient: waiting for ZeRO-3's parameters, and for gradients reduced every micro-batch
+  double recompute = 0;                                         ///< of input_gradient
+  double tensor_forward = 0, tensor_backward = 0;               ///< of forward and input_gradient: waiting for tensor ranks
+  double gather_forward = 0,
+         gather_backward = 0;  ///< of forward and input_gradient: waiting for ZeRO-3's parameters, and for gradients reduced every micro-batch
 
   PartSeconds& add(const PartSeconds& other, double times = 1);
   void slow_down(double times);  ///< compute takes so many times as long
