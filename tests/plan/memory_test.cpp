@@ -14,6 +14,7 @@ namespace {
 ClusterConfig machine(const std::string& type) {
   ClusterConfig cluster;
   cluster.device.type = type;
+  if (type == "cpu") cluster.device.cores = 2;
   return cluster;
 }
 

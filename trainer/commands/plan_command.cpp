@@ -76,29 +76,15 @@ ordered_json cluster_json(const Place& place) {
           {"devices", c.devices()}, {"stack", c.software.stack}};
 }
 
-/// What does not fit has memory only: its step would take so long where it did.
-void add_time(RankedLayout& layout, const ClusterConfig& cluster) {
-  Forecast& known = layout.forecast;
-  if (known.step_seconds > 0) return;
-  Forecast whole = forecast_time(layout.config, cluster);
-  whole.memory = std::move(known.memory);
-  whole.memory_limit = known.memory_limit;
-  whole.fits = known.fits;
-  whole.worst_rank = known.worst_rank;
-  known = std::move(whole);
-}
-
 SearchResult search(const LoadedConfig& loaded, const ClusterConfig& cluster) {
   constexpr int64_t kParts = 1000;
   ProgressLine line("searching layouts", ProgressUnit::kItems, kParts);
   int64_t told = 0;
-  SearchResult result = search_layouts(loaded.config, cluster, [&](double share) {
+  return search_layouts(loaded.config, cluster, [&](double share) {
     const auto done = static_cast<int64_t>(share * kParts);
     line.advance(std::max<int64_t>(0, done - told));
     told = std::max(told, done);
   });
-  for (RankedLayout& layout : result.too_large) add_time(layout, cluster);
-  return result;
 }
 
 /// Simulates the world, and draws the pictures that were asked for.

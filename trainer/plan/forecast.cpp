@@ -112,7 +112,7 @@ Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
 
   const double tokens = static_cast<double>(config.training.global_batch_size * config.training.sequence_length);
   forecast.tokens_per_second_per_device = tokens / forecast.step_seconds / mesh_shape(config.parallel).world();
-  const double peak = cluster.cores_per_rank() * peak_flops(size_of(precision_of(config.training).compute), cluster.device);
+  const double peak = peak_flops(config, cluster);
   const double flops = training_flops_per_token(config.model, config.training.sequence_length);
   const double attention = 6 * static_cast<double>(config.model.layers * config.model.heads * *config.model.head_size) *
                            static_cast<double>(config.training.sequence_length);  // the causal half
@@ -121,14 +121,23 @@ Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
   return forecast;
 }
 
+double peak_flops(const Config& config, const ClusterConfig& cluster) {
+  return cluster.cores_per_rank() * peak_flops(size_of(precision_of(config.training).compute), cluster.device);
+}
+
+double largest_peak(const std::vector<RankBytes>& memory) { return std::ranges::max(memory, {}, &RankBytes::peak).peak; }
+
+void set_memory(Forecast& forecast, std::vector<RankBytes> memory, double limit) {
+  forecast.memory = std::move(memory);
+  forecast.memory_limit = limit;
+  forecast.worst_rank = static_cast<int>(std::ranges::max_element(forecast.memory, {}, &RankBytes::peak) - forecast.memory.begin());
+  forecast.fits = largest_peak(forecast.memory) <= limit;
+}
+
 Forecast forecast(const Config& config, const ClusterConfig& cluster) {
   Forecast result = forecast_time(config, cluster);
-  const bool own = cluster.software.stack == stacks().front().name;
-  result.memory = own ? counted_memory(config, cluster) : formula_memory(config, cluster);
-  result.memory_limit = *cluster.device.memory;
-  const auto most = std::ranges::max_element(result.memory, {}, &RankBytes::peak);
-  result.worst_rank = static_cast<int>(most - result.memory.begin());
-  result.fits = most->peak <= result.memory_limit;
+  const bool own = stack_of(cluster.software.stack).own;
+  set_memory(result, own ? counted_memory(config, cluster) : formula_memory(config, cluster), *cluster.device.memory);
   return result;
 }
 

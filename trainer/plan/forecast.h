@@ -44,6 +44,14 @@ double step_seconds(const Config& config, const ClusterConfig& cluster, const Mo
 /// And memory: tens of milliseconds for each pipeline rank on Trireme's own stack.
 Forecast forecast(const Config& config, const ClusterConfig& cluster);
 
+/// Bytes of the rank that needs most.
+double largest_peak(const std::vector<RankBytes>& memory);
+/// Gives a forecast its memory, with what follows from it on devices of `limit` bytes.
+void set_memory(Forecast& forecast, std::vector<RankBytes> memory, double limit);
+
+/// FLOP/s of the configured precision on a rank's device: what MFU is a share of.
+double peak_flops(const Config& config, const ClusterConfig& cluster);
+
 /// Memory by formulas, microseconds: exact for states, within a few percent for the rest (a test holds it against the counted forecast). For
 /// searches, and for other systems' stacks. One entry for each pipeline rank.
 std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster);

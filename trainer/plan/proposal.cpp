@@ -1,7 +1,6 @@
 #include "trainer/plan/proposal.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 
 #include "kernels/core/check.h"
@@ -9,16 +8,10 @@
 #include "trainer/config/load.h"
 #include "trainer/config/write.h"
 #include "trainer/loop/rank_plan.h"
+#include "trainer/plan/text.h"
 
 namespace trireme {
 namespace {
-
-template <class... Values>
-std::string print(const char* format, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
 
 std::string seconds_text(double seconds) {
   return seconds >= 0.1 ? print("%.2f s", seconds) : seconds >= 1e-4 ? print("%.2f ms", seconds * 1e3) : print("%.2f us", seconds * 1e6);
@@ -80,7 +73,7 @@ std::string why_slower(const RankedLayout& layout, const RankedLayout& best) {
   const Forecast &mine = layout.forecast, &its = best.forecast;
   const double slower = mine.step_seconds / its.step_seconds - 1;
   if (slower < 5e-4) {
-    const auto need = [](const Forecast& f) { return gigabytes(f.memory[static_cast<size_t>(f.worst_rank)].peak); };
+    const auto need = [](const Forecast& f) { return gigabytes(largest_peak(f.memory)); };
     return concat("as fast; needs ", need(mine), " against ", need(its));
   }
   const Part* most = kParts;
@@ -93,7 +86,7 @@ std::string why_slower(const RankedLayout& layout, const RankedLayout& best) {
 
 std::string why_too_large(const Forecast& forecast) {
   return concat("does not fit: pipeline rank ", forecast.worst_rank, " needs ",
-                gigabytes(forecast.memory[static_cast<size_t>(forecast.worst_rank)].peak), " of ", gigabytes(forecast.memory_limit));
+                gigabytes(largest_peak(forecast.memory)), " of ", gigabytes(forecast.memory_limit));
 }
 
 Config as_written(const Config& given, const Config& resolved) {
@@ -115,7 +108,7 @@ std::string proposed_yaml(const RankedLayout& layout, const ClusterConfig& clust
                            cluster.device.type, ", as `trireme plan --search` found it.\n# Forecast: a step of ", seconds_text(f.step_seconds));
   if (f.step_high > 0) out += concat(" (", seconds_text(f.step_low), " to ", seconds_text(f.step_high), ")");
   out += print(", %.0f tokens/s on each device, MFU %.1f %%, bubble %.1f %%.\n", f.tokens_per_second_per_device, f.mfu * 100, f.bubble * 100);
-  out += concat("# Memory: pipeline rank ", f.worst_rank, " needs most, ", gigabytes(f.memory[static_cast<size_t>(f.worst_rank)].peak), " of ",
+  out += concat("# Memory: pipeline rank ", f.worst_rank, " needs most, ", gigabytes(largest_peak(f.memory)), " of ",
                 gigabytes(f.memory_limit), ".\n");
   static const std::set<std::string> always = {
       "parallel.tensor",           "parallel.pipeline",          "parallel.data",     "parallel.zero_stage", "training.sequence_length",

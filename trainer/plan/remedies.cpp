@@ -9,12 +9,6 @@
 namespace trireme {
 namespace {
 
-double peak_of(const Config& config, const ClusterConfig& cluster) {
-  double peak = 0;
-  for (const RankBytes& rank : formula_memory(config, cluster)) peak = std::max(peak, rank.peak);
-  return peak;
-}
-
 /// Tried with what needs least memory: everything computed again, one sequence at a time, state in as many shards as there are ranks, and of the
 /// schedules those that hold the fewest micro-batches.
 bool something_fits(const Config& config, const ClusterConfig& cluster) {
@@ -22,7 +16,8 @@ bool something_fits(const Config& config, const ClusterConfig& cluster) {
   const int64_t layers = space.base().model.layers;
   const auto fits = [&](const Layout& layout) {
     const std::vector<int> rank_of = stage_ranks_of(layout.schedule, layout.pipeline, layout.virtual_stages);
-    return peak_of(space.config(layout, balance_equal_layers(layers, 1, 0, 0, rank_of)), cluster) <= cluster.device.memory.value();
+    const Config tried = space.config(layout, balance_equal_layers(layers, 1, 0, 0, rank_of));
+    return largest_peak(formula_memory(tried, cluster)) <= cluster.device.memory.value();
   };
   for (const auto& [tensor, pipeline, data] : space.degrees())
     for (const bool sequence_parallel : space.sequence_parallel(tensor, 1))

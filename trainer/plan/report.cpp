@@ -33,8 +33,6 @@ struct MemoryUnit {
 };
 MemoryUnit unit_for(double largest) { return largest >= 1e9 ? MemoryUnit{"GB", 1e9} : MemoryUnit{"MB", 1e6}; }
 
-double largest_peak(const Forecast& f) { return f.memory[static_cast<size_t>(f.worst_rank)].peak; }
-
 struct Category {
   const char* name;
   double RankBytes::*bytes;
@@ -79,7 +77,7 @@ std::vector<size_t> shown_ranks(const std::vector<RankBytes>& memory) {
 }
 
 std::string memory_text(const Forecast& f) {
-  const double need = largest_peak(f);
+  const double need = largest_peak(f.memory);
   const MemoryUnit unit = unit_for(need);
   ordered_json rows = ordered_json::array();
   for (const size_t rank : shown_ranks(f.memory)) {
@@ -108,16 +106,12 @@ std::string time_text(const Forecast& f) {
   return text + print("idle %.1f %% of the step, mean over the pipeline ranks\n", 100 * f.bubble);
 }
 
-double peak_of(const Config& config, const ClusterConfig& cluster) {
-  return cluster.cores_per_rank() * (config.training.precision == "fp32" ? *cluster.device.peak_flops_fp32 : *cluster.device.peak_flops);
-}
-
 std::string utilisation_text(const RankedLayout& plan, const ClusterConfig& cluster) {
   const Forecast& f = plan.forecast;
   const double all = f.tokens_per_second_per_device * static_cast<double>(cluster.devices());
-  const char* const device = cluster.device.type == "cpu" ? "rank" : "GPU";
+  const char* const device = cluster.device.cores ? "rank" : "GPU";
   return concat(print("MFU %.1f %% of %s: model FLOPs with the causal half of attention, no recomputation (PaLM)\n", 100 * f.mfu,
-                      flops_text(peak_of(plan.config, cluster)).c_str()),
+                      flops_text(peak_flops(plan.config, cluster)).c_str()),
                 print("  %.1f %% with all of attention, as NVIDIA, nanotron and llm-foundry count; ", 100 * f.mfu_full_attention),
                 print("%.1f %% with recomputation too, as SC'21 and BLOOM do\n", 100 * f.mfu_full_attention * recomputation_factor(plan.config)),
                 rate_text(f.tokens_per_second_per_device), " tokens/s on each ", device, ", ", count_text(all), " tokens/s, ",
@@ -195,7 +189,7 @@ std::string search_text(const SearchResult& result) {
       concat(result.legal, " layouts are legal, ", result.tried, " were forecast, the others ruled out by bounds on time and memory\n");
   double largest = 0;
   for (const auto* layouts : {&result.layouts, &result.too_large})
-    for (const RankedLayout& layout : *layouts) largest = std::max(largest, largest_peak(layout.forecast));
+    for (const RankedLayout& layout : *layouts) largest = std::max(largest, largest_peak(layout.forecast.memory));
   const MemoryUnit unit = unit_for(largest);
   ordered_json rows = ordered_json::array();
   std::vector<std::string> reasons = {""};  // of the head
@@ -206,7 +200,7 @@ std::string search_text(const SearchResult& result) {
                     {"tokens/s each", rate_text(f.tokens_per_second_per_device)},
                     {"MFU", print("%.1f %%", 100 * f.mfu)},
                     {"bubble", print("%.1f %%", 100 * f.bubble)},
-                    {unit.name, unit.text(largest_peak(f))}});
+                    {unit.name, unit.text(largest_peak(f.memory))}});
     reasons.push_back(layout.reason.empty() ? "" : "  " + layout.reason);
   };
   for (size_t i = 0; i < std::min(kShown, result.layouts.size()); ++i) add(result.layouts[i]);

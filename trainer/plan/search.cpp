@@ -46,23 +46,8 @@ struct Found {
   Forecast forecast;
 };
 
-double peak_of(const std::vector<RankBytes>& memory) {
-  double peak = 0;
-  for (const RankBytes& rank : memory) peak = std::max(peak, rank.peak);
-  return peak;
-}
-
-void set_memory(Forecast& forecast, std::vector<RankBytes> memory, double limit) {
-  forecast.memory = std::move(memory);
-  forecast.memory_limit = limit;
-  forecast.worst_rank = 0;
-  for (size_t r = 1; r < forecast.memory.size(); ++r)
-    if (forecast.memory[r].peak > forecast.memory[static_cast<size_t>(forecast.worst_rank)].peak) forecast.worst_rank = static_cast<int>(r);
-  forecast.fits = peak_of(forecast.memory) <= limit;
-}
-
 bool before(const Found& a, const Found& b) {
-  const auto key = [](const Found& f) { return std::tuple(f.forecast.step_seconds, peak_of(f.forecast.memory), name_of(f.layout)); };
+  const auto key = [](const Found& f) { return std::tuple(f.forecast.step_seconds, largest_peak(f.forecast.memory), name_of(f.layout)); };
   if (a.forecast.step_seconds != b.forecast.step_seconds) return a.forecast.step_seconds < b.forecast.step_seconds;
   return key(a) < key(b);
 }
@@ -183,7 +168,7 @@ bool Search::worth(const Layout& layout, size_t group, double bound) const {
 void Search::keep(Found found) {
   Group& group = groups_[found.group];
   if (!found.forecast.fits) {
-    const double peak = peak_of(found.forecast.memory);
+    const double peak = largest_peak(found.forecast.memory);
     if (peak < group.nearest) nearest_of_group_[found.group] = found;
     group.nearest = std::min(group.nearest, peak);
     return;
@@ -240,7 +225,7 @@ void Search::expand(const Node& node) {
     ++tried_;
     std::vector<RankBytes> memory = zero == 0 ? whole : formula_memory(config, cluster_);
     found.forecast = {};
-    if (peak_of(memory) <= limit_) found.forecast.step_seconds = step_seconds(config, cluster_, model);
+    if (largest_peak(memory) <= limit_) found.forecast.step_seconds = step_seconds(config, cluster_, model);
     set_memory(found.forecast, std::move(memory), limit_);
     keep(found);
   }
@@ -267,7 +252,7 @@ void Search::finish(SearchResult& result) {
   for (const auto& [group, found] : nearest_of_group_)
     if (!best_of_group_.contains(group)) result.too_large.push_back(ranked(found));
   std::stable_sort(result.too_large.begin(), result.too_large.end(),
-                   [](const RankedLayout& a, const RankedLayout& b) { return peak_of(a.forecast.memory) < peak_of(b.forecast.memory); });
+                   [](const RankedLayout& a, const RankedLayout& b) { return largest_peak(a.forecast.memory) < largest_peak(b.forecast.memory); });
   if (result.too_large.size() > kTooLarge) result.too_large.resize(kTooLarge);
 }
 

@@ -16,21 +16,6 @@ namespace {
 /// AdamW, an element: fp32 gradient read, and once more for its norm; weight and two moments read and written; the 16-bit copy written.
 constexpr double kUpdateBytes = 34;
 
-/// The stack as this run uses it: with the configuration's gradients on the wire, and what it says of overlap. On cores that move the data
-/// themselves, communication hides behind nothing.
-Stack stack_on(const ClusterConfig& cluster, const Config& config) {
-  Stack stack = stack_of(cluster.software.stack);
-  if (size_of(precision_of(config.training).compute) != 2 && !stack.own)
-    throw ConfigError(concat("training.precision=", config.training.precision, ": of software.stack ", stack.name,
-                             " only bf16 and fp16 are known; allowed bf16, fp16, or stack ", stacks().front().name));
-  if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
-  const bool overlap = config.parallel.overlap && !cluster.device.cores;
-  if (!overlap || config.parallel.prefetch == 0) stack.gather_overlap = 0;
-  if (!overlap) stack.tensor_overlap = 0;
-  stack.reduce_overlap = stack.reduce_overlap && overlap;
-  return stack;
-}
-
 /// What every formula here needs of a configuration, in double so that products of sizes cannot overflow.
 struct Sizes {
   Sizes(const Config& config, const ClusterConfig& cluster)
@@ -199,6 +184,19 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
 }
 
 }  // namespace
+
+Stack stack_on(const ClusterConfig& cluster, const Config& config) {
+  Stack stack = stack_of(cluster.software.stack);
+  if (size_of(precision_of(config.training).compute) != 2 && !stack.own)
+    throw ConfigError(concat("training.precision=", config.training.precision, ": of software.stack ", stack.name,
+                             " only bf16 and fp16 are known; allowed bf16, fp16, or stack ", stacks().front().name));
+  if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
+  const bool overlap = config.parallel.overlap && !cluster.device.cores;
+  if (!overlap || config.parallel.prefetch == 0) stack.gather_overlap = 0;
+  if (!overlap) stack.tensor_overlap = 0;
+  stack.reduce_overlap = stack.reduce_overlap && overlap;
+  return stack;
+}
 
 PartSeconds& PartSeconds::add(const PartSeconds& other, double times) {
   forward += times * other.forward;

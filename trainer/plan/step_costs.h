@@ -4,6 +4,7 @@
 
 #include "trainer/config/cluster.h"
 #include "trainer/config/config.h"
+#include "trainer/plan/stack.h"
 
 namespace trireme {
 
@@ -26,6 +27,10 @@ struct ModelSeconds {
 };
 /// Depends on neither pipeline, schedule nor, below ZeRO-2, data: searches share it.
 ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster);
+
+/// The stack as this run uses it: with the configuration's gradients on the wire, and what it says of overlap. On cores that move the data themselves,
+/// communication hides behind nothing. Errors: ConfigError for a precision that is not known of the stack.
+Stack stack_on(const ClusterConfig& cluster, const Config& config);
 
 struct StepCosts {
   std::vector<PartSeconds> stages;  ///< by global stage

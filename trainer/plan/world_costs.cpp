@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <memory>
 
 #include "kernels/core/check.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/declare.h"
 #include "trainer/plan/collective.h"
-#include "trainer/plan/stack.h"
+#include "trainer/plan/text.h"
 
 namespace trireme {
 namespace {
@@ -66,13 +65,6 @@ double compute_seconds(ActionType type, const PartSeconds& part) {
   }
 }
 
-template <class... Values>
-std::string print(const char* format, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
-
 struct Means {
   double compute = 0, held = 0;
   std::array<double, kWaitCauses> waits{};
@@ -99,10 +91,9 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   const auto stages = std::make_shared<const std::vector<StageParts>>(stages_of(config, model, plans));
   const double transfer = step_costs(config, cluster, model, plans.stage_rank).transfer;
   const MeshShape mesh = mesh_shape(config.parallel);
-  const Stack& stack = stack_of(cluster.software.stack);
-  const Precision precision = precision_of(config.training);
-  const double factor = stack.data_factor, parameter_bytes = static_cast<double>(size_of(precision.compute));
-  const double gradient_bytes = stack.own ? static_cast<double>(size_of(precision.reduce)) : stack.reduce_bytes;
+  const Stack stack = stack_on(cluster, config);
+  const double factor = stack.data_factor, gradient_bytes = stack.reduce_bytes;
+  const double parameter_bytes = static_cast<double>(size_of(precision_of(config.training).compute));
   const GroupPlace shard = place_of(mesh.shard, mesh.tensor, cluster),
                    replicate = place_of(mesh.replicate, int64_t{mesh.tensor} * mesh.shard, cluster),
                    ends = mesh.pipeline > 1 ? place_of(2, int64_t{mesh.tensor} * mesh.data() * (mesh.pipeline - 1), cluster) : GroupPlace{};

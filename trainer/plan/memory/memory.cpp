@@ -9,7 +9,7 @@ namespace trireme {
 namespace {
 
 void add_runtime(std::vector<RankBytes>& ranks, const Config& config, const ClusterConfig& cluster) {
-  if (cluster.device.type == "cpu") return;  // its libraries' code and buffers are not the arena's concern
+  if (cluster.device.cores) return;  // its libraries' code and buffers are not the arena's concern
   const MeshShape shape = mesh_shape(config.parallel);
   for (size_t r = 0; r < ranks.size(); ++r) {
     ranks[r].runtime = static_cast<double>(runtime_bytes(config, rank_of(shape, {.pipeline = static_cast<int>(r)})).total());

@@ -119,11 +119,7 @@ double Ranks::most_activations(const ActionList& list, const std::vector<Stage>&
 }
 
 std::vector<RankBytes> Ranks::all() const {
-  Config fewer = config_;
-  if (config_.parallel.schedule != "file")
-    fewer.training.global_batch_size =
-        config_.training.micro_batch_size * *config_.parallel.data * enough_microbatches(config_.parallel.pipeline, microbatches_of(config_));
-  const PipelinePlan plan = training_plan(fewer);
+  const PipelinePlan plan = steady_plan(config_);
   const std::vector<int> stage_rank = stage_ranks(plan);
   std::vector<Stage> stages;
   for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(stage(s));

@@ -255,11 +255,7 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, c
 }
 
 std::vector<RankBytes> Walk::ranks() {
-  Config fewer = config_;
-  if (config_.parallel.schedule != "file")
-    fewer.training.global_batch_size =
-        config_.training.micro_batch_size * *config_.parallel.data * enough_microbatches(config_.parallel.pipeline, microbatches_of(config_));
-  const PipelinePlan plan = training_plan(fewer);
+  const PipelinePlan plan = steady_plan(config_);
   const std::vector<int> stage_rank = stage_ranks(plan);
   const bool neighbours = stage_rank.size() > 1 && stage_rank.front() == stage_rank.back();
   std::vector<Stage> stages;
@@ -276,6 +272,14 @@ int64_t enough_microbatches(int64_t ranks, int64_t microbatches) {
   if (microbatches <= 8 * ranks) return microbatches;
   const int64_t groups = microbatches / ranks, largest = (microbatches + groups - 1) / groups;
   return 4 * ranks + (largest > ranks ? 4 * (largest - ranks - 1) + 1 : 0);
+}
+
+PipelinePlan steady_plan(const Config& config) {
+  Config fewer = config;
+  if (config.parallel.schedule != "file")
+    fewer.training.global_batch_size =
+        config.training.micro_batch_size * *config.parallel.data * enough_microbatches(config.parallel.pipeline, microbatches_of(config));
+  return training_plan(fewer);
 }
 
 std::vector<RankBytes> trireme_memory(const Config& config) { return Walk(config).ranks(); }

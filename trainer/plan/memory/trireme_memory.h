@@ -3,6 +3,7 @@
 // rank.
 #include <vector>
 
+#include "parallel/pipeline/action.h"
 #include "trainer/plan/forecast.h"
 
 namespace trireme {
@@ -12,5 +13,7 @@ std::vector<RankBytes> trireme_memory(const Config& config);
 
 /// As many micro-batches as a schedule needs to come to its steady state: the most in flight on each rank are those of `microbatches`.
 int64_t enough_microbatches(int64_t ranks, int64_t microbatches);
+/// The plan of a training step with no more than those, and so with the same most in flight; of a schedule file the whole.
+PipelinePlan steady_plan(const Config& config);
 
 }  // namespace trireme
