@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # The forecast of `trireme plan` against what happens on this machine: ten configurations on one to eight ranks, with figures from
 # `trireme bench machine`.
-#   scripts/bench/plan.sh [--trireme PROGRAM] [--rounds N] [--steps N] [--cluster FILE] [--json FILE] [--check]
-# The configurations run by turns in every round, and the step is the median over rounds of the medians of a round. Memory is the arena's peak of the
+#   scripts/bench/plan.sh [--trireme PROGRAM] [--rounds N] [--seconds N] [--cluster FILE] [--json FILE] [--check]
+# Every round measures the machine's figures, then trains each configuration for about that many seconds, three steps at least; forecast and measured
+# are means over the rounds, of a round the forecast with its own figures and the mean of the steps, so that a neighbour who slows the machine now and
+# then slows both. Memory is the arena's peak of the
 # rank that takes most. --cluster: figures measured before, in place of measuring. --check: exit code 1 where a step is more than 15 % or memory more
 # than 2 % off. The load of the machine stands above the table: with other programs at work the ratios mean little.
 set -euo pipefail
@@ -10,19 +12,19 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 trireme=$here/../../build/trireme
 rounds=3
-steps=5
+seconds=10
 cluster=
 json=
 check=0
 while [ $# -gt 0 ]; do
   case $1 in
-    --trireme | --rounds | --steps | --cluster | --json) [ $# -ge 2 ] || { echo "plan: $1 needs a value; see --help" >&2; exit 64; } ;;
+    --trireme | --rounds | --seconds | --cluster | --json) [ $# -ge 2 ] || { echo "plan: $1 needs a value; see --help" >&2; exit 64; } ;;
   esac
   case $1 in
     --check) check=1; shift ;;
     --trireme) trireme=$2; shift 2 ;;
     --rounds) rounds=$2; shift 2 ;;
-    --steps) steps=$2; shift 2 ;;
+    --seconds) seconds=$2; shift 2 ;;
     --cluster) cluster=$2; shift 2 ;;
     --json) json=$2; shift 2 ;;
     --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;;
@@ -61,30 +63,33 @@ config 10-gpt2-interleaved "architecture: gpt2, layers: 8, hidden_size: 256, hea
   "pipeline: 4, data: 2, schedule: interleaved_1f1b" \
   "sequence_length: 256, micro_batch_size: 1, global_batch_size: 16, precision: bf16"
 
-if [ -z "$cluster" ]; then
-  cluster=$work/cluster.yaml
-  "$trireme" bench machine --output "$cluster" 2> "$work/residuals"
-  cat "$work/residuals" >&2
-fi
 first() { grep -o "\"$1\":[^,}]*" | head -1 | cut -d: -f2; }  # the first number under a key
 for ((round = 1; round <= rounds; ++round)); do
+  figures=$cluster
+  if [ -z "$cluster" ]; then
+    figures=$work/cluster-$round.yaml
+    "$trireme" bench machine --output "$figures" 2> "$work/residuals"
+    [ "$round" -gt 1 ] || cat "$work/residuals" >&2
+  fi
   for file in "$work"/[0-9]*.yaml; do
     name=$(basename "$file" .yaml)
+    "$trireme" plan "$file" --cluster "$figures" --json > "$work/$name.plan"
+    forecast=$(first step_seconds < "$work/$name.plan")
+    echo "$forecast" >> "$work/$name.forecast"
+    steps=$(awk -v s="$seconds" -v f="$forecast" 'BEGIN { n = int(s / f); print n > 3 ? n : 3 }')
     "$trireme" bench step "$file" --steps "$steps" --warmup 2 --seconds 0.03 --json > "$work/step" 2>> "$work/log" ||
       { cat "$work/log" >&2; exit 1; }
-    grep -o '"step_seconds":{"median":[0-9.e-]*' "$work/step" | grep -o '[0-9.e-]*$' >> "$work/$name.seconds"
+    grep -o '"step_seconds":{[^}]*' "$work/step" | first mean >> "$work/$name.measured"
     first peak < "$work/step" > "$work/$name.bytes"
   done
 done
-median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
-echo "load $(cut -d' ' -f1-3 /proc/loadavg), $(nproc) cores, rounds $rounds, steps $steps"
+mean() { awk '{ sum += $1 } END { print sum / NR }'; }
+echo "load $(cut -d' ' -f1-3 /proc/loadavg), $(nproc) cores, rounds $rounds, $seconds seconds each"
 printf '%-26s %10s %10s %6s %14s %14s %7s\n' configuration forecast measured ratio 'bytes planned' measured ratio
 for file in "$work"/[0-9]*.yaml; do
   name=$(basename "$file" .yaml)
-  "$trireme" plan "$file" --cluster "$cluster" --json > "$work/plan"
-  seconds=$(first step_seconds < "$work/plan")
-  bytes=$(grep -o '"memory_bytes":\[[^]]*' "$work/plan" | grep -o '[0-9.e+]*' | sort -g | tail -1)
-  awk -v n="$name" -v f="$seconds" -v m="$(median < "$work/$name.seconds")" -v b="$bytes" -v c="$(cat "$work/$name.bytes")" 'BEGIN {
+  bytes=$(grep -o '"memory_bytes":\[[^]]*' "$work/$name.plan" | grep -o '[0-9.e+]*' | sort -g | tail -1)
+  awk -v n="$name" -v f="$(mean < "$work/$name.forecast")" -v m="$(mean < "$work/$name.measured")" -v b="$bytes" -v c="$(cat "$work/$name.bytes")" 'BEGIN {
     printf "%-26s %10.4f %10.4f %6.3f %14.0f %14.0f %7.4f\n", n, f, m, f / m, b, c, b / c }' | tee -a "$work/table"
 done
 awk '{ t = $4 > 1 ? $4 - 1 : 1 - $4; m = $7 > 1 ? $7 - 1 : 1 - $7; if (t > wt) wt = t; if (m > wm) wm = m; st += t; if (t <= 0.15) ++in15 }

@@ -47,6 +47,10 @@ int run(int argc, char** argv) {
   for (const published::Run& run : rows.runs) {
     const double bytes = std::ranges::max(formula_memory(run.config, run.cluster), {}, &RankBytes::peak).peak;
     if (run.memory_bytes) memory[run.source].push_back(bytes / *run.memory_bytes - 1);
+    if (run.memory_bytes && each)
+      std::cout << std::left << std::setw(64) << run.id << std::right << std::fixed << std::setprecision(2) << std::setw(10)
+                << *run.memory_bytes / 1e9 << std::setw(10) << bytes / 1e9 << std::setprecision(1) << std::setw(8)
+                << 100 * (bytes / *run.memory_bytes - 1) << " %   GB\n";
     if ((bytes > *run.cluster.device.memory) != run.out_of_memory)
       misjudged.push_back(concat(run.id, run.out_of_memory ? " ran out of memory: forecast " : " ran: forecast ", bytes / 1e9, " GB of ",
                                  *run.cluster.device.memory / 1e9));

@@ -118,6 +118,7 @@ TEST_CASE("bench step: figures that hang together, on one rank and on several") 
     CHECK(rate == Approx(128 / seconds));
     CHECK(result["step_seconds"]["low"] <= seconds);
     CHECK(result["step_seconds"]["high"] >= seconds);
+    CHECK(result["step_seconds"]["mean"] > 0);
     CHECK(result["share_of_gemm_ceiling"].get<double>() ==
           Approx(result["model_tflops"].get<double>() / result["gemm_ceiling_tflops"].get<double>()));
     CHECK(result["system_allocations"] == 0);

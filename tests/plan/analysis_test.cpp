@@ -253,7 +253,7 @@ TEST_CASE("the textbook beside the forecast's memory") {
   CHECK(figure(figures, "activations of the first stage").forecast == 10);
   CHECK(figure(figures, "most loaded rank").forecast == 28);
   // As if all were large products: eight and six FLOPs a parameter and token, with and without recomputation.
-  const double rate = 64 * 0.68 * 989e12;
+  const double rate = 64 * 0.70 * 989e12;
   CHECK(figure(figures, "training time").textbook == Approx(6 * parameters * 1e9 / rate));
   CHECK(figure(figures, "training time").forecast == training_bill(config, cluster_of(8), 0.4, 1e9).seconds);
   CHECK(figure(textbook_figures(gpt({"training.recompute=full"}), cluster_of(8), forecast, 1e9), "training time").textbook ==

@@ -98,10 +98,10 @@ TEST_CASE("a device type of one's own gives every figure, and what is missing is
   std::string all = refusal("device: {type: X1}");
   size_t figures = 0;
   for (const FieldRow& row : table_of(read("{}")).fields) {
-    const bool optional =
-        row.path == "device.watts" || row.path == "device.price_per_hour" || row.path == "nvls_bandwidth" || row.path == "device.cores";
+    const std::set<std::string> optional = {"device.watts", "device.price_per_hour",        "nvls_bandwidth",
+                                            "device.cores", "device.elementwise_bandwidth", "device.core_scaling"};
     const bool of_operation = row.path.starts_with("storage.") || row.path == "node_mtbf" || row.path == "restart";
-    if (row.type != FieldType::kNumber || row.path == "software.straggler" || of_operation || optional) continue;
+    if (row.type != FieldType::kNumber || row.path == "software.straggler" || of_operation || optional.contains(row.path)) continue;
     ++figures;
     INFO(all << " | " << row.path);
     CHECK(all.find(" " + row.path) != std::string::npos);
@@ -165,9 +165,9 @@ TEST_CASE("every built-in device type is whole, and within what physics and data
 
 TEST_CASE("a cluster written as YAML reads back as the same") {
   for (const std::string& type : device_types()) {
-    ClusterConfig c =
-        read("nodes: 7\ndevice: {type: " + type + "}\nlevel_nodes: [2, 4]\nlevel_oversubscription: [1.5, 2]\nsoftware: {straggler: 1.1}"
-             "\nstorage: {write: 1.5e9, read: 3.0e9}\nnode_mtbf: 1.0e6\nrestart: 60");
+    ClusterConfig c = read("nodes: 7\ndevice: {type: " + type +
+                           "}\nlevel_nodes: [2, 4]\nlevel_oversubscription: [1.5, 2]\nsoftware: {straggler: 1.1}"
+                           "\nstorage: {write: 1.5e9, read: 3.0e9}\nnode_mtbf: 1.0e6\nrestart: 60");
     c.name = "a name: with #, quotes \" and spaces";
     c.device.price_per_hour = 2.5;
     CHECK(read(to_yaml(c)) == c);

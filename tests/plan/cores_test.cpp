@@ -22,6 +22,7 @@ ClusterConfig machine(double cores, int64_t ranks) {
   ClusterConfig cluster;
   cluster.device.type = "cpu";
   cluster.device.cores = cores;
+  cluster.device.core_scaling = 1;
   cluster = shared_by(resolve_cluster(cluster), ranks);
   cluster.node_link = {.bandwidth = 1e15, .latency = 0, .ramp = 0};
   return cluster;

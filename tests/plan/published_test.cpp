@@ -30,13 +30,13 @@ struct Compared {
 
 }  // namespace
 
-TEST_CASE("published runs: step time within 5 % in the median and 12 % for nine of ten") {
+TEST_CASE("published runs: step time within 4 % in the median and 10 % for nine of ten") {
   std::vector<double> errors;
   for (const Run& run : rows().runs)
     if (run.step_seconds) errors.push_back(std::abs(forecast_time(run.config, run.cluster).step_seconds / *run.step_seconds - 1));
   CHECK(errors.size() >= 270);
-  CHECK(quantile(errors, 0.5) < 0.05);
-  CHECK(quantile(errors, 0.9) < 0.12);
+  CHECK(quantile(errors, 0.5) < 0.04);
+  CHECK(quantile(errors, 0.9) < 0.10);
 }
 
 TEST_CASE("published runs: the parts of a step are the step") {
@@ -63,10 +63,9 @@ TEST_CASE("published sweeps: the fastest layout is among the forecast's first th
     if (!run.step_seconds || run.id.find("gb1568") != std::string::npos || !std::regex_match(run.id, match, layout)) continue;
     sweeps[match[1].matched ? match[1] : match[2]].push_back({run.id, *run.step_seconds, forecast_time(run.config, run.cluster).step_seconds});
   }
-  // What taking the forecast's first costs here, in percent: fewer sequences a micro-batch look better than they are on BLOOM's machine, more look
-  // better in the zero-bubble runs of 28.3B, where the model's own schedules lie within as much of each other.
-  const std::map<std::string, double> missed = {
-      {"bloom-02-21-h13824-l84", 9}, {"bloom-02-21-h14336-l72", 8}, {"zb-t6-28.3B-m96", 7}, {"zb-t6-28.3B-m128", 3.5}, {"zb-t6-6.2B-m128", 4}};
+  // What taking the forecast's first costs here, in percent: in these three a schedule with half the micro-batch is the fastest, the forecast gives the
+  // larger one too much.
+  const std::map<std::string, double> missed = {{"zb-t6-28.3B-m96", 7}, {"zb-t6-28.3B-m128", 3.5}, {"zb-t6-6.2B-m128", 4}};
   int counted = 0;
   for (auto& [sweep, runs] : sweeps) {
     if (runs.size() < 3) continue;
@@ -75,7 +74,8 @@ TEST_CASE("published sweeps: the fastest layout is among the forecast's first th
     const auto best = std::min_element(runs.begin(), runs.end(), [](const Compared& a, const Compared& b) { return a.measured < b.measured; });
     const double regret = 100 * (runs.front().measured / best->measured - 1);
     CAPTURE(sweep, runs.size(), regret);
-    CHECK(best - runs.begin() < 3);
+    const auto faster = std::ranges::count_if(runs, [&](const Compared& run) { return run.forecast < best->forecast; });
+    CHECK(faster < 3);
     CHECK(regret <= (missed.contains(sweep) ? missed.at(sweep) : 3));
   }
   CHECK(counted >= 21);

@@ -59,11 +59,11 @@ TEST_CASE("the simulated world takes what the forecast says, less the update, wi
       {"tied, ends apart", "pipeline: 2", kTransfer, kTransfer, true},
       {"tied, ends apart, data", "pipeline: 2, data: 2", kReduced, kReduced, true},
       {"data", "data: 8", kReduced, kReduced},
-      {"data, two nodes", "data: 16", 0.04, kReduced},
+      {"data, two nodes", "data: 16", 0.05, kReduced},
       {"data and tensor", "data: 4, tensor: 2", kReduced, kReduced},
       {"ZeRO-1", "data: 8, zero_stage: 1", kReduced, kReduced},
       {"all of them", "data: 2, tensor: 2, pipeline: 2, zero_stage: 1", kReduced, kReduced},
-      // Of gathers and reductions of each micro-batch the forecast hides a sixth, as published runs do, the simulator what the lists let it.
+      // Of gathers and reductions of each micro-batch the forecast hides a thirteenth, as published runs do, the simulator what the lists let it.
       {"ZeRO-2", "data: 8, zero_stage: 2", 0.25, 0},
       {"ZeRO-3", "data: 8, zero_stage: 3", 0.4, 0},
       {"ZeRO-3 of replicas", "data: 16, zero_stage: 3, replicate: 2", 0.4, 0},

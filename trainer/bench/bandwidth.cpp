@@ -228,6 +228,7 @@ nlohmann::ordered_json bench_bandwidth(const Context& like, DType dtype, const M
     Workbench bench(like);
     Cases cases(bench.ctx(), dtype, Dims(model, 1), options.rows);
     const Case chosen = cases.all()[i];
+    if (!options.kernels.empty() && std::ranges::find(options.kernels, chosen.name) == options.kernels.end()) continue;
     const auto sets = static_cast<int64_t>(static_cast<double>(options.working_set) / chosen.bytes) + 2;
     std::vector<Call> calls;
     for (int64_t s = 0; s < sets; ++s) calls.push_back(chosen.make());

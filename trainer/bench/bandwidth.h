@@ -10,6 +10,7 @@ struct BandwidthOptions {
   int64_t rows = 0;         ///< M, tokens of one call
   int64_t working_set = 0;  ///< bytes: repeated calls go through operands of at least this size together, so that no cache holds what a call reads
   Effort effort;
+  std::vector<std::string> kernels = {};  ///< only these; empty: all
 };
 
 /// Bytes per second, read and written, of `copy` from one fp32 buffer to another, each half the working set.

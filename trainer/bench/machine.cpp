@@ -1,7 +1,9 @@
 #include "trainer/bench/machine.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <iterator>
 #include <thread>
 
 #include "kernels/ops/attention.h"
@@ -15,6 +17,9 @@
 namespace trireme::bench {
 namespace {
 
+/// A neighbour who comes and goes by the second, on the other half of a core, slows whatever he meets by half: figures are means over passes, each of
+/// which takes all of them.
+constexpr size_t kPasses = 3;
 constexpr std::array kPrecisions{DType::kBF16, DType::kF32};
 
 struct ProductShape {
@@ -27,12 +32,32 @@ struct AttentionCase {
 };
 constexpr std::array<AttentionCase, 3> kAttention{{{4, 128, 8, 32}, {4, 256, 8, 64}, {1, 1024, 8, 64}}};
 
-/// Memory-bound kernels at the sizes of a small LLaMA; their operands go through more than a core's caches.
+/// What blocks, head and embedding run between products, at the sizes of a small LLaMA; their operands go through more than a core's own caches.
 constexpr const char* kModel = R"(model: {layers: 1, hidden_size: 512, heads: 8, ffn_size: 1408, vocab_size: 2048}
 training: {steps: 1}
 data: {train: [none]}
 )";
 constexpr int64_t kRows = 512, kWorkingSet = int64_t{8} << 20;
+const std::vector<std::string> kElementwise = {"bias_backward",
+                                               "rope_forward",
+                                               "add_rmsnorm_forward",
+                                               "rmsnorm_backward_input",
+                                               "rmsnorm_backward_weight",
+                                               "add_layernorm_forward",
+                                               "layernorm_backward_input",
+                                               "layernorm_backward_weight",
+                                               "swiglu_forward",
+                                               "swiglu_backward",
+                                               "gelu_forward",
+                                               "gelu_backward",
+                                               "cross_entropy_max",
+                                               "cross_entropy_sums",
+                                               "cross_entropy_backward",
+                                               "embedding_forward",
+                                               "embedding_backward"};
+/// And the update, whose state no cache holds.
+const std::vector<std::string> kUpdate = {"adamw_step", "sum_of_squares"};
+constexpr int64_t kStateSet = int64_t{256} << 20;
 
 /// Other cores at the same work meanwhile, as in training: cores share caches, memory, power, and two of them often one core.
 class BusyCores {
@@ -57,21 +82,21 @@ class BusyCores {
 
 /// A few milliseconds of it.
 void some_products(const Context& like) { time_product(like, DType::kF32, {"", 512, 512, 512}, {.batch_seconds = 0.002, .seconds = 0.01}); }
-void some_traffic(const Context& like) {
+void some_traffic(const Context& like, int64_t working_set) {
   Workbench bench(like);
-  const int64_t elements = kWorkingSet / size_of(DType::kF32);
+  const int64_t elements = working_set / size_of(DType::kF32);
   const Tensor a = random_tensor(bench.ctx(), {elements}, DType::kF32, 1), b = random_tensor(bench.ctx(), {elements}, DType::kF32, 2);
   for (int i = 0; i < 20; ++i) add(bench.ctx(), a, a, b);
 }
 
-void add_products(MachineSamples& samples, const Context& like, DType dtype, const Effort& effort, const std::function<void()>& done) {
+void add_products(std::vector<ProductSample>& samples, const Context& like, DType dtype, const Effort& effort, const std::function<void()>& done) {
   const auto number = [](int64_t value) { return static_cast<double>(value); };
   for (const auto& [rows, inputs, outputs] : kProducts) {
     const ProductTiming timing = time_product(like, dtype, {"", rows, inputs, outputs}, effort);
     const int64_t bytes = size_of(dtype);
-    samples.products.push_back({number(rows), number(outputs), number(inputs), bytes, false, timing.forward.median});
-    samples.products.push_back({number(rows), number(inputs), number(outputs), bytes, false, timing.backward_input.median});
-    samples.products.push_back({number(outputs), number(inputs), number(rows), bytes, true, timing.backward_weight.median});
+    samples.push_back({number(rows), number(outputs), number(inputs), bytes, false, timing.forward.median});
+    samples.push_back({number(rows), number(inputs), number(outputs), bytes, false, timing.backward_input.median});
+    samples.push_back({number(outputs), number(inputs), number(rows), bytes, true, timing.backward_weight.median});
     done();
   }
 }
@@ -93,11 +118,13 @@ void add_attention(MachineSamples& samples, const Context& like, DType dtype, co
   }
 }
 
-void add_traffic(MachineSamples& samples, const Context& like, DType dtype, const Effort& effort) {
+std::vector<TrafficSample> traffic(const Context& like, DType dtype, const BandwidthOptions& options) {
   const ModelConfig model = resolve(parse_config(kModel, "the model of bench machine")).model;
-  for (const auto& row : bench_bandwidth(like, dtype, model, 1, {kRows, kWorkingSet, effort}))
-    samples.traffic.push_back({concat(row["kernel"].get<std::string>(), dtype == DType::kBF16 ? ", bf16" : ", fp32"),
-                               traffic_bytes(row["bytes"].get<double>(), size_of(dtype), true), row["microseconds"].get<double>() / 1e6});
+  std::vector<TrafficSample> samples;
+  for (const auto& row : bench_bandwidth(like, dtype, model, 1, options))
+    samples.push_back({concat(row["kernel"].get<std::string>(), dtype == DType::kBF16 ? ", bf16" : ", fp32"),
+                       traffic_bytes(row["bytes"].get<double>(), size_of(dtype), true), row["microseconds"].get<double>() / 1e6});
+  return samples;
 }
 
 double smallest_operation(const Context& like, const Effort& effort) {
@@ -106,29 +133,67 @@ double smallest_operation(const Context& like, const Effort& effort) {
   return measure(bench.ctx(), effort, [&](int64_t) { add(bench.ctx(), a, a, b); }).median;
 }
 
-}  // namespace
-
-int64_t machine_figures() { return static_cast<int64_t>(kPrecisions.size() * (kProducts.size() + kAttention.size() + 1)); }
-
-MachineSamples measure_machine(const Context& ctx, const Effort& effort, const std::function<void()>& done) {
-  MachineSamples samples;
-  samples.threads = ctx.threads;
-  samples.kernel_seconds = smallest_operation(ctx, effort);
+void add_pass(MachineSamples& samples, const Context& one, const Context& all, const Effort& effort, const std::function<void()>& done) {
+  const int64_t others = all.threads - 1;
   // There are many of these, and only their sum counts.
   Effort quick = effort;
   quick.seconds /= 4;
   quick.batch_seconds /= 4;
-  const int64_t others = usable_cores() / ctx.threads - 1;
   for (const DType dtype : kPrecisions) {
     {
-      const BusyCores busy(others, [&] { some_products(ctx); });
-      add_products(samples, ctx, dtype, effort, done);
-      add_attention(samples, ctx, dtype, effort, done);
+      const BusyCores busy(others, [&] { some_products(one); });
+      add_products(samples.products, one, dtype, effort, done);
+      add_attention(samples, one, dtype, effort, done);
     }
-    const BusyCores busy(others, [&] { some_traffic(ctx); });
-    add_traffic(samples, ctx, dtype, quick);
+    if (others > 0) add_products(samples.shared_products, all, dtype, effort, done);
+    const BusyCores busy(others, [&] { some_traffic(one, kWorkingSet); });
+    std::ranges::copy(traffic(one, dtype, {kRows, kWorkingSet, quick, kElementwise}), std::back_inserter(samples.elementwise));
     done();
   }
+  const BusyCores busy(others, [&] { some_traffic(one, kStateSet / 8); });
+  std::ranges::copy(traffic(one, DType::kF32, {kRows, kStateSet, effort, kUpdate}), std::back_inserter(samples.memory_traffic));
+  done();
+}
+
+/// Of samples of several passes, one after the other, the mean of each.
+template <class Sample>
+void average(std::vector<Sample>& samples, double Sample::*seconds) {
+  const size_t count = samples.size() / kPasses;
+  for (size_t i = 0; i < count; ++i) {
+    double sum = 0;
+    for (size_t pass = 0; pass < kPasses; ++pass) sum += samples[pass * count + i].*seconds;
+    samples[i].*seconds = sum / kPasses;
+  }
+}
+
+}  // namespace
+
+int64_t machine_figures() {
+  const size_t shared = usable_cores() > 1 ? kProducts.size() : 0;
+  return static_cast<int64_t>(kPasses * (kPrecisions.size() * (kProducts.size() + kAttention.size() + 1 + shared) + 1));
+}
+
+MachineSamples measure_machine(const Context& ctx, const Effort& effort, const std::function<void()>& done) {
+  MachineSamples samples;
+  Context one = ctx, all = ctx;
+  one.threads = 1;
+  all.threads = usable_cores();
+  samples.kernel_seconds = smallest_operation(one, effort);
+  Effort part = effort;
+  part.seconds /= kPasses;
+  for (size_t pass = 0; pass < kPasses; ++pass) add_pass(samples, one, all, part, done);
+  average(samples.products, &ProductSample::seconds);
+  average(samples.shared_products, &ProductSample::seconds);
+  average(samples.attention, &AttentionSample::forward);
+  average(samples.attention, &AttentionSample::backward);
+  average(samples.elementwise, &TrafficSample::seconds);
+  average(samples.memory_traffic, &TrafficSample::seconds);
+  const auto keep_means = [](auto& all_passes) { all_passes.resize(all_passes.size() / kPasses); };
+  keep_means(samples.products);
+  keep_means(samples.shared_products);
+  keep_means(samples.attention);
+  keep_means(samples.elementwise);
+  keep_means(samples.memory_traffic);
   return samples;
 }
 

@@ -11,9 +11,8 @@ namespace trireme::bench {
 /// Figures that measure_machine takes, for a progress line.
 int64_t machine_figures();
 
-/// Products and attention in bf16 and fp32, kernels that memory bounds, and the smallest operation, with all threads of `ctx`: all of MachineSamples
-/// but cores, memory and the links. Of products and attention the fastest tenth of the batches counts, which other programs disturb least. The shapes
-/// are those of models from a quickstart's to 100 million parameters. `done` is called after each figure.
+/// All of MachineSamples but name, cores, memory and the links: medians over batches, in bf16 and fp32, of shapes as in models from a quickstart's to
+/// 100 million parameters. `done` is called after each figure.
 MachineSamples measure_machine(const Context& ctx, const Effort& effort, const std::function<void()>& done);
 
 /// What `bench comm --json` has measured between `ranks` ranks.

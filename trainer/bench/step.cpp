@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "kernels/core/rng.h"
 #include "kernels/ops/transfer.h"
@@ -168,6 +169,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
                          {"system_allocations", steps.system_allocations},
                          {"loss", {{"first", steps.first_loss}, {"last", steps.last_loss}}},
                          {"environment", describe_environment(ctx, world.size(), mesh)}};
+  result["step_seconds"]["mean"] = std::accumulate(steps.seconds.begin(), steps.seconds.end(), 0.0) / static_cast<double>(steps.seconds.size());
   if (ctx.device == Device::kCuda) return result;
   result["resident_bytes"] = resident_of(*ctx.arena, world, before, steps.peak_resident);
   result["phases"] = phases_of(ctx, trainer, config, median);

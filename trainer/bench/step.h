@@ -16,7 +16,7 @@ struct StepOptions {
 };
 
 /// Trains `config` (resolved for this world) on random tokens, as `train` would, and writes nothing:
-/// {"model", "parameters", "precision", "training", "tokens_per_step", "steps", "step_seconds": {"median", "low", "high"},
+/// {"model", "parameters", "precision", "training", "tokens_per_step", "steps", "step_seconds": {"median", "low", "high", "mean"},
 ///  "tokens_per_second": {same}, "model_tflops", "gemm_ceiling_tflops", "share_of_gemm_ceiling", "mfu", "phases": [{"phase", "seconds", "share"}],
 ///  "memory_bytes": {category: peak, "peak", "arena"}, "resident_bytes": {"before", "peak", "beyond"}, "system_allocations",
 ///  "loss": {"first", "last"}, "environment"}.

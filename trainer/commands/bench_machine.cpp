@@ -13,7 +13,6 @@
 #include <optional>
 
 #include "kernels/core/check.h"
-#include "kernels/ops/matmul.h"
 #include "parallel/comm/self.h"
 #include "trainer/bench/machine.h"
 #include "trainer/commands/finish_output.h"
@@ -64,17 +63,17 @@ double rounded(double value) {
 
 void round_figures(ClusterConfig& c) {
   DeviceConfig& d = c.device;
-  for (Auto<double>* figure : {&d.memory, &d.memory_bandwidth, &d.peak_flops, &d.peak_flops_fp32, &d.gemm_efficiency, &d.gemm_half_depth,
-                               &d.attention_efficiency, &d.attention_half_length, &d.kernel_seconds, &c.node_link.bandwidth, &c.node_link.latency,
+  for (Auto<double>* figure : {&d.memory, &d.memory_bandwidth, &d.elementwise_bandwidth, &d.peak_flops, &d.peak_flops_fp32, &d.gemm_efficiency, &d.gemm_half_depth,
+                               &d.attention_efficiency, &d.attention_half_length, &d.kernel_seconds, &d.core_scaling, &c.node_link.bandwidth, &c.node_link.latency,
                                &c.network.bandwidth, &c.network.latency})
-    *figure = rounded(**figure);
+    if (*figure) *figure = rounded(**figure);
 }
 
 }  // namespace
 
 int bench_machine(double seconds, const std::string& file) {
   if (under_launcher()) throw ConfigError("bench machine: starts its ranks itself; start it without mpirun or srun");
-  const std::vector<int> worlds = {2, 4};
+  const std::vector<int> worlds = {2, 4, 8};
   std::optional<DurableFile> output;
   if (!file.empty()) output.emplace(file);  // a name that cannot be written is told before anything is measured
   const OwnFile links;
@@ -85,12 +84,8 @@ int bench_machine(double seconds, const std::string& file) {
       Config config;
       config.run.device = "cpu";
       Machine machine(std::make_unique<SelfCommunicator>("world"), {}, config);
-      // One thread: where another program takes a core for a moment, threads that wait for each other lose a whole time slice in every figure.
-      Context& ctx = machine.ctx();
-      ctx.threads = 1;
-      limit_gemm_library(ctx);
       const bench::Effort effort{.batch_seconds = std::min(0.02, seconds / 3), .seconds = seconds, .world = nullptr};
-      samples = bench::measure_machine(ctx, effort, [&] { progress.advance(1); });
+      samples = bench::measure_machine(machine.ctx(), effort, [&] { progress.advance(1); });
     }
     for (const int ranks : worlds) {
       for (const LinkSample& sample : measure_links(ranks, seconds, links)) samples.links.push_back(sample);

@@ -14,6 +14,7 @@ struct DeviceConfig {
   std::string type = "H100";      ///< of device_types(), or any other name with every figure given
   Auto<double> memory;            ///< bytes
   Auto<double> memory_bandwidth;  ///< bytes/s that copies reach
+  Auto<double> elementwise_bandwidth = {};  ///< bytes/s of norms, activations and the loss, whose operands caches may hold; not given: memory's
   Auto<double> peak_flops;        ///< FLOP/s of dense bf16 and fp16 products with fp32 sums; what MFU is a share of
   Auto<double> peak_flops_fp32;   ///< FLOP/s of fp32 products
   Auto<double> gemm_efficiency;   ///< share of the peak that a large product reaches while training
@@ -26,6 +27,7 @@ struct DeviceConfig {
   Auto<double> price_per_hour;         ///< of a device, in any currency
   /// CPU: of a node, shared by its ranks; the figures above are one core's. Not given: each rank has a device of its own.
   Auto<double> cores = {};
+  Auto<double> core_scaling = {};  ///< all n cores of a node at one job do n^core_scaling times what one does; not given: 1
   bool operator==(const DeviceConfig&) const = default;
 };
 

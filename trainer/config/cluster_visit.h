@@ -24,6 +24,11 @@ void visit(V& v, DeviceConfig& c) {
           .max = kMostBytes,
           .auto_rule = kOfType},
     c.memory_bandwidth);
+  v(Field{.key = "elementwise_bandwidth",
+          .doc = "Bytes/s of norms, activations and the loss, whose operands caches may hold; not given: memory_bandwidth.",
+          .min = kLeastBytes,
+          .max = kMostBytes},
+    c.elementwise_bandwidth);
   v(Field{.key = "peak_flops",
           .doc = "FLOP/s of dense bf16 and fp16 products; MFU is a share of it.",
           .min = kLeastFlops,
@@ -53,6 +58,11 @@ void visit(V& v, DeviceConfig& c) {
           .min = 1,
           .max = 1 << 16},
     c.cores);
+  v(Field{.key = "core_scaling",
+          .doc = "All n cores of a node at one job, waiting for one another, do n^core_scaling times what one does; not given: 1.",
+          .min = 0,
+          .max = 1},
+    c.core_scaling);
 }
 
 template <class V>

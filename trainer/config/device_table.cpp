@@ -26,7 +26,7 @@ ClusterConfig a100_40gb() {
               .memory_bandwidth = kCopies * 1.555e12,
               .peak_flops = 312e12,
               .peak_flops_fp32 = 19.5e12,
-              .gemm_efficiency = 0.84,
+              .gemm_efficiency = 0.85,
               .gemm_half_depth = 0,
               .multiprocessors = 108,
               .attention_efficiency = 0.62,
@@ -58,7 +58,7 @@ ClusterConfig h100() {
               .memory_bandwidth = kCopies * 3.35e12,
               .peak_flops = 989e12,
               .peak_flops_fp32 = 67e12,
-              .gemm_efficiency = 0.68,
+              .gemm_efficiency = 0.70,
               .gemm_half_depth = 0,
               .multiprocessors = 132,
               .attention_efficiency = 0.345,
@@ -91,7 +91,7 @@ ClusterConfig b200() {
   c.device.memory_bandwidth = kCopies * 7.7e12;
   c.device.peak_flops = 2250e12;
   c.device.peak_flops_fp32 = 80e12;
-  c.device.gemm_efficiency = 0.68;
+  c.device.gemm_efficiency = 0.70;
   c.device.multiprocessors = 148;
   c.node_link.bandwidth = 370e9 / 450e9 * 900e9;
   c.nvls_bandwidth = 846e9;
@@ -115,7 +115,8 @@ ClusterConfig cpu() {
               .kernel_seconds = 5e-6,
               .watts = {},
               .price_per_hour = {},
-              .cores = 2};
+              .cores = 2,
+              .core_scaling = 0.85};
   c.node_link = {.bandwidth = 4e9, .latency = 2e-6, .ramp = 0};
   c.nvls_bandwidth = 0;
   c.network = {.bandwidth = kAdapter * 1.25e9, .latency = 3e-5, .ramp = 0};  // 10 Gb/s

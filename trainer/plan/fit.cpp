@@ -17,21 +17,19 @@ namespace {
 
 constexpr double kNoLimit = 1e30;  ///< of a rate that is not in question
 
-/// The factor c that makes c x model + fixed nearest to 1, where both are shares of what was measured; and how far it stays away.
+/// What c x model + fixed must take to be the measured time on average, and how far single samples stay away. Means of times, so that what slows the
+/// machine a part of the time slows figures and training alike.
 struct Scale {
   double factor = 0, error = 0;
 };
-struct Share {
+struct Share {  ///< of what was measured
   double model = 0, fixed = 0;
 };
 Scale fit_scale(const std::vector<Share>& shares) {
-  double squares = 0, products = 0;
-  for (const Share& share : shares) {
-    squares += share.model * share.model;
-    products += share.model * (1 - share.fixed);
-  }
-  Scale scale{.factor = squares > 0 ? std::max(products / squares, 1e-12) : 1};
-  for (const Share& share : shares) scale.error += std::pow(scale.factor * share.model + share.fixed - 1, 2);
+  Scale scale;
+  for (const Share& share : shares) scale.factor += (1 - share.fixed) / share.model / static_cast<double>(shares.size());
+  scale.factor = std::max(scale.factor, 1e-12);
+  for (const Share& share : shares) scale.error += std::abs(std::log(std::max((1 - share.fixed) / share.model / scale.factor, 1e-12)));
   return scale;
 }
 
@@ -51,13 +49,22 @@ double least(double highest, const std::function<double(double)>& error) {
   return (low + high) / 2;
 }
 
-/// A machine of one rank that has the threads of the samples, with only its bandwidth and the time of a kernel known.
+double bandwidth_of(const std::vector<TrafficSample>& samples) {
+  double bytes = 0, seconds = 0;
+  for (const TrafficSample& sample : samples) {
+    bytes += sample.bytes;
+    seconds += sample.seconds;
+  }
+  return bytes / seconds;
+}
+
+/// A machine of one rank that has one core, as the samples had, with only its bandwidths and the time of a kernel known.
 ClusterConfig unfitted(const MachineSamples& samples) {
   ClusterConfig cluster;
   cluster.name = samples.name;
   cluster.devices_per_node = 1;
   cluster.device.type = "cpu";
-  cluster.device.cores = samples.threads;
+  cluster.device.cores = 1;
   cluster.device.memory = samples.memory;
   cluster.device.kernel_seconds = samples.kernel_seconds;
   cluster.device.multiprocessors = 1;
@@ -65,12 +72,8 @@ ClusterConfig unfitted(const MachineSamples& samples) {
   cluster.device.attention_half_length = 0;
   cluster.node_link = cluster.network = {.bandwidth = kNoLimit, .latency = 0, .ramp = 0};
   cluster.nvls_bandwidth = 0;
-  double bytes = 0, seconds = 0;
-  for (const TrafficSample& sample : samples.traffic) {
-    bytes += sample.bytes;
-    seconds += sample.seconds;
-  }
-  cluster.device.memory_bandwidth = bytes / seconds / samples.threads;
+  cluster.device.memory_bandwidth = bandwidth_of(samples.memory_traffic);
+  cluster.device.elementwise_bandwidth = bandwidth_of(samples.elementwise);
   return cluster;
 }
 
@@ -87,7 +90,7 @@ Rates product_rates(const MachineSamples& samples, int64_t element_bytes, double
     if (sample.element_bytes != element_bytes) continue;
     const double fixed = sample.accumulates ? traffic_seconds(kAccumulateBytes * sample.n * sample.m, 1, cluster) : 0;
     shares.push_back({(model_seconds(sample, cluster) - fixed) / sample.seconds, fixed / sample.seconds});
-    rates.greatest = std::max(rates.greatest, 2 * sample.m * sample.n * sample.k / sample.seconds / samples.threads);
+    rates.greatest = std::max(rates.greatest, 2 * sample.m * sample.n * sample.k / sample.seconds);
   }
   const Scale scale = fit_scale(shares);
   rates.fitted = 1 / scale.factor;
@@ -97,9 +100,7 @@ Rates product_rates(const MachineSamples& samples, int64_t element_bytes, double
 
 void fit_products(const MachineSamples& samples, ClusterConfig& cluster) {
   constexpr double kDeepest = 4096;
-  const auto both = [&](double depth) {
-    return product_rates(samples, 2, depth, cluster).error + product_rates(samples, 4, depth, cluster).error;
-  };
+  const auto both = [&](double depth) { return product_rates(samples, 2, depth, cluster).error + product_rates(samples, 4, depth, cluster).error; };
   DeviceConfig& device = cluster.device;
   const double depth = least(kDeepest, both);
   const Rates narrow = product_rates(samples, 2, depth, cluster), wide = product_rates(samples, 4, depth, cluster);
@@ -128,29 +129,45 @@ void fit_attention(const MachineSamples& samples, ClusterConfig& cluster) {
   cluster.device.attention_efficiency = std::min(1.0, 1 / fitted(length).factor);
 }
 
-/// Seconds are latency x a + b / bandwidth: two unknowns by normal equations; where one leaves the range of a cluster file it stays at the end of it,
-/// and the other one is what fits best beside it.
+/// What all cores lose to one another when they share an operation: the mean of measured over model is to be 1. An operation that took longer than one
+/// core would was disturbed: where another program takes a core, threads that wait for each other lose a whole time slice.
+void fit_scaling(const MachineSamples& samples, ClusterConfig& cluster) {
+  if (samples.shared_products.empty()) return;
+  cluster.device.core_scaling = 1;
+  double slower = 0;
+  for (const ProductSample& sample : samples.shared_products)
+    slower += std::min(sample.seconds / model_seconds(sample, cluster), samples.cores) / static_cast<double>(samples.shared_products.size());
+  cluster.device.core_scaling = std::clamp(1 - std::log(slower) / std::log(samples.cores), 0.0, 1.0);
+}
+
+/// Seconds are latency x a + b / bandwidth: two unknowns by normal equations of errors relative to the model, which the last round's stands for, since
+/// errors relative to the measured would side with the fastest. Where one leaves the range of a cluster file it stays at the end of it, and the other
+/// one is what fits best beside it.
 void fit_link(const MachineSamples& samples, ClusterConfig& cluster) {
+  constexpr int kRounds = 20;
+  constexpr double kLongest = 1;  // second of a hop
   ClusterConfig only_latency = cluster, only_bandwidth = cluster;
   only_latency.node_link.latency = 1;
   only_bandwidth.node_link.bandwidth = 1;
-  double aa = 0, ab = 0, bb = 0, a1 = 0, b1 = 0;
-  for (const LinkSample& sample : samples.links) {
-    const double a = model_seconds(sample, only_latency) / sample.seconds, b = model_seconds(sample, only_bandwidth) / sample.seconds;
-    aa += a * a;
-    ab += a * b;
-    bb += b * b;
-    a1 += a;
-    b1 += b;
+  for (int round = 0; round < kRounds; ++round) {
+    double aa = 0, ab = 0, bb = 0, a1 = 0, b1 = 0;
+    for (const LinkSample& sample : samples.links) {
+      const double scale = round == 0 ? sample.seconds : model_seconds(sample, cluster);
+      const double a = model_seconds(sample, only_latency) / scale, b = model_seconds(sample, only_bandwidth) / scale, s = sample.seconds / scale;
+      aa += a * a;
+      ab += a * b;
+      bb += b * b;
+      a1 += a * s;
+      b1 += b * s;
+    }
+    const auto a_byte_beside = [&](double latency) { return std::clamp((b1 - latency * ab) / bb, 1 / kMostBytes, 1 / kLeastBytes); };
+    const auto latency_beside = [&](double a_byte) { return std::clamp((a1 - a_byte * ab) / aa, 0.0, kLongest); };
+    const double determinant = aa * bb - ab * ab;
+    const double latency = determinant > 0 ? (a1 * bb - b1 * ab) / determinant : 0;
+    const double a_byte = a_byte_beside(std::clamp(latency, 0.0, kLongest));
+    cluster.node_link.latency = latency_beside(a_byte);
+    cluster.node_link.bandwidth = std::clamp(1 / a_byte, kLeastBytes, kMostBytes);
   }
-  constexpr double kLongest = 1;  // second of a hop
-  const auto a_byte_beside = [&](double latency) { return std::clamp((b1 - latency * ab) / bb, 1 / kMostBytes, 1 / kLeastBytes); };
-  const auto latency_beside = [&](double a_byte) { return std::clamp((a1 - a_byte * ab) / aa, 0.0, kLongest); };
-  const double determinant = aa * bb - ab * ab;
-  const double latency = determinant > 0 ? (a1 * bb - b1 * ab) / determinant : 0;
-  const double a_byte = a_byte_beside(std::clamp(latency, 0.0, kLongest));
-  cluster.node_link.latency = latency_beside(a_byte);
-  cluster.node_link.bandwidth = std::clamp(1 / a_byte, kLeastBytes, kMostBytes);
 }
 
 /// What was measured in a moment when the machine stood still, or on one that is not of this world, is kept within the range of a cluster file.
@@ -158,6 +175,7 @@ void keep_in_range(DeviceConfig& device) {
   const auto within = [](Auto<double>& figure, double least, double most) { figure = std::clamp(*figure, least, most); };
   within(device.memory, kLeastBytes, kMostBytes);
   within(device.memory_bandwidth, kLeastBytes, kMostBytes);
+  within(device.elementwise_bandwidth, kLeastBytes, kMostBytes);
   within(device.peak_flops, kLeastFlops, kMostFlops);
   within(device.peak_flops_fp32, kLeastFlops, kMostFlops);
   within(device.kernel_seconds, 0, 1);
@@ -167,19 +185,23 @@ const char* name_of(LinkOperation operation) {
   return operation == LinkOperation::kAllReduce ? "all-reduce" : operation == LinkOperation::kAllGather ? "all-gather" : "send";
 }
 
+std::string text_of(const ProductSample& s) {
+  return concat("product ", s.m, " x ", s.k, " x ", s.n, s.element_bytes == 2 ? ", bf16" : ", fp32", s.accumulates ? ", added" : "");
+}
+
+/// `cluster` as it is with one core.
 std::vector<Residual> operation_residuals(const MachineSamples& samples, const ClusterConfig& cluster) {
   std::vector<Residual> all;
-  const auto precision = [](int64_t element_bytes) { return element_bytes == 2 ? ", bf16" : ", fp32"; };
-  for (const ProductSample& s : samples.products)
-    all.push_back({concat("product ", s.m, " x ", s.k, " x ", s.n, precision(s.element_bytes), s.accumulates ? ", added" : ""), s.seconds,
-                   model_seconds(s, cluster)});
+  for (const ProductSample& s : samples.products) all.push_back({text_of(s), s.seconds, model_seconds(s, cluster)});
   for (const AttentionSample& s : samples.attention) {
     const AttentionSample model = model_seconds(s, cluster);
-    const std::string shape = concat(s.sequences, " x ", s.length, ", ", s.heads, " heads of ", s.head_size, precision(s.element_bytes));
+    const std::string shape =
+        concat(s.sequences, " x ", s.length, ", ", s.heads, " heads of ", s.head_size, s.element_bytes == 2 ? ", bf16" : ", fp32");
     all.push_back({"attention " + shape, s.forward, model.forward});
     all.push_back({"its backward", s.backward, model.backward});
   }
-  for (const TrafficSample& s : samples.traffic) all.push_back({s.name, s.seconds, traffic_seconds(s.bytes, 1, cluster)});
+  for (const TrafficSample& s : samples.elementwise) all.push_back({s.name, s.seconds, elementwise_seconds(s.bytes, 1, cluster)});
+  for (const TrafficSample& s : samples.memory_traffic) all.push_back({s.name, s.seconds, traffic_seconds(s.bytes, 1, cluster)});
   return all;
 }
 
@@ -219,13 +241,16 @@ FittedMachine fit_machine(const MachineSamples& samples) {
   const auto has = [&](int64_t element_bytes) {
     return std::ranges::any_of(samples.products, [&](const ProductSample& sample) { return sample.element_bytes == element_bytes; });
   };
-  if (!has(2) || !has(4) || samples.attention.empty() || samples.traffic.empty() || samples.links.empty())
+  if (!has(2) || !has(4) || samples.attention.empty() || samples.elementwise.empty() || samples.memory_traffic.empty() || samples.links.empty())
     throw ConfigError("the figures of a machine need products in both precisions, attention, kernels that move memory, and collectives");
   FittedMachine fitted{unfitted(samples), {}};
   fit_products(samples, fitted.cluster);
   fit_attention(samples, fitted.cluster);
   fitted.residuals = operation_residuals(samples, fitted.cluster);
   fitted.cluster.device.cores = samples.cores;
+  fit_scaling(samples, fitted.cluster);
+  for (const ProductSample& s : samples.shared_products)
+    fitted.residuals.push_back({text_of(s) + ", shared", s.seconds, model_seconds(s, fitted.cluster)});
   keep_in_range(fitted.cluster.device);
   fit_link(samples, fitted.cluster);
   fitted.cluster.network = fitted.cluster.node_link;

@@ -21,7 +21,7 @@ struct AttentionSample {
   double forward = 0, backward = 0;  ///< seconds
 };
 
-/// Kernels that move bytes, one after the other.
+/// A kernel that moves bytes.
 struct TrafficSample {
   std::string name;
   double bytes = 0, seconds = 0;  ///< bytes as traffic_bytes counts them
@@ -39,12 +39,14 @@ struct LinkSample {
 struct MachineSamples {
   std::string name = {};
   double cores = 1;
-  double threads = 1;         ///< cores that worked on each sample of an operation
   double memory = 0;          ///< bytes
   double kernel_seconds = 0;  ///< of the smallest operation
+  // On one core, the others at the like of it:
   std::vector<ProductSample> products = {};
   std::vector<AttentionSample> attention = {};
-  std::vector<TrafficSample> traffic = {};
+  std::vector<TrafficSample> elementwise = {};  ///< one after the other, as a block runs them
+  std::vector<TrafficSample> memory_traffic = {};
+  std::vector<ProductSample> shared_products = {};  ///< all cores on one product; none on a machine of one core
   std::vector<LinkSample> links = {};
 };
 

@@ -9,9 +9,15 @@ namespace {
 /// Cores that work on one operation of a rank: whole ones, and one where several ranks take turns on it.
 double threads(const ClusterConfig& cluster) { return std::max(1.0, std::floor(cluster.cores_per_rank())); }
 
-double peak(int64_t element_bytes, const ClusterConfig& cluster) { return threads(cluster) * peak_flops(element_bytes, cluster.device); }
+/// How many times one core's rate they reach, each losing what all cores of the node do.
+double speedup(const ClusterConfig& cluster) {
+  const DeviceConfig& d = cluster.device;
+  return threads(cluster) * std::pow(d.cores.value_or(1), d.core_scaling.value_or(1) - 1);
+}
 
-double memory_bandwidth(const ClusterConfig& cluster) { return threads(cluster) * *cluster.device.memory_bandwidth; }
+double peak(int64_t element_bytes, const ClusterConfig& cluster) { return speedup(cluster) * peak_flops(element_bytes, cluster.device); }
+
+double memory_bandwidth(const ClusterConfig& cluster) { return speedup(cluster) * *cluster.device.memory_bandwidth; }
 
 }  // namespace
 
@@ -21,8 +27,8 @@ double peak_flops(int64_t element_bytes, const DeviceConfig& device) {
 
 double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster) {
   const DeviceConfig& d = cluster.device;
-  const double rounds = std::ceil(m / 128) * std::ceil(n / 128) / (threads(cluster) * *d.multiprocessors);
-  const double rate = peak(element_bytes, cluster) * *d.gemm_efficiency * stack.product_rate * k / (k + *d.gemm_half_depth) * rounds / (rounds + 1);
+  const double rounds = std::ceil(m / 128) * std::ceil(n / 128) / *d.multiprocessors, filled = d.cores ? 1 : rounds / (rounds + 0.5);
+  const double rate = peak(element_bytes, cluster) * *d.gemm_efficiency * stack.product_rate * k / (k + *d.gemm_half_depth) * filled;
   const double bytes = static_cast<double>(element_bytes) * (m * n + m * k + n * k);
   return std::max({2 * m * n * k / rate, bytes / memory_bandwidth(cluster), *d.kernel_seconds});
 }
@@ -50,6 +56,12 @@ double traffic_bytes(double bytes, int64_t element_bytes, bool cores) { return c
 
 double traffic_seconds(double bytes, double kernels, const ClusterConfig& cluster) {
   return std::max(bytes / memory_bandwidth(cluster), kernels * *cluster.device.kernel_seconds);
+}
+
+double elementwise_seconds(double bytes, double kernels, const ClusterConfig& cluster) {
+  const DeviceConfig& d = cluster.device;
+  const double bandwidth = speedup(cluster) * d.elementwise_bandwidth.value_or(*d.memory_bandwidth);
+  return std::max(bytes / bandwidth, kernels * *d.kernel_seconds);
 }
 
 }  // namespace trireme

@@ -9,7 +9,7 @@ namespace trireme {
 double peak_flops(int64_t element_bytes, const DeviceConfig& device);
 
 /// A product m x k times k x n: 2 m n k / rate, not less than its memory traffic. The rate is peak x gemm_efficiency x k / (k + gemm_half_depth) x r
-/// / (r + 1), where r = tiles of 128 x 128 / multiprocessors are the rounds: the last is seldom full.
+/// / (r + 1/2), where r = tiles of 128 x 128 / multiprocessors are the rounds: the last is half full on average. Cores share tiles out more finely.
 double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster);
 
 /// Bytes through memory of a weight gradient's element that is added to an fp32 sum: read and written.
@@ -27,5 +27,7 @@ AttentionSeconds attention_seconds(double sequences, double length, double heads
 double traffic_bytes(double bytes, int64_t element_bytes, bool cores);
 /// `kernels` kernels that only move `bytes` through memory.
 double traffic_seconds(double bytes, double kernels, const ClusterConfig& cluster);
+/// Norms, activations, rotary embedding, the loss: the same through what caches hold.
+double elementwise_seconds(double bytes, double kernels, const ClusterConfig& cluster);
 
 }  // namespace trireme

@@ -85,8 +85,8 @@ std::string why_slower(const RankedLayout& layout, const RankedLayout& best) {
 }
 
 std::string why_too_large(const Forecast& forecast) {
-  return concat("does not fit: pipeline rank ", forecast.worst_rank, " needs ",
-                gigabytes(largest_peak(forecast.memory)), " of ", gigabytes(forecast.memory_limit));
+  return concat("does not fit: pipeline rank ", forecast.worst_rank, " needs ", gigabytes(largest_peak(forecast.memory)), " of ",
+                gigabytes(forecast.memory_limit));
 }
 
 Config as_written(const Config& given, const Config& resolved) {
@@ -108,8 +108,8 @@ std::string proposed_yaml(const RankedLayout& layout, const ClusterConfig& clust
                            cluster.device.type, ", as `trireme plan --search` found it.\n# Forecast: a step of ", seconds_text(f.step_seconds));
   if (f.step_high > 0) out += concat(" (", seconds_text(f.step_low), " to ", seconds_text(f.step_high), ")");
   out += print(", %.0f tokens/s on each device, MFU %.1f %%, bubble %.1f %%.\n", f.tokens_per_second_per_device, f.mfu * 100, f.bubble * 100);
-  out += concat("# Memory: pipeline rank ", f.worst_rank, " needs most, ", gigabytes(largest_peak(f.memory)), " of ",
-                gigabytes(f.memory_limit), ".\n");
+  out +=
+      concat("# Memory: pipeline rank ", f.worst_rank, " needs most, ", gigabytes(largest_peak(f.memory)), " of ", gigabytes(f.memory_limit), ".\n");
   static const std::set<std::string> always = {
       "parallel.tensor",           "parallel.pipeline",          "parallel.data",     "parallel.zero_stage", "training.sequence_length",
       "training.micro_batch_size", "training.global_batch_size", "training.recompute"};

@@ -68,8 +68,8 @@ std::optional<RunForecast> forecast_run(const Config& config, int world, int ran
 
 nlohmann::ordered_json forecast_json(const RunForecast& forecast) {
   const Forecast& f = forecast.time;
-  return {{"step_seconds", f.step_seconds}, {"step_low", f.step_low}, {"step_high", f.step_high},
-          {"mfu", f.mfu},                   {"bubble", f.bubble},     {"figures", forecast.source}};
+  return {{"step_seconds", f.step_seconds}, {"step_low", f.step_low}, {"step_high", f.step_high}, {"mfu", f.mfu}, {"bubble", f.bubble},
+          {"figures", forecast.source}};
 }
 
 std::string forecast_text(const RunForecast& forecast) {

@@ -84,7 +84,7 @@ class Model {
     model.head = head();
     // A row of the table each token, read and written, and the gradient of it.
     const double rows = moved(s_.bytes(s_.residual_rows * s_.D));
-    model.embedding = {.forward = traffic_seconds(4 * rows, 2, cluster_), .weight_gradient = traffic_seconds(6 * rows, 2, cluster_)};
+    model.embedding = {.forward = elementwise_seconds(4 * rows, 2, cluster_), .weight_gradient = elementwise_seconds(6 * rows, 2, cluster_)};
     // Each tensor rank has some of the vocabulary's rows: their sum is reduced, or under sequence parallelism scattered, and its gradient gathered.
     const double crossing = crossing_seconds(config_, cluster_, s_);
     PartSeconds& embedding = model.embedding;
@@ -110,19 +110,19 @@ class Model {
     // Two norms with their residual sums read and write four rows each; q, k and v are rotated or biased; the activation reads what the product
     // wrote.
     const double rows = s_.stack.elementwise * moved(s_.bytes(8 * s_.residual_rows * s_.D + s_.M * (2 * s_.Q + s_.KV) + s_.M * (s_.up + s_.F)));
-    const double forward = products.forward + attention.forward + traffic_seconds(rows, 6, cluster_);
+    const double forward = products.forward + attention.forward + elementwise_seconds(rows, 6, cluster_);
     // Gradients are twice as many rows, less what is read once for both.
-    const double backward = products.input_gradient + attention.backward + traffic_seconds(1.8 * rows, 10, cluster_);
-    const double crossing = 2 * crossing_seconds(config_, cluster_, s_);
-    PartSeconds part{.forward = forward + crossing,
-                     .input_gradient = backward + crossing,
-                     .weight_gradient = products.weight_gradient,
+    const double backward = products.input_gradient + attention.backward + elementwise_seconds(1.8 * rows, 10, cluster_);
+    const double crossing = 2 * crossing_seconds(config_, cluster_, s_), host = s_.stack.layer_seconds;
+    PartSeconds part{.forward = forward + crossing + host,
+                     .input_gradient = backward + crossing + host,
+                     .weight_gradient = products.weight_gradient + host,
                      .tensor_forward = crossing,
                      .tensor_backward = crossing};
     const double again = kind == Recompute::kNone        ? 0
                          : kind == Recompute::kSelective ? attention.forward + s_.stack.selective_blocks * forward
                          : s_.stack.own                  ? forward - down.forward
-                                                         : forward;
+                                                         : forward + host;
     part.recompute = again;
     const bool split = config_.parallel.sequence_parallel;
     // Of a block's two entries and two exits Trireme's recomputation leaves out the last exit; entries cost something only where the sequence is
@@ -139,8 +139,8 @@ class Model {
     const Products products = linear_seconds(s_.V, s_.D, cluster_, s_);
     // Logits are read for their maximum, for the sum and for the loss, and kept in fp32; their gradient is made from them in place.
     const double logits = s_.stack.elementwise * moved(s_.M * s_.V);
-    const double forward = products.forward + traffic_seconds(10 * logits, 3, cluster_);
-    const double backward = products.input_gradient + products.weight_gradient + traffic_seconds(6 * logits, 2, cluster_);
+    const double forward = products.forward + elementwise_seconds(10 * logits, 3, cluster_);
+    const double backward = products.input_gradient + products.weight_gradient + elementwise_seconds(6 * logits, 2, cluster_);
     const double crossing = crossing_seconds(config_, cluster_, s_);
     PartSeconds part = s_.stack.own ? PartSeconds{.input_gradient = forward + backward + crossing}
                                     : PartSeconds{.forward = forward, .input_gradient = backward + crossing};
@@ -191,6 +191,7 @@ Stack stack_on(const ClusterConfig& cluster, const Config& config) {
     throw ConfigError(concat("training.precision=", config.training.precision, ": of software.stack ", stack.name,
                              " only bf16 and fp16 are known; allowed bf16, fp16, or stack ", stacks().front().name));
   if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
+  if (cluster.device.cores) stack.elementwise = 1;  // there Trireme's fused kernels themselves were measured
   const bool overlap = config.parallel.overlap && !cluster.device.cores;
   if (!overlap || config.parallel.prefetch == 0) stack.gather_overlap = 0;
   if (!overlap) stack.tensor_overlap = 0;
