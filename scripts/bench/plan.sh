@@ -76,7 +76,7 @@ for ((round = 1; round <= rounds; ++round)); do
     "$trireme" plan "$file" --cluster "$figures" --json > "$work/$name.plan"
     forecast=$(first step_seconds < "$work/$name.plan")
     echo "$forecast" >> "$work/$name.forecast"
-    steps=$(awk -v s="$seconds" -v f="$forecast" 'BEGIN { n = int(s / f); print n > 3 ? n : 3 }')
+    steps=$(awk -v s="$seconds" -v f="$forecast" 'BEGIN { n = int(s / f); print (n > 3 ? n : 3) }')
     "$trireme" bench step "$file" --steps "$steps" --warmup 2 --seconds 0.03 --json > "$work/step" 2>> "$work/log" ||
       { cat "$work/log" >&2; exit 1; }
     grep -o '"step_seconds":{[^}]*' "$work/step" | first mean >> "$work/$name.measured"
