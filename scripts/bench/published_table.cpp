@@ -45,7 +45,7 @@ int run(int argc, char** argv) {
   std::map<std::string, std::vector<double>> memory;
   std::vector<std::string> misjudged;
   for (const published::Run& run : rows.runs) {
-    const double bytes = std::ranges::max(formula_memory(run.config, run.cluster), {}, &RankBytes::peak).peak;
+    const double bytes = largest_peak(formula_memory(run.config, run.cluster));
     if (run.memory_bytes) memory[run.source].push_back(bytes / *run.memory_bytes - 1);
     if (run.memory_bytes && each)
       std::cout << std::left << std::setw(64) << run.id << std::right << std::fixed << std::setprecision(2) << std::setw(10)

@@ -11,8 +11,8 @@
 #include "tests/support/thread_ranks.h"
 #include "trainer/config/load.h"
 #include "trainer/loop/machine.h"
-#include "trainer/loop/run.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/run/run.h"
 
 namespace trireme::test {
 namespace {

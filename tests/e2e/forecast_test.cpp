@@ -13,10 +13,16 @@ TEST_CASE("bench machine: writes a cluster file that plan and train take") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Outcome measured = must(directory, {"bench", "machine", "--seconds", "0.001", "--output", "machine.yaml"});
-  for (const char* sample : {"product 512 x 256 x 1376, fp32", "attention 4 x 256, 8 heads of 64, bf16", "adamw_step, fp32",
-                             "all-reduce of 4096 bytes, 4 ranks"}) {
+  for (const char* sample : {"product 512 x 256 x 1376, fp32", "attention 4 x 256, 8 heads of 64, bf16", "gelu_backward, bf16", "adamw_step, fp32",
+                             "all-reduce of 4096 bytes, 8 ranks"}) {
     INFO(measured.err);
     CHECK(measured.err.find(sample) != std::string::npos);
+  }
+  const std::string file = read_file(directory / "machine.yaml");
+  for (const char* key : {"elementwise_bandwidth: ", "core_scaling: "}) {
+    INFO(file);
+    CHECK(file.find(key) != std::string::npos);
+    CHECK(file.find(std::string(key) + "auto") == std::string::npos);
   }
   const Outcome planned = must(directory, {"plan", "run.yaml", "--cluster", "machine.yaml", "--json"});
   const json plan = json::parse(planned.out);

@@ -15,7 +15,7 @@
 #include "parallel/comm/staged.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/thread_ranks.h"
-#include "trainer/loop/launcher.h"
+#include "trainer/run/launcher.h"
 
 using namespace trireme;
 
@@ -133,7 +133,8 @@ void check_crossing(Communicator& world) {
   for (const int other : alike) sum_alike += other;
   for (int turn = 0; turn < 6; ++turn) {
     const Tensor total = filled(count, rank), scattered = filled(count, -1), parts = filled(members * count, rank), rooted = filled(count, rank);
-    const Tensor sent = filled(count, rank), received = filled(count, -1), whole = filled(n * count, -1), own = filled(count, rank), tiny = filled(1, rank);
+    const Tensor sent = filled(count, rank), received = filled(count, -1), whole = filled(n * count, -1), own = filled(count, rank),
+                 tiny = filled(1, rank);
     std::vector<Work> works;
     works.push_back(world.all_reduce(ctx, total, ReduceOp::kSum));
     if (peer < n) works.push_back(world.exchange(ctx, std::vector<PointToPoint>{{kSend, sent, peer}, {kRecv, received, peer}}));
@@ -159,7 +160,8 @@ void check_disagreement(Communicator& world) {
   Arena arena(Device::kReference);
   Context ctx{Device::kReference, &arena, 1};
   const Tensor x = Tensor::zeros(ctx, {3000}, DType::kF32, MemoryCategory::kCommunication);
-  expect_error("ranks disagree (group 'world', rank ", [&] { world.all_reduce(ctx, x, world.rank() == 0 ? ReduceOp::kSum : ReduceOp::kMax).wait(ctx); });
+  expect_error("ranks disagree (group 'world', rank ",
+               [&] { world.all_reduce(ctx, x, world.rank() == 0 ? ReduceOp::kSum : ReduceOp::kMax).wait(ctx); });
   expect_error("given up", [&] { world.all_reduce(ctx, x, ReduceOp::kSum).wait(ctx); });
 }
 

@@ -6,7 +6,7 @@
 #include "parallel/comm/mpi.h"
 #include "parallel/comm/self.h"
 #include "tests/support/parity.h"
-#include "trainer/loop/launcher.h"
+#include "trainer/run/launcher.h"
 
 using namespace trireme;
 using namespace trireme::test;

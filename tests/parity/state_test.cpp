@@ -8,7 +8,7 @@
 #include "tests/support/run_files.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/config/load.h"
-#include "trainer/loop/run.h"
+#include "trainer/run/run.h"
 
 namespace trireme::test {
 namespace {

@@ -83,13 +83,15 @@ TEST_CASE("fit: planted figures of a machine come back from its timings") {
   }
 }
 
-TEST_CASE("fit: cores that gain nothing on one operation scale with 0, and a single core tells nothing of it") {
+TEST_CASE("fit: cores that gain nothing on one operation scale with 0, and a single core loses nothing") {
   MachineSamples samples = samples_of(planted());
-  for (size_t i = 0; i < samples.products.size(); ++i) samples.shared_products[i].seconds = 2 * samples.products[i].seconds;
+  samples.shared_products.front().seconds *= 100;  // another program took a core
+  CHECK(*fit_machine(samples).cluster.device.core_scaling > 0.7);
+  CHECK(*fit_machine(samples).cluster.device.core_scaling < 0.8);
+  samples.shared_products = samples.products;
   CHECK(*fit_machine(samples).cluster.device.core_scaling == Approx(0).margin(1e-9));
   samples.cores = 1;
-  samples.shared_products.clear();
-  CHECK(!fit_machine(samples).cluster.device.core_scaling);
+  CHECK(fit_machine(samples).cluster.device.core_scaling == 1);
 }
 
 TEST_CASE("fit: noise on one product moves the rate by its share alone, and no figure leaves the range of a cluster file") {
@@ -98,7 +100,8 @@ TEST_CASE("fit: noise on one product moves the rate by its share alone, and no f
   for (AttentionSample& sample : samples.attention) sample.forward = sample.backward = 1e-9;  // faster than any peak
   const FittedMachine fitted = fit_machine(samples);
   CHECK_NOTHROW(resolve_cluster(fitted.cluster));
-  CHECK(*fitted.cluster.device.peak_flops_fp32 * *fitted.cluster.device.gemm_efficiency == Approx(72e9).epsilon(0.3));
+  CHECK(*fitted.cluster.device.peak_flops * *fitted.cluster.device.gemm_efficiency ==
+        Approx(240e9 / 1.2).epsilon(0.1));  // one of ten, three times as long
 }
 
 TEST_CASE("fit: links whose samples do not grow with size, or take no time to start, give figures that a plan takes") {
@@ -109,12 +112,11 @@ TEST_CASE("fit: links whose samples do not grow with size, or take no time to st
     sample.seconds = model_seconds(sample, no_limit) * (sample.bytes > 1e5 ? 0.9 : 1);  // the large ones are even faster
   ClusterConfig fitted = fit_machine(samples).cluster;
   CHECK_NOTHROW(resolve_cluster(fitted));
-  const ClusterConfig first = fitted;
+  const ClusterConfig best = fitted;
   const auto error = [&](double latency) {  // the latency is the best one at that bandwidth, errors being shares of the model
     fitted.node_link.latency = latency;
     double sum = 0;
-    for (const LinkSample& sample : samples.links)
-      sum += std::pow((model_seconds(sample, fitted) - sample.seconds) / model_seconds(sample, first), 2);
+    for (const LinkSample& sample : samples.links) sum += std::pow((model_seconds(sample, fitted) - sample.seconds) / model_seconds(sample, best), 2);
     return sum;
   };
   const double latency = *fitted.node_link.latency;
@@ -144,11 +146,11 @@ TEST_CASE("cluster: ranks share the cores and the memory of a node, and a device
   const ClusterConfig gpus = resolve_cluster({});
   CHECK(shared_by(gpus, 3) == gpus);
   CHECK(gpus.cores_per_rank() == 1);
-  // One operation runs on whole cores, and on one where ranks take turns; all cores of a node lose something to one another.
+  // One operation runs on whole cores, and on one where ranks take turns; threads and ranks lose something to one another.
   const auto seconds = [](const ClusterConfig& cluster) { return traffic_seconds(9e9, 1, cluster); };
   CHECK(seconds(planted()) == Approx(std::pow(2, -0.8)));
   CHECK(seconds(two) == Approx(std::pow(2, 0.2)));
-  CHECK(seconds(eight) == Approx(std::pow(2, 0.2)));
+  CHECK(seconds(eight) == Approx(std::pow(8, 0.2)));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ double quantile(std::vector<double> values, double share) {
 }
 
 struct Compared {
-  std::string id;
+  std::string layout;
   double measured, forecast;
 };
 
@@ -61,7 +61,8 @@ TEST_CASE("published sweeps: the fastest layout is among the forecast's first th
     std::smatch match;
     // Lines 775, 778 and 780 have other batches.
     if (!run.step_seconds || run.id.find("gb1568") != std::string::npos || !std::regex_match(run.id, match, layout)) continue;
-    sweeps[match[1].matched ? match[1] : match[2]].push_back({run.id, *run.step_seconds, forecast_time(run.config, run.cluster).step_seconds});
+    sweeps[match[1].matched ? match[1] : match[2]].push_back(
+        {std::regex_replace(run.id, std::regex("-L\\d+$"), ""), *run.step_seconds, forecast_time(run.config, run.cluster).step_seconds});
   }
   // What taking the forecast's first costs here, in percent: in these three a schedule with half the micro-batch is the fastest, the forecast gives the
   // larger one too much.
@@ -74,8 +75,10 @@ TEST_CASE("published sweeps: the fastest layout is among the forecast's first th
     const auto best = std::min_element(runs.begin(), runs.end(), [](const Compared& a, const Compared& b) { return a.measured < b.measured; });
     const double regret = 100 * (runs.front().measured / best->measured - 1);
     CAPTURE(sweep, runs.size(), regret);
-    const auto faster = std::ranges::count_if(runs, [&](const Compared& run) { return run.forecast < best->forecast; });
-    CHECK(faster < 3);
+    // One layout that was measured twice is one layout.
+    const auto before =
+        std::ranges::count_if(runs, [&](const Compared& run) { return run.forecast <= best->forecast && run.layout != best->layout; });
+    CHECK(before < 3);
     CHECK(regret <= (missed.contains(sweep) ? missed.at(sweep) : 3));
   }
   CHECK(counted >= 21);

@@ -1,7 +1,9 @@
 // The rooms of the house in the one direction they may include each other, and libraries only where they belong.
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
+#include <set>
 
 #include "tests/support/catch.h"
 
@@ -72,7 +74,42 @@ std::vector<std::string> violations_in(const std::string& file, const std::strin
   return found;
 }
 
+using Rooms = std::map<std::string, std::set<std::string>>;  ///< which rooms of the trainer a room includes
+
+void add_includes(Rooms& rooms, const std::string& file, const std::string& text) {
+  static const std::regex include(R"re(#\s*include\s*"trainer/([a-z_]+)/)re");
+  const std::string room = file.substr(0, file.find('/'));
+  for (std::sregex_iterator match(text.begin(), text.end(), include), end; match != end; ++match)
+    if ((*match)[1] != room) rooms[room].insert((*match)[1]);
+}
+
+/// The rooms left when those that include none of the rest have been taken away, again and again.
+Rooms circle_in(Rooms rooms) {
+  for (bool taken = true; taken;) {
+    taken = false;
+    for (auto& [room, others] : rooms) std::erase_if(others, [&](const std::string& other) { return !rooms.contains(other); });
+    taken = std::erase_if(rooms, [](const auto& room) { return room.second.empty(); }) > 0;
+  }
+  return rooms;
+}
+
 }  // namespace
+
+TEST_CASE("rooms of the trainer are built upon each other, never in a circle") {
+  const fs::path root = fs::path(TRIREME_SOURCE_DIR) / "trainer";
+  Rooms rooms;
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    const std::string file = entry.path().lexically_relative(root).string();
+    if (!entry.is_regular_file() || file.find('/') == std::string::npos) continue;
+    std::ifstream stream(entry.path());
+    add_includes(rooms, file, {std::istreambuf_iterator<char>(stream), {}});
+  }
+  CHECK(rooms.size() > 8);
+  for (const auto& [room, others] : circle_in(rooms))
+    for (const std::string& other : others) FAIL_CHECK(room + " includes " + other + ": of a circle, or above one");
+  add_includes(rooms, "files/table.h", "#include \"trainer/run/run.h\"\n");
+  CHECK(circle_in(rooms).contains("run"));
+}
 
 TEST_CASE("includes run in one direction: kernels <- parallel <- trainer") {
   const fs::path root = TRIREME_SOURCE_DIR;
@@ -93,9 +130,9 @@ TEST_CASE("an include that runs the other way is found") {
   CHECK(violations_in("kernels/ops/matmul.cpp", "#include \"parallel/param.h\"\n").size() == 1);
   CHECK(violations_in("parallel/tensor/linear.h", "#include \"parallel/sharding/unit.h\"\n").size() == 1);
   CHECK(violations_in("parallel/comm/thread.cpp", "  #  include <mpi.h>\n").size() == 1);
-  CHECK(violations_in("trainer/loop/run.cpp", "#include <yaml-cpp/yaml.h>\n").size() == 1);
+  CHECK(violations_in("trainer/run/run.cpp", "#include <yaml-cpp/yaml.h>\n").size() == 1);
   CHECK(violations_in("trainer/config/load.cpp", "#include \"trainer/model/dims.h\"\n").size() == 1);
-  CHECK(violations_in("trainer/loop/run.cpp", "#include \"parallel/mesh.h\"\n#include <vector>\n").empty());
+  CHECK(violations_in("trainer/run/run.cpp", "#include \"parallel/mesh.h\"\n#include <vector>\n").empty());
 }
 
 TEST_CASE("every test's name survives CMake's lists, which an unbalanced bracket joins") {

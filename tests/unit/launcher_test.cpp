@@ -14,10 +14,10 @@
 #include "tests/support/catch.h"
 #include "trainer/commands/continuer.h"
 #include "trainer/files/durable_file.h"
-#include "trainer/loop/launcher.h"
-#include "trainer/loop/mpirun_output.h"
-#include "trainer/loop/segment_directory.h"
 #include "trainer/resilience/watch.h"
+#include "trainer/run/launcher.h"
+#include "trainer/run/mpirun_output.h"
+#include "trainer/run/segment_directory.h"
 
 namespace fs = std::filesystem;
 using namespace trireme;

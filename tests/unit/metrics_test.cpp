@@ -12,7 +12,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "trainer/files/durable_file.h"
-#include "trainer/loop/metrics.h"
+#include "trainer/run/metrics.h"
 
 using namespace trireme;
 using nlohmann::json;

@@ -10,7 +10,7 @@
 #include "parallel/pipeline/simulate.h"
 #include "tests/support/catch.h"
 #include "tests/support/trace_file.h"
-#include "trainer/loop/tracer.h"
+#include "trainer/run/tracer.h"
 
 namespace trireme::test {
 namespace {

@@ -240,6 +240,7 @@ nlohmann::ordered_json bench_bandwidth(const Context& like, DType dtype, const M
                     {"gb_per_second", rate / 1e9},
                     {"share_of_copy", rate / copy_bytes_per_second}});
   }
+  TRIREME_CHECK(options.kernels.empty() || rows.size() == options.kernels.size(), "a kernel to measure is not one of the cases");
   return rows;
 }
 

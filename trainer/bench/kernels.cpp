@@ -5,7 +5,7 @@
 #include "kernels/ops/attention.h"
 #include "trainer/bench/bandwidth.h"
 #include "trainer/bench/products.h"
-#include "trainer/bench/table.h"
+#include "trainer/files/table.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/model/dims.h"
 

@@ -157,13 +157,15 @@ void add_pass(MachineSamples& samples, const Context& one, const Context& all, c
 
 /// Of samples of several passes, one after the other, the mean of each.
 template <class Sample>
-void average(std::vector<Sample>& samples, double Sample::*seconds) {
+void average(std::vector<Sample>& samples, std::initializer_list<double Sample::*> times) {
   const size_t count = samples.size() / kPasses;
-  for (size_t i = 0; i < count; ++i) {
-    double sum = 0;
-    for (size_t pass = 0; pass < kPasses; ++pass) sum += samples[pass * count + i].*seconds;
-    samples[i].*seconds = sum / kPasses;
-  }
+  for (double Sample::*seconds : times)
+    for (size_t i = 0; i < count; ++i) {
+      double sum = 0;
+      for (size_t pass = 0; pass < kPasses; ++pass) sum += samples[pass * count + i].*seconds;
+      samples[i].*seconds = sum / kPasses;
+    }
+  samples.resize(count);
 }
 
 }  // namespace
@@ -182,18 +184,11 @@ MachineSamples measure_machine(const Context& ctx, const Effort& effort, const s
   Effort part = effort;
   part.seconds /= kPasses;
   for (size_t pass = 0; pass < kPasses; ++pass) add_pass(samples, one, all, part, done);
-  average(samples.products, &ProductSample::seconds);
-  average(samples.shared_products, &ProductSample::seconds);
-  average(samples.attention, &AttentionSample::forward);
-  average(samples.attention, &AttentionSample::backward);
-  average(samples.elementwise, &TrafficSample::seconds);
-  average(samples.memory_traffic, &TrafficSample::seconds);
-  const auto keep_means = [](auto& all_passes) { all_passes.resize(all_passes.size() / kPasses); };
-  keep_means(samples.products);
-  keep_means(samples.shared_products);
-  keep_means(samples.attention);
-  keep_means(samples.elementwise);
-  keep_means(samples.memory_traffic);
+  average(samples.products, {&ProductSample::seconds});
+  average(samples.shared_products, {&ProductSample::seconds});
+  average(samples.attention, {&AttentionSample::forward, &AttentionSample::backward});
+  average(samples.elementwise, {&TrafficSample::seconds});
+  average(samples.memory_traffic, {&TrafficSample::seconds});
   return samples;
 }
 

@@ -11,8 +11,8 @@ namespace trireme::bench {
 /// Figures that measure_machine takes, for a progress line.
 int64_t machine_figures();
 
-/// All of MachineSamples but name, cores, memory and the links: medians over batches, in bf16 and fp32, of shapes as in models from a quickstart's to
-/// 100 million parameters. `done` is called after each figure.
+/// All of MachineSamples but name, cores, memory and the links: means over passes of medians over batches, in bf16 and fp32, of shapes as in models
+/// from a quickstart's to 100 million parameters. `done` is called after each figure.
 MachineSamples measure_machine(const Context& ctx, const Effort& effort, const std::function<void()>& done);
 
 /// What `bench comm --json` has measured between `ranks` ranks.

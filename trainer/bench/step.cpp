@@ -10,7 +10,7 @@
 #include "trainer/bench/phases.h"
 #include "trainer/bench/products.h"
 #include "trainer/bench/resident.h"
-#include "trainer/bench/table.h"
+#include "trainer/files/table.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/memory.h"
@@ -188,9 +188,10 @@ std::string step_text(const ordered_json& result) {
   text += "\n";
   if (!result["phases"].is_null()) text += "\n" + table_of(result["phases"]);
   ordered_json memory = ordered_json::array();
-  for (const auto& [name, bytes] : result["memory_bytes"].items()) memory.push_back({{"memory", name}, {"peak", bytes_text(bytes.get<double>())}});
+  for (const auto& [name, bytes] : result["memory_bytes"].items())
+    memory.push_back({{"memory", name}, {"peak", binary_bytes_text(bytes.get<double>())}});
   if (const ordered_json& resident = result["resident_bytes"]; !resident.is_null())
-    memory.push_back({{"memory", "beyond state, resident"}, {"peak", bytes_text(resident["beyond"].get<double>())}});
+    memory.push_back({{"memory", "beyond state, resident"}, {"peak", binary_bytes_text(resident["beyond"].get<double>())}});
   return text + "\n" + table_of(memory);
 }
 

@@ -11,16 +11,16 @@
 #include "trainer/bench/comm.h"
 #include "trainer/bench/kernels.h"
 #include "trainer/bench/step.h"
-#include "trainer/bench/table.h"
 #include "trainer/commands/bench_machine.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/table.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
-#include "trainer/loop/launcher.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/run/launcher.h"
 
 namespace trireme {
 namespace {
@@ -154,7 +154,7 @@ int bench_comm(const Arguments& arguments, const std::vector<std::string>& comma
       output->commit();
       return ExitCode::kOk;
     }
-    print(arguments, {{"bench", "comm"}, {"comm", rows}, {"environment", environment}}, headline(environment) + "\n" + bench::table_of(rows));
+    print(arguments, {{"bench", "comm"}, {"comm", rows}, {"environment", environment}}, headline(environment) + "\n" + table_of(rows));
     return ExitCode::kOk;
   }));
 }

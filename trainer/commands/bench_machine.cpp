@@ -20,8 +20,8 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/files/progress_line.h"
 #include "trainer/loop/environment.h"
-#include "trainer/loop/launcher.h"
 #include "trainer/loop/machine.h"
+#include "trainer/run/launcher.h"
 
 namespace trireme {
 namespace {
@@ -63,9 +63,9 @@ double rounded(double value) {
 
 void round_figures(ClusterConfig& c) {
   DeviceConfig& d = c.device;
-  for (Auto<double>* figure : {&d.memory, &d.memory_bandwidth, &d.elementwise_bandwidth, &d.peak_flops, &d.peak_flops_fp32, &d.gemm_efficiency, &d.gemm_half_depth,
-                               &d.attention_efficiency, &d.attention_half_length, &d.kernel_seconds, &d.core_scaling, &c.node_link.bandwidth, &c.node_link.latency,
-                               &c.network.bandwidth, &c.network.latency})
+  for (Auto<double>* figure : {&d.memory, &d.memory_bandwidth, &d.elementwise_bandwidth, &d.peak_flops, &d.peak_flops_fp32, &d.gemm_efficiency,
+                               &d.gemm_half_depth, &d.attention_efficiency, &d.attention_half_length, &d.kernel_seconds, &d.core_scaling,
+                               &c.node_link.bandwidth, &c.node_link.latency, &c.network.bandwidth, &c.network.latency})
     if (*figure) *figure = rounded(**figure);
 }
 

@@ -4,12 +4,12 @@
 #include <memory>
 #include <set>
 
-#include "trainer/bench/table.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/commands/checkpoint_export.h"
 #include "trainer/commands/checkpoint_import.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/files/progress_line.h"
+#include "trainer/files/table.h"
 
 namespace fs = std::filesystem;
 
@@ -77,11 +77,11 @@ void inspect(const std::string& directory, bool json) {
     if (key == "files" || key == "tensors") continue;
     std::cout << key << std::string(17 - key.size(), ' ') << line_of(value);
     if (key == "bytes")
-      std::cout << " (" << bench::bytes_text(value.get<double>()) << ") in " << facts["files"].size() << files_word(facts["files"].size());
+      std::cout << " (" << binary_bytes_text(value.get<double>()) << ") in " << facts["files"].size() << files_word(facts["files"].size());
     std::cout << '\n';
   }
   for (auto& tensor : facts["tensors"]) tensor["shape"] = "[" + line_of(tensor["shape"]) + "]";
-  std::cout << '\n' << bench::table_of(facts["files"]) << '\n' << bench::table_of(facts["tensors"]);
+  std::cout << '\n' << table_of(facts["files"]) << '\n' << table_of(facts["tensors"]);
   finish_output();
 }
 

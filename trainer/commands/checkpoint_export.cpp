@@ -4,12 +4,12 @@
 #include <memory>
 #include <optional>
 
-#include "trainer/bench/table.h"
 #include "trainer/commands/export_check.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/new_directory.h"
 #include "trainer/files/progress_line.h"
+#include "trainer/files/table.h"
 #include "trainer/huggingface/config_writer.h"
 #include "trainer/huggingface/writer.h"
 
@@ -53,7 +53,7 @@ std::string write(const Arguments& arguments, const HuggingFaceOptions& options,
   output.commit();
   note_tokenizer(source, arguments.output);
   std::cout << concat("wrote ", arguments.output, " from ", source.path(), ": ", hugging_face_class(source.model()), ", ", summary.tensors,
-                      " tensors in ", arguments.dtype, ", ", bench::bytes_text(static_cast<double>(summary.bytes)), " in ", summary.files,
+                      " tensors in ", arguments.dtype, ", ", binary_bytes_text(static_cast<double>(summary.bytes)), " in ", summary.files,
                       summary.files == 1 ? " file\n" : " files\n")
             << std::flush;
   return source.path();

@@ -3,14 +3,14 @@
 #include <iostream>
 #include <memory>
 
-#include "trainer/bench/table.h"
 #include "trainer/checkpoint/tokenizer_copy.h"
-#include "trainer/checkpoint/weight_source.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/write.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/new_directory.h"
 #include "trainer/files/progress_line.h"
+#include "trainer/files/table.h"
+#include "trainer/huggingface/weight_source.h"
 #include "trainer/loop/environment.h"
 #include "trainer/model/declare.h"
 

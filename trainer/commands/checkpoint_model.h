@@ -2,7 +2,7 @@
 #include <memory>
 #include <string>
 
-#include "trainer/checkpoint/weight_source.h"
+#include "trainer/huggingface/weight_source.h"
 #include "trainer/loop/machine.h"
 #include "trainer/loop/trainer.h"
 

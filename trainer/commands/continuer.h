@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/loop/launcher.h"
+#include "trainer/run/launcher.h"
 
 namespace trireme {
 

@@ -13,8 +13,8 @@
 #include "trainer/files/mapped_file.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/decoder.h"
-#include "trainer/loop/launcher.h"
 #include "trainer/model/sampling.h"
+#include "trainer/run/launcher.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace trireme {

@@ -7,8 +7,8 @@
 #include "parallel/comm/mpi.h"
 #include "parallel/comm/self.h"
 #include "trainer/loop/agree.h"
-#include "trainer/loop/launcher.h"
 #include "trainer/resilience/watch.h"
+#include "trainer/run/launcher.h"
 
 namespace trireme {
 namespace {

@@ -6,11 +6,11 @@
 #include "trainer/config/load.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
-#include "trainer/loop/launcher.h"
-#include "trainer/loop/resume.h"
-#include "trainer/loop/run.h"
-#include "trainer/loop/run_data.h"
 #include "trainer/resilience/watch.h"
+#include "trainer/run/launcher.h"
+#include "trainer/run/resume.h"
+#include "trainer/run/run.h"
+#include "trainer/run/run_data.h"
 
 namespace trireme {
 namespace {

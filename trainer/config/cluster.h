@@ -11,23 +11,23 @@ namespace trireme {
 
 /// A built-in type, or another one whose figures the file gives. `auto`: the built-in's (resolve_cluster fills them in).
 struct DeviceConfig {
-  std::string type = "H100";      ///< of device_types(), or any other name with every figure given
-  Auto<double> memory;            ///< bytes
-  Auto<double> memory_bandwidth;  ///< bytes/s that copies reach
+  std::string type = "H100";                ///< of device_types(), or any other name with every figure given
+  Auto<double> memory;                      ///< bytes
+  Auto<double> memory_bandwidth;            ///< bytes/s that copies reach
   Auto<double> elementwise_bandwidth = {};  ///< bytes/s of norms, activations and the loss, whose operands caches may hold; not given: memory's
-  Auto<double> peak_flops;        ///< FLOP/s of dense bf16 and fp16 products with fp32 sums; what MFU is a share of
-  Auto<double> peak_flops_fp32;   ///< FLOP/s of fp32 products
-  Auto<double> gemm_efficiency;   ///< share of the peak that a large product reaches while training
-  Auto<double> gemm_half_depth;   ///< k of a product m x n x k that reaches half of that
-  Auto<double> multiprocessors;   ///< tiles of a product that run at a time; a partly filled last round costs a whole one
-  Auto<double> attention_efficiency;   ///< share of the peak of fused causal attention, forward and backward, over long sequences, head size 128
-  Auto<double> attention_half_length;  ///< sequence length that reaches half of that
-  Auto<double> kernel_seconds;         ///< least time between two kernels
-  Auto<double> watts;                  ///< of a device in training, with its share of host, network and cooling
-  Auto<double> price_per_hour;         ///< of a device, in any currency
+  Auto<double> peak_flops;                  ///< FLOP/s of dense bf16 and fp16 products with fp32 sums; what MFU is a share of
+  Auto<double> peak_flops_fp32;             ///< FLOP/s of fp32 products
+  Auto<double> gemm_efficiency;             ///< share of the peak that a large product reaches while training
+  Auto<double> gemm_half_depth;             ///< k of a product m x n x k that reaches half of that
+  Auto<double> multiprocessors;             ///< tiles of a product that run at a time; the last round of them is half full on average
+  Auto<double> attention_efficiency;        ///< share of the peak of fused causal attention, forward and backward, over long sequences, head size 128
+  Auto<double> attention_half_length;       ///< sequence length that reaches half of that
+  Auto<double> kernel_seconds;              ///< least time between two kernels
+  Auto<double> watts;                       ///< of a device in training, with its share of host, network and cooling
+  Auto<double> price_per_hour;              ///< of a device, in any currency
   /// CPU: of a node, shared by its ranks; the figures above are one core's. Not given: each rank has a device of its own.
   Auto<double> cores = {};
-  Auto<double> core_scaling = {};  ///< all n cores of a node at one job do n^core_scaling times what one does; not given: 1
+  Auto<double> core_scaling = {};  ///< n threads or ranks of a node at one job do n^core_scaling times what one does by itself; checked on two cores
   bool operator==(const DeviceConfig&) const = default;
 };
 
@@ -40,8 +40,8 @@ struct LinkConfig {
 };
 
 struct SoftwareConfig {
-  std::string stack = "trireme";       ///< of stacks() (trainer/plan/stack.h): whose kernels, overlap and memory are forecast
-  double straggler = 1.0;              ///< the slowest rank's compute takes so many times the usual
+  std::string stack = "trireme";  ///< of stacks() (trainer/plan/stack.h): whose kernels, overlap and memory are forecast
+  double straggler = 1.0;         ///< the slowest rank's compute takes so many times the usual
   bool operator==(const SoftwareConfig&) const = default;
 };
 
@@ -57,10 +57,10 @@ struct ClusterConfig {
   DeviceConfig device;
   int64_t nodes = 1;
   int64_t devices_per_node = 8;
-  LinkConfig node_link;              ///< between devices of a node
-  Auto<double> nvls_bandwidth;       ///< bytes/s of an all-reduce that the switch adds up, over five and more devices of a node; 0 = none
-  LinkConfig network;                ///< between nodes; bandwidth of each device's share
-  Auto<std::vector<int64_t>> level_nodes;        ///< nodes under one switch, of each level above the first, rising; auto: one level
+  LinkConfig node_link;                    ///< between devices of a node
+  Auto<double> nvls_bandwidth;             ///< bytes/s of an all-reduce that the switch adds up, over five and more devices of a node; 0 = none
+  LinkConfig network;                      ///< between nodes; bandwidth of each device's share
+  Auto<std::vector<int64_t>> level_nodes;  ///< nodes under one switch, of each level above the first, rising; auto: one level
   Auto<std::vector<double>> level_oversubscription;  ///< of each of these, how many times less bandwidth leaves it than its nodes have
   SoftwareConfig software;
   StorageConfig storage;
@@ -88,6 +88,6 @@ ClusterConfig resolve_cluster(const ClusterConfig& cluster);
 ClusterConfig shared_by(const ClusterConfig& cluster, int64_t world);
 
 bool is_built_in(const std::string& name);  ///< a type of these and not the name of a file
-std::vector<std::string> device_types();  ///< built in: A100-40GB, A100, H100, H200, B200, cpu
+std::vector<std::string> device_types();    ///< built in: A100-40GB, A100, H100, H200, B200, cpu
 
 }  // namespace trireme

@@ -59,7 +59,8 @@ void visit(V& v, DeviceConfig& c) {
           .max = 1 << 16},
     c.cores);
   v(Field{.key = "core_scaling",
-          .doc = "All n cores of a node at one job, waiting for one another, do n^core_scaling times what one does; not given: 1.",
+          .doc = "n threads or ranks of a node at one job, waiting for one another, do n^core_scaling times what one does; not given: 1, of type cpu "
+                 "0.85.",
           .min = 0,
           .max = 1},
     c.core_scaling);

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
-#include "trainer/bench/table.h"
+#include "trainer/files/table.h"
 
 namespace trireme {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 constexpr auto kPause = std::chrono::milliseconds(200);
 
 std::string amount_text(double amount, ProgressUnit unit) {
-  return unit == ProgressUnit::kBytes ? bench::bytes_text(amount) : concat(static_cast<int64_t>(amount));
+  return unit == ProgressUnit::kBytes ? binary_bytes_text(amount) : concat(static_cast<int64_t>(amount));
 }
 
 /// 75 -> "1:15", 3675 -> "1:01:15".

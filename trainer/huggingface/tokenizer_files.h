@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "trainer/checkpoint/weight_source.h"
+#include "trainer/huggingface/weight_source.h"
 
 namespace trireme {
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "trainer/checkpoint/weight_source.h"
+#include "trainer/huggingface/weight_source.h"
 
 namespace trireme {
 

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
-#include "trainer/bench/table.h"
+#include "trainer/files/table.h"
 
 namespace trireme {
 namespace {
 
 using nlohmann::ordered_json;
 
-std::string text_of(int64_t bytes) { return bench::bytes_text(static_cast<double>(bytes)); }
+std::string text_of(int64_t bytes) { return binary_bytes_text(static_cast<double>(bytes)); }
 
 struct Column {
   std::string head;
@@ -70,7 +70,7 @@ std::string memory_table(const std::vector<RankMemory>& forecast, const std::vec
     rows.push_back(line(name_of(static_cast<MemoryCategory>(c)), [&](const RankMemory& memory) { return text_of(memory.peak[c]); }));
   rows.push_back(line("peak of the sum", [](const RankMemory& memory) { return text_of(memory.peak_total); }));
   rows.push_back(line("in phase", [](const RankMemory& memory) { return peak_phase(memory); }));
-  return bench::table_of(rows) + (measured.empty() ? phases_text("forecast", forecast) : phases_text("measured", measured));
+  return table_of(rows) + (measured.empty() ? phases_text("forecast", forecast) : phases_text("measured", measured));
 }
 
 ordered_json memory_json(const std::vector<RankMemory>& ranks) {
@@ -98,7 +98,7 @@ std::string accumulation_text(const Config& config, const std::vector<RankMemory
       held = std::max(held, rank.peak[static_cast<size_t>(MemoryCategory::kGradients)]);
       sent = std::max(sent, rank.reduced_bytes);
     }
-    return concat(which, " holds up to ", text_of(held), " of gradients and sends ", bench::bytes_text(sent), " a step to reduce them");
+    return concat(which, " holds up to ", text_of(held), " of gradients and sends ", binary_bytes_text(sent), " a step to reduce them");
   };
   const bool full = accumulates_full(config);
   return concat("parallel.gradient_accumulation: ", costs(full ? "full" : "sharded", chosen), "; ", costs(full ? "sharded" : "full", other));

@@ -1,7 +1,7 @@
 #pragma once
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/checkpoint/weight_source.h"
+#include "trainer/huggingface/weight_source.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme {

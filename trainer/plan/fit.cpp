@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
-#include "trainer/bench/table.h"
 #include "trainer/config/cluster_visit.h"
+#include "trainer/files/table.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/kernel_time.h"
 
@@ -132,8 +132,8 @@ void fit_attention(const MachineSamples& samples, ClusterConfig& cluster) {
 /// What all cores lose to one another when they share an operation: the mean of measured over model is to be 1. An operation that took longer than one
 /// core would was disturbed: where another program takes a core, threads that wait for each other lose a whole time slice.
 void fit_scaling(const MachineSamples& samples, ClusterConfig& cluster) {
-  if (samples.shared_products.empty()) return;
   cluster.device.core_scaling = 1;
+  if (samples.shared_products.empty() || samples.cores <= 1) return;
   double slower = 0;
   for (const ProductSample& sample : samples.shared_products)
     slower += std::min(sample.seconds / model_seconds(sample, cluster), samples.cores) / static_cast<double>(samples.shared_products.size());
@@ -263,7 +263,7 @@ std::string residual_text(const std::vector<Residual>& residuals) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const Residual& r : residuals)
     rows.push_back({{"sample", r.sample}, {"microseconds", r.measured * 1e6}, {"model", r.model * 1e6}, {"ratio", r.model / r.measured}});
-  return bench::table_of(rows);
+  return table_of(rows);
 }
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 #pragma once
-// From timings of this machine to the figures of a cluster file: least squares of relative errors through the forecast's own functions.
+// From timings of this machine to the figures of a cluster file: through the forecast's own functions, whose times are to be the measured ones on average.
 #include <string>
 #include <vector>
 

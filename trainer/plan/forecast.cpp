@@ -125,7 +125,11 @@ double peak_flops(const Config& config, const ClusterConfig& cluster) {
   return cluster.cores_per_rank() * peak_flops(size_of(precision_of(config.training).compute), cluster.device);
 }
 
-double largest_peak(const std::vector<RankBytes>& memory) { return std::ranges::max(memory, {}, &RankBytes::peak).peak; }
+double largest_peak(const std::vector<RankBytes>& memory) {
+  double largest = 0;
+  for (const RankBytes& rank : memory) largest = std::max(largest, rank.peak);
+  return largest;
+}
 
 void set_memory(Forecast& forecast, std::vector<RankBytes> memory, double limit) {
   forecast.memory = std::move(memory);

@@ -9,10 +9,13 @@ namespace {
 /// Cores that work on one operation of a rank: whole ones, and one where several ranks take turns on it.
 double threads(const ClusterConfig& cluster) { return std::max(1.0, std::floor(cluster.cores_per_rank())); }
 
-/// How many times one core's rate they reach, each losing what all cores of the node do.
+/// How many times one core's rate they reach. Whoever works at one job on a node waits for the others: threads of an operation, and ranks, those that
+/// take turns on a core too.
 double speedup(const ClusterConfig& cluster) {
   const DeviceConfig& d = cluster.device;
-  return threads(cluster) * std::pow(d.cores.value_or(1), d.core_scaling.value_or(1) - 1);
+  if (!d.cores) return 1;
+  const double workers = std::max(*d.cores, static_cast<double>(cluster.devices_per_node));
+  return threads(cluster) * std::pow(workers, d.core_scaling.value_or(1) - 1);
 }
 
 double peak(int64_t element_bytes, const ClusterConfig& cluster) { return speedup(cluster) * peak_flops(element_bytes, cluster.device); }

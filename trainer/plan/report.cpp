@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
-#include "trainer/bench/table.h"
+#include "trainer/files/table.h"
 #include "trainer/loop/rank_plan.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/flops.h"
@@ -90,7 +90,7 @@ std::string memory_text(const Forecast& f) {
       f.fits ? concat("fits: stage ", f.worst_rank, " needs most, ", amount)
              : concat("does not fit by ", unit.text(need - f.memory_limit), " ", unit.name, " on stage ", f.worst_rank, ", which needs ", amount);
   const size_t more = f.memory.size() - rows.size();
-  return concat(bench::table_of(rows), more > 0 ? concat("  and ", more, " pipeline ranks that need less\n") : "", verdict, "\n");
+  return concat(table_of(rows), more > 0 ? concat("  and ", more, " pipeline ranks that need less\n") : "", verdict, "\n");
 }
 
 std::string time_text(const Forecast& f) {
@@ -205,7 +205,7 @@ std::string search_text(const SearchResult& result) {
   };
   for (size_t i = 0; i < std::min(kShown, result.layouts.size()); ++i) add(result.layouts[i]);
   for (size_t i = 0; i < std::min(kTooLarge, result.too_large.size()); ++i) add(result.too_large[i]);
-  std::istringstream table(bench::table_of(rows));
+  std::istringstream table(table_of(rows));
   std::string line;
   for (size_t i = 0; std::getline(table, line); ++i) text += line + reasons[i] + "\n";
   return result.advice.empty() ? text : text + result.advice + "\n";

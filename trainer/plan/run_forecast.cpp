@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
-#include "trainer/bench/table.h"
+#include "trainer/files/table.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
 
@@ -90,7 +90,7 @@ void check_host_memory(Communicator& world, double bytes, double host_bytes) {
   agree(world, [&] {
     if (all > host_bytes)
       throw ConfigError(concat("the run does not fit: the ", ranks, ranks == 1 ? " rank on " : " ranks on ", host, " would take ",
-                               bench::bytes_text(all), ", and it has ", bench::bytes_text(host_bytes),
+                               binary_bytes_text(all), ", and it has ", binary_bytes_text(host_bytes),
                                "; allowed: more hosts, a higher parallel.zero_stage, training.recompute full, or plan.must_fit false to start it "
                                "nonetheless"));
   });

@@ -28,7 +28,8 @@ struct Stack {
   bool own;  ///< Trireme: logits live only within the backward, weight gradients gather their inputs again under sequence parallelism, full
              ///< recomputation leaves out a block's last product
   double selective_blocks;  ///< share of a block's forward that recompute selective runs again besides attention
-  double layer_seconds;     ///< fitted: time of a layer, for each pass of a micro-batch through it, in which the device waits for the host
+  double layer_seconds;     ///< fitted: time a layer in which the device waits for the host: of forward, input gradient, weight gradient and
+                            ///< recomputation each
   double host_seconds;      ///< fitted: time a step in which no device works
 };
 

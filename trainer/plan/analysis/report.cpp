@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/core/check.h"
-#include "trainer/bench/table.h"
+#include "trainer/files/table.h"
 #include "trainer/plan/analysis/analysis.h"
 #include "trainer/plan/text.h"
 
@@ -30,8 +30,7 @@ std::string compute_text(const std::vector<FrontierDistance>& fits) {
                     {"source", run.law.source}});
   const FrontierDistance& run = fits.front();
   return concat("compute-optimal model and data: ", count_text(run.parameters), " parameters on ", count_text(run.tokens), " tokens (",
-                number_text(run.tokens / run.parameters), " a parameter) are ", number_text(run.same_flops.flops), " FLOPs:\n",
-                bench::table_of(rows));
+                number_text(run.tokens / run.parameters), " a parameter) are ", number_text(run.same_flops.flops), " FLOPs:\n", table_of(rows));
 }
 
 std::string curve_text(const char* name, const ScalingCurve& curve, const std::string& law) {
@@ -42,7 +41,7 @@ std::string curve_text(const char* name, const ScalingCurve& curve, const std::s
                     {"step", time_text(point.seconds)},
                     {"speedup", number_text(point.speedup)},
                     {"efficiency", percent_text(point.efficiency)}});
-  return concat(name, " scaling over data ranks; ", law, ":\n", bench::table_of(rows));
+  return concat(name, " scaling over data ranks; ", law, ":\n", table_of(rows));
 }
 
 std::string links_text(const std::vector<LinkNeed>& needs) {
@@ -57,7 +56,7 @@ std::string links_text(const std::vector<LinkNeed>& needs) {
                     {"a tenth of a step at", time_text(need.latency)},
                     {"latency", time_text(need.available_latency)},
                     {"link", need.network ? "network" : "node"}});
-  return "links that hide their traffic behind compute:\n" + bench::table_of(rows);
+  return "links that hide their traffic behind compute:\n" + table_of(rows);
 }
 
 /// Where a figure is the built-in one its source, else that it was given.
@@ -70,9 +69,8 @@ std::string assumptions_text(const ClusterConfig& machines) {
                 of_figure(machines.node_mtbf, usual.node_mtbf, "419 failures in 54 days on 2,048 nodes, arXiv:2407.21783"), "; storage takes ",
                 rate(machines.storage.write), of_figure(machines.storage.write, usual.storage.write, "273 GB/s from 384 nodes, arXiv:2104.04473"),
                 " and gives ", rate(machines.storage.read), of_figure(machines.storage.read, usual.storage.read, "1 TB/s to 384, the same"),
-                ", however many they are;\n  ", time_text(machines.restart), " for a restart",
-                of_figure(machines.restart, usual.restart, "assumed"), " and ", bytes_text(kHostCopy),
-                "/s from a device to its host (assumed); the cluster's node_mtbf, storage and restart give others\n");
+                ", however many they are;\n  ", time_text(machines.restart), " for a restart", of_figure(machines.restart, usual.restart, "assumed"),
+                " and ", bytes_text(kHostCopy), "/s from a device to its host (assumed); the cluster's node_mtbf, storage and restart give others\n");
 }
 
 std::string saving_text(const SavingPlan& plan, double training_seconds) {
@@ -96,7 +94,7 @@ std::string textbook_text(const std::vector<TextbookFigure>& figures) {
                     {"textbook", figure_text(figure.unit, figure.textbook)},
                     {"forecast", figure_text(figure.unit, figure.forecast)},
                     {"source", figure.source}});
-  return "what the literature's formulas say:\n" + bench::table_of(rows);
+  return "what the literature's formulas say:\n" + table_of(rows);
 }
 
 ordered_json json_of(const ComputeOptimum& optimum) {
@@ -152,8 +150,8 @@ ordered_json json_of(const SavingPlan& plan) {
 }  // namespace
 
 std::string bill_text(const TrainingBill& bill) {
-  std::string text = concat(count_text(bill.tokens), " tokens: ", print("%.3g days, ", bill.seconds / 86400), count_text(bill.device_hours),
-                            " device hours");
+  std::string text =
+      concat(count_text(bill.tokens), " tokens: ", print("%.3g days, ", bill.seconds / 86400), count_text(bill.device_hours), " device hours");
   if (bill.cost) text += concat(", cost ", count_text(*bill.cost));
   if (bill.kilowatt_hours) text += print(", %.4g MWh", *bill.kilowatt_hours / 1000);
   return text + "\n";

@@ -1,4 +1,4 @@
-#include "trainer/loop/stop_signals.h"
+#include "trainer/run/stop_signals.h"
 
 #include <poll.h>
 #include <sys/signalfd.h>

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/checkpoint/weight_source.h"
+#include "trainer/huggingface/weight_source.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme {

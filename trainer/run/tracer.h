@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <optional>
 
-#include "trainer/loop/reporter.h"
 #include "trainer/loop/trace.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/run/reporter.h"
 
 namespace trireme {
 

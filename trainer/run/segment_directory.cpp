@@ -1,4 +1,4 @@
-#include "trainer/loop/segment_directory.h"
+#include "trainer/run/segment_directory.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

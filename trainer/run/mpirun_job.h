@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/loop/mpirun_output.h"
-#include "trainer/loop/stop_signals.h"
 #include "trainer/resilience/hub.h"
+#include "trainer/run/mpirun_output.h"
+#include "trainer/run/stop_signals.h"
 
 namespace trireme {
 

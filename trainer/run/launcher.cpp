@@ -1,4 +1,4 @@
-#include "trainer/loop/launcher.h"
+#include "trainer/run/launcher.h"
 
 #include <unistd.h>
 
@@ -8,11 +8,11 @@
 #include <cstdlib>
 
 #include "kernels/core/check.h"
-#include "trainer/loop/mpirun_command.h"
-#include "trainer/loop/mpirun_job.h"
-#include "trainer/loop/segment_directory.h"
 #include "trainer/resilience/restart_policy.h"
 #include "trainer/resilience/watch.h"
+#include "trainer/run/mpirun_command.h"
+#include "trainer/run/mpirun_job.h"
+#include "trainer/run/segment_directory.h"
 
 namespace trireme {
 namespace {

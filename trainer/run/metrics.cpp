@@ -1,4 +1,4 @@
-#include "trainer/loop/metrics.h"
+#include "trainer/run/metrics.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,12 +1,12 @@
-#include "trainer/loop/run.h"
+#include "trainer/run/run.h"
 
 #include <algorithm>
 #include <iostream>
 
 #include "trainer/loop/agree.h"
 #include "trainer/loop/learning_rate.h"
-#include "trainer/loop/rank_run.h"
 #include "trainer/resilience/replica_check.h"
+#include "trainer/run/rank_run.h"
 
 namespace trireme {
 

@@ -1,11 +1,11 @@
-#include "trainer/loop/reporter.h"
+#include "trainer/run/reporter.h"
 
 #include <cmath>
 
-#include "trainer/bench/table.h"
-#include "trainer/loop/launcher.h"
+#include "trainer/files/table.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/model/flops.h"
+#include "trainer/run/launcher.h"
 
 namespace trireme {
 
@@ -80,7 +80,7 @@ void Reporter::forecast(int64_t step, double seconds, double measured_seconds, d
   metrics_->event("forecast", {{"step", step}, {"step_seconds", pair(seconds, measured_seconds)}, {"memory_bytes", pair(bytes, measured_bytes)}});
   const auto percent = [](double forecast, double measured) { return concat(" (", std::lround(100 * forecast / measured), " % of it)"); };
   message(concat("forecast against measured: a step ", seconds, " s against ", measured_seconds, " s", percent(seconds, measured_seconds),
-                 "; memory of the rank that takes most ", bench::bytes_text(bytes), " against ", bench::bytes_text(measured_bytes),
+                 "; memory of the rank that takes most ", binary_bytes_text(bytes), " against ", binary_bytes_text(measured_bytes),
                  percent(bytes, measured_bytes)));
 }
 

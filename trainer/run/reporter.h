@@ -6,8 +6,8 @@
 
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/loop/memory.h"
-#include "trainer/loop/metrics.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/run/metrics.h"
 
 namespace trireme {
 

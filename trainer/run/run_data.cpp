@@ -1,4 +1,4 @@
-#include "trainer/loop/run_data.h"
+#include "trainer/run/run_data.h"
 
 #include <algorithm>
 #include <filesystem>

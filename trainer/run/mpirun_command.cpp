@@ -1,4 +1,4 @@
-#include "trainer/loop/mpirun_command.h"
+#include "trainer/run/mpirun_command.h"
 
 #include <unistd.h>
 

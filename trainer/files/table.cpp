@@ -1,4 +1,4 @@
-#include "trainer/bench/table.h"
+#include "trainer/files/table.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 
 #include "kernels/core/check.h"
 
-namespace trireme::bench {
+namespace trireme {
 namespace {
 
 std::string text_of(const nlohmann::ordered_json& value) {
@@ -46,7 +46,7 @@ std::string table_of(const nlohmann::ordered_json& rows) {
   return out;
 }
 
-std::string bytes_text(double bytes) {
+std::string binary_bytes_text(double bytes) {
   size_t unit = 0;
   constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
   for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
@@ -55,4 +55,4 @@ std::string bytes_text(double bytes) {
   return text.data();
 }
 
-}  // namespace trireme::bench
+}  // namespace trireme

@@ -9,15 +9,15 @@
 #include <string>
 #include <vector>
 
-#include "trainer/loop/launcher.h"
 #include "trainer/loop/memory.h"
-#include "trainer/loop/reporter.h"
-#include "trainer/loop/run.h"
-#include "trainer/loop/run_data.h"
-#include "trainer/loop/saves.h"
-#include "trainer/loop/tracer.h"
 #include "trainer/plan/run_forecast.h"
 #include "trainer/resilience/run_lock.h"
+#include "trainer/run/launcher.h"
+#include "trainer/run/reporter.h"
+#include "trainer/run/run.h"
+#include "trainer/run/run_data.h"
+#include "trainer/run/saves.h"
+#include "trainer/run/tracer.h"
 
 namespace trireme {
 
@@ -58,13 +58,13 @@ class Run {
   std::string training_data_;  ///< its fingerprint
   std::unique_ptr<Trainer> trainer_;
   std::optional<Tracer> tracer_;
-  std::unique_ptr<RunLock> lock_;   ///< rank 0: until this run ends
-  Reporter reporter_;               ///< speaks on rank 0
-  std::unique_ptr<Saves> saves_;    ///< uses the two above until its end
-  std::vector<RankMemory> memory_;  ///< forecast, by pipeline rank
+  std::unique_ptr<RunLock> lock_;        ///< rank 0: until this run ends
+  Reporter reporter_;                    ///< speaks on rank 0
+  std::unique_ptr<Saves> saves_;         ///< uses the two above until its end
+  std::vector<RankMemory> memory_;       ///< forecast, by pipeline rank
   std::optional<RunForecast> forecast_;  ///< of time, where this machine's figures are known
-  std::string accumulation_;        ///< what parallel.gradient_accumulation costs, where it is a choice
-  std::string recompute_;           ///< what training.recompute budget has chosen
+  std::string accumulation_;             ///< what parallel.gradient_accumulation costs, where it is a choice
+  std::string recompute_;                ///< what training.recompute budget has chosen
   int64_t total_ = 0;
   int64_t done_ = 0;        ///< steps
   bool evaluated_ = false;  ///< after step done_, where that is due: a run may have been killed between its save and its evaluation

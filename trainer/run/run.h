@@ -3,7 +3,7 @@
 #include <string>
 
 #include "parallel/comm/progress.h"
-#include "trainer/loop/tracer.h"
+#include "trainer/run/tracer.h"
 
 namespace trireme {
 

@@ -1,4 +1,4 @@
-#include "trainer/loop/mpirun_job.h"
+#include "trainer/run/mpirun_job.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "trainer/loop/resume.h"
+#include "trainer/run/resume.h"
 
 #include <algorithm>
 #include <filesystem>

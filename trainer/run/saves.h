@@ -5,9 +5,9 @@
 #include "parallel/comm/progress.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/tokenizer_copy.h"
-#include "trainer/loop/reporter.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/resilience/run_lock.h"
+#include "trainer/run/reporter.h"
 
 namespace trireme {
 

@@ -1,4 +1,4 @@
-#include "trainer/loop/tracer.h"
+#include "trainer/run/tracer.h"
 
 #include <algorithm>
 #include <charconv>

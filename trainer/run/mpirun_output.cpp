@@ -1,4 +1,4 @@
-#include "trainer/loop/mpirun_output.h"
+#include "trainer/run/mpirun_output.h"
 
 #include <regex>
 #include <utility>

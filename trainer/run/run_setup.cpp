@@ -9,11 +9,11 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
-#include "trainer/loop/launcher.h"
 #include "trainer/loop/memory_table.h"
-#include "trainer/loop/rank_run.h"
 #include "trainer/loop/recompute.h"
-#include "trainer/loop/resume.h"
+#include "trainer/run/launcher.h"
+#include "trainer/run/rank_run.h"
+#include "trainer/run/resume.h"
 
 namespace trireme {
 

@@ -1,4 +1,4 @@
-#include "trainer/checkpoint/weight_source.h"
+#include "trainer/huggingface/weight_source.h"
 
 #include <set>
 

@@ -1,4 +1,4 @@
-#include "trainer/loop/saves.h"
+#include "trainer/run/saves.h"
 
 #include <algorithm>
 #include <filesystem>
