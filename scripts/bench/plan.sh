@@ -4,9 +4,9 @@
 #   scripts/bench/plan.sh [--trireme PROGRAM] [--rounds N] [--seconds N] [--cluster FILE] [--json FILE] [--check]
 # Every round measures the machine's figures, then trains each configuration for about that many seconds, three steps at least; forecast and measured
 # are means over the rounds, of a round the forecast with its own figures and the mean of the steps, so that a neighbour who slows the machine now and
-# then slows both. Memory is the arena's peak of the
-# rank that takes most. --cluster: figures measured before, in place of measuring. --check: exit code 1 where a step is more than 15 % or memory more
-# than 2 % off. The load of the machine stands above the table: with other programs at work the ratios mean little.
+# then slows both. Memory is the arena's peak of the rank that takes most. --cluster: figures measured before, in place of measuring. --check: exit code
+# 1 where a step is more than 15 % or memory more than 2 % off. The load of the machine, its ranks included, stands above the table: with other programs
+# at work the ratios mean little.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 

@@ -66,7 +66,7 @@ void round_figures(ClusterConfig& c) {
   for (Auto<double>* figure : {&d.memory, &d.memory_bandwidth, &d.elementwise_bandwidth, &d.peak_flops, &d.peak_flops_fp32, &d.gemm_efficiency,
                                &d.gemm_half_depth, &d.attention_efficiency, &d.attention_half_length, &d.kernel_seconds, &d.core_scaling,
                                &c.node_link.bandwidth, &c.node_link.latency, &c.network.bandwidth, &c.network.latency})
-    if (*figure) *figure = rounded(**figure);
+    *figure = rounded(**figure);
 }
 
 }  // namespace
