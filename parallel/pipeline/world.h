@@ -28,8 +28,10 @@ struct WorldCosts {
   std::function<double(const Action&)> seconds;
   /// Of UNSHARD and REDUCE_*, from the moment when all of the group are there: it runs beside the compute, after what the same group issued before.
   std::function<double(const Action&)> collective;
-  /// Stragglers: by world rank, what `seconds` of everything but transfers is multiplied with; 1 for who is not named.
+  /// Stragglers: by world rank, what its device's own part of compute is multiplied with; 1 for who is not named.
   std::map<int, double> slowdown = {};
+  /// Of compute's `seconds` those of the tensor group's communication, which nobody's speed changes.
+  std::function<double(const Action&)> tensor = {};
 };
 
 /// Seconds of one rank: end = compute + held + the waits before kLast, and with that the step.

@@ -41,7 +41,8 @@ WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const Mesh
     if (is_new) {
       check(*lists[r], pipeline, stages, stage_rank);
       for (const Action& action : *lists[r])
-        known->second.push_back({costs.seconds(action), is_compute(action.type) || is_transfer(action.type) ? 0 : costs.collective(action)});
+        known->second.push_back({costs.seconds(action), is_compute(action.type) && costs.tensor ? costs.tensor(action) : 0,
+                                 is_compute(action.type) || is_transfer(action.type) ? 0 : costs.collective(action)});
     }
     Rank& rank = ranks_[r];
     rank.list = lists[r];
@@ -60,6 +61,11 @@ WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const Mesh
   }
 }
 
+double WorldClocks::own_seconds(const Rank& rank, const Action& action) {
+  const Cost& seconds = cost(rank, action);
+  return seconds.tensor + (seconds.seconds - seconds.tensor) * rank.slowdown;
+}
+
 void WorldClocks::record(const Rank& rank, const Action& action, double begin, double end) {
   if (rank.timeline != nullptr) (*rank.timeline)[index(rank, action)] = {action, begin, end};
 }
@@ -76,7 +82,7 @@ void WorldClocks::wait(Rank& rank, WaitCause cause, double until) {
 
 /// What an action that is no compute takes from the compute of its rank.
 void WorldClocks::hold(Rank& rank, const Action& action) {
-  const double begin = rank.clock, seconds = cost(rank, action).seconds * rank.slowdown;
+  const double begin = rank.clock, seconds = cost(rank, action).seconds;
   rank.clock += seconds;
   rank.times.held += seconds;
   record(rank, action, begin, rank.clock);
@@ -129,11 +135,11 @@ void WorldClocks::compute_together(std::span<const int> members) {
   for (const int member : members) {
     const Rank& rank = at(member);
     start = std::max(start, rank.clock);
-    longest = std::max(longest, cost(rank, *rank.at).seconds * rank.slowdown);
+    longest = std::max(longest, own_seconds(rank, *rank.at));
   }
   for (const int member : members) {
     Rank& rank = at(member);
-    const double own = cost(rank, *rank.at).seconds * rank.slowdown;
+    const double own = own_seconds(rank, *rank.at);
     rank.times.compute += own;
     rank.times.waits[static_cast<size_t>(WaitCause::kTensor)] += (start - rank.clock) + (longest - own);
     rank.clock = start + longest;

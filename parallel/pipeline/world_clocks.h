@@ -26,7 +26,7 @@ class WorldClocks {
 
  private:
   struct Cost {
-    double seconds, collective;
+    double seconds, tensor, collective;
   };
   struct Arrival {
     const Action* receive;
@@ -51,6 +51,8 @@ class WorldClocks {
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   static size_t index(const Rank& rank, const Action& action) { return static_cast<size_t>(&action - rank.list->data()); }
   static const Cost& cost(const Rank& rank, const Action& action) { return rank.costs[index(rank, action)]; }
+  /// Of a compute action with the rank's own speed.
+  static double own_seconds(const Rank& rank, const Action& action);
   static void record(const Rank& rank, const Action& action, double begin, double end);
   UnitTimes& unit(Rank& rank, int stage, const UnitRef& ref) const;
   double& stage_reduced(Rank& rank, int stage) const { return rank.stages_reduced[static_cast<size_t>(place_[static_cast<size_t>(stage)])]; }

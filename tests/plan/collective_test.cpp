@@ -55,6 +55,41 @@ TEST_CASE("collective: tensor ranks that straddle nodes wait for the network") {
   CHECK(seconds(3, 8, 3) > 3 * seconds(3, 6, 4));
 }
 
+TEST_CASE("collective: a transfer leaves a node, or what a switch holds, where any of its pairs does") {
+  int within = 0, between = 0;
+  for (const int64_t devices : {1, 2, 3, 4, 6, 8})
+    for (const int64_t ranks : {1, 2, 3, 4, 6, 8, 12})
+      for (int64_t from = 0; from < 8; ++from)
+        for (int64_t to = 0; to < 8; ++to) {
+          if (from == to) continue;
+          ClusterConfig cluster = nodes_of(devices, 8 * ranks);
+          cluster.level_nodes = {2};
+          cluster.level_oversubscription = {5};
+          bool node = false, level = false;
+          for (int64_t i = 0; i < ranks; ++i) {
+            node |= (from * ranks + i) / devices != (to * ranks + i) / devices;
+            level |= (from * ranks + i) / devices / 2 != (to * ranks + i) / devices / 2;
+          }
+          const auto& [bandwidth, latency, ramp] = node ? cluster.network : cluster.node_link;
+          CAPTURE(devices, ranks, from, to);
+          CHECK(transfer_seconds(from, to, ranks, 1e9, cluster) == Approx(*latency + (level ? 5 : 1) * 1e9 / *bandwidth));
+          within += !node;
+          between += node && !level;
+        }
+  CHECK(within > 100);
+  CHECK(between > 100);
+}
+
+TEST_CASE("collective: a ring makes a hop to every rank, an all-reduce over many nodes takes a tree") {
+  const ClusterConfig cluster = nodes_of(8, 64);
+  const double node = *cluster.node_link.latency, network = *cluster.network.latency;
+  const GroupPlace all = place_of(512, 1, cluster);
+  CHECK(all_gather_seconds(all, 1, cluster) == Approx(448 * node + 63 * network).epsilon(1e-3));
+  CHECK(all_reduce_seconds(all, 1, cluster) == Approx(2 * (7 * node + 6 * network)).epsilon(1e-3));
+  const double bytes = 1e12;  // where bandwidth is all, a ring
+  CHECK(all_reduce_seconds(all, bytes, cluster) == Approx(2 * 511.0 / 512 * bytes / ring_bandwidth(all, cluster)).epsilon(1e-3));
+}
+
 TEST_CASE("collective: a level is crossed where a group straddles its border") {
   ClusterConfig cluster = nodes_of(8, 12);
   cluster.level_nodes = {4};

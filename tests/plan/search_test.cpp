@@ -10,6 +10,7 @@
 #include "trainer/config/load.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/proposal.h"
+#include "trainer/plan/run_forecast.h"
 #include "trainer/plan/search.h"
 #include "trainer/verify/layout_spec.h"
 
@@ -187,7 +188,8 @@ TEST_CASE("equal layers are split as balance_layers splits them, and evenly over
     std::vector<int> rank_of(static_cast<size_t>(stages));
     std::iota(rank_of.begin(), rank_of.end(), 0);
     CAPTURE(stages, layers, first, last);
-    REQUIRE(balance_equal_layers(layers, 1, first, last, rank_of) == balance_layers(std::vector<double>(static_cast<size_t>(layers), 1), first, last, stages));
+    REQUIRE(balance_equal_layers(layers, 1, first, last, rank_of) ==
+            balance_layers(std::vector<double>(static_cast<size_t>(layers), 1), first, last, stages));
   }
   const std::vector<int> v = stage_ranks_of(ScheduleKind::kZbV, 3, 2);
   const std::vector<int64_t> split = balance_equal_layers(9, 1, 0, 0, v);
@@ -316,6 +318,27 @@ TEST_CASE("where nothing fits the advice makes the model fit") {
   REQUIRE(one_less.nodes > cluster.nodes + 1);
   --one_less.nodes;
   REQUIRE(search_layouts(config, one_less, {}, {.advise = false}).layouts.empty());
+}
+
+TEST_CASE("the best layout's memory is that of its own forecast, whoever's stack it is") {
+  for (const char* stack : {"trireme", "megatron-2021"}) {
+    ClusterConfig cluster = h100(1);
+    cluster.software.stack = stack;
+    const SearchResult result = search_layouts(small_model(), cluster);
+    REQUIRE(!result.layouts.empty());
+    const RankedLayout& best = result.layouts.front();
+    CAPTURE(stack, best.layout);
+    CHECK(largest_peak(best.forecast.memory) == largest_peak(forecast(best.config, cluster).memory));
+  }
+}
+
+TEST_CASE("a step too long to simulate is refused at once") {
+  Config config = small_model();
+  config.training.global_batch_size = 2'147'483'632;  // two gigabytes a list
+  const ClusterConfig cluster = h100(1);
+  config.parallel.data = 8;
+  CHECK_THROWS_WITH(forecast_time(resolve(config, 8), cluster), Contains("training.global_batch_size=2147483632") && Contains("longer than"));
+  CHECK_FALSE(forecast_run(resolve(config, 8), 8, 8, "NVIDIA H100 80GB HBM3"));
 }
 
 TEST_CASE("a batch that no layout can share out is told") {

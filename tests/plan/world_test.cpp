@@ -293,7 +293,7 @@ TEST_CASE("16,384 ranks are proven and simulated, and each moves as it would alo
       CHECK(different == 0);
       CHECK(run.timelines.at(16383).back().end == one.timelines.at(15).back().end);
       WorldCosts uneven = costs;
-      uneven.slowdown[7777] = 1.5;
+      uneven.slowdown[7777] = 3;  // its own compute, beside which its collectives take most of the time
       if (interleaved && policy.unshard_each_use) CHECK(large.run(uneven).step_seconds > 1.1 * run.step_seconds);
     }
   }

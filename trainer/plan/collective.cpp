@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 
 namespace trireme {
@@ -10,13 +11,20 @@ namespace {
 /// Bytes at which half of a link's ramp is lost: between NCCL's measured 2 MiB and 1 GiB on eight H100 (stas00/ml-engineering).
 constexpr double kHalfRamp = 16 << 20;
 
-/// Hops in a row of an all-reduce: a ring's, up to 32 nodes, above which trees take over. Gathers and reduce-scatters have rings only.
-double tree_hops(double nodes) { return nodes <= 32 ? nodes - 1 : 31 + 8 * std::log2(nodes / 32); }
+/// Messages one after another, within nodes and between them.
+struct Hops {
+  double within, between;
+};
+Hops ring_hops(const GroupPlace& group) { return {group.size - group.nodes, group.nodes - 1}; }
+/// A chain on each node and a tree over them.
+Hops tree_hops(const GroupPlace& group) { return {group.per_node - 1, std::log2(group.nodes)}; }
+/// Of a ring's bandwidth a tree reaches so much.   Source: NCCL, src/graph/tuning.cc.
+constexpr double kTreeBandwidth = 0.92;
 
-double seconds(const GroupPlace& group, double bytes, double passes, double hops, double bandwidth, const ClusterConfig& cluster) {
+double seconds(const GroupPlace& group, double bytes, double passes, const Hops& hops, double bandwidth, const ClusterConfig& cluster) {
   if (group.size <= 1) return 0;
   const LinkConfig& link = group.nodes > 1 ? cluster.network : cluster.node_link;
-  const double latency = (group.per_node - 1) * *cluster.node_link.latency + hops * *cluster.network.latency;
+  const double latency = hops.within * *cluster.node_link.latency + hops.between * *cluster.network.latency;
   return passes * (latency + (group.size - 1) / group.size * bytes / bandwidth) + *link.ramp * bytes / (bytes + kHalfRamp);
 }
 
@@ -57,6 +65,13 @@ double oversubscription(const ClusterConfig& cluster, const auto& share) {
   return factor;
 }
 
+/// Whether of the pairs of ranks (from x ranks + i, to x ranks + i) one lies in two blocks of devices: the last pair's first rank lies so near to the
+/// end of its block.
+bool leaves_block(int64_t from, int64_t to, int64_t ranks, int64_t block) {
+  const int64_t apart = std::abs(to - from) * ranks, first = std::min(from, to) * ranks % block;
+  return first + ranks > block - apart;
+}
+
 }  // namespace
 
 GroupPlace place_of(int64_t size, int64_t stride, const ClusterConfig& cluster) {
@@ -80,17 +95,21 @@ double ring_bandwidth(const GroupPlace& group, const ClusterConfig& cluster) {
 double all_reduce_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster) {
   // The switch adds for groups of five and more: below, NCCL keeps to rings (stas00/ml-engineering, eight H200).
   const bool in_switch = group.nodes <= 1 && group.size >= 5 && *cluster.nvls_bandwidth > 0;
-  return seconds(group, bytes, 2, tree_hops(group.nodes), in_switch ? *cluster.nvls_bandwidth : ring_bandwidth(group, cluster), cluster);
+  const double bandwidth = in_switch ? *cluster.nvls_bandwidth : ring_bandwidth(group, cluster);
+  const double ring = seconds(group, bytes, 2, ring_hops(group), bandwidth, cluster);
+  return group.nodes <= 1 ? ring : std::min(ring, seconds(group, bytes, 2, tree_hops(group), kTreeBandwidth * bandwidth, cluster));
 }
 
 double all_gather_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster) {
-  return seconds(group, bytes, 1, group.nodes - 1, ring_bandwidth(group, cluster), cluster);
+  return seconds(group, bytes, 1, ring_hops(group), ring_bandwidth(group, cluster), cluster);
 }
 
-double transfer_seconds(int64_t stride, double bytes, const ClusterConfig& cluster) {
-  if (stride < cluster.devices_per_node) return *cluster.node_link.latency + bytes / *cluster.node_link.bandwidth;
-  const double factor = oversubscription(cluster, [&](int64_t under) { return stride / cluster.devices_per_node + 1 > under ? 1.0 : 0.0; });
-  return 2 * *cluster.network.latency + bytes * factor / *cluster.network.bandwidth;
+double transfer_seconds(int64_t from, int64_t to, int64_t ranks, double bytes, const ClusterConfig& cluster) {
+  if (cluster.nodes == 1 || !leaves_block(from, to, ranks, cluster.devices_per_node))
+    return *cluster.node_link.latency + bytes / *cluster.node_link.bandwidth;
+  const double factor =
+      oversubscription(cluster, [&](int64_t under) { return leaves_block(from, to, ranks, under * cluster.devices_per_node) ? 1.0 : 0.0; });
+  return *cluster.network.latency + bytes * factor / *cluster.network.bandwidth;
 }
 
 }  // namespace trireme

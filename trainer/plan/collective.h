@@ -22,10 +22,11 @@ GroupPlace place_of(int64_t size, int64_t stride, const ClusterConfig& cluster);
 double ring_bandwidth(const GroupPlace& group, const ClusterConfig& cluster);
 
 /// `bytes` are those of the whole array (all-gather: gathered; reduce-scatter: before). 0 for groups of one. Each device has its own share of the
-/// network, so a group with several members on a node uses as many shares.
+/// network, so a group with several members on a node uses as many shares. Gathers go round a ring; an all-reduce between nodes takes a ring or, where
+/// that is faster, a tree.
 double all_reduce_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster);
 double all_gather_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster);  ///< and reduce-scatter
-/// A message between two ranks `stride` apart.
-double transfer_seconds(int64_t stride, double bytes, const ClusterConfig& cluster);
+/// A message from every rank of one pipeline rank to its counterpart on another, `ranks` each: of the pair that lies worst.
+double transfer_seconds(int64_t from, int64_t to, int64_t ranks, double bytes, const ClusterConfig& cluster);
 
 }  // namespace trireme

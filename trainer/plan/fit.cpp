@@ -232,7 +232,7 @@ double model_seconds(const LinkSample& s, const ClusterConfig& cluster) {
   switch (s.operation) {
     case LinkOperation::kAllReduce: return turns * all_reduce_seconds(group, s.bytes, shared);
     case LinkOperation::kAllGather: return turns * all_gather_seconds(group, s.bytes, shared);
-    case LinkOperation::kSend: return turns * transfer_seconds(1, s.bytes, shared);
+    case LinkOperation::kSend: return turns * transfer_seconds(0, 1, 1, s.bytes, shared);
   }
   return 0;
 }

@@ -37,10 +37,14 @@ struct Forecast {
   int worst_rank = 0;  ///< pipeline rank that needs most
 };
 
-/// Step time alone, tens of microseconds for each stage and micro-batch at most. `config` and `cluster` are resolved.
+/// Whether a forecast can hold a step in memory: a list of two actions for each stage and micro-batch, and their times.
+bool is_short_enough(int64_t stages, int64_t microbatches);
+
+/// Step time alone, tens of microseconds for each stage and micro-batch at most. `config` and `cluster` are resolved. Errors: ConfigError for a step
+/// that is not short enough.
 Forecast forecast_time(const Config& config, const ClusterConfig& cluster);
-/// Its step_seconds alone, in half the time; `model` are model_seconds(config, cluster).
-double step_seconds(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model);
+/// Its step_seconds alone, in half the time; `costs` are step_costs(config, cluster, ...).
+double step_seconds(const Config& config, const ClusterConfig& cluster, const StepCosts& costs);
 /// And memory: tens of milliseconds for each pipeline rank on Trireme's own stack.
 Forecast forecast(const Config& config, const ClusterConfig& cluster);
 
@@ -57,5 +61,7 @@ double peak_flops(const Config& config, const ClusterConfig& cluster);
 std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster);
 /// Counted, Trireme's own.
 std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig& cluster);
+/// Counted where the stack is Trireme's, by formulas where it is another.
+std::vector<RankBytes> memory_of(const Config& config, const ClusterConfig& cluster);
 
 }  // namespace trireme

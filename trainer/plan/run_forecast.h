@@ -19,7 +19,8 @@ struct RunForecast {
 std::string device_type_of(const std::string& gpu);
 
 /// By plan.cluster, a file or a built-in type, or by the built-in figures of this machine's type: `gpu` is the driver's name of its GPU, empty on a
-/// CPU. Of a built-in type the cluster is hosts of `ranks_per_host` devices. Nothing for a GPU that is not built in. Milliseconds. Errors: those of
+/// CPU. Of a built-in type the cluster is hosts of `ranks_per_host` devices. Nothing for a GPU that is not built in, ranks that share a GPU, or a step
+/// that is not short enough. Milliseconds. Errors: those of
 /// load_cluster; ConfigError where the file's cluster has fewer devices than the run has ranks.
 std::optional<RunForecast> forecast_run(const Config& config, int world, int ranks_per_host, const std::string& gpu);
 

@@ -65,7 +65,7 @@ class Search {
                   const std::vector<LayoutSpace::Pipelining>& pipelinings);
   const ModelSeconds& model_of(const Layout& layout);
   std::vector<int64_t> split(const Layout& layout);
-  double bound(const Layout& layout, const std::vector<PartSeconds>& stages, double transfer) const;
+  double bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const;
   double bound_before_sharding(const Layout& layout);
   bool worth(const Layout& layout, size_t group, double bound) const;
   const Found* best_of_family(const Layout& layout) const;
@@ -83,7 +83,7 @@ class Search {
   double limit_;
   std::vector<Group> groups_;
   std::vector<Node> nodes_;
-  std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t>, ModelSeconds> models_;
+  std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t, SharedUses>, ModelSeconds> models_;
   std::vector<Found> best_;  ///< sorted: of options.keep families
   std::map<size_t, Found> best_of_group_;
   std::map<size_t, Found> nearest_of_group_;
@@ -93,9 +93,11 @@ class Search {
 /// Made once for all layouts that have it in common; below ZeRO-2 nothing of it hangs on the data ranks.
 const ModelSeconds& Search::model_of(const Layout& layout) {
   const bool sharded = layout.zero >= 2;
-  const auto [at, added] = models_.try_emplace({layout.tensor, layout.sequence_parallel, layout.micro_batch, sharded ? layout.zero : 0,
-                                                sharded ? layout.data : 1, sharded ? layout.replicate : 1});
-  if (added) at->second = model_seconds(space_.config(layout, {space_.base().model.layers}), cluster_);
+  const Config config = space_.config(layout, {space_.base().model.layers});
+  const auto [at, added] =
+      models_.try_emplace({layout.tensor, layout.sequence_parallel, layout.micro_batch, sharded ? layout.zero : 0, sharded ? layout.data : 1,
+                           sharded ? layout.replicate : 1, sharded ? shared_uses(config, stack_of(cluster_.software.stack)) : SharedUses{}});
+  if (added) at->second = model_seconds(config, cluster_);
   return at->second;
 }
 
@@ -111,9 +113,9 @@ std::vector<int64_t> Search::split(const Layout& layout) {
                               stage_ranks_of(layout.schedule, layout.pipeline, layout.virtual_stages));
 }
 
-double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, double transfer) const {
+double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const {
   const int64_t microbatches = space_.base().training.global_batch_size / layout.micro_batch / layout.data;
-  return least_step_seconds(layout, microbatches, stages, transfer) * kRounding;
+  return least_step_seconds(layout, microbatches, stages, transfers) * kRounding;
 }
 
 /// Without anything that goes between data ranks, which no sharding can do with less.
@@ -123,13 +125,14 @@ double Search::bound_before_sharding(const Layout& layout) {
   for (const int64_t layers : split(layout)) stages.push_back(PartSeconds{}.add(block_of(model, layout), static_cast<double>(layers)));
   stages.front().add(model.embedding);
   stages.back().add(model.head);
-  return bound(layout, stages, 0);
+  return bound(layout, stages, {});
 }
 
 void Search::list_nodes(size_t group, int64_t micro_batch, bool sequence_parallel, const std::string& recompute,
                         const std::vector<LayoutSpace::Pipelining>& pipelinings) {
   const LayoutSpace::Degrees& d = groups_[group].degrees;
   for (const auto& [schedule, stages] : pipelinings) {
+    if (!is_short_enough(d.pipeline * stages, space_.base().training.global_batch_size / micro_batch / d.data)) continue;
     Node node{{d.tensor, d.pipeline, d.data, 0, 1, micro_batch, sequence_parallel, recompute, schedule, stages}, group, 0};
     node.bound = bound_before_sharding(node.layout);
     nodes_.push_back(node);
@@ -198,7 +201,7 @@ double Search::least_bytes(const Layout& layout, const std::vector<RankBytes>& w
 
 /// And not even what comes nearest of its group. Only Trireme's own states are known to be sharded in this way.
 bool Search::too_large(const Layout& layout, size_t group, const std::vector<RankBytes>& whole) const {
-  if (!options_.prune || cluster_.software.stack != "trireme") return false;
+  if (!options_.prune || !stack_of(cluster_.software.stack).own) return false;
   const double least = least_bytes(layout, whole);
   return least > limit_ && (groups_[group].best < kNever || least >= groups_[group].nearest);
 }
@@ -217,15 +220,14 @@ void Search::expand(const Node& node) {
     }
     if (too_large(found.layout, node.group, whole)) continue;
     const Config config = space_.config(found.layout, found.split);
-    const ModelSeconds& model = model_of(found.layout);
-    const StepCosts costs = step_costs(config, cluster_, model, rank_of);
+    const StepCosts costs = step_costs(config, cluster_, model_of(found.layout), rank_of);
     double after = kNever;
     for (size_t r = 0; r < costs.reduce.size(); ++r) after = std::min(after, costs.reduce[r] + costs.optimizer[r]);
-    if (!worth(found.layout, node.group, bound(found.layout, costs.stages, costs.transfer) + kRounding * (after + costs.host))) continue;
+    if (!worth(found.layout, node.group, bound(found.layout, costs.stages, costs.transfers) + kRounding * (after + costs.host))) continue;
     ++tried_;
     std::vector<RankBytes> memory = zero == 0 ? whole : formula_memory(config, cluster_);
     found.forecast = {};
-    if (largest_peak(memory) <= limit_) found.forecast.step_seconds = step_seconds(config, cluster_, model);
+    if (largest_peak(memory) <= limit_) found.forecast.step_seconds = step_seconds(config, cluster_, costs);
     set_memory(found.forecast, std::move(memory), limit_);
     keep(found);
   }
@@ -246,7 +248,7 @@ void Search::finish(SearchResult& result) {
   std::sort(list.begin(), list.end(), before);
   for (const Found& found : list) {
     RankedLayout layout = ranked(found);
-    if (result.layouts.empty()) set_memory(layout.forecast, counted_memory(layout.config, cluster_), limit_);
+    if (result.layouts.empty()) set_memory(layout.forecast, memory_of(layout.config, cluster_), limit_);
     (layout.forecast.fits ? result.layouts : result.too_large).push_back(std::move(layout));
   }
   for (const auto& [group, found] : nearest_of_group_)

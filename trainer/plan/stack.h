@@ -20,7 +20,7 @@ struct Stack {
   double product_rate;    ///< fitted: rate of products as a multiple of the device's
   double elementwise;     ///< fitted: memory traffic of what is no product and no attention, as a multiple of fully fused kernels'
   double tensor_overlap;  ///< share of the tensor ranks' communication that hides behind products
-  double gather_overlap;  ///< share of ZeRO-3's gathers and reductions that hides behind compute without slowing it
+  double gather_overlap;  ///< share of ZeRO-2 and 3's gathers and reductions that runs beside compute without slowing it
   bool reduce_overlap;    ///< the reduction of gradients, once a step, hides behind the last micro-batch's backward
   double reduce_bytes;    ///< of one gradient element between data ranks
   double data_factor;     ///< fitted: time of all traffic between data ranks as a multiple of what its bytes take
@@ -31,6 +31,7 @@ struct Stack {
   double layer_seconds;     ///< fitted: time a layer in which the device waits for the host: of forward, input gradient, weight gradient and
                             ///< recomputation each
   double host_seconds;      ///< fitted: time a step in which no device works
+  double scatter_overlap = gather_overlap;  ///< of the reductions alone, where a run overlaps its gathers less (stack_on)
 };
 
 const std::vector<Stack>& stacks();  ///< trireme first

@@ -9,12 +9,16 @@
 #include "trainer/model/dims.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/kernel_time.h"
+#include "trainer/plan/layouts.h"
 
 namespace trireme {
 namespace {
 
-/// AdamW, an element: fp32 gradient read, and once more for its norm; weight and two moments read and written; the 16-bit copy written.
-constexpr double kUpdateBytes = 34;
+/// Memory traffic of AdamW, an element: its gradient read, and once more for the norm; weight and two moments read and written; a 16-bit copy written.
+double update_bytes(const Config& config) {
+  const Precision precision = precision_of(config.training);
+  return static_cast<double>(8 * size_of(precision.master) + (precision.compute == precision.master ? 0 : size_of(precision.compute)));
+}
 
 /// What every formula here needs of a configuration, in double so that products of sizes cannot overflow.
 struct Sizes {
@@ -68,15 +72,13 @@ Products linear_seconds(double n, double k, const ClusterConfig& cluster, const 
   return {product(s.M, n, k), product(s.M, k, n), product(n, k, s.M) + traffic_seconds(kAccumulateBytes * n * k, 1, cluster)};
 }
 
-/// Seconds of ZeRO-3's traffic of a part that do not hide behind its `compute` seconds.
-double exposed(double communication, double compute, const Stack& stack) {
-  const double beyond = std::max(0.0, communication - compute);
-  return beyond + (1 - stack.gather_overlap) * (communication - beyond);
-}
+/// Seconds that collectives add to `compute` seconds beside them: the share that takes the device from it, and of the rest what goes on for longer.
+double exposed(double held, double beside, double compute) { return held + std::max(0.0, beside - compute); }
 
 class Model {
  public:
-  Model(const Config& config, const ClusterConfig& cluster) : config_(config), cluster_(cluster), s_(config, cluster) {}
+  Model(const Config& config, const ClusterConfig& cluster)
+      : config_(config), cluster_(cluster), s_(config, cluster), shared_(shared_uses(config, s_.stack)) {}
 
   ModelSeconds seconds() const {
     ModelSeconds model;
@@ -92,7 +94,7 @@ class Model {
     embedding.tensor_backward = config_.parallel.sequence_parallel ? crossing / 2 : 0;
     embedding.forward += embedding.tensor_forward;
     embedding.input_gradient += embedding.tensor_backward;
-    gather(embedding, s_.head_elements());
+    move(embedding, s_.head_elements(), {.gather_backward = !shared_.embedding});
     return model;
   }
 
@@ -131,7 +133,7 @@ class Model {
     if (s_.stack.own && split) waits += 0.5 * crossing;  // weight gradients gather both inputs again
     part.tensor_backward += waits;
     part.input_gradient += again + waits;
-    gather(part, s_.block_elements());
+    move(part, s_.block_elements(), {});
     return part;
   }
 
@@ -145,21 +147,28 @@ class Model {
     PartSeconds part = s_.stack.own ? PartSeconds{.input_gradient = forward + backward + crossing}
                                     : PartSeconds{.forward = forward, .input_gradient = backward + crossing};
     part.tensor_backward = crossing;
-    gather(part, s_.head_elements());
+    move(part, s_.head_elements(), {.gather_forward = !shared_.head, .reduce = !shared_.table});
     return part;
   }
 
   double moved(double bytes) const { return traffic_bytes(bytes, s_.element_bytes, cluster_.device.cores.has_value()); }
 
+  struct Moves {
+    bool gather_forward = true, gather_backward = true, reduce = true;
+  };
   /// Adds what ZeRO-2 and 3 move every micro-batch for a part of `elements` weights.
-  void gather(PartSeconds& part, double elements) const {
+  void move(PartSeconds& part, double elements, const Moves& moves) const {
     const ZeroPolicy policy = zero_policy(config_.parallel);
     const GroupPlace shard = place_of(policy.shard, s_.tensor, cluster_);
     const double factor = s_.stack.data_factor;
     const double gathered = policy.unshard_each_use ? factor * all_gather_seconds(shard, s_.bytes(elements), cluster_) : 0;
-    const double reduced = policy.gradients_resident ? 0 : factor * all_gather_seconds(shard, s_.stack.reduce_bytes * elements, cluster_);
-    part.gather_forward = exposed(gathered, part.forward, s_.stack);
-    part.gather_backward = exposed(gathered + reduced, part.input_gradient + part.weight_gradient, s_.stack);
+    const double reduced =
+        policy.gradients_resident || !moves.reduce ? 0 : factor * all_gather_seconds(shard, s_.stack.reduce_bytes * elements, cluster_);
+    const double forward = moves.gather_forward ? gathered : 0, backward = moves.gather_backward ? gathered : 0;
+    const double gather_held = 1 - s_.stack.gather_overlap, reduce_held = 1 - s_.stack.scatter_overlap;
+    part.gather_forward = exposed(gather_held * forward, (1 - gather_held) * forward, part.forward);
+    part.gather_backward = exposed(gather_held * backward + reduce_held * reduced, (1 - gather_held) * backward + (1 - reduce_held) * reduced,
+                                   part.input_gradient + part.weight_gradient);
     part.forward += part.gather_forward;
     part.input_gradient += part.gather_backward;
   }
@@ -167,20 +176,25 @@ class Model {
   const Config& config_;
   const ClusterConfig& cluster_;
   Sizes s_;
+  SharedUses shared_;
 };
 
 /// Once a step on one pipeline rank that holds `elements` weights: reduction of the gradients and gathers of the parameters, what is not behind the
-/// last micro-batch's backward.
-double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Sizes& s, double elements, double last_backward) {
+/// last micro-batch's backward and the first one's forward.
+double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Sizes& s, double elements, double first_forward,
+                      double last_backward) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const GroupPlace shard = place_of(policy.shard, s.tensor, cluster);
   const GroupPlace replicate = place_of(policy.replicate, s.tensor * policy.shard, cluster);
-  double seconds = all_reduce_seconds(replicate, s.stack.reduce_bytes * elements / policy.shard, cluster);
-  if (policy.gradients_resident) seconds += all_gather_seconds(shard, s.stack.reduce_bytes * elements, cluster);
-  if (!policy.unshard_each_use) seconds += all_gather_seconds(shard, s.bytes(elements), cluster);
-  seconds *= s.stack.data_factor;
+  double reduced = all_reduce_seconds(replicate, s.stack.reduce_bytes * elements / policy.shard, cluster);
+  if (policy.gradients_resident) reduced += all_gather_seconds(shard, s.stack.reduce_bytes * elements, cluster);
+  const double gathered = policy.unshard_each_use ? 0 : all_gather_seconds(shard, s.bytes(elements), cluster);
   // A tenth stays in sight: the last bucket, and what starts late.
-  return s.stack.reduce_overlap ? std::max(0.1 * seconds, seconds - 0.6 * last_backward) : seconds;
+  const auto visible = [&](double seconds, double beside) {
+    seconds *= s.stack.data_factor;
+    return s.stack.reduce_overlap ? std::max(0.1 * seconds, seconds - 0.6 * beside) : seconds;
+  };
+  return visible(reduced, last_backward) + visible(gathered, first_forward);
 }
 
 }  // namespace
@@ -193,6 +207,7 @@ Stack stack_on(const ClusterConfig& cluster, const Config& config) {
   if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
   if (cluster.device.cores) stack.elementwise = 1;  // there Trireme's fused kernels themselves were measured
   const bool overlap = config.parallel.overlap && !cluster.device.cores;
+  stack.scatter_overlap = overlap ? stack.gather_overlap : 0;
   if (!overlap || config.parallel.prefetch == 0) stack.gather_overlap = 0;
   if (!overlap) stack.tensor_overlap = 0;
   stack.reduce_overlap = stack.reduce_overlap && overlap;
@@ -218,6 +233,15 @@ void PartSeconds::slow_down(double times) {
   recompute *= times;
 }
 
+SharedUses shared_uses(const Config& config, const Stack& stack) {
+  if (!stack.own || config.parallel.schedule == "file") return {};
+  const ScheduleKind kind = layout_of(config).schedule;
+  const bool one_rank = config.parallel.pipeline == 1, alternates = one_rank || kind != ScheduleKind::kGPipe;
+  return {.head = alternates,
+          .embedding = one_rank || (alternates && kind != ScheduleKind::kZbV),
+          .table = config.model.tied_embeddings && (one_rank || kind == ScheduleKind::kZbV)};
+}
+
 ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster) { return Model(config, cluster).seconds(); }
 
 StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank) {
@@ -226,7 +250,7 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   const std::vector<Recompute> recompute = recompute_plan(config);
   StepCosts costs;
   std::vector<double> elements(static_cast<size_t>(config.parallel.pipeline));
-  std::vector<double> backward(elements.size());
+  std::vector<double> forward(elements.size()), backward(elements.size());  // less what the same links are busy with
   for (size_t i = 0; i < layers.size(); ++i) {
     const StageRange range = stage_range(layers, static_cast<int>(i));
     PartSeconds stage;
@@ -238,13 +262,15 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
     const bool both = config.model.tied_embeddings && stage_rank.front() == stage_rank.back();
     elements[rank] += static_cast<double>(range.blocks) * s.block_elements() + (range.first() ? s.head_elements() : 0) +
                       (range.last() && !both ? s.head_elements() : 0);
-    backward[rank] += stage.input_gradient + stage.weight_gradient;
+    forward[rank] += stage.forward - stage.gather_forward;
+    backward[rank] += stage.input_gradient + stage.weight_gradient - stage.gather_backward;
     costs.stages.push_back(stage);
   }
   const MeshShape mesh = mesh_shape(config.parallel);
-  if (mesh.pipeline > 1) {
-    const double part = config.parallel.sequence_parallel || s.stack.split_transfers ? 1.0 / static_cast<double>(mesh.tensor) : 1;
-    costs.transfer = transfer_seconds(int64_t{mesh.tensor} * mesh.data(), part * s.bytes(s.M * s.D), cluster);
+  const double part = config.parallel.sequence_parallel || s.stack.split_transfers ? 1.0 / static_cast<double>(mesh.tensor) : 1;
+  for (size_t i = 0; i + 1 < stage_rank.size(); ++i) {
+    const int from = stage_rank[i], to = stage_rank[i + 1];
+    costs.transfers.push_back(from == to ? 0 : transfer_seconds(from, to, int64_t{mesh.tensor} * mesh.data(), part * s.bytes(s.M * s.D), cluster));
   }
   // The owners of a tied table on first and last rank sum their shards, when everything else is done.
   const int64_t apart = int64_t{mesh.tensor} * mesh.data() * (stage_rank.back() - stage_rank.front());
@@ -253,11 +279,15 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
                           : 0;
   for (size_t rank = 0; rank < elements.size(); ++rank) {
     const bool end = static_cast<int>(rank) == stage_rank.front() || static_cast<int>(rank) == stage_rank.back();
-    costs.reduce.push_back(reduce_seconds(config, cluster, s, elements[rank], backward[rank]) + (end ? tied : 0));
-    costs.optimizer.push_back(traffic_seconds(kUpdateBytes * elements[rank] / mesh.shard, 1, cluster));
+    costs.reduce.push_back(reduce_seconds(config, cluster, s, elements[rank], forward[rank], backward[rank]) + (end ? tied : 0));
+    costs.optimizer.push_back(traffic_seconds(update_bytes(config) * elements[rank] / mesh.shard, 1, cluster));
   }
   costs.host = s.stack.host_seconds;
-  for (PartSeconds& stage : costs.stages) stage.slow_down(cluster.software.straggler);
+  std::vector<double> compute(elements.size());
+  for (size_t i = 0; i < stage_rank.size(); ++i) compute[static_cast<size_t>(stage_rank[i])] += costs.stages[i].total();
+  costs.slowest = static_cast<int>(std::ranges::max_element(compute) - compute.begin());
+  for (size_t i = 0; i < stage_rank.size(); ++i)
+    if (stage_rank[i] == costs.slowest) costs.stages[i].slow_down(cluster.software.straggler);
   return costs;
 }
 

@@ -25,8 +25,17 @@ struct ModelSeconds {
   PartSeconds embedding, head;
   std::vector<PartSeconds> kinds;  ///< of a block, by Recompute
 };
-/// Depends on neither pipeline, schedule nor, below ZeRO-2, data: searches share it.
+/// Below ZeRO-2 depends on none of pipeline, schedule and data: searches share it.
 ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster);
+
+/// What ZeRO-3 need not gather twice, as neighbouring uses of a unit share a copy (lower()), and ZeRO-2 and 3 not reduce twice a micro-batch.
+struct SharedUses {
+  bool head = false;       ///< a micro-batch's forward is followed by its backward
+  bool embedding = false;  ///< and its backward by the next one's forward
+  bool table = false;      ///< tied embeddings on one rank are one unit
+  auto operator<=>(const SharedUses&) const = default;
+};
+SharedUses shared_uses(const Config& config, const Stack& stack);
 
 /// The stack as this run uses it: with the configuration's gradients on the wire, and what it says of overlap. On cores that move the data themselves,
 /// communication hides behind nothing. Errors: ConfigError for a precision that is not known of the stack.
@@ -34,10 +43,11 @@ Stack stack_on(const ClusterConfig& cluster, const Config& config);
 
 struct StepCosts {
   std::vector<PartSeconds> stages;  ///< by global stage
-  double transfer = 0;              ///< of a boundary between two ranks
+  std::vector<double> transfers;    ///< by global stage but the last: to the next one, 0 where both are on one rank
   std::vector<double> reduce;       ///< by pipeline rank: waiting for gradients after the last backward, and for parameters before their first use
   std::vector<double> optimizer;    ///< by pipeline rank: norm and update
   double host = 0;                  ///< a step in which no device works
+  int slowest = 0;                  ///< pipeline rank that has most to compute: the one that software.straggler slows
 };
 /// `stage_rank`: the pipeline rank of each stage (stage_ranks of the plan).
 StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank);

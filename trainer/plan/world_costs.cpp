@@ -65,6 +65,15 @@ double compute_seconds(ActionType type, const PartSeconds& part) {
   }
 }
 
+double tensor_seconds(ActionType type, const PartSeconds& part) {
+  return type == ActionType::kForward ? part.tensor_forward : type == ActionType::kBackwardWeight ? 0 : part.tensor_backward;
+}
+
+/// Seconds of a collective, those that take the device from its compute, and those beside it.
+struct Collective {
+  double held = 0, beside = 0;
+};
+
 struct Means {
   double compute = 0, held = 0;
   std::array<double, kWaitCauses> waits{};
@@ -89,35 +98,47 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
                              cluster.devices_per_node, " or more, or fewer ranks"));
   const ModelSeconds model = model_seconds(config, cluster);
   const auto stages = std::make_shared<const std::vector<StageParts>>(stages_of(config, model, plans));
-  const double transfer = step_costs(config, cluster, model, plans.stage_rank).transfer;
+  const StepCosts step = step_costs(config, cluster, model, plans.stage_rank);
   const MeshShape mesh = mesh_shape(config.parallel);
   const Stack stack = stack_on(cluster, config);
+  const ZeroPolicy policy = zero_policy(config.parallel);
   const double factor = stack.data_factor, gradient_bytes = stack.reduce_bytes;
   const double parameter_bytes = static_cast<double>(size_of(precision_of(config.training).compute));
   const GroupPlace shard = place_of(mesh.shard, mesh.tensor, cluster),
                    replicate = place_of(mesh.replicate, int64_t{mesh.tensor} * mesh.shard, cluster),
                    ends = mesh.pipeline > 1 ? place_of(2, int64_t{mesh.tensor} * mesh.data() * (mesh.pipeline - 1), cluster) : GroupPlace{};
-  WorldCosts costs;
-  costs.seconds = [stages, transfer](const Action& action) {
-    if (is_receive(action.type)) return transfer;
-    if (!is_compute(action.type)) return 0.0;
-    const std::vector<PartSeconds>& parts = (*stages)[static_cast<size_t>(action.stage)].parts;
-    if (action.unit >= 0) return compute_seconds(action.type, parts[static_cast<size_t>(action.unit)]);
-    double sum = 0;
-    for (const PartSeconds& part : parts) sum += compute_seconds(action.type, part);
-    return sum;
-  };
-  costs.collective = [=](const Action& action) {
+  // Once a step they hide behind what compute there is, or behind nothing; each micro-batch's as those of published runs do.
+  const double once = stack.reduce_overlap ? 0 : 1;
+  const double gather_held = policy.unshard_each_use ? 1 - stack.gather_overlap : once,
+               reduce_held = policy.gradients_resident ? once : 1 - stack.scatter_overlap;
+  const auto split = [](double held, double seconds) { return Collective{held * seconds, (1 - held) * seconds}; };
+  const auto collective = [=](const Action& action) {
     const double elements = (*stages)[static_cast<size_t>(action.stage)].unit_elements[static_cast<size_t>(action.unit)];
     switch (action.type) {
-      case ActionType::kUnshard: return factor * all_gather_seconds(shard, parameter_bytes * elements, cluster);
-      case ActionType::kReduceGrads: return factor * all_gather_seconds(shard, gradient_bytes * elements, cluster);
-      case ActionType::kReduceReplicas: return factor * all_reduce_seconds(replicate, gradient_bytes * elements / mesh.shard, cluster);
-      case ActionType::kReduceTied: return all_reduce_seconds(ends, gradient_bytes * elements / mesh.shard, cluster);
-      default: return 0.0;
+      case ActionType::kUnshard: return split(gather_held, factor * all_gather_seconds(shard, parameter_bytes * elements, cluster));
+      case ActionType::kReduceGrads: return split(reduce_held, factor * all_gather_seconds(shard, gradient_bytes * elements, cluster));
+      case ActionType::kReduceReplicas: return split(once, factor * all_reduce_seconds(replicate, gradient_bytes * elements / mesh.shard, cluster));
+      case ActionType::kReduceTied: return split(once, all_reduce_seconds(ends, gradient_bytes * elements / mesh.shard, cluster));
+      default: return Collective{};
     }
   };
-  if (cluster.software.straggler > 1) costs.slowdown[0] = cluster.software.straggler;
+  const auto compute = [=](const Action& action, double (*seconds)(ActionType, const PartSeconds&)) {
+    const std::vector<PartSeconds>& parts = (*stages)[static_cast<size_t>(action.stage)].parts;
+    if (action.unit >= 0) return seconds(action.type, parts[static_cast<size_t>(action.unit)]);
+    double sum = 0;
+    for (const PartSeconds& part : parts) sum += seconds(action.type, part);
+    return sum;
+  };
+  WorldCosts costs;
+  costs.seconds = [=, transfers = step.transfers](const Action& action) {
+    if (action.type == ActionType::kRecvForward) return transfers[static_cast<size_t>(action.stage) - 1];
+    if (action.type == ActionType::kRecvBackward) return transfers[static_cast<size_t>(action.stage)];
+    if (is_compute(action.type)) return compute(action, compute_seconds);
+    return is_transfer(action.type) ? 0 : collective(action).held;
+  };
+  costs.tensor = [=](const Action& action) { return compute(action, tensor_seconds); };
+  costs.collective = [=](const Action& action) { return collective(action).beside; };
+  if (cluster.software.straggler > 1) costs.slowdown[rank_of(mesh, {.pipeline = step.slowest})] = cluster.software.straggler;
   return costs;
 }
 

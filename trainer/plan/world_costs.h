@@ -11,7 +11,8 @@
 namespace trireme {
 
 /// Seconds of each action of `plans` (rank_plans(config)): compute by part of the model, as step_costs reckons it; gathers and reductions by the
-/// bytes of their units. software.straggler slows world rank 0. `config` and `cluster` are resolved.
+/// bytes of their units, the share of theirs that published runs do not hide taken from the compute. software.straggler slows the first rank of the
+/// pipeline rank that the forecast slows. `config` and `cluster` are resolved.
 /// Errors: ConfigError where ranks take turns on cores: each would fill the waits of others, which ranks with a clock of their own do not.
 WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const RankPlans& plans);
 
