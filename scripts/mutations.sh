@@ -5,6 +5,7 @@
 #   ./scripts/mutations.sh 04 norm     those whose name contains one of the words
 #   ./scripts/mutations.sh cuda        those of the GPU backend, caught on the simulated GPUs
 #   ./scripts/mutations.sh --list      their names
+#   ./scripts/mutations.sh --check     whether every patch applies, which the default suite asks too
 #   ./scripts/mutations.sh --verify [WORD...]   plants those of the training path and runs `trireme verify` instead: is each found, and are axis and kind of
 #                                      layer those of its line "# verify: AXIS LAYER"? "# verify: - REASON" where verify cannot see it
 # A patch that does not apply or does not compile is an error. Exits 1 if a bug survives. Without the CUDA toolkit those of the GPU backend are skipped.
@@ -13,6 +14,11 @@ cd "$(dirname "$0")/.."
 source=$PWD
 limit=600  # seconds for one test program, as under CTest: a bug that makes ranks wait for ever is caught too
 
+if [[ ${1:-} == --check ]]; then
+  failed=0
+  for patch in tests/mutations/*.patch; do git apply --check "$patch" || failed=1; done
+  exit $failed
+fi
 verify=
 if [[ ${1:-} == --verify ]]; then
   verify=yes
