@@ -8,6 +8,7 @@
 #include "trainer/config/load.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/forecast.h"
+#include "trainer/plan/layouts.h"
 
 namespace trireme {
 namespace {
@@ -147,6 +148,22 @@ TEST_CASE("the forecast counts gathers and reductions of embedding and head as t
       }
     }
   }
+}
+
+TEST_CASE("a boundary between stages that leaves a node takes the network, alone") {
+  const Config config = model("tensor: 2, pipeline: 8");
+  ClusterConfig cluster = machines("H100", 16);  // ranks 7 and 8, of the fourth stage and the fifth, lie on two nodes
+  const auto seconds = [&] { return forecast_time(config, cluster).step_seconds; };
+  const std::vector<int> stage_rank = stage_ranks_of(ScheduleKind::k1F1B, 8, 1);
+  const StepCosts costs = step_costs(config, cluster, model_seconds(config, cluster), stage_rank);
+  REQUIRE(costs.transfers.size() == 7);
+  for (size_t s = 0; s < 7; ++s) {
+    CAPTURE(s);
+    CHECK((costs.transfers[s] > 2 * costs.transfers[0]) == (s == 3));
+  }
+  const double fast = seconds();
+  *cluster.network.bandwidth /= 50;
+  CHECK(seconds() > 1.05 * fast);
 }
 
 TEST_CASE("ranks that take turns on cores are not simulated") {
