@@ -37,6 +37,10 @@ TEST_CASE("bench machine: writes a cluster file that plan and train take") {
   REQUIRE(lines.front()["event"] == "start");
   CHECK(lines.front()["forecast"]["figures"] == "the figures of machine.yaml");
   CHECK(lines.front()["forecast"]["step_seconds"] == plan["step_seconds"]);
+  // MFU has the measured peak.
+  REQUIRE(lines[1].contains("loss"));
+  const auto product = [](const json& of) { return of["mfu"].get<double>() * of["step_seconds"].get<double>(); };
+  CHECK(product(lines[1]) == Approx(product(plan)).epsilon(1e-9));
 }
 
 TEST_CASE("bench: a file that cannot be written is told before anything is measured") {

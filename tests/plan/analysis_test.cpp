@@ -9,6 +9,7 @@
 #include "tests/support/thread_ranks.h"
 #include "trainer/config/load.h"
 #include "trainer/loop/rank_plan.h"
+#include "trainer/loop/recompute.h"
 #include "trainer/loop/state.h"
 #include "trainer/model/flops.h"
 
@@ -34,6 +35,23 @@ Config gpt(const std::vector<std::string>& sets = {}) {
   return resolve(parse_config(text, "gpt.yaml", sets), 64);
 }
 
+/// With one of these schedules on the same four pipeline ranks.
+Config scheduled(const std::string& schedule, int virtual_stages) {
+  Config config = gpt();
+  config.parallel.schedule = schedule;
+  config.parallel.virtual_stages = virtual_stages;
+  config.parallel.layers_per_stage = std::vector<int64_t>(static_cast<size_t>(4 * virtual_stages), 6 / virtual_stages);
+  return config;
+}
+
+/// Within a budget halfway between what all and nothing recomputed need.
+Config budgeted() {
+  ClusterConfig cluster = cluster_of(1, "cpu");
+  cluster.device.cores = 8;  // no runtime's allowance, which is not the budget's
+  const auto most = [&](const char* recompute) { return largest_peak(counted_memory(gpt({concat("training.recompute=", recompute)}), cluster)); };
+  return gpt({"training.recompute=budget", concat("training.recompute_budget=", static_cast<int64_t>((most("full") + most("none")) / 2))});
+}
+
 Forecast forecast_of(double step_seconds) {
   Forecast forecast;
   forecast.step_seconds = step_seconds;
@@ -53,6 +71,8 @@ TEST_CASE("the traffic of each axis is what a run's ranks record") {
   for (const int zero : {0, 1, 2, 3})
     for (const bool sp : {false, true}) layouts.push_back({.tensor = 2, .data = 2, .zero = zero, .sequence_parallel = sp});
   layouts.push_back({.tensor = 2, .pipeline = 2, .data = 2, .zero = 2, .sequence_parallel = true, .recompute = "full"});
+  layouts.push_back({.tensor = 2, .sequence_parallel = true, .recompute = "full", .recompute_every = 2});
+  layouts.push_back({.tensor = 2, .pipeline = 2, .recompute = "full", .recompute_every = 3});
   layouts.push_back({.pipeline = 3, .schedule = "interleaved_1f1b", .virtual_stages = 2, .layers = 13});
   layouts.push_back({.pipeline = 2, .schedule = "zb_v", .virtual_stages = 2});
   layouts.push_back({.data = 4, .zero = 3, .replicate = 2, .reshard = "after_step"});
@@ -218,7 +238,7 @@ TEST_CASE("a link is told what it needs and has") {
   CHECK(gradients.available_bandwidth == 4 * cluster_of(8).network.bandwidth.value());  // four of the eight lie on a node, each with its adapter
   CHECK(by_name["pipeline"].network);
   CHECK(by_name["pipeline"].available_bandwidth == cluster_of(8).network.bandwidth.value());  // a transfer has one
-  CHECK(by_name["pipeline"].traffic.bytes == Approx(2 * 16 * 1024.0 * 1024 / 2 * 2));  // each way, of half the sequence
+  CHECK(by_name["pipeline"].traffic.bytes == Approx(2 * 16 * 1024.0 * 1024 / 2 * 2));         // each way, of half the sequence
 }
 
 TEST_CASE("the textbook's bubble of every schedule is the simulator's where passes take equally long") {
@@ -226,10 +246,8 @@ TEST_CASE("the textbook's bubble of every schedule is the simulator's where pass
       {ActionType::kForward, 1}, {ActionType::kBackward, 2}, {ActionType::kBackwardInput, 1}, {ActionType::kBackwardWeight, 1}};
   for (const ScheduleKind kind : kScheduleKinds) {
     INFO(name_of(kind));
-    Config config = gpt();
-    config.parallel.schedule = name_of(kind);
-    config.parallel.virtual_stages = default_virtual_stages(kind);
     const int v = default_virtual_stages(kind);
+    const Config config = scheduled(name_of(kind), v);
     const Simulation simulation = simulate(make_plan(kind, 4, v, 16), [&](const Action& action) {
       const auto one = seconds.find(action.type);
       return one == seconds.end() ? 0 : one->second;
@@ -260,11 +278,48 @@ TEST_CASE("the textbook beside the forecast's memory") {
         Approx(8 * parameters * 1e9 / rate));
 }
 
+TEST_CASE("the textbook takes each block as it recomputes") {
+  const double sbh = 1024.0 * 1024, tokens = 1e9, rate = 64 * 0.70 * 989e12;
+  Forecast forecast = forecast_of(0.4);
+  forecast.memory.resize(4);
+  const Config third = gpt({"training.recompute=full", "training.recompute_every=3"});
+  const auto figures = textbook_figures(third, cluster_of(8), forecast, tokens);
+  const double parameters = static_cast<double>(parameter_count(third.model)), scores = 5 * 16 * 1024.0 / 1024;
+  CHECK(figure(figures, "training time").textbook == Approx((6 + 2.0 / 3) * parameters * tokens / rate));
+  CHECK(figure(figures, "activations of the first stage").textbook == Approx(24 * sbh * (2 + 2 * (34 + scores) / 2) / 3));
+
+  const Config budget = budgeted();
+  const std::vector<Recompute> plan = recompute_plan(budget);
+  const auto full = std::ranges::count(plan, Recompute::kFull), full_of_first = std::count(plan.begin(), plan.begin() + 6, Recompute::kFull);
+  REQUIRE(full > 0);
+  REQUIRE(full < 24);
+  CHECK(figure(textbook_figures(budget, cluster_of(8), forecast, tokens), "training time").textbook ==
+        Approx((6 + 2 * static_cast<double>(full) / 24) * parameters * tokens / rate));
+  CHECK(figure(textbook_figures(budget, cluster_of(8), forecast, tokens), "sent to tensor ranks").forecast ==
+        Approx(16 * (6 * 10 + 3 * static_cast<double>(full_of_first) + 2) * 0.5 * sbh * 2));
+}
+
+TEST_CASE("the textbook's training time is at the rate of the run's precision") {
+  const auto seconds = [](const char* precision, const ClusterConfig& cluster) {
+    const Config config = gpt({concat("training.precision=", precision)});
+    return figure(textbook_figures(config, cluster, forecast_of(0.4), 1e9), "training time").textbook;
+  };
+  ClusterConfig cluster = cluster_of(8);
+  CHECK(seconds("fp64", cluster) == Approx(2 * seconds("fp32", cluster)));
+  CHECK(seconds("fp16", cluster) == seconds("bf16", cluster));
+  CHECK(seconds("bf16", cluster) * *cluster.device.peak_flops == Approx(seconds("fp32", cluster) * *cluster.device.peak_flops_fp32));
+  // Of a CPU the figures are one core's: two ranks on eight cores have four each.
+  cluster = cluster_of(1, "cpu");
+  cluster.devices_per_node = 2;
+  cluster.device.cores = 2;
+  const double one_core = seconds("fp32", cluster);
+  cluster.device.cores = 8;
+  CHECK(seconds("fp32", cluster) == Approx(one_core / 4));
+}
+
 TEST_CASE("the textbook's activations are those of schedules that it knows") {
   const auto activations = [](const char* schedule, int virtual_stages) -> std::optional<double> {
-    Config config = gpt();
-    config.parallel.schedule = schedule;
-    config.parallel.virtual_stages = virtual_stages;
+    const Config config = scheduled(schedule, virtual_stages);
     Forecast forecast = forecast_of(0.4);
     forecast.memory.resize(4);
     for (const TextbookFigure& one : textbook_figures(config, cluster_of(8), forecast, 1e9))
@@ -294,9 +349,8 @@ TEST_CASE("an analysis as text and as JSON says all of it") {
   options.step_seconds = [](const Config& scaled, const ClusterConfig&) { return std::optional(0.02 * microbatches_of(scaled) + 0.04); };
   const Analysis analysis = analyse(gpt(), cluster_of(8), forecast_of(0.36), options);
   const std::string text = analysis_text(analysis);
-  for (const char* part :
-       {"Hoffmann 2022", "Besiroglu 2024", "device hours", "Amdahl", "Gustafson", "needs GB/s", "Daly 2006", "checkpoint.every",
-        "textbook", "arXiv:2407.21783", "storage", "as on 8 devices"})
+  for (const char* part : {"Hoffmann 2022", "Besiroglu 2024", "device hours", "Amdahl", "Gustafson", "needs GB/s", "Daly 2006", "checkpoint.every",
+                           "textbook", "arXiv:2407.21783", "storage", "as on 8 devices"})
     CHECK_THAT(text, Contains(part));
   ClusterConfig own = cluster_of(8);
   own.node_mtbf = 30 * 86400;

@@ -46,7 +46,7 @@ TEST_CASE("the simulated world takes what the forecast says, less the update") {
   constexpr double kSame = 1e-9;      // no collective runs beside the compute
   constexpr double kTransfer = 2e-3;  // a transfer of a lowered list waits for both of its ends
   constexpr double kReduced = 0.02;   // once a step reductions hide behind the very compute that there is, in the forecast behind a share of it
-  constexpr double kEachUse = 5e-3;   // nothing is before the first gather, and norms, biases and positions are gathered too
+  constexpr double kEachUse = 5e-3;   // nothing is before the first gather, nor behind the last reduction
   const Case cases[] = {
       {"one rank", "tensor: 1", kSame, kSame},
       {"tensor ranks", "tensor: 4", kSame, kSame},

@@ -124,9 +124,15 @@ Analysis analysis_of(const Arguments& arguments, const RankedLayout& plan, const
   return analyse(plan.config, cluster, plan.forecast, options);
 }
 
+/// Where there is no layout at all: the same keys, so that whoever reads them need not ask.
+ordered_json no_plan() {
+  return {{"layout", nullptr}, {"step_seconds", nullptr}, {"tokens_per_second_per_gpu", nullptr}, {"mfu", nullptr},
+          {"bubble", nullptr}, {"fits", false},           {"memory_bytes", ordered_json::array()}};
+}
+
 void print_json(const Arguments& arguments, const Place& place, const Answer& answer) {
   const auto of = [&](const RankedLayout& layout) { return plan_json(layout, place.cluster, arguments.tokens); };
-  ordered_json json = answer.plan ? of(*answer.plan) : ordered_json::object();
+  ordered_json json = answer.plan ? of(*answer.plan) : no_plan();
   json["cluster"] = cluster_json(place);
   json["layouts"] = ordered_json::array();
   if (answer.found) {
@@ -163,10 +169,9 @@ std::vector<OutputFile> outputs_of(const Arguments& arguments) {
 void check(const Arguments& arguments, const LoadedConfig& loaded) {
   std::vector<std::string> inputs{arguments.config};
   if (arguments.cluster) inputs.push_back(*arguments.cluster);
-  if (!loaded.config.parallel.schedule_file.empty()) inputs.push_back(loaded.config.parallel.schedule_file);
+  if (loaded.config.parallel.schedule == "file") inputs.push_back(loaded.config.parallel.schedule_file);
   check_outputs(outputs_of(arguments), inputs);
-  if (arguments.analyse && !arguments.tokens && !loaded.config.training.steps)
-    throw ConfigError("training.epochs: how many tokens these are is known once the data is read; give --tokens N, or set training.steps");
+  if (arguments.analyse) training_tokens(loaded.config, arguments.tokens);
 }
 
 void answer_of(const Arguments& arguments, const LoadedConfig& loaded, const Place& place, const std::optional<Config>& own, Answer& answer) {

@@ -6,6 +6,8 @@
 
 #include "kernels/ops/transfer.h"
 #include "trainer/loop/agree.h"
+#include "trainer/loop/rank_plan.h"
+#include "trainer/model/flops.h"
 
 namespace trireme {
 namespace {
@@ -56,6 +58,10 @@ void check_names(const std::set<std::string>& known, const CheckpointReader& rea
 }
 
 }  // namespace
+
+int64_t state_bytes(const Config& config) {
+  return static_cast<int64_t>(kKinds.size()) * parameter_count(config.model) * size_of(precision_of(config.training).master);
+}
 
 std::vector<StateTensor> state_tensors(Trainer& trainer) {
   std::vector<StateTensor> tensors;

@@ -10,6 +10,9 @@ namespace trireme {
 /// element of every parameter is written once, tied copies and replicas never.
 std::vector<StateTensor> state_tensors(Trainer& trainer);
 
+/// Bytes of all of these together: weights and two moments of every parameter, in the dtype of the masters.
+int64_t state_bytes(const Config& config);
+
 /// Fills this rank's boxes from a checkpoint of any layout. Errors: DataError naming the tensor that is missing, has another shape, or is not the model's,
 /// agreed on by all ranks. Collective, both.
 void load_weights(Trainer& trainer, WeightSource& source);

@@ -13,7 +13,8 @@
 namespace trireme {
 namespace {
 
-std::string seconds_text(double seconds) {
+/// As many digits as a reason needs.
+std::string rounded_text(double seconds) {
   return seconds >= 0.1 ? print("%.2f s", seconds) : seconds >= 1e-4 ? print("%.2f ms", seconds * 1e3) : print("%.2f us", seconds * 1e6);
 }
 std::string gigabytes(double bytes) { return bytes >= 1e9 ? print("%.1f GB", bytes / 1e9) : print("%.1f MB", bytes / 1e6); }
@@ -80,8 +81,8 @@ std::string why_slower(const RankedLayout& layout, const RankedLayout& best) {
   const auto growth = [&](const Part& part) { return mine.parts.*part.seconds - its.parts.*part.seconds; };
   for (const Part& part : kParts)
     if (growth(part) > growth(*most)) most = &part;
-  return concat(print("%.1f %% slower: ", slower * 100), most->name, " ", seconds_text(mine.parts.*most->seconds), " against ",
-                seconds_text(its.parts.*most->seconds), " (", most->cause(layout.config, best.config), ")");
+  return concat(print("%.1f %% slower: ", slower * 100), most->name, " ", rounded_text(mine.parts.*most->seconds), " against ",
+                rounded_text(its.parts.*most->seconds), " (", most->cause(layout.config, best.config), ")");
 }
 
 std::string why_too_large(const Forecast& forecast) {

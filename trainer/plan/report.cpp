@@ -11,16 +11,13 @@
 #include "trainer/loop/recompute.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/analysis/analysis.h"
+#include "trainer/plan/stack.h"
 #include "trainer/plan/text.h"
 
 namespace trireme {
 namespace {
 
 using nlohmann::ordered_json;
-
-std::string seconds_text(double seconds) {
-  return seconds >= 0.1 ? print("%.4g s", seconds) : seconds >= 1e-4 ? print("%.4g ms", seconds * 1e3) : print("%.4g us", seconds * 1e6);
-}
 
 std::string flops_text(double flops) { return flops >= 1e12 ? print("%.4g TFLOP/s", flops / 1e12) : print("%.4g GFLOP/s", flops / 1e9); }
 std::string rate_text(double rate) { return print(rate >= 1000 ? "%.0f" : "%.4g", rate); }
@@ -76,7 +73,15 @@ std::vector<size_t> shown_ranks(const std::vector<RankBytes>& memory) {
   return ranks;
 }
 
-std::string memory_text(const Forecast& f) {
+/// Of the pipeline rank that needs most: with one stage each, a rank goes by its stage. A schedule of a file may give it another one.
+std::string worst_rank_text(const RankedLayout& plan) {
+  const ParallelConfig& parallel = plan.config.parallel;
+  const bool by_stage = *parallel.virtual_stages == 1 && parallel.schedule != "file";
+  return concat(by_stage ? "stage " : "pipeline rank ", plan.forecast.worst_rank);
+}
+
+std::string memory_text(const RankedLayout& plan) {
+  const Forecast& f = plan.forecast;
   const double need = largest_peak(f.memory);
   const MemoryUnit unit = unit_for(need);
   ordered_json rows = ordered_json::array();
@@ -87,8 +92,8 @@ std::string memory_text(const Forecast& f) {
   }
   const std::string amount = concat(unit.text(need), " of ", unit.text(f.memory_limit), " ", unit.name);
   const std::string verdict =
-      f.fits ? concat("fits: stage ", f.worst_rank, " needs most, ", amount)
-             : concat("does not fit by ", unit.text(need - f.memory_limit), " ", unit.name, " on stage ", f.worst_rank, ", which needs ", amount);
+      f.fits ? concat("fits: ", worst_rank_text(plan), " needs most, ", amount)
+             : concat("does not fit by ", unit.text(need - f.memory_limit), " ", unit.name, " on ", worst_rank_text(plan), ", which needs ", amount);
   const size_t more = f.memory.size() - rows.size();
   return concat(table_of(rows), more > 0 ? concat("  and ", more, " pipeline ranks that need less\n") : "", verdict, "\n");
 }
@@ -142,8 +147,8 @@ std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, st
              " sequences of ", t.sequence_length, ", ", count_text(static_cast<double>(t.global_batch_size * t.sequence_length)), " tokens\n");
   text +=
       concat(plan.layout, " on ", cluster_text(cluster), ", ", microbatches_of(c), " micro-batches of ", t.micro_batch_size, ", recompute ",
-             t.recompute, cluster.software.stack == "trireme" ? "" : concat("; with the kernels and overlap of ", cluster.software.stack), "\n\n");
-  text += memory_text(plan.forecast) + "\n" + time_text(plan.forecast) + "\n" + utilisation_text(plan, cluster);
+             t.recompute, stack_of(cluster.software.stack).own ? "" : concat("; with the kernels and overlap of ", cluster.software.stack), "\n\n");
+  text += memory_text(plan) + "\n" + time_text(plan.forecast) + "\n" + utilisation_text(plan, cluster);
   if (tokens) text += bill_text(training_bill(c, cluster, plan.forecast.step_seconds, *tokens));
   return text;
 }

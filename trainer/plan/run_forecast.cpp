@@ -66,6 +66,7 @@ std::optional<RunForecast> forecast_run(const Config& config, int world, int ran
         gpu.empty() ? "built-in figures of a CPU; `trireme bench machine` measures this one for plan.cluster" : "built-in figures of " + type;
   }
   forecast.time = forecast_time(config, cluster);
+  if (!cluster.device.cores || (named != "none" && !is_built_in(named))) forecast.peak_flops = world * peak_flops(config, cluster);
   return forecast;
 }
 

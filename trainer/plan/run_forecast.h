@@ -10,8 +10,9 @@
 namespace trireme {
 
 struct RunForecast {
-  Forecast time;       ///< without memory, which the run counts anyway
-  std::string source;  ///< of the figures
+  Forecast time;                     ///< without memory, which the run counts anyway
+  std::string source;                ///< of the figures
+  std::optional<double> peak_flops;  ///< FLOP/s of all ranks together, what MFU is a share of; nothing for a CPU that was not measured
 };
 
 /// The built-in type whose figures hold for a GPU with this name of the driver's; "" where there is none. "NVIDIA A100-SXM4-40GB" -> "A100-40GB". The

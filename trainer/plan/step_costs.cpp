@@ -7,6 +7,7 @@
 #include "trainer/loop/rank_plan.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/dims.h"
+#include "trainer/model/elements.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/kernel_time.h"
 #include "trainer/plan/layouts.h"
@@ -24,6 +25,7 @@ double update_bytes(const Config& config) {
 struct Sizes {
   Sizes(const Config& config, const ClusterConfig& cluster)
       : dims(config.model, static_cast<int>(config.parallel.tensor)),
+        elements(config.model, config.parallel.tensor),
         stack(stack_on(cluster, config)),
         tensor(config.parallel.tensor),
         element_bytes(size_of(precision_of(config.training).compute)),
@@ -39,6 +41,7 @@ struct Sizes {
         residual_rows(config.parallel.sequence_parallel ? M / static_cast<double>(tensor) : M) {}
 
   Dims dims;
+  PartElements elements;
   Stack stack;
   int64_t tensor;
   int64_t element_bytes;
@@ -46,9 +49,11 @@ struct Sizes {
   double up;             ///< outputs of the first product of the MLP
   double residual_rows;  ///< of [M, D] that this rank keeps
 
-  double block_elements() const { return D * (Q + KV + Q + up + F); }
-  double head_elements() const { return D * V; }
-  double bytes(double elements) const { return static_cast<double>(element_bytes) * elements; }
+  double embedding_elements() const { return static_cast<double>(elements.vocabulary + elements.positions); }
+  double block_elements() const { return static_cast<double>(elements.block); }
+  /// Beside a tied table on another rank it has a copy of its own, on the same rank none.
+  double head_elements(bool one_table) const { return static_cast<double>(elements.final_norm + (one_table ? 0 : elements.vocabulary)); }
+  double bytes(double count) const { return static_cast<double>(element_bytes) * count; }
 };
 
 /// Communication of one micro-batch over the tensor ranks, at one boundary of a region (enter or exit), forward or backward: an all-reduce of [M,D],
@@ -94,7 +99,7 @@ class Model {
     embedding.tensor_backward = config_.parallel.sequence_parallel ? crossing / 2 : 0;
     embedding.forward += embedding.tensor_forward;
     embedding.input_gradient += embedding.tensor_backward;
-    move(embedding, s_.head_elements(), {.gather_backward = !shared_.embedding});
+    move(embedding, s_.embedding_elements(), {.gather_backward = !shared_.embedding});
     return model;
   }
 
@@ -147,7 +152,7 @@ class Model {
     PartSeconds part = s_.stack.own ? PartSeconds{.input_gradient = forward + backward + crossing}
                                     : PartSeconds{.forward = forward, .input_gradient = backward + crossing};
     part.tensor_backward = crossing;
-    move(part, s_.head_elements(), {.gather_forward = !shared_.head, .reduce = !shared_.table});
+    move(part, s_.head_elements(false), {.gather_forward = !shared_.head, .reduce = !shared_.table});
     return part;
   }
 
@@ -260,8 +265,8 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
     const auto rank = static_cast<size_t>(stage_rank[i]);
     // A tied table on a rank that holds both ends is one.
     const bool both = config.model.tied_embeddings && stage_rank.front() == stage_rank.back();
-    elements[rank] += static_cast<double>(range.blocks) * s.block_elements() + (range.first() ? s.head_elements() : 0) +
-                      (range.last() && !both ? s.head_elements() : 0);
+    elements[rank] += static_cast<double>(range.blocks) * s.block_elements() + (range.first() ? s.embedding_elements() : 0) +
+                      (range.last() ? s.head_elements(both) : 0);
     forward[rank] += stage.forward - stage.gather_forward;
     backward[rank] += stage.input_gradient + stage.weight_gradient - stage.gather_backward;
     costs.stages.push_back(stage);
@@ -274,9 +279,10 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   }
   // The owners of a tied table on first and last rank sum their shards, when everything else is done.
   const int64_t apart = int64_t{mesh.tensor} * mesh.data() * (stage_rank.back() - stage_rank.front());
-  const double tied = config.model.tied_embeddings && apart > 0
-                          ? all_reduce_seconds(place_of(2, apart, cluster), s.stack.reduce_bytes * s.head_elements() / mesh.shard, cluster)
-                          : 0;
+  const double tied =
+      config.model.tied_embeddings && apart > 0
+          ? all_reduce_seconds(place_of(2, apart, cluster), s.stack.reduce_bytes * static_cast<double>(s.elements.vocabulary) / mesh.shard, cluster)
+          : 0;
   for (size_t rank = 0; rank < elements.size(); ++rank) {
     const bool end = static_cast<int>(rank) == stage_rank.front() || static_cast<int>(rank) == stage_rank.back();
     costs.reduce.push_back(reduce_seconds(config, cluster, s, elements[rank], forward[rank], backward[rank]) + (end ? tied : 0));

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <cstdio>
 
 #include "kernels/core/check.h"
+#include "trainer/plan/text.h"
 
 namespace trireme {
 namespace {
@@ -33,19 +32,7 @@ const char* letter(ActionType type) {
   return kLetters[static_cast<size_t>(type)];
 }
 
-std::string number(double value, int digits) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
-
-/// Four significant digits, in the unit that people would say it in.
-std::string seconds(double value) {
-  if (value == 0) return "0 s";
-  const bool small = std::abs(value) < 1;
-  const double scaled = small ? 1e3 * value : value;
-  return number(scaled, std::abs(scaled) < 10 ? 3 : std::abs(scaled) < 100 ? 2 : 1) + (small ? " ms" : " s");
-}
+std::string number(double value, int digits) { return print("%.*f", digits, value); }
 
 std::string escaped(const std::string& text) {
   std::string result;
@@ -114,9 +101,10 @@ std::string box_text(const Box& box, const Window& window) {
   const double x = kLeft + window.pixels(box.begin), width = window.pixels(box.end - box.begin), y = kTop + kRow * static_cast<double>(box.row);
   const std::string microbatch = std::to_string(box.action.microbatch);
   const std::string shade = box.shade > 0 ? concat(" s", box.shade) : "";
-  std::string text = concat(R"(<rect class=")", letter(box.action.type), shade, R"(" x=")", number(x, 2), R"(" y=")", number(y, 0), R"(" width=")",
-                            number(width, 2), R"(" height=")", number(kRow - 4, 0), R"("><title>)", letter(box.action.type), " of micro-batch ",
-                            microbatch, ", stage ", box.action.stage, ", ", seconds(box.begin), " to ", seconds(box.end), "</title></rect>");
+  std::string text =
+      concat(R"(<rect class=")", letter(box.action.type), shade, R"(" x=")", number(x, 2), R"(" y=")", number(y, 0), R"(" width=")", number(width, 2),
+             R"(" height=")", number(kRow - 4, 0), R"("><title>)", letter(box.action.type), " of micro-batch ", microbatch, ", stage ",
+             box.action.stage, ", ", seconds_text(box.begin), " to ", seconds_text(box.end), "</title></rect>");
   if (width > kDigit * static_cast<double>(microbatch.size()) + 2)
     text += concat(R"(<text class="n" x=")", number(x + width / 2, 1), R"(" y=")", number(y + 14, 0), R"(">)", microbatch, "</text>");
   return text + "\n";
@@ -127,8 +115,8 @@ std::string axis_text(const Window& window, double y) {
   constexpr int kTicks = 8;
   for (int i = 0; i <= kTicks; ++i) {
     const double share = static_cast<double>(i) / kTicks;
-    text += concat(R"(<text class="n" x=")", number(kLeft + share * kWide, 0), R"(" y=")", number(y + 12, 0), R"(">)", seconds(share * window.end),
-                   "</text>\n");
+    text += concat(R"(<text class="n" x=")", number(kLeft + share * kWide, 0), R"(" y=")", number(y + 12, 0), R"(">)",
+                   seconds_text(share * window.end), "</text>\n");
   }
   return text;
 }
@@ -168,7 +156,7 @@ std::string pipeline_svg(const std::vector<Timeline>& all, const std::string& ti
   std::vector<double> busy(ranks.size(), 0.0);
   for (const Box& box : boxes) busy[box.row] += box.end - box.begin;
   const double bottom = kTop + kRow * static_cast<double>(ranks.size());
-  std::string line = title + (title.empty() ? "" : ": ") + concat("0 s to ", seconds(window.end), " of a step of ", seconds(step));
+  std::string line = title + (title.empty() ? "" : ": ") + concat("0 s to ", seconds_text(window.end), " of a step of ", seconds_text(step));
   if (window.end < step) line += concat(", cut at ", boxes.size(), " boxes");
   if (ranks.size() < all.size()) line += concat(", the first ", ranks.size(), " of ", all.size(), " ranks");
   std::string svg = header(line, bottom + 50);

@@ -28,6 +28,13 @@ std::string count_text(double count) {
 
 std::string bytes_text(double bytes) { return in_units(bytes, {{1e15, " PB"}, {1e12, " TB"}, {1e9, " GB"}, {1e6, " MB"}, {1e3, " kB"}, {1, " B"}}); }
 
+std::string seconds_text(double seconds) {
+  if (seconds == 0) return "0 s";
+  const auto [unit, name] = seconds >= 0.1 ? Unit{1, " s"} : seconds >= 1e-4 ? Unit{1e-3, " ms"} : Unit{1e-6, " us"};
+  const double value = seconds / unit;
+  return print("%.*f", value < 1 ? 4 : value < 10 ? 3 : value < 100 ? 2 : value < 1000 ? 1 : 0, value) + name;
+}
+
 std::string time_text(double seconds) {
   for (const auto& [unit, name] : {Unit{86400, " days"}, {3600, " h"}, {60, " min"}})
     if (seconds >= 2 * unit) return number_text(seconds / unit) + name;

@@ -6,25 +6,12 @@
 
 #include "kernels/core/check.h"
 #include "trainer/loop/recompute.h"
-#include "trainer/model/declare.h"
+#include "trainer/model/elements.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/text.h"
 
 namespace trireme {
 namespace {
-
-/// Weights of each part of the model on one tensor rank: 0 embedding, 1 a block, 2 the head.
-std::array<double, 3> part_elements(const Config& config) {
-  std::array<double, 3> elements{};
-  for (const ParamSpec& spec : whole_model(config.model)) {
-    const double size = static_cast<double>(spec.shape[0] * spec.shape[1]) / static_cast<double>(config.parallel.tensor);
-    if (spec.name.starts_with("blocks."))
-      elements[1] += size / static_cast<double>(config.model.layers);
-    else
-      elements[spec.name.starts_with("embedding") || spec.name.starts_with("positions") ? 0 : 2] += size;
-  }
-  return elements;
-}
 
 struct StageParts {
   std::vector<PartSeconds> parts;
@@ -32,7 +19,9 @@ struct StageParts {
 };
 
 std::vector<StageParts> stages_of(const Config& config, const ModelSeconds& model, const RankPlans& plans) {
-  const std::array<double, 3> elements = part_elements(config);
+  const PartElements elements(config.model, config.parallel.tensor);
+  const int64_t embedding_elements = elements.vocabulary + elements.positions,
+                head_elements = elements.final_norm + (config.model.tied_embeddings ? 0 : elements.vocabulary);
   const std::vector<Recompute> recompute = recompute_plan(config);
   std::vector<StageParts> stages;
   size_t block = 0;
@@ -43,13 +32,13 @@ std::vector<StageParts> stages_of(const Config& config, const ModelSeconds& mode
     for (size_t part = 0; part < units.units_of_part.size(); ++part) {
       const bool embedding = s == 0 && part == 0, head = s + 1 == plans.units.size() && part + 1 == units.units_of_part.size();
       stage.parts.push_back(embedding ? model.embedding : head ? model.head : model.kinds[static_cast<size_t>(recompute[block++])]);
+      const int64_t size = embedding ? embedding_elements : head ? head_elements : elements.block;
       const std::vector<UnitRef>& own = units.units_of_part[part];
       for (const UnitRef& unit : own)
-        if (unit.stage < 0)
-          stage.unit_elements[static_cast<size_t>(unit.unit)] += elements[embedding ? 0 : head ? 2 : 1] / static_cast<double>(own.size());
+        if (unit.stage < 0) stage.unit_elements[static_cast<size_t>(unit.unit)] += static_cast<double>(size) / static_cast<double>(own.size());
     }
     // The head's copy of a tied embedding is no parameter of the model's, but this rank reduces it as one.
-    if (s > 0 && units.tied_unit >= 0) stage.unit_elements[static_cast<size_t>(units.tied_unit)] = elements[0];
+    if (s > 0 && units.tied_unit >= 0) stage.unit_elements[static_cast<size_t>(units.tied_unit)] = static_cast<double>(elements.vocabulary);
   }
   TRIREME_CHECK(block == recompute.size(), block, " blocks in stages of ", recompute.size());
   return stages;

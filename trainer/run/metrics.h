@@ -21,7 +21,7 @@ struct StepMetrics {
   double step_seconds = 0;
   double tokens_per_second = 0;
   double model_tflops = 0;
-  std::optional<double> mfu;               ///< where the hardware's peak is known
+  std::optional<double> mfu;               ///< where the peak is known: of a GPU's type, or by plan.cluster
   std::optional<int64_t> loss_scale = {};  ///< where it is dynamic
 };
 

@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-void Reporter::open(const Config& config, const nlohmann::ordered_json& environment, const nlohmann::ordered_json& forecast, int64_t step,
+void Reporter::open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, int64_t step,
                     int64_t steps) {
   const std::filesystem::path path = std::filesystem::path(config.run.directory) / "metrics.jsonl";
   MetricsWriter::cut_back(path, step);
@@ -17,6 +17,7 @@ void Reporter::open(const Config& config, const nlohmann::ordered_json& environm
   console_ = std::make_unique<ConsoleReporter>(steps, standard_output_is_terminal());
   tokens_per_step_ = config.training.global_batch_size * config.training.sequence_length;
   flops_per_token_ = training_flops_per_token(config.model, config.training.sequence_length);
+  if (forecast) peak_flops_ = forecast->peak_flops;
   const int64_t parameters = parameter_count(config.model);
   metrics_->event("start", {{"step", step},
                             {"steps", steps},
@@ -24,7 +25,7 @@ void Reporter::open(const Config& config, const nlohmann::ordered_json& environm
                             {"world_size", environment["world_size"]},
                             {"layout", environment["layout"]},
                             {"version", environment["version"]},
-                            {"forecast", forecast}});
+                            {"forecast", forecast ? forecast_json(*forecast) : nlohmann::ordered_json()}});
   message(concat(config.run.name, ": ", config.model.architecture, " with ", parameters, " parameters, tensor ", config.parallel.tensor,
                  " x pipeline ", config.parallel.pipeline, " x data ", *config.parallel.data, ", ZeRO-", config.parallel.zero_stage, ", ",
                  config.training.precision, "; ", steps, " steps of ", config.training.global_batch_size, " x ", config.training.sequence_length,
@@ -34,9 +35,10 @@ void Reporter::open(const Config& config, const nlohmann::ordered_json& environm
 void Reporter::step(int64_t step, const StepResult& result, double seconds) {
   if (!metrics_) return;
   const double rate = static_cast<double>(tokens_per_step_) / seconds;
-  const StepMetrics line{
-      step,         result.loss,      result.grad_norm, result.learning_rate, step * tokens_per_step_, seconds, rate, flops_per_token_ * rate / 1e12,
-      std::nullopt, result.loss_scale};
+  const double flops = flops_per_token_ * rate;
+  const std::optional<double> mfu = peak_flops_ ? std::optional(flops / *peak_flops_) : std::nullopt;
+  const StepMetrics line{step,         result.loss, result.grad_norm, result.learning_rate, step * tokens_per_step_, seconds, rate,
+                         flops / 1e12, mfu,         result.loss_scale};
   metrics_->step(line);
   console_->step(line);
   look_for_trouble();

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/loop/memory.h"
 #include "trainer/loop/trainer.h"
+#include "trainer/plan/run_forecast.h"
 #include "trainer/run/metrics.h"
 
 namespace trireme {
@@ -15,8 +17,9 @@ namespace trireme {
 /// once, and goes on.
 class Reporter {
  public:
-  /// Goes on from metrics.jsonl as it stood after `step`. `environment`: what environment.json says. `forecast`: for the start event. Errors: IoError.
-  void open(const Config& config, const nlohmann::ordered_json& environment, const nlohmann::ordered_json& forecast, int64_t step, int64_t steps);
+  /// Goes on from metrics.jsonl as it stood after `step`. `environment`: what environment.json says. `forecast`: for the start event, and for the peak
+  /// of MFU. Errors: IoError.
+  void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, int64_t step, int64_t steps);
   void step(int64_t step, const StepResult& result, double seconds);
   /// `sets`: name and loss of each, where they have names.
   void evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets);
@@ -40,6 +43,7 @@ class Reporter {
   std::unique_ptr<ConsoleReporter> console_;
   int64_t tokens_per_step_ = 0;
   double flops_per_token_ = 0;
+  std::optional<double> peak_flops_;
   bool told_trouble_ = false;
 };
 

@@ -162,7 +162,7 @@ void Run::open_directory(const std::string& checkpoint) {
   write_durably(directory() / "config.yaml", to_yaml(config_));
   const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
   write_durably(directory() / "environment.json", environment.dump(2) + "\n");
-  reporter_.open(config_, environment, forecast_ ? forecast_json(*forecast_) : nlohmann::ordered_json(), done_, total_);
+  reporter_.open(config_, environment, forecast_, done_, total_);
   if (forecast_) reporter_.message(forecast_text(*forecast_));
   const char* const without = ctx_.device == Device::kCpu ? ", without workspace of the CPU's kernels" : "";
   reporter_.message(

@@ -7,7 +7,6 @@
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/state.h"
-#include "trainer/model/flops.h"
 
 namespace trireme {
 namespace {
@@ -15,8 +14,6 @@ namespace {
 std::filesystem::path directory_of(const Config& config) { return std::filesystem::path(config.run.directory) / "checkpoints"; }
 
 }  // namespace
-
-int64_t state_bytes(const Config& config) { return 3 * parameter_count(config.model) * size_of(precision_of(config.training).master); }
 
 double state_patience(const Config& config) {
   constexpr double kSetUp = 600, kSlowestDisk = 1e8;

@@ -11,9 +11,6 @@
 
 namespace trireme {
 
-/// Bytes of a checkpoint: weights and two moments of every parameter, in the dtype of the masters.
-int64_t state_bytes(const Config& config);
-
 /// Seconds for which a rank may stand still while it sets up, loads or writes a state: ten minutes, and what 100 MB/s for the whole of it take.
 double state_patience(const Config& config);
 

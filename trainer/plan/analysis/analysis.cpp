@@ -5,19 +5,14 @@
 
 #include "kernels/core/check.h"
 #include "trainer/loop/rank_plan.h"
+#include "trainer/loop/state.h"
 #include "trainer/model/flops.h"
 
 namespace trireme {
 namespace {
 
-double tokens_of_step(const Config& config) { return static_cast<double>(config.training.global_batch_size * config.training.sequence_length); }
-
-double tokens_of(const Config& config, const AnalysisOptions& options) {
-  if (options.tokens && !(*options.tokens > 0 && std::isfinite(*options.tokens)))
-    throw ConfigError(concat("analysis: tokens is ", *options.tokens, "; it must be a number greater than 0"));
-  if (options.tokens) return *options.tokens;
-  if (config.training.steps) return static_cast<double>(*config.training.steps) * tokens_of_step(config);
-  throw ConfigError("training.epochs: how many tokens these are is known once the data is read; give --tokens N, or set training.steps");
+double tokens_of_step(const Config& config) {
+  return static_cast<double>(config.training.global_batch_size) * static_cast<double>(config.training.sequence_length);
 }
 
 /// Nodes that hold a rank of the first replica, of whose ranks each pipeline rank has a run.
@@ -66,6 +61,14 @@ ScalingCurve curve_of(const Config& config, const ClusterConfig& cluster, const 
 
 }  // namespace
 
+double training_tokens(const Config& config, const std::optional<double>& tokens) {
+  if (tokens && !(*tokens > 0 && std::isfinite(*tokens)))
+    throw ConfigError(concat("analysis: tokens is ", *tokens, "; it must be a number greater than 0"));
+  if (tokens) return *tokens;
+  if (config.training.steps) return static_cast<double>(*config.training.steps) * tokens_of_step(config);
+  throw ConfigError("training.epochs: how many tokens these are is known once the data is read; give --tokens N, or set training.steps");
+}
+
 TrainingBill training_bill(const Config& config, const ClusterConfig& cluster, double step_seconds, double tokens) {
   TrainingBill bill;
   bill.tokens = tokens;
@@ -81,7 +84,7 @@ SavingPlan saving_plan(const Config& config, const ClusterConfig& cluster, doubl
   const MeshShape mesh = mesh_shape(config.parallel);
   const double nodes = std::ceil(static_cast<double>(mesh.world()) / static_cast<double>(cluster.devices_per_node));
   SavingPlan plan;
-  plan.bytes = 3.0 * static_cast<double>(parameter_count(config.model) * size_of(precision_of(config.training).master));
+  plan.bytes = static_cast<double>(state_bytes(config));
   // Only the first replica saves. Asynchronous saves keep training waiting for a copy, and stand when they are written.
   plan.write_seconds = plan.bytes / (cluster.storage.write * nodes_of_first_replica(mesh, cluster.devices_per_node));
   const double copy_seconds = plan.bytes / (static_cast<double>(mesh.world()) / mesh.replicate) / kHostCopy;
@@ -105,7 +108,7 @@ SavingPlan saving_plan(const Config& config, const ClusterConfig& cluster, doubl
 }
 
 Analysis analyse(const Config& config, const ClusterConfig& cluster, const Forecast& forecast, const AnalysisOptions& options) {
-  const double tokens = tokens_of(config, options);
+  const double tokens = training_tokens(config, options.tokens);
   Analysis analysis;
   for (const ScalingLaw& law : scaling_laws())
     analysis.compute.push_back(frontier_distance(law, static_cast<double>(parameter_count(config.model)), tokens));

@@ -25,9 +25,9 @@ inline constexpr double kHostCopy = 10e9;
 
 /// By the cluster's storage, node_mtbf and restart.
 struct SavingPlan {
-  double bytes = 0;    ///< of a checkpoint: weights and both moments in the dtype of master weights, 12 B a parameter
-  double kept = 0;     ///< checkpoints that stay; one more is there while it is written
-  double storage = 0;  ///< bytes at most, that one included
+  double bytes = 0;          ///< of a checkpoint: weights and both moments in the dtype of master weights, 12 B a parameter
+  double kept = 0;           ///< checkpoints that stay; one more is there while it is written
+  double storage = 0;        ///< bytes at most, that one included
   double write_seconds = 0;  ///< by the nodes of the first replica, which alone saves
   Failures failures;
   double young = 0, daly = 0;  ///< seconds between saves
@@ -52,8 +52,10 @@ struct Analysis {
   std::vector<TextbookFigure> textbook;
 };
 
-/// `config` and `cluster` are resolved, `forecast` is theirs, with memory. Errors: ConfigError where neither training.steps nor options say how many
-/// tokens there are, or they are none.
+/// `tokens`, or those of training.steps; `config` need not be resolved. Errors: ConfigError where neither says how many, or they are none.
+double training_tokens(const Config& config, const std::optional<double>& tokens);
+
+/// `config` and `cluster` are resolved, `forecast` is theirs, with memory. Errors: those of training_tokens.
 Analysis analyse(const Config& config, const ClusterConfig& cluster, const Forecast& forecast, const AnalysisOptions& options = {});
 
 std::string analysis_text(const Analysis& analysis);

@@ -4,28 +4,36 @@
 #include <cmath>
 
 #include "trainer/loop/rank_plan.h"
+#include "trainer/loop/recompute.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/collective.h"
 
 namespace trireme {
 namespace {
 
-/// The most of any pipeline rank: blocks, and messages a micro-batch, one forward and one back over each boundary of its stages with another rank's.
+/// The most of any pipeline rank: blocks, and a micro-batch's gathers of [T,D] over the tensor ranks in them, and messages, one forward and one back
+/// over each boundary of its stages with another rank's.
 struct Busiest {
-  double blocks = 0, messages = 0;
+  double blocks = 0, gathers = 0, messages = 0;
 };
 
 Busiest busiest_of(const Config& config) {
   const std::vector<int> ranks = stage_ranks(training_plan(config));
-  std::vector<Busiest> of_rank(static_cast<size_t>(config.parallel.pipeline));
-  const auto at = [&](size_t stage) -> Busiest& { return of_rank[static_cast<size_t>(ranks[stage])]; };
-  for (size_t s = 0; s < ranks.size(); ++s) {
-    at(s).blocks += static_cast<double>((*config.parallel.layers_per_stage)[s]);
-    if (s + 1 == ranks.size() || ranks[s] == ranks[s + 1]) continue;
-    ++at(s).messages;
-    ++at(s + 1).messages;
+  std::vector<double> messages(static_cast<size_t>(config.parallel.pipeline));
+  for (size_t s = 0; s + 1 < ranks.size(); ++s) {
+    if (ranks[s] == ranks[s + 1]) continue;
+    ++messages[static_cast<size_t>(ranks[s])];
+    ++messages[static_cast<size_t>(ranks[s + 1])];
   }
-  return {std::ranges::max(of_rank, {}, &Busiest::blocks).blocks, std::ranges::max(of_rank, {}, &Busiest::messages).messages};
+  // An all-reduce is two gathers; with sequence parallelism a column-parallel layer's input is gathered once more for its weight gradient.
+  const bool split = config.parallel.sequence_parallel;
+  Busiest most{.messages = std::ranges::max(messages)};
+  for (const std::vector<Recompute>& recompute : recompute_of_ranks(config, ranks)) {
+    const auto blocks = static_cast<double>(recompute.size()), twice = static_cast<double>(std::ranges::count(recompute, Recompute::kFull));
+    most.blocks = std::max(most.blocks, blocks);
+    most.gathers = std::max(most.gathers, blocks * (split ? 10 : 8) + twice * (split ? 3 : 2));
+  }
+  return most;
 }
 
 struct Axis {
@@ -40,16 +48,14 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   const Precision precision = precision_of(config.training);
   const auto element = static_cast<double>(size_of(precision.compute)), reduced = static_cast<double>(size_of(precision.reduce));
   const double m = microbatches_of(config), t = mesh.tensor, p = mesh.pipeline, n = mesh.shard, r = mesh.replicate;
-  const auto [blocks, messages] = busiest_of(config);
+  const auto [blocks, gathers_of_blocks, messages] = busiest_of(config);
   const double units = std::ceil(blocks / static_cast<double>(blocks_per_unit(config))) + 1;
   const double parameters = static_cast<double>(parameter_count(config.model)) / (t * p);
   const double boundary = static_cast<double>(config.training.micro_batch_size * config.training.sequence_length * config.model.hidden_size);
   const double all = parts.compute + parts.recompute, forwards = parts.compute / 3, backwards = all - forwards;
 
   std::vector<Axis> axes;
-  // An all-reduce is two gathers; with sequence parallelism a column-parallel layer's input is gathered once more for its weight gradient.
-  const bool sp = config.parallel.sequence_parallel, twice = config.training.recompute == "full";
-  const double gathers = m * (blocks * ((sp ? 10 : 8) + (twice ? (sp ? 3 : 2) : 0)) + (mesh.pipeline == 1 ? 4 : 2));
+  const double gathers = m * (gathers_of_blocks + (mesh.pipeline == 1 ? 4 : 2));
   axes.push_back({{"tensor", gathers * (t - 1) / t * boundary * element, gathers * (t - 1), all}, mesh.tensor, 1});
   const double uses = policy.unshard_each_use ? 2 * m : 1, scatters = policy.gradients_resident ? 1 : m;
   const double unshard_beside = policy.unshard_each_use ? all : forwards / m;
@@ -59,12 +65,26 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   const double of_shard = parameters / n;
   axes.push_back({{"replicas", 2 * of_shard * (r - 1) / r * reduced, units * 2 * (r - 1), backwards / m}, mesh.replicate, mesh.tensor * mesh.shard});
   const double sends = m * messages;
-  axes.push_back({{"pipeline", sends * boundary * element / (sp ? t : 1), sends, all}, mesh.pipeline, mesh.tensor * mesh.data(), true});
+  const double of_boundary = config.parallel.sequence_parallel ? boundary / t : boundary;
+  axes.push_back({{"pipeline", sends * of_boundary * element, sends, all}, mesh.pipeline, mesh.tensor * mesh.data(), true});
   std::erase_if(axes, [](const Axis& axis) { return axis.traffic.bytes == 0; });
   return axes;
 }
 
 }  // namespace
+
+std::vector<std::vector<Recompute>> recompute_of_ranks(const Config& config, const std::vector<int>& stage_rank) {
+  const std::vector<Recompute> plan = recompute_plan(config);
+  std::vector<std::vector<Recompute>> ranks(static_cast<size_t>(config.parallel.pipeline));
+  auto block = plan.begin();
+  for (size_t s = 0; s < stage_rank.size(); ++s) {
+    const auto end = block + (*config.parallel.layers_per_stage)[s];
+    std::vector<Recompute>& rank = ranks[static_cast<size_t>(stage_rank[s])];
+    rank.insert(rank.end(), block, end);
+    block = end;
+  }
+  return ranks;
+}
 
 std::vector<Traffic> traffic_of(const Config& config, const StepParts& parts) {
   std::vector<Traffic> traffic;

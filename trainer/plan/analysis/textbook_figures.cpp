@@ -10,9 +10,7 @@
 namespace trireme {
 namespace {
 
-textbook::Recompute recompute_of(const std::string& name) {
-  return name == "full" ? textbook::Recompute::kFull : name == "selective" ? textbook::Recompute::kSelective : textbook::Recompute::kNone;
-}
+using RankRecompute = std::vector<std::vector<Recompute>>;
 
 textbook::Block block_of(const Config& config) {
   return {static_cast<double>(config.training.sequence_length), static_cast<double>(config.training.micro_batch_size),
@@ -70,7 +68,15 @@ std::optional<double> blocks_in_flight(const std::string& schedule, const textbo
   return std::nullopt;
 }
 
-void add_memory(std::vector<TextbookFigure>& figures, const Config& config, const Forecast& forecast) {
+/// Bytes that a block keeps of a micro-batch, by what it computes again: the mean of `blocks`.
+double mean_block_bytes(const textbook::MegatronRun& run, bool sequence_parallel, const std::vector<Recompute>& blocks) {
+  double bytes = 0;
+  for (const Recompute one : blocks)  // the papers name the same three
+    bytes += textbook::block_activation_bytes(run.block, run.tensor, sequence_parallel, static_cast<textbook::Recompute>(one));
+  return bytes / static_cast<double>(blocks.size());
+}
+
+void add_memory(std::vector<TextbookFigure>& figures, const Config& config, const Forecast& forecast, const RankRecompute& recompute) {
   if (forecast.memory.empty()) return;
   const ParallelConfig& parallel = config.parallel;
   const textbook::MegatronRun megatron = megatron_run(config);
@@ -87,11 +93,9 @@ void add_memory(std::vector<TextbookFigure>& figures, const Config& config, cons
     figures.push_back({"model states of a rank", "bytes", "DeepSpeed's estimator",
                        textbook::deepspeed_zero3_bytes(parameters, largest_layer(config.model), megatron.data), mean});
 
-  const double block =
-      textbook::block_activation_bytes(megatron.block, megatron.tensor, parallel.sequence_parallel, recompute_of(config.training.recompute));
   if (const auto blocks = blocks_in_flight(parallel.schedule, megatron))
-    figures.push_back({"activations of the first stage", "bytes", "GPT in 16 bits, arXiv:2205.05198, Table 2", block * *blocks,
-                       forecast.memory.front().activations});
+    figures.push_back({"activations of the first stage", "bytes", "GPT in 16 bits, arXiv:2205.05198, Table 2",
+                       mean_block_bytes(megatron, parallel.sequence_parallel, recompute.front()) * *blocks, forecast.memory.front().activations});
 
   if (parallel.schedule != "1f1b" && parallel.schedule != "interleaved_1f1b") return;
   const RankBytes& worst = forecast.memory.at(static_cast<size_t>(forecast.worst_rank));
@@ -128,16 +132,17 @@ void add_traffic(std::vector<TextbookFigure>& figures, const Config& config, con
 }  // namespace
 
 std::vector<TextbookFigure> textbook_figures(const Config& config, const ClusterConfig& cluster, const Forecast& forecast, double tokens) {
+  const RankRecompute recompute = recompute_of_ranks(config, stage_ranks(training_plan(config)));
   std::vector<TextbookFigure> figures;
-  add_memory(figures, config, forecast);
+  add_memory(figures, config, forecast, recompute);
   add_traffic(figures, config, forecast);
   if (const auto bubble = bubble_figure(config, forecast.bubble)) figures.push_back(*bubble);
-  // At the rate of large products: what the forecast takes longer is everything else.
-  const double devices = mesh_shape(config.parallel).world(), flops = config.training.recompute == "full" ? 8 : 6;
-  const bool single = config.training.precision == "fp32" || config.training.precision == "fp64";
-  const double rate = cluster.cores_per_rank() * *cluster.device.gemm_efficiency *
-                      (single ? *cluster.device.peak_flops_fp32 : *cluster.device.peak_flops);
-  figures.push_back({"training time", "seconds", "6 T P / (n X), 8 with full recompute; X of large products; arXiv:2104.04473, eq. 4",
+  // At the rate of large products: what the forecast takes longer is everything else, and on cores that share a machine what they lose to each other.
+  double twice = 0;
+  for (const std::vector<Recompute>& rank : recompute) twice += static_cast<double>(std::ranges::count(rank, Recompute::kFull));
+  const double devices = mesh_shape(config.parallel).world(), flops = 6 + 2 * twice / static_cast<double>(config.model.layers);
+  const double rate = peak_flops(config, cluster) * *cluster.device.gemm_efficiency;
+  figures.push_back({"training time", "seconds", "6 T P / (n X), 8 of blocks recomputed in full; X of large products; arXiv:2104.04473, eq. 4",
                      textbook::training_seconds(flops * static_cast<double>(parameter_count(config.model)), tokens, devices, rate),
                      training_bill(config, cluster, forecast.step_seconds, tokens).seconds});
   return figures;

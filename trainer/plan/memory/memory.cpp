@@ -4,6 +4,7 @@
 #include "trainer/loop/recompute.h"
 #include "trainer/plan/memory/stack_memory.h"
 #include "trainer/plan/memory/trireme_memory.h"
+#include "trainer/plan/stack.h"
 
 namespace trireme {
 namespace {
@@ -43,7 +44,7 @@ std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig&
 }
 
 std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster) {
-  if (cluster.software.stack != "trireme") return stack_memory(config, cluster.software.stack);
+  if (!stack_of(cluster.software.stack).own) return stack_memory(config, cluster.software.stack);
   std::vector<RankBytes> ranks = trireme_memory(config);
   add_runtime(ranks, config, cluster);
   return ranks;

@@ -7,6 +7,7 @@
 #include "trainer/loop/rank_plan.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/dims.h"
+#include "trainer/model/elements.h"
 #include "trainer/plan/memory/trireme_memory.h"
 #include "trainer/plan/stack.h"
 
@@ -55,41 +56,40 @@ class Ranks {
       : config_(config),
         memory_(memory),
         policy_(zero_policy(config.parallel)),
-        dims_(config.model, static_cast<int>(config.parallel.tensor)),
+        elements_(config.model, config.parallel.tensor),
         layer_(layer_bytes(config, memory, fused)),
-        recompute_(recompute_plan(config)) {
-    const double row = static_cast<double>(dims_.D);
-    block_ = row * static_cast<double>((2 * dims_.local_N + 2 * dims_.local_K) * dims_.H + (dims_.gpt2 ? 2 : 3) * dims_.local_F);
-    vocabulary_ = row * static_cast<double>(dims_.V) / static_cast<double>(config.parallel.tensor);
-  }
+        recompute_(recompute_plan(config)) {}
   std::vector<RankBytes> all() const;
 
  private:
-  Stage stage(int index) const;
+  Stage stage(int index, bool with_first) const;
   RankBytes states(double parameters) const;
   double most_activations(const ActionList& list, const std::vector<Stage>& stages) const;
 
   const Config& config_;
   const StackMemory& memory_;
   ZeroPolicy policy_;
-  Dims dims_;
+  PartElements elements_;
   Layer layer_;
   std::vector<Recompute> recompute_;
-  double block_, vocabulary_;  ///< parameters on a tensor rank
 };
 
-Stage Ranks::stage(int index) const {
+/// `with_first`: its rank has the first stage too, and with that a tied table.
+Stage Ranks::stage(int index, bool with_first) const {
   const StageRange range = stage_range(*config_.parallel.layers_per_stage, index);
   Stage stage;
-  stage.parameters = static_cast<double>(range.blocks) * block_ + (range.first() ? vocabulary_ : 0) +
-                     (range.last() && !(config_.model.tied_embeddings && range.first()) ? vocabulary_ : 0);
+  int64_t elements = range.blocks * elements_.block;
+  if (range.first()) elements += elements_.vocabulary + elements_.positions;
+  if (range.last()) elements += elements_.final_norm + (config_.model.tied_embeddings && with_first ? 0 : elements_.vocabulary);
+  stage.parameters = static_cast<double>(elements);
   for (int64_t b = 0; b < range.blocks; ++b) {
     const Recompute how = recompute_[static_cast<size_t>(range.first_block + b)];
     stage.saved += layer_.saved[static_cast<size_t>(how)];
     stage.backward = std::max(stage.backward, ((how == Recompute::kFull ? 1 : 0) + memory_.backward) * layer_.all);
   }
   if (range.last())
-    stage.backward += memory_.logit * static_cast<double>(config_.training.micro_batch_size * config_.training.sequence_length * dims_.V) /
+    stage.backward += memory_.logit *
+                      static_cast<double>(config_.training.micro_batch_size * config_.training.sequence_length * *config_.model.vocab_size) /
                       static_cast<double>(config_.parallel.tensor);
   return stage;
 }
@@ -101,7 +101,8 @@ RankBytes Ranks::states(double parameters) const {
   bytes.gradients = parameters * sum / (policy_.gradients_resident ? 1 : shard);
   bytes.optimizer = parameters * memory_.optimizer / shard;
   // Two layers gathered with their gradients, and embedding and head, gathered for the whole step, with the gradient of one of them.
-  if (!policy_.parameters_resident) bytes.other = weight * std::min(memory_.live, 2 * 2 * block_ + 3 * vocabulary_);
+  if (!policy_.parameters_resident)
+    bytes.other = weight * std::min(memory_.live, static_cast<double>(2 * 2 * elements_.block + 3 * elements_.vocabulary));
   return bytes;
 }
 
@@ -122,7 +123,7 @@ std::vector<RankBytes> Ranks::all() const {
   const PipelinePlan plan = steady_plan(config_);
   const std::vector<int> stage_rank = stage_ranks(plan);
   std::vector<Stage> stages;
-  for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(stage(s));
+  for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(stage(s, stage_rank[static_cast<size_t>(s)] == stage_rank.front()));
   std::vector<RankBytes> ranks;
   for (size_t r = 0; r < plan.size(); ++r) {
     double parameters = 0;

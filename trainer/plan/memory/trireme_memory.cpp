@@ -5,29 +5,11 @@
 
 #include "trainer/loop/rank_plan.h"
 #include "trainer/loop/recompute.h"
-#include "trainer/model/dims.h"
+#include "trainer/model/elements.h"
 #include "trainer/plan/memory/block_bytes.h"
 
 namespace trireme {
 namespace {
-
-/// Elements on one tensor rank, as trainer/model/declare makes them.
-struct Elements {
-  Elements(const ModelConfig& model, int64_t tensor);
-  int64_t embedding, positions, block, final_norm;
-};
-
-Elements::Elements(const ModelConfig& model, int64_t tensor) {
-  const Dims d(model, static_cast<int>(tensor));
-  const int64_t norm = d.D * (d.gpt2 ? 2 : 1), packed = (d.local_N + 2 * d.local_K) * d.H, up = d.local_F * (d.gpt2 ? 1 : 2);
-  embedding = (d.V + tensor - 1) / tensor * d.D;
-  positions = d.gpt2 ? d.P * d.D : 0;
-  final_norm = norm;
-  block = 2 * norm + packed * d.D + d.local_N * d.H * d.D + up * d.D + d.local_F * d.D;
-  if (d.gpt2 || model.qkv_bias) block += packed;
-  if (d.gpt2) block += 2 * d.D + d.local_F;  // of both projections into the residual stream, and of the MLP's first
-  if (model.qk_norm) block += 2 * d.H;
-}
 
 struct Part {
   PartBytes bytes;
@@ -60,7 +42,7 @@ class Walk {
   const Config& config_;
   ZeroPolicy policy_;
   Precision precision_;
-  Elements elements_;
+  PartElements elements_;
   std::vector<Recompute> recompute_;
   PartBytes blocks_[3];  ///< by Recompute
   PartBytes embedding_, head_;
@@ -88,7 +70,7 @@ Stage Walk::stage(int index, bool with_first) const {
   };
   const StageRange range = stage_range(*config_.parallel.layers_per_stage, index);
   if (range.first()) {
-    stage.parts.push_back({embedding_, {unit(elements_.embedding)}});
+    stage.parts.push_back({embedding_, {unit(elements_.vocabulary)}});
     if (elements_.positions > 0) stage.parts.back().units.push_back(unit(elements_.positions));
   }
   for (int64_t b = 0; b < range.blocks; ++b) {
@@ -98,9 +80,9 @@ Stage Walk::stage(int index, bool with_first) const {
   }
   if (range.last()) {
     const bool tied = config_.model.tied_embeddings;
-    stage.parts.push_back({head_, {unit(elements_.final_norm + (tied ? 0 : elements_.embedding))}});
+    stage.parts.push_back({head_, {unit(elements_.final_norm + (tied ? 0 : elements_.vocabulary))}});
     if (tied && range.first()) stage.parts.back().units.push_back(0);
-    if (tied && !range.first() && !with_first) stage.parts.back().units.push_back(unit(elements_.embedding));
+    if (tied && !range.first() && !with_first) stage.parts.back().units.push_back(unit(elements_.vocabulary));
   }
   set_peaks(stage);
   return stage;
