@@ -233,6 +233,17 @@ TEST_CASE("config: the schema is JSON and describes every key") {
   CHECK(schema.at("required") == nlohmann::json({"data", "training"}));
 }
 
+TEST_CASE("config: the schema of a cluster file describes every key") {
+  const nlohmann::json schema = nlohmann::json::parse(cluster_schema());
+  for (const FieldRow& row : table_of(ClusterConfig{}).fields) {
+    CAPTURE(row.path);
+    CHECK(property(schema, row.path).at("description").get<std::string>().find(row.field.doc) == 0);
+  }
+  CHECK(property(schema, "software.straggler").at("minimum") == 1.0);
+  CHECK(property(schema, "network.bandwidth").at("anyOf").at(1).at("const") == "auto");
+  CHECK(schema.at("additionalProperties") == false);
+}
+
 TEST_CASE("config: explain names the origin of every value") {
   const LoadedConfig loaded = parse_config(kSmall, "run.yaml", {"parallel.tensor=2"});
   const std::string text = explain(loaded, resolve(loaded));
@@ -274,6 +285,8 @@ TEST_CASE("config: the command prints what the functions give") {
   CHECK(printed("config explain --set parallel.tensor=4 --set run.seed=2 " + file) == explain(changed, resolve(changed)));
   CHECK(printed("config schema") == json_schema());
   CHECK(printed("config schema " + file) == json_schema());
+  CHECK(printed("config schema --cluster") == cluster_schema());
+  CHECK_THROWS_AS(printed("config schema --cluster " + file), CLI::ParseError);
   CHECK_THROWS_AS(printed("config schema " + file + " --set parallel.tensor=3"), ConfigError);
   CHECK_THROWS_AS(printed("config show " + file + ".none"), MissingFileError);
   CHECK_THROWS_AS(printed("config show"), CLI::ParseError);

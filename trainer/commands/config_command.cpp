@@ -14,7 +14,7 @@ namespace {
 struct Arguments {
   std::string config;
   std::vector<std::string> sets;
-  bool lowered = false;
+  bool lowered = false, cluster = false;
 };
 
 void print(const std::string& text) {
@@ -25,9 +25,9 @@ void print(const std::string& text) {
 /// The step's actions: as parallel.schedule_file takes them, or, to be read only, as the ranks run them.
 std::string actions(const Config& config, bool lowered) {
   const PipelinePlan plan = lowered ? rank_plans(config).training : training_plan(config);
-  const std::string head = concat("# ", config.parallel.schedule, ": ", plan.size(), " ranks, ", config.parallel.layers_per_stage->size(),
-                                  " stages, ", microbatches_of(config), " micro-batches; with --set parallel.virtual_stages=",
-                                  *config.parallel.virtual_stages, "\n");
+  const std::string head =
+      concat("# ", config.parallel.schedule, ": ", plan.size(), " ranks, ", config.parallel.layers_per_stage->size(), " stages, ",
+             microbatches_of(config), " micro-batches; with --set parallel.virtual_stages=", *config.parallel.virtual_stages, "\n");
   if (!lowered) return head + to_text(plan);
   std::string text = head;
   for (size_t rank = 0; rank < plan.size(); ++rank) text += concat("# pipeline rank ", rank, "\n", to_string(plan[rank]), "\n");
@@ -61,10 +61,11 @@ void add_config_command(CLI::App& app, int& exit_code) {
       add("actions", "Print the pipeline schedule of a step, as parallel.schedule_file takes it", true,
           [](const Arguments& arguments) { return actions(resolve(load_config(arguments.config, arguments.sets)), arguments.lowered); });
   schedule->add_flag("--lowered", options->lowered, "as the ranks run it, with transfers, gathers and reductions: for reading only");
-  add("schema", "Print the JSON Schema of the configuration file", false, [](const Arguments& arguments) {
+  const auto [schema, schema_options] = add("schema", "Print the JSON Schema of the configuration file", false, [](const Arguments& arguments) {
     if (!arguments.config.empty()) resolve(load_config(arguments.config, arguments.sets));
-    return json_schema();
+    return arguments.cluster ? cluster_schema() : json_schema();
   });
+  schema->add_flag("--cluster", schema_options->cluster, "of the cluster file, which plan --cluster takes")->excludes("CONFIG");
 }
 
 }  // namespace trireme

@@ -111,6 +111,12 @@ std::string yaml_of(const FieldTable& table, const std::function<bool(const std:
 
 bool anything(const std::string&) { return true; }
 
+Json schema_of(const std::string& title, const FieldTable& table, const std::string& doc) {
+  Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", title}};
+  schema.update(section_schema(table, "", doc));
+  return schema;
+}
+
 }  // namespace
 
 std::string to_yaml(const Config& config) { return yaml_of(table_of(config), anything); }
@@ -119,12 +125,15 @@ std::string to_yaml(const ClusterConfig& cluster) { return yaml_of(table_of(clus
 std::string to_yaml(const Config& config, const std::function<bool(const std::string& path)>& wanted) { return yaml_of(table_of(config), wanted); }
 
 std::string json_schema() {
-  Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", "Trireme configuration"}};
-  schema.update(section_schema(table_of(Config{}), "", "One training run."));
+  Json schema = schema_of("Trireme configuration", table_of(Config{}), "One training run.");
   Json& training = schema["properties"]["training"];
   training["oneOf"] = {{{"required", {"steps"}}}, {{"required", {"epochs"}}}};
   schema["required"].push_back("training");
   return schema.dump(2) + "\n";
+}
+
+std::string cluster_schema() {
+  return schema_of("Trireme cluster", table_of(ClusterConfig{}), "Machines that a forecast reckons with.").dump(2) + "\n";
 }
 
 std::string explain(const LoadedConfig& loaded, const Config& resolved) {

@@ -17,6 +17,8 @@ std::string to_yaml(const ClusterConfig& cluster);
 
 /// JSON Schema (draft 2020-12) of the configuration file: every key with type, default, range or choices, and its line of documentation.
 std::string json_schema();
+/// The same of a cluster file.
+std::string cluster_schema();
 
 /// For people: every key of `resolved` with its value, where it came from (file:line:col, --set or default), for an `auto` the rule that gave the
 /// value, what is allowed, and what it means.
