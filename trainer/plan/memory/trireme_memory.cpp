@@ -97,7 +97,11 @@ double Walk::gathered(const Stage& stage, size_t part, bool forward, int64_t use
   double elements = 0;
   for (int64_t ahead = 0; ahead < uses; ++ahead) {
     const int64_t at = static_cast<int64_t>(part) + (forward ? ahead : -ahead);
-    if (at < 0 || at >= static_cast<int64_t>(stage.parts.size())) break;
+    if (at < 0 || at >= static_cast<int64_t>(stage.parts.size())) {
+      // Of this rank's other stages the next one's first blocks.
+      if (*config_.parallel.virtual_stages > 1) elements += static_cast<double>((uses - ahead) * elements_.block);
+      break;
+    }
     for (const size_t unit : stage.parts[static_cast<size_t>(at)].units) {
       if (std::ranges::find(alive, unit) != alive.end()) continue;
       alive.push_back(unit);
@@ -130,7 +134,7 @@ void Walk::set_peaks(Stage& stage) const {
   }
   const int64_t ahead = config_.parallel.prefetch;
   const size_t final_unit = stage.parts.front().units.back();
-  if (!policy_.gradients_resident && stage.parts.size() > 1)
+  if (!policy_.gradients_resident)
     stage.lingering = static_cast<double>(size_of(precision_.gradient)) * stage.units[final_unit] * (1 + 1.0 / policy_.shard);
   PartBytes held{};  // by the other parts, while one runs
   held.forward = 0;
@@ -151,7 +155,8 @@ void Walk::set_peaks(Stage& stage) const {
   for (size_t i = stage.parts.size(); i-- > 0;) {
     const PartBytes& part = stage.parts[i].bytes;
     const double units = gathered(stage, i, false, ahead + 1),
-                 gradients = full_gradients(stage, i) + (i + 1 == stage.parts.size() ? stage.lingering : 0);
+                 // A stage of one part waits for its own gradient first.
+        gradients = full_gradients(stage, i) + (i > 0 && i + 1 == stage.parts.size() ? stage.lingering : 0);
     held.backward -= part.saved;
     held.input_gradient -= part.saved;
     raise(stage.activations.backward, held.backward + part.backward);
@@ -169,22 +174,19 @@ void Walk::set_peaks(Stage& stage) const {
 
 RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, const std::vector<int>& stage_rank, int index) const {
   RankBytes bytes;
-  double elements = 0, lingering = 0;
+  double elements = 0;
   int local = 0;
   for (size_t s = 0; s < stages.size(); ++s) {
     if (stage_rank[s] != index) continue;
     ++local;
-    lingering += stages[s].lingering;
     elements += std::accumulate(stages[s].units.begin(), stages[s].units.end(), 0.0);
     bytes.parameters = std::max(bytes.parameters, stages[s].gathered);
-    bytes.gradients = std::max(bytes.gradients, stages[s].full_gradients);
   }
   const auto element = static_cast<double>(size_of(precision_.compute)), wide = static_cast<double>(size_of(precision_.master));
   const bool apart = precision_.master != precision_.compute;
   const double parameters = element * (policy_.parameters_resident ? elements : apart ? 0 : elements / policy_.shard);
   const double gradients = static_cast<double>(size_of(precision_.gradient)) * (policy_.gradients_resident ? elements : elements / policy_.shard);
   bytes.parameters += parameters;
-  bytes.gradients += gradients;
   bytes.optimizer = (apart ? 3 : 2) * wide * elements / policy_.shard;
   const TrainingConfig& training = config_.training;
   bytes.other =
@@ -199,12 +201,20 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, c
   // The last stage's rank has its own gradient while the next for its other stage is coming in.
   const bool turns = pipelined && local > 1 && stage_rank[static_cast<size_t>(last)] == index;
   auto inputs = std::ranges::count(list, ActionType::kForward, &Action::type);
+  // The reduction of a stage's last gradient is waited for where its next one begins, or where the replicas sum it.
+  std::vector<int64_t> to_come(stages.size(), 0);
+  const auto ends_backward = [](const Action& action) { return action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight; };
+  for (const Action& action : list) to_come[static_cast<size_t>(action.stage)] += ends_backward(action);
+  std::vector<char> lingers(stages.size(), 0);
+  int finished = -1;  // the stage whose replicas sum their gradient when another one's is done
+  double lingering = 0;
   bool gradients_flow = false;
   double held = 0, most = 0;
   for (const Action& action : list) {
     const Stage& stage = stages[static_cast<size_t>(action.stage)];
     if (action.type == ActionType::kForward) --inputs;
-    const double others = gradients_flow ? lingering - stage.lingering : 0;
+    const auto s = static_cast<size_t>(action.stage);
+    const double others = lingering - (lingers[s] != 0 ? stage.lingering : 0);
     const double moving = boundary_ * ((behind ? 1 : 0) + (turns ? 1 : 0) + (before && gradients_flow ? 1 : 0) + (before && inputs > 0 ? 1 : 0));
     const auto raise = [&](double with_units, double activations) {
       most = std::max(most, held + moving + others + with_units);
@@ -231,7 +241,19 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, c
       default: break;
     }
     gradients_flow = gradients_flow || action.type != ActionType::kForward;
+    if (action.type == ActionType::kForward) continue;
+    bytes.gradients = std::max(bytes.gradients, others + stage.full_gradients);
+    if (!ends_backward(action)) continue;
+    lingering = others + stage.lingering;
+    lingers[s] = 1;
+    if (--to_come[s] > 0) continue;
+    if (finished >= 0) {
+      lingers[static_cast<size_t>(finished)] = 0;
+      lingering -= stages[static_cast<size_t>(finished)].lingering;
+    }
+    finished = action.stage;
   }
+  bytes.gradients += gradients;
   bytes.peak = parameters + gradients + bytes.optimizer + bytes.other + most;
   return bytes;
 }
@@ -258,7 +280,7 @@ int64_t enough_microbatches(int64_t ranks, int64_t microbatches) {
 
 PipelinePlan steady_plan(const Config& config) {
   Config fewer = config;
-  if (config.parallel.schedule != "file")
+  if (config.parallel.schedule != "file" && config.parallel.schedule != "gpipe")
     fewer.training.global_batch_size =
         config.training.micro_batch_size * *config.parallel.data * enough_microbatches(config.parallel.pipeline, microbatches_of(config));
   return training_plan(fewer);

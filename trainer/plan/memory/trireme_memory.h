@@ -13,7 +13,8 @@ std::vector<RankBytes> trireme_memory(const Config& config);
 
 /// As many micro-batches as a schedule needs to come to its steady state: the most in flight on each rank are those of `microbatches`.
 int64_t enough_microbatches(int64_t ranks, int64_t microbatches);
-/// The plan of a training step with no more than those, and so with the same most in flight; of a schedule file the whole.
+/// The plan of a training step with no more than those, and so with the same most in flight; of a schedule file and of gpipe, which
+/// has all in flight, the whole.
 PipelinePlan steady_plan(const Config& config);
 
 }  // namespace trireme
