@@ -46,6 +46,35 @@ void check_forecast(const json& row) {
 
 }  // namespace
 
+TEST_CASE("plan: plan.cluster says which machines, as for train, and --cluster is over it") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const auto on = [&](const Arguments& more) { return answer(directory, plan(kEight + more + Arguments{"--json"})); };
+  CHECK(on(sets({"plan.cluster=cluster.yaml"})) == on({"--cluster", "cluster.yaml"}));
+  CHECK(on(sets({"plan.cluster=none.yaml"}) + Arguments{"--cluster", "cluster.yaml"}) == on({"--cluster", "cluster.yaml"}));
+  check(run(directory, plan(kEight + sets({"plan.cluster=none.yaml"}))), 66, "none.yaml");
+  check(run(directory, plan(kEight + sets({"run.ranks_per_gpu=2", "run.device=cuda"}))), 64, "run.ranks_per_gpu=2");
+}
+
+TEST_CASE("plan: memory by category and phase, and what the allowance is") {
+  const TemporaryDirectory directory;
+  prepare(directory);
+  const json row = answer(directory, on_cluster({"--json"}))["memory"][0];
+  double most = 0;
+  for (const char* phase : {"load", "forward", "backward", "optimizer", "save"}) {
+    CAPTURE(phase);
+    CHECK(row["phases"][phase]["peak"].get<double>() > 0);
+    most = std::max(most, row["phases"][phase]["peak"].get<double>());
+  }
+  CHECK(most + row["runtime"].get<double>() == row["peak"].get<double>());
+  double runtime = 0;
+  for (const auto& [part, bytes] : row["runtime_parts"].items()) runtime += bytes.get<double>();
+  CHECK(runtime == row["runtime"].get<double>());
+  const std::string text = must(directory, on_cluster()).out;
+  CHECK(text.find("peak by phase: load ") != std::string::npos);
+  CHECK(text.find("NCCL's communicators ") != std::string::npos);
+}
+
 TEST_CASE("plan --json has the forecast of the configuration's layout, and writes nothing") {
   const TemporaryDirectory directory;
   prepare(directory);

@@ -55,6 +55,7 @@ const std::vector<BadFile> kBadFiles = {
     {"days for seconds", "node_mtbf: 264", {"node_mtbf=264: out of range", "from 3600"}},
     {"gigabytes a second for bytes", "storage: {write: 2}", {"storage.write=2: out of range"}},
     {"a restart before it began", "restart: -1", {"restart=-1: out of range"}},
+    {"a switch in GB/s", "nvls_bandwidth: 480", {"nvls_bandwidth=480", "bytes/s"}},
     {"a faster straggler", "software: {straggler: 0.9}", {"software.straggler=0.9: out of range", "from 1"}},
     {"unknown key", "device: {memroy: 80.0e9}", {"device.memroy=80.0e9: unknown key; did you mean device.memory?"}},
     {"unknown section", "netwrk: {bandwidth: 5.0e10}", {"netwrk: unknown key; did you mean network?"}},

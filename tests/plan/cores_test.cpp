@@ -6,6 +6,7 @@
 #include "tests/support/scratch.h"
 #include "trainer/config/load.h"
 #include "trainer/loop/environment.h"
+#include "trainer/plan/analysis/analysis.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/run_forecast.h"
 
@@ -33,6 +34,34 @@ TEST_CASE("forecast: ranks beyond the cores of a machine take turns") {
   const double own = forecast_time(data, machine(8, 8)).step_seconds;
   CHECK(forecast_time(data, machine(2, 8)).step_seconds == Approx(4 * own).epsilon(1e-6));
   CHECK(forecast_time(data, machine(16, 8)).step_seconds < 0.7 * own);  // two threads each
+}
+
+TEST_CASE("forecast: cores without a rank neither help nor hinder, and ranks on a core cost one core") {
+  const Config data = model("data: 8", 8);
+  const auto cluster = [](double cores) {
+    ClusterConfig c = machine(cores, 8);
+    c.device.core_scaling = 0.85;
+    c.device.price_per_hour = 1;
+    return c;
+  };
+  CHECK(forecast_time(data, cluster(15)).step_seconds == Approx(forecast_time(data, cluster(8)).step_seconds));
+  const TrainingBill two = training_bill(data, cluster(2), 1, 3600.0 * 8 * 64), eight = training_bill(data, cluster(8), 1, 3600.0 * 8 * 64);
+  CHECK(two.seconds == eight.seconds);
+  CHECK(two.cost.value() == Approx(2 * two.seconds / 3600));
+  CHECK(eight.cost.value() == Approx(8 * eight.seconds / 3600));
+}
+
+TEST_CASE("forecast: TF32 speeds up fp32 on a GPU") {
+  Config config = model("tensor: 1", 1);
+  config.training.precision = "fp32";
+  ClusterConfig gpu;
+  gpu.devices_per_node = 1;
+  gpu = resolve_cluster(gpu);
+  const double exact = forecast_time(config, gpu).step_seconds, peak = peak_flops(config, gpu);
+  config.kernels.tf32 = true;
+  CHECK(peak_flops(config, gpu) == *gpu.device.peak_flops / 2);
+  CHECK(peak_flops(config, gpu) > 7 * peak);
+  CHECK(forecast_time(config, gpu).step_seconds < exact);
 }
 
 TEST_CASE("forecast: a pipeline on one core has no bubble and takes as long as one rank there") {

@@ -91,6 +91,7 @@ TEST_CASE("Llama 3's failures leave more than 90 % of the time") {
   CHECK(effective_share_exponential(failures, interval) > 0.90);
   // What is lost at each failure cannot have been a quarter of an hour more.
   CHECK(effective_share({mtbf, stall, 600 + 900}, interval) < 0.90);
+  CHECK(effective_share({60, stall, 600 + 900}, interval) == 0);  // nothing is left, and not less
 }
 
 }  // namespace

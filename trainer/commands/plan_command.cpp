@@ -65,9 +65,16 @@ double tokens_of(const std::string& text) {
   return std::stod(text);
 }
 
+/// --cluster, or what the configuration says, as for `train`.
+std::optional<std::string> cluster_of(const Arguments& arguments, const LoadedConfig& loaded) {
+  if (arguments.cluster || loaded.config.plan.cluster == "none") return arguments.cluster;
+  return loaded.config.plan.cluster;
+}
+
 /// "layout" of a configuration in one word.
 RankedLayout ranked(const Config& config, const ClusterConfig& cluster) {
-  return {.config = config, .written = config, .layout = name_of(layout_of(config)), .forecast = forecast(config, cluster), .reason = {}};
+  const std::string layout = name_of(layout_of(config)) + (config.parallel.schedule == "file" ? "-file" : "");
+  return {.config = config, .written = config, .layout = layout, .forecast = forecast(config, cluster), .reason = {}};
 }
 
 ordered_json cluster_json(const Place& place) {
@@ -168,10 +175,13 @@ std::vector<OutputFile> outputs_of(const Arguments& arguments) {
 /// All that is wrong with the request alone, before the work.
 void check(const Arguments& arguments, const LoadedConfig& loaded) {
   std::vector<std::string> inputs{arguments.config};
-  if (arguments.cluster) inputs.push_back(*arguments.cluster);
+  if (const std::optional<std::string> cluster = cluster_of(arguments, loaded)) inputs.push_back(*cluster);
   if (loaded.config.parallel.schedule == "file") inputs.push_back(loaded.config.parallel.schedule_file);
   check_outputs(outputs_of(arguments), inputs);
   if (arguments.analyse) training_tokens(loaded.config, arguments.tokens);
+  if (loaded.config.run.ranks_per_gpu > 1)
+    throw ConfigError(concat("run.ranks_per_gpu=", loaded.config.run.ranks_per_gpu,
+                             ": what ranks that share a GPU leave to each other is not forecast; allowed 1"));
 }
 
 void answer_of(const Arguments& arguments, const LoadedConfig& loaded, const Place& place, const std::optional<Config>& own, Answer& answer) {
@@ -196,7 +206,8 @@ void plan(const Arguments& arguments) {
   const LoadedConfig loaded = load_config(arguments.config, arguments.sets);
   check(arguments, loaded);
   const ParallelConfig& p = loaded.config.parallel;
-  Place place = arguments.cluster ? named_place(*arguments.cluster, arguments.cluster_sets) : assumed_place(resolve(loaded), arguments.cluster_sets);
+  const std::optional<std::string> cluster = cluster_of(arguments, loaded);
+  Place place = cluster ? named_place(*cluster, arguments.cluster_sets) : assumed_place(resolve(loaded), arguments.cluster_sets);
   stack_of(place.cluster.software.stack);
   settle_nodes(place, arguments.nodes, p.data ? std::optional(p.tensor * p.pipeline * *p.data) : std::nullopt, !arguments.search);
   place.cluster = resolve_cluster(place.cluster);

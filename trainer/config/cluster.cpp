@@ -104,6 +104,8 @@ void check(const ClusterConfig& cluster, const Sources& sources, Violations& vio
   };
   check_devices(cluster, violations, broken);
   check_levels(cluster, broken);
+  if (const double nvls = cluster.nvls_bandwidth.value_or(0); nvls > 0 && nvls < kLeastBytes)
+    broken("nvls_bandwidth", "is in bytes/s, and that is less than any link", concat("0, or from ", text_of(FieldValue(kLeastBytes))));
   ClusterConfig whole = cluster;
   if (const std::vector<std::string> missing = complete(whole); !missing.empty())
     broken("device.type", concat("not built in, and figures are missing: ", joined(missing)), concat(joined(device_types()), ", or every figure"),

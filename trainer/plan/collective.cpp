@@ -94,8 +94,8 @@ double ring_bandwidth(const GroupPlace& group, const ClusterConfig& cluster) {
 
 double all_reduce_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster) {
   // The switch adds for groups of five and more: below, NCCL keeps to rings (stas00/ml-engineering, eight H200).
-  const bool in_switch = group.nodes <= 1 && group.size >= 5 && *cluster.nvls_bandwidth > 0;
-  const double bandwidth = in_switch ? *cluster.nvls_bandwidth : ring_bandwidth(group, cluster);
+  const bool in_switch = group.nodes <= 1 && group.size >= 5;
+  const double bandwidth = std::max(ring_bandwidth(group, cluster), in_switch ? *cluster.nvls_bandwidth : 0);
   const double ring = seconds(group, bytes, 2, ring_hops(group), bandwidth, cluster);
   return group.nodes <= 1 ? ring : std::min(ring, seconds(group, bytes, 2, tree_hops(group), kTreeBandwidth * bandwidth, cluster));
 }

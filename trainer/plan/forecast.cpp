@@ -135,7 +135,7 @@ Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
 }
 
 double peak_flops(const Config& config, const ClusterConfig& cluster) {
-  return cluster.cores_per_rank() * peak_flops(size_of(precision_of(config.training).compute), cluster.device);
+  return cluster.cores_per_rank() * peak_flops(size_of(precision_of(config.training).compute), stack_on(cluster, config).tf32, cluster.device);
 }
 
 double largest_peak(const std::vector<RankBytes>& memory) {

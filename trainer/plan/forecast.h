@@ -1,10 +1,12 @@
 #pragma once
 // What a run will take, before it starts.
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "trainer/config/cluster.h"
 #include "trainer/config/config.h"
+#include "trainer/loop/memory.h"
 #include "trainer/plan/step_costs.h"
 
 namespace trireme {
@@ -13,8 +15,10 @@ namespace trireme {
 /// another system by its published formulas.
 struct RankBytes {
   double parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;  ///< each at its own peak
-  double runtime = 0;  ///< device context, kernels, communicators' and libraries' buffers: an allowance
-  double peak = 0;     ///< of the sum, allowance included
+  double runtime = 0;                          ///< device context, kernels, communicators' and libraries' buffers: an allowance
+  double peak = 0;                             ///< of the sum, allowance included
+  std::optional<RankMemory> counted = {};      ///< in full, by category and phase; nothing where it is by formula
+  std::optional<RuntimeBytes> allowance = {};  ///< what `runtime` is made of; nothing of other stacks, whose is fitted, and of a CPU
 };
 
 /// Seconds of a step of the rank that has most to do, by what it does or waits for; they sum to step_seconds.

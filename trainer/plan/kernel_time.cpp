@@ -14,24 +14,27 @@ double threads(const ClusterConfig& cluster) { return std::max(1.0, std::floor(c
 double speedup(const ClusterConfig& cluster) {
   const DeviceConfig& d = cluster.device;
   if (!d.cores) return 1;
-  const double workers = std::max(*d.cores, static_cast<double>(cluster.devices_per_node));
+  const double workers = threads(cluster) * static_cast<double>(cluster.devices_per_node);
   return threads(cluster) * std::pow(workers, d.core_scaling.value_or(1) - 1);
 }
 
-double peak(int64_t element_bytes, const ClusterConfig& cluster) { return speedup(cluster) * peak_flops(element_bytes, cluster.device); }
+double peak(int64_t element_bytes, bool tf32, const ClusterConfig& cluster) {
+  return speedup(cluster) * peak_flops(element_bytes, tf32, cluster.device);
+}
 
 double memory_bandwidth(const ClusterConfig& cluster) { return speedup(cluster) * *cluster.device.memory_bandwidth; }
 
 }  // namespace
 
-double peak_flops(int64_t element_bytes, const DeviceConfig& device) {
+double peak_flops(int64_t element_bytes, bool tf32, const DeviceConfig& device) {
+  if (element_bytes == 4 && tf32) return *device.peak_flops / 2;
   return element_bytes == 2 ? *device.peak_flops : *device.peak_flops_fp32 * 4 / static_cast<double>(element_bytes);
 }
 
 double product_seconds(double m, double n, double k, int64_t element_bytes, const Stack& stack, const ClusterConfig& cluster) {
   const DeviceConfig& d = cluster.device;
   const double rounds = std::ceil(m / 128) * std::ceil(n / 128) / *d.multiprocessors, filled = d.cores ? 1 : rounds / (rounds + 0.5);
-  const double rate = peak(element_bytes, cluster) * *d.gemm_efficiency * stack.product_rate * k / (k + *d.gemm_half_depth) * filled;
+  const double rate = peak(element_bytes, stack.tf32, cluster) * *d.gemm_efficiency * stack.product_rate * k / (k + *d.gemm_half_depth) * filled;
   const double bytes = static_cast<double>(element_bytes) * (m * n + m * k + n * k);
   return std::max({2 * m * n * k / rate, bytes / memory_bandwidth(cluster), *d.kernel_seconds});
 }
@@ -44,13 +47,13 @@ AttentionSeconds attention_seconds(double sequences, double length, double heads
     // Two products over all of T x T forward, four backward. Between them, in bytes a score: forward written by the product (2), softmax (2 + 2),
     // dropout with its mask (2 + 2 + 1); backward the same ways back, with the mask and the probabilities read once more.
     constexpr double kForwardBytes = 11, kBackwardBytes = 15;
-    const double products = 4 * scores * head_size / (peak(element_bytes, cluster) * *d.gemm_efficiency * stack.product_rate);
+    const double products = 4 * scores * head_size / (peak(element_bytes, stack.tf32, cluster) * *d.gemm_efficiency * stack.product_rate);
     return {products + kForwardBytes * scores / memory_bandwidth(cluster), 2 * products + kBackwardBytes * scores / memory_bandwidth(cluster)};
   }
   // Heads of 64 reach 0.87 of the rate of 128 (arXiv:2307.08691, figures 5 and 6); 0.7 for smaller ones is assumed.
   const double heads_rate = head_size >= 128 ? 1 : head_size >= 64 ? 0.87 : 0.7;
-  const double rate =
-      peak(element_bytes, cluster) * *d.attention_efficiency * stack.attention_rate * heads_rate * length / (length + *d.attention_half_length);
+  const double rate = peak(element_bytes, false, cluster) * *d.attention_efficiency * stack.attention_rate * heads_rate * length /
+                      (length + *d.attention_half_length);
   const double forward = std::max(2 * scores * head_size / rate, *d.kernel_seconds);  // half of T x T
   return {forward, 2.5 * forward};                                                    // five products against two
 }

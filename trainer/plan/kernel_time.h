@@ -5,8 +5,8 @@
 
 namespace trireme {
 
-/// FLOP/s of products of such elements: that of bf16, of fp32, or half of fp32's.
-double peak_flops(int64_t element_bytes, const DeviceConfig& device);
+/// FLOP/s of products of such elements: that of bf16, of fp32, or half of fp32's; of TF32 half of bf16's, as on A100 to B200.
+double peak_flops(int64_t element_bytes, bool tf32, const DeviceConfig& device);
 
 /// A product m x k times k x n: 2 m n k / rate, not less than its memory traffic. The rate is peak x gemm_efficiency x k / (k + gemm_half_depth) x r
 /// / (r + 1/2), where r = tiles of 128 x 128 / multiprocessors are the rounds: the last is half full on average. Cores share tiles out more finely.

@@ -7,6 +7,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/files/table.h"
+#include "trainer/loop/memory_table.h"
 #include "trainer/loop/rank_plan.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/flops.h"
@@ -80,6 +81,27 @@ std::string worst_rank_text(const RankedLayout& plan) {
   return concat(by_stage ? "stage " : "pipeline rank ", plan.forecast.worst_rank);
 }
 
+/// The most of any pipeline rank in each phase, and what the allowance is, of the one that needs most.
+std::string phases_text(const Forecast& f, const MemoryUnit& unit) {
+  std::string text;
+  for (int phase = 0; phase < kMemoryPhases; ++phase) {
+    double most = 0;
+    for (const RankBytes& rank : f.memory)
+      if (rank.counted) most = std::max(most, rank.runtime + static_cast<double>(rank.counted->phases[static_cast<size_t>(phase)].peak_total));
+    const bool is_there = std::ranges::any_of(
+        f.memory, [&](const RankBytes& rank) { return rank.counted && rank.counted->phases[static_cast<size_t>(phase)].peak_total > 0; });
+    if (is_there) text += concat(text.empty() ? "peak by phase: " : ", ", name_of(static_cast<MemoryPhase>(phase)), " ", unit.text(most));
+  }
+  if (!text.empty()) text += "\n";
+  const RankBytes& worst = f.memory[static_cast<size_t>(f.worst_rank)];
+  if (const auto& parts = worst.allowance) {
+    const auto of = [&](int64_t bytes) { return unit.text(static_cast<double>(bytes)); };
+    text += concat("runtime, an allowance for what the arena does not count: driver's context ", of(parts->context), ", kernels ", of(parts->kernels),
+                   ", workspace of products ", of(parts->workspace), ", NCCL's communicators ", of(parts->communicators), "\n");
+  }
+  return text;
+}
+
 std::string memory_text(const RankedLayout& plan) {
   const Forecast& f = plan.forecast;
   const double need = largest_peak(f.memory);
@@ -95,7 +117,7 @@ std::string memory_text(const RankedLayout& plan) {
       f.fits ? concat("fits: ", worst_rank_text(plan), " needs most, ", amount)
              : concat("does not fit by ", unit.text(need - f.memory_limit), " ", unit.name, " on ", worst_rank_text(plan), ", which needs ", amount);
   const size_t more = f.memory.size() - rows.size();
-  return concat(table_of(rows), more > 0 ? concat("  and ", more, " pipeline ranks that need less\n") : "", verdict, "\n");
+  return concat(table_of(rows), more > 0 ? concat("  and ", more, " pipeline ranks that need less\n") : "", phases_text(f, unit), verdict, "\n");
 }
 
 std::string time_text(const Forecast& f) {
@@ -115,9 +137,9 @@ std::string utilisation_text(const RankedLayout& plan, const ClusterConfig& clus
   const Forecast& f = plan.forecast;
   const double all = f.tokens_per_second_per_device * static_cast<double>(cluster.devices());
   const char* const device = cluster.device.cores ? "rank" : "GPU";
-  return concat(print("MFU %.1f %% of %s: model FLOPs with the causal half of attention, no recomputation (PaLM)\n", 100 * f.mfu,
+  return concat(print("MFU %.1f %% of %s: model FLOPs with the causal half of attention, no recomputation\n", 100 * f.mfu,
                       flops_text(peak_flops(plan.config, cluster)).c_str()),
-                print("  %.1f %% with all of attention, as NVIDIA, nanotron and llm-foundry count; ", 100 * f.mfu_full_attention),
+                print("  %.1f %% with all of attention, as PaLM, NVIDIA, nanotron and llm-foundry count; ", 100 * f.mfu_full_attention),
                 print("%.1f %% with recomputation too, as SC'21 and BLOOM do\n", 100 * f.mfu_full_attention * recomputation_factor(plan.config)),
                 rate_text(f.tokens_per_second_per_device), " tokens/s on each ", device, ", ", count_text(all), " tokens/s, ",
                 count_text(86400 * all), " tokens a day\n");
@@ -160,6 +182,9 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
     peaks.push_back(std::llround(rank.peak));
     ordered_json& row = memory.emplace_back();
     for (const Category& category : kCategories) row[category.name] = std::llround(rank.*category.bytes);
+    if (rank.counted) row["phases"] = memory_json({*rank.counted})[0]["phases"];
+    if (const auto& of = rank.allowance)
+      row["runtime_parts"] = {{"context", of->context}, {"kernels", of->kernels}, {"workspace", of->workspace}, {"communicators", of->communicators}};
   }
   for (const Part& part : kParts) parts[part.name] = f.parts.*part.seconds;
   ordered_json json = {{"layout", plan.layout},

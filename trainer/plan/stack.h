@@ -31,6 +31,7 @@ struct Stack {
   double layer_seconds;     ///< fitted: time a layer in which the device waits for the host: of forward, input gradient, weight gradient and
                             ///< recomputation each
   double host_seconds;      ///< fitted: time a step in which no device works
+  bool tf32 = false;        ///< fp32 products on tensor cores, where a run asks for it (stack_on)
   double scatter_overlap = gather_overlap;  ///< of the reductions alone, where a run overlaps its gathers less (stack_on)
 };
 

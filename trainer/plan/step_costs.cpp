@@ -211,6 +211,7 @@ Stack stack_on(const ClusterConfig& cluster, const Config& config) {
                              " only bf16 and fp16 are known; allowed bf16, fp16, or stack ", stacks().front().name));
   if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
   if (cluster.device.cores) stack.elementwise = 1;  // there Trireme's fused kernels themselves were measured
+  stack.tf32 = config.kernels.tf32 && !cluster.device.cores;
   const bool overlap = config.parallel.overlap && !cluster.device.cores;
   stack.scatter_overlap = overlap ? stack.gather_overlap : 0;
   if (!overlap || config.parallel.prefetch == 0) stack.gather_overlap = 0;

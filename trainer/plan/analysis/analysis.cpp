@@ -74,7 +74,8 @@ TrainingBill training_bill(const Config& config, const ClusterConfig& cluster, d
   bill.tokens = tokens;
   bill.steps = std::ceil(tokens / tokens_of_step(config));
   bill.seconds = bill.steps * step_seconds;
-  bill.device_hours = bill.seconds / 3600 * mesh_shape(config.parallel).world();
+  // Of a CPU a device is a core, of which ranks have several or share one.
+  bill.device_hours = bill.seconds / 3600 * mesh_shape(config.parallel).world() * cluster.cores_per_rank();
   if (cluster.device.price_per_hour.value_or(0) > 0) bill.cost = bill.device_hours * *cluster.device.price_per_hour;
   if (cluster.device.watts.value_or(0) > 0) bill.kilowatt_hours = bill.device_hours * *cluster.device.watts / 1000;
   return bill;

@@ -1,5 +1,6 @@
 #include "trainer/plan/analysis/reliability.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace trireme {
@@ -13,7 +14,7 @@ double daly_interval(double stall, double mtbf) {
 }
 
 double effective_share(const Failures& failures, double interval) {
-  return 1 - failures.stall / interval - (interval / 2 + failures.downtime) / failures.mtbf;
+  return std::max(0.0, 1 - failures.stall / interval - (interval / 2 + failures.downtime) / failures.mtbf);
 }
 
 double effective_share_exponential(const Failures& failures, double interval) {

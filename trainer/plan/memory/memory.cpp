@@ -13,7 +13,8 @@ void add_runtime(std::vector<RankBytes>& ranks, const Config& config, const Clus
   if (cluster.device.cores) return;  // its libraries' code and buffers are not the arena's concern
   const MeshShape shape = mesh_shape(config.parallel);
   for (size_t r = 0; r < ranks.size(); ++r) {
-    ranks[r].runtime = static_cast<double>(runtime_bytes(config, rank_of(shape, {.pipeline = static_cast<int>(r)})).total());
+    ranks[r].allowance = runtime_bytes(config, rank_of(shape, {.pipeline = static_cast<int>(r)}));
+    ranks[r].runtime = static_cast<double>(ranks[r].allowance->total());
     ranks[r].peak += ranks[r].runtime;
   }
 }
@@ -27,6 +28,7 @@ RankBytes counted(const RankMemory& memory) {
   bytes.activations = at(MemoryCategory::kActivations);
   bytes.other = at(MemoryCategory::kWorkspace) + at(MemoryCategory::kCommunication) + at(MemoryCategory::kData);
   bytes.peak = static_cast<double>(memory.peak_total);
+  bytes.counted = memory;
   return bytes;
 }
 
