@@ -56,7 +56,7 @@ std::vector<const ActionList*> lists_of_ranks(const std::vector<ActionList>& lis
 std::vector<int> stage_ranks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, size_t stages);
 
 /// Runs the lists of all ranks, lowered and free of ListCheck's violations (validate.h), in one thread. What is asynchronous holds a rank only where
-/// the program does: a receive or UNSHARD until what reads it, REDUCE_GRADS until the next one of its stage or the next gradient of its unit, every
+/// the program does: a receive or UNSHARD until what reads it, REDUCE_GRADS until the rank's next one or the next gradient of its unit, every
 /// reduction until the next kind of the same unit and the end of the list. For one pipeline the times are simulate()'s. Memory: a few kilobytes a
 /// rank, besides the timelines of `traced`.
 /// Errors: InternalError naming the ranks for lists that could deadlock under rendezvous semantics, though these times would have hidden it.

@@ -28,10 +28,9 @@ void check(const ActionList& list, int pipeline_rank, const std::vector<StageUni
 WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank,
                          const std::vector<StageUnits>& stages, const WorldCosts& costs, const std::vector<int>& traced)
     : stages_(stages), ranks_(lists.size()), streams_(kAxes * lists.size(), 0.0) {
-  std::vector<int> stages_of(static_cast<size_t>(mesh.pipeline), 0), units_of(static_cast<size_t>(mesh.pipeline), 0);
+  std::vector<int> units_of(static_cast<size_t>(mesh.pipeline), 0);
   for (size_t s = 0; s < stages.size(); ++s) {
     TRIREME_CHECK(stage_rank[s] >= 0, "no rank computes stage ", s);
-    place_.push_back(stages_of[static_cast<size_t>(stage_rank[s])]++);
     first_unit_.push_back(units_of[static_cast<size_t>(stage_rank[s])]);
     units_of[static_cast<size_t>(stage_rank[s])] += stages[s].units;
   }
@@ -48,7 +47,6 @@ WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const Mesh
     rank.list = lists[r];
     rank.costs = known->second.data();
     rank.units.resize(static_cast<size_t>(units_of[static_cast<size_t>(pipeline)]));
-    rank.stages_reduced.resize(static_cast<size_t>(stages_of[static_cast<size_t>(pipeline)]));
   }
   for (const auto& [rank, factor] : costs.slowdown) {
     TRIREME_CHECK(rank >= 0 && rank < mesh.world() && factor > 0, "rank ", rank, " of ", mesh.world(), " ", factor, " times slower");
@@ -124,7 +122,7 @@ void WorldClocks::reach(int which, const Action& action) {
     return;
   }
   const UnitTimes& times = unit(rank, action.stage, action.unit);
-  if (action.type == ActionType::kReduceGrads) wait(rank, WaitCause::kReduce, stage_reduced(rank, action.stage));
+  if (action.type == ActionType::kReduceGrads) wait(rank, WaitCause::kReduce, rank.reduced);
   if (action.type == ActionType::kReduceReplicas) wait(rank, WaitCause::kReduce, times.reduced);
   if (action.type == ActionType::kReduceTied) wait(rank, WaitCause::kReduce, times.summed);
   hold(rank, action);
@@ -157,7 +155,7 @@ void WorldClocks::meet(std::span<const int> members, int64_t group) {
     const Action& action = *rank.at;
     UnitTimes& times = unit(rank, action.stage, action.unit);
     if (action.type == ActionType::kUnshard) times.gathered = stream;
-    if (action.type == ActionType::kReduceGrads) times.reduced = stage_reduced(rank, action.stage) = stream;
+    if (action.type == ActionType::kReduceGrads) times.reduced = rank.reduced = stream;
     if (action.type == ActionType::kReduceReplicas || action.type == ActionType::kReduceTied) times.summed = stream;
     if (rank.timeline != nullptr) (*rank.timeline)[index(rank, action)].end = stream;
   }

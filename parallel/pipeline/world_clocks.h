@@ -43,9 +43,9 @@ class WorldClocks {
     double clock = 0;
     double slowdown = 1;
     RankTimes times;
-    std::vector<Arrival> arrivals;       ///< received and not yet read
-    std::vector<UnitTimes> units;        ///< of all its stages
-    std::vector<double> stages_reduced;  ///< of each of its stages: end of the last REDUCE_GRADS
+    std::vector<Arrival> arrivals;  ///< received and not yet read
+    std::vector<UnitTimes> units;   ///< of all its stages
+    double reduced = 0;             ///< end of the last REDUCE_GRADS
   };
 
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
@@ -55,7 +55,6 @@ class WorldClocks {
   static double own_seconds(const Rank& rank, const Action& action);
   static void record(const Rank& rank, const Action& action, double begin, double end);
   UnitTimes& unit(Rank& rank, int stage, const UnitRef& ref) const;
-  double& stage_reduced(Rank& rank, int stage) const { return rank.stages_reduced[static_cast<size_t>(place_[static_cast<size_t>(stage)])]; }
   static void wait(Rank& rank, WaitCause cause, double until);
   static void hold(Rank& rank, const Action& action);
   static void await_input(Rank& rank, const Action& action);
@@ -63,7 +62,6 @@ class WorldClocks {
   void compute_together(std::span<const int> members);
 
   const std::vector<StageUnits>& stages_;
-  std::vector<int> place_;       ///< by stage: its place among those of its rank
   std::vector<int> first_unit_;  ///< by stage: the place of its first unit among those of its rank
   std::unordered_map<const ActionList*, std::vector<Cost>> costs_;
   std::vector<Rank> ranks_;

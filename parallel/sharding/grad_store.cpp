@@ -5,14 +5,15 @@
 namespace trireme {
 
 GradStore::GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy,
-                     const Precision& precision)
+                     const Precision& precision, std::shared_ptr<LastReduction> last)
     : units_(std::move(units)),
       states_(units_.size()),
       shard_(&shard),
       replicate_(&replicate),
       resident_(policy.gradients_resident),
       dtype_(precision.gradient),
-      wire_(precision.reduce) {
+      wire_(precision.reduce),
+      last_(std::move(last)) {
   for (size_t u = 0; u < units_.size(); ++u) {
     State& state = states_[u];
     const int64_t owned = units_[u]->shard_numel(shard.size());
@@ -46,15 +47,15 @@ Tensor GradStore::on_wire(Context& ctx, const Communicator& comm, const Tensor& 
 }
 
 void GradStore::reduce(Context& ctx, int unit) {
-  // The reduction of one unit runs behind the backward of the next: at most two full gradients of a stage are alive.
-  if (reducing_ >= 0) settle(ctx, states_[static_cast<size_t>(reducing_)]);
+  // The reduction of one unit runs behind the backward of the next: at most two full gradients of a rank are alive, however many stages it has.
+  if (last_->store != nullptr) last_->store->settle(ctx, last_->store->states_[static_cast<size_t>(last_->unit)]);
   State& state = states_[static_cast<size_t>(unit)];
   const Tensor in = on_wire(ctx, *shard_, state.full);
   const bool in_place = resident_ && in.dtype() == dtype_;
   if (!in_place) state.scattered = Tensor::empty(ctx, {state.shard.numel()}, in.dtype(), MemoryCategory::kGradients);
   state.scatter = shard_->reduce_scatter(ctx, in, in_place ? state.shard : state.scattered, ReduceOp::kSum);
   if (!resident_) units_[static_cast<size_t>(unit)]->bind_grads(Tensor());
-  reducing_ = unit;
+  *last_ = {this, unit};
 }
 
 void GradStore::settle(Context& ctx, State& state) {
@@ -93,7 +94,7 @@ void GradStore::finish(Context& ctx, Communicator& tensor, Communicator& kv) {
     settle(ctx, state);
     settle_replicas(ctx, state);
   }
-  reducing_ = -1;
+  *last_ = {};
   sum_partial(ctx, Partial::kTensor, tensor);
   sum_partial(ctx, Partial::kKv, kv);
 }

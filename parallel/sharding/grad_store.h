@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "parallel/comm/communicator.h"
@@ -7,7 +8,15 @@
 
 namespace trireme {
 
-/// Owns this rank's gradients: what W accumulates into (a unit's full gradient) and the owned shard the optimizer reads.
+class GradStore;
+
+/// The reduce-scatter that a rank started last, of all its stages.
+struct LastReduction {
+  GradStore* store = nullptr;
+  int unit = -1;
+};
+
+/// Owns the gradients of one of this rank's stages: what W accumulates into (a unit's full gradient) and the owned shard the optimizer reads.
 /// Resident: the full gradient P lives for the run, the shard is a view of it, reduced once a step.
 /// Not resident: P/S for the run, plus a full gradient for each unit between its first W and the end of its reduction.
 /// Wire: (S-1)/S * unit bytes per reduce_grads; 2(R-1)/R * shard bytes per reduce_replicas, both in Precision::reduce; 2(n-1)/n * the tied shard for
@@ -15,7 +24,7 @@ namespace trireme {
 class GradStore {
  public:
   GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy,
-            const Precision& precision);
+            const Precision& precision, std::shared_ptr<LastReduction> last = std::make_shared<LastReduction>());
 
   void begin_step(Context& ctx);                 ///< all gradients zero
   void acquire(Context& ctx, int unit);          ///< Param::grad of the unit may be added to
@@ -46,7 +55,7 @@ class GradStore {
   Communicator* replicate_;
   bool resident_;
   DType dtype_, wire_;
-  int reducing_ = -1;  ///< unit whose reduce-scatter was started last
+  std::shared_ptr<LastReduction> last_;  ///< shared by the rank's stages
 };
 
 }  // namespace trireme

@@ -25,7 +25,8 @@ StageUnits stage_units(const StageRange& range, const ModelConfig& model, bool w
   if (range.last()) {
     units.fused_part = static_cast<int>(units.units_of_part.size());
     units.units_of_part.push_back({units.units++});
-    if (tied_embeddings) units.units_of_part.back().push_back(range.first() ? UnitRef(embedding) : with_first ? UnitRef(0, 0) : UnitRef(units.units++));
+    if (tied_embeddings)
+      units.units_of_part.back().push_back(range.first() ? UnitRef(embedding) : with_first ? UnitRef(0, 0) : UnitRef(units.units++));
   }
   const bool apart = tied_embeddings && range.stages > 1 && !with_first;
   if (apart && (range.first() || range.last())) units.tied_unit = range.first() ? embedding : units.units - 1;
@@ -63,17 +64,18 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   if (range.last()) {
     Unit& head = unit("head");
     head_.norm = declare.final_norm(head);
-    Param* weight = !model.tied_embeddings   ? declare.head(head)
-                    : range.first()          ? embedding_.weight
-                    : first_ != nullptr      ? first_->embedding_.weight
-                                             : declare.tied_embedding(unit("embedding"));
+    Param* weight = !model.tied_embeddings ? declare.head(head)
+                    : range.first()        ? embedding_.weight
+                    : first_ != nullptr    ? first_->embedding_.weight
+                                           : declare.tied_embedding(unit("embedding"));
     head_.vocabulary = {{weight, nullptr, &region_}, {&weight->specs.front(), mesh.tensor.get()}, options.logits_chunk};
   }
   std::vector<Unit*> all;
   for (const auto& owned : owned_units_) all.push_back(owned.get());
   TRIREME_CHECK(static_cast<int>(all.size()) == units_.units, "stage ", range.stage, " built other units than its plan has");
   params_ = std::make_unique<ParamStore>(ctx, all, *mesh.shard, options.policy, options.precision);
-  if (options.with_gradients) grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, options.precision);
+  if (options.with_gradients)
+    grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, options.precision, options.last_reduction);
   loss_scale_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
 }
@@ -177,8 +179,7 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
     acquire_gradients(ctx, part);
     Head::Saved& saved = slot.head;
     const Tensor& targets = microbatches_[static_cast<size_t>(microbatch)].targets;
-    const Tensor dnormalised =
-        head_.vocabulary.forward_backward(ctx, head_.norm.forward(ctx, saved.x, saved.norm), targets, loss_scale_, loss_sum_);
+    const Tensor dnormalised = head_.vocabulary.forward_backward(ctx, head_.norm.forward(ctx, saved.x, saved.norm), targets, loss_scale_, loss_sum_);
     slot.dx = head_.norm.backward_input(ctx, dnormalised, saved.x, Tensor(), saved.norm);
     head_.norm.backward_weight(ctx, saved.x, saved.norm);
     saved = {};

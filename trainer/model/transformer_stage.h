@@ -41,6 +41,7 @@ struct StageOptions {
   int64_t blocks_per_unit = 1;
   std::vector<Recompute> recompute;  ///< of all blocks of the model
   bool with_gradients = true;
+  std::shared_ptr<LastReduction> last_reduction = std::make_shared<LastReduction>();  ///< of the rank: stages made with one StageOptions share it
 };
 
 /// Where tensor parallelism, pipeline and sharding meet: blocks [first, last) of a transformer as a Stage, its parameters in a ParamStore, their

@@ -21,10 +21,11 @@ struct Stage {
   std::vector<Part> parts;
   std::vector<double> units;  ///< elements, padded
   double saved = 0, kept = 0;
-  PartBytes activations;                    ///< of all parts: the peaks of the actions
-  PartBytes with_units;                     ///< the same with the parameters gathered and the gradients held meanwhile
-  double gathered = 0, full_gradients = 0;  ///< most bytes of these
-  double lingering = 0;                     ///< the last gradient of a micro-batch, whose reduction ends with the next micro-batch's first
+  PartBytes activations;                                        ///< of all parts: the peaks of the actions
+  PartBytes with_units;                                         ///< the same with the parameters gathered and the gradients held meanwhile
+  PartBytes last_part;                                          ///< the same of the last part alone, where the backward begins
+  double gathered = 0, full_gradients = 0, last_gradients = 0;  ///< most bytes of these, and the gradients of the last part alone
+  double lingering = 0;  ///< the last gradient of a backward, whose reduction ends with the first of the rank's next one
 };
 
 class Walk {
@@ -145,7 +146,7 @@ void Walk::set_peaks(Stage& stage) const {
     const PartBytes& part = stage.parts[i].bytes;
     const double units = gathered(stage, i, true, ahead + 1);
     raise(stage.activations.forward, held.forward + part.forward);
-    raise(stage.with_units.forward, held.forward + part.forward + units + stage.lingering);
+    raise(stage.with_units.forward, held.forward + part.forward + units);
     raise(stage.gathered, units);
     held.forward += part.saved;
   }
@@ -154,19 +155,21 @@ void Walk::set_peaks(Stage& stage) const {
   double weights = stage.kept;
   for (size_t i = stage.parts.size(); i-- > 0;) {
     const PartBytes& part = stage.parts[i].bytes;
-    const double units = gathered(stage, i, false, ahead + 1),
-                 // A stage of one part waits for its own gradient first.
-        gradients = full_gradients(stage, i) + (i > 0 && i + 1 == stage.parts.size() ? stage.lingering : 0);
+    const double units = gathered(stage, i, false, ahead + 1), gradients = full_gradients(stage, i);
     held.backward -= part.saved;
     held.input_gradient -= part.saved;
     raise(stage.activations.backward, held.backward + part.backward);
     raise(stage.with_units.backward, held.backward + part.backward + units + gradients);
     raise(stage.activations.input_gradient, held.input_gradient + part.input_gradient);
-    raise(stage.with_units.input_gradient, held.input_gradient + part.input_gradient + units + stage.lingering);
+    raise(stage.with_units.input_gradient, held.input_gradient + part.input_gradient + units);
     raise(stage.activations.weight_gradient, weights - part.kept + part.weight_gradient);
     raise(stage.with_units.weight_gradient, weights - part.kept + part.weight_gradient + gradients + next_use);
     raise(stage.gathered, units);
     raise(stage.full_gradients, gradients);
+    if (i + 1 == stage.parts.size()) {
+      stage.last_part = stage.with_units;
+      stage.last_gradients = gradients;
+    }
     held.input_gradient += part.kept;
     weights -= part.kept;
   }
@@ -201,57 +204,44 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, c
   // The last stage's rank has its own gradient while the next for its other stage is coming in.
   const bool turns = pipelined && local > 1 && stage_rank[static_cast<size_t>(last)] == index;
   auto inputs = std::ranges::count(list, ActionType::kForward, &Action::type);
-  // The reduction of a stage's last gradient is waited for where its next one begins, or where the replicas sum it.
-  std::vector<int64_t> to_come(stages.size(), 0);
-  const auto ends_backward = [](const Action& action) { return action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight; };
-  for (const Action& action : list) to_come[static_cast<size_t>(action.stage)] += ends_backward(action);
-  std::vector<char> lingers(stages.size(), 0);
-  int finished = -1;  // the stage whose replicas sum their gradient when another one's is done
-  double lingering = 0;
+  int reduced = -1;  // the stage whose last gradient's reduction ends with the rank's next one
   bool gradients_flow = false;
   double held = 0, most = 0;
   for (const Action& action : list) {
     const Stage& stage = stages[static_cast<size_t>(action.stage)];
     if (action.type == ActionType::kForward) --inputs;
-    const auto s = static_cast<size_t>(action.stage);
-    const double others = lingering - (lingers[s] != 0 ? stage.lingering : 0);
+    const double lingering = reduced < 0 ? 0 : stages[static_cast<size_t>(reduced)].lingering;
+    // A stage of one part waits for its own gradient first.
+    const double at_last_part = reduced == action.stage && stage.parts.size() == 1 ? 0 : lingering;
     const double moving = boundary_ * ((behind ? 1 : 0) + (turns ? 1 : 0) + (before && gradients_flow ? 1 : 0) + (before && inputs > 0 ? 1 : 0));
     const auto raise = [&](double with_units, double activations) {
-      most = std::max(most, held + moving + others + with_units);
+      most = std::max(most, held + moving + with_units);
       bytes.activations = std::max(bytes.activations, held + moving + activations);
     };
     switch (action.type) {
       case ActionType::kForward:
-        raise(stage.with_units.forward, stage.activations.forward);
+        raise(stage.with_units.forward + lingering, stage.activations.forward);
         held += stage.saved;
         break;
       case ActionType::kBackward:
         held -= stage.saved;
-        raise(stage.with_units.backward, stage.activations.backward);
+        raise(std::max(stage.with_units.backward, stage.last_part.backward + at_last_part), stage.activations.backward);
         break;
       case ActionType::kBackwardInput:
         held -= stage.saved;
-        raise(stage.with_units.input_gradient, stage.activations.input_gradient);
+        raise(stage.with_units.input_gradient + lingering, stage.activations.input_gradient);
         held += stage.kept;
         break;
       case ActionType::kBackwardWeight:
         held -= stage.kept;
-        raise(stage.with_units.weight_gradient, stage.activations.weight_gradient);
+        raise(std::max(stage.with_units.weight_gradient, stage.last_part.weight_gradient + at_last_part), stage.activations.weight_gradient);
         break;
       default: break;
     }
     gradients_flow = gradients_flow || action.type != ActionType::kForward;
-    if (action.type == ActionType::kForward) continue;
-    bytes.gradients = std::max(bytes.gradients, others + stage.full_gradients);
-    if (!ends_backward(action)) continue;
-    lingering = others + stage.lingering;
-    lingers[s] = 1;
-    if (--to_come[s] > 0) continue;
-    if (finished >= 0) {
-      lingers[static_cast<size_t>(finished)] = 0;
-      lingering -= stages[static_cast<size_t>(finished)].lingering;
-    }
-    finished = action.stage;
+    if (action.type != ActionType::kBackward && action.type != ActionType::kBackwardWeight) continue;
+    bytes.gradients = std::max({bytes.gradients, stage.full_gradients, stage.last_gradients + at_last_part});
+    reduced = action.stage;
   }
   bytes.gradients += gradients;
   bytes.peak = parameters + gradients + bytes.optimizer + bytes.other + most;
