@@ -256,12 +256,16 @@ YAML
   for model in run gpt2; do
     train $model.yaml cpu-$model-fp32 --set run.device=cpu
     train $model.yaml one-$model-fp32 --set run.device=$device
-    train $model.yaml cpu-$model-bf16 --set run.device=cpu --set training.precision=bf16
-    train $model.yaml one-$model-bf16 --set run.device=$device --set training.precision=bf16
-    # fp32: sums of a few hundred terms in another order, 1e-7 each, over a dozen steps. bf16: each activation may round to its neighbour, 4e-3 apart.
+    # fp32: sums of a few hundred terms in another order, 1e-7 each, over a dozen steps. bf16: each activation may round to its neighbour, 4e-3 apart; in
+    # fp16 5e-4.
     name=${model/run/llama}
     compare "$name: GPU against CPU, fp32" one-$model-fp32 cpu-$model-fp32 1e-4
-    compare "$name: GPU against CPU, bf16" one-$model-bf16 cpu-$model-bf16 5e-3
+    for precision in 'bf16 5e-3' 'fp16 2e-3'; do
+      read -r precision apart <<< "$precision"
+      train $model.yaml cpu-$model-$precision --set run.device=cpu --set "training.precision=$precision"
+      train $model.yaml one-$model-$precision --set run.device=$device --set "training.precision=$precision"
+      compare "$name: GPU against CPU, $precision" one-$model-$precision cpu-$model-$precision "$apart"
+    done
   done
   train run.yaml again-run-bf16 --set run.device=$device --set training.precision=bf16
   compare 'a rerun, bf16' again-run-bf16 one-run-bf16 0

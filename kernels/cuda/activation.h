@@ -1,5 +1,5 @@
 #pragma once
-// kernels/ops/activation.h in fp32 and bf16: 16-byte accesses, one pass.
+// kernels/ops/activation.h in fp32, bf16 and fp16: 16-byte accesses, one pass.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cuda {

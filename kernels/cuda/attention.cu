@@ -36,7 +36,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-bool takes_flash(DType dtype, const AttentionShape& shape) { return dtype == DType::kBF16 && flash_takes(shape.head_size); }
+/// Whether tensor cores take T.
+template <class T>
+constexpr bool kNarrow = sizeof(T) == 2;
 
 void check(const char* operation, const AttentionShape& shape) {
   if (shape.head_size > kPlainHeadSize)
@@ -51,7 +53,7 @@ void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const flo
   const int64_t at_once = scratch_bytes / (group * stride * 2 * static_cast<int64_t>(sizeof(float)));
   if (at_once == 0)
     throw InternalError(concat("attention_backward: ", group, " query heads of ", shape.sequence, " tokens want more scratch memory than there is"));
-  const bool flash = takes_flash(dtype_of<T>(), shape) && aligned_16(dout, qkv, dqkv);
+  const bool flash = kNarrow<T> && flash_takes(shape.head_size) && aligned_16(dout, qkv, dqkv);
   const bool vectors = shape.head_size % kVector<T> == 0 && aligned_16(dout, out);
   for (int64_t pair = 0; pair < shape.batch * shape.kv_heads; pair += at_once) {
     const int64_t pairs = std::min(at_once, shape.batch * shape.kv_heads - pair), items = pairs * group * stride;
@@ -60,7 +62,7 @@ void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const flo
            {dim3(static_cast<unsigned>(ceil_div(items * kLanes, kThreads))), dim3(kThreads)}, dout, out, lse, layout, static_cast<int>(pair * group),
            static_cast<int>(pairs * group), flash ? kLog2E : 1, lse_of, lse_of + items);
     const AttentionBackward<T> tensors{dout, qkv, lse_of, lse_of + items, dqkv, pair, pairs};
-    if constexpr (std::is_same_v<T, bfloat16>) {
+    if constexpr (kNarrow<T>) {
       if (flash) {
         flash_backward(ctx, tensors, shape);
         continue;
@@ -77,9 +79,13 @@ bool flash_takes(int64_t head_size) { return head_size == 32 || head_size == 64 
 void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
   check("attention_forward", shape);
   if (qkv.numel() == 0) return;
-  if (takes_flash(qkv.dtype(), shape) && aligned_16(qkv.data<bfloat16>(), out.data<bfloat16>()))
-    return flash_forward(ctx, qkv.data<bfloat16>(), shape, out.data<bfloat16>(), lse.data<float>());
-  dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) { plain_forward(ctx, qkv.data<T>(), shape, out.data<T>(), lse.data<float>()); });
+  dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
+    if constexpr (kNarrow<T>) {
+      if (flash_takes(shape.head_size) && aligned_16(qkv.data<T>(), out.data<T>()))
+        return flash_forward(ctx, qkv.data<T>(), shape, out.data<T>(), lse.data<float>());
+    }
+    plain_forward(ctx, qkv.data<T>(), shape, out.data<T>(), lse.data<float>());
+  });
 }
 
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,

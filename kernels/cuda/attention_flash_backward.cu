@@ -55,12 +55,11 @@ __device__ inline void score_gradients_of_queries(Fragments<1, kN>& dp, const Fr
     for (int i = 0; i < 4; ++i) dp[0][n][i] = p[0][n][i] * (dp[0][n][i] - delta[8 * n + column + i % 2]);
 }
 
-template <int H>
+template <class T, int H>
 __global__ void __launch_bounds__(kThreads, 2)
-    flash_key_gradients_kernel(const bfloat16* __restrict__ dout, const bfloat16* __restrict__ qkv, const float* __restrict__ lse,
-                               const float* __restrict__ delta, AttentionLayout layout, BlockOrder order, int first_pair,
-                               bfloat16* __restrict__ dqkv) {
-  using Loader = TileLoader<H, kThreads>;
+    flash_key_gradients_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse, const float* __restrict__ delta,
+                               AttentionLayout layout, BlockOrder order, int first_pair, T* __restrict__ dqkv) {
+  using Loader = TileLoader<T, H, kThreads>;
   constexpr int kN = kQueries / 8;
   TRIREME_DYNAMIC_SHARED(KeyMemory<H>, memory);
   const auto [item, tile] = order.place();
@@ -68,8 +67,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int thread = static_cast<int>(threadIdx.x), warp_row = thread / kWarp * 16;
 
   // The steps of a block: the query heads of its pair in order, in each the tiles of queries from the diagonal on.
-  const bfloat16* from_queries = Loader::begin(qkv + layout.query(pair * layout.group) + first_key * layout.columns, layout.columns);
-  const bfloat16* from_douts = Loader::begin(dout + layout.output(pair * layout.group) + first_key * layout.out_columns, layout.out_columns);
+  const T* from_queries = Loader::begin(qkv + layout.query(pair * layout.group) + first_key * layout.columns, layout.columns);
+  const T* from_douts = Loader::begin(dout + layout.output(pair * layout.group) + first_key * layout.out_columns, layout.out_columns);
   const auto load = [&](int buffer, int head, int query) {
     Loader::template load<kQueries>(memory->queries[buffer], from_queries, layout.columns, sequence - query);
     Loader::template load<kQueries>(memory->douts[buffer], from_douts, layout.out_columns, sequence - query);
@@ -112,13 +111,13 @@ __global__ void __launch_bounds__(kThreads, 2)
       load_after(buffer ^ 1, head, query);
 
       Fragments<1, kN> p, dp;
-      multiply_rows<H, 1, kN>(p, warp_keys, memory->queries[buffer]);
+      multiply_rows<T, H, 1, kN>(p, warp_keys, memory->queries[buffer]);
       probabilities_of_queries<kN>(p, memory->lse[buffer], layout.scale_log2);
       if (query == first_key) mask_queries<kN>(p, warp_row);
-      add_product<H, 1, kN>(dvalues, p, memory->douts[buffer]);
-      multiply_rows<H, 1, kN>(dp, warp_values, memory->douts[buffer]);
+      add_product<T, H, 1, kN>(dvalues, p, memory->douts[buffer]);
+      multiply_rows<T, H, 1, kN>(dp, warp_values, memory->douts[buffer]);
       score_gradients_of_queries<kN>(dp, p, memory->delta[buffer]);
-      add_product<H, 1, kN>(dkeys, dp, memory->queries[buffer]);
+      add_product<T, H, 1, kN>(dkeys, dp, memory->queries[buffer]);
     }
 
   const int row = first_key + warp_row;
@@ -180,12 +179,11 @@ __device__ inline void score_gradients_of_keys(Fragments<kM, kN>& dp, const Frag
       for (int i = 0; i < 4; ++i) dp[m][n][i] = p[m][n][i] * (dp[m][n][i] - delta[16 * m + i / 2 * 8 + row]);
 }
 
-template <int H>
+template <class T, int H>
 __global__ void __launch_bounds__(kThreads, 2)
-    flash_query_gradients_kernel(const bfloat16* __restrict__ dout, const bfloat16* __restrict__ qkv, const float* __restrict__ lse,
-                                 const float* __restrict__ delta, AttentionLayout layout, BlockOrder order, int first_head,
-                                 bfloat16* __restrict__ dqkv) {
-  using Loader = TileLoader<H, kThreads>;
+    flash_query_gradients_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse,
+                                 const float* __restrict__ delta, AttentionLayout layout, BlockOrder order, int first_head, T* __restrict__ dqkv) {
+  using Loader = TileLoader<T, H, kThreads>;
   constexpr int kN = kStepKeys<H> / 8;
   TRIREME_DYNAMIC_SHARED(QueryMemory<H>, memory);
   const auto [item, place] = order.place();
@@ -195,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   int left = first_row + kRows < sequence ? first_row + kRows : sequence;  // keys that any row sees, from this step's first on
   int ahead = first_row + warp_rows;                                       // the warp's first row - the step's first key
 
-  const bfloat16* from = Loader::begin(qkv + layout.key(pair), layout.columns);
+  const T* from = Loader::begin(qkv + layout.key(pair), layout.columns);
   const auto load = [&](int buffer, int rows) {
     if (rows > 0) {
       Loader::template load<kStepKeys<H>>(memory->keys[buffer], from, layout.columns, rows);
@@ -226,11 +224,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     load(buffer ^ 1, left - kStepKeys<H>);
     if (ahead <= -16 * kM) continue;  // no row of this warp sees these keys
     Fragments<kM, kN> p, dp;
-    multiply_rows<H, kM, kN>(p, queries, memory->keys[buffer]);
+    multiply_rows<T, H, kM, kN>(p, queries, memory->keys[buffer]);
     probabilities_of_keys<kN>(p, memory->lse + warp_rows, layout.scale_log2, ahead);
-    multiply_rows<H, kM, kN>(dp, douts, memory->values[buffer]);
+    multiply_rows<T, H, kM, kN>(dp, douts, memory->values[buffer]);
     score_gradients_of_keys<kN>(dp, p, memory->delta + warp_rows);
-    add_product<H, kM, kN>(dqueries, dp, memory->keys[buffer]);
+    add_product<T, H, kM, kN>(dqueries, dp, memory->keys[buffer]);
   }
   const int row = memory->first_row + warp_rows;
   store_rows<H, kM>(
@@ -238,26 +236,29 @@ __global__ void __launch_bounds__(kThreads, 2)
       sequence - row);
 }
 
-template <int H>
-void backward(const Context& ctx, const AttentionBackward<bfloat16>& t, const AttentionShape& shape) {
+template <class T, int H>
+void backward(const Context& ctx, const AttentionBackward<T>& t, const AttentionShape& shape) {
   const AttentionLayout layout(shape);
   const BlockOrder keys(t.pairs, ceil_div(shape.sequence, kKeys), shape.sequence * H * 4 * layout.group);
-  launch(ctx, flash_key_gradients_kernel<H>, {keys.grid(), dim3(kThreads), sizeof(KeyMemory<H>)}, t.dout, t.qkv, t.lse, t.delta, layout, keys,
+  launch(ctx, flash_key_gradients_kernel<T, H>, {keys.grid(), dim3(kThreads), sizeof(KeyMemory<H>)}, t.dout, t.qkv, t.lse, t.delta, layout, keys,
          static_cast<int>(t.first_pair), t.dqkv);
   const BlockOrder queries(t.pairs * layout.group, ceil_div(shape.sequence, kRows), shape.sequence * H * 4 / layout.group);
-  launch(ctx, flash_query_gradients_kernel<H>, {queries.grid(), dim3(kThreads), sizeof(QueryMemory<H>)}, t.dout, t.qkv, t.lse, t.delta, layout,
+  launch(ctx, flash_query_gradients_kernel<T, H>, {queries.grid(), dim3(kThreads), sizeof(QueryMemory<H>)}, t.dout, t.qkv, t.lse, t.delta, layout,
          queries, static_cast<int>(t.first_pair * layout.group), t.dqkv);
 }
 
 }  // namespace
 
-void flash_backward(const Context& ctx, const AttentionBackward<bfloat16>& tensors, const AttentionShape& shape) {
+template <class T>
+void flash_backward(const Context& ctx, const AttentionBackward<T>& tensors, const AttentionShape& shape) {
   switch (shape.head_size) {
-    case 32: return backward<32>(ctx, tensors, shape);
-    case 64: return backward<64>(ctx, tensors, shape);
-    case 96: return backward<96>(ctx, tensors, shape);
-    default: return backward<128>(ctx, tensors, shape);
+    case 32: return backward<T, 32>(ctx, tensors, shape);
+    case 64: return backward<T, 64>(ctx, tensors, shape);
+    case 96: return backward<T, 96>(ctx, tensors, shape);
+    default: return backward<T, 128>(ctx, tensors, shape);
   }
 }
+template void flash_backward(const Context&, const AttentionBackward<bfloat16>&, const AttentionShape&);
+template void flash_backward(const Context&, const AttentionBackward<float16>&, const AttentionShape&);
 
 }  // namespace trireme::cuda

@@ -30,7 +30,7 @@ struct SoftmaxRows {
 };
 
 /// Scores -> exp2((score - maximum) * scale_log2). The maximum follows only where it grew by a factor of 2^8 in the exponential: neither fp32 sums nor
-/// bf16 probabilities lose precision by being larger, and most steps need not touch the sums. The first step sets it, as no row is without key 0.
+/// narrow probabilities lose precision by being larger, and most steps need not touch the sums. The first step sets it, as no row is without key 0.
 template <int H, int kN>
 __device__ inline void online_softmax(Fragments<kM, kN>& scores, Fragments<kM, H / 8>& out, SoftmaxRows& rows, float scale_log2) {
   float highest[kM][2];
@@ -91,10 +91,10 @@ __device__ inline void mask(Fragments<kM, kN>& scores, int ahead) {
         if (8 * n + i % 2 - 16 * m - i / 2 * 8 > ahead) scores[m][n][i] = -INFINITY;
 }
 
-template <int H>
-__global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const bfloat16* __restrict__ qkv, AttentionLayout layout, BlockOrder order,
-                                                                    bfloat16* __restrict__ out, float* __restrict__ lse) {
-  using Loader = TileLoader<H, kThreads>;
+template <class T, int H>
+__global__ void __launch_bounds__(kThreads, 2)
+    flash_forward_kernel(const T* __restrict__ qkv, AttentionLayout layout, BlockOrder order, T* __restrict__ out, float* __restrict__ lse) {
+  using Loader = TileLoader<T, H, kThreads>;
   constexpr int kN = kKeys<H> / 8, kTileBytes = ForwardMemory<H>::kTileBytes;
   TRIREME_DYNAMIC_SHARED(ForwardMemory<H>, memory);
   const auto [head, place] = order.place();
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const bfloat
   int left = first_row + kRows < sequence ? first_row + kRows : sequence;  // keys that any row sees, from this step's first on
   int ahead = first_row + warp_rows;                                       // the warp's first row - the step's first key
 
-  const bfloat16* from = Loader::begin(qkv + layout.key(pair), layout.columns);
+  const T* from = Loader::begin(qkv + layout.key(pair), layout.columns);
   const auto load_keys = [&](int to, int rows) {
     if (rows > 0) Loader::template load<kKeys<H>>(memory->ring + to, from, layout.columns, rows);
     cp_async_commit();
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const bfloat
     __syncthreads();  // the keys are there, and all are done with the tile that is loaded over
     load_keys(before(slot), left - kKeys<H>);
     if (visible) {
-      multiply_rows<H, kM, kN>(scores, queries, memory->ring + slot);
+      multiply_rows<T, H, kM, kN>(scores, queries, memory->ring + slot);
       if (ahead < kKeys<H> - 1) mask<kN>(scores, ahead);
       online_softmax<H, kN>(scores, sums, rows, layout.scale_log2);
     }
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const bfloat
     cp_async_wait<1>();
     __syncthreads();  // likewise the values
     load_values(before(slot), left - kKeys<H>);
-    if (visible) add_product<H, kM, kN>(sums, scores, memory->ring + slot);
+    if (visible) add_product<T, H, kM, kN>(sums, scores, memory->ring + slot);
     slot = after(slot);
   }
 
@@ -165,21 +165,24 @@ __global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const bfloat
       layout.out_columns, sequence - warp_row);
 }
 
-template <int H>
-void forward(const Context& ctx, const bfloat16* qkv, const AttentionShape& shape, bfloat16* out, float* lse) {
+template <class T, int H>
+void forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse) {
   const BlockOrder order(shape.batch * shape.heads, ceil_div(shape.sequence, kRows), shape.sequence * H * 4 * shape.kv_heads / shape.heads);
-  launch(ctx, flash_forward_kernel<H>, {order.grid(), dim3(kThreads), sizeof(ForwardMemory<H>)}, qkv, AttentionLayout(shape), order, out, lse);
+  launch(ctx, flash_forward_kernel<T, H>, {order.grid(), dim3(kThreads), sizeof(ForwardMemory<H>)}, qkv, AttentionLayout(shape), order, out, lse);
 }
 
 }  // namespace
 
-void flash_forward(const Context& ctx, const bfloat16* qkv, const AttentionShape& shape, bfloat16* out, float* lse) {
+template <class T>
+void flash_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse) {
   switch (shape.head_size) {
-    case 32: return forward<32>(ctx, qkv, shape, out, lse);
-    case 64: return forward<64>(ctx, qkv, shape, out, lse);
-    case 96: return forward<96>(ctx, qkv, shape, out, lse);
-    default: return forward<128>(ctx, qkv, shape, out, lse);
+    case 32: return forward<T, 32>(ctx, qkv, shape, out, lse);
+    case 64: return forward<T, 64>(ctx, qkv, shape, out, lse);
+    case 96: return forward<T, 96>(ctx, qkv, shape, out, lse);
+    default: return forward<T, 128>(ctx, qkv, shape, out, lse);
   }
 }
+template void flash_forward(const Context&, const bfloat16*, const AttentionShape&, bfloat16*, float*);
+template void flash_forward(const Context&, const float16*, const AttentionShape&, float16*, float*);
 
 }  // namespace trireme::cuda

@@ -82,12 +82,14 @@ __host__ __device__ constexpr int64_t statistics_stride(int64_t sequence) {
   return (sequence + kStatisticsTile - 1) / kStatisticsTile * kStatisticsTile;
 }
 
-/// Tensor cores: bf16, H one of 32, 64, 96, 128, tensors 16-byte aligned.
+/// Tensor cores: T is bfloat16 or float16, H one of 32, 64, 96, 128, tensors 16-byte aligned.
 bool flash_takes(int64_t head_size);
-void flash_forward(const Context& ctx, const bfloat16* qkv, const AttentionShape& shape, bfloat16* out, float* lse);
-void flash_backward(const Context& ctx, const AttentionBackward<bfloat16>& tensors, const AttentionShape& shape);
+template <class T>
+void flash_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse);
+template <class T>
+void flash_backward(const Context& ctx, const AttentionBackward<T>& tensors, const AttentionShape& shape);
 
-/// Any alignment, H up to kPlainHeadSize. T is float or bfloat16.
+/// Any alignment, H up to kPlainHeadSize. T may be float, too.
 constexpr int64_t kPlainHeadSize = 256;
 template <class T>
 void plain_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse);

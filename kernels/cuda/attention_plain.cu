@@ -257,7 +257,9 @@ void plain_backward(const Context& ctx, const AttentionBackward<T>& t, const Att
 
 template void plain_forward(const Context&, const float*, const AttentionShape&, float*, float*);
 template void plain_forward(const Context&, const bfloat16*, const AttentionShape&, bfloat16*, float*);
+template void plain_forward(const Context&, const float16*, const AttentionShape&, float16*, float*);
 template void plain_backward(const Context&, const AttentionBackward<float>&, const AttentionShape&);
 template void plain_backward(const Context&, const AttentionBackward<bfloat16>&, const AttentionShape&);
+template void plain_backward(const Context&, const AttentionBackward<float16>&, const AttentionShape&);
 
 }  // namespace trireme::cuda

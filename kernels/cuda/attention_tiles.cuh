@@ -1,5 +1,5 @@
 #pragma once
-// Tiles of rows of H bf16 numbers in shared memory, and their products on tensor cores.
+// Tiles of rows of H numbers of 16 bits (T: bfloat16 or float16) in shared memory, and their products on tensor cores.
 //
 // The 16-byte chunks of a row are permuted (XOR with bits of the row number) so that eight rows at one column lie in eight different bank groups: neither
 // asynchronous copies nor ldmatrix meet a bank conflict.
@@ -28,7 +28,7 @@ struct Tile {
 };
 
 /// A thread's part in copying tiles of rows that follow each other in global memory, by all kThreads threads of a block.
-template <int H, int kThreads>
+template <class T, int H, int kThreads>
 struct TileLoader {
   static constexpr int kChunks = Tile<H>::kChunks;
   static constexpr int kPass = kThreads / kChunks / 8 * 8;  ///< rows at a time; a multiple of 8 leaves the swizzle of a thread as it is
@@ -36,11 +36,11 @@ struct TileLoader {
   __device__ static int row() { return static_cast<int>(threadIdx.x) / kChunks; }
   __device__ static int chunk() { return static_cast<int>(threadIdx.x) % kChunks; }
   /// What this thread copies first of the rows from `from` on.
-  __device__ static const bfloat16* begin(const bfloat16* from, int64_t stride) { return from + row() * stride + chunk() * 8; }
+  __device__ static const T* begin(const T* from, int64_t stride) { return from + row() * stride + chunk() * 8; }
 
   /// Starts the copy of kRows rows, this thread's from `from` on; zeros from row `rows` on.
   template <int kRows>
-  __device__ static void load(unsigned char* tile, const bfloat16* from, int64_t stride, int rows) {
+  __device__ static void load(unsigned char* tile, const T* from, int64_t stride, int rows) {
     static_assert(kPass > 0 && kRows % kPass == 0);
     if (kPass * kChunks < kThreads && row() >= kPass) return;
     tile += Tile<H>::offset(row(), chunk());
@@ -70,7 +70,7 @@ __device__ inline void clear(Fragments<kM, kN>& d) {
 }
 
 /// d [16 kM, 8 kN] = a b^T over H columns, the rows of both in tiles.
-template <int H, int kM, int kN>
+template <class T, int H, int kM, int kN>
 __device__ inline void multiply_rows(Fragments<kM, kN>& d, const unsigned char* a, const unsigned char* b) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, a_offset = Tile<H>::down_then_right(lane), b_offset = Tile<H>::right_then_down(lane);
   clear<kM, kN>(d);
@@ -86,15 +86,15 @@ __device__ inline void multiply_rows(Fragments<kM, kN>& d, const unsigned char* 
       const uint32_t left[2] = {b_block[0], b_block[1]}, right[2] = {b_block[2], b_block[3]};
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        mma_m16n8k16(d[m][n], a_block[m], left);
-        mma_m16n8k16(d[m][n + 1], a_block[m], right);
+        mma_m16n8k16<T>(d[m][n], a_block[m], left);
+        mma_m16n8k16<T>(d[m][n + 1], a_block[m], right);
       }
     }
   }
 }
 
-/// sums [16 kM, H] += p b: p [16 kM, 8 kN] from registers, rounded to bf16; b 8 kN rows in a tile.
-template <int H, int kM, int kN>
+/// sums [16 kM, H] += p b: p [16 kM, 8 kN] from registers, rounded to T; b 8 kN rows in a tile.
+template <class T, int H, int kM, int kN>
 __device__ inline void add_product(Fragments<kM, H / 8>& sums, const Fragments<kM, kN>& p, const unsigned char* b) {
   const int b_offset = Tile<H>::down_then_right(static_cast<int>(threadIdx.x) % kWarp);
 #pragma unroll
@@ -103,10 +103,10 @@ __device__ inline void add_product(Fragments<kM, H / 8>& sums, const Fragments<k
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
       // The layout of sums is that of an A operand: two n-tiles make its columns 0..7 and 8..15.
-      a_block[m][0] = pack_bf16(p[m][k][0], p[m][k][1]);
-      a_block[m][1] = pack_bf16(p[m][k][2], p[m][k][3]);
-      a_block[m][2] = pack_bf16(p[m][k + 1][0], p[m][k + 1][1]);
-      a_block[m][3] = pack_bf16(p[m][k + 1][2], p[m][k + 1][3]);
+      a_block[m][0] = pack_pair<T>(p[m][k][0], p[m][k][1]);
+      a_block[m][1] = pack_pair<T>(p[m][k][2], p[m][k][3]);
+      a_block[m][2] = pack_pair<T>(p[m][k + 1][0], p[m][k + 1][1]);
+      a_block[m][3] = pack_pair<T>(p[m][k + 1][2], p[m][k + 1][3]);
     }
 #pragma unroll
     for (int step = 0; step < H / 16; ++step) {
@@ -115,17 +115,17 @@ __device__ inline void add_product(Fragments<kM, H / 8>& sums, const Fragments<k
       const uint32_t left[2] = {b_block[0], b_block[1]}, right[2] = {b_block[2], b_block[3]};
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        mma_m16n8k16(sums[m][2 * step], a_block[m], left);
-        mma_m16n8k16(sums[m][2 * step + 1], a_block[m], right);
+        mma_m16n8k16<T>(sums[m][2 * step], a_block[m], left);
+        mma_m16n8k16<T>(sums[m][2 * step + 1], a_block[m], right);
       }
     }
   }
 }
 
-/// Writes a warp's sums, times factor(m, half) of their rows, rounded to bf16, through 16 kM rows of shared memory that only this warp uses, to rows of
+/// Writes a warp's sums, times factor(m, half) of their rows, rounded to T, through 16 kM rows of shared memory that only this warp uses, to rows of
 /// `to`, of which the first `rows` exist. No barrier before: the warp has met in mma since it read what the rows held.
-template <int H, int kM, class Factor>
-__device__ inline void store_rows(const Fragments<kM, H / 8>& sums, Factor factor, unsigned char* tile, bfloat16* to, int64_t stride, int rows) {
+template <int H, int kM, class T, class Factor>
+__device__ inline void store_rows(const Fragments<kM, H / 8>& sums, Factor factor, unsigned char* tile, T* to, int64_t stride, int rows) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
@@ -135,7 +135,7 @@ __device__ inline void store_rows(const Fragments<kM, H / 8>& sums, Factor facto
 #pragma unroll
       for (int n = 0; n < H / 8; ++n) {
         auto* const pair = reinterpret_cast<uint32_t*>(tile + Tile<H>::offset(16 * m + 8 * half + lane / 4, n)) + lane % 4;
-        *pair = pack_bf16(sums[m][n][2 * half] * by, sums[m][n][2 * half + 1] * by);
+        *pair = pack_pair<T>(sums[m][n][2 * half] * by, sums[m][n][2 * half + 1] * by);
       }
     }
   __syncwarp();

@@ -1,5 +1,5 @@
 #pragma once
-// The row passes of kernels/ops/cross_entropy.h in fp32 and bf16: a block a row.
+// The row passes of kernels/ops/cross_entropy.h in fp32, bf16 and fp16: a block a row.
 #include "kernels/core/tensor.h"
 #include "kernels/ops/cross_entropy.h"
 

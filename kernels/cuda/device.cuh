@@ -1,8 +1,12 @@
 #pragma once
 // The vocabulary of device code. Compiled by nvcc it is CUDA; compiled as plain C++ for the simulated machine of the tests, the machine's own header
 // (included by the compiler's command line) supplies what nvcc builds in, and the wrappers below stand where C++ has no such syntax.
+#ifdef __CUDACC__
+#include <cuda_fp16.h>
+#endif
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstdint>
 
 #include "kernels/core/context.h"
@@ -57,7 +61,13 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 __device__ inline float to_float(float value) { return value; }
 __device__ inline float to_float(bfloat16 value) { return static_cast<float>(value); }
-__device__ inline float to_float(float16 value) { return static_cast<float>(value); }
+__device__ inline float to_float(float16 value) {
+#ifdef __CUDACC__
+  return __half2float(__ushort_as_half(value.bits));  // one instruction
+#else
+  return static_cast<float>(value);
+#endif
+}
 
 template <class T>
 __device__ inline T from_float(float value);
@@ -71,7 +81,11 @@ __device__ inline bfloat16 from_float<bfloat16>(float value) {
 }
 template <>
 __device__ inline float16 from_float<float16>(float value) {
+#ifdef __CUDACC__
+  return std::bit_cast<float16>(__half_as_ushort(__float2half_rn(value)));
+#else
   return float16(value);
+#endif
 }
 
 }  // namespace trireme::cuda

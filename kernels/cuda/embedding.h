@@ -1,5 +1,5 @@
 #pragma once
-// kernels/ops/embedding.h in fp32 and bf16. Gradients without atomics: a block owns some rows of dw and some columns, and walks all tokens in order.
+// kernels/ops/embedding.h in fp32, bf16 and fp16. Gradients without atomics: a block owns some rows of dw and some columns, and walks all tokens in order.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cuda {

@@ -54,8 +54,12 @@ void check(const CublasLt& lt, cublasStatus_t status, const char* call, const Pr
 }
 
 cudaDataType_t cuda_type(DType dtype) {
-  TRIREME_CHECK(dtype == DType::kF32 || dtype == DType::kBF16, "a product of ", name_of(dtype), " on a GPU");
-  return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
+  switch (dtype) {
+    case DType::kF32: return CUDA_R_32F;
+    case DType::kBF16: return CUDA_R_16BF;
+    case DType::kF16: return CUDA_R_16F;
+    default: throw InternalError(concat("a product of ", name_of(dtype), " on a GPU"));
+  }
 }
 
 /// Everything of a product but its pointers.
@@ -225,7 +229,7 @@ void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor
 
 void linear_gelu_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& hidden, const Tensor& y) {
   if (y.numel() == 0) return;
-  // The epilogue's tanh is an approximation good enough for bf16 only, and it takes no other rows of `hidden` than these.
+  // The epilogue's tanh is an approximation good enough for bf16 only (fp16 has eight times the mantissa), and it takes no other rows of `hidden` than these.
   const bool fits = y.dtype() == DType::kBF16 && y.dim(1) % 8 == 0 && alignment_of(hidden.raw()) == kFull && alignment_of(bias.raw()) == kFull;
   if (fits) {
     Product product = product_of(w, true, x, false, y, x.dim(1), false);

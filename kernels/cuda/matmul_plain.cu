@@ -1,7 +1,7 @@
 // A tile of 32 x 32 results is a block's, 4 x 4 of them a thread's; 32 steps of the sum at a time lie in shared memory, in fp32.
 #include "kernels/cuda/matmul_plain.h"
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/vector.cuh"
 
 namespace trireme::cuda {
 namespace {
@@ -76,11 +76,11 @@ void run(const Context& ctx, const PlainProduct& p) {
 }  // namespace
 
 void plain_product(const Context& ctx, const PlainProduct& product) {
-  if (product.in == DType::kF32 && product.out_dtype == DType::kF32) return run<float, float>(ctx, product);
-  TRIREME_CHECK(product.in == DType::kBF16, "a product of ", name_of(product.in));
-  if (product.out_dtype == DType::kBF16) return run<bfloat16, bfloat16>(ctx, product);
-  TRIREME_CHECK(product.out_dtype == DType::kF32, "a product into ", name_of(product.out_dtype));
-  run<bfloat16, float>(ctx, product);
+  dispatch_gpu_float(product.in, [&]<class T>(T) {
+    if (product.out_dtype == product.in) return run<T, T>(ctx, product);
+    TRIREME_CHECK(product.out_dtype == DType::kF32, "a product into ", name_of(product.out_dtype));
+    run<T, float>(ctx, product);
+  });
 }
 
 }  // namespace trireme::cuda

@@ -1,5 +1,5 @@
 #pragma once
-// A product of any sizes, strides and alignments, for those that cuBLASLt has no kernel for: bf16 rows of an odd number of elements.
+// A product of any sizes, strides and alignments, for those that cuBLASLt has no kernel for: 16-bit rows of an odd number of elements.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cuda {

@@ -1,5 +1,5 @@
 #pragma once
-// Rows of fp32 or bf16 as small arrays of float in registers, read and written 16 bytes at a time. Tensors may begin at any element: the host asks
+// Rows of fp32, bf16 or fp16 as small arrays of float in registers, read and written 16 bytes at a time. Tensors may begin at any element: the host asks
 // aligned_16 or aligned_rows once and launches the kernel either with N = kVector<T> elements an access, or with N = 1.
 //
 //   float a[N];                          // N = kVector<T>, a multiple of it, its half (8 bytes), or 1
@@ -33,13 +33,14 @@ bool aligned_rows(int64_t columns, const Elements*... pointers) {
   return aligned_16(pointers...) && ((columns * static_cast<int64_t>(sizeof(Elements)) % 16 == 0) && ...);
 }
 
-/// Calls body(T{}) with T = float or bfloat16: what kernels compute in.
+/// Calls body(T{}) with T = float, bfloat16 or float16: what kernels compute in.
 template <class Body>
 void dispatch_gpu_float(DType dtype, Body&& body) {
   switch (dtype) {
     case DType::kF32: return body(float{});
     case DType::kBF16: return body(bfloat16{});
-    default: throw InternalError(concat("kernels of a GPU compute in F32 or BF16, not in ", name_of(dtype)));
+    case DType::kF16: return body(float16{});
+    default: throw InternalError(concat("kernels of a GPU compute in F32, BF16 or F16, not in ", name_of(dtype)));
   }
 }
 
@@ -82,14 +83,29 @@ __device__ __forceinline__ void store_words(void* to, Words words) {
 #endif
 }
 
-/// Two floats rounded to bf16 (nearest, ties to even), the first in the lower half.
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+/// Two floats rounded to T of 16 bits (nearest, ties to even), the first in the lower half.
+template <class T>
+__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
+  static_assert(sizeof(T) == 2);
 #ifdef __CUDACC__
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);  // one instruction
-  return *reinterpret_cast<const uint32_t*>(&pair);
+  // One instruction.
+  if constexpr (std::is_same_v<T, bfloat16>) return std::bit_cast<uint32_t>(static_cast<__nv_bfloat162_raw>(__floats2bfloat162_rn(low, high)));
+  return std::bit_cast<uint32_t>(static_cast<__half2_raw>(__floats2half2_rn(low, high)));
 #else
-  return static_cast<uint32_t>(bfloat16(low).bits) | static_cast<uint32_t>(bfloat16(high).bits) << 16;
+  return static_cast<uint32_t>(T(low).bits) | static_cast<uint32_t>(T(high).bits) << 16;
 #endif
+}
+
+template <class T>
+__device__ __forceinline__ void unpack_pair(uint32_t pair, float& low, float& high) {
+  static_assert(sizeof(T) == 2);
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    low = std::bit_cast<float>(pair << 16);
+    high = std::bit_cast<float>(pair & 0xFFFF0000);
+  } else {
+    low = to_float(std::bit_cast<T>(static_cast<uint16_t>(pair)));
+    high = to_float(std::bit_cast<T>(static_cast<uint16_t>(pair >> 16)));
+  }
 }
 
 /// `value` as T would store it.
@@ -98,29 +114,34 @@ __device__ __forceinline__ float rounded(float value) {
   return to_float(from_float<T>(value));
 }
 
-__device__ __forceinline__ void unpack_bf16(uint32_t pair, float& low, float& high) {
-  low = std::bit_cast<float>(pair << 16);
-  high = std::bit_cast<float>(pair & 0xFFFF0000);
+template <class T>
+__device__ __forceinline__ void unpack(uint4 words, float (&to)[kVector<T>]) {
+  if constexpr (std::is_same_v<T, float>) {
+    to[0] = std::bit_cast<float>(words.x), to[1] = std::bit_cast<float>(words.y);
+    to[2] = std::bit_cast<float>(words.z), to[3] = std::bit_cast<float>(words.w);
+  } else {
+    unpack_pair<T>(words.x, to[0], to[1]), unpack_pair<T>(words.y, to[2], to[3]);
+    unpack_pair<T>(words.z, to[4], to[5]), unpack_pair<T>(words.w, to[6], to[7]);
+  }
+}
+template <class T>
+__device__ __forceinline__ void unpack(uint2 words, float (&to)[4]) {
+  unpack_pair<T>(words.x, to[0], to[1]), unpack_pair<T>(words.y, to[2], to[3]);
+}
+template <class T>
+__device__ __forceinline__ void pack(const float (&from)[kVector<T>], uint4& to) {
+  if constexpr (std::is_same_v<T, float>) {
+    to = {std::bit_cast<uint32_t>(from[0]), std::bit_cast<uint32_t>(from[1]), std::bit_cast<uint32_t>(from[2]), std::bit_cast<uint32_t>(from[3])};
+  } else {
+    to = {pack_pair<T>(from[0], from[1]), pack_pair<T>(from[2], from[3]), pack_pair<T>(from[4], from[5]), pack_pair<T>(from[6], from[7])};
+  }
+}
+template <class T>
+__device__ __forceinline__ void pack(const float (&from)[4], uint2& to) {
+  to = {pack_pair<T>(from[0], from[1]), pack_pair<T>(from[2], from[3])};
 }
 
-__device__ __forceinline__ void unpack(uint4 words, float (&to)[4]) {
-  to[0] = std::bit_cast<float>(words.x), to[1] = std::bit_cast<float>(words.y);
-  to[2] = std::bit_cast<float>(words.z), to[3] = std::bit_cast<float>(words.w);
-}
-__device__ __forceinline__ void unpack(uint4 words, float (&to)[8]) {
-  unpack_bf16(words.x, to[0], to[1]), unpack_bf16(words.y, to[2], to[3]);
-  unpack_bf16(words.z, to[4], to[5]), unpack_bf16(words.w, to[6], to[7]);
-}
-__device__ __forceinline__ void unpack(uint2 words, float (&to)[4]) { unpack_bf16(words.x, to[0], to[1]), unpack_bf16(words.y, to[2], to[3]); }
-__device__ __forceinline__ void pack(const float (&from)[4], uint4& to) {
-  to = {std::bit_cast<uint32_t>(from[0]), std::bit_cast<uint32_t>(from[1]), std::bit_cast<uint32_t>(from[2]), std::bit_cast<uint32_t>(from[3])};
-}
-__device__ __forceinline__ void pack(const float (&from)[8], uint4& to) {
-  to = {pack_bf16(from[0], from[1]), pack_bf16(from[2], from[3]), pack_bf16(from[4], from[5]), pack_bf16(from[6], from[7])};
-}
-__device__ __forceinline__ void pack(const float (&from)[4], uint2& to) { to = {pack_bf16(from[0], from[1]), pack_bf16(from[2], from[3])}; }
-
-/// N elements (16 bytes, 8 bytes or one) as they lie in memory: what a thread keeps of a row that it needs again, in half the registers for bf16.
+/// N elements (16 bytes, 8 bytes or one) as they lie in memory: what a thread keeps of a row that it needs again, in half the registers for 16 bits.
 template <class T, int N>
 struct Packed {
   static_assert(N * sizeof(T) == 16 || N * sizeof(T) == 8);
@@ -129,8 +150,8 @@ struct Packed {
 
   __device__ __forceinline__ void load(const T* from) { words = load_words<Words>(from); }
   __device__ __forceinline__ void store(T* to) const { store_words(to, words); }
-  __device__ __forceinline__ void get(float (&to)[N]) const { unpack(words, to); }
-  __device__ __forceinline__ void set(const float (&from)[N]) { pack(from, words); }
+  __device__ __forceinline__ void get(float (&to)[N]) const { unpack<T>(words, to); }
+  __device__ __forceinline__ void set(const float (&from)[N]) { pack<T>(from, words); }
 };
 template <class T>
 struct Packed<T, 1> {

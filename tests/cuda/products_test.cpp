@@ -32,6 +32,7 @@ struct Machine {
       const auto value = static_cast<float>(random_normal(random_key(1, "product"), key + static_cast<uint64_t>(i)));
       if (dtype == DType::kF32) host.data<float>()[i] = value;
       if (dtype == DType::kBF16) host.data<bfloat16>()[i] = bfloat16(value);
+      if (dtype == DType::kF16) host.data<float16>()[i] = float16(value);
     }
     const Tensor out = whole.flat_view(offset, shape);
     from_host(ctx, host, out);
@@ -134,6 +135,7 @@ TEST_CASE("the GELU is the product's epilogue in bf16 where its rows allow it") 
   CHECK(fused(DType::kBF16, 24, 0) == 1);
   CHECK(fused(DType::kBF16, 24, 1) == 0);
   CHECK(fused(DType::kBF16, 20, 0) == 0);
+  CHECK(fused(DType::kF16, 24, 0) == 0);
   CHECK(fused(DType::kF32, 24, 0) == 0);
 }
 

@@ -2,12 +2,17 @@
 // its streams (on a real GPU: ranks share it).
 #include "tests/cuda/training.h"
 
+#include <bit>
 #include <cmath>
 #include <map>
 #include <optional>
 
+#include "tests/cuda/gpu_ranks.h"
 #include "tests/support/catch.h"
 #include "tests/support/gpu.h"
+#include "tests/support/thread_ranks.h"
+#include "trainer/loop/trainer.h"
+#include "trainer/verify/ragged_dataset.h"
 
 namespace trireme::test {
 namespace {
@@ -91,19 +96,67 @@ TEST_CASE("one GPU trains the model of the CPU in fp32") {
   }
 }
 
-TEST_CASE("one GPU in bf16 is as near to the exact gradient as the CPU is") {
+TEST_CASE("one GPU in half precision is as near to the exact gradient as the CPU is") {
+  const auto [precision, of_loss] = GENERATE(table<std::string, double>({{"bf16", 1e-2}, {"fp16", 1.25e-3}}));
   for (const ParityModel model : kModels) {
-    INFO(name_of(model));
-    const double unit = gradient_error(on_cpu(model, "fp64"), on_cpu(model, "bf16"));
+    INFO(name_of(model) << " " << precision);
+    const double unit = gradient_error(on_cpu(model, "fp64"), on_cpu(model, precision));
     testing::for_each_schedule(2, [&] {
-      const RunRecord record = train_on_gpus(parity_config(model, {}, "bf16"), 1);
+      const RunRecord record = train_on_gpus(parity_config(model, {}, precision), 1);
       CHECK(gradient_error(on_cpu(model, "fp64"), record) < 2 * unit);
-      CHECK(std::abs(record.loss[0] - on_cpu(model, "fp64").loss[0]) < 1e-2 * record.loss[0]);
+      CHECK(std::abs(record.loss[0] - on_cpu(model, "fp64").loss[0]) < of_loss * record.loss[0]);
     });
   }
 }
 
 #ifndef TRIREME_REAL_GPU
+TEST_CASE("overflows in fp16 halve the loss scale on GPUs as on the CPU, queued and launched as a graph") {
+  Layout layout;
+  layout.data = 2;
+  layout.zero = 3;
+  Config config = parity_config(ParityModel::kLlama, layout, "fp16");
+  config.training.loss_scale = {.initial = 1 << 20, .growth_interval = 2};
+  const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
+  // Of each step the scale as a power of two and whether it was taken: "20- 19- 18+ 18+ 19- 18+"; the loss of the last tells the weights.
+  const auto run = [&](Trainer& trainer) {
+    trainer.initialise();
+    std::string scales;
+    double loss = 0;
+    for (int step = 0; step < 10; ++step) {
+      const StepResult result = trainer.step(data, step, 1e-3);
+      TRIREME_CHECK(std::isfinite(result.loss) && result.overflow == !result.accepted, "step ", step);
+      scales += std::to_string(std::countr_zero(static_cast<uint64_t>(*result.loss_scale))) + (result.accepted ? "+ " : "- ");
+      loss = result.loss;
+    }
+    return std::pair(scales, loss);
+  };
+  std::pair<std::string, double> on_cpu, queued;
+  run_ranks(layout.world(), [&](Communicator& world) {
+    Arena arena(Device::kCpu, true);
+    Context ctx{Device::kCpu, &arena, 1};
+    Trainer trainer(ctx, world, config, true);
+    const auto result = run(trainer);
+    if (world.rank() == 0) on_cpu = result;
+  });
+  INFO(on_cpu.first);
+  REQUIRE(on_cpu.first.starts_with("20- "));
+  REQUIRE(on_cpu.first.find('-', on_cpu.first.find('+')) != std::string::npos);  // and again once the scale has grown
+  for (const bool graph : {false, true}) {
+    config.kernels.cuda_graph = graph;
+    testing::for_each_schedule(2, [&] {
+      run_gpu_ranks(layout.world(), kNccl, [&](Communicator& world, Context& ctx) {
+        Trainer trainer(ctx, world, config, true);
+        const auto result = run(trainer);
+        if (world.rank() != 0) return;
+        CHECK(result.first == on_cpu.first);
+        CHECK(std::abs(result.second - on_cpu.second) < 2e-3 * on_cpu.second);
+        if (queued.first.empty()) queued = result;
+        CHECK(result == queued);
+      });
+    });
+  }
+}
+
 TEST_CASE("a dozen layouts on GPUs of their own train the model of the CPU, under 36 schedules of the streams") {
   for (const LayoutCase& c : dozen()) {
     INFO(name_of(c.model) << " " << c.layout.str());
@@ -133,12 +186,13 @@ TEST_CASE("recomputation on GPUs gives the bits that keeping gives") {
   }
 }
 
-TEST_CASE("the same dozen in bf16 are as near to the exact gradient as the CPU is") {
+TEST_CASE("the same dozen in half precision are as near to the exact gradient as the CPU is") {
+  const std::string precision = GENERATE("bf16", "fp16");
   for (const LayoutCase& c : dozen()) {
-    INFO(name_of(c.model) << " " << c.layout.str());
-    const double unit = gradient_error(on_cpu(c.model, "fp64"), on_cpu(c.model, "bf16"));
+    INFO(name_of(c.model) << " " << c.layout.str() << " " << precision);
+    const double unit = gradient_error(on_cpu(c.model, "fp64"), on_cpu(c.model, precision));
     testing::for_each_schedule(
-        1, [&] { CHECK(gradient_error(on_cpu(c.model, "fp64"), train_on_gpus(parity_config(c.model, c.layout, "bf16"), 1)) < 2 * unit); });
+        1, [&] { CHECK(gradient_error(on_cpu(c.model, "fp64"), train_on_gpus(parity_config(c.model, c.layout, precision), 1)) < 2 * unit); });
   }
 }
 

@@ -75,8 +75,8 @@ cublasStatus_t store(Value& to, const void* value, size_t bytes) {
 // ---- what is asked for ----
 
 bool sound(const Layout* layout) {
-  return layout != nullptr && (layout->type == CUDA_R_32F || layout->type == CUDA_R_16BF) && layout->rows > 0 && layout->columns > 0 &&
-         layout->ld >= layout->rows;
+  return layout != nullptr && (layout->type == CUDA_R_32F || layout->type == CUDA_R_16BF || layout->type == CUDA_R_16F) && layout->rows > 0 &&
+         layout->columns > 0 && layout->ld >= layout->rows;
 }
 
 bool read_problem(const Description* desc, const Layout* a, const Layout* b, const Layout* c, const Layout* d, Problem& problem) {
@@ -87,7 +87,7 @@ bool read_problem(const Description* desc, const Layout* a, const Layout* b, con
   const int64_t m = transpose_a ? a->columns : a->rows, k = transpose_a ? a->rows : a->columns;
   const int64_t n = transpose_b ? b->rows : b->columns, k_of_b = transpose_b ? b->columns : b->rows;
   if (k != k_of_b || d->rows != m || d->columns != n || c->rows != m || c->columns != n) return false;
-  if (a->type != b->type || c->type != d->type || (a->type == CUDA_R_32F && d->type != CUDA_R_32F) || (tf32 && a->type != CUDA_R_32F)) return false;
+  if (a->type != b->type || c->type != d->type || (d->type != a->type && d->type != CUDA_R_32F) || (tf32 && a->type != CUDA_R_32F)) return false;
   problem = {m,
              n,
              k,

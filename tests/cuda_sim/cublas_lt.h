@@ -1,7 +1,7 @@
 #pragma once
 // The simulated cuBLASLt: descriptors with their sizes, defaults and required attributes checked, a heuristic that promises only what was asked for, and
 // products that refuse what was not promised. Stricter than the library where that leaves a mistake unnoticed (pointers that are not device memory).
-// Products: fp32 sums; bf16 rows or buffers aligned to less than 4 bytes, and biases to less than 16, have no kernel.
+// Products: fp32 sums; 16-bit rows or buffers aligned to less than 4 bytes, and biases to less than 16, have no kernel.
 #include <cublasLt.h>
 
 #include <cstdint>

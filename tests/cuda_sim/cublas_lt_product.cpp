@@ -7,20 +7,26 @@
 #include <vector>
 
 #include "kernels/core/bfloat16.h"
+#include "kernels/core/float16.h"
 
 namespace cuda_sim {
 namespace {
 
 using trireme::bfloat16;
+using trireme::float16;
 
 float read(const void* from, cudaDataType_t type, int64_t i) {
-  return type == CUDA_R_32F ? static_cast<const float*>(from)[i] : static_cast<float>(static_cast<const bfloat16*>(from)[i]);
+  if (type == CUDA_R_16BF) return static_cast<const bfloat16*>(from)[i];
+  if (type == CUDA_R_16F) return static_cast<const float16*>(from)[i];
+  return static_cast<const float*>(from)[i];
 }
 void write(void* to, cudaDataType_t type, int64_t i, float value) {
-  if (type == CUDA_R_32F) {
-    static_cast<float*>(to)[i] = value;
-  } else {
+  if (type == CUDA_R_16BF) {
     static_cast<bfloat16*>(to)[i] = bfloat16(value);
+  } else if (type == CUDA_R_16F) {
+    static_cast<float16*>(to)[i] = float16(value);
+  } else {
+    static_cast<float*>(to)[i] = value;
   }
 }
 

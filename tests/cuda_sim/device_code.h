@@ -153,7 +153,10 @@ inline void sincospi(double x, double* sine, double* cosine) {
 // kernels/cuda/ptx.cuh
 namespace trireme::cuda {
 
-inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDA_SIM_SITE) { ::cuda_sim::mma(d, a, b, {file, line}); }
+template <class T>
+void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDA_SIM_SITE) {
+  ::cuda_sim::mma(d, a, b, [](uint16_t bits) { return static_cast<float>(__builtin_bit_cast(T, bits)); }, {file, line});
+}
 inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, CUDA_SIM_SITE) { ::cuda_sim::ldmatrix(r, row, false, {file, line}); }
 inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, CUDA_SIM_SITE) { ::cuda_sim::ldmatrix(r, row, true, {file, line}); }
 inline void cp_async_16(void* shared, const void* global, bool valid) { ::cuda_sim::async_copy(shared, global, valid); }

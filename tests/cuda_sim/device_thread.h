@@ -35,7 +35,8 @@ uint64_t shuffle(unsigned mask, uint64_t value, int source, Site site);
 /// One bit for each lane of the mask.
 unsigned vote(unsigned mask, bool predicate, Site site);
 unsigned lane_id();
-void mma(float* d, const uint32_t* a, const uint32_t* b, Site site);
+/// `widen` is the number that 16 bits of a and b stand for.
+void mma(float* d, const uint32_t* a, const uint32_t* b, float (*widen)(uint16_t), Site site);
 void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site);
 void async_copy(void* shared, const void* global, bool valid);
 void async_commit();

@@ -3,6 +3,8 @@
 #include <numeric>
 #include <set>
 
+#include "kernels/core/bfloat16.h"
+#include "kernels/core/float16.h"
 #include "tests/cuda_sim/test_device.h"
 
 using namespace cuda_sim;
@@ -188,12 +190,9 @@ TEST_CASE("Launches outside the limits are refused") {
   CUDA_OK(cudaStreamSynchronize(stream));
 }
 
-namespace {
-uint16_t bits_of(float value) { return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16); }
-}  // namespace
-
 TEST_CASE("mma and ldmatrix follow the fragment layouts") {
-  const bool by_ldmatrix = GENERATE(false, true);
+  const bool by_ldmatrix = GENERATE(false, true), half = GENERATE(false, true);
+  const auto bits_of = [half](float value) { return half ? trireme::float16(value).bits : trireme::bfloat16(value).bits; };
   for (uint64_t seed = 0; seed < 5; ++seed) {
     reset(seed);
     TestStream stream;
@@ -212,7 +211,7 @@ TEST_CASE("mma and ldmatrix follow the fragment layouts") {
       }
     const DeviceArray<uint16_t> device_a(a_bits), device_b(b_bits);
     DeviceArray<float> device_d(d);
-    CUDA_OK(kernels::mma(device_a.get(), device_b.get(), device_d.get(), by_ldmatrix, stream));
+    CUDA_OK(kernels::mma(device_a.get(), device_b.get(), device_d.get(), half, by_ldmatrix, stream));
     CUDA_OK(cudaStreamSynchronize(stream));
     CHECK(device_d.host() == want);
   }

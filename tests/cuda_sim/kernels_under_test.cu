@@ -125,6 +125,7 @@ __global__ void count_kernel(int* counts) { atomicAdd(counts, 1); }
 
 __device__ uint32_t pair(const uint16_t* low, const uint16_t* high) { return *low | static_cast<uint32_t>(*high) << 16; }
 
+template <class T>
 __global__ void mma_kernel(const uint16_t* a, const uint16_t* b, float* d, bool by_ldmatrix) {
   TRIREME_SHARED(uint4[32], a_rows);  // 16 x 16
   TRIREME_SHARED(uint4[16], b_rows);  // 16 x 8
@@ -146,7 +147,7 @@ __global__ void mma_kernel(const uint16_t* a, const uint16_t* b, float* d, bool 
   float sums[4];
   for (unsigned i = 0; i < 4; ++i) sums[i] = d[(group + i / 2 * 8) * 8 + column + i % 2];
   const uint32_t two[2] = {fb[0], fb[1]};
-  trireme::cuda::mma_m16n8k16(sums, fa, two);
+  trireme::cuda::mma_m16n8k16<T>(sums, fa, two);
   for (unsigned i = 0; i < 4; ++i) d[(group + i / 2 * 8) * 8 + column + i % 2] = sums[i];
 }
 
@@ -206,8 +207,8 @@ cudaError_t votes(unsigned* out, cudaStream_t stream) { return launch(votes_kern
 cudaError_t count(int* counts, unsigned blocks, unsigned threads, cudaStream_t stream) {
   return launch(count_kernel, dim3(blocks), dim3(threads), 0, stream, counts);
 }
-cudaError_t mma(const uint16_t* a, const uint16_t* b, float* d, bool by_ldmatrix, cudaStream_t stream) {
-  return launch(mma_kernel, dim3(1), dim3(32), 0, stream, a, b, d, by_ldmatrix);
+cudaError_t mma(const uint16_t* a, const uint16_t* b, float* d, bool half, bool by_ldmatrix, cudaStream_t stream) {
+  return launch(half ? mma_kernel<trireme::float16> : mma_kernel<trireme::bfloat16>, dim3(1), dim3(32), 0, stream, a, b, d, by_ldmatrix);
 }
 cudaError_t ldmatrix(const uint16_t* rows, uint32_t* out, bool transposed, cudaStream_t stream) {
   return launch(ldmatrix_kernel, dim3(1), dim3(32), 512, stream, rows, out, transposed);

@@ -39,8 +39,8 @@ cudaError_t shuffles(int* out, cudaStream_t stream);
 cudaError_t votes(unsigned* out, cudaStream_t stream);
 /// counts[0] += one for each thread.
 cudaError_t count(int* counts, unsigned blocks, unsigned threads, cudaStream_t stream);
-/// Bits of bfloat16: d [16,8] = c + a [16,16] b [16,8]; with ldmatrix where asked.
-cudaError_t mma(const uint16_t* a, const uint16_t* b, float* d, bool by_ldmatrix, cudaStream_t stream);
+/// Bits of bfloat16, or of float16 where `half`: d [16,8] = c + a [16,16] b [16,8]; with ldmatrix where asked.
+cudaError_t mma(const uint16_t* a, const uint16_t* b, float* d, bool half, bool by_ldmatrix, cudaStream_t stream);
 /// 8x32 elements through ldmatrix: out[lane * 4 + j].
 cudaError_t ldmatrix(const uint16_t* rows, uint32_t* out, bool transposed, cudaStream_t stream);
 /// 32 threads copy 16 bytes each in two groups; `wait`: 0 for both, 1 for the first only, -1 not at all. Columns from `valid` on are zeros.

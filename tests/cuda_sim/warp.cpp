@@ -16,8 +16,6 @@ Fiber& current() {
   return *static_cast<Fiber*>(this_thread);
 }
 
-float bf16(uint32_t bits) { return __builtin_bit_cast(float, bits << 16); }
-
 struct ShuffleSlot {
   uint64_t value;
   int source;
@@ -31,6 +29,7 @@ struct MmaSlot {
   float* d;
   const uint32_t* a;
   const uint32_t* b;
+  float (*widen)(uint16_t);
 };
 struct LdmatrixSlot {
   uint32_t* r;
@@ -62,12 +61,12 @@ void multiply(Warp& warp) {
     const unsigned group = lane / 4, pair = lane % 4 * 2;
     for (unsigned i = 0; i < 4; ++i) {
       const unsigned row = group + i % 2 * 8, column = pair + i / 2 * 8;
-      a[row][column] = bf16(slot.a[i] & 0xffff);
-      a[row][column + 1] = bf16(slot.a[i] >> 16);
+      a[row][column] = slot.widen(static_cast<uint16_t>(slot.a[i]));
+      a[row][column + 1] = slot.widen(static_cast<uint16_t>(slot.a[i] >> 16));
     }
     for (unsigned i = 0; i < 2; ++i) {
-      b[pair + i * 8][group] = bf16(slot.b[i] & 0xffff);
-      b[pair + i * 8 + 1][group] = bf16(slot.b[i] >> 16);
+      b[pair + i * 8][group] = slot.widen(static_cast<uint16_t>(slot.b[i]));
+      b[pair + i * 8 + 1][group] = slot.widen(static_cast<uint16_t>(slot.b[i] >> 16));
     }
     for (unsigned i = 0; i < 4; ++i) d[group + i / 2 * 8][pair + i % 2] = slot.d[i];
   }
@@ -135,8 +134,8 @@ unsigned vote(unsigned mask, bool predicate, Site site) {
   return slot.result;
 }
 
-void mma(float* d, const uint32_t* a, const uint32_t* b, Site site) {
-  MmaSlot slot{d, a, b};
+void mma(float* d, const uint32_t* a, const uint32_t* b, float (*widen)(uint16_t), Site site) {
+  MmaSlot slot{d, a, b, widen};
   meet(current(), Meeting::kMma, ~0u, site, &slot, multiply);
 }
 

@@ -253,7 +253,7 @@ void check_engines(const Operation& operation, double tolerance) {
     const EngineCheck check(operation, dtype, tolerance);
     check.cpu();
 #ifdef TRIREME_CUDA
-    if (dtype != DType::kF16) check.gpu();
+    check.gpu();
 #endif
   }
 }

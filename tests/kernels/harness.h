@@ -72,7 +72,7 @@ Operation following(Operation later, const Operation& earlier);
 double normalised_error(const std::vector<double>& a, const std::vector<double>& b, double floor = 0, double rounding = 0);
 
 /// In fp32 and, where an operand takes them, in bf16 and fp16 (on operands rounded to it): reference against the fp64 reference, the CPU kernels of every
-/// level of instructions that this CPU has and, but for fp16, GPU kernels against both. Equal bits from a rerun, from 1, 2 and 3 threads, under any schedule
+/// level of instructions that this CPU has and GPU kernels against both. Equal bits from a rerun, from 1, 2 and 3 threads, under any schedule
 /// of the GPU. Every operand of a wrong shape is refused, on the meta device too. An element of a bf16 or fp16 result may differ by its own rounding, 2^-8 or
 /// 2^-11 of it, beside `tolerance`; fp32 results (statistics, parameter gradients) of such operands have no such allowance, as their operands are exact and
 /// their sums fp32.

@@ -133,7 +133,7 @@ void check_sums_over_rows(const Case& c) {
 /// A fused add and norm leaves the bits of the norm of the sum it stored, on every device: backward computes from that sum.
 void check_fused(const Case& c) {
   for (const Device device : devices()) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const Alignment alignment : {Alignment::kElement, Alignment::kVector}) {
         INFO(c.rows << " x " << c.columns << " in " << name_of(dtype));
         Operation fused = add_layernorm(c), plain = layernorm(c);

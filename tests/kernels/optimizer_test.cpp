@@ -249,7 +249,7 @@ TEST_CASE("the first tensor that is not finite is found after a rejected step on
     }
   }
   for (Device device : devices()) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       CHECK(run(offender(3, 70001, {{1, kNaN}}, false), device, dtype)[1][0] == 1);
       CHECK(run(offender(3, 70001, {{2, kInfinity}}, false), device, dtype)[1][0] == 2);
     }

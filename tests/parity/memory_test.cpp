@@ -1,7 +1,9 @@
 // Memory three ways: counted on the meta device, measured in a real step, and by formula.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <random>
+#include <set>
 
 #include "parallel/comm/null.h"
 #include "parallel/comm/self.h"
@@ -41,7 +43,8 @@ Subject run_steps(Communicator& world, const Config& config, Device device) {
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
   for (int step = 0; step < kSteps; ++step) trainer.step(data, step, 1e-3);
   Subject subject;
-  for (const auto& stage : trainer.stages()) stage->begin(ctx, {}, config.training.sequence_length, RunMode::kTrain, 0);  // lets go of the last step's
+  for (const auto& stage : trainer.stages())
+    stage->begin(ctx, {}, config.training.sequence_length, RunMode::kTrain, 0);  // lets go of the last step's
   for (size_t c = 0; c < kMemoryCategories; ++c) {
     subject.memory.held[c] = arena.current_bytes(static_cast<MemoryCategory>(c));
     subject.memory.peak[c] = arena.peak_bytes(static_cast<MemoryCategory>(c));
@@ -63,26 +66,26 @@ struct Formula {
   int64_t peak_parameters, peak_gradients;   ///< with what is gathered or not yet reduced at the worst moment
 };
 
-/// What one stage's gradients take beyond their shards: full ones, from a unit's first W to the end of its reduction, of which one is under way at a time.
+/// What a rank's gradients take beyond their shards: full ones, from a unit's first W to the end of its reduction, of which one is under way at a time,
+/// of all the rank's stages.
 struct GradientWalk {
-  std::map<int, int64_t> padded;  ///< by unit
+  std::map<UnitKey, int64_t> padded;
   int64_t shards;
-  std::map<int, bool> alive;
-  int reducing = -1;
+  std::set<UnitKey> alive = {};
+  std::optional<UnitKey> reducing = {};
   int64_t full = 0;
 
   void settle() {
-    if (reducing < 0) return;
-    full -= padded[reducing] + padded[reducing] / shards;
-    alive[reducing] = false;
-    reducing = -1;
+    if (!reducing) return;
+    full -= padded[*reducing] + padded[*reducing] / shards;
+    alive.erase(*reducing);
+    reducing.reset();
   }
-  void add_to(int unit) {
+  void add_to(UnitKey unit) {
     if (unit == reducing) settle();
-    if (!alive[unit]) full += padded[unit];
-    alive[unit] = true;
+    if (alive.insert(unit).second) full += padded[unit];
   }
-  void reduce(int unit) {
+  void reduce(UnitKey unit) {
     settle();
     full += padded[unit] / shards;  // where the reduce-scatter lands
     reducing = unit;
@@ -101,12 +104,8 @@ Formula formula(const Subject& subject, const Config& config) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const int64_t S = policy.shard;
   int64_t P = 0;
-  std::map<int, GradientWalk> walks;  // by stage
-  for (const auto& [key, numel] : subject.unit_numel) {
-    walks[key.first].shards = S;
-    walks[key.first].padded[key.second] = round_up(numel, S);
-    P += round_up(numel, S);
-  }
+  GradientWalk walk{.padded = {}, .shards = S};
+  for (const auto& [unit, numel] : subject.unit_numel) P += walk.padded[unit] = round_up(numel, S);
   Formula f{};
   f.parameters = size * (policy.parameters_resident ? P : masters ? 0 : P / S);
   f.gradients = wide * (policy.gradients_resident ? P : P / S);
@@ -114,18 +113,16 @@ Formula formula(const Subject& subject, const Config& config) {
   int64_t gathered = 0, most_gathered = 0, most_full = 0;
   for (const Action& action : subject.list) {
     const StageUnits& units = subject.units[static_cast<size_t>(action.stage)];
-    GradientWalk& walk = walks[action.stage];
-    if (action.type == ActionType::kUnshard) gathered += walk.padded[action.unit];
-    if (action.type == ActionType::kReshard) gathered -= walk.padded[action.unit];
+    const UnitKey its(action.stage, action.unit);
+    if (action.type == ActionType::kUnshard) gathered += walk.padded[its];
+    if (action.type == ActionType::kReshard) gathered -= walk.padded[its];
     if (adds_to_gradients(action, units))
       for (const UnitRef& unit : units.units_of_part[static_cast<size_t>(action.unit)])
-        walks[unit.stage < 0 ? action.stage : unit.stage].add_to(unit.unit);
-    if (action.type == ActionType::kReduceReplicas && walk.reducing == action.unit) walk.settle();
-    if (action.type == ActionType::kReduceGrads) walk.reduce(action.unit);
-    int64_t full = 0;
-    for (const auto& [stage, its] : walks) full += its.full;
+        walk.add_to({unit.stage < 0 ? action.stage : unit.stage, unit.unit});
+    if (action.type == ActionType::kReduceReplicas && walk.reducing == its) walk.settle();
+    if (action.type == ActionType::kReduceGrads) walk.reduce(its);
     most_gathered = std::max(most_gathered, gathered);
-    most_full = std::max(most_full, full);
+    most_full = std::max(most_full, walk.full);
   }
   f.peak_parameters = f.parameters + (policy.parameters_resident ? 0 : size * most_gathered);
   f.peak_gradients = f.gradients + (policy.gradients_resident ? 0 : wide * most_full);
@@ -157,7 +154,8 @@ std::vector<Layout> layouts() {
       }
     }
   }
-  for (const auto& [schedule, virtual_stages] : {std::pair("zb_h1", 1), {"zb_h2", 1}, {"zb_v", 2}, {"interleaved_1f1b", 2}, {"interleaved_1f1b", 1}}) {
+  for (const auto& [schedule, virtual_stages] :
+       {std::pair("zb_h1", 1), {"zb_h2", 1}, {"zb_v", 2}, {"interleaved_1f1b", 2}, {"interleaved_1f1b", 1}}) {
     for (const int zero : {1, 2, 3}) {
       Layout layout;
       layout.pipeline = 2;
@@ -255,7 +253,7 @@ int64_t kept_for_weights(const Config& config) {
   const int64_t inputs = 2 * m.hidden_size + query + *m.ffn_size;          // of the four products
   const int64_t gradients = packed + 2 * *m.ffn_size + 2 * m.hidden_size;  // of their outputs
   const int64_t norms = 4 * m.hidden_size;                                 // the residual stream before both, and the gradients of what they give
-  const int64_t statistics = 2;  // of the norms
+  const int64_t statistics = 2;                                            // of the norms
   const DType compute = precision_of(config.training).compute;
   return rows * ((inputs + gradients + norms) * size_of(compute) + statistics * size_of(accumulator_of(compute)));
 }
@@ -382,7 +380,8 @@ TEST_CASE("a forecast is what a rank takes, of every category in every phase, wh
     std::vector<RankMemory> measured(static_cast<size_t>(layout.world()));
     RankOptions options;
     options.records = &records;
-    run_ranks(layout.world(), [&](Communicator& world) { measured[static_cast<size_t>(world.rank())] = measure(world, config, device); }, options);
+    run_ranks(
+        layout.world(), [&](Communicator& world) { measured[static_cast<size_t>(world.rank())] = measure(world, config, device); }, options);
     const RankPlans plans = rank_plans(config);
     for (int rank = 0; rank < layout.world(); ++rank) {
       INFO(name_of(model) << " " << layout.str() << " " << precision << (device == Device::kCpu ? " on the fast kernels" : "") << " rank " << rank);

@@ -199,7 +199,6 @@ TEST_CASE("bad configuration: keys and values") {
       {"fp64 reduced in bf16",
        {"training.precision=fp64", "training.reduce_dtype=bf16"},
        {"training.reduce_dtype=bf16: precision fp64 reduces in fp64"}},
-      {"fp16 on a GPU", {"training.precision=fp16", "run.device=cuda"}, {"run.device=cuda: precision fp16 runs on the CPU", "nearest valid cpu"}},
       {"loss scale in bf16",
        {"training.precision=bf16", "training.loss_scale.initial=65536"},
        {"training.loss_scale.initial=65536: has no effect: only precision fp16 scales the loss; remove the key"}},

@@ -6,9 +6,7 @@
 namespace trireme {
 
 CheckpointModel::CheckpointModel(const std::string& path) : source_(path), config_(source_.config()) {
-  // Not where it was trained. These two run on the CPU only.
-  const std::string& precision = config_.training.precision;
-  config_.run.device = precision == "fp64" || precision == "fp16" ? "cpu" : "auto";
+  config_.run.device = config_.training.precision == "fp64" ? "cpu" : "auto";  // not where it was trained
 }
 
 Trainer& CheckpointModel::load() { return load(std::make_unique<SelfCommunicator>("world"), {}); }

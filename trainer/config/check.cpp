@@ -301,14 +301,10 @@ void check_loss_scale(Rules& rules, const LossScaleConfig& s) {
 
 void check_precision(Rules& rules, const Config& c) {
   if (!rules.apply({"training.precision"})) return;
-  if (c.training.precision == "fp16") {
-    if (rules.apply({"run.device"}) && c.run.device == "cuda")
-      rules.broken("run.device", "precision fp16 runs on the CPU: the kernels for GPUs do not take it", "cpu, or precision fp32 | bf16", "cpu");
-    check_loss_scale(rules, c.training.loss_scale);
-  }
+  if (c.training.precision == "fp16") check_loss_scale(rules, c.training.loss_scale);
   if (c.training.precision != "fp64") return;
   if (rules.apply({"run.device"}) && c.run.device == "cuda")
-    rules.broken("run.device", "precision fp64 runs on the reference kernels of the CPU", "cpu, or precision fp32 | bf16", "cpu");
+    rules.broken("run.device", "precision fp64 runs on the reference kernels of the CPU", "cpu, or precision fp32 | bf16 | fp16", "cpu");
   if (rules.apply({"training.reduce_dtype"}) && c.training.reduce_dtype != "auto")
     rules.broken("training.reduce_dtype", "precision fp64 reduces in fp64", "auto", "auto");
   if (rules.apply({"kernels.cpu_isa"}) && c.kernels.cpu_isa != "auto")

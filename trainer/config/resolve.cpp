@@ -122,8 +122,7 @@ Config resolve(const Config& config, std::optional<int64_t> world_size, const So
   check(resolved, sources, violations);  // the rules that wait for `data`
   violations.raise(sources);
   ParallelConfig& p = resolved.parallel;
-  const std::string& precision = resolved.training.precision;
-  if (resolved.run.device == "auto" && (precision == "fp64" || precision == "fp16")) resolved.run.device = "cpu";  // else the run looks for GPUs
+  if (resolved.run.device == "auto" && resolved.training.precision == "fp64") resolved.run.device = "cpu";  // else the run looks for GPUs
   if (resolved.training.reduce_dtype == "auto" && resolved.training.precision != "fp64") resolved.training.reduce_dtype = "fp32";
   if (p.gradient_accumulation == "auto") p.gradient_accumulation = p.zero_stage >= 2 ? "sharded" : "full";
   if (!p.layers_per_stage) p.layers_per_stage = balanced_layers(resolved);

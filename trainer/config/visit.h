@@ -262,8 +262,8 @@ void visit(V& v, TrainingConfig& c) {
   v(Field{.key = "micro_batch_size", .doc = "Sequences of one forward and backward.", .min = 1, .max = kMaxExtent}, c.micro_batch_size);
   v(Field{.key = "global_batch_size", .doc = "Sequences of one step, over all ranks.", .min = 1, .max = kMaxExtent}, c.global_batch_size);
   v(Field{.key = "precision",
-          .doc = "Arithmetic: fp32; bf16 or fp16 with fp32 sums, master weights, moments and gradients; fp64 on the reference kernels. fp16 and fp64 "
-                 "run on the CPU.",
+          .doc = "Arithmetic: fp32; bf16 or fp16 with fp32 sums, master weights, moments and gradients; fp64 on the reference kernels of the "
+                 "CPU.",
           .choices = {"fp64", "fp32", "bf16", "fp16"}},
     c.precision);
   v(Field{.key = "reduce_dtype",

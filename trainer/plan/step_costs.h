@@ -38,7 +38,7 @@ struct SharedUses {
 SharedUses shared_uses(const Config& config, const Stack& stack);
 
 /// The stack as this run uses it: with the configuration's gradients on the wire, and what it says of overlap. On cores that move the data themselves,
-/// communication hides behind nothing. Errors: ConfigError for a precision that is not known of the stack.
+/// communication hides behind nothing. Errors: ConfigError for a precision that the stack or the device does not have.
 Stack stack_on(const ClusterConfig& cluster, const Config& config);
 
 struct StepCosts {
