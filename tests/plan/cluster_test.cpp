@@ -1,4 +1,5 @@
 // Cluster files: what they say is what a forecast reckons with, and nonsense is refused by name, all of it at once.
+#include <algorithm>
 #include <set>
 
 #include "kernels/core/check.h"
@@ -6,6 +7,7 @@
 #include "trainer/config/cluster.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/write.h"
+#include "trainer/plan/stack.h"
 
 namespace trireme {
 namespace {
@@ -69,6 +71,9 @@ const std::vector<BadFile> kBadFiles = {
     {"more bandwidth out than in", "level_nodes: [16]\nlevel_oversubscription: [0.5]", {"level_oversubscription=0.5: out of range"}},
     {"twice the same key", "nodes: 1\nnodes: 2", {"c.yaml:2:1", "nodes"}},
     {"no mapping", "[1, 2]", {"a cluster is a mapping of sections, not a list"}},
+    {"no such stack", "software:\n  stack: foo", {"c.yaml:2:10 software.stack=foo: not one of the choices; allowed trireme | megatron-2021"}},
+    {"cores of a GPU", "device: {type: H100, cores: 4}", {"c.yaml:1:29 device.cores=4: is of CPUs, and H100 is none"}},
+    {"ranks that share a GPU's cores", "device: {core_scaling: 0.9}", {"device.core_scaling=0.9: is of CPUs, and H100 is none"}},
     {"a name that is almost a type", "device: {type: H10O}", {"device.type=H10O: not built in, and figures are missing: ", "nearest valid H100"}},
 };
 
@@ -83,6 +88,12 @@ TEST_CASE("a cluster file that is wrong is refused at its place, by its key") {
       CHECK(message.find(word) != std::string::npos);
     }
   }
+}
+
+TEST_CASE("every stack may be named, and no other") {
+  for (const Stack& stack : stacks()) CHECK(refusal(concat("software: {stack: ", stack.name, "}")) == "");
+  const std::string message = refusal("software: {stack: none}");
+  CHECK(static_cast<size_t>(std::ranges::count(message, '|')) == stacks().size() - 1);
 }
 
 TEST_CASE("everything that is wrong with a cluster file is said at once") {

@@ -106,6 +106,11 @@ void check(const ClusterConfig& cluster, const Sources& sources, Violations& vio
   check_levels(cluster, broken);
   if (const double nvls = cluster.nvls_bandwidth.value_or(0); nvls > 0 && nvls < kLeastBytes)
     broken("nvls_bandwidth", "is in bytes/s, and that is less than any link", concat("0, or from ", text_of(FieldValue(kLeastBytes))));
+  if (const ClusterConfig* base = built_in(cluster.device.type); base != nullptr && !base->device.cores) {
+    const std::string rule = concat("is of CPUs, and ", cluster.device.type, " is none"), allowed = "no such key, or device.type=cpu";
+    if (cluster.device.cores) broken("device.cores", rule, allowed);
+    if (cluster.device.core_scaling) broken("device.core_scaling", rule, allowed);
+  }
   ClusterConfig whole = cluster;
   if (const std::vector<std::string> missing = complete(whole); !missing.empty())
     broken("device.type", concat("not built in, and figures are missing: ", joined(missing)), concat(joined(device_types()), ", or every figure"),

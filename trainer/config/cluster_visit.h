@@ -81,7 +81,11 @@ void visit(V& v, LinkConfig& c) {
 
 template <class V>
 void visit(V& v, SoftwareConfig& c) {
-  v(Field{.key = "stack", .doc = "Whose kernels, overlap and memory are forecast: trireme, or a published system's."}, c.stack);
+  v(Field{.key = "stack",
+          .doc = "Whose kernels, overlap and memory are forecast: trireme, or a published system's.",
+          .choices = {"trireme", "megatron-2021", "megatron-deepspeed", "zero-bubble", "megatron-2023", "megatron-2024", "llama-3", "deepspeed-zero3",
+                      "llm-foundry", "torchtitan", "nanotron", "llm.c", "pytorch-fsdp"}},
+    c.stack);
   v(Field{.key = "straggler", .doc = "The slowest rank's compute takes so many times the usual.", .min = 1, .max = 1000}, c.straggler);
 }
 

@@ -35,12 +35,9 @@ const std::vector<Stack>& stacks() {
 }
 
 const Stack& stack_of(const std::string& name) {
-  std::string names;
-  for (const Stack& stack : stacks()) {
+  for (const Stack& stack : stacks())
     if (name == stack.name) return stack;
-    names += concat(names.empty() ? "" : ", ", stack.name);
-  }
-  throw ConfigError(concat("software.stack=", name, ": no such stack; allowed ", names));
+  throw InternalError("no such stack: " + name);
 }
 
 }  // namespace trireme

@@ -37,7 +37,7 @@ struct Stack {
 
 const std::vector<Stack>& stacks();  ///< trireme first
 
-/// Errors: ConfigError naming the stacks there are.
+/// `name` is one of software.stack's choices.
 const Stack& stack_of(const std::string& name);
 
 }  // namespace trireme
