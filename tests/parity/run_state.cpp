@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "kernels/ops/transfer.h"
-#include "trainer/config/check.h"
+#include "trainer/config/derived_sizes.h"
 #include "trainer/config/write.h"
 
 namespace trireme::test {

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
-#include <initializer_list>
 #include <numeric>
-#include <utility>
 
 #include "kernels/core/check.h"
 #include "parallel/pipeline/schedule.h"
+#include "trainer/config/check_fields.h"
+#include "trainer/config/derived_sizes.h"
+#include "trainer/config/rules.h"
 #include "trainer/config/validation_entry.h"
 
 namespace trireme {
@@ -28,93 +28,6 @@ std::string nearest(int64_t value, int64_t low, int64_t high, Legal&& legal) {
     if (legal(above)) return out + (out.empty() ? "" : " or ") + std::to_string(above);
   return out;
 }
-
-/// The closer end of the range, where it belongs to the range.
-std::string nearest_in_field(const FieldRow& row, double value) {
-  const double clamped = std::clamp(value, row.field.min, row.field.max);
-  if ((clamped <= row.field.min && row.field.above_min) || (clamped >= row.field.max && row.field.below_max)) return "";
-  return row.type == FieldType::kNumber ? text_of(FieldValue(clamped)) : std::to_string(static_cast<int64_t>(clamped));
-}
-
-/// The choice that was probably meant.
-std::string nearest_choice(const Field& field, const std::string& text) {
-  constexpr size_t kLongestTypo = 64;
-  if (text.size() > kLongestTypo) return "";
-  return *std::min_element(field.choices.begin(), field.choices.end(),
-                           [&](const char* a, const char* b) { return edit_distance(a, text) < edit_distance(b, text); });
-}
-
-/// Range and choices of one key; list items count one by one.
-void check_field(const FieldRow& row, const Sources& sources, Violations& violations) {
-  const auto number = [&](double value, const std::string& shown) {
-    const Field& f = row.field;
-    const bool inside = value >= f.min && value <= f.max && !(f.above_min && value == f.min) && !(f.below_max && value == f.max);
-    if (!inside || !std::isfinite(value))
-      violations.add({sources.locate(row.path), row.path, shown, "out of range", allowed_text(f, row.type), nearest_in_field(row, value)});
-  };
-  if (const auto* integer = std::get_if<int64_t>(&row.value)) number(static_cast<double>(*integer), std::to_string(*integer));
-  if (const auto* real = std::get_if<double>(&row.value)) number(*real, text_of(row.value));
-  if (const auto* list = std::get_if<std::vector<int64_t>>(&row.value))
-    for (const int64_t item : *list) number(static_cast<double>(item), std::to_string(item));
-  if (const auto* list = std::get_if<std::vector<double>>(&row.value))
-    for (const double item : *list) number(item, text_of(item));
-  const auto* text = std::get_if<std::string>(&row.value);
-  const auto& choices = row.field.choices;
-  if (text == nullptr || choices.empty() || std::find(choices.begin(), choices.end(), *text) != choices.end()) return;
-  const std::string note = row.field.note ? concat(" (", row.field.note, ")") : "";
-  violations.add({sources.locate(row.path), row.path, *text, "not one of the choices" + note, allowed_text(row.field, row.type),
-                  nearest_choice(row.field, *text)});
-}
-
-/// Brings every integer into its range, so that rules can compute with values that are reported anyway.
-struct Clamp {
-  void operator()(const Field& field, int64_t& value) const {
-    const double top = std::min(field.max, 9e18);
-    value = std::clamp(value, static_cast<int64_t>(std::max(field.min, -9e18)), static_cast<int64_t>(top));
-  }
-  void operator()(const Field& field, Auto<int64_t>& value) const {
-    if (value) (*this)(field, *value);
-  }
-  template <class T>
-  void operator()(const Field&, T&) const {}
-  template <class Section>
-  void section(const char*, const char*, Section& part) const {
-    visit(*this, part);
-  }
-};
-
-class Rules {
- public:
-  Rules(const Config& config, const Sources& sources, Violations& violations)
-      : table_(table_of(config)), sources_(sources), out_(violations), before_(violations) {}
-
-  /// Every key of the rule has a sound value of its own.
-  bool apply(std::initializer_list<const char*> keys) const {
-    return std::none_of(keys.begin(), keys.end(), [&](const char* key) { return before_.touch(key); });
-  }
-  bool given(const char* key) const { return sources_.given(key); }
-  void broken(const char* key, const std::string& rule, const std::string& allowed = {}, const std::string& nearest = {}) {
-    out_.add({sources_.locate(key), key, shown_value(table_.at(key)), rule, allowed, nearest});
-  }
-
-  void without_effect() {
-    const FieldTable defaults = table_of(Config{});
-    for (const FieldRow& row : table_.fields) {
-      const std::string section = row.path.substr(0, row.path.rfind('.'));
-      const bool sound = std::none_of(table_.fields.begin(), table_.fields.end(), [&](const FieldRow& other) {
-        return other.path.substr(0, other.path.rfind('.')) == section && before_.touch(other.path);
-      });
-      if (row.field.without_effect && sound && (sources_.given(row.path) || row.value != defaults.at(row.path).value))
-        broken(row.path.c_str(), concat("has no effect: ", row.field.without_effect, "; remove the key"));
-    }
-  }
-
- private:
-  FieldTable table_;
-  const Sources& sources_;
-  Violations& out_;
-  const Violations before_;
-};
 
 /// `given` still tells auto from a number; `c` has every size.
 void check_model(Rules& rules, const Config& given, const Config& c) {
@@ -344,30 +257,24 @@ void check_names(Rules& rules, const Config& c) {
     rules.broken("run.name", "not the name of a directory", "text without '/'");
 }
 
-}  // namespace
-
-Config with_derived_sizes(Config config) {
-  ModelConfig& m = config.model;
-  if (config.run.directory.empty()) config.run.directory = "runs/" + config.run.name;
-  if (!m.kv_heads) m.kv_heads = m.heads;
-  if (!m.head_size) m.head_size = m.hidden_size / m.heads;
-  if (!m.ffn_size) m.ffn_size = m.architecture == "gpt2" ? 4 * m.hidden_size : ((8 * m.hidden_size + 2) / 3 + 63) / 64 * 64;
-  // Of no use any more: what is written and loaded again, where model.vocab_size is given, is equal.
-  if (!m.vocab_size) m.vocab_size = std::exchange(config.data.tokenizer_vocab_size, DataConfig().tokenizer_vocab_size);
-  if (!m.max_positions) m.max_positions = config.training.sequence_length;
-  if (m.architecture == "gpt2") m.qkv_bias = true;
-  if (ParallelConfig& p = config.parallel; !p.virtual_stages) {
-    p.virtual_stages = 1;
-    for (const ScheduleKind kind : kScheduleKinds)
-      if (p.schedule == name_of(kind)) p.virtual_stages = default_virtual_stages(kind);
+/// Brings every integer into its range, so that rules can compute with values that are reported anyway.
+struct Clamp {
+  void operator()(const Field& field, int64_t& value) const {
+    const double top = std::min(field.max, 9e18);
+    value = std::clamp(value, static_cast<int64_t>(std::max(field.min, -9e18)), static_cast<int64_t>(top));
   }
-  return config;
-}
+  void operator()(const Field& field, Auto<int64_t>& value) const {
+    if (value) (*this)(field, *value);
+  }
+  template <class T>
+  void operator()(const Field&, T&) const {}
+  template <class Section>
+  void section(const char*, const char*, Section& part) const {
+    visit(*this, part);
+  }
+};
 
-void check_fields(const FieldTable& table, const Sources& sources, Violations& violations) {
-  for (const FieldRow& row : table.fields)
-    if (!violations.touch(row.path)) check_field(row, sources, violations);
-}
+}  // namespace
 
 void check(const Config& config, const Sources& sources, Violations& violations) {
   check_fields(table_of(config), sources, violations);

@@ -6,7 +6,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/config/bind.h"
-#include "trainer/config/check.h"
+#include "trainer/config/check_fields.h"
 #include "trainer/config/cluster_visit.h"
 #include "trainer/config/device_table.h"
 #include "trainer/config/tree.h"

@@ -4,6 +4,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/config/check.h"
+#include "trainer/config/derived_sizes.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/load.h"
 

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "kernels/core/check.h"
-#include "trainer/config/check.h"
 #include "trainer/config/load.h"
 #include "trainer/loop/rank_plan.h"
 

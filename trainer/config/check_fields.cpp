@@ -1,0 +1,55 @@
+#include "trainer/config/check_fields.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+namespace {
+
+/// The closer end of the range, where it belongs to the range.
+std::string nearest_in_field(const FieldRow& row, double value) {
+  const double clamped = std::clamp(value, row.field.min, row.field.max);
+  if ((clamped <= row.field.min && row.field.above_min) || (clamped >= row.field.max && row.field.below_max)) return "";
+  return row.type == FieldType::kNumber ? text_of(FieldValue(clamped)) : std::to_string(static_cast<int64_t>(clamped));
+}
+
+/// The choice that was probably meant.
+std::string nearest_choice(const Field& field, const std::string& text) {
+  constexpr size_t kLongestTypo = 64;
+  if (text.size() > kLongestTypo) return "";
+  return *std::min_element(field.choices.begin(), field.choices.end(),
+                           [&](const char* a, const char* b) { return edit_distance(a, text) < edit_distance(b, text); });
+}
+
+/// Range and choices of one key; list items count one by one.
+void check_field(const FieldRow& row, const Sources& sources, Violations& violations) {
+  const auto number = [&](double value, const std::string& shown) {
+    const Field& f = row.field;
+    const bool inside = value >= f.min && value <= f.max && !(f.above_min && value == f.min) && !(f.below_max && value == f.max);
+    if (!inside || !std::isfinite(value))
+      violations.add({sources.locate(row.path), row.path, shown, "out of range", allowed_text(f, row.type), nearest_in_field(row, value)});
+  };
+  if (const auto* integer = std::get_if<int64_t>(&row.value)) number(static_cast<double>(*integer), std::to_string(*integer));
+  if (const auto* real = std::get_if<double>(&row.value)) number(*real, text_of(row.value));
+  if (const auto* list = std::get_if<std::vector<int64_t>>(&row.value))
+    for (const int64_t item : *list) number(static_cast<double>(item), std::to_string(item));
+  if (const auto* list = std::get_if<std::vector<double>>(&row.value))
+    for (const double item : *list) number(item, text_of(item));
+  const auto* text = std::get_if<std::string>(&row.value);
+  const auto& choices = row.field.choices;
+  if (text == nullptr || choices.empty() || std::find(choices.begin(), choices.end(), *text) != choices.end()) return;
+  const std::string note = row.field.note ? concat(" (", row.field.note, ")") : "";
+  violations.add({sources.locate(row.path), row.path, *text, "not one of the choices" + note, allowed_text(row.field, row.type),
+                  nearest_choice(row.field, *text)});
+}
+
+}  // namespace
+
+void check_fields(const FieldTable& table, const Sources& sources, Violations& violations) {
+  for (const FieldRow& row : table.fields)
+    if (!violations.touch(row.path)) check_field(row, sources, violations);
+}
+
+}  // namespace trireme

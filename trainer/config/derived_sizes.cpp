@@ -1,0 +1,27 @@
+#include "trainer/config/derived_sizes.h"
+
+#include <utility>
+
+#include "parallel/pipeline/schedule.h"
+
+namespace trireme {
+
+Config with_derived_sizes(Config config) {
+  ModelConfig& m = config.model;
+  if (config.run.directory.empty()) config.run.directory = "runs/" + config.run.name;
+  if (!m.kv_heads) m.kv_heads = m.heads;
+  if (!m.head_size) m.head_size = m.hidden_size / m.heads;
+  if (!m.ffn_size) m.ffn_size = m.architecture == "gpt2" ? 4 * m.hidden_size : ((8 * m.hidden_size + 2) / 3 + 63) / 64 * 64;
+  // Of no use any more: what is written and loaded again, where model.vocab_size is given, is equal.
+  if (!m.vocab_size) m.vocab_size = std::exchange(config.data.tokenizer_vocab_size, DataConfig().tokenizer_vocab_size);
+  if (!m.max_positions) m.max_positions = config.training.sequence_length;
+  if (m.architecture == "gpt2") m.qkv_bias = true;
+  if (ParallelConfig& p = config.parallel; !p.virtual_stages) {
+    p.virtual_stages = 1;
+    for (const ScheduleKind kind : kScheduleKinds)
+      if (p.schedule == name_of(kind)) p.virtual_stages = default_virtual_stages(kind);
+  }
+  return config;
+}
+
+}  // namespace trireme

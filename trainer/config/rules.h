@@ -1,0 +1,48 @@
+#pragma once
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+
+#include "kernels/core/check.h"
+#include "trainer/config/config.h"
+#include "trainer/config/fields.h"
+#include "trainer/config/report.h"
+
+namespace trireme {
+
+/// What the rules between the keys of a configuration are told of it, and where they say what is broken.
+class Rules {
+ public:
+  Rules(const Config& config, const Sources& sources, Violations& violations)
+      : table_(table_of(config)), sources_(sources), out_(violations), before_(violations) {}
+
+  /// Every key of the rule has a sound value of its own.
+  bool apply(std::initializer_list<const char*> keys) const {
+    return std::none_of(keys.begin(), keys.end(), [&](const char* key) { return before_.touch(key); });
+  }
+  bool given(const char* key) const { return sources_.given(key); }
+  void broken(const char* key, const std::string& rule, const std::string& allowed = {}, const std::string& nearest = {}) {
+    out_.add({sources_.locate(key), key, shown_value(table_.at(key)), rule, allowed, nearest});
+  }
+
+  /// Keys that were given, or differ from their default, and that nothing reads in this configuration.
+  void without_effect() {
+    const FieldTable defaults = table_of(Config{});
+    for (const FieldRow& row : table_.fields) {
+      const std::string section = row.path.substr(0, row.path.rfind('.'));
+      const bool sound = std::none_of(table_.fields.begin(), table_.fields.end(), [&](const FieldRow& other) {
+        return other.path.substr(0, other.path.rfind('.')) == section && before_.touch(other.path);
+      });
+      if (row.field.without_effect && sound && (sources_.given(row.path) || row.value != defaults.at(row.path).value))
+        broken(row.path.c_str(), concat("has no effect: ", row.field.without_effect, "; remove the key"));
+    }
+  }
+
+ private:
+  FieldTable table_;
+  const Sources& sources_;
+  Violations& out_;
+  const Violations before_;
+};
+
+}  // namespace trireme
