@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source=$PWD
-limit=600  # seconds for one test program, as under CTest: a bug that makes ranks wait for ever is caught too
+limit=1200  # seconds for one test program: a bug that makes ranks wait for ever is caught too
 
 if [[ ${1:-} == --check ]]; then
   failed=0
