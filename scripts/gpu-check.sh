@@ -247,23 +247,25 @@ training: {steps: 12, sequence_length: 65, micro_batch_size: 2, global_batch_siz
 data: {train: [data]}
 YAML
   sed 's/llama/gpt2/; s/kv_heads: 2/kv_heads: 8/' run.yaml > gpt2.yaml
+  sed 's/head_size: 12/head_size: 32/' run.yaml > flash.yaml  # attention on tensor cores
   train() {
     limited 90 "$trireme" train "$1" --set "run.directory=$2" --set "training.steps=$steps" "${@:3}" > "$2.log" 2>&1 || tail -n 5 "$2.log"
     grep '^+ ' "$2.log" || true
   }
   sets() { local assignment; for assignment in "$@"; do printf -- '--set\n%s\n' "$assignment"; done; }
 
-  for model in run gpt2; do
+  for model in run gpt2 flash; do
     train $model.yaml cpu-$model-fp32 --set run.device=cpu
     train $model.yaml one-$model-fp32 --set run.device=$device
-    # fp32: sums of a few hundred terms in another order, 1e-7 each, over a dozen steps. bf16: each activation may round to its neighbour, 4e-3 apart; in
-    # fp16 5e-4.
+    # fp32: sums of a few hundred terms in another order, 1e-7 each, over a dozen steps. bf16: each activation may round to its neighbour, 4e-3 apart, in
+    # fp16 an eighth of that; its loss scale is too small for an overflow, which another order of sums may just not have.
     name=${model/run/llama}
     compare "$name: GPU against CPU, fp32" one-$model-fp32 cpu-$model-fp32 1e-4
-    for precision in 'bf16 5e-3' 'fp16 2e-3'; do
-      read -r precision apart <<< "$precision"
-      train $model.yaml cpu-$model-$precision --set run.device=cpu --set "training.precision=$precision"
-      train $model.yaml one-$model-$precision --set run.device=$device --set "training.precision=$precision"
+    for precision in 'bf16 5e-3' 'fp16 7e-4 training.loss_scale.initial=1024'; do
+      read -r precision apart more <<< "$precision"
+      mapfile -t arguments < <(sets "training.precision=$precision" $more)
+      train $model.yaml cpu-$model-$precision --set run.device=cpu "${arguments[@]}"
+      train $model.yaml one-$model-$precision --set "run.device=$device" "${arguments[@]}"
       compare "$name: GPU against CPU, $precision" one-$model-$precision cpu-$model-$precision "$apart"
     done
   done

@@ -15,7 +15,7 @@ class Gpu;
 enum class Device : uint8_t {
   kReference,  ///< naive single-thread loops in float and double: the oracle, and the engine of `precision: fp64`
   kCpu,        ///< library GEMM, OpenMP and SIMD for the rest; fp32
-  kCuda,       ///< a GPU: fp32 and bf16; operations are queued on one compute stream and the host does not wait for them
+  kCuda,       ///< a GPU: fp32, bf16 and fp16; operations are queued on one compute stream and the host does not wait for them
   kMeta,       ///< no memory, no arithmetic: shapes, bytes and order only
 };
 

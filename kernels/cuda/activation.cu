@@ -10,8 +10,8 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int kAccesses = 2;  // of each operand in flight a thread, where operands are flat
 
-/// 1 / (1 + exp(-x)). For 16 bits by the GPU's approximate exponential and reciprocal, 2^-20 at worst, which rounding to those hides; the exact ones would take
-/// longer than the memory does.
+/// 1 / (1 + exp(-x)). For 16 bits by the GPU's approximate exponential and reciprocal, 2^-20 at worst, which rounding to those hides; the exact ones would
+/// take longer than the memory does.
 template <class T>
 __device__ __forceinline__ float sigmoid(float x) {
   if constexpr (sizeof(T) == sizeof(float)) return 1 / (1 + expf(-x));

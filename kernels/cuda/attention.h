@@ -1,6 +1,6 @@
 #pragma once
-// kernels/ops/attention.h on the GPU: flash attention on tensor cores for bf16 and fp16, head sizes 32, 64, 96, 128 and tensors that begin at a multiple of 16
-// bytes; anything else up to head size 256 by a plain tiled kernel on fp32 units. No T x T matrix in memory; the backward is deterministic: no atomics.
+// kernels/ops/attention.h on the GPU: flash attention on tensor cores for bf16 and fp16, head sizes 32, 64, 96, 128 and tensors that begin at a multiple of
+// 16 bytes; anything else up to head size 256 by a plain tiled kernel on fp32 units. No T x T matrix in memory; the backward is deterministic: no atomics.
 // Errors: InternalError for a larger head size.
 #include "kernels/core/gpu.h"
 #include "kernels/core/tensor.h"

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kBlock) map_kernel(Map map, int64_t count, To*
 
 template <class Map, class To, class... From>
 void map(const Context& ctx, const Map& function, int64_t count, To* to, const From*... from) {
-  constexpr int kWidth = std::min({kVector<To>, kVector<From>...});  // 16 bytes of the widest type, 8 of a bf16 beside fp32
+  constexpr int kWidth = std::min({kVector<To>, kVector<From>...});  // 16 bytes of the widest type, 8 of 16-bit numbers beside fp32
   const auto queue = [&]<int N>(std::integral_constant<int, N>) {
     launch(ctx, map_kernel<N, Map, To, From...>, {stride_grid(ctx, ceil_div(count, N * kUnroll), kBlock), dim3(kBlock)}, function, count, to,
            from...);

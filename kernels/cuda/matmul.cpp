@@ -229,7 +229,7 @@ void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor
 
 void linear_gelu_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& hidden, const Tensor& y) {
   if (y.numel() == 0) return;
-  // The epilogue's tanh is an approximation good enough for bf16 only (fp16 has eight times the mantissa), and it takes no other rows of `hidden` than these.
+  // The epilogue's tanh is an approximation good enough for bf16 only (fp16 has three bits more), and it takes no other rows of `hidden` than these.
   const bool fits = y.dtype() == DType::kBF16 && y.dim(1) % 8 == 0 && alignment_of(hidden.raw()) == kFull && alignment_of(bias.raw()) == kFull;
   if (fits) {
     Product product = product_of(w, true, x, false, y, x.dim(1), false);

@@ -1,6 +1,6 @@
 #pragma once
 // kernels/ops/matmul.h by cuBLASLt: fp32 accumulation, bias and (in bf16) GELU as epilogues, dw accumulated by beta = 1 into fp32. fp32 products are
-// exact to fp32 unless GpuOptions::tf32. The heuristic's choice is cached by shape and alignment; where it has none (bf16 rows of an odd number of
+// exact to fp32 unless GpuOptions::tf32. The heuristic's choice is cached by shape and alignment; where it has none (16-bit rows of an odd number of
 // elements), an own kernel computes (matmul_plain.h).
 #include <string>
 

@@ -1,6 +1,6 @@
 #pragma once
-// kernels/ops/norm.h in fp32, bf16 and fp16: a block a row, the row read once; statistics in fp32. Weight gradients in two passes over column slices, in a fixed
-// order, without atomics.
+// kernels/ops/norm.h in fp32, bf16 and fp16: a block a row, the row read once; statistics in fp32. Weight gradients in two passes over column slices, in a
+// fixed order, without atomics.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cuda {

@@ -47,7 +47,8 @@ Tensor GradStore::on_wire(Context& ctx, const Communicator& comm, const Tensor& 
 }
 
 void GradStore::reduce(Context& ctx, int unit) {
-  // The reduction of one unit runs behind the backward of the next: at most two full gradients of a rank are alive, however many stages it has.
+  // The reduction of one unit runs behind the backward of the next: at most two full gradients of a rank are alive, and a tied embedding's, however many
+  // stages it has.
   if (last_->store != nullptr) last_->store->settle(ctx, last_->store->states_[static_cast<size_t>(last_->unit)]);
   State& state = states_[static_cast<size_t>(unit)];
   const Tensor in = on_wire(ctx, *shard_, state.full);

@@ -32,7 +32,7 @@ void check_all_positive(const nlohmann::ordered_json& rows) {
 TEST_CASE("bench on a GPU: every kernel") {
   Arena arena(testing::test_gpu());
   const Context ctx{Device::kCuda, &arena, 1, &testing::test_gpu()};
-  for (const char* precision : {"fp32", "bf16"}) {
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
     bench::KernelOptions options;
     options.tokens = 33;
     options.square = 16;

@@ -344,7 +344,8 @@ TEST_CASE("plan refuses what it cannot plan") {
   write_file(directory / "bad.yaml", "network: {bandwith: 1.0e9}\n");
   check(run(directory, plan({"--cluster", "bad.yaml"})), 64, "bad.yaml:1:11 network.bandwith=1.0e9: unknown key; did you mean network.bandwidth?");
   check(run(directory, plan({"--cluster", "cluster.yaml"})), 64, "= 1 ranks, and the cluster (cluster.yaml) has 8 devices");
-  check(run(directory, on_cluster({"--cluster-set", "software.stack=megatrn"})), 64, "--cluster-set:software.stack software.stack=megatrn: not one of the choices; allowed trireme | ");
+  check(run(directory, on_cluster({"--cluster-set", "software.stack=megatrn"})), 64,
+        "--cluster-set:software.stack software.stack=megatrn: not one of the choices; allowed trireme | ");
   check(run(directory, on_cluster({"--cluster-set", "nodes=0"})), 64, "--cluster-set:nodes nodes=0: out of range");
   check(run(directory, on_cluster({"--nodes", "few"})), 64, "--nodes");
   check(run(directory, on_cluster({"--output", "best.yaml"})), 64, "--search");

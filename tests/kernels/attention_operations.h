@@ -31,11 +31,11 @@ inline Operation backward(const AttentionShape& s) {
           kRoundedProbabilities};
 }
 
-/// Its inputs rounded to bf16.
-inline Operation of_bf16(Operation operation) {
+/// Its inputs rounded to bf16 or fp16.
+inline Operation of_narrow(Operation operation, DType dtype) {
   for (Operand& operand : operation.operands) {
     for (double& value : operand.values) {
-      if (!operand.wide) value = bfloat16(value);
+      if (!operand.wide) value = dtype == DType::kF16 ? static_cast<float>(float16(value)) : static_cast<float>(bfloat16(value));
     }
   }
   return operation;

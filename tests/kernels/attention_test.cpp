@@ -150,7 +150,7 @@ TEST_CASE("attention on tensor cores errs by its roundings alone") {
   for (const int64_t head_size : {32, 64, 96, 128}) {
     INFO(name_of(dtype) << ", head size " << head_size);
     const AttentionShape shape{1, 150, 2, 1, head_size};
-    const Operation operation = of_bf16(forward(shape)), gradient = of_bf16(following(backward(shape), forward(shape)));
+    const Operation operation = of_narrow(forward(shape), dtype), gradient = of_narrow(following(backward(shape), forward(shape)), dtype);
     const auto on_gpu = [&](const Operation& of) { return run(of, Device::kCuda, dtype, 1, Alignment::kVector); };
     const auto exact = [](const Operation& of) { return run(of, Device::kReference, DType::kF64); };
     const Values values = on_gpu(operation), expected = exact(operation);

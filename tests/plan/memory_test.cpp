@@ -87,8 +87,9 @@ TEST_CASE("memory by formula is what is counted: sharding") {
   c.parallel.gradient_accumulation = c.parallel.zero_stage < 2 ? "auto" : GENERATE(as<std::string>{}, "full", "sharded");
   c.parallel.reshard = c.parallel.zero_stage < 3 ? "after_use" : GENERATE(as<std::string>{}, "after_use", "after_step");
   c.parallel.prefetch = c.parallel.zero_stage < 3 ? 1 : GENERATE(1, 3);
-  CAPTURE(c.model.architecture, c.parallel.zero_stage, c.parallel.replicate, c.parallel.gradient_accumulation, c.parallel.reshard,
-          c.parallel.prefetch);
+  c.model.tied_embeddings = GENERATE(false, true);
+  CAPTURE(c.model.architecture, c.model.tied_embeddings, c.parallel.zero_stage, c.parallel.replicate, c.parallel.gradient_accumulation,
+          c.parallel.reshard, c.parallel.prefetch);
   c.training.global_batch_size = 16;
   compare(resolve(c));
 }
@@ -150,23 +151,25 @@ TEST_CASE("memory by formula is what is counted: layouts drawn at random") {
   std::mt19937 draw(8);
   const auto one_of = [&](const auto&... choices) { return std::vector{choices...}[draw() % sizeof...(choices)]; };
   using Text = std::string;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 200; ++i) {
     Config c = base(one_of(Text("llama"), Text("gpt2")));
     c.parallel.tensor = one_of(1, 2, 4);
     c.parallel.sequence_parallel = c.parallel.tensor > 1 && one_of(0, 1) == 1;
     c.parallel.pipeline = one_of(1, 2, 4);
     c.parallel.data = one_of(1, 2, 4);
     c.parallel.zero_stage = one_of(0, 1, 2, 3);
-    c.parallel.schedule =
-        c.parallel.pipeline == 1 ? Text("1f1b") : one_of(Text("gpipe"), Text("1f1b"), Text("interleaved_1f1b"), Text("zb_h1"), Text("zb_h2"));
+    c.parallel.schedule = c.parallel.pipeline == 1
+                              ? Text("1f1b")
+                              : one_of(Text("gpipe"), Text("1f1b"), Text("interleaved_1f1b"), Text("zb_h1"), Text("zb_h2"), Text("zb_v"));
+    c.model.tied_embeddings = one_of(0, 1) == 1;
     if (c.parallel.schedule == "interleaved_1f1b") c.parallel.virtual_stages = one_of(2, 4);
     c.training.recompute = one_of(Text("none"), Text("selective"), Text("full"));
     c.training.recompute_every = c.training.recompute == "none" ? 1 : one_of(1, 2);
     c.training.micro_batch_size = one_of(1, 2);
     c.training.global_batch_size = *c.parallel.data * c.training.micro_batch_size * one_of(4, 8, 12);
     const Config resolved = resolve(c);
-    CAPTURE(i, c.model.architecture, c.parallel.tensor, c.parallel.sequence_parallel, c.parallel.pipeline, *c.parallel.data, c.parallel.zero_stage,
-            c.parallel.schedule, c.training.recompute, c.training.recompute_every, c.training.global_batch_size);
+    CAPTURE(i, c.model.architecture, c.model.tied_embeddings, c.parallel.tensor, c.parallel.sequence_parallel, c.parallel.pipeline, *c.parallel.data,
+            c.parallel.zero_stage, c.parallel.schedule, c.training.recompute, c.training.recompute_every, c.training.global_batch_size);
     const std::vector<RankBytes> counted = counted_memory(resolved, machine("cpu")), formula = formula_memory(resolved, machine("cpu"));
     for (size_t r = 0; r < counted.size(); ++r) {
       CAPTURE(r);

@@ -6,8 +6,8 @@ namespace trireme::bench {
 namespace {
 
 struct Peak {
-  const char* name;   ///< part of the driver's name; the first match counts
-  double bf16, fp32;  ///< TFLOP/s
+  const char* name;     ///< part of the driver's name; the first match counts
+  double narrow, fp32;  ///< TFLOP/s; bf16 and fp16 have the same
 };
 
 constexpr std::array kPeaks{Peak{"H100 PCIe", 756, 51}, Peak{"H100", 989.4, 66.9}, Peak{"H200", 989.4, 66.9},    Peak{"GH200", 989.4, 66.9},
@@ -16,9 +16,9 @@ constexpr std::array kPeaks{Peak{"H100 PCIe", 756, 51}, Peak{"H100", 989.4, 66.9
 }  // namespace
 
 std::optional<double> peak_flops(const std::string& gpu_name, DType dtype) {
-  if (dtype != DType::kBF16 && dtype != DType::kF32) return std::nullopt;
+  if (dtype == DType::kF64) return std::nullopt;  // no kernels
   for (const Peak& peak : kPeaks)
-    if (gpu_name.find(peak.name) != std::string::npos) return 1e12 * (dtype == DType::kBF16 ? peak.bf16 : peak.fp32);
+    if (gpu_name.find(peak.name) != std::string::npos) return 1e12 * (size_of(dtype) == 2 ? peak.narrow : peak.fp32);
   return std::nullopt;
 }
 

@@ -206,12 +206,12 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
 
 Stack stack_on(const ClusterConfig& cluster, const Config& config) {
   Stack stack = stack_of(cluster.software.stack);
-  if (size_of(precision_of(config.training).compute) != 2 && !stack.own)
-    throw ConfigError(concat("training.precision=", config.training.precision, ": of software.stack ", stack.name,
-                             " only bf16 and fp16 are known; allowed bf16, fp16, or stack ", stacks().front().name));
   if (config.training.precision == "fp64" && !cluster.device.cores)
     throw ConfigError(concat("training.precision=fp64: runs on the reference kernels of CPUs, and no ", cluster.device.type,
                              " has those; allowed bf16, fp16, fp32, or a cluster with device.cores"));
+  if (size_of(precision_of(config.training).compute) != 2 && !stack.own)
+    throw ConfigError(concat("training.precision=", config.training.precision, ": of software.stack ", stack.name,
+                             " only bf16 and fp16 are known; allowed bf16, fp16, or stack ", stacks().front().name));
   if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
   if (cluster.device.cores) stack.elementwise = 1;  // there Trireme's fused kernels themselves were measured
   stack.tf32 = config.kernels.tf32 && !cluster.device.cores;

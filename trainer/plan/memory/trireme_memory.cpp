@@ -20,12 +20,15 @@ struct Part {
 struct Stage {
   std::vector<Part> parts;
   std::vector<double> units;  ///< elements, padded
+  bool head_adds = false;     ///< to the first unit's gradient, a tied embedding's, from another stage of this rank
   double saved = 0, kept = 0;
-  PartBytes activations;                                        ///< of all parts: the peaks of the actions
-  PartBytes with_units;                                         ///< the same with the parameters gathered and the gradients held meanwhile
-  PartBytes last_part;                                          ///< the same of the last part alone, where the backward begins
-  double gathered = 0, full_gradients = 0, last_gradients = 0;  ///< most bytes of these, and the gradients of the last part alone
-  double lingering = 0;  ///< the last gradient of a backward, whose reduction ends with the first of the rank's next one
+  PartBytes activations;                    ///< of all parts: the peaks of the actions
+  PartBytes with_units;                     ///< the same with the parameters gathered and the gradients held meanwhile
+  double gathered = 0, full_gradients = 0;  ///< most bytes of these
+  /// The same of the last part alone, where a backward, or its W, begins.
+  double first_backward = 0, first_weight_gradient = 0, first_gradients = 0;
+  double lingering = 0;               ///< the last gradient of a backward, whose reduction ends with the first of the rank's next one
+  bool begins_where_it_ends = false;  ///< the first adds to the same gradient, and waits for it
 };
 
 class Walk {
@@ -70,6 +73,7 @@ Stage Walk::stage(int index, bool with_first) const {
     return stage.units.size() - 1;
   };
   const StageRange range = stage_range(*config_.parallel.layers_per_stage, index);
+  stage.head_adds = range.first() && with_first && config_.model.tied_embeddings;
   if (range.first()) {
     stage.parts.push_back({embedding_, {unit(elements_.vocabulary)}});
     if (elements_.positions > 0) stage.parts.back().units.push_back(unit(elements_.positions));
@@ -120,7 +124,8 @@ double Walk::full_gradients(const Stage& stage, size_t part) const {
   for (size_t unit = 0; unit < stage.units.size(); ++unit) {
     const auto adds = [&](const Part& one) { return std::ranges::find(one.units, unit) != one.units.end(); };
     const auto here = stage.parts.begin() + static_cast<std::ptrdiff_t>(part);
-    const bool behind = std::any_of(here, stage.parts.end(), adds), ahead = std::any_of(stage.parts.begin(), here + 1, adds);
+    const bool behind = (stage.head_adds && unit == 0) || std::any_of(here, stage.parts.end(), adds),
+               ahead = std::any_of(stage.parts.begin(), here + 1, adds);
     if (behind && ahead) elements += stage.units[unit];
     if (!ahead && here + 1 != stage.parts.end() && here[1].units.front() == unit) elements += stage.units[unit] * (1 + 1.0 / policy_.shard);
   }
@@ -135,6 +140,7 @@ void Walk::set_peaks(Stage& stage) const {
   }
   const int64_t ahead = config_.parallel.prefetch;
   const size_t final_unit = stage.parts.front().units.back();
+  stage.begins_where_it_ends = std::ranges::find(stage.parts.back().units, final_unit) != stage.parts.back().units.end();
   if (!policy_.gradients_resident)
     stage.lingering = static_cast<double>(size_of(precision_.gradient)) * stage.units[final_unit] * (1 + 1.0 / policy_.shard);
   PartBytes held{};  // by the other parts, while one runs
@@ -167,8 +173,9 @@ void Walk::set_peaks(Stage& stage) const {
     raise(stage.gathered, units);
     raise(stage.full_gradients, gradients);
     if (i + 1 == stage.parts.size()) {
-      stage.last_part = stage.with_units;
-      stage.last_gradients = gradients;
+      stage.first_backward = stage.with_units.backward;
+      stage.first_weight_gradient = stage.with_units.weight_gradient;
+      stage.first_gradients = gradients;
     }
     held.input_gradient += part.kept;
     weights -= part.kept;
@@ -211,8 +218,7 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, c
     const Stage& stage = stages[static_cast<size_t>(action.stage)];
     if (action.type == ActionType::kForward) --inputs;
     const double lingering = reduced < 0 ? 0 : stages[static_cast<size_t>(reduced)].lingering;
-    // A stage of one part waits for its own gradient first.
-    const double at_last_part = reduced == action.stage && stage.parts.size() == 1 ? 0 : lingering;
+    const double at_last_part = reduced == action.stage && stage.begins_where_it_ends ? 0 : lingering;
     const double moving = boundary_ * ((behind ? 1 : 0) + (turns ? 1 : 0) + (before && gradients_flow ? 1 : 0) + (before && inputs > 0 ? 1 : 0));
     const auto raise = [&](double with_units, double activations) {
       most = std::max(most, held + moving + with_units);
@@ -225,7 +231,7 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, c
         break;
       case ActionType::kBackward:
         held -= stage.saved;
-        raise(std::max(stage.with_units.backward, stage.last_part.backward + at_last_part), stage.activations.backward);
+        raise(std::max(stage.with_units.backward, stage.first_backward + at_last_part), stage.activations.backward);
         break;
       case ActionType::kBackwardInput:
         held -= stage.saved;
@@ -234,13 +240,13 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, c
         break;
       case ActionType::kBackwardWeight:
         held -= stage.kept;
-        raise(std::max(stage.with_units.weight_gradient, stage.last_part.weight_gradient + at_last_part), stage.activations.weight_gradient);
+        raise(std::max(stage.with_units.weight_gradient, stage.first_weight_gradient + at_last_part), stage.activations.weight_gradient);
         break;
       default: break;
     }
     gradients_flow = gradients_flow || action.type != ActionType::kForward;
     if (action.type != ActionType::kBackward && action.type != ActionType::kBackwardWeight) continue;
-    bytes.gradients = std::max({bytes.gradients, stage.full_gradients, stage.last_gradients + at_last_part});
+    bytes.gradients = std::max({bytes.gradients, stage.full_gradients, stage.first_gradients + at_last_part});
     reduced = action.stage;
   }
   bytes.gradients += gradients;
