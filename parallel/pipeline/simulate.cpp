@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "kernels/core/check.h"
-#include "parallel/pipeline/lower.h"
 
 namespace trireme {
 namespace {
@@ -160,7 +159,6 @@ Simulation simulate(const PipelinePlan& plan, const std::function<double(const A
   }
   result.barrier_seconds = std::max(0.0, last - first);
   if (result.step_seconds > 0) result.bubble = 1 - compute / static_cast<double>(plan.size()) / result.step_seconds;
-  for (const ActionList& list : plan) result.peak_in_flight.push_back(max_in_flight(list));
   return result;
 }
 

@@ -10,7 +10,6 @@ struct Simulation {
   double step_seconds = 0;      ///< largest over ranks of (last end - first begin), transfers aside: ranks begin the next step as they end this one
   double barrier_seconds = 0;   ///< last end of all ranks - first begin of all: the step where an optimizer waits for all ranks
   double bubble = 0;            ///< 1 - mean over ranks of compute time / step_seconds
-  std::vector<int> peak_in_flight;  ///< micro-batches whose activations are held, by rank
 };
 
 /// Runs a plan with the given seconds for each action. Transfers overlap compute, their cost is that of the receive, and only its consumer waits for

@@ -37,6 +37,7 @@ class Walk {
   std::vector<RankBytes> ranks();
 
  private:
+  bool as_before(int index) const;
   Stage stage(int index, bool with_first) const;
   void set_peaks(Stage& stage) const;
   double gathered(const Stage& stage, size_t part, bool forward, int64_t uses) const;
@@ -65,6 +66,15 @@ Walk::Walk(const Config& config)
       head_(head_bytes(config)),
       boundary_(boundary_bytes(config)),
       blocks_per_unit_(blocks_per_unit(config)) {}
+
+/// Whether a stage has but blocks, and those of the stage before it.
+bool Walk::as_before(int index) const {
+  if (index < 2) return false;
+  const StageRange here = stage_range(*config_.parallel.layers_per_stage, index), before = stage_range(*config_.parallel.layers_per_stage, index - 1);
+  const auto blocks = recompute_.begin();
+  return !here.last() && here.blocks == before.blocks &&
+         std::equal(blocks + here.first_block, blocks + here.first_block + here.blocks, blocks + before.first_block);
+}
 
 Stage Walk::stage(int index, bool with_first) const {
   Stage stage;
@@ -259,7 +269,7 @@ std::vector<RankBytes> Walk::ranks() {
   const std::vector<int> stage_rank = stage_ranks(plan);
   const bool neighbours = stage_rank.size() > 1 && stage_rank.front() == stage_rank.back();
   std::vector<Stage> stages;
-  for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(stage(s, neighbours));
+  for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(as_before(s) ? stages.back() : stage(s, neighbours));
   std::vector<RankBytes> ranks;
   for (int r = 0; r < static_cast<int>(plan.size()); ++r) ranks.push_back(rank(plan[static_cast<size_t>(r)], stages, stage_rank, r));
   return ranks;
