@@ -19,8 +19,9 @@ struct Part {
 /// Most bytes that a stage holds for one micro-batch while an action runs, and what it holds before and after.
 struct Stage {
   std::vector<Part> parts;
-  std::vector<double> units;  ///< elements, padded
-  bool head_adds = false;     ///< to the first unit's gradient, a tied embedding's, from another stage of this rank
+  std::vector<double> units;                      ///< elements, padded
+  std::vector<std::pair<size_t, size_t>> adders;  ///< by unit: the first and the last part that adds to its gradient
+  bool head_adds = false;                         ///< to the first unit's gradient, a tied embedding's, from another stage of this rank
   double saved = 0, kept = 0;
   PartBytes activations;                    ///< of all parts: the peaks of the actions
   PartBytes with_units;                     ///< the same with the parameters gathered and the gradients held meanwhile
@@ -132,12 +133,10 @@ double Walk::full_gradients(const Stage& stage, size_t part) const {
   if (policy_.gradients_resident) return 0;
   double elements = 0;
   for (size_t unit = 0; unit < stage.units.size(); ++unit) {
-    const auto adds = [&](const Part& one) { return std::ranges::find(one.units, unit) != one.units.end(); };
-    const auto here = stage.parts.begin() + static_cast<std::ptrdiff_t>(part);
-    const bool behind = (stage.head_adds && unit == 0) || std::any_of(here, stage.parts.end(), adds),
-               ahead = std::any_of(stage.parts.begin(), here + 1, adds);
-    if (behind && ahead) elements += stage.units[unit];
-    if (!ahead && here + 1 != stage.parts.end() && here[1].units.front() == unit) elements += stage.units[unit] * (1 + 1.0 / policy_.shard);
+    const auto [first, last] = stage.adders[unit];
+    if (first <= part && part <= last) elements += stage.units[unit];
+    if (first > part && part + 1 != stage.parts.size() && stage.parts[part + 1].units.front() == unit)
+      elements += stage.units[unit] * (1 + 1.0 / policy_.shard);
   }
   return static_cast<double>(size_of(precision_.gradient)) * elements;
 }
@@ -148,6 +147,10 @@ void Walk::set_peaks(Stage& stage) const {
     stage.saved += part.bytes.saved;
     stage.kept += part.bytes.kept;
   }
+  stage.adders.assign(stage.units.size(), {stage.parts.size(), 0});
+  for (size_t i = 0; i < stage.parts.size(); ++i)
+    for (const size_t unit : stage.parts[i].units) stage.adders[unit] = {std::min(stage.adders[unit].first, i), i};
+  if (stage.head_adds) stage.adders.front().second = stage.parts.size();
   const int64_t ahead = config_.parallel.prefetch;
   const size_t final_unit = stage.parts.front().units.back();
   stage.begins_where_it_ends = std::ranges::find(stage.parts.back().units, final_unit) != stage.parts.back().units.end();
