@@ -112,7 +112,7 @@ TEST_CASE("captured steps and evaluations between them see the parameters of eve
   const RunFiles files;
   for (const bool graph : {false, true})
     files.train(graph ? "graph" : "queued", "cuda", 6, layout, [graph](Config& config) {
-      config.training.precision = "bf16";
+      config.training.precision = "fp16";
       config.training.evaluate.every = 1;
       config.kernels.cuda_graph = graph;
     });

@@ -240,7 +240,9 @@ void visit(V& v, LossScaleSection& c) {
   const auto power_of_two = [&](const char* key, const char* doc, int64_t& value) {
     v(Field{.key = key, .doc = doc, .min = 1, .max = kLargest, .without_effect = without_effect}, value);
   };
-  power_of_two("initial", "Loss scale of the first step, a power of two.", c.values.initial);
+  power_of_two("initial",
+               "Loss scale of the first step, a power of two. The loss is a mean over the step's tokens: with millions of them begin higher.",
+               c.values.initial);
   power_of_two("minimum", "An overflow halves the loss scale, down to this power of two.", c.values.minimum);
   power_of_two("maximum", "Steps without overflow double the loss scale, up to this power of two.", c.values.maximum);
   v(Field{.key = "growth_interval",
