@@ -1,7 +1,7 @@
 #pragma once
 // Every key of a cluster file, declared once, as visit.h does for a configuration. Plain numbers in bytes, bytes/s, FLOP/s, seconds, watts.
 #include "trainer/config/cluster.h"
-#include "trainer/config/visit.h"
+#include "trainer/config/field.h"
 
 namespace trireme {
 
