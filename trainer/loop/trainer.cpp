@@ -251,58 +251,6 @@ std::string Trainer::offender_name(int64_t index) {
   return first;
 }
 
-Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches) {
-  const int64_t global_batch = config_.training.global_batch_size;
-  const int64_t all = (data.sequences() + global_batch - 1) / global_batch;
-  double loss = 0;
-  Evaluation result;
-  for (int64_t b = 0; b < (batches == 0 ? all : std::min(batches, all)); ++b) {
-    note("evaluation of batch ", b + 1);
-    result.tokens += read_batch(data, [&](int64_t index) { return evaluation_sample(data.sequences(), global_batch, b, index); });
-    begin(RunMode::kEvaluate, batch_, config_.training.sequence_length, 0);
-    executor_->run(ctx_, evaluation_list_);
-    if (last_ != nullptr && mesh_.at.tensor == 0) loss += read_scalar(ctx_, last_->loss_sum());
-  }
-  result.nats = all_reduce_scalar(mesh_.world, loss, ReduceOp::kSum);
-  result.loss = result.nats / static_cast<double>(std::max<int64_t>(result.tokens, 1));
-  return result;
-}
-
-void Trainer::Evaluation::add(const Evaluation& other) {
-  nats += other.nats;
-  tokens += other.tokens;
-  loss = nats / static_cast<double>(std::max<int64_t>(tokens, 1));
-}
-
-std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode) {
-  TRIREME_CHECK(mesh_.shape.world() == mesh_.shape.tensor && microbatches_ == 1 && !config_.parallel.sequence_parallel,
-                "a text is read by tensor ranks alone, as one micro-batch and without sequence parallelism");
-  const auto length = static_cast<int64_t>(tokens.size());
-  const Microbatch microbatch{
-      .tokens = Tensor::empty(ctx_, {length}, DType::kI32, MemoryCategory::kData), .targets = {}, .segments = {length}, .position = position};
-  const Tensor host = host_tensor({length}, DType::kI32);
-  std::copy(tokens.begin(), tokens.end(), host.data<int32_t>());
-  from_host(ctx_, host, microbatch.tokens);
-  begin(mode, {microbatch}, length, 0);
-  executor_->run(ctx_, evaluation_list_);
-
-  const Tensor mine = last_->logits(0);
-  const int64_t rows = mine.dim(0), columns = mine.dim(1), parts = mesh_.shape.tensor, vocabulary = *config_.model.vocab_size;
-  const Tensor all = Tensor::empty(ctx_, {parts, rows, columns}, mine.dtype(), MemoryCategory::kWorkspace);
-  mesh_.tensor->all_gather(ctx_, mine, all).wait(ctx_);
-  const Tensor wide = Tensor::empty(ctx_, all.shape(), DType::kF64, MemoryCategory::kWorkspace);
-  copy(ctx_, all, wide);
-  const Tensor gathered = to_host(ctx_, wide);
-  std::vector<double> logits;
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t part = 0; part < parts; ++part) {  // each has its share of the vocabulary; the padding of the last ones is left out
-      const double* const from = gathered.data<double>() + (part * rows + row) * columns;
-      logits.insert(logits.end(), from, from + std::clamp<int64_t>(vocabulary - part * columns, 0, columns));
-    }
-  }
-  return logits;
-}
-
 std::vector<OwnedBox> Trainer::owned_boxes() const {
   std::vector<OwnedBox> boxes;
   for (size_t s = 0; s < stages_.size(); ++s) add_owned_boxes(s, boxes);
