@@ -26,6 +26,7 @@ struct Stage {
   PartBytes activations;                    ///< of all parts: the peaks of the actions
   PartBytes with_units;                     ///< the same with the parameters gathered and the gradients held meanwhile
   double gathered = 0, full_gradients = 0;  ///< most bytes of these
+  double beyond = 0;                        ///< what is gathered ahead besides, of a stage of one part, where the next action is another stage's
   /// The same of the last part alone, where a backward, or its W, begins.
   double first_backward = 0, first_weight_gradient = 0, first_gradients = 0;
   double lingering = 0;               ///< the last gradient of a backward, whose reduction ends with the first of the rank's next one
@@ -115,7 +116,7 @@ double Walk::gathered(const Stage& stage, size_t part, bool forward, int64_t use
     const int64_t at = static_cast<int64_t>(part) + (forward ? ahead : -ahead);
     if (at < 0 || at >= static_cast<int64_t>(stage.parts.size())) {
       // Of this rank's other stages the next one's first blocks.
-      if (*config_.parallel.virtual_stages > 1) elements += static_cast<double>((uses - ahead) * elements_.block);
+      if (*config_.parallel.virtual_stages > 1 && stage.parts.size() > 1) elements += static_cast<double>((uses - ahead) * elements_.block);
       break;
     }
     for (const size_t unit : stage.parts[static_cast<size_t>(at)].units) {
@@ -152,6 +153,8 @@ void Walk::set_peaks(Stage& stage) const {
     for (const size_t unit : stage.parts[i].units) stage.adders[unit] = {std::min(stage.adders[unit].first, i), i};
   if (stage.head_adds) stage.adders.front().second = stage.parts.size();
   const int64_t ahead = config_.parallel.prefetch;
+  if (*config_.parallel.virtual_stages > 1 && stage.parts.size() == 1 && !policy_.parameters_resident && policy_.unshard_each_use)
+    stage.beyond = static_cast<double>(size_of(precision_.compute) * ahead * elements_.block);
   const size_t final_unit = stage.parts.front().units.back();
   stage.begins_where_it_ends = std::ranges::find(stage.parts.back().units, final_unit) != stage.parts.back().units.end();
   if (!policy_.gradients_resident)
@@ -203,7 +206,7 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, c
     if (stage_rank[s] != index) continue;
     ++local;
     elements += std::accumulate(stages[s].units.begin(), stages[s].units.end(), 0.0);
-    bytes.parameters = std::max(bytes.parameters, stages[s].gathered);
+    bytes.parameters = std::max(bytes.parameters, stages[s].gathered + stages[s].beyond);
   }
   const auto element = static_cast<double>(size_of(precision_.compute)), wide = static_cast<double>(size_of(precision_.master));
   const bool apart = precision_.master != precision_.compute;
@@ -227,14 +230,16 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, c
   int reduced = -1;  // the stage whose last gradient's reduction ends with the rank's next one
   bool gradients_flow = false;
   double held = 0, most = 0;
-  for (const Action& action : list) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Action& action = list[i];
     const Stage& stage = stages[static_cast<size_t>(action.stage)];
+    const double beyond = i + 1 < list.size() && list[i + 1].stage != action.stage ? stage.beyond : 0;
     if (action.type == ActionType::kForward) --inputs;
     const double lingering = reduced < 0 ? 0 : stages[static_cast<size_t>(reduced)].lingering;
     const double at_last_part = reduced == action.stage && stage.begins_where_it_ends ? 0 : lingering;
     const double moving = boundary_ * ((behind ? 1 : 0) + (turns ? 1 : 0) + (before && gradients_flow ? 1 : 0) + (before && inputs > 0 ? 1 : 0));
     const auto raise = [&](double with_units, double activations) {
-      most = std::max(most, held + moving + with_units);
+      most = std::max(most, held + moving + beyond + with_units);
       bytes.activations = std::max(bytes.activations, held + moving + activations);
     };
     switch (action.type) {
