@@ -39,6 +39,10 @@ __global__ void __launch_bounds__(kThreads)
 /// Whether tensor cores take T.
 template <class T>
 constexpr bool kNarrow = sizeof(T) == 2;
+template <class T, class... More>
+bool takes_flash(const AttentionShape& shape, const T* tensor, const More*... more) {
+  return kNarrow<T> && flash_takes(shape.head_size) && aligned_16(tensor, more...);
+}
 
 void check(const char* operation, const AttentionShape& shape) {
   if (shape.head_size > kPlainHeadSize)
@@ -53,7 +57,7 @@ void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const flo
   const int64_t at_once = scratch_bytes / (group * stride * 2 * static_cast<int64_t>(sizeof(float)));
   if (at_once == 0)
     throw InternalError(concat("attention_backward: ", group, " query heads of ", shape.sequence, " tokens want more scratch memory than there is"));
-  const bool flash = kNarrow<T> && flash_takes(shape.head_size) && aligned_16(dout, qkv, dqkv);
+  const bool flash = takes_flash(shape, dout, qkv, dqkv);
   const bool vectors = shape.head_size % kVector<T> == 0 && aligned_16(dout, out);
   for (int64_t pair = 0; pair < shape.batch * shape.kv_heads; pair += at_once) {
     const int64_t pairs = std::min(at_once, shape.batch * shape.kv_heads - pair), items = pairs * group * stride;
@@ -81,8 +85,7 @@ void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& sh
   if (qkv.numel() == 0) return;
   dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
     if constexpr (kNarrow<T>) {
-      if (flash_takes(shape.head_size) && aligned_16(qkv.data<T>(), out.data<T>()))
-        return flash_forward(ctx, qkv.data<T>(), shape, out.data<T>(), lse.data<float>());
+      if (takes_flash(shape, qkv.data<T>(), out.data<T>())) return flash_forward(ctx, qkv.data<T>(), shape, out.data<T>(), lse.data<float>());
     }
     plain_forward(ctx, qkv.data<T>(), shape, out.data<T>(), lse.data<float>());
   });

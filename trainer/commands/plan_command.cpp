@@ -16,7 +16,6 @@
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/place.h"
 #include "trainer/plan/report.h"
-#include "trainer/plan/stack.h"
 #include "trainer/plan/svg.h"
 #include "trainer/plan/world_costs.h"
 #include "trainer/plan/world_trace.h"
@@ -208,7 +207,6 @@ void plan(const Arguments& arguments) {
   const ParallelConfig& p = loaded.config.parallel;
   const std::optional<std::string> cluster = cluster_of(arguments, loaded);
   Place place = cluster ? named_place(*cluster, arguments.cluster_sets) : assumed_place(resolve(loaded), arguments.cluster_sets);
-  stack_of(place.cluster.software.stack);
   settle_nodes(place, arguments.nodes, p.data ? std::optional(p.tensor * p.pipeline * *p.data) : std::nullopt, !arguments.search);
   place.cluster = resolve_cluster(place.cluster);
   const std::optional<Config> own = layout_on(loaded, place, !arguments.search);

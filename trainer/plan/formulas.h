@@ -2,6 +2,8 @@
 // Formulas as their authors print them, for models and programs as they had them: what a reader of the papers expects, to stand beside a forecast.
 #include <cstdint>
 
+#include "trainer/model/transformer_block.h"
+
 namespace trireme::textbook {
 
 /// Bytes of model states on a rank: 2 of parameters, 2 of gradients and 12 of fp32 master weights and Adam moments for each of `parameters`, of which
@@ -16,8 +18,6 @@ double zero_elements(double parameters, int64_t zero_stage, double ranks);
 /// Source: estimate_zero2_model_states_mem_needs and estimate_zero3_model_states_mem_needs of DeepSpeed (deepspeed/runtime/zero, commit edaa722).
 double deepspeed_zero2_bytes(double parameters, double devices);
 double deepspeed_zero3_bytes(double parameters, double largest_layer, double devices);
-
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
 
 struct Block {
   double sequence_length = 0, micro_batch_size = 0, hidden_size = 0, heads = 0;

@@ -86,11 +86,11 @@ std::string phases_text(const Forecast& f, const MemoryUnit& unit) {
   std::string text;
   for (int phase = 0; phase < kMemoryPhases; ++phase) {
     double most = 0;
-    for (const RankBytes& rank : f.memory)
-      if (rank.counted) most = std::max(most, rank.runtime + static_cast<double>(rank.counted->phases[static_cast<size_t>(phase)].peak_total));
-    const bool is_there = std::ranges::any_of(
-        f.memory, [&](const RankBytes& rank) { return rank.counted && rank.counted->phases[static_cast<size_t>(phase)].peak_total > 0; });
-    if (is_there) text += concat(text.empty() ? "peak by phase: " : ", ", name_of(static_cast<MemoryPhase>(phase)), " ", unit.text(most));
+    for (const RankBytes& rank : f.memory) {
+      const int64_t peak = rank.counted ? rank.counted->phases[static_cast<size_t>(phase)].peak_total : 0;
+      if (peak > 0) most = std::max(most, rank.runtime + static_cast<double>(peak));
+    }
+    if (most > 0) text += concat(text.empty() ? "peak by phase: " : ", ", name_of(static_cast<MemoryPhase>(phase)), " ", unit.text(most));
   }
   if (!text.empty()) text += "\n";
   const RankBytes& worst = f.memory[static_cast<size_t>(f.worst_rank)];

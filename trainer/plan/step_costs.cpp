@@ -49,10 +49,6 @@ struct Sizes {
   double up;             ///< outputs of the first product of the MLP
   double residual_rows;  ///< of [M, D] that this rank keeps
 
-  double embedding_elements() const { return static_cast<double>(elements.vocabulary + elements.positions); }
-  double block_elements() const { return static_cast<double>(elements.block); }
-  /// Beside a tied table on another rank it has a copy of its own, on the same rank none.
-  double head_elements(bool one_table) const { return static_cast<double>(elements.final_norm + (one_table ? 0 : elements.vocabulary)); }
   double bytes(double count) const { return static_cast<double>(element_bytes) * count; }
 };
 
@@ -99,7 +95,7 @@ class Model {
     embedding.tensor_backward = config_.parallel.sequence_parallel ? crossing / 2 : 0;
     embedding.forward += embedding.tensor_forward;
     embedding.input_gradient += embedding.tensor_backward;
-    move(embedding, s_.embedding_elements(), {.gather_backward = !shared_.embedding});
+    move(embedding, static_cast<double>(s_.elements.embedding()), {.gather_backward = !shared_.embedding});
     return model;
   }
 
@@ -138,7 +134,7 @@ class Model {
     if (s_.stack.own && split) waits += 0.5 * crossing;  // weight gradients gather both inputs again
     part.tensor_backward += waits;
     part.input_gradient += again + waits;
-    move(part, s_.block_elements(), {});
+    move(part, static_cast<double>(s_.elements.block), {});
     return part;
   }
 
@@ -152,7 +148,7 @@ class Model {
     PartSeconds part = s_.stack.own ? PartSeconds{.input_gradient = forward + backward + crossing}
                                     : PartSeconds{.forward = forward, .input_gradient = backward + crossing};
     part.tensor_backward = crossing;
-    move(part, s_.head_elements(false), {.gather_forward = !shared_.head, .reduce = !shared_.table});
+    move(part, static_cast<double>(s_.elements.head(false)), {.gather_forward = !shared_.head, .reduce = !shared_.table});
     return part;
   }
 
@@ -269,8 +265,8 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
     const auto rank = static_cast<size_t>(stage_rank[i]);
     // A tied table on a rank that holds both ends is one.
     const bool both = config.model.tied_embeddings && stage_rank.front() == stage_rank.back();
-    elements[rank] += static_cast<double>(range.blocks) * s.block_elements() + (range.first() ? s.embedding_elements() : 0) +
-                      (range.last() ? s.head_elements(both) : 0);
+    elements[rank] += static_cast<double>(range.blocks * s.elements.block + (range.first() ? s.elements.embedding() : 0) +
+                                          (range.last() ? s.elements.head(both) : 0));
     forward[rank] += stage.forward - stage.gather_forward;
     backward[rank] += stage.input_gradient + stage.weight_gradient - stage.gather_backward;
     costs.stages.push_back(stage);

@@ -20,8 +20,6 @@ struct StageParts {
 
 std::vector<StageParts> stages_of(const Config& config, const ModelSeconds& model, const RankPlans& plans) {
   const PartElements elements(config.model, config.parallel.tensor);
-  const int64_t embedding_elements = elements.vocabulary + elements.positions,
-                head_elements = elements.final_norm + (config.model.tied_embeddings ? 0 : elements.vocabulary);
   const std::vector<Recompute> recompute = recompute_plan(config);
   std::vector<StageParts> stages;
   size_t block = 0;
@@ -32,7 +30,7 @@ std::vector<StageParts> stages_of(const Config& config, const ModelSeconds& mode
     for (size_t part = 0; part < units.units_of_part.size(); ++part) {
       const bool embedding = s == 0 && part == 0, head = s + 1 == plans.units.size() && part + 1 == units.units_of_part.size();
       stage.parts.push_back(embedding ? model.embedding : head ? model.head : model.kinds[static_cast<size_t>(recompute[block++])]);
-      const int64_t size = embedding ? embedding_elements : head ? head_elements : elements.block;
+      const int64_t size = embedding ? elements.embedding() : head ? elements.head(config.model.tied_embeddings) : elements.block;
       const std::vector<UnitRef>& own = units.units_of_part[part];
       for (const UnitRef& unit : own)
         if (unit.stage < 0) stage.unit_elements[static_cast<size_t>(unit.unit)] += static_cast<double>(size) / static_cast<double>(own.size());

@@ -71,8 +71,7 @@ std::optional<double> blocks_in_flight(const std::string& schedule, const textbo
 /// Bytes that a block keeps of a micro-batch, by what it computes again: the mean of `blocks`.
 double mean_block_bytes(const textbook::MegatronRun& run, bool sequence_parallel, const std::vector<Recompute>& blocks) {
   double bytes = 0;
-  for (const Recompute one : blocks)  // the papers name the same three
-    bytes += textbook::block_activation_bytes(run.block, run.tensor, sequence_parallel, static_cast<textbook::Recompute>(one));
+  for (const Recompute one : blocks) bytes += textbook::block_activation_bytes(run.block, run.tensor, sequence_parallel, one);
   return bytes / static_cast<double>(blocks.size());
 }
 

@@ -79,8 +79,8 @@ Stage Ranks::stage(int index, bool with_first) const {
   const StageRange range = stage_range(*config_.parallel.layers_per_stage, index);
   Stage stage;
   int64_t elements = range.blocks * elements_.block;
-  if (range.first()) elements += elements_.vocabulary + elements_.positions;
-  if (range.last()) elements += elements_.final_norm + (config_.model.tied_embeddings && with_first ? 0 : elements_.vocabulary);
+  if (range.first()) elements += elements_.embedding();
+  if (range.last()) elements += elements_.head(config_.model.tied_embeddings && with_first);
   stage.parameters = static_cast<double>(elements);
   for (int64_t b = 0; b < range.blocks; ++b) {
     const Recompute how = recompute_[static_cast<size_t>(range.first_block + b)];

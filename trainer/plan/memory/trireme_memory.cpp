@@ -97,7 +97,7 @@ Stage Walk::stage(int index, bool with_first) const {
   }
   if (range.last()) {
     const bool tied = config_.model.tied_embeddings;
-    stage.parts.push_back({head_, {unit(elements_.final_norm + (tied ? 0 : elements_.vocabulary))}});
+    stage.parts.push_back({head_, {unit(elements_.head(tied))}});
     if (tied && range.first()) stage.parts.back().units.push_back(0);
     if (tied && !range.first() && !with_first) stage.parts.back().units.push_back(unit(elements_.vocabulary));
   }
@@ -156,7 +156,7 @@ void Walk::set_peaks(Stage& stage) const {
   if (*config_.parallel.virtual_stages > 1 && stage.parts.size() == 1 && !policy_.parameters_resident && policy_.unshard_each_use)
     stage.beyond = static_cast<double>(size_of(precision_.compute) * ahead * elements_.block);
   const size_t final_unit = stage.parts.front().units.back();
-  stage.begins_where_it_ends = std::ranges::find(stage.parts.back().units, final_unit) != stage.parts.back().units.end();
+  stage.begins_where_it_ends = stage.adders[final_unit].second + 1 == stage.parts.size();
   if (!policy_.gradients_resident)
     stage.lingering = static_cast<double>(size_of(precision_.gradient)) * stage.units[final_unit] * (1 + 1.0 / policy_.shard);
   PartBytes held{};  // by the other parts, while one runs
