@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <iostream>
 
@@ -12,8 +15,15 @@
 #include "trainer/commands/tokenizer_command.h"
 #include "trainer/commands/train_command.h"
 #include "trainer/commands/verify_command.h"
+#include "trainer/run/stop_signals.h"
 
 namespace {
+
+/// A file that takes the place of a closed standard stream would receive what is written to that stream.
+void open_standard_streams() {
+  for (int opened = 0; opened >= 0 && opened <= 2;)
+    if ((opened = ::open("/dev/null", O_RDWR)) > 2) ::close(opened);
+}
 
 int run(int argc, char** argv) {
   CLI::App app("Trireme trains large language models with tensor, pipeline and data parallelism from one YAML file.", "trireme");
@@ -47,7 +57,9 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_streams();
   try {
+    trireme::start_signal_thread();
     return run(argc, argv);
   } catch (const trireme::Error& error) {
     std::cerr << error.what() << std::endl;

@@ -2,6 +2,7 @@
 #include <csignal>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
@@ -83,6 +84,130 @@ TEST_CASE("stop: after kill -9 of the launcher the ranks go, and the run resumes
       Process(kTrain + layout(1, 2, 2, 2) + sets({"run.directory=whole"}) + Arguments{"--max-steps", std::to_string(until)}, directory.path()).wait();
   REQUIRE(whole.code == 0);
   CHECK(losses(directory / "whole", until) == after);
+}
+
+/// Steps of tenths of a second, so that a signal comes within one.
+const Arguments kSlow = kTrain + sets({"training.sequence_length=128", "training.global_batch_size=256", "checkpoint.every=0"});
+
+TEST_CASE("stop: a signal to every process of a job saves the step and ends with 75") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
+    CAPTURE(signal);
+    const std::string run = (directory / ("run" + std::to_string(signal))).string();  // in the ranks' command lines, to find them by
+    Process process(kTrain + layout(2, 1, 2, 3) + sets({"run.directory=" + run, "checkpoint.every=0"}), directory.path());
+    REQUIRE(process.wait_for("step 3/"));
+    const std::vector<pid_t> job = processes_with(run);
+    REQUIRE(job.size() >= 6);  // the launcher, mpirun, four ranks
+    // mpirun passes SIGHUP and, as far as it is its own doing, SIGUSR1 on as it likes: the others reach it with no effect.
+    for (const pid_t one : job)
+      if (signal != SIGHUP || fs::read_symlink("/proc/" + std::to_string(one) + "/exe") == kBinary) ::kill(one, signal);
+    const auto begin = std::chrono::steady_clock::now();
+    const Outcome stopped = process.wait();
+    INFO(stopped.err);
+    CHECK(stopped.code == 75);
+    CHECK(stopped.err.find("stopped on request after step ") != std::string::npos);
+    for (const char* blame : {"has died", "ended first", "no sign of life"}) CHECK(stopped.err.find(blame) == std::string::npos);
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+    losses(run, saved_step(run));
+  }
+}
+
+TEST_CASE("stop: SIGHUP saves the step, and where it was ignored at the start it does nothing") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  check_stops(kSlow, directory, "hangup", SIGHUP);
+  Process process(Arguments{"nohup"} + kSlow + in("nohup") + sets({"training.steps=8"}), directory.path());
+  REQUIRE(process.wait_for("step 2/"));
+  process.signal(SIGHUP);
+  CHECK(process.wait().code == 0);
+}
+
+TEST_CASE("stop: in the last step it changes nothing") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  for (const auto& [run, ranks] : {std::pair{"one", 1}, {"four", 2}}) {
+    const Arguments whole = kSlow + in(run) + layout(ranks, 1, ranks, 0) + sets({"training.steps=4"});
+    const Arguments part = kSlow + in(std::string(run) + "-part") + layout(ranks, 1, ranks, 0) + Arguments{"--max-steps", "4"};
+    for (const Arguments& command : {whole, part}) {
+      Process process(command, directory.path());
+      REQUIRE(process.wait_for("step 3/"));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // what follows a step is over then
+      process.signal(SIGTERM);
+      const Outcome outcome = process.wait();
+      INFO(outcome.err);
+      CHECK(outcome.code == 0);
+      CHECK(outcome.err.find("done: 4 of ") != std::string::npos);
+    }
+  }
+}
+
+template <class Condition>
+void wait_until(const Condition& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    REQUIRE(std::chrono::steady_clock::now() < end);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+TEST_CASE("stop: while the ranks are set up there is no waiting for them") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const std::string run = (directory / "run").string();
+  Process process(kSlow + in(run) + layout(2, 1, 2, 0), directory.path());
+  wait_until([&] { return processes_with(run).size() >= 3; });  // mpirun has been started
+  const auto begin = std::chrono::steady_clock::now();
+  process.signal(SIGTERM);
+  const Outcome outcome = process.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 75);
+  CHECK(outcome.err.find("stopped on request before the first step; the same command ") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
+  CHECK(processes_with(run).empty());
+}
+
+TEST_CASE("stop: a second request ends a long step at once") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    const std::string run = "run" + std::to_string(ranks);
+    Process process(kTrain + in(run) + layout(ranks, 1, 1, 0) + sets({"training.sequence_length=128", "training.global_batch_size=40000"}),
+                    directory.path());
+    wait_until([&] { return fs::exists(directory / run / "metrics.jsonl"); });  // the first step comes next
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    process.signal(SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    REQUIRE(process.running());
+    process.signal(SIGTERM);
+    const auto begin = std::chrono::steady_clock::now();
+    const Outcome outcome = process.wait();
+    INFO(outcome.err);
+    CHECK(outcome.code == 70);
+    CHECK(outcome.err.find("ended at once by a second request to stop; what was not yet saved is lost\n") != std::string::npos);
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
+  }
+}
+
+TEST_CASE("stop: a run whose standard output or error has no reader goes on, and its stop is answered as any other") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const auto shell = [&](const std::string& script, const std::string& run, const Arguments& more) {
+    Arguments command{"bash", "-c", script, "bash"};
+    return Process(command + kSlow + in(run) + more, directory.path()).wait();
+  };
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    const std::string name = std::to_string(ranks);
+    const Arguments few = layout(ranks, 1, 1, 0) + sets({"training.steps=4"});
+    CHECK(shell("set -o pipefail; \"$@\" | head -1 > /dev/null", "output" + name, few).code == 0);
+    CHECK(shell("\"$@\" 2> >(head -1 > /dev/null) & sleep 2; kill -TERM $!; wait $!", "error" + name, layout(ranks, 1, 1, 0)).code == 75);
+    CHECK(saved_step(directory / ("error" + name)) > 0);
+    CHECK(shell("\"$@\" <&- >&- 2>&-", "closed" + name, few).code == 0);
+    CHECK(losses(directory / ("closed" + name), 4).size() == 4);  // every line is an object of JSON
+    CHECK(read_file(directory / ("closed" + name) / "run.lock").find("step") == std::string::npos);
+  }
 }
 
 }  // namespace

@@ -380,26 +380,6 @@ TEST_CASE("checkpoint: every save is reported once, with what it cost", "[checkp
   }
 }
 
-TEST_CASE("checkpoint: the thread that writes takes no signals", "[checkpoint]") {
-  const TemporaryDirectory directory;
-  Run run(directory.path, "s1");
-  const auto state = state_of(1);
-  run.ranks[0]->save(describe(1), state[0].tensors);  // waits for the others
-  size_t writers = 0;
-  for (const auto& task : fs::directory_iterator("/proc/self/task")) {
-    if (task.path().filename() == std::to_string(::getpid())) continue;
-    std::ifstream status(task.path() / "status");
-    for (std::string line; std::getline(status, line);)
-      if (line.rfind("SigBlk:", 0) == 0) writers += (std::stoull(line.substr(7), nullptr, 16) & 0x4003) == 0x4003;  // INT, TERM, HUP
-  }
-  CHECK(writers == 1);
-  sigset_t mine;
-  REQUIRE(::pthread_sigmask(SIG_SETMASK, nullptr, &mine) == 0);
-  CHECK(::sigismember(&mine, SIGTERM) == 0);
-  for (const int rank : {1, 2}) run.ranks[static_cast<size_t>(rank)]->save(describe(1), state[static_cast<size_t>(rank)].tensors);
-  CHECK(run.error_of(0) == std::nullopt);
-}
-
 TEST_CASE("checkpoint: a job that has lost its right to the directory publishes nothing", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path checkpoints = directory.path / "checkpoints";

@@ -1,14 +1,19 @@
 // The launcher against a scripted mpirun: signals, exit codes, what is passed on and what is not.
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <sstream>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
@@ -17,7 +22,9 @@
 #include "trainer/resilience/watch.h"
 #include "trainer/run/launcher.h"
 #include "trainer/run/mpirun_output.h"
+#include "trainer/run/output_relay.h"
 #include "trainer/run/segment_directory.h"
+#include "trainer/run/stop_signals.h"
 
 namespace fs = std::filesystem;
 using namespace trireme;
@@ -45,6 +52,9 @@ struct Launched {
   int code = 0;
   std::string errors;  ///< what came out on standard error
 };
+
+/// As main() of the product does, before any thread is started: one that does not block the signals of these tests would end the process.
+const bool kSignalThreadFirst = (start_signal_thread(), true);
 
 /// launch() with a shell script as mpirun, standard error caught.
 Launched launch_script(const std::string& script, const LaunchOptions& options = {}) {
@@ -140,18 +150,140 @@ TEST_CASE("launcher: the ranks' exit code and lines pass, the epilogue does not"
   CHECK(silent.errors == "mpirun was killed by signal 9\n");
 }
 
-TEST_CASE("launcher: a request to stop reaches mpirun as SIGUSR1, once the ranks are ready", "[launcher]") {
-  for (const char* name : {"TERM", "INT", "USR1"}) {
-    // The request comes first; a SIGUSR1 before the ready line would end this mpirun with 66, a SIGTERM or SIGINT with 65.
-    const Launched result =
-        launch_script(concat("trap 'exit 65' TERM INT; trap 'exit 66' USR1; kill -", name, " $PPID; sleep 0.2; trap 'exit 75' USR1; printf '",
-                             kReadyLine, "\\n' >&2; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; done; exit 64\n"));
+/// A shell cannot trap a signal that it was started with ignored, as mpirun is with SIGUSR1.
+const std::string kTrapUsr1 = "[ -n \"$again\" ] || exec env --default-signal=USR1 again=1 \"$0\" \"$@\"\ntrap 'exit 75' USR1\n";
+const std::string kReady = concat("printf '", kReadyLine, "\\n' >&2\n");
+const std::string kWait = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; done; exit 64\n";
+
+TEST_CASE("launcher: a request to stop reaches mpirun as SIGUSR1 where the ranks are ready", "[launcher]") {
+  for (const char* name : {"TERM", "INT", "USR1", "HUP"}) {
+    CAPTURE(name);
+    const Launched result = launch_script(concat(kTrapUsr1, "trap 'exit 65' TERM INT HUP\n", kReady, "sleep 0.2; kill -", name, " $PPID\n", kWait));
     CHECK(result.code == 75);
     CHECK(result.errors.empty());
   }
-  const Launched impatient = launch_script(
-      "trap 'exit 65' TERM; trap '' USR1; kill -INT $PPID; sleep 0.1; kill -INT $PPID; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; done; exit 64\n");
-  CHECK(impatient.code == 65);
+}
+
+TEST_CASE("launcher: a request to stop before the ranks are ready ends the job without waiting for them", "[launcher]") {
+  for (const char* name : {"TERM", "INT", "USR1"}) {
+    CAPTURE(name);
+    const auto begin = std::chrono::steady_clock::now();
+    const Launched result = launch_script(concat("kill -", name, " $PPID\n", kWait));
+    CHECK(result.code == 75);
+    CHECK(result.errors == "stopped on request before the first step; the same command starts again\n");
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));
+  }
+}
+
+TEST_CASE("launcher: a second request ends the job at once, even where mpirun does not heed it", "[launcher]") {
+  const std::string heedless = concat("trap '' HUP USR1\n", kReady, "sleep 0.2\n");
+  const std::string interrupted = "kill -INT $PPID; sleep 0.1; kill -INT $PPID\n", terminated = "kill -TERM $PPID; sleep 1.1; kill -TERM $PPID\n";
+  for (const std::string& requests : {interrupted, terminated}) {
+    const Launched result = launch_script(concat(heedless, requests, kWait));
+    CHECK(result.code == 70);
+    CHECK(result.errors == "ended at once by a second request to stop; what was not yet saved is lost\n");
+  }
+  // Whoever ends a job may send SIGTERM twice in a row.
+  const Launched twice = launch_script(concat(kTrapUsr1, kReady, "sleep 0.2; trap 'sleep 0.5; exit 75' USR1; kill -TERM $PPID; kill -TERM $PPID\n", kWait));
+  CHECK(twice.code == 75);
+}
+
+TEST_CASE("launcher: mpirun blocks SIGTERM and SIGINT, and ignores SIGUSR1 where it does not pass it on", "[launcher]") {
+  // A shell unblocks signals as soon as it starts another program.
+  const Launched result = launch_script(
+      "while read -r name value; do case $name in SigBlk: | SigIgn:) echo $value >&2 ;; esac; done < /proc/$$/status\nexit 75\n");
+  CHECK(result.code == 75);
+  uint64_t blocked = 0, ignored = 0;
+  std::istringstream(result.errors) >> std::hex >> blocked >> ignored;
+  const auto has = [](uint64_t set, int signal) { return (set >> (signal - 1) & 1) != 0; };
+  CHECK((has(blocked, SIGTERM) && has(blocked, SIGINT)));
+  CHECK_FALSE((has(blocked, SIGHUP) || has(blocked, SIGUSR1) || has(blocked, SIGALRM)));
+  CHECK(has(ignored, SIGUSR1));
+  CHECK_FALSE(has(ignored, SIGHUP));
+}
+
+TEST_CASE("launcher: a request after the end of a job does not end the launcher", "[launcher]") {
+  CHECK(launch_script("(sleep 0.1; kill -TERM $PPID) & exit 0\n").code == 0);
+  ::kill(::getpid(), SIGTERM);
+  ::poll(nullptr, 0, 300);
+}
+
+/// Standard output replaced by a pipe for a scope.
+class OutputPipe {
+ public:
+  OutputPipe() : before_(::dup(STDOUT_FILENO)) {
+    REQUIRE(::pipe2(pipe_.data(), O_CLOEXEC) == 0);
+    ::dup2(pipe_[1], STDOUT_FILENO);
+    ::close(pipe_[1]);
+  }
+  ~OutputPipe() {
+    close_reader();
+    ::dup2(before_, STDOUT_FILENO);
+    ::close(before_);
+  }
+  OutputPipe(const OutputPipe&) = delete;
+  OutputPipe& operator=(const OutputPipe&) = delete;
+  void close_reader() {
+    if (pipe_[0] >= 0) ::close(std::exchange(pipe_[0], -1));
+  }
+
+ private:
+  int before_;
+  std::array<int, 2> pipe_{};
+};
+
+TEST_CASE("launcher: a job goes on where nobody reads its log", "[launcher]") {
+  const std::string script = "yes 'a line of the log' | head -c 20000000; exit 75\n";
+  const LaunchOptions log{.output_is_log = true};
+  {
+    OutputPipe pipe;
+    pipe.close_reader();
+    CHECK(launch_script(script, log).code == 75);
+  }
+  const OutputPipe paused;
+  // The rest is given up after ten seconds, or one where a stop was requested.
+  CHECK(launch_script(concat(kTrapUsr1, kReady, "trap '' USR1; kill -TERM $PPID\n", script), log).code == 75);
+}
+
+TEST_CASE("output relay: what a reader misses is left out in whole lines and counted", "[launcher]") {
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) == 0);
+  OutputRelay relay(pipe[1], 10000);
+  const auto write_all = [&] {
+    std::string out;
+    std::array<char, 65536> bytes;
+    for (ssize_t count = 1; count > 0 || relay.pending();) {
+      relay.write_some();
+      if ((count = ::read(pipe[0], bytes.data(), bytes.size())) > 0) out.append(bytes.data(), static_cast<size_t>(count));
+    }
+    return out;
+  };
+  relay.add("unfinished");
+  relay.add(" line\n");
+  CHECK(write_all() == "unfinished line\n");
+  std::string all;
+  for (int i = 0; i < 3000; ++i) all += concat("line ", i, i % 2 == 0 ? "\n" : "\r");
+  for (size_t at = 0; at < all.size(); at += 7) relay.add(std::string_view(all).substr(at, 7));
+  std::string taken = write_all();
+  CHECK(taken.size() <= 10000);
+  CHECK(all.starts_with(taken));
+  CHECK((taken.ends_with('\n') || taken.ends_with('\r')));
+  const auto lines = std::ranges::count_if(taken, [](char c) { return c == '\n' || c == '\r'; });
+  relay.add("after\n");
+  CHECK(write_all() == concat("[", 3000 - lines, " lines were left out here: nobody read the output in time]\nafter\n"));
+  relay.add(all);
+  relay.finish(std::chrono::milliseconds(100));
+  taken = write_all();
+  CHECK(taken.ends_with(" lines were left out here: nobody read the output in time]\n"));
+
+  ::close(pipe[0]);
+  ignore_closed_output();
+  relay.add("nobody\n");
+  relay.write_some();
+  CHECK_FALSE(relay.pending());
+  relay.add("nobody\n");
+  CHECK_FALSE(relay.pending());
+  ::close(pipe[1]);
 }
 
 TEST_CASE("launcher: the command and environment of the ranks", "[launcher]") {
@@ -205,8 +337,8 @@ TEST_CASE("launcher: a job that failed is started again as its continuation says
   CHECK(slow_to_start.code == 0);
   CHECK(slow_to_start.errors.find("restart 2 of 3 in 1 s, from the start\n") != std::string::npos);
   const Launched asked_to_stop = launch_script("kill -TERM $PPID; sleep 0.2; exit 70\n", options);
-  CHECK(asked_to_stop.code == 70);
-  CHECK(asked_to_stop.errors.empty());
+  CHECK(asked_to_stop.code == 75);
+  CHECK(asked_to_stop.errors.find("restart") == std::string::npos);
 }
 
 TEST_CASE("launcher: the next job starts when the ranks of a killed mpirun are gone", "[launcher]") {
@@ -286,18 +418,41 @@ TEST_CASE("launcher: ranks of mpirun and srun are recognised, shells of an alloc
   CHECK_FALSE(under_launcher());
 }
 
-TEST_CASE("stop request: each of the three signals sets it, and kills nobody afterwards", "[launcher]") {
-  for (int signal : {SIGTERM, SIGINT, SIGUSR1}) {
-    struct sigaction before {};
-    ::sigaction(signal, nullptr, &before);
+TEST_CASE("stop request: each of its signals sets it, and none ends the process afterwards", "[launcher]") {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
     {
       const StopRequest stop;
       CHECK_FALSE(stop.requested());
-      ::raise(signal);
-      CHECK(stop.requested());
+      ::kill(::getpid(), signal);
+      CHECK_FALSE(stop.sleep(std::chrono::seconds(20)));
+      const StopRequest inner;
+      CHECK(inner.signal() == signal);
+      CHECK_FALSE(inner.insisted());
     }
-    struct sigaction after {};
-    ::sigaction(signal, &before, &after);
-    CHECK(after.sa_handler == SIG_IGN);
+    ::kill(::getpid(), signal);
+    ::poll(nullptr, 0, 20);
+  }
+  const StopRequest fresh;
+  CHECK_FALSE(fresh.requested());
+}
+
+TEST_CASE("stop request: a second SIGINT insists, a second SIGTERM after a second", "[launcher]") {
+  const auto soon = [](const auto& condition) {
+    for (int tries = 0; tries < 500 && !condition(); ++tries) ::poll(nullptr, 0, 10);
+    return condition();
+  };
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const StopRequest stop(StopRequest::Second::kReport);
+    const StopRequest inner;  // does not exit: a launcher must first end its job
+    ::kill(::getpid(), signal);
+    REQUIRE_FALSE(stop.sleep(std::chrono::seconds(20)));
+    ::kill(::getpid(), SIGUSR1);
+    if (signal == SIGTERM) {
+      ::kill(::getpid(), signal);
+      ::poll(nullptr, 0, 1050);
+      CHECK_FALSE(stop.insisted());
+    }
+    ::kill(::getpid(), signal);
+    CHECK(soon([&] { return stop.insisted(); }));
   }
 }

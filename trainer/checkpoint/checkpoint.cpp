@@ -9,7 +9,6 @@
 #include <cstring>
 #include <system_error>
 
-#include "kernels/core/background_thread.h"
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/checkpoint/safetensors.h"
@@ -120,7 +119,7 @@ void Checkpointer::save(const CheckpointDescription& description, std::span<cons
   if (options_.asynchronous && copy_state(*part)) {
     part->stall_seconds += seconds_since(begin);
     try {
-      thread_ = background_thread([this, part] { write(*part, false); });
+      thread_ = std::thread([this, part] { write(*part, false); });
       return;
     } catch (const std::system_error&) {  // no thread to be had
     }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <iomanip>
 #include <iostream>
 #include <memory>
@@ -11,37 +10,14 @@
 #include "kernels/core/check.h"
 #include "trainer/commands/data_inspect.h"
 #include "trainer/data/build/build.h"
+#include "trainer/run/stop_signals.h"
 
 namespace trireme {
 namespace {
 
-volatile std::sig_atomic_t stop_signal = 0;
-
-/// While one lives, SIGINT and SIGTERM only set stop_signal.
-class CatchSignals {
- public:
-  CatchSignals() {
-    stop_signal = 0;
-    struct sigaction action {};
-    action.sa_handler = [](int signal) { stop_signal = signal; };
-    ::sigaction(SIGINT, &action, &interrupt_);
-    ::sigaction(SIGTERM, &action, &terminate_);
-  }
-  ~CatchSignals() {
-    ::sigaction(SIGINT, &interrupt_, nullptr);
-    ::sigaction(SIGTERM, &terminate_, nullptr);
-  }
-  CatchSignals(const CatchSignals&) = delete;
-  CatchSignals& operator=(const CatchSignals&) = delete;
-
- private:
-  struct sigaction interrupt_ {};
-  struct sigaction terminate_ {};
-};
-
 void build(BuildOptions options) {
-  const CatchSignals signals;
-  options.stop_signal = [] { return static_cast<int>(stop_signal); };
+  const StopRequest stop;
+  options.stop_signal = [&] { return stop.signal(); };
   const auto begin = std::chrono::steady_clock::now();
   const BuildResult result = build_tokens(options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -15,6 +15,7 @@
 #include "trainer/loop/decoder.h"
 #include "trainer/model/sampling.h"
 #include "trainer/run/launcher.h"
+#include "trainer/run/stop_signals.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace trireme {

@@ -11,6 +11,7 @@
 #include "trainer/run/resume.h"
 #include "trainer/run/run.h"
 #include "trainer/run/run_data.h"
+#include "trainer/run/stop_signals.h"
 
 namespace trireme {
 namespace {
@@ -53,6 +54,8 @@ ExitCode train_as_rank(const Arguments& arguments) {
 
 /// Everything that can be refused is refused here, before a rank is started.
 int train(const Arguments& arguments, const std::vector<std::string>& command_line) {
+  const StopRequest stop;  // from the beginning: a request while a rank sets up is answered before its first step
+  ignore_closed_output();
   if (arguments.options.resume.empty()) throw ConfigError("--resume: empty; allowed auto, never, or a checkpoint's directory");
   if (!under_launcher()) {
     const Config config = resolve(load_config(arguments.config, arguments.sets));
@@ -66,7 +69,11 @@ int train(const Arguments& arguments, const std::vector<std::string>& command_li
         check_initial_weights(WeightSource(config.training.initial_weights), config);
       const std::vector<std::string> words = without("--restarts", without("--hosts", command_line));  // the launcher's own
       return launch(ranks, words,
-                    {arguments.hosts, config.resilience.hang_seconds, restarts, Continuer(config.run.directory, arguments.options.resume, words)});
+                    {.hosts_file = arguments.hosts,
+                     .silence_seconds = config.resilience.hang_seconds,
+                     .output_is_log = true,
+                     .restarts = restarts,
+                     .continuation = Continuer(config.run.directory, arguments.options.resume, words)});
     }
   } else if (arguments.hosts) {
     throw ConfigError("--hosts: this process is already one of the ranks that mpirun or srun started; give the hosts to mpirun or srun");

@@ -19,7 +19,6 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/core/background_thread.h"
 #include "kernels/core/check.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/running_clock.h"
@@ -107,7 +106,7 @@ class Hub::Impl {
     welcome_ = {{"silence", options.silence_seconds},
                 {"keeper", concat(keeper, " (host ", host_name(), ", process ", ::getpid(), ")")},
                 {"keeper_is_rank", options.own_rank >= 0}};
-    thread_ = background_thread([this] { run(); });
+    thread_ = std::thread([this] { run(); });
   }
 
   ~Impl() {

@@ -18,7 +18,6 @@
 #include <fstream>
 #include <thread>
 
-#include "kernels/core/background_thread.h"
 #include "kernels/core/check.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/running_clock.h"
@@ -99,7 +98,7 @@ class Monitor::Impl {
     wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (wake_ < 0) throw IoError(concat("rank ", rank_, ": no eventfd for the watch of this job: ", std::strerror(errno)));
     report({});  // now, as the hub counts a rank from its first report on
-    thread_ = background_thread([this] { run(); });
+    thread_ = std::thread([this] { run(); });
   }
 
   ~Impl() {

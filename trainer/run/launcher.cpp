@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <csignal>
 #include <cstdlib>
 
 #include "kernels/core/check.h"
@@ -13,6 +11,7 @@
 #include "trainer/run/mpirun_command.h"
 #include "trainer/run/mpirun_job.h"
 #include "trainer/run/segment_directory.h"
+#include "trainer/run/stop_signals.h"
 
 namespace trireme {
 namespace {
@@ -26,7 +25,8 @@ struct JobEnd {
   int64_t step = 0;  ///< the furthest a rank was in
 };
 
-JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options, bool one_host, StopSignals& stop) {
+JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options, bool one_host, const StopRequest& stop,
+               OutputRelay* relay) {
   VerdictBox verdicts;
   std::optional<Hub> hub;
   ::unsetenv(kHubVariable);
@@ -37,20 +37,32 @@ JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const Launc
   }
   std::optional<SegmentDirectory> segments;
   if (one_host) segments.emplace();
-  MpirunJob job(mpirun_command(ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr);
+  MpirunJob job(mpirun_command(ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay);
   const int code = job.wait();
   return {code, hub ? hub->furthest_step() : 0};
 }
 
-std::atomic<bool> stop_requested = false;  // a signal handler has no other way to speak
-static_assert(std::atomic<bool>::is_always_lock_free);
-
-void on_stop_signals(void (*handler)(int)) {
-  struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(signal, &action, nullptr);
+/// Until a job ends with an answer, or fails once too often.
+int run_jobs(int ranks, std::vector<std::string> words, const LaunchOptions& options, bool one_host, const StopRequest& stop, OutputRelay* relay) {
+  RestartPolicy policy(options.restarts);
+  for (;;) {
+    const JobEnd end = run_job(ranks, words, options, one_host, stop, relay);
+    if (end.code != static_cast<int>(ExitCode::kInternal) || options.restarts == 0 || stop.requested()) return end.code;
+    const Continuation next = options.continuation();
+    const int64_t step = next.done > 0 ? std::max(end.step, next.done + 1) : end.step;  // the hub hears of short steps late
+    const RestartPolicy::Decision decision = policy.after({step, next.saved});
+    if (!decision.delay) {
+      say(concat("giving up: ", decision.reason));
+      return end.code;
+    }
+    const auto seconds = decision.delay->count();
+    say(concat("restart ", policy.used(), " of ", options.restarts, seconds > 0 ? concat(" in ", seconds, " s") : "", ", from ", next.from));
+    if (!stop.sleep(*decision.delay)) {
+      say("stopped on request before the restart; the same command goes on from there");
+      return static_cast<int>(ExitCode::kRequeue);
+    }
+    words = next.arguments;
+  }
 }
 
 }  // namespace
@@ -73,26 +85,12 @@ int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOpt
   const bool one_host = !options.hosts_file && (nodes == nullptr || std::string(nodes) == "1");
   prepare_environment(ranks, hosts, one_host);
 
-  StopSignals stop;
-  RestartPolicy policy(options.restarts);
-  for (std::vector<std::string> words = arguments;;) {
-    const JobEnd end = run_job(ranks, words, options, one_host, stop);
-    if (end.code != static_cast<int>(ExitCode::kInternal) || options.restarts == 0 || stop.requested()) return end.code;
-    const Continuation next = options.continuation();
-    const int64_t step = next.done > 0 ? std::max(end.step, next.done + 1) : end.step;  // the hub hears of short steps late
-    const RestartPolicy::Decision decision = policy.after({step, next.saved});
-    if (!decision.delay) {
-      say(concat("giving up: ", decision.reason));
-      return end.code;
-    }
-    const auto seconds = decision.delay->count();
-    say(concat("restart ", policy.used(), " of ", options.restarts, seconds > 0 ? concat(" in ", seconds, " s") : "", ", from ", next.from));
-    if (!stop.sleep(*decision.delay)) {
-      say("stopped on request before the restart; the same command goes on from there");
-      return static_cast<int>(ExitCode::kRequeue);
-    }
-    words = next.arguments;
-  }
+  ignore_closed_output();
+  const StopRequest stop(StopRequest::Second::kReport);
+  OutputRelay relay(STDOUT_FILENO);
+  const int code = run_jobs(ranks, arguments, options, one_host, stop, options.output_is_log ? &relay : nullptr);
+  relay.finish(std::chrono::seconds(stop.requested() ? 1 : 10));
+  return code;
 }
 
 void announce_ready() {
@@ -104,14 +102,5 @@ bool standard_output_is_terminal() {
   if (launched != nullptr) return std::string(launched) == "terminal";
   return !under_launcher() && ::isatty(STDOUT_FILENO) != 0;
 }
-
-StopRequest::StopRequest() {
-  stop_requested = false;
-  on_stop_signals([](int) { stop_requested = true; });
-}
-
-StopRequest::~StopRequest() { on_stop_signals(SIG_IGN); }
-
-bool StopRequest::requested() const { return stop_requested; }
 
 }  // namespace trireme

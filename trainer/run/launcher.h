@@ -25,38 +25,30 @@ struct LaunchOptions {
   std::optional<std::string> hosts_file = {};  ///< an mpirun hostfile; without one all ranks run here, or in the Slurm allocation
   /// Set: every rank makes a Watch, and a hub here finds those that die, hang, or give no sign of life for so long.
   std::optional<double> silence_seconds = {};
+  /// What ranks print is a log that may lose lines: the job goes on where nobody reads it (OutputRelay). Else it is a text, and mpirun writes it.
+  bool output_is_log = false;
   int64_t restarts = 0;                             ///< times a failed job is started again, as RestartPolicy decides
   std::function<Continuation()> continuation = {};  ///< asked after each failure, if there are restarts
 };
 
 /// Runs `mpirun -n ranks /proc/self/exe arguments...` and returns the exit code of the ranks (the first that is not 0). Works as root, with more ranks
 /// than cores, and stays mpirun's parent:
-///   - SIGTERM, SIGINT and SIGUSR1 reach the ranks as SIGUSR1, once they have called announce_ready() (a second SIGINT ends the job at once);
-///     SIGTERM itself would make mpirun kill them;
+///   - a request to stop reaches the ranks as SIGUSR1. Before they have called announce_ready() it ends the job at once instead, for there is
+///     nothing to save; so does a second request (StopRequest);
+///   - mpirun itself takes neither SIGTERM nor SIGINT: sent to all processes of a job, they would make it kill the ranks that are about to save;
 ///   - what mpirun says about a rank's exit code is dropped, unless the code is none of ours (a crash) and no hub knows better;
 ///   - a dead or hung rank is named on standard error, and all ranks go;
 ///   - if this process dies, mpirun and its ranks go within seconds; if mpirun hangs after the last rank, it is killed.
-/// A job fails with ExitCode::kInternal; any other code is an answer, and is not tried again. A request to stop between two tries: kRequeue.
+/// A job fails with ExitCode::kInternal; any other code is an answer, and is not tried again. A request to stop between two tries or before the ranks
+/// were ready: kRequeue.
 /// OMP_NUM_THREADS, if unset, is cores / ranks. Errors: ConfigError if there is no mpirun, MissingFileError if there is no hosts file, or
 /// no longer this program's own, IoError.
 int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options = {});
 
-/// Told by rank 0 once every rank has its StopRequest: from now on a signal to the launcher is passed on. No effect under another launcher.
+/// To be called by rank 0 once every rank has its StopRequest: from now on a signal to the launcher is passed on. No effect under another launcher.
 void announce_ready();
 
 /// Whether the person looks at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is, so under launch() the launcher knows.
 bool standard_output_is_terminal();
-
-/// Turns SIGTERM, SIGINT and SIGUSR1 into a flag until its destruction. From then on they are ignored: one that comes too late must not kill a rank that
-/// has finished, while the others still wait for its farewell. At most one at a time.
-class StopRequest {
- public:
-  StopRequest();
-  ~StopRequest();
-  StopRequest(const StopRequest&) = delete;
-  StopRequest& operator=(const StopRequest&) = delete;
-  /// On this rank: the ranks must agree (a reduction over the world) before they act on it.
-  bool requested() const;
-};
 
 }  // namespace trireme

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,15 +26,25 @@ using std::chrono::seconds;
 namespace trireme {
 namespace {
 
+constexpr int kEnd = SIGHUP;  ///< makes mpirun take its ranks and files along
+
 [[noreturn]] void fail_to_start() { throw IoError(concat("cannot start mpirun: ", std::strerror(errno))); }
 
 /// In the child, where another thread may have held any lock: only what is safe in a signal handler.
-[[noreturn]] void become(char* const* command, int standard_error, pid_t parent, const sigset_t& mask) {
+[[noreturn]] void become(char* const* command, int standard_output, int standard_error, pid_t parent) {
   ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);      // which it heeds by taking its ranks and files along
+  ::prctl(PR_SET_PDEATHSIG, kEnd);
   if (::getppid() != parent) ::_exit(70);  // it died before prctl
   ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
+  if (standard_output >= 0) ::dup2(standard_output, STDOUT_FILENO);
   ::dup2(standard_error, STDERR_FILENO);
+  // Whoever ends a job may signal all of its processes: mpirun must not kill ranks that are about to save. Ranks start with these unblocked.
+  sigset_t mask = inherited_signal_mask();
+  sigaddset(&mask, SIGTERM);
+  sigaddset(&mask, SIGINT);
+  sigdelset(&mask, kEnd);
+  ::signal(kEnd, SIG_DFL);
+  ::signal(SIGUSR1, SIG_IGN);  // outside the time in which mpirun passes it on it must not end mpirun
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::execv(command[0], command);
   ::_exit(127);
@@ -127,20 +138,30 @@ std::optional<Verdict> VerdictBox::get() const {
   return verdict_;
 }
 
-MpirunJob::MpirunJob(const std::vector<std::string>& command, StopSignals& stop, const VerdictBox* verdicts) : stop_(stop), verdicts_(verdicts) {
+MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay* relay)
+    : stop_(stop), verdicts_(verdicts), relay_(relay) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
-  std::array<int, 2> errors{}, guard_pipe{};
+  sigset_t child_signal;
+  sigemptyset(&child_signal);
+  sigaddset(&child_signal, SIGCHLD);
+  child_ended_ = ::signalfd(-1, &child_signal, SFD_NONBLOCK | SFD_CLOEXEC);
+  if (child_ended_ < 0) fail_to_start();
+  std::array<int, 2> errors{}, output{-1, -1}, guard_pipe{};
   if (::pipe2(errors.data(), O_CLOEXEC) != 0) fail_to_start();
   errors_ = errors[0];
+  if (relay_ != nullptr && ::pipe2(output.data(), O_CLOEXEC) != 0) fail_to_start();
+  output_ = output[0];
   const pid_t self = ::getpid();
   mpirun_ = ::fork();
-  if (mpirun_ == 0) become(words.data(), errors[1], self, stop_.mask_before());
+  if (mpirun_ == 0) become(words.data(), output[1], errors[1], self);
+  if (output[1] >= 0) ::close(output[1]);
   ::close(errors[1]);
   if (mpirun_ < 0) fail_to_start();
   ::setpgid(mpirun_, mpirun_);  // whichever of the two comes first
-  ::fcntl(errors_, F_SETFL, O_NONBLOCK);
+  for (const int source : {errors_, output_})
+    if (source >= 0) ::fcntl(source, F_SETFL, O_NONBLOCK);
   if (::pipe2(guard_pipe.data(), O_CLOEXEC) != 0) return;  // goes without
   guard_pipe_ = guard_pipe[1];
   guard_ = ::fork();
@@ -154,8 +175,8 @@ MpirunJob::~MpirunJob() {
     ::kill(guard_, SIGKILL);
     ::waitpid(guard_, nullptr, 0);
   }
-  if (guard_pipe_ >= 0) ::close(guard_pipe_);
-  ::close(errors_);
+  for (const int descriptor : {guard_pipe_, errors_, output_, child_ended_})
+    if (descriptor >= 0) ::close(descriptor);
 }
 
 int MpirunJob::wait() {
@@ -166,7 +187,7 @@ int MpirunJob::wait() {
     reap();
     if (!ended_) take_verdict();
   }
-  while (pass_errors()) {
+  while (pass_errors() || pass_output()) {
   }
   write_all(STDERR_FILENO, filter_.finish());
   const int code = final_code();
@@ -176,10 +197,17 @@ int MpirunJob::wait() {
 
 void MpirunJob::poll_all(int milliseconds) {
   const int verdict = verdicts_ != nullptr && !condemned_ ? verdicts_->descriptor() : -1;
-  std::array<pollfd, 3> sources{pollfd{errors_, POLLIN, 0}, pollfd{stop_.descriptor(), POLLIN, 0}, pollfd{verdict, POLLIN, 0}};
-  ::poll(sources.data(), sources.size(), condemned_ ? 100 : milliseconds);
+  const int stop = stop_.requested() ? -1 : stop_.descriptor();  // afterwards only a second request is news
+  const int reader = relay_ != nullptr && relay_->pending() ? relay_->descriptor() : -1;
+  std::array<pollfd, 6> sources{pollfd{errors_, POLLIN, 0}, pollfd{output_, POLLIN, 0},       pollfd{reader, POLLOUT, 0},
+                                pollfd{stop, POLLIN, 0},    pollfd{child_ended_, POLLIN, 0}, pollfd{verdict, POLLIN, 0}};
+  ::poll(sources.data(), sources.size(), condemned_ || stop_.requested() ? std::min(milliseconds, 100) : milliseconds);
   if (sources[0].revents != 0) pass_errors();
-  if (sources[1].revents != 0) stop_.read();
+  if (sources[1].revents != 0) pass_output();
+  if (sources[2].revents != 0) relay_->write_some();
+  signalfd_siginfo info{};
+  while (::read(child_ended_, &info, sizeof info) > 0) {  // only wakes the poll
+  }
 }
 
 /// False when there is nothing more to read now.
@@ -191,24 +219,39 @@ bool MpirunJob::pass_errors() {
   return count > 0;
 }
 
-/// A signal that reached a rank before its handler stood would kill it, so it waits for the ranks to be ready; a limit, lest it wait for ever.
+bool MpirunJob::pass_output() {
+  if (output_ < 0) return false;
+  std::array<char, 65536> bytes;
+  const ssize_t count = ::read(output_, bytes.data(), bytes.size());
+  if (count > 0) relay_->add({bytes.data(), static_cast<size_t>(count)});
+  if (count == 0) ::close(std::exchange(output_, -1));
+  return count > 0;
+}
+
+/// A signal that reached a rank before it has blocked it would kill the rank, and before its first step a rank has nothing to save.
 void MpirunJob::forward_stop() {
-  if (stop_.insisted() && !std::exchange(ended_at_once_, true)) ::kill(mpirun_, SIGTERM);
-  if (!stop_.requested() || forwarded_ || !(filter_.ready() || Clock::now() - stop_.first_request() > seconds(30))) return;
-  forwarded_ = true;
-  ::kill(mpirun_, SIGUSR1);
+  if (!stop_.requested()) return;
+  if (!end_requested_ && (stop_.insisted() || (!forwarded_ && !filter_.ready()))) {
+    end_requested_ = Clock::now();
+    ::kill(mpirun_, kEnd);
+  }
+  if (end_requested_) {
+    if (Clock::now() - *end_requested_ > seconds(3)) kill_now();
+  } else if (!std::exchange(forwarded_, true)) {
+    ::kill(mpirun_, SIGUSR1);
+  }
 }
 
 /// All ranks have been told to leave, so mpirun should end by itself; one that is stopped must be taken along.
 void MpirunJob::take_verdict() {
   if (!condemned_) {
-    const auto verdict = verdicts_ != nullptr && !ended_at_once_ ? verdicts_->get() : std::nullopt;
+    const auto verdict = verdicts_ != nullptr && !end_requested_ ? verdicts_->get() : std::nullopt;
     if (!verdict) return;
     condemn(*verdict);
   }
   const auto waited = Clock::now() - *condemned_;
   if (waited > milliseconds(200) || !filter_.first_end().empty()) tell_verdict();
-  if (waited > seconds(2) && !std::exchange(told_to_end_, true)) ::kill(mpirun_, SIGTERM);
+  if (waited > seconds(2) && !std::exchange(told_to_end_, true)) ::kill(mpirun_, kEnd);
   if (waited > seconds(4)) kill_now();
 }
 
@@ -278,10 +321,16 @@ void MpirunJob::kill_now() {
 }
 
 int MpirunJob::final_code() {
+  if (end_requested_) {
+    const bool insisted = stop_.insisted();
+    write_all(STDERR_FILENO, insisted ? "ended at once by a second request to stop; what was not yet saved is lost\n"
+                                      : "stopped on request before the first step; the same command starts again\n");
+    return static_cast<int>(insisted ? ExitCode::kInternal : ExitCode::kRequeue);
+  }
   // mpirun may notice a death before the hub speaks; a rank that was told to leave ends with kInternal.
   const bool failed = code_ == static_cast<int>(ExitCode::kInternal) || !is_our_code(code_);
   const auto limit = Clock::now() + seconds(1);
-  while (verdicts_ != nullptr && failed && !killed_ && !condemned_ && !ended_at_once_ && Clock::now() < limit) {
+  while (verdicts_ != nullptr && failed && !killed_ && !condemned_ && !end_requested_ && Clock::now() < limit) {
     pollfd source{verdicts_->descriptor(), POLLIN, 0};
     ::poll(&source, 1, 100);
     if (const auto verdict = verdicts_->get()) condemn(*verdict);

@@ -10,6 +10,7 @@
 
 #include "trainer/resilience/hub.h"
 #include "trainer/run/mpirun_output.h"
+#include "trainer/run/output_relay.h"
 #include "trainer/run/stop_signals.h"
 
 namespace trireme {
@@ -38,8 +39,9 @@ class VerdictBox {
 /// terminal's Ctrl-C reaches the launcher alone. If this process dies, mpirun is told to end, and a guard, a second child, kills it if it does not.
 class MpirunJob {
  public:
-  /// Starts `command`. `verdicts`: of the hub that watches its ranks; null where none does. Errors: IoError.
-  MpirunJob(const std::vector<std::string>& command, StopSignals& stop, const VerdictBox* verdicts);
+  /// Starts `command`. `verdicts`: of the hub that watches its ranks; null where none does. `relay`: takes mpirun's standard output; null: mpirun writes
+  /// to that of this process. Errors: IoError.
+  MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay* relay);
   ~MpirunJob();
   MpirunJob(const MpirunJob&) = delete;
   MpirunJob& operator=(const MpirunJob&) = delete;
@@ -49,10 +51,11 @@ class MpirunJob {
   int wait();
 
  private:
-  using Clock = StopSignals::Clock;
+  using Clock = StopRequest::Clock;
 
   void poll_all(int milliseconds);
   bool pass_errors();
+  bool pass_output();
   void forward_stop();
   void take_verdict();
   void watch_for_hang();
@@ -64,15 +67,18 @@ class MpirunJob {
   void tell_verdict();
   int final_code();
 
-  StopSignals& stop_;
+  const StopRequest& stop_;
   const VerdictBox* verdicts_;
+  OutputRelay* relay_;
   pid_t mpirun_ = -1;
   pid_t guard_ = -1;
+  int child_ended_ = -1;  ///< a signalfd
   int errors_ = -1;      ///< read end of mpirun's standard error
+  int output_ = -1;      ///< read end of its standard output
   int guard_pipe_ = -1;  ///< write end; the guard wakes when it closes
   MpirunOutputFilter filter_;
   bool forwarded_ = false;
-  bool ended_at_once_ = false;  ///< by a second SIGINT
+  std::optional<Clock::time_point> end_requested_;  ///< by a second request to stop, or by one before there was anything to save
   std::optional<Clock::time_point> condemned_;
   std::string verdict_;  ///< to be told
   bool first_end_told_ = false;

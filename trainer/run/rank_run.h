@@ -17,6 +17,7 @@
 #include "trainer/run/run.h"
 #include "trainer/run/run_data.h"
 #include "trainer/run/saves.h"
+#include "trainer/run/stop_signals.h"
 #include "trainer/run/tracer.h"
 
 namespace trireme {

@@ -100,8 +100,12 @@ ExitCode Run::loop() {
     if (reports()) std::cerr << "nothing to do: " << done_ << " of " << total_ << " steps are done" << std::endl;
     return ExitCode::kOk;
   }
+  bool stopped = all_reduce_scalar(world_, stop_.requested() ? 1 : 0, ReduceOp::kMax) > 0;
+  if (stopped) {
+    reporter_.message("stopped on request before the first step; the same command goes on from there");
+    return ExitCode::kRequeue;
+  }
   if (!evaluated_) evaluate(done_);
-  bool stopped = false;
   last_report_ = std::chrono::steady_clock::now();
   for (int64_t step = done_ + 1; step <= last && !stopped; ++step) {
     start_step(step);
@@ -139,7 +143,7 @@ ExitCode Run::loop() {
     tracer_->finish(reporter_);
   }
   report_memory();
-  if (stopped && done_ < total_) {
+  if (stopped && done_ < last) {  // after the last step there is nothing left to go on with
     reporter_.message(concat("stopped on request after step ", done_, ", checkpoint saved; the same command goes on from there"));
     return ExitCode::kRequeue;
   }

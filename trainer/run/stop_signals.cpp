@@ -1,48 +1,168 @@
 #include "trainer/run/stop_signals.h"
 
 #include <poll.h>
-#include <sys/signalfd.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
+#include <string_view>
+#include <thread>
 
 #include "kernels/core/check.h"
 
 namespace trireme {
+namespace {
 
-StopSignals::StopSignals() {
-  sigset_t watched;
-  sigemptyset(&watched);
-  for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) sigaddset(&watched, signal);
-  descriptor_ = ::signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC);
-  if (descriptor_ < 0) throw IoError(concat("signals cannot be watched: ", std::strerror(errno)));
-  sigaddset(&watched, SIGPIPE);
-  ::pthread_sigmask(SIG_BLOCK, &watched, &mask_before_);
+using Clock = StopRequest::Clock;
+
+constexpr std::array kStopSignals{SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+constexpr std::array kLeftAlone{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPIPE};
+constexpr auto kSecondSigterm = std::chrono::seconds(1);  // whoever ends a job may send the first one twice
+
+sigset_t stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : kStopSignals) sigaddset(&set, signal);
+  return set;
 }
 
-StopSignals::~StopSignals() {
-  ::close(descriptor_);
-  ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
-}
-
-void StopSignals::read() {
-  signalfd_siginfo info{};
-  while (::read(descriptor_, &info, sizeof info) == sizeof info) {
-    if (info.ssi_signo == SIGCHLD) continue;  // only wakes its reader
-    if (requested_ && info.ssi_signo == SIGINT) insisted_ = true;
-    if (!requested_) first_request_ = Clock::now();
-    requested_ = true;
+/// One for the process, as signals are. It is never destroyed: its thread runs until the process has ended.
+class SignalThread {
+ public:
+  static SignalThread& get() {
+    static SignalThread* const only = new SignalThread;
+    return *only;
   }
+
+  void listen(StopRequest::Second second) {
+    const std::lock_guard lock(mutex_);
+    if (second == StopRequest::Second::kReport) ++reporters_;
+    if (listeners_++ > 0) return;
+    first_signal_ = 0;
+    insisted_ = false;
+    eventfd_t count = 0;
+    ::eventfd_read(descriptor_, &count);
+  }
+  void leave(StopRequest::Second second) {
+    const std::lock_guard lock(mutex_);
+    if (second == StopRequest::Second::kReport) --reporters_;
+    if (--listeners_ == 0) finished_ = true;
+  }
+  int first_signal() const { return first_signal_; }
+  bool insisted() const { return insisted_; }
+  int descriptor() const { return descriptor_; }
+  const sigset_t& inherited_mask() const { return inherited_mask_; }
+
+ private:
+  SignalThread() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (descriptor_ < 0) throw IoError(concat("signals cannot be watched: ", std::strerror(errno)));
+    // A signal that is ignored would not wait until somebody takes it.
+    for (const int signal : kStopSignals) {
+      struct sigaction before {
+      }, standard{};
+      standard.sa_handler = SIG_DFL;
+      ::sigaction(signal, &standard, &before);
+      if (before.sa_handler == SIG_IGN) sigaddset(&inherited_ignored_, signal);
+    }
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (const int signal : kLeftAlone) sigdelset(&blocked, signal);
+    ::pthread_sigmask(SIG_BLOCK, &blocked, &inherited_mask_);
+    std::thread([this] { run(); }).detach();
+  }
+
+  void run() {
+    ::pthread_setname_np(::pthread_self(), "signals");
+    // Open to all signals but those it waits for; SIGCHLD is for whoever has a signalfd.
+    sigset_t mask = stop_signals();
+    sigaddset(&mask, SIGCHLD);
+    ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+    const sigset_t awaited = stop_signals();
+    for (;;)
+      if (const int signal = ::sigwaitinfo(&awaited, nullptr); signal > 0) take(signal);
+  }
+
+  void take(int signal) {
+    const std::lock_guard lock(mutex_);
+    const bool ignored = sigismember(&inherited_ignored_, signal) == 1;
+    if (listeners_ == 0) {
+      if (!finished_ && !ignored) end_by(signal);
+      return;
+    }
+    if (signal == SIGHUP && ignored) return;
+    const auto now = Clock::now();
+    if (first_signal_ == 0) {
+      first_signal_ = signal;
+      first_request_ = now;
+      ::eventfd_write(descriptor_, 1);
+    } else if (signal == SIGINT || (signal == SIGTERM && now - first_request_ >= kSecondSigterm)) {
+      insisted_ = true;
+      if (reporters_ == 0) exit_at_once();
+    }
+  }
+
+  /// As if nobody had blocked it.
+  static void end_by(int signal) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signal);
+    ::kill(::getpid(), signal);
+    ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  }
+
+  [[noreturn]] static void exit_at_once() {
+    constexpr std::string_view kWhy = "ended at once by a second request to stop; what was not yet saved is lost\n";
+    const ssize_t written = ::write(STDERR_FILENO, kWhy.data(), kWhy.size());
+    (void)written;
+    ::_exit(static_cast<int>(ExitCode::kInternal));
+  }
+
+  const int descriptor_;
+  sigset_t inherited_mask_{};
+  sigset_t inherited_ignored_{};
+  std::mutex mutex_;
+  int listeners_ = 0;
+  int reporters_ = 0;      ///< listeners with Second::kReport
+  bool finished_ = false;  ///< there has been a listener
+  std::atomic<int> first_signal_ = 0;
+  std::atomic<bool> insisted_ = false;
+  Clock::time_point first_request_;
+};
+
+}  // namespace
+
+void start_signal_thread() { SignalThread::get(); }
+
+const sigset_t& inherited_signal_mask() { return SignalThread::get().inherited_mask(); }
+
+void ignore_closed_output() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGPIPE);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-bool StopSignals::sleep(std::chrono::milliseconds time) {
+StopRequest::StopRequest(Second second) : second_(second) { SignalThread::get().listen(second); }
+
+StopRequest::~StopRequest() { SignalThread::get().leave(second_); }
+
+int StopRequest::signal() const { return SignalThread::get().first_signal(); }
+
+bool StopRequest::insisted() const { return SignalThread::get().insisted(); }
+
+int StopRequest::descriptor() const { return SignalThread::get().descriptor(); }
+
+bool StopRequest::sleep(std::chrono::milliseconds time) const {
   const auto end = Clock::now() + time;
-  for (read(); !requested_; read()) {
+  while (!requested()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
     if (left <= 0) return true;
-    pollfd source{descriptor_, POLLIN, 0};
+    pollfd source{descriptor(), POLLIN, 0};
     ::poll(&source, 1, static_cast<int>(std::min<int64_t>(left, 60'000)));
   }
   return false;

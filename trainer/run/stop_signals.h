@@ -1,39 +1,53 @@
 #pragma once
+// The process's signals. oneDNN's generated fp32 products use the stack pointer as a general register, so a signal handler that runs on a thread inside
+// one makes the kernel write the signal frame over the heap. Therefore no thread that computes may ever take a signal: they are all blocked everywhere
+// but in one thread, which does nothing else.
 #include <chrono>
 #include <csignal>
 
 namespace trireme {
 
-/// Requests to stop, as the launcher takes them: SIGTERM, SIGINT and SIGUSR1 are blocked for this thread and those it starts while one of these lives, and
-/// read instead. A log whose reader has gone (SIGPIPE) is no reason to end a run either.
-class StopSignals {
+/// Blocks signals in the calling thread, and so in every thread that is started from now on, and starts the thread that takes them. To be called first
+/// in main(); later calls do nothing. That thread records requests to stop (SIGTERM, SIGINT, SIGUSR1, SIGHUP) while a StopRequest lives; without one they
+/// end the process as they do by default. All other signals have their usual effect, and run there if a library has installed a handler. Signals that a
+/// fault raises (SIGSEGV and the like) and SIGPIPE are not blocked: the kernel sends them to the thread that caused them. Errors: IoError.
+void start_signal_thread();
+
+/// The mask before start_signal_thread(): for programs that this process starts.
+const sigset_t& inherited_signal_mask();
+
+/// Blocks SIGPIPE in the calling thread for good: a log whose reader has gone is no reason to end a run. A mask that was restored would deliver the
+/// signal that is pending.
+void ignore_closed_output();
+
+/// While one lives, a request to stop is recorded instead of ending the process. Where several live they see the same requests, those since the first
+/// of them. After the last one requests are ignored: a process that has done its work must not be killed while it leaves. SIGHUP does not count where the
+/// process was started with it ignored, as nohup does.
+class StopRequest {
  public:
   using Clock = std::chrono::steady_clock;
+  /// What a second request does, a SIGINT or, a second later at the earliest, a SIGTERM: `kExit` ends the process at once with ExitCode::kInternal.
+  enum class Second { kExit, kReport };
 
   /// Errors: IoError.
-  StopSignals();
-  ~StopSignals();
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
+  explicit StopRequest(Second second = Second::kExit);
+  ~StopRequest();
+  StopRequest(const StopRequest&) = delete;
+  StopRequest& operator=(const StopRequest&) = delete;
 
-  /// Readable when a signal has come, or a child has ended.
-  int descriptor() const { return descriptor_; }
-  void read();
-  bool requested() const { return requested_; }
-  /// A SIGINT after the first request.
-  bool insisted() const { return insisted_; }
-  Clock::time_point first_request() const { return first_request_; }
-  /// False as soon as a stop is requested.
-  bool sleep(std::chrono::milliseconds time);
-  /// Of the thread before: for its children.
-  const sigset_t& mask_before() const { return mask_before_; }
+  /// In this process: ranks must agree (a reduction over the world) before they act on it.
+  bool requested() const { return signal() != 0; }
+  /// The first that came; 0: none.
+  int signal() const;
+  /// A second request has come.
+  bool insisted() const;
+  /// Becomes readable with the first request, and stays so.
+  int descriptor() const;
+  /// Returns early, with false, as soon as a stop is requested.
+  bool sleep(std::chrono::milliseconds time) const;
 
  private:
-  int descriptor_ = -1;
-  sigset_t mask_before_{};
-  bool requested_ = false;
-  bool insisted_ = false;
-  Clock::time_point first_request_;
+  Second second_;
 };
 
 }  // namespace trireme

@@ -1,6 +1,5 @@
 #include "trainer/data/build/encoder_pool.h"
 
-#include <csignal>
 #include <system_error>
 #include <utility>
 
@@ -15,17 +14,12 @@ constexpr int64_t kMaxBytes = int64_t{16} << 20;
 }  // namespace
 
 EncoderPool::EncoderPool(const Tokenizer& tokenizer, const DocumentRules& rules, int threads) {
-  // A signal without a handler of ours ends the process; the others are for the thread that reads.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   std::string failure;
   try {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this, tokenizer, &rules]() mutable { work(std::move(tokenizer), rules); });
   } catch (const std::exception& error) {  // of threads or memory there are no more
     failure = error.what();
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (failure.empty()) return;
   const size_t started = threads_.size();
   end_threads();

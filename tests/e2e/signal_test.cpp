@@ -1,0 +1,112 @@
+// Where signals are taken. oneDNN's fp32 products use the stack pointer as a general register: a handler on a thread that computes corrupts the heap.
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "tests/e2e/harness.h"
+#include "tests/support/catch.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::test {
+namespace {
+
+/// Wide enough for oneDNN to generate code, which it does in fp32 and fp16.
+const Arguments kWide = sets({"model.hidden_size=64", "model.ffn_size=128", "training.sequence_length=64", "training.global_batch_size=32",
+                              "training.steps=20", "training.schedule.warmup_steps=2", "training.evaluate.every=0", "data.validation=[]"});
+
+Arguments train(const std::string& run, const Arguments& more) { return Arguments{kBinary, "train", "run.yaml"} + kWide + in(run) + more; }
+
+struct Calls {
+  long processes = 0, on_signal_thread = 0, elsewhere = 0;
+};
+
+/// Runs `command` with a timer whose handler counts where it runs.
+Calls calls_of_handler(const TemporaryDirectory& directory, const Arguments& command, const std::string& threads) {
+  const fs::path counts = directory / "counts";
+  fs::remove_all(counts);
+  fs::create_directory(counts);
+  const Arguments environment{"env", "LD_PRELOAD=" TRIREME_SHIMS "/libshim_timer.so", "ASAN_OPTIONS=verify_asan_link_order=0",
+                              "OMP_NUM_THREADS=" + threads, "OMP_WAIT_POLICY=passive", "TRIREME_SHIM_COUNTS=" + counts.string() + "/"};
+  must(Process(environment + command, directory.path()).wait());
+  Calls calls;
+  for (const auto& file : fs::directory_iterator(counts)) {
+    long on_signal_thread = 0, elsewhere = 0;
+    std::ifstream(file.path()) >> on_signal_thread >> elsewhere;
+    ++calls.processes;
+    calls.on_signal_thread += on_signal_thread;
+    calls.elsewhere += elsewhere;
+  }
+  return calls;
+}
+
+/// "SigBlk" of a thread.
+uint64_t blocked_signals(const fs::path& task) {
+  std::ifstream status(task / "status");
+  for (std::string word; status >> word;)
+    if (word == "SigBlk:" && status >> word) return std::stoull(word, nullptr, 16);
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("signals: a handler of a preloaded library never runs on a thread that computes") {
+  const TemporaryDirectory directory;
+  prepare_run(directory);
+  std::string text;
+  for (int i = 0; i < 2'000'000; ++i) text += "line " + std::to_string(i) + " of a text\n";
+  write_file(directory / "text", text);
+  const auto check_calls = [&](const Arguments& command, long processes, const std::string& threads) {
+    CAPTURE(command, threads);
+    const Calls calls = calls_of_handler(directory, command, threads);
+    CHECK(calls.processes >= processes);
+    CHECK(calls.on_signal_thread > 0);
+    CHECK(calls.elsewhere == 0);
+  };
+  check_calls(train("one", {}), 1, "1");
+  for (const std::string precision : {"fp32", "fp16", "bf16"}) check_calls(train(precision, sets({"training.precision=" + precision})), 1, "2");
+  check_calls(train("four", layout(2, 1, 2, 3)), 5, "1");  // the launcher too
+  check_calls({kBinary, "generate", "--checkpoint", "one", "--prompt", "Ship", "--max-tokens", "200"}, 1, "2");
+  check_calls(Arguments{kBinary, "eval", "run.yaml", "--checkpoint", "one"} + kWide + sets({"data.validation=[validation]"}), 1, "2");
+  check_calls({kBinary, "data", "build", "--output", "built", "text"}, 1, "2");
+  check_calls({kBinary, "verify", "run.yaml", "--layouts", "tp2 pp2"}, 1, "2");
+  check_calls({kBinary, "bench", "kernels", "--seconds", "0.01"}, 1, "2");
+}
+
+TEST_CASE("signals: every thread of a job but the signal threads blocks them") {
+  const TemporaryDirectory directory;
+  prepare_run(directory);
+  const std::string run = (directory / "run").string();
+  Process job(Arguments{"env", "OMP_NUM_THREADS=2", "OMP_WAIT_POLICY=passive"} + train(run, layout(2, 1, 1, 0) + sets({"training.steps=100000"})), directory.path());
+  REQUIRE(job.wait_for("step 3/"));
+  int processes = 0, computing = 0;
+  for (const pid_t process : processes_with(run)) {
+    const fs::path directory_of_it = "/proc/" + std::to_string(process);
+    if (fs::read_symlink(directory_of_it / "exe") != kBinary) continue;
+    ++processes;
+    for (const auto& task : fs::directory_iterator(directory_of_it / "task")) {
+      if (read_file(task.path() / "comm") == "signals\n") continue;
+      const uint64_t blocked = blocked_signals(task.path());
+      CAPTURE(read_file(task.path() / "comm"), blocked);
+      ++computing;
+      for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGALRM, SIGPROF, SIGUSR2, SIGPIPE, SIGRTMAX}) CHECK((blocked >> (signal - 1) & 1) == 1);
+    }
+  }
+  CHECK(processes == 4);      // the launcher and its guard, and two ranks
+  CHECK(computing >= 3 + 6);  // the launcher and its hub; of each rank OpenMP's, MPI's and the monitor's threads too
+  job.signal(SIGTERM);
+  CHECK(job.wait().code == 75);
+}
+
+TEST_CASE("signals: without a request to answer they end a command as usual") {
+  const TemporaryDirectory directory;
+  prepare_run(directory);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGQUIT, SIGALRM}) {
+    Process verify({kBinary, "verify", "run.yaml", "--layouts", "tp2 pp2 dp2", "--steps", "50"}, directory.path());
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    verify.signal(signal);
+    CHECK(verify.wait().code == 128 + signal);
+  }
+}
+
+}  // namespace trireme::test
