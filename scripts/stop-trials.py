@@ -32,7 +32,7 @@ CASES = [
 def command(binary, case, directory):
     _, _, precision, _, ranks, steps = case
     settings = {"run.directory": directory, "training.steps": steps, "training.precision": precision, "checkpoint.every": 0, "training.evaluate.every": 0,
-                "training.schedule.warmup_steps": 2}
+                "training.sequence_length": 64, "training.global_batch_size": 16, "training.schedule.warmup_steps": 2}
     if ranks == 1:
         settings.update(ONE_RANK)
     words = [binary, "train", "configs/quickstart.yaml"]
@@ -42,7 +42,7 @@ def command(binary, case, directory):
 
 
 def environment(case):
-    return dict(os.environ, OMP_NUM_THREADS=str(case[3]))
+    return dict(os.environ, OMP_NUM_THREADS=str(case[3]), OMP_WAIT_POLICY="passive")
 
 
 def bits(directory, steps):
