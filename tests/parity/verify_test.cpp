@@ -99,9 +99,9 @@ void check_no_alarm(uint64_t seed) {
   const std::vector<LayoutSpec> layouts = random_layouts(random, config, 3);
   REQUIRE(layouts.size() == 3);
   Verifier verifier(config, layouts, {.seed = static_cast<int64_t>(seed)});
-  const auto same = [&](const Verdict& verdict) {
+  const auto same = [&](const LayoutVerdict& verdict) {
     INFO("seed " << seed << " " << config.model.architecture << " " << verdict.layout << ": " << verdict.what);
-    CHECK(verdict.kind == Verdict::Kind::kSame);
+    CHECK(verdict.kind == LayoutVerdict::Kind::kSame);
     CHECK(verdict.max_difference < kSlack);
   };
   same(verifier.baseline());

@@ -34,10 +34,10 @@ Json or_null(const T& value, bool applies) {
 /// JSON has no infinities: what is not finite is null.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-bool was_compared(const Verdict& v) { return v.acts.empty() && (v.kind == Verdict::Kind::kSame || v.max_difference > 0); }
+bool was_compared(const LayoutVerdict& v) { return v.acts.empty() && (v.kind == LayoutVerdict::Kind::kSame || v.max_difference > 0); }
 
-Json to_json(const Verdict& v) {
-  const bool wrong = v.kind != Verdict::Kind::kSame;
+Json to_json(const LayoutVerdict& v) {
+  const bool wrong = v.kind != LayoutVerdict::Kind::kSame;
   const bool figures = wrong && v.acts.empty() && v.expected != v.actual;  // else nothing was compared
   return {{"layout", v.layout},
           {"verdict", name_of(v.kind)},
@@ -63,11 +63,11 @@ std::string list_of(const std::vector<int>& ranks) {
   return ranks.size() > kShown ? text + ", ..." : text;
 }
 
-void print(const std::string& label, const Verdict& v) {
+void print(const std::string& label, const LayoutVerdict& v) {
   std::cout << std::left << std::setw(40) << label << ' ' << std::setw(9) << name_of(v.kind);
   if (was_compared(v)) std::cout << "largest difference " << std::setprecision(2) << v.max_difference;
   std::cout << '\n';
-  if (v.kind == Verdict::Kind::kSame) return;
+  if (v.kind == LayoutVerdict::Kind::kSame) return;
   const std::string indent(4, ' ');
   std::cout << indent << v.what << '\n';
   if (!v.tensor.empty())
@@ -89,7 +89,7 @@ bool verify(const Arguments& arguments) {
   options.progress = [&](const std::string& doing) { line.advance(0, doing); };
   Verifier verifier(config, layouts, options);
   Json report;
-  const auto tell = [&](const std::string& label, const Verdict& verdict) {
+  const auto tell = [&](const std::string& label, const LayoutVerdict& verdict) {
     line.advance(1);
     if (!arguments.json) print(label, verdict);
     return to_json(verdict);
@@ -99,8 +99,8 @@ bool verify(const Arguments& arguments) {
     std::cout << m.architecture << " of " << m.layers << " layers, hidden size " << m.hidden_size << ", heads " << m.heads << ", kv heads "
               << *m.kv_heads << ", vocabulary " << *m.vocab_size << "; " << options.steps << " steps in fp64 on threads" << '\n';
   bool same = true;
-  const auto note = [&](const Verdict& verdict) {
-    same = same && verdict.kind == Verdict::Kind::kSame;
+  const auto note = [&](const LayoutVerdict& verdict) {
+    same = same && verdict.kind == LayoutVerdict::Kind::kSame;
     return verdict;
   };
   report["baseline"] = tell("one rank", note(verifier.baseline()));

@@ -36,12 +36,12 @@ int stage_of(const std::string& tensor, const std::vector<int64_t>& layers) {
 
 }  // namespace
 
-const char* name_of(Verdict::Kind kind) {
+const char* name_of(LayoutVerdict::Kind kind) {
   switch (kind) {
-    case Verdict::Kind::kSame: return "same";
-    case Verdict::Kind::kDiffers: return "differs";
-    case Verdict::Kind::kHangs: return "hangs";
-    case Verdict::Kind::kFails: return "fails";
+    case LayoutVerdict::Kind::kSame: return "same";
+    case LayoutVerdict::Kind::kDiffers: return "differs";
+    case LayoutVerdict::Kind::kHangs: return "hangs";
+    case LayoutVerdict::Kind::kFails: return "fails";
   }
   return "?";
 }
@@ -171,7 +171,7 @@ std::set<Feature> Verifier::cures(const LayoutSpec& spec, const Difference& firs
   return cures;
 }
 
-void Verifier::describe(const LayoutSpec& spec, const std::vector<Difference>& all, Verdict& verdict) const {
+void Verifier::describe(const LayoutSpec& spec, const std::vector<Difference>& all, LayoutVerdict& verdict) const {
   const Difference& first = all.front();
   verdict.what = first.str();
   verdict.step = first.step;
@@ -187,11 +187,11 @@ void Verifier::describe(const LayoutSpec& spec, const std::vector<Difference>& a
 }
 
 /// The words for a layout that is not as it should be; `small` is what is left of it.
-Verdict Verifier::conclude(const LayoutSpec& spec, const LayoutSpec& small) {
-  Verdict verdict;
+LayoutVerdict Verifier::conclude(const LayoutSpec& spec, const LayoutSpec& small) {
+  LayoutVerdict verdict;
   verdict.layout = spec.text;
   verdict.smallest = small == plain_ ? plain_.text : small.str();
-  verdict.kind = Verdict::Kind::kDiffers;
+  verdict.kind = LayoutVerdict::Kind::kDiffers;
   const LayoutRun& whole = run(spec, {});
   const LayoutRun& part = run(small, {});
   Evidence evidence{.smallest = small,
@@ -214,7 +214,7 @@ Verdict Verifier::conclude(const LayoutSpec& spec, const LayoutSpec& small) {
   }
   verdict.diagnosis = diagnose(evidence);
   if (whole.end != LayoutRun::End::kDone) {
-    verdict.kind = whole.end == LayoutRun::End::kHung ? Verdict::Kind::kHangs : Verdict::Kind::kFails;
+    verdict.kind = whole.end == LayoutRun::End::kHung ? LayoutVerdict::Kind::kHangs : LayoutVerdict::Kind::kFails;
     verdict.what = whole.message;
     verdict.ranks = whole.ranks;
     verdict.acts = whole.acts;
@@ -243,17 +243,17 @@ Verdict Verifier::conclude(const LayoutSpec& spec, const LayoutSpec& small) {
   return verdict;
 }
 
-Verdict Verifier::layout(const LayoutSpec& spec) {
+LayoutVerdict Verifier::layout(const LayoutSpec& spec) {
   if (const LayoutRun& plain = run(plain_, {}); plain.end != LayoutRun::End::kDone || !plain.record.rejected.empty()) {
-    Verdict verdict;
+    LayoutVerdict verdict;
     verdict.layout = spec.text;
-    verdict.kind = Verdict::Kind::kFails;
+    verdict.kind = LayoutVerdict::Kind::kFails;
     verdict.what = "nothing to compare with: one rank alone does not train";
     verdict.diagnosis = {"none", "all", "see the baseline"};
     return verdict;
   }
   if (!differs(spec)) {
-    Verdict verdict;
+    LayoutVerdict verdict;
     verdict.layout = spec.text;
     differences(spec, {}, nullptr, &verdict.max_difference);
     return verdict;
@@ -261,9 +261,9 @@ Verdict Verifier::layout(const LayoutSpec& spec) {
   return conclude(spec, smallest(spec));
 }
 
-Verdict Verifier::baseline() {
+LayoutVerdict Verifier::baseline() {
   if (differs(plain_)) return conclude(plain_, plain_);
-  Verdict verdict;
+  LayoutVerdict verdict;
   verdict.layout = plain_.text;
   differences(plain_, {}, nullptr, &verdict.max_difference);
   return verdict;

@@ -12,7 +12,8 @@
 
 namespace trireme {
 
-struct Verdict {
+/// What was found of one layout.
+struct LayoutVerdict {
   enum class Kind : uint8_t { kSame, kDiffers, kHangs, kFails } kind = Kind::kSame;
   std::string layout;         ///< as it was written
   double max_difference = 0;  ///< relative, of all that was compared
@@ -27,7 +28,7 @@ struct Verdict {
   std::string smallest;           ///< layout with which the difference is still there
   Diagnosis diagnosis;
 };
-const char* name_of(Verdict::Kind kind);  ///< same, differs, hangs, fails
+const char* name_of(LayoutVerdict::Kind kind);  ///< same, differs, hangs, fails
 
 struct VerifyOptions {
   int steps = 3;  ///< at least 2
@@ -44,9 +45,9 @@ class Verifier {
 
   const Clone& clone() const { return clone_; }
   /// One rank, against the Oracle.
-  Verdict baseline();
+  LayoutVerdict baseline();
   /// Against one rank.
-  Verdict layout(const LayoutSpec& spec);
+  LayoutVerdict layout(const LayoutSpec& spec);
   /// Ranks of a hung run that no abort reaches live on as threads: the process must leave by _Exit.
   bool stuck() const { return stuck_; }
 
@@ -63,8 +64,8 @@ class Verifier {
   LayoutSpec smallest(const LayoutSpec& spec);
   std::set<Feature> cures(const LayoutSpec& spec, const Difference& first);
   std::vector<Difference> differences(const LayoutSpec& spec, const Features& without, Twist* twist, double* largest);
-  void describe(const LayoutSpec& spec, const std::vector<Difference>& all, Verdict& verdict) const;
-  Verdict conclude(const LayoutSpec& spec, const LayoutSpec& small);
+  void describe(const LayoutSpec& spec, const std::vector<Difference>& all, LayoutVerdict& verdict) const;
+  LayoutVerdict conclude(const LayoutSpec& spec, const LayoutSpec& small);
 
   VerifyOptions options_;
   std::vector<LayoutSpec> layouts_;
