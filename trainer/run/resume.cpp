@@ -125,6 +125,7 @@ std::string mathematical_difference(const Config& saved, const Config& now) {
     config.parallel = {};
     config.checkpoint = {};
     config.resilience = {};
+    config.plan = {};
     config.training.evaluate = {};
     config.training.logits_chunk.reset();
     config.training.recompute = "none";

@@ -32,8 +32,8 @@ struct Resumed {
 Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data,
                     bool automatic);
 
-/// Lines "checkpoint: key: value", "now: key: value" in which two configurations differ in a way that changes the mathematics of the run; layout, names
-/// and intervals of saving and evaluation do not. training.initial_weights does, by its text: a run goes on from its own checkpoints, never from there, so
+/// Lines "checkpoint: key: value", "now: key: value" in which two configurations differ in a way that changes the mathematics of the run; layout, names,
+/// intervals of saving and evaluation, and what `trireme plan` and the check of memory read do not. training.initial_weights does, by its text: a run goes on from its own checkpoints, never from there, so
 /// what lies there may change or go, but a run that names other weights is another run.
 std::string mathematical_difference(const Config& saved, const Config& now);
 
