@@ -15,6 +15,7 @@
 #include "trainer/commands/tokenizer_command.h"
 #include "trainer/commands/train_command.h"
 #include "trainer/commands/verify_command.h"
+#include "trainer/files/printable.h"
 #include "trainer/run/stop_signals.h"
 
 namespace {
@@ -44,10 +45,10 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    std::cerr << "trireme: " << error.what();
+    std::cerr << "trireme: " << trireme::printable(error.what());
     // A misspelt command is missed before it is noticed.
     if (const auto rest = app.remaining(true); error.get_name() == "RequiredError" && !rest.empty())
-      std::cerr << "; not understood: " << rest.front();
+      std::cerr << "; not understood: " << trireme::printable(rest.front());
     std::cerr << "; see trireme --help" << std::endl;
     return static_cast<int>(trireme::ExitCode::kUsage);
   }
@@ -62,10 +63,10 @@ int main(int argc, char** argv) {
     trireme::start_signal_thread();
     return run(argc, argv);
   } catch (const trireme::Error& error) {
-    std::cerr << error.what() << std::endl;
+    std::cerr << trireme::printable(error.what()) << std::endl;
     return static_cast<int>(error.code());
   } catch (const std::exception& error) {
-    std::cerr << "trireme: " << error.what() << std::endl;
+    std::cerr << "trireme: " << trireme::printable(error.what()) << std::endl;
     return static_cast<int>(trireme::ExitCode::kInternal);
   }
 }

@@ -1,5 +1,6 @@
 #include "trainer/resilience/run_lock.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -47,4 +48,38 @@ TEST_CASE("run lock: noise in its file is no token") {
   const RunLock lock(directory.path);
   CHECK(lock.token() == 1);
   CHECK_NOTHROW(lock.check());
+}
+
+TEST_CASE("run lock: after the greatest token counting begins anew, and a negative one is noise") {
+  for (const char* token : {"9223372036854775807", "-5", "-9223372036854775808"}) {
+    const test::TemporaryDirectory directory;
+    std::ofstream(directory.path / "run.lock") << token << " process 1 on elsewhere, start 2\n";
+    const RunLock lock(directory.path);
+    CHECK(lock.token() == 1);
+    CHECK_NOTHROW(lock.check());
+  }
+}
+
+TEST_CASE("run lock: a link or a pipe under its name is refused, and the file behind the link stays as it is") {
+  const test::TemporaryDirectory directory;
+  const fs::path precious = directory.path / "precious", lock = directory.path / "run.lock";
+  std::ofstream(precious) << "7 nobody\n";
+  fs::create_symlink(precious, lock);
+  CHECK_THROWS_WITH(RunLock(directory.path), Contains("run.lock: cannot be locked: is a symbolic link"));
+  CHECK(fs::file_size(precious) == 9);
+  fs::remove(lock);
+  REQUIRE(::mkfifo(lock.c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(RunLock(directory.path), Contains("run.lock: cannot be locked: is no regular file"));
+  fs::remove(lock);
+  const RunLock held(directory.path);
+  fs::remove(lock);
+  REQUIRE(::mkfifo(lock.c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(held.check(), Contains("run.lock: cannot be read: is no regular file"));
+}
+
+TEST_CASE("run lock: what its file says of the holder cannot command a terminal") {
+  const test::TemporaryDirectory directory;
+  const RunLock held(directory.path);
+  std::ofstream(directory.path / "run.lock") << "3 \x1b]0;title\x07 process\n";
+  CHECK_THROWS_WITH(RunLock(directory.path, false), Contains("another job trains there (\\x1b]0;title\\x07 process)"));
 }

@@ -36,6 +36,18 @@ class Descriptor {
 
 }  // namespace
 
+/// A new file of that name: what a writer that was killed has left goes first. Whatever else is there, a link to another file or a pipe, is not written to.
+/// -1 with errno.
+static int create_anew(const std::filesystem::path& path) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+  const int file = ::open(path.c_str(), kFlags, 0644);
+  struct stat status {};
+  if (file >= 0 || errno != EEXIST || ::lstat(path.c_str(), &status) != 0) return file;
+  errno = EEXIST;
+  if (!S_ISREG(status.st_mode) || ::unlink(path.c_str()) != 0) return -1;
+  return ::open(path.c_str(), kFlags, 0644);
+}
+
 void check_replaceable(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
@@ -48,7 +60,9 @@ void check_replaceable(const std::filesystem::path& path) {
 
 DurableFile::DurableFile(std::filesystem::path path) : path_(std::move(path)), temporary_(path_.string() + ".tmp") {
   check_replaceable(path_);
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  descriptor_ = create_anew(temporary_);
+  if (descriptor_ < 0 && errno == EEXIST)
+    throw IoError(concat("cannot write ", path_.string(), ": ", temporary_.string(), " is there and no regular file; remove it"));
   if (descriptor_ < 0) fail("create", temporary_);
 }
 

@@ -2,16 +2,20 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <iostream>
+#include <limits>
 #include <random>
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "trainer/files/printable.h"
 #include "trainer/loop/environment.h"
 
 namespace trireme {
@@ -30,13 +34,31 @@ Holder read_holder(int file) {
   Holder holder;
   const char* const end = text.data() + text.size();
   const auto [next, error] = std::from_chars(text.data(), end, holder.token);
-  if (error != std::errc() || next == end || text.back() != '\n') return {};
-  holder.name.assign(next + 1, end - 1);
+  if (error != std::errc() || next == end || text.back() != '\n' || holder.token < 0) return {};
+  holder.name = printable({next + 1, end - 1});
   return holder;
 }
 
+/// Greater than all before it. Where there is none, counting begins anew, as in a run directory that was removed: the name tells two holders of one token apart.
+int64_t token_after(int64_t token) { return token == std::numeric_limits<int64_t>::max() ? 1 : token + 1; }
+
+/// The file itself, and nothing that would make a reader wait. -1 with errno.
+int open_lock(const std::filesystem::path& path, int flags) {
+  const int file = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  struct stat status {};
+  if (file < 0 || (::fstat(file, &status) == 0 && S_ISREG(status.st_mode))) return file;
+  ::close(file);
+  errno = EINVAL;
+  return -1;
+}
+
+std::string reason_of(int error) {
+  if (error == ELOOP) return "is a symbolic link; expected the file itself";
+  return error == EINVAL || error == ENXIO ? "is no regular file" : std::generic_category().message(error);
+}
+
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what, int error) {
-  throw IoError(concat(path.string(), ": ", what, ": ", std::generic_category().message(error)));
+  throw IoError(concat(path.string(), ": ", what, ": ", reason_of(error)));
 }
 
 }  // namespace
@@ -46,10 +68,9 @@ RunLock::RunLock(const std::filesystem::path& run_directory, bool patient) : pat
   constexpr auto kHere = std::chrono::seconds(15), kElsewhere = std::chrono::seconds(120);
   std::error_code error;
   std::filesystem::create_directories(run_directory, error);
-  if (!error) file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (file_ < 0)
-    throw IoError(
-        concat("run.directory=", run_directory.string(), ": cannot be written: ", error ? error.message() : std::generic_category().message(errno)));
+  if (!error) file_ = open_lock(path_, O_RDWR | O_CREAT);
+  if (file_ < 0 && !error && (errno == ELOOP || errno == EINVAL)) fail(path_, "cannot be locked", errno);
+  if (file_ < 0) throw IoError(concat("run.directory=", run_directory.string(), ": cannot be written: ", error ? error.message() : reason_of(errno)));
   try {
     const auto begin = std::chrono::steady_clock::now();
     bool told = false;
@@ -65,7 +86,7 @@ RunLock::RunLock(const std::filesystem::path& run_directory, bool patient) : pat
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    token_ = read_holder(file_).token + 1;
+    token_ = token_after(read_holder(file_).token);
     std::random_device random;
     holder_ = concat("process ", ::getpid(), " on ", host_name(), ", start ", (static_cast<uint64_t>(random()) << 32) | random());
     const std::string text = concat(token_, " ", holder_, "\n");
@@ -83,7 +104,7 @@ RunLock::~RunLock() { ::close(file_); }
 
 void RunLock::check() const {
   // By name, not through file_: a cut-off file server may have been replaced under it.
-  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = open_lock(path_, O_RDONLY);
   if (file < 0) fail(path_, "cannot be read", errno);
   const Holder holder = read_holder(file);
   ::close(file);

@@ -34,8 +34,10 @@ std::string format_count(double value) {
 
 }  // namespace
 
-MetricsWriter::MetricsWriter(std::filesystem::path path)
-    : path_(std::move(path)), file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644)) {
+MetricsWriter::MetricsWriter(std::filesystem::path path) : path_(std::move(path)) {
+  check_replaceable(path_);  // a pipe without a reader would be waited for
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  if (file_ < 0 && errno == ELOOP) throw IoError(concat("cannot write ", path_.string(), ": is a symbolic link; expected the file itself"));
   if (file_ < 0) throw IoError(concat("cannot write ", path_.string(), ": ", std::strerror(errno)));
   written_ = ::lseek(file_, 0, SEEK_END);
 }

@@ -9,6 +9,7 @@
 
 #include "trainer/config/load.h"
 #include "trainer/config/write.h"
+#include "trainer/files/printable.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/state.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -84,7 +85,7 @@ static void begin(Trainer& trainer, const Config& config) {
   });
   if (world.rank() == 0) {
     if (const std::string& problem = source->tokenizer_problem(); !problem.empty())
-      std::cerr << concat("warning: ", problem, "; data.tokenizer is not compared with it\n");
+      std::cerr << concat("warning: ", printable(problem), "; data.tokenizer is not compared with it\n");
     std::cerr << concat("starting from the weights in ", source->path(), "\n");
   }
   load_weights(trainer, *source);
@@ -106,7 +107,7 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
       damage = damage_in([&] { load_state(trainer, *reader); });
     }
     if (!damage) return {checkpoint, reader->description().step};
-    if (automatic && world.rank() == 0) std::cerr << concat("warning: passing over ", checkpoint, ": ", damage->what(), "\n");
+    if (automatic && world.rank() == 0) std::cerr << concat("warning: passing over ", checkpoint, ": ", printable(damage->what()), "\n");
   }
   if (!automatic) throw *damage;
   // To start over would lose what could perhaps be saved.

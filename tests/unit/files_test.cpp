@@ -1,0 +1,70 @@
+// Files that are written beside others' files, and text from files that is shown.
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "tests/support/run_files.h"
+#include "trainer/files/durable_file.h"
+#include "trainer/files/printable.h"
+#include "trainer/run/metrics.h"
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+using namespace trireme;
+
+TEST_CASE("printable: text of any language passes, what commands a terminal is spelt out") {
+  CHECK(printable("a line\n\tand \xc3\xa4\xc2\xa0\xe2\x82\xac\xf0\x9f\x9a\xa3 another") ==
+        "a line\n\tand \xc3\xa4\xc2\xa0\xe2\x82\xac\xf0\x9f\x9a\xa3 another");
+  CHECK(printable("\x1b[31mred\x07\r\x7f") == "\\x1b[31mred\\x07\\x0d\\x7f");
+  CHECK(printable(std::string_view("\0", 1)) == "\\x00");
+  CHECK(printable("\xc2\x9b"
+                  "2J") == "\\xc2\\x9b2J");  // U+009B is ESC [ in one character
+  CHECK(printable("\x9b"
+                  "2J \xff \xc3") == "\\x9b2J \\xff \\xc3");
+  CHECK(printable("\xe2\x82") == "\\xe2\\x82");
+  CHECK(printable("").empty());
+  const std::string once = printable("\x1b\x9b");
+  CHECK(printable(once) == once);
+}
+
+TEST_CASE("durable file: what a killed writer left is replaced, what is no regular file is neither followed nor waited for") {
+  const test::TemporaryDirectory directory;
+  const fs::path path = directory.path / "file", temporary = directory.path / "file.tmp", precious = directory.path / "precious";
+  std::ofstream(precious) << "precious";
+  std::ofstream(temporary) << "of an earlier writer, and longer than what comes";
+  write_durably(path, "new");
+  CHECK(read_text(path) == "new");
+  CHECK_FALSE(fs::exists(temporary));
+
+  std::ofstream(temporary) << "earlier";
+  fs::create_hard_link(temporary, directory.path / "other name");
+  write_durably(path, "newer");
+  CHECK(read_text(directory.path / "other name") == "earlier");  // a name that somebody gave to a file of his own
+
+  fs::create_symlink(precious, temporary);
+  CHECK_THROWS_WITH(write_durably(path, "x"), Contains("file.tmp is there and no regular file; remove it"));
+  CHECK(read_text(precious) == "precious");
+  CHECK(fs::is_symlink(temporary));
+  fs::remove(temporary);
+  fs::create_symlink(directory.path / "nowhere", temporary);
+  CHECK_THROWS_AS(write_durably(path, "x"), IoError);
+  CHECK_FALSE(fs::exists(directory.path / "nowhere"));
+  fs::remove(temporary);
+  REQUIRE(::mkfifo(temporary.c_str(), 0600) == 0);
+  CHECK_THROWS_AS(write_durably(path, "x"), IoError);
+  CHECK(read_text(path) == "newer");
+}
+
+TEST_CASE("metrics: a pipe or a link under the file's name is refused") {
+  const test::TemporaryDirectory directory;
+  const fs::path path = directory.path / "metrics.jsonl";
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  CHECK_THROWS_AS(MetricsWriter(path), IoError);
+  fs::remove(path);
+  fs::create_symlink(directory.path / "nowhere", path);
+  CHECK_THROWS_WITH(MetricsWriter(path), Contains("is a symbolic link"));
+  CHECK_FALSE(fs::exists(directory.path / "nowhere"));
+}

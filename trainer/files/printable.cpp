@@ -1,0 +1,50 @@
+#include "trainer/files/printable.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace trireme {
+namespace {
+
+/// Bytes of the character that `text` begins with; 0: it is no UTF-8. Overlong forms and surrogates, which terminals do not show either, pass.
+size_t character_size(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  const size_t size = first < 0x80                    ? 1
+                      : first >= 0xc2 && first < 0xe0 ? 2
+                      : first >= 0xe0 && first < 0xf0 ? 3
+                      : first >= 0xf0 && first < 0xf5 ? 4
+                                                      : 0;
+  if (size == 0 || size > text.size()) return 0;
+  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) == 0x80; };
+  return std::all_of(text.begin() + 1, text.begin() + static_cast<ptrdiff_t>(size), continues) ? size : 0;
+}
+
+/// The two sets of control characters: below the space, and U+0080 to U+009F, among which are short forms of the escape sequences.
+bool is_control(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) return (first < 0x20 && first != '\n' && first != '\t') || first == 0x7f;
+  return first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string shown;
+  for (size_t at = 0; at < text.size();) {
+    const size_t size = character_size(text.substr(at));
+    const std::string_view character = text.substr(at, std::max<size_t>(size, 1));
+    at += character.size();
+    if (size > 0 && !is_control(character)) {
+      shown += character;
+      continue;
+    }
+    for (const char c : character) {
+      const auto byte = static_cast<unsigned char>(c);
+      shown += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return shown;
+}
+
+}  // namespace trireme
