@@ -20,10 +20,10 @@
 #include "trainer/commands/continuer.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/resilience/watch.h"
+#include "trainer/run/job_directory.h"
 #include "trainer/run/launcher.h"
 #include "trainer/run/mpirun_output.h"
 #include "trainer/run/output_relay.h"
-#include "trainer/run/segment_directory.h"
 #include "trainer/run/stop_signals.h"
 
 namespace fs = std::filesystem;
@@ -360,14 +360,14 @@ TEST_CASE("launcher: a job goes on from what metrics.jsonl says in whole lines",
   fs::remove_all(run);
 }
 
-TEST_CASE("launcher: directories for shared memory are not swept while they are made", "[launcher]") {
+TEST_CASE("launcher: directories of jobs are not swept while they are made", "[launcher]") {
   constexpr const char* kPlace = "OMPI_MCA_btl_vader_backing_directory";
   const ScopedVariable unset(kPlace, nullptr);
   std::vector<pid_t> processes;
   for (int n = 0; n < 6; ++n)
     processes.push_back(fork_for([] {
       for (int made = 0; made < 500; ++made) {
-        const SegmentDirectory directory;
+        const JobDirectory directory(true);
         const char* place = std::getenv(kPlace);
         if (place != nullptr && !fs::exists(place)) return 1;
       }

@@ -8,9 +8,10 @@
 #include "kernels/core/check.h"
 #include "trainer/resilience/restart_policy.h"
 #include "trainer/resilience/watch.h"
+#include "trainer/run/job_directory.h"
+#include "trainer/run/loopback_only.h"
 #include "trainer/run/mpirun_command.h"
 #include "trainer/run/mpirun_job.h"
-#include "trainer/run/segment_directory.h"
 #include "trainer/run/stop_signals.h"
 
 namespace trireme {
@@ -35,9 +36,10 @@ JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const Launc
                 [&](const Verdict& verdict) { verdicts.put(verdict); });
     ::setenv(kHubVariable, hub->address().c_str(), 1);
   }
-  std::optional<SegmentDirectory> segments;
-  if (one_host) segments.emplace();
+  const JobDirectory directory(one_host);
   MpirunJob job(mpirun_command(ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay);
+  std::optional<LoopbackOnly> loopback;
+  if (one_host) loopback.emplace(job.mpirun());
   const int code = job.wait();
   return {code, hub ? hub->furthest_step() : 0};
 }

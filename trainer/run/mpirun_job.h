@@ -49,6 +49,7 @@ class MpirunJob {
   /// Until mpirun has ended, by itself or, after a verdict or when it hangs, by force. Returns the exit code: that of the ranks (the first that is not
   /// 0) where it is one of ours, else ExitCode::kInternal with the reason on standard error: the verdict, or mpirun's own words.
   int wait();
+  pid_t mpirun() const { return mpirun_; }
 
  private:
   using Clock = StopRequest::Clock;

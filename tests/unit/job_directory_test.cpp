@@ -1,0 +1,153 @@
+// The directory of a job beside what other jobs, other users and killed launchers have left in the same place.
+#include "trainer/run/job_directory.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "tests/support/run_files.h"
+
+namespace fs = std::filesystem;
+using namespace trireme;
+
+namespace {
+
+constexpr const char* kSession = "OMPI_MCA_orte_tmpdir_base";
+constexpr const char* kLocalSession = "OMPI_MCA_orte_local_tmpdir_base";
+constexpr const char* kSegments = "OMPI_MCA_btl_vader_backing_directory";
+
+std::string value_of(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr ? value : "";
+}
+
+/// What `body` returns, in a process of its own that has ten seconds; -1 where it needs more.
+template <class F>
+int in_time(F&& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(10);
+    for (const char* variable : {kSession, kLocalSession, kSegments}) ::unsetenv(variable);
+    ::_exit(body());
+  }
+  int status = 0;
+  return ::waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/// A directory beside those of the jobs, which goes with this object.
+struct Neighbour {
+  explicit Neighbour(const std::string& name) : path(fs::path("/dev/shm") / concat("trireme-mpi-", name, ::getpid())) { fs::create_directory(path); }
+  ~Neighbour() { fs::remove_all(path); }
+  fs::path path;
+};
+
+}  // namespace
+
+TEST_CASE("job directory: it is this user's alone, named to Open MPI, and goes with the job") {
+  CHECK(in_time([] {
+          fs::path path;
+          {
+            const JobDirectory directory(true);
+            path = value_of(kSession);
+            struct stat status {};
+            if (path.empty() || value_of(kSegments) != path.string() || !value_of(kLocalSession).empty()) return 1;
+            if (::lstat(path.c_str(), &status) != 0 || (status.st_mode & 07777) != 0700 || status.st_uid != ::geteuid()) return 2;
+            fs::create_directories(path / "ompi.host.0/pid.1/0");
+          }
+          if (fs::exists(path)) return 3;
+          if (!value_of(kSession).empty() || !value_of(kSegments).empty()) return 4;
+          const JobDirectory several(false);  // the other hosts do not have it
+          return !value_of(kSession).empty() || !value_of(kSegments).empty() || !fs::exists(value_of(kLocalSession)) ? 5 : 0;
+        }) == 0);
+}
+
+TEST_CASE("job directory: what the user has chosen stays") {
+  CHECK(in_time([] {
+          ::setenv(kSession, "/nowhere/of the user's", 1);
+          const JobDirectory directory(true);
+          return value_of(kSession) != "/nowhere/of the user's" || !fs::exists(value_of(kSegments)) || !value_of(kLocalSession).empty() ? 1 : 0;
+        }) == 0);
+  CHECK(in_time([] {
+          ::setenv(kSegments, "/nowhere", 1);
+          const JobDirectory directory(true);
+          return value_of(kSegments) != "/nowhere" || !fs::exists(value_of(kSession)) ? 1 : 0;
+        }) == 0);
+}
+
+TEST_CASE("job directory: a pipe, a link or another user's directory in its place is passed over without a wait") {
+  const Neighbour pipe("pipe"), link("link"), foreign("foreign"), abandoned("abandoned"), alive("alive");
+  REQUIRE(::mkfifo((pipe.path / "lock").c_str(), 0666) == 0);
+  const test::TemporaryDirectory elsewhere;
+  std::ofstream(elsewhere.path / "precious").put('x');
+  fs::create_symlink(elsewhere.path / "precious", link.path / "lock");
+  for (const Neighbour* each : {&foreign, &abandoned, &alive}) std::ofstream(each->path / "lock").flush();
+  const fs::path to_directory = fs::path("/dev/shm") / concat("trireme-mpi-todir", ::getpid()), as_pipe = concat(to_directory.string(), "p");
+  fs::create_directory_symlink(abandoned.path, to_directory);
+  REQUIRE(::mkfifo(as_pipe.c_str(), 0666) == 0);
+  const bool root = ::geteuid() == 0;
+  if (root) REQUIRE(::chown(foreign.path.c_str(), 65534, 65534) == 0);
+  const int held = ::open((alive.path / "lock").c_str(), O_RDONLY | O_CLOEXEC);
+  REQUIRE(::flock(held, LOCK_EX | LOCK_NB) == 0);
+  CHECK(in_time([] {
+          const JobDirectory directory(true);
+          return fs::exists(value_of(kSession)) ? 0 : 1;
+        }) == 0);
+  ::close(held);
+  CHECK(fs::exists(pipe.path));
+  CHECK(fs::exists(link.path));
+  CHECK(fs::exists(elsewhere.path / "precious"));
+  if (root) CHECK(fs::exists(foreign.path));
+  CHECK(fs::exists(alive.path));
+  CHECK_FALSE(fs::exists(abandoned.path));
+  CHECK(fs::is_symlink(to_directory));
+  fs::remove(to_directory);
+  fs::remove(as_pipe);
+}
+
+TEST_CASE("job directory: where shared memory is scarce or none TMPDIR serves, and is named where it cannot") {
+  const test::TemporaryDirectory directory;
+  // In a mount namespace of its own, whose /dev/shm is such a file system.
+  const auto with_memory = [](unsigned long flags, const char* options, const std::string& temporary, const auto& body) {
+    return in_time([&] {
+      if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return 77;
+      if (::mount("none", "/dev/shm", "tmpfs", flags, options) != 0) return 77;
+      ::setenv("TMPDIR", temporary.c_str(), 1);
+      return body();
+    });
+  };
+  const std::string place = directory.path.string();
+  const int served = with_memory(MS_RDONLY, "", place, [&] {
+    const JobDirectory made(true);
+    return value_of(kSession).starts_with(place + "/trireme-mpi-") && value_of(kSegments).empty() ? 0 : 1;
+  });
+  if (served == 77) {
+    WARN("skipped: no right to mount");
+    return;
+  }
+  CHECK(served == 0);
+  CHECK(with_memory(0, "size=16m", place, [&] {
+          const JobDirectory made(true);
+          return value_of(kSession).starts_with(place + "/trireme-mpi-") && value_of(kSegments).starts_with("/dev/shm/trireme-mpi-") ? 0 : 1;
+        }) == 0);
+  CHECK(fs::is_empty(directory.path));
+  const std::string missing = place + "/missing";
+  CHECK(with_memory(MS_RDONLY, "", missing, [&] {
+          try {
+            const JobDirectory made(true);
+            return 1;
+          } catch (const IoError& error) {
+            const std::string start = "TMPDIR=" + missing + ": mpirun cannot keep its files there: No such file or directory";
+            return std::string(error.what()).starts_with(start) ? 0 : 2;
+          }
+        }) == 0);
+}

@@ -1,0 +1,134 @@
+#include "trainer/run/job_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "kernels/core/check.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+constexpr const char* kSegments = "OMPI_MCA_btl_vader_backing_directory";
+constexpr const char* kSession = "OMPI_MCA_orte_tmpdir_base";
+constexpr const char* kLocalSession = "OMPI_MCA_orte_local_tmpdir_base";  // of mpirun's host only: the others do not have this directory
+constexpr const char* kMemory = "/dev/shm";
+constexpr const char* kPrefix = "trireme-mpi-";
+
+bool is_set(const char* name) { return std::getenv(name) != nullptr; }
+
+/// Whether the user has chosen a place for session directories. Open MPI refuses one of these variables beside another.
+bool session_is_chosen() {
+  constexpr std::array kAll{kSession, kLocalSession, "OMPI_MCA_orte_remote_tmpdir_base"};
+  return std::any_of(kAll.begin(), kAll.end(), is_set);
+}
+
+/// Closes on every way out; -1: nothing was opened.
+struct Opened {
+  explicit Opened(int descriptor) : file(descriptor) {}
+  ~Opened() {
+    if (file >= 0) ::close(file);
+  }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+  const int file;
+};
+
+/// Everybody may put anything under these names into a directory that all users share.
+bool is_own(const Opened& opened, mode_t type) {
+  struct stat status {};
+  return ::fstat(opened.file, &status) == 0 && (status.st_mode & S_IFMT) == type && status.st_uid == ::geteuid();
+}
+
+/// A lock of the kernel tells the dead from the living, in other containers that share the place too. No call in here waits for another process.
+void remove_abandoned(const fs::path& place) {
+  std::error_code ignored;
+  for (const auto& item : fs::directory_iterator(place, ignored)) {
+    if (!item.path().filename().string().starts_with(kPrefix)) continue;
+    const Opened directory(::open(item.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (!is_own(directory, S_IFDIR)) continue;
+    const Opened lock(::openat(directory.file, "lock", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (!is_own(lock, S_IFREG)) continue;  // without a lock it is just being made
+    if (::flock(lock.file, LOCK_EX | LOCK_NB) == 0) fs::remove_all(item.path(), ignored);
+  }
+}
+
+/// False: between its making and its locking another launcher took it for abandoned.
+bool take(int lock, const fs::path& path) {
+  struct stat held {
+  }, there{};
+  return ::flock(lock, LOCK_EX | LOCK_NB) == 0 && ::fstat(lock, &held) == 0 && ::stat(path.c_str(), &there) == 0 && held.st_ino == there.st_ino;
+}
+
+/// Session directories take about 8 MiB; containers often have no more than 64 MiB of shared memory for all.
+bool has_room(const fs::path& place) {
+  constexpr uint64_t kEnough = 32 << 20;
+  struct statvfs status {};
+  return ::statvfs(place.c_str(), &status) == 0 && status.f_bavail * status.f_frsize >= kEnough;
+}
+
+}  // namespace
+
+OwnDirectory::OwnDirectory(const fs::path& place) {
+  remove_abandoned(place);
+  for (int tries = 0; tries < 100; ++tries) {
+    std::string name = (place / kPrefix).string() + "XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) return;
+    const fs::path lock = fs::path(name) / "lock";
+    lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (lock_ < 0 || take(lock_, lock)) {  // without a lock it is left alone
+      path_ = name;
+      return;
+    }
+    ::close(std::exchange(lock_, -1));
+  }
+  errno = EBUSY;
+}
+
+OwnDirectory::~OwnDirectory() {
+  if (path_.empty()) return;
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+  if (lock_ >= 0) ::close(lock_);
+}
+
+JobDirectory::JobDirectory(bool one_host) {
+  if (one_host && !is_set(kSegments)) name(kSegments, in_memory_.emplace(kMemory));
+  if (session_is_chosen()) return;
+  const char* const session = one_host ? kSession : kLocalSession;
+  if (has_room(kMemory)) {
+    if (!in_memory_) in_memory_.emplace(kMemory);
+    if (name(session, *in_memory_)) return;
+  }
+  const char* const temporary = std::getenv("TMPDIR");
+  std::error_code error;
+  const fs::path place = fs::absolute(temporary != nullptr && *temporary != '\0' ? temporary : "/tmp", error);
+  if (!name(session, on_disk_.emplace(place)))
+    throw IoError(concat("TMPDIR=", place.string(), ": mpirun cannot keep its files there: ", std::strerror(errno),
+                         "; allowed a directory in which this user can make others"));
+}
+
+bool JobDirectory::name(const char* variable, const OwnDirectory& directory) {
+  if (directory.path().empty()) return false;
+  ::setenv(variable, directory.path().c_str(), 1);
+  named_.push_back(variable);
+  return true;
+}
+
+JobDirectory::~JobDirectory() {
+  for (const char* variable : named_) ::unsetenv(variable);
+}
+
+}  // namespace trireme

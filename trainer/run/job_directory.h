@@ -1,0 +1,44 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+namespace trireme {
+
+/// A directory of mode 0700 with a name that nobody can foresee, locked by the kernel and removed with this object; what processes that were killed have left of
+/// its kind in the same place is removed when it is made.
+class OwnDirectory {
+ public:
+  explicit OwnDirectory(const std::filesystem::path& place);
+  ~OwnDirectory();
+  OwnDirectory(const OwnDirectory&) = delete;
+  OwnDirectory& operator=(const OwnDirectory&) = delete;
+
+  /// Empty where none could be made; then errno says why.
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  int lock_ = -1;
+};
+
+/// Where Open MPI keeps what its processes on this host share: its session directory, in /dev/shm or, where that has no room, below TMPDIR; and where all ranks run
+/// here their memory segments, in /dev/shm. Its own choices have names that another user can take beforehand, and a killed mpirun leaves megabytes in them for
+/// every rank. A place that the user has chosen through Open MPI's own variables stays.
+class JobDirectory {
+ public:
+  /// Errors: IoError where there is no place for a session directory.
+  explicit JobDirectory(bool one_host);
+  ~JobDirectory();
+  JobDirectory(const JobDirectory&) = delete;
+  JobDirectory& operator=(const JobDirectory&) = delete;
+
+ private:
+  /// Tells Open MPI. False: there is no such directory.
+  bool name(const char* variable, const OwnDirectory& directory);
+
+  std::optional<OwnDirectory> in_memory_, on_disk_;
+  std::vector<const char*> named_;  ///< variables that are unset in the end
+};
+
+}  // namespace trireme
