@@ -53,9 +53,9 @@ void check_death(const TemporaryDirectory& directory, const Case& is, const Argu
   CHECK(told + gone < 10);
   const Outcome outcome = job.wait();
   CHECK(outcome.code == kInternalError);
-  const bool alone = outcome.err.find("has died in step ") != std::string::npos;
-  CHECK((alone || outcome.err.find(" have died; ") != std::string::npos));
-  // Where all went at once, it takes mpirun to know which was the first.
+  // Where all went at once, it takes mpirun to know which was the first; the others died of it, and are not blamed.
+  CHECK(outcome.err.find("has died in step ") != std::string::npos);
+  CHECK(outcome.err.find(" have died") == std::string::npos);
   const std::string first = "rank " + std::to_string(is.rank) + " ended first, by " + is.end;
   CHECK(outcome.err.find(first) != std::string::npos);
   check_words(outcome.err, is.rank);
@@ -134,6 +134,21 @@ TEST_CASE("death: a stopped rank, and one that hangs while its other threads liv
   prepare_run(directory);
   check_hang(directory, {"stop", 1}, 2);
   check_hang(directory, {"hang", 2}, 2);
+}
+
+TEST_CASE("death: a stopped mpirun is the cause of what its ranks do not do, and none of them is named") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  LiveJob job(directory, "run", kEndless + layout(2, 1, 2, 1) + sets({"resilience.hang_seconds=2"}));
+  REQUIRE(job.wait_for_step(30));
+  const pid_t mpirun = job.mpirun();
+  ::kill(mpirun, SIGSTOP);
+  CHECK(job.wait_for_error("mpirun (process " + std::to_string(mpirun) + ") is stopped", 40) >= 0);
+  CHECK(job.wait_until_gone(30) >= 0);
+  const Outcome outcome = job.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == kInternalError);
+  CHECK_FALSE(std::regex_search(outcome.err, std::regex("rank [0-9]+ \\(")));
 }
 
 TEST_CASE("death: stopped and hung ranks at the default limit", "[slow]") {

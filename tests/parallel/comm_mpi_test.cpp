@@ -217,6 +217,7 @@ int main(int argc, char** argv) {
   if (!under_launcher()) return launch(argc > 1 ? std::atoi(argv[1]) : 2, {});
   const MpiEnvironment mpi;
   try {
+    announce_start(mpi.rank(), mpi.size());
     check_everything(mpi);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d of %d: %s\n", mpi.rank(), mpi.size(), error.what());

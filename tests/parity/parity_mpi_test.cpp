@@ -82,6 +82,7 @@ int main() {
   if (!under_launcher()) return launch(8, {});
   MpiEnvironment mpi;
   try {
+    announce_start(mpi.rank(), mpi.size());
     return run(mpi);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/resilience/watch.h"
 #include "trainer/run/job_directory.h"
+#include "trainer/run/launch_limits.h"
 #include "trainer/run/launcher.h"
 #include "trainer/run/mpirun_output.h"
 #include "trainer/run/output_relay.h"
@@ -56,12 +58,15 @@ struct Launched {
 /// As main() of the product does, before any thread is started: one that does not block the signals of these tests would end the process.
 const bool kSignalThreadFirst = (start_signal_thread(), true);
 
+/// Of a script that stands for mpirun and its ranks.
+const std::string kStart = concat("printf '", kStartedLine, "\\n' >&2\n");
+
 /// launch() with a shell script as mpirun, standard error caught.
-Launched launch_script(const std::string& script, const LaunchOptions& options = {}) {
+Launched launch_script(const std::string& script, const LaunchOptions& options = {}, const std::string& start = kStart) {
   std::string name = (fs::temp_directory_path() / "trireme-XXXXXX").string();
   REQUIRE(::mkdtemp(name.data()) != nullptr);
   const fs::path directory = name, mpirun = directory / "mpirun", caught = directory / "stderr";
-  std::ofstream(mpirun) << "#!/bin/sh\n" << script;
+  std::ofstream(mpirun) << "#!/bin/sh\n" << start << script;
   fs::permissions(mpirun, fs::perms::owner_all);
   const ScopedVariable path("PATH", (directory.string() + ":/usr/bin:/bin").c_str());
   const int saved = ::dup(STDERR_FILENO);
@@ -357,7 +362,86 @@ TEST_CASE("launcher: a job goes on from what metrics.jsonl says in whole lines",
   Continuer continuer(run, "auto", {"train", "run.yaml"});
   std::ofstream(fs::path(run) / "metrics.jsonl") << "{\"step\":12,\"loss\":1}\n{\"step\":1";
   CHECK(continuer().done == 12);
+  // The next job failed before it trained: what stands there is of the one before.
+  CHECK(continuer().done == 0);
+  CHECK(continuer().done == 0);
+  std::ofstream(fs::path(run) / "metrics.jsonl") << "{\"step\":12,\"loss\":1}\n{\"step\":13,\"loss\":1}\n";
+  fs::last_write_time(fs::path(run) / "metrics.jsonl", fs::file_time_type::clock::now() + std::chrono::seconds(1));
+  CHECK(continuer().done == 13);
   fs::remove_all(run);
+}
+
+TEST_CASE("launcher: a job that crashed, then failed before it trained, is started a third time", "[launcher]") {
+  std::string run = (fs::temp_directory_path() / "trireme-XXXXXX").string();
+  REQUIRE(::mkdtemp(run.data()) != nullptr);
+  LaunchOptions options;
+  options.restarts = 3;
+  options.continuation = Continuer(run, "auto", {"train", "run.yaml"});
+  // The first leaves the line of step 12, the second nothing, the third is done.
+  const std::string job = concat("count=$(dirname $0)/count; echo >> $count; case $(wc -l < $count) in 1) echo '{\"step\":12,\"loss\":1}' > ", run,
+                                 "/metrics.jsonl; exit 70;; 2) exit 70;; esac\n");
+  const Launched result = launch_script(job, options);
+  CHECK(result.code == 0);
+  CHECK(result.errors == "restart 1 of 3, from the start\nrestart 2 of 3 in 1 s, from the start\n");
+  fs::remove_all(run);
+}
+
+TEST_CASE("launcher: a program that is called mpirun and starts no rank is a failure that names it", "[launcher]") {
+  const Launched nothing = launch_script("exit 0\n", {}, "");
+  CHECK(nothing.code == 70);
+  CHECK(nothing.errors.find("/mpirun: ended with code 0, but has started no rank") != std::string::npos);
+  CHECK(launch_script("exit 0\n").code == 0);
+  CHECK(launch_script("exit 75\n", {}, "").code == 75);  // ranks that were refused before they began
+}
+
+TEST_CASE("launcher: a rank in a world of another size than it was started for fails", "[launcher]") {
+  const ScopedVariable ranks("TRIREME_LAUNCHER_RANKS", "4");
+  try {
+    announce_start(1, 1);
+    FAIL("no error");
+  } catch (const InternalError& error) {
+    CHECK(std::string(error.what()).starts_with("mpirun was to start 4 ranks, but MPI sees a world of 1"));
+  }
+  CHECK_NOTHROW(announce_start(1, 4));
+  const ScopedVariable none("TRIREME_LAUNCHER_RANKS", nullptr);
+  CHECK_NOTHROW(announce_start(0, 1));
+}
+
+TEST_CASE("launcher: more ranks than a host can bear are refused, unless asked for", "[launcher]") {
+  CHECK(most_ranks(1) == 64);
+  CHECK(most_ranks(4) == 64);
+  CHECK(most_ranks(5) == 80);
+  CHECK_NOTHROW(check_ranks_of_host(64, 2, false));
+  CHECK_NOTHROW(check_ranks_of_host(1024, 64, false));
+  CHECK_NOTHROW(check_ranks_of_host(4096, 2, true));
+  try {
+    check_ranks_of_host(65, 2, false);
+    FAIL("no error");
+  } catch (const ConfigError& error) {
+    CHECK(std::string(error.what()) == "65 ranks on a host with 2 usable cores: allowed at most 64, or --oversubscribe to start them all the same");
+  }
+}
+
+TEST_CASE("launcher: the limit on open files is raised for the ranks, and told where it cannot be", "[launcher]") {
+  const auto with_limit = [](rlim_t soft, rlim_t hard, int ranks) {
+    return code_of(fork_for([&] {
+      const rlimit before{soft, hard};
+      if (::setrlimit(RLIMIT_NOFILE, &before) != 0) return 77;
+      try {
+        make_room_for_files(ranks);
+      } catch (const ConfigError& error) {
+        return std::string(error.what()).find("at least ") != std::string::npos ? 64 : 1;
+      }
+      rlimit after{};
+      ::getrlimit(RLIMIT_NOFILE, &after);
+      return after.rlim_cur < static_cast<rlim_t>(64 + 6 * ranks) || after.rlim_max != hard || after.rlim_cur < soft ? 1 : 0;
+    }));
+  };
+  CHECK(with_limit(32, 4096, 8) == 0);
+  CHECK(with_limit(32, 120, 8) == 0);
+  CHECK(with_limit(4096, 4096, 8) == 0);
+  CHECK(with_limit(32, 32, 2) == 64);
+  CHECK(with_limit(1024, 1024, 200) == 64);
 }
 
 TEST_CASE("launcher: directories of jobs are not swept while they are made", "[launcher]") {

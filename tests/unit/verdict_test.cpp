@@ -99,6 +99,9 @@ TEST_CASE("verdict: the first to die is named, not what dies of it") {
   late.ranks[3].died_after -= 0.2;  // of this one it does not
   late.pass(0.2);
   CHECK(late.text().find("rank 2 (host n1, process 1002), rank 3 (host n1, process 1003) have died") == 0);
+  const auto deaths = judge(late.ranks, late.now, {})->deaths;  // mpirun may know which of the two it was
+  CHECK(deaths.at(2) == "rank 2 (host n1, process 1002) has died in step 12");
+  CHECK(deaths.at(3) == "rank 3 (host n1, process 1003) has died in step 12");
 
   Job waiting;  // the others are killed while they wait for it
   waiting.end(1, Life::kDead);
@@ -125,6 +128,7 @@ TEST_CASE("verdict: ranks that die in the same moment are all named, a whole hos
   job.end(2, Life::kDead);
   job.pass(0.2);
   CHECK(job.text() == "rank 0 (host n1, process 1000), rank 2 (host n2, process 1002) have died; rank 0 was in step 12");
+  CHECK(judge(job.ranks, job.now, {})->deaths.size() == 2);
   Job lost(true);
   lost.end(2, Life::kDead);
   lost.end(3, Life::kDead);
@@ -132,6 +136,7 @@ TEST_CASE("verdict: ranks that die in the same moment are all named, a whole hos
   lost.pass(0.2);
   CHECK(lost.text() ==
         "host n2 (ranks 2, 3) has died; rank 2 was in step 12; ranks 0, 1 wait for it in all_reduce 41 of group world, which it never finished");
+  CHECK(judge(lost.ranks, lost.now, {})->deaths.empty());  // no single rank is the cause
 }
 
 TEST_CASE("verdict: a rank that has reported its own error makes the end of the others no news") {

@@ -39,6 +39,7 @@ struct Arguments {
   std::string output;  ///< empty: standard output
   bench::StepOptions step;
   bool json = false;
+  bool oversubscribe = false;
 
   bench::Effort effort() const { return {.batch_seconds = std::min(0.02, seconds / 3), .seconds = seconds, .world = nullptr}; }
 };
@@ -114,7 +115,8 @@ int bench_kernels(const Arguments& arguments) {
 int bench_step(const Arguments& arguments, const std::vector<std::string>& command_line) {
   if (!under_launcher()) {
     const Config config = resolve(load_config(arguments.config, all_sets(arguments)));
-    if (const int ranks = mesh_shape(config.parallel).world(); ranks > 1) return launch(ranks, command_line);
+    if (const int ranks = mesh_shape(config.parallel).world(); ranks > 1)
+      return launch(ranks, command_line, {.oversubscribe = arguments.oversubscribe});
   }
   return static_cast<int>(run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     Config config;
@@ -130,7 +132,7 @@ int bench_step(const Arguments& arguments, const std::vector<std::string>& comma
 }
 
 int bench_comm(const Arguments& arguments, const std::vector<std::string>& command_line) {
-  if (!under_launcher()) return launch(static_cast<int>(arguments.ranks), command_line);
+  if (!under_launcher()) return launch(static_cast<int>(arguments.ranks), command_line, {.oversubscribe = arguments.oversubscribe});
   return static_cast<int>(run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     agree(*world, [&] {
       if (world->size() < 2) throw ConfigError("bench comm: a world of one rank says nothing; start at least two");
@@ -198,6 +200,7 @@ void add_bench_command(CLI::App& app, const std::vector<std::string>& command_li
   configured(step, true);
   step->add_option("--steps", arguments->step.steps, "Timed steps")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   step->add_option("--warmup", arguments->step.warmup, "Steps before them")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  add_oversubscribe_flag(*step, arguments->oversubscribe);
   step->callback([arguments, command_line, &exit_code] { exit_code = bench_step(*arguments, command_line); });
 
   CLI::App* comm = bench->add_subcommand("comm", "Collectives and a ring of sends over the ranks of this start, or of --ranks");
@@ -207,6 +210,7 @@ void add_bench_command(CLI::App& app, const std::vector<std::string>& command_li
   comm->add_option("--ranks-per-gpu", arguments->ranks_per_gpu, "Ranks that share a GPU")->check(CLI::Range(int64_t{1}, int64_t{64}));
   comm->add_option("--sizes", arguments->sizes, "Bytes of a buffer: 4096,1048576")->delimiter(',')->check(CLI::Range(int64_t{1}, int64_t{1} << 36));
   comm->add_option("--output", arguments->output, "A file for the rows as JSON, in place of standard output")->excludes("--json");
+  add_oversubscribe_flag(*comm, arguments->oversubscribe);
   comm->callback([arguments, command_line, &exit_code] { exit_code = bench_comm(*arguments, command_line); });
 
   CLI::App* machine = bench->add_subcommand(

@@ -30,6 +30,7 @@ struct Arguments {
   int64_t seed = 0;
   std::optional<int64_t> tensor;  ///< not given: the ranks that were started
   bool no_cache = false;
+  bool oversubscribe = false;
 };
 
 /// What a rank needs beside the weights. To make one reads little and finds whatever is wrong with the arguments.
@@ -143,7 +144,7 @@ ExitCode generate_as_rank(const Arguments& arguments) {
 int generate(const Arguments& arguments, const std::vector<std::string>& command_line) {
   if (!under_launcher() && arguments.tensor.value_or(1) > 1) {
     const Request checked(arguments, *arguments.tensor);
-    return launch(static_cast<int>(*arguments.tensor), command_line);
+    return launch(static_cast<int>(*arguments.tensor), command_line, {.oversubscribe = arguments.oversubscribe});
   }
   return static_cast<int>(generate_as_rank(arguments));
 }
@@ -170,6 +171,7 @@ void add_generate_command(CLI::App& app, const std::vector<std::string>& command
   command->add_option("--seed", arguments->seed, "The same seed gives the same text")->check(CLI::NonNegativeNumber);
   command->add_option("--tensor", arguments->tensor, "Ranks to split the model over; they are started here, or by mpirun or srun")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  add_oversubscribe_flag(*command, arguments->oversubscribe);
   command->add_flag("--no-cache", arguments->no_cache, "Keep no keys and values: every token is computed from the whole text");
   command->callback([arguments, command_line, prompt, file, &exit_code] {
     if (prompt->count() + file->count() == 0) throw ConfigError("--prompt is required, or --prompt-file");

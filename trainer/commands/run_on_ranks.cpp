@@ -53,6 +53,7 @@ ExitCode run_on_ranks(const Body& body) {
   };
   try {
     check_slurm_world(mpi);
+    announce_start(mpi.rank(), mpi.size());
     return run_body(mpi.world(), {mpi.local_rank(), mpi.local_size()}, body);
   } catch (const Error& error) {
     report(error);
@@ -61,6 +62,10 @@ ExitCode run_on_ranks(const Body& body) {
     report(error);
     mpi.abort(static_cast<int>(ExitCode::kInternal));
   }
+}
+
+void add_oversubscribe_flag(CLI::App& command, bool& oversubscribe) {
+  command.add_flag("--oversubscribe", oversubscribe, "Start the ranks even where a host gets more than 64, and more than 16 for each of its cores");
 }
 
 }  // namespace trireme

@@ -1,4 +1,5 @@
 #pragma once
+#include <CLI/CLI.hpp>
 #include <functional>
 
 #include "kernels/core/check.h"
@@ -10,5 +11,8 @@ namespace trireme {
 /// on leaves in step; any other one is reported with its rank and ends the job. Errors: those of body; ConfigError where Slurm
 /// started more tasks than MPI sees.
 ExitCode run_on_ranks(const std::function<ExitCode(std::unique_ptr<Communicator> world, const RankPlace& place)>& body);
+
+/// `--oversubscribe` of a command that starts ranks: LaunchOptions::oversubscribe.
+void add_oversubscribe_flag(CLI::App& command, bool& oversubscribe);
 
 }  // namespace trireme

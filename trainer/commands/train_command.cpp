@@ -23,6 +23,7 @@ struct Arguments {
   std::optional<std::string> hosts;
   std::optional<int64_t> restarts;  ///< over the configuration's
   std::optional<std::string> trace_steps;
+  bool oversubscribe = false;
 
   int64_t restarts_of(const Config& of) const { return restarts.value_or(of.resilience.restarts); }
 };
@@ -73,7 +74,8 @@ int train(const Arguments& arguments, const std::vector<std::string>& command_li
                      .silence_seconds = config.resilience.hang_seconds,
                      .output_is_log = true,
                      .restarts = restarts,
-                     .continuation = Continuer(config.run.directory, arguments.options.resume, words)});
+                     .continuation = Continuer(config.run.directory, arguments.options.resume, words),
+                     .oversubscribe = arguments.oversubscribe});
     }
   } else if (arguments.hosts) {
     throw ConfigError("--hosts: this process is already one of the ranks that mpirun or srun started; give the hosts to mpirun or srun");
@@ -98,6 +100,7 @@ void add_train_command(CLI::App& app, const std::vector<std::string>& command_li
       "A:B, steps from 1, at most 100, on CPUs: what all ranks do in these goes to trace.json (Perfetto opens it), seconds by cause to "
       "metrics.jsonl");
   command->add_option("--hosts", arguments->hosts, "mpirun hostfile for the ranks this command starts");
+  add_oversubscribe_flag(*command, arguments->oversubscribe);
   command->callback([arguments, command_line, &exit_code] {
     if (arguments->trace_steps) arguments->options.trace_steps = step_range(*arguments->trace_steps);
     exit_code = train(*arguments, command_line);

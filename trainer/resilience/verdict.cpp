@@ -124,7 +124,11 @@ std::optional<Verdict> judge_ended(const Ranks& ranks, double now, double failed
     const std::vector<int> of_host = ranks_where(ranks, [&](const RankState& rank) { return rank.host == host; });
     const bool host_lost = std::all_of(of_host.begin(), of_host.end(), [&](int rank) { return at(ranks, rank).life == Life::kDead; });
     if (host_lost && of_host.size() < ranks.size()) culprits = of_host;
-    return blame(ranks, culprits, plural(ranks, culprits, kDied, " have died"), Missed::kFinished);
+    Verdict verdict = blame(ranks, culprits, plural(ranks, culprits, kDied, " have died"), Missed::kFinished);
+    if (!is_host(ranks, culprits))
+      for (const int dead : ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kDead; }))
+        verdict.deaths[dead] = blame(ranks, {dead}, kDied, Missed::kFinished).text;
+    return verdict;
   }
   if (first_failed == HUGE_VAL || now - first_failed < failed_seconds) return std::nullopt;
   const std::vector<int> left = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAlive; });
@@ -155,7 +159,7 @@ std::optional<Verdict> judge_absent(const Ranks& ranks, double now, double join_
   text += concat(": not started, or held up before it could be watched, for ", seconds(now));
   const std::vector<int> there = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAlive; });
   if (!there.empty()) text += concat("; ", list_ranks(there), plural(there, " waits", " wait"));
-  return Verdict{text, 0};
+  return Verdict{text, 0, {}};
 }
 
 /// Nobody moves and everybody waits.

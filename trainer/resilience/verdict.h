@@ -1,6 +1,7 @@
 #pragma once
 // Who is to blame when a job no longer moves: a function of what the ranks last said and when.
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,9 @@ namespace trireme {
 struct Verdict {
   std::string text;  ///< names the rank, its host, what it was doing, the operation it never entered and who waits for it
   int64_t step = 0;  ///< the rank was in, 0 before the first
+  /// Where single ranks have died: for each, the text that names it as the only cause. They may have died within some milliseconds, and whoever knows which was
+  /// the first takes its text.
+  std::map<int, std::string> deaths = {};
 };
 
 /// What is known of a rank. Times are seconds since the watch began, on one clock, which stands still while its reader does not run.

@@ -6,9 +6,11 @@
 #include <cstdlib>
 
 #include "kernels/core/check.h"
+#include "trainer/loop/environment.h"
 #include "trainer/resilience/restart_policy.h"
 #include "trainer/resilience/watch.h"
 #include "trainer/run/job_directory.h"
+#include "trainer/run/launch_limits.h"
 #include "trainer/run/loopback_only.h"
 #include "trainer/run/mpirun_command.h"
 #include "trainer/run/mpirun_job.h"
@@ -42,6 +44,18 @@ JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const Launc
   if (one_host) loopback.emplace(job.mpirun());
   const int code = job.wait();
   return {code, hub ? hub->furthest_step() : 0};
+}
+
+/// Of the host with the most, if they are spread evenly.
+int ranks_of_host(int ranks, int hosts, const char* nodes) {
+  hosts = std::max({1, hosts, nodes != nullptr ? std::atoi(nodes) : 1});
+  return (ranks + hosts - 1) / hosts;
+}
+
+/// A program called mpirun that starts its words as they are, without making them ranks, would start launcher after launcher.
+void refuse_recursion() {
+  if (is_set(kRanksVariable))
+    throw InternalError(concat(find_mpirun().string(), ": started this program, but not as a rank; allowed the mpirun of Open MPI, first in PATH"));
 }
 
 /// Until a job ends with an answer, or fails once too often.
@@ -85,6 +99,13 @@ int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOpt
   const int hosts = options.hosts_file ? count_hosts(*options.hosts_file) : 1;
   const char* nodes = std::getenv("SLURM_JOB_NUM_NODES");
   const bool one_host = !options.hosts_file && (nodes == nullptr || std::string(nodes) == "1");
+  refuse_recursion();
+  struct Unset {
+    ~Unset() { ::unsetenv(kRanksVariable); }
+  } const at_the_end;
+  const int ranks_here = ranks_of_host(ranks, hosts, nodes);
+  check_ranks_of_host(ranks_here, usable_cores(), options.oversubscribe);
+  make_room_for_files(ranks_here);
   prepare_environment(ranks, hosts, one_host);
 
   ignore_closed_output();
@@ -93,6 +114,15 @@ int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOpt
   const int code = run_jobs(ranks, arguments, options, one_host, stop, options.output_is_log ? &relay : nullptr);
   relay.finish(std::chrono::seconds(stop.requested() ? 1 : 10));
   return code;
+}
+
+void announce_start(int rank, int size) {
+  const char* const expected = std::getenv(kRanksVariable);
+  if (expected == nullptr) return;
+  if (std::atoi(expected) != size)
+    throw InternalError(concat("mpirun was to start ", expected, " ranks, but MPI sees a world of ", size,
+                               ": its mpirun and its library are not of one installation; the mpirun used is ", find_mpirun().string()));
+  if (rank == 0) write_all(STDERR_FILENO, concat(kStartedLine, "\n"));
 }
 
 void announce_ready() {

@@ -29,6 +29,7 @@ struct LaunchOptions {
   bool output_is_log = false;
   int64_t restarts = 0;                             ///< times a failed job is started again, as RestartPolicy decides
   std::function<Continuation()> continuation = {};  ///< asked after each failure, if there are restarts
+  bool oversubscribe = false;                       ///< as many ranks of a host as asked for, whatever check_ranks_of_host() says
 };
 
 /// Runs `mpirun -n ranks /proc/self/exe arguments...` and returns the exit code of the ranks (the first that is not 0). Works as root, with more ranks
@@ -41,9 +42,14 @@ struct LaunchOptions {
 ///   - if this process dies, mpirun and its ranks go within seconds; if mpirun hangs after the last rank, it is killed.
 /// A job fails with ExitCode::kInternal; any other code is an answer, and is not tried again. A request to stop between two tries or before the ranks
 /// were ready: kRequeue.
-/// OMP_NUM_THREADS, if unset, is cores / ranks. Errors: ConfigError if there is no mpirun, MissingFileError if there is no hosts file, or
-/// no longer this program's own, IoError.
+/// A job that ends well without one rank's announce_start() is a failure too: what is called mpirun is none.
+/// OMP_NUM_THREADS, if unset, is cores / ranks. Errors: ConfigError if there is no mpirun, or a host would have more ranks or open files than it can bear,
+/// MissingFileError if there is no hosts file, or no longer this program's own, IoError; InternalError if this process itself was started by launch().
 int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options = {});
+
+/// Called by each rank of launch() as soon as MPI has told its rank and the world's size: the launcher's proof that mpirun has started a world of ranks. No effect
+/// under another launcher. Errors: InternalError where the world has not as many ranks as launch() was to start.
+void announce_start(int rank, int size);
 
 /// To be called by rank 0 once every rank has its StopRequest: from now on a signal to the launcher is passed on. No effect under another launcher.
 void announce_ready();

@@ -3,14 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "trainer/files/durable_file.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/watch.h"
 
@@ -18,18 +17,6 @@ namespace fs = std::filesystem;
 
 namespace trireme {
 namespace {
-
-fs::path find_mpirun() {
-  const char* path = std::getenv("PATH");
-  std::istringstream directories(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");
-  for (std::string directory; std::getline(directories, directory, ':');) {
-    const fs::path candidate = fs::path(directory.empty() ? "." : directory) / "mpirun";
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
-  }
-  throw ConfigError(
-      "mpirun was not found, and this layout needs more than one rank: install Open MPI (Debian, Ubuntu: apt install openmpi-bin), or start under "
-      "srun");
-}
 
 /// By its present name: it may have been moved.
 std::string own_program() {
@@ -46,9 +33,21 @@ void set_default(const char* name, const std::string& value) { ::setenv(name, va
 
 }  // namespace
 
+fs::path find_mpirun() {
+  const char* path = std::getenv("PATH");
+  std::istringstream directories(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");
+  for (std::string directory; std::getline(directories, directory, ':');) {
+    const fs::path candidate = fs::path(directory.empty() ? "." : directory) / "mpirun";
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  throw ConfigError(
+      "mpirun was not found, and this layout needs more than one rank: install Open MPI (Debian, Ubuntu: apt install openmpi-bin), or start under "
+      "srun");
+}
+
 int count_hosts(const std::string& hosts_file) {
-  std::ifstream file(hosts_file);
-  if (!file) throw MissingFileError(concat("hosts file ", hosts_file, ": ", std::strerror(errno)));
+  constexpr int64_t kMostBytes = 16 << 20;
+  std::istringstream file(read_text(hosts_file, kMostBytes));
   int hosts = 0;
   for (std::string line; std::getline(file, line);) {
     const auto first = line.find_first_not_of(" \t\r");
@@ -73,6 +72,7 @@ void prepare_environment(int ranks, int hosts, bool one_host) {
   set_default("OMP_NUM_THREADS", std::to_string(std::max(1, usable_cores() / here)));
   // Threads that spin at the end of a region take the cores from the ranks they wait for: measured more than ten times slower.
   if (here * std::atoi(std::getenv("OMP_NUM_THREADS")) > usable_cores()) set_default("OMP_WAIT_POLICY", "passive");
+  ::setenv(kRanksVariable, std::to_string(ranks).c_str(), 1);
   ::setenv(kOutputVariable, ::isatty(STDOUT_FILENO) != 0 ? "terminal" : "log", 1);
 }
 
@@ -82,7 +82,7 @@ std::vector<std::string> mpirun_command(int ranks, const std::vector<std::string
   if (hosts_file) command.insert(command.end(), {"--hostfile", *hosts_file});
   if (!one_host) {
     // A remote rank inherits nothing that is not named; OMPI_* travels by itself.
-    for (const char* name : {"OMP_NUM_THREADS", kOutputVariable}) command.insert(command.end(), {"-x", name});
+    for (const char* name : {"OMP_NUM_THREADS", kOutputVariable, kRanksVariable}) command.insert(command.end(), {"-x", name});
     for (char** entry = environ; *entry != nullptr; ++entry) {
       const std::string name(*entry, std::strcspn(*entry, "="));
       const bool for_gpus = name == "LD_LIBRARY_PATH" || name == "CUDA_HOME" || name == "CUDA_PATH" || name.starts_with("NCCL_");

@@ -1,5 +1,6 @@
 #pragma once
 // What mpirun is started with: its command line, and the environment it and the ranks read.
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,10 +10,16 @@ namespace trireme {
 /// Set for the ranks: "terminal" or "log", after the launcher's own standard output.
 inline constexpr const char* kOutputVariable = "TRIREME_LAUNCHER_OUTPUT";
 
-/// Lines of an mpirun hostfile that name a host. Errors: MissingFileError, ConfigError if there is none.
+/// Set for the ranks: how many launch() was to start.
+inline constexpr const char* kRanksVariable = "TRIREME_LAUNCHER_RANKS";
+
+/// The first in PATH. Errors: ConfigError if there is none.
+std::filesystem::path find_mpirun();
+
+/// Lines of an mpirun hostfile that name a host. Errors: MissingFileError; DataError if it is no regular file, which mpirun could not read again; ConfigError if there is none.
 int count_hosts(const std::string& hosts_file);
 
-/// Sets what Open MPI reads from the environment, where the user's own choice wins, kOutputVariable, and OMP_NUM_THREADS = cores / ranks of a host.
+/// Sets what Open MPI reads from the environment, where the user's own choice wins, kOutputVariable, kRanksVariable, and OMP_NUM_THREADS = cores / ranks of a host.
 /// `one_host`: all ranks run here.
 void prepare_environment(int ranks, int hosts, bool one_host);
 

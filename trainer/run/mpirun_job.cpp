@@ -91,6 +91,11 @@ bool is_zombie(const std::string& stat) {
   return name_end != stat.npos && stat[name_end + 2] == 'Z';
 }
 
+bool is_stopped(const std::string& stat) {
+  const auto name_end = stat.rfind(") ");
+  return name_end != stat.npos && (stat[name_end + 2] == 'T' || stat[name_end + 2] == 't');
+}
+
 /// Exit codes if there are processes and all are zombies, else nothing.
 std::optional<std::vector<int>> codes_of_zombies(const std::vector<pid_t>& processes) {
   std::vector<int> codes;
@@ -139,7 +144,7 @@ std::optional<Verdict> VerdictBox::get() const {
 }
 
 MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay* relay)
-    : stop_(stop), verdicts_(verdicts), relay_(relay) {
+    : stop_(stop), verdicts_(verdicts), relay_(relay), program_(command.front()) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -250,24 +255,36 @@ void MpirunJob::take_verdict() {
     condemn(*verdict);
   }
   const auto waited = Clock::now() - *condemned_;
-  if (waited > milliseconds(200) || !filter_.first_end().empty()) tell_verdict();
+  // Where it could be one of several, what mpirun knows is worth more than an early word.
+  const bool several = verdict_ && verdict_->deaths.size() > 1;
+  if (waited > milliseconds(several ? 1000 : 200) || !filter_.first_end().empty()) tell_verdict();
   if (waited > seconds(2) && !std::exchange(told_to_end_, true)) ::kill(mpirun_, kEnd);
   if (waited > seconds(4)) kill_now();
 }
 
 void MpirunJob::condemn(const Verdict& verdict) {
   condemned_ = Clock::now();
-  verdict_ = verdict.text;
+  verdict_ = verdict;
+  // It passes on what its ranks write: they wait for it sooner or later, and none of them is the cause.
+  if (verdict.deaths.empty() && is_stopped(stat_of(mpirun_)))
+    verdict_->text = concat("mpirun (process ", mpirun_, ") is stopped, by a SIGSTOP or a debugger, and its ranks do not go on without it");
+}
+
+/// Of ranks that died within some milliseconds mpirun, their parent, knows which was the first. The others died of it.
+std::string MpirunJob::verdict_text() const {
+  const auto first = verdict_->deaths.find(filter_.first_rank());
+  return first != verdict_->deaths.end() ? first->second : verdict_->text;
 }
 
 /// After what mpirun knows, if that has come by then: where all have died at once, it names the first.
 void MpirunJob::tell_verdict() {
-  if (verdict_.empty()) return;
+  if (!verdict_) return;
   if (const std::string first = filter_.first_end(); !first.empty()) {
     write_all(STDERR_FILENO, first + "\n");
     first_end_told_ = true;
   }
-  write_all(STDERR_FILENO, std::exchange(verdict_, {}) + "\n");
+  write_all(STDERR_FILENO, verdict_text() + "\n");
+  verdict_.reset();
 }
 
 /// Open MPI 4.1 at times locks itself up after its ranks have ended, and then heeds nothing but SIGKILL.
@@ -338,6 +355,10 @@ int MpirunJob::final_code() {
   if (condemned_) {
     tell_verdict();
     if (const std::string first = filter_.first_end(); !first.empty() && !first_end_told_) write_all(STDERR_FILENO, first + "\n");
+    return static_cast<int>(ExitCode::kInternal);
+  }
+  if (code_ == 0 && !filter_.started()) {
+    write_all(STDERR_FILENO, concat(program_, ": ended with code 0, but has started no rank; allowed the mpirun of Open MPI, first in PATH\n"));
     return static_cast<int>(ExitCode::kInternal);
   }
   if (is_our_code(code_)) return code_;

@@ -47,7 +47,7 @@ class MpirunJob {
   MpirunJob& operator=(const MpirunJob&) = delete;
 
   /// Until mpirun has ended, by itself or, after a verdict or when it hangs, by force. Returns the exit code: that of the ranks (the first that is not
-  /// 0) where it is one of ours, else ExitCode::kInternal with the reason on standard error: the verdict, or mpirun's own words.
+  /// 0) where it is one of ours, and any rank has run, else ExitCode::kInternal with the reason on standard error: the verdict, or mpirun's own words.
   int wait();
   pid_t mpirun() const { return mpirun_; }
 
@@ -65,12 +65,14 @@ class MpirunJob {
   void kill_now();
   void wait_for_ranks();
   void condemn(const Verdict& verdict);
+  std::string verdict_text() const;
   void tell_verdict();
   int final_code();
 
   const StopRequest& stop_;
   const VerdictBox* verdicts_;
   OutputRelay* relay_;
+  const std::string program_;  ///< mpirun's file
   pid_t mpirun_ = -1;
   pid_t guard_ = -1;
   int child_ended_ = -1;  ///< a signalfd
@@ -81,7 +83,7 @@ class MpirunJob {
   bool forwarded_ = false;
   std::optional<Clock::time_point> end_requested_;  ///< by a second request to stop, or by one before there was anything to save
   std::optional<Clock::time_point> condemned_;
-  std::string verdict_;  ///< to be told
+  std::optional<Verdict> verdict_;  ///< to be told
   bool first_end_told_ = false;
   bool told_to_end_ = false;
   Clock::time_point next_look_ = Clock::now() + std::chrono::seconds(1);

@@ -1,5 +1,6 @@
 #include "trainer/run/mpirun_output.h"
 
+#include <cstdlib>
 #include <regex>
 #include <utility>
 
@@ -29,8 +30,9 @@ bool MpirunOutputFilter::is_own(std::string_view line) {
     framed_ = !framed_;
     return false;
   }
-  if (line == kReadyLine) {
-    ready_ = true;
+  if (line == kReadyLine || line == kStartedLine) {
+    started_ = true;
+    ready_ = ready_ || line == kReadyLine;
     return false;
   }
   if (!framed_ && !is_mpirun_line(line)) return !is_echo(line);
@@ -60,6 +62,12 @@ std::string MpirunOutputFilter::first_end() const {
   if (std::regex_search(notices_, match, by_code) && match[2] != std::to_string(static_cast<int>(ExitCode::kInternal)))
     return concat("rank ", match[1].str(), " ended first, with exit code ", match[2].str());
   return "";
+}
+
+int MpirunOutputFilter::first_rank() const {
+  constexpr std::string_view kRank = "rank ";
+  const std::string first = first_end();
+  return first.empty() ? -1 : std::atoi(first.c_str() + kRank.size());
 }
 
 std::string MpirunOutputFilter::finish() {

@@ -18,6 +18,10 @@ class MpirunOutputFilter {
   /// "rank 3 ended first, by signal 9 (Killed)" if they say so: mpirun is the parent of the ranks and knows it when all have gone at once. Not of a rank
   /// that has left on request.
   std::string first_end() const;
+  /// The rank of first_end(); -1 where that says nothing, or names a rank that left on request.
+  int first_rank() const;
+  /// Rank 0 has announced that mpirun has started it.
+  bool started() const { return started_; }
   /// Rank 0 has announced that the ranks take signals.
   bool ready() const { return ready_; }
 
@@ -31,9 +35,11 @@ class MpirunOutputFilter {
   std::set<std::string> failures_;
   bool framed_ = false;
   bool ready_ = false;
+  bool started_ = false;
 };
 
-/// The line by which rank 0 announces it; never shown.
+/// The lines by which rank 0 announces both; never shown.
+constexpr std::string_view kStartedLine = "\x01trireme ranks started";
 constexpr std::string_view kReadyLine = "\x01trireme ranks ready";
 
 }  // namespace trireme

@@ -1,0 +1,34 @@
+#include "trainer/run/launch_limits.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+
+int most_ranks(int cores) {
+  constexpr int kPerCore = 16, kAlways = 64;
+  return std::max(kAlways, kPerCore * cores);
+}
+
+void check_ranks_of_host(int ranks, int cores, bool oversubscribe) {
+  if (oversubscribe || ranks <= most_ranks(cores)) return;
+  throw ConfigError(concat(ranks, " ranks on a host with ", cores, cores == 1 ? " usable core" : " usable cores", ": allowed at most ",
+                           most_ranks(cores), ", or --oversubscribe to start them all the same"));
+}
+
+void make_room_for_files(int ranks) {
+  // While it starts them, mpirun 4.1 has five or six open for each rank and some thirty more; a rank has some twenty. What is above stays as the user has it.
+  const auto needed = static_cast<rlim_t>(64 + 6 * ranks);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  const rlim_t before = limit.rlim_max;
+  limit.rlim_cur = std::min(std::max<rlim_t>(needed, 1024), limit.rlim_max);
+  if (limit.rlim_cur < needed || ::setrlimit(RLIMIT_NOFILE, &limit) != 0)
+    throw ConfigError(concat("at most ", before, " open files (ulimit -Hn) are too few to start ", ranks, ranks == 1 ? " rank" : " ranks",
+                             " on this host; allowed at least ", needed));
+}
+
+}  // namespace trireme
