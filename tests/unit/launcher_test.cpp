@@ -362,11 +362,78 @@ TEST_CASE("launcher: a job goes on from what metrics.jsonl says in whole lines",
   Continuer continuer(run, "auto", {"train", "run.yaml"});
   std::ofstream(fs::path(run) / "metrics.jsonl") << "{\"step\":12,\"loss\":1}\n{\"step\":1";
   CHECK(continuer().done == 12);
-  // The next job failed before it trained: what stands there is of the one before.
+  fs::remove_all(run);
+}
+
+TEST_CASE("launcher: directories of jobs are not swept while they are made", "[launcher]") {
+  constexpr const char* kPlace = "OMPI_MCA_btl_vader_backing_directory";
+  const ScopedVariable unset(kPlace, nullptr);
+  std::vector<pid_t> processes;
+  for (int n = 0; n < 6; ++n)
+    processes.push_back(fork_for([] {
+      for (int made = 0; made < 500; ++made) {
+        const JobDirectory directory(true);
+        const char* place = std::getenv(kPlace);
+        if (place != nullptr && !fs::exists(place)) return 1;
+      }
+      return 0;
+    }));
+  for (const pid_t process : processes) CHECK(code_of(process) == 0);
+}
+
+TEST_CASE("launcher: a rank whose parent is the first process of a container lives", "[launcher]") {
+  const auto rank = [] {
+    if (::getppid() != 1) return 76;
+    die_with_parent();
+    return 0;
+  };
+  const auto first = [&] { return code_of(fork_for(rank)); };
+  const int code = code_of(fork_for([&] { return ::unshare(CLONE_NEWPID) != 0 ? 77 : code_of(fork_for(first)); }));
+  if (code == 77) WARN("skipped: no right to make a PID namespace");
+  CHECK((code == 0 || code == 77));
+}
+
+TEST_CASE("launcher: without mpirun the error names what to install", "[launcher]") {
+  const ScopedVariable path("PATH", "/nowhere");
+  try {
+    launch(2, {});
+    FAIL("no error");
+  } catch (const ConfigError& error) {
+    CHECK(std::string(error.what()).find("openmpi-bin") != std::string::npos);
+  }
+}
+
+TEST_CASE("launcher: ranks of mpirun and srun are recognised, shells of an allocation are not", "[launcher]") {
+  const ScopedVariable ompi("OMPI_COMM_WORLD_SIZE", nullptr), pmix("PMIX_RANK", nullptr), pmi("PMI_RANK", nullptr), procid("SLURM_PROCID", nullptr),
+      step("SLURM_STEP_ID", nullptr), pty("SLURM_PTY_PORT", nullptr);
+  CHECK_FALSE(under_launcher());
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) {
+    const ScopedVariable rank(name, "0");
+    CHECK(under_launcher());
+  }
+  const ScopedVariable batch("SLURM_PROCID", "0");
+  CHECK_FALSE(under_launcher());  // sbatch sets it in the script
+  for (const char* reserved : {"4294967290", "4294967291"}) {
+    const ScopedVariable shell("SLURM_STEP_ID", reserved);
+    CHECK_FALSE(under_launcher());
+  }
+  const ScopedVariable real("SLURM_STEP_ID", "0");
+  CHECK(under_launcher());
+  const ScopedVariable interactive("SLURM_PTY_PORT", "40001");
+  CHECK_FALSE(under_launcher());
+}
+
+TEST_CASE("launcher: the steps of a job count once, not again for the next that failed before it trained", "[launcher]") {
+  std::string run = (fs::temp_directory_path() / "trireme-XXXXXX").string();
+  REQUIRE(::mkdtemp(run.data()) != nullptr);
+  const fs::path metrics = fs::path(run) / "metrics.jsonl";
+  Continuer continuer(run, "auto", {"train", "run.yaml"});
+  std::ofstream(metrics) << "{\"step\":12,\"loss\":1}\n";
+  CHECK(continuer().done == 12);
   CHECK(continuer().done == 0);
   CHECK(continuer().done == 0);
-  std::ofstream(fs::path(run) / "metrics.jsonl") << "{\"step\":12,\"loss\":1}\n{\"step\":13,\"loss\":1}\n";
-  fs::last_write_time(fs::path(run) / "metrics.jsonl", fs::file_time_type::clock::now() + std::chrono::seconds(1));
+  std::ofstream(metrics, std::ios::app) << "{\"step\":13,\"loss\":1}\n";
+  fs::last_write_time(metrics, fs::last_write_time(metrics) + std::chrono::seconds(1));
   CHECK(continuer().done == 13);
   fs::remove_all(run);
 }
@@ -442,64 +509,6 @@ TEST_CASE("launcher: the limit on open files is raised for the ranks, and told w
   CHECK(with_limit(4096, 4096, 8) == 0);
   CHECK(with_limit(32, 32, 2) == 64);
   CHECK(with_limit(1024, 1024, 200) == 64);
-}
-
-TEST_CASE("launcher: directories of jobs are not swept while they are made", "[launcher]") {
-  constexpr const char* kPlace = "OMPI_MCA_btl_vader_backing_directory";
-  const ScopedVariable unset(kPlace, nullptr);
-  std::vector<pid_t> processes;
-  for (int n = 0; n < 6; ++n)
-    processes.push_back(fork_for([] {
-      for (int made = 0; made < 500; ++made) {
-        const JobDirectory directory(true);
-        const char* place = std::getenv(kPlace);
-        if (place != nullptr && !fs::exists(place)) return 1;
-      }
-      return 0;
-    }));
-  for (const pid_t process : processes) CHECK(code_of(process) == 0);
-}
-
-TEST_CASE("launcher: a rank whose parent is the first process of a container lives", "[launcher]") {
-  const auto rank = [] {
-    if (::getppid() != 1) return 76;
-    die_with_parent();
-    return 0;
-  };
-  const auto first = [&] { return code_of(fork_for(rank)); };
-  const int code = code_of(fork_for([&] { return ::unshare(CLONE_NEWPID) != 0 ? 77 : code_of(fork_for(first)); }));
-  if (code == 77) WARN("skipped: no right to make a PID namespace");
-  CHECK((code == 0 || code == 77));
-}
-
-TEST_CASE("launcher: without mpirun the error names what to install", "[launcher]") {
-  const ScopedVariable path("PATH", "/nowhere");
-  try {
-    launch(2, {});
-    FAIL("no error");
-  } catch (const ConfigError& error) {
-    CHECK(std::string(error.what()).find("openmpi-bin") != std::string::npos);
-  }
-}
-
-TEST_CASE("launcher: ranks of mpirun and srun are recognised, shells of an allocation are not", "[launcher]") {
-  const ScopedVariable ompi("OMPI_COMM_WORLD_SIZE", nullptr), pmix("PMIX_RANK", nullptr), pmi("PMI_RANK", nullptr), procid("SLURM_PROCID", nullptr),
-      step("SLURM_STEP_ID", nullptr), pty("SLURM_PTY_PORT", nullptr);
-  CHECK_FALSE(under_launcher());
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) {
-    const ScopedVariable rank(name, "0");
-    CHECK(under_launcher());
-  }
-  const ScopedVariable batch("SLURM_PROCID", "0");
-  CHECK_FALSE(under_launcher());  // sbatch sets it in the script
-  for (const char* reserved : {"4294967290", "4294967291"}) {
-    const ScopedVariable shell("SLURM_STEP_ID", reserved);
-    CHECK_FALSE(under_launcher());
-  }
-  const ScopedVariable real("SLURM_STEP_ID", "0");
-  CHECK(under_launcher());
-  const ScopedVariable interactive("SLURM_PTY_PORT", "40001");
-  CHECK_FALSE(under_launcher());
 }
 
 TEST_CASE("stop request: each of its signals sets it, and none ends the process afterwards", "[launcher]") {

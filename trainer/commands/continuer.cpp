@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <sstream>
+#include <fstream>
 
 #include "kernels/core/check.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/files/mapped_file.h"
 
 namespace trireme {
 
@@ -68,18 +67,13 @@ Continuer::State Continuer::look() const {
 
 /// From the end of metrics.jsonl.
 int64_t Continuer::last_step() const {
-  constexpr int64_t kTail = 1 << 16;
+  constexpr std::streamoff kTail = 1 << 16;
   constexpr std::string_view kStep = "{\"step\":";
+  std::ifstream file(run_ / "metrics.jsonl", std::ios::binary | std::ios::ate);
+  file.seekg(std::max(std::streamoff{0}, static_cast<std::streamoff>(file.tellg()) - kTail));
   int64_t step = 0;
-  try {
-    const MappedFile file((run_ / "metrics.jsonl").string());
-    const int64_t begin = std::max(int64_t{0}, file.bytes() - kTail);
-    file.load(begin, file.bytes() - begin);
-    std::istringstream tail(std::string(reinterpret_cast<const char*>(file.data()) + begin, static_cast<size_t>(file.bytes() - begin)));
-    for (std::string line; std::getline(tail, line) && !tail.eof();)  // the last may have been cut off
-      if (line.starts_with(kStep)) step = std::atoll(line.c_str() + kStep.size());
-  } catch (const Error&) {  // the job itself will say so
-  }
+  for (std::string line; std::getline(file, line) && !file.eof();)  // the last may have been cut off
+    if (line.starts_with(kStep)) step = std::atoll(line.c_str() + kStep.size());
   return step;
 }
 

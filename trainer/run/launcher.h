@@ -38,11 +38,11 @@ struct LaunchOptions {
 ///     nothing to save; so does a second request (StopRequest);
 ///   - mpirun itself takes neither SIGTERM nor SIGINT: sent to all processes of a job, they would make it kill the ranks that are about to save;
 ///   - what mpirun says about a rank's exit code is dropped, unless the code is none of ours (a crash) and no hub knows better;
+///   - a job that ends well without one rank's announce_start() has failed: what is called mpirun is none;
 ///   - a dead or hung rank is named on standard error, and all ranks go;
 ///   - if this process dies, mpirun and its ranks go within seconds; if mpirun hangs after the last rank, it is killed.
 /// A job fails with ExitCode::kInternal; any other code is an answer, and is not tried again. A request to stop between two tries or before the ranks
 /// were ready: kRequeue.
-/// A job that ends well without one rank's announce_start() is a failure too: what is called mpirun is none.
 /// OMP_NUM_THREADS, if unset, is cores / ranks. Errors: ConfigError if there is no mpirun, or a host would have more ranks or open files than it can bear,
 /// MissingFileError if there is no hosts file, or no longer this program's own, IoError; InternalError if this process itself was started by launch().
 int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options = {});
