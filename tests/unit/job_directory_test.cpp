@@ -23,7 +23,6 @@ using namespace trireme;
 namespace {
 
 constexpr const char* kSession = "OMPI_MCA_orte_tmpdir_base";
-constexpr const char* kLocalSession = "OMPI_MCA_orte_local_tmpdir_base";
 constexpr const char* kSegments = "OMPI_MCA_btl_vader_backing_directory";
 
 std::string value_of(const char* variable) {
@@ -37,7 +36,7 @@ int in_time(F&& body) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(10);
-    for (const char* variable : {kSession, kLocalSession, kSegments}) ::unsetenv(variable);
+    for (const char* variable : {kSession, kSegments, "TMPDIR"}) ::unsetenv(variable);
     ::_exit(body());
   }
   int status = 0;
@@ -60,14 +59,22 @@ TEST_CASE("job directory: it is this user's alone, named to Open MPI, and goes w
             const JobDirectory directory(true);
             path = value_of(kSession);
             struct stat status {};
-            if (path.empty() || value_of(kSegments) != path.string() || !value_of(kLocalSession).empty()) return 1;
+            if (path.empty() || value_of(kSegments) != path.string() || !value_of("TMPDIR").empty()) return 1;
             if (::lstat(path.c_str(), &status) != 0 || (status.st_mode & 07777) != 0700 || status.st_uid != ::geteuid()) return 2;
             fs::create_directories(path / "ompi.host.0/pid.1/0");
           }
           if (fs::exists(path)) return 3;
           if (!value_of(kSession).empty() || !value_of(kSegments).empty()) return 4;
-          const JobDirectory several(false);  // the other hosts do not have it
-          return !value_of(kSession).empty() || !value_of(kSegments).empty() || !fs::exists(value_of(kLocalSession)) ? 5 : 0;
+          for (const char* before : {"", "/var/tmp"}) {
+            if (*before != '\0') ::setenv("TMPDIR", before, 1);
+            {
+              const JobDirectory several(false);  // the other hosts do not have it, and Open MPI would tell them of it by the other variables
+              const bool told = value_of("TMPDIR").starts_with("/dev/shm/trireme-mpi-") && fs::exists(value_of("TMPDIR"));
+              if (!told || !value_of(kSession).empty() || !value_of(kSegments).empty()) return 5;
+            }
+            if (value_of("TMPDIR") != before) return 6;
+          }
+          return 0;
         }) == 0);
 }
 
@@ -75,7 +82,7 @@ TEST_CASE("job directory: what the user has chosen stays") {
   CHECK(in_time([] {
           ::setenv(kSession, "/nowhere/of the user's", 1);
           const JobDirectory directory(true);
-          return value_of(kSession) != "/nowhere/of the user's" || !fs::exists(value_of(kSegments)) || !value_of(kLocalSession).empty() ? 1 : 0;
+          return value_of(kSession) != "/nowhere/of the user's" || !fs::exists(value_of(kSegments)) || !value_of("TMPDIR").empty() ? 1 : 0;
         }) == 0);
   CHECK(in_time([] {
           ::setenv(kSegments, "/nowhere", 1);

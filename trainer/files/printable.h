@@ -4,7 +4,8 @@
 
 namespace trireme {
 
-/// For a terminal: control characters but newline and tab, and bytes that are no UTF-8, as "\x1b". Messages quote files, and a file must not command the terminal.
+/// For a terminal: control characters but newline and tab, and bytes that are no UTF-8, as "\x1b". Messages quote files, and a file must not command the
+/// terminal.
 std::string printable(std::string_view text);
 
 }  // namespace trireme

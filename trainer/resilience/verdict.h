@@ -14,8 +14,8 @@ namespace trireme {
 struct Verdict {
   std::string text;  ///< names the rank, its host, what it was doing, the operation it never entered and who waits for it
   int64_t step = 0;  ///< the rank was in, 0 before the first
-  /// Where single ranks have died: for each, the text that names it as the only cause. They may have died within some milliseconds, and whoever knows which was
-  /// the first takes its text.
+  /// Where single ranks have died: for each, the text that names it as the only cause. They may have died within some milliseconds, and whoever knows which
+  /// was the first takes its text.
   std::map<int, std::string> deaths = {};
 };
 

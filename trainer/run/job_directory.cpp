@@ -23,7 +23,8 @@ namespace {
 
 constexpr const char* kSegments = "OMPI_MCA_btl_vader_backing_directory";
 constexpr const char* kSession = "OMPI_MCA_orte_tmpdir_base";
-constexpr const char* kLocalSession = "OMPI_MCA_orte_local_tmpdir_base";  // of mpirun's host only: the others do not have this directory
+constexpr const char* kTemporary =
+    "TMPDIR";  // stays on this host; Open MPI gives the variable above to all ranks, and refuses one for mpirun's host beside it
 constexpr const char* kMemory = "/dev/shm";
 constexpr const char* kPrefix = "trireme-mpi-";
 
@@ -31,7 +32,7 @@ bool is_set(const char* name) { return std::getenv(name) != nullptr; }
 
 /// Whether the user has chosen a place for session directories. Open MPI refuses one of these variables beside another.
 bool session_is_chosen() {
-  constexpr std::array kAll{kSession, kLocalSession, "OMPI_MCA_orte_remote_tmpdir_base"};
+  constexpr std::array kAll{kSession, "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"};
   return std::any_of(kAll.begin(), kAll.end(), is_set);
 }
 
@@ -107,12 +108,12 @@ OwnDirectory::~OwnDirectory() {
 JobDirectory::JobDirectory(bool one_host) {
   if (one_host && !is_set(kSegments)) name(kSegments, in_memory_.emplace(kMemory));
   if (session_is_chosen()) return;
-  const char* const session = one_host ? kSession : kLocalSession;
+  const char* const session = one_host ? kSession : kTemporary;
   if (has_room(kMemory)) {
     if (!in_memory_) in_memory_.emplace(kMemory);
     if (name(session, *in_memory_)) return;
   }
-  const char* const temporary = std::getenv("TMPDIR");
+  const char* const temporary = std::getenv(kTemporary);
   std::error_code error;
   const fs::path place = fs::absolute(temporary != nullptr && *temporary != '\0' ? temporary : "/tmp", error);
   if (!name(session, on_disk_.emplace(place)))
@@ -122,13 +123,14 @@ JobDirectory::JobDirectory(bool one_host) {
 
 bool JobDirectory::name(const char* variable, const OwnDirectory& directory) {
   if (directory.path().empty()) return false;
+  const char* const before = std::getenv(variable);
+  named_.emplace_back(variable, before != nullptr ? std::optional<std::string>(before) : std::nullopt);
   ::setenv(variable, directory.path().c_str(), 1);
-  named_.push_back(variable);
   return true;
 }
 
 JobDirectory::~JobDirectory() {
-  for (const char* variable : named_) ::unsetenv(variable);
+  for (const auto& [variable, before] : named_) before ? ::setenv(variable, before->c_str(), 1) : ::unsetenv(variable);
 }
 
 }  // namespace trireme

@@ -1,12 +1,14 @@
 #pragma once
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace trireme {
 
-/// A directory of mode 0700 with a name that nobody can foresee, locked by the kernel and removed with this object; what processes that were killed have left of
-/// its kind in the same place is removed when it is made.
+/// A directory of mode 0700 with a name that nobody can foresee, locked by the kernel and removed with this object; what processes that were killed have left
+/// of its kind in the same place is removed when it is made.
 class OwnDirectory {
  public:
   explicit OwnDirectory(const std::filesystem::path& place);
@@ -22,9 +24,10 @@ class OwnDirectory {
   int lock_ = -1;
 };
 
-/// Where Open MPI keeps what its processes on this host share: its session directory, in /dev/shm or, where that has no room, below TMPDIR; and where all ranks run
-/// here their memory segments, in /dev/shm. Its own choices have names that another user can take beforehand, and a killed mpirun leaves megabytes in them for
-/// every rank. A place that the user has chosen through Open MPI's own variables stays.
+/// Where Open MPI keeps what its processes on this host share: its session directory, in /dev/shm or, where that has no room, below TMPDIR; and where all
+/// ranks run here their memory segments, in /dev/shm. Its own choices have names that another user can take beforehand, and a killed mpirun leaves megabytes
+/// in them for every rank. Of several hosts this is about the one where mpirun runs, and there the ranks, too, find the directory in TMPDIR. A place that the
+/// user has chosen through Open MPI's own variables stays.
 class JobDirectory {
  public:
   /// Errors: IoError where there is no place for a session directory.
@@ -38,7 +41,7 @@ class JobDirectory {
   bool name(const char* variable, const OwnDirectory& directory);
 
   std::optional<OwnDirectory> in_memory_, on_disk_;
-  std::vector<const char*> named_;  ///< variables that are unset in the end
+  std::vector<std::pair<const char*, std::optional<std::string>>> named_;  ///< variables, with the values they get back in the end
 };
 
 }  // namespace trireme

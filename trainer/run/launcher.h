@@ -47,8 +47,8 @@ struct LaunchOptions {
 /// MissingFileError if there is no hosts file, or no longer this program's own, IoError; InternalError if this process itself was started by launch().
 int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options = {});
 
-/// Called by each rank of launch() as soon as MPI has told its rank and the world's size: the launcher's proof that mpirun has started a world of ranks. No effect
-/// under another launcher. Errors: InternalError where the world has not as many ranks as launch() was to start.
+/// Called by each rank of launch() as soon as MPI has told its rank and the world's size: the launcher's proof that mpirun has started a world of ranks. No
+/// effect under another launcher. Errors: InternalError where the world has not as many ranks as launch() was to start.
 void announce_start(int rank, int size);
 
 /// To be called by rank 0 once every rank has its StopRequest: from now on a signal to the launcher is passed on. No effect under another launcher.

@@ -16,11 +16,12 @@ inline constexpr const char* kRanksVariable = "TRIREME_LAUNCHER_RANKS";
 /// The first in PATH. Errors: ConfigError if there is none.
 std::filesystem::path find_mpirun();
 
-/// Lines of an mpirun hostfile that name a host. Errors: MissingFileError; DataError if it is no regular file, which mpirun could not read again; ConfigError if there is none.
+/// Lines of an mpirun hostfile that name a host. Errors: MissingFileError; DataError if it is no regular file, which mpirun could not read again; ConfigError
+/// if there is none.
 int count_hosts(const std::string& hosts_file);
 
-/// Sets what Open MPI reads from the environment, where the user's own choice wins, kOutputVariable, kRanksVariable, and OMP_NUM_THREADS = cores / ranks of a host.
-/// `one_host`: all ranks run here.
+/// Sets what Open MPI reads from the environment, where the user's own choice wins, kOutputVariable, kRanksVariable, and OMP_NUM_THREADS = cores / ranks of a
+/// host. `one_host`: all ranks run here.
 void prepare_environment(int ranks, int hosts, bool one_host);
 
 /// `mpirun -n ranks /proc/self/exe arguments...`, with `-x` for each variable that ranks on other hosts need. Errors: ConfigError if there is no mpirun,

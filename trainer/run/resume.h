@@ -33,8 +33,8 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
                     bool automatic);
 
 /// Lines "checkpoint: key: value", "now: key: value" in which two configurations differ in a way that changes the mathematics of the run; layout, names,
-/// intervals of saving and evaluation, and what `trireme plan` and the check of memory read do not. training.initial_weights does, by its text: a run goes on from its own checkpoints, never from there, so
-/// what lies there may change or go, but a run that names other weights is another run.
+/// intervals of saving and evaluation, and what `trireme plan` and the check of memory read do not. training.initial_weights does, by its text: a run goes on
+/// from its own checkpoints, never from there, so what lies there may change or go, but a run that names other weights is another run.
 std::string mathematical_difference(const Config& saved, const Config& now);
 
 }  // namespace trireme
