@@ -4,6 +4,8 @@
 #   ./scripts/mutations.sh             all of them
 #   ./scripts/mutations.sh 04 norm     those whose name contains one of the words
 #   ./scripts/mutations.sh cuda        those of the GPU backend, caught on the simulated GPUs
+#   ./scripts/mutations.sh --results FILE [WORD...]   the same in slices: each row is added to FILE at once, and a later run of the same tree with it goes on
+#                                      behind the rows that are there; the end counts all of them
 #   ./scripts/mutations.sh --list      their names
 #   ./scripts/mutations.sh --check     whether every patch applies, which the default suite asks too
 #   ./scripts/mutations.sh --verify [WORD...]   plants those of the training path and runs `trireme verify` instead: is each found, and are axis and kind of
@@ -23,6 +25,12 @@ verify=
 if [[ ${1:-} == --verify ]]; then
   verify=yes
   shift
+fi
+results=
+if [[ ${1:-} == --results ]]; then
+  [[ -n ${2:-} ]] || { echo "mutations: --results needs a file" >&2; exit 2; }
+  results=$(realpath -m "$2")
+  shift 2
 fi
 selected=()
 for name in $(cd tests/mutations && printf '%s\n' *.patch | sort -n); do
@@ -67,6 +75,16 @@ first_failure() {
   test=$(sed -n 's/.*<TestCase name="\([^"]*\)".*/\1/p' "$scratch/xml" | tail -n 1 | sed 's/&quot;/"/g; s/&apos;/'"'"'/g; s/&lt;/</g; s/&gt;/>/g; s/&amp;/\&/g')
   echo "${1#test_}: ${test:-before its first test}$([[ $status -eq 124 ]] && echo ' (ran too long)')"
 }
+
+# Of the tree without a bug. What a results file says of another tree says nothing of this one.
+open_results() {
+  local digest
+  [[ $results != "$source"/* ]] || rm -f "$tree/${results#"$source"/}"
+  digest=$(cd "$tree" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16)
+  [[ -s $results ]] || printf '# tree %s\n| planted | trap | caught by | caught |\n|---|---|---|---|\n' "$digest" > "$results"
+  [[ $(head -n 1 "$results") == "# tree $digest" ]] || fail "$results holds the results of another tree; give another file"
+}
+has_result() { [[ -n $results ]] && grep -qF "| $1 |" "$results"; }
 
 plant() { (cd "$tree" && patch -p1 --fuzz=0 --no-backup-if-mismatch < "$source/tests/mutations/$1.patch" > "$scratch/log" 2>&1) || fail "$1 does not apply" "$scratch/log"; }
 take_back() { (cd "$tree" && patch -p1 -R --no-backup-if-mismatch < "$source/tests/mutations/$1.patch" > "$scratch/log" 2>&1) || fail "$1 cannot be taken back" "$scratch/log"; }
@@ -137,15 +155,23 @@ if [[ ! -d $scratch/build/tests/CMakeFiles/test_cuda.dir ]]; then
   done
   [[ ${#selected[@]} -gt 0 ]] || exit 0
 fi
+if [[ -n $results ]]; then
+  open_results
+  for i in "${!selected[@]}"; do
+    if has_result "${selected[i]}"; then unset "selected[$i]"; fi
+  done
+fi
 mapfile -t programs < <(for name in "${selected[@]}"; do programs_for "$source/tests/mutations/$name.patch" | tr ' ' '\n'; done | sort -u)
-build "${programs[@]}" || fail "the tree does not build" "$scratch/log"
 for program in "${programs[@]}"; do
+  build "$program" || fail "the tree does not build" "$scratch/log"
+  if has_result "nothing, $program"; then continue; fi
   failure=$(first_failure "$program")
   [[ -z $failure ]] || fail "the tree fails without any bug planted: $failure" "$scratch/xml"
+  [[ -z $results ]] || printf '| nothing, %s | - | - | - |\n' "$program" >> "$results"
 done
 
-survivors=0
-printf '| planted | trap | caught by | caught |\n|---|---|---|---|\n'
+[[ -n $results ]] || printf '| planted | trap | caught by | caught |\n|---|---|---|---|\n'
+planted=0 survivors=0
 for name in "${selected[@]}"; do
   patch=$source/tests/mutations/$name.patch
   plant "$name"
@@ -156,8 +182,13 @@ for name in "${selected[@]}"; do
     [[ -z $failure ]] || break
   done
   take_back "$name"
+  planted=$((planted + 1))
   [[ -n $failure ]] || survivors=$((survivors + 1))
-  printf '| %s | %s | %s | %s |\n' "$name" "$(sed -n '1s/^# //p' "$patch")" "${failure:--}" "$([[ -n $failure ]] && echo yes || echo NO)"
+  printf '| %s | %s | %s | %s |\n' "$name" "$(sed -n '1s/^# //p' "$patch")" "${failure:--}" "$([[ -n $failure ]] && echo yes || echo NO)" | tee -a "${results:-/dev/null}"
 done
-echo "mutations: ${#selected[@]} planted, $survivors survived" >&2
+if [[ -n $results ]]; then
+  planted=$(grep -cE '\| (yes|NO) \|$' "$results" || true)
+  survivors=$(grep -cF '| NO |' "$results" || true)
+fi
+echo "mutations: $planted planted, $survivors survived" >&2
 [[ $survivors -eq 0 ]]
