@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <iostream>
+#include <streambuf>
 
 #include "tests/support/catch.h"
 #include "trainer/files/progress_line.h"
@@ -14,6 +16,28 @@ namespace {
 using Catch::Matchers::Contains;
 using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
+
+/// Everything goes to standard error at once, as by std::cerr itself.
+class ToStandardError final : public std::streambuf {
+  int_type overflow(int_type c) override {
+    const char byte = traits_type::to_char_type(c);
+    return ::write(STDERR_FILENO, &byte, 1) == 1 ? c : traits_type::eof();
+  }
+  std::streamsize xsputn(const char* text, std::streamsize count) override { return ::write(STDERR_FILENO, text, static_cast<size_t>(count)); }
+};
+
+/// Runs `body` while standard error is `file`. Catch's reporters for programs keep what std::cerr is given to themselves: the descriptor would get none of it.
+template <class Body>
+void with_standard_error(int file, Body&& body) {
+  ToStandardError direct;
+  std::streambuf* const stream = std::cerr.rdbuf(&direct);
+  const int saved = ::dup(STDERR_FILENO);
+  ::dup2(file, STDERR_FILENO);
+  body();
+  ::dup2(saved, STDERR_FILENO);
+  ::close(saved);
+  std::cerr.rdbuf(stream);
+}
 
 /// What `body` writes to standard error while that is a terminal of `columns`.
 template <class Body>
@@ -26,11 +50,7 @@ std::string on_terminal(unsigned short columns, Body&& body) {
   REQUIRE(slave >= 0);
   const winsize size{24, columns, 0, 0};
   REQUIRE(::ioctl(slave, TIOCSWINSZ, &size) == 0);
-  const int saved = ::dup(STDERR_FILENO);
-  ::dup2(slave, STDERR_FILENO);
-  body();
-  ::dup2(saved, STDERR_FILENO);
-  ::close(saved);
+  with_standard_error(slave, body);
   std::string text(4096, '\0');
   ::fcntl(master, F_SETFL, O_NONBLOCK);
   const ssize_t bytes = ::read(master, text.data(), text.size());
@@ -70,11 +90,7 @@ TEST_CASE("progress line: on a terminal, cut to its width, and gone at the end")
 TEST_CASE("progress line: nothing where nobody looks") {
   int pipes[2];
   REQUIRE(::pipe(pipes) == 0);
-  const int saved = ::dup(STDERR_FILENO);
-  ::dup2(pipes[1], STDERR_FILENO);
-  ProgressLine("reading", ProgressUnit::kItems, 10).advance(5);
-  ::dup2(saved, STDERR_FILENO);
-  ::close(saved);
+  with_standard_error(pipes[1], [] { ProgressLine("reading", ProgressUnit::kItems, 10).advance(5); });
   ::close(pipes[1]);
   char c;
   CHECK(::read(pipes[0], &c, 1) == 0);
