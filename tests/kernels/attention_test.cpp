@@ -70,6 +70,22 @@ TEST_CASE("attention: a maximum that stays keeps its sum over many blocks of key
   }
 }
 
+// Where a maximum grows without the sums being rescaled, the exponentials leave the range of fp16: e^13 is above 65504.
+TEST_CASE("attention: a maximum that grows by 13 nats between tiles of keys") {
+  for (const int64_t head_size : {64, 128}) {
+    const AttentionShape shape{1, 200, 1, 1, head_size};
+    const int64_t columns = shape.columns(), tile = 128;  // of 64 keys or of 128
+    Operation operation = forward(shape);
+    std::vector<double>& qkv = operation.operands[0].values;
+    for (int64_t t = 0; t < shape.sequence; ++t)
+      for (int64_t c = 0; c < 2 * head_size; ++c) {
+        const bool key = c >= head_size, first = c % head_size == 0;
+        qkv[static_cast<size_t>(t * columns + c)] = !first ? 0 : !key ? std::sqrt(static_cast<double>(head_size)) : t < tile ? 0 : 13;
+      }
+    check_engines(operation, kTolerance);
+  }
+}
+
 TEST_CASE("a query sees no later token, and shares its key head with its neighbours") {
   const AttentionShape shape{1, 6, 4, 2, 3};
   const Operation operation = forward(shape);

@@ -6,6 +6,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
 #include "tests/support/thread_ranks.h"
+#include "trainer/loop/recompute.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme::test {
@@ -110,6 +111,22 @@ int64_t kept_bytes(const Config& config, Recompute recompute) {
 }
 
 }  // namespace
+
+TEST_CASE("every so many blocks recompute, the first of all among them") {
+  using enum Recompute;
+  const auto plan = [](int64_t layers, const char* recompute, int64_t every) {
+    Config config;
+    config.model.layers = layers;
+    config.training.recompute = recompute;
+    config.training.recompute_every = every;
+    return recompute_plan(config);
+  };
+  CHECK(plan(3, "full", 2) == std::vector{kFull, kNone, kFull});
+  CHECK(plan(3, "selective", 1) == std::vector{kSelective, kSelective, kSelective});
+  CHECK(plan(7, "selective", 3) == std::vector{kSelective, kNone, kNone, kSelective, kNone, kNone, kSelective});
+  CHECK(plan(2, "full", 5) == std::vector{kFull, kNone});
+  CHECK(plan(2, "none", 1) == std::vector{kNone, kNone});
+}
 
 TEST_CASE("recomputation changes no bit in double precision, with in-flight buffers poisoned") {
   for (const ParityModel model : kModels) {

@@ -1,7 +1,10 @@
 // `trireme verify` against models it was not written for: no false alarms, and what is really wrong is seen.
 #include "trainer/verify/verify.h"
 
+#include <algorithm>
+#include <cmath>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 
 #include "tests/support/catch.h"
@@ -226,6 +229,34 @@ TEST_CASE("one rank is held against a second implementation: whatever that does 
     }
     CHECK(told == (std::string(architecture) == "llama" ? 8 : 5));  // RoPE turns by distances alone; all heads of gpt2 have their own keys
   }
+}
+
+TEST_CASE("one rank: a gradient much smaller than the others' is held against its own size") {
+  const Clone clone = make_clone(small_config("llama", 0), parse_layouts("tp1"), 3);
+  const Config config = clone.in(parse_layout("tp1"));
+  const auto data = std::make_shared<RaggedDataset>(11, config.training.sequence_length, 53, true, true);
+  const auto validation = std::make_shared<RaggedDataset>(7, config.training.sequence_length, 53, true, true);
+  const RecordOptions options{.steps = 2, .every_state = true, .norm_scale = 0.1};
+  const LayoutRun run = run_layout(config, data, validation, {options});
+  REQUIRE(run.end == LayoutRun::End::kDone);
+  std::map<std::string, double> norms;
+  double whole = 0;
+  for (const auto& [name, gradient] : run.record.first_gradient) {
+    for (const double v : gradient.values) norms[name] += v * v;
+    whole += norms[name];
+  }
+  int held = 0;
+  for (const auto& [name, square] : norms) {
+    const double share = std::sqrt(square / whole);
+    if (share < 1e-3 || share > 2e-2) continue;
+    CAPTURE(name, share);
+    RunRecord record = run.record;
+    for (double& v : record.first_gradient[name].values) v *= 1 + 1e-4;
+    const std::vector<Difference> found = check_baseline(config, record, *data, *validation, options).comparison.differences;
+    CHECK(std::ranges::any_of(found, [&](const Difference& d) { return d.quantity == Quantity::kGradient && d.tensor == name; }));
+    ++held;
+  }
+  CHECK(held > 0);
 }
 
 TEST_CASE("a layout that reads other samples differs, from the loss on") {
