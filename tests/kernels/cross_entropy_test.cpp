@@ -206,3 +206,17 @@ TEST_CASE("cross-entropy: the gradient of a likely target is rounded once") {
   const Operation highest = likely(maximum(c)), sums = following(likely(partial_sums(c)), highest);
   check_engines(following(following(likely(backward(c)), highest), sums), kTolerance);
 }
+
+TEST_CASE("cross entropy: the exponentials of a vocabulary of 10^5 tokens lose nothing in their sum") {
+  constexpr int64_t kTokens = 150'001;
+  Operation operation = partial_sums({1, kTokens, {0, kTokens}});
+  operation.operands[0].values.assign(kTokens, -0.3F);
+  operation.operands[1].values = {-100};
+  operation.operands[2].values = {0};
+  const double expected = kTokens * std::exp(static_cast<double>(-0.3F));
+  for (int level = 0; level <= static_cast<int>(best_isa()); ++level) {
+    INFO(name_of(static_cast<Isa>(level)));
+    const double sum = run(operation, Device::kCpu, DType::kF32, 1, Alignment::kElement, static_cast<Isa>(level))[3][0];
+    CHECK(std::abs(sum - expected) <= kTolerance * expected);
+  }
+}

@@ -333,3 +333,14 @@ TEST_CASE("the loss scale doubles after clean steps, halves on overflow, and sta
     }
   }
 }
+
+TEST_CASE("squares of more elements than a round of threads takes are each added once") {
+  constexpr int64_t kRound = int64_t{1} << 22, kMore = 5000;
+  std::vector<double> values(kRound + kMore, 1.0);
+  std::fill(values.begin() + kRound, values.end(), 2.0);
+  const Operation operation{"sum_of_squares",
+                            {always_f64(added_to("sum", {1}, {2.5})), free_rows(input("x", {kRound + kMore}, values))},
+                            [](Context& ctx, const std::vector<Tensor>& t) { sum_of_squares(ctx, std::span(t).subspan(1), t[0]); }};
+  for (int level = 0; level <= static_cast<int>(best_isa()); ++level)
+    CHECK(run(operation, Device::kCpu, DType::kF32, 2, Alignment::kVector, static_cast<Isa>(level))[0][0] == 2.5 + kRound + 4 * kMore);
+}
