@@ -1,0 +1,74 @@
+// A vocabulary that ends before the last tensor rank: that rank has rows of the table, and none of them is a token's.
+#include <cmath>
+#include <mutex>
+
+#include "parallel/comm/self.h"
+#include "tests/parity/text_models.h"
+#include "tests/support/catch.h"
+#include "tests/support/parity.h"
+#include "tests/support/thread_ranks.h"
+#include "trainer/model/declare.h"
+
+namespace trireme::test {
+namespace {
+
+constexpr int64_t kTokens = 5;  // two rows a rank of four: the third has one of padding, the fourth has two
+constexpr int kRanks = 4;
+
+Config config_of(ParityModel model, int tensor) {
+  Layout layout;
+  layout.tensor = tensor;
+  Config config = parity_config(model, layout, "fp64");
+  config.model.vocab_size = kTokens;
+  return config;
+}
+
+/// On every rank the logits of a text.
+std::vector<std::vector<double>> logits_on(int tensor) {
+  std::vector<std::vector<double>> all(static_cast<size_t>(tensor));
+  run_ranks(tensor, [&](Communicator& world) {
+    Config config = text_config("grouped", tensor, "fp64");
+    config.model.vocab_size = kTokens;
+    Arena arena(Device::kReference, true);
+    Context ctx{Device::kReference, &arena, 1, nullptr};
+    Trainer trainer(ctx, world, config, false);
+    draw_weights(trainer);
+    all[static_cast<size_t>(world.rank())] = trainer.logits(std::vector<int32_t>{0, 4, 2, 3, 1, 4});
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("the rows of a parameter that is shorter than its ranks lie within it, each on one rank") {
+  for (const int ranks : {4, 7, 8}) {
+    int64_t end = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      CAPTURE(ranks, rank);
+      const ParamSpec spec = split_rows("w", {kTokens, 3}, 2, {rank, ranks}, ranks);
+      CHECK(spec.box.start[0] == end);
+      CHECK(spec.box.extent[0] >= 0);
+      end += spec.box.extent[0];
+      CHECK(end <= kTokens);
+      CHECK(spec.local == std::array<int64_t, 2>{(kTokens + ranks - 1) / ranks, 3});
+    }
+    CHECK(end == kTokens);
+  }
+}
+
+TEST_CASE("a tensor rank without a token of the vocabulary trains and evaluates as one rank does") {
+  const RunRecord one = train_on_threads(config_of(ParityModel::kLlamaGrouped, 1), 2, Device::kReference);
+  const RunRecord four = train_on_threads(config_of(ParityModel::kLlamaGrouped, kRanks), 2, Device::kReference, true);
+  CHECK(difference(one, four, 1e-10) == "");
+}
+
+TEST_CASE("a tensor rank without a token of the vocabulary has no part in the logits") {
+  const std::vector<double> expected = logits_on(1)[0];
+  REQUIRE(expected.size() == 6 * kTokens);
+  for (const std::vector<double>& logits : logits_on(kRanks)) {
+    REQUIRE(logits.size() == expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) CHECK(std::abs(logits[i] - expected[i]) <= 1e-10);
+  }
+}
+
+}  // namespace trireme::test
