@@ -345,6 +345,25 @@ TEST_CASE("checkpoint: a failed save is told once and leaves the previous one", 
   REQUIRE(names_in(checkpoints) == std::vector<std::string>{"latest", "step-00000001", "step-00000003"});
 }
 
+TEST_CASE("checkpoint: a save that was given up costs no later one", "[checkpoint]") {
+  const TemporaryDirectory directory;
+  Run run(directory.path, "s1");
+  const auto state = state_of(1);
+  run.ranks[0]->save(describe(1), state[0].tensors);  // waits for the others
+  run.ranks[0]->give_up("rank 1: no room");
+  CHECK_THAT(run.error_of(0).value(), Contains("rank 1: no room"));
+  for (const int rank : {1, 2}) {
+    run.ranks[static_cast<size_t>(rank)]->save(describe(1), state[static_cast<size_t>(rank)].tensors);
+    run.error_of(rank);
+  }
+  const auto next = state_of(2);
+  run.ranks[0]->save(describe(2), next[0].tensors);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the others come late
+  for (const size_t rank : {1, 2}) run.ranks[rank]->save(describe(2), next[rank].tensors);
+  CHECK(run.error_of(0) == std::nullopt);
+  require_contents(directory.path / "checkpoints/latest", 2);
+}
+
 TEST_CASE("checkpoint: a save that fails leaves no directory behind", "[checkpoint]") {
   const TemporaryDirectory directory;
   {

@@ -187,6 +187,22 @@ TEST_CASE("export: every class comes back as the same model with the same bits",
   }
 }
 
+TEST_CASE("export: matrices wider and higher than a tile are converted to their last element", "[export]") {
+  Config config = base("gpt2");
+  config.model.hidden_size = 72;
+  config.model.ffn_size = 200;
+  const ModelConfig model = resolve(config).model;
+  const TemporaryDirectory directory;
+  const fs::path folder = directory.path / "out";
+  export_to(save_model(directory.path, model), folder, {.dtype = DType::kBF16});
+  for (const auto& [parameter, values] : weights_of(folder)) {
+    INFO(parameter);
+    int64_t wrong = 0;
+    for (size_t i = 0; i < values.size(); ++i) wrong += values[i] != static_cast<float>(bfloat16(value_at(parameter, static_cast<int64_t>(i))));
+    CHECK(wrong == 0);
+  }
+}
+
 // Written out by hand: reading back through the same table of names could not find an error in it.
 TEST_CASE("export: names and places are those of transformers", "[export]") {
   const TemporaryDirectory directory;

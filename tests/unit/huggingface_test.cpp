@@ -160,6 +160,22 @@ TEST_CASE("any box of a Hugging Face tensor is the same part of the whole, in ev
   }
 }
 
+TEST_CASE("a tied head is compared with its embedding to the last byte, however large they are") {
+  const Folder folder("llama_tied");
+  constexpr int64_t kVocabulary = 140'000;  // 17 MiB a tensor: they are compared 16 MiB at a time
+  folder.change_json([=](json& config) { config["vocab_size"] = kVocabulary; });
+  const bool equal = GENERATE(true, false);
+  folder.change_tensors([&](RawTensors& tensors) {
+    RawTensor& embedding = tensors.at("model.embed_tokens.weight");
+    embedding.shape[0] = kVocabulary;
+    embedding.data.assign(static_cast<size_t>(kVocabulary * embedding.shape[1]) * sizeof(float), '\0');
+    RawTensor& head = tensors["lm_head.weight"] = embedding;
+    if (!equal) head.data.back() = '\1';
+  });
+  const std::string answer = refusal(folder.path());
+  CHECK((equal ? answer == "accepted" : answer.find("lm_head.weight differs from the embedding") != std::string::npos));
+}
+
 TEST_CASE("every parameter has one place in the tensors of transformers") {
   for (const std::string& name : kModels) {
     const ModelConfig model = HuggingFaceReader(kGolden / name).model();
