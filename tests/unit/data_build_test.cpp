@@ -613,3 +613,40 @@ TEST_CASE("a pipe is read once, and nothing of it is kept", "[data]") {
   ::signal(SIGPIPE, SIG_DFL);
   CHECK(scratch.names() == std::vector<std::string>{"file", "in.txt", "pipe", "piped", "tokenizer"});
 }
+
+TEST_CASE("a build that goes on counts lines and empty documents from where it stopped", "[data]") {
+  const Scratch scratch;
+  // Pieces of a quarter of a MiB; the first holds the empty documents.
+  std::string lines;
+  int64_t count = 0;
+  const auto add = [&](const std::string& text) {
+    lines += nlohmann::json{{"text", text}}.dump() + "\n";
+    ++count;
+  };
+  for (int i = 0; i < 5; ++i) add("");
+  while (lines.size() < 1'200'000) add(prose(500, static_cast<uint64_t>(count)));
+  const bool bad = GENERATE(false, true);
+  if (bad) lines += "{\"text\": 3}\n";
+  BuildOptions options = options_for(scratch, "out", {scratch.write("in.jsonl", lines)});
+  options.threads = 1;
+  const auto position = [&] {
+    const std::string journal = slurp(options.output + ".partial/progress.json");
+    const nlohmann::json read = journal.empty() ? nlohmann::json() : nlohmann::json::parse(journal)["position"];
+    return read.is_null() ? int64_t{0} : read["read"]["line"].get<int64_t>();
+  };
+  for (int patience = 3; position() == 0; ++patience) {
+    int calls = 0;
+    BuildOptions stopped = options;
+    stopped.stop_signal = [&] { return ++calls > patience ? SIGTERM : 0; };
+    CHECK_THROWS_AS(build_tokens(stopped), Error);
+  }
+  REQUIRE(position() > 5);
+  REQUIRE(position() < count);
+  if (bad) {
+    check_throws<DataError>([&] { build_tokens(options); }, {concat("in.jsonl:", count + 1, ":")});
+  } else {
+    const BuildResult result = build_tokens(options);
+    CHECK(result.empty_documents == 5);
+    CHECK(result.index.documents == count - 5);
+  }
+}

@@ -63,3 +63,14 @@ TEST_CASE("learning rate: scaling follows the global batch against its reference
   optimizer.reference_batch_size.reset();
   CHECK_THROWS_AS(learning_rate(schedule, optimizer, 128, 10, 10), InternalError);
 }
+
+TEST_CASE("learning rate: a run of fewer than ten steps decays in its last one", "[learning_rate]") {
+  ScheduleConfig schedule;
+  schedule.name = "wsd";
+  schedule.final_learning_rate = 0.1;
+  for (const int64_t steps : {1, 2, 5, 9}) {
+    CAPTURE(steps);
+    CHECK(learning_rate(schedule, optimizer_with(1), 8, steps, steps) == Approx(0.1).epsilon(1e-14));
+    if (steps > 1) CHECK(learning_rate(schedule, optimizer_with(1), 8, steps - 1, steps) == 1.0);
+  }
+}

@@ -193,6 +193,12 @@ TEST_CASE("tokenizer training: what cannot be is refused by name") {
   CHECK_THROWS_WITH(train_byte_pairs({}, 400, {"<é>"}), Contains("--special=<é>: its characters stand for other bytes"));
 }
 
+TEST_CASE("tokenizer training: pairs that occur billions of times are counted to the end") {
+  const PieceCounts pieces = {{"ab", 3'000'000'000}, {"cd", 2'000'000'000}, {"ce", 1'500'000'000}, {"fe", 2'200'000'000}, {"xce", 1'500'000'000}};
+  using Merges = std::vector<std::pair<std::string, std::string>>;
+  CHECK(merges_of(train_byte_pairs(pieces, 256 + 4, {})) == Merges{{"a", "b"}, {"c", "e"}, {"f", "e"}, {"c", "d"}});
+}
+
 TEST_CASE("tokenizer training: text that looks like a special token is never merged into it") {
   const PieceCounts pieces = {{"the", 100}, {"then", 10}};
   const BytePairVocabulary vocabulary = train_byte_pairs(pieces, 400, {"the"});
