@@ -429,3 +429,20 @@ TEST_CASE("a wait in a group nobody knows, or a peer out of place, is judged wit
   job.pass(11);
   CHECK_FALSE(job.text().empty());
 }
+
+TEST_CASE("verdict: of many ranks that die together eight are named and the others are counted") {
+  std::vector<RankState> ranks(13);  // two hosts, of each of which one rank lives
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r].life = r < 11 ? Life::kDead : Life::kAlive;
+    ranks[r].host = r % 2 == 0 ? "n1" : "n2";
+    ranks[r].pid = 1000 + static_cast<int>(r);
+    ranks[r].ended = ranks[r].died_after = ranks[r].died_by = ranks[r].heard = ranks[r].moved = 100;
+    ranks[r].last.step = 12;
+  }
+  const auto verdict = judge(ranks, 100.2, {});
+  REQUIRE(verdict);
+  INFO(verdict->text);
+  CHECK(verdict->text.find("rank 0 (host n1, process 1000), rank 1 (host n2, process 1001), ") == 0);
+  CHECK(verdict->text.find(", rank 7 (host n2, process 1007) and 3 more have died; rank 0 was in step 12") != std::string::npos);
+  CHECK(verdict->text.find("rank 8 ") == std::string::npos);
+}

@@ -195,6 +195,21 @@ TEST_CASE("a comparison names the elements that differ, their owners and their c
   CHECK(compare(record(), wrong, kOrder).differences.size() == 1);
 }
 
+TEST_CASE("a tensor is compared by its own size down to a thousandth of the largest") {
+  const auto differences = [](double size, double error) {
+    RunRecord right = record();
+    scale(right.first_gradient["blocks.0.attention_norm.weight"], size);  // the others are as large as it was
+    RunRecord wrong = right;
+    scale(wrong.first_gradient["blocks.0.attention_norm.weight"], 1 + error);
+    return compare(right, wrong, kOrder).differences.size();
+  };
+  CHECK(differences(1, 1e-9) == 1);
+  CHECK(differences(1.1e-3, 0.01) == 1);
+  CHECK(differences(1.1e-3, 1e-9) == 1);
+  CHECK(differences(1.1e-3, 1e-11) == 0);
+  CHECK(differences(1e-6, 1e-9) == 0);  // of this size is what a tensor of zeros holds by rounding
+}
+
 TEST_CASE("a cause is named from what differs, where and without what it goes away") {
   const auto gradient = [](const char* name, double factor) { return [name, factor](RunRecord& r) { scale(r.first_gradient[name], factor); }; };
   check_diagnosis(seen("tp2sp", gradient("final_norm.weight", 0.4)), "sequence", "norm", "replicated parameters are partial");

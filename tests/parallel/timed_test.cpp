@@ -1,0 +1,32 @@
+// The log of a traced step holds the operations of that step, whenever others are waited for.
+#include "parallel/comm/timed.h"
+
+#include "tests/support/catch.h"
+
+namespace trireme {
+
+TEST_CASE("a communication log takes no time of an operation that was begun in an earlier step") {
+  const auto origin = CommunicationLog::Clock::now();
+  CommunicationLog log;
+  log.start(origin);
+  const size_t place = log.add({"shard", "all_gather", 1, 2, 2, 2});
+  const uint64_t recording = log.recording();
+  log.waited(place, recording, 3);
+  const std::vector<TimedOperation> first = log.stop();
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].wait == 3);
+  CHECK(first[0].end != 2);
+
+  log.start(origin);
+  log.add({"tensor", "all_reduce", 5, 6, 6, 6});
+  log.waited(place, recording, 7);  // the earlier step's, which a trace without a barrier would meet now
+  const std::vector<TimedOperation> second = log.stop();
+  REQUIRE(second.size() == 1);
+  CHECK(second[0].group == "tensor");
+  CHECK(second[0].wait == 6);
+  CHECK(second[0].end == 6);
+  log.waited(place, recording, 8);  // and nobody is recording
+  CHECK_FALSE(log.running());
+}
+
+}  // namespace trireme
