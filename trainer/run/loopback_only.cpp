@@ -14,7 +14,6 @@
 #include <string_view>
 #include <system_error>
 
-#include "kernels/core/background_thread.h"
 #include "kernels/core/check.h"
 
 namespace fs = std::filesystem;
@@ -75,7 +74,7 @@ void watch(pid_t process, const std::atomic<bool>& stop) {
 
 LoopbackOnly::LoopbackOnly(pid_t mpirun) {
   try {
-    thread_ = background_thread([this, mpirun] { watch(mpirun, stop_); });
+    thread_ = std::thread([this, mpirun] { watch(mpirun, stop_); });
   } catch (const std::system_error&) {  // no thread to be had: the sockets stay as they are
   }
 }
