@@ -53,6 +53,18 @@ TEST_CASE("generate: one rank, two and four, over a cache and without, write the
   CHECK(text_of(run(directory, {"generate", "--checkpoint", "run", "--prompt", kPrompt, "--max-tokens", "0"})) == std::string(kPrompt) + "\n");
 }
 
+TEST_CASE("generate: a model with more rows than its tokenizer has ids never draws one of them") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  must(directory, Arguments{"train", "run.yaml"} + sets({"model.vocab_size=1024"}));  // 768 rows of no byte
+  // At this temperature every row is as likely as another.
+  const Arguments drawn = kGenerate + Arguments{"--prompt", kPrompt, "--temperature", "1e6"};
+  const std::string text = text_of(run(directory, drawn));
+  CHECK(text.size() == 6 + 40 + 1);
+  CHECK(text_of(run(directory, drawn + Arguments{"--tensor", "2"})) == text);
+  CHECK(text_of(run(directory, drawn + Arguments{"--no-cache", "--seed", "4"})).size() == 6 + 40 + 1);
+}
+
 TEST_CASE("generate: what cannot be done is refused before a rank is started") {
   TemporaryDirectory directory;
   train_model(directory);

@@ -84,5 +84,21 @@ TEST_CASE("sampling refuses logits that are not finite") {
   CHECK(sample_token({-HUGE_VAL, 0.0, -HUGE_VAL}, {}, 1 - 0x1p-53) == 1);  // tokens that cannot be
 }
 
+TEST_CASE("sampling never draws a token beyond the tokenizer's, however likely the model finds it") {
+  const std::vector<double> logits = {0.0, 1.0, 0.5, 9.0, std::nan("")};  // rows 3 and 4 belong to no token
+  const uint64_t key = random_key(7, "vocabulary");
+  for (SamplingOptions options : {SamplingOptions{}, {.temperature = 0}, {.temperature = 1e6}, {.top_k = 1}, {.top_k = 5}, {.top_p = 0.9}}) {
+    options.vocab_size = 3;
+    CAPTURE(options.temperature, options.top_k, options.top_p);
+    for (uint64_t i = 0; i < 200; ++i) {
+      const double uniform = random_uniform(key, i);
+      const int32_t token = sample_token(logits, options, uniform);
+      REQUIRE(token < 3);
+      REQUIRE(token == drawn_from_all({0.0, 1.0, 0.5}, options, uniform));
+    }
+  }
+  CHECK(sample_token({0.0, 1.0}, {.temperature = 0, .vocab_size = 300}, 0) == 1);  // a tokenizer of more ids than the model has rows
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -106,16 +106,16 @@ ExitCode continue_text(Request& request, Trainer& trainer) {
   tell(request.prompt);
   Decoder decoder(trainer, static_cast<int64_t>(prompt) + arguments.max_tokens, !arguments.no_cache);
   TextStream stream(request.tokenizer, tokens);
+  SamplingOptions sampling = arguments.sampling;
+  sampling.vocab_size = request.tokenizer.vocab_size();  // rows of the model's vocabulary beyond the tokenizer's ids were never trained
   const uint64_t key = random_key(static_cast<uint64_t>(arguments.seed), "generate");
   const auto begin = Clock::now();
   auto first = begin;
   bool stopped = false;
   for (int64_t i = 0; i < arguments.max_tokens && !stopped; ++i) {
-    std::vector<double> logits = decoder.logits(tokens);
+    const std::vector<double> logits = decoder.logits(tokens);
     if (i == 0) first = Clock::now();
-    // Rows of the vocabulary beyond the tokenizer's ids were never trained.
-    logits.resize(std::min(logits.size(), static_cast<size_t>(request.tokenizer.vocab_size())));
-    const int32_t token = sample_token(logits, arguments.sampling, random_uniform(key, static_cast<uint64_t>(i)));
+    const int32_t token = sample_token(logits, sampling, random_uniform(key, static_cast<uint64_t>(i)));
     if (token == request.tokenizer.end_of_text()) break;
     tokens.push_back(token);
     tell(stream.add(token));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "kernels/core/check.h"
 
@@ -12,7 +13,7 @@ namespace {
 /// Tokens from the most likely on, sorted as far as they have been asked for.
 class Ranking {
  public:
-  explicit Ranking(const std::vector<double>& logits) : logits_(logits), order_(logits.size()) { std::iota(order_.begin(), order_.end(), 0); }
+  explicit Ranking(std::span<const double> logits) : logits_(logits), order_(logits.size()) { std::iota(order_.begin(), order_.end(), 0); }
 
   int32_t operator[](size_t place) {
     while (place >= sorted_) sort_more();
@@ -33,14 +34,16 @@ class Ranking {
     sorted_ = count;
   }
 
-  const std::vector<double>& logits_;
+  std::span<const double> logits_;
   std::vector<int32_t> order_;
   size_t sorted_ = 0;
 };
 
 }  // namespace
 
-int32_t sample_token(const std::vector<double>& logits, const SamplingOptions& options, double uniform) {
+int32_t sample_token(const std::vector<double>& all_logits, const SamplingOptions& options, double uniform) {
+  std::span<const double> logits = all_logits;
+  if (options.vocab_size > 0) logits = logits.first(std::min(logits.size(), static_cast<size_t>(options.vocab_size)));
   if (std::any_of(logits.begin(), logits.end(), [](double x) { return std::isnan(x) || x == INFINITY; }))
     throw DataError("the model's logits are not finite: its weights are not, or are too large for the precision");
   const auto best = std::max_element(logits.begin(), logits.end());
