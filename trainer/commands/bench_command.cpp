@@ -13,6 +13,7 @@
 #include "trainer/bench/step.h"
 #include "trainer/commands/bench_machine.h"
 #include "trainer/commands/finish_output.h"
+#include "trainer/commands/finite_range.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
 #include "trainer/files/durable_file.h"
@@ -169,7 +170,7 @@ void add_bench_command(CLI::App& app, const std::vector<std::string>& command_li
   const auto arguments = std::make_shared<Arguments>();
   const CLI::Range positive(int64_t{1}, int64_t{1} << 30);
   const auto common = [&](CLI::App* command) {
-    command->add_option("--seconds", arguments->seconds, "Time for each figure")->check(CLI::Range(1e-3, 60.0));
+    command->add_option("--seconds", arguments->seconds, "Time for each figure")->check(finite_range(1e-3, 60));
     command->add_flag("--json", arguments->json, "One JSON object on standard output");
     command->add_option("--device", arguments->device, "auto | cpu | cuda; default: as configured")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   };
@@ -215,7 +216,7 @@ void add_bench_command(CLI::App& app, const std::vector<std::string>& command_li
 
   CLI::App* machine = bench->add_subcommand(
       "machine", "Figures of this machine's CPU as a cluster file for `plan`, fitted to products, attention, memory and collectives");
-  machine->add_option("--seconds", arguments->machine_seconds, "Time for each figure")->check(CLI::Range(1e-3, 60.0));
+  machine->add_option("--seconds", arguments->machine_seconds, "Time for each figure")->check(finite_range(1e-3, 60));
   machine->add_option("--output", arguments->output, "The cluster file; default: standard output");
   machine->callback([arguments, &exit_code] { exit_code = bench_machine(arguments->machine_seconds, arguments->output); });
 }

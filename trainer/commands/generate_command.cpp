@@ -8,6 +8,7 @@
 
 #include "trainer/commands/checkpoint_model.h"
 #include "trainer/commands/finish_output.h"
+#include "trainer/commands/finite_range.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/commands/text_stream.h"
 #include "trainer/files/mapped_file.h"
@@ -164,10 +165,10 @@ void add_generate_command(CLI::App& app, const std::vector<std::string>& command
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   command->add_option("--temperature", arguments->sampling.temperature, "0: always the most likely token")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(finite_range(0, 1e6))
       ->capture_default_str();
   command->add_option("--top-k", arguments->sampling.top_k, "Only the k most likely tokens; 0: all")->check(CLI::NonNegativeNumber);
-  command->add_option("--top-p", arguments->sampling.top_p, "Only the most likely tokens that together reach p")->check(CLI::Range(0.0, 1.0));
+  command->add_option("--top-p", arguments->sampling.top_p, "Only the most likely tokens that together reach p")->check(finite_range(0, 1));
   command->add_option("--seed", arguments->seed, "The same seed gives the same text")->check(CLI::NonNegativeNumber);
   command->add_option("--tensor", arguments->tensor, "Ranks to split the model over; they are started here, or by mpirun or srun")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
