@@ -1,9 +1,12 @@
 // Configurations that are wrong: each is refused with the right exit code, at the right place, in one message that helps.
+#include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
@@ -421,6 +424,19 @@ TEST_CASE("bad configuration: a message stays one line, whatever the value") {
   CHECK(answer.message.size() < 300);
 }
 
+TEST_CASE("bad configuration: a --set holds no control characters, which YAML would fold or show raw") {
+  for (const std::string& value : {std::string("a\nb"), std::string("a\tb"), std::string("a\rb"), std::string("\x1B[2J"), std::string("a\x7F"),
+                                   std::string("a\xC2\x85"), std::string("a\0b", 3), std::string("a\n"), std::string("\na")}) {
+    CAPTURE(value);
+    const Answer answer = answer_of_text(kBase, {"run.name=" + value});
+    check_answer(answer, 64, {"--set run.name: control character ", "in the value"});
+    CHECK(std::all_of(answer.message.begin(), answer.message.end(), [](char c) { return c >= ' ' && c < 0x7F; }));
+  }
+  CHECK(parse_config(kBase, "run.yaml", {"run.name=\"a\\nb\""}).config.run.name == "a\nb");  // written as an escape, it is meant
+  check_answer(answer_of_text(kBase, {"run.na\nme=x"}), 64, {"--set: control character 10 in the key"});
+  CHECK(answer_of_text(kBase, {"run.name=d\xC3\xA9j\xC3\xA0 vu"}).message == "");
+}
+
 TEST_CASE("bad configuration: files") {
   namespace fs = std::filesystem;
   const fs::path folder = fs::temp_directory_path() / ("trireme_config_test_" + std::to_string(::getpid()));
@@ -432,6 +448,19 @@ TEST_CASE("bad configuration: files") {
   check_answer(answer_of([&] { load_config(path("good.yaml/below")); }), 66, {"good.yaml/below"});
   check_answer(answer_of([&] { load_config(folder.string()); }), 74, {folder.string(), "a directory"});
   check_answer(answer_of([&] { load_config("/dev/zero"); }), 64, {"/dev/zero:1:1", "larger than"});
+  REQUIRE(::mkfifo(path("pipe").c_str(), 0600) == 0);
+  {
+    std::jthread writer([&] {
+      std::ofstream pipe(path("pipe"));
+      pipe << kBase.substr(0, 20) << std::flush;
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the reader waits for the rest
+      pipe << kBase.substr(20);
+    });
+    CHECK(answer_of([&] { load_config(path("pipe")); }).message == "");
+  }
+  CHECK(answer_of([&] { check_read_again(path("good.yaml")); }).code == 0);
+  CHECK(answer_of([&] { check_read_again(path("none.yaml")); }).code == 0);  // load_config says so
+  check_answer(answer_of([&] { check_read_again(path("pipe")); }), 64, {path("pipe"), "every rank reads", "not a regular file"});
   fs::permissions(path("good.yaml"), fs::perms::none);
   if (::geteuid() != 0) check_answer(answer_of([&] { load_config(path("good.yaml")); }), 74, {"cannot be opened"});  // root reads everything
   fs::remove_all(folder);

@@ -175,7 +175,7 @@ TEST_CASE("config: the resolved file loads again and is equal") {
       {"training.schedule.name=constant", "training.optimizer.learning_rate_scaling=sqrt", "training.optimizer.reference_batch_size=64"},
       {"parallel.pipeline=3", "parallel.layers_per_stage=[1, 1, 2]", "run.seed=9223372036854775807"},
       {"training.precision=fp16", "training.loss_scale.initial=8", "training.loss_scale.growth_interval=5"},
-      {"run.name=\"010\"", "run.directory='a \"b\" \\ c: # d\té'", "data.train=[\"true\", null_, '~', '- x', \"[\", 'it''s']",
+      {"run.name=\"010\"", "run.directory=\"a \\\"b\\\" \\\\ c: # d\\té\"", "data.train=[\"true\", null_, '~', '- x', \"[\", 'it''s']",
        "data.validation=['*x']"},
       {"data.tokenizer=" TRIREME_SOURCE_DIR "/tests/golden/tokenizers/llama3.json"},
       {"run.directory=\"two\\nlines\\x01\\x7f\""}};

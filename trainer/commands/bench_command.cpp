@@ -114,14 +114,21 @@ int bench_kernels(const Arguments& arguments) {
 }
 
 int bench_step(const Arguments& arguments, const std::vector<std::string>& command_line) {
+  std::optional<LoadedConfig> loaded;  // a pipe can be read only once
   if (!under_launcher()) {
-    const Config config = resolve(load_config(arguments.config, all_sets(arguments)));
-    if (const int ranks = mesh_shape(config.parallel).world(); ranks > 1)
+    loaded = load_config(arguments.config, all_sets(arguments));
+    if (const int ranks = mesh_shape(resolve(*loaded).parallel).world(); ranks > 1) {
+      check_read_again(arguments.config);
       return launch(ranks, command_line, {.oversubscribe = arguments.oversubscribe});
+    }
   }
   return static_cast<int>(run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     Config config;
-    agree(*world, [&] { config = resolve(load_config(arguments.config, all_sets(arguments)), world->size()); });
+    agree(*world, [&] {
+      if (world->size() > 1) check_read_again(arguments.config);
+      if (!loaded) loaded = load_config(arguments.config, all_sets(arguments));
+      config = resolve(*loaded, world->size());
+    });
     Machine machine(std::move(world), place, config);
     bench::StepOptions options = arguments.step;
     options.effort = arguments.effort();

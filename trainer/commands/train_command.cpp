@@ -36,11 +36,14 @@ void refuse_restarts(const Arguments& arguments, const Config& config) {
              "can start again only what it has started itself; allowed 0, and a restart by who started them (Slurm: sbatch --requeue)"));
 }
 
-ExitCode train_as_rank(const Arguments& arguments) {
+/// `loaded`: the configuration, where it has been read already; a pipe can be read only once.
+ExitCode train_as_rank(const Arguments& arguments, std::optional<LoadedConfig> loaded) {
   return run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     Config config;
     agree(*world, [&] {
-      config = resolve(load_config(arguments.config, arguments.sets), world->size());
+      if (world->size() > 1) check_read_again(arguments.config);
+      if (!loaded) loaded = load_config(arguments.config, arguments.sets);
+      config = resolve(*loaded, world->size());
       refuse_restarts(arguments, config);
     });
     std::optional<Machine> machine;  // outlives the watch, but is made under it: opening GPUs may hang
@@ -58,11 +61,14 @@ int train(const Arguments& arguments, const std::vector<std::string>& command_li
   const StopRequest stop;  // from the beginning: a request while a rank sets up is answered before its first step
   ignore_closed_output();
   if (arguments.options.resume.empty()) throw ConfigError("--resume: empty; allowed auto, never, or a checkpoint's directory");
+  std::optional<LoadedConfig> loaded;
   if (!under_launcher()) {
-    const Config config = resolve(load_config(arguments.config, arguments.sets));
+    loaded = load_config(arguments.config, arguments.sets);
+    const Config config = resolve(*loaded);
     const int ranks = mesh_shape(config.parallel).world();
     const int64_t restarts = arguments.restarts_of(config);
     if (ranks > 1 || arguments.hosts || restarts > 0) {
+      check_read_again(arguments.config);
       if (config.run.device == "cuda" && !arguments.hosts) cuda::gpu_count();
       const RunData data = open_run_data(config);
       check_trace_steps(arguments.options, config, total_steps(config, data.train.sequences()));
@@ -80,7 +86,7 @@ int train(const Arguments& arguments, const std::vector<std::string>& command_li
   } else if (arguments.hosts) {
     throw ConfigError("--hosts: this process is already one of the ranks that mpirun or srun started; give the hosts to mpirun or srun");
   }
-  return static_cast<int>(train_as_rank(arguments));
+  return static_cast<int>(train_as_rank(arguments, std::move(loaded)));
 }
 
 }  // namespace

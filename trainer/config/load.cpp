@@ -1,5 +1,7 @@
 #include "trainer/config/load.h"
 
+#include <filesystem>
+
 #include "kernels/core/check.h"
 #include "trainer/config/bind.h"
 #include "trainer/config/check.h"
@@ -32,6 +34,12 @@ LoadedConfig parse_config(const std::string& text, const std::string& name, cons
   DataConfig& data = loaded.config.data;
   if (data.tokenizer != "bytes" && !loaded.config.model.vocab_size) data.tokenizer_vocab_size = vocab_size_of(data.tokenizer, loaded.sources);
   return loaded;
+}
+
+void check_read_again(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored) || std::filesystem::is_regular_file(path, ignored)) return;
+  throw ConfigError(concat(path, ": every rank reads the configuration, and this is not a regular file; allowed a regular file"));
 }
 
 LoadedConfig load_config(const std::string& path, const std::vector<std::string>& sets) {

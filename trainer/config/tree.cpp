@@ -1,9 +1,12 @@
 #include "trainer/config/tree.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "kernels/core/check.h"
 #include "trainer/config/bind.h"
@@ -15,6 +18,11 @@ namespace {
 std::pair<std::string, std::string> split_set(const std::string& set, const std::string& option) {
   const size_t equals = set.find('=');
   const std::string path = set.substr(0, equals);
+  // YAML would fold a line feed into a space, and the value would silently be another one.
+  if (const std::string control = control_character_in(set); !control.empty())
+    throw ConfigError(concat(option,
+                             control_character_in(path).empty() ? " " + path + ": " + control + " in the value" : ": " + control + " in the key",
+                             "; allowed text without control characters"));
   if (equals == set.npos || path.empty() || path.front() == '.' || path.back() == '.' || path.find("..") != path.npos)
     throw ConfigError(concat(option, " ", set, ": not of the form key.path=value, e.g. ", option,
                              option == "--cluster-set" ? " nodes=2" : " parallel.tensor=2"));
@@ -33,6 +41,24 @@ void apply_set(YamlNode& root, const std::string& path, const std::string& text,
   if (!put(root, path, std::move(value))) violations.add({at, path, text, "unknown key: the path leads through a value, not a section"});
 }
 
+struct Descriptor {
+  int number;
+  ~Descriptor() {
+    if (number >= 0) ::close(number);
+  }
+};
+
+/// Of a pipe, or another file that is not regular. False: its writer has closed it. A named pipe that nobody has opened for writing looks as if it were at
+/// its end, so an end counts only behind some text. Errors: IoError where nothing comes for a while.
+bool wait_for_text(int descriptor, const std::string& path) {
+  constexpr int kSeconds = 10;
+  pollfd source{descriptor, POLLIN, 0};
+  const int ready = ::poll(&source, 1, kSeconds * 1000);
+  if (ready < 0 && errno == EINTR) return true;
+  if (ready == 0) throw IoError(concat(path, ": cannot be read: nothing was written to this pipe for ", kSeconds, " seconds"));
+  return (source.revents & POLLIN) != 0;
+}
+
 }  // namespace
 
 std::string read_yaml_file(const std::string& path, const std::string& what) {
@@ -40,13 +66,22 @@ std::string read_yaml_file(const std::string& path, const std::string& what) {
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found) throw MissingFileError(concat(path, ": no such ", what));
   if (status.type() == std::filesystem::file_type::directory) throw IoError(concat(path, ": a directory, where a ", what, " is expected"));
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw IoError(concat(path, ": cannot be opened: ", std::strerror(errno)));
+  // O_NONBLOCK: opening a named pipe would otherwise wait until another process opens it for writing.
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.number < 0) throw IoError(concat(path, ": cannot be opened: ", std::strerror(errno)));
   std::string text(kMaxYamlBytes + 1, '\0');  // so that an endless file ends here
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) throw IoError(concat(path, ": cannot be read: ", std::strerror(errno)));
-  text.resize(static_cast<size_t>(file.gcount()));
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t count = ::read(file.number, text.data() + size, text.size() - size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno != EAGAIN) throw IoError(concat(path, ": cannot be read: ", std::strerror(errno)));
+    if (count > 0) {
+      size += static_cast<size_t>(count);
+    } else if ((count == 0 && (size > 0 || status.type() != std::filesystem::file_type::fifo)) || !wait_for_text(file.number, path)) {
+      break;
+    }
+  }
+  text.resize(size);
   return text;
 }
 

@@ -244,6 +244,17 @@ bool indented_with_tab(std::string_view text, int number) {
 
 }  // namespace
 
+std::string control_character_in(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c < ' ' || c == 0x7F) return concat("control character ", static_cast<int>(c));
+    // U+0080 to U+009F, which some terminals obey
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : '\0');
+    if (c == 0xC2 && next >= 0x80 && next < 0xA0) return concat("control character ", static_cast<int>(next));
+  }
+  return "";
+}
+
 YamlNode parse_yaml(std::string_view text, int source, const Sources& sources, Violations& violations) {
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a byte order mark is no part of the text
   TreeBuilder builder(text, source, sources, violations);

@@ -23,6 +23,9 @@ struct YamlNode {
 inline constexpr size_t kMaxYamlBytes = size_t{1} << 20;
 inline constexpr int kMaxYamlDepth = 32;
 
+/// "control character 10" for the first one in `text`; empty where there is none.
+std::string control_character_in(std::string_view text);
+
 /// The one document in `text` (`source` as in Location). Duplicate keys, anchors, aliases, merge keys, tags, directives, non-decimal numbers, NaN and
 /// infinity are added to `violations` with the reading going on; text that is no YAML, more than one document, and text beyond the limits end it
 /// with Violations::raise. No document at all is an empty mapping.
