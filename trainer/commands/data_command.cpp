@@ -38,7 +38,8 @@ void add_build(CLI::App& data, int& exit_code) {
                           "Encode text as a token directory.\n"
                           "A text file is one document; of *.jsonl and *.ndjson, and of every file with --field or --prompt-field, each line is one. "
                           "Of a directory all regular\n"
-                          "files below are taken in byte order of their paths, but for names that begin with a dot. Pipes will do: <(zcat text.gz).\n"
+                          "files below are taken in byte order of their paths, but for names that begin with a dot. Pipes will do: <(zcat text.gz), "
+                          "or - for standard input.\n"
                           "Stopped or killed, a build goes on where it was when the same command is given again; what is done lies in DIR.partial.");
   command
       ->add_option("--tokenizer", options->tokenizer,
@@ -79,7 +80,7 @@ void add_build(CLI::App& data, int& exit_code) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->type_name("N");
-  command->add_option("files", options->inputs, "text, JSON lines, directories")->required()->type_name("FILE|DIR");
+  command->add_option("files", options->inputs, "text, JSON lines, directories; - is standard input")->required()->type_name("FILE|DIR");
   command->callback([options, &exit_code] {
     build(*options);
     exit_code = static_cast<int>(ExitCode::kOk);

@@ -43,7 +43,7 @@ void check_output(const BuildOptions& options) {
   std::error_code ignored;
   const std::string output = fs::weakly_canonical(options.output, ignored).string() + "/";
   for (const std::string& path : options.inputs)
-    if (fs::is_directory(path, ignored) && output.starts_with(fs::canonical(path, ignored).string() + "/"))
+    if (path != "-" && fs::is_directory(path, ignored) && output.starts_with(fs::canonical(path, ignored).string() + "/"))
       throw ConfigError(concat("--output=", options.output, ": lies in ", path, ", which is read; name a directory elsewhere"));
 }
 

@@ -71,6 +71,10 @@ bool has_json_lines(const std::string& path) { return path.ends_with(".jsonl") |
 
 void for_each_input(const std::vector<std::string>& paths, const std::function<void(const Input&)>& visit) {
   for (const std::string& path : paths) {
+    if (path == "-") {  // a regular file too is read from where it stands, once
+      visit({.path = "standard input", .regular = false, .standard_input = true});
+      continue;
+    }
     const struct stat status = status_of(path);
     if (S_ISDIR(status.st_mode)) {
       visit_directory(path, visit);
@@ -93,8 +97,12 @@ InputSurvey survey_inputs(const std::vector<std::string>& paths) {
   return survey;
 }
 
-InputReader::InputReader(const Input& input, int64_t offset)
-    : input_(input), descriptor_(::open(input.path.c_str(), O_RDONLY | O_CLOEXEC | (input.regular ? 0 : O_NONBLOCK))), offset_(offset) {
+static int open_input(const Input& input) {
+  if (input.standard_input) return ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  return ::open(input.path.c_str(), O_RDONLY | O_CLOEXEC | (input.regular ? 0 : O_NONBLOCK));
+}
+
+InputReader::InputReader(const Input& input, int64_t offset) : input_(input), descriptor_(open_input(input)), offset_(offset) {
   if (descriptor_ < 0) throw_file_error(input_.path, "cannot open", errno);
   if (offset == 0 || ::lseek(descriptor_, offset, SEEK_SET) == offset) return;
   const int error_number = errno;

@@ -7,13 +7,14 @@
 
 namespace trireme {
 
-/// A file or a pipe.
+/// A file, a pipe or standard input.
 struct Input {
-  std::string path;
+  std::string path;     ///< "standard input" for that
   bool named = true;    ///< on the command line, not found in a directory
   bool regular = true;  ///< else a pipe or device: its length is unknown and it is read once
   int64_t bytes = 0;    ///< of a regular file
   int64_t changed = 0;  ///< when its content last was, in nanoseconds
+  bool standard_input = false;
 };
 
 /// By the name of a file. Errors: DataError.
@@ -21,7 +22,7 @@ void check_not_packed(const std::string& path);
 /// By the name of a file: each line is a JSON object with text in it.
 bool has_json_lines(const std::string& path);
 
-/// Calls `visit` for each path in order; for a directory, for all regular files below in byte order of their paths, without what is hidden (a name
+/// Calls `visit` for each path in order; "-" is standard input; for a directory, for all regular files below in byte order of their paths, without what is hidden (a name
 /// that begins with a dot). Memory grows with the largest directory alone.
 /// Errors: MissingFileError; IoError for what cannot be read; DataError for an empty file named, a link to a directory, a token directory, a
 /// compressed file.
