@@ -16,15 +16,17 @@ void use(const TokenSource& source) {
   require(source.tokens() > 0 && source.documents() > 0, "there is a token, and a document that holds it");
   require(!source.description().empty(), "it can be described");
   int64_t end = 0;
-  for (int64_t i = 0; i < source.documents(); ++i) {
-    const TokenFile::Document document = source.document(i);
+  source.visit_documents(0, [&](const TokenFile::Document& document) {
     require(document.begin == end && document.end >= end && document.response == document.begin, "documents follow each other");
     end = document.end;
-  }
+    return true;
+  });
   require(end == source.tokens(), "documents cover all tokens");
   for (int64_t token = 0; token < std::min<int64_t>(end, 64); ++token) {
-    const TokenFile::Document document = source.document(source.document_at(token));
-    require(document.begin <= token && token < document.end, "a token lies in the document that it is found in");
+    source.visit_documents(source.document_at(token), [&](const TokenFile::Document& document) {
+      require(document.begin <= token && token < document.end, "a token lies in the document that it is found in");
+      return false;
+    });
   }
   std::vector<int32_t> tokens(static_cast<size_t>(end));
   taken([&] {

@@ -45,6 +45,7 @@ void use(const TokenFile& file) {
   });
   for (int64_t i = 0; i < std::min<int64_t>(file.tokens(), 16); ++i) taken([&] { file.read(file.tokens() - 1 - i, 1, tokens.data()); });
   file.read(file.tokens(), 0, tokens.data());
+  if (file.index().has_digests()) taken([&] { file.verify(); });
 }
 
 bool takes(const Scratch& scratch, const std::string& index) {

@@ -12,6 +12,7 @@
 #include "tests/support/check_throws.h"
 #include "tests/support/scratch.h"
 #include "trainer/data/token_writer.h"
+#include "trainer/files/digest.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 using namespace trireme;
@@ -140,6 +141,11 @@ TEST_CASE("a damaged token directory is named, with what was expected", "[data]"
     with_index("prompts", 1);
     check_throws<DataError>(open, {"index.json", "prompts"});
     with_index("prompts", true);
+    check_throws<DataError>(open, {"index.json", "prompts_digest", "missing"});
+    nlohmann::json with_digest = nlohmann::json::parse(index);
+    with_digest["prompts"] = true;
+    with_digest["prompts_digest"] = with_digest["tokens_digest"];
+    std::ofstream(path + "/index.json") << with_digest;
     check_throws<MissingFileError>(open, {"prompts.bin"});
     const auto put = [&](const std::vector<uint64_t>& prompts) {
       std::ofstream(path + "/prompts.bin", std::ios::binary)
@@ -165,7 +171,7 @@ TEST_CASE("a damaged token directory is named, with what was expected", "[data]"
     check_throws<DataError>([&] { file.read(2, 3, tokens.data()); }, {"tokens.bin", "token 3 is 1000", "vocabulary of 1000"});
   }
   SECTION("values of the index") {
-    for (const auto& [key, value] : std::vector<std::pair<std::string, nlohmann::json>>{{"version", 2},
+    for (const auto& [key, value] : std::vector<std::pair<std::string, nlohmann::json>>{{"version", 3},
                                                                                         {"tokens", -5},
                                                                                         {"tokens", 5.0},
                                                                                         {"tokens", "5"},
@@ -175,6 +181,9 @@ TEST_CASE("a damaged token directory is named, with what was expected", "[data]"
                                                                                         {"vocab_size", 1LL << 40},
                                                                                         {"documents", nullptr},
                                                                                         {"tokenizer", 1},
+                                                                                        {"tokens_digest", 1},
+                                                                                        {"tokens_digest", "xxh3-128:1"},
+                                                                                        {"documents_digest", nullptr},
                                                                                         {"compression", "none"}}) {
       with_index(key, value);
       check_throws<DataError>(open, {"index.json", key});
@@ -210,4 +219,71 @@ TEST_CASE("a damaged token directory is named, with what was expected", "[data]"
     REQUIRE(::mkfifo((path + "/tokens.bin").c_str(), 0600) == 0);
     check_throws<DataError>(open, {"tokens.bin", "not a regular file"});
   }
+}
+
+TEST_CASE("a token directory that becomes shorter while it is open is named", "[data]") {
+  const Scratch scratch;
+  const std::string path = scratch / "tokens";
+  make_tokens(path, 1000, {std::vector<int32_t>(10000, 7), {4, 999}});
+  const TokenFile file(path);
+  std::vector<int32_t> tokens(10002);
+  file.read(0, 10002, tokens.data());
+  fs::resize_file(path + "/tokens.bin", 12000);
+  file.read(0, 6000, tokens.data());
+  check_throws<DataError>([&] { file.read(0, 10002, tokens.data()); }, {"tokens.bin", "shorter", "12000 bytes", "20004"});
+  fs::resize_file(path + "/tokens.bin", 0);
+  check_throws<DataError>([&] { file.read(5, 1, tokens.data()); }, {"tokens.bin", "shorter", "0 bytes", "20004"});
+  fs::resize_file(path + "/documents.bin", 8);
+  check_throws<DataError>([&] { file.document(0); }, {"documents.bin", "shorter", "8 bytes", "24"});
+}
+
+TEST_CASE("the index of a token directory holds digests of all its files", "[data]") {
+  const Scratch scratch;
+  const std::string path = scratch / "tokens";
+  TokenIndex instruction = identity(1000);
+  instruction.prompts = true;
+  TokenWriter writer(path, instruction);
+  writer.append(std::vector<int32_t>(300000, 7));  // more than a block of the digest
+  writer.end_document(5);
+  writer.commit();
+  const TokenIndex index = TokenFile(path).index();
+  CHECK(index.tokens_digest == digest_of(slurp(path + "/tokens.bin")));
+  CHECK(index.documents_digest == digest_of(slurp(path + "/documents.bin")));
+  CHECK(index.prompts_digest == digest_of(slurp(path + "/prompts.bin")));
+  TokenFile(path).verify();
+  for (const std::string name : {"tokens.bin", "documents.bin", "prompts.bin"}) {
+    CAPTURE(name);
+    const std::string bytes = slurp(path + "/" + name);
+    std::string changed = bytes;
+    changed[changed.size() - 2] ^= 1;  // which no check of sizes or ranges would see in the tokens
+    std::ofstream(path + "/" + name, std::ios::binary) << changed;
+    if (name == "tokens.bin")
+      check_throws<DataError>([&] { TokenFile(path).verify(); }, {name, "changed", index.tokens_digest});
+    else
+      CHECK_THROWS_AS(TokenFile(path).verify(), DataError);
+    std::ofstream(path + "/" + name, std::ios::binary) << bytes;
+  }
+  TokenFile(path).verify();
+}
+
+TEST_CASE("a token directory that was built before an index had digests is read and kept", "[data]") {
+  const Scratch scratch;
+  const std::string path = scratch / "tokens";
+  make_tokens(path, 256, {{1, 2, 3}});
+  const std::string old =
+      "{\n  \"format\": \"trireme-tokens\",\n  \"version\": 1,\n  \"tokenizer\": \"bytes\",\n  \"tokenizer_digest\": \"bytes-v1\",\n"
+      "  \"vocab_size\": 256,\n  \"token_bytes\": 1,\n  \"tokens\": 3,\n  \"documents\": 1\n}\n";
+  std::ofstream(path + "/index.json") << old;
+  const TokenFile file(path);
+  CHECK_FALSE(file.index().has_digests());
+  CHECK(file.index().to_json() == old);
+  CHECK(read_all(file) == std::vector<int32_t>{1, 2, 3});
+  check_throws<ConfigError>([&] { file.verify(); }, {"--verify", path, "no digests"});
+
+  TokenWriter again(path, identity(256));
+  again.append(std::vector<int32_t>{1, 2, 3});
+  again.end_document();
+  CHECK(again.commit() == TokenWriter::Outcome::kUnchanged);
+  CHECK(slurp(path + "/index.json") == old);
+  check_throws<ConfigError>([&] { make_tokens(path, 256, {{1, 2, 4}}); }, {path, "exists"});
 }

@@ -30,7 +30,7 @@ struct CheckpointDescription {
   std::string config;                   ///< the resolved configuration, as config.yaml has it
   nlohmann::json model;                 ///< its model section, for readers without YAML
   StoredTokenizer tokenizer;            ///< whose ids the model was trained on
-  std::string training_data;            ///< fingerprint of the tokens it was trained on
+  std::string training_data;            ///< TokenDataset::identity of the tokens it was trained on
   int64_t seed = 0;                     ///< with `step` the whole random state: initial values, sample order and dropout are functions of the two
   int64_t samples = 0;                  ///< sequences consumed: where the sampler stands
   nlohmann::json layout;                ///< for people; no reader depends on it

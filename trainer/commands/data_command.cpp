@@ -92,6 +92,7 @@ void add_inspect(CLI::App& data, int& exit_code) {
   CLI::App* command = data.add_subcommand("inspect", "Describe token ids: documents, tokens, lengths, a sample");
   command->add_option("path", options->path, "a token directory, or a token file of Megatron, llm.c or nanoGPT")->required()->type_name("PATH");
   command->add_option("--tokenizer", options->tokenizer, "decodes the sample; of a token directory its own if not given")->type_name("SPEC");
+  command->add_flag("--verify", options->verify, "read all of a token directory and compare it with the digests that its build wrote");
   command->add_flag("--json", options->json, "for programs");
   command->callback([options, &exit_code] {
     inspect_tokens(*options);

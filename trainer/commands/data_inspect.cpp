@@ -29,8 +29,7 @@ struct Lengths {
 
 Lengths measure(const TokenSource& source) {
   Lengths lengths;
-  for (int64_t i = 0; i < source.documents(); ++i) {
-    const TokenFile::Document document = source.document(i);
+  source.visit_documents(0, [&](const TokenFile::Document& document) {
     const int64_t length = document.end - document.begin;
     const auto digits = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(length)));
     lengths.shortest = std::min(lengths.shortest, length);
@@ -38,7 +37,8 @@ Lengths measure(const TokenSource& source) {
     lengths.prompt_tokens += document.response - document.begin;
     if (lengths.documents.size() <= digits) lengths.documents.resize(digits + 1);
     ++lengths.documents[digits];
-  }
+    return true;
+  });
   return lengths;
 }
 
@@ -114,7 +114,13 @@ void inspect_tokens(const InspectOptions& options) {
   const TokenSource source(options.path);
   std::error_code ignored;
   std::optional<TokenIndex> index;
-  if (std::filesystem::is_directory(options.path, ignored)) index = TokenFile(options.path).index();
+  if (std::filesystem::is_directory(options.path, ignored)) {
+    const TokenFile file(options.path);
+    if (options.verify) file.verify();
+    index = file.index();
+  } else if (options.verify) {
+    throw ConfigError(concat("--verify: ", options.path, ": token files of other programs have no digests; allowed a token directory"));
+  }
   const std::optional<Tokenizer> tokenizer = tokenizer_of(options, index);
   const Lengths lengths = measure(source);
   const double mean = static_cast<double>(source.tokens()) / static_cast<double>(source.documents());
@@ -137,6 +143,8 @@ void inspect_tokens(const InspectOptions& options) {
     std::cout << "prompts     " << lengths.prompt_tokens << " tokens, which are never targets; " << source.tokens() - lengths.prompt_tokens
               << " are responses\n";
   if (index) {
+    std::cout << "digest      " << (index->has_digests() ? index->tokens_digest + ", of all tokens" : "none: an earlier version built it")
+              << (options.verify ? "; verified\n" : "\n");
     std::cout << "tokenizer   " << index->tokenizer << " (" << index->tokenizer_digest << "), vocabulary " << index->vocab_size << '\n';
   } else {
     std::cout << "format      " << format_of(source) << '\n';

@@ -7,6 +7,7 @@ namespace trireme {
 struct InspectOptions {
   std::string path;       ///< as an entry of data.train
   std::string tokenizer;  ///< decodes the sample; empty: a token directory's own, and ids where the format holds none
+  bool verify = false;    ///< compare a token directory with its digests
   bool json = false;
 };
 void inspect_tokens(const InspectOptions& options);

@@ -86,7 +86,8 @@ void visit(V& v, DataConfig& c) {
           .doc = "bytes (256 tokens, one for each byte), a SentencePiece *.model, a Hugging Face tokenizer.json, or a directory that holds one of them."},
     c.tokenizer);
   v(Field{.key = "train",
-          .doc = "What to train on: token directories made by `trireme data build`, or token files of nanoGPT, llm.c or Megatron.",
+          .doc = "What to train on: token directories made by `trireme data build`, or token files of nanoGPT, llm.c or Megatron. A resumed run "
+                 "refuses other tokens: of more than 1,048,576 it compares 4,096, but all of them in token directories that have digests.",
           .required = true},
     c.train);
   v(Field{.key = "weights",

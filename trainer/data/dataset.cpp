@@ -5,6 +5,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/hash.h"
+#include "trainer/files/digest.h"
 
 namespace trireme {
 namespace {
@@ -28,6 +29,28 @@ void hash_value(int64_t value, uint64_t& hash) { hash = fnv1a({reinterpret_cast<
 
 /// How many of `count` things a fingerprint looks at, evenly spread.
 int64_t looked_at(int64_t count) { return count <= kFingerprintWhole ? count : kFingerprintSample; }
+
+void hash_tokens(const TokenSource& source, int64_t vocab_size, uint64_t& hash) {
+  const int64_t count = looked_at(source.tokens()), stride = source.tokens() / count;
+  std::vector<int32_t> tokens(static_cast<size_t>(stride == 1 ? std::min<int64_t>(count, 4096) : 1));
+  const auto at_once = static_cast<int64_t>(tokens.size());
+  for (int64_t i = 0; i < count; i += at_once) {
+    const int64_t here = std::min(at_once, count - i);
+    source.read(i * stride, here, vocab_size, tokens.data());
+    hash = fnv1a({reinterpret_cast<const char*>(tokens.data()), static_cast<size_t>(here) * sizeof(int32_t)}, hash);
+  }
+}
+
+void hash_documents(const TokenSource& source, uint64_t& hash) {
+  const int64_t count = looked_at(source.documents()), stride = source.documents() / count;
+  for (int64_t i = 0; i < count;) {
+    source.visit_documents(i * stride, [&](const TokenFile::Document& document) {
+      hash_value(document.begin, hash);
+      hash_value(document.response, hash);
+      return ++i < count && stride == 1;
+    });
+  }
+}
 
 }  // namespace
 
@@ -107,19 +130,19 @@ void TokenDataset::mark_documents(const Stream& stream, int64_t begin, int32_t* 
   int64_t segment = begin;
   for (size_t s = source_at(stream, begin); s < stream.sources.size() && stream.starts[s] <= end; ++s) {
     const TokenSource& source = stream.sources[s];
-    if (!options_.document_mask && !source.prompts()) continue;
+    if (!documents_matter(source)) continue;
     const int64_t start = stream.starts[s];
-    for (int64_t i = source.document_at(std::max<int64_t>(0, begin - start)); i < source.documents(); ++i) {
-      const TokenFile::Document document = source.document(i);
+    source.visit_documents(source.document_at(std::max<int64_t>(0, begin - start)), [&](const TokenFile::Document& document) {
       const int64_t first = start + document.begin;
-      if (first > end) break;
+      if (first > end) return false;
       mask(first, start + document.response);
-      if (!options_.document_mask) continue;
+      if (!options_.document_mask) return true;
       mask(first, first + 1);
-      if (first <= segment || first >= end) continue;
+      if (first <= segment || first >= end) return true;
       segments.push_back(first - segment);
       segment = first;
-    }
+      return true;
+    });
   }
   segments.push_back(end - segment);
 }
@@ -136,21 +159,28 @@ uint64_t TokenDataset::fingerprint() const {
   for (const Stream& stream : streams_)
     for (const TokenSource& source : stream.sources) {
       hash = fnv1a(source.description(), hash);
-      const int64_t count = looked_at(source.tokens()), stride = source.tokens() / count;
-      for (int64_t i = 0; i < count; ++i) {
-        int32_t token = 0;
-        source.read(i * stride, 1, options_.vocab_size, &token);
-        hash = fnv1a({reinterpret_cast<const char*>(&token), sizeof token}, hash);
-      }
-      if (!options_.document_mask && !source.prompts()) continue;
-      const int64_t documents = looked_at(source.documents()), step = source.documents() / documents;
-      for (int64_t i = 0; i < documents; ++i) {
-        const TokenFile::Document document = source.document(i * step);
-        hash_value(document.begin, hash);
-        hash_value(document.response, hash);
-      }
+      hash_tokens(source, options_.vocab_size, hash);
+      if (documents_matter(source)) hash_documents(source, hash);
     }
   return hash;
+}
+
+std::string TokenDataset::identity() const {
+  const std::string sampled = std::to_string(fingerprint());
+  Digest all;
+  for (const Stream& stream : streams_)
+    for (const TokenSource& source : stream.sources) {
+      const std::optional<std::string> digest = source.digest(documents_matter(source));
+      if (!digest) return sampled;
+      all.update(*digest);
+    }
+  return concat(sampled, " ", all.str());
+}
+
+bool same_data(const std::string& a, const std::string& b) {
+  const size_t a_end = a.find(' '), b_end = b.find(' ');
+  if (a.substr(0, a_end) != b.substr(0, b_end)) return false;
+  return a_end == a.npos || b_end == b.npos || a.substr(a_end) == b.substr(b_end);
 }
 
 }  // namespace trireme

@@ -35,7 +35,8 @@ struct DatasetOptions {
 
 /// Token sources as sequences. Without weights they are one stream, one after the other, and sample i is the window of T+1 tokens from i*T, so every token but
 /// the first is a target once; with weights each source is a stream of its own and a group of samples. Prompts of instruction data are never targets.
-/// Errors: those of TokenSource; DataError where a source's tokenizer is not the run's, its vocabulary exceeds the model's, or a stream holds fewer than T+1 tokens.
+/// Errors: those of TokenSource; DataError where a source's tokenizer is not the run's, its vocabulary exceeds the model's, a stream holds fewer than T+1 tokens, or
+/// none of its tokens is a target.
 class TokenDataset final : public Dataset {
  public:
   TokenDataset(const std::vector<std::string>& paths, const DatasetOptions& options);
@@ -46,9 +47,12 @@ class TokenDataset final : public Dataset {
 
   int64_t tokens() const { return tokens_; }
   std::vector<std::string> files() const;  ///< TokenSource::file() of each source
-  /// Equal on ranks that see the same data: a hash of the description, the tokens and, where they matter, the documents of each source; of more
-  /// than a million, 4096 spread over them.
+  /// Equal for equal data: a hash of the description, the tokens and, where they matter, the documents of each source. Of more than 1,048,576 tokens (or
+  /// documents) it reads 4,096 spread over them, so it can miss a change.
   uint64_t fingerprint() const;
+  /// What a checkpoint keeps of its data: fingerprint() as text and, where every source is a token directory with digests, a space and a digest of them all,
+  /// which covers every token.
+  std::string identity() const;
 
  private:
   /// Sources read one after the other.
@@ -60,6 +64,8 @@ class TokenDataset final : public Dataset {
   };
 
   int64_t sequences_of(const Stream& stream) const { return (stream.tokens - 1) / options_.sequence_length; }
+  bool documents_matter(const TokenSource& source) const { return options_.document_mask || source.prompts(); }
+  void check_targets(const Stream& stream) const;
   static size_t source_at(const Stream& stream, int64_t token);
   void read_stream(const Stream& stream, int64_t begin, int64_t count, int32_t* out) const;
   void mark_documents(const Stream& stream, int64_t begin, int32_t* targets, std::vector<int64_t>& segments) const;
@@ -68,5 +74,8 @@ class TokenDataset final : public Dataset {
   std::vector<Stream> streams_;
   int64_t tokens_ = 0;
 };
+
+/// Whether two TokenDataset::identity() may be of the same data: the fingerprints are equal, and so are the digests where both have one.
+bool same_data(const std::string& a, const std::string& b);
 
 }  // namespace trireme

@@ -1,34 +1,16 @@
 #include "trainer/data/foreign_tokens.h"
 
-#include <bit>
+#include <array>
 #include <cstring>
 #include <limits>
 
 #include "kernels/core/check.h"
+#include "trainer/data/read_ids.h"
 
 namespace trireme {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "token files are mapped as they lie on disk: little-endian");
-
-/// Files of other programs need not align their numbers.
-template <class T>
-T load(const MappedFile& file, int64_t offset) {
-  T value;
-  std::memcpy(&value, file.data() + offset, sizeof value);
-  return value;
-}
-
-template <class Id>
-void widen(const MappedFile& file, int64_t first_byte, int64_t begin, int64_t count, int64_t vocab_size, int32_t* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    const auto id = static_cast<int64_t>(load<Id>(file, first_byte + (begin + i) * static_cast<int64_t>(sizeof(Id))));
-    if (id < 0 || id >= vocab_size)
-      throw DataError(concat(file.path(), ": token ", begin + i, " is ", id, ", outside the vocabulary of ", vocab_size,
-                             "; the tokenizer or model.vocab_size does not belong to this file"));
-    out[i] = static_cast<int32_t>(id);
-  }
-}
+constexpr const char* kAdvice = "; the tokenizer or model.vocab_size does not belong to this file";
 
 }  // namespace
 
@@ -55,14 +37,15 @@ FlatTokens::FlatTokens(const std::string& path, int64_t first_byte, IdType type)
 
 void FlatTokens::read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out) const {
   TRIREME_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens [", begin, ", +", count, ") of ", tokens());
+  const ValidIds valid{vocab_size, kAdvice};
   switch (type_) {
-    case IdType::kU8: return widen<uint8_t>(file_, first_byte_, begin, count, vocab_size, out);
-    case IdType::kI8: return widen<int8_t>(file_, first_byte_, begin, count, vocab_size, out);
-    case IdType::kU16: return widen<uint16_t>(file_, first_byte_, begin, count, vocab_size, out);
-    case IdType::kI16: return widen<int16_t>(file_, first_byte_, begin, count, vocab_size, out);
-    case IdType::kI32: return widen<int32_t>(file_, first_byte_, begin, count, vocab_size, out);
-    case IdType::kU32: return widen<uint32_t>(file_, first_byte_, begin, count, vocab_size, out);
-    case IdType::kI64: return widen<int64_t>(file_, first_byte_, begin, count, vocab_size, out);
+    case IdType::kU8: return read_ids<uint8_t>(file_, first_byte_, begin, count, valid, out);
+    case IdType::kI8: return read_ids<int8_t>(file_, first_byte_, begin, count, valid, out);
+    case IdType::kU16: return read_ids<uint16_t>(file_, first_byte_, begin, count, valid, out);
+    case IdType::kI16: return read_ids<int16_t>(file_, first_byte_, begin, count, valid, out);
+    case IdType::kI32: return read_ids<int32_t>(file_, first_byte_, begin, count, valid, out);
+    case IdType::kU32: return read_ids<uint32_t>(file_, first_byte_, begin, count, valid, out);
+    case IdType::kI64: return read_ids<int64_t>(file_, first_byte_, begin, count, valid, out);
   }
 }
 
@@ -75,8 +58,8 @@ constexpr int32_t kLlmcGpt2 = 20240520, kLlmcEvaluation = 20240522, kLlmcLlama3 
 
 /// The type of its ids, by a header that has been looked through.
 IdType llmc_type(const std::string& path) {
-  const MappedFile file(path);
-  const auto field = [&](int64_t i) { return load<int32_t>(file, i * static_cast<int64_t>(sizeof(int32_t))); };
+  const RandomAccessFile file(path);
+  const auto field = [&](int64_t i) { return read_value<int32_t>(file, i * static_cast<int64_t>(sizeof(int32_t))); };
   if (file.bytes() < kLlmcHeader) throw DataError(concat(path, ": truncated: ", file.bytes(), " bytes, and the header of llm.c has ", kLlmcHeader));
   if (field(0) == kLlmcEvaluation) throw DataError(concat(path, ": questions for an evaluation by llm.c, no token file"));
   const IdType type = field(0) == kLlmcGpt2 ? IdType::kU16 : IdType::kU32;
@@ -92,9 +75,9 @@ IdType llmc_type(const std::string& path) {
 }  // namespace
 
 bool LlmcTokens::recognises(const std::string& path) {
-  const MappedFile file(path);
+  const RandomAccessFile file(path);
   if (file.bytes() < static_cast<int64_t>(sizeof(int32_t))) return false;
-  const auto magic = load<int32_t>(file, 0);
+  const auto magic = read_value<int32_t>(file, 0);
   return magic == kLlmcGpt2 || magic == kLlmcEvaluation || magic == kLlmcLlama3;
 }
 
@@ -107,15 +90,16 @@ namespace {
 constexpr char kMegatronMagic[] = "MMIDIDX\0";  // nine bytes with the last zero
 constexpr int64_t kTypeAt = 9 + 8, kSequencesAt = kTypeAt + 1, kBordersAt = kSequencesAt + 8, kLengthsAt = kBordersAt + 8;
 
-IdType megatron_type(const MappedFile& index) {
+IdType megatron_type(const RandomAccessFile& index) {
   static_assert(sizeof kMegatronMagic == 9);
   const std::string& path = index.path();
   if (index.bytes() < kLengthsAt) throw DataError(concat(path, ": truncated: ", index.bytes(), " bytes, and a header has ", kLengthsAt));
-  if (std::memcmp(index.data(), kMegatronMagic, sizeof kMegatronMagic) != 0)
+  if (std::array<char, sizeof kMegatronMagic> magic;
+      index.read(0, sizeof magic, magic.data()), std::memcmp(magic.data(), kMegatronMagic, sizeof magic) != 0)
     throw DataError(concat(path, ": not an index of Megatron: it does not begin with MMIDIDX"));
-  if (const auto version = load<uint64_t>(index, 9); version != 1)
+  if (const auto version = read_value<uint64_t>(index, 9); version != 1)
     throw DataError(concat(path, ": version ", version, " of Megatron's format; this program reads version 1"));
-  switch (const auto code = load<uint8_t>(index, kTypeAt); code) {
+  switch (const auto code = read_value<uint8_t>(index, kTypeAt); code) {
     case 1: return IdType::kU8;
     case 2: return IdType::kI8;
     case 3: return IdType::kI16;
@@ -129,7 +113,7 @@ IdType megatron_type(const MappedFile& index) {
 }  // namespace
 
 MegatronTokens::MegatronTokens(const std::string& prefix) : index_(prefix + ".idx"), type_(megatron_type(index_)), flat_(prefix + ".bin", 0, type_) {
-  const auto sequences = load<uint64_t>(index_, kSequencesAt), borders = load<uint64_t>(index_, kBordersAt);
+  const auto sequences = read_value<uint64_t>(index_, kSequencesAt), borders = read_value<uint64_t>(index_, kBordersAt);
   const auto room = static_cast<uint64_t>(index_.bytes());
   // Below `room`, so that the products cannot overflow.
   const bool sane = sequences < room && borders < room;
@@ -142,37 +126,48 @@ MegatronTokens::MegatronTokens(const std::string& prefix) : index_(prefix + ".id
   check_index();
 }
 
-int64_t MegatronTokens::length(int64_t sequence) const { return load<int32_t>(index_, kLengthsAt + 4 * sequence); }
-int64_t MegatronTokens::first_byte(int64_t sequence) const { return load<int64_t>(index_, kLengthsAt + 4 * sequences_ + 8 * sequence); }
-int64_t MegatronTokens::border(int64_t i) const { return load<int64_t>(index_, kLengthsAt + 12 * sequences_ + 8 * i); }
+ValueReader<int32_t> MegatronTokens::lengths() const { return {index_, kLengthsAt, sequences_}; }
+ValueReader<int64_t> MegatronTokens::starts() const { return {index_, kLengthsAt + 4 * sequences_, sequences_}; }
+ValueReader<int64_t> MegatronTokens::borders() const { return {index_, kLengthsAt + 12 * sequences_, borders_}; }
 
 /// All of it, once: sequences end to end make the file one stream, and what has been looked at needs no second look.
 void MegatronTokens::check_index() const {
   int64_t end = 0;
   const int64_t tokens = flat_.tokens();
+  ValueReader<int32_t> lengths = this->lengths();
+  ValueReader<int64_t> starts = this->starts(), borders = this->borders();
   for (int64_t s = 0; s < sequences_; ++s) {
-    const int64_t count = length(s);
-    if (count < 0 || count > tokens - end || first_byte(s) != end * size_of(type_))
-      throw DataError(concat(index_.path(), ": sequence ", s, ", ", count, " ids from byte ", first_byte(s), " of ", flat_.path(), ", which holds ",
-                             tokens, " ids, does not begin where the one before it ends, at byte ", end * size_of(type_), ", or leaves the file"));
+    const int64_t count = lengths[s], start = starts[s];
+    if (count < 0 || count > tokens - end || start != end * size_of(type_))
+      throw DataError(concat(index_.path(), ": sequence ", s, ", ", count, " ids from byte ", start, " of ", flat_.path(), ", which holds ", tokens,
+                             " ids, does not begin where the one before it ends, at byte ", end * size_of(type_), ", or leaves the file"));
     end += count;
   }
   if (end != tokens) throw DataError(concat(index_.path(), ": covers ", end, " ids, but ", flat_.path(), " holds ", tokens));
   int64_t before = 0;
   for (int64_t i = 0; i < borders_; ++i) {
-    if (border(i) < before || border(i) > sequences_ || (i == 0 && border(i) != 0))
-      throw DataError(concat(index_.path(), ": document ", i, " begins with sequence ", border(i), ", after ", before, ", of ", sequences_));
-    before = border(i);
+    const int64_t border = borders[i];
+    if (border < before || border > sequences_ || (i == 0 && border != 0))
+      throw DataError(concat(index_.path(), ": document ", i, " begins with sequence ", border, ", after ", before, ", of ", sequences_));
+    before = border;
   }
   if (borders_ < 2 || before != sequences_)
     throw DataError(concat(index_.path(), ": the documents cover ", before, " of ", sequences_, " sequences"));
 }
 
-TokenFile::Document MegatronTokens::document(int64_t i) const {
-  TRIREME_CHECK(i >= 0 && i < documents(), "document ", i, " of ", documents());
-  const auto token = [&](int64_t sequence) { return sequence == sequences_ ? flat_.tokens() : first_byte(sequence) / size_of(type_); };
-  const int64_t begin = token(border(i));
-  return {begin, token(border(i + 1)), begin};
+int64_t MegatronTokens::DocumentReader::token_at(int64_t border) {
+  const int64_t sequence = borders_[border];
+  if (sequence == tokens_.sequences_) return tokens_.flat_.tokens();
+  const int64_t token = sequence >= 0 && sequence < tokens_.sequences_ ? starts_[sequence] / size_of(tokens_.type_) : -1;
+  // check_index() has seen it, but another program may have written into the file since.
+  if (token < 0 || token > tokens_.flat_.tokens()) throw DataError(concat(tokens_.index_.path(), ": has changed while it was in use"));
+  return token;
+}
+
+TokenFile::Document MegatronTokens::DocumentReader::operator[](int64_t i) {
+  TRIREME_CHECK(i >= 0 && i < tokens_.documents(), "document ", i, " of ", tokens_.documents());
+  const int64_t begin = token_at(i);
+  return {begin, token_at(i + 1), begin};
 }
 
 }  // namespace trireme

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "trainer/data/token_file.h"
-#include "trainer/files/mapped_file.h"
+#include "trainer/files/random_access_file.h"
 
 namespace trireme {
 
@@ -23,7 +23,7 @@ class FlatTokens {
   void read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out) const;
 
  private:
-  MappedFile file_;
+  RandomAccessFile file_;
   int64_t first_byte_;
   IdType type_;
   int64_t tokens_ = 0;
@@ -38,7 +38,7 @@ struct NanoGptTokens {
 /// A header of 256 int32 {magic, version, ids}, then the ids: 20240520 version 1 has uint16 (GPT-2), 20240801 version 7 uint32 (LLaMA-3).
 /// Source: dev/data/data_common.py of llm.c.   Errors: also DataError for another version, or where the file's size is not what the header promises.
 struct LlmcTokens {
-  /// The file begins with a magic number of llm.c. Errors: those of MappedFile.
+  /// The file begins with a magic number of llm.c. Errors: those of RandomAccessFile.
   static bool recognises(const std::string& path);
   explicit LlmcTokens(const std::string& path);
   FlatTokens flat;
@@ -54,15 +54,27 @@ class MegatronTokens {
 
   const FlatTokens& flat() const { return flat_; }
   int64_t documents() const { return borders_ - 1; }
-  TokenFile::Document document(int64_t i) const;
+  /// As TokenFile::DocumentReader.
+  class DocumentReader {
+   public:
+    explicit DocumentReader(const MegatronTokens& tokens) : tokens_(tokens), borders_(tokens.borders()), starts_(tokens.starts()) {}
+    TokenFile::Document operator[](int64_t i);
+
+   private:
+    int64_t token_at(int64_t border);  ///< where the sequence begins at which this border of documents is
+
+    const MegatronTokens& tokens_;
+    ValueReader<int64_t> borders_, starts_;
+  };
+  TokenFile::Document document(int64_t i) const { return DocumentReader(*this)[i]; }
 
  private:
-  int64_t length(int64_t sequence) const;
-  int64_t first_byte(int64_t sequence) const;
-  int64_t border(int64_t i) const;
+  ValueReader<int32_t> lengths() const;  ///< of the sequences
+  ValueReader<int64_t> starts() const;   ///< of the sequences, in bytes
+  ValueReader<int64_t> borders() const;  ///< of the documents, in sequences
   void check_index() const;
 
-  MappedFile index_;
+  RandomAccessFile index_;
   IdType type_;
   int64_t sequences_ = 0, borders_ = 0;
   FlatTokens flat_;

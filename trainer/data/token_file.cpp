@@ -1,22 +1,20 @@
 #include "trainer/data/token_file.h"
 
-#include <bit>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <string_view>
 
 #include "kernels/core/check.h"
+#include "trainer/data/read_ids.h"
+#include "trainer/files/digest.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
 
 namespace trireme {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "token files are mapped as they lie on disk: little-endian");
-
 constexpr std::string_view kFormat = "trireme-tokens";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2, kVersionWithoutDigests = 1;
 constexpr int64_t kMaxIndexBytes = 1 << 20;
 constexpr const char* kRemedy = "; build it again with `trireme data build`";
 
@@ -30,46 +28,38 @@ TokenIndex read_index(const std::string& directory) {
   return TokenIndex::parse(read_text(path, kMaxIndexBytes), path);
 }
 
-void check_size(const MappedFile& file, int64_t items, int64_t item_bytes, const char* what) {
+void check_size(const RandomAccessFile& file, int64_t items, int64_t item_bytes, const char* what) {
   if (file.bytes() == items * item_bytes) return;
   const char* verdict = file.bytes() / item_bytes < items ? "truncated" : "too long";
   throw DataError(concat(file.path(), ": ", verdict, ": ", file.bytes(), " bytes, but index.json promises ", items, " ", what, " of ", item_bytes,
                          " bytes = ", items * item_bytes, " bytes", kRemedy));
 }
 
-uint64_t read_uint64(const MappedFile& file, int64_t i) {
-  uint64_t value = 0;
-  std::memcpy(&value, file.data() + i * static_cast<int64_t>(sizeof value), sizeof value);
-  return value;
-}
-
-template <class Id>
-void widen(const MappedFile& file, int64_t vocab_size, int64_t begin, int64_t count, int32_t* out) {
-  const Id* in = reinterpret_cast<const Id*>(file.data()) + begin;
-  for (int64_t i = 0; i < count; ++i) {
-    if (static_cast<int64_t>(in[i]) >= vocab_size)
-      throw DataError(
-          concat(file.path(), ": token ", begin + i, " is ", static_cast<int64_t>(in[i]), ", outside the vocabulary of ", vocab_size, kRemedy));
-    out[i] = static_cast<int32_t>(in[i]);
-  }
-}
-
 }  // namespace
 
 std::string TokenIndex::to_json() const {
-  nlohmann::ordered_json json{
-      {"format", kFormat},        {"version", kVersion},          {"tokenizer", tokenizer}, {"tokenizer_digest", tokenizer_digest},
-      {"vocab_size", vocab_size}, {"token_bytes", token_bytes()}, {"tokens", tokens},       {"documents", documents}};
+  nlohmann::ordered_json json{{"format", kFormat},        {"version", has_digests() ? kVersion : kVersionWithoutDigests},
+                              {"tokenizer", tokenizer},   {"tokenizer_digest", tokenizer_digest},
+                              {"vocab_size", vocab_size}, {"token_bytes", token_bytes()},
+                              {"tokens", tokens},         {"documents", documents}};
   if (prompts) json["prompts"] = true;
+  if (!has_digests()) return json.dump(2) + "\n";
+  json["tokens_digest"] = tokens_digest;
+  json["documents_digest"] = documents_digest;
+  if (prompts) json["prompts_digest"] = prompts_digest;
   return json.dump(2) + "\n";
 }
 
 TokenIndex TokenIndex::parse(const std::string& json_text, const std::string& path) {
   const nlohmann::json json = parse_object(json_text, path);
   if (string_member(json, "format", path) != kFormat) throw DataError(concat(path, ": not an index of format ", kFormat));
-  if (const int64_t version = integer_member(json, "version", path); version != kVersion)
-    throw DataError(concat(path, ": version ", version, " is not supported; this program reads version ", kVersion));
-  require_known_keys(json, {"format", "version", "tokenizer", "tokenizer_digest", "vocab_size", "token_bytes", "tokens", "documents", "prompts"},
+  const int64_t version = integer_member(json, "version", path);
+  if (version != kVersion && version != kVersionWithoutDigests)
+    throw DataError(
+        concat(path, ": version ", version, " is not supported; this program reads versions ", kVersionWithoutDigests, " and ", kVersion));
+  require_known_keys(json,
+                     {"format", "version", "tokenizer", "tokenizer_digest", "vocab_size", "token_bytes", "tokens", "documents", "prompts",
+                      "tokens_digest", "documents_digest", "prompts_digest"},
                      path);
 
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / 16;  // sizes in bytes cannot overflow
@@ -85,6 +75,21 @@ TokenIndex TokenIndex::parse(const std::string& json_text, const std::string& pa
     if (!json["prompts"].is_boolean()) throw DataError(concat(path, ": \"prompts\" must be true or false"));
     index.prompts = json["prompts"].get<bool>();
   }
+  if (version == kVersionWithoutDigests) return index;
+  const auto digest = [&](const char* key) {
+    const std::string text = string_member(json, key, path);
+    if (!is_digest(text)) throw DataError(concat(path, ": \"", key, "\" is not a digest"));
+    return text;
+  };
+  index.tokens_digest = digest("tokens_digest");
+  index.documents_digest = digest("documents_digest");
+  if (index.prompts) index.prompts_digest = digest("prompts_digest");
+  return index;
+}
+
+TokenIndex TokenIndex::without_digests() const {
+  TokenIndex index = *this;
+  index.tokens_digest = index.documents_digest = index.prompts_digest = "";
   return index;
 }
 
@@ -100,21 +105,39 @@ TokenFile::TokenFile(const std::string& directory)
 void TokenFile::read(int64_t begin, int64_t count, int32_t* out) const {
   TRIREME_CHECK(begin >= 0 && count >= 0 && begin <= tokens() - count, "tokens [", begin, ", +", count, ") of ", tokens());
   switch (index_.token_bytes()) {
-    case 1: return widen<uint8_t>(tokens_, index_.vocab_size, begin, count, out);
-    case 2: return widen<uint16_t>(tokens_, index_.vocab_size, begin, count, out);
-    default: return widen<uint32_t>(tokens_, index_.vocab_size, begin, count, out);
+    case 1: return read_ids<uint8_t>(tokens_, 0, begin, count, {index_.vocab_size, kRemedy}, out);
+    case 2: return read_ids<uint16_t>(tokens_, 0, begin, count, {index_.vocab_size, kRemedy}, out);
+    default: return read_ids<uint32_t>(tokens_, 0, begin, count, {index_.vocab_size, kRemedy}, out);
   }
 }
 
-TokenFile::Document TokenFile::document(int64_t i) const {
-  TRIREME_CHECK(i >= 0 && i < index_.documents, "document ", i, " of ", index_.documents);
-  const uint64_t begin = read_uint64(documents_, i);
-  const uint64_t end = read_uint64(documents_, i + 1);
-  if (begin > end || end > static_cast<uint64_t>(index_.tokens))
-    throw DataError(concat(documents_.path(), ": document ", i, " spans tokens ", begin, " to ", end, " of ", index_.tokens, kRemedy));
-  const uint64_t prompt = prompts_ ? read_uint64(*prompts_, i) : 0;
+void TokenFile::verify() const {
+  if (!index_.has_digests())
+    throw ConfigError(concat("--verify: ", directory_, ": its index.json has no digests, because an earlier version built it", kRemedy));
+  const auto check = [](const RandomAccessFile& file, const std::string& expected) {
+    const std::string found = digest_of(file);
+    if (found != expected)
+      throw DataError(concat(file.path(), ": has changed since it was built: its digest is ", found, ", and index.json says ", expected, kRemedy));
+  };
+  check(tokens_, index_.tokens_digest);
+  check(documents_, index_.documents_digest);
+  if (prompts_) check(*prompts_, index_.prompts_digest);
+}
+
+TokenFile::DocumentReader::DocumentReader(const TokenFile& file) : file_(file), offsets_(file.documents_, 0, file.index_.documents + 1) {
+  if (file.prompts_) prompts_.emplace(*file.prompts_, 0, file.index_.documents);
+}
+
+TokenFile::Document TokenFile::DocumentReader::operator[](int64_t i) {
+  const TokenIndex& index = file_.index_;
+  TRIREME_CHECK(i >= 0 && i < index.documents, "document ", i, " of ", index.documents);
+  const uint64_t begin = offsets_[i];
+  const uint64_t end = offsets_[i + 1];
+  if (begin > end || end > static_cast<uint64_t>(index.tokens))
+    throw DataError(concat(file_.documents_.path(), ": document ", i, " spans tokens ", begin, " to ", end, " of ", index.tokens, kRemedy));
+  const uint64_t prompt = prompts_ ? (*prompts_)[i] : 0;
   if (prompt > end - begin)
-    throw DataError(concat(prompts_->path(), ": document ", i, " has ", end - begin, " tokens, but a prompt of ", prompt, kRemedy));
+    throw DataError(concat(file_.prompts_->path(), ": document ", i, " has ", end - begin, " tokens, but a prompt of ", prompt, kRemedy));
   return {static_cast<int64_t>(begin), static_cast<int64_t>(end), static_cast<int64_t>(begin + prompt)};
 }
 

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "trainer/files/mapped_file.h"
+#include "trainer/files/random_access_file.h"
 
 namespace trireme {
 
@@ -21,7 +21,11 @@ struct TokenIndex {
   int64_t tokens = 0;
   int64_t documents = 0;
   bool prompts = false;  ///< there is a prompts.bin
+  /// digest_of of each file's content; all empty in directories that were built before version 2 of the format.
+  std::string tokens_digest = {}, documents_digest = {}, prompts_digest = {};
 
+  bool has_digests() const { return !tokens_digest.empty(); }
+  TokenIndex without_digests() const;
   int64_t token_bytes() const { return vocab_size <= 256 ? 1 : vocab_size <= 65536 ? 2 : 4; }
   std::string to_json() const;
   /// `path` is for messages. Errors: DataError for a key unknown, missing or of the wrong type, another format or version, a value out of range.
@@ -37,6 +41,9 @@ class TokenFile {
   const std::string& directory() const { return directory_; }
   const TokenIndex& index() const { return index_; }
   int64_t tokens() const { return index_.tokens; }
+  /// Reads all files and compares them with the digests in index.json.
+  /// Errors: ConfigError where it has none; DataError naming the file that differs; IoError.
+  void verify() const;
 
   /// Tokens [begin, begin + count). Errors: DataError naming file and position of an id that is not below the vocabulary size.
   void read(int64_t begin, int64_t count, int32_t* out) const;
@@ -45,15 +52,26 @@ class TokenFile {
     int64_t begin, end;  ///< in tokens
     int64_t response;    ///< its first token that counts as a target: begin, but for instruction data
   };
-  /// Errors: DataError where the offsets do not rise, leave the file, or a prompt is longer than its document.
-  Document document(int64_t i) const;
+  /// Reads documents, in order with few system calls. The file must outlive it.
+  class DocumentReader {
+   public:
+    explicit DocumentReader(const TokenFile& file);
+    /// Errors: DataError where the offsets do not rise, leave the file, or a prompt is longer than its document.
+    Document operator[](int64_t i);
+
+   private:
+    const TokenFile& file_;
+    ValueReader<uint64_t> offsets_;
+    std::optional<ValueReader<uint64_t>> prompts_;
+  };
+  Document document(int64_t i) const { return DocumentReader(*this)[i]; }
 
  private:
   std::string directory_;
   TokenIndex index_;
-  MappedFile tokens_;
-  MappedFile documents_;
-  std::optional<MappedFile> prompts_;
+  RandomAccessFile tokens_;
+  RandomAccessFile documents_;
+  std::optional<RandomAccessFile> prompts_;
 };
 
 }  // namespace trireme

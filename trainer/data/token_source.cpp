@@ -96,27 +96,39 @@ void TokenSource::read(int64_t begin, int64_t count, int64_t vocab_size, int32_t
       [&](const FlatTokens& ids) { ids.read(begin, count, vocab_size, out); });
 }
 
-TokenFile::Document TokenSource::document(int64_t i) const {
-  return std::visit(
-      [&]<class File>(const File& file) -> TokenFile::Document {
-        if constexpr (kIsDirectory<File> || kIsMegatron<File>) return file.document(i);
-        TRIREME_CHECK(i == 0, "document ", i, " of 1");
-        return {0, tokens(), 0};
+void TokenSource::visit_documents(int64_t first, const std::function<bool(const TokenFile::Document&)>& visit) const {
+  std::visit(
+      [&]<class File>(const File& file) {
+        if constexpr (kIsDirectory<File> || kIsMegatron<File>) {
+          typename File::DocumentReader documents(file);
+          for (int64_t i = first, count = this->documents(); i < count && visit(documents[i]); ++i) {
+          }
+        } else if (first == 0) {
+          visit({0, tokens(), 0});
+        }
       },
       file_);
 }
 
 int64_t TokenSource::document_at(int64_t token) const {
   TRIREME_CHECK(token >= 0 && token < tokens(), "token ", token, " of ", tokens());
-  int64_t first = 0, last = documents() - 1;  // of several that begin at the same place all but the last are empty
-  while (first < last) {
-    const int64_t middle = first + (last - first + 1) / 2;
-    if (document(middle).begin <= token)
-      first = middle;
-    else
-      last = middle - 1;
-  }
-  return first;
+  return std::visit(
+      [&]<class File>(const File& file) -> int64_t {
+        if constexpr (kIsDirectory<File> || kIsMegatron<File>) {
+          typename File::DocumentReader documents(file);
+          int64_t first = 0, last = this->documents() - 1;  // of several that begin at the same place all but the last are empty
+          while (first < last) {
+            const int64_t middle = first + (last - first + 1) / 2;
+            if (documents[middle].begin <= token)
+              first = middle;
+            else
+              last = middle - 1;
+          }
+          return first;
+        }
+        return 0;
+      },
+      file_);
 }
 
 std::optional<std::string> TokenSource::tokenizer_digest() const {
@@ -129,10 +141,17 @@ std::string TokenSource::file() const {
       file_, [](const TokenFile& file) { return file.directory() + "/tokens.bin"; }, [](const FlatTokens& ids) { return ids.path(); });
 }
 
+std::optional<std::string> TokenSource::digest(bool documents) const {
+  const TokenFile* directory = std::get_if<TokenFile>(&file_);
+  if (directory == nullptr || !directory->index().has_digests()) return std::nullopt;
+  const TokenIndex& index = directory->index();
+  return documents ? concat(index.tokens_digest, index.documents_digest, index.prompts_digest) : index.tokens_digest;
+}
+
 std::string TokenSource::description() const {
   return std::visit(
       [&]<class File>(const File& file) -> std::string {
-        if constexpr (kIsDirectory<File>) return file.index().to_json();
+        if constexpr (kIsDirectory<File>) return file.index().without_digests().to_json();
         const char* format = kIsMegatron<File> ? "megatron" : std::is_same_v<File, LlmcTokens> ? "llm.c" : "nanogpt";
         return concat(format, ", ", tokens(), " tokens in ", documents(), " documents\n");
       },

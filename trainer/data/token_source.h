@@ -1,6 +1,7 @@
 #pragma once
 // Token ids as training reads them, whatever wrote them.
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,12 +27,15 @@ class TokenSource {
   bool prompts() const;          ///< some documents begin with tokens that are never targets
   /// Tokens [begin, begin + count). Errors: DataError for an id that is not below `vocab_size`.
   void read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out) const;
-  TokenFile::Document document(int64_t i) const;
+  /// Calls `visit` for document `first` and those behind it, in order, until it returns false. Errors: those of TokenFile::DocumentReader.
+  void visit_documents(int64_t first, const std::function<bool(const TokenFile::Document&)>& visit) const;
   int64_t document_at(int64_t token) const;  ///< the one that holds it, by bisection
   /// Of the tokenizer that made the ids, where the format says so.
   std::optional<std::string> tokenizer_digest() const;
   /// The file that holds the ids: two sources with the same one are the same.
   std::string file() const;
+  /// Of all its ids, and of where its documents and prompts are if `documents`; none where no index.json has it.
+  std::optional<std::string> digest(bool documents) const;
   /// What its fingerprint begins with: format and counts.
   std::string description() const;
 

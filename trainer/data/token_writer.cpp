@@ -47,8 +47,20 @@ bool same_file(const fs::path& a, const fs::path& b) {
   return left.bytes() == right.bytes() && (left.bytes() == 0 || std::memcmp(left.data(), right.data(), static_cast<size_t>(left.bytes())) == 0);
 }
 
-bool same_content(const fs::path& a, const fs::path& b) {
-  return std::all_of(std::begin(kContent), std::end(kContent), [&](const char* name) { return same_file(a / name, b / name); });
+TokenIndex read_index(const fs::path& directory) {
+  const fs::path path = directory / kIndex;
+  return TokenIndex::parse(read_text(path, 1 << 20), path.string());
+}
+
+/// `there` may have been built before an index had digests.
+bool same_index(const TokenIndex& fresh, const TokenIndex& there) {
+  return (there.has_digests() ? fresh : fresh.without_digests()).to_json() == there.to_json();
+}
+
+bool same_content(const fs::path& fresh, const fs::path& there) {
+  return same_index(read_index(fresh), read_index(there)) && std::all_of(std::begin(kContent), std::end(kContent), [&](const char* name) {
+           return std::string_view(name) == kIndex || same_file(fresh / name, there / name);
+         });
 }
 
 /// What could not be kept in any case is refused before the work; what may be identical, at commit.
@@ -58,7 +70,7 @@ void check_existing(const fs::path& output, const TokenIndex& index) {
   if (!fs::exists(output / kIndex, error)) refuse_existing(output);
   TokenIndex there;
   try {
-    there = TokenIndex::parse(read_text(output / kIndex, 1 << 20), (output / kIndex).string());
+    there = read_index(output);
   } catch (const DataError&) {  // of another version, or another program
     refuse_existing(output);
   }
@@ -101,9 +113,7 @@ TokenWriter::TokenWriter(const std::string& output, TokenIndex index, const std:
 TokenWriter::~TokenWriter() { leave(); }
 
 void TokenWriter::leave() noexcept {
-  tokens_.reset();
-  documents_.reset();
-  prompts_.reset();
+  for (File* file : {&tokens_, &documents_, &prompts_}) file->stream.reset();
   if (lock_ >= 0 && !kept_) {
     ::unlink((partial_ / kJournal).c_str());
     for (const char* name : kContent) ::unlink((partial_ / name).c_str());
@@ -195,23 +205,25 @@ void TokenWriter::open_files(const std::string& tokenizer_file) {
 TokenWriter::File TokenWriter::open(const char* name, int64_t bytes) const {
   constexpr size_t kBuffer = 1 << 18;
   const fs::path path = partial_ / name;
-  File file(std::fopen(path.c_str(), "abe"));
+  File file{std::unique_ptr<std::FILE, CloseFile>(std::fopen(path.c_str(), "abe"))};
   struct stat status {};
-  if (!file || ::fstat(::fileno(file.get()), &status) != 0) cannot_write(path, errno);
+  if (!file.stream || ::fstat(::fileno(file.stream.get()), &status) != 0) cannot_write(path, errno);
   if (status.st_size < bytes)
     throw DataError(
         concat(path.string(), ": ", status.st_size, " bytes, but ", kJournal, " beside it promises ", bytes, "; remove ", partial_.string()));
-  if (::ftruncate(::fileno(file.get()), bytes) != 0) cannot_write(path, errno);
-  std::setvbuf(file.get(), nullptr, _IOFBF, kBuffer);
+  if (::ftruncate(::fileno(file.stream.get()), bytes) != 0) cannot_write(path, errno);
+  if (bytes > 0) update_from(RandomAccessFile(path.string()), bytes, file.digest);
+  std::setvbuf(file.stream.get(), nullptr, _IOFBF, kBuffer);
   return file;
 }
 
-void TokenWriter::write(const File& file, const void* data, size_t bytes) const {
-  if (std::fwrite(data, 1, bytes, file.get()) != bytes) cannot_write(output_, errno);
+void TokenWriter::write(File& file, const void* data, size_t bytes) const {
+  if (std::fwrite(data, 1, bytes, file.stream.get()) != bytes) cannot_write(output_, errno);
+  file.digest.update(data, bytes);
 }
 
 void TokenWriter::sync(const File& file) const {
-  if (file && (std::fflush(file.get()) != 0 || ::fsync(::fileno(file.get())) != 0)) cannot_write(output_, errno);
+  if (file.stream && (std::fflush(file.stream.get()) != 0 || ::fsync(::fileno(file.stream.get())) != 0)) cannot_write(output_, errno);
 }
 
 template <class Id>
@@ -242,13 +254,14 @@ void TokenWriter::append(std::span<const int32_t> tokens) {
 }
 
 bool TokenWriter::end_document(int64_t prompt) {
-  TRIREME_CHECK(prompt >= 0 && prompt <= open_tokens() && (prompt == 0 || prompts_), "a prompt of ", prompt, " in a document of ", open_tokens());
+  TRIREME_CHECK(prompt >= 0 && prompt <= open_tokens() && (prompt == 0 || prompts_.stream), "a prompt of ", prompt, " in a document of ",
+                open_tokens());
   if (open_tokens() == 0) return false;
   document_start_ = index_.tokens;
   const auto end = static_cast<uint64_t>(index_.tokens);
   write(documents_, &end, sizeof end);
   const auto length = static_cast<uint64_t>(prompt);
-  if (prompts_) write(prompts_, &length, sizeof length);
+  if (prompts_.stream) write(prompts_, &length, sizeof length);
   ++index_.documents;
   return true;
 }
@@ -267,8 +280,11 @@ TokenWriter::Outcome TokenWriter::commit() {
   if (index_.tokens == 0) throw DataError(concat("--output=", output_.string(), ": there is no token to write"));
   for (File* file : {&tokens_, &documents_, &prompts_}) {
     sync(*file);
-    if (*file && std::fclose(file->release()) != 0) cannot_write(output_, errno);
+    if (file->stream && std::fclose(file->stream.release()) != 0) cannot_write(output_, errno);
   }
+  index_.tokens_digest = tokens_.digest.str();
+  index_.documents_digest = documents_.digest.str();
+  if (index_.prompts) index_.prompts_digest = prompts_.digest.str();
   write_durably(partial_ / kIndex, index_.to_json());
   sync_directory(partial_);
 

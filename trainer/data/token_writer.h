@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/data/token_file.h"
+#include "trainer/files/digest.h"
 
 namespace trireme {
 
@@ -51,13 +52,16 @@ class TokenWriter {
   struct CloseFile {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
-  using File = std::unique_ptr<std::FILE, CloseFile>;
+  struct File {
+    std::unique_ptr<std::FILE, CloseFile> stream;  ///< null: there is no such file
+    Digest digest = {};                            ///< of what was written
+  };
 
   void lock();
   bool read_journal();  ///< false: there is none, nothing was written
   void open_files(const std::string& tokenizer_file);
   File open(const char* name, int64_t bytes) const;
-  void write(const File& file, const void* data, size_t bytes) const;
+  void write(File& file, const void* data, size_t bytes) const;
   void sync(const File& file) const;
   template <class Id>
   void append_as(std::span<const int32_t> tokens);

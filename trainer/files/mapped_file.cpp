@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,9 +20,19 @@ void throw_file_error(const std::string& path, const char* what, int error_numbe
   throw IoError(message);
 }
 
-MappedFile::MappedFile(const std::string& path, Links links) : path_(path) {
+static int open_for_reading(const std::string& path, Links links) {
   // O_NONBLOCK: a named pipe must be refused, not waited for
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::kRefuse ? O_NOFOLLOW : 0));
+  const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::kRefuse ? O_NOFOLLOW : 0);
+  const int file = ::open(path.c_str(), flags);
+  struct rlimit limit {};
+  if (file >= 0 || errno != EMFILE || ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return file;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  return ::open(path.c_str(), flags);
+}
+
+OpenedFile open_regular_file(const std::string& path, Links links) {
+  const int file = open_for_reading(path, links);
   if (file < 0 && errno == ELOOP && links == Links::kRefuse) throw DataError(concat(path, ": is a symbolic link; expected the file itself"));
   // A socket, or a device without a driver
   if (file < 0 && errno == ENXIO) throw DataError(concat(path, ": not a regular file"));
@@ -36,7 +47,12 @@ MappedFile::MappedFile(const std::string& path, Links links) : path_(path) {
     ::close(file);
     throw DataError(concat(path, ": not a regular file"));
   }
-  bytes_ = status.st_size;
+  return {file, status.st_size};
+}
+
+MappedFile::MappedFile(const std::string& path, Links links) : path_(path) {
+  const auto [file, bytes] = open_regular_file(path, links);
+  bytes_ = bytes;
   void* address = bytes_ == 0 ? nullptr : ::mmap(nullptr, static_cast<size_t>(bytes_), PROT_READ, MAP_SHARED, file, 0);
   const int error_number = errno;
   ::close(file);

@@ -33,6 +33,14 @@ class MappedFile {
   int64_t bytes_ = 0;
 };
 
+/// A descriptor of a regular file, opened for reading, and the file's size. The caller closes it. Where the process has as many files open as its soft limit
+/// allows, the soft limit is raised to the hard one: a run may read thousands of token files. Errors: those of MappedFile.
+struct OpenedFile {
+  int descriptor;
+  int64_t bytes;
+};
+OpenedFile open_regular_file(const std::string& path, Links links);
+
 /// Throws MissingFileError or IoError "path: <what>: <the system's reason>" for an errno.
 [[noreturn]] void throw_file_error(const std::string& path, const char* what, int error_number);
 

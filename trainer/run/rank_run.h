@@ -56,7 +56,7 @@ class Run {
   StopRequest stop_;
   std::string session_;  ///< the same on every rank, another at every start
   std::unique_ptr<RunData> data_;
-  std::string training_data_;  ///< its fingerprint
+  std::string training_data_;  ///< its TokenDataset::identity
   std::unique_ptr<Trainer> trainer_;
   std::optional<Tracer> tracer_;
   std::unique_ptr<RunLock> lock_;        ///< rank 0: until this run ends

@@ -9,6 +9,7 @@
 
 #include "trainer/config/load.h"
 #include "trainer/config/write.h"
+#include "trainer/data/dataset.h"
 #include "trainer/files/printable.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/state.h"
@@ -48,7 +49,7 @@ void check_resumable(const CheckpointReader& reader, const std::string& checkpoi
     throw ConfigError(concat("cannot resume from ", checkpoint, ": data.tokenizer=", config.data.tokenizer,
                              ": not the tokenizer that it was trained with, which is ", reader.tokenizer_spec(),
                              "; use another run.directory for another run"));
-  if (reader.description().training_data != training_data)
+  if (!same_data(reader.description().training_data, training_data))
     throw DataError(concat("cannot resume from ", checkpoint,
                            ": data.train holds other tokens than when it was saved; use another run.directory for another run"));
 }

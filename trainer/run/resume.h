@@ -15,7 +15,7 @@ std::vector<std::string> checkpoints_to_resume(const std::string& run_directory,
 
 /// Errors: ConfigError where `config` would go on training something else than what was saved, or nothing but weights was; DataError where the tokens are
 /// others.
-/// `training_data`: fingerprint of the tokens there are now.
+/// `training_data`: TokenDataset::identity of the tokens there are now.
 void check_resumable(const CheckpointReader& reader, const std::string& checkpoint, const Config& config, const std::string& training_data);
 
 /// Errors: ConfigError where a run of `config` (resolved) cannot start from these weights: another model, with the keys that differ, or another tokenizer.

@@ -30,7 +30,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
     const std::string gpu = ctx_.device == Device::kCuda ? ctx_.gpu->properties().name : "";
     forecast_ = forecast_run(config_, world_.size(), options_.ranks_per_host.value_or(world_.size()), gpu);
     std::string validation;
-    for (const ValidationSet& set : data_->validation) validation += concat(set.name, "=", set.data.fingerprint(), " ");
+    for (const ValidationSet& set : data_->validation) validation += concat(set.name, "=", set.data.identity(), " ");
     facts = {{"binary", binary_digest()},
              {"configuration", to_yaml(config_)},
              {"--max-steps", std::to_string(last_step())},
@@ -76,7 +76,7 @@ void Run::make_trainer() {
 
 void Run::open_data() {
   data_ = std::make_unique<RunData>(open_run_data(config_));
-  training_data_ = std::to_string(data_->train.fingerprint());
+  training_data_ = data_->train.identity();
   total_ = total_steps(config_, data_->train.sequences());
   if (config_.training.epochs) {  // the rules and the `auto` that had to wait for the number of steps
     Config counted = config_;

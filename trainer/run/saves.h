@@ -17,7 +17,7 @@ double state_patience(const Config& config);
 /// The checkpoints of a run under way, as its training loop sees them. Arguments outlive it; `lock` is null on all ranks but 0.
 class Saves {
  public:
-  /// `session`: the same on every rank, another at every start. `training_data`: fingerprint of the tokens. The tokenizer of `config` is read here: what is
+  /// `session`: the same on every rank, another at every start. `training_data`: TokenDataset::identity of the tokens. The tokenizer of `config` is read here: what is
   /// saved stays the one that the run began with, whatever becomes of its file. Errors: those of Tokenizer::open.
   Saves(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, const RunLock* lock, Reporter& reporter,
         Progress& progress);
