@@ -436,4 +436,88 @@ TEST_CASE("the fingerprint of a dataset tells its contents, not its place", "[da
   CHECK(fingerprint({"split1"}, true) != fingerprint({"split2"}, true));
 }
 
+TEST_CASE("a token file of any format that becomes shorter while it is open is named", "[data]") {
+  const TemporaryDirectory scratch;
+  const fs::path& at = scratch.path;
+  const Documents documents = some_documents(4000, 120);
+  const Ids ids = joined(documents);
+  write_directory(at / "tokens", 120, documents);
+  write(at / "nanogpt.bin", packed<uint16_t>(ids));
+  write(at / "llmc", llmc_header(20240520, 1, static_cast<int32_t>(ids.size())) + packed<uint16_t>(ids));
+  write(at / "megatron.bin", packed<int32_t>(ids));
+  write(at / "megatron.idx", megatron_index(documents, 4, 4).bytes());
+  const auto shorter = [&](const std::string& name, const std::string& file, bool apart) {
+    CAPTURE(name, file);
+    const TokenDataset dataset({at / name}, options(16, 120, apart));
+    CHECK_NOTHROW(read(dataset, dataset.sequences() - 1, 16));
+    fs::resize_file(at / file, 8);
+    check_throws<DataError>([&] { read(dataset, dataset.sequences() - 1, 16); }, {file, "shorter", "8 bytes"});
+  };
+  shorter("tokens", "tokens/documents.bin", true);
+  write_directory(at / "others", 120, documents);
+  shorter("others", "others/tokens.bin", false);
+  shorter("nanogpt.bin", "nanogpt.bin", false);
+  shorter("llmc", "llmc", false);
+  shorter("megatron", "megatron.idx", true);
+  write(at / "megatron.idx", megatron_index(documents, 4, 4).bytes());
+  shorter("megatron", "megatron.bin", true);
+}
+
+TEST_CASE("data without a target is refused, whatever masks it", "[data]") {
+  const TemporaryDirectory scratch;
+  const fs::path& at = scratch.path;
+  const auto refused = [&](const std::vector<std::string>& names, const DatasetOptions& how, const std::string& words) {
+    std::vector<std::string> paths;
+    for (const std::string& name : names) paths.push_back(at / name);
+    check_throws<DataError>([&] { TokenDataset(paths, how); }, {names.front(), "no token is a target", words});
+  };
+  write_directory(at / "prompts", 256, {{1, 2, 3, 4}, {5, 6}}, {4, 2});
+  refused({"prompts"}, options(2, 256), "prompts are never targets");
+  write_directory(at / "first", 256, {{1, 2, 3, 4}, {5, 6}}, {0, 2});
+  CHECK_NOTHROW(TokenDataset({at / "first"}, options(2, 256)));
+  // Token 0 of the stream is no target, and neither is what is behind the last whole sequence: of length 2 the targets are tokens 1 to 4.
+  write_directory(at / "ends", 256, {{1}, {2, 3, 4, 5}, {6}}, {0, 4, 0});
+  refused({"ends"}, options(2, 256), "");
+  CHECK_NOTHROW(TokenDataset({at / "ends"}, options(5, 256)));
+  // Documents of one token, apart from each other.
+  write_directory(at / "ones", 256, {{1}, {2}, {3}, {4}});
+  refused({"ones"}, options(2, 256, true), "first token of a document");
+  CHECK_NOTHROW(TokenDataset({at / "ones"}, options(2, 256)));
+  // One stream of two sources needs one target; two groups of a blend need one each.
+  CHECK_NOTHROW(TokenDataset({at / "prompts", at / "ones"}, options(2, 256)));
+  refused({"prompts", "ones"}, options(2, 256, false, {0.5, 0.5}), "");
+}
+
+TEST_CASE("the identity of data tells every token where the sources have digests", "[data]") {
+  const TemporaryDirectory scratch;
+  const fs::path& at = scratch.path;
+  Ids ids(1'100'000);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7 % 251);
+  write_directory(at / "a", 256, {ids});
+  write_directory(at / "same", 256, {ids});
+  ids[268 * 1000 + 5] ^= 1;  // between two of the 4,096 tokens that the fingerprint reads
+  write_directory(at / "b", 256, {ids});
+  const TokenDataset a({at / "a"}, options(16, 256)), b({at / "b"}, options(16, 256));
+  CHECK(a.fingerprint() == b.fingerprint());
+  CHECK_FALSE(same_data(a.identity(), b.identity()));
+  CHECK(same_data(a.identity(), TokenDataset({at / "same"}, options(16, 256)).identity()));
+  // A checkpoint of an earlier version has the fingerprint alone, and so has data without digests.
+  CHECK(same_data(std::to_string(a.fingerprint()), a.identity()));
+  CHECK(same_data(a.identity(), std::to_string(a.fingerprint())));
+  CHECK_FALSE(same_data(a.identity(), std::to_string(a.fingerprint() + 1)));
+  write(at / "nanogpt.bin", packed<uint16_t>(ids));
+  const TokenDataset foreign({at / "nanogpt.bin"}, options(16, 256)), mixed({at / "a", at / "nanogpt.bin"}, options(16, 256));
+  CHECK(foreign.identity() == std::to_string(foreign.fingerprint()));
+  CHECK(mixed.identity() == std::to_string(mixed.fingerprint()));
+
+  // Where documents are kept apart, their places count as well.
+  write_directory(at / "split1", 256, {{1}, {2, 3, 4}});
+  write_directory(at / "split2", 256, {{1, 2}, {3, 4}});
+  const auto identity = [&](const std::string& name, bool apart) { return TokenDataset({at / name}, options(2, 256, apart)).identity(); };
+  CHECK(same_data(identity("split1", false), identity("split2", false)));
+  CHECK_FALSE(same_data(identity("split1", true), identity("split2", true)));
+  const auto digest = [&](const std::string& name) { return identity(name, true).substr(identity(name, true).find(' ')); };
+  CHECK(digest("split1") != digest("split2"));
+}
+
 }  // namespace trireme::test

@@ -75,7 +75,29 @@ TokenDataset::TokenDataset(const std::vector<std::string>& paths, const DatasetO
                              " tokens, but one sequence of ", length, " tokens and its last target need ", length + 1));
     stream.first_sample = sequences;
     sequences += sequences_of(stream);
+    check_targets(stream);
   }
+}
+
+/// Stops at the first target, which is nearly always in the first document.
+void TokenDataset::check_targets(const Stream& stream) const {
+  const int64_t last = sequences_of(stream) * options_.sequence_length;  // sequences have tokens 1 to `last` of the stream as targets
+  bool found = false;
+  for (size_t s = 0; s < stream.sources.size() && !found; ++s) {
+    const TokenSource& source = stream.sources[s];
+    if (!documents_matter(source)) return;
+    const int64_t start = stream.starts[s];
+    source.visit_documents(0, [&](const TokenFile::Document& document) {
+      const int64_t unmasked = std::max(document.response, document.begin + (options_.document_mask ? 1 : 0));
+      const int64_t first = std::max<int64_t>(start + unmasked, 1);
+      found = first < start + document.end && first <= last;
+      return !found && start + document.end <= last;
+    });
+  }
+  if (found) return;
+  throw DataError(concat(stream.sources.front().path(), stream.sources.size() > 1 ? " and the others" : "",
+                         ": no token is a target, so there is nothing to learn or to measure; prompts are never targets",
+                         options_.document_mask ? ", nor with data.document_mask=true the first token of a document" : ""));
 }
 
 int64_t TokenDataset::sequences() const { return streams_.back().first_sample + sequences_of(streams_.back()); }

@@ -158,7 +158,7 @@ Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double l
   }
   std::vector<Tensor> figures = {sums_.flat(1, 1), norm_, scalars_.flat(kFinite, 1), offender_};
   if (scales_loss(config_.training)) figures.insert(figures.end(), {scalars_.flat(kLossScale, 1), scalars_.flat(kCleanSteps, 1)});
-  return {ScalarReadback(ctx_, figures), factor, learning_rate};
+  return {ScalarReadback(ctx_, figures), factor, learning_rate, valid};
 }
 
 void Trainer::begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step) {
@@ -218,6 +218,7 @@ StepResult Trainer::finish(const StepInFlight& step) {
   result.loss = values[0] * step.loss_factor;
   result.grad_norm = values[1];
   result.learning_rate = step.learning_rate;
+  result.targets = step.targets;
   result.accepted = ctx_.device == Device::kMeta || values[2] != 0;
   if (result.accepted) {
     ++accepted_steps_;

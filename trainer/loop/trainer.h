@@ -30,6 +30,7 @@ struct StepResult {
   double loss = 0;       ///< mean over the global batch's valid tokens, nats, before the update
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
+  int64_t targets = 0;                ///< valid tokens of the global batch; without any, the loss is 0 and the gradients are zero
   bool accepted = true;               ///< false: the gradient norm was not finite, weights are unchanged on every rank
   std::optional<int64_t> loss_scale;  ///< the step's, with dynamic loss scaling
   /// Rejected because the loss scale, which is smaller from here on, was too large for the gradients: a step as scaling has them now and then.
@@ -63,6 +64,7 @@ class Trainer {
     ScalarReadback scalars;  ///< summed loss, gradient norm, finite flag, offender; with dynamic loss scaling the next step's scale and clean steps
     double loss_factor = 0;  ///< of the sum in the mean
     double learning_rate = 0;
+    int64_t targets = 0;  ///< valid tokens of the global batch
   };
   StepInFlight start(const Dataset& data, int64_t step, double learning_rate);
   StepResult finish(const StepInFlight& step);

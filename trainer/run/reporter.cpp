@@ -1,6 +1,7 @@
 #include "trainer/run/reporter.h"
 
 #include <cmath>
+#include <limits>
 
 #include "trainer/files/table.h"
 #include "trainer/loop/memory_table.h"
@@ -37,11 +38,16 @@ void Reporter::step(int64_t step, const StepResult& result, double seconds) {
   const double rate = static_cast<double>(tokens_per_step_) / seconds;
   const double flops = flops_per_token_ * rate;
   const std::optional<double> mfu = peak_flops_ ? std::optional(flops / *peak_flops_) : std::nullopt;
-  const StepMetrics line{step,         result.loss, result.grad_norm, result.learning_rate, step * tokens_per_step_, seconds, rate,
-                         flops / 1e12, mfu,         result.loss_scale};
+  const double loss = result.targets > 0 ? result.loss : std::numeric_limits<double>::quiet_NaN();  // the mean over no token
+  const StepMetrics line{step,         loss, result.grad_norm, result.learning_rate, step * tokens_per_step_, seconds, rate,
+                         flops / 1e12, mfu,  result.loss_scale};
   metrics_->step(line);
   console_->step(line);
   look_for_trouble();
+  if (result.targets == 0) {
+    metrics_->event("no_target", {{"step", step}});
+    message(concat("warning: step ", step, " has no loss and its gradients are zero: every target of its batch is masked, as those of prompts are"));
+  }
   if (result.accepted) return;
   if (result.overflow) return metrics_->event("overflow", {{"step", step}, {"parameter", result.offender}});
   metrics_->event("rejected_step", {{"step", step}, {"parameter", result.offender}});

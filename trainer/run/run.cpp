@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <limits>
 
 #include "trainer/loop/agree.h"
 #include "trainer/loop/learning_rate.h"
@@ -62,15 +63,20 @@ void Run::check_replicas(int64_t step) {
         reports());
 }
 
+/// NaN where training.evaluate.batches takes in no target: the mean over no token.
+static double loss_of(const Trainer::Evaluation& evaluation) {
+  return evaluation.tokens > 0 ? evaluation.loss : std::numeric_limits<double>::quiet_NaN();
+}
+
 void Run::evaluate(int64_t step) {
   Trainer::Evaluation all;
   std::vector<std::pair<std::string, double>> losses;
   for (const ValidationSet& set : data_->validation) {
     const Trainer::Evaluation one = trainer_->evaluate(set.data, config_.training.evaluate.batches);
     all.add(one);
-    if (has_named_sets(config_)) losses.emplace_back(set.name, one.loss);
+    if (has_named_sets(config_)) losses.emplace_back(set.name, loss_of(one));
   }
-  reporter_.evaluation(step, all.loss, losses);
+  reporter_.evaluation(step, loss_of(all), losses);
 }
 
 bool Run::evaluates_at(int64_t step) const {
