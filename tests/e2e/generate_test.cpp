@@ -3,6 +3,7 @@
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "trainer/checkpoint/manifest.h"
 
 namespace trireme::test {
 namespace {
@@ -84,6 +85,33 @@ TEST_CASE("generate: what cannot be done is refused before a rank is started") {
   refused(run_under_mpirun(directory, 3, prompt), 64, "--tensor=3: does not split");
   refused(run(directory, prompt + Arguments{"--prompt-file", "prompt.txt"}), 64, "--prompt excludes --prompt-file");
   refused(run(directory, kGenerate + Arguments{"--prompt-file", "nowhere.txt", "--tensor", "2"}), 66, "nowhere.txt");
+}
+
+TEST_CASE("generate: a small checkpoint whose manifest tells of a large model is refused before memory is taken for it") {
+  TemporaryDirectory directory;
+  train_model(directory);
+  const auto manifest = directory / "run/checkpoints/step-00000006/manifest.json";
+  std::string text = read_file(manifest);
+  for (const auto& [from, to] : {std::pair{"hidden_size: 16\\n", "hidden_size: 8192\\n"}, {"ffn_size: 32\\n", "ffn_size: 65536\\n"}}) {
+    REQUIRE(text.find(from) != std::string::npos);
+    text.replace(text.find(from), std::string(from).size(), to);
+  }
+  write_file(manifest, with_digest(text));
+  // 24 GiB of weights, in 4 GiB of addresses.
+  const auto within_4_gib = [&](const std::string& command) {
+    return Process({"/bin/sh", "-c", "ulimit -v 4194304; exec \"$0\" " + command, kBinary}, directory.path()).wait();
+  };
+  for (const std::string command : {"generate --checkpoint run --prompt abc", "checkpoint export --format hf --output folder run"}) {
+    const Outcome refused = within_4_gib(command);
+    INFO(command << refused.err);
+    CHECK(refused.code == 65);
+    CHECK(refused.err.find("manifest.json: tensor \"weight/embedding.weight\" has shape [256, 16], the model's is [256, 8192]") != std::string::npos);
+  }
+  write_file(directory / "large.yaml", kConfig + "plan: {must_fit: false}\n");
+  const Outcome evaluated = within_4_gib("eval large.yaml --checkpoint run --set model.hidden_size=8192 --set model.head_size=4 --set model.ffn_size=65536");
+  INFO(evaluated.err);
+  CHECK(evaluated.code == 65);
+  CHECK(evaluated.err.find("has shape [256, 16]") != std::string::npos);
 }
 
 TEST_CASE("generate: a text that nobody can take ends it") {

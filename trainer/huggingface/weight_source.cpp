@@ -2,9 +2,11 @@
 
 #include <set>
 
+#include "trainer/checkpoint/box_copy.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/load.h"
 #include "trainer/config/write.h"
+#include "trainer/model/declare.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace fs = std::filesystem;
@@ -51,6 +53,23 @@ std::string tokenizer_in(const fs::path& folder, std::string& problem) {
   }
 }
 
+/// Before a byte is allocated for the model: its tensors, and no others, are there in its shapes. That the files hold their bytes the reader has checked.
+void check_tensors(const CheckpointReader& checkpoint, const ModelConfig& model) {
+  const std::string where = (checkpoint.directory() / kManifestName).string();
+  std::set<std::string> known;
+  for (const ParamSpec& spec : whole_model(model)) {
+    const StoredTensor& stored = checkpoint.tensor(kWeight + spec.name);
+    const auto text = [](const std::array<int64_t, 2>& shape) { return concat("[", shape[0], ", ", shape[1], "]"); };
+    if (stored.shape != spec.shape)
+      throw DataError(concat(where, ": tensor \"", kWeight, spec.name, "\" has shape ", text(stored.shape), ", the model's is ", text(spec.shape)));
+    if (!is_floating(stored.dtype))
+      throw DataError(concat(where, ": tensor \"", kWeight, spec.name, "\" is ", name_of(stored.dtype), "; allowed F32 and F64"));
+    known.insert(kWeight + spec.name);
+  }
+  for (const auto& [name, unused] : checkpoint.tensors())
+    if (name.starts_with(kWeight) && !known.contains(name)) throw DataError(concat(where, ": tensor \"", name, "\" is not the model's"));
+}
+
 }  // namespace
 
 WeightSource::WeightSource(const fs::path& path) : reader_(open(path)) {
@@ -58,6 +77,7 @@ WeightSource::WeightSource(const fs::path& path) : reader_(open(path)) {
     path_ = checkpoint->directory().string();
     tokenizer_ = checkpoint->tokenizer_spec();
     config_ = saved_config(*checkpoint, path_);
+    check_tensors(*checkpoint, config_.model);
     config_.parallel = {};
     config_.parallel.virtual_stages = 1;
     config_.parallel.layers_per_stage = std::vector<int64_t>{config_.model.layers};

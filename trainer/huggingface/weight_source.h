@@ -17,6 +17,7 @@ namespace trireme {
 /// Not thread-safe: one per rank.
 class WeightSource {
  public:
+  /// Reads no weights, but checks that there are the model's, in its shapes: a small manifest that tells of a large model costs no memory.
   /// Errors: MissingFileError; DataError naming file and tensor, and for a directory that is neither.
   explicit WeightSource(const std::filesystem::path& path);
 
