@@ -296,6 +296,40 @@ TEST_CASE("training in fp16 goes on from a checkpoint bit for bit, loss scale an
   }
 }
 
+TEST_CASE("the loss scale grows when it is due, however many of its clean steps lie before a resume") {
+  constexpr int kSteps = 8;
+  const LossScaleConfig loss_scale{.initial = 4, .maximum = 64, .growth_interval = 3};  // small: nothing overflows, in no layout
+  Layout split;
+  split.tensor = split.data = 2;
+  split.zero = 2;
+  const TemporaryDirectory directory;
+  std::vector<LossScale> through;
+  on_ranks(fp16_config(ParityModel::kLlama, {}, loss_scale), [&](Trainer& trainer) {
+    trainer.initialise();
+    for (int step = 0; step < kSteps; ++step) {
+      TRIREME_CHECK(trainer.step(kData, step, 1e-3).accepted, "step ", step);
+      through.push_back(trainer.loss_scale());
+      save(trainer, directory.path, step + 1);
+    }
+  });
+  CHECK(through.back() == LossScale{16, 2});
+  for (const Layout& layout : {Layout{}, split}) {
+    for (int first = 1; first < kSteps; ++first) {  // from every count of clean steps, twice or more
+      on_ranks(fp16_config(ParityModel::kLlama, layout, loss_scale), [&](Trainer& trainer) {
+        CheckpointReader reader(directory.path / checkpoint_name(first));
+        load_state(trainer, reader);
+        TRIREME_CHECK(trainer.loss_scale() == through[static_cast<size_t>(first - 1)], "loaded after step ", first);
+        for (int step = first; step < kSteps; ++step) {
+          trainer.step(kData, step, 1e-3);
+          const LossScale found = trainer.loss_scale(), expected = through[static_cast<size_t>(step)];
+          TRIREME_CHECK(found == expected, "resumed after step ", first, ": after step ", step + 1, " the scale is ", found.scale, " with ", found.clean_steps,
+                        " clean steps, not ", expected.scale, " with ", expected.clean_steps);
+        }
+      });
+    }
+  }
+}
+
 TEST_CASE("fp16 state is fp32 state and a loss scale: other precisions take it, and fp16 takes no state without one") {
   const TemporaryDirectory directory;
   const auto config_of = [](const char* precision) { return parity_config(ParityModel::kGpt2, {}, precision); };
