@@ -170,6 +170,35 @@ TEST_CASE("import refuses what it cannot read or must not overwrite, and leaves 
   CHECK(directory.changes_since(before).empty());
 }
 
+TEST_CASE("weights of a folder that are not finite are told of, once and by name, by import and by a run that starts from them") {
+  TemporaryDirectory directory;
+  prepare(directory, "llama_bf16");
+  RawTensors tensors = read_raw(directory / "llama_bf16/model.safetensors");
+  const auto spoil = [&](const std::string& name, size_t element, const std::string& bits) {
+    RawTensor& tensor = tensors.at(name);
+    REQUIRE(tensor.dtype == "BF16");
+    tensor.data.replace(2 * element, 2, bits);
+  };
+  spoil("model.layers.1.mlp.down_proj.weight", 0, "\xc0\x7f");   // no number
+  spoil("model.layers.1.mlp.down_proj.weight", 77, "\x80\xff");  // minus infinity
+  spoil("model.norm.weight", 3, std::string("\x80\x7f"));
+  write_raw(directory / "llama_bf16/model.safetensors", tensors);
+  const std::string warning =
+      "warning: llama_bf16 holds weights that are not finite: blocks.1.mlp.down.weight (2 values), final_norm.weight (1 value)\n";
+  const Outcome imported = must(run(directory, {"checkpoint", "import", "--format", "hf", "--output", "out", "llama_bf16"}));
+  CHECK_THAT(imported.err, Contains(warning));
+  check(run(directory, {"checkpoint", "verify", "out"}), 65, "not all of it is finite: weight/blocks.1.mlp.down.weight (2 values), ");
+  check(run(directory, {"checkpoint", "inspect", "out"}), 0, "\nnon_finite       weight/blocks.1.mlp.down.weight (2 values), weight/final_norm.weight (1 value)\n");
+  for (const Arguments& degrees : {layout(1, 1, 1, 0), layout(2, 1, 2, 0), layout(1, 1, 2, 3)}) {
+    fs::remove_all(directory / "run");
+    const Outcome started = must(run(directory, Arguments{"train", "llama_bf16.yaml"} + degrees));
+    INFO(started.err);
+    const size_t at = started.err.find(warning);
+    REQUIRE(at != std::string::npos);
+    CHECK(started.err.find("not finite: ", at + warning.size()) == std::string::npos);
+  }
+}
+
 TEST_CASE("a folder whose tokenizer is of a kind not read here is told of, and its weights are taken") {
   TemporaryDirectory directory;
   prepare(directory, "llama_bf16");

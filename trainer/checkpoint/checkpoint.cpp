@@ -11,6 +11,7 @@
 
 #include "trainer/checkpoint/checkpoint_directory.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
+#include "trainer/checkpoint/non_finite.h"
 #include "trainer/checkpoint/safetensors.h"
 #include "trainer/checkpoint/tokenizer_copy.h"
 #include "trainer/files/digest.h"
@@ -198,7 +199,8 @@ int64_t Checkpointer::write_part(const Part& part) const {
     stored.dtype = tensor.dtype;
     stored.dims = tensor.dims;
     stored.shape = tensor.global_shape;
-    stored.boxes.push_back({tensor.box, file, written.entries[i].begin, written.entries[i].end, written.digests[i]});
+    const int64_t non_finite = count_non_finite(tensor.dtype, tensor.data, tensor.box.numel());
+    stored.boxes.push_back({tensor.box, file, written.entries[i].begin, written.entries[i].end, written.digests[i], non_finite});
   }
   sync_directory(part.directory);
   write_durably(part.directory / (name + ".json"), contents_text(contents));

@@ -71,6 +71,8 @@ std::optional<std::string> cannot_save(const std::filesystem::path& directory, i
 
 /// "step-00000100".
 std::string checkpoint_name(int64_t step);
+/// Whether a checkpoint could be called so: "step-" and eight digits or more.
+bool is_checkpoint_name(const std::string& name);
 
 class Checkpointer {
  public:

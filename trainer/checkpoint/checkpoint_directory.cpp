@@ -64,8 +64,7 @@ void remove_or_mend(const fs::path& path, std::error_code& error) {
 
 bool whole(const fs::path& checkpoint) {
   try {
-    const CheckpointReader reader(checkpoint);
-    return true;
+    return CheckpointReader(checkpoint).misnamed().empty();
   } catch (const std::exception&) {
     return false;
   }
@@ -79,6 +78,10 @@ std::string padded(int64_t number, size_t digits) {
 }
 
 std::string checkpoint_name(int64_t step) { return "step-" + padded(step, 8); }
+
+bool is_checkpoint_name(const std::string& name) {
+  return name.size() >= 13 && name.starts_with("step-") && name.find_first_not_of("0123456789", 5) == std::string::npos;
+}
 
 fs::path partial_directory(const fs::path& directory, int64_t step, const std::string& session, int64_t number) {
   return directory / concat(checkpoint_name(step), ".", session, "-", number, kPartial);

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "trainer/checkpoint/box_copy.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/files/digest.h"
 #include "trainer/files/durable_file.h"
 
@@ -118,15 +119,32 @@ void CheckpointReader::read(const std::string& name, const Box& box, DType dtype
   }
 }
 
-void CheckpointReader::verify_digests(const std::function<void(int64_t bytes)>& progress) {
+NonFinite CheckpointReader::verify_digests(const std::function<void(int64_t bytes)>& progress) {
+  NonFinite found;
   tokenizer_spec();
   for (const auto& [name, pieces] : pieces_) {
-    file(name);
-    for (const auto& [entry, piece] : pieces) {
+    const SafetensorsFile& source = file(name);
+    for (const auto& [key, piece] : pieces) {
       data(*piece.tensor, *piece.box);
+      if (const int64_t count = source.count_non_finite(source.entry(key)); count > 0) found[*piece.tensor] += count;
       progress(piece.box->end - piece.box->begin);
     }
   }
+  return found;
+}
+
+NonFinite CheckpointReader::recorded_non_finite() const {
+  NonFinite found;
+  for (const auto& [name, tensor] : tensors())
+    for (const StoredBox& box : tensor.boxes)
+      if (box.non_finite > 0) found[name] += box.non_finite;
+  return found;
+}
+
+std::string CheckpointReader::misnamed() const {
+  const std::string name = directory_.filename().string(), expected = checkpoint_name(description().step);
+  if (!is_checkpoint_name(name) || name == expected) return "";
+  return concat(directory_.string(), ": its manifest says step ", description().step, ", so it was renamed; it was saved as ", expected);
 }
 
 fs::path checkpoint_at(const fs::path& directory) {
@@ -152,8 +170,7 @@ std::vector<fs::path> checkpoints_of(const fs::path& run_directory) {
     throw IoError(concat(directory.string(), ": cannot be read: ", error.message()));
   for (const auto& item : items) {
     const std::string name = item.path().filename().string();
-    const bool step = name.size() >= 13 && name.rfind("step-", 0) == 0 && name.find_first_not_of("0123456789", 5) == std::string::npos;
-    if (step) candidates.push_back(item.path());
+    if (is_checkpoint_name(name)) candidates.push_back(item.path());
   }
   // Zero-padded to eight digits, longer beyond: a longer name is a higher step.
   const auto newer = [](const fs::path& a, const fs::path& b) {
@@ -173,6 +190,7 @@ std::optional<fs::path> find_newest_checkpoint(const fs::path& run_directory, st
   for (const fs::path& candidate : candidates) {
     try {
       const CheckpointReader reader(candidate);
+      if (const std::string problem = reader.misnamed(); !problem.empty()) throw DataError(problem);
       return candidate;
     } catch (const Error& reason) {
       warnings.push_back(concat("passing over ", candidate.string(), ": ", reason.what()));
@@ -180,7 +198,7 @@ std::optional<fs::path> find_newest_checkpoint(const fs::path& run_directory, st
   }
   if (!candidates.empty())  // to start over would lose what could perhaps be saved
     throw DataError(
-        concat("no checkpoint in ", (run_directory / "checkpoints").string(), " can be read: ", warnings.back(), "; move them away to start again"));
+        concat("no checkpoint in ", (run_directory / "checkpoints").string(), " can be read: ", warnings.back(), "; ", kStartAgain));
   return std::nullopt;
 }
 

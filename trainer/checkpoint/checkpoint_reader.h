@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trainer/checkpoint/manifest.h"
+#include "trainer/checkpoint/non_finite.h"
 #include "trainer/checkpoint/safetensors.h"
 
 namespace trireme {
@@ -36,8 +37,13 @@ class CheckpointReader {
   /// Writes elements of `box` to `out` (row-major, box.numel() of dtype), converting between floating dtypes. Keeps none of the file in memory.
   /// Errors: DataError naming the file and the tensor: missing, box outside it, another kind of dtype, damaged file.
   void read(const std::string& name, const Box& box, DType dtype, void* out);
-  /// Reads everything; `progress` hears how many more bytes of it are done. Errors: DataError naming the first damaged file, and the tensor where it is in data.
-  void verify_digests(const std::function<void(int64_t bytes)>& progress = [](int64_t) {});
+  /// Reads everything; `progress` hears how many more bytes of it are done. Returns how many elements are not finite, of the tensors that have such.
+  /// Errors: DataError naming the first damaged file, and the tensor where it is in data.
+  NonFinite verify_digests(const std::function<void(int64_t bytes)>& progress = [](int64_t) {});
+  /// The same as the manifest has it, so only of what was saved since manifests have it; reads no data.
+  NonFinite recorded_non_finite() const;
+  /// Why the directory's name contradicts the manifest: "step-00000100" of a checkpoint of another step. Empty where it does not, or names no step.
+  std::string misnamed() const;
 
  private:
   /// A box as its file should have it.
@@ -66,8 +72,11 @@ std::filesystem::path checkpoint_at(const std::filesystem::path& directory);
 /// run that was rolled back has left behind. Nothing is opened. Errors: IoError.
 std::vector<std::filesystem::path> checkpoints_of(const std::filesystem::path& run_directory);
 
-/// The newest checkpoint of a run whose manifest and file sizes are right; data are checked as they are read. One that is torn or damaged is passed over with a
-/// line in `warnings`. Errors: DataError where there are checkpoints but none is whole; IoError.
+/// What a message advises where there are checkpoints of which none can be read.
+constexpr const char* kStartAgain = "move them away and use --resume never to start again";
+
+/// The newest checkpoint of a run whose manifest, name and file sizes are right; data are checked as they are read. One that is torn or damaged is passed over
+/// with a line in `warnings`. Errors: DataError where there are checkpoints but none is whole; IoError.
 std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& run_directory, std::vector<std::string>& warnings);
 
 }  // namespace trireme

@@ -32,12 +32,14 @@ json to_json(const Contents& contents) {
   json result = {{"tensors", json::object()}, {"files", json::object()}};
   for (const auto& [name, tensor] : contents.tensors) {
     json boxes = json::array();
-    for (const StoredBox& stored : tensor.boxes)
+    for (const StoredBox& stored : tensor.boxes) {
       boxes.push_back({{"start", to_json(stored.box.start, tensor.dims)},
                        {"extent", to_json(stored.box.extent, tensor.dims)},
                        {"file", stored.file},
                        {"bytes", {stored.begin, stored.end}},
                        {"digest", stored.digest}});
+      if (stored.non_finite > 0) boxes.back()["non_finite"] = stored.non_finite;
+    }
     result["tensors"][name] = {{"dtype", name_of(tensor.dtype)}, {"shape", to_json(tensor.shape, tensor.dims)}, {"boxes", std::move(boxes)}};
   }
   for (const auto& [name, file] : contents.files) result["files"][name] = {{"bytes", file.bytes}, {"digest", file.digest}};
@@ -52,7 +54,7 @@ DType dtype_member(const json& object, const std::string& where) {
 }
 
 StoredBox parse_box(const json& value, int dims, const Contents& contents, const std::string& where) {
-  require_known_keys(value, {"start", "extent", "file", "bytes", "digest"}, where);
+  require_known_keys(value, {"start", "extent", "file", "bytes", "digest", "non_finite"}, where);
   StoredBox stored;
   stored.box = {pair_member(value, "start", dims, 0, where), pair_member(value, "extent", dims, 1, where)};
   stored.file = string_member(value, "file", where);
@@ -64,6 +66,7 @@ StoredBox parse_box(const json& value, int dims, const Contents& contents, const
   if (stored.end < stored.begin || stored.end > file->second.bytes)
     throw DataError(concat(where, ": bytes [", stored.begin, ", ", stored.end, "] lie outside ", stored.file));
   stored.digest = string_member(value, "digest", where);
+  if (value.contains("non_finite")) stored.non_finite = integer_member(value, "non_finite", where, 1, stored.end - stored.begin);
   return stored;
 }
 
@@ -189,6 +192,7 @@ std::string manifest_text(const Manifest& manifest) {
                  {"training_data", about.training_data},
                  {"layout", about.layout}});
   if (about.loss_scale) result["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
+  if (about.rejected_steps > 0) result["rejected_steps"] = about.rejected_steps;
   return with_digest(concat(kHead, std::string(kDigits, '0'), "\",", result.dump(1).substr(1), "\n"));
 }
 
@@ -210,7 +214,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // as versions before did not
   require_known_keys(object,
                      {"digest", "format", "version", "step", "tokens", "samples", "optimizer_steps", "seed", "config", "model", "tokenizer",
-                      "training_data", "layout", "loss_scale", "tensors", "files"},
+                      "training_data", "layout", "loss_scale", "rejected_steps", "tensors", "files"},
                      where);
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
@@ -225,6 +229,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   about.training_data = string_member(object, "training_data", where);
   about.layout = object_member(object, "layout", where);
   if (object.contains("loss_scale")) about.loss_scale = parse_loss_scale(object, where);
+  if (object.contains("rejected_steps")) about.rejected_steps = integer_member(object, "rejected_steps", where, 1, about.step);
   manifest.contents = parse_contents(object, where);
   check_tiling(manifest.contents.tensors, where);
   check_files(manifest.contents, about.tokenizer.files, where);

@@ -35,6 +35,7 @@ struct CheckpointDescription {
   int64_t samples = 0;                  ///< sequences consumed: where the sampler stands
   nlohmann::json layout;                ///< for people; no reader depends on it
   std::optional<LossScale> loss_scale;  ///< of a run with dynamic loss scaling
+  int64_t rejected_steps = 0;           ///< in a row up to `step`, as RejectedSteps counts them
 };
 
 struct StoredBox {
@@ -43,6 +44,7 @@ struct StoredBox {
   int64_t begin = 0;  ///< bytes from the start of the file
   int64_t end = 0;
   std::string digest;  ///< of those bytes
+  int64_t non_finite = 0;  ///< elements that are infinite or no number, counted when they were written
 };
 
 struct StoredTensor {

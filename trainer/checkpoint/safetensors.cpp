@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "trainer/checkpoint/non_finite.h"
 #include "trainer/files/digest.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/strict_json.h"
@@ -163,16 +164,26 @@ std::span<const std::byte> SafetensorsFile::data(const SafetensorsEntry& entry) 
       .subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
 }
 
-std::string SafetensorsFile::digest(const SafetensorsEntry& entry) const {
-  constexpr int64_t kPiece = 16 << 20;
-  Digest digest;
+void SafetensorsFile::in_pieces(const SafetensorsEntry& entry, const std::function<void(const std::byte*, int64_t)>& use) const {
+  constexpr int64_t kPiece = 16 << 20;  // of whole elements
   for (int64_t at = entry.begin; at < entry.end; at += kPiece) {
     const int64_t piece = std::min(kPiece, entry.end - at);
     file_.load(at, piece);
-    digest.update(file_.data() + at, static_cast<size_t>(piece));
+    use(file_.data() + at, piece);
     file_.drop(at, piece);
   }
+}
+
+std::string SafetensorsFile::digest(const SafetensorsEntry& entry) const {
+  Digest digest;
+  in_pieces(entry, [&](const std::byte* data, int64_t bytes) { digest.update(data, static_cast<size_t>(bytes)); });
   return digest.str();
+}
+
+int64_t SafetensorsFile::count_non_finite(const SafetensorsEntry& entry) const {
+  int64_t count = 0;
+  in_pieces(entry, [&](const std::byte* data, int64_t bytes) { count += trireme::count_non_finite(entry.dtype, data, bytes / size_of(entry.dtype)); });
+  return count;
 }
 
 std::string SafetensorsFile::digest(const std::map<std::string, std::string>& digests) const {

@@ -41,6 +41,8 @@ ordered_json facts_of(const CheckpointReader& reader) {
                         {"parameters", parameters},
                         {"dtype", dtypes},
                         {"bytes", reader.bytes()}};
+  if (about.rejected_steps > 0) facts["rejected_steps"] = about.rejected_steps;
+  if (const NonFinite found = reader.recorded_non_finite(); !found.empty()) facts["non_finite"] = found;
   if (about.loss_scale) facts["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
   facts["files"] = facts["tensors"] = ordered_json::array();
   for (const auto& [name, file] : reader.files()) facts["files"].push_back({{"file", name}, {"bytes", file.bytes}, {"digest", file.digest}});
@@ -68,14 +70,16 @@ std::string line_of(const ordered_json& value) {
 }
 
 void inspect(const std::string& directory, bool json) {
-  ordered_json facts = facts_of(CheckpointReader(checkpoint_at(directory)));
+  const CheckpointReader reader(checkpoint_at(directory));
+  if (const std::string problem = reader.misnamed(); !problem.empty()) std::cerr << "warning: " << problem << '\n';
+  ordered_json facts = facts_of(reader);
   if (json) {
     std::cout << facts.dump(2) << '\n';
     return finish_output();
   }
   for (const auto& [key, value] : facts.items()) {
     if (key == "files" || key == "tensors") continue;
-    std::cout << key << std::string(17 - key.size(), ' ') << line_of(value);
+    std::cout << key << std::string(17 - key.size(), ' ') << (key == "non_finite" ? to_string(reader.recorded_non_finite()) : line_of(value));
     if (key == "bytes")
       std::cout << " (" << binary_bytes_text(value.get<double>()) << ") in " << facts["files"].size() << files_word(facts["files"].size());
     std::cout << '\n';
@@ -89,10 +93,15 @@ void verify(const std::string& directory) {
   CheckpointReader reader(checkpoint_at(directory));
   const int64_t bytes = reader.bytes();
   std::cerr << "verifying " << reader.directory().string() << '\n';
+  if (const std::string problem = reader.misnamed(); !problem.empty()) throw DataError(problem);
+  NonFinite found;
   {
     ProgressLine progress("verifying", ProgressUnit::kBytes, bytes);
-    reader.verify_digests([&](int64_t more) { progress.advance(more); });
+    found = reader.verify_digests([&](int64_t more) { progress.advance(more); });
   }
+  if (!found.empty())
+    throw DataError(concat(reader.directory().string(), ": undamaged, but not all of it is finite: ", to_string(found),
+                           "; no training can go on from it"));
   std::cout << "whole: " << reader.tensors().size() << " tensors, " << bytes << " bytes in " << reader.files().size()
             << files_word(reader.files().size()) << '\n';
   finish_output();
@@ -116,7 +125,8 @@ void add_checkpoint_command(CLI::App& app, int& exit_code) {
     inspect(*directory, *json);
     exit_code = static_cast<int>(ExitCode::kOk);
   });
-  const auto [verify_command, verified] = add("verify", "Read a whole checkpoint and compare every digest; exit code 65 where it is damaged");
+  const auto [verify_command, verified] =
+      add("verify", "Read a whole checkpoint and compare every digest; exit code 65 where it is damaged, or not all of it is finite");
   verify_command->callback([directory = verified, &exit_code] {
     verify(*directory);
     exit_code = static_cast<int>(ExitCode::kOk);

@@ -48,11 +48,13 @@ std::vector<Weight> weights_of(const WeightSource& source) {
 Contents write_weights(WeightSource& source, const std::vector<Weight>& weights, const fs::path& directory, ProgressLine& progress) {
   std::vector<std::byte> buffer;
   std::vector<SafetensorsSource> entries;
+  std::map<std::string, int64_t> non_finite;
   for (const Weight& weight : weights) {
     const std::vector<int64_t> shape(weight.spec.shape.begin(), weight.spec.shape.begin() + weight.spec.dims);
     entries.push_back({entry_name(weight.name(), weight.whole()), weight.dtype, shape, nullptr, [&] {
                          buffer.resize(static_cast<size_t>(weight.bytes()));
                          source.read(weight.spec.name, weight.whole(), weight.dtype, buffer.data());
+                         non_finite[weight.name()] = count_non_finite(weight.dtype, buffer.data(), weight.whole().numel());
                          progress.advance(weight.bytes());
                          return buffer.data();
                        }});
@@ -65,13 +67,13 @@ Contents write_weights(WeightSource& source, const std::vector<Weight>& weights,
     contents.tensors[weights[i].name()] = {weights[i].dtype,
                                            weights[i].spec.dims,
                                            weights[i].spec.shape,
-                                           {{weights[i].whole(), kWeightsName, entry.begin, entry.end, written.digests[i]}}};
+                                           {{weights[i].whole(), kWeightsName, entry.begin, entry.end, written.digests[i], non_finite.at(weights[i].name())}}};
   }
   return contents;
 }
 
-/// A checkpoint of step 0 that holds weights and nothing else of a run.
-void write_checkpoint(WeightSource& source, const fs::path& directory) {
+/// A checkpoint of step 0 that holds weights and nothing else of a run. Returns which of them are not finite.
+NonFinite write_checkpoint(WeightSource& source, const fs::path& directory) {
   const std::vector<Weight> weights = weights_of(source);
   int64_t bytes = 0;
   for (const Weight& weight : weights) bytes += weight.bytes();
@@ -93,15 +95,19 @@ void write_checkpoint(WeightSource& source, const fs::path& directory) {
   write_durably(directory / kModelName, to_yaml(source.config(), [](const std::string& path) { return path.starts_with("model."); }));
   write_durably(directory / kManifestName, manifest_text(manifest));
   ProgressLine progress("reading back", ProgressUnit::kBytes, bytes);
-  CheckpointReader(directory).verify_digests([&](int64_t more) { progress.advance(more); });
+  NonFinite found;
+  for (const auto& [name, count] : CheckpointReader(directory).verify_digests([&](int64_t more) { progress.advance(more); }))
+    found[name.substr(name.find('/') + 1)] = count;
+  return found;
 }
 
 void run(const Arguments& arguments) {
   WeightSource source{fs::path(arguments.directory)};
   if (!source.is_hugging_face()) throw DataError(concat(arguments.directory, ": is a checkpoint already; import takes a Hugging Face folder"));
   NewDirectory output(arguments.output, "--output");
-  write_checkpoint(source, output.partial());
+  const NonFinite non_finite = write_checkpoint(source, output.partial());
   output.commit();
+  if (!non_finite.empty()) std::cerr << concat("warning: ", source.path(), " holds weights that are not finite: ", to_string(non_finite), "\n");
   if (source.tokenizer().empty()) std::cerr << concat("warning: ", source.tokenizer_problem(), "; the checkpoint has no tokenizer\n");
   std::cout << concat("wrote ", arguments.output, " from ", source.path(),
                       ": weights only, for training.initial_weights; the model section that goes with them is ",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <sstream>
 
 #include "kernels/ops/transfer.h"
 #include "trainer/loop/agree.h"
@@ -94,6 +95,24 @@ void load_weights(Trainer& trainer, WeightSource& source) {
     }
   });
   trainer.weights_changed();
+}
+
+NonFinite non_finite_weights(Trainer& trainer) {
+  std::string mine;
+  if (trainer.mesh().at.replicate == 0) {
+    for (const OwnedBox& owned : trainer.owned_boxes()) {
+      const Tensor host = to_host(trainer.context(), owned.weight);
+      const int64_t count = owned.spec->counted ? count_non_finite(host.dtype(), host.raw(), host.numel()) : 0;
+      if (count > 0) mine += concat(owned.spec->name, " ", count, "\n");
+    }
+  }
+  NonFinite found;
+  for (const std::string& of_rank : all_gather_strings(trainer.mesh().world, mine)) {
+    std::istringstream lines(of_rank);
+    int64_t count = 0;
+    for (std::string name; lines >> name >> count;) found[name] += count;
+  }
+  return found;
 }
 
 void load_state(Trainer& trainer, CheckpointReader& reader) {

@@ -16,6 +16,8 @@ int64_t state_bytes(const Config& config);
 /// Fills this rank's boxes from a checkpoint of any layout. Errors: DataError naming the tensor that is missing, has another shape, or is not the model's,
 /// agreed on by all ranks. Collective, both.
 void load_weights(Trainer& trainer, WeightSource& source);
+/// Of the weights that are loaded; the same on every rank. Collective.
+NonFinite non_finite_weights(Trainer& trainer);
 /// Weights, both moments, the count of accepted steps, and the loss scale where that is dynamic; every tensor of the checkpoint must belong to the model.
 void load_state(Trainer& trainer, CheckpointReader& reader);
 

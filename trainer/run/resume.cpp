@@ -90,6 +90,16 @@ static void begin(Trainer& trainer, const Config& config) {
     std::cerr << concat("starting from the weights in ", source->path(), "\n");
   }
   load_weights(trainer, *source);
+  const NonFinite found = non_finite_weights(trainer);
+  if (!found.empty() && world.rank() == 0)
+    std::cerr << concat("warning: ", source->path(), " holds weights that are not finite: ", to_string(found), "\n");
+}
+
+/// Where the name and the manifest disagree on the step, one of them is wrong, and with it the order of the checkpoints.
+static std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& checkpoint) {
+  auto reader = std::make_unique<CheckpointReader>(checkpoint);
+  if (const std::string problem = reader->misnamed(); !problem.empty()) throw DataError(problem);
+  return reader;
 }
 
 Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data,
@@ -102,7 +112,7 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
   std::optional<AgreedError> damage;
   for (const std::string& checkpoint : checkpoints) {
     std::unique_ptr<CheckpointReader> reader;
-    damage = damage_in([&] { agree(world, [&] { reader = std::make_unique<CheckpointReader>(checkpoint); }); });
+    damage = damage_in([&] { agree(world, [&] { reader = open_checkpoint(checkpoint); }); });
     if (!damage) {
       agree(world, [&] { check_resumable(*reader, checkpoint, config, training_data); });
       damage = damage_in([&] { load_state(trainer, *reader); });
@@ -114,7 +124,7 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
   // To start over would lose what could perhaps be saved.
   throw AgreedError(ExitCode::kData,
                     concat("no checkpoint in ", fs::path(checkpoints.front()).parent_path().string(), " can be read: ", damage->what(),
-                           "; move them away to start again"),
+                           "; ", kStartAgain),
                     world.rank() == 0);
 }
 
