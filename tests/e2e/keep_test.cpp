@@ -95,6 +95,69 @@ TEST_CASE("keep: an evaluation that a kill has prevented is made up for") {
   losses(directory / "run", 6);
 }
 
+TEST_CASE("keep: checkpoints that are gone do not pass for a run that has never saved") {
+  for (const Arguments& ranks : {layout(1, 1, 1, 0), layout(1, 1, 2, 1)}) {
+    TemporaryDirectory directory;
+    prepare_run(directory);
+    must(directory, kTrain + ranks + Arguments{"--max-steps", "4"});
+    fs::rename(directory / "run/checkpoints", directory / "elsewhere");  // as when their file system is not mounted
+    fs::create_directory(directory / "run/checkpoints");
+    auto before = directory.listing();
+    check_told(run(directory, kTrain + ranks), 66, "run/metrics.jsonl tells of step-00000004, and run/checkpoints holds no checkpoint");
+    CHECK(directory.changes_since(before).empty());
+    fs::remove(directory / "run/checkpoints");
+    before = directory.listing();
+    check_told(run(directory, kTrain + ranks), 66, "start over with --resume never");
+    CHECK(directory.changes_since(before).empty());
+    fs::rename(directory / "elsewhere", directory / "run/checkpoints");
+    must(directory, kTrain + ranks + Arguments{"--max-steps", "5"});
+    losses(directory / "run", 5);
+
+    const std::string written = read_file(directory / "run/metrics.jsonl");
+    fs::remove_all(directory / "run/checkpoints");
+    const Outcome over = must(directory, kTrain + ranks + Arguments{"--resume", "never"});
+    check_told(over, 0, "starting over: the run before has left no checkpoint here; its metrics are kept as run/metrics-1.jsonl");
+    CHECK(read_file(directory / "run/metrics-1.jsonl") == written);
+    losses(directory / "run", 6);
+  }
+}
+
+TEST_CASE("keep: a run that was killed before its first checkpoint starts over, and keeps what it has measured") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments here = kTrain + sets({"training.steps=100000", "training.evaluate.every=0", "data.validation=[]", "checkpoint.every=0"});
+  Process process(Arguments{kBinary} + here, directory.path());
+  REQUIRE(process.wait_for("step 3/"));
+  process.signal(SIGKILL);
+  process.wait();
+  const std::string written = read_file(directory / "run/metrics.jsonl");
+  const Outcome over = must(directory, here + Arguments{"--max-steps", "2"});
+  check_told(over, 0, "starting over: the run before has left no checkpoint here; its metrics are kept as run/metrics-1.jsonl");
+  CHECK(read_file(directory / "run/metrics-1.jsonl") == written);
+  losses(directory / "run", 2);
+  const Outcome on = must(directory, here + Arguments{"--max-steps", "3"});
+  CHECK(on.err.find("starting over") == std::string::npos);
+  CHECK_FALSE(fs::exists(directory / "run/metrics-2.jsonl"));
+}
+
+TEST_CASE("keep: a checkpoint that was renamed to another step is not gone on with") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  must(directory, kTrain + Arguments{"--max-steps", "4"});
+  fs::rename(directory / "run/checkpoints/step-00000004", directory / "run/checkpoints/step-00000009");
+  fs::remove(directory / "run/checkpoints/latest");
+  const std::string problem = "run/checkpoints/step-00000009: its manifest says step 4, so it was renamed; it was saved as step-00000004";
+  const auto before = directory.listing();
+  check_told(run(directory, kTrain + Arguments{"--resume", "run/checkpoints/step-00000009"}), 65, problem);
+  check_told(run(directory, {"checkpoint", "verify", "run/checkpoints/step-00000009"}), 65, problem);
+  check_told(run(directory, {"checkpoint", "inspect", "run/checkpoints/step-00000009"}), 0, "warning: " + problem);
+  CHECK(directory.changes_since(before).empty());
+  const Outcome on = must(directory, kTrain);
+  check_told(on, 0, "warning: passing over run/checkpoints/step-00000009: " + problem);
+  check_told(on, 0, "resuming from run/checkpoints/step-00000002");
+  losses(directory / "run", 6);
+}
+
 TEST_CASE("keep: resume refuses data that has changed, and checkpoints of which none can be read") {
   TemporaryDirectory directory;
   prepare_run(directory);
@@ -122,6 +185,7 @@ TEST_CASE("keep: resume refuses data that has changed, and checkpoints of which 
   const std::string bytes = read_file(shard);
   write_file(shard, bytes.substr(1));
   check_told(run(directory, here), 65, "no checkpoint in");
+  check_told(run(directory, here), 65, "; move them away and use --resume never to start again");
   write_file(shard, bytes);
 
   check_told(run(directory, here + Arguments{"--resume", ""}), 64, "--resume");

@@ -131,6 +131,50 @@ TEST_CASE("metrics: cut back to a step, each step stands once", "[metrics]") {
   }
 }
 
+TEST_CASE("metrics: the history tells of the last step and of the last checkpoint that was saved or gone on from", "[metrics]") {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path / "metrics.jsonl";
+  const auto check = [&](int64_t steps, const std::string& checkpoint) {
+    const MetricsHistory history = MetricsWriter::history(path);
+    CHECK(history.steps == steps);
+    CHECK(history.checkpoint == checkpoint);
+  };
+  check(0, "");
+  MetricsWriter writer(path);
+  writer.event("start", {{"step", 0}});
+  check(0, "");
+  for (int64_t step : {1, 2}) writer.step(metrics_of(step));
+  writer.event("checkpoint_failed", {{"checkpoint", "step-00000002"}});
+  check(2, "");
+  writer.event("checkpoint", {{"checkpoint", "step-00000002"}, {"bytes", 7}});
+  writer.step(metrics_of(3));
+  writer.evaluation(3, 2.5);
+  check(3, "step-00000002");
+  std::ofstream(path, std::ios::app) << R"({"event":"checkpoint","checkpoint":"step-000)";  // torn by a crash
+  check(3, "step-00000002");
+  // Cut back to a save whose own line came after the next step: the start tells that it was there.
+  std::ofstream(path) << R"({"event":"start","step":4})" << "\n";
+  check(0, "step-00000004");
+}
+
+TEST_CASE("metrics: set aside under a free name, where there are steps in it", "[metrics]") {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.path / "metrics.jsonl";
+  CHECK(MetricsWriter::set_aside(path).empty());
+  {
+    MetricsWriter writer(path);
+    writer.event("start", {{"step", 0}});
+    CHECK(MetricsWriter::set_aside(path).empty());
+    writer.step(metrics_of(1));
+  }
+  std::ofstream(directory.path / "metrics-1.jsonl") << "an older one";
+  const std::string text = read_text(path);
+  CHECK(MetricsWriter::set_aside(path) == directory.path / "metrics-2.jsonl");
+  CHECK(read_text(directory.path / "metrics-2.jsonl") == text);
+  CHECK(read_text(directory.path / "metrics-1.jsonl") == "an older one");
+  CHECK_FALSE(fs::exists(path));
+}
+
 TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, messages apart", "[metrics]") {
   const auto [log, log_messages] = printed([](std::FILE* out, std::FILE* messages) {
     ConsoleReporter console(100, false, out, messages);

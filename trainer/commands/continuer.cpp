@@ -44,7 +44,7 @@ Continuation Continuer::operator()() {
 
 bool Continuer::goes_on(const State& now) const {
   if (resume_ == "auto") return true;
-  if (resume_ == "never") return !at_launch_.checkpoint && !at_launch_.metrics && (now.checkpoint || now.metrics);
+  if (resume_ == "never") return !at_launch_.checkpoint && (now.checkpoint || now.metrics != at_launch_.metrics);
   // What was there before belongs to another past, except the chosen checkpoint itself.
   std::error_code error;
   return now.checkpoint &&

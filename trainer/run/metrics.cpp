@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/files/durable_file.h"
 
 namespace trireme {
@@ -30,6 +31,11 @@ std::string format_count(double value) {
   if (value < 1e4) return format("%.0f", value);
   if (value < 1e6) return format("%.1fk", value / 1e3);
   return format("%.2fM", value / 1e6);
+}
+
+std::string string_or_empty(const ordered_json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 }  // namespace
@@ -87,6 +93,31 @@ void MetricsWriter::evaluation(int64_t step, double validation_loss, const std::
   ordered_json line = {{"step", step}, {"validation_loss", validation_loss}};
   for (const auto& [name, loss] : sets) line["validation"][name] = loss;
   write(line);
+}
+
+MetricsHistory MetricsWriter::history(const std::filesystem::path& path) {
+  MetricsHistory history;
+  if (!std::filesystem::exists(path)) return history;
+  std::istringstream text(read_text(path));
+  for (std::string line; std::getline(text, line);) {
+    const ordered_json value = ordered_json::parse(line, nullptr, false);
+    if (!value.is_object()) continue;  // torn
+    const std::string event = string_or_empty(value, "event");
+    const int64_t step = value.contains("step") && value["step"].is_number_integer() ? value["step"].get<int64_t>() : 0;
+    if (event.empty() && value.contains("loss")) history.steps = step;
+    if (event == "checkpoint") history.checkpoint = string_or_empty(value, "checkpoint");
+    if (event == "start" && step > 0) history.checkpoint = checkpoint_name(step);
+  }
+  return history;
+}
+
+std::filesystem::path MetricsWriter::set_aside(const std::filesystem::path& path) {
+  if (history(path).steps == 0) return {};
+  std::filesystem::path free;
+  for (int n = 1; free.empty() || std::filesystem::exists(std::filesystem::symlink_status(free)); ++n)
+    free = path.parent_path() / concat(path.stem().string(), "-", n, path.extension().string());
+  rename_durably(path, free);
+  return free;
 }
 
 int64_t MetricsWriter::last_evaluation(const std::filesystem::path& path) {

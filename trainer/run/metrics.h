@@ -25,6 +25,12 @@ struct StepMetrics {
   std::optional<int64_t> loss_scale = {};  ///< where it is dynamic
 };
 
+/// What a metrics.jsonl tells of the run before.
+struct MetricsHistory {
+  int64_t steps = 0;       ///< the last that was done; 0: none
+  std::string checkpoint;  ///< the last that was saved or resumed from; empty: none
+};
+
 /// Appends to metrics.jsonl: one object a line, written at once; numbers that read back to the same bits, null for NaN and infinity. What the disk does not take
 /// is kept and tried again with the next line.
 class MetricsWriter {
@@ -48,6 +54,11 @@ class MetricsWriter {
   /// Drops the first line of a later step, everything after it, and what a crash left of a last line, so that a run resumed after `step` writes each
   /// step once. Step 0 empties the file. A missing file stays missing.   Errors: IoError.
   static void cut_back(const std::filesystem::path& path, int64_t step);
+  /// Of a missing file nothing.   Errors: IoError.
+  static MetricsHistory history(const std::filesystem::path& path);
+  /// Renames a file that tells of steps, to the first free name of metrics-1.jsonl, metrics-2.jsonl, ..., which is returned; empty where there is no such file.
+  /// Errors: IoError.
+  static std::filesystem::path set_aside(const std::filesystem::path& path);
   /// The step of the last evaluation written there; 0 where there is none.   Errors: IoError.
   static int64_t last_evaluation(const std::filesystem::path& path);
 

@@ -13,16 +13,37 @@
 #include "trainer/files/printable.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/state.h"
+#include "trainer/run/metrics.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace fs = std::filesystem;
 
 namespace trireme {
 
+static std::vector<std::string> checkpoints_in(const std::string& run_directory) {
+  std::vector<std::string> found;
+  for (const fs::path& checkpoint : checkpoints_of(run_directory)) found.push_back(checkpoint.string());
+  return found;
+}
+
+/// Where none was found, though metrics.jsonl may tell of some: a file system that is not mounted must not pass for a run that has never saved.
+static std::vector<std::string> checkpoints_that_were_saved(const std::string& run_directory) {
+  const fs::path metrics = fs::path(run_directory) / "metrics.jsonl", directory = fs::path(run_directory) / "checkpoints";
+  const MetricsHistory before = MetricsWriter::history(metrics);
+  // A job that is under way may have saved its first one meanwhile, and what was put aside for a moment comes back once this job has the lock.
+  std::vector<std::string> candidates = checkpoints_in(run_directory);
+  if (!candidates.empty() || before.checkpoint.empty() || has_unpublished(directory)) return candidates;
+  throw MissingFileError(concat("run.directory=", run_directory, ": ", metrics.string(), " tells of ", before.checkpoint, ", and ", directory.string(),
+                                " holds no checkpoint; put it back (is its file system mounted?), or start over with --resume never, which keeps the ",
+                                "metrics of before under another name"));
+}
+
 std::vector<std::string> checkpoints_to_resume(const std::string& run_directory, const std::string& resume) {
-  std::vector<std::string> candidates;
-  for (const fs::path& checkpoint : checkpoints_of(run_directory)) candidates.push_back(checkpoint.string());
-  if (resume == "auto") return candidates;
+  std::vector<std::string> candidates = checkpoints_in(run_directory);
+  if (resume == "auto") {
+    if (candidates.empty()) candidates = checkpoints_that_were_saved(run_directory);
+    return candidates;
+  }
   if (resume != "never") {
     std::error_code ignored;
     const auto is_it = [&](const std::string& candidate) { return fs::equivalent(candidate, resume, ignored); };
@@ -31,7 +52,7 @@ std::vector<std::string> checkpoints_to_resume(const std::string& run_directory,
                                " holds checkpoints of another past; allowed one of those, or another run.directory"));
     return {resume};
   }
-  if (!candidates.empty() || fs::exists(fs::path(run_directory) / "metrics.jsonl"))
+  if (!candidates.empty())
     throw ConfigError(concat("run.directory=", run_directory, ": already holds a run; allowed another directory, or --resume auto to continue it"));
   return {};
 }

@@ -10,7 +10,8 @@
 namespace trireme {
 
 /// The checkpoints to try, newest first, for `resume` = auto | never | a checkpoint's directory; none: from the start.
-/// Errors: ConfigError where `never`, or a checkpoint from elsewhere, would run into another run's files; IoError.
+/// Errors: ConfigError where `never`, or a checkpoint from elsewhere, would run into another run's files; MissingFileError where the run has saved checkpoints
+/// and `auto` finds none; IoError.
 std::vector<std::string> checkpoints_to_resume(const std::string& run_directory, const std::string& resume);
 
 /// Errors: ConfigError where `config` would go on training something else than what was saved, or nothing but weights was; DataError where the tokens are
