@@ -347,6 +347,15 @@ TEST_CASE("launcher: a job that failed is started again as its continuation says
   CHECK(asked_to_stop.errors.find("restart") == std::string::npos);
 }
 
+TEST_CASE("launcher: a job that would fail again by its continuation is not started again", "[launcher]") {
+  LaunchOptions options;
+  options.restarts = 3;
+  options.continuation = [] { return Continuation{{"again"}, 7, "step 7", 9, "it has diverged"}; };
+  const Launched given_up = launch_script("echo \"$4\" >&2; exit 70\n", options);
+  CHECK(given_up.code == 70);
+  CHECK(given_up.errors == "train\ngiving up: it has diverged\n");
+}
+
 TEST_CASE("launcher: the next job starts when the ranks of a killed mpirun are gone", "[launcher]") {
   LaunchOptions options;
   options.restarts = 1;
@@ -363,6 +372,34 @@ TEST_CASE("launcher: a job goes on from what metrics.jsonl says in whole lines",
   Continuer continuer(run, "auto", {"train", "run.yaml"});
   std::ofstream(fs::path(run) / "metrics.jsonl") << "{\"step\":12,\"loss\":1}\n{\"step\":1";
   CHECK(continuer().done == 12);
+  fs::remove_all(run);
+}
+
+TEST_CASE("launcher: a job that has diverged is not worth another try, the one after it is", "[launcher]") {
+  std::string run = (fs::temp_directory_path() / "trireme-XXXXXX").string();
+  REQUIRE(::mkdtemp(run.data()) != nullptr);
+  const fs::path metrics = fs::path(run) / "metrics.jsonl";
+  Continuer continuer(run, "auto", {"train", "run.yaml"});
+  std::ofstream(metrics) << "{\"event\":\"start\",\"step\":0}\n{\"step\":21,\"loss\":null}\n{\"event\":\"diverged\",\"rejected_steps\":20}\n";
+  CHECK(continuer().hopeless == "the run has diverged, and would diverge again");
+  CHECK(continuer().hopeless.empty());  // not written since: the next job failed before it trained
+  std::ofstream(metrics, std::ios::app) << "{\"event\":\"start\",\"step\":0}\n{\"step\":22,\"loss\":1}\n";
+  fs::last_write_time(metrics, fs::last_write_time(metrics) + std::chrono::seconds(1));
+  CHECK(continuer().hopeless.empty());
+  fs::remove_all(run);
+}
+
+TEST_CASE("launcher: started over with --resume never beside the metrics of before, a job goes on from its own checkpoints", "[launcher]") {
+  std::string run = (fs::temp_directory_path() / "trireme-XXXXXX").string();
+  REQUIRE(::mkdtemp(run.data()) != nullptr);
+  const fs::path metrics = fs::path(run) / "metrics.jsonl";
+  std::ofstream(metrics) << "{\"step\":12,\"loss\":1}\n";
+  Continuer continuer(run, "never", {"train", "--resume", "never", "run.yaml"});
+  using Words = std::vector<std::string>;
+  CHECK(continuer().arguments == Words{"train", "--resume", "never", "run.yaml"});  // failed before it trained
+  std::ofstream(metrics) << "{\"step\":1,\"loss\":1}\n";
+  fs::last_write_time(metrics, fs::last_write_time(metrics) + std::chrono::seconds(1));
+  CHECK(continuer().arguments == Words{"train", "--resume", "auto", "run.yaml"});
   fs::remove_all(run);
 }
 

@@ -276,7 +276,7 @@ int64_t Checkpointer::publish(const Part& part) const {
 
 void Checkpointer::tidy_up(const Part& published) const {
   remove_partials(options_.directory, options_.session, published.number);
-  remove_old_checkpoints(options_.directory, published.description.step, options_.keep, options_.session);
+  remove_old_checkpoints(options_.directory, published.description, options_.keep, options_.session);
 }
 
 }  // namespace trireme

@@ -62,13 +62,44 @@ void remove_or_mend(const fs::path& path, std::error_code& error) {
   }
 }
 
-bool whole(const fs::path& checkpoint) {
+/// Of a whole checkpoint under its own name.
+std::optional<CheckpointDescription> description_of(const fs::path& checkpoint) {
   try {
-    return CheckpointReader(checkpoint).misnamed().empty();
+    const CheckpointReader reader(checkpoint);
+    if (reader.misnamed().empty()) return reader.description();
   } catch (const std::exception&) {
-    return false;
   }
+  return std::nullopt;
 }
+
+/// Which whole checkpoints stay beside the newest one, asked of the newest first.
+class Keeper {
+ public:
+  Keeper(const CheckpointDescription& newest, int64_t keep) : newest_(newest), left_(keep) {}
+
+  bool keeps(const CheckpointDescription& about) {
+    const bool among_newest = left_-- > 0;
+    return (rejecting() && is_refuge(about)) || among_newest;
+  }
+  /// Whether an older one could still stay.
+  bool done() const { return left_ <= 0 && (!rejecting() || (found_accepted_ && found_earlier_)); }
+
+ private:
+  bool rejecting() const { return newest_.rejected_steps > 0; }
+  /// Rejected steps change no weight, so however many checkpoints are saved meanwhile, none is worth more than the two from before: the last one that an
+  /// accepted step led to, and the last one that an accepted step followed. The weights of the first may be what makes the gradients infinite.
+  bool is_refuge(const CheckpointDescription& about) {
+    const bool accepted = !found_accepted_ && about.rejected_steps == 0;
+    const bool earlier = !found_earlier_ && about.optimizer_steps < newest_.optimizer_steps;
+    found_accepted_ |= accepted;
+    found_earlier_ |= earlier;
+    return accepted || earlier;
+  }
+
+  const CheckpointDescription& newest_;
+  int64_t left_;
+  bool found_accepted_ = false, found_earlier_ = false;
+};
 
 }  // namespace
 
@@ -118,8 +149,10 @@ void point_latest(const fs::path& directory, const std::string& checkpoint, cons
   }
 }
 
-void remove_old_checkpoints(const fs::path& directory, int64_t step, int64_t keep, const std::string& session) noexcept try {
+void remove_old_checkpoints(const fs::path& directory, const CheckpointDescription& newest, int64_t keep, const std::string& session) noexcept try {
   if (keep == 0) return;
+  const int64_t step = newest.step;
+  Keeper keeper(newest, keep);
   std::vector<int64_t> steps;
   for (const auto& item : fs::directory_iterator(directory)) {
     const auto name = parse_step_name(item.path().filename().string());
@@ -128,9 +161,9 @@ void remove_old_checkpoints(const fs::path& directory, int64_t step, int64_t kee
   std::sort(steps.begin(), steps.end(), std::greater<>());
   for (const int64_t candidate : steps) {
     const fs::path old = directory / checkpoint_name(candidate);
-    if (keep > 0) {
-      if (whole(old)) --keep;
-      continue;
+    if (!keeper.done()) {
+      const std::optional<CheckpointDescription> about = description_of(old);
+      if (!about || keeper.keeps(*about)) continue;
     }
     // Renamed first: a checkpoint that is half removed must not look whole.
     const fs::path renamed = partial_directory(directory, candidate, session, 0);

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <string>
 
+#include "trainer/checkpoint/manifest.h"
+
 namespace trireme {
 
 /// A number that sorts as text: zeros before it up to so many digits.
@@ -16,9 +18,11 @@ std::filesystem::path partial_directory(const std::filesystem::path& directory, 
 /// `partial` holds. Errors: IoError.
 void move_into_place(const std::filesystem::path& partial, const std::filesystem::path& target);
 
-/// Removes the checkpoints before the `keep` newest whole ones up to `step` (0 = none). Those that cannot be read do not count, so that no number of them
-/// pushes out a whole one. What cannot be removed stays for the next time.
-void remove_old_checkpoints(const std::filesystem::path& directory, int64_t step, int64_t keep, const std::string& session) noexcept;
+/// Removes the checkpoints before the `keep` newest whole ones up to that of `newest`, which was saved last (0 = none). Those that cannot be read do not count,
+/// so that no number of them pushes out a whole one. While steps are rejected, the last ones from before the rejections stay too. What cannot be removed stays
+/// for the next time.
+void remove_old_checkpoints(const std::filesystem::path& directory, const CheckpointDescription& newest, int64_t keep,
+                            const std::string& session) noexcept;
 
 /// Removes what saves of `session` up to `number` have left unpublished; another may be under way. What cannot be removed stays.
 void remove_partials(const std::filesystem::path& directory, const std::string& session, int64_t number) noexcept;

@@ -30,7 +30,11 @@ Continuation Continuer::operator()() {
   const State now = look();
   Continuation next{words_, 0, resume_ == "auto" || resume_ == "never" ? "the start" : resume_, 0};
   // A job that failed before it trained has left the steps of another there.
-  if (now.metrics != before_.metrics) next.done = last_step();
+  if (now.metrics != before_.metrics) {
+    const Tail tail = tail_of_metrics();
+    next.done = tail.step;
+    if (tail.diverged) next.hopeless = "the run has diverged, and would diverge again";
+  }
   before_ = now;
   if (!goes_on(now)) return next;
   next.arguments = without("--resume", words_);
@@ -65,16 +69,18 @@ Continuer::State Continuer::look() const {
   return state;
 }
 
-/// From the end of metrics.jsonl.
-int64_t Continuer::last_step() const {
+Continuer::Tail Continuer::tail_of_metrics() const {
   constexpr std::streamoff kTail = 1 << 16;
-  constexpr std::string_view kStep = "{\"step\":";
+  constexpr std::string_view kStep = "{\"step\":", kStart = "{\"event\":\"start\"", kDiverged = "{\"event\":\"diverged\"";
   std::ifstream file(run_ / "metrics.jsonl", std::ios::binary | std::ios::ate);
   file.seekg(std::max(std::streamoff{0}, static_cast<std::streamoff>(file.tellg()) - kTail));
-  int64_t step = 0;
-  for (std::string line; std::getline(file, line) && !file.eof();)  // the last may have been cut off
-    if (line.starts_with(kStep)) step = std::atoll(line.c_str() + kStep.size());
-  return step;
+  Tail tail;
+  for (std::string line; std::getline(file, line) && !file.eof();) {  // the last may have been cut off
+    if (line.starts_with(kStep)) tail.step = std::atoll(line.c_str() + kStep.size());
+    if (line.starts_with(kStart)) tail.diverged = false;
+    if (line.starts_with(kDiverged)) tail.diverged = true;
+  }
+  return tail;
 }
 
 }  // namespace trireme

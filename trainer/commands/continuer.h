@@ -28,7 +28,12 @@ class Continuer {
   };
   State look() const;
   bool goes_on(const State& now) const;
-  int64_t last_step() const;
+  /// What the end of metrics.jsonl tells of the job that wrote it.
+  struct Tail {
+    int64_t step = 0;  ///< the last that was done
+    bool diverged = false;
+  };
+  Tail tail_of_metrics() const;
 
   std::filesystem::path run_;
   std::string resume_;

@@ -118,6 +118,7 @@ struct TrainingConfig {
   Auto<int64_t> recompute_budget;  ///< of budget: most bytes a rank has allocated; auto: not given
   Auto<int64_t> logits_chunk;  ///< auto: the power of two of rows that fits in 64 MiB
   double gradient_clip = 1.0;  ///< 0 = off
+  int64_t max_rejected_steps = 20;  ///< in a row, overflows of the loss scale apart; 0 = no limit
   LossScaleConfig loss_scale;  ///< of precision fp16
   OptimizerConfig optimizer;
   ScheduleConfig schedule;

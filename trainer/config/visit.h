@@ -105,7 +105,7 @@ void visit(V& v, DataConfig& c) {
 template <class V>
 void visit(V& v, CheckpointConfig& c) {
   v(Field{.key = "every", .doc = "Steps between checkpoints; 0 = only at the end and on request.", .min = 0}, c.every);
-  v(Field{.key = "keep", .doc = "Newest checkpoints that stay.", .min = 1}, c.keep);
+  v(Field{.key = "keep", .doc = "Newest checkpoints that stay; while steps are rejected, the last ones from before stay too.", .min = 1}, c.keep);
   v(Field{.key = "asynchronous", .doc = "Write while training goes on."}, c.asynchronous);
 }
 

@@ -121,6 +121,12 @@ void visit(V& v, TrainingConfig& c) {
           .auto_rule = "the power of two that fits in 64 MiB"},
     c.logits_chunk);
   v(Field{.key = "gradient_clip", .doc = "Largest global gradient norm; 0 = off.", .min = 0}, c.gradient_clip);
+  v(Field{.key = "max_rejected_steps",
+          .doc = "Rejected steps in a row after which the run has diverged and ends with exit code 70; overflows of the loss scale do not count. 0 = no "
+                 "limit.",
+          .min = 0,
+          .max = kMaxExtent},
+    c.max_rejected_steps);
   LossScaleSection loss_scale{c.loss_scale, c.precision};
   v.section("loss_scale", "The factor on the loss that keeps small gradients from vanishing in fp16.", loss_scale);
   v.section("optimizer", "How weights follow gradients.", c.optimizer);

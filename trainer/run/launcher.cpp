@@ -65,6 +65,10 @@ int run_jobs(int ranks, std::vector<std::string> words, const LaunchOptions& opt
     const JobEnd end = run_job(ranks, words, options, one_host, stop, relay);
     if (end.code != static_cast<int>(ExitCode::kInternal) || options.restarts == 0 || stop.requested()) return end.code;
     const Continuation next = options.continuation();
+    if (!next.hopeless.empty()) {
+      say(concat("giving up: ", next.hopeless));
+      return end.code;
+    }
     const int64_t step = next.done > 0 ? std::max(end.step, next.done + 1) : end.step;  // the hub hears of short steps late
     const RestartPolicy::Decision decision = policy.after({step, next.saved});
     if (!decision.delay) {

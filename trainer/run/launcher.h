@@ -16,9 +16,10 @@ bool started_by_launch();
 /// How a failed job goes on.
 struct Continuation {
   std::vector<std::string> arguments;
-  int64_t saved = 0;  ///< step of the checkpoint it starts from; 0: none of this run's
-  std::string from;   ///< the same in words
-  int64_t done = 0;   ///< the last step the failed job has finished; 0 before the first
+  int64_t saved = 0;          ///< step of the checkpoint it starts from; 0: none of this run's
+  std::string from;           ///< the same in words
+  int64_t done = 0;           ///< the last step the failed job has finished; 0 before the first
+  std::string hopeless = {};  ///< why another try would come to the same end; empty: it may come to another
 };
 
 struct LaunchOptions {
@@ -41,8 +42,8 @@ struct LaunchOptions {
 ///   - a job that ends well without one rank's announce_start() has failed: what is called mpirun is none;
 ///   - a dead or hung rank is named on standard error, and all ranks go;
 ///   - if this process dies, mpirun and its ranks go within seconds; if mpirun hangs after the last rank, it is killed.
-/// A job fails with ExitCode::kInternal; any other code is an answer, and is not tried again. A request to stop between two tries or before the ranks
-/// were ready: kRequeue.
+/// A job fails with ExitCode::kInternal; any other code is an answer, and is not tried again, nor is what the continuation calls hopeless. A request to
+/// stop between two tries or before the ranks were ready: kRequeue.
 /// OMP_NUM_THREADS, if unset, is cores / ranks. Errors: ConfigError if there is no mpirun, or a host would have more ranks or open files than it can bear,
 /// MissingFileError if there is no hosts file, or no longer this program's own, IoError; InternalError if this process itself was started by launch().
 int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options = {});

@@ -13,6 +13,7 @@
 #include "trainer/plan/run_forecast.h"
 #include "trainer/resilience/run_lock.h"
 #include "trainer/run/launcher.h"
+#include "trainer/run/rejected_steps.h"
 #include "trainer/run/reporter.h"
 #include "trainer/run/run.h"
 #include "trainer/run/run_data.h"
@@ -38,6 +39,8 @@ class Run {
   void make_trainer();
   void report_forecast(const std::vector<RankMemory>& measured);
   void report_memory();
+  void end_if_diverged();
+  std::string checkpoint_before_rejections() const;
   void start_step(int64_t step);
   void finish_step();
   void set_patience();
@@ -74,6 +77,7 @@ class Run {
     Trainer::StepInFlight in_flight;
   };
   std::optional<Started> started_;  ///< not yet reported
+  RejectedSteps rejected_;          ///< up to the last reported step
   std::chrono::steady_clock::time_point last_report_ = std::chrono::steady_clock::now();
   std::deque<double> step_seconds_;  ///< of the last steps
 };

@@ -138,8 +138,9 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
       agree(world, [&] { check_resumable(*reader, checkpoint, config, training_data); });
       damage = damage_in([&] { load_state(trainer, *reader); });
     }
-    if (!damage) return {checkpoint, reader->description().step};
-    if (automatic && world.rank() == 0) std::cerr << concat("warning: passing over ", checkpoint, ": ", printable(damage->what()), "\n");
+    if (!damage) return {checkpoint, reader->description().step, reader->description().rejected_steps};
+    if (automatic && world.rank() == 0) std::cerr << concat("warning: passing over ", checkpoint, ": ", printable(damage->what()), "
+");
   }
   if (!automatic) throw *damage;
   // To start over would lose what could perhaps be saved.
@@ -160,6 +161,7 @@ std::string mathematical_difference(const Config& saved, const Config& now) {
     config.resilience = {};
     config.plan = {};
     config.training.evaluate = {};
+    config.training.max_rejected_steps = 0;
     config.training.logits_chunk.reset();
     config.training.recompute = "none";
     config.training.recompute_every = 1;

@@ -22,10 +22,11 @@ void check_resumable(const CheckpointReader& reader, const std::string& checkpoi
 /// Errors: ConfigError where a run of `config` (resolved) cannot start from these weights: another model, with the keys that differ, or another tokenizer.
 void check_initial_weights(const WeightSource& source, const Config& config);
 
-/// The checkpoint that a run goes on from, and its step; of a run that starts, none and 0.
+/// The checkpoint that a run goes on from, its step, and the steps rejected in a row up to it; of a run that starts, none and 0.
 struct Resumed {
   std::string checkpoint;
   int64_t step = 0;
+  int64_t rejected_steps = 0;
 };
 /// Fills `trainer` from the first of `checkpoints` that is whole, where there are none with training.initial_weights or those of its seed; a damaged or torn
 /// one before it costs a warning. `automatic`: nobody asked for a certain one. Collective.

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <limits>
 
+#include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/learning_rate.h"
 #include "trainer/resilience/replica_check.h"
@@ -32,6 +33,7 @@ void Run::finish_step() {
   const double seconds = std::chrono::duration<double>(now - std::exchange(last_report_, now)).count();
   step_seconds_.push_back(seconds);
   set_patience();
+  rejected_.add(step, result);
   reporter_.step(step, result, seconds);
   if (!tracer_ || !tracer_->traces(step)) return;
   progress_.act(concat("writing the trace of step ", step));
@@ -66,6 +68,35 @@ void Run::check_replicas(int64_t step) {
 /// NaN where training.evaluate.batches takes in no target: the mean over no token.
 static double loss_of(const Trainer::Evaluation& evaluation) {
   return evaluation.tokens > 0 ? evaluation.loss : std::numeric_limits<double>::quiet_NaN();
+}
+
+/// The newest one whose weights are other than those that every gradient is now infinite with; empty where there is none.
+std::string Run::checkpoint_before_rejections() const {
+  try {
+    for (const std::filesystem::path& checkpoint : checkpoints_of(directory()))
+      if (CheckpointReader(checkpoint).description().optimizer_steps < trainer_->accepted_steps()) return checkpoint.string();
+  } catch (const Error&) {  // only advice
+  }
+  return "";
+}
+
+/// Before a save: a diverged state is not worth one, and must push no other out.
+void Run::end_if_diverged() {
+  if (!rejected_.limit_reached()) return;
+  finish_step();  // a GPU is a step ahead
+  if (!rejected_.limit_reached()) return;
+  progress_.act("waiting for the last checkpoint");
+  progress_.set_patience(2 * state_patience(config_));
+  saves_->finish();
+  reporter_.event("diverged", {{"rejected_steps", rejected_.count()}, {"limit", config_.training.max_rejected_steps}});
+  const std::string before = reports() ? checkpoint_before_rejections() : "";
+  throw AgreedError(ExitCode::kInternal,
+                    concat("training has diverged: ", rejected_.text(), " (training.max_rejected_steps=", config_.training.max_rejected_steps,
+                           "). Start another run with a lower training.optimizer.learning_rate, more training.schedule.warmup_steps or ",
+                           config_.training.gradient_clip > 0 ? "a smaller training.gradient_clip" : "training.gradient_clip=1",
+                           scales_loss(config_.training) ? ", or with a smaller training.loss_scale.minimum" : "",
+                           before.empty() ? "" : concat("; training.initial_weights=", before, " starts it from weights of before the divergence")),
+                    reports());
 }
 
 void Run::evaluate(int64_t step) {
@@ -123,10 +154,11 @@ ExitCode Run::loop() {
     const bool saves = (interval > 0 && step % interval == 0) || step == last || stopped;
     const bool checks = check > 0 && (step % check == 0 || saves);  // lest a wrong state be the only one kept
     if (checks || saves || evaluates_at(step)) finish_step();
+    end_if_diverged();
     if (checks) check_replicas(step);
     if (saves) {
       ctx_.arena->set_phase(MemoryPhase::kSave);
-      saves_->save(step);
+      saves_->save(step, rejected_.count());
     }
     saves_->look();
     // After the save: an evaluation may take longer than a scheduler waits between its signal and the end.
@@ -153,6 +185,7 @@ ExitCode Run::loop() {
     reporter_.message(concat("stopped on request after step ", done_, ", checkpoint saved; the same command goes on from there"));
     return ExitCode::kRequeue;
   }
+  if (rejected_.count() > 0) reporter_.message(concat("warning: the run ends while ", rejected_.text(), "; the weights are those of before"));
   reporter_.message(concat("done: ", done_, " of ", total_, " steps; run directory ", config_.run.directory));
   return ExitCode::kOk;
 }

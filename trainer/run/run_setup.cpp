@@ -114,6 +114,7 @@ void Run::resume() {
         continue;
       }
     }
+    rejected_ = RejectedSteps(config_.training.max_rejected_steps, resumed.rejected_steps);
     agree(world_, [&] {
       if (reports()) open_directory(resumed.checkpoint);
     });

@@ -42,7 +42,7 @@ Saves::Saves(Trainer& trainer, const Config& config, const std::string& session,
                      },
                      std::move(tokenizer.texts)}) {}
 
-void Saves::save(int64_t step) {
+void Saves::save(int64_t step, int64_t rejected_steps) {
   progress_.act("saving step " + std::to_string(step));
   progress_.set_patience(2 * state_patience(config_));  // this rank's writing, and then the others'
   finish();
@@ -62,7 +62,8 @@ void Saves::save(int64_t step) {
                       config_.run.seed,
                       samples,
                       {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}},
-                      scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt},
+                      scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt,
+                      rejected_steps},
                      state_tensors(trainer_));
 }
 

@@ -22,9 +22,9 @@ class Saves {
   Saves(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, const RunLock* lock, Reporter& reporter,
         Progress& progress);
 
-  /// After `step`. Returns while a thread writes, where that is asked for. A failure is reported, once for the job, and training goes on. Collective.
+  /// After `step`, the last of `rejected_steps` in a row. Returns while a thread writes, where that is asked for. A failure is reported, once for the job, and training goes on. Collective.
   /// Errors, on all ranks: IoError if this job has lost the run directory.
-  void save(int64_t step);
+  void save(int64_t step, int64_t rejected_steps);
   /// Ends the save under way. Collective; errors as above.
   void finish();
   /// Reports a save that has ended by itself.

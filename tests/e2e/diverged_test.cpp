@@ -1,0 +1,134 @@
+// Runs whose steps are rejected one after another: they end, say so, and lose nothing that was good.
+#include <algorithm>
+
+#include "tests/e2e/harness.h"
+#include "tests/support/catch.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+const Arguments kTrain = Arguments{"train", "run.yaml"} + sets({"training.evaluate.every=0", "data.validation=[]"});
+/// Its first step spoils the weights, and every later one is rejected.
+const Arguments kDiverges = kTrain + sets({"training.steps=40", "training.optimizer.learning_rate=1.0e+10", "training.gradient_clip=0",
+                                           "training.schedule.warmup_steps=0", "checkpoint.every=1", "checkpoint.keep=2"});
+
+std::vector<std::string> checkpoints_in(const fs::path& run_directory) {
+  std::vector<std::string> names;
+  for (const auto& item : fs::directory_iterator(run_directory / "checkpoints"))
+    if (!item.is_symlink()) names.push_back(item.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+size_t steps_in(const fs::path& run_directory) {
+  size_t steps = 0;
+  for (const json& line : metrics(run_directory)) steps += line.contains("loss") ? 1 : 0;
+  return steps;
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("diverged: twenty rejected steps in a row end the run with 70, and the first checkpoint stays") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  for (const auto& [name, ranks] : {std::pair{"one", layout(1, 1, 1, 0)}, {"four", layout(1, 2, 2, 1)}}) {
+    CAPTURE(name);
+    const Outcome ended = must(directory, kDiverges + ranks + in(name), 70);
+    INFO(ended.err);
+    CHECK(count(ended.err, "training has diverged: 20 steps in a row were rejected, the last of them step 21, because ") == 1);
+    CHECK_THAT(ended.err, Contains("(training.max_rejected_steps=20). Start another run with a lower training.optimizer.learning_rate"));
+    CHECK(steps_in(directory / name) == 21);
+    CHECK(checkpoints_in(directory / name) == std::vector<std::string>{"step-00000001", "step-00000019", "step-00000020"});
+    const std::vector<json> lines = metrics(directory / name);
+    CHECK(std::count_if(lines.begin(), lines.end(), [](const json& line) { return line.value("event", "") == "diverged"; }) == 1);
+    // The count is saved: the same command is soon over.
+    const Outcome again = must(directory, kDiverges + ranks + in(name), 70);
+    CHECK_THAT(again.err, Contains("20 steps in a row were rejected, the last of them step 21"));
+    CHECK(checkpoints_in(directory / name) == std::vector<std::string>{"step-00000001", "step-00000019", "step-00000020"});
+  }
+}
+
+TEST_CASE("diverged: the message names a checkpoint from before, and another run starts from its weights") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  // Twenty good steps, and then a rate that grows without measure.
+  const Outcome ended =
+      must(directory, kTrain + sets({"training.steps=60", "training.schedule.name=wsd", "training.schedule.decay_steps=40",
+                                     "training.schedule.final_learning_rate=1.0e+12", "training.gradient_clip=0", "checkpoint.every=5", "checkpoint.keep=2"}),
+           70);
+  INFO(ended.err);
+  CHECK_THAT(ended.err, Contains("; training.initial_weights=run/checkpoints/step-00000020 starts it from weights of before the divergence\n"));
+  const std::vector<std::string> left = checkpoints_in(directory / "run");
+  CHECK(left.size() >= 3);
+  CHECK(left.front() == "step-00000020");
+  const Outcome other = must(directory, kTrain + in("other") + sets({"training.initial_weights=run/checkpoints/step-00000020"}));
+  CHECK_THAT(other.err, !Contains("rejected") && !Contains("not finite"));
+}
+
+TEST_CASE("diverged: the launcher does not start such a run again") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  for (const auto& [name, ranks] : {std::pair{"one", layout(1, 1, 1, 0)}, {"two", layout(1, 1, 2, 1)}}) {
+    const Outcome ended = must(directory, kDiverges + ranks + in(name) + Arguments{"--restarts", "3"}, 70);
+    INFO(ended.err);
+    CHECK(count(ended.err, "training has diverged: ") == 1);
+    CHECK_THAT(ended.err, Contains("giving up: the run has diverged, and would diverge again\n") && !Contains("restart 1 of 3"));
+  }
+}
+
+TEST_CASE("diverged: the rejected steps before a stop count, and the limit may be changed") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Outcome first = must(directory, kDiverges + Arguments{"--max-steps", "10"});
+  CHECK_THAT(first.err, Contains("warning: the run ends while 9 steps in a row were rejected, the last of them step 10"));
+  must(directory, kDiverges, 70);
+  CHECK(steps_in(directory / "run") == 21);
+  must(directory, kDiverges + sets({"training.max_rejected_steps=0"}));
+  CHECK(steps_in(directory / "run") == 40);
+}
+
+TEST_CASE("diverged: gradients that overflow at the smallest loss scale count, those at a larger one do not") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments fp16 = kTrain + sets({"training.steps=30", "training.precision=fp16", "training.loss_scale.maximum=1073741824",
+                                        "training.loss_scale.initial=1073741824", "training.max_rejected_steps=4"});
+  const Outcome falling = must(directory, fp16 + in("falling"));
+  CHECK_THAT(falling.err, !Contains("rejected"));
+  size_t overflows = 0;
+  for (const json& line : metrics(directory / "falling")) overflows += line.value("event", "") == "overflow" ? 1 : 0;
+  CHECK(overflows > 4);
+  const Outcome ended = must(directory, fp16 + in("floor") + sets({"training.loss_scale.minimum=536870912"}), 70);
+  CHECK_THAT(ended.err, Contains("4 steps in a row were rejected, the last of them step 5, because the gradient of ") &&
+                            Contains(", or with a smaller training.loss_scale.minimum"));
+}
+
+TEST_CASE("diverged: weights that are not finite are told by verify and inspect") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  must(directory, kTrain + layout(2, 1, 2, 1) + sets({"training.schedule.warmup_steps=0", "training.optimizer.learning_rate=1.0e+300"}) +
+                      Arguments{"--max-steps", "1"});
+  check(run(directory, {"checkpoint", "verify", "run"}), 65, "run/checkpoints/step-00000001: undamaged, but not all of it is finite: weight/");
+  const json facts = json::parse(must(directory, {"checkpoint", "inspect", "run", "--json"}).out);
+  REQUIRE(facts.contains("non_finite"));
+  int64_t values = 0;
+  for (const auto& [name, number] : facts["non_finite"].items()) {
+    CHECK(name.starts_with("weight/"));
+    values += number.get<int64_t>();
+  }
+  CHECK(values > facts["parameters"].get<int64_t>() / 2);
+  CHECK(values <= facts["parameters"].get<int64_t>());
+  check(run(directory, {"checkpoint", "inspect", "run"}), 0, "\nnon_finite       weight/");
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,158 @@
+// What a checkpoint says of the run's health: which ones stay while steps are rejected, values that are not finite, a name that is not its own.
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tests/support/catch.h"
+#include "tests/support/run_files.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/checkpoint/checkpoint_reader.h"
+
+namespace fs = std::filesystem;
+using namespace trireme;
+using namespace trireme::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// The checkpoints of a run of one rank with a matrix [2,3].
+struct SmallRun {
+  explicit SmallRun(int64_t keep) : checkpointer({directory.path / "checkpoints", "s1", 0, 1, keep, false}) {}
+
+  void save(int64_t step, int64_t optimizer_steps, int64_t rejected_steps, std::vector<float> values = {1, 2, 3, 4, 5, 6}) {
+    CheckpointDescription about;
+    about.step = step;
+    about.optimizer_steps = optimizer_steps;
+    about.rejected_steps = rejected_steps;
+    about.model = about.layout = nlohmann::json::object();
+    const StateTensor tensor{"weight/w", DType::kF32, {2, 3}, 2, {{0, 0}, {2, 3}}, values.data()};
+    checkpointer.save(about, std::span(&tensor, 1));
+    const auto report = checkpointer.finish();
+    REQUIRE(report.has_value());
+    INFO(report->error.value_or(""));
+    REQUIRE_FALSE(report->error);
+  }
+  fs::path checkpoint(int64_t step) const { return directory.path / "checkpoints" / checkpoint_name(step); }
+  std::vector<int64_t> steps() const {
+    std::vector<int64_t> found;
+    for (int64_t step = 0; step <= 100; ++step)
+      if (fs::exists(checkpoint(step))) found.push_back(step);
+    return found;
+  }
+
+  TemporaryDirectory directory;
+  Checkpointer checkpointer;
+};
+
+using Steps = std::vector<int64_t>;
+
+}  // namespace
+
+TEST_CASE("checkpoint: saves after rejected steps push out none of the last ones from before", "[checkpoint]") {
+  SmallRun run(2);
+  for (int64_t step = 1; step <= 5; ++step) run.save(step, step, 0);
+  CHECK(run.steps() == Steps{4, 5});
+  for (int64_t step = 6; step <= 20; ++step) {
+    run.save(step, 5, step - 5);
+    INFO(step);
+    // 5 is the last one behind an accepted step, 4 the last one from which a step was accepted: the weights of 5 may be what is wrong.
+    CHECK(run.steps() == (step == 6 ? Steps{4, 5, 6} : Steps{4, 5, step - 1, step}));
+  }
+  // An accepted step, and all is as ever.
+  run.save(21, 6, 0);
+  CHECK(run.steps() == Steps{20, 21});
+}
+
+TEST_CASE("checkpoint: what stays while steps are rejected, where steps lie between the saves", "[checkpoint]") {
+  SmallRun run(1);
+  run.save(10, 10, 0);
+  run.save(20, 15, 5);  // steps 16 to 20 were rejected
+  CHECK(run.steps() == Steps{10, 20});
+  run.save(30, 15, 15);
+  CHECK(run.steps() == Steps{10, 30});
+  run.save(40, 20, 0);
+  CHECK(run.steps() == Steps{40});
+}
+
+TEST_CASE("checkpoint: rejected from the second step on, the first checkpoint stays", "[checkpoint]") {
+  SmallRun run(2);
+  run.save(1, 1, 0);
+  for (int64_t step = 2; step <= 20; ++step) run.save(step, 1, step - 1);
+  CHECK(run.steps() == Steps{1, 19, 20});
+}
+
+TEST_CASE("checkpoint: one that cannot be read is none of those that stay while steps are rejected", "[checkpoint]") {
+  SmallRun run(1);
+  run.save(1, 1, 0);
+  run.save(2, 2, 0);  // takes the place of step 1
+  fs::remove(run.checkpoint(2) / "manifest.json");
+  run.save(3, 2, 1);
+  run.save(4, 2, 2);
+  CHECK(run.steps() == Steps{2, 4});  // not removed while something better is sought
+}
+
+TEST_CASE("checkpoint: the rejected steps in a row are part of the state", "[checkpoint]") {
+  SmallRun run(0);
+  run.save(7, 3, 4);
+  run.save(8, 4, 0);
+  CHECK(CheckpointReader(run.checkpoint(7)).description().rejected_steps == 4);
+  CHECK(CheckpointReader(run.checkpoint(8)).description().rejected_steps == 0);
+}
+
+TEST_CASE("checkpoint: values that are not finite are counted by tensor, from the data and in the manifest", "[checkpoint]") {
+  SmallRun run(0);
+  run.save(1, 1, 0, {1, static_cast<float>(NAN), 3, static_cast<float>(kInfinity), static_cast<float>(-kInfinity), 6});
+  run.save(2, 2, 0, {0, -0.0F, std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min(), -1, 6});
+  CheckpointReader spoiled(run.checkpoint(1)), whole(run.checkpoint(2));
+  CHECK(spoiled.verify_digests() == NonFinite{{"weight/w", 3}});
+  CHECK(spoiled.recorded_non_finite() == NonFinite{{"weight/w", 3}});
+  CHECK(whole.verify_digests().empty());
+  CHECK(whole.recorded_non_finite().empty());
+}
+
+TEST_CASE("checkpoint: values that are not finite, in every dtype and at any address", "[checkpoint]") {
+  const auto count = [](DType dtype, const auto& values) {
+    std::vector<std::byte> bytes(sizeof values + 1);
+    std::memcpy(bytes.data() + 1, values.data(), sizeof values);
+    return count_non_finite(dtype, bytes.data() + 1, static_cast<int64_t>(values.size()));
+  };
+  CHECK(count(DType::kF64, std::array<double, 4>{kInfinity, std::numeric_limits<double>::max(), NAN, 0}) == 2);
+  CHECK(count(DType::kF32, std::array<float, 3>{static_cast<float>(NAN), 1, static_cast<float>(-kInfinity)}) == 2);
+  CHECK(count(DType::kF16, std::array<uint16_t, 4>{0x7bff, 0x7c00, 0xfc00, 0x7e01}) == 3);
+  CHECK(count(DType::kBF16, std::array<uint16_t, 4>{0x7f7f, 0x7f80, 0xff80, 0x7c00}) == 2);
+  CHECK(count(DType::kI32, std::array<int32_t, 2>{-1, 0x7f800000}) == 0);
+}
+
+TEST_CASE("checkpoint: of many tensors that are not finite the first five are named", "[checkpoint]") {
+  NonFinite found{{"a", 1}, {"b", 2}};
+  CHECK(to_string(found) == "a (1 value), b (2 values)");
+  for (const char* name : {"c", "d", "e", "f", "g"}) found[name] = 3;
+  CHECK_THAT(to_string(found), Contains("e (3 values) and 2 more") && !Contains("f ("));
+}
+
+TEST_CASE("checkpoint: a directory that was renamed to another step is passed over, under other names it is fine", "[checkpoint]") {
+  SmallRun run(0);
+  for (const int64_t step : {1, 2}) run.save(step, step, 0);
+  CHECK(CheckpointReader(run.checkpoint(2)).misnamed().empty());
+  fs::rename(run.checkpoint(1), run.checkpoint(9));
+  const CheckpointReader renamed(run.checkpoint(9));
+  CHECK_THAT(renamed.misnamed(), Contains("step-00000009: its manifest says step 1") && Contains("saved as step-00000001"));
+  fs::remove(run.directory.path / "checkpoints/latest");
+  std::vector<std::string> warnings;
+  CHECK(find_newest_checkpoint(run.directory.path, warnings) == run.checkpoint(2));
+  REQUIRE(warnings.size() == 1);
+  CHECK_THAT(warnings[0], Contains("step-00000009"));
+  fs::rename(run.checkpoint(9), run.directory.path / "the best one");
+  CHECK(CheckpointReader(run.directory.path / "the best one").misnamed().empty());
+}
+
+TEST_CASE("checkpoint: one under another's name does not count among those to keep", "[checkpoint]") {
+  SmallRun run(2);
+  for (const int64_t step : {1, 2}) run.save(step, step, 0);
+  fs::copy(run.checkpoint(1), run.checkpoint(3), fs::copy_options::recursive);
+  run.save(4, 4, 0);
+  CHECK(run.steps() == Steps{2, 3, 4});
+}
