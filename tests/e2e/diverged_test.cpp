@@ -64,8 +64,9 @@ TEST_CASE("diverged: the message names a checkpoint from before, and another run
   prepare_run(directory);
   // Twenty good steps, and then a rate that grows without measure.
   const Outcome ended =
-      must(directory, kTrain + sets({"training.steps=60", "training.schedule.name=wsd", "training.schedule.decay_steps=40",
-                                     "training.schedule.final_learning_rate=1.0e+12", "training.gradient_clip=0", "checkpoint.every=5", "checkpoint.keep=2"}),
+      must(directory,
+           kTrain + sets({"training.steps=60", "training.schedule.name=wsd", "training.schedule.decay_steps=40",
+                          "training.schedule.final_learning_rate=1.0e+12", "training.gradient_clip=0", "checkpoint.every=5", "checkpoint.keep=2"}),
            70);
   INFO(ended.err);
   CHECK_THAT(ended.err, Contains("; training.initial_weights=run/checkpoints/step-00000020 starts it from weights of before the divergence\n"));

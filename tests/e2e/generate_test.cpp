@@ -108,7 +108,8 @@ TEST_CASE("generate: a small checkpoint whose manifest tells of a large model is
     CHECK(refused.err.find("manifest.json: tensor \"weight/embedding.weight\" has shape [256, 16], the model's is [256, 8192]") != std::string::npos);
   }
   write_file(directory / "large.yaml", kConfig + "plan: {must_fit: false}\n");
-  const Outcome evaluated = within_4_gib("eval large.yaml --checkpoint run --set model.hidden_size=8192 --set model.head_size=4 --set model.ffn_size=65536");
+  const Outcome evaluated =
+      within_4_gib("eval large.yaml --checkpoint run --set model.hidden_size=8192 --set model.head_size=4 --set model.ffn_size=65536");
   INFO(evaluated.err);
   CHECK(evaluated.code == 65);
   CHECK(evaluated.err.find("has shape [256, 16]") != std::string::npos);

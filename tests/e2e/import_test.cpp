@@ -188,7 +188,8 @@ TEST_CASE("weights of a folder that are not finite are told of, once and by name
   const Outcome imported = must(run(directory, {"checkpoint", "import", "--format", "hf", "--output", "out", "llama_bf16"}));
   CHECK_THAT(imported.err, Contains(warning));
   check(run(directory, {"checkpoint", "verify", "out"}), 65, "not all of it is finite: weight/blocks.1.mlp.down.weight (2 values), ");
-  check(run(directory, {"checkpoint", "inspect", "out"}), 0, "\nnon_finite       weight/blocks.1.mlp.down.weight (2 values), weight/final_norm.weight (1 value)\n");
+  check(run(directory, {"checkpoint", "inspect", "out"}), 0,
+        "\nnon_finite       weight/blocks.1.mlp.down.weight (2 values), weight/final_norm.weight (1 value)\n");
   for (const Arguments& degrees : {layout(1, 1, 1, 0), layout(2, 1, 2, 0), layout(1, 1, 2, 3)}) {
     fs::remove_all(directory / "run");
     const Outcome started = must(run(directory, Arguments{"train", "llama_bf16.yaml"} + degrees));

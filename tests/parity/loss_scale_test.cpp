@@ -322,8 +322,8 @@ TEST_CASE("the loss scale grows when it is due, however many of its clean steps 
         for (int step = first; step < kSteps; ++step) {
           trainer.step(kData, step, 1e-3);
           const LossScale found = trainer.loss_scale(), expected = through[static_cast<size_t>(step)];
-          TRIREME_CHECK(found == expected, "resumed after step ", first, ": after step ", step + 1, " the scale is ", found.scale, " with ", found.clean_steps,
-                        " clean steps, not ", expected.scale, " with ", expected.clean_steps);
+          TRIREME_CHECK(found == expected, "resumed after step ", first, ": after step ", step + 1, " the scale is ", found.scale, " with ",
+                        found.clean_steps, " clean steps, not ", expected.scale, " with ", expected.clean_steps);
         }
       });
     }

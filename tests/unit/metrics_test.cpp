@@ -153,7 +153,8 @@ TEST_CASE("metrics: the history tells of the last step and of the last checkpoin
   std::ofstream(path, std::ios::app) << R"({"event":"checkpoint","checkpoint":"step-000)";  // torn by a crash
   check(3, "step-00000002");
   // Cut back to a save whose own line came after the next step: the start tells that it was there.
-  std::ofstream(path) << R"({"event":"start","step":4})" << "\n";
+  std::ofstream(path) << R"({"event":"start","step":4})"
+                      << "\n";
   check(0, "step-00000004");
 }
 

@@ -197,8 +197,7 @@ std::optional<fs::path> find_newest_checkpoint(const fs::path& run_directory, st
     }
   }
   if (!candidates.empty())  // to start over would lose what could perhaps be saved
-    throw DataError(
-        concat("no checkpoint in ", (run_directory / "checkpoints").string(), " can be read: ", warnings.back(), "; ", kStartAgain));
+    throw DataError(concat("no checkpoint in ", (run_directory / "checkpoints").string(), " can be read: ", warnings.back(), "; ", kStartAgain));
   return std::nullopt;
 }
 

@@ -182,7 +182,8 @@ std::string SafetensorsFile::digest(const SafetensorsEntry& entry) const {
 
 int64_t SafetensorsFile::count_non_finite(const SafetensorsEntry& entry) const {
   int64_t count = 0;
-  in_pieces(entry, [&](const std::byte* data, int64_t bytes) { count += trireme::count_non_finite(entry.dtype, data, bytes / size_of(entry.dtype)); });
+  in_pieces(entry,
+            [&](const std::byte* data, int64_t bytes) { count += trireme::count_non_finite(entry.dtype, data, bytes / size_of(entry.dtype)); });
   return count;
 }
 

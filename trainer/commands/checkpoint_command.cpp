@@ -100,8 +100,8 @@ void verify(const std::string& directory) {
     found = reader.verify_digests([&](int64_t more) { progress.advance(more); });
   }
   if (!found.empty())
-    throw DataError(concat(reader.directory().string(), ": undamaged, but not all of it is finite: ", to_string(found),
-                           "; no training can go on from it"));
+    throw DataError(
+        concat(reader.directory().string(), ": undamaged, but not all of it is finite: ", to_string(found), "; no training can go on from it"));
   std::cout << "whole: " << reader.tensors().size() << " tensors, " << bytes << " bytes in " << reader.files().size()
             << files_word(reader.files().size()) << '\n';
   finish_output();

@@ -64,10 +64,11 @@ Contents write_weights(WeightSource& source, const std::vector<Weight>& weights,
   contents.files[kWeightsName] = {written.bytes, written.digest};
   for (size_t i = 0; i < weights.size(); ++i) {
     const SafetensorsEntry& entry = written.entries[i];
-    contents.tensors[weights[i].name()] = {weights[i].dtype,
-                                           weights[i].spec.dims,
-                                           weights[i].spec.shape,
-                                           {{weights[i].whole(), kWeightsName, entry.begin, entry.end, written.digests[i], non_finite.at(weights[i].name())}}};
+    contents.tensors[weights[i].name()] = {
+        weights[i].dtype,
+        weights[i].spec.dims,
+        weights[i].spec.shape,
+        {{weights[i].whole(), kWeightsName, entry.begin, entry.end, written.digests[i], non_finite.at(weights[i].name())}}};
   }
   return contents;
 }

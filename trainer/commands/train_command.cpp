@@ -73,8 +73,7 @@ int train(const Arguments& arguments, const std::vector<std::string>& command_li
       const RunData data = open_run_data(config);
       check_trace_steps(arguments.options, config, total_steps(config, data.train.sequences()));
       const bool starts = checkpoints_to_resume(config.run.directory, arguments.options.resume).empty();
-      if (starts && config.training.initial_weights != "none")
-        check_initial_weights(WeightSource(config.training.initial_weights), config);
+      if (starts && config.training.initial_weights != "none") check_initial_weights(WeightSource(config.training.initial_weights), config);
       const std::vector<std::string> words = without("--restarts", without("--hosts", command_line));  // the launcher's own
       return launch(ranks, words,
                     {.hosts_file = arguments.hosts,

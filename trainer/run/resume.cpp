@@ -33,9 +33,10 @@ static std::vector<std::string> checkpoints_that_were_saved(const std::string& r
   // A job that is under way may have saved its first one meanwhile, and what was put aside for a moment comes back once this job has the lock.
   std::vector<std::string> candidates = checkpoints_in(run_directory);
   if (!candidates.empty() || before.checkpoint.empty() || has_unpublished(directory)) return candidates;
-  throw MissingFileError(concat("run.directory=", run_directory, ": ", metrics.string(), " tells of ", before.checkpoint, ", and ", directory.string(),
-                                " holds no checkpoint; put it back (is its file system mounted?), or start over with --resume never, which keeps the ",
-                                "metrics of before under another name"));
+  throw MissingFileError(
+      concat("run.directory=", run_directory, ": ", metrics.string(), " tells of ", before.checkpoint, ", and ", directory.string(),
+             " holds no checkpoint; put it back (is its file system mounted?), or start over with --resume never, which keeps the ",
+             "metrics of before under another name"));
 }
 
 std::vector<std::string> checkpoints_to_resume(const std::string& run_directory, const std::string& resume) {
@@ -144,10 +145,10 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
   }
   if (!automatic) throw *damage;
   // To start over would lose what could perhaps be saved.
-  throw AgreedError(ExitCode::kData,
-                    concat("no checkpoint in ", fs::path(checkpoints.front()).parent_path().string(), " can be read: ", damage->what(),
-                           "; ", kStartAgain),
-                    world.rank() == 0);
+  throw AgreedError(
+      ExitCode::kData,
+      concat("no checkpoint in ", fs::path(checkpoints.front()).parent_path().string(), " can be read: ", damage->what(), "; ", kStartAgain),
+      world.rank() == 0);
 }
 
 std::string mathematical_difference(const Config& saved, const Config& now) {

@@ -165,7 +165,8 @@ void Run::open_directory(const std::string& checkpoint) {
   write_durably(directory() / "environment.json", environment.dump(2) + "\n");
   const fs::path aside = checkpoint.empty() ? MetricsWriter::set_aside(directory() / "metrics.jsonl") : fs::path();
   reporter_.open(config_, environment, forecast_, done_, total_);
-  if (!aside.empty()) reporter_.message(concat("starting over: the run before has left no checkpoint here; its metrics are kept as ", aside.string()));
+  if (!aside.empty())
+    reporter_.message(concat("starting over: the run before has left no checkpoint here; its metrics are kept as ", aside.string()));
   if (forecast_) reporter_.message(forecast_text(*forecast_));
   const char* const without = ctx_.device == Device::kCpu ? ", without workspace of the CPU's kernels" : "";
   reporter_.message(
