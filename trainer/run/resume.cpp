@@ -140,8 +140,7 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
       damage = damage_in([&] { load_state(trainer, *reader); });
     }
     if (!damage) return {checkpoint, reader->description().step, reader->description().rejected_steps};
-    if (automatic && world.rank() == 0) std::cerr << concat("warning: passing over ", checkpoint, ": ", printable(damage->what()), "
-");
+    if (automatic && world.rank() == 0) std::cerr << concat("warning: passing over ", checkpoint, ": ", printable(damage->what()), "\n");
   }
   if (!automatic) throw *damage;
   // To start over would lose what could perhaps be saved.
