@@ -8,10 +8,11 @@
 
 namespace trireme {
 
-/// "[host:01234] 7 more processes have sent help message ..." and the like, errors inside mpirun itself, which several ranks that abort at once cause, and what
-/// mpirun says of the signals it passes on.
+/// "[host:01234] 7 more processes have sent help message ..." and the like, errors inside mpirun and its event library, which several ranks that abort at
+/// once cause, and what mpirun says of the signals it passes on.
 static bool is_mpirun_line(std::string_view line) {
-  if (line.starts_with("mpirun: ") || line.starts_with("mpirun detected") || line.starts_with("mpirun noticed")) return true;
+  for (const char* begin : {"mpirun: ", "mpirun detected", "mpirun noticed", "[warn] Epoll "})
+    if (line.starts_with(begin)) return true;
   return line.starts_with("[") &&
          (line.find("] Set MCA parameter \"orte_base_help_aggregate\"") != line.npos || line.find(" sent help message help-") != line.npos ||
           line.find("] ORTE_ERROR_LOG: ") != line.npos);
