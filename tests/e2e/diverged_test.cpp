@@ -69,7 +69,7 @@ TEST_CASE("diverged: the message names a checkpoint from before, and another run
                           "training.schedule.final_learning_rate=1.0e+12", "training.gradient_clip=0", "checkpoint.every=5", "checkpoint.keep=2"}),
            70);
   INFO(ended.err);
-  CHECK_THAT(ended.err, Contains("; training.initial_weights=run/checkpoints/step-00000020 starts it from weights of before the divergence\n"));
+  CHECK_THAT(ended.err, Contains("; training.initial_weights=run/checkpoints/step-00000020 starts it from weights saved before the divergence\n"));
   const std::vector<std::string> left = checkpoints_in(directory / "run");
   CHECK(left.size() >= 3);
   CHECK(left.front() == "step-00000020");
@@ -119,7 +119,7 @@ TEST_CASE("diverged: weights that are not finite are told by verify and inspect"
   prepare_run(directory);
   must(directory, kTrain + layout(2, 1, 2, 1) + sets({"training.schedule.warmup_steps=0", "training.optimizer.learning_rate=1.0e+300"}) +
                       Arguments{"--max-steps", "1"});
-  check(run(directory, {"checkpoint", "verify", "run"}), 65, "run/checkpoints/step-00000001: undamaged, but not all of it is finite: weight/");
+  check(run(directory, {"checkpoint", "verify", "run"}), 65, "run/checkpoints/step-00000001: intact, but not all of its values are finite: weight/");
   const json facts = json::parse(must(directory, {"checkpoint", "inspect", "run", "--json"}).out);
   REQUIRE(facts.contains("non_finite"));
   int64_t values = 0;

@@ -103,7 +103,7 @@ TEST_CASE("keep: checkpoints that are gone do not pass for a run that has never 
     fs::rename(directory / "run/checkpoints", directory / "elsewhere");  // as when their file system is not mounted
     fs::create_directory(directory / "run/checkpoints");
     auto before = directory.listing();
-    check_told(run(directory, kTrain + ranks), 66, "run/metrics.jsonl tells of step-00000004, and run/checkpoints holds no checkpoint");
+    check_told(run(directory, kTrain + ranks), 66, "run/metrics.jsonl records step-00000004, and run/checkpoints contains no checkpoint");
     CHECK(directory.changes_since(before).empty());
     fs::remove(directory / "run/checkpoints");
     before = directory.listing();
@@ -116,7 +116,7 @@ TEST_CASE("keep: checkpoints that are gone do not pass for a run that has never 
     const std::string written = read_file(directory / "run/metrics.jsonl");
     fs::remove_all(directory / "run/checkpoints");
     const Outcome over = must(directory, kTrain + ranks + Arguments{"--resume", "never"});
-    check_told(over, 0, "starting over: the run before has left no checkpoint here; its metrics are kept as run/metrics-1.jsonl");
+    check_told(over, 0, "starting over: the previous run saved no checkpoint here; its metrics were renamed to run/metrics-1.jsonl");
     CHECK(read_file(directory / "run/metrics-1.jsonl") == written);
     losses(directory / "run", 6);
   }
@@ -132,7 +132,7 @@ TEST_CASE("keep: a run that was killed before its first checkpoint starts over, 
   process.wait();
   const std::string written = read_file(directory / "run/metrics.jsonl");
   const Outcome over = must(directory, here + Arguments{"--max-steps", "2"});
-  check_told(over, 0, "starting over: the run before has left no checkpoint here; its metrics are kept as run/metrics-1.jsonl");
+  check_told(over, 0, "starting over: the previous run saved no checkpoint here; its metrics were renamed to run/metrics-1.jsonl");
   CHECK(read_file(directory / "run/metrics-1.jsonl") == written);
   losses(directory / "run", 2);
   const Outcome on = must(directory, here + Arguments{"--max-steps", "3"});
@@ -146,7 +146,7 @@ TEST_CASE("keep: a checkpoint that was renamed to another step is not gone on wi
   must(directory, kTrain + Arguments{"--max-steps", "4"});
   fs::rename(directory / "run/checkpoints/step-00000004", directory / "run/checkpoints/step-00000009");
   fs::remove(directory / "run/checkpoints/latest");
-  const std::string problem = "run/checkpoints/step-00000009: its manifest says step 4, so it was renamed; it was saved as step-00000004";
+  const std::string problem = "run/checkpoints/step-00000009: its manifest says step 4, and such a checkpoint is named step-00000004";
   const auto before = directory.listing();
   check_told(run(directory, kTrain + Arguments{"--resume", "run/checkpoints/step-00000009"}), 65, problem);
   check_told(run(directory, {"checkpoint", "verify", "run/checkpoints/step-00000009"}), 65, problem);

@@ -281,8 +281,8 @@ TEST_CASE("plan writes no file over another thing, and none where it refuses") {
     CHECK(directory.changes_since(before) == "");
   };
   for (const char* option : {"--svg", "--trace"}) {
-    refuses({option, "pipe"}, 74, "cannot write pipe: it is there and no regular file");
-    refuses({option, "folder"}, 74, "cannot write folder: it is there and no regular file");
+    refuses({option, "pipe"}, 74, "cannot write pipe: it exists and is not a regular file");
+    refuses({option, "folder"}, 74, "cannot write folder: it exists and is not a regular file");
     refuses({option, "none/here"}, 74, "cannot write none/here: there is no directory none");
     refuses({option, "./run.yaml"}, 64, concat(option, " ./run.yaml: "));
     refuses({option, "link.yaml"}, 64, concat(option, " link.yaml: "));

@@ -30,7 +30,7 @@ TEST_CASE("printable: text of any language passes, what commands a terminal is s
   CHECK(printable(once) == once);
 }
 
-TEST_CASE("durable file: what a killed writer left is replaced, what is no regular file is neither followed nor waited for") {
+TEST_CASE("durable file: what a killed writer left is replaced, what is not a regular file is neither followed nor waited for") {
   const test::TemporaryDirectory directory;
   const fs::path path = directory.path / "file", temporary = directory.path / "file.tmp", precious = directory.path / "precious";
   std::ofstream(precious) << "precious";
@@ -45,7 +45,7 @@ TEST_CASE("durable file: what a killed writer left is replaced, what is no regul
   CHECK(read_text(directory.path / "other name") == "earlier");  // a name that somebody gave to a file of his own
 
   fs::create_symlink(precious, temporary);
-  CHECK_THROWS_WITH(write_durably(path, "x"), Contains("file.tmp is there and no regular file; remove it"));
+  CHECK_THROWS_WITH(write_durably(path, "x"), Contains("file.tmp exists and is not a regular file; remove it"));
   CHECK(read_text(precious) == "precious");
   CHECK(fs::is_symlink(temporary));
   fs::remove(temporary);

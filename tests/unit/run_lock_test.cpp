@@ -69,12 +69,12 @@ TEST_CASE("run lock: a link or a pipe under its name is refused, and the file be
   CHECK(fs::file_size(precious) == 9);
   fs::remove(lock);
   REQUIRE(::mkfifo(lock.c_str(), 0600) == 0);
-  CHECK_THROWS_WITH(RunLock(directory.path), Contains("run.lock: cannot be locked: is no regular file"));
+  CHECK_THROWS_WITH(RunLock(directory.path), Contains("run.lock: cannot be locked: is not a regular file"));
   fs::remove(lock);
   const RunLock held(directory.path);
   fs::remove(lock);
   REQUIRE(::mkfifo(lock.c_str(), 0600) == 0);
-  CHECK_THROWS_WITH(held.check(), Contains("run.lock: cannot be read: is no regular file"));
+  CHECK_THROWS_WITH(held.check(), Contains("run.lock: cannot be read: is not a regular file"));
 }
 
 TEST_CASE("run lock: what its file says of the holder cannot command a terminal") {

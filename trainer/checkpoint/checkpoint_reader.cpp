@@ -144,7 +144,7 @@ NonFinite CheckpointReader::recorded_non_finite() const {
 std::string CheckpointReader::misnamed() const {
   const std::string name = directory_.filename().string(), expected = checkpoint_name(description().step);
   if (!is_checkpoint_name(name) || name == expected) return "";
-  return concat(directory_.string(), ": its manifest says step ", description().step, ", so it was renamed; it was saved as ", expected);
+  return concat(directory_.string(), ": its manifest says step ", description().step, ", and such a checkpoint is named ", expected);
 }
 
 fs::path checkpoint_at(const fs::path& directory) {

@@ -119,7 +119,7 @@ int bench_step(const Arguments& arguments, const std::vector<std::string>& comma
     loaded = load_config(arguments.config, all_sets(arguments));
     if (const int ranks = mesh_shape(resolve(*loaded).parallel).world(); ranks > 1) {
       check_read_again(arguments.config);
-      return launch(ranks, command_line, {.oversubscribe = arguments.oversubscribe});
+      return launch(ranks, command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
     }
   }
   return static_cast<int>(run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
@@ -140,7 +140,7 @@ int bench_step(const Arguments& arguments, const std::vector<std::string>& comma
 }
 
 int bench_comm(const Arguments& arguments, const std::vector<std::string>& command_line) {
-  if (!under_launcher()) return launch(static_cast<int>(arguments.ranks), command_line, {.oversubscribe = arguments.oversubscribe});
+  if (!under_launcher()) return launch(static_cast<int>(arguments.ranks), command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
   return static_cast<int>(run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     agree(*world, [&] {
       if (world->size() < 2) throw ConfigError("bench comm: a world of one rank says nothing; start at least two");

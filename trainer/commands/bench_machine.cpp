@@ -49,7 +49,8 @@ class OwnFile {
 /// Collectives between `ranks` ranks of this machine, started for this alone.
 std::vector<LinkSample> measure_links(int ranks, double seconds, const OwnFile& file) {
   const int code = launch(ranks, {"bench", "comm", "--device", "cpu", "--sizes", "4096,65536,1048576,8388608", "--seconds", std::to_string(seconds),
-                                  "--output", file.path()});
+                                  "--output", file.path()},
+                          {.resumable = false});
   if (code != 0) throw InternalError(concat("bench machine: measuring ", ranks, " ranks ended with exit code ", code));
   return bench::link_samples(nlohmann::json::parse(read_text(file.path())), ranks);
 }

@@ -101,7 +101,7 @@ void verify(const std::string& directory) {
   }
   if (!found.empty())
     throw DataError(
-        concat(reader.directory().string(), ": undamaged, but not all of it is finite: ", to_string(found), "; no training can go on from it"));
+        concat(reader.directory().string(), ": intact, but not all of its values are finite: ", to_string(found), "; training cannot resume from it"));
   std::cout << "whole: " << reader.tensors().size() << " tensors, " << bytes << " bytes in " << reader.files().size()
             << files_word(reader.files().size()) << '\n';
   finish_output();

@@ -33,7 +33,7 @@ Continuation Continuer::operator()() {
   if (now.metrics != before_.metrics) {
     const Tail tail = tail_of_metrics();
     next.done = tail.step;
-    if (tail.diverged) next.hopeless = "the run has diverged, and would diverge again";
+    if (tail.diverged) next.no_retry_reason = "the run has diverged, and would diverge again";
   }
   before_ = now;
   if (!goes_on(now)) return next;

@@ -17,7 +17,7 @@ struct LoadedConfig {
 LoadedConfig load_config(const std::string& path, const std::vector<std::string>& sets = {});
 /// The same from text; `name` stands for the file in messages.
 LoadedConfig parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& sets = {});
-/// To be called where other processes will read the file again. Errors: ConfigError for what exists and is no regular file: a pipe can be read only once.
+/// To be called where other processes will read the file again. Errors: ConfigError for what exists and is not a regular file: a pipe can be read only once.
 void check_read_again(const std::string& path);
 
 /// Fills in every `auto`. Afterwards these alone may be nullopt: one of steps and epochs, what has no effect (reference_batch_size without scaling,

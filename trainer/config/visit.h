@@ -87,7 +87,7 @@ void visit(V& v, DataConfig& c) {
     c.tokenizer);
   v(Field{.key = "train",
           .doc = "What to train on: token directories made by `trireme data build`, or token files of nanoGPT, llm.c or Megatron. A resumed run "
-                 "refuses other tokens: of more than 1,048,576 it compares 4,096, but all of them in token directories that have digests.",
+                 "refuses other tokens: of more than 1,048,576 it compares 4,096, and the digests that `trireme data build` recorded where all entries have them; `trireme data inspect --verify` compares those with the files.",
           .required = true},
     c.train);
   v(Field{.key = "weights",

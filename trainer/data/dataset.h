@@ -50,8 +50,8 @@ class TokenDataset final : public Dataset {
   /// Equal for equal data: a hash of the description, the tokens and, where they matter, the documents of each source. Of more than 1,048,576 tokens (or
   /// documents) it reads 4,096 spread over them, so it can miss a change.
   uint64_t fingerprint() const;
-  /// What a checkpoint keeps of its data: fingerprint() as text and, where every source is a token directory with digests, a space and a digest of them all,
-  /// which covers every token.
+  /// What a checkpoint keeps of its data: fingerprint() as text and, where every source is a token directory with digests, a space and a digest of the
+  /// digests that the build recorded. The files themselves are not read for it: `data inspect --verify` does that.
   std::string identity() const;
 
  private:

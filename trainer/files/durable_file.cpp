@@ -53,7 +53,7 @@ void check_replaceable(const std::filesystem::path& path) {
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   const bool there = std::filesystem::exists(status);
   if (there && !std::filesystem::is_regular_file(status))
-    throw IoError(concat("cannot write ", path.string(), ": it is there and no regular file; choose another name"));
+    throw IoError(concat("cannot write ", path.string(), ": it exists and is not a regular file; choose another name"));
   if (!there && path.has_parent_path() && !std::filesystem::is_directory(path.parent_path(), error))
     throw IoError(concat("cannot write ", path.string(), ": there is no directory ", path.parent_path().string()));
 }
@@ -62,7 +62,7 @@ DurableFile::DurableFile(std::filesystem::path path) : path_(std::move(path)), t
   check_replaceable(path_);
   descriptor_ = create_anew(temporary_);
   if (descriptor_ < 0 && errno == EEXIST)
-    throw IoError(concat("cannot write ", path_.string(), ": ", temporary_.string(), " is there and no regular file; remove it"));
+    throw IoError(concat("cannot write ", path_.string(), ": ", temporary_.string(), " exists and is not a regular file; remove it"));
   if (descriptor_ < 0) fail("create", temporary_);
 }
 

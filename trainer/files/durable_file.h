@@ -35,7 +35,7 @@ class DurableFile {
   int64_t sent_ = 0;  ///< bytes on their way to the disk
 };
 
-/// A rename would put a file in the place of a pipe, a device or a directory. Errors: IoError where `path` is there and no regular file, or its
+/// A rename would put a file in the place of a pipe, a device or a directory. Errors: IoError where `path` exists and is not a regular file, or its
 /// directory is not there.
 void check_replaceable(const std::filesystem::path& path);
 void write_durably(const std::filesystem::path& path, std::string_view text);

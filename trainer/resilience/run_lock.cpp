@@ -54,7 +54,7 @@ int open_lock(const std::filesystem::path& path, int flags) {
 
 std::string reason_of(int error) {
   if (error == ELOOP) return "is a symbolic link; expected the file itself";
-  return error == EINVAL || error == ENXIO ? "is no regular file" : std::generic_category().message(error);
+  return error == EINVAL || error == ENXIO ? "is not a regular file" : std::generic_category().message(error);
 }
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what, int error) {

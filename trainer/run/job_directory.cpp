@@ -56,7 +56,8 @@ bool is_own(const Opened& opened, mode_t type) {
 /// A lock of the kernel tells the dead from the living, in other containers that share the place too. No call in here waits for another process.
 void remove_abandoned(const fs::path& place) {
   std::error_code ignored;
-  for (const auto& item : fs::directory_iterator(place, ignored)) {
+  for (fs::directory_iterator iterator(place, ignored), end; iterator != end; iterator.increment(ignored)) {
+    const fs::directory_entry& item = *iterator;
     if (!item.path().filename().string().starts_with(kPrefix)) continue;
     const Opened directory(::open(item.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
     if (!is_own(directory, S_IFDIR)) continue;

@@ -16,7 +16,7 @@ int most_ranks(int cores) {
 void check_ranks_of_host(int ranks, int cores, bool oversubscribe) {
   if (oversubscribe || ranks <= most_ranks(cores)) return;
   throw ConfigError(concat(ranks, " ranks on a host with ", cores, cores == 1 ? " usable core" : " usable cores", ": allowed at most ",
-                           most_ranks(cores), ", or --oversubscribe to start them all the same"));
+                           most_ranks(cores), ", or --oversubscribe to start them anyway"));
 }
 
 void make_room_for_files(int ranks) {

@@ -39,7 +39,8 @@ JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const Launc
     ::setenv(kHubVariable, hub->address().c_str(), 1);
   }
   const JobDirectory directory(one_host);
-  MpirunJob job(mpirun_command(ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay);
+  MpirunJob job(mpirun_command(ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay,
+                options.resumable);
   std::optional<LoopbackOnly> loopback;
   if (one_host) loopback.emplace(job.mpirun());
   const int code = job.wait();
@@ -55,7 +56,7 @@ int ranks_of_host(int ranks, int hosts, const char* nodes) {
 /// A program called mpirun that starts its words as they are, without making them ranks, would start launcher after launcher.
 void refuse_recursion() {
   if (is_set(kRanksVariable))
-    throw InternalError(concat(find_mpirun().string(), ": started this program, but not as a rank; allowed the mpirun of Open MPI, first in PATH"));
+    throw InternalError(concat(find_mpirun().string(), ": started this program, but not as a rank; make the mpirun of Open MPI the first in PATH"));
 }
 
 /// Until a job ends with an answer, or fails once too often.
@@ -65,11 +66,11 @@ int run_jobs(int ranks, std::vector<std::string> words, const LaunchOptions& opt
     const JobEnd end = run_job(ranks, words, options, one_host, stop, relay);
     if (end.code != static_cast<int>(ExitCode::kInternal) || options.restarts == 0 || stop.requested()) return end.code;
     const Continuation next = options.continuation();
-    if (!next.hopeless.empty()) {
-      say(concat("giving up: ", next.hopeless));
+    if (!next.no_retry_reason.empty()) {
+      say(concat("giving up: ", next.no_retry_reason));
       return end.code;
     }
-    const int64_t step = next.done > 0 ? std::max(end.step, next.done + 1) : end.step;  // the hub hears of short steps late
+    const int64_t step = next.done > 0 ? std::max(end.step, next.done + 1) : end.step;  // short steps reach the hub late
     const RestartPolicy::Decision decision = policy.after({step, next.saved});
     if (!decision.delay) {
       say(concat("giving up: ", decision.reason));

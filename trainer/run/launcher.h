@@ -19,7 +19,7 @@ struct Continuation {
   int64_t saved = 0;          ///< step of the checkpoint it starts from; 0: none of this run's
   std::string from;           ///< the same in words
   int64_t done = 0;           ///< the last step the failed job has finished; 0 before the first
-  std::string hopeless = {};  ///< why another try would come to the same end; empty: it may come to another
+  std::string no_retry_reason = {};  ///< why another try would come to the same end; empty: it may come to another
 };
 
 struct LaunchOptions {
@@ -28,6 +28,7 @@ struct LaunchOptions {
   std::optional<double> silence_seconds = {};
   /// What ranks print is a log that may lose lines: the job goes on where nobody reads it (OutputRelay). Else it is a text, and mpirun writes it.
   bool output_is_log = false;
+  bool resumable = true;  ///< the command may be given again after a stop; else, as for a benchmark, an early stop is a failure
   int64_t restarts = 0;                             ///< times a failed job is started again, as RestartPolicy decides
   std::function<Continuation()> continuation = {};  ///< asked after each failure, if there are restarts
   bool oversubscribe = false;                       ///< as many ranks of a host as asked for, whatever check_ranks_of_host() says
@@ -42,7 +43,7 @@ struct LaunchOptions {
 ///   - a job that ends well without one rank's announce_start() has failed: what is called mpirun is none;
 ///   - a dead or hung rank is named on standard error, and all ranks go;
 ///   - if this process dies, mpirun and its ranks go within seconds; if mpirun hangs after the last rank, it is killed.
-/// A job fails with ExitCode::kInternal; any other code is an answer, and is not tried again, nor is what the continuation calls hopeless. A request to
+/// A job fails with ExitCode::kInternal; any other code is an answer, and is not tried again, nor is what the continuation calls no_retry_reason. A request to
 /// stop between two tries or before the ranks were ready: kRequeue.
 /// OMP_NUM_THREADS, if unset, is cores / ranks. Errors: ConfigError if there is no mpirun, or a host would have more ranks or open files than it can bear,
 /// MissingFileError if there is no hosts file, or no longer this program's own, IoError; InternalError if this process itself was started by launch().

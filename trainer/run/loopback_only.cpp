@@ -60,10 +60,11 @@ bool has_children(pid_t process) {
 
 void watch(pid_t process, const std::atomic<bool>& stop) {
   constexpr auto kInterval = std::chrono::milliseconds(10);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);  // where no child is ever seen
   const auto handle = static_cast<int>(::syscall(SYS_pidfd_open, process, 0));
   if (handle < 0) return;
   std::set<std::string> done;
-  for (bool started = false; !stop && !started; std::this_thread::sleep_for(kInterval)) {
+  for (bool started = false; !stop && !started && std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(kInterval)) {
     started = has_children(process);  // before the look, so that the last one sees everything
     confine(process, handle, done);
   }

@@ -7,7 +7,7 @@
 namespace trireme {
 
 /// Where all ranks run on this host, nothing of mpirun has to be reached from another one, but Open MPI 4 listens on all addresses whatever its settings say,
-/// and asks nobody who he is. This confines each socket that mpirun listens on to the loopback interface, as soon as it is seen: within some 10 ms. Needs
+/// and does not authenticate peers. This confines each socket that mpirun listens on to the loopback interface, as soon as it is seen: within some 10 ms. Needs
 /// Linux 5.7 and the right to trace one's own child; without them the sockets stay as they are.
 class LoopbackOnly {
  public:

@@ -16,7 +16,7 @@ inline constexpr const char* kRanksVariable = "TRIREME_LAUNCHER_RANKS";
 /// The first in PATH. Errors: ConfigError if there is none.
 std::filesystem::path find_mpirun();
 
-/// Lines of an mpirun hostfile that name a host. Errors: MissingFileError; DataError if it is no regular file, which mpirun could not read again; ConfigError
+/// Lines of an mpirun hostfile that name a host. Errors: MissingFileError; DataError if it is not a regular file, which mpirun could not read again; ConfigError
 /// if there is none.
 int count_hosts(const std::string& hosts_file);
 

@@ -26,7 +26,7 @@ using std::chrono::seconds;
 namespace trireme {
 namespace {
 
-constexpr int kEnd = SIGHUP;  ///< makes mpirun take its ranks and files along
+constexpr int kEnd = SIGHUP;  ///< on this signal mpirun kills its ranks and removes its files
 
 [[noreturn]] void fail_to_start() { throw IoError(concat("cannot start mpirun: ", std::strerror(errno))); }
 
@@ -39,10 +39,10 @@ constexpr int kEnd = SIGHUP;  ///< makes mpirun take its ranks and files along
   if (standard_output >= 0) ::dup2(standard_output, STDOUT_FILENO);
   ::dup2(standard_error, STDERR_FILENO);
   // Whoever ends a job may signal all of its processes: mpirun must not kill ranks that are about to save. Ranks start with these unblocked.
-  sigset_t mask = inherited_signal_mask();
+  sigset_t mask;
+  sigemptyset(&mask);
   sigaddset(&mask, SIGTERM);
   sigaddset(&mask, SIGINT);
-  sigdelset(&mask, kEnd);
   ::signal(kEnd, SIG_DFL);
   ::signal(SIGUSR1, SIG_IGN);  // outside the time in which mpirun passes it on it must not end mpirun
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
@@ -143,8 +143,9 @@ std::optional<Verdict> VerdictBox::get() const {
   return verdict_;
 }
 
-MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay* relay)
-    : stop_(stop), verdicts_(verdicts), relay_(relay), program_(command.front()) {
+MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay* relay,
+                     bool resumable)
+    : stop_(stop), verdicts_(verdicts), relay_(relay), resumable_(resumable), program_(command.front()) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -167,7 +168,7 @@ MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest&
   ::setpgid(mpirun_, mpirun_);  // whichever of the two comes first
   for (const int source : {errors_, output_})
     if (source >= 0) ::fcntl(source, F_SETFL, O_NONBLOCK);
-  if (::pipe2(guard_pipe.data(), O_CLOEXEC) != 0) return;  // goes without
+  if (::pipe2(guard_pipe.data(), O_CLOEXEC) != 0) return;  // the job runs without a guard
   guard_pipe_ = guard_pipe[1];
   guard_ = ::fork();
   if (guard_ == 0) guard(guard_pipe, mpirun_);
@@ -270,7 +271,7 @@ void MpirunJob::condemn(const Verdict& verdict) {
     verdict_->text = concat("mpirun (process ", mpirun_, ") is stopped, by a SIGSTOP or a debugger, and its ranks do not go on without it");
 }
 
-/// Of ranks that died within some milliseconds mpirun, their parent, knows which was the first. The others died of it.
+/// Of ranks that died within some milliseconds mpirun, their parent, knows which was the first. Their deaths are consequences.
 std::string MpirunJob::verdict_text() const {
   const auto first = verdict_->deaths.find(filter_.first_rank());
   return first != verdict_->deaths.end() ? first->second : verdict_->text;
@@ -307,7 +308,7 @@ void MpirunJob::watch_for_hang() {
 
 void MpirunJob::reap() {
   int status = 0;
-  if (ended_ || ::waitpid(mpirun_, &status, WNOHANG) != mpirun_) return;
+  if (ended_ || ::waitpid(mpirun_, &status, WNOHANG) != mpirun_) return;  // SIGCHLD is never ignored here (SignalThread)
   ended_ = true;
   killed_ = WIFSIGNALED(status);
   code_ = killed_ ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -338,11 +339,13 @@ void MpirunJob::kill_now() {
 }
 
 int MpirunJob::final_code() {
-  if (end_requested_) {
+  const bool answered = !killed_ && filter_.started() && is_our_code(code_) && code_ != static_cast<int>(ExitCode::kInternal);
+  if (end_requested_ && !answered) {
     const bool insisted = stop_.insisted();
-    write_all(STDERR_FILENO, insisted ? "ended at once by a second request to stop; what was not yet saved is lost\n"
-                                      : "stopped on request before the first step; the same command starts again\n");
-    return static_cast<int>(insisted ? ExitCode::kInternal : ExitCode::kRequeue);
+    write_all(STDERR_FILENO, insisted     ? "ended at once by a second request to stop; what was not yet saved is lost\n"
+                             : resumable_ ? "stopped on request before the first step; the same command starts again\n"
+                                          : "stopped on request\n");
+    return static_cast<int>(insisted || !resumable_ ? ExitCode::kInternal : ExitCode::kRequeue);
   }
   // mpirun may notice a death before the hub speaks; a rank that was told to leave ends with kInternal.
   const bool failed = code_ == static_cast<int>(ExitCode::kInternal) || !is_our_code(code_);
@@ -358,7 +361,7 @@ int MpirunJob::final_code() {
     return static_cast<int>(ExitCode::kInternal);
   }
   if (code_ == 0 && !filter_.started()) {
-    write_all(STDERR_FILENO, concat(program_, ": ended with code 0, but has started no rank; allowed the mpirun of Open MPI, first in PATH\n"));
+    write_all(STDERR_FILENO, concat(program_, ": exited with code 0 without starting a rank; make the mpirun of Open MPI the first in PATH\n"));
     return static_cast<int>(ExitCode::kInternal);
   }
   if (is_our_code(code_)) return code_;

@@ -40,8 +40,9 @@ class VerdictBox {
 class MpirunJob {
  public:
   /// Starts `command`. `verdicts`: of the hub that watches its ranks; null where none does. `relay`: takes mpirun's standard output; null: mpirun writes
-  /// to that of this process. Errors: IoError.
-  MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay* relay);
+  /// to that of this process. `resumable`: a stop before the ranks are ready ends with kRequeue, else with kInternal. Errors: IoError.
+  MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay* relay,
+            bool resumable);
   ~MpirunJob();
   MpirunJob(const MpirunJob&) = delete;
   MpirunJob& operator=(const MpirunJob&) = delete;
@@ -72,6 +73,7 @@ class MpirunJob {
   const StopRequest& stop_;
   const VerdictBox* verdicts_;
   OutputRelay* relay_;
+  bool resumable_;
   const std::string program_;  ///< mpirun's file
   pid_t mpirun_ = -1;
   pid_t guard_ = -1;

@@ -26,16 +26,25 @@ bool MpirunOutputFilter::is_echo(std::string_view line) {
   return !failures_.emplace(line.substr(digits_end)).second;
 }
 
+/// Open MPI may begin each line with a tag ("[1,0]<stderr>:") or a time, and a rank may have left a line unfinished.
+bool MpirunOutputFilter::take_announcement(std::string_view& line) {
+  for (const std::string_view announcement : {kStartedLine, kReadyLine}) {
+    const size_t at = line.find(announcement);
+    if (at == line.npos) continue;
+    started_ = true;
+    ready_ = ready_ || announcement == kReadyLine;
+    line = line.substr(0, at);
+    if (line.ends_with(">:") || line.ends_with(">")) line = {};
+    return true;
+  }
+  return false;
+}
+
 bool MpirunOutputFilter::is_own(std::string_view line) {
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   constexpr size_t kFrame = 70;  // mpirun frames its notices in lines of 74 to 76 dashes
   if (line.size() >= kFrame && line.find_first_not_of('-') == line.npos) {
     framed_ = !framed_;
-    return false;
-  }
-  if (line == kReadyLine || line == kStartedLine) {
-    started_ = true;
-    ready_ = ready_ || line == kReadyLine;
     return false;
   }
   if (!framed_ && !is_mpirun_line(line)) return !is_echo(line);
@@ -48,8 +57,9 @@ std::string MpirunOutputFilter::feed(std::string_view bytes) {
   partial_.append(bytes);
   size_t begin = 0;
   for (size_t end; (end = partial_.find('\n', begin)) != partial_.npos; begin = end + 1) {
-    const std::string_view line(partial_.data() + begin, end - begin);
-    if (is_own(line)) own.append(line).append("\n");
+    std::string_view line(partial_.data() + begin, end - begin);
+    const bool announced = take_announcement(line);
+    if (!(announced && line.empty()) && is_own(line)) own.append(line).append("\n");
   }
   partial_.erase(0, begin);
   return own;

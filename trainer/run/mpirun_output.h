@@ -27,6 +27,8 @@ class MpirunOutputFilter {
 
  private:
   bool is_own(std::string_view line);
+  /// True where `line` ends with an announcement; then leaves what stands before it.
+  bool take_announcement(std::string_view& line);
   /// "rank 3: ..." in the words of a rank before it: ranks that read the same file fail alike.
   bool is_echo(std::string_view line);
 
@@ -38,7 +40,7 @@ class MpirunOutputFilter {
   bool started_ = false;
 };
 
-/// The lines by which rank 0 announces both; never shown.
+/// The lines by which rank 0 announces both. They are never shown.
 constexpr std::string_view kStartedLine = "\x01trireme ranks started";
 constexpr std::string_view kReadyLine = "\x01trireme ranks ready";
 

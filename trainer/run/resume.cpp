@@ -34,9 +34,9 @@ static std::vector<std::string> checkpoints_that_were_saved(const std::string& r
   std::vector<std::string> candidates = checkpoints_in(run_directory);
   if (!candidates.empty() || before.checkpoint.empty() || has_unpublished(directory)) return candidates;
   throw MissingFileError(
-      concat("run.directory=", run_directory, ": ", metrics.string(), " tells of ", before.checkpoint, ", and ", directory.string(),
-             " holds no checkpoint; put it back (is its file system mounted?), or start over with --resume never, which keeps the ",
-             "metrics of before under another name"));
+      concat("run.directory=", run_directory, ": ", metrics.string(), " records ", before.checkpoint, ", and ", directory.string(),
+             " contains no checkpoint; put it back (is its file system mounted?), or start over with --resume never, which keeps the ",
+             "previous metrics under another name"));
 }
 
 std::vector<std::string> checkpoints_to_resume(const std::string& run_directory, const std::string& resume) {

@@ -95,7 +95,7 @@ void Run::end_if_diverged() {
                            "). Start another run with a lower training.optimizer.learning_rate, more training.schedule.warmup_steps or ",
                            config_.training.gradient_clip > 0 ? "a smaller training.gradient_clip" : "training.gradient_clip=1",
                            scales_loss(config_.training) ? ", or with a smaller training.loss_scale.minimum" : "",
-                           before.empty() ? "" : concat("; training.initial_weights=", before, " starts it from weights of before the divergence")),
+                           before.empty() ? "" : concat("; training.initial_weights=", before, " starts it from weights saved before the divergence")),
                     reports());
 }
 
@@ -185,7 +185,7 @@ ExitCode Run::loop() {
     reporter_.message(concat("stopped on request after step ", done_, ", checkpoint saved; the same command goes on from there"));
     return ExitCode::kRequeue;
   }
-  if (rejected_.count() > 0) reporter_.message(concat("warning: the run ends while ", rejected_.text(), "; the weights are those of before"));
+  if (rejected_.count() > 0) reporter_.message(concat("warning: the run ends while ", rejected_.text(), "; the weights are those from before these steps"));
   reporter_.message(concat("done: ", done_, " of ", total_, " steps; run directory ", config_.run.directory));
   return ExitCode::kOk;
 }

@@ -18,7 +18,7 @@ struct RunOptions {
 void check_trace_steps(const RunOptions& options, const Config& config, int64_t total_steps);
 
 /// Trains to the end of `config` (resolved for this world) or until asked to stop, as one rank of `world`. Collective.
-/// `progress`: told of what this rank does. Returns kOk, or kRequeue where a stop was requested (StopRequest): with a checkpoint of the last step it
+/// `progress` receives this rank's current action. Returns kOk, or kRequeue where a stop was requested (StopRequest): with a checkpoint of the last step it
 /// trained, if it trained any.
 ExitCode run_training(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress);
 

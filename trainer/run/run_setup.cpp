@@ -166,7 +166,7 @@ void Run::open_directory(const std::string& checkpoint) {
   const fs::path aside = checkpoint.empty() ? MetricsWriter::set_aside(directory() / "metrics.jsonl") : fs::path();
   reporter_.open(config_, environment, forecast_, done_, total_);
   if (!aside.empty())
-    reporter_.message(concat("starting over: the run before has left no checkpoint here; its metrics are kept as ", aside.string()));
+    reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));
   if (forecast_) reporter_.message(forecast_text(*forecast_));
   const char* const without = ctx_.device == Device::kCpu ? ", without workspace of the CPU's kernels" : "";
   reporter_.message(

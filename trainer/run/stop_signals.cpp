@@ -22,7 +22,7 @@ using Clock = StopRequest::Clock;
 
 constexpr std::array kStopSignals{SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 constexpr std::array kLeftAlone{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPIPE};
-constexpr auto kSecondSigterm = std::chrono::seconds(1);  // whoever ends a job may send the first one twice
+constexpr auto kGrace = std::chrono::seconds(1);
 
 sigset_t stop_signals() {
   sigset_t set;
@@ -56,13 +56,12 @@ class SignalThread {
   int first_signal() const { return first_signal_; }
   bool insisted() const { return insisted_; }
   int descriptor() const { return descriptor_; }
-  const sigset_t& inherited_mask() const { return inherited_mask_; }
 
  private:
   SignalThread() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (descriptor_ < 0) throw IoError(concat("signals cannot be watched: ", std::strerror(errno)));
-    // A signal that is ignored would not wait until somebody takes it.
-    for (const int signal : kStopSignals) {
+    // An ignored signal would not wait until somebody takes it, and with SIGCHLD ignored there is no exit code of a child.
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGCHLD}) {
       struct sigaction before {
       }, standard{};
       standard.sa_handler = SIG_DFL;
@@ -72,15 +71,16 @@ class SignalThread {
     sigset_t blocked;
     sigfillset(&blocked);
     for (const int signal : kLeftAlone) sigdelset(&blocked, signal);
-    ::pthread_sigmask(SIG_BLOCK, &blocked, &inherited_mask_);
+    ::pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
     std::thread([this] { run(); }).detach();
   }
 
   void run() {
     ::pthread_setname_np(::pthread_self(), "signals");
-    // Open to all signals but those it waits for; SIGCHLD is for whoever has a signalfd.
+    // Open to all signals but those it waits for; SIGCHLD is for whoever has a signalfd, and its own last words may find no reader.
     sigset_t mask = stop_signals();
     sigaddset(&mask, SIGCHLD);
+    sigaddset(&mask, SIGPIPE);
     ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
     const sigset_t awaited = stop_signals();
     for (;;)
@@ -100,7 +100,7 @@ class SignalThread {
       first_signal_ = signal;
       first_request_ = now;
       ::eventfd_write(descriptor_, 1);
-    } else if (signal == SIGINT || (signal == SIGTERM && now - first_request_ >= kSecondSigterm)) {
+    } else if ((signal == SIGINT && first_signal_ == SIGINT) || ((signal == SIGINT || signal == SIGTERM) && now - first_request_ >= kGrace)) {
       insisted_ = true;
       if (reporters_ == 0) exit_at_once();
     }
@@ -123,7 +123,6 @@ class SignalThread {
   }
 
   const int descriptor_;
-  sigset_t inherited_mask_{};
   sigset_t inherited_ignored_{};
   std::mutex mutex_;
   int listeners_ = 0;
@@ -137,8 +136,6 @@ class SignalThread {
 }  // namespace
 
 void start_signal_thread() { SignalThread::get(); }
-
-const sigset_t& inherited_signal_mask() { return SignalThread::get().inherited_mask(); }
 
 void ignore_closed_output() {
   sigset_t set;

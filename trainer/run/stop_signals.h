@@ -8,13 +8,10 @@
 namespace trireme {
 
 /// Blocks signals in the calling thread, and so in every thread that is started from now on, and starts the thread that takes them. To be called first
-/// in main(); later calls do nothing. That thread records requests to stop (SIGTERM, SIGINT, SIGUSR1, SIGHUP) while a StopRequest lives; without one they
-/// end the process as they do by default. All other signals have their usual effect, and run there if a library has installed a handler. Signals that a
+/// in main(); later calls do nothing. That thread records requests to stop (SIGTERM, SIGINT, SIGUSR1, SIGHUP) while a StopRequest lives. Before the first
+/// one they end the process as they do by default. All other signals have their usual effect, and run there if a library has installed a handler. Signals that a
 /// fault raises (SIGSEGV and the like) and SIGPIPE are not blocked: the kernel sends them to the thread that caused them. Errors: IoError.
 void start_signal_thread();
-
-/// The mask before start_signal_thread(): for programs that this process starts.
-const sigset_t& inherited_signal_mask();
 
 /// Blocks SIGPIPE in the calling thread for good: a log whose reader has gone is no reason to end a run. A mask that was restored would deliver the
 /// signal that is pending.
@@ -26,7 +23,8 @@ void ignore_closed_output();
 class StopRequest {
  public:
   using Clock = std::chrono::steady_clock;
-  /// What a second request does, a SIGINT or, a second later at the earliest, a SIGTERM: `kExit` ends the process at once with ExitCode::kInternal.
+  /// What a second request does. Such are two SIGINT, or a SIGINT or SIGTERM a second after the first request: whoever ends a job may signal twice, and a
+  /// launcher passes a signal on to ranks that have received it themselves. `kExit` ends the process at once with ExitCode::kInternal.
   enum class Second { kExit, kReport };
 
   /// Errors: IoError.

@@ -118,7 +118,7 @@ bool InputReader::fill(std::string& text, size_t bytes, const std::function<void
   text.resize(bytes);
   while (size < bytes) {
     interrupted();
-    // Not for ever: a signal that comes just before the wait does not end it.
+    // The signal thread only sets a flag, so this wait looks at it regularly.
     pollfd source{descriptor_, POLLIN, 0};
     if (!input_.regular && ::poll(&source, 1, 100) <= 0) continue;
     const ssize_t count = ::read(descriptor_, text.data() + size, bytes - size);
