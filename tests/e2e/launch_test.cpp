@@ -220,7 +220,7 @@ TEST_CASE("launch: a program that is called mpirun and is none is named, and not
     return run_after(directory, "PATH=" + (directory / "bin").string() + ":$PATH", Arguments{"train", "run.yaml"} + kTwo + in("run"));
   };
   const std::string named = (directory / "bin/mpirun").string();
-  check(run_with("exit 0\n"), 70, named + ": ended with code 0, but has started no rank");
+  check(run_with("exit 0\n"), 70, named + ": exited with code 0 without starting a rank");
   check(run_with("shift 2; exec \"$@\"\n"), 70, named + ": started this program, but not as a rank");
   // One that speaks another library's language: each process would be a world of one, and train alone.
   check(run_with("shift 2; PMI_RANK=0 \"$@\" & PMI_RANK=1 \"$@\"; code=$?; wait; exit $code\n"), 70,
