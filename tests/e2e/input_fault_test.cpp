@@ -219,4 +219,25 @@ TEST_CASE("input faults: a control character in a --set is refused") {
   CHECK(directory.changes_since(before) == "");
 }
 
+TEST_CASE("input faults: what would destroy a source, or means nothing, is refused before anything is read") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  must(directory, {"train", "run.yaml"});
+  const Arguments generate{"generate", "--checkpoint", "run", "--prompt", "a"}, exporting{"checkpoint", "export", "run", "--format", "hf"};
+  check(run(directory, generate + Arguments{"--top-k", "9223372036854775808"}), 64, "--top-k");
+  check(run(directory, generate + Arguments{"--seed", "999999999999999999999999"}), 64, "--seed");
+  check(run(directory, exporting + Arguments{"--output", ""}), 64, "--output");
+  const std::string manifest = "run/checkpoints/latest/manifest.json";
+  const std::string before = read_file(directory / manifest);
+  check(run(directory, exporting + Arguments{"--output", "out", "--write-logits", manifest}), 64, "would be written among the files that are exported");
+  CHECK(read_file(directory / manifest) == before);
+  std::string deep;
+  for (int i = 0; i < 40'000; ++i) deep += "a.";
+  check(run(directory, {"train", "run.yaml", "--set", deep + "b=1"}), 64, "more than 32 parts");
+  fs::remove(directory / "run/checkpoints/latest");
+  fs::create_directory(directory / "run/checkpoints/latest");
+  const Outcome outcome = run(directory, {"train", "run.yaml", "--set", "run.directory=run", "--max-steps", "6"});
+  CHECK(outcome.err.find("terminate") == std::string::npos);
+}
+
 }  // namespace trireme::test

@@ -217,5 +217,23 @@ TEST_CASE("stop: a run whose standard output or error has no reader goes on, and
   }
 }
 
+TEST_CASE("stop: signals that the parent ignored or blocked, doubled ones, and a used up processor time") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Arguments ranks = layout(2, 1, 1, 0);
+  must(Process(Arguments{"env", "--ignore-signal=CHLD"} + kTrain + in("ignored") + ranks + sets({"training.steps=4"}), directory.path()).wait());
+  const auto check_stop = [&](const Arguments& environment, const std::string& run, const std::vector<int>& signals) {
+    CAPTURE(run);
+    Process process(environment + kTrain + in(run) + ranks + sets({"checkpoint.every=0"}), directory.path());
+    REQUIRE(process.wait_for("step 3/"));
+    for (const int signal : signals) process.signal(signal);
+    CHECK(process.wait().code == 75);
+    CHECK(saved_step(directory / run) >= 3);
+  };
+  check_stop({"env", "--block-signal=USR1"}, "blocked", {SIGTERM});
+  check_stop({"env"}, "twice", {SIGINT, SIGINT});
+  check_stop({"env"}, "processor", {SIGXCPU});
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -139,7 +139,7 @@ TEST_CASE("checkpoint: a directory that was renamed to another step is passed ov
   CHECK(CheckpointReader(run.checkpoint(2)).misnamed().empty());
   fs::rename(run.checkpoint(1), run.checkpoint(9));
   const CheckpointReader renamed(run.checkpoint(9));
-  CHECK_THAT(renamed.misnamed(), Contains("step-00000009: its manifest says step 1") && Contains("saved as step-00000001"));
+  CHECK_THAT(renamed.misnamed(), Contains("step-00000009: its manifest says step 1") && Contains("named step-00000001"));
   fs::remove(run.directory.path / "checkpoints/latest");
   std::vector<std::string> warnings;
   CHECK(find_newest_checkpoint(run.directory.path, warnings) == run.checkpoint(2));

@@ -247,6 +247,7 @@ Contents Checkpointer::gather_parts(const Part& part) const {
       if (fs::is_symlink(failed)) throw IoError(concat("rank ", rank, ": ", fs::read_symlink(failed).string()));
       if (const std::string reason = given_up(part.number); !reason.empty()) throw IoError(reason);
       if (abandoned_) throw IoError(concat("given up while waiting for rank ", rank));
+      if (!fs::exists(part.directory)) throw IoError(concat(part.directory.string(), " was removed while it was written"));
       if (std::chrono::steady_clock::now() > deadline)
         throw IoError(concat("rank ", rank, " did not write its part within ", options_.patience.count(), " s"));
       std::this_thread::sleep_for(pause);

@@ -137,6 +137,8 @@ void move_into_place(const fs::path& partial, const fs::path& target) {
 void point_latest(const fs::path& directory, const std::string& checkpoint, const std::string& session) {
   std::error_code error;
   if (fs::read_symlink(directory / "latest", error) == checkpoint) return;
+  if (fs::is_directory(fs::symlink_status(directory / "latest", error)))
+    throw IoError(concat((directory / "latest").string(), ": is a directory, where the link to the newest checkpoint belongs; remove it"));
   const fs::path link = directory / concat("latest.", session);
   fs::remove(link, error);
   fs::create_symlink(checkpoint, link, error);

@@ -60,9 +60,12 @@ std::string write(const Arguments& arguments, const HuggingFaceOptions& options,
 }
 
 /// Made before anything else, so that what cannot be written is told at once.
-std::optional<DurableFile> open_logits(const std::string& path) {
+std::optional<DurableFile> open_logits(const std::string& path, const fs::path& source) {
   std::error_code ignored;
   if (path.empty()) return std::nullopt;
+  const fs::path folder = fs::weakly_canonical(fs::path(path).has_parent_path() ? fs::path(path).parent_path() : ".", ignored);
+  if (folder == fs::weakly_canonical(source, ignored))
+    throw ConfigError(concat("--write-logits=", path, ": would be written among the files that are exported; choose another directory"));
   if (fs::is_directory(path, ignored)) throw IoError(concat("cannot write --write-logits=", path, ": is a directory"));
   return std::optional<DurableFile>(std::in_place, path);
 }
@@ -91,8 +94,9 @@ void check(const Arguments& arguments, const std::string& source, DType dtype, s
 
 void run(const Arguments& arguments) {
   const HuggingFaceOptions options{kDTypes.at(arguments.dtype), static_cast<int64_t>(arguments.max_shard_size)};
-  hugging_face_class(WeightSource(arguments.directory).model());  // what cannot be written leaves no trace
-  std::optional<DurableFile> logits = open_logits(arguments.logits);
+  const WeightSource weights(arguments.directory);
+  hugging_face_class(weights.model());  // what cannot be written leaves no trace
+  std::optional<DurableFile> logits = open_logits(arguments.logits, weights.path());
   std::string source;
   {
     NewDirectory output(arguments.output, "--output");

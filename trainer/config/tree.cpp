@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -23,6 +24,9 @@ std::pair<std::string, std::string> split_set(const std::string& set, const std:
     throw ConfigError(concat(option,
                              control_character_in(path).empty() ? " " + path + ": " + control + " in the value" : ": " + control + " in the key",
                              "; allowed text without control characters"));
+  constexpr int64_t kDeepest = 32;  // as in a file
+  if (std::ranges::count(path, '.') >= kDeepest)
+    throw ConfigError(concat(option, ": the path of the key has more than ", kDeepest, " parts; allowed key.path=value, e.g. parallel.tensor=2"));
   if (equals == set.npos || path.empty() || path.front() == '.' || path.back() == '.' || path.find("..") != path.npos)
     throw ConfigError(concat(option, " ", set, ": not of the form key.path=value, e.g. ", option,
                              option == "--cluster-set" ? " nodes=2" : " parallel.tensor=2"));

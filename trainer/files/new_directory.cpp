@@ -23,6 +23,7 @@ bool stands(const fs::path& path) {
 
 /// Without a trailing slash, so that PATH.partial is a sibling.
 fs::path normalise(const fs::path& path) {
+  if (path.empty()) return path;  // which absolute() does not take
   const fs::path normal = fs::absolute(path).lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
 }

@@ -47,7 +47,15 @@ fs::path find_mpirun() {
 
 int count_hosts(const std::string& hosts_file) {
   constexpr int64_t kMostBytes = 16 << 20;
-  std::istringstream file(read_text(hosts_file, kMostBytes));
+  std::string text;
+  try {
+    text = read_text(hosts_file, kMostBytes);
+  } catch (const MissingFileError& error) {
+    throw MissingFileError(concat("hosts file ", error.what()));
+  } catch (const Error& error) {
+    throw Error(error.code(), concat("hosts file ", error.what()));
+  }
+  std::istringstream file(text);
   int hosts = 0;
   for (std::string line; std::getline(file, line);) {
     const auto first = line.find_first_not_of(" \t\r");

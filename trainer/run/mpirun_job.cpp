@@ -343,7 +343,7 @@ int MpirunJob::final_code() {
   if (end_requested_ && !answered) {
     const bool insisted = stop_.insisted();
     write_all(STDERR_FILENO, insisted     ? "ended at once by a second request to stop; what was not yet saved is lost\n"
-                             : resumable_ ? "stopped on request before the first step; the same command starts again\n"
+                             : resumable_ ? "stopped on request before the first step; the same command goes on from there\n"
                                           : "stopped on request\n");
     return static_cast<int>(insisted || !resumable_ ? ExitCode::kInternal : ExitCode::kRequeue);
   }

@@ -20,9 +20,10 @@ namespace {
 
 using Clock = StopRequest::Clock;
 
-constexpr std::array kStopSignals{SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+constexpr std::array kStopSignals{SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGXCPU};
 constexpr std::array kLeftAlone{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPIPE};
 constexpr auto kGrace = std::chrono::seconds(1);
+constexpr auto kTwice = std::chrono::milliseconds(300);  // a person's second Ctrl-C, not one signal that wrappers have doubled
 
 sigset_t stop_signals() {
   sigset_t set;
@@ -61,7 +62,7 @@ class SignalThread {
   SignalThread() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (descriptor_ < 0) throw IoError(concat("signals cannot be watched: ", std::strerror(errno)));
     // An ignored signal would not wait until somebody takes it, and with SIGCHLD ignored there is no exit code of a child.
-    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGCHLD}) {
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGXCPU, SIGCHLD}) {
       struct sigaction before {
       }, standard{};
       standard.sa_handler = SIG_DFL;
@@ -100,7 +101,7 @@ class SignalThread {
       first_signal_ = signal;
       first_request_ = now;
       ::eventfd_write(descriptor_, 1);
-    } else if ((signal == SIGINT && first_signal_ == SIGINT) || ((signal == SIGINT || signal == SIGTERM) && now - first_request_ >= kGrace)) {
+    } else if ((signal == SIGINT || signal == SIGTERM) && now - first_request_ >= (signal == SIGINT && first_signal_ == SIGINT ? kTwice : kGrace)) {
       insisted_ = true;
       if (reporters_ == 0) exit_at_once();
     }

@@ -8,7 +8,8 @@
 namespace trireme {
 
 /// Blocks signals in the calling thread, and so in every thread that is started from now on, and starts the thread that takes them. To be called first
-/// in main(); later calls do nothing. That thread records requests to stop (SIGTERM, SIGINT, SIGUSR1, SIGHUP) while a StopRequest lives. Before the first
+/// in main(); later calls do nothing. That thread records requests to stop (SIGTERM, SIGINT, SIGUSR1, SIGHUP, and SIGXCPU, by which batch systems tell that
+/// the time is up) while a StopRequest lives. Before the first
 /// one they end the process as they do by default. All other signals have their usual effect, and run there if a library has installed a handler. Signals that a
 /// fault raises (SIGSEGV and the like) and SIGPIPE are not blocked: the kernel sends them to the thread that caused them. Errors: IoError.
 void start_signal_thread();
@@ -23,7 +24,7 @@ void ignore_closed_output();
 class StopRequest {
  public:
   using Clock = std::chrono::steady_clock;
-  /// What a second request does. Such are two SIGINT, or a SIGINT or SIGTERM a second after the first request: whoever ends a job may signal twice, and a
+  /// What a second request does. Such are two SIGINT 0.3 s apart, or a SIGINT or SIGTERM a second after the first request: whoever ends a job may signal twice, and a
   /// launcher passes a signal on to ranks that have received it themselves. `kExit` ends the process at once with ExitCode::kInternal.
   enum class Second { kExit, kReport };
 
