@@ -13,13 +13,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/run/process_state.h"
 
-namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -67,46 +65,6 @@ constexpr int kEnd = SIGHUP;  ///< on this signal mpirun kills its ranks and rem
   }
   ::kill(-mpirun, SIGKILL);
   ::_exit(0);
-}
-
-std::vector<pid_t> children_of(pid_t parent) {
-  std::vector<pid_t> found;
-  std::error_code error;
-  for (const auto& task : fs::directory_iterator(concat("/proc/", parent, "/task"), error)) {
-    std::ifstream children(task.path() / "children");
-    for (pid_t child = 0; children >> child;) found.push_back(child);
-  }
-  return found;
-}
-
-/// Of /proc; empty: it is gone.
-std::string stat_of(pid_t process) {
-  std::string stat;
-  std::getline(std::ifstream(concat("/proc/", process, "/stat")), stat);
-  return stat;
-}
-
-bool is_zombie(const std::string& stat) {
-  const auto name_end = stat.rfind(") ");
-  return name_end != stat.npos && stat[name_end + 2] == 'Z';
-}
-
-bool is_stopped(const std::string& stat) {
-  const auto name_end = stat.rfind(") ");
-  return name_end != stat.npos && (stat[name_end + 2] == 'T' || stat[name_end + 2] == 't');
-}
-
-/// Exit codes if there are processes and all are zombies, else nothing.
-std::optional<std::vector<int>> codes_of_zombies(const std::vector<pid_t>& processes) {
-  std::vector<int> codes;
-  for (const pid_t process : processes) {
-    const std::string stat = stat_of(process);
-    if (!is_zombie(stat)) return std::nullopt;
-    const int status = std::atoi(stat.c_str() + stat.rfind(' '));  // the last field: as waitpid gives it
-    codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-  }
-  if (codes.empty()) return std::nullopt;
-  return codes;
 }
 
 bool is_our_code(int code) {
@@ -267,7 +225,7 @@ void MpirunJob::condemn(const Verdict& verdict) {
   condemned_ = Clock::now();
   verdict_ = verdict;
   // It passes on what its ranks write: they wait for it sooner or later, and none of them is the cause.
-  if (verdict.deaths.empty() && is_stopped(stat_of(mpirun_)))
+  if (verdict.deaths.empty() && is_stopped(mpirun_))
     verdict_->text = concat("mpirun (process ", mpirun_, ") is stopped, by a SIGSTOP or a debugger, and its ranks do not go on without it");
 }
 
@@ -293,7 +251,7 @@ void MpirunJob::watch_for_hang() {
   if (Clock::now() < next_look_) return;
   next_look_ = Clock::now() + seconds(1);
   list_children();
-  const auto codes = codes_of_zombies(children_of(mpirun_));
+  const auto codes = exit_codes_of_zombies(children_of(mpirun_));
   if (!codes) {
     all_dead_since_.reset();
   } else if (!all_dead_since_) {
@@ -317,11 +275,7 @@ void MpirunJob::reap() {
 /// The kernel kills them after mpirun, and the next job must not meet one that still holds its GPU or its shared memory. Those of this host.
 void MpirunJob::wait_for_ranks() {
   const auto limit = Clock::now() + seconds(5);
-  const auto lives = [](pid_t child) {
-    const std::string stat = stat_of(child);
-    return !stat.empty() && !is_zombie(stat);
-  };
-  while (std::any_of(children_.begin(), children_.end(), lives) && Clock::now() < limit) ::poll(nullptr, 0, 20);
+  while (std::any_of(children_.begin(), children_.end(), is_alive) && Clock::now() < limit) ::poll(nullptr, 0, 20);
 }
 
 /// One that has just died shows none any more.
