@@ -170,7 +170,7 @@ TEST_CASE("import refuses what it cannot read or must not overwrite, and leaves 
   CHECK(directory.changes_since(before).empty());
 }
 
-TEST_CASE("weights of a folder that are not finite are told of, once and by name, by import and by a run that starts from them") {
+TEST_CASE("weights of a folder that are not finite are reported once and by name, by import and by a run that starts from them") {
   TemporaryDirectory directory;
   prepare(directory, "llama_bf16");
   RawTensors tensors = read_raw(directory / "llama_bf16/model.safetensors");
@@ -187,7 +187,7 @@ TEST_CASE("weights of a folder that are not finite are told of, once and by name
       "warning: llama_bf16 holds weights that are not finite: blocks.1.mlp.down.weight (2 values), final_norm.weight (1 value)\n";
   const Outcome imported = must(run(directory, {"checkpoint", "import", "--format", "hf", "--output", "out", "llama_bf16"}));
   CHECK_THAT(imported.err, Contains(warning));
-  check(run(directory, {"checkpoint", "verify", "out"}), 65, "not all of it is finite: weight/blocks.1.mlp.down.weight (2 values), ");
+  check(run(directory, {"checkpoint", "verify", "out"}), 65, "not all of its values are finite: weight/blocks.1.mlp.down.weight (2 values), ");
   check(run(directory, {"checkpoint", "inspect", "out"}), 0,
         "\nnon_finite       weight/blocks.1.mlp.down.weight (2 values), weight/final_norm.weight (1 value)\n");
   for (const Arguments& degrees : {layout(1, 1, 1, 0), layout(2, 1, 2, 0), layout(1, 1, 2, 3)}) {
