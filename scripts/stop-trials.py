@@ -97,13 +97,14 @@ def main():
     parser.add_argument("--binary", default="build/trireme")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ranks", type=int, help="only the trials of so many ranks: 1 or 8")
     arguments = parser.parse_args()
     os.chdir(os.path.dirname(os.path.abspath(__file__)) + "/..")
     draw = random.Random(arguments.seed)
     scratch = tempfile.mkdtemp(prefix="trireme-stops-")
     failures = 0
     print("| ranks | precision | threads | signal | stops | with a checkpoint | before the first step | after the last | failed |\n|---|---|---|---|---|---|---|---|---|")
-    for case in CASES:
+    for case in [case for case in CASES if arguments.ranks in (None, case[4])]:
         count, name, precision, threads, ranks, steps = case
         count = max(1, round(count * arguments.scale))
         first, whole = first_step_seconds(arguments.binary, case, f"{scratch}/whole")
