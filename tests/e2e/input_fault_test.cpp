@@ -21,7 +21,7 @@ Outcome shell(const TemporaryDirectory& directory, const std::string& line) {
   return Process({"env", "T=" + kBinary, "bash", "-c", line}, directory.path()).wait();
 }
 
-/// Trains for ever, empties `file` meanwhile, and expects the whole job to end with 65 and one message that names it.
+/// Trains without end, empties `file` meanwhile, and expects the whole job to end with 65 and one message that names it.
 void check_truncation(const TemporaryDirectory& directory, const std::string& run, const std::string& file, const Arguments& arguments) {
   CAPTURE(run, file);
   LiveJob job(directory, run, arguments + sets({"training.steps=10000000", "checkpoint.every=0", "training.evaluate.every=0"}));

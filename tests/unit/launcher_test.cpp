@@ -58,7 +58,7 @@ struct Launched {
 /// As main() of the product does, before any thread is started: one that does not block the signals of these tests would end the process.
 const bool kSignalThreadFirst = (start_signal_thread(), true);
 
-/// Of a script that stands for mpirun and its ranks.
+/// The first line of a script that stands for mpirun and its ranks.
 const std::string kStart = concat("printf '", kStartedLine, "\\n' >&2\n");
 
 /// launch() with a shell script as mpirun, standard error caught.

@@ -62,7 +62,7 @@ void remove_or_mend(const fs::path& path, std::error_code& error) {
   }
 }
 
-/// Of a whole checkpoint under its own name.
+/// The description of `checkpoint`; nothing where it is not whole or has the name of another step.
 std::optional<CheckpointDescription> description_of(const fs::path& checkpoint) {
   try {
     const CheckpointReader reader(checkpoint);

@@ -55,7 +55,8 @@ class CheckpointReader {
 
   SafetensorsFile& file(const std::string& name);  ///< opened, and its header checked, when first asked for
   void check_header(const SafetensorsFile& file, const std::string& name) const;
-  std::span<const std::byte> data(const std::string& tensor, const StoredBox& box);  ///< checked when first asked for
+  /// Checked when first asked for, and whenever its elements that are not finite are to be counted.
+  std::span<const std::byte> data(const std::string& tensor, const StoredBox& box, int64_t* non_finite = nullptr);
 
   std::filesystem::path directory_;
   Manifest manifest_;

@@ -1,5 +1,5 @@
 #pragma once
-// Weights that are infinite or no number: nothing can be trained from them, and no digest tells of them.
+// Weights that are infinite or no number: nothing can be trained from them, and digests do not detect them.
 #include <cstdint>
 #include <map>
 #include <string>
@@ -11,7 +11,7 @@ namespace trireme {
 /// Elements that are infinite or no number, of the tensors that have such, by name.
 using NonFinite = std::map<std::string, int64_t>;
 
-/// Of `count` elements at `data`, which need not be aligned; 0 of a dtype that is not floating.
+/// How many of `count` elements are not finite, at `data`, which need not be aligned; 0 of a dtype that is not floating.
 int64_t count_non_finite(DType dtype, const void* data, int64_t count);
 
 /// "embedding.weight (3 values), head.weight (1 value)": of many tensors the first five, and how many more there are.

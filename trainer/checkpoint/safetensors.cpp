@@ -164,27 +164,17 @@ std::span<const std::byte> SafetensorsFile::data(const SafetensorsEntry& entry) 
       .subspan(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.end - entry.begin));
 }
 
-void SafetensorsFile::in_pieces(const SafetensorsEntry& entry, const std::function<void(const std::byte*, int64_t)>& use) const {
+std::string SafetensorsFile::digest(const SafetensorsEntry& entry, int64_t* non_finite) const {
   constexpr int64_t kPiece = 16 << 20;  // of whole elements
+  Digest digest;
   for (int64_t at = entry.begin; at < entry.end; at += kPiece) {
     const int64_t piece = std::min(kPiece, entry.end - at);
     file_.load(at, piece);
-    use(file_.data() + at, piece);
+    digest.update(file_.data() + at, static_cast<size_t>(piece));
+    if (non_finite != nullptr) *non_finite += count_non_finite(entry.dtype, file_.data() + at, piece / size_of(entry.dtype));
     file_.drop(at, piece);
   }
-}
-
-std::string SafetensorsFile::digest(const SafetensorsEntry& entry) const {
-  Digest digest;
-  in_pieces(entry, [&](const std::byte* data, int64_t bytes) { digest.update(data, static_cast<size_t>(bytes)); });
   return digest.str();
-}
-
-int64_t SafetensorsFile::count_non_finite(const SafetensorsEntry& entry) const {
-  int64_t count = 0;
-  in_pieces(entry,
-            [&](const std::byte* data, int64_t bytes) { count += trireme::count_non_finite(entry.dtype, data, bytes / size_of(entry.dtype)); });
-  return count;
 }
 
 std::string SafetensorsFile::digest(const std::map<std::string, std::string>& digests) const {

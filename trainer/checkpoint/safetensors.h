@@ -61,14 +61,13 @@ class SafetensorsFile {
   /// Bytes [begin, end) of the file are read now (MappedFile::load), or given back.
   void load(int64_t begin, int64_t end) const { file_.load(begin, end - begin); }
   void drop(int64_t begin, int64_t end) const { file_.drop(begin, end - begin); }
-  std::string digest(const SafetensorsEntry& entry) const;  ///< reads its data, and keeps none of it
-  int64_t count_non_finite(const SafetensorsEntry& entry) const;  ///< in the same way
+  /// Reads the data of `entry` once, and keeps none of it. Adds its elements that are not finite to `non_finite`, if given.
+  std::string digest(const SafetensorsEntry& entry, int64_t* non_finite = nullptr) const;
   /// The digest of the file, given those of its tensors by name: reads the header alone.
   std::string digest(const std::map<std::string, std::string>& digests) const;
 
  private:
   void read_header(const std::function<bool(const std::string&)>& ignored);
-  void in_pieces(const SafetensorsEntry& entry, const std::function<void(const std::byte* data, int64_t bytes)>& use) const;
 
   std::string name_;
   MappedFile file_;

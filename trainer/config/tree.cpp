@@ -52,7 +52,7 @@ struct Descriptor {
   }
 };
 
-/// Of a pipe, or another file that is not regular. False: its writer has closed it. A named pipe that nobody has opened for writing looks as if it were at
+/// Waits for text from a pipe, or another file that is not regular. False: its writer has closed it. A named pipe that nobody has opened for writing looks as if it were at
 /// its end, so an end counts only behind some text. Errors: IoError where nothing comes for a while.
 bool wait_for_text(int descriptor, const std::string& path) {
   constexpr int kSeconds = 10;

@@ -49,7 +49,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   if (tracer_ && reports() && done_ >= options_.trace_steps->last)
     std::cerr << concat("--trace-steps=", to_string(*options_.trace_steps), ": nothing to trace, ", done_, " steps are done\n");
   if (done_ >= last_step() && evaluated_) return;  // a finished run stays as it is
-  if (reports()) announce_ready();                 // every rank has its StopRequest since its Run began
+  if (reports()) announce_ready();                 // every rank has had a StopRequest since its command began
   agree(world_, [&] { saves_ = std::make_unique<Saves>(*trainer_, config_, session_, training_data_, lock_.get(), reporter_, progress_); });
 }
 
