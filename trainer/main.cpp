@@ -63,10 +63,10 @@ int main(int argc, char** argv) {
     trireme::start_signal_thread();
     return run(argc, argv);
   } catch (const trireme::Error& error) {
-    std::cerr << trireme::printable(error.what()) << std::endl;
+    std::cerr << trireme::printable(error) << std::endl;
     return static_cast<int>(error.code());
   } catch (const std::exception& error) {
-    std::cerr << "trireme: " << trireme::printable(error.what()) << std::endl;
+    std::cerr << "trireme: " << trireme::printable(error) << std::endl;
     return static_cast<int>(trireme::ExitCode::kInternal);
   }
 }

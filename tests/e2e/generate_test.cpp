@@ -118,10 +118,13 @@ TEST_CASE("generate: a small checkpoint whose manifest tells of a large model is
 TEST_CASE("generate: a text that nobody can take ends it") {
   TemporaryDirectory directory;
   train_model(directory);
-  const std::string command = "exec \"$0\" generate --checkpoint run --prompt abc --max-tokens 100000000 > /dev/full";
-  const Outcome outcome = Process({"sh", "-c", command, kBinary}, directory.path()).wait();
-  INFO(outcome.err);
-  CHECK(outcome.code == 74);
+  for (const std::string ranks : {"1", "2"}) {
+    const std::string command = "exec \"$0\" generate --checkpoint run --prompt abc --max-tokens 100000000 --tensor " + ranks + " > /dev/full";
+    const Outcome outcome = Process({"sh", "-c", command, kBinary}, directory.path()).wait();
+    INFO(ranks << " ranks: " << outcome.err);
+    CHECK(outcome.code == 74);
+    CHECK(outcome.err.find("cannot write to standard output") != std::string::npos);
+  }
 }
 
 TEST_CASE("generate: asked to stop it ends after a token") {

@@ -128,6 +128,13 @@ TEST_CASE("config: the world must be the product of the degrees") {
   CHECK_THROWS_WITH(resolve(free, 12), Catch::Matchers::Contains("training.global_batch_size=8: no multiple of micro_batch_size 1 x data 3 = 3"));
 }
 
+TEST_CASE("config: a step of more actions than memory can hold is refused") {
+  const auto with_batch = [](const char* sequences) { return resolve(parse_config(kSmall, "run.yaml", {concat("training.global_batch_size=", sequences)}), 1); };
+  CHECK_NOTHROW(with_batch("20000000"));
+  CHECK_THROWS_WITH(with_batch("20000001"), Catch::Matchers::Contains("a step of 20000001 micro-batches on 1 stage is too long a list") &&
+                                                Catch::Matchers::Contains("nearest valid 20000000"));
+}
+
 TEST_CASE("config: balance_layers") {
   using Split = std::vector<int64_t>;
   const auto uniform = [](int64_t layers, double first, double last, int64_t stages) {

@@ -28,6 +28,8 @@ TEST_CASE("printable: text of any language passes, what commands a terminal is s
   CHECK(printable("").empty());
   const std::string once = printable("\x1b\x9b");
   CHECK(printable(once) == once);
+  CHECK(printable(std::runtime_error("\x1b")) == "\\x1b");
+  CHECK_THAT(printable(std::bad_alloc()), Contains("out of memory"));
 }
 
 TEST_CASE("durable file: what a killed writer left is replaced, what is not a regular file is neither followed nor waited for") {

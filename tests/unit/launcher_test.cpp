@@ -273,7 +273,7 @@ TEST_CASE("launcher: a job goes on where nobody reads its log", "[launcher]") {
 TEST_CASE("output relay: what a reader misses is left out in whole lines and counted", "[launcher]") {
   std::array<int, 2> pipe{};
   REQUIRE(::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) == 0);
-  OutputRelay relay(pipe[1], 10000);
+  OutputRelay relay(pipe[1], OutputRelay::Kind::kLog, 10000);
   const auto write_all = [&] {
     std::string out;
     std::array<char, 65536> bytes;

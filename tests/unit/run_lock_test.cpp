@@ -23,10 +23,10 @@ TEST_CASE("run lock: one holder at a time, tokens grow, and the next holder need
     const RunLock lock(run);
     token = lock.token();
     CHECK_NOTHROW(lock.check());
-    CHECK_THROWS_WITH(RunLock(run, false), Contains("another job trains there (process " + std::to_string(::getpid()) + " on "));
+    CHECK_THROWS_WITH(RunLock(run), Contains("another job trains there (process " + std::to_string(::getpid()) + " on "));
     CHECK_NOTHROW(lock.check());
   }
-  const RunLock next(run, false);
+  const RunLock next(run);
   CHECK(next.token() == token + 1);
 }
 
@@ -36,10 +36,24 @@ TEST_CASE("run lock: a job that has lost the directory may not publish, though t
   const RunLock late(run);
   fs::remove_all(run);
   CHECK_THROWS_AS(late.check(), IoError);
-  const RunLock now(run, false);
+  const RunLock now(run);
   CHECK(now.token() == late.token());
   CHECK_THROWS_WITH(late.check(), Contains("no longer holds the run directory"));
   CHECK_NOTHROW(now.check());
+}
+
+TEST_CASE("run lock: a request to stop ends the wait for another job") {
+  const test::TemporaryDirectory directory;
+  const RunLock held(directory.path);
+  int asked = 0;
+  try {
+    const RunLock second(directory.path, [&] { return ++asked < 3; });
+    FAIL("the lock is held");
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kRequeue);
+    CHECK_THAT(error.what(), Contains("stopped on request while process " + std::to_string(::getpid()) + " on "));
+  }
+  CHECK(asked == 3);
 }
 
 TEST_CASE("run lock: noise in its file is no token") {
@@ -81,5 +95,5 @@ TEST_CASE("run lock: what its file says of the holder cannot command a terminal"
   const test::TemporaryDirectory directory;
   const RunLock held(directory.path);
   std::ofstream(directory.path / "run.lock") << "3 \x1b]0;title\x07 process\n";
-  CHECK_THROWS_WITH(RunLock(directory.path, false), Contains("another job trains there (\\x1b]0;title\\x07 process)"));
+  CHECK_THROWS_WITH(RunLock(directory.path), Contains("another job trains there (\\x1b]0;title\\x07 process)"));
 }

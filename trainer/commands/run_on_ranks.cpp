@@ -20,7 +20,7 @@ ExitCode run_body(std::unique_ptr<Communicator> world, const RankPlace& place, c
   try {
     return body(std::move(world), place);
   } catch (const AgreedError& error) {
-    if (error.is_reporter) std::cerr << printable(error.what()) << std::endl;
+    if (error.is_reporter) std::cerr << printable(error) << std::endl;
     return error.code();
   }
 }
@@ -49,7 +49,7 @@ ExitCode run_on_ranks(const Body& body) {
   yield_where_srun_oversubscribes();
   MpiEnvironment mpi;
   const auto report = [&](const std::exception& error) {
-    std::cerr << concat("rank ", mpi.rank(), ": ", printable(error.what()), "\n");  // one write: ranks that fail together must not mix their words
+    std::cerr << concat("rank ", mpi.rank(), ": ", printable(error), "\n");  // one write: ranks that fail together must not mix their words
   };
   try {
     check_slurm_world(mpi);

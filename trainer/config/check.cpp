@@ -157,6 +157,12 @@ void check_batch(Rules& rules, const Config& c) {
   if (t.global_batch_size % unit != 0)
     rules.broken("training.global_batch_size", concat("no multiple of micro_batch_size ", t.micro_batch_size, " x data ", *p.data, " = ", unit),
                  concat("multiples of ", unit), below > 0 ? concat(below, " or ", below + unit) : std::to_string(unit));
+  if (!rules.apply({"parallel.pipeline", "parallel.virtual_stages"})) return;
+  const int64_t stages = p.pipeline * p.virtual_stages.value_or(1);
+  if (t.global_batch_size % unit == 0 && !is_short_enough(stages, t.global_batch_size / unit))
+    rules.broken("training.global_batch_size",
+                 concat("a step of ", t.global_batch_size / unit, " micro-batches on ", stages, stages == 1 ? " stage" : " stages", " is too long a list"),
+                 concat("micro-batches x stages up to ", kMostPairs, ", or a larger micro_batch_size"), std::to_string(kMostPairs / stages * unit));
 }
 
 void check_training(Rules& rules, const Config& c) {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/files/open_file_limit.h"
 
 namespace trireme {
 
@@ -24,10 +24,8 @@ static int open_for_reading(const std::string& path, Links links) {
   // O_NONBLOCK: a named pipe must be refused, not waited for
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::kRefuse ? O_NOFOLLOW : 0);
   const int file = ::open(path.c_str(), flags);
-  struct rlimit limit {};
-  if (file >= 0 || errno != EMFILE || ::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return file;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (file >= 0 || errno != EMFILE) return file;
+  raise_open_file_limit(UINT64_MAX);
   return ::open(path.c_str(), flags);
 }
 

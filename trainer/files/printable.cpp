@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <new>
 
 namespace trireme {
 namespace {
@@ -45,6 +46,11 @@ std::string printable(std::string_view text) {
     }
   }
   return shown;
+}
+
+std::string printable(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "out of memory: an allocation failed; `trireme plan` tells what a run needs";
+  return printable(std::string_view(error.what()));
 }
 
 }  // namespace trireme

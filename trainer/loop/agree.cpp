@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "trainer/files/digest.h"
+#include "trainer/files/printable.h"
 
 namespace trireme {
 
@@ -14,7 +15,7 @@ void agree(Communicator& world, const std::function<void()>& body) {
   } catch (const Error& error) {
     mine = std::to_string(static_cast<int>(error.code())) + " " + error.what();
   } catch (const std::exception& error) {
-    mine = std::to_string(static_cast<int>(ExitCode::kInternal)) + " " + error.what();
+    mine = std::to_string(static_cast<int>(ExitCode::kInternal)) + " " + printable(error);
   }
   std::string first, ranks;
   int failed = 0;

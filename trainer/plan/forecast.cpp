@@ -46,16 +46,6 @@ StepParts parts_of(size_t rank, const std::vector<int>& stage_rank, double micro
 
 double busy(const StepParts& p) { return p.compute + p.recompute + p.tensor + p.gather + p.reduce + p.optimizer; }
 
-/// The lists of a step that is_short_enough.
-PipelinePlan plan_of(const Config& config) {
-  const size_t stages = config.parallel.layers_per_stage->size();
-  if (!is_short_enough(static_cast<int64_t>(stages), microbatches_of(config)))
-    throw ConfigError(concat("training.global_batch_size=", config.training.global_batch_size, ": a step of ", microbatches_of(config),
-                             " micro-batches on ", stages,
-                             " stages is longer than what is simulated; give a larger training.micro_batch_size or fewer sequences"));
-  return training_plan(config);
-}
-
 /// The lists of one step, what they cost and what becomes of them.
 struct Step {
   Step(const Config& config, const ClusterConfig& cluster, PipelinePlan lists, StepCosts seconds_of)
@@ -89,17 +79,12 @@ struct Step {
 
 }  // namespace
 
-bool is_short_enough(int64_t stages, int64_t microbatches) {
-  constexpr int64_t kMostPairs = 20'000'000;
-  return microbatches <= kMostPairs / stages;
-}
-
 double step_seconds(const Config& config, const ClusterConfig& cluster, const StepCosts& costs) {
-  return Step(config, cluster, plan_of(config), costs).seconds();
+  return Step(config, cluster, training_plan(config), costs).seconds();
 }
 
 Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
-  PipelinePlan plan = plan_of(config);
+  PipelinePlan plan = training_plan(config);
   StepCosts costs = step_costs(config, cluster, model_seconds(config, cluster), stage_ranks(plan));
   Step step(config, cluster, std::move(plan), std::move(costs));
   Forecast forecast;

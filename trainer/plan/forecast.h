@@ -41,11 +41,7 @@ struct Forecast {
   int worst_rank = 0;  ///< pipeline rank that needs most
 };
 
-/// Whether a forecast can hold a step in memory: a list of two actions for each stage and micro-batch, and their times.
-bool is_short_enough(int64_t stages, int64_t microbatches);
-
-/// Step time alone, tens of microseconds for each stage and micro-batch at most. `config` and `cluster` are resolved. Errors: ConfigError for a step
-/// that is not short enough.
+/// Step time alone, tens of microseconds for each stage and micro-batch at most. `config` and `cluster` are resolved.
 Forecast forecast_time(const Config& config, const ClusterConfig& cluster);
 /// Its step_seconds alone, in half the time; `costs` are step_costs(config, cluster, ...).
 double step_seconds(const Config& config, const ClusterConfig& cluster, const StepCosts& costs);

@@ -53,8 +53,7 @@ std::optional<RunForecast> forecast_run(const Config& config, int world, int ran
   RunForecast forecast;
   ClusterConfig cluster;
   const std::string& named = config.plan.cluster;
-  const int64_t stages = std::ssize(*config.parallel.layers_per_stage);
-  if (config.run.ranks_per_gpu > 1 || !is_short_enough(stages, microbatches_of(config))) return std::nullopt;
+  if (config.run.ranks_per_gpu > 1) return std::nullopt;
   if (named != "none") {
     cluster = is_built_in(named) ? built_in_cluster(named, world, ranks_per_host) : cluster_of_file(named, world);
     forecast.source = "the figures of " + named;

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "kernels/core/check.h"
+#include "trainer/config/check.h"
 #include "trainer/config/load.h"
 #include "trainer/loop/rank_plan.h"
 #include "trainer/plan/layouts.h"

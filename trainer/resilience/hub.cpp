@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "trainer/files/open_file_limit.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/running_clock.h"
 #include "trainer/resilience/wire.h"
@@ -60,15 +60,6 @@ std::vector<std::string> addresses_of(bool one_host) {
   return addresses;
 }
 
-/// A shell's usual limit is 1024 files, with far more to be had for the asking.
-void make_room_for(int connections) {
-  rlimit limit{};
-  const auto wanted = static_cast<rlim_t>(connections) + 256;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = std::min(wanted, limit.rlim_max);
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 struct Connection {
   LineSocket socket;
   double since;         ///< accepted
@@ -87,7 +78,7 @@ class Hub::Impl {
         on_verdict_(std::move(on_verdict)),
         ranks_(static_cast<size_t>(options.ranks)),
         token_(random_token()) {
-    make_room_for(options.ranks);
+    raise_open_file_limit(static_cast<uint64_t>(options.ranks) + 256);  // a connection each
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sockaddr_in at{};

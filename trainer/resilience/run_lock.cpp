@@ -63,7 +63,7 @@ std::string reason_of(int error) {
 
 }  // namespace
 
-RunLock::RunLock(const std::filesystem::path& run_directory, bool patient) : path_(run_directory / "run.lock") {
+RunLock::RunLock(const std::filesystem::path& run_directory, const std::function<bool()>& may_wait) : path_(run_directory / "run.lock") {
   // A job that is cut off notices within fifteen seconds; a file server gives up a host that is gone after a minute or two.
   constexpr auto kHere = std::chrono::seconds(15), kElsewhere = std::chrono::seconds(120);
   std::error_code error;
@@ -77,7 +77,9 @@ RunLock::RunLock(const std::filesystem::path& run_directory, bool patient) : pat
     while (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK && errno != EINTR) fail(path_, "cannot be locked", errno);
       const auto waited = std::chrono::steady_clock::now() - begin;
-      if (!patient || waited > (read_holder(file_).name.find(concat(" on ", host_name(), ",")) == std::string::npos ? kElsewhere : kHere))
+      if (may_wait && !may_wait())
+        throw Error(ExitCode::kRequeue, concat("run.directory=", run_directory.string(), ": stopped on request while ", read_holder(file_).name, " held it"));
+      if (!may_wait || waited > (read_holder(file_).name.find(concat(" on ", host_name(), ",")) == std::string::npos ? kElsewhere : kHere))
         throw ConfigError(concat("run.directory=", run_directory.string(), ": another job trains there (", read_holder(file_).name,
                                  "); allowed another directory, or to wait for its end"));
       if (!told && waited > std::chrono::seconds(1)) {

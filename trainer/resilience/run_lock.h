@@ -2,6 +2,7 @@
 // One job at a time in a run directory, and none that was thought dead writes there later.
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 namespace trireme {
@@ -11,9 +12,10 @@ namespace trireme {
 /// server) finds another's token there and may no longer publish.
 class RunLock {
  public:
-  /// Waits for a job that is on its way out, 15 s on this host, two minutes for another. Errors: ConfigError naming host and process while another job trains there; IoError.
-  /// `patient` false: does not wait.
-  explicit RunLock(const std::filesystem::path& run_directory, bool patient = true);
+  /// Takes the lock. While another job holds it, waits for that job to end as long as `may_wait` returns true: at most 15 s for a job of this host, two
+  /// minutes for another host's. Without `may_wait` it does not wait. Errors: ConfigError naming host and process of the job that trains there; Error with
+  /// kRequeue if `may_wait` has returned false; IoError.
+  explicit RunLock(const std::filesystem::path& run_directory, const std::function<bool()>& may_wait = {});
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

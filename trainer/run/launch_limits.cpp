@@ -1,10 +1,9 @@
 #include "trainer/run/launch_limits.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 
 #include "kernels/core/check.h"
+#include "trainer/files/open_file_limit.h"
 
 namespace trireme {
 
@@ -21,13 +20,10 @@ void check_ranks_of_host(int ranks, int cores, bool oversubscribe) {
 
 void make_room_for_files(int ranks) {
   // While it starts them, mpirun 4.1 has five or six open for each rank and some thirty more; a rank has some twenty. What is above stays as the user has it.
-  const auto needed = static_cast<rlim_t>(64 + 6 * ranks);
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
-  const rlim_t before = limit.rlim_max;
-  limit.rlim_cur = std::min(std::max<rlim_t>(needed, 1024), limit.rlim_max);
-  if (limit.rlim_cur < needed || ::setrlimit(RLIMIT_NOFILE, &limit) != 0)
-    throw ConfigError(concat("at most ", before, " open files (ulimit -Hn) are too few to start ", ranks, ranks == 1 ? " rank" : " ranks",
+  const auto needed = static_cast<uint64_t>(64 + 6 * ranks);
+  const uint64_t limit = raise_open_file_limit(needed);
+  if (limit < needed)
+    throw ConfigError(concat("at most ", limit, " open files (ulimit -Hn) are too few to start ", ranks, ranks == 1 ? " rank" : " ranks",
                              " on this host; allowed at least ", needed));
 }
 

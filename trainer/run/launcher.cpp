@@ -29,7 +29,7 @@ struct JobEnd {
 };
 
 JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options, bool one_host, const StopRequest& stop,
-               OutputRelay* relay) {
+               OutputRelay& relay) {
   VerdictBox verdicts;
   std::optional<Hub> hub;
   ::unsetenv(kHubVariable);
@@ -39,8 +39,7 @@ JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const Launc
     ::setenv(kHubVariable, hub->address().c_str(), 1);
   }
   const JobDirectory directory(one_host);
-  MpirunJob job(mpirun_command(ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay,
-                options.resumable);
+  MpirunJob job(mpirun_command(ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay, options.resumable);
   std::optional<LoopbackOnly> loopback;
   if (one_host) loopback.emplace(job.mpirun());
   const int code = job.wait();
@@ -60,7 +59,7 @@ void refuse_recursion() {
 }
 
 /// Until a job ends with an answer, or fails once too often.
-int run_jobs(int ranks, std::vector<std::string> words, const LaunchOptions& options, bool one_host, const StopRequest& stop, OutputRelay* relay) {
+int run_jobs(int ranks, std::vector<std::string> words, const LaunchOptions& options, bool one_host, const StopRequest& stop, OutputRelay& relay) {
   RestartPolicy policy(options.restarts);
   for (;;) {
     const JobEnd end = run_job(ranks, words, options, one_host, stop, relay);
@@ -115,9 +114,11 @@ int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOpt
 
   ignore_closed_output();
   const StopRequest stop(StopRequest::Second::kReport);
-  OutputRelay relay(STDOUT_FILENO);
-  const int code = run_jobs(ranks, arguments, options, one_host, stop, options.output_is_log ? &relay : nullptr);
-  relay.finish(std::chrono::seconds(stop.requested() ? 1 : 10));
+  OutputRelay relay(STDOUT_FILENO, options.output_is_log ? OutputRelay::Kind::kLog : OutputRelay::Kind::kText);
+  const int code = run_jobs(ranks, arguments, options, one_host, stop, relay);
+  relay.finish(std::chrono::seconds(stop.requested() ? 1 : options.output_is_log ? 10 : -1));
+  const bool done = code == static_cast<int>(ExitCode::kOk) || code == static_cast<int>(ExitCode::kRequeue);
+  if (done && relay.lost_text()) throw IoError("cannot write to standard output");
   return code;
 }
 

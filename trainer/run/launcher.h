@@ -26,7 +26,8 @@ struct LaunchOptions {
   std::optional<std::string> hosts_file = {};  ///< an mpirun hostfile; without one all ranks run here, or in the Slurm allocation
   /// Set: every rank makes a Watch, and a hub here finds those that die, hang, or give no sign of life for so long.
   std::optional<double> silence_seconds = {};
-  /// What ranks print is a log that may lose lines: the job goes on where nobody reads it (OutputRelay). Else it is a text, and mpirun writes it.
+  /// What ranks print is a log that may lose lines: the job goes on where nobody reads it. Else it is a text that is kept until it is read; where it cannot be
+  /// written the job ends.
   bool output_is_log = false;
   bool resumable = true;  ///< the command may be given again after a stop; else, as for a benchmark, an early stop is a failure
   int64_t restarts = 0;                             ///< times a failed job is started again, as RestartPolicy decides
@@ -46,7 +47,7 @@ struct LaunchOptions {
 /// A job fails with ExitCode::kInternal; any other code is an answer, and is not tried again, nor is what the continuation calls no_retry_reason. A request to
 /// stop between two tries or before the ranks were ready: kRequeue.
 /// OMP_NUM_THREADS, if unset, is cores / ranks. Errors: ConfigError if there is no mpirun, or a host would have more ranks or open files than it can bear,
-/// MissingFileError if there is no hosts file, or no longer this program's own, IoError; InternalError if this process itself was started by launch().
+/// MissingFileError if there is no hosts file, or no longer this program's own, IoError, also for a text that cannot be written; InternalError if this process itself was started by launch().
 int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options = {});
 
 /// Called by each rank of launch() as soon as MPI has told its rank and the world's size: the launcher's proof that mpirun has started a world of ranks. No

@@ -34,7 +34,7 @@ constexpr int kEnd = SIGHUP;  ///< on this signal mpirun kills its ranks and rem
   ::prctl(PR_SET_PDEATHSIG, kEnd);
   if (::getppid() != parent) ::_exit(70);  // it died before prctl
   ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
-  if (standard_output >= 0) ::dup2(standard_output, STDOUT_FILENO);
+  ::dup2(standard_output, STDOUT_FILENO);
   ::dup2(standard_error, STDERR_FILENO);
   // Whoever ends a job may signal all of its processes: mpirun must not kill ranks that are about to save. Ranks start with these unblocked.
   sigset_t mask;
@@ -101,7 +101,7 @@ std::optional<Verdict> VerdictBox::get() const {
   return verdict_;
 }
 
-MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay* relay,
+MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay& relay,
                      bool resumable)
     : stop_(stop), verdicts_(verdicts), relay_(relay), resumable_(resumable), program_(command.front()) {
   std::vector<char*> words;
@@ -112,20 +112,19 @@ MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest&
   sigaddset(&child_signal, SIGCHLD);
   child_ended_ = ::signalfd(-1, &child_signal, SFD_NONBLOCK | SFD_CLOEXEC);
   if (child_ended_ < 0) fail_to_start();
-  std::array<int, 2> errors{}, output{-1, -1}, guard_pipe{};
+  std::array<int, 2> errors{}, output{}, guard_pipe{};
   if (::pipe2(errors.data(), O_CLOEXEC) != 0) fail_to_start();
   errors_ = errors[0];
-  if (relay_ != nullptr && ::pipe2(output.data(), O_CLOEXEC) != 0) fail_to_start();
+  if (::pipe2(output.data(), O_CLOEXEC) != 0) fail_to_start();
   output_ = output[0];
   const pid_t self = ::getpid();
   mpirun_ = ::fork();
   if (mpirun_ == 0) become(words.data(), output[1], errors[1], self);
-  if (output[1] >= 0) ::close(output[1]);
+  ::close(output[1]);
   ::close(errors[1]);
   if (mpirun_ < 0) fail_to_start();
   ::setpgid(mpirun_, mpirun_);  // whichever of the two comes first
-  for (const int source : {errors_, output_})
-    if (source >= 0) ::fcntl(source, F_SETFL, O_NONBLOCK);
+  for (const int source : {errors_, output_}) ::fcntl(source, F_SETFL, O_NONBLOCK);
   if (::pipe2(guard_pipe.data(), O_CLOEXEC) != 0) return;  // the job runs without a guard
   guard_pipe_ = guard_pipe[1];
   guard_ = ::fork();
@@ -162,13 +161,13 @@ int MpirunJob::wait() {
 void MpirunJob::poll_all(int milliseconds) {
   const int verdict = verdicts_ != nullptr && !condemned_ ? verdicts_->descriptor() : -1;
   const int stop = stop_.requested() ? -1 : stop_.descriptor();  // afterwards only a second request is news
-  const int reader = relay_ != nullptr && relay_->pending() ? relay_->descriptor() : -1;
+  const int reader = relay_.pending() ? relay_.descriptor() : -1;
   std::array<pollfd, 6> sources{pollfd{errors_, POLLIN, 0}, pollfd{output_, POLLIN, 0},       pollfd{reader, POLLOUT, 0},
                                 pollfd{stop, POLLIN, 0},    pollfd{child_ended_, POLLIN, 0}, pollfd{verdict, POLLIN, 0}};
   ::poll(sources.data(), sources.size(), condemned_ || stop_.requested() ? std::min(milliseconds, 100) : milliseconds);
   if (sources[0].revents != 0) pass_errors();
   if (sources[1].revents != 0) pass_output();
-  if (sources[2].revents != 0) relay_->write_some();
+  if (sources[2].revents != 0) relay_.write_some();
   signalfd_siginfo info{};
   while (::read(child_ended_, &info, sizeof info) > 0) {  // only wakes the poll
   }
@@ -187,14 +186,17 @@ bool MpirunJob::pass_output() {
   if (output_ < 0) return false;
   std::array<char, 65536> bytes;
   const ssize_t count = ::read(output_, bytes.data(), bytes.size());
-  if (count > 0) relay_->add({bytes.data(), static_cast<size_t>(count)});
+  if (count > 0) relay_.add({bytes.data(), static_cast<size_t>(count)});
   if (count == 0) ::close(std::exchange(output_, -1));
   return count > 0;
 }
 
 /// A signal that reached a rank before it has blocked it would kill the rank, and before its first step a rank has nothing to save.
 void MpirunJob::forward_stop() {
-  if (!stop_.requested()) return;
+  if (!stop_.requested()) {
+    if (relay_.lost_text() && filter_.ready() && !std::exchange(forwarded_, true)) ::kill(mpirun_, SIGUSR1);
+    return;
+  }
   if (!end_requested_ && (stop_.insisted() || (!forwarded_ && !filter_.ready()))) {
     end_requested_ = Clock::now();
     ::kill(mpirun_, kEnd);

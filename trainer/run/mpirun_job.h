@@ -39,9 +39,9 @@ class VerdictBox {
 /// terminal's Ctrl-C reaches the launcher alone. If this process dies, mpirun is told to end, and a guard, a second child, kills it if it does not.
 class MpirunJob {
  public:
-  /// Starts `command`. `verdicts`: of the hub that watches its ranks; null where none does. `relay`: takes mpirun's standard output; null: mpirun writes
-  /// to that of this process. `resumable`: a stop before the ranks are ready ends with kRequeue, else with kInternal. Errors: IoError.
-  MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay* relay,
+  /// Starts `command`. `verdicts`: of the hub that watches its ranks; null where none does. `relay`: takes mpirun's standard output; a text that it cannot
+  /// write ends the job as a request to stop does. `resumable`: a stop before the ranks are ready ends with kRequeue, else with kInternal. Errors: IoError.
+  MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay& relay,
             bool resumable);
   ~MpirunJob();
   MpirunJob(const MpirunJob&) = delete;
@@ -72,7 +72,7 @@ class MpirunJob {
 
   const StopRequest& stop_;
   const VerdictBox* verdicts_;
-  OutputRelay* relay_;
+  OutputRelay& relay_;
   bool resumable_;
   const std::string program_;  ///< mpirun's file
   pid_t mpirun_ = -1;

@@ -12,13 +12,13 @@
 namespace trireme {
 
 void OutputRelay::add(std::string_view bytes) {
-  while (!bytes.empty() && !gone_) {
+  while (!bytes.empty() && !failed_) {
     const size_t end = bytes.find_first_of("\n\r");  // a progress line ends with \r
     const std::string_view line = bytes.substr(0, end == bytes.npos ? end : end + 1);
     bytes.remove_prefix(line.size());
     if (at_line_start_) {
       // What was left out stands in one place: lines are taken again when all before them are written.
-      skipping_ = left_out_ > 0 ? pending() : pending_.size() + line.size() > limit_;
+      skipping_ = left_out_ > 0 ? pending() : line.size() > limit_ - std::min(limit_, pending_.size());
       if (skipping_) {
         ++left_out_;
       } else {
@@ -42,13 +42,13 @@ void OutputRelay::write_some() {
   if (written >= 0) {
     pending_.erase(0, static_cast<size_t>(written));
   } else if (errno != EAGAIN && errno != EINTR) {
-    gone_ = true;
+    failed_ = true;
     pending_.clear();
   }
 }
 
 void OutputRelay::finish(std::chrono::milliseconds timeout) {
-  if (!gone_) report_left_out();
+  if (!failed_) report_left_out();
   while (pending()) {
     pollfd reader{descriptor_, POLLOUT, 0};
     if (::poll(&reader, 1, static_cast<int>(timeout.count())) <= 0) return;

@@ -104,7 +104,7 @@ void Run::resume() {
       progress_.act("waiting for the run directory's lock");
       agree(world_, [&] {
         if (!reports()) return;
-        lock_ = std::make_unique<RunLock>(directory());
+        lock_ = std::make_unique<RunLock>(directory(), [this] { return !stop_.requested(); });
         remove_unpublished(directory() / "checkpoints");
       });
       locked = true;
@@ -132,7 +132,7 @@ void Run::sweep_finished() {
   const fs::path checkpoints = directory() / "checkpoints";
   if (lock_ || !reports() || !has_unpublished(checkpoints)) return;
   try {
-    const RunLock lock(directory(), false);
+    const RunLock lock(directory());
     remove_unpublished(checkpoints);
   } catch (const Error&) {  // another job has use for it, or nobody may write there
   }
