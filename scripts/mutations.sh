@@ -69,7 +69,7 @@ build() { nice cmake --build "$scratch/build" --target "$@" > "$scratch/log" 2>&
 # Runs one test program until its first failing test; prints that test's name.
 first_failure() {
   local status=0
-  timeout "$limit" "$scratch/build/tests/$1" '~[slow]' --abort --reporter xml > "$scratch/xml" 2> "$scratch/stderr" || status=$?
+  timeout -k 10 "$limit" "$scratch/build/tests/$1" '~[slow]' --abort --reporter xml > "$scratch/xml" 2> "$scratch/stderr" || status=$?
   [[ $status -eq 0 ]] && return 0
   local test
   test=$(sed -n 's/.*<TestCase name="\([^"]*\)".*/\1/p' "$scratch/xml" | tail -n 1 | sed 's/&quot;/"/g; s/&apos;/'"'"'/g; s/&lt;/</g; s/&gt;/>/g; s/&amp;/\&/g')
@@ -92,9 +92,9 @@ take_back() { (cd "$tree" && patch -p1 -R --no-backup-if-mismatch < "$source/tes
 # Simple layouts first: what is found is named by the first layout that shows it.
 run_verify() {
   local status=0
-  timeout "$limit" "$scratch/build/trireme" verify "$tree/tests/mutations/verify.yaml" --layouts \
+  timeout -k 10 "$limit" "$scratch/build/trireme" verify "$tree/tests/mutations/verify.yaml" --layouts \
     "tp2 pp2 tp2sp tp4 pp3 dp2 dp2z1 dp3z2 dp2z3 dp4z2rep2 mb2 tp2pp2dp2z3sp tp2pp2sp-interleaved_1f1b pp2-gpipe pp2-interleaved_1f1b pp2-zb_h1 pp2-zb_h2 pp2dp2z3-zb_v dp2z3-selective full" || status=$?
-  timeout "$limit" "$scratch/build/trireme" verify "$tree/tests/mutations/verify-gpt2.yaml" --layouts \
+  timeout -k 10 "$limit" "$scratch/build/trireme" verify "$tree/tests/mutations/verify-gpt2.yaml" --layouts \
     "tp2 tp3sp pp2 dp2 dp2z3mb2 tp3pp2dp2z2sp pp2-interleaved_1f1b pp2-zb_v pp2-zb_h1-full selective" || status=$?
   return $status
 }
