@@ -19,6 +19,10 @@ const char* name_of(ActionType type) {
     case ActionType::kReduceGrads: return "REDUCE_GRADS";
     case ActionType::kReduceReplicas: return "REDUCE_REPLICAS";
     case ActionType::kReduceTied: return "REDUCE_TIED";
+    case ActionType::kWaitGrads: return "WAIT_GRADS";
+    case ActionType::kSumPartial: return "SUM_PARTIAL";
+    case ActionType::kNorm: return "NORM";
+    case ActionType::kUpdate: return "UPDATE";
   }
   return "?";
 }
@@ -36,9 +40,11 @@ Action counterpart(const Action& transfer) {
 }
 
 std::string to_string(const Action& action) {
-  std::string text = concat(action.stage, name_of(action.type));
+  std::string text = action.stage >= 0 ? std::to_string(action.stage) : "";
+  text += name_of(action.type);
   if (action.microbatch >= 0) text += std::to_string(action.microbatch);
-  if (action.unit >= 0) text += concat(action.microbatch >= 0 ? "." : "", action.unit);
+  if (action.part >= 0) text += concat(".", action.part);
+  if (action.unit >= 0) text += std::to_string(action.unit);
   return text;
 }
 

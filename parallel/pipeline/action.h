@@ -1,6 +1,6 @@
 #pragma once
-// A pipeline schedule is data: one list of actions for each pipeline rank. Generators emit compute only; lowering passes add what moves data;
-// one executor runs the list; the validator and the simulator read the same list.
+// A step is data: one list of actions for each pipeline rank. Generators emit compute only; lowering passes add what moves data, and what follows the last
+// backward; one executor runs the list; the validator and the simulators read the same list.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,22 +20,28 @@ enum class ActionType : uint8_t {
   kReshard,         ///< RESHARD: this use of the unit is over; its full copy may go
   kReduceGrads,     ///< REDUCE_GRADS: start the reduce-scatter of a unit's gradient over `shard`
   kReduceReplicas,  ///< REDUCE_REPLICAS: start the all-reduce of a unit's owned gradient shard over `replicate`, once a step
-  kReduceTied,      ///< REDUCE_TIED: all-reduce of the tied embedding's owned gradient shard over `embedding`, once a step
+  kReduceTied,      ///< REDUCE_TIED: start the all-reduce of the tied embedding's owned gradient shard over `embedding`, once a step
+  kWaitGrads,       ///< WAIT_GRADS: wait for the reduction of a unit's gradient that is in flight; the owned shard then holds its sum
+  kSumPartial,      ///< SUM_PARTIAL: all-reduce over `tensor` and over `kv` what a stage's owned gradients hold partially, once a step
+  kNorm,            ///< NORM: all-reduce squared gradient norm and loss over the world, and decide clipping and acceptance of the step
+  kUpdate,          ///< UPDATE: the optimizer on the owned shard of a unit
 };
 const char* name_of(ActionType type);
 constexpr bool is_compute(ActionType type) { return type <= ActionType::kBackwardWeight; }
 constexpr bool is_send(ActionType type) { return type == ActionType::kSendForward || type == ActionType::kSendBackward; }
 constexpr bool is_receive(ActionType type) { return type == ActionType::kRecvForward || type == ActionType::kRecvBackward; }
 constexpr bool is_transfer(ActionType type) { return is_send(type) || is_receive(type); }
+constexpr bool is_reduction(ActionType type) { return type >= ActionType::kReduceGrads && type <= ActionType::kReduceTied; }
+/// Gradient norm and update: after the last reduction of the step.
+constexpr bool ends_step(ActionType type) { return type >= ActionType::kSumPartial; }
 
-/// stage: global index (virtual stages included). microbatch: -1 where it does not apply. unit: the unit moved (UNSHARD, RESHARD, REDUCE_*) or the
-/// part computed (F, B, I, W after lowering), -1 = all parts. group: consecutive sends and receives of one rank with the same group >= 0 are issued together.
 struct Action {
   ActionType type;
-  int stage;
-  int microbatch = -1;
-  int unit = -1;
-  int group = -1;
+  int stage = -1;       ///< global index (virtual stages included); -1: all of the rank (NORM)
+  int microbatch = -1;  ///< of compute and transfers
+  int unit = -1;        ///< of UNSHARD, RESHARD, REDUCE_*, WAIT_GRADS, UPDATE
+  int part = -1;        ///< computed by F, B, I, W; -1: all parts, as before lowering
+  int group = -1;       ///< consecutive sends and receives of one rank with the same group >= 0 are issued together
   bool operator==(const Action&) const = default;
 };
 
@@ -45,7 +51,7 @@ using PipelinePlan = std::vector<ActionList>;  ///< indexed by pipeline rank
 /// The other end of a transfer: SEND_F of stage s meets RECV_F of stage s + 1, SEND_B of stage s meets RECV_B of stage s - 1.
 Action counterpart(const Action& transfer);
 
-/// "2F0", "2F0.3" (part 3), "2UNSHARD5", "2SEND_F0".
+/// "2F0", "2F0.3" (part 3), "2UNSHARD5", "2SEND_F0", "NORM".
 std::string to_string(const Action& action);
 std::string to_string(const ActionList& list);  ///< separated by spaces
 

@@ -25,6 +25,10 @@ std::string describe(const Action& action, const std::string& what) {
     case ActionType::kReduceGrads: return "reducing the gradient of " + what;
     case ActionType::kReduceReplicas: return "reducing the gradient of " + what + " over its replicas";
     case ActionType::kReduceTied: return "reducing the gradient of the tied " + what;
+    case ActionType::kWaitGrads: return "waiting for the reduced gradient of " + what;
+    case ActionType::kSumPartial: return "summing partial gradients over tensor ranks";
+    case ActionType::kNorm: return "gradient norm";
+    case ActionType::kUpdate: return "updating " + what;
   }
   return what;
 }
@@ -33,7 +37,7 @@ std::string describe(const Action& action, const std::string& what) {
 class Run {
  public:
   Run(Context& ctx, Communicator& pipeline, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, Timeline* timeline,
-      std::chrono::steady_clock::time_point origin, Communicator* world, Progress* progress)
+      std::chrono::steady_clock::time_point origin, Communicator* world, Progress* progress, const std::function<void(Context&)>& norm)
       : ctx_(ctx),
         pipeline_(pipeline),
         stages_(stages),
@@ -41,7 +45,8 @@ class Run {
         timeline_(timeline),
         origin_(origin),
         world_(world),
-        progress_(progress) {}
+        progress_(progress),
+        norm_(norm) {}
   void run(const ActionList& list);
 
  private:
@@ -57,6 +62,7 @@ class Run {
   void hand_over(const Action& action, Stage& stage);
   void compute_part(const Action& action, Stage& stage, int part);
   void move_unit(const Action& action);
+  void end_step(const Action& action);
   void exchange(const Action* first, const Action* last);
   PointToPoint message(const Action& transfer);
   void wait(Exchange& exchange);
@@ -73,6 +79,7 @@ class Run {
   std::chrono::steady_clock::time_point origin_;
   Communicator* world_;
   Progress* progress_;
+  const std::function<void(Context&)>& norm_;
   std::map<std::tuple<ActionType, int, int>, std::shared_ptr<Exchange>> receives_;  ///< not yet waited for: type, stage, micro-batch
   std::map<std::pair<ActionType, int>, std::shared_ptr<Exchange>> sends_;           ///< the latest: type, peer
 };
@@ -99,8 +106,8 @@ void Run::compute(const Action& action) {
   Stage& stage = stage_of(action);
   hand_over(action, stage);
   const size_t event = begin_event(action);
-  if (action.unit >= 0) {
-    compute_part(action, stage, action.unit);
+  if (action.part >= 0) {
+    compute_part(action, stage, action.part);
   } else {
     const int parts = stage.parts();
     for (int i = 0; i < parts; ++i) compute_part(action, stage, action.type == ActionType::kForward ? i : parts - 1 - i);
@@ -111,7 +118,7 @@ void Run::compute(const Action& action) {
 /// What a neighbouring stage of this rank has computed, taken by the first part that reads it.
 void Run::hand_over(const Action& action, Stage& stage) {
   const bool forward = action.type == ActionType::kForward;
-  if (action.type == ActionType::kBackwardWeight || (action.unit >= 0 && action.unit != (forward ? 0 : stage.parts() - 1))) return;
+  if (action.type == ActionType::kBackwardWeight || (action.part >= 0 && action.part != (forward ? 0 : stage.parts() - 1))) return;
   const auto neighbour = stages_.find(action.stage + (forward ? -1 : 1));
   if (neighbour == stages_.end()) return;
   if (forward) {
@@ -139,7 +146,22 @@ void Run::move_unit(const Action& action) {
     case ActionType::kReduceGrads: stage.reduce_grads(ctx_, action.unit); break;
     case ActionType::kReduceReplicas: stage.reduce_replicas(ctx_, action.unit); break;
     case ActionType::kReduceTied: stage.reduce_tied(ctx_, action.unit); break;
+    case ActionType::kWaitGrads: stage.wait_grads(ctx_, action.unit); break;
+    case ActionType::kUpdate: stage.update(ctx_, action.unit); break;
     default: throw InternalError(concat(to_string(action), " moves no unit"));
+  }
+  end_event(event);
+}
+
+/// SUM_PARTIAL and NORM.
+void Run::end_step(const Action& action) {
+  if (progress_ != nullptr) progress_->act(describe(action, ""));
+  const size_t event = begin_event(action);
+  if (action.type == ActionType::kNorm) {
+    TRIREME_CHECK(norm_ != nullptr, "NORM in a list that nobody has given a norm");
+    norm_(ctx_);
+  } else {
+    stage_of(action).sum_partial(ctx_);
   }
   end_event(event);
 }
@@ -190,6 +212,8 @@ void Run::run(const ActionList& list) {
     const Action* next = action + 1;
     if (is_compute(action->type)) {
       compute(*action);
+    } else if (action->type == ActionType::kSumPartial || action->type == ActionType::kNorm) {
+      end_step(*action);
     } else if (!is_transfer(action->type)) {
       move_unit(*action);
     } else {
@@ -213,7 +237,7 @@ Executor::Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, s
 }
 
 void Executor::run(Context& ctx, const ActionList& list, Timeline* timeline, std::chrono::steady_clock::time_point origin) {
-  Run(ctx, pipeline_, stages_, stage_rank_, timeline, origin, world_, progress_).run(list);
+  Run(ctx, pipeline_, stages_, stage_rank_, timeline, origin, world_, progress_, norm_).run(list);
 }
 
 }  // namespace trireme

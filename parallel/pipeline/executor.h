@@ -1,6 +1,8 @@
 #pragma once
 #include <chrono>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/progress.h"
@@ -24,6 +26,8 @@ class Executor {
   void drive(Communicator& world) { world_ = &world; }
   /// From now on `progress`, which outlives this, is told of every action.
   void watch(Progress& progress) { progress_ = &progress; }
+  /// What NORM does: a list that trains needs it.
+  void on_norm(std::function<void(Context&)> norm) { norm_ = std::move(norm); }
 
  private:
   Communicator& pipeline_;
@@ -31,6 +35,7 @@ class Executor {
   std::vector<int> stage_rank_;
   Communicator* world_ = nullptr;
   Progress* progress_ = nullptr;
+  std::function<void(Context&)> norm_;
 };
 
 }  // namespace trireme

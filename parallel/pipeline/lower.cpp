@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -30,7 +31,7 @@ std::vector<Departure> departures(const Simulation& run, const std::vector<int>&
   std::vector<Departure> all;
   for (const Timeline& timeline : run.ranks) {
     for (const TimelineEvent& event : timeline) {
-      const auto& [type, stage, microbatch, unit, group] = event.action;
+      const auto& [type, stage, microbatch, unit, part, group] = event.action;
       if (type == ActionType::kForward && leaves(stage, stage + 1)) all.push_back({event.end, {ActionType::kSendForward, stage, microbatch}});
       if ((type == ActionType::kBackward || type == ActionType::kBackwardInput) && leaves(stage, stage - 1))
         all.push_back({event.end, {ActionType::kSendBackward, stage, microbatch}});
@@ -90,13 +91,13 @@ ActionList split_into_parts(const ActionList& list, const std::vector<StageUnits
       const int part = action.type == ActionType::kForward ? i : parts - 1 - i;
       if (action.type == ActionType::kBackwardWeight && part == stage.fused_part) continue;
       result.push_back(action);
-      result.back().unit = part;
+      result.back().part = part;
     }
   }
   return result;
 }
 
-/// Adds the movement of parameters and gradients to one rank's list of parts and transfers.
+/// Adds the movement of parameters and gradients, and the end of the step, to one rank's list of parts and transfers.
 class UnitMover {
  public:
   UnitMover(const ActionList& list, const std::vector<StageUnits>& stages, const LoweringPolicy& policy);
@@ -109,6 +110,7 @@ class UnitMover {
   void move_parameters_each_use();
   void reduce_gradients();
   ActionList interleaved() const;
+  ActionList with_waits(const ActionList& list) const;
 
   const ActionList& list_;
   const std::vector<StageUnits>& stages_;
@@ -126,13 +128,13 @@ UnitMover::UnitMover(const ActionList& list, const std::vector<StageUnits>& stag
 
 std::vector<UnitKey> UnitMover::units_of(const Action& part) const {
   std::vector<UnitKey> keys;
-  for (const UnitRef& unit : stages_[static_cast<size_t>(part.stage)].units_of_part[static_cast<size_t>(part.unit)])
+  for (const UnitRef& unit : stages_[static_cast<size_t>(part.stage)].units_of_part[static_cast<size_t>(part.part)])
     keys.emplace_back(unit.stage < 0 ? part.stage : unit.stage, unit.unit);
   return keys;
 }
 
 bool UnitMover::adds(const Action& action) const {
-  if (action.type == ActionType::kBackwardInput) return action.unit == stages_[static_cast<size_t>(action.stage)].fused_part;
+  if (action.type == ActionType::kBackwardInput) return action.part == stages_[static_cast<size_t>(action.stage)].fused_part;
   return action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight;
 }
 
@@ -212,10 +214,45 @@ ActionList UnitMover::interleaved() const {
   return result;
 }
 
+/// A reduction runs behind the compute that follows it until something needs its end: the next reduction of the same unit, a gradient that is added to the
+/// unit, the end of the list, or, for a REDUCE_GRADS, the next REDUCE_GRADS of the rank. The last rule bounds the full gradients of a rank to two, and a tied
+/// embedding's, however many stages it has.
+ActionList UnitMover::with_waits(const ActionList& list) const {
+  ActionList result;
+  std::set<UnitKey> in_flight;
+  std::optional<UnitKey> scattered;  // by the rank's last REDUCE_GRADS
+  const auto wait = [&](const UnitKey& key) {
+    if (in_flight.erase(key) > 0) result.push_back({ActionType::kWaitGrads, key.first, -1, key.second});
+  };
+  for (const Action& action : list) {
+    const UnitKey key(action.stage, action.unit);
+    if (is_compute(action.type) && adds(action)) std::ranges::for_each(units_of(action), wait);
+    if (is_reduction(action.type)) wait(key);
+    if (action.type == ActionType::kReduceGrads && scattered) wait(*scattered);
+    result.push_back(action);
+    if (is_reduction(action.type)) in_flight.insert(key);
+    if (action.type == ActionType::kReduceGrads)
+      scattered = key;
+    else if (is_reduction(action.type) && scattered == key)
+      scattered.reset();
+  }
+  while (!in_flight.empty()) wait(UnitKey(*in_flight.begin()));
+  return result;
+}
+
 ActionList UnitMover::moved() {
   reduce_gradients();
   policy_.unshard_each_use ? move_parameters_each_use() : move_parameters_once();
-  return interleaved();
+  ActionList list = with_waits(interleaved());
+  std::map<int, std::set<int>> reduced;  // the units of each stage
+  for (const Action& action : list)
+    if (action.type == ActionType::kReduceGrads) reduced[action.stage].insert(action.unit);
+  if (reduced.empty()) return list;  // a list that does not train
+  for (const auto& [stage, unused] : reduced) list.push_back({ActionType::kSumPartial, stage});
+  list.push_back({ActionType::kNorm});
+  for (const auto& [stage, units] : reduced)
+    for (const int unit : units) list.push_back({ActionType::kUpdate, stage, -1, unit});
+  return list;
 }
 
 }  // namespace

@@ -37,6 +37,9 @@ struct LoweringPolicy {
 ///    (a unit that the very next computed part of this rank also reads is not resharded in between).
 ///  - REDUCE_GRADS of a unit follows the last W, or I of a fused part, (of the micro-batch, or of the step) that adds to it; REDUCE_REPLICAS once,
 ///    after the unit's last REDUCE_GRADS and not before the next unit's; REDUCE_TIED last of all.
+///  - WAIT_GRADS of a unit stands where something needs the end of a reduction: before the next reduction of the unit or gradient added to it, and a
+///    REDUCE_GRADS is over before the rank's next one starts, so that at most two full gradients of a rank are alive. All are waited for before SUM_PARTIAL.
+///  - A list that trains ends with SUM_PARTIAL of each stage, NORM, and UPDATE of each unit.
 ///  - sends and receives form one global order (the same for both ends), that in which their data comes to be in a timed run of the compute plan
 ///    (F = I = W = 1), so that even blocking rendezvous transfers cannot deadlock; consecutive ones of the same moment share a group.
 PipelinePlan lower(const PipelinePlan& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy);

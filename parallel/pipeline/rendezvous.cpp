@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <span>
 #include <unordered_map>
 
 #include "kernels/core/check.h"
@@ -13,14 +14,21 @@ namespace {
 constexpr size_t kMostStuckRanks = 16;  ///< described one by one
 constexpr size_t kMostMismatches = 16;  ///< of messages, where one that is missing shifts all after it, and of collectives
 
-/// The axis whose ranks must all be at this action.
-MeshAxis axis_of(ActionType type) {
+/// The axes whose ranks must all be at this action, in the order in which it meets them; none where it concerns this rank alone.
+std::span<const MeshAxis> axes_of(ActionType type) {
+  static constexpr MeshAxis kTensor[] = {MeshAxis::kTensor}, kShard[] = {MeshAxis::kShard}, kReplicate[] = {MeshAxis::kReplicate},
+                            kEmbedding[] = {MeshAxis::kEmbedding}, kPartial[] = {MeshAxis::kTensor, MeshAxis::kKv}, kWorld[] = {MeshAxis::kWorld};
   switch (type) {
     case ActionType::kUnshard:
-    case ActionType::kReduceGrads: return MeshAxis::kShard;
-    case ActionType::kReduceReplicas: return MeshAxis::kReplicate;
-    case ActionType::kReduceTied: return MeshAxis::kEmbedding;
-    default: return MeshAxis::kTensor;
+    case ActionType::kReduceGrads: return kShard;
+    case ActionType::kReduceReplicas: return kReplicate;
+    case ActionType::kReduceTied: return kEmbedding;
+    case ActionType::kSumPartial: return kPartial;
+    case ActionType::kNorm: return kWorld;
+    case ActionType::kReshard:
+    case ActionType::kWaitGrads:
+    case ActionType::kUpdate: return {};
+    default: return kTensor;
   }
 }
 
@@ -30,7 +38,7 @@ MeshGroup group_of(const MeshShape& mesh, MeshAxis axis, int rank) { return trir
 /// The two ends of the tied embedding are different stages and units; every other collective is the same action on all its ranks.
 bool same_collective(const Action& a, const Action& b) {
   if (a.type != b.type) return false;
-  return a.type == ActionType::kReduceTied || (a.stage == b.stage && a.microbatch == b.microbatch && a.unit == b.unit);
+  return a.type == ActionType::kReduceTied || (a.stage == b.stage && a.microbatch == b.microbatch && a.part == b.part && a.unit == b.unit);
 }
 
 class Rendezvous {
@@ -41,6 +49,7 @@ class Rendezvous {
  private:
   struct RankState {
     size_t next = 0;      ///< first action not over
+    size_t axis = 0;      ///< of a collective: which of its axes it meets now
     size_t end = 0;       ///< one past what was issued together
     int outstanding = 0;  ///< of these, not over yet
   };
@@ -59,6 +68,8 @@ class Rendezvous {
   void join(int rank, const Action& action);
   void post(int rank, const Action& action);
   void release(int rank);
+  void meet(std::span<const int> members, int64_t key);
+  MeshAxis axis_at(int rank) const { return axes_of(action_of(rank).type)[ranks_[static_cast<size_t>(rank)].axis]; }
   int64_t key_of(MeshAxis axis, const MeshGroup& group) const { return static_cast<int64_t>(axis) * mesh_.world() + group.first; }
   int64_t channel_of(int rank, int peer, bool send) const { return static_cast<int64_t>(send ? rank : peer) * mesh_.world() + (send ? peer : rank); }
   int peer_of(int rank, const Action& transfer) const;  ///< -1 where no rank computes the other stage
@@ -67,7 +78,7 @@ class Rendezvous {
   void report_mismatches();
   void report_deadlock();
   std::string at_different_collectives(const Meeting& meeting) const;
-  int missing(int rank, const Action& collective) const;
+  int missing(int rank) const;
   int blocker_of(int rank) const;
   std::string describe(int rank) const;
 
@@ -91,8 +102,8 @@ Rendezvous::Rendezvous(const std::vector<const ActionList*>& lists, const MeshSh
 void Rendezvous::advance(int rank) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   const ActionList& list = *lists_[static_cast<size_t>(rank)];
-  for (; state.next < list.size() && list[state.next].type == ActionType::kReshard; ++state.next)
-    if (clocks_ != nullptr) clocks_->reshard(rank, list[state.next]);
+  for (; state.next < list.size() && !is_transfer(list[state.next].type) && axes_of(list[state.next].type).empty(); ++state.next)
+    if (clocks_ != nullptr) clocks_->pass_alone(rank, list[state.next]);
   if (state.next == list.size()) {
     if (clocks_ != nullptr) clocks_->finish(rank);
     return;
@@ -100,7 +111,7 @@ void Rendezvous::advance(int rank) {
   const Action& action = list[state.next];
   state.end = state.next + 1;
   if (!is_transfer(action.type)) {
-    state.outstanding = 1;
+    if (clocks_ != nullptr && state.axis == 0) clocks_->reach(rank, action);
     join(rank, action);
     return;
   }
@@ -119,21 +130,29 @@ void Rendezvous::release(int rank) {
 }
 
 void Rendezvous::join(int rank, const Action& action) {
-  const MeshAxis axis = axis_of(action.type);
+  const MeshAxis axis = axis_at(rank);
   const MeshGroup group = group_of(mesh_, axis, rank);
-  if (clocks_ != nullptr) clocks_->reach(rank, action);
-  if (group.size == 1) {
-    if (clocks_ != nullptr) clocks_->meet({&rank, 1}, key_of(axis, group));
-    release(rank);
-    return;
-  }
-  Meeting& meeting = meetings_[key_of(axis, group)];
+  const int64_t key = key_of(axis, group);
+  if (group.size == 1) return meet({&rank, 1}, key);
+  Meeting& meeting = meetings_[key];
   if (meeting.waiting.empty()) meeting.action = &action;
   (same_collective(*meeting.action, action) ? meeting.waiting : meeting.elsewhere).push_back(rank);
   if (static_cast<int>(meeting.waiting.size()) < group.size) return;
-  if (clocks_ != nullptr) clocks_->meet(meeting.waiting, key_of(axis, group));
-  for (const int member : meeting.waiting) release(member);
+  meet(meeting.waiting, key);
   meeting.waiting.clear();
+}
+
+/// All of a group are at the same collective, which goes on with its next axis or is over.
+void Rendezvous::meet(std::span<const int> members, int64_t key) {
+  if (clocks_ != nullptr) clocks_->meet(members, key);
+  for (const int member : members) {
+    RankState& state = ranks_[static_cast<size_t>(member)];
+    if (++state.axis == axes_of(action_of(member).type).size()) {
+      state.axis = 0;
+      state.next = state.end;
+    }
+    runnable_.push_back(member);
+  }
 }
 
 int Rendezvous::peer_of(int rank, const Action& transfer) const {
@@ -172,8 +191,8 @@ void Rendezvous::post(int rank, const Action& action) {
 }
 
 /// A member of the rank's group that is not at the rank's collective; what it is at instead comes first.
-int Rendezvous::missing(int rank, const Action& collective) const {
-  const MeshAxis axis = axis_of(collective.type);
+int Rendezvous::missing(int rank) const {
+  const MeshAxis axis = axis_at(rank);
   const MeshGroup group = group_of(mesh_, axis, rank);
   const Meeting& meeting = meetings_.at(key_of(axis, group));
   if (std::ranges::find(meeting.elsewhere, rank) != meeting.elsewhere.end()) return meeting.waiting.front();
@@ -188,7 +207,7 @@ int Rendezvous::blocker_of(int rank) const {
   const RankState& state = ranks_[static_cast<size_t>(rank)];
   for (size_t i = state.next; i < state.end; ++i) {
     const Action& action = (*lists_[static_cast<size_t>(rank)])[i];
-    if (!is_transfer(action.type)) return missing(rank, action);
+    if (!is_transfer(action.type)) return missing(rank);
     const int peer = peer_of(rank, action);
     if (peer < 0) continue;
     const Channel& channel = channels_.at(channel_of(rank, peer, is_send(action.type)));
@@ -205,8 +224,8 @@ std::string Rendezvous::describe(int rank) const {
     const Action& action = (*lists_[static_cast<size_t>(rank)])[i];
     text += concat(i > state.next ? ", " : " ", to_string(action));
     if (!is_transfer(action.type)) {
-      const MeshAxis axis = axis_of(action.type);
-      text += concat(" for the ", name_of(axis), " group of rank ", group_of(mesh_, axis, rank).first, ", of which rank ", missing(rank, action),
+      const MeshAxis axis = axis_at(rank);
+      text += concat(" for the ", name_of(axis), " group of rank ", group_of(mesh_, axis, rank).first, ", of which rank ", missing(rank),
                      " is not there");
     } else if (const int peer = peer_of(rank, action); peer >= 0) {
       text += concat(is_send(action.type) ? " to rank " : " from rank ", peer);

@@ -261,12 +261,12 @@ PipelinePlan parse_plan(const std::string& text) {
       };
       const std::optional<Action> action = parse_action(word);
       if (!action) refuse("no action; write stage, F, B, I or W, and micro-batch, such as 0F0");
-      const auto& [type, stage, microbatch, unit, group] = *action;
+      const auto& [type, stage, microbatch, unit, part, group] = *action;
       if (const int there = line_of_stage.try_emplace(stage, number).first->second; there != number)
         refuse("stage ", stage, " is on line ", there, " already, and a stage has one rank");
       const bool backward = type == ActionType::kBackward;
-      for (const ActionType part : backward ? std::vector{ActionType::kBackwardInput, ActionType::kBackwardWeight} : std::vector{type})
-        if (!seen.insert({part, stage, microbatch}).second) refuse("is there already", backward ? ", whole or in part" : "");
+      for (const ActionType half : backward ? std::vector{ActionType::kBackwardInput, ActionType::kBackwardWeight} : std::vector{type})
+        if (!seen.insert({half, stage, microbatch}).second) refuse("is there already", backward ? ", whole or in part" : "");
       list.push_back(*action);
     }
     if (!list.empty()) plan.push_back(std::move(list));

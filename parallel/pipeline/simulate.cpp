@@ -1,6 +1,7 @@
 #include "parallel/pipeline/simulate.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "kernels/core/check.h"
@@ -31,6 +32,7 @@ class Run {
   double arrival(const Milestone& input, const Action& action) const;
   void advance(int rank);
   void transfer(TimelineEvent& event, double now);
+  bool meet_at_norm(int rank, TimelineEvent& event);
   void finish(Milestone& milestone, double end);
 
   const std::function<double(const Action&)>& seconds_;
@@ -42,6 +44,8 @@ class Run {
   std::vector<size_t> next_;
   std::vector<double> clock_;
   std::vector<int> runnable_;
+  std::vector<int> at_norm_;  ///< ranks that have come there
+  double norm_ = -1;          ///< when all have
 };
 
 Run::Run(const PipelinePlan& plan, const std::function<double(const Action&)>& seconds)
@@ -95,6 +99,10 @@ void Run::advance(int rank) {
       transfer(event, clock_[r]);
       continue;
     }
+    if (event.action.type == ActionType::kNorm) {
+      if (!meet_at_norm(rank, event)) return;
+      continue;
+    }
     event.begin = clock_[r];
     if (is_compute(event.action.type)) {
       if (Milestone* input = input_of(event.action)) {
@@ -108,6 +116,19 @@ void Run::advance(int rank) {
     event.end = clock_[r] = event.begin + seconds_(event.action);
     if (is_compute(event.action.type)) finish(milestone(event.action), event.end);
   }
+}
+
+/// The last to come lets the others go on.
+bool Run::meet_at_norm(int rank, TimelineEvent& event) {
+  if (norm_ < 0) {
+    at_norm_.push_back(rank);
+    if (at_norm_.size() < ranks_.size()) return false;
+    norm_ = *std::ranges::max_element(clock_);
+    std::ranges::copy_if(at_norm_, std::back_inserter(runnable_), [&](int other) { return other != rank; });
+  }
+  event.begin = norm_;
+  event.end = clock_[static_cast<size_t>(rank)] = norm_ + seconds_(event.action);
+  return true;
 }
 
 void Run::transfer(TimelineEvent& event, double now) {

@@ -44,6 +44,9 @@ class Stage {
   virtual void reduce_grads(Context& ctx, int unit) = 0;
   virtual void reduce_replicas(Context& ctx, int unit) = 0;
   virtual void reduce_tied(Context& ctx, int unit) = 0;
+  virtual void wait_grads(Context& ctx, int unit) = 0;
+  virtual void sum_partial(Context& ctx) = 0;
+  virtual void update(Context& ctx, int unit) = 0;
 };
 
 }  // namespace trireme

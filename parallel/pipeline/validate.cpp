@@ -28,11 +28,13 @@ class ListCheck {
     bool received_forward = false, sent_forward = false, received_backward = false, sent_backward = false;
   };
   struct Unit {
-    bool gathered = false, unreduced = false, reduced = false, replicas_reduced = false, tied_reduced = false;
+    bool gathered = false, unreduced = false, reduced = false, replicas_reduced = false, tied_reduced = false, updated = false;
+    bool in_flight = false;  ///< a reduction of its gradient
   };
   struct StageState {
     std::vector<Microbatch> microbatches;
     std::vector<Unit> units;
+    bool summed = false;  ///< over tensor ranks
   };
 
   template <class... Parts>
@@ -50,6 +52,10 @@ class ListCheck {
   void transfer(const Action& action);
   void move_unit(const Action& action);
   void reduce(const Action& action, Unit& unit);
+  void wait_grads(const Action& action, Unit& unit);
+  void sum_partial(const Action& action);
+  void norm();
+  void update(const Action& action, Unit& unit);
   void finish();
   void finish_microbatch(int stage, int m, const Microbatch& microbatch);
   void finish_unit(int stage, int u, const Unit& unit);
@@ -62,6 +68,7 @@ class ListCheck {
   const Expected& expected_;
   std::string where_;
   std::map<int, StageState> stages_;
+  bool normed_ = false;
   std::vector<std::string> violations_;
 };
 
@@ -75,19 +82,22 @@ ListCheck::ListCheck(const Expected& expected, int pipeline_rank, std::string wh
 }
 
 bool ListCheck::in_range(const Action& action) {
-  const bool by_microbatch = is_compute(action.type) || is_transfer(action.type);
+  if (action.type == ActionType::kNorm) return true;
   const bool here = stages_.contains(action.stage);
   if (!here) complain(to_string(action), " is of a stage that is not here");
-  const bool known = by_microbatch ? action.microbatch >= 0 && action.microbatch < expected_.microbatches : action.unit >= 0;
-  const int units = !here ? 0 : is_compute(action.type) ? parts(action.stage) : is_transfer(action.type) ? 0 : description(action.stage).units;
-  const bool in_stage = known && (action.unit < 0 || action.unit < units);
+  const bool of_microbatch = action.microbatch >= 0 && action.microbatch < expected_.microbatches;
+  const bool in_stage = is_transfer(action.type)                    ? of_microbatch
+                        : action.type == ActionType::kSumPartial    ? true
+                        : !here                                     ? false
+                        : is_compute(action.type) ? of_microbatch && action.part < parts(action.stage)
+                                                  : action.unit >= 0 && action.unit < description(action.stage).units;
   if (here && !in_stage) complain(to_string(action), " names a micro-batch, part or unit that does not exist");
   return here && in_stage;
 }
 
 void ListCheck::compute(const Action& action, int part) {
   Action one = action;
-  one.unit = part;
+  one.part = part;
   Microbatch& microbatch = stages_.at(action.stage).microbatches[static_cast<size_t>(action.microbatch)];
   const bool reads = action.type != ActionType::kBackwardWeight, fused = part == description(action.stage).fused_part;
   const bool adds = action.type == ActionType::kBackward || action.type == (fused ? ActionType::kBackwardInput : ActionType::kBackwardWeight);
@@ -99,6 +109,7 @@ void ListCheck::compute(const Action& action, int part) {
     Unit& unit = unit_of(action.stage, u);
     if (reads && !unit.gathered) complain(to_string(one), " runs before unit ", u.unit, " is gathered");
     if (adds && unit.replicas_reduced) complain(to_string(one), " adds to the gradient of unit ", u.unit, " after it was reduced over replicas");
+    if (adds && unit.in_flight) complain(to_string(one), " adds to the gradient of unit ", u.unit, " while it is being reduced");
     if (adds) unit.unreduced = true;
   }
   if (action.type == ActionType::kForward) forward(one, microbatch);
@@ -118,23 +129,23 @@ bool ListCheck::has_input(const Action& part, const Microbatch& microbatch) cons
 }
 
 void ListCheck::forward(const Action& part, Microbatch& microbatch) {
-  if (part.unit != microbatch.forward) complain(to_string(part), " runs twice or out of order");
-  if (part.unit == 0 && part.stage > 0 && !has_input(part, microbatch)) complain(to_string(part), " runs before its input is received");
+  if (part.part != microbatch.forward) complain(to_string(part), " runs twice or out of order");
+  if (part.part == 0 && part.stage > 0 && !has_input(part, microbatch)) complain(to_string(part), " runs before its input is received");
   ++microbatch.forward;
 }
 
 void ListCheck::backward_input(const Action& part, Microbatch& microbatch) {
   const int last = parts(part.stage) - 1;
   if (!expected_.training) complain(to_string(part), " in a plan that does not train");
-  if (part.unit != last - microbatch.input) complain(to_string(part), " runs twice or out of order");
+  if (part.part != last - microbatch.input) complain(to_string(part), " runs twice or out of order");
   if (microbatch.forward <= last) complain(to_string(part), " runs before the forward");
-  if (part.unit == last && !last_stage(part.stage) && !has_input(part, microbatch))
+  if (part.part == last && !last_stage(part.stage) && !has_input(part, microbatch))
     complain(to_string(part), " runs before the gradient of its output is received");
   ++microbatch.input;
 }
 
 void ListCheck::backward_weight(const Action& part, Microbatch& microbatch) {
-  if (part.unit != parts(part.stage) - 1 - microbatch.weight) complain(to_string(part), " runs twice or out of order");
+  if (part.part != parts(part.stage) - 1 - microbatch.weight) complain(to_string(part), " runs twice or out of order");
   if (microbatch.weight >= microbatch.input) complain(to_string(part), " runs before the input gradient");
   ++microbatch.weight;
 }
@@ -161,7 +172,9 @@ void ListCheck::transfer(const Action& action) {
 
 void ListCheck::move_unit(const Action& action) {
   Unit& unit = stages_.at(action.stage).units[static_cast<size_t>(action.unit)];
-  if (action.type != ActionType::kUnshard && action.type != ActionType::kReshard) return reduce(action, unit);
+  if (is_reduction(action.type)) return reduce(action, unit);
+  if (action.type == ActionType::kWaitGrads) return wait_grads(action, unit);
+  if (action.type == ActionType::kUpdate) return update(action, unit);
   const bool gather = action.type == ActionType::kUnshard;
   if (unit.gathered == gather) complain(to_string(action), gather ? ": the unit is already gathered" : ": the unit is not gathered");
   unit.gathered = gather;
@@ -169,6 +182,9 @@ void ListCheck::move_unit(const Action& action) {
 
 void ListCheck::reduce(const Action& action, Unit& unit) {
   if (!expected_.training) complain(to_string(action), " in a plan that does not train");
+  if (normed_) complain(to_string(action), " comes after the norm");
+  if (unit.in_flight) complain(to_string(action), " starts before the reduction under way has been waited for");
+  unit.in_flight = true;
   if (action.type == ActionType::kReduceGrads) {
     if (!unit.unreduced) complain(to_string(action), " has no gradient to reduce");
     unit.unreduced = false;
@@ -182,6 +198,32 @@ void ListCheck::reduce(const Action& action, Unit& unit) {
   bool& done = tied ? unit.tied_reduced : unit.replicas_reduced;
   if (done) complain(to_string(action), " is there twice");
   done = true;
+}
+
+void ListCheck::wait_grads(const Action& action, Unit& unit) {
+  if (!unit.in_flight) complain(to_string(action), " waits for nothing");
+  unit.in_flight = false;
+}
+
+void ListCheck::sum_partial(const Action& action) {
+  StageState& stage = stages_.at(action.stage);
+  if (stage.summed) complain(to_string(action), " is there twice");
+  stage.summed = true;
+  for (const Unit& unit : stage.units)
+    if (unit.in_flight || unit.unreduced) return complain(to_string(action), " comes before the stage's gradients are reduced");
+}
+
+void ListCheck::norm() {
+  if (normed_) complain("NORM is there twice");
+  normed_ = true;
+  for (const auto& [index, stage] : stages_)
+    if (!stage.summed) complain("NORM comes before the partial gradients of stage ", index, " are summed");
+}
+
+void ListCheck::update(const Action& action, Unit& unit) {
+  if (!normed_) complain(to_string(action), " comes before the norm");
+  if (unit.updated) complain(to_string(action), " is there twice");
+  unit.updated = true;
 }
 
 void ListCheck::finish_microbatch(int stage, int m, const Microbatch& microbatch) {
@@ -208,9 +250,12 @@ void ListCheck::finish_unit(int stage, int u, const Unit& unit) {
   require(unit.reduced && !unit.unreduced, "reduced after the last gradient is added");
   require(unit.replicas_reduced, "reduced over replicas");
   if (u == description(stage).tied_unit) require(unit.tied_reduced, "reduced over the tied embeddings");
+  require(!unit.in_flight, "waited for after its last reduction");
+  require(unit.updated, "updated");
 }
 
 void ListCheck::finish() {
+  if (expected_.training && !normed_) complain("there is no NORM");
   for (const auto& [stage, state] : stages_) {
     for (size_t m = 0; m < state.microbatches.size(); ++m) finish_microbatch(stage, static_cast<int>(m), state.microbatches[m]);
     std::vector<bool> read(state.units.size(), false);
@@ -227,10 +272,14 @@ std::vector<std::string> ListCheck::run(const ActionList& list) {
     if (!in_range(action)) continue;
     if (is_transfer(action.type)) {
       transfer(action);
+    } else if (action.type == ActionType::kNorm) {
+      norm();
+    } else if (action.type == ActionType::kSumPartial) {
+      sum_partial(action);
     } else if (!is_compute(action.type)) {
       move_unit(action);
-    } else if (action.unit >= 0) {
-      compute(action, action.unit);
+    } else if (action.part >= 0) {
+      compute(action, action.part);
     } else {
       const int all = parts(action.stage);
       for (int i = 0; i < all; ++i) {

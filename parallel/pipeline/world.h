@@ -24,7 +24,7 @@ const char* name_of(WaitCause cause);  ///< "stage", "transfer", ...
 
 struct WorldCosts {
   /// As in simulate(): of compute, what a rank's own device does and its tensor group's communication; of a receive, the transfer; of UNSHARD,
-  /// RESHARD and REDUCE_* only what they take from the rank's compute.
+  /// RESHARD, REDUCE_* and WAIT_GRADS only what they take from the rank's compute; of UPDATE the update. SUM_PARTIAL and NORM are taken to be free.
   std::function<double(const Action&)> seconds;
   /// Of UNSHARD and REDUCE_*, from the moment when all of the group are there: it runs beside the compute, after what the same group issued before.
   std::function<double(const Action&)> collective;
@@ -34,11 +34,12 @@ struct WorldCosts {
   std::function<double(const Action&)> tensor = {};
 };
 
-/// Seconds of one rank: end = compute + held + the waits before kLast, and with that the step.
+/// Seconds of one rank: end = compute + held + the waits before kLast, then kLast and update.
 struct RankTimes {
-  double end = 0;
+  double end = 0;      ///< it reaches NORM, or in a list without one its end
   double compute = 0;  ///< F, B, I, W at its own speed
   double held = 0;     ///< what UNSHARD, RESHARD and REDUCE_* took from its compute
+  double update = 0;   ///< UPDATE
   double waits[kWaitCauses] = {};
 };
 
@@ -56,8 +57,7 @@ std::vector<const ActionList*> lists_of_ranks(const std::vector<ActionList>& lis
 std::vector<int> stage_ranks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, size_t stages);
 
 /// Runs the lists of all ranks, lowered and free of ListCheck's violations (validate.h), in one thread. What is asynchronous holds a rank only where
-/// the program does: a receive or UNSHARD until what reads it, REDUCE_GRADS until the rank's next one or the next gradient of its unit, every
-/// reduction until the next kind of the same unit and the end of the list. For one pipeline the times are simulate()'s. Memory: a few kilobytes a
+/// the program does: a receive or UNSHARD at what reads it, a reduction at its WAIT_GRADS. SUM_PARTIAL and NORM hold all of their group. For one pipeline the times are simulate()'s. Memory: a few kilobytes a
 /// rank, besides the timelines of `traced`.
 /// Errors: InternalError naming the ranks for lists that could deadlock under rendezvous semantics, though these times would have hidden it.
 WorldSimulation simulate_world(const std::vector<const ActionList*>& lists_by_world_rank, const MeshShape& mesh,

@@ -14,16 +14,24 @@ bool is_backward(ActionType type) { return type == ActionType::kBackward || type
 /// What one rank may do: stages, parts and units that are its own.
 void check(const ActionList& list, int pipeline_rank, const std::vector<StageUnits>& stages, const std::vector<int>& stage_rank) {
   for (const Action& action : list) {
+    if (action.type == ActionType::kNorm) continue;
     const size_t stage = static_cast<size_t>(action.stage);
     TRIREME_CHECK(action.stage >= 0 && stage < stages.size() && stage_rank[stage] == pipeline_rank, to_string(action), " on pipeline rank ",
                   pipeline_rank, ", which has no such stage");
-    if (is_transfer(action.type)) continue;
+    if (is_transfer(action.type) || action.type == ActionType::kSumPartial) continue;
     const int all = is_compute(action.type) ? static_cast<int>(stages[stage].units_of_part.size()) : stages[stage].units;
-    TRIREME_CHECK(action.unit < all && (action.unit >= 0 || is_compute(action.type)), to_string(action), " of a stage with ", all);
+    const int named = is_compute(action.type) ? action.part : action.unit;
+    TRIREME_CHECK(named < all && (named >= 0 || is_compute(action.type)), to_string(action), " of a stage with ", all);
   }
 }
 
 }  // namespace
+
+WorldClocks::Cost WorldClocks::cost_of(const Action& action, const WorldCosts& costs) {
+  const bool collective = action.type == ActionType::kUnshard || is_reduction(action.type);
+  return {action.type == ActionType::kSumPartial || action.type == ActionType::kNorm ? 0 : costs.seconds(action),
+          is_compute(action.type) && costs.tensor ? costs.tensor(action) : 0, collective ? costs.collective(action) : 0};
+}
 
 WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank,
                          const std::vector<StageUnits>& stages, const WorldCosts& costs, const std::vector<int>& traced)
@@ -40,8 +48,7 @@ WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const Mesh
     if (is_new) {
       check(*lists[r], pipeline, stages, stage_rank);
       for (const Action& action : *lists[r])
-        known->second.push_back({costs.seconds(action), is_compute(action.type) && costs.tensor ? costs.tensor(action) : 0,
-                                 is_compute(action.type) || is_transfer(action.type) ? 0 : costs.collective(action)});
+        known->second.push_back(cost_of(action, costs));
     }
     Rank& rank = ranks_[r];
     rank.list = lists[r];
@@ -82,11 +89,15 @@ void WorldClocks::wait(Rank& rank, WaitCause cause, double until) {
 void WorldClocks::hold(Rank& rank, const Action& action) {
   const double begin = rank.clock, seconds = cost(rank, action).seconds;
   rank.clock += seconds;
-  rank.times.held += seconds;
+  (action.type == ActionType::kUpdate ? rank.times.update : rank.times.held) += seconds;
   record(rank, action, begin, rank.clock);
 }
 
-void WorldClocks::reshard(int rank, const Action& action) { hold(at(rank), action); }
+void WorldClocks::pass_alone(int which, const Action& action) {
+  Rank& rank = at(which);
+  if (action.type == ActionType::kWaitGrads) wait(rank, WaitCause::kReduce, unit(rank, action.stage, action.unit).reduced);
+  hold(rank, action);
+}
 
 void WorldClocks::await_input(Rank& rank, const Action& action) {
   const ActionType type = action.type == ActionType::kForward ? ActionType::kRecvForward : ActionType::kRecvBackward;
@@ -102,14 +113,8 @@ void WorldClocks::await_input(Rank& rank, const Action& action) {
 
 void WorldClocks::await_units(Rank& rank, const Action& action, int part) const {
   const StageUnits& stage = stages_[static_cast<size_t>(action.stage)];
-  const bool reads = action.type != ActionType::kBackwardWeight;
-  const bool adds = action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight ||
-                    (action.type == ActionType::kBackwardInput && part == stage.fused_part);
-  for (const UnitRef& ref : stage.units_of_part[static_cast<size_t>(part)]) {
-    const UnitTimes& times = unit(rank, action.stage, ref);
-    if (reads) wait(rank, WaitCause::kGather, times.gathered);
-    if (adds) wait(rank, WaitCause::kReduce, times.reduced);
-  }
+  if (action.type == ActionType::kBackwardWeight) return;  // it reads no parameters
+  for (const UnitRef& ref : stage.units_of_part[static_cast<size_t>(part)]) wait(rank, WaitCause::kGather, unit(rank, action.stage, ref).gathered);
 }
 
 void WorldClocks::reach(int which, const Action& action) {
@@ -118,13 +123,9 @@ void WorldClocks::reach(int which, const Action& action) {
   if (is_compute(action.type)) {
     if (action.type == ActionType::kForward || is_backward(action.type)) await_input(rank, action);
     const int parts = static_cast<int>(stages_[static_cast<size_t>(action.stage)].units_of_part.size());
-    for (int part = std::max(0, action.unit); part < (action.unit < 0 ? parts : action.unit + 1); ++part) await_units(rank, action, part);
+    for (int part = std::max(0, action.part); part < (action.part < 0 ? parts : action.part + 1); ++part) await_units(rank, action, part);
     return;
   }
-  const UnitTimes& times = unit(rank, action.stage, action.unit);
-  if (action.type == ActionType::kReduceGrads) wait(rank, WaitCause::kReduce, rank.reduced);
-  if (action.type == ActionType::kReduceReplicas) wait(rank, WaitCause::kReduce, times.reduced);
-  if (action.type == ActionType::kReduceTied) wait(rank, WaitCause::kReduce, times.summed);
   hold(rank, action);
 }
 
@@ -145,8 +146,26 @@ void WorldClocks::compute_together(std::span<const int> members) {
   }
 }
 
+/// SUM_PARTIAL and NORM hold every rank until the last is there.
+void WorldClocks::wait_together(std::span<const int> members) {
+  double start = 0;
+  for (const int member : members) start = std::max(start, at(member).clock);
+  for (const int member : members) {
+    Rank& rank = at(member);
+    const bool norm = rank.at->type == ActionType::kNorm;
+    if (norm) {
+      rank.times.end = rank.clock;
+      rank.normed = true;
+    }
+    wait(rank, norm ? WaitCause::kLast : WaitCause::kTensor, start);
+    record(rank, *rank.at, rank.clock, rank.clock);
+  }
+}
+
 void WorldClocks::meet(std::span<const int> members, int64_t group) {
-  if (is_compute(at(members.front()).at->type)) return compute_together(members);
+  const ActionType type = at(members.front()).at->type;
+  if (is_compute(type)) return compute_together(members);
+  if (ends_step(type)) return wait_together(members);
   double& stream = streams_[static_cast<size_t>(group)];
   for (const int member : members) stream = std::max(stream, at(member).clock);
   stream += cost(at(members.front()), *at(members.front()).at).collective;
@@ -154,9 +173,7 @@ void WorldClocks::meet(std::span<const int> members, int64_t group) {
     Rank& rank = at(member);
     const Action& action = *rank.at;
     UnitTimes& times = unit(rank, action.stage, action.unit);
-    if (action.type == ActionType::kUnshard) times.gathered = stream;
-    if (action.type == ActionType::kReduceGrads) times.reduced = rank.reduced = stream;
-    if (action.type == ActionType::kReduceReplicas || action.type == ActionType::kReduceTied) times.summed = stream;
+    (type == ActionType::kUnshard ? times.gathered : times.reduced) = stream;
     if (rank.timeline != nullptr) (*rank.timeline)[index(rank, action)].end = stream;
   }
 }
@@ -171,17 +188,17 @@ void WorldClocks::transfer(int sender, const Action& send, int receiver, const A
 
 void WorldClocks::finish(int which) {
   Rank& rank = at(which);
-  for (const UnitTimes& times : rank.units) wait(rank, WaitCause::kReduce, std::max(times.reduced, times.summed));
-  rank.times.end = rank.clock;
+  if (!rank.normed) rank.times.end = rank.clock;  // a list that does not train
 }
 
 WorldSimulation WorldClocks::result() {
   WorldSimulation result;
   for (const Rank& rank : ranks_) {
     result.ranks.push_back(rank.times);
-    result.step_seconds = std::max(result.step_seconds, rank.times.end);
+    result.step_seconds = std::max(result.step_seconds, rank.clock);
   }
-  for (RankTimes& rank : result.ranks) rank.waits[static_cast<size_t>(WaitCause::kLast)] = result.step_seconds - rank.end;
+  for (size_t r = 0; r < ranks_.size(); ++r)
+    if (!ranks_[r].normed) result.ranks[r].waits[static_cast<size_t>(WaitCause::kLast)] = result.step_seconds - ranks_[r].clock;
   result.timelines = std::move(timelines_);
   return result;
 }

@@ -14,7 +14,8 @@ class WorldClocks {
   WorldClocks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank,
               const std::vector<StageUnits>& stages, const WorldCosts& costs, const std::vector<int>& traced);
 
-  void reshard(int rank, const Action& action);
+  /// An action that concerns this rank alone.
+  void pass_alone(int rank, const Action& action);
   /// The rank is at a compute action or collective, and has what it needs for it.
   void reach(int rank, const Action& action);
   /// All ranks of a group have reached what they were at; `group` numbers the groups of all axes, each of which has one stream.
@@ -33,7 +34,7 @@ class WorldClocks {
     double begin, end;
   };
   struct UnitTimes {
-    double gathered = 0, reduced = 0, summed = 0;  ///< ends of the last UNSHARD, REDUCE_GRADS, REDUCE_REPLICAS or REDUCE_TIED
+    double gathered = 0, reduced = 0;  ///< ends of the last UNSHARD and of the last reduction
   };
   struct Rank {
     const ActionList* list = nullptr;
@@ -45,9 +46,10 @@ class WorldClocks {
     RankTimes times;
     std::vector<Arrival> arrivals;  ///< received and not yet read
     std::vector<UnitTimes> units;   ///< of all its stages
-    double reduced = 0;             ///< end of the last REDUCE_GRADS
+    bool normed = false;            ///< times.end is that of NORM
   };
 
+  static Cost cost_of(const Action& action, const WorldCosts& costs);
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   static size_t index(const Rank& rank, const Action& action) { return static_cast<size_t>(&action - rank.list->data()); }
   static const Cost& cost(const Rank& rank, const Action& action) { return rank.costs[index(rank, action)]; }
@@ -60,6 +62,7 @@ class WorldClocks {
   static void await_input(Rank& rank, const Action& action);
   void await_units(Rank& rank, const Action& action, int part) const;
   void compute_together(std::span<const int> members);
+  void wait_together(std::span<const int> members);
 
   const std::vector<StageUnits>& stages_;
   std::vector<int> first_unit_;  ///< by stage: the place of its first unit among those of its rank

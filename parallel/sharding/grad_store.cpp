@@ -5,15 +5,14 @@
 namespace trireme {
 
 GradStore::GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy,
-                     const Precision& precision, std::shared_ptr<LastReduction> last)
+                     const Precision& precision)
     : units_(std::move(units)),
       states_(units_.size()),
       shard_(&shard),
       replicate_(&replicate),
       resident_(policy.gradients_resident),
       dtype_(precision.gradient),
-      wire_(precision.reduce),
-      last_(std::move(last)) {
+      wire_(precision.reduce) {
   for (size_t u = 0; u < units_.size(); ++u) {
     State& state = states_[u];
     const int64_t owned = units_[u]->shard_numel(shard.size());
@@ -33,7 +32,6 @@ void GradStore::begin_step(Context& ctx) {
 
 void GradStore::acquire(Context& ctx, int unit) {
   State& state = states_[static_cast<size_t>(unit)];
-  if (state.scattered.defined()) settle(ctx, state);  // the previous micro-batch's reduction still reads the full gradient
   if (state.full.defined()) return;
   state.full = Tensor::zeros(ctx, {state.shard.numel() * shard_->size()}, dtype_, MemoryCategory::kGradients);
   units_[static_cast<size_t>(unit)]->bind_grads(state.full);
@@ -47,55 +45,42 @@ Tensor GradStore::on_wire(Context& ctx, const Communicator& comm, const Tensor& 
 }
 
 void GradStore::reduce(Context& ctx, int unit) {
-  // The reduction of one unit runs behind the backward of the next: at most two full gradients of a rank are alive, and a tied embedding's, however many
-  // stages it has.
-  if (last_->store != nullptr) last_->store->settle(ctx, last_->store->states_[static_cast<size_t>(last_->unit)]);
   State& state = states_[static_cast<size_t>(unit)];
   const Tensor in = on_wire(ctx, *shard_, state.full);
   const bool in_place = resident_ && in.dtype() == dtype_;
   if (!in_place) state.scattered = Tensor::empty(ctx, {state.shard.numel()}, in.dtype(), MemoryCategory::kGradients);
-  state.scatter = shard_->reduce_scatter(ctx, in, in_place ? state.shard : state.scattered, ReduceOp::kSum);
+  state.reduction = shard_->reduce_scatter(ctx, in, in_place ? state.shard : state.scattered, ReduceOp::kSum);
   if (!resident_) units_[static_cast<size_t>(unit)]->bind_grads(Tensor());
-  *last_ = {this, unit};
-}
-
-void GradStore::settle(Context& ctx, State& state) {
-  state.scatter.wait(ctx);
-  if (!state.scattered.defined()) return;
-  if (resident_) {
-    copy(ctx, state.scattered, state.shard);
-  } else {
-    accumulate(ctx, state.scattered, state.shard);
-    state.full.reset();
-  }
-  state.scattered.reset();
 }
 
 void GradStore::reduce_replicas(Context& ctx, int unit) {
   State& state = states_[static_cast<size_t>(unit)];
-  settle(ctx, state);
   state.summed = on_wire(ctx, *replicate_, state.shard);
-  state.replicas = replicate_->all_reduce(ctx, state.summed, ReduceOp::kSum);
-}
-
-void GradStore::settle_replicas(Context& ctx, State& state) {
-  state.replicas.wait(ctx);
-  if (state.summed.defined() && state.summed.dtype() != dtype_) copy(ctx, state.summed, state.shard);
-  state.summed.reset();
+  state.reduction = replicate_->all_reduce(ctx, state.summed, ReduceOp::kSum);
 }
 
 void GradStore::reduce_tied(Context& ctx, int unit, Communicator& embedding) {
   State& state = states_[static_cast<size_t>(unit)];
-  settle_replicas(ctx, state);
-  state.replicas = embedding.all_reduce(ctx, state.shard, ReduceOp::kSum);
+  state.reduction = embedding.all_reduce(ctx, state.shard, ReduceOp::kSum);
 }
 
-void GradStore::finish(Context& ctx, Communicator& tensor, Communicator& kv) {
-  for (State& state : states_) {
-    settle(ctx, state);
-    settle_replicas(ctx, state);
+void GradStore::wait(Context& ctx, int unit) {
+  State& state = states_[static_cast<size_t>(unit)];
+  state.reduction.wait(ctx);
+  if (state.scattered.defined()) {
+    if (resident_) {
+      copy(ctx, state.scattered, state.shard);
+    } else {
+      accumulate(ctx, state.scattered, state.shard);
+      state.full.reset();
+    }
+    state.scattered.reset();
   }
-  *last_ = {};
+  if (state.summed.defined() && state.summed.dtype() != dtype_) copy(ctx, state.summed, state.shard);
+  state.summed.reset();
+}
+
+void GradStore::sum_partial(Context& ctx, Communicator& tensor, Communicator& kv) {
   sum_partial(ctx, Partial::kTensor, tensor);
   sum_partial(ctx, Partial::kKv, kv);
 }

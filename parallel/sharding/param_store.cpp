@@ -59,11 +59,10 @@ void ParamStore::reshard(Context& ctx, int unit) {
   state.fresh = false;
 }
 
-void ParamStore::mark_updated() {
-  for (State& state : states_) {
-    TRIREME_CHECK(!state.gather.pending() && (resident_ || !state.full.defined()), "parameters updated while a unit is gathered");
-    state.fresh = false;
-  }
+void ParamStore::mark_updated(int unit) {
+  State& state = states_[static_cast<size_t>(unit)];
+  TRIREME_CHECK(!state.gather.pending() && (resident_ || !state.full.defined()), "parameters updated while a unit is gathered");
+  state.fresh = false;
 }
 
 }  // namespace trireme

@@ -19,7 +19,7 @@ class ParamStore {
   void unshard(Context& ctx, int unit);  ///< starts the gather, where the full copy is not up to date
   void wait(Context& ctx, int unit);     ///< the layers may read the unit
   void reshard(Context& ctx, int unit);  ///< frees the full copy unless it is resident
-  void mark_updated();                   ///< the masters have changed: full copies are stale
+  void mark_updated(int unit);           ///< its masters have changed: the full copy is stale
 
   const std::vector<Unit*>& units() const { return units_; }
   Tensor master(int unit) const { return states_[static_cast<size_t>(unit)].master; }  ///< [shard_numel]

@@ -12,18 +12,16 @@ ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, const
   }
 }
 
-void ShardedOptimizer::step(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads) {
+void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit) {
+  const size_t u = static_cast<size_t>(unit);
   const int shard = params.shard().rank();
-  for (size_t u = 0; u < params.units().size(); ++u) {
-    const int unit = static_cast<int>(u);
-    std::vector<AdamWSlice> slices;
-    for (const Unit::Segment& segment : params.units()[u]->owned_segments(shard, params.shard().size())) {
-      const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, segment, shard); };
-      slices.push_back({slice(params.master(unit)), slice(grads.shard(unit)), slice(exp_avg_[u]), slice(exp_avg_sq_[u]), segment.spec->decay});
-    }
-    adamw_step(ctx, hyper_, scalars, slices);
+  std::vector<AdamWSlice> slices;
+  for (const Unit::Segment& segment : params.units()[u]->owned_segments(shard, params.shard().size())) {
+    const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, segment, shard); };
+    slices.push_back({slice(params.master(unit)), slice(grads.shard(unit)), slice(exp_avg_[u]), slice(exp_avg_sq_[u]), segment.spec->decay});
   }
-  params.mark_updated();
+  adamw_step(ctx, hyper_, scalars, slices);
+  params.mark_updated(unit);
 }
 
 void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum) {

@@ -13,8 +13,8 @@ class ShardedOptimizer {
  public:
   ShardedOptimizer(Context& ctx, const ParamStore& params, const AdamW& hyper, const Precision& precision);
 
-  /// `scalars`: kernels/ops/optimizer.h. A rejected step writes nothing.
-  void step(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads);
+  /// One unit's owned shard. `scalars`: kernels/ops/optimizer.h. A rejected step writes nothing.
+  void update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit);
 
   const AdamW& hyper() const { return hyper_; }
   Tensor exp_avg(int unit) const { return exp_avg_[static_cast<size_t>(unit)]; }        ///< m, [shard_numel]

@@ -84,6 +84,9 @@ class ToyStage : public Stage {
   void reduce_grads(Context&, int unit) override { moved += concat("G", unit, " "); }
   void reduce_replicas(Context&, int unit) override { moved += concat("P", unit, " "); }
   void reduce_tied(Context&, int unit) override { moved += concat("T", unit, " "); }
+  void wait_grads(Context&, int unit) override { moved += concat("W", unit, " "); }
+  void sum_partial(Context&) override { moved += "S "; }
+  void update(Context&, int unit) override { moved += concat("A", unit, " "); }
 
  private:
   struct State {
@@ -170,7 +173,11 @@ Ran execute(const PipelinePlan& plan, const std::vector<StageUnits>& units, int 
         if (stage == 1) owned[stage]->fails_at = fails_at;
         local[stage] = owned[stage].get();
       }
-      Executor(world, local, where).run(ctx, plan[rank], &ran.timelines[rank]);
+      Executor executor(world, local, where);
+      executor.on_norm([&](Context&) {
+        for (const auto& [stage, toy] : owned) toy->moved += "N ";
+      });
+      executor.run(ctx, plan[rank], &ran.timelines[rank]);
       for (const auto& [stage, toy] : owned) {
         ran.result.gradients[static_cast<size_t>(stage)] = toy->gradients;
         ran.moved[static_cast<size_t>(stage)] = toy->moved;
@@ -230,8 +237,8 @@ TEST_CASE("split backwards and a rank that hands over to itself give the same gr
 TEST_CASE("units move as the list says") {
   const std::vector<StageUnits> units = toy_units(2, 1, true);
   const Ran ran = execute(lower(one_forward_one_backward(2, 1), units, {}), units, 1);
-  CHECK(ran.moved[0] == "U0 U1 G1 G0 P1 P0 T0 R0 R1 ");
-  CHECK(ran.moved[1] == "U0 U1 U2 G1 G2 P1 G0 P2 P0 T2 R0 R1 R2 ");
+  CHECK(ran.moved[0] == "U0 U1 G1 W1 G0 P1 W0 P0 W0 T0 R0 R1 W0 W1 S N A0 A1 ");
+  CHECK(ran.moved[1] == "U0 U1 U2 G1 W1 G2 P1 W2 G0 P2 W0 P0 W2 T2 R0 R1 R2 W0 W1 W2 S N A0 A1 A2 ");
 }
 
 TEST_CASE("the timeline has every action in order, and compute after the receive it reads") {
@@ -260,6 +267,14 @@ TEST_CASE("an error in a stage gets out of the executor, whatever is in flight")
   CHECK_THROWS_WITH(execute(lower(one_forward_one_backward(3, 6), units, {}), units, 6, 3), Catch::Contains("micro-batch is rotten"));
 }
 
+TEST_CASE("a list that trains is not run without what NORM does") {
+  ToyStage stage(0, 1, StageUnits{{{0}}, 1});
+  SelfCommunicator alone("pipeline");
+  Arena arena(Device::kReference);
+  Context ctx{Device::kReference, &arena, 1};
+  CHECK_THROWS_WITH(Executor(alone, {{0, &stage}}, {0}).run(ctx, {{ActionType::kNorm}}), Catch::Contains("NORM in a list that nobody has given a norm"));
+}
+
 TEST_CASE("the executor refuses stages that are not on its rank") {
   ToyStage stage(0, 2, StageUnits{{{0}}, 1});
   SelfCommunicator alone("pipeline");
@@ -267,5 +282,5 @@ TEST_CASE("the executor refuses stages that are not on its rank") {
   Arena arena(Device::kReference);
   Context ctx{Device::kReference, &arena, 1};
   Executor executor(alone, {{0, &stage}}, {0, 0});
-  CHECK_THROWS_WITH(executor.run(ctx, {{ActionType::kForward, 1, 0, 0}}), Catch::Contains("1F0.0 is of a stage that is not on this rank"));
+  CHECK_THROWS_WITH(executor.run(ctx, {{ActionType::kForward, 1, 0, -1, 0}}), Catch::Contains("1F0.0 is of a stage that is not on this rank"));
 }

@@ -1,6 +1,9 @@
 #include "parallel/pipeline/lower.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
 #include <set>
 
 #include "kernels/core/check.h"
@@ -47,12 +50,15 @@ TEST_CASE("a lowered list, word for word: two stages, tied, gathered for each us
   const PipelinePlan plan = lower(one_forward_one_backward(2, 2), toy_units(2, 1, true), {.unshard_each_use = true, .reduce_each_microbatch = true});
   CHECK(grouped(plan[0]) ==
         "0UNSHARD0 0UNSHARD1 0F0.0 0RESHARD0 0UNSHARD0 0F0.1 { 0SEND_F0 } 0RESHARD1 0UNSHARD1 0F1.0 0RESHARD0 0F1.1 { 0SEND_F1 } { 0RECV_B0 } "
-        "0UNSHARD0 0B0.1 0REDUCE_GRADS1 0RESHARD1 0UNSHARD1 0B0.0 { 0RECV_B1 } 0REDUCE_GRADS0 0RESHARD0 "
-        "0UNSHARD0 0B1.1 0REDUCE_GRADS1 0RESHARD1 0B1.0 0REDUCE_GRADS0 0REDUCE_REPLICAS1 0RESHARD0 0REDUCE_REPLICAS0 0REDUCE_TIED0");
+        "0UNSHARD0 0B0.1 0REDUCE_GRADS1 0RESHARD1 0UNSHARD1 0B0.0 { 0RECV_B1 } 0WAIT_GRADS1 0REDUCE_GRADS0 0RESHARD0 "
+        "0UNSHARD0 0B1.1 0WAIT_GRADS0 0REDUCE_GRADS1 0RESHARD1 0B1.0 0WAIT_GRADS1 0REDUCE_GRADS0 0REDUCE_REPLICAS1 0RESHARD0 "
+        "0WAIT_GRADS0 0REDUCE_REPLICAS0 0WAIT_GRADS0 0REDUCE_TIED0 0WAIT_GRADS0 0WAIT_GRADS1 0SUM_PARTIAL NORM 0UPDATE0 0UPDATE1");
   CHECK(grouped(plan[1]) ==
-        "{ 1RECV_F0 } { 1RECV_F1 } 1UNSHARD0 1UNSHARD1 1UNSHARD2 1F0.0 1RESHARD0 1F0.1 1UNSHARD0 1B0.1 1REDUCE_GRADS1 1REDUCE_GRADS2 1RESHARD1 "
-        "1RESHARD2 1B0.0 { 1SEND_B0 } 1REDUCE_GRADS0 1UNSHARD1 1UNSHARD2 1F1.0 1RESHARD0 1F1.1 1UNSHARD0 1B1.1 1REDUCE_GRADS1 1REDUCE_GRADS2 "
-        "1REDUCE_REPLICAS1 1RESHARD1 1RESHARD2 1B1.0 { 1SEND_B1 } 1REDUCE_GRADS0 1REDUCE_REPLICAS2 1RESHARD0 1REDUCE_REPLICAS0 1REDUCE_TIED2");
+        "{ 1RECV_F0 } { 1RECV_F1 } 1UNSHARD0 1UNSHARD1 1UNSHARD2 1F0.0 1RESHARD0 1F0.1 1UNSHARD0 1B0.1 1REDUCE_GRADS1 1WAIT_GRADS1 1REDUCE_GRADS2 1RESHARD1 "
+        "1RESHARD2 1B0.0 { 1SEND_B0 } 1WAIT_GRADS2 1REDUCE_GRADS0 1UNSHARD1 1UNSHARD2 1F1.0 1RESHARD0 1F1.1 1UNSHARD0 1B1.1 1WAIT_GRADS0 "
+        "1REDUCE_GRADS1 1WAIT_GRADS1 1REDUCE_GRADS2 1REDUCE_REPLICAS1 1RESHARD1 1RESHARD2 1B1.0 { 1SEND_B1 } 1WAIT_GRADS2 1REDUCE_GRADS0 "
+        "1REDUCE_REPLICAS2 1RESHARD0 1WAIT_GRADS0 1REDUCE_REPLICAS0 1WAIT_GRADS2 1REDUCE_TIED2 1WAIT_GRADS0 1WAIT_GRADS1 1WAIT_GRADS2 "
+        "1SUM_PARTIAL NORM 1UPDATE0 1UPDATE1 1UPDATE2");
 }
 
 TEST_CASE("forward-only lists gather once, reduce nothing and let go at the end") {
@@ -117,7 +123,7 @@ TEST_CASE("prefetch moves the gather ahead by that many parts and never before t
       if (list[i].type != ActionType::kUnshard) continue;
       int ahead = 0;  // parts between the gather and its first reader
       size_t reader = i;
-      for (; !is_compute(list[reader].type) || list[reader].unit != list[i].unit; ++reader) ahead += is_compute(list[reader].type) ? 1 : 0;
+      for (; !is_compute(list[reader].type) || list[reader].part != list[i].unit; ++reader) ahead += is_compute(list[reader].type) ? 1 : 0;
       const bool backward = list[reader].type == ActionType::kBackward;
       // Six parts; in the backward, 2 (5 - k) parts lie between part k and its own forward, which lets go of the copy.
       const int use = parts + ahead;
@@ -125,6 +131,41 @@ TEST_CASE("prefetch moves the gather ahead by that many parts and never before t
     }
     CHECK(count(list, ActionType::kUnshard) == 11);  // the last part's forward and backward share one copy
     CHECK(count(list, ActionType::kReshard) == 11);
+  }
+}
+
+TEST_CASE("a reduction is waited for once: before the rank's next one or the next gradient of its unit, and at most two full gradients are alive") {
+  for (const ScheduleKind kind : kScheduleKinds) {
+    for (const bool each : {false, true}) {
+      const int v = default_virtual_stages(kind), stages = 3 * v;
+      const std::vector<StageUnits> units = toy_units(stages, 2, false, test::ends_meet(kind, 3), true);
+      for (const ActionList& list : lower(make_plan(kind, 3, v, 6), units, {.unshard_each_use = each, .reduce_each_microbatch = each})) {
+        CAPTURE(name_of(kind), each);
+        std::set<std::pair<int, int>> scattered, full;  // being reduced over shards; with a full gradient
+        std::map<std::pair<int, int>, int> reductions, waits;
+        for (const Action& action : list) {
+          const std::pair unit(action.stage, action.unit);
+          const bool fused = action.part == units[static_cast<size_t>(std::max(action.stage, 0))].fused_part;
+          if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight || (action.type == ActionType::kBackwardInput && fused)) {
+            full.emplace(action.stage, action.part);
+            CHECK_FALSE(scattered.contains({action.stage, action.part}));
+          }
+          if (action.type == ActionType::kReduceGrads) {
+            CHECK(scattered.empty());
+            scattered.insert(unit);
+          }
+          if (action.type >= ActionType::kReduceGrads && action.type <= ActionType::kReduceTied) ++reductions[unit];
+          if (action.type != ActionType::kWaitGrads) continue;
+          ++waits[unit];
+          if (scattered.erase(unit) > 0 && each) full.erase(unit);
+        }
+        CHECK(reductions == waits);
+        CHECK(count(list, ActionType::kUpdate) == static_cast<long>(reductions.size()));
+        CHECK(count(list, ActionType::kSumPartial) == v);
+        CHECK(count(list, ActionType::kNorm) == 1);
+        if (each) CHECK(full.empty());
+      }
+    }
   }
 }
 
@@ -146,13 +187,14 @@ TEST_CASE("a lowered V, word for word: hand-overs without transfers, an embeddin
   CHECK(
       grouped(plan[0]) ==
       "0UNSHARD0 0UNSHARD1 0F0.0 0RESHARD0 3UNSHARD0 0F0.1 { 0SEND_F0 } { 3RECV_F0 } 0RESHARD1 3UNSHARD1 0UNSHARD0 3F0.0 3RESHARD0 3F0.1 3UNSHARD0 "
-      "3I0.1 "
-      "3REDUCE_GRADS1 0RESHARD0 3RESHARD1 0UNSHARD1 3I0.0 { 3SEND_B0 } 3RESHARD0 3W0.0 { 0RECV_B0 } 3REDUCE_GRADS0 3REDUCE_REPLICAS1 0UNSHARD0 0I0.1 "
-      "0RESHARD1 0I0.0 0RESHARD0 0W0.1 0REDUCE_GRADS1 3REDUCE_REPLICAS0 0W0.0 0REDUCE_GRADS0 0REDUCE_REPLICAS1 0REDUCE_REPLICAS0");
+      "3I0.1 3REDUCE_GRADS1 0RESHARD0 3RESHARD1 0UNSHARD1 3I0.0 { 3SEND_B0 } 3RESHARD0 3W0.0 { 0RECV_B0 } 3WAIT_GRADS1 3REDUCE_GRADS0 "
+      "3REDUCE_REPLICAS1 0UNSHARD0 0I0.1 0RESHARD1 0I0.0 0RESHARD0 0W0.1 3WAIT_GRADS0 0REDUCE_GRADS1 3REDUCE_REPLICAS0 0W0.0 0WAIT_GRADS1 "
+      "0REDUCE_GRADS0 0REDUCE_REPLICAS1 0WAIT_GRADS0 0REDUCE_REPLICAS0 0WAIT_GRADS0 0WAIT_GRADS1 3WAIT_GRADS0 3WAIT_GRADS1 0SUM_PARTIAL "
+      "3SUM_PARTIAL NORM 0UPDATE0 0UPDATE1 3UPDATE0 3UPDATE1");
   CHECK(grouped(plan[1]) ==
         "{ 1RECV_F0 } 1UNSHARD0 2UNSHARD0 1F0.0 1RESHARD0 2F0.0 { 2SEND_F0 } { 2RECV_B0 } 1UNSHARD0 2I0.0 2RESHARD0 2W0.0 2REDUCE_GRADS0 1I0.0 { "
-        "1SEND_B0 } "
-        "1RESHARD0 1W0.0 1REDUCE_GRADS0 2REDUCE_REPLICAS0 1REDUCE_REPLICAS0");
+        "1SEND_B0 } 1RESHARD0 1W0.0 2WAIT_GRADS0 1REDUCE_GRADS0 2REDUCE_REPLICAS0 1WAIT_GRADS0 1REDUCE_REPLICAS0 1WAIT_GRADS0 2WAIT_GRADS0 "
+        "1SUM_PARTIAL 2SUM_PARTIAL NORM 1UPDATE0 2UPDATE0");
 }
 
 TEST_CASE("interleaved on two ranks: both neighbours are the same rank, and each pair's messages leave and arrive in one order") {

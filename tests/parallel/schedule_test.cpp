@@ -153,12 +153,13 @@ TEST_CASE("stages live where their compute is") {
 
 TEST_CASE("actions print as their short names and know their other ends") {
   CHECK(to_string(Action{ActionType::kForward, 2, 0}) == "2F0");
-  CHECK(to_string(Action{ActionType::kForward, 2, 0, 3}) == "2F0.3");
+  CHECK(to_string(Action{ActionType::kForward, 2, 0, -1, 3}) == "2F0.3");
   CHECK(to_string(Action{ActionType::kUnshard, 2, -1, 5}) == "2UNSHARD5");
   CHECK(to_string(ActionList{{ActionType::kSendForward, 2, 0}, {ActionType::kBackwardInput, 1, 4}}) == "2SEND_F0 1I4");
   std::set<std::string> names;
-  for (int type = 0; type <= static_cast<int>(ActionType::kReduceTied); ++type) names.insert(name_of(static_cast<ActionType>(type)));
-  CHECK(names.size() == static_cast<size_t>(ActionType::kReduceTied) + 1);
+  CHECK(to_string(Action{ActionType::kNorm}) == "NORM");
+  for (int type = 0; type <= static_cast<int>(ActionType::kUpdate); ++type) names.insert(name_of(static_cast<ActionType>(type)));
+  CHECK(names.size() == static_cast<size_t>(ActionType::kUpdate) + 1);
   CHECK(to_string(counterpart({ActionType::kSendForward, 2, 7})) == "3RECV_F7");
   CHECK(to_string(counterpart({ActionType::kRecvForward, 3, 7})) == "2SEND_F7");
   CHECK(to_string(counterpart({ActionType::kSendBackward, 3, 7})) == "2RECV_B7");

@@ -232,6 +232,47 @@ TEST_CASE("reductions left out, twice, or in the wrong order") {
   check_found(twice.validated(), "rank 1: 0REDUCE_REPLICAS1 is there twice");
 }
 
+TEST_CASE("waits, norm and updates left out, twice, or too early") {
+  const auto is = [](ActionType type) { return [=](const Action& action) { return action.type == type; }; };
+  const auto without = [&](ActionType type, const LoweringPolicy& policy = once) {
+    World world(policy);
+    world.erase_on_all(is(type));
+    return world.validated();
+  };
+  check_found(without(ActionType::kWaitGrads), "0REDUCE_REPLICAS2 starts before the reduction under way has been waited for");
+  check_found(without(ActionType::kWaitGrads, {.reduce_each_microbatch = true}), "0B1.2 adds to the gradient of unit 2 while it is being reduced");
+  check_found(without(ActionType::kSumPartial), "rank 0: NORM comes before the partial gradients of stage 0 are summed");
+  check_found(without(ActionType::kNorm), "rank 0: there is no NORM");
+  check_found(without(ActionType::kNorm), "rank 0: 0UPDATE0 comes before the norm");
+  check_found(without(ActionType::kUpdate), "rank 0: unit 0 of stage 0 is never updated");
+
+  const auto twice = [&](const std::string& name) {
+    World world;
+    for (size_t rank = 0; rank < 4; ++rank) world.lists[rank].insert(world.find(rank, name), *world.find(rank, name));
+    return world.validated();
+  };
+  check_found(twice("0WAIT_GRADS1"), "rank 0: 0WAIT_GRADS1 waits for nothing");
+  check_found(twice("0SUM_PARTIAL"), "rank 0: 0SUM_PARTIAL is there twice");
+  check_found(twice("NORM"), "rank 0: NORM is there twice");
+  check_found(twice("0UPDATE1"), "rank 0: 0UPDATE1 is there twice");
+
+  World early;
+  for (size_t rank = 0; rank < 4; ++rank) early.move_before(rank, "0SUM_PARTIAL", "0REDUCE_TIED0");
+  check_found(early.validated(), "rank 0: 0SUM_PARTIAL comes before the stage's gradients are reduced");
+  World last;
+  for (size_t rank = 0; rank < 4; ++rank) last.lists[rank].push_back(*last.find(rank, "0REDUCE_REPLICAS1"));
+  check_found(last.validated(), "rank 0: 0REDUCE_REPLICAS1 comes after the norm");
+  check_found(last.validated(), "rank 0: unit 1 of stage 0 is never waited for after its last reduction");
+
+  // NORM meets the world, SUM_PARTIAL the tensor group: one rank that skips it leaves the others waiting.
+  World one_skips;
+  std::erase_if(one_skips.lists[5], is(ActionType::kNorm));
+  check_found(one_skips.validated(), "rank 0 waits at NORM for the world group of rank 0, of which rank 5 is not there");
+  World partial;
+  std::erase_if(partial.lists[2], is(ActionType::kSumPartial));
+  check_found(partial.validated(), "rank 3 waits at 0SUM_PARTIAL for the tensor group of rank 2, of which rank 2 is not there");
+}
+
 TEST_CASE("parameters gathered and never let go, or let go too early") {
   World world;
   world.erase_on_all([](const Action& a) { return a.type == ActionType::kReshard && a.stage == 1 && a.unit == 2; });
@@ -289,7 +330,7 @@ TEST_CASE("several stages on a rank: hand-overs, shared units and fused parts") 
               "1SEND_F0: stage 2 is on the same rank, which hands over to itself");
   check_found(with(0,
                    [](ActionList& list, const auto& find) {
-                     list.insert(find("3W0.0"), {ActionType::kBackwardWeight, 3, 0, 1});
+                     list.insert(find("3W0.0"), {ActionType::kBackwardWeight, 3, 0, -1, 1});
                    }),
               "3W0.1: the part is fused and has no W");
   check_found(with(0, [](ActionList& list, const auto& find) { list.erase(find("3W0.0")); }),
@@ -334,7 +375,7 @@ TEST_CASE("what a plan must not hold") {
   check_found(validate(lower(gpipe(2, 2), units, {}), mesh, units, 2, false), "0B0.1 in a plan that does not train");
   check_found(validate(lower(gpipe(2, 2), units, {}), mesh, units, 1, true), "0F1.0 names a micro-batch, part or unit that does not exist");
   PipelinePlan stray = lower(gpipe(2, 2), units, {});
-  stray[0].push_back({ActionType::kForward, 1, 0, 0});
+  stray[0].push_back({ActionType::kForward, 1, 0, -1, 0});
   check_found(validate(stray, mesh, units, 2, true), "is of a stage that is not here");
   CHECK_THROWS_AS(validate(stray, {4, 1, 1, 1}, units, 2, true), InternalError);
 }

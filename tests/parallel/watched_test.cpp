@@ -87,6 +87,9 @@ class SeenStage final : public Stage {
   void reduce_grads(Context&, int) override { see(); }
   void reduce_replicas(Context&, int) override { see(); }
   void reduce_tied(Context&, int) override { see(); }
+  void wait_grads(Context&, int) override { see(); }
+  void sum_partial(Context&) override { see(); }
+  void update(Context&, int) override { see(); }
 
  private:
   void see() { seen.push_back(progress_.snapshot().action); }
@@ -211,22 +214,29 @@ TEST_CASE("the executor tells every action before it begins") {
   SelfCommunicator self("pipeline");
   SeenStage stage(progress);
   Executor executor(self, {{0, &stage}, {1, &stage}}, {0, 0});
-  executor.run(host.ctx, {{kUnshard, 0, -1, 4}, {kForward, 0, 3, 1}});
+  executor.run(host.ctx, {{kUnshard, 0, -1, 4}, {kForward, 0, 3, -1, 1}});
   CHECK(stage.seen == std::vector<std::string>{"", ""});  // nobody watches
   stage.seen.clear();
   executor.watch(progress);
+  executor.on_norm([&](Context&) { stage.seen.push_back(progress.snapshot().action); });
   executor.run(host.ctx, {{kUnshard, 0, -1, 4},
-                          {kForward, 0, 3, 1},
-                          {kBackwardInput, 0, 3, 0},
+                          {kForward, 0, 3, -1, 1},
+                          {kBackwardInput, 0, 3, -1, 0},
                           {kBackwardWeight, 0, 3},
-                          {kRecvForward, 1, 5, -1, 0},
-                          {kSendForward, 0, 5, -1, 0},
+                          {.type = kRecvForward, .stage = 1, .microbatch = 5, .group = 0},
+                          {.type = kSendForward, .stage = 0, .microbatch = 5, .group = 0},
                           {kReshard, 0, -1, 1},
                           {kReduceGrads, 0, -1, 1},
                           {kReduceReplicas, 0, -1, 1},
-                          {kReduceTied, 0, -1, 0}});
+                          {kReduceTied, 0, -1, 0},
+                          {kWaitGrads, 0, -1, 1},
+                          {kSumPartial, 0},
+                          {kNorm},
+                          {kUpdate, 0, -1, 1}});
   CHECK(stage.seen == std::vector<std::string>{"gathering unit 4", "forward of micro-batch 3, head", "input gradient of micro-batch 3, embedding",
                                                "weight gradient of micro-batch 3, head", "weight gradient of micro-batch 3, embedding",
                                                "receiving the input of micro-batch 5", "releasing unit 1", "reducing the gradient of unit 1",
-                                               "reducing the gradient of unit 1 over its replicas", "reducing the gradient of the tied unit 0"});
+                                               "reducing the gradient of unit 1 over its replicas", "reducing the gradient of the tied unit 0",
+                                               "waiting for the reduced gradient of unit 1", "summing partial gradients over tensor ranks",
+                                               "gradient norm", "updating unit 1"});
 }

@@ -1,7 +1,6 @@
 // Memory three ways: counted on the meta device, measured in a real step, and by formula.
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <random>
 #include <set>
 
@@ -66,34 +65,29 @@ struct Formula {
   int64_t peak_parameters, peak_gradients;   ///< with what is gathered or not yet reduced at the worst moment
 };
 
-/// What a rank's gradients take beyond their shards: full ones, from a unit's first W to the end of its reduction, of which one is under way at a time,
-/// of all the rank's stages.
+/// What a rank's gradients take beyond their shards: full ones, from a unit's first W to the end of its reduction, and where that lands.
 struct GradientWalk {
   std::map<UnitKey, int64_t> padded;
   int64_t shards;
-  std::set<UnitKey> alive = {};
-  std::optional<UnitKey> reducing = {};
+  std::set<UnitKey> alive = {}, scattered = {};
   int64_t full = 0;
 
-  void settle() {
-    if (!reducing) return;
-    full -= padded[*reducing] + padded[*reducing] / shards;
-    alive.erase(*reducing);
-    reducing.reset();
-  }
   void add_to(UnitKey unit) {
-    if (unit == reducing) settle();
     if (alive.insert(unit).second) full += padded[unit];
   }
   void reduce(UnitKey unit) {
-    settle();
-    full += padded[unit] / shards;  // where the reduce-scatter lands
-    reducing = unit;
+    full += padded[unit] / shards;
+    scattered.insert(unit);
+  }
+  void wait(UnitKey unit) {
+    if (scattered.erase(unit) == 0) return;  // a sum over replicas
+    full -= padded[unit] + padded[unit] / shards;
+    alive.erase(unit);
   }
 };
 
 bool adds_to_gradients(const Action& action, const StageUnits& units) {
-  if (action.type == ActionType::kBackwardInput) return action.unit == units.fused_part;
+  if (action.type == ActionType::kBackwardInput) return action.part == units.fused_part;
   return action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight;
 }
 
@@ -112,15 +106,16 @@ Formula formula(const Subject& subject, const Config& config) {
   f.optimizer = (masters ? 3 : 2) * wide * P / S;
   int64_t gathered = 0, most_gathered = 0, most_full = 0;
   for (const Action& action : subject.list) {
+    if (action.type == ActionType::kNorm) break;
     const StageUnits& units = subject.units[static_cast<size_t>(action.stage)];
     const UnitKey its(action.stage, action.unit);
     if (action.type == ActionType::kUnshard) gathered += walk.padded[its];
     if (action.type == ActionType::kReshard) gathered -= walk.padded[its];
     if (adds_to_gradients(action, units))
-      for (const UnitRef& unit : units.units_of_part[static_cast<size_t>(action.unit)])
+      for (const UnitRef& unit : units.units_of_part[static_cast<size_t>(action.part)])
         walk.add_to({unit.stage < 0 ? action.stage : unit.stage, unit.unit});
-    if (action.type == ActionType::kReduceReplicas && walk.reducing == its) walk.settle();
     if (action.type == ActionType::kReduceGrads) walk.reduce(its);
+    if (action.type == ActionType::kWaitGrads) walk.wait(its);
     most_gathered = std::max(most_gathered, gathered);
     most_full = std::max(most_full, walk.full);
   }
@@ -263,8 +258,8 @@ int64_t most_kept_by_blocks(const Subject& subject, const Config& config) {
   const int64_t forward = kept_by_block(config), weights = kept_for_weights(config);
   int64_t kept = 0, most = 0;
   for (const Action& action : subject.list) {
-    const bool embedding = action.stage == 0 && action.unit == 0;
-    if (!is_compute(action.type) || embedding || action.unit == subject.units[static_cast<size_t>(action.stage)].fused_part) continue;
+    const bool embedding = action.stage == 0 && action.part == 0;
+    if (!is_compute(action.type) || embedding || action.part == subject.units[static_cast<size_t>(action.stage)].fused_part) continue;
     if (action.type == ActionType::kForward) kept += forward;
     if (action.type == ActionType::kBackward) kept -= forward;
     if (action.type == ActionType::kBackwardInput) kept += weights - forward;

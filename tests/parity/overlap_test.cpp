@@ -46,6 +46,9 @@ class PaddedStage final : public Stage {
   void reduce_grads(Context& ctx, int unit) override { inner_.reduce_grads(ctx, unit); }
   void reduce_replicas(Context& ctx, int unit) override { inner_.reduce_replicas(ctx, unit); }
   void reduce_tied(Context& ctx, int unit) override { inner_.reduce_tied(ctx, unit); }
+  void wait_grads(Context& ctx, int unit) override { inner_.wait_grads(ctx, unit); }
+  void sum_partial(Context& ctx) override { inner_.sum_partial(ctx); }
+  void update(Context& ctx, int unit) override { inner_.update(ctx, unit); }
 
  private:
   Stage& inner_;
@@ -111,11 +114,9 @@ Measured measure(const Config& config, const Link& link, double padding) {
     inner.barrier();
     trace.origin = CommunicationLog::Clock::now();
     log.start(trace.origin);
-    executor.run(ctx, trainer.training_list(), &trace.timeline, trace.origin);
-    {
-      const TracedRegion updating(&trace, Cause::kOptimizer);
-      for (const auto& stage : trainer.stages()) stage->grads().finish(ctx, *mesh.tensor, *mesh.kv);
-    }
+    ActionList list = trainer.training_list();
+    std::erase_if(list, [](const Action& action) { return action.type == ActionType::kNorm || action.type == ActionType::kUpdate; });
+    executor.run(ctx, list, &trace.timeline, trace.origin);
     trace.seconds = trace.now();
     trace.operations = log.stop();
   };

@@ -332,15 +332,6 @@ TEST_CASE("the best layout's memory is that of its own forecast, whoever's stack
   }
 }
 
-TEST_CASE("a step too long to simulate is refused at once") {
-  Config config = small_model();
-  config.training.global_batch_size = 2'147'483'632;  // two gigabytes a list
-  const ClusterConfig cluster = h100(1);
-  config.parallel.data = 8;
-  CHECK_THROWS_WITH(forecast_time(resolve(config, 8), cluster), Contains("training.global_batch_size=2147483632") && Contains("longer than"));
-  CHECK_FALSE(forecast_run(resolve(config, 8), 8, 8, "NVIDIA H100 80GB HBM3"));
-}
-
 TEST_CASE("a batch that no layout can share out is told") {
   Config config = small_model(2);
   config.training.global_batch_size = 7;

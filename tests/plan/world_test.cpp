@@ -21,8 +21,9 @@ constexpr LoweringPolicy kEachUse{.unshard_each_use = true, .reduce_each_microba
 
 /// Some number of quarters between 1/4 and 2, different from action to action but for the group, of which only lowered lists have one.
 double some_seconds(const Action& action, int salt) {
-  const int all =
-      static_cast<int>(action.type) * 7919 + action.stage * 104729 + (action.microbatch + 1) * 1299709 + (action.unit + 1) * 15485863 + salt;
+  if (ends_step(action.type)) return 0;
+  const int which = is_compute(action.type) ? action.part : action.unit;
+  const int all = static_cast<int>(action.type) * 7919 + action.stage * 104729 + (action.microbatch + 1) * 1299709 + (which + 1) * 15485863 + salt;
   return (1 + (all / 3 % 8 + 8) % 8) * 0.25;
 }
 double random_seconds(const Action& action) { return some_seconds(action, 1); }
@@ -309,7 +310,7 @@ TEST_CASE("what a world cannot be simulated with is named") {
   CHECK_THROWS_WITH(one.run({unit_seconds, free_of_charge, {{0, 0}}}), Catch::Contains("rank 0 of 4"));
   CHECK_THROWS_WITH(one.run(costs, {-1}), Catch::Contains("rank -1 in a world of 4"));
   CHECK_THROWS_WITH(lists_of_ranks(one.plan, {3, 1, 2, 1}), Catch::Contains("2 lists for 6 ranks"));
-  one.list_of(3).push_back({ActionType::kForward, 0, 0, 0});
+  one.list_of(3).push_back({ActionType::kForward, 0, 0, -1, 0});
   CHECK_THROWS_WITH(one.run(costs), Catch::Contains("0F0.0 on pipeline rank 1"));
   one.list_of(3).back() = {ActionType::kUnshard, 1, -1, 9};
   CHECK_THROWS_WITH(one.run(costs), Catch::Contains("1UNSHARD9 of a stage with 2"));

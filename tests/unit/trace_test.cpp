@@ -15,7 +15,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr Action kForward{ActionType::kForward, 0, 0, 0}, kBackward{ActionType::kBackward, 0, 0, 0};
+constexpr Action kForward{ActionType::kForward, 0, 0, -1, 0}, kBackward{ActionType::kBackward, 0, 0, -1, 0}, kNorm{ActionType::kNorm};
 
 double seconds(const ExposedTime& rank, Cause cause) { return rank[static_cast<size_t>(cause)]; }
 
@@ -25,23 +25,25 @@ double sum(const ExposedTime& rank) {
   return all;
 }
 
-Action at(ActionType type, int stage, int microbatch) { return {type, stage, microbatch, is_compute(type) ? 0 : -1}; }
+Action at(ActionType type, int stage, int microbatch) { return {type, stage, microbatch, -1, is_compute(type) ? 0 : -1}; }
 
 /// One micro-batch over two stages: F = 1 s, B = 2 s, each transfer half a second late; the second stage reads its batch half a second longer.
 std::vector<StepTrace> two_stages() {
   StepTrace first, second;
   first.seconds = second.seconds = 8.5;
-  first.stretches = {{Cause::kDataWait, 0, 0.5}, {Cause::kOptimizer, 8, 8.5}};
-  second.stretches = {{Cause::kDataWait, 0, 1}, {Cause::kOptimizer, 5.5, 8.25}};
+  first.stretches = {{Cause::kDataWait, 0, 0.5}};
+  second.stretches = {{Cause::kDataWait, 0, 1}};
   first.timeline = {{at(ActionType::kForward, 0, 0), 0.5, 1.5},
                     {at(ActionType::kSendForward, 0, 0), 1.5, 8},
                     {at(ActionType::kRecvBackward, 0, 0), 1.5, 6},
-                    {at(ActionType::kBackward, 0, 0), 6, 8}};
+                    {at(ActionType::kBackward, 0, 0), 6, 8},
+                    {kNorm, 8, 8.5}};
   first.operations = {{"pipeline", "exchange", 1.5, 1.5, 1.5, 6}, {"world", "all_reduce", 8, 8, 8, 8.25}};
   second.timeline = {{at(ActionType::kRecvForward, 1, 0), 1, 2},
                      {at(ActionType::kForward, 1, 0), 2, 3},
                      {at(ActionType::kBackward, 1, 0), 3, 5.5},
-                     {at(ActionType::kSendBackward, 1, 0), 5.5, 5.5}};
+                     {at(ActionType::kSendBackward, 1, 0), 5.5, 5.5},
+                     {kNorm, 5.5, 8.25}};
   second.operations = {{"pipeline", "exchange", 1, 1, 1, 2}, {"tensor", "all_reduce", 3.5, 3.75, 4, 4.25}, {"world", "all_reduce", 5.5, 5.5, 5.5, 8}};
   return {first, second};
 }
@@ -51,9 +53,13 @@ std::vector<StepTrace> two_stages() {
 TEST_CASE("exposed time of one rank: what it waited for, by group and verb, and the rest") {
   StepTrace trace;
   trace.seconds = 10;
-  trace.stretches = {{Cause::kDataWait, 0, 1}, {Cause::kOptimizer, 8, 9.5}};
-  trace.timeline = {
-      {{ActionType::kUnshard, 0, -1, 0}, 1, 1.5}, {kForward, 1.5, 4}, {kBackward, 4, 7}, {{ActionType::kReduceGrads, 0, -1, 0}, 7, 7.5}};
+  trace.stretches = {{Cause::kDataWait, 0, 1}};
+  trace.timeline = {{{ActionType::kUnshard, 0, -1, 0}, 1, 1.5},
+                    {kForward, 1.5, 4},
+                    {kBackward, 4, 7},
+                    {{ActionType::kReduceGrads, 0, -1, 0}, 7, 7.5},
+                    {{ActionType::kWaitGrads, 0, -1, 0}, 8, 8.5},
+                    {kNorm, 8.5, 9.5}};
   trace.operations = {{"data", "all_reduce", 0.5, 0.5, 0.5, 0.75},     {"shard", "all_gather", 1.25, 1.5, 1.5, 2.5},
                       {"tensor", "all_reduce", 3, 3, 3, 3.25},         {"kv", "all_reduce", 4.5, 4.5, 4.75, 5},
                       {"shard", "reduce_scatter", 7, 7.25, 8, 8.25},   {"replicate", "all_reduce", 8.25, 8.25, 8.25, 8.5},
@@ -86,12 +92,17 @@ TEST_CASE("exposed time of a pipeline: bubble is what free transfers leave, the 
 
 TEST_CASE("the wait for the other stage of a tied embedding is bubble, in its action and after the list alike") {
   std::vector<StepTrace> overlapping = two_stages();
-  overlapping[0].timeline.push_back({{ActionType::kReduceTied, 0, -1, 0}, 8, 8});
-  overlapping[1].timeline.push_back({{ActionType::kReduceTied, 1, -1, 0}, 5.5, 5.5});
+  const auto reduce_tied = [](StepTrace& rank, double begin, double end) {  // its wait comes before NORM
+    TimelineEvent& norm = rank.timeline.back();
+    const int stage = rank.timeline.front().action.stage;
+    norm = {kNorm, 8, norm.end};
+    rank.timeline.insert(rank.timeline.end() - 1, {{{ActionType::kReduceTied, stage, -1, 0}, begin, end}, {{ActionType::kWaitGrads, stage, -1, 0}, end, 8}});
+  };
+  reduce_tied(overlapping[0], 8, 8);
   overlapping[1].operations[2] = {"embedding", "all_reduce", 5.5, 5.5, 5.5, 8};
   std::vector<StepTrace> blocking = overlapping;
-  blocking[1].timeline.back().end = 8;
-  blocking[1].stretches.back() = {Cause::kOptimizer, 8, 8.25};
+  reduce_tied(overlapping[1], 5.5, 5.5);
+  reduce_tied(blocking[1], 5.5, 8);
   for (const auto& steps : {overlapping, blocking}) {
     const ExposedTime rank = exposed_time(steps, MeshShape{.pipeline = 2})[1];
     CHECK(seconds(rank, Cause::kPipelineBubble) == 0.5 + 2);
@@ -163,7 +174,7 @@ TEST_CASE("a simulated pipeline as a Chrome trace: every rank, rows without over
   CHECK(file.processes.size() == kRanks);
   CHECK(file.processes.at(2) == "pipeline rank \"2\"");
   CHECK(file.arrows == 2 * 2 * (kRanks - 1) * kMicrobatches);
-  for (int r = 0; r < kRanks; ++r) CHECK(file.events.at({r, "compute"}) == 2 * 2 * kMicrobatches);
+  for (int r = 0; r < kRanks; ++r) CHECK(file.events.at({r, "compute"}) == 2 * (2 * kMicrobatches + 3));  // SUM_PARTIAL, NORM, UPDATE
 }
 
 TEST_CASE("measured operations have rows of their own, and what overlaps lies in further ones") {

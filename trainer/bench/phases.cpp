@@ -31,8 +31,8 @@ Phase phase_of(const Action& action, bool first, bool last, int parts) {
   if (action.type == ActionType::kUnshard || action.type == ActionType::kReshard) return kParameters;
   if (!is_compute(action.type)) return kGradients;
   const bool forward = action.type == ActionType::kForward;
-  if (first && action.unit == 0) return forward ? kForwardEmbedding : kBackwardEmbedding;
-  if (last && action.unit == parts - 1) return forward ? kForwardHead : kBackwardHead;
+  if (first && action.part == 0) return forward ? kForwardEmbedding : kBackwardEmbedding;
+  if (last && action.part == parts - 1) return forward ? kForwardHead : kBackwardHead;
   return forward ? kForwardBlocks : kBackwardBlocks;
 }
 
@@ -70,8 +70,9 @@ PhaseSeconds trace(Context& ctx, Trainer& trainer, const Config& config) {
     stage->begin(ctx, microbatches, training.sequence_length, RunMode::kTrain, 0);
     write_scalar(ctx, 1.0 / tokens, stage->loss_scale());
   }
-  executor.run(ctx, trainer.training_list(), &timeline);
-  for (const auto& stage : trainer.stages()) stage->grads().finish(ctx, *mesh.tensor, *mesh.kv);
+  ActionList list = trainer.training_list();
+  std::erase_if(list, [](const Action& action) { return action.type == ActionType::kNorm || action.type == ActionType::kUpdate; });
+  executor.run(ctx, list, &timeline);
 
   PhaseSeconds seconds{};
   double end = 0;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <span>
 
 #include "kernels/core/check.h"
 #include "parallel/pipeline/simulate.h"
@@ -58,7 +59,9 @@ std::vector<Blocked> blocked(const StepTrace& trace) {
     const Stretch* const stretch = stretch_at(trace.stretches, operation.begin);
     if (stretch != nullptr && stretch->cause == Cause::kDataWait) continue;
     Cause cause = cause_of(operation);
-    const bool updating = stretch != nullptr && stretch->cause == Cause::kOptimizer;
+    const bool updating = std::ranges::any_of(trace.timeline, [&](const TimelineEvent& event) {
+      return ends_step(event.action.type) && event.begin <= operation.begin && operation.begin < event.end;
+    });
     if (cause == Cause::kOther && updating) cause = Cause::kOptimizer;
     const bool for_pipeline = cause == Cause::kPipelineTransfer || operation.group == name_of(MeshAxis::kEmbedding) ||
                               (updating && operation.group == name_of(MeshAxis::kWorld));
@@ -75,6 +78,13 @@ double blocked_in(const std::vector<Blocked>& waits, double begin, double end, b
   for (auto wait = std::ranges::lower_bound(waits, begin, {}, &Blocked::begin); wait != waits.end() && wait->end <= end; ++wait)
     if (wait->for_pipeline || !for_pipeline_only) seconds += wait->seconds();
   return seconds;
+}
+
+/// A list up to its last action that waits for no other rank. What follows are the waits for the last reductions, norm and update.
+std::span<const TimelineEvent> own_work(const Timeline& timeline) {
+  size_t end = timeline.size();
+  while (end > 0 && timeline[end - 1].action.type >= ActionType::kReduceTied) --end;
+  return {timeline.data(), end};
 }
 
 /// What a pipeline rank idles for though transfers are free.
@@ -97,7 +107,7 @@ std::vector<Idle> replay(const std::vector<const StepTrace*>& column, const std:
   for (size_t rank = 0; rank < column.size(); ++rank) {
     plan.emplace_back();
     busy.push_back(0);
-    for (const TimelineEvent& event : column[rank]->timeline) {
+    for (const TimelineEvent& event : own_work(column[rank]->timeline)) {
       // What a rank does before its list, it does while nobody waits for it.
       if (plan.back().empty()) add({ActionType::kReshard, event.action.stage, -1, 0}, event.begin);
       if (is_transfer(event.action.type)) {
@@ -125,12 +135,14 @@ std::vector<Idle> replay(const std::vector<const StepTrace*>& column, const std:
 ExposedTime exposed_of(const StepTrace& trace, const std::vector<Blocked>& waits, const Idle& idle) {
   ExposedTime seconds{};
   const auto of = [&](Cause cause) -> double& { return seconds[static_cast<size_t>(cause)]; };
-  double done = 0;  // with its own work of the list
   for (const TimelineEvent& event : trace.timeline) {
     if (is_transfer(event.action.type)) continue;
-    of(Cause::kCompute) += event.end - event.begin - blocked_in(waits, event.begin, event.end, false);
-    if (event.action.type != ActionType::kReduceTied) done = event.end;  // where nothing overlaps, it waits for the other stage
+    of(ends_step(event.action.type) ? Cause::kOptimizer : Cause::kCompute) +=
+        event.end - event.begin - blocked_in(waits, event.begin, event.end, false);
   }
+  double done = 0;  // with its own work
+  for (const TimelineEvent& event : own_work(trace.timeline))
+    if (!is_transfer(event.action.type)) done = event.end;
   for (const Stretch& stretch : trace.stretches)
     of(stretch.cause) += stretch.end - stretch.begin - blocked_in(waits, stretch.begin, stretch.end, false);
   double inside = idle.inside, after = idle.after;
@@ -209,7 +221,7 @@ std::string to_bytes(const StepTrace& trace) {
                          {"stretches", nlohmann::json::array()},
                          {"operations", nlohmann::json::array()}};
   for (const auto& [action, begin, end] : trace.timeline)
-    json["timeline"].push_back({static_cast<int>(action.type), action.stage, action.microbatch, action.unit, action.group, begin, end});
+    json["timeline"].push_back({static_cast<int>(action.type), action.stage, action.microbatch, action.unit, action.part, action.group, begin, end});
   for (const Stretch& stretch : trace.stretches) json["stretches"].push_back({static_cast<int>(stretch.cause), stretch.begin, stretch.end});
   for (const TimedOperation& one : trace.operations) json["operations"].push_back({one.group, one.verb, one.begin, one.started, one.wait, one.end});
   std::string bytes;
@@ -224,7 +236,7 @@ StepTrace step_trace_from(const std::string& bytes) {
   trace.clock = json["clock"];
   trace.seconds = json["seconds"];
   for (const nlohmann::json& e : json["timeline"])
-    trace.timeline.push_back({{static_cast<ActionType>(e[0].get<int>()), e[1], e[2], e[3], e[4]}, e[5], e[6]});
+    trace.timeline.push_back({{static_cast<ActionType>(e[0].get<int>()), e[1], e[2], e[3], e[4], e[5]}, e[6], e[7]});
   for (const nlohmann::json& e : json["stretches"]) trace.stretches.push_back({static_cast<Cause>(e[0].get<int>()), e[1], e[2]});
   for (const nlohmann::json& e : json["operations"]) trace.operations.push_back({e[0], e[1], e[2], e[3], e[4], e[5]});
   return trace;

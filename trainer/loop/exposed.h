@@ -19,7 +19,7 @@ enum class Cause : uint8_t {
   kZeroGather,        ///< waiting for gathered parameters
   kZeroReduce,        ///< waiting for reduced gradients
   kDataWait,          ///< reading the batch
-  kOptimizer,         ///< gradient norm and update
+  kOptimizer,         ///< SUM_PARTIAL, NORM and UPDATE, less what they waited for
   kOther,             ///< what is left
 };
 constexpr size_t kCauses = static_cast<size_t>(Cause::kOther) + 1;

@@ -45,7 +45,7 @@ std::string flaw(const PipelinePlan& plan, int ranks, int stages, int microbatch
   if (static_cast<int>(plan.size()) != ranks) return concat(plan.size(), " lines with actions; parallel.pipeline is ", ranks);
   std::set<std::tuple<int, int, ActionType>> there;
   for (const ActionList& list : plan) {
-    for (const auto& [type, stage, microbatch, unit, group] : list) {
+    for (const auto& [type, stage, microbatch, unit, part, group] : list) {
       const Action named{type, stage, microbatch};
       if (stage >= stages) return concat(to_string(named), ": parallel.pipeline x parallel.virtual_stages is ", stages, " stages, counted from 0");
       if (microbatch >= microbatches) return concat(to_string(named), ": a step has ", microbatches, " micro-batches, counted from 0");

@@ -73,7 +73,7 @@ std::vector<ChromeTrace::Event> ChromeTrace::events_of(const TracedRank& rank) c
     if (is_transfer(action.type)) {
       events.push_back({to_string(action), Row::kPipeline, begin, end, concat(rank.pipeline, " ", arrow_of(action)), is_receive(action.type)});
     } else {
-      events.push_back({to_string(action), is_compute(action.type) ? Row::kCompute : Row::kZero, begin, end, "", false});
+      events.push_back({to_string(action), is_compute(action.type) || ends_step(action.type) ? Row::kCompute : Row::kZero, begin, end, "", false});
     }
   }
   for (const auto& [cause, begin, end] : rank.step.stretches) events.push_back({name_of(cause), Row::kCompute, begin, end, "", false});

@@ -65,6 +65,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
   }
   executor_ = std::make_unique<Executor>(*mesh_.pipeline, local, stage_rank_);
   executor_->drive(mesh_.world);
+  executor_->on_norm([this](Context&) { norm(); });
   sums_ = Tensor::zeros(ctx, {2}, DType::kF64, MemoryCategory::kWorkspace);
   norm_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   scalars_ = Tensor::zeros(ctx, {kStepScalars}, DType::kF64, MemoryCategory::kWorkspace);
@@ -89,7 +90,7 @@ void Trainer::make_optimizers() {
   }
   const OptimizerConfig& optimizer = config_.training.optimizer;
   hyper_ = {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay};
-  for (const auto& stage : stages_) optimizers_.push_back(std::make_unique<ShardedOptimizer>(ctx_, stage->params(), hyper_, precision_));
+  for (const auto& stage : stages_) stage->make_optimizer(ctx_, hyper_, precision_, scalars_);
   const LossScaleConfig& scale = config_.training.loss_scale;
   if (scales_loss(config_.training)) {
     scaling_ = {scale.growth_interval, static_cast<double>(scale.minimum), static_cast<double>(scale.maximum)};
@@ -104,7 +105,8 @@ TransformerStage& Trainer::stage() const {
 }
 
 void Trainer::weights_changed() {
-  for (const auto& stage : stages_) stage->params().mark_updated();
+  for (const auto& stage : stages_)
+    for (size_t unit = 0; unit < stage->params().units().size(); ++unit) stage->params().mark_updated(static_cast<int>(unit));
 }
 
 void Trainer::watch(Progress& progress) {
@@ -175,12 +177,10 @@ void Trainer::queue_step(int64_t step) {
   begin(RunMode::kTrain, batch_, config_.training.sequence_length, step);
   Timeline* const timeline = trace_ != nullptr ? &trace_->timeline : nullptr;
   executor_->run(ctx_, training_list_, timeline, trace_ != nullptr ? trace_->origin : std::chrono::steady_clock::time_point());
-  const TracedRegion updating(trace_, Cause::kOptimizer);
-  ctx_.arena->set_phase(MemoryPhase::kOptimizer);
-  note("gradient norm and update of step ", step + 1);
-  for (const auto& stage : stages_) stage->grads().finish(ctx_, *mesh_.tensor, *mesh_.kv);
+}
 
-  // One all-reduce for both figures. Each gradient element and each token's loss is added by exactly one rank.
+/// One all-reduce for squared gradient norm and loss. Each gradient element and each token's loss is added by exactly one rank.
+void Trainer::norm() {
   fill(ctx_, 0, sums_);
   for (const auto& stage : stages_)
     if (mesh_.at.replicate == 0) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), *mesh_.shard, sums_.flat(0, 1));
@@ -189,7 +189,6 @@ void Trainer::queue_step(int64_t step) {
 
   decide_step(ctx_, hyper_, scaling_, sums_.flat(0, 1), config_.training.gradient_clip, norm_, scalars_);
   first_non_finite(ctx_, gradients_, scalars_, offender_);
-  for (size_t s = 0; s < stages_.size(); ++s) optimizers_[s]->step(ctx_, scalars_, stages_[s]->params(), stages_[s]->grads());
 }
 
 /// The first two steps run as they are: they make the arena, the libraries' plans and NCCL's connections, none of which a capture may do. Every later one
@@ -268,9 +267,9 @@ void Trainer::add_owned_boxes(size_t s, std::vector<OwnedBox>& boxes) const {
         const Unit::Segment part{segment.spec, segment.flat_begin + range.offset - segment.param_begin, range.offset, range.box.numel()};
         const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, part, shard); };
         OwnedBox box{segment.spec, range.box, slice(params.master(unit)), {}, {}, {}};
-        if (!optimizers_.empty()) {
-          box.exp_avg = slice(optimizers_[s]->exp_avg(unit));
-          box.exp_avg_sq = slice(optimizers_[s]->exp_avg_sq(unit));
+        if (const ShardedOptimizer* const optimizer = stages_[s]->optimizer(); optimizer != nullptr) {
+          box.exp_avg = slice(optimizer->exp_avg(unit));
+          box.exp_avg_sq = slice(optimizer->exp_avg_sq(unit));
           box.gradient = slice(stages_[s]->grads().shard(unit));
         }
         boxes.push_back(std::move(box));

@@ -116,6 +116,7 @@ class Trainer {
   void make_optimizers();
   void add_owned_boxes(size_t stage, std::vector<OwnedBox>& boxes) const;
   void queue_step(int64_t step);
+  void norm();
   void launch_graph(int64_t step);
   std::string offender_name(int64_t index);
   void note(const char* what, int64_t number);
@@ -129,7 +130,6 @@ class Trainer {
   std::vector<int> stage_rank_;
   std::vector<std::unique_ptr<TransformerStage>> stages_;
   TransformerStage* last_ = nullptr;                           ///< the last stage of the model, where it is here
-  std::vector<std::unique_ptr<ShardedOptimizer>> optimizers_;  ///< of each stage
   std::unique_ptr<Executor> executor_;
   Progress* progress_ = nullptr;
   StepTrace* trace_ = nullptr;

@@ -75,7 +75,7 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   TRIREME_CHECK(static_cast<int>(all.size()) == units_.units, "stage ", range.stage, " built other units than its plan has");
   params_ = std::make_unique<ParamStore>(ctx, all, *mesh.shard, options.policy, options.precision);
   if (options.with_gradients)
-    grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, options.precision, options.last_reduction);
+    grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, options.precision);
   loss_scale_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
 }
@@ -98,6 +98,16 @@ void TransformerStage::make_cache(Context& ctx, int64_t room) {
   for (size_t b = 0; b < blocks_.size(); ++b)
     caches_.push_back(
         {Tensor::empty(ctx, shape, dtype_, MemoryCategory::kActivations), Tensor::empty(ctx, shape, dtype_, MemoryCategory::kActivations)});
+}
+
+void TransformerStage::make_optimizer(Context& ctx, const AdamW& hyper, const Precision& precision, const Tensor& scalars) {
+  optimizer_ = std::make_unique<ShardedOptimizer>(ctx, *params_, hyper, precision);
+  scalars_ = scalars;
+}
+
+void TransformerStage::sum_partial(Context& ctx) {
+  ctx.arena->set_phase(MemoryPhase::kOptimizer);
+  grads_->sum_partial(ctx, *mesh_.tensor, *mesh_.kv);
 }
 
 Pass TransformerStage::pass(int microbatch) const {

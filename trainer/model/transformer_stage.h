@@ -4,6 +4,7 @@
 #include "parallel/pipeline/stage.h"
 #include "parallel/sharding/grad_store.h"
 #include "parallel/sharding/param_store.h"
+#include "parallel/sharding/sharded_optimizer.h"
 #include "trainer/model/declare.h"
 
 namespace trireme {
@@ -41,11 +42,10 @@ struct StageOptions {
   int64_t blocks_per_unit = 1;
   std::vector<Recompute> recompute;  ///< of all blocks of the model
   bool with_gradients = true;
-  std::shared_ptr<LastReduction> last_reduction = std::make_shared<LastReduction>();  ///< of the rank: stages made with one StageOptions share it
 };
 
 /// Where tensor parallelism, pipeline and sharding meet: blocks [first, last) of a transformer as a Stage, its parameters in a ParamStore, their
-/// gradients in a GradStore.
+/// gradients in a GradStore, and what an optimizer knows of them.
 class TransformerStage : public Stage {
  public:
   /// `first`: the first stage, where it is another one of this rank; null otherwise. It lives as long as this is used.
@@ -56,6 +56,9 @@ class TransformerStage : public Stage {
 
   /// Room for keys and values of a text of so many tokens, or of as many as the model has positions if those are fewer: 2 * room * K*H elements a block.
   void make_cache(Context& ctx, int64_t room);
+
+  /// What UPDATE does. `scalars`: kernels/ops/optimizer.h, read by every update.
+  void make_optimizer(Context& ctx, const AdamW& hyper, const Precision& precision, const Tensor& scalars);
 
   int parts() const override { return static_cast<int>(units_.units_of_part.size()); }
   std::string part_name(int part) const override;
@@ -75,10 +78,14 @@ class TransformerStage : public Stage {
   void reduce_grads(Context& ctx, int unit) override { grads_->reduce(ctx, unit); }
   void reduce_replicas(Context& ctx, int unit) override { grads_->reduce_replicas(ctx, unit); }
   void reduce_tied(Context& ctx, int unit) override { grads_->reduce_tied(ctx, unit, *mesh_.embedding); }
+  void wait_grads(Context& ctx, int unit) override { grads_->wait(ctx, unit); }
+  void sum_partial(Context& ctx) override;
+  void update(Context& ctx, int unit) override { optimizer_->update(ctx, scalars_, *params_, *grads_, unit); }
 
   const StageRange& range() const { return range_; }
   ParamStore& params() const { return *params_; }
   GradStore& grads() const { return *grads_; }
+  const ShardedOptimizer* optimizer() const { return optimizer_.get(); }  ///< null before make_optimizer()
   /// [1] f64, read by every backward of the last stage: 1 / valid tokens of the global batch.
   Tensor loss_scale() const { return loss_scale_; }
   Tensor loss_sum() const { return loss_sum_; }  ///< [1] f64, last stage: sum over the micro-batches run since begin()
@@ -129,6 +136,8 @@ class TransformerStage : public Stage {
   Head head_{};
   std::unique_ptr<ParamStore> params_;
   std::unique_ptr<GradStore> grads_;
+  std::unique_ptr<ShardedOptimizer> optimizer_;
+  Tensor scalars_;  ///< the optimizer's, of the whole rank
 
   std::vector<Microbatch> microbatches_;
   std::vector<Slot> slots_;

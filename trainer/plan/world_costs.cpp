@@ -111,7 +111,7 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   };
   const auto compute = [=](const Action& action, double (*seconds)(ActionType, const PartSeconds&)) {
     const std::vector<PartSeconds>& parts = (*stages)[static_cast<size_t>(action.stage)].parts;
-    if (action.unit >= 0) return seconds(action.type, parts[static_cast<size_t>(action.unit)]);
+    if (action.part >= 0) return seconds(action.type, parts[static_cast<size_t>(action.part)]);
     double sum = 0;
     for (const PartSeconds& part : parts) sum += seconds(action.type, part);
     return sum;
