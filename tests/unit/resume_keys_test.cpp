@@ -3,56 +3,13 @@
 #include <set>
 
 #include "tests/support/catch.h"
-#include "trainer/config/visit.h"
+#include "tests/support/key_change.h"
 #include "trainer/run/resume.h"
 
 using namespace trireme;
+using namespace trireme::test;
 
 namespace {
-
-void alter(bool& value) { value = !value; }
-void alter(int64_t& value) { value += 1; }
-void alter(double& value) { value += 0.25; }
-void alter(std::string& value) { value += "other"; }
-template <class T>
-void alter(std::vector<T>& value) {
-  value.emplace_back();
-  alter(value.back());
-}
-template <class T>
-void alter(std::optional<T>& value) {
-  if (!value) value.emplace();
-  alter(*value);
-}
-
-/// Alters the field number `target` of a configuration, and notes its path.
-class Change {
- public:
-  explicit Change(size_t target) : target_(target) {}
-
-  std::string path;
-  bool seen_by_writer = false;  ///< a key without effect beside the other values is not written, and no change either
-
-  template <class T>
-  void operator()(const Field& field, T& value) {
-    if (next_++ != target_) return;
-    path = section_ + field.key;
-    seen_by_writer = field.without_effect == nullptr;
-    alter(value);
-  }
-  template <class T>
-  void section(const char* key, const char*, T& part) {
-    const std::string outer = section_;
-    section_ += std::string(key) + ".";
-    visit(*this, part);
-    section_ = outer;
-  }
-
- private:
-  const size_t target_;
-  size_t next_ = 0;
-  std::string section_;
-};
 
 /// Sections whose keys say where, how fast and how safely a run trains, never what.
 const std::vector<std::string> kNeutralSections = {"run.", "parallel.", "checkpoint.", "resilience.", "kernels.", "plan.", "training.evaluate."};
@@ -91,4 +48,43 @@ TEST_CASE("resume: every key that cannot alter what is trained may change, and n
     INFO(known);
     CHECK(paths.contains(known));
   }
+}
+
+TEST_CASE("resume: what has changed is listed key by key, the saved values first") {
+  Config saved;
+  saved.training.steps = 10;
+  saved.training.schedule.name = "wsd";
+  Config now = saved;
+  now.training.optimizer.learning_rate = 0.25;
+  now.training.steps.reset();
+  now.training.epochs = 2;
+  now.training.schedule.name = "linear";
+  now.training.schedule.final_learning_rate = 0.125;
+  now.data.train = {"a b", "c"};
+  now.parallel.tensor = 2;
+  now.run.name = "another";
+  CHECK(mathematical_difference(saved, now) ==
+        "  checkpoint: training.steps: 10\n"
+        "  checkpoint: training.optimizer.learning_rate: 0.001\n"
+        "  checkpoint: training.schedule.name: wsd\n"
+        "  checkpoint: training.schedule.final_learning_rate: 0\n"
+        "  checkpoint: training.schedule.decay_steps: auto\n"
+        "  checkpoint: data.train: []\n"
+        "  now:        training.epochs: 2\n"
+        "  now:        training.optimizer.learning_rate: 0.25\n"
+        "  now:        training.schedule.name: linear\n"
+        "  now:        training.schedule.final_learning_rate: 0.125\n"
+        "  now:        data.train: [\"a b\", c]\n");
+}
+
+TEST_CASE("resume: the length of training may change while the schedule is constant") {
+  Config saved;
+  saved.training.steps = 10;
+  saved.training.schedule.name = "constant";
+  Config now = saved;
+  now.training.steps = 20;
+  CHECK(mathematical_difference(saved, now) == "");
+  now.training.steps.reset();
+  now.training.epochs = 2;
+  CHECK(mathematical_difference(saved, now) == "");
 }
