@@ -1,0 +1,234 @@
+// The bytes that a run writes to metrics.jsonl and prints for people, one call of the Reporter after the other.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+
+#include "tests/support/catch.h"
+#include "tests/support/scratch.h"
+#include "trainer/config/load.h"
+#include "trainer/loop/memory_table.h"
+#include "trainer/run/reporter.h"
+
+using namespace trireme;
+using namespace trireme::test;
+
+namespace {
+
+/// While it lives, a standard stream goes to a file.
+class Redirected {
+ public:
+  Redirected(std::FILE* stream, int descriptor, const std::string& path) : stream_(stream), descriptor_(descriptor) {
+    std::fflush(stream_);
+    before_ = ::dup(descriptor_);
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    REQUIRE(file >= 0);
+    ::dup2(file, descriptor_);
+    ::close(file);
+  }
+  ~Redirected() {
+    std::fflush(stream_);
+    ::dup2(before_, descriptor_);
+    ::close(before_);
+  }
+  Redirected(const Redirected&) = delete;
+  Redirected& operator=(const Redirected&) = delete;
+
+ private:
+  std::FILE* stream_;
+  int descriptor_;
+  int before_;
+};
+
+struct Written {
+  std::string metrics, out, messages;
+};
+
+/// What `body` makes a Reporter of `steps` steps write; `terminal`: standard output passes for one.
+template <class Body>
+Written written(bool terminal, int64_t steps, Body&& body) {
+  const Scratch scratch;
+  Config config;
+  config.run.name = "pinned";
+  config.run.directory = std::filesystem::path(scratch / "x").parent_path().string();
+  config.model.layers = 2;
+  config.model.hidden_size = 64;
+  config.model.heads = 4;
+  config.training.steps = steps;
+  config.training.sequence_length = 16;
+  const nlohmann::ordered_json environment = {{"version", "9.8.7"}, {"world_size", 1}, {"layout", {{"pipeline", 1}, {"tensor", 1}}}};
+  RunForecast forecast;
+  forecast.time.step_seconds = 0.5;
+  forecast.time.mfu = 0.125;
+  forecast.source = "no figures";
+  forecast.peak_flops = 1e9;
+  ::setenv("TRIREME_LAUNCHER_OUTPUT", terminal ? "terminal" : "file", 1);
+  {
+    const Redirected out(stdout, STDOUT_FILENO, scratch / "out"), messages(stderr, STDERR_FILENO, scratch / "messages");
+    Reporter reporter;
+    reporter.message("nobody hears this");
+    reporter.open(resolve(config), environment, terminal ? std::optional(forecast) : std::nullopt, 0, steps);
+    body(reporter, scratch / "metrics.jsonl");
+  }
+  ::unsetenv("TRIREME_LAUNCHER_OUTPUT");
+  return {slurp(scratch / "metrics.jsonl"), slurp(scratch / "out"), slurp(scratch / "messages")};
+}
+
+StepResult result_of(double loss, double grad_norm, std::optional<int64_t> loss_scale = {}) {
+  return {loss, grad_norm, 3e-4, 128, true, loss_scale, false, ""};
+}
+
+StepResult rejected(const std::string& offender, bool overflow = false) {
+  return {2, std::numeric_limits<double>::quiet_NaN(), 1e-3, 128, false, overflow ? std::optional<int64_t>(65536) : std::nullopt, overflow, offender};
+}
+
+RankMemory memory_of(int64_t bytes) {
+  RankMemory memory;
+  memory.peak_total = bytes;
+  return memory;
+}
+
+}  // namespace
+
+TEST_CASE("reporter: metrics.jsonl and the lines for people, byte by byte", "[metrics]") {
+  const std::vector<RankMemory> planned = {memory_of(1 << 20)}, measured = {memory_of(1 << 21)};
+  const Written text = written(false, 9, [&](Reporter& reporter, const std::string&) {
+    reporter.step(1, result_of(0.1 + 0.2, 1.0 / 3), 0.5);
+    StepResult masked = result_of(0, 0);
+    masked.targets = 0;
+    reporter.step(2, masked, 0.5);
+    reporter.step(3, rejected("head.weight"), 0.25);
+    reporter.step(4, rejected(""), 0.25);
+    reporter.step(5, rejected("head.weight", true), 0.25);
+    reporter.evaluation(5, 2.5, {});
+    reporter.evaluation(6, std::numeric_limits<double>::quiet_NaN(), {{"prose", 3.0}, {"code", 2.0}});
+    reporter.saved({5, 4096, 0.125, 2, std::nullopt});
+    reporter.saved({6, 0, 0, 0, "no space"});
+    reporter.event("diverged", {{"rejected_steps", 2}, {"limit", 3}});
+    reporter.memory(9, planned, measured);
+    reporter.forecast(9, 0.5, 0.25, 1 << 20, 1 << 21);
+    reporter.message("done");
+    reporter.sync();
+    CHECK(reporter.trouble().empty());
+  });
+  const std::string memory =
+      R"({"event":"memory","step":9,"forecast":)" + memory_json(planned).dump() + R"(,"measured":)" + memory_json(measured).dump() + "}\n";
+  CHECK(text.metrics == R"({"event":"start","step":0,"steps":9,"parameters":123200,"world_size":1,"layout":{"pipeline":1,"tensor":1},)"
+                        R"("version":"9.8.7","forecast":null})"
+                        "\n"
+                        R"({"step":1,"loss":0.30000000000000004,"grad_norm":0.3333333333333333,"learning_rate":0.0003,"tokens":128,)"
+                        R"("step_seconds":0.5,"tokens_per_second":256.0,"model_tflops":0.000191889408,"mfu":null})"
+                        "\n"
+                        R"({"step":2,"loss":null,"grad_norm":0.0,"learning_rate":0.0003,"tokens":256,"step_seconds":0.5,)"
+                        R"("tokens_per_second":256.0,"model_tflops":0.000191889408,"mfu":null})"
+                        "\n"
+                        R"({"event":"no_target","step":2})"
+                        "\n"
+                        R"({"step":3,"loss":2.0,"grad_norm":null,"learning_rate":0.001,"tokens":384,"step_seconds":0.25,)"
+                        R"("tokens_per_second":512.0,"model_tflops":0.000383778816,"mfu":null})"
+                        "\n"
+                        R"({"event":"rejected_step","step":3,"parameter":"head.weight"})"
+                        "\n"
+                        R"({"step":4,"loss":2.0,"grad_norm":null,"learning_rate":0.001,"tokens":512,"step_seconds":0.25,)"
+                        R"("tokens_per_second":512.0,"model_tflops":0.000383778816,"mfu":null})"
+                        "\n"
+                        R"({"event":"rejected_step","step":4,"parameter":""})"
+                        "\n"
+                        R"({"step":5,"loss":2.0,"grad_norm":null,"learning_rate":0.001,"tokens":640,"step_seconds":0.25,)"
+                        R"("tokens_per_second":512.0,"model_tflops":0.000383778816,"mfu":null,"loss_scale":65536})"
+                        "\n"
+                        R"({"event":"overflow","step":5,"parameter":"head.weight"})"
+                        "\n"
+                        R"({"step":5,"validation_loss":2.5})"
+                        "\n"
+                        R"({"step":6,"validation_loss":null,"validation":{"prose":3.0,"code":2.0}})"
+                        "\n"
+                        R"({"event":"checkpoint","checkpoint":"step-00000005","bytes":4096,"stall_seconds":0.125,"write_seconds":2.0})"
+                        "\n"
+                        R"({"event":"checkpoint_failed","checkpoint":"step-00000006","reason":"no space"})"
+                        "\n"
+                        R"({"event":"diverged","rejected_steps":2,"limit":3})"
+                        "\n" +
+                            memory +
+                            R"({"event":"forecast","step":9,"step_seconds":{"forecast":0.5,"measured":0.25,"ratio":2.0},)"
+                            R"("memory_bytes":{"forecast":1048576.0,"measured":2097152.0,"ratio":0.5}})"
+                            "\n");
+  CHECK(text.out ==
+        "step 1/9  loss 0.3000  grad_norm 0.333  lr 0.0003  256 tokens/s  left 4s\n"
+        "step 2/9  loss nan  grad_norm 0.000  lr 0.0003  256 tokens/s  left 4s\n"
+        "step 3/9  loss 2.0000  grad_norm nan  lr 0.001  512 tokens/s  left 3s\n"
+        "step 4/9  loss 2.0000  grad_norm nan  lr 0.001  512 tokens/s  left 2s\n"
+        "step 5/9  loss 2.0000  grad_norm nan  lr 0.001  512 tokens/s  scale 65536  left 2s\n"
+        "step 5/9  validation loss 2.5000\n"
+        "step 6/9  validation loss nan  prose 3.0000  code 2.0000\n");
+  CHECK(text.messages ==
+        "pinned: llama with 123200 parameters, tensor 1 x pipeline 1 x data 1, ZeRO-0, fp32; 9 steps of 8 x 16 tokens\n"
+        "warning: step 2 has no loss and its gradients are zero: every target of its batch is masked, as those of prompts are\n"
+        "step 3 rejected on every rank: the gradient of head.weight is not finite; weights are unchanged\n"
+        "step 4 rejected on every rank: the gradient is not finite; weights are unchanged\n"
+        "checkpoint of step 6 was not saved: no space; older checkpoints stand\n"
+        "memory of a rank, planned and measured:\n" +
+            memory_table(planned, measured) +
+            "\n"
+            "forecast against measured: a step 0.5 s against 0.25 s (200 % of it); memory of the rank that takes most 1 MiB against 2 MiB (50 % of "
+            "it)\n"
+            "done\n");
+}
+
+TEST_CASE("reporter: on a terminal, with a forecast: MFU, and one line that is rewritten", "[metrics]") {
+  const Written text = written(true, 2, [](Reporter& reporter, const std::string&) {
+    reporter.step(1, result_of(2, 1, 65536), 0.5);
+    reporter.message("between");
+    reporter.step(2, result_of(1.5, 1), 0.5);
+    reporter.evaluation(2, 2.5, {});
+  });
+  CHECK(text.metrics == R"({"event":"start","step":0,"steps":2,"parameters":123200,"world_size":1,"layout":{"pipeline":1,"tensor":1},)"
+                        R"("version":"9.8.7","forecast":{"step_seconds":0.5,"step_low":0.0,"step_high":0.0,"mfu":0.125,"bubble":0.0,)"
+                        R"("figures":"no figures"}})"
+                        "\n"
+                        R"({"step":1,"loss":2.0,"grad_norm":1.0,"learning_rate":0.0003,"tokens":128,"step_seconds":0.5,"tokens_per_second":256.0,)"
+                        R"("model_tflops":0.000191889408,"mfu":0.191889408,"loss_scale":65536})"
+                        "\n"
+                        R"({"step":2,"loss":1.5,"grad_norm":1.0,"learning_rate":0.0003,"tokens":256,"step_seconds":0.5,"tokens_per_second":256.0,)"
+                        R"("model_tflops":0.000191889408,"mfu":0.191889408})"
+                        "\n"
+                        R"({"step":2,"validation_loss":2.5})"
+                        "\n");
+  CHECK(text.out ==
+        "\rstep 1/2  loss 2.0000  grad_norm 1.000  lr 0.0003  256 tokens/s  scale 65536  mfu 19.2%  left 1s\x1b[K\n"
+        "\rstep 2/2  loss 1.5000  grad_norm 1.000  lr 0.0003  256 tokens/s  mfu 19.2%  left 0s\x1b[K\n"
+        "step 2/2  validation loss 2.5000\n");
+  CHECK(text.messages ==
+        "pinned: llama with 123200 parameters, tensor 1 x pipeline 1 x data 1, ZeRO-0, fp32; 2 steps of 8 x 16 tokens\n"
+        "between\n");
+}
+
+TEST_CASE("reporter: lines that find no room are reported once, until there is room again", "[metrics]") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto restore = std::signal(SIGXFSZ, SIG_IGN);
+  std::string trouble;
+  const Written text = written(false, 99, [&](Reporter& reporter, const std::string& path) {
+    int64_t step = 0;
+    const auto next = [&] { reporter.step(++step, result_of(2, 1), 0.5); };
+    while (step < 20) next();
+    const rlimit full{slurp(path).size(), before.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &full);
+    next();
+    next();
+    trouble = reporter.trouble();
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    next();
+    CHECK(reporter.trouble().empty());
+    CHECK(trouble == "cannot write " + path + ": File too large");
+  });
+  std::signal(SIGXFSZ, restore);
+  CHECK(std::count(text.metrics.begin(), text.metrics.end(), '\n') == 24);
+  CHECK(text.messages.substr(text.messages.find('\n') + 1) == trouble + "; its lines are kept until there is room\n");
+}
