@@ -51,6 +51,21 @@ class Flatten {
   std::string prefix_;
 };
 
+/// Calls `each` with every field and its value.
+template <class Each>
+struct Fields {
+  Each each;
+
+  template <class T>
+  void operator()(const Field& field, T& value) const {
+    each(field, value);
+  }
+  template <class Section>
+  void section(const char*, const char*, Section& part) const {
+    visit(*this, part);
+  }
+};
+
 template <class Root>
 FieldTable flattened(Root copy) {
   FieldTable table;
@@ -109,6 +124,19 @@ const FieldRow& FieldTable::at(std::string_view path) const {
 FieldTable table_of(const Config& config) { return flattened(config); }
 FieldTable table_of(const ClusterConfig& cluster) { return flattened(cluster); }
 
+void reset(Config& config, std::initializer_list<Aspect> aspects) {
+  Config fresh;
+  std::vector<void*> defaults;
+  const Fields collect{[&](const Field&, auto& value) { defaults.push_back(&value); }};
+  visit(collect, fresh);
+  size_t next = 0;
+  const Fields copy{[&](const Field& field, auto& value) {
+    const auto* const initial = static_cast<std::remove_reference_t<decltype(value)>*>(defaults[next++]);  // both visits have the same order
+    if (std::find(aspects.begin(), aspects.end(), field.decides) != aspects.end()) value = *initial;
+  }};
+  visit(copy, config);
+}
+
 std::string text_of(const FieldValue& value) {
   struct Text {
     std::string operator()(std::monostate) const { return "auto"; }
@@ -128,6 +156,12 @@ std::string shown_value(const FieldRow& row) {
   const auto* text = std::get_if<std::string>(&row.value);
   if (text == nullptr) return text_of(row.value);
   return text->empty() && row.field.auto_rule ? "auto" : *text;
+}
+
+std::string written_value(const FieldRow& row) {
+  const bool unset = std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr;
+  if (row.field.without_effect != nullptr || unset) return "";
+  return row.field.auto_rule && shown_value(row) == "auto" ? "auto" : text_of(row.value);
 }
 
 std::string allowed_text(const Field& field, FieldType type) {

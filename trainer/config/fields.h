@@ -1,5 +1,6 @@
 #pragma once
 // A configuration or a cluster as a flat table, one row for each key: what writing, the schema, explain and the range checks iterate over.
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -36,8 +37,13 @@ struct FieldTable {
 FieldTable table_of(const Config& config);
 FieldTable table_of(const ClusterConfig& cluster);
 
+/// Gives every key that decides one of `aspects` its default.
+void reset(Config& config, std::initializer_list<Aspect> aspects);
+
 /// YAML flow text that reads back as the same value: shortest round-trip digits, quotes only where needed. monostate gives "auto".
 std::string text_of(const FieldValue& value);
+/// The value as a file has it; empty where none is written: of an optional key that is not set, and of a key that would be refused as having no effect.
+std::string written_value(const FieldRow& row);
 /// "integer from 1 to 1024, or auto", "llama | gpt2", "list of paths".
 std::string allowed_text(const Field& field, FieldType type);
 /// Levenshtein distance.

@@ -71,7 +71,13 @@ void visit(V& v, ModelConfig& c) {
           .auto_rule = "training.sequence_length"},
     c.max_positions);
   v(Field{.key = "tied_embeddings", .doc = "The output head shares the weights of the embedding."}, c.tied_embeddings);
-  v(Field{.key = "dropout", .doc = "Dropped share of the embedding and of each residual branch.", .min = 0, .max = 1, .below_max = true}, c.dropout);
+  v(Field{.key = "dropout",
+          .doc = "Dropped share of the embedding and of each residual branch.",
+          .min = 0,
+          .max = 1,
+          .below_max = true,
+          .training_only = true},
+    c.dropout);
   v(Field{.key = "qkv_bias", .doc = "Biases on the query, key and value projections; gpt2 always has them."}, c.qkv_bias);
   v(Field{.key = "qk_norm",
           .doc = "RMSNorm over each query and key head, before RoPE.",
@@ -86,7 +92,7 @@ void visit(V& v, ModelConfig& c) {
   RopeScalingSection rope_scaling{c.rope_scaling, llama};
   v.section("rope_scaling", "RoPE for sequences longer than those of a model's first training.", rope_scaling);
   v(Field{.key = "norm_epsilon", .doc = "Added to the variance inside each norm.", .min = 0, .above_min = true}, c.norm_epsilon);
-  v(Field{.key = "init_std", .doc = "Standard deviation of the initial weights.", .min = 0, .above_min = true}, c.init_std);
+  v(Field{.key = "init_std", .doc = "Standard deviation of the initial weights.", .min = 0, .above_min = true, .training_only = true}, c.init_std);
 }
 
 }  // namespace trireme

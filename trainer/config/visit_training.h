@@ -45,8 +45,8 @@ void visit(V& v, ScheduleConfig& c) {
 
 template <class V>
 void visit(V& v, EvaluateConfig& c) {
-  v(Field{.key = "every", .doc = "Steps between evaluations; 0 = only at the end, where a validation set is given.", .min = 0}, c.every);
-  v(Field{.key = "batches", .doc = "Batches of global_batch_size sequences in one evaluation; 0 = the whole set.", .min = 0}, c.batches);
+  v(operation_key({.key = "every", .doc = "Steps between evaluations; 0 = only at the end, where a validation set is given.", .min = 0}), c.every);
+  v(operation_key({.key = "batches", .doc = "Batches of global_batch_size sequences in one evaluation; 0 = the whole set.", .min = 0}), c.batches);
 }
 
 /// A section that only fp16 reads.
@@ -79,13 +79,16 @@ void visit(V& v, LossScaleSection& c) {
 
 template <class V>
 void visit(V& v, TrainingConfig& c) {
-  v(Field{.key = "steps", .doc = "Optimizer steps of the run; exactly one of steps and epochs.", .min = 1, .max = kMaxExtent}, c.steps);
-  v(Field{.key = "epochs", .doc = "Passes over the training set; exactly one of steps and epochs.", .min = 1, .max = kMaxExtent}, c.epochs);
-  v(Field{.key = "initial_weights",
-          .doc = "Where a new run takes its weights from: none, or a checkpoint or Hugging Face folder of the same model."},
+  // A constant schedule does not look at the end of training: to train longer changes no step that was done.
+  const Aspect length = c.schedule.name == "constant" ? Aspect::kOperation : Aspect::kMathematics;
+  v(Field{.key = "steps", .doc = "Optimizer steps of the run; exactly one of steps and epochs.", .min = 1, .max = kMaxExtent, .decides = length},
+    c.steps);
+  v(Field{.key = "epochs", .doc = "Passes over the training set; exactly one of steps and epochs.", .min = 1, .max = kMaxExtent, .decides = length},
+    c.epochs);
+  v(Field{.key = "initial_weights", .doc = "Where a new run takes its weights from: none, or a checkpoint or Hugging Face folder of the same model."},
     c.initial_weights);
   v(Field{.key = "sequence_length", .doc = "Tokens of one sequence.", .min = 1, .max = kMaxExtent}, c.sequence_length);
-  v(Field{.key = "micro_batch_size", .doc = "Sequences of one forward and backward.", .min = 1, .max = kMaxExtent}, c.micro_batch_size);
+  v(layout_key({.key = "micro_batch_size", .doc = "Sequences of one forward and backward.", .min = 1, .max = kMaxExtent}), c.micro_batch_size);
   v(Field{.key = "global_batch_size", .doc = "Sequences of one step, over all ranks.", .min = 1, .max = kMaxExtent}, c.global_batch_size);
   v(Field{.key = "precision",
           .doc = "Arithmetic: fp32; bf16 or fp16 with fp32 sums, master weights, moments and gradients; fp64 on the reference kernels of the "
@@ -97,35 +100,39 @@ void visit(V& v, TrainingConfig& c) {
           .choices = {"auto", "fp32", "bf16"},
           .auto_rule = "fp32, or fp64 with precision fp64"},
     c.reduce_dtype);
-  v(Field{.key = "recompute",
-          .doc = "What blocks compute again in the backward instead of keeping it: selective the attention, full everything but their input; budget "
-                 "chooses for each block so that recompute_budget is kept.",
-          .choices = {"none", "selective", "full", "budget"}},
+  v(execution_key({.key = "recompute",
+                   .doc =
+                       "What blocks compute again in the backward instead of keeping it: selective the attention, full everything but their input; "
+                       "budget chooses for each block so that recompute_budget is kept.",
+                   .choices = {"none", "selective", "full", "budget"}}),
     c.recompute);
-  v(Field{.key = "recompute_every",
-          .doc = "Only the first of every so many blocks computes again.",
-          .min = 1,
-          .max = kMaxExtent,
-          .without_effect = c.recompute == "selective" || c.recompute == "full" ? nullptr : "recompute is neither selective nor full"},
+  v(execution_key({.key = "recompute_every",
+                   .doc = "Only the first of every so many blocks computes again.",
+                   .min = 1,
+                   .max = kMaxExtent,
+                   .without_effect = c.recompute == "selective" || c.recompute == "full" ? nullptr : "recompute is neither selective nor full"}),
     c.recompute_every);
-  v(Field{.key = "recompute_budget",
-          .doc = "For recompute budget: the most bytes that a rank may have allocated at a time; what libraries and allocators take beside is not counted.",
-          .min = 1,
-          .auto_rule = "none",
-          .without_effect = c.recompute == "budget" ? nullptr : "recompute is not budget"},
+  v(execution_key({.key = "recompute_budget",
+                   .doc = "For recompute budget: the most bytes that a rank may have allocated at a time; what libraries and allocators take beside "
+                          "is not counted.",
+                   .min = 1,
+                   .auto_rule = "none",
+                   .without_effect = c.recompute == "budget" ? nullptr : "recompute is not budget"}),
     c.recompute_budget);
-  v(Field{.key = "logits_chunk",
-          .doc = "Rows of logits that exist at a time, with their gradient.",
-          .min = 1,
-          .max = kMaxExtent,
-          .auto_rule = "the power of two that fits in 64 MiB"},
+  v(execution_key({.key = "logits_chunk",
+                   .doc = "Rows of logits that exist at a time, with their gradient.",
+                   .min = 1,
+                   .max = kMaxExtent,
+                   .auto_rule = "the power of two that fits in 64 MiB"}),
     c.logits_chunk);
   v(Field{.key = "gradient_clip", .doc = "Largest global gradient norm; 0 = off.", .min = 0}, c.gradient_clip);
-  v(Field{.key = "max_rejected_steps",
-          .doc = "Rejected steps in a row after which the run has diverged and ends with exit code 70; overflows of the loss scale do not count. 0 = no "
-                 "limit.",
-          .min = 0,
-          .max = kMaxExtent},
+  v(operation_key(
+        {.key = "max_rejected_steps",
+         .doc =
+             "Rejected steps in a row after which the run has diverged and ends with exit code 70; overflows of the loss scale do not count. 0 = no "
+             "limit.",
+         .min = 0,
+         .max = kMaxExtent}),
     c.max_rejected_steps);
   LossScaleSection loss_scale{c.loss_scale, c.precision};
   v.section("loss_scale", "The factor on the loss that keeps small gradients from vanishing in fp16.", loss_scale);

@@ -17,11 +17,6 @@ std::string parent_of(const std::string& path) { return path.find('.') == path.n
 
 std::string indent_of(const std::string& path) { return std::string(2 * static_cast<size_t>(std::count(path.begin(), path.end(), '.')), ' '); }
 
-/// Nothing to write: an optional key that is not set, or a key that would be refused as having no effect.
-bool is_silent(const FieldRow& row) {
-  return row.field.without_effect != nullptr || (std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr);
-}
-
 Json json_of(const FieldValue& value) {
   return std::visit(
       [](const auto& v) -> Json {
@@ -99,12 +94,12 @@ std::string yaml_of(const FieldTable& table, const std::function<bool(const std:
   std::string out;
   std::set<std::string> begun;
   for (const FieldRow& row : table.fields) {
-    if (is_silent(row) || !wanted(row.path)) continue;
+    const std::string value = written_value(row);
+    if (value.empty() || !wanted(row.path)) continue;
     for (const SectionRow& section : table.sections)
       if (row.path.starts_with(section.path + ".") && begun.insert(section.path).second)
         out += indent_of(section.path) + last_name(section.path) + ":\n";
-    const bool is_auto = shown_value(row) == "auto" && row.field.auto_rule;
-    out += indent_of(row.path) + last_name(row.path) + ": " + (is_auto ? "auto" : text_of(row.value)) + "\n";
+    out += indent_of(row.path) + last_name(row.path) + ": " + value + "\n";
   }
   return out;
 }

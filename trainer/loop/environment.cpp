@@ -13,6 +13,7 @@
 #include "kernels/core/gpu.h"
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/mpi.h"
+#include "trainer/config/visit_model.h"
 
 namespace trireme {
 
@@ -26,6 +27,29 @@ std::string cpu_model() {
     if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
   return "unknown";
 }
+
+/// The keys that say what given weights compute.
+struct Description {
+  nlohmann::json json;
+  bool nested = false;
+
+  template <class T>
+  void operator()(const Field& field, const T& value) {
+    // A section within the model begins with its type, and that type reads only some of its other keys.
+    const bool unread = nested && !json.is_null() && field.without_effect != nullptr;
+    if (!field.training_only && !unread) json[field.key] = value;
+  }
+  template <class T>
+  void operator()(const Field& field, const Auto<T>& value) {
+    (*this)(field, *value);
+  }
+  template <class Section>
+  void section(const char* key, const char*, Section& part) {
+    Description inner{.json = {}, .nested = true};
+    visit(inner, part);
+    json[key] = inner.json;
+  }
+};
 
 }  // namespace
 
@@ -54,29 +78,11 @@ nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, 
 }
 
 nlohmann::json describe_model(const ModelConfig& model) {
-  const RopeScalingConfig& scaling = model.rope_scaling;
-  nlohmann::json rope_scaling = {{"type", scaling.type}};  // with what that type reads
-  if (scaling.type != "none") rope_scaling["factor"] = scaling.factor;
-  if (scaling.type == "llama3") {
-    rope_scaling["low_frequency_factor"] = scaling.low_frequency_factor;
-    rope_scaling["high_frequency_factor"] = scaling.high_frequency_factor;
-    rope_scaling["original_max_positions"] = scaling.original_max_positions;
-  }
-  return {{"architecture", model.architecture},
-          {"layers", model.layers},
-          {"hidden_size", model.hidden_size},
-          {"heads", model.heads},
-          {"kv_heads", *model.kv_heads},
-          {"head_size", *model.head_size},
-          {"ffn_size", *model.ffn_size},
-          {"vocab_size", *model.vocab_size},
-          {"max_positions", *model.max_positions},
-          {"tied_embeddings", model.tied_embeddings},
-          {"qkv_bias", model.qkv_bias || model.architecture == "gpt2"},
-          {"qk_norm", model.qk_norm},
-          {"rope_theta", model.rope_theta},
-          {"rope_scaling", rope_scaling},
-          {"norm_epsilon", model.norm_epsilon}};
+  ModelConfig copy = model;
+  Description all;
+  visit(all, copy);
+  all.json["qkv_bias"] = model.qkv_bias || model.architecture == "gpt2";
+  return all.json;
 }
 
 std::string host_name() {

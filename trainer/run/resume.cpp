@@ -5,10 +5,9 @@
 #include <functional>
 #include <iostream>
 #include <optional>
-#include <sstream>
 
+#include "trainer/config/fields.h"
 #include "trainer/config/load.h"
-#include "trainer/config/write.h"
 #include "trainer/data/dataset.h"
 #include "trainer/files/printable.h"
 #include "trainer/loop/agree.h"
@@ -151,55 +150,16 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
 }
 
 std::string mathematical_difference(const Config& saved, const Config& now) {
-  const auto neutral = [](Config config) {
-    const RunConfig run = config.run;
-    config.run = {};
-    config.run.seed = run.seed;
-    config.kernels = {};
-    config.parallel = {};
-    config.checkpoint = {};
-    config.resilience = {};
-    config.plan = {};
-    config.training.evaluate = {};
-    config.training.max_rejected_steps = 0;
-    config.training.logits_chunk.reset();
-    config.training.recompute = "none";
-    config.training.recompute_every = 1;
-    config.training.recompute_budget.reset();
-    config.training.micro_batch_size = 1;
-    config.data.validation.clear();
-    config.data.tokenizer.clear();  // compared by its digest
-    // Where the schedule does not look at the end of training, training longer changes nothing that was done.
-    if (config.training.schedule.name == "constant") {
-      config.training.steps = 1;
-      config.training.epochs.reset();
-    }
-    return config;
-  };
-  // The resolved file has one key a line, sections one level of indentation deeper.
-  const auto lines = [](const std::string& text) {
-    std::vector<std::string> all, sections;
-    std::istringstream stream(text);
-    for (std::string line; std::getline(stream, line);) {
-      const size_t indent = line.find_first_not_of(' ');
-      if (indent == std::string::npos || line[indent] == '#') continue;
-      sections.resize(indent / 2);
-      std::string key;
-      for (const std::string& section : sections) key += section + ".";
-      if (line.back() == ':')
-        sections.push_back(line.substr(indent, line.size() - indent - 1));
-      else
-        all.push_back(key + line.substr(indent));
-    }
-    return all;
-  };
-  const std::vector<std::string> a = lines(to_yaml(neutral(saved))), b = lines(to_yaml(neutral(now)));
-  std::string difference;
-  for (const std::string& line : a)
-    if (std::find(b.begin(), b.end(), line) == b.end()) difference += "  checkpoint: " + line + "\n";
-  for (const std::string& line : b)
-    if (std::find(a.begin(), a.end(), line) == a.end()) difference += "  now:        " + line + "\n";
-  return difference;
+  const std::vector<FieldRow> a = table_of(saved).fields, b = table_of(now).fields;  // the same keys in the same order
+  std::string before, after;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const std::string old_value = written_value(a[i]), new_value = written_value(b[i]);
+    const bool matters = a[i].field.decides == Aspect::kMathematics || b[i].field.decides == Aspect::kMathematics;
+    if (!matters || old_value == new_value) continue;
+    if (!old_value.empty()) before += concat("  checkpoint: ", a[i].path, ": ", old_value, "\n");
+    if (!new_value.empty()) after += concat("  now:        ", b[i].path, ": ", new_value, "\n");
+  }
+  return before + after;
 }
 
 }  // namespace trireme

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "kernels/core/check.h"
+#include "trainer/config/fields.h"
 #include "trainer/config/load.h"
 #include "trainer/loop/rank_plan.h"
 
@@ -141,7 +142,6 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
   o.epsilon = std::max(o.epsilon, 1e-6);
   t.schedule = {};
   t.schedule.name = "constant";
-  t.evaluate = {};
 }
 
 /// One for each stage; what is left goes where the configuration has most, else as evenly as it goes, but never quite.
@@ -171,40 +171,33 @@ Clone make_clone(const Config& config, const std::vector<LayoutSpec>& layouts, i
   clone.documents = config.data.document_mask;
   if (config.parallel.layers_per_stage) clone.user_layers_per_stage = *config.parallel.layers_per_stage;
   Config& c = clone.config;
+  reset(c, {Aspect::kLayout, Aspect::kOperation});
   const int64_t unit = least_common(layouts, [](const LayoutSpec& layout) { return layout.sequence_parallel ? layout.tensor : 1; });
   const int64_t sequence = (kLeastSequence + unit - 1) / unit * unit;
   const int64_t blocks = blocks_per_unit(config);
   shrink_model(c.model, config.training.sequence_length, sequence, layouts);
   shrink_training(c.training, sequence, layouts);
-  c.run = {};
   c.run.seed = seed;
   c.run.device = "cpu";
-  c.parallel = ParallelConfig{};
   c.parallel.virtual_stages = 1;
-  c.parallel.overlap = config.parallel.overlap;
-  if (config.parallel.zero_stage > 0) c.parallel.prefetch = config.parallel.prefetch;
+  if (config.parallel.zero_stage == 0) c.parallel.prefetch = ParallelConfig{}.prefetch;
+  c.parallel.bucket_size.reset();
   if (blocks > 1) {
     c.parallel.bucket_size = int64_t{1} << 40;
     c.parallel.bucket_size = blocks * (*c.parallel.bucket_size / blocks_per_unit(c));
   }
   c.data = {};
   c.data.tokenizer = "none";
-  c.checkpoint = {};
-  c.resilience = {};
-  c.kernels = {};
   return clone;
 }
 
 Config Clone::in(const LayoutSpec& layout) const {
   Config result = config;
   ParallelConfig& p = result.parallel;
-  const ParallelConfig own = p;
-  p = layout.parallel();
+  p = layout.parallel(config.parallel);
   p.virtual_stages = layout.stages() / layout.pipeline;
   p.layers_per_stage = split_layers(config.model.layers, layout.stages(), user_layers_per_stage);
-  p.overlap = own.overlap;
-  p.bucket_size = own.bucket_size;
-  if (p.zero_stage > 0) p.prefetch = own.prefetch;
+  if (p.zero_stage == 0) p.prefetch = ParallelConfig{}.prefetch;
   result.training.micro_batch_size = layout.micro_batch;
   if (layout.recompute) set_recompute(result.training, *layout.recompute);
   return result;

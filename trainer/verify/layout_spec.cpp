@@ -128,8 +128,8 @@ int64_t LayoutSpec::stages() const {
   throw InternalError("no such schedule: " + schedule);
 }
 
-ParallelConfig LayoutSpec::parallel() const {
-  ParallelConfig p;
+ParallelConfig LayoutSpec::parallel(const ParallelConfig& others) const {
+  ParallelConfig p = others;
   p.tensor = tensor;
   p.pipeline = pipeline;
   p.data = data;

@@ -20,7 +20,8 @@ struct LayoutSpec {
 
   int64_t world() const { return tensor * pipeline * data; }
   int64_t stages() const;  ///< of the pipeline, virtual ones included
-  ParallelConfig parallel() const;
+  /// With `others` for the keys that a layout does not name.
+  ParallelConfig parallel(const ParallelConfig& others = {}) const;
   /// The same layout in the order of the configuration, without what is plain: "tp2pp2dp2z3sp". "tp1" where nothing is left.
   std::string str() const;
   bool operator==(const LayoutSpec& other) const { return str() == other.str(); }

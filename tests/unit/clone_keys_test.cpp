@@ -1,0 +1,75 @@
+// Which keys of the configuration the clone of `trireme verify` takes over: each key of all of them is changed, one at a time.
+#include <algorithm>
+#include <set>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "tests/support/key_change.h"
+#include "trainer/config/fields.h"
+#include "trainer/config/load.h"
+#include "trainer/verify/clone.h"
+
+using namespace trireme;
+using namespace trireme::test;
+
+namespace {
+
+/// Keys of the mathematics and of the execution whose values the clone replaces, because it is smaller than the model and has data of its own. A new key that
+/// the clone loses fails the test until make_clone keeps it or it stands here.
+const std::set<std::string> kReplaced = {"run.seed",
+                                         "model.layers",
+                                         "model.ffn_size",
+                                         "model.init_std",
+                                         "parallel.bucket_size",  // kept as a number of blocks
+                                         "training.steps",
+                                         "training.initial_weights",
+                                         "training.global_batch_size",
+                                         "training.precision",
+                                         "training.reduce_dtype",
+                                         "training.logits_chunk",
+                                         "training.gradient_clip",
+                                         "training.optimizer.learning_rate",
+                                         "training.schedule.warmup_steps",
+                                         "training.schedule.final_learning_rate",
+                                         "data.train",
+                                         "data.document_mask"};  // kept in Clone::documents
+
+Config users_config() {
+  Config c;
+  c.training.steps = 5;
+  c.training.recompute = "selective";
+  c.parallel.zero_stage = 3;
+  c.data.tokenizer = "none";
+  c.model.vocab_size = 300;
+  return resolve(c);
+}
+
+Aspect aspect_of(const std::string& path) { return table_of(users_config()).at(path).field.decides; }
+
+}  // namespace
+
+TEST_CASE("verify: the clone takes over what decides mathematics and execution, and nothing else") {
+  const std::vector<LayoutSpec> layouts = parse_layouts("tp1 dp2z3");
+  const Config config = users_config();
+  const Config clone = make_clone(config, layouts, 3).config;
+  std::set<std::string> lost;
+  for (size_t i = 0;; ++i) {
+    Config changed = config;
+    Change change(i);
+    visit(change, changed);
+    if (change.path.empty()) break;
+    INFO(change.path);
+    bool same = false;
+    try {
+      same = make_clone(changed, layouts, 3).config == clone;
+    } catch (const ConfigError&) {  // the value that the test has made up is none of the key's
+      continue;
+    }
+    const Aspect aspect = aspect_of(change.path);
+    if (aspect == Aspect::kLayout || aspect == Aspect::kOperation)
+      CHECK(same);
+    else if (same && change.seen_by_writer)
+      lost.insert(change.path);
+  }
+  CHECK(lost == kReplaced);
+}
