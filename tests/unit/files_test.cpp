@@ -9,7 +9,7 @@
 #include "tests/support/run_files.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/printable.h"
-#include "trainer/run/metrics.h"
+#include "trainer/run/metrics_sink.h"
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
@@ -64,9 +64,9 @@ TEST_CASE("metrics: a pipe or a link under the file's name is refused") {
   const test::TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
-  CHECK_THROWS_AS(MetricsWriter(path), IoError);
+  CHECK_THROWS_AS(MetricsSink(path), IoError);
   fs::remove(path);
   fs::create_symlink(directory.path / "nowhere", path);
-  CHECK_THROWS_WITH(MetricsWriter(path), Contains("is a symbolic link"));
+  CHECK_THROWS_WITH(MetricsSink(path), Contains("is a symbolic link"));
   CHECK_FALSE(fs::exists(directory.path / "nowhere"));
 }

@@ -12,7 +12,8 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "trainer/files/durable_file.h"
-#include "trainer/run/metrics.h"
+#include "trainer/run/console_sink.h"
+#include "trainer/run/metrics_sink.h"
 
 using namespace trireme;
 using nlohmann::json;
@@ -37,7 +38,22 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-StepMetrics metrics_of(int64_t step) { return {step, 0.1 + 0.2, 1.0 / 3, 3e-4, step * 4096, 0.5, 8192, 0.25, std::nullopt}; }
+Event metrics_of(int64_t step) {
+  return {"step",
+          step,
+          {{"loss", 0.1 + 0.2},
+           {"grad_norm", 1.0 / 3},
+           {"learning_rate", 3e-4},
+           {"tokens", step * 4096},
+           {"step_seconds", 0.5},
+           {"tokens_per_second", 8192.0},
+           {"model_tflops", 0.25},
+           {"mfu", nullptr}}};
+}
+
+Event evaluation_of(int64_t step, double loss) { return {"evaluation", step, {{"validation_loss", loss}}}; }
+
+const nlohmann::ordered_json kTwoSets = {{"validation_loss", 1.5}, {"validation", {{"prose", 2.0}, {"code", 1.0}}}};
 
 /// What `body` printed to the two streams it is given.
 template <class Body>
@@ -60,17 +76,17 @@ std::pair<std::string, std::string> printed(Body&& body) {
 TEST_CASE("metrics: lines stand in the file at once, in order, to the last bit", "[metrics]") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";
-  MetricsWriter writer(path);
-  writer.event("start", {{"version", "1"}, {"world_size", 8}});
-  writer.step(metrics_of(1));
-  StepMetrics odd = metrics_of(2);
-  odd.loss = std::numeric_limits<double>::quiet_NaN();
-  odd.grad_norm = std::numeric_limits<double>::infinity();
-  odd.mfu = 0.5;
-  odd.loss_scale = 32768;
-  writer.step(odd);
-  writer.evaluation(2, 5e-324);
-  writer.evaluation(2, 1.5, {{"prose", 2.0}, {"code", 1.0}});
+  MetricsSink writer(path);
+  writer.write({"start", {}, {{"version", "1"}, {"world_size", 8}}});
+  writer.write(metrics_of(1));
+  Event odd = metrics_of(2);
+  odd.fields["loss"] = std::numeric_limits<double>::quiet_NaN();
+  odd.fields["grad_norm"] = std::numeric_limits<double>::infinity();
+  odd.fields["mfu"] = 0.5;
+  odd.fields["loss_scale"] = 32768;
+  writer.write(odd);
+  writer.write(evaluation_of(2, 5e-324));
+  writer.write({"evaluation", 2, kTwoSets});
 
   const auto lines = lines_of(read_text(path));  // the writer is still open
   REQUIRE(lines.size() == 5);
@@ -84,21 +100,21 @@ TEST_CASE("metrics: lines stand in the file at once, in order, to the last bit",
   CHECK(second["mfu"] == 0.5);
   CHECK(json::parse(lines[3]) == json{{"step", 2}, {"validation_loss", 5e-324}});
   CHECK(lines[4] == R"({"step":2,"validation_loss":1.5,"validation":{"prose":2.0,"code":1.0}})");
-  REQUIRE_THROWS_AS(MetricsWriter(directory.path / "missing" / "metrics.jsonl"), IoError);
+  REQUIRE_THROWS_AS(MetricsSink(directory.path / "missing" / "metrics.jsonl"), IoError);
 }
 
 TEST_CASE("metrics: cut back to a step, each step stands once", "[metrics]") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";
   {
-    MetricsWriter writer(path);
-    writer.event("start", {});
-    for (int64_t step : {1, 2, 3}) writer.step(metrics_of(step));
-    writer.evaluation(3, 2.5);
-    writer.event("start", {{"resumed_from", 3}});
-    for (int64_t step : {4, 5}) writer.step(metrics_of(step));
-    writer.event("start", {{"resumed_from", 5}});
-    writer.step(metrics_of(6));
+    MetricsSink writer(path);
+    writer.write({"start"});
+    for (int64_t step : {1, 2, 3}) writer.write(metrics_of(step));
+    writer.write(evaluation_of(3, 2.5));
+    writer.write({"start", {}, {{"resumed_from", 3}}});
+    for (int64_t step : {4, 5}) writer.write(metrics_of(step));
+    writer.write({"start", {}, {{"resumed_from", 5}}});
+    writer.write(metrics_of(6));
   }
   std::ofstream(path, std::ios::app) << R"({"step":7,"lo)";  // torn by a crash
   const auto summary = [&] {
@@ -110,46 +126,47 @@ TEST_CASE("metrics: cut back to a step, each step stands once", "[metrics]") {
     return result;
   };
   SECTION("only the torn line") {
-    MetricsWriter::cut_back(path, 6);
+    MetricsSink::cut_back(path, 6);
     CHECK(summary() == "S1233vS45S6");
   }
   SECTION("to a checkpoint before a resume") {
-    MetricsWriter::cut_back(path, 3);
+    MetricsSink::cut_back(path, 3);
     CHECK(summary() == "S1233vS");
-    MetricsWriter(path).step(metrics_of(4));
+    MetricsSink(path).write(metrics_of(4));
     CHECK(summary() == "S1233vS4");
-    MetricsWriter::cut_back(path, 2);
+    MetricsSink::cut_back(path, 2);
     CHECK(summary() == "S12");
   }
   SECTION("to the beginning") {
-    MetricsWriter::cut_back(path, 0);
+    MetricsSink::cut_back(path, 0);
     CHECK(summary().empty());
   }
   SECTION("no file") {
-    MetricsWriter::cut_back(directory.path / "other", 1);
+    MetricsSink::cut_back(directory.path / "other", 1);
     CHECK_FALSE(fs::exists(directory.path / "other"));
   }
 }
 
-TEST_CASE("metrics: the history tells of the last step and of the last checkpoint that was saved or gone on from", "[metrics]") {
+TEST_CASE("metrics: the history has the last step, the last evaluation and the last checkpoint that was saved or resumed from", "[metrics]") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";
   const auto check = [&](int64_t steps, const std::string& checkpoint) {
-    const MetricsHistory history = MetricsWriter::history(path);
+    const MetricsHistory history = MetricsSink::history(path);
     CHECK(history.steps == steps);
     CHECK(history.checkpoint == checkpoint);
   };
   check(0, "");
-  MetricsWriter writer(path);
-  writer.event("start", {{"step", 0}});
+  MetricsSink writer(path);
+  writer.write({"start", 0});
   check(0, "");
-  for (int64_t step : {1, 2}) writer.step(metrics_of(step));
-  writer.event("checkpoint_failed", {{"checkpoint", "step-00000002"}});
+  for (int64_t step : {1, 2}) writer.write(metrics_of(step));
+  writer.write({"checkpoint_failed", {}, {{"checkpoint", "step-00000002"}}});
   check(2, "");
-  writer.event("checkpoint", {{"checkpoint", "step-00000002"}, {"bytes", 7}});
-  writer.step(metrics_of(3));
-  writer.evaluation(3, 2.5);
+  writer.write({"checkpoint", {}, {{"checkpoint", "step-00000002"}, {"bytes", 7}}});
+  writer.write(metrics_of(3));
+  writer.write(evaluation_of(3, 2.5));
   check(3, "step-00000002");
+  CHECK(MetricsSink::history(path).evaluated == 3);
   std::ofstream(path, std::ios::app) << R"({"event":"checkpoint","checkpoint":"step-000)";  // torn by a crash
   check(3, "step-00000002");
   // Cut back to a save whose own line came after the next step: the start tells that it was there.
@@ -161,16 +178,16 @@ TEST_CASE("metrics: the history tells of the last step and of the last checkpoin
 TEST_CASE("metrics: set aside under a free name, where there are steps in it", "[metrics]") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";
-  CHECK(MetricsWriter::set_aside(path).empty());
+  CHECK(MetricsSink::set_aside(path).empty());
   {
-    MetricsWriter writer(path);
-    writer.event("start", {{"step", 0}});
-    CHECK(MetricsWriter::set_aside(path).empty());
-    writer.step(metrics_of(1));
+    MetricsSink writer(path);
+    writer.write({"start", 0});
+    CHECK(MetricsSink::set_aside(path).empty());
+    writer.write(metrics_of(1));
   }
   std::ofstream(directory.path / "metrics-1.jsonl") << "an older one";
   const std::string text = read_text(path);
-  CHECK(MetricsWriter::set_aside(path) == directory.path / "metrics-2.jsonl");
+  CHECK(MetricsSink::set_aside(path) == directory.path / "metrics-2.jsonl");
   CHECK(read_text(directory.path / "metrics-2.jsonl") == text);
   CHECK(read_text(directory.path / "metrics-1.jsonl") == "an older one");
   CHECK_FALSE(fs::exists(path));
@@ -178,26 +195,26 @@ TEST_CASE("metrics: set aside under a free name, where there are steps in it", "
 
 TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, messages apart", "[metrics]") {
   const auto [log, log_messages] = printed([](std::FILE* out, std::FILE* messages) {
-    ConsoleReporter console(100, false, out, messages);
-    console.step(metrics_of(1));
-    console.message("saved");
-    console.evaluation(1, 2.5);
-    console.evaluation(1, 2.5, {{"prose", 3.0}, {"code", 2.0}});
+    ConsoleSink console(100, false, out, messages);
+    console.write(metrics_of(1));
+    console.write({.kind = "", .text = "saved"});
+    console.write(evaluation_of(1, 2.5));
+    console.write({"evaluation", 1, kTwoSets});
   });
   CHECK(log ==
         "step 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 50s\nstep 1/100  validation loss 2.5000\n"
-        "step 1/100  validation loss 2.5000  prose 3.0000  code 2.0000\n");
+        "step 1/100  validation loss 1.5000  prose 2.0000  code 1.0000\n");
   CHECK(log_messages == "saved\n");
 
   const auto [screen, screen_messages] = printed([](std::FILE* out, std::FILE* messages) {
-    ConsoleReporter console(100, true, out, messages);
-    StepMetrics fast = metrics_of(1);
-    fast.tokens_per_second = 12345;
-    fast.mfu = 0.421;
-    console.step(fast);
-    console.step(metrics_of(2));
-    console.message("saved");
-    console.step(metrics_of(3));
+    ConsoleSink console(100, true, out, messages);
+    Event fast = metrics_of(1);
+    fast.fields["tokens_per_second"] = 12345.0;
+    fast.fields["mfu"] = 0.421;
+    console.write(fast);
+    console.write(metrics_of(2));
+    console.write({.kind = "", .text = "saved"});
+    console.write(metrics_of(3));
   });
   CHECK(screen ==
         "\rstep 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  12.3k tokens/s  mfu 42.1%  left 50s\x1b[K"
@@ -218,24 +235,24 @@ TEST_CASE("console: durations", "[metrics]") {
 TEST_CASE("metrics lines that find no room wait for it, whole, and in their order") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";
-  MetricsWriter writer(path);
-  writer.step(metrics_of(1));
+  MetricsSink writer(path);
+  writer.write(metrics_of(1));
   const auto first = static_cast<rlim_t>(fs::file_size(path));
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   const auto restore = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{first + first / 2, before.rlim_max};
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
-  writer.step(metrics_of(2));
-  const std::string trouble = writer.trouble();
+  writer.write(metrics_of(2));
+  const std::string error = writer.write_error();
   const auto with_half_a_line = fs::file_size(path);
-  writer.event("checkpoint_failed", {{"checkpoint", "step-00000002"}});
+  writer.write({"checkpoint_failed", {}, {{"checkpoint", "step-00000002"}}});
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
   std::signal(SIGXFSZ, restore);
-  CHECK_THAT(trouble, Catch::Matchers::Contains(path.string()));
+  CHECK_THAT(error, Catch::Matchers::Contains(path.string()));
   CHECK(with_half_a_line == first);  // what was torn is cut off
-  writer.step(metrics_of(3));
-  CHECK(writer.trouble().empty());
+  writer.write(metrics_of(3));
+  CHECK(writer.write_error().empty());
   const std::vector<std::string> lines = lines_of(read_text(path));
   REQUIRE(lines.size() == 4);
   CHECK(json::parse(lines[1])["step"] == 2);

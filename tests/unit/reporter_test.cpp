@@ -110,12 +110,12 @@ TEST_CASE("reporter: metrics.jsonl and the lines for people, byte by byte", "[me
     reporter.evaluation(6, std::numeric_limits<double>::quiet_NaN(), {{"prose", 3.0}, {"code", 2.0}});
     reporter.saved({5, 4096, 0.125, 2, std::nullopt});
     reporter.saved({6, 0, 0, 0, "no space"});
-    reporter.event("diverged", {{"rejected_steps", 2}, {"limit", 3}});
+    reporter.event("diverged", {}, {{"rejected_steps", 2}, {"limit", 3}});
     reporter.memory(9, planned, measured);
     reporter.forecast(9, 0.5, 0.25, 1 << 20, 1 << 21);
     reporter.message("done");
     reporter.sync();
-    CHECK(reporter.trouble().empty());
+    CHECK(reporter.write_error().empty());
   });
   const std::string memory =
       R"({"event":"memory","step":9,"forecast":)" + memory_json(planned).dump() + R"(,"measured":)" + memory_json(measured).dump() + "}\n";
@@ -213,7 +213,7 @@ TEST_CASE("reporter: lines that find no room are reported once, until there is r
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   const auto restore = std::signal(SIGXFSZ, SIG_IGN);
-  std::string trouble;
+  std::string error;
   const Written text = written(false, 99, [&](Reporter& reporter, const std::string& path) {
     int64_t step = 0;
     const auto next = [&] { reporter.step(++step, result_of(2, 1), 0.5); };
@@ -222,13 +222,13 @@ TEST_CASE("reporter: lines that find no room are reported once, until there is r
     ::setrlimit(RLIMIT_FSIZE, &full);
     next();
     next();
-    trouble = reporter.trouble();
+    error = reporter.write_error();
     ::setrlimit(RLIMIT_FSIZE, &before);
     next();
-    CHECK(reporter.trouble().empty());
-    CHECK(trouble == "cannot write " + path + ": File too large");
+    CHECK(reporter.write_error().empty());
+    CHECK(error == "cannot write " + path + ": File too large");
   });
   std::signal(SIGXFSZ, restore);
   CHECK(std::count(text.metrics.begin(), text.metrics.end(), '\n') == 24);
-  CHECK(text.messages.substr(text.messages.find('\n') + 1) == trouble + "; its lines are kept until there is room\n");
+  CHECK(text.messages.substr(text.messages.find('\n') + 1) == error + "; its lines are kept until there is room\n");
 }

@@ -9,12 +9,12 @@
 #include "trainer/loop/memory.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/plan/run_forecast.h"
-#include "trainer/run/metrics.h"
+#include "trainer/run/event.h"
 
 namespace trireme {
 
-/// What a run says, to metrics.jsonl and to people. One rank speaks for all: until open() every call is silent. Where metrics.jsonl cannot be written it says so
-/// once, and goes on.
+/// Makes events of what happens in a run, and hands them to every sink: metrics.jsonl and the terminal. Only one rank calls open(); without it no call has any
+/// effect. Where metrics.jsonl cannot be written a message says so once, and the run goes on.
 class Reporter {
  public:
   /// Goes on from metrics.jsonl as it stood after `step`. `environment`: what environment.json says. `forecast`: for the start event, and for the peak
@@ -28,23 +28,22 @@ class Reporter {
   void memory(int64_t step, const std::vector<RankMemory>& forecast, const std::vector<RankMemory>& measured);
   /// Beside what happened, at the end: seconds of a step, and bytes of the rank that takes most.
   void forecast(int64_t step, double seconds, double measured_seconds, double bytes, double measured_bytes);
-  void message(const std::string& text);
-  /// A line of metrics.jsonl.
-  void event(const std::string& kind, const nlohmann::ordered_json& fields);
-  /// Lines of metrics.jsonl that are still not written: why; else empty.
-  std::string trouble() const { return metrics_ ? metrics_->trouble() : ""; }
-  /// metrics.jsonl outlives a power cut from here. From any thread.
+  void message(const std::string& text) { event("", {}, {}, text); }
+  /// Parts of an Event.
+  void event(const std::string& kind, std::optional<int64_t> step, const nlohmann::ordered_json& fields, const std::string& text = "");
+  /// Of the first sink whose events are waiting to be written: why; else empty.
+  std::string write_error() const;
+  /// What the sinks have written outlives a power cut from here. From any thread.
   void sync() const;
 
  private:
-  void look_for_trouble();
+  void report_write_error();
 
-  std::unique_ptr<MetricsWriter> metrics_;
-  std::unique_ptr<ConsoleReporter> console_;
+  std::vector<std::unique_ptr<EventSink>> sinks_;
   int64_t tokens_per_step_ = 0;
   double flops_per_token_ = 0;
   std::optional<double> peak_flops_;
-  bool told_trouble_ = false;
+  bool write_error_reported_ = false;
 };
 
 }  // namespace trireme

@@ -12,7 +12,7 @@
 #include "trainer/files/printable.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/state.h"
-#include "trainer/run/metrics.h"
+#include "trainer/run/metrics_sink.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace fs = std::filesystem;
@@ -25,10 +25,10 @@ static std::vector<std::string> checkpoints_in(const std::string& run_directory)
   return found;
 }
 
-/// Where none was found, though metrics.jsonl may tell of some: a file system that is not mounted must not pass for a run that has never saved.
+/// Where none was found, though metrics.jsonl may name one: a file system that is not mounted must not pass for a run that has never saved.
 static std::vector<std::string> checkpoints_that_were_saved(const std::string& run_directory) {
   const fs::path metrics = fs::path(run_directory) / "metrics.jsonl", directory = fs::path(run_directory) / "checkpoints";
-  const MetricsHistory before = MetricsWriter::history(metrics);
+  const MetricsHistory before = MetricsSink::history(metrics);
   // A job that is under way may have saved its first one meanwhile, and what was put aside for a moment comes back once this job has the lock.
   std::vector<std::string> candidates = checkpoints_in(run_directory);
   if (!candidates.empty() || before.checkpoint.empty() || has_unpublished(directory)) return candidates;

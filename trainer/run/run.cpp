@@ -88,7 +88,7 @@ void Run::end_if_diverged() {
   progress_.act("waiting for the last checkpoint");
   progress_.set_patience(2 * state_patience(config_));
   saves_->finish();
-  reporter_.event("diverged", {{"rejected_steps", rejected_.count()}, {"limit", config_.training.max_rejected_steps}});
+  reporter_.event("diverged", {}, {{"rejected_steps", rejected_.count()}, {"limit", config_.training.max_rejected_steps}});
   const std::string before = reports() ? checkpoint_before_rejections() : "";
   throw AgreedError(ExitCode::kInternal,
                     concat("training has diverged: ", rejected_.text(), " (training.max_rejected_steps=", config_.training.max_rejected_steps,
@@ -174,7 +174,7 @@ ExitCode Run::loop() {
   const bool lost = all_reduce_scalar(world_, saves_->failed() ? 1 : 0, ReduceOp::kMax) > 0;
   if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
   agree(world_, [&] {
-    if (const std::string trouble = reporter_.trouble(); !trouble.empty()) throw IoError(trouble + "; its last lines are lost");
+    if (const std::string error = reporter_.write_error(); !error.empty()) throw IoError(error + "; its last lines are lost");
   });
   if (tracer_) {
     progress_.act("writing the trace");

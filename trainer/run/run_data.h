@@ -27,7 +27,7 @@ RunData open_run_data(const Config& config);
 /// The validation sets alone.
 std::vector<ValidationSet> open_validation(const Config& config);
 
-/// Some entry of data.validation has a name, so that its sets are told apart.
+/// Some entry of data.validation has a name, so losses are reported for each set.
 bool has_named_sets(const Config& config);
 
 /// The steps a configuration asks for, epochs counted out.

@@ -12,6 +12,7 @@
 #include "trainer/loop/memory_table.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/run/launcher.h"
+#include "trainer/run/metrics_sink.h"
 #include "trainer/run/rank_run.h"
 #include "trainer/run/resume.h"
 
@@ -96,7 +97,7 @@ void Run::resume() {
     done_ = resumed.step;
     if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
     agree(world_, [&] {
-      if (reports()) evaluated_ = !evaluates_at(done_) || MetricsWriter::last_evaluation(directory() / "metrics.jsonl") >= done_;
+      if (reports()) evaluated_ = !evaluates_at(done_) || MetricsSink::history(directory() / "metrics.jsonl").evaluated >= done_;
     });
     evaluated_ = all_reduce_scalar(world_, reports() && !evaluated_ ? 1 : 0, ReduceOp::kMax) == 0;
     if (done_ >= last_step() && evaluated_) return sweep_finished();
@@ -163,7 +164,7 @@ void Run::open_directory(const std::string& checkpoint) {
   write_durably(directory() / "config.yaml", to_yaml(config_));
   const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
   write_durably(directory() / "environment.json", environment.dump(2) + "\n");
-  const fs::path aside = checkpoint.empty() ? MetricsWriter::set_aside(directory() / "metrics.jsonl") : fs::path();
+  const fs::path aside = checkpoint.empty() ? MetricsSink::set_aside(directory() / "metrics.jsonl") : fs::path();
   reporter_.open(config_, environment, forecast_, done_, total_);
   if (!aside.empty())
     reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));

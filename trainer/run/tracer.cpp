@@ -63,15 +63,15 @@ std::string name_of_clock() {
 }
 
 /// Means over ranks; they sum to step_seconds.
-nlohmann::ordered_json line_of(int64_t step, const std::vector<ExposedTime>& ranks) {
+nlohmann::ordered_json fields_of(const std::vector<ExposedTime>& ranks) {
   ExposedTime mean{};
   double seconds = 0;
   for (const ExposedTime& rank : ranks)
     for (size_t cause = 0; cause < kCauses; ++cause) mean[cause] += rank[cause] / static_cast<double>(ranks.size());
   for (const double part : mean) seconds += part;
-  nlohmann::ordered_json line = {{"step", step}, {"step_seconds", seconds}};
-  for (size_t cause = 0; cause < kCauses; ++cause) line[name_of(static_cast<Cause>(cause))] = mean[cause];
-  return line;
+  nlohmann::ordered_json fields = {{"step_seconds", seconds}};
+  for (size_t cause = 0; cause < kCauses; ++cause) fields[name_of(static_cast<Cause>(cause))] = mean[cause];
+  return fields;
 }
 
 }  // namespace
@@ -133,7 +133,7 @@ void Tracer::add(int64_t step, const std::vector<std::string>& all, Reporter& re
   for (int rank = 0; rank < shape.world(); ++rank) ranks.push_back(traced_rank(shape, rank, steps[static_cast<size_t>(rank)]));
   chrome_.add(concat("step ", step), std::chrono::duration<double>(steps.front().origin - *origin_).count(), ranks);
   const std::vector<ExposedTime> exposed = exposed_time(steps, shape);
-  reporter.event("exposed", line_of(step, exposed));
+  reporter.event("exposed", step, fields_of(exposed));
   sums_.resize(exposed.size());
   for (size_t rank = 0; rank < exposed.size(); ++rank)
     for (size_t cause = 0; cause < kCauses; ++cause) sums_[rank][cause] += exposed[rank][cause];

@@ -1,0 +1,103 @@
+#include "trainer/run/metrics_sink.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+#include "kernels/core/check.h"
+#include "trainer/checkpoint/checkpoint.h"
+#include "trainer/files/durable_file.h"
+
+namespace trireme {
+
+using nlohmann::ordered_json;
+
+MetricsSink::MetricsSink(std::filesystem::path path) : path_(std::move(path)) {
+  check_replaceable(path_);  // a pipe without a reader would be waited for
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  if (file_ < 0 && errno == ELOOP) throw IoError(concat("cannot write ", path_.string(), ": is a symbolic link; expected the file itself"));
+  if (file_ < 0) throw IoError(concat("cannot write ", path_.string(), ": ", std::strerror(errno)));
+  written_ = ::lseek(file_, 0, SEEK_END);
+}
+
+MetricsSink::~MetricsSink() { ::close(file_); }
+
+void MetricsSink::write(const Event& event) {
+  if (event.kind.empty()) return;
+  ordered_json line;
+  if (event.kind != "step" && event.kind != "evaluation") line["event"] = event.kind;
+  if (event.step) line["step"] = *event.step;
+  if (event.fields.is_object()) line.update(event.fields);
+  // Shortest form that reads back to the same bits; NaN and infinity become null.
+  waiting_ += line.dump() + "\n";
+  write_waiting();
+}
+
+void MetricsSink::write_waiting() {
+  size_t done = 0;
+  while (done < waiting_.size()) {
+    const ssize_t count = ::pwrite(file_, waiting_.data() + done, waiting_.size() - done, written_ + static_cast<int64_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    done += static_cast<size_t>(count);
+  }
+  write_error_ = done < waiting_.size() ? concat("cannot write ", path_.string(), ": ", std::strerror(errno)) : "";
+  const size_t whole = done == 0 ? 0 : waiting_.rfind('\n', done - 1) + 1;
+  written_ += static_cast<int64_t>(whole);
+  waiting_.erase(0, whole);
+  if (done > whole && ::ftruncate(file_, written_) != 0) write_error_ = concat("cannot cut back ", path_.string(), ": ", std::strerror(errno));
+}
+
+void MetricsSink::sync() const { ::fdatasync(file_); }
+
+MetricsHistory MetricsSink::history(const std::filesystem::path& path) {
+  MetricsHistory history;
+  if (!std::filesystem::exists(path)) return history;
+  std::istringstream text(read_text(path));
+  for (std::string line; std::getline(text, line);) {
+    const ordered_json value = ordered_json::parse(line, nullptr, false);
+    if (!value.is_object()) continue;  // torn
+    const auto named = [&](const char* key) { return value.contains(key) && value[key].is_string() ? value[key].get<std::string>() : ""; };
+    const std::string event = named("event");
+    const int64_t step = value.contains("step") && value["step"].is_number_integer() ? value["step"].get<int64_t>() : 0;
+    if (event.empty() && value.contains("loss")) history.steps = step;
+    if (value.contains("validation_loss")) history.evaluated = step;
+    if (event == "checkpoint") history.checkpoint = named("checkpoint");
+    if (event == "start" && step > 0) history.checkpoint = checkpoint_name(step);
+  }
+  return history;
+}
+
+std::filesystem::path MetricsSink::set_aside(const std::filesystem::path& path) {
+  if (history(path).steps == 0) return {};
+  std::filesystem::path free;
+  for (int n = 1; free.empty() || std::filesystem::exists(std::filesystem::symlink_status(free)); ++n)
+    free = path.parent_path() / concat(path.stem().string(), "-", n, path.extension().string());
+  rename_durably(path, free);
+  return free;
+}
+
+void MetricsSink::cut_back(const std::filesystem::path& path, int64_t step) {
+  if (!std::filesystem::exists(path)) return;
+  const std::string text = step > 0 ? read_text(path) : "";
+  std::string kept;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    if (end == std::string::npos) break;  // torn
+    const ordered_json line =
+        ordered_json::parse(text.begin() + static_cast<ptrdiff_t>(begin), text.begin() + static_cast<ptrdiff_t>(end), nullptr, false);
+    if (line.is_object()) {
+      const auto found = line.find("step");
+      if (found != line.end() && found->is_number_integer() && found->get<int64_t>() > step) break;
+      kept.append(text, begin, end + 1 - begin);
+    }
+    begin = end + 1;
+  }
+  write_durably(path, kept);
+}
+
+}  // namespace trireme
