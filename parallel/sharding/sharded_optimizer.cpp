@@ -4,23 +4,27 @@
 
 namespace trireme {
 
-ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, const AdamW& hyper, const Precision& precision) : hyper_(hyper) {
+ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, Optimizer optimizer, const AdamW& hyper, const Precision& precision)
+    : optimizer_(optimizer), hyper_(hyper) {
+  const OptimizerTraits& traits = traits_of(optimizer);
   for (size_t u = 0; u < params.units().size(); ++u) {
     const Shape shape{params.master(static_cast<int>(u)).numel()};
-    exp_avg_.push_back(Tensor::zeros(ctx, shape, precision.master, MemoryCategory::kOptimizer));
-    exp_avg_sq_.push_back(Tensor::zeros(ctx, shape, precision.master, MemoryCategory::kOptimizer));
+    std::vector<State>& states = states_.emplace_back();
+    for (int k = 0; k < traits.states; ++k)
+      states.push_back({traits.state_names[static_cast<size_t>(k)], Tensor::zeros(ctx, shape, precision.master, MemoryCategory::kOptimizer)});
   }
 }
 
 void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit) {
-  const size_t u = static_cast<size_t>(unit);
   const int shard = params.shard().rank();
-  std::vector<AdamWSlice> slices;
-  for (const Unit::Segment& segment : params.units()[u]->owned_segments(shard, params.shard().size())) {
+  std::vector<UpdateSlice> slices;
+  for (const Unit::Segment& segment : params.units()[static_cast<size_t>(unit)]->owned_segments(shard, params.shard().size())) {
     const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, segment, shard); };
-    slices.push_back({slice(params.master(unit)), slice(grads.shard(unit)), slice(exp_avg_[u]), slice(exp_avg_sq_[u]), segment.spec->decay});
+    UpdateSlice& added = slices.emplace_back(slice(params.master(unit)), slice(grads.shard(unit)));
+    added.decay = segment.spec->decay;
+    for (size_t k = 0; k < state(unit).size(); ++k) added.state[k] = slice(state(unit)[k].shard);
   }
-  adamw_step(ctx, hyper_, scalars, slices);
+  update_step(ctx, optimizer_, hyper_, scalars, slices);
   params.mark_updated(unit);
 }
 

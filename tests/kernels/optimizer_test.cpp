@@ -1,4 +1,4 @@
-#include "kernels/ops/optimizer.h"
+#include "kernels/ops/update.h"
 
 #include <algorithm>
 #include <cmath>
@@ -66,6 +66,19 @@ Operation flat_adamw(int64_t total, const std::vector<Range>& ranges, int64_t sh
               slices.push_back({t[1].flat(r.begin, r.count), t[2].flat(r.begin + shift, r.count), t[3].flat(r.begin, r.count),
                                 t[4].flat(r.begin, r.count), r.decay});
             adamw_step(ctx, kHyper, t[0], slices);
+          }};
+}
+
+/// Lion on flat slices; operands: scalars, w, g, m.
+Operation flat_lion(int64_t total, const std::vector<Range>& ranges, int64_t shift, const std::vector<double>& scalars = kScalars) {
+  return {"update_step of lion",
+          {always_f64(input("scalars", {kStepScalars}, scalars)), wide(free_rows(in_place("w", {total}))),
+           wide(free_rows(input("g", {total + shift}))), wide(free_rows(in_place("m", {total})))},
+          [ranges, shift](Context& ctx, const std::vector<Tensor>& t) {
+            std::vector<UpdateSlice> slices;
+            for (const Range& r : ranges)
+              slices.push_back({t[1].flat(r.begin, r.count), t[2].flat(r.begin + shift, r.count), {t[3].flat(r.begin, r.count)}, r.decay});
+            update_step(ctx, Optimizer::kLion, {0.9, 0.99, 0, 0.1}, t[0], slices);
           }};
 }
 
@@ -183,11 +196,55 @@ TEST_CASE("AdamW follows the scalar formula over steps") {
   }
 }
 
+TEST_CASE("Lion: engines agree, and elements between its slices stay") {
+  constexpr int64_t kMany = 300, kTotal = 12000, kLong = 200003;
+  for (int64_t shift : {0, 1, 2}) {
+    check_engines(flat_lion(kTotal, awkward_ranges(kMany, kTotal), shift), kTolerance);
+    check_engines(flat_lion(kLong, {{3, 70001, true}, {70004, 1, false}, {70009, 129990, false}}, shift), kTolerance);
+    const Operation operation = flat_lion(kTotal, awkward_ranges(kMany, kTotal), shift);
+    for (Device device : devices()) {
+      const Values after = run(operation, device, DType::kF32);
+      std::vector<char> inside(kTotal, 0);
+      for (const Range& r : awkward_ranges(kMany, kTotal)) std::fill_n(inside.begin() + r.begin, r.count, 1);
+      for (size_t i : {1, 3}) {
+        int64_t wrong = 0;
+        for (size_t e = 0; e < kTotal; ++e) wrong += (after[i][e] == static_cast<float>(operation.operands[i].values[e])) == (inside[e] == 1);
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("Lion by hand: the sign of the interpolated momentum, zero of zero, decay of what decays") {
+  const auto step = [](double& w, double& m, double g, bool decay) {
+    Operation operation = flat_lion(1, {{0, 1, decay}}, 0, {1, 1, 0.1, 1, 1, 1, 1, 0});
+    operation.operands[1].values = {w};
+    operation.operands[2].values = {g};
+    operation.operands[3].values = {m};
+    const Values after = run(operation, Device::kReference, DType::kF64);
+    w = after[1][0];
+    m = after[3][0];
+  };
+  double w = 1, m = 0;
+  const double weights[] = {0.9, 1.0, 1.1}, momenta[] = {0.005, 0.00295, 0.0009205}, gradients[] = {0.5, -0.2, -0.2};
+  for (int i = 0; i < 3; ++i) {
+    step(w, m, gradients[i], false);
+    CHECK(w == Approx(weights[i]).epsilon(1e-15));
+    CHECK(m == Approx(momenta[i]).epsilon(1e-14));
+  }
+  w = 2, m = 0;
+  step(w, m, 0, false);
+  CHECK(w == 2);
+  step(w, m, 0, true);
+  CHECK(w == Approx(2 * (1 - 0.1 * 0.1)).epsilon(1e-15));
+}
+
 TEST_CASE("a rejected step writes nothing, whatever the gradients hold") {
   std::vector<double> scalars = kScalars;
   scalars[kFinite] = 0;
   scalars[kGradScale] = kNaN;
-  for (Operation rejected : {adamw({130, 7}, scalars), flat_adamw(12000, awkward_ranges(300, 12000), 0, scalars)}) {
+  for (Operation rejected : {adamw({130, 7}, scalars), flat_adamw(12000, awkward_ranges(300, 12000), 0, scalars),
+                             flat_lion(12000, awkward_ranges(300, 12000), 0, scalars)}) {
     rejected.operands[2].values[7] = kNaN;
     rejected.operands[2].values[8] = kInfinity;
     for (Operand& operand : rejected.operands) operand.role = Role::kInput;  // inputs are checked to keep their bytes

@@ -84,8 +84,9 @@ enum Option {
   kUneven,
   kRecompute,
   kBucket,
+  kOptimizer,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2};  ///< how many each option has
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2};  ///< how many each option has
 constexpr int kUnset = -1;
 
 struct Order {
@@ -258,6 +259,7 @@ ParityCase case_of(const Choice& choice) {
   layout.recompute = recompute.mode;
   layout.recompute_every = recompute.every;
   layout.bucket_blocks = 1 + choice[kBucket];
+  layout.optimizer = kOptimizers[static_cast<size_t>(choice[kOptimizer])].name;
   if (choice[kUneven] == 1) {
     uint64_t seed = 0;
     for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);

@@ -33,7 +33,7 @@ struct Another {
 std::vector<float> state_of(const Trainer& trainer) {
   std::vector<float> state;
   for (const OwnedBox& owned : trainer.owned_boxes())
-    for (const Tensor& tensor : {owned.weight, owned.exp_avg, owned.exp_avg_sq})
+    for (const auto& [kind, tensor] : owned.kept())
       state.insert(state.end(), tensor.data<float>(), tensor.data<float>() + tensor.numel());
   return state;
 }

@@ -21,11 +21,12 @@ constexpr double kSingleTolerance = 1e-4;
 
 int steps_of(int layers) { return layers == 5 ? kSteps : kDeepSteps; }
 
-const RunRecord& one_rank(ParityModel model, int layers, const std::string& precision, Device device) {
-  static std::map<std::tuple<ParityModel, int, std::string>, RunRecord> records;
-  auto& record = records[{model, layers, precision}];
+const RunRecord& one_rank(ParityModel model, int layers, const std::string& precision, Device device, const std::string& optimizer = "adamw") {
+  static std::map<std::tuple<ParityModel, int, std::string, std::string>, RunRecord> records;
+  auto& record = records[{model, layers, precision, optimizer}];
   Layout layout;
   layout.layers = layers;
+  layout.optimizer = optimizer;
   if (record.loss.empty()) record = train_on_threads(parity_config(model, layout, precision), steps_of(layers), device);
   return record;
 }
@@ -37,7 +38,7 @@ void check(const std::vector<ParityCase>& cases, const std::string& precision, D
     std::string found;
     try {
       const RunRecord record = train_on_threads(parity_config(c.model, c.layout, precision), steps_of(c.layout.layers), device, poison);
-      found = difference(one_rank(c.model, c.layout.layers, precision, device), record, tolerance);
+      found = difference(one_rank(c.model, c.layout.layers, precision, device, c.layout.optimizer), record, tolerance);
     } catch (const std::exception& error) {
       found = error.what();
     }
@@ -113,7 +114,10 @@ TEST_CASE("500 layouts drawn at random train the model of one rank, in double pr
 
 TEST_CASE("a third of the pairs trains the model of one rank on the fast kernels in fp32") {
   std::vector<ParityCase> cases;
-  for (size_t i = 0; i < pairs().size(); i += 3) cases.push_back(pairs()[i]);
+  for (size_t i = 0; i < pairs().size(); i += 3) {
+    cases.push_back(pairs()[i]);
+    cases.back().layout.optimizer = "adamw";  // the sign of a momentum near zero is that of its rounding, which is no bound in fp32
+  }
   check(cases, "fp32", Device::kCpu, kSingleTolerance, false);
 }
 

@@ -64,7 +64,7 @@ Outcome train(const std::string& precision, int threads, int steps) {
   }
   outcome.validation_loss = trainer.evaluate(held_out, 0).loss;
   for (const OwnedBox& owned : trainer.owned_boxes())
-    for (const Tensor& tensor : {owned.weight, owned.exp_avg, owned.exp_avg_sq})
+    for (const auto& [kind, tensor] : owned.kept())
       outcome.state.emplace_back(static_cast<const char*>(tensor.raw()), static_cast<size_t>(tensor.bytes()));
   return outcome;
 }

@@ -54,9 +54,7 @@ void GatheredState::add(Trainer& trainer) {
     }
   };
   for (const OwnedBox& owned : trainer.owned_boxes()) {
-    put("weight", owned, owned.weight);
-    put("exp_avg", owned, owned.exp_avg);
-    put("exp_avg_sq", owned, owned.exp_avg_sq);
+    for (const auto& [kind, tensor] : owned.kept()) put(kind, owned, tensor);
   }
 }
 

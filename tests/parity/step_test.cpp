@@ -52,27 +52,21 @@ void add_to(const Tensor& tensor, const std::vector<double>& direction, double f
   for (size_t i = 0; i < direction.size(); ++i) tensor.data<double>()[i] += factor * direction[i];
 }
 
-/// By box.
-struct State {
-  std::vector<std::vector<double>> weight, exp_avg, exp_avg_sq;
-};
+/// By box and kind.
+using State = std::vector<std::vector<double>>;
 
 /// NaN is itself.
 bool same_bits(const State& a, const State& b) {
   const auto same = [](const std::vector<double>& x, const std::vector<double>& y) {
     return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0;
   };
-  const auto all = [&](const auto& x, const auto& y) { return std::equal(x.begin(), x.end(), y.begin(), y.end(), same); };
-  return all(a.weight, b.weight) && all(a.exp_avg, b.exp_avg) && all(a.exp_avg_sq, b.exp_avg_sq);
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same);
 }
 
 State state_of(const Trainer& trainer) {
   State state;
-  for (const OwnedBox& owned : trainer.owned_boxes()) {
-    state.weight.push_back(values(owned.weight));
-    state.exp_avg.push_back(values(owned.exp_avg));
-    state.exp_avg_sq.push_back(values(owned.exp_avg_sq));
-  }
+  for (const OwnedBox& owned : trainer.owned_boxes())
+    for (const auto& [kind, tensor] : owned.kept()) state.push_back(values(tensor));
   return state;
 }
 
@@ -180,7 +174,9 @@ TEST_CASE("a gradient that is not finite on one rank rejects the step on all, an
       TRIREME_CHECK(result.offender == c.offender, result.offender, " is named instead of ", c.offender);
       TRIREME_CHECK(same_bits(state_of(disturbed), spoiled), "the rejected step wrote something");
       const std::vector<OwnedBox> boxes = disturbed.owned_boxes();
-      for (size_t b = 0; b < boxes.size(); ++b) std::copy(good.weight[b].begin(), good.weight[b].end(), boxes[b].weight.data<double>());
+      size_t at = 0;
+      for (const OwnedBox& box : boxes)
+        for (const auto& [kind, tensor] : box.kept()) std::ranges::copy(good[at++], tensor.data<double>());
       disturbed.weights_changed();
       for (Trainer* trainer : {&disturbed, &undisturbed}) TRIREME_CHECK(trainer->step(kData, 1, 1e-3).accepted, "rejected");
       TRIREME_CHECK(disturbed.accepted_steps() == 2, disturbed.accepted_steps(), " steps count");

@@ -71,10 +71,10 @@ struct ParallelConfig {
 };
 
 struct OptimizerConfig {
-  std::string name = "adamw";
+  std::string name = "adamw";  ///< adamw | lion
   double learning_rate = 1e-3;
   double beta1 = 0.9;
-  double beta2 = 0.95;
+  Auto<double> beta2;  ///< auto: 0.95, of lion 0.99
   double epsilon = 1e-8;
   double weight_decay = 0.1;
   std::string learning_rate_scaling = "none";  ///< none | linear | sqrt of global_batch_size / reference_batch_size

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/core/check.h"
+#include "kernels/core/optimizer_traits.h"
 #include "trainer/config/check.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/fields.h"
@@ -128,6 +129,7 @@ Config resolve(const Config& config, std::optional<int64_t> world_size, const So
   if (p.gradient_accumulation == "auto") p.gradient_accumulation = p.zero_stage >= 2 ? "sharded" : "full";
   if (!p.layers_per_stage) p.layers_per_stage = balanced_layers(resolved);
   TrainingConfig& t = resolved.training;
+  if (!t.optimizer.beta2) t.optimizer.beta2 = traits_of(optimizer_named(t.optimizer.name)).default_beta2;
   if (t.schedule.name == "wsd" && !t.schedule.decay_steps && t.steps)
     t.schedule.decay_steps = std::min(std::max<int64_t>(*t.steps / 10, 1), *t.steps - t.schedule.warmup_steps);
   return resolved;

@@ -1,5 +1,6 @@
 #pragma once
 // The keys of `training`, as visit.h has them.
+#include "kernels/core/optimizer_traits.h"
 #include "trainer/config/config.h"
 #include "trainer/config/field.h"
 
@@ -7,11 +8,24 @@ namespace trireme {
 
 template <class V>
 void visit(V& v, OptimizerConfig& c) {
-  v(Field{.key = "name", .doc = "The optimizer.", .choices = {"adamw"}}, c.name);
+  v(Field{.key = "name", .doc = "The optimizer. Lion wants a third to a tenth of AdamW's learning rate, and three to ten times its decay.",
+          .choices = {kOptimizers[0].name, kOptimizers[1].name}},
+    c.name);
   v(Field{.key = "learning_rate", .doc = "Peak learning rate.", .min = 0, .above_min = true}, c.learning_rate);
-  v(Field{.key = "beta1", .doc = "Decay of the first moment.", .min = 0, .max = 1, .below_max = true}, c.beta1);
-  v(Field{.key = "beta2", .doc = "Decay of the second moment.", .min = 0, .max = 1, .below_max = true}, c.beta2);
-  v(Field{.key = "epsilon", .doc = "Added to the root of the second moment.", .min = 0, .above_min = true}, c.epsilon);
+  v(Field{.key = "beta1", .doc = "AdamW: decay of the first moment. Lion: weight of the momentum in a step.", .min = 0, .max = 1, .below_max = true}, c.beta1);
+  v(Field{.key = "beta2",
+          .doc = "AdamW: decay of the second moment. Lion: of the momentum.",
+          .min = 0,
+          .max = 1,
+          .below_max = true,
+          .auto_rule = "0.95 for adamw, 0.99 for lion"},
+    c.beta2);
+  v(Field{.key = "epsilon",
+          .doc = "AdamW: added to the root of the second moment.",
+          .min = 0,
+          .above_min = true,
+          .without_effect = c.name == "lion" ? "lion divides by nothing" : nullptr},
+    c.epsilon);
   v(Field{.key = "weight_decay", .doc = "Decoupled decay of matrices; norms and biases have none.", .min = 0}, c.weight_decay);
   v(Field{.key = "learning_rate_scaling",
           .doc = "Scale the learning rate by global_batch_size / reference_batch_size, or by its square root.",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -14,7 +15,12 @@ namespace trireme {
 namespace {
 
 /// What is saved of every parameter.
-constexpr std::array<const char*, 3> kKinds{"weight", "exp_avg", "exp_avg_sq"};
+std::vector<std::string> kinds_of(const Config& config) {
+  const OptimizerTraits& traits = traits_of(optimizer_named(config.training.optimizer.name));
+  std::vector<std::string> kinds{"weight"};
+  kinds.insert(kinds.end(), traits.state_names.begin(), traits.state_names.begin() + traits.states);
+  return kinds;
+}
 
 void check_shape(const std::string& where, const std::string& name, const std::array<int64_t, 2>& stored, const std::array<int64_t, 2>& wanted) {
   if (stored != wanted)
@@ -49,10 +55,10 @@ std::set<std::string> parameter_names(Trainer& trainer) {
 }
 
 /// A tensor that the model does not have means another model, even where all of the model's own are there.
-void check_names(const std::set<std::string>& known, const CheckpointReader& reader) {
+void check_names(const std::set<std::string>& known, const std::vector<std::string>& kinds, const CheckpointReader& reader) {
   for (const auto& [name, stored] : reader.tensors()) {
     const size_t slash = name.find('/');
-    const bool of_the_state = std::find(kKinds.begin(), kKinds.end(), name.substr(0, slash)) != kKinds.end();
+    const bool of_the_state = std::ranges::find(kinds, name.substr(0, slash)) != kinds.end();
     if (slash == name.npos || !of_the_state || !known.contains(name.substr(slash + 1)))
       throw DataError("checkpoint: " + name + " is not a tensor of the configured model");
   }
@@ -61,7 +67,7 @@ void check_names(const std::set<std::string>& known, const CheckpointReader& rea
 }  // namespace
 
 int64_t state_bytes(const Config& config) {
-  return static_cast<int64_t>(kKinds.size()) * parameter_count(config.model) * size_of(precision_of(config.training).master);
+  return std::ssize(kinds_of(config)) * parameter_count(config.model) * size_of(precision_of(config.training).master);
 }
 
 std::vector<StateTensor> state_tensors(Trainer& trainer) {
@@ -75,9 +81,7 @@ std::vector<StateTensor> state_tensors(Trainer& trainer) {
       const bool copied = host.raw() != tensor.raw();
       tensors.push_back({kind + "/" + spec.name, tensor.dtype(), spec.shape, spec.dims, owned.box, host.raw(), copied ? host : Tensor()});
     };
-    add("weight", owned.weight);
-    add("exp_avg", owned.exp_avg);
-    add("exp_avg_sq", owned.exp_avg_sq);
+    for (const auto& [kind, tensor] : owned.kept()) add(kind, tensor);
   }
   return tensors;
 }
@@ -120,11 +124,9 @@ void load_state(Trainer& trainer, CheckpointReader& reader) {
   const std::set<std::string> known = parameter_names(trainer);
   agree(trainer.mesh().world, [&] {
     if (scales && !reader.description().loss_scale) throw DataError("checkpoint: holds no loss scale, which training.precision fp16 needs");
-    check_names(known, reader);
+    check_names(known, kinds_of(trainer.config()), reader);
     for (const OwnedBox& owned : trainer.owned_boxes()) {
-      read_state(trainer.context(), reader, "weight", owned, owned.weight);
-      read_state(trainer.context(), reader, "exp_avg", owned, owned.exp_avg);
-      read_state(trainer.context(), reader, "exp_avg_sq", owned, owned.exp_avg_sq);
+      for (const auto& [kind, tensor] : owned.kept()) read_state(trainer.context(), reader, kind, owned, tensor);
     }
   });
   trainer.weights_changed();

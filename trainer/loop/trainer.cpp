@@ -89,8 +89,9 @@ void Trainer::make_optimizers() {
     gradients_.push_back(one.gradient);
   }
   const OptimizerConfig& optimizer = config_.training.optimizer;
-  hyper_ = {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay};
-  for (const auto& stage : stages_) stage->make_optimizer(ctx_, hyper_, precision_, scalars_);
+  const Optimizer kind = optimizer_named(optimizer.name);
+  hyper_ = {optimizer.beta1, optimizer.beta2.value_or(traits_of(kind).default_beta2), optimizer.epsilon, optimizer.weight_decay};
+  for (const auto& stage : stages_) stage->make_optimizer(ctx_, kind, hyper_, precision_, scalars_);
   const LossScaleConfig& scale = config_.training.loss_scale;
   if (scales_loss(config_.training)) {
     scaling_ = {scale.growth_interval, static_cast<double>(scale.minimum), static_cast<double>(scale.maximum)};
@@ -266,10 +267,9 @@ void Trainer::add_owned_boxes(size_t s, std::vector<OwnedBox>& boxes) const {
       for (const BoxRange& range : boxes_of(*segment.spec, segment.param_begin, segment.param_begin + segment.count)) {
         const Unit::Segment part{segment.spec, segment.flat_begin + range.offset - segment.param_begin, range.offset, range.box.numel()};
         const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, part, shard); };
-        OwnedBox box{segment.spec, range.box, slice(params.master(unit)), {}, {}, {}};
+        OwnedBox box{segment.spec, range.box, slice(params.master(unit)), {}, {}};
         if (const ShardedOptimizer* const optimizer = stages_[s]->optimizer(); optimizer != nullptr) {
-          box.exp_avg = slice(optimizer->exp_avg(unit));
-          box.exp_avg_sq = slice(optimizer->exp_avg_sq(unit));
+          for (const auto& [name, shard_tensor] : optimizer->state(unit)) box.state.push_back({name, slice(shard_tensor)});
           box.gradient = slice(stages_[s]->grads().shard(unit));
         }
         boxes.push_back(std::move(box));

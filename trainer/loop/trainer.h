@@ -42,7 +42,15 @@ struct StepResult {
 struct OwnedBox {
   const ParamSpec* spec;
   Box box;
-  Tensor weight, exp_avg, exp_avg_sq, gradient;  ///< [box.numel()] views; the last three undefined without an optimizer
+  Tensor weight, gradient;                     ///< [box.numel()] views; no gradient without an optimizer
+  std::vector<ShardedOptimizer::State> state;  ///< views of the same size; none without an optimizer
+
+  /// The weight as "weight", then the state: what is saved, compared between replicas, and loaded.
+  std::vector<ShardedOptimizer::State> kept() const {
+    std::vector<ShardedOptimizer::State> all{{"weight", weight}};
+    all.insert(all.end(), state.begin(), state.end());
+    return all;
+  }
 };
 
 /// One rank's share of a training run: its stages of the model, the optimizer of what it owns, and the lists it executes. Every method is collective.

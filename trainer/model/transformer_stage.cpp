@@ -100,8 +100,8 @@ void TransformerStage::make_cache(Context& ctx, int64_t room) {
         {Tensor::empty(ctx, shape, dtype_, MemoryCategory::kActivations), Tensor::empty(ctx, shape, dtype_, MemoryCategory::kActivations)});
 }
 
-void TransformerStage::make_optimizer(Context& ctx, const AdamW& hyper, const Precision& precision, const Tensor& scalars) {
-  optimizer_ = std::make_unique<ShardedOptimizer>(ctx, *params_, hyper, precision);
+void TransformerStage::make_optimizer(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Precision& precision, const Tensor& scalars) {
+  optimizer_ = std::make_unique<ShardedOptimizer>(ctx, *params_, optimizer, hyper, precision);
   scalars_ = scalars;
 }
 

@@ -58,7 +58,7 @@ class TransformerStage : public Stage {
   void make_cache(Context& ctx, int64_t room);
 
   /// What UPDATE does. `scalars`: kernels/ops/optimizer.h, read by every update.
-  void make_optimizer(Context& ctx, const AdamW& hyper, const Precision& precision, const Tensor& scalars);
+  void make_optimizer(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Precision& precision, const Tensor& scalars);
 
   int parts() const override { return static_cast<int>(units_.units_of_part.size()); }
   std::string part_name(int part) const override;

@@ -7,6 +7,7 @@
 #include "trainer/loop/rank_plan.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/dims.h"
+#include "kernels/core/optimizer_traits.h"
 #include "trainer/model/elements.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/kernel_time.h"
@@ -15,10 +16,11 @@
 namespace trireme {
 namespace {
 
-/// Memory traffic of AdamW, an element: its gradient read, and once more for the norm; weight and two moments read and written; a 16-bit copy written.
+/// Memory traffic of norm and update, an element: its gradient read by both; weight and the optimizer's state read and written; a 16-bit copy written.
 double update_bytes(const Config& config) {
   const Precision precision = precision_of(config.training);
-  return static_cast<double>(8 * size_of(precision.master) + (precision.compute == precision.master ? 0 : size_of(precision.compute)));
+  const int states = traits_of(optimizer_named(config.training.optimizer.name)).states;
+  return static_cast<double>((4 + 2 * states) * size_of(precision.master) + (precision.compute == precision.master ? 0 : size_of(precision.compute)));
 }
 
 /// What every formula here needs of a configuration, in double so that products of sizes cannot overflow.

@@ -47,10 +47,7 @@ class Holdings {
   explicit Holdings(Trainer& trainer) : trainer_(trainer), mesh_(trainer.mesh()), tied_(tied_parameter(trainer)) {
     for (const OwnedBox& owned : trainer.owned_boxes()) {
       const std::string name = entry_name(owned.spec->name, owned.box);
-      add("weight/" + name, *owned.spec, *mesh_.replicate, owned.weight);
-      if (!owned.exp_avg.defined()) continue;
-      add("exp_avg/" + name, *owned.spec, *mesh_.replicate, owned.exp_avg);
-      add("exp_avg_sq/" + name, *owned.spec, *mesh_.replicate, owned.exp_avg_sq);
+      for (const auto& [kind, tensor] : owned.kept()) add(concat(kind, "/", name), *owned.spec, *mesh_.replicate, tensor);
     }
     for (const auto& stage : trainer.stages())
       for (size_t unit = 0; unit < stage->params().units().size(); ++unit) add_full_copies(stage->params(), static_cast<int>(unit));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <set>
 
@@ -136,12 +137,14 @@ void compare_tensors(const GlobalTensors& expected, const GlobalTensors& actual,
 Comparison compare(const RunRecord& expected, const RunRecord& actual, const std::vector<std::string>& order, double tolerance) {
   Comparison out;
   const std::vector<std::string> backward(order.rbegin(), order.rend());
+  std::vector<std::string> determined;
+  std::ranges::copy_if(order, std::back_inserter(determined), [&](const std::string& name) { return !expected.undetermined.contains(name); });
   const auto tensors = [&](const GlobalTensors& a, const GlobalTensors& b, Quantity quantity, int step) {
     Difference about;
     about.quantity = quantity;
     about.step = step;
     // A gradient is wrong from where the backward went wrong on.
-    if (!b.empty()) compare_tensors(a, b, quantity == Quantity::kGradient ? backward : order, about, tolerance, out);
+    if (!b.empty()) compare_tensors(a, b, quantity == Quantity::kGradient ? backward : quantity == Quantity::kWeight ? determined : order, about, tolerance, out);
   };
   tensors(expected.initial_weight, actual.initial_weight, Quantity::kInitialWeight, 0);
   for (size_t i = 0; i < expected.loss.size(); ++i) {

@@ -1,5 +1,5 @@
 #pragma once
-// The model once more, forward and AdamW, in plain loops over whole tensors in double: nothing of the product's kernels, layers or ranks is in it.
+// The model once more, forward and optimizers, in plain loops over whole tensors in double: nothing of the product's kernels, layers or ranks is in it.
 #include "trainer/verify/record.h"
 
 namespace trireme {
@@ -41,7 +41,7 @@ class Oracle {
     const GlobalTensors& gradient;
     double learning_rate;
   };
-  /// The weights after these first steps of AdamW, from zero moments, with each global gradient clipped first.
+  /// The weights after these first steps of the configured optimizer, from a state of zeros, with each global gradient clipped first.
   GlobalTensors updated(const GlobalTensors& weights, const std::vector<Step>& steps) const;
 
  private:

@@ -147,6 +147,9 @@ GlobalTensors gather(Trainer& trainer, bool gradients, double loss_scale, RunRec
 
 RunRecord record_run(Trainer& trainer, const Dataset& data, const Dataset& validation, const RecordOptions& options) {
   RunRecord record;
+  const Config& config = trainer.config();
+  if (config.training.optimizer.name == "lion" && config.model.architecture == "gpt2")
+    for (int64_t block = 0; block < config.model.layers; ++block) record.undetermined.insert(concat("blocks.", block, ".attention.key.bias"));
   trainer.initialise();
   if (options.every_state) record.fresh_weight = gather(trainer, false, 1, record);
   prepare_weights(trainer, options);

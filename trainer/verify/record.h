@@ -2,6 +2,7 @@
 // What a short training run computes, gathered from all ranks: everything that must not depend on the layout.
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,9 @@ struct RunRecord {
   std::optional<Disagreement> disagreement;       ///< the first, if any
   std::string unheld;                             ///< a tensor with elements of no rank
   std::string outside;                            ///< a tensor of which a rank holds more than there is
+  /// Parameters whose updates rounding decides: Lion takes the sign of GPT-2's key bias gradients, which are zero in exact arithmetic. Nothing else depends on
+  /// these biases, for a softmax does not see what they add.
+  std::set<std::string> undetermined;
   std::string rejected;                           ///< the step that was not accepted, and why; the run ended there
   bool operator==(const RunRecord& other) const;  ///< losses, norms, first_gradient and weight, bit for bit
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/core/optimizer_traits.h"
 #include "trainer/loop/rank_plan.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/elements.h"
@@ -213,8 +214,9 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, c
   const double parameters = element * (policy_.parameters_resident ? elements : apart ? 0 : elements / policy_.shard);
   const double gradients = static_cast<double>(size_of(precision_.gradient)) * (policy_.gradients_resident ? elements : elements / policy_.shard);
   bytes.parameters += parameters;
-  bytes.optimizer = (apart ? 3 : 2) * wide * elements / policy_.shard;
   const TrainingConfig& training = config_.training;
+  const int states = traits_of(optimizer_named(training.optimizer.name)).states;
+  bytes.optimizer = (apart ? states + 1 : states) * wide * elements / policy_.shard;
   bytes.other =
       static_cast<double>(2 * sizeof(int32_t) * static_cast<size_t>(training.global_batch_size / *config_.parallel.data * training.sequence_length));
   if (config_.model.architecture != "gpt2")

@@ -1,0 +1,37 @@
+#pragma once
+// The optimizers by name: what a configuration, a checkpoint and a forecast know of them. Their arithmetic is kernels/ops/update.h.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+
+enum class Optimizer : uint8_t { kAdamW, kLion };
+
+constexpr size_t kMostStates = 2;
+
+/// What is known of an optimizer beside its arithmetic.
+struct OptimizerTraits {
+  const char* name;                                  ///< as training.optimizer.name
+  std::array<const char*, kMostStates> state_names;  ///< of the tensors it keeps of each weight, in its shape and dtype: parts of a checkpoint
+  int states;                                        ///< how many
+  bool reads_epsilon;                                ///< training.optimizer.epsilon has a meaning
+  double default_beta2;
+};
+/// In the order of Optimizer.
+constexpr std::array<OptimizerTraits, 2> kOptimizers{{
+    {"adamw", {"exp_avg", "exp_avg_sq"}, 2, true, 0.95},
+    {"lion", {"exp_avg"}, 1, false, 0.99},
+}};
+constexpr const OptimizerTraits& traits_of(Optimizer optimizer) { return kOptimizers[static_cast<size_t>(optimizer)]; }
+/// Errors: InternalError for another name.
+inline Optimizer optimizer_named(std::string_view name) {
+  for (size_t i = 0; i < kOptimizers.size(); ++i)
+    if (kOptimizers[i].name == name) return static_cast<Optimizer>(i);
+  throw InternalError(concat("no optimizer is called ", name));
+}
+
+}  // namespace trireme

@@ -1,0 +1,79 @@
+#include "kernels/ops/update.h"
+
+#include <vector>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cuda/update.h"
+#include "kernels/ops/dispatch.h"
+#include "kernels/ops/update_rules.h"
+
+namespace trireme {
+namespace {
+
+/// The elements [begin, end) of one slice. C: what the update computes in.
+template <class Rule, class C, class T>
+void update_range(const UpdateScalars<C>& scalars, const UpdateSlice& slice, int64_t begin, int64_t end) {
+  T* const w = slice.w.data<T>();
+  const T* const g = slice.g.data<T>();
+  T* states[Rule::kStates];
+  for (int k = 0; k < Rule::kStates; ++k) states[k] = slice.state[static_cast<size_t>(k)].data<T>();
+  for (int64_t i = begin; i < end; ++i) {
+    C weight = w[i], state[Rule::kStates];
+    for (int k = 0; k < Rule::kStates; ++k) state[k] = states[k][i];
+    Rule::update(scalars, static_cast<C>(g[i]), weight, state);
+    w[i] = static_cast<T>(weight);
+    for (int k = 0; k < Rule::kStates; ++k) states[k][i] = static_cast<T>(state[k]);
+  }
+}
+
+template <class Rule, class C, class T>
+void update_on_host(const Context& ctx, const AdamW& hyper, const double* scalars, std::span<const UpdateSlice> slices) {
+  constexpr int64_t kGrain = 16384;
+  if (scalars[kFinite] == 0) return;
+  for (const UpdateSlice& slice : slices) {
+    const double decay = slice.decay ? 1 - scalars[kLearningRate] * hyper.weight_decay : 1;
+    const UpdateScalars<C> step{static_cast<C>(scalars[kGradScale]), static_cast<C>(scalars[kLearningRate]), static_cast<C>(hyper.beta1),
+                                static_cast<C>(hyper.beta2), static_cast<C>(decay)};
+    const auto range = [&](int64_t begin, int64_t end) { update_range<Rule, C, T>(step, slice, begin, end); };
+    if (ctx.device == Device::kReference) {
+      range(0, slice.w.numel());
+    } else {
+      cpu::parallel_for(ctx, slice.w.numel(), kGrain, range);
+    }
+  }
+}
+
+template <class Rule>
+void update_by_rule(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices) {
+  static_assert(static_cast<size_t>(Rule::kStates) <= kMostStates);
+  const double* const on_host = ctx.device == Device::kCpu || ctx.device == Device::kReference ? scalars.data<double>() : nullptr;
+  on_device(
+      ctx, slices.front().w.dtype(), [&] { cuda::update_step(ctx, optimizer, hyper, scalars, slices); },
+      FastCpu{[&] { update_on_host<Rule, float, float>(ctx, hyper, on_host, slices); }},
+      [&]<class T>(T) { update_on_host<Rule, double, T>(ctx, hyper, on_host, slices); });
+}
+
+void adamw_by_its_own_kernels(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices) {
+  std::vector<AdamWSlice> own;
+  for (const UpdateSlice& s : slices) own.push_back({s.w, s.g, s.state[0], s.state[1], s.decay});
+  adamw_step(ctx, hyper, scalars, own);
+}
+
+}  // namespace
+
+void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices) {
+  if (slices.empty()) return;
+  const DType dtype = slices.front().w.dtype();
+  expect("update_step", {{"scalars", scalars, {kStepScalars}, DType::kF64}});
+  for (const UpdateSlice& s : slices) {
+    expect("update_step", {{"w", s.w, s.w.shape(), dtype}, {"g", s.g, s.w.shape(), dtype}});
+    for (int k = 0; k < traits_of(optimizer).states; ++k)
+      expect("update_step", {{traits_of(optimizer).state_names[static_cast<size_t>(k)], s.state[static_cast<size_t>(k)], s.w.shape(), dtype}});
+  }
+  switch (optimizer) {
+    case Optimizer::kAdamW: return adamw_by_its_own_kernels(ctx, hyper, scalars, slices);
+    case Optimizer::kLion: return update_by_rule<LionRule>(ctx, optimizer, hyper, scalars, slices);
+  }
+}
+
+}  // namespace trireme

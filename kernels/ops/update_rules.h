@@ -1,0 +1,38 @@
+#pragma once
+// Optimizers as rules for one element, which every engine applies to all of them. A rule sees neither its neighbours nor where its element lies, so any layout
+// of shards gives the same bits. A further one is a struct here, its row in kernels/core/optimizer_traits.h, and its
+// line in each of the two switches of update_step().
+#ifdef __CUDACC__
+#define TRIREME_HOST_DEVICE __host__ __device__
+#else
+#define TRIREME_HOST_DEVICE
+#endif
+
+namespace trireme {
+
+/// The scalars of a step in the precision of the update: double for weights in double, else float.
+template <class C>
+struct UpdateScalars {
+  C grad_scale;     ///< on every gradient: the clip factor / the loss scale
+  C learning_rate;
+  C beta1, beta2;
+  C decay;          ///< 1 - learning_rate * weight_decay, or 1 where the parameter does not decay
+};
+
+/// w -= lr (sign(b1 m + (1 - b1) g) + decay w);   m = b2 m + (1 - b2) g;   sign(0) = 0.
+/// Source: Chen et al. 2023, arXiv:2302.06675, algorithm 2.
+struct LionRule {
+  static constexpr int kStates = 1;
+
+  template <class C>
+  TRIREME_HOST_DEVICE static void update(const UpdateScalars<C>& s, C g, C& w, C (&state)[kStates]) {
+    C& m = state[0];
+    const C gradient = g * s.grad_scale;
+    const C direction = s.beta1 * m + (C(1) - s.beta1) * gradient;
+    const C sign = direction > C(0) ? C(1) : direction < C(0) ? C(-1) : C(0);
+    w = w * s.decay - s.learning_rate * sign;
+    m = s.beta2 * m + (C(1) - s.beta2) * gradient;
+  }
+};
+
+}  // namespace trireme
