@@ -6,50 +6,47 @@
 #   ./scripts/mutations.sh cuda        those of the GPU backend, caught on the simulated GPUs
 #   ./scripts/mutations.sh --results FILE [WORD...]   the same in slices: each row is added to FILE at once, and a later run of the same tree with it goes on
 #                                      behind the rows that are there; the end counts all of them
+#   ./scripts/mutations.sh --slice K/N [WORD...]      of these every N-th, starting with the K-th: so N machines share them
 #   ./scripts/mutations.sh --list      their names
-#   ./scripts/mutations.sh --check     whether every patch applies, which the default suite asks too
+#   ./scripts/mutations.sh --check     whether every bug applies exactly once, which the default suite asks too
 #   ./scripts/mutations.sh --verify [WORD...]   plants those of the training path and runs `trireme verify` instead: is each found, and are axis and kind of
-#                                      layer those of its line "# verify: AXIS LAYER"? "# verify: - REASON" where verify cannot see it
-# A patch that does not apply or does not compile is an error. Exits 1 if a bug survives. Without the CUDA toolkit those of the GPU backend are skipped.
+#                                      layer those of its line "verify: AXIS LAYER"? "verify: - REASON" where verify cannot see it
+# scripts/plant.py plants the bugs and describes their tables. A bug that does not apply or does not compile is an error. Exits 1 if a bug survives. Without the
+# CUDA toolkit those of the GPU backend are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source=$PWD
 limit=1200  # seconds for one test program: a bug that makes ranks wait for ever is caught too
 
-if [[ ${1:-} == --check ]]; then
-  failed=0
-  for patch in tests/mutations/*.patch; do git apply --check "$patch" || failed=1; done
-  exit $failed
-fi
-verify=
-if [[ ${1:-} == --verify ]]; then
-  verify=yes
+verify='' results='' list='' slice=()
+while [[ ${1:-} == --* ]]; do
+  case $1 in
+    --check) exec scripts/plant.py --check ;;
+    --list) list=yes ;;
+    --verify) verify=yes ;;
+    --results | --slice)
+      [[ -n ${2:-} ]] || { echo "mutations: $1 needs a value" >&2; exit 2; }
+      if [[ $1 == --slice ]]; then slice=(--slice "$2"); else results=$(realpath -m "$2"); fi
+      shift ;;
+    *) echo "mutations: unknown option $1" >&2; exit 2 ;;
+  esac
   shift
-fi
-results=
-if [[ ${1:-} == --results ]]; then
-  [[ -n ${2:-} ]] || { echo "mutations: --results needs a file" >&2; exit 2; }
-  results=$(realpath -m "$2")
-  shift 2
-fi
-selected=()
-for name in $(cd tests/mutations && printf '%s\n' *.patch | sort -n); do
-  name=${name%.patch}
-  wanted=$([[ $# -eq 0 || $1 == --list ]] && echo yes || echo no)
-  for word in "$@"; do [[ $name == *"$word"* ]] && wanted=yes; done
-  [[ $wanted == yes ]] && selected+=("$name")
 done
-if [[ ${1:-} == --list ]]; then
-  printf '%s\n' "${selected[@]}"
-  exit 0
+table=$(scripts/plant.py --table "${slice[@]}" -- "$@") || exit 2
+selected=()
+declare -A files trap expectation
+while IFS=$'\t' read -r name changed trap_of_it expected; do
+  case $verify$expected in yes | yes-*) continue ;; esac  # verify could not see it
+  [[ -z $name ]] || selected+=("$name")
+  files[_$name]=$changed trap[_$name]=$trap_of_it expectation[_$name]=$expected
+done <<< "$table"
+if [[ -z ${selected[*]} ]]; then
+  echo "mutations: no bug${verify:+ that verify could see} is called $*" >&2
+  exit 2
 fi
-[[ ${#selected[@]} -gt 0 ]] || { echo "mutations: no patch is called $*" >&2; exit 2; }
-expectation() { sed -n 's/^# verify: //p' "$source/tests/mutations/$1.patch"; }
-if [[ -n $verify ]]; then
-  for i in "${!selected[@]}"; do
-    case $(expectation "${selected[i]}") in '' | -*) unset "selected[$i]" ;; esac
-  done
-  [[ ${#selected[@]} -gt 0 ]] || { echo "mutations: nothing that verify could see is called $*" >&2; exit 2; }
+if [[ -n $list ]]; then
+  printf '%s\n' "${selected[@]}"
+  exit
 fi
 
 scratch=$(mktemp -d)
@@ -86,8 +83,9 @@ open_results() {
 }
 has_result() { [[ -n $results ]] && grep -qF "| $1 |" "$results"; }
 
-plant() { (cd "$tree" && patch -p1 --fuzz=0 --no-backup-if-mismatch < "$source/tests/mutations/$1.patch" > "$scratch/log" 2>&1) || fail "$1 does not apply" "$scratch/log"; }
-take_back() { (cd "$tree" && patch -p1 -R --no-backup-if-mismatch < "$source/tests/mutations/$1.patch" > "$scratch/log" 2>&1) || fail "$1 cannot be taken back" "$scratch/log"; }
+# By the tables in the copy, so that they may be edited meanwhile.
+plant() { "$tree/scripts/plant.py" --plant "$1" "$tree" > "$scratch/log" 2>&1 || fail "$1 does not apply" "$scratch/log"; }
+take_back() { "$tree/scripts/plant.py" --take-back "$1" "$tree" > "$scratch/log" 2>&1 || fail "$1 cannot be taken back" "$scratch/log"; }
 
 # Simple layouts first: what is found is named by the first layout that shows it.
 run_verify() {
@@ -113,7 +111,7 @@ verify_all() {
       named=$(sed -n 's/ (every layout)//; s/^ *axis \(.*\), layer \([a-z_]*\); .*/\1 \2/p' "$scratch/found" | head -n 1)
     fi
     take_back "$name"
-    expected=$(expectation "$name")
+    expected=${expectation[_$name]}
     # Where several axes are needed, as by a bug of sequence parallelism with virtual stages, the expected one is among those named.
     as_expected=no
     [[ "+${named% *}+" != *"+${expected% *}+"* || ${named##* } != "${expected##* }" ]] || as_expected=yes
@@ -126,14 +124,14 @@ verify_all() {
 
 of_gpu() { [[ $1 == *-cuda-* ]]; }
 
-# The programs in the order in which they probably notice a change of these files.
+# The programs in the order in which they probably notice a change of the files of this bug.
 programs_for() {
   local parity=(test_parity test_golden)
   if of_gpu "$1"; then
-    if grep -q '^+++ b/kernels/cuda/.*\.cu' "$1"; then echo test_kernels test_cuda test_cuda_sim; else echo test_cuda test_kernels test_cuda_sim; fi
+    if [[ " ${files[_$1]}" =~ \ kernels/cuda/[^\ ]*\.cu ]]; then echo test_kernels test_cuda test_cuda_sim; else echo test_cuda test_kernels test_cuda_sim; fi
     return
   fi
-  case $(sed -n 's|^+++ b/||p' "$1") in
+  case ${files[_$1]} in
     *kernels/*) echo test_kernels "${parity[@]}" test_unit test_parallel ;;
     *parallel/pipeline/*) echo test_parallel "${parity[@]}" test_unit test_kernels ;;
     *trainer/data/* | *trainer/checkpoint/* | *trainer/files/*) echo test_unit "${parity[@]}" test_parallel test_kernels ;;
@@ -161,7 +159,7 @@ if [[ -n $results ]]; then
     if has_result "${selected[i]}"; then unset "selected[$i]"; fi
   done
 fi
-mapfile -t programs < <(for name in "${selected[@]}"; do programs_for "$source/tests/mutations/$name.patch" | tr ' ' '\n'; done | sort -u)
+mapfile -t programs < <(for name in "${selected[@]}"; do programs_for "$name" | tr ' ' '\n'; done | sort -u)
 for program in "${programs[@]}"; do
   build "$program" || fail "the tree does not build" "$scratch/log"
   if has_result "nothing, $program"; then continue; fi
@@ -173,10 +171,9 @@ done
 [[ -n $results ]] || printf '| planted | trap | caught by | caught |\n|---|---|---|---|\n'
 planted=0 survivors=0
 for name in "${selected[@]}"; do
-  patch=$source/tests/mutations/$name.patch
   plant "$name"
   failure=
-  for program in $(programs_for "$patch"); do
+  for program in $(programs_for "$name"); do
     build "$program" || fail "$name does not compile" "$scratch/log"
     failure=$(first_failure "$program")
     [[ -z $failure ]] || break
@@ -184,7 +181,7 @@ for name in "${selected[@]}"; do
   take_back "$name"
   planted=$((planted + 1))
   [[ -n $failure ]] || survivors=$((survivors + 1))
-  printf '| %s | %s | %s | %s |\n' "$name" "$(sed -n '1s/^# //p' "$patch")" "${failure:--}" "$([[ -n $failure ]] && echo yes || echo NO)" | tee -a "${results:-/dev/null}"
+  printf '| %s | %s | %s | %s |\n' "$name" "${trap[_$name]}" "${failure:--}" "$([[ -n $failure ]] && echo yes || echo NO)" | tee -a "${results:-/dev/null}"
 done
 if [[ -n $results ]]; then
   planted=$(grep -cE '\| (yes|NO) \|$' "$results" || true)
