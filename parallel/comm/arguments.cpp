@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <set>
 
 #include "kernels/core/gpu.h"
@@ -11,6 +12,29 @@ namespace trireme {
 namespace {
 
 std::string place(const Communicator& comm) { return concat("group '", comm.name(), "', rank ", comm.rank(), " of ", comm.size()); }
+
+/// Meta and empty tensors are apart from everything.
+bool are_apart(const Tensor& a, const Tensor& b) {
+  if (a.raw() == nullptr || b.raw() == nullptr || a.numel() == 0 || b.numel() == 0) return true;
+  const auto *first = static_cast<const std::byte*>(a.raw()), *second = static_cast<const std::byte*>(b.raw());
+  // std::less gives a total order where < on pointers into different buffers does not.
+  return !std::less<>()(second, first + a.bytes()) || !std::less<>()(first, second + b.bytes());
+}
+
+void check_pair(const Communicator& comm, const char* verb, const Tensor& in, const Tensor& out) {
+  TRIREME_CHECK(in.dtype() == out.dtype(), verb, " mixes ", name_of(in.dtype()), " and ", name_of(out.dtype()), " (", place(comm), ")");
+  TRIREME_CHECK(are_apart(in, out), verb, ": input and output overlap (", place(comm), ")");
+}
+
+void check_counts(const Communicator& comm, const char* what, const Tensor& whole, std::span<const int64_t> counts) {
+  TRIREME_CHECK(std::ssize(counts) == comm.size(), "all_to_all_v with ", counts.size(), " ", what, " counts (", place(comm), ")");
+  TRIREME_CHECK(std::ranges::all_of(counts, [](int64_t count) { return count >= 0; }), "all_to_all_v with a negative ", what, " count (", place(comm),
+                ")");
+  TRIREME_CHECK(whole.shape().dims() == 1, "all_to_all_v of a tensor of shape ", whole.shape().str(), ", which is not 1-D (", place(comm), ")");
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  TRIREME_CHECK(total == whole.numel(), "all_to_all_v: the ", what, " counts add up to ", total, " of ", whole.numel(), " elements (", place(comm),
+                ")");
+}
 
 }  // namespace
 
@@ -22,15 +46,60 @@ bool is_own_part(const Communicator& comm, const char* verb, const Tensor& part,
   const auto* begin = static_cast<const std::byte*>(whole.raw());
   const auto* at = static_cast<const std::byte*>(part.raw());
   if (at == begin + comm.rank() * part.bytes()) return true;
-  // std::less gives a total order where < on pointers into different buffers does not.
-  const bool apart = !std::less<>()(begin, at + part.bytes()) || !std::less<>()(at, begin + whole.bytes());
-  TRIREME_CHECK(apart, verb, ": input and output overlap otherwise than in this rank's own part (", place(comm), ")");
+  TRIREME_CHECK(are_apart(part, whole), verb, ": input and output overlap otherwise than in this rank's own part (", place(comm), ")");
   return false;
 }
 
 Tensor own_part(const Communicator& comm, const Tensor& whole) {
   const int64_t count = whole.numel() / comm.size();
   return whole.flat(comm.rank() * count, count);
+}
+
+int64_t check_all_to_all(const Communicator& comm, const Tensor& in, const Tensor& out) {
+  check_pair(comm, "all_to_all", in, out);
+  TRIREME_CHECK(in.numel() == out.numel() && in.numel() % comm.size() == 0, "all_to_all of ", in.numel(), " elements into ", out.numel(), " (",
+                place(comm), ")");
+  return in.numel() / comm.size();
+}
+
+void check_all_to_all_v(const Communicator& comm, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                        std::span<const int64_t> receive_counts) {
+  check_pair(comm, "all_to_all_v", in, out);
+  check_counts(comm, "send", in, send_counts);
+  check_counts(comm, "receive", out, receive_counts);
+  const int own = comm.rank();
+  const int64_t sent = send_counts[static_cast<size_t>(own)], expected = receive_counts[static_cast<size_t>(own)];
+  TRIREME_CHECK(sent == expected, count_mismatch(own, sent, own, expected), " (", place(comm), ")");
+}
+
+std::string count_mismatch(int source, int64_t sent, int destination, int64_t expected) {
+  return concat("all_to_all_v: rank ", source, " sends ", sent, " elements to rank ", destination, ", which expects ", expected);
+}
+
+std::vector<Tensor> split_parts(const Tensor& whole, std::span<const int64_t> counts) {
+  std::vector<Tensor> parts;
+  parts.reserve(counts.size());
+  int64_t begin = 0;
+  for (const int64_t count : counts) {
+    parts.push_back(whole.flat(begin, count));
+    begin += count;
+  }
+  return parts;
+}
+
+std::vector<PointToPoint> messages_of(const Communicator& comm, std::span<const Tensor> send, std::span<const Tensor> receive, bool with_own) {
+  const int n = comm.size();
+  std::vector<PointToPoint> messages;
+  messages.reserve(2 * send.size());
+  for (int distance = with_own ? 0 : 1; distance < n; ++distance) {
+    const int source = (comm.rank() + n - distance) % n;
+    messages.push_back({PointToPoint::Kind::kRecv, receive[static_cast<size_t>(source)], source});
+  }
+  for (int distance = with_own ? 0 : 1; distance < n; ++distance) {
+    const int destination = (comm.rank() + distance) % n;
+    messages.push_back({PointToPoint::Kind::kSend, send[static_cast<size_t>(destination)], destination});
+  }
+  return messages;
 }
 
 void check_root(const Communicator& comm, int root) {

@@ -61,6 +61,17 @@ class Communicator {
   /// out = this rank's part of the reduction of in over ranks; in has n times the elements of out. out may be this rank's own part of in,
   /// whose other parts are then unspecified.                        Wire: (n-1)/n * bytes of in.
   [[nodiscard]] virtual Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) = 0;
+  /// Each rank sends an equal part to each rank: part r of in goes to rank r, part s of out comes from rank s. in and out have the same number of
+  /// elements, a multiple of n, and do not overlap.                 Wire: (n-1)/n * bytes of in.
+  [[nodiscard]] virtual Work all_to_all(Context& ctx, const Tensor& in, const Tensor& out) = 0;
+  /// all_to_all with parts of different lengths. send_counts[r] elements of in go to rank r, receive_counts[s] elements of out come from rank s; one
+  /// count for each rank of the group, in elements. in and out are 1-D, hold exactly these parts, contiguous in rank order, and do not overlap. A count
+  /// may be 0; a rank that sends and receives nothing still calls. The counts are copied before the call returns.
+  /// send_counts[r] of rank s must equal receive_counts[s] of rank r. Where they differ, ranks that are threads or go through memory of one host throw
+  /// an InternalError that names both ranks and both counts, and so does the receiver of a message of MPI. NCCL cannot tell.
+  ///                                                                Wire: bytes of in without this rank's own part.
+  [[nodiscard]] virtual Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                                          std::span<const int64_t> receive_counts) = 0;
   /// From `root` to all.                                            Wire: bytes.
   [[nodiscard]] virtual Work broadcast(Context& ctx, const Tensor& buffer, int root) = 0;
   /// Sends and receives that progress together. Between two ranks, messages match in order of issue.   Wire: bytes sent.

@@ -14,9 +14,10 @@ struct MpiOptions {
   bool synchronous_sends = false;
   /// Elements one MPI call may count (its counts are int); larger operations are cut into several calls or counted in larger units.
   int64_t max_count = std::numeric_limits<int>::max();
-  /// Bytes of the whole buffer from which all_reduce, all_gather and reduce_scatter of a group whose ranks all live on one host go through memory that they
-  /// share (shared_group.h): the same bits on every rank and in every run, sums taken in rank order and, in bf16 and fp16, rounded once, where MPI rounds
-  /// at every rank.
+  static constexpr int64_t kNeverShared = std::numeric_limits<int64_t>::max();
+  /// Bytes of the whole buffer from which all_reduce, all_gather, reduce_scatter and all_to_all of a group whose ranks all live on one host go through
+  /// memory that they share (shared_group.h): the same bits on every rank and in every run, sums taken in rank order and, in bf16 and fp16, rounded once,
+  /// where MPI rounds at every rank. all_to_all_v always goes through it, unless this is kNeverShared, because ranks do not know the bytes of the others.
   int64_t shared_from = 16 * 1024;
   /// Of that memory for each group.
   int64_t shared_bytes = 8 << 20;

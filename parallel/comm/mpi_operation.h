@@ -1,5 +1,6 @@
 #pragma once
 // An operation that MPI has in flight. Includes mpi.h: for mpi.cpp alone.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -42,11 +43,14 @@ class MpiOperation final : public Work::Operation {
   void finish() {
     std::vector<MPI_Status> statuses(requests_.size());
     // One by one, as any wait drives all: MPI_Waitall of Open MPI 4.1 never returns when a message too long arrives while it waits.
-    for (size_t i = 0; i < requests_.size(); ++i) check_mpi(wait_for(requests_[i], statuses[i]), verb_, place_);
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      const int code = wait_for(requests_[i], statuses[i]);
+      check_parts(i, code, statuses[i]);
+      check_mpi(code, verb_, place_);
+    }
     requests_.clear();
     for (const Receive& receive : receives_) {
-      int count = 0;
-      MPI_Get_count(&statuses[receive.request], receive.type, &count);
+      const int64_t count = count_of(statuses[receive.request], receive);
       TRIREME_CHECK(count == receive.count, "a message is shorter than its receive: ", count, " elements of ", receive.count, " (", place_, ")");
     }
     if (copy_from_.defined()) copy_elements(copy_from_, copy_to_);
@@ -59,8 +63,12 @@ class MpiOperation final : public Work::Operation {
     check_mpi(call(&request), name, place_);
     requests_.push_back(request);
   }
-  /// The request started last is a receive of exactly `count` elements.
-  void expect(int count, MPI_Datatype type) { receives_.push_back({requests_.size() - 1, count, type}); }
+  /// The request started last is a receive of exactly `count` elements of `type`, which MPI knows from its start.
+  void expect(int64_t count, MPI_Datatype type) { receives_.push_back({requests_.size() - 1, count, type, -1, -1}); }
+  /// So is this one, of the part that `source` sends to `destination`, this rank, in an all_to_all.
+  void expect_part(int64_t count, MPI_Datatype type, int source, int destination) {
+    receives_.push_back({requests_.size() - 1, count, type, source, destination});
+  }
   void copy_when_done(const Tensor& from, const Tensor& to) {
     copy_from_ = from;
     copy_to_ = to;
@@ -80,9 +88,30 @@ class MpiOperation final : public Work::Operation {
 
   struct Receive {
     size_t request;
-    int count;
+    int64_t count;
     MPI_Datatype type;
+    int source, destination;  ///< of a part; -1 for a message
   };
+
+  static int64_t count_of(const MPI_Status& status, const Receive& receive) {
+    MPI_Count count = 0;
+    MPI_Get_elements_x(&status, receive.type, &count);
+    return count;
+  }
+
+  /// A part that is longer or shorter than expected. Open MPI says how long a message was that it cut off.
+  void check_parts(size_t request, int code, const MPI_Status& status) const {
+    const auto receive = std::ranges::find(receives_, request, &Receive::request);
+    if (receive == receives_.end() || receive->source < 0) return;
+    int error = code;
+    if (code != MPI_SUCCESS) MPI_Error_class(code, &error);
+    if (error != MPI_SUCCESS && error != MPI_ERR_TRUNCATE) return;
+    const int64_t count = count_of(status, *receive);
+    TRIREME_CHECK(error == MPI_SUCCESS || count > receive->count, verb_, ": rank ", receive->source, " sends more elements to rank ",
+                  receive->destination, " than the ", receive->count, " it expects (", place_, ")");
+    TRIREME_CHECK(count == receive->count, count_mismatch(receive->source, count, receive->destination, receive->count), " (", place_, ")");
+  }
+
   const char* verb_;
   std::string place_;
   std::vector<Tensor> buffers_;

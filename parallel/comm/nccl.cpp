@@ -225,6 +225,19 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
+  Work all_to_all(Context& ctx, const Tensor& in, const Tensor& out) override {
+    if (ctx.device != Device::kCuda) return host_->all_to_all(ctx, in, out);
+    const std::vector<int64_t> counts(static_cast<size_t>(size()), check_all_to_all(*this, in, out));
+    return start_parts("all_to_all", in, counts, out, counts);
+  }
+
+  Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                    std::span<const int64_t> receive_counts) override {
+    if (ctx.device != Device::kCuda) return host_->all_to_all_v(ctx, in, send_counts, out, receive_counts);
+    check_all_to_all_v(*this, in, send_counts, out, receive_counts);
+    return start_parts("all_to_all_v", in, send_counts, out, receive_counts);
+  }
+
   Work broadcast(Context& ctx, const Tensor& buffer, int root) override {
     if (ctx.device != Device::kCuda) return host_->broadcast(ctx, buffer, root);
     check_root(*this, root);
@@ -256,6 +269,13 @@ class NcclCommunicator final : public Communicator {
     auto operation = std::make_unique<NcclOperation>(links_, link_, verb, std::move(buffers));
     operation->start([&] { link_->check(call(), name); });
     return Work(std::move(operation));
+  }
+
+  /// As messages of one NCCL group, this rank's own part among them: ncclAlltoAll exists only from NCCL 2.28 and has equal parts.
+  Work start_parts(const char* verb, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                   std::span<const int64_t> receive_counts) {
+    const std::vector<PointToPoint> messages = messages_of(*this, split_parts(in, send_counts), split_parts(out, receive_counts), true);
+    return start(verb, "ncclSend or ncclRecv", {in, out}, [&] { return post(messages); });
   }
 
   /// One NCCL group, so that all messages progress together. It is closed whatever happens in it. Empty messages go nowhere.

@@ -31,6 +31,17 @@ Work NullCommunicator::reduce_scatter(Context& /*ctx*/, const Tensor& in, const 
   return in_flight(*this);
 }
 
+Work NullCommunicator::all_to_all(Context& /*ctx*/, const Tensor& in, const Tensor& out) {
+  check_all_to_all(*this, in, out);
+  return in_flight(*this);
+}
+
+Work NullCommunicator::all_to_all_v(Context& /*ctx*/, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                                    std::span<const int64_t> receive_counts) {
+  check_all_to_all_v(*this, in, send_counts, out, receive_counts);
+  return in_flight(*this);
+}
+
 Work NullCommunicator::broadcast(Context& /*ctx*/, const Tensor& /*buffer*/, int root) {
   check_root(*this, root);
   return in_flight(*this);

@@ -11,6 +11,9 @@ class NullCommunicator final : public Communicator {
   Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override;
   Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override;
   Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override;
+  Work all_to_all(Context& ctx, const Tensor& in, const Tensor& out) override;
+  Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                    std::span<const int64_t> receive_counts) override;
   Work broadcast(Context& ctx, const Tensor& buffer, int root) override;
   Work exchange(Context& ctx, std::span<const PointToPoint> messages) override;
   void barrier() override {}

@@ -59,59 +59,79 @@ class PoisonOperation final : public Work::Operation {
 
 }  // namespace
 
-PoisonCommunicator::PoisonCommunicator(std::unique_ptr<Communicator> inner)
-    : Communicator(inner->rank(), inner->size(), inner->name()), inner_(std::move(inner)) {}
-
 std::string PoisonCommunicator::place(const char* verb) const { return concat(verb, " of group '", name(), "', rank ", rank()); }
 
 Work PoisonCommunicator::all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) {
-  if (ctx.device == Device::kMeta) return inner_->all_reduce(ctx, buffer, op);
+  if (ctx.device == Device::kMeta) return inner().all_reduce(ctx, buffer, op);
   auto operation = std::make_unique<PoisonOperation>(place("all_reduce"), Context{Device::kReference, &arena_, 1});
   const Tensor copy = operation->shadow(buffer);
   operation->result(buffer, copy);
   poison(buffer);
-  operation->launch(inner_->all_reduce(ctx, copy, op));
+  operation->launch(inner().all_reduce(ctx, copy, op));
   return Work(std::move(operation));
 }
 
 Work PoisonCommunicator::all_gather(Context& ctx, const Tensor& in, const Tensor& out) {
-  if (ctx.device == Device::kMeta) return inner_->all_gather(ctx, in, out);
+  if (ctx.device == Device::kMeta) return inner().all_gather(ctx, in, out);
   const bool in_place = is_own_part(*this, "all_gather", in, out);
   auto operation = std::make_unique<PoisonOperation>(place("all_gather"), Context{Device::kReference, &arena_, 1});
   const Tensor out_copy = operation->shadow(out);
   const Tensor in_copy = in_place ? own_part(*this, out_copy) : operation->shadow(in);
   operation->result(out, out_copy);
   poison(out);
-  operation->launch(inner_->all_gather(ctx, in_copy, out_copy));
+  operation->launch(inner().all_gather(ctx, in_copy, out_copy));
   return Work(std::move(operation));
 }
 
 Work PoisonCommunicator::reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) {
-  if (ctx.device == Device::kMeta) return inner_->reduce_scatter(ctx, in, out, op);
+  if (ctx.device == Device::kMeta) return inner().reduce_scatter(ctx, in, out, op);
   const bool in_place = is_own_part(*this, "reduce_scatter", out, in);
   auto operation = std::make_unique<PoisonOperation>(place("reduce_scatter"), Context{Device::kReference, &arena_, 1});
   const Tensor in_copy = operation->shadow(in);
   const Tensor out_copy = in_place ? own_part(*this, in_copy) : operation->shadow(out);
   operation->result(out, out_copy);
   poison(in_place ? in : out);
-  operation->launch(inner_->reduce_scatter(ctx, in_copy, out_copy, op));
+  operation->launch(inner().reduce_scatter(ctx, in_copy, out_copy, op));
+  return Work(std::move(operation));
+}
+
+Work PoisonCommunicator::all_to_all(Context& ctx, const Tensor& in, const Tensor& out) {
+  if (ctx.device == Device::kMeta) return inner().all_to_all(ctx, in, out);
+  check_all_to_all(*this, in, out);
+  auto operation = std::make_unique<PoisonOperation>(place("all_to_all"), Context{Device::kReference, &arena_, 1});
+  const Tensor in_copy = operation->shadow(in), out_copy = operation->shadow(out);
+  operation->result(out, out_copy);
+  poison(out);
+  operation->launch(inner().all_to_all(ctx, in_copy, out_copy));
+  return Work(std::move(operation));
+}
+
+Work PoisonCommunicator::all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                                      std::span<const int64_t> receive_counts) {
+  if (ctx.device == Device::kMeta) return inner().all_to_all_v(ctx, in, send_counts, out, receive_counts);
+  check_all_to_all_v(*this, in, send_counts, out, receive_counts);
+  auto operation = std::make_unique<PoisonOperation>(place("all_to_all_v"), Context{Device::kReference, &arena_, 1});
+  const Tensor in_copy = operation->shadow(in), out_copy = operation->shadow(out);
+  operation->result(out, out_copy);
+  poison(out);
+  operation->launch(inner().all_to_all_v(ctx, in_copy, send_counts, out_copy, receive_counts));
   return Work(std::move(operation));
 }
 
 Work PoisonCommunicator::broadcast(Context& ctx, const Tensor& buffer, int root) {
-  if (ctx.device == Device::kMeta) return inner_->broadcast(ctx, buffer, root);
+  if (ctx.device == Device::kMeta) return inner().broadcast(ctx, buffer, root);
   auto operation = std::make_unique<PoisonOperation>(place("broadcast"), Context{Device::kReference, &arena_, 1});
   const Tensor copy = operation->shadow(buffer);
   if (rank() != root) {
     operation->result(buffer, copy);
     poison(buffer);
   }
-  operation->launch(inner_->broadcast(ctx, copy, root));
+  operation->launch(inner().broadcast(ctx, copy, root));
   return Work(std::move(operation));
 }
 
 Work PoisonCommunicator::exchange(Context& ctx, std::span<const PointToPoint> messages) {
-  if (ctx.device == Device::kMeta) return inner_->exchange(ctx, messages);
+  if (ctx.device == Device::kMeta) return inner().exchange(ctx, messages);
   auto operation = std::make_unique<PoisonOperation>(place("exchange"), Context{Device::kReference, &arena_, 1});
   std::vector<PointToPoint> copies;
   for (const PointToPoint& message : messages) {
@@ -120,12 +140,12 @@ Work PoisonCommunicator::exchange(Context& ctx, std::span<const PointToPoint> me
     operation->result(message.buffer, copies.back().buffer);
     poison(message.buffer);
   }
-  operation->launch(inner_->exchange(ctx, copies));
+  operation->launch(inner().exchange(ctx, copies));
   return Work(std::move(operation));
 }
 
-std::unique_ptr<Communicator> PoisonCommunicator::group(const std::vector<int>& ranks, const std::string& name) {
-  return std::make_unique<PoisonCommunicator>(inner_->group(ranks, name));
+std::unique_ptr<Communicator> PoisonCommunicator::wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& /*ranks*/) {
+  return std::make_unique<PoisonCommunicator>(std::move(made));
 }
 
 }  // namespace trireme

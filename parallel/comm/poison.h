@@ -1,7 +1,7 @@
 #pragma once
 #include <memory>
 
-#include "parallel/comm/communicator.h"
+#include "parallel/comm/forwarding.h"
 
 namespace trireme {
 
@@ -9,21 +9,24 @@ namespace trireme {
 /// caller's output holds 0xFF bytes (NaN in every float format), and at wait every buffer must be as it was left: a write while in flight is an
 /// InternalError that names the verb. After reduce_scatter into a part of its own input the rest of the input stays poisoned.
 /// Groups are wrapped too. Copies come from an arena of its own, so memory counts of the caller do not change. Meta tensors pass straight through.
-class PoisonCommunicator final : public Communicator {
+class PoisonCommunicator final : public ForwardingCommunicator {
  public:
-  explicit PoisonCommunicator(std::unique_ptr<Communicator> inner);
+  using ForwardingCommunicator::ForwardingCommunicator;
   Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override;
   Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override;
   Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override;
+  Work all_to_all(Context& ctx, const Tensor& in, const Tensor& out) override;
+  Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                    std::span<const int64_t> receive_counts) override;
   Work broadcast(Context& ctx, const Tensor& buffer, int root) override;
   Work exchange(Context& ctx, std::span<const PointToPoint> messages) override;
-  void barrier() override { inner_->barrier(); }
-  std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override;
+
+ protected:
+  std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& ranks) override;
 
  private:
   std::string place(const char* verb) const;
 
-  std::unique_ptr<Communicator> inner_;
   Arena arena_{Device::kReference};
 };
 

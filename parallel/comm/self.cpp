@@ -16,6 +16,19 @@ Work SelfCommunicator::reduce_scatter(Context& ctx, const Tensor& in, const Tens
   return Work();
 }
 
+Work SelfCommunicator::all_to_all(Context& ctx, const Tensor& in, const Tensor& out) {
+  check_all_to_all(*this, in, out);
+  copy_elements(ctx, in, out);
+  return Work();
+}
+
+Work SelfCommunicator::all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                                    std::span<const int64_t> receive_counts) {
+  check_all_to_all_v(*this, in, send_counts, out, receive_counts);
+  copy_elements(ctx, in, out);
+  return Work();
+}
+
 Work SelfCommunicator::broadcast(Context& /*ctx*/, const Tensor& /*buffer*/, int root) {
   check_root(*this, root);
   return Work();

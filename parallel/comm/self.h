@@ -3,7 +3,8 @@
 
 namespace trireme {
 
-/// A group of one rank: in-place verbs vanish, all_gather and reduce_scatter copy where `in` and `out` differ, on the context's device.
+/// A group of one rank: in-place verbs vanish, all_gather and reduce_scatter copy where `in` and `out` differ, all_to_all copies, on the context's
+/// device.
 /// Nothing is ever in flight.
 /// An exchange with itself pairs its sends and receives in order within the call.
 class SelfCommunicator final : public Communicator {
@@ -12,6 +13,9 @@ class SelfCommunicator final : public Communicator {
   Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override;
   Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override;
   Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override;
+  Work all_to_all(Context& ctx, const Tensor& in, const Tensor& out) override;
+  Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                    std::span<const int64_t> receive_counts) override;
   Work broadcast(Context& ctx, const Tensor& buffer, int root) override;
   Work exchange(Context& ctx, std::span<const PointToPoint> messages) override;
   void barrier() override {}

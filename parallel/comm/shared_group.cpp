@@ -27,6 +27,8 @@ void copy_part(std::byte* to, const std::byte* from, int64_t bytes) {
 /// Share `i` of `n` of a piece, in whole cache lines of the smallest element.
 int64_t share_begin(int64_t size, int64_t i, int64_t n) { return i == n ? size : size * i / n & ~int64_t{63}; }
 
+uint64_t pieces_of(int64_t length, int64_t step) { return static_cast<uint64_t>((length + step - 1) / step); }
+
 bool reduces(const Call& call) { return call.verb == Verb::kAllReduce || call.verb == Verb::kReduceScatter; }
 
 }  // namespace
@@ -50,34 +52,41 @@ SharedGroup::~SharedGroup() { driver_->remove(*this); }
 
 class SharedGroup::Operation final : public Work::Operation {
  public:
-  Operation(std::shared_ptr<SharedGroup> group, uint64_t end, Tensor in, Tensor out)
-      : group_(std::move(group)), end_(end), in_(std::move(in)), out_(std::move(out)) {}
+  Operation(std::shared_ptr<SharedGroup> group, uint64_t number, Tensor in, Tensor out)
+      : group_(std::move(group)), number_(number), in_(std::move(in)), out_(std::move(out)) {}
   ~Operation() override {
-    if (group_->done_ < end_) group_->give_up();
+    if (group_->finished_ < number_) group_->give_up();
   }
   void wait(Context& /*ctx*/) override {
     group_->driver_->wait([&] {
       TRIREME_CHECK(!group_->broken_, "an operation before this one was given up (", group_->place_, ")");
-      return group_->done_ >= end_;
+      return group_->finished_ >= number_;
     });
   }
 
  private:
   std::shared_ptr<SharedGroup> group_;
-  uint64_t end_;  ///< number after its last piece
+  uint64_t number_;  ///< from 1
   Tensor in_, out_;
 };
 
-Work SharedGroup::start(const std::shared_ptr<SharedGroup>& group, const Call& call, const Tensor& in, const Tensor& out) {
+Work SharedGroup::start(const std::shared_ptr<SharedGroup>& group, const Call& call, const Tensor& in, const Tensor& out,
+                        std::span<const int64_t> send_counts, std::span<const int64_t> receive_counts) {
   TRIREME_CHECK(!group->broken_, "an operation before this one was given up (", group->place_, ")");
   const int64_t parts = call.verb == Verb::kReduceScatter ? std::ssize(group->host_ranks_) : 1;
-  const int64_t step = group->slot_bytes_ / size_of(call.dtype) / parts;
-  const uint64_t pieces = static_cast<uint64_t>((call.count + step - 1) / step);
-  const uint64_t first = group->issued_, end = first + pieces;
-  auto operation = std::make_unique<Operation>(group, end, in, out);
-  group->issued_ = end;
-  group->flights_.push_back(
-      {call, static_cast<const std::byte*>(in.raw()), static_cast<std::byte*>(out.raw()), first, end, step, fnv1a(call.str())});
+  const int64_t step = (group->slot_bytes_ - group->counts_bytes(call)) / size_of(call.dtype) / parts;
+  auto operation = std::make_unique<Operation>(group, ++group->issued_, in, out);
+  Flight flight{call, static_cast<const std::byte*>(in.raw()), static_cast<std::byte*>(out.raw()), call.count, step, fnv1a(call.str()), 1};
+  if (call.verb == Verb::kAllToAll) group->set_equal_parts(flight);
+  if (call.verb == Verb::kAllToAllV) {
+    flight.counted = false;
+    flight.length = in.numel();
+    flight.send_counts.assign(send_counts.begin(), send_counts.end());
+    flight.receive_counts.assign(receive_counts.begin(), receive_counts.end());
+  } else {
+    flight.pieces = pieces_of(flight.length, step);
+  }
+  group->flights_.push_back(std::move(flight));
   if (group->flights_.size() == 1) group->driver_->add(*group);
   group->driver_->advance();
   return Work(std::move(operation));
@@ -91,14 +100,20 @@ std::byte* SharedGroup::slot(size_t rank, uint64_t piece) const {
 }
 
 SharedGroup::Flight* SharedGroup::flight_of(uint64_t piece) {
-  for (Flight& flight : flights_)
-    if (piece < flight.end) return &flight;
+  uint64_t first = front_;
+  for (Flight& flight : flights_) {
+    flight.first = first;
+    first += flight.pieces;
+    if (piece < first) return &flight;
+    if (!flight.counted) return nullptr;  // nobody knows yet whether the piece is one of this operation
+  }
   return nullptr;
 }
 
 SharedGroup::Piece SharedGroup::piece_of(const Flight& flight, uint64_t number) {
   const int64_t begin = static_cast<int64_t>(number - flight.first) * flight.step;
-  return {flight.call, number, flight.step, begin, std::min(flight.step, flight.call.count - begin), flight.in, flight.out};
+  const int64_t size = std::clamp<int64_t>(flight.length - begin, 0, flight.step);
+  return {flight, flight.call, number, flight.step, begin, size, flight.in, flight.out};
 }
 
 void SharedGroup::copy_in(const Piece& piece) {
@@ -115,6 +130,8 @@ void SharedGroup::copy_in(const Piece& piece) {
       for (int64_t part = 0; part < n; ++part)
         if (part != me) copy_part(to + part * piece.step * item, from + part * piece.call.count * item, piece.size * item);
       return;
+    case Verb::kAllToAll:
+    case Verb::kAllToAllV: return copy_parts_in(piece);
     default: return copy_part(to, from, piece.size * item);
   }
 }
@@ -134,6 +151,7 @@ void SharedGroup::reduce(const Piece& piece) {
 }
 
 void SharedGroup::copy_out(const Piece& piece) {
+  if (piece.call.verb == Verb::kAllToAll || piece.call.verb == Verb::kAllToAllV) return copy_parts_out(piece);
   const int64_t item = size_of(piece.call.dtype), n = std::ssize(host_ranks_), me = static_cast<int64_t>(rank_);
   std::byte* const to = piece.out + piece.begin * item;
   for (int64_t rank = 0; rank < n; ++rank) {
@@ -201,13 +219,17 @@ bool SharedGroup::try_reduce() {
 }
 
 bool SharedGroup::try_done() {
-  const Flight* flight = flight_of(done_);
+  Flight* const flight = flight_of(done_);
   if (flight == nullptr || done_ >= reduced_) return false;
   if (!all_reached(flight->call.verb == Verb::kAllReduce ? &Counters::reduced : &Counters::in, done_ + 1)) return false;
   if (!reduces(flight->call)) check_calls(*flight, done_);
+  if (!flight->counted) read_counts(*flight, done_);
   copy_out(piece_of(*flight, done_));
   publish(&Counters::done, ++done_);
-  if (done_ == flight->end) flights_.pop_front();
+  if (done_ < flight->first + flight->pieces) return true;
+  front_ = done_;
+  ++finished_;
+  flights_.pop_front();
   return true;
 }
 

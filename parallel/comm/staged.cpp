@@ -77,11 +77,21 @@ class StagedCommunicator final : public Communicator {
   Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override {
     if (ctx.device != Device::kCuda) return host_->reduce_scatter(ctx, in, out, op);
     is_own_part(*this, "reduce_scatter", out, in);
-    auto operation = std::make_unique<StagedOperation>(stage_);
-    const Tensor whole = stage_->downloaded(in), part = stage_->empty_like(out);
-    operation->result(part, out);
-    operation->launch(host_->reduce_scatter(stage_->host, whole, part, op));
-    return Work(std::move(operation));
+    return staged(in, out, [&](const Tensor& from, const Tensor& to) { return host_->reduce_scatter(stage_->host, from, to, op); });
+  }
+
+  Work all_to_all(Context& ctx, const Tensor& in, const Tensor& out) override {
+    if (ctx.device != Device::kCuda) return host_->all_to_all(ctx, in, out);
+    check_all_to_all(*this, in, out);
+    return staged(in, out, [&](const Tensor& from, const Tensor& to) { return host_->all_to_all(stage_->host, from, to); });
+  }
+
+  Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                    std::span<const int64_t> receive_counts) override {
+    if (ctx.device != Device::kCuda) return host_->all_to_all_v(ctx, in, send_counts, out, receive_counts);
+    check_all_to_all_v(*this, in, send_counts, out, receive_counts);
+    return staged(in, out,
+                  [&](const Tensor& from, const Tensor& to) { return host_->all_to_all_v(stage_->host, from, send_counts, to, receive_counts); });
   }
 
   Work broadcast(Context& ctx, const Tensor& buffer, int root) override {
@@ -118,6 +128,16 @@ class StagedCommunicator final : public Communicator {
   }
 
  private:
+  /// `start` begins the operation of the host from a copy of `in` to what becomes `out`.
+  template <class Start>
+  Work staged(const Tensor& in, const Tensor& out, const Start& start) {
+    auto operation = std::make_unique<StagedOperation>(stage_);
+    const Tensor from = stage_->downloaded(in), to = stage_->empty_like(out);
+    operation->result(to, out);
+    operation->launch(start(from, to));
+    return Work(std::move(operation));
+  }
+
   std::unique_ptr<Communicator> host_;
   std::shared_ptr<Stage> stage_;
 };

@@ -142,6 +142,11 @@ class ThreadOperation final : public Work::Operation {
   std::vector<Tensor> buffers_;  ///< returned to this rank's arena by this rank's thread
 };
 
+/// The counts of an all_to_all_v; other verbs have none.
+struct Counts {
+  std::span<const int64_t> send, receive;
+};
+
 class ThreadCommunicator final : public Communicator {
  public:
   ThreadCommunicator(std::shared_ptr<ThreadWorld::State> state, std::shared_ptr<Group> group, int rank, bool is_world)
@@ -164,11 +169,20 @@ class ThreadCommunicator final : public Communicator {
     is_own_part(*this, "reduce_scatter", out, in);
     return collective(ctx, "reduce_scatter", {Verb::kReduceScatter, out.dtype(), out.numel(), op}, in, out);
   }
+  Work all_to_all(Context& ctx, const Tensor& in, const Tensor& out) override {
+    const int64_t count = check_all_to_all(*this, in, out);
+    return collective(ctx, "all_to_all", {Verb::kAllToAll, in.dtype(), count}, in, out);
+  }
+  Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                    std::span<const int64_t> receive_counts) override {
+    check_all_to_all_v(*this, in, send_counts, out, receive_counts);
+    return collective(ctx, "all_to_all_v", {Verb::kAllToAllV, in.dtype()}, in, out, {send_counts, receive_counts});
+  }
   Work broadcast(Context& ctx, const Tensor& buffer, int root) override {
     check_root(*this, root);
     return collective(ctx, "broadcast", {Verb::kBroadcast, buffer.dtype(), buffer.numel(), ReduceOp::kSum, root}, buffer, buffer);
   }
-  void barrier() override { state_->wait({"barrier", group_, {post({Verb::kBarrier}, nullptr, nullptr)}}, world_rank()); }
+  void barrier() override { state_->wait({"barrier", group_, {post({Verb::kBarrier}, nullptr, nullptr, {})}}, world_rank()); }
 
   Work exchange(Context& ctx, std::span<const PointToPoint> messages) override {
     check_peers(*this, messages);
@@ -199,10 +213,10 @@ class ThreadCommunicator final : public Communicator {
  private:
   int world_rank() const { return group_->world_ranks[static_cast<size_t>(rank())]; }
 
-  Work collective(Context& ctx, const char* verb, const Call& call, const Tensor& in, const Tensor& out) {
+  Work collective(Context& ctx, const char* verb, const Call& call, const Tensor& in, const Tensor& out, const Counts& counts = {}) {
     TRIREME_CHECK(ctx.device != Device::kMeta, "threads move real data");
     auto operation = start(verb, {in, out});
-    operation->add(post(call, in.raw(), out.raw()));
+    operation->add(post(call, in.raw(), out.raw(), counts));
     return Work(std::move(operation));
   }
 
@@ -210,7 +224,7 @@ class ThreadCommunicator final : public Communicator {
     return std::make_unique<ThreadOperation>(state_, Pending{verb, group_, {}}, world_rank(), std::move(buffers));
   }
 
-  std::shared_ptr<Transfer> post(const Call& call, const void* in, void* out) {
+  std::shared_ptr<Transfer> post(const Call& call, const void* in, void* out, const Counts& counts) {
     std::unique_lock lock(state_->mutex);
     state_->check_alive();
     const int64_t sequence = sequence_++;
@@ -223,8 +237,14 @@ class ThreadCommunicator final : public Communicator {
     transfer->out.resize(ranks);
     transfer->in[static_cast<size_t>(rank())] = static_cast<const std::byte*>(in);
     transfer->out[static_cast<size_t>(rank())] = static_cast<std::byte*>(out);
+    transfer->send_counts.resize(ranks);
+    transfer->receive_counts.resize(ranks);
+    transfer->send_counts[static_cast<size_t>(rank())].assign(counts.send.begin(), counts.send.end());
+    transfer->receive_counts[static_cast<size_t>(rank())].assign(counts.receive.begin(), counts.receive.end());
     if (++transfer->posted == ranks) {
       group_->collectives.erase(sequence);
+      const std::string mismatch = find_count_mismatch(*transfer, group_->world_ranks);
+      if (!mismatch.empty()) state_->fail(concat("ranks disagree in group '", name(), "': ", mismatch));
       state_->complete(lock, *group_, *transfer);
     }
     return transfer;

@@ -15,7 +15,8 @@ struct AbortedError : InternalError {
 /// What the ranks of one world share. Strict like NCCL where MPI is lenient:
 ///  - a verb posts its buffers and returns; the last rank to post moves the data of all, summing in rank order (the same bits every time);
 ///    Work::wait sleeps until that has happened. A send is over only when its receive is posted.
-///  - ranks that call different verbs, dtypes, counts, operations or roots as the n-th operation of a group: the InternalError names both.
+///  - ranks that call different verbs, dtypes, counts, operations or roots as the n-th operation of a group: the InternalError names both. So it does for
+///    counts of an all_to_all_v that differ between sender and receiver.
 ///  - a world in which every rank waits or has left can never go on: it is aborted, with what each rank waits for.
 /// After an abort every pending wait and every later call of any rank throws.
 class ThreadWorld {

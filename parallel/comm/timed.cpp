@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "parallel/comm/forwarding.h"
+
 namespace trireme {
 
 void CommunicationLog::start(Clock::time_point origin) {
@@ -45,45 +47,26 @@ class TimedWork final : public Work::Operation {
   uint64_t recording_;
 };
 
-class TimedCommunicator final : public Communicator {
+class TimedCommunicator final : public ForwardingCommunicator {
  public:
-  /// `owned` is null for the world, which is somebody else's.
-  TimedCommunicator(Communicator& inner, std::unique_ptr<Communicator> owned, CommunicationLog& log)
-      : Communicator(inner.rank(), inner.size(), inner.name()), inner_(inner), owned_(std::move(owned)), log_(log) {}
+  template <class Inner>
+  TimedCommunicator(Inner&& inner, CommunicationLog& log) : ForwardingCommunicator(std::forward<Inner>(inner)), log_(log) {}
 
-  Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override {
-    return note("all_reduce", [&] { return inner_.all_reduce(ctx, buffer, op); });
-  }
-  Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override {
-    return note("all_gather", [&] { return inner_.all_gather(ctx, in, out); });
-  }
-  Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override {
-    return note("reduce_scatter", [&] { return inner_.reduce_scatter(ctx, in, out, op); });
-  }
-  Work broadcast(Context& ctx, const Tensor& buffer, int root) override {
-    return note("broadcast", [&] { return inner_.broadcast(ctx, buffer, root); });
-  }
-  Work exchange(Context& ctx, std::span<const PointToPoint> messages) override {
-    return note("exchange", [&] { return inner_.exchange(ctx, messages); });
-  }
   void barrier() override {
     static_cast<void>(note("barrier", [&] {
-      inner_.barrier();
+      inner().barrier();
       return Work();
     }));
   }
-  void raise_errors() override { inner_.raise_errors(); }
-  void advance() override { inner_.advance(); }
 
-  std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override {
-    std::unique_ptr<Communicator> made = inner_.group(ranks, name);
+ protected:
+  Work perform(Context& /*ctx*/, const char* verb, const Call& call) override { return note(verb, call); }
+  std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& /*ranks*/) override {
     if (made->size() == 1) return made;  // waits for nobody
-    Communicator& inner = *made;
-    return std::make_unique<TimedCommunicator>(inner, std::move(made), log_);
+    return std::make_unique<TimedCommunicator>(std::move(made), log_);
   }
 
  private:
-  template <class Call>
   Work note(const char* verb, const Call& call) {
     if (!log_.running()) return call();
     const double begin = log_.now();
@@ -94,13 +77,11 @@ class TimedCommunicator final : public Communicator {
     return Work(std::make_unique<TimedWork>(std::move(work), log_, place));
   }
 
-  Communicator& inner_;
-  std::unique_ptr<Communicator> owned_;
   CommunicationLog& log_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> timed(Communicator& inner, CommunicationLog& log) { return std::make_unique<TimedCommunicator>(inner, nullptr, log); }
+std::unique_ptr<Communicator> timed(Communicator& inner, CommunicationLog& log) { return std::make_unique<TimedCommunicator>(inner, log); }
 
 }  // namespace trireme

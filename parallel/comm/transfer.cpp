@@ -5,6 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "parallel/comm/arguments.h"
+
 namespace trireme {
 namespace {
 
@@ -58,6 +60,20 @@ void copy_bytes(const std::byte* from, std::byte* to, int64_t bytes) {
   if (from != to && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
+/// The parts of an all_to_all_v, whose counts agree.
+void move_parts(const Transfer& transfer) {
+  std::vector<const std::byte*> from = transfer.in;  ///< the next part of each source
+  for (size_t destination = 0; destination < transfer.out.size(); ++destination) {
+    std::byte* to = transfer.out[destination];
+    for (size_t source = 0; source < from.size(); ++source) {
+      const int64_t bytes = transfer.send_counts[source][destination] * size_of(transfer.call.dtype);
+      copy_bytes(from[source], to, bytes);
+      from[source] += bytes;
+      to += bytes;
+    }
+  }
+}
+
 }  // namespace
 
 std::string Call::str() const {
@@ -66,6 +82,8 @@ std::string Call::str() const {
     case Verb::kAllReduce: return concat("all_reduce(", name_of(op), ") of ", what);
     case Verb::kAllGather: return concat("all_gather of ", what, " a rank");
     case Verb::kReduceScatter: return concat("reduce_scatter(", name_of(op), ") of ", what, " a rank");
+    case Verb::kAllToAll: return concat("all_to_all of ", what, " a part");
+    case Verb::kAllToAllV: return concat("all_to_all_v of ", name_of(dtype));
     case Verb::kBroadcast: return concat("broadcast from ", root, " of ", what);
     case Verb::kMessage: return concat("a message of ", what);
     case Verb::kBarrier: return "barrier";
@@ -83,6 +101,18 @@ void reduce_in_order(DType dtype, ReduceOp op, std::span<const std::byte* const>
     case DType::kI32: return reduce_as<int32_t>(op, in, out, count);
     case DType::kU8: return reduce_as<uint8_t>(op, in, out, count);
   }
+}
+
+std::string find_count_mismatch(const Transfer& transfer, std::span<const int> names) {
+  for (size_t source = 0; source < transfer.send_counts.size(); ++source) {
+    for (size_t destination = 0; destination < transfer.receive_counts.size(); ++destination) {
+      const auto &sends = transfer.send_counts[source], &receives = transfer.receive_counts[destination];
+      if (sends.empty() || receives.empty()) continue;  // another verb
+      if (sends[destination] == receives[source]) continue;
+      return count_mismatch(names[source], sends[destination], names[destination], receives[source]);
+    }
+  }
+  return "";
 }
 
 void move_data(const Transfer& transfer) {
@@ -112,6 +142,12 @@ void move_data(const Transfer& transfer) {
       for (std::byte* out : transfer.out)
         for (size_t from = 0; from < transfer.in.size(); ++from) copy_bytes(transfer.in[from], out + static_cast<int64_t>(from) * bytes, bytes);
       return;
+    case Verb::kAllToAll:
+      for (size_t to = 0; to < transfer.out.size(); ++to)
+        for (size_t from = 0; from < transfer.in.size(); ++from)
+          copy_bytes(transfer.in[from] + static_cast<int64_t>(to) * bytes, transfer.out[to] + static_cast<int64_t>(from) * bytes, bytes);
+      return;
+    case Verb::kAllToAllV: return move_parts(transfer);
     case Verb::kBroadcast:
       for (std::byte* out : transfer.out) copy_bytes(transfer.in[static_cast<size_t>(call.root)], out, bytes);
       return;

@@ -9,13 +9,13 @@
 
 namespace trireme {
 
-enum class Verb : uint8_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kMessage, kBarrier };
+enum class Verb : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kAllToAllV, kBroadcast, kMessage, kBarrier };
 
 /// What a rank called: must be the same on all ranks of an operation.
 struct Call {
   Verb verb = Verb::kBarrier;
   DType dtype = DType::kU8;
-  int64_t count = 0;  ///< elements: of the buffer, or of one rank's part
+  int64_t count = 0;  ///< elements: of the buffer, or of one rank's part; 0 for all_to_all_v, whose counts differ by rank
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
   bool operator==(const Call&) const = default;
@@ -30,9 +30,15 @@ struct Transfer {
   int first_rank = 0;                ///< world rank that posted first
   std::vector<const std::byte*> in;  ///< by rank in the group
   std::vector<std::byte*> out;
+  /// Of an all_to_all_v: send_counts[s][r] elements go from rank s to rank r, which expects receive_counts[r][s].
+  std::vector<std::vector<int64_t>> send_counts{}, receive_counts{};
   size_t posted = 0;
   Phase phase = Phase::kPosting;
 };
+
+/// The first counts of an all_to_all_v that differ between sender and receiver, as count_mismatch of arguments.h has it with `names` for the ranks of the
+/// group; "" where all agree.
+std::string find_count_mismatch(const Transfer& transfer, std::span<const int> names);
 
 /// Moves the data of all ranks, which are threads of one process; reductions in rank order.
 void move_data(const Transfer& transfer);

@@ -61,6 +61,15 @@ TEST_CASE("a buffer written in flight is told") {
     const auto kind = w.rank() == 0 ? PointToPoint::Kind::kSend : PointToPoint::Kind::kRecv;
     return w.exchange(ctx, std::vector<PointToPoint>{{kind, part, 1 - w.rank()}});
   };
+  const auto transpose = [](auto& w, auto& ctx, const Tensor& part, const Tensor& whole) { return w.all_to_all(ctx, part, whole.flat(0, 50)); };
+  const auto parts = [](auto& w, auto& ctx, const Tensor& part, const Tensor& whole) {
+    const std::vector<int64_t> counts = w.rank() == 0 ? std::vector<int64_t>{10, 40} : std::vector<int64_t>{40, 10};
+    return w.all_to_all_v(ctx, part, counts, whole.flat(0, 50), counts);
+  };
+  CHECK(told(transpose, false));
+  CHECK(told(transpose, true));
+  CHECK(told(parts, false));
+  CHECK(told(parts, true));
   CHECK(told(reduce, false));
   CHECK_FALSE(told(reduce, true));
   CHECK(told(gather, false));
@@ -166,6 +175,14 @@ TEST_CASE("ranks on GPUs that disagree are named") {
     };
   };
   CHECK(some_contains(disagree(message(3), message(4)), "a message of 4 F32"));
+  const auto parts = [](int64_t to_one, int64_t from_zero) {
+    return [=](Communicator& w, Context& ctx) {
+      const bool zero = w.rank() == 0;
+      const std::vector<int64_t> send{2, zero ? to_one : 2}, receive{zero ? 2 : from_zero, 2};
+      return w.all_to_all_v(ctx, filled(ctx, send[0] + send[1], 0), send, filled(ctx, receive[0] + receive[1], 0), receive);
+    };
+  };
+  CHECK(some_contains(disagree(parts(3, 4), parts(3, 4)), "a message of 4 F32"));
 }
 
 TEST_CASE("an asynchronous error is an exception with verb, group and rank, and ends the rank's other groups") {

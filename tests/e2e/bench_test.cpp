@@ -140,8 +140,9 @@ TEST_CASE("bench step: figures that hang together, on one rank and on several") 
 TEST_CASE("bench comm: every operation at every size") {
   TemporaryDirectory directory;
   const json result = bench(directory, Arguments{"comm", "--ranks", "3", "--sizes", "100,40000"} + kQuick);
-  REQUIRE(result["comm"].size() == 8);
-  CHECK(names(result["comm"], "operation") == std::set<std::string>{"all_reduce", "all_gather", "reduce_scatter", "send_receive"});
+  REQUIRE(result["comm"].size() == 12);
+  CHECK(names(result["comm"], "operation") ==
+        std::set<std::string>{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "send_receive"});
   for (const json& row : result["comm"]) {
     check_positive(row, {"bytes", "microseconds", "algorithm_gb_per_second", "bus_gb_per_second"});
     CHECK(row["bytes"].get<int>() % 12 == 0);  // whole numbers for each of three ranks

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
-#include <limits>
+#include <numeric>
 
 #include "parallel/comm/mpi.h"
 #include "parallel/comm/poison.h"
@@ -21,7 +21,7 @@ using namespace trireme;
 
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kNever = MpiOptions::kNeverShared;
 const MpiOptions kShared{.synchronous_sends = true, .shared_from = 1};
 /// A page for each rank: most operations take several pieces.
 const MpiOptions kSharedInPieces{.shared_from = 1, .shared_bytes = 1};
@@ -89,6 +89,10 @@ std::string bits_of_collectives(Communicator& comm) {
     keep(in);
     comm.broadcast(ctx, in, n - 1).wait(ctx);
     keep(in);
+    const Tensor whole = awkward(ctx, n * count, dtype, comm.rank()),
+                 transposed = Tensor::empty(ctx, {n * count}, dtype, MemoryCategory::kCommunication);
+    comm.all_to_all(ctx, whole, transposed).wait(ctx);
+    keep(transposed);
   };
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8})
     for (const int64_t bytes : {4096, 8192, 65536})
@@ -142,6 +146,16 @@ void check_crossing(Communicator& world) {
     works.push_back(world.all_reduce(ctx, tiny, ReduceOp::kSum));
     works.push_back(world.all_gather(ctx, own, whole));
     works.push_back(again->broadcast(ctx, rooted, members - 1));
+    std::vector<int64_t> send, receive;  // rank s sends s + r + 1 thirds of `count` to rank r
+    for (int other = 0; other < n; ++other) {
+      send.push_back((rank + other + 1) * count / 3);
+      receive.push_back(send.back());
+    }
+    const int64_t uneven = std::accumulate(send.begin(), send.end(), int64_t{0});
+    const Tensor sent_parts = filled(uneven, rank), received_parts = filled(uneven, -1), transposed = filled(n * count, -1),
+                 from = filled(n * count, rank);
+    works.push_back(world.all_to_all_v(ctx, sent_parts, send, received_parts, receive));
+    works.push_back(world.all_to_all(ctx, from, transposed));
     if ((rank + turn) % 5 == 4) world.barrier();
     std::rotate(works.begin(), works.begin() + (rank + turn) % std::ssize(works), works.end());
     if ((rank + turn) % 2 == 1) std::reverse(works.begin(), works.end());
@@ -152,8 +166,30 @@ void check_crossing(Communicator& world) {
     expect_all("reduce_scatter", scattered, sum_alike);
     expect_all("broadcast", rooted, alike.back());
     if (peer < n) expect_all("exchange", received, peer);
+    int64_t begin = 0;
+    for (size_t other = 0; other < receive.size(); begin += receive[other++])
+      expect_all("all_to_all_v", received_parts.flat(begin, receive[other]), static_cast<int>(other));
+    for (int other = 0; other < n; ++other) expect_all("all_to_all", transposed.flat(other * count, count), other);
     for (int other = 0; other < n; ++other) expect_all("all_gather", whole.flat(other * count, count), other);
   }
+}
+
+/// Rank 0 sends three numbers to the last rank, which expects `expected`: an error of that rank, or of all of them.
+void check_counts(Communicator& world, int64_t expected, bool told_to_all) {
+  const int n = world.size(), rank = world.rank(), last = n - 1;
+  Arena arena(Device::kReference);
+  Context ctx{Device::kReference, &arena, 1};
+  std::vector<int64_t> send(static_cast<size_t>(n), 2), receive(static_cast<size_t>(n), 2);
+  if (rank == 0) send.back() = 3;
+  if (rank == last) receive.front() = expected;
+  const auto zeros = [&](const std::vector<int64_t>& counts) {
+    return Tensor::zeros(ctx, {std::accumulate(counts.begin(), counts.end(), int64_t{0})}, DType::kF32, MemoryCategory::kCommunication);
+  };
+  const auto call = [&] { world.all_to_all_v(ctx, zeros(send), send, zeros(receive), receive).wait(ctx); };
+  if (told_to_all || rank == last)
+    expect_error(concat("all_to_all_v: rank 0 sends 3 elements to rank ", last, ", which expects ", expected, " (group 'world'").c_str(), call);
+  else
+    call();
 }
 
 void check_disagreement(Communicator& world) {
@@ -208,6 +244,11 @@ void check_everything(const MpiEnvironment& mpi) {
   if (world->size() == 1) return;
   check_message_length(*world, 2, 3);
   check_message_length(*world, 3, 2);
+  for (const int64_t expected : {0, 1, 4}) {
+    check_counts(*mpi.world({.shared_from = kNever}), expected, false);
+    check_counts(*mpi.world({.synchronous_sends = true, .max_count = 2, .shared_from = kNever}), expected, false);
+    check_counts(*mpi.world(kShared), expected, true);
+  }
   check_disagreement(*mpi.world(kShared));
 }
 

@@ -7,10 +7,12 @@
 #include <functional>
 #include <string>
 
+#include "parallel/comm/blocking.h"
 #include "parallel/comm/null.h"
 #include "parallel/comm/poison.h"
 #include "parallel/comm/self.h"
 #include "parallel/comm/thread.h"
+#include "parallel/comm/timed.h"
 #include "tests/support/catch.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/thread_ranks.h"
@@ -104,6 +106,8 @@ TEST_CASE("self communicator leaves nothing in flight") {
   CHECK_FALSE(self.all_gather(host.ctx, x, x).pending());
   CHECK_FALSE(self.reduce_scatter(host.ctx, x, x, ReduceOp::kSum).pending());
   CHECK_FALSE(self.broadcast(host.ctx, x, 0).pending());
+  CHECK_FALSE(self.all_to_all(host.ctx, x, host.zeros(6)).pending());
+  CHECK_FALSE(self.all_to_all_v(host.ctx, x, std::vector<int64_t>{6}, host.zeros(6), std::vector<int64_t>{6}).pending());
   CHECK_THROWS_AS((void)self.broadcast(host.ctx, x, 1), InternalError);
 }
 
@@ -145,6 +149,11 @@ TEST_CASE("null communicator checks shapes on the meta device and moves nothing"
     check_ends(world.reduce_scatter(ctx, whole, part, ReduceOp::kSum));
     check_ends(world.broadcast(ctx, whole, n - 1));
     check_ends(world.exchange(ctx, std::vector<PointToPoint>{{PointToPoint::Kind::kSend, part, 0}}));
+    check_ends(world.all_to_all(ctx, whole, whole));
+    const std::vector<int64_t> fives(static_cast<size_t>(n), 5), wrong(static_cast<size_t>(n), 4);
+    check_ends(world.all_to_all_v(ctx, whole, fives, whole, fives));
+    CHECK_THROWS_AS((void)world.all_to_all(ctx, whole, part.flat(0, 4)), InternalError);
+    CHECK_THROWS_AS((void)world.all_to_all_v(ctx, whole, wrong, whole, fives), InternalError);
     CHECK_THROWS_AS((void)world.all_gather(ctx, part, part.flat(0, 4)), InternalError);
     CHECK_THROWS_AS((void)world.reduce_scatter(ctx, whole, whole.flat(0, 1), ReduceOp::kSum), InternalError);
     CHECK_THROWS_AS((void)world.broadcast(ctx, whole, n), InternalError);
@@ -173,6 +182,26 @@ TEST_CASE("arguments are checked alike everywhere") {
                  }),
                  "overlap"));
   CHECK(contains(body([](auto& w, auto& h) { w.broadcast(h.ctx, h.zeros(1), 2).wait(h.ctx); }), "broadcast from rank 2"));
+  CHECK(contains(body([](auto& w, auto& h) { w.all_to_all(h.ctx, h.zeros(3), h.zeros(3)).wait(h.ctx); }), "all_to_all of 3 elements into 3"));
+  CHECK(contains(body([](auto& w, auto& h) { w.all_to_all(h.ctx, h.zeros(2), h.zeros(4)).wait(h.ctx); }), "all_to_all of 2 elements into 4"));
+  CHECK(contains(body([](auto& w, auto& h) {
+                   const Tensor whole = h.zeros(3);
+                   w.all_to_all(h.ctx, whole.flat(0, 2), whole.flat(1, 2)).wait(h.ctx);
+                 }),
+                 "all_to_all: input and output overlap"));
+  const auto parts = [&](const std::vector<int64_t>& send, const std::vector<int64_t>& receive, const Shape& shape = {4}) {
+    return body([&](auto& w, auto& h) {
+      const Tensor in = Tensor::zeros(h.ctx, shape, DType::kF32, MemoryCategory::kCommunication);
+      w.all_to_all_v(h.ctx, in, send, h.zeros(4), receive).wait(h.ctx);
+    });
+  };
+  CHECK(parts({2, 2}, {2, 2}).empty());
+  CHECK(contains(parts({4}, {2, 2}), "all_to_all_v with 1 send counts"));
+  CHECK(contains(parts({2, 2}, {2, 2, 0}), "all_to_all_v with 3 receive counts"));
+  CHECK(contains(parts({-1, 5}, {2, 2}), "negative send count"));
+  CHECK(contains(parts({2, 2}, {2, 1}), "the receive counts add up to 3 of 4 elements"));
+  CHECK(contains(parts({2, 2}, {2, 2}, {2, 2}), "shape [2, 2], which is not 1-D"));
+  CHECK(contains(parts({3, 1}, {1, 3}), ", which expects "));  // of itself
   CHECK(contains(body([](auto& w, auto&) { w.group({1 - w.rank()}, "other"); }), "by a rank outside it"));
   CHECK(contains(body([](auto& w, auto&) { w.group({0, 1, 1}, "twice"); }), "distinct ranks"));
 }
@@ -209,6 +238,37 @@ TEST_CASE("ranks that disagree are named, on all of them") {
                           [](auto& w, auto& h) { w.broadcast(h.ctx, h.zeros(3), 1).wait(h.ctx); }),
                  "broadcast from 0"));
   CHECK(contains(disagree(sum_of(3, DType::kF32), [](auto& w, auto&) { w.barrier(); }), "barrier"));
+  const auto parts = [](Communicator& w, Host& h) { w.all_to_all(h.ctx, h.zeros(6), h.zeros(6)).wait(h.ctx); };
+  const std::string kinds = disagree(parts, [](auto& w, auto& h) {
+    const std::vector<int64_t> twos{2, 2, 2};
+    w.all_to_all_v(h.ctx, h.zeros(6), twos, h.zeros(6), twos).wait(h.ctx);
+  });
+  CHECK(contains(kinds, "all_to_all of 2 F32 a part"));
+  CHECK(contains(kinds, "all_to_all_v of F32"));
+}
+
+TEST_CASE("counts of an all_to_all_v that differ between sender and receiver are refused on all ranks, with both ranks and counts") {
+  for (const RankOptions& options : {RankOptions{}, kPoison}) {
+    std::vector<std::string> errors(3);
+    const auto body = [&](Communicator& world) {
+      Host host;
+      const auto group = world.group({2, 1, 0}, "expert");
+      const int rank = group->rank();
+      std::vector<int64_t> send{1, 1, 1}, receive{1, 1, 1};
+      if (rank == 0) send[2] = 3;
+      if (rank == 2) receive[0] = 4;
+      const int64_t sent = rank == 0 ? 5 : 3, received = rank == 2 ? 6 : 3;
+      try {
+        group->all_to_all_v(host.ctx, host.zeros(sent), send, host.zeros(received), receive).wait(host.ctx);
+      } catch (const InternalError& error) {
+        errors[static_cast<size_t>(world.rank())] = error.what();
+        throw;
+      }
+    };
+    CHECK_THROWS_AS(run_ranks(3, body, options), InternalError);
+    for (const std::string& error : errors)  // ranks are those of the world
+      CHECK(error == "ranks disagree in group 'expert': all_to_all_v: rank 2 sends 3 elements to rank 0, which expects 4");
+  }
 }
 
 TEST_CASE("messages that disagree are named") {
@@ -265,6 +325,42 @@ TEST_CASE("one failing rank ends the others, and its own error is told") {
   }
 }
 
+TEST_CASE("blocking and timed communicators keep the contract; the one leaves nothing in flight, the other notes each verb") {
+  for (const int n : {1, 2, 4}) {
+    run_ranks(n, [](Communicator& world) {
+      CommunicationLog log;
+      check_communicator(*blocking(world));
+      check_communicator(*timed(world, log));
+    });
+  }
+  run_ranks(2, [](Communicator& world) {
+    Host host;
+    CommunicationLog log;
+    const auto stopped = blocking(world);
+    const auto noted = timed(*stopped, log);
+    const Tensor in = host.zeros(2), out = host.zeros(2), part = host.zeros(1);
+    const std::vector<int64_t> ones{1, 1};
+    const PointToPoint::Kind kind = world.rank() == 0 ? PointToPoint::Kind::kSend : PointToPoint::Kind::kRecv;
+    log.start(CommunicationLog::Clock::now());
+    std::vector<Work> works;
+    works.push_back(noted->all_reduce(host.ctx, in, ReduceOp::kSum));
+    works.push_back(noted->all_gather(host.ctx, part, out));
+    works.push_back(noted->reduce_scatter(host.ctx, in, part, ReduceOp::kSum));
+    works.push_back(noted->all_to_all(host.ctx, in, out));
+    works.push_back(noted->all_to_all_v(host.ctx, in, ones, out, ones));
+    works.push_back(noted->broadcast(host.ctx, in, 0));
+    works.push_back(noted->exchange(host.ctx, std::vector<PointToPoint>{{kind, part, 1 - world.rank()}}));
+    for (const Work& work : works) TRIREME_CHECK(!work.pending(), "an operation is in flight");
+    noted->barrier();
+    std::string verbs;
+    for (const TimedOperation& operation : log.stop()) verbs += operation.group + " " + operation.verb + "; ";
+    TRIREME_CHECK(verbs ==
+                      "world all_reduce; world all_gather; world reduce_scatter; world all_to_all; world all_to_all_v; world broadcast; "
+                      "world exchange; world barrier; ",
+                  verbs);
+  });
+}
+
 TEST_CASE("poison hides results until the wait") {
   run_ranks(
       2,
@@ -288,6 +384,16 @@ TEST_CASE("poison hides results until the wait") {
         Work broadcast = world.broadcast(host.ctx, sum, 1);
         TRIREME_CHECK(all_nan(sum) == (world.rank() == 0), "a broadcast hides what is received");
         broadcast.wait(host.ctx);
+        const Tensor transposed = host.zeros(4);
+        const std::vector<int64_t> counts = world.rank() == 0 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{2, 1};
+        Work equal = world.all_to_all(host.ctx, whole, transposed);
+        const Tensor uneven = host.zeros(3), to = host.zeros(3);
+        Work counted = world.all_to_all_v(host.ctx, uneven, counts, to, counts);
+        TRIREME_CHECK(all_nan(transposed) && all_nan(to), "an all_to_all hides what is received");
+        TRIREME_CHECK(whole.data<float>()[0] == 0 && uneven.data<float>()[0] == 0, "an all_to_all does not hide what is sent");
+        equal.wait(host.ctx);
+        counted.wait(host.ctx);
+        TRIREME_CHECK(!all_nan(transposed) && !all_nan(to), "a result is hidden after its wait");
         Work scatter = world.reduce_scatter(host.ctx, whole, whole.flat(world.rank() * 2, 2), ReduceOp::kSum);
         TRIREME_CHECK(all_nan(whole), "a reduce_scatter in place hides all of its input");
         scatter.wait(host.ctx);
@@ -317,6 +423,13 @@ TEST_CASE("poison names the verb whose buffer was written in flight") {
     const auto kind = w.rank() == 1 ? PointToPoint::Kind::kSend : PointToPoint::Kind::kRecv;
     return w.exchange(h.ctx, std::vector<PointToPoint>{{kind, part, 1 - w.rank()}});
   };
+  const auto transpose = [](auto& w, auto& h, const Tensor& part, const Tensor&) { return w.all_to_all(h.ctx, part, h.zeros(2)); };
+  const auto parts = [](auto& w, auto& h, const Tensor&, const Tensor& whole) {
+    const std::vector<int64_t> counts{2, 2};
+    return w.all_to_all_v(h.ctx, h.zeros(4), counts, whole, counts);
+  };
+  CHECK(contains(write(transpose, false), "in flight in all_to_all of group"));
+  CHECK(contains(write(parts, true), "in flight in all_to_all_v"));
   CHECK(contains(write(reduce, false), "in flight in all_reduce of group 'world', rank 1"));
   CHECK(contains(write(gather, false), "in flight in all_gather"));
   CHECK(contains(write(gather, true), "in flight in all_gather"));
@@ -341,6 +454,12 @@ TEST_CASE("recording counts the bytes of the formulas") {
               group->broadcast(host.ctx, x, 0).wait(host.ctx);
               world.exchange(host.ctx, std::vector<PointToPoint>{{kSend, x, (world.rank() + 1) % 4}, {kRecv, received, (world.rank() + 3) % 4}})
                   .wait(host.ctx);
+              group->all_to_all(host.ctx, whole, host.zeros(whole.numel())).wait(host.ctx);
+              const int n = group->size(), me = group->rank();
+              std::vector<int64_t> send, receive;  // rank s sends 10 s + r elements to rank r
+              for (int peer = 0; peer < n; ++peer) send.push_back(10 * me + peer), receive.push_back(10 * peer + me);
+              const Tensor sent = host.zeros(10 * me * n + n * (n - 1) / 2), got = host.zeros(10 * n * (n - 1) / 2 + me * n);
+              group->all_to_all_v(host.ctx, sent, send, got, receive).wait(host.ctx);
               world.barrier();
             },
             {.poison = false, .records = &records});
@@ -350,11 +469,13 @@ TEST_CASE("recording counts the bytes of the formulas") {
   CHECK(one.entry("shard", "all_reduce").wire_bytes == Approx(2 * 2 * 2.0 / 3 * 20).epsilon(1e-15));
   CHECK(one.entry("shard", "all_gather").wire_bytes == 40);
   CHECK(one.entry("shard", "reduce_scatter").wire_bytes == 40);
+  CHECK(one.entry("shard", "all_to_all").wire_bytes == 40);
+  CHECK(one.entry("shard", "all_to_all_v").wire_bytes == 4 * (10 + 12));
   CHECK(one.entry("shard", "broadcast").wire_bytes == 20);
   CHECK(one.entry("world", "exchange").wire_bytes == 20);
   CHECK(one.entry("world", "barrier").calls == 1);
   CHECK(one.entry("world", "all_reduce").calls == 0);
-  CHECK(one.wire_bytes("shard") == Approx(160.0 / 3 + 100).epsilon(1e-15));
+  CHECK(one.wire_bytes("shard") == Approx(160.0 / 3 + 100 + 40 + 88).epsilon(1e-15));
   CHECK(records[3].entry("shard", "all_reduce").calls == 2);
   CHECK(records[3].wire_bytes("shard") == 0);
 }

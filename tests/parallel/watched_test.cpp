@@ -142,6 +142,9 @@ TEST_CASE("operations and messages bear the same numbers on all ranks") {
     world->all_gather(host.ctx, part, whole).wait(host.ctx);
     world->reduce_scatter(host.ctx, whole, part, ReduceOp::kSum).wait(host.ctx);
     world->broadcast(host.ctx, whole, 2).wait(host.ctx);
+    world->all_to_all(host.ctx, whole, host.zeros(4)).wait(host.ctx);
+    const std::vector<int64_t> ones(4, 1);
+    world->all_to_all_v(host.ctx, whole, ones, host.zeros(4), ones).wait(host.ctx);
     reversed->broadcast(host.ctx, whole, 0).wait(host.ctx);
     // A chain, as in a pipeline: the ranks in the middle have more messages than those at the ends.
     for (int k = 0; k < 3; ++k) {
@@ -155,7 +158,7 @@ TEST_CASE("operations and messages bear the same numbers on all ranks") {
     const Progress::Snapshot now = progress[r].snapshot();
     REQUIRE(now.groups.size() == 4);
     CHECK(now.groups[0].name == "world");
-    CHECK(now.groups[0].started == 3);
+    CHECK(now.groups[0].started == 5);
     CHECK(now.groups[1].ranks == (r < 2 ? std::vector{0, 1} : std::vector{2, 3}));
     CHECK(now.groups[1].started == (r < 2 ? 5U : 2U));
     CHECK(now.groups[2].started == 1);

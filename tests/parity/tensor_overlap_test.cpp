@@ -4,6 +4,7 @@
 
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/rope.h"
+#include "parallel/comm/forwarding.h"
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
 #include "tests/support/thread_ranks.h"
@@ -13,25 +14,18 @@ namespace trireme::test {
 namespace {
 
 /// Notes when operations begin and are waited for, and what `probe` sees then.
-class OrderCommunicator final : public Communicator {
+class OrderCommunicator final : public ForwardingCommunicator {
  public:
   using Probe = std::function<std::string()>;
   OrderCommunicator(Communicator& inner, Probe probe, std::vector<std::string>& notes)
-      : Communicator(inner.rank(), inner.size(), inner.name()), inner_(inner), probe_(std::move(probe)), notes_(notes) {}
+      : ForwardingCommunicator(inner), probe_(std::move(probe)), notes_(notes) {}
 
-  Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override {
-    return noted("all_reduce", [&] { return inner_.all_reduce(ctx, buffer, op); });
+ protected:
+  Work perform(Context& /*ctx*/, const char* verb, const Call& call) override {
+    note(std::string("start ") + verb);
+    return Work(std::make_unique<Noted>(*this, verb, call()));
   }
-  Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override {
-    return noted("all_gather", [&] { return inner_.all_gather(ctx, in, out); });
-  }
-  Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override {
-    return noted("reduce_scatter", [&] { return inner_.reduce_scatter(ctx, in, out, op); });
-  }
-  Work broadcast(Context& ctx, const Tensor& buffer, int root) override { return inner_.broadcast(ctx, buffer, root); }
-  Work exchange(Context& ctx, std::span<const PointToPoint> messages) override { return inner_.exchange(ctx, messages); }
-  void barrier() override { inner_.barrier(); }
-  std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override { return inner_.group(ranks, name); }
+  std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& /*ranks*/) override { return made; }
 
  private:
   struct Noted final : Work::Operation {
@@ -44,14 +38,8 @@ class OrderCommunicator final : public Communicator {
     std::string verb;
     Work work;
   };
-  template <class Start>
-  Work noted(const std::string& verb, const Start& start) {
-    note("start " + verb);
-    return Work(std::make_unique<Noted>(*this, verb, start()));
-  }
   void note(const std::string& what) { notes_.push_back(what + probe_()); }
 
-  Communicator& inner_;
   Probe probe_;
   std::vector<std::string>& notes_;
 };

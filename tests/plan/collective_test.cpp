@@ -90,6 +90,28 @@ TEST_CASE("collective: a ring makes a hop to every rank, an all-reduce over many
   CHECK(all_reduce_seconds(all, bytes, cluster) == Approx(2 * 511.0 / 512 * bytes / ring_bandwidth(all, cluster)).epsilon(1e-3));
 }
 
+TEST_CASE("collective: an all_to_all sends (n-1)/n of its bytes, within the node and between nodes at the same time") {
+  const ClusterConfig cluster = nodes_of(8, 4);
+  const double node = *cluster.node_link.bandwidth, network = *cluster.network.bandwidth, bytes = 1e12;
+  const auto seconds = [&](int64_t size, int64_t stride) { return all_to_all_seconds(place_of(size, stride, cluster), bytes, cluster); };
+  CHECK(seconds(1, 1) == 0);
+  CHECK(seconds(8, 1) == Approx(7.0 / 8 * bytes / node).epsilon(1e-3));
+  CHECK(seconds(4, 8) == Approx(3.0 / 4 * bytes / network).epsilon(1e-3));                                        // one rank a node
+  CHECK(seconds(32, 1) == Approx(std::max(7.0 / 32 * bytes / node, 24.0 / 32 * bytes / network)).epsilon(1e-3));  // 7 peers here, 24 elsewhere
+  CHECK(all_to_all_seconds(place_of(32, 1, cluster), 1, cluster) ==
+        Approx(7 * *cluster.node_link.latency + 24 * *cluster.network.latency).epsilon(1e-3));
+}
+
+TEST_CASE("collective: all members of an all_to_all leave a switch at once") {
+  ClusterConfig cluster = nodes_of(8, 12);
+  cluster.level_nodes = {4};
+  cluster.level_oversubscription = {3};
+  const auto factor = [&](int64_t size, int64_t stride) { return place_of(size, stride, cluster).spread_oversubscription; };
+  CHECK(factor(32, 1) == 1);
+  CHECK(factor(12, 8) == 3);
+  CHECK(all_to_all_seconds(place_of(12, 8, cluster), 1e12, cluster) == Approx(3 * 11.0 / 12 * 1e12 / *cluster.network.bandwidth).epsilon(1e-3));
+}
+
 TEST_CASE("collective: a level is crossed where a group straddles its border") {
   ClusterConfig cluster = nodes_of(8, 12);
   cluster.level_nodes = {4};

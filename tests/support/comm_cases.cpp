@@ -113,6 +113,57 @@ void check_copies(Communicator& comm, Memory& memory, DType dtype, int64_t count
   }
 }
 
+/// Of an all_to_all_v: how many elements rank `from` sends to rank `to`.
+using Counts = std::function<int64_t(int from, int to)>;
+
+/// Rank s's element i for rank r.
+int part_value(int from, int to, int64_t i) { return value(from, to * 5 + i); }
+
+/// Parts of all lengths between the ranks; the counts are gone when the operation is waited for.
+Work start_parts(Communicator& comm, Memory& memory, const Counts& counts, const Tensor& in, const Tensor& out) {
+  std::vector<int64_t> send, receive;
+  for (int peer = 0; peer < comm.size(); ++peer) {
+    send.push_back(counts(comm.rank(), peer));
+    receive.push_back(counts(peer, comm.rank()));
+  }
+  return comm.all_to_all_v(memory.ctx, in, send, out, receive);
+}
+
+/// What rank `rank` sends, or with `received` what it has received.
+std::vector<int> parts_of(int n, int rank, const Counts& counts, bool received) {
+  std::vector<int> values;
+  for (int peer = 0; peer < n; ++peer) {
+    const int from = received ? peer : rank, to = received ? rank : peer;
+    for (int64_t i = 0; i < counts(from, to); ++i) values.push_back(part_value(from, to, i));
+  }
+  return values;
+}
+
+void check_parts(Communicator& comm, Memory& memory, DType dtype, const Counts& counts) {
+  const std::vector<int> sent = parts_of(comm.size(), comm.rank(), counts, false), expected = parts_of(comm.size(), comm.rank(), counts, true);
+  const auto sent_at = [&](int64_t i) { return sent[static_cast<size_t>(i)]; };
+  const Tensor in = memory.empty(std::ssize(sent), dtype), out = memory.empty(std::ssize(expected), dtype);
+  memory.fill(in, sent_at);
+  start_parts(comm, memory, counts, in, out).wait(memory.ctx);
+  expect(comm, memory, "all_to_all_v", out, [&](int64_t i) { return expected[static_cast<size_t>(i)]; });
+  expect(comm, memory, "input of all_to_all_v", in, sent_at);
+}
+
+void check_all_to_all(Communicator& comm, Memory& memory, DType dtype, int64_t count) {
+  const int n = comm.size(), rank = comm.rank();
+  const auto own = [&](int64_t i) { return part_value(rank, static_cast<int>(i / count), i % count); };
+  const Tensor in = memory.empty(n * count, dtype), out = memory.empty(n * count, dtype);
+  memory.fill(in, own);
+  comm.all_to_all(memory.ctx, in, out).wait(memory.ctx);
+  expect(comm, memory, "all_to_all", out, [&](int64_t i) { return part_value(static_cast<int>(i / count), rank, i % count); });
+  expect(comm, memory, "input of all_to_all", in, own);
+
+  check_parts(comm, memory, dtype, [&](int, int) { return count; });
+  check_parts(comm, memory, dtype, [&](int from, int to) { return (from + 2 * to) % 3 * count; });                    // zeros among them
+  check_parts(comm, memory, dtype, [&](int from, int to) { return from == n - 1 || to == n - 1 ? 0 : count + to; });  // a rank with nothing at all
+  check_parts(comm, memory, dtype, [&](int from, int to) { return to == 0 ? from * count + 1 : 0; });                 // all to one
+}
+
 /// Two messages to the next rank and one to the previous, of different lengths and dtypes.
 void check_ring(Communicator& comm, Memory& memory, int64_t count) {
   using enum PointToPoint::Kind;
@@ -141,6 +192,7 @@ void check_verbs(Communicator& comm, Memory& memory) {
     for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8}) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) check_reductions(comm, memory, dtype, count, op);
       check_copies(comm, memory, dtype, count);
+      check_all_to_all(comm, memory, dtype, count);
     }
     check_ring(comm, memory, count);
     comm.barrier();
@@ -160,6 +212,14 @@ void check_order(Communicator& comm, Memory& memory) {
   std::vector<Work> works;
   works.push_back(comm.all_reduce(memory.ctx, sum, ReduceOp::kSum));
   works.push_back(comm.broadcast(memory.ctx, root, n - 1));
+  const Counts uneven = [&](int from, int to) { return int64_t{40} * ((from + to) % 3) + from; };
+  const std::vector<int> sent = parts_of(n, rank, uneven, false), expected = parts_of(n, rank, uneven, true);
+  const Tensor parts = memory.empty(std::ssize(sent), DType::kF32), received = memory.empty(std::ssize(expected), DType::kF32);
+  const Tensor equal = memory.empty(n * count, DType::kF32), transposed = memory.empty(n * count, DType::kF32);
+  memory.fill(parts, [&](int64_t i) { return sent[static_cast<size_t>(i)]; });
+  memory.fill(equal, [&](int64_t i) { return part_value(rank, static_cast<int>(i / count), i % count); });
+  works.push_back(start_parts(comm, memory, uneven, parts, received));
+  works.push_back(comm.all_to_all(memory.ctx, equal, transposed));
   // Even ranks send first and receive later, odd ranks the other way round; every pair (even, its successor) meets.
   const Tensor message = memory.empty(count, DType::kF64);
   const int peer = rank ^ 1;
@@ -175,6 +235,8 @@ void check_order(Communicator& comm, Memory& memory) {
 
   expect(comm, memory, "all_reduce beside others", sum, total);
   expect(comm, memory, "broadcast beside others", root, [&](int64_t i) { return value(n - 1, i); });
+  expect(comm, memory, "all_to_all_v beside others", received, [&](int64_t i) { return expected[static_cast<size_t>(i)]; });
+  expect(comm, memory, "all_to_all beside others", transposed, [&](int64_t i) { return part_value(static_cast<int>(i / count), rank, i % count); });
   if (!paired) return;
   expect(comm, memory, "message", message, [&](int64_t i) { return value(rank & ~1, i); });
   expect(comm, memory, "reply", reply, [&](int64_t i) { return value(rank | 1, i); });

@@ -1,5 +1,7 @@
 #include "tests/support/recording_communicator.h"
 
+#include "parallel/comm/arguments.h"
+
 namespace trireme {
 
 CommunicationRecord::Entry CommunicationRecord::entry(const std::string& group, const std::string& verb) const {
@@ -15,7 +17,7 @@ double CommunicationRecord::wire_bytes(const std::string& group) const {
 }
 
 RecordingCommunicator::RecordingCommunicator(std::unique_ptr<Communicator> inner, CommunicationRecord& record)
-    : Communicator(inner->rank(), inner->size(), inner->name()), inner_(std::move(inner)), record_(record) {}
+    : ForwardingCommunicator(std::move(inner)), record_(record) {}
 
 void RecordingCommunicator::add(const char* verb, double wire_bytes) {
   CommunicationRecord::Entry& entry = record_.entries[{name(), verb}];
@@ -33,25 +35,40 @@ void RecordingCommunicator::hash(const Tensor& buffer) { hash(concat(buffer.nume
 Work RecordingCommunicator::all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) {
   add("all_reduce", 2.0 * (size() - 1) * static_cast<double>(buffer.bytes()) / size());
   hash(buffer);
-  return inner_->all_reduce(ctx, buffer, op);
+  return inner().all_reduce(ctx, buffer, op);
 }
 
 Work RecordingCommunicator::all_gather(Context& ctx, const Tensor& in, const Tensor& out) {
   add("all_gather", (size() - 1.0) * static_cast<double>(out.bytes()) / size());
   hash(out);
-  return inner_->all_gather(ctx, in, out);
+  return inner().all_gather(ctx, in, out);
 }
 
 Work RecordingCommunicator::reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) {
   add("reduce_scatter", (size() - 1.0) * static_cast<double>(in.bytes()) / size());
   hash(in);
-  return inner_->reduce_scatter(ctx, in, out, op);
+  return inner().reduce_scatter(ctx, in, out, op);
+}
+
+Work RecordingCommunicator::all_to_all(Context& ctx, const Tensor& in, const Tensor& out) {
+  add("all_to_all", (size() - 1.0) * static_cast<double>(in.bytes()) / size());
+  hash(in);
+  return inner().all_to_all(ctx, in, out);
+}
+
+Work RecordingCommunicator::all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                                         std::span<const int64_t> receive_counts) {
+  check_all_to_all_v(*this, in, send_counts, out, receive_counts);
+  const int64_t own = send_counts[static_cast<size_t>(rank())] * size_of(in.dtype());
+  add("all_to_all_v", static_cast<double>(in.bytes() - own));
+  hash(name_of(in.dtype()));  // the counts differ by rank
+  return inner().all_to_all_v(ctx, in, send_counts, out, receive_counts);
 }
 
 Work RecordingCommunicator::broadcast(Context& ctx, const Tensor& buffer, int root) {
   add("broadcast", static_cast<double>(buffer.bytes()));
   hash(buffer);
-  return inner_->broadcast(ctx, buffer, root);
+  return inner().broadcast(ctx, buffer, root);
 }
 
 Work RecordingCommunicator::exchange(Context& ctx, std::span<const PointToPoint> messages) {
@@ -63,16 +80,16 @@ Work RecordingCommunicator::exchange(Context& ctx, std::span<const PointToPoint>
     hash(concat(message.kind == PointToPoint::Kind::kSend ? "to " : "from ", message.peer));
     hash(message.buffer);
   }
-  return inner_->exchange(ctx, messages);
+  return inner().exchange(ctx, messages);
 }
 
 void RecordingCommunicator::barrier() {
   add("barrier", 0);
-  inner_->barrier();
+  inner().barrier();
 }
 
-std::unique_ptr<Communicator> RecordingCommunicator::group(const std::vector<int>& ranks, const std::string& name) {
-  return std::make_unique<RecordingCommunicator>(inner_->group(ranks, name), record_);
+std::unique_ptr<Communicator> RecordingCommunicator::wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& /*ranks*/) {
+  return std::make_unique<RecordingCommunicator>(std::move(made), record_);
 }
 
 }  // namespace trireme

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "parallel/comm/communicator.h"
+#include "parallel/comm/forwarding.h"
 
 namespace trireme {
 
@@ -23,24 +23,28 @@ struct CommunicationRecord {
 };
 
 /// Wraps a communicator, and the groups made from it, and writes down every call.
-class RecordingCommunicator final : public Communicator {
+class RecordingCommunicator final : public ForwardingCommunicator {
  public:
   /// `record` outlives the communicator and its groups.
   RecordingCommunicator(std::unique_ptr<Communicator> inner, CommunicationRecord& record);
   Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override;
   Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override;
   Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override;
+  Work all_to_all(Context& ctx, const Tensor& in, const Tensor& out) override;
+  Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                    std::span<const int64_t> receive_counts) override;
   Work broadcast(Context& ctx, const Tensor& buffer, int root) override;
   Work exchange(Context& ctx, std::span<const PointToPoint> messages) override;
   void barrier() override;
-  std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override;
+
+ protected:
+  std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& ranks) override;
 
  private:
   void add(const char* verb, double wire_bytes);
   void hash(const std::string& text);
   void hash(const Tensor& buffer);
 
-  std::unique_ptr<Communicator> inner_;
   CommunicationRecord& record_;
 };
 

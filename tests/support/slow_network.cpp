@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "parallel/comm/forwarding.h"
 
 namespace trireme::test {
 
@@ -46,24 +47,33 @@ class SlowWork final : public Work::Operation {
   std::vector<Place> places_;
 };
 
-class SlowCommunicator final : public Communicator {
+class SlowCommunicator final : public ForwardingCommunicator {
  public:
-  SlowCommunicator(Communicator& inner, std::unique_ptr<Communicator> owned, SlowNetwork& network, std::vector<int> ranks)
-      : Communicator(inner.rank(), inner.size(), inner.name()), inner_(inner), owned_(std::move(owned)), network_(network), ranks_(std::move(ranks)) {
+  template <class Inner>
+  SlowCommunicator(Inner&& inner, SlowNetwork& network, std::vector<int> ranks)
+      : ForwardingCommunicator(std::forward<Inner>(inner)), network_(network), ranks_(std::move(ranks)) {
     for (const int rank : ranks_) link_ += concat(rank, " ");
   }
 
   Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override {
-    return slowed(buffer, [&] { return inner_.all_reduce(ctx, buffer, op); });
+    return slowed(buffer, [&] { return inner().all_reduce(ctx, buffer, op); });
   }
   Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override {
-    return slowed(out, [&] { return inner_.all_gather(ctx, in, out); });
+    return slowed(out, [&] { return inner().all_gather(ctx, in, out); });
   }
   Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override {
-    return slowed(in, [&] { return inner_.reduce_scatter(ctx, in, out, op); });
+    return slowed(in, [&] { return inner().reduce_scatter(ctx, in, out, op); });
+  }
+  Work all_to_all(Context& ctx, const Tensor& in, const Tensor& out) override {
+    return slowed(in, [&] { return inner().all_to_all(ctx, in, out); });
+  }
+  /// As long as it takes the rank that is the last to start.
+  Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                    std::span<const int64_t> receive_counts) override {
+    return slowed(in, [&] { return inner().all_to_all_v(ctx, in, send_counts, out, receive_counts); });
   }
   Work broadcast(Context& ctx, const Tensor& buffer, int root) override {
-    return slowed(buffer, [&] { return inner_.broadcast(ctx, buffer, root); });
+    return slowed(buffer, [&] { return inner().broadcast(ctx, buffer, root); });
   }
   Work exchange(Context& ctx, std::span<const PointToPoint> messages) override {
     std::vector<Place> places;
@@ -72,17 +82,15 @@ class SlowCommunicator final : public Communicator {
       const int from = sends ? rank() : message.peer, to = sends ? message.peer : rank();
       places.push_back(begin(concat(" from ", from, " to ", to), 2, message.buffer.bytes()));
     }
-    return wrap(inner_.exchange(ctx, messages), std::move(places));
+    return wrap(inner().exchange(ctx, messages), std::move(places));
   }
-  void barrier() override { inner_.barrier(); }
 
-  std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override {
-    std::unique_ptr<Communicator> made = inner_.group(ranks, name);
+ protected:
+  std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& ranks) override {
     if (made->size() == 1) return made;
     std::vector<int> of_world;
     for (const int rank : ranks) of_world.push_back(ranks_[static_cast<size_t>(rank)]);
-    Communicator& inner = *made;
-    return std::make_unique<SlowCommunicator>(inner, std::move(made), network_, std::move(of_world));
+    return std::make_unique<SlowCommunicator>(std::move(made), network_, std::move(of_world));
   }
 
  private:
@@ -101,8 +109,6 @@ class SlowCommunicator final : public Communicator {
     return network_.slows(name()) ? Work(std::make_unique<SlowWork>(std::move(work), network_, std::move(places))) : std::move(work);
   }
 
-  Communicator& inner_;
-  std::unique_ptr<Communicator> owned_;
   SlowNetwork& network_;
   std::vector<int> ranks_;
   std::string link_;
@@ -114,7 +120,7 @@ class SlowCommunicator final : public Communicator {
 std::unique_ptr<Communicator> SlowNetwork::attach(Communicator& inner) {
   std::vector<int> ranks(static_cast<size_t>(inner.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return std::make_unique<SlowCommunicator>(inner, nullptr, *this, std::move(ranks));
+  return std::make_unique<SlowCommunicator>(inner, *this, std::move(ranks));
 }
 
 }  // namespace trireme::test

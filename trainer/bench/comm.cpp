@@ -14,6 +14,7 @@ nlohmann::ordered_json bench_comm(Context& ctx, Communicator& world, const std::
     Workbench bench(ctx);
     const Tensor whole = random_tensor(bench.ctx(), {part * n}, DType::kF32, 1), mine = random_tensor(bench.ctx(), {part}, DType::kF32, 2);
     const Tensor received = random_tensor(bench.ctx(), {part * n}, DType::kF32, 3);
+    const std::vector<int64_t> counts(static_cast<size_t>(n), part);
     const std::array<PointToPoint, 2> ring{PointToPoint{PointToPoint::Kind::kSend, whole, (rank + 1) % n},
                                            PointToPoint{PointToPoint::Kind::kRecv, received, (rank + n - 1) % n}};
     const auto add = [&](const char* operation, double share_on_link, const std::function<Work()>& start) {
@@ -29,6 +30,8 @@ nlohmann::ordered_json bench_comm(Context& ctx, Communicator& world, const std::
     add("all_reduce", 2 * passed_on, [&] { return world.all_reduce(bench.ctx(), whole, ReduceOp::kMax); });
     add("all_gather", passed_on, [&] { return world.all_gather(bench.ctx(), mine, whole); });
     add("reduce_scatter", passed_on, [&] { return world.reduce_scatter(bench.ctx(), whole, mine, ReduceOp::kSum); });
+    add("all_to_all", passed_on, [&] { return world.all_to_all(bench.ctx(), whole, received); });
+    add("all_to_all_v", passed_on, [&] { return world.all_to_all_v(bench.ctx(), whole, counts, received, counts); });
     add("send_receive", 1, [&] { return world.exchange(bench.ctx(), ring); });
   }
   return rows;

@@ -81,10 +81,12 @@ GroupPlace place_of(int64_t size, int64_t stride, const ClusterConfig& cluster) 
   const int64_t per_node = nodes == 1 ? size : groups.fewest_on_node(devices);
   return {static_cast<double>(size), static_cast<double>(nodes), static_cast<double>(per_node),
           // A ring leaves a switch once, with the shares of all its members there.
-          oversubscription(cluster, [&](int64_t under) {
-            const bool leaves = groups.worst_span(under * devices) > 1;
-            return leaves ? static_cast<double>(groups.fewest_on_node(under * devices)) / static_cast<double>(per_node) : 0;
-          })};
+          oversubscription(cluster,
+                           [&](int64_t under) {
+                             const bool leaves = groups.worst_span(under * devices) > 1;
+                             return leaves ? static_cast<double>(groups.fewest_on_node(under * devices)) / static_cast<double>(per_node) : 0;
+                           }),
+          oversubscription(cluster, [&](int64_t under) { return groups.worst_span(under * devices) > 1 ? 1.0 : 0.0; })};
 }
 
 double ring_bandwidth(const GroupPlace& group, const ClusterConfig& cluster) {
@@ -102,6 +104,16 @@ double all_reduce_seconds(const GroupPlace& group, double bytes, const ClusterCo
 
 double all_gather_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster) {
   return seconds(group, bytes, 1, ring_hops(group), ring_bandwidth(group, cluster), cluster);
+}
+
+double all_to_all_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster) {
+  if (group.size <= 1) return 0;
+  const LinkConfig& link = group.nodes > 1 ? cluster.network : cluster.node_link;
+  const double here = group.nodes > 1 ? group.per_node : group.size;  // the fewest on a node send the most out of it
+  const double part = bytes / group.size, latency = (here - 1) * *cluster.node_link.latency + (group.size - here) * *cluster.network.latency;
+  const double within = (here - 1) * part / *cluster.node_link.bandwidth;
+  const double between = (group.size - here) * part * group.spread_oversubscription / *cluster.network.bandwidth;
+  return latency + std::max(within, between) + *link.ramp * bytes / (bytes + kHalfRamp);
 }
 
 double transfer_seconds(int64_t from, int64_t to, int64_t ranks, double bytes, const ClusterConfig& cluster) {

@@ -1,0 +1,47 @@
+#pragma once
+// The base of communicators that wrap another one and change a part of what it does.
+#include <functional>
+#include <memory>
+
+#include "parallel/comm/communicator.h"
+
+namespace trireme {
+
+/// Every verb goes to the wrapped communicator, whose rank, size and name this one has. A decorator that treats all verbs alike overrides `perform`; one
+/// that treats a verb in its own way overrides that verb.
+class ForwardingCommunicator : public Communicator {
+ public:
+  /// `inner` outlives this communicator.
+  explicit ForwardingCommunicator(Communicator& inner) : Communicator(inner.rank(), inner.size(), inner.name()), inner_(inner) {}
+  explicit ForwardingCommunicator(std::unique_ptr<Communicator> inner)
+      : Communicator(inner->rank(), inner->size(), inner->name()), inner_(*inner), owned_(std::move(inner)) {}
+
+  Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override;
+  Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) override;
+  Work reduce_scatter(Context& ctx, const Tensor& in, const Tensor& out, ReduceOp op) override;
+  Work all_to_all(Context& ctx, const Tensor& in, const Tensor& out) override;
+  Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
+                    std::span<const int64_t> receive_counts) override;
+  Work broadcast(Context& ctx, const Tensor& buffer, int root) override;
+  Work exchange(Context& ctx, std::span<const PointToPoint> messages) override;
+  void barrier() override { inner_.barrier(); }
+  void raise_errors() override { inner_.raise_errors(); }
+  void advance() override { inner_.advance(); }
+  std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override;
+
+ protected:
+  using Call = std::function<Work()>;
+
+  Communicator& inner() const { return inner_; }
+
+  /// Starts the operation of a verb ("all_gather") by `call`, which calls the wrapped communicator once.
+  virtual Work perform(Context& /*ctx*/, const char* /*verb*/, const Call& call) { return call(); }
+  /// What group() returns: `made` is the wrapped communicator's group of `ranks`.
+  virtual std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& ranks) = 0;
+
+ private:
+  Communicator& inner_;
+  std::unique_ptr<Communicator> owned_;  ///< null where somebody else owns `inner_`
+};
+
+}  // namespace trireme

@@ -1,0 +1,68 @@
+#pragma once
+// Messages of MPI. Includes mpi.h: for mpi.cpp alone.
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "parallel/comm/mpi.h"
+#include "parallel/comm/mpi_operation.h"
+
+namespace trireme {
+
+/// Calls piece(begin, count) over [0, total) in counts that MPI can take; once for an empty range, so that every rank still makes its call.
+inline void for_each_chunk(int64_t total, int64_t max_count, const std::function<void(int64_t, int)>& piece) {
+  int64_t begin = 0;
+  do {
+    const int64_t count = std::min(max_count, total - begin);
+    piece(begin, static_cast<int>(count));
+    begin += count;
+  } while (begin < total);
+}
+
+inline std::byte* at(const Tensor& tensor, int64_t element) { return static_cast<std::byte*>(tensor.raw()) + element * size_of(tensor.dtype()); }
+
+/// Sends and receives between the ranks of one MPI communicator.
+class MpiMessages {
+ public:
+  MpiMessages(MPI_Comm comm, const MpiOptions& options) : comm_(comm), options_(options) {}
+
+  /// A message of an exchange, in as many pieces as it takes.
+  void post(MpiOperation& operation, const PointToPoint& message) const {
+    const MPI_Datatype type = type_of(message.buffer.dtype());
+    for_each_chunk(message.buffer.numel(), options_.max_count, [&](int64_t begin, int count) {
+      start(operation, message, at(message.buffer, begin), count, type, kMessageTag);
+      if (message.kind == PointToPoint::Kind::kRecv) operation.expect(count, type);
+    });
+  }
+
+  /// A part of an all_to_all that goes to or comes from another rank than `rank`, this one: one message whatever its length, an empty one too, so that
+  /// the receiver sees how many elements the sender has.
+  void post_part(MpiOperation& operation, const PointToPoint& part, int rank) const {
+    const int64_t count = part.buffer.numel();
+    const MPI_Datatype type = type_of(part.buffer.dtype());
+    if (count <= options_.max_count)
+      start(operation, part, part.buffer.raw(), static_cast<int>(count), type, kPartTag);
+    else
+      start(operation, part, part.buffer.raw(), 1, LargeType(count, part.buffer.dtype(), options_.max_count).get(), kPartTag);
+    if (part.kind == PointToPoint::Kind::kRecv) operation.expect_part(count, type, part.peer, rank);
+  }
+
+ private:
+  static constexpr int kMessageTag = 0, kPartTag = 1;
+
+  void start(MpiOperation& operation, const PointToPoint& message, void* buffer, int count, MPI_Datatype type, int tag) const {
+    if (message.kind == PointToPoint::Kind::kRecv) {
+      operation.start("MPI_Irecv", [&](MPI_Request* request) { return MPI_Irecv(buffer, count, type, message.peer, tag, comm_, request); });
+      return;
+    }
+    const auto send = options_.synchronous_sends ? MPI_Issend : MPI_Isend;
+    operation.start(options_.synchronous_sends ? "MPI_Issend" : "MPI_Isend",
+                    [&](MPI_Request* request) { return send(buffer, count, type, message.peer, tag, comm_, request); });
+  }
+
+  MPI_Comm comm_;
+  const MpiOptions& options_;
+};
+
+}  // namespace trireme
