@@ -57,10 +57,13 @@ class TwoHosts {
 
   /// `trireme train` on the first host.
   Arguments train(const Arguments& arguments, const Arguments& environment = {}) const {
+    return start(Arguments{kBinary, "train", "run.yaml", "--hosts", "hosts"} + arguments, environment);
+  }
+  /// A program on the first host that launches ranks on both.
+  Arguments start(const Arguments& words, const Arguments& environment = {}) const {
     const std::string agent = "OMPI_MCA_plm_rsh_agent=" + (directory_ / "agent.sh").string();
     // The two hosts share the cores of one.
-    return Arguments{"env", agent, "OMPI_MCA_mpi_yield_when_idle=1"} + environment +
-           Arguments{"sh", "-c", "exec " + on('a'), "galley-a", kBinary, "train", "run.yaml", "--hosts", "hosts"} + arguments;
+    return Arguments{"env", agent, "OMPI_MCA_mpi_yield_when_idle=1"} + environment + Arguments{"sh", "-c", "exec " + on('a'), "galley-a"} + words;
   }
 
   /// Everything that runs on a host.
@@ -104,6 +107,16 @@ bool can_test(const TwoHosts& hosts) {
 }
 
 }  // namespace
+
+TEST_CASE("hosts: the communicators of ranks on two of them keep the contract", "[slow]") {
+  TemporaryDirectory directory;
+  TwoHosts hosts(directory, 2);
+  if (!can_test(hosts)) return;
+  const Outcome outcome = Process(hosts.start({TRIREME_COMM_MPI_TEST, "4", "hosts"}), directory.path()).wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(outcome.out.find("with 4 ranks, 2 on this host") != std::string::npos);
+}
 
 TEST_CASE("hosts: two of them, a link that goes down stops both, and the same command goes on", "[slow]") {
   TemporaryDirectory directory;
