@@ -325,7 +325,7 @@ TEST_CASE("one failing rank ends the others, and its own error is told") {
   }
 }
 
-TEST_CASE("blocking and timed communicators keep the contract; the one leaves nothing in flight, the other notes each verb") {
+TEST_CASE("blocking and timed communicators keep the contract, leave nothing in flight and note each verb") {
   for (const int n : {1, 2, 4}) {
     run_ranks(n, [](Communicator& world) {
       CommunicationLog log;
