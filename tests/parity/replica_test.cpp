@@ -93,7 +93,12 @@ void expect_difference(const std::string& found, const std::string& name, std::v
 }
 
 
-constexpr const char* kKinds[] = {"weight", "exp_avg", "exp_avg_sq"};
+std::vector<std::string> kinds_of(const Trainer& trainer) {
+  const OptimizerTraits& traits = traits_of(optimizer_named(trainer.config().training.optimizer.name));
+  std::vector<std::string> kinds{"weight"};
+  kinds.insert(kinds.end(), traits.state_names.begin(), traits.state_names.begin() + traits.states);
+  return kinds;
+}
 
 Tensor tensor_of(const OwnedBox& owned, const std::string& kind) {
   for (const auto& [name, tensor] : owned.kept())
@@ -107,7 +112,7 @@ bool flip_somewhere(Trainer& trainer, size_t turn) {
   for (const auto& [name, ranks] : owners(trainer))
     if (ranks.size() > 1) shared.push_back({name, ranks});
   if (shared.empty()) return false;
-  for (const std::string kind : kKinds) {
+  for (const std::string& kind : kinds_of(trainer)) {
     const auto& [name, ranks] = shared[turn++ % shared.size()];
     const int culprit = ranks[turn % ranks.size()];
     Tensor target;
@@ -237,7 +242,7 @@ TEST_CASE("each reason for which ranks hold the same is checked") {
     after_two_steps(parity_config(c.model, layout, "fp32"), [&](Trainer& trainer) {
       expect_agreement(trainer);
       TRIREME_CHECK(owners(trainer)[c.parameter] == c.ranks, c.why, ": ", c.parameter, " is owned by other ranks than this test thinks");
-      for (const std::string kind : kKinds) {
+      for (const std::string& kind : kinds_of(trainer)) {
         Tensor target;
         for (const OwnedBox& owned : trainer.owned_boxes())
           if (trainer.mesh().world.rank() == c.culprit && entry_name(owned.spec->name, owned.box) == c.parameter) target = tensor_of(owned, kind);
