@@ -66,6 +66,7 @@ class Run {
   void exchange(const Action* first, const Action* last);
   PointToPoint message(const Action& transfer);
   void wait(Exchange& exchange);
+  void finish_transfers();
   size_t begin_event(const Action& action);
   void end_event(size_t event);
   double now() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count(); }
@@ -206,10 +207,19 @@ void Run::wait(Exchange& exchange) {
   for (size_t i = 0; i < exchange.events; ++i) end_event(exchange.first_event + i);
 }
 
+/// All that is in flight. Before norm and update too: what was sent is not kept in memory beside the optimizer.
+void Run::finish_transfers() {
+  for (const auto& [key, receive] : receives_) wait(*receive);
+  for (const auto& [key, send] : sends_) wait(*send);
+  receives_.clear();
+  sends_.clear();
+}
+
 void Run::run(const ActionList& list) {
   const Action* const end = list.data() + list.size();
   for (const Action* action = list.data(); action != end;) {
     const Action* next = action + 1;
+    if (ends_step(action->type)) finish_transfers();
     if (is_compute(action->type)) {
       compute(*action);
     } else if (action->type == ActionType::kSumPartial || action->type == ActionType::kNorm) {
@@ -223,8 +233,7 @@ void Run::run(const ActionList& list) {
     if (world_ != nullptr) world_->advance();
     action = next;
   }
-  for (const auto& [key, receive] : receives_) wait(*receive);
-  for (const auto& [key, send] : sends_) wait(*send);
+  finish_transfers();
 }
 
 }  // namespace

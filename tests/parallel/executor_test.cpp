@@ -255,6 +255,8 @@ TEST_CASE("the timeline has every action in order, and compute after the receive
       end[to_string(event.action)] = event.end;
     }
     CHECK(recorded == plan[rank]);
+    for (const TimelineEvent& event : ran.timelines[rank])
+      if (is_transfer(event.action.type)) CHECK(event.end <= end.at("NORM"));  // nothing that was sent stays in memory during the update
     for (const TimelineEvent& event : ran.timelines[rank]) {
       if (event.action.type == ActionType::kForward && rank > 0) CHECK(event.begin >= end.at(concat(rank, "RECV_F", event.action.microbatch)));
       if (event.action.type == ActionType::kBackward && rank < 2) CHECK(event.begin >= end.at(concat(rank, "RECV_B", event.action.microbatch)));
