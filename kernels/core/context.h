@@ -4,6 +4,7 @@
 
 namespace trireme {
 
+class OperationLog;  // kernels/core/operation_log.h
 namespace cuda {
 class Gpu;  // kernels/core/gpu.h
 }
@@ -12,9 +13,10 @@ class Gpu;  // kernels/core/gpu.h
 struct Context {
   Device device = Device::kReference;
   Arena* arena = nullptr;
-  int threads = 1;           ///< threads an operation of kCpu may use
-  cuda::Gpu* gpu = nullptr;  ///< of kCuda: operations are queued on its compute stream
-  Isa isa = best_isa();      ///< instructions that kernels of kCpu may use
+  int threads = 1;              ///< threads an operation of kCpu may use
+  cuda::Gpu* gpu = nullptr;     ///< of kCuda: operations are queued on its compute stream
+  Isa isa = best_isa();         ///< instructions that kernels of kCpu may use
+  OperationLog* log = nullptr;  ///< collects what runs, where somebody asks
 };
 
 }  // namespace trireme

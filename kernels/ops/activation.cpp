@@ -10,34 +10,34 @@ namespace trireme {
 void swiglu_forward(Context& ctx, const Tensor& gate_up, const Tensor& y) {
   const int64_t rows = y.dim(0), columns = y.dim(1);
   const DType dtype = y.dtype();
-  expect("swiglu_forward", {{"gate_up", gate_up, {rows, 2 * columns}, dtype}, {"y", y, {rows, columns}, dtype}});
-  on_device(
-      ctx, dtype, [&] { cuda::swiglu_forward(ctx, gate_up, y); }, FastCpu{[&] { cpu::swiglu_forward(ctx, gate_up, y); }, true},
+  Operation operation(ctx, "swiglu_forward", {{"gate_up", gate_up, {rows, 2 * columns}, dtype}, {"y", y, {rows, columns}, dtype}});
+  operation.run(
+      dtype, [&] { cuda::swiglu_forward(ctx, gate_up, y); }, FastCpu{[&] { cpu::swiglu_forward(ctx, gate_up, y); }, true},
       [&]<class T>(T) { reference::swiglu_forward(gate_up.data<T>(), y.data<T>(), rows, columns); });
 }
 
 void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const DType dtype = dy.dtype();
-  expect("swiglu_backward",
-         {{"dy", dy, {rows, columns}, dtype}, {"gate_up", gate_up, {rows, 2 * columns}, dtype}, {"dgate_up", dgate_up, {rows, 2 * columns}, dtype}});
-  on_device(
-      ctx, dtype, [&] { cuda::swiglu_backward(ctx, dy, gate_up, dgate_up); },
-      FastCpu{[&] { cpu::swiglu_backward(ctx, dy, gate_up, dgate_up); }, true},
+  Operation operation(
+      ctx, "swiglu_backward",
+      {{"dy", dy, {rows, columns}, dtype}, {"gate_up", gate_up, {rows, 2 * columns}, dtype}, {"dgate_up", dgate_up, {rows, 2 * columns}, dtype}});
+  operation.run(
+      dtype, [&] { cuda::swiglu_backward(ctx, dy, gate_up, dgate_up); }, FastCpu{[&] { cpu::swiglu_backward(ctx, dy, gate_up, dgate_up); }, true},
       [&]<class T>(T) { reference::swiglu_backward(dy.data<T>(), gate_up.data<T>(), dgate_up.data<T>(), rows, columns); });
 }
 
 void gelu_forward(Context& ctx, const Tensor& x, const Tensor& y) {
-  expect("gelu_forward", {{"x", x, x.shape(), x.dtype()}, {"y", y, x.shape(), x.dtype()}});
-  on_device(
-      ctx, x.dtype(), [&] { cuda::gelu_forward(ctx, x, y); }, FastCpu{[&] { cpu::gelu_forward(ctx, x, y); }, true},
+  Operation operation(ctx, "gelu_forward", {{"x", x, x.shape(), x.dtype()}, {"y", y, x.shape(), x.dtype()}});
+  operation.run(
+      x.dtype(), [&] { cuda::gelu_forward(ctx, x, y); }, FastCpu{[&] { cpu::gelu_forward(ctx, x, y); }, true},
       [&]<class T>(T) { reference::gelu_forward(x.data<T>(), y.data<T>(), x.numel()); });
 }
 
 void gelu_backward(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dx) {
-  expect("gelu_backward", {{"dy", dy, x.shape(), x.dtype()}, {"x", x, x.shape(), x.dtype()}, {"dx", dx, x.shape(), x.dtype()}});
-  on_device(
-      ctx, x.dtype(), [&] { cuda::gelu_backward(ctx, dy, x, dx); }, FastCpu{[&] { cpu::gelu_backward(ctx, dy, x, dx); }, true},
+  Operation operation(ctx, "gelu_backward", {{"dy", dy, x.shape(), x.dtype()}, {"x", x, x.shape(), x.dtype()}, {"dx", dx, x.shape(), x.dtype()}});
+  operation.run(
+      x.dtype(), [&] { cuda::gelu_backward(ctx, dy, x, dx); }, FastCpu{[&] { cpu::gelu_backward(ctx, dy, x, dx); }, true},
       [&]<class T>(T) { reference::gelu_backward(dy.data<T>(), x.data<T>(), dx.data<T>(), x.numel()); });
 }
 

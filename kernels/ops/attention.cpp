@@ -13,18 +13,23 @@ void check(const char* operation, const AttentionShape& shape) {
                 " heads, ", shape.kv_heads, " kv heads of size ", shape.head_size);
 }
 
+AttentionWork work_of(const AttentionShape& shape, bool backward) {
+  return {.sequences = shape.batch, .length = shape.sequence, .heads = shape.heads, .head_size = shape.head_size, .backward = backward};
+}
+
 }  // namespace
 
 void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
   const int64_t rows = shape.batch * shape.sequence;
   const DType dtype = qkv.dtype();
   check("attention_forward", shape);
-  expect("attention_forward", {{"qkv", qkv, {rows, shape.columns()}, dtype},
-                               {"out", out, {rows, shape.heads * shape.head_size}, dtype},
-                               {"lse", lse, {shape.batch, shape.heads, shape.sequence}, accumulator_of(dtype)}});
-  on_device(
-      ctx, dtype, [&] { cuda::attention_forward(ctx, qkv, shape, out, lse); },
-      FastCpu{[&] { cpu::attention_forward(ctx, qkv, shape, out, lse); }, true},
+  Operation operation(ctx, "attention_forward",
+                      {{"qkv", qkv, {rows, shape.columns()}, dtype},
+                       {"out", out, {rows, shape.heads * shape.head_size}, dtype},
+                       {"lse", lse, {shape.batch, shape.heads, shape.sequence}, accumulator_of(dtype)}});
+  operation.attention(work_of(shape, false));
+  operation.run(
+      dtype, [&] { cuda::attention_forward(ctx, qkv, shape, out, lse); }, FastCpu{[&] { cpu::attention_forward(ctx, qkv, shape, out, lse); }, true},
       [&]<class T>(T) { reference::attention_forward(qkv.data<T>(), shape, out.data<T>(), lse.data<Accumulator<T>>()); });
 }
 
@@ -33,13 +38,15 @@ void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, con
   const int64_t rows = shape.batch * shape.sequence;
   const DType dtype = qkv.dtype();
   check("attention_backward", shape);
-  expect("attention_backward", {{"dout", dout, {rows, shape.heads * shape.head_size}, dtype},
-                                {"qkv", qkv, {rows, shape.columns()}, dtype},
-                                {"out", out, {rows, shape.heads * shape.head_size}, dtype},
-                                {"lse", lse, {shape.batch, shape.heads, shape.sequence}, accumulator_of(dtype)},
-                                {"dqkv", dqkv, {rows, shape.columns()}, dtype}});
-  on_device(
-      ctx, dtype, [&] { cuda::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv); },
+  Operation operation(ctx, "attention_backward",
+                      {{"dout", dout, {rows, shape.heads * shape.head_size}, dtype},
+                       {"qkv", qkv, {rows, shape.columns()}, dtype},
+                       {"out", out, {rows, shape.heads * shape.head_size}, dtype},
+                       {"lse", lse, {shape.batch, shape.heads, shape.sequence}, accumulator_of(dtype)},
+                       {"dqkv", dqkv, {rows, shape.columns()}, dtype}});
+  operation.attention(work_of(shape, true));
+  operation.run(
+      dtype, [&] { cuda::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv); },
       FastCpu{[&] { cpu::attention_backward(ctx, dout, qkv, out, lse, shape, dqkv); }, true},
       [&]<class T>(T) {
         reference::attention_backward(dout.data<T>(), qkv.data<T>(), out.data<T>(), lse.data<Accumulator<T>>(), shape, dqkv.data<T>());
@@ -51,14 +58,15 @@ void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const
   const DType dtype = qkv.dtype();
   check("attention_decode", shape);
   const int64_t room = keys.dim(0), columns = shape.kv_heads * shape.head_size;
-  expect("attention_decode", {{"qkv", qkv, {shape.sequence, shape.columns()}, dtype},
-                              {"keys", keys, {room, columns}, dtype},
-                              {"values", values, {room, columns}, dtype},
-                              {"out", out, {shape.sequence, shape.heads * shape.head_size}, dtype}});
+  Operation operation(ctx, "attention_decode",
+                      {{"qkv", qkv, {shape.sequence, shape.columns()}, dtype},
+                       {"keys", keys, {room, columns}, dtype},
+                       {"values", values, {room, columns}, dtype},
+                       {"out", out, {shape.sequence, shape.heads * shape.head_size}, dtype}});
   TRIREME_CHECK(shape.batch == 1 && position >= 0 && position + shape.sequence <= room, "attention_decode: ", shape.batch, " sequences of ",
                 shape.sequence, " rows at position ", position, " of ", room);
-  on_device(
-      ctx, dtype, [&] { cuda::attention_decode(ctx, qkv, keys, values, position, shape, out); },
+  operation.run(
+      dtype, [&] { cuda::attention_decode(ctx, qkv, keys, values, position, shape, out); },
       FastCpu{[&] { cpu::attention_decode(ctx, qkv, keys, values, position, shape, out); }, true},
       [&]<class T>(T) { reference::attention_decode(qkv.data<T>(), keys.data<T>(), values.data<T>(), position, shape, out.data<T>()); });
 }

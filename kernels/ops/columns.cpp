@@ -14,11 +14,13 @@ bool has_columns(const Tensor& matrix, int64_t first, int64_t count) { return fi
 }  // namespace
 
 void copy_columns(Context& ctx, const Tensor& from, int64_t from_column, const Tensor& to, int64_t to_column, int64_t columns) {
-  expect("copy_columns", {{"from", from, {from.dim(0), from.dim(1)}, from.dtype()}, {"to", to, {from.dim(0), to.dim(1)}, from.dtype()}});
+  Operation operation(ctx, "copy_columns",
+                      {{"from", from, {from.dim(0), from.dim(1)}, from.dtype()}, {"to", to, {from.dim(0), to.dim(1)}, from.dtype()}});
   TRIREME_CHECK(has_columns(from, from_column, columns) && has_columns(to, to_column, columns), "copy_columns: ", columns, " columns from column ",
                 from_column, " of ", from.shape().str(), " to column ", to_column, " of ", to.shape().str());
-  on_device(
-      ctx, from.dtype(), [&] { cuda::copy_columns(ctx, from, from_column, to, to_column, columns); },
+  operation.moves(2 * from.dim(0) * columns * size_of(from.dtype()));
+  operation.run(
+      from.dtype(), [&] { cuda::copy_columns(ctx, from, from_column, to, to_column, columns); },
       FastCpu{[&] { cpu::copy_columns(ctx, from, from_column, to, to_column, columns); }, true},
       [&]<class T>(T) {
         reference::copy_columns(from.data<T>() + from_column, from.dim(1), to.data<T>() + to_column, to.dim(1), from.dim(0), columns);

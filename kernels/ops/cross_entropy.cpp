@@ -18,10 +18,10 @@ void check(const char* operation, const VocabRange& range, const Tensor& logits)
 void cross_entropy_max(Context& ctx, const Tensor& logits, const VocabRange& range, const Tensor& row_max) {
   const int64_t rows = logits.dim(0), columns = logits.dim(1);
   const DType dtype = logits.dtype();
-  expect("cross_entropy_max", {{"logits", logits, {rows, columns}, dtype}, {"row_max", row_max, {rows}, accumulator_of(dtype)}});
+  Operation operation(ctx, "cross_entropy_max", {{"logits", logits, {rows, columns}, dtype}, {"row_max", row_max, {rows}, accumulator_of(dtype)}});
   check("cross_entropy_max", range, logits);
-  on_device(
-      ctx, dtype, [&] { cuda::cross_entropy_max(ctx, logits, range, row_max); },
+  operation.run(
+      dtype, [&] { cuda::cross_entropy_max(ctx, logits, range, row_max); },
       FastCpu{[&] { cpu::cross_entropy_max(ctx, logits, range, row_max); }, true},
       [&]<class T>(T) { reference::cross_entropy_max(logits.data<T>(), range, row_max.data<Accumulator<T>>(), rows, columns); });
 }
@@ -30,13 +30,14 @@ void cross_entropy_sums(Context& ctx, const Tensor& logits, const Tensor& target
                         const Tensor& sums) {
   const int64_t rows = logits.dim(0), columns = logits.dim(1);
   const DType dtype = logits.dtype();
-  expect("cross_entropy_sums", {{"logits", logits, {rows, columns}, dtype},
-                                {"targets", targets, {rows}, DType::kI32},
-                                {"row_max", row_max, {rows}, accumulator_of(dtype)},
-                                {"sums", sums, {2, rows}, accumulator_of(dtype)}});
+  Operation operation(ctx, "cross_entropy_sums",
+                      {{"logits", logits, {rows, columns}, dtype},
+                       {"targets", targets, {rows}, DType::kI32},
+                       {"row_max", row_max, {rows}, accumulator_of(dtype)},
+                       {"sums", sums, {2, rows}, accumulator_of(dtype)}});
   check("cross_entropy_sums", range, logits);
-  on_device(
-      ctx, dtype, [&] { cuda::cross_entropy_sums(ctx, logits, targets, range, row_max, sums); },
+  operation.run(
+      dtype, [&] { cuda::cross_entropy_sums(ctx, logits, targets, range, row_max, sums); },
       FastCpu{[&] { cpu::cross_entropy_sums(ctx, logits, targets, range, row_max, sums); }, true},
       [&]<class T>(T) {
         reference::cross_entropy_sums(logits.data<T>(), targets.data<int32_t>(), range, row_max.data<Accumulator<T>>(), sums.data<Accumulator<T>>(),
@@ -46,10 +47,10 @@ void cross_entropy_sums(Context& ctx, const Tensor& logits, const Tensor& target
 
 void cross_entropy_loss(Context& ctx, const Tensor& targets, const Tensor& sums, const Tensor& loss_sum) {
   const int64_t rows = targets.dim(0);
-  expect("cross_entropy_loss",
-         {{"targets", targets, {rows}, DType::kI32}, {"sums", sums, {2, rows}, sums.dtype()}, {"loss_sum", loss_sum, {1}, DType::kF64}});
-  on_device(
-      ctx, sums.dtype(), [&] { cuda::cross_entropy_loss(ctx, targets, sums, loss_sum); },
+  Operation operation(ctx, "cross_entropy_loss",
+                      {{"targets", targets, {rows}, DType::kI32}, {"sums", sums, {2, rows}, sums.dtype()}, {"loss_sum", loss_sum, {1}, DType::kF64}});
+  operation.run(
+      sums.dtype(), [&] { cuda::cross_entropy_loss(ctx, targets, sums, loss_sum); },
       [&]<class T>(T) { loss_sum.data<double>()[0] += reference::cross_entropy_loss(targets.data<int32_t>(), sums.data<T>(), rows); });
 }
 
@@ -57,14 +58,15 @@ void cross_entropy_backward(Context& ctx, const Tensor& targets, const VocabRang
                             const Tensor& scale, const Tensor& logits) {
   const int64_t rows = logits.dim(0), columns = logits.dim(1);
   const DType dtype = logits.dtype();
-  expect("cross_entropy_backward", {{"targets", targets, {rows}, DType::kI32},
-                                    {"row_max", row_max, {rows}, accumulator_of(dtype)},
-                                    {"sums", sums, {2, rows}, accumulator_of(dtype)},
-                                    {"scale", scale, {1}, DType::kF64},
-                                    {"logits", logits, {rows, columns}, dtype}});
+  Operation operation(ctx, "cross_entropy_backward",
+                      {{"targets", targets, {rows}, DType::kI32},
+                       {"row_max", row_max, {rows}, accumulator_of(dtype)},
+                       {"sums", sums, {2, rows}, accumulator_of(dtype)},
+                       {"scale", scale, {1}, DType::kF64},
+                       {"logits", logits, {rows, columns}, dtype, Passes::kReadAndWritten}});
   check("cross_entropy_backward", range, logits);
-  on_device(
-      ctx, dtype, [&] { cuda::cross_entropy_backward(ctx, targets, range, row_max, sums, scale, logits); },
+  operation.run(
+      dtype, [&] { cuda::cross_entropy_backward(ctx, targets, range, row_max, sums, scale, logits); },
       FastCpu{[&] { cpu::cross_entropy_backward(ctx, targets, range, row_max, sums, scale, logits); }, true},
       [&]<class T>(T) {
         reference::cross_entropy_backward(targets.data<int32_t>(), range, row_max.data<Accumulator<T>>(), sums.data<Accumulator<T>>(),

@@ -2,6 +2,7 @@
 // What every operation does before it computes: check its operands once, then choose the engine. Internal to kernels/ops.
 #include <initializer_list>
 
+#include "kernels/core/operation_log.h"
 #include "kernels/core/tensor.h"
 
 namespace trireme {
@@ -17,11 +18,15 @@ constexpr bool kCudaBuilt = true;
 constexpr bool kCudaBuilt = false;
 #endif
 
+/// How often an operand passes through memory.
+enum class Passes : uint8_t { kOnce, kReadAndWritten, kHardly };
+
 struct Operand {
   const char* name;
   const Tensor& tensor;
   Shape shape;
   DType dtype;
+  Passes passes = Passes::kOnce;
 };
 
 /// Every operand is defined and has exactly this shape and dtype.
@@ -45,11 +50,80 @@ FastCpu(Kernel) -> FastCpu<Kernel>;
 template <class Kernel>
 FastCpu(Kernel, bool) -> FastCpu<Kernel>;
 
-/// The device switch. `cuda()` is the kernel of kernels/cuda, `fast.kernel()` that of kernels/cpu, `reference(T{})` the template of kernels/reference
-/// for every dtype the fast one does not take. The meta device is done once the shapes are checked.
+/// One operation, from the check of its operands until its end: what Context::log collects.
+class Operation {
+ public:
+  Operation(Context& ctx, const char* name, std::initializer_list<Operand> operands) : ctx_(ctx) {
+    expect(name, operands);
+    record_.name = name;
+    if (ctx.log == nullptr) return;
+    for (const Operand& operand : operands) add(operand.tensor, operand.passes);
+  }
+  /// Of one whose operands the caller has checked.
+  Operation(Context& ctx, const char* name, std::initializer_list<const Tensor*> operands) : ctx_(ctx) {
+    record_.name = name;
+    if (ctx.log == nullptr) return;
+    for (const Tensor* operand : operands) add(*operand, Passes::kOnce);
+  }
+  ~Operation() {
+    if (opened_) ctx_.log->close(ctx_, index_);
+  }
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  /// A further operand.
+  void operand(const Operand& operand) {
+    expect(record_.name, {operand});
+    if (ctx_.log != nullptr) add(operand.tensor, operand.passes);
+  }
+  /// One that is not always there.
+  void optional(const Operand& operand) {
+    if (operand.tensor.defined()) this->operand(operand);
+  }
+  /// In place of the operands' own: where only a part of them is touched.
+  void moves(int64_t bytes) { record_.bytes = bytes; }
+  void product(int64_t m, int64_t n, int64_t k, bool accumulates = false) {
+    record_.kind = OperationKind::kProduct;
+    record_.m = m, record_.n = n, record_.k = k, record_.accumulates = accumulates;
+  }
+  void attention(const AttentionWork& work) {
+    record_.kind = OperationKind::kAttention;
+    record_.attention = work;
+  }
+
+  /// The device switch. `cuda()` is the kernel of kernels/cuda, `fast.kernel()` that of kernels/cpu, `reference(T{})` the template of kernels/reference
+  /// for every dtype the fast one does not take. The meta device is done once the shapes are checked.
+  template <class Cuda, class Fast, class Reference>
+  void run(DType dtype, Cuda&& cuda, FastCpu<Fast> fast, Reference&& reference);
+  /// For operations too small to have a fast CPU kernel.
+  template <class Cuda, class Reference>
+  void run(DType dtype, Cuda&& cuda, Reference&& reference);
+
+ private:
+  void open() {
+    if (ctx_.log == nullptr) return;
+    index_ = ctx_.log->open(record_);
+    opened_ = true;
+  }
+  void add(const Tensor& operand, Passes passes) {
+    // Statistics and gradients are wider than what an operation works on, indices are integers: the narrowest number names it.
+    const DType dtype = operand.dtype();
+    const bool number = dtype != DType::kI32 && dtype != DType::kU8;
+    if (number && (!typed_ || size_of(dtype) < size_of(record_.dtype))) record_.dtype = dtype;
+    typed_ = typed_ || number;
+    if (passes != Passes::kHardly) record_.bytes += (passes == Passes::kReadAndWritten ? 2 : 1) * operand.bytes();
+  }
+
+  Context& ctx_;
+  OperationRecord record_;
+  bool typed_ = false, opened_ = false;
+  size_t index_ = 0;
+};
+
 template <class Cuda, class Fast, class Reference>
-void on_device(const Context& ctx, DType dtype, Cuda&& cuda, FastCpu<Fast> fast, Reference&& reference) {
-  switch (ctx.device) {
+void Operation::run(DType dtype, Cuda&& cuda, FastCpu<Fast> fast, Reference&& reference) {
+  open();
+  switch (ctx_.device) {
     case Device::kMeta: return;
     case Device::kCuda:
       if constexpr (kCudaBuilt) return cuda();
@@ -63,10 +137,9 @@ void on_device(const Context& ctx, DType dtype, Cuda&& cuda, FastCpu<Fast> fast,
   }
 }
 
-/// For operations too small to have a fast CPU kernel.
 template <class Cuda, class Reference>
-void on_device(const Context& ctx, DType dtype, Cuda&& cuda, Reference&& reference) {
-  on_device(ctx, dtype, cuda, FastCpu{[&] { dispatch_float(dtype, reference); }}, reference);
+void Operation::run(DType dtype, Cuda&& cuda, Reference&& reference) {
+  run(dtype, cuda, FastCpu{[&] { dispatch_float(dtype, reference); }}, reference);
 }
 
 }  // namespace trireme

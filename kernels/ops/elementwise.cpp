@@ -20,59 +20,64 @@ bool is_integer(DType dtype) { return dtype == DType::kI32 || dtype == DType::kU
 
 void fill(Context& ctx, double value, const Tensor& out) {
   TRIREME_CHECK(out.defined(), "fill: out is undefined");
+  Operation operation(ctx, "fill", {&out});
   const auto fill_host = [&]<class T>(T) { reference::fill(value, out.data<T>(), out.numel()); };
   if (is_integer(out.dtype()) && ctx.device != Device::kCuda) {
     if (ctx.device == Device::kMeta) return;
     return out.dtype() == DType::kI32 ? fill_host(int32_t{}) : fill_host(uint8_t{});
   }
-  on_device(
-      ctx, out.dtype(), [&] { cuda::fill(ctx, value, out); }, FastCpu{[&] { cpu::fill(ctx, value, out); }, true}, fill_host);
+  operation.run(
+      out.dtype(), [&] { cuda::fill(ctx, value, out); }, FastCpu{[&] { cpu::fill(ctx, value, out); }, true}, fill_host);
 }
 
 void copy(Context& ctx, const Tensor& from, const Tensor& to) {
   expect_equal_size("copy", from, to);
   const bool same = from.dtype() == to.dtype();
   TRIREME_CHECK(same || !(is_integer(from.dtype()) || is_integer(to.dtype())), "copy: ", name_of(from.dtype()), " to ", name_of(to.dtype()));
+  Operation operation(ctx, "copy", {&from, &to});
   const auto convert = [&]<class From>(From) {
     dispatch_float(to.dtype(), [&]<class To>(To) { reference::copy(from.data<From>(), to.data<To>(), from.numel()); });
   };
   if (is_integer(from.dtype()) && ctx.device != Device::kCuda) {
     if (ctx.device != Device::kMeta && from.bytes() > 0) std::memmove(to.raw(), from.raw(), static_cast<size_t>(from.bytes()));
   } else if (to.dtype() != DType::kF64) {
-    on_device(
-        ctx, from.dtype(), [&] { cuda::copy(ctx, from, to); }, FastCpu{[&] { cpu::copy(ctx, from, to); }, true}, convert);
+    operation.run(
+        from.dtype(), [&] { cuda::copy(ctx, from, to); }, FastCpu{[&] { cpu::copy(ctx, from, to); }, true}, convert);
   } else {
-    on_device(
-        ctx, from.dtype(), [&] { cuda::copy(ctx, from, to); }, convert);
+    operation.run(
+        from.dtype(), [&] { cuda::copy(ctx, from, to); }, convert);
   }
 }
 
 void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) {
   expect_equal_size("add", a, out);
   expect_equal_size("add", b, out);
-  on_device(
-      ctx, out.dtype(), [&] { cuda::add(ctx, a, b, out); }, FastCpu{[&] { cpu::add(ctx, a, b, out); }, true},
+  Operation operation(ctx, "add", {&a, &b, &out});
+  operation.run(
+      out.dtype(), [&] { cuda::add(ctx, a, b, out); }, FastCpu{[&] { cpu::add(ctx, a, b, out); }, true},
       [&]<class T>(T) { reference::add(a.data<T>(), b.data<T>(), out.data<T>(), out.numel()); });
 }
 
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
   expect_equal_size("accumulate", x, out);
   TRIREME_CHECK(size_of(x.dtype()) <= size_of(out.dtype()), "accumulate: ", name_of(x.dtype()), " into the narrower ", name_of(out.dtype()));
+  Operation operation(ctx, "accumulate", {&x, &out, &out});
   const auto reference = [&]<class T>(T) {
     dispatch_float(out.dtype(), [&]<class Wide>(Wide) { reference::accumulate(x.data<T>(), out.data<Wide>(), x.numel()); });
   };
   if (x.dtype() != out.dtype() && out.dtype() != DType::kF32)
-    return on_device(
-        ctx, x.dtype(), [&] { cuda::accumulate(ctx, x, out); }, reference);
-  on_device(
-      ctx, x.dtype(), [&] { cuda::accumulate(ctx, x, out); }, FastCpu{[&] { cpu::accumulate(ctx, x, out); }, true}, reference);
+    return operation.run(
+        x.dtype(), [&] { cuda::accumulate(ctx, x, out); }, reference);
+  operation.run(
+      x.dtype(), [&] { cuda::accumulate(ctx, x, out); }, FastCpu{[&] { cpu::accumulate(ctx, x, out); }, true}, reference);
 }
 
 void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y) {
   expect_equal_size("dropout", x, y);
   TRIREME_CHECK(mask.probability >= 0 && mask.probability < 1, "dropout: probability ", mask.probability);
-  on_device(
-      ctx, x.dtype(), [&] { cuda::dropout(ctx, x, mask, y); }, FastCpu{[&] { cpu::dropout(ctx, x, mask, y); }, true},
+  Operation operation(ctx, "dropout", {&x, &y});
+  operation.run(
+      x.dtype(), [&] { cuda::dropout(ctx, x, mask, y); }, FastCpu{[&] { cpu::dropout(ctx, x, mask, y); }, true},
       [&]<class T>(T) { reference::dropout(x.data<T>(), mask, y.data<T>(), x.numel()); });
 }
 
@@ -83,8 +88,9 @@ void fill_normal(Context& ctx, uint64_t key, double standard_deviation, int64_t 
   const int64_t rows = matrix ? out.dim(0) : 1, columns = matrix ? out.dim(1) : out.dim(0);
   TRIREME_CHECK(row_begin >= 0 && column_begin >= 0 && column_begin + columns <= global_columns, "fill_normal: out ", out.shape().str(),
                 " from column ", column_begin, " of ", global_columns);
-  on_device(
-      ctx, out.dtype(), [&] { cuda::fill_normal(ctx, key, standard_deviation, global_columns, row_begin, column_begin, out); },
+  Operation operation(ctx, "fill_normal", {&out});
+  operation.run(
+      out.dtype(), [&] { cuda::fill_normal(ctx, key, standard_deviation, global_columns, row_begin, column_begin, out); },
       [&]<class T>(T) { reference::fill_normal(key, standard_deviation, global_columns, row_begin, column_begin, out.data<T>(), rows, columns); });
 }
 

@@ -10,10 +10,13 @@ namespace trireme {
 void embedding_forward(Context& ctx, const Tensor& tokens, const Tensor& w, int64_t vocab_begin, int64_t vocab_rows, const Tensor& y) {
   const int64_t rows = y.dim(0), columns = y.dim(1);
   const DType dtype = w.dtype();
-  expect("embedding_forward", {{"tokens", tokens, {rows}, DType::kI32}, {"w", w, {w.dim(0), columns}, dtype}, {"y", y, {rows, columns}, dtype}});
+  Operation operation(ctx, "embedding_forward",
+                      {{"tokens", tokens, {rows}, DType::kI32},
+                       {"w", w, {w.dim(0), columns}, dtype, Passes::kHardly},
+                       {"y", y, {rows, columns}, dtype, Passes::kReadAndWritten}});
   TRIREME_CHECK(vocab_rows <= w.dim(0), "embedding_forward: ", vocab_rows, " tokens of w ", w.shape().str());
-  on_device(
-      ctx, dtype, [&] { cuda::embedding_forward(ctx, tokens, w, vocab_begin, vocab_rows, y); },
+  operation.run(
+      dtype, [&] { cuda::embedding_forward(ctx, tokens, w, vocab_begin, vocab_rows, y); },
       FastCpu{[&] { cpu::embedding_forward(ctx, tokens, w, vocab_begin, vocab_rows, y); }, true},
       [&]<class T>(T) { reference::embedding_forward(tokens.data<int32_t>(), w.data<T>(), vocab_begin, vocab_rows, y.data<T>(), rows, columns); });
 }
@@ -21,11 +24,13 @@ void embedding_forward(Context& ctx, const Tensor& tokens, const Tensor& w, int6
 void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, int64_t vocab_begin, int64_t vocab_rows, const Tensor& dw) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const DType dtype = dy.dtype();
-  expect("embedding_backward",
-         {{"tokens", tokens, {rows}, DType::kI32}, {"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype)}});
+  Operation operation(ctx, "embedding_backward",
+                      {{"tokens", tokens, {rows}, DType::kI32},
+                       {"dy", dy, {rows, columns}, dtype, Passes::kReadAndWritten},
+                       {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype), Passes::kHardly}});
   TRIREME_CHECK(vocab_rows <= dw.dim(0), "embedding_backward: ", vocab_rows, " tokens of dw ", dw.shape().str());
-  on_device(
-      ctx, dtype, [&] { cuda::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); },
+  operation.run(
+      dtype, [&] { cuda::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); },
       FastCpu{[&] { cpu::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); }, true},
       [&]<class T>(T) {
         reference::embedding_backward(tokens.data<int32_t>(), dy.data<T>(), vocab_begin, vocab_rows, dw.data<Accumulator<T>>(), rows, columns);
@@ -35,20 +40,22 @@ void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, in
 void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const Tensor& y) {
   const int64_t rows = y.dim(0), columns = y.dim(1);
   const DType dtype = y.dtype();
-  expect("position_forward", {{"w", w, {w.dim(0), columns}, dtype}, {"y", y, {rows, columns}, dtype}});
+  Operation operation(ctx, "position_forward",
+                      {{"w", w, {w.dim(0), columns}, dtype, Passes::kHardly}, {"y", y, {rows, columns}, dtype, Passes::kReadAndWritten}});
   TRIREME_CHECK(sequence_length > 0 && sequence_length <= w.dim(0), "position_forward: ", sequence_length, " positions of w ", w.shape().str());
-  on_device(
-      ctx, dtype, [&] { cuda::position_forward(ctx, w, first_row, sequence_length, y); },
+  operation.run(
+      dtype, [&] { cuda::position_forward(ctx, w, first_row, sequence_length, y); },
       [&]<class T>(T) { reference::position_forward(w.data<T>(), first_row, sequence_length, y.data<T>(), rows, columns); });
 }
 
 void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_t sequence_length, const Tensor& dw) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const DType dtype = dy.dtype();
-  expect("position_backward", {{"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype)}});
+  Operation operation(ctx, "position_backward",
+                      {{"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype), Passes::kHardly}});
   TRIREME_CHECK(sequence_length > 0 && sequence_length <= dw.dim(0), "position_backward: ", sequence_length, " positions of dw ", dw.shape().str());
-  on_device(
-      ctx, dtype, [&] { cuda::position_backward(ctx, dy, first_row, sequence_length, dw); },
+  operation.run(
+      dtype, [&] { cuda::position_backward(ctx, dy, first_row, sequence_length, dw); },
       [&]<class T>(T) { reference::position_backward(dy.data<T>(), first_row, sequence_length, dw.data<Accumulator<T>>(), rows, columns); });
 }
 

@@ -9,10 +9,6 @@
 namespace trireme {
 namespace {
 
-void expect_residual(const char* operation, const Tensor& residual, const Tensor& dx) {
-  if (residual.defined()) expect(operation, {{"residual", residual, dx.shape(), dx.dtype()}});
-}
-
 /// The kernels of GPU and CPU add it themselves, while the row is at hand.
 template <class T>
 void add_residual(const Tensor& residual, const Tensor& dx) {
@@ -24,10 +20,10 @@ void add_residual(const Tensor& residual, const Tensor& dx) {
 void rmsnorm_forward(Context& ctx, const Tensor& x, const Tensor& w, double epsilon, const Tensor& y, const Tensor& rstd) {
   const int64_t rows = x.dim(0), columns = x.dim(1);
   const DType dtype = x.dtype(), wide = accumulator_of(dtype);
-  expect("rmsnorm_forward",
-         {{"x", x, {rows, columns}, dtype}, {"w", w, {columns}, dtype}, {"y", y, {rows, columns}, dtype}, {"rstd", rstd, {rows}, wide}});
-  on_device(
-      ctx, dtype, [&] { cuda::rmsnorm_forward(ctx, x, w, epsilon, y, rstd); },
+  Operation operation(ctx, "rmsnorm_forward",
+                      {{"x", x, {rows, columns}, dtype}, {"w", w, {columns}, dtype}, {"y", y, {rows, columns}, dtype}, {"rstd", rstd, {rows}, wide}});
+  operation.run(
+      dtype, [&] { cuda::rmsnorm_forward(ctx, x, w, epsilon, y, rstd); },
       FastCpu{[&] {
                 cpu::norm_forward(ctx, x, {}, {w, {}, epsilon}, {}, y, {}, rstd);
               },
@@ -39,14 +35,15 @@ void add_rmsnorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const T
                          const Tensor& rstd) {
   const int64_t rows = a.dim(0), columns = a.dim(1);
   const DType dtype = a.dtype();
-  expect("add_rmsnorm_forward", {{"a", a, {rows, columns}, dtype},
-                                 {"b", b, {rows, columns}, dtype},
-                                 {"w", w, {columns}, dtype},
-                                 {"sum", sum, {rows, columns}, dtype},
-                                 {"y", y, {rows, columns}, dtype},
-                                 {"rstd", rstd, {rows}, accumulator_of(dtype)}});
-  on_device(
-      ctx, dtype, [&] { cuda::add_rmsnorm_forward(ctx, a, b, w, epsilon, sum, y, rstd); },
+  Operation operation(ctx, "add_rmsnorm_forward",
+                      {{"a", a, {rows, columns}, dtype},
+                       {"b", b, {rows, columns}, dtype},
+                       {"w", w, {columns}, dtype},
+                       {"sum", sum, {rows, columns}, dtype},
+                       {"y", y, {rows, columns}, dtype},
+                       {"rstd", rstd, {rows}, accumulator_of(dtype)}});
+  operation.run(
+      dtype, [&] { cuda::add_rmsnorm_forward(ctx, a, b, w, epsilon, sum, y, rstd); },
       FastCpu{[&] {
                 cpu::norm_forward(ctx, a, b, {w, {}, epsilon}, sum, y, {}, rstd);
               },
@@ -61,14 +58,15 @@ void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, con
                             const Tensor& dx) {
   const int64_t rows = x.dim(0), columns = x.dim(1);
   const DType dtype = x.dtype(), wide = accumulator_of(dtype);
-  expect("rmsnorm_backward_input", {{"dy", dy, {rows, columns}, dtype},
-                                    {"x", x, {rows, columns}, dtype},
-                                    {"w", w, {columns}, dtype},
-                                    {"rstd", rstd, {rows}, wide},
-                                    {"dx", dx, {rows, columns}, dtype}});
-  expect_residual("rmsnorm_backward_input", residual, dx);
-  on_device(
-      ctx, dtype, [&] { cuda::rmsnorm_backward_input(ctx, dy, x, w, rstd, residual, dx); },
+  Operation operation(ctx, "rmsnorm_backward_input",
+                      {{"dy", dy, {rows, columns}, dtype},
+                       {"x", x, {rows, columns}, dtype},
+                       {"w", w, {columns}, dtype},
+                       {"rstd", rstd, {rows}, wide},
+                       {"dx", dx, {rows, columns}, dtype}});
+  operation.optional({"residual", residual, dx.shape(), dx.dtype()});
+  operation.run(
+      dtype, [&] { cuda::rmsnorm_backward_input(ctx, dy, x, w, rstd, residual, dx); },
       FastCpu{[&] { cpu::norm_backward_input(ctx, dy, x, w, {}, rstd, residual, dx); }, true},
       [&]<class T>(T) {
         reference::rmsnorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), rstd.data<Accumulator<T>>(), dx.data<T>(), rows, columns);
@@ -79,10 +77,11 @@ void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, con
 void rmsnorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dw) {
   const int64_t rows = x.dim(0), columns = x.dim(1);
   const DType dtype = x.dtype(), wide = accumulator_of(dtype);
-  expect("rmsnorm_backward_weight",
-         {{"dy", dy, {rows, columns}, dtype}, {"x", x, {rows, columns}, dtype}, {"rstd", rstd, {rows}, wide}, {"dw", dw, {columns}, wide}});
-  on_device(
-      ctx, dtype, [&] { cuda::rmsnorm_backward_weight(ctx, dy, x, rstd, dw); },
+  Operation operation(
+      ctx, "rmsnorm_backward_weight",
+      {{"dy", dy, {rows, columns}, dtype}, {"x", x, {rows, columns}, dtype}, {"rstd", rstd, {rows}, wide}, {"dw", dw, {columns}, wide}});
+  operation.run(
+      dtype, [&] { cuda::rmsnorm_backward_weight(ctx, dy, x, rstd, dw); },
       FastCpu{[&] { cpu::norm_backward_weight(ctx, dy, x, {}, rstd, dw, {}); }, true},
       [&]<class T>(T) {
         reference::rmsnorm_backward_weight(dy.data<T>(), x.data<T>(), rstd.data<Accumulator<T>>(), dw.data<Accumulator<T>>(), rows, columns);
@@ -93,14 +92,15 @@ void layernorm_forward(Context& ctx, const Tensor& x, const Tensor& w, const Ten
                        const Tensor& rstd) {
   const int64_t rows = x.dim(0), columns = x.dim(1);
   const DType dtype = x.dtype(), wide = accumulator_of(dtype);
-  expect("layernorm_forward", {{"x", x, {rows, columns}, dtype},
-                               {"w", w, {columns}, dtype},
-                               {"b", b, {columns}, dtype},
-                               {"y", y, {rows, columns}, dtype},
-                               {"mean", mean, {rows}, wide},
-                               {"rstd", rstd, {rows}, wide}});
-  on_device(
-      ctx, dtype, [&] { cuda::layernorm_forward(ctx, x, w, b, epsilon, y, mean, rstd); },
+  Operation operation(ctx, "layernorm_forward",
+                      {{"x", x, {rows, columns}, dtype},
+                       {"w", w, {columns}, dtype},
+                       {"b", b, {columns}, dtype},
+                       {"y", y, {rows, columns}, dtype},
+                       {"mean", mean, {rows}, wide},
+                       {"rstd", rstd, {rows}, wide}});
+  operation.run(
+      dtype, [&] { cuda::layernorm_forward(ctx, x, w, b, epsilon, y, mean, rstd); },
       FastCpu{[&] {
                 cpu::norm_forward(ctx, x, {}, {w, b, epsilon}, {}, y, mean, rstd);
               },
@@ -115,16 +115,17 @@ void add_layernorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const
                            const Tensor& y, const Tensor& mean, const Tensor& rstd) {
   const int64_t rows = a.dim(0), columns = a.dim(1);
   const DType dtype = a.dtype(), wide = accumulator_of(dtype);
-  expect("add_layernorm_forward", {{"a", a, {rows, columns}, dtype},
-                                   {"b", b, {rows, columns}, dtype},
-                                   {"w", w, {columns}, dtype},
-                                   {"bias", bias, {columns}, dtype},
-                                   {"sum", sum, {rows, columns}, dtype},
-                                   {"y", y, {rows, columns}, dtype},
-                                   {"mean", mean, {rows}, wide},
-                                   {"rstd", rstd, {rows}, wide}});
-  on_device(
-      ctx, dtype, [&] { cuda::add_layernorm_forward(ctx, a, b, w, bias, epsilon, sum, y, mean, rstd); },
+  Operation operation(ctx, "add_layernorm_forward",
+                      {{"a", a, {rows, columns}, dtype},
+                       {"b", b, {rows, columns}, dtype},
+                       {"w", w, {columns}, dtype},
+                       {"bias", bias, {columns}, dtype},
+                       {"sum", sum, {rows, columns}, dtype},
+                       {"y", y, {rows, columns}, dtype},
+                       {"mean", mean, {rows}, wide},
+                       {"rstd", rstd, {rows}, wide}});
+  operation.run(
+      dtype, [&] { cuda::add_layernorm_forward(ctx, a, b, w, bias, epsilon, sum, y, mean, rstd); },
       FastCpu{[&] {
                 cpu::norm_forward(ctx, a, b, {w, bias, epsilon}, sum, y, mean, rstd);
               },
@@ -140,15 +141,16 @@ void layernorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, c
                               const Tensor& residual, const Tensor& dx) {
   const int64_t rows = x.dim(0), columns = x.dim(1);
   const DType dtype = x.dtype(), wide = accumulator_of(dtype);
-  expect("layernorm_backward_input", {{"dy", dy, {rows, columns}, dtype},
-                                      {"x", x, {rows, columns}, dtype},
-                                      {"w", w, {columns}, dtype},
-                                      {"mean", mean, {rows}, wide},
-                                      {"rstd", rstd, {rows}, wide},
-                                      {"dx", dx, {rows, columns}, dtype}});
-  expect_residual("layernorm_backward_input", residual, dx);
-  on_device(
-      ctx, dtype, [&] { cuda::layernorm_backward_input(ctx, dy, x, w, mean, rstd, residual, dx); },
+  Operation operation(ctx, "layernorm_backward_input",
+                      {{"dy", dy, {rows, columns}, dtype},
+                       {"x", x, {rows, columns}, dtype},
+                       {"w", w, {columns}, dtype},
+                       {"mean", mean, {rows}, wide},
+                       {"rstd", rstd, {rows}, wide},
+                       {"dx", dx, {rows, columns}, dtype}});
+  operation.optional({"residual", residual, dx.shape(), dx.dtype()});
+  operation.run(
+      dtype, [&] { cuda::layernorm_backward_input(ctx, dy, x, w, mean, rstd, residual, dx); },
       FastCpu{[&] { cpu::norm_backward_input(ctx, dy, x, w, mean, rstd, residual, dx); }, true},
       [&]<class T>(T) {
         reference::layernorm_backward_input(dy.data<T>(), x.data<T>(), w.data<T>(), mean.data<Accumulator<T>>(), rstd.data<Accumulator<T>>(),
@@ -161,14 +163,15 @@ void layernorm_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, 
                                const Tensor& db) {
   const int64_t rows = x.dim(0), columns = x.dim(1);
   const DType dtype = x.dtype(), wide = accumulator_of(dtype);
-  expect("layernorm_backward_weight", {{"dy", dy, {rows, columns}, dtype},
-                                       {"x", x, {rows, columns}, dtype},
-                                       {"mean", mean, {rows}, wide},
-                                       {"rstd", rstd, {rows}, wide},
-                                       {"dw", dw, {columns}, wide},
-                                       {"db", db, {columns}, wide}});
-  on_device(
-      ctx, dtype, [&] { cuda::layernorm_backward_weight(ctx, dy, x, mean, rstd, dw, db); },
+  Operation operation(ctx, "layernorm_backward_weight",
+                      {{"dy", dy, {rows, columns}, dtype},
+                       {"x", x, {rows, columns}, dtype},
+                       {"mean", mean, {rows}, wide},
+                       {"rstd", rstd, {rows}, wide},
+                       {"dw", dw, {columns}, wide},
+                       {"db", db, {columns}, wide}});
+  operation.run(
+      dtype, [&] { cuda::layernorm_backward_weight(ctx, dy, x, mean, rstd, dw, db); },
       FastCpu{[&] { cpu::norm_backward_weight(ctx, dy, x, mean, rstd, dw, db); }, true},
       [&]<class T>(T) {
         reference::layernorm_backward_weight(dy.data<T>(), x.data<T>(), mean.data<Accumulator<T>>(), rstd.data<Accumulator<T>>(),

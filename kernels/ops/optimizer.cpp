@@ -10,30 +10,34 @@
 namespace trireme {
 
 void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor) {
-  expect("scale_loss", {{"scalars", scalars, {kStepScalars}, DType::kF64}, {"factor", factor, {1}, DType::kF64}});
-  on_device(
-      ctx, DType::kF64, [&] { cuda::scale_loss(ctx, scalars, factor); },
+  Operation operation(ctx, "scale_loss", {{"scalars", scalars, {kStepScalars}, DType::kF64}, {"factor", factor, {1}, DType::kF64}});
+  operation.run(
+      DType::kF64, [&] { cuda::scale_loss(ctx, scalars, factor); },
       [&]<class T>(T) { factor.data<double>()[0] *= scalars.data<double>()[kLossScale]; });
 }
 
 void decide_step(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
                  const Tensor& scalars) {
-  expect("decide_step", {{"sum_sq", sum_sq, {1}, DType::kF64}, {"norm", norm, {1}, DType::kF64}, {"scalars", scalars, {kStepScalars}, DType::kF64}});
-  on_device(
-      ctx, DType::kF64, [&] { cuda::decide_step(ctx, hyper, scaling, sum_sq, clip, norm, scalars); },
+  Operation operation(ctx, "decide_step",
+                      {{"sum_sq", sum_sq, {1}, DType::kF64}, {"norm", norm, {1}, DType::kF64}, {"scalars", scalars, {kStepScalars}, DType::kF64}});
+  operation.run(
+      DType::kF64, [&] { cuda::decide_step(ctx, hyper, scaling, sum_sq, clip, norm, scalars); },
       [&]<class T>(T) { reference::decide_step(hyper, scaling, sum_sq.data<double>(), clip, norm.data<double>(), scalars.data<double>()); });
 }
 
 void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices) {
   if (slices.empty()) return;
   const DType dtype = slices.front().w.dtype();
-  expect("adamw_step", {{"scalars", scalars, {kStepScalars}, DType::kF64}});
+  Operation operation(ctx, "adamw_step", {{"scalars", scalars, {kStepScalars}, DType::kF64}});
   for (const AdamWSlice& s : slices) {
     const Shape& shape = s.w.shape();
-    expect("adamw_step", {{"w", s.w, shape, dtype}, {"g", s.g, shape, dtype}, {"m", s.m, shape, dtype}, {"v", s.v, shape, dtype}});
+    operation.operand({"w", s.w, shape, dtype, Passes::kReadAndWritten});
+    operation.operand({"g", s.g, shape, dtype});
+    operation.operand({"m", s.m, shape, dtype, Passes::kReadAndWritten});
+    operation.operand({"v", s.v, shape, dtype, Passes::kReadAndWritten});
   }
-  on_device(
-      ctx, dtype, [&] { cuda::adamw_step(ctx, hyper, scalars, slices); }, FastCpu{[&] { cpu::adamw_step(ctx, hyper, scalars, slices); }},
+  operation.run(
+      dtype, [&] { cuda::adamw_step(ctx, hyper, scalars, slices); }, FastCpu{[&] { cpu::adamw_step(ctx, hyper, scalars, slices); }},
       [&]<class T>(T) {
         for (const AdamWSlice& s : slices)
           reference::adamw_step(hyper, s.decay ? hyper.weight_decay : 0, scalars.data<double>(), s.w.data<T>(), s.g.data<T>(), s.m.data<T>(),
@@ -42,11 +46,11 @@ void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::sp
 }
 
 void first_non_finite(Context& ctx, std::span<const Tensor> tensors, const Tensor& scalars, const Tensor& index) {
-  expect("first_non_finite", {{"scalars", scalars, {kStepScalars}, DType::kF64}, {"index", index, {1}, DType::kF64}});
+  Operation operation(ctx, "first_non_finite", {{"scalars", scalars, {kStepScalars}, DType::kF64}, {"index", index, {1}, DType::kF64}});
   const DType dtype = tensors.empty() ? DType::kF32 : tensors.front().dtype();
-  for (const Tensor& x : tensors) expect("first_non_finite", {{"x", x, x.shape(), dtype}});
-  on_device(
-      ctx, dtype, [&] { cuda::first_non_finite(ctx, tensors, scalars, index); },
+  for (const Tensor& x : tensors) operation.operand({"x", x, x.shape(), dtype});
+  operation.run(
+      dtype, [&] { cuda::first_non_finite(ctx, tensors, scalars, index); },
       [&]<class T>(T) {
         double& found = index.data<double>()[0];
         found = -1;
@@ -59,10 +63,10 @@ void first_non_finite(Context& ctx, std::span<const Tensor> tensors, const Tenso
 void sum_of_squares(Context& ctx, std::span<const Tensor> tensors, const Tensor& sum) {
   if (tensors.empty()) return;
   const DType dtype = tensors.front().dtype();
-  expect("sum_of_squares", {{"sum", sum, {1}, DType::kF64}});
-  for (const Tensor& x : tensors) expect("sum_of_squares", {{"x", x, x.shape(), dtype}});
-  on_device(
-      ctx, dtype, [&] { cuda::sum_of_squares(ctx, tensors, sum); }, FastCpu{[&] { cpu::sum_of_squares(ctx, tensors, sum); }, true},
+  Operation operation(ctx, "sum_of_squares", {{"sum", sum, {1}, DType::kF64}});
+  for (const Tensor& x : tensors) operation.operand({"x", x, x.shape(), dtype});
+  operation.run(
+      dtype, [&] { cuda::sum_of_squares(ctx, tensors, sum); }, FastCpu{[&] { cpu::sum_of_squares(ctx, tensors, sum); }, true},
       [&]<class T>(T) {
         for (const Tensor& x : tensors) sum.data<double>()[0] += reference::sum_of_squares(x.data<T>(), x.numel());
       });

@@ -9,11 +9,12 @@
 namespace trireme {
 namespace {
 
-void check(const char* operation, const Tensor& table, int64_t heads, const Tensor& qkv) {
+/// `heads` of the heads in a row of qkv, in place.
+void check(Operation& operation, const char* name, const Tensor& table, int64_t heads, const Tensor& qkv) {
   const int64_t positions = table.dim(0), head_size = table.dim(1);
-  expect(operation, {{"table", table, {positions, head_size}, accumulator_of(qkv.dtype())}, {"qkv", qkv, {qkv.dim(0), qkv.dim(1)}, qkv.dtype()}});
-  TRIREME_CHECK(head_size % 2 == 0 && heads * head_size <= qkv.dim(1) && (qkv.dim(0) == 0 || (positions > 0 && qkv.dim(0) % positions == 0)),
-                operation, ": ", heads, " heads of qkv ", qkv.shape().str(), " with table ", table.shape().str());
+  TRIREME_CHECK(head_size % 2 == 0 && heads * head_size <= qkv.dim(1) && (qkv.dim(0) == 0 || (positions > 0 && qkv.dim(0) % positions == 0)), name,
+                ": ", heads, " heads of qkv ", qkv.shape().str(), " with table ", table.shape().str());
+  operation.moves(table.bytes() + 2 * qkv.dim(0) * heads * head_size * size_of(qkv.dtype()));
 }
 
 template <class T>
@@ -32,16 +33,22 @@ void rope_table(Context& ctx, const std::vector<double>& frequencies, const Tens
 }
 
 void rope_forward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& qkv) {
-  check("rope_forward", table, heads, qkv);
-  on_device(
-      ctx, qkv.dtype(), [&] { cuda::rope_forward(ctx, table, heads, qkv); }, FastCpu{[&] { cpu::rope_forward(ctx, table, heads, qkv); }, true},
+  Operation operation(
+      ctx, "rope_forward",
+      {{"table", table, {table.dim(0), table.dim(1)}, accumulator_of(qkv.dtype())}, {"qkv", qkv, {qkv.dim(0), qkv.dim(1)}, qkv.dtype()}});
+  check(operation, "rope_forward", table, heads, qkv);
+  operation.run(
+      qkv.dtype(), [&] { cuda::rope_forward(ctx, table, heads, qkv); }, FastCpu{[&] { cpu::rope_forward(ctx, table, heads, qkv); }, true},
       [&]<class T>(T) { rotate<T>(table, heads, 1, qkv); });
 }
 
 void rope_backward(Context& ctx, const Tensor& table, int64_t heads, const Tensor& dqkv) {
-  check("rope_backward", table, heads, dqkv);
-  on_device(
-      ctx, dqkv.dtype(), [&] { cuda::rope_backward(ctx, table, heads, dqkv); }, FastCpu{[&] { cpu::rope_backward(ctx, table, heads, dqkv); }, true},
+  Operation operation(
+      ctx, "rope_backward",
+      {{"table", table, {table.dim(0), table.dim(1)}, accumulator_of(dqkv.dtype())}, {"dqkv", dqkv, {dqkv.dim(0), dqkv.dim(1)}, dqkv.dtype()}});
+  check(operation, "rope_backward", table, heads, dqkv);
+  operation.run(
+      dqkv.dtype(), [&] { cuda::rope_backward(ctx, table, heads, dqkv); }, FastCpu{[&] { cpu::rope_backward(ctx, table, heads, dqkv); }, true},
       [&]<class T>(T) { rotate<T>(table, heads, -1, dqkv); });
 }
 

@@ -44,11 +44,12 @@ void update_on_host(const Context& ctx, const AdamW& hyper, const double* scalar
 }
 
 template <class Rule>
-void update_by_rule(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices) {
+void update_by_rule(Context& ctx, Operation& operation, Optimizer optimizer, const AdamW& hyper, const Tensor& scalars,
+                    std::span<const UpdateSlice> slices) {
   static_assert(static_cast<size_t>(Rule::kStates) <= kMostStates);
   const double* const on_host = ctx.device == Device::kCpu || ctx.device == Device::kReference ? scalars.data<double>() : nullptr;
-  on_device(
-      ctx, slices.front().w.dtype(), [&] { cuda::update_step(ctx, optimizer, hyper, scalars, slices); },
+  operation.run(
+      slices.front().w.dtype(), [&] { cuda::update_step(ctx, optimizer, hyper, scalars, slices); },
       FastCpu{[&] { update_on_host<Rule, float, float>(ctx, hyper, on_host, slices); }},
       [&]<class T>(T) { update_on_host<Rule, double, T>(ctx, hyper, on_host, slices); });
 }
@@ -64,15 +65,17 @@ void adamw_by_its_own_kernels(Context& ctx, const AdamW& hyper, const Tensor& sc
 void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices) {
   if (slices.empty()) return;
   const DType dtype = slices.front().w.dtype();
-  expect("update_step", {{"scalars", scalars, {kStepScalars}, DType::kF64}});
+  Operation operation(ctx, "update_step", {{"scalars", scalars, {kStepScalars}, DType::kF64}});
   for (const UpdateSlice& s : slices) {
-    expect("update_step", {{"w", s.w, s.w.shape(), dtype}, {"g", s.g, s.w.shape(), dtype}});
+    operation.operand({"w", s.w, s.w.shape(), dtype, Passes::kReadAndWritten});
+    operation.operand({"g", s.g, s.w.shape(), dtype});
     for (int k = 0; k < traits_of(optimizer).states; ++k)
-      expect("update_step", {{traits_of(optimizer).state_names[static_cast<size_t>(k)], s.state[static_cast<size_t>(k)], s.w.shape(), dtype}});
+      operation.operand(
+          {traits_of(optimizer).state_names[static_cast<size_t>(k)], s.state[static_cast<size_t>(k)], s.w.shape(), dtype, Passes::kReadAndWritten});
   }
   switch (optimizer) {
     case Optimizer::kAdamW: return adamw_by_its_own_kernels(ctx, hyper, scalars, slices);
-    case Optimizer::kLion: return update_by_rule<LionRule>(ctx, optimizer, hyper, scalars, slices);
+    case Optimizer::kLion: return update_by_rule<LionRule>(ctx, operation, optimizer, hyper, scalars, slices);
   }
 }
 

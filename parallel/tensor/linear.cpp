@@ -2,11 +2,13 @@
 
 #include <utility>
 
+#include "kernels/core/operation_log.h"
 #include "kernels/ops/matmul.h"
 
 namespace trireme {
 
 Tensor ColumnParallelLinear::forward(Context& ctx, const Tensor& x) const {
+  const LogLayer layer(ctx, name);
   const Tensor all = region->enter_forward(ctx, x).wait(ctx);
   const Tensor y = Tensor::empty(ctx, {all.dim(0), weight->value.dim(0)}, x.dtype(), MemoryCategory::kActivations);
   linear_forward(ctx, all, weight->value, bias ? bias->value : Tensor(), y);
@@ -14,6 +16,7 @@ Tensor ColumnParallelLinear::forward(Context& ctx, const Tensor& x) const {
 }
 
 Tensor ColumnParallelLinear::forward_gelu(Context& ctx, const Tensor& x, Tensor& hidden) const {
+  const LogLayer layer(ctx, name);
   const Tensor all = region->enter_forward(ctx, x).wait(ctx);
   hidden = Tensor::empty(ctx, {all.dim(0), weight->value.dim(0)}, x.dtype(), MemoryCategory::kActivations);
   const Tensor y = Tensor::empty(ctx, hidden.shape(), x.dtype(), MemoryCategory::kActivations);
@@ -22,6 +25,7 @@ Tensor ColumnParallelLinear::forward_gelu(Context& ctx, const Tensor& x, Tensor&
 }
 
 Tensor ColumnParallelLinear::input_product(Context& ctx, const Tensor& dy) const {
+  const LogLayer layer(ctx, name);
   const Tensor dx = Tensor::empty(ctx, {dy.dim(0), weight->value.dim(1)}, dy.dtype(), MemoryCategory::kActivations);
   linear_backward_input(ctx, dy, weight->value, dx);
   return dx;
@@ -32,6 +36,7 @@ Tensor ColumnParallelLinear::backward_input(Context& ctx, const Tensor& dy) cons
 }
 
 void ColumnParallelLinear::backward_weight(Context& ctx, Crossing x, const Tensor& dy) const {
+  const LogLayer layer(ctx, name);
   linear_backward_weight(ctx, dy, x.wait(ctx), weight->grad);
   if (bias) bias_backward(ctx, dy, bias->grad);
 }
@@ -44,6 +49,7 @@ Crossing ColumnParallelLinear::backward(Context& ctx, const Tensor& x, const Ten
 }
 
 Tensor RowParallelLinear::forward(Context& ctx, const Tensor& x) const {
+  const LogLayer layer(ctx, name);
   const Tensor partial = Tensor::empty(ctx, {x.dim(0), weight->value.dim(0)}, x.dtype(), MemoryCategory::kActivations);
   linear_forward(ctx, x, weight->value, Tensor(), partial);
   const Tensor y = region->exit_forward(ctx, partial).wait(ctx);
@@ -52,6 +58,7 @@ Tensor RowParallelLinear::forward(Context& ctx, const Tensor& x) const {
 }
 
 RowParallelLinear::InputGradient RowParallelLinear::backward_input(Context& ctx, Crossing dy) const {
+  const LogLayer layer(ctx, name);
   const Tensor dy_all = dy.wait(ctx);
   const Tensor dx = Tensor::empty(ctx, {dy_all.dim(0), weight->value.dim(1)}, dy_all.dtype(), MemoryCategory::kActivations);
   linear_backward_input(ctx, dy_all, weight->value, dx);
@@ -59,6 +66,7 @@ RowParallelLinear::InputGradient RowParallelLinear::backward_input(Context& ctx,
 }
 
 void RowParallelLinear::backward_weight(Context& ctx, const Tensor& x, const Tensor& dy_all) const {
+  const LogLayer layer(ctx, name);
   linear_backward_weight(ctx, dy_all, x, weight->grad);
   if (bias) bias_backward(ctx, dy_all, bias->grad);
 }

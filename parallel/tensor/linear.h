@@ -16,6 +16,7 @@ struct ColumnParallelLinear {
   Param* weight;
   Param* bias;  ///< null: none
   const Region* region;
+  const char* name;  ///< of the layer, in an OperationLog
 
   Tensor forward(Context& ctx, const Tensor& x) const;
   /// GELU(Y); `hidden` is Y, which its backward needs. With a bias.
@@ -37,6 +38,7 @@ struct RowParallelLinear {
   Param* weight;
   Param* bias;  ///< null: none
   const Region* region;
+  const char* name;  ///< of the layer, in an OperationLog
 
   Tensor forward(Context& ctx, const Tensor& x) const;
   struct InputGradient {

@@ -36,6 +36,7 @@ class Region {
  private:
   Crossing reduce(Context& ctx, const Tensor& partial) const;
   Crossing gather(Context& ctx, const Tensor& rows) const;
+  void log(Context& ctx, const char* verb, DType dtype, int64_t bytes) const;
 
   Communicator* tensor_;
   int row_shards_;  ///< tensor ranks that share the rows of the residual stream: 1 without sequence parallelism

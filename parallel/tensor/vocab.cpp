@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/core/operation_log.h"
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/matmul.h"
@@ -56,6 +57,7 @@ Tensor logits_of(Context& ctx, const Tensor& x, const Tensor& w) {
 }  // namespace
 
 void VocabParallelHead::forward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& loss_sum) const {
+  const LogLayer layer(ctx, logits.name);
   const Tensor all = logits.region->enter_forward(ctx, x).wait(ctx);
   for_each_chunk(all.dim(0), chunk_rows, [&](int64_t first, int64_t rows) {
     loss.forward(ctx, logits_of(ctx, all.rows(first, rows), logits.weight->value), targets.rows(first, rows), loss_sum);
@@ -63,6 +65,7 @@ void VocabParallelHead::forward(Context& ctx, const Tensor& x, const Tensor& tar
 }
 
 Tensor VocabParallelHead::forward_backward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& scale, const Tensor& loss_sum) const {
+  const LogLayer layer(ctx, logits.name);
   const Tensor& w = logits.weight->value;
   const Tensor all = logits.region->enter_forward(ctx, x).wait(ctx);
   const Tensor dx = Tensor::empty(ctx, all.shape(), x.dtype(), MemoryCategory::kActivations);

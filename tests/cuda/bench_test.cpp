@@ -7,6 +7,7 @@
 #include "trainer/bench/kernels.h"
 #include "trainer/bench/step.h"
 #include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 
 namespace trireme::test {
 namespace {

@@ -9,7 +9,7 @@
 #include "tests/support/parity.h"
 #include "tests/support/run_files.h"
 #include "tests/support/thread_ranks.h"
-#include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/machine.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/run/run.h"

@@ -6,6 +6,7 @@
 #include "parallel/comm/self.h"
 #include "tests/support/catch.h"
 #include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/trainer.h"
 
 namespace trireme::test {

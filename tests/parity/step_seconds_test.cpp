@@ -8,7 +8,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/parity.h"
 #include "tests/support/run_files.h"
-#include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/run/run.h"
 
 namespace trireme::test {

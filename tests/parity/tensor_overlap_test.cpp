@@ -65,7 +65,7 @@ class Subject {
             tensor, [this] { return done(); }, notes_),
         region_(order_, c.sequence_parallel),
         unit_("block"),
-        block_(Declaration(config_.model, region_).block(unit_, 1, rope())) {
+        block_(Declaration(config_.model, region_).block(unit_, Part{PartKind::kBlock, "blocks.1", {"blocks.1"}, 1}, rope())) {
     block_.recompute = c.recompute;
     values_ = Tensor::zeros(ctx, {unit_.numel()}, DType::kF64, MemoryCategory::kParameters);
     grads_ = Tensor::zeros(ctx, {unit_.numel()}, DType::kF64, MemoryCategory::kGradients);

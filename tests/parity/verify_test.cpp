@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "tests/support/catch.h"
-#include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/verify/ragged_dataset.h"
 
 namespace trireme::test {

@@ -5,6 +5,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/scratch.h"
 #include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/environment.h"
 #include "trainer/plan/analysis/analysis.h"
 #include "trainer/plan/forecast.h"

@@ -1,6 +1,6 @@
 // Forecasts where there are more tensor ranks than kv heads: each rank then holds a whole head, which its neighbours hold too.
 #include "tests/support/catch.h"
-#include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/step_costs.h"
 
@@ -53,9 +53,9 @@ TEST_CASE("a tensor rank takes as long for a kv head that it shares as for one o
   for (const int64_t kv_heads : {1, 2, 4}) {
     CAPTURE(kv_heads);
     const ModelSeconds shared = model_seconds(model(kv_heads, 8), machine("H100"));
-    for (size_t kind = 0; kind < own.kinds.size(); ++kind) {
-      CHECK(shared.kinds[kind].forward == own.kinds[kind].forward);
-      CHECK(shared.kinds[kind].total() == own.kinds[kind].total());
+    for (size_t kind = 0; kind < own.mean_block.size(); ++kind) {
+      CHECK(shared.mean_block[kind].forward == own.mean_block[kind].forward);
+      CHECK(shared.mean_block[kind].total() == own.mean_block[kind].total());
     }
   }
 }

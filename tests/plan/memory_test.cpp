@@ -4,7 +4,7 @@
 #include "parallel/pipeline/lower.h"
 #include "parallel/pipeline/schedule.h"
 #include "tests/support/catch.h"
-#include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/memory/trireme_memory.h"
 

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "kernels/core/check.h"
-#include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 
 namespace trireme::published {
 namespace {

@@ -2,6 +2,7 @@
 
 #include "tests/support/catch.h"
 #include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/plan/text.h"
 
 namespace trireme {

@@ -8,6 +8,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/proposal.h"
 #include "trainer/plan/run_forecast.h"

@@ -6,6 +6,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/layouts.h"

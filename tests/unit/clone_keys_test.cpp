@@ -6,7 +6,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/key_change.h"
 #include "trainer/config/fields.h"
-#include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/verify/clone.h"
 
 using namespace trireme;

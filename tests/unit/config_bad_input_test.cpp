@@ -11,6 +11,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 
 namespace trireme {
 namespace {
@@ -341,14 +342,18 @@ TEST_CASE("bad configuration: layouts") {
        {"parallel.zero_stage=2", "parallel.reshard=after_step"},
        {"parallel.reshard=after_step: zero_stage 2 does not shard"}},
       {"prefetch in ZeRO-0", {"parallel.prefetch=2"}, {"parallel.prefetch=2: has no effect"}},
-      {"unknown schedule", {"parallel.schedule=zb_h3"}, {"parallel.schedule=zb_h3: not one of the choices; allowed gpipe | 1f1b", "nearest valid zb_h1"}},
+      {"unknown schedule",
+       {"parallel.schedule=zb_h3"},
+       {"parallel.schedule=zb_h3: not one of the choices; allowed gpipe | 1f1b", "nearest valid zb_h1"}},
       {"virtual stages of a schedule that has one",
        {"parallel.schedule=zb_h1", "parallel.virtual_stages=2"},
        {"parallel.virtual_stages=2: schedule zb_h1 has 1; allowed 1, auto, or schedule interleaved_1f1b; nearest valid 1"}},
       {"one stage of a V",
        {"parallel.schedule=zb_v", "parallel.virtual_stages=1"},
        {"parallel.virtual_stages=1: schedule zb_v has 2", "nearest valid 2"}},
-      {"a schedule file that is not named", {"parallel.schedule=file"}, {"parallel.schedule=file: there is no parallel.schedule_file", "nearest valid 1f1b"}},
+      {"a schedule file that is not named",
+       {"parallel.schedule=file"},
+       {"parallel.schedule=file: there is no parallel.schedule_file", "nearest valid 1f1b"}},
       {"a schedule file for another schedule",
        {"parallel.schedule_file=plan.txt"},
        {"parallel.schedule_file=plan.txt: has no effect: schedule is not file"}},
@@ -362,7 +367,9 @@ TEST_CASE("bad configuration: layouts") {
        {"parallel.schedule=interleaved_1f1b", "parallel.pipeline=2", "parallel.layers_per_stage=[2, 3]"},
        {"parallel.layers_per_stage=[2, 3]: 2 entries for pipeline 2 x virtual_stages 2; allowed 4 integers from 1 with the sum 5"}},
       {"recomputation without its budget", {"training.recompute=budget"}, {"training.recompute=budget: there is no training.recompute_budget"}},
-      {"a budget without recomputation", {"training.recompute_budget=1000000"}, {"training.recompute_budget=1000000: has no effect: recompute is not budget"}},
+      {"a budget without recomputation",
+       {"training.recompute_budget=1000000"},
+       {"training.recompute_budget=1000000: has no effect: recompute is not budget"}},
       {"every second block of none", {"training.recompute_every=2"}, {"training.recompute_every=2: has no effect"}},
       {"another world",
        {"parallel.pipeline=2"},

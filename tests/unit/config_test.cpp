@@ -10,6 +10,7 @@
 #include "trainer/commands/config_command.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/write.h"
+#include "trainer/layout/resolve.h"
 
 namespace trireme {
 namespace {

@@ -17,6 +17,7 @@
 #include "trainer/files/new_directory.h"
 #include "trainer/huggingface/config_writer.h"
 #include "trainer/huggingface/writer.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/environment.h"
 #include "trainer/model/declare.h"
 #include "trainer/tokenizer/tokenizer.h"

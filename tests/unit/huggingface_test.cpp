@@ -10,9 +10,9 @@
 #include "tests/support/raw_safetensors.h"
 #include "tests/support/run_files.h"
 #include "tests/support/thread_ranks.h"
-#include "trainer/config/load.h"
 #include "trainer/huggingface/config.h"
 #include "trainer/huggingface/names.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/state.h"
 #include "trainer/model/declare.h"
 

@@ -48,7 +48,7 @@ std::vector<ParamSpec> block_specs(const ModelConfig& model, int tensor_ranks, i
   NullCommunicator tensor(rank, tensor_ranks, "tensor");
   const Region region(tensor, sequence_parallel);
   Unit unit("block");
-  Declaration(model, region).block(unit, 0, Tensor());
+  Declaration(model, region).block(unit, parts_of(model, whole_range(model))[1], Tensor());
   std::vector<ParamSpec> specs;
   for (const auto& param : unit.params()) specs.insert(specs.end(), param->specs.begin(), param->specs.end());
   return specs;

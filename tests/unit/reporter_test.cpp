@@ -12,7 +12,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/scratch.h"
-#include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/run/reporter.h"
 

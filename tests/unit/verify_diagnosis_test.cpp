@@ -4,7 +4,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/check_throws.h"
-#include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/verify/clone.h"
 #include "trainer/verify/diagnosis.h"
 

@@ -11,6 +11,7 @@
 #include "trainer/bench/bandwidth.h"
 #include "trainer/bench/products.h"
 #include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/environment.h"
 #include "trainer/plan/kernel_time.h"
 

@@ -1,18 +1,30 @@
 #include "trainer/bench/products.h"
 
+#include <algorithm>
+#include <tuple>
+
 #include "kernels/ops/matmul.h"
-#include "trainer/model/dims.h"
+#include "trainer/model/part_profile.h"
 
 namespace trireme::bench {
 
 std::vector<Product> products_of(const ModelConfig& model, int64_t rows, int tensor_ranks) {
-  const Dims d(model, tensor_ranks);
-  const int64_t heads = d.local_N * d.H;
-  return {{"qkv", rows, d.D, heads + 2 * d.local_K * d.H, d.L},
-          {"out", rows, heads, d.D, d.L},
-          {"up", rows, d.D, d.gpt2 ? d.local_F : 2 * d.local_F, d.L},
-          {"down", rows, d.local_F, d.D, d.L},
-          {"head", rows, d.D, (d.V + tensor_ranks - 1) / tensor_ranks, 1}};
+  PartProfiles profiles(model);
+  std::vector<Product> products;
+  for (const Part& part : profiles.parts())
+    for (const OperationRecord& operation : profiles.of(part, {.tensor = tensor_ranks, .length = rows, .logits_chunk = rows}).evaluation.operations) {
+      if (operation.kind != OperationKind::kProduct) continue;
+      const Product product{operation.layer, operation.m, operation.k, operation.n, 1};
+      const auto known = std::ranges::find_if(products, [&](const Product& other) {
+        return std::tie(other.name, other.rows, other.inputs, other.outputs) == std::tie(product.name, product.rows, product.inputs, product.outputs);
+      });
+      if (known == products.end()) {
+        products.push_back(product);
+      } else {
+        ++known->layers;
+      }
+    }
+  return products;
 }
 
 ProductTiming time_product(const Context& like, DType dtype, const Product& product, const Effort& effort) {

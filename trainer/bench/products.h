@@ -12,7 +12,7 @@ namespace trireme::bench {
 struct Product {
   std::string name;
   int64_t rows = 0, inputs = 0, outputs = 0;
-  int64_t layers = 1;  ///< times a micro-batch meets it
+  int64_t layers = 1;  ///< how often a micro-batch meets it
   double flops() const { return 2.0 * static_cast<double>(rows) * static_cast<double>(inputs) * static_cast<double>(outputs); }
 };
 

@@ -18,6 +18,7 @@
 #include "trainer/config/load.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/table.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/trainer.h"
@@ -140,7 +141,8 @@ int bench_step(const Arguments& arguments, const std::vector<std::string>& comma
 }
 
 int bench_comm(const Arguments& arguments, const std::vector<std::string>& command_line) {
-  if (!under_launcher()) return launch(static_cast<int>(arguments.ranks), command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
+  if (!under_launcher())
+    return launch(static_cast<int>(arguments.ranks), command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
   return static_cast<int>(run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     agree(*world, [&] {
       if (world->size() < 2) throw ConfigError("bench comm: a world of one rank says nothing; start at least two");

@@ -6,7 +6,8 @@
 #include "kernels/core/check.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/write.h"
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/resolve.h"
 
 namespace trireme {
 namespace {

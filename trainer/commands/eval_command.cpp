@@ -9,6 +9,7 @@
 #include "trainer/commands/checkpoint_model.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/run/run_data.h"
 #include "trainer/tokenizer/tokenizer.h"
 

@@ -4,6 +4,7 @@
 #include "trainer/commands/continuer.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/watch.h"

@@ -11,6 +11,7 @@
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/load.h"
 #include "trainer/files/progress_line.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/verify/verify.h"
 
 namespace trireme {

@@ -1,6 +1,7 @@
 #pragma once
-// From a file to a configuration that can run: load_config() reads and checks all that needs no world size, resolve() does the rest.
-#include <optional>
+// From a file to a configuration: all is checked that needs no world size. trainer/layout/resolve.h does the rest.
+#include <string>
+#include <vector>
 
 #include "trainer/config/config.h"
 #include "trainer/config/report.h"
@@ -19,19 +20,5 @@ LoadedConfig load_config(const std::string& path, const std::vector<std::string>
 LoadedConfig parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& sets = {});
 /// To be called where other processes will read the file again. Errors: ConfigError for what exists and is not a regular file: a pipe can be read only once.
 void check_read_again(const std::string& path);
-
-/// Fills in every `auto`. Afterwards these alone may be nullopt: one of steps and epochs, what has no effect (reference_batch_size without scaling,
-/// decay_steps without wsd), and decay_steps where the run is counted in epochs.
-/// world_size: the ranks that were started; nullopt where none were, and then `data: auto` is 1.
-/// Works on a configuration made in code too (no sources); it is checked in full, so the result of a second resolve is the same.
-/// Errors: ConfigError, with the product of the degrees and the nearest legal layouts where they are not the world.
-Config resolve(const Config& config, std::optional<int64_t> world_size = std::nullopt, const Sources& sources = {});
-inline Config resolve(const LoadedConfig& loaded, std::optional<int64_t> world_size = std::nullopt) {
-  return resolve(loaded.config, world_size, loaded.sources);
-}
-
-/// Contiguous split of the layers over `stages`, each at least one, that minimises the largest cost of a stage and, among those splits, the sum of
-/// squares (the most even). first_extra and last_extra are added to the first and the last stage. Exact; O(stages x layers^2).
-std::vector<int64_t> balance_layers(const std::vector<double>& cost_of_layer, double first_extra, double last_extra, int64_t stages);
 
 }  // namespace trireme

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "kernels/core/check.h"
-#include "trainer/config/load.h"
 #include "trainer/files/strict_json.h"
+#include "trainer/layout/resolve.h"
 
 namespace trireme {
 namespace {

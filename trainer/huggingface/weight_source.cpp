@@ -6,6 +6,7 @@
 #include "trainer/config/fields.h"
 #include "trainer/config/load.h"
 #include "trainer/config/write.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/model/declare.h"
 #include "trainer/tokenizer/tokenizer.h"
 

@@ -5,7 +5,7 @@
 #include "kernels/core/context.h"
 #include "parallel/comm/communicator.h"
 #include "trainer/config/config.h"
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/model/transformer_block.h"
 
 namespace trireme {
@@ -19,8 +19,8 @@ struct MemoryPeaks {
 /// What a rank takes on its device, in bytes.
 struct RankMemory : MemoryPeaks {
   std::array<MemoryPeaks, kMemoryPhases> phases{};  ///< zeros where there was no such phase
-  int64_t arena_bytes = 0;    ///< with the arena's rounding: what it must hold so that the run asks the system for nothing more
-  double reduced_bytes = 0;   ///< of gradients that the rank sends in a step, over shards and replicas; 0 of measured memory
+  int64_t arena_bytes = 0;                          ///< with the arena's rounding: what it must hold so that the run asks the system for nothing more
+  double reduced_bytes = 0;                         ///< of gradients that the rank sends in a step, over shards and replicas; 0 of measured memory
 };
 
 /// Counted by running the rank's first steps, a save and an evaluation on the meta device, so by the program that will ask; without what kernels of the CPU

@@ -5,24 +5,23 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/loop/memory.h"
-#include "trainer/loop/rank_plan.h"
 
 namespace trireme {
 namespace {
 
-/// FLOPs a token that a block does again: products of queries, keys and values with each other (the causal half), and of all weights but those of the
-/// MLP's last product.
+/// FLOPs that a block does again.
 struct Cost {
   double selective, full;
 };
 
 Cost cost_of_a_block(const Config& config) {
-  const ModelConfig& m = config.model;
-  const int64_t attended = m.heads * *m.head_size, packed = attended + 2 * *m.kv_heads * *m.head_size;
-  const int64_t weights = m.hidden_size * (packed + attended + (m.architecture == "gpt2" ? 1 : 2) * *m.ffn_size);
-  const auto attention = static_cast<double>(2 * attended * config.training.sequence_length);
-  return {attention, attention + 2 * static_cast<double>(weights)};
+  PartProfiles profiles(config.model);
+  const Part& block = *std::ranges::find(profiles.parts(), PartKind::kBlock, &Part::kind);
+  const auto flops = [&](Recompute recompute) { return flops_of(profiles.of(block, profile_shape(config), recompute).input_gradient.operations); };
+  const double once = flops(Recompute::kNone);
+  return {flops(Recompute::kSelective) - once, flops(Recompute::kFull) - once};
 }
 
 /// Blocks of each pipeline rank, ascending.
@@ -103,8 +102,8 @@ void Budget::refuse() {
     most = std::max(most, bytes);
   }
   throw ConfigError(concat("training.recompute_budget=", *config_.training.recompute_budget, ": pipeline rank ", most_rank, " needs ", most,
-                           " bytes even where its ", blocks(most_rank), " blocks compute again all they can; allowed at least ", most, "; nearest valid ",
-                           most));
+                           " bytes even where its ", blocks(most_rank), " blocks compute again all they can; allowed at least ", most,
+                           "; nearest valid ", most));
 }
 
 /// The choice that needs least. The last block's backward begins with the activations of all others alive: computing everything again, it holds the

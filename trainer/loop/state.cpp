@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "kernels/ops/transfer.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/loop/agree.h"
-#include "trainer/loop/rank_plan.h"
 #include "trainer/model/flops.h"
 
 namespace trireme {

@@ -1,7 +1,6 @@
 #include "trainer/loop/trainer.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -11,22 +10,13 @@
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/transfer.h"
 #include "parallel/comm/blocking.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/loop/exposed.h"
-#include "trainer/loop/rank_plan.h"
 #include "trainer/loop/recompute.h"
 
 namespace trireme {
 
 bool scales_loss(const TrainingConfig& training) { return training.precision == "fp16"; }
-
-/// Rows of logits at a time, where nobody says otherwise: the most that 64 MiB hold, cut to a power of two. That divides most batches, and products of an odd
-/// number of rows were up to 7 % slower; from 256 rows on, more of them gained less than 2 %.
-int64_t logits_chunk(const Config& config) {
-  constexpr int64_t kBytes = int64_t{64} << 20;
-  const int64_t columns = (*config.model.vocab_size + config.parallel.tensor - 1) / config.parallel.tensor;
-  const auto rows = static_cast<uint64_t>(kBytes / (columns * size_of(precision_of(config.training).compute)));
-  return config.training.logits_chunk.value_or(static_cast<int64_t>(std::bit_floor(std::max<uint64_t>(1, rows))));
-}
 
 Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training)
     : Trainer(ctx, world, config, for_training,

@@ -14,7 +14,7 @@
 #include "trainer/config/config.h"
 #include "trainer/data/dataset.h"
 #include "trainer/data/sampler.h"
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
@@ -23,8 +23,6 @@ struct StepTrace;  // trainer/loop/exposed.h
 
 /// fp16 has dynamic loss scaling; elsewhere the scale stays 1.
 bool scales_loss(const TrainingConfig& training);
-/// Rows of logits that a head makes at a time: training.logits_chunk, or what it is by itself.
-int64_t logits_chunk(const Config& config);
 
 struct StepResult {
   double loss = 0;       ///< mean over the global batch's valid tokens, nats, before the update
@@ -79,9 +77,9 @@ class Trainer {
 
   /// Mean loss over `batches` global batches from the start of `data` in order (0 = all of it; the last may be short).
   struct Evaluation {
-    double loss = 0;     ///< mean over the valid tokens, nats
-    double nats = 0;     ///< their sum
-    int64_t tokens = 0;  ///< valid ones
+    double loss = 0;                    ///< mean over the valid tokens, nats
+    double nats = 0;                    ///< their sum
+    int64_t tokens = 0;                 ///< valid ones
     void add(const Evaluation& other);  ///< as if both had been one
   };
   Evaluation evaluate(const Dataset& data, int64_t batches);
@@ -89,7 +87,9 @@ class Trainer {
   std::vector<double> logits(std::span<const int32_t> tokens) { return run_text(tokens, 0, RunMode::kLogits); }
   /// Of the last one alone, [V]. `position`: tokens of the text before these, whose keys and values earlier calls have left in the stage's cache
   /// (TransformerStage::make_cache).
-  std::vector<double> next_token_logits(std::span<const int32_t> tokens, int64_t position = 0) { return run_text(tokens, position, RunMode::kDecode); }
+  std::vector<double> next_token_logits(std::span<const int32_t> tokens, int64_t position = 0) {
+    return run_text(tokens, position, RunMode::kDecode);
+  }
 
   /// Initial weights: a function of (seed, name, global index) only.
   void initialise();
@@ -137,7 +137,7 @@ class Trainer {
   int microbatches_;
   std::vector<int> stage_rank_;
   std::vector<std::unique_ptr<TransformerStage>> stages_;
-  TransformerStage* last_ = nullptr;                           ///< the last stage of the model, where it is here
+  TransformerStage* last_ = nullptr;  ///< the last stage of the model, where it is here
   std::unique_ptr<Executor> executor_;
   Progress* progress_ = nullptr;
   StepTrace* trace_ = nullptr;

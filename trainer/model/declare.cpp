@@ -66,15 +66,16 @@ ColumnParallelLinear Declaration::query_key_value(Unit& unit, const std::string&
     weights.push_back(matrix(split_rows(prefix + ".weight", {rows, dims_.D}, 2, at_, static_cast<int>(pieces)), model_.init_std));
     biases.push_back(split_rows(prefix + ".bias", {rows, 1}, 1, at_, static_cast<int>(pieces)));
   }
-  ColumnParallelLinear layer{unit.add(std::move(weights)), nullptr, region_};
+  ColumnParallelLinear layer{unit.add(std::move(weights)), nullptr, region_, "qkv"};
   if (dims_.gpt2 || model_.qkv_bias) layer.bias = unit.add(std::move(biases));
   return layer;
 }
 
-RowParallelLinear Declaration::row_linear(Unit& unit, const std::string& name, int64_t inputs) const {
+RowParallelLinear Declaration::row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs) const {
   // GPT-2 scales the projections back into the residual stream by 1/sqrt(number of residual branches).
   const double scale = dims_.gpt2 ? 1 / std::sqrt(2.0 * static_cast<double>(dims_.L)) : 1;
-  RowParallelLinear layer{unit.add({matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), model_.init_std * scale)}), nullptr, region_};
+  RowParallelLinear layer{unit.add({matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), model_.init_std * scale)}), nullptr, region_,
+                          layer_name};
   // Its gradient is taken from dy of every row, so it is complete on each tensor rank.
   if (dims_.gpt2) layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, Partial::kNone), Init::Kind::kZeros);
   return layer;
@@ -84,13 +85,13 @@ ColumnParallelLinear Declaration::mlp_up(Unit& unit, const std::string& name) co
   const auto weight = [&](const char* part) {
     return matrix(split_rows(name + "." + part + ".weight", {dims_.F, dims_.D}, 2, at_, at_.size), model_.init_std);
   };
-  if (!dims_.gpt2) return {unit.add({weight("gate"), weight("up")}), nullptr, region_};
+  if (!dims_.gpt2) return {unit.add({weight("gate"), weight("up")}), nullptr, region_, "up"};
   Param* up = unit.add({weight("up")});
-  return {up, vector(unit, split_rows(name + ".up.bias", {dims_.F, 1}, 1, at_, at_.size), Init::Kind::kZeros), region_};
+  return {up, vector(unit, split_rows(name + ".up.bias", {dims_.F, 1}, 1, at_, at_.size), Init::Kind::kZeros), region_, "up"};
 }
 
-TransformerBlock Declaration::block(Unit& unit, int64_t index, const Tensor& rope) const {
-  const std::string name = "blocks." + std::to_string(index);
+TransformerBlock Declaration::block(Unit& unit, const Part& part, const Tensor& rope) const {
+  const std::string& name = part.name;
   TransformerBlock block;
   block.name = name;
   block.attention_norm = norm(unit, name + ".attention_norm");
@@ -99,14 +100,14 @@ TransformerBlock Declaration::block(Unit& unit, int64_t index, const Tensor& rop
     block.attention.query_norm = head_norm(unit, name + ".attention.query_norm", 0, dims_.local_N);
     block.attention.key_norm = head_norm(unit, name + ".attention.key_norm", dims_.local_N * dims_.H, dims_.local_K);
   }
-  block.attention.output = row_linear(unit, name + ".attention.output", dims_.N * dims_.H);
+  block.attention.output = row_linear(unit, name + ".attention.output", "out", dims_.N * dims_.H);
   block.attention.heads = dims_.local_N;
   block.attention.kv_heads = dims_.local_K;
   block.attention.head_size = dims_.H;
   block.attention.rope = rope;
   block.mlp_norm = norm(unit, name + ".mlp_norm");
   block.mlp.up = mlp_up(unit, name + ".mlp");
-  block.mlp.down = row_linear(unit, name + ".mlp.down", dims_.F);
+  block.mlp.down = row_linear(unit, name + ".mlp.down", "down", dims_.F);
   block.mlp.gelu = dims_.gpt2;
   block.mlp.ffn = dims_.local_F;
   return block;
@@ -117,11 +118,18 @@ std::vector<ParamSpec> whole_model(const ModelConfig& model) {
   const Region region(one, false);
   const Declaration declare(model, region);
   Unit unit("model");
-  declare.embedding(unit);
-  if (declare.dims().gpt2) declare.positions(unit);
-  for (int64_t b = 0; b < model.layers; ++b) declare.block(unit, b, Tensor());
-  declare.final_norm(unit);
-  if (!model.tied_embeddings) declare.head(unit);
+  for (const Part& part : parts_of(model, whole_range(model))) {
+    switch (part.kind) {
+      case PartKind::kEmbedding:
+        declare.embedding(unit);
+        if (part.units.size() > 1) declare.positions(unit);
+        break;
+      case PartKind::kBlock: declare.block(unit, part, Tensor()); break;
+      case PartKind::kHead:
+        declare.final_norm(unit);
+        if (!model.tied_embeddings) declare.head(unit);
+    }
+  }
   std::vector<ParamSpec> specs;
   for (const auto& param : unit.params()) specs.insert(specs.end(), param->specs.begin(), param->specs.end());
   return specs;

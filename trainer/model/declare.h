@@ -3,6 +3,7 @@
 #include "parallel/sharding/unit.h"
 #include "parallel/tensor/vocab.h"
 #include "trainer/model/dims.h"
+#include "trainer/model/parts.h"
 #include "trainer/model/transformer_block.h"
 
 namespace trireme {
@@ -18,7 +19,7 @@ class Declaration {
   Param* positions(Unit& unit) const;
   /// The head's copy of a tied embedding on another stage than the first: same values, not counted again.
   Param* tied_embedding(Unit& unit) const;
-  TransformerBlock block(Unit& unit, int64_t index, const Tensor& rope) const;
+  TransformerBlock block(Unit& unit, const Part& part, const Tensor& rope) const;
   Norm final_norm(Unit& unit) const;
   /// head.weight [V,D], untied.
   Param* head(Unit& unit) const;
@@ -33,7 +34,7 @@ class Declaration {
   Param* vector(Unit& unit, ParamSpec spec, Init::Kind kind) const;
   HeadNorm head_norm(Unit& unit, const std::string& name, int64_t first_column, int64_t heads) const;
   ColumnParallelLinear query_key_value(Unit& unit, const std::string& name) const;
-  RowParallelLinear row_linear(Unit& unit, const std::string& name, int64_t inputs) const;
+  RowParallelLinear row_linear(Unit& unit, const std::string& name, const char* layer_name, int64_t inputs) const;
   ColumnParallelLinear mlp_up(Unit& unit, const std::string& name) const;
 
   ModelConfig model_;

@@ -1,18 +1,31 @@
 #include "trainer/model/flops.h"
 
 #include "trainer/model/declare.h"
+#include "trainer/model/part_profile.h"
 
 namespace trireme {
 
+namespace {
+
+/// Of operations that `counts`, in forward and backward: a backward takes twice its forward.
+template <class Counts>
+double flops_per_token(const ModelConfig& model, int64_t sequence_length, const Counts& counts) {
+  PartProfiles profiles(model);
+  double flops = 0;
+  for (const Part& part : profiles.parts())
+    for (const OperationRecord& operation : profiles.of(part, {.length = sequence_length, .logits_chunk = sequence_length}).evaluation.operations)
+      if (counts(operation)) flops += 3 * operation.flops();
+  return flops / static_cast<double>(sequence_length);
+}
+
+}  // namespace
+
 double training_flops_per_token(const ModelConfig& model, int64_t sequence_length) {
-  ModelConfig one = model;  // all blocks are alike, and a search asks for thousands of forecasts
-  one.layers = 1;
-  double block = 0;
-  for (const ParamSpec& spec : whole_model(one))
-    if (spec.name.starts_with("blocks.") && spec.dims == 2) block += static_cast<double>(spec.shape[0] * spec.shape[1]);
-  const double weights = static_cast<double>(*model.vocab_size * model.hidden_size) + static_cast<double>(model.layers) * block;  // the head's product first
-  const double attention = static_cast<double>(model.layers * model.heads * *model.head_size * sequence_length);  // scores and values, causal half
-  return 6 * weights + 6 * attention;
+  return flops_per_token(model, sequence_length, [](const OperationRecord&) { return true; });
+}
+
+double attention_flops_per_token(const ModelConfig& model, int64_t sequence_length) {
+  return flops_per_token(model, sequence_length, [](const OperationRecord& operation) { return operation.kind == OperationKind::kAttention; });
 }
 
 int64_t parameter_count(const ModelConfig& model) {

@@ -7,6 +7,9 @@ namespace trireme {
 /// attention counted at what it needs, half of T x T. Recomputation is not counted.   Convention: PaLM, arXiv:2204.02311, with the causal half.
 double training_flops_per_token(const ModelConfig& model, int64_t sequence_length);
 
+/// The attention's part of it.
+double attention_flops_per_token(const ModelConfig& model, int64_t sequence_length);
+
 /// Parameters of the whole model, tied embeddings once.
 int64_t parameter_count(const ModelConfig& model);
 

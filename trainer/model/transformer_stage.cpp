@@ -9,75 +9,58 @@
 
 namespace trireme {
 
-StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage) {
-  StageRange range{stage, static_cast<int>(layers_per_stage.size()), 0, layers_per_stage[static_cast<size_t>(stage)]};
-  for (int s = 0; s < stage; ++s) range.first_block += layers_per_stage[static_cast<size_t>(s)];
-  return range;
-}
-
-StageUnits stage_units(const StageRange& range, const ModelConfig& model, bool with_first, int64_t blocks_per_unit) {
-  const bool tied_embeddings = model.tied_embeddings;
-  StageUnits units;
-  const int embedding = range.first() ? units.units++ : -1;
-  if (range.first()) units.units_of_part.push_back({embedding});
-  if (range.first() && model.architecture == "gpt2") units.units_of_part.back().push_back(units.units++);
-  for (int64_t b = 0; b < range.blocks; ++b) units.units_of_part.push_back({b % blocks_per_unit == 0 ? units.units++ : units.units - 1});
-  if (range.last()) {
-    units.fused_part = static_cast<int>(units.units_of_part.size());
-    units.units_of_part.push_back({units.units++});
-    if (tied_embeddings)
-      units.units_of_part.back().push_back(range.first() ? UnitRef(embedding) : with_first ? UnitRef(0, 0) : UnitRef(units.units++));
-  }
-  const bool apart = tied_embeddings && range.stages > 1 && !with_first;
-  if (apart && (range.first() || range.last())) units.tied_unit = range.first() ? embedding : units.units - 1;
-  return units;
-}
-
 TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, const StageRange& range, const StageOptions& options,
                                    TransformerStage* first)
     : mesh_(mesh),
       first_(first),
       range_(range),
       region_(*mesh.tensor, options.sequence_parallel),
-      units_(stage_units(range, model, first != nullptr, options.blocks_per_unit)),
+      parts_(parts_of(model, range, options.blocks_per_unit)),
+      units_(stage_units(parts_, range, model, first != nullptr)),
       dims_(model, mesh.tensor->size()),
       dropout_(model.dropout),
       seed_(options.seed),
       dtype_(options.precision.compute) {
+  for (const std::string& name : unit_names(parts_, range, first != nullptr)) owned_units_.push_back(std::make_unique<Unit>(name));
+  const auto unit = [&](const std::string& name) -> Unit& {
+    return **std::ranges::find(owned_units_, name, [](const std::unique_ptr<Unit>& owned) { return owned->name(); });
+  };
   const Declaration declare(model, region_);
-  const auto unit = [&](const std::string& name) -> Unit& { return *owned_units_.emplace_back(std::make_unique<Unit>(name)); };
-  if (range.first()) {
-    embedding_ = declare.embedding(unit("embedding"));
-    if (dims_.gpt2) positions_ = declare.positions(unit("positions"));
-  }
-  Tensor rope;
-  if (!dims_.gpt2) {
-    rope = Tensor::empty(ctx, {dims_.P, dims_.H}, accumulator_of(dtype_), MemoryCategory::kWorkspace);
-    rope_table(ctx, rope_frequencies(model.rope_theta, dims_.H, model.rope_scaling), rope);
-  }
-  for (int64_t b = 0; b < range.blocks; ++b) {
-    const int64_t index = range.first_block + b;
-    Unit& its = b % options.blocks_per_unit == 0 ? unit("blocks." + std::to_string(index)) : *owned_units_.back();
-    blocks_.push_back(declare.block(its, index, rope));
-    blocks_.back().recompute = options.recompute[static_cast<size_t>(index)];
-  }
-  if (range.last()) {
-    Unit& head = unit("head");
-    head_.norm = declare.final_norm(head);
-    Param* weight = !model.tied_embeddings ? declare.head(head)
-                    : range.first()        ? embedding_.weight
-                    : first_ != nullptr    ? first_->embedding_.weight
-                                           : declare.tied_embedding(unit("embedding"));
-    head_.vocabulary = {{weight, nullptr, &region_}, {&weight->specs.front(), mesh.tensor.get()}, options.logits_chunk};
+  const Tensor rope = make_rope_table(ctx, model);
+  for (const Part& part : parts_) {
+    Unit& own = unit(part.units.front());
+    switch (part.kind) {
+      case PartKind::kEmbedding:
+        embedding_ = declare.embedding(own);
+        if (part.units.size() > 1) positions_ = declare.positions(unit(part.units[1]));
+        break;
+      case PartKind::kBlock:
+        blocks_.push_back(declare.block(own, part, rope));
+        blocks_.back().recompute = options.recompute[static_cast<size_t>(part.block)];
+        break;
+      case PartKind::kHead: {
+        head_.norm = declare.final_norm(own);
+        Param* weight = !model.tied_embeddings ? declare.head(own)
+                        : range.first()        ? embedding_.weight
+                        : first_ != nullptr    ? first_->embedding_.weight
+                                               : declare.tied_embedding(unit(part.units[1]));
+        head_.vocabulary = {{weight, nullptr, &region_, "head"}, {&weight->specs.front(), mesh.tensor.get()}, options.logits_chunk};
+      }
+    }
   }
   std::vector<Unit*> all;
   for (const auto& owned : owned_units_) all.push_back(owned.get());
-  TRIREME_CHECK(static_cast<int>(all.size()) == units_.units, "stage ", range.stage, " built other units than its plan has");
   params_ = std::make_unique<ParamStore>(ctx, all, *mesh.shard, options.policy, options.precision);
-  if (options.with_gradients)
-    grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, options.precision);
+  if (options.with_gradients) grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, options.precision);
   loss_scale_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
+}
+
+Tensor TransformerStage::make_rope_table(Context& ctx, const ModelConfig& model) const {
+  if (dims_.gpt2) return {};
+  const Tensor table = Tensor::empty(ctx, {dims_.P, dims_.H}, accumulator_of(dtype_), MemoryCategory::kWorkspace);
+  rope_table(ctx, rope_frequencies(model.rope_theta, dims_.H, model.rope_scaling), table);
+  return table;
 }
 
 void TransformerStage::begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step) {
@@ -116,11 +99,6 @@ Pass TransformerStage::pass(int microbatch) const {
   const double dropout = mode_ == RunMode::kTrain ? dropout_ : 0;
   const std::vector<SegmentRun>& runs = slots_[static_cast<size_t>(microbatch)].runs;
   return {sequence_, rows, region_.first_row(rows), batch.first_sample, seed_, step_, dropout, runs, batch.position};
-}
-
-std::string TransformerStage::part_name(int part) const {
-  if (is_embedding(part)) return "embedding";
-  return is_head(part) ? "head" : blocks_[block_of(part)].name;
 }
 
 void TransformerStage::wait_parameters(Context& ctx, int part) {

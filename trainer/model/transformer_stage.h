@@ -6,25 +6,9 @@
 #include "parallel/sharding/param_store.h"
 #include "parallel/sharding/sharded_optimizer.h"
 #include "trainer/model/declare.h"
+#include "trainer/model/parts.h"
 
 namespace trireme {
-
-/// Which blocks a pipeline stage holds; the first also has the embedding, the last the head.
-struct StageRange {
-  int stage = 0;
-  int stages = 1;
-  int64_t first_block = 0;
-  int64_t blocks = 0;
-  bool first() const { return stage == 0; }
-  bool last() const { return stage == stages - 1; }
-};
-StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage);
-
-/// Units and parts of a stage: [embedding, positions of GPT-2] block... [head], and the head's copy of a tied embedding as a last unit where the embedding
-/// is on another rank. The tied embedding is a unit of its own, so that its flat layout, and with it what each shard owns, is the same on both stages; where
-/// `with_first` (the first stage is another one of this rank), the head reads the first stage's. Neighbouring blocks share a unit until it has
-/// `blocks_per_unit` of them.
-StageUnits stage_units(const StageRange& range, const ModelConfig& model, bool with_first, int64_t blocks_per_unit);
 
 enum class RunMode : uint8_t {
   kTrain,     ///< keeps what the backward needs
@@ -60,8 +44,8 @@ class TransformerStage : public Stage {
   /// What UPDATE does. `scalars`: kernels/ops/optimizer.h, read by every update.
   void make_optimizer(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Precision& precision, const Tensor& scalars);
 
-  int parts() const override { return static_cast<int>(units_.units_of_part.size()); }
-  std::string part_name(int part) const override;
+  int parts() const override { return static_cast<int>(parts_.size()); }
+  std::string part_name(int part) const override { return this->part(part).name; }
   std::string unit_name(int unit) const override { return owned_units_[static_cast<size_t>(unit)]->name(); }
   void forward(Context& ctx, int microbatch, int part) override;
   void backward_input(Context& ctx, int microbatch, int part) override;
@@ -109,9 +93,11 @@ class TransformerStage : public Stage {
     Tensor dembedded;
     Head::Saved head;
   };
-  bool is_embedding(int part) const { return range_.first() && part == 0; }
-  bool is_head(int part) const { return range_.last() && part == parts() - 1; }
-  size_t block_of(int part) const { return static_cast<size_t>(part - (range_.first() ? 1 : 0)); }
+  const Part& part(int part) const { return parts_[static_cast<size_t>(part)]; }
+  bool is_embedding(int part) const { return this->part(part).kind == PartKind::kEmbedding; }
+  bool is_head(int part) const { return this->part(part).kind == PartKind::kHead; }
+  size_t block_of(int part) const { return static_cast<size_t>(this->part(part).block - range_.first_block); }
+  Tensor make_rope_table(Context& ctx, const ModelConfig& model) const;
   void wait_parameters(Context& ctx, int part);
   void acquire_gradients(Context& ctx, int part);
   Pass pass(int microbatch) const;
@@ -124,6 +110,7 @@ class TransformerStage : public Stage {
   TransformerStage* first_;
   StageRange range_;
   Region region_;
+  std::vector<Part> parts_;
   StageUnits units_;
   Dims dims_;
   double dropout_;

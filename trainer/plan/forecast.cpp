@@ -5,7 +5,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
 #include "parallel/pipeline/simulate.h"
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/kernel_time.h"
 
@@ -112,8 +112,7 @@ Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
   forecast.tokens_per_second_per_device = tokens / forecast.step_seconds / mesh_shape(config.parallel).world();
   const double peak = peak_flops(config, cluster);
   const double flops = training_flops_per_token(config.model, config.training.sequence_length);
-  const double attention = 6 * static_cast<double>(config.model.layers * config.model.heads * *config.model.head_size) *
-                           static_cast<double>(config.training.sequence_length);  // the causal half
+  const double attention = attention_flops_per_token(config.model, config.training.sequence_length);  // the causal half
   forecast.mfu = forecast.tokens_per_second_per_device * flops / peak;
   forecast.mfu_full_attention = forecast.tokens_per_second_per_device * (flops + attention) / peak;
   return forecast;

@@ -57,7 +57,8 @@ void set_memory(Forecast& forecast, std::vector<RankBytes> memory, double limit)
 double peak_flops(const Config& config, const ClusterConfig& cluster);
 
 /// Memory by formulas, microseconds: exact for states, within a few percent for the rest (a test holds it against the counted forecast). For
-/// searches, and for other systems' stacks. One entry for each pipeline rank.
+/// searches, and for other systems' stacks. One entry for each pipeline rank. `profiles` are those of the configuration's model.
+std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles);
 std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster);
 /// Counted, Trireme's own.
 std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig& cluster);

@@ -6,7 +6,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/config/check.h"
-#include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/verify/layout_spec.h"
 
 namespace trireme {

@@ -3,9 +3,10 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
+#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/machine.h"
-#include "trainer/loop/rank_plan.h"
 
 namespace trireme {
 namespace {

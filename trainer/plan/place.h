@@ -6,6 +6,7 @@
 
 #include "trainer/config/cluster.h"
 #include "trainer/config/load.h"
+#include "trainer/layout/resolve.h"
 
 namespace trireme {
 

@@ -5,9 +5,9 @@
 
 #include "kernels/core/check.h"
 #include "trainer/config/fields.h"
-#include "trainer/config/load.h"
 #include "trainer/config/write.h"
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/plan/text.h"
 
 namespace trireme {
@@ -20,7 +20,7 @@ std::string rounded_text(double seconds) {
 std::string gigabytes(double bytes) { return bytes >= 1e9 ? print("%.1f GB", bytes / 1e9) : print("%.1f MB", bytes / 1e6); }
 
 /// A part of the step, and what of a layout makes it large.
-struct Part {
+struct StepPart {
   const char* name;
   double StepParts::*seconds;
   std::string (*cause)(const Config& layout, const Config& best);
@@ -41,7 +41,7 @@ std::string cause_of_compute(const Config& c, const Config& best) {
   return concat(c.model.layers, " layers in stages of ", *least, *least == *most ? "" : concat(" to ", *most));
 }
 
-const Part kParts[] = {
+const StepPart kParts[] = {
     {"compute", &StepParts::compute, cause_of_compute},
     {"recomputation", &StepParts::recompute, [](const Config& c, const Config&) { return "recompute " + c.training.recompute; }},
     {"bubble", &StepParts::bubble, cause_of_bubble},
@@ -77,9 +77,9 @@ std::string why_slower(const RankedLayout& layout, const RankedLayout& best) {
     const auto need = [](const Forecast& f) { return gigabytes(largest_peak(f.memory)); };
     return concat("as fast; needs ", need(mine), " against ", need(its));
   }
-  const Part* most = kParts;
-  const auto growth = [&](const Part& part) { return mine.parts.*part.seconds - its.parts.*part.seconds; };
-  for (const Part& part : kParts)
+  const StepPart* most = kParts;
+  const auto growth = [&](const StepPart& part) { return mine.parts.*part.seconds - its.parts.*part.seconds; };
+  for (const StepPart& part : kParts)
     if (growth(part) > growth(*most)) most = &part;
   return concat(print("%.1f %% slower: ", slower * 100), most->name, " ", rounded_text(mine.parts.*most->seconds), " against ",
                 rounded_text(its.parts.*most->seconds), " (", most->cause(layout.config, best.config), ")");

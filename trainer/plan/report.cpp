@@ -7,8 +7,8 @@
 
 #include "kernels/core/check.h"
 #include "trainer/files/table.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/loop/memory_table.h"
-#include "trainer/loop/rank_plan.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/analysis/analysis.h"
@@ -43,20 +43,20 @@ constexpr Category kCategories[] = {{"parameters", &RankBytes::parameters},
                                     {"runtime", &RankBytes::runtime},
                                     {"peak", &RankBytes::peak}};
 
-struct Part {
+struct StepPart {
   const char* name;
   const char* words;
   double StepParts::*seconds;
 };
-constexpr Part kParts[] = {{"compute", "compute", &StepParts::compute},
-                           {"recompute", "recomputation", &StepParts::recompute},
-                           {"bubble", "bubble of the pipeline", &StepParts::bubble},
-                           {"transfer", "transfers between stages", &StepParts::transfer},
-                           {"tensor", "waiting for tensor ranks", &StepParts::tensor},
-                           {"gather", "gathering parameters", &StepParts::gather},
-                           {"reduce", "reducing gradients", &StepParts::reduce},
-                           {"optimizer", "norm and update", &StepParts::optimizer},
-                           {"host", "host", &StepParts::host}};
+constexpr StepPart kParts[] = {{"compute", "compute", &StepParts::compute},
+                               {"recompute", "recomputation", &StepParts::recompute},
+                               {"bubble", "bubble of the pipeline", &StepParts::bubble},
+                               {"transfer", "transfers between stages", &StepParts::transfer},
+                               {"tensor", "waiting for tensor ranks", &StepParts::tensor},
+                               {"gather", "gathering parameters", &StepParts::gather},
+                               {"reduce", "reducing gradients", &StepParts::reduce},
+                               {"optimizer", "norm and update", &StepParts::optimizer},
+                               {"host", "host", &StepParts::host}};
 
 std::string cluster_text(const ClusterConfig& c) {
   return concat(c.devices(), " x ", c.device.type,
@@ -124,7 +124,7 @@ std::string time_text(const Forecast& f) {
   constexpr double kWidth = 40;
   std::string text = concat("step ", seconds_text(f.step_seconds), ", ", seconds_text(f.step_low), " to ", seconds_text(f.step_high),
                             " with the spread of published runs; of the rank that has most to do:\n");
-  for (const Part& part : kParts) {
+  for (const StepPart& part : kParts) {
     const double share = f.parts.*part.seconds / f.step_seconds;
     if (share < 5e-4) continue;
     text += print("  %-26s%11s %6.1f %%  ", part.words, seconds_text(f.parts.*part.seconds).c_str(), 100 * share);
@@ -186,7 +186,7 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
     if (const auto& of = rank.allowance)
       row["runtime_parts"] = {{"context", of->context}, {"kernels", of->kernels}, {"workspace", of->workspace}, {"communicators", of->communicators}};
   }
-  for (const Part& part : kParts) parts[part.name] = f.parts.*part.seconds;
+  for (const StepPart& part : kParts) parts[part.name] = f.parts.*part.seconds;
   ordered_json json = {{"layout", plan.layout},
                        {"step_seconds", f.step_seconds},
                        {"tokens_per_second_per_gpu", f.tokens_per_second_per_device},

@@ -6,9 +6,9 @@
 
 #include "kernels/core/check.h"
 #include "trainer/files/table.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
-#include "trainer/loop/rank_plan.h"
 
 namespace trireme {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "kernels/core/check.h"
 #include "trainer/config/check.h"
-#include "trainer/config/load.h"
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/proposal.h"
 #include "trainer/plan/step_bound.h"
@@ -56,7 +56,12 @@ bool before(const Found& a, const Found& b) {
 class Search {
  public:
   Search(const Config& config, const ClusterConfig& cluster, const SearchOptions& options)
-      : given_(config), cluster_(cluster), options_(options), space_(config, cluster), limit_(cluster.device.memory.value()) {}
+      : given_(config),
+        cluster_(cluster),
+        options_(options),
+        space_(config, cluster),
+        limit_(cluster.device.memory.value()),
+        profiles_(space_.base().model) {}
 
   SearchResult run(const std::function<void(double)>& progress);
 
@@ -82,6 +87,7 @@ class Search {
   const SearchOptions& options_;
   LayoutSpace space_;
   double limit_;
+  PartProfiles profiles_;
   std::vector<Group> groups_;
   std::vector<Node> nodes_;
   std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t, SharedUses>, ModelSeconds> models_;
@@ -98,19 +104,21 @@ const ModelSeconds& Search::model_of(const Layout& layout) {
   const auto [at, added] =
       models_.try_emplace({layout.tensor, layout.sequence_parallel, layout.micro_batch, sharded ? layout.zero : 0, sharded ? layout.data : 1,
                            sharded ? layout.replicate : 1, sharded ? shared_uses(config, stack_of(cluster_.software.stack)) : SharedUses{}});
-  if (added) at->second = model_seconds(config, cluster_);
+  if (added) at->second = model_seconds(config, cluster_, profiles_);
   return at->second;
 }
 
 const PartSeconds& block_of(const ModelSeconds& model, const Layout& layout) {
   for (size_t kind = 0; kind < std::size(kRecomputes); ++kind)
-    if (layout.recompute == kRecomputes[kind]) return model.kinds[kind];
+    if (layout.recompute == kRecomputes[kind]) return model.mean_block[kind];
   throw InternalError("no such recomputation: " + layout.recompute);
 }
 
+double total(const PartCosts& part) { return part.seconds.front().total(); }
+
 std::vector<int64_t> Search::split(const Layout& layout) {
   const ModelSeconds& model = model_of(layout);
-  return balance_equal_layers(space_.base().model.layers, block_of(model, layout).total(), model.embedding.total(), model.head.total(),
+  return balance_equal_layers(space_.base().model.layers, block_of(model, layout).total(), total(model.embedding()), total(model.head()),
                               stage_ranks_of(layout.schedule, layout.pipeline, layout.virtual_stages));
 }
 
@@ -124,8 +132,8 @@ double Search::bound_before_sharding(const Layout& layout) {
   const ModelSeconds& model = model_of(layout);
   std::vector<PartSeconds> stages;
   for (const int64_t layers : split(layout)) stages.push_back(PartSeconds{}.add(block_of(model, layout), static_cast<double>(layers)));
-  stages.front().add(model.embedding);
-  stages.back().add(model.head);
+  stages.front().add(model.embedding().seconds.front());
+  stages.back().add(model.head().seconds.front());
   return bound(layout, stages, {});
 }
 
@@ -217,7 +225,7 @@ void Search::expand(const Node& node) {
     if (!worth(found.layout, node.group, node.bound)) continue;
     if (found.split.empty()) {
       found.split = split(node.layout);
-      whole = formula_memory(space_.config(node.layout, found.split), cluster_);
+      whole = formula_memory(space_.config(node.layout, found.split), cluster_, profiles_);
     }
     if (too_large(found.layout, node.group, whole)) continue;
     const Config config = space_.config(found.layout, found.split);
@@ -226,7 +234,7 @@ void Search::expand(const Node& node) {
     for (size_t r = 0; r < costs.reduce.size(); ++r) after = std::min(after, costs.reduce[r] + costs.optimizer[r]);
     if (!worth(found.layout, node.group, bound(found.layout, costs.stages, costs.transfers) + kRounding * (after + costs.host))) continue;
     ++tried_;
-    std::vector<RankBytes> memory = zero == 0 ? whole : formula_memory(config, cluster_);
+    std::vector<RankBytes> memory = zero == 0 ? whole : formula_memory(config, cluster_, profiles_);
     found.forecast = {};
     if (largest_peak(memory) <= limit_) found.forecast.step_seconds = step_seconds(config, cluster_, costs);
     set_memory(found.forecast, std::move(memory), limit_);

@@ -18,7 +18,7 @@ struct Stack {
   AttentionKernel attention;
   double attention_rate;  ///< rate of fused attention as a multiple of the device's
   double product_rate;    ///< fitted: rate of products as a multiple of the device's
-  double elementwise;     ///< fitted: memory traffic of what is no product and no attention, as a multiple of fully fused kernels'
+  double elementwise;     ///< fitted: memory traffic of what is no product and no attention, as a multiple of Trireme's own operations'
   double tensor_overlap;  ///< share of the tensor ranks' communication that hides behind products
   double gather_overlap;  ///< share of ZeRO-2 and 3's gathers and reductions that runs beside compute without slowing it
   bool reduce_overlap;    ///< the reduction of gradients, once a step, hides behind the last micro-batch's backward

@@ -1,9 +1,13 @@
 #pragma once
 // What each part of a step costs on its rank, from a configuration and a cluster: the input of the simulator. `config` and `cluster` are resolved.
+#include <array>
+#include <map>
+#include <numeric>
 #include <vector>
 
 #include "trainer/config/cluster.h"
 #include "trainer/config/config.h"
+#include "trainer/model/part_profile.h"
 #include "trainer/plan/stack.h"
 
 namespace trireme {
@@ -21,11 +25,23 @@ struct PartSeconds {
   double total() const { return forward + input_gradient + weight_gradient; }
 };
 
-struct ModelSeconds {
-  PartSeconds embedding, head;
-  std::vector<PartSeconds> kinds;  ///< of a block, by Recompute
+/// What a kind of part costs on one tensor rank, as its profile has it.
+struct PartCosts {
+  std::array<PartSeconds, 3> seconds;  ///< by Recompute
+  std::vector<int64_t> units;          ///< elements, as PartProfile::units
+  double elements() const { return static_cast<double>(std::accumulate(units.begin(), units.end(), int64_t{0})); }
 };
-/// Below ZeRO-2 depends on none of pipeline, schedule and data: searches share it.
+struct ModelSeconds {
+  std::vector<Part> parts;  ///< of the whole model
+  std::map<Part::Traits, PartCosts> costs;
+  const PartCosts& of(const Part& part) const { return costs.at(part.traits()); }
+  const PartSeconds& seconds_of(const Part& part, Recompute recompute) const { return of(part).seconds[static_cast<size_t>(recompute)]; }
+  const PartCosts& embedding() const { return of(parts.front()); }
+  const PartCosts& head() const { return of(parts.back()); }
+  std::array<PartSeconds, 3> mean_block;  ///< by Recompute
+};
+/// Below ZeRO-2 depends on none of pipeline, schedule and data: searches share it. `profiles` are those of the configuration's model.
+ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles);
 ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster);
 
 /// What ZeRO-3 need not gather twice, as neighbouring uses of a unit share a copy (lower()), and ZeRO-2 and 3 not reduce twice a micro-batch.

@@ -6,7 +6,6 @@
 
 #include "kernels/core/check.h"
 #include "trainer/loop/recompute.h"
-#include "trainer/model/elements.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/text.h"
 
@@ -19,26 +18,18 @@ struct StageParts {
 };
 
 std::vector<StageParts> stages_of(const Config& config, const ModelSeconds& model, const RankPlans& plans) {
-  const PartElements elements(config.model, config.parallel.tensor);
+  PartProfiles profiles(config.model);
   const std::vector<Recompute> recompute = recompute_plan(config);
+  const int64_t together = blocks_per_unit(config);
   std::vector<StageParts> stages;
-  size_t block = 0;
   for (size_t s = 0; s < plans.units.size(); ++s) {
-    const StageUnits& units = plans.units[s];
+    const std::vector<Part> parts = parts_of(config.model, stage_range(*config.parallel.layers_per_stage, static_cast<int>(s)), together);
     StageParts& stage = stages.emplace_back();
-    stage.unit_elements.resize(static_cast<size_t>(units.units));
-    for (size_t part = 0; part < units.units_of_part.size(); ++part) {
-      const bool embedding = s == 0 && part == 0, head = s + 1 == plans.units.size() && part + 1 == units.units_of_part.size();
-      stage.parts.push_back(embedding ? model.embedding : head ? model.head : model.kinds[static_cast<size_t>(recompute[block++])]);
-      const int64_t size = embedding ? elements.embedding() : head ? elements.head(config.model.tied_embeddings) : elements.block;
-      const std::vector<UnitRef>& own = units.units_of_part[part];
-      for (const UnitRef& unit : own)
-        if (unit.stage < 0) stage.unit_elements[static_cast<size_t>(unit.unit)] += static_cast<double>(size) / static_cast<double>(own.size());
-    }
-    // The head's copy of a tied embedding is no parameter of the model's, but this rank reduces it as one.
-    if (s > 0 && units.tied_unit >= 0) stage.unit_elements[static_cast<size_t>(units.tied_unit)] = static_cast<double>(elements.vocabulary);
+    for (const Part& part : parts)
+      stage.parts.push_back(model.seconds_of(part, part.block < 0 ? Recompute::kNone : recompute[static_cast<size_t>(part.block)]));
+    for (const int64_t elements : unit_elements(profiles, parts, plans.units[s], profile_shape(config)))
+      stage.unit_elements.push_back(static_cast<double>(elements));
   }
-  TRIREME_CHECK(block == recompute.size(), block, " blocks in stages of ", recompute.size());
   return stages;
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "parallel/pipeline/world.h"
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/plan/step_costs.h"
 
 namespace trireme {

@@ -7,6 +7,7 @@
 #include "kernels/core/rng.h"
 #include "trainer/config/write.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/layout/resolve.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/memory_table.h"

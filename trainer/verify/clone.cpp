@@ -5,8 +5,8 @@
 
 #include "kernels/core/check.h"
 #include "trainer/config/fields.h"
-#include "trainer/config/load.h"
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/resolve.h"
 
 namespace trireme {
 namespace {

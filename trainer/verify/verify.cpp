@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/model/declare.h"
 #include "trainer/verify/ragged_dataset.h"
 

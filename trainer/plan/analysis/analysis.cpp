@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/core/check.h"
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/loop/state.h"
 #include "trainer/model/flops.h"
 

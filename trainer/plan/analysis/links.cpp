@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/collective.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/model/declare.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/analysis/analysis.h"

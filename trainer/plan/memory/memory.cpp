@@ -46,8 +46,13 @@ std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig&
 }
 
 std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster) {
-  if (!stack_of(cluster.software.stack).own) return stack_memory(config, cluster.software.stack);
-  std::vector<RankBytes> ranks = trireme_memory(config);
+  PartProfiles profiles(config.model);
+  return formula_memory(config, cluster, profiles);
+}
+
+std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles) {
+  if (!stack_of(cluster.software.stack).own) return stack_memory(config, cluster.software.stack, profiles);
+  std::vector<RankBytes> ranks = trireme_memory(config, profiles);
   add_runtime(ranks, config, cluster);
   return ranks;
 }

@@ -4,10 +4,9 @@
 #include <limits>
 
 #include "kernels/core/check.h"
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/dims.h"
-#include "trainer/model/elements.h"
 #include "trainer/plan/memory/trireme_memory.h"
 #include "trainer/plan/stack.h"
 
@@ -52,11 +51,12 @@ struct Stage {
 
 class Ranks {
  public:
-  Ranks(const Config& config, const StackMemory& memory, bool fused)
+  Ranks(const Config& config, const StackMemory& memory, bool fused, PartProfiles& profiles)
       : config_(config),
         memory_(memory),
         policy_(zero_policy(config.parallel)),
-        elements_(config.model, config.parallel.tensor),
+        profiles_(profiles),
+        shape_(profile_shape(config)),
         layer_(layer_bytes(config, memory, fused)),
         recompute_(recompute_plan(config)) {}
   std::vector<RankBytes> all() const;
@@ -69,7 +69,8 @@ class Ranks {
   const Config& config_;
   const StackMemory& memory_;
   ZeroPolicy policy_;
-  PartElements elements_;
+  PartProfiles& profiles_;
+  ProfileShape shape_;
   Layer layer_;
   std::vector<Recompute> recompute_;
 };
@@ -78,10 +79,9 @@ class Ranks {
 Stage Ranks::stage(int index, bool with_first) const {
   const StageRange range = stage_range(*config_.parallel.layers_per_stage, index);
   Stage stage;
-  int64_t elements = range.blocks * elements_.block;
-  if (range.first()) elements += elements_.embedding();
-  if (range.last()) elements += elements_.head(config_.model.tied_embeddings && with_first);
-  stage.parameters = static_cast<double>(elements);
+  const std::vector<Part> parts = parts_of(config_.model, range);
+  for (const int64_t elements : unit_elements(profiles_, parts, stage_units(parts, range, config_.model, with_first && !range.first()), shape_))
+    stage.parameters += static_cast<double>(elements);
   for (int64_t b = 0; b < range.blocks; ++b) {
     const Recompute how = recompute_[static_cast<size_t>(range.first_block + b)];
     stage.saved += layer_.saved[static_cast<size_t>(how)];
@@ -101,8 +101,11 @@ RankBytes Ranks::states(double parameters) const {
   bytes.gradients = parameters * sum / (policy_.gradients_resident ? 1 : shard);
   bytes.optimizer = parameters * memory_.optimizer / shard;
   // Two layers gathered with their gradients, and embedding and head, gathered for the whole step, with the gradient of one of them.
-  if (!policy_.parameters_resident)
-    bytes.other = weight * std::min(memory_.live, static_cast<double>(2 * 2 * elements_.block + 3 * elements_.vocabulary));
+  if (!policy_.parameters_resident) {
+    const std::vector<Part>& parts = profiles_.parts();
+    const int64_t table = profiles_.of(parts.front(), shape_).units.front(), block = profiles_.of(parts[1], shape_).elements();
+    bytes.other = weight * std::min(memory_.live, static_cast<double>(2 * 2 * block + 3 * table));
+  }
   return bytes;
 }
 
@@ -167,12 +170,12 @@ const std::vector<StackMemory>& stack_memories() {
   return table;
 }
 
-std::vector<RankBytes> stack_memory(const Config& config, const std::string& stack) {
+std::vector<RankBytes> stack_memory(const Config& config, const std::string& stack, PartProfiles& profiles) {
   const bool fused = stack_of(stack).attention != AttentionKernel::kUnfused;
   const auto& table = stack_memories();
   const auto found = std::ranges::find_if(table, [&](const StackMemory& one) { return stack == one.stack; });
   TRIREME_CHECK(found != table.end(), stack, " has no figures of memory");
-  return Ranks(config, *found, fused).all();
+  return Ranks(config, *found, fused, profiles).all();
 }
 
 }  // namespace trireme

@@ -27,6 +27,6 @@ struct StackMemory {
 const std::vector<StackMemory>& stack_memories();
 
 /// One entry for each pipeline rank, as its authors measure it. `config` is resolved. Errors: ConfigError naming the stacks there are.
-std::vector<RankBytes> stack_memory(const Config& config, const std::string& stack);
+std::vector<RankBytes> stack_memory(const Config& config, const std::string& stack, PartProfiles& profiles);
 
 }  // namespace trireme

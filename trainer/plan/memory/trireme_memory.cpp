@@ -4,22 +4,38 @@
 #include <numeric>
 
 #include "kernels/core/optimizer_traits.h"
-#include "trainer/loop/rank_plan.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/loop/recompute.h"
-#include "trainer/model/elements.h"
-#include "trainer/plan/memory/block_bytes.h"
 
 namespace trireme {
 namespace {
 
-struct Part {
+/// Bytes of one part of a stage and one micro-batch. The last four are the most it holds at a moment of that action, with what it has held before and
+/// with the gradient that comes in.
+struct PartBytes {
+  double saved = 0;  ///< from its forward to its backward
+  double kept = 0;   ///< from I to W
+  double forward = 0, backward = 0, input_gradient = 0, weight_gradient = 0;
+};
+
+PartBytes bytes_of(const PartProfile& profile) {
+  const auto bytes = [](int64_t count) { return static_cast<double>(count); };
+  return {bytes(profile.saved),
+          bytes(profile.kept),
+          bytes(profile.forward.peak),
+          bytes(profile.backward.peak),
+          bytes(profile.input_gradient.peak),
+          bytes(profile.weight_gradient.peak)};
+}
+
+struct HeldPart {
   PartBytes bytes;
   std::vector<size_t> units;  ///< of its stage
 };
 
 /// Most bytes that a stage holds for one micro-batch while an action runs, and what it holds before and after.
 struct Stage {
-  std::vector<Part> parts;
+  std::vector<HeldPart> parts;
   std::vector<double> units;                      ///< elements, padded
   std::vector<std::pair<size_t, size_t>> adders;  ///< by unit: the first and the last part that adds to its gradient
   bool head_adds = false;                         ///< to the first unit's gradient, a tied embedding's, from another stage of this rank
@@ -36,7 +52,7 @@ struct Stage {
 
 class Walk {
  public:
-  explicit Walk(const Config& config);
+  Walk(const Config& config, PartProfiles& profiles);
   std::vector<RankBytes> ranks();
 
  private:
@@ -50,57 +66,53 @@ class Walk {
   const Config& config_;
   ZeroPolicy policy_;
   Precision precision_;
-  PartElements elements_;
+  PartProfiles& profiles_;
+  ProfileShape shape_;
   std::vector<Recompute> recompute_;
-  PartBytes blocks_[3];  ///< by Recompute
-  PartBytes embedding_, head_;
-  double boundary_;
+  double boundary_;           ///< bytes of what crosses from stage to stage
+  double largest_block_ = 0;  ///< elements
   int64_t blocks_per_unit_;
 };
 
-Walk::Walk(const Config& config)
+Walk::Walk(const Config& config, PartProfiles& profiles)
     : config_(config),
       policy_(zero_policy(config.parallel)),
       precision_(precision_of(config.training)),
-      elements_(config.model, config.parallel.tensor),
+      profiles_(profiles),
+      shape_(profile_shape(config)),
       recompute_(recompute_plan(config)),
-      blocks_{block_bytes(config, Recompute::kNone), block_bytes(config, Recompute::kSelective), block_bytes(config, Recompute::kFull)},
-      embedding_(embedding_bytes(config)),
-      head_(head_bytes(config)),
-      boundary_(boundary_bytes(config)),
-      blocks_per_unit_(blocks_per_unit(config)) {}
+      boundary_(static_cast<double>(config.training.micro_batch_size * config.training.sequence_length * config.model.hidden_size *
+                                    size_of(precision_.compute) / (config.parallel.sequence_parallel ? config.parallel.tensor : 1))),
+      blocks_per_unit_(blocks_per_unit(config)) {
+  for (const Part& part : profiles_.parts())
+    if (part.kind == PartKind::kBlock) largest_block_ = std::max(largest_block_, static_cast<double>(profiles_.of(part, shape_).elements()));
+}
 
 /// Whether a stage has but blocks, and those of the stage before it.
 bool Walk::as_before(int index) const {
   if (index < 2) return false;
   const StageRange here = stage_range(*config_.parallel.layers_per_stage, index), before = stage_range(*config_.parallel.layers_per_stage, index - 1);
   const auto blocks = recompute_.begin();
+  const auto parts = profiles_.parts().begin() + 1;
   return !here.last() && here.blocks == before.blocks &&
-         std::equal(blocks + here.first_block, blocks + here.first_block + here.blocks, blocks + before.first_block);
+         std::equal(blocks + here.first_block, blocks + here.first_block + here.blocks, blocks + before.first_block) &&
+         std::equal(parts + here.first_block, parts + here.first_block + here.blocks, parts + before.first_block,
+                    [](const Part& a, const Part& b) { return a.traits() == b.traits(); });
 }
 
 Stage Walk::stage(int index, bool with_first) const {
   Stage stage;
-  const auto unit = [&](int64_t elements) {
-    stage.units.push_back(static_cast<double>((elements + policy_.shard - 1) / policy_.shard * policy_.shard));
-    return stage.units.size() - 1;
-  };
   const StageRange range = stage_range(*config_.parallel.layers_per_stage, index);
+  const std::vector<Part> parts = parts_of(config_.model, range, blocks_per_unit_);
+  const StageUnits reads = stage_units(parts, range, config_.model, with_first);
   stage.head_adds = range.first() && with_first && config_.model.tied_embeddings;
-  if (range.first()) {
-    stage.parts.push_back({embedding_, {unit(elements_.vocabulary)}});
-    if (elements_.positions > 0) stage.parts.back().units.push_back(unit(elements_.positions));
-  }
-  for (int64_t b = 0; b < range.blocks; ++b) {
-    const int64_t together = std::min(blocks_per_unit_, range.blocks - b / blocks_per_unit_ * blocks_per_unit_);
-    const size_t its = b % blocks_per_unit_ == 0 ? unit(together * elements_.block) : stage.units.size() - 1;
-    stage.parts.push_back({blocks_[static_cast<size_t>(recompute_[static_cast<size_t>(range.first_block + b)])], {its}});
-  }
-  if (range.last()) {
-    const bool tied = config_.model.tied_embeddings;
-    stage.parts.push_back({head_, {unit(elements_.head(tied))}});
-    if (tied && range.first()) stage.parts.back().units.push_back(0);
-    if (tied && !range.first() && !with_first) stage.parts.back().units.push_back(unit(elements_.vocabulary));
+  for (const int64_t elements : unit_elements(profiles_, parts, reads, shape_))
+    stage.units.push_back(static_cast<double>((elements + policy_.shard - 1) / policy_.shard * policy_.shard));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Recompute recompute = parts[i].block < 0 ? Recompute::kNone : recompute_[static_cast<size_t>(parts[i].block)];
+    HeldPart& part = stage.parts.emplace_back(HeldPart{bytes_of(profiles_.of(parts[i], shape_, recompute)), {}});
+    for (const UnitRef& unit : reads.units_of_part[i])
+      if (unit.stage < 0) part.units.push_back(static_cast<size_t>(unit.unit));
   }
   set_peaks(stage);
   return stage;
@@ -117,7 +129,7 @@ double Walk::gathered(const Stage& stage, size_t part, bool forward, int64_t use
     const int64_t at = static_cast<int64_t>(part) + (forward ? ahead : -ahead);
     if (at < 0 || at >= static_cast<int64_t>(stage.parts.size())) {
       // Of this rank's other stages the next one's first blocks.
-      if (*config_.parallel.virtual_stages > 1 && stage.parts.size() > 1) elements += static_cast<double>((uses - ahead) * elements_.block);
+      if (*config_.parallel.virtual_stages > 1 && stage.parts.size() > 1) elements += static_cast<double>(uses - ahead) * largest_block_;
       break;
     }
     for (const size_t unit : stage.parts[static_cast<size_t>(at)].units) {
@@ -145,7 +157,7 @@ double Walk::full_gradients(const Stage& stage, size_t part) const {
 
 /// Blocks before a part in the forward hold what they saved; those behind it in I, what they keep for W.
 void Walk::set_peaks(Stage& stage) const {
-  for (const Part& part : stage.parts) {
+  for (const HeldPart& part : stage.parts) {
     stage.saved += part.bytes.saved;
     stage.kept += part.bytes.kept;
   }
@@ -155,7 +167,7 @@ void Walk::set_peaks(Stage& stage) const {
   if (stage.head_adds) stage.adders.front().second = stage.parts.size();
   const int64_t ahead = config_.parallel.prefetch;
   if (*config_.parallel.virtual_stages > 1 && stage.parts.size() == 1 && !policy_.parameters_resident && policy_.unshard_each_use)
-    stage.beyond = static_cast<double>(size_of(precision_.compute) * ahead * elements_.block);
+    stage.beyond = static_cast<double>(size_of(precision_.compute) * ahead) * largest_block_;
   const size_t final_unit = stage.parts.front().units.back();
   stage.begins_where_it_ends = stage.adders[final_unit].second + 1 == stage.parts.size();
   if (!policy_.gradients_resident)
@@ -302,6 +314,6 @@ PipelinePlan steady_plan(const Config& config) {
   return training_plan(fewer);
 }
 
-std::vector<RankBytes> trireme_memory(const Config& config) { return Walk(config).ranks(); }
+std::vector<RankBytes> trireme_memory(const Config& config, PartProfiles& profiles) { return Walk(config, profiles).ranks(); }
 
 }  // namespace trireme

@@ -1,3 +1,5 @@
+#include "trainer/layout/resolve.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,7 +9,7 @@
 #include "trainer/config/check.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/fields.h"
-#include "trainer/config/load.h"
+#include "trainer/model/part_profile.h"
 
 namespace trireme {
 namespace {
@@ -64,14 +66,19 @@ void resolve_data(Config& config, std::optional<int64_t> world, const Sources& s
   violations.raise(sources);
 }
 
-/// The weights of one block and of the head as a measure of their work: a token passes each of them once.
+/// The weights that a token meets in each block and in the head as a measure of their work.
 std::vector<int64_t> balanced_layers(const Config& config) {
-  const ModelConfig& m = config.model;
-  const auto size = [](int64_t a, int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
-  const double attention = size(m.hidden_size, *m.head_size) * static_cast<double>(2 * m.heads + 2 * *m.kv_heads);
-  const double mlp = size(m.hidden_size, *m.ffn_size) * (m.architecture == "llama" ? 3 : 2);
-  const std::vector<double> costs(static_cast<size_t>(m.layers), attention + mlp);
-  return balance_layers(costs, 0, size(*m.vocab_size, m.hidden_size), config.parallel.pipeline * *config.parallel.virtual_stages);
+  PartProfiles profiles(config.model);
+  std::vector<double> blocks;
+  double head = 0;
+  for (const Part& part : profiles.parts()) {
+    double weights = 0;
+    for (const OperationRecord& operation : profiles.of(part, {}).evaluation.operations)
+      if (operation.kind == OperationKind::kProduct) weights += static_cast<double>(operation.n) * static_cast<double>(operation.k);
+    if (part.kind == PartKind::kBlock) blocks.push_back(weights);
+    if (part.kind == PartKind::kHead) head = weights;
+  }
+  return balance_layers(blocks, 0, head, config.parallel.pipeline * *config.parallel.virtual_stages);
 }
 
 }  // namespace

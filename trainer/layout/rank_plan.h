@@ -5,6 +5,7 @@
 #include "parallel/pipeline/schedule.h"
 #include "parallel/sharding/zero_policy.h"
 #include "trainer/config/config.h"
+#include "trainer/model/part_profile.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
@@ -15,6 +16,11 @@ Precision precision_of(const TrainingConfig& training);
 
 /// Micro-batches of one data rank in a step.
 int microbatches_of(const Config& config);
+
+/// Rows of logits that a head makes at a time: training.logits_chunk, or what it is by itself.
+int64_t logits_chunk(const Config& config);
+/// What the parts of a training run are profiled with.
+ProfileShape profile_shape(const Config& config);
 
 /// The compute-only plan of a training step: generated, or read from parallel.schedule_file.
 /// Errors: those of MappedFile; ConfigError where the file is no plan of this configuration's ranks, stages and micro-batches.

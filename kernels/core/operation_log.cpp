@@ -1,0 +1,36 @@
+#include "kernels/core/operation_log.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/core/gpu.h"
+
+namespace trireme {
+
+double AttentionWork::scores() const {
+  const auto width = static_cast<double>(window > 0 ? std::min(window, length) : length);
+  return static_cast<double>(sequences * heads) * width * (static_cast<double>(length) - width / 2);
+}
+
+double OperationRecord::flops() const {
+  if (kind == OperationKind::kProduct) return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  if (kind != OperationKind::kAttention) return 0;
+  return (attention.backward ? 8.0 : 4.0) * attention.scores() * static_cast<double>(attention.head_size);
+}
+
+size_t OperationLog::open(const OperationRecord& record) {
+  records_.push_back(record);
+  records_.back().layer = layer_;
+  if (timed_) records_.back().begin = now();
+  return records_.size() - 1;
+}
+
+void OperationLog::close(const Context& ctx, size_t index) {
+  if (!timed_) return;
+  if (ctx.device == Device::kCuda) ctx.gpu->synchronize();
+  records_[index].seconds = now() - records_[index].begin;
+}
+
+std::vector<OperationRecord> OperationLog::take() { return std::exchange(records_, {}); }
+
+}  // namespace trireme

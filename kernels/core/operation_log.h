@@ -1,0 +1,90 @@
+#pragma once
+// What a rank computed: one record for each operation of kernels/ops and each collective of a tensor-parallel layer, in the order of issue. On the meta
+// device the log is the cost of a program that was never run; on a real one it has the seconds too.
+#include <chrono>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "kernels/core/context.h"
+#include "kernels/core/dtype.h"
+
+namespace trireme {
+
+enum class OperationKind : uint8_t {
+  kElementwise,  ///< limited by the bytes that pass through memory
+  kProduct,
+  kAttention,
+  kCollective,
+};
+
+/// The causal attention of an operation; the letters of AttentionShape.
+struct AttentionWork {
+  int64_t sequences = 0, length = 0, heads = 0, head_size = 0;
+  int64_t window = 0;  ///< keys that a query sees at most; 0: all before it
+  bool backward = false;
+  /// Pairs of a query and a key that it sees, over all sequences and heads: half of length^2 where there is no window, as is usual.
+  double scores() const;
+};
+
+struct OperationRecord {
+  const char* name = "";   ///< the function of kernels/ops, or the communicator's verb
+  const char* layer = "";  ///< whose it is, where LogLayer says so
+  OperationKind kind = OperationKind::kElementwise;
+  DType dtype = DType::kF32;    ///< of activations
+  int64_t bytes = 0;            ///< of all operands, twice where an operand is read and written; of a collective the whole tensor's
+  int64_t m = 0, n = 0, k = 0;  ///< kProduct: [m,k] times [k,n]
+  bool accumulates = false;     ///< kProduct: added to what is there, a weight's gradient
+  AttentionWork attention = {};      ///< kAttention
+  double begin = 0;             ///< seconds since the log was made; 0 in a log without a clock
+  double seconds = 0;
+
+  /// 2 m n k; 4 H a score in an attention's forward and twice that in its backward; 0 of the others.
+  double flops() const;
+};
+
+/// Operations that are made of others (a fused product with its activation on engines that have none) appear as those others.
+class OperationLog {
+ public:
+  /// `timed`: each record gets the seconds until its operation is finished. On a GPU the log waits for the device after each operation, so that the seconds
+  /// include a launch and nothing overlaps.
+  explicit OperationLog(bool timed = false) : timed_(timed), start_(Clock::now()) {}
+
+  /// A collective of `bytes` in all that is started here. It is not timed: communicators tell what ranks wait for.
+  void collective(const char* verb, DType dtype, int64_t bytes) {
+    records_.push_back({.name = verb, .layer = layer_, .kind = OperationKind::kCollective, .dtype = dtype, .bytes = bytes});
+  }
+
+  size_t open(const OperationRecord& record);
+  void close(const Context& ctx, size_t index);
+
+  const std::vector<OperationRecord>& records() const { return records_; }
+  std::vector<OperationRecord> take();  ///< and is empty again
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+  friend class LogLayer;
+  const char* layer_ = "";
+  bool timed_;
+  Clock::time_point start_;
+  std::vector<OperationRecord> records_;
+};
+
+/// While this lives, what is logged belongs to `layer`.
+class LogLayer {
+ public:
+  LogLayer(const Context& ctx, const char* layer) : log_(ctx.log), before_(log_ != nullptr ? std::exchange(log_->layer_, layer) : "") {}
+  ~LogLayer() {
+    if (log_ != nullptr) log_->layer_ = before_;
+  }
+  LogLayer(const LogLayer&) = delete;
+  LogLayer& operator=(const LogLayer&) = delete;
+
+ private:
+  OperationLog* log_;
+  const char* before_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,187 @@
+// What a part costs, by its run on the meta device: against its declaration, against the formulas of the literature, and against a run on a CPU.
+#include "trainer/model/part_profile.h"
+
+#include <algorithm>
+#include <map>
+
+#include "parallel/comm/null.h"
+#include "parallel/comm/self.h"
+#include "tests/support/catch.h"
+#include "trainer/model/declare.h"
+#include "trainer/model/transformer_stage.h"
+
+namespace trireme {
+namespace {
+
+ModelConfig model_of(const std::string& architecture) {
+  ModelConfig model;
+  model.architecture = architecture;
+  model.layers = 2;
+  model.hidden_size = 48;
+  model.heads = 8;
+  model.kv_heads = 8;
+  model.head_size = 6;
+  model.ffn_size = 80;
+  model.vocab_size = 61;
+  model.max_positions = 12;
+  return model;
+}
+
+/// On the last tensor rank, that has most of the padding.
+template <class Declare>
+int64_t declared(const ModelConfig& model, int tensor, const Declare& declare) {
+  NullCommunicator ranks(tensor - 1, tensor, "tensor");
+  const Region region(ranks, false);
+  Unit unit("part");
+  declare(Declaration(model, region), unit);
+  return unit.numel();
+}
+
+std::vector<Part> parts(const ModelConfig& model) { return parts_of(model, whole_range(model)); }
+
+int64_t bytes_of(const std::vector<OperationRecord>& operations, std::string_view name) {
+  int64_t bytes = 0;
+  for (const OperationRecord& operation : operations)
+    if (name == operation.name) bytes += operation.bytes;
+  return bytes;
+}
+
+double product_flops(const std::vector<OperationRecord>& operations) {
+  double flops = 0;
+  for (const OperationRecord& operation : operations)
+    if (operation.kind == OperationKind::kProduct) flops += operation.flops();
+  return flops;
+}
+
+TEST_CASE("a profile's units are those that the part declares, also where kv heads are too few for the tensor ranks") {
+  ModelConfig model = model_of(GENERATE(as<std::string>{}, "gpt2", "llama"));
+  const bool gpt2 = model.architecture == "gpt2";
+  model.tied_embeddings = GENERATE(false, true);
+  if (!gpt2) {
+    model.kv_heads = GENERATE(8, 2);
+    model.qkv_bias = GENERATE(false, true);
+    model.qk_norm = GENERATE(false, true);
+  }
+  const int tensor = GENERATE(1, 2, 4);
+  CAPTURE(model.architecture, *model.kv_heads, model.qkv_bias, model.qk_norm, tensor);
+  const std::vector<Part> all = parts(model);
+  PartProfiles profiles(model);
+  const auto units = [&](const Part& part) { return profiles.of(part, {.tensor = tensor, .length = 4}).units; };
+  const auto table = declared(model, tensor, [](const Declaration& declare, Unit& unit) { declare.embedding(unit); });
+  const auto norm = declared(model, tensor, [](const Declaration& declare, Unit& unit) { declare.final_norm(unit); });
+  std::vector<int64_t> embedding{table};
+  if (gpt2) embedding.push_back(declared(model, tensor, [](const Declaration& declare, Unit& unit) { declare.positions(unit); }));
+  CHECK(units(all.front()) == embedding);
+  CHECK(units(all[1]) ==
+        std::vector<int64_t>{declared(model, tensor, [&](const Declaration& declare, Unit& unit) { declare.block(unit, all[1], Tensor()); })});
+  CHECK(units(all.back()) == (model.tied_embeddings ? std::vector<int64_t>{norm, table} : std::vector<int64_t>{norm + table}));
+}
+
+TEST_CASE("units of a stage hold the elements of their parts, a shared table once") {
+  ModelConfig model = model_of("llama");
+  model.layers = 5;
+  model.tied_embeddings = true;
+  PartProfiles profiles(model);
+  const ProfileShape shape{.length = 4};
+  const std::vector<Part> all = parts(model);
+  const int64_t table = 61 * 48, norm = 48, block = profiles.of(all[1], shape).elements();
+  const auto elements = [&](const StageRange& range, bool with_first, int64_t together) {
+    const std::vector<Part> own = parts_of(model, range, together);
+    return unit_elements(profiles, own, stage_units(own, range, model, with_first), shape);
+  };
+  CHECK(elements(whole_range(model), false, 2) == std::vector<int64_t>{table, 2 * block, 2 * block, block, norm});
+  CHECK(elements(stage_range({2, 3}, 1), false, 1) == std::vector<int64_t>{block, block, block, norm, table});
+  CHECK(elements(stage_range({2, 3}, 1), true, 1) == std::vector<int64_t>{block, block, block, norm});
+}
+
+TEST_CASE("a block's products, crossings and saved bytes are those of the literature") {
+  const std::string architecture = GENERATE(as<std::string>{}, "gpt2", "llama");
+  const bool sequence_parallel = GENERATE(false, true), gpt2 = architecture == "gpt2";
+  const ModelConfig model = model_of(architecture);
+  const ProfileShape shape{.tensor = 2, .sequence_parallel = sequence_parallel, .sequences = 3, .length = 4, .compute = DType::kBF16};
+  const int64_t M = 12, D = 48, q = 3 * 24, o = 24, F = 40, f = gpt2 ? F : 2 * F, row = M * D / (sequence_parallel ? 2 : 1);
+  PartProfiles profiles(model);
+  const Part block = parts(model)[1];
+  const PartProfile& none = profiles.of(block, shape, Recompute::kNone);
+  const double products = 2.0 * M * static_cast<double>(D * q + o * D + D * f + F * D);
+  CHECK(product_flops(none.forward.operations) == products);
+  CHECK(product_flops(none.input_gradient.operations) == products);
+  CHECK(product_flops(none.weight_gradient.operations) == products);
+  CHECK(product_flops(none.backward.operations) == 2 * products);
+  // The residual stream twice, q, k and v, attention's result, the hidden layer; statistics of both norms, and of attention, in fp32.
+  const int64_t statistics = 2 * row / D * (gpt2 ? 2 : 1) + M * 4;
+  CHECK(none.saved == 2 * (2 * row + M * (q + o + f)) + 4 * statistics);
+  CHECK(profiles.of(block, shape, Recompute::kSelective).saved == none.saved - 2 * M * o - 4 * M * 4);
+  CHECK(profiles.of(block, shape, Recompute::kFull).saved == 2 * row);
+  // Two boundaries, entered and left: all-reduces of [M,D], or a gather and a scatter in place of each.
+  const int64_t crossing = 2 * 2 * M * D;
+  const auto moved = [&](const PartProfile::Pass& pass, const char* verb) { return bytes_of(pass.operations, verb); };
+  for (const PartProfile::Pass* pass : {&none.forward, &none.input_gradient}) {
+    CHECK(moved(*pass, "all_reduce") == (sequence_parallel ? 0 : crossing));
+    CHECK(moved(*pass, "all_gather") == (sequence_parallel ? crossing : 0));
+    CHECK(moved(*pass, "reduce_scatter") == (sequence_parallel ? crossing : 0));
+  }
+  CHECK(moved(none.weight_gradient, "all_gather") == (sequence_parallel ? crossing : 0));
+}
+
+TEST_CASE("what recomputation costs is attention, or a forward without its last product") {
+  const ModelConfig model = model_of("llama");
+  const ProfileShape shape{.sequences = 2, .length = 6};
+  PartProfiles profiles(model);
+  const Part block = parts(model)[1];
+  const auto flops = [&](Recompute recompute) { return flops_of(profiles.of(block, shape, recompute).input_gradient.operations); };
+  const double attention = 4.0 * 8 * 6 * 2 * (6 * 6 / 2), once = flops(Recompute::kNone);
+  CHECK(flops(Recompute::kSelective) - once == attention);
+  CHECK(flops(Recompute::kFull) - once == attention + 2.0 * 12 * 48 * (3 * 48 + 48 + 2 * 80));
+}
+
+TEST_CASE("attention's useful work: half of all pairs, or the band of a window") {
+  AttentionWork work{.sequences = 1, .length = 8, .heads = 1, .head_size = 1};
+  CHECK(work.scores() == 32);
+  work.window = 8;
+  CHECK(work.scores() == 32);
+  work.window = 2;
+  CHECK(work.scores() == 2 * (8 - 1));
+}
+
+/// Names and sizes, one a line.
+std::vector<std::string> text_of(const std::vector<OperationRecord>& operations) {
+  std::vector<std::string> lines;
+  for (const OperationRecord& o : operations)
+    lines.push_back(concat(o.layer, " ", o.name, " ", static_cast<int>(o.kind), " ", name_of(o.dtype), " ", o.bytes, " ", o.m, "x", o.n, "x", o.k));
+  return lines;
+}
+
+TEST_CASE("a block on a CPU runs the operations that its profile lists, and the log times them") {
+  const ModelConfig model = model_of(GENERATE(as<std::string>{}, "gpt2", "llama"));
+  const ProfileShape shape{.sequences = 2, .length = 6};
+  const PartProfile profile = profile_of(model, parts(model)[1], shape, Recompute::kNone);
+  Arena arena(Device::kCpu);
+  OperationLog log(true);
+  Context ctx{Device::kCpu, &arena, 1, nullptr};
+  SelfCommunicator world("world");
+  Mesh mesh(world, {}, 8);
+  StageOptions options;
+  options.recompute.resize(2);
+  TransformerStage stage(ctx, model, mesh, {1, 3, 0, 1}, options, nullptr);
+  const Tensor ids = Tensor::zeros(ctx, {12}, DType::kI32, MemoryCategory::kData);
+  stage.unshard(ctx, 0);
+  stage.begin(ctx, {{ids, ids}}, 6, RunMode::kTrain, 0);
+  fill(ctx, 0.5, stage.recv_forward_buffer(ctx, 0));
+  ctx.log = &log;
+  stage.forward(ctx, 0, 0);
+  const std::vector<OperationRecord> forward = log.take();
+  CHECK(text_of(forward) == text_of(profile.forward.operations));
+  CHECK(std::ranges::all_of(forward, [](const OperationRecord& operation) { return operation.seconds > 0; }));
+  stage.take_forward_output(0);
+  ctx.log = nullptr;
+  fill(ctx, 0.5, stage.recv_backward_buffer(ctx, 0));
+  ctx.log = &log;
+  stage.backward_input(ctx, 0, 0);
+  CHECK(text_of(log.take()) == text_of(profile.input_gradient.operations));
+  stage.backward_weight(ctx, 0, 0);
+  CHECK(text_of(log.take()) == text_of(profile.weight_gradient.operations));
+}
+
+}  // namespace
+}  // namespace trireme

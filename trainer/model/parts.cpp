@@ -1,0 +1,74 @@
+#include "trainer/model/parts.h"
+
+#include <algorithm>
+
+namespace trireme {
+namespace {
+
+constexpr const char* kEmbeddingUnit = "embedding";
+
+/// A tied head on the rank of the first stage reads the table there.
+bool reads_first_stage(const Part& part, const std::string& unit, const StageRange& range, bool with_first) {
+  return part.kind == PartKind::kHead && unit == kEmbeddingUnit && !range.first() && with_first;
+}
+
+}  // namespace
+
+StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage) {
+  StageRange range{stage, static_cast<int>(layers_per_stage.size()), 0, layers_per_stage[static_cast<size_t>(stage)]};
+  for (int s = 0; s < stage; ++s) range.first_block += layers_per_stage[static_cast<size_t>(s)];
+  return range;
+}
+
+StageRange whole_range(const ModelConfig& model) { return stage_range({model.layers}, 0); }
+
+std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, int64_t blocks_per_unit) {
+  const auto block_name = [](int64_t block) { return "blocks." + std::to_string(block); };
+  std::vector<Part> parts;
+  if (range.first()) {
+    parts.push_back({PartKind::kEmbedding, "embedding", {kEmbeddingUnit}});
+    if (model.architecture == "gpt2") parts.back().units.push_back("positions");
+  }
+  for (int64_t b = 0; b < range.blocks; ++b) {
+    const int64_t block = range.first_block + b;
+    parts.push_back({PartKind::kBlock, block_name(block), {block_name(block - b % blocks_per_unit)}, block});
+  }
+  if (range.last()) {
+    parts.push_back({PartKind::kHead, "head", {"head"}});
+    if (model.tied_embeddings) parts.back().units.push_back(kEmbeddingUnit);
+  }
+  return parts;
+}
+
+std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageRange& range, bool with_first) {
+  std::vector<std::string> names;
+  // A unit is read by neighbours, or by the two ends.
+  const auto known = [&](const std::string& unit) { return !names.empty() && (names.back() == unit || names.front() == unit); };
+  for (const Part& part : parts)
+    for (const std::string& unit : part.units)
+      if (!reads_first_stage(part, unit, range, with_first) && !known(unit)) names.push_back(unit);
+  return names;
+}
+
+StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool with_first) {
+  const std::vector<std::string> names = unit_names(parts, range, with_first);
+  size_t at = 0;  // parts read units in their order, and a tied head on the only stage the first again
+  const auto number = [&](const std::string& name) {
+    if (names.front() == name) return 0;
+    while (names[at] != name) ++at;
+    return static_cast<int>(at);
+  };
+  StageUnits units;
+  units.units = static_cast<int>(names.size());
+  for (const Part& part : parts) {
+    if (part.kind == PartKind::kHead) units.fused_part = static_cast<int>(units.units_of_part.size());
+    std::vector<UnitRef>& reads = units.units_of_part.emplace_back();
+    for (const std::string& unit : part.units)
+      reads.push_back(reads_first_stage(part, unit, range, with_first) ? UnitRef(0, 0) : UnitRef(number(unit)));
+  }
+  const bool apart = model.tied_embeddings && range.stages > 1 && !with_first;
+  if (apart && (range.first() || range.last())) units.tied_unit = number(kEmbeddingUnit);
+  return units;
+}
+
+}  // namespace trireme
