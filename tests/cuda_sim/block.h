@@ -79,6 +79,8 @@ class BlockRunner {
   /// All blocks, or until the first fault.
   KernelFault run(const KernelCall& call, uint64_t seed);
   int64_t switches() const { return switches_; }
+  int64_t copies() const { return copies_; }
+  void count_copy() { ++copies_; }
 
   // For the functions of device_thread.h.
   void sync_block(Fiber& self, Site site);
@@ -141,6 +143,7 @@ class BlockRunner {
   unsigned char* emergency_ = nullptr;
   KernelFault fault_;
   int64_t switches_ = 0;
+  int64_t copies_ = 0;
 };
 
 /// Runners are kept: making stacks is slow.

@@ -33,6 +33,7 @@ struct Statistics {
   int64_t operations = 0;     ///< run
   int64_t kernels = 0;        ///< of which launches
   int64_t switches = 0;       ///< between threads of a block
+  int64_t copies = 0;         ///< of 16 bytes to shared memory that kernels started (cp.async), zeros included
   int64_t largest_queue = 0;  ///< operations waiting in all streams at once
   int64_t waits = 0;          ///< of host threads for a stream, an event or a device that was not done
   int64_t allocations = 0;    ///< live, device

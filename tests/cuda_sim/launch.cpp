@@ -38,12 +38,13 @@ class Kernel final : public Operation {
       }
     }
     auto runner = take_runner();
-    const int64_t switches = runner->switches();
+    const int64_t switches = runner->switches(), copies = runner->copies();
     const KernelFault fault = runner->run(*call_, seed);
     {
       const Lock lock(machine().mutex);
       ++machine().statistics.kernels;
       machine().statistics.switches += runner->switches() - switches;
+      machine().statistics.copies += runner->copies() - copies;
       if (fault.error != cudaSuccess) {
         std::string text = name() + ": " + fault.text;
         if (fault.address != 0) text += ": " + machine().memory.describe(fault.address);

@@ -151,6 +151,7 @@ void async_copy(void* shared, const void* global, bool valid) {
   Fiber& self = current();
   if (!self.runner->is_shared(shared, 16) || !is_aligned(shared) || (valid && !is_aligned(global)))
     self.runner->fail(cudaErrorMisalignedAddress, "cp.async of 16 bytes that are not aligned, or not to shared memory");
+  self.runner->count_copy();
   self.copies.push_back({shared, global, valid, self.groups});
   if (self.runner->copies_at_once()) self.runner->copy_until(self, self.groups + 1);
 }
