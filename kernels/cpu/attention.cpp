@@ -34,7 +34,9 @@ const TypedAttention<float>& of_type(const AttentionKernels& kernels, float) { r
 const TypedAttention<bfloat16>& of_type(const AttentionKernels& kernels, bfloat16) { return kernels.bf16; }
 const TypedAttention<float16>& of_type(const AttentionKernels& kernels, float16) { return kernels.f16; }
 
-AttentionSizes sizes_of(const AttentionShape& shape) { return {shape.sequence, shape.heads, shape.kv_heads, shape.head_size}; }
+AttentionSizes sizes_of(const AttentionShape& shape) {
+  return {shape.sequence, shape.heads, shape.kv_heads, shape.head_size, shape.band().within(shape.sequence)};
+}
 
 int64_t blocks_of(const AttentionShape& shape) { return (shape.sequence + kAttentionBlock - 1) / kAttentionBlock; }
 
@@ -112,7 +114,9 @@ void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const
     const AttentionDecode<T> arguments{.qkv = qkv.data<T>(),
                                        .keys = keys.data<T>(),
                                        .values = values.data<T>(),
+                                       .room = keys.dim(0),
                                        .position = position,
+                                       .band = shape.band(),
                                        .heads = shape.heads,
                                        .kv_heads = shape.kv_heads,
                                        .head_size = size,

@@ -3,7 +3,7 @@
 // from ctx.arena, holds the packed keys and values of one kv head and, in the backward, the fp32 sums of their gradients: 2 T H and 5 T H elements,
 // and some blocks. bf16 is multiplied as bf16 where the CPU can, with probabilities and their gradients rounded to it; elsewhere, and in fp16,
 // products are fp32. No result depends on the number of threads. A NaN or infinity among values or output gradients may also reach queries and keys
-// of its own block that the mask keeps from it, as 0 times it.
+// that the mask keeps from it in a pair of blocks that the mask cuts, as 0 times it.
 #include "kernels/core/tensor.h"
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/ops/attention.h"

@@ -1,4 +1,4 @@
-// Attention of single queries over a cache of keys and values. A warp takes every eighth key with a running maximum of its own, a lane every 32nd element
+// Attention of single queries over a cache of keys and values, a ring of rows. A warp takes every eighth key with a running maximum of its own, a lane every 32nd element
 // of the head; what the warps have is then put together in their order.
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_kernels.cuh"
@@ -13,14 +13,15 @@ constexpr int kElements = kPlainHeadSize / kWarp;  // of a lane
 
 /// Block (x, y): query head x of row y.
 template <class T>
-__global__ void __launch_bounds__(kWarps* kWarp) decode_kernel(const T* __restrict__ qkv, const T* __restrict__ keys, const T* __restrict__ values,
-                                                               int64_t position, AttentionLayout layout, T* out) {
+__global__ void __launch_bounds__(kWarps* kWarp)
+    decode_kernel(const T* __restrict__ qkv, const T* __restrict__ keys, const T* __restrict__ values, int64_t room, int64_t position,
+                  AttentionBand<int64_t> band, AttentionLayout layout, T* out) {
   TRIREME_SHARED(float[kWarps][kPlainHeadSize], sums);
   TRIREME_SHARED(float[kWarps], highest);
   TRIREME_SHARED(float[kWarps], denominators);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int head = static_cast<int>(blockIdx.x), size = layout.head_size;
-  const int64_t row = blockIdx.y, count = position + row + 1, kv = int64_t{head / layout.group} * size;
+  const int64_t row = blockIdx.y, token = position + row, kv = int64_t{head / layout.group} * size;
   float query[kElements], sum[kElements];
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
@@ -29,8 +30,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode_kernel(const T* __restri
     sum[i] = 0;
   }
   float largest = -INFINITY, denominator = 0;
-  for (int64_t key = warp; key < count; key += kWarps) {
-    const T* const k = keys + key * layout.to_values + kv;
+  for (int64_t key = band.first_key(token) + warp; key <= token; key += kWarps) {
+    const int64_t at = key % room * layout.to_values + kv;
+    const T* const k = keys + at;
     float score = 0;
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
@@ -41,7 +43,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode_kernel(const T* __restri
     largest = score > before ? score : before;
     const float factor = expf(before - largest), weight = expf(score - largest);  // of the first key the factor is 0
     denominator = denominator * factor + weight;
-    const T* const v = values + key * layout.to_values + kv;
+    const T* const v = values + at;
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
       if (lane + i * kWarp < size) sum[i] = fmaf(weight, to_float(v[lane + i * kWarp]), sum[i] * factor);
@@ -72,7 +74,7 @@ void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const
   TRIREME_CHECK(shape.sequence <= kRows, "attention_decode: ", shape.sequence, " new tokens, at most ", kRows);
   dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
     launch(ctx, decode_kernel<T>, {dim3(static_cast<unsigned>(shape.heads), static_cast<unsigned>(shape.sequence)), dim3(kWarps * kWarp)},
-           qkv.data<T>(), keys.data<T>(), values.data<T>(), position, AttentionLayout(shape), out.data<T>());
+           qkv.data<T>(), keys.data<T>(), values.data<T>(), keys.dim(0), position, shape.band(), AttentionLayout(shape), out.data<T>());
   });
 }
 

@@ -34,15 +34,17 @@ __device__ inline void probabilities_of_queries(Fragments<1, kN>& scores, const 
     for (int i = 0; i < 4; ++i) scores[0][n][i] = exp2_fast(fmaf(scores[0][n][i], scale_log2, -lse[8 * n + column + i % 2]));
 }
 
-/// No query sees a later key: on the diagonal, where both start at the same token. `row` is the warp's first in the tile.
-template <int kN>
-__device__ inline void mask_queries(Fragments<1, kN>& probabilities, int row) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, behind = row + lane / 4 - lane % 4 * 2;
+/// No query sees a key outside its band. `ahead` = first query - first key of the tiles, `row` is the warp's first in the tile of keys.
+template <int kN, class Band>
+__device__ inline void mask_queries(Fragments<1, kN>& probabilities, int ahead, int row, Band band) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, behind = row + lane / 4 - lane % 4 * 2 - ahead;
 #pragma unroll
   for (int n = 0; n < kN; ++n)
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (8 * n + i % 2 - i / 2 * 8 < behind) probabilities[0][n][i] = 0;
+    for (int i = 0; i < 4; ++i) {
+      const int query = 8 * n + i % 2 - i / 2 * 8;
+      if (query < behind || band.beyond(query - behind)) probabilities[0][n][i] = 0;
+    }
 }
 
 /// ds = p (dp - delta)
@@ -55,18 +57,19 @@ __device__ inline void score_gradients_of_queries(Fragments<1, kN>& dp, const Fr
     for (int i = 0; i < 4; ++i) dp[0][n][i] = p[0][n][i] * (dp[0][n][i] - delta[8 * n + column + i % 2]);
 }
 
-template <class T, int H>
+template <class T, int H, class Band>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_key_gradients_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse, const float* __restrict__ delta,
-                               AttentionLayout layout, BlockOrder order, int first_pair, T* __restrict__ dqkv) {
+                               AttentionLayout layout, BlockOrder order, int first_pair, T* __restrict__ dqkv, Band band) {
   using Loader = TileLoader<T, H, kThreads>;
   constexpr int kN = kQueries / 8;
   TRIREME_DYNAMIC_SHARED(KeyMemory<H>, memory);
   const auto [item, tile] = order.place();
   const int pair = first_pair + item, first_key = tile * kKeys, sequence = layout.sequence;
+  const int last_query = band.last_query(first_key + kKeys - 1, sequence);
   const int thread = static_cast<int>(threadIdx.x), warp_row = thread / kWarp * 16;
 
-  // The steps of a block: the query heads of its pair in order, in each the tiles of queries from the diagonal on.
+  // The steps of a block: the query heads of its pair in order, in each the tiles of queries from the diagonal to the last that sees a key.
   const T* from_queries = Loader::begin(qkv + layout.query(pair * layout.group) + first_key * layout.columns, layout.columns);
   const T* from_douts = Loader::begin(dout + layout.output(pair * layout.group) + first_key * layout.out_columns, layout.out_columns);
   const auto load = [&](int buffer, int head, int query) {
@@ -83,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     query += kQueries;
     from_queries += kQueries * layout.columns;
     from_douts += kQueries * layout.out_columns;
-    if (query >= sequence) {
+    if (query > last_query) {
       from_queries += H - (query - first_key) * layout.columns;
       from_douts += H - (query - first_key) * layout.out_columns;
       query = first_key;
@@ -105,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   unsigned char* const warp_values = memory->values + warp_row * Tile<H>::kRowBytes;
   int buffer = 0;
   for (int head = 0; head < layout.group; ++head)
-    for (int query = first_key; query < sequence; query += kQueries, buffer ^= 1) {
+    for (int query = first_key; query <= last_query; query += kQueries, buffer ^= 1) {
       cp_async_wait<0>();
       __syncthreads();  // the step's tiles are there, and all are done with those of the step before
       load_after(buffer ^ 1, head, query);
@@ -113,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       Fragments<1, kN> p, dp;
       multiply_rows<T, H, 1, kN>(p, warp_keys, memory->queries[buffer]);
       probabilities_of_queries<kN>(p, memory->lse[buffer], layout.scale_log2);
-      if (query == first_key) mask_queries<kN>(p, warp_row);
+      if (query == first_key || band.beyond(query + kQueries - 1 - first_key - warp_row)) mask_queries<kN>(p, query - first_key, warp_row, band);
       add_product<T, H, 1, kN>(dvalues, p, memory->douts[buffer]);
       multiply_rows<T, H, 1, kN>(dp, warp_values, memory->douts[buffer]);
       score_gradients_of_queries<kN>(dp, p, memory->delta[buffer]);
@@ -146,9 +149,9 @@ struct QueryMemory {
   int head, first_row;  // kept here, as lse and delta are: registers are scarce
 };
 
-/// scores -> probabilities. `ahead` = first row - first key of the fragments: no query sees a later key.
-template <int kN>
-__device__ inline void probabilities_of_keys(Fragments<kM, kN>& scores, const float* lse, float scale_log2, int ahead) {
+/// scores -> probabilities. `ahead` = first row - first key of the fragments: no query sees a key outside its band.
+template <int kN, class Band>
+__device__ inline void probabilities_of_keys(Fragments<kM, kN>& scores, const float* lse, float scale_log2, int ahead, Band band) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
@@ -156,15 +159,17 @@ __device__ inline void probabilities_of_keys(Fragments<kM, kN>& scores, const fl
     for (int n = 0; n < kN; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[m][n][i] = exp2_fast(fmaf(scores[m][n][i], scale_log2, -lse[16 * m + i / 2 * 8 + lane / 4]));
-  if (ahead >= 8 * kN - 1) return;
+  if (ahead >= 8 * kN - 1 && !band.beyond(ahead + 16 * kM - 1)) return;
   ahead += lane / 4 - lane % 4 * 2;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int n = 0; n < kN; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (8 * n + i % 2 - 16 * m - i / 2 * 8 > ahead) scores[m][n][i] = 0;
+      for (int i = 0; i < 4; ++i) {
+        const int key = 8 * n + i % 2 - 16 * m - i / 2 * 8;
+        if (key > ahead || band.beyond(ahead - key)) scores[m][n][i] = 0;
+      }
 }
 
 /// ds = p (dp - delta)
@@ -179,10 +184,11 @@ __device__ inline void score_gradients_of_keys(Fragments<kM, kN>& dp, const Frag
       for (int i = 0; i < 4; ++i) dp[m][n][i] = p[m][n][i] * (dp[m][n][i] - delta[16 * m + i / 2 * 8 + row]);
 }
 
-template <class T, int H>
+template <class T, int H, class Band>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_query_gradients_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse,
-                                 const float* __restrict__ delta, AttentionLayout layout, BlockOrder order, int first_head, T* __restrict__ dqkv) {
+                                 const float* __restrict__ delta, AttentionLayout layout, BlockOrder order, int first_head, T* __restrict__ dqkv,
+                                 Band band) {
   using Loader = TileLoader<T, H, kThreads>;
   constexpr int kN = kStepKeys<H> / 8;
   TRIREME_DYNAMIC_SHARED(QueryMemory<H>, memory);
@@ -190,10 +196,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int head = first_head + item, pair = head / layout.group, sequence = layout.sequence;
   const int first_row = (order.tiles - 1 - place) * kRows;
   const int thread = static_cast<int>(threadIdx.x), warp_rows = thread / kWarp * 16 * kM;
-  int left = first_row + kRows < sequence ? first_row + kRows : sequence;  // keys that any row sees, from this step's first on
-  int ahead = first_row + warp_rows;                                       // the warp's first row - the step's first key
+  const int first_key = band.first_key(first_row);
+  int left = (first_row + kRows < sequence ? first_row + kRows : sequence) - first_key;  // keys that any row sees, from this step's first on
+  int ahead = first_row + warp_rows - first_key;                                         // the warp's first row - the step's first key
 
-  const T* from = Loader::begin(qkv + layout.key(pair), layout.columns);
+  const T* from = Loader::begin(qkv + layout.key(pair) + first_key * layout.columns, layout.columns);
   const auto load = [&](int buffer, int rows) {
     if (rows > 0) {
       Loader::template load<kStepKeys<H>>(memory->keys[buffer], from, layout.columns, rows);
@@ -222,10 +229,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     cp_async_wait<0>();
     __syncthreads();  // the step's tiles are there, and all are done with those of the step before
     load(buffer ^ 1, left - kStepKeys<H>);
-    if (ahead <= -16 * kM) continue;  // no row of this warp sees these keys
+    if (ahead <= -16 * kM || band.beyond(ahead - (kStepKeys<H> - 1))) continue;  // no row of this warp sees these keys
     Fragments<kM, kN> p, dp;
     multiply_rows<T, H, kM, kN>(p, queries, memory->keys[buffer]);
-    probabilities_of_keys<kN>(p, memory->lse + warp_rows, layout.scale_log2, ahead);
+    probabilities_of_keys<kN>(p, memory->lse + warp_rows, layout.scale_log2, ahead, band);
     multiply_rows<T, H, kM, kN>(dp, douts, memory->values[buffer]);
     score_gradients_of_keys<kN>(dp, p, memory->delta + warp_rows);
     add_product<T, H, kM, kN>(dqueries, dp, memory->keys[buffer]);
@@ -240,11 +247,13 @@ template <class T, int H>
 void backward(const Context& ctx, const AttentionBackward<T>& t, const AttentionShape& shape) {
   const AttentionLayout layout(shape);
   const BlockOrder keys(t.pairs, ceil_div(shape.sequence, kKeys), shape.sequence * H * 4 * layout.group);
-  launch(ctx, flash_key_gradients_kernel<T, H>, {keys.grid(), dim3(kThreads), sizeof(KeyMemory<H>)}, t.dout, t.qkv, t.lse, t.delta, layout, keys,
-         static_cast<int>(t.first_pair), t.dqkv);
   const BlockOrder queries(t.pairs * layout.group, ceil_div(shape.sequence, kRows), shape.sequence * H * 4 / layout.group);
-  launch(ctx, flash_query_gradients_kernel<T, H>, {queries.grid(), dim3(kThreads), sizeof(QueryMemory<H>)}, t.dout, t.qkv, t.lse, t.delta, layout,
-         queries, static_cast<int>(t.first_pair * layout.group), t.dqkv);
+  dispatch_band(layout, [&]<class Band>(Band band) {
+    launch(ctx, flash_key_gradients_kernel<T, H, Band>, {keys.grid(), dim3(kThreads), sizeof(KeyMemory<H>)}, t.dout, t.qkv, t.lse, t.delta, layout,
+           keys, static_cast<int>(t.first_pair), t.dqkv, band);
+    launch(ctx, flash_query_gradients_kernel<T, H, Band>, {queries.grid(), dim3(kThreads), sizeof(QueryMemory<H>)}, t.dout, t.qkv, t.lse, t.delta,
+           layout, queries, static_cast<int>(t.first_pair * layout.group), t.dqkv, band);
+  });
 }
 
 }  // namespace

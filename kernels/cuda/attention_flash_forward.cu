@@ -1,4 +1,4 @@
-// Flash attention 2 (Dao 2023, arXiv:2307.08691), forward, on tensor cores: a block owns 128 queries of one head and walks the keys up to the diagonal.
+// Flash attention 2 (Dao 2023, arXiv:2307.08691), forward, on tensor cores: a block owns 128 queries of one head and walks the keys that they see.
 // A warp owns 32 queries, so that each fragment of keys or values read from shared memory feeds two products: with 16 the reads would take longer than
 // the products. Scores and probabilities stay in registers.
 #include "kernels/cuda/attention_kernels.cuh"
@@ -30,7 +30,7 @@ struct SoftmaxRows {
 };
 
 /// Scores -> exp2((score - maximum) * scale_log2). The maximum follows only where it grew by a factor of 2^8 in the exponential: neither fp32 sums nor
-/// narrow probabilities lose precision by being larger, and most steps need not touch the sums. The first step sets it, as no row is without key 0.
+/// narrow probabilities lose precision by being larger, and most steps need not touch the sums. The first step with a key that the row sees sets it.
 template <int H, int kN>
 __device__ inline void online_softmax(Fragments<kM, kN>& scores, Fragments<kM, H / 8>& out, SoftmaxRows& rows, float scale_log2) {
   float highest[kM][2];
@@ -77,9 +77,9 @@ __device__ inline void online_softmax(Fragments<kM, kN>& scores, Fragments<kM, H
     }
 }
 
-/// No query sees a later key. `ahead` = first row - first key of the fragments.
-template <int kN>
-__device__ inline void mask(Fragments<kM, kN>& scores, int ahead) {
+/// No query sees a key outside its band. `ahead` = first row - first key of the fragments.
+template <int kN, class Band>
+__device__ inline void mask(Fragments<kM, kN>& scores, int ahead, Band band) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   ahead += lane / 4 - lane % 4 * 2;
 #pragma unroll
@@ -87,23 +87,26 @@ __device__ inline void mask(Fragments<kM, kN>& scores, int ahead) {
 #pragma unroll
     for (int n = 0; n < kN; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (8 * n + i % 2 - 16 * m - i / 2 * 8 > ahead) scores[m][n][i] = -INFINITY;
+      for (int i = 0; i < 4; ++i) {
+        const int key = 8 * n + i % 2 - 16 * m - i / 2 * 8;
+        if (key > ahead || band.beyond(ahead - key)) scores[m][n][i] = -INFINITY;
+      }
 }
 
-template <class T, int H>
-__global__ void __launch_bounds__(kThreads, 2)
-    flash_forward_kernel(const T* __restrict__ qkv, AttentionLayout layout, BlockOrder order, T* __restrict__ out, float* __restrict__ lse) {
+template <class T, int H, class Band>
+__global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const T* __restrict__ qkv, AttentionLayout layout, BlockOrder order,
+                                                                    T* __restrict__ out, float* __restrict__ lse, Band band) {
   using Loader = TileLoader<T, H, kThreads>;
   constexpr int kN = kKeys<H> / 8, kTileBytes = ForwardMemory<H>::kTileBytes;
   TRIREME_DYNAMIC_SHARED(ForwardMemory<H>, memory);
   const auto [head, place] = order.place();
   const int pair = head / layout.group, first_row = (order.tiles - 1 - place) * kRows, sequence = layout.sequence;
   const int thread = static_cast<int>(threadIdx.x), warp_rows = thread / kWarp * 16 * kM;
-  int left = first_row + kRows < sequence ? first_row + kRows : sequence;  // keys that any row sees, from this step's first on
-  int ahead = first_row + warp_rows;                                       // the warp's first row - the step's first key
+  const int first_key = band.first_key(first_row);
+  int left = (first_row + kRows < sequence ? first_row + kRows : sequence) - first_key;  // keys that any row sees, from this step's first on
+  int ahead = first_row + warp_rows - first_key;                                         // the warp's first row - the step's first key
 
-  const T* from = Loader::begin(qkv + layout.key(pair), layout.columns);
+  const T* from = Loader::begin(qkv + layout.key(pair) + first_key * layout.columns, layout.columns);
   const auto load_keys = [&](int to, int rows) {
     if (rows > 0) Loader::template load<kKeys<H>>(memory->ring + to, from, layout.columns, rows);
     cp_async_commit();
@@ -123,20 +126,20 @@ __global__ void __launch_bounds__(kThreads, 2)
   clear<kM, H / 8>(sums);
   SoftmaxRows rows;
 #pragma unroll
-  for (int m = 0; m < kM; ++m) rows.highest[m][0] = rows.highest[m][1] = -INFINITY, rows.sum[m][0] = rows.sum[m][1] = 0;
+  for (int m = 0; m < kM; ++m) rows.highest[m][0] = rows.highest[m][1] = band.first_maximum(), rows.sum[m][0] = rows.sum[m][1] = 0;
   const auto after = [](int at) { return at == 2 * kTileBytes ? 0 : at + kTileBytes; };
   const auto before = [](int at) { return at == 0 ? 2 * kTileBytes : at - kTileBytes; };
   int slot = 0;  // byte offset in the ring of the tile to compute with; the one before it is loaded next
   unsigned char* const queries = memory->queries + warp_rows * Tile<H>::kRowBytes;
   for (; left > 0; left -= kKeys<H>, ahead -= kKeys<H>) {
-    const bool visible = ahead > -16 * kM;  // to any row of this warp
+    const bool visible = ahead > -16 * kM && !band.beyond(ahead - (kKeys<H> - 1));  // to any row of this warp
     Fragments<kM, kN> scores;
     cp_async_wait<1>();
     __syncthreads();  // the keys are there, and all are done with the tile that is loaded over
     load_keys(before(slot), left - kKeys<H>);
     if (visible) {
       multiply_rows<T, H, kM, kN>(scores, queries, memory->ring + slot);
-      if (ahead < kKeys<H> - 1) mask<kN>(scores, ahead);
+      if (ahead < kKeys<H> - 1 || band.beyond(ahead + 16 * kM - 1)) mask<kN>(scores, ahead, band);
       online_softmax<H, kN>(scores, sums, rows, layout.scale_log2);
     }
     slot = after(slot);
@@ -168,7 +171,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <class T, int H>
 void forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse) {
   const BlockOrder order(shape.batch * shape.heads, ceil_div(shape.sequence, kRows), shape.sequence * H * 4 * shape.kv_heads / shape.heads);
-  launch(ctx, flash_forward_kernel<T, H>, {order.grid(), dim3(kThreads), sizeof(ForwardMemory<H>)}, qkv, AttentionLayout(shape), order, out, lse);
+  const AttentionLayout layout(shape);
+  dispatch_band(layout, [&]<class Band>(Band band) {
+    launch(ctx, flash_forward_kernel<T, H, Band>, {order.grid(), dim3(kThreads), sizeof(ForwardMemory<H>)}, qkv, layout, order, out, lse, band);
+  });
 }
 
 }  // namespace

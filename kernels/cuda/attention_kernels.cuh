@@ -24,13 +24,15 @@ struct AttentionLayout {
         out_columns(shape.heads * shape.head_size),
         to_values(shape.kv_heads * shape.head_size),
         scale(static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_size)))),
-        scale_log2(scale * kLog2E) {}
+        scale_log2(scale * kLog2E),
+        band{static_cast<int>(shape.band().within(shape.sequence).window)} {}
 
   /// First element of a head or pair, at token 0: of queries, keys and values in qkv, and in out.
   __device__ int64_t query(int head) const { return int64_t{head / heads} * sequence * columns + head % heads * head_size; }
   __device__ int64_t key(int pair) const { return int64_t{pair / kv_heads} * sequence * columns + (heads + pair % kv_heads) * head_size; }
   __device__ int64_t value(int pair) const { return key(pair) + to_values; }
   __device__ int64_t output(int head) const { return int64_t{head / heads} * sequence * out_columns + head % heads * head_size; }
+  __device__ bool sees(int query, int key) const { return key <= query && !band.beyond(query - key); }
 
   int sequence, heads, kv_heads, head_size;
   int group;                ///< query heads of a kv head
@@ -38,7 +40,22 @@ struct AttentionLayout {
   int64_t out_columns;      ///< between rows of out
   int64_t to_values;        ///< from a key to its value
   float scale, scale_log2;  ///< 1/sqrt(H); the same for exponentials that are powers of two
+  AttentionBand<int> band;  ///< within the sequence
 };
+
+/// What AttentionBand is without a window, known when a kernel is compiled: masks and bounds of tiles then cost nothing.
+struct WholePast {
+  static constexpr int first_key(int) { return 0; }
+  static constexpr int last_query(int, int sequence) { return sequence - 1; }
+  static constexpr bool beyond(int) { return false; }
+  static constexpr float first_maximum() { return AttentionBand<int>{0}.first_maximum(); }
+};
+/// Calls body(band) with that of a layout as one of the two types.
+template <class Body>
+void dispatch_band(const AttentionLayout& layout, Body&& body) {
+  if (layout.band.window == 0) return body(WholePast{});
+  return body(layout.band);
+}
 
 /// The order of a grid over items (heads or pairs) and tiles of a sequence. Causal tiles differ in length: the longest of many items go first, so that
 /// the grid ends with short ones; the items in flight together are few enough for what they read again and again to stay in the L2 cache.

@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   clear<kPieces>(sums);
   float highest[kWarpRows], total[kWarpRows];  // the total is this lane's share
 #pragma unroll
-  for (int r = 0; r < kWarpRows; ++r) highest[r] = -INFINITY, total[r] = 0;
-  for (int key = 0; key < first_row + kRows && key < layout.sequence; key += kColumns) {
+  for (int r = 0; r < kWarpRows; ++r) highest[r] = layout.band.first_maximum(), total[r] = 0;
+  for (int key = layout.band.first_key(first_row); key < first_row + kRows && key < layout.sequence; key += kColumns) {
     __syncthreads();
     load_rows(keys, kColumns, qkv + layout.key(pair) + key * layout.columns, layout.columns, layout.sequence - key, head_size);
     load_rows(values, kColumns, qkv + layout.value(pair) + key * layout.columns, layout.columns, layout.sequence - key, head_size);
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kThreads, 3)
     multiply(queries + warp_rows * stride, keys + lane * stride, head_size, p);
 #pragma unroll
     for (int r = 0; r < kWarpRows; ++r) {
-      const float score = key + lane > row + r ? -INFINITY : p[r] * layout.scale;
-      const float maximum = fmaxf(highest[r], warp_max(score)), factor = expf(highest[r] - maximum);  // the first step sees key 0: finite
+      const float score = layout.sees(row + r, key + lane) ? p[r] * layout.scale : -INFINITY;
+      const float maximum = fmaxf(highest[r], warp_max(score)), factor = expf(highest[r] - maximum);  // finite from the first step on
       highest[r] = maximum;
       p[r] = expf(score - maximum);
       total[r] = fmaf(total[r], factor, p[r]);
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   RowSums<kPieces> sums;
   clear<kPieces>(sums);
   const int64_t statistics = item * statistics_stride(layout.sequence) + row;
-  for (int key = 0; key < first_row + kRows && key < layout.sequence; key += kColumns) {
+  for (int key = layout.band.first_key(first_row); key < first_row + kRows && key < layout.sequence; key += kColumns) {
     __syncthreads();
     load_rows(keys, kColumns, qkv + layout.key(pair) + key * layout.columns, layout.columns, layout.sequence - key, head_size);
     load_rows(values, kColumns, qkv + layout.value(pair) + key * layout.columns, layout.columns, layout.sequence - key, head_size);
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     multiply(douts + warp_rows * stride, values + lane * stride, head_size, ds);
 #pragma unroll
     for (int r = 0; r < kWarpRows; ++r) {
-      const float p = key + lane > row + r ? 0 : expf(scores[r] * layout.scale - lse[statistics + r]);
+      const float p = layout.sees(row + r, key + lane) ? expf(scores[r] * layout.scale - lse[statistics + r]) : 0;
       ds[r] = p * (ds[r] - delta[statistics + r]);
     }
     add_product<kPieces>(sums, ds, weights, keys, head_size);
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   store_rows<kPieces>(sums, scales, dqkv + layout.query(head) + row * layout.columns, layout.columns, layout.sequence - row, head_size);
 }
 
-/// Sums over the query heads of a pair in their order, in each from the first query that sees a key of the block.
+/// Sums over the query heads of a pair in their order, in each from the first to the last query that sees a key of the block.
 template <int kPieces, class T>
 __global__ void __launch_bounds__(kThreads, 3)
     plain_key_gradients_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse, const float* __restrict__ delta,
@@ -185,6 +185,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   float* const weights = douts + kColumns * stride + warp_rows * kColumns;
   const auto [item, tile] = order.place();
   const int pair = first_pair + item, first_key = tile * kRows, row = first_key + warp_rows;
+  const int last_query = layout.band.last_query(first_key + kRows - 1, sequence);
   load_rows(keys, kRows, qkv + layout.key(pair) + first_key * layout.columns, layout.columns, sequence - first_key, head_size);
   load_rows(values, kRows, qkv + layout.value(pair) + first_key * layout.columns, layout.columns, sequence - first_key, head_size);
 
@@ -194,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   for (int member = 0; member < layout.group; ++member) {
     const int head = pair * layout.group + member;
     const int64_t statistics = (item * layout.group + member) * statistics_stride(sequence);
-    for (int first = first_key; first < sequence; first += kColumns) {
+    for (int first = first_key; first <= last_query; first += kColumns) {
       __syncthreads();
       load_rows(queries, kColumns, qkv + layout.query(head) + first * layout.columns, layout.columns, sequence - first, head_size);
       load_rows(douts, kColumns, dout + layout.output(head) + first * layout.out_columns, layout.out_columns, sequence - first, head_size);
@@ -207,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       multiply(values + warp_rows * stride, douts + lane * stride, head_size, ds);
 #pragma unroll
       for (int r = 0; r < kWarpRows; ++r) {
-        p[r] = there && query >= row + r ? expf(p[r] * layout.scale - query_lse) : 0;
+        p[r] = there && layout.sees(query, row + r) ? expf(p[r] * layout.scale - query_lse) : 0;
         ds[r] = p[r] * (ds[r] - query_delta);
       }
       add_product<kPieces>(dvalues, p, weights, douts, head_size);

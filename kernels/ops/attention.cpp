@@ -11,10 +11,16 @@ namespace {
 void check(const char* operation, const AttentionShape& shape) {
   TRIREME_CHECK(shape.heads > 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_size > 0, operation, ": ", shape.heads,
                 " heads, ", shape.kv_heads, " kv heads of size ", shape.head_size);
+  TRIREME_CHECK(shape.window >= 0, operation, ": a window of ", shape.window, " tokens");
 }
 
 AttentionWork work_of(const AttentionShape& shape, bool backward) {
-  return {.sequences = shape.batch, .length = shape.sequence, .heads = shape.heads, .head_size = shape.head_size, .backward = backward};
+  return {.sequences = shape.batch,
+          .length = shape.sequence,
+          .heads = shape.heads,
+          .head_size = shape.head_size,
+          .window = shape.window,
+          .backward = backward};
 }
 
 }  // namespace
@@ -63,12 +69,13 @@ void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const
                        {"keys", keys, {room, columns}, dtype},
                        {"values", values, {room, columns}, dtype},
                        {"out", out, {shape.sequence, shape.heads * shape.head_size}, dtype}});
-  TRIREME_CHECK(shape.batch == 1 && position >= 0 && position + shape.sequence <= room, "attention_decode: ", shape.batch, " sequences of ",
-                shape.sequence, " rows at position ", position, " of ", room);
+  const bool all_fit = position + shape.sequence <= room, window_fits = shape.window > 0 && shape.window - 1 <= room - shape.sequence;
+  TRIREME_CHECK(shape.batch == 1 && position >= 0 && (all_fit || window_fits), "attention_decode: ", shape.batch, " sequences of ", shape.sequence,
+                " rows at position ", position, " of ", room, shape.window == 0 ? "" : concat(", with a window of ", shape.window));
   operation.run(
       dtype, [&] { cuda::attention_decode(ctx, qkv, keys, values, position, shape, out); },
       FastCpu{[&] { cpu::attention_decode(ctx, qkv, keys, values, position, shape, out); }, true},
-      [&]<class T>(T) { reference::attention_decode(qkv.data<T>(), keys.data<T>(), values.data<T>(), position, shape, out.data<T>()); });
+      [&]<class T>(T) { reference::attention_decode(qkv.data<T>(), keys.data<T>(), values.data<T>(), room, position, shape, out.data<T>()); });
 }
 
 }  // namespace trireme

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/core/tensor.h"
+#include "kernels/ops/attention_band.h"
 
 namespace trireme {
 
@@ -10,11 +11,13 @@ struct AttentionShape {
   int64_t heads = 0;      ///< N
   int64_t kv_heads = 0;   ///< K, divides N
   int64_t head_size = 0;  ///< H; scores are scaled by 1/sqrt(H)
+  int64_t window = 0;     ///< a query sees its own token and the window-1 before it; 0: all before it
   int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
+  AttentionBand<int64_t> band() const { return {window}; }
 };
 
-/// Causal softmax attention.   qkv [M,(N+2K)H], out [M,N*H], lse [B,N,T] (accumulator dtype) = log-sum-exp of each row of scaled scores, natural
-/// logarithm: all the backward needs.
+/// Causal softmax attention; under a window the work grows with T * window.   qkv [M,(N+2K)H], out [M,N*H], lse [B,N,T] (accumulator dtype) =
+/// log-sum-exp of each row of scaled scores, natural logarithm: all the backward needs.
 /// Source: Dao 2023, arXiv:2307.08691 (the lse formulation).
 void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse);
 /// dqkv assigns.   dout, out [M,N*H], dqkv [M,(N+2K)H].
@@ -22,8 +25,9 @@ void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, con
                         const Tensor& dqkv);
 
 /// The same for new tokens of a text whose earlier ones are known by their keys and values alone: the rows of qkv [R,(N+2K)H], of which the queries are
-/// read, are its tokens position, position + 1, ..., and row r attends to the tokens [0, position + r].
-/// keys, values [P,K*H], P >= position + R, hold those of all its tokens, these too; out [R,N*H]. The shape has one sequence, of R.
+/// read, are its tokens position, position + 1, ..., and row r attends to the tokens [0, position + r], or under a window to the last `window` of them.
+/// keys, values [P,K*H] hold those of all its tokens that a row attends to, these too, as a ring: token p lies in row p % P. P >= position + R, or under
+/// a window P >= window + R - 1 is enough. out [R,N*H]. The shape has one sequence, of R.
 void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const Tensor& values, int64_t position, const AttentionShape& shape,
                       const Tensor& out);
 

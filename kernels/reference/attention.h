@@ -8,29 +8,38 @@
 
 namespace trireme::reference {
 
-/// scores[j] = q . k_j / sqrt(H) for the keys j = 0..t; consecutive keys lie `stride` apart.
+/// Keys or values of one head: those of token j lie in row j % rows, rows `stride` apart.
 template <class T>
-void attention_scores(const T* q, const T* k, int64_t stride, int64_t head_size, int64_t t, std::vector<double>& scores) {
+struct AttentionRows {
+  const T* first;
+  int64_t rows, stride;
+  const T* operator[](int64_t j) const { return first + j % rows * stride; }
+};
+
+/// scores[j] = q . k_j / sqrt(H) for the keys j = first..t.
+template <class T>
+void attention_scores(const T* q, const AttentionRows<T>& k, int64_t head_size, int64_t first, int64_t t, std::vector<double>& scores) {
   const double scale = 1 / std::sqrt(static_cast<double>(head_size));
-  for (int64_t j = 0; j <= t; ++j) {
+  for (int64_t j = first; j <= t; ++j) {
     double sum = 0;
-    for (int64_t h = 0; h < head_size; ++h) sum += static_cast<double>(q[h]) * k[j * stride + h];
+    for (int64_t h = 0; h < head_size; ++h) sum += static_cast<double>(q[h]) * k[j][h];
     scores[j] = sum * scale;
   }
 }
 
-/// One row of attention: out = sum_j p_j v_j, p_j = exp(s_j - lse), lse = log sum_j exp(s_j), j <= t; returns lse.
+/// One row of attention: out = sum_j p_j v_j, p_j = exp(s_j - lse), lse = log sum_j exp(s_j), first <= j <= t; returns lse.
 template <class T>
-double attention_row(const T* q, const T* k, const T* v, int64_t stride, int64_t head_size, int64_t t, std::vector<double>& scores, T* out) {
-  attention_scores(q, k, stride, head_size, t, scores);
-  const double highest = *std::max_element(scores.begin(), scores.begin() + t + 1);
+double attention_row(const T* q, const AttentionRows<T>& k, const AttentionRows<T>& v, int64_t head_size, int64_t first, int64_t t,
+                     std::vector<double>& scores, T* out) {
+  attention_scores(q, k, head_size, first, t, scores);
+  const double highest = *std::max_element(scores.begin() + first, scores.begin() + t + 1);
   double denominator = 0;
-  for (int64_t j = 0; j <= t; ++j) denominator += std::exp(scores[j] - highest);
+  for (int64_t j = first; j <= t; ++j) denominator += std::exp(scores[j] - highest);
   const double lse = highest + std::log(denominator);
   std::vector<double> sums(static_cast<size_t>(head_size));
-  for (int64_t j = 0; j <= t; ++j) {
+  for (int64_t j = first; j <= t; ++j) {
     const double p = std::exp(scores[j] - lse);
-    for (int64_t h = 0; h < head_size; ++h) sums[h] += p * v[j * stride + h];
+    for (int64_t h = 0; h < head_size; ++h) sums[h] += p * v[j][h];
   }
   for (int64_t h = 0; h < head_size; ++h) out[h] = static_cast<T>(sums[h]);
   return lse;
@@ -38,31 +47,33 @@ double attention_row(const T* q, const T* k, const T* v, int64_t stride, int64_t
 
 template <class T>
 void attention_forward(const T* qkv, const AttentionShape& shape, T* out, Accumulator<T>* lse) {
-  const auto [batch, sequence, heads, kv_heads, head_size] = shape;
+  const auto [batch, sequence, heads, kv_heads, head_size, window] = shape;
   const int64_t columns = shape.columns();
   std::vector<double> scores(static_cast<size_t>(sequence));
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t n = 0; n < heads; ++n) {
       const T* q = qkv + b * sequence * columns + n * head_size;
-      const T* k = qkv + b * sequence * columns + (heads + n / (heads / kv_heads)) * head_size;
-      const T* v = k + kv_heads * head_size;
+      const AttentionRows<T> k{qkv + b * sequence * columns + (heads + n / (heads / kv_heads)) * head_size, sequence, columns};
+      const AttentionRows<T> v{k.first + kv_heads * head_size, sequence, columns};
       for (int64_t t = 0; t < sequence; ++t) {
         T* out_t = out + (b * sequence + t) * heads * head_size + n * head_size;
-        const double lse_t = attention_row(q + t * columns, k, v, columns, head_size, t, scores, out_t);
+        const double lse_t = attention_row(q + t * columns, k, v, head_size, shape.band().first_key(t), t, scores, out_t);
         lse[(b * heads + n) * sequence + t] = static_cast<Accumulator<T>>(lse_t);
       }
     }
   }
 }
 
+/// keys, values: a ring of `room` rows.
 template <class T>
-void attention_decode(const T* qkv, const T* keys, const T* values, int64_t position, const AttentionShape& shape, T* out) {
-  const auto [batch, rows, heads, kv_heads, head_size] = shape;
+void attention_decode(const T* qkv, const T* keys, const T* values, int64_t room, int64_t position, const AttentionShape& shape, T* out) {
+  const auto [batch, rows, heads, kv_heads, head_size, window] = shape;
   std::vector<double> scores(static_cast<size_t>(position + rows));
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t n = 0; n < heads; ++n) {
-      const int64_t kv = n / (heads / kv_heads) * head_size;
-      attention_row(qkv + r * shape.columns() + n * head_size, keys + kv, values + kv, kv_heads * head_size, head_size, position + r, scores,
+      const int64_t kv = n / (heads / kv_heads) * head_size, t = position + r;
+      const AttentionRows<T> k{keys + kv, room, kv_heads * head_size}, v{values + kv, room, kv_heads * head_size};
+      attention_row(qkv + r * shape.columns() + n * head_size, k, v, head_size, shape.band().first_key(t), t, scores,
                     out + (r * heads + n) * head_size);
     }
   }
@@ -71,7 +82,7 @@ void attention_decode(const T* qkv, const T* keys, const T* values, int64_t posi
 /// dv_j = sum_t p_tj dout_t;   ds_tj = p_tj (dout_t . v_j - dout_t . out_t);   dq_t = sum_j ds_tj k_j / sqrt(H);   dk_j = sum_t ds_tj q_t / sqrt(H)
 template <class T>
 void attention_backward(const T* dout, const T* qkv, const T* out, const Accumulator<T>* lse, const AttentionShape& shape, T* dqkv) {
-  const auto [batch, sequence, heads, kv_heads, head_size] = shape;
+  const auto [batch, sequence, heads, kv_heads, head_size, window] = shape;
   const int64_t columns = shape.columns();
   const double scale = 1 / std::sqrt(static_cast<double>(head_size));
   std::vector<double> scores(static_cast<size_t>(sequence));
@@ -88,10 +99,11 @@ void attention_backward(const T* dout, const T* qkv, const T* out, const Accumul
         const T* dout_t = dout + (b * sequence + t) * heads * head_size + q_column;
         const T* out_t = out + (b * sequence + t) * heads * head_size + q_column;
         const double lse_t = lse[(b * heads + n) * sequence + t];
-        attention_scores(q, rows + k_column, columns, head_size, t, scores);
+        const int64_t first = shape.band().first_key(t);
+        attention_scores(q, {rows + k_column, sequence, columns}, head_size, first, t, scores);
         double delta = 0;
         for (int64_t h = 0; h < head_size; ++h) delta += static_cast<double>(dout_t[h]) * out_t[h];
-        for (int64_t j = 0; j <= t; ++j) {
+        for (int64_t j = first; j <= t; ++j) {
           const T* k = rows + j * columns + k_column;
           const T* v = rows + j * columns + v_column;
           const double p = std::exp(scores[j] - lse_t);

@@ -10,8 +10,9 @@ using namespace trireme::testing;
 namespace {
 
 struct Case {
-  int64_t room, position, rows, heads, kv_heads, head_size;
-  AttentionShape shape() const { return {1, rows, heads, kv_heads, head_size}; }
+  int64_t room, position, rows, heads, kv_heads, head_size, window = 0;
+  AttentionShape shape() const { return {1, rows, heads, kv_heads, head_size, window}; }
+  AttentionShape text() const { return {1, position + rows, heads, kv_heads, head_size, window}; }
 };
 // The first token of all, blocks of 64 keys and their edges, several new tokens, kv heads shared and not, head sizes on and off vectors and warps,
 // room to spare.
@@ -28,31 +29,85 @@ Operation decode(const Case& c) {
           [c](Context& ctx, const std::vector<Tensor>& t) { attention_decode(ctx, t[0], t[1], t[2], c.position, c.shape(), t[3]); }};
 }
 
+// Rings of just the rows that are needed, of more, and of all; windows of one token, on both sides of a block, and longer than the text; the ring begins
+// anew before, within and after the rows.
+constexpr Case kWindowCases[] = {{1, 5, 1, 2, 1, 8, 1},      {4, 9, 4, 2, 1, 8, 1},      {2, 7, 1, 4, 2, 5, 2},      {11, 20, 5, 2, 2, 33, 7},
+                                 {64, 130, 1, 2, 1, 64, 64}, {66, 200, 2, 1, 1, 16, 65}, {70, 6, 3, 2, 1, 16, 65},   {150, 120, 7, 3, 1, 40, 20},
+                                 {8, 5, 3, 2, 1, 7, 100},    {30, 29, 1, 2, 2, 96, 30},  {21, 400, 3, 2, 1, 128, 10}};
+
+/// Puts the last keys and values of the text, as many as there are rows, where a ring holds them; NaN where no token lies.
+void fill_ring(const std::vector<double>& qkv, const AttentionShape& text, int64_t tokens, Operation& operation) {
+  const int64_t columns = text.columns(), kv = text.kv_heads * text.head_size, room = operation.operands[1].shape[0];
+  for (const size_t operand : {1, 2}) {
+    std::vector<double>& cache = operation.operands[operand].values;
+    std::fill(cache.begin(), cache.end(), std::nan(""));
+    for (int64_t t = std::max<int64_t>(0, tokens - room); t < tokens; ++t) {
+      const auto from = qkv.begin() + (t + 1) * columns - (operand == 1 ? 2 : 1) * kv;
+      std::copy(from, from + kv, cache.begin() + t % room * kv);
+    }
+  }
+}
+
+/// The rows of a case over the text of `text`, whose cache was filled as a ring.
+Operation rows_of_text(const Case& c, const Operation& text) {
+  const std::vector<double>& qkv = text.operands[0].values;
+  const int64_t columns = c.shape().columns();
+  Operation operation = decode(c);
+  operation.operands[0].values.assign(qkv.begin() + c.position * columns, qkv.begin() + (c.position + c.rows) * columns);
+  fill_ring(qkv, c.shape(), c.position + c.rows, operation);
+  return operation;
+}
+
 }  // namespace
 
 TEST_CASE("attention over a cache: engines agree") {
   for (const Case& c : kCases) check_engines(decode(c), kDecodeTolerance);
+  for (const Case& c : kWindowCases) check_engines(decode(c), kDecodeTolerance);
 }
 
 TEST_CASE("attention over a cache is the last rows of the attention of the text") {
-  for (const Case& c : kCases) {
-    const int64_t tokens = c.position + c.rows, columns = c.shape().columns(), kv = c.kv_heads * c.head_size;
-    const Operation text = forward({1, tokens, c.heads, c.kv_heads, c.head_size});
-    const std::vector<double>& qkv = text.operands[0].values;
-    Operation rows = decode(c);
-    rows.operands[0].values.assign(qkv.begin() + c.position * columns, qkv.end());
-    for (const size_t operand : {1, 2}) {
-      std::vector<double>& cache = rows.operands[operand].values;
-      std::fill(cache.begin(), cache.end(), std::nan(""));  // what is not of the text is not read
-      for (int64_t t = 0; t < tokens; ++t) {
-        const auto from = qkv.begin() + (t + 1) * columns - (operand == 1 ? 2 : 1) * kv;
-        std::copy(from, from + kv, cache.begin() + t * kv);
-      }
-    }
+  const auto check = [](const Case& c) {
+    CAPTURE(c.room, c.position, c.rows, c.head_size, c.window);
+    const Operation text = forward(c.text());
+    const Operation rows = rows_of_text(c, text);  // what is not of the text is not read
     const std::vector<double> whole = run(text, Device::kReference, DType::kF64)[1];
     const std::vector<double> last(whole.end() - c.rows * c.heads * c.head_size, whole.end());
     CHECK(run(rows, Device::kReference, DType::kF64)[3] == last);
     for (const Device device : devices()) CHECK(normalised_error(run(rows, device, DType::kF32)[3], last) < kDecodeTolerance);
+  };
+  for (const Case& c : kCases) check(c);
+  for (const Case& c : kWindowCases) check(c);
+}
+
+// A text of 40 tokens, by one and by several tokens at a time, with no more rows than the window and the new tokens want.
+TEST_CASE("attention over a rolling cache: token by token, the text's attention") {
+  constexpr int64_t kTokens = 40;
+  for (const int64_t window : {1, 7, 16}) {
+    for (const int64_t chunk : {1, 3, 8}) {
+      const AttentionShape shape{1, kTokens, 2, 1, 6, window};
+      const Operation text = forward(shape);
+      const int64_t columns = shape.heads * shape.head_size;
+      const std::vector<double> whole = run(text, Device::kReference, DType::kF64)[1];
+      for (int64_t position = 0; position < kTokens; position += chunk) {
+        const Case c{window + chunk - 1, position, std::min(chunk, kTokens - position), 2, 1, 6, window};
+        CAPTURE(window, chunk, position);
+        const Operation rows = rows_of_text(c, text);
+        const std::vector<double> expected(whole.begin() + position * columns, whole.begin() + (position + c.rows) * columns);
+        CHECK(run(rows, Device::kReference, DType::kF64)[3] == expected);
+        for (const Device device : devices()) CHECK(normalised_error(run(rows, device, DType::kF32)[3], expected) < kDecodeTolerance);
+      }
+    }
+  }
+}
+
+TEST_CASE("attention over a rolling cache: the bits of a cache of the whole text") {
+  for (const Case& c : kWindowCases) {
+    const Operation text = forward(c.text());
+    Case whole = c;
+    whole.room = c.position + c.rows;
+    for (const Device device : devices())
+      for (const DType dtype : {DType::kF32, DType::kBF16})
+        CHECK(run(rows_of_text(c, text), device, dtype)[3] == run(rows_of_text(whole, text), device, dtype)[3]);
   }
 }
 
@@ -85,10 +140,12 @@ TEST_CASE("attention over a cache hides no NaN") {
 }
 
 TEST_CASE("attention over a cache refuses what lies beyond its room") {
-  Operation operation = decode({8, 6, 3, 1, 1, 2});
-  const auto run_it = operation.run;
-  operation.run = [&](Context& ctx, const std::vector<Tensor>& t) {
-    CHECK_THROWS_WITH(run_it(ctx, t), Catch::Contains("3 rows at position 6 of 8"));
+  const auto refusal = [](const Case& c, const char* words) {
+    Operation operation = decode(c);
+    const auto run_it = operation.run;
+    operation.run = [&](Context& ctx, const std::vector<Tensor>& t) { CHECK_THROWS_WITH(run_it(ctx, t), Catch::Contains(words)); };
+    run(operation, Device::kReference, DType::kF32);
   };
-  run(operation, Device::kReference, DType::kF32);
+  refusal({8, 6, 3, 1, 1, 2}, "3 rows at position 6 of 8");
+  refusal({6, 4, 3, 1, 1, 2, 5}, "3 rows at position 4 of 6, with a window of 5");  // 7 rows hold every text
 }

@@ -53,14 +53,30 @@ TEST_CASE("attention on tiles: agrees with the reference") {
   const int64_t before = TileMachine::dots;
   for (const AttentionShape& s :
        {AttentionShape{1, 1, 1, 1, 1}, AttentionShape{2, 3, 3, 1, 5}, AttentionShape{2, 33, 3, 3, 80}, AttentionShape{1, 64, 2, 1, 64},
-        AttentionShape{1, 65, 4, 2, 10}, AttentionShape{1, 97, 1, 1, 96}, AttentionShape{1, 130, 3, 1, 64}, AttentionShape{1, 200, 2, 1, 128}}) {
-    INFO("B " << s.batch << ", T " << s.sequence << ", N " << s.heads << ", K " << s.kv_heads << ", H " << s.head_size);
+        AttentionShape{1, 65, 4, 2, 10}, AttentionShape{1, 97, 1, 1, 96}, AttentionShape{1, 130, 3, 1, 64}, AttentionShape{1, 200, 2, 1, 128},
+        AttentionShape{1, 200, 2, 1, 64, 70}, AttentionShape{1, 130, 2, 2, 40, 1}, AttentionShape{2, 150, 2, 1, 32, 33}}) {
+    INFO("B " << s.batch << ", T " << s.sequence << ", N " << s.heads << ", K " << s.kv_heads << ", H " << s.head_size << ", window " << s.window);
     check(forward_on_tiles(s), forward(s));
     check(backward_on_tiles(s), backward(s));
   }
   CHECK(TileMachine::dots > before);
   CHECK(TileMachine::faults == 0);
   CHECK_FALSE(tile_machine().configured());  // tiles are given up, for others on this thread
+}
+
+// Of 16 blocks of queries all but the first see two blocks of keys, one of them the diagonal: 27 of 132 blocks of products.
+TEST_CASE("attention on tiles: the work under a window is that of its band") {
+  const auto dots_of = [](const Operation& operation, int threads) {
+    const int64_t before = TileMachine::dots;
+    run(operation, Device::kCpu, DType::kBF16, threads);
+    return TileMachine::dots - before;
+  };
+  const AttentionShape whole{1, 1024, 1, 1, 32}, windowed{1, 1024, 1, 1, 32, 64};
+  CHECK(dots_of(forward_on_tiles(windowed), 1) * 132 == dots_of(forward_on_tiles(whole), 1) * 27);
+  for (const int threads : {1, 3}) {  // three threads share the blocks of one head
+    INFO(threads << " threads");
+    CHECK(dots_of(backward_on_tiles(windowed), threads) * 132 == dots_of(backward_on_tiles(whole), threads) * 27);
+  }
 }
 
 // Small integers: every product and every sum is exact, so one operand of one term in the wrong place shows.

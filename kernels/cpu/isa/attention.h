@@ -5,6 +5,7 @@
 
 #include "kernels/core/bfloat16.h"
 #include "kernels/core/float16.h"
+#include "kernels/ops/attention_band.h"
 
 namespace trireme::cpu {
 
@@ -13,10 +14,11 @@ constexpr int64_t kAttentionBlock = 64;
 
 struct AttentionSizes {
   int64_t sequence, heads, kv_heads, head_size;
+  AttentionBand<int64_t> band;
 };
 
 /// Items: (sequence, kv head, pair of query blocks), in this order. The first and the last block make a pair, as do those inside them, so that under
-/// a causal mask all items are one size.
+/// a causal mask all items are about one size.
 template <class T>
 struct AttentionForward {
   const T* qkv;

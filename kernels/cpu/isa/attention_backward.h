@@ -107,9 +107,8 @@ void softmax_backward(const PairOfBlocks<Engine>& pair, float scale, const Backw
 template <class Engine>
 void backward_pair(const Layout<Engine>& layout, int64_t query_block, int64_t key_block, bool of_keys, bool of_queries,
                    const BackwardPlace<Engine>& place) {
-  const int64_t padded_queries = layout.padded_rows(query_block), head = layout.padded_head;
-  const PairOfBlocks<Engine> pair{padded_queries, layout.padded_rows(key_block), head, query_block == key_block};
-  const int64_t words = key_block * layout.block_words(), sums = key_block * kBlock * head;
+  const PairOfBlocks<Engine> pair(layout, query_block, key_block);
+  const int64_t words = key_block * layout.block_words(), sums = key_block * kBlock * layout.padded_head;
   pair.scores(place.keys + words, place.queries, place.scores);
   pair.mask(place.scores);
   pair.scores(place.values + words, place.douts, place.dscores);
@@ -118,7 +117,7 @@ void backward_pair(const Layout<Engine>& layout, int64_t query_block, int64_t ke
     pair.add_over_queries(place.p_along, across_rows(place.dout_rows, place.dout_spare), place.dvalues + sums);
     pair.add_over_queries(place.ds_along, across_rows(place.query_rows, place.query_spare), place.dkeys + sums);
   }
-  if (of_queries) pair.over_keys(place.keys_across + words, place.ds_across, place.dqueries, key_block > 0);
+  if (of_queries) pair.over_keys(place.keys_across + words, place.ds_across, place.dqueries, key_block > layout.first_key_block(query_block));
 }
 
 template <class Engine, class T>
@@ -172,7 +171,8 @@ class Backward {
     for (int64_t i = 0; i < layout_.group; ++i) {
       for (int64_t query_block = 0; query_block < layout_.blocks; ++query_block) {
         begin_queries(head(i), query_block);
-        for (int64_t key_block = 0; key_block <= query_block; ++key_block) backward_pair(layout_, query_block, key_block, true, true, place_);
+        for (int64_t key_block = layout_.first_key_block(query_block); key_block <= query_block; ++key_block)
+          backward_pair(layout_, query_block, key_block, true, true, place_);
         end_queries(head(i), query_block);
       }
     }
@@ -182,7 +182,7 @@ class Backward {
   void block(int64_t part) {
     clear(part, part + 1);
     for (int64_t i = 0; i < layout_.group; ++i) {
-      for (int64_t query_block = part; query_block < layout_.blocks; ++query_block) {
+      for (int64_t query_block = part; query_block <= layout_.last_query_block(part); ++query_block) {
         begin_queries(head(i), query_block);
         backward_pair(layout_, query_block, part, true, false, place_);
       }
@@ -190,7 +190,8 @@ class Backward {
     end_keys(part, part + 1);
     for (int64_t i = 0; i < layout_.group; ++i) {
       begin_queries(head(i), part);
-      for (int64_t key_block = 0; key_block <= part; ++key_block) backward_pair(layout_, part, key_block, false, true, place_);
+      for (int64_t key_block = layout_.first_key_block(part); key_block <= part; ++key_block)
+        backward_pair(layout_, part, key_block, false, true, place_);
       end_queries(head(i), part);
     }
   }

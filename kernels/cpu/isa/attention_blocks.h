@@ -3,7 +3,8 @@
 //
 // Everything is transposed, scores are [keys, queries]: a query is a lane, its maximum, sum, lse and delta are elements of vectors, and keys and
 // values are operands as they lie. Scores exist for one pair of blocks at a time. Blocks on the diagonal are worked in strips of 32 queries or keys,
-// without the strips that the mask clears; what no product reads is not even written.
+// without the strips that the mask clears; what no product reads is not even written. Under a window, blocks of keys that no query of a block sees
+// are skipped, and those at the band's lower edge are masked.
 //
 // Queries and keys beyond the sequence are zeros up to the next multiple of 32. Such keys are masked like every key after the query; such queries get
 // probabilities of no meaning in the forward, which are lanes of their own and never stored, and of zero in the backward.
@@ -29,15 +30,20 @@ struct Layout {
         head_words(padded_head / Engine::kDepth),
         blocks((sizes.sequence + kBlock - 1) / kBlock),
         padded_sequence(round_up(sizes.sequence, kStrip)),
-        scale(1.0F / __builtin_sqrtf(static_cast<float>(sizes.head_size))) {}
+        scale(1.0F / __builtin_sqrtf(static_cast<float>(sizes.head_size))),
+        band(sizes.band) {}
   int64_t rows(int64_t block) const { return block + 1 < blocks ? kBlock : sequence - block * kBlock; }
   int64_t padded_rows(int64_t block) const { return block + 1 < blocks ? kBlock : padded_sequence - block * kBlock; }
+  /// First block of keys that a query of the block sees, and last block of queries that see a key of it.
+  int64_t first_key_block(int64_t block) const { return band.first_key(block * kBlock) / kBlock; }
+  int64_t last_query_block(int64_t block) const { return band.last_query(block * kBlock + rows(block) - 1, sequence) / kBlock; }
   int64_t block_words() const { return kBlock * head_words; }  ///< of a packed operand [kBlock, head], or its transpose
 
   int64_t sequence, head_size, group, columns, out_columns;
   int64_t padded_head, head_words;
   int64_t blocks, padded_sequence;
   float scale;
+  AttentionBand<int64_t> band;
 };
 
 constexpr int64_t strip_end(int64_t position) { return (position / kStrip + 1) * kStrip; }
@@ -49,8 +55,17 @@ struct PairOfBlocks {
   static constexpr int64_t kDepth = Engine::kDepth;
   static constexpr int64_t kBlockWords = kBlock / kDepth;
 
+  PairOfBlocks(const Layout<Engine>& layout, int64_t query_block, int64_t key_block)
+      : queries(layout.padded_rows(query_block)),
+        keys(layout.padded_rows(key_block)),
+        padded_head(layout.padded_head),
+        distance((query_block - key_block) * kBlock),
+        diagonal(query_block == key_block),
+        band(layout.band) {}
   int64_t queries, keys, padded_head;
+  int64_t distance;  ///< from the first key to the first query, in tokens
   bool diagonal;
+  AttentionBand<int64_t> band;
 
   /// c [keys, queries] = rows [keys, head] across [head, queries]
   void scores(const Word* rows, const Word* across, float* c) const {
@@ -77,11 +92,17 @@ struct PairOfBlocks {
   /// Keys that queries [lane, lane + kLanes) have scores of: all up to the end of their strip.
   int64_t keys_of(int64_t lane) const { return diagonal ? strip_end(lane) : keys; }
 
-  /// Scores of keys after their query become -infinity.
+  /// Scores of keys that their query does not see become -infinity.
   void mask(float* c) const {
-    if (!diagonal) return;
-    for (int64_t key = 0; key < keys; ++key)
-      for (int64_t query = key / kStrip * kStrip; query < key; ++query) c[key * kBlock + query] = -__builtin_inff();
+    if (diagonal) {
+      for (int64_t key = 0; key < keys; ++key)
+        for (int64_t query = key / kStrip * kStrip; query < key; ++query) c[key * kBlock + query] = -__builtin_inff();
+    }
+    if (!band.beyond(distance + queries - 1)) return;
+    for (int64_t key = 0; key < keys; ++key) {
+      const int64_t seen = band.last_query(key, distance + queries) + 1 - distance;  // queries of the block from `seen` on are too far from the key
+      for (int64_t query = seen < 0 ? 0 : seen; query < queries; ++query) c[key * kBlock + query] = -__builtin_inff();
+    }
   }
 };
 

@@ -43,15 +43,25 @@ void store_mean(const float* sums, float denominator, int64_t count, T* out) {
   for (int64_t h = 0; h < count; ++h) out[h] = rounded<T>(sums[h] / denominator);
 }
 
+/// Keys and values of one head, in a ring of `room` rows.
 template <class T>
-void attend(const T* q, const T* keys, const T* values, int64_t stride, int64_t head_size, int64_t count, float scale, float* sums, T* out) {
+struct Ring {
+  const T *keys, *values;
+  int64_t room, stride;
+  int64_t next(int64_t row) const { return row + 1 == room ? 0 : row + 1; }
+};
+
+/// To the `count` tokens from `token` on.
+template <class T>
+void attend(const T* q, const Ring<T>& ring, int64_t head_size, int64_t token, int64_t count, float scale, float* sums, T* out) {
   float scores[kBlock];
   float highest = -__builtin_inff();
   float denominator = 0;
   for (int64_t h = 0; h < head_size; ++h) sums[h] = 0;
+  int64_t key = token % ring.room, value = key;
   for (int64_t first = 0; first < count; first += kBlock) {
     const int64_t block = count - first < kBlock ? count - first : kBlock;
-    for (int64_t j = 0; j < block; ++j) scores[j] = scale * dot(q, keys + (first + j) * stride, head_size);
+    for (int64_t j = 0; j < block; ++j, key = ring.next(key)) scores[j] = scale * dot(q, ring.keys + key * ring.stride, head_size);
     const float before = highest;
     const float largest = max_of(scores, block);
     highest = largest > before ? largest : before;
@@ -61,7 +71,7 @@ void attend(const T* q, const T* keys, const T* values, int64_t stride, int64_t 
       denominator *= factor;
     }
     denominator += exponentials(highest, block, scores);
-    for (int64_t j = 0; j < block; ++j) add_weighted(scores[j], values + (first + j) * stride, head_size, sums);
+    for (int64_t j = 0; j < block; ++j, value = ring.next(value)) add_weighted(scores[j], ring.values + value * ring.stride, head_size, sums);
   }
   store_mean(sums, denominator, head_size, out);
 }
@@ -75,8 +85,9 @@ void attention_decode(const AttentionDecode<T>& p, int64_t begin, int64_t end) {
     const int64_t row = item / p.heads;
     const int64_t head = item % p.heads;
     const int64_t kv = head / (p.heads / p.kv_heads) * size;
-    attend(p.qkv + row * (p.heads + 2 * p.kv_heads) * size + head * size, p.keys + kv, p.values + kv, p.kv_heads * size, size, p.position + row + 1,
-           p.scale, p.sums + item * size, p.out + item * size);
+    const int64_t token = p.position + row, first = p.band.first_key(token);
+    attend(p.qkv + row * (p.heads + 2 * p.kv_heads) * size + head * size, Ring<T>{p.keys + kv, p.values + kv, p.room, p.kv_heads * size}, size, first,
+           token + 1 - first, p.scale, p.sums + item * size, p.out + item * size);
   }
 }
 

@@ -70,19 +70,19 @@ void softmax(const PairOfBlocks<Engine>& pair, float scale, bool first, const Fo
 
 template <class Engine, class T>
 void forward_block(const Layout<Engine>& layout, const T* q, const ForwardPlace<Engine>& place, int64_t block, T* out, float* lse) {
-  const int64_t rows = layout.rows(block), queries = layout.padded_rows(block), first = block * kBlock;
+  const int64_t rows = layout.rows(block), queries = layout.padded_rows(block), first = block * kBlock, first_other = layout.first_key_block(block);
   pack_rows<Engine>(q + first * layout.columns, layout.columns, rows, layout.head_size, place.rows, queries, layout.padded_head);
   transpose(queries, layout.head_words, place.rows, layout.head_words, place.queries, kBlock);
   for (int64_t query = 0; query < queries; ++query) {
-    place.maxima[query] = -__builtin_inff();
+    place.maxima[query] = layout.band.first_maximum();
     place.sums[query] = 0;
   }
-  for (int64_t other = 0; other <= block; ++other) {
-    const PairOfBlocks<Engine> pair{queries, layout.padded_rows(other), layout.padded_head, other == block};
+  for (int64_t other = first_other; other <= block; ++other) {
+    const PairOfBlocks<Engine> pair(layout, block, other);
     pair.scores(place.keys + other * layout.block_words(), place.queries, place.scores);
     pair.mask(place.scores);
-    softmax(pair, layout.scale, other == 0, place);
-    pair.over_keys(place.values + other * layout.block_words(), place.probabilities, place.out, other > 0);
+    softmax(pair, layout.scale, other == first_other, place);
+    pair.over_keys(place.values + other * layout.block_words(), place.probabilities, place.out, other > first_other);
   }
   for (int64_t h = 0; h < layout.padded_head; ++h)
     for (int64_t lane = 0; lane < queries; lane += kLanes)

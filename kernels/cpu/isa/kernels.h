@@ -10,6 +10,7 @@
 #include "kernels/core/bfloat16.h"
 #include "kernels/core/float16.h"
 #include "kernels/core/isa.h"
+#include "kernels/ops/attention_band.h"
 
 namespace trireme::cpu {
 
@@ -143,11 +144,14 @@ struct Rope {
   T* qkv;
 };
 
-/// Items: (row, query head), in this order. Row r attends to the first position + r + 1 keys; keys and values have kv_heads * head_size columns.
+/// Items: (row, query head), in this order. Row r is token position + r and attends to the keys that its band holds. Keys and values have kv_heads *
+/// head_size columns, and those of token p lie in row p % room.
 template <class T>
 struct AttentionDecode {
   const T *qkv, *keys, *values;
-  int64_t position, heads, kv_heads, head_size;
+  int64_t room, position;
+  AttentionBand<int64_t> band;
+  int64_t heads, kv_heads, head_size;
   float scale;
   float* sums;  ///< head_size for each item, to work in
   T* out;
