@@ -12,6 +12,8 @@ namespace trireme {
 enum class Optimizer : uint8_t { kAdamW, kLion };
 
 constexpr size_t kMostStates = 2;
+/// The name, among that state, of the moving average of the weights, which any optimizer may have beside its own.
+constexpr const char* kAverageName = "ema";
 
 /// What is known of an optimizer beside its arithmetic.
 struct OptimizerTraits {

@@ -63,6 +63,20 @@ __global__ void __launch_bounds__(kBlock) update_kernel(UpdateBatch<T, Rule::kSt
   update_range<Rule, kVector<T>>(step, part, chunk.begin, chunk.end);
 }
 
+template <int N, class T>
+__global__ void __launch_bounds__(kBlock) average_kernel(double decay, const double* scalars, int64_t count, const T* w, T* e) {
+  if (scalars[kFinite] == 0) return;
+  const auto share = static_cast<float>(average_share(decay, scalars[kAcceptedSteps]));
+  for (int64_t i = thread_index() * N; i < count; i += thread_count() * N) {
+    float weight[N], average[N];
+    load_vector(w + i, count - i, weight);
+    load_vector(e + i, count - i, average);
+#pragma unroll
+    for (int k = 0; k < N; ++k) AverageRule::update(share, weight[k], average[k]);
+    store_vector(e + i, count - i, average);
+  }
+}
+
 template <class Rule>
 void update_by_rule(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices) {
   static_assert(Rule::kStates == 1, "head_of() below names the arrays one by one");
@@ -88,6 +102,18 @@ void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Te
     case Optimizer::kLion: return update_by_rule<LionRule>(ctx, hyper, scalars, slices);
   }
   throw InternalError(concat(traits_of(optimizer).name, " has kernels of its own"));
+}
+
+void average_step(Context& ctx, double decay, const Tensor& scalars, const Tensor& w, const Tensor& e) {
+  if (w.numel() == 0) return;
+  dispatch_gpu_float(w.dtype(), [&]<class T>(T) {
+    const auto queue = [&]<int N>(std::integral_constant<int, N>) {
+      launch(ctx, average_kernel<N, T>, {stride_grid(ctx, ceil_div(w.numel(), N), kBlock), dim3(kBlock)}, decay, scalars.data<double>(), w.numel(),
+             w.data<T>(), e.data<T>());
+    };
+    if (aligned_16(w.data<T>(), e.data<T>())) return queue(std::integral_constant<int, kVector<T>>{});
+    queue(std::integral_constant<int, 1>{});
+  });
 }
 
 }  // namespace trireme::cuda

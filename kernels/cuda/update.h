@@ -7,5 +7,6 @@
 namespace trireme::cuda {
 
 void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices);
+void average_step(Context& ctx, double decay, const Tensor& scalars, const Tensor& w, const Tensor& e);
 
 }  // namespace trireme::cuda

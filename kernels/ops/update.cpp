@@ -54,6 +54,25 @@ void update_by_rule(Context& ctx, Operation& operation, Optimizer optimizer, con
       [&]<class T>(T) { update_on_host<Rule, double, T>(ctx, hyper, on_host, slices); });
 }
 
+template <class C, class T>
+void average_on_host(const Context& ctx, double decay, const double* scalars, const Tensor& w, const Tensor& e) {
+  constexpr int64_t kGrain = 16384;
+  if (scalars[kFinite] == 0) return;
+  const C share = static_cast<C>(average_share(decay, scalars[kAcceptedSteps]));
+  const auto range = [share, from = w.data<T>(), to = e.data<T>()](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      C average = to[i];
+      AverageRule::update(share, static_cast<C>(from[i]), average);
+      to[i] = static_cast<T>(average);
+    }
+  };
+  if (ctx.device == Device::kReference) {
+    range(0, w.numel());
+  } else {
+    cpu::parallel_for(ctx, w.numel(), kGrain, range);
+  }
+}
+
 void adamw_by_its_own_kernels(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices) {
   std::vector<AdamWSlice> own;
   for (const UpdateSlice& s : slices) own.push_back({s.w, s.g, s.state[0], s.state[1], s.decay});
@@ -77,6 +96,15 @@ void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Te
     case Optimizer::kAdamW: return adamw_by_its_own_kernels(ctx, hyper, scalars, slices);
     case Optimizer::kLion: return update_by_rule<LionRule>(ctx, operation, optimizer, hyper, scalars, slices);
   }
+}
+
+void average_step(Context& ctx, double decay, const Tensor& scalars, const Tensor& w, const Tensor& e) {
+  expect("average_step", {{"scalars", scalars, {kStepScalars}, DType::kF64}, {"w", w, w.shape(), w.dtype()}, {"e", e, w.shape(), w.dtype()}});
+  const double* const on_host = ctx.device == Device::kCpu || ctx.device == Device::kReference ? scalars.data<double>() : nullptr;
+  on_device(
+      ctx, w.dtype(), [&] { cuda::average_step(ctx, decay, scalars, w, e); },
+      FastCpu{[&] { average_on_host<float, float>(ctx, decay, on_host, w, e); }},
+      [&]<class T>(T) { average_on_host<double, T>(ctx, decay, on_host, w, e); });
 }
 
 }  // namespace trireme

@@ -18,4 +18,8 @@ struct UpdateSlice {
 /// GPU. `hyper`: epsilon is AdamW's alone.
 void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices);
 
+/// The exponential moving average e of the weights w, of equal shape and dtype, after update_step() of the same scalars: AverageRule with
+/// average_share(decay, scalars[kAcceptedSteps]). After a rejected step nothing is written.
+void average_step(Context& ctx, double decay, const Tensor& scalars, const Tensor& w, const Tensor& e);
+
 }  // namespace trireme

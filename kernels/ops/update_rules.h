@@ -35,4 +35,20 @@ struct LionRule {
   }
 };
 
+/// The share 1 - d of a new weight in the moving average: d = min(decay, (1 + t) / (10 + t)), with t the number of updates accepted before this one. Early
+/// on the average is short, so that it soon forgets the initial weights. `accepted` counts this update too.
+/// Source of the warm-up: TensorFlow, tf.train.ExponentialMovingAverage with num_updates = t.
+TRIREME_HOST_DEVICE inline double average_share(double decay, double accepted) {
+  const double warm_up = accepted / (accepted + 9);
+  return 1 - (decay < warm_up ? decay : warm_up);
+}
+
+/// e += share (w - e), with w the weight after the update.
+struct AverageRule {
+  template <class C>
+  TRIREME_HOST_DEVICE static void update(C share, C w, C& e) {
+    e += share * (w - e);
+  }
+};
+
 }  // namespace trireme

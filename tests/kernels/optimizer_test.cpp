@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/ops/update_rules.h"
 #include "tests/kernels/harness.h"
 #include "tests/support/catch.h"
 
@@ -118,6 +119,16 @@ Operation decided(double sum_sq, double clip, double steps, const LossScaling& s
        always_f64(in_place("scalars", {kStepScalars},
                            {kNaN, kNaN, 3, kNaN, kNaN, steps, static_cast<double>(loss_scale.scale), static_cast<double>(loss_scale.clean_steps)}))},
       [clip, scaling](Context& ctx, const std::vector<Tensor>& t) { decide_step(ctx, kHyper, scaling, t[0], clip, t[1], t[2]); }};
+}
+
+/// The moving average of `count` weights from element `shift` on; operands: scalars, w, e.
+Operation average(int64_t count, int64_t shift, double decay, const std::vector<double>& scalars = kScalars) {
+  return {"average_step",
+          {always_f64(input("scalars", {kStepScalars}, scalars)), wide(free_rows(input("w", {count + shift}))),
+           wide(free_rows(in_place("e", {count + 5})))},
+          [count, shift, decay](Context& ctx, const std::vector<Tensor>& t) {
+            average_step(ctx, decay, t[0], t[1].flat(shift, count), t[2].flat(0, count));
+          }};
 }
 
 /// Consecutive slices of awkward lengths with gaps of awkward lengths, none of them aligned to the next.
@@ -239,12 +250,45 @@ TEST_CASE("Lion by hand: the sign of the interpolated momentum, zero of zero, de
   CHECK(w == Approx(2 * (1 - 0.1 * 0.1)).epsilon(1e-15));
 }
 
+TEST_CASE("moving average: engines agree, and elements behind it stay") {
+  for (const int64_t count : kCases)
+    for (const int64_t shift : {0, 1, 4}) {
+      const Operation operation = average(count, shift, 0.2);
+      check_engines(operation, kTolerance);
+      for (Device device : devices()) {
+        const Values after = run(operation, device, DType::kF32);
+        for (size_t i = 0; i < after[2].size(); ++i)
+          if ((after[2][i] == static_cast<float>(operation.operands[2].values[i])) == (i < static_cast<size_t>(count))) FAIL_CHECK(i);
+      }
+    }
+}
+
+TEST_CASE("moving average by hand: 1 - d of the distance, d = min(decay, (1 + t) / (10 + t)), t from 0") {
+  // Weights after four steps, and their average with decay 0.2, which first counts at t = 2: d = 1/10, 2/11, 0.2, 0.2.
+  const double weights[] = {2, -1, 3, 3}, expected[] = {1.9, -5.2 / 11};
+  double e = 1, by_hand = 1;
+  const double d[] = {0.1, 2.0 / 11, 0.2, 0.2};
+  for (int t = 0; t < 4; ++t) {
+    Operation operation = average(1, 0, 0.2, {1, 1, 0.1, 1, 1, static_cast<double>(t + 1), 1, 0});
+    operation.operands[1].values = {weights[t]};
+    operation.operands[2].values[0] = e;
+    for (Device device : devices()) CHECK(run(operation, device, DType::kF32)[2][0] == Approx(d[t] * e + (1 - d[t]) * weights[t]).epsilon(1e-6));
+    e = run(operation, Device::kReference, DType::kF64)[2][0];
+    by_hand = d[t] * by_hand + (1 - d[t]) * weights[t];
+    CHECK(e == Approx(by_hand).epsilon(1e-14));
+    if (t < 2) CHECK(e == Approx(expected[t]).epsilon(1e-14));
+  }
+  CHECK(average_share(0.999, 1) == 0.9);                             // the first step
+  CHECK(average_share(0.999, 8990) == Approx(9.0 / 8999));            // the last of the warm-up
+  CHECK(average_share(0.999, 8992) == Approx(0.001).epsilon(1e-12));  // the decay from here on
+}
+
 TEST_CASE("a rejected step writes nothing, whatever the gradients hold") {
   std::vector<double> scalars = kScalars;
   scalars[kFinite] = 0;
   scalars[kGradScale] = kNaN;
   for (Operation rejected : {adamw({130, 7}, scalars), flat_adamw(12000, awkward_ranges(300, 12000), 0, scalars),
-                             flat_lion(12000, awkward_ranges(300, 12000), 0, scalars)}) {
+                             flat_lion(12000, awkward_ranges(300, 12000), 0, scalars), average(130, 0, 0.5, scalars)}) {
     rejected.operands[2].values[7] = kNaN;
     rejected.operands[2].values[8] = kInfinity;
     for (Operand& operand : rejected.operands) operand.role = Role::kInput;  // inputs are checked to keep their bytes
