@@ -2,17 +2,25 @@
 
 #include <algorithm>
 
+#include "kernels/ops/elementwise.h"
+
 namespace trireme {
 
-ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, Optimizer optimizer, const AdamW& hyper, const Precision& precision)
-    : optimizer_(optimizer), hyper_(hyper) {
-  const OptimizerTraits& traits = traits_of(optimizer);
+ShardedOptimizer::ShardedOptimizer(Context& ctx, const ParamStore& params, const OptimizerOptions& options, const Precision& precision)
+    : options_(options) {
+  const OptimizerTraits& traits = traits_of(options.kind);
   for (size_t u = 0; u < params.units().size(); ++u) {
     const Shape shape{params.master(static_cast<int>(u)).numel()};
     std::vector<State>& states = states_.emplace_back();
-    for (int k = 0; k < traits.states; ++k)
-      states.push_back({traits.state_names[static_cast<size_t>(k)], Tensor::zeros(ctx, shape, precision.master, MemoryCategory::kOptimizer)});
+    const auto add = [&](const char* name) { states.push_back({name, Tensor::zeros(ctx, shape, precision.master, MemoryCategory::kOptimizer)}); };
+    for (int k = 0; k < traits.states; ++k) add(traits.state_names[static_cast<size_t>(k)]);
+    if (options.average_decay) add(kAverageName);
   }
+}
+
+void ShardedOptimizer::start_average(Context& ctx, const ParamStore& params) {
+  if (!options_.average_decay) return;
+  for (size_t u = 0; u < states_.size(); ++u) copy(ctx, params.master(static_cast<int>(u)), states_[u].back().shard);
 }
 
 void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit) {
@@ -22,9 +30,11 @@ void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& p
     const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, segment, shard); };
     UpdateSlice& added = slices.emplace_back(slice(params.master(unit)), slice(grads.shard(unit)));
     added.decay = segment.spec->decay;
-    for (size_t k = 0; k < state(unit).size(); ++k) added.state[k] = slice(state(unit)[k].shard);
+    for (size_t k = 0; k < static_cast<size_t>(traits_of(options_.kind).states); ++k) added.state[k] = slice(state(unit)[k].shard);
   }
-  update_step(ctx, optimizer_, hyper_, scalars, slices);
+  update_step(ctx, options_.kind, options_.hyper, scalars, slices);
+  // Of the master weights: a 16-bit copy would round away what a step adds. The padding is zero in both.
+  if (options_.average_decay) average_step(ctx, *options_.average_decay, scalars, params.master(unit), state(unit).back().shard);
   params.mark_updated(unit);
 }
 

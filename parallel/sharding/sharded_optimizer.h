@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,13 +9,23 @@
 
 namespace trireme {
 
-/// An optimizer on the owned shards. Its state is in the master dtype: traits_of(optimizer).states * P/S elements a rank. Weight decay only where the parameter
-/// asks for it.
+/// What UPDATE does with the owned shards.
+struct OptimizerOptions {
+  Optimizer kind = Optimizer::kAdamW;
+  AdamW hyper;
+  std::optional<double> average_decay = {};  ///< of the exponential moving average of the weights; none: there is no average
+};
+
+/// An optimizer on the owned shards. Its state is in the master dtype: traits_of(optimizer).states * P/S elements a rank, and P/S more for a moving average
+/// of the weights. Weight decay only where the parameter asks for it. Nothing here communicates.
 class ShardedOptimizer {
  public:
-  ShardedOptimizer(Context& ctx, const ParamStore& params, Optimizer optimizer, const AdamW& hyper, const Precision& precision);
+  ShardedOptimizer(Context& ctx, const ParamStore& params, const OptimizerOptions& options, const Precision& precision);
 
-  /// One unit's owned shard. `scalars`: kernels/ops/optimizer.h. A rejected step writes nothing.
+  /// Sets the average, where there is one, to the master weights as they are. Until then it is zero.
+  void start_average(Context& ctx, const ParamStore& params);
+
+  /// One unit's owned shard, then its average. `scalars`: kernels/ops/optimizer.h. A rejected step writes nothing.
   void update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit);
 
   /// What it keeps of a unit's owned shard, a checkpoint's part of each name.
@@ -25,9 +36,8 @@ class ShardedOptimizer {
   const std::vector<State>& state(int unit) const { return states_[static_cast<size_t>(unit)]; }
 
  private:
-  Optimizer optimizer_;
-  AdamW hyper_;
-  std::vector<std::vector<State>> states_;  ///< by unit
+  OptimizerOptions options_;
+  std::vector<std::vector<State>> states_;  ///< by unit; the average is the last
 };
 
 /// sum[0] (f64) += sum of squares of the owned gradients that this rank counts: over all ranks with replicate coordinate 0, every element of every

@@ -85,8 +85,9 @@ enum Option {
   kRecompute,
   kBucket,
   kOptimizer,
+  kAverage,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2};  ///< how many each option has
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2};  ///< how many each option has
 constexpr int kUnset = -1;
 
 struct Order {
@@ -260,6 +261,7 @@ ParityCase case_of(const Choice& choice) {
   layout.recompute_every = recompute.every;
   layout.bucket_blocks = 1 + choice[kBucket];
   layout.optimizer = kOptimizers[static_cast<size_t>(choice[kOptimizer])].name;
+  layout.ema = choice[kAverage] == 1 ? 0.2 : 0;  // less than the warm-up from the third step on
   if (choice[kUneven] == 1) {
     uint64_t seed = 0;
     for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);

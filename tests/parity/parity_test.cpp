@@ -21,12 +21,14 @@ constexpr double kSingleTolerance = 1e-4;
 
 int steps_of(int layers) { return layers == 5 ? kSteps : kDeepSteps; }
 
-const RunRecord& one_rank(ParityModel model, int layers, const std::string& precision, Device device, const std::string& optimizer = "adamw") {
-  static std::map<std::tuple<ParityModel, int, std::string, std::string>, RunRecord> records;
-  auto& record = records[{model, layers, precision, optimizer}];
+const RunRecord& one_rank(ParityModel model, int layers, const std::string& precision, Device device, const std::string& optimizer = "adamw",
+                          double ema = 0) {
+  static std::map<std::tuple<ParityModel, int, std::string, std::string, double>, RunRecord> records;
+  auto& record = records[{model, layers, precision, optimizer, ema}];
   Layout layout;
   layout.layers = layers;
   layout.optimizer = optimizer;
+  layout.ema = ema;
   if (record.loss.empty()) record = train_on_threads(parity_config(model, layout, precision), steps_of(layers), device);
   return record;
 }
@@ -38,7 +40,7 @@ void check(const std::vector<ParityCase>& cases, const std::string& precision, D
     std::string found;
     try {
       const RunRecord record = train_on_threads(parity_config(c.model, c.layout, precision), steps_of(c.layout.layers), device, poison);
-      found = difference(one_rank(c.model, c.layout.layers, precision, device, c.layout.optimizer), record, tolerance);
+      found = difference(one_rank(c.model, c.layout.layers, precision, device, c.layout.optimizer, c.layout.ema), record, tolerance);
     } catch (const std::exception& error) {
       found = error.what();
     }
@@ -135,7 +137,7 @@ TEST_CASE("in bf16 layouts that split no sum of a layer train the model of one r
     if (c.layout.tensor > 1) continue;
     INFO(name_of(c.model) << " " << c.layout.str());
     const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), kDeepSteps, Device::kCpu, true);
-    CHECK(difference(one_rank(c.model, c.layout.layers, "bf16", Device::kCpu), record, kTolerance) == "");
+    CHECK(difference(one_rank(c.model, c.layout.layers, "bf16", Device::kCpu, "adamw", c.layout.ema), record, kTolerance) == "");
   }
 }
 

@@ -94,9 +94,8 @@ void expect_difference(const std::string& found, const std::string& name, std::v
 
 
 std::vector<std::string> kinds_of(const Trainer& trainer) {
-  const OptimizerTraits& traits = traits_of(optimizer_named(trainer.config().training.optimizer.name));
-  std::vector<std::string> kinds{"weight"};
-  kinds.insert(kinds.end(), traits.state_names.begin(), traits.state_names.begin() + traits.states);
+  std::vector<std::string> kinds = state_names(trainer.config().training);
+  kinds.insert(kinds.begin(), "weight");
   return kinds;
 }
 

@@ -186,7 +186,9 @@ TEST_CASE("two hundred random legal configurations train the same in random layo
 TEST_CASE("one rank is held against a second implementation: whatever that does otherwise is seen") {
   for (const char* architecture : {"llama", "gpt2"}) {
     INFO(architecture);
-    const Clone clone = make_clone(small_config(architecture, 0.2), parse_layouts("tp1"), 3);
+    Config user = small_config(architecture, 0.2);
+    user.training.ema.decay = 0.9999;
+    const Clone clone = make_clone(user, parse_layouts("tp1"), 3);
     const Config config = clone.in(parse_layout("tp1"));
     const auto data = std::make_shared<RaggedDataset>(11, config.training.sequence_length, 53, true, true);
     const auto validation = std::make_shared<RaggedDataset>(7, config.training.sequence_length, 53, true, true);
@@ -211,6 +213,7 @@ TEST_CASE("one rank is held against a second implementation: whatever that does 
     CHECK(first_seen([](Config& c, RunRecord&) { c.model.init_std = 0.3; }).quantity == Quantity::kInitialWeight);
     CHECK(first_seen([](Config& c, RunRecord&) { c.training.optimizer.weight_decay = 0.2; }).quantity == Quantity::kWeight);
     CHECK(first_seen([](Config& c, RunRecord&) { c.training.gradient_clip = 0; }).quantity == Quantity::kWeight);
+    CHECK(first_seen([](Config& c, RunRecord&) { c.training.ema.decay = 0.12; }).quantity == Quantity::kAverage);
     const Difference stale = first_seen([](Config&, RunRecord& r) { r.loss[1] = 3; });
     CHECK((stale.quantity == Quantity::kLoss && stale.step == 2));
     CHECK(first_seen([](Config&, RunRecord& r) { r.validation_loss += 1e-6; }).quantity == Quantity::kValidationLoss);

@@ -7,6 +7,7 @@
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/memory/trireme_memory.h"
+#include "trainer/plan/step_costs.h"
 
 namespace trireme {
 namespace {
@@ -144,6 +145,33 @@ TEST_CASE("memory by formula is what is counted: precision") {
   CAPTURE(c.training.precision, c.model.qk_norm);
   c.training.global_batch_size = 8;
   compare(resolve(c));
+}
+
+TEST_CASE("a moving average is an element more of the master dtype for each owned weight, by formula and counted, and three accesses of the update") {
+  Config c = base("llama");
+  c.training.precision = GENERATE(as<std::string>{}, "fp32", "bf16");
+  c.training.optimizer.name = GENERATE(as<std::string>{}, "adamw", "lion");
+  c.parallel.pipeline = 2;
+  c.parallel.data = 2;
+  c.parallel.zero_stage = GENERATE(0, 3);
+  c.training.global_batch_size = 16;
+  const Config plain = resolve(c);
+  c.training.ema.decay = 0.999;
+  const Config averaged = resolve(c);
+  compare(averaged);
+  const std::vector<RankBytes> without = formula_memory(plain, machine("cpu")), with = formula_memory(averaged, machine("cpu"));
+  const double states = (c.training.precision == "bf16" ? 1 : 0) + (c.training.optimizer.name == "adamw" ? 2 : 1);
+  for (size_t r = 0; r < with.size(); ++r) {
+    CHECK(with[r].optimizer == Approx(without[r].optimizer * (states + 1) / states).epsilon(1e-12));
+    CHECK(with[r].peak - without[r].peak == Approx(with[r].optimizer - without[r].optimizer).epsilon(1e-9));
+  }
+  const ClusterConfig cluster = resolve_cluster(machine("H100"));
+  const auto update = [&](const Config& config) {
+    return step_costs(config, cluster, model_seconds(config, cluster), {0, 1}).optimizer.front();
+  };
+  // In units of four bytes: gradient twice, weight read and written, the state read and written, and half of one for a 16-bit copy.
+  const double accesses = 4 + 2 * (states - (c.training.precision == "bf16" ? 1 : 0)) + (c.training.precision == "bf16" ? 0.5 : 0);
+  CHECK(update(averaged) / update(plain) == Approx((accesses + 3) / accesses).epsilon(1e-9));
 }
 
 TEST_CASE("memory by formula is what is counted: layouts drawn at random") {

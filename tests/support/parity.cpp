@@ -20,6 +20,7 @@ std::string Layout::str() const {
   if (bucket_blocks > 1) out << " bucket=" << bucket_blocks;
   if (layers != 5) out << " layers=" << layers;
   if (optimizer != "adamw") out << " " << optimizer;
+  if (ema > 0) out << " ema=" << ema;
   for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
   return out.str();
 }
@@ -92,6 +93,7 @@ Config parity_config(ParityModel model, const Layout& layout, const std::string&
   t.recompute = layout.recompute;
   t.recompute_every = layout.recompute_every;
   t.optimizer.name = layout.optimizer;
+  if (layout.ema > 0) t.ema.decay = layout.ema;
   t.optimizer.beta2 = traits_of(optimizer_named(layout.optimizer)).default_beta2;
   t.optimizer.learning_rate = layout.optimizer == "lion" ? 5e-4 : 3e-3;
   // The gradient of a key bias is zero in exact arithmetic. AdamW divides its rounding noise by its own size, so in fp32 it would walk at the full
@@ -164,7 +166,7 @@ std::string difference(const RunRecord& expected, const RunRecord& actual, doubl
     double largest = 0;
     for (const auto& [name, tensor] : a) largest = std::max(largest, max_abs(tensor));
     for (const auto& [name, tensor] : a) {
-      if (what == "weight" && expected.undetermined.contains(name)) continue;
+      if (what != "gradient" && expected.undetermined.contains(name)) continue;
       const auto other = b.find(name);
       if (other == b.end()) return what + " of " + name + " is missing";
       const double bound = tolerance * std::max(max_abs(tensor), 1e-3 * largest);
@@ -180,7 +182,8 @@ std::string difference(const RunRecord& expected, const RunRecord& actual, doubl
     return "";
   };
   if (std::string d = tensors("gradient", expected.first_gradient, actual.first_gradient); !d.empty()) return d;
-  return tensors("weight", expected.weight, actual.weight);
+  if (std::string d = tensors("weight", expected.weight, actual.weight); !d.empty()) return d;
+  return tensors("average", expected.average, actual.average);
 }
 
 double gradient_error(const RunRecord& expected, const RunRecord& actual) {

@@ -25,6 +25,7 @@ struct Layout {
   int bucket_blocks = 1;  ///< blocks whose parameters are gathered together
   int layers = 5;         ///< of the model: 13 where there are more stages
   std::string optimizer = "adamw";
+  double ema = 0;  ///< training.ema.decay; 0: none
 
   int world() const { return tensor * pipeline * data; }
   std::string str() const;  ///< "tp2pp2dp2z3 sp gpipe mb2"

@@ -168,6 +168,8 @@ TEST_CASE("bad configuration: keys and values") {
       {"--set that is no YAML", {"data.train=[a"}, {"--set:data.train data.train:", "a bracket is never closed"}},
       {"--set with an octal number", {"run.seed=010"}, {"--set:run.seed run.seed=010: number with a leading zero"}},
       {"null", {"run.seed=null"}, {"run.seed: no value is given; allowed integer from 0"}},
+      {"an average that never moves", {"training.ema.decay=1"}, {"training.ema.decay=1: out of range; allowed number above 0 to below 1, or null"}},
+      {"an average that is the weights", {"training.ema.decay=0"}, {"training.ema.decay=0: out of range"}},
       {"text for an integer", {"model.layers=four"}, {"model.layers=four: not an integer in decimal digits; allowed integer from 1 to 1024"}},
       {"exponent for an integer", {"model.layers=1e3"}, {"model.layers=1e3: not an integer in plain digits", "nearest valid 1000"}},
       {"fraction for an integer", {"model.layers=4.5"}, {"model.layers=4.5: not an integer in plain digits"}},

@@ -70,6 +70,22 @@ TEST_CASE("config: --set takes every type, lists included, and the last one wins
   CHECK(c.training.optimizer.learning_rate == 0.01);
 }
 
+TEST_CASE("config: null stands for an optional key that is not set where the key says so, and nowhere else") {
+  const auto decay = [](const std::string& ema) {
+    const Config c = resolve(load("training: {steps: 1, ema: " + ema + "}\ndata: {train: [a]}"));
+    CHECK(load(to_yaml(c)) == c);
+    return c.training.ema.decay;
+  };
+  CHECK(decay("{decay: 0.999}") == 0.999);
+  for (const char* none : {"{decay: null}", "{decay: ~}", "{}"}) CHECK(!decay(none));
+  CHECK(load(kSmall, {"training.ema.decay=0.5"}).training.ema.decay == 0.5);
+  CHECK(!load(kSmall, {"training.ema.decay=0.5", "training.ema.decay=null"}).training.ema.decay);
+  CHECK_THROWS_AS(load(kSmall, {"training.epochs=null"}), ConfigError);
+  const LoadedConfig loaded = parse_config(kSmall, "run.yaml", {});
+  CHECK(explain(loaded, resolve(loaded)).find("training.ema.decay = not set    # default\n") != std::string::npos);
+  CHECK(explain(loaded, resolve(loaded)).find("Allowed: number above 0 to below 1, or null.\n") != std::string::npos);
+}
+
 TEST_CASE("config: resolve fills every auto") {
   SECTION("llama") {
     const Config c = resolve(load(kSmall, {"run.name=small", "parallel.data=auto", "parallel.tensor=2", "parallel.zero_stage=2"}), 8);
@@ -182,6 +198,7 @@ TEST_CASE("config: the resolved file loads again and is equal") {
        "parallel.reshard=after_step"},
       {"training.schedule.name=constant", "training.optimizer.learning_rate_scaling=sqrt", "training.optimizer.reference_batch_size=64"},
       {"parallel.pipeline=3", "parallel.layers_per_stage=[1, 1, 2]", "run.seed=9223372036854775807"},
+      {"training.ema.decay=0.9999"},
       {"training.precision=fp16", "training.loss_scale.initial=8", "training.loss_scale.growth_interval=5"},
       {"run.name=\"010\"", "run.directory=\"a \\\"b\\\" \\\\ c: # d\\té\"", "data.train=[\"true\", null_, '~', '- x', \"[\", 'it''s']",
        "data.validation=['*x']"},
@@ -237,6 +254,7 @@ TEST_CASE("config: the schema is JSON and describes every key") {
   CHECK(property(schema, "parallel.schedule").at("enum") == nlohmann::json({"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "file"}));
   CHECK(property(schema, "model.kv_heads").at("anyOf").at(1).at("const") == "auto");
   CHECK(property(schema, "model.kv_heads").at("default") == "auto");
+  CHECK(property(schema, "training.ema.decay").at("anyOf").at(1).at("type") == "null");
   CHECK(property(schema, "data").at("required") == nlohmann::json({"train"}));
   CHECK(schema.at("required") == nlohmann::json({"data", "training"}));
 }

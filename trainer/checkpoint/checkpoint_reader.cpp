@@ -43,6 +43,11 @@ int64_t CheckpointReader::bytes() const {
   return sum;
 }
 
+bool CheckpointReader::has_kind(const std::string& kind) const {
+  const auto first = tensors().lower_bound(kind + "/");
+  return first != tensors().end() && first->first.starts_with(kind + "/");
+}
+
 const StoredTensor& CheckpointReader::tensor(const std::string& name) const {
   const auto found = tensors().find(name);
   if (found == tensors().end()) throw DataError(concat((directory_ / kManifestName).string(), ": tensor \"", name, "\" is missing"));

@@ -32,6 +32,7 @@ class CheckpointReader {
   int64_t bytes() const;  ///< of its files, without the manifest
   /// What Tokenizer::open takes: "bytes", or the path of the checkpoint's own copy; empty where no tokenizer is known. Errors: DataError where the copy is damaged.
   std::string tokenizer_spec() const;
+  bool has_kind(const std::string& kind) const;  ///< whether there is any tensor "KIND/..."
   /// Errors: DataError if there is none of this name.
   const StoredTensor& tensor(const std::string& name) const;
   /// Writes elements of `box` to `out` (row-major, box.numel() of dtype), converting between floating dtypes. Keeps none of the file in memory.

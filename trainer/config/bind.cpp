@@ -95,6 +95,7 @@ class Binder {
       return;
     }
     if (node->kind == YamlNode::Kind::kRefused) return;
+    if (node->kind == YamlNode::Kind::kNull && field.or_null) return;  // as the default
     if (node->kind == YamlNode::Kind::kNull) return refuse(*node, "no value is given", allowed());
     read(field, *node, target);
   }

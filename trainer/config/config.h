@@ -104,6 +104,11 @@ struct LossScaleConfig {
   bool operator==(const LossScaleConfig&) const = default;
 };
 
+struct EmaConfig {
+  std::optional<double> decay;  ///< none: no average is kept
+  bool operator==(const EmaConfig&) const = default;
+};
+
 struct TrainingConfig {
   std::optional<int64_t> steps;  ///< exactly one of steps and epochs
   std::optional<int64_t> epochs;
@@ -122,6 +127,7 @@ struct TrainingConfig {
   LossScaleConfig loss_scale;  ///< of precision fp16
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
+  EmaConfig ema;
   EvaluateConfig evaluate;
   bool operator==(const TrainingConfig&) const = default;
 };

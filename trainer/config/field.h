@@ -12,7 +12,7 @@ inline constexpr double kMaxExtent = 2147483647;  ///< a size that must fit 32 b
 /// What a key decides. Whether a resumed run may change the key, and whether the clone of `trireme verify` takes it over, follow from this alone.
 enum class Aspect : uint8_t {
   kMathematics,  ///< what is trained: a resumed run refuses another value, the clone keeps the value
-  kExecution,    ///< in which order and portions a rank computes: a resumed run may change it, the clone keeps the value
+  kExecution,    ///< in which order and portions a rank computes, and averages beside the weights: a resumed run may change it, the clone keeps the value
   kLayout,       ///< how a step is split over ranks: a resumed run may change it, the clone is given layouts of its own
   kOperation,    ///< where a run computes, how it is named, saved, watched and forecast: a resumed run may change it, the clone has the default
 };
@@ -30,6 +30,7 @@ struct Field {
   const char* without_effect = nullptr;   ///< why the key does nothing beside the other values of its section; then it may not be given
   const char* note = nullptr;             ///< added to the refusal of a value that is not one of the choices
   bool required = false;                  ///< a file must give it
+  bool or_null = false;                   ///< of an optional key: null may be given, and says the same as leaving it out
   Aspect decides = Aspect::kMathematics;  ///< a key that does not say is refused at a resume
   bool training_only = false;             ///< of a model: given weights compute the same function whatever it says
 };

@@ -171,7 +171,7 @@ std::string allowed_text(const Field& field, FieldType type) {
             (type == FieldType::kNumber ? number_text(field.max) : std::to_string(static_cast<int64_t>(field.max)));
   else if (field.min > -kUnbounded)
     range = (field.above_min ? " above " : " from ") + number_text(field.min);
-  const std::string or_auto = field.auto_rule ? ", or auto" : "";
+  const std::string or_auto = field.auto_rule ? ", or auto" : field.or_null ? ", or null" : "";
   switch (type) {
     case FieldType::kBoolean: return "true | false";
     case FieldType::kInteger: return "integer" + range + or_auto;

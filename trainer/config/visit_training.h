@@ -57,6 +57,21 @@ void visit(V& v, ScheduleConfig& c) {
     c.decay_steps);
 }
 
+/// A resumed run may change it, for the trained weights do not depend on it.
+template <class V>
+void visit(V& v, EmaConfig& c) {
+  v(execution_key({.key = "decay",
+                   .doc = "Decay of an exponential moving average of the weights, kept beside them: after each accepted step it moves by 1 - "
+                          "min(decay, (1 + t) / (10 + t)) of its distance to them, t = accepted steps before. --weights ema of eval, generate and "
+                          "checkpoint export reads it; evaluation during training stays on the trained weights. null: none is kept.",
+                   .min = 0,
+                   .max = 1,
+                   .above_min = true,
+                   .below_max = true,
+                   .or_null = true}),
+    c.decay);
+}
+
 template <class V>
 void visit(V& v, EvaluateConfig& c) {
   v(operation_key({.key = "every", .doc = "Steps between evaluations; 0 = only at the end, where a validation set is given.", .min = 0}), c.every);
@@ -152,6 +167,7 @@ void visit(V& v, TrainingConfig& c) {
   v.section("loss_scale", "The factor on the loss that keeps small gradients from vanishing in fp16.", loss_scale);
   v.section("optimizer", "How weights follow gradients.", c.optimizer);
   v.section("schedule", "The learning rate over the steps.", c.schedule);
+  v.section("ema", "A moving average of the weights.", c.ema);
   v.section("evaluate", "Validation loss during training.", c.evaluate);
 }
 

@@ -64,6 +64,7 @@ Json type_schema(const FieldRow& row) {
 Json field_schema(const FieldRow& row) {
   Json schema = type_schema(row);
   if (row.field.auto_rule && row.type != FieldType::kText) schema = {{"anyOf", {schema, {{"const", "auto"}}}}};
+  if (row.field.or_null) schema = {{"anyOf", {schema, {{"type", "null"}}}}};
   const auto* text = std::get_if<std::string>(&row.value);
   const bool is_auto = row.field.auto_rule && text && text->empty();
   const bool unset = std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr;

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "kernels/core/optimizer_traits.h"
 #include "trainer/checkpoint/box_copy.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/load.h"
@@ -17,7 +18,8 @@ namespace {
 
 using Reader = std::variant<CheckpointReader, HuggingFaceReader>;
 
-constexpr const char* kWeight = "weight/";  // how a checkpoint names the values of a parameter, beside its moments
+/// How a checkpoint names the values of a parameter, beside its moments.
+std::string prefix_of(WeightKind kind) { return kind == WeightKind::kTrained ? "weight/" : concat(kAverageName, "/"); }
 
 Reader open(const fs::path& path) {
   std::error_code error;
@@ -54,31 +56,36 @@ std::string tokenizer_in(const fs::path& folder, std::string& problem) {
   }
 }
 
+[[noreturn]] void refuse_average(const std::string& path) {
+  throw DataError(concat("--weights ema: ", path, " has no moving average of the weights; allowed a checkpoint of a run with training.ema.decay"));
+}
+
 /// Before a byte is allocated for the model: its tensors, and no others, are there in its shapes. That the files hold their bytes the reader has checked.
-void check_tensors(const CheckpointReader& checkpoint, const ModelConfig& model) {
+void check_tensors(const CheckpointReader& checkpoint, const ModelConfig& model, const std::string& prefix) {
   const std::string where = (checkpoint.directory() / kManifestName).string();
   std::set<std::string> known;
   for (const ParamSpec& spec : whole_model(model)) {
-    const StoredTensor& stored = checkpoint.tensor(kWeight + spec.name);
+    const StoredTensor& stored = checkpoint.tensor(prefix + spec.name);
     const auto text = [](const std::array<int64_t, 2>& shape) { return concat("[", shape[0], ", ", shape[1], "]"); };
     if (stored.shape != spec.shape)
-      throw DataError(concat(where, ": tensor \"", kWeight, spec.name, "\" has shape ", text(stored.shape), ", the model's is ", text(spec.shape)));
+      throw DataError(concat(where, ": tensor \"", prefix, spec.name, "\" has shape ", text(stored.shape), ", the model's is ", text(spec.shape)));
     if (!is_floating(stored.dtype))
-      throw DataError(concat(where, ": tensor \"", kWeight, spec.name, "\" is ", name_of(stored.dtype), "; allowed F32 and F64"));
-    known.insert(kWeight + spec.name);
+      throw DataError(concat(where, ": tensor \"", prefix, spec.name, "\" is ", name_of(stored.dtype), "; allowed F32 and F64"));
+    known.insert(prefix + spec.name);
   }
   for (const auto& [name, unused] : checkpoint.tensors())
-    if (name.starts_with(kWeight) && !known.contains(name)) throw DataError(concat(where, ": tensor \"", name, "\" is not the model's"));
+    if (name.starts_with(prefix) && !known.contains(name)) throw DataError(concat(where, ": tensor \"", name, "\" is not the model's"));
 }
 
 }  // namespace
 
-WeightSource::WeightSource(const fs::path& path) : reader_(open(path)) {
+WeightSource::WeightSource(const fs::path& path, WeightKind kind) : reader_(open(path)), kind_(kind) {
   if (const auto* checkpoint = std::get_if<CheckpointReader>(&reader_)) {
     path_ = checkpoint->directory().string();
     tokenizer_ = checkpoint->tokenizer_spec();
     config_ = saved_config(*checkpoint, path_);
-    check_tensors(*checkpoint, config_.model);
+    if (kind == WeightKind::kAverage && !checkpoint->has_kind(kAverageName)) refuse_average(path_);
+    check_tensors(*checkpoint, config_.model, prefix_of(kind));
     config_.parallel = {};
     config_.parallel.virtual_stages = 1;
     config_.parallel.layers_per_stage = std::vector<int64_t>{config_.model.layers};
@@ -86,32 +93,36 @@ WeightSource::WeightSource(const fs::path& path) : reader_(open(path)) {
     config_.training.recompute = "none";
   } else {
     path_ = path.string();
+    if (kind == WeightKind::kAverage) refuse_average(path_);
     tokenizer_ = tokenizer_in(path, tokenizer_problem_);
     config_ = config_of(std::get<HuggingFaceReader>(reader_).model(), tokenizer_);
   }
 }
 
+std::string WeightSource::stored(const std::string& name) const { return prefix_of(kind_) + name; }
+
 std::vector<std::string> WeightSource::names() const {
   if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->names();
+  const std::string prefix = stored("");
   std::vector<std::string> names;
   for (const auto& [name, unused] : std::get<CheckpointReader>(reader_).tensors())
-    if (name.starts_with(kWeight)) names.push_back(name.substr(std::char_traits<char>::length(kWeight)));
+    if (name.starts_with(prefix)) names.push_back(name.substr(prefix.size()));
   return names;
 }
 
 std::array<int64_t, 2> WeightSource::shape(const std::string& name) const {
   if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->shape(name);
-  return std::get<CheckpointReader>(reader_).tensor(kWeight + name).shape;
+  return std::get<CheckpointReader>(reader_).tensor(stored(name)).shape;
 }
 
 DType WeightSource::dtype(const std::string& name) const {
   if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->dtype(name);
-  return std::get<CheckpointReader>(reader_).tensor(kWeight + name).dtype;
+  return std::get<CheckpointReader>(reader_).tensor(stored(name)).dtype;
 }
 
 void WeightSource::read(const std::string& name, const Box& box, DType dtype, void* out) {
   if (const auto* folder = std::get_if<HuggingFaceReader>(&reader_)) return folder->read(name, box, dtype, out);
-  std::get<CheckpointReader>(reader_).read(kWeight + name, box, dtype, out);
+  std::get<CheckpointReader>(reader_).read(stored(name), box, dtype, out);
 }
 
 Config saved_config(const CheckpointReader& reader, const std::string& checkpoint) {

@@ -35,6 +35,13 @@ Precision precision_of(const TrainingConfig& training) {
   throw InternalError("no such precision: " + training.precision);
 }
 
+std::vector<std::string> state_names(const TrainingConfig& training) {
+  const OptimizerTraits& traits = traits_of(optimizer_named(training.optimizer.name));
+  std::vector<std::string> names(traits.state_names.begin(), traits.state_names.begin() + traits.states);
+  if (training.ema.decay) names.push_back(kAverageName);
+  return names;
+}
+
 int microbatches_of(const Config& config) {
   return static_cast<int>(config.training.global_batch_size / (config.training.micro_batch_size * config.parallel.data.value()));
 }

@@ -13,6 +13,8 @@ namespace trireme {
 MeshShape mesh_shape(const ParallelConfig& parallel);
 ZeroPolicy zero_policy(const ParallelConfig& parallel);
 Precision precision_of(const TrainingConfig& training);
+/// What is kept of each weight in the dtype of the masters: the optimizer's state, and the moving average last where there is one.
+std::vector<std::string> state_names(const TrainingConfig& training);
 
 /// Micro-batches of one data rank in a step.
 int microbatches_of(const Config& config);

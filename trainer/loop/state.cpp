@@ -16,9 +16,8 @@ namespace {
 
 /// What is saved of every parameter.
 std::vector<std::string> kinds_of(const Config& config) {
-  const OptimizerTraits& traits = traits_of(optimizer_named(config.training.optimizer.name));
-  std::vector<std::string> kinds{"weight"};
-  kinds.insert(kinds.end(), traits.state_names.begin(), traits.state_names.begin() + traits.states);
+  std::vector<std::string> kinds = state_names(config.training);
+  kinds.insert(kinds.begin(), "weight");
   return kinds;
 }
 
@@ -58,7 +57,9 @@ std::set<std::string> parameter_names(Trainer& trainer) {
 void check_names(const std::set<std::string>& known, const std::vector<std::string>& kinds, const CheckpointReader& reader) {
   for (const auto& [name, stored] : reader.tensors()) {
     const size_t slash = name.find('/');
-    const bool of_the_state = std::ranges::find(kinds, name.substr(0, slash)) != kinds.end();
+    // A run without an average leaves that of the checkpoint alone.
+    const std::string kind = name.substr(0, slash);
+    const bool of_the_state = kind == kAverageName || std::ranges::find(kinds, kind) != kinds.end();
     if (slash == name.npos || !of_the_state || !known.contains(name.substr(slash + 1)))
       throw DataError("checkpoint: " + name + " is not a tensor of the configured model");
   }
@@ -98,7 +99,7 @@ void load_weights(Trainer& trainer, WeightSource& source) {
       from_host(trainer.context(), host, owned.weight);
     }
   });
-  trainer.weights_changed();
+  trainer.weights_replaced();
 }
 
 NonFinite non_finite_weights(Trainer& trainer) {
@@ -120,16 +121,17 @@ NonFinite non_finite_weights(Trainer& trainer) {
 }
 
 void load_state(Trainer& trainer, CheckpointReader& reader) {
-  const bool scales = scales_loss(trainer.config().training);
+  const bool scales = scales_loss(trainer.config().training), has_average = reader.has_kind(kAverageName);
   const std::set<std::string> known = parameter_names(trainer);
   agree(trainer.mesh().world, [&] {
     if (scales && !reader.description().loss_scale) throw DataError("checkpoint: holds no loss scale, which training.precision fp16 needs");
     check_names(known, kinds_of(trainer.config()), reader);
     for (const OwnedBox& owned : trainer.owned_boxes()) {
-      for (const auto& [kind, tensor] : owned.kept()) read_state(trainer.context(), reader, kind, owned, tensor);
+      for (const auto& [kind, tensor] : owned.kept())
+        if (has_average || kind != std::string(kAverageName)) read_state(trainer.context(), reader, kind, owned, tensor);
     }
   });
-  trainer.weights_changed();
+  has_average ? trainer.weights_changed() : trainer.weights_replaced();
   trainer.set_accepted_steps(reader.description().optimizer_steps);
   if (scales) trainer.set_loss_scale(*reader.description().loss_scale);
 }

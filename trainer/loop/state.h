@@ -19,6 +19,8 @@ void load_weights(Trainer& trainer, WeightSource& source);
 /// Of the weights that are loaded; the same on every rank. Collective.
 NonFinite non_finite_weights(Trainer& trainer);
 /// Weights, the optimizer's state, the count of accepted steps, and the loss scale where that is dynamic; every tensor of the checkpoint must belong to the model.
+/// The moving average of the weights may be switched on and off between two parts of a run: where the checkpoint has none it begins with the weights, and
+/// where the configuration has none that of the checkpoint is not read.
 void load_state(Trainer& trainer, CheckpointReader& reader);
 
 }  // namespace trireme

@@ -81,7 +81,7 @@ void Trainer::make_optimizers() {
   const OptimizerConfig& optimizer = config_.training.optimizer;
   const Optimizer kind = optimizer_named(optimizer.name);
   hyper_ = {optimizer.beta1, optimizer.beta2.value_or(traits_of(kind).default_beta2), optimizer.epsilon, optimizer.weight_decay};
-  for (const auto& stage : stages_) stage->make_optimizer(ctx_, kind, hyper_, precision_, scalars_);
+  for (const auto& stage : stages_) stage->make_optimizer(ctx_, {kind, hyper_, config_.training.ema.decay}, precision_, scalars_);
   const LossScaleConfig& scale = config_.training.loss_scale;
   if (scales_loss(config_.training)) {
     scaling_ = {scale.growth_interval, static_cast<double>(scale.minimum), static_cast<double>(scale.maximum)};
@@ -280,7 +280,13 @@ void Trainer::initialise() {
         break;
     }
   }
+  weights_replaced();
+}
+
+void Trainer::weights_replaced() {
   weights_changed();
+  for (const auto& stage : stages_)
+    if (stage->optimizer() != nullptr) stage->start_average(ctx_);
 }
 
 }  // namespace trireme

@@ -96,6 +96,8 @@ class Trainer {
   std::vector<OwnedBox> owned_boxes() const;
   /// After weights were written through owned_boxes.
   void weights_changed();
+  /// The same where they are all new: their moving average begins with them too.
+  void weights_replaced();
 
   int64_t accepted_steps() const { return accepted_steps_; }
   void set_accepted_steps(int64_t steps);

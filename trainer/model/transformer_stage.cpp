@@ -83,8 +83,8 @@ void TransformerStage::make_cache(Context& ctx, int64_t room) {
         {Tensor::empty(ctx, shape, dtype_, MemoryCategory::kActivations), Tensor::empty(ctx, shape, dtype_, MemoryCategory::kActivations)});
 }
 
-void TransformerStage::make_optimizer(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Precision& precision, const Tensor& scalars) {
-  optimizer_ = std::make_unique<ShardedOptimizer>(ctx, *params_, optimizer, hyper, precision);
+void TransformerStage::make_optimizer(Context& ctx, const OptimizerOptions& options, const Precision& precision, const Tensor& scalars) {
+  optimizer_ = std::make_unique<ShardedOptimizer>(ctx, *params_, options, precision);
   scalars_ = scalars;
 }
 

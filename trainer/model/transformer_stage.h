@@ -42,7 +42,9 @@ class TransformerStage : public Stage {
   void make_cache(Context& ctx, int64_t room);
 
   /// What UPDATE does. `scalars`: kernels/ops/optimizer.h, read by every update.
-  void make_optimizer(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Precision& precision, const Tensor& scalars);
+  void make_optimizer(Context& ctx, const OptimizerOptions& options, const Precision& precision, const Tensor& scalars);
+  /// Call when new weights are in place: the moving average, where there is one, begins with them.
+  void start_average(Context& ctx) { optimizer_->start_average(ctx, *params_); }
 
   int parts() const override { return static_cast<int>(parts_.size()); }
   std::string part_name(int part) const override { return this->part(part).name; }

@@ -5,7 +5,6 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
-#include "kernels/core/optimizer_traits.h"
 #include "trainer/layout/rank_plan.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/plan/collective.h"
@@ -15,11 +14,13 @@
 namespace trireme {
 namespace {
 
-/// Memory traffic of norm and update, an element: its gradient read by both; weight and the optimizer's state read and written; a 16-bit copy written.
+/// Memory traffic of norm and update, an element: its gradient read by both; weight and the optimizer's state read and written; a 16-bit copy written; for
+/// the moving average the weight read again, and the average read and written.
 double update_bytes(const Config& config) {
   const Precision precision = precision_of(config.training);
-  const int states = traits_of(optimizer_named(config.training.optimizer.name)).states;
-  return static_cast<double>((4 + 2 * states) * size_of(precision.master) + (precision.compute == precision.master ? 0 : size_of(precision.compute)));
+  const auto states = static_cast<int64_t>(state_names(config.training).size());
+  const int64_t accesses = 4 + 2 * states + (config.training.ema.decay ? 1 : 0);
+  return static_cast<double>(accesses * size_of(precision.master) + (precision.compute == precision.master ? 0 : size_of(precision.compute)));
 }
 
 /// The seconds of operations on one rank, by what limits them.

@@ -116,6 +116,15 @@ static void begin(Trainer& trainer, const Config& config) {
     std::cerr << concat("warning: ", source->path(), " holds weights that are not finite: ", to_string(found), "\n");
 }
 
+/// Says where the checkpoint has a moving average and the run has none, or the other way round.
+static void note_average(const CheckpointReader& reader, const std::string& checkpoint, const Config& config) {
+  const bool kept = config.training.ema.decay.has_value();
+  if (kept == reader.has_kind(kAverageName)) return;
+  std::cerr << concat("note: ", checkpoint,
+                      kept ? " has no moving average of the weights; that of training.ema begins with its weights\n"
+                           : " has a moving average of the weights, which is dropped: training.ema.decay is not set\n");
+}
+
 /// Where the name and the manifest disagree on the step, one of them is wrong, and with it the order of the checkpoints.
 static std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& checkpoint) {
   auto reader = std::make_unique<CheckpointReader>(checkpoint);
@@ -138,7 +147,10 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
       agree(world, [&] { check_resumable(*reader, checkpoint, config, training_data); });
       damage = damage_in([&] { load_state(trainer, *reader); });
     }
-    if (!damage) return {checkpoint, reader->description().step, reader->description().rejected_steps};
+    if (!damage) {
+      if (world.rank() == 0) note_average(*reader, checkpoint, config);
+      return {checkpoint, reader->description().step, reader->description().rejected_steps};
+    }
     if (automatic && world.rank() == 0) std::cerr << concat("warning: passing over ", checkpoint, ": ", printable(damage->what()), "\n");
   }
   if (!automatic) throw *damage;

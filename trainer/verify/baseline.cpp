@@ -146,6 +146,8 @@ BaselineCheck check_baseline(const Config& config, const RunRecord& record, cons
   compare_figure(norm_of(record.second_gradient, all), record.grad_norm[1], Quantity::kGradNorm, 2, kSameTolerance, out);
   tensors(oracle.updated(record.initial_weight, {{record.first_gradient, rate}, {record.second_gradient, rate / 2}}), record.second_weight,
           Quantity::kWeight, 2);
+  if (config.training.ema.decay)
+    tensors(oracle.averaged({&record.initial_weight, &record.first_weight, &record.second_weight}), record.second_average, Quantity::kAverage, 2);
   compare_figure(oracle.evaluation_loss(record.weight, validation), record.validation_loss, Quantity::kValidationLoss, 0, kSameTolerance, out);
   return check;
 }

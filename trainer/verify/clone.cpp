@@ -134,6 +134,8 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
   t.logits_chunk = 5;                                                         // divides no micro-batch
   if (t.gradient_clip > 0) t.gradient_clip = std::min(t.gradient_clip, 0.5);  // low enough to clip
   t.loss_scale = {};
+  constexpr double kDecay = 0.15;  // low enough that in three steps it counts beside the warm-up
+  if (t.ema.decay) t.ema.decay = std::min(*t.ema.decay, kDecay);
   OptimizerConfig& o = t.optimizer;
   o.learning_rate = 3e-3;  // large enough that three steps tell
   o.learning_rate_scaling = "none";

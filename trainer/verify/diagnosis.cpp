@@ -208,6 +208,9 @@ Diagnosis diagnose(const Evidence& e) {
     case Quantity::kGradNorm: return first.difference->step == 1 ? of_norm(e, first, axis) : of_gradients(e, first, axis);
     case Quantity::kInitialWeight:
     case Quantity::kWeight: return e.record.disagreement ? of_disagreement(e, axis) : of_weights(e, first, axis);
+    case Quantity::kAverage:
+      if (e.record.disagreement) return of_disagreement(e, axis);
+      return {axis, "optimizer", "the moving average of the weights is not that of the updated master weights, or not of all that a rank owns"};
     case Quantity::kValidationLoss:
       return {axis, "evaluation",
               cured_by(e, Feature::kDropout) ? "dropout in evaluation" : "a mean of means in evaluation, or another model than the trained one"};

@@ -100,6 +100,7 @@ const char* name_of(Quantity quantity) {
     case Quantity::kGradient: return "gradient";
     case Quantity::kGradNorm: return "gradient norm";
     case Quantity::kWeight: return "weight";
+    case Quantity::kAverage: return "moving average";
     case Quantity::kValidationLoss: return "validation loss";
   }
   return "?";
@@ -111,7 +112,7 @@ std::string Difference::str() const {
   out << name_of(quantity);
   if (!tensor.empty()) out << " of " << tensor;
   if (place >= 0) out << "[" << place << "]";
-  if (step > 0) out << (quantity == Quantity::kWeight ? " after step " : " in step ") << step;
+  if (step > 0) out << (quantity == Quantity::kWeight || quantity == Quantity::kAverage ? " after step " : " in step ") << step;
   out << ": " << expected << " expected, got " << actual;
   if (elements > 1) out << "; " << differing << " of " << elements << " elements differ";
   if (ratio && !tensor.empty()) out << ", each by the factor " << *ratio;
@@ -144,7 +145,8 @@ Comparison compare(const RunRecord& expected, const RunRecord& actual, const std
     about.quantity = quantity;
     about.step = step;
     // A gradient is wrong from where the backward went wrong on.
-    if (!b.empty()) compare_tensors(a, b, quantity == Quantity::kGradient ? backward : quantity == Quantity::kWeight ? determined : order, about, tolerance, out);
+    const bool updated = quantity == Quantity::kWeight || quantity == Quantity::kAverage;
+    if (!b.empty()) compare_tensors(a, b, quantity == Quantity::kGradient ? backward : updated ? determined : order, about, tolerance, out);
   };
   tensors(expected.initial_weight, actual.initial_weight, Quantity::kInitialWeight, 0);
   for (size_t i = 0; i < expected.loss.size(); ++i) {
@@ -156,6 +158,7 @@ Comparison compare(const RunRecord& expected, const RunRecord& actual, const std
     if (step == 1) tensors(expected.first_weight, actual.first_weight, Quantity::kWeight, step);
   }
   tensors(expected.weight, actual.weight, Quantity::kWeight, static_cast<int>(expected.loss.size()));
+  tensors(expected.average, actual.average, Quantity::kAverage, static_cast<int>(expected.loss.size()));
   if (actual.rejected.empty()) compare_figure(expected.validation_loss, actual.validation_loss, Quantity::kValidationLoss, 0, tolerance, out);
   return out;
 }

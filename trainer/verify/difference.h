@@ -11,7 +11,7 @@ namespace trireme {
 std::vector<std::string> parameter_order(const ModelConfig& model);
 
 /// What is compared, in the order in which a run computes it.
-enum class Quantity : uint8_t { kInitialWeight, kLoss, kGradient, kGradNorm, kWeight, kValidationLoss };
+enum class Quantity : uint8_t { kInitialWeight, kLoss, kGradient, kGradNorm, kWeight, kAverage, kValidationLoss };
 const char* name_of(Quantity quantity);
 
 struct Difference {

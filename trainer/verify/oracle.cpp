@@ -325,4 +325,16 @@ GlobalTensors Oracle::updated(const GlobalTensors& weights, const std::vector<St
   return result;
 }
 
+GlobalTensors Oracle::averaged(const std::vector<const GlobalTensors*>& history) const {
+  GlobalTensors average = *history.front();
+  for (size_t t = 0; t + 1 < history.size(); ++t) {
+    const double decay = std::min(config_.training.ema.decay.value(), static_cast<double>(1 + t) / static_cast<double>(10 + t));
+    for (auto& [name, tensor] : average) {
+      const std::vector<double>& updated = history[t + 1]->at(name).values;
+      for (size_t i = 0; i < tensor.values.size(); ++i) tensor.values[i] = decay * tensor.values[i] + (1 - decay) * updated[i];
+    }
+  }
+  return average;
+}
+
 }  // namespace trireme

@@ -43,6 +43,8 @@ class Oracle {
   };
   /// The weights after these first steps of the configured optimizer, from a state of zeros, with each global gradient clipped first.
   GlobalTensors updated(const GlobalTensors& weights, const std::vector<Step>& steps) const;
+  /// The moving average of the weights, `history` being the initial ones and those after each step.
+  GlobalTensors averaged(const std::vector<const GlobalTensors*>& history) const;
 
  private:
   Config config_;

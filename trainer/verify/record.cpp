@@ -36,15 +36,26 @@ void prepare_weights(Trainer& trainer, const RecordOptions& options) {
       set(host, i, mean + scale * random_normal(random_key(seed, "init:" + owned.spec->name), static_cast<uint64_t>(owned.box.start[0] + i)));
     from_host(trainer.context(), host, owned.weight);
   }
-  trainer.weights_changed();
+  trainer.weights_replaced();
+}
+
+Tensor tensor_of(const OwnedBox& owned, Gathered what) {
+  switch (what) {
+    case Gathered::kWeight: return owned.weight;
+    case Gathered::kGradient: return owned.gradient;
+    case Gathered::kAverage: break;
+  }
+  const auto average = std::ranges::find(owned.state, std::string_view(kAverageName), &ShardedOptimizer::State::name);
+  TRIREME_CHECK(average != owned.state.end(), "no moving average of ", owned.spec->name);
+  return average->shard;
 }
 
 /// The boxes of one rank as bytes, one after the other: name, shape of the whole, box, values.
-std::string packed_boxes(Trainer& trainer, bool gradients, double factor) {
+std::string packed_boxes(Trainer& trainer, Gathered what, double factor) {
   std::string bytes;
   const auto put = [&](const void* data, size_t count) { bytes.append(static_cast<const char*>(data), count); };
   for (const OwnedBox& owned : trainer.owned_boxes()) {
-    std::vector<double> values = to_doubles(trainer.context(), gradients ? owned.gradient : owned.weight);
+    std::vector<double> values = to_doubles(trainer.context(), tensor_of(owned, what));
     for (double& value : values) value *= factor;
     const uint64_t length = owned.spec->name.size();
     put(&length, sizeof length);
@@ -135,12 +146,12 @@ bool RunRecord::operator==(const RunRecord& other) const {
            });
   };
   return same(loss, other.loss) && same(grad_norm, other.grad_norm) && same({validation_loss}, {other.validation_loss}) &&
-         same_tensors(first_gradient, other.first_gradient) && same_tensors(weight, other.weight);
+         same_tensors(first_gradient, other.first_gradient) && same_tensors(weight, other.weight) && same_tensors(average, other.average);
 }
 
-GlobalTensors gather(Trainer& trainer, bool gradients, double loss_scale, RunRecord& record) {
+GlobalTensors gather(Trainer& trainer, Gathered what, double loss_scale, RunRecord& record) {
   Assembly assembly;
-  const std::vector<std::string> all = all_gather_strings(trainer.mesh().world, packed_boxes(trainer, gradients, 1 / loss_scale));
+  const std::vector<std::string> all = all_gather_strings(trainer.mesh().world, packed_boxes(trainer, what, 1 / loss_scale));
   for (size_t rank = 0; rank < all.size(); ++rank) assembly.add(static_cast<int>(rank), all[rank]);
   return assembly.finish(record);
 }
@@ -151,9 +162,9 @@ RunRecord record_run(Trainer& trainer, const Dataset& data, const Dataset& valid
   if (config.training.optimizer.name == "lion" && config.model.architecture == "gpt2")
     for (int64_t block = 0; block < config.model.layers; ++block) record.undetermined.insert(concat("blocks.", block, ".attention.key.bias"));
   trainer.initialise();
-  if (options.every_state) record.fresh_weight = gather(trainer, false, 1, record);
+  if (options.every_state) record.fresh_weight = gather(trainer, Gathered::kWeight, 1, record);
   prepare_weights(trainer, options);
-  if (options.every_state) record.initial_weight = gather(trainer, false, 1, record);
+  if (options.every_state) record.initial_weight = gather(trainer, Gathered::kWeight, 1, record);
   for (int step = 0; step < options.steps; ++step) {
     const double rate = trainer.config().training.optimizer.learning_rate / (1 + step % 2);
     const StepResult result = trainer.step(data, step, rate);
@@ -164,13 +175,15 @@ RunRecord record_run(Trainer& trainer, const Dataset& data, const Dataset& valid
       return record;
     }
     const auto scale = static_cast<double>(result.loss_scale.value_or(1));
-    if (step == 0) record.first_gradient = gather(trainer, true, scale, record);
-    if (step == 0 && options.every_state) record.first_weight = gather(trainer, false, 1, record);
-    if (step == 1 && options.every_state) record.second_gradient = gather(trainer, true, scale, record);
-    if (step == 1 && options.every_state) record.second_weight = gather(trainer, false, 1, record);
+    if (step == 0) record.first_gradient = gather(trainer, Gathered::kGradient, scale, record);
+    if (step == 0 && options.every_state) record.first_weight = gather(trainer, Gathered::kWeight, 1, record);
+    if (step == 1 && options.every_state) record.second_gradient = gather(trainer, Gathered::kGradient, scale, record);
+    if (step == 1 && options.every_state) record.second_weight = gather(trainer, Gathered::kWeight, 1, record);
+    if (step == 1 && options.every_state && config.training.ema.decay) record.second_average = gather(trainer, Gathered::kAverage, 1, record);
   }
   record.validation_loss = trainer.evaluate(validation, 0).loss;
-  record.weight = gather(trainer, false, 1, record);
+  record.weight = gather(trainer, Gathered::kWeight, 1, record);
+  if (config.training.ema.decay) record.average = gather(trainer, Gathered::kAverage, 1, record);
   return record;
 }
 

@@ -36,8 +36,9 @@ struct RunRecord {
   double validation_loss = 0;
   GlobalTensors first_gradient;  ///< of step 1
   GlobalTensors weight;          ///< after the last step
+  GlobalTensors average;         ///< of the weights, after the last step; empty without training.ema
   /// These only where they are asked for: as the product makes them, before the first step, after it, of step 2, after that.
-  GlobalTensors fresh_weight, initial_weight, first_weight, second_gradient, second_weight;
+  GlobalTensors fresh_weight, initial_weight, first_weight, second_gradient, second_weight, second_average;
   std::optional<Disagreement> disagreement;       ///< the first, if any
   std::string unheld;                             ///< a tensor with elements of no rank
   std::string outside;                            ///< a tensor of which a rank holds more than there is
@@ -45,7 +46,7 @@ struct RunRecord {
   /// these biases, for a softmax does not see what they add.
   std::set<std::string> undetermined;
   std::string rejected;                           ///< the step that was not accepted, and why; the run ended there
-  bool operator==(const RunRecord& other) const;  ///< losses, norms, first_gradient and weight, bit for bit
+  bool operator==(const RunRecord& other) const;  ///< losses, norms, first_gradient, weight and average, bit for bit
 };
 
 struct RecordOptions {
@@ -59,7 +60,9 @@ struct RecordOptions {
 /// This rank's part of the run; collective, and the record is whole on every rank. The learning rate is that of the configuration and half of it in turn.
 RunRecord record_run(Trainer& trainer, const Dataset& data, const Dataset& validation, const RecordOptions& options);
 
-/// The parameters, or their gradients in units of the loss, from the boxes of all ranks; collective. What is wrong with them goes into `record`.
-GlobalTensors gather(Trainer& trainer, bool gradients, double loss_scale, RunRecord& record);
+enum class Gathered : uint8_t { kWeight, kGradient, kAverage };
+/// The parameters, their gradients in units of the loss, or their moving average, from the boxes of all ranks; collective. What is wrong with them goes
+/// into `record`.
+GlobalTensors gather(Trainer& trainer, Gathered what, double loss_scale, RunRecord& record);
 
 }  // namespace trireme

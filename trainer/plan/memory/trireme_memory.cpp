@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/core/optimizer_traits.h"
 #include "trainer/layout/rank_plan.h"
 #include "trainer/loop/recompute.h"
 
@@ -227,7 +226,7 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, c
   const double gradients = static_cast<double>(size_of(precision_.gradient)) * (policy_.gradients_resident ? elements : elements / policy_.shard);
   bytes.parameters += parameters;
   const TrainingConfig& training = config_.training;
-  const int states = traits_of(optimizer_named(training.optimizer.name)).states;
+  const auto states = static_cast<double>(state_names(training).size());
   bytes.optimizer = (apart ? states + 1 : states) * wide * elements / policy_.shard;
   bytes.other =
       static_cast<double>(2 * sizeof(int32_t) * static_cast<size_t>(training.global_batch_size / *config_.parallel.data * training.sequence_length));
