@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "trainer/commands/checkpoint_model.h"
 #include "trainer/commands/export_check.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/files/durable_file.h"
@@ -20,6 +21,7 @@ namespace {
 
 struct Arguments {
   std::string directory, output, format, dtype = "fp32", logits;
+  WeightKind weights = WeightKind::kTrained;
   uint64_t max_shard_size = static_cast<uint64_t>(HuggingFaceOptions().max_shard_bytes);
   bool no_check = false;
 };
@@ -43,7 +45,7 @@ void note_tokenizer(const WeightSource& source, const std::string& output) {
 
 /// Returns the path of what was read: of a run under way the newest checkpoint may soon be another.
 std::string write(const Arguments& arguments, const HuggingFaceOptions& options, NewDirectory& output) {
-  WeightSource source{fs::path(arguments.directory)};
+  WeightSource source(arguments.directory, arguments.weights);
   const int64_t bytes = hugging_face_bytes(source.model(), options.dtype);
   HuggingFaceSummary summary;
   {
@@ -52,7 +54,8 @@ std::string write(const Arguments& arguments, const HuggingFaceOptions& options,
   }
   output.commit();
   note_tokenizer(source, arguments.output);
-  std::cout << concat("wrote ", arguments.output, " from ", source.path(), ": ", hugging_face_class(source.model()), ", ", summary.tensors,
+  const char* const which = arguments.weights == WeightKind::kAverage ? "the moving average of " : "";
+  std::cout << concat("wrote ", arguments.output, " from ", which, source.path(), ": ", hugging_face_class(source.model()), ", ", summary.tensors,
                       " tensors in ", arguments.dtype, ", ", binary_bytes_text(static_cast<double>(summary.bytes)), " in ", summary.files,
                       summary.files == 1 ? " file\n" : " files\n")
             << std::flush;
@@ -80,7 +83,7 @@ void write_logits(DurableFile& file, const ExportCheck& check) {
 }
 
 void check(const Arguments& arguments, const std::string& source, DType dtype, std::optional<DurableFile>& logits) {
-  const ExportCheck found = check_export(source, arguments.output, dtype);
+  const ExportCheck found = check_export(source, arguments.weights, arguments.output, dtype);
   if (logits) write_logits(*logits, found);
   const std::string what = concat("the logits of ", found.tokens.size(), " tokens ");
   const std::string rounded = dtype == DType::kF32 ? "" : concat(" with its weights rounded to ", arguments.dtype);
@@ -94,7 +97,7 @@ void check(const Arguments& arguments, const std::string& source, DType dtype, s
 
 void run(const Arguments& arguments) {
   const HuggingFaceOptions options{kDTypes.at(arguments.dtype), static_cast<int64_t>(arguments.max_shard_size)};
-  const WeightSource weights(arguments.directory);
+  const WeightSource weights(arguments.directory, arguments.weights);
   hugging_face_class(weights.model());  // what cannot be written leaves no trace
   std::optional<DurableFile> logits = open_logits(arguments.logits, weights.path());
   std::string source;
@@ -117,6 +120,7 @@ void add_checkpoint_export(CLI::App& checkpoint, int& exit_code) {
   command->add_option("directory", arguments->directory, "checkpoint, run directory (its newest checkpoint), or Hugging Face folder")
       ->required()
       ->type_name("DIR");
+  add_weights_option(*command, arguments->weights);
   command->add_option("--format", arguments->format, "hf")->required()->check(CLI::IsMember({"hf"}))->type_name("NAME");
   command->add_option("--output", arguments->output, "Folder to make; must not exist. Until it is whole it is called OUT.partial")
       ->required()

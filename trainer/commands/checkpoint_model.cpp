@@ -1,11 +1,13 @@
 #include "trainer/commands/checkpoint_model.h"
 
+#include <map>
+
 #include "parallel/comm/self.h"
 #include "trainer/loop/state.h"
 
 namespace trireme {
 
-CheckpointModel::CheckpointModel(const std::string& path) : source_(path), config_(source_.config()) {
+CheckpointModel::CheckpointModel(const std::string& path, WeightKind kind) : source_(path, kind), config_(source_.config()) {
   config_.run.device = config_.training.precision == "fp64" ? "cpu" : "auto";  // not where it was trained
 }
 
@@ -16,6 +18,17 @@ Trainer& CheckpointModel::load(std::unique_ptr<Communicator> world, const RankPl
   trainer_ = std::make_unique<Trainer>(machine_->ctx(), machine_->world(), config_, false);
   load_weights(*trainer_, source_);
   return *trainer_;
+}
+
+void add_weights_option(CLI::App& command, WeightKind& kind) {
+  static const std::map<std::string, WeightKind> kKinds{{"trained", WeightKind::kTrained}, {"ema", WeightKind::kAverage}};
+  command
+      .add_option_function<std::string>(
+          "--weights", [&kind](const std::string& name) { kind = kKinds.at(name); },
+          "Of a checkpoint: trained, or ema, the moving average that a run with training.ema keeps")
+      ->check(CLI::IsMember({"trained", "ema"}))
+      ->default_str("trained")
+      ->type_name("NAME");
 }
 
 }  // namespace trireme

@@ -1,4 +1,5 @@
 #pragma once
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
@@ -12,7 +13,7 @@ namespace trireme {
 class CheckpointModel {
  public:
   /// The configuration of a WeightSource, laid out for one rank on any device that computes in its precision. Errors: its.
-  explicit CheckpointModel(const std::string& path);
+  explicit CheckpointModel(const std::string& path, WeightKind kind = WeightKind::kTrained);
 
   Config& config() { return config_; }  ///< may be changed before load(), to another resolved one: batch sizes, data, precision, layout
   const std::string& tokenizer() const { return source_.tokenizer(); }  ///< for Tokenizer::open; empty where there is none
@@ -27,5 +28,8 @@ class CheckpointModel {
   std::unique_ptr<Machine> machine_;
   std::unique_ptr<Trainer> trainer_;
 };
+
+/// --weights trained | ema.
+void add_weights_option(CLI::App& command, WeightKind& kind);
 
 }  // namespace trireme

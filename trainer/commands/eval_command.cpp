@@ -19,6 +19,7 @@ namespace {
 struct Arguments {
   std::string config, checkpoint;
   std::vector<std::string> sets;
+  WeightKind weights = WeightKind::kTrained;
   bool json = false;
 };
 
@@ -87,7 +88,7 @@ void evaluate(const Arguments& arguments) {
   // The layout of CONFIG is for training: here one rank reads the checkpoint, however many made it.
   const Config config = resolve(load_config(arguments.config, arguments.sets));
   if (config.data.validation.empty()) throw ConfigError("data.validation: eval needs a validation set; allowed one token directory or more");
-  CheckpointModel model(arguments.checkpoint);
+  CheckpointModel model(arguments.checkpoint, arguments.weights);
   check_same_model(config.model, model.config().model);
   if (config.training.sequence_length > *model.config().model.max_positions)
     throw DataError(concat("training.sequence_length=", config.training.sequence_length, ": the checkpoint's model has ",
@@ -122,6 +123,7 @@ void add_eval_command(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<Arguments>();
   command->add_option("CONFIG", arguments->config, "YAML file whose validation set is read")->required();
   command->add_option("--checkpoint", arguments->checkpoint, "Checkpoint, run directory or Hugging Face folder")->required();
+  add_weights_option(*command, arguments->weights);
   command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
   command->add_flag("--json", arguments->json, "One JSON object on standard output");
   command->callback([arguments, &exit_code] {

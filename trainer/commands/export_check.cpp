@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMostTokens = 64;
 
 struct Loaded {
-  explicit Loaded(const std::string& path) : model(path) {
+  explicit Loaded(const std::string& path, WeightKind kind = WeightKind::kTrained) : model(path, kind) {
     Config& config = model.config();
     config.run.device = "cpu";
     config.kernels = {};  // the same for both
@@ -59,11 +59,11 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 
 }  // namespace
 
-ExportCheck check_export(const std::string& source, const std::string& folder, DType dtype) {
+ExportCheck check_export(const std::string& source, WeightKind kind, const std::string& folder, DType dtype) {
   ExportCheck check;
   std::vector<double> exact, expected;
   {
-    Loaded original(source);
+    Loaded original(source, kind);
     check.tokens = original.tokens();
     exact = expected = original.trainer->logits(check.tokens);
     if (dtype != DType::kF32) {

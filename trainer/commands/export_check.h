@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/core/dtype.h"
+#include "trainer/huggingface/weight_source.h"
 
 namespace trireme {
 
@@ -19,6 +20,6 @@ struct ExportCheck {
 };
 
 /// Loads the source, then the folder: one model in memory at a time. Errors: those of CheckpointModel.
-ExportCheck check_export(const std::string& source, const std::string& folder, DType dtype);
+ExportCheck check_export(const std::string& source, WeightKind kind, const std::string& folder, DType dtype);
 
 }  // namespace trireme

@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Arguments {
   std::string checkpoint, prompt, prompt_file;
+  WeightKind weights = WeightKind::kTrained;
   int64_t max_tokens = 200;
   SamplingOptions sampling;
   int64_t seed = 0;
@@ -65,7 +66,11 @@ Tokenizer tokenizer_of(const CheckpointModel& model, const std::string& path) {
 }
 
 Request::Request(const Arguments& of, int64_t ranks)
-    : arguments(of), model(of.checkpoint), tokenizer(tokenizer_of(model, of.checkpoint)), prompt(prompt_of(of)), tokens(tokenizer.encode(prompt)) {
+    : arguments(of),
+      model(of.checkpoint, of.weights),
+      tokenizer(tokenizer_of(model, of.checkpoint)),
+      prompt(prompt_of(of)),
+      tokens(tokenizer.encode(prompt)) {
   const int64_t vocabulary = *model.config().model.vocab_size;
   for (const int32_t token : tokens)
     if (token >= vocabulary) throw DataError(concat("the prompt has token ", token, ", and the model a vocabulary of ", vocabulary));
@@ -160,6 +165,7 @@ void add_generate_command(CLI::App& app, const std::vector<std::string>& command
                          "every new token is computed from all that it sees");
   const auto arguments = std::make_shared<Arguments>();
   command->add_option("--checkpoint", arguments->checkpoint, "Checkpoint or run directory, or a folder of Hugging Face transformers")->required();
+  add_weights_option(*command, arguments->weights);
   CLI::Option* prompt = command->add_option("--prompt", arguments->prompt, "Text to continue");
   CLI::Option* file = command->add_option("--prompt-file", arguments->prompt_file, "The same from a file")->excludes(prompt);
   command->add_option("--max-tokens", arguments->max_tokens, "Tokens to add; fewer where the text ends before")
