@@ -99,11 +99,12 @@ void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Te
 }
 
 void average_step(Context& ctx, double decay, const Tensor& scalars, const Tensor& w, const Tensor& e) {
-  expect("average_step", {{"scalars", scalars, {kStepScalars}, DType::kF64}, {"w", w, w.shape(), w.dtype()}, {"e", e, w.shape(), w.dtype()}});
+  Operation operation(
+      ctx, "average_step",
+      {{"scalars", scalars, {kStepScalars}, DType::kF64}, {"w", w, w.shape(), w.dtype()}, {"e", e, w.shape(), w.dtype(), Passes::kReadAndWritten}});
   const double* const on_host = ctx.device == Device::kCpu || ctx.device == Device::kReference ? scalars.data<double>() : nullptr;
-  on_device(
-      ctx, w.dtype(), [&] { cuda::average_step(ctx, decay, scalars, w, e); },
-      FastCpu{[&] { average_on_host<float, float>(ctx, decay, on_host, w, e); }},
+  operation.run(
+      w.dtype(), [&] { cuda::average_step(ctx, decay, scalars, w, e); }, FastCpu{[&] { average_on_host<float, float>(ctx, decay, on_host, w, e); }},
       [&]<class T>(T) { average_on_host<double, T>(ctx, decay, on_host, w, e); });
 }
 
