@@ -1,5 +1,6 @@
 // `trireme bench`: its figures hang together, whatever they are on a busy machine.
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "tests/e2e/harness.h"
@@ -134,6 +135,33 @@ TEST_CASE("bench step: figures that hang together, on one rank and on several") 
     if (!resident.is_null() && world == 1)
       CHECK(resident["peak"].get<int64_t>() >= resident["before"].get<int64_t>() + resident["beyond"].get<int64_t>());
     CHECK(result["environment"]["world_size"] == world);
+  }
+}
+
+TEST_CASE("bench step --operations: every operation of a forward and backward, with its time and rate") {
+  TemporaryDirectory directory;
+  write_file(directory / "run.yaml", kConfig);
+  CHECK_FALSE(bench(directory, Arguments{"step", "run.yaml", "--steps", "1", "--warmup", "1"} + kQuick + layout(1, 1, 1, 0)).contains("operations"));
+  for (const Arguments& ranks : {layout(1, 1, 1, 0), layout(2, 1, 1, 0)}) {
+    const json rows = bench(directory, Arguments{"step", "run.yaml", "--operations", "--steps", "1", "--warmup", "1"} + kQuick + ranks)["operations"];
+    std::map<std::string, int64_t> products;  // calls by layer
+    double share = 0, last = 1e9;
+    for (const json& row : rows) {
+      check_positive(row, {"calls", "seconds", "share"});
+      share += row["share"].get<double>();
+      CHECK(row["seconds"].get<double>() <= last);
+      last = row["seconds"];
+      const bool product = row["operation"].get<std::string>().starts_with("linear_");
+      if (product) products[row["layer"]] += row["calls"].get<int64_t>();
+      CHECK((row["tflops"].is_null() != row["gb_per_second"].is_null()));
+      if (product) check_positive(row, {"tflops", "of_limit"});
+    }
+    CHECK(share == Approx(1));
+    CHECK(names(rows, "operation").contains("attention_backward"));
+    // Forward and both gradients of each layer and micro-batch.
+    CHECK(products.at("qkv") == products.at("down"));
+    CHECK(products.at("qkv") % 3 == 0);
+    CHECK(products.size() == 5);
   }
 }
 

@@ -54,8 +54,9 @@ std::vector<Microbatch> random_microbatches(Context& ctx, Trainer& trainer, cons
   return microbatches;
 }
 
-/// A forward and backward of the whole list, without an update; all but kRest.
-PhaseSeconds trace(Context& ctx, Trainer& trainer, const Config& config) {
+}  // namespace
+
+Timeline run_forward_backward(Context& ctx, Trainer& trainer, const Config& config) {
   Mesh& mesh = trainer.mesh();
   const std::vector<Microbatch> microbatches = random_microbatches(ctx, trainer, config);
   std::map<int, Stage*> stages;
@@ -73,13 +74,21 @@ PhaseSeconds trace(Context& ctx, Trainer& trainer, const Config& config) {
   ActionList list = trainer.training_list();
   std::erase_if(list, [](const Action& action) { return action.type == ActionType::kNorm || action.type == ActionType::kUpdate; });
   executor.run(ctx, list, &timeline);
+  return timeline;
+}
 
+namespace {
+
+/// All but kRest.
+PhaseSeconds trace(Context& ctx, Trainer& trainer, const Config& config) {
+  std::map<int, const TransformerStage*> stages;
+  for (const auto& stage : trainer.stages()) stages[stage->range().stage] = stage.get();
   PhaseSeconds seconds{};
   double end = 0;
-  for (const TimelineEvent& event : timeline) {
+  for (const TimelineEvent& event : run_forward_backward(ctx, trainer, config)) {
     end = std::max(end, event.end);
     if (is_transfer(event.action.type)) continue;  // in flight while others compute
-    const TransformerStage& stage = static_cast<const TransformerStage&>(*stages.at(event.action.stage));
+    const TransformerStage& stage = *stages.at(event.action.stage);
     seconds[phase_of(event.action, stage.range().first(), stage.range().last(), stage.parts())] += event.end - event.begin;
   }
   for (size_t p = 0; p < kWaiting; ++p) end -= seconds[p];

@@ -6,6 +6,7 @@
 
 #include "kernels/core/rng.h"
 #include "kernels/ops/transfer.h"
+#include "trainer/bench/operations.h"
 #include "trainer/bench/peak.h"
 #include "trainer/bench/phases.h"
 #include "trainer/bench/products.h"
@@ -170,6 +171,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
                          {"loss", {{"first", steps.first_loss}, {"last", steps.last_loss}}},
                          {"environment", describe_environment(ctx, world.size(), mesh)}};
   result["step_seconds"]["mean"] = std::accumulate(steps.seconds.begin(), steps.seconds.end(), 0.0) / static_cast<double>(steps.seconds.size());
+  if (options.operations) result["operations"] = operations_of(ctx, trainer, config, mine, options.effort);
   if (ctx.device == Device::kCuda) return result;
   result["resident_bytes"] = resident_of(*ctx.arena, world, before, steps.peak_resident);
   result["phases"] = phases_of(ctx, trainer, config, median);
@@ -187,6 +189,7 @@ std::string step_text(const ordered_json& result) {
   if (!result["mfu"].is_null()) text += concat(", ", 100 * result["mfu"].get<double>(), " % of the hardware's peak");
   text += "\n";
   if (!result["phases"].is_null()) text += "\n" + table_of(result["phases"]);
+  if (result.contains("operations")) text += "\n" + table_of(result["operations"]);
   ordered_json memory = ordered_json::array();
   for (const auto& [name, bytes] : result["memory_bytes"].items())
     memory.push_back({{"memory", name}, {"peak", binary_bytes_text(bytes.get<double>())}});

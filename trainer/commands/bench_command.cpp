@@ -210,6 +210,7 @@ void add_bench_command(CLI::App& app, const std::vector<std::string>& command_li
   configured(step, true);
   step->add_option("--steps", arguments->step.steps, "Timed steps")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   step->add_option("--warmup", arguments->step.warmup, "Steps before them")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  step->add_flag("--operations", arguments->step.operations, "Time every operation of one step too, each by itself (rank 0's)");
   add_oversubscribe_flag(*step, arguments->oversubscribe);
   step->callback([arguments, command_line, &exit_code] { exit_code = bench_step(*arguments, command_line); });
 
