@@ -18,17 +18,18 @@ double OperationRecord::flops() const {
   return (attention.backward ? 8.0 : 4.0) * attention.scores() * static_cast<double>(attention.head_size);
 }
 
-size_t OperationLog::open(const OperationRecord& record) {
+void OperationLog::open(const Context& ctx, const OperationRecord& record) {
   records_.push_back(record);
   records_.back().layer = layer_;
-  if (timed_) records_.back().begin = now();
-  return records_.size() - 1;
-}
-
-void OperationLog::close(const Context& ctx, size_t index) {
   if (!timed_) return;
   if (ctx.device == Device::kCuda) ctx.gpu->synchronize();
-  records_[index].seconds = now() - records_[index].begin;
+  begin_ = Clock::now();
+}
+
+void OperationLog::close(const Context& ctx) {
+  if (!timed_) return;
+  if (ctx.device == Device::kCuda) ctx.gpu->synchronize();
+  records_.back().seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
 }
 
 std::vector<OperationRecord> OperationLog::take() { return std::exchange(records_, {}); }

@@ -23,7 +23,7 @@ struct AttentionWork {
   int64_t sequences = 0, length = 0, heads = 0, head_size = 0;
   int64_t window = 0;  ///< keys that a query sees at most; 0: all before it
   bool backward = false;
-  /// Pairs of a query and a key that it sees, over all sequences and heads: half of length^2 where there is no window, as is usual.
+  /// Pairs of a query and a key that it sees, over all sequences and heads. Without a window length^2 / 2 each, by convention.
   double scores() const;
 };
 
@@ -31,13 +31,12 @@ struct OperationRecord {
   const char* name = "";   ///< the function of kernels/ops, or the communicator's verb
   const char* layer = "";  ///< whose it is, where LogLayer says so
   OperationKind kind = OperationKind::kElementwise;
-  DType dtype = DType::kF32;    ///< of activations
-  int64_t bytes = 0;            ///< of all operands, twice where an operand is read and written; of a collective the whole tensor's
-  int64_t m = 0, n = 0, k = 0;  ///< kProduct: [m,k] times [k,n]
-  bool accumulates = false;     ///< kProduct: added to what is there, a weight's gradient
-  AttentionWork attention = {};      ///< kAttention
-  double begin = 0;             ///< seconds since the log was made; 0 in a log without a clock
-  double seconds = 0;
+  DType dtype = DType::kF32;     ///< of activations
+  int64_t bytes = 0;             ///< of all operands, twice where an operand is read and written; of a collective the whole tensor's
+  int64_t m = 0, n = 0, k = 0;   ///< kProduct: [m,k] times [k,n]
+  bool accumulates = false;      ///< kProduct: added to what is there, a weight's gradient
+  AttentionWork attention = {};  ///< kAttention
+  double seconds = 0;            ///< of a timed log
 
   /// 2 m n k; 4 H a score in an attention's forward and twice that in its backward; 0 of the others.
   double flops() const;
@@ -46,29 +45,28 @@ struct OperationRecord {
 /// Operations that are made of others (a fused product with its activation on engines that have none) appear as those others.
 class OperationLog {
  public:
-  /// `timed`: each record gets the seconds until its operation is finished. On a GPU the log waits for the device after each operation, so that the seconds
-  /// include a launch and nothing overlaps.
-  explicit OperationLog(bool timed = false) : timed_(timed), start_(Clock::now()) {}
+  /// `timed`: each record gets the seconds of its operation. On a GPU the log waits for the device before and after each, so that the seconds include a
+  /// launch and nothing overlaps.
+  explicit OperationLog(bool timed = false) : timed_(timed) {}
 
-  /// A collective of `bytes` in all that is started here. It is not timed: communicators tell what ranks wait for.
+  /// A collective starts here; `bytes` is the whole tensor's. It is not timed: communicators tell what ranks wait for.
   void collective(const char* verb, DType dtype, int64_t bytes) {
     records_.push_back({.name = verb, .layer = layer_, .kind = OperationKind::kCollective, .dtype = dtype, .bytes = bytes});
   }
 
-  size_t open(const OperationRecord& record);
-  void close(const Context& ctx, size_t index);
+  /// Errors, both: those of the device, in a timed log.
+  void open(const Context& ctx, const OperationRecord& record);
+  void close(const Context& ctx);
 
-  const std::vector<OperationRecord>& records() const { return records_; }
   std::vector<OperationRecord> take();  ///< and is empty again
 
  private:
   using Clock = std::chrono::steady_clock;
-  double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
   friend class LogLayer;
   const char* layer_ = "";
   bool timed_;
-  Clock::time_point start_;
+  Clock::time_point begin_;  ///< of the last record
   std::vector<OperationRecord> records_;
 };
 

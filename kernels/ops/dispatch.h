@@ -1,5 +1,6 @@
 #pragma once
 // What every operation does before it computes: check its operands once, then choose the engine. Internal to kernels/ops.
+#include <cstdint>
 #include <initializer_list>
 
 #include "kernels/core/operation_log.h"
@@ -65,9 +66,6 @@ class Operation {
     if (ctx.log == nullptr) return;
     for (const Tensor* operand : operands) add(*operand, Passes::kOnce);
   }
-  ~Operation() {
-    if (opened_) ctx_.log->close(ctx_, index_);
-  }
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
@@ -100,11 +98,8 @@ class Operation {
   void run(DType dtype, Cuda&& cuda, Reference&& reference);
 
  private:
-  void open() {
-    if (ctx_.log == nullptr) return;
-    index_ = ctx_.log->open(record_);
-    opened_ = true;
-  }
+  template <class Cuda, class Fast, class Reference>
+  void choose(DType dtype, Cuda&& cuda, FastCpu<Fast> fast, Reference&& reference);
   void add(const Tensor& operand, Passes passes) {
     // Statistics and gradients are wider than what an operation works on, indices are integers: the narrowest number names it.
     const DType dtype = operand.dtype();
@@ -116,13 +111,11 @@ class Operation {
 
   Context& ctx_;
   OperationRecord record_;
-  bool typed_ = false, opened_ = false;
-  size_t index_ = 0;
+  bool typed_ = false;
 };
 
 template <class Cuda, class Fast, class Reference>
-void Operation::run(DType dtype, Cuda&& cuda, FastCpu<Fast> fast, Reference&& reference) {
-  open();
+void Operation::choose(DType dtype, Cuda&& cuda, FastCpu<Fast> fast, Reference&& reference) {
   switch (ctx_.device) {
     case Device::kMeta: return;
     case Device::kCuda:
@@ -135,6 +128,13 @@ void Operation::run(DType dtype, Cuda&& cuda, FastCpu<Fast> fast, Reference&& re
       [[fallthrough]];
     case Device::kReference: return dispatch_float(dtype, reference);
   }
+}
+
+template <class Cuda, class Fast, class Reference>
+void Operation::run(DType dtype, Cuda&& cuda, FastCpu<Fast> fast, Reference&& reference) {
+  if (ctx_.log != nullptr) ctx_.log->open(ctx_, record_);
+  choose(dtype, cuda, fast, reference);
+  if (ctx_.log != nullptr) ctx_.log->close(ctx_);
 }
 
 template <class Cuda, class Reference>

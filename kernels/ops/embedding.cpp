@@ -1,5 +1,7 @@
 #include "kernels/ops/embedding.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/embedding.h"
 #include "kernels/cuda/embedding.h"
 #include "kernels/ops/dispatch.h"
@@ -26,9 +28,10 @@ void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, in
   const DType dtype = dy.dtype();
   Operation operation(ctx, "embedding_backward",
                       {{"tokens", tokens, {rows}, DType::kI32},
-                       {"dy", dy, {rows, columns}, dtype, Passes::kReadAndWritten},
+                       {"dy", dy, {rows, columns}, dtype},
                        {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype), Passes::kHardly}});
   TRIREME_CHECK(vocab_rows <= dw.dim(0), "embedding_backward: ", vocab_rows, " tokens of dw ", dw.shape().str());
+  operation.moves(tokens.bytes() + dy.bytes() + 2 * rows * columns * size_of(dw.dtype()));
   operation.run(
       dtype, [&] { cuda::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); },
       FastCpu{[&] { cpu::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); }, true},
@@ -54,6 +57,7 @@ void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_
   Operation operation(ctx, "position_backward",
                       {{"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype), Passes::kHardly}});
   TRIREME_CHECK(sequence_length > 0 && sequence_length <= dw.dim(0), "position_backward: ", sequence_length, " positions of dw ", dw.shape().str());
+  operation.moves(dy.bytes() + 2 * std::min(rows, sequence_length) * columns * size_of(dw.dtype()));
   operation.run(
       dtype, [&] { cuda::position_backward(ctx, dy, first_row, sequence_length, dw); },
       [&]<class T>(T) { reference::position_backward(dy.data<T>(), first_row, sequence_length, dw.data<Accumulator<T>>(), rows, columns); });

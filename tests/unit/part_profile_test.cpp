@@ -7,6 +7,7 @@
 #include "parallel/comm/null.h"
 #include "parallel/comm/self.h"
 #include "tests/support/catch.h"
+#include "trainer/bench/products.h"
 #include "trainer/model/declare.h"
 #include "trainer/model/transformer_stage.h"
 
@@ -122,6 +123,19 @@ TEST_CASE("a block's products, crossings and saved bytes are those of the litera
     CHECK(moved(*pass, "reduce_scatter") == (sequence_parallel ? crossing : 0));
   }
   CHECK(moved(none.weight_gradient, "all_gather") == (sequence_parallel ? crossing : 0));
+}
+
+TEST_CASE("the products of a model are those of any number of rows") {
+  const std::string architecture = GENERATE(as<std::string>{}, "gpt2", "llama");
+  const std::vector<bench::Product> products = bench::products_of(model_of(architecture), 1000, 2);  // of more rows than there are positions
+  REQUIRE(products.size() == 5);
+  const int64_t up = architecture == "gpt2" ? 40 : 80;
+  const std::vector<std::tuple<std::string, int64_t, int64_t, int64_t>> expected = {
+      {"qkv", 48, 72, 2}, {"out", 24, 48, 2}, {"up", 48, up, 2}, {"down", 40, 48, 2}, {"head", 48, 31, 1}};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CHECK(std::tuple(products[i].name, products[i].inputs, products[i].outputs, products[i].layers) == expected[i]);
+    CHECK(products[i].rows == 1000);
+  }
 }
 
 TEST_CASE("what recomputation costs is attention, or a forward without its last product") {

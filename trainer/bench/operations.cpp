@@ -1,6 +1,7 @@
 #include "trainer/bench/operations.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -43,7 +44,8 @@ Sums sums_of(const std::vector<OperationRecord>& operations) {
   return sums;
 }
 
-/// Bytes a second of a copy that no cache holds, read and written.
+}  // namespace
+
 double copy_bandwidth(const Context& like, const Effort& effort) {
   constexpr int64_t kElements = int64_t{1} << 26;
   Workbench bench(like);
@@ -51,23 +53,19 @@ double copy_bandwidth(const Context& like, const Effort& effort) {
   return 2.0 * static_cast<double>(from.bytes()) / measure(bench.ctx(), effort, [&](int64_t) { copy(bench.ctx(), from, to); }).median;
 }
 
-}  // namespace
-
-nlohmann::ordered_json operations_of(Context& ctx, Trainer& trainer, const Config& config, double product_flops, const Effort& effort) {
+nlohmann::ordered_json operations_of(Context& ctx, Trainer& trainer, const Config& config, const OperationLimits& limits) {
   using nlohmann::ordered_json;
-  Effort together = effort;
-  together.world = &trainer.mesh().world;
-  const double bandwidth = copy_bandwidth(ctx, together);
   const Sums sums = sums_of(timed_operations(ctx, trainer, config));
-  double all = 0;
+  constexpr double kShortest = 1e-9;  // of what the clock does not see
+  double all = kShortest;
   for (const auto& [name, sum] : sums) all += sum.seconds;
   std::vector<std::pair<double, ordered_json>> rows;
   for (const auto& [name, sum] : sums) {
     const bool computes = sum.kind != OperationKind::kElementwise;
-    const double rate = (computes ? sum.flops : sum.bytes) / sum.seconds;
+    const double rate = (computes ? sum.flops : sum.bytes) / std::max(sum.seconds, kShortest);
     ordered_json of_limit;  // null: nobody knows attention's
-    if (sum.kind == OperationKind::kProduct) of_limit = rate / product_flops;
-    if (!computes) of_limit = rate / bandwidth;
+    if (sum.kind == OperationKind::kProduct) of_limit = rate / limits.product_flops;
+    if (!computes) of_limit = rate / limits.bandwidth;
     rows.push_back({sum.seconds,
                     {{"operation", name.first},
                      {"layer", name.second},

@@ -10,7 +10,7 @@ namespace trireme::bench {
 /// to, not on a GPU. Collective.
 nlohmann::ordered_json phases_of(Context& ctx, Trainer& trainer, const Config& config, double step_seconds);
 
-/// One forward and backward of the whole list on random tokens, without norm and update. Collective.
+/// One forward and backward of the whole list on random tokens, without norm and update; on a GPU the times are those of queueing. Collective.
 Timeline run_forward_backward(Context& ctx, Trainer& trainer, const Config& config);
 
 }  // namespace trireme::bench

@@ -12,7 +12,8 @@ std::vector<Product> products_of(const ModelConfig& model, int64_t rows, int ten
   PartProfiles profiles(model);
   std::vector<Product> products;
   for (const Part& part : profiles.parts())
-    for (const OperationRecord& operation : profiles.of(part, {.tensor = tensor_ranks, .length = rows, .logits_chunk = rows}).evaluation.operations) {
+    for (const OperationRecord& operation :
+         profiles.of(part, {.tensor = tensor_ranks, .sequences = rows, .length = 1, .logits_chunk = rows}).evaluation.operations) {
       if (operation.kind != OperationKind::kProduct) continue;
       const Product product{operation.layer, operation.m, operation.k, operation.n, 1};
       const auto known = std::ranges::find_if(products, [&](const Product& other) {

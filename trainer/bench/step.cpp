@@ -136,6 +136,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   const int64_t rows = training.micro_batch_size * training.sequence_length;
   const double mine = ceiling_of(ctx, precision.compute, products_of(config.model, rows, mesh.tensor), effort);
   const double ceiling = all_reduce_scalar(world, mine, ReduceOp::kSum);
+  const OperationLimits limits{mine, options.operations ? copy_bandwidth(ctx, effort) : 0};
 
   RankMemory forecast;
   agree(world, [&] { forecast = forecast_memory(config, world.rank(), world.size()); });
@@ -171,7 +172,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
                          {"loss", {{"first", steps.first_loss}, {"last", steps.last_loss}}},
                          {"environment", describe_environment(ctx, world.size(), mesh)}};
   result["step_seconds"]["mean"] = std::accumulate(steps.seconds.begin(), steps.seconds.end(), 0.0) / static_cast<double>(steps.seconds.size());
-  if (options.operations) result["operations"] = operations_of(ctx, trainer, config, mine, options.effort);
+  if (options.operations) result["operations"] = operations_of(ctx, trainer, config, limits);
   if (ctx.device == Device::kCuda) return result;
   result["resident_bytes"] = resident_of(*ctx.arena, world, before, steps.peak_resident);
   result["phases"] = phases_of(ctx, trainer, config, median);

@@ -131,7 +131,11 @@ void load_state(Trainer& trainer, CheckpointReader& reader) {
         if (has_average || kind != std::string(kAverageName)) read_state(trainer.context(), reader, kind, owned, tensor);
     }
   });
-  has_average ? trainer.weights_changed() : trainer.weights_replaced();
+  if (has_average) {
+    trainer.weights_changed();
+  } else {
+    trainer.weights_replaced();  // the moving average begins with what was loaded
+  }
   trainer.set_accepted_steps(reader.description().optimizer_steps);
   if (scales) trainer.set_loss_scale(*reader.description().loss_scale);
 }

@@ -139,8 +139,8 @@ std::vector<int64_t> unit_elements(PartProfiles& profiles, const std::vector<Par
 const PartProfile& PartProfiles::of(const Part& part, const ProfileShape& shape, Recompute recompute) {
   const std::tuple key{part.traits(), shape, recompute};
   if (last_ != nullptr && last_->first == key) return last_->second;
-  const auto [at, added] = known_.try_emplace(key);
-  if (added) at->second = profile_of(model_, part, shape, recompute);
+  auto at = known_.find(key);
+  if (at == known_.end()) at = known_.emplace(key, profile_of(model_, part, shape, recompute)).first;
   last_ = &*at;
   return at->second;
 }

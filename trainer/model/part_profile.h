@@ -1,8 +1,10 @@
 #pragma once
 // What a part of a model costs on one tensor rank: the part itself, run once on the meta device. Forecasts of time, memory and FLOPs read this, so that
 // nothing of a layer is described a second time.
+#include <cstdint>
 #include <map>
 #include <tuple>
+#include <vector>
 
 #include "kernels/core/operation_log.h"
 #include "trainer/model/parts.h"
@@ -40,13 +42,15 @@ struct PartProfile {
   int64_t elements() const;  ///< of all units
 };
 
-/// `model` is resolved. Takes tens of microseconds.
+/// `model` is resolved.
 PartProfile profile_of(const ModelConfig& model, const Part& part, const ProfileShape& shape, Recompute recompute);
 
 /// The profiles of one model, each made when it is first asked for.
 class PartProfiles {
  public:
   explicit PartProfiles(const ModelConfig& model) : model_(model), parts_(parts_of(model, whole_range(model))) {}
+  PartProfiles(const PartProfiles&) = delete;
+  PartProfiles& operator=(const PartProfiles&) = delete;
   const std::vector<Part>& parts() const { return parts_; }  ///< of the whole model
   const PartProfile& of(const Part& part, const ProfileShape& shape, Recompute recompute = Recompute::kNone);
 

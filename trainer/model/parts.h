@@ -1,5 +1,6 @@
 #pragma once
 // A model as a sequence of parts. Stages, lowering, forecasts of memory and time, and the list of all parameters iterate this table.
+#include <cstdint>
 #include <string>
 #include <tuple>
 #include <vector>

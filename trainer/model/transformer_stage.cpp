@@ -23,7 +23,9 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
       dtype_(options.precision.compute) {
   for (const std::string& name : unit_names(parts_, range, first != nullptr)) owned_units_.push_back(std::make_unique<Unit>(name));
   const auto unit = [&](const std::string& name) -> Unit& {
-    return **std::ranges::find(owned_units_, name, [](const std::unique_ptr<Unit>& owned) { return owned->name(); });
+    const auto found = std::ranges::find(owned_units_, name, [](const std::unique_ptr<Unit>& owned) { return owned->name(); });
+    TRIREME_CHECK(found != owned_units_.end(), "stage ", range.stage, " has no unit ", name);
+    return **found;
   };
   const Declaration declare(model, region_);
   const Tensor rope = make_rope_table(ctx, model);

@@ -40,7 +40,7 @@ double product_seconds(double m, double n, double k, int64_t element_bytes, cons
 }
 
 AttentionSeconds attention_seconds(double sequences, double length, double heads, double head_size, int64_t element_bytes, const Stack& stack,
-                                   const ClusterConfig& cluster) {
+                                   const ClusterConfig& cluster, double window) {
   const DeviceConfig& d = cluster.device;
   const double scores = sequences * heads * length * length;
   if (stack.attention == AttentionKernel::kUnfused) {
@@ -54,8 +54,9 @@ AttentionSeconds attention_seconds(double sequences, double length, double heads
   const double heads_rate = head_size >= 128 ? 1 : head_size >= 64 ? 0.87 : 0.7;
   const double rate = peak(element_bytes, false, cluster) * *d.attention_efficiency * stack.attention_rate * heads_rate * length /
                       (length + *d.attention_half_length);
-  const double forward = std::max(2 * scores * head_size / rate, *d.kernel_seconds);  // half of T x T
-  return {forward, 2.5 * forward};                                                    // five products against two
+  const double width = window > 0 ? std::min(window, length) : length, seen = width * (2 - width / length) / length;  // of half of T x T
+  const double forward = std::max(2 * seen * scores * head_size / rate, *d.kernel_seconds);
+  return {forward, 2.5 * forward};  // five products against two
 }
 
 double traffic_bytes(double bytes, int64_t element_bytes, bool cores) { return cores && element_bytes == 2 ? 2 * bytes : bytes; }

@@ -19,8 +19,9 @@ inline constexpr double kAccumulateBytes = 8;
 struct AttentionSeconds {
   double forward = 0, backward = 0;
 };
+/// `window`: keys that a query sees at most, 0: all before it; unfused attention computes the others too.
 AttentionSeconds attention_seconds(double sequences, double length, double heads, double head_size, int64_t element_bytes, const Stack& stack,
-                                   const ClusterConfig& cluster);
+                                   const ClusterConfig& cluster, double window = 0);
 
 /// What work on `bytes` of such elements, no product, is like in bytes of memory traffic: cores convert 16 bits to fp32 and back, which takes as long as if
 /// each were 32.

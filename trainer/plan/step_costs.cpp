@@ -52,11 +52,13 @@ class OperationCosts {
     switch (operation.kind) {
       case OperationKind::kProduct:
         return product_seconds(size(operation.m), size(operation.n), size(operation.k), element, stack_, cluster_) +
-               (operation.accumulates ? traffic_seconds(kAccumulateBytes * size(operation.m) * size(operation.n), 1, cluster_) : 0);
+               (operation.accumulates
+                    ? traffic_seconds(2 * size(size_of(accumulator_of(operation.dtype))) * size(operation.m) * size(operation.n), 1, cluster_)
+                    : 0);
       case OperationKind::kAttention: {
         const AttentionWork& work = operation.attention;
-        const AttentionSeconds seconds =
-            attention_seconds(size(work.sequences), size(work.length), size(work.heads), size(work.head_size), element, stack_, cluster_);
+        const AttentionSeconds seconds = attention_seconds(size(work.sequences), size(work.length), size(work.heads), size(work.head_size), element,
+                                                           stack_, cluster_, size(work.window));
         return work.backward ? seconds.backward : seconds.forward;
       }
       case OperationKind::kElementwise:
