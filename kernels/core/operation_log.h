@@ -31,12 +31,12 @@ struct OperationRecord {
   const char* name = "";   ///< the function of kernels/ops, or the communicator's verb
   const char* layer = "";  ///< whose it is, where LogLayer says so
   OperationKind kind = OperationKind::kElementwise;
-  DType dtype = DType::kF32;     ///< of activations
-  int64_t bytes = 0;             ///< of all operands, twice where an operand is read and written; of a collective the whole tensor's
+  DType dtype = DType::kF32;     ///< the activations' dtype
+  int64_t bytes = 0;             ///< sum over operands, twice where one is read and written; a collective's whole tensor
   int64_t m = 0, n = 0, k = 0;   ///< kProduct: [m,k] times [k,n]
   bool accumulates = false;      ///< kProduct: added to what is there, a weight's gradient
   AttentionWork attention = {};  ///< kAttention
-  double seconds = 0;            ///< of a timed log
+  double seconds = 0;            ///< in a timed log; 0 of a collective
 
   /// 2 m n k; 4 H a score in an attention's forward and twice that in its backward; 0 of the others.
   double flops() const;
@@ -66,7 +66,7 @@ class OperationLog {
   friend class LogLayer;
   const char* layer_ = "";
   bool timed_;
-  Clock::time_point begin_;  ///< of the last record
+  Clock::time_point begin_;  ///< when the last record was opened
   std::vector<OperationRecord> records_;
 };
 

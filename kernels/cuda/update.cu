@@ -30,7 +30,8 @@ __device__ inline UpdateScalars<float> scalars_of(const AdamW& hyper, bool decay
 
 /// Elements [begin, end), N an access: all arrays are read before any is written.
 template <class Rule, int N, class T>
-__device__ __forceinline__ void update_range(const UpdateScalars<float>& scalars, const UpdatePart<T, Rule::kStates>& part, int64_t begin, int64_t end) {
+__device__ __forceinline__ void update_range(const UpdateScalars<float>& scalars, const UpdatePart<T, Rule::kStates>& part, int64_t begin,
+                                             int64_t end) {
   for (int64_t i = begin + static_cast<int>(threadIdx.x) * N; i < end; i += kBlock * N) {
     float w[N], g[N], state[Rule::kStates][N];
     load_vector(part.w + i, end - i, w);

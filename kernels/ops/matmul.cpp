@@ -37,7 +37,8 @@ void linear_gelu_forward(Context& ctx, const Tensor& x, const Tensor& w, const T
                        {"hidden", hidden, {rows, outputs}, dtype},
                        {"y", y, {rows, outputs}, dtype}});
   operation.product(rows, outputs, inputs);
-  operation.run(dtype, [&] { cuda::linear_gelu_forward(ctx, x, w, bias, hidden, y); }, [](auto) {});
+  operation.run(
+      dtype, [&] { cuda::linear_gelu_forward(ctx, x, w, bias, hidden, y); }, [](auto) {});
 }
 
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx) {

@@ -13,10 +13,10 @@ namespace trireme {
 /// The scalars of a step in the precision of the update: double for weights in double, else float.
 template <class C>
 struct UpdateScalars {
-  C grad_scale;     ///< on every gradient: the clip factor / the loss scale
+  C grad_scale;  ///< on every gradient: the clip factor / the loss scale
   C learning_rate;
   C beta1, beta2;
-  C decay;          ///< 1 - learning_rate * weight_decay, or 1 where the parameter does not decay
+  C decay;  ///< 1 - learning_rate * weight_decay, or 1 where the parameter does not decay
 };
 
 /// w -= lr (sign(b1 m + (1 - b1) g) + decay w);   m = b2 m + (1 - b2) g;   sign(0) = 0.

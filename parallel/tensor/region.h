@@ -10,6 +10,9 @@
 
 namespace trireme {
 
+/// Adds a collective of `bytes` in all to the context's log, where there is one and `group` has several ranks.
+void log_collective(const Context& ctx, const Communicator& group, const char* verb, DType dtype, int64_t bytes);
+
 /// A crossing under way. What does not need its result is computed before `wait`, which is called once.
 struct Crossing {
   Tensor source, result;  ///< both belong to the operation until then; one and the same where the crossing is in place, or nothing moves
@@ -36,7 +39,6 @@ class Region {
  private:
   Crossing reduce(Context& ctx, const Tensor& partial) const;
   Crossing gather(Context& ctx, const Tensor& rows) const;
-  void log(Context& ctx, const char* verb, DType dtype, int64_t bytes) const;
 
   Communicator* tensor_;
   int row_shards_;  ///< tensor ranks that share the rows of the residual stream: 1 without sequence parallelism

@@ -8,13 +8,6 @@
 #include "kernels/ops/matmul.h"
 
 namespace trireme {
-namespace {
-
-void log_all_reduce(Context& ctx, const Communicator& tensor, const Tensor& buffer) {
-  if (ctx.log != nullptr && tensor.size() > 1) ctx.log->collective("all_reduce", buffer.dtype(), buffer.bytes());
-}
-
-}  // namespace
 
 Tensor VocabParallelEmbedding::forward(Context& ctx, const Tensor& tokens) const {
   const Box& box = weight->specs.front().box;
@@ -35,10 +28,10 @@ VocabParallelCrossEntropy::Saved VocabParallelCrossEntropy::forward(Context& ctx
   Saved saved{Tensor::empty(ctx, {rows}, accumulator_of(logits.dtype()), MemoryCategory::kActivations),
               Tensor::empty(ctx, {2, rows}, accumulator_of(logits.dtype()), MemoryCategory::kActivations)};
   cross_entropy_max(ctx, logits, range, saved.row_max);
-  log_all_reduce(ctx, *tensor, saved.row_max);
+  log_collective(ctx, *tensor, "all_reduce", saved.row_max.dtype(), saved.row_max.bytes());
   tensor->all_reduce(ctx, saved.row_max, ReduceOp::kMax).wait(ctx);
   cross_entropy_sums(ctx, logits, targets, range, saved.row_max, saved.sums);
-  log_all_reduce(ctx, *tensor, saved.sums);
+  log_collective(ctx, *tensor, "all_reduce", saved.sums.dtype(), saved.sums.bytes());
   tensor->all_reduce(ctx, saved.sums, ReduceOp::kSum).wait(ctx);
   cross_entropy_loss(ctx, targets, saved.sums, loss_sum);
   return saved;

@@ -14,10 +14,10 @@ namespace cuda_sim {
 struct Options {
   int devices = 8;
   size_t memory = size_t{16} << 30;  ///< bytes of each device; taken from the host only where written
-  int64_t failing_malloc = 0;       ///< the n-th cudaMalloc from now fails (1 = the next); 0: none
-  int major = 9, minor = 0;         ///< compute capability
-  int driver_version = 13000;       ///< 0: no driver, cudaGetDeviceCount fails
-  double stuck_seconds = 60;        ///< without progress before a wait is called a deadlock
+  int64_t failing_malloc = 0;        ///< the n-th cudaMalloc from now fails (1 = the next); 0: none
+  int major = 9, minor = 0;          ///< compute capability
+  int driver_version = 13000;        ///< 0: no driver, cudaGetDeviceCount fails
+  double stuck_seconds = 60;         ///< without progress before a wait is called a deadlock
 };
 
 /// Ends whatever is queued, frees all memory, makes all handles invalid, forgets errors. Not while other threads call CUDA.

@@ -15,9 +15,8 @@ namespace {
 using Catch::Matchers::Contains;
 using Weights = std::map<std::string, std::vector<double>>;
 
-const Arguments kTrain = Arguments{"train", "run.yaml"} +
-                         sets({"training.schedule.warmup_steps=0", "model.dropout=0", "training.evaluate.every=0", "checkpoint.every=1",
-                               "checkpoint.keep=100"});
+const Arguments kTrain = Arguments{"train", "run.yaml"} + sets({"training.schedule.warmup_steps=0", "model.dropout=0", "training.evaluate.every=0",
+                                                                "checkpoint.every=1", "checkpoint.keep=100"});
 constexpr double kDecay = 0.15;
 
 Weights weights_in(const fs::path& path) {
@@ -93,9 +92,9 @@ TEST_CASE("ema: where there is no average every command says so, and writes noth
   must(directory, exporting("run", "folder"));
   const std::vector<std::string> before = directory.listing();
   for (const std::string from : {"run", "folder"})
-    for (const Arguments& command : {exporting(from, "out"), Arguments{"eval", "run.yaml", "--checkpoint", from},
-                                     Arguments{"generate", "--prompt", "a", "--checkpoint", from},
-                                     Arguments{"generate", "--prompt", "a", "--tensor", "2", "--checkpoint", from}}) {
+    for (const Arguments& command :
+         {exporting(from, "out"), Arguments{"eval", "run.yaml", "--checkpoint", from}, Arguments{"generate", "--prompt", "a", "--checkpoint", from},
+          Arguments{"generate", "--prompt", "a", "--tensor", "2", "--checkpoint", from}}) {
       const Outcome refused = run(directory, command + Arguments{"--weights", "ema"});
       check(refused, 65, " has no moving average of the weights; allowed a checkpoint of a run with training.ema.decay\n");
       CHECK(refused.out.empty());

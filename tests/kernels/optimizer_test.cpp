@@ -278,7 +278,7 @@ TEST_CASE("moving average by hand: 1 - d of the distance, d = min(decay, (1 + t)
     CHECK(e == Approx(by_hand).epsilon(1e-14));
     if (t < 2) CHECK(e == Approx(expected[t]).epsilon(1e-14));
   }
-  CHECK(average_share(0.999, 1) == 0.9);                             // the first step
+  CHECK(average_share(0.999, 1) == 0.9);                              // the first step
   CHECK(average_share(0.999, 8990) == Approx(9.0 / 8999));            // the last of the warm-up
   CHECK(average_share(0.999, 8992) == Approx(0.001).epsilon(1e-12));  // the decay from here on
 }

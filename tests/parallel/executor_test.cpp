@@ -274,7 +274,8 @@ TEST_CASE("a list that trains is not run without what NORM does") {
   SelfCommunicator alone("pipeline");
   Arena arena(Device::kReference);
   Context ctx{Device::kReference, &arena, 1};
-  CHECK_THROWS_WITH(Executor(alone, {{0, &stage}}, {0}).run(ctx, {{ActionType::kNorm}}), Catch::Contains("NORM in a list that nobody has given a norm"));
+  CHECK_THROWS_WITH(Executor(alone, {{0, &stage}}, {0}).run(ctx, {{ActionType::kNorm}}),
+                    Catch::Contains("NORM in a list that nobody has given a norm"));
 }
 
 TEST_CASE("the executor refuses stages that are not on its rank") {

@@ -92,7 +92,6 @@ void expect_difference(const std::string& found, const std::string& name, std::v
                 " in: ", found);
 }
 
-
 std::vector<std::string> kinds_of(const Trainer& trainer) {
   std::vector<std::string> kinds = state_names(trainer.config().training);
   kinds.insert(kinds.begin(), "weight");

@@ -166,9 +166,7 @@ TEST_CASE("a moving average is an element more of the master dtype for each owne
     CHECK(with[r].peak - without[r].peak == Approx(with[r].optimizer - without[r].optimizer).epsilon(1e-9));
   }
   const ClusterConfig cluster = resolve_cluster(machine("H100"));
-  const auto update = [&](const Config& config) {
-    return step_costs(config, cluster, model_seconds(config, cluster), {0, 1}).optimizer.front();
-  };
+  const auto update = [&](const Config& config) { return step_costs(config, cluster, model_seconds(config, cluster), {0, 1}).optimizer.front(); };
   // In units of four bytes: gradient twice, weight read and written, the state read and written, and half of one for a 16-bit copy.
   const double accesses = 4 + 2 * (states - (c.training.precision == "bf16" ? 1 : 0)) + (c.training.precision == "bf16" ? 0.5 : 0);
   CHECK(update(averaged) / update(plain) == Approx((accesses + 3) / accesses).epsilon(1e-9));

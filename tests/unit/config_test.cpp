@@ -146,7 +146,9 @@ TEST_CASE("config: the world must be the product of the degrees") {
 }
 
 TEST_CASE("config: a step of more actions than memory can hold is refused") {
-  const auto with_batch = [](const char* sequences) { return resolve(parse_config(kSmall, "run.yaml", {concat("training.global_batch_size=", sequences)}), 1); };
+  const auto with_batch = [](const char* sequences) {
+    return resolve(parse_config(kSmall, "run.yaml", {concat("training.global_batch_size=", sequences)}), 1);
+  };
   CHECK_NOTHROW(with_batch("20000000"));
   CHECK_THROWS_WITH(with_batch("20000001"), Catch::Matchers::Contains("a step of 20000001 micro-batches on 1 stage is too long a list") &&
                                                 Catch::Matchers::Contains("nearest valid 20000000"));

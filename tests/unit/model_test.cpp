@@ -127,15 +127,18 @@ TEST_CASE("the description of a model, byte by byte") {
     model.rope_scaling.type = scaling;
     return describe_model(model).dump();
   };
-  CHECK(text(gpt2_small(), "none") ==
-        R"({"architecture":"gpt2","ffn_size":3072,"head_size":64,"heads":12,"hidden_size":768,"kv_heads":12,"layers":12,"max_positions":1024,)"
-        R"("norm_epsilon":1e-05,"qk_norm":false,"qkv_bias":true,"rope_scaling":{"type":"none"},"rope_theta":10000.0,"tied_embeddings":true,"vocab_size":50257})");
-  CHECK(text(qwen3_small(), "linear") ==
-        R"({"architecture":"llama","ffn_size":3072,"head_size":128,"heads":16,"hidden_size":1024,"kv_heads":8,"layers":28,)"
-        R"("max_positions":40960,"norm_epsilon":1e-05,"qk_norm":true,"qkv_bias":false,"rope_scaling":{"factor":1.0,"type":"linear"},"rope_theta":10000.0,"tied_embeddings":true,"vocab_size":151936})");
-  CHECK(text(qwen3_small(), "llama3") ==
-        R"({"architecture":"llama","ffn_size":3072,"head_size":128,"heads":16,"hidden_size":1024,"kv_heads":8,"layers":28,)"
-        R"("max_positions":40960,"norm_epsilon":1e-05,"qk_norm":true,"qkv_bias":false,"rope_scaling":{"factor":1.0,"high_frequency_factor":4.0,"low_frequency_factor":1.0,"original_max_positions":8192,"type":"llama3"},"rope_theta":10000.0,"tied_embeddings":true,"vocab_size":151936})");
+  CHECK(
+      text(gpt2_small(), "none") ==
+      R"({"architecture":"gpt2","ffn_size":3072,"head_size":64,"heads":12,"hidden_size":768,"kv_heads":12,"layers":12,"max_positions":1024,)"
+      R"("norm_epsilon":1e-05,"qk_norm":false,"qkv_bias":true,"rope_scaling":{"type":"none"},"rope_theta":10000.0,"tied_embeddings":true,"vocab_size":50257})");
+  CHECK(
+      text(qwen3_small(), "linear") ==
+      R"({"architecture":"llama","ffn_size":3072,"head_size":128,"heads":16,"hidden_size":1024,"kv_heads":8,"layers":28,)"
+      R"("max_positions":40960,"norm_epsilon":1e-05,"qk_norm":true,"qkv_bias":false,"rope_scaling":{"factor":1.0,"type":"linear"},"rope_theta":10000.0,"tied_embeddings":true,"vocab_size":151936})");
+  CHECK(
+      text(qwen3_small(), "llama3") ==
+      R"({"architecture":"llama","ffn_size":3072,"head_size":128,"heads":16,"hidden_size":1024,"kv_heads":8,"layers":28,)"
+      R"("max_positions":40960,"norm_epsilon":1e-05,"qk_norm":true,"qkv_bias":false,"rope_scaling":{"factor":1.0,"high_frequency_factor":4.0,"low_frequency_factor":1.0,"original_max_positions":8192,"type":"llama3"},"rope_theta":10000.0,"tied_embeddings":true,"vocab_size":151936})");
 }
 
 TEST_CASE("the parameter table: decay on matrices only, residual projections of GPT-2 start smaller, names in order") {

@@ -14,9 +14,9 @@ namespace {
 /// Sections whose keys say where, how fast and how safely a run trains, never what.
 const std::vector<std::string> kNeutralSections = {"run.", "parallel.", "checkpoint.", "resilience.", "kernels.", "plan.", "training.evaluate."};
 const std::set<std::string> kNeutral = {
-    "training.logits_chunk", "training.recompute", "training.recompute_every", "training.recompute_budget", "training.micro_batch_size",
-    "training.max_rejected_steps", "training.ema.decay",
-    "data.validation",       "data.tokenizer"};  // the tokenizer is compared by its digest
+    "training.logits_chunk",     "training.recompute",        "training.recompute_every",
+    "training.recompute_budget", "training.micro_batch_size", "training.max_rejected_steps",
+    "training.ema.decay",        "data.validation",           "data.tokenizer"};  // the tokenizer is compared by its digest
 
 bool is_neutral(const std::string& path) {
   if (path == "run.seed") return false;

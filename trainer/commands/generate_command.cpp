@@ -174,8 +174,7 @@ void add_generate_command(CLI::App& app, const std::vector<std::string>& command
   command->add_option("--temperature", arguments->sampling.temperature, "0: always the most likely token")
       ->check(finite_range(0, 1e6))
       ->capture_default_str();
-  command->add_option("--top-k", arguments->sampling.top_k, "Only the k most likely tokens; 0: all")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  command->add_option("--top-k", arguments->sampling.top_k, "Only the k most likely tokens; 0: all")->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   command->add_option("--top-p", arguments->sampling.top_p, "Only the most likely tokens that together reach p")->check(finite_range(0, 1));
   command->add_option("--seed", arguments->seed, "The same seed gives the same text")
       ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max() - 1));  // larger texts are read as the maximum

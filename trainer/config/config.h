@@ -118,13 +118,13 @@ struct TrainingConfig {
   int64_t global_batch_size = 8;
   std::string precision = "fp32";     ///< fp64 | fp32 | bf16 | fp16
   std::string reduce_dtype = "auto";  ///< auto | fp32 | bf16
-  std::string recompute = "none";  ///< none | selective | full | budget
-  int64_t recompute_every = 1;     ///< selective and full: of every so many blocks the first
-  Auto<int64_t> recompute_budget;  ///< of budget: most bytes a rank has allocated; auto: not given
-  Auto<int64_t> logits_chunk;  ///< auto: the power of two of rows that fits in 64 MiB
-  double gradient_clip = 1.0;  ///< 0 = off
-  int64_t max_rejected_steps = 20;  ///< in a row, overflows of the loss scale apart; 0 = no limit
-  LossScaleConfig loss_scale;  ///< of precision fp16
+  std::string recompute = "none";     ///< none | selective | full | budget
+  int64_t recompute_every = 1;        ///< selective and full: of every so many blocks the first
+  Auto<int64_t> recompute_budget;     ///< of budget: most bytes a rank has allocated; auto: not given
+  Auto<int64_t> logits_chunk;         ///< auto: the power of two of rows that fits in 64 MiB
+  double gradient_clip = 1.0;         ///< 0 = off
+  int64_t max_rejected_steps = 20;    ///< in a row, overflows of the loss scale apart; 0 = no limit
+  LossScaleConfig loss_scale;         ///< of precision fp16
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   EmaConfig ema;
@@ -133,12 +133,12 @@ struct TrainingConfig {
 };
 
 struct DataConfig {
-  std::string tokenizer = "bytes";             ///< as Tokenizer::open takes it
-  std::vector<std::string> train;              ///< token directories made by `data build`, or token files of nanoGPT, llm.c and Megatron
-  Auto<std::vector<double>> weights;           ///< share of each of `train` in the samples; auto: all as one stream
-  std::vector<std::string> validation;         ///< as `train`, or name=PATH for sets evaluated apart
-  bool document_mask = false;                  ///< documents packed into one sequence do not attend to each other, and positions begin anew in each
-  int64_t tokenizer_vocab_size = 256;          ///< no key: carries it from load_config to an auto model.vocab_size
+  std::string tokenizer = "bytes";      ///< as Tokenizer::open takes it
+  std::vector<std::string> train;       ///< token directories made by `data build`, or token files of nanoGPT, llm.c and Megatron
+  Auto<std::vector<double>> weights;    ///< share of each of `train` in the samples; auto: all as one stream
+  std::vector<std::string> validation;  ///< as `train`, or name=PATH for sets evaluated apart
+  bool document_mask = false;           ///< documents packed into one sequence do not attend to each other, and positions begin anew in each
+  int64_t tokenizer_vocab_size = 256;   ///< no key: carries it from load_config to an auto model.vocab_size
   bool operator==(const DataConfig&) const = default;
 };
 

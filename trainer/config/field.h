@@ -12,9 +12,9 @@ inline constexpr double kMaxExtent = 2147483647;  ///< a size that must fit 32 b
 /// What a key decides. Whether a resumed run may change the key, and whether the clone of `trireme verify` takes it over, follow from this alone.
 enum class Aspect : uint8_t {
   kMathematics,  ///< what is trained: a resumed run refuses another value, the clone keeps the value
-  kExecution,    ///< in which order and portions a rank computes, and averages beside the weights: a resumed run may change it, the clone keeps the value
-  kLayout,       ///< how a step is split over ranks: a resumed run may change it, the clone is given layouts of its own
-  kOperation,    ///< where a run computes, how it is named, saved, watched and forecast: a resumed run may change it, the clone has the default
+  kExecution,  ///< in which order and portions a rank computes, and averages beside the weights: a resumed run may change it, the clone keeps the value
+  kLayout,     ///< how a step is split over ranks: a resumed run may change it, the clone is given layouts of its own
+  kOperation,  ///< where a run computes, how it is named, saved, watched and forecast: a resumed run may change it, the clone has the default
 };
 
 /// What a key is for those who read, check and describe it.

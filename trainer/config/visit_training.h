@@ -8,11 +8,13 @@ namespace trireme {
 
 template <class V>
 void visit(V& v, OptimizerConfig& c) {
-  v(Field{.key = "name", .doc = "The optimizer. Lion wants a third to a tenth of AdamW's learning rate, and three to ten times its decay.",
+  v(Field{.key = "name",
+          .doc = "The optimizer. Lion wants a third to a tenth of AdamW's learning rate, and three to ten times its decay.",
           .choices = {kOptimizers[0].name, kOptimizers[1].name}},
     c.name);
   v(Field{.key = "learning_rate", .doc = "Peak learning rate.", .min = 0, .above_min = true}, c.learning_rate);
-  v(Field{.key = "beta1", .doc = "AdamW: decay of the first moment. Lion: weight of the momentum in a step.", .min = 0, .max = 1, .below_max = true}, c.beta1);
+  v(Field{.key = "beta1", .doc = "AdamW: decay of the first moment. Lion: weight of the momentum in a step.", .min = 0, .max = 1, .below_max = true},
+    c.beta1);
   v(Field{.key = "beta2",
           .doc = "AdamW: decay of the second moment. Lion: of the momentum.",
           .min = 0,

@@ -121,6 +121,10 @@ PartProfile profile_of(const ModelConfig& model, const Part& part, const Profile
   return Profiler(model, part, shape, recompute).profile();
 }
 
+Recompute recompute_of(const Part& part, const std::vector<Recompute>& plan) {
+  return part.kind == PartKind::kBlock ? plan[static_cast<size_t>(part.block)] : Recompute::kNone;
+}
+
 std::vector<int64_t> unit_elements(PartProfiles& profiles, const std::vector<Part>& parts, const StageUnits& reads, const ProfileShape& shape) {
   std::vector<int64_t> elements(static_cast<size_t>(reads.units), 0);
   for (size_t i = 0; i < parts.size(); ++i) {

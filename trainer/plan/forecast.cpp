@@ -30,7 +30,7 @@ double action_seconds(const Action& action, const StepCosts& costs) {
 }
 
 /// Where the time of `rank` goes, which `micro-batches` cross each of its stages; without waits for other pipeline ranks.
-StepParts parts_of(size_t rank, const std::vector<int>& stage_rank, double microbatches, const StepCosts& costs) {
+StepParts step_parts_of(size_t rank, const std::vector<int>& stage_rank, double microbatches, const StepCosts& costs) {
   PartSeconds sum;
   for (size_t stage = 0; stage < stage_rank.size(); ++stage)
     if (stage_rank[stage] == static_cast<int>(rank)) sum.add(costs.stages[stage], microbatches);
@@ -58,7 +58,7 @@ struct Step {
       // A rank's own reduction and update follow its last backward; all meet in the gradient norm, so the last to come decides.
       ends = std::max(ends, run.ranks[rank].back().end + costs.reduce[rank] + costs.optimizer[rank]);
       // Ranks that take turns on cores fill each other's waits, but all their work passes through those cores.
-      work.push_back(parts_of(rank, stage_rank, microbatches_of(config), costs));
+      work.push_back(step_parts_of(rank, stage_rank, microbatches_of(config), costs));
       mean += turns * busy(work.back()) / static_cast<double>(plan.size());
     }
   }

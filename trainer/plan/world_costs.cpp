@@ -25,8 +25,7 @@ std::vector<StageParts> stages_of(const Config& config, const ModelSeconds& mode
   for (size_t s = 0; s < plans.units.size(); ++s) {
     const std::vector<Part> parts = parts_of(config.model, stage_range(*config.parallel.layers_per_stage, static_cast<int>(s)), together);
     StageParts& stage = stages.emplace_back();
-    for (const Part& part : parts)
-      stage.parts.push_back(model.seconds_of(part, part.block < 0 ? Recompute::kNone : recompute[static_cast<size_t>(part.block)]));
+    for (const Part& part : parts) stage.parts.push_back(model.seconds_of(part, recompute_of(part, recompute)));
     for (const int64_t elements : unit_elements(profiles, parts, plans.units[s], profile_shape(config)))
       stage.unit_elements.push_back(static_cast<double>(elements));
   }

@@ -39,9 +39,9 @@ struct RunRecord {
   GlobalTensors average;         ///< of the weights, after the last step; empty without training.ema
   /// These only where they are asked for: as the product makes them, before the first step, after it, of step 2, after that.
   GlobalTensors fresh_weight, initial_weight, first_weight, second_gradient, second_weight, second_average;
-  std::optional<Disagreement> disagreement;       ///< the first, if any
-  std::string unheld;                             ///< a tensor with elements of no rank
-  std::string outside;                            ///< a tensor of which a rank holds more than there is
+  std::optional<Disagreement> disagreement;  ///< the first, if any
+  std::string unheld;                        ///< a tensor with elements of no rank
+  std::string outside;                       ///< a tensor of which a rank holds more than there is
   /// Parameters whose updates rounding decides: Lion takes the sign of GPT-2's key bias gradients, which are zero in exact arithmetic. Nothing else depends on
   /// these biases, for a softmax does not see what they add.
   std::set<std::string> undetermined;

@@ -26,7 +26,7 @@ struct NormForward {
   const T* b;
   float epsilon;
   int64_t columns;
-  T* sum;       ///< with an addend
+  T* sum;  ///< with an addend
   T* y;
   float* mean;  ///< with b
   float* rstd;

@@ -108,7 +108,7 @@ Stage Walk::stage(int index, bool with_first) const {
   for (const int64_t elements : unit_elements(profiles_, parts, reads, shape_))
     stage.units.push_back(static_cast<double>((elements + policy_.shard - 1) / policy_.shard * policy_.shard));
   for (size_t i = 0; i < parts.size(); ++i) {
-    const Recompute recompute = parts[i].block < 0 ? Recompute::kNone : recompute_[static_cast<size_t>(parts[i].block)];
+    const Recompute recompute = recompute_of(parts[i], recompute_);
     HeldPart& part = stage.parts.emplace_back(HeldPart{bytes_of(profiles_.of(parts[i], shape_, recompute)), {}});
     for (const UnitRef& unit : reads.units_of_part[i])
       if (unit.stage < 0) part.units.push_back(static_cast<size_t>(unit.unit));
