@@ -12,7 +12,7 @@ import sys
 
 import torch
 import transformers
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM)
 
 VOCABULARY = 97
@@ -50,6 +50,9 @@ def models():
         "qwen3": ((Qwen3ForCausalLM, Qwen3Config(**sizes(tie_word_embeddings=True, rope_parameters=plain, head_dim=12))), {}),
         "gpt2_tied": (gpt2(BYTES), {}),
         "gpt2_untied": (gpt2(tie_word_embeddings=False, layer_norm_epsilon=1e-6), {}),
+        "mistral": ((MistralForCausalLM, MistralConfig(**sizes(tie_word_embeddings=False, rope_parameters=plain, sliding_window=4))), {}),
+        "qwen2_window": ((Qwen2ForCausalLM, Qwen2Config(**sizes(tie_word_embeddings=True, rope_parameters=plain, use_sliding_window=True, sliding_window=4,
+                                                                max_window_layers=1))), {}),
     }
 
 

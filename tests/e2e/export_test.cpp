@@ -70,10 +70,11 @@ TEST_CASE("export: trained on eight ranks, the folder is that of the same weight
   check(run(directory, exporting("run", "unchecked", {"--no-check"})), 0, "not checked: --no-check");
 }
 
-TEST_CASE("export: GPT-2 and the models of Qwen, checked") {
+TEST_CASE("export: GPT-2, Mistral and the models of Qwen, checked") {
   const std::vector<std::pair<std::string, Arguments>> models{{"GPT2LMHeadModel", {"model.architecture=gpt2", "model.kv_heads=4"}},
                                                               {"Qwen2ForCausalLM", {"model.qkv_bias=true", "model.tied_embeddings=false"}},
-                                                              {"Qwen3ForCausalLM", {"model.qk_norm=true", "model.head_size=8"}}};
+                                                              {"Qwen3ForCausalLM", {"model.qk_norm=true", "model.head_size=8"}},
+                                                              {"MistralForCausalLM", {"model.window=6"}}};
   TemporaryDirectory directory;
   prepare_run(directory);
   for (const auto& [name, keys] : models) {

@@ -172,5 +172,20 @@ TEST_CASE("a decoder has room for its text alone") {
   CHECK(held(1000) == (13 - 4) * token);
 }
 
+TEST_CASE("a decoder under a window holds the window alone, and takes several new tokens at a time") {
+  Rank rank("window", "fp64", Device::kReference), other("window", "fp64", Device::kReference);
+  const ModelConfig& model = rank.trainer.config().model;
+  const int64_t token = 2 * *model.kv_heads * *model.head_size * 8, windowed = static_cast<int64_t>(model.window_layers->size());
+  const int64_t before = rank.arena.current_bytes(MemoryCategory::kActivations);
+  Decoder decoder(rank.trainer, 1000, true);
+  CHECK(rank.arena.current_bytes(MemoryCategory::kActivations) - before == (windowed * *model.window + (model.layers - windowed) * 13) * token);
+  const std::vector<int32_t> text = text_tokens(3, 13);
+  for (const size_t known : {2, 5, 9, 13}) {  // within the window, to its end, across the end of the ring, to the last position
+    CAPTURE(known);
+    const std::span<const int32_t> seen = std::span(text).first(known);
+    CHECK(decoder.logits(seen) == Decoder(other.trainer, 13, false).logits(seen));
+  }
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -86,8 +86,9 @@ enum Option {
   kBucket,
   kOptimizer,
   kAverage,
+  kWindow,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2};  ///< how many each option has
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3};  ///< how many each option has
 constexpr int kUnset = -1;
 
 struct Order {
@@ -262,6 +263,8 @@ ParityCase case_of(const Choice& choice) {
   layout.bucket_blocks = 1 + choice[kBucket];
   layout.optimizer = kOptimizers[static_cast<size_t>(choice[kOptimizer])].name;
   layout.ema = choice[kAverage] == 1 ? 0.2 : 0;  // less than the warm-up from the third step on
+  layout.window = choice[kWindow] > 0 ? 4 : 0;   // of 12 tokens
+  layout.window_on_all = choice[kWindow] != 2;
   if (choice[kUneven] == 1) {
     uint64_t seed = 0;
     for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);

@@ -21,15 +21,12 @@ constexpr double kSingleTolerance = 1e-4;
 
 int steps_of(int layers) { return layers == 5 ? kSteps : kDeepSteps; }
 
-const RunRecord& one_rank(ParityModel model, int layers, const std::string& precision, Device device, const std::string& optimizer = "adamw",
-                          double ema = 0) {
-  static std::map<std::tuple<ParityModel, int, std::string, std::string, double>, RunRecord> records;
-  auto& record = records[{model, layers, precision, optimizer, ema}];
-  Layout layout;
-  layout.layers = layers;
-  layout.optimizer = optimizer;
-  layout.ema = ema;
-  if (record.loss.empty()) record = train_on_threads(parity_config(model, layout, precision), steps_of(layers), device);
+/// One rank's run of the model that `layout` trains.
+const RunRecord& one_rank(ParityModel model, const Layout& layout, const std::string& precision, Device device) {
+  const Layout plain = layout.on_one_rank();
+  static std::map<std::tuple<ParityModel, std::string, std::string>, RunRecord> records;
+  RunRecord& record = records[{model, plain.str(), precision}];
+  if (record.loss.empty()) record = train_on_threads(parity_config(model, plain, precision), steps_of(plain.layers), device);
   return record;
 }
 
@@ -40,7 +37,7 @@ void check(const std::vector<ParityCase>& cases, const std::string& precision, D
     std::string found;
     try {
       const RunRecord record = train_on_threads(parity_config(c.model, c.layout, precision), steps_of(c.layout.layers), device, poison);
-      found = difference(one_rank(c.model, c.layout.layers, precision, device, c.layout.optimizer, c.layout.ema), record, tolerance);
+      found = difference(one_rank(c.model, c.layout, precision, device), record, tolerance);
     } catch (const std::exception& error) {
       found = error.what();
     }
@@ -137,7 +134,7 @@ TEST_CASE("in bf16 layouts that split no sum of a layer train the model of one r
     if (c.layout.tensor > 1) continue;
     INFO(name_of(c.model) << " " << c.layout.str());
     const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), kDeepSteps, Device::kCpu, true);
-    CHECK(difference(one_rank(c.model, c.layout.layers, "bf16", Device::kCpu, "adamw", c.layout.ema), record, kTolerance) == "");
+    CHECK(difference(one_rank(c.model, c.layout, "bf16", Device::kCpu), record, kTolerance) == "");
   }
 }
 
@@ -145,8 +142,8 @@ TEST_CASE("in bf16 every pair of options is as near to the exact gradient as one
   // Tensor parallelism rounds each partial sum: as many roundings again as one rank has, so at most twice its error. A sum left out is all of it.
   for (const ParityCase& c : smooth_pairs()) {
     INFO(name_of(c.model) << " " << c.layout.str());
-    const RunRecord& exact = one_rank(c.model, c.layout.layers, "fp64", Device::kReference);
-    const RunRecord& serial = one_rank(c.model, c.layout.layers, "bf16", Device::kCpu);
+    const RunRecord& exact = one_rank(c.model, c.layout, "fp64", Device::kReference);
+    const RunRecord& serial = one_rank(c.model, c.layout, "bf16", Device::kCpu);
     const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), 1, Device::kCpu);
     const double unit = gradient_error(exact, serial);
     CHECK(unit < 0.02 * c.layout.layers);  // some 5 roundings of 2^-9 in each layer, one behind the other
@@ -165,7 +162,7 @@ TEST_CASE("gradients on the wire in bf16 are rounded once for each rank, and no 
     config.training.reduce_dtype = "bf16";
     INFO(layout.str());
     const RunRecord record = train_on_threads(config, 1, Device::kCpu, true);
-    const double error = gradient_error(one_rank(ParityModel::kGpt2, 5, "fp32", Device::kCpu), record);
+    const double error = gradient_error(one_rank(ParityModel::kGpt2, Layout(), "fp32", Device::kCpu), record);
     CHECK(error > 1e-4);  // it is really narrow
     CHECK(error < 1e-2);  // four roundings of 2^-9, and those of their sums
   }
@@ -211,7 +208,7 @@ TEST_CASE("a rerun and the other schedule give the same bits") {
 
 TEST_CASE("training learns: the loss of the parity models falls") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout}) {
-    const RunRecord& record = one_rank(model, 5, "fp64", Device::kReference);
+    const RunRecord& record = one_rank(model, Layout(), "fp64", Device::kReference);
     CHECK(record.loss.back() < record.loss.front() - 0.05);
   }
 }

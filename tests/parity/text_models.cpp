@@ -5,13 +5,17 @@
 
 namespace trireme::test {
 
-const std::vector<std::string> kTextModels = {"llama", "grouped", "qk_norm", "linear", "llama3", "gpt2"};
+const std::vector<std::string> kTextModels = {"llama", "grouped", "qk_norm", "linear", "llama3", "gpt2", "window"};
 
 Config text_config(const std::string& name, int tensor, const std::string& precision) {
   Layout layout;
   layout.tensor = tensor;
   const ParityModel model = name == "llama" ? ParityModel::kLlama : name == "gpt2" ? ParityModel::kGpt2 : ParityModel::kLlamaGrouped;
   Config config = parity_config(model, layout, precision);
+  if (name == "window") {
+    config.model.window = 5;
+    config.model.window_layers = {0, 2, 3};
+  }
   if (name == "qk_norm") config.model.head_size = 6;
   config.model.qk_norm = name == "qk_norm";
   if (name == "linear" || name == "llama3") {

@@ -7,7 +7,8 @@
 
 namespace trireme::test {
 
-/// llama (biases) | grouped (12 heads, 2 kv heads) | qk_norm (grouped, wide heads) | linear, llama3 (grouped, RoPE scaled) | gpt2.
+/// llama (biases) | grouped (12 heads, 2 kv heads) | qk_norm (grouped, wide heads) | linear, llama3 (grouped, RoPE scaled) | gpt2 |
+/// window (grouped, of 5 tokens on some layers).
 /// 13 positions, 61 tokens.
 extern const std::vector<std::string> kTextModels;
 /// Laid out for `tensor` ranks, one sequence in a batch.

@@ -53,6 +53,8 @@ Config random_config(Random& random) {
     if (random.maybe()) m.rope_scaling = {random.one_of<const char*>({"linear", "llama3"}), 1.0 + static_cast<double>(random.below(16)), 1, 4, 8192};
     m.rope_theta = random.one_of<double>({10000, 500000});
   }
+  if (random.maybe()) m.window = 1 + random.below(600);
+  if (m.window && m.layers > 1 && random.maybe()) m.window_layers = {random.below(m.layers - 1), m.layers - 1};
   TrainingConfig& t = c.training;
   t.steps = 100;
   t.sequence_length = 24 * (1 + random.below(50));
@@ -163,6 +165,8 @@ Config small_config(const std::string& architecture, double dropout) {
   c.model.ffn_size = 60;
   c.model.vocab_size = 53;
   c.model.dropout = dropout;
+  c.model.window = 128;
+  c.model.window_layers = {0, 2};
   if (architecture == "llama") {
     c.model.qk_norm = true;
     c.model.rope_scaling = {"llama3", 8, 1, 4, 4096};
@@ -230,7 +234,7 @@ TEST_CASE("one rank is held against a second implementation: whatever that does 
       CHECK(check.twist == twist);
       ++told;
     }
-    CHECK(told == (std::string(architecture) == "llama" ? 8 : 5));  // RoPE turns by distances alone; all heads of gpt2 have their own keys
+    CHECK(told == (std::string(architecture) == "llama" ? 10 : 7));  // RoPE turns by distances alone; all heads of gpt2 have their own keys
   }
 }
 

@@ -187,6 +187,8 @@ TEST_CASE("memory by formula is what is counted: layouts drawn at random") {
                               ? Text("1f1b")
                               : one_of(Text("gpipe"), Text("1f1b"), Text("interleaved_1f1b"), Text("zb_h1"), Text("zb_h2"), Text("zb_v"));
     c.model.tied_embeddings = one_of(0, 1) == 1;
+    if (one_of(0, 1) == 1) c.model.window = 8;
+    if (c.model.window && one_of(0, 1) == 1) c.model.window_layers = {0};
     if (c.parallel.schedule == "interleaved_1f1b") c.parallel.virtual_stages = one_of(2, 4);
     c.training.recompute = one_of(Text("none"), Text("selective"), Text("full"));
     c.training.recompute_every = c.training.recompute == "none" ? 1 : one_of(1, 2);

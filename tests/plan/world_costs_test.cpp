@@ -98,6 +98,28 @@ TEST_CASE("the simulated world takes what the forecast says, less the update") {
   }
 }
 
+TEST_CASE("layers under a window are forecast shorter, each by itself, in the forecast and in the simulated world") {
+  const auto with = [&](const std::string& window, const std::string& parallel) {
+    const std::string text = concat("model: {layers: 4, hidden_size: 2048, heads: 16, vocab_size: 32000", window, "}\nparallel: {", parallel,
+                                    "}\ntraining: {steps: 1, sequence_length: 16384, micro_batch_size: 1, global_batch_size: 8, precision: bf16}\n",
+                                    "data: {train: [none]}\n");
+    return resolve(parse_config(text, "a test"));
+  };
+  const ClusterConfig cluster = machines("H100", 1);
+  const auto seconds = [&](const std::string& window) { return forecast_time(with(window, "tensor: 1"), cluster).step_seconds; };
+  const double full = seconds(""), all = seconds(", window: 1024"), one = seconds(", window: 1024, window_layers: [2]");
+  CHECK(all < 0.9 * full);
+  CHECK(full - one == Approx((full - all) / 4).epsilon(1e-9));
+  // A stage of such layers waits for one without.
+  const ClusterConfig two = machines("H100", 2);
+  const Config uneven = with(", window: 1024, window_layers: [0, 1]", "pipeline: 2, layers_per_stage: [2, 2]");
+  const StepCosts costs = step_costs(uneven, two, model_seconds(uneven, two), {0, 1});
+  CHECK(costs.stages[0].forward < 0.9 * costs.stages[1].forward);
+  const Forecast forecast = forecast_time(uneven, two);
+  const double simulated = simulate_step(uneven, two, rank_plans(uneven)).step.step_seconds;
+  CHECK(simulated == Approx(forecast.step_seconds - forecast.parts.optimizer - forecast.parts.host).epsilon(2e-3));
+}
+
 TEST_CASE("the head's copy of a tied embedding is reduced as the whole table that it is") {
   const Config config = model("tensor: 2, pipeline: 2, data: 2, zero_stage: 1", true);
   const ClusterConfig cluster = machines("H100", 8);

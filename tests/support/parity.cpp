@@ -10,6 +10,16 @@
 
 namespace trireme::test {
 
+Layout Layout::on_one_rank() const {
+  Layout one;
+  one.layers = layers;
+  one.optimizer = optimizer;
+  one.ema = ema;
+  one.window = window;
+  one.window_on_all = window_on_all;
+  return one;
+}
+
 std::string Layout::str() const {
   std::ostringstream out;
   out << "tp" << tensor << "pp" << pipeline << "dp" << data << "z" << zero << (replicate > 1 ? " rep" + std::to_string(replicate) : "")
@@ -21,6 +31,7 @@ std::string Layout::str() const {
   if (layers != 5) out << " layers=" << layers;
   if (optimizer != "adamw") out << " " << optimizer;
   if (ema > 0) out << " ema=" << ema;
+  if (window > 0) out << " window=" << window << (window_on_all ? "" : " on some layers");
   for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
   return out.str();
 }
@@ -66,6 +77,12 @@ Config parity_config(ParityModel model, const Layout& layout, const std::string&
   if (model == ParityModel::kLlamaGrouped)
     m.rope_scaling = {.type = "llama3", .factor = 4, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_max_positions = 12};
   m.dropout = model == ParityModel::kGpt2Dropout ? 0.1 : 0;
+  if (layout.window > 0) m.window = layout.window;
+  if (layout.window > 0 && !layout.window_on_all) {
+    m.window_layers.emplace();
+    for (int64_t b = 0; b < m.layers; ++b)
+      if (b % 3 != 1) m.window_layers->push_back(b);
+  }
   m.init_std = 0.2;  // so that logits, and with them gradients, are not nearly uniform
   ParallelConfig& p = config.parallel;
   p.tensor = layout.tensor;

@@ -25,10 +25,13 @@ struct Layout {
   int bucket_blocks = 1;  ///< blocks whose parameters are gathered together
   int layers = 5;         ///< of the model: 13 where there are more stages
   std::string optimizer = "adamw";
-  double ema = 0;  ///< training.ema.decay; 0: none
+  double ema = 0;             ///< training.ema.decay; 0: none
+  int window = 0;             ///< model.window; 0: none
+  bool window_on_all = true;  ///< false: on two layers of three
 
   int world() const { return tensor * pipeline * data; }
-  std::string str() const;  ///< "tp2pp2dp2z3 sp gpipe mb2"
+  Layout on_one_rank() const;  ///< one rank that trains the same model by the same updates
+  std::string str() const;     ///< "tp2pp2dp2z3 sp gpipe mb2"
 };
 
 /// Prime vocabulary 61, hidden size 24 or 23, sequences of 12, global batch 12, ragged target masks.

@@ -68,6 +68,9 @@ TEST_CASE("config: --set takes every type, lists included, and the last one wins
   CHECK(c.parallel.layers_per_stage == std::vector<int64_t>{4});
   CHECK(c.checkpoint.every == 7);
   CHECK(c.training.optimizer.learning_rate == 0.01);
+  CHECK_FALSE(load(kSmall, {"model.window=8"}).model.window_layers);
+  CHECK_FALSE(load(kSmall, {"model.window=8", "model.window_layers=all"}).model.window_layers);
+  CHECK(load(kSmall, {"model.window=8", "model.window_layers=[0, 3]"}).model.window_layers == std::vector<int64_t>{0, 3});
 }
 
 TEST_CASE("config: null stands for an optional key that is not set where the key says so, and nowhere else") {
@@ -201,6 +204,8 @@ TEST_CASE("config: the resolved file loads again and is equal") {
       {"training.schedule.name=constant", "training.optimizer.learning_rate_scaling=sqrt", "training.optimizer.reference_batch_size=64"},
       {"parallel.pipeline=3", "parallel.layers_per_stage=[1, 1, 2]", "run.seed=9223372036854775807"},
       {"training.ema.decay=0.9999"},
+      {"model.window=8"},
+      {"model.window=8", "model.window_layers=[0, 3]"},
       {"training.precision=fp16", "training.loss_scale.initial=8", "training.loss_scale.growth_interval=5"},
       {"run.name=\"010\"", "run.directory=\"a \\\"b\\\" \\\\ c: # d\\té\"", "data.train=[\"true\", null_, '~', '- x', \"[\", 'it''s']",
        "data.validation=['*x']"},
@@ -256,6 +261,8 @@ TEST_CASE("config: the schema is JSON and describes every key") {
   CHECK(property(schema, "parallel.schedule").at("enum") == nlohmann::json({"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "file"}));
   CHECK(property(schema, "model.kv_heads").at("anyOf").at(1).at("const") == "auto");
   CHECK(property(schema, "model.kv_heads").at("default") == "auto");
+  CHECK(property(schema, "model.window_layers").at("anyOf").at(1).at("const") == "all");
+  CHECK(property(schema, "model.window_layers").at("default") == "all");
   CHECK(property(schema, "training.ema.decay").at("anyOf").at(1).at("type") == "null");
   CHECK(property(schema, "data").at("required") == nlohmann::json({"train"}));
   CHECK(schema.at("required") == nlohmann::json({"data", "training"}));
@@ -281,6 +288,7 @@ TEST_CASE("config: explain names the origin of every value") {
   CHECK(line("checkpoint.keep = 3    # default"));
   CHECK(line("model.head_size = 16    # default, auto: hidden_size / heads"));
   CHECK(line("training.epochs = not set    # default"));
+  CHECK(line("model.window_layers = all    # default, all: every layer, without effect: there is no model.window"));
   CHECK(line("training.loss_scale.initial = 65536    # default, without effect: only precision fp16 scales the loss"));
   for (const FieldRow& row : table_of(loaded.config).fields) {
     CAPTURE(row.path);

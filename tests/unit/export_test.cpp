@@ -47,6 +47,13 @@ Config base(const std::string& architecture) {
 /// A model of each class, no two sizes of which are equal where that can be helped.
 std::vector<std::pair<std::string, ModelConfig>> models() {
   Config gpt2 = base("gpt2"), gpt2_untied = base("gpt2"), llama = base("llama"), qwen2 = base("llama"), qwen3 = base("llama");
+  Config mistral = base("llama"), qwen2_window = base("llama");
+  mistral.model.head_size = 6;
+  mistral.model.window = 7;
+  qwen2_window.model.head_size = 4;
+  qwen2_window.model.qkv_bias = true;
+  qwen2_window.model.window = 7;
+  qwen2_window.model.window_layers = {0};
   gpt2_untied.model.tied_embeddings = false;
   llama.model.kv_heads = 2;
   llama.model.head_size = 6;
@@ -62,11 +69,10 @@ std::vector<std::pair<std::string, ModelConfig>> models() {
   qwen3.model.qk_norm = true;
   qwen3.model.rope_theta = 1e6;
   qwen3.model.norm_epsilon = 1e-6;
-  return {{"GPT2LMHeadModel", resolve(gpt2).model},
-          {"GPT2LMHeadModel", resolve(gpt2_untied).model},
-          {"LlamaForCausalLM", resolve(llama).model},
-          {"Qwen2ForCausalLM", resolve(qwen2).model},
-          {"Qwen3ForCausalLM", resolve(qwen3).model}};
+  return {{"GPT2LMHeadModel", resolve(gpt2).model},         {"GPT2LMHeadModel", resolve(gpt2_untied).model},
+          {"LlamaForCausalLM", resolve(llama).model},       {"Qwen2ForCausalLM", resolve(qwen2).model},
+          {"Qwen3ForCausalLM", resolve(qwen3).model},       {"MistralForCausalLM", resolve(mistral).model},
+          {"Qwen2ForCausalLM", resolve(qwen2_window).model}};
 }
 
 float value_at(const std::string& name, int64_t index) {
@@ -318,6 +324,14 @@ TEST_CASE("export: combinations that no class of transformers has are refused by
   gpt2 = models()[0].second;
   gpt2.qk_norm = true;
   CHECK_THAT(error_of([&] { hugging_face_class(gpt2); }), Contains("gpt2 with model.qk_norm"));
+  gpt2 = models()[0].second;
+  gpt2.window = 7;
+  CHECK_THAT(error_of([&] { hugging_face_class(gpt2); }), Contains("gpt2 with model.window"));
+  Config mixed = base("llama");
+  mixed.model.head_size = 4;
+  mixed.model.window = 7;
+  mixed.model.window_layers = {1};
+  CHECK_THAT(error_of([&] { hugging_face_class(resolve(mixed).model); }), Contains("model.window_layers without model.qkv_bias or model.qk_norm"));
 }
 
 TEST_CASE("export: the bytes tokenizer becomes a tokenizer.json with the same ids", "[export]") {

@@ -24,7 +24,7 @@ using nlohmann::json;
 
 const fs::path kGolden = fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface";
 const std::vector<std::string> kModels{"llama_tied", "llama3_untied", "llama_linear_sharded", "llama_bf16", "qwen2",
-                                       "qwen3",      "gpt2_tied",     "gpt2_untied"};
+                                       "qwen3",      "gpt2_tied",     "gpt2_untied",          "mistral",    "qwen2_window"};
 
 json read_json(const fs::path& path) { return json::parse(std::ifstream(path)); }
 
@@ -229,6 +229,20 @@ TEST_CASE("config.json of older versions of transformers says the same") {
   qwen2["attention_bias"] = true;  // which this class does not look at
   CHECK(*model_of(qwen2).kv_heads == model_of(qwen2).heads);
   CHECK_FALSE(model_of(without(llama, "tie_word_embeddings")).tied_embeddings);
+  json mistral = read_json(kGolden / "mistral/config.json"), window = read_json(kGolden / "qwen2_window/config.json");
+  CHECK(*model_of(mistral).window == 4);
+  CHECK_FALSE(model_of(mistral).window_layers.has_value());
+  CHECK_THROWS_AS(model_of(without(mistral, "sliding_window")), DataError);  // its default is 4096 there: nothing to be guessed
+  mistral["sliding_window"] = nullptr;
+  CHECK_FALSE(model_of(mistral).window.has_value());
+  CHECK(model_of(window).window_layers == std::vector<int64_t>{1});
+  CHECK(model_of(without(window, "layer_types")) == model_of(window));  // max_window_layers says it too
+  window["layer_types"] = {"sliding_attention", "full_attention"};
+  CHECK(model_of(window).window_layers == std::vector<int64_t>{0});
+  window["layer_types"] = {"sliding_attention", "sliding_attention"};
+  CHECK((*model_of(window).window == 4 && !model_of(window).window_layers));
+  window["layer_types"] = {"full_attention", "full_attention"};
+  CHECK_FALSE(model_of(window).window.has_value());
   // Both ways of saying it, where they agree.
   json both = older("llama3_untied", "rope_type");
   both["rope_parameters"] = read_json(kGolden / "llama3_untied/config.json").at("rope_parameters");
@@ -243,7 +257,7 @@ TEST_CASE("a config.json that this program does not compute is refused by key an
     json value;
     std::string named;
   } cases[] = {
-      {"llama_tied", "model_type", "mixtral", R"("model_type" is "mixtral": not supported; allowed "llama", "qwen2", "qwen3", "gpt2")"},
+      {"llama_tied", "model_type", "mixtral", R"("model_type" is "mixtral": not supported; allowed "llama", "mistral", "qwen2", "qwen3", "gpt2")"},
       {"llama_tied", "model_type", nullptr, R"("model_type" is null; expected a string)"},
       {"llama_tied", "architectures", {"LlamaForSequenceClassification"}, R"("architectures" is ["LlamaForSequenceClassification"])"},
       {"llama_tied", "hidden_act", "gelu", R"("hidden_act" is "gelu": not supported; allowed "silu")"},
@@ -268,8 +282,17 @@ TEST_CASE("a config.json that this program does not compute is refused by key an
       {"llama_tied", "rope_parameters", {{"rope_type", "linear"}, {"factor", 2}, {"beta_fast", 2}}, R"(unknown key "beta_fast")"},
       {"llama_tied", "rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}, R"("partial_rotary_factor" is 0.5)"},
       {"llama_tied", "rope_parameters", "linear", R"("rope_parameters" is "linear": expected an object)"},
-      {"qwen2", "use_sliding_window", true, R"("use_sliding_window" is true: sliding windows are not supported)"},
-      {"qwen2", "layer_types", {"full_attention", "sliding_attention"}, R"("layer_types" is)"},
+      {"llama_tied", "use_sliding_window", true, R"("use_sliding_window" is true: this type has no sliding windows)"},
+      {"qwen2", "use_sliding_window", 1, R"("use_sliding_window" is 1: expected true or false)"},
+      {"qwen2",
+       "layer_types",
+       {"full_attention", "sliding_attention"},
+       R"("layer_types" is ["full_attention","sliding_attention"]: there is no window for "sliding_attention")"},
+      {"qwen2_window", "layer_types", {"full_attention"}, R"("layer_types" is ["full_attention"]: expected a list of 2)"},
+      {"qwen2_window", "layer_types", {"full_attention", "linear_attention"}, R"(a layer's type is not supported)"},
+      {"qwen2_window", "sliding_window", nullptr, R"("sliding_window")"},
+      {"mistral", "sliding_window", 0, R"("sliding_window")"},
+      {"mistral", "layer_types", {"full_attention", "sliding_attention"}, R"(this type has its window on every layer)"},
       {"qwen3", "attention_bias", true, R"("attention_bias" is true)"},
       {"qwen3", "head_dim", nullptr, R"("head_dim")"},
       {"gpt2_tied", "activation_function", "relu", R"("activation_function" is "relu": not supported; allowed "gelu_new")"},

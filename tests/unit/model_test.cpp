@@ -115,6 +115,13 @@ TEST_CASE("a checkpoint describes all that its model computes with") {
   CHECK(differs([](ModelConfig& m) { m.qkv_bias = true; }));
   CHECK(differs([](ModelConfig& m) { m.rope_theta = 1e6; }));
   CHECK(differs([](ModelConfig& m) { m.rope_scaling.type = "linear"; }));
+  CHECK(differs([](ModelConfig& m) { m.window = 8; }));
+  ModelConfig windowed = model;
+  windowed.window = 8;
+  CHECK(describe_model(windowed)["window"] == 8);
+  CHECK_FALSE(describe_model(windowed).contains("window_layers"));
+  windowed.window_layers = {0, 5};
+  CHECK(describe_model(windowed)["window_layers"] == nlohmann::json{0, 5});
   ModelConfig scaled = model;
   scaled.rope_scaling.type = "llama3";
   CHECK(describe_model(scaled)["rope_scaling"] ==

@@ -95,6 +95,35 @@ TEST_CASE("units of a stage hold the elements of their parts, a shared table onc
   CHECK(elements(stage_range({2, 3}, 1), true, 1) == std::vector<int64_t>{block, block, block, norm});
 }
 
+TEST_CASE("a window is in the profiles of its layers alone, and nothing else changes with it") {
+  ModelConfig model = model_of("llama");
+  model.layers = 3;
+  PartProfiles plain(model);
+  model.window = 4;
+  model.window_layers = {0, 2};
+  PartProfiles profiles(model);
+  const ProfileShape shape{.sequences = 2, .length = 12};
+  for (const Part& part : parts(model)) {
+    if (part.kind != PartKind::kBlock) continue;
+    CAPTURE(part.block);
+    const bool windowed = part.block != 1;
+    CHECK(part.window == (windowed ? 4 : 0));
+    const PartProfile &with = profiles.of(part, shape), &without = plain.of(plain.parts()[static_cast<size_t>(part.block + 1)], shape);
+    int attentions = 0;
+    for (const PartProfile::Pass* pass : {&with.forward, &with.backward})
+      for (const OperationRecord& operation : pass->operations) {
+        if (operation.kind != OperationKind::kAttention) continue;
+        CHECK(operation.attention.window == part.window);
+        ++attentions;
+      }
+    CHECK(attentions == 2);
+    CHECK(product_flops(with.backward.operations) == product_flops(without.backward.operations));
+    CHECK((flops_of(with.backward.operations) < flops_of(without.backward.operations)) == windowed);
+    CHECK(with.saved == without.saved);
+    CHECK(with.backward.peak == without.backward.peak);
+  }
+}
+
 TEST_CASE("a block's products, crossings and saved bytes are those of the literature") {
   const std::string architecture = GENERATE(as<std::string>{}, "gpt2", "llama");
   const bool sequence_parallel = GENERATE(false, true), gpt2 = architecture == "gpt2";

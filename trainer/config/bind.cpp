@@ -158,7 +158,7 @@ class Binder {
   }
 
   static bool is_auto(const Field& field, const YamlNode& node) {
-    return field.auto_rule && node.kind == YamlNode::Kind::kScalar && node.text == "auto";
+    return field.auto_rule && node.kind == YamlNode::Kind::kScalar && node.text == field.auto_word;
   }
 
   void read(const Field& field, const YamlNode& node, bool& target) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <numeric>
 
 #include "kernels/core/check.h"
@@ -56,6 +57,16 @@ void check_model(Rules& rules, const Config& given, const Config& c) {
                  std::to_string(length));
   if (m.architecture == "gpt2" && !given.model.qkv_bias && rules.given("model.qkv_bias") && rules.apply({"model.architecture", "model.qkv_bias"}))
     rules.broken("model.qkv_bias", "architecture gpt2 always has these biases", "true", "true, or no key");
+  if (m.window_layers && rules.apply({"model.layers", "model.window_layers"})) {
+    const std::vector<int64_t>& layers = *m.window_layers;
+    const std::string allowed = concat("all, or rising integers from 0 to ", m.layers - 1);
+    if (layers.empty())
+      rules.broken("model.window_layers", "no layer has the window", allowed, "all");
+    else if (std::adjacent_find(layers.begin(), layers.end(), std::greater_equal()) != layers.end())
+      rules.broken("model.window_layers", "not in rising order, each layer once", allowed);
+    else if (layers.back() >= m.layers)
+      rules.broken("model.window_layers", concat("names layer ", layers.back(), ", and model.layers is ", m.layers), allowed);
+  }
   const RopeScalingConfig& scaling = m.rope_scaling;
   if (scaling.type == "llama3" && scaling.high_frequency_factor <= scaling.low_frequency_factor &&
       rules.apply({"model.rope_scaling.type", "model.rope_scaling.low_frequency_factor", "model.rope_scaling.high_frequency_factor"}))
@@ -86,7 +97,8 @@ void check_pipeline(Rules& rules, const Config& c) {
   if (c.parallel.schedule == "file" && c.parallel.schedule_file == "none")
     rules.broken("parallel.schedule", "there is no parallel.schedule_file", "with a schedule_file, or a schedule of its own", "1f1b");
   if (virtual_stages > layers && c.parallel.schedule == name_of(ScheduleKind::kZbV))
-    rules.broken("parallel.schedule", concat("has ", virtual_stages, " stages a rank, and model.layers is ", layers), "a schedule with fewer", "1f1b");
+    rules.broken("parallel.schedule", concat("has ", virtual_stages, " stages a rank, and model.layers is ", layers), "a schedule with fewer",
+                 "1f1b");
   else if (virtual_stages > layers)
     rules.broken("parallel.virtual_stages", concat("more than model.layers ", layers),
                  concat("integer from 1 to ", std::max<int64_t>(1, layers / c.parallel.pipeline), " that the schedule can have"),
@@ -160,9 +172,10 @@ void check_batch(Rules& rules, const Config& c) {
   if (!rules.apply({"parallel.pipeline", "parallel.virtual_stages"})) return;
   const int64_t stages = p.pipeline * p.virtual_stages.value_or(1);
   if (t.global_batch_size % unit == 0 && !is_short_enough(stages, t.global_batch_size / unit))
-    rules.broken("training.global_batch_size",
-                 concat("a step of ", t.global_batch_size / unit, " micro-batches on ", stages, stages == 1 ? " stage" : " stages", " is too long a list"),
-                 concat("micro-batches x stages up to ", kMostPairs, ", or a larger micro_batch_size"), std::to_string(kMostPairs / stages * unit));
+    rules.broken(
+        "training.global_batch_size",
+        concat("a step of ", t.global_batch_size / unit, " micro-batches on ", stages, stages == 1 ? " stage" : " stages", " is too long a list"),
+        concat("micro-batches x stages up to ", kMostPairs, ", or a larger micro_batch_size"), std::to_string(kMostPairs / stages * unit));
 }
 
 void check_training(Rules& rules, const Config& c) {

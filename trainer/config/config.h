@@ -41,9 +41,11 @@ struct ModelConfig {
   Auto<int64_t> vocab_size;     ///< auto: the tokenizer's
   Auto<int64_t> max_positions;  ///< auto: sequence_length
   bool tied_embeddings = true;
-  double dropout = 0.0;   ///< on the embedding and on each residual branch
-  bool qkv_bias = false;  ///< gpt2 always has one
-  bool qk_norm = false;   ///< RMSNorm over each query and key head, before RoPE
+  double dropout = 0.0;                      ///< on the embedding and on each residual branch
+  bool qkv_bias = false;                     ///< gpt2 always has one
+  bool qk_norm = false;                      ///< RMSNorm over each query and key head, before RoPE
+  std::optional<int64_t> window;             ///< tokens that a query sees, its own included; none: all before it
+  Auto<std::vector<int64_t>> window_layers;  ///< of the blocks; auto, in a file all: every one
   double rope_theta = 10000;
   RopeScalingConfig rope_scaling;
   double norm_epsilon = 1e-5;

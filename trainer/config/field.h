@@ -27,6 +27,7 @@ struct Field {
   bool below_max = false;                 ///< max itself is not allowed
   std::vector<const char*> choices = {};  ///< of a string; empty = any
   const char* auto_rule = nullptr;        ///< what `auto` resolves to; nullptr = `auto` is not a value. A string is auto when it is empty
+  const char* auto_word = "auto";         ///< the word that a file has for it
   const char* without_effect = nullptr;   ///< why the key does nothing beside the other values of its section; then it may not be given
   const char* note = nullptr;             ///< added to the refusal of a value that is not one of the choices
   bool required = false;                  ///< a file must give it

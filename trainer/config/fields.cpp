@@ -151,17 +151,23 @@ std::string text_of(const FieldValue& value) {
   return std::visit(Text{}, value);
 }
 
-std::string shown_value(const FieldRow& row) {
-  if (std::holds_alternative<std::monostate>(row.value)) return row.field.auto_rule ? "auto" : "";
+bool is_auto(const FieldRow& row) {
   const auto* text = std::get_if<std::string>(&row.value);
-  if (text == nullptr) return text_of(row.value);
-  return text->empty() && row.field.auto_rule ? "auto" : *text;
+  return row.field.auto_rule != nullptr &&
+         (text != nullptr ? text->empty() || *text == row.field.auto_word : std::holds_alternative<std::monostate>(row.value));
+}
+
+std::string shown_value(const FieldRow& row) {
+  if (is_auto(row)) return row.field.auto_word;
+  if (std::holds_alternative<std::monostate>(row.value)) return "";
+  const auto* text = std::get_if<std::string>(&row.value);
+  return text == nullptr ? text_of(row.value) : *text;
 }
 
 std::string written_value(const FieldRow& row) {
   const bool unset = std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr;
   if (row.field.without_effect != nullptr || unset) return "";
-  return row.field.auto_rule && shown_value(row) == "auto" ? "auto" : text_of(row.value);
+  return is_auto(row) ? row.field.auto_word : text_of(row.value);
 }
 
 std::string allowed_text(const Field& field, FieldType type) {
@@ -171,7 +177,7 @@ std::string allowed_text(const Field& field, FieldType type) {
             (type == FieldType::kNumber ? number_text(field.max) : std::to_string(static_cast<int64_t>(field.max)));
   else if (field.min > -kUnbounded)
     range = (field.above_min ? " above " : " from ") + number_text(field.min);
-  const std::string or_auto = field.auto_rule ? ", or auto" : field.or_null ? ", or null" : "";
+  const std::string or_auto = field.auto_rule ? concat(", or ", field.auto_word) : field.or_null ? ", or null" : "";
   switch (type) {
     case FieldType::kBoolean: return "true | false";
     case FieldType::kInteger: return "integer" + range + or_auto;

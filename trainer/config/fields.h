@@ -14,7 +14,8 @@ namespace trireme {
 enum class FieldType : uint8_t { kBoolean, kInteger, kNumber, kText, kIntegerList, kNumberList, kTextList };
 
 /// monostate: auto, or an optional key that is not set.
-using FieldValue = std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
+using FieldValue =
+    std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
 
 struct FieldRow {
   std::string path;  ///< "parallel.tensor"
@@ -48,6 +49,8 @@ std::string written_value(const FieldRow& row);
 std::string allowed_text(const Field& field, FieldType type);
 /// Levenshtein distance.
 size_t edit_distance(std::string_view a, std::string_view b);
+/// The key says auto, in its own word for it.
+bool is_auto(const FieldRow& row);
 /// The value as the user wrote it or would: "auto" for the empty automatic string too, "" for an optional key that is not set.
 std::string shown_value(const FieldRow& row);
 

@@ -35,7 +35,11 @@ void visit(V& v, RopeScalingSection& c) {
           .above_min = true,
           .without_effect = other},
     s.high_frequency_factor);
-  v(Field{.key = "original_max_positions", .doc = "llama3: positions the model was first trained for.", .min = 1, .max = kMaxExtent, .without_effect = other},
+  v(Field{.key = "original_max_positions",
+          .doc = "llama3: positions the model was first trained for.",
+          .min = 1,
+          .max = kMaxExtent,
+          .without_effect = other},
     s.original_max_positions);
 }
 
@@ -83,6 +87,20 @@ void visit(V& v, ModelConfig& c) {
           .doc = "RMSNorm over each query and key head, before RoPE.",
           .without_effect = llama ? nullptr : "architecture gpt2 has none"},
     c.qk_norm);
+  v(Field{.key = "window",
+          .doc = "Sliding-window attention: a token attends to itself and the window - 1 tokens before it.",
+          .min = 1,
+          .max = kMaxExtent,
+          .or_null = true},
+    c.window);
+  v(Field{.key = "window_layers",
+          .doc = "Layers with the window, counted from 0; the others attend to all tokens before.",
+          .min = 0,
+          .max = 1023,
+          .auto_rule = "every layer",
+          .auto_word = "all",
+          .without_effect = c.window ? nullptr : "there is no model.window"},
+    c.window_layers);
   v(Field{.key = "rope_theta",
           .doc = "Base of the rotary position frequencies.",
           .min = 0,

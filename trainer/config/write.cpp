@@ -63,13 +63,11 @@ Json type_schema(const FieldRow& row) {
 
 Json field_schema(const FieldRow& row) {
   Json schema = type_schema(row);
-  if (row.field.auto_rule && row.type != FieldType::kText) schema = {{"anyOf", {schema, {{"const", "auto"}}}}};
+  if (row.field.auto_rule && row.type != FieldType::kText) schema = {{"anyOf", {schema, {{"const", row.field.auto_word}}}}};
   if (row.field.or_null) schema = {{"anyOf", {schema, {{"type", "null"}}}}};
-  const auto* text = std::get_if<std::string>(&row.value);
-  const bool is_auto = row.field.auto_rule && text && text->empty();
   const bool unset = std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr;
-  if (!unset && !row.field.required) schema["default"] = is_auto ? Json("auto") : json_of(row.value);
-  schema["description"] = row.field.doc + (row.field.auto_rule ? concat(" auto: ", row.field.auto_rule, ".") : "");
+  if (!unset && !row.field.required) schema["default"] = is_auto(row) ? Json(row.field.auto_word) : json_of(row.value);
+  schema["description"] = row.field.doc + (row.field.auto_rule ? concat(" ", row.field.auto_word, ": ", row.field.auto_rule, ".") : "");
   return schema;
 }
 
@@ -141,8 +139,12 @@ std::string explain(const LoadedConfig& loaded, const Config& resolved) {
     const bool given = loaded.sources.given(row.path);
     const std::string origin = given ? loaded.sources.name_of(loaded.sources.locate(row.path)) : "default";
     const bool unset = std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr;
-    out += concat(row.path, " = ", unset ? "not set" : text_of(row.value), "    # ", origin);
-    if (shown_value(before) == "auto" && row.field.auto_rule) out += concat(", auto: ", row.field.auto_rule);
+    out += concat(row.path, " = ",
+                  unset                                               ? "not set"
+                  : std::holds_alternative<std::monostate>(row.value) ? row.field.auto_word
+                                                                      : text_of(row.value),
+                  "    # ", origin);
+    if (is_auto(before)) out += concat(", ", row.field.auto_word, ": ", row.field.auto_rule);
     if (row.field.without_effect) out += concat(", without effect: ", row.field.without_effect);
     out += concat("\n    ", row.field.doc, " Allowed: ", allowed_text(row.field, row.type), ".\n");
   }

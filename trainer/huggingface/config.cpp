@@ -22,9 +22,9 @@ class Keys {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
   bool is_null(const char* key) const { return object_.contains(key) && object_.at(key).is_null(); }
-  int64_t integer(const char* key, std::optional<int64_t> fallback = std::nullopt) const {
+  int64_t integer(const char* key, std::optional<int64_t> fallback = std::nullopt, int64_t least = 1) const {
     if (!find(key) && fallback) return *fallback;
-    return integer_member(object_, key, where_, 1);
+    return integer_member(object_, key, where_, least);
   }
   double number(const char* key, std::optional<double> fallback = std::nullopt) const {
     const json* value = find(key);
@@ -99,12 +99,37 @@ Rope read_rope(const Keys& keys) {
   return by_scaling;
 }
 
-void refuse_sliding_windows(const Keys& keys) {
-  constexpr const char* kReason = "sliding windows are not supported";
-  keys.require("use_sliding_window", false, kReason);
-  if (const json* types = keys.find("layer_types"))
-    if (!types->is_array() || std::any_of(types->begin(), types->end(), [](const json& type) { return type != "full_attention"; }))
-      keys.refuse("layer_types", concat(kReason, "; allowed \"full_attention\" for every layer"));
+/// The layers whose type is "sliding_attention", where the types are given.
+std::optional<std::vector<int64_t>> read_layer_types(const Keys& keys, int64_t layers) {
+  const json* types = keys.find("layer_types");
+  if (!types) return std::nullopt;
+  if (!types->is_array() || static_cast<int64_t>(types->size()) != layers) keys.refuse("layer_types", concat("expected a list of ", layers));
+  std::vector<int64_t> sliding;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const json& type = (*types)[static_cast<size_t>(layer)];
+    if (type != "full_attention" && type != "sliding_attention")
+      keys.refuse("layer_types", "a layer's type is not supported; allowed \"full_attention\", \"sliding_attention\"");
+    if (type == "sliding_attention") sliding.push_back(layer);
+  }
+  return sliding;
+}
+
+/// Mistral has its window on every layer. Qwen has one where "use_sliding_window" says so, on the layers of that type, or from "max_window_layers" on.
+void read_window(const Keys& keys, const std::string& type, ModelConfig& model) {
+  const bool mistral = type == "mistral";
+  const bool windowed = mistral ? !keys.is_null("sliding_window") : keys.boolean("use_sliding_window", false);
+  if (windowed && type == "llama") keys.refuse("use_sliding_window", "this type has no sliding windows; allowed false");
+  std::optional<std::vector<int64_t>> layers = read_layer_types(keys, model.layers);
+  if (layers && (!windowed || mistral) && layers->size() != (windowed ? static_cast<size_t>(model.layers) : 0))
+    keys.refuse("layer_types", windowed ? "this type has its window on every layer" : "there is no window for \"sliding_attention\"");
+  if (!windowed) return;
+  if (!layers && !mistral) {
+    layers.emplace();
+    for (int64_t layer = keys.integer("max_window_layers", std::nullopt, 0); layer < model.layers; ++layer) layers->push_back(layer);
+  }
+  if (layers && layers->empty()) return;
+  model.window = keys.integer("sliding_window");
+  if (layers && static_cast<int64_t>(layers->size()) < model.layers) model.window_layers = std::move(layers);
 }
 
 ModelConfig llama_config(const Keys& keys, const std::string& type) {
@@ -129,11 +154,12 @@ ModelConfig llama_config(const Keys& keys, const std::string& type) {
   model.rope_theta = rope.theta;
   model.rope_scaling = rope.scaling;
   keys.require("hidden_act", "silu");
-  // Qwen2 does not look at it.
-  if (type != "qwen2") keys.require("attention_bias", false, "it adds a bias to the output projection of attention too, which is not supported");
-  keys.require("mlp_bias", false, "biases in the feed-forward block are not supported");
+  // Qwen2 and Mistral do not look at it.
+  if (type != "qwen2" && type != "mistral")
+    keys.require("attention_bias", false, "it adds a bias to the output projection of attention too, which is not supported");
+  if (type != "mistral") keys.require("mlp_bias", false, "biases in the feed-forward block are not supported");
   if (keys.number("partial_rotary_factor", 1) != 1) keys.refuse("partial_rotary_factor", "RoPE on a part of each head is not supported; allowed 1");
-  refuse_sliding_windows(keys);
+  read_window(keys, type, model);
   return model;
 }
 
@@ -183,13 +209,16 @@ ModelConfig parse_hugging_face_config(const std::string& text, const std::string
   struct Type {
     const char *name, *architecture;
   };
-  constexpr Type kTypes[] = {
-      {"llama", "LlamaForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}, {"gpt2", "GPT2LMHeadModel"}};
+  constexpr Type kTypes[] = {{"llama", "LlamaForCausalLM"},
+                             {"mistral", "MistralForCausalLM"},
+                             {"qwen2", "Qwen2ForCausalLM"},
+                             {"qwen3", "Qwen3ForCausalLM"},
+                             {"gpt2", "GPT2LMHeadModel"}};
   const json object = parse_object(text, where);
   const Keys keys(object, where);
   const std::string type = keys.text("model_type");
   const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const Type& candidate) { return type == candidate.name; });
-  if (known == std::end(kTypes)) keys.refuse("model_type", "not supported; allowed \"llama\", \"qwen2\", \"qwen3\", \"gpt2\"");
+  if (known == std::end(kTypes)) keys.refuse("model_type", "not supported; allowed \"llama\", \"mistral\", \"qwen2\", \"qwen3\", \"gpt2\"");
   check_class(keys, known->architecture);
   if (keys.find("quantization_config")) keys.refuse("quantization_config", "quantised weights are not supported");
   return checked(type == "gpt2" ? gpt2_config(keys) : llama_config(keys, type), where);

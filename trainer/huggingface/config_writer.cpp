@@ -42,9 +42,23 @@ ordered_json gpt2_config(const ModelConfig& model) {
           {"scale_attn_by_inverse_layer_idx", false}};
 }
 
+/// Qwen's: a type for each layer, and for readers that do not know types the layer from which the window is.
+ordered_json qwen_window(const ModelConfig& model) {
+  if (!model.window) return {{"use_sliding_window", false}, {"sliding_window", nullptr}, {"max_window_layers", model.layers}};
+  std::vector<std::string> types(static_cast<size_t>(model.layers), model.window_layers ? "full_attention" : "sliding_attention");
+  for (const int64_t layer : model.window_layers.value_or(std::vector<int64_t>())) types[static_cast<size_t>(layer)] = "sliding_attention";
+  return {{"use_sliding_window", true},
+          {"sliding_window", *model.window},
+          {"max_window_layers", model.window_layers ? model.window_layers->front() : 0},
+          {"layer_types", types}};
+}
+
+bool is_qwen(const ModelConfig& model) { return model.qkv_bias || model.qk_norm; }
+
 ordered_json llama_config(const ModelConfig& model) {
   ordered_json config = {{"model_type", model.qk_norm    ? "qwen3"
                                         : model.qkv_bias ? "qwen2"
+                                        : model.window   ? "mistral"
                                                          : "llama"},
                          {"hidden_size", model.hidden_size},
                          {"intermediate_size", *model.ffn_size},
@@ -58,12 +72,14 @@ ordered_json llama_config(const ModelConfig& model) {
                          {"rope_theta", model.rope_theta},
                          {"rope_scaling", rope_scaling(model.rope_scaling)},
                          {"attention_dropout", 0.0}};
-  // Qwen2 has its biases without being told.
-  if (model.qk_norm || !model.qkv_bias) config["attention_bias"] = false;
-  if (model.qk_norm || model.qkv_bias)
-    config.update(ordered_json{{"use_sliding_window", false}, {"sliding_window", nullptr}, {"max_window_layers", model.layers}});
+  // Qwen2 has its biases, and Mistral has none, without being told.
+  if (model.qk_norm) config["attention_bias"] = false;
+  if (is_qwen(model))
+    config.update(qwen_window(model));
+  else if (model.window)
+    config["sliding_window"] = *model.window;
   else
-    config.update(ordered_json{{"mlp_bias", false}, {"pretraining_tp", 1}});
+    config.update(ordered_json{{"attention_bias", false}, {"mlp_bias", false}, {"pretraining_tp", 1}});
   return config;
 }
 
@@ -73,11 +89,13 @@ const char* hugging_face_class(const ModelConfig& model) {
   if (model.architecture != "gpt2") {
     if (model.qkv_bias && model.qk_norm) refuse("both model.qkv_bias and model.qk_norm");
     // The configurations of Qwen2 and Qwen3 do not look at it.
-    if (!model.qkv_bias && !model.qk_norm && model.hidden_size % model.heads != 0)
+    if (model.window_layers && !is_qwen(model)) refuse("model.window_layers without model.qkv_bias or model.qk_norm");
+    if (!is_qwen(model) && model.hidden_size % model.heads != 0)
       refuse("a model.hidden_size that is no multiple of model.heads, without model.qkv_bias or model.qk_norm");
-    return model.qk_norm ? "Qwen3ForCausalLM" : model.qkv_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM";
+    return model.qk_norm ? "Qwen3ForCausalLM" : model.qkv_bias ? "Qwen2ForCausalLM" : model.window ? "MistralForCausalLM" : "LlamaForCausalLM";
   }
   if (model.qk_norm) refuse("model.architecture gpt2 with model.qk_norm");
+  if (model.window) refuse("model.architecture gpt2 with model.window");
   if (*model.kv_heads != model.heads) refuse("model.architecture gpt2 with fewer model.kv_heads than model.heads");
   if (*model.head_size * model.heads != model.hidden_size) refuse("model.architecture gpt2 with a model.head_size other than hidden_size / heads");
   return "GPT2LMHeadModel";

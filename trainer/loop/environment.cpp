@@ -41,7 +41,7 @@ struct Description {
   }
   template <class T>
   void operator()(const Field& field, const Auto<T>& value) {
-    (*this)(field, *value);
+    if (value) (*this)(field, *value);  // a window of no layer or of every one is not told
   }
   template <class Section>
   void section(const char* key, const char*, Section& part) {

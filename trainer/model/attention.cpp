@@ -1,5 +1,6 @@
 #include "trainer/model/attention.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/ops/columns.h"
@@ -22,17 +23,30 @@ void Attention::rotate(Context& ctx, const Pass& pass, void (*turn)(Context&, co
   for (const SegmentRun& run : pass.runs) turn(ctx, rope.rows(pass.position, run.length), heads + kv_heads, run.of(packed));
 }
 
+void Attention::remember(Context& ctx, const KeyValueCache& cache, const Tensor& packed, int64_t position) const {
+  const int64_t columns = kv_heads * head_size, keys = heads * head_size, room = cache.keys.dim(0), rows = packed.dim(0);
+  for (int64_t row = std::max<int64_t>(0, rows - room), count = 0; row < rows; row += count) {
+    const int64_t slot = (position + row) % room;
+    count = std::min(rows - row, room - slot);  // to the end of the ring
+    copy_columns(ctx, packed.rows(row, count), keys, cache.keys.rows(slot, count), 0, columns);
+    copy_columns(ctx, packed.rows(row, count), keys + columns, cache.values.rows(slot, count), 0, columns);
+  }
+}
+
+void Attention::decode(Context& ctx, const Pass& pass, const Tensor& packed, const Tensor& out) const {
+  // What a ring no larger than the window has of a token is gone with the token a window later, so that these go one by one.
+  const int64_t room = pass.cache->keys.dim(0), at_once = pass.position + pass.rows <= room ? pass.rows : 1;
+  for (int64_t row = 0; row < pass.rows; row += at_once) {
+    remember(ctx, *pass.cache, packed.rows(row, at_once), pass.position + row);
+    attention_decode(ctx, packed.rows(row, at_once), pass.cache->keys, pass.cache->values, pass.position + row, shape({1, at_once, 0}),
+                     out.rows(row, at_once));
+  }
+}
+
 void Attention::attend(Context& ctx, const Pass& pass, const Tensor& packed, Saved& saved) const {
   saved.out = Tensor::empty(ctx, {pass.rows, heads * head_size}, packed.dtype(), MemoryCategory::kActivations);
-  if (pass.cache != nullptr) {
-    const int64_t columns = kv_heads * head_size, keys = heads * head_size;
-    copy_columns(ctx, packed, keys, pass.cache->keys.rows(pass.position, pass.rows), 0, columns);
-    copy_columns(ctx, packed, keys + columns, pass.cache->values.rows(pass.position, pass.rows), 0, columns);
-  }
-  if (pass.position > 0) {
-    attention_decode(ctx, packed, pass.cache->keys, pass.cache->values, pass.position, shape(pass.runs.front()), saved.out);
-    return;
-  }
+  if (pass.position > 0) return decode(ctx, pass, packed, saved.out);
+  if (pass.cache != nullptr) remember(ctx, *pass.cache, packed, 0);
   saved.lse = Tensor::empty(ctx, {pass.rows * heads}, accumulator_of(packed.dtype()), MemoryCategory::kActivations);
   for (const SegmentRun& run : pass.runs) attention_forward(ctx, run.of(packed), shape(run), run.of(saved.out), of_run(saved.lse, run));
 }

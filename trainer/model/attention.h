@@ -11,6 +11,7 @@ struct Attention {
   ColumnParallelLinear qkv;
   RowParallelLinear output;
   int64_t heads, kv_heads, head_size;  ///< on this rank
+  int64_t window = 0;                  ///< tokens that a query sees; 0: all before it
   Tensor rope;                         ///< [>= T,H] table; undefined: learned positions
   HeadNorm query_norm, key_norm;       ///< both or none
 
@@ -34,10 +35,13 @@ struct Attention {
   /// rope_forward or rope_backward of queries and keys, in place: positions count from the beginning of a segment.
   void rotate(Context& ctx, const Pass& pass, void (*turn)(Context&, const Tensor&, int64_t, const Tensor&), const Tensor& packed) const;
   void attend(Context& ctx, const Pass& pass, const Tensor& packed, Saved& saved) const;
+  /// Puts keys and values of the rows into the cache, the last ones where it is too small for all.
+  void remember(Context& ctx, const KeyValueCache& cache, const Tensor& packed, int64_t position) const;
+  void decode(Context& ctx, const Pass& pass, const Tensor& packed, const Tensor& out) const;
   /// saved.dqkv and saved.dy_all.
   void backward_to_qkv(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const;
   void backward_head_norms(Context& ctx, const Saved& saved) const;  ///< of their weights
-  AttentionShape shape(const SegmentRun& run) const { return {run.count, run.length, heads, kv_heads, head_size}; }
+  AttentionShape shape(const SegmentRun& run) const { return {run.count, run.length, heads, kv_heads, head_size, window}; }
   /// The part of lse that belongs to a run.
   Tensor of_run(const Tensor& lse, const SegmentRun& run) const { return lse.flat_view(run.first_row * heads, {run.count, heads, run.length}); }
 };

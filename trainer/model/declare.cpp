@@ -104,6 +104,7 @@ TransformerBlock Declaration::block(Unit& unit, const Part& part, const Tensor& 
   block.attention.heads = dims_.local_N;
   block.attention.kv_heads = dims_.local_K;
   block.attention.head_size = dims_.H;
+  block.attention.window = part.window;
   block.attention.rope = rope;
   block.mlp_norm = norm(unit, name + ".mlp_norm");
   block.mlp.up = mlp_up(unit, name + ".mlp");

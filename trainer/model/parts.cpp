@@ -12,6 +12,12 @@ bool reads_first_stage(const Part& part, const std::string& unit, const StageRan
   return part.kind == PartKind::kHead && unit == kEmbeddingUnit && !range.first() && with_first;
 }
 
+/// model.window where model.window_layers has the block, else 0.
+int64_t window_of(const ModelConfig& model, int64_t block) {
+  const auto& layers = model.window_layers;
+  return !layers || std::ranges::binary_search(*layers, block) ? model.window.value_or(0) : 0;
+}
+
 }  // namespace
 
 StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage) {
@@ -31,7 +37,7 @@ std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, in
   }
   for (int64_t b = 0; b < range.blocks; ++b) {
     const int64_t block = range.first_block + b;
-    parts.push_back({PartKind::kBlock, block_name(block), {block_name(block - b % blocks_per_unit)}, block});
+    parts.push_back({PartKind::kBlock, block_name(block), {block_name(block - b % blocks_per_unit)}, block, window_of(model, block)});
   }
   if (range.last()) {
     parts.push_back({PartKind::kHead, "head", {"head"}});

@@ -31,10 +31,11 @@ struct Part {
   std::string name;                ///< "embedding", "blocks.3", "head"
   std::vector<std::string> units;  ///< names of the units that it reads; a tied head reads the embedding's table
   int64_t block = -1;              ///< kBlock: its place in the model
+  int64_t window = 0;              ///< kBlock: tokens that a query sees; 0: all before it
 
   /// What of it decides time and memory: parts of one kind may differ from layer to layer.
-  using Traits = std::tuple<PartKind>;
-  Traits traits() const { return {kind}; }
+  using Traits = std::tuple<PartKind, int64_t>;
+  Traits traits() const { return {kind, window}; }
 };
 
 /// The parts of a stage in the order of a forward. Neighbouring blocks share a unit, named after the first of them, until it has `blocks_per_unit`.

@@ -78,11 +78,13 @@ void TransformerStage::begin(Context& ctx, std::vector<Microbatch> microbatches,
 }
 
 void TransformerStage::make_cache(Context& ctx, int64_t room) {
-  const Shape shape{std::min(room, dims_.P), dims_.local_K * dims_.H};
   caches_.clear();
-  for (size_t b = 0; b < blocks_.size(); ++b)
+  for (const TransformerBlock& block : blocks_) {
+    const int64_t tokens = std::min(room, dims_.P), window = block.attention.window;
+    const Shape shape{window > 0 ? std::min(tokens, window) : tokens, dims_.local_K * dims_.H};
     caches_.push_back(
         {Tensor::empty(ctx, shape, dtype_, MemoryCategory::kActivations), Tensor::empty(ctx, shape, dtype_, MemoryCategory::kActivations)});
+  }
 }
 
 void TransformerStage::make_optimizer(Context& ctx, const OptimizerOptions& options, const Precision& precision, const Tensor& scalars) {

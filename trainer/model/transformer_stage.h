@@ -38,7 +38,8 @@ class TransformerStage : public Stage {
   /// The same call on every stage before each run of a list.
   void begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step);
 
-  /// Room for keys and values of a text of so many tokens, or of as many as the model has positions if those are fewer: 2 * room * K*H elements a block.
+  /// Room for keys and values of a text of so many tokens, or of as many as the model has positions if those are fewer: 2 * room * K*H elements a block,
+  /// and where the block's window is narrower 2 * window * K*H.
   void make_cache(Context& ctx, int64_t room);
 
   /// What UPDATE does. `scalars`: kernels/ops/optimizer.h, read by every update.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "trainer/config/fields.h"
@@ -92,6 +93,19 @@ int64_t vocabulary_like(int64_t vocabulary, const std::vector<LayoutSpec>& layou
 
 int64_t hidden_like(int64_t hidden) { return hidden % 8 == 0 ? 24 : hidden % 2 == 0 ? 26 : 25; }
 
+/// Windows on as many kinds of layers as the configuration has: all, or some with and some without.
+void shrink_window(ModelConfig& m, int64_t users_layers, int64_t users_sequence) {
+  constexpr int64_t kWindow = 5;  // of sequences of 12: also within a document
+  if (!m.window) return;
+  if (*m.window < users_sequence) m.window = std::min(*m.window, kWindow);
+  if (!m.window_layers) return;
+  const std::vector<int64_t> users = std::exchange(*m.window_layers, {});
+  for (int64_t b = 0; b < m.layers; ++b)
+    if (std::ranges::binary_search(users, b * users_layers / m.layers)) m.window_layers->push_back(b);
+  const bool mixed = static_cast<int64_t>(users.size()) < users_layers, all = static_cast<int64_t>(m.window_layers->size()) == m.layers;
+  if (m.window_layers->empty() || (mixed && all && m.layers > 1)) m.window_layers = {m.layers - 1};
+}
+
 void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, const std::vector<LayoutSpec>& layouts) {
   const int64_t tensor = least_common(layouts, [](const LayoutSpec& layout) { return layout.tensor; });
   const int64_t group = m.heads / *m.kv_heads;
@@ -105,7 +119,8 @@ void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, cons
   m.vocab_size = vocabulary_like(*m.vocab_size, layouts);
   int64_t stages = 1;
   for (const LayoutSpec& layout : layouts) stages = std::max(stages, layout.stages());
-  m.layers = std::min(m.layers, stages + 1);
+  const int64_t users_layers = std::exchange(m.layers, std::min(m.layers, stages + 1));
+  shrink_window(m, users_layers, users_sequence);
   const bool spare_positions = *m.max_positions > users_sequence;
   m.max_positions = sequence + (spare_positions ? 1 : 0);
   // Where the frequencies end up depends on positions: those of the short sequences must be stretched as far as those of the long ones.

@@ -23,11 +23,12 @@ enum class Feature : uint8_t {
   kWeightDecay,
   kClip,
   kHeadNorms,
+  kWindow,     ///< every query sees all before it
   kDocuments,  ///< one document in each sequence
   kAttention,  ///< its output projections are 0
   kMlp,        ///< its down projections are 0
 };
-constexpr int kFeatures = 13;
+constexpr int kFeatures = 14;
 
 struct Evidence {
   /// The fewest of its layout's options with which the difference is still there; a plain one: it is there in every layout.

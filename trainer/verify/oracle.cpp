@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "trainer/model/declare.h"
@@ -32,7 +33,8 @@ class Sequence {
   Row linear(const std::string& name, const Row& x) const;
   Row norm(const std::string& name, const Row& x) const;
   void drop(const std::string& purpose, Rows& x) const;
-  Rows attention(const std::string& name, const Rows& x) const;
+  int64_t window_of(int64_t block) const;
+  Rows attention(const std::string& name, const Rows& x, int64_t window) const;
   Row mlp(const std::string& name, const Row& x) const;
   double frequency(size_t pair) const;
   void turn(Row& x, int64_t heads, int64_t position) const;
@@ -121,7 +123,14 @@ void Sequence::prepare(const std::string& name, Row& x, int64_t heads, int64_t p
   if (twist_ == Twist::kNormAfterRope) norm_heads(name, x);
 }
 
-Rows Sequence::attention(const std::string& name, const Rows& x) const {
+/// Tokens that each may look back to in a block, itself included.
+int64_t Sequence::window_of(int64_t block) const {
+  const bool windowed = m_.window && (!m_.window_layers || std::ranges::count(*m_.window_layers, block) > 0);
+  if (!windowed || twist_ == Twist::kWindowIgnored) return std::numeric_limits<int64_t>::max();
+  return *m_.window + (twist_ == Twist::kWindowWide ? 1 : 0);
+}
+
+Rows Sequence::attention(const std::string& name, const Rows& x, int64_t window) const {
   const int64_t heads = m_.heads, kv_heads = *m_.kv_heads, size = *m_.head_size, length = static_cast<int64_t>(x.size());
   Rows q, k, v, y;
   for (size_t t = 0; t < x.size(); ++t) {
@@ -133,11 +142,12 @@ Rows Sequence::attention(const std::string& name, const Rows& x) const {
   }
   for (int64_t t = 0; t < length; ++t) {
     Row out(static_cast<size_t>(heads * size), 0.0);
+    const int64_t begin = std::max(first_[static_cast<size_t>(t)], t + 1 - window);
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t kv = twist_ == Twist::kHeadsInTurn ? h % kv_heads : h / (heads / kv_heads);
       const int64_t end = twist_ == Twist::kSeesNext ? std::min(t + 2, length) : t + 1;
       Row score;
-      for (int64_t s = first_[static_cast<size_t>(t)]; s < end; ++s) {
+      for (int64_t s = begin; s < end; ++s) {
         double dot = 0;
         for (int64_t i = 0; i < size; ++i)
           dot += q[static_cast<size_t>(t)][static_cast<size_t>(h * size + i)] * k[static_cast<size_t>(s)][static_cast<size_t>(kv * size + i)];
@@ -148,8 +158,7 @@ Rows Sequence::attention(const std::string& name, const Rows& x) const {
       for (double& one : score) sum += one = std::exp(one - top);
       for (size_t s = 0; s < score.size(); ++s)
         for (int64_t i = 0; i < size; ++i)
-          out[static_cast<size_t>(h * size + i)] +=
-              score[s] / sum * v[static_cast<size_t>(first_[static_cast<size_t>(t)]) + s][static_cast<size_t>(kv * size + i)];
+          out[static_cast<size_t>(h * size + i)] += score[s] / sum * v[static_cast<size_t>(begin) + s][static_cast<size_t>(kv * size + i)];
     }
     y.push_back(linear(name + ".output", out));
   }
@@ -197,7 +206,7 @@ double Sequence::nats(const std::vector<int32_t>& tokens, const std::vector<int3
   };
   for (int64_t b = 0; b < m_.layers; ++b) {
     const std::string name = concat("blocks.", b);
-    Rows branch = attention(name + ".attention", each([&](const Row& row) { return norm(name + ".attention_norm", row); }));
+    Rows branch = attention(name + ".attention", each([&](const Row& row) { return norm(name + ".attention_norm", row); }), window_of(b));
     drop(name + ".attention", branch);
     add_to(x, branch);
     branch = each([&](const Row& row) { return mlp(name + ".mlp", norm(name + ".mlp_norm", row)); });
@@ -248,6 +257,8 @@ TwistText text_of(Twist twist) {
     case Twist::kDocumentsMixed: return {"attention", "documents of one sequence see each other"};
     case Twist::kPositionsRunOn: return {"positions", "positions do not begin anew in each document"};
     case Twist::kHeadsInTurn: return {"attention", "query heads read the wrong kv heads"};
+    case Twist::kWindowIgnored: return {"attention", "model.window is accepted and not done"};
+    case Twist::kWindowWide: return {"attention", "the window is off by one: a query sees the token just before it"};
     case Twist::kStaleWeights: return {"all", "stale parameters: a step reads those from before the last update"};
   }
   return {"all", ""};

@@ -16,10 +16,13 @@ enum class Twist : uint8_t {
   kDocumentsMixed,    ///< documents of one sequence see each other
   kPositionsRunOn,    ///< positions do not begin anew in each document
   kHeadsInTurn,       ///< query head n reads kv head n mod kv_heads
+  kWindowIgnored,     ///< model.window does nothing
+  kWindowWide,        ///< a query sees the token just before its window
   kStaleWeights,      ///< a step reads the weights of the one before; told by check_baseline, which has both
 };
-constexpr Twist kTwists[] = {Twist::kRopePairs,   Twist::kSeesNext,       Twist::kNormAfterRope,  Twist::kRopeUnscaled, Twist::kDropoutOfStepOne,
-                             Twist::kMaskedCount, Twist::kDocumentsMixed, Twist::kPositionsRunOn, Twist::kHeadsInTurn};
+constexpr Twist kTwists[] = {Twist::kRopePairs,        Twist::kSeesNext,      Twist::kNormAfterRope,  Twist::kRopeUnscaled,
+                             Twist::kDropoutOfStepOne, Twist::kMaskedCount,   Twist::kDocumentsMixed, Twist::kPositionsRunOn,
+                             Twist::kHeadsInTurn,      Twist::kWindowIgnored, Twist::kWindowWide};
 struct TwistText {
   const char* layer;
   const char* trap;

@@ -82,6 +82,7 @@ std::optional<Verifier::Setting> Verifier::setting(const LayoutSpec& spec, const
       case Feature::kWeightDecay: set(t.optimizer.weight_decay, 0.0); break;
       case Feature::kClip: set(t.gradient_clip, 0.0); break;
       case Feature::kHeadNorms: set(m.qk_norm, false); break;
+      case Feature::kWindow: set(m.window, std::optional<int64_t>()); break;
       case Feature::kDocuments: set(documents, false); break;
       case Feature::kAttention: set(s.record.zeroed, std::string("attention.output.weight")); break;
       case Feature::kMlp: set(s.record.zeroed, std::string("mlp.down.weight")); break;
