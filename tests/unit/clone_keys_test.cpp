@@ -73,3 +73,29 @@ TEST_CASE("verify: the clone takes over what decides mathematics and execution, 
   }
   CHECK(lost == kReplaced);
 }
+
+TEST_CASE("verify: the clone has windows within its sequences, on some layers or all as the model has them") {
+  Config config = users_config();
+  config.model.layers = 12;
+  config.parallel.layers_per_stage.reset();
+  config.model.window = 64;
+  config.training.sequence_length = 256;
+  const auto clone = [&](const std::vector<int64_t>& layers, const char* layout) {
+    if (!layers.empty()) config.model.window_layers = layers;
+    return make_clone(resolve(config), parse_layouts(layout), 3).config;
+  };
+  const Config all = clone({}, "pp4");
+  CHECK(*all.model.window < all.training.sequence_length);
+  CHECK_FALSE(all.model.window_layers);
+  for (const char* layout : {"tp1", "pp2", "pp4"})
+    for (const std::vector<int64_t>& layers : {std::vector<int64_t>{5}, {0, 2, 4, 6, 8, 10}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}}) {
+      CAPTURE(layout, layers);
+      const ModelConfig model = clone(layers, layout).model;
+      REQUIRE(model.window_layers);
+      CHECK(!model.window_layers->empty());
+      CHECK(static_cast<int64_t>(model.window_layers->size()) < model.layers);
+      CHECK(model.window_layers->back() < model.layers);
+    }
+  config.training.sequence_length = 64;  // a window that does nothing does nothing in the clone
+  CHECK(*clone({5}, "tp1").model.window >= clone({5}, "tp1").training.sequence_length);
+}
