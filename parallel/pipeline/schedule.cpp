@@ -29,19 +29,22 @@ class ListBuilder {
 
   /// The next micro-batches of a stage, as far as there are any.
   void add(ActionType type, int stage, int times = 1) {
-    int& next = next_[{type, stage}];
+    const auto at = static_cast<size_t>(stage) * kTypes + static_cast<size_t>(type);
+    if (at >= next_.size()) next_.resize(at + kTypes, 0);
+    int& next = next_[at];
     for (const int end = std::min(slots_, next + times); next < end; ++next)
       if (next < microbatches_) list_.push_back({type, stage, next});
   }
   bool all(ActionType type, int stage) const {
-    const auto found = next_.find({type, stage});
-    return found != next_.end() && found->second == slots_;
+    const auto at = static_cast<size_t>(stage) * kTypes + static_cast<size_t>(type);
+    return at < next_.size() && next_[at] == slots_;
   }
   ActionList take() { return std::move(list_); }
 
  private:
   int microbatches_, slots_;
-  std::map<std::pair<ActionType, int>, int> next_;
+  static constexpr size_t kTypes = static_cast<size_t>(ActionType::kBackwardWeight) + 1;
+  std::vector<int> next_;  ///< by stage, then type
   ActionList list_;
 };
 

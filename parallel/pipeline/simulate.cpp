@@ -61,6 +61,7 @@ Run::Run(const PipelinePlan& plan, const std::function<double(const Action&)>& s
   const size_t types = static_cast<size_t>(ActionType::kRecvBackward) + 1;
   milestones_.resize(types * static_cast<size_t>(stages_) * static_cast<size_t>(microbatches_));
   for (size_t rank = 0; rank < plan.size(); ++rank) {
+    ranks_[rank].reserve(plan[rank].size());
     for (const Action& action : plan[rank]) {
       ranks_[rank].push_back({action, 0, 0});
       if (is_compute(action.type) || is_transfer(action.type)) ++milestone(action).planned;

@@ -156,8 +156,7 @@ std::vector<StageUnits> stage_units(const Config& config, const std::vector<int>
   const int stages = static_cast<int>(stage_rank.size());
   const bool neighbours = stages > 1 && stage_rank.front() == stage_rank.back();
   const int64_t blocks = blocks_per_unit(config);
-  for (int s = 0; s < stages; ++s) {
-    const StageRange range = stage_range(*config.parallel.layers_per_stage, s);
+  for (const StageRange& range : stage_ranges(*config.parallel.layers_per_stage)) {
     units.push_back(stage_units(parts_of(config.model, range, blocks), range, config.model, neighbours));
   }
   return units;

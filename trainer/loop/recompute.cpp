@@ -27,9 +27,9 @@ Cost cost_of_a_block(const Config& config) {
 /// Blocks of each pipeline rank, ascending.
 std::vector<std::vector<size_t>> blocks_of_ranks(const Config& config, const std::vector<int>& stage_rank) {
   std::vector<std::vector<size_t>> blocks(static_cast<size_t>(config.parallel.pipeline));
-  for (size_t s = 0; s < stage_rank.size(); ++s) {
-    const StageRange range = stage_range(*config.parallel.layers_per_stage, static_cast<int>(s));
-    for (int64_t b = 0; b < range.blocks; ++b) blocks[static_cast<size_t>(stage_rank[s])].push_back(static_cast<size_t>(range.first_block + b));
+  for (const StageRange& range : stage_ranges(*config.parallel.layers_per_stage)) {
+    std::vector<size_t>& of_rank = blocks[static_cast<size_t>(stage_rank[static_cast<size_t>(range.stage)])];
+    for (int64_t b = 0; b < range.blocks; ++b) of_rank.push_back(static_cast<size_t>(range.first_block + b));
   }
   return blocks;
 }

@@ -20,11 +20,17 @@ int64_t window_of(const ModelConfig& model, int64_t block) {
 
 }  // namespace
 
-StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage) {
-  StageRange range{stage, static_cast<int>(layers_per_stage.size()), 0, layers_per_stage[static_cast<size_t>(stage)]};
-  for (int s = 0; s < stage; ++s) range.first_block += layers_per_stage[static_cast<size_t>(s)];
-  return range;
+std::vector<StageRange> stage_ranges(const std::vector<int64_t>& layers_per_stage) {
+  std::vector<StageRange> ranges;
+  int64_t first_block = 0;
+  for (const int64_t blocks : layers_per_stage) {
+    ranges.push_back({static_cast<int>(ranges.size()), static_cast<int>(layers_per_stage.size()), first_block, blocks});
+    first_block += blocks;
+  }
+  return ranges;
 }
+
+StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage) { return stage_ranges(layers_per_stage)[static_cast<size_t>(stage)]; }
 
 StageRange whole_range(const ModelConfig& model) { return stage_range({model.layers}, 0); }
 

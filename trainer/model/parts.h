@@ -20,6 +20,7 @@ struct StageRange {
   bool last() const { return stage == stages - 1; }
 };
 StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage);
+std::vector<StageRange> stage_ranges(const std::vector<int64_t>& layers_per_stage);
 /// A model of one stage.
 StageRange whole_range(const ModelConfig& model);
 

@@ -273,9 +273,8 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   // A tied table on a rank that holds both ends is one.
   const auto table = static_cast<double>(model.embedding().units.front());
   const bool one_table = config.model.tied_embeddings && stage_rank.front() == stage_rank.back();
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const StageRange range = stage_range(layers, static_cast<int>(i));
-    const auto rank = static_cast<size_t>(stage_rank[i]);
+  for (const StageRange& range : stage_ranges(layers)) {
+    const auto rank = static_cast<size_t>(stage_rank[static_cast<size_t>(range.stage)]);
     PartSeconds stage;
     const auto add = [&](const Part& part, Recompute how) {
       stage.add(model.seconds_of(part, how));

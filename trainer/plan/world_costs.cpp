@@ -22,11 +22,11 @@ std::vector<StageParts> stages_of(const Config& config, const ModelSeconds& mode
   const std::vector<Recompute> recompute = recompute_plan(config);
   const int64_t together = blocks_per_unit(config);
   std::vector<StageParts> stages;
-  for (size_t s = 0; s < plans.units.size(); ++s) {
-    const std::vector<Part> parts = parts_of(config.model, stage_range(*config.parallel.layers_per_stage, static_cast<int>(s)), together);
+  for (const StageRange& range : stage_ranges(*config.parallel.layers_per_stage)) {
+    const std::vector<Part> parts = parts_of(config.model, range, together);
     StageParts& stage = stages.emplace_back();
     for (const Part& part : parts) stage.parts.push_back(model.seconds_of(part, recompute_of(part, recompute)));
-    for (const int64_t elements : unit_elements(profiles, parts, plans.units[s], profile_shape(config)))
+    for (const int64_t elements : unit_elements(profiles, parts, plans.units[static_cast<size_t>(range.stage)], profile_shape(config)))
       stage.unit_elements.push_back(static_cast<double>(elements));
   }
   return stages;

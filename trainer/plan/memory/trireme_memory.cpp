@@ -1,6 +1,7 @@
 #include "trainer/plan/memory/trireme_memory.h"
 
 #include <algorithm>
+#include <deque>
 #include <numeric>
 
 #include "trainer/layout/rank_plan.h"
@@ -55,12 +56,12 @@ class Walk {
   std::vector<RankBytes> ranks();
 
  private:
-  bool as_before(int index) const;
-  Stage stage(int index, bool with_first) const;
+  bool alike(const StageRange& before, const StageRange& here) const;
+  Stage stage(const StageRange& range, bool with_first) const;
   void set_peaks(Stage& stage) const;
   double gathered(const Stage& stage, size_t part, bool forward, int64_t uses) const;
   double full_gradients(const Stage& stage, size_t part) const;
-  RankBytes rank(const ActionList& list, const std::vector<Stage>& stages, const std::vector<int>& stage_rank, int index) const;
+  RankBytes rank(const ActionList& list, const std::vector<const Stage*>& stages, const std::vector<int>& stage_rank, int index) const;
 
   const Config& config_;
   ZeroPolicy policy_;
@@ -88,20 +89,17 @@ Walk::Walk(const Config& config, PartProfiles& profiles)
 }
 
 /// Whether a stage has but blocks, and those of the stage before it.
-bool Walk::as_before(int index) const {
-  if (index < 2) return false;
-  const StageRange here = stage_range(*config_.parallel.layers_per_stage, index), before = stage_range(*config_.parallel.layers_per_stage, index - 1);
+bool Walk::alike(const StageRange& before, const StageRange& here) const {
   const auto blocks = recompute_.begin();
   const auto parts = profiles_.parts().begin() + 1;
-  return !here.last() && here.blocks == before.blocks &&
+  return !before.first() && !here.last() && here.blocks == before.blocks &&
          std::equal(blocks + here.first_block, blocks + here.first_block + here.blocks, blocks + before.first_block) &&
          std::equal(parts + here.first_block, parts + here.first_block + here.blocks, parts + before.first_block,
                     [](const Part& a, const Part& b) { return a.traits() == b.traits(); });
 }
 
-Stage Walk::stage(int index, bool with_first) const {
+Stage Walk::stage(const StageRange& range, bool with_first) const {
   Stage stage;
-  const StageRange range = stage_range(*config_.parallel.layers_per_stage, index);
   const std::vector<Part> parts = parts_of(config_.model, range, blocks_per_unit_);
   const StageUnits reads = stage_units(parts, range, config_.model, with_first);
   stage.head_adds = range.first() && with_first && config_.model.tied_embeddings;
@@ -210,15 +208,15 @@ void Walk::set_peaks(Stage& stage) const {
   }
 }
 
-RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, const std::vector<int>& stage_rank, int index) const {
+RankBytes Walk::rank(const ActionList& list, const std::vector<const Stage*>& stages, const std::vector<int>& stage_rank, int index) const {
   RankBytes bytes;
   double elements = 0;
   int local = 0;
   for (size_t s = 0; s < stages.size(); ++s) {
     if (stage_rank[s] != index) continue;
     ++local;
-    elements += std::accumulate(stages[s].units.begin(), stages[s].units.end(), 0.0);
-    bytes.parameters = std::max(bytes.parameters, stages[s].gathered + stages[s].beyond);
+    elements += std::accumulate(stages[s]->units.begin(), stages[s]->units.end(), 0.0);
+    bytes.parameters = std::max(bytes.parameters, stages[s]->gathered + stages[s]->beyond);
   }
   const auto element = static_cast<double>(size_of(precision_.compute)), wide = static_cast<double>(size_of(precision_.master));
   const bool apart = precision_.master != precision_.compute;
@@ -245,10 +243,10 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<Stage>& stages, c
   double held = 0, most = 0;
   for (size_t i = 0; i < list.size(); ++i) {
     const Action& action = list[i];
-    const Stage& stage = stages[static_cast<size_t>(action.stage)];
+    const Stage& stage = *stages[static_cast<size_t>(action.stage)];
     const double beyond = i + 1 < list.size() && list[i + 1].stage != action.stage ? stage.beyond : 0;
     if (action.type == ActionType::kForward) --inputs;
-    const double lingering = reduced < 0 ? 0 : stages[static_cast<size_t>(reduced)].lingering;
+    const double lingering = reduced < 0 ? 0 : stages[static_cast<size_t>(reduced)]->lingering;
     const double at_last_part = reduced == action.stage && stage.begins_where_it_ends ? 0 : lingering;
     const double moving = boundary_ * ((behind ? 1 : 0) + (turns ? 1 : 0) + (before && gradients_flow ? 1 : 0) + (before && inputs > 0 ? 1 : 0));
     const auto raise = [&](double with_units, double activations) {
@@ -289,8 +287,11 @@ std::vector<RankBytes> Walk::ranks() {
   const PipelinePlan plan = steady_plan(config_);
   const std::vector<int> stage_rank = stage_ranks(plan);
   const bool neighbours = stage_rank.size() > 1 && stage_rank.front() == stage_rank.back();
-  std::vector<Stage> stages;
-  for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(as_before(s) ? stages.back() : stage(s, neighbours));
+  std::deque<Stage> different;  // stages that are alike are one
+  std::vector<const Stage*> stages;
+  const std::vector<StageRange> ranges = stage_ranges(*config_.parallel.layers_per_stage);
+  for (size_t s = 0; s < ranges.size(); ++s)
+    stages.push_back(s > 0 && alike(ranges[s - 1], ranges[s]) ? stages.back() : &different.emplace_back(stage(ranges[s], neighbours)));
   std::vector<RankBytes> ranks;
   for (int r = 0; r < static_cast<int>(plan.size()); ++r) ranks.push_back(rank(plan[static_cast<size_t>(r)], stages, stage_rank, r));
   return ranks;
