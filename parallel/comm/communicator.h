@@ -1,5 +1,5 @@
 #pragma once
-// One of the three virtual seams: a group of ranks that can move tensors. A group of one rank makes every verb vanish, so callers never ask for the size.
+// One of the four virtual seams: a group of ranks that can move tensors. A group of one rank makes every verb vanish, so callers never ask for the size.
 //
 // Every verb starts an operation and returns it as Work; its buffers belong to the operation until Work::wait. All ranks of a group call the same
 // verbs in the same order. Sums are taken in an order that is fixed for a group, so a rerun gives the same bits.

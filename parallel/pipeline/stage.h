@@ -5,7 +5,7 @@
 
 namespace trireme {
 
-/// One of the three virtual seams: what the executor drives. A stage is a sequence of parts (embedding, blocks, head) whose parameters live in
+/// One of the four virtual seams: what the executor drives. A stage is a sequence of parts (embedding, blocks, head) whose parameters live in
 /// units; the executor never learns what they compute. Everything is per micro-batch; a stage keeps what the backward needs until W has used it.
 class Stage {
  public:

@@ -4,15 +4,15 @@
 
 namespace trireme {
 
-GradStore::GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy,
-                     const Precision& precision)
+GradStore::GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy, DType dtype,
+                     std::unique_ptr<Reducer> reducer)
     : units_(std::move(units)),
       states_(units_.size()),
       shard_(&shard),
       replicate_(&replicate),
       resident_(policy.gradients_resident),
-      dtype_(precision.gradient),
-      wire_(precision.reduce) {
+      dtype_(dtype),
+      reducer_(std::move(reducer)) {
   for (size_t u = 0; u < units_.size(); ++u) {
     State& state = states_[u];
     const int64_t owned = units_[u]->shard_numel(shard.size());
@@ -37,47 +37,22 @@ void GradStore::acquire(Context& ctx, int unit) {
   units_[static_cast<size_t>(unit)]->bind_grads(state.full);
 }
 
-Tensor GradStore::on_wire(Context& ctx, const Communicator& comm, const Tensor& gradient) const {
-  if (wire_ == dtype_ || comm.size() == 1) return gradient;  // rounding for a wire that nothing crosses would only lose bits
-  const Tensor narrow = Tensor::empty(ctx, gradient.shape(), wire_, MemoryCategory::kCommunication);
-  copy(ctx, gradient, narrow);
-  return narrow;
-}
-
 void GradStore::reduce(Context& ctx, int unit) {
-  State& state = states_[static_cast<size_t>(unit)];
-  const Tensor in = on_wire(ctx, *shard_, state.full);
-  const bool in_place = resident_ && in.dtype() == dtype_;
-  if (!in_place) state.scattered = Tensor::empty(ctx, {state.shard.numel()}, in.dtype(), MemoryCategory::kGradients);
-  state.reduction = shard_->reduce_scatter(ctx, in, in_place ? state.shard : state.scattered, ReduceOp::kSum);
+  const State& state = states_[static_cast<size_t>(unit)];
+  // A resident gradient is reduced once, into its own part; another one's sum joins those of the micro-batches before.
+  reducer_->start(ctx, {Reduction::Kind::kScatter, unit, shard_, state.full, state.shard, !resident_});
   if (!resident_) units_[static_cast<size_t>(unit)]->bind_grads(Tensor());
 }
 
-void GradStore::reduce_replicas(Context& ctx, int unit) {
-  State& state = states_[static_cast<size_t>(unit)];
-  state.summed = on_wire(ctx, *replicate_, state.shard);
-  state.reduction = replicate_->all_reduce(ctx, state.summed, ReduceOp::kSum);
-}
+void GradStore::reduce_replicas(Context& ctx, int unit) { reducer_->start(ctx, {Reduction::Kind::kReplicas, unit, replicate_, {}, shard(unit)}); }
 
 void GradStore::reduce_tied(Context& ctx, int unit, Communicator& embedding) {
-  State& state = states_[static_cast<size_t>(unit)];
-  state.reduction = embedding.all_reduce(ctx, state.shard, ReduceOp::kSum);
+  reducer_->start(ctx, {Reduction::Kind::kTied, unit, &embedding, {}, shard(unit)});
 }
 
 void GradStore::wait(Context& ctx, int unit) {
-  State& state = states_[static_cast<size_t>(unit)];
-  state.reduction.wait(ctx);
-  if (state.scattered.defined()) {
-    if (resident_) {
-      copy(ctx, state.scattered, state.shard);
-    } else {
-      accumulate(ctx, state.scattered, state.shard);
-      state.full.reset();
-    }
-    state.scattered.reset();
-  }
-  if (state.summed.defined() && state.summed.dtype() != dtype_) copy(ctx, state.summed, state.shard);
-  state.summed.reset();
+  reducer_->finish(ctx, unit);
+  if (!resident_) states_[static_cast<size_t>(unit)].full.reset();
 }
 
 void GradStore::sum_partial(Context& ctx, Communicator& tensor, Communicator& kv) {

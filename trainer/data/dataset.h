@@ -7,7 +7,7 @@
 
 namespace trireme {
 
-/// One of the three virtual seams: numbered samples of one sequence length, readable in any order by any rank.
+/// One of the four virtual seams: numbered samples of one sequence length, readable in any order by any rank.
 class Dataset {
  public:
   virtual ~Dataset() = default;

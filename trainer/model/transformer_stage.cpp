@@ -53,7 +53,10 @@ TransformerStage::TransformerStage(Context& ctx, const ModelConfig& model, Mesh&
   std::vector<Unit*> all;
   for (const auto& owned : owned_units_) all.push_back(owned.get());
   params_ = std::make_unique<ParamStore>(ctx, all, *mesh.shard, options.policy, options.precision);
-  if (options.with_gradients) grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, options.precision);
+  const Precision& precision = options.precision;
+  if (options.with_gradients)
+    grads_ = std::make_unique<GradStore>(ctx, all, *mesh.shard, *mesh.replicate, options.policy, precision.gradient,
+                                         std::make_unique<SumReducer>(precision.reduce));
   loss_scale_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
   loss_sum_ = Tensor::zeros(ctx, {1}, DType::kF64, MemoryCategory::kWorkspace);
 }
