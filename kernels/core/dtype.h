@@ -8,7 +8,7 @@
 
 namespace trireme {
 
-enum class DType : uint8_t { kF64, kF32, kBF16, kF16, kI32, kU8 };
+enum class DType : uint8_t { kF64, kF32, kBF16, kF16, kI64, kI32, kU8 };
 
 constexpr int64_t size_of(DType dtype) {
   switch (dtype) {
@@ -16,6 +16,7 @@ constexpr int64_t size_of(DType dtype) {
     case DType::kF32: return 4;
     case DType::kBF16: return 2;
     case DType::kF16: return 2;
+    case DType::kI64: return 8;
     case DType::kI32: return 4;
     case DType::kU8: return 1;
   }
@@ -29,6 +30,7 @@ constexpr const char* name_of(DType dtype) {
     case DType::kF32: return "F32";
     case DType::kBF16: return "BF16";
     case DType::kF16: return "F16";
+    case DType::kI64: return "I64";
     case DType::kI32: return "I32";
     case DType::kU8: return "U8";
   }
@@ -54,6 +56,10 @@ constexpr DType dtype_of<float16>() {
   return DType::kF16;
 }
 template <>
+constexpr DType dtype_of<int64_t>() {
+  return DType::kI64;
+}
+template <>
 constexpr DType dtype_of<int32_t>() {
   return DType::kI32;
 }
@@ -61,6 +67,9 @@ template <>
 constexpr DType dtype_of<uint8_t>() {
   return DType::kU8;
 }
+
+/// Indices, bytes and counts, which collectives move and sum, and no operation computes with.
+constexpr bool is_integer(DType dtype) { return dtype == DType::kI64 || dtype == DType::kI32 || dtype == DType::kU8; }
 
 /// What sums over, statistics of, and gradients of parameters in `dtype` are kept in: fp64 for fp64, else fp32.
 constexpr DType accumulator_of(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }

@@ -154,6 +154,7 @@ void fill(Context& ctx, double value, const Tensor& out) {
     case DType::kF32: return fill_words(ctx, std::bit_cast<uint32_t>(static_cast<float>(value)), out);
     case DType::kBF16: return fill_words(ctx, bfloat16(value).bits, out);
     case DType::kF16: return fill_words(ctx, float16(value).bits, out);
+    case DType::kI64: return fill_words(ctx, static_cast<uint64_t>(static_cast<int64_t>(value)), out);
     case DType::kI32: return fill_words(ctx, static_cast<uint32_t>(static_cast<int32_t>(value)), out);
     case DType::kU8: return fill_words(ctx, static_cast<uint8_t>(value), out);
   }

@@ -103,7 +103,7 @@ class Operation {
   void add(const Tensor& operand, Passes passes) {
     // Statistics and gradients are wider than what an operation works on, indices are integers: the narrowest number names it.
     const DType dtype = operand.dtype();
-    const bool number = dtype != DType::kI32 && dtype != DType::kU8;
+    const bool number = !is_integer(dtype);
     if (number && (!typed_ || size_of(dtype) < size_of(record_.dtype))) record_.dtype = dtype;
     typed_ = typed_ || number;
     if (passes != Passes::kHardly) record_.bytes += (passes == Passes::kReadAndWritten ? 2 : 1) * operand.bytes();

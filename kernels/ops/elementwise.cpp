@@ -14,8 +14,6 @@ void expect_equal_size(const char* operation, const Tensor& a, const Tensor& b) 
   TRIREME_CHECK(a.defined() && b.defined() && a.numel() == b.numel(), operation, ": ", a.shape().str(), " against ", b.shape().str());
 }
 
-bool is_integer(DType dtype) { return dtype == DType::kI32 || dtype == DType::kU8; }
-
 }  // namespace
 
 void fill(Context& ctx, double value, const Tensor& out) {
@@ -24,6 +22,7 @@ void fill(Context& ctx, double value, const Tensor& out) {
   const auto fill_host = [&]<class T>(T) { reference::fill(value, out.data<T>(), out.numel()); };
   if (is_integer(out.dtype()) && ctx.device != Device::kCuda) {
     if (ctx.device == Device::kMeta) return;
+    if (out.dtype() == DType::kI64) return fill_host(int64_t{});
     return out.dtype() == DType::kI32 ? fill_host(int32_t{}) : fill_host(uint8_t{});
   }
   operation.run(

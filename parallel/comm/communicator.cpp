@@ -76,13 +76,22 @@ std::vector<std::string> all_gather_strings(Communicator& comm, const std::strin
   return all;
 }
 
-double all_reduce_scalar(Communicator& comm, double value, ReduceOp op) {
+namespace {
+
+template <class T>
+T all_reduce_value(Communicator& comm, T value, ReduceOp op) {
   Arena arena(Device::kReference);
   Context host{Device::kReference, &arena, 1};
-  const Tensor buffer = Tensor::zeros(host, {1}, DType::kF64, MemoryCategory::kCommunication);
-  *buffer.data<double>() = value;
+  const Tensor buffer = Tensor::zeros(host, {1}, dtype_of<T>(), MemoryCategory::kCommunication);
+  *buffer.data<T>() = value;
   comm.all_reduce(host, buffer, op).wait(host);
-  return *buffer.data<double>();
+  return *buffer.data<T>();
 }
+
+}  // namespace
+
+double all_reduce_scalar(Communicator& comm, double value, ReduceOp op) { return all_reduce_value(comm, value, op); }
+
+int64_t all_reduce_count(Communicator& comm, int64_t count) { return all_reduce_value(comm, count, ReduceOp::kSum); }
 
 }  // namespace trireme

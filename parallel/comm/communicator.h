@@ -98,5 +98,7 @@ class Communicator {
 /// Host conveniences on the verbs above, for set-up and metrics, never inside a step's hot path. They allocate on the host whatever the device.
 std::vector<std::string> all_gather_strings(Communicator& comm, const std::string& mine);
 double all_reduce_scalar(Communicator& comm, double value, ReduceOp op);
+/// The sum of whole numbers, in integers: exact as long as it fits.
+int64_t all_reduce_count(Communicator& comm, int64_t count);
 
 }  // namespace trireme

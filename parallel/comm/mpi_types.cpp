@@ -38,6 +38,7 @@ MPI_Datatype type_of(DType dtype) {
     case DType::kF32: return MPI_FLOAT;
     case DType::kBF16: return MPI_UINT16_T;
     case DType::kF16: return MPI_UINT16_T;
+    case DType::kI64: return MPI_INT64_T;
     case DType::kI32: return MPI_INT32_T;
     case DType::kU8: return MPI_UINT8_T;
   }

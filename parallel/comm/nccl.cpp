@@ -21,6 +21,7 @@ ncclDataType_t type_of(DType dtype) {
     case DType::kF32: return ncclFloat32;
     case DType::kBF16: return ncclBfloat16;
     case DType::kF16: return ncclFloat16;
+    case DType::kI64: return ncclInt64;
     case DType::kI32: return ncclInt32;
     case DType::kU8: return ncclUint8;
   }

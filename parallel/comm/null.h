@@ -4,7 +4,7 @@
 namespace trireme {
 
 /// One rank of a group whose other ranks do not exist: arguments are checked, no data moves. For Device::kMeta, where a whole cluster is planned on
-/// one machine. Host conveniences see only this rank: all_gather_strings gives "" for the others, all_reduce_scalar gives its argument.
+/// one machine. Host conveniences see only this rank: all_gather_strings gives "" for the others, all_reduce_scalar and all_reduce_count give their argument.
 class NullCommunicator final : public Communicator {
  public:
   NullCommunicator(int rank, int size, const std::string& name);

@@ -98,6 +98,7 @@ void reduce_in_order(DType dtype, ReduceOp op, std::span<const std::byte* const>
     case DType::kF32: return reduce_as<float>(op, in, out, count);
     case DType::kBF16: return reduce_as<bfloat16>(op, in, out, count);
     case DType::kF16: return reduce_as<float16>(op, in, out, count);
+    case DType::kI64: return reduce_as<int64_t>(op, in, out, count);
     case DType::kI32: return reduce_as<int32_t>(op, in, out, count);
     case DType::kU8: return reduce_as<uint8_t>(op, in, out, count);
   }

@@ -34,6 +34,7 @@ void write(const Tensor& tensor, const std::vector<double>& values) {
       case DType::kF32: tensor.data<float>()[i] = static_cast<float>(values[i]); break;
       case DType::kBF16: tensor.data<bfloat16>()[i] = static_cast<bfloat16>(values[i]); break;
       case DType::kF16: tensor.data<float16>()[i] = static_cast<float16>(values[i]); break;
+      case DType::kI64: tensor.data<int64_t>()[i] = static_cast<int64_t>(values[i]); break;
       case DType::kI32: tensor.data<int32_t>()[i] = static_cast<int32_t>(values[i]); break;
       case DType::kU8: tensor.data<uint8_t>()[i] = static_cast<uint8_t>(values[i]); break;
     }
@@ -46,6 +47,7 @@ double element(const Tensor& tensor, int64_t i) {
     case DType::kF32: return tensor.data<float>()[i];
     case DType::kBF16: return tensor.data<bfloat16>()[i];
     case DType::kF16: return tensor.data<float16>()[i];
+    case DType::kI64: return static_cast<double>(tensor.data<int64_t>()[i]);
     case DType::kI32: return tensor.data<int32_t>()[i];
     case DType::kU8: return tensor.data<uint8_t>()[i];
   }

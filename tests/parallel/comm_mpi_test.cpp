@@ -61,6 +61,7 @@ Tensor awkward(Context& ctx, int64_t count, DType dtype, int rank) {
       case DType::kF32: tensor.data<float>()[i] = value; break;
       case DType::kBF16: tensor.data<bfloat16>()[i] = bfloat16(value); break;
       case DType::kF16: tensor.data<float16>()[i] = float16(value); break;
+      case DType::kI64: tensor.data<int64_t>()[i] = static_cast<int64_t>(value * 1e9F) << 24; break;
       case DType::kI32: tensor.data<int32_t>()[i] = static_cast<int32_t>(value * 1e4F); break;
       case DType::kU8: tensor.data<uint8_t>()[i] = static_cast<uint8_t>(i * (rank + 3)); break;
     }
@@ -94,7 +95,7 @@ std::string bits_of_collectives(Communicator& comm) {
     comm.all_to_all(ctx, whole, transposed).wait(ctx);
     keep(transposed);
   };
-  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8})
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI64, DType::kI32, DType::kU8})
     for (const int64_t bytes : {4096, 8192, 65536})
       for (const int64_t more : {-1, 0, 1}) check(dtype, bytes / size_of(dtype) + more, ReduceOp::kSum);
   check(DType::kBF16, 70001, ReduceOp::kMax);

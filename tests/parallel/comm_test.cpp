@@ -164,6 +164,7 @@ TEST_CASE("null communicator checks shapes on the meta device and moves nothing"
     CHECK((group->rank() == 0 && group->size() == 1));
     CHECK(all_gather_strings(world, "mine").back() == "mine");
     CHECK(all_reduce_scalar(world, 2.5, ReduceOp::kSum) == 2.5);
+    CHECK(all_reduce_count(world, (int64_t{1} << 53) + 1) == (int64_t{1} << 53) + 1);
   }
 }
 

@@ -35,6 +35,7 @@ class Memory {
       case DType::kF32: return static_cast<double>(tensor.data<float>()[i]);
       case DType::kBF16: return static_cast<double>(static_cast<float>(tensor.data<bfloat16>()[i]));
       case DType::kF16: return static_cast<double>(static_cast<float>(tensor.data<float16>()[i]));
+      case DType::kI64: return static_cast<double>(tensor.data<int64_t>()[i]);
       case DType::kI32: return tensor.data<int32_t>()[i];
       case DType::kU8: return tensor.data<uint8_t>()[i];
     }
@@ -46,6 +47,7 @@ class Memory {
       case DType::kF32: tensor.data<float>()[i] = static_cast<float>(to); break;
       case DType::kBF16: tensor.data<bfloat16>()[i] = bfloat16(static_cast<float>(to)); break;
       case DType::kF16: tensor.data<float16>()[i] = float16(static_cast<float>(to)); break;
+      case DType::kI64: tensor.data<int64_t>()[i] = to; break;
       case DType::kI32: tensor.data<int32_t>()[i] = to; break;
       case DType::kU8: tensor.data<uint8_t>()[i] = static_cast<uint8_t>(to); break;
     }
@@ -189,7 +191,7 @@ void check_ring(Communicator& comm, Memory& memory, int64_t count) {
 /// All verbs, dtypes, reductions and in-place forms, at sizes that are no multiple of anything.
 void check_verbs(Communicator& comm, Memory& memory) {
   for (const int64_t count : {0, 1, 3, 37, 1025, 2600}) {
-    for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kU8}) {
+    for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI64, DType::kI32, DType::kU8}) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) check_reductions(comm, memory, dtype, count, op);
       check_copies(comm, memory, dtype, count);
       check_all_to_all(comm, memory, dtype, count);
@@ -197,6 +199,27 @@ void check_verbs(Communicator& comm, Memory& memory) {
     check_ring(comm, memory, count);
     comm.barrier();
   }
+}
+
+/// Whole numbers that no double holds, whose sums depend on every bit of every rank's.
+void check_counts(Communicator& comm, Memory& memory) {
+  constexpr int64_t kLarge = (int64_t{1} << 53) + 1;
+  const int64_t n = comm.size(), rank = comm.rank(), ranks = n * (n - 1) / 2;
+  const auto own = [&](int64_t i) { return (i % 2 == 0 ? kLarge : -kLarge) + i + rank; };
+  const auto total = [&](int64_t i) { return n * (i % 2 == 0 ? kLarge : -kLarge) + n * i + ranks; };
+  for (const int64_t count : {1, 4099}) {
+    const Tensor host = host_tensor({n * count}, DType::kI64), in = memory.empty(n * count, DType::kI64), out = memory.empty(count, DType::kI64);
+    for (int64_t i = 0; i < host.numel(); ++i) host.data<int64_t>()[i] = own(i);
+    from_host(memory.ctx, host, in);
+    comm.reduce_scatter(memory.ctx, in, out, ReduceOp::kSum).wait(memory.ctx);
+    comm.all_reduce(memory.ctx, in, ReduceOp::kSum).wait(memory.ctx);
+    const Tensor sums = to_host(memory.ctx, in), part = to_host(memory.ctx, out);
+    for (int64_t i = 0; i < sums.numel(); ++i)
+      TRIREME_CHECK(sums.data<int64_t>()[i] == total(i), "count ", i, ": ", sums.data<int64_t>()[i], " instead of ", total(i));
+    for (int64_t i = 0; i < count; ++i)
+      TRIREME_CHECK(part.data<int64_t>()[i] == total(rank * count + i), "scattered count ", i, ": ", part.data<int64_t>()[i]);
+  }
+  TRIREME_CHECK(all_reduce_count(comm, own(0)) == total(0), "a sum of counts");
 }
 
 /// Several operations in flight, waited for in different orders on different ranks; sends before, with and after their receives.
@@ -323,6 +346,7 @@ void check_mesh(Communicator& world, const MeshShape& shape, int kv_heads) {
 void check_communicator_on(Context& ctx, Communicator& comm) {
   Memory memory(ctx);
   check_verbs(comm, memory);
+  check_counts(comm, memory);
   check_order(comm, memory);
   check_groups(comm, memory);
   check_same_bits(comm, memory);

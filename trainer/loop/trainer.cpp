@@ -129,7 +129,7 @@ int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int
     from_host(ctx_, host.flat(0, rows * sequence), microbatch.tokens);
     from_host(ctx_, host.flat(rows * sequence, rows * sequence), microbatch.targets);
   }
-  return static_cast<int64_t>(all_reduce_scalar(*mesh_.data, static_cast<double>(valid), ReduceOp::kSum));
+  return all_reduce_count(*mesh_.data, valid);
 }
 
 StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate) { return finish(start(data, step, learning_rate)); }
