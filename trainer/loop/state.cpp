@@ -73,7 +73,7 @@ int64_t state_bytes(const Config& config) {
 
 std::vector<StateTensor> state_tensors(Trainer& trainer) {
   std::vector<StateTensor> tensors;
-  if (trainer.mesh().at.replicate != 0) return tensors;
+  if (!trainer.counts_shard()) return tensors;
   for (const OwnedBox& owned : trainer.owned_boxes()) {
     const ParamSpec& spec = *owned.spec;
     if (!spec.counted) continue;
@@ -104,7 +104,7 @@ void load_weights(Trainer& trainer, WeightSource& source) {
 
 NonFinite non_finite_weights(Trainer& trainer) {
   std::string mine;
-  if (trainer.mesh().at.replicate == 0) {
+  if (trainer.counts_shard()) {
     for (const OwnedBox& owned : trainer.owned_boxes()) {
       const Tensor host = to_host(trainer.context(), owned.weight);
       const int64_t count = owned.spec->counted ? count_non_finite(host.dtype(), host.raw(), host.numel()) : 0;

@@ -174,7 +174,7 @@ void Trainer::queue_step(int64_t step) {
 void Trainer::norm() {
   fill(ctx_, 0, sums_);
   for (const auto& stage : stages_)
-    if (mesh_.at.replicate == 0) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), *mesh_.shard, sums_.flat(0, 1));
+    if (counts_shard()) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), *mesh_.shard, sums_.flat(0, 1));
   if (last_ != nullptr && mesh_.at.tensor == 0) copy(ctx_, last_->loss_sum(), sums_.flat(1, 1));
   mesh_.world.all_reduce(ctx_, sums_, ReduceOp::kSum).wait(ctx_);
 

@@ -10,6 +10,7 @@
 #include "parallel/comm/progress.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/executor.h"
+#include "parallel/sharding/replica_contract.h"
 #include "parallel/sharding/sharded_optimizer.h"
 #include "trainer/config/config.h"
 #include "trainer/data/dataset.h"
@@ -109,6 +110,11 @@ class Trainer {
   void watch(Progress& progress);
   /// From now on steps are noted in `trace`; none where it is null. On a device that computes when it is told to, not on a GPU.
   void trace(StepTrace* trace) { trace_ = trace; }
+  /// What this run's replicas have in common. Every configuration there is keeps them equal; set on all ranks alike.
+  ReplicaContract replica_contract() const { return replica_contract_; }
+  void set_replica_contract(ReplicaContract contract) { replica_contract_ = contract; }
+  /// By the contract: this rank's shard is part of sums over the world, and of what is saved.
+  bool counts_shard() const { return counts_own_shard(replica_contract_, mesh_.at.replicate); }
   Mesh& mesh() { return mesh_; }
   Context& context() { return ctx_; }
   const ActionList& training_list() const { return training_list_; }
@@ -135,6 +141,7 @@ class Trainer {
   Config config_;
   std::unique_ptr<Communicator> blocking_;  ///< the world, where nothing is to overlap
   Mesh mesh_;
+  ReplicaContract replica_contract_ = ReplicaContract::kEqual;
   Precision precision_;
   int microbatches_;
   std::vector<int> stage_rank_;

@@ -44,10 +44,12 @@ std::string tied_parameter(Trainer& trainer) {
 /// Lists what this rank holds, in an order that is the same on all ranks of each group.
 class Holdings {
  public:
-  explicit Holdings(Trainer& trainer) : trainer_(trainer), mesh_(trainer.mesh()), tied_(tied_parameter(trainer)) {
+  explicit Holdings(Trainer& trainer)
+      : trainer_(trainer), mesh_(trainer.mesh()), replicas_agree_(must_agree(trainer.replica_contract())), tied_(tied_parameter(trainer)) {
     for (const OwnedBox& owned : trainer.owned_boxes()) {
       const std::string name = entry_name(owned.spec->name, owned.box);
-      for (const auto& [kind, tensor] : owned.kept()) add(concat(kind, "/", name), *owned.spec, *mesh_.replicate, tensor);
+      for (const auto& [kind, tensor] : owned.kept())
+        add(concat(kind, "/", name), *owned.spec, replicas_agree_ ? mesh_.replicate.get() : nullptr, tensor);
     }
     for (const auto& stage : trainer.stages())
       for (size_t unit = 0; unit < stage->params().units().size(); ++unit) add_full_copies(stage->params(), static_cast<int>(unit));
@@ -56,8 +58,10 @@ class Holdings {
   const std::vector<Replica>& all() const { return replicas_; }
 
  private:
-  void add(const std::string& name, const ParamSpec& spec, const Communicator& data, const Tensor& tensor) {
-    std::vector<const Communicator*> groups{&data};
+  /// `data`: the group of data ranks that hold it too; null where there is none.
+  void add(const std::string& name, const ParamSpec& spec, const Communicator* data, const Tensor& tensor) {
+    std::vector<const Communicator*> groups;
+    if (data != nullptr) groups.push_back(data);
     if (spec.partial_over == Partial::kKv) {
       groups.push_back(mesh_.kv.get());
     } else if (spec.box.extent == spec.shape) {
@@ -79,7 +83,8 @@ class Holdings {
     for (const auto& param : unit.params()) {
       int64_t begin = 0;
       for (const ParamSpec& spec : param->specs) {
-        add("full copy of " + entry_name("weight/" + spec.name, spec.box), spec, *mesh_.data, param->value.flat(begin, spec.numel()));
+        const Communicator& copies = replicas_agree_ ? *mesh_.data : *mesh_.shard;
+        add("full copy of " + entry_name("weight/" + spec.name, spec.box), spec, &copies, param->value.flat(begin, spec.numel()));
         begin += spec.numel();
       }
     }
@@ -87,6 +92,7 @@ class Holdings {
 
   Trainer& trainer_;
   Mesh& mesh_;
+  bool replicas_agree_;
   std::string tied_;
   std::vector<Replica> replicas_;
 };
@@ -139,7 +145,7 @@ std::string replica_differences(Trainer& trainer) {
   Mesh& mesh = trainer.mesh();
   const Holdings mine(trainer);
   std::set<std::string> differing;
-  for (Communicator* group : {mesh.replicate.get(), mesh.data.get(), mesh.tensor.get(), mesh.kv.get(), mesh.embedding.get()})
+  for (Communicator* group : {mesh.replicate.get(), mesh.data.get(), mesh.shard.get(), mesh.tensor.get(), mesh.kv.get(), mesh.embedding.get()})
     compare(*group, mine.all(), differing);
   const std::set<std::string> names = first_of_all(mesh.world, differing);
   if (names.empty()) return "";
