@@ -23,16 +23,21 @@ void ShardedOptimizer::start_average(Context& ctx, const ParamStore& params) {
   for (size_t u = 0; u < states_.size(); ++u) copy(ctx, params.master(static_cast<int>(u)), states_[u].back().shard);
 }
 
-void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit) {
+std::vector<UpdateSlice> ShardedOptimizer::slices(const ParamStore& params, const GradStore& grads, int unit) const {
   const int shard = params.shard().rank();
   std::vector<UpdateSlice> slices;
   for (const Unit::Segment& segment : params.units()[static_cast<size_t>(unit)]->owned_segments(shard, params.shard().size())) {
     const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, segment, shard); };
     UpdateSlice& added = slices.emplace_back(slice(params.master(unit)), slice(grads.shard(unit)));
     added.decay = segment.spec->decay;
+    added.matrix = segment.matrix_range();
     for (size_t k = 0; k < static_cast<size_t>(traits_of(options_.kind).states); ++k) added.state[k] = slice(state(unit)[k].shard);
   }
-  update_step(ctx, options_.kind, options_.hyper, scalars, slices);
+  return slices;
+}
+
+void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit) {
+  update_step(ctx, options_.kind, options_.hyper, scalars, slices(params, grads, unit));
   // Of the master weights: a 16-bit copy would round away what a step adds. The padding is zero in both.
   if (options_.average_decay) average_step(ctx, *options_.average_decay, scalars, params.master(unit), state(unit).back().shard);
   params.mark_updated(unit);

@@ -28,6 +28,9 @@ class ShardedOptimizer {
   /// One unit's owned shard, then its average. `scalars`: kernels/ops/optimizer.h. A rejected step writes nothing.
   void update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit);
 
+  /// What update() hands to the rule: the slice of each parameter in the owned shard, and where in the model's matrices its elements are.
+  std::vector<UpdateSlice> slices(const ParamStore& params, const GradStore& grads, int unit) const;
+
   /// What it keeps of a unit's owned shard, a checkpoint's part of each name.
   struct State {
     const char* name;

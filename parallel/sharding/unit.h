@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/ops/update.h"
 #include "parallel/param.h"
 
 namespace trireme {
@@ -40,6 +41,9 @@ class Unit {
     int64_t flat_begin;   ///< first element, in the flat buffer
     int64_t param_begin;  ///< the same element, in this rank's local matrix of the parameter
     int64_t count;
+
+    /// The same elements in the global matrix. Its name lives as long as the unit. Empty where all of the segment is padding.
+    MatrixRange matrix_range() const;
   };
   std::vector<Segment> segments(int64_t begin, int64_t end) const;
   std::vector<Segment> owned_segments(int shard, int shards) const;
