@@ -23,13 +23,13 @@ void OperationLog::open(const Context& ctx, const OperationRecord& record) {
   records_.back().layer = layer_;
   if (!timed_) return;
   if (ctx.device == Device::kCuda) ctx.gpu->synchronize();
-  begin_ = Clock::now();
+  records_.back().begin = seconds();
 }
 
 void OperationLog::close(const Context& ctx) {
   if (!timed_) return;
   if (ctx.device == Device::kCuda) ctx.gpu->synchronize();
-  records_.back().seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  records_.back().seconds = seconds() - records_.back().begin;
 }
 
 std::vector<OperationRecord> OperationLog::take() { return std::exchange(records_, {}); }

@@ -36,6 +36,7 @@ struct OperationRecord {
   int64_t m = 0, n = 0, k = 0;   ///< kProduct: [m,k] times [k,n]
   bool accumulates = false;      ///< kProduct: added to what is there, a weight's gradient
   AttentionWork attention = {};  ///< kAttention
+  double begin = 0;              ///< in a timed log: seconds after its origin
   double seconds = 0;            ///< in a timed log; 0 of a collective
 
   /// 2 m n k; 4 H a score in an attention's forward and twice that in its backward; 0 of the others.
@@ -45,9 +46,12 @@ struct OperationRecord {
 /// Operations that are made of others (a fused product with its activation on engines that have none) appear as those others.
 class OperationLog {
  public:
-  /// `timed`: each record gets the seconds of its operation. On a GPU the log waits for the device before and after each, so that the seconds include a
-  /// launch and nothing overlaps.
-  explicit OperationLog(bool timed = false) : timed_(timed) {}
+  using Clock = std::chrono::steady_clock;
+
+  OperationLog() = default;
+  /// A timed log: each record gets the begin and the seconds of its operation. On a GPU the log waits for the device before and after each, so that the
+  /// seconds include a launch and nothing overlaps.
+  explicit OperationLog(Clock::time_point origin) : timed_(true), origin_(origin) {}
 
   /// A collective starts here; `bytes` is the whole tensor's. It is not timed: communicators tell what ranks wait for.
   void collective(const char* verb, DType dtype, int64_t bytes) {
@@ -61,12 +65,12 @@ class OperationLog {
   std::vector<OperationRecord> take();  ///< and is empty again
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   friend class LogLayer;
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - origin_).count(); }
+
   const char* layer_ = "";
-  bool timed_;
-  Clock::time_point begin_;  ///< when the last record was opened
+  bool timed_ = false;
+  Clock::time_point origin_;
   std::vector<OperationRecord> records_;
 };
 

@@ -54,10 +54,22 @@ TEST_CASE("trace: chosen steps of all ranks, with the bits of a run that nobody 
   REQUIRE(file.processes.size() == 4);
   CHECK(file.processes.at(3) == "rank 3: pipeline 1, replicate 0, shard 1, tensor 0");
   for (int rank = 0; rank < 4; ++rank)
-    for (const char* row : {"compute", "pipeline", "ZeRO", "waiting"}) {
+    for (const char* row : {"compute", "operations", "pipeline", "ZeRO", "waiting"}) {
       INFO("rank " << rank << ", " << row);
       CHECK(file.events.count({rank, row}) == 1);
     }
+  // The operations of the first of the two, within what is computed.
+  const std::string text = read_file(directory / "traced/trace.json");
+  for (const char* name : {"qkv linear_forward", "qkv linear_backward_weight", "attention_forward", "attention_backward", "down linear_forward"}) {
+    INFO(name);
+    const size_t at = text.find(concat("{\"name\":\"", name, "\",\"cat\":\"operations\""));
+    REQUIRE(at != text.npos);
+    CHECK(text.find("\"step 2\"", at) < text.find('\n', at));
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    CHECK(file.busy.at({rank, "operations"}) > 0.02 * file.busy.at({rank, "compute"}));
+    CHECK(file.busy.at({rank, "operations"}) < file.busy.at({rank, "compute"}));
+  }
   // Two steps, two pipelines; the micro-batches are the configuration's 8 sequences over 2 data ranks and the micro-batch size.
   const TraceFile waiting = read_trace(read_file(directory / "waiting/trace.json"));
   CHECK(waiting.problem == "");

@@ -200,7 +200,7 @@ TEST_CASE("a block on a CPU runs the operations that its profile lists, and the 
   const ProfileShape shape{.sequences = 2, .length = 6};
   const PartProfile profile = profile_of(model, parts(model)[1], shape, Recompute::kNone);
   Arena arena(Device::kCpu);
-  OperationLog log(true);
+  OperationLog log(OperationLog::Clock::now());
   Context ctx{Device::kCpu, &arena, 1, nullptr};
   SelfCommunicator world("world");
   Mesh mesh(world, {}, 8);

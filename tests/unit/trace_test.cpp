@@ -120,6 +120,7 @@ TEST_CASE("ranks of one clock are laid beside each other by it, those of another
     rank.timeline = {{kForward, 1, 2}};
     rank.stretches = {{Cause::kDataWait, 0, 1}};
     rank.operations = {{"tensor", "all_reduce", 1, 1.25, 1.5, 1.75}};
+    rank.kernels = {{"qkv linear_forward", 1.5, 1.75}};
   }
   ranks[2].clock = "there";
   ranks[0].origin = origin + std::chrono::milliseconds(500);
@@ -130,17 +131,21 @@ TEST_CASE("ranks of one clock are laid beside each other by it, those of another
   CHECK(ranks[0].timeline[0].end == 2.5);
   CHECK(ranks[0].stretches[0].begin == 0.5);
   CHECK(ranks[0].operations[0].started == 1.75);
+  CHECK(ranks[0].kernels[0].begin == 2);
   CHECK(ranks[0].operations[0].end == 2.25);
   for (const size_t rank : {1, 2}) CHECK(ranks[rank].timeline[0].begin == 1);
   for (const StepTrace& rank : ranks) CHECK(rank.origin == origin);
 }
 
 TEST_CASE("a trace goes through bytes unchanged") {
-  const StepTrace trace = two_stages()[1], back = step_trace_from(to_bytes(trace));
+  StepTrace trace = two_stages()[1];
+  trace.kernels = {{"qkv linear_forward", 2, 2.25}};
+  const StepTrace back = step_trace_from(to_bytes(trace));
   CHECK(back.seconds == trace.seconds);
   CHECK(back.origin == trace.origin);
   CHECK(back.timeline.size() == trace.timeline.size());
   CHECK(back.operations.size() == trace.operations.size());
+  CHECK(back.kernels.front().name == "qkv linear_forward");
   CHECK(to_bytes(back) == to_bytes(trace));
 }
 

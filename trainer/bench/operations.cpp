@@ -23,7 +23,7 @@ using Sums = std::map<std::pair<std::string, std::string>, Sum>;  ///< by operat
 
 std::vector<OperationRecord> timed_operations(Context& ctx, Trainer& trainer, const Config& config) {
   run_forward_backward(ctx, trainer, config);  // caches and library handles
-  OperationLog log(true);
+  OperationLog log(OperationLog::Clock::now());
   Context logged = ctx;
   logged.log = &log;
   run_forward_backward(logged, trainer, config);

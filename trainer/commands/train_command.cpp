@@ -104,8 +104,8 @@ void add_train_command(CLI::App& app, const std::vector<std::string>& command_li
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   command->add_option(
       "--trace-steps", arguments->trace_steps,
-      "A:B, steps from 1, at most 100, on CPUs: what all ranks do in these goes to trace.json (Perfetto opens it), seconds by cause to "
-      "metrics.jsonl");
+      "A:B, steps from 1, at most 100, on CPUs: what all ranks do in these goes to trace.json (Perfetto opens it), in the first with every "
+      "operation, seconds by cause to metrics.jsonl");
   command->add_option("--hosts", arguments->hosts, "mpirun hostfile for the ranks this command starts");
   add_oversubscribe_flag(*command, arguments->oversubscribe);
   command->callback([arguments, command_line, &exit_code] {

@@ -209,6 +209,7 @@ void align(std::vector<StepTrace>& ranks) {
     for (TimelineEvent& event : rank.timeline) event.begin += late, event.end += late;
     for (Stretch& stretch : rank.stretches) stretch.begin += late, stretch.end += late;
     for (TimedOperation& one : rank.operations) one.begin += late, one.started += late, one.wait += late, one.end += late;
+    for (TimedKernel& one : rank.kernels) one.begin += late, one.end += late;
     rank.origin = earliest;
   }
 }
@@ -219,11 +220,13 @@ std::string to_bytes(const StepTrace& trace) {
                          {"seconds", trace.seconds},
                          {"timeline", nlohmann::json::array()},
                          {"stretches", nlohmann::json::array()},
-                         {"operations", nlohmann::json::array()}};
+                         {"operations", nlohmann::json::array()},
+                         {"kernels", nlohmann::json::array()}};
   for (const auto& [action, begin, end] : trace.timeline)
     json["timeline"].push_back({static_cast<int>(action.type), action.stage, action.microbatch, action.unit, action.part, action.group, begin, end});
   for (const Stretch& stretch : trace.stretches) json["stretches"].push_back({static_cast<int>(stretch.cause), stretch.begin, stretch.end});
   for (const TimedOperation& one : trace.operations) json["operations"].push_back({one.group, one.verb, one.begin, one.started, one.wait, one.end});
+  for (const TimedKernel& one : trace.kernels) json["kernels"].push_back({one.name, one.begin, one.end});
   std::string bytes;
   nlohmann::json::to_msgpack(json, bytes);
   return bytes;
@@ -239,6 +242,7 @@ StepTrace step_trace_from(const std::string& bytes) {
     trace.timeline.push_back({{static_cast<ActionType>(e[0].get<int>()), e[1], e[2], e[3], e[4], e[5]}, e[6], e[7]});
   for (const nlohmann::json& e : json["stretches"]) trace.stretches.push_back({static_cast<Cause>(e[0].get<int>()), e[1], e[2]});
   for (const nlohmann::json& e : json["operations"]) trace.operations.push_back({e[0], e[1], e[2], e[3], e[4], e[5]});
+  for (const nlohmann::json& e : json["kernels"]) trace.kernels.push_back({e[0], e[1], e[2]});
   return trace;
 }
 

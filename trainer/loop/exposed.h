@@ -31,6 +31,12 @@ struct Stretch {
   double begin = 0, end = 0;
 };
 
+/// One operation of kernels/ops.
+struct TimedKernel {
+  std::string name;  ///< with the layer's, where there is one: "qkv linear_forward"
+  double begin = 0, end = 0;
+};
+
 /// What one rank did in a step, in seconds since `origin`, which all ranks pass about together.
 struct StepTrace {
   std::chrono::steady_clock::time_point origin;
@@ -38,7 +44,8 @@ struct StepTrace {
   double seconds = 0;  ///< of the whole step
   Timeline timeline;   ///< of the executed list
   std::vector<Stretch> stretches;
-  std::vector<TimedOperation> operations;
+  std::vector<TimedOperation> operations;  ///< of communicators
+  std::vector<TimedKernel> kernels;        ///< where they were logged: they lie within the list's actions
 
   double now() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - origin).count(); }
 };

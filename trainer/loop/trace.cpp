@@ -11,7 +11,7 @@ namespace {
 constexpr int kMostLines = 100000;  ///< of one row: the number of a line is row * this + place
 
 const char* row_name(int row) {
-  constexpr const char* kNames[] = {"compute", "pipeline", "ZeRO", "tensor", "waiting"};
+  constexpr const char* kNames[] = {"compute", "operations", "pipeline", "ZeRO", "tensor", "waiting"};
   return kNames[row];
 }
 
@@ -77,6 +77,7 @@ std::vector<ChromeTrace::Event> ChromeTrace::events_of(const TracedRank& rank) c
     }
   }
   for (const auto& [cause, begin, end] : rank.step.stretches) events.push_back({name_of(cause), Row::kCompute, begin, end, "", false});
+  for (const TimedKernel& one : rank.step.kernels) events.push_back({one.name, Row::kOperations, one.begin, one.end, "", false});
   for (const TimedOperation& one : rank.step.operations) {
     const std::optional<Row> row = row_of(one.group);
     if (row) events.push_back({name_of(one), *row, one.begin, one.end, "", false});

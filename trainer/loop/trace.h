@@ -19,7 +19,7 @@ struct TracedRank {
 
 TracedRank traced_rank(const MeshShape& shape, int rank, StepTrace step);
 
-/// Rows of a rank: compute (the list's actions, reading of data, update), pipeline (transfers, from their start until somebody has waited for them),
+/// Rows of a rank: compute (the list's actions, reading of data, update), operations (those of kernels/ops, where they were logged), pipeline (transfers, from their start until somebody has waited for them),
 /// ZeRO and tensor (communication, likewise), waiting (where the rank could do nothing else). What overlaps lies in further rows of the same name. An
 /// arrow goes from each send to its receive, where both of the ranks are among the traced.
 class ChromeTrace {
@@ -30,7 +30,7 @@ class ChromeTrace {
   std::string text() const;
 
  private:
-  enum class Row : uint8_t { kCompute, kPipeline, kZero, kTensor, kWaiting };
+  enum class Row : uint8_t { kCompute, kOperations, kPipeline, kZero, kTensor, kWaiting };
   struct Event {
     std::string name;
     Row row;

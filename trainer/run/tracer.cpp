@@ -100,6 +100,7 @@ void Tracer::begin(int64_t step) {
   trace_ = {};
   trace_.origin = CommunicationLog::Clock::now();
   trainer_.trace(&trace_);
+  if (!std::exchange(detailed_, true)) trainer_.context().log = &kernels_.emplace(trace_.origin);
   log_.start(trace_.origin);
 }
 
@@ -109,6 +110,13 @@ void Tracer::end(int64_t step) {
   trace_.clock = clock_;
   trace_.operations = log_.stop();
   trainer_.trace(nullptr);
+  if (!kernels_) return;
+  trainer_.context().log = nullptr;
+  for (const OperationRecord& one : kernels_->take()) {
+    if (one.kind == OperationKind::kCollective) continue;  // told by its communicator
+    trace_.kernels.push_back({concat(one.layer, *one.layer != 0 ? " " : "", one.name), one.begin, one.begin + one.seconds});
+  }
+  kernels_.reset();
 }
 
 void Tracer::report(int64_t step, Reporter& reporter) {

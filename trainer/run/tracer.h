@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "kernels/core/operation_log.h"
 #include "trainer/loop/trace.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/run/reporter.h"
@@ -18,8 +19,7 @@ StepRange step_range(const std::string& text);
 std::string to_string(const StepRange& steps);  ///< "3:5"
 
 /// Collective in every method. On rank 0: a line {"event": "exposed"} in metrics.jsonl for each step; in the end <run.directory>/trace.json with all
-/// of them, and a table. Between begin() and end() it adds nothing but clock readings to
-/// what a rank does.
+/// of them, the first with every operation of kernels/ops, and a table. Between begin() and end() it adds nothing but clock readings to what a rank does.
 class Tracer {
  public:
   /// `world`: the one `trainer` was made with, timed by `log`.
@@ -43,6 +43,8 @@ class Tracer {
   std::filesystem::path run_directory_;
   std::string clock_;                                            ///< of this host since it was started
   StepTrace trace_;                                              ///< of the step under way
+  std::optional<OperationLog> kernels_;                          ///< of the first one: thousands of events, alike in every step
+  bool detailed_ = false;                                        ///< that one is over
   std::optional<std::chrono::steady_clock::time_point> origin_;  ///< of the first one, on rank 0
   ChromeTrace chrome_;
   std::vector<ExposedTime> sums_;  ///< by rank
