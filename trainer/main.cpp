@@ -16,7 +16,7 @@
 #include "trainer/commands/train_command.h"
 #include "trainer/commands/verify_command.h"
 #include "trainer/files/printable.h"
-#include "trainer/run/stop_signals.h"
+#include "trainer/job/stop_signals.h"
 
 namespace {
 

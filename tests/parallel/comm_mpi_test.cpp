@@ -15,7 +15,7 @@
 #include "parallel/comm/staged.h"
 #include "tests/support/comm_cases.h"
 #include "tests/support/thread_ranks.h"
-#include "trainer/run/launcher.h"
+#include "trainer/job/launcher.h"
 
 using namespace trireme;
 

@@ -6,7 +6,7 @@
 #include "parallel/comm/mpi.h"
 #include "parallel/comm/self.h"
 #include "tests/support/parity.h"
-#include "trainer/run/launcher.h"
+#include "trainer/job/launcher.h"
 
 using namespace trireme;
 using namespace trireme::test;

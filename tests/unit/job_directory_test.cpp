@@ -1,5 +1,5 @@
 // The directory of a job beside what other jobs, other users and killed launchers have left in the same place.
-#include "trainer/run/job_directory.h"
+#include "trainer/job/job_directory.h"
 
 #include <fcntl.h>
 #include <sched.h>

@@ -20,13 +20,13 @@
 #include "tests/support/catch.h"
 #include "trainer/commands/continuer.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/job/job_directory.h"
+#include "trainer/job/launch_limits.h"
+#include "trainer/job/launcher.h"
+#include "trainer/job/mpirun_output.h"
+#include "trainer/job/output_relay.h"
+#include "trainer/job/stop_signals.h"
 #include "trainer/resilience/watch.h"
-#include "trainer/run/job_directory.h"
-#include "trainer/run/launch_limits.h"
-#include "trainer/run/launcher.h"
-#include "trainer/run/mpirun_output.h"
-#include "trainer/run/output_relay.h"
-#include "trainer/run/stop_signals.h"
 
 namespace fs = std::filesystem;
 using namespace trireme;

@@ -18,11 +18,11 @@
 #include "trainer/config/load.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/table.h"
+#include "trainer/job/launcher.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/trainer.h"
-#include "trainer/run/launcher.h"
 
 namespace trireme {
 namespace {

@@ -19,9 +19,9 @@
 #include "trainer/config/write.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/progress_line.h"
+#include "trainer/job/launcher.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/machine.h"
-#include "trainer/run/launcher.h"
 
 namespace trireme {
 namespace {

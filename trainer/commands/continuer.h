@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/run/launcher.h"
+#include "trainer/job/launcher.h"
 
 namespace trireme {
 

@@ -10,7 +10,7 @@
 #include "kernels/core/check.h"
 #include "trainer/commands/data_inspect.h"
 #include "trainer/data/build/build.h"
-#include "trainer/run/stop_signals.h"
+#include "trainer/job/stop_signals.h"
 
 namespace trireme {
 namespace {

@@ -13,11 +13,11 @@
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/commands/text_stream.h"
 #include "trainer/files/mapped_file.h"
+#include "trainer/job/launcher.h"
+#include "trainer/job/stop_signals.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/decoder.h"
 #include "trainer/model/sampling.h"
-#include "trainer/run/launcher.h"
-#include "trainer/run/stop_signals.h"
 #include "trainer/tokenizer/tokenizer.h"
 
 namespace trireme {

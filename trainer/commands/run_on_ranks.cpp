@@ -7,9 +7,9 @@
 #include "parallel/comm/mpi.h"
 #include "parallel/comm/self.h"
 #include "trainer/files/printable.h"
+#include "trainer/job/launcher.h"
 #include "trainer/loop/agree.h"
 #include "trainer/resilience/watch.h"
-#include "trainer/run/launcher.h"
 
 namespace trireme {
 namespace {

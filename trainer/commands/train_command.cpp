@@ -4,15 +4,15 @@
 #include "trainer/commands/continuer.h"
 #include "trainer/commands/run_on_ranks.h"
 #include "trainer/config/load.h"
+#include "trainer/job/launcher.h"
+#include "trainer/job/stop_signals.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/watch.h"
-#include "trainer/run/launcher.h"
 #include "trainer/run/resume.h"
 #include "trainer/run/run.h"
 #include "trainer/run/run_data.h"
-#include "trainer/run/stop_signals.h"
 
 namespace trireme {
 namespace {

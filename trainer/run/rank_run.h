@@ -9,16 +9,16 @@
 #include <string>
 #include <vector>
 
+#include "trainer/job/launcher.h"
+#include "trainer/job/stop_signals.h"
 #include "trainer/loop/memory.h"
 #include "trainer/plan/run_forecast.h"
 #include "trainer/resilience/run_lock.h"
-#include "trainer/run/launcher.h"
 #include "trainer/run/rejected_steps.h"
 #include "trainer/run/reporter.h"
 #include "trainer/run/run.h"
 #include "trainer/run/run_data.h"
 #include "trainer/run/saves.h"
-#include "trainer/run/stop_signals.h"
 #include "trainer/run/tracer.h"
 
 namespace trireme {

@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "trainer/files/table.h"
+#include "trainer/job/launcher.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/model/flops.h"
 #include "trainer/run/console_sink.h"
-#include "trainer/run/launcher.h"
 #include "trainer/run/metrics_sink.h"
 
 namespace trireme {

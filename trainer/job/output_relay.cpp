@@ -1,4 +1,4 @@
-#include "trainer/run/output_relay.h"
+#include "trainer/job/output_relay.h"
 
 #include <poll.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "trainer/run/loopback_only.h"
+#include "trainer/job/loopback_only.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-#include "trainer/run/launch_limits.h"
+#include "trainer/job/launch_limits.h"
 
 #include <algorithm>
 

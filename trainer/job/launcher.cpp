@@ -1,4 +1,4 @@
-#include "trainer/run/launcher.h"
+#include "trainer/job/launcher.h"
 
 #include <unistd.h>
 
@@ -6,15 +6,15 @@
 #include <cstdlib>
 
 #include "kernels/core/check.h"
+#include "trainer/job/job_directory.h"
+#include "trainer/job/launch_limits.h"
+#include "trainer/job/loopback_only.h"
+#include "trainer/job/mpirun_command.h"
+#include "trainer/job/mpirun_job.h"
+#include "trainer/job/stop_signals.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/restart_policy.h"
 #include "trainer/resilience/watch.h"
-#include "trainer/run/job_directory.h"
-#include "trainer/run/launch_limits.h"
-#include "trainer/run/loopback_only.h"
-#include "trainer/run/mpirun_command.h"
-#include "trainer/run/mpirun_job.h"
-#include "trainer/run/stop_signals.h"
 
 namespace trireme {
 namespace {

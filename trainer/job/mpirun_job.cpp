@@ -1,4 +1,4 @@
-#include "trainer/run/mpirun_job.h"
+#include "trainer/job/mpirun_job.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
-#include "trainer/run/process_state.h"
+#include "trainer/job/process_state.h"
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;

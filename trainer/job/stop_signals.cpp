@@ -1,4 +1,4 @@
-#include "trainer/run/stop_signals.h"
+#include "trainer/job/stop_signals.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>

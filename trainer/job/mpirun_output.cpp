@@ -1,4 +1,4 @@
-#include "trainer/run/mpirun_output.h"
+#include "trainer/job/mpirun_output.h"
 
 #include <cstdlib>
 #include <regex>

@@ -1,4 +1,4 @@
-#include "trainer/run/process_state.h"
+#include "trainer/job/process_state.h"
 
 #include <sys/wait.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/run/job_directory.h"
+#include "trainer/job/job_directory.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/job/mpirun_output.h"
+#include "trainer/job/output_relay.h"
+#include "trainer/job/stop_signals.h"
 #include "trainer/resilience/hub.h"
-#include "trainer/run/mpirun_output.h"
-#include "trainer/run/output_relay.h"
-#include "trainer/run/stop_signals.h"
 
 namespace trireme {
 

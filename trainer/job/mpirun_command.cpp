@@ -1,4 +1,4 @@
-#include "trainer/run/mpirun_command.h"
+#include "trainer/job/mpirun_command.h"
 
 #include <unistd.h>
 
