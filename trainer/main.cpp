@@ -16,6 +16,7 @@
 #include "trainer/commands/train_command.h"
 #include "trainer/commands/verify_command.h"
 #include "trainer/files/printable.h"
+#include "trainer/job/launch_environment.h"
 #include "trainer/job/stop_signals.h"
 
 namespace {
@@ -26,19 +27,19 @@ void open_standard_streams() {
     if ((opened = ::open("/dev/null", O_RDWR)) > 2) ::close(opened);
 }
 
-int run(int argc, char** argv) {
+int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   CLI::App app("Trireme trains large language models with tensor, pipeline and data parallelism from one YAML file.", "trireme");
   app.set_version_flag("--version", "trireme " TRIREME_VERSION);
   app.require_subcommand(1);
   int exit_code = 0;
-  trireme::add_train_command(app, {argv + 1, argv + argc}, exit_code);
-  trireme::add_eval_command(app, exit_code);
-  trireme::add_generate_command(app, {argv + 1, argv + argc}, exit_code);
-  trireme::add_checkpoint_command(app, exit_code);
+  trireme::add_train_command(app, environment, {argv + 1, argv + argc}, exit_code);
+  trireme::add_eval_command(app, environment, exit_code);
+  trireme::add_generate_command(app, environment, {argv + 1, argv + argc}, exit_code);
+  trireme::add_checkpoint_command(app, environment, exit_code);
   trireme::add_data_command(app, exit_code);
   trireme::add_tokenizer_command(app, exit_code);
   trireme::add_config_command(app, exit_code);
-  trireme::add_bench_command(app, {argv + 1, argv + argc}, exit_code);
+  trireme::add_bench_command(app, environment, {argv + 1, argv + argc}, exit_code);
   trireme::add_plan_command(app, exit_code);
   trireme::add_verify_command(app, exit_code);
   try {
@@ -61,7 +62,7 @@ int main(int argc, char** argv) {
   open_standard_streams();
   try {
     trireme::start_signal_thread();
-    return run(argc, argv);
+    return run(argc, argv, trireme::read_launch_environment());
   } catch (const trireme::Error& error) {
     std::cerr << trireme::printable(error) << std::endl;
     return static_cast<int>(error.code());

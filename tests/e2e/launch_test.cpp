@@ -228,6 +228,16 @@ TEST_CASE("launch: a program that is called mpirun and is none is named, and not
   CHECK_FALSE(fs::exists(directory / "run/metrics.jsonl"));
 }
 
+TEST_CASE("launch: a task of srun whose MPI finds itself alone does not train") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Outcome alone =
+      run_after(directory, "export SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2", Arguments{"train", "run.yaml"} + kTwo + in("run"));
+  CHECK(alone.code == 64);
+  CHECK(alone.err.starts_with("rank 0: Slurm started 2 tasks, but MPI sees a world of 1: use srun --mpi=pmix\n"));
+  CHECK_FALSE(fs::exists(directory / "run"));
+}
+
 TEST_CASE("launch: what a file holds does not command the terminal that shows a message about it") {
   TemporaryDirectory directory;
   prepare_run(directory);

@@ -259,10 +259,11 @@ void check_everything(const MpiEnvironment& mpi) {
 int main(int argc, char** argv) {
   LaunchOptions options;
   if (argc > 2) options.hosts_file = argv[2];
-  if (!under_launcher()) return launch(argc > 1 ? std::atoi(argv[1]) : 2, {}, options);
+  const LaunchEnvironment environment = read_launch_environment();
+  if (!environment.is_rank()) return launch(environment, argc > 1 ? std::atoi(argv[1]) : 2, {}, options);
   const MpiEnvironment mpi;
   try {
-    announce_start(mpi.rank(), mpi.size());
+    announce_start(environment, mpi.rank(), mpi.size());
     check_everything(mpi);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d of %d: %s\n", mpi.rank(), mpi.size(), error.what());

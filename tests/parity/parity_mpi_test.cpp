@@ -79,10 +79,11 @@ int run(const MpiEnvironment& mpi) {
 }  // namespace
 
 int main() {
-  if (!under_launcher()) return launch(8, {});
+  const LaunchEnvironment environment = read_launch_environment();
+  if (!environment.is_rank()) return launch(environment, 8, {});
   MpiEnvironment mpi;
   try {
-    announce_start(mpi.rank(), mpi.size());
+    announce_start(environment, mpi.rank(), mpi.size());
     return run(mpi);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d: %s\n", mpi.rank(), error.what());

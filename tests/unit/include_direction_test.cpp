@@ -126,6 +126,29 @@ TEST_CASE("includes run in one direction: kernels <- parallel <- trainer") {
   CHECK(files > 100);
 }
 
+/// Lines that read the environment, in any spelling of the function.
+std::vector<std::string> reads_of_environment(const std::string& file, const std::string& text) {
+  static const std::regex read(R"(\b(secure_)?getenv\s*\()");
+  std::vector<std::string> found;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);)
+    if (std::regex_search(line, read) && file != "trainer/job/launch_environment.cpp") found.push_back(file + ": " + line);
+  return found;
+}
+
+TEST_CASE("variables of launchers are read in one file of the trainer, and given to the others as data") {
+  const fs::path root = TRIREME_SOURCE_DIR;
+  for (const auto& entry : fs::recursive_directory_iterator(root / "trainer")) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream stream(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(stream), {}};
+    for (const std::string& read : reads_of_environment(entry.path().lexically_relative(root).string(), text)) FAIL_CHECK(read);
+  }
+  CHECK(reads_of_environment("trainer/commands/train_command.cpp", "if (std::getenv (\"SLURM_PROCID\"))\n").size() == 1);
+  CHECK(reads_of_environment("trainer/job/launcher.cpp", "::secure_getenv(kRanksVariable)").size() == 1);
+  CHECK(reads_of_environment("trainer/job/launch_environment.cpp", "std::getenv(name)").empty());
+}
+
 TEST_CASE("an include that runs the other way is found") {
   CHECK(violations_in("kernels/ops/matmul.cpp", "#include \"parallel/param.h\"\n").size() == 1);
   CHECK(violations_in("parallel/tensor/linear.h", "#include \"parallel/sharding/unit.h\"\n").size() == 1);

@@ -60,7 +60,7 @@ TEST_CASE("job directory: it is this user's alone, named to Open MPI, and goes w
   CHECK(in_time([] {
           fs::path path;
           {
-            const JobDirectory directory(true);
+            const JobDirectory directory(read_launch_environment(), true);
             path = value_of(kSession);
             struct stat status {};
             if (path.empty() || value_of(kSegments) != path.string() || !value_of("TMPDIR").empty()) return 1;
@@ -72,7 +72,8 @@ TEST_CASE("job directory: it is this user's alone, named to Open MPI, and goes w
           for (const char* before : {"", "/var/tmp"}) {
             if (*before != '\0') ::setenv("TMPDIR", before, 1);
             {
-              const JobDirectory several(false);  // the other hosts do not have it, and Open MPI would tell them of it by the other variables
+              const JobDirectory several(read_launch_environment(),
+                                         false);  // the other hosts do not have it, and Open MPI would tell them of it by the other variables
               const bool told = value_of("TMPDIR").starts_with("/dev/shm/trireme-mpi-") && fs::exists(value_of("TMPDIR"));
               if (!told || !value_of(kSession).empty() || !value_of(kSegments).empty()) return 5;
             }
@@ -85,12 +86,12 @@ TEST_CASE("job directory: it is this user's alone, named to Open MPI, and goes w
 TEST_CASE("job directory: what the user has chosen stays") {
   CHECK(in_time([] {
           ::setenv(kSession, "/nowhere/of the user's", 1);
-          const JobDirectory directory(true);
+          const JobDirectory directory(read_launch_environment(), true);
           return value_of(kSession) != "/nowhere/of the user's" || !fs::exists(value_of(kSegments)) || !value_of("TMPDIR").empty() ? 1 : 0;
         }) == 0);
   CHECK(in_time([] {
           ::setenv(kSegments, "/nowhere", 1);
-          const JobDirectory directory(true);
+          const JobDirectory directory(read_launch_environment(), true);
           return value_of(kSegments) != "/nowhere" || !fs::exists(value_of(kSession)) ? 1 : 0;
         }) == 0);
 }
@@ -110,7 +111,7 @@ TEST_CASE("job directory: a pipe, a link or another user's directory in its plac
   const int held = ::open((alive.path / "lock").c_str(), O_RDONLY | O_CLOEXEC);
   REQUIRE(::flock(held, LOCK_EX | LOCK_NB) == 0);
   CHECK(in_time([] {
-          const JobDirectory directory(true);
+          const JobDirectory directory(read_launch_environment(), true);
           return fs::exists(value_of(kSession)) ? 0 : 1;
         }) == 0);
   ::close(held);
@@ -138,7 +139,7 @@ TEST_CASE("job directory: where shared memory is scarce or none TMPDIR serves, a
   };
   const std::string place = directory.path.string();
   const int served = with_memory(MS_RDONLY, "", place, [&] {
-    const JobDirectory made(true);
+    const JobDirectory made(read_launch_environment(), true);
     return value_of(kSession).starts_with(place + "/trireme-mpi-") && value_of(kSegments).empty() ? 0 : 1;
   });
   if (served == 77) {
@@ -147,14 +148,14 @@ TEST_CASE("job directory: where shared memory is scarce or none TMPDIR serves, a
   }
   CHECK(served == 0);
   CHECK(with_memory(0, "size=16m", place, [&] {
-          const JobDirectory made(true);
+          const JobDirectory made(read_launch_environment(), true);
           return value_of(kSession).starts_with(place + "/trireme-mpi-") && value_of(kSegments).starts_with("/dev/shm/trireme-mpi-") ? 0 : 1;
         }) == 0);
   CHECK(fs::is_empty(directory.path));
   const std::string missing = place + "/missing";
   CHECK(with_memory(MS_RDONLY, "", missing, [&] {
           try {
-            const JobDirectory made(true);
+            const JobDirectory made(read_launch_environment(), true);
             return 1;
           } catch (const IoError& error) {
             const std::string start = "TMPDIR=" + missing + ": mpirun cannot keep its files there: No such file or directory";

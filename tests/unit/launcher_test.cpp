@@ -73,7 +73,7 @@ Launched launch_script(const std::string& script, const LaunchOptions& options =
   const int file = ::open(caught.c_str(), O_WRONLY | O_CREAT, 0600);
   ::dup2(file, STDERR_FILENO);
   Launched result;
-  result.code = launch(4, {"train", "two words"}, options);
+  result.code = launch(read_launch_environment(), 4, {"train", "two words"}, options);
   ::dup2(saved, STDERR_FILENO);
   ::close(saved);
   ::close(file);
@@ -108,8 +108,8 @@ TEST_CASE("launcher: mpirun's own words are told from the ranks', however the by
       "mpirun: Forwarding signal 10 to job\n[n1:01234] 3 more processes have sent help message help-mpi-api.txt / mpi-abort\n" +
       "[warn] Epoll MOD(1) on fd 30 failed. Old events were 6; close change was 0 (none): Bad file descriptor\n"
       "[n1:01234] [[11490,0],0] ORTE_ERROR_LOG: Data unpack would read past end of buffer in file ../../../orte/util/show_help.c at line 501\n"
-      "[n1:01234] Set MCA parameter \"orte_base_help_aggregate\" to 0 to see all help / error messages\n" + std::string(kReadyLine) +
-      "\n--- not a frame ---\n[a.yaml] is the ranks' own\nlast, unfinished";
+      "[n1:01234] Set MCA parameter \"orte_base_help_aggregate\" to 0 to see all help / error messages\n" +
+      std::string(kReadyLine) + "\n--- not a frame ---\n[a.yaml] is the ranks' own\nlast, unfinished";
   for (size_t chunk : {size_t{1}, size_t{7}, stream.size()}) {
     MpirunOutputFilter filter;
     std::string own;
@@ -209,14 +209,15 @@ TEST_CASE("launcher: a second request ends the job at once, even where mpirun do
   CHECK(saved.code == 75);
   CHECK(saved.errors.empty());
   // Whoever ends a job may send SIGTERM twice in a row.
-  const Launched twice = launch_script(concat(kTrapUsr1, kReady, "sleep 0.2; trap 'sleep 0.5; exit 75' USR1; kill -TERM $PPID; kill -TERM $PPID\n", kWait));
+  const Launched twice =
+      launch_script(concat(kTrapUsr1, kReady, "sleep 0.2; trap 'sleep 0.5; exit 75' USR1; kill -TERM $PPID; kill -TERM $PPID\n", kWait));
   CHECK(twice.code == 75);
 }
 
 TEST_CASE("launcher: mpirun blocks SIGTERM and SIGINT, and ignores SIGUSR1 where it does not pass it on", "[launcher]") {
   // A shell unblocks signals as soon as it starts another program.
-  const Launched result = launch_script(
-      "while read -r name value; do case $name in SigBlk: | SigIgn:) echo $value >&2 ;; esac; done < /proc/$$/status\nexit 75\n");
+  const Launched result =
+      launch_script("while read -r name value; do case $name in SigBlk: | SigIgn:) echo $value >&2 ;; esac; done < /proc/$$/status\nexit 75\n");
   CHECK(result.code == 75);
   uint64_t blocked = 0, ignored = 0;
   std::istringstream(result.errors) >> std::hex >> blocked >> ignored;
@@ -330,10 +331,14 @@ TEST_CASE("launcher: the command and environment of the ranks", "[launcher]") {
   std::ofstream(hosts) << "# two nodes\nn1 slots=2\n\nn2 slots=2\n";
   const Launched remote = launch_script("echo \"$*\" >&2\n", {.hosts_file = hosts.string()});
   CHECK(remote.errors.find("-n 4 --hostfile " + hosts.string() + " -x OMP_NUM_THREADS -x ") == 0);
+  {
+    const ScopedVariable allocation("SLURM_JOB_NUM_NODES", "2");  // whose nodes mpirun knows
+    CHECK(launch_script("echo \"$*\" >&2\n").errors.starts_with("-n 4 -x OMP_NUM_THREADS -x "));
+  }
   std::ofstream(hosts) << "# none\n";
-  CHECK_THROWS_AS(launch(4, {}, {.hosts_file = hosts.string()}), ConfigError);
+  CHECK_THROWS_AS(launch(read_launch_environment(), 4, {}, {.hosts_file = hosts.string()}), ConfigError);
   fs::remove(hosts);
-  CHECK_THROWS_AS(launch(4, {}, {.hosts_file = hosts.string()}), MissingFileError);
+  CHECK_THROWS_AS(launch(read_launch_environment(), 4, {}, {.hosts_file = hosts.string()}), MissingFileError);
 }
 
 TEST_CASE("launcher: a job that failed is started again as its continuation says, any other is not", "[launcher]") {
@@ -429,7 +434,7 @@ TEST_CASE("launcher: directories of jobs are not swept while they are made", "[l
   for (int n = 0; n < 6; ++n)
     processes.push_back(fork_for([] {
       for (int made = 0; made < 500; ++made) {
-        const JobDirectory directory(true);
+        const JobDirectory directory(read_launch_environment(), true);
         const char* place = std::getenv(kPlace);
         if (place != nullptr && !fs::exists(place)) return 1;
       }
@@ -453,7 +458,7 @@ TEST_CASE("launcher: a rank whose parent is the first process of a container liv
 TEST_CASE("launcher: without mpirun the error names what to install", "[launcher]") {
   const ScopedVariable path("PATH", "/nowhere");
   try {
-    launch(2, {});
+    launch(read_launch_environment(), 2, {});
     FAIL("no error");
   } catch (const ConfigError& error) {
     CHECK(std::string(error.what()).find("openmpi-bin") != std::string::npos);
@@ -463,21 +468,21 @@ TEST_CASE("launcher: without mpirun the error names what to install", "[launcher
 TEST_CASE("launcher: ranks of mpirun and srun are recognised, shells of an allocation are not", "[launcher]") {
   const ScopedVariable ompi("OMPI_COMM_WORLD_SIZE", nullptr), pmix("PMIX_RANK", nullptr), pmi("PMI_RANK", nullptr), procid("SLURM_PROCID", nullptr),
       step("SLURM_STEP_ID", nullptr), pty("SLURM_PTY_PORT", nullptr);
-  CHECK_FALSE(under_launcher());
+  CHECK_FALSE(read_launch_environment().is_rank());
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) {
     const ScopedVariable rank(name, "0");
-    CHECK(under_launcher());
+    CHECK(read_launch_environment().is_rank());
   }
   const ScopedVariable batch("SLURM_PROCID", "0");
-  CHECK_FALSE(under_launcher());  // sbatch sets it in the script
+  CHECK_FALSE(read_launch_environment().is_rank());  // sbatch sets it in the script
   for (const char* reserved : {"4294967290", "4294967291"}) {
     const ScopedVariable shell("SLURM_STEP_ID", reserved);
-    CHECK_FALSE(under_launcher());
+    CHECK_FALSE(read_launch_environment().is_rank());
   }
   const ScopedVariable real("SLURM_STEP_ID", "0");
-  CHECK(under_launcher());
+  CHECK(read_launch_environment().is_rank());
   const ScopedVariable interactive("SLURM_PTY_PORT", "40001");
-  CHECK_FALSE(under_launcher());
+  CHECK_FALSE(read_launch_environment().is_rank());
 }
 
 TEST_CASE("launcher: the steps of a job count once, not again for the next that failed before it trained", "[launcher]") {
@@ -521,14 +526,14 @@ TEST_CASE("launcher: a program that is called mpirun and starts no rank is a fai
 TEST_CASE("launcher: a rank in a world of another size than it was started for fails", "[launcher]") {
   const ScopedVariable ranks("TRIREME_LAUNCHER_RANKS", "4");
   try {
-    announce_start(1, 1);
+    announce_start(read_launch_environment(), 1, 1);
     FAIL("no error");
   } catch (const InternalError& error) {
     CHECK(std::string(error.what()).starts_with("mpirun was to start 4 ranks, but MPI sees a world of 1"));
   }
-  CHECK_NOTHROW(announce_start(1, 4));
+  CHECK_NOTHROW(announce_start(read_launch_environment(), 1, 4));
   const ScopedVariable none("TRIREME_LAUNCHER_RANKS", nullptr);
-  CHECK_NOTHROW(announce_start(0, 1));
+  CHECK_NOTHROW(announce_start(read_launch_environment(), 0, 1));
 }
 
 TEST_CASE("launcher: more ranks than a host can bear are refused, unless asked for", "[launcher]") {

@@ -68,15 +68,13 @@ Written written(bool terminal, int64_t steps, Body&& body) {
   forecast.time.mfu = 0.125;
   forecast.source = "no figures";
   forecast.peak_flops = 1e9;
-  ::setenv("TRIREME_LAUNCHER_OUTPUT", terminal ? "terminal" : "file", 1);
   {
     const Redirected out(stdout, STDOUT_FILENO, scratch / "out"), messages(stderr, STDERR_FILENO, scratch / "messages");
     Reporter reporter;
     reporter.message("nobody hears this");
-    reporter.open(resolve(config), environment, terminal ? std::optional(forecast) : std::nullopt, 0, steps);
+    reporter.open(resolve(config), environment, terminal ? std::optional(forecast) : std::nullopt, 0, steps, terminal);
     body(reporter, scratch / "metrics.jsonl");
   }
-  ::unsetenv("TRIREME_LAUNCHER_OUTPUT");
   return {slurp(scratch / "metrics.jsonl"), slurp(scratch / "out"), slurp(scratch / "messages")};
 }
 

@@ -19,6 +19,7 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/files/table.h"
 #include "trainer/job/launcher.h"
+#include "trainer/job/world.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/agree.h"
 #include "trainer/loop/environment.h"
@@ -94,8 +95,8 @@ bench::KernelOptions kernel_options(const Arguments& arguments, const Config& co
   return options;
 }
 
-int bench_kernels(const Arguments& arguments) {
-  if (under_launcher()) throw ConfigError("bench kernels: measures one rank; start it without mpirun or srun");
+int bench_kernels(const Arguments& arguments, const LaunchEnvironment& environment) {
+  if (environment.is_rank()) throw ConfigError("bench kernels: measures one rank; start it without mpirun or srun");
   const std::vector<std::string> sets = all_sets(arguments);
   const auto load = [&] {
     if (!arguments.config.empty()) return load_config(arguments.config, sets);
@@ -105,25 +106,25 @@ int bench_kernels(const Arguments& arguments) {
   };
   Config config = resolve(load());
   config.parallel = {};
-  Machine machine(std::make_unique<SelfCommunicator>("world"), {}, config);
-  const ordered_json environment = describe_environment(machine.ctx(), 1, {});
+  Machine machine(std::make_unique<SelfCommunicator>("world"), lone_place(environment), config);
+  const ordered_json description = describe_environment(machine.ctx(), 1, {});
   ordered_json result = {{"bench", "kernels"}, {"precision", config.training.precision}, {"model", describe_model(config.model)}};
   result.update(bench::bench_kernels(machine.ctx(), config, kernel_options(arguments, config, config.run.device == "cuda")));
-  result["environment"] = environment;
-  print(arguments, result, headline(environment) + bench::kernels_text(result));
+  result["environment"] = description;
+  print(arguments, result, headline(description) + bench::kernels_text(result));
   return static_cast<int>(ExitCode::kOk);
 }
 
-int bench_step(const Arguments& arguments, const std::vector<std::string>& command_line) {
+int bench_step(const Arguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
   std::optional<LoadedConfig> loaded;  // a pipe can be read only once
-  if (!under_launcher()) {
+  if (!environment.is_rank()) {
     loaded = load_config(arguments.config, all_sets(arguments));
     if (const int ranks = mesh_shape(resolve(*loaded).parallel).world(); ranks > 1) {
       check_read_again(arguments.config);
-      return launch(ranks, command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
+      return launch(environment, ranks, command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
     }
   }
-  return static_cast<int>(run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
+  return static_cast<int>(run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     Config config;
     agree(*world, [&] {
       if (world->size() > 1) check_read_again(arguments.config);
@@ -140,10 +141,10 @@ int bench_step(const Arguments& arguments, const std::vector<std::string>& comma
   }));
 }
 
-int bench_comm(const Arguments& arguments, const std::vector<std::string>& command_line) {
-  if (!under_launcher())
-    return launch(static_cast<int>(arguments.ranks), command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
-  return static_cast<int>(run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
+int bench_comm(const Arguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
+  if (!environment.is_rank())
+    return launch(environment, static_cast<int>(arguments.ranks), command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
+  return static_cast<int>(run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     agree(*world, [&] {
       if (world->size() < 2) throw ConfigError("bench comm: a world of one rank says nothing; start at least two");
     });
@@ -160,20 +161,20 @@ int bench_comm(const Arguments& arguments, const std::vector<std::string>& comma
       for (int64_t bytes = 4096; bytes <= (config.run.device == "cuda" ? int64_t{1} << 28 : int64_t{1} << 24); bytes *= 16) sizes.push_back(bytes);
     const ordered_json rows = bench::bench_comm(machine.ctx(), machine.world(), sizes, arguments.effort());
     if (machine.world().rank() != 0) return ExitCode::kOk;
-    const ordered_json environment = describe_environment(machine.ctx(), machine.world().size(), {});
+    const ordered_json description = describe_environment(machine.ctx(), machine.world().size(), {});
     if (output) {
       output->write(rows.dump() + "\n");
       output->commit();
       return ExitCode::kOk;
     }
-    print(arguments, {{"bench", "comm"}, {"comm", rows}, {"environment", environment}}, headline(environment) + "\n" + table_of(rows));
+    print(arguments, {{"bench", "comm"}, {"comm", rows}, {"environment", description}}, headline(description) + "\n" + table_of(rows));
     return ExitCode::kOk;
   }));
 }
 
 }  // namespace
 
-void add_bench_command(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code) {
+void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& command_line, int& exit_code) {
   CLI::App* bench = app.add_subcommand("bench", "Measure kernels, a training step, or communication; writes nothing");
   bench->require_subcommand(1);
   const auto arguments = std::make_shared<Arguments>();
@@ -203,7 +204,7 @@ void add_bench_command(CLI::App& app, const std::vector<std::string>& command_li
   kernels->add_option("--head-sizes", arguments->head_sizes, "Head sizes of attention: 128,64")->delimiter(',')->check(positive);
   kernels->add_option("--working-set", arguments->working_set_mib, "MiB that repeated calls go through, more than any cache")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  kernels->callback([arguments, &exit_code] { exit_code = bench_kernels(*arguments); });
+  kernels->callback([arguments, &environment, &exit_code] { exit_code = bench_kernels(*arguments, environment); });
 
   CLI::App* step = bench->add_subcommand("step", "Training steps of a configuration on random tokens, laid out as `train` would");
   common(step);
@@ -212,7 +213,7 @@ void add_bench_command(CLI::App& app, const std::vector<std::string>& command_li
   step->add_option("--warmup", arguments->step.warmup, "Steps before them")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   step->add_flag("--operations", arguments->step.operations, "Time every operation of one step too, each by itself (rank 0's)");
   add_oversubscribe_flag(*step, arguments->oversubscribe);
-  step->callback([arguments, command_line, &exit_code] { exit_code = bench_step(*arguments, command_line); });
+  step->callback([arguments, &environment, command_line, &exit_code] { exit_code = bench_step(*arguments, environment, command_line); });
 
   CLI::App* comm = bench->add_subcommand("comm", "Collectives and a ring of sends over the ranks of this start, or of --ranks");
   common(comm);
@@ -222,13 +223,13 @@ void add_bench_command(CLI::App& app, const std::vector<std::string>& command_li
   comm->add_option("--sizes", arguments->sizes, "Bytes of a buffer: 4096,1048576")->delimiter(',')->check(CLI::Range(int64_t{1}, int64_t{1} << 36));
   comm->add_option("--output", arguments->output, "A file for the rows as JSON, in place of standard output")->excludes("--json");
   add_oversubscribe_flag(*comm, arguments->oversubscribe);
-  comm->callback([arguments, command_line, &exit_code] { exit_code = bench_comm(*arguments, command_line); });
+  comm->callback([arguments, &environment, command_line, &exit_code] { exit_code = bench_comm(*arguments, environment, command_line); });
 
   CLI::App* machine = bench->add_subcommand(
       "machine", "Figures of this machine's CPU as a cluster file for `plan`, fitted to products, attention, memory and collectives");
   machine->add_option("--seconds", arguments->machine_seconds, "Time for each figure")->check(finite_range(1e-3, 60));
   machine->add_option("--output", arguments->output, "The cluster file; default: standard output");
-  machine->callback([arguments, &exit_code] { exit_code = bench_machine(arguments->machine_seconds, arguments->output); });
+  machine->callback([arguments, &environment, &exit_code] { exit_code = bench_machine(environment, arguments->machine_seconds, arguments->output); });
 }
 
 }  // namespace trireme

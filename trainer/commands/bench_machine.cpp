@@ -20,6 +20,7 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/files/progress_line.h"
 #include "trainer/job/launcher.h"
+#include "trainer/job/world.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/machine.h"
 
@@ -29,9 +30,8 @@ namespace {
 /// A file of our own among those of everybody, removed in the end.
 class OwnFile {
  public:
-  OwnFile() {
-    const char* const directory = std::getenv("TMPDIR");
-    path_ = concat(directory != nullptr && *directory != '\0' ? directory : "/tmp", "/trireme-links-XXXXXX");
+  /// In `directory`, or where that is empty in /tmp.
+  explicit OwnFile(const std::string& directory) : path_(concat(directory.empty() ? "/tmp" : directory, "/trireme-links-XXXXXX")) {
     const int descriptor = ::mkstemp(path_.data());
     if (descriptor < 0) throw IoError(concat(path_, ": cannot be created: ", std::strerror(errno), "; set TMPDIR to another directory"));
     ::close(descriptor);
@@ -47,10 +47,11 @@ class OwnFile {
 };
 
 /// Collectives between `ranks` ranks of this machine, started for this alone.
-std::vector<LinkSample> measure_links(int ranks, double seconds, const OwnFile& file) {
-  const int code = launch(ranks, {"bench", "comm", "--device", "cpu", "--sizes", "4096,65536,1048576,8388608", "--seconds", std::to_string(seconds),
-                                  "--output", file.path()},
-                          {.resumable = false});
+std::vector<LinkSample> measure_links(const LaunchEnvironment& environment, int ranks, double seconds, const OwnFile& file) {
+  const int code = launch(
+      environment, ranks,
+      {"bench", "comm", "--device", "cpu", "--sizes", "4096,65536,1048576,8388608", "--seconds", std::to_string(seconds), "--output", file.path()},
+      {.resumable = false});
   if (code != 0) throw InternalError(concat("bench machine: measuring ", ranks, " ranks ended with exit code ", code));
   return bench::link_samples(nlohmann::json::parse(read_text(file.path())), ranks);
 }
@@ -72,24 +73,24 @@ void round_figures(ClusterConfig& c) {
 
 }  // namespace
 
-int bench_machine(double seconds, const std::string& file) {
-  if (under_launcher()) throw ConfigError("bench machine: starts its ranks itself; start it without mpirun or srun");
+int bench_machine(const LaunchEnvironment& environment, double seconds, const std::string& file) {
+  if (environment.is_rank()) throw ConfigError("bench machine: starts its ranks itself; start it without mpirun or srun");
   const std::vector<int> worlds = {2, 4, 8};
   std::optional<DurableFile> output;
   if (!file.empty()) output.emplace(file);  // a name that cannot be written is told before anything is measured
-  const OwnFile links;
+  const OwnFile links(environment.temporary_directory.value_or(""));
   MachineSamples samples;
   {
     ProgressLine progress("measuring", ProgressUnit::kItems, bench::machine_figures() + static_cast<int64_t>(worlds.size()));
     {
       Config config;
       config.run.device = "cpu";
-      Machine machine(std::make_unique<SelfCommunicator>("world"), {}, config);
+      Machine machine(std::make_unique<SelfCommunicator>("world"), lone_place(environment), config);
       const bench::Effort effort{.batch_seconds = std::min(0.02, seconds / 3), .seconds = seconds, .world = nullptr};
       samples = bench::measure_machine(machine.ctx(), effort, [&] { progress.advance(1); });
     }
     for (const int ranks : worlds) {
-      for (const LinkSample& sample : measure_links(ranks, seconds, links)) samples.links.push_back(sample);
+      for (const LinkSample& sample : measure_links(environment, ranks, seconds, links)) samples.links.push_back(sample);
       progress.advance(1);
     }
   }

@@ -100,8 +100,8 @@ void verify(const std::string& directory) {
     found = reader.verify_digests([&](int64_t more) { progress.advance(more); });
   }
   if (!found.empty())
-    throw DataError(
-        concat(reader.directory().string(), ": intact, but not all of its values are finite: ", to_string(found), "; training cannot resume from it"));
+    throw DataError(concat(reader.directory().string(), ": intact, but not all of its values are finite: ", to_string(found),
+                           "; training cannot resume from it"));
   std::cout << "whole: " << reader.tensors().size() << " tensors, " << bytes << " bytes in " << reader.files().size()
             << files_word(reader.files().size()) << '\n';
   finish_output();
@@ -109,7 +109,7 @@ void verify(const std::string& directory) {
 
 }  // namespace
 
-void add_checkpoint_command(CLI::App& app, int& exit_code) {
+void add_checkpoint_command(CLI::App& app, const LaunchEnvironment& environment, int& exit_code) {
   CLI::App* checkpoint = app.add_subcommand("checkpoint", "Look into a checkpoint, or check that it is whole");
   checkpoint->require_subcommand(1);
   const auto add = [&](const char* name, const char* doc) {
@@ -131,7 +131,7 @@ void add_checkpoint_command(CLI::App& app, int& exit_code) {
     verify(*directory);
     exit_code = static_cast<int>(ExitCode::kOk);
   });
-  add_checkpoint_export(*checkpoint, exit_code);
+  add_checkpoint_export(*checkpoint, environment, exit_code);
   add_checkpoint_import(*checkpoint, exit_code);
 }
 

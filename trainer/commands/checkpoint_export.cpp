@@ -13,6 +13,7 @@
 #include "trainer/files/table.h"
 #include "trainer/huggingface/config_writer.h"
 #include "trainer/huggingface/writer.h"
+#include "trainer/job/world.h"
 
 namespace fs = std::filesystem;
 
@@ -82,8 +83,8 @@ void write_logits(DurableFile& file, const ExportCheck& check) {
   file.commit();
 }
 
-void check(const Arguments& arguments, const std::string& source, DType dtype, std::optional<DurableFile>& logits) {
-  const ExportCheck found = check_export(source, arguments.weights, arguments.output, dtype);
+void check(const Arguments& arguments, const RankPlace& place, const std::string& source, DType dtype, std::optional<DurableFile>& logits) {
+  const ExportCheck found = check_export(source, arguments.weights, arguments.output, dtype, place);
   if (logits) write_logits(*logits, found);
   const std::string what = concat("the logits of ", found.tokens.size(), " tokens ");
   const std::string rounded = dtype == DType::kF32 ? "" : concat(" with its weights rounded to ", arguments.dtype);
@@ -95,7 +96,7 @@ void check(const Arguments& arguments, const std::string& source, DType dtype, s
   std::cout << '\n';
 }
 
-void run(const Arguments& arguments) {
+void run(const Arguments& arguments, const RankPlace& place) {
   const HuggingFaceOptions options{kDTypes.at(arguments.dtype), static_cast<int64_t>(arguments.max_shard_size)};
   const WeightSource weights(arguments.directory, arguments.weights);
   hugging_face_class(weights.model());  // what cannot be written leaves no trace
@@ -108,13 +109,13 @@ void run(const Arguments& arguments) {
   if (arguments.no_check)
     std::cout << "not checked: --no-check\n";
   else
-    check(arguments, source, options.dtype, logits);
+    check(arguments, place, source, options.dtype, logits);
   finish_output();
 }
 
 }  // namespace
 
-void add_checkpoint_export(CLI::App& checkpoint, int& exit_code) {
+void add_checkpoint_export(CLI::App& checkpoint, const LaunchEnvironment& environment, int& exit_code) {
   CLI::App* command = checkpoint.add_subcommand("export", "Write a model as a folder for Hugging Face transformers");
   const auto arguments = std::make_shared<Arguments>();
   command->add_option("directory", arguments->directory, "checkpoint, run directory (its newest checkpoint), or Hugging Face folder")
@@ -138,8 +139,8 @@ void add_checkpoint_export(CLI::App& checkpoint, int& exit_code) {
       command->add_flag("--no-check", arguments->no_check,
                         "Do not load the folder at the end to compare its logits with the source's, which takes the memory of the model");
   command->add_option("--write-logits", arguments->logits, "Tokens and logits of that comparison, as JSON")->excludes(no_check)->type_name("FILE");
-  command->callback([arguments, &exit_code] {
-    run(*arguments);
+  command->callback([arguments, &environment, &exit_code] {
+    run(*arguments, lone_place(environment));
     exit_code = static_cast<int>(ExitCode::kOk);
   });
 }

@@ -11,7 +11,7 @@ CheckpointModel::CheckpointModel(const std::string& path, WeightKind kind) : sou
   config_.run.device = config_.training.precision == "fp64" ? "cpu" : "auto";  // not where it was trained
 }
 
-Trainer& CheckpointModel::load() { return load(std::make_unique<SelfCommunicator>("world"), {}); }
+Trainer& CheckpointModel::load(const RankPlace& place) { return load(std::make_unique<SelfCommunicator>("world"), place); }
 
 Trainer& CheckpointModel::load(std::unique_ptr<Communicator> world, const RankPlace& place) {
   machine_ = std::make_unique<Machine>(std::move(world), place, config_);

@@ -17,8 +17,8 @@ class CheckpointModel {
 
   Config& config() { return config_; }  ///< may be changed before load(), to another resolved one: batch sizes, data, precision, layout
   const std::string& tokenizer() const { return source_.tokenizer(); }  ///< for Tokenizer::open; empty where there is none
-  /// On this one rank.
-  Trainer& load();
+  /// On this one rank, in a world of its own.
+  Trainer& load(const RankPlace& place);
   /// On the ranks of `world`, laid out as config().parallel says. Collective.
   Trainer& load(std::unique_ptr<Communicator> world, const RankPlace& place);
 

@@ -9,6 +9,7 @@
 #include "trainer/commands/checkpoint_model.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/load.h"
+#include "trainer/job/world.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/run/run_data.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -84,7 +85,7 @@ struct Figures {
   }
 };
 
-void evaluate(const Arguments& arguments) {
+void evaluate(const Arguments& arguments, const LaunchEnvironment& environment) {
   // The layout of CONFIG is for training: here one rank reads the checkpoint, however many made it.
   const Config config = resolve(load_config(arguments.config, arguments.sets));
   if (config.data.validation.empty()) throw ConfigError("data.validation: eval needs a validation set; allowed one token directory or more");
@@ -100,7 +101,7 @@ void evaluate(const Arguments& arguments) {
   model.config().run.device = config.run.device;
   model.config().kernels = config.kernels;
   model.config().training = config.training;
-  Trainer& trainer = model.load();
+  Trainer& trainer = model.load(lone_place(environment));
   Figures all;
   nlohmann::ordered_json by_name;
   for (const ValidationSet& set : sets) {
@@ -118,7 +119,7 @@ void evaluate(const Arguments& arguments) {
 
 }  // namespace
 
-void add_eval_command(CLI::App& app, int& exit_code) {
+void add_eval_command(CLI::App& app, const LaunchEnvironment& environment, int& exit_code) {
   CLI::App* command = app.add_subcommand("eval", "Validation loss, perplexity and bits per byte of a checkpoint");
   const auto arguments = std::make_shared<Arguments>();
   command->add_option("CONFIG", arguments->config, "YAML file whose validation set is read")->required();
@@ -126,8 +127,8 @@ void add_eval_command(CLI::App& app, int& exit_code) {
   add_weights_option(*command, arguments->weights);
   command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
   command->add_flag("--json", arguments->json, "One JSON object on standard output");
-  command->callback([arguments, &exit_code] {
-    evaluate(*arguments);
+  command->callback([arguments, &environment, &exit_code] {
+    evaluate(*arguments, environment);
     exit_code = static_cast<int>(ExitCode::kOk);
   });
 }

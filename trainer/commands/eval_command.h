@@ -1,10 +1,12 @@
 #pragma once
 #include <CLI/CLI.hpp>
 
+#include "trainer/job/launch_environment.h"
+
 namespace trireme {
 
 /// `eval CONFIG --checkpoint DIR [--set key.path=value]... [--json]`: the model of a checkpoint or Hugging Face folder on the validation sets of CONFIG, on
 /// one rank whatever the layout that saved it. Sets `exit_code`; errors are thrown as trireme::Error.
-void add_eval_command(CLI::App& app, int& exit_code);
+void add_eval_command(CLI::App& app, const LaunchEnvironment& environment, int& exit_code);
 
 }  // namespace trireme

@@ -14,14 +14,14 @@ namespace {
 constexpr int64_t kMostTokens = 64;
 
 struct Loaded {
-  explicit Loaded(const std::string& path, WeightKind kind = WeightKind::kTrained) : model(path, kind) {
+  Loaded(const std::string& path, WeightKind kind, const RankPlace& place) : model(path, kind) {
     Config& config = model.config();
     config.run.device = "cpu";
     config.kernels = {};  // the same for both
     config.training.precision = "fp32";
     config.training.micro_batch_size = config.training.global_batch_size = 1;
     length = config.training.sequence_length = std::min(kMostTokens, *config.model.max_positions);
-    trainer = &model.load();
+    trainer = &model.load(place);
   }
 
   std::vector<int32_t> tokens() {
@@ -59,11 +59,11 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 
 }  // namespace
 
-ExportCheck check_export(const std::string& source, WeightKind kind, const std::string& folder, DType dtype) {
+ExportCheck check_export(const std::string& source, WeightKind kind, const std::string& folder, DType dtype, const RankPlace& place) {
   ExportCheck check;
   std::vector<double> exact, expected;
   {
-    Loaded original(source, kind);
+    Loaded original(source, kind, place);
     check.tokens = original.tokens();
     exact = expected = original.trainer->logits(check.tokens);
     if (dtype != DType::kF32) {
@@ -71,7 +71,7 @@ ExportCheck check_export(const std::string& source, WeightKind kind, const std::
       expected = original.trainer->logits(check.tokens);
     }
   }
-  check.logits = Loaded(folder).trainer->logits(check.tokens);
+  check.logits = Loaded(folder, WeightKind::kTrained, place).trainer->logits(check.tokens);
   check.error = largest_difference(check.logits, expected);
   check.equal = check.logits.size() == expected.size() && std::memcmp(check.logits.data(), expected.data(), expected.size() * sizeof(double)) == 0;
   check.rounding = largest_difference(expected, exact);

@@ -5,6 +5,7 @@
 
 #include "kernels/core/dtype.h"
 #include "trainer/huggingface/weight_source.h"
+#include "trainer/loop/machine.h"
 
 namespace trireme {
 
@@ -20,6 +21,6 @@ struct ExportCheck {
 };
 
 /// Loads the source, then the folder: one model in memory at a time. Errors: those of CheckpointModel.
-ExportCheck check_export(const std::string& source, WeightKind kind, const std::string& folder, DType dtype);
+ExportCheck check_export(const std::string& source, WeightKind kind, const std::string& folder, DType dtype, const RankPlace& place);
 
 }  // namespace trireme

@@ -89,8 +89,8 @@ void Request::lay_out(int64_t ranks) {
 }
 
 /// Tokens a second, for a person who watches.
-void tell_speed(size_t prompt, Clock::time_point begin, Clock::time_point first, size_t made) {
-  const bool watched = started_by_launch() ? standard_output_is_terminal() : ::isatty(STDERR_FILENO) != 0;
+void tell_speed(const LaunchEnvironment& environment, size_t prompt, Clock::time_point begin, Clock::time_point first, size_t made) {
+  const bool watched = environment.is_rank_of_launch() ? standard_output_is_terminal(environment) : ::isatty(STDERR_FILENO) != 0;
   if (!watched || made < 2) return;
   const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
   std::cerr << concat("prompt of ", prompt, " tokens in ", seconds(first - begin), " s, then ",
@@ -99,14 +99,14 @@ void tell_speed(size_t prompt, Clock::time_point begin, Clock::time_point first,
 }
 
 /// Every rank draws the same tokens; rank 0 tells them.
-ExitCode continue_text(Request& request, Trainer& trainer) {
+ExitCode continue_text(Request& request, const LaunchEnvironment& environment, Trainer& trainer) {
   const Arguments& arguments = request.arguments;
   Communicator& world = trainer.mesh().world;
   std::vector<int32_t>& tokens = request.tokens;
   const size_t prompt = tokens.size();
   const StopRequest stop;
   world.barrier();  // every rank has its StopRequest
-  if (world.rank() == 0) announce_ready();
+  if (world.rank() == 0) announce_ready(environment);
   const auto tell = [&](const std::string& text) {
     if (world.rank() == 0) std::cout << text << std::flush;
   };
@@ -131,34 +131,34 @@ ExitCode continue_text(Request& request, Trainer& trainer) {
   }
   tell(stream.rest() + "\n");
   agree(world, finish_output);
-  if (world.rank() == 0) tell_speed(prompt, begin, first, tokens.size() - prompt);
+  if (world.rank() == 0) tell_speed(environment, prompt, begin, first, tokens.size() - prompt);
   return stopped ? ExitCode::kRequeue : ExitCode::kOk;
 }
 
-ExitCode generate_as_rank(const Arguments& arguments) {
-  return run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
+ExitCode generate_as_rank(const Arguments& arguments, const LaunchEnvironment& environment) {
+  return run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     std::optional<Request> request;
     agree(*world, [&] {
       if (arguments.tensor && *arguments.tensor != world->size())
         throw ConfigError(concat("--tensor=", *arguments.tensor, ": mpirun or srun started ", world->size(), " ranks; allowed as many as those"));
       request.emplace(arguments, world->size());
     });
-    return continue_text(*request, request->model.load(std::move(world), place));
+    return continue_text(*request, environment, request->model.load(std::move(world), place));
   });
 }
 
 /// Everything that can be refused is refused here, before a rank is started.
-int generate(const Arguments& arguments, const std::vector<std::string>& command_line) {
-  if (!under_launcher() && arguments.tensor.value_or(1) > 1) {
+int generate(const Arguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
+  if (!environment.is_rank() && arguments.tensor.value_or(1) > 1) {
     const Request checked(arguments, *arguments.tensor);
-    return launch(static_cast<int>(*arguments.tensor), command_line, {.oversubscribe = arguments.oversubscribe});
+    return launch(environment, static_cast<int>(*arguments.tensor), command_line, {.oversubscribe = arguments.oversubscribe});
   }
-  return static_cast<int>(generate_as_rank(arguments));
+  return static_cast<int>(generate_as_rank(arguments, environment));
 }
 
 }  // namespace
 
-void add_generate_command(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code) {
+void add_generate_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& command_line, int& exit_code) {
   CLI::App* command =
       app.add_subcommand("generate",
                          "Continue a text with a model. Beyond the positions of the model the oldest tokens fall out of its sight, and "
@@ -182,9 +182,9 @@ void add_generate_command(CLI::App& app, const std::vector<std::string>& command
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   add_oversubscribe_flag(*command, arguments->oversubscribe);
   command->add_flag("--no-cache", arguments->no_cache, "Keep no keys and values: every token is computed from the whole text");
-  command->callback([arguments, command_line, prompt, file, &exit_code] {
+  command->callback([arguments, &environment, command_line, prompt, file, &exit_code] {
     if (prompt->count() + file->count() == 0) throw ConfigError("--prompt is required, or --prompt-file");
-    exit_code = generate(*arguments, command_line);
+    exit_code = generate(*arguments, environment, command_line);
   });
 }
 

@@ -3,14 +3,15 @@
 #include <functional>
 
 #include "kernels/core/check.h"
+#include "trainer/job/launch_environment.h"
 #include "trainer/loop/machine.h"
 
 namespace trireme {
 
-/// Runs `body` as one rank of the world this process was started in: MPI's under mpirun or srun, a world of one otherwise. A failure that all ranks agreed
-/// on leaves in step; any other one is reported with its rank and ends the job. Errors: those of body; ConfigError where Slurm
-/// started more tasks than MPI sees.
-ExitCode run_on_ranks(const std::function<ExitCode(std::unique_ptr<Communicator> world, const RankPlace& place)>& body);
+/// Runs `body` as one rank of the world this process was started in (make_world). A failure that all ranks agreed on leaves in step; any other one is reported
+/// with its rank and ends the job. Errors: those of body.
+ExitCode run_on_ranks(const LaunchEnvironment& environment,
+                      const std::function<ExitCode(std::unique_ptr<Communicator> world, const RankPlace& place)>& body);
 
 /// `--oversubscribe` of a command that starts ranks: LaunchOptions::oversubscribe.
 void add_oversubscribe_flag(CLI::App& command, bool& oversubscribe);

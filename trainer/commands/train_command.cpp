@@ -30,40 +30,41 @@ struct Arguments {
 };
 
 /// Who did not start the ranks cannot start them again.
-void refuse_restarts(const Arguments& arguments, const Config& config) {
-  if (started_by_launch() || !under_launcher() || arguments.restarts_of(config) == 0) return;
+void refuse_restarts(const Arguments& arguments, const LaunchEnvironment& environment, const Config& config) {
+  if (environment.is_rank_of_launch() || !environment.is_rank() || arguments.restarts_of(config) == 0) return;
   throw ConfigError(
       concat(arguments.restarts ? "--restarts" : "resilience.restarts", ": these ranks were started by mpirun or srun, and `trireme train` ",
              "can start again only what it has started itself; allowed 0, and a restart by who started them (Slurm: sbatch --requeue)"));
 }
 
 /// `loaded`: the configuration, where it has been read already; a pipe can be read only once.
-ExitCode train_as_rank(const Arguments& arguments, std::optional<LoadedConfig> loaded) {
-  return run_on_ranks([&](std::unique_ptr<Communicator> world, const RankPlace& place) {
+ExitCode train_as_rank(const Arguments& arguments, const LaunchEnvironment& environment, std::optional<LoadedConfig> loaded) {
+  return run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     Config config;
     agree(*world, [&] {
       if (world->size() > 1) check_read_again(arguments.config);
       if (!loaded) loaded = load_config(arguments.config, arguments.sets);
       config = resolve(*loaded, world->size());
-      refuse_restarts(arguments, config);
+      refuse_restarts(arguments, environment, config);
     });
     std::optional<Machine> machine;  // outlives the watch, but is made under it: opening GPUs may hang
-    Watch watch(*world, place.local_size == world->size(), config.resilience.hang_seconds);
+    Watch watch(*world, place.local_size == world->size(), config.resilience.hang_seconds, environment.hub_address);
     machine.emplace(std::move(world), place, config);
     const std::unique_ptr<Communicator> noted = watched(machine->world(), watch.progress());
     RunOptions options = arguments.options;
     options.ranks_per_host = place.local_size;
+    options.environment = environment;
     return run_training(machine->ctx(), *noted, config, options, watch.progress());
   });
 }
 
 /// Everything that can be refused is refused here, before a rank is started.
-int train(const Arguments& arguments, const std::vector<std::string>& command_line) {
+int train(const Arguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
   const StopRequest stop;  // from the beginning: a request while a rank sets up is answered before its first step
   ignore_closed_output();
   if (arguments.options.resume.empty()) throw ConfigError("--resume: empty; allowed auto, never, or a checkpoint's directory");
   std::optional<LoadedConfig> loaded;
-  if (!under_launcher()) {
+  if (!environment.is_rank()) {
     loaded = load_config(arguments.config, arguments.sets);
     const Config config = resolve(*loaded);
     const int ranks = mesh_shape(config.parallel).world();
@@ -76,7 +77,7 @@ int train(const Arguments& arguments, const std::vector<std::string>& command_li
       const bool starts = checkpoints_to_resume(config.run.directory, arguments.options.resume).empty();
       if (starts && config.training.initial_weights != "none") check_initial_weights(WeightSource(config.training.initial_weights), config);
       const std::vector<std::string> words = without("--restarts", without("--hosts", command_line));  // the launcher's own
-      return launch(ranks, words,
+      return launch(environment, ranks, words,
                     {.hosts_file = arguments.hosts,
                      .silence_seconds = config.resilience.hang_seconds,
                      .output_is_log = true,
@@ -87,12 +88,12 @@ int train(const Arguments& arguments, const std::vector<std::string>& command_li
   } else if (arguments.hosts) {
     throw ConfigError("--hosts: this process is already one of the ranks that mpirun or srun started; give the hosts to mpirun or srun");
   }
-  return static_cast<int>(train_as_rank(arguments, std::move(loaded)));
+  return static_cast<int>(train_as_rank(arguments, environment, std::move(loaded)));
 }
 
 }  // namespace
 
-void add_train_command(CLI::App& app, const std::vector<std::string>& command_line, int& exit_code) {
+void add_train_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& command_line, int& exit_code) {
   CLI::App* command = app.add_subcommand("train", "Train a model; continues the run in run.directory where there is one");
   const auto arguments = std::make_shared<Arguments>();
   command->add_option("CONFIG", arguments->config, "YAML file of the run")->required();
@@ -108,9 +109,9 @@ void add_train_command(CLI::App& app, const std::vector<std::string>& command_li
       "operation, seconds by cause to metrics.jsonl");
   command->add_option("--hosts", arguments->hosts, "mpirun hostfile for the ranks this command starts");
   add_oversubscribe_flag(*command, arguments->oversubscribe);
-  command->callback([arguments, command_line, &exit_code] {
+  command->callback([arguments, &environment, command_line, &exit_code] {
     if (arguments->trace_steps) arguments->options.trace_steps = step_range(*arguments->trace_steps);
-    exit_code = train(*arguments, command_line);
+    exit_code = train(*arguments, environment, command_line);
   });
 }
 

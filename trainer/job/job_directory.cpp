@@ -6,8 +6,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -21,20 +19,8 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-constexpr const char* kSegments = "OMPI_MCA_btl_vader_backing_directory";
-constexpr const char* kSession = "OMPI_MCA_orte_tmpdir_base";
-constexpr const char* kTemporary =
-    "TMPDIR";  // stays on this host; Open MPI gives the variable above to all ranks, and refuses one for mpirun's host beside it
 constexpr const char* kMemory = "/dev/shm";
 constexpr const char* kPrefix = "trireme-mpi-";
-
-bool is_set(const char* name) { return std::getenv(name) != nullptr; }
-
-/// Whether the user has chosen a place for session directories. Open MPI refuses one of these variables beside another.
-bool session_is_chosen() {
-  constexpr std::array kAll{kSession, "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"};
-  return std::any_of(kAll.begin(), kAll.end(), is_set);
-}
 
 /// Closes on every way out; -1: nothing was opened.
 struct Opened {
@@ -106,26 +92,27 @@ OwnDirectory::~OwnDirectory() {
   if (lock_ >= 0) ::close(lock_);
 }
 
-JobDirectory::JobDirectory(bool one_host) {
-  if (one_host && !is_set(kSegments)) name(kSegments, in_memory_.emplace(kMemory));
-  if (session_is_chosen()) return;
-  const char* const session = one_host ? kSession : kTemporary;
+JobDirectory::JobDirectory(const LaunchEnvironment& environment, bool one_host) {
+  if (one_host && !environment.segments_are_placed) name(kSegmentsVariable, in_memory_.emplace(kMemory), {});
+  if (environment.session_is_placed) return;  // Open MPI refuses one of its variables beside another
+  // TMPDIR stays on this host; Open MPI gives its own variable to all ranks, and refuses one for mpirun's host beside it.
+  const char* const session = one_host ? kSessionVariable : kTemporaryVariable;
+  const std::optional<std::string> before = one_host ? std::nullopt : environment.temporary_directory;
   if (has_room(kMemory)) {
     if (!in_memory_) in_memory_.emplace(kMemory);
-    if (name(session, *in_memory_)) return;
+    if (name(session, *in_memory_, before)) return;
   }
-  const char* const temporary = std::getenv(kTemporary);
+  const std::string temporary = environment.temporary_directory.value_or("");
   std::error_code error;
-  const fs::path place = fs::absolute(temporary != nullptr && *temporary != '\0' ? temporary : "/tmp", error);
-  if (!name(session, on_disk_.emplace(place)))
+  const fs::path place = fs::absolute(temporary.empty() ? "/tmp" : temporary, error);
+  if (!name(session, on_disk_.emplace(place), before))
     throw IoError(concat("TMPDIR=", place.string(), ": mpirun cannot keep its files there: ", std::strerror(errno),
                          "; allowed a directory in which this user can make others"));
 }
 
-bool JobDirectory::name(const char* variable, const OwnDirectory& directory) {
+bool JobDirectory::name(const char* variable, const OwnDirectory& directory, const std::optional<std::string>& before) {
   if (directory.path().empty()) return false;
-  const char* const before = std::getenv(variable);
-  named_.emplace_back(variable, before != nullptr ? std::optional<std::string>(before) : std::nullopt);
+  named_.emplace_back(variable, before);
   ::setenv(variable, directory.path().c_str(), 1);
   return true;
 }

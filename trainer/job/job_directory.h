@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/job/launch_environment.h"
+
 namespace trireme {
 
 /// A directory of mode 0700 with a name that nobody can foresee, locked by the kernel and removed with this object; what processes that were killed have left
@@ -31,14 +33,14 @@ class OwnDirectory {
 class JobDirectory {
  public:
   /// Errors: IoError where there is no place for a session directory.
-  explicit JobDirectory(bool one_host);
+  JobDirectory(const LaunchEnvironment& environment, bool one_host);
   ~JobDirectory();
   JobDirectory(const JobDirectory&) = delete;
   JobDirectory& operator=(const JobDirectory&) = delete;
 
  private:
-  /// Tells Open MPI. False: there is no such directory.
-  bool name(const char* variable, const OwnDirectory& directory);
+  /// Tells Open MPI. `before`: the variable's value that comes back in the end. False: there is no such directory.
+  bool name(const char* variable, const OwnDirectory& directory, const std::optional<std::string>& before);
 
   std::optional<OwnDirectory> in_memory_, on_disk_;
   std::vector<std::pair<const char*, std::optional<std::string>>> named_;  ///< variables, with the values they get back in the end

@@ -14,12 +14,9 @@
 #include "trainer/job/stop_signals.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/restart_policy.h"
-#include "trainer/resilience/watch.h"
 
 namespace trireme {
 namespace {
-
-bool is_set(const char* name) { return std::getenv(name) != nullptr; }
 
 void say(const std::string& line) { write_all(STDERR_FILENO, line + "\n"); }
 
@@ -28,8 +25,8 @@ struct JobEnd {
   int64_t step = 0;  ///< the furthest a rank was in
 };
 
-JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options, bool one_host, const StopRequest& stop,
-               OutputRelay& relay) {
+JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options,
+               bool one_host, const StopRequest& stop, OutputRelay& relay) {
   VerdictBox verdicts;
   std::optional<Hub> hub;
   ::unsetenv(kHubVariable);
@@ -38,8 +35,9 @@ JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const Launc
                 [&](const Verdict& verdict) { verdicts.put(verdict); });
     ::setenv(kHubVariable, hub->address().c_str(), 1);
   }
-  const JobDirectory directory(one_host);
-  MpirunJob job(mpirun_command(ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay, options.resumable);
+  const JobDirectory directory(environment, one_host);
+  MpirunJob job(mpirun_command(environment, ranks, arguments, options.hosts_file, one_host), stop, hub ? &verdicts : nullptr, relay,
+                options.resumable);
   std::optional<LoopbackOnly> loopback;
   if (one_host) loopback.emplace(job.mpirun());
   const int code = job.wait();
@@ -47,22 +45,24 @@ JobEnd run_job(int ranks, const std::vector<std::string>& arguments, const Launc
 }
 
 /// Of the host with the most, if they are spread evenly.
-int ranks_of_host(int ranks, int hosts, const char* nodes) {
-  hosts = std::max({1, hosts, nodes != nullptr ? std::atoi(nodes) : 1});
+int ranks_of_host(int ranks, int hosts, int nodes) {
+  hosts = std::max({1, hosts, nodes});
   return (ranks + hosts - 1) / hosts;
 }
 
 /// A program called mpirun that starts its words as they are, without making them ranks, would start launcher after launcher.
-void refuse_recursion() {
-  if (is_set(kRanksVariable))
-    throw InternalError(concat(find_mpirun().string(), ": started this program, but not as a rank; make the mpirun of Open MPI the first in PATH"));
+void refuse_recursion(const LaunchEnvironment& environment) {
+  if (environment.launched_ranks)
+    throw InternalError(
+        concat(find_mpirun(environment).string(), ": started this program, but not as a rank; make the mpirun of Open MPI the first in PATH"));
 }
 
 /// Until a job ends with an answer, or fails once too often.
-int run_jobs(int ranks, std::vector<std::string> words, const LaunchOptions& options, bool one_host, const StopRequest& stop, OutputRelay& relay) {
+int run_jobs(const LaunchEnvironment& environment, int ranks, std::vector<std::string> words, const LaunchOptions& options, bool one_host,
+             const StopRequest& stop, OutputRelay& relay) {
   RestartPolicy policy(options.restarts);
   for (;;) {
-    const JobEnd end = run_job(ranks, words, options, one_host, stop, relay);
+    const JobEnd end = run_job(environment, ranks, words, options, one_host, stop, relay);
     if (end.code != static_cast<int>(ExitCode::kInternal) || options.restarts == 0 || stop.requested()) return end.code;
     const Continuation next = options.continuation();
     if (!next.no_retry_reason.empty()) {
@@ -87,23 +87,11 @@ int run_jobs(int ranks, std::vector<std::string> words, const LaunchOptions& opt
 
 }  // namespace
 
-bool under_launcher() {
-  if (is_set("OMPI_COMM_WORLD_SIZE")) return true;
-  if (is_set("SLURM_PTY_PORT")) return false;  // a shell that `srun --pty` opened
-  if (is_set("PMIX_RANK") || is_set("PMI_RANK")) return true;
-  // Batch scripts and the shells of salloc have a step id as well, from the reserved end of the range.
-  constexpr unsigned long kFirstReservedStep = 0xfffffff0UL;
-  const char* step = std::getenv("SLURM_STEP_ID");
-  return step != nullptr && is_set("SLURM_PROCID") && std::strtoul(step, nullptr, 10) < kFirstReservedStep;
-}
-
-bool started_by_launch() { return under_launcher() && is_set(kOutputVariable); }
-
-int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options) {
+int launch(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options) {
   const int hosts = options.hosts_file ? count_hosts(*options.hosts_file) : 1;
-  const char* nodes = std::getenv("SLURM_JOB_NUM_NODES");
-  const bool one_host = !options.hosts_file && (nodes == nullptr || std::string(nodes) == "1");
-  refuse_recursion();
+  const int nodes = environment.allocated_nodes.value_or(1);
+  const bool one_host = !options.hosts_file && nodes == 1;
+  refuse_recursion(environment);
   struct Unset {
     ~Unset() { ::unsetenv(kRanksVariable); }
   } const at_the_end;
@@ -115,30 +103,29 @@ int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOpt
   ignore_closed_output();
   const StopRequest stop(StopRequest::Second::kReport);
   OutputRelay relay(STDOUT_FILENO, options.output_is_log ? OutputRelay::Kind::kLog : OutputRelay::Kind::kText);
-  const int code = run_jobs(ranks, arguments, options, one_host, stop, relay);
+  const int code = run_jobs(environment, ranks, arguments, options, one_host, stop, relay);
   relay.finish(std::chrono::seconds(stop.requested() ? 1 : options.output_is_log ? 10 : -1));
   const bool done = code == static_cast<int>(ExitCode::kOk) || code == static_cast<int>(ExitCode::kRequeue);
   if (done && relay.lost_text()) throw IoError("cannot write to standard output");
   return code;
 }
 
-void announce_start(int rank, int size) {
-  const char* const expected = std::getenv(kRanksVariable);
-  if (expected == nullptr) return;
-  if (std::atoi(expected) != size)
-    throw InternalError(concat("mpirun was to start ", expected, " ranks, but MPI sees a world of ", size,
-                               ": its mpirun and its library are not of one installation; the mpirun used is ", find_mpirun().string()));
+void announce_start(const LaunchEnvironment& environment, int rank, int size) {
+  const std::optional<int> expected = environment.launched_ranks;
+  if (!expected) return;
+  if (*expected != size)
+    throw InternalError(concat("mpirun was to start ", *expected, " ranks, but MPI sees a world of ", size,
+                               ": its mpirun and its library are not of one installation; the mpirun used is ", find_mpirun(environment).string()));
   if (rank == 0) write_all(STDERR_FILENO, concat(kStartedLine, "\n"));
 }
 
-void announce_ready() {
-  if (is_set(kOutputVariable)) write_all(STDERR_FILENO, concat(kReadyLine, "\n"));
+void announce_ready(const LaunchEnvironment& environment) {
+  if (environment.launch_output) write_all(STDERR_FILENO, concat(kReadyLine, "\n"));
 }
 
-bool standard_output_is_terminal() {
-  const char* launched = std::getenv(kOutputVariable);
-  if (launched != nullptr) return std::string(launched) == "terminal";
-  return !under_launcher() && ::isatty(STDOUT_FILENO) != 0;
+bool standard_output_is_terminal(const LaunchEnvironment& environment) {
+  if (environment.launch_output) return *environment.launch_output == "terminal";
+  return !environment.is_rank() && ::isatty(STDOUT_FILENO) != 0;
 }
 
 }  // namespace trireme

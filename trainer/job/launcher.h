@@ -5,20 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "trainer/job/launch_environment.h"
+
 namespace trireme {
-
-/// True in a rank that mpirun or an srun step started. A plain shell inside salloc, sbatch or `srun --pty` is not one.
-bool under_launcher();
-
-/// True in a rank of launch().
-bool started_by_launch();
 
 /// How a failed job goes on.
 struct Continuation {
   std::vector<std::string> arguments;
-  int64_t saved = 0;          ///< step of the checkpoint it starts from; 0: none of this run's
-  std::string from;           ///< the same in words
-  int64_t done = 0;           ///< the last step the failed job has finished; 0 before the first
+  int64_t saved = 0;                 ///< step of the checkpoint it starts from; 0: none of this run's
+  std::string from;                  ///< the same in words
+  int64_t done = 0;                  ///< the last step the failed job has finished; 0 before the first
   std::string no_retry_reason = {};  ///< why another try would come to the same end; empty: it may come to another
 };
 
@@ -30,7 +26,7 @@ struct LaunchOptions {
   /// written the job ends.
   bool output_is_log = false;
   bool resumable = true;  ///< the command may be given again after a stop; else, as for a benchmark, an early stop is a failure
-  int64_t restarts = 0;                             ///< times a failed job is started again, as RestartPolicy decides
+  int64_t restarts = 0;   ///< times a failed job is started again, as RestartPolicy decides
   std::function<Continuation()> continuation = {};  ///< asked after each failure, if there are restarts
   bool oversubscribe = false;                       ///< as many ranks of a host as asked for, whatever check_ranks_of_host() says
 };
@@ -48,16 +44,16 @@ struct LaunchOptions {
 /// stop between two tries or before the ranks were ready: kRequeue.
 /// OMP_NUM_THREADS, if unset, is cores / ranks. Errors: ConfigError if there is no mpirun, or a host would have more ranks or open files than it can bear,
 /// MissingFileError if there is no hosts file, or no longer this program's own, IoError, also for a text that cannot be written; InternalError if this process itself was started by launch().
-int launch(int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options = {});
+int launch(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options = {});
 
 /// Called by each rank of launch() as soon as MPI has told its rank and the world's size: the launcher's proof that mpirun has started a world of ranks. No
 /// effect under another launcher. Errors: InternalError where the world has not as many ranks as launch() was to start.
-void announce_start(int rank, int size);
+void announce_start(const LaunchEnvironment& environment, int rank, int size);
 
 /// To be called by rank 0 once every rank has its StopRequest: from now on a signal to the launcher is passed on. No effect under another launcher.
-void announce_ready();
+void announce_ready(const LaunchEnvironment& environment);
 
 /// Whether the person looks at a terminal. mpirun gives its ranks a pseudo-terminal whatever its own output is, so under launch() the launcher knows.
-bool standard_output_is_terminal();
+bool standard_output_is_terminal(const LaunchEnvironment& environment);
 
 }  // namespace trireme

@@ -11,7 +11,6 @@
 #include "kernels/core/check.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/loop/environment.h"
-#include "trainer/resilience/watch.h"
 
 namespace fs = std::filesystem;
 
@@ -33,9 +32,8 @@ void set_default(const char* name, const std::string& value) { ::setenv(name, va
 
 }  // namespace
 
-fs::path find_mpirun() {
-  const char* path = std::getenv("PATH");
-  std::istringstream directories(path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin");
+fs::path find_mpirun(const LaunchEnvironment& environment) {
+  std::istringstream directories(environment.search_path);
   for (std::string directory; std::getline(directories, directory, ':');) {
     const fs::path candidate = fs::path(directory.empty() ? "." : directory) / "mpirun";
     if (::access(candidate.c_str(), X_OK) == 0) return candidate;
@@ -79,14 +77,14 @@ void prepare_environment(int ranks, int hosts, bool one_host) {
   }
   set_default("OMP_NUM_THREADS", std::to_string(std::max(1, usable_cores() / here)));
   // Threads that spin at the end of a region take the cores from the ranks they wait for: measured more than ten times slower.
-  if (here * std::atoi(std::getenv("OMP_NUM_THREADS")) > usable_cores()) set_default("OMP_WAIT_POLICY", "passive");
+  if (here * read_launch_environment().omp_threads.value_or(0) > usable_cores()) set_default("OMP_WAIT_POLICY", "passive");
   ::setenv(kRanksVariable, std::to_string(ranks).c_str(), 1);
   ::setenv(kOutputVariable, ::isatty(STDOUT_FILENO) != 0 ? "terminal" : "log", 1);
 }
 
-std::vector<std::string> mpirun_command(int ranks, const std::vector<std::string>& arguments, const std::optional<std::string>& hosts_file,
-                                        bool one_host) {
-  std::vector<std::string> command{find_mpirun().string(), "-n", std::to_string(ranks)};
+std::vector<std::string> mpirun_command(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments,
+                                        const std::optional<std::string>& hosts_file, bool one_host) {
+  std::vector<std::string> command{find_mpirun(environment).string(), "-n", std::to_string(ranks)};
   if (hosts_file) command.insert(command.end(), {"--hostfile", *hosts_file});
   if (!one_host) {
     // A remote rank inherits nothing that is not named; OMPI_* travels by itself.

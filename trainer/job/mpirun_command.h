@@ -5,16 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "trainer/job/launch_environment.h"
+
 namespace trireme {
 
-/// Set for the ranks: "terminal" or "log", after the launcher's own standard output.
-inline constexpr const char* kOutputVariable = "TRIREME_LAUNCHER_OUTPUT";
-
-/// Set for the ranks: how many launch() was to start.
-inline constexpr const char* kRanksVariable = "TRIREME_LAUNCHER_RANKS";
-
 /// The first in PATH. Errors: ConfigError if there is none.
-std::filesystem::path find_mpirun();
+std::filesystem::path find_mpirun(const LaunchEnvironment& environment);
 
 /// Lines of an mpirun hostfile that name a host. Errors: MissingFileError; DataError if it is not a regular file, which mpirun could not read again; ConfigError
 /// if there is none.
@@ -26,7 +22,7 @@ void prepare_environment(int ranks, int hosts, bool one_host);
 
 /// `mpirun -n ranks /proc/self/exe arguments...`, with `-x` for each variable that ranks on other hosts need. Errors: ConfigError if there is no mpirun,
 /// MissingFileError if this program's file is gone.
-std::vector<std::string> mpirun_command(int ranks, const std::vector<std::string>& arguments, const std::optional<std::string>& hosts_file,
-                                        bool one_host);
+std::vector<std::string> mpirun_command(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments,
+                                        const std::optional<std::string>& hosts_file, bool one_host);
 
 }  // namespace trireme

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <thread>
@@ -122,9 +121,8 @@ int usable_cores() {
   return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
 }
 
-int threads_per_rank(int ranks_on_host) {
-  if (const char* wanted = std::getenv("OMP_NUM_THREADS"))
-    if (const int threads = std::atoi(wanted); threads > 0) return threads;
+int threads_per_rank(int ranks_on_host, int wanted) {
+  if (wanted > 0) return wanted;
   // A launcher may have bound this rank to a part of the host.
   return std::max(1, std::min(usable_cores(), static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, ranks_on_host)));
 }

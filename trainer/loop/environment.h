@@ -26,8 +26,8 @@ double memory_limit(const std::filesystem::path& groups, const std::filesystem::
 /// Cores this process may run on.
 int usable_cores();
 
-/// Threads each rank may use: OMP_NUM_THREADS where it is set, else the cores of this host divided by the ranks on it,
-/// but no more than this rank is bound to.
-int threads_per_rank(int ranks_on_host);
+/// Threads each rank may use: `wanted` where that is positive, else the cores of this host divided by the ranks on it, but no more than this rank is bound
+/// to.
+int threads_per_rank(int ranks_on_host, int wanted);
 
 }  // namespace trireme

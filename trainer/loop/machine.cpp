@@ -41,7 +41,8 @@ Isa isa_of(Communicator& world, const std::string& wanted) {
   const auto best = static_cast<Isa>(all_reduce_scalar(world, static_cast<double>(best_isa()), ReduceOp::kMin));
   const Isa isa = wanted == "auto" ? best : isa_named(wanted).value();
   if (isa > best)
-    throw AgreedError(ExitCode::kUsage, concat("kernels.cpu_isa=", wanted, ": not every CPU of this job has it; allowed auto, or up to ", name_of(best)),
+    throw AgreedError(ExitCode::kUsage,
+                      concat("kernels.cpu_isa=", wanted, ": not every CPU of this job has it; allowed auto, or up to ", name_of(best)),
                       world.rank() == 0);
   return isa;
 }
@@ -82,7 +83,7 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
   } else {
     const Device device = config.training.precision == "fp64" ? Device::kReference : Device::kCpu;
     arena_ = std::make_unique<Arena>(device);
-    ctx_ = {device, arena_.get(), threads_per_rank(place.local_size), nullptr, isa_of(*world_, config.kernels.cpu_isa)};
+    ctx_ = {device, arena_.get(), threads_per_rank(place.local_size, place.threads), nullptr, isa_of(*world_, config.kernels.cpu_isa)};
     limit_gemm_library(ctx_);
   }
 }

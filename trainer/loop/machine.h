@@ -13,6 +13,7 @@ namespace trireme {
 struct RankPlace {
   int local_rank = 0;
   int local_size = 1;
+  int threads = 0;  ///< that it is to compute with on CPUs (OMP_NUM_THREADS); 0: its part of the host's cores
 };
 
 /// GPUs this process can use; 0 where there is no driver or no CUDA in this build.

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <string_view>
 #include <thread>
 
@@ -28,12 +27,11 @@ void report_and_leave(const Verdict& verdict) {
 
 }  // namespace
 
-Watch::Watch(Communicator& world, bool one_host, double silence_seconds) {
-  const char* const launchers = std::getenv(kHubVariable);
-  if (launchers == nullptr && world.size() == 1) return;
+Watch::Watch(Communicator& world, bool one_host, double silence_seconds, const std::optional<std::string>& launchers_hub) {
+  if (!launchers_hub && world.size() == 1) return;
   // Every rank has the launcher's: so one that hangs before it comes here does not keep the others out, and is missed by its number.
-  std::string address = launchers != nullptr ? launchers : "";
-  if (launchers == nullptr) {
+  std::string address = launchers_hub.value_or("");
+  if (!launchers_hub) {
     const HubOptions options{.ranks = world.size(), .one_host = one_host, .silence_seconds = silence_seconds, .own_rank = 0};
     if (world.rank() == 0) hub_ = std::make_unique<Hub>(options, report_and_leave);
     address = all_gather_strings(world, hub_ ? hub_->address() : "")[0];

@@ -1,5 +1,7 @@
 #pragma once
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "parallel/comm/communicator.h"
 #include "trainer/resilience/hub.h"
@@ -7,15 +9,13 @@
 
 namespace trireme {
 
-/// Set by the launcher for its ranks: the address of the hub in its process.
-inline constexpr const char* kHubVariable = "TRIREME_HUB";
-
 /// Watches this rank of a run. The hub is the launcher's where there is one, for it outlives every rank; else rank 0 has it. A world of one rank that nobody
 /// launched has none. To be made as early as the configuration is known: what happens before is not watched.
 class Watch {
  public:
-  /// Collective over `world`, all of whose ranks are on this host if `one_host`. `silence_seconds`: HubOptions, of rank 0's hub. Errors: IoError.
-  Watch(Communicator& world, bool one_host, double silence_seconds);
+  /// Collective over `world`, all of whose ranks are on this host if `one_host`. `silence_seconds`: HubOptions, of rank 0's hub. `launchers_hub`: its
+  /// address, on every rank where there is one. Errors: IoError.
+  Watch(Communicator& world, bool one_host, double silence_seconds, const std::optional<std::string>& launchers_hub);
 
   Progress& progress() { return progress_; }
 

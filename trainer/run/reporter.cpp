@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "trainer/files/table.h"
-#include "trainer/job/launcher.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/model/flops.h"
 #include "trainer/run/console_sink.h"
@@ -14,11 +13,12 @@ namespace trireme {
 
 using nlohmann::ordered_json;
 
-void Reporter::open(const Config& config, const ordered_json& environment, const std::optional<RunForecast>& forecast, int64_t step, int64_t steps) {
+void Reporter::open(const Config& config, const ordered_json& environment, const std::optional<RunForecast>& forecast, int64_t step, int64_t steps,
+                    bool to_terminal) {
   const std::filesystem::path path = std::filesystem::path(config.run.directory) / "metrics.jsonl";
   MetricsSink::cut_back(path, step);
   sinks_.push_back(std::make_unique<MetricsSink>(path));
-  sinks_.push_back(std::make_unique<ConsoleSink>(steps, standard_output_is_terminal()));
+  sinks_.push_back(std::make_unique<ConsoleSink>(steps, to_terminal));
   tokens_per_step_ = config.training.global_batch_size * config.training.sequence_length;
   flops_per_token_ = training_flops_per_token(config.model, config.training.sequence_length);
   if (forecast) peak_flops_ = forecast->peak_flops;

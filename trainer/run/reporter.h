@@ -18,8 +18,9 @@ namespace trireme {
 class Reporter {
  public:
   /// Goes on from metrics.jsonl as it stood after `step`. `environment`: what environment.json says. `forecast`: for the start event, and for the peak
-  /// of MFU. Errors: IoError.
-  void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, int64_t step, int64_t steps);
+  /// of MFU. `to_terminal`: a person looks at standard output. Errors: IoError.
+  void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, int64_t step, int64_t steps,
+            bool to_terminal);
   void step(int64_t step, const StepResult& result, double seconds);
   /// `sets`: name and loss of each, where they have names.
   void evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "parallel/comm/progress.h"
+#include "trainer/job/launch_environment.h"
 #include "trainer/run/tracer.h"
 
 namespace trireme {
@@ -12,6 +13,7 @@ struct RunOptions {
   std::optional<int64_t> max_steps;  ///< stop after this step of the run, checkpoint saved; the schedule stays that of the whole run
   std::optional<StepRange> trace_steps = {};
   std::optional<int> ranks_per_host = {};  ///< for the forecast; nothing: one host has all
+  LaunchEnvironment environment = {};      ///< tells which launcher waits for the ranks, and whether a person reads what they print
 };
 
 /// Errors: ConfigError where there is no such step to trace, or a GPU runs ahead of the host that would trace it.

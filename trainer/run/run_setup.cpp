@@ -50,8 +50,8 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   resume();
   if (tracer_ && reports() && done_ >= options_.trace_steps->last)
     std::cerr << concat("--trace-steps=", to_string(*options_.trace_steps), ": nothing to trace, ", done_, " steps are done\n");
-  if (done_ >= last_step() && evaluated_) return;  // a finished run stays as it is
-  if (reports()) announce_ready();                 // every rank has had a StopRequest since its command began
+  if (done_ >= last_step() && evaluated_) return;       // a finished run stays as it is
+  if (reports()) announce_ready(options_.environment);  // every rank has had a StopRequest since its command began
   agree(world_, [&] { saves_ = std::make_unique<Saves>(*trainer_, config_, session_, training_data_, lock_.get(), reporter_, progress_); });
 }
 
@@ -166,7 +166,7 @@ void Run::open_directory(const std::string& checkpoint) {
   const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
   write_durably(directory() / "environment.json", environment.dump(2) + "\n");
   const fs::path aside = checkpoint.empty() ? MetricsSink::set_aside(directory() / "metrics.jsonl") : fs::path();
-  reporter_.open(config_, environment, forecast_, done_, total_);
+  reporter_.open(config_, environment, forecast_, done_, total_, standard_output_is_terminal(options_.environment));
   if (!aside.empty())
     reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));
   if (forecast_) reporter_.message(forecast_text(*forecast_));

@@ -1,0 +1,115 @@
+// What a launcher says of the world that it was to start, and the world that a process finds itself in.
+#include "trainer/job/world.h"
+
+#include <cstdlib>
+#include <map>
+
+#include "kernels/core/check.h"
+#include "tests/support/catch.h"
+#include "trainer/job/launcher.h"
+
+using namespace trireme;
+
+namespace {
+
+using Starter = LaunchEnvironment::Starter;
+
+/// What a process reads that has these variables and no other one that read_launch_environment() knows.
+LaunchEnvironment read_with(const std::map<std::string, std::string>& variables) {
+  constexpr const char* kAll[] = {"OMPI_COMM_WORLD_SIZE",
+                                  "PMIX_RANK",
+                                  "PMI_RANK",
+                                  "SLURM_PROCID",
+                                  "SLURM_STEP_ID",
+                                  "SLURM_PTY_PORT",
+                                  "SLURM_JOB_NUM_NODES",
+                                  "SLURM_STEP_NUM_TASKS",
+                                  "SLURM_STEP_TASKS_PER_NODE",
+                                  "OMP_NUM_THREADS",
+                                  "TMPDIR",
+                                  "PATH",
+                                  "OMPI_MCA_btl_vader_backing_directory",
+                                  "OMPI_MCA_orte_tmpdir_base",
+                                  "OMPI_MCA_orte_local_tmpdir_base",
+                                  "OMPI_MCA_orte_remote_tmpdir_base",
+                                  kOutputVariable,
+                                  kRanksVariable,
+                                  kHubVariable};
+  std::map<std::string, std::string> before;
+  for (const char* name : kAll) {
+    if (const char* value = std::getenv(name)) before[name] = value;
+    ::unsetenv(name);
+  }
+  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+  const LaunchEnvironment environment = read_launch_environment();
+  for (const auto& [name, value] : variables) ::unsetenv(name.c_str());
+  for (const auto& [name, value] : before) ::setenv(name.c_str(), value.c_str(), 1);
+  return environment;
+}
+
+}  // namespace
+
+TEST_CASE("launch environment: nobody has started this process but a person") {
+  const LaunchEnvironment none = read_with({});
+  CHECK(none.starter == Starter::kNone);
+  CHECK_FALSE((none.is_rank() || none.is_rank_of_launch()));
+  CHECK_FALSE((none.launched_ranks || none.launch_output || none.hub_address || none.allocated_nodes || none.step_tasks || none.omp_threads));
+  CHECK_FALSE((none.temporary_directory || none.segments_are_placed || none.session_is_placed));
+  CHECK(none.search_path == "/usr/local/bin:/usr/bin:/bin");
+}
+
+TEST_CASE("launch environment: who has started a rank") {
+  CHECK(read_with({{"OMPI_COMM_WORLD_SIZE", "4"}}).starter == Starter::kMpirun);
+  CHECK(read_with({{"OMPI_COMM_WORLD_SIZE", "4"}, {"SLURM_PTY_PORT", "40001"}}).starter == Starter::kMpirun);  // mpirun within `srun --pty`
+  CHECK(read_with({{"PMIX_RANK", "0"}}).starter == Starter::kPmi);
+  CHECK(read_with({{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "7"}}).starter == Starter::kPmi);
+  CHECK(read_with({{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "4294967291"}}).starter == Starter::kNone);
+  const LaunchEnvironment launched =
+      read_with({{"OMPI_COMM_WORLD_SIZE", "4"}, {kRanksVariable, "4"}, {kOutputVariable, "terminal"}, {kHubVariable, "x@y"}});
+  CHECK(launched.is_rank_of_launch());
+  CHECK(launched.launched_ranks == 4);
+  CHECK(launched.hub_address == "x@y");
+  CHECK(standard_output_is_terminal(launched));
+  CHECK_FALSE(read_with({{kOutputVariable, "log"}}).is_rank_of_launch());  // of what launch() has started, but no rank
+}
+
+TEST_CASE("launch environment: numbers are read as Slurm and OpenMP write them") {
+  const LaunchEnvironment step =
+      read_with({{"SLURM_JOB_NUM_NODES", "3"}, {"SLURM_STEP_NUM_TASKS", "20"}, {"SLURM_STEP_TASKS_PER_NODE", "8(x2),4"}, {"OMP_NUM_THREADS", "6,2"}});
+  CHECK(step.allocated_nodes == 3);
+  CHECK(step.step_tasks == 20);
+  CHECK(step.first_node_tasks == 8);
+  CHECK(step.omp_threads == 6);
+  CHECK(read_with({{"OMP_NUM_THREADS", "many"}}).omp_threads == 0);
+}
+
+TEST_CASE("launch environment: places that the user has chosen for files") {
+  CHECK(read_with({{"TMPDIR", "/scratch"}}).temporary_directory == "/scratch");
+  CHECK(read_with({{kSegmentsVariable, "/dev/shm/mine"}}).segments_are_placed);
+  for (const char* session : {"OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"})
+    CHECK(read_with({{session, "/mine"}}).session_is_placed);
+}
+
+TEST_CASE("world: a process that nobody has launched is a world of one, with the threads it was given") {
+  const World world = make_world({.omp_threads = 3});
+  CHECK_FALSE(world.has_launcher());
+  CHECK(world.communicator()->size() == 1);
+  CHECK((world.place().local_rank == 0 && world.place().local_size == 1));
+  CHECK(world.place().threads == 3);
+  CHECK(lone_place({}).threads == 0);
+}
+
+TEST_CASE("world: N worlds of one in place of a world of N are refused where srun counts the tasks") {
+  const LaunchEnvironment step{.starter = Starter::kPmi, .step_tasks = 4};
+  try {
+    check_srun_tasks(step, 1);
+    FAIL("no error");
+  } catch (const ConfigError& error) {
+    CHECK(std::string(error.what()) == "Slurm started 4 tasks, but MPI sees a world of 1: use srun --mpi=pmix");
+  }
+  CHECK_NOTHROW(check_srun_tasks(step, 4));
+  CHECK_NOTHROW(check_srun_tasks({.starter = Starter::kPmi, .step_tasks = 1}, 1));
+  CHECK_NOTHROW(check_srun_tasks({.starter = Starter::kPmi}, 1));
+  // Inside an allocation mpirun counts the ranks, not Slurm.
+  CHECK_NOTHROW(check_srun_tasks({.starter = Starter::kMpirun, .step_tasks = 4}, 1));
+}

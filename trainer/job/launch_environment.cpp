@@ -1,0 +1,58 @@
+#include "trainer/job/launch_environment.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+namespace trireme {
+namespace {
+
+using Starter = LaunchEnvironment::Starter;
+
+bool is_set(const char* name) { return std::getenv(name) != nullptr; }
+
+std::optional<std::string> text_of(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+}
+
+/// The number that the value begins with, as in "8(x2),4"; 0 where it begins with none.
+std::optional<int> number_of(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? std::optional<int>(std::atoi(value)) : std::nullopt;
+}
+
+/// Batch scripts and the shells of salloc have a step id as well, from the reserved end of the range.
+bool is_task_of_step() {
+  constexpr unsigned long kFirstReservedStep = 0xfffffff0UL;
+  const std::optional<std::string> step = text_of("SLURM_STEP_ID");
+  return step && is_set("SLURM_PROCID") && std::strtoul(step->c_str(), nullptr, 10) < kFirstReservedStep;
+}
+
+Starter find_starter() {
+  if (is_set("OMPI_COMM_WORLD_SIZE")) return Starter::kMpirun;
+  if (is_set("SLURM_PTY_PORT")) return Starter::kNone;  // a shell that `srun --pty` opened
+  return is_set("PMIX_RANK") || is_set("PMI_RANK") || is_task_of_step() ? Starter::kPmi : Starter::kNone;
+}
+
+}  // namespace
+
+LaunchEnvironment read_launch_environment() {
+  constexpr std::array kSessionPlaces{kSessionVariable, "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"};
+  LaunchEnvironment environment;
+  environment.starter = find_starter();
+  environment.launched_ranks = number_of(kRanksVariable);
+  environment.launch_output = text_of(kOutputVariable);
+  environment.hub_address = text_of(kHubVariable);
+  environment.allocated_nodes = number_of("SLURM_JOB_NUM_NODES");
+  environment.step_tasks = number_of("SLURM_STEP_NUM_TASKS");
+  environment.first_node_tasks = number_of("SLURM_STEP_TASKS_PER_NODE").value_or(0);
+  environment.omp_threads = number_of("OMP_NUM_THREADS");
+  environment.temporary_directory = text_of(kTemporaryVariable);
+  environment.segments_are_placed = is_set(kSegmentsVariable);
+  environment.session_is_placed = std::any_of(kSessionPlaces.begin(), kSessionPlaces.end(), is_set);
+  environment.search_path = text_of("PATH").value_or(environment.search_path);
+  return environment;
+}
+
+}  // namespace trireme
