@@ -40,13 +40,38 @@ struct Job {
     ranks[rank].life = life;
     ranks[rank].ended = ranks[rank].died_after = ranks[rank].died_by = now;
   }
+  std::optional<Verdict> verdict() const { return judge(ranks, now, limits); }
   std::string text() const {
-    const auto verdict = judge(ranks, now, limits);
-    return verdict ? verdict->text : "";
+    const auto found = verdict();
+    return found ? found->text : "";
   }
 };
 
+using Kind = Verdict::Kind;
 using Life = RankState::Life;
+using Hosts = std::vector<std::string>;
+using Ranks = std::vector<int>;
+
+/// A verdict without its sentence.
+void check_fields(const std::optional<Verdict>& verdict, Kind kind, const Ranks& ranks, const Hosts& hosts) {
+  REQUIRE(verdict);
+  INFO(verdict->text);
+  CHECK(verdict->kind == kind);
+  CHECK(verdict->ranks == ranks);
+  CHECK(verdict->hosts == hosts);
+}
+
+void check_operation(const std::optional<Verdict>& verdict, const std::string& verb, const std::string& group, uint64_t number,
+                     const std::string& action, const Ranks& waiting) {
+  REQUIRE(verdict);
+  INFO(verdict->text);
+  REQUIRE(verdict->operation);
+  CHECK(verdict->operation->verb == verb);
+  CHECK(verdict->operation->group == group);
+  CHECK(verdict->operation->number == number);
+  CHECK(verdict->operation->action == action);
+  CHECK(verdict->operation->waiting == waiting);
+}
 
 }  // namespace
 
@@ -100,8 +125,8 @@ TEST_CASE("verdict: the first to die is named, not what dies of it") {
   late.pass(0.2);
   CHECK(late.text().find("rank 2 (host n1, process 1002), rank 3 (host n1, process 1003) have died") == 0);
   const auto deaths = judge(late.ranks, late.now, {})->deaths;  // mpirun may know which of the two it was
-  CHECK(deaths.at(2) == "rank 2 (host n1, process 1002) has died in step 12");
-  CHECK(deaths.at(3) == "rank 3 (host n1, process 1003) has died in step 12");
+  CHECK(deaths.at(2).text == "rank 2 (host n1, process 1002) has died in step 12");
+  CHECK(deaths.at(3).text == "rank 3 (host n1, process 1003) has died in step 12");
 
   Job waiting;  // the others are killed while they wait for it
   waiting.end(1, Life::kDead);
@@ -445,4 +470,107 @@ TEST_CASE("verdict: of many ranks that die together eight are named and the othe
   CHECK(verdict->text.find("rank 0 (host n1, process 1000), rank 1 (host n2, process 1001), ") == 0);
   CHECK(verdict->text.find(", rank 7 (host n2, process 1007) and 3 more have died; rank 0 was in step 12") != std::string::npos);
   CHECK(verdict->text.find("rank 8 ") == std::string::npos);
+}
+
+TEST_CASE("verdict: a dead rank is reported with its host, its action and the operation that it never finished") {
+  Job job(true);
+  job.ranks[3].last.action = "backward of micro-batch 2, blocks.3";
+  for (const size_t r : {0, 1}) job.wait(r, 0);
+  job.end(3, Life::kDead);
+  job.pass(0.2);
+  const auto verdict = job.verdict();
+  check_fields(verdict, Kind::kDead, {3}, {"n2"});
+  CHECK(verdict->action == "backward of micro-batch 2, blocks.3");
+  CHECK(verdict->step == 12);
+  check_operation(verdict, "all_reduce", "world", 41, "", {0, 1});
+  CHECK(verdict->operation->text == "all_reduce 41 of group world");
+}
+
+TEST_CASE("verdict: of ranks that die together all hosts are reported once, and each death by itself") {
+  Job job(true);
+  for (const size_t r : {0, 2}) job.end(r, Life::kDead);
+  for (const size_t r : {1, 3}) job.wait(r, 0);
+  job.pass(0.2);
+  const auto verdict = job.verdict();
+  check_fields(verdict, Kind::kDead, {0, 2}, {"n1", "n2"});
+  check_operation(verdict, "all_reduce", "world", 41, "", {1, 3});
+  REQUIRE(verdict->deaths.size() == 2);
+  check_fields(verdict->deaths[1], Kind::kDead, {2}, {"n2"});
+  CHECK(verdict->deaths[1].text.starts_with("rank 2 (host n2, process 1002) has died"));
+
+  Job lost(true);
+  for (const size_t r : {2, 3}) lost.end(r, Life::kDead);
+  lost.pass(0.2);
+  check_fields(lost.verdict(), Kind::kDead, {2, 3}, {"n2"});
+}
+
+TEST_CASE("verdict: a hung rank is reported with the operation that others wait in, or with its own") {
+  Job job(true);
+  job.ranks[1].last.action = "forward of micro-batch 0, blocks.1";
+  job.wait(0, 1);
+  job.ranks[0].last.action = "forward of micro-batch 0, blocks.2";
+  for (const size_t r : {2, 3}) job.wait(r, 0);
+  job.pass(10.1);
+  check_fields(job.verdict(), Kind::kHung, {1}, {"n1"});
+  CHECK(job.verdict()->action == "forward of micro-batch 0, blocks.1");
+  check_operation(job.verdict(), "all_reduce", "tensor", 118, "forward of micro-batch 0, blocks.2", {0});
+
+  Job alone(true);  // nobody waits for it
+  for (RankState& rank : alone.ranks) rank.last.wait = {"the device", {}, 0, {}};
+  alone.pass(11);
+  check_fields(alone.verdict(), Kind::kDeadlock, {0, 1, 2, 3}, {"n1", "n2"});
+  check_operation(alone.verdict(), "the device", "", 0, "", {0});
+
+  Job idle;
+  idle.ranks[2].heard = idle.now;
+  idle.pass(11);
+  check_fields(idle.verdict(), Kind::kHung, {0, 1, 2, 3}, {"n1"});
+  CHECK_FALSE(idle.verdict()->operation);
+}
+
+TEST_CASE("verdict: ranks in another operation than the others are reported with their own") {
+  Job job(true);
+  for (const size_t r : {0, 1, 3}) job.wait(r, 0);
+  job.wait(2, 0, "barrier");
+  job.pass(11);
+  check_fields(job.verdict(), Kind::kDisagreement, {2}, {"n2"});
+  check_operation(job.verdict(), "barrier", "world", 41, "", {2});
+}
+
+TEST_CASE("verdict: ranks that left, failed, never came or do not answer are reported as such") {
+  Job left(true);
+  for (const size_t r : {0, 1, 3}) left.wait(r, 0);
+  left.end(2, Life::kLeft);
+  left.pass(11);
+  check_fields(left.verdict(), Kind::kLeft, {2}, {"n2"});
+  check_operation(left.verdict(), "all_reduce", "world", 41, "", {0, 1, 3});
+
+  Job failed(true);
+  failed.end(2, Life::kFailed);
+  failed.pass(61);
+  check_fields(failed.verdict(), Kind::kFailed, {2}, {"n2"});
+
+  Job absent(true);
+  absent.ranks[2] = {};  // it has not said where it is
+  absent.now = 601;
+  for (const size_t r : {0, 1, 3}) absent.ranks[r].heard = absent.now;
+  check_fields(absent.verdict(), Kind::kAbsent, {2}, {});
+  CHECK_FALSE(absent.verdict()->operation);
+
+  Job silent(true);
+  for (const size_t r : {0, 1}) silent.wait(r, 0);
+  silent.now += 11;
+  for (const size_t r : {0, 1}) silent.ranks[r].heard = silent.now;
+  check_fields(silent.verdict(), Kind::kSilent, {2, 3}, {"n2"});
+  check_operation(silent.verdict(), "all_reduce", "world", 41, "", {0, 1});
+}
+
+TEST_CASE("verdict: a message that never came is reported with the group of its exchange") {
+  Job job(true);
+  for (RankState& rank : job.ranks) rank.last.groups.push_back({"pipeline", {0, 1, 2, 3}, 0, {0, 0, 0, 0}, {0, 0, 0, 0}});
+  job.ranks[3].last.wait = {"exchange", 2, 0, {{2, false, 1}}};
+  job.ranks[3].last.groups[2].received[2] = 1;
+  job.pass(11);
+  check_fields(job.verdict(), Kind::kHung, {2}, {"n2"});
+  check_operation(job.verdict(), "exchange", "pipeline", 0, "", {3});
 }

@@ -101,8 +101,7 @@ std::optional<Verdict> VerdictBox::get() const {
   return verdict_;
 }
 
-MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay& relay,
-                     bool resumable)
+MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay& relay, bool resumable)
     : stop_(stop), verdicts_(verdicts), relay_(relay), resumable_(resumable), program_(command.front()) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
@@ -162,7 +161,7 @@ void MpirunJob::poll_all(int milliseconds) {
   const int verdict = verdicts_ != nullptr && !condemned_ ? verdicts_->descriptor() : -1;
   const int stop = stop_.requested() ? -1 : stop_.descriptor();  // afterwards only a second request is news
   const int reader = relay_.pending() ? relay_.descriptor() : -1;
-  std::array<pollfd, 6> sources{pollfd{errors_, POLLIN, 0}, pollfd{output_, POLLIN, 0},       pollfd{reader, POLLOUT, 0},
+  std::array<pollfd, 6> sources{pollfd{errors_, POLLIN, 0}, pollfd{output_, POLLIN, 0},      pollfd{reader, POLLOUT, 0},
                                 pollfd{stop, POLLIN, 0},    pollfd{child_ended_, POLLIN, 0}, pollfd{verdict, POLLIN, 0}};
   ::poll(sources.data(), sources.size(), condemned_ || stop_.requested() ? std::min(milliseconds, 100) : milliseconds);
   if (sources[0].revents != 0) pass_errors();
@@ -227,14 +226,17 @@ void MpirunJob::condemn(const Verdict& verdict) {
   condemned_ = Clock::now();
   verdict_ = verdict;
   // It passes on what its ranks write: they wait for it sooner or later, and none of them is the cause.
-  if (verdict.deaths.empty() && is_stopped(mpirun_))
+  if (verdict.deaths.empty() && is_stopped(mpirun_)) {
+    *verdict_ = {.kind = Verdict::Kind::kLauncher, .step = verdict.step};
     verdict_->text = concat("mpirun (process ", mpirun_, ") is stopped, by a SIGSTOP or a debugger, and its ranks do not go on without it");
+  }
 }
 
 /// Of ranks that died within some milliseconds mpirun, their parent, knows which was the first. Their deaths are consequences.
-std::string MpirunJob::verdict_text() const {
-  const auto first = verdict_->deaths.find(filter_.first_rank());
-  return first != verdict_->deaths.end() ? first->second : verdict_->text;
+const Verdict& MpirunJob::final_verdict() const {
+  const std::vector<Verdict>& deaths = verdict_->deaths;
+  const auto first = std::find_if(deaths.begin(), deaths.end(), [&](const Verdict& death) { return death.ranks.front() == filter_.first_rank(); });
+  return first != deaths.end() ? *first : *verdict_;
 }
 
 /// After what mpirun knows, if that has come by then: where all have died at once, it names the first.
@@ -244,7 +246,7 @@ void MpirunJob::tell_verdict() {
     write_all(STDERR_FILENO, first + "\n");
     first_end_told_ = true;
   }
-  write_all(STDERR_FILENO, verdict_text() + "\n");
+  write_all(STDERR_FILENO, final_verdict().text + "\n");
   verdict_.reset();
 }
 

@@ -41,8 +41,7 @@ class MpirunJob {
  public:
   /// Starts `command`. `verdicts`: of the hub that watches its ranks; null where none does. `relay`: takes mpirun's standard output; a text that it cannot
   /// write ends the job as a request to stop does. `resumable`: a stop before the ranks are ready ends with kRequeue, else with kInternal. Errors: IoError.
-  MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay& relay,
-            bool resumable);
+  MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay& relay, bool resumable);
   ~MpirunJob();
   MpirunJob(const MpirunJob&) = delete;
   MpirunJob& operator=(const MpirunJob&) = delete;
@@ -66,7 +65,7 @@ class MpirunJob {
   void kill_now();
   void wait_for_ranks();
   void condemn(const Verdict& verdict);
-  std::string verdict_text() const;
+  const Verdict& final_verdict() const;
   void tell_verdict();
   int final_code();
 
@@ -78,9 +77,9 @@ class MpirunJob {
   pid_t mpirun_ = -1;
   pid_t guard_ = -1;
   int child_ended_ = -1;  ///< a signalfd
-  int errors_ = -1;      ///< read end of mpirun's standard error
-  int output_ = -1;      ///< read end of its standard output
-  int guard_pipe_ = -1;  ///< write end; the guard wakes when it closes
+  int errors_ = -1;       ///< read end of mpirun's standard error
+  int output_ = -1;       ///< read end of its standard output
+  int guard_pipe_ = -1;   ///< write end; the guard wakes when it closes
   MpirunOutputFilter filter_;
   bool forwarded_ = false;
   std::optional<Clock::time_point> end_requested_;  ///< by a second request to stop, or by one before there was anything to save

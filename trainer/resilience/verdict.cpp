@@ -12,6 +12,7 @@ namespace trireme {
 namespace {
 
 using Life = RankState::Life;
+using Kind = Verdict::Kind;
 using Ranks = std::vector<RankState>;
 
 const RankState& at(const Ranks& ranks, int rank) { return ranks[static_cast<size_t>(rank)]; }
@@ -56,33 +57,60 @@ std::string last_words(const RankState& rank) {
   return rank.last.action.empty() ? step : concat(step, ", after: ", rank.last.action);
 }
 
-/// "; ranks 0, 1 wait for it in all_reduce 118 of group tensor (forward of micro-batch 2, blocks.3), which it never entered", for each such operation. The
-/// layer is the waiters' as a rank that never came cannot tell it.
-std::string who_waits(const Ranks& ranks, int culprit, Missed missed) {
-  constexpr size_t kMost = 3;
-  std::map<std::pair<std::string, std::string>, std::vector<int>> waiters;  // by operation and action
+/// The operations in which others wait for `culprit`. The action is the waiters' as a rank that never came cannot tell it.
+std::vector<BlockedOperation> operations_without(const Ranks& ranks, int culprit, Missed missed) {
+  std::map<std::pair<std::string, std::string>, BlockedOperation> found;  // by operation and action
   for (const int waiter : waiters_on(ranks, culprit)) {
     const RankState& rank = at(ranks, waiter);
     const std::vector<int> missing = missing_for(ranks, waiter);
     const bool is_missing = std::find(missing.begin(), missing.end(), culprit) != missing.end();
-    if (is_missing || missed == Missed::kFinished) waiters[{describe_wait(rank), rank.last.action}].push_back(waiter);
+    if (!is_missing && missed != Missed::kFinished) continue;
+    BlockedOperation operation = blocked_in(rank);
+    const std::pair key{operation.text, operation.action};
+    found.try_emplace(key, std::move(operation)).first->second.waiting.push_back(waiter);
   }
+  std::vector<BlockedOperation> operations;
+  for (auto& [key, operation] : found) operations.push_back(std::move(operation));
+  return operations;
+}
+
+/// "; ranks 0, 1 wait for it in all_reduce 118 of group tensor (forward of micro-batch 2, blocks.3), which it never entered", for each operation.
+std::string who_waits(const std::vector<BlockedOperation>& operations, Missed missed) {
+  constexpr size_t kMost = 3;
   std::string text;
-  size_t told = 0;
-  for (const auto& [operation, waiting] : waiters) {
-    if (told++ == kMost) break;
-    text += concat("; ", list_ranks(waiting), waiting.size() == 1 ? " waits" : " wait", " for it in ", operation.first,
-                   operation.second.empty() ? "" : concat(" (", operation.second, ")"), ", which it never ",
+  for (size_t i = 0; i < std::min(operations.size(), kMost); ++i) {
+    const BlockedOperation& operation = operations[i];
+    text += concat("; ", list_ranks(operation.waiting), operation.waiting.size() == 1 ? " waits" : " wait", " for it in ", operation.text,
+                   operation.action.empty() ? "" : concat(" (", operation.action, ")"), ", which it never ",
                    missed == Missed::kEntered ? "entered" : "finished");
   }
   return text;
 }
 
-/// `deed`: " has died". One of silence or idleness goes on until now, so the step stands apart from it.
-Verdict blame(const Ranks& ranks, const std::vector<int>& culprits, const std::string& deed, Missed missed) {
-  const int first = culprits.front();
-  Verdict verdict;
+std::vector<std::string> hosts_of(const Ranks& ranks, const std::vector<int>& culprits) {
+  std::vector<std::string> hosts;
+  for (const int culprit : culprits) {
+    const std::string& host = at(ranks, culprit).host;
+    if (!host.empty() && std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+  }
+  return hosts;
+}
+
+/// What a verdict of `kind` says of ranks, but for the text and for who waits for them.
+Verdict accuse(const Ranks& ranks, Kind kind, const std::vector<int>& culprits) {
+  const RankState& first = at(ranks, culprits.front());
+  Verdict verdict{.kind = kind, .ranks = culprits, .hosts = hosts_of(ranks, culprits), .action = first.last.action};
   for (const int culprit : culprits) verdict.step = std::max(verdict.step, at(ranks, culprit).last.step);
+  if (!first.last.wait) return verdict;
+  verdict.operation = blocked_in(first);
+  verdict.operation->waiting = {culprits.front()};
+  return verdict;
+}
+
+/// `deed`: " has died". One of silence or idleness goes on until now, so the step stands apart from it.
+Verdict blame(const Ranks& ranks, Kind kind, const std::vector<int>& culprits, const std::string& deed, Missed missed) {
+  const int first = culprits.front();
+  Verdict verdict = accuse(ranks, kind, culprits);
   verdict.text = concat(name_all(ranks, culprits), deed);
   if (culprits.size() > 1) {
     verdict.text += concat("; rank ", first, " was");
@@ -91,9 +119,11 @@ Verdict blame(const Ranks& ranks, const std::vector<int>& culprits, const std::s
   }
   verdict.text += last_words(at(ranks, first));
   for (const int culprit : culprits) {
-    const std::string waiting = who_waits(ranks, culprit, missed);
-    verdict.text += waiting;
-    if (!waiting.empty()) break;
+    const std::vector<BlockedOperation> operations = operations_without(ranks, culprit, missed);
+    if (operations.empty()) continue;
+    verdict.text += who_waits(operations, missed);
+    verdict.operation = operations.front();
+    break;
   }
   return verdict;
 }
@@ -124,17 +154,17 @@ std::optional<Verdict> judge_ended(const Ranks& ranks, double now, double failed
     const std::vector<int> of_host = ranks_where(ranks, [&](const RankState& rank) { return rank.host == host; });
     const bool host_lost = std::all_of(of_host.begin(), of_host.end(), [&](int rank) { return at(ranks, rank).life == Life::kDead; });
     if (host_lost && of_host.size() < ranks.size()) culprits = of_host;
-    Verdict verdict = blame(ranks, culprits, plural(ranks, culprits, kDied, " have died"), Missed::kFinished);
+    Verdict verdict = blame(ranks, Kind::kDead, culprits, plural(ranks, culprits, kDied, " have died"), Missed::kFinished);
     if (!is_host(ranks, culprits))
       for (const int dead : ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kDead; }))
-        verdict.deaths[dead] = blame(ranks, {dead}, kDied, Missed::kFinished).text;
+        verdict.deaths.push_back(blame(ranks, Kind::kDead, {dead}, kDied, Missed::kFinished));
     return verdict;
   }
   if (first_failed == HUGE_VAL || now - first_failed < failed_seconds) return std::nullopt;
   const std::vector<int> left = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAlive; });
   if (left.empty()) return std::nullopt;
   const std::vector<int> failed = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kFailed; });
-  Verdict verdict = blame(ranks, failed, plural(ranks, failed, " has failed", " have failed"), Missed::kFinished);
+  Verdict verdict = blame(ranks, Kind::kFailed, failed, plural(ranks, failed, " has failed", " have failed"), Missed::kFinished);
   verdict.text += concat("; ", list_ranks(left), plural(left, " has not ended with it", " have not ended with it"));
   return verdict;
 }
@@ -147,7 +177,7 @@ std::optional<Verdict> judge_silent(const Ranks& ranks, double now, double limit
   culprits = ranks_where(ranks, [&](const RankState& rank) { return quiet(rank, std::max(limit / 2, limit - 1)); });
   double since = 0;
   for (const int culprit : culprits) since = std::max(since, now - at(ranks, culprit).heard);
-  return blame(ranks, culprits,
+  return blame(ranks, Kind::kSilent, culprits,
                concat(plural(ranks, culprits, " does not answer", " do not answer"), " since ", seconds(since), ": stopped, or host or link is lost"),
                Missed::kFinished);
 }
@@ -155,18 +185,20 @@ std::optional<Verdict> judge_silent(const Ranks& ranks, double now, double limit
 std::optional<Verdict> judge_absent(const Ranks& ranks, double now, double join_seconds) {
   const std::vector<int> absent = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAbsent; });
   if (absent.empty() || now < join_seconds) return std::nullopt;
-  std::string text = absent.size() == ranks.size() ? "no rank ever joined" : concat(list_ranks(absent), " never joined");
+  Verdict verdict = accuse(ranks, Kind::kAbsent, absent);
+  std::string& text = verdict.text;
+  text = absent.size() == ranks.size() ? "no rank ever joined" : concat(list_ranks(absent), " never joined");
   text += concat(": not started, or held up before it could be watched, for ", seconds(now));
   const std::vector<int> there = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAlive; });
   if (!there.empty()) text += concat("; ", list_ranks(there), plural(there, " waits", " wait"));
-  return Verdict{text, 0, {}};
+  return verdict;
 }
 
 /// Nobody moves and everybody waits.
 Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const std::string& since) {
   std::vector<int> culprits;
   if (const std::string text = disagreement(ranks, culprits); !text.empty()) {
-    Verdict verdict = blame(ranks, culprits, plural(ranks, culprits, " is at odds", " are at odds"), Missed::kEntered);
+    Verdict verdict = blame(ranks, Kind::kDisagreement, culprits, plural(ranks, culprits, " is at odds", " are at odds"), Missed::kEntered);
     verdict.text += concat("; ", text, "; nothing has moved for ", since);
     return verdict;
   }
@@ -178,19 +210,19 @@ Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const s
   if (!culprits.empty()) {
     const RankState& first = at(ranks, culprits.front());
     if (first.life == Life::kAlive) culprits = possibly_stuck(ranks, culprits.front());
-    const std::string how = first.life == Life::kLeft ? plural(ranks, culprits, " has left in order", " have left in order")
-                                                      : concat(plural(ranks, culprits, " has", " have"), " done nothing for ", since, ", waiting in ",
-                                                               describe_wait(first), culprits.size() > 1 ? ", which all have entered" : "");
-    return blame(ranks, culprits, how, Missed::kEntered);
+    const bool has_left = first.life == Life::kLeft;
+    const std::string how = has_left ? plural(ranks, culprits, " has left in order", " have left in order")
+                                     : concat(plural(ranks, culprits, " has", " have"), " done nothing for ", since, ", waiting in ",
+                                              blocked_in(first).text, culprits.size() > 1 ? ", which all have entered" : "");
+    return blame(ranks, has_left ? Kind::kLeft : Kind::kHung, culprits, how, Missed::kEntered);
   }
   constexpr size_t kMost = 8;
-  Verdict verdict;
+  Verdict verdict = accuse(ranks, Kind::kDeadlock, waiting);
   verdict.text = concat("deadlock: no rank has done anything for ", since);
   for (size_t i = 0; i < std::min(waiting.size(), kMost); ++i) {
     const RankState& rank = at(ranks, waiting[i]);
     const std::vector<int> missing = missing_for(ranks, waiting[i]);
-    verdict.step = std::max(verdict.step, rank.last.step);
-    verdict.text += concat("; ", who(ranks, waiting[i]), last_words(rank), ", waits in ", describe_wait(rank),
+    verdict.text += concat("; ", who(ranks, waiting[i]), last_words(rank), ", waits in ", blocked_in(rank).text,
                            missing.empty() ? ", which all have entered" : concat(", which ", list_ranks(missing), " never entered"));
   }
   if (waiting.size() > kMost) verdict.text += concat("; and ", waiting.size() - kMost, " more");
@@ -217,11 +249,12 @@ std::optional<Verdict> judge_hung(const Ranks& ranks, double now, double silence
   for (const int rank : still) {
     if (at(ranks, rank).last.wait) continue;
     idle.push_back(rank);
-    if (!who_waits(ranks, rank, Missed::kEntered).empty()) waited_for.push_back(rank);
+    if (!operations_without(ranks, rank, Missed::kEntered).empty()) waited_for.push_back(rank);
   }
   if (!waited_for.empty()) idle = waited_for;
   if (!idle.empty())
-    return blame(ranks, idle, concat(plural(ranks, idle, " has done nothing for ", " have done nothing for "), seconds(since)), Missed::kEntered);
+    return blame(ranks, Kind::kHung, idle, concat(plural(ranks, idle, " has done nothing for ", " have done nothing for "), seconds(since)),
+                 Missed::kEntered);
   const size_t alive = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAlive; }).size();
   if (still.size() < alive) return std::nullopt;  // somebody moves, whom the others may be waiting for
   return judge_stuck(ranks, still, seconds(since));

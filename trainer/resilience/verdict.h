@@ -1,7 +1,6 @@
 #pragma once
 // Who is to blame when a job no longer moves: a function of what the ranks last said and when.
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,13 +9,41 @@
 
 namespace trireme {
 
+/// An operation that somebody waits in.
+struct BlockedOperation {
+  std::string verb;          ///< "all_reduce", "exchange", "the device"
+  std::string group;         ///< name of the communicator; empty for what is no communication
+  uint64_t number = 0;       ///< of a collective operation in that group
+  std::string action;        ///< what those who wait have begun last: "forward of micro-batch 2, blocks.3"; empty before the first action
+  std::vector<int> waiting;  ///< ranks whose wait in it tells of this, ascending
+  std::string text;          ///< "all_reduce 118 of group tensor"
+};
+
 /// Why the job cannot go on.
 struct Verdict {
-  std::string text;  ///< names the rank, its host, what it was doing, the operation it never entered and who waits for it
-  int64_t step = 0;  ///< the rank was in, 0 before the first
-  /// Where single ranks have died: for each, the text that names it as the only cause. They may have died within some milliseconds, and whoever knows which
-  /// was the first takes its text.
-  std::map<int, std::string> deaths = {};
+  enum class Kind : uint8_t {
+    kDead,          ///< the ranks have ended without a word
+    kFailed,        ///< the ranks have ended with errors of their own, and others have not ended with them
+    kAbsent,        ///< the ranks never joined
+    kSilent,        ///< the ranks do not answer: stopped, or their host or link is lost
+    kHung,          ///< the ranks answer and do nothing
+    kLeft,          ///< the ranks have ended in order, and others wait for them
+    kDisagreement,  ///< the ranks are in another operation than the others at the same place of a group
+    kDeadlock,      ///< the ranks, all that are alive, wait for each other
+    kLauncher,      ///< mpirun does not run; no rank is to blame
+  };
+  Kind kind = Kind::kDead;
+  std::vector<int> ranks = {};          ///< to blame, ascending
+  std::vector<std::string> hosts = {};  ///< of these ranks, each once, in the order of the ranks; none of a rank that never joined
+  int64_t step = 0;                     ///< the furthest that these ranks were in, 0 before the first
+  std::string action = {};              ///< what the first of the ranks has begun last
+  /// Where the job stands still: the first operation in which others wait for these ranks, else the one that the first of the ranks waits in itself. None where
+  /// there is neither.
+  std::optional<BlockedOperation> operation = {};
+  std::string text = {};  ///< all of this in a sentence: the rank, its host, what it was doing, the operation it never entered and who waits for it
+  /// Where single ranks have died: for each, the verdict that names it as the only cause. They may have died within some milliseconds, and whoever knows which
+  /// was the first takes its verdict.
+  std::vector<Verdict> deaths = {};
 };
 
 /// What is known of a rank. Times are seconds since the watch began, on one clock, which stands still while its reader does not run.

@@ -54,6 +54,17 @@ bool has_part(const Wait& wait, size_t place) {
          std::any_of(wait.messages.begin(), wait.messages.end(), [&](const Progress::Message& message) { return message.peer == place; });
 }
 
+std::string describe(const Wait& wait, const Group* group) {
+  if (group == nullptr) return wait.what;
+  if (wait.messages.empty()) return concat(wait.what, " ", wait.number, " of group ", group->name);
+  std::string text = concat(wait.what, " in group ", group->name, " (");
+  for (const Progress::Message& message : wait.messages) {
+    text += concat(text.back() == '(' ? "" : ", ", "message ", message.number, message.send ? " to" : " from");
+    if (message.peer < group->ranks.size()) text += concat(" rank ", group->ranks[message.peer]);
+  }
+  return text + ")";
+}
+
 }  // namespace
 
 std::vector<int> missing_for(const std::vector<RankState>& ranks, int waiter) {
@@ -121,17 +132,10 @@ std::vector<int> possibly_stuck(const std::vector<RankState>& ranks, int rank) {
   return found;
 }
 
-std::string describe_wait(const RankState& rank) {
+BlockedOperation blocked_in(const RankState& rank) {
   const Group* const group = group_of(rank);
   const Wait& wait = *rank.last.wait;
-  if (group == nullptr) return wait.what;
-  if (wait.messages.empty()) return concat(wait.what, " ", wait.number, " of group ", group->name);
-  std::string text = concat(wait.what, " in group ", group->name, " (");
-  for (const Progress::Message& message : wait.messages) {
-    text += concat(text.back() == '(' ? "" : ", ", "message ", message.number, message.send ? " to" : " from");
-    if (message.peer < group->ranks.size()) text += concat(" rank ", group->ranks[message.peer]);
-  }
-  return text + ")";
+  return {wait.what, group != nullptr ? group->name : "", wait.number, rank.last.action, {}, describe(wait, group)};
 }
 
 std::string list_ranks(const std::vector<int>& ranks) {

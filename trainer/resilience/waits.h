@@ -20,8 +20,9 @@ std::vector<int> possibly_stuck(const std::vector<RankState>& ranks, int rank);
 /// 1, all_reduce on ranks 0, 2". Empty if there are none.
 std::string disagreement(const std::vector<RankState>& ranks, std::vector<int>& culprits);
 
-/// "all_reduce 118 of group tensor", "exchange in group pipeline (message 7 from rank 2)", "the device".
-std::string describe_wait(const RankState& rank);
+/// The operation that a rank waits in, without who else does. Its text: "all_reduce 118 of group tensor", "exchange in group pipeline (message 7 from rank 2)",
+/// "the device".
+BlockedOperation blocked_in(const RankState& rank);
 
 /// "rank 3", "ranks 3, 4".
 std::string list_ranks(const std::vector<int>& ranks);
