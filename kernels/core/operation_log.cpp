@@ -7,9 +7,15 @@
 
 namespace trireme {
 
+static int64_t width_of(const AttentionWork& work) { return work.window > 0 ? std::min(work.window, work.length) : work.length; }
+
 double AttentionWork::scores() const {
-  const auto width = static_cast<double>(window > 0 ? std::min(window, length) : length);
+  const auto width = static_cast<double>(width_of(*this));
   return static_cast<double>(sequences * heads) * width * (static_cast<double>(length) - width / 2);
+}
+
+double AttentionWork::all_scores() const {
+  return static_cast<double>(sequences * heads) * static_cast<double>(length) * static_cast<double>(width_of(*this));
 }
 
 double OperationRecord::flops() const {

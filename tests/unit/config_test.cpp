@@ -89,6 +89,12 @@ TEST_CASE("config: null stands for an optional key that is not set where the key
   CHECK(explain(loaded, resolve(loaded)).find("Allowed: number above 0 to below 1, or null.\n") != std::string::npos);
 }
 
+TEST_CASE("config: a list of every layer is all of them") {
+  const Config all = resolve(load(kSmall, {"model.window=8"}));
+  CHECK(resolve(load(kSmall, {"model.window=8", "model.window_layers=[0, 1, 2, 3]"})) == all);
+  CHECK_FALSE(resolve(load(kSmall, {"model.window=8", "model.window_layers=[0, 1, 3]"})) == all);
+}
+
 TEST_CASE("config: resolve fills every auto") {
   SECTION("llama") {
     const Config c = resolve(load(kSmall, {"run.name=small", "parallel.data=auto", "parallel.tensor=2", "parallel.zero_stage=2"}), 8);

@@ -319,6 +319,9 @@ TEST_CASE("export: combinations that no class of transformers has are refused by
   uneven.model.heads = 5;
   uneven.model.head_size = 4;
   CHECK_THAT(error_of([&] { hugging_face_class(resolve(uneven).model); }), Contains("hidden_size that is no multiple of model.heads"));
+  uneven.model.window = 7;
+  CHECK(hugging_face_class(resolve(uneven).model) == std::string("MistralForCausalLM"));
+  uneven.model.window.reset();
   uneven.model.qk_norm = true;
   CHECK(hugging_face_class(resolve(uneven).model) == std::string("Qwen3ForCausalLM"));
   gpt2 = models()[0].second;

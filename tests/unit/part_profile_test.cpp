@@ -9,6 +9,7 @@
 #include "tests/support/catch.h"
 #include "trainer/bench/products.h"
 #include "trainer/model/declare.h"
+#include "trainer/model/flops.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
@@ -122,6 +123,25 @@ TEST_CASE("a window is in the profiles of its layers alone, and nothing else cha
     CHECK(with.saved == without.saved);
     CHECK(with.backward.peak == without.backward.peak);
   }
+}
+
+TEST_CASE("FLOPs with all of attention, and recomputation's share of them, with a window on some layers") {
+  ModelConfig model = model_of("llama");
+  model.layers = 3;
+  model.window = 4;
+  model.window_layers = {0, 2};
+  constexpr int64_t kLength = 12;
+  const auto count = [](int64_t n) { return static_cast<double>(n); };
+  const int64_t D = model.hidden_size, inner = model.heads * *model.head_size, kv = 2 * *model.kv_heads * *model.head_size;
+  const double block = 2 * count(D * (2 * inner + kv) + 3 * D * *model.ffn_size), head = 2 * count(*model.vocab_size * D);
+  const double full = 4 * count(inner * kLength), windowed = 4 * count(inner * *model.window);  // of one layer and token
+  const double all = 3 * block + head + full + 2 * windowed;
+  CHECK(full_attention_flops_per_token(model, kLength) == Approx(3 * all).epsilon(1e-12));
+  // The first tokens see fewer than the window: half of 4 x 4 scores are missing from 12 x 4.
+  CHECK(training_flops_per_token(model, kLength) == Approx(3 * (all - full / 2 - 2 * windowed * 2 / 12)).epsilon(1e-12));
+  const std::vector<Recompute> recompute{Recompute::kSelective, Recompute::kSelective, Recompute::kFull};
+  CHECK(recomputation_factor(model, kLength, recompute) == Approx(1 + (windowed + full + block + windowed) / (3 * all)).epsilon(1e-12));
+  CHECK(recomputation_factor(model, kLength, std::vector<Recompute>(3, Recompute::kNone)) == 1);
 }
 
 TEST_CASE("a block's products, crossings and saved bytes are those of the literature") {

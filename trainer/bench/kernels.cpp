@@ -55,8 +55,8 @@ ordered_json bench_attention_shape(const Context& like, DType dtype, const Atten
     forward(call);
     backward(call);
   });
-  const auto length = static_cast<double>(shape.sequence);
-  const double flops = 4 * static_cast<double>(shape.batch * shape.heads * shape.head_size) * length * length / 2;
+  const AttentionWork work{shape.batch, shape.sequence, shape.heads, shape.head_size, shape.window};
+  const double flops = 4 * work.scores() * static_cast<double>(shape.head_size);
   return {{"head_size", shape.head_size},
           {"sequence", shape.sequence},
           {"batch", shape.batch},
@@ -74,7 +74,8 @@ ordered_json bench_attention(const Context& ctx, const Config& config, const Ker
     const int64_t heads = std::max<int64_t>(d.N * d.H / head_size, 1);
     const int64_t kv_heads = heads % (d.N / d.K) == 0 ? heads / (d.N / d.K) : heads;  // as many query heads to a kv head as in the model
     for (const int64_t sequence : options.sequences) {
-      const AttentionShape shape{std::max<int64_t>(options.tokens / sequence, 1), sequence, heads, kv_heads, head_size};
+      const AttentionShape shape{
+          std::max<int64_t>(options.tokens / sequence, 1), sequence, heads, kv_heads, head_size, config.model.window.value_or(0)};
       rows.push_back(bench_attention_shape(ctx, precision_of(config.training).compute, shape, options.effort));
     }
   }

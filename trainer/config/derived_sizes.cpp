@@ -1,5 +1,6 @@
 #include "trainer/config/derived_sizes.h"
 
+#include <numeric>
 #include <utility>
 
 #include "parallel/pipeline/schedule.h"
@@ -16,6 +17,11 @@ Config with_derived_sizes(Config config) {
   if (!m.vocab_size) m.vocab_size = std::exchange(config.data.tokenizer_vocab_size, DataConfig().tokenizer_vocab_size);
   if (!m.max_positions) m.max_positions = config.training.sequence_length;
   if (m.architecture == "gpt2") m.qkv_bias = true;
+  if (m.window_layers && static_cast<int64_t>(m.window_layers->size()) == m.layers) {
+    std::vector<int64_t> every(m.window_layers->size());
+    std::iota(every.begin(), every.end(), 0);
+    if (*m.window_layers == every) m.window_layers.reset();
+  }
   if (ParallelConfig& p = config.parallel; !p.virtual_stages) {
     p.virtual_stages = 1;
     for (const ScheduleKind kind : kScheduleKinds)

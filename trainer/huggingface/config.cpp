@@ -154,7 +154,7 @@ ModelConfig llama_config(const Keys& keys, const std::string& type) {
   model.rope_theta = rope.theta;
   model.rope_scaling = rope.scaling;
   keys.require("hidden_act", "silu");
-  // Qwen2 and Mistral do not look at it.
+  // Qwen2 and Mistral ignore it.
   if (type != "qwen2" && type != "mistral")
     keys.require("attention_bias", false, "it adds a bias to the output projection of attention too, which is not supported");
   if (type != "mistral") keys.require("mlp_bias", false, "biases in the feed-forward block are not supported");

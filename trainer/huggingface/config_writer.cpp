@@ -42,7 +42,8 @@ ordered_json gpt2_config(const ModelConfig& model) {
           {"scale_attn_by_inverse_layer_idx", false}};
 }
 
-/// Qwen's: a type for each layer, and for readers that do not know types the layer from which the window is.
+/// Qwen's window: a type for each layer. Readers that are older than these types begin the window at "max_window_layers", so to them only a window on the
+/// last layers, or on all, is told.
 ordered_json qwen_window(const ModelConfig& model) {
   if (!model.window) return {{"use_sliding_window", false}, {"sliding_window", nullptr}, {"max_window_layers", model.layers}};
   std::vector<std::string> types(static_cast<size_t>(model.layers), model.window_layers ? "full_attention" : "sliding_attention");
@@ -88,10 +89,10 @@ ordered_json llama_config(const ModelConfig& model) {
 const char* hugging_face_class(const ModelConfig& model) {
   if (model.architecture != "gpt2") {
     if (model.qkv_bias && model.qk_norm) refuse("both model.qkv_bias and model.qk_norm");
-    // The configurations of Qwen2 and Qwen3 do not look at it.
     if (model.window_layers && !is_qwen(model)) refuse("model.window_layers without model.qkv_bias or model.qk_norm");
-    if (!is_qwen(model) && model.hidden_size % model.heads != 0)
-      refuse("a model.hidden_size that is no multiple of model.heads, without model.qkv_bias or model.qk_norm");
+    // The configurations of Mistral, Qwen2 and Qwen3 ignore it.
+    if (!is_qwen(model) && !model.window && model.hidden_size % model.heads != 0)
+      refuse("a model.hidden_size that is no multiple of model.heads, without model.qkv_bias, model.qk_norm or model.window");
     return model.qk_norm ? "Qwen3ForCausalLM" : model.qkv_bias ? "Qwen2ForCausalLM" : model.window ? "MistralForCausalLM" : "LlamaForCausalLM";
   }
   if (model.qk_norm) refuse("model.architecture gpt2 with model.qk_norm");

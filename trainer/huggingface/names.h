@@ -27,7 +27,7 @@ struct HuggingFaceTensor {
 };
 
 /// Every tensor of `model` (resolved), in the order of the parameter table: embedding, blocks, final norm, head where it is not tied.
-/// llama: model.embed_tokens, model.layers.N, model.norm, lm_head, alike in LLaMA, Qwen2 (biases) and Qwen3 (q_norm, k_norm). gpt2: transformer.wte, wpe, h.N,
+/// llama: model.embed_tokens, model.layers.N, model.norm, lm_head, alike in LLaMA, Mistral, Qwen2 (biases) and Qwen3 (q_norm, k_norm). gpt2: transformer.wte, wpe, h.N,
 /// ln_f. Source: modeling_llama.py, modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py, modeling_gpt2.py of transformers.
 std::vector<HuggingFaceTensor> hugging_face_tensors(const ModelConfig& model);
 

@@ -12,10 +12,10 @@
 
 namespace trireme {
 
-/// A folder with a model of type llama, mistral, qwen2, qwen3 or gpt2. Header and index are checked whole when it is opened: tensors missing, of a wrong shape or
-/// dtype, or left over are refused (the first five are listed), files of shards missing or with overlapping tensors too. Of GPT-2 the causal masks that old
-/// files carry are passed over, of LLaMA the RoPE frequencies; a head beside tied embeddings must equal them. Files may be links, as the caches of Hugging
-/// Face have them. Source of the names: the model classes of transformers (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, GPT2LMHeadModel).
+/// A folder with a model of type llama, mistral, qwen2, qwen3 or gpt2. Header and index are checked whole when it is opened: tensors missing, of a wrong
+/// shape or dtype, or left over are refused (the first five are listed), files of shards missing or with overlapping tensors too. Of GPT-2 the causal masks
+/// that old files carry are passed over, of LLaMA the RoPE frequencies; a head beside tied embeddings must equal them. Files may be links, as the caches of
+/// Hugging Face have them. Source of the names: the model classes of transformers (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, GPT2LMHeadModel).
 /// Not thread-safe: one per rank.
 class HuggingFaceReader {
  public:

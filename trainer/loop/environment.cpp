@@ -40,7 +40,7 @@ struct Description {
   }
   template <class T>
   void operator()(const Field& field, const Auto<T>& value) {
-    if (value) (*this)(field, *value);  // a window of no layer or of every one is not told
+    if (value) (*this)(field, *value);  // no key for none: a model of before the key has the same description
   }
   template <class Section>
   void section(const char* key, const char*, Section& part) {

@@ -34,7 +34,7 @@ void Attention::remember(Context& ctx, const KeyValueCache& cache, const Tensor&
 }
 
 void Attention::decode(Context& ctx, const Pass& pass, const Tensor& packed, const Tensor& out) const {
-  // What a ring no larger than the window has of a token is gone with the token a window later, so that these go one by one.
+  // Writing several tokens into a ring that is no larger than the window would overwrite keys that the first of them still attends to.
   const int64_t room = pass.cache->keys.dim(0), at_once = pass.position + pass.rows <= room ? pass.rows : 1;
   for (int64_t row = 0; row < pass.rows; row += at_once) {
     remember(ctx, *pass.cache, packed.rows(row, at_once), pass.position + row);

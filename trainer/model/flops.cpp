@@ -7,25 +7,59 @@ namespace trireme {
 
 namespace {
 
-/// Of operations that `counts`, in forward and backward: a backward takes twice its forward.
-template <class Counts>
-double flops_per_token(const ModelConfig& model, int64_t sequence_length, const Counts& counts) {
+constexpr double kPasses = 3;  // a backward takes twice its forward
+
+/// Of the forward of a whole sequence through one part.
+struct ForwardFlops {
+  double causal = 0;          ///< what it needs
+  double full = 0;            ///< with all scores of attention
+  double full_attention = 0;  ///< attention's part of that
+};
+
+ForwardFlops forward_flops(PartProfiles& profiles, const Part& part, int64_t sequence_length) {
+  ForwardFlops sum;
+  for (const OperationRecord& operation : profiles.of(part, {.length = sequence_length, .logits_chunk = sequence_length}).evaluation.operations) {
+    const double causal = operation.flops();
+    sum.causal += causal;
+    if (operation.kind != OperationKind::kAttention) {
+      sum.full += causal;
+      continue;
+    }
+    const double all = causal * operation.attention.all_scores() / operation.attention.scores();
+    sum.full += all;
+    sum.full_attention += all;
+  }
+  return sum;
+}
+
+/// Of training on one token.
+double flops_per_token(const ModelConfig& model, int64_t sequence_length, double ForwardFlops::*kind) {
   PartProfiles profiles(model);
   double flops = 0;
-  for (const Part& part : profiles.parts())
-    for (const OperationRecord& operation : profiles.of(part, {.length = sequence_length, .logits_chunk = sequence_length}).evaluation.operations)
-      if (counts(operation)) flops += 3 * operation.flops();
-  return flops / static_cast<double>(sequence_length);
+  for (const Part& part : profiles.parts()) flops += forward_flops(profiles, part, sequence_length).*kind;
+  return kPasses * flops / static_cast<double>(sequence_length);
 }
 
 }  // namespace
 
 double training_flops_per_token(const ModelConfig& model, int64_t sequence_length) {
-  return flops_per_token(model, sequence_length, [](const OperationRecord&) { return true; });
+  return flops_per_token(model, sequence_length, &ForwardFlops::causal);
 }
 
-double attention_flops_per_token(const ModelConfig& model, int64_t sequence_length) {
-  return flops_per_token(model, sequence_length, [](const OperationRecord& operation) { return operation.kind == OperationKind::kAttention; });
+double full_attention_flops_per_token(const ModelConfig& model, int64_t sequence_length) {
+  return flops_per_token(model, sequence_length, &ForwardFlops::full);
+}
+
+double recomputation_factor(const ModelConfig& model, int64_t sequence_length, const std::vector<Recompute>& recompute) {
+  PartProfiles profiles(model);
+  double all = 0, again = 0;
+  for (const Part& part : profiles.parts()) {
+    const ForwardFlops forward = forward_flops(profiles, part, sequence_length);
+    const Recompute how = recompute_of(part, recompute);
+    all += forward.full;
+    again += how == Recompute::kFull ? forward.full : how == Recompute::kSelective ? forward.full_attention : 0;
+  }
+  return 1 + again / (kPasses * all);
 }
 
 int64_t parameter_count(const ModelConfig& model) {

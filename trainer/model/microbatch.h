@@ -35,7 +35,7 @@ std::vector<SegmentRun> segment_runs(const std::vector<int64_t>& segments, int64
 
 /// Keys, as attention reads them, and values of the tokens of a text, in one block on this rank: a ring, in which token p lies in row p % room.
 struct KeyValueCache {
-  Tensor keys, values;  ///< [room,K*H]; under a window its tokens are room enough
+  Tensor keys, values;  ///< [room,K*H]; under a window room = window is enough
 };
 
 /// What one forward or backward call needs beside tensors. Dropout masks are named by (seed, place in the model, step, global element), so every layout

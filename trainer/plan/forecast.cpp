@@ -112,9 +112,9 @@ Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
   forecast.tokens_per_second_per_device = tokens / forecast.step_seconds / mesh_shape(config.parallel).world();
   const double peak = peak_flops(config, cluster);
   const double flops = training_flops_per_token(config.model, config.training.sequence_length);
-  const double attention = attention_flops_per_token(config.model, config.training.sequence_length);  // the causal half
   forecast.mfu = forecast.tokens_per_second_per_device * flops / peak;
-  forecast.mfu_full_attention = forecast.tokens_per_second_per_device * (flops + attention) / peak;
+  forecast.mfu_full_attention =
+      forecast.tokens_per_second_per_device * full_attention_flops_per_token(config.model, config.training.sequence_length) / peak;
   return forecast;
 }
 

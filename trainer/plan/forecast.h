@@ -32,7 +32,7 @@ struct Forecast {
          step_high = 0;  ///< nine of ten of the published runs lie within this share of their forecasts (which runs: tests/plan/published.yaml)
   double tokens_per_second_per_device = 0;
   double mfu = 0;                 ///< model FLOPs as training_flops_per_token counts them (causal half of attention, no recomputation), over peak
-  double mfu_full_attention = 0;  ///< the same with all of T x T counted, as NVIDIA, nanotron and llm-foundry publish it
+  double mfu_full_attention = 0;  ///< the same with all of T x T counted (T x window under a window), as NVIDIA, nanotron and llm-foundry publish it
   double bubble = 0;              ///< share of the step that the pipeline's ranks idle, mean over them
   StepParts parts;
   std::vector<RankBytes> memory;  ///< by pipeline rank; empty where it was not asked for

@@ -148,16 +148,7 @@ std::string utilisation_text(const RankedLayout& plan, const ClusterConfig& clus
 }  // namespace
 
 double recomputation_factor(const Config& config) {
-  const ModelConfig& m = config.model;
-  const double layers = static_cast<double>(m.layers);
-  const double attention =
-      2 * static_cast<double>(m.heads * *m.head_size * config.training.sequence_length);  // products of a block and token, causal or not
-  const double head = static_cast<double>(*m.vocab_size * m.hidden_size);
-  const double all = training_flops_per_token(m, config.training.sequence_length) / 6 + layers * attention / 2;  // the causal half is in it
-  double again = 0;
-  for (const Recompute recompute : recompute_plan(config))
-    again += recompute == Recompute::kFull ? (all - head) / layers : recompute == Recompute::kSelective ? attention : 0;
-  return 1 + again / (3 * all);  // the step is one forward and a backward of two
+  return recomputation_factor(config.model, config.training.sequence_length, recompute_plan(config));
 }
 
 std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens) {

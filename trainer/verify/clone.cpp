@@ -93,7 +93,7 @@ int64_t vocabulary_like(int64_t vocabulary, const std::vector<LayoutSpec>& layou
 
 int64_t hidden_like(int64_t hidden) { return hidden % 8 == 0 ? 24 : hidden % 2 == 0 ? 26 : 25; }
 
-/// Windows on as many kinds of layers as the configuration has: all, or some with and some without.
+/// Keeps a window that is shorter than the sequences shorter, and on all layers or on some only, as the configuration has it.
 void shrink_window(ModelConfig& m, int64_t users_layers, int64_t users_sequence) {
   constexpr int64_t kWindow = 5;  // of sequences of 12: also within a document
   if (!m.window) return;

@@ -72,7 +72,7 @@ Diagnosis of_loss(const Evidence& e, const First& first, const std::string& axis
   if (cured_by(e, Feature::kMasks)) return {axis, "loss", "a mean of means: the loss is not divided by the valid tokens of the whole global batch"};
   if (cured_by(e, Feature::kDocuments)) return {axis, "attention", "documents of one sequence are not kept apart"};
   if (cured_by(e, Feature::kHeadNorms)) return {axis, "head_norm", "queries or keys are normalised otherwise"};
-  if (cured_by(e, Feature::kWindow)) return {axis, "attention", "the window is on other layers, or cut at another token"};
+  if (cured_by(e, Feature::kWindow)) return {axis, "attention", "the window is applied to other layers, or ends at another token"};
   if (cured_by(e, Feature::kMicrobatches)) return {axis, "loss", "the losses of several micro-batches, or of their chunks, are not summed"};
   const bool attention = cured_by(e, Feature::kAttention), mlp = cured_by(e, Feature::kMlp);
   if (attention && !mlp) return {axis, "attention", "the forward of attention computes something else"};
@@ -100,7 +100,7 @@ Diagnosis of_gradients(const Evidence& e, const First& first, const std::string&
   if (cured_by(e, Feature::kDropout)) return {axis, kind == "all" ? "dropout" : kind, "the backward does not drop what the forward dropped"};
   if (cured_by(e, Feature::kDocuments)) return {axis, "attention", "the backward does not keep documents apart"};
   if (cured_by(e, Feature::kHeadNorms)) return {axis, "attention", "the backward reads queries and keys from before, or from after, their norms"};
-  if (cured_by(e, Feature::kWindow)) return {axis, "attention", "the backward does not keep to the window"};
+  if (cured_by(e, Feature::kWindow)) return {axis, "attention", "the backward attends to tokens outside the window"};
   if (cured_by(e, Feature::kRaggedVocabulary)) return {axis, kind, "the padding of the vocabulary leaks into a gradient"};
   if (axis.find("zero") != std::string::npos)
     return {axis, kind, "shards: a part of a flat buffer is lost, or a reduction over shards or replicas is missing"};

@@ -257,7 +257,7 @@ TwistText text_of(Twist twist) {
     case Twist::kDocumentsMixed: return {"attention", "documents of one sequence see each other"};
     case Twist::kPositionsRunOn: return {"positions", "positions do not begin anew in each document"};
     case Twist::kHeadsInTurn: return {"attention", "query heads read the wrong kv heads"};
-    case Twist::kWindowIgnored: return {"attention", "model.window is accepted and not done"};
+    case Twist::kWindowIgnored: return {"attention", "model.window has no effect"};
     case Twist::kWindowWide: return {"attention", "the window is off by one: a query sees the token just before it"};
     case Twist::kStaleWeights: return {"all", "stale parameters: a step reads those from before the last update"};
   }

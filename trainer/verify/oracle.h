@@ -16,7 +16,7 @@ enum class Twist : uint8_t {
   kDocumentsMixed,    ///< documents of one sequence see each other
   kPositionsRunOn,    ///< positions do not begin anew in each document
   kHeadsInTurn,       ///< query head n reads kv head n mod kv_heads
-  kWindowIgnored,     ///< model.window does nothing
+  kWindowIgnored,     ///< model.window has no effect
   kWindowWide,        ///< a query sees the token just before its window
   kStaleWeights,      ///< a step reads the weights of the one before; told by check_baseline, which has both
 };
