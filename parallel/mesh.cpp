@@ -1,7 +1,50 @@
 #include "parallel/mesh.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace trireme {
 namespace {
+
+constexpr size_t row_of(int MeshShape::*degree) {
+  size_t row = 0;
+  while (kMeshAxes[row].degree != degree) ++row;
+  return row;
+}
+
+/// A group spans the rows [begin, end) of kMeshAxes.
+struct GroupRow {
+  const char* name;
+  size_t begin, end;
+};
+
+constexpr GroupRow spanning(const char* name, int MeshShape::*first, int MeshShape::*last) { return {name, row_of(first), row_of(last) + 1}; }
+constexpr GroupRow spanning(int MeshShape::*axis) { return spanning(kMeshAxes[row_of(axis)].name, axis, axis); }
+
+/// In the order of MeshAxis.
+constexpr GroupRow kGroups[kMeshGroups] = {
+    {"world", 0, std::size(kMeshAxes)},
+    spanning(&MeshShape::pipeline),
+    spanning("data", &MeshShape::replicate, &MeshShape::shard),
+    spanning(&MeshShape::replicate),
+    spanning("shard", &MeshShape::shard, &MeshShape::context),
+    spanning(&MeshShape::context),
+    spanning(&MeshShape::tensor),
+    {"kv", 0, 0},
+    {"embedding", 0, 0},
+};
+
+const GroupRow& row_of_group(MeshAxis axis) {
+  const GroupRow& group = kGroups[static_cast<size_t>(axis)];
+  TRIREME_CHECK(group.end > 0, name_of(axis), " groups have no one degree");
+  return group;
+}
+
+int ranks_of_rows(const MeshShape& shape, size_t begin, size_t end) {
+  int ranks = 1;
+  for (size_t row = begin; row < end; ++row) ranks *= shape.*kMeshAxes[row].degree;
+  return ranks;
+}
 
 MeshCoordinate coordinate_in(const MeshShape& shape, const Communicator& world) {
   TRIREME_CHECK(world.size() == shape.world(), "a mesh of ", shape.world(), " ranks in a world of ", world.size());
@@ -19,54 +62,60 @@ int copies_of_kv_heads(const MeshShape& shape, int kv_heads) {
   return shape.tensor / kv_heads;
 }
 
+MeshGroup kv_group(const MeshShape& shape, int rank, int kv_heads) {
+  const int copies = copies_of_kv_heads(shape, kv_heads), stride = stride_of(shape, MeshAxis::kTensor);
+  return {rank - rank / stride % copies * stride, copies, stride};  // copies divides the tensor degree
+}
+
+MeshGroup embedding_group(const MeshShape& shape, int rank) {
+  const MeshGroup all = group_of(shape, MeshAxis::kPipeline, rank, shape.tensor);
+  const int last = all.first + (all.size - 1) * all.stride;
+  if (all.size == 1 || (rank != all.first && rank != last)) return {rank, 1, 1};
+  return {all.first, 2, last - all.first};
+}
+
 }  // namespace
 
-const char* name_of(MeshAxis axis) {
-  switch (axis) {
-    case MeshAxis::kWorld: return "world";
-    case MeshAxis::kPipeline: return "pipeline";
-    case MeshAxis::kData: return "data";
-    case MeshAxis::kReplicate: return "replicate";
-    case MeshAxis::kShard: return "shard";
-    case MeshAxis::kTensor: return "tensor";
-    case MeshAxis::kKv: return "kv";
-    case MeshAxis::kEmbedding: return "embedding";
-  }
-  return "?";
+const char* name_of(MeshAxis axis) { return kGroups[static_cast<size_t>(axis)].name; }
+
+int MeshShape::world() const { return degree_of(*this, MeshAxis::kWorld); }
+
+std::vector<MeshAxisRow> shown_axes(const MeshShape& shape) {
+  std::vector<MeshAxisRow> shown;
+  std::ranges::copy_if(kMeshAxes, std::back_inserter(shown), [&](const MeshAxisRow& row) { return row.always_shown || shape.*row.degree > 1; });
+  return shown;
 }
 
 MeshCoordinate coordinate_of(const MeshShape& shape, int rank) {
   TRIREME_CHECK(rank >= 0 && rank < shape.world(), "rank ", rank, " in a mesh of ", shape.world());
-  const int per_shard = shape.tensor, per_replica = per_shard * shape.shard, per_stage = per_replica * shape.replicate;
-  return {rank / per_stage, rank % per_stage / per_replica, rank % per_replica / per_shard, rank % per_shard};
+  MeshCoordinate at;
+  for (size_t row = std::size(kMeshAxes); row > 0; --row) {
+    const int degree = shape.*kMeshAxes[row - 1].degree;
+    at.*kMeshAxes[row - 1].index = rank % degree;
+    rank /= degree;
+  }
+  return at;
 }
 
 int rank_of(const MeshShape& shape, const MeshCoordinate& at) {
-  return ((at.pipeline * shape.replicate + at.replicate) * shape.shard + at.shard) * shape.tensor + at.tensor;
+  int rank = 0;
+  for (const MeshAxisRow& row : kMeshAxes) rank = rank * (shape.*row.degree) + at.*row.index;
+  return rank;
 }
 
+int degree_of(const MeshShape& shape, MeshAxis axis) {
+  const GroupRow& group = row_of_group(axis);
+  return ranks_of_rows(shape, group.begin, group.end);
+}
+
+int stride_of(const MeshShape& shape, MeshAxis axis) { return ranks_of_rows(shape, row_of_group(axis).end, std::size(kMeshAxes)); }
+
 MeshGroup group_of(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads) {
-  MeshCoordinate first = coordinate_of(shape, rank);
-  const int per_replica = shape.tensor * shape.shard, per_stage = per_replica * shape.replicate;
-  const auto from = [&](int size, int stride) { return MeshGroup{rank_of(shape, first), size, stride}; };
-  switch (axis) {
-    case MeshAxis::kWorld: return {0, shape.world(), 1};
-    case MeshAxis::kPipeline: first.pipeline = 0; return from(shape.pipeline, per_stage);
-    case MeshAxis::kData: first.replicate = first.shard = 0; return from(shape.data(), shape.tensor);
-    case MeshAxis::kReplicate: first.replicate = 0; return from(shape.replicate, per_replica);
-    case MeshAxis::kShard: first.shard = 0; return from(shape.shard, shape.tensor);
-    case MeshAxis::kTensor: first.tensor = 0; return from(shape.tensor, 1);
-    case MeshAxis::kKv: {
-      const int copies = copies_of_kv_heads(shape, kv_heads);
-      first.tensor -= first.tensor % copies;
-      return from(copies, 1);
-    }
-    case MeshAxis::kEmbedding: break;
-  }
-  const bool apart = shape.pipeline > 1 && (first.pipeline == 0 || first.pipeline == shape.pipeline - 1);
-  if (!apart) return {rank, 1, 1};
-  first.pipeline = 0;
-  return from(2, (shape.pipeline - 1) * per_stage);
+  TRIREME_CHECK(rank >= 0 && rank < shape.world(), "rank ", rank, " in a mesh of ", shape.world());
+  if (axis == MeshAxis::kKv) return kv_group(shape, rank, kv_heads);
+  if (axis == MeshAxis::kEmbedding) return embedding_group(shape, rank);
+  const int size = degree_of(shape, axis), stride = stride_of(shape, axis);
+  return {rank - rank / stride % size * stride, size, stride};
 }
 
 std::vector<int> group_members(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads) {
@@ -84,6 +133,7 @@ Mesh::Mesh(Communicator& world_, const MeshShape& shape_, int kv_heads)
       data(make_group(world_, shape_, MeshAxis::kData, kv_heads)),
       replicate(make_group(world_, shape_, MeshAxis::kReplicate, kv_heads)),
       shard(make_group(world_, shape_, MeshAxis::kShard, kv_heads)),
+      context(make_group(world_, shape_, MeshAxis::kContext, kv_heads)),
       tensor(make_group(world_, shape_, MeshAxis::kTensor, kv_heads)),
       kv(make_group(world_, shape_, MeshAxis::kKv, kv_heads)),
       embedding(make_group(world_, shape_, MeshAxis::kEmbedding, kv_heads)) {}

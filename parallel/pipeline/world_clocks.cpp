@@ -7,8 +7,6 @@
 namespace trireme {
 namespace {
 
-constexpr size_t kAxes = static_cast<size_t>(MeshAxis::kEmbedding) + 1;
-
 bool is_backward(ActionType type) { return type == ActionType::kBackward || type == ActionType::kBackwardInput; }
 
 /// What one rank may do: stages, parts and units that are its own.
@@ -35,7 +33,7 @@ WorldClocks::Cost WorldClocks::cost_of(const Action& action, const WorldCosts& c
 
 WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank,
                          const std::vector<StageUnits>& stages, const WorldCosts& costs, const std::vector<int>& traced)
-    : stages_(stages), ranks_(lists.size()), streams_(kAxes * lists.size(), 0.0) {
+    : stages_(stages), ranks_(lists.size()), streams_(kMeshGroups * lists.size(), 0.0) {
   std::vector<int> units_of(static_cast<size_t>(mesh.pipeline), 0);
   for (size_t s = 0; s < stages.size(); ++s) {
     TRIREME_CHECK(stage_rank[s] >= 0, "no rank computes stage ", s);

@@ -14,16 +14,18 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-const MeshAxis kAxes[] = {MeshAxis::kWorld, MeshAxis::kPipeline, MeshAxis::kData, MeshAxis::kReplicate,
-                          MeshAxis::kShard, MeshAxis::kTensor,   MeshAxis::kKv,   MeshAxis::kEmbedding};
+const MeshAxis kAxes[] = {MeshAxis::kWorld,   MeshAxis::kPipeline, MeshAxis::kData, MeshAxis::kReplicate, MeshAxis::kShard,
+                          MeshAxis::kContext, MeshAxis::kTensor,   MeshAxis::kKv,   MeshAxis::kEmbedding};
 
-std::vector<MeshShape> shapes_up_to(int world) {
+/// Degrees of up to four each.
+std::vector<MeshShape> shapes_up_to(int world, const Ranks& contexts = {1}) {
   std::vector<MeshShape> shapes;
   for (int pipeline = 1; pipeline <= 4; ++pipeline)
     for (int replicate = 1; replicate <= 4; ++replicate)
       for (int shard = 1; shard <= 4; ++shard)
         for (int tensor = 1; tensor <= 4; ++tensor)
-          if (const MeshShape shape{pipeline, replicate, shard, tensor}; shape.world() <= world) shapes.push_back(shape);
+          for (const int context : contexts)
+            if (const MeshShape shape{pipeline, replicate, shard, tensor, context}; shape.world() <= world) shapes.push_back(shape);
   return shapes;
 }
 
@@ -41,7 +43,8 @@ int size_of_group(const MeshShape& shape, MeshAxis axis, const MeshCoordinate& a
     case MeshAxis::kPipeline: return shape.pipeline;
     case MeshAxis::kData: return shape.data();
     case MeshAxis::kReplicate: return shape.replicate;
-    case MeshAxis::kShard: return shape.shard;
+    case MeshAxis::kShard: return shape.shard * shape.context;
+    case MeshAxis::kContext: return shape.context;
     case MeshAxis::kTensor: return shape.tensor;
     case MeshAxis::kKv: return kv_heads >= shape.tensor ? 1 : shape.tensor / kv_heads;
     case MeshAxis::kEmbedding: return shape.pipeline > 1 && (at.pipeline == 0 || at.pipeline == shape.pipeline - 1) ? 2 : 1;
@@ -49,16 +52,126 @@ int size_of_group(const MeshShape& shape, MeshAxis axis, const MeshCoordinate& a
   return 0;
 }
 
+std::string text_of(const MeshShape& s) { return concat(s.pipeline, "x", s.replicate, "x", s.shard, "x", s.context, "x", s.tensor); }
+
+/// Ranks whose coordinates differ from those of `rank` at most on the axes that a group of `axis` spans, in ascending order.
+Ranks members_by_coordinates(const MeshShape& shape, MeshAxis axis, int rank) {
+  const MeshCoordinate own = coordinate_of(shape, rank);
+  Ranks members;
+  for (int other = 0; other < shape.world(); ++other) {
+    MeshCoordinate at = coordinate_of(shape, other);
+    const bool world = axis == MeshAxis::kWorld, data = axis == MeshAxis::kData, shard = axis == MeshAxis::kShard;
+    if (world || axis == MeshAxis::kPipeline) at.pipeline = own.pipeline;
+    if (world || axis == MeshAxis::kReplicate || data) at.replicate = own.replicate;
+    if (world || shard || data) at.shard = own.shard;
+    if (world || axis == MeshAxis::kContext || shard) at.context = own.context;
+    if (world || axis == MeshAxis::kTensor) at.tensor = own.tensor;
+    if (at == own) members.push_back(other);
+  }
+  return members;
+}
+
+/// The coordinates and groups of the four-axis mesh as they were computed before the table of axes; kContext was not one.
+namespace four_axes {
+
+MeshCoordinate coordinate_of(const MeshShape& shape, int rank) {
+  const int per_shard = shape.tensor, per_replica = per_shard * shape.shard, per_stage = per_replica * shape.replicate;
+  return {rank / per_stage, rank % per_stage / per_replica, rank % per_replica / per_shard, rank % per_shard};
+}
+
+MeshGroup group_of(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads) {
+  const int per_replica = shape.tensor * shape.shard, per_stage = per_replica * shape.replicate;
+  const MeshCoordinate at = four_axes::coordinate_of(shape, rank);
+  switch (axis) {
+    case MeshAxis::kWorld: return {0, shape.world(), 1};
+    case MeshAxis::kPipeline: return {rank - at.pipeline * per_stage, shape.pipeline, per_stage};
+    case MeshAxis::kData: return {rank - at.replicate * per_replica - at.shard * shape.tensor, shape.replicate * shape.shard, shape.tensor};
+    case MeshAxis::kReplicate: return {rank - at.replicate * per_replica, shape.replicate, per_replica};
+    case MeshAxis::kShard: return {rank - at.shard * shape.tensor, shape.shard, shape.tensor};
+    case MeshAxis::kContext: return {rank, 1, shape.tensor};
+    case MeshAxis::kTensor: return {rank - at.tensor, shape.tensor, 1};
+    case MeshAxis::kKv: {
+      const int copies = kv_heads >= shape.tensor ? 1 : shape.tensor / kv_heads;
+      return {rank - at.tensor % copies, copies, 1};
+    }
+    case MeshAxis::kEmbedding: break;
+  }
+  const bool apart = shape.pipeline > 1 && (at.pipeline == 0 || at.pipeline == shape.pipeline - 1);
+  return apart ? MeshGroup{rank - at.pipeline * per_stage, 2, (shape.pipeline - 1) * per_stage} : MeshGroup{rank, 1, 1};
+}
+
+}  // namespace four_axes
+
 }  // namespace
 
-TEST_CASE("rank and coordinate are inverse, tensor innermost") {
+TEST_CASE("without context ranks a mesh has the ranks and groups of its four axes") {
   for (const MeshShape& shape : shapes_up_to(64)) {
+    CAPTURE(text_of(shape));
+    bool same = true;
+    for (int rank = 0; rank < shape.world(); ++rank) {
+      same = same && coordinate_of(shape, rank) == four_axes::coordinate_of(shape, rank);
+      for (const MeshAxis axis : kAxes) {
+        for (const int kv_heads : legal_kv_heads(shape.tensor)) {
+          const MeshGroup got = group_of(shape, axis, rank, kv_heads), want = four_axes::group_of(shape, axis, rank, kv_heads);
+          same = same && got.first == want.first && got.size == want.size && got.stride == want.stride;
+        }
+      }
+    }
+    CHECK(same);
+  }
+}
+
+TEST_CASE("context ranks lie between shards and tensor ranks, and divide parameters with the shards") {
+  const MeshShape shape{2, 2, 2, 2, 2};  // rank 27 = pipeline 1, replicate 1, shard 0, context 1, tensor 1
+  CHECK(coordinate_of(shape, 27) == MeshCoordinate{1, 1, 0, 1, 1});
+  CHECK(group_members(shape, MeshAxis::kContext, 27, 2) == Ranks{25, 27});
+  CHECK(group_members(shape, MeshAxis::kShard, 27, 2) == Ranks{25, 27, 29, 31});
+  CHECK(group_members(shape, MeshAxis::kData, 27, 2) == Ranks{19, 23, 27, 31});
+  CHECK(group_members(shape, MeshAxis::kReplicate, 27, 2) == Ranks{19, 27});
+  CHECK(group_members(shape, MeshAxis::kEmbedding, 27, 2) == Ranks{11, 27});
+  CHECK((degree_of(shape, MeshAxis::kShard) == 4 && stride_of(shape, MeshAxis::kShard) == 2));
+  CHECK((degree_of(shape, MeshAxis::kData) == 4 && stride_of(shape, MeshAxis::kData) == 4));
+  CHECK_THROWS_AS(degree_of(shape, MeshAxis::kKv), InternalError);
+  CHECK_THROWS_AS(stride_of(shape, MeshAxis::kEmbedding), InternalError);
+}
+
+TEST_CASE("a group has the ranks that differ on its axes alone, at the stride of its innermost axis") {
+  for (const MeshShape& shape : shapes_up_to(48, {1, 2, 3})) {
+    CAPTURE(text_of(shape));
+    bool right = true;
+    for (const MeshAxis axis : kAxes) {
+      if (axis == MeshAxis::kKv || axis == MeshAxis::kEmbedding) continue;  // parts of the tensor and the pipeline group
+      for (int rank = 0; rank < shape.world(); ++rank) {
+        const Ranks want = members_by_coordinates(shape, axis, rank);
+        const MeshGroup group = group_of(shape, axis, rank, 1);
+        right = right && group_members(shape, axis, rank, 1) == want && group.first == want.front();
+        right = right && degree_of(shape, axis) == group.size && stride_of(shape, axis) == group.stride;
+        right = right && (want.size() == 1 || want[1] - want[0] == group.stride);
+      }
+    }
+    CHECK(right);
+  }
+}
+
+TEST_CASE("texts name the context axis only where a sequence is divided") {
+  const auto names = [](const MeshShape& shape) {
+    std::string text;
+    for (const MeshAxisRow& row : shown_axes(shape)) text += concat(row.name, " ", shape.*row.degree, " ");
+    return text;
+  };
+  CHECK(names({2, 1, 3, 4}) == "pipeline 2 replicate 1 shard 3 tensor 4 ");
+  CHECK(names({2, 1, 3, 4, 2}) == "pipeline 2 replicate 1 shard 3 context 2 tensor 4 ");
+}
+
+TEST_CASE("rank and coordinate are inverse, tensor innermost") {
+  for (const MeshShape& shape : shapes_up_to(64, {1, 2})) {
     std::set<std::vector<int>> seen;
     for (int rank = 0; rank < shape.world(); ++rank) {
       const MeshCoordinate at = coordinate_of(shape, rank);
       CHECK(rank_of(shape, at) == rank);
-      CHECK((at.pipeline < shape.pipeline && at.replicate < shape.replicate && at.shard < shape.shard && at.tensor < shape.tensor));
-      seen.insert({at.pipeline, at.replicate, at.shard, at.tensor});
+      CHECK((at.pipeline < shape.pipeline && at.replicate < shape.replicate && at.shard < shape.shard && at.context < shape.context &&
+             at.tensor < shape.tensor));
+      seen.insert({at.pipeline, at.replicate, at.shard, at.context, at.tensor});
     }
     CHECK(static_cast<int>(seen.size()) == shape.world());
   }
@@ -115,7 +228,7 @@ TEST_CASE("the embedding group joins first and last stage") {
 }
 
 TEST_CASE("the groups of an axis divide the world") {
-  for (const MeshShape& shape : shapes_up_to(24)) {
+  for (const MeshShape& shape : shapes_up_to(24, {1, 2})) {
     for (const int kv_heads : legal_kv_heads(shape.tensor)) {
       for (const MeshAxis axis : kAxes) {
         for (int rank = 0; rank < shape.world(); ++rank) {
@@ -125,7 +238,7 @@ TEST_CASE("the groups of an axis divide the world") {
           const bool own = std::count(members.begin(), members.end(), rank) == 1;
           bool agreed = true;  // all members see the same group
           for (const int other : members) agreed = agreed && group_members(shape, axis, other, kv_heads) == members;
-          INFO(name_of(axis) << " of " << shape.pipeline << "x" << shape.replicate << "x" << shape.shard << "x" << shape.tensor << " rank " << rank);
+          INFO(name_of(axis) << " of " << text_of(shape) << " rank " << rank);
           if (!(sizes && ascending && own && agreed)) FAIL_CHECK("wrong group");
         }
       }
@@ -134,7 +247,7 @@ TEST_CASE("the groups of an axis divide the world") {
 }
 
 TEST_CASE("a mesh of threads reaches exactly its members") {
-  for (const MeshShape& shape : shapes_up_to(8))
+  for (const MeshShape& shape : shapes_up_to(8, {1, 2}))
     for (const int kv_heads : legal_kv_heads(shape.tensor))
       CHECK_NOTHROW(run_ranks(shape.world(), [&](Communicator& world) { check_mesh(world, shape, kv_heads); }));
 }
@@ -142,7 +255,7 @@ TEST_CASE("a mesh of threads reaches exactly its members") {
 TEST_CASE("groups of one rank cost nothing") {
   run_ranks(2, [](Communicator& world) {
     const Mesh mesh(world, {1, 1, 1, 2}, 2);
-    for (const auto* group : {&mesh.pipeline, &mesh.data, &mesh.replicate, &mesh.shard, &mesh.kv, &mesh.embedding})
+    for (const auto* group : {&mesh.pipeline, &mesh.data, &mesh.replicate, &mesh.shard, &mesh.context, &mesh.kv, &mesh.embedding})
       TRIREME_CHECK(dynamic_cast<SelfCommunicator*>(group->get()) != nullptr, (*group)->name());
     TRIREME_CHECK(dynamic_cast<SelfCommunicator*>(mesh.tensor.get()) == nullptr, "tensor");
   });

@@ -338,6 +338,7 @@ void check_mesh(Communicator& world, const MeshShape& shape, int kv_heads) {
   check(MeshAxis::kData, *mesh.data);
   check(MeshAxis::kReplicate, *mesh.replicate);
   check(MeshAxis::kShard, *mesh.shard);
+  check(MeshAxis::kContext, *mesh.context);
   check(MeshAxis::kTensor, *mesh.tensor);
   check(MeshAxis::kKv, *mesh.kv);
   check(MeshAxis::kEmbedding, *mesh.embedding);

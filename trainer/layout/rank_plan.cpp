@@ -118,9 +118,12 @@ PipelinePlan plan_of_file(const Config& config) {
   return plan;
 }
 
-/// All ranks of one pipeline rank run the same list, so two of each axis meet or fail to meet as thousands would.
+/// All ranks of one pipeline rank run the same list, so two of each other axis meet or fail to meet as thousands would.
 MeshShape least_like(const MeshShape& mesh) {
-  return {mesh.pipeline, std::min(mesh.replicate, 2), std::min(mesh.shard, 2), std::min(mesh.tensor, 2)};
+  MeshShape least = mesh;
+  for (const MeshAxisRow& row : kMeshAxes)
+    if (row.degree != &MeshShape::pipeline) least.*row.degree = std::min(mesh.*row.degree, 2);
+  return least;
 }
 
 PipelinePlan proven(const PipelinePlan& plan, const RankPlans& plans, const LoweringPolicy& policy, const Config& config, bool training) {

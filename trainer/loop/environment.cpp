@@ -73,7 +73,13 @@ nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, 
           {"threads_per_rank", ctx.threads},
           {"cpu_isa", name_of(ctx.isa)},
           {"gpu", gpu},
-          {"layout", {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}}}};
+          {"layout", describe_layout(mesh)}};
+}
+
+nlohmann::ordered_json describe_layout(const MeshShape& mesh) {
+  nlohmann::ordered_json layout;
+  for (const MeshAxisRow& row : shown_axes(mesh)) layout[row.name] = mesh.*row.degree;
+  return layout;
 }
 
 nlohmann::json describe_model(const ModelConfig& model) {

@@ -10,6 +10,9 @@ namespace trireme {
 /// environment.json: versions, hardware and layout of a run, so that its figures can be read later.
 nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, const MeshShape& mesh);
 
+/// {"pipeline": 2, ...}: the degree of each shown axis, outermost first.
+nlohmann::ordered_json describe_layout(const MeshShape& mesh);
+
 /// The model section as JSON, for readers of a checkpoint that have no YAML.
 nlohmann::json describe_model(const ModelConfig& model);
 

@@ -23,14 +23,13 @@ struct UnreadDataset final : Dataset {
   int64_t count_;
 };
 
-/// Groups of this rank in which somebody else is: sizes of group_members(), without going through the world.
+/// Groups of this rank that have other ranks in them.
 int64_t groups_of_several(const Config& config, int rank) {
   const MeshShape shape = mesh_shape(config.parallel);
-  const int pipeline = coordinate_of(shape, rank).pipeline;
-  const bool at_an_end = pipeline == 0 || pipeline == shape.pipeline - 1;
-  const bool several[] = {shape.world() > 1, shape.pipeline > 1, shape.data() > 1,  shape.replicate > 1,
-                          shape.shard > 1,   shape.tensor > 1,   *config.model.kv_heads < shape.tensor, shape.pipeline > 1 && at_an_end};
-  return std::ranges::count(several, true);
+  int64_t groups = 0;
+  for (size_t axis = 0; axis < kMeshGroups; ++axis)
+    groups += group_of(shape, static_cast<MeshAxis>(axis), rank, static_cast<int>(*config.model.kv_heads)).size > 1;
+  return groups;
 }
 
 /// By the formulas of GradStore.

@@ -35,9 +35,9 @@ std::string arrow_of(const Action& transfer) { return to_string(is_receive(trans
 
 TracedRank traced_rank(const MeshShape& shape, int rank, StepTrace step) {
   const MeshCoordinate at = coordinate_of(shape, rank);
-  const int pipeline = rank_of(shape, {0, at.replicate, at.shard, at.tensor});
-  return {concat("rank ", rank, ": pipeline ", at.pipeline, ", replicate ", at.replicate, ", shard ", at.shard, ", tensor ", at.tensor), pipeline,
-          std::move(step)};
+  std::string place;
+  for (const MeshAxisRow& row : shown_axes(shape)) place += concat(place.empty() ? "" : ", ", row.name, " ", at.*row.index);
+  return {concat("rank ", rank, ": ", place), group_of(shape, MeshAxis::kPipeline, rank, shape.tensor).first, std::move(step)};
 }
 
 /// None for what stands in the trace otherwise: the pipeline's exchanges as the list's transfers, the world's among reading and update.

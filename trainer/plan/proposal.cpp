@@ -62,8 +62,8 @@ const StepPart kParts[] = {
      [](const Config& c, const Config&) { return concat("ZeRO-", c.parallel.zero_stage, " over ", *c.parallel.data, " data ranks"); }},
     {"optimizer", &StepParts::optimizer,
      [](const Config& c, const Config&) {
-       const MeshShape mesh = mesh_shape(c.parallel);
-       return concat("state in ", mesh.shard, mesh.shard == 1 ? " shard" : " shards");
+       const int shards = degree_of(mesh_shape(c.parallel), MeshAxis::kShard);
+       return concat("state in ", shards, shards == 1 ? " shard" : " shards");
      }},
     {"host", &StepParts::host, [](const Config&, const Config&) { return std::string("work that no device does"); }},
 };

@@ -295,20 +295,20 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
   const double boundary =
       element * static_cast<double>(config.training.micro_batch_size * config.training.sequence_length * config.model.hidden_size);
   const MeshShape mesh = mesh_shape(config.parallel);
+  const int shards = degree_of(mesh, MeshAxis::kShard);
   const double part = config.parallel.sequence_parallel || stack.split_transfers ? 1.0 / static_cast<double>(mesh.tensor) : 1;
   for (size_t i = 0; i + 1 < stage_rank.size(); ++i) {
     const int from = stage_rank[i], to = stage_rank[i + 1];
-    costs.transfers.push_back(from == to ? 0 : transfer_seconds(from, to, int64_t{mesh.tensor} * mesh.data(), part * boundary, cluster));
+    costs.transfers.push_back(from == to ? 0 : transfer_seconds(from, to, stride_of(mesh, MeshAxis::kPipeline), part * boundary, cluster));
   }
   // The owners of a tied table on first and last rank sum their shards, when everything else is done.
-  const int64_t apart = int64_t{mesh.tensor} * mesh.data() * (stage_rank.back() - stage_rank.front());
-  const double tied = config.model.tied_embeddings && apart > 0
-                          ? all_reduce_seconds(place_of(2, apart, cluster), stack.reduce_bytes * table / mesh.shard, cluster)
-                          : 0;
+  const int64_t apart = int64_t{stride_of(mesh, MeshAxis::kPipeline)} * (stage_rank.back() - stage_rank.front());
+  const double tied =
+      config.model.tied_embeddings && apart > 0 ? all_reduce_seconds(place_of(2, apart, cluster), stack.reduce_bytes * table / shards, cluster) : 0;
   for (size_t rank = 0; rank < elements.size(); ++rank) {
     const bool end = static_cast<int>(rank) == stage_rank.front() || static_cast<int>(rank) == stage_rank.back();
     costs.reduce.push_back(reduce_seconds(config, cluster, stack, elements[rank], forward[rank], backward[rank]) + (end ? tied : 0));
-    costs.optimizer.push_back(traffic_seconds(update_bytes(config) * elements[rank] / mesh.shard, 1, cluster));
+    costs.optimizer.push_back(traffic_seconds(update_bytes(config) * elements[rank] / shards, 1, cluster));
   }
   costs.host = stack.host_seconds;
   std::vector<double> compute(elements.size());

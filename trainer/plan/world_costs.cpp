@@ -81,9 +81,11 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   const ZeroPolicy policy = zero_policy(config.parallel);
   const double factor = stack.data_factor, gradient_bytes = stack.reduce_bytes;
   const double parameter_bytes = static_cast<double>(size_of(precision_of(config.training).compute));
-  const GroupPlace shard = place_of(mesh.shard, mesh.tensor, cluster),
-                   replicate = place_of(mesh.replicate, int64_t{mesh.tensor} * mesh.shard, cluster),
-                   ends = mesh.pipeline > 1 ? place_of(2, int64_t{mesh.tensor} * mesh.data() * (mesh.pipeline - 1), cluster) : GroupPlace{};
+  const auto place = [&](MeshAxis axis) { return place_of(degree_of(mesh, axis), stride_of(mesh, axis), cluster); };
+  const GroupPlace shard = place(MeshAxis::kShard), replicate = place(MeshAxis::kReplicate);
+  const MeshGroup embedding = group_of(mesh, MeshAxis::kEmbedding, 0, mesh.tensor);
+  const GroupPlace ends = place_of(embedding.size, embedding.stride, cluster);
+  const int shards = degree_of(mesh, MeshAxis::kShard);
   // Once a step they hide behind what compute there is, or behind nothing; each micro-batch's as those of published runs do.
   const double once = stack.reduce_overlap ? 0 : 1;
   const double gather_held = policy.unshard_each_use ? 1 - stack.gather_overlap : once,
@@ -94,8 +96,8 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
     switch (action.type) {
       case ActionType::kUnshard: return split(gather_held, factor * all_gather_seconds(shard, parameter_bytes * elements, cluster));
       case ActionType::kReduceGrads: return split(reduce_held, factor * all_gather_seconds(shard, gradient_bytes * elements, cluster));
-      case ActionType::kReduceReplicas: return split(once, factor * all_reduce_seconds(replicate, gradient_bytes * elements / mesh.shard, cluster));
-      case ActionType::kReduceTied: return split(once, all_reduce_seconds(ends, gradient_bytes * elements / mesh.shard, cluster));
+      case ActionType::kReduceReplicas: return split(once, factor * all_reduce_seconds(replicate, gradient_bytes * elements / shards, cluster));
+      case ActionType::kReduceTied: return split(once, all_reduce_seconds(ends, gradient_bytes * elements / shards, cluster));
       default: return Collective{};
     }
   };

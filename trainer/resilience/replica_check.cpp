@@ -76,7 +76,7 @@ class Holdings {
   void add_full_copies(ParamStore& params, int index) {
     const Unit& unit = *params.units()[static_cast<size_t>(index)];
     const Tensor any = unit.params().front()->value;
-    const bool is_master = mesh_.shape.shard == 1 && any.defined() && any.dtype() == params.master(index).dtype();
+    const bool is_master = mesh_.shard->size() == 1 && any.defined() && any.dtype() == params.master(index).dtype();
     if (!any.defined() || is_master) return;
     params.unshard(trainer_.context(), index);
     params.wait(trainer_.context(), index);

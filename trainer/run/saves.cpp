@@ -51,19 +51,9 @@ void Saves::save(int64_t step, int64_t rejected_steps) {
   failed_ = all_reduce_scalar(world_, obstacle ? 1 : 0, ReduceOp::kMax) > 0;
   if (failed_) return note(SaveReport{step, 0, 0, 0, obstacle});
   const int64_t samples = step * config_.training.global_batch_size;
-  const MeshShape& mesh = trainer_.mesh().shape;
-  checkpointer_.save({step,
-                      samples * config_.training.sequence_length,
-                      trainer_.accepted_steps(),
-                      to_yaml(config_),
-                      describe_model(config_.model),
-                      tokenizer_,
-                      training_data_,
-                      config_.run.seed,
-                      samples,
-                      {{"pipeline", mesh.pipeline}, {"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}},
-                      scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt,
-                      rejected_steps},
+  checkpointer_.save({step, samples * config_.training.sequence_length, trainer_.accepted_steps(), to_yaml(config_), describe_model(config_.model),
+                      tokenizer_, training_data_, config_.run.seed, samples, describe_layout(trainer_.mesh().shape),
+                      scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt, rejected_steps},
                      state_tensors(trainer_));
 }
 

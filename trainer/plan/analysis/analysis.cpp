@@ -15,9 +15,9 @@ double tokens_of_step(const Config& config) {
   return static_cast<double>(config.training.global_batch_size) * static_cast<double>(config.training.sequence_length);
 }
 
-/// Nodes that hold a rank of the first replica, of whose ranks each pipeline rank has a run.
+/// Nodes that hold a rank of the first replica, whose ranks are consecutive within a pipeline rank.
 double nodes_of_first_replica(const MeshShape& mesh, int64_t devices_per_node) {
-  const int64_t run = int64_t{mesh.tensor} * mesh.shard;
+  const int64_t run = stride_of(mesh, MeshAxis::kReplicate);
   int64_t nodes = 0, last = -1;
   for (int64_t stage = 0; stage < mesh.pipeline; ++stage) {
     const int64_t first = stage * run * mesh.replicate;

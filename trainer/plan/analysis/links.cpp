@@ -47,26 +47,29 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const Precision precision = precision_of(config.training);
   const auto element = static_cast<double>(size_of(precision.compute)), reduced = static_cast<double>(size_of(precision.reduce));
-  const double m = microbatches_of(config), t = mesh.tensor, p = mesh.pipeline, n = mesh.shard, r = mesh.replicate;
+  const double m = microbatches_of(config), t = mesh.tensor, p = mesh.pipeline, n = degree_of(mesh, MeshAxis::kShard), r = mesh.replicate;
   const auto [blocks, gathers_of_blocks, messages] = busiest_of(config);
   const double units = std::ceil(blocks / static_cast<double>(blocks_per_unit(config))) + 1;
   const double parameters = static_cast<double>(parameter_count(config.model)) / (t * p);
   const double boundary = static_cast<double>(config.training.micro_batch_size * config.training.sequence_length * config.model.hidden_size);
   const double all = parts.compute + parts.recompute, forwards = parts.compute / 3, backwards = all - forwards;
 
+  const auto group = [&](const Traffic& traffic, MeshAxis axis, bool transfers = false) {
+    return Axis{traffic, degree_of(mesh, axis), stride_of(mesh, axis), transfers};
+  };
   std::vector<Axis> axes;
   const double gathers = m * (gathers_of_blocks + (mesh.pipeline == 1 ? 4 : 2));
-  axes.push_back({{"tensor", gathers * (t - 1) / t * boundary * element, gathers * (t - 1), all}, mesh.tensor, 1});
+  axes.push_back(group({"tensor", gathers * (t - 1) / t * boundary * element, gathers * (t - 1), all}, MeshAxis::kTensor));
   const double uses = policy.unshard_each_use ? 2 * m : 1, scatters = policy.gradients_resident ? 1 : m;
   const double unshard_beside = policy.unshard_each_use ? all : forwards / m;
-  axes.push_back({{"parameters", uses * parameters * (n - 1) / n * element, uses * units * (n - 1), unshard_beside}, mesh.shard, mesh.tensor});
+  axes.push_back(group({"parameters", uses * parameters * (n - 1) / n * element, uses * units * (n - 1), unshard_beside}, MeshAxis::kShard));
   const double reduce_beside = backwards * scatters / m;
-  axes.push_back({{"gradients", scatters * parameters * (n - 1) / n * reduced, scatters * units * (n - 1), reduce_beside}, mesh.shard, mesh.tensor});
+  axes.push_back(group({"gradients", scatters * parameters * (n - 1) / n * reduced, scatters * units * (n - 1), reduce_beside}, MeshAxis::kShard));
   const double of_shard = parameters / n;
-  axes.push_back({{"replicas", 2 * of_shard * (r - 1) / r * reduced, units * 2 * (r - 1), backwards / m}, mesh.replicate, mesh.tensor * mesh.shard});
+  axes.push_back(group({"replicas", 2 * of_shard * (r - 1) / r * reduced, units * 2 * (r - 1), backwards / m}, MeshAxis::kReplicate));
   const double sends = m * messages;
   const double of_boundary = config.parallel.sequence_parallel ? boundary / t : boundary;
-  axes.push_back({{"pipeline", sends * of_boundary * element, sends, all}, mesh.pipeline, mesh.tensor * mesh.data(), true});
+  axes.push_back(group({"pipeline", sends * of_boundary * element, sends, all}, MeshAxis::kPipeline, true));
   std::erase_if(axes, [](const Axis& axis) { return axis.traffic.bytes == 0; });
   return axes;
 }

@@ -83,7 +83,7 @@ void add_memory(std::vector<TextbookFigure>& figures, const Config& config, cons
   const double mean =
       std::accumulate(forecast.memory.begin(), forecast.memory.end(), 0.0, [](double sum, const RankBytes& rank) { return sum + states(rank); }) /
       static_cast<double>(forecast.memory.size());
-  const double shards = mesh_shape(parallel).shard;
+  const double shards = degree_of(mesh_shape(parallel), MeshAxis::kShard);
   figures.push_back({"model states of a rank", "bytes", "16 B a parameter, arXiv:1910.02054, Table 1",
                      textbook::zero_state_bytes(parameters / ranks, parallel.zero_stage, shards), mean});
   if (ranks == 1 && parallel.zero_stage == 2)
