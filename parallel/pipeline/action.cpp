@@ -1,6 +1,7 @@
 #include "parallel/pipeline/action.h"
 
 #include "kernels/core/check.h"
+#include "parallel/mesh.h"
 
 namespace trireme {
 
@@ -25,6 +26,21 @@ const char* name_of(ActionType type) {
     case ActionType::kUpdate: return "UPDATE";
   }
   return "?";
+}
+
+std::span<const MeshAxis> axes_of(const Action& action) {
+  static constexpr MeshAxis kTensor[] = {MeshAxis::kTensor}, kShard[] = {MeshAxis::kShard}, kReplicate[] = {MeshAxis::kReplicate},
+                            kEmbedding[] = {MeshAxis::kEmbedding}, kPartial[] = {MeshAxis::kTensor, MeshAxis::kKv}, kWorld[] = {MeshAxis::kWorld};
+  if (is_compute(action.type)) return kTensor;
+  switch (action.type) {
+    case ActionType::kUnshard:
+    case ActionType::kReduceGrads: return kShard;
+    case ActionType::kReduceReplicas: return kReplicate;
+    case ActionType::kReduceTied: return kEmbedding;
+    case ActionType::kSumPartial: return kPartial;
+    case ActionType::kNorm: return kWorld;
+    default: return {};
+  }
 }
 
 Action counterpart(const Action& transfer) {

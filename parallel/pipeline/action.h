@@ -2,10 +2,13 @@
 // A step is data: one list of actions for each pipeline rank. Generators emit compute only; lowering passes add what moves data, and what follows the last
 // backward; one executor runs the list; the validator and the simulators read the same list.
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace trireme {
+
+enum class MeshAxis : uint8_t;  // parallel/mesh.h
 
 enum class ActionType : uint8_t {
   kForward,         ///< F
@@ -47,6 +50,10 @@ struct Action {
 
 using ActionList = std::vector<Action>;        ///< one rank
 using PipelinePlan = std::vector<ActionList>;  ///< indexed by pipeline rank
+
+/// The axes of the groups whose ranks must all be at this action, in the order in which a rank meets them; none where it concerns its rank alone, or
+/// is a transfer, which has its counterpart. The proof against deadlock and the simulations ask this.
+std::span<const MeshAxis> axes_of(const Action& action);
 
 /// The other end of a transfer: SEND_F of stage s meets RECV_F of stage s + 1, SEND_B of stage s meets RECV_B of stage s - 1.
 Action counterpart(const Action& transfer);

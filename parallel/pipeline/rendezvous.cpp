@@ -14,25 +14,7 @@ namespace {
 constexpr size_t kMostStuckRanks = 16;  ///< described one by one
 constexpr size_t kMostMismatches = 16;  ///< of messages, where one that is missing shifts all after it, and of collectives
 
-/// The axes whose ranks must all be at this action, in the order in which it meets them; none where it concerns this rank alone.
-std::span<const MeshAxis> axes_of(ActionType type) {
-  static constexpr MeshAxis kTensor[] = {MeshAxis::kTensor}, kShard[] = {MeshAxis::kShard}, kReplicate[] = {MeshAxis::kReplicate},
-                            kEmbedding[] = {MeshAxis::kEmbedding}, kPartial[] = {MeshAxis::kTensor, MeshAxis::kKv}, kWorld[] = {MeshAxis::kWorld};
-  switch (type) {
-    case ActionType::kUnshard:
-    case ActionType::kReduceGrads: return kShard;
-    case ActionType::kReduceReplicas: return kReplicate;
-    case ActionType::kReduceTied: return kEmbedding;
-    case ActionType::kSumPartial: return kPartial;
-    case ActionType::kNorm: return kWorld;
-    case ActionType::kReshard:
-    case ActionType::kWaitGrads:
-    case ActionType::kUpdate: return {};
-    default: return kTensor;
-  }
-}
-
-/// No action needs the group of the same kv heads, so their number says nothing here.
+/// The number of kv heads is not known here. SUM_PARTIAL, which also meets their groups, meets the tensor groups, within which those lie, first.
 MeshGroup group_of(const MeshShape& mesh, MeshAxis axis, int rank) { return trireme::group_of(mesh, axis, rank, mesh.tensor); }
 
 /// The two ends of the tied embedding are different stages and units; every other collective is the same action on all its ranks.
@@ -69,7 +51,7 @@ class Rendezvous {
   void post(int rank, const Action& action);
   void release(int rank);
   void meet(std::span<const int> members, int64_t key);
-  MeshAxis axis_at(int rank) const { return axes_of(action_of(rank).type)[ranks_[static_cast<size_t>(rank)].axis]; }
+  MeshAxis axis_at(int rank) const { return axes_of(action_of(rank))[ranks_[static_cast<size_t>(rank)].axis]; }
   int64_t key_of(MeshAxis axis, const MeshGroup& group) const { return static_cast<int64_t>(axis) * mesh_.world() + group.first; }
   int64_t channel_of(int rank, int peer, bool send) const { return static_cast<int64_t>(send ? rank : peer) * mesh_.world() + (send ? peer : rank); }
   int peer_of(int rank, const Action& transfer) const;  ///< -1 where no rank computes the other stage
@@ -102,7 +84,7 @@ Rendezvous::Rendezvous(const std::vector<const ActionList*>& lists, const MeshSh
 void Rendezvous::advance(int rank) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   const ActionList& list = *lists_[static_cast<size_t>(rank)];
-  for (; state.next < list.size() && !is_transfer(list[state.next].type) && axes_of(list[state.next].type).empty(); ++state.next)
+  for (; state.next < list.size() && !is_transfer(list[state.next].type) && axes_of(list[state.next]).empty(); ++state.next)
     if (clocks_ != nullptr) clocks_->pass_alone(rank, list[state.next]);
   if (state.next == list.size()) {
     if (clocks_ != nullptr) clocks_->finish(rank);
@@ -147,7 +129,7 @@ void Rendezvous::meet(std::span<const int> members, int64_t key) {
   if (clocks_ != nullptr) clocks_->meet(members, key);
   for (const int member : members) {
     RankState& state = ranks_[static_cast<size_t>(member)];
-    if (++state.axis == axes_of(action_of(member).type).size()) {
+    if (++state.axis == axes_of(action_of(member)).size()) {
       state.axis = 0;
       state.next = state.end;
     }

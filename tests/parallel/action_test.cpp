@@ -1,0 +1,36 @@
+#include "parallel/pipeline/action.h"
+
+#include <algorithm>
+
+#include "parallel/mesh.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+
+TEST_CASE("the groups that each action meets") {
+  using Axes = std::vector<MeshAxis>;
+  struct Row {
+    ActionType type;
+    Axes axes;
+  };
+  for (const Row& row : {Row{ActionType::kForward, {MeshAxis::kTensor}},
+                         Row{ActionType::kBackward, {MeshAxis::kTensor}},
+                         Row{ActionType::kBackwardInput, {MeshAxis::kTensor}},
+                         Row{ActionType::kBackwardWeight, {MeshAxis::kTensor}},
+                         Row{ActionType::kSendForward, {}},
+                         Row{ActionType::kRecvForward, {}},
+                         Row{ActionType::kSendBackward, {}},
+                         Row{ActionType::kRecvBackward, {}},
+                         Row{ActionType::kUnshard, {MeshAxis::kShard}},
+                         Row{ActionType::kReshard, {}},
+                         Row{ActionType::kReduceGrads, {MeshAxis::kShard}},
+                         Row{ActionType::kReduceReplicas, {MeshAxis::kReplicate}},
+                         Row{ActionType::kReduceTied, {MeshAxis::kEmbedding}},
+                         Row{ActionType::kWaitGrads, {}},
+                         Row{ActionType::kSumPartial, {MeshAxis::kTensor, MeshAxis::kKv}},
+                         Row{ActionType::kNorm, {MeshAxis::kWorld}},
+                         Row{ActionType::kUpdate, {}}}) {
+    CAPTURE(name_of(row.type));
+    CHECK(std::ranges::equal(axes_of({row.type}), row.axes));
+  }
+}
