@@ -136,6 +136,7 @@ Mesh::Mesh(Communicator& world_, const MeshShape& shape_, int kv_heads)
       context(make_group(world_, shape_, MeshAxis::kContext, kv_heads)),
       tensor(make_group(world_, shape_, MeshAxis::kTensor, kv_heads)),
       kv(make_group(world_, shape_, MeshAxis::kKv, kv_heads)),
-      embedding(make_group(world_, shape_, MeshAxis::kEmbedding, kv_heads)) {}
+      embedding(make_group(world_, shape_, MeshAxis::kEmbedding, kv_heads)),
+      step(world_) {}
 
 }  // namespace trireme

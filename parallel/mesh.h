@@ -81,6 +81,9 @@ struct Mesh {
   MeshCoordinate at;
   Communicator& world;
   std::unique_ptr<Communicator> pipeline, data, replicate, shard, context, tensor, kv, embedding;
+  /// The ranks that step together: they sum gradient norm and loss, and so clip, accept or reject a step and lower the loss scale alike. It is the
+  /// world. It has a name of its own because islands of replicas that diverge between synchronisations could step alone.
+  Communicator& step;
 };
 
 }  // namespace trireme

@@ -176,7 +176,7 @@ void Trainer::norm() {
   for (const auto& stage : stages_)
     if (counts_shard()) add_gradient_squares(ctx_, stage->params().units(), stage->grads(), *mesh_.shard, sums_.flat(0, 1));
   if (last_ != nullptr && mesh_.at.tensor == 0) copy(ctx_, last_->loss_sum(), sums_.flat(1, 1));
-  mesh_.world.all_reduce(ctx_, sums_, ReduceOp::kSum).wait(ctx_);
+  mesh_.step.all_reduce(ctx_, sums_, ReduceOp::kSum).wait(ctx_);
 
   decide_step(ctx_, hyper_, scaling_, sums_.flat(0, 1), config_.training.gradient_clip, norm_, scalars_);
   first_non_finite(ctx_, gradients_, scalars_, offender_);
@@ -236,7 +236,7 @@ void Trainer::set_loss_scale(const LossScale& loss_scale) {
 
 std::string Trainer::offender_name(int64_t index) {
   std::string first;
-  for (const std::string& name : all_gather_strings(mesh_.world, index < 0 ? "" : gradient_names_[static_cast<size_t>(index)])) {
+  for (const std::string& name : all_gather_strings(mesh_.step, index < 0 ? "" : gradient_names_[static_cast<size_t>(index)])) {
     if (!name.empty() && (first.empty() || name < first)) first = name;
   }
   return first;
