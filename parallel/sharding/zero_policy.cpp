@@ -10,6 +10,7 @@ ZeroPolicy zero_policy(int stage, int data, int replicate, GradientAccumulation 
   if (accumulation == GradientAccumulation::kSharded && stage < 2)
     throw ConfigError(concat("parallel.gradient_accumulation=sharded: needs parallel.zero_stage 2 or 3, not ", stage));
   ZeroPolicy policy;
+  policy.may_shard_gradients = stage >= 2;
   policy.replicate = stage == 0 ? data : replicate;
   policy.shard = data / policy.replicate;
   policy.parameters_resident = stage < 3;

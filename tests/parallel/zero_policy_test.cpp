@@ -33,6 +33,7 @@ TEST_CASE("ZeRO stages are lifetimes: the table of the header") {
     CHECK(policy.parameters_resident == row.expected.parameters_resident);
     CHECK(policy.unshard_each_use == row.expected.unshard_each_use);
     CHECK(policy.gradients_resident == row.expected.gradients_resident);
+    CHECK(policy.may_shard_gradients == (row.stage == 2 || row.stage == 3));
   }
 }
 

@@ -9,6 +9,7 @@
 #include "trainer/config/check.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/fields.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/model/part_profile.h"
 
 namespace trireme {
@@ -133,7 +134,7 @@ Config resolve(const Config& config, std::optional<int64_t> world_size, const So
   ParallelConfig& p = resolved.parallel;
   if (resolved.run.device == "auto" && resolved.training.precision == "fp64") resolved.run.device = "cpu";  // else the run looks for GPUs
   if (resolved.training.reduce_dtype == "auto" && resolved.training.precision != "fp64") resolved.training.reduce_dtype = "fp32";
-  if (p.gradient_accumulation == "auto") p.gradient_accumulation = p.zero_stage >= 2 ? "sharded" : "full";
+  if (p.gradient_accumulation == "auto") p.gradient_accumulation = zero_policy(p).gradients_resident ? "full" : "sharded";
   if (!p.layers_per_stage) p.layers_per_stage = balanced_layers(resolved);
   TrainingConfig& t = resolved.training;
   if (!t.optimizer.beta2) t.optimizer.beta2 = traits_of(optimizer_named(t.optimizer.name)).default_beta2;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
+#include "trainer/layout/rank_plan.h"
 #include "trainer/verify/verify.h"
 
 namespace trireme {
@@ -21,7 +22,7 @@ std::vector<LayoutSpec> default_layouts(const Config& config) {
   own.sequence_parallel = p.sequence_parallel && p.tensor > 1;
   own.schedule = p.schedule;
   if (own.schedule == "interleaved_1f1b") own.virtual_stages = p.virtual_stages;
-  if (p.gradient_accumulation == "full" && p.zero_stage >= 2) own.gradient_accumulation = "full";  // else what auto gives
+  if (p.gradient_accumulation == "full" && zero_policy(p).may_shard_gradients) own.gradient_accumulation = "full";  // else what auto gives
   own.reshard = p.reshard;
   const auto smallest_factor = [](int64_t n) {
     int64_t factor = 2;
