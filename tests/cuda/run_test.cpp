@@ -25,7 +25,7 @@ class RunFiles {
 
   /// The run `name` on `device` up to a step, as `train` would make it. Its system allocations, with the GPU's memory for one.
   int64_t train(
-      const std::string& name, const std::string& device, std::optional<int64_t> max_steps, const Layout& layout = {},
+      const std::string& name, const std::string& device, std::optional<int64_t> max_steps, const ParityLayout& layout = {},
       const std::function<void(Config&)>& change = [](Config&) {}) const {
     std::mutex mutex;
     int64_t allocations = 0;
@@ -95,7 +95,7 @@ TEST_CASE("a run on a GPU has the figures of the CPU, asks for memory once, and 
 }
 
 TEST_CASE("a run in 3D on eight GPUs has the figures of one CPU") {
-  Layout layout;
+  ParityLayout layout;
   layout.tensor = layout.pipeline = layout.data = 2;
   layout.zero = 3;
   layout.sequence_parallel = true;
@@ -106,7 +106,7 @@ TEST_CASE("a run in 3D on eight GPUs has the figures of one CPU") {
 }
 
 TEST_CASE("captured steps and evaluations between them see the parameters of every update") {
-  Layout layout;
+  ParityLayout layout;
   layout.data = 2;
   layout.zero = 1;
   const RunFiles files;
@@ -123,7 +123,7 @@ TEST_CASE("captured steps and evaluations between them see the parameters of eve
 }
 
 TEST_CASE("the host queues two steps without waiting for the GPUs, and without asking for memory in the second") {
-  Layout layout;
+  ParityLayout layout;
   layout.tensor = 2;
   const Config config = parity_config(ParityModel::kLlama, layout, "bf16");
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);

@@ -33,14 +33,14 @@ constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLla
 
 struct LayoutCase {
   ParityModel model;
-  Layout layout;
+  ParityLayout layout;
 };
 
 /// A dozen that between them have every axis, ZeRO stage, kind of accumulation, both schedules, hybrid sharding and prefetch.
 std::vector<LayoutCase> dozen() {
   std::vector<LayoutCase> cases;
   const auto add = [&](ParityModel model, int tensor, int pipeline, int data, int zero, const auto& change) {
-    Layout layout;
+    ParityLayout layout;
     layout.tensor = tensor;
     layout.pipeline = pipeline;
     layout.data = data;
@@ -49,38 +49,41 @@ std::vector<LayoutCase> dozen() {
     cases.push_back({model, layout});
   };
   using M = ParityModel;
-  add(M::kLlama, 2, 1, 1, 0, [](Layout&) {});
-  add(M::kGpt2, 2, 1, 1, 0, [](Layout& l) { l.sequence_parallel = true; });
-  add(M::kLlamaGrouped, 4, 1, 1, 0, [](Layout& l) { l.sequence_parallel = true; });
-  add(M::kGpt2, 1, 2, 1, 0, [](Layout& l) { l.micro_batch = 2; });
-  add(M::kLlama, 1, 4, 1, 0, [](Layout& l) { l.schedule = "gpipe"; });
-  add(M::kGpt2Dropout, 1, 1, 2, 1, [](Layout&) {});
-  add(M::kGpt2, 1, 1, 3, 2, [](Layout&) {});
-  add(M::kLlamaGrouped, 1, 1, 4, 3, [](Layout& l) { l.prefetch = 2; });
-  add(M::kLlama, 1, 1, 4, 3, [](Layout& l) { l.replicate = 2, l.reshard = "after_step"; });
-  add(M::kLlamaGrouped, 2, 2, 1, 0, [](Layout& l) { l.sequence_parallel = true, l.micro_batch = 3; });
-  add(M::kGpt2, 1, 2, 2, 3, [](Layout& l) { l.accumulation = "full", l.micro_batch = 2; });
-  add(M::kLlamaGrouped, 2, 2, 2, 3, [](Layout& l) { l.sequence_parallel = true; });
+  add(M::kLlama, 2, 1, 1, 0, [](ParityLayout&) {});
+  add(M::kGpt2, 2, 1, 1, 0, [](ParityLayout& l) { l.sequence_parallel = true; });
+  add(M::kLlamaGrouped, 4, 1, 1, 0, [](ParityLayout& l) { l.sequence_parallel = true; });
+  add(M::kGpt2, 1, 2, 1, 0, [](ParityLayout& l) { l.micro_batch = 2; });
+  add(M::kLlama, 1, 4, 1, 0, [](ParityLayout& l) { l.schedule = ScheduleKind::kGPipe; });
+  add(M::kGpt2Dropout, 1, 1, 2, 1, [](ParityLayout&) {});
+  add(M::kGpt2, 1, 1, 3, 2, [](ParityLayout&) {});
+  add(M::kLlamaGrouped, 1, 1, 4, 3, [](ParityLayout& l) { l.prefetch = 2; });
+  add(M::kLlama, 1, 1, 4, 3, [](ParityLayout& l) { l.replicate = 2, l.reshard = "after_step"; });
+  add(M::kLlamaGrouped, 2, 2, 1, 0, [](ParityLayout& l) { l.sequence_parallel = true, l.micro_batch = 3; });
+  add(M::kGpt2, 1, 2, 2, 3, [](ParityLayout& l) { l.gradient_accumulation = "full", l.micro_batch = 2; });
+  add(M::kLlamaGrouped, 2, 2, 2, 3, [](ParityLayout& l) { l.sequence_parallel = true; });
   return cases;
 }
 
 /// What a pipeline can do besides: schedules with several stages a rank and with parted backwards, recomputation, buckets.
 std::vector<LayoutCase> pipelines() {
-  const auto layout = [](int tensor, int pipeline, int data, int zero, const char* schedule, int virtual_stages, const char* recompute) {
-    return Layout{.tensor = tensor,
-                  .pipeline = pipeline,
-                  .data = data,
-                  .zero = zero,
-                  .sequence_parallel = tensor > 1,
-                  .schedule = schedule,
-                  .virtual_stages = virtual_stages,
-                  .recompute = recompute};
+  const auto layout = [](int tensor, int pipeline, int data, int zero, ScheduleKind schedule, int virtual_stages, const char* recompute) {
+    return ParityLayout{{.tensor = tensor,
+                         .pipeline = pipeline,
+                         .data = data,
+                         .zero = zero,
+                         .sequence_parallel = tensor > 1,
+                         .schedule = schedule,
+                         .virtual_stages = virtual_stages,
+                         .recompute = recompute}};
   };
   using M = ParityModel;
   std::vector<LayoutCase> cases = {
-      {M::kLlama, layout(1, 2, 2, 3, "interleaved_1f1b", 2, "none")},        {M::kGpt2Dropout, layout(2, 2, 1, 0, "zb_h1", 1, "full")},
-      {M::kLlamaGrouped, layout(1, 2, 2, 3, "zb_v", 2, "selective")},        {M::kGpt2Dropout, layout(1, 2, 2, 2, "zb_h2", 1, "selective")},
-      {M::kLlamaGrouped, layout(2, 2, 1, 0, "interleaved_1f1b", 2, "full")}, {M::kGpt2, layout(2, 1, 2, 3, "1f1b", 1, "full")},
+      {M::kLlama, layout(1, 2, 2, 3, ScheduleKind::kInterleaved1F1B, 2, "none")},
+      {M::kGpt2Dropout, layout(2, 2, 1, 0, ScheduleKind::kZbH1, 1, "full")},
+      {M::kLlamaGrouped, layout(1, 2, 2, 3, ScheduleKind::kZbV, 2, "selective")},
+      {M::kGpt2Dropout, layout(1, 2, 2, 2, ScheduleKind::kZbH2, 1, "selective")},
+      {M::kLlamaGrouped, layout(2, 2, 1, 0, ScheduleKind::kInterleaved1F1B, 2, "full")},
+      {M::kGpt2, layout(2, 1, 2, 3, ScheduleKind::k1F1B, 1, "full")},
   };
   for (size_t i = 0; i < cases.size(); i += 2) cases[i].layout.bucket_blocks = 2;
   return cases;
@@ -111,7 +114,7 @@ TEST_CASE("one GPU in half precision is as near to the exact gradient as the CPU
 
 #ifndef TRIREME_REAL_GPU
 TEST_CASE("overflows in fp16 halve the loss scale on GPUs as on the CPU, queued and launched as a graph") {
-  Layout layout;
+  ParityLayout layout;
   layout.data = 2;
   layout.zero = 3;
   Config config = parity_config(ParityModel::kLlama, layout, "fp16");
@@ -198,7 +201,7 @@ TEST_CASE("the same dozen in half precision are as near to the exact gradient as
 }
 
 TEST_CASE("gradients on the wire between GPUs in bf16 are rounded once for each rank, and no more") {
-  Layout layout;
+  ParityLayout layout;
   layout.data = 4;
   for (const auto& [zero, replicate] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{3, 2}}) {
     layout.zero = zero;
@@ -215,10 +218,10 @@ TEST_CASE("gradients on the wire between GPUs in bf16 are rounded once for each 
 }
 
 TEST_CASE("steps launched as a captured graph are the steps that were queued, bit for bit") {
-  Layout layout;
+  ParityLayout layout;
   layout.data = layout.tensor = 2;
   layout.zero = 3;
-  for (const auto& [model, layout_of] : {std::pair{ParityModel::kLlamaGrouped, Layout{}}, std::pair{ParityModel::kLlama, layout}}) {
+  for (const auto& [model, layout_of] : {std::pair{ParityModel::kLlamaGrouped, ParityLayout{}}, std::pair{ParityModel::kLlama, layout}}) {
     Config config = parity_config(model, layout_of, "bf16");
     INFO(name_of(model) << " " << layout_of.str());
     constexpr int kGraphSteps = 5;  // two as they are, one captured, two launched again
@@ -229,7 +232,7 @@ TEST_CASE("steps launched as a captured graph are the steps that were queued, bi
 }
 
 TEST_CASE("every schedule of the streams gives the same bits") {
-  Layout layout;
+  ParityLayout layout;
   layout.tensor = layout.data = 2;
   layout.zero = 3;
   const Config config = parity_config(ParityModel::kLlama, layout, "bf16");

@@ -90,8 +90,8 @@ void check_near(const char* what, double expected, double actual, double scale) 
 TEST_CASE("documents packed into sequences train exactly as they do alone") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2}) {
     std::vector<double> losses;
-    for (Layout layout : {Layout{}, Layout{.micro_batch = 3}, Layout{.tensor = 2, .sequence_parallel = true},
-                          Layout{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true, .micro_batch = 2}}) {
+    for (ParityLayout layout : {ParityLayout{}, ParityLayout{{.micro_batch = 3}}, ParityLayout{{.tensor = 2, .sequence_parallel = true}},
+                                ParityLayout{{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .micro_batch = 2, .sequence_parallel = true}}}) {
       if (!is_legal(model, layout)) layout.tensor = 1;
       INFO(name_of(model) << " " << layout.str());
       const Config config = parity_config(model, layout, "fp64");
@@ -158,7 +158,7 @@ TEST_CASE("a blend is consumed exactly once an epoch while the data degree chang
   std::vector<int64_t> consumed(kBatch * 16, -1);  // by place
   int64_t step = 0;
   for (const auto& [data, steps] : std::vector<std::pair<int, int64_t>>{{2, 5}, {3, 6}, {1, 5}}) {
-    Layout layout;
+    ParityLayout layout;
     layout.data = data;
     layout.zero = data > 1 ? 2 : 0;
     const Config config = parity_config(ParityModel::kGpt2, layout, "fp64");

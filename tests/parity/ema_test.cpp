@@ -14,7 +14,7 @@ namespace {
 const RaggedDataset kData(29, 12, 61);
 constexpr double kDecay = 0.25;  // the first four steps are in the warm-up, at 1/10, 2/11, 3/12 and 4/13
 
-Config config_of(ParityModel model, const Layout& layout, const std::string& precision = "fp64", std::optional<double> decay = kDecay) {
+Config config_of(ParityModel model, const ParityLayout& layout, const std::string& precision = "fp64", std::optional<double> decay = kDecay) {
   Config config = parity_config(model, layout, precision);
   config.training.ema.decay = decay;
   return config;
@@ -62,10 +62,10 @@ void expect_average(const Trainer& trainer, const std::vector<double>& expected,
 /// Over shards of every kind: ZeRO 0 to 3, hybrid, pipelines with a tied embedding, both ends of it on one rank, and every optimizer.
 std::vector<ParityCase> some_layouts() {
   return {{ParityModel::kGpt2, {}},
-          {ParityModel::kLlamaGrouped, {.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}},
+          {ParityModel::kLlamaGrouped, {{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}}},
           {ParityModel::kGpt2Dropout, {.data = 3, .zero = 1, .optimizer = "lion"}},
-          {ParityModel::kLlama, {.pipeline = 2, .data = 4, .zero = 2, .replicate = 2}},
-          {ParityModel::kGpt2, {.pipeline = 2, .data = 2, .zero = 0, .schedule = "zb_v", .virtual_stages = 2}}};
+          {ParityModel::kLlama, {{.pipeline = 2, .data = 4, .zero = 2, .replicate = 2}}},
+          {ParityModel::kGpt2, {{.pipeline = 2, .data = 2, .zero = 0, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}}}};
 }
 
 }  // namespace
@@ -110,11 +110,11 @@ TEST_CASE("moving average: switched on it changes no bit of the training") {
 
 TEST_CASE("moving average: Lion and AdamW on one model give the same one in every layout of data and pipeline ranks") {
   for (const char* optimizer : {"adamw", "lion"}) {
-    Layout one;
+    ParityLayout one;
     one.optimizer = optimizer;
     const RunRecord expected = train_on_threads(config_of(ParityModel::kLlamaGrouped, one), 4, Device::kReference);
     for (const auto& [unused, of] : some_layouts()) {
-      Layout layout = of;
+      ParityLayout layout = of;
       layout.optimizer = optimizer;
       if (!is_legal(ParityModel::kLlamaGrouped, layout)) continue;
       INFO(layout.str());
@@ -124,7 +124,7 @@ TEST_CASE("moving average: Lion and AdamW on one model give the same one in ever
 }
 
 TEST_CASE("moving average: in bf16 it follows master weights that move by less than bf16 can hold") {
-  const Config config = config_of(ParityModel::kLlama, {.data = 2, .zero = 2}, "bf16");
+  const Config config = config_of(ParityModel::kLlama, {{.data = 2, .zero = 2}}, "bf16");
   on_ranks(config, [&](Trainer& trainer) {
     trainer.initialise();
     const std::vector<double> initial = owned_of(trainer, "weight");
@@ -147,7 +147,7 @@ TEST_CASE("moving average: in bf16 it follows master weights that move by less t
 }
 
 TEST_CASE("moving average: a step that fp16 rejects leaves it, and its warm-up counts accepted steps alone") {
-  Config config = config_of(ParityModel::kLlama, {.tensor = 2, .data = 2, .zero = 3}, "fp16");
+  Config config = config_of(ParityModel::kLlama, {{.tensor = 2, .data = 2, .zero = 3}}, "fp16");
   config.training.loss_scale = {.initial = 1 << 24, .minimum = 1, .maximum = 1 << 24, .growth_interval = 1000};
   on_ranks(config, [&](Trainer& trainer) {
     trainer.initialise();
@@ -191,7 +191,7 @@ TEST_CASE("moving average: a run goes on with it bit for bit, in its layout and 
     CHECK(through.whole().contains("ema/embedding.weight"));
     for (const auto& [unused, other] : some_layouts()) {
       if (!is_legal(model, other)) continue;
-      Layout to = other;
+      ParityLayout to = other;
       to.optimizer = layout.optimizer;
       GatheredState loaded;
       on_ranks(config_of(model, to), [&](Trainer& trainer) {
@@ -209,7 +209,7 @@ TEST_CASE("moving average: a run goes on with it bit for bit, in its layout and 
 }
 
 TEST_CASE("moving average: switched on later it begins with the weights of the checkpoint, switched off it is no longer kept") {
-  const Layout layout{.pipeline = 2, .data = 2, .zero = 3};
+  const ParityLayout layout{{.pipeline = 2, .data = 2, .zero = 3}};
   const Config on = config_of(ParityModel::kGpt2, layout), off = config_of(ParityModel::kGpt2, layout, "fp64", std::nullopt);
   const TemporaryDirectory directory;
   const auto holds_average = [&](int step) { return CheckpointReader(directory.path / checkpoint_name(step)).has_kind(kAverageName); };
@@ -252,7 +252,7 @@ TEST_CASE("moving average: switched on later it begins with the weights of the c
 
 TEST_CASE("moving average: weights from elsewhere are its beginning, and it is read in their place where it is asked for") {
   const TemporaryDirectory directory;
-  const Config config = config_of(ParityModel::kLlama, {.tensor = 2, .pipeline = 2, .data = 2, .zero = 3});
+  const Config config = config_of(ParityModel::kLlama, {{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3}});
   on_ranks(config, [&](Trainer& trainer) {
     trainer.initialise();
     for (int step = 0; step < 3; ++step) trainer.step(kData, step, 3e-3);

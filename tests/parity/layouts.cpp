@@ -10,22 +10,22 @@ namespace {
 
 constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout};
 
-bool is_distinct(const Layout& layout) {
+bool is_distinct(const ParityLayout& layout) {
   if (layout.zero == 0 && layout.replicate > 1) return false;  // ZeRO-0 is all replicas already
-  if (layout.zero < 2 && layout.accumulation == "sharded") return false;
+  if (layout.zero < 2 && layout.gradient_accumulation == "sharded") return false;
   return layout.zero == 3 || layout.reshard == "after_use";
 }
 
 /// The finer options of the n-th case: mixed-radix digits of a stride that is prime to all of them, dropped where they do not apply.
-Layout with_finer_options(Layout layout, ParityModel model, size_t n) {
+ParityLayout with_finer_options(ParityLayout layout, ParityModel model, size_t n) {
   size_t digits = n * 37;
   const auto next = [&](size_t radix) {
     const size_t digit = digits % radix;
     digits /= radix;
     return digit;
   };
-  Layout fine = layout;
-  fine.accumulation = std::vector<std::string>{"auto", "full", "sharded"}[next(3)];
+  ParityLayout fine = layout;
+  fine.gradient_accumulation = std::vector<std::string>{"auto", "full", "sharded"}[next(3)];
   fine.reshard = next(2) ? "after_step" : "after_use";
   fine.prefetch = static_cast<int>(next(3));
   fine.micro_batch = std::vector<int>{1, 2, 3, 4}[next(4)];
@@ -33,7 +33,7 @@ Layout with_finer_options(Layout layout, ParityModel model, size_t n) {
     fine.layers_per_stage.assign(static_cast<size_t>(layout.pipeline), 1);
     fine.layers_per_stage.back() = 5 - (layout.pipeline - 1);
   }
-  if (fine.zero < 2 && fine.accumulation == "sharded") fine.accumulation = "auto";
+  if (fine.zero < 2 && fine.gradient_accumulation == "sharded") fine.gradient_accumulation = "auto";
   if (fine.zero != 3) fine.reshard = "after_use";
   while (!is_legal(model, fine)) fine.micro_batch = fine.micro_batch == 1 ? 4 : fine.micro_batch - 1;
   return fine;
@@ -50,8 +50,8 @@ std::vector<ParityCase> all_parity_cases() {
           for (int zero = 0; zero <= 3; ++zero)
             for (int replicate = 1; replicate <= data; ++replicate)
               for (const bool sequence_parallel : {false, true})
-                for (const char* schedule : {"gpipe", "1f1b"}) {
-                  Layout layout;
+                for (ScheduleKind schedule : {ScheduleKind::kGPipe, ScheduleKind::k1F1B}) {
+                  ParityLayout layout;
                   layout.tensor = tensor;
                   layout.pipeline = pipeline;
                   layout.data = data;
@@ -92,15 +92,21 @@ constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3
 constexpr int kUnset = -1;
 
 struct Order {
-  const char* schedule;
+  ScheduleKind schedule;
   int virtual_stages;
 };
 struct Recomputation {
   const char* mode;
   int every;
 };
-constexpr Order kOrders[] = {
-    {"gpipe", 1}, {"1f1b", 1}, {"zb_h1", 1}, {"zb_h2", 1}, {"interleaved_1f1b", 1}, {"interleaved_1f1b", 2}, {"interleaved_1f1b", 3}, {"zb_v", 2}};
+constexpr Order kOrders[] = {{ScheduleKind::kGPipe, 1},
+                             {ScheduleKind::k1F1B, 1},
+                             {ScheduleKind::kZbH1, 1},
+                             {ScheduleKind::kZbH2, 1},
+                             {ScheduleKind::kInterleaved1F1B, 1},
+                             {ScheduleKind::kInterleaved1F1B, 2},
+                             {ScheduleKind::kInterleaved1F1B, 3},
+                             {ScheduleKind::kZbV, 2}};
 constexpr int kInterleavedTwice = 5;
 constexpr Recomputation kRecomputes[] = {{"none", 1}, {"selective", 1}, {"full", 1}, {"full", 2}};
 
@@ -244,7 +250,7 @@ class Cover {
 ParityCase case_of(const Choice& choice) {
   const Order& order = kOrders[choice[kOrder]];
   const Recomputation& recompute = kRecomputes[choice[kRecompute]];
-  Layout layout;
+  ParityLayout layout;
   layout.layers = 13;
   layout.tensor = 1 + choice[kTensor];
   layout.pipeline = 1 + choice[kPipeline];
@@ -254,7 +260,7 @@ ParityCase case_of(const Choice& choice) {
   layout.sequence_parallel = choice[kSequenceParallel] == 1;
   layout.schedule = order.schedule;
   layout.virtual_stages = order.virtual_stages;
-  layout.accumulation = std::array{"auto", "full", "sharded"}[static_cast<size_t>(choice[kAccumulation])];
+  layout.gradient_accumulation = std::array{"auto", "full", "sharded"}[static_cast<size_t>(choice[kAccumulation])];
   layout.reshard = choice[kReshard] == 1 ? "after_step" : "after_use";
   layout.prefetch = choice[kPrefetch];
   layout.micro_batch = 1 + choice[kMicroBatch];
@@ -268,7 +274,7 @@ ParityCase case_of(const Choice& choice) {
   if (choice[kUneven] == 1) {
     uint64_t seed = 0;
     for (const int value : choice) seed = seed * 8 + static_cast<uint64_t>(value);
-    layout.layers_per_stage = uneven_layers(layout.layers, layout.pipeline * layout.virtual_stages, seed);
+    layout.layers_per_stage = uneven_layers(layout.layers, layout.stages(), seed);
   }
   return {kModels[choice[kModel]], layout};
 }

@@ -8,7 +8,7 @@ namespace trireme::test {
 
 struct ParityCase {
   ParityModel model;
-  Layout layout;
+  ParityLayout layout;
 };
 
 /// Every legal layout with tensor, pipeline, data in {1,2,3,4}, product <= 8, ZeRO 0-3, replicate x shard, sequence parallelism on and off, gpipe and

@@ -16,7 +16,7 @@ namespace {
 
 const RaggedDataset kData(29, 12, 61);
 
-Config fp16_config(ParityModel model, const Layout& layout, const LossScaleConfig& loss_scale = {}) {
+Config fp16_config(ParityModel model, const ParityLayout& layout, const LossScaleConfig& loss_scale = {}) {
   Config config = parity_config(model, layout, "fp16");
   config.training.loss_scale = loss_scale;
   return config;
@@ -82,7 +82,7 @@ int64_t zeroed_token(const Config& config) {
 }  // namespace
 
 TEST_CASE("an overflow on one rank halves the loss scale on all, and leaves no other trace") {
-  Layout layout;
+  ParityLayout layout;
   layout.tensor = layout.pipeline = layout.data = 2;
   layout.zero = 3;
   layout.sequence_parallel = true;
@@ -230,7 +230,7 @@ TEST_CASE("training in fp16 goes on from a checkpoint bit for bit, loss scale an
   constexpr int kSteps = 20, kPart = 5;
   // So large a scale overflows at once, and again whenever it has grown back.
   const LossScaleConfig loss_scale{.initial = 1 << 28, .maximum = 1 << 28, .growth_interval = 3};
-  Layout from, to;
+  ParityLayout from, to;
   from.tensor = from.pipeline = from.data = 2;
   from.zero = 3;
   to.tensor = 3;
@@ -298,7 +298,7 @@ TEST_CASE("training in fp16 goes on from a checkpoint bit for bit, loss scale an
 TEST_CASE("the loss scale grows when it is due, however many of its clean steps lie before a resume") {
   constexpr int kSteps = 8;
   const LossScaleConfig loss_scale{.initial = 4, .maximum = 64, .growth_interval = 3};  // small: nothing overflows, in no layout
-  Layout split;
+  ParityLayout split;
   split.tensor = split.data = 2;
   split.zero = 2;
   const TemporaryDirectory directory;
@@ -312,7 +312,7 @@ TEST_CASE("the loss scale grows when it is due, however many of its clean steps 
     }
   });
   CHECK(through.back() == LossScale{16, 2});
-  for (const Layout& layout : {Layout{}, split}) {
+  for (const ParityLayout& layout : {ParityLayout{}, split}) {
     for (int first = 1; first < kSteps; ++first) {  // from every count of clean steps, twice or more
       on_ranks(fp16_config(ParityModel::kLlama, layout, loss_scale), [&](Trainer& trainer) {
         CheckpointReader reader(directory.path / checkpoint_name(first));

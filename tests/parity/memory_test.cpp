@@ -124,12 +124,12 @@ Formula formula(const Subject& subject, const Config& config) {
   return f;
 }
 
-std::vector<Layout> layouts() {
-  std::vector<Layout> all;
+std::vector<ParityLayout> layouts() {
+  std::vector<ParityLayout> all;
   for (int zero = 0; zero <= 3; ++zero) {
     for (const int replicate : {1, 2}) {
       if (zero == 0 && replicate == 2) continue;
-      Layout layout;
+      ParityLayout layout;
       layout.tensor = 2;
       layout.data = 4;
       layout.zero = zero;
@@ -144,15 +144,18 @@ std::vector<Layout> layouts() {
       all.push_back(layout);
       if (zero == 3) {
         layout.reshard = "after_step";
-        layout.accumulation = "full";
+        layout.gradient_accumulation = "full";
         all.push_back(layout);
       }
     }
   }
-  for (const auto& [schedule, virtual_stages] :
-       {std::pair("zb_h1", 1), {"zb_h2", 1}, {"zb_v", 2}, {"interleaved_1f1b", 2}, {"interleaved_1f1b", 1}}) {
+  for (const auto& [schedule, virtual_stages] : {std::pair(ScheduleKind::kZbH1, 1),
+                                                 {ScheduleKind::kZbH2, 1},
+                                                 {ScheduleKind::kZbV, 2},
+                                                 {ScheduleKind::kInterleaved1F1B, 2},
+                                                 {ScheduleKind::kInterleaved1F1B, 1}}) {
     for (const int zero : {1, 2, 3}) {
-      Layout layout;
+      ParityLayout layout;
       layout.pipeline = 2;
       layout.data = zero == 1 ? 1 : 2;
       layout.zero = zero;
@@ -166,9 +169,9 @@ std::vector<Layout> layouts() {
   return all;
 }
 
-std::vector<std::pair<Layout, std::string>> cases() {
-  std::vector<std::pair<Layout, std::string>> all;
-  for (const Layout& layout : layouts()) {
+std::vector<std::pair<ParityLayout, std::string>> cases() {
+  std::vector<std::pair<ParityLayout, std::string>> all;
+  for (const ParityLayout& layout : layouts()) {
     all.emplace_back(layout, "fp32");
     all.emplace_back(layout, "bf16");
   }
@@ -272,13 +275,18 @@ int64_t most_kept_by_blocks(const Subject& subject, const Config& config) {
 }  // namespace
 
 TEST_CASE("a rank keeps what its schedule has in flight: of a micro-batch before I what forward keeps, before W what that reads") {
-  for (const auto& [schedule, virtual_stages] :
-       {std::pair("gpipe", 1), {"1f1b", 1}, {"interleaved_1f1b", 2}, {"interleaved_1f1b", 3}, {"zb_h1", 1}, {"zb_h2", 1}, {"zb_v", 2}}) {
+  for (const auto& [schedule, virtual_stages] : {std::pair(ScheduleKind::kGPipe, 1),
+                                                 {ScheduleKind::k1F1B, 1},
+                                                 {ScheduleKind::kInterleaved1F1B, 2},
+                                                 {ScheduleKind::kInterleaved1F1B, 3},
+                                                 {ScheduleKind::kZbH1, 1},
+                                                 {ScheduleKind::kZbH2, 1},
+                                                 {ScheduleKind::kZbV, 2}}) {
     for (int rank = 0; rank < 4; ++rank) {
       std::map<int, int64_t> peak, formula;
       int64_t kept = 0, in_flight = 0;
       for (const int blocks : {3, 4}) {
-        Layout layout;
+        ParityLayout layout;
         layout.pipeline = 4;
         layout.schedule = schedule;
         layout.virtual_stages = virtual_stages;
@@ -291,9 +299,10 @@ TEST_CASE("a rank keeps what its schedule has in flight: of a micro-batch before
         kept = kept_by_block(config);
         in_flight = max_in_flight(subject.list);
       }
-      INFO(schedule << ", " << virtual_stages << " stages a rank, rank " << rank << ": " << in_flight << " in flight, a block keeps " << kept);
+      INFO(name_of(schedule) << ", " << virtual_stages << " stages a rank, rank " << rank << ": " << in_flight << " in flight, a block keeps "
+                             << kept);
       CHECK(peak[4] - peak[3] == formula[4] - formula[3]);
-      if (!std::string(schedule).starts_with("zb")) CHECK(peak[4] - peak[3] == in_flight * kept);
+      if (!std::string(name_of(schedule)).starts_with("zb")) CHECK(peak[4] - peak[3] == in_flight * kept);
     }
   }
 }

@@ -134,7 +134,7 @@ Measured measure(const Config& config, const Link& link, double padding) {
   return measured;
 }
 
-Config config_of(Layout layout, int64_t global_batch, bool overlap) {
+Config config_of(ParityLayout layout, int64_t global_batch, bool overlap) {
   layout.micro_batch = 1;
   layout.layers = 3;
   Config config = parity_config(ParityModel::kLlama, layout, "fp64");
@@ -148,7 +148,7 @@ Config config_of(Layout layout, int64_t global_batch, bool overlap) {
 
 TEST_CASE("overlap: gathers ahead of their use cost what compute does not cover") {
   constexpr double kGather = 0.03, kCompute = 0.045;
-  Layout layout;
+  ParityLayout layout;
   layout.data = 2;
   layout.zero = 3;
   const auto gathers = [&](int prefetch, bool overlap) {
@@ -170,7 +170,7 @@ TEST_CASE("overlap: gathers ahead of their use cost what compute does not cover"
 
 TEST_CASE("overlap: gathers longer than compute cost the difference") {
   constexpr double kGather = 0.06, kCompute = 0.03;
-  Layout layout;
+  ParityLayout layout;
   layout.data = 2;
   layout.zero = 3;
   const Measured one = measure(config_of(layout, 2, true), {"shard", kGather}, kCompute);
@@ -191,7 +191,7 @@ TEST_CASE("overlap: gathers longer than compute cost the difference") {
 
 TEST_CASE("overlap: gradients are reduced behind the backward") {
   constexpr double kReduce = 0.03, kCompute = 0.045;
-  Layout layout;
+  ParityLayout layout;
   layout.data = 2;
   layout.zero = 1;
   const auto reductions = [&](bool overlap) { return measure(config_of(layout, 2, overlap), {"shard", kReduce}, kCompute); };
@@ -207,9 +207,9 @@ TEST_CASE("overlap: gradients are reduced behind the backward") {
 
 TEST_CASE("overlap: sends run behind compute, and a bubble is no transfer") {
   constexpr double kSend = 0.04, kCompute = 0.04;
-  Layout layout;
+  ParityLayout layout;
   layout.pipeline = 2;
-  layout.schedule = "gpipe";
+  layout.schedule = ScheduleKind::kGPipe;
   constexpr int kMicrobatches = 4;
   const auto pipeline = [&](bool overlap, double seconds) {
     return measure(config_of(layout, kMicrobatches, overlap), {"pipeline", seconds}, kCompute);
@@ -230,7 +230,7 @@ TEST_CASE("overlap: sends run behind compute, and a bubble is no transfer") {
 TEST_CASE("overlap: a tensor-parallel sum runs behind the product of the weight gradient") {
   constexpr double kSum = 0.01;
   for (const bool sequence_parallel : {false, true}) {
-    Layout layout;
+    ParityLayout layout;
     layout.tensor = 2;
     layout.sequence_parallel = sequence_parallel;
     const auto step = [&](bool overlap) {

@@ -17,28 +17,28 @@ struct Case {
   ParityModel model;
   int tensor, pipeline, data, zero, replicate;
   bool sequence_parallel;
-  const char* schedule;
+  ScheduleKind schedule;
   int virtual_stages = 1;
   const char* recompute = "none";
 };
 
 constexpr Case kCases[] = {
-    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, "1f1b"},
-    {ParityModel::kLlamaGrouped, 4, 2, 1, 1, 1, true, "1f1b"},
-    {ParityModel::kLlamaGrouped, 4, 1, 2, 2, 1, false, "gpipe"},
-    {ParityModel::kLlamaGrouped, 1, 4, 2, 3, 2, false, "1f1b"},
-    {ParityModel::kLlamaGrouped, 1, 2, 4, 3, 2, false, "gpipe"},
-    {ParityModel::kLlama, 3, 2, 1, 0, 1, true, "1f1b"},
-    {ParityModel::kLlama, 2, 1, 4, 2, 2, true, "1f1b"},
-    {ParityModel::kLlama, 1, 4, 1, 0, 1, false, "gpipe"},
-    {ParityModel::kGpt2, 2, 2, 2, 1, 1, false, "1f1b"},
-    {ParityModel::kGpt2, 3, 1, 2, 3, 1, true, "1f1b"},
-    {ParityModel::kGpt2Dropout, 2, 4, 1, 3, 1, true, "1f1b"},
-    {ParityModel::kGpt2Dropout, 2, 2, 2, 3, 1, true, "gpipe"},
-    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, "interleaved_1f1b", 2, "selective"},
-    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, "zb_v", 2},
-    {ParityModel::kGpt2Dropout, 1, 2, 4, 3, 2, false, "zb_v", 2, "full"},
-    {ParityModel::kLlama, 1, 4, 2, 3, 1, false, "zb_h2"},
+    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, ScheduleKind::k1F1B},
+    {ParityModel::kLlamaGrouped, 4, 2, 1, 1, 1, true, ScheduleKind::k1F1B},
+    {ParityModel::kLlamaGrouped, 4, 1, 2, 2, 1, false, ScheduleKind::kGPipe},
+    {ParityModel::kLlamaGrouped, 1, 4, 2, 3, 2, false, ScheduleKind::k1F1B},
+    {ParityModel::kLlamaGrouped, 1, 2, 4, 3, 2, false, ScheduleKind::kGPipe},
+    {ParityModel::kLlama, 3, 2, 1, 0, 1, true, ScheduleKind::k1F1B},
+    {ParityModel::kLlama, 2, 1, 4, 2, 2, true, ScheduleKind::k1F1B},
+    {ParityModel::kLlama, 1, 4, 1, 0, 1, false, ScheduleKind::kGPipe},
+    {ParityModel::kGpt2, 2, 2, 2, 1, 1, false, ScheduleKind::k1F1B},
+    {ParityModel::kGpt2, 3, 1, 2, 3, 1, true, ScheduleKind::k1F1B},
+    {ParityModel::kGpt2Dropout, 2, 4, 1, 3, 1, true, ScheduleKind::k1F1B},
+    {ParityModel::kGpt2Dropout, 2, 2, 2, 3, 1, true, ScheduleKind::kGPipe},
+    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, ScheduleKind::kInterleaved1F1B, 2, "selective"},
+    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, ScheduleKind::kZbV, 2},
+    {ParityModel::kGpt2Dropout, 1, 2, 4, 3, 2, false, ScheduleKind::kZbV, 2, "full"},
+    {ParityModel::kLlama, 1, 4, 2, 3, 1, false, ScheduleKind::kZbH2},
 };
 
 int run(const MpiEnvironment& mpi) {
@@ -46,7 +46,7 @@ int run(const MpiEnvironment& mpi) {
   std::map<ParityModel, RunRecord> one_rank;
   int failures = 0;
   for (const Case& c : kCases) {
-    Layout layout;
+    ParityLayout layout;
     layout.tensor = c.tensor;
     layout.pipeline = c.pipeline;
     layout.data = c.data;

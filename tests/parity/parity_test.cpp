@@ -22,8 +22,8 @@ constexpr double kSingleTolerance = 1e-4;
 int steps_of(int layers) { return layers == 5 ? kSteps : kDeepSteps; }
 
 /// One rank's run of the model that `layout` trains.
-const RunRecord& one_rank(ParityModel model, const Layout& layout, const std::string& precision, Device device) {
-  const Layout plain = layout.on_one_rank();
+const RunRecord& one_rank(ParityModel model, const ParityLayout& layout, const std::string& precision, Device device) {
+  const ParityLayout plain = layout.on_one_rank();
   static std::map<std::tuple<ParityModel, std::string, std::string>, RunRecord> records;
   RunRecord& record = records[{model, plain.str(), precision}];
   if (record.loss.empty()) record = train_on_threads(parity_config(model, plain, precision), steps_of(plain.layers), device);
@@ -96,7 +96,7 @@ TEST_CASE("the layouts of these tests have every pair of values of their options
   int ragged = 0, uneven = 0;
   for (const auto& [model, layout] : pairs()) {
     const int microbatches = 12 / (layout.data * layout.micro_batch);
-    ragged += layout.virtual_stages > 1 && microbatches % layout.pipeline != 0;
+    ragged += layout.stages_per_rank() > 1 && microbatches % layout.pipeline != 0;
     uneven += !layout.layers_per_stage.empty();
   }
   CHECK(ragged > 3);
@@ -153,7 +153,7 @@ TEST_CASE("in bf16 every pair of options is as near to the exact gradient as one
 }
 
 TEST_CASE("gradients on the wire in bf16 are rounded once for each rank, and no more") {
-  Layout layout;
+  ParityLayout layout;
   layout.data = 4;
   for (const auto& [zero, replicate] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{2, 1}, std::pair{3, 2}}) {
     layout.zero = zero;
@@ -162,7 +162,7 @@ TEST_CASE("gradients on the wire in bf16 are rounded once for each rank, and no 
     config.training.reduce_dtype = "bf16";
     INFO(layout.str());
     const RunRecord record = train_on_threads(config, 1, Device::kCpu, true);
-    const double error = gradient_error(one_rank(ParityModel::kGpt2, Layout(), "fp32", Device::kCpu), record);
+    const double error = gradient_error(one_rank(ParityModel::kGpt2, ParityLayout(), "fp32", Device::kCpu), record);
     CHECK(error > 1e-4);  // it is really narrow
     CHECK(error < 1e-2);  // four roundings of 2^-9, and those of their sums
   }
@@ -191,7 +191,7 @@ TEST_CASE("every legal layout of up to eight ranks, in fp32 on the fast kernels"
 TEST_CASE("a rerun and the other schedule give the same bits") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kGpt2Dropout}) {
     for (const auto& [precision, device] : {std::pair{"fp64", Device::kReference}, std::pair{"fp32", Device::kCpu}}) {
-      Layout layout;
+      ParityLayout layout;
       layout.tensor = 2;
       layout.pipeline = 2;
       layout.data = 2;
@@ -200,7 +200,7 @@ TEST_CASE("a rerun and the other schedule give the same bits") {
       INFO(name_of(model) << " " << precision);
       const RunRecord first = train_on_threads(parity_config(model, layout, precision), kSteps, device);
       CHECK(first == train_on_threads(parity_config(model, layout, precision), kSteps, device));
-      layout.schedule = "gpipe";
+      layout.schedule = ScheduleKind::kGPipe;
       CHECK(first == train_on_threads(parity_config(model, layout, precision), kSteps, device));
     }
   }
@@ -208,7 +208,7 @@ TEST_CASE("a rerun and the other schedule give the same bits") {
 
 TEST_CASE("training learns: the loss of the parity models falls") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout}) {
-    const RunRecord& record = one_rank(model, Layout(), "fp64", Device::kReference);
+    const RunRecord& record = one_rank(model, ParityLayout(), "fp64", Device::kReference);
     CHECK(record.loss.back() < record.loss.front() - 0.05);
   }
 }

@@ -57,7 +57,7 @@ std::vector<std::vector<Recompute>> all_plans(size_t blocks, size_t begin, size_
 
 TEST_CASE("a budget is kept by the plan that does the fewest FLOPs again, found by trying them all") {
   for (const int64_t sequence : {12, 96}) {  // with few tokens to attend to, full recomputation of a block costs as much as the attention of many
-    const Layout layout{.pipeline = 2, .layers_per_stage = {5, 3}, .layers = 8};
+    const ParityLayout layout = ParityLayout{{.pipeline = 2}}.of_layers(8, {5, 3});
     Config config = parity_config(ParityModel::kLlamaGrouped, layout, "bf16");
     config.training.sequence_length = sequence;
     config.model.max_positions = sequence;
@@ -88,12 +88,12 @@ TEST_CASE("a budget is kept by the plan that does the fewest FLOPs again, found 
 }
 
 TEST_CASE("a budget is kept on every rank of every layout, with virtual stages too, and trains the same bits") {
-  std::vector<Layout> all(4);
-  all[0] = {.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true};
-  all[1] = {.pipeline = 2, .schedule = "interleaved_1f1b", .virtual_stages = 2, .layers = 6};
-  all[2] = {.pipeline = 2, .schedule = "zb_v", .virtual_stages = 2, .layers = 13};
-  all[3] = {.data = 3, .zero = 2, .schedule = "gpipe", .micro_batch = 2};
-  for (const Layout& layout : all) {
+  std::vector<ParityLayout> all(4);
+  all[0] = {{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}};
+  all[1] = ParityLayout{{.pipeline = 2, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 2}}.of_layers(6);
+  all[2] = ParityLayout{{.pipeline = 2, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}}.of_layers(13);
+  all[3] = {{.data = 3, .zero = 2, .micro_batch = 2, .schedule = ScheduleKind::kGPipe}};
+  for (const ParityLayout& layout : all) {
     const Config config = parity_config(ParityModel::kGpt2Dropout, layout, "fp64");
     const auto layers = static_cast<size_t>(config.model.layers);
     const auto most = [&](Recompute what) {
@@ -115,7 +115,7 @@ TEST_CASE("a budget is kept on every rank of every layout, with virtual stages t
 }
 
 TEST_CASE("a budget that full recomputation exceeds names the rank that needs most, and its bytes") {
-  const Layout layout{.pipeline = 3, .layers_per_stage = {2, 4, 1}, .layers = 7};
+  const ParityLayout layout = ParityLayout{{.pipeline = 3}}.of_layers(7, {2, 4, 1});
   const Config config = parity_config(ParityModel::kLlama, layout, "fp32");
   const std::vector<Recompute> full(7, Recompute::kFull);
   int64_t most = 0;
@@ -139,7 +139,7 @@ TEST_CASE("a budget concerns training: what reads a text has none") {
 }
 
 TEST_CASE("the plan of a long pipeline is found with few forecasts, and says what it keeps") {
-  const Layout layout{.pipeline = 16, .layers = 40};
+  const ParityLayout layout = ParityLayout{{.pipeline = 16}}.of_layers(40);
   Config config = parity_config(ParityModel::kGpt2, layout, "bf16");
   config.training.global_batch_size = 32;
   const auto peak = [&](Recompute what) { return total_peak(config, 0, std::vector<Recompute>(40, what)); };

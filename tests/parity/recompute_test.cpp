@@ -24,16 +24,16 @@ Config with(Config config, const Mode& mode) {
   return config;
 }
 
-std::vector<Layout> layouts() {
-  std::vector<Layout> all(5);
+std::vector<ParityLayout> layouts() {
+  std::vector<ParityLayout> all(5);
   all[1].tensor = 2;
   all[1].sequence_parallel = true;
   all[1].micro_batch = 2;
   all[2].pipeline = 2;
-  all[2].schedule = "zb_h1";  // I of a block long before its W
+  all[2].schedule = ScheduleKind::kZbH1;  // I of a block long before its W
   all[3].data = 2;
   all[3].zero = 3;
-  all[4] = {.tensor = 2, .pipeline = 2, .data = 2, .zero = 3};
+  all[4] = {{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3}};
   return all;
 }
 
@@ -130,7 +130,7 @@ TEST_CASE("every so many blocks recompute, the first of all among them") {
 
 TEST_CASE("recomputation changes no bit in double precision, with in-flight buffers poisoned") {
   for (const ParityModel model : kModels) {
-    for (const Layout& layout : layouts()) {
+    for (const ParityLayout& layout : layouts()) {
       INFO(name_of(model) << " " << layout.str());
       check_bits(parity_config(model, layout, "fp64"), 2, Device::kReference);
     }
@@ -141,7 +141,7 @@ TEST_CASE("recomputation changes no bit on the fast kernels") {
   const char* const precisions[] = {"fp32", "bf16", "fp16"};
   size_t turn = 0;
   for (const ParityModel model : kModels) {
-    for (const Layout& layout : layouts()) {
+    for (const ParityLayout& layout : layouts()) {
       const char* const precision = precisions[turn++ % 3];
       INFO(name_of(model) << " " << layout.str() << " " << precision);
       check_bits(parity_config(model, layout, precision), 2, Device::kCpu);
@@ -151,7 +151,7 @@ TEST_CASE("recomputation changes no bit on the fast kernels") {
 
 TEST_CASE("recomputation of packed documents changes no bit") {
   for (const ParityModel model : kModels) {
-    Layout layout;
+    ParityLayout layout;
     layout.tensor = 2;
     layout.micro_batch = 2;
     const Config config = parity_config(model, layout, "fp64");
@@ -166,7 +166,7 @@ TEST_CASE("recomputation of packed documents changes no bit") {
 TEST_CASE("a block that recomputes keeps what the formula says for each micro-batch in flight") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2}) {
     for (const char* const precision : {"fp32", "bf16"}) {
-      Layout layout;
+      ParityLayout layout;
       layout.pipeline = 2;
       const Config base = parity_config(model, layout, precision);
       const auto grows = [&](const Mode& mode, int64_t from, int64_t to) {
@@ -191,7 +191,7 @@ TEST_CASE("a block that recomputes keeps what the formula says for each micro-ba
 TEST_CASE("memory counted on the meta device is what a step with recomputation takes") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kGpt2}) {
     for (const Mode& mode : kModes) {
-      const Layout layout{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true};
+      const ParityLayout layout{{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}};
       const Config config = with(parity_config(model, layout, "bf16"), mode);
       std::vector<int64_t> measured(static_cast<size_t>(layout.world()));
       run_ranks(layout.world(), [&](Communicator& world) {

@@ -14,7 +14,7 @@ namespace {
 const RaggedDataset kData(29, 12, 61);
 
 Config config_of(int tensor, int data, int zero, int replicate) {
-  return parity_config(ParityModel::kGpt2, Layout{.tensor = tensor, .data = data, .zero = zero, .replicate = replicate}, "fp32");
+  return parity_config(ParityModel::kGpt2, ParityLayout{{.tensor = tensor, .data = data, .zero = zero, .replicate = replicate}}, "fp32");
 }
 
 void flip_a_bit(const Tensor& tensor, int64_t at) { static_cast<unsigned char*>(tensor.raw())[4 * at] ^= 1; }

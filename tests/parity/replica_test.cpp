@@ -177,14 +177,14 @@ std::vector<ParityCase> every(size_t n) {
   return some;
 }
 
-Layout layout_of(const auto& test_case) {
-  return {.tensor = test_case.tensor,
-          .pipeline = test_case.pipeline,
-          .data = test_case.data,
-          .zero = test_case.zero,
-          .replicate = test_case.replicate,
-          .schedule = test_case.schedule,
-          .virtual_stages = test_case.virtual_stages};
+ParityLayout layout_of(const auto& test_case) {
+  return {{.tensor = test_case.tensor,
+           .pipeline = test_case.pipeline,
+           .data = test_case.data,
+           .zero = test_case.zero,
+           .replicate = test_case.replicate,
+           .schedule = test_case.schedule,
+           .virtual_stages = test_case.virtual_stages}};
 }
 
 }  // namespace
@@ -205,7 +205,7 @@ TEST_CASE("each reason for which ranks hold the same is checked") {
     std::string parameter;
     int culprit;
     std::vector<int> ranks;
-    std::string schedule = "1f1b";
+    ScheduleKind schedule = ScheduleKind::k1F1B;
     int virtual_stages = 1;
   };
   // World ranks: pipeline outermost, then replicate, shard, tensor.
@@ -229,14 +229,25 @@ TEST_CASE("each reason for which ranks hold the same is checked") {
        "embedding.weight@0,0",
        1,
        {0, 1},
-       "interleaved_1f1b",
+       ScheduleKind::kInterleaved1F1B,
        2},
-      {"data ranks, in the second stage of a rank", ParityModel::kGpt2, 1, 2, 2, 0, 1, "blocks.4.mlp.up.weight@0,0", 1, {0, 1}, "zb_v", 2},
-      {"the one embedding of a V, over data ranks", ParityModel::kGpt2, 1, 2, 2, 0, 1, "embedding.weight@0,0", 0, {0, 1}, "zb_v", 2},
+      {"data ranks, in the second stage of a rank",
+       ParityModel::kGpt2,
+       1,
+       2,
+       2,
+       0,
+       1,
+       "blocks.4.mlp.up.weight@0,0",
+       1,
+       {0, 1},
+       ScheduleKind::kZbV,
+       2},
+      {"the one embedding of a V, over data ranks", ParityModel::kGpt2, 1, 2, 2, 0, 1, "embedding.weight@0,0", 0, {0, 1}, ScheduleKind::kZbV, 2},
   };
   for (const Case& c : cases) {
     INFO(c.why);
-    const Layout layout = layout_of(c);
+    const ParityLayout layout = layout_of(c);
     after_two_steps(parity_config(c.model, layout, "fp32"), [&](Trainer& trainer) {
       expect_agreement(trainer);
       TRIREME_CHECK(owners(trainer)[c.parameter] == c.ranks, c.why, ": ", c.parameter, " is owned by other ranks than this test thinks");
@@ -251,7 +262,7 @@ TEST_CASE("each reason for which ranks hold the same is checked") {
 }
 
 TEST_CASE("a V has one embedding for its first and its last stage: no other rank holds a copy") {
-  const Layout layout{.pipeline = 3, .schedule = "zb_v", .virtual_stages = 2, .layers = 13};
+  const ParityLayout layout = ParityLayout{{.pipeline = 3, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}}.of_layers(13);
   after_two_steps(parity_config(ParityModel::kLlamaGrouped, layout, "fp32"), [&](Trainer& trainer) {
     expect_agreement(trainer);
     for (const auto& [name, ranks] : owners(trainer)) TRIREME_CHECK(ranks.size() == 1, name, " is held by ", ranks.size(), " ranks");
@@ -264,15 +275,15 @@ TEST_CASE("full copies that stay on every rank are checked, whoever owns them") 
   struct Case {
     ParityModel model;
     int tensor, pipeline, data, zero, replicate;
-    std::string schedule = "1f1b";
+    ScheduleKind schedule = ScheduleKind::k1F1B;
     int virtual_stages = 1;
   };
   for (const Case& c : {Case{ParityModel::kGpt2, 1, 1, 2, 1, 1},
                         {ParityModel::kLlama, 1, 1, 3, 2, 1},
                         {ParityModel::kLlamaGrouped, 2, 1, 4, 1, 2},
                         {ParityModel::kGpt2, 2, 2, 2, 2, 1},
-                        {ParityModel::kGpt2, 1, 2, 2, 1, 1, "zb_v", 2}}) {
-    const Layout layout = layout_of(c);
+                        {ParityModel::kGpt2, 1, 2, 2, 1, 1, ScheduleKind::kZbV, 2}}) {
+    const ParityLayout layout = layout_of(c);
     for (const char* precision : {"fp32", "bf16"}) {
       INFO(name_of(c.model) << " " << layout.str() << " " << precision);
       after_two_steps(parity_config(c.model, layout, precision), [&](Trainer& trainer) {
@@ -308,7 +319,7 @@ TEST_CASE("no element is held twice that the check does not compare") {
 }
 
 TEST_CASE("many differences are told in few lines") {
-  Layout layout;
+  ParityLayout layout;
   layout.data = 4;
   after_two_steps(parity_config(ParityModel::kGpt2, layout, "fp32"), [&](Trainer& trainer) {
     if (trainer.mesh().world.rank() == 2)

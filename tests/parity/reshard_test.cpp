@@ -40,13 +40,14 @@ struct Step {
 constexpr int kVariants = 4;
 
 struct Order {
-  const char* schedule;
+  ScheduleKind schedule;
   int virtual_stages;
 };
-constexpr Order kOrders[] = {{"gpipe", 1}, {"1f1b", 1}, {"interleaved_1f1b", 2}, {"zb_v", 2}, {"zb_h1", 1}, {"zb_h2", 1}};
+constexpr Order kOrders[] = {{ScheduleKind::kGPipe, 1}, {ScheduleKind::k1F1B, 1}, {ScheduleKind::kInterleaved1F1B, 2},
+                             {ScheduleKind::kZbV, 2},   {ScheduleKind::kZbH1, 1}, {ScheduleKind::kZbH2, 1}};
 
 /// One of the ways to train on tensor x pipeline x data ranks; over a few in a row, and over shapes, all other options take all their values.
-Layout with_variant(Layout layout, ParityModel model, int variant) {
+ParityLayout with_variant(ParityLayout layout, ParityModel model, int variant) {
   layout.zero = (variant + layout.tensor + layout.pipeline) % 4;
   if (layout.zero > 0 && layout.data % 2 == 0 && variant % 2 == 1) layout.replicate = 2;
   if (layout.zero > 0 && layout.data == 3 && variant == 3) layout.replicate = 3;
@@ -57,7 +58,7 @@ Layout with_variant(Layout layout, ParityModel model, int variant) {
     layout.virtual_stages = order.virtual_stages;
   }
   layout.reshard = layout.zero == 3 && variant % 2 == 0 ? "after_step" : "after_use";
-  const int stages = layout.pipeline * layout.virtual_stages;
+  const int64_t stages = layout.stages();
   if (stages > 1 && (variant + layout.data) % 2 == 0) {
     layout.layers_per_stage.assign(static_cast<size_t>(stages), 1);
     layout.layers_per_stage[static_cast<size_t>(variant) % layout.layers_per_stage.size()] = layout.layers + 1 - stages;
@@ -69,12 +70,12 @@ Layout with_variant(Layout layout, ParityModel model, int variant) {
 }
 
 /// Every tensor x pipeline x data <= 8 that the model can be trained on.
-std::vector<Layout> shapes_of(ParityModel model) {
-  std::vector<Layout> shapes;
+std::vector<ParityLayout> shapes_of(ParityModel model) {
+  std::vector<ParityLayout> shapes;
   for (int tensor = 1; tensor <= 8; ++tensor)
     for (int pipeline = 1; tensor * pipeline <= 8; ++pipeline)
       for (int data = 1; tensor * pipeline * data <= 8; ++data) {
-        Layout layout;
+        ParityLayout layout;
         layout.tensor = tensor;
         layout.pipeline = pipeline;
         layout.data = data;
@@ -83,8 +84,8 @@ std::vector<Layout> shapes_of(ParityModel model) {
   return shapes;
 }
 
-Layout shape(int tensor, int pipeline, int data) {
-  Layout layout;
+ParityLayout shape(int tensor, int pipeline, int data) {
+  ParityLayout layout;
   layout.tensor = tensor;
   layout.pipeline = pipeline;
   layout.data = data;
@@ -121,7 +122,7 @@ class Checkpoints {
   }
 
   /// Trains to the checkpoint under `layout` and saves it, the first time it is asked for.
-  void make(const Layout& layout) {
+  void make(const ParityLayout& layout) {
     Saved& saved = saved_[layout.str()];
     if (!saved.directory.empty()) return;
     saved.directory = files_.path / std::to_string(saved_.size());
@@ -136,10 +137,10 @@ class Checkpoints {
   }
 
   /// Loads each of `sources` under `layout`, one after the other into the same trainers: nothing of the one before may be left.
-  void load(const Layout& layout, const std::vector<Layout>& sources) {
+  void load(const ParityLayout& layout, const std::vector<ParityLayout>& sources) {
     std::vector<GatheredState> loaded(sources.size());
     const fs::path again = files_.path / "again";
-    const Layout* at = nullptr;
+    const ParityLayout* at = nullptr;
     try {
       on_ranks(parity_config(model_, layout, "fp64"), [&](Trainer& trainer) {
         Communicator& world = trainer.mesh().world;
@@ -178,13 +179,13 @@ class Checkpoints {
 };
 
 struct Pair {
-  Layout from, to;
+  ParityLayout from, to;
 };
 
 /// Makes and loads all of them; returns their number.
 size_t check_pairs(ParityModel model, const std::vector<Pair>& pairs) {
   Checkpoints checkpoints(model);
-  std::map<std::string, std::pair<Layout, std::vector<Layout>>> sources;
+  std::map<std::string, std::pair<ParityLayout, std::vector<ParityLayout>>> sources;
   for (const Pair& pair : pairs) {
     checkpoints.make(pair.from);
     auto& [to, from] = sources[pair.to.str()];
@@ -197,22 +198,22 @@ size_t check_pairs(ParityModel model, const std::vector<Pair>& pairs) {
 
 /// All values of all options that are legal at all occur on both sides.
 void check_spread(const std::vector<Pair>& pairs) {
-  for (const Layout Pair::*side : {&Pair::from, &Pair::to}) {
-    std::set<std::pair<std::string, int>> seen;
+  for (const ParityLayout Pair::*side : {&Pair::from, &Pair::to}) {
+    std::set<std::pair<std::string, int64_t>> seen;
     for (const Pair& pair : pairs) {
-      const Layout& layout = pair.*side;
+      const ParityLayout& layout = pair.*side;
       seen.insert({"zero", layout.zero});
       seen.insert({"replicate", layout.replicate});
       seen.insert({"sequence parallel", layout.sequence_parallel});
       seen.insert({"layers per stage", !layout.layers_per_stage.empty()});
       seen.insert({"bucket", layout.bucket_blocks});
-      if (layout.pipeline > 1) seen.insert({layout.schedule, layout.virtual_stages});
+      if (layout.pipeline > 1) seen.insert({name_of(layout.schedule), layout.stages_per_rank()});
     }
     for (const Order& order : kOrders) {
-      INFO(order.schedule);
-      CHECK(seen.contains({order.schedule, order.virtual_stages}));
+      INFO(name_of(order.schedule));
+      CHECK(seen.contains({name_of(order.schedule), order.virtual_stages}));
     }
-    for (const auto& value : {std::pair<std::string, int>{"zero", 0},
+    for (const auto& value : {std::pair<std::string, int64_t>{"zero", 0},
                               {"zero", 1},
                               {"zero", 2},
                               {"zero", 3},
@@ -280,7 +281,7 @@ TEST_CASE("a checkpoint of any layout loads in any other, bit for bit, and the r
 TEST_CASE("a checkpoint of every layout of up to eight ranks loads in every other, bit for bit, and the run goes on as on one rank", "[slow]") {
   size_t count = 0;
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout}) {
-    const std::vector<Layout> shapes = shapes_of(model);
+    const std::vector<ParityLayout> shapes = shapes_of(model);
     std::vector<Pair> pairs;
     for (size_t a = 0; a < shapes.size(); ++a)
       for (size_t b = 0; b < shapes.size(); ++b) {
@@ -300,8 +301,8 @@ TEST_CASE("fp32 and bf16 checkpoints keep their bits from layout to layout") {
     const TemporaryDirectory directory;
     std::vector<GatheredState> states(4);
     int64_t turn = 0;
-    for (const Layout& layout : {with_variant(shape(1, 1, 3), model, 1), with_variant(shape(4, 1, 2), model, 2),
-                                 with_variant(shape(2, 2, 2), model, 3), with_variant(shape(1, 1, 1), model, 0)}) {
+    for (const ParityLayout& layout : {with_variant(shape(1, 1, 3), model, 1), with_variant(shape(4, 1, 2), model, 2),
+                                       with_variant(shape(2, 2, 2), model, 3), with_variant(shape(1, 1, 1), model, 0)}) {
       INFO(precision << " " << layout.str());
       on_ranks(parity_config(model, layout, precision), [&](Trainer& trainer) {
         if (turn == 0) {

@@ -13,7 +13,7 @@ namespace {
 constexpr int kSteps = 3;
 
 struct Kind {
-  const char* schedule;
+  ScheduleKind schedule;
   int virtual_stages;
 };
 
@@ -24,15 +24,15 @@ struct Sharding {
 /// Every lifetime of gradients and parameters.
 constexpr Sharding kShardings[] = {{0, "auto"}, {1, "auto"}, {2, "full"}, {2, "sharded"}, {3, "full"}, {3, "sharded"}};
 
-Layout with(Layout layout, const Kind& kind) {
+ParityLayout with(ParityLayout layout, const Kind& kind) {
   layout.schedule = kind.schedule;
   layout.virtual_stages = kind.virtual_stages;
   return layout;
 }
 
-Layout with(Layout layout, const Sharding& sharding) {
+ParityLayout with(ParityLayout layout, const Sharding& sharding) {
   layout.zero = sharding.zero;
-  layout.accumulation = sharding.accumulation;
+  layout.gradient_accumulation = sharding.accumulation;
   return layout;
 }
 
@@ -63,14 +63,14 @@ Config from_file(Config config, const std::filesystem::path& path) {
 }  // namespace
 
 TEST_CASE("gpipe, 1f1b and the zero-bubble schedules give the same bits, whatever is sharded and when it is reduced") {
-  Layout layout;
+  ParityLayout layout;
   layout.pipeline = 3;
   layout.data = 2;
   for (const Sharding& sharding : kShardings) {
     const ParityModel model = sharding.zero % 2 == 0 ? ParityModel::kGpt2Dropout : ParityModel::kLlamaGrouped;
-    const RunRecord expected = run(parity_config(model, with(with(layout, sharding), {"gpipe", 1}), "fp64"));
-    for (const Kind& kind : {Kind{"1f1b", 1}, {"zb_h1", 1}, {"zb_h2", 1}, {"interleaved_1f1b", 1}}) {
-      const Layout other = with(with(layout, sharding), kind);
+    const RunRecord expected = run(parity_config(model, with(with(layout, sharding), {ScheduleKind::kGPipe, 1}), "fp64"));
+    for (const Kind& kind : {Kind{ScheduleKind::k1F1B, 1}, {ScheduleKind::kZbH1, 1}, {ScheduleKind::kZbH2, 1}, {ScheduleKind::kInterleaved1F1B, 1}}) {
+      const ParityLayout other = with(with(layout, sharding), kind);
       INFO(name_of(model) << " " << other.str());
       CHECK(run(parity_config(model, other, "fp64")) == expected);
     }
@@ -78,11 +78,11 @@ TEST_CASE("gpipe, 1f1b and the zero-bubble schedules give the same bits, whateve
 }
 
 TEST_CASE("schedules give the same bits with tensor parallelism, on the fast kernels, in fp32 and bf16") {
-  const Layout layout{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true};
+  const ParityLayout layout{{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}};
   for (const char* precision : {"fp32", "bf16"}) {
     const ParityModel model = ParityModel::kGpt2Dropout;
-    const RunRecord expected = run(parity_config(model, with(layout, {"gpipe", 1}), precision));
-    for (const Kind& kind : {Kind{"1f1b", 1}, {"zb_h1", 1}, {"zb_h2", 1}}) {
+    const RunRecord expected = run(parity_config(model, with(layout, {ScheduleKind::kGPipe, 1}), precision));
+    for (const Kind& kind : {Kind{ScheduleKind::k1F1B, 1}, {ScheduleKind::kZbH1, 1}, {ScheduleKind::kZbH2, 1}}) {
       INFO(precision << " " << kind.schedule);
       CHECK(run(parity_config(model, with(layout, kind), precision)) == expected);
     }
@@ -91,16 +91,17 @@ TEST_CASE("schedules give the same bits with tensor parallelism, on the fast ker
 
 TEST_CASE("interleaved and V schedules give the bits of all forwards first with the same stages on the same ranks") {
   const TemporaryDirectory files;
-  for (const Kind& kind : {Kind{"interleaved_1f1b", 2}, {"zb_v", 2}}) {
+  for (const Kind& kind : {Kind{ScheduleKind::kInterleaved1F1B, 2}, {ScheduleKind::kZbV, 2}}) {
     for (const Sharding& sharding : kShardings) {
-      const Layout layout = with(with(Layout{.pipeline = 2, .data = 2}, sharding), kind);
+      const ParityLayout layout = with(with(ParityLayout{{.pipeline = 2, .data = 2}}, sharding), kind);
       INFO(layout.str());
       const Config config = parity_config(ParityModel::kLlama, layout, "fp64");
       CHECK(run(config) == run(from_file(config, files.path / "plan.txt")));
     }
   }
   // Three stages a rank, and a number of micro-batches, 4, that 3 ranks do not divide.
-  const Layout layout{.pipeline = 3, .schedule = "interleaved_1f1b", .micro_batch = 3, .virtual_stages = 3, .layers = 13};
+  const ParityLayout layout =
+      ParityLayout{{.pipeline = 3, .micro_batch = 3, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 3}}.of_layers(13);
   const Config config = parity_config(ParityModel::kGpt2Dropout, layout, "fp64");
   CHECK(run(config) == run(from_file(config, files.path / "plan.txt")));
 }
@@ -108,7 +109,7 @@ TEST_CASE("interleaved and V schedules give the bits of all forwards first with 
 TEST_CASE("a tied embedding that first and last stage of a V share differs by the order of its sum alone") {
   // Its gradient is that of a head and that of an embedding, each micro-batch by micro-batch; which of the two comes first is the schedule's.
   const TemporaryDirectory files;
-  const Layout layout{.pipeline = 2, .schedule = "zb_v", .virtual_stages = 2};
+  const ParityLayout layout{{.pipeline = 2, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}};
   const Config config = parity_config(ParityModel::kLlamaGrouped, layout, "fp64");
   const RunRecord actual = train_on_threads(config, 1, Device::kReference, true);
   RunRecord expected = train_on_threads(from_file(config, files.path / "plan.txt"), 1, Device::kReference, true);
@@ -125,8 +126,8 @@ TEST_CASE("a tied embedding that first and last stage of a V share differs by th
 }
 
 TEST_CASE("recomputation gives the same bits under every schedule") {
-  for (const Kind& kind : {Kind{"1f1b", 1}, {"zb_h1", 1}, {"interleaved_1f1b", 2}, {"zb_v", 2}}) {
-    Layout layout = with(Layout{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}, kind);
+  for (const Kind& kind : {Kind{ScheduleKind::k1F1B, 1}, {ScheduleKind::kZbH1, 1}, {ScheduleKind::kInterleaved1F1B, 2}, {ScheduleKind::kZbV, 2}}) {
+    ParityLayout layout = with(ParityLayout{{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}}, kind);
     const RunRecord expected = run(parity_config(ParityModel::kGpt2Dropout, layout, "fp64"));
     for (const auto& [mode, every] : {std::pair{"selective", 1}, {"full", 1}, {"full", 2}}) {
       layout.recompute = mode;
@@ -141,8 +142,8 @@ TEST_CASE("buckets give the same bits but for the sum of the gradient norm") {
   // Each element's sum over ranks is what it was; which elements a shard has, and so the order of the norm's sum, is not. Without a clip nothing
   // reads it.
   for (const auto& [zero, accumulation] : {kShardings[1], kShardings[3], kShardings[5]}) {
-    for (const Kind& kind : {Kind{"1f1b", 1}, {"interleaved_1f1b", 2}}) {
-      Layout layout = with(with(Layout{.pipeline = 2, .data = 3}, kind), {zero, accumulation});
+    for (const Kind& kind : {Kind{ScheduleKind::k1F1B, 1}, {ScheduleKind::kInterleaved1F1B, 2}}) {
+      ParityLayout layout = with(with(ParityLayout{{.pipeline = 2, .data = 3}}, kind), {zero, accumulation});
       const auto unclipped = [&](int bucket) {
         layout.bucket_blocks = bucket;
         Config config = parity_config(ParityModel::kLlamaGrouped, layout, "fp64");
@@ -162,9 +163,9 @@ TEST_CASE("buckets give the same bits but for the sum of the gradient norm") {
 }
 
 TEST_CASE("a run with several stages a rank that is stopped and goes on has the bits of one that is not") {
-  for (const Kind& kind : {Kind{"interleaved_1f1b", 2}, {"zb_v", 2}, {"zb_h2", 1}}) {
+  for (const Kind& kind : {Kind{ScheduleKind::kInterleaved1F1B, 2}, {ScheduleKind::kZbV, 2}, {ScheduleKind::kZbH2, 1}}) {
     for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kGpt2Dropout}) {
-      const Layout layout = with(Layout{.pipeline = 2, .data = 2, .zero = model == ParityModel::kGpt2Dropout ? 1 : 3}, kind);
+      const ParityLayout layout = with(ParityLayout{{.pipeline = 2, .data = 2, .zero = model == ParityModel::kGpt2Dropout ? 1 : 3}}, kind);
       INFO(name_of(model) << " " << layout.str());
       const Config config = parity_config(model, layout, "fp32");
       const RaggedDataset data(29, 12, 61);

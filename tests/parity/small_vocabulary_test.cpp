@@ -16,7 +16,7 @@ constexpr int64_t kTokens = 5;  // two rows a rank of four: the third has one of
 constexpr int kRanks = 4;
 
 Config config_of(ParityModel model, int tensor) {
-  Layout layout;
+  ParityLayout layout;
   layout.tensor = tensor;
   Config config = parity_config(model, layout, "fp64");
   config.model.vocab_size = kTokens;

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 const RaggedDataset kData(29, 12, 61);
 
 Config config_of(ParityModel model, int tensor, int pipeline, int data, int zero, int replicate) {
-  Layout layout;
+  ParityLayout layout;
   layout.tensor = tensor;
   layout.pipeline = pipeline;
   layout.data = data;

@@ -28,7 +28,7 @@ struct OneRank {
 };
 
 Config whole_batch_config(ParityModel model) {
-  Layout layout;
+  ParityLayout layout;
   layout.micro_batch = 12;
   return parity_config(model, layout, "fp64");
 }
@@ -134,7 +134,7 @@ TEST_CASE("the validation loss is a mean over tokens, however they are batched")
 }
 
 TEST_CASE("a gradient that is not finite on one rank rejects the step on all, and leaves no trace") {
-  Layout layout;
+  ParityLayout layout;
   layout.tensor = layout.pipeline = layout.data = 2;
   layout.zero = 3;
   layout.sequence_parallel = true;
@@ -187,7 +187,7 @@ TEST_CASE("a gradient that is not finite on one rank rejects the step on all, an
 
 TEST_CASE("every option of the layout changes what a rank does") {
   const auto list = [](const auto& change) {
-    Layout layout;
+    ParityLayout layout;
     layout.pipeline = layout.data = 2;
     layout.zero = 3;
     change(layout);
@@ -197,22 +197,22 @@ TEST_CASE("every option of the layout changes what a rank does") {
     return to_string(Trainer(ctx, world, parity_config(ParityModel::kGpt2, layout, "fp64"), true).training_list());
   };
   std::vector<std::string> lists = {
-      list([](Layout&) {}),
-      list([](Layout& layout) { layout.schedule = "gpipe"; }),
-      list([](Layout& layout) { layout.reshard = "after_step"; }),
-      list([](Layout& layout) { layout.accumulation = "full"; }),
-      list([](Layout& layout) { layout.prefetch = 0; }),
-      list([](Layout& layout) { layout.prefetch = 2; }),
-      list([](Layout& layout) { layout.micro_batch = 2; }),
-      list([](Layout& layout) {
+      list([](ParityLayout&) {}),
+      list([](ParityLayout& layout) { layout.schedule = ScheduleKind::kGPipe; }),
+      list([](ParityLayout& layout) { layout.reshard = "after_step"; }),
+      list([](ParityLayout& layout) { layout.gradient_accumulation = "full"; }),
+      list([](ParityLayout& layout) { layout.prefetch = 0; }),
+      list([](ParityLayout& layout) { layout.prefetch = 2; }),
+      list([](ParityLayout& layout) { layout.micro_batch = 2; }),
+      list([](ParityLayout& layout) {
         layout.layers_per_stage = {1, 4};
       }),
-      list([](Layout& layout) { layout.zero = 1; }),
-      list([](Layout& layout) { layout.schedule = "zb_h1"; }),
-      list([](Layout& layout) { layout.schedule = "zb_h2"; }),
-      list([](Layout& layout) { layout.schedule = "zb_v", layout.virtual_stages = 2; }),
-      list([](Layout& layout) { layout.schedule = "interleaved_1f1b", layout.virtual_stages = 2; }),
-      list([](Layout& layout) { layout.bucket_blocks = 2; }),
+      list([](ParityLayout& layout) { layout.zero = 1; }),
+      list([](ParityLayout& layout) { layout.schedule = ScheduleKind::kZbH1; }),
+      list([](ParityLayout& layout) { layout.schedule = ScheduleKind::kZbH2; }),
+      list([](ParityLayout& layout) { layout.schedule = ScheduleKind::kZbV, layout.virtual_stages = 2; }),
+      list([](ParityLayout& layout) { layout.schedule = ScheduleKind::kInterleaved1F1B, layout.virtual_stages = 2; }),
+      list([](ParityLayout& layout) { layout.bucket_blocks = 2; }),
   };
   std::sort(lists.begin(), lists.end());
   CHECK(std::adjacent_find(lists.begin(), lists.end()) == lists.end());

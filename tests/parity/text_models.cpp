@@ -8,7 +8,7 @@ namespace trireme::test {
 const std::vector<std::string> kTextModels = {"llama", "grouped", "qk_norm", "linear", "llama3", "gpt2", "window"};
 
 Config text_config(const std::string& name, int tensor, const std::string& precision) {
-  Layout layout;
+  ParityLayout layout;
   layout.tensor = tensor;
   const ParityModel model = name == "llama" ? ParityModel::kLlama : name == "gpt2" ? ParityModel::kGpt2 : ParityModel::kLlamaGrouped;
   Config config = parity_config(model, layout, precision);

@@ -70,10 +70,10 @@ Config random_config(Random& random) {
   return resolve(c);
 }
 
-std::vector<LayoutSpec> random_layouts(Random& random, const Config& config, size_t count) {
-  std::vector<LayoutSpec> layouts;
+std::vector<Layout> random_layouts(Random& random, const Config& config, size_t count) {
+  std::vector<Layout> layouts;
   for (int attempt = 0; layouts.size() < count && attempt < 1000; ++attempt) {
-    LayoutSpec s;
+    Layout s;
     s.tensor = random.one_of<int64_t>({1, 1, 2, 3, 4});
     s.pipeline = random.one_of<int64_t>({1, 1, 2, 3});
     s.data = random.one_of<int64_t>({1, 1, 2, 3, 4});
@@ -82,8 +82,9 @@ std::vector<LayoutSpec> random_layouts(Random& random, const Config& config, siz
     if (s.data == 4 && s.zero > 0 && random.maybe()) s.replicate = 2;
     s.micro_batch = 1 + random.below(2);
     s.sequence_parallel = random.maybe();
-    s.schedule = random.one_of<const char*>({"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v"});
-    if (s.schedule == "interleaved_1f1b" && random.maybe()) s.virtual_stages = 1 + random.below(3);
+    s.schedule = random.one_of<ScheduleKind>(
+        {ScheduleKind::kGPipe, ScheduleKind::k1F1B, ScheduleKind::kInterleaved1F1B, ScheduleKind::kZbH1, ScheduleKind::kZbH2, ScheduleKind::kZbV});
+    if (s.schedule == ScheduleKind::kInterleaved1F1B && random.maybe()) s.virtual_stages = 1 + random.below(3);
     if (s.zero >= 2 && random.maybe()) s.gradient_accumulation = random.one_of<const char*>({"full", "sharded"});
     if (s.zero == 3 && random.maybe()) s.reshard = "after_step";
     if (random.maybe()) s.recompute = random.one_of<const char*>({"none", "selective", "full"});
@@ -101,7 +102,7 @@ std::vector<LayoutSpec> random_layouts(Random& random, const Config& config, siz
 void check_no_alarm(uint64_t seed) {
   Random random(seed);
   const Config config = random_config(random);
-  const std::vector<LayoutSpec> layouts = random_layouts(random, config, 3);
+  const std::vector<Layout> layouts = random_layouts(random, config, 3);
   REQUIRE(layouts.size() == 3);
   Verifier verifier(config, layouts, {.seed = static_cast<int64_t>(seed)});
   const auto same = [&](const LayoutVerdict& verdict) {
@@ -110,7 +111,7 @@ void check_no_alarm(uint64_t seed) {
     CHECK(verdict.max_difference < kSlack);
   };
   same(verifier.baseline());
-  for (const LayoutSpec& layout : layouts) same(verifier.layout(layout));
+  for (const Layout& layout : layouts) same(verifier.layout(layout));
 }
 
 /// The sampler's places, but the samples of one sequence are others for every second reader.
@@ -310,10 +311,10 @@ TEST_CASE("the default layouts hold the configuration's own and are allowed by i
   config.parallel.gradient_accumulation = "auto";
   config.parallel.sequence_parallel = true;
   config.training.global_batch_size = 32;
-  const std::vector<LayoutSpec> layouts = default_layouts(resolve(config));
+  const std::vector<Layout> layouts = default_layouts(resolve(config));
   REQUIRE(layouts.size() > 8);
   CHECK(layouts.front().str() == "tp2dp2z2sp");
-  for (const LayoutSpec& layout : layouts) CHECK_NOTHROW(make_clone(config, {layout}, 1));
+  for (const Layout& layout : layouts) CHECK_NOTHROW(make_clone(config, {layout}, 1));
 }
 
 }  // namespace trireme::test

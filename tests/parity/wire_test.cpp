@@ -48,7 +48,8 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   wire.world = 2 * (mesh.world() - 1.0) / mesh.world() * 16;  // squared norm and loss
   const bool use = config.parallel.zero_stage == 3 && config.parallel.reshard == "after_use";
   const bool each = config.parallel.zero_stage >= 2 && config.parallel.gradient_accumulation != "full";
-  const std::vector<UnitRef> last_part = stage_units(config, stage_ranks(training_plan(config)))[static_cast<size_t>(at.pipeline)].units_of_part.back();
+  const std::vector<UnitRef> last_part =
+      stage_units(config, stage_ranks(training_plan(config)))[static_cast<size_t>(at.pipeline)].units_of_part.back();
   for (size_t u = 0; u < unit_numel.size(); ++u) {
     // GPipe: every unit is gathered for each F and each B, but what the last part reads stays from the last F to the first B.
     const double uses = 2 * m - (std::find(last_part.begin(), last_part.end(), static_cast<int>(u)) != last_part.end() ? 1 : 0);
@@ -65,15 +66,15 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
 }  // namespace
 
 TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axis") {
-  std::vector<std::pair<ParityModel, Layout>> layouts;
-  Layout shared_heads;  // four tensor ranks over two kv heads
+  std::vector<std::pair<ParityModel, ParityLayout>> layouts;
+  ParityLayout shared_heads;  // four tensor ranks over two kv heads
   shared_heads.tensor = 4;
   shared_heads.pipeline = 2;
   shared_heads.sequence_parallel = true;
   layouts.push_back({ParityModel::kLlamaGrouped, shared_heads});
   for (const bool sp : {false, true}) {
     for (const int zero : {0, 1, 2, 3}) {
-      Layout layout;
+      ParityLayout layout;
       layout.tensor = 2;
       layout.pipeline = 2;
       layout.data = 2;
@@ -85,10 +86,10 @@ TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axi
       layout.tensor = 1;
       layout.data = 4;
       layout.replicate = zero == 0 ? 1 : 2;
-      layout.accumulation = zero >= 2 ? "full" : "auto";
+      layout.gradient_accumulation = zero >= 2 ? "full" : "auto";
       layouts.push_back({ParityModel::kGpt2, layout});
       if (zero != 3) continue;
-      layout.accumulation = "sharded";
+      layout.gradient_accumulation = "sharded";
       layout.reshard = "after_step";
       layouts.push_back({ParityModel::kGpt2, layout});
     }

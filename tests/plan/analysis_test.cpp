@@ -68,16 +68,18 @@ const TextbookFigure& figure(const std::vector<TextbookFigure>& figures, const s
 }
 
 TEST_CASE("the traffic of each axis is what a run's ranks record") {
-  std::vector<Layout> layouts;
+  std::vector<ParityLayout> layouts;
   for (const int zero : {0, 1, 2, 3})
-    for (const bool sp : {false, true}) layouts.push_back({.tensor = 2, .data = 2, .zero = zero, .sequence_parallel = sp});
-  layouts.push_back({.tensor = 2, .pipeline = 2, .data = 2, .zero = 2, .sequence_parallel = true, .recompute = "full"});
-  layouts.push_back({.tensor = 2, .sequence_parallel = true, .recompute = "full", .recompute_every = 2});
-  layouts.push_back({.tensor = 2, .pipeline = 2, .recompute = "full", .recompute_every = 3});
-  layouts.push_back({.pipeline = 3, .schedule = "interleaved_1f1b", .virtual_stages = 2, .layers = 13});
-  layouts.push_back({.pipeline = 2, .schedule = "zb_v", .virtual_stages = 2});
-  layouts.push_back({.data = 4, .zero = 3, .replicate = 2, .reshard = "after_step"});
-  for (const Layout& layout : layouts) {
+    for (const bool sp : {false, true}) layouts.push_back({{.tensor = 2, .data = 2, .zero = zero, .sequence_parallel = sp}});
+  layouts.push_back({{.tensor = 2, .pipeline = 2, .data = 2, .zero = 2, .sequence_parallel = true, .recompute = "full"}});
+  layouts.push_back({{.tensor = 2, .sequence_parallel = true, .recompute = "full"}});
+  layouts.back().recompute_every = 2;
+  layouts.push_back({{.tensor = 2, .pipeline = 2, .recompute = "full"}});
+  layouts.back().recompute_every = 3;
+  layouts.push_back(ParityLayout{{.pipeline = 3, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 2}}.of_layers(13));
+  layouts.push_back({{.pipeline = 2, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}});
+  layouts.push_back({{.data = 4, .zero = 3, .replicate = 2, .reshard = "after_step"}});
+  for (const ParityLayout& layout : layouts) {
     INFO(layout.str());
     const Config config = parity_config(ParityModel::kGpt2, layout, "fp32");
     std::vector<CommunicationRecord> records;
@@ -106,7 +108,7 @@ TEST_CASE("the traffic of each axis is what a run's ranks record") {
 
 TEST_CASE("a checkpoint is as large as what the ranks put into it") {
   for (const char* precision : {"fp32", "bf16", "fp64"}) {
-    Layout layout{.tensor = 2, .data = 2, .zero = 1};
+    ParityLayout layout{{.tensor = 2, .data = 2, .zero = 1}};
     const Config config = parity_config(ParityModel::kGpt2, layout, precision);
     std::vector<double> bytes(static_cast<size_t>(layout.world()), 0);
     run_ranks(layout.world(), [&](Communicator& world) {

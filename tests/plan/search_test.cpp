@@ -8,12 +8,12 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "trainer/config/load.h"
+#include "trainer/layout/layout.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/proposal.h"
 #include "trainer/plan/run_forecast.h"
 #include "trainer/plan/search.h"
-#include "trainer/verify/layout_spec.h"
 
 namespace trireme {
 namespace {
@@ -63,7 +63,7 @@ ClusterConfig h100(int64_t nodes, int64_t devices_per_node = 8) {
 std::set<std::string> layouts_by_trying(const Config& config, const ClusterConfig& cluster) {
   std::set<std::string> names;
   const int64_t world = cluster.devices(), batch = config.training.global_batch_size;
-  LayoutSpec s;
+  Layout s;
   const auto try_it = [&] {
     Config c = config;
     c.parallel = s.parallel();
@@ -77,7 +77,7 @@ std::set<std::string> layouts_by_trying(const Config& config, const ClusterConfi
   };
   const auto schedules = [&] {
     for (const ScheduleKind kind : kScheduleKinds) {
-      s.schedule = name_of(kind);
+      s.schedule = kind;
       s.virtual_stages.reset();
       if (s.pipeline == 1 && kind != ScheduleKind::k1F1B) continue;
       if (kind != ScheduleKind::kInterleaved1F1B) try_it();
@@ -111,13 +111,13 @@ std::vector<Layout> all_layouts(const LayoutSpace& space) {
         for (const auto& [schedule, stages] : pipelinings)
           for (const auto& [zero, replicate] : shardings)
             for (const char* recompute : kRecomputes)
-              out.push_back({tensor, pipeline, data, zero, replicate, micro_batch, sp, recompute, schedule, stages});
+              out.push_back({tensor, pipeline, data, zero, replicate, micro_batch, sp, schedule, stages, recompute});
   }
   return out;
 }
 
 Config with_even_layers(const LayoutSpace& space, const Layout& layout) {
-  const std::vector<int> rank_of = stage_ranks_of(layout.schedule, layout.pipeline, layout.virtual_stages);
+  const std::vector<int> rank_of = stage_ranks_of(layout);
   return space.config(layout, balance_equal_layers(space.base().model.layers, 1, 0, 0, rank_of));
 }
 
@@ -163,7 +163,7 @@ TEST_CASE("every layout of a search is a resolved configuration that verify can 
       INFO(name_of(layout));
       const Config drawn = with_even_layers(space, layout);
       REQUIRE(resolve(drawn, cluster.devices()) == drawn);
-      const LayoutSpec spec = parse_layout(name_of(layout));
+      const Layout spec = parse_layout(name_of(layout));
       REQUIRE(spec.str() == name_of(layout));
       REQUIRE(name_of(layout_of(drawn)) == name_of(layout));
       REQUIRE(spec.world() == cluster.devices());

@@ -10,8 +10,8 @@
 
 namespace trireme::test {
 
-Layout Layout::on_one_rank() const {
-  Layout one;
+ParityLayout ParityLayout::on_one_rank() const {
+  ParityLayout one;
   one.layers = layers;
   one.optimizer = optimizer;
   one.ema = ema;
@@ -20,13 +20,20 @@ Layout Layout::on_one_rank() const {
   return one;
 }
 
-std::string Layout::str() const {
+ParityLayout ParityLayout::of_layers(int all, std::vector<int64_t> of_stages) const {
+  ParityLayout other = *this;
+  other.layers = all;
+  other.layers_per_stage = std::move(of_stages);
+  return other;
+}
+
+std::string ParityLayout::str() const {
   std::ostringstream out;
   out << "tp" << tensor << "pp" << pipeline << "dp" << data << "z" << zero << (replicate > 1 ? " rep" + std::to_string(replicate) : "")
-      << (sequence_parallel ? " sp" : "") << " " << schedule << " accumulation=" << accumulation << " reshard=" << reshard << " prefetch=" << prefetch
-      << " mb" << micro_batch;
-  if (virtual_stages > 1) out << " v" << virtual_stages;
-  if (recompute != "none") out << " recompute=" << recompute << "/" << recompute_every;
+      << (sequence_parallel ? " sp" : "") << " " << name_of(schedule) << " accumulation=" << gradient_accumulation << " reshard=" << reshard
+      << " prefetch=" << prefetch << " mb" << micro_batch;
+  if (stages_per_rank() > 1) out << " v" << stages_per_rank();
+  if (recompute.value_or("none") != "none") out << " recompute=" << *recompute << "/" << recompute_every;
   if (bucket_blocks > 1) out << " bucket=" << bucket_blocks;
   if (layers != 5) out << " layers=" << layers;
   if (optimizer != "adamw") out << " " << optimizer;
@@ -46,17 +53,16 @@ const char* name_of(ParityModel model) {
   return "?";
 }
 
-bool is_legal(ParityModel model, const Layout& layout) {
+bool is_legal(ParityModel model, const ParityLayout& layout) {
   const int heads = model == ParityModel::kLlamaGrouped ? 12 : 6;
   const int kv_heads = model == ParityModel::kLlamaGrouped ? 2 : 6;
   if (heads % layout.tensor != 0 || (kv_heads % layout.tensor != 0 && layout.tensor % kv_heads != 0)) return false;
   if (12 % (layout.data * layout.micro_batch) != 0 || layout.data % layout.replicate != 0) return false;
-  for (const ScheduleKind kind : kScheduleKinds)
-    if (layout.schedule == name_of(kind) && !allows_virtual_stages(kind, layout.virtual_stages)) return false;
-  return (layout.micro_batch * 12) % layout.tensor == 0 && layout.pipeline * layout.virtual_stages <= layout.layers;
+  if (!allows_virtual_stages(layout.schedule, static_cast<int>(layout.stages_per_rank()))) return false;
+  return (layout.micro_batch * 12) % layout.tensor == 0 && layout.stages() <= layout.layers;
 }
 
-Config parity_config(ParityModel model, const Layout& layout, const std::string& precision) {
+Config parity_config(ParityModel model, const ParityLayout& layout, const std::string& precision) {
   Config config;
   config.run.seed = 20240229;
   ModelConfig& m = config.model;
@@ -85,20 +91,12 @@ Config parity_config(ParityModel model, const Layout& layout, const std::string&
   }
   m.init_std = 0.2;  // so that logits, and with them gradients, are not nearly uniform
   ParallelConfig& p = config.parallel;
-  p.tensor = layout.tensor;
-  p.pipeline = layout.pipeline;
-  p.data = layout.data;
-  p.zero_stage = layout.zero;
-  p.replicate = layout.replicate;
-  p.sequence_parallel = layout.sequence_parallel;
-  p.schedule = layout.schedule;
-  p.gradient_accumulation = layout.accumulation;
-  p.reshard = layout.reshard;
+  p = layout.parallel();
   p.prefetch = layout.prefetch;
-  p.virtual_stages = layout.virtual_stages;
+  p.virtual_stages = layout.stages_per_rank();
   std::vector<int64_t> layers = layout.layers_per_stage;
-  const int stages = layout.pipeline * layout.virtual_stages;
-  for (int s = 0; layers.size() < static_cast<size_t>(stages); ++s) layers.push_back((layout.layers + s) / stages);
+  const int64_t stages = layout.stages();
+  for (int64_t s = 0; layers.size() < static_cast<size_t>(stages); ++s) layers.push_back((layout.layers + s) / stages);
   p.layers_per_stage = layers;
   TrainingConfig& t = config.training;
   t.steps = 10;
@@ -107,7 +105,7 @@ Config parity_config(ParityModel model, const Layout& layout, const std::string&
   t.global_batch_size = 12;
   t.precision = precision;
   t.logits_chunk = 5;  // divides no micro-batch
-  t.recompute = layout.recompute;
+  t.recompute = layout.recompute.value_or("none");
   t.recompute_every = layout.recompute_every;
   t.optimizer.name = layout.optimizer;
   if (layout.ema > 0) t.ema.decay = layout.ema;

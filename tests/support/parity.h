@@ -5,22 +5,16 @@
 
 #include "parallel/comm/communicator.h"
 #include "trainer/config/config.h"
+#include "trainer/layout/layout.h"
 #include "trainer/verify/ragged_dataset.h"
 #include "trainer/verify/record.h"
 
 namespace trireme::test {
 
-struct Layout {
-  int tensor = 1, pipeline = 1, data = 1, zero = 0, replicate = 1;
-  bool sequence_parallel = false;
-  std::string schedule = "1f1b";
-  std::string accumulation = "auto";
-  std::string reshard = "after_use";
+/// A layout, which recomputes nothing where it does not say so, and what else the cases of the tests differ in.
+struct ParityLayout : Layout {
   int prefetch = 1;
-  int micro_batch = 1;
   std::vector<int64_t> layers_per_stage = {};  ///< empty: as even as the layers go
-  int virtual_stages = 1;
-  std::string recompute = "none";
   int recompute_every = 1;
   int bucket_blocks = 1;  ///< blocks whose parameters are gathered together
   int layers = 5;         ///< of the model: 13 where there are more stages
@@ -29,9 +23,10 @@ struct Layout {
   int window = 0;             ///< model.window; 0: none
   bool window_on_all = true;  ///< false: on two layers of three
 
-  int world() const { return tensor * pipeline * data; }
-  Layout on_one_rank() const;  ///< one rank that trains the same model by the same updates
-  std::string str() const;     ///< "tp2pp2dp2z3 sp gpipe mb2"
+  int world() const { return static_cast<int>(Layout::world()); }
+  ParityLayout of_layers(int all, std::vector<int64_t> of_stages = {}) const;  ///< for a model of so many layers
+  ParityLayout on_one_rank() const;                                            ///< one rank that trains the same model by the same updates
+  std::string str() const;                                                     ///< "tp2pp2dp2z3 sp gpipe mb2"
 };
 
 /// Prime vocabulary 61, hidden size 24 or 23, sequences of 12, global batch 12, ragged target masks.
@@ -42,8 +37,8 @@ enum class ParityModel {
   kGpt2Dropout,   ///< the same with dropout 0.1
 };
 const char* name_of(ParityModel model);
-bool is_legal(ParityModel model, const Layout& layout);
-Config parity_config(ParityModel model, const Layout& layout, const std::string& precision);
+bool is_legal(ParityModel model, const ParityLayout& layout);
+Config parity_config(ParityModel model, const ParityLayout& layout, const std::string& precision);
 
 /// This rank's part of a run; collective. The record is whole on every rank. Throws if a replicated or tied copy differs by a bit from the counted one.
 RunRecord train(Communicator& world, const Config& config, int steps, Device device, int threads = 1);

@@ -49,7 +49,7 @@ Aspect aspect_of(const std::string& path) { return table_of(users_config()).at(p
 }  // namespace
 
 TEST_CASE("verify: the clone takes over what decides mathematics and execution, and nothing else") {
-  const std::vector<LayoutSpec> layouts = parse_layouts("tp1 dp2z3");
+  const std::vector<Layout> layouts = parse_layouts("tp1 dp2z3");
   const Config config = users_config();
   const Config clone = make_clone(config, layouts, 3).config;
   std::set<std::string> lost;

@@ -1,4 +1,4 @@
-// `trireme verify` in its parts: layouts as words, what a comparison says, and from what was seen to a cause.
+// `trireme verify` in its parts: what a comparison says, and from what was seen to a cause.
 #include <cmath>
 #include <functional>
 
@@ -81,54 +81,8 @@ Config odd_config() {
 
 }  // namespace
 
-TEST_CASE("a layout is words in any order, joined or separated") {
-  const LayoutSpec plain = parse_layout("tp1");
-  CHECK(plain.world() == 1);
-  CHECK(plain.str() == "tp1");
-  const LayoutSpec spec = parse_layout("z3sp-interleaved_1f1b+pp2,dp4:rep2_tp8vpp3mb2-full_grads-selective,after_step");
-  CHECK(spec.tensor == 8);
-  CHECK(spec.pipeline == 2);
-  CHECK(spec.data == 4);
-  CHECK(spec.zero == 3);
-  CHECK(spec.replicate == 2);
-  CHECK(spec.virtual_stages == 3);
-  CHECK(spec.micro_batch == 2);
-  CHECK(spec.sequence_parallel);
-  CHECK(spec.schedule == "interleaved_1f1b");
-  CHECK(spec.gradient_accumulation == "full");
-  CHECK(spec.recompute == "selective");
-  CHECK(spec.reshard == "after_step");
-  CHECK(spec.stages() == 6);
-  CHECK(parse_layout(spec.str()) == spec);
-  CHECK(parse_layout("tp2pp2vpp2-interleaved_1f1b").stages() == 4);
-  CHECK(parse_layout("pp2-interleaved_1f1b").stages() == 4);  // two virtual stages where nobody says otherwise
-  CHECK(parse_layout("pp3zb_v").stages() == 6);
-  CHECK(parse_layout("pp2full").recompute == "full");
-  CHECK(parse_layout("gpipepp2").schedule == "gpipe");
-  CHECK(parse_layout("1f1bpp2").pipeline == 2);
-  CHECK(parse_layouts("  tp2   pp2 ").size() == 2);
-}
-
-TEST_CASE("a layout that is no layout is refused with the place and what may stand there") {
-  const auto refused = [](const std::string& text, const std::vector<std::string>& parts) {
-    INFO(text);
-    check_throws<ConfigError>([&] { parse_layout(text); }, parts);
-  };
-  refused("tp2xp3", {"'tp2xp3'", "character 4", "'xp3' is not understood", "allowed tpN"});
-  refused("tp", {"tp needs a number"});
-  refused("tp0", {"tp0 is out of range"});
-  refused("dp99999999999999999999", {"out of range"});
-  refused("z4", {"z4 is out of range, 0 to 3"});
-  refused("tp2dp2tp4", {"a second tp"});
-  refused("gpipe-1f1b", {"a second schedule"});
-  refused("dp21f1b", {"needs a separator"});
-  refused("--", {"says nothing"});
-  refused("TP2", {"not understood"});
-  check_throws<ConfigError>([] { parse_layouts(" "); }, {"no layout"});
-}
-
 TEST_CASE("a clone keeps what is awkward about a model, and no more of its size than the layouts need") {
-  const std::vector<LayoutSpec> layouts = parse_layouts("tp2 tp3 pp2vpp2-interleaved_1f1b dp3z1 tp2dp2z3mb2sp");
+  const std::vector<Layout> layouts = parse_layouts("tp2 tp3 pp2vpp2-interleaved_1f1b dp3z1 tp2dp2z3mb2sp");
   const Clone clone = make_clone(odd_config(), layouts, 5);
   const ModelConfig& m = clone.config.model;
   CHECK(m.heads == 5 * *m.kv_heads);
@@ -138,7 +92,7 @@ TEST_CASE("a clone keeps what is awkward about a model, and no more of its size 
   CHECK(*m.ffn_size == 60);
   CHECK(*m.head_size == 4);
   CHECK((*m.vocab_size % 2 == 1 && *m.vocab_size % 3 != 0 && *m.vocab_size < 100));
-  for (const LayoutSpec& layout : layouts) {
+  for (const Layout& layout : layouts) {
     INFO(layout.text);
     const Config config = clone.in(layout);
     CHECK_NOTHROW(resolve(config));

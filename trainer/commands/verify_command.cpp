@@ -84,7 +84,7 @@ void print(const std::string& label, const LayoutVerdict& v) {
 /// True where everything is the same.
 bool verify(const Arguments& arguments) {
   const Config config = resolve(load_config(arguments.config, arguments.sets));
-  const std::vector<LayoutSpec> layouts = arguments.layouts ? parse_layouts(*arguments.layouts) : default_layouts(config);
+  const std::vector<Layout> layouts = arguments.layouts ? parse_layouts(*arguments.layouts) : default_layouts(config);
   VerifyOptions options = arguments.options;
   ProgressLine line("layouts", ProgressUnit::kItems, static_cast<int64_t>(layouts.size()) + 1);
   options.progress = [&](const std::string& doing) { line.advance(0, doing); };
@@ -106,7 +106,7 @@ bool verify(const Arguments& arguments) {
   };
   report["baseline"] = tell("one rank", note(verifier.baseline()));
   report["layouts"] = Json::array();
-  for (const LayoutSpec& layout : layouts) report["layouts"].push_back(tell(layout.text, note(verifier.layout(layout))));
+  for (const Layout& layout : layouts) report["layouts"].push_back(tell(layout.text, note(verifier.layout(layout))));
   if (arguments.json) std::cout << report.dump() << '\n';
   finish_output();
   // A rank that is beyond reach would keep the process alive, or be torn down under its feet.

@@ -18,12 +18,12 @@ namespace {
 /// The legal layouts of `world` ranks closest to the one asked for, in words.
 std::string nearest_layouts(const Config& config, int64_t world) {
   constexpr size_t kShown = 3;
-  struct Layout {
+  struct Degrees {
     double distance;
     int64_t tensor, pipeline, data;
   };
   const auto change = [](int64_t from, int64_t to) { return std::abs(std::log(static_cast<double>(to) / static_cast<double>(from))); };
-  std::vector<Layout> layouts;
+  std::vector<Degrees> layouts;
   for (int64_t tensor = 1; tensor <= std::min(world, config.model.heads); ++tensor)
     for (int64_t pipeline = 1; world % tensor == 0 && pipeline <= std::min(world / tensor, config.model.layers); ++pipeline) {
       if (world / tensor % pipeline != 0) continue;
@@ -45,7 +45,7 @@ std::string nearest_layouts(const Config& config, int64_t world) {
         layouts.push_back(
             {change(asked.tensor, tensor) + change(asked.pipeline, pipeline) + change(asked.data.value_or(data), data), tensor, pipeline, data});
     }
-  std::stable_sort(layouts.begin(), layouts.end(), [](const Layout& a, const Layout& b) { return a.distance < b.distance; });
+  std::stable_sort(layouts.begin(), layouts.end(), [](const Degrees& a, const Degrees& b) { return a.distance < b.distance; });
   std::string out;
   for (size_t i = 0; i < std::min(kShown, layouts.size()); ++i)
     out += concat(i > 0 ? " or " : "", "tensor ", layouts[i].tensor, " x pipeline ", layouts[i].pipeline, " x data ", layouts[i].data);

@@ -7,7 +7,6 @@
 #include "kernels/core/check.h"
 #include "trainer/config/check.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/verify/layout_spec.h"
 
 namespace trireme {
 namespace {
@@ -95,51 +94,22 @@ std::vector<LayoutSpace::Sharding> LayoutSpace::shardings(int64_t data) const {
 Config LayoutSpace::config(const Layout& layout, std::vector<int64_t> layers_per_stage) const {
   Config out = base_;
   ParallelConfig& p = out.parallel;
-  p.tensor = layout.tensor;
-  p.pipeline = layout.pipeline;
-  p.data = layout.data;
-  p.zero_stage = layout.zero;
-  p.replicate = layout.replicate;
-  p.sequence_parallel = layout.sequence_parallel;
-  p.schedule = name_of(layout.schedule);
-  p.virtual_stages = layout.virtual_stages;
+  p = layout.parallel(base_.parallel);
+  p.virtual_stages = layout.stages_per_rank();
   p.layers_per_stage = std::move(layers_per_stage);
   p.gradient_accumulation = layout.zero >= 2 ? "sharded" : "full";
   if (layout.zero == 0) p.prefetch = ParallelConfig{}.prefetch;  // which would have no effect, and be refused
   out.training.micro_batch_size = layout.micro_batch;
-  out.training.recompute = layout.recompute;
+  if (layout.recompute) out.training.recompute = *layout.recompute;
   return out;
 }
 
 std::string name_of(const Layout& layout) {
-  LayoutSpec spec;
-  spec.tensor = layout.tensor;
-  spec.pipeline = layout.pipeline;
-  spec.data = layout.data;
-  spec.zero = layout.zero;
-  spec.replicate = layout.replicate;
-  spec.micro_batch = layout.micro_batch;
-  spec.sequence_parallel = layout.sequence_parallel;
-  spec.recompute = layout.recompute;
-  spec.schedule = name_of(layout.schedule);
-  if (layout.schedule == ScheduleKind::kInterleaved1F1B) spec.virtual_stages = layout.virtual_stages;
-  return spec.str();
-}
-
-Layout layout_of(const Config& config) {
-  const ParallelConfig& p = config.parallel;
-  Layout out{p.tensor,
-             p.pipeline,
-             p.data.value(),
-             p.zero_stage,
-             p.replicate,
-             config.training.micro_batch_size,
-             p.sequence_parallel,
-             config.training.recompute};
-  for (const ScheduleKind kind : kScheduleKinds)
-    if (p.schedule == name_of(kind)) out.schedule = kind;
-  out.virtual_stages = p.virtual_stages.value();
-  return out;
+  Layout named = layout;
+  if (layout.schedule != ScheduleKind::kInterleaved1F1B) named.virtual_stages.reset();
+  named.gradient_accumulation = Layout{}.gradient_accumulation;
+  named.reshard = Layout{}.reshard;
+  return named.str();
 }
 
 std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank) {

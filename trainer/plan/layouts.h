@@ -6,19 +6,9 @@
 #include "parallel/pipeline/schedule.h"
 #include "trainer/config/cluster.h"
 #include "trainer/config/config.h"
+#include "trainer/layout/layout.h"
 
 namespace trireme {
-
-/// What a search varies.
-struct Layout {
-  int64_t tensor = 1, pipeline = 1, data = 1;
-  int64_t zero = 0, replicate = 1;
-  int64_t micro_batch = 1;
-  bool sequence_parallel = false;
-  std::string recompute = "none";
-  ScheduleKind schedule = ScheduleKind::k1F1B;
-  int64_t virtual_stages = 1;
-};
 
 /// The parts that the rules allow in any combination with each other: what binds two of them together is asked for by the function's arguments.
 class LayoutSpace {
@@ -48,7 +38,8 @@ class LayoutSpace {
   /// A sharding in which every data rank is a replica is ZeRO-0, and is there once.
   std::vector<Sharding> shardings(int64_t data) const;
 
-  /// The resolved configuration with that layout; `layers_per_stage` has an entry for each of its stages.
+  /// The resolved configuration with that layout, whose gradient accumulation is the one that `auto` stands for; `layers_per_stage` has an entry for
+  /// each of its stages.
   Config config(const Layout& layout, std::vector<int64_t> layers_per_stage) const;
   const Config& base() const { return base_; }
 
@@ -61,9 +52,9 @@ class LayoutSpace {
 
 inline constexpr const char* kRecomputes[] = {"none", "selective", "full"};
 
-/// As `verify --layouts` reads it: "tp8pp16vpp2dp8z1sp-selective-interleaved_1f1b".
+/// What a search varies, as `verify --layouts` reads it: "tp8pp16vpp2dp8z1sp-selective-interleaved_1f1b". Gradient accumulation and resharding follow
+/// from the rest there, and virtual stages are named of interleaved_1f1b alone.
 std::string name_of(const Layout& layout);
-Layout layout_of(const Config& config);
 
 /// The split of `layers` equal blocks over stages that balance_layers() finds for the same costs, in microseconds: layer by layer to the stage that
 /// is least loaded with it, of equals to the one whose rank has least, then to the last, which holds the fewest micro-batches.
@@ -71,5 +62,6 @@ std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double f
 
 /// Pipeline rank of each stage.
 std::vector<int> stage_ranks_of(ScheduleKind schedule, int64_t pipeline, int64_t virtual_stages);
+inline std::vector<int> stage_ranks_of(const Layout& layout) { return stage_ranks_of(layout.schedule, layout.pipeline, layout.stages_per_rank()); }
 
 }  // namespace trireme

@@ -15,7 +15,7 @@ bool something_fits(const Config& config, const ClusterConfig& cluster) {
   const LayoutSpace space(config, cluster);
   const int64_t layers = space.base().model.layers;
   const auto fits = [&](const Layout& layout) {
-    const std::vector<int> rank_of = stage_ranks_of(layout.schedule, layout.pipeline, layout.virtual_stages);
+    const std::vector<int> rank_of = stage_ranks_of(layout);
     const Config tried = space.config(layout, balance_equal_layers(layers, 1, 0, 0, rank_of));
     return largest_peak(formula_memory(tried, cluster)) <= cluster.device.memory.value();
   };
@@ -25,7 +25,14 @@ bool something_fits(const Config& config, const ClusterConfig& cluster) {
         const int64_t stages = default_virtual_stages(schedule);
         if (stages > 1 && (pipeline == 1 || stages * pipeline > layers)) continue;
         for (int64_t zero = 0; zero <= (data > 1 ? 3 : 0); ++zero)
-          if (fits({tensor, pipeline, data, zero, 1, 1, sequence_parallel, "full", schedule, stages})) return true;
+          if (fits({.tensor = tensor,
+                    .pipeline = pipeline,
+                    .data = data,
+                    .zero = zero,
+                    .sequence_parallel = sequence_parallel,
+                    .schedule = schedule,
+                    .recompute = "full"}))
+            return true;
       }
   return false;
 }

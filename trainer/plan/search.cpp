@@ -111,7 +111,7 @@ const ModelSeconds& Search::model_of(const Layout& layout) {
 const PartSeconds& block_of(const ModelSeconds& model, const Layout& layout) {
   for (size_t kind = 0; kind < std::size(kRecomputes); ++kind)
     if (layout.recompute == kRecomputes[kind]) return model.mean_block[kind];
-  throw InternalError("no such recomputation: " + layout.recompute);
+  throw InternalError("no such recomputation: " + layout.recompute.value_or("none given"));
 }
 
 double total(const PartCosts& part) { return part.seconds.front().total(); }
@@ -119,7 +119,7 @@ double total(const PartCosts& part) { return part.seconds.front().total(); }
 std::vector<int64_t> Search::split(const Layout& layout) {
   const ModelSeconds& model = model_of(layout);
   return balance_equal_layers(space_.base().model.layers, block_of(model, layout).total(), total(model.embedding()), total(model.head()),
-                              stage_ranks_of(layout.schedule, layout.pipeline, layout.virtual_stages));
+                              stage_ranks_of(layout));
 }
 
 double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const {
@@ -142,7 +142,16 @@ void Search::list_nodes(size_t group, int64_t micro_batch, bool sequence_paralle
   const LayoutSpace::Degrees& d = groups_[group].degrees;
   for (const auto& [schedule, stages] : pipelinings) {
     if (!is_short_enough(d.pipeline * stages, space_.base().training.global_batch_size / micro_batch / d.data)) continue;
-    Node node{{d.tensor, d.pipeline, d.data, 0, 1, micro_batch, sequence_parallel, recompute, schedule, stages}, group, 0};
+    Node node{{.tensor = d.tensor,
+               .pipeline = d.pipeline,
+               .data = d.data,
+               .micro_batch = micro_batch,
+               .sequence_parallel = sequence_parallel,
+               .schedule = schedule,
+               .virtual_stages = stages,
+               .recompute = recompute},
+              group,
+              0};
     node.bound = bound_before_sharding(node.layout);
     nodes_.push_back(node);
     legal_ += static_cast<int64_t>(groups_[group].shardings.size());
@@ -218,7 +227,7 @@ bool Search::too_large(const Layout& layout, size_t group, const std::vector<Ran
 void Search::expand(const Node& node) {
   Found found{node.layout, {}, node.group, {}};
   std::vector<RankBytes> whole;
-  const std::vector<int> rank_of = stage_ranks_of(node.layout.schedule, node.layout.pipeline, node.layout.virtual_stages);
+  const std::vector<int> rank_of = stage_ranks_of(node.layout);
   for (const auto& [zero, replicate] : groups_[node.group].shardings) {
     found.layout.zero = zero;
     found.layout.replicate = replicate;

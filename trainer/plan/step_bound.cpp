@@ -9,7 +9,7 @@ namespace trireme {
 /// Where weight gradients are not put off, that holds for whole backwards.
 double least_step_seconds(const Layout& layout, int64_t microbatches, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) {
   const bool put_off = layout.schedule == ScheduleKind::kZbH1 || layout.schedule == ScheduleKind::kZbH2 || layout.schedule == ScheduleKind::kZbV;
-  const std::vector<int> rank_of = stage_ranks_of(layout.schedule, layout.pipeline, layout.virtual_stages);
+  const std::vector<int> rank_of = stage_ranks_of(layout);
   std::vector<double> all(static_cast<size_t>(layout.pipeline), 0), first(all);
   const auto before_last = [&](const PartSeconds& s) { return put_off ? s.input_gradient : s.input_gradient + s.weight_gradient; };
   for (size_t s = 0; s < stages.size(); ++s) {

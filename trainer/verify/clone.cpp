@@ -20,7 +20,7 @@ constexpr int64_t kLeastBatch = 6;
 constexpr int64_t kMostRanks = 64;
 constexpr int64_t kMostSequences = 256;
 
-void refuse_many_ranks(const LayoutSpec& layout) {
+void refuse_many_ranks(const Layout& layout) {
   if (layout.world() <= kMostRanks) return;
   const int64_t model_ranks = layout.tensor * layout.pipeline;
   throw ConfigError(concat(
@@ -35,7 +35,7 @@ void set_recompute(TrainingConfig& t, const std::string& recompute) {
 }
 
 /// The rules of the configuration's own checks for its own sizes.
-void check_against(const Config& config, const LayoutSpec& layout) {
+void check_against(const Config& config, const Layout& layout) {
   Config candidate = config;
   candidate.parallel = layout.parallel();
   candidate.training.micro_batch_size = layout.micro_batch;
@@ -57,9 +57,9 @@ void check_against(const Config& config, const LayoutSpec& layout) {
 }
 
 /// Errors: ConfigError where it is too large for a clone.
-int64_t least_common(const std::vector<LayoutSpec>& layouts, int64_t (*of)(const LayoutSpec&)) {
+int64_t least_common(const std::vector<Layout>& layouts, int64_t (*of)(const Layout&)) {
   int64_t all = 1;
-  for (const LayoutSpec& layout : layouts) {
+  for (const Layout& layout : layouts) {
     all = std::lcm(all, of(layout));
     if (all > kMostSequences)
       throw ConfigError(concat("--layouts: no batch of up to ", kMostSequences, " short sequences is a multiple of what all layouts up to '",
@@ -69,9 +69,9 @@ int64_t least_common(const std::vector<LayoutSpec>& layouts, int64_t (*of)(const
 }
 
 /// The fewest kv heads, with the same query heads for each, that every tensor degree splits as it splits the configuration's.
-int64_t kv_heads_like(int64_t kv_heads, int64_t group, const std::vector<LayoutSpec>& layouts) {
+int64_t kv_heads_like(int64_t kv_heads, int64_t group, const std::vector<Layout>& layouts) {
   for (int64_t fewer = 1; fewer < kv_heads; ++fewer) {
-    const bool alike = std::ranges::all_of(layouts, [&](const LayoutSpec& layout) {
+    const bool alike = std::ranges::all_of(layouts, [&](const Layout& layout) {
       const int64_t t = layout.tensor;
       return (fewer < t) == (kv_heads < t) && (fewer % t == 0 || t % fewer == 0) && group * fewer % t == 0;
     });
@@ -81,9 +81,9 @@ int64_t kv_heads_like(int64_t kv_heads, int64_t group, const std::vector<LayoutS
   return kv_heads;
 }
 
-int64_t vocabulary_like(int64_t vocabulary, const std::vector<LayoutSpec>& layouts) {
+int64_t vocabulary_like(int64_t vocabulary, const std::vector<Layout>& layouts) {
   for (int64_t smaller = kLeastVocabulary; smaller < vocabulary; ++smaller) {
-    const bool alike = smaller % 2 == vocabulary % 2 && std::ranges::all_of(layouts, [&](const LayoutSpec& layout) {
+    const bool alike = smaller % 2 == vocabulary % 2 && std::ranges::all_of(layouts, [&](const Layout& layout) {
                          return (smaller % layout.tensor == 0) == (vocabulary % layout.tensor == 0);
                        });
     if (alike) return smaller;
@@ -106,8 +106,8 @@ void shrink_window(ModelConfig& m, int64_t users_layers, int64_t users_sequence)
   if (m.window_layers->empty() || (mixed && all && m.layers > 1)) m.window_layers = {m.layers - 1};
 }
 
-void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, const std::vector<LayoutSpec>& layouts) {
-  const int64_t tensor = least_common(layouts, [](const LayoutSpec& layout) { return layout.tensor; });
+void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, const std::vector<Layout>& layouts) {
+  const int64_t tensor = least_common(layouts, [](const Layout& layout) { return layout.tensor; });
   const int64_t group = m.heads / *m.kv_heads;
   m.kv_heads = kv_heads_like(*m.kv_heads, group, layouts);
   m.heads = group * *m.kv_heads;
@@ -118,7 +118,7 @@ void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, cons
   m.ffn_size = std::min(*m.ffn_size, std::max<int64_t>(1, (ffn + tensor / 2) / tensor) * tensor);
   m.vocab_size = vocabulary_like(*m.vocab_size, layouts);
   int64_t stages = 1;
-  for (const LayoutSpec& layout : layouts) stages = std::max(stages, layout.stages());
+  for (const Layout& layout : layouts) stages = std::max(stages, layout.stages());
   const int64_t users_layers = std::exchange(m.layers, std::min(m.layers, stages + 1));
   shrink_window(m, users_layers, users_sequence);
   const bool spare_positions = *m.max_positions > users_sequence;
@@ -129,15 +129,15 @@ void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, cons
   m.init_std = 0.2;
 }
 
-void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<LayoutSpec>& layouts) {
+void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layout>& layouts) {
   t.epochs.reset();
   t.steps = 10;
   t.initial_weights = "none";
   t.sequence_length = sequence;
   t.micro_batch_size = 1;
-  const int64_t unit = least_common(layouts, [](const LayoutSpec& layout) { return layout.data * layout.micro_batch; });
+  const int64_t unit = least_common(layouts, [](const Layout& layout) { return layout.data * layout.micro_batch; });
   t.global_batch_size = unit;
-  const auto too_few = [&](const LayoutSpec& layout) { return t.global_batch_size < kLeastMicrobatches * layout.data * layout.micro_batch; };
+  const auto too_few = [&](const Layout& layout) { return t.global_batch_size < kLeastMicrobatches * layout.data * layout.micro_batch; };
   while (t.global_batch_size < kLeastBatch || std::ranges::any_of(layouts, too_few)) t.global_batch_size += unit;
   t.precision = "fp64";
   t.reduce_dtype = "auto";
@@ -178,8 +178,8 @@ std::vector<int64_t> split_layers(int64_t layers, int64_t stages, const std::vec
 
 }  // namespace
 
-Clone make_clone(const Config& config, const std::vector<LayoutSpec>& layouts, int64_t seed) {
-  for (const LayoutSpec& layout : layouts) {
+Clone make_clone(const Config& config, const std::vector<Layout>& layouts, int64_t seed) {
+  for (const Layout& layout : layouts) {
     refuse_many_ranks(layout);
     check_against(config, layout);
   }
@@ -189,7 +189,7 @@ Clone make_clone(const Config& config, const std::vector<LayoutSpec>& layouts, i
   if (config.parallel.layers_per_stage) clone.user_layers_per_stage = *config.parallel.layers_per_stage;
   Config& c = clone.config;
   reset(c, {Aspect::kLayout, Aspect::kOperation});
-  const int64_t unit = least_common(layouts, [](const LayoutSpec& layout) { return layout.sequence_parallel ? layout.tensor : 1; });
+  const int64_t unit = least_common(layouts, [](const Layout& layout) { return layout.sequence_parallel ? layout.tensor : 1; });
   const int64_t sequence = (kLeastSequence + unit - 1) / unit * unit;
   const int64_t blocks = blocks_per_unit(config);
   shrink_model(c.model, config.training.sequence_length, sequence, layouts);
@@ -208,7 +208,7 @@ Clone make_clone(const Config& config, const std::vector<LayoutSpec>& layouts, i
   return clone;
 }
 
-Config Clone::in(const LayoutSpec& layout) const {
+Config Clone::in(const Layout& layout) const {
   Config result = config;
   ParallelConfig& p = result.parallel;
   p = layout.parallel(config.parallel);

@@ -6,24 +6,19 @@
 
 namespace trireme {
 
-std::vector<LayoutSpec> default_layouts(const Config& config) {
+std::vector<Layout> default_layouts(const Config& config) {
   constexpr int64_t kMostRanks = 8;
   const ParallelConfig& p = config.parallel;
   if (p.schedule == "file")
     throw ConfigError(
         "parallel.schedule=file: the file is for the stages and micro-batches of the whole run, which the small clone has not; name layouts with "
         "--layouts");
-  LayoutSpec own;
-  own.tensor = p.tensor;
-  own.pipeline = p.pipeline;
-  own.data = *p.data;
-  own.zero = p.zero_stage;
-  own.replicate = p.replicate;
+  Layout own = layout_of(config);
+  own.micro_batch = 1;    // the clone's batch is another
+  own.recompute.reset();  // the clone has the configuration's
   own.sequence_parallel = p.sequence_parallel && p.tensor > 1;
-  own.schedule = p.schedule;
-  if (own.schedule == "interleaved_1f1b") own.virtual_stages = p.virtual_stages;
-  if (p.gradient_accumulation == "full" && zero_policy(p).may_shard_gradients) own.gradient_accumulation = "full";  // else what auto gives
-  own.reshard = p.reshard;
+  if (own.schedule != ScheduleKind::kInterleaved1F1B) own.virtual_stages.reset();
+  if (p.gradient_accumulation != "full" || !zero_policy(p).may_shard_gradients) own.gradient_accumulation = "auto";  // which gives the same
   const auto smallest_factor = [](int64_t n) {
     int64_t factor = 2;
     while (factor < n && n % factor != 0) ++factor;
@@ -37,12 +32,12 @@ std::vector<LayoutSpec> default_layouts(const Config& config) {
   if (own.world() > kMostRanks) own.pipeline = std::min<int64_t>(own.pipeline, 2);
   if (own.world() > kMostRanks) own.tensor = smallest_factor(own.tensor);
   if (own.world() > kMostRanks && own.data == 4) own.data = 2, own.replicate = 1;
-  std::vector<LayoutSpec> candidates = {own};
+  std::vector<Layout> candidates = {own};
   for (const char* text : {"tp2", "tp2sp", "pp2", "pp2-gpipe", "pp2-interleaved_1f1b", "pp2-zb_h1", "pp2-zb_h2", "pp2-zb_v", "dp2", "dp2z1", "dp2z2",
                            "dp2z3", "tp2pp2dp2z3sp"})
     candidates.push_back(parse_layout(text));
-  std::vector<LayoutSpec> layouts;
-  for (LayoutSpec& layout : candidates) {
+  std::vector<Layout> layouts;
+  for (Layout& layout : candidates) {
     layout.text = layout.str();
     if (std::ranges::find(layouts, layout) != layouts.end()) continue;
     try {

@@ -24,14 +24,14 @@ First first_of(const std::vector<Difference>& differences) {
 }
 
 std::string axis_of(const Evidence& e) {
-  const LayoutSpec& s = e.smallest;
+  const Layout& s = e.smallest;
   std::string axes;
   const auto add = [&](bool there, const char* name) {
     if (there) axes += (axes.empty() ? "" : "+") + std::string(name);
     return there;
   };
   add(e.recomputes, "recompute");
-  const bool schedule = add(s.schedule != "1f1b" || s.virtual_stages, "schedule");
+  const bool schedule = add(s.schedule != ScheduleKind::k1F1B || s.virtual_stages, "schedule");
   const bool zero = add(s.zero > 0 || s.replicate > 1 || s.gradient_accumulation != "auto" || s.reshard != "after_use", "zero");
   const bool sequence = add(s.sequence_parallel, "sequence");
   add(s.tensor > 1 && !sequence, "tensor");
@@ -43,7 +43,7 @@ std::string axis_of(const Evidence& e) {
 
 /// "3 times, the number of data ranks" where the factor is one that is known.
 std::string factor_in_words(const Evidence& e, double ratio) {
-  const LayoutSpec& s = e.smallest;
+  const Layout& s = e.smallest;
   const std::pair<double, const char*> known[] = {{static_cast<double>(e.microbatches), "micro-batches"},
                                                   {static_cast<double>(s.data), "data ranks"},
                                                   {static_cast<double>(s.tensor), "tensor ranks"},

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "trainer/layout/layout.h"
 #include "trainer/verify/difference.h"
 #include "trainer/verify/layout_run.h"
-#include "trainer/verify/layout_spec.h"
 #include "trainer/verify/oracle.h"
 
 namespace trireme {
@@ -32,7 +32,7 @@ constexpr int kFeatures = 14;
 
 struct Evidence {
   /// The fewest of its layout's options with which the difference is still there; a plain one: it is there in every layout.
-  LayoutSpec smallest;
+  Layout smallest;
   bool recomputes = false;  ///< `smallest` recomputes, named or by the configuration
   LayoutRun::End end = LayoutRun::End::kDone;
   std::string message;  ///< of a run that hung or failed

@@ -46,7 +46,7 @@ const char* name_of(LayoutVerdict::Kind kind) {
   return "?";
 }
 
-Verifier::Verifier(const Config& config, const std::vector<LayoutSpec>& layouts, VerifyOptions options)
+Verifier::Verifier(const Config& config, const std::vector<Layout>& layouts, VerifyOptions options)
     : options_(std::move(options)), layouts_(layouts), clone_(make_clone(config, layouts, options_.seed)) {
   TRIREME_CHECK(options_.steps >= 2, options_.steps, " steps");
   plain_.text = "tp1";
@@ -54,7 +54,7 @@ Verifier::Verifier(const Config& config, const std::vector<LayoutSpec>& layouts,
 }
 
 /// Nothing where there is nothing to leave out.
-std::optional<Verifier::Setting> Verifier::setting(const LayoutSpec& spec, const Features& without) const {
+std::optional<Verifier::Setting> Verifier::setting(const Layout& spec, const Features& without) const {
   Setting s{clone_.in(spec), {.steps = options_.steps, .every_state = true, .norm_scale = kNormScale}, nullptr, nullptr};
   ModelConfig& m = s.config.model;
   TrainingConfig& t = s.config.training;
@@ -70,7 +70,7 @@ std::optional<Verifier::Setting> Verifier::setting(const LayoutSpec& spec, const
       case Feature::kSharedKv: set(*m.kv_heads, m.heads); break;
       case Feature::kRaggedVocabulary: {
         int64_t unit = 1;
-        for (const LayoutSpec& layout : layouts_) unit = std::lcm(unit, layout.tensor);
+        for (const Layout& layout : layouts_) unit = std::lcm(unit, layout.tensor);
         set(*m.vocab_size, (*m.vocab_size + unit - 1) / unit * unit);
         break;
       }
@@ -95,7 +95,7 @@ std::optional<Verifier::Setting> Verifier::setting(const LayoutSpec& spec, const
   return s;
 }
 
-const LayoutRun& Verifier::run(const LayoutSpec& spec, const Features& without) {
+const LayoutRun& Verifier::run(const Layout& spec, const Features& without) {
   std::string key = spec.str();
   for (const Feature feature : without) key += concat(" without ", static_cast<int>(feature));
   const auto found = runs_.find(key);
@@ -108,7 +108,7 @@ const LayoutRun& Verifier::run(const LayoutSpec& spec, const Features& without) 
 }
 
 /// Of a run that ended; against the Oracle where `spec` is the plain layout.
-std::vector<Difference> Verifier::differences(const LayoutSpec& spec, const Features& without, Twist* twist, double* largest) {
+std::vector<Difference> Verifier::differences(const Layout& spec, const Features& without, Twist* twist, double* largest) {
   const RunRecord& record = run(spec, without).record;
   Comparison comparison;
   if (spec == plain_) {
@@ -123,7 +123,7 @@ std::vector<Difference> Verifier::differences(const LayoutSpec& spec, const Feat
   return std::move(comparison.differences);
 }
 
-bool Verifier::differs(const LayoutSpec& spec) {
+bool Verifier::differs(const Layout& spec) {
   const LayoutRun& one = run(spec, {});
   const RunRecord& r = one.record;
   if (one.end != LayoutRun::End::kDone || !r.rejected.empty() || !r.unheld.empty() || !r.outside.empty() || r.disagreement) return true;
@@ -131,27 +131,27 @@ bool Verifier::differs(const LayoutSpec& spec) {
 }
 
 /// Takes one option after the other away, the finer ones first, as long as the difference stays.
-LayoutSpec Verifier::smallest(const LayoutSpec& spec) {
-  LayoutSpec small = spec;
+Layout Verifier::smallest(const Layout& spec) {
+  Layout small = spec;
   const auto attempt = [&](auto&& drop) {
-    LayoutSpec fewer = small;
+    Layout fewer = small;
     drop(fewer);
     if (!(fewer == small) && !(fewer == plain_) && differs(fewer)) small = fewer;
   };
-  if (spec.recompute || plain_.recompute) attempt([](LayoutSpec& s) { s.recompute = "none"; });
-  attempt([](LayoutSpec& s) { s.schedule = "1f1b", s.virtual_stages.reset(); });
-  attempt([](LayoutSpec& s) { s.gradient_accumulation = "auto", s.reshard = "after_use"; });
-  attempt([](LayoutSpec& s) { s.replicate = 1; });
-  attempt([](LayoutSpec& s) { s.zero = 0, s.replicate = 1, s.gradient_accumulation = "auto", s.reshard = "after_use"; });
-  attempt([](LayoutSpec& s) { s.sequence_parallel = false; });
-  attempt([](LayoutSpec& s) { s.pipeline = 1, s.schedule = "1f1b", s.virtual_stages.reset(); });
-  attempt([](LayoutSpec& s) { s.data = 1, s.zero = 0, s.replicate = 1, s.gradient_accumulation = "auto", s.reshard = "after_use"; });
-  attempt([](LayoutSpec& s) { s.tensor = 1, s.sequence_parallel = false; });
-  attempt([](LayoutSpec& s) { s.micro_batch = 1; });
+  if (spec.recompute || plain_.recompute) attempt([](Layout& s) { s.recompute = "none"; });
+  attempt([](Layout& s) { s.schedule = ScheduleKind::k1F1B, s.virtual_stages.reset(); });
+  attempt([](Layout& s) { s.gradient_accumulation = "auto", s.reshard = "after_use"; });
+  attempt([](Layout& s) { s.replicate = 1; });
+  attempt([](Layout& s) { s.zero = 0, s.replicate = 1, s.gradient_accumulation = "auto", s.reshard = "after_use"; });
+  attempt([](Layout& s) { s.sequence_parallel = false; });
+  attempt([](Layout& s) { s.pipeline = 1, s.schedule = ScheduleKind::k1F1B, s.virtual_stages.reset(); });
+  attempt([](Layout& s) { s.data = 1, s.zero = 0, s.replicate = 1, s.gradient_accumulation = "auto", s.reshard = "after_use"; });
+  attempt([](Layout& s) { s.tensor = 1, s.sequence_parallel = false; });
+  attempt([](Layout& s) { s.micro_batch = 1; });
   return small;
 }
 
-std::set<Feature> Verifier::cures(const LayoutSpec& spec, const Difference& first) {
+std::set<Feature> Verifier::cures(const Layout& spec, const Difference& first) {
   std::set<Feature> cures;
   for (int f = 0; f < kFeatures; ++f) {
     const auto feature = static_cast<Feature>(f);
@@ -160,7 +160,7 @@ std::set<Feature> Verifier::cures(const LayoutSpec& spec, const Difference& firs
     if (!setting(spec, {feature}) && !setting(plain_, {feature})) continue;
     const Features without = setting(spec, {feature}) ? Features{feature} : Features{};
     if (without.empty()) continue;
-    const auto trains = [&](const LayoutSpec& layout) {
+    const auto trains = [&](const Layout& layout) {
       const LayoutRun& one = run(layout, without);
       return one.end == LayoutRun::End::kDone && one.record.rejected.empty();
     };
@@ -172,7 +172,7 @@ std::set<Feature> Verifier::cures(const LayoutSpec& spec, const Difference& firs
   return cures;
 }
 
-void Verifier::describe(const LayoutSpec& spec, const std::vector<Difference>& all, LayoutVerdict& verdict) const {
+void Verifier::describe(const Layout& spec, const std::vector<Difference>& all, LayoutVerdict& verdict) const {
   const Difference& first = all.front();
   verdict.what = first.str();
   verdict.step = first.step;
@@ -188,7 +188,7 @@ void Verifier::describe(const LayoutSpec& spec, const std::vector<Difference>& a
 }
 
 /// The words for a layout that is not as it should be; `small` is what is left of it.
-LayoutVerdict Verifier::conclude(const LayoutSpec& spec, const LayoutSpec& small) {
+LayoutVerdict Verifier::conclude(const Layout& spec, const Layout& small) {
   LayoutVerdict verdict;
   verdict.layout = spec.text;
   verdict.smallest = small == plain_ ? plain_.text : small.str();
@@ -244,7 +244,7 @@ LayoutVerdict Verifier::conclude(const LayoutSpec& spec, const LayoutSpec& small
   return verdict;
 }
 
-LayoutVerdict Verifier::layout(const LayoutSpec& spec) {
+LayoutVerdict Verifier::layout(const Layout& spec) {
   if (const LayoutRun& plain = run(plain_, {}); plain.end != LayoutRun::End::kDone || !plain.record.rejected.empty()) {
     LayoutVerdict verdict;
     verdict.layout = spec.text;

@@ -41,13 +41,13 @@ struct VerifyOptions {
 class Verifier {
  public:
   /// `config` is resolved. Errors: those of make_clone.
-  Verifier(const Config& config, const std::vector<LayoutSpec>& layouts, VerifyOptions options);
+  Verifier(const Config& config, const std::vector<Layout>& layouts, VerifyOptions options);
 
   const Clone& clone() const { return clone_; }
   /// One rank, against the Oracle.
   LayoutVerdict baseline();
   /// Against one rank.
-  LayoutVerdict layout(const LayoutSpec& spec);
+  LayoutVerdict layout(const Layout& spec);
   /// Ranks of a hung run that no abort reaches live on as threads: the process must leave by _Exit.
   bool stuck() const { return stuck_; }
 
@@ -58,24 +58,24 @@ class Verifier {
     RecordOptions record;
     std::shared_ptr<const Dataset> data, validation;
   };
-  const LayoutRun& run(const LayoutSpec& spec, const Features& without);
-  std::optional<Setting> setting(const LayoutSpec& spec, const Features& without) const;
-  bool differs(const LayoutSpec& spec);
-  LayoutSpec smallest(const LayoutSpec& spec);
-  std::set<Feature> cures(const LayoutSpec& spec, const Difference& first);
-  std::vector<Difference> differences(const LayoutSpec& spec, const Features& without, Twist* twist, double* largest);
-  void describe(const LayoutSpec& spec, const std::vector<Difference>& all, LayoutVerdict& verdict) const;
-  LayoutVerdict conclude(const LayoutSpec& spec, const LayoutSpec& small);
+  const LayoutRun& run(const Layout& spec, const Features& without);
+  std::optional<Setting> setting(const Layout& spec, const Features& without) const;
+  bool differs(const Layout& spec);
+  Layout smallest(const Layout& spec);
+  std::set<Feature> cures(const Layout& spec, const Difference& first);
+  std::vector<Difference> differences(const Layout& spec, const Features& without, Twist* twist, double* largest);
+  void describe(const Layout& spec, const std::vector<Difference>& all, LayoutVerdict& verdict) const;
+  LayoutVerdict conclude(const Layout& spec, const Layout& small);
 
   VerifyOptions options_;
-  std::vector<LayoutSpec> layouts_;
+  std::vector<Layout> layouts_;
   Clone clone_;
-  LayoutSpec plain_;  ///< one rank, nothing computed again
+  Layout plain_;  ///< one rank, nothing computed again
   std::map<std::string, LayoutRun> runs_;
   bool stuck_ = false;
 };
 
 /// The configuration's own layout, with smaller degrees where it has more than eight ranks, and every axis, ZeRO stage and schedule of it and of every user alone; those that the model allows.
-std::vector<LayoutSpec> default_layouts(const Config& config);
+std::vector<Layout> default_layouts(const Config& config);
 
 }  // namespace trireme

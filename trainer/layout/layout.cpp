@@ -1,4 +1,4 @@
-#include "trainer/verify/layout_spec.h"
+#include "trainer/layout/layout.h"
 
 #include <algorithm>
 #include <cctype>
@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
-#include "parallel/pipeline/schedule.h"
 
 namespace trireme {
 namespace {
@@ -18,22 +17,28 @@ constexpr const char* kAllowed =
 
 struct Number {
   const char* word;
-  int64_t LayoutSpec::*field;
+  int64_t Layout::*field;
   int64_t least;
   int64_t most;
 };
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr Number kNumbers[] = {
-    {"tp", &LayoutSpec::tensor, 1, kMostRanks},     {"pp", &LayoutSpec::pipeline, 1, 1024},          {"dp", &LayoutSpec::data, 1, kMostRanks},
-    {"rep", &LayoutSpec::replicate, 1, kMostRanks}, {"mb", &LayoutSpec::micro_batch, 1, kMostRanks}, {"z", &LayoutSpec::zero, 0, 3},
+    {"tp", &Layout::tensor, 1, kMostRanks},     {"pp", &Layout::pipeline, 1, 1024},          {"dp", &Layout::data, 1, kMostRanks},
+    {"rep", &Layout::replicate, 1, kMostRanks}, {"mb", &Layout::micro_batch, 1, kMostRanks}, {"z", &Layout::zero, 0, 3},
 };
 constexpr const char* kVirtual = "vpp";
+
+std::optional<ScheduleKind> schedule_named(const std::string& name) {
+  for (const ScheduleKind kind : kScheduleKinds)
+    if (name == name_of(kind)) return kind;
+  return std::nullopt;
+}
 
 class Parser {
  public:
   explicit Parser(const std::string& text) : text_(text) { spec_.text = text; }
 
-  LayoutSpec parse() {
+  Layout parse() {
     while (skip_separators()) word();
     if (said_.empty()) refuse("it says nothing");
     return spec_;
@@ -82,7 +87,7 @@ class Parser {
       spec_.recompute = word;
     } else {
       once("schedule");
-      spec_.schedule = word;
+      spec_.schedule = schedule_named(word).value();
     }
   }
 
@@ -116,19 +121,15 @@ class Parser {
 
   const std::string& text_;
   size_t at_ = 0;
-  LayoutSpec spec_;
+  Layout spec_;
   std::set<std::string> said_;
 };
 
 }  // namespace
 
-int64_t LayoutSpec::stages() const {
-  for (const ScheduleKind kind : kScheduleKinds)
-    if (schedule == name_of(kind)) return pipeline * virtual_stages.value_or(default_virtual_stages(kind));
-  throw InternalError("no such schedule: " + schedule);
-}
+int64_t Layout::stages_per_rank() const { return virtual_stages.value_or(default_virtual_stages(schedule)); }
 
-ParallelConfig LayoutSpec::parallel(const ParallelConfig& others) const {
+ParallelConfig Layout::parallel(const ParallelConfig& others) const {
   ParallelConfig p = others;
   p.tensor = tensor;
   p.pipeline = pipeline;
@@ -136,14 +137,14 @@ ParallelConfig LayoutSpec::parallel(const ParallelConfig& others) const {
   p.zero_stage = zero;
   p.replicate = replicate;
   p.sequence_parallel = sequence_parallel;
-  p.schedule = schedule;
+  p.schedule = name_of(schedule);
   p.virtual_stages = virtual_stages;
   p.gradient_accumulation = gradient_accumulation;
   p.reshard = reshard;
   return p;
 }
 
-std::string LayoutSpec::str() const {
+std::string Layout::str() const {
   std::ostringstream out;
   const auto degree = [&](const char* word, int64_t value, int64_t plain) {
     if (value != plain) out << word << value;
@@ -159,17 +160,33 @@ std::string LayoutSpec::str() const {
   if (gradient_accumulation != "auto") out << "-" << gradient_accumulation << "_grads";
   if (reshard != "after_use") out << "-" << reshard;
   if (recompute) out << "-" << *recompute;
-  if (schedule != "1f1b") out << "-" << schedule;
+  if (schedule != ScheduleKind::k1F1B) out << "-" << name_of(schedule);
   const std::string all = out.str();
   const size_t begin = all.find_first_not_of('-');
   return begin == std::string::npos ? "tp1" : all.substr(begin);
 }
 
-LayoutSpec parse_layout(const std::string& text) { return Parser(text).parse(); }
+Layout layout_of(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  return {.tensor = p.tensor,
+          .pipeline = p.pipeline,
+          .data = p.data.value(),
+          .zero = p.zero_stage,
+          .replicate = p.replicate,
+          .micro_batch = config.training.micro_batch_size,
+          .sequence_parallel = p.sequence_parallel,
+          .schedule = schedule_named(p.schedule).value_or(ScheduleKind::k1F1B),
+          .virtual_stages = p.virtual_stages,
+          .recompute = config.training.recompute,
+          .gradient_accumulation = p.gradient_accumulation,
+          .reshard = p.reshard};
+}
 
-std::vector<LayoutSpec> parse_layouts(const std::string& text) {
+Layout parse_layout(const std::string& text) { return Parser(text).parse(); }
+
+std::vector<Layout> parse_layouts(const std::string& text) {
   std::istringstream words(text);
-  std::vector<LayoutSpec> specs;
+  std::vector<Layout> specs;
   for (std::string word; words >> word;) specs.push_back(parse_layout(word));
   if (specs.empty()) throw ConfigError(concat("--layouts: no layout; allowed words of ", kAllowed));
   return specs;
