@@ -66,7 +66,7 @@ std::vector<LayoutCase> dozen() {
 
 /// What a pipeline can do besides: schedules with several stages a rank and with parted backwards, recomputation, buckets.
 std::vector<LayoutCase> pipelines() {
-  const auto layout = [](int tensor, int pipeline, int data, int zero, ScheduleKind schedule, int virtual_stages, const char* recompute) {
+  const auto layout = [](int tensor, int pipeline, int data, int zero, ScheduleKind schedule, int virtual_stages, RecomputeMode recompute) {
     return ParityLayout{{.tensor = tensor,
                          .pipeline = pipeline,
                          .data = data,
@@ -78,12 +78,12 @@ std::vector<LayoutCase> pipelines() {
   };
   using M = ParityModel;
   std::vector<LayoutCase> cases = {
-      {M::kLlama, layout(1, 2, 2, 3, ScheduleKind::kInterleaved1F1B, 2, "none")},
-      {M::kGpt2Dropout, layout(2, 2, 1, 0, ScheduleKind::kZbH1, 1, "full")},
-      {M::kLlamaGrouped, layout(1, 2, 2, 3, ScheduleKind::kZbV, 2, "selective")},
-      {M::kGpt2Dropout, layout(1, 2, 2, 2, ScheduleKind::kZbH2, 1, "selective")},
-      {M::kLlamaGrouped, layout(2, 2, 1, 0, ScheduleKind::kInterleaved1F1B, 2, "full")},
-      {M::kGpt2, layout(2, 1, 2, 3, ScheduleKind::k1F1B, 1, "full")},
+      {M::kLlama, layout(1, 2, 2, 3, ScheduleKind::kInterleaved1F1B, 2, RecomputeMode::kNone)},
+      {M::kGpt2Dropout, layout(2, 2, 1, 0, ScheduleKind::kZbH1, 1, RecomputeMode::kFull)},
+      {M::kLlamaGrouped, layout(1, 2, 2, 3, ScheduleKind::kZbV, 2, RecomputeMode::kSelective)},
+      {M::kGpt2Dropout, layout(1, 2, 2, 2, ScheduleKind::kZbH2, 1, RecomputeMode::kSelective)},
+      {M::kLlamaGrouped, layout(2, 2, 1, 0, ScheduleKind::kInterleaved1F1B, 2, RecomputeMode::kFull)},
+      {M::kGpt2, layout(2, 1, 2, 3, ScheduleKind::k1F1B, 1, RecomputeMode::kFull)},
   };
   for (size_t i = 0; i < cases.size(); i += 2) cases[i].layout.bucket_blocks = 2;
   return cases;
@@ -182,10 +182,10 @@ TEST_CASE(
 
 TEST_CASE("recomputation on GPUs gives the bits that keeping gives") {
   for (LayoutCase c : pipelines()) {
-    if (c.layout.recompute == "none") continue;
+    if (c.layout.recompute == RecomputeMode::kNone) continue;
     INFO(name_of(c.model) << " " << c.layout.str());
     const RunRecord record = train_on_gpus(parity_config(c.model, c.layout, "bf16"), 1);
-    c.layout.recompute = "none";
+    c.layout.recompute = RecomputeMode::kNone;
     testing::for_each_schedule(1, [&] { CHECK(train_on_gpus(parity_config(c.model, c.layout, "bf16"), 1) == record); });
   }
 }

@@ -96,7 +96,7 @@ struct Order {
   int virtual_stages;
 };
 struct Recomputation {
-  const char* mode;
+  RecomputeMode mode;
   int every;
 };
 constexpr Order kOrders[] = {{ScheduleKind::kGPipe, 1},
@@ -108,7 +108,8 @@ constexpr Order kOrders[] = {{ScheduleKind::kGPipe, 1},
                              {ScheduleKind::kInterleaved1F1B, 3},
                              {ScheduleKind::kZbV, 2}};
 constexpr int kInterleavedTwice = 5;
-constexpr Recomputation kRecomputes[] = {{"none", 1}, {"selective", 1}, {"full", 1}, {"full", 2}};
+constexpr Recomputation kRecomputes[] = {
+    {RecomputeMode::kNone, 1}, {RecomputeMode::kSelective, 1}, {RecomputeMode::kFull, 1}, {RecomputeMode::kFull, 2}};
 
 /// At least one layer for each stage, the rest in lumps where `seed` says.
 std::vector<int64_t> uneven_layers(int layers, int stages, uint64_t seed) {

@@ -19,7 +19,7 @@ struct Case {
   bool sequence_parallel;
   ScheduleKind schedule;
   int virtual_stages = 1;
-  const char* recompute = "none";
+  RecomputeMode recompute = RecomputeMode::kNone;
 };
 
 constexpr Case kCases[] = {
@@ -35,9 +35,9 @@ constexpr Case kCases[] = {
     {ParityModel::kGpt2, 3, 1, 2, 3, 1, true, ScheduleKind::k1F1B},
     {ParityModel::kGpt2Dropout, 2, 4, 1, 3, 1, true, ScheduleKind::k1F1B},
     {ParityModel::kGpt2Dropout, 2, 2, 2, 3, 1, true, ScheduleKind::kGPipe},
-    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, ScheduleKind::kInterleaved1F1B, 2, "selective"},
+    {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, ScheduleKind::kInterleaved1F1B, 2, RecomputeMode::kSelective},
     {ParityModel::kLlamaGrouped, 2, 2, 2, 3, 1, true, ScheduleKind::kZbV, 2},
-    {ParityModel::kGpt2Dropout, 1, 2, 4, 3, 2, false, ScheduleKind::kZbV, 2, "full"},
+    {ParityModel::kGpt2Dropout, 1, 2, 4, 3, 2, false, ScheduleKind::kZbV, 2, RecomputeMode::kFull},
     {ParityModel::kLlama, 1, 4, 2, 3, 1, false, ScheduleKind::kZbH2},
 };
 

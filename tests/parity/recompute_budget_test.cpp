@@ -14,7 +14,7 @@ namespace trireme::test {
 namespace {
 
 Config with_budget(Config config, int64_t bytes) {
-  config.training.recompute = "budget";
+  config.training.recompute = RecomputeMode::kBudget;
   config.training.recompute_budget = bytes;
   return config;
 }

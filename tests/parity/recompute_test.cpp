@@ -13,10 +13,10 @@ namespace trireme::test {
 namespace {
 
 struct Mode {
-  const char* recompute;
+  RecomputeMode recompute;
   int64_t every;
 };
-constexpr Mode kModes[] = {{"selective", 1}, {"full", 1}, {"full", 2}};
+constexpr Mode kModes[] = {{RecomputeMode::kSelective, 1}, {RecomputeMode::kFull, 1}, {RecomputeMode::kFull, 2}};
 
 Config with(Config config, const Mode& mode) {
   config.training.recompute = mode.recompute;
@@ -43,7 +43,7 @@ void check_bits(const Config& config, int steps, Device device) {
   const RunRecord kept = train_on_threads(config, steps, device, true);
   const auto modes = std::span(kModes).first(config.parallel.tensor * config.parallel.pipeline > 2 ? 3 : 2);
   for (const Mode& mode : modes) {
-    INFO(mode.recompute << " every " << mode.every);
+    INFO(name_of(mode.recompute) << " every " << mode.every);
     const RunRecord again = train_on_threads(with(config, mode), steps, device, true);
     CHECK(difference(kept, again, 0) == "");  // names what differs
     CHECK(kept == again);
@@ -114,18 +114,18 @@ int64_t kept_bytes(const Config& config, Recompute recompute) {
 
 TEST_CASE("every so many blocks recompute, the first of all among them") {
   using enum Recompute;
-  const auto plan = [](int64_t layers, const char* recompute, int64_t every) {
+  const auto plan = [](int64_t layers, RecomputeMode recompute, int64_t every) {
     Config config;
     config.model.layers = layers;
     config.training.recompute = recompute;
     config.training.recompute_every = every;
     return recompute_plan(config);
   };
-  CHECK(plan(3, "full", 2) == std::vector{kFull, kNone, kFull});
-  CHECK(plan(3, "selective", 1) == std::vector{kSelective, kSelective, kSelective});
-  CHECK(plan(7, "selective", 3) == std::vector{kSelective, kNone, kNone, kSelective, kNone, kNone, kSelective});
-  CHECK(plan(2, "full", 5) == std::vector{kFull, kNone});
-  CHECK(plan(2, "none", 1) == std::vector{kNone, kNone});
+  CHECK(plan(3, RecomputeMode::kFull, 2) == std::vector{kFull, kNone, kFull});
+  CHECK(plan(3, RecomputeMode::kSelective, 1) == std::vector{kSelective, kSelective, kSelective});
+  CHECK(plan(7, RecomputeMode::kSelective, 3) == std::vector{kSelective, kNone, kNone, kSelective, kNone, kNone, kSelective});
+  CHECK(plan(2, RecomputeMode::kFull, 5) == std::vector{kFull, kNone});
+  CHECK(plan(2, RecomputeMode::kNone, 1) == std::vector{kNone, kNone});
 }
 
 TEST_CASE("recomputation changes no bit in double precision, with in-flight buffers poisoned") {
@@ -157,7 +157,7 @@ TEST_CASE("recomputation of packed documents changes no bit") {
     const Config config = parity_config(model, layout, "fp64");
     const auto kept = gradients_of_documents(config);
     for (const Mode& mode : kModes) {
-      INFO(name_of(model) << " " << mode.recompute << " every " << mode.every);
+      INFO(name_of(model) << " " << name_of(mode.recompute) << " every " << mode.every);
       CHECK(gradients_of_documents(with(config, mode)) == kept);
     }
   }
@@ -203,7 +203,7 @@ TEST_CASE("memory counted on the meta device is what a step with recomputation t
         for (int step = 0; step < 2; ++step) trainer.step(data, step, 1e-3);
         measured[static_cast<size_t>(world.rank())] = arena.peak_bytes(MemoryCategory::kActivations);
       });
-      INFO(name_of(model) << " " << mode.recompute << " every " << mode.every);
+      INFO(name_of(model) << " " << name_of(mode.recompute) << " every " << mode.every);
       for (int rank = 0; rank < layout.world(); ++rank) CHECK(counted_peak(config, rank) == measured[static_cast<size_t>(rank)]);
     }
   }

@@ -129,7 +129,7 @@ TEST_CASE("recomputation gives the same bits under every schedule") {
   for (const Kind& kind : {Kind{ScheduleKind::k1F1B, 1}, {ScheduleKind::kZbH1, 1}, {ScheduleKind::kInterleaved1F1B, 2}, {ScheduleKind::kZbV, 2}}) {
     ParityLayout layout = with(ParityLayout{{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}}, kind);
     const RunRecord expected = run(parity_config(ParityModel::kGpt2Dropout, layout, "fp64"));
-    for (const auto& [mode, every] : {std::pair{"selective", 1}, {"full", 1}, {"full", 2}}) {
+    for (const auto& [mode, every] : {std::pair{RecomputeMode::kSelective, 1}, {RecomputeMode::kFull, 1}, {RecomputeMode::kFull, 2}}) {
       layout.recompute = mode;
       layout.recompute_every = every;
       INFO(layout.str());

@@ -59,8 +59,8 @@ Config random_config(Random& random) {
   t.steps = 100;
   t.sequence_length = 24 * (1 + random.below(50));
   t.gradient_clip = random.one_of<double>({0, 0.1, 1, 10});
-  t.recompute = random.one_of<const char*>({"none", "none", "selective", "full"});
-  if (t.recompute != "none") t.recompute_every = 1 + random.below(3);
+  t.recompute = random.one_of<RecomputeMode>({RecomputeMode::kNone, RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull});
+  if (t.recompute != RecomputeMode::kNone) t.recompute_every = 1 + random.below(3);
   t.optimizer.weight_decay = random.one_of<double>({0, 0.1, 0.5});
   t.optimizer.beta1 = random.one_of<double>({0, 0.8, 0.9});
   t.optimizer.beta2 = random.one_of<double>({0.95, 0.999});
@@ -87,7 +87,7 @@ std::vector<Layout> random_layouts(Random& random, const Config& config, size_t 
     if (s.schedule == ScheduleKind::kInterleaved1F1B && random.maybe()) s.virtual_stages = 1 + random.below(3);
     if (s.zero >= 2 && random.maybe()) s.gradient_accumulation = random.one_of<const char*>({"full", "sharded"});
     if (s.zero == 3 && random.maybe()) s.reshard = "after_step";
-    if (random.maybe()) s.recompute = random.one_of<const char*>({"none", "selective", "full"});
+    if (random.maybe()) s.recompute = random.one_of<RecomputeMode>({RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull});
     s.text = s.str();
     try {
       make_clone(config, {s}, 1);

@@ -35,7 +35,7 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   // sequence parallelism the two column-parallel weight gradients gather their input once more.
   wire.tensor = layers * m * (sp ? 10 : 8) * gather;
   // All of the forward but its last exit once more.
-  if (config.training.recompute == "full") wire.tensor += layers * m * (sp ? 3 : 2) * gather;
+  if (config.training.recompute == RecomputeMode::kFull) wire.tensor += layers * m * (sp ? 3 : 2) * gather;
   if (first) wire.tensor += m * 2 * gather;                     // embedding: all-reduce forward, or scatter and gather
   if (last) wire.tensor += m * 2 * gather;                      // head: all-reduce backward, or gather and scatter
   if (last) wire.tensor += m * 2 * (t - 1) / t * 3 * M * wide;  // cross-entropy: max of M, sums of 2M
@@ -80,9 +80,9 @@ TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axi
       layout.data = 2;
       layout.zero = zero;
       layout.sequence_parallel = sp;
-      layout.recompute = zero == 0 ? "full" : zero == 1 ? "selective" : "none";
+      layout.recompute = zero == 0 ? RecomputeMode::kFull : zero == 1 ? RecomputeMode::kSelective : RecomputeMode::kNone;
       layouts.push_back({ParityModel::kGpt2, layout});
-      layout.recompute = "none";
+      layout.recompute = RecomputeMode::kNone;
       layout.tensor = 1;
       layout.data = 4;
       layout.replicate = zero == 0 ? 1 : 2;

@@ -71,10 +71,10 @@ TEST_CASE("the traffic of each axis is what a run's ranks record") {
   std::vector<ParityLayout> layouts;
   for (const int zero : {0, 1, 2, 3})
     for (const bool sp : {false, true}) layouts.push_back({{.tensor = 2, .data = 2, .zero = zero, .sequence_parallel = sp}});
-  layouts.push_back({{.tensor = 2, .pipeline = 2, .data = 2, .zero = 2, .sequence_parallel = true, .recompute = "full"}});
-  layouts.push_back({{.tensor = 2, .sequence_parallel = true, .recompute = "full"}});
+  layouts.push_back({{.tensor = 2, .pipeline = 2, .data = 2, .zero = 2, .sequence_parallel = true, .recompute = RecomputeMode::kFull}});
+  layouts.push_back({{.tensor = 2, .sequence_parallel = true, .recompute = RecomputeMode::kFull}});
   layouts.back().recompute_every = 2;
-  layouts.push_back({{.tensor = 2, .pipeline = 2, .recompute = "full"}});
+  layouts.push_back({{.tensor = 2, .pipeline = 2, .recompute = RecomputeMode::kFull}});
   layouts.back().recompute_every = 3;
   layouts.push_back(ParityLayout{{.pipeline = 3, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 2}}.of_layers(13));
   layouts.push_back({{.pipeline = 2, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}});

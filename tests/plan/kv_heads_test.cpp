@@ -36,8 +36,8 @@ ClusterConfig machine(const std::string& type) {
 
 TEST_CASE("memory by formula is what is counted: more tensor ranks than kv heads") {
   const int64_t kv_heads = GENERATE(1, 2, 4), tensor = GENERATE(8, 16);
-  const std::string recompute = GENERATE(as<std::string>{}, "none", "selective");
-  CAPTURE(kv_heads, tensor, recompute);
+  const RecomputeMode recompute = GENERATE(RecomputeMode::kNone, RecomputeMode::kSelective);
+  CAPTURE(kv_heads, tensor, name_of(recompute));
   Config config = model(kv_heads, tensor);
   config.training.recompute = recompute;
   const std::vector<RankBytes> counted = counted_memory(config, machine("cpu")), formula = formula_memory(config, machine("cpu"));

@@ -60,7 +60,7 @@ void compare(const Config& config) {
 
 TEST_CASE("memory by formula is what is counted: architecture, recomputation and tensor parallelism") {
   Config c = base(GENERATE(as<std::string>{}, "llama", "gpt2"));
-  c.training.recompute = GENERATE(as<std::string>{}, "none", "selective", "full");
+  c.training.recompute = GENERATE(RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull);
   c.parallel.tensor = GENERATE(1, 4);
   c.parallel.sequence_parallel = c.parallel.tensor > 1 && GENERATE(false, true);
   c.model.dropout = c.model.architecture == "gpt2" ? 0.1 : 0;
@@ -75,7 +75,7 @@ TEST_CASE("memory by formula is what is counted: schedules") {
   c.training.micro_batch_size = 1;
   c.training.global_batch_size = GENERATE(16, 18);
   c.parallel.schedule = GENERATE(as<std::string>{}, "gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v");
-  c.training.recompute = GENERATE(as<std::string>{}, "none", "full");
+  c.training.recompute = GENERATE(RecomputeMode::kNone, RecomputeMode::kFull);
   CAPTURE(c.parallel.schedule, c.training.recompute, c.training.global_batch_size);
   compare(resolve(c));
 }
@@ -190,8 +190,8 @@ TEST_CASE("memory by formula is what is counted: layouts drawn at random") {
     if (one_of(0, 1) == 1) c.model.window = 8;
     if (c.model.window && one_of(0, 1) == 1) c.model.window_layers = {0};
     if (c.parallel.schedule == "interleaved_1f1b") c.parallel.virtual_stages = one_of(2, 4);
-    c.training.recompute = one_of(Text("none"), Text("selective"), Text("full"));
-    c.training.recompute_every = c.training.recompute == "none" ? 1 : one_of(1, 2);
+    c.training.recompute = one_of(RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull);
+    c.training.recompute_every = c.training.recompute == RecomputeMode::kNone ? 1 : one_of(1, 2);
     c.training.micro_batch_size = one_of(1, 2);
     c.training.global_batch_size = *c.parallel.data * c.training.micro_batch_size * one_of(4, 8, 12);
     const Config resolved = resolve(c);

@@ -158,7 +158,9 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   t.micro_batch_size = get<int64_t>(parallel, "mbs").value_or(1);
   t.precision = contains(precision, "fp16") ? "fp16" : "bf16";
   const std::string recompute = get<std::string>(parallel, "recompute").value_or("none");
-  t.recompute = recompute.starts_with("full") ? "full" : recompute.starts_with("sel") || contains(recompute, "SAC") ? "selective" : "none";
+  t.recompute = recompute.starts_with("full")                                ? RecomputeMode::kFull
+                : recompute.starts_with("sel") || contains(recompute, "SAC") ? RecomputeMode::kSelective
+                                                                             : RecomputeMode::kNone;
   ParallelConfig& p = c.parallel;
   p.tensor = need(parallel, "tp");
   p.pipeline = need(parallel, "pp");

@@ -92,7 +92,7 @@ std::set<std::string> layouts_by_trying(const Config& config, const ClusterConfi
           for (s.replicate = 1; s.replicate <= (s.zero == 0 ? 1 : s.data - 1); ++s.replicate)
             for (s.micro_batch = 1; s.micro_batch <= batch; ++s.micro_batch)
               for (const bool sp : {false, true})
-                for (const char* recompute : {"none", "selective", "full"}) {
+                for (const RecomputeMode recompute : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}) {
                   s.recompute = recompute;
                   s.sequence_parallel = sp;
                   if (batch % (s.micro_batch * s.data) == 0 && !(sp && s.tensor == 1)) schedules();
@@ -110,7 +110,7 @@ std::vector<Layout> all_layouts(const LayoutSpace& space) {
       for (const bool sp : space.sequence_parallel(tensor, micro_batch))
         for (const auto& [schedule, stages] : pipelinings)
           for (const auto& [zero, replicate] : shardings)
-            for (const char* recompute : kRecomputes)
+            for (const RecomputeMode recompute : kRecomputes)
               out.push_back({tensor, pipeline, data, zero, replicate, micro_batch, sp, schedule, stages, recompute});
   }
   return out;

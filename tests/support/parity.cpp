@@ -33,7 +33,7 @@ std::string ParityLayout::str() const {
       << (sequence_parallel ? " sp" : "") << " " << name_of(schedule) << " accumulation=" << gradient_accumulation << " reshard=" << reshard
       << " prefetch=" << prefetch << " mb" << micro_batch;
   if (stages_per_rank() > 1) out << " v" << stages_per_rank();
-  if (recompute.value_or("none") != "none") out << " recompute=" << *recompute << "/" << recompute_every;
+  if (recompute.value_or(RecomputeMode::kNone) != RecomputeMode::kNone) out << " recompute=" << name_of(*recompute) << "/" << recompute_every;
   if (bucket_blocks > 1) out << " bucket=" << bucket_blocks;
   if (layers != 5) out << " layers=" << layers;
   if (optimizer != "adamw") out << " " << optimizer;
@@ -105,7 +105,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   t.global_batch_size = 12;
   t.precision = precision;
   t.logits_chunk = 5;  // divides no micro-batch
-  t.recompute = layout.recompute.value_or("none");
+  t.recompute = layout.recompute.value_or(RecomputeMode::kNone);
   t.recompute_every = layout.recompute_every;
   t.optimizer.name = layout.optimizer;
   if (layout.ema > 0) t.ema.decay = layout.ema;

@@ -37,7 +37,7 @@ const std::set<std::string> kReplaced = {"run.seed",
 Config users_config() {
   Config c;
   c.training.steps = 5;
-  c.training.recompute = "selective";
+  c.training.recompute = RecomputeMode::kSelective;
   c.parallel.zero_stage = 3;
   c.data.tokenizer = "none";
   c.model.vocab_size = 300;

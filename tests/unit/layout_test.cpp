@@ -21,14 +21,14 @@ TEST_CASE("a layout is words in any order, joined or separated") {
   CHECK(spec.sequence_parallel);
   CHECK(spec.schedule == ScheduleKind::kInterleaved1F1B);
   CHECK(spec.gradient_accumulation == "full");
-  CHECK(spec.recompute == "selective");
+  CHECK(spec.recompute == RecomputeMode::kSelective);
   CHECK(spec.reshard == "after_step");
   CHECK(spec.stages() == 6);
   CHECK(parse_layout(spec.str()) == spec);
   CHECK(parse_layout("tp2pp2vpp2-interleaved_1f1b").stages() == 4);
   CHECK(parse_layout("pp2-interleaved_1f1b").stages() == 4);  // two virtual stages where nobody says otherwise
   CHECK(parse_layout("pp3zb_v").stages() == 6);
-  CHECK(parse_layout("pp2full").recompute == "full");
+  CHECK(parse_layout("pp2full").recompute == RecomputeMode::kFull);
   CHECK(parse_layout("gpipepp2").schedule == ScheduleKind::kGPipe);
   CHECK(parse_layout("1f1bpp2").pipeline == 2);
   CHECK(parse_layouts("  tp2   pp2 ").size() == 2);
@@ -68,7 +68,7 @@ Config every_key_set() {
   config.parallel.prefetch = 7;
   config.parallel.bucket_size = 1000;
   config.training.micro_batch_size = 6;
-  config.training.recompute = "selective";
+  config.training.recompute = RecomputeMode::kSelective;
   return config;
 }
 

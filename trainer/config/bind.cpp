@@ -189,11 +189,21 @@ class Binder {
     target = *value;
   }
 
+  bool is_text(const YamlNode& node) {
+    if (node.kind == YamlNode::Kind::kScalar && !node.text.empty()) return true;
+    refuse(node, node.kind == YamlNode::Kind::kScalar ? "empty text" : concat(kind_name(node), " where text is expected"), allowed());
+    return false;
+  }
+
   void read(const Field& field, const YamlNode& node, std::string& target) {
-    if (node.kind != YamlNode::Kind::kScalar) return refuse(node, concat(kind_name(node), " where text is expected"), allowed());
-    if (node.text.empty()) return refuse(node, "empty text", allowed());
+    if (!is_text(node)) return;
     const bool chosen = !field.choices.empty();  // `auto` is then one of the choices, and stays as it is written
     target = is_auto(field, node) && !chosen ? "" : node.text;
+  }
+
+  template <class E>
+  void read(const Field&, const YamlNode& node, OneOf<E>& target) {
+    if (is_text(node)) target = OneOf<E>(node.text);
   }
 
   template <class T>

@@ -145,7 +145,7 @@ void check_data_axis(Rules& rules, const Config& c) {
 }
 
 void check_recompute(Rules& rules, const TrainingConfig& t) {
-  if (t.recompute == "budget" && !t.recompute_budget && rules.apply({"training.recompute", "training.recompute_budget"}))
+  if (t.recompute == RecomputeMode::kBudget && !t.recompute_budget && rules.apply({"training.recompute", "training.recompute_budget"}))
     rules.broken("training.recompute", "there is no training.recompute_budget", "none | selective | full, or with a recompute_budget", "full");
 }
 

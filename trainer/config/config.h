@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "trainer/config/one_of.h"
+
 namespace trireme {
 
 /// `auto` in the file is std::nullopt here until it is resolved.
@@ -111,6 +113,10 @@ struct EmaConfig {
   bool operator==(const EmaConfig&) const = default;
 };
 
+enum class RecomputeMode : uint8_t { kNone, kSelective, kFull, kBudget };
+template <>
+inline constexpr std::array kNames<RecomputeMode>{"none", "selective", "full", "budget"};
+
 struct TrainingConfig {
   std::optional<int64_t> steps;  ///< exactly one of steps and epochs
   std::optional<int64_t> epochs;
@@ -120,13 +126,13 @@ struct TrainingConfig {
   int64_t global_batch_size = 8;
   std::string precision = "fp32";     ///< fp64 | fp32 | bf16 | fp16
   std::string reduce_dtype = "auto";  ///< auto | fp32 | bf16
-  std::string recompute = "none";     ///< none | selective | full | budget
-  int64_t recompute_every = 1;        ///< selective and full: of every so many blocks the first
-  Auto<int64_t> recompute_budget;     ///< of budget: most bytes a rank has allocated; auto: not given
-  Auto<int64_t> logits_chunk;         ///< auto: the power of two of rows that fits in 64 MiB
-  double gradient_clip = 1.0;         ///< 0 = off
-  int64_t max_rejected_steps = 20;    ///< in a row, overflows of the loss scale apart; 0 = no limit
-  LossScaleConfig loss_scale;         ///< of precision fp16
+  OneOf<RecomputeMode> recompute = RecomputeMode::kNone;
+  int64_t recompute_every = 1;      ///< selective and full: of every so many blocks the first
+  Auto<int64_t> recompute_budget;   ///< of budget: most bytes a rank has allocated; auto: not given
+  Auto<int64_t> logits_chunk;       ///< auto: the power of two of rows that fits in 64 MiB
+  double gradient_clip = 1.0;       ///< 0 = off
+  int64_t max_rejected_steps = 20;  ///< in a row, overflows of the loss scale apart; 0 = no limit
+  LossScaleConfig loss_scale;       ///< of precision fp16
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   EmaConfig ema;

@@ -25,7 +25,7 @@ struct Field {
   double max = kUnbounded;
   bool above_min = false;                 ///< min itself is not allowed
   bool below_max = false;                 ///< max itself is not allowed
-  std::vector<const char*> choices = {};  ///< of a string; empty = any
+  std::vector<const char*> choices = {};  ///< of a string; empty = any. Those of a OneOf<E> are the names of E, and no declaration repeats them
   const char* auto_rule = nullptr;        ///< what `auto` resolves to; nullptr = `auto` is not a value. A string is auto when it is empty
   const char* auto_word = "auto";         ///< the word that a file has for it
   const char* without_effect = nullptr;   ///< why the key does nothing beside the other values of its section; then it may not be given

@@ -16,6 +16,10 @@ constexpr FieldType type_of(const double&) { return FieldType::kNumber; }
 constexpr FieldType type_of(const Auto<int64_t>&) { return FieldType::kInteger; }
 constexpr FieldType type_of(const Auto<double>&) { return FieldType::kNumber; }
 FieldType type_of(const std::string&) { return FieldType::kText; }
+template <class E>
+FieldType type_of(const OneOf<E>&) {
+  return FieldType::kText;
+}
 FieldType type_of(const Auto<std::vector<int64_t>>&) { return FieldType::kIntegerList; }
 FieldType type_of(const Auto<std::vector<double>>&) { return FieldType::kNumberList; }
 FieldType type_of(const std::vector<std::string>&) { return FieldType::kTextList; }
@@ -28,6 +32,20 @@ template <class T>
 FieldValue value_of(const Auto<T>& value) {
   return value ? FieldValue(*value) : FieldValue();
 }
+template <class E>
+FieldValue value_of(const OneOf<E>& value) {
+  return value.text();
+}
+
+template <class T>
+Field with_choices(const Field& field, const T&) {
+  return field;
+}
+template <class E>
+Field with_choices(Field field, const OneOf<E>&) {
+  field.choices = OneOf<E>::names();
+  return field;
+}
 
 class Flatten {
  public:
@@ -35,7 +53,7 @@ class Flatten {
 
   template <class T>
   void operator()(const Field& field, T& value) {
-    table_.fields.push_back({prefix_ + field.key, field, type_of(value), value_of(value)});
+    table_.fields.push_back({prefix_ + field.key, with_choices(field, value), type_of(value), value_of(value)});
   }
   template <class Section>
   void section(const char* key, const char* doc, Section& part) {

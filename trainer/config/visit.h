@@ -1,6 +1,6 @@
 #pragma once
 // Every key of the configuration, declared once: visit(v, section) calls v(Field, value) for each field and v.section(key, doc, part) for each part,
-// in the order of the file. A visitor takes any of the field types: bool, int64_t, double, std::string, Auto<int64_t>, Auto<double>,
+// in the order of the file. A visitor takes any of the field types: bool, int64_t, double, std::string, OneOf<E>, Auto<int64_t>, Auto<double>,
 // Auto<std::vector<int64_t>>, Auto<std::vector<double>>, std::vector<std::string>.
 // A key is declared by Field where it decides what is trained, else by execution_key, layout_key or operation_key (field.h).
 #include "trainer/config/config.h"
@@ -97,7 +97,8 @@ void visit(V& v, DataConfig& c) {
     c.tokenizer);
   v(Field{.key = "train",
           .doc = "What to train on: token directories made by `trireme data build`, or token files of nanoGPT, llm.c or Megatron. A resumed run "
-                 "refuses other tokens: of more than 1,048,576 it compares 4,096, and the digests that `trireme data build` recorded where all entries have them; `trireme data inspect --verify` compares those with the files.",
+                 "refuses other tokens: of more than 1,048,576 it compares 4,096, and the digests that `trireme data build` recorded where all "
+                 "entries have them; `trireme data inspect --verify` compares those with the files.",
           .required = true},
     c.train);
   v(Field{.key = "weights",

@@ -134,21 +134,22 @@ void visit(V& v, TrainingConfig& c) {
   v(execution_key({.key = "recompute",
                    .doc =
                        "What blocks compute again in the backward instead of keeping it: selective the attention, full everything but their input; "
-                       "budget chooses for each block so that recompute_budget is kept.",
-                   .choices = {"none", "selective", "full", "budget"}}),
+                       "budget chooses for each block so that recompute_budget is kept."}),
     c.recompute);
   v(execution_key({.key = "recompute_every",
                    .doc = "Only the first of every so many blocks computes again.",
                    .min = 1,
                    .max = kMaxExtent,
-                   .without_effect = c.recompute == "selective" || c.recompute == "full" ? nullptr : "recompute is neither selective nor full"}),
+                   .without_effect = c.recompute == RecomputeMode::kSelective || c.recompute == RecomputeMode::kFull
+                                         ? nullptr
+                                         : "recompute is neither selective nor full"}),
     c.recompute_every);
   v(execution_key({.key = "recompute_budget",
                    .doc = "For recompute budget: the most bytes that a rank may have allocated at a time; what libraries and allocators take beside "
                           "is not counted.",
                    .min = 1,
                    .auto_rule = "none",
-                   .without_effect = c.recompute == "budget" ? nullptr : "recompute is not budget"}),
+                   .without_effect = c.recompute == RecomputeMode::kBudget ? nullptr : "recompute is not budget"}),
     c.recompute_budget);
   v(execution_key({.key = "logits_chunk",
                    .doc = "Rows of logits that exist at a time, with their gradient.",

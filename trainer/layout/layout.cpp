@@ -84,7 +84,7 @@ class Parser {
       spec_.reshard = word;
     } else if (word == "none" || word == "selective" || word == "full") {
       once("recompute");
-      spec_.recompute = word;
+      spec_.recompute = OneOf<RecomputeMode>(word).value();
     } else {
       once("schedule");
       spec_.schedule = schedule_named(word).value();
@@ -159,7 +159,7 @@ std::string Layout::str() const {
   if (sequence_parallel) out << "sp";
   if (gradient_accumulation != "auto") out << "-" << gradient_accumulation << "_grads";
   if (reshard != "after_use") out << "-" << reshard;
-  if (recompute) out << "-" << *recompute;
+  if (recompute) out << "-" << name_of(*recompute);
   if (schedule != ScheduleKind::k1F1B) out << "-" << name_of(schedule);
   const std::string all = out.str();
   const size_t begin = all.find_first_not_of('-');
@@ -177,7 +177,7 @@ Layout layout_of(const Config& config) {
           .sequence_parallel = p.sequence_parallel,
           .schedule = schedule_named(p.schedule).value_or(ScheduleKind::k1F1B),
           .virtual_stages = p.virtual_stages,
-          .recompute = config.training.recompute,
+          .recompute = config.training.recompute.value(),
           .gradient_accumulation = p.gradient_accumulation,
           .reshard = p.reshard};
 }

@@ -16,8 +16,8 @@ struct Layout {
   int64_t micro_batch = 1;  ///< sequences
   bool sequence_parallel = false;
   ScheduleKind schedule = ScheduleKind::k1F1B;
-  std::optional<int64_t> virtual_stages = {};  ///< not given: those of the schedule
-  std::optional<std::string> recompute = {};   ///< not given: as the configuration says
+  std::optional<int64_t> virtual_stages = {};   ///< not given: those of the schedule
+  std::optional<RecomputeMode> recompute = {};  ///< not given: as the configuration says
   std::string gradient_accumulation = "auto";
   std::string reshard = "after_use";
   std::string text = {};  ///< as it was written

@@ -42,6 +42,10 @@ struct Description {
   void operator()(const Field& field, const Auto<T>& value) {
     if (value) (*this)(field, *value);  // no key for none: a model of before the key has the same description
   }
+  template <class E>
+  void operator()(const Field& field, const OneOf<E>& value) {
+    (*this)(field, value.text());
+  }
   template <class Section>
   void section(const char* key, const char*, Section& part) {
     Description inner{.json = {}, .nested = true};

@@ -145,11 +145,11 @@ std::vector<Recompute> Budget::plan() {
 
 std::vector<Recompute> recompute_plan(const Config& config) {
   const TrainingConfig& training = config.training;
-  if (training.recompute == "budget") return Budget(config).plan();
+  if (training.recompute == RecomputeMode::kBudget) return Budget(config).plan();
   std::vector<Recompute> plan(static_cast<size_t>(config.model.layers), Recompute::kNone);
   for (size_t block = 0; block < plan.size(); ++block) {
-    if (training.recompute == "none" || static_cast<int64_t>(block) % training.recompute_every != 0) continue;
-    plan[block] = training.recompute == "full" ? Recompute::kFull : Recompute::kSelective;
+    if (training.recompute == RecomputeMode::kNone || static_cast<int64_t>(block) % training.recompute_every != 0) continue;
+    plan[block] = training.recompute == RecomputeMode::kFull ? Recompute::kFull : Recompute::kSelective;
   }
   return plan;
 }

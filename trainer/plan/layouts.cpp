@@ -27,7 +27,7 @@ Config on_one_rank(const Config& config) {
   one.parallel.bucket_size = config.parallel.bucket_size;
   one.parallel.overlap = config.parallel.overlap;
   one.training.micro_batch_size = 1;
-  one.training.recompute = "none";
+  one.training.recompute = RecomputeMode::kNone;
   one.training.recompute_every = 1;
   one.training.recompute_budget.reset();
   one = resolve(one);

@@ -50,7 +50,7 @@ class LayoutSpace {
   ClusterConfig cluster_;
 };
 
-inline constexpr const char* kRecomputes[] = {"none", "selective", "full"};
+inline constexpr RecomputeMode kRecomputes[] = {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull};
 
 /// What a search varies, as `verify --layouts` reads it: "tp8pp16vpp2dp8z1sp-selective-interleaved_1f1b". Gradient accumulation and resharding follow
 /// from the rest there, and virtual stages are named of interleaved_1f1b alone.

@@ -43,7 +43,7 @@ std::string cause_of_compute(const Config& c, const Config& best) {
 
 const StepPart kParts[] = {
     {"compute", &StepParts::compute, cause_of_compute},
-    {"recomputation", &StepParts::recompute, [](const Config& c, const Config&) { return "recompute " + c.training.recompute; }},
+    {"recomputation", &StepParts::recompute, [](const Config& c, const Config&) { return "recompute " + c.training.recompute.text(); }},
     {"bubble", &StepParts::bubble, cause_of_bubble},
     {"transfers", &StepParts::transfer,
      [](const Config& c, const Config&) {

@@ -31,7 +31,7 @@ bool something_fits(const Config& config, const ClusterConfig& cluster) {
                     .zero = zero,
                     .sequence_parallel = sequence_parallel,
                     .schedule = schedule,
-                    .recompute = "full"}))
+                    .recompute = RecomputeMode::kFull}))
             return true;
       }
   return false;

@@ -67,7 +67,7 @@ class Search {
 
  private:
   void list_nodes();
-  void list_nodes(size_t group, int64_t micro_batch, bool sequence_parallel, const std::string& recompute,
+  void list_nodes(size_t group, int64_t micro_batch, bool sequence_parallel, RecomputeMode recompute,
                   const std::vector<LayoutSpace::Pipelining>& pipelinings);
   const ModelSeconds& model_of(const Layout& layout);
   std::vector<int64_t> split(const Layout& layout);
@@ -109,9 +109,7 @@ const ModelSeconds& Search::model_of(const Layout& layout) {
 }
 
 const PartSeconds& block_of(const ModelSeconds& model, const Layout& layout) {
-  for (size_t kind = 0; kind < std::size(kRecomputes); ++kind)
-    if (layout.recompute == kRecomputes[kind]) return model.mean_block[kind];
-  throw InternalError("no such recomputation: " + layout.recompute.value_or("none given"));
+  return model.mean_block.at(static_cast<size_t>(layout.recompute.value()));
 }
 
 double total(const PartCosts& part) { return part.seconds.front().total(); }
@@ -137,7 +135,7 @@ double Search::bound_before_sharding(const Layout& layout) {
   return bound(layout, stages, {});
 }
 
-void Search::list_nodes(size_t group, int64_t micro_batch, bool sequence_parallel, const std::string& recompute,
+void Search::list_nodes(size_t group, int64_t micro_batch, bool sequence_parallel, RecomputeMode recompute,
                         const std::vector<LayoutSpace::Pipelining>& pipelinings) {
   const LayoutSpace::Degrees& d = groups_[group].degrees;
   for (const auto& [schedule, stages] : pipelinings) {
@@ -169,7 +167,8 @@ void Search::list_nodes() {
     groups_.push_back({.degrees = d, .shardings = shardings[d.data]});
     for (const int64_t micro_batch : micro_batches[d.data])
       for (const bool sequence_parallel : space_.sequence_parallel(d.tensor, micro_batch))
-        for (const char* recompute : kRecomputes) list_nodes(groups_.size() - 1, micro_batch, sequence_parallel, recompute, pipelinings[d.pipeline]);
+        for (const RecomputeMode recompute : kRecomputes)
+          list_nodes(groups_.size() - 1, micro_batch, sequence_parallel, recompute, pipelinings[d.pipeline]);
   }
   std::stable_sort(nodes_.begin(), nodes_.end(), [](const Node& a, const Node& b) { return a.bound < b.bound; });
 }

@@ -38,7 +38,7 @@ struct ModelSeconds {
   const PartSeconds& seconds_of(const Part& part, Recompute recompute) const { return of(part).seconds[static_cast<size_t>(recompute)]; }
   const PartCosts& embedding() const { return of(parts.front()); }
   const PartCosts& head() const { return of(parts.back()); }
-  std::array<PartSeconds, 3> mean_block;  ///< by Recompute
+  std::array<PartSeconds, 3> mean_block;  ///< by Recompute, and so by every RecomputeMode but budget
 };
 /// Below ZeRO-2 depends on none of pipeline, schedule and data: searches share it. `profiles` are those of the configuration's model.
 ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles);

@@ -28,7 +28,7 @@ void refuse_many_ranks(const Layout& layout) {
       model_ranks <= kMostRanks ? concat("a smaller data degree shows the same, up to dp", kMostRanks / model_ranks) : "take smaller degrees"));
 }
 
-void set_recompute(TrainingConfig& t, const std::string& recompute) {
+void set_recompute(TrainingConfig& t, RecomputeMode recompute) {
   t.recompute = recompute;
   t.recompute_every = 1;
   t.recompute_budget.reset();
@@ -141,8 +141,8 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
   while (t.global_batch_size < kLeastBatch || std::ranges::any_of(layouts, too_few)) t.global_batch_size += unit;
   t.precision = "fp64";
   t.reduce_dtype = "auto";
-  if (t.recompute == "budget") {  // of bytes that mean nothing here: what it may choose, side by side
-    t.recompute = "selective";
+  if (t.recompute == RecomputeMode::kBudget) {  // of bytes that mean nothing here: what it may choose, side by side
+    t.recompute = RecomputeMode::kSelective;
     t.recompute_budget.reset();
     t.recompute_every = 2;
   }

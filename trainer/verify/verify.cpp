@@ -50,7 +50,7 @@ Verifier::Verifier(const Config& config, const std::vector<Layout>& layouts, Ver
     : options_(std::move(options)), layouts_(layouts), clone_(make_clone(config, layouts, options_.seed)) {
   TRIREME_CHECK(options_.steps >= 2, options_.steps, " steps");
   plain_.text = "tp1";
-  if (clone_.config.training.recompute != "none") plain_.recompute = "none";
+  if (clone_.config.training.recompute != RecomputeMode::kNone) plain_.recompute = RecomputeMode::kNone;
 }
 
 /// Nothing where there is nothing to leave out.
@@ -138,7 +138,7 @@ Layout Verifier::smallest(const Layout& spec) {
     drop(fewer);
     if (!(fewer == small) && !(fewer == plain_) && differs(fewer)) small = fewer;
   };
-  if (spec.recompute || plain_.recompute) attempt([](Layout& s) { s.recompute = "none"; });
+  if (spec.recompute || plain_.recompute) attempt([](Layout& s) { s.recompute = RecomputeMode::kNone; });
   attempt([](Layout& s) { s.schedule = ScheduleKind::k1F1B, s.virtual_stages.reset(); });
   attempt([](Layout& s) { s.gradient_accumulation = "auto", s.reshard = "after_use"; });
   attempt([](Layout& s) { s.replicate = 1; });
@@ -196,7 +196,7 @@ LayoutVerdict Verifier::conclude(const Layout& spec, const Layout& small) {
   const LayoutRun& whole = run(spec, {});
   const LayoutRun& part = run(small, {});
   Evidence evidence{.smallest = small,
-                    .recomputes = small.recompute.value_or(clone_.config.training.recompute) != "none",
+                    .recomputes = small.recompute.value_or(clone_.config.training.recompute.value()) != RecomputeMode::kNone,
                     .end = part.end,
                     .message = part.message,
                     .record = {},
