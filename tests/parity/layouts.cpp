@@ -12,7 +12,7 @@ constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLla
 
 bool is_distinct(const ParityLayout& layout) {
   if (layout.zero == 0 && layout.replicate > 1) return false;  // ZeRO-0 is all replicas already
-  if (layout.zero < 2 && layout.gradient_accumulation == "sharded") return false;
+  if (layout.zero < 2 && layout.gradient_accumulation == GradientAccumulation::kSharded) return false;
   return layout.zero == 3 || layout.reshard == "after_use";
 }
 
@@ -25,7 +25,7 @@ ParityLayout with_finer_options(ParityLayout layout, ParityModel model, size_t n
     return digit;
   };
   ParityLayout fine = layout;
-  fine.gradient_accumulation = std::vector<std::string>{"auto", "full", "sharded"}[next(3)];
+  fine.gradient_accumulation = static_cast<GradientAccumulation>(next(3));
   fine.reshard = next(2) ? "after_step" : "after_use";
   fine.prefetch = static_cast<int>(next(3));
   fine.micro_batch = std::vector<int>{1, 2, 3, 4}[next(4)];
@@ -33,7 +33,7 @@ ParityLayout with_finer_options(ParityLayout layout, ParityModel model, size_t n
     fine.layers_per_stage.assign(static_cast<size_t>(layout.pipeline), 1);
     fine.layers_per_stage.back() = 5 - (layout.pipeline - 1);
   }
-  if (fine.zero < 2 && fine.gradient_accumulation == "sharded") fine.gradient_accumulation = "auto";
+  if (fine.zero < 2 && fine.gradient_accumulation == GradientAccumulation::kSharded) fine.gradient_accumulation = GradientAccumulation::kAuto;
   if (fine.zero != 3) fine.reshard = "after_use";
   while (!is_legal(model, fine)) fine.micro_batch = fine.micro_batch == 1 ? 4 : fine.micro_batch - 1;
   return fine;
@@ -261,7 +261,7 @@ ParityCase case_of(const Choice& choice) {
   layout.sequence_parallel = choice[kSequenceParallel] == 1;
   layout.schedule = order.schedule;
   layout.virtual_stages = order.virtual_stages;
-  layout.gradient_accumulation = std::array{"auto", "full", "sharded"}[static_cast<size_t>(choice[kAccumulation])];
+  layout.gradient_accumulation = static_cast<GradientAccumulation>(choice[kAccumulation]);
   layout.reshard = choice[kReshard] == 1 ? "after_step" : "after_use";
   layout.prefetch = choice[kPrefetch];
   layout.micro_batch = 1 + choice[kMicroBatch];

@@ -144,7 +144,7 @@ std::vector<ParityLayout> layouts() {
       all.push_back(layout);
       if (zero == 3) {
         layout.reshard = "after_step";
-        layout.gradient_accumulation = "full";
+        layout.gradient_accumulation = GradientAccumulation::kFull;
         all.push_back(layout);
       }
     }

@@ -19,10 +19,11 @@ struct Kind {
 
 struct Sharding {
   int zero;
-  const char* accumulation;
+  GradientAccumulation accumulation;
 };
 /// Every lifetime of gradients and parameters.
-constexpr Sharding kShardings[] = {{0, "auto"}, {1, "auto"}, {2, "full"}, {2, "sharded"}, {3, "full"}, {3, "sharded"}};
+constexpr Sharding kShardings[] = {{0, GradientAccumulation::kAuto},    {1, GradientAccumulation::kAuto}, {2, GradientAccumulation::kFull},
+                                   {2, GradientAccumulation::kSharded}, {3, GradientAccumulation::kFull}, {3, GradientAccumulation::kSharded}};
 
 ParityLayout with(ParityLayout layout, const Kind& kind) {
   layout.schedule = kind.schedule;

@@ -85,7 +85,8 @@ std::vector<Layout> random_layouts(Random& random, const Config& config, size_t 
     s.schedule = random.one_of<ScheduleKind>(
         {ScheduleKind::kGPipe, ScheduleKind::k1F1B, ScheduleKind::kInterleaved1F1B, ScheduleKind::kZbH1, ScheduleKind::kZbH2, ScheduleKind::kZbV});
     if (s.schedule == ScheduleKind::kInterleaved1F1B && random.maybe()) s.virtual_stages = 1 + random.below(3);
-    if (s.zero >= 2 && random.maybe()) s.gradient_accumulation = random.one_of<const char*>({"full", "sharded"});
+    if (s.zero >= 2 && random.maybe())
+      s.gradient_accumulation = random.one_of<GradientAccumulation>({GradientAccumulation::kFull, GradientAccumulation::kSharded});
     if (s.zero == 3 && random.maybe()) s.reshard = "after_step";
     if (random.maybe()) s.recompute = random.one_of<RecomputeMode>({RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull});
     s.text = s.str();
@@ -308,7 +309,7 @@ TEST_CASE("the default layouts hold the configuration's own and are allowed by i
   config.parallel.tensor = 2;
   config.parallel.data = 16;
   config.parallel.zero_stage = 2;
-  config.parallel.gradient_accumulation = "auto";
+  config.parallel.gradient_accumulation = GradientAccumulation::kAuto;
   config.parallel.sequence_parallel = true;
   config.training.global_batch_size = 32;
   const std::vector<Layout> layouts = default_layouts(resolve(config));

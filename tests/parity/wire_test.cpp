@@ -47,7 +47,7 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   wire.data = 2 * (mesh.data() - 1.0) / mesh.data() * 8;      // valid tokens
   wire.world = 2 * (mesh.world() - 1.0) / mesh.world() * 16;  // squared norm and loss
   const bool use = config.parallel.zero_stage == 3 && config.parallel.reshard == "after_use";
-  const bool each = config.parallel.zero_stage >= 2 && config.parallel.gradient_accumulation != "full";
+  const bool each = config.parallel.zero_stage >= 2 && config.parallel.gradient_accumulation != GradientAccumulation::kFull;
   const std::vector<UnitRef> last_part =
       stage_units(config, stage_ranks(training_plan(config)))[static_cast<size_t>(at.pipeline)].units_of_part.back();
   for (size_t u = 0; u < unit_numel.size(); ++u) {
@@ -86,10 +86,10 @@ TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axi
       layout.tensor = 1;
       layout.data = 4;
       layout.replicate = zero == 0 ? 1 : 2;
-      layout.gradient_accumulation = zero >= 2 ? "full" : "auto";
+      layout.gradient_accumulation = zero >= 2 ? GradientAccumulation::kFull : GradientAccumulation::kAuto;
       layouts.push_back({ParityModel::kGpt2, layout});
       if (zero != 3) continue;
-      layout.gradient_accumulation = "sharded";
+      layout.gradient_accumulation = GradientAccumulation::kSharded;
       layout.reshard = "after_step";
       layouts.push_back({ParityModel::kGpt2, layout});
     }

@@ -45,7 +45,7 @@ Config base(const std::string& architecture) {
 void compare(const Config& config) {
   const std::vector<RankBytes> counted = counted_memory(config, machine("cpu")), formula = formula_memory(config, machine("cpu"));
   REQUIRE(formula.size() == counted.size());
-  const bool resident = config.parallel.zero_stage < 3, full = config.parallel.gradient_accumulation == "full";
+  const bool resident = config.parallel.zero_stage < 3, full = config.parallel.gradient_accumulation == GradientAccumulation::kFull;
   for (size_t r = 0; r < counted.size(); ++r) {
     CAPTURE(r);
     CHECK(formula[r].optimizer == counted[r].optimizer);
@@ -85,7 +85,8 @@ TEST_CASE("memory by formula is what is counted: sharding") {
   c.parallel.data = 4;
   c.parallel.zero_stage = GENERATE(0, 1, 2, 3);
   c.parallel.replicate = c.parallel.zero_stage == 0 ? 1 : GENERATE(1, 2);
-  c.parallel.gradient_accumulation = c.parallel.zero_stage < 2 ? "auto" : GENERATE(as<std::string>{}, "full", "sharded");
+  c.parallel.gradient_accumulation =
+      c.parallel.zero_stage < 2 ? GradientAccumulation::kAuto : GENERATE(GradientAccumulation::kFull, GradientAccumulation::kSharded);
   c.parallel.reshard = c.parallel.zero_stage < 3 ? "after_use" : GENERATE(as<std::string>{}, "after_use", "after_step");
   c.parallel.prefetch = c.parallel.zero_stage < 3 ? 1 : GENERATE(1, 3);
   c.model.tied_embeddings = GENERATE(false, true);

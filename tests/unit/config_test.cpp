@@ -108,7 +108,7 @@ TEST_CASE("config: resolve fills every auto") {
     CHECK(c.model.max_positions == 32);
     CHECK(c.parallel.data == 4);
     CHECK(c.parallel.layers_per_stage == std::vector<int64_t>{4});
-    CHECK(c.parallel.gradient_accumulation == "sharded");
+    CHECK(c.parallel.gradient_accumulation == GradientAccumulation::kSharded);
   }
   SECTION("gpt2") {
     const Config c = resolve(load(kSmall, {"model.architecture=gpt2", "model.kv_heads=auto", "parallel.data=auto"}));
@@ -116,7 +116,7 @@ TEST_CASE("config: resolve fills every auto") {
     CHECK(c.model.ffn_size == 384);
     CHECK(c.model.qkv_bias);
     CHECK(c.parallel.data == 1);
-    CHECK(c.parallel.gradient_accumulation == "full");
+    CHECK(c.parallel.gradient_accumulation == GradientAccumulation::kFull);
   }
   SECTION("8/3 of 4096 is 10922.7, and the next multiple of 64 is taken") {
     CHECK(resolve(load(kSmall, {"model.hidden_size=4096", "model.heads=32"})).model.ffn_size == 10944);

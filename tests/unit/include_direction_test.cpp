@@ -28,7 +28,8 @@ const ProjectRule kProjectRules[] = {
     {"parallel/sharding/", {"kernels/", "parallel/comm/", "parallel/mesh.h", "parallel/param.h", "parallel/sharding/"}},
     {"parallel/", {"kernels/", "parallel/"}},
     {"trainer/tokenizer/", {"kernels/core/", "trainer/files/", "trainer/tokenizer/"}},
-    {"trainer/config/", {"kernels/core/", "parallel/pipeline/schedule.h", "trainer/tokenizer/", "trainer/config/"}},
+    {"trainer/config/",
+     {"kernels/core/", "parallel/pipeline/schedule.h", "parallel/sharding/zero_policy.h", "trainer/tokenizer/", "trainer/config/"}},
     {"trainer/", {"kernels/", "parallel/", "trainer/"}},
 };
 

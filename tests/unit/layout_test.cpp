@@ -20,7 +20,7 @@ TEST_CASE("a layout is words in any order, joined or separated") {
   CHECK(spec.micro_batch == 2);
   CHECK(spec.sequence_parallel);
   CHECK(spec.schedule == ScheduleKind::kInterleaved1F1B);
-  CHECK(spec.gradient_accumulation == "full");
+  CHECK(spec.gradient_accumulation == GradientAccumulation::kFull);
   CHECK(spec.recompute == RecomputeMode::kSelective);
   CHECK(spec.reshard == "after_step");
   CHECK(spec.stages() == 6);
@@ -63,7 +63,7 @@ Config every_key_set() {
   config.parallel.sequence_parallel = true;
   config.parallel.schedule = "interleaved_1f1b";
   config.parallel.virtual_stages = 5;
-  config.parallel.gradient_accumulation = "full";
+  config.parallel.gradient_accumulation = GradientAccumulation::kFull;
   config.parallel.reshard = "after_step";
   config.parallel.prefetch = 7;
   config.parallel.bucket_size = 1000;

@@ -27,7 +27,10 @@ std::string yaml(const std::string& recompute) {
 
 }  // namespace
 
-TEST_CASE("a key that is one of a few words: each name stands for a value of its own") { check_names<RecomputeMode>(); }
+TEST_CASE("a key that is one of a few words: each name stands for a value of its own") {
+  check_names<RecomputeMode>();
+  check_names<GradientAccumulation>();
+}
 
 TEST_CASE("a key that is one of a few words: reading, writing, the schema and the range check share one table of names") {
   const LoadedConfig loaded = parse_config(yaml("budget"), "run.yaml", {});

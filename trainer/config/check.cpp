@@ -134,7 +134,7 @@ void check_data_axis(Rules& rules, const Config& c) {
     rules.broken("parallel.replicate", "ZeRO-0 shards nothing: every data rank is a replica", concat("1 or ", *p.data, ", or a zero_stage from 1"),
                  "1");
   if (!rules.apply({"parallel.zero_stage"})) return;
-  if (rules.apply({"parallel.gradient_accumulation"}) && p.gradient_accumulation == "sharded" && p.zero_stage < 2)
+  if (rules.apply({"parallel.gradient_accumulation"}) && p.gradient_accumulation == GradientAccumulation::kSharded && p.zero_stage < 2)
     rules.broken("parallel.gradient_accumulation", concat("zero_stage ", p.zero_stage, " keeps full gradients"),
                  "auto | full, or a zero_stage from 2", "full");
   if (rules.apply({"parallel.reshard"}) && p.reshard != "after_use" && p.zero_stage != 3)

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/sharding/zero_policy.h"
 #include "trainer/config/one_of.h"
 
 namespace trireme {
@@ -55,6 +56,9 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
+template <>
+inline constexpr std::array kNames<GradientAccumulation>{"auto", "full", "sharded"};
+
 struct ParallelConfig {
   int64_t tensor = 1;
   int64_t pipeline = 1;
@@ -66,8 +70,8 @@ struct ParallelConfig {
   std::string schedule_file = "none";           ///< of schedule file: a line of actions for each pipeline rank
   Auto<int64_t> virtual_stages;                 ///< of each pipeline rank; auto: 2 for interleaved_1f1b and zb_v, else 1
   Auto<std::vector<int64_t>> layers_per_stage;  ///< of pipeline x virtual_stages stages; auto: balanced by cost
-  std::string gradient_accumulation = "auto";   ///< auto | full | sharded
-  std::string reshard = "after_use";            ///< after_use | after_step (ZeRO-3)
+  OneOf<GradientAccumulation> gradient_accumulation = GradientAccumulation::kAuto;
+  std::string reshard = "after_use";  ///< after_use | after_step (ZeRO-3)
   int64_t prefetch = 1;
   Auto<int64_t> bucket_size;  ///< bytes of block parameters gathered and reduced together; auto: a block
   bool overlap = true;        ///< false: every communication is waited for where it begins

@@ -67,7 +67,6 @@ void visit(V& v, ParallelConfig& c) {
     c.layers_per_stage);
   v(layout_key({.key = "gradient_accumulation",
                 .doc = "full: reduce gradients once a step. sharded: after every micro-batch, into the owned shard.",
-                .choices = {"auto", "full", "sharded"},
                 .auto_rule = "full for ZeRO 0-1, sharded for 2-3"}),
     c.gradient_accumulation);
   v(layout_key({.key = "reshard", .doc = "ZeRO-3: drop gathered parameters after each use, or once a step.", .choices = {"after_use", "after_step"}}),

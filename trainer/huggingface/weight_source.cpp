@@ -89,7 +89,7 @@ WeightSource::WeightSource(const fs::path& path, WeightKind kind) : reader_(open
     config_.parallel = {};
     config_.parallel.virtual_stages = 1;
     config_.parallel.layers_per_stage = std::vector<int64_t>{config_.model.layers};
-    config_.parallel.gradient_accumulation = "full";
+    config_.parallel.gradient_accumulation = GradientAccumulation::kFull;
     config_.training.recompute = RecomputeMode::kNone;
   } else {
     path_ = path.string();

@@ -78,7 +78,7 @@ class Parser {
       spec_.sequence_parallel = true;
     } else if (word == "full_grads" || word == "sharded_grads") {
       once("gradient_accumulation");
-      spec_.gradient_accumulation = word.substr(0, word.find('_'));
+      spec_.gradient_accumulation = OneOf<GradientAccumulation>(word.substr(0, word.find('_'))).value();
     } else if (word == "after_step") {
       once("reshard");
       spec_.reshard = word;
@@ -157,7 +157,7 @@ std::string Layout::str() const {
   degree("rep", replicate, 1);
   degree("mb", micro_batch, 1);
   if (sequence_parallel) out << "sp";
-  if (gradient_accumulation != "auto") out << "-" << gradient_accumulation << "_grads";
+  if (gradient_accumulation != GradientAccumulation::kAuto) out << "-" << name_of(gradient_accumulation) << "_grads";
   if (reshard != "after_use") out << "-" << reshard;
   if (recompute) out << "-" << name_of(*recompute);
   if (schedule != ScheduleKind::k1F1B) out << "-" << name_of(schedule);
@@ -178,7 +178,7 @@ Layout layout_of(const Config& config) {
           .schedule = schedule_named(p.schedule).value_or(ScheduleKind::k1F1B),
           .virtual_stages = p.virtual_stages,
           .recompute = config.training.recompute.value(),
-          .gradient_accumulation = p.gradient_accumulation,
+          .gradient_accumulation = p.gradient_accumulation.value(),
           .reshard = p.reshard};
 }
 

@@ -18,7 +18,7 @@ struct Layout {
   ScheduleKind schedule = ScheduleKind::k1F1B;
   std::optional<int64_t> virtual_stages = {};   ///< not given: those of the schedule
   std::optional<RecomputeMode> recompute = {};  ///< not given: as the configuration says
-  std::string gradient_accumulation = "auto";
+  GradientAccumulation gradient_accumulation = GradientAccumulation::kAuto;
   std::string reshard = "after_use";
   std::string text = {};  ///< as it was written
 

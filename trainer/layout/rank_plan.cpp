@@ -19,11 +19,8 @@ MeshShape mesh_shape(const ParallelConfig& parallel) {
 }
 
 ZeroPolicy zero_policy(const ParallelConfig& parallel) {
-  const GradientAccumulation accumulation = parallel.gradient_accumulation == "full"      ? GradientAccumulation::kFull
-                                            : parallel.gradient_accumulation == "sharded" ? GradientAccumulation::kSharded
-                                                                                          : GradientAccumulation::kAuto;
   return zero_policy(static_cast<int>(parallel.zero_stage), static_cast<int>(parallel.data.value()), static_cast<int>(parallel.replicate),
-                     accumulation, parallel.reshard == "after_use");
+                     parallel.gradient_accumulation.value(), parallel.reshard == "after_use");
 }
 
 Precision precision_of(const TrainingConfig& training) {

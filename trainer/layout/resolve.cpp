@@ -134,7 +134,8 @@ Config resolve(const Config& config, std::optional<int64_t> world_size, const So
   ParallelConfig& p = resolved.parallel;
   if (resolved.run.device == "auto" && resolved.training.precision == "fp64") resolved.run.device = "cpu";  // else the run looks for GPUs
   if (resolved.training.reduce_dtype == "auto" && resolved.training.precision != "fp64") resolved.training.reduce_dtype = "fp32";
-  if (p.gradient_accumulation == "auto") p.gradient_accumulation = zero_policy(p).gradients_resident ? "full" : "sharded";
+  if (p.gradient_accumulation == GradientAccumulation::kAuto)
+    p.gradient_accumulation = zero_policy(p).gradients_resident ? GradientAccumulation::kFull : GradientAccumulation::kSharded;
   if (!p.layers_per_stage) p.layers_per_stage = balanced_layers(resolved);
   TrainingConfig& t = resolved.training;
   if (!t.optimizer.beta2) t.optimizer.beta2 = traits_of(optimizer_named(t.optimizer.name)).default_beta2;

@@ -86,7 +86,7 @@ bool accumulation_is_a_choice(const Config& config) { return zero_policy(config.
 
 Config with_other_accumulation(const Config& config) {
   Config other = config;
-  other.parallel.gradient_accumulation = accumulates_full(config) ? "sharded" : "full";
+  other.parallel.gradient_accumulation = accumulates_full(config) ? GradientAccumulation::kSharded : GradientAccumulation::kFull;
   return other;
 }
 

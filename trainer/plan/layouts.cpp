@@ -97,7 +97,7 @@ Config LayoutSpace::config(const Layout& layout, std::vector<int64_t> layers_per
   p = layout.parallel(base_.parallel);
   p.virtual_stages = layout.stages_per_rank();
   p.layers_per_stage = std::move(layers_per_stage);
-  p.gradient_accumulation = layout.zero >= 2 ? "sharded" : "full";
+  p.gradient_accumulation = layout.zero >= 2 ? GradientAccumulation::kSharded : GradientAccumulation::kFull;
   if (layout.zero == 0) p.prefetch = ParallelConfig{}.prefetch;  // which would have no effect, and be refused
   out.training.micro_batch_size = layout.micro_batch;
   if (layout.recompute) out.training.recompute = *layout.recompute;

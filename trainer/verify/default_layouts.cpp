@@ -18,7 +18,8 @@ std::vector<Layout> default_layouts(const Config& config) {
   own.recompute.reset();  // the clone has the configuration's
   own.sequence_parallel = p.sequence_parallel && p.tensor > 1;
   if (own.schedule != ScheduleKind::kInterleaved1F1B) own.virtual_stages.reset();
-  if (p.gradient_accumulation != "full" || !zero_policy(p).may_shard_gradients) own.gradient_accumulation = "auto";  // which gives the same
+  if (p.gradient_accumulation != GradientAccumulation::kFull || !zero_policy(p).may_shard_gradients)
+    own.gradient_accumulation = GradientAccumulation::kAuto;  // which gives the same
   const auto smallest_factor = [](int64_t n) {
     int64_t factor = 2;
     while (factor < n && n % factor != 0) ++factor;
