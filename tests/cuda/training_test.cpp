@@ -57,7 +57,7 @@ std::vector<LayoutCase> dozen() {
   add(M::kGpt2Dropout, 1, 1, 2, 1, [](ParityLayout&) {});
   add(M::kGpt2, 1, 1, 3, 2, [](ParityLayout&) {});
   add(M::kLlamaGrouped, 1, 1, 4, 3, [](ParityLayout& l) { l.prefetch = 2; });
-  add(M::kLlama, 1, 1, 4, 3, [](ParityLayout& l) { l.replicate = 2, l.reshard = "after_step"; });
+  add(M::kLlama, 1, 1, 4, 3, [](ParityLayout& l) { l.replicate = 2, l.reshard = Reshard::kAfterStep; });
   add(M::kLlamaGrouped, 2, 2, 1, 0, [](ParityLayout& l) { l.sequence_parallel = true, l.micro_batch = 3; });
   add(M::kGpt2, 1, 2, 2, 3, [](ParityLayout& l) { l.gradient_accumulation = GradientAccumulation::kFull, l.micro_batch = 2; });
   add(M::kLlamaGrouped, 2, 2, 2, 3, [](ParityLayout& l) { l.sequence_parallel = true; });

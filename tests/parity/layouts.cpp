@@ -13,7 +13,7 @@ constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLla
 bool is_distinct(const ParityLayout& layout) {
   if (layout.zero == 0 && layout.replicate > 1) return false;  // ZeRO-0 is all replicas already
   if (layout.zero < 2 && layout.gradient_accumulation == GradientAccumulation::kSharded) return false;
-  return layout.zero == 3 || layout.reshard == "after_use";
+  return layout.zero == 3 || layout.reshard == Reshard::kAfterUse;
 }
 
 /// The finer options of the n-th case: mixed-radix digits of a stride that is prime to all of them, dropped where they do not apply.
@@ -26,7 +26,7 @@ ParityLayout with_finer_options(ParityLayout layout, ParityModel model, size_t n
   };
   ParityLayout fine = layout;
   fine.gradient_accumulation = static_cast<GradientAccumulation>(next(3));
-  fine.reshard = next(2) ? "after_step" : "after_use";
+  fine.reshard = next(2) ? Reshard::kAfterStep : Reshard::kAfterUse;
   fine.prefetch = static_cast<int>(next(3));
   fine.micro_batch = std::vector<int>{1, 2, 3, 4}[next(4)];
   if (layout.pipeline > 1 && next(2)) {  // uneven on purpose: the last stage takes the rest
@@ -34,7 +34,7 @@ ParityLayout with_finer_options(ParityLayout layout, ParityModel model, size_t n
     fine.layers_per_stage.back() = 5 - (layout.pipeline - 1);
   }
   if (fine.zero < 2 && fine.gradient_accumulation == GradientAccumulation::kSharded) fine.gradient_accumulation = GradientAccumulation::kAuto;
-  if (fine.zero != 3) fine.reshard = "after_use";
+  if (fine.zero != 3) fine.reshard = Reshard::kAfterUse;
   while (!is_legal(model, fine)) fine.micro_batch = fine.micro_batch == 1 ? 4 : fine.micro_batch - 1;
   return fine;
 }
@@ -262,7 +262,7 @@ ParityCase case_of(const Choice& choice) {
   layout.schedule = order.schedule;
   layout.virtual_stages = order.virtual_stages;
   layout.gradient_accumulation = static_cast<GradientAccumulation>(choice[kAccumulation]);
-  layout.reshard = choice[kReshard] == 1 ? "after_step" : "after_use";
+  layout.reshard = choice[kReshard] == 1 ? Reshard::kAfterStep : Reshard::kAfterUse;
   layout.prefetch = choice[kPrefetch];
   layout.micro_batch = 1 + choice[kMicroBatch];
   layout.recompute = recompute.mode;

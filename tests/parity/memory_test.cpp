@@ -143,7 +143,7 @@ std::vector<ParityLayout> layouts() {
       layout.replicate = replicate == 2 ? 3 : 1;
       all.push_back(layout);
       if (zero == 3) {
-        layout.reshard = "after_step";
+        layout.reshard = Reshard::kAfterStep;
         layout.gradient_accumulation = GradientAccumulation::kFull;
         all.push_back(layout);
       }

@@ -57,7 +57,7 @@ ParityLayout with_variant(ParityLayout layout, ParityModel model, int variant) {
     layout.schedule = order.schedule;
     layout.virtual_stages = order.virtual_stages;
   }
-  layout.reshard = layout.zero == 3 && variant % 2 == 0 ? "after_step" : "after_use";
+  layout.reshard = layout.zero == 3 && variant % 2 == 0 ? Reshard::kAfterStep : Reshard::kAfterUse;
   const int64_t stages = layout.stages();
   if (stages > 1 && (variant + layout.data) % 2 == 0) {
     layout.layers_per_stage.assign(static_cast<size_t>(stages), 1);

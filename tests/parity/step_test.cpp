@@ -199,7 +199,7 @@ TEST_CASE("every option of the layout changes what a rank does") {
   std::vector<std::string> lists = {
       list([](ParityLayout&) {}),
       list([](ParityLayout& layout) { layout.schedule = ScheduleKind::kGPipe; }),
-      list([](ParityLayout& layout) { layout.reshard = "after_step"; }),
+      list([](ParityLayout& layout) { layout.reshard = Reshard::kAfterStep; }),
       list([](ParityLayout& layout) { layout.gradient_accumulation = GradientAccumulation::kFull; }),
       list([](ParityLayout& layout) { layout.prefetch = 0; }),
       list([](ParityLayout& layout) { layout.prefetch = 2; }),

@@ -87,7 +87,7 @@ std::vector<Layout> random_layouts(Random& random, const Config& config, size_t 
     if (s.schedule == ScheduleKind::kInterleaved1F1B && random.maybe()) s.virtual_stages = 1 + random.below(3);
     if (s.zero >= 2 && random.maybe())
       s.gradient_accumulation = random.one_of<GradientAccumulation>({GradientAccumulation::kFull, GradientAccumulation::kSharded});
-    if (s.zero == 3 && random.maybe()) s.reshard = "after_step";
+    if (s.zero == 3 && random.maybe()) s.reshard = Reshard::kAfterStep;
     if (random.maybe()) s.recompute = random.one_of<RecomputeMode>({RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull});
     s.text = s.str();
     try {

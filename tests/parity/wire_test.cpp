@@ -46,7 +46,7 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   wire.kv = 2 * (copies - 1) / copies * partial(Partial::kKv);
   wire.data = 2 * (mesh.data() - 1.0) / mesh.data() * 8;      // valid tokens
   wire.world = 2 * (mesh.world() - 1.0) / mesh.world() * 16;  // squared norm and loss
-  const bool use = config.parallel.zero_stage == 3 && config.parallel.reshard == "after_use";
+  const bool use = config.parallel.zero_stage == 3 && config.parallel.reshard == Reshard::kAfterUse;
   const bool each = config.parallel.zero_stage >= 2 && config.parallel.gradient_accumulation != GradientAccumulation::kFull;
   const std::vector<UnitRef> last_part =
       stage_units(config, stage_ranks(training_plan(config)))[static_cast<size_t>(at.pipeline)].units_of_part.back();
@@ -90,7 +90,7 @@ TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axi
       layouts.push_back({ParityModel::kGpt2, layout});
       if (zero != 3) continue;
       layout.gradient_accumulation = GradientAccumulation::kSharded;
-      layout.reshard = "after_step";
+      layout.reshard = Reshard::kAfterStep;
       layouts.push_back({ParityModel::kGpt2, layout});
     }
   }

@@ -78,7 +78,7 @@ TEST_CASE("the traffic of each axis is what a run's ranks record") {
   layouts.back().recompute_every = 3;
   layouts.push_back(ParityLayout{{.pipeline = 3, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 2}}.of_layers(13));
   layouts.push_back({{.pipeline = 2, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}});
-  layouts.push_back({{.data = 4, .zero = 3, .replicate = 2, .reshard = "after_step"}});
+  layouts.push_back({{.data = 4, .zero = 3, .replicate = 2, .reshard = Reshard::kAfterStep}});
   for (const ParityLayout& layout : layouts) {
     INFO(layout.str());
     const Config config = parity_config(ParityModel::kGpt2, layout, "fp32");

@@ -87,7 +87,7 @@ TEST_CASE("memory by formula is what is counted: sharding") {
   c.parallel.replicate = c.parallel.zero_stage == 0 ? 1 : GENERATE(1, 2);
   c.parallel.gradient_accumulation =
       c.parallel.zero_stage < 2 ? GradientAccumulation::kAuto : GENERATE(GradientAccumulation::kFull, GradientAccumulation::kSharded);
-  c.parallel.reshard = c.parallel.zero_stage < 3 ? "after_use" : GENERATE(as<std::string>{}, "after_use", "after_step");
+  c.parallel.reshard = c.parallel.zero_stage < 3 ? Reshard::kAfterUse : GENERATE(Reshard::kAfterUse, Reshard::kAfterStep);
   c.parallel.prefetch = c.parallel.zero_stage < 3 ? 1 : GENERATE(1, 3);
   c.model.tied_embeddings = GENERATE(false, true);
   CAPTURE(c.model.architecture, c.model.tied_embeddings, c.parallel.zero_stage, c.parallel.replicate, c.parallel.gradient_accumulation,

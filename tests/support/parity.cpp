@@ -30,8 +30,8 @@ ParityLayout ParityLayout::of_layers(int all, std::vector<int64_t> of_stages) co
 std::string ParityLayout::str() const {
   std::ostringstream out;
   out << "tp" << tensor << "pp" << pipeline << "dp" << data << "z" << zero << (replicate > 1 ? " rep" + std::to_string(replicate) : "")
-      << (sequence_parallel ? " sp" : "") << " " << name_of(schedule) << " accumulation=" << name_of(gradient_accumulation) << " reshard=" << reshard
-      << " prefetch=" << prefetch << " mb" << micro_batch;
+      << (sequence_parallel ? " sp" : "") << " " << name_of(schedule) << " accumulation=" << name_of(gradient_accumulation)
+      << " reshard=" << name_of(reshard) << " prefetch=" << prefetch << " mb" << micro_batch;
   if (stages_per_rank() > 1) out << " v" << stages_per_rank();
   if (recompute.value_or(RecomputeMode::kNone) != RecomputeMode::kNone) out << " recompute=" << name_of(*recompute) << "/" << recompute_every;
   if (bucket_blocks > 1) out << " bucket=" << bucket_blocks;

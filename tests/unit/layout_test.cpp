@@ -22,7 +22,7 @@ TEST_CASE("a layout is words in any order, joined or separated") {
   CHECK(spec.schedule == ScheduleKind::kInterleaved1F1B);
   CHECK(spec.gradient_accumulation == GradientAccumulation::kFull);
   CHECK(spec.recompute == RecomputeMode::kSelective);
-  CHECK(spec.reshard == "after_step");
+  CHECK(spec.reshard == Reshard::kAfterStep);
   CHECK(spec.stages() == 6);
   CHECK(parse_layout(spec.str()) == spec);
   CHECK(parse_layout("tp2pp2vpp2-interleaved_1f1b").stages() == 4);
@@ -64,7 +64,7 @@ Config every_key_set() {
   config.parallel.schedule = "interleaved_1f1b";
   config.parallel.virtual_stages = 5;
   config.parallel.gradient_accumulation = GradientAccumulation::kFull;
-  config.parallel.reshard = "after_step";
+  config.parallel.reshard = Reshard::kAfterStep;
   config.parallel.prefetch = 7;
   config.parallel.bucket_size = 1000;
   config.training.micro_batch_size = 6;

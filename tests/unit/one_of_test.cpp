@@ -30,6 +30,7 @@ std::string yaml(const std::string& recompute) {
 TEST_CASE("a key that is one of a few words: each name stands for a value of its own") {
   check_names<RecomputeMode>();
   check_names<GradientAccumulation>();
+  check_names<Reshard>();
 }
 
 TEST_CASE("a key that is one of a few words: reading, writing, the schema and the range check share one table of names") {

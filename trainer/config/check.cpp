@@ -137,7 +137,7 @@ void check_data_axis(Rules& rules, const Config& c) {
   if (rules.apply({"parallel.gradient_accumulation"}) && p.gradient_accumulation == GradientAccumulation::kSharded && p.zero_stage < 2)
     rules.broken("parallel.gradient_accumulation", concat("zero_stage ", p.zero_stage, " keeps full gradients"),
                  "auto | full, or a zero_stage from 2", "full");
-  if (rules.apply({"parallel.reshard"}) && p.reshard != "after_use" && p.zero_stage != 3)
+  if (rules.apply({"parallel.reshard"}) && p.reshard != Reshard::kAfterUse && p.zero_stage != 3)
     rules.broken("parallel.reshard", concat("zero_stage ", p.zero_stage, " does not shard parameters"), "after_use, or zero_stage 3", "after_use");
   if (rules.apply({"parallel.prefetch"}) && p.prefetch != ParallelConfig{}.prefetch && p.zero_stage == 0)
     rules.broken("parallel.prefetch", "has no effect: zero_stage 0 gathers nothing", "a zero_stage from 1",

@@ -59,6 +59,11 @@ struct ModelConfig {
 template <>
 inline constexpr std::array kNames<GradientAccumulation>{"auto", "full", "sharded"};
 
+/// When gathered parameters go, under ZeRO-3.
+enum class Reshard : uint8_t { kAfterUse, kAfterStep };
+template <>
+inline constexpr std::array kNames<Reshard>{"after_use", "after_step"};
+
 struct ParallelConfig {
   int64_t tensor = 1;
   int64_t pipeline = 1;
@@ -71,7 +76,7 @@ struct ParallelConfig {
   Auto<int64_t> virtual_stages;                 ///< of each pipeline rank; auto: 2 for interleaved_1f1b and zb_v, else 1
   Auto<std::vector<int64_t>> layers_per_stage;  ///< of pipeline x virtual_stages stages; auto: balanced by cost
   OneOf<GradientAccumulation> gradient_accumulation = GradientAccumulation::kAuto;
-  std::string reshard = "after_use";  ///< after_use | after_step (ZeRO-3)
+  OneOf<Reshard> reshard = Reshard::kAfterUse;
   int64_t prefetch = 1;
   Auto<int64_t> bucket_size;  ///< bytes of block parameters gathered and reduced together; auto: a block
   bool overlap = true;        ///< false: every communication is waited for where it begins

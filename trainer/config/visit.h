@@ -69,8 +69,7 @@ void visit(V& v, ParallelConfig& c) {
                 .doc = "full: reduce gradients once a step. sharded: after every micro-batch, into the owned shard.",
                 .auto_rule = "full for ZeRO 0-1, sharded for 2-3"}),
     c.gradient_accumulation);
-  v(layout_key({.key = "reshard", .doc = "ZeRO-3: drop gathered parameters after each use, or once a step.", .choices = {"after_use", "after_step"}}),
-    c.reshard);
+  v(layout_key({.key = "reshard", .doc = "ZeRO-3: drop gathered parameters after each use, or once a step."}), c.reshard);
   v(execution_key({.key = "prefetch",
                    .doc = "Parts of the model (embedding, blocks, head) ahead of whose use parameters are gathered.",
                    .min = 0,

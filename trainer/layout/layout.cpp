@@ -81,7 +81,7 @@ class Parser {
       spec_.gradient_accumulation = OneOf<GradientAccumulation>(word.substr(0, word.find('_'))).value();
     } else if (word == "after_step") {
       once("reshard");
-      spec_.reshard = word;
+      spec_.reshard = OneOf<Reshard>(word).value();
     } else if (word == "none" || word == "selective" || word == "full") {
       once("recompute");
       spec_.recompute = OneOf<RecomputeMode>(word).value();
@@ -158,7 +158,7 @@ std::string Layout::str() const {
   degree("mb", micro_batch, 1);
   if (sequence_parallel) out << "sp";
   if (gradient_accumulation != GradientAccumulation::kAuto) out << "-" << name_of(gradient_accumulation) << "_grads";
-  if (reshard != "after_use") out << "-" << reshard;
+  if (reshard != Reshard::kAfterUse) out << "-" << name_of(reshard);
   if (recompute) out << "-" << name_of(*recompute);
   if (schedule != ScheduleKind::k1F1B) out << "-" << name_of(schedule);
   const std::string all = out.str();
@@ -179,7 +179,7 @@ Layout layout_of(const Config& config) {
           .virtual_stages = p.virtual_stages,
           .recompute = config.training.recompute.value(),
           .gradient_accumulation = p.gradient_accumulation.value(),
-          .reshard = p.reshard};
+          .reshard = p.reshard.value()};
 }
 
 Layout parse_layout(const std::string& text) { return Parser(text).parse(); }

@@ -19,7 +19,7 @@ struct Layout {
   std::optional<int64_t> virtual_stages = {};   ///< not given: those of the schedule
   std::optional<RecomputeMode> recompute = {};  ///< not given: as the configuration says
   GradientAccumulation gradient_accumulation = GradientAccumulation::kAuto;
-  std::string reshard = "after_use";
+  Reshard reshard = Reshard::kAfterUse;
   std::string text = {};  ///< as it was written
 
   int64_t world() const { return tensor * pipeline * data; }

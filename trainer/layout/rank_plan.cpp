@@ -20,7 +20,7 @@ MeshShape mesh_shape(const ParallelConfig& parallel) {
 
 ZeroPolicy zero_policy(const ParallelConfig& parallel) {
   return zero_policy(static_cast<int>(parallel.zero_stage), static_cast<int>(parallel.data.value()), static_cast<int>(parallel.replicate),
-                     parallel.gradient_accumulation.value(), parallel.reshard == "after_use");
+                     parallel.gradient_accumulation.value(), parallel.reshard == Reshard::kAfterUse);
 }
 
 Precision precision_of(const TrainingConfig& training) {
