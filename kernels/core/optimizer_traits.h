@@ -3,9 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
-
-#include "kernels/core/check.h"
 
 namespace trireme {
 
@@ -29,11 +26,5 @@ constexpr std::array<OptimizerTraits, 2> kOptimizers{{
     {"lion", {"exp_avg"}, 1, false, 0.99},
 }};
 constexpr const OptimizerTraits& traits_of(Optimizer optimizer) { return kOptimizers[static_cast<size_t>(optimizer)]; }
-/// Errors: InternalError for another name.
-inline Optimizer optimizer_named(std::string_view name) {
-  for (size_t i = 0; i < kOptimizers.size(); ++i)
-    if (kOptimizers[i].name == name) return static_cast<Optimizer>(i);
-  throw InternalError(concat("no optimizer is called ", name));
-}
 
 }  // namespace trireme

@@ -268,7 +268,7 @@ ParityCase case_of(const Choice& choice) {
   layout.recompute = recompute.mode;
   layout.recompute_every = recompute.every;
   layout.bucket_blocks = 1 + choice[kBucket];
-  layout.optimizer = kOptimizers[static_cast<size_t>(choice[kOptimizer])].name;
+  layout.optimizer = static_cast<Optimizer>(choice[kOptimizer]);
   layout.ema = choice[kAverage] == 1 ? 0.2 : 0;  // less than the warm-up from the third step on
   layout.window = choice[kWindow] > 0 ? 4 : 0;   // of 12 tokens
   layout.window_on_all = choice[kWindow] != 2;

@@ -56,7 +56,7 @@ const std::vector<ParityCase>& pairs() {
 const std::vector<ParityCase>& smooth_pairs() {
   static const std::vector<ParityCase> cases = [] {
     std::vector<ParityCase> all = pairs();
-    for (ParityCase& c : all) c.layout.optimizer = "adamw";
+    for (ParityCase& c : all) c.layout.optimizer = Optimizer::kAdamW;
     return all;
   }();
   return cases;

@@ -151,7 +151,7 @@ TEST_CASE("memory by formula is what is counted: precision") {
 TEST_CASE("a moving average is an element more of the master dtype for each owned weight, by formula and counted, and three accesses of the update") {
   Config c = base("llama");
   c.training.precision = GENERATE(as<std::string>{}, "fp32", "bf16");
-  c.training.optimizer.name = GENERATE(as<std::string>{}, "adamw", "lion");
+  c.training.optimizer.name = GENERATE(Optimizer::kAdamW, Optimizer::kLion);
   c.parallel.pipeline = 2;
   c.parallel.data = 2;
   c.parallel.zero_stage = GENERATE(0, 3);
@@ -161,7 +161,7 @@ TEST_CASE("a moving average is an element more of the master dtype for each owne
   const Config averaged = resolve(c);
   compare(averaged);
   const std::vector<RankBytes> without = formula_memory(plain, machine("cpu")), with = formula_memory(averaged, machine("cpu"));
-  const double states = (c.training.precision == "bf16" ? 1 : 0) + (c.training.optimizer.name == "adamw" ? 2 : 1);
+  const double states = (c.training.precision == "bf16" ? 1 : 0) + (c.training.optimizer.name == Optimizer::kAdamW ? 2 : 1);
   for (size_t r = 0; r < with.size(); ++r) {
     CHECK(with[r].optimizer == Approx(without[r].optimizer * (states + 1) / states).epsilon(1e-12));
     CHECK(with[r].peak - without[r].peak == Approx(with[r].optimizer - without[r].optimizer).epsilon(1e-9));

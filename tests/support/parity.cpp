@@ -36,7 +36,7 @@ std::string ParityLayout::str() const {
   if (recompute.value_or(RecomputeMode::kNone) != RecomputeMode::kNone) out << " recompute=" << name_of(*recompute) << "/" << recompute_every;
   if (bucket_blocks > 1) out << " bucket=" << bucket_blocks;
   if (layers != 5) out << " layers=" << layers;
-  if (optimizer != "adamw") out << " " << optimizer;
+  if (optimizer != Optimizer::kAdamW) out << " " << name_of(optimizer);
   if (ema > 0) out << " ema=" << ema;
   if (window > 0) out << " window=" << window << (window_on_all ? "" : " on some layers");
   for (size_t s = 0; s < layers_per_stage.size(); ++s) out << (s == 0 ? " " : "+") << layers_per_stage[s];
@@ -109,8 +109,8 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   t.recompute_every = layout.recompute_every;
   t.optimizer.name = layout.optimizer;
   if (layout.ema > 0) t.ema.decay = layout.ema;
-  t.optimizer.beta2 = traits_of(optimizer_named(layout.optimizer)).default_beta2;
-  t.optimizer.learning_rate = layout.optimizer == "lion" ? 5e-4 : 3e-3;
+  t.optimizer.beta2 = traits_of(layout.optimizer).default_beta2;
+  t.optimizer.learning_rate = layout.optimizer == Optimizer::kLion ? 5e-4 : 3e-3;
   // The gradient of a key bias is zero in exact arithmetic. AdamW divides its rounding noise by its own size, so in fp32 it would walk at the full
   // learning rate in a direction that depends on the order of sums; an epsilon above the noise keeps it where it belongs.
   if (precision != "fp64") t.optimizer.epsilon = 1e-5;

@@ -18,7 +18,7 @@ struct ParityLayout : Layout {
   int recompute_every = 1;
   int bucket_blocks = 1;  ///< blocks whose parameters are gathered together
   int layers = 5;         ///< of the model: 13 where there are more stages
-  std::string optimizer = "adamw";
+  Optimizer optimizer = Optimizer::kAdamW;
   double ema = 0;             ///< training.ema.decay; 0: none
   int window = 0;             ///< model.window; 0: none
   bool window_on_all = true;  ///< false: on two layers of three

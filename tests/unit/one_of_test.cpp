@@ -31,6 +31,7 @@ TEST_CASE("a key that is one of a few words: each name stands for a value of its
   check_names<RecomputeMode>();
   check_names<GradientAccumulation>();
   check_names<Reshard>();
+  check_names<Optimizer>();
 }
 
 TEST_CASE("a key that is one of a few words: reading, writing, the schema and the range check share one table of names") {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/optimizer_traits.h"
 #include "parallel/sharding/zero_policy.h"
 #include "trainer/config/one_of.h"
 
@@ -83,8 +84,15 @@ struct ParallelConfig {
   bool operator==(const ParallelConfig&) const = default;
 };
 
+template <>
+inline constexpr std::array kNames<Optimizer> = [] {
+  std::array<const char*, kOptimizers.size()> names{};
+  for (size_t i = 0; i < names.size(); ++i) names[i] = kOptimizers[i].name;
+  return names;
+}();
+
 struct OptimizerConfig {
-  std::string name = "adamw";  ///< adamw | lion
+  OneOf<Optimizer> name = Optimizer::kAdamW;
   double learning_rate = 1e-3;
   double beta1 = 0.9;
   Auto<double> beta2;  ///< auto: 0.95, of lion 0.99

@@ -1,6 +1,5 @@
 #pragma once
 // The keys of `training`, as visit.h has them.
-#include "kernels/core/optimizer_traits.h"
 #include "trainer/config/config.h"
 #include "trainer/config/field.h"
 
@@ -8,10 +7,7 @@ namespace trireme {
 
 template <class V>
 void visit(V& v, OptimizerConfig& c) {
-  v(Field{.key = "name",
-          .doc = "The optimizer. Lion wants a third to a tenth of AdamW's learning rate, and three to ten times its decay.",
-          .choices = {kOptimizers[0].name, kOptimizers[1].name}},
-    c.name);
+  v(Field{.key = "name", .doc = "The optimizer. Lion wants a third to a tenth of AdamW's learning rate, and three to ten times its decay."}, c.name);
   v(Field{.key = "learning_rate", .doc = "Peak learning rate.", .min = 0, .above_min = true}, c.learning_rate);
   v(Field{.key = "beta1", .doc = "AdamW: decay of the first moment. Lion: weight of the momentum in a step.", .min = 0, .max = 1, .below_max = true},
     c.beta1);
@@ -26,7 +22,7 @@ void visit(V& v, OptimizerConfig& c) {
           .doc = "AdamW: added to the root of the second moment.",
           .min = 0,
           .above_min = true,
-          .without_effect = c.name == "lion" ? "lion divides by nothing" : nullptr},
+          .without_effect = c.name == Optimizer::kLion ? "lion divides by nothing" : nullptr},
     c.epsilon);
   v(Field{.key = "weight_decay", .doc = "Decoupled decay of matrices; norms and biases have none.", .min = 0}, c.weight_decay);
   v(Field{.key = "learning_rate_scaling",

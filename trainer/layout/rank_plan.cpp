@@ -33,7 +33,7 @@ Precision precision_of(const TrainingConfig& training) {
 }
 
 std::vector<std::string> state_names(const TrainingConfig& training) {
-  const OptimizerTraits& traits = traits_of(optimizer_named(training.optimizer.name));
+  const OptimizerTraits& traits = traits_of(training.optimizer.name.value());
   std::vector<std::string> names(traits.state_names.begin(), traits.state_names.begin() + traits.states);
   if (training.ema.decay) names.push_back(kAverageName);
   return names;

@@ -79,7 +79,7 @@ void Trainer::make_optimizers() {
     gradients_.push_back(one.gradient);
   }
   const OptimizerConfig& optimizer = config_.training.optimizer;
-  const Optimizer kind = optimizer_named(optimizer.name);
+  const Optimizer kind = optimizer.name.value();
   hyper_ = {optimizer.beta1, optimizer.beta2.value_or(traits_of(kind).default_beta2), optimizer.epsilon, optimizer.weight_decay};
   for (const auto& stage : stages_) stage->make_optimizer(ctx_, {kind, hyper_, config_.training.ema.decay}, precision_, scalars_);
   const LossScaleConfig& scale = config_.training.loss_scale;

@@ -319,7 +319,7 @@ GlobalTensors Oracle::updated(const GlobalTensors& weights, const std::vector<St
       double m = 0, v = 0, power1 = 1, power2 = 1;
       for (size_t s = 0; s < steps.size(); ++s) {
         const double g = steps[s].gradient.at(name).values[i] * scales[s], rate = steps[s].learning_rate;
-        if (o.name == "lion") {
+        if (o.name == Optimizer::kLion) {
           const double direction = o.beta1 * m + (1 - o.beta1) * g;
           w -= rate * (decay * w + (direction > 0 ? 1 : direction < 0 ? -1 : 0));
           m = *o.beta2 * m + (1 - *o.beta2) * g;

@@ -159,7 +159,7 @@ GlobalTensors gather(Trainer& trainer, Gathered what, double loss_scale, RunReco
 RunRecord record_run(Trainer& trainer, const Dataset& data, const Dataset& validation, const RecordOptions& options) {
   RunRecord record;
   const Config& config = trainer.config();
-  if (config.training.optimizer.name == "lion" && config.model.architecture == "gpt2")
+  if (config.training.optimizer.name == Optimizer::kLion && config.model.architecture == "gpt2")
     for (int64_t block = 0; block < config.model.layers; ++block) record.undetermined.insert(concat("blocks.", block, ".attention.key.bias"));
   trainer.initialise();
   if (options.every_state) record.fresh_weight = gather(trainer, Gathered::kWeight, 1, record);
