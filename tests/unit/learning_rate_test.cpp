@@ -10,7 +10,7 @@ using namespace trireme;
 namespace {
 
 struct Row {
-  const char* name;
+  LearningRateSchedule name;
   int64_t warmup;
   Auto<int64_t> decay;
   int64_t step;
@@ -27,17 +27,38 @@ OptimizerConfig optimizer_with(double rate) {
 
 TEST_CASE("learning rate: every schedule, peak 1, final 0.1, 100 steps", "[learning_rate]") {
   const std::vector<Row> rows{
-      {"constant", 0, {}, 1, 1.0},   {"constant", 0, {}, 100, 1.0}, {"constant", 4, {}, 1, 0.25}, {"constant", 4, {}, 3, 0.75},
-      {"constant", 4, {}, 4, 1.0},   {"constant", 4, {}, 5, 1.0},   {"linear", 0, {}, 50, 0.55},  {"linear", 0, {}, 100, 0.1},
-      {"linear", 20, {}, 10, 0.5},   {"linear", 20, {}, 20, 1.0},   {"linear", 20, {}, 60, 0.55}, {"linear", 20, {}, 100, 0.1},
-      {"cosine", 20, {}, 10, 0.5},   {"cosine", 20, {}, 20, 1.0},   {"cosine", 20, {}, 60, 0.55}, {"cosine", 20, {}, 100, 0.1},
-      {"cosine", 10, {}, 40, 0.775}, {"cosine", 10, {}, 70, 0.325},  // a third and two thirds: cos 60 = 0.5, cos 120 = -0.5
-      {"wsd", 20, {}, 20, 1.0},      {"wsd", 20, {}, 90, 1.0},      {"wsd", 20, {}, 95, 0.55},    {"wsd", 20, {}, 100, 0.1},
-      {"wsd", 20, 40, 60, 1.0},      {"wsd", 20, 40, 70, 0.775},    {"wsd", 20, 40, 100, 0.1},    {"wsd", 20, 90, 60, 0.55},
-      {"linear", 100, {}, 100, 1.0}, {"cosine", 200, {}, 100, 0.5}, {"wsd", 100, {}, 100, 1.0},
+      {LearningRateSchedule::kConstant, 0, {}, 1, 1.0},
+      {LearningRateSchedule::kConstant, 0, {}, 100, 1.0},
+      {LearningRateSchedule::kConstant, 4, {}, 1, 0.25},
+      {LearningRateSchedule::kConstant, 4, {}, 3, 0.75},
+      {LearningRateSchedule::kConstant, 4, {}, 4, 1.0},
+      {LearningRateSchedule::kConstant, 4, {}, 5, 1.0},
+      {LearningRateSchedule::kLinear, 0, {}, 50, 0.55},
+      {LearningRateSchedule::kLinear, 0, {}, 100, 0.1},
+      {LearningRateSchedule::kLinear, 20, {}, 10, 0.5},
+      {LearningRateSchedule::kLinear, 20, {}, 20, 1.0},
+      {LearningRateSchedule::kLinear, 20, {}, 60, 0.55},
+      {LearningRateSchedule::kLinear, 20, {}, 100, 0.1},
+      {LearningRateSchedule::kCosine, 20, {}, 10, 0.5},
+      {LearningRateSchedule::kCosine, 20, {}, 20, 1.0},
+      {LearningRateSchedule::kCosine, 20, {}, 60, 0.55},
+      {LearningRateSchedule::kCosine, 20, {}, 100, 0.1},
+      {LearningRateSchedule::kCosine, 10, {}, 40, 0.775},
+      {LearningRateSchedule::kCosine, 10, {}, 70, 0.325},  // a third and two thirds: cos 60 = 0.5, cos 120 = -0.5
+      {LearningRateSchedule::kWsd, 20, {}, 20, 1.0},
+      {LearningRateSchedule::kWsd, 20, {}, 90, 1.0},
+      {LearningRateSchedule::kWsd, 20, {}, 95, 0.55},
+      {LearningRateSchedule::kWsd, 20, {}, 100, 0.1},
+      {LearningRateSchedule::kWsd, 20, 40, 60, 1.0},
+      {LearningRateSchedule::kWsd, 20, 40, 70, 0.775},
+      {LearningRateSchedule::kWsd, 20, 40, 100, 0.1},
+      {LearningRateSchedule::kWsd, 20, 90, 60, 0.55},
+      {LearningRateSchedule::kLinear, 100, {}, 100, 1.0},
+      {LearningRateSchedule::kCosine, 200, {}, 100, 0.5},
+      {LearningRateSchedule::kWsd, 100, {}, 100, 1.0},
   };
   for (const Row& row : rows) {
-    INFO(row.name << ", warmup " << row.warmup << ", step " << row.step);
+    INFO(name_of(row.name) << ", warmup " << row.warmup << ", step " << row.step);
     ScheduleConfig schedule;
     schedule.name = row.name;
     schedule.warmup_steps = row.warmup;
@@ -49,7 +70,7 @@ TEST_CASE("learning rate: every schedule, peak 1, final 0.1, 100 steps", "[learn
 
 TEST_CASE("learning rate: scaling follows the global batch against its reference", "[learning_rate]") {
   ScheduleConfig schedule;
-  schedule.name = "linear";
+  schedule.name = LearningRateSchedule::kLinear;
   schedule.final_learning_rate = 0.01;
   OptimizerConfig optimizer = optimizer_with(0.1);
   optimizer.reference_batch_size = 32;
@@ -66,7 +87,7 @@ TEST_CASE("learning rate: scaling follows the global batch against its reference
 
 TEST_CASE("learning rate: a run of fewer than ten steps decays in its last one", "[learning_rate]") {
   ScheduleConfig schedule;
-  schedule.name = "wsd";
+  schedule.name = LearningRateSchedule::kWsd;
   schedule.final_learning_rate = 0.1;
   for (const int64_t steps : {1, 2, 5, 9}) {
     CAPTURE(steps);

@@ -27,7 +27,7 @@ bool is_neutral(const std::string& path) {
 
 TEST_CASE("resume: every key that cannot alter what is trained may change, and no other") {
   Config saved;
-  saved.training.schedule.name = "cosine";  // the end of training matters to it
+  saved.training.schedule.name = LearningRateSchedule::kCosine;  // the end of training matters to it
   std::set<std::string> paths;
   for (size_t i = 0;; ++i) {
     Config now = saved;
@@ -53,12 +53,12 @@ TEST_CASE("resume: every key that cannot alter what is trained may change, and n
 TEST_CASE("resume: what has changed is listed key by key, the saved values first") {
   Config saved;
   saved.training.steps = 10;
-  saved.training.schedule.name = "wsd";
+  saved.training.schedule.name = LearningRateSchedule::kWsd;
   Config now = saved;
   now.training.optimizer.learning_rate = 0.25;
   now.training.steps.reset();
   now.training.epochs = 2;
-  now.training.schedule.name = "linear";
+  now.training.schedule.name = LearningRateSchedule::kLinear;
   now.training.schedule.final_learning_rate = 0.125;
   now.data.train = {"a b", "c"};
   now.parallel.tensor = 2;
@@ -80,7 +80,7 @@ TEST_CASE("resume: what has changed is listed key by key, the saved values first
 TEST_CASE("resume: the length of training may change while the schedule is constant") {
   Config saved;
   saved.training.steps = 10;
-  saved.training.schedule.name = "constant";
+  saved.training.schedule.name = LearningRateSchedule::kConstant;
   Config now = saved;
   now.training.steps = 20;
   CHECK(mathematical_difference(saved, now) == "");

@@ -189,7 +189,7 @@ void check_training(Rules& rules, const Config& c) {
       rules.broken("training.steps", "neither steps nor epochs is given", "exactly one of them", "steps: 1000");
   }
   if (t.steps && rules.apply({"training.steps", "training.schedule.name", "training.schedule.warmup_steps", "training.schedule.decay_steps"})) {
-    const int64_t decay = s.name == "wsd" ? s.decay_steps.value_or(1) : 0;
+    const int64_t decay = s.name == LearningRateSchedule::kWsd ? s.decay_steps.value_or(1) : 0;
     const int64_t room = *t.steps - s.warmup_steps;
     if (room < 0 || (room == 0 && decay > 0))
       rules.broken("training.schedule.warmup_steps", concat("leaves nothing of the run's ", *t.steps, " steps"),

@@ -103,8 +103,13 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
+/// The shape of the learning rate over the steps.
+enum class LearningRateSchedule : uint8_t { kConstant, kLinear, kCosine, kWsd };
+template <>
+inline constexpr std::array kNames<LearningRateSchedule>{"constant", "linear", "cosine", "wsd"};
+
 struct ScheduleConfig {
-  std::string name = "cosine";  ///< constant | linear | cosine | wsd
+  OneOf<LearningRateSchedule> name = LearningRateSchedule::kCosine;
   int64_t warmup_steps = 0;
   double final_learning_rate = 0;
   Auto<int64_t> decay_steps;  ///< wsd: length of the final decay; auto: a tenth of the steps

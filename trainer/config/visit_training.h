@@ -39,19 +39,18 @@ void visit(V& v, OptimizerConfig& c) {
 
 template <class V>
 void visit(V& v, ScheduleConfig& c) {
-  v(Field{.key = "name", .doc = "Shape of the learning rate over the steps, after warm-up.", .choices = {"constant", "linear", "cosine", "wsd"}},
-    c.name);
+  v(Field{.key = "name", .doc = "Shape of the learning rate over the steps, after warm-up."}, c.name);
   v(Field{.key = "warmup_steps", .doc = "Steps of linear growth from zero.", .min = 0}, c.warmup_steps);
   v(Field{.key = "final_learning_rate",
           .doc = "Learning rate of the last step.",
           .min = 0,
-          .without_effect = c.name == "constant" ? "a constant schedule ends where it began" : nullptr},
+          .without_effect = c.name == LearningRateSchedule::kConstant ? "a constant schedule ends where it began" : nullptr},
     c.final_learning_rate);
   v(Field{.key = "decay_steps",
           .doc = "wsd: steps of the final decay.",
           .min = 1,
           .auto_rule = "a tenth of the steps",
-          .without_effect = c.name == "wsd" ? nullptr : "only the wsd schedule reads it"},
+          .without_effect = c.name == LearningRateSchedule::kWsd ? nullptr : "only the wsd schedule reads it"},
     c.decay_steps);
 }
 
@@ -107,7 +106,7 @@ void visit(V& v, LossScaleSection& c) {
 template <class V>
 void visit(V& v, TrainingConfig& c) {
   // A constant schedule does not look at the end of training: to train longer changes no step that was done.
-  const Aspect length = c.schedule.name == "constant" ? Aspect::kOperation : Aspect::kMathematics;
+  const Aspect length = c.schedule.name == LearningRateSchedule::kConstant ? Aspect::kOperation : Aspect::kMathematics;
   v(Field{.key = "steps", .doc = "Optimizer steps of the run; exactly one of steps and epochs.", .min = 1, .max = kMaxExtent, .decides = length},
     c.steps);
   v(Field{.key = "epochs", .doc = "Passes over the training set; exactly one of steps and epochs.", .min = 1, .max = kMaxExtent, .decides = length},

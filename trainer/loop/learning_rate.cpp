@@ -22,7 +22,7 @@ double batch_factor(const OptimizerConfig& optimizer, int64_t global_batch) {
 /// How far the decay has come after the warmup, 0 to 1.
 double decay_progress(const ScheduleConfig& schedule, int64_t step, int64_t total_steps) {
   int64_t length = total_steps - schedule.warmup_steps;
-  if (schedule.name == "wsd") length = std::min(length, schedule.decay_steps.value_or(std::max<int64_t>(1, total_steps / 10)));
+  if (schedule.name == LearningRateSchedule::kWsd) length = std::min(length, schedule.decay_steps.value_or(std::max<int64_t>(1, total_steps / 10)));
   const int64_t begin = total_steps - length;
   if (step <= begin) return 0;
   return std::min(1.0, static_cast<double>(step - begin) / static_cast<double>(length));
@@ -34,11 +34,11 @@ double learning_rate(const ScheduleConfig& schedule, const OptimizerConfig& opti
   const double factor = batch_factor(optimizer, global_batch);
   const double peak = factor * optimizer.learning_rate;
   if (step <= schedule.warmup_steps) return peak * static_cast<double>(step) / static_cast<double>(schedule.warmup_steps);
-  if (schedule.name == "constant") return peak;
+  if (schedule.name == LearningRateSchedule::kConstant) return peak;
   const double final_rate = factor * schedule.final_learning_rate;
   const double progress = decay_progress(schedule, step, total_steps);
-  if (schedule.name == "cosine") return final_rate + (peak - final_rate) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
-  TRIREME_CHECK(schedule.name == "linear" || schedule.name == "wsd", "schedule ", schedule.name);
+  if (schedule.name == LearningRateSchedule::kCosine) return final_rate + (peak - final_rate) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  TRIREME_CHECK(schedule.name == LearningRateSchedule::kLinear || schedule.name == LearningRateSchedule::kWsd, "schedule ", schedule.name);
   return peak + (final_rate - peak) * progress;
 }
 

@@ -158,7 +158,7 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
   // A key bias has a gradient of zero but for rounding. AdamW divides that by its own size: an epsilon well above it keeps the bias where it belongs.
   o.epsilon = std::max(o.epsilon, 1e-6);
   t.schedule = {};
-  t.schedule.name = "constant";
+  t.schedule.name = LearningRateSchedule::kConstant;
 }
 
 /// One for each stage; what is left goes where the configuration has most, else as evenly as it goes, but never quite.
