@@ -69,8 +69,8 @@ Config config_of(const nlohmann::json& golden) {
   config.model.rope_theta = model.value("rope_theta", config.model.rope_theta);
   if (model.contains("rope_scaling")) {
     const auto& scaling = model["rope_scaling"];
-    config.model.rope_scaling = {scaling["type"], scaling["factor"], scaling["low_frequency_factor"], scaling["high_frequency_factor"],
-                                 scaling["original_max_positions"]};
+    config.model.rope_scaling = {OneOf<RopeScaling>(scaling["type"].get<std::string>()), scaling["factor"], scaling["low_frequency_factor"],
+                                 scaling["high_frequency_factor"], scaling["original_max_positions"]};
   }
   config.model.norm_epsilon = model["norm_epsilon"];
   config.model.init_std = model["init_std"];

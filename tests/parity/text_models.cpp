@@ -21,7 +21,7 @@ Config text_config(const std::string& name, int tensor, const std::string& preci
   if (name == "linear" || name == "llama3") {
     config.model.head_size = 8;  // four frequencies, on both sides of where llama3 cuts
     config.model.rope_theta = 20;
-    config.model.rope_scaling = {.type = name, .factor = 4, .original_max_positions = 20};
+    config.model.rope_scaling = {.type = OneOf<RopeScaling>(name), .factor = 4, .original_max_positions = 20};
   }
   config.training.global_batch_size = 1;
   return config;

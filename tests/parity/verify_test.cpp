@@ -50,7 +50,9 @@ Config random_config(Random& random) {
   if (!gpt2) {
     m.qkv_bias = random.maybe();
     m.qk_norm = random.maybe();
-    if (random.maybe()) m.rope_scaling = {random.one_of<const char*>({"linear", "llama3"}), 1.0 + static_cast<double>(random.below(16)), 1, 4, 8192};
+    if (random.maybe())
+      m.rope_scaling = {random.one_of<RopeScaling>({RopeScaling::kLinear, RopeScaling::kLlama3}), 1.0 + static_cast<double>(random.below(16)), 1, 4,
+                        8192};
     m.rope_theta = random.one_of<double>({10000, 500000});
   }
   if (random.maybe()) m.window = 1 + random.below(600);
@@ -171,7 +173,7 @@ Config small_config(const std::string& architecture, double dropout) {
   c.model.window_layers = {0, 2};
   if (architecture == "llama") {
     c.model.qk_norm = true;
-    c.model.rope_scaling = {"llama3", 8, 1, 4, 4096};
+    c.model.rope_scaling = {RopeScaling::kLlama3, 8, 1, 4, 4096};
   }
   c.training.steps = 4;
   c.data.tokenizer = "none";

@@ -81,7 +81,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   m.qkv_bias = model == ParityModel::kLlama;
   m.qk_norm = model == ParityModel::kLlamaGrouped;
   if (model == ParityModel::kLlamaGrouped)
-    m.rope_scaling = {.type = "llama3", .factor = 4, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_max_positions = 12};
+    m.rope_scaling = {.type = RopeScaling::kLlama3, .factor = 4, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_max_positions = 12};
   m.dropout = model == ParityModel::kGpt2Dropout ? 0.1 : 0;
   if (layout.window > 0) m.window = layout.window;
   if (layout.window > 0 && !layout.window_on_all) {

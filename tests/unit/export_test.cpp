@@ -58,11 +58,11 @@ std::vector<std::pair<std::string, ModelConfig>> models() {
   llama.model.kv_heads = 2;
   llama.model.head_size = 6;
   llama.model.tied_embeddings = false;
-  llama.model.rope_scaling = {"llama3", 8, 1, 4, 12};
+  llama.model.rope_scaling = {RopeScaling::kLlama3, 8, 1, 4, 12};
   qwen2.model.kv_heads = 1;
   qwen2.model.head_size = 4;
   qwen2.model.qkv_bias = true;
-  qwen2.model.rope_scaling.type = "linear";
+  qwen2.model.rope_scaling.type = RopeScaling::kLinear;
   qwen2.model.rope_scaling.factor = 2.5;
   qwen3.model.kv_heads = 2;
   qwen3.model.head_size = 8;

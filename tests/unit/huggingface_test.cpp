@@ -246,7 +246,7 @@ TEST_CASE("config.json of older versions of transformers says the same") {
   // Both ways of saying it, where they agree.
   json both = older("llama3_untied", "rope_type");
   both["rope_parameters"] = read_json(kGolden / "llama3_untied/config.json").at("rope_parameters");
-  CHECK(model_of(both).rope_scaling.type == "llama3");
+  CHECK(model_of(both).rope_scaling.type == RopeScaling::kLlama3);
   both["rope_scaling"]["factor"] = 2.0;
   CHECK_THROWS_AS(model_of(both), DataError);
 }

@@ -89,10 +89,10 @@ TEST_CASE("RoPE frequencies: as they are, divided, or only the low ones divided"
   RopeScalingConfig scaling;
   near(rope_frequencies(10000, 8, scaling), {1, 0.1, 0.01, 0.001});
   near(rope_frequencies(16, 4, scaling), {1, 0.25});
-  scaling.type = "linear";
+  scaling.type = RopeScaling::kLinear;
   scaling.factor = 4;
   near(rope_frequencies(10000, 8, scaling), {0.25, 0.025, 0.0025, 0.00025});
-  scaling.type = "llama3";
+  scaling.type = RopeScaling::kLlama3;
   scaling.factor = 8;
   scaling.low_frequency_factor = 1;
   scaling.high_frequency_factor = 4;
@@ -114,7 +114,7 @@ TEST_CASE("a checkpoint describes all that its model computes with") {
   CHECK(differs([](ModelConfig& m) { m.qk_norm = false; }));
   CHECK(differs([](ModelConfig& m) { m.qkv_bias = true; }));
   CHECK(differs([](ModelConfig& m) { m.rope_theta = 1e6; }));
-  CHECK(differs([](ModelConfig& m) { m.rope_scaling.type = "linear"; }));
+  CHECK(differs([](ModelConfig& m) { m.rope_scaling.type = RopeScaling::kLinear; }));
   CHECK(differs([](ModelConfig& m) { m.window = 8; }));
   ModelConfig windowed = model;
   windowed.window = 8;
@@ -123,27 +123,27 @@ TEST_CASE("a checkpoint describes all that its model computes with") {
   windowed.window_layers = {0, 5};
   CHECK(describe_model(windowed)["window_layers"] == nlohmann::json{0, 5});
   ModelConfig scaled = model;
-  scaled.rope_scaling.type = "llama3";
+  scaled.rope_scaling.type = RopeScaling::kLlama3;
   CHECK(describe_model(scaled)["rope_scaling"] ==
         nlohmann::json{
             {"type", "llama3"}, {"factor", 1.0}, {"low_frequency_factor", 1.0}, {"high_frequency_factor", 4.0}, {"original_max_positions", 8192}});
 }
 
 TEST_CASE("the description of a model, byte by byte") {
-  const auto text = [](ModelConfig model, const std::string& scaling) {
+  const auto text = [](ModelConfig model, RopeScaling scaling) {
     model.rope_scaling.type = scaling;
     return describe_model(model).dump();
   };
   CHECK(
-      text(gpt2_small(), "none") ==
+      text(gpt2_small(), RopeScaling::kNone) ==
       R"({"architecture":"gpt2","ffn_size":3072,"head_size":64,"heads":12,"hidden_size":768,"kv_heads":12,"layers":12,"max_positions":1024,)"
       R"("norm_epsilon":1e-05,"qk_norm":false,"qkv_bias":true,"rope_scaling":{"type":"none"},"rope_theta":10000.0,"tied_embeddings":true,"vocab_size":50257})");
   CHECK(
-      text(qwen3_small(), "linear") ==
+      text(qwen3_small(), RopeScaling::kLinear) ==
       R"({"architecture":"llama","ffn_size":3072,"head_size":128,"heads":16,"hidden_size":1024,"kv_heads":8,"layers":28,)"
       R"("max_positions":40960,"norm_epsilon":1e-05,"qk_norm":true,"qkv_bias":false,"rope_scaling":{"factor":1.0,"type":"linear"},"rope_theta":10000.0,"tied_embeddings":true,"vocab_size":151936})");
   CHECK(
-      text(qwen3_small(), "llama3") ==
+      text(qwen3_small(), RopeScaling::kLlama3) ==
       R"({"architecture":"llama","ffn_size":3072,"head_size":128,"heads":16,"hidden_size":1024,"kv_heads":8,"layers":28,)"
       R"("max_positions":40960,"norm_epsilon":1e-05,"qk_norm":true,"qkv_bias":false,"rope_scaling":{"factor":1.0,"high_frequency_factor":4.0,"low_frequency_factor":1.0,"original_max_positions":8192,"type":"llama3"},"rope_theta":10000.0,"tied_embeddings":true,"vocab_size":151936})");
 }

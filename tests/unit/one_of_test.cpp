@@ -33,6 +33,7 @@ TEST_CASE("a key that is one of a few words: each name stands for a value of its
   check_names<Reshard>();
   check_names<Optimizer>();
   check_names<LearningRateSchedule>();
+  check_names<RopeScaling>();
 }
 
 TEST_CASE("a key that is one of a few words: reading, writing, the schema and the range check share one table of names") {

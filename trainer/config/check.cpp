@@ -68,7 +68,7 @@ void check_model(Rules& rules, const Config& given, const Config& c) {
       rules.broken("model.window_layers", concat("names layer ", layers.back(), ", and model.layers is ", m.layers), allowed);
   }
   const RopeScalingConfig& scaling = m.rope_scaling;
-  if (scaling.type == "llama3" && scaling.high_frequency_factor <= scaling.low_frequency_factor &&
+  if (scaling.type == RopeScaling::kLlama3 && scaling.high_frequency_factor <= scaling.low_frequency_factor &&
       rules.apply({"model.rope_scaling.type", "model.rope_scaling.low_frequency_factor", "model.rope_scaling.high_frequency_factor"}))
     rules.broken("model.rope_scaling.high_frequency_factor", concat("not above low_frequency_factor ", scaling.low_frequency_factor),
                  concat("numbers above ", scaling.low_frequency_factor));

@@ -25,8 +25,12 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
+enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3 };
+template <>
+inline constexpr std::array kNames<RopeScaling>{"none", "linear", "llama3"};
+
 struct RopeScalingConfig {
-  std::string type = "none";  ///< none | linear | llama3
+  OneOf<RopeScaling> type = RopeScaling::kNone;
   double factor = 1.0;
   double low_frequency_factor = 1.0;  ///< these three of llama3
   double high_frequency_factor = 4.0;

@@ -15,11 +15,10 @@ template <class V>
 void visit(V& v, RopeScalingSection& c) {
   RopeScalingConfig& s = c.values;
   const char* const no_rope = c.rope ? nullptr : "architecture gpt2 learns its positions";
-  const char* const unscaled = no_rope ? no_rope : s.type == "none" ? "rope_scaling.type is none" : nullptr;
-  const char* const other = unscaled ? unscaled : s.type == "linear" ? "rope_scaling.type linear scales all frequencies alike" : nullptr;
+  const char* const unscaled = no_rope ? no_rope : s.type == RopeScaling::kNone ? "rope_scaling.type is none" : nullptr;
+  const char* const other = unscaled ? unscaled : s.type == RopeScaling::kLinear ? "rope_scaling.type linear scales all frequencies alike" : nullptr;
   v(Field{.key = "type",
           .doc = "Stretches RoPE for sequences longer than a model was trained for: linear divides every frequency by factor, llama3 the low ones.",
-          .choices = {"none", "linear", "llama3"},
           .without_effect = no_rope},
     s.type);
   v(Field{.key = "factor", .doc = "Divides the frequencies.", .min = 1, .without_effect = unscaled}, s.factor);

@@ -82,7 +82,7 @@ Rope parse_rope(const Keys& config, const char* key) {
                      where);
   if (keys.number("partial_rotary_factor", 1) != 1) keys.refuse("partial_rotary_factor", "RoPE on a part of each head is not supported; allowed 1");
   if (type == "default") return rope;
-  rope.scaling.type = type;
+  rope.scaling.type = OneOf<RopeScaling>(type);
   rope.scaling.factor = keys.number("factor");
   if (type == "linear") return rope;
   rope.scaling.low_frequency_factor = keys.number("low_freq_factor");

@@ -16,9 +16,9 @@ namespace {
 const char* torch_name(DType dtype) { return dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32"; }
 
 json rope_scaling(const RopeScalingConfig& scaling) {
-  if (scaling.type == "none") return nullptr;
-  json result = {{"rope_type", scaling.type}, {"factor", scaling.factor}};
-  if (scaling.type == "llama3") {
+  if (scaling.type == RopeScaling::kNone) return nullptr;
+  json result = {{"rope_type", scaling.type.text()}, {"factor", scaling.factor}};
+  if (scaling.type == RopeScaling::kLlama3) {
     result["low_freq_factor"] = scaling.low_frequency_factor;
     result["high_freq_factor"] = scaling.high_frequency_factor;
     result["original_max_position_embeddings"] = scaling.original_max_positions;

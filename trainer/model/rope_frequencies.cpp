@@ -10,9 +10,9 @@ namespace trireme {
 namespace {
 
 double scaled(double frequency, const RopeScalingConfig& s) {
-  if (s.type == "none") return frequency;
-  if (s.type == "linear") return frequency / s.factor;
-  TRIREME_CHECK(s.type == "llama3", "model.rope_scaling.type=", s.type);
+  if (s.type == RopeScaling::kNone) return frequency;
+  if (s.type == RopeScaling::kLinear) return frequency / s.factor;
+  TRIREME_CHECK(s.type == RopeScaling::kLlama3, "model.rope_scaling.type=", s.type);
   const double turns = static_cast<double>(s.original_max_positions) * frequency / (2 * std::numbers::pi);  // P / w
   // Clamped, the line between the two factors is the frequency itself above the upper one, and all of the scaling below the lower one.
   const double kept = std::clamp((turns - s.low_frequency_factor) / (s.high_frequency_factor - s.low_frequency_factor), 0.0, 1.0);

@@ -124,7 +124,7 @@ void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, cons
   const bool spare_positions = *m.max_positions > users_sequence;
   m.max_positions = sequence + (spare_positions ? 1 : 0);
   // Where the frequencies end up depends on positions: those of the short sequences must be stretched as far as those of the long ones.
-  if (m.rope_scaling.type == "llama3") m.rope_scaling.original_max_positions = std::min(m.rope_scaling.original_max_positions, sequence);
+  if (m.rope_scaling.type == RopeScaling::kLlama3) m.rope_scaling.original_max_positions = std::min(m.rope_scaling.original_max_positions, sequence);
   // Nearly uniform logits would make nearly equal gradients, in which a wrong one does not stand out.
   m.init_std = 0.2;
 }

@@ -84,8 +84,8 @@ void Sequence::drop(const std::string& purpose, Rows& x) const {
 double Sequence::frequency(size_t pair) const {
   const RopeScalingConfig& s = m_.rope_scaling;
   const double plain = std::pow(m_.rope_theta, -2 * static_cast<double>(pair) / static_cast<double>(*m_.head_size));
-  if (s.type == "none" || twist_ == Twist::kRopeUnscaled) return plain;
-  if (s.type == "linear") return plain / s.factor;
+  if (s.type == RopeScaling::kNone || twist_ == Twist::kRopeUnscaled) return plain;
+  if (s.type == RopeScaling::kLinear) return plain / s.factor;
   const double wavelength = 2 * std::numbers::pi / plain, length = static_cast<double>(s.original_max_positions);
   if (wavelength > length / s.low_frequency_factor) return plain / s.factor;
   if (wavelength < length / s.high_frequency_factor) return plain;
