@@ -201,12 +201,20 @@ TEST_CASE("pruning changes nothing in the ranking") {
   struct Case {
     int64_t nodes, devices, layers, batch;
     double fitting;
+    std::vector<int64_t> window_layers = {};
   };
   int64_t tried = 0, all = 0;
-  for (const Case& k : {Case{1, 8, 6, 16, 1}, Case{2, 4, 6, 16, 0.5}, Case{4, 2, 4, 24, 0.3}, Case{2, 4, 5, 16, 0.1}}) {
+  for (const Case& k :
+       {Case{1, 8, 6, 16, 1}, Case{2, 4, 6, 16, 0.5}, Case{4, 2, 4, 24, 0.3}, Case{2, 4, 5, 16, 0.1}, Case{2, 4, 6, 16, 0.5, {0, 1, 2}}}) {
     ClusterConfig cluster = h100(k.nodes, k.devices);
     Config config = small_model(k.layers);
     config.training.global_batch_size = k.batch;
+    if (!k.window_layers.empty()) {
+      config.training.sequence_length = 8192;
+      config.model.max_positions = 8192;
+      config.model.window = 64;
+      config.model.window_layers = k.window_layers;
+    }
     cluster.device.memory = memory_for(k.fitting, config, cluster);
     const SearchResult pruned = search_layouts(config, cluster, {}, {.keep = 15});
     const SearchResult whole = search_layouts(config, cluster, {}, {.keep = 15, .prune = false});
@@ -225,6 +233,28 @@ TEST_CASE("pruning changes nothing in the ranking") {
     for (size_t i = 0; i < whole.too_large.size(); ++i) REQUIRE(pruned.too_large[i].layout == whole.too_large[i].layout);
   }
   REQUIRE(tried < all * 2 / 3);
+}
+
+TEST_CASE("layers that differ are split by what each of them takes") {
+  const ClusterConfig cluster = h100(1, 2);
+  Config config = small_model(6);
+  config.training.sequence_length = 32768;
+  config.model.max_positions = 32768;
+  config.model.window = 64;
+  config.model.window_layers = {0, 1, 2, 3};
+  const SearchResult result = search_layouts(config, cluster, {}, {.keep = 30, .prune = false});
+  int pipelines = 0;
+  for (const RankedLayout& layout : result.layouts) {
+    if (layout.config.parallel.pipeline != 2 || *layout.config.parallel.virtual_stages != 1) continue;
+    CAPTURE(layout.layout);
+    const std::vector<int64_t>& split = *layout.config.parallel.layers_per_stage;
+    CHECK(split.front() > split.back());
+    Config even = layout.config;
+    even.parallel.layers_per_stage = {3, 3};
+    CHECK(layout.forecast.step_seconds <= forecast_time(even, cluster).step_seconds);
+    ++pipelines;
+  }
+  CHECK(pipelines > 0);
 }
 
 TEST_CASE("the ranking is that of forecasting each layout by itself") {

@@ -61,7 +61,10 @@ class Search {
         options_(options),
         space_(config, cluster),
         limit_(cluster.device.memory.value()),
-        profiles_(space_.base().model) {}
+        profiles_(space_.base().model),
+        blocks_alike_(std::ranges::adjacent_find(profiles_.parts().begin() + 1, profiles_.parts().end() - 1, [](const Part& a, const Part& b) {
+                        return a.traits() != b.traits();
+                      }) == profiles_.parts().end() - 1) {}
 
   SearchResult run(const std::function<void(double)>& progress);
 
@@ -88,10 +91,12 @@ class Search {
   LayoutSpace space_;
   double limit_;
   PartProfiles profiles_;
+  bool blocks_alike_;
   std::vector<Group> groups_;
   std::vector<Node> nodes_;
   std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t, SharedUses>, ModelSeconds> models_;
-  std::vector<Found> best_;  ///< sorted: of options.keep families
+  std::map<std::tuple<const ModelSeconds*, RecomputeMode, size_t>, std::vector<int64_t>> splits_;  ///< by stages; of blocks that are not alike
+  std::vector<Found> best_;                                                                        ///< sorted: of options.keep families
   std::map<size_t, Found> best_of_group_;
   std::map<size_t, Found> nearest_of_group_;
   int64_t legal_ = 0, tried_ = 0;
@@ -112,12 +117,24 @@ const PartSeconds& block_of(const ModelSeconds& model, const Layout& layout) {
   return model.mean_block.at(static_cast<size_t>(layout.recompute.value()));
 }
 
+/// Any block.
+const PartSeconds& seconds_of(const ModelSeconds& model, int64_t block, const Layout& layout) {
+  return model.seconds_of(model.parts[static_cast<size_t>(block) + 1], static_cast<Recompute>(layout.recompute.value()));
+}
+
 double total(const PartCosts& part) { return part.seconds.front().total(); }
 
 std::vector<int64_t> Search::split(const Layout& layout) {
   const ModelSeconds& model = model_of(layout);
-  return balance_equal_layers(space_.base().model.layers, block_of(model, layout).total(), total(model.embedding()), total(model.head()),
-                              stage_ranks_of(layout));
+  const std::vector<int> stage_rank = stage_ranks_of(layout);
+  const int64_t layers = space_.base().model.layers;
+  const double first = total(model.embedding()), last = total(model.head());
+  if (blocks_alike_) return balance_equal_layers(layers, block_of(model, layout).total(), first, last, stage_rank);
+  std::vector<int64_t>& known = splits_[{&model, layout.recompute.value(), stage_rank.size()}];
+  if (!known.empty()) return known;
+  std::vector<double> blocks;
+  for (int64_t b = 0; b < layers; ++b) blocks.push_back(seconds_of(model, b, layout).total());
+  return known = balance_layers(blocks, first, last, static_cast<int64_t>(stage_rank.size()));
 }
 
 double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const {
@@ -129,7 +146,13 @@ double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stage
 double Search::bound_before_sharding(const Layout& layout) {
   const ModelSeconds& model = model_of(layout);
   std::vector<PartSeconds> stages;
-  for (const int64_t layers : split(layout)) stages.push_back(PartSeconds{}.add(block_of(model, layout), static_cast<double>(layers)));
+  for (const StageRange& range : stage_ranges(split(layout))) {
+    PartSeconds& stage = stages.emplace_back();
+    if (blocks_alike_)
+      stage.add(block_of(model, layout), static_cast<double>(range.blocks));
+    else
+      for (int64_t b = range.first_block; b < range.first_block + range.blocks; ++b) stage.add(seconds_of(model, b, layout));
+  }
   stages.front().add(model.embedding().seconds.front());
   stages.back().add(model.head().seconds.front());
   return bound(layout, stages, {});
