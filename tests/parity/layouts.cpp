@@ -112,7 +112,7 @@ constexpr Recomputation kRecomputes[] = {
     {RecomputeMode::kNone, 1}, {RecomputeMode::kSelective, 1}, {RecomputeMode::kFull, 1}, {RecomputeMode::kFull, 2}};
 
 /// At least one layer for each stage, the rest in lumps where `seed` says.
-std::vector<int64_t> uneven_layers(int layers, int stages, uint64_t seed) {
+std::vector<int64_t> uneven_layers(int64_t layers, int64_t stages, uint64_t seed) {
   std::vector<int64_t> split(static_cast<size_t>(stages), 1);
   std::mt19937_64 random(seed);
   for (int64_t rest = layers - stages; rest > 0;) {

@@ -95,7 +95,7 @@ TEST_CASE("the layouts of these tests have every pair of values of their options
   // What each option is there for.
   int ragged = 0, uneven = 0;
   for (const auto& [model, layout] : pairs()) {
-    const int microbatches = 12 / (layout.data * layout.micro_batch);
+    const int64_t microbatches = 12 / (layout.data * layout.micro_batch);
     ragged += layout.stages_per_rank() > 1 && microbatches % layout.pipeline != 0;
     uneven += !layout.layers_per_stage.empty();
   }

@@ -179,11 +179,11 @@ TEST_CASE("a block that recomputes keeps what the formula says for each micro-ba
       CHECK(full < selective);
       CHECK(selective < none);
       // Rank 0 of two has two micro-batches in flight.
-      CHECK(grows({"none", 1}, 5, 6) == 2 * none);
-      CHECK(grows({"selective", 1}, 5, 6) == 2 * selective);
-      CHECK(grows({"full", 1}, 5, 6) == 2 * full);
-      CHECK(grows({"selective", 2}, 4, 6) == 2 * (none + selective));
-      CHECK(grows({"full", 2}, 4, 6) == 2 * (none + full));
+      CHECK(grows({RecomputeMode::kNone, 1}, 5, 6) == 2 * none);
+      CHECK(grows({RecomputeMode::kSelective, 1}, 5, 6) == 2 * selective);
+      CHECK(grows({RecomputeMode::kFull, 1}, 5, 6) == 2 * full);
+      CHECK(grows({RecomputeMode::kSelective, 2}, 4, 6) == 2 * (none + selective));
+      CHECK(grows({RecomputeMode::kFull, 2}, 4, 6) == 2 * (none + full));
     }
   }
 }

@@ -84,7 +84,7 @@ TEST_CASE("schedules give the same bits with tensor parallelism, on the fast ker
     const ParityModel model = ParityModel::kGpt2Dropout;
     const RunRecord expected = run(parity_config(model, with(layout, {ScheduleKind::kGPipe, 1}), precision));
     for (const Kind& kind : {Kind{ScheduleKind::k1F1B, 1}, {ScheduleKind::kZbH1, 1}, {ScheduleKind::kZbH2, 1}}) {
-      INFO(precision << " " << kind.schedule);
+      INFO(precision << " " << name_of(kind.schedule));
       CHECK(run(parity_config(model, with(layout, kind), precision)) == expected);
     }
   }

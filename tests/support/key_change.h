@@ -12,6 +12,10 @@ inline void alter(bool& value) { value = !value; }
 inline void alter(int64_t& value) { value += 1; }
 inline void alter(double& value) { value += 0.25; }
 inline void alter(std::string& value) { value += "other"; }
+template <class E>
+void alter(OneOf<E>& value) {
+  value = OneOf<E>(value.text() + "other");
+}
 template <class T>
 void alter(std::vector<T>& value) {
   value.emplace_back();
