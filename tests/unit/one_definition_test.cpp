@@ -17,7 +17,7 @@ using Definitions = std::map<std::string, std::set<std::string>>;  ///< files th
 /// Types defined in a named namespace; in this code's form nothing in a namespace is indented, and a namespace ends with a comment.
 void add_definitions(Definitions& found, const std::string& file, const std::string& text) {
   static const std::regex opens(R"(^(?:inline )?namespace(?: ([A-Za-z0-9_:]+))? \{$)"), closes(R"(^\}  // namespace.*$)");
-  // A declaration ends with a semicolon behind the name, a nested type has two colons there.
+  // A declaration has a semicolon and no brace (an enum's has its type before that), a nested type has two colons behind its name.
   static const std::regex type(
       R"(^(?:struct|class|union|enum(?: class| struct)?) (?:alignas\([^)]*\) )?([A-Za-z_][A-Za-z0-9_]*)(?:$| \{| :| final).*$)");
   std::vector<std::string> namespaces;
@@ -28,7 +28,7 @@ void add_definitions(Definitions& found, const std::string& file, const std::str
       namespaces.push_back(match[1]);
     } else if (std::regex_match(line, closes)) {
       if (!namespaces.empty()) namespaces.pop_back();
-    } else if (std::regex_match(line, match, type)) {
+    } else if (const bool declares = line.find(';') != line.npos && line.find('{') == line.npos; !declares && std::regex_match(line, match, type)) {
       std::string name;
       bool anonymous = false;
       for (const std::string& space : namespaces) {
@@ -74,7 +74,7 @@ TEST_CASE("one definition: a second type of a name is found, a declaration or on
   Definitions definitions;
   add_definitions(definitions, "a.h", "namespace trireme {\n\nstruct Verdict {\n  int a;\n};\nenum class Kind { kA };\n}  // namespace trireme\n");
   CHECK(definitions.size() == 2);
-  add_definitions(definitions, "b.h", "namespace trireme {\nstruct Verdict;\nclass Kind;\n}  // namespace trireme\n");
+  add_definitions(definitions, "b.h", "namespace trireme {\nstruct Verdict;\nenum class Kind : uint8_t;  // a.h\n}  // namespace trireme\n");
   add_definitions(definitions, "b.cpp", "namespace trireme {\nnamespace {\n\nstruct Verdict {\n};\n\n}  // namespace\n}  // namespace trireme\n");
   add_definitions(definitions, "c.h", "namespace trireme::bench {\nstruct Verdict {\n};\n}  // namespace trireme::bench\n");
   CHECK(doubles_in(definitions).empty());

@@ -40,7 +40,7 @@ TEST_CASE("a key that is one of a few words: reading, writing, the schema and th
   const LoadedConfig loaded = parse_config(yaml("budget"), "run.yaml", {});
   CHECK(loaded.config.training.recompute == RecomputeMode::kBudget);
   CHECK(to_yaml(loaded.config).find("\n  recompute: budget\n") != std::string::npos);
-  const FieldRow& row = table_of(loaded.config).at("training.recompute");
+  const FieldRow row = table_of(loaded.config).at("training.recompute");
   CHECK(allowed_text(row.field, row.type) == "none | selective | full | budget");
   CHECK(std::get<std::string>(row.value) == "budget");
   CHECK(json_schema().find("\"budget\"") != std::string::npos);
