@@ -45,8 +45,7 @@ WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const Mesh
     const auto [known, is_new] = costs_.try_emplace(lists[r]);
     if (is_new) {
       check(*lists[r], pipeline, stages, stage_rank);
-      for (const Action& action : *lists[r])
-        known->second.push_back(cost_of(action, costs));
+      for (const Action& action : *lists[r]) known->second.push_back(cost_of(action, costs));
     }
     Rank& rank = ranks_[r];
     rank.list = lists[r];

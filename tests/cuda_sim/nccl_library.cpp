@@ -18,8 +18,9 @@ using trireme::DType;
 using trireme::ReduceOp;
 using trireme::Verb;
 
-const std::map<ncclDataType_t, DType> kTypes = {
-    {ncclFloat64, DType::kF64}, {ncclFloat32, DType::kF32}, {ncclBfloat16, DType::kBF16}, {ncclFloat16, DType::kF16}, {ncclInt64, DType::kI64}, {ncclInt32, DType::kI32}, {ncclUint8, DType::kU8}};
+const std::map<ncclDataType_t, DType> kTypes = {{ncclFloat64, DType::kF64}, {ncclFloat32, DType::kF32}, {ncclBfloat16, DType::kBF16},
+                                                {ncclFloat16, DType::kF16}, {ncclInt64, DType::kI64},   {ncclInt32, DType::kI32},
+                                                {ncclUint8, DType::kU8}};
 const std::map<ncclRedOp_t, ReduceOp> kReductions = {{ncclSum, ReduceOp::kSum}, {ncclMax, ReduceOp::kMax}, {ncclMin, ReduceOp::kMin}};
 
 /// A part to be, on its stream.

@@ -56,7 +56,7 @@ ordered_json bench_attention_shape(const Context& like, DType dtype, const Atten
     backward(call);
   });
   const AttentionWork work{shape.batch, shape.sequence, shape.heads, shape.head_size, shape.window};
-  const double flops = 4 * work.scores() * static_cast<double>(shape.head_size);
+  const double flops = OperationRecord{.kind = OperationKind::kAttention, .attention = work}.flops();
   return {{"head_size", shape.head_size},
           {"sequence", shape.sequence},
           {"batch", shape.batch},

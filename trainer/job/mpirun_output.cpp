@@ -13,9 +13,8 @@ namespace trireme {
 static bool is_mpirun_line(std::string_view line) {
   for (const char* begin : {"mpirun: ", "mpirun detected", "mpirun noticed", "[warn] Epoll "})
     if (line.starts_with(begin)) return true;
-  return line.starts_with("[") &&
-         (line.find("] Set MCA parameter \"orte_base_help_aggregate\"") != line.npos || line.find(" sent help message help-") != line.npos ||
-          line.find("] ORTE_ERROR_LOG: ") != line.npos);
+  return line.starts_with("[") && (line.find("] Set MCA parameter \"orte_base_help_aggregate\"") != line.npos ||
+                                   line.find(" sent help message help-") != line.npos || line.find("] ORTE_ERROR_LOG: ") != line.npos);
 }
 
 bool MpirunOutputFilter::is_echo(std::string_view line) {

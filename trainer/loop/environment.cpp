@@ -40,7 +40,7 @@ struct Description {
   }
   template <class T>
   void operator()(const Field& field, const Auto<T>& value) {
-    if (value) (*this)(field, *value);  // no key for none: a model of before the key has the same description
+    if (value) (*this)(field, *value);  // keys that are not set are left out: older models keep their descriptions
   }
   template <class E>
   void operator()(const Field& field, const OneOf<E>& value) {

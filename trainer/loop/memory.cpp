@@ -108,7 +108,7 @@ std::vector<RankMemory> memory_by_pipeline_rank(Communicator& world, const MeshS
 
 RuntimeBytes runtime_bytes(const Config& config, int rank) {
   constexpr int64_t kMebibyte = int64_t{1} << 20;
-  return {.context = 512 * kMebibyte,   // 320 MB were seen of a process without a framework (PyTorch issue 28394)
+  return {.context = 512 * kMebibyte,  // 320 MB were seen of a process without a framework (PyTorch issue 28394)
           .kernels = 512 * kMebibyte,
           .workspace = 32 * kMebibyte,  // from Hopper on, before it less (kernels/cuda/gpu.cpp)
           // 0.6 GB (NCCL issue 964) to 1.6 GB (NCCL issue 864) a communicator were seen; channels and links decide.
