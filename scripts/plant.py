@@ -2,10 +2,11 @@
 """Plants the bugs of tests/mutations/ in a copy of the tree, for scripts/mutations.sh.
 
   scripts/plant.py --list [--slice K/N] [WORD...]    names of all bugs, or of those whose name contains one of the words; of these every N-th from the K-th
-  scripts/plant.py --table [--slice K/N] [WORD...]   the same with changed files, trap and verify, separated by tabs
+  scripts/plant.py --table [--slice K/N] [WORD...]   the same with changed files, trap, verify and caught_by, separated by tabs
   scripts/plant.py --check                           does each bug apply to this tree exactly once?
   scripts/plant.py --plant NAME DIR                  plants a bug in the tree DIR; DIR/.planted keeps the files as they were
   scripts/plant.py --take-back NAME DIR              puts those files back
+  scripts/plant.py --learn RESULTS                   writes caught_by of every bug that a results file of scripts/mutations.sh holds into its table
 
 A bug is an entry of a table, tests/mutations/ROOM.txt:
 
@@ -13,7 +14,7 @@ A bug is an entry of a table, tests/mutations/ROOM.txt:
   trap: the loss is a mean of means     the mistake
   verify: data loss                     optional: axis and kind of layer that `trireme verify` must name, or "- REASON" where verify cannot see the bug
   note: Each rank divides by its own.   optional: how the bug makes this mistake
-  caught_by: parity: losses agree       optional: a test that is known to fail
+  caught_by: parity: losses agree       optional: program and name of a test that is known to fail; mutations.sh runs it first
   file: trainer/loop/step.cpp
   find:
       whole lines of the file, indented by four more spaces; they must occur exactly once in the file
@@ -24,7 +25,8 @@ More pairs of find and replace may follow, and more files with their pairs. Each
 that other edits of the file do not touch it. An empty line within a block is an empty line; empty lines at its end do not count. Lines that begin with # are
 comments.
 
-What such pairs cannot express is a unified diff, tests/mutations/NAME.patch, headed by "# TRAP" and, if wanted, "# verify: ..." and "# NOTE".
+What such pairs cannot express is a unified diff, tests/mutations/NAME.patch, headed by "# TRAP" and, if wanted, "# verify: ...", "# caught_by: ..." and
+"# NOTE".
 Exits 1 with the reason if anything is wrong.
 """
 import argparse
@@ -108,7 +110,7 @@ class PatchBug:
         self.text = path.read_text()
         head = [line[2:] for line in self.text.split("\n") if line.startswith("# ")]
         self.fields = {"trap": head[0] if head else ""}
-        self.fields.update({"verify": line[8:] for line in head if line.startswith("verify: ")})
+        self.fields.update(line.split(": ", 1) for line in head if line.startswith(("verify: ", "caught_by: ")))
 
     def files(self):
         return list(dict.fromkeys(re.findall(r"^(?:---|\+\+\+) [ab]/(\S+)", self.text, re.MULTILINE)))
@@ -219,6 +221,30 @@ def check(bugs):
         raise Error("\n".join(errors))
 
 
+def learn(bugs, results):
+    """Rows without a test's name, "ran too long" and "before its first test", teach nothing."""
+    learned = {}
+    for line in results.read_text().splitlines():
+        row = re.fullmatch(r"\| (\d+-[\w-]+) \| .* \| (\w+: [^|]+) \| yes \|", line)
+        if row and row[1] in bugs and not row[2].endswith((" (ran too long)", ": before its first test")):
+            learned[row[1]] = f"caught_by: {row[2]}"
+    for path in sorted(BUGS.glob("*.txt")):
+        lines, name = [], None
+        for line in path.read_text().split("\n"):
+            if line.startswith("["):
+                name = line.strip()[1:-1]
+            elif name in learned and line.startswith("caught_by:"):
+                continue
+            elif name in learned and line.startswith("file:"):
+                lines.append(learned.pop(name))
+            lines.append(line)
+        path.write_text("\n".join(lines))
+    for path in BUGS.glob("*.patch"):
+        if path.stem in learned:
+            trap, *rest = path.read_text().split("\n")
+            path.write_text("\n".join([trap, f"# {learned[path.stem]}"] + [line for line in rest if not line.startswith("# caught_by:")]))
+
+
 def plant(bug, tree):
     kept = tree / KEPT
     if kept.exists():
@@ -252,6 +278,7 @@ def main(arguments):
     action.add_argument("--check", action="store_true")
     action.add_argument("--plant", nargs=2, metavar=("NAME", "DIR"))
     action.add_argument("--take-back", nargs=2, metavar=("NAME", "DIR"))
+    action.add_argument("--learn", metavar="RESULTS")
     parser.add_argument("--slice", metavar="K/N")
     parser.add_argument("words", nargs="*", metavar="WORD")
     options = parser.parse_args(arguments)
@@ -261,8 +288,10 @@ def main(arguments):
             check(bugs)
         elif options.list or options.table:
             for bug in select(bugs, options.words, options.slice):
-                row = (bug.name, " ".join(bug.files()), bug.fields["trap"], bug.fields.get("verify", ""))
+                row = (bug.name, " ".join(bug.files()), bug.fields["trap"], bug.fields.get("verify", ""), bug.fields.get("caught_by", ""))
                 print(bug.name if options.list else "\t".join(row))
+        elif options.learn:
+            learn(bugs, pathlib.Path(options.learn))
         else:
             name, tree = options.plant or options.take_back
             if name not in bugs:

@@ -121,8 +121,8 @@ class PlantTest(unittest.TestCase):
         self.succeed("--check")
         self.assertEqual(self.succeed("--list"), "2-addend-forgotten\n10-in-two-files\n")
         self.assertEqual(self.succeed("--list", "two", "three"), "10-in-two-files\n")
-        self.assertEqual(self.succeed("--table"), "2-addend-forgotten\tcode/sum.cpp\ta: sum of one number\ttensor norm\n"
-                         "10-in-two-files\tcode/sum.cpp code/main.cpp\tsums of differences\t\n")
+        self.assertEqual(self.succeed("--table"), "2-addend-forgotten\tcode/sum.cpp\ta: sum of one number\ttensor norm\tunit: sums\n"
+                         "10-in-two-files\tcode/sum.cpp code/main.cpp\tsums of differences\t\t\n")
 
     def test_plant_and_take_back(self):
         self.succeed("--plant", "2-addend-forgotten", self.tree)
@@ -150,7 +150,7 @@ class PlantTest(unittest.TestCase):
     def test_a_patch(self):
         self.write("tests/mutations/3-patch.patch", PATCH)
         self.succeed("--check")
-        self.assertIn("3-patch\tcode/main.cpp code/new.cpp\ta sum of three\t- arithmetic\n", self.succeed("--table"))
+        self.assertIn("3-patch\tcode/main.cpp code/new.cpp\ta sum of three\t- arithmetic\t\n", self.succeed("--table"))
         self.succeed("--plant", "3-patch", self.tree)
         self.assertEqual((self.read("code/main.cpp"), self.read("code/new.cpp")), (MAIN.replace("2", "3"), "int three;\n"))
         self.succeed("--take-back", "3-patch", self.tree)
@@ -160,6 +160,21 @@ class PlantTest(unittest.TestCase):
         self.refuse("3-patch: ", "--check")
         self.refuse("3-patch: ", "--plant", "3-patch", self.tree)
         self.assertFalse((self.tree / ".planted").exists())
+
+    def test_learning_what_catches_a_bug(self):
+        self.write("tests/mutations/3-patch.patch", PATCH)
+        results = ("# tree 0\n| planted | trap | caught by | caught |\n|---|---|---|---|\n| nothing, test_unit | - | - | - |\n"
+                   "| 2-addend-forgotten | a: sum of one number | unit: sums of two | yes |\n| 3-patch | a sum of three | parity: sums agree | yes |\n"
+                   "| 10-in-two-files | sums of differences | unit: sums (ran too long) | yes |\n| 99-gone | a trap | unit: sums | yes |\n")
+        self.write("results", results)
+        self.succeed("--learn", self.tree / "results")
+        self.succeed("--check")
+        self.assertEqual(self.read("tests/mutations/code.txt"), TABLE.replace("unit: sums", "unit: sums of two"))
+        self.assertEqual(self.read("tests/mutations/3-patch.patch"), PATCH.replace("# verify", "# caught_by: parity: sums agree\n# verify"))
+        self.write("results", results.replace("unit: sums (ran too long)", "-").replace("| yes |\n| 99", "| NO |\n| 99"))
+        self.succeed("--learn", self.tree / "results")
+        self.assertIn("3-patch\tcode/main.cpp code/new.cpp\ta sum of three\t- arithmetic\tparity: sums agree\n", self.succeed("--table"))
+        self.assertEqual(self.read("tests/mutations/code.txt").count("caught_by"), 1)
 
     def test_text_to_find_missing_or_found_twice(self):
         self.write("code/sum.cpp", SUM + SUM)
