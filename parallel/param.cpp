@@ -11,7 +11,7 @@ ParamSpec replicated(std::string name, std::array<int64_t, 2> shape, int dims, c
   spec.shape = shape;
   spec.box = {{0, 0}, shape};
   spec.local = shape;
-  spec.counted = at.rank == 0;
+  spec.is_primary_copy = at.rank == 0;
   spec.partial_over = partial_over;
   return spec;
 }
@@ -26,7 +26,7 @@ ParamSpec split_rows(std::string name, std::array<int64_t, 2> shape, int dims, c
   spec.shape = shape;
   spec.box = {{begin, 0}, {std::min(rows, shape[0] - begin), shape[1]}};
   spec.local = {rows, shape[1]};
-  spec.counted = at.rank % copies == 0;
+  spec.is_primary_copy = at.rank % copies == 0;
   spec.partial_over = copies > 1 ? Partial::kKv : Partial::kNone;
   return spec;
 }

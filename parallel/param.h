@@ -35,7 +35,7 @@ struct ParamSpec {
   std::array<int64_t, 2> shape{0, 1};  ///< global, unpadded
   Box box;                             ///< this rank's part of it
   std::array<int64_t, 2> local{0, 1};  ///< allocated here: box.extent, rows padded where they do not divide (vocabulary)
-  bool counted = true;                 ///< of the ranks that hold these same values, exactly one counts them in norms and saves them
+  bool is_primary_copy = true;         ///< of the ranks that hold these same values, exactly one counts them in norms and saves them
   Partial partial_over = Partial::kNone;
   Init init;
   bool decay = false;  ///< weight decay applies: matrices, not norms and biases

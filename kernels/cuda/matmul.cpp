@@ -89,7 +89,7 @@ class Library {
   ProductCounts counts;
 
  private:
-  Plan make_plan(const Product& product);
+  Plan make_schedule(const Product& product);
   std::optional<cublasLtMatmulAlgo_t> choose(const Product& product, const Plan& plan);
   void set_pointers(const Product& product, const Plan& plan);
   template <class Value>
@@ -105,7 +105,7 @@ class Library {
 
 bool Library::run(const Product& product) {
   auto found = plans_.find(product.kind);
-  if (found == plans_.end()) found = plans_.emplace(product.kind, make_plan(product)).first;
+  if (found == plans_.end()) found = plans_.emplace(product.kind, make_schedule(product)).first;
   const Plan& plan = found->second;
   if (!plan.algorithm) return false;
   set_pointers(product, plan);
@@ -125,7 +125,7 @@ void Library::set_pointers(const Product& product, const Plan& plan) {
   if (product.hidden != nullptr) set(product, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.hidden);
 }
 
-Plan Library::make_plan(const Product& product) {
+Plan Library::make_schedule(const Product& product) {
   const Product::Kind& kind = product.kind;
   const bool tf32 = kind.in == DType::kF32 && gpu_.options().tf32;
   cublasLtMatmulDesc_t description = nullptr;

@@ -253,8 +253,8 @@ void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor) {
   launch(ctx, scale_loss_kernel, {dim3(1), dim3(1)}, scalars.data<double>(), factor.data<double>());
 }
 
-void decide_step(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
-                 const Tensor& scalars) {
+void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
+                           const Tensor& scalars) {
   launch(ctx, decide_kernel, {dim3(1), dim3(1)}, hyper, scaling, sum_sq.data<double>(), clip, norm.data<double>(), scalars.data<double>());
 }
 

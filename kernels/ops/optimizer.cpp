@@ -16,13 +16,15 @@ void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor) {
       [&]<class T>(T) { factor.data<double>()[0] *= scalars.data<double>()[kLossScale]; });
 }
 
-void decide_step(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
-                 const Tensor& scalars) {
-  Operation operation(ctx, "decide_step",
+void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
+                           const Tensor& scalars) {
+  Operation operation(ctx, "finalize_step_scalars",
                       {{"sum_sq", sum_sq, {1}, DType::kF64}, {"norm", norm, {1}, DType::kF64}, {"scalars", scalars, {kStepScalars}, DType::kF64}});
   operation.run(
-      DType::kF64, [&] { cuda::decide_step(ctx, hyper, scaling, sum_sq, clip, norm, scalars); },
-      [&]<class T>(T) { reference::decide_step(hyper, scaling, sum_sq.data<double>(), clip, norm.data<double>(), scalars.data<double>()); });
+      DType::kF64, [&] { cuda::finalize_step_scalars(ctx, hyper, scaling, sum_sq, clip, norm, scalars); },
+      [&]<class T>(T) {
+        reference::finalize_step_scalars(hyper, scaling, sum_sq.data<double>(), clip, norm.data<double>(), scalars.data<double>());
+      });
 }
 
 void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices) {

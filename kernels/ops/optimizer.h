@@ -47,8 +47,8 @@ void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor);
 /// scalars[kFinite] = norm finite (a NaN is not, and never passes a comparison); scalars[kGradScale] = min(1, clip / norm) / S (1 / S where clip = 0); of an
 /// accepted step scalars[kAcceptedSteps] += 1; both bias corrections follow from it; then S and scalars[kCleanSteps] become those of the next step.
 /// sum_sq, norm [1] f64; kLearningRate is the caller's, as are kAcceptedSteps, kLossScale and kCleanSteps of the first step.
-void decide_step(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
-                 const Tensor& scalars);
+void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
+                           const Tensor& scalars);
 
 /// The slice of one parameter: weight, gradient and both moments, of equal size and dtype.
 struct AdamWSlice {

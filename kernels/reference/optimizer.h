@@ -6,7 +6,7 @@
 
 namespace trireme::reference {
 
-inline void decide_step(const AdamW& hyper, const LossScaling& scaling, const double* sum_sq, double clip, double* norm, double* scalars) {
+inline void finalize_step_scalars(const AdamW& hyper, const LossScaling& scaling, const double* sum_sq, double clip, double* norm, double* scalars) {
   const double scale = scalars[kLossScale];
   *norm = std::sqrt(*sum_sq) / scale;
   scalars[kFinite] = std::isfinite(*norm) ? 1 : 0;

@@ -51,10 +51,10 @@ void Progress::begin_step(int64_t step) {
   now_.step = step;
 }
 
-void Progress::set_patience(double seconds) {
+void Progress::set_timeout(double seconds) {
   const std::lock_guard lock(mutex_);
   ++now_.count;
-  now_.patience = seconds;
+  now_.timeout = seconds;
 }
 
 Progress::Snapshot Progress::snapshot() const {

@@ -34,7 +34,7 @@ class Progress {
     uint64_t count = 0;        ///< grows with every note of any kind: a rank whose count stands still does nothing
     int64_t step = 0;          ///< being done, from 1; 0 before the first
     std::string action;        ///< begun last: "forward of micro-batch 3, blocks.2", "loading step-00000100"
-    double patience = 0;       ///< seconds for which the count may stand still; 0: not to be judged by it
+    double timeout = 0;        ///< seconds for which the count may stand still; 0: not to be judged by it
     std::optional<Wait> wait;  ///< what the main thread is blocked in
     std::vector<Group> groups;
   };
@@ -49,7 +49,7 @@ class Progress {
   void end_wait();
   void act(std::string action);
   void begin_step(int64_t step);
-  void set_patience(double seconds);
+  void set_timeout(double seconds);
 
   Snapshot snapshot() const;
 

@@ -48,8 +48,8 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-using ActionList = std::vector<Action>;        ///< one rank
-using PipelinePlan = std::vector<ActionList>;  ///< indexed by pipeline rank
+using ActionList = std::vector<Action>;       ///< one rank
+using ActionLists = std::vector<ActionList>;  ///< indexed by pipeline rank
 
 /// The axes of the groups whose ranks must all be at this action, in the order in which a rank meets them; none where it concerns its rank alone, or
 /// is a transfer, which has its counterpart. The proof against deadlock and the simulations ask this.

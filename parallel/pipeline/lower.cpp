@@ -17,18 +17,18 @@ namespace {
 using UnitKey = std::pair<int, int>;  ///< stage, unit
 
 /// The sending end of one transfer and when its data exists.
-struct Departure {
+struct SendTime {
   double time;
   Action send;
 };
 
 /// All transfers in the one global order. The order in which equal times are taken is free, as long as both ends take the same.
-std::vector<Departure> departures(const Simulation& run, const std::vector<int>& rank_of_stage) {
+std::vector<SendTime> send_times(const Simulation& run, const std::vector<int>& rank_of_stage) {
   const auto leaves = [&](int from, int to) {
     const int stages = static_cast<int>(rank_of_stage.size());
     return to >= 0 && to < stages && rank_of_stage[static_cast<size_t>(from)] != rank_of_stage[static_cast<size_t>(to)];
   };
-  std::vector<Departure> all;
+  std::vector<SendTime> all;
   for (const Timeline& timeline : run.ranks) {
     for (const TimelineEvent& event : timeline) {
       const auto& [type, stage, microbatch, unit, part, group] = event.action;
@@ -37,7 +37,7 @@ std::vector<Departure> departures(const Simulation& run, const std::vector<int>&
         all.push_back({event.end, {ActionType::kSendBackward, stage, microbatch}});
     }
   }
-  std::sort(all.begin(), all.end(), [](const Departure& a, const Departure& b) {
+  std::sort(all.begin(), all.end(), [](const SendTime& a, const SendTime& b) {
     return std::tuple(a.time, a.send.type, a.send.stage, a.send.microbatch) < std::tuple(b.time, b.send.type, b.send.stage, b.send.microbatch);
   });
   return all;
@@ -46,14 +46,14 @@ std::vector<Departure> departures(const Simulation& run, const std::vector<int>&
 /// Every transfer becomes one moment in both of its ranks' lists, that at which its data is there: before all compute that ends later (that begins
 /// then or later, for transfers that block). The lists are then cuts through one order of events, so running that order is a proof that blocking
 /// transfers get through.
-PipelinePlan add_transfers(const PipelinePlan& compute, bool receive_ahead) {
+ActionLists add_transfers(const ActionLists& compute, bool receive_ahead) {
   const std::vector<int> rank_of_stage = stage_ranks(compute);
   // That a transfer takes its time is what sends it off ahead of the compute that it can hide behind.
   const Simulation run = simulate(compute, [&](const Action& action) {
     if (is_transfer(action.type)) return receive_ahead && is_receive(action.type) ? 0.25 : 0.0;
     return action.type == ActionType::kBackward ? 2.0 : 1.0;
   });
-  PipelinePlan plan(compute.size());
+  ActionLists lists(compute.size());
   std::vector<size_t> next(compute.size(), 0);
   std::vector<int> groups(compute.size(), 0);
   std::vector<double> latest(compute.size(), -1);  // moment of each list's last transfer
@@ -62,20 +62,20 @@ PipelinePlan add_transfers(const PipelinePlan& compute, bool receive_ahead) {
     const size_t rank = static_cast<size_t>(rank_of_stage[static_cast<size_t>(transfer.stage)]);
     const Timeline& timeline = run.ranks[rank];
     const auto comes_first = [&](const TimelineEvent& event) { return receive_ahead ? event.end <= time : event.begin < time; };
-    ActionList& list = plan[rank];
+    ActionList& list = lists[rank];
     while (next[rank] < timeline.size() && comes_first(timeline[next[rank]])) list.push_back(timeline[next[rank]++].action);
     // A group is over when all of it is, so it holds only what can leave at the same time.
     const bool joins = std::exchange(latest[rank], time) == time && is_transfer(list.back().type);
     transfer.group = joins ? list.back().group : groups[rank]++;
     list.push_back(transfer);
   };
-  for (const Departure& departure : departures(run, rank_of_stage)) {
-    append(departure.time, departure.send);
-    append(departure.time, counterpart(departure.send));
+  for (const SendTime& send : send_times(run, rank_of_stage)) {
+    append(send.time, send.send);
+    append(send.time, counterpart(send.send));
   }
-  for (size_t rank = 0; rank < plan.size(); ++rank)
-    for (; next[rank] < compute[rank].size(); ++next[rank]) plan[rank].push_back(compute[rank][next[rank]]);
-  return plan;
+  for (size_t rank = 0; rank < lists.size(); ++rank)
+    for (; next[rank] < compute[rank].size(); ++next[rank]) lists[rank].push_back(compute[rank][next[rank]]);
+  return lists;
 }
 
 ActionList split_into_parts(const ActionList& list, const std::vector<StageUnits>& stages) {
@@ -257,15 +257,15 @@ ActionList UnitMover::moved() {
 
 }  // namespace
 
-PipelinePlan lower(const PipelinePlan& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy) {
+ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy) {
   TRIREME_CHECK(policy.prefetch >= 0, "prefetch is ", policy.prefetch);
   TRIREME_CHECK(stage_ranks(compute).size() == stages.size(), stages.size(), " stages are described");
-  PipelinePlan plan = add_transfers(compute, policy.receive_ahead);
-  for (ActionList& list : plan) {
+  ActionLists lists = add_transfers(compute, policy.receive_ahead);
+  for (ActionList& list : lists) {
     const ActionList parts = split_into_parts(list, stages);
     list = UnitMover(parts, stages, policy).moved();
   }
-  return plan;
+  return lists;
 }
 
 int max_in_flight(const ActionList& list) {

@@ -1,5 +1,5 @@
 #pragma once
-// Pure passes that turn a compute-only plan into the list a rank runs: parts, sends and receives, and the movement of parameters and gradients.
+// Pure passes that turn a compute-only schedule into the list a rank runs: parts, sends and receives, and the movement of parameters and gradients.
 #include <vector>
 
 #include "parallel/pipeline/action.h"
@@ -40,9 +40,9 @@ struct LoweringPolicy {
 ///  - WAIT_GRADS of a unit stands where something needs the end of a reduction: before the next reduction of the unit or gradient added to it, and a
 ///    REDUCE_GRADS is over before the rank's next one starts, so that at most two full gradients of a rank are alive. All are waited for before SUM_PARTIAL.
 ///  - A list that trains ends with SUM_PARTIAL of each stage, NORM, and UPDATE of each unit.
-///  - sends and receives form one global order (the same for both ends), that in which their data comes to be in a timed run of the compute plan
+///  - sends and receives form one global order (the same for both ends), that in which their data comes to be in a timed run of the compute-only schedule
 ///    (F = I = W = 1), so that even blocking rendezvous transfers cannot deadlock; consecutive ones of the same moment share a group.
-PipelinePlan lower(const PipelinePlan& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy);
+ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy);
 
 /// Most activations that a rank holds over its list, in micro-batches of one stage: from a stage's F of a micro-batch to the last W (or B) of it.
 /// With virtual stages one of these is a rank's layers / virtual stages.

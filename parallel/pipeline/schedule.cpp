@@ -14,7 +14,7 @@
 namespace trireme {
 namespace {
 
-constexpr size_t kMostDigits = 6;  ///< of a number in a plan's text
+constexpr size_t kMostDigits = 6;  ///< of a number in a schedule's text
 
 void check_sizes(int stages, int microbatches) {
   TRIREME_CHECK(stages >= 1 && microbatches >= 1, stages, " stages, ", microbatches, " micro-batches");
@@ -50,9 +50,9 @@ class ListBuilder {
 
 /// Rank i does warmup(i) forwards, then an input gradient at a time with a forward behind it, and between the two the weight gradient of the
 /// micro-batch that is `delay(i)` older.
-PipelinePlan split_backwards(int ranks, int microbatches, const auto& warmup, const auto& delay) {
+ActionLists split_backwards(int ranks, int microbatches, const auto& warmup, const auto& delay) {
   check_sizes(ranks, microbatches);
-  PipelinePlan plan;
+  ActionLists lists;
   for (int rank = 0; rank < ranks; ++rank) {
     ListBuilder list(microbatches);
     list.add(ActionType::kForward, rank, warmup(rank));
@@ -62,9 +62,9 @@ PipelinePlan split_backwards(int ranks, int microbatches, const auto& warmup, co
       list.add(ActionType::kForward, rank);
     }
     list.add(ActionType::kBackwardWeight, rank, microbatches);
-    plan.push_back(list.take());
+    lists.push_back(list.take());
   }
-  return plan;
+  return lists;
 }
 
 }  // namespace
@@ -81,21 +81,21 @@ const char* name_of(ScheduleKind kind) {
   return "?";
 }
 
-PipelinePlan gpipe(int ranks, int microbatches) {
+ActionLists gpipe(int ranks, int microbatches) {
   check_sizes(ranks, microbatches);
-  PipelinePlan plan;
+  ActionLists lists;
   for (int rank = 0; rank < ranks; ++rank) {
     ListBuilder list(microbatches);
     list.add(ActionType::kForward, rank, microbatches);
     list.add(ActionType::kBackward, rank, microbatches);
-    plan.push_back(list.take());
+    lists.push_back(list.take());
   }
-  return plan;
+  return lists;
 }
 
-PipelinePlan one_forward_one_backward(int ranks, int microbatches) {
+ActionLists one_forward_one_backward(int ranks, int microbatches) {
   check_sizes(ranks, microbatches);
-  PipelinePlan plan;
+  ActionLists lists;
   for (int rank = 0; rank < ranks; ++rank) {
     ListBuilder list(microbatches);
     list.add(ActionType::kForward, rank, ranks - 1 - rank);
@@ -103,12 +103,12 @@ PipelinePlan one_forward_one_backward(int ranks, int microbatches) {
       list.add(ActionType::kForward, rank);
       list.add(ActionType::kBackward, rank);
     }
-    plan.push_back(list.take());
+    lists.push_back(list.take());
   }
-  return plan;
+  return lists;
 }
 
-PipelinePlan interleaved_1f1b(int ranks, int virtual_stages, int microbatches) {
+ActionLists interleaved_1f1b(int ranks, int virtual_stages, int microbatches) {
   check_sizes(ranks * virtual_stages, microbatches);
   if (virtual_stages == 1) return one_forward_one_backward(ranks, microbatches);
   // A group of fewer than p micro-batches would leave gaps at each turn, so what is over makes the first groups larger.
@@ -119,7 +119,7 @@ PipelinePlan interleaved_1f1b(int ranks, int virtual_stages, int microbatches) {
     for (int chunk = 0; chunk < virtual_stages; ++chunk)
       chunks.insert(chunks.end(), static_cast<size_t>(microbatches / groups + (group < microbatches % groups ? 1 : 0)), chunk);
 
-  PipelinePlan plan;
+  ActionLists lists;
   for (int rank = 0; rank < ranks; ++rank) {
     ListBuilder list(microbatches);
     size_t forwards = 0;
@@ -131,25 +131,25 @@ PipelinePlan interleaved_1f1b(int ranks, int virtual_stages, int microbatches) {
       forward();
       list.add(ActionType::kBackward, (virtual_stages - 1 - chunk) * ranks + rank);
     }
-    plan.push_back(list.take());
+    lists.push_back(list.take());
   }
-  return plan;
+  return lists;
 }
 
-PipelinePlan zb_h1(int ranks, int microbatches) {
+ActionLists zb_h1(int ranks, int microbatches) {
   return split_backwards(
       ranks, microbatches, [=](int rank) { return ranks - rank; }, [](int rank) { return rank; });
 }
 
-PipelinePlan zb_h2(int ranks, int microbatches) {
+ActionLists zb_h2(int ranks, int microbatches) {
   return split_backwards(
       ranks, microbatches, [=](int rank) { return 2 * (ranks - rank) - 1; }, [](int rank) { return 2 * rank; });
 }
 
-PipelinePlan zb_v(int ranks, int microbatches) {
+ActionLists zb_v(int ranks, int microbatches) {
   check_sizes(ranks, microbatches);
   constexpr ActionType kF = ActionType::kForward, kI = ActionType::kBackwardInput, kW = ActionType::kBackwardWeight;
-  PipelinePlan plan;
+  ActionLists lists;
   for (int rank = 0; rank < ranks; ++rank) {
     const int down = rank, up = 2 * ranks - 1 - rank;  // the rank's stages on the two arms of the V
     ListBuilder list(microbatches, 2 * ranks - 1);
@@ -165,27 +165,27 @@ PipelinePlan zb_v(int ranks, int microbatches) {
     for (int i = rank; i < ranks; ++i) add(down, {kI, kW});
     list.add(kW, up, microbatches);
     list.add(kW, down, microbatches);
-    plan.push_back(list.take());
+    lists.push_back(list.take());
   }
-  return plan;
+  return lists;
 }
 
-PipelinePlan forward_only(const std::vector<int>& stage_rank, int microbatches) {
+ActionLists forward_only(const std::vector<int>& stage_rank, int microbatches) {
   check_sizes(static_cast<int>(stage_rank.size()), microbatches);
-  PipelinePlan plan(static_cast<size_t>(*std::ranges::max_element(stage_rank)) + 1);
+  ActionLists lists(static_cast<size_t>(*std::ranges::max_element(stage_rank)) + 1);
   // Slot by slot, each rank takes the last of its stages whose input was there when the slot began.
   std::vector<int> done(stage_rank.size(), 0);
   while (done.back() < microbatches) {
     const std::vector<int> before = done;
-    std::vector<bool> busy(plan.size(), false);
+    std::vector<bool> busy(lists.size(), false);
     for (size_t stage = stage_rank.size(); stage-- > 0;) {
       const size_t rank = static_cast<size_t>(stage_rank[stage]);
       if (busy[rank] || done[stage] == (stage > 0 ? before[stage - 1] : microbatches)) continue;
-      plan[rank].push_back({ActionType::kForward, static_cast<int>(stage), done[stage]++});
+      lists[rank].push_back({ActionType::kForward, static_cast<int>(stage), done[stage]++});
       busy[rank] = true;
     }
   }
-  return plan;
+  return lists;
 }
 
 int default_virtual_stages(ScheduleKind kind) { return kind == ScheduleKind::kInterleaved1F1B || kind == ScheduleKind::kZbV ? 2 : 1; }
@@ -194,7 +194,7 @@ bool allows_virtual_stages(ScheduleKind kind, int virtual_stages) {
   return kind == ScheduleKind::kInterleaved1F1B || virtual_stages == default_virtual_stages(kind);
 }
 
-PipelinePlan make_plan(ScheduleKind kind, int ranks, int virtual_stages, int microbatches) {
+ActionLists make_schedule(ScheduleKind kind, int ranks, int virtual_stages, int microbatches) {
   TRIREME_CHECK(allows_virtual_stages(kind, virtual_stages), name_of(kind), " has no ", virtual_stages, " virtual stages");
   switch (kind) {
     case ScheduleKind::kGPipe: return gpipe(ranks, microbatches);
@@ -207,10 +207,10 @@ PipelinePlan make_plan(ScheduleKind kind, int ranks, int virtual_stages, int mic
   throw InternalError("unknown schedule");
 }
 
-std::vector<int> stage_ranks(const PipelinePlan& plan) {
+std::vector<int> stage_ranks(const ActionLists& lists) {
   std::vector<int> ranks;
-  for (size_t rank = 0; rank < plan.size(); ++rank) {
-    for (const Action& action : plan[rank]) {
+  for (size_t rank = 0; rank < lists.size(); ++rank) {
+    for (const Action& action : lists[rank]) {
       if (!is_compute(action.type)) continue;
       const size_t stage = static_cast<size_t>(action.stage);
       if (stage >= ranks.size()) ranks.resize(stage + 1, -1);
@@ -222,9 +222,9 @@ std::vector<int> stage_ranks(const PipelinePlan& plan) {
   return ranks;
 }
 
-std::string to_text(const PipelinePlan& plan) {
+std::string to_text(const ActionLists& lists) {
   std::string text;
-  for (const ActionList& list : plan) text += to_string(list) + "\n";
+  for (const ActionList& list : lists) text += to_string(list) + "\n";
   return text;
 }
 
@@ -248,8 +248,8 @@ std::optional<Action> parse_action(const std::string& word) {
 
 }  // namespace
 
-PipelinePlan parse_plan(const std::string& text) {
-  PipelinePlan plan;
+ActionLists parse_schedule(const std::string& text) {
+  ActionLists lists;
   std::map<int, int> line_of_stage;
   std::set<std::tuple<ActionType, int, int>> seen;
   std::istringstream lines(text);
@@ -272,9 +272,9 @@ PipelinePlan parse_plan(const std::string& text) {
         if (!seen.insert({half, stage, microbatch}).second) refuse("is there already", backward ? ", whole or in part" : "");
       list.push_back(*action);
     }
-    if (!list.empty()) plan.push_back(std::move(list));
+    if (!list.empty()) lists.push_back(std::move(list));
   }
-  return plan;
+  return lists;
 }
 
 }  // namespace trireme

@@ -12,7 +12,7 @@ namespace {
 /// One run: ranks advance along their lists from a work queue, each until it needs something that has not happened yet.
 class Run {
  public:
-  Run(const PipelinePlan& plan, const std::function<double(const Action&)>& seconds);
+  Run(const ActionLists& lists, const std::function<double(const Action&)>& seconds);
   std::vector<Timeline> timelines();
 
  private:
@@ -48,21 +48,21 @@ class Run {
   double norm_ = -1;          ///< when all have
 };
 
-Run::Run(const PipelinePlan& plan, const std::function<double(const Action&)>& seconds)
-    : seconds_(seconds), ranks_(plan.size()), next_(plan.size(), 0), clock_(plan.size(), 0.0) {
-  for (const ActionList& list : plan) {
+Run::Run(const ActionLists& lists, const std::function<double(const Action&)>& seconds)
+    : seconds_(seconds), ranks_(lists.size()), next_(lists.size(), 0), clock_(lists.size(), 0.0) {
+  for (const ActionList& list : lists) {
     for (const Action& action : list) {
       stages_ = std::max(stages_, action.stage + 1);
       stage_rank_.resize(static_cast<size_t>(stages_), -1);
-      if (is_compute(action.type)) stage_rank_[static_cast<size_t>(action.stage)] = static_cast<int>(&list - plan.data());
+      if (is_compute(action.type)) stage_rank_[static_cast<size_t>(action.stage)] = static_cast<int>(&list - lists.data());
       microbatches_ = std::max(microbatches_, action.microbatch + 1);
     }
   }
   const size_t types = static_cast<size_t>(ActionType::kRecvBackward) + 1;
   milestones_.resize(types * static_cast<size_t>(stages_) * static_cast<size_t>(microbatches_));
-  for (size_t rank = 0; rank < plan.size(); ++rank) {
-    ranks_[rank].reserve(plan[rank].size());
-    for (const Action& action : plan[rank]) {
+  for (size_t rank = 0; rank < lists.size(); ++rank) {
+    ranks_[rank].reserve(lists[rank].size());
+    for (const Action& action : lists[rank]) {
       ranks_[rank].push_back({action, 0, 0});
       if (is_compute(action.type) || is_transfer(action.type)) ++milestone(action).planned;
     }
@@ -76,7 +76,7 @@ Run::Milestone& Run::milestone(ActionType type, int stage, int microbatch) {
   return milestones_[static_cast<size_t>((kind * stages_ + stage) * microbatches_ + microbatch)];
 }
 
-/// What must be over before a compute action: its receive, or in a plan without transfers the neighbour's compute itself.
+/// What must be over before a compute action: its receive, or in lists without transfers the neighbour's compute itself.
 Run::Milestone* Run::input_of(const Action& action) {
   const bool forward = action.type == ActionType::kForward;
   if (action.type == ActionType::kBackwardWeight || action.stage == (forward ? 0 : stages_ - 1)) return nullptr;
@@ -84,7 +84,7 @@ Run::Milestone* Run::input_of(const Action& action) {
   return receive.planned > 0 ? &receive : &milestone(action.type, action.stage + (forward ? -1 : 1), action.microbatch);
 }
 
-/// When it is there for `action`: the transfers of a compute-only plan are implied.
+/// When it is there for `action`: the transfers of a compute-only schedule are implied.
 double Run::arrival(const Milestone& input, const Action& action) const {
   const bool forward = action.type == ActionType::kForward;
   const size_t stage = static_cast<size_t>(action.stage), neighbour = forward ? stage - 1 : stage + 1;
@@ -163,9 +163,9 @@ std::vector<Timeline> Run::timelines() {
 
 }  // namespace
 
-Simulation simulate(const PipelinePlan& plan, const std::function<double(const Action&)>& seconds) {
+Simulation simulate(const ActionLists& lists, const std::function<double(const Action&)>& seconds) {
   Simulation result;
-  result.ranks = Run(plan, seconds).timelines();
+  result.ranks = Run(lists, seconds).timelines();
   double compute = 0, first = std::numeric_limits<double>::infinity(), last = 0;
   for (const Timeline& timeline : result.ranks) {
     double begin = std::numeric_limits<double>::infinity(), end = 0;
@@ -180,7 +180,7 @@ Simulation simulate(const PipelinePlan& plan, const std::function<double(const A
     last = std::max(last, end);
   }
   result.barrier_seconds = std::max(0.0, last - first);
-  if (result.step_seconds > 0) result.bubble = 1 - compute / static_cast<double>(plan.size()) / result.step_seconds;
+  if (result.step_seconds > 0) result.bubble = 1 - compute / static_cast<double>(lists.size()) / result.step_seconds;
   return result;
 }
 

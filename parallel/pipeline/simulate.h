@@ -12,10 +12,10 @@ struct Simulation {
   double bubble = 0;            ///< 1 - mean over ranks of compute time / step_seconds
 };
 
-/// Runs a plan with the given seconds for each action. Transfers overlap compute, their cost is that of the receive, and only its consumer waits for
-/// it. In a lowered plan a transfer begins when both lists have reached it; in a compute-only plan between ranks, where none is listed, when its data
+/// Runs lists with the given seconds for each action. Transfers overlap compute, their cost is that of the receive, and only its consumer waits for
+/// it. In lowered lists a transfer begins when both lists have reached it; in a compute-only schedule between ranks, where none is listed, when its data
 /// exists. NORM holds every rank until all are there. All other actions take their seconds from the rank's compute: give the part that is not hidden.
-/// Errors: InternalError for a plan that cannot run to its end, with the action that a rank never gets past.
-Simulation simulate(const PipelinePlan& plan, const std::function<double(const Action&)>& seconds);
+/// Errors: InternalError for lists that cannot run to its end, with the action that a rank never gets past.
+Simulation simulate(const ActionLists& lists, const std::function<double(const Action&)>& seconds);
 
 }  // namespace trireme

@@ -86,11 +86,11 @@ bool ListCheck::in_range(const Action& action) {
   const bool here = stages_.contains(action.stage);
   if (!here) complain(to_string(action), " is of a stage that is not here");
   const bool of_microbatch = action.microbatch >= 0 && action.microbatch < expected_.microbatches;
-  const bool in_stage = is_transfer(action.type)                    ? of_microbatch
-                        : action.type == ActionType::kSumPartial    ? true
-                        : !here                                     ? false
-                        : is_compute(action.type) ? of_microbatch && action.part < parts(action.stage)
-                                                  : action.unit >= 0 && action.unit < description(action.stage).units;
+  const bool in_stage = is_transfer(action.type)                 ? of_microbatch
+                        : action.type == ActionType::kSumPartial ? true
+                        : !here                                  ? false
+                        : is_compute(action.type)                ? of_microbatch && action.part < parts(action.stage)
+                                                                 : action.unit >= 0 && action.unit < description(action.stage).units;
   if (here && !in_stage) complain(to_string(action), " names a micro-batch, part or unit that does not exist");
   return here && in_stage;
 }
@@ -136,7 +136,7 @@ void ListCheck::forward(const Action& part, Microbatch& microbatch) {
 
 void ListCheck::backward_input(const Action& part, Microbatch& microbatch) {
   const int last = parts(part.stage) - 1;
-  if (!expected_.training) complain(to_string(part), " in a plan that does not train");
+  if (!expected_.training) complain(to_string(part), " in a list that does not train");
   if (part.part != last - microbatch.input) complain(to_string(part), " runs twice or out of order");
   if (microbatch.forward <= last) complain(to_string(part), " runs before the forward");
   if (part.part == last && !last_stage(part.stage) && !has_input(part, microbatch))
@@ -181,7 +181,7 @@ void ListCheck::move_unit(const Action& action) {
 }
 
 void ListCheck::reduce(const Action& action, Unit& unit) {
-  if (!expected_.training) complain(to_string(action), " in a plan that does not train");
+  if (!expected_.training) complain(to_string(action), " in a list that does not train");
   if (normed_) complain(to_string(action), " comes after the norm");
   if (unit.in_flight) complain(to_string(action), " starts before the reduction under way has been waited for");
   unit.in_flight = true;

@@ -1,5 +1,5 @@
 #pragma once
-// Proof that a lowered plan cannot deadlock and is complete, under rendezvous semantics, strict like NCCL: each rank runs its list in order, a send
+// Proof that lowered lists cannot deadlock and are complete, under rendezvous semantics, strict like NCCL: each rank runs its list in order, a send
 // ends only with its receive, a collective only when every member of its group is there. Eager MPI would hide such a deadlock.
 #include <string>
 #include <vector>

@@ -47,7 +47,7 @@ void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const G
   std::vector<Tensor> counted;
   for (size_t u = 0; u < units.size(); ++u) {
     for (const Unit::Segment& segment : units[u]->owned_segments(shard.rank(), shard.size())) {
-      if (segment.spec->counted) counted.push_back(Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank()));
+      if (segment.spec->is_primary_copy) counted.push_back(Unit::slice(grads.shard(static_cast<int>(u)), segment, shard.rank()));
     }
   }
   sum_of_squares(ctx, counted, sum);

@@ -35,15 +35,15 @@ Tensor ColumnParallelLinear::backward_input(Context& ctx, const Tensor& dy) cons
   return region->enter_backward(ctx, input_product(ctx, dy)).wait(ctx);
 }
 
-void ColumnParallelLinear::backward_weight(Context& ctx, Crossing x, const Tensor& dy) const {
+void ColumnParallelLinear::backward_weight(Context& ctx, PendingRegionOp x, const Tensor& dy) const {
   const LogLayer layer(ctx, name);
   linear_backward_weight(ctx, dy, x.wait(ctx), weight->grad);
   if (bias) bias_backward(ctx, dy, bias->grad);
 }
 
-Crossing ColumnParallelLinear::backward(Context& ctx, const Tensor& x, const Tensor& dy) const {
-  Crossing all = gather(ctx, x);
-  Crossing dx = region->enter_backward(ctx, input_product(ctx, dy));
+PendingRegionOp ColumnParallelLinear::backward(Context& ctx, const Tensor& x, const Tensor& dy) const {
+  PendingRegionOp all = gather(ctx, x);
+  PendingRegionOp dx = region->enter_backward(ctx, input_product(ctx, dy));
   backward_weight(ctx, std::move(all), dy);
   return dx;
 }
@@ -57,7 +57,7 @@ Tensor RowParallelLinear::forward(Context& ctx, const Tensor& x) const {
   return y;
 }
 
-RowParallelLinear::InputGradient RowParallelLinear::backward_input(Context& ctx, Crossing dy) const {
+RowParallelLinear::InputGradient RowParallelLinear::backward_input(Context& ctx, PendingRegionOp dy) const {
   const LogLayer layer(ctx, name);
   const Tensor dy_all = dy.wait(ctx);
   const Tensor dx = Tensor::empty(ctx, {dy_all.dim(0), weight->value.dim(1)}, dy_all.dtype(), MemoryCategory::kActivations);

@@ -22,10 +22,10 @@ struct ColumnParallelLinear {
   /// GELU(Y); `hidden` is Y, which its backward needs. With a bias.
   Tensor forward_gelu(Context& ctx, const Tensor& x, Tensor& hidden) const;
   Tensor backward_input(Context& ctx, const Tensor& dy) const;
-  Crossing gather(Context& ctx, const Tensor& x) const { return region->enter_forward(ctx, x); }  ///< for backward_weight
-  void backward_weight(Context& ctx, Crossing x, const Tensor& dy) const;
+  PendingRegionOp gather(Context& ctx, const Tensor& x) const { return region->enter_forward(ctx, x); }  ///< for backward_weight
+  void backward_weight(Context& ctx, PendingRegionOp x, const Tensor& dy) const;
   /// Both, and the bits of both; dx is still on its way.
-  [[nodiscard]] Crossing backward(Context& ctx, const Tensor& x, const Tensor& dy) const;
+  [[nodiscard]] PendingRegionOp backward(Context& ctx, const Tensor& x, const Tensor& dy) const;
 
  private:
   Tensor input_product(Context& ctx, const Tensor& dy) const;  ///< dx [M,D], partial
@@ -45,8 +45,8 @@ struct RowParallelLinear {
     Tensor dx;      ///< [M,D/t]
     Tensor dy_all;  ///< [M,F]: dy of every row, for backward_weight
   };
-  Crossing gather(Context& ctx, const Tensor& dy) const { return region->exit_backward(ctx, dy); }  ///< for backward_input
-  InputGradient backward_input(Context& ctx, Crossing dy) const;
+  PendingRegionOp gather(Context& ctx, const Tensor& dy) const { return region->exit_backward(ctx, dy); }  ///< for backward_input
+  InputGradient backward_input(Context& ctx, PendingRegionOp dy) const;
   void backward_weight(Context& ctx, const Tensor& x, const Tensor& dy_all) const;
 };
 

@@ -14,7 +14,7 @@ namespace trireme {
 void log_collective(const Context& ctx, const Communicator& group, const char* verb, DType dtype, int64_t bytes);
 
 /// A crossing under way. What does not need its result is computed before `wait`, which is called once.
-struct Crossing {
+struct PendingRegionOp {
   Tensor source, result;  ///< both belong to the operation until then; one and the same where the crossing is in place, or nothing moves
   Work work;
   Tensor wait(Context& ctx);
@@ -24,10 +24,10 @@ class Region {
  public:
   Region(Communicator& tensor, bool sequence_parallel);
 
-  [[nodiscard]] Crossing enter_forward(Context& ctx, const Tensor& x) const;    ///< [M/t or M, D] -> [M,D]
-  [[nodiscard]] Crossing enter_backward(Context& ctx, const Tensor& dx) const;  ///< [M,D] partial -> [M/t or M, D]
-  [[nodiscard]] Crossing exit_forward(Context& ctx, const Tensor& y) const;     ///< [M,D] partial -> [M/t or M, D]
-  [[nodiscard]] Crossing exit_backward(Context& ctx, const Tensor& dy) const;   ///< [M/t or M, D] -> [M,D]
+  [[nodiscard]] PendingRegionOp enter_forward(Context& ctx, const Tensor& x) const;    ///< [M/t or M, D] -> [M,D]
+  [[nodiscard]] PendingRegionOp enter_backward(Context& ctx, const Tensor& dx) const;  ///< [M,D] partial -> [M/t or M, D]
+  [[nodiscard]] PendingRegionOp exit_forward(Context& ctx, const Tensor& y) const;     ///< [M,D] partial -> [M/t or M, D]
+  [[nodiscard]] PendingRegionOp exit_backward(Context& ctx, const Tensor& dy) const;   ///< [M/t or M, D] -> [M,D]
 
   /// Rows of the residual stream on this rank, of M in all, and the first of them.
   int64_t local_rows(int64_t rows) const { return rows / row_shards_; }
@@ -37,8 +37,8 @@ class Region {
   Communicator& tensor() const { return *tensor_; }
 
  private:
-  Crossing reduce(Context& ctx, const Tensor& partial) const;
-  Crossing gather(Context& ctx, const Tensor& rows) const;
+  PendingRegionOp reduce(Context& ctx, const Tensor& partial) const;
+  PendingRegionOp gather(Context& ctx, const Tensor& rows) const;
 
   Communicator* tensor_;
   int row_shards_;  ///< tensor ranks that share the rows of the residual stream: 1 without sequence parallelism

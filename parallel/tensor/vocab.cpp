@@ -71,7 +71,7 @@ Tensor VocabParallelHead::forward_backward(Context& ctx, const Tensor& x, const 
   const Tensor& w = logits.weight->value;
   const Tensor all = logits.region->enter_forward(ctx, x).wait(ctx);
   const Tensor dx = Tensor::empty(ctx, all.shape(), x.dtype(), MemoryCategory::kActivations);
-  Crossing reduced;
+  PendingRegionOp reduced;
   for_each_chunk(all.dim(0), chunk_rows, [&](int64_t first, int64_t rows) {
     const Tensor chunk = logits_of(ctx, all.rows(first, rows), w);
     const VocabParallelCrossEntropy::Saved saved = loss.forward(ctx, chunk, targets.rows(first, rows), loss_sum);

@@ -106,7 +106,7 @@ void break_if_cyclic(const PartPointer& part) {
 }
 
 /// Whether both called the same.
-bool agree(Clique& clique, int first_rank, const trireme::Call& first, int rank, const trireme::Call& call) {
+bool collectively(Clique& clique, int first_rank, const trireme::Call& first, int rank, const trireme::Call& call) {
   if (first == call) return true;
   break_clique(clique, ncclInvalidUsage,
                concat("ranks disagree in communicator '", clique.name, "': rank ", first_rank, " called ", first.str(), ", rank ", rank, " called ",
@@ -131,7 +131,7 @@ void join_collective(const PartPointer& part) {
     slot->parts.resize(clique.devices.size());
   }
   const std::shared_ptr<Collective> collective = slot;
-  if (!agree(clique, collective->first_rank, collective->call, part->rank, part->call)) return;
+  if (!collectively(clique, collective->first_rank, collective->call, part->rank, part->call)) return;
   collective->parts[rank] = part;
   part->collective = collective;
   if (std::count(collective->parts.begin(), collective->parts.end(), nullptr) == 0) clique.collectives.erase(number);
@@ -152,7 +152,7 @@ void join_message(const PartPointer& part, MessageEnd& end) {
   } else {
     end.message = waiting.front();
     waiting.pop_front();
-    agree(clique, end.message->first_rank, end.message->call, part->rank, end.call);
+    collectively(clique, end.message->first_rank, end.message->call, part->rank, end.call);
   }
   (end.send ? end.message->sender : end.message->receiver) = part;
   if (end.send) end.message->sender_region = end.region;

@@ -143,8 +143,8 @@ cudaError_t Machine::wait(Lock& lock, const RecordPtr& target) {
     }
     if (running_ == 0) close_memory();
     self.idle = true;
-    const auto patience = std::chrono::duration<double>(std::min(0.02, options.stuck_seconds / 4));
-    self.wakes.wait_for(lock, patience, [&] { return target->done || !self.idle; });
+    const auto timeout = std::chrono::duration<double>(std::min(0.02, options.stuck_seconds / 4));
+    self.wakes.wait_for(lock, timeout, [&] { return target->done || !self.idle; });
     self.idle = false;
     if (progress_ + outside_ != seen || running_ > 0) {
       seen = progress_ + outside_;

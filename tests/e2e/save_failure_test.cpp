@@ -1,4 +1,4 @@
-// Saves that die or fail at any of their calls, with the binary as it is: a preloaded library (tests/shim/io.cpp) counts, kills, fails and damages.
+// CheckpointManager that die or fail at any of their calls, with the binary as it is: a preloaded library (tests/shim/io.cpp) counts, kills, fails and damages.
 #include "tests/e2e/save_trials.h"
 #include "tests/support/catch.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// Saves that are disturbed: the same run from the same checkpoint, any number of times.
+// CheckpointManager that are disturbed: the same run from the same checkpoint, any number of times.
 #include <filesystem>
 #include <set>
 #include <string>

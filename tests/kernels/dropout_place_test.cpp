@@ -47,7 +47,7 @@ TEST_CASE("a dropout mask is drawn by all 64 bits of an element's index") {
 TEST_CASE("a pass drops by the place in the global batch, in batches of more than 2^32 activations too") {
   const uint64_t key = random_key(kSeed, "dropout:embedding");
   for (const int64_t sample : {int64_t{0}, int64_t{3}, int64_t{1} << 20}) {
-    const Pass pass{
+    const ForwardContext pass{
         .sequence = 1 << 15, .rows = 1 << 15, .first_row = 21, .first_sample = sample, .seed = kSeed, .step = kStep, .dropout = kProbability};
     const Operation operation{
         "a pass drops", {in_place("x", {kRows, kColumns})}, [&](Context& ctx, const std::vector<Tensor>& t) { pass.drop(ctx, "embedding", t[0]); }};

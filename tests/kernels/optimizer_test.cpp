@@ -114,11 +114,11 @@ Operation offender(int64_t tensors, int64_t count, const std::vector<std::pair<i
 /// `sum_sq` is of gradients that carry the loss scale.
 Operation decided(double sum_sq, double clip, double steps, const LossScaling& scaling = {}, const LossScale& loss_scale = {}) {
   return {
-      "decide_step",
+      "finalize_step_scalars",
       {always_f64(input("sum_sq", {1}, {sum_sq})), always_f64(assigned("norm", {1})),
        always_f64(in_place("scalars", {kStepScalars},
                            {kNaN, kNaN, 3, kNaN, kNaN, steps, static_cast<double>(loss_scale.scale), static_cast<double>(loss_scale.clean_steps)}))},
-      [clip, scaling](Context& ctx, const std::vector<Tensor>& t) { decide_step(ctx, kHyper, scaling, t[0], clip, t[1], t[2]); }};
+      [clip, scaling](Context& ctx, const std::vector<Tensor>& t) { finalize_step_scalars(ctx, kHyper, scaling, t[0], clip, t[1], t[2]); }};
 }
 
 /// The moving average of `count` weights from element `shift` on; operands: scalars, w, e.

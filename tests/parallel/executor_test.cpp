@@ -149,16 +149,16 @@ struct Ran {
   std::vector<int64_t> activation_bytes;  ///< by rank, left when the list is over and the stages are gone
 };
 
-/// Runs a lowered plan on as many thread ranks. `fails_at`: the micro-batch at which stage 1 throws.
-Ran execute(const PipelinePlan& plan, const std::vector<StageUnits>& units, int microbatches, int fails_at = -1) {
+/// Runs lowered lists on as many thread ranks. `fails_at`: the micro-batch at which stage 1 throws.
+Ran execute(const ActionLists& lists, const std::vector<StageUnits>& units, int microbatches, int fails_at = -1) {
   Ran ran;
   const size_t stages = units.size();
   ran.result.gradients.resize(stages);
   ran.result.outputs.resize(static_cast<size_t>(microbatches));
   ran.moved.resize(stages);
-  ran.timelines.resize(plan.size());
-  ran.activation_bytes.resize(plan.size());
-  const std::vector<int> where = stage_ranks(plan);
+  ran.timelines.resize(lists.size());
+  ran.activation_bytes.resize(lists.size());
+  const std::vector<int> where = stage_ranks(lists);
   const auto body = [&](Communicator& world) {
     Arena arena(Device::kReference, true);
     Context ctx{Device::kReference, &arena, 1};
@@ -177,7 +177,7 @@ Ran execute(const PipelinePlan& plan, const std::vector<StageUnits>& units, int 
       executor.on_norm([&](Context&) {
         for (const auto& [stage, toy] : owned) toy->moved += "N ";
       });
-      executor.run(ctx, plan[rank], &ran.timelines[rank]);
+      executor.run(ctx, lists[rank], &ran.timelines[rank]);
       for (const auto& [stage, toy] : owned) {
         ran.result.gradients[static_cast<size_t>(stage)] = toy->gradients;
         ran.moved[static_cast<size_t>(stage)] = toy->moved;
@@ -186,7 +186,7 @@ Ran execute(const PipelinePlan& plan, const std::vector<StageUnits>& units, int 
     }
     ran.activation_bytes[rank] = arena.current_bytes(MemoryCategory::kActivations);
   };
-  run_ranks(static_cast<int>(plan.size()), body, {.poison = true});  // a buffer read before its transfer is waited for is NaN
+  run_ranks(static_cast<int>(lists.size()), body, {.poison = true});  // a buffer read before its transfer is waited for is NaN
   return ran;
 }
 
@@ -201,7 +201,7 @@ TEST_CASE("all schedules give the serial gradients bit for bit, and the same") {
         const std::vector<StageUnits> units = toy_units(ranks * v, 2, fused, ends_meet(kind, ranks), fused);
         for (const int m : {1, 2, 3, 7}) {
           CAPTURE(name_of(kind), ranks, v, m);
-          const Ran ran = execute(lower(make_plan(kind, ranks, v, m), units, {.unshard_each_use = true}), units, m);
+          const Ran ran = execute(lower(make_schedule(kind, ranks, v, m), units, {.unshard_each_use = true}), units, m);
           CHECK(ran.result == expected(units, m));
           CHECK(ran.activation_bytes == std::vector<int64_t>(static_cast<size_t>(ranks), 0));
         }
@@ -224,11 +224,11 @@ TEST_CASE("a compute-only list of whole stages runs on one rank") {
 
 TEST_CASE("split backwards and a rank that hands over to itself give the same gradients") {
   const std::vector<StageUnits> two = toy_units(2, 2, false);
-  const PipelinePlan split{compute_list(0, "F0 F1 I0 F2 I1 W0 I2 W1 W2"), compute_list(1, "F0 I0 F1 I1 W0 F2 I2 W1 W2")};
+  const ActionLists split{compute_list(0, "F0 F1 I0 F2 I1 W0 I2 W1 W2"), compute_list(1, "F0 I0 F1 I1 W0 F2 I2 W1 W2")};
   CHECK(execute(lower(split, two, {}), two, 3).result == expected(two, 3));
 
   const std::vector<StageUnits> four = toy_units(4, 1, false);
-  PipelinePlan vee(2);
+  ActionLists vee(2);
   for (const int stage : {0, 1, 2, 3}) std::ranges::copy(compute_list(stage, "F0 F1"), std::back_inserter(vee[stage == 0 || stage == 3 ? 0 : 1]));
   for (const int stage : {3, 2, 1, 0}) std::ranges::copy(compute_list(stage, "B0 B1"), std::back_inserter(vee[stage == 0 || stage == 3 ? 0 : 1]));
   CHECK(execute(lower(vee, four, {}), four, 2).result == expected(four, 2));
@@ -243,8 +243,8 @@ TEST_CASE("units move as the list says") {
 
 TEST_CASE("the timeline has every action in order, and compute after the receive it reads") {
   const std::vector<StageUnits> units = toy_units(3, 2, false);
-  const PipelinePlan plan = lower(one_forward_one_backward(3, 4), units, {});
-  const Ran ran = execute(plan, units, 4);
+  const ActionLists lists = lower(one_forward_one_backward(3, 4), units, {});
+  const Ran ran = execute(lists, units, 4);
   for (size_t rank = 0; rank < 3; ++rank) {
     ActionList recorded;
     std::map<std::string, double> end;
@@ -254,7 +254,7 @@ TEST_CASE("the timeline has every action in order, and compute after the receive
       CHECK(event.end >= event.begin);
       end[to_string(event.action)] = event.end;
     }
-    CHECK(recorded == plan[rank]);
+    CHECK(recorded == lists[rank]);
     for (const TimelineEvent& event : ran.timelines[rank])
       if (is_transfer(event.action.type)) CHECK(event.end <= end.at("NORM"));  // nothing that was sent stays in memory during the update
     for (const TimelineEvent& event : ran.timelines[rank]) {

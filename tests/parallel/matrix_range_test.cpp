@@ -41,7 +41,7 @@ void add(const MatrixRange& range, const Unit::Segment& segment, std::map<std::s
   int64_t count = 0;
   for (const BoxRange& box : boxes) count += box.box.numel();
   CHECK(range.count() == count);
-  if (!spec.counted) return;
+  if (!spec.is_primary_copy) return;
   for (int64_t i = range.begin; i < range.end; ++i) {
     const int64_t row = range.start[0] + i / range.extent[1], column = range.start[1] + i % range.extent[1];
     REQUIRE((row < range.shape[0] && column < range.shape[1]));

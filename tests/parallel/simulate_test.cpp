@@ -49,12 +49,12 @@ TEST_CASE("the bubble of uniform stages is (p-1)/(m+p-1), compute-only and lower
     const std::vector<StageUnits> units(static_cast<size_t>(p), StageUnits{{{0}}, 1, -1});
     for (int m = 1; m <= 16; ++m) {
       for (const ScheduleKind kind : {ScheduleKind::kGPipe, ScheduleKind::k1F1B}) {
-        const PipelinePlan compute = make_plan(kind, p, 1, m);
-        for (const PipelinePlan& plan : {compute, lower(compute, units, {})}) {
-          const Simulation run = simulate(plan, unit_cost);
+        const ActionLists compute = make_schedule(kind, p, 1, m);
+        for (const ActionLists& lists : {compute, lower(compute, units, {})}) {
+          const Simulation run = simulate(lists, unit_cost);
           CHECK(run.step_seconds == 3.0 * (m + p - 1));
           CHECK(run.bubble == Approx(static_cast<double>(p - 1) / (m + p - 1)).margin(1e-15).epsilon(1e-15));
-          for (int s = 0; s < p; ++s) CHECK(max_in_flight(plan[static_cast<size_t>(s)]) == (kind == ScheduleKind::kGPipe ? m : std::min(m, p - s)));
+          for (int s = 0; s < p; ++s) CHECK(max_in_flight(lists[static_cast<size_t>(s)]) == (kind == ScheduleKind::kGPipe ? m : std::min(m, p - s)));
         }
       }
     }
@@ -67,7 +67,7 @@ TEST_CASE("bubble and peak of every kind equal their closed forms, compute-only 
       const auto check = [&](ScheduleKind kind, int v, bool exact, double bubble, const auto& peak) {
         CAPTURE(name_of(kind), p, v, m);
         const std::vector<StageUnits> units(static_cast<size_t>(p * v), StageUnits{{{0}}, 1});
-        const PipelinePlan compute = make_plan(kind, p, v, m);
+        const ActionLists compute = make_schedule(kind, p, v, m);
         const Simulation run = simulate(compute, Costs{.virtual_stages = v});
         CHECK(simulate(lower(compute, units, {}), Costs{.virtual_stages = v}).step_seconds == Approx(run.step_seconds));
         const double plain = 3.0 * (m + p - 1);  // of 1F1B
@@ -85,7 +85,7 @@ TEST_CASE("bubble and peak of every kind equal their closed forms, compute-only 
         const auto peak = [&](int rank) { return std::min(v * m, (v - 1) * largest + 2 * (p - 1 - rank) + 1); };
         check(ScheduleKind::kInterleaved1F1B, v, m % p == 0, 3.0 * (p - 1) / v, peak);
       }
-      const PipelinePlan v_shaped = zb_v(p, m);
+      const ActionLists v_shaped = zb_v(p, m);
       const Simulation vee = simulate(v_shaped, Costs{.virtual_stages = 2});
       if (m >= 2 * p - 1) CHECK(vee.step_seconds == Approx(3 * m));
       CHECK(vee.step_seconds <= 3.0 * (m + p - 1) + 1e-9);
@@ -148,8 +148,8 @@ TEST_CASE("published bubbles from published profiles, within a tenth of a percen
       const bool seam = is_receive(action.type) && action.stage / p != from / p;
       return seam && action.microbatch % p != 0 ? -std::numeric_limits<double>::infinity() : costs(action);
     };
-    const PipelinePlan plan = interleaved_1f1b(p, v, m);
-    const Simulation theirs = simulate(plan, first_of_group_only), ours = simulate(plan, costs);
+    const ActionLists lists = interleaved_1f1b(p, v, m);
+    const Simulation theirs = simulate(lists, first_of_group_only), ours = simulate(lists, costs);
     CHECK(theirs.bubble == Approx(row.interleaved).margin(0.001).epsilon(0));
     CHECK(ours.step_seconds == Approx(m * costs.all() + (p - 1) * costs.all() / v + 2 * (v * p - 1) * costs.transfer));
     CHECK(ours.step_seconds - theirs.step_seconds == Approx(p * costs.transfer));
@@ -157,7 +157,7 @@ TEST_CASE("published bubbles from published profiles, within a tenth of a percen
     // Receives are posted early enough that the lists which run do as well.
     for (const ScheduleKind kind : kScheduleKinds) {
       costs.virtual_stages = kind == ScheduleKind::kInterleaved1F1B ? v : default_virtual_stages(kind);
-      const PipelinePlan compute = make_plan(kind, p, costs.virtual_stages, m);
+      const ActionLists compute = make_schedule(kind, p, costs.virtual_stages, m);
       const std::vector<StageUnits> units(static_cast<size_t>(p * costs.virtual_stages), StageUnits{{{0}}, 1});
       CHECK(simulate(lower(compute, units, {}), costs).bubble == Approx(simulate(compute, costs).bubble).margin(1e-9));
     }
@@ -165,15 +165,15 @@ TEST_CASE("published bubbles from published profiles, within a tenth of a percen
 }
 
 TEST_CASE("the peak in flight is what happens in time") {
-  const PipelinePlan plan = one_forward_one_backward(4, 6);
-  const Simulation run = simulate(plan, unit_cost);
+  const ActionLists lists = one_forward_one_backward(4, 6);
+  const Simulation run = simulate(lists, unit_cost);
   for (size_t rank = 0; rank < 4; ++rank) {
     int held = 0, peak = 0;
     for (const TimelineEvent& event : run.ranks[rank]) {
       held += event.action.type == ActionType::kForward ? 1 : -1;
       peak = std::max(peak, held);
     }
-    CHECK(max_in_flight(plan[rank]) == peak);
+    CHECK(max_in_flight(lists[rank]) == peak);
   }
 }
 
@@ -197,13 +197,13 @@ TEST_CASE("a transfer overlaps compute and only its reader waits for it") {
   CHECK(ahead.step_seconds == 3.0);
 }
 
-TEST_CASE("a compute-only plan has its transfers where data goes to another rank") {
-  const PipelinePlan vee{compute_list(0, "F0 I0 W0"), compute_list(1, "F0 I0 W0")};
+TEST_CASE("a compute-only schedule has its transfers where data goes to another rank") {
+  const ActionLists vee{compute_list(0, "F0 I0 W0"), compute_list(1, "F0 I0 W0")};
   const Simulation run = simulate(vee, [](const Action& a) { return is_receive(a.type) ? 0.25 : unit_cost(a); });
   CHECK(event_of(run, 1, "1F0").begin == 1.25);
   CHECK(event_of(run, 0, "0I0").begin == 3.5);
   CHECK(run.step_seconds == 5.5);
-  const PipelinePlan own{compute_list(0, "F0")};
+  const ActionLists own{compute_list(0, "F0")};
   ActionList both = own[0];
   both.push_back({ActionType::kForward, 1, 0});
   CHECK(simulate({both}, [](const Action& a) { return is_receive(a.type) ? 0.25 : 1.0; }).step_seconds == 2.0);
@@ -218,13 +218,13 @@ TEST_CASE("an uneven stage sets the pace") {
 }
 
 TEST_CASE("split backwards: the neighbour waits for I, not for W") {
-  const PipelinePlan plan{compute_list(0, "F0 I0 W0"), compute_list(1, "F0 I0 W0")};
-  const Simulation run = simulate(plan, [](const Action& a) { return a.type == ActionType::kBackwardWeight ? 5.0 : unit_cost(a); });
+  const ActionLists lists{compute_list(0, "F0 I0 W0"), compute_list(1, "F0 I0 W0")};
+  const Simulation run = simulate(lists, [](const Action& a) { return a.type == ActionType::kBackwardWeight ? 5.0 : unit_cost(a); });
   CHECK(event_of(run, 0, "0I0").begin == 3.0);
   CHECK(event_of(run, 1, "1W0").end == 8.0);
 }
 
-TEST_CASE("a plan that cannot run is refused") {
+TEST_CASE("a schedule that cannot run is refused") {
   CHECK_THROWS_WITH(simulate({compute_list(0, "B0 F0"), compute_list(1, "F0 B0")}, unit_cost), Catch::Contains("never gets past"));
   CHECK_THROWS_WITH(simulate({compute_list(0, "F1"), compute_list(1, "F0 F1")}, unit_cost), Catch::Contains("rank 1 never gets past 1F0"));
 }

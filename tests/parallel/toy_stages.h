@@ -9,9 +9,9 @@
 namespace trireme::test {
 
 /// The units of a small model: each stage has `blocks` parts with a unit each; the first also an embedding before them, the last a head after them.
-/// Tied, the head also reads the embedding's unit: the first one of the same stage, that of stage 0 where `with_first` says that they share a rank,
+/// Tied, the head also reads the embedding's unit: the first one of the same stage, that of stage 0 where `first_stage_is_local` says that they share a rank,
 /// or a copy of it that is the last stage's last unit. `fused`: the head has no W.
-inline std::vector<StageUnits> toy_units(int stages, int blocks, bool tied, bool with_first = false, bool fused = false) {
+inline std::vector<StageUnits> toy_units(int stages, int blocks, bool tied, bool first_stage_is_local = false, bool fused = false) {
   std::vector<StageUnits> result(static_cast<size_t>(stages));
   for (int s = 0; s < stages; ++s) {
     StageUnits& stage = result[static_cast<size_t>(s)];
@@ -19,8 +19,8 @@ inline std::vector<StageUnits> toy_units(int stages, int blocks, bool tied, bool
     const int parts = blocks + (first ? 1 : 0) + (last ? 1 : 0);
     for (int part = 0; part < parts; ++part) stage.units_of_part.push_back({stage.units++});
     if (last && fused) stage.fused_part = parts - 1;
-    if (tied && last) stage.units_of_part.back().push_back(first ? UnitRef(0) : with_first ? UnitRef(0, 0) : UnitRef(stage.units++));
-    const bool apart = tied && stages > 1 && !with_first;
+    if (tied && last) stage.units_of_part.back().push_back(first ? UnitRef(0) : first_stage_is_local ? UnitRef(0, 0) : UnitRef(stage.units++));
+    const bool apart = tied && stages > 1 && !first_stage_is_local;
     if (apart && (first || last)) stage.tied_unit = first ? 0 : stage.units - 1;
     if (tied && stages == 1) stage.tied_unit = 0;
   }

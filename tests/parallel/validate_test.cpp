@@ -20,14 +20,14 @@ using Violations = std::vector<std::string>;
 
 const LoweringPolicy once;  ///< parameters gathered and gradients reduced once a step
 
-/// A plan of two stages and four micro-batches on a mesh with shard 2 and tensor 2: one list for each of its eight ranks.
+/// Lists of two stages and four micro-batches on a mesh with shard 2 and tensor 2: one list for each of its eight ranks.
 struct World {
   MeshShape mesh{2, 1, 2, 2};
   std::vector<StageUnits> units = toy_units(2, 2, true);
   std::vector<ActionList> lists;
 
   explicit World(const LoweringPolicy& policy = {.unshard_each_use = true}) {
-    const PipelinePlan plan = lower(one_forward_one_backward(2, 4), units, policy);
+    const ActionLists plan = lower(one_forward_one_backward(2, 4), units, policy);
     for (int rank = 0; rank < mesh.world(); ++rank) lists.push_back(plan[static_cast<size_t>(coordinate_of(mesh, rank).pipeline)]);
   }
   ActionList::iterator find(size_t rank, const std::string& name) {
@@ -60,13 +60,13 @@ namespace {
 /// Every kind and size, with every `stride`-th of twelve policies, counted through: gathers and reductions of both lifetimes, three depths of
 /// prefetch.
 int prove_all(int stride) {
-  int plans = 0, combination = 0;
+  int schedules = 0, combination = 0;
   for (const ScheduleKind kind : kScheduleKinds) {
     for (int ranks = 1; ranks <= 8; ++ranks) {
       for (int v = 1; v <= 4; ++v) {
         if (!allows_virtual_stages(kind, v)) continue;
         for (int m = 1; m <= 20; ++m) {
-          const PipelinePlan compute = make_plan(kind, ranks, v, m);
+          const ActionLists compute = make_schedule(kind, ranks, v, m);
           for (int choice = 0; choice < 48; ++choice) {
             if (++combination % stride != 0) continue;
             const bool tied = choice % 2 == 1, fused = choice / 2 % 2 == 1;
@@ -75,7 +75,7 @@ int prove_all(int stride) {
             const LoweringPolicy lowering{policy % 2 == 1, policy / 2 % 2 == 1, policy / 4, (ranks + v + m) % 2 == 0};
             const MeshShape mesh{ranks, policy % 2 == 1 ? 2 : 1, 2, policy % 2 == 1 ? 1 : 2};
             const Violations violations = validate(lower(compute, units, lowering), mesh, units, m, true);
-            ++plans;
+            ++schedules;
             if (violations.empty()) continue;
             FAIL(name_of(kind) << ", ranks " << ranks << ", virtual stages " << v << ", micro-batches " << m << ", choice " << choice << ": "
                                << violations[0]);
@@ -87,28 +87,28 @@ int prove_all(int stride) {
       }
     }
   }
-  return plans;
+  return schedules;
 }
 
 }  // namespace
 
-TEST_CASE("every generated plan is proven: all kinds, 1..8 ranks, 1..4 virtual stages, 1..20 micro-batches") {
+TEST_CASE("every generated schedule is proven: all kinds, 1..8 ranks, 1..4 virtual stages, 1..20 micro-batches") {
   CHECK(prove_all(29) == 8 * 20 * 9 * 48 / 29);
 }
 
-TEST_CASE("every generated plan is proven under every policy", "[slow]") { CHECK(prove_all(1) == 8 * 20 * 9 * 48); }
+TEST_CASE("every generated schedule is proven under every policy", "[slow]") { CHECK(prove_all(1) == 8 * 20 * 9 * 48); }
 
 TEST_CASE("split backwards and several stages on a rank are proven too") {
   const std::vector<StageUnits> two = toy_units(2, 2, true);
-  const PipelinePlan split{compute_list(0, "F0 F1 I0 F2 I1 W0 I2 W1 W2"), compute_list(1, "F0 I0 F1 I1 W0 F2 I2 W1 W2")};
+  const ActionLists split{compute_list(0, "F0 F1 I0 F2 I1 W0 I2 W1 W2"), compute_list(1, "F0 I0 F1 I1 W0 F2 I2 W1 W2")};
   // A V: stages 0 and 3 on rank 0, stages 1 and 2 on rank 1, so that stage 1 hands over to stage 2 on its own rank.
-  PipelinePlan vee(2);
+  ActionLists vee(2);
   for (const int stage : {0, 3}) std::ranges::copy(compute_list(stage, "F0 F1"), std::back_inserter(vee[0]));
   for (const int stage : {3, 0}) std::ranges::copy(compute_list(stage, "B0 B1"), std::back_inserter(vee[0]));
   for (const int stage : {1, 2}) std::ranges::copy(compute_list(stage, "F0 F1"), std::back_inserter(vee[1]));
   for (const int stage : {2, 1}) std::ranges::copy(compute_list(stage, "B0 B1"), std::back_inserter(vee[1]));
   // Looped: stages 0 and 2 on rank 0, stages 1 and 3 on rank 1.
-  PipelinePlan looped(2);
+  ActionLists looped(2);
   for (const int stage : {0, 1, 2, 3}) std::ranges::copy(compute_list(stage, "F0 F1"), std::back_inserter(looped[static_cast<size_t>(stage % 2)]));
   for (const int stage : {3, 2, 1, 0}) std::ranges::copy(compute_list(stage, "B0 B1"), std::back_inserter(looped[static_cast<size_t>(stage % 2)]));
   for (int policy = 0; policy < 12; ++policy) {
@@ -122,10 +122,10 @@ TEST_CASE("split backwards and several stages on a rank are proven too") {
 
 TEST_CASE("both ranks sending first is the classic deadlock, and issuing them together is its cure") {
   const std::vector<StageUnits> units(2, StageUnits{{{0}}, 1, -1});
-  const PipelinePlan plan = lower(one_forward_one_backward(2, 3), units, {});
+  const ActionLists lists = lower(one_forward_one_backward(2, 3), units, {});
   // Stage 1 sends the gradient of micro-batch 0 before it takes micro-batch 1, which stage 0 sends before it takes that gradient.
   for (const bool together : {true, false}) {
-    PipelinePlan crossed = plan;
+    ActionLists crossed = lists;
     for (ActionList& list : crossed)
       for (Action& action : list)
         if (is_transfer(action.type) && !together) action.group = -1;
@@ -165,7 +165,8 @@ TEST_CASE("collectives in another order on one rank") {
   std::iter_swap(world.find(3, "0UNSHARD0"), world.find(3, "0UNSHARD1"));
   const Violations violations = world.validated();
   check_found(violations, "collectives over shard in different order: rank 1 is at 0UNSHARD0, rank 3 is at 0UNSHARD1");
-  check_found(violations, "deadlock: rank 1 waits at 0UNSHARD0 for the shard group of rank 1, of which rank 3 is not there; rank 3 waits at 0UNSHARD1");
+  check_found(violations,
+              "deadlock: rank 1 waits at 0UNSHARD0 for the shard group of rank 1, of which rank 3 is not there; rank 3 waits at 0UNSHARD1");
 }
 
 TEST_CASE("parts of a tensor group in another order") {
@@ -307,10 +308,10 @@ TEST_CASE("several stages on a rank: hand-overs, shared units and fused parts") 
   // A V of two ranks: rank 1 hands over from stage 1 to stage 2 and back, and the head of stage 3 reads the embedding of stage 0, both on rank 0.
   const MeshShape mesh{2, 1, 1, 1};
   const std::vector<StageUnits> units = toy_units(4, 1, true, true, true);
-  const PipelinePlan plan = lower(zb_v(2, 2), units, {.unshard_each_use = true});
-  REQUIRE(validate(plan, mesh, units, 2, true) == Violations{});
+  const ActionLists lists = lower(zb_v(2, 2), units, {.unshard_each_use = true});
+  REQUIRE(validate(lists, mesh, units, 2, true) == Violations{});
   const auto with = [&](size_t rank, const auto& edit) {
-    PipelinePlan edited = plan;
+    ActionLists edited = lists;
     const auto find = [&](const std::string& name) {
       const auto found = std::ranges::find(edited[rank], name, [](const Action& a) { return to_string(a); });
       REQUIRE(found != edited[rank].end());
@@ -369,12 +370,12 @@ TEST_CASE("messages that meet the wrong partner or none") {
   check_found(violations, "rank 4 waits at 1RECV_F3");
 }
 
-TEST_CASE("what a plan must not hold") {
+TEST_CASE("what an action list must not contain") {
   const std::vector<StageUnits> units = toy_units(2, 1, false);
   const MeshShape mesh{2, 1, 1, 1};
-  check_found(validate(lower(gpipe(2, 2), units, {}), mesh, units, 2, false), "0B0.1 in a plan that does not train");
+  check_found(validate(lower(gpipe(2, 2), units, {}), mesh, units, 2, false), "0B0.1 in a list that does not train");
   check_found(validate(lower(gpipe(2, 2), units, {}), mesh, units, 1, true), "0F1.0 names a micro-batch, part or unit that does not exist");
-  PipelinePlan stray = lower(gpipe(2, 2), units, {});
+  ActionLists stray = lower(gpipe(2, 2), units, {});
   stray[0].push_back({ActionType::kForward, 1, 0, -1, 0});
   check_found(validate(stray, mesh, units, 2, true), "is of a stage that is not here");
   CHECK_THROWS_AS(validate(stray, {4, 1, 1, 1}, units, 2, true), InternalError);
@@ -382,8 +383,8 @@ TEST_CASE("what a plan must not hold") {
 
 TEST_CASE("the proof takes sixteen thousand ranks") {
   const std::vector<StageUnits> units = toy_units(8, 2, true);
-  const PipelinePlan plan = lower(one_forward_one_backward(8, 16), units, {.unshard_each_use = true});
-  CHECK(validate(plan, {8, 4, 64, 8}, units, 16, true) == Violations{});
+  const ActionLists lists = lower(one_forward_one_backward(8, 16), units, {.unshard_each_use = true});
+  CHECK(validate(lists, {8, 4, 64, 8}, units, 16, true) == Violations{});
 }
 
 TEST_CASE("where ranks of a pipeline rank run one list, two of each axis are stuck exactly where many are") {
@@ -393,15 +394,15 @@ TEST_CASE("where ranks of a pipeline rank run one list, two of each axis are stu
     const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
     const std::vector<StageUnits> units = toy_units(3, 2, true);
     const LoweringPolicy policy{.unshard_each_use = trial % 2 == 0, .reduce_each_microbatch = trial % 3 == 0};
-    PipelinePlan plan = lower(one_forward_one_backward(3, 4), units, policy);
+    ActionLists lists = lower(one_forward_one_backward(3, 4), units, policy);
     // One or two actions of a list change places, or one goes: most such lists are wrong, some are not.
     for (size_t swaps = below(3); swaps > 0; --swaps) {
-      ActionList& list = plan[below(plan.size())];
+      ActionList& list = lists[below(lists.size())];
       std::swap(list[below(list.size())], list[below(list.size())]);
     }
-    if (below(5) == 0) plan[below(3)].pop_back();
-    const bool few = validate(plan, {3, 2, 2, 2}, units, 4, true).empty();
-    const bool many = validate(plan, {3, 3, 5, 4}, units, 4, true).empty();
+    if (below(5) == 0) lists[below(3)].pop_back();
+    const bool few = validate(lists, {3, 2, 2, 2}, units, 4, true).empty();
+    const bool many = validate(lists, {3, 3, 5, 4}, units, 4, true).empty();
     CHECK(few == many);
     ++(many ? sound : broken);
   }

@@ -35,7 +35,7 @@ std::vector<RankState> states_of(const std::vector<Progress>& progress) {
 /// Runs `body`, which one rank ends early, until all others wait for an operation that somebody never enters, and judges.
 std::string verdict_of(int n, const std::function<void(Communicator&, Progress&)>& body) {
   std::vector<Progress> progress(static_cast<size_t>(n));
-  for (Progress& each : progress) each.set_patience(10);
+  for (Progress& each : progress) each.set_timeout(10);
   std::string text;
   const auto judge_when_stuck = [&](int self) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);

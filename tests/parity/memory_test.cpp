@@ -386,10 +386,10 @@ TEST_CASE("a forecast is what a rank takes, of every category in every phase, wh
     options.records = &records;
     run_ranks(
         layout.world(), [&](Communicator& world) { measured[static_cast<size_t>(world.rank())] = measure(world, config, device); }, options);
-    const RankPlans plans = rank_plans(config);
+    const LoweredSchedule plans = lowered_schedule(config);
     for (int rank = 0; rank < layout.world(); ++rank) {
       INFO(name_of(model) << " " << layout.str() << " " << precision << (device == Device::kCpu ? " on the fast kernels" : "") << " rank " << rank);
-      const RankMemory forecast = forecast_memory(config, rank, layout.world(), recompute_plan(config), plans);
+      const RankMemory forecast = forecast_memory(config, rank, layout.world(), recompute_policy(config), plans);
       const RankMemory& real = measured[static_cast<size_t>(rank)];
       if (device == Device::kReference) {
         CHECK(text_of(forecast) == text_of(real));

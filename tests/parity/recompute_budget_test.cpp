@@ -71,10 +71,10 @@ TEST_CASE("a budget is kept by the plan that does the fewest FLOPs again, found 
       const Config its = with_budget(config, budget);
       INFO("sequences of " << sequence << ", budget " << budget);
       if (budget < peaks.back() || budget < total_peak(config, 1, all_plans(8, 5, 8).back())) {  // less than full recomputation takes
-        CHECK_THROWS_AS(recompute_plan(its), ConfigError);
+        CHECK_THROWS_AS(recompute_policy(its), ConfigError);
         continue;
       }
-      const std::vector<Recompute> plan = recompute_plan(its);
+      const std::vector<Recompute> plan = recompute_policy(its);
       for (const int rank : {0, 1}) CHECK(forecast_memory(its, rank, 2).peak_total <= budget);
       double least = 1e30;
       for (size_t i = 0; i < peaks.size(); ++i)
@@ -103,13 +103,13 @@ TEST_CASE("a budget is kept on every rank of every layout, with virtual stages t
     };
     const int64_t full = most(Recompute::kFull), none = most(Recompute::kNone);
     const Config half = with_budget(config, (full + none) / 2);
-    const std::vector<Recompute> plan = recompute_plan(half);
-    INFO(layout.str() << "\n" << recompute_text(half, rank_plans(half).stage_rank, plan));
+    const std::vector<Recompute> plan = recompute_policy(half);
+    INFO(layout.str() << "\n" << recompute_text(half, lowered_schedule(half).stage_rank, plan));
     CHECK(full < none);
     CHECK(std::ranges::count(plan, Recompute::kNone) < static_cast<int64_t>(layers));
     CHECK(std::ranges::count(plan, Recompute::kFull) < static_cast<int64_t>(layers));
     for (int rank = 0; rank < layout.world(); ++rank) CHECK(forecast_memory(half, rank, layout.world()).peak_total <= (full + none) / 2);
-    CHECK(recompute_plan(with_budget(config, none)) == std::vector<Recompute>(layers, Recompute::kNone));
+    CHECK(recompute_policy(with_budget(config, none)) == std::vector<Recompute>(layers, Recompute::kNone));
     CHECK(train_on_threads(half, 2, Device::kReference, true) == train_on_threads(config, 2, Device::kReference, true));
   }
 }
@@ -125,8 +125,8 @@ TEST_CASE("a budget that full recomputation exceeds names the rank that needs mo
     most = std::max(most, total_peak(config, rank, full));
   }
   const std::string words = concat("pipeline rank ", place, " needs ", most, " bytes even where its ");
-  check_throws<ConfigError>([&] { recompute_plan(with_budget(config, most - 1)); }, {words});
-  recompute_plan(with_budget(config, most));
+  check_throws<ConfigError>([&] { recompute_policy(with_budget(config, most - 1)); }, {words});
+  recompute_policy(with_budget(config, most));
 }
 
 TEST_CASE("a budget concerns training: what reads a text has none") {
@@ -144,10 +144,10 @@ TEST_CASE("the plan of a long pipeline is found with few forecasts, and says wha
   config.training.global_batch_size = 32;
   const auto peak = [&](Recompute what) { return total_peak(config, 0, std::vector<Recompute>(40, what)); };
   const Config half = with_budget(config, (peak(Recompute::kNone) + peak(Recompute::kFull)) / 2);
-  const std::vector<Recompute> plan = recompute_plan(half);
+  const std::vector<Recompute> plan = recompute_policy(half);
   CHECK(std::ranges::count(plan, Recompute::kNone) > 20);  // the last ranks have few micro-batches in flight
   CHECK(plan.front() == Recompute::kFull);
-  const std::string text = recompute_text(half, rank_plans(half).stage_rank, plan);
+  const std::string text = recompute_text(half, lowered_schedule(half).stage_rank, plan);
   CHECK(std::ranges::count(text, '\n') == 15);
   CHECK(text.starts_with("recompute: rank 0 keeps "));
   CHECK(text.find("recompute: rank 15 keeps 3 of 3 blocks, 0 selective, 0 full") != std::string::npos);

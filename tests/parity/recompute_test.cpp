@@ -119,7 +119,7 @@ TEST_CASE("every so many blocks recompute, the first of all among them") {
     config.model.layers = layers;
     config.training.recompute = recompute;
     config.training.recompute_every = every;
-    return recompute_plan(config);
+    return recompute_policy(config);
   };
   CHECK(plan(3, RecomputeMode::kFull, 2) == std::vector{kFull, kNone, kFull});
   CHECK(plan(3, RecomputeMode::kSelective, 1) == std::vector{kSelective, kSelective, kSelective});

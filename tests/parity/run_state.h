@@ -25,7 +25,7 @@ void on_ranks(const Config& config, const Body& body) {
   });
 }
 
-/// Saves as step `step` of <directory>, all ranks at once, after `change` has been done to what this rank writes.
+/// CheckpointManager as step `step` of <directory>, all ranks at once, after `change` has been done to what this rank writes.
 void save(
     Trainer& trainer, const std::filesystem::path& directory, int64_t step,
     const std::function<void(std::vector<StateTensor>&)>& change = [](std::vector<StateTensor>&) {});

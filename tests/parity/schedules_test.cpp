@@ -42,8 +42,8 @@ Device device_of(const std::string& precision) { return precision == "fp64" ? De
 RunRecord run(const Config& config) { return train_on_threads(config, kSteps, device_of(config.training.precision), true); }
 
 /// Of each rank all forwards stage by stage, then all backwards, the last stage first: what gpipe is with several stages a rank.
-PipelinePlan all_forwards_first(const std::vector<int>& stage_rank, int ranks, int microbatches) {
-  PipelinePlan plan(static_cast<size_t>(ranks));
+ActionLists all_forwards_first(const std::vector<int>& stage_rank, int ranks, int microbatches) {
+  ActionLists plan(static_cast<size_t>(ranks));
   const int stages = static_cast<int>(stage_rank.size());
   for (int s = 0; s < stages; ++s)
     for (int m = 0; m < microbatches; ++m) plan[static_cast<size_t>(stage_rank[static_cast<size_t>(s)])].push_back({ActionType::kForward, s, m});
@@ -54,7 +54,7 @@ PipelinePlan all_forwards_first(const std::vector<int>& stage_rank, int ranks, i
 
 /// The same configuration with that order, read from a file, for the same stages on the same ranks.
 Config from_file(Config config, const std::filesystem::path& path) {
-  const std::vector<int> stage_rank = stage_ranks(training_plan(config));
+  const std::vector<int> stage_rank = stage_ranks(training_schedule(config));
   std::ofstream(path) << to_text(all_forwards_first(stage_rank, static_cast<int>(config.parallel.pipeline), microbatches_of(config)));
   config.parallel.schedule = "file";
   config.parallel.schedule_file = path.string();

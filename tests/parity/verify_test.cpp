@@ -228,14 +228,14 @@ TEST_CASE("one rank is held against a second implementation: whatever that does 
 
     // A twisted oracle makes another loss wherever the model has what is twisted, and is recognised by it.
     int told = 0;
-    for (const Twist twist : kTwists) {
+    for (const KnownFault fault : kKnownFaults) {
       RunRecord record = run.record;
-      const int step = twist == Twist::kDropoutOfStepOne ? 2 : 1;
+      const int step = fault == KnownFault::kDropoutOfStepOne ? 2 : 1;
       record.loss[static_cast<size_t>(step - 1)] =
-          Oracle(config, twist).training_loss(step == 1 ? record.initial_weight : record.first_weight, *data, step - 1);
+          Oracle(config, fault).training_loss(step == 1 ? record.initial_weight : record.first_weight, *data, step - 1);
       const BaselineCheck check = check_baseline(config, record, *data, *validation, options);
       if (check.comparison.differences.empty()) continue;
-      CHECK(check.twist == twist);
+      CHECK(check.fault == fault);
       ++told;
     }
     CHECK(told == (std::string(architecture) == "llama" ? 10 : 7));  // RoPE turns by distances alone; all heads of gpt2 have their own keys
@@ -292,7 +292,7 @@ TEST_CASE("a layout that stands still ends with what its ranks were doing, and o
   const auto validation = std::make_shared<RaggedDataset>(7, 12, 53);
   const auto trap = std::make_shared<Trapdoor>(false);
   LayoutRunOptions options;
-  options.patience = 0.5;
+  options.timeout = 0.5;
   const LayoutRun hung = run_layout(config, trap, validation, options);
   CHECK(hung.end == LayoutRun::End::kHung);
   CHECK(hung.stuck);  // nothing that an abort reaches: one rank is in a read

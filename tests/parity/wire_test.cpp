@@ -49,7 +49,7 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   const bool use = config.parallel.zero_stage == 3 && config.parallel.reshard == Reshard::kAfterUse;
   const bool each = config.parallel.zero_stage >= 2 && config.parallel.gradient_accumulation != GradientAccumulation::kFull;
   const std::vector<UnitRef> last_part =
-      stage_units(config, stage_ranks(training_plan(config)))[static_cast<size_t>(at.pipeline)].units_of_part.back();
+      stage_units(config, stage_ranks(training_schedule(config)))[static_cast<size_t>(at.pipeline)].units_of_part.back();
   for (size_t u = 0; u < unit_numel.size(); ++u) {
     // GPipe: every unit is gathered for each F and each B, but what the last part reads stays from the last F to the first B.
     const double uses = 2 * m - (std::find(last_part.begin(), last_part.end(), static_cast<int>(u)) != last_part.end() ? 1 : 0);

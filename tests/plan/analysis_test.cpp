@@ -8,7 +8,7 @@
 #include "tests/support/parity.h"
 #include "tests/support/thread_ranks.h"
 #include "trainer/config/load.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/loop/state.h"
@@ -121,7 +121,7 @@ TEST_CASE("a checkpoint is as large as what the ranks put into it") {
     });
     double all = 0;
     for (const double of_rank : bytes) all += of_rank;
-    const SavingPlan plan = saving_plan(config, cluster_of(1), 1, 100);
+    const SavePlan plan = save_plan(config, cluster_of(1), 1, 100);
     INFO(precision);
     CHECK(plan.bytes == all);
     CHECK(plan.bytes == (std::string(precision) == "fp64" ? 24 : 12) * static_cast<double>(parameter_count(config.model)));
@@ -132,7 +132,7 @@ TEST_CASE("what saving costs, and how often to do it") {
   const Config config = gpt();
   ClusterConfig cluster = cluster_of(8);
   cluster.node_mtbf = 8 * 36000;
-  const SavingPlan plan = saving_plan(config, cluster, 0.5, 1000);
+  const SavePlan plan = save_plan(config, cluster, 0.5, 1000);
   CHECK(plan.write_seconds == Approx(plan.bytes / (8 * 0.71e9)));
   CHECK(plan.failures.mtbf == 36000);
   CHECK(plan.failures.stall == Approx(plan.bytes / 64 / 10e9));  // all 64 ranks hold a shard
@@ -147,15 +147,15 @@ TEST_CASE("what saving costs, and how often to do it") {
     ClusterConfig own = cluster;
     own.storage = {.write = 0.071e9, .read = 5.2e9};
     own.restart = 20;
-    const SavingPlan slow = saving_plan(config, own, 0.5, 1000);
+    const SavePlan slow = save_plan(config, own, 0.5, 1000);
     CHECK(slow.write_seconds == Approx(10 * plan.write_seconds));
     CHECK(slow.failures.downtime == Approx(config.resilience.hang_seconds + 20 + plan.bytes / (8 * 5.2e9) + slow.write_seconds));
     own.storage.write = 1e6;  // a checkpoint takes longer than Daly's interval
-    const SavingPlan slower = saving_plan(config, own, 0.5, 1000);
+    const SavePlan slower = save_plan(config, own, 0.5, 1000);
     CHECK(slower.steps == std::ceil(slower.write_seconds / 0.5));
   }
   SECTION("saves that training waits for") {
-    const SavingPlan waiting = saving_plan(gpt({"checkpoint.asynchronous=false"}), cluster, 0.5, 1000);
+    const SavePlan waiting = save_plan(gpt({"checkpoint.asynchronous=false"}), cluster, 0.5, 1000);
     CHECK(waiting.failures.stall == plan.write_seconds);
     CHECK(waiting.failures.downtime == Approx(plan.failures.downtime - plan.write_seconds));
     CHECK(waiting.daly > plan.daly);
@@ -163,7 +163,7 @@ TEST_CASE("what saving costs, and how often to do it") {
   SECTION("only the first replica saves, all load") {
     Config replicas = config;
     replicas.parallel.replicate = 4;
-    const SavingPlan of_replicas = saving_plan(replicas, cluster, 0.5, 1000);
+    const SavePlan of_replicas = save_plan(replicas, cluster, 0.5, 1000);
     CHECK(of_replicas.failures.stall == Approx(4 * plan.failures.stall));
     CHECK(of_replicas.write_seconds == Approx(2 * plan.write_seconds));  // four ranks of each stage's sixteen, which lie on two nodes
     CHECK(of_replicas.failures.downtime == Approx(plan.failures.downtime + 3 * plan.bytes / (8 * 2.6e9) + plan.write_seconds));
@@ -171,9 +171,9 @@ TEST_CASE("what saving costs, and how often to do it") {
   SECTION("all are kept, or only the last is made") {
     Config other = config;
     other.checkpoint.keep = 0;
-    CHECK(saving_plan(other, cluster, 0.5, 1000).storage == 10 * plan.bytes);
+    CHECK(save_plan(other, cluster, 0.5, 1000).storage == 10 * plan.bytes);
     other.checkpoint.every = 0;
-    const SavingPlan last = saving_plan(other, cluster, 0.5, 1000);
+    const SavePlan last = save_plan(other, cluster, 0.5, 1000);
     CHECK(last.storage == plan.bytes);
     CHECK_FALSE(last.configured);
   }
@@ -251,7 +251,7 @@ TEST_CASE("the textbook's bubble of every schedule is the simulator's where pass
     INFO(name_of(kind));
     const int v = default_virtual_stages(kind);
     const Config config = scheduled(name_of(kind), v);
-    const Simulation simulation = simulate(make_plan(kind, 4, v, 16), [&](const Action& action) {
+    const Simulation simulation = simulate(make_schedule(kind, 4, v, 16), [&](const Action& action) {
       const auto one = seconds.find(action.type);
       return one == seconds.end() ? 0 : one->second;
     });
@@ -292,7 +292,7 @@ TEST_CASE("the textbook takes each block as it recomputes") {
   CHECK(figure(figures, "activations of the first stage").textbook == Approx(24 * sbh * (2 + 2 * (34 + scores) / 2) / 3));
 
   const Config budget = budgeted();
-  const std::vector<Recompute> plan = recompute_plan(budget);
+  const std::vector<Recompute> plan = recompute_policy(budget);
   const auto full = std::ranges::count(plan, Recompute::kFull), full_of_first = std::count(plan.begin(), plan.begin() + 6, Recompute::kFull);
   REQUIRE(full > 0);
   REQUIRE(full < 24);

@@ -220,7 +220,7 @@ TEST_CASE("fewer micro-batches have as many in flight as all") {
   CAPTURE(ranks, microbatches, fewer, name_of(kind));
   CHECK(fewer <= std::max(microbatches, 1));
   CHECK(fewer <= 8 * ranks);
-  const PipelinePlan all = make_plan(kind, ranks, stages, microbatches), some = make_plan(kind, ranks, stages, fewer);
+  const ActionLists all = make_schedule(kind, ranks, stages, microbatches), some = make_schedule(kind, ranks, stages, fewer);
   for (size_t r = 0; r < all.size(); ++r) CHECK(max_in_flight(some[r]) == max_in_flight(all[r]));
 }
 

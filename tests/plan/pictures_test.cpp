@@ -158,7 +158,7 @@ TEST_CASE("a trace of more events than programs open is refused before the simul
 TEST_CASE("a Chrome trace of some ranks of a world: rows of what was asked for, arrows only between those") {
   const MeshShape mesh{4, 1, 3, 2};
   const std::vector<StageUnits> units = toy_units(4, 2, false);
-  const PipelinePlan plan = lower(one_forward_one_backward(4, 5), units, {.unshard_each_use = true});
+  const ActionLists plan = lower(one_forward_one_backward(4, 5), units, {.unshard_each_use = true});
   const WorldCosts costs{[](const Action& a) { return is_receive(a.type) ? 0.25 : unit_seconds(a); }, [](const Action&) { return 0.75; }};
   const std::vector<int> all = ranks_named("pipeline:7", mesh);
   const WorldSimulation run = simulate_world(lists_of_ranks(plan, mesh), mesh, units, costs, all);

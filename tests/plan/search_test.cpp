@@ -176,7 +176,7 @@ TEST_CASE("stage ranks of a search are those of the schedules") {
   for (const ScheduleKind kind : kScheduleKinds)
     for (const int pipeline : {2, 3, 5}) {
       const int stages = kind == ScheduleKind::kInterleaved1F1B ? 3 : default_virtual_stages(kind);
-      REQUIRE(stage_ranks_of(kind, pipeline, stages) == stage_ranks(make_plan(kind, pipeline, stages, 7)));
+      REQUIRE(stage_ranks_of(kind, pipeline, stages) == stage_ranks(make_schedule(kind, pipeline, stages, 7)));
     }
 }
 

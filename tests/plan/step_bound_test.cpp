@@ -11,7 +11,7 @@
 namespace trireme {
 namespace {
 
-double simulated_seconds(const PipelinePlan& plan, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) {
+double simulated_seconds(const ActionLists& plan, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) {
   const Simulation run = simulate(plan, [&](const Action& action) {
     const auto stage = static_cast<size_t>(action.stage);
     switch (action.type) {
@@ -39,7 +39,7 @@ TEST_CASE("no schedule ends before its bound, whatever its stages and transfers 
     for (const int pipeline : {2, 3, 4}) {
       for (const int microbatches : {1, 2, 3, 4, 8, 12}) {
         const int virtual_stages = default_virtual_stages(kind);
-        const PipelinePlan plan = make_plan(kind, pipeline, virtual_stages, microbatches);
+        const ActionLists plan = make_schedule(kind, pipeline, virtual_stages, microbatches);
         const Layout layout{.pipeline = pipeline, .schedule = kind, .virtual_stages = virtual_stages};
         for (int trial = 0; trial < 20; ++trial) {
           std::vector<PartSeconds> stages(static_cast<size_t>(pipeline * virtual_stages));

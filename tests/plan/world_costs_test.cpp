@@ -90,7 +90,7 @@ TEST_CASE("the simulated world takes what the forecast says, less the update") {
     cluster.software.straggler = one.straggler;
     const Forecast forecast = forecast_time(config, cluster);
     const double expected = forecast.step_seconds - forecast.parts.optimizer - forecast.parts.host;
-    const SimulatedWorld world = simulate_step(config, cluster, rank_plans(config));
+    const SimulatedWorld world = simulate_step(config, cluster, lowered_schedule(config));
     CAPTURE(one.what, expected, world.step.step_seconds, world.step.step_seconds / expected - 1);
     CHECK(world.ranks == mesh.world());
     CHECK(world.step.step_seconds >= (1 - one.below) * expected);
@@ -116,14 +116,14 @@ TEST_CASE("layers under a window are forecast shorter, each by itself, in the fo
   const StepCosts costs = step_costs(uneven, two, model_seconds(uneven, two), {0, 1});
   CHECK(costs.stages[0].forward < 0.9 * costs.stages[1].forward);
   const Forecast forecast = forecast_time(uneven, two);
-  const double simulated = simulate_step(uneven, two, rank_plans(uneven)).step.step_seconds;
+  const double simulated = simulate_step(uneven, two, lowered_schedule(uneven)).step.step_seconds;
   CHECK(simulated == Approx(forecast.step_seconds - forecast.parts.optimizer - forecast.parts.host).epsilon(2e-3));
 }
 
 TEST_CASE("the head's copy of a tied embedding is reduced as the whole table that it is") {
   const Config config = model("tensor: 2, pipeline: 2, data: 2, zero_stage: 1", true);
   const ClusterConfig cluster = machines("H100", 8);
-  const RankPlans plans = rank_plans(config);
+  const LoweredSchedule plans = lowered_schedule(config);
   const WorldCosts costs = world_costs(config, cluster, plans);
   const double table = 32000.0 * 2048 / 2;  // of a tensor rank
   const GroupPlace shard = place_of(2, 2, cluster), ends = place_of(2, 4, cluster);
@@ -150,7 +150,7 @@ TEST_CASE("the forecast counts gathers and reductions of embedding and head as t
   for (const char* pipeline : pipelines) {
     for (const bool tied : {false, true}) {
       const Config config = model(concat(pipeline, ", data: 1, zero_stage: 3"), tied);
-      const RankPlans plans = rank_plans(config);
+      const LoweredSchedule plans = lowered_schedule(config);
       const SharedUses shared = shared_uses(config, stack_of("trireme"));
       const auto count = [&](ActionType type, int stage, const UnitRef& unit) {
         const int owner = unit.stage < 0 ? stage : unit.stage;
@@ -191,7 +191,7 @@ TEST_CASE("a boundary between stages that leaves a node takes the network, alone
 
 TEST_CASE("ranks that take turns on cores are not simulated") {
   const Config config = model("pipeline: 4", false, "fp32");
-  const RankPlans plans = rank_plans(config);
+  const LoweredSchedule plans = lowered_schedule(config);
   CHECK_NOTHROW(world_costs(config, machines("cpu", 4, 4), plans));
   CHECK_THROWS_WITH(world_costs(config, machines("cpu", 4, 3), plans), Catch::Contains("device.cores=3") && Catch::Contains("device.cores=4"));
 }
@@ -200,7 +200,7 @@ TEST_CASE("the step of 405 billion parameters on 16,384 GPUs is proven and simul
   const LoadedConfig loaded = load_config(TRIREME_SOURCE_DIR "/configs/llama-405b-16384gpu.yaml");
   const Config config = resolve(loaded);
   const ClusterConfig cluster = machines("H100", 16384);
-  const SimulatedWorld world = simulate_step(config, cluster, rank_plans(config), {16383});
+  const SimulatedWorld world = simulate_step(config, cluster, lowered_schedule(config), {16383});
   CHECK(world.ranks == 16384);
   CHECK(world.actions > 16384 * 2 * 4 * 16);  // F and B of four stages and sixteen micro-batches
   CHECK(!world.step.timelines.at(16383).empty());

@@ -42,7 +42,7 @@ double sum(const RankTimes& rank) { return std::accumulate(std::begin(rank.waits
 struct World {
   MeshShape mesh;
   std::vector<StageUnits> units;
-  PipelinePlan plan;
+  ActionLists plan;
   std::map<int, ActionList> own = {};  ///< of ranks that differ
 
   std::vector<const ActionList*> lists() const {
@@ -64,7 +64,7 @@ struct World {
 
 World world(MeshShape mesh, ScheduleKind kind, int virtual_stages, int microbatches, int blocks, const LoweringPolicy& policy, bool tied = false) {
   const std::vector<StageUnits> units = toy_units(mesh.pipeline * virtual_stages, blocks, tied, ends_meet(kind, mesh.pipeline), !tied);
-  return {mesh, units, lower(make_plan(kind, mesh.pipeline, virtual_stages, microbatches), units, policy)};
+  return {mesh, units, lower(make_schedule(kind, mesh.pipeline, virtual_stages, microbatches), units, policy)};
 }
 
 /// 405 billion parameters' 126 blocks, embedding and head as 128 parts over 16 ranks, on 16,384 ranks.
@@ -76,7 +76,7 @@ World large_world(bool interleaved, const LoweringPolicy& policy, int microbatch
     for (; stage.units < each; ++stage.units) stage.units_of_part.push_back({stage.units});
   units.back().fused_part = each - 1;
   const ScheduleKind kind = interleaved ? ScheduleKind::kInterleaved1F1B : ScheduleKind::k1F1B;
-  return {{kRanks, 1, 128, 8}, units, lower(make_plan(kind, kRanks, stages / kRanks, microbatches), units, policy)};
+  return {{kRanks, 1, 128, 8}, units, lower(make_schedule(kind, kRanks, stages / kRanks, microbatches), units, policy)};
 }
 
 const TimelineEvent& event_of(const Timeline& timeline, const std::string& name) {

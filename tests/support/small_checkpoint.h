@@ -6,7 +6,7 @@
 
 namespace trireme::test {
 
-/// Saves step 7 of a run in <directory>/checkpoints: matrices cut by rows and by columns, a vector, a tensor of one rank, a tokenizer. Returns the checkpoint.
+/// CheckpointManager step 7 of a run in <directory>/checkpoints: matrices cut by rows and by columns, a vector, a tensor of one rank, a tokenizer. Returns the checkpoint.
 std::filesystem::path save_small_checkpoint(const std::filesystem::path& directory);
 
 /// Reads the tokenizer and every tensor whole, as a rank that owns everything does. Errors: those of CheckpointReader.

@@ -168,7 +168,7 @@ TEST_CASE("the parameter table: decay on matrices only, residual projections of 
     CHECK(find(qwen3, name).shape == std::array<int64_t, 2>{128, 1});
     CHECK(find(qwen3, name).init.kind == Init::Kind::kOnes);
     CHECK_FALSE(find(qwen3, name).decay);
-    CHECK_FALSE(find(qwen3, name).counted);  // rank 0 counts it
+    CHECK_FALSE(find(qwen3, name).is_primary_copy);  // rank 0 counts it
   }
 }
 
@@ -182,7 +182,7 @@ TEST_CASE("over tensor ranks the counted boxes of every parameter tile it exactl
     for (int rank = 0; rank < ranks; ++rank) {
       for (const ParamSpec& spec : block_specs(model, ranks, rank, true)) {
         whole[spec.name] = spec.shape[0] * spec.shape[1];
-        if (spec.counted) counted[spec.name] += spec.box.numel();
+        if (spec.is_primary_copy) counted[spec.name] += spec.box.numel();
       }
     }
     CHECK(counted == whole);

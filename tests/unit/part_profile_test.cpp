@@ -87,9 +87,9 @@ TEST_CASE("units of a stage hold the elements of their parts, a shared table onc
   const ProfileShape shape{.length = 4};
   const std::vector<Part> all = parts(model);
   const int64_t table = 61 * 48, norm = 48, block = profiles.of(all[1], shape).elements();
-  const auto elements = [&](const StageRange& range, bool with_first, int64_t together) {
+  const auto elements = [&](const StageRange& range, bool first_stage_is_local, int64_t together) {
     const std::vector<Part> own = parts_of(model, range, together);
-    return unit_elements(profiles, own, stage_units(own, range, model, with_first), shape);
+    return unit_elements(profiles, own, stage_units(own, range, model, first_stage_is_local), shape);
   };
   CHECK(elements(whole_range(model), false, 2) == std::vector<int64_t>{table, 2 * block, 2 * block, block, norm});
   CHECK(elements(stage_range({2, 3}, 1), false, 1) == std::vector<int64_t>{block, block, block, norm, table});

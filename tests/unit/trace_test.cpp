@@ -54,12 +54,9 @@ TEST_CASE("exposed time of one rank: what it waited for, by group and verb, and 
   StepTrace trace;
   trace.seconds = 10;
   trace.stretches = {{Cause::kDataWait, 0, 1}};
-  trace.timeline = {{{ActionType::kUnshard, 0, -1, 0}, 1, 1.5},
-                    {kForward, 1.5, 4},
-                    {kBackward, 4, 7},
-                    {{ActionType::kReduceGrads, 0, -1, 0}, 7, 7.5},
-                    {{ActionType::kWaitGrads, 0, -1, 0}, 8, 8.5},
-                    {kNorm, 8.5, 9.5}};
+  trace.timeline = {
+      {{ActionType::kUnshard, 0, -1, 0}, 1, 1.5},   {kForward, 1.5, 4}, {kBackward, 4, 7}, {{ActionType::kReduceGrads, 0, -1, 0}, 7, 7.5},
+      {{ActionType::kWaitGrads, 0, -1, 0}, 8, 8.5}, {kNorm, 8.5, 9.5}};
   trace.operations = {{"data", "all_reduce", 0.5, 0.5, 0.5, 0.75},     {"shard", "all_gather", 1.25, 1.5, 1.5, 2.5},
                       {"tensor", "all_reduce", 3, 3, 3, 3.25},         {"kv", "all_reduce", 4.5, 4.5, 4.75, 5},
                       {"shard", "reduce_scatter", 7, 7.25, 8, 8.25},   {"replicate", "all_reduce", 8.25, 8.25, 8.25, 8.5},
@@ -96,7 +93,8 @@ TEST_CASE("the wait for the other stage of a tied embedding is bubble, in its ac
     TimelineEvent& norm = rank.timeline.back();
     const int stage = rank.timeline.front().action.stage;
     norm = {kNorm, 8, norm.end};
-    rank.timeline.insert(rank.timeline.end() - 1, {{{ActionType::kReduceTied, stage, -1, 0}, begin, end}, {{ActionType::kWaitGrads, stage, -1, 0}, end, 8}});
+    rank.timeline.insert(rank.timeline.end() - 1,
+                         {{{ActionType::kReduceTied, stage, -1, 0}, begin, end}, {{ActionType::kWaitGrads, stage, -1, 0}, end, 8}});
   };
   reduce_tied(overlapping[0], 8, 8);
   overlapping[1].operations[2] = {"embedding", "all_reduce", 5.5, 5.5, 5.5, 8};
@@ -164,7 +162,7 @@ TEST_CASE("ranges of steps") {
 TEST_CASE("a simulated pipeline as a Chrome trace: every rank, rows without overlap, sends that meet their receives") {
   constexpr int kRanks = 4, kMicrobatches = 6;
   const std::vector<StageUnits> units(kRanks, StageUnits{{{0}}, 1, -1});
-  const PipelinePlan plan = lower(one_forward_one_backward(kRanks, kMicrobatches), units, {});
+  const ActionLists plan = lower(one_forward_one_backward(kRanks, kMicrobatches), units, {});
   const Simulation run = simulate(plan, [](const Action& action) { return is_compute(action.type) ? 1e-3 : is_transfer(action.type) ? 2e-4 : 1e-4; });
   std::vector<TracedRank> ranks;
   for (int r = 0; r < kRanks; ++r) {

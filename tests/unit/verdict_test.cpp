@@ -24,7 +24,7 @@ struct Job {
       rank.heard = rank.moved = now;
       rank.last.count = 1;
       rank.last.step = 12;
-      rank.last.patience = 10;
+      rank.last.timeout = 10;
       rank.last.groups = {{"world", {0, 1, 2, 3}, 40, {}, {}}, {"tensor", r < 2 ? std::vector{0, 1} : std::vector{2, 3}, 117, {}, {}}};
     }
   }
@@ -205,7 +205,7 @@ TEST_CASE("verdict: a silent rank is named after the limit, with its host if all
   Job job(true);
   job.ranks[2].last.action = "gathering head";
   for (const size_t r : {0, 1, 3}) job.wait(r, 0);
-  for (RankState& rank : job.ranks) rank.last.patience = 1000;
+  for (RankState& rank : job.ranks) rank.last.timeout = 1000;
   const auto pass_without = [](Job& jobs, std::vector<size_t> silent, double seconds) {
     std::vector<double> heard;
     for (const size_t r : silent) heard.push_back(jobs.ranks[r].heard);
@@ -315,16 +315,16 @@ TEST_CASE("verdict: two operations in one place are a disagreement, and the fewe
       "nothing has moved for 11 s");
 }
 
-TEST_CASE("verdict: patience of one rank excuses all, and a rank without any is not judged") {
+TEST_CASE("verdict: timeout of one rank excuses all, and a rank without any is not judged") {
   Job job;
   for (const size_t r : {1, 2}) job.wait(r, 0);  // and rank 0 stands still in no wait
-  job.ranks[3].last.patience = 120;
+  job.ranks[3].last.timeout = 120;
   job.ranks[3].last.action = "saving";
   job.pass(100);
   CHECK(job.text().empty());
   // The save is over: the others stood still for its sake, and have their ten seconds again.
   Progress::Snapshot back = job.ranks[3].last;
-  back.patience = 10;
+  back.timeout = 10;
   ++back.count;
   note_report(job.ranks, 3, back, job.now);
   CHECK(job.text().empty());
@@ -332,9 +332,9 @@ TEST_CASE("verdict: patience of one rank excuses all, and a rank without any is 
   CHECK(job.text().empty());
   job.pass(2);
   CHECK(job.text().find("rank 0 (host n1, process 1000), rank 3 (host n1, process 1003) have done nothing for 11 s") == 0);
-  job.ranks[1].last.patience = 0;
+  job.ranks[1].last.timeout = 0;
   CHECK(job.text().empty());
-  job.ranks[1].last.patience = 10;
+  job.ranks[1].last.timeout = 10;
   job.ranks[0].life = Life::kAbsent;
   CHECK(job.text().empty());
 }
@@ -386,7 +386,7 @@ TEST_CASE("verdict: nobody is hung while the rank that is waited for moves") {
 TEST_CASE("verdict: a stopped process is called so before the limit of silence if it is what holds up the others") {
   Job job;
   for (const size_t r : {0, 1, 2}) job.wait(r, 0);
-  for (RankState& rank : job.ranks) rank.last.patience = 3;
+  for (RankState& rank : job.ranks) rank.last.timeout = 3;
   job.pass(3.1);
   job.ranks[1].heard = job.now - 3;
   CHECK(job.text().find("rank 1 (host n1, process 1001) does not answer since 3 s: stopped") == 0);
@@ -397,7 +397,7 @@ TEST_CASE("a report comes over the wire as it was, and a malformed one changes n
   const size_t world = progress.add_group("world", {0, 1, 2});
   progress.begin_step(7);
   progress.act("saving \xff\n\"x\"");
-  progress.set_patience(2.5);
+  progress.set_timeout(2.5);
   progress.enter(world);
   Progress::Snapshot known;
   const auto pass = [&](size_t groups_known) {
@@ -406,7 +406,7 @@ TEST_CASE("a report comes over the wire as it was, and a malformed one changes n
   };
   REQUIRE(pass(0));
   CHECK(known.step == 7);
-  CHECK(known.patience == 2.5);
+  CHECK(known.timeout == 2.5);
   CHECK(known.groups.size() == 1);
   CHECK(known.groups[0].started == 1);
   CHECK_FALSE(known.wait);

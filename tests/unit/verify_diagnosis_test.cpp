@@ -205,7 +205,7 @@ TEST_CASE("runs that end early are diagnosed by what they said") {
   check_diagnosis(diagnose(evidence), "pipeline", "all", "missing wait");
   evidence.message = "unit 0 of stage 0 is never reduced over the tied embeddings";
   check_diagnosis(diagnose(evidence), "pipeline", "embedding", "tied embedding");
-  evidence.message = "trainer/loop/rank_plan.cpp:92: problems.empty() does not hold: rank 0 and rank 1 wait for each other";
+  evidence.message = "trainer/loop/lowered_schedule.cpp:92: problems.empty() does not hold: rank 0 and rank 1 wait for each other";
   check_diagnosis(diagnose(evidence), "pipeline", "all", "refused before the first step");
   evidence.message = "ranks disagree in group 'data'";
   check_diagnosis(diagnose(evidence), "pipeline", "all", "different collectives");

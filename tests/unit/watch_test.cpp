@@ -114,7 +114,7 @@ class Job {
  public:
   using Body = std::function<void(int rank, Progress&)>;
 
-  Job(int n, double silence_seconds, Body body, double patience = 1000) {
+  Job(int n, double silence_seconds, Body body, double timeout = 1000) {
     hub = std::make_unique<Child>([&] {
       const Hub keeper({.ranks = n, .silence_seconds = silence_seconds},
                        [&](const Verdict& verdict) { verdicts.say(concat(verdict.step, " ", verdict.text, "\n")); });
@@ -136,7 +136,7 @@ class Job {
           Monitor monitor(address, rank, progress);
           joined_.say("\n");
           body(rank, progress);
-          progress.set_patience(patience);
+          progress.set_timeout(timeout);
           if (rank != 1) progress.begin_wait({"all_reduce", world, progress.enter(world), {}});
           char byte = 0;
           while (::read(end_[0], &byte, 1) != 1) {
@@ -496,7 +496,7 @@ TEST_CASE("watch: a rank that talks nonsense is watched on") {
   at.pop_back();
   const int file = stranger(at);
   const std::string words = concat("{\"token\": \"", at.substr(0, 32), "\", \"rank\": 0, \"host\": 7, \"pid\": 1e9}\n{\"count\": -1e400}\n",
-                                   "{\"count\": 3, \"step\": 1e30, \"action\": \"x\", \"patience\": null, \"started\": []}\n", "no JSON\n");
+                                   "{\"count\": 3, \"step\": 1e30, \"action\": \"x\", \"timeout\": null, \"started\": []}\n", "no JSON\n");
   CHECK(::send(file, words.data(), words.size(), MSG_NOSIGNAL) > 0);
   CHECK(verdicts.hear(0.5).empty());
   ::close(file);

@@ -12,7 +12,7 @@
 #include "trainer/bench/products.h"
 #include "trainer/bench/resident.h"
 #include "trainer/files/table.h"
-#include "trainer/loop/agree.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/memory.h"
 #include "trainer/model/flops.h"
@@ -139,7 +139,7 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   const OperationLimits limits{mine, options.operations ? copy_bandwidth(ctx, effort) : 0};
 
   RankMemory forecast;
-  agree(world, [&] { forecast = forecast_memory(config, world.rank(), world.size()); });
+  collectively(world, [&] { forecast = forecast_memory(config, world.rank(), world.size()); });
   if (ctx.device == Device::kCuda) reserve_memory(ctx, world, config, forecast);
   Trainer trainer(ctx, world, config, true);
   trainer.initialise();

@@ -218,7 +218,7 @@ void Checkpointer::clean_up(const Part& part, const std::string& reason) {
   const std::string name = rank_name(options_.rank);
   fs::remove(part.directory / (name + ".safetensors"), ignored);
   fs::remove(part.directory / (name + ".json"), ignored);
-  // So that rank 0 need not wait for its patience to end. A link is made in one step and takes neither a descriptor nor, mostly, room on the disk; where
+  // So that rank 0 need not wait for its timeout to end. A link is made in one step and takes neither a descriptor nor, mostly, room on the disk; where
   // even this fails, others that fail may soon make room.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
   while (::symlink(reason.substr(0, 1000).c_str(), (part.directory / (name + ".failed")).c_str()) != 0 && errno != EEXIST && !abandoned_ &&
@@ -237,7 +237,7 @@ std::string Checkpointer::given_up(int64_t number) const {
 }
 
 Contents Checkpointer::gather_parts(const Part& part) const {
-  const auto deadline = std::chrono::steady_clock::now() + options_.patience;
+  const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
   Contents whole;
   for (int rank = 0; rank < options_.world_size; ++rank) {
     const fs::path index = part.directory / (rank_name(rank) + ".json");
@@ -249,7 +249,7 @@ Contents Checkpointer::gather_parts(const Part& part) const {
       if (abandoned_) throw IoError(concat("given up while waiting for rank ", rank));
       if (!fs::exists(part.directory)) throw IoError(concat(part.directory.string(), " was removed while it was written"));
       if (std::chrono::steady_clock::now() > deadline)
-        throw IoError(concat("rank ", rank, " did not write its part within ", options_.patience.count(), " s"));
+        throw IoError(concat("rank ", rank, " did not write its part within ", options_.timeout.count(), " s"));
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, std::chrono::milliseconds(100));
     }

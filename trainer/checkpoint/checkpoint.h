@@ -41,7 +41,7 @@ struct CheckpointOptions {
   int world_size = 1;
   int64_t keep = 3;  ///< newest whole checkpoints that stay; 0 = all
   bool asynchronous = true;
-  std::chrono::seconds patience{600};  ///< how long rank 0 waits for the other ranks' files after its own
+  std::chrono::seconds timeout{600};  ///< how long rank 0 waits for the other ranks' files after its own
   std::function<void()> may_publish = [] {
   };  ///< rank 0, right before a checkpoint gets its name: throws if this job has lost its right to the directory
   std::map<std::string, std::string> tokenizer = {};  ///< rank 0: what the files of CheckpointDescription::tokenizer hold

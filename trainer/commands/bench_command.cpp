@@ -21,7 +21,7 @@
 #include "trainer/job/launcher.h"
 #include "trainer/job/world.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/agree.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/trainer.h"
 
@@ -126,7 +126,7 @@ int bench_step(const Arguments& arguments, const LaunchEnvironment& environment,
   }
   return static_cast<int>(run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     Config config;
-    agree(*world, [&] {
+    collectively(*world, [&] {
       if (world->size() > 1) check_read_again(arguments.config);
       if (!loaded) loaded = load_config(arguments.config, all_sets(arguments));
       config = resolve(*loaded, world->size());
@@ -145,11 +145,11 @@ int bench_comm(const Arguments& arguments, const LaunchEnvironment& environment,
   if (!environment.is_rank())
     return launch(environment, static_cast<int>(arguments.ranks), command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
   return static_cast<int>(run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
-    agree(*world, [&] {
+    collectively(*world, [&] {
       if (world->size() < 2) throw ConfigError("bench comm: a world of one rank says nothing; start at least two");
     });
     std::optional<DurableFile> output;
-    agree(*world, [&] {
+    collectively(*world, [&] {
       if (world->rank() == 0 && !arguments.output.empty()) output.emplace(arguments.output);  // told before anything is measured
     });
     Config config;

@@ -6,7 +6,7 @@
 #include "kernels/core/check.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/write.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 
 namespace trireme {
@@ -25,7 +25,7 @@ void print(const std::string& text) {
 
 /// The step's actions: as parallel.schedule_file takes them, or, to be read only, as the ranks run them.
 std::string actions(const Config& config, bool lowered) {
-  const PipelinePlan plan = lowered ? rank_plans(config).training : training_plan(config);
+  const ActionLists plan = lowered ? lowered_schedule(config).training : training_schedule(config);
   const std::string head =
       concat("# ", config.parallel.schedule, ": ", plan.size(), " ranks, ", config.parallel.layers_per_stage->size(), " stages, ",
              microbatches_of(config), " micro-batches; with --set parallel.virtual_stages=", *config.parallel.virtual_stages, "\n");

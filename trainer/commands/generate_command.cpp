@@ -15,7 +15,7 @@
 #include "trainer/files/mapped_file.h"
 #include "trainer/job/launcher.h"
 #include "trainer/job/stop_signals.h"
-#include "trainer/loop/agree.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/decoder.h"
 #include "trainer/model/sampling.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -130,7 +130,7 @@ ExitCode continue_text(Request& request, const LaunchEnvironment& environment, T
     stopped = all_reduce_scalar(world, stop.requested() || !std::cout ? 1 : 0, ReduceOp::kMax) > 0;
   }
   tell(stream.rest() + "\n");
-  agree(world, finish_output);
+  collectively(world, finish_output);
   if (world.rank() == 0) tell_speed(environment, prompt, begin, first, tokens.size() - prompt);
   return stopped ? ExitCode::kRequeue : ExitCode::kOk;
 }
@@ -138,7 +138,7 @@ ExitCode continue_text(Request& request, const LaunchEnvironment& environment, T
 ExitCode generate_as_rank(const Arguments& arguments, const LaunchEnvironment& environment) {
   return run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     std::optional<Request> request;
-    agree(*world, [&] {
+    collectively(*world, [&] {
       if (arguments.tensor && *arguments.tensor != world->size())
         throw ConfigError(concat("--tensor=", *arguments.tensor, ": mpirun or srun started ", world->size(), " ranks; allowed as many as those"));
       request.emplace(arguments, world->size());

@@ -11,7 +11,7 @@
 #include "trainer/config/load.h"
 #include "trainer/files/output_files.h"
 #include "trainer/files/progress_line.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/analysis/analysis.h"
 #include "trainer/plan/layouts.h"
@@ -104,7 +104,7 @@ void add_world(const Arguments& arguments, const ClusterConfig& cluster, Answer&
   if (arguments.svg) traced.insert(traced.end(), pipeline.begin(), pipeline.end());
   std::ranges::sort(traced);
   traced.erase(std::unique(traced.begin(), traced.end()), traced.end());
-  const RankPlans plans = rank_plans(config);
+  const LoweredSchedule plans = lowered_schedule(config);
   check_trace_size(lists_of_ranks(plans.training, mesh), of_trace);
   answer.world = simulate_step(config, cluster, plans, traced);
   WorldSimulation& step = answer.world->step;

@@ -7,7 +7,7 @@
 #include "trainer/job/launcher.h"
 #include "trainer/job/stop_signals.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/agree.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/watch.h"
 #include "trainer/run/resume.h"
@@ -41,7 +41,7 @@ void refuse_restarts(const Arguments& arguments, const LaunchEnvironment& enviro
 ExitCode train_as_rank(const Arguments& arguments, const LaunchEnvironment& environment, std::optional<LoadedConfig> loaded) {
   return run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     Config config;
-    agree(*world, [&] {
+    collectively(*world, [&] {
       if (world->size() > 1) check_read_again(arguments.config);
       if (!loaded) loaded = load_config(arguments.config, arguments.sets);
       config = resolve(*loaded, world->size());

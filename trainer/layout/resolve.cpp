@@ -9,7 +9,7 @@
 #include "trainer/config/check.h"
 #include "trainer/config/derived_sizes.h"
 #include "trainer/config/fields.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/model/part_profile.h"
 
 namespace trireme {

@@ -95,23 +95,23 @@ struct Idle {
 
 /// `column`: the ranks of one pipeline.
 std::vector<Idle> replay(const std::vector<const StepTrace*>& column, const std::vector<const std::vector<Blocked>*>& waits) {
-  PipelinePlan plan;
+  ActionLists lists;
   std::vector<double> costs;  // by Action::group, which only transfers have use for
   std::vector<double> busy;
   const auto add = [&](Action action, double seconds) {
     action.group = static_cast<int>(costs.size());
     costs.push_back(seconds);
     busy.back() += seconds;
-    plan.back().push_back(action);
+    lists.back().push_back(action);
   };
   for (size_t rank = 0; rank < column.size(); ++rank) {
-    plan.emplace_back();
+    lists.emplace_back();
     busy.push_back(0);
     for (const TimelineEvent& event : own_work(column[rank]->timeline)) {
       // What a rank does before its list, it does while nobody waits for it.
-      if (plan.back().empty()) add({ActionType::kReshard, event.action.stage, -1, 0}, event.begin);
+      if (lists.back().empty()) add({ActionType::kReshard, event.action.stage, -1, 0}, event.begin);
       if (is_transfer(event.action.type)) {
-        plan.back().push_back(event.action);
+        lists.back().push_back(event.action);
       } else {
         const double own = event.end - event.begin - blocked_in(*waits[rank], event.begin, event.end, true);
         add(event.action, std::max(0.0, own));
@@ -119,7 +119,7 @@ std::vector<Idle> replay(const std::vector<const StepTrace*>& column, const std:
     }
   }
   const Simulation free_transfers =
-      simulate(plan, [&](const Action& action) { return is_transfer(action.type) ? 0.0 : costs[static_cast<size_t>(action.group)]; });
+      simulate(lists, [&](const Action& action) { return is_transfer(action.type) ? 0.0 : costs[static_cast<size_t>(action.group)]; });
   std::vector<double> ends;
   for (const Timeline& timeline : free_transfers.ranks) {
     double end = 0;

@@ -8,7 +8,7 @@
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/nccl.h"
 #include "parallel/comm/staged.h"
-#include "trainer/loop/agree.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 
 namespace trireme {
@@ -68,7 +68,7 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
       std::cerr << "warning: " << with << " of " << world_->size() << " ranks have a GPU: all compute on CPUs\n";
   }
   if (config.run.device == "cuda") {
-    agree(*world_, [&] {
+    collectively(*world_, [&] {
       open_gpu(place, index, config);
       arena_ = std::make_unique<Arena>(*gpu_);
       ctx_ = {Device::kCuda, arena_.get(), 1, gpu_.get()};

@@ -5,7 +5,7 @@
 
 #include "kernels/core/gpu.h"
 #include "parallel/comm/null.h"
-#include "trainer/loop/agree.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/loop/trainer.h"
@@ -54,18 +54,18 @@ void raise(MemoryPeaks& most, const MemoryPeaks& other) {
 }  // namespace
 
 RankMemory forecast_memory(const Config& config, int rank, int world_size) {
-  return forecast_memory(config, rank, world_size, recompute_plan(config));
+  return forecast_memory(config, rank, world_size, recompute_policy(config));
 }
 
 RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute) {
-  return forecast_memory(config, rank, world_size, recompute, rank_plans(config));
+  return forecast_memory(config, rank, world_size, recompute, lowered_schedule(config));
 }
 
-RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute, const RankPlans& plans) {
+RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute, const LoweredSchedule& schedule) {
   Arena arena(Device::kMeta);
   Context ctx{Device::kMeta, &arena, 1, nullptr};
   NullCommunicator world(rank, world_size, "world");
-  Trainer trainer(ctx, world, config, true, recompute, plans);
+  Trainer trainer(ctx, world, config, true, recompute, schedule);
   trainer.initialise();
   const UnreadDataset data(config.training.global_batch_size);
   // The second step meets buffers that the first has left; an evaluation meets both.
@@ -120,7 +120,7 @@ void reserve_memory(Context& ctx, Communicator& world, const Config& config, con
   const RuntimeBytes runtime = runtime_bytes(config, world.rank());
   const int64_t libraries = runtime.kernels + (config.run.ranks_per_gpu == 1 ? runtime.communicators : 0);
   const int pipeline = coordinate_of(mesh_shape(config.parallel), world.rank()).pipeline;
-  agree(world, [&] {
+  collectively(world, [&] {
     const int64_t room = std::max<int64_t>(0, ctx.gpu->free_bytes() / config.run.ranks_per_gpu - libraries);
     if (forecast.arena_bytes > room)
       throw ConfigError(concat("this run needs ", forecast.arena_bytes, " bytes on the GPU (", ctx.gpu->properties().name, "), of which ", room,
@@ -129,7 +129,7 @@ void reserve_memory(Context& ctx, Communicator& world, const Config& config, con
                                "parallel.pipeline ranks"));
   });
   world.barrier();  // ranks that share a GPU have all looked before one takes its part
-  agree(world, [&] { ctx.arena->reserve(forecast.arena_bytes); });
+  collectively(world, [&] { ctx.arena->reserve(forecast.arena_bytes); });
 }
 
 }  // namespace trireme

@@ -5,7 +5,7 @@
 #include "kernels/core/context.h"
 #include "parallel/comm/communicator.h"
 #include "trainer/config/config.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/model/transformer_block.h"
 
 namespace trireme {
@@ -28,8 +28,8 @@ struct RankMemory : MemoryPeaks {
 RankMemory forecast_memory(const Config& config, int rank, int world_size);
 /// With this in place of what `config` says of recomputation; an entry for each block of the model.
 RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute);
-/// And with these as rank_plans(config), which take half of the time in a long pipeline: for many forecasts of one configuration.
-RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute, const RankPlans& plans);
+/// And with these as lowered_schedule(config), which take half of the time in a long pipeline: for many forecasts of one configuration.
+RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute, const LoweredSchedule& schedule);
 
 /// What an arena has seen so far.
 RankMemory measured_memory(const Arena& arena);

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/memory.h"
 
 namespace trireme {
@@ -57,38 +57,41 @@ int64_t smallest(int64_t most, const Fits& fits) {
 class Budget {
  public:
   explicit Budget(const Config& config)
-      : config_(config), shape_(mesh_shape(config.parallel)), plans_(rank_plans(config)), blocks_(blocks_of_ranks(config, plans_.stage_rank)) {}
-  std::vector<Recompute> plan();
+      : config_(config),
+        shape_(mesh_shape(config.parallel)),
+        schedule_(lowered_schedule(config)),
+        blocks_(blocks_of_ranks(config, schedule_.stage_rank)) {}
+  std::vector<Recompute> policy();
 
  private:
   Choice choose(int rank);
   int64_t peak(int rank, const Choice& choice);
   Choice least(int rank);
-  void apply(int rank, const Choice& choice, std::vector<Recompute>& plan) const;
+  void apply(int rank, const Choice& choice, std::vector<Recompute>& policy) const;
   int64_t blocks(int rank) const { return static_cast<int64_t>(blocks_[static_cast<size_t>(rank)].size()); }
   [[noreturn]] void refuse();
 
   const Config& config_;
   MeshShape shape_;
-  RankPlans plans_;
+  LoweredSchedule schedule_;
   std::vector<std::vector<size_t>> blocks_;          ///< of each pipeline rank
   std::map<std::pair<int, Choice>, int64_t> known_;  ///< peaks
 };
 
-void Budget::apply(int rank, const Choice& choice, std::vector<Recompute>& plan) const {
+void Budget::apply(int rank, const Choice& choice, std::vector<Recompute>& policy) const {
   const std::vector<size_t>& blocks = blocks_[static_cast<size_t>(rank)];
   for (size_t i = 0; i < blocks.size(); ++i) {
     const auto place = static_cast<int64_t>(i);
-    plan[blocks[i]] = place < choice.full ? Recompute::kFull : place < choice.full + choice.selective ? Recompute::kSelective : Recompute::kNone;
+    policy[blocks[i]] = place < choice.full ? Recompute::kFull : place < choice.full + choice.selective ? Recompute::kSelective : Recompute::kNone;
   }
 }
 
 int64_t Budget::peak(int rank, const Choice& choice) {
   const auto [known, added] = known_.try_emplace({rank, choice}, 0);
   if (added) {
-    std::vector<Recompute> plan(static_cast<size_t>(config_.model.layers), Recompute::kNone);
-    apply(rank, choice, plan);
-    known->second = forecast_memory(config_, rank_of(shape_, {.pipeline = rank}), shape_.world(), plan, plans_).peak_total;
+    std::vector<Recompute> policy(static_cast<size_t>(config_.model.layers), Recompute::kNone);
+    apply(rank, choice, policy);
+    known->second = forecast_memory(config_, rank_of(shape_, {.pipeline = rank}), shape_.world(), policy, schedule_).peak_total;
   }
   return known->second;
 }
@@ -135,30 +138,30 @@ Choice Budget::choose(int rank) {
   return best;
 }
 
-std::vector<Recompute> Budget::plan() {
-  std::vector<Recompute> plan(static_cast<size_t>(config_.model.layers), Recompute::kNone);
-  for (int rank = 0; rank < shape_.pipeline; ++rank) apply(rank, choose(rank), plan);
-  return plan;
+std::vector<Recompute> Budget::policy() {
+  std::vector<Recompute> policy(static_cast<size_t>(config_.model.layers), Recompute::kNone);
+  for (int rank = 0; rank < shape_.pipeline; ++rank) apply(rank, choose(rank), policy);
+  return policy;
 }
 
 }  // namespace
 
-std::vector<Recompute> recompute_plan(const Config& config) {
+std::vector<Recompute> recompute_policy(const Config& config) {
   const TrainingConfig& training = config.training;
-  if (training.recompute == RecomputeMode::kBudget) return Budget(config).plan();
-  std::vector<Recompute> plan(static_cast<size_t>(config.model.layers), Recompute::kNone);
-  for (size_t block = 0; block < plan.size(); ++block) {
+  if (training.recompute == RecomputeMode::kBudget) return Budget(config).policy();
+  std::vector<Recompute> policy(static_cast<size_t>(config.model.layers), Recompute::kNone);
+  for (size_t block = 0; block < policy.size(); ++block) {
     if (training.recompute == RecomputeMode::kNone || static_cast<int64_t>(block) % training.recompute_every != 0) continue;
-    plan[block] = training.recompute == RecomputeMode::kFull ? Recompute::kFull : Recompute::kSelective;
+    policy[block] = training.recompute == RecomputeMode::kFull ? Recompute::kFull : Recompute::kSelective;
   }
-  return plan;
+  return policy;
 }
 
-std::string recompute_text(const Config& config, const std::vector<int>& stage_rank, const std::vector<Recompute>& plan) {
+std::string recompute_text(const Config& config, const std::vector<int>& stage_rank, const std::vector<Recompute>& policy) {
   std::string text;
   const auto blocks = blocks_of_ranks(config, stage_rank);
   for (size_t rank = 0; rank < blocks.size(); ++rank) {
-    const auto count = [&](Recompute what) { return std::ranges::count(blocks[rank], what, [&](size_t block) { return plan[block]; }); };
+    const auto count = [&](Recompute what) { return std::ranges::count(blocks[rank], what, [&](size_t block) { return policy[block]; }); };
     text += concat(rank > 0 ? "\n" : "", "recompute: rank ", rank, " keeps ", count(Recompute::kNone), " of ", blocks[rank].size(), " blocks, ",
                    count(Recompute::kSelective), " selective, ", count(Recompute::kFull), " full");
   }

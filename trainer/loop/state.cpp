@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "kernels/ops/transfer.h"
-#include "trainer/layout/rank_plan.h"
-#include "trainer/loop/agree.h"
+#include "trainer/layout/lowered_schedule.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/model/flops.h"
 
 namespace trireme {
@@ -76,7 +76,7 @@ std::vector<StateTensor> state_tensors(Trainer& trainer) {
   if (!trainer.counts_shard()) return tensors;
   for (const OwnedBox& owned : trainer.owned_boxes()) {
     const ParamSpec& spec = *owned.spec;
-    if (!spec.counted) continue;
+    if (!spec.is_primary_copy) continue;
     const auto add = [&](const std::string& kind, const Tensor& tensor) {
       const Tensor host = to_host(trainer.context(), tensor);
       const bool copied = host.raw() != tensor.raw();
@@ -89,7 +89,7 @@ std::vector<StateTensor> state_tensors(Trainer& trainer) {
 
 void load_weights(Trainer& trainer, WeightSource& source) {
   const std::set<std::string> known = parameter_names(trainer);
-  agree(trainer.mesh().world, [&] {
+  collectively(trainer.mesh().world, [&] {
     for (const std::string& name : source.names())
       if (!known.contains(name)) throw DataError(concat(source.path(), ": ", name, " is not a tensor of the configured model"));
     for (const OwnedBox& owned : trainer.owned_boxes()) {
@@ -107,7 +107,7 @@ NonFinite non_finite_weights(Trainer& trainer) {
   if (trainer.counts_shard()) {
     for (const OwnedBox& owned : trainer.owned_boxes()) {
       const Tensor host = to_host(trainer.context(), owned.weight);
-      const int64_t count = owned.spec->counted ? count_non_finite(host.dtype(), host.raw(), host.numel()) : 0;
+      const int64_t count = owned.spec->is_primary_copy ? count_non_finite(host.dtype(), host.raw(), host.numel()) : 0;
       if (count > 0) mine += concat(owned.spec->name, " ", count, "\n");
     }
   }
@@ -123,7 +123,7 @@ NonFinite non_finite_weights(Trainer& trainer) {
 void load_state(Trainer& trainer, CheckpointReader& reader) {
   const bool scales = scales_loss(trainer.config().training), has_average = reader.has_kind(kAverageName);
   const std::set<std::string> known = parameter_names(trainer);
-  agree(trainer.mesh().world, [&] {
+  collectively(trainer.mesh().world, [&] {
     if (scales && !reader.description().loss_scale) throw DataError("checkpoint: holds no loss scale, which training.precision fp16 needs");
     check_names(known, kinds_of(trainer.config()), reader);
     for (const OwnedBox& owned : trainer.owned_boxes()) {

@@ -10,7 +10,7 @@
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/transfer.h"
 #include "parallel/comm/blocking.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/exposed.h"
 #include "trainer/loop/recompute.h"
 
@@ -21,21 +21,21 @@ bool scales_loss(const TrainingConfig& training) { return training.precision == 
 Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training)
     : Trainer(ctx, world, config, for_training,
               // Without a backward nothing is recomputed, and a budget for training is none for the layout here.
-              for_training ? recompute_plan(config) : std::vector<Recompute>(static_cast<size_t>(config.model.layers))) {}
+              for_training ? recompute_policy(config) : std::vector<Recompute>(static_cast<size_t>(config.model.layers))) {}
 
 Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute)
-    : Trainer(ctx, world, config, for_training, recompute, rank_plans(config)) {}
+    : Trainer(ctx, world, config, for_training, recompute, lowered_schedule(config)) {}
 
 Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute,
-                 const RankPlans& plans)
+                 const LoweredSchedule& schedule)
     : ctx_(ctx),
       config_(config),
       blocking_(config.parallel.overlap ? nullptr : blocking(world)),
       mesh_(blocking_ ? *blocking_ : world, mesh_shape(config.parallel), static_cast<int>(config.model.kv_heads.value())),
       precision_(precision_of(config.training)),
       microbatches_(microbatches_of(config)) {
-  stage_rank_ = plans.stage_rank;
-  evaluation_list_ = plans.evaluation[static_cast<size_t>(mesh_.at.pipeline)];
+  stage_rank_ = schedule.stage_rank;
+  evaluation_list_ = schedule.evaluation[static_cast<size_t>(mesh_.at.pipeline)];
   StageOptions options{.sequence_parallel = config.parallel.sequence_parallel,
                        .policy = zero_policy(config.parallel),
                        .precision = precision_,
@@ -64,7 +64,7 @@ Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool f
     batch_.push_back({Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData),
                       Tensor::empty(ctx, {tokens}, DType::kI32, MemoryCategory::kData), (mesh_.data->rank() * microbatches_ + k) * rows});
   if (!for_training) return;
-  training_list_ = plans.training[static_cast<size_t>(mesh_.at.pipeline)];
+  training_list_ = schedule.training[static_cast<size_t>(mesh_.at.pipeline)];
   make_optimizers();
 }
 
@@ -178,7 +178,7 @@ void Trainer::norm() {
   if (last_ != nullptr && mesh_.at.tensor == 0) copy(ctx_, last_->loss_sum(), sums_.flat(1, 1));
   mesh_.step.all_reduce(ctx_, sums_, ReduceOp::kSum).wait(ctx_);
 
-  decide_step(ctx_, hyper_, scaling_, sums_.flat(0, 1), config_.training.gradient_clip, norm_, scalars_);
+  finalize_step_scalars(ctx_, hyper_, scaling_, sums_.flat(0, 1), config_.training.gradient_clip, norm_, scalars_);
   first_non_finite(ctx_, gradients_, scalars_, offender_);
 }
 

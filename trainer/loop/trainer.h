@@ -15,7 +15,7 @@
 #include "trainer/config/config.h"
 #include "trainer/data/dataset.h"
 #include "trainer/data/sampler.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/model/transformer_stage.h"
 
 namespace trireme {
@@ -59,9 +59,9 @@ class Trainer {
   Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training);
   /// With this in place of what `config` says of recomputation; an entry for each block of the model.
   Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute);
-  /// And with these as rank_plans(config), for many trainers of one configuration.
+  /// And with these as lowered_schedule(config), for many trainers of one configuration.
   Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute,
-          const RankPlans& plans);
+          const LoweredSchedule& schedule);
 
   /// Trains on the global batch of `step` (from 0).
   StepResult step(const Dataset& data, int64_t step, double learning_rate);

@@ -18,7 +18,8 @@ Tensor Attention::normalised(Context& ctx, Saved& saved) const {
   return copied;
 }
 
-void Attention::rotate(Context& ctx, const Pass& pass, void (*turn)(Context&, const Tensor&, int64_t, const Tensor&), const Tensor& packed) const {
+void Attention::rotate(Context& ctx, const ForwardContext& pass, void (*turn)(Context&, const Tensor&, int64_t, const Tensor&),
+                       const Tensor& packed) const {
   if (!rope.defined()) return;
   for (const SegmentRun& run : pass.runs) turn(ctx, rope.rows(pass.position, run.length), heads + kv_heads, run.of(packed));
 }
@@ -33,7 +34,7 @@ void Attention::remember(Context& ctx, const KeyValueCache& cache, const Tensor&
   }
 }
 
-void Attention::decode(Context& ctx, const Pass& pass, const Tensor& packed, const Tensor& out) const {
+void Attention::decode(Context& ctx, const ForwardContext& pass, const Tensor& packed, const Tensor& out) const {
   // Writing several tokens into a ring that is no larger than the window would overwrite keys that the first of them still attends to.
   const int64_t room = pass.cache->keys.dim(0), at_once = pass.position + pass.rows <= room ? pass.rows : 1;
   for (int64_t row = 0; row < pass.rows; row += at_once) {
@@ -43,7 +44,7 @@ void Attention::decode(Context& ctx, const Pass& pass, const Tensor& packed, con
   }
 }
 
-void Attention::attend(Context& ctx, const Pass& pass, const Tensor& packed, Saved& saved) const {
+void Attention::attend(Context& ctx, const ForwardContext& pass, const Tensor& packed, Saved& saved) const {
   saved.out = Tensor::empty(ctx, {pass.rows, heads * head_size}, packed.dtype(), MemoryCategory::kActivations);
   if (pass.position > 0) return decode(ctx, pass, packed, saved.out);
   if (pass.cache != nullptr) remember(ctx, *pass.cache, packed, 0);
@@ -51,7 +52,7 @@ void Attention::attend(Context& ctx, const Pass& pass, const Tensor& packed, Sav
   for (const SegmentRun& run : pass.runs) attention_forward(ctx, run.of(packed), shape(run), run.of(saved.out), of_run(saved.lse, run));
 }
 
-Tensor Attention::forward(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const {
+Tensor Attention::forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
   saved.qkv = qkv.forward(ctx, x);
   const Tensor packed = normalised(ctx, saved);
   saved.query_norm = {};  // the backward makes them again
@@ -61,8 +62,8 @@ Tensor Attention::forward(Context& ctx, const Pass& pass, const Tensor& x, Saved
   return output.forward(ctx, saved.out);
 }
 
-void Attention::backward_to_qkv(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const {
-  Crossing gathered = output.gather(ctx, dy);
+void Attention::backward_to_qkv(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const {
+  PendingRegionOp gathered = output.gather(ctx, dy);
   Tensor packed = normalised(ctx, saved);
   const bool norms = query_norm.norm.weight != nullptr;
   if (norms) rotate(ctx, pass, rope_forward, packed);
@@ -80,7 +81,7 @@ void Attention::backward_to_qkv(Context& ctx, const Pass& pass, const Tensor& dy
   if (norms) key_norm.backward_input(ctx, saved.dqkv, saved.key_norm);
 }
 
-Tensor Attention::backward_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const {
+Tensor Attention::backward_input(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const {
   backward_to_qkv(ctx, pass, dy, saved);
   return qkv.backward_input(ctx, saved.dqkv);
 }
@@ -92,15 +93,15 @@ void Attention::backward_head_norms(Context& ctx, const Saved& saved) const {
 }
 
 void Attention::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const {
-  Crossing all = qkv.gather(ctx, x);
+  PendingRegionOp all = qkv.gather(ctx, x);
   output.backward_weight(ctx, saved.out, saved.dy_all);
   backward_head_norms(ctx, saved);
   qkv.backward_weight(ctx, std::move(all), saved.dqkv);
 }
 
-Tensor Attention::backward(Context& ctx, const Pass& pass, const Tensor& x, const Tensor& dy, Saved& saved) const {
+Tensor Attention::backward(Context& ctx, const ForwardContext& pass, const Tensor& x, const Tensor& dy, Saved& saved) const {
   backward_to_qkv(ctx, pass, dy, saved);
-  Crossing dx = qkv.backward(ctx, x, saved.dqkv);
+  PendingRegionOp dx = qkv.backward(ctx, x, saved.dqkv);
   output.backward_weight(ctx, saved.out, saved.dy_all);
   backward_head_norms(ctx, saved);
   return dx.wait(ctx);

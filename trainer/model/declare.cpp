@@ -33,7 +33,7 @@ Param* Declaration::positions(Unit& unit) const {
 
 Param* Declaration::tied_embedding(Unit& unit) const {
   ParamSpec spec = vocabulary("embedding.weight");
-  spec.counted = false;
+  spec.is_primary_copy = false;
   return unit.add({std::move(spec)});
 }
 

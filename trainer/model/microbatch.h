@@ -40,7 +40,7 @@ struct KeyValueCache {
 
 /// What one forward or backward call needs beside tensors. Dropout masks are named by (seed, place in the model, step, global element), so every layout
 /// draws the same ones, and the backward draws them again instead of keeping them.
-struct Pass {
+struct ForwardContext {
   int64_t sequence = 0;   ///< T
   int64_t rows = 0;       ///< M = B*T of the whole micro-batch
   int64_t first_row = 0;  ///< first row of the residual stream on this rank (sequence parallelism)

@@ -18,7 +18,7 @@ Tensor Mlp::forward(Context& ctx, const Tensor& x, Saved& saved) const {
   return down.forward(ctx, activate(ctx, saved.hidden));
 }
 
-void Mlp::forward_again(Context& ctx, const Tensor& x, Saved& saved) const {
+void Mlp::recompute_forward(Context& ctx, const Tensor& x, Saved& saved) const {
   if (gelu) {
     up.forward_gelu(ctx, x, saved.hidden);
   } else {
@@ -28,7 +28,7 @@ void Mlp::forward_again(Context& ctx, const Tensor& x, Saved& saved) const {
 
 /// The activations take the place of saved.hidden and of the gradient of the activated where the shapes allow.
 void Mlp::backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const {
-  Crossing dy_all = down.gather(ctx, dy);
+  PendingRegionOp dy_all = down.gather(ctx, dy);
   const Tensor hidden = std::exchange(saved.hidden, Tensor());
   if (!gelu) saved.activated = activate(ctx, hidden);
   const RowParallelLinear::InputGradient gradient = down.backward_input(ctx, std::move(dy_all));
@@ -50,14 +50,14 @@ Tensor Mlp::backward_input(Context& ctx, const Tensor& dy, Saved& saved) const {
 }
 
 void Mlp::backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const {
-  Crossing all = up.gather(ctx, x);
+  PendingRegionOp all = up.gather(ctx, x);
   down.backward_weight(ctx, saved.activated, saved.dy_all);
   up.backward_weight(ctx, std::move(all), saved.dhidden);
 }
 
 Tensor Mlp::backward(Context& ctx, const Tensor& x, const Tensor& dy, Saved& saved) const {
   backward_to_hidden(ctx, dy, saved);
-  Crossing dx = up.backward(ctx, x, saved.dhidden);
+  PendingRegionOp dx = up.backward(ctx, x, saved.dhidden);
   down.backward_weight(ctx, saved.activated, saved.dy_all);
   return dx.wait(ctx);
 }

@@ -16,7 +16,7 @@ struct Mlp {
   };
   Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
   /// What forward saves, again, by its own operations; the product `down` is left out.
-  void forward_again(Context& ctx, const Tensor& x, Saved& saved) const;
+  void recompute_forward(Context& ctx, const Tensor& x, Saved& saved) const;
   Tensor backward_input(Context& ctx, const Tensor& dy, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
   /// Both, with communication behind products.

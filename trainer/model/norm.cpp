@@ -13,10 +13,10 @@ void Norm::prepare(Context& ctx, const Tensor& x, Saved& saved) const {
 
 Tensor Norm::forward(Context& ctx, const Tensor& x, Saved& saved) const {
   prepare(ctx, x, saved);
-  return forward_again(ctx, x, saved);
+  return recompute_forward(ctx, x, saved);
 }
 
-Tensor Norm::forward_again(Context& ctx, const Tensor& x, const Saved& saved) const {
+Tensor Norm::recompute_forward(Context& ctx, const Tensor& x, const Saved& saved) const {
   const Tensor y = Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
   if (bias) {
     layernorm_forward(ctx, x, weight->value, bias->value, epsilon, y, saved.mean, saved.rstd);

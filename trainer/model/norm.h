@@ -17,7 +17,7 @@ struct Norm {
   /// sum = a + b and its normalisation, in one pass where the device can.
   Tensor forward_of_sum(Context& ctx, const Tensor& a, const Tensor& b, Tensor& sum, Saved& saved) const;
   /// The result of forward again, from the same x: cheaper than to keep it from forward to backward.
-  Tensor forward_again(Context& ctx, const Tensor& x, const Saved& saved) const;
+  Tensor recompute_forward(Context& ctx, const Tensor& x, const Saved& saved) const;
   /// `residual`: the gradient of x that flows past the norm, added to the result; may be undefined.
   Tensor backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;

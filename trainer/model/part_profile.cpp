@@ -121,8 +121,8 @@ PartProfile profile_of(const ModelConfig& model, const Part& part, const Profile
   return Profiler(model, part, shape, recompute).profile();
 }
 
-Recompute recompute_of(const Part& part, const std::vector<Recompute>& plan) {
-  return part.kind == PartKind::kBlock ? plan[static_cast<size_t>(part.block)] : Recompute::kNone;
+Recompute recompute_of(const Part& part, const std::vector<Recompute>& policy) {
+  return part.kind == PartKind::kBlock ? policy[static_cast<size_t>(part.block)] : Recompute::kNone;
 }
 
 std::vector<int64_t> unit_elements(PartProfiles& profiles, const std::vector<Part>& parts, const StageUnits& reads, const ProfileShape& shape) {

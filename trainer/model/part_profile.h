@@ -62,8 +62,8 @@ class PartProfiles {
   const Known::value_type* last_ = nullptr;  ///< asked for before: most blocks are like their neighbours
 };
 
-/// What `plan`, with an entry for each block of the model, says of a part; embedding and head recompute nothing.
-Recompute recompute_of(const Part& part, const std::vector<Recompute>& plan);
+/// What `policy`, with an entry for each block of the model, says of a part; embedding and head recompute nothing.
+Recompute recompute_of(const Part& part, const std::vector<Recompute>& policy);
 
 /// Elements on one tensor rank of each unit of a stage's own. `parts` and `reads` are of the same stage.
 std::vector<int64_t> unit_elements(PartProfiles& profiles, const std::vector<Part>& parts, const StageUnits& reads, const ProfileShape& shape);

@@ -8,8 +8,8 @@ namespace {
 constexpr const char* kEmbeddingUnit = "embedding";
 
 /// A tied head on the rank of the first stage reads the table there.
-bool reads_first_stage(const Part& part, const std::string& unit, const StageRange& range, bool with_first) {
-  return part.kind == PartKind::kHead && unit == kEmbeddingUnit && !range.first() && with_first;
+bool reads_first_stage(const Part& part, const std::string& unit, const StageRange& range, bool first_stage_is_local) {
+  return part.kind == PartKind::kHead && unit == kEmbeddingUnit && !range.first() && first_stage_is_local;
 }
 
 /// model.window where model.window_layers has the block, else 0.
@@ -52,18 +52,18 @@ std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, in
   return parts;
 }
 
-std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageRange& range, bool with_first) {
+std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageRange& range, bool first_stage_is_local) {
   std::vector<std::string> names;
   // A unit is read by neighbours, or by the two ends.
   const auto known = [&](const std::string& unit) { return !names.empty() && (names.back() == unit || names.front() == unit); };
   for (const Part& part : parts)
     for (const std::string& unit : part.units)
-      if (!reads_first_stage(part, unit, range, with_first) && !known(unit)) names.push_back(unit);
+      if (!reads_first_stage(part, unit, range, first_stage_is_local) && !known(unit)) names.push_back(unit);
   return names;
 }
 
-StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool with_first) {
-  const std::vector<std::string> names = unit_names(parts, range, with_first);
+StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool first_stage_is_local) {
+  const std::vector<std::string> names = unit_names(parts, range, first_stage_is_local);
   size_t at = 0;  // parts read units in their order, and a tied head on the only stage the first again
   const auto number = [&](const std::string& name) {
     if (names.front() == name) return 0;
@@ -76,9 +76,9 @@ StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, 
     if (part.kind == PartKind::kHead) units.fused_part = static_cast<int>(units.units_of_part.size());
     std::vector<UnitRef>& reads = units.units_of_part.emplace_back();
     for (const std::string& unit : part.units)
-      reads.push_back(reads_first_stage(part, unit, range, with_first) ? UnitRef(0, 0) : UnitRef(number(unit)));
+      reads.push_back(reads_first_stage(part, unit, range, first_stage_is_local) ? UnitRef(0, 0) : UnitRef(number(unit)));
   }
-  const bool apart = model.tied_embeddings && range.stages > 1 && !with_first;
+  const bool apart = model.tied_embeddings && range.stages > 1 && !first_stage_is_local;
   if (apart && (range.first() || range.last())) units.tied_unit = number(kEmbeddingUnit);
   return units;
 }

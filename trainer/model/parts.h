@@ -43,9 +43,9 @@ struct Part {
 std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, int64_t blocks_per_unit = 1);
 
 /// The same in the terms of lowering. A tied table is a unit of its own, so that its flat layout, and with it what each shard owns, is the same on the first
-/// and on the last stage: the last one has a copy as its last unit, or, where `with_first` (the first stage is another one of this rank), reads the first's.
-StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool with_first);
+/// and on the last stage: the last one has a copy as its last unit, or, where `first_stage_is_local` (the first stage is another one of this rank), reads the first's.
+StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool first_stage_is_local);
 /// Names of the stage's own units, by their numbers.
-std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageRange& range, bool with_first);
+std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageRange& range, bool first_stage_is_local);
 
 }  // namespace trireme

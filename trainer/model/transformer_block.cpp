@@ -6,7 +6,7 @@ namespace trireme {
 namespace {
 
 /// The gradient that enters a residual branch: dy itself where nothing is dropped, for dy also flows past the branch.
-Tensor into_branch(Context& ctx, const Pass& pass, const std::string& place, const Tensor& dy) {
+Tensor into_branch(Context& ctx, const ForwardContext& pass, const std::string& place, const Tensor& dy) {
   if (pass.dropout == 0) return dy;
   const Tensor dropped = Tensor::empty(ctx, dy.shape(), dy.dtype(), MemoryCategory::kActivations);
   copy(ctx, dy, dropped);
@@ -16,7 +16,7 @@ Tensor into_branch(Context& ctx, const Pass& pass, const std::string& place, con
 
 }  // namespace
 
-Tensor TransformerBlock::forward_to_mlp(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const {
+Tensor TransformerBlock::forward_to_mlp(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
   saved.x = x;
   const Tensor a = attention.forward(ctx, pass, attention_norm.forward(ctx, x, saved.attention_norm), saved.attention);
   if (recompute == Recompute::kSelective) {
@@ -24,14 +24,14 @@ Tensor TransformerBlock::forward_to_mlp(Context& ctx, const Pass& pass, const Te
     saved.attention.lse.reset();
   }
   pass.drop(ctx, name + ".attention", a);
-  return mlp_norm.forward_of_sum(ctx, x, a, saved.middle, saved.mlp_norm);
+  return mlp_norm.forward_of_sum(ctx, x, a, saved.attention_residual, saved.mlp_norm);
 }
 
-Tensor TransformerBlock::forward(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const {
+Tensor TransformerBlock::forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
   const Tensor m = mlp.forward(ctx, forward_to_mlp(ctx, pass, x, saved), saved.mlp);
   pass.drop(ctx, name + ".mlp", m);
   const Tensor y = Tensor::empty(ctx, x.shape(), x.dtype(), MemoryCategory::kActivations);
-  add(ctx, saved.middle, m, y);
+  add(ctx, saved.attention_residual, m, y);
   if (recompute == Recompute::kFull) {
     saved = {};
     saved.x = x;
@@ -39,47 +39,47 @@ Tensor TransformerBlock::forward(Context& ctx, const Pass& pass, const Tensor& x
   return y;
 }
 
-void TransformerBlock::forward_again(Context& ctx, const Pass& pass, Saved& saved) const {
-  if (recompute == Recompute::kFull) mlp.forward_again(ctx, forward_to_mlp(ctx, pass, saved.x, saved), saved.mlp);
+void TransformerBlock::recompute_forward(Context& ctx, const ForwardContext& pass, Saved& saved) const {
+  if (recompute == Recompute::kFull) mlp.recompute_forward(ctx, forward_to_mlp(ctx, pass, saved.x, saved), saved.mlp);
 }
 
-Tensor TransformerBlock::backward_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const {
-  forward_again(ctx, pass, saved);
+Tensor TransformerBlock::backward_input(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const {
+  recompute_forward(ctx, pass, saved);
   const Tensor dmlp = mlp.backward_input(ctx, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp);
-  saved.mlp_input = mlp_norm.forward_again(ctx, saved.middle, saved.mlp_norm);
-  const Tensor dmiddle = mlp_norm.backward_input(ctx, dmlp, saved.middle, dy, saved.mlp_norm);
+  saved.mlp_input = mlp_norm.recompute_forward(ctx, saved.attention_residual, saved.mlp_norm);
+  const Tensor dattention_residual = mlp_norm.backward_input(ctx, dmlp, saved.attention_residual, dy, saved.mlp_norm);
 
-  const Tensor dattention = attention.backward_input(ctx, pass, into_branch(ctx, pass, name + ".attention", dmiddle), saved.attention);
-  saved.attention_input = attention_norm.forward_again(ctx, saved.x, saved.attention_norm);
-  return attention_norm.backward_input(ctx, dattention, saved.x, dmiddle, saved.attention_norm);
+  const Tensor dattention = attention.backward_input(ctx, pass, into_branch(ctx, pass, name + ".attention", dattention_residual), saved.attention);
+  saved.attention_input = attention_norm.recompute_forward(ctx, saved.x, saved.attention_norm);
+  return attention_norm.backward_input(ctx, dattention, saved.x, dattention_residual, saved.attention_norm);
 }
 
 void TransformerBlock::backward_weight(Context& ctx, Saved& saved) const {
   mlp.backward_weight(ctx, saved.mlp_input, saved.mlp);
-  mlp_norm.backward_weight(ctx, saved.middle, saved.mlp_norm);
+  mlp_norm.backward_weight(ctx, saved.attention_residual, saved.mlp_norm);
   attention.backward_weight(ctx, saved.attention_input, saved.attention);
   attention_norm.backward_weight(ctx, saved.x, saved.attention_norm);
   saved = {};
 }
 
-Tensor TransformerBlock::backward(Context& ctx, const Pass& pass, Tensor dy, Saved& saved) const {
-  forward_again(ctx, pass, saved);
-  saved.mlp_input = mlp_norm.forward_again(ctx, saved.middle, saved.mlp_norm);
+Tensor TransformerBlock::backward(Context& ctx, const ForwardContext& pass, Tensor dy, Saved& saved) const {
+  recompute_forward(ctx, pass, saved);
+  saved.mlp_input = mlp_norm.recompute_forward(ctx, saved.attention_residual, saved.mlp_norm);
   const Tensor dmlp = mlp.backward(ctx, saved.mlp_input, into_branch(ctx, pass, name + ".mlp", dy), saved.mlp);
   saved.mlp = {};
   saved.mlp_input.reset();
-  const Tensor dmiddle = mlp_norm.backward_input(ctx, dmlp, saved.middle, dy, saved.mlp_norm);
-  mlp_norm.backward_weight(ctx, saved.middle, saved.mlp_norm);
+  const Tensor dattention_residual = mlp_norm.backward_input(ctx, dmlp, saved.attention_residual, dy, saved.mlp_norm);
+  mlp_norm.backward_weight(ctx, saved.attention_residual, saved.mlp_norm);
   saved.mlp_norm = {};
-  saved.middle.reset();
+  saved.attention_residual.reset();
   dy.reset();
 
-  saved.attention_input = attention_norm.forward_again(ctx, saved.x, saved.attention_norm);
-  const Tensor dbranch = into_branch(ctx, pass, name + ".attention", dmiddle);
+  saved.attention_input = attention_norm.recompute_forward(ctx, saved.x, saved.attention_norm);
+  const Tensor dbranch = into_branch(ctx, pass, name + ".attention", dattention_residual);
   const Tensor dattention = attention.backward(ctx, pass, saved.attention_input, dbranch, saved.attention);
   saved.attention = {};
   saved.attention_input.reset();
-  const Tensor dx = attention_norm.backward_input(ctx, dattention, saved.x, dmiddle, saved.attention_norm);
+  const Tensor dx = attention_norm.backward_input(ctx, dattention, saved.x, dattention_residual, saved.attention_norm);
   attention_norm.backward_weight(ctx, saved.x, saved.attention_norm);
   saved = {};
   return dx;

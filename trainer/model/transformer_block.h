@@ -30,23 +30,23 @@ struct TransformerBlock {
     Tensor x;  ///< the block's input
     Norm::Saved attention_norm;
     Attention::Saved attention;
-    Tensor middle;  ///< the residual stream between the branches
+    Tensor attention_residual;  ///< the residual stream between the branches
     Norm::Saved mlp_norm;
     Mlp::Saved mlp;
-    Tensor attention_input, mlp_input;  ///< x and middle normalised, made again in backward_input and kept for backward_weight
+    Tensor attention_input, mlp_input;  ///< x and attention_residual normalised, made again in backward_input and kept for backward_weight
   };
-  Tensor forward(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const;
+  Tensor forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
   /// What was not kept is made again here, from the same values in the same order and with the same dropout masks: the same bits. backward_weight uses
   /// it too.
-  Tensor backward_input(Context& ctx, const Pass& pass, const Tensor& dy, Saved& saved) const;
+  Tensor backward_input(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const;
   void backward_weight(Context& ctx, Saved& saved) const;
   /// Both, one branch after the other: what the MLP keeps for its weight gradients is gone before the attention's backward.
-  Tensor backward(Context& ctx, const Pass& pass, Tensor dy, Saved& saved) const;
+  Tensor backward(Context& ctx, const ForwardContext& pass, Tensor dy, Saved& saved) const;
 
  private:
   /// The attention's branch; the MLP's normalised input.
-  Tensor forward_to_mlp(Context& ctx, const Pass& pass, const Tensor& x, Saved& saved) const;
-  void forward_again(Context& ctx, const Pass& pass, Saved& saved) const;  ///< of kFull
+  Tensor forward_to_mlp(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
+  void recompute_forward(Context& ctx, const ForwardContext& pass, Saved& saved) const;  ///< of kFull
 };
 
 }  // namespace trireme

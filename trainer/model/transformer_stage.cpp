@@ -100,7 +100,7 @@ void TransformerStage::sum_partial(Context& ctx) {
   grads_->sum_partial(ctx, *mesh_.tensor, *mesh_.kv);
 }
 
-Pass TransformerStage::pass(int microbatch) const {
+ForwardContext TransformerStage::pass(int microbatch) const {
   const Microbatch& batch = microbatches_[static_cast<size_t>(microbatch)];
   const int64_t rows = batch.tokens.numel();
   const double dropout = mode_ == RunMode::kTrain ? dropout_ : 0;
@@ -118,7 +118,7 @@ void TransformerStage::acquire_gradients(Context& ctx, int part) {
 
 /// body(first, length, rows): of the residual stream x on this rank, rows of neighbouring segments of one length; the first row stands at position `first`.
 template <class Body>
-static void for_positions(const Pass& pass, const Tensor& x, const Body& body) {
+static void for_positions(const ForwardContext& pass, const Tensor& x, const Body& body) {
   for (const SegmentRun& run : pass.runs) {
     const int64_t begin = std::max(run.first_row, pass.first_row), end = std::min(run.first_row + run.rows(), pass.first_row + x.dim(0));
     if (begin < end) body(begin - run.first_row, run.length, x.rows(begin - pass.first_row, end - begin));
@@ -126,7 +126,7 @@ static void for_positions(const Pass& pass, const Tensor& x, const Body& body) {
 }
 
 Tensor TransformerStage::embed(Context& ctx, int microbatch) {
-  const Pass now = pass(microbatch);
+  const ForwardContext now = pass(microbatch);
   const Tensor x = embedding_.forward(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens);
   if (positions_)
     for_positions(now, x, [&](int64_t first, int64_t length, const Tensor& rows) {
@@ -159,7 +159,7 @@ void TransformerStage::forward(Context& ctx, int microbatch, int part) {
     run_head(ctx, microbatch);
   } else {
     TransformerBlock::Saved& saved = slot.blocks[block_of(part)];
-    Pass now = pass(microbatch);
+    ForwardContext now = pass(microbatch);
     if (mode_ == RunMode::kDecode && !caches_.empty()) now.cache = &caches_[block_of(part)];
     slot.x = blocks_[block_of(part)].forward(ctx, now, slot.x, saved);
     if (mode_ != RunMode::kTrain) saved = {};
@@ -191,7 +191,7 @@ void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
   acquire_gradients(ctx, part);
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   if (is_embedding(part)) {
-    const Pass now = pass(microbatch);
+    const ForwardContext now = pass(microbatch);
     now.drop(ctx, "embedding", slot.dembedded);
     embedding_.backward_weight(ctx, microbatches_[static_cast<size_t>(microbatch)].tokens, slot.dembedded);
     if (positions_)

@@ -103,7 +103,7 @@ class TransformerStage : public Stage {
   Tensor make_rope_table(Context& ctx, const ModelConfig& model) const;
   void wait_parameters(Context& ctx, int part);
   void acquire_gradients(Context& ctx, int part);
-  Pass pass(int microbatch) const;
+  ForwardContext pass(int microbatch) const;
   Tensor embed(Context& ctx, int microbatch);
   void run_head(Context& ctx, int microbatch);
 

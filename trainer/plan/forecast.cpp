@@ -5,7 +5,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
 #include "parallel/pipeline/simulate.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/kernel_time.h"
 
@@ -48,7 +48,7 @@ double busy(const StepParts& p) { return p.compute + p.recompute + p.tensor + p.
 
 /// The lists of one step, what they cost and what becomes of them.
 struct Step {
-  Step(const Config& config, const ClusterConfig& cluster, PipelinePlan lists, StepCosts seconds_of)
+  Step(const Config& config, const ClusterConfig& cluster, ActionLists lists, StepCosts seconds_of)
       : plan(std::move(lists)),
         stage_rank(stage_ranks(plan)),
         costs(std::move(seconds_of)),
@@ -67,7 +67,7 @@ struct Step {
   }
   double seconds() const { return std::max(ends, mean) + costs.host; }
 
-  PipelinePlan plan;
+  ActionLists plan;
   std::vector<int> stage_rank;
   StepCosts costs;
   double turns;  ///< of ranks on a core
@@ -80,11 +80,11 @@ struct Step {
 }  // namespace
 
 double step_seconds(const Config& config, const ClusterConfig& cluster, const StepCosts& costs) {
-  return Step(config, cluster, training_plan(config), costs).seconds();
+  return Step(config, cluster, training_schedule(config), costs).seconds();
 }
 
 Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
-  PipelinePlan plan = training_plan(config);
+  ActionLists plan = training_schedule(config);
   StepCosts costs = step_costs(config, cluster, model_seconds(config, cluster), stage_ranks(plan));
   Step step(config, cluster, std::move(plan), std::move(costs));
   Forecast forecast;

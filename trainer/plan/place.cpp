@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/machine.h"

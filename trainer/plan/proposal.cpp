@@ -6,7 +6,7 @@
 #include "kernels/core/check.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/write.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/text.h"
 

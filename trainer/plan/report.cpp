@@ -7,7 +7,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/files/table.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/flops.h"
@@ -148,7 +148,7 @@ std::string utilisation_text(const RankedLayout& plan, const ClusterConfig& clus
 }  // namespace
 
 double recomputation_factor(const Config& config) {
-  return recomputation_factor(config.model, config.training.sequence_length, recompute_plan(config));
+  return recomputation_factor(config.model, config.training.sequence_length, recompute_policy(config));
 }
 
 std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens) {

@@ -6,8 +6,8 @@
 
 #include "kernels/core/check.h"
 #include "trainer/files/table.h"
-#include "trainer/layout/rank_plan.h"
-#include "trainer/loop/agree.h"
+#include "trainer/layout/lowered_schedule.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 
 namespace trireme {
@@ -90,7 +90,7 @@ void check_host_memory(Communicator& world, double bytes, double host_bytes) {
     all += std::stod(line.substr(0, space));
     ++ranks;
   }
-  agree(world, [&] {
+  collectively(world, [&] {
     if (all > host_bytes)
       throw ConfigError(concat("the run does not fit: the ", ranks, ranks == 1 ? " rank on " : " ranks on ", host, " would take ",
                                binary_bytes_text(all), ", and it has ", binary_bytes_text(host_bytes),

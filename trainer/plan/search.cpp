@@ -7,7 +7,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/config/check.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/layouts.h"
 #include "trainer/plan/proposal.h"

@@ -5,7 +5,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/dtype.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/kernel_time.h"
@@ -266,7 +266,7 @@ ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster) {
 StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank) {
   const Stack stack = stack_on(cluster, config);
   const std::vector<int64_t>& layers = *config.parallel.layers_per_stage;
-  const std::vector<Recompute> recompute = recompute_plan(config);
+  const std::vector<Recompute> recompute = recompute_policy(config);
   StepCosts costs;
   std::vector<double> elements(static_cast<size_t>(config.parallel.pipeline));
   std::vector<double> forward(elements.size()), backward(elements.size());  // less what the same links are busy with

@@ -17,16 +17,16 @@ struct StageParts {
   std::vector<double> unit_elements;  ///< by unit of the stage's own
 };
 
-std::vector<StageParts> stages_of(const Config& config, const ModelSeconds& model, const RankPlans& plans) {
+std::vector<StageParts> stages_of(const Config& config, const ModelSeconds& model, const LoweredSchedule& schedule) {
   PartProfiles profiles(config.model);
-  const std::vector<Recompute> recompute = recompute_plan(config);
+  const std::vector<Recompute> recompute = recompute_policy(config);
   const int64_t together = blocks_per_unit(config);
   std::vector<StageParts> stages;
   for (const StageRange& range : stage_ranges(*config.parallel.layers_per_stage)) {
     const std::vector<Part> parts = parts_of(config.model, range, together);
     StageParts& stage = stages.emplace_back();
     for (const Part& part : parts) stage.parts.push_back(model.seconds_of(part, recompute_of(part, recompute)));
-    for (const int64_t elements : unit_elements(profiles, parts, plans.units[static_cast<size_t>(range.stage)], profile_shape(config)))
+    for (const int64_t elements : unit_elements(profiles, parts, schedule.units[static_cast<size_t>(range.stage)], profile_shape(config)))
       stage.unit_elements.push_back(static_cast<double>(elements));
   }
   return stages;
@@ -68,14 +68,14 @@ Means means_of(const WorldSimulation& step) {
 
 }  // namespace
 
-WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const RankPlans& plans) {
+WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const LoweredSchedule& schedule) {
   if (cluster.cores_per_rank() < 1)
     throw ConfigError(concat("device.cores=", *cluster.device.cores, ": ", cluster.devices_per_node,
                              " ranks would take turns on them, which is forecast but not simulated; give --cluster-set device.cores=",
                              cluster.devices_per_node, " or more, or fewer ranks"));
   const ModelSeconds model = model_seconds(config, cluster);
-  const auto stages = std::make_shared<const std::vector<StageParts>>(stages_of(config, model, plans));
-  const StepCosts step = step_costs(config, cluster, model, plans.stage_rank);
+  const auto stages = std::make_shared<const std::vector<StageParts>>(stages_of(config, model, schedule));
+  const StepCosts step = step_costs(config, cluster, model, schedule.stage_rank);
   const MeshShape mesh = mesh_shape(config.parallel);
   const Stack stack = stack_on(cluster, config);
   const ZeroPolicy policy = zero_policy(config.parallel);
@@ -121,11 +121,11 @@ WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const
   return costs;
 }
 
-SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster, const RankPlans& plans, const std::vector<int>& traced) {
+SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster, const LoweredSchedule& schedule, const std::vector<int>& traced) {
   const MeshShape mesh = mesh_shape(config.parallel);
-  const std::vector<const ActionList*> lists = lists_of_ranks(plans.training, mesh);
+  const std::vector<const ActionList*> lists = lists_of_ranks(schedule.training, mesh);
   SimulatedWorld world{
-      .ranks = mesh.world(), .actions = 0, .step = simulate_world(lists, mesh, plans.units, world_costs(config, cluster, plans), traced)};
+      .ranks = mesh.world(), .actions = 0, .step = simulate_world(lists, mesh, schedule.units, world_costs(config, cluster, schedule), traced)};
   for (const ActionList* list : lists) world.actions += static_cast<int64_t>(list->size());
   return world;
 }

@@ -20,7 +20,7 @@ struct HubOptions {
 };
 
 /// Runs a thread from construction to destruction. A connection that ends without a goodbye is a dead rank, silence a stopped or unreachable one, progress
-/// that stands still for longer than the rank's patience a hung one. Time in which the hub itself did not run does not count. Destroyed, it lets the ranks
+/// that stands still for longer than the rank's timeout a hung one. Time in which the hub itself did not run does not count. Destroyed, it lets the ranks
 /// that are left go on unwatched.
 class Hub {
  public:

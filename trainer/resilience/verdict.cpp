@@ -230,12 +230,12 @@ Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const s
 }
 
 std::optional<Verdict> judge_hung(const Ranks& ranks, double now, double silence_seconds) {
-  double patience = 0;
+  double timeout = 0;
   for (const RankState& rank : ranks) {
-    if (rank.life == Life::kAbsent || (rank.life == Life::kAlive && rank.last.patience <= 0)) return std::nullopt;
-    if (rank.life == Life::kAlive) patience = std::max(patience, rank.last.patience);
+    if (rank.life == Life::kAbsent || (rank.life == Life::kAlive && rank.last.timeout <= 0)) return std::nullopt;
+    if (rank.life == Life::kAlive) timeout = std::max(timeout, rank.last.timeout);
   }
-  const auto standing = [&](const RankState& rank) { return rank.life == Life::kAlive && now - rank.moved > patience; };
+  const auto standing = [&](const RankState& rank) { return rank.life == Life::kAlive && now - rank.moved > timeout; };
   const std::vector<int> still = ranks_where(ranks, standing);
   if (still.empty()) return std::nullopt;
   // A stopped process, which has shown its silence before its time.
@@ -266,9 +266,9 @@ void note_report(std::vector<RankState>& ranks, size_t rank, Progress::Snapshot 
   RankState& self = ranks[rank];
   self.heard = now;
   if (report.count != self.last.count) self.moved = now;
-  const bool less_patient = report.patience > 0 && (self.last.patience <= 0 || report.patience < self.last.patience);
+  const bool shorter = report.timeout > 0 && (self.last.timeout <= 0 || report.timeout < self.last.timeout);
   self.last = std::move(report);
-  if (!less_patient) return;
+  if (!shorter) return;
   // Until now the others were excused by this one.
   for (RankState& other : ranks) other.moved = now;
 }

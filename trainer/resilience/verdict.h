@@ -79,8 +79,8 @@ void note_report(std::vector<RankState>& ranks, size_t rank, Progress::Snapshot 
 ///            After a rank that has failed with an error of its own nobody is blamed, unless others outlive it for failed_seconds;
 ///   absent   not yet heard of at join_seconds;
 ///   silent   not heard of for silence_seconds;
-///   hung     the count stands still for longer than the most patient of all ranks has patience: a rank in no wait, else one that others wait for and that
-///            never entered their operation, else all that wait for each other. Not judged while a rank has no patience at all, or is absent.
+///   hung     the count stands still for longer than the most patient of all ranks has timeout: a rank in no wait, else one that others wait for and that
+///            never entered their operation, else all that wait for each other. Not judged while a rank has no timeout at all, or is absent.
 std::optional<Verdict> judge(const std::vector<RankState>& ranks, double now, const Limits& limits);
 
 }  // namespace trireme

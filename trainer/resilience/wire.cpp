@@ -80,7 +80,7 @@ json parse_line(std::string_view line) {
 }
 
 json encode_report(const Progress::Snapshot& now, size_t groups_known) {
-  json report{{"count", now.count}, {"step", now.step}, {"action", now.action}, {"patience", std::isfinite(now.patience) ? now.patience : 1e9}};
+  json report{{"count", now.count}, {"step", now.step}, {"action", now.action}, {"timeout", std::isfinite(now.timeout) ? now.timeout : 1e9}};
   json& started = report["started"] = json::array();
   for (size_t g = 0; g < now.groups.size(); ++g) {
     const Progress::Group& group = now.groups[g];
@@ -104,7 +104,7 @@ Progress::Snapshot decode(const json& report, int world_size, const Progress::Sn
   now.count = report.at("count").get<uint64_t>();
   now.step = report.at("step").get<int64_t>();
   now.action = report.at("action").get<std::string>();
-  now.patience = report.at("patience").get<double>();
+  now.timeout = report.at("timeout").get<double>();
   now.groups = known.groups;
   for (const json& group : report.value("groups", json::array())) {
     Progress::Group added{group.at("name").get<std::string>(), group.at("ranks").get<std::vector<int>>(), 0, {}, {}};

@@ -14,11 +14,11 @@
 #include "trainer/loop/memory.h"
 #include "trainer/plan/run_forecast.h"
 #include "trainer/resilience/run_lock.h"
+#include "trainer/run/checkpoint_manager.h"
 #include "trainer/run/rejected_steps.h"
 #include "trainer/run/reporter.h"
 #include "trainer/run/run.h"
 #include "trainer/run/run_data.h"
-#include "trainer/run/saves.h"
 #include "trainer/run/tracer.h"
 
 namespace trireme {
@@ -43,7 +43,7 @@ class Run {
   std::string checkpoint_before_rejections() const;
   void start_step(int64_t step);
   void finish_step();
-  void set_patience();
+  void set_timeout();
   void check_replicas(int64_t step);
   void evaluate(int64_t step);
   bool evaluates_at(int64_t step) const;
@@ -62,13 +62,13 @@ class Run {
   std::string training_data_;  ///< its TokenDataset::identity
   std::unique_ptr<Trainer> trainer_;
   std::optional<Tracer> tracer_;
-  std::unique_ptr<RunLock> lock_;        ///< rank 0: until this run ends
-  Reporter reporter_;                    ///< speaks on rank 0
-  std::unique_ptr<Saves> saves_;         ///< uses the two above until its end
-  std::vector<RankMemory> memory_;       ///< forecast, by pipeline rank
-  std::optional<RunForecast> forecast_;  ///< of time, where this machine's figures are known
-  std::string accumulation_;             ///< what parallel.gradient_accumulation costs, where it is a choice
-  std::string recompute_;                ///< what training.recompute budget has chosen
+  std::unique_ptr<RunLock> lock_;                   ///< rank 0: until this run ends
+  Reporter reporter_;                               ///< speaks on rank 0
+  std::unique_ptr<CheckpointManager> checkpoints_;  ///< uses the two above until its end
+  std::vector<RankMemory> memory_;                  ///< forecast, by pipeline rank
+  std::optional<RunForecast> forecast_;             ///< of time, where this machine's figures are known
+  std::string accumulation_;                        ///< what parallel.gradient_accumulation costs, where it is a choice
+  std::string recompute_;                           ///< what training.recompute budget has chosen
   int64_t total_ = 0;
   int64_t done_ = 0;        ///< steps
   bool evaluated_ = false;  ///< after step done_, where that is due: a run may have been killed between its save and its evaluation

@@ -10,7 +10,7 @@
 #include "trainer/config/load.h"
 #include "trainer/data/dataset.h"
 #include "trainer/files/printable.h"
-#include "trainer/loop/agree.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/state.h"
 #include "trainer/run/metrics_sink.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -101,7 +101,7 @@ static void begin(Trainer& trainer, const Config& config) {
   if (from == "none") return trainer.initialise();
   Communicator& world = trainer.mesh().world;
   std::unique_ptr<WeightSource> source;
-  agree(world, [&] {
+  collectively(world, [&] {
     source = std::make_unique<WeightSource>(from);
     check_initial_weights(*source, config);
   });
@@ -142,9 +142,9 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
   std::optional<AgreedError> damage;
   for (const std::string& checkpoint : checkpoints) {
     std::unique_ptr<CheckpointReader> reader;
-    damage = damage_in([&] { agree(world, [&] { reader = open_checkpoint(checkpoint); }); });
+    damage = damage_in([&] { collectively(world, [&] { reader = open_checkpoint(checkpoint); }); });
     if (!damage) {
-      agree(world, [&] { check_resumable(*reader, checkpoint, config, training_data); });
+      collectively(world, [&] { check_resumable(*reader, checkpoint, config, training_data); });
       damage = damage_in([&] { load_state(trainer, *reader); });
     }
     if (!damage) {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "trainer/checkpoint/checkpoint_reader.h"
-#include "trainer/loop/agree.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/learning_rate.h"
 #include "trainer/resilience/replica_check.h"
 #include "trainer/run/rank_run.h"
@@ -32,30 +32,30 @@ void Run::finish_step() {
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - std::exchange(last_report_, now)).count();
   step_seconds_.push_back(seconds);
-  set_patience();
+  set_timeout();
   rejected_.add(step, result);
   reporter_.step(step, result, seconds);
   if (!tracer_ || !tracer_->traces(step)) return;
   progress_.act(concat("writing the trace of step ", step));
-  progress_.set_patience(state_patience(config_));
+  progress_.set_timeout(state_timeout(config_));
   tracer_->report(step, reporter_);
-  set_patience();
+  set_timeout();
   last_report_ = std::chrono::steady_clock::now();
 }
 
 /// While steps run, a rank that stands still for five median steps is hung; the first steps make buffers and plans, and may take longer.
-void Run::set_patience() {
+void Run::set_timeout() {
   constexpr size_t kWindow = 21, kFewest = 3;
   if (step_seconds_.size() > kWindow) step_seconds_.pop_front();
   std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
   const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
-  progress_.set_patience(sorted.size() < kFewest ? state_patience(config_) : std::max(config_.resilience.hang_seconds, 5 * *middle));
+  progress_.set_timeout(sorted.size() < kFewest ? state_timeout(config_) : std::max(config_.resilience.hang_seconds, 5 * *middle));
 }
 
 void Run::check_replicas(int64_t step) {
   progress_.act("comparing replicas");
-  progress_.set_patience(state_patience(config_));
+  progress_.set_timeout(state_timeout(config_));
   ctx_.arena->set_phase(MemoryPhase::kSave);
   const std::string differences = replica_differences(*trainer_);
   if (!differences.empty())
@@ -86,17 +86,18 @@ void Run::end_if_diverged() {
   finish_step();  // a GPU is a step ahead
   if (!rejected_.limit_reached()) return;
   progress_.act("waiting for the last checkpoint");
-  progress_.set_patience(2 * state_patience(config_));
-  saves_->finish();
+  progress_.set_timeout(2 * state_timeout(config_));
+  checkpoints_->finish();
   reporter_.event("diverged", {}, {{"rejected_steps", rejected_.count()}, {"limit", config_.training.max_rejected_steps}});
   const std::string before = reports() ? checkpoint_before_rejections() : "";
-  throw AgreedError(ExitCode::kInternal,
-                    concat("training has diverged: ", rejected_.text(), " (training.max_rejected_steps=", config_.training.max_rejected_steps,
-                           "). Start another run with a lower training.optimizer.learning_rate, more training.schedule.warmup_steps or ",
-                           config_.training.gradient_clip > 0 ? "a smaller training.gradient_clip" : "training.gradient_clip=1",
-                           scales_loss(config_.training) ? ", or with a smaller training.loss_scale.minimum" : "",
-                           before.empty() ? "" : concat("; training.initial_weights=", before, " starts it from weights saved before the divergence")),
-                    reports());
+  throw AgreedError(
+      ExitCode::kInternal,
+      concat("training has diverged: ", rejected_.text(), " (training.max_rejected_steps=", config_.training.max_rejected_steps,
+             "). Start another run with a lower training.optimizer.learning_rate, more training.schedule.warmup_steps or ",
+             config_.training.gradient_clip > 0 ? "a smaller training.gradient_clip" : "training.gradient_clip=1",
+             scales_loss(config_.training) ? ", or with a smaller training.loss_scale.minimum" : "",
+             before.empty() ? "" : concat("; training.initial_weights=", before, " starts it from weights saved before the divergence")),
+      reports());
 }
 
 void Run::evaluate(int64_t step) {
@@ -147,9 +148,9 @@ ExitCode Run::loop() {
   for (int64_t step = done_ + 1; step <= last && !stopped; ++step) {
     start_step(step);
     constexpr double kStop = 1, kSaveFailed = 2;  // the greater is heard first, and the request stays
-    const double news = all_reduce_scalar(world_, saves_->has_failure_to_tell() ? kSaveFailed : stop_.requested() ? kStop : 0, ReduceOp::kMax);
+    const double news = all_reduce_scalar(world_, checkpoints_->has_failure_to_tell() ? kSaveFailed : stop_.requested() ? kStop : 0, ReduceOp::kMax);
     stopped = news == kStop;
-    if (news == kSaveFailed) saves_->share_failures();
+    if (news == kSaveFailed) checkpoints_->share_failures();
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check_every;
     const bool saves = (interval > 0 && step % interval == 0) || step == last || stopped;
     const bool checks = check > 0 && (step % check == 0 || saves);  // lest a wrong state be the only one kept
@@ -158,22 +159,22 @@ ExitCode Run::loop() {
     if (checks) check_replicas(step);
     if (saves) {
       ctx_.arena->set_phase(MemoryPhase::kSave);
-      saves_->save(step, rejected_.count());
+      checkpoints_->save(step, rejected_.count());
     }
-    saves_->look();
+    checkpoints_->poll();
     // After the save: an evaluation may take longer than a scheduler waits between its signal and the end.
     if (evaluates_at(step)) evaluate(step);
     if (checks || saves || evaluates_at(step)) last_report_ = std::chrono::steady_clock::now();
-    if (checks || saves) set_patience();
+    if (checks || saves) set_timeout();
     done_ = step;
   }
   progress_.act("waiting for the last checkpoint");
-  progress_.set_patience(2 * state_patience(config_));
-  saves_->finish();
+  progress_.set_timeout(2 * state_timeout(config_));
+  checkpoints_->finish();
   // Until here rank 0 may still be publishing what the others have written.
-  const bool lost = all_reduce_scalar(world_, saves_->failed() ? 1 : 0, ReduceOp::kMax) > 0;
+  const bool lost = all_reduce_scalar(world_, checkpoints_->failed() ? 1 : 0, ReduceOp::kMax) > 0;
   if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
-  agree(world_, [&] {
+  collectively(world_, [&] {
     if (const std::string error = reporter_.write_error(); !error.empty()) throw IoError(error + "; its last lines are lost");
   });
   if (tracer_) {
@@ -185,7 +186,8 @@ ExitCode Run::loop() {
     reporter_.message(concat("stopped on request after step ", done_, ", checkpoint saved; the same command goes on from there"));
     return ExitCode::kRequeue;
   }
-  if (rejected_.count() > 0) reporter_.message(concat("warning: the run ends while ", rejected_.text(), "; the weights are those from before these steps"));
+  if (rejected_.count() > 0)
+    reporter_.message(concat("warning: the run ends while ", rejected_.text(), "; the weights are those from before these steps"));
   reporter_.message(concat("done: ", done_, " of ", total_, " steps; run directory ", config_.run.directory));
   return ExitCode::kOk;
 }

@@ -9,7 +9,7 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/job/launcher.h"
 #include "trainer/layout/resolve.h"
-#include "trainer/loop/agree.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/loop/recompute.h"
@@ -24,9 +24,9 @@ namespace fs = std::filesystem;
 Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress, CommunicationLog* log)
     : ctx_(ctx), world_(world), config_(config), options_(options), progress_(progress) {
   progress_.act("setting up");
-  progress_.set_patience(state_patience(config_));
+  progress_.set_timeout(state_timeout(config_));
   std::map<std::string, std::string> facts;
-  agree(world_, [&] {
+  collectively(world_, [&] {
     open_data();
     check_trace_steps(options_, config_, total_);
     const std::string gpu = ctx_.device == Device::kCuda ? ctx_.gpu->properties().name : "";
@@ -37,7 +37,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
              {"configuration", to_yaml(config_)},
              {"--max-steps", std::to_string(last_step())},
              {"--trace-steps", options_.trace_steps ? to_string(*options_.trace_steps) : "none"},
-             {"schedule", to_text(training_plan(config_))},  // perhaps each rank's own reading of a file
+             {"schedule", to_text(training_schedule(config_))},  // perhaps each rank's own reading of a file
              {"training data", training_data_},
              {"validation data", validation}};
   });
@@ -52,27 +52,29 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
     std::cerr << concat("--trace-steps=", to_string(*options_.trace_steps), ": nothing to trace, ", done_, " steps are done\n");
   if (done_ >= last_step() && evaluated_) return;       // a finished run stays as it is
   if (reports()) announce_ready(options_.environment);  // every rank has had a StopRequest since its command began
-  agree(world_, [&] { saves_ = std::make_unique<Saves>(*trainer_, config_, session_, training_data_, lock_.get(), reporter_, progress_); });
+  collectively(world_, [&] {
+    checkpoints_ = std::make_unique<CheckpointManager>(*trainer_, config_, session_, training_data_, lock_.get(), reporter_, progress_);
+  });
 }
 
 void Run::make_trainer() {
   RankMemory mine, otherwise;
   std::vector<Recompute> recompute;
-  RankPlans plans;
+  LoweredSchedule schedule;
   const bool choice = accumulation_is_a_choice(config_);
-  agree(world_, [&] {
-    recompute = recompute_plan(config_);
-    plans = rank_plans(config_);
-    mine = forecast_memory(config_, world_.rank(), world_.size(), recompute, plans);
+  collectively(world_, [&] {
+    recompute = recompute_policy(config_);
+    schedule = lowered_schedule(config_);
+    mine = forecast_memory(config_, world_.rank(), world_.size(), recompute, schedule);
     if (choice) otherwise = forecast_memory(with_other_accumulation(config_), world_.rank(), world_.size(), recompute);
   });
   const MeshShape mesh = mesh_shape(config_.parallel);
   memory_ = memory_by_pipeline_rank(world_, mesh, mine);
   if (ctx_.device != Device::kCuda && config_.plan.must_fit) check_host_memory(world_, static_cast<double>(mine.peak_total), host_memory());
   if (choice) accumulation_ = "\n" + accumulation_text(config_, memory_, memory_by_pipeline_rank(world_, mesh, otherwise));
-  if (config_.training.recompute == RecomputeMode::kBudget) recompute_ = "\n" + recompute_text(config_, plans.stage_rank, recompute);
+  if (config_.training.recompute == RecomputeMode::kBudget) recompute_ = "\n" + recompute_text(config_, schedule.stage_rank, recompute);
   if (ctx_.device == Device::kCuda) reserve_memory(ctx_, world_, config_, mine);
-  agree(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true, recompute, plans); });
+  collectively(world_, [&] { trainer_ = std::make_unique<Trainer>(ctx_, world_, config_, true, recompute, schedule); });
   trainer_->watch(progress_);
 }
 
@@ -97,14 +99,14 @@ void Run::resume() {
     const Resumed resumed = load_newest(*trainer_, checkpoints, config_, training_data_, options_.resume == "auto");
     done_ = resumed.step;
     if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
-    agree(world_, [&] {
+    collectively(world_, [&] {
       if (reports()) evaluated_ = !evaluates_at(done_) || MetricsSink::history(directory() / "metrics.jsonl").evaluated >= done_;
     });
     evaluated_ = all_reduce_scalar(world_, reports() && !evaluated_ ? 1 : 0, ReduceOp::kMax) == 0;
     if (done_ >= last_step() && evaluated_) return sweep_finished();
     if (!locked) {
       progress_.act("waiting for the run directory's lock");
-      agree(world_, [&] {
+      collectively(world_, [&] {
         if (!reports()) return;
         lock_ = std::make_unique<RunLock>(directory(), [this] { return !stop_.requested(); });
         remove_unpublished(directory() / "checkpoints");
@@ -117,10 +119,10 @@ void Run::resume() {
       }
     }
     rejected_ = RejectedSteps(config_.training.max_rejected_steps, resumed.rejected_steps);
-    agree(world_, [&] {
+    collectively(world_, [&] {
       if (reports()) open_directory(resumed.checkpoint);
     });
-    agree(world_, [&] {
+    collectively(world_, [&] {
       if (!fs::exists(directory() / "config.yaml"))
         throw IoError(
             concat("run.directory=", directory().string(), ": rank 0 has made it, and it is not there; it must be one place for all ranks"));
@@ -143,7 +145,7 @@ void Run::sweep_finished() {
 /// As rank 0 sees them.
 std::vector<std::string> Run::candidates() {
   std::string names;
-  agree(world_, [&] {
+  collectively(world_, [&] {
     if (!reports()) return;
     for (const std::string& name : checkpoints_to_resume(directory().string(), options_.resume)) names += name + '\0';
   });

@@ -125,7 +125,7 @@ void Tracer::report(int64_t step, Reporter& reporter) {
   const std::vector<std::string> all = gather_strings(world, to_bytes(trace_));
   if (world.rank() == 0) add(step, all, reporter);
   if (step == steps_.last) finish(reporter);
-  world.barrier();  // lest the others wait for rank 0 with the patience of a step
+  world.barrier();  // lest the others wait for rank 0 with the timeout of a step
 }
 
 void Tracer::add(int64_t step, const std::vector<std::string>& all, Reporter& reporter) {

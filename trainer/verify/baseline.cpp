@@ -12,7 +12,7 @@ namespace {
 constexpr double kShift = 1e-4;  // of a direction of length 1: rounding then costs 1e-12 and the third derivative 1e-8
 constexpr double kSlopeTolerance = 1e-6;
 constexpr double kFloor = 1e-3;  // of the largest gradient
-constexpr double kTwistTolerance = 1e-9;
+constexpr double kFaultTolerance = 1e-9;
 
 double norm_of(const GlobalTensors& tensors, const std::set<std::string>& names) {
   double sum = 0;
@@ -101,14 +101,14 @@ class Slopes {
   double largest_ = 0;
 };
 
-Twist twist_of(const Config& config, const RunRecord& record, const Dataset& data, int step) {
+KnownFault known_fault_of(const Config& config, const RunRecord& record, const Dataset& data, int step) {
   const double loss = record.loss[static_cast<size_t>(step - 1)];
-  const auto explains = [&](Twist twist, const GlobalTensors& weights) {
-    return std::abs(Oracle(config, twist).training_loss(weights, data, step - 1) - loss) <= kTwistTolerance * std::abs(loss);
+  const auto explains = [&](KnownFault fault, const GlobalTensors& weights) {
+    return std::abs(Oracle(config, fault).training_loss(weights, data, step - 1) - loss) <= kFaultTolerance * std::abs(loss);
   };
-  for (const Twist twist : kTwists)
-    if (explains(twist, step == 1 ? record.initial_weight : record.first_weight)) return twist;
-  return step > 1 && explains(Twist::kNone, record.initial_weight) ? Twist::kStaleWeights : Twist::kNone;
+  for (const KnownFault fault : kKnownFaults)
+    if (explains(fault, step == 1 ? record.initial_weight : record.first_weight)) return fault;
+  return step > 1 && explains(KnownFault::kNone, record.initial_weight) ? KnownFault::kStaleWeights : KnownFault::kNone;
 }
 
 }  // namespace
@@ -124,7 +124,7 @@ BaselineCheck check_baseline(const Config& config, const RunRecord& record, cons
     const double loss = record.loss[static_cast<size_t>(step - 1)];
     const size_t before = out.differences.size();
     compare_figure(oracle.training_loss(weights, data, step - 1), loss, Quantity::kLoss, step, kSameTolerance, out);
-    if (out.differences.size() > before && check.twist == Twist::kNone) check.twist = twist_of(config, record, data, step);
+    if (out.differences.size() > before && check.fault == KnownFault::kNone) check.fault = known_fault_of(config, record, data, step);
     return out.differences.size() == before;
   };
   const auto tensors = [&](const GlobalTensors& expected, const GlobalTensors& actual, Quantity quantity, int step) {

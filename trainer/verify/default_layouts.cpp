@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/verify/verify.h"
 
 namespace trireme {

@@ -64,7 +64,7 @@ bool cured_by(const Evidence& e, Feature feature) { return e.cures.contains(feat
 
 /// What the forward computes is wrong.
 Diagnosis of_loss(const Evidence& e, const First& first, const std::string& axis) {
-  if (e.twist != Twist::kNone) return {axis, text_of(e.twist).layer, text_of(e.twist).trap};
+  if (e.fault != KnownFault::kNone) return {axis, text_of(e.fault).layer, text_of(e.fault).trap};
   if (first.ratio && first.difference->step == 1)
     if (const std::string factor = factor_in_words(e, *first.ratio); !factor.empty()) return {axis, "loss", "the loss is " + factor};
   if (cured_by(e, Feature::kDropout)) return {axis, "dropout", "random numbers depend on the layout: other elements are dropped"};
@@ -148,7 +148,7 @@ Diagnosis of_failure(const Evidence& e, const std::string& axis) {
   if (says(e.message, "while it was in flight") || says(e.message, " dropped ") || says(e.message, "while a unit is gathered"))
     return {axis, "all", "missing wait: a buffer is used before its communication is over"};
   if (says(e.message, "tied")) return {axis, "embedding", "tied embedding: its gradients are not summed over both ends"};
-  if (says(e.message, "rank_plan"))
+  if (says(e.message, "lowered_schedule"))
     return {axis, "all", "the list of actions leaves something out or could deadlock, and was refused before the first step"};
   if (says(e.message, "ranks disagree")) return {axis, "all", "ranks call different collectives: control flow that depends on the rank"};
   if (e.end == LayoutRun::End::kHung)
@@ -218,7 +218,7 @@ Diagnosis diagnose(const Evidence& e) {
       return {axis, "evaluation",
               cured_by(e, Feature::kDropout) ? "dropout in evaluation" : "a mean of means in evaluation, or another model than the trained one"};
   }
-  if (first.difference->step == 1 || e.twist != Twist::kNone) return of_loss(e, first, axis);
+  if (first.difference->step == 1 || e.fault != KnownFault::kNone) return of_loss(e, first, axis);
   if (axis == "none") return {axis, "batch", "a later step reads other samples than those of its places in the global batch"};
   return {axis, "all", "stale parameters: a step reads those from before the last update"};
 }

@@ -38,9 +38,9 @@ struct Evidence {
   std::string message;  ///< of a run that hung or failed
   RunRecord record;     ///< of the smallest run: disagreement, unheld and rejected are read
   std::vector<Difference> differences;
-  std::set<Feature> cures;     ///< without which the first of the differences is not there
-  Twist twist = Twist::kNone;  ///< the oracle that computes what the run computes
-  int64_t microbatches = 1;    ///< of a data rank
+  std::set<Feature> cures;               ///< without which the first of the differences is not there
+  KnownFault fault = KnownFault::kNone;  ///< the oracle that computes what the run computes
+  int64_t microbatches = 1;              ///< of a data rank
   int64_t kv_heads = 1;
 };
 

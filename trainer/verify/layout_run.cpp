@@ -74,8 +74,8 @@ uint64_t notes_of(const Shared& shared) {
   return notes;
 }
 
-/// True where every rank has ended; false where they stood still for `patience` seconds.
-bool wait_for_ranks(Shared& shared, double patience) {
+/// True where every rank has ended; false where they stood still for `timeout` seconds.
+bool wait_for_ranks(Shared& shared, double timeout) {
   uint64_t notes = 0;
   Clock::time_point moved = Clock::now();
   std::unique_lock lock(shared.mutex);
@@ -87,7 +87,7 @@ bool wait_for_ranks(Shared& shared, double patience) {
       moved = Clock::now();
     }
     lock.lock();
-    if (std::chrono::duration<double>(Clock::now() - moved).count() > patience) return false;
+    if (std::chrono::duration<double>(Clock::now() - moved).count() > timeout) return false;
   }
   return true;
 }
@@ -112,11 +112,11 @@ LayoutRun run_layout(const Config& config, std::shared_ptr<const Dataset> data, 
     for (std::thread& thread : threads) thread.join();
     throw IoError(concat("cannot start ", ranks, " threads for the ranks of a layout: ", error.what()));
   }
-  const bool moved = wait_for_ranks(*shared, options.patience);
+  const bool moved = wait_for_ranks(*shared, options.timeout);
   LayoutRun run;
   for (const Progress& progress : shared->progress) run.acts.push_back(act_of(progress));
   if (!moved) {
-    const std::string reason = concat("no rank has done anything for ", options.patience, " s");
+    const std::string reason = concat("no rank has done anything for ", options.timeout, " s");
     shared->world.abort(reason);
     std::unique_lock lock(shared->mutex);
     run.stuck = !shared->ended.wait_for(lock, kGrace, [&] { return shared->left == shared->progress.size(); });
@@ -125,7 +125,7 @@ LayoutRun run_layout(const Config& config, std::shared_ptr<const Dataset> data, 
   const std::lock_guard lock(shared->mutex);
   if (!moved) {
     run.end = LayoutRun::End::kHung;
-    run.message = concat("no rank has done anything for ", options.patience, " s");
+    run.message = concat("no rank has done anything for ", options.timeout, " s");
   } else if (!shared->cause.empty()) {
     run.end = LayoutRun::End::kFailed;
     run.message = shared->cause;

@@ -15,7 +15,7 @@ struct LayoutRun {
 
 struct LayoutRunOptions {
   RecordOptions record;
-  double patience = 20;  ///< seconds without any rank doing anything
+  double timeout = 20;  ///< seconds without any rank doing anything
 };
 
 /// Trains `config` (resolved) in double on the reference kernels. What is in flight is poisoned until it is waited for.

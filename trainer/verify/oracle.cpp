@@ -22,8 +22,8 @@ double sum_of(const Row& a, const double* b) {
 /// One sequence on its way through the model.
 class Sequence {
  public:
-  Sequence(const Config& config, Twist twist, const GlobalTensors& weights, int64_t place, int64_t step, bool training)
-      : m_(config.model), config_(config), twist_(twist), weights_(weights), place_(place), step_(step), training_(training) {}
+  Sequence(const Config& config, KnownFault fault, const GlobalTensors& weights, int64_t place, int64_t step, bool training)
+      : m_(config.model), config_(config), fault_(fault), weights_(weights), place_(place), step_(step), training_(training) {}
 
   /// Sum over the valid targets.
   double nats(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets, const std::vector<int64_t>& segments);
@@ -43,7 +43,7 @@ class Sequence {
 
   const ModelConfig& m_;
   const Config& config_;
-  Twist twist_;
+  KnownFault fault_;
   const GlobalTensors& weights_;
   int64_t place_, step_;
   bool training_;
@@ -75,7 +75,7 @@ Row Sequence::norm(const std::string& name, const Row& x) const {
 void Sequence::drop(const std::string& purpose, Rows& x) const {
   if (!training_ || m_.dropout == 0) return;
   const uint64_t key = random_key(static_cast<uint64_t>(config_.run.seed), "dropout:" + purpose);
-  const auto step = static_cast<uint64_t>(twist_ == Twist::kDropoutOfStepOne ? 0 : step_);
+  const auto step = static_cast<uint64_t>(fault_ == KnownFault::kDropoutOfStepOne ? 0 : step_);
   auto index = static_cast<uint64_t>(place_ * static_cast<int64_t>(x.size() * x.front().size()));
   for (Row& row : x)
     for (double& v : row) v = random_uniform(key, index++, step) >= m_.dropout ? v / (1 - m_.dropout) : 0;
@@ -84,7 +84,7 @@ void Sequence::drop(const std::string& purpose, Rows& x) const {
 double Sequence::frequency(size_t pair) const {
   const RopeScalingConfig& s = m_.rope_scaling;
   const double plain = std::pow(m_.rope_theta, -2 * static_cast<double>(pair) / static_cast<double>(*m_.head_size));
-  if (s.type == RopeScaling::kNone || twist_ == Twist::kRopeUnscaled) return plain;
+  if (s.type == RopeScaling::kNone || fault_ == KnownFault::kRopeUnscaled) return plain;
   if (s.type == RopeScaling::kLinear) return plain / s.factor;
   const double wavelength = 2 * std::numbers::pi / plain, length = static_cast<double>(s.original_max_positions);
   if (wavelength > length / s.low_frequency_factor) return plain / s.factor;
@@ -98,7 +98,7 @@ void Sequence::turn(Row& x, int64_t heads, int64_t position) const {
   const auto size = static_cast<size_t>(*m_.head_size), half = size / 2;
   for (size_t h = 0; h < static_cast<size_t>(heads); ++h) {
     for (size_t i = 0; i < half; ++i) {
-      const bool pairs = twist_ == Twist::kRopePairs;
+      const bool pairs = fault_ == KnownFault::kRopePairs;
       double& a = x[h * size + (pairs ? 2 * i : i)];
       double& b = x[h * size + (pairs ? 2 * i + 1 : i + half)];
       const double angle = static_cast<double>(position) * frequency(i), c = std::cos(angle), s = std::sin(angle), old = a;
@@ -118,16 +118,16 @@ void Sequence::norm_heads(const std::string& name, Row& x) const {
 }
 
 void Sequence::prepare(const std::string& name, Row& x, int64_t heads, int64_t position) const {
-  if (twist_ != Twist::kNormAfterRope) norm_heads(name, x);
+  if (fault_ != KnownFault::kNormAfterRope) norm_heads(name, x);
   turn(x, heads, position);
-  if (twist_ == Twist::kNormAfterRope) norm_heads(name, x);
+  if (fault_ == KnownFault::kNormAfterRope) norm_heads(name, x);
 }
 
 /// Tokens that each may look back to in a block, itself included.
 int64_t Sequence::window_of(int64_t block) const {
   const bool windowed = m_.window && (!m_.window_layers || std::ranges::count(*m_.window_layers, block) > 0);
-  if (!windowed || twist_ == Twist::kWindowIgnored) return std::numeric_limits<int64_t>::max();
-  return *m_.window + (twist_ == Twist::kWindowWide ? 1 : 0);
+  if (!windowed || fault_ == KnownFault::kWindowIgnored) return std::numeric_limits<int64_t>::max();
+  return *m_.window + (fault_ == KnownFault::kWindowWide ? 1 : 0);
 }
 
 Rows Sequence::attention(const std::string& name, const Rows& x, int64_t window) const {
@@ -144,8 +144,8 @@ Rows Sequence::attention(const std::string& name, const Rows& x, int64_t window)
     Row out(static_cast<size_t>(heads * size), 0.0);
     const int64_t begin = std::max(first_[static_cast<size_t>(t)], t + 1 - window);
     for (int64_t h = 0; h < heads; ++h) {
-      const int64_t kv = twist_ == Twist::kHeadsInTurn ? h % kv_heads : h / (heads / kv_heads);
-      const int64_t end = twist_ == Twist::kSeesNext ? std::min(t + 2, length) : t + 1;
+      const int64_t kv = fault_ == KnownFault::kHeadsInTurn ? h % kv_heads : h / (heads / kv_heads);
+      const int64_t end = fault_ == KnownFault::kSeesNext ? std::min(t + 2, length) : t + 1;
       Row score;
       for (int64_t s = begin; s < end; ++s) {
         double dot = 0;
@@ -185,8 +185,8 @@ double Sequence::nats(const std::vector<int32_t>& tokens, const std::vector<int3
   int64_t begin = 0;
   for (const int64_t segment : segments) {
     for (int64_t t = 0; t < segment; ++t) {
-      first_.push_back(twist_ == Twist::kDocumentsMixed ? 0 : begin);
-      position_.push_back(twist_ == Twist::kDocumentsMixed || twist_ == Twist::kPositionsRunOn ? begin + t : t);
+      first_.push_back(fault_ == KnownFault::kDocumentsMixed ? 0 : begin);
+      position_.push_back(fault_ == KnownFault::kDocumentsMixed || fault_ == KnownFault::kPositionsRunOn ? begin + t : t);
     }
     begin += segment;
   }
@@ -234,32 +234,32 @@ struct Mean {
   double value() const { return nats / static_cast<double>(std::max<int64_t>(count, 1)); }
 };
 
-void add_sequence(const Config& config, Twist twist, const Dataset& data, int64_t sample, Sequence sequence, Mean& mean) {
+void add_sequence(const Config& config, KnownFault fault, const Dataset& data, int64_t sample, Sequence sequence, Mean& mean) {
   const auto length = static_cast<size_t>(config.training.sequence_length);
   std::vector<int32_t> tokens(length), targets(length);
   std::vector<int64_t> segments;
   data.read(sample, tokens.data(), targets.data(), segments);
   mean.nats += sequence.nats(tokens, targets, segments);
-  mean.count += twist == Twist::kMaskedCount ? static_cast<int64_t>(length) : std::ranges::count_if(targets, [](int32_t t) { return t >= 0; });
+  mean.count += fault == KnownFault::kMaskedCount ? static_cast<int64_t>(length) : std::ranges::count_if(targets, [](int32_t t) { return t >= 0; });
 }
 
 }  // namespace
 
-TwistText text_of(Twist twist) {
-  switch (twist) {
-    case Twist::kNone: return {"all", ""};
-    case Twist::kRopePairs: return {"attention", "RoPE turns neighbouring pairs instead of halves"};
-    case Twist::kSeesNext: return {"attention", "the causal mask is off by one: a query sees the token after it"};
-    case Twist::kNormAfterRope: return {"attention", "queries and keys are normalised after RoPE instead of before it"};
-    case Twist::kRopeUnscaled: return {"attention", "model.rope_scaling is accepted and not done"};
-    case Twist::kDropoutOfStepOne: return {"dropout", "dropout masks do not depend on the step"};
-    case Twist::kMaskedCount: return {"loss", "the loss is divided by a count that includes masked targets"};
-    case Twist::kDocumentsMixed: return {"attention", "documents of one sequence see each other"};
-    case Twist::kPositionsRunOn: return {"positions", "positions do not begin anew in each document"};
-    case Twist::kHeadsInTurn: return {"attention", "query heads read the wrong kv heads"};
-    case Twist::kWindowIgnored: return {"attention", "model.window has no effect"};
-    case Twist::kWindowWide: return {"attention", "the window is off by one: a query sees the token just before it"};
-    case Twist::kStaleWeights: return {"all", "stale parameters: a step reads those from before the last update"};
+KnownFaultText text_of(KnownFault fault) {
+  switch (fault) {
+    case KnownFault::kNone: return {"all", ""};
+    case KnownFault::kRopePairs: return {"attention", "RoPE turns neighbouring pairs instead of halves"};
+    case KnownFault::kSeesNext: return {"attention", "the causal mask is off by one: a query sees the token after it"};
+    case KnownFault::kNormAfterRope: return {"attention", "queries and keys are normalised after RoPE instead of before it"};
+    case KnownFault::kRopeUnscaled: return {"attention", "model.rope_scaling is accepted and not done"};
+    case KnownFault::kDropoutOfStepOne: return {"dropout", "dropout masks do not depend on the step"};
+    case KnownFault::kMaskedCount: return {"loss", "the loss is divided by a count that includes masked targets"};
+    case KnownFault::kDocumentsMixed: return {"attention", "documents of one sequence see each other"};
+    case KnownFault::kPositionsRunOn: return {"positions", "positions do not begin anew in each document"};
+    case KnownFault::kHeadsInTurn: return {"attention", "query heads read the wrong kv heads"};
+    case KnownFault::kWindowIgnored: return {"attention", "model.window has no effect"};
+    case KnownFault::kWindowWide: return {"attention", "the window is off by one: a query sees the token just before it"};
+    case KnownFault::kStaleWeights: return {"all", "stale parameters: a step reads those from before the last update"};
   }
   return {"all", ""};
 }
@@ -272,14 +272,14 @@ double Oracle::training_loss(const GlobalTensors& weights, const Dataset& data, 
     const int64_t place = step * batch + index;
     const uint64_t key = random_key(static_cast<uint64_t>(config_.run.seed), concat("shuffle:epoch:", place / all));
     const auto sample = static_cast<int64_t>(random_permutation(key, static_cast<uint64_t>(place % all), static_cast<uint64_t>(all)));
-    add_sequence(config_, twist_, data, sample, {config_, twist_, weights, index, step, true}, mean);
+    add_sequence(config_, fault_, data, sample, {config_, fault_, weights, index, step, true}, mean);
   }
   return mean.value();
 }
 
 double Oracle::evaluation_loss(const GlobalTensors& weights, const Dataset& data) const {
   Mean mean;
-  for (int64_t s = 0; s < data.sequences(); ++s) add_sequence(config_, twist_, data, s, {config_, twist_, weights, 0, 0, false}, mean);
+  for (int64_t s = 0; s < data.sequences(); ++s) add_sequence(config_, fault_, data, s, {config_, fault_, weights, 0, 0, false}, mean);
   return mean.value();
 }
 

@@ -5,7 +5,7 @@
 namespace trireme {
 
 /// A mistake on purpose: where a run computes what the model with one of these computes, the mistake is found.
-enum class Twist : uint8_t {
+enum class KnownFault : uint8_t {
   kNone,
   kRopePairs,         ///< RoPE turns neighbouring elements in place of halves
   kSeesNext,          ///< a query attends to the token after it
@@ -20,19 +20,20 @@ enum class Twist : uint8_t {
   kWindowWide,        ///< a query sees the token just before its window
   kStaleWeights,      ///< a step reads the weights of the one before; told by check_baseline, which has both
 };
-constexpr Twist kTwists[] = {Twist::kRopePairs,        Twist::kSeesNext,      Twist::kNormAfterRope,  Twist::kRopeUnscaled,
-                             Twist::kDropoutOfStepOne, Twist::kMaskedCount,   Twist::kDocumentsMixed, Twist::kPositionsRunOn,
-                             Twist::kHeadsInTurn,      Twist::kWindowIgnored, Twist::kWindowWide};
-struct TwistText {
+constexpr KnownFault kKnownFaults[] = {KnownFault::kRopePairs,      KnownFault::kSeesNext,         KnownFault::kNormAfterRope,
+                                       KnownFault::kRopeUnscaled,   KnownFault::kDropoutOfStepOne, KnownFault::kMaskedCount,
+                                       KnownFault::kDocumentsMixed, KnownFault::kPositionsRunOn,   KnownFault::kHeadsInTurn,
+                                       KnownFault::kWindowIgnored,  KnownFault::kWindowWide};
+struct KnownFaultText {
   const char* layer;
   const char* trap;
 };
-TwistText text_of(Twist twist);
+KnownFaultText text_of(KnownFault fault);
 
 class Oracle {
  public:
   /// `config` of any layout. Weights are looked up by the names of the parameter table.
-  Oracle(const Config& config, Twist twist = Twist::kNone) : config_(config), twist_(twist) {}
+  Oracle(const Config& config, KnownFault fault = KnownFault::kNone) : config_(config), fault_(fault) {}
 
   /// Mean loss over the valid targets of the global batch of `step` (from 0), as a training step computes it.
   double training_loss(const GlobalTensors& weights, const Dataset& data, int64_t step) const;
@@ -51,7 +52,7 @@ class Oracle {
 
  private:
   Config config_;
-  Twist twist_;
+  KnownFault fault_;
 };
 
 }  // namespace trireme

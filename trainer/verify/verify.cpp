@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/model/declare.h"
 #include "trainer/verify/ragged_dataset.h"
 
@@ -102,20 +102,20 @@ const LayoutRun& Verifier::run(const Layout& spec, const Features& without) {
   if (found != runs_.end()) return found->second;
   options_.progress(spec.str());
   const Setting s = setting(spec, without).value();
-  LayoutRun& run = runs_[key] = run_layout(s.config, s.data, s.validation, {s.record, options_.patience});
+  LayoutRun& run = runs_[key] = run_layout(s.config, s.data, s.validation, {s.record, options_.timeout});
   stuck_ = stuck_ || run.stuck;
   return run;
 }
 
 /// Of a run that ended; against the Oracle where `spec` is the plain layout.
-std::vector<Difference> Verifier::differences(const Layout& spec, const Features& without, Twist* twist, double* largest) {
+std::vector<Difference> Verifier::differences(const Layout& spec, const Features& without, KnownFault* fault, double* largest) {
   const RunRecord& record = run(spec, without).record;
   Comparison comparison;
   if (spec == plain_) {
     const Setting s = setting(spec, without).value();
     BaselineCheck check = check_baseline(s.config, record, *s.data, *s.validation, s.record);
     comparison = std::move(check.comparison);
-    if (twist != nullptr) *twist = check.twist;
+    if (fault != nullptr) *fault = check.fault;
   } else {
     comparison = compare(run(plain_, without).record, record, parameter_order(setting(spec, without).value().config.model));
   }
@@ -212,7 +212,7 @@ LayoutVerdict Verifier::conclude(const Layout& spec, const Layout& small) {
   evidence.record.outside = part.record.outside;
   evidence.record.rejected = part.record.rejected;
   if (part.end == LayoutRun::End::kDone && part.record.rejected.empty()) {
-    evidence.differences = differences(small, {}, &evidence.twist, nullptr);
+    evidence.differences = differences(small, {}, &evidence.fault, nullptr);
     if (!evidence.differences.empty()) evidence.cures = cures(small, evidence.differences.front());
   }
   verdict.diagnosis = diagnose(evidence);

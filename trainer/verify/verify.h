@@ -33,7 +33,7 @@ const char* name_of(LayoutVerdict::Kind kind);  ///< same, differs, hangs, fails
 struct VerifyOptions {
   int steps = 3;  ///< at least 2
   int64_t seed = 1234;
-  double patience = 20;  ///< seconds of standstill before a run counts as hung
+  double timeout = 20;  ///< seconds of standstill before a run counts as hung
   /// Told before each run.
   std::function<void(const std::string& doing)> progress = [](const std::string&) {};
 };
@@ -63,7 +63,7 @@ class Verifier {
   bool differs(const Layout& spec);
   Layout smallest(const Layout& spec);
   std::set<Feature> cures(const Layout& spec, const Difference& first);
-  std::vector<Difference> differences(const Layout& spec, const Features& without, Twist* twist, double* largest);
+  std::vector<Difference> differences(const Layout& spec, const Features& without, KnownFault* fault, double* largest);
   void describe(const Layout& spec, const std::vector<Difference>& all, LayoutVerdict& verdict) const;
   LayoutVerdict conclude(const Layout& spec, const Layout& small);
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/core/check.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/state.h"
 #include "trainer/model/flops.h"
 
@@ -81,10 +81,10 @@ TrainingBill training_bill(const Config& config, const ClusterConfig& cluster, d
   return bill;
 }
 
-SavingPlan saving_plan(const Config& config, const ClusterConfig& cluster, double step_seconds, double steps) {
+SavePlan save_plan(const Config& config, const ClusterConfig& cluster, double step_seconds, double steps) {
   const MeshShape mesh = mesh_shape(config.parallel);
   const double nodes = std::ceil(static_cast<double>(mesh.world()) / static_cast<double>(cluster.devices_per_node));
-  SavingPlan plan;
+  SavePlan plan;
   plan.bytes = static_cast<double>(state_bytes(config));
   // Only the first replica saves. Asynchronous saves keep training waiting for a copy, and stand when they are written.
   plan.write_seconds = plan.bytes / (cluster.storage.write * nodes_of_first_replica(mesh, cluster.devices_per_node));
@@ -120,7 +120,7 @@ Analysis analyse(const Config& config, const ClusterConfig& cluster, const Forec
   }
   analysis.links = link_needs(config, cluster, forecast);
   analysis.machines = cluster;
-  analysis.saving = saving_plan(config, cluster, forecast.step_seconds, analysis.bill.steps);
+  analysis.saving = save_plan(config, cluster, forecast.step_seconds, analysis.bill.steps);
   analysis.textbook = textbook_figures(config, cluster, forecast, tokens);
   return analysis;
 }

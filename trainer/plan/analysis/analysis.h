@@ -24,7 +24,7 @@ struct TrainingBill {
 inline constexpr double kHostCopy = 10e9;
 
 /// By the cluster's storage, node_mtbf and restart.
-struct SavingPlan {
+struct SavePlan {
   double bytes = 0;          ///< of a checkpoint: weights and both moments in the dtype of master weights, 12 B a parameter
   double kept = 0;           ///< checkpoints that stay; one more is there while it is written
   double storage = 0;        ///< bytes at most, that one included
@@ -48,7 +48,7 @@ struct Analysis {
   ScalingCurve strong, weak;  ///< no points where no step_seconds were given
   std::vector<LinkNeed> links;
   ClusterConfig machines;  ///< what the plan of saves reckons with
-  SavingPlan saving;
+  SavePlan saving;
   std::vector<TextbookFigure> textbook;
 };
 
@@ -64,7 +64,7 @@ nlohmann::ordered_json analysis_json(const Analysis& analysis);
 /// Parts of it, for tests and other readers. The bill: "1 T tokens: 3.2 days, 49.2 k device hours, cost 98.3 k, 51.2 MWh" and a new line.
 std::string bill_text(const TrainingBill& bill);
 TrainingBill training_bill(const Config& config, const ClusterConfig& cluster, double step_seconds, double tokens);
-SavingPlan saving_plan(const Config& config, const ClusterConfig& cluster, double step_seconds, double steps);
+SavePlan save_plan(const Config& config, const ClusterConfig& cluster, double step_seconds, double steps);
 std::vector<TextbookFigure> textbook_figures(const Config& config, const ClusterConfig& cluster, const Forecast& forecast, double tokens);
 
 }  // namespace trireme

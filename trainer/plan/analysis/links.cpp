@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/collective.h"
@@ -18,7 +18,7 @@ struct Busiest {
 };
 
 Busiest busiest_of(const Config& config) {
-  const std::vector<int> ranks = stage_ranks(training_plan(config));
+  const std::vector<int> ranks = stage_ranks(training_schedule(config));
   std::vector<double> messages(static_cast<size_t>(config.parallel.pipeline));
   for (size_t s = 0; s + 1 < ranks.size(); ++s) {
     if (ranks[s] == ranks[s + 1]) continue;
@@ -77,7 +77,7 @@ std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
 }  // namespace
 
 std::vector<std::vector<Recompute>> recompute_of_ranks(const Config& config, const std::vector<int>& stage_rank) {
-  const std::vector<Recompute> plan = recompute_plan(config);
+  const std::vector<Recompute> plan = recompute_policy(config);
   std::vector<std::vector<Recompute>> ranks(static_cast<size_t>(config.parallel.pipeline));
   auto block = plan.begin();
   for (size_t s = 0; s < stage_rank.size(); ++s) {

@@ -73,7 +73,7 @@ std::string assumptions_text(const ClusterConfig& machines) {
                 " and ", bytes_text(kHostCopy), "/s from a device to its host (assumed); the cluster's node_mtbf, storage and restart give others\n");
 }
 
-std::string saving_text(const SavingPlan& plan, double training_seconds) {
+std::string saving_text(const SavePlan& plan, double training_seconds) {
   std::string text =
       concat("checkpoints: ", bytes_text(plan.bytes), " each, at most ", bytes_text(plan.storage), " on disk; written in ",
              time_text(plan.write_seconds), ", training stalls ", time_text(plan.failures.stall), "\na failure every ", time_text(plan.failures.mtbf),
@@ -131,7 +131,7 @@ ordered_json assumptions_json(const ClusterConfig& machines) {
           {"host_copy", kHostCopy}};
 }
 
-ordered_json json_of(const SavingPlan& plan) {
+ordered_json json_of(const SavePlan& plan) {
   return {{"checkpoint_bytes", plan.bytes},
           {"kept", plan.kept},
           {"storage_bytes", plan.storage},

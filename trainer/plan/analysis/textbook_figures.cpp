@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/model/declare.h"
 #include "trainer/model/flops.h"
 #include "trainer/plan/analysis/analysis.h"
@@ -131,7 +131,7 @@ void add_traffic(std::vector<TextbookFigure>& figures, const Config& config, con
 }  // namespace
 
 std::vector<TextbookFigure> textbook_figures(const Config& config, const ClusterConfig& cluster, const Forecast& forecast, double tokens) {
-  const RankRecompute recompute = recompute_of_ranks(config, stage_ranks(training_plan(config)));
+  const RankRecompute recompute = recompute_of_ranks(config, stage_ranks(training_schedule(config)));
   std::vector<TextbookFigure> figures;
   add_memory(figures, config, forecast, recompute);
   add_traffic(figures, config, forecast);

@@ -36,11 +36,11 @@ RankBytes counted(const RankMemory& memory) {
 
 std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig& cluster) {
   const MeshShape shape = mesh_shape(config.parallel);
-  const RankPlans plans = rank_plans(config);
-  const std::vector<Recompute> recompute = recompute_plan(config);
+  const LoweredSchedule schedule = lowered_schedule(config);
+  const std::vector<Recompute> recompute = recompute_policy(config);
   std::vector<RankBytes> ranks;
   for (int r = 0; r < shape.pipeline; ++r)
-    ranks.push_back(counted(forecast_memory(config, rank_of(shape, {.pipeline = r}), shape.world(), recompute, plans)));
+    ranks.push_back(counted(forecast_memory(config, rank_of(shape, {.pipeline = r}), shape.world(), recompute, schedule)));
   add_runtime(ranks, config, cluster);
   return ranks;
 }

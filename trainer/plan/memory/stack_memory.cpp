@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/core/check.h"
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/model/dims.h"
 #include "trainer/plan/memory/trireme_memory.h"
@@ -58,11 +58,11 @@ class Ranks {
         profiles_(profiles),
         shape_(profile_shape(config)),
         layer_(layer_bytes(config, memory, fused)),
-        recompute_(recompute_plan(config)) {}
+        recompute_(recompute_policy(config)) {}
   std::vector<RankBytes> all() const;
 
  private:
-  Stage stage(int index, bool with_first) const;
+  Stage stage(int index, bool first_stage_is_local) const;
   RankBytes states(double parameters) const;
   double most_activations(const ActionList& list, const std::vector<Stage>& stages) const;
 
@@ -75,12 +75,13 @@ class Ranks {
   std::vector<Recompute> recompute_;
 };
 
-/// `with_first`: its rank has the first stage too, and with that a tied table.
-Stage Ranks::stage(int index, bool with_first) const {
+/// `first_stage_is_local`: its rank has the first stage too, and with that a tied table.
+Stage Ranks::stage(int index, bool first_stage_is_local) const {
   const StageRange range = stage_range(*config_.parallel.layers_per_stage, index);
   Stage stage;
   const std::vector<Part> parts = parts_of(config_.model, range);
-  for (const int64_t elements : unit_elements(profiles_, parts, stage_units(parts, range, config_.model, with_first && !range.first()), shape_))
+  for (const int64_t elements :
+       unit_elements(profiles_, parts, stage_units(parts, range, config_.model, first_stage_is_local && !range.first()), shape_))
     stage.parameters += static_cast<double>(elements);
   for (int64_t b = 0; b < range.blocks; ++b) {
     const Recompute how = recompute_[static_cast<size_t>(range.first_block + b)];
@@ -123,7 +124,7 @@ double Ranks::most_activations(const ActionList& list, const std::vector<Stage>&
 }
 
 std::vector<RankBytes> Ranks::all() const {
-  const PipelinePlan plan = steady_plan(config_);
+  const ActionLists plan = steady_schedule(config_);
   const std::vector<int> stage_rank = stage_ranks(plan);
   std::vector<Stage> stages;
   for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(stage(s, stage_rank[static_cast<size_t>(s)] == stage_rank.front()));

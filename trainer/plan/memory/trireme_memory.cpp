@@ -4,7 +4,7 @@
 #include <deque>
 #include <numeric>
 
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/recompute.h"
 
 namespace trireme {
@@ -57,7 +57,7 @@ class Walk {
 
  private:
   bool alike(const StageRange& before, const StageRange& here) const;
-  Stage stage(const StageRange& range, bool with_first) const;
+  Stage stage(const StageRange& range, bool first_stage_is_local) const;
   void set_peaks(Stage& stage) const;
   double gathered(const Stage& stage, size_t part, bool forward, int64_t uses) const;
   double full_gradients(const Stage& stage, size_t part) const;
@@ -80,7 +80,7 @@ Walk::Walk(const Config& config, PartProfiles& profiles)
       precision_(precision_of(config.training)),
       profiles_(profiles),
       shape_(profile_shape(config)),
-      recompute_(recompute_plan(config)),
+      recompute_(recompute_policy(config)),
       boundary_(static_cast<double>(config.training.micro_batch_size * config.training.sequence_length * config.model.hidden_size *
                                     size_of(precision_.compute) / (config.parallel.sequence_parallel ? config.parallel.tensor : 1))),
       blocks_per_unit_(blocks_per_unit(config)) {
@@ -98,11 +98,11 @@ bool Walk::alike(const StageRange& before, const StageRange& here) const {
                     [](const Part& a, const Part& b) { return a.traits() == b.traits(); });
 }
 
-Stage Walk::stage(const StageRange& range, bool with_first) const {
+Stage Walk::stage(const StageRange& range, bool first_stage_is_local) const {
   Stage stage;
   const std::vector<Part> parts = parts_of(config_.model, range, blocks_per_unit_);
-  const StageUnits reads = stage_units(parts, range, config_.model, with_first);
-  stage.head_adds = range.first() && with_first && config_.model.tied_embeddings;
+  const StageUnits reads = stage_units(parts, range, config_.model, first_stage_is_local);
+  stage.head_adds = range.first() && first_stage_is_local && config_.model.tied_embeddings;
   for (const int64_t elements : unit_elements(profiles_, parts, reads, shape_))
     stage.units.push_back(static_cast<double>((elements + policy_.shard - 1) / policy_.shard * policy_.shard));
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -284,7 +284,7 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<const Stage*>& st
 }
 
 std::vector<RankBytes> Walk::ranks() {
-  const PipelinePlan plan = steady_plan(config_);
+  const ActionLists plan = steady_schedule(config_);
   const std::vector<int> stage_rank = stage_ranks(plan);
   const bool neighbours = stage_rank.size() > 1 && stage_rank.front() == stage_rank.back();
   std::deque<Stage> different;  // stages that are alike are one
@@ -306,12 +306,12 @@ int64_t enough_microbatches(int64_t ranks, int64_t microbatches) {
   return 4 * ranks + (largest > ranks ? 4 * (largest - ranks - 1) + 1 : 0);
 }
 
-PipelinePlan steady_plan(const Config& config) {
+ActionLists steady_schedule(const Config& config) {
   Config fewer = config;
   if (config.parallel.schedule != "file" && config.parallel.schedule != "gpipe")
     fewer.training.global_batch_size =
         config.training.micro_batch_size * *config.parallel.data * enough_microbatches(config.parallel.pipeline, microbatches_of(config));
-  return training_plan(fewer);
+  return training_schedule(fewer);
 }
 
 std::vector<RankBytes> trireme_memory(const Config& config, PartProfiles& profiles) { return Walk(config, profiles).ranks(); }

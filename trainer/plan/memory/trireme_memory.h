@@ -17,6 +17,6 @@ std::vector<RankBytes> trireme_memory(const Config& config, PartProfiles& profil
 int64_t enough_microbatches(int64_t ranks, int64_t microbatches);
 /// The plan of a training step with no more than those, and so with the same most in flight; of a schedule file and of gpipe, which
 /// has all in flight, the whole.
-PipelinePlan steady_plan(const Config& config);
+ActionLists steady_schedule(const Config& config);
 
 }  // namespace trireme

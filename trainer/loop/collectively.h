@@ -16,7 +16,7 @@ struct AgreedError : Error {
 
 /// Runs `body` on every rank; if it failed on any, throws AgreedError on all of them with the first rank's code and message (and which ranks it was, where
 /// others were well). Collective, so it belongs to set-up: what fails on one rank in the middle of a step ends the job through MPI.
-void agree(Communicator& world, const std::function<void()>& body);
+void collectively(Communicator& world, const std::function<void()>& body);
 
 /// What must be the same on every rank before a run starts, by name: "binary", "configuration", "data".
 /// Errors: ConfigError on all ranks naming what differs and the ranks that differ from rank 0.

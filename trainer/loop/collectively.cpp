@@ -1,4 +1,4 @@
-#include "trainer/loop/agree.h"
+#include "trainer/loop/collectively.h"
 
 #include <array>
 #include <fstream>
@@ -8,7 +8,7 @@
 
 namespace trireme {
 
-void agree(Communicator& world, const std::function<void()>& body) {
+void collectively(Communicator& world, const std::function<void()>& body) {
   std::string mine;
   try {
     body();

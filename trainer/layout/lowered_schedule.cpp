@@ -1,4 +1,4 @@
-#include "trainer/layout/rank_plan.h"
+#include "trainer/layout/lowered_schedule.h"
 
 #include <algorithm>
 #include <bit>
@@ -63,11 +63,11 @@ ProfileShape profile_shape(const Config& config) {
 
 namespace {
 
-/// The first thing that keeps `plan` from being a schedule of so many ranks, stages and micro-batches; empty if nothing does.
-std::string flaw(const PipelinePlan& plan, int ranks, int stages, int microbatches) {
-  if (static_cast<int>(plan.size()) != ranks) return concat(plan.size(), " lines with actions; parallel.pipeline is ", ranks);
+/// The first thing that keeps `lists` from being a schedule of so many ranks, stages and micro-batches; empty if nothing does.
+std::string find_error(const ActionLists& lists, int ranks, int stages, int microbatches) {
+  if (static_cast<int>(lists.size()) != ranks) return concat(lists.size(), " lines with actions; parallel.pipeline is ", ranks);
   std::set<std::tuple<int, int, ActionType>> there;
-  for (const ActionList& list : plan) {
+  for (const ActionList& list : lists) {
     for (const auto& [type, stage, microbatch, unit, part, group] : list) {
       const Action named{type, stage, microbatch};
       if (stage >= stages) return concat(to_string(named), ": parallel.pipeline x parallel.virtual_stages is ", stages, " stages, counted from 0");
@@ -83,36 +83,36 @@ std::string flaw(const PipelinePlan& plan, int ranks, int stages, int microbatch
         if (!there.contains({stage, m, type}))
           return concat(to_string(Action{type, stage, m}), " is missing", type == ActionType::kForward ? "" : concat(", or B for both I and W"));
   try {
-    simulate(plan, [](const Action&) { return 1.0; });
+    simulate(lists, [](const Action&) { return 1.0; });
   } catch (const InternalError& error) {  // it ends where no rank can go on
     return concat("deadlock: ", error.what());
   }
   const std::vector<StageUnits> units(static_cast<size_t>(stages), StageUnits{{{0}}, 1});
-  const std::vector<std::string> problems = validate(lower(plan, units, {}), {ranks, 1, 1, 1}, units, microbatches, true);
+  const std::vector<std::string> problems = validate(lower(lists, units, {}), {ranks, 1, 1, 1}, units, microbatches, true);
   return problems.empty() ? "" : problems.front();
 }
 
-PipelinePlan plan_of_file(const Config& config) {
+ActionLists plan_of_file(const Config& config) {
   const std::string& path = config.parallel.schedule_file;
   const auto refuse = [&](const auto&... parts) { throw ConfigError(concat("parallel.schedule_file=", path, ": ", parts...)); };
   if (std::error_code error; !std::filesystem::exists(path, error))
     throw MissingFileError(concat("parallel.schedule_file=", path, ": there is no such file"));
   const MappedFile file(path);
   file.load(0, file.bytes());
-  PipelinePlan plan;
+  ActionLists lists;
   try {
-    plan = parse_plan(std::string(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.bytes())));
+    lists = parse_schedule(std::string(reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.bytes())));
   } catch (const ConfigError& error) {
     refuse(error.what());
   }
   const int ranks = static_cast<int>(config.parallel.pipeline), stages = static_cast<int>(config.parallel.layers_per_stage.value().size());
-  if (const std::string problem = flaw(plan, ranks, stages, microbatches_of(config)); !problem.empty())
+  if (const std::string problem = find_error(lists, ranks, stages, microbatches_of(config)); !problem.empty())
     refuse("no schedule of ", ranks, " ranks, ", stages, " stages and ", microbatches_of(config), " micro-batches: ", problem);
-  const std::vector<int> stage_rank = stage_ranks(plan);
+  const std::vector<int> stage_rank = stage_ranks(lists);
   const int first = stage_rank.front(), last = stage_rank.back();
   if (config.model.tied_embeddings && first != last && !(first == 0 && last == ranks - 1))
     refuse("with tied embeddings the first and the last stage must be on the first and the last rank, or on one rank");
-  return plan;
+  return lists;
 }
 
 /// All ranks of one pipeline rank run the same list, so two of each other axis meet or fail to meet as thousands would.
@@ -123,22 +123,22 @@ MeshShape least_like(const MeshShape& mesh) {
   return least;
 }
 
-PipelinePlan proven(const PipelinePlan& plan, const RankPlans& plans, const LoweringPolicy& policy, const Config& config, bool training) {
-  PipelinePlan lowered = lower(plan, plans.units, policy);
+ActionLists proven(const ActionLists& lists, const LoweredSchedule& schedule, const LoweringPolicy& policy, const Config& config, bool training) {
+  ActionLists lowered = lower(lists, schedule.units, policy);
   const std::vector<std::string> problems =
-      validate(lowered, least_like(mesh_shape(config.parallel)), plans.units, microbatches_of(config), training);
+      validate(lowered, least_like(mesh_shape(config.parallel)), schedule.units, microbatches_of(config), training);
   TRIREME_CHECK(problems.empty(), problems.front());
   return lowered;
 }
 
 }  // namespace
 
-PipelinePlan training_plan(const Config& config) {
+ActionLists training_schedule(const Config& config) {
   if (config.parallel.schedule == "file") return plan_of_file(config);
   for (const ScheduleKind kind : kScheduleKinds)
     if (config.parallel.schedule == name_of(kind))
-      return make_plan(kind, static_cast<int>(config.parallel.pipeline), static_cast<int>(config.parallel.virtual_stages.value()),
-                       microbatches_of(config));
+      return make_schedule(kind, static_cast<int>(config.parallel.pipeline), static_cast<int>(config.parallel.virtual_stages.value()),
+                           microbatches_of(config));
   throw InternalError("no such schedule: " + config.parallel.schedule);
 }
 
@@ -162,17 +162,17 @@ std::vector<StageUnits> stage_units(const Config& config, const std::vector<int>
   return units;
 }
 
-RankPlans rank_plans(const Config& config) {
+LoweredSchedule lowered_schedule(const Config& config) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const LoweringPolicy lowering{policy.unshard_each_use, !policy.gradients_resident, static_cast<int>(config.parallel.prefetch),
                                 config.parallel.overlap};
-  const PipelinePlan training = training_plan(config);
-  RankPlans plans;
-  plans.stage_rank = stage_ranks(training);
-  plans.units = stage_units(config, plans.stage_rank);
-  plans.training = proven(training, plans, lowering, config, true);
-  plans.evaluation = proven(forward_only(plans.stage_rank, microbatches_of(config)), plans, lowering, config, false);
-  return plans;
+  const ActionLists training = training_schedule(config);
+  LoweredSchedule schedule;
+  schedule.stage_rank = stage_ranks(training);
+  schedule.units = stage_units(config, schedule.stage_rank);
+  schedule.training = proven(training, schedule, lowering, config, true);
+  schedule.evaluation = proven(forward_only(schedule.stage_rank, microbatches_of(config)), schedule, lowering, config, false);
+  return schedule;
 }
 
 }  // namespace trireme

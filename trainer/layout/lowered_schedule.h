@@ -24,9 +24,9 @@ int64_t logits_chunk(const Config& config);
 /// What the parts of a training run are profiled with.
 ProfileShape profile_shape(const Config& config);
 
-/// The compute-only plan of a training step: generated, or read from parallel.schedule_file.
-/// Errors: those of MappedFile; ConfigError where the file is no plan of this configuration's ranks, stages and micro-batches.
-PipelinePlan training_plan(const Config& config);
+/// The compute-only schedule of a training step: generated, or read from parallel.schedule_file.
+/// Errors: those of MappedFile; ConfigError where the file is no schedule of this configuration's ranks, stages and micro-batches.
+ActionLists training_schedule(const Config& config);
 
 /// Blocks whose parameters are one unit, gathered and reduced together: as many as make up parallel.bucket_size bytes, at least one.
 int64_t blocks_per_unit(const Config& config);
@@ -35,11 +35,11 @@ int64_t blocks_per_unit(const Config& config);
 std::vector<StageUnits> stage_units(const Config& config, const std::vector<int>& stage_rank);
 
 /// Lowered and proven lists of all pipeline ranks: a list that could deadlock, or that leaves something out, is never run.
-struct RankPlans {
+struct LoweredSchedule {
   std::vector<int> stage_rank;  ///< pipeline rank of each stage
   std::vector<StageUnits> units;
-  PipelinePlan training, evaluation;
+  ActionLists training, evaluation;
 };
-RankPlans rank_plans(const Config& config);
+LoweredSchedule lowered_schedule(const Config& config);
 
 }  // namespace trireme

@@ -1,10 +1,10 @@
-#include "trainer/run/saves.h"
+#include "trainer/run/checkpoint_manager.h"
 
 #include <algorithm>
 #include <filesystem>
 
 #include "trainer/config/write.h"
-#include "trainer/loop/agree.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 #include "trainer/loop/state.h"
 
@@ -15,17 +15,18 @@ std::filesystem::path directory_of(const Config& config) { return std::filesyste
 
 }  // namespace
 
-double state_patience(const Config& config) {
+double state_timeout(const Config& config) {
   constexpr double kSetUp = 600, kSlowestDisk = 1e8;
   return kSetUp + static_cast<double>(state_bytes(config)) / kSlowestDisk;
 }
 
-Saves::Saves(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, const RunLock* lock, Reporter& reporter,
-             Progress& progress)
-    : Saves(trainer, config, session, std::move(training_data), copy_of(Tokenizer::open(config.data.tokenizer)), lock, reporter, progress) {}
+CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data,
+                                     const RunLock* lock, Reporter& reporter, Progress& progress)
+    : CheckpointManager(trainer, config, session, std::move(training_data), copy_of(Tokenizer::open(config.data.tokenizer)), lock, reporter,
+                        progress) {}
 
-Saves::Saves(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, TokenizerCopy tokenizer,
-             const RunLock* lock, Reporter& reporter, Progress& progress)
+CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data,
+                                     TokenizerCopy tokenizer, const RunLock* lock, Reporter& reporter, Progress& progress)
     : trainer_(trainer),
       world_(trainer.mesh().world),
       config_(config),
@@ -35,16 +36,16 @@ Saves::Saves(Trainer& trainer, const Config& config, const std::string& session,
       reporter_(reporter),
       progress_(progress),
       checkpointer_({directory_of(config), session, world_.rank(), world_.size(), config.checkpoint.keep, config.checkpoint.asynchronous,
-                     std::chrono::seconds(static_cast<int64_t>(state_patience(config))),
+                     std::chrono::seconds(static_cast<int64_t>(state_timeout(config))),
                      [this] {
                        lock_->check();
                        reporter_.sync();
                      },
                      std::move(tokenizer.texts)}) {}
 
-void Saves::save(int64_t step, int64_t rejected_steps) {
+void CheckpointManager::save(int64_t step, int64_t rejected_steps) {
   progress_.act("saving step " + std::to_string(step));
-  progress_.set_patience(2 * state_patience(config_));  // this rank's writing, and then the others'
+  progress_.set_timeout(2 * state_timeout(config_));  // this rank's writing, and then the others'
   finish();
   if (reports()) checkpointer_.discard_failed();
   const auto obstacle = reports() ? cannot_save(directory_of(config_), state_bytes(config_)) : std::nullopt;
@@ -58,24 +59,24 @@ void Saves::save(int64_t step, int64_t rejected_steps) {
 }
 
 /// Rank 0 comes last: it waits for the others' parts, unless one is known to have failed.
-void Saves::finish() {
+void CheckpointManager::finish() {
   if (!reports()) note(checkpointer_.finish());
   share_failures();
   if (reports()) note(checkpointer_.finish());
 }
 
-void Saves::share_failures() {
+void CheckpointManager::share_failures() {
   const std::vector<std::string> reasons = all_gather_strings(world_, std::exchange(failure_to_tell_, {}));
   const auto failed = std::find_if(reasons.begin(), reasons.end(), [](const std::string& reason) { return !reason.empty(); });
   if (failed == reasons.end()) return;
   checkpointer_.give_up(concat("rank ", failed - reasons.begin(), ": ", *failed));
-  agree(world_, [&] {  // without the run directory nothing that this job does will be kept
+  collectively(world_, [&] {  // without the run directory nothing that this job does will be kept
     if (reports()) lock_->check();
   });
 }
 
 /// A rank that cannot write makes rank 0's save fail too, with the cause: one message for the job.
-void Saves::note(const std::optional<SaveReport>& report) {
+void CheckpointManager::note(const std::optional<SaveReport>& report) {
   if (!report) return;
   if (report->error) {
     failed_ = true;
