@@ -36,7 +36,7 @@ constexpr GroupRow kGroups[kMeshGroups] = {
 
 const GroupRow& row_of_group(MeshAxis axis) {
   const GroupRow& group = kGroups[static_cast<size_t>(axis)];
-  TRIREME_CHECK(group.end > 0, name_of(axis), " groups have no one degree");
+  TRIREME_CHECK(group.end > 0, name_of(axis), " groups differ in size");
   return group;
 }
 
@@ -47,7 +47,7 @@ int ranks_of_rows(const MeshShape& shape, size_t begin, size_t end) {
 }
 
 MeshCoordinate coordinate_in(const MeshShape& shape, const Communicator& world) {
-  TRIREME_CHECK(world.size() == shape.world(), "a mesh of ", shape.world(), " ranks in a world of ", world.size());
+  TRIREME_CHECK(world.size() == shape.world(), "a mesh of ", shape.world(), " ranks does not match a world of ", world.size());
   return coordinate_of(shape, world.rank());
 }
 
@@ -55,10 +55,10 @@ std::unique_ptr<Communicator> make_group(Communicator& world, const MeshShape& s
   return world.group(group_members(shape, axis, world.rank(), kv_heads), name_of(axis));
 }
 
-/// Tensor ranks that hold the same kv heads are neighbours: head k lives on [k * copies, (k + 1) * copies).
+/// Tensor ranks that hold the same kv heads are neighbours: head k is on ranks [k * copies, (k + 1) * copies).
 int copies_of_kv_heads(const MeshShape& shape, int kv_heads) {
   if (kv_heads >= shape.tensor) return 1;
-  TRIREME_CHECK(kv_heads > 0 && shape.tensor % kv_heads == 0, "tensor ", shape.tensor, " with ", kv_heads, " kv heads");
+  TRIREME_CHECK(kv_heads > 0 && shape.tensor % kv_heads == 0, "tensor degree ", shape.tensor, " is not a multiple of ", kv_heads, " kv heads");
   return shape.tensor / kv_heads;
 }
 
@@ -87,7 +87,7 @@ std::vector<MeshAxisRow> shown_axes(const MeshShape& shape) {
 }
 
 MeshCoordinate coordinate_of(const MeshShape& shape, int rank) {
-  TRIREME_CHECK(rank >= 0 && rank < shape.world(), "rank ", rank, " in a mesh of ", shape.world());
+  TRIREME_CHECK(rank >= 0 && rank < shape.world(), "rank ", rank, " is outside a mesh of size ", shape.world());
   MeshCoordinate at;
   for (size_t row = std::size(kMeshAxes); row > 0; --row) {
     const int degree = shape.*kMeshAxes[row - 1].degree;
@@ -111,7 +111,7 @@ int degree_of(const MeshShape& shape, MeshAxis axis) {
 int stride_of(const MeshShape& shape, MeshAxis axis) { return ranks_of_rows(shape, row_of_group(axis).end, std::size(kMeshAxes)); }
 
 MeshGroup group_of(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads) {
-  TRIREME_CHECK(rank >= 0 && rank < shape.world(), "rank ", rank, " in a mesh of ", shape.world());
+  TRIREME_CHECK(rank >= 0 && rank < shape.world(), "rank ", rank, " is outside a mesh of size ", shape.world());
   if (axis == MeshAxis::kKv) return kv_group(shape, rank, kv_heads);
   if (axis == MeshAxis::kEmbedding) return embedding_group(shape, rank);
   const int size = degree_of(shape, axis), stride = stride_of(shape, axis);

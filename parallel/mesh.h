@@ -1,6 +1,6 @@
 #pragma once
-// The ranks of a job as a mesh whose axes are the rows of kMeshAxes, outermost first. Tensor ranks, which talk most, are neighbours
-// (one node); pipeline ranks, which talk least, are farthest apart.
+// The ranks of a job form a mesh. Its axes are the rows of kMeshAxes, outermost first: tensor ranks communicate most and are neighbours
+// (same node); pipeline ranks communicate least and are farthest apart.
 #include <memory>
 #include <vector>
 
@@ -14,9 +14,9 @@ struct MeshShape {
   int replicate = 1;
   int shard = 1;
   int tensor = 1;
-  /// Ranks that divide the tokens of a sequence. No configuration sets it yet.
+  /// Context-parallel ranks, which split the tokens of a sequence. No configuration sets it yet.
   int context = 1;
-  /// Ranks that divide the samples.
+  /// Data-parallel ranks, which split the samples of a batch.
   int data() const { return replicate * shard; }
   int world() const;
 };
@@ -34,9 +34,10 @@ struct MeshAxisRow {
   const char* name;
   int MeshShape::*degree;
   int MeshCoordinate::*index;
-  bool always_shown;  ///< else texts and manifests name the axis only where its degree exceeds 1, and those of other layouts stay as they were
+  bool always_shown;  ///< false: texts and manifests name the axis only if its degree exceeds 1, so that those of other layouts do not change
 };
 /// Outermost first. A new axis is a member of MeshShape and of MeshCoordinate, and a row here.
+// clang-format off
 inline constexpr MeshAxisRow kMeshAxes[] = {
     {"pipeline", &MeshShape::pipeline, &MeshCoordinate::pipeline, true},
     {"replicate", &MeshShape::replicate, &MeshCoordinate::replicate, true},
@@ -44,11 +45,12 @@ inline constexpr MeshAxisRow kMeshAxes[] = {
     {"context", &MeshShape::context, &MeshCoordinate::context, false},
     {"tensor", &MeshShape::tensor, &MeshCoordinate::tensor, true},
 };
+// clang-format on
 /// The rows that texts and manifests name, in the order of the table.
 std::vector<MeshAxisRow> shown_axes(const MeshShape& shape);
 
-/// Groups of ranks. A group spans one row of kMeshAxes or several successive ones: kData replicate and shard, kShard shard and context (the ranks
-/// that divide parameters). kKv and kEmbedding lie within a group of kTensor and of kPipeline.
+/// Groups of ranks. A group spans one row of kMeshAxes or several successive ones: kData spans replicate and shard, kShard spans shard and context
+/// (the ranks that shard parameters). A kKv group is a subset of a kTensor group, a kEmbedding group of a kPipeline group.
 enum class MeshAxis : uint8_t { kWorld, kPipeline, kData, kReplicate, kShard, kContext, kTensor, kKv, kEmbedding };
 inline constexpr size_t kMeshGroups = static_cast<size_t>(MeshAxis::kEmbedding) + 1;
 const char* name_of(MeshAxis axis);
@@ -57,7 +59,8 @@ const char* name_of(MeshAxis axis);
 MeshCoordinate coordinate_of(const MeshShape& shape, int rank);
 int rank_of(const MeshShape& shape, const MeshCoordinate& at);
 
-/// Ranks in a group of `axis`, and the distance between two successive ones. Errors: InternalError for kKv and kEmbedding, whose groups differ.
+/// Number of ranks in a group of `axis`, and the rank distance between two successive members. Errors: InternalError for kKv and kEmbedding, whose
+/// groups differ in size.
 int degree_of(const MeshShape& shape, MeshAxis axis);
 int stride_of(const MeshShape& shape, MeshAxis axis);
 
@@ -68,21 +71,21 @@ struct MeshGroup {
   int stride = 1;
 };
 /// The group of `axis` that `rank` belongs to. kKv: the tensor ranks that hold the same kv heads (one rank where kv_heads >= tensor). kEmbedding:
-/// first and last pipeline rank (just this rank when it is neither). Errors: InternalError for a rank outside the mesh.
+/// first and last pipeline rank (only this rank if it is neither). Errors: InternalError for a rank outside the mesh.
 MeshGroup group_of(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads);
 
 /// World ranks of the group of `axis` that `rank` belongs to, ascending.
 std::vector<int> group_members(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads);
 
-/// This rank's communicators, all made eagerly, in the order of MeshAxis, by the constructor (collective over the world).
+/// This rank's communicators. The constructor creates all of them, in the order of MeshAxis; it is collective over the world.
 struct Mesh {
   Mesh(Communicator& world, const MeshShape& shape, int kv_heads);
   MeshShape shape;
   MeshCoordinate at;
   Communicator& world;
   std::unique_ptr<Communicator> pipeline, data, replicate, shard, context, tensor, kv, embedding;
-  /// The ranks that step together: they sum gradient norm and loss, and so clip, accept or reject a step and lower the loss scale alike. It is the
-  /// world. It has a name of its own because islands of replicas that diverge between synchronisations could step alone.
+  /// The ranks that take optimizer steps together. They all-reduce gradient norm and loss and therefore agree on clipping, acceptance of the step and
+  /// loss scale. Currently the world; a separate member because replicas that diverge between synchronisations would step alone.
   Communicator& step;
 };
 

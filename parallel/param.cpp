@@ -32,7 +32,7 @@ ParamSpec split_rows(std::string name, std::array<int64_t, 2> shape, int dims, c
 }
 
 ParamSpec split_columns(std::string name, std::array<int64_t, 2> shape, const TensorRank& at) {
-  TRIREME_CHECK(shape[1] % at.size == 0, name, ": ", shape[1], " columns over ", at.size, " tensor ranks");
+  TRIREME_CHECK(shape[1] % at.size == 0, name, ": ", shape[1], " columns are not divisible by ", at.size, " tensor ranks");
   const int64_t columns = shape[1] / at.size;
   ParamSpec spec;
   spec.name = std::move(name);
@@ -61,7 +61,7 @@ std::vector<BoxRange> boxes_of(const ParamSpec& spec, int64_t begin, int64_t end
   while (begin < end) {
     const int64_t row = begin / columns;
     const int64_t column = begin % columns;
-    // Whole rows where the range starts a row and covers it, else the rest of this row.
+    // Whole rows if the range starts at a row and covers it, else the rest of this row.
     const bool whole = column == 0 && end - begin >= columns;
     const int64_t rows = whole ? (end - begin) / columns : 1;
     const int64_t width = whole ? columns : std::min(columns - column, end - begin);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh machine to a trained language model: sets up, prepares the novels of Jane Austen, trains on all three axes from configs/quickstart.yaml in a
-# fresh run directory, writes a sample. At most 10 minutes on two cores. Further arguments go to `trireme train`: ./scripts/quickstart.sh --max-steps 50
+# From a fresh machine to a trained language model in about five minutes on two cores: installs packages, compiles the binary, prepares the novels of Jane
+# Austen, trains on all three axes from configs/quickstart.yaml in a new run directory and writes a sample of text.
+# Further arguments go to `trireme train`: ./scripts/quickstart.sh --max-steps 50
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -51,5 +52,11 @@ awk '
 echo
 echo "a sample of the model, prompted with \"It was\":"
 build/trireme generate --checkpoint "$run/checkpoints/latest" --prompt "It was" --max-tokens 300 --temperature 0.8 --seed 1
-echo
-echo "quickstart: done in $SECONDS seconds; config.yaml, metrics.jsonl and checkpoints lie in $run"
+cat <<NEXT
+
+quickstart: done in $SECONDS seconds. What to type next:
+  build/trireme generate --checkpoint $run --prompt "She said" --temperature 0.8                       # another sample
+  build/trireme verify configs/quickstart.yaml --layouts "tp2 pp2 dp2z3"                            # proves layouts equal
+  build/trireme plan configs/llama-8b-8gpu.yaml                                                     # forecasts a GPU run
+  docs/getting-started.md                                                                           # your own text, your own model
+NEXT

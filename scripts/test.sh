@@ -3,6 +3,6 @@
 # The long tests: ctest --test-dir build -L slow
 set -euo pipefail
 cd "$(dirname "$0")/.."
-./scripts/setup.sh
+./scripts/setup.sh --tests
 echo "test: running the default suite"
 exec ctest --test-dir build -LE slow --output-on-failure --no-tests=error --parallel "$(nproc)" "$@"

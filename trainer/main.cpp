@@ -18,10 +18,11 @@
 #include "trainer/files/printable.h"
 #include "trainer/job/launch_environment.h"
 #include "trainer/job/stop_signals.h"
+#include "trainer/loop/build_info.h"
 
 namespace {
 
-/// A file that takes the place of a closed standard stream would receive what is written to that stream.
+/// Opens closed standard streams on /dev/null. Otherwise a file opened later could get their descriptor and receive their output.
 void open_standard_streams() {
   for (int opened = 0; opened >= 0 && opened <= 2;)
     if ((opened = ::open("/dev/null", O_RDWR)) > 2) ::close(opened);
@@ -29,7 +30,7 @@ void open_standard_streams() {
 
 int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   CLI::App app("Trireme trains large language models with tensor, pipeline and data parallelism from one YAML file.", "trireme");
-  app.set_version_flag("--version", "trireme " TRIREME_VERSION);
+  app.set_version_flag("--version", [] { return trireme::version_text(); });
   app.require_subcommand(1);
   int exit_code = 0;
   trireme::add_train_command(app, environment, {argv + 1, argv + argc}, exit_code);
@@ -47,9 +48,9 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     std::cerr << "trireme: " << trireme::printable(error.what());
-    // A misspelt command is missed before it is noticed.
+    // CLI11 reports a misspelt command as a missing one.
     if (const auto rest = app.remaining(true); error.get_name() == "RequiredError" && !rest.empty())
-      std::cerr << "; not understood: " << trireme::printable(rest.front());
+      std::cerr << "; unknown argument: " << trireme::printable(rest.front());
     std::cerr << "; see trireme --help" << std::endl;
     return static_cast<int>(trireme::ExitCode::kUsage);
   }

@@ -10,7 +10,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/gpu.h"
 
-// Under AddressSanitizer a buffer at rest in the arena, and the rounding behind a live one, count as out of bounds.
+// Under AddressSanitizer, free buffers of the arena and the padding after live buffers are poisoned.
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #else
@@ -24,7 +24,7 @@ namespace {
 constexpr std::align_val_t kAlignment{64};
 constexpr int kPoisonByte = 0xFF;
 
-/// Classes are multiples of 64 bytes, four to an octave above 256: at most a quarter is lost to rounding and few classes serve all shapes.
+/// Size classes are multiples of 64 bytes, four per power of two above 256: rounding wastes at most a quarter, and few classes serve all shapes.
 size_t size_class(int64_t bytes) {
   const size_t size = std::max<size_t>(static_cast<size_t>(bytes), 1);
   const size_t step = std::max<size_t>(std::bit_floor(size) / 4, 64);
@@ -58,7 +58,7 @@ const char* name_of(MemoryPhase phase) {
   return "?";
 }
 
-/// Shared by the arena and every live buffer, so whichever goes last returns the memory to the system.
+/// Shared by the arena and every live buffer: whichever is destroyed last returns the memory to the system.
 struct Arena::State {
   struct Gauge {
     int64_t current = 0;
@@ -76,7 +76,7 @@ struct Arena::State {
     for (const Slab& slab : slabs) release(slab);
   }
 
-  /// Fresh memory: from the reserve while that lasts, else from the system.
+  /// New memory: from the reserve if enough of it is left, otherwise from the system.
   void* fresh(size_t size) {
     system_bytes += static_cast<int64_t>(size);
     if (device == Device::kMeta) return nullptr;
@@ -136,7 +136,7 @@ struct Arena::State {
     note_phase(static_cast<size_t>(category));
   }
 
-  /// The peaks of the phase under way, where they have grown.
+  /// Updates the peaks of the current phase.
   void note_phase(size_t category) {
     PhasePeaks& peaks = phases[static_cast<size_t>(phase)];
     peaks.categories[category] = std::max(peaks.categories[category], categories[category].current);
@@ -157,20 +157,20 @@ struct Arena::State {
   std::array<PhasePeaks, kMemoryPhases> phases;
   int64_t system_allocations = 0;
   int64_t system_bytes = 0;
-  void* reserve = nullptr;  ///< what is left of the reserve
+  void* reserve = nullptr;  ///< unused rest of the reserve
   size_t reserve_bytes = 0;
   std::vector<Slab> slabs;
   std::map<size_t, std::vector<void*>> free_buffers;  ///< by size class; null pointers on the meta device
 };
 
 Arena::Arena(Device device, bool poison) : state_(std::make_shared<State>(device, nullptr, poison)) {
-  TRIREME_CHECK(device != Device::kCuda, "an arena of a GPU without the GPU");
+  TRIREME_CHECK(device != Device::kCuda, "a CUDA arena needs a Gpu");
 }
 Arena::Arena(cuda::Gpu& gpu, bool poison) : state_(std::make_shared<State>(Device::kCuda, &gpu, poison)) {}
 Arena::~Arena() = default;
 
 std::shared_ptr<void> Arena::allocate(int64_t bytes, MemoryCategory category) {
-  TRIREME_CHECK(bytes >= 0, "asked for ", bytes, " bytes of ", name_of(category));
+  TRIREME_CHECK(bytes >= 0, "invalid allocation size: ", bytes, " bytes of ", name_of(category));
   void* buffer = state_->take(bytes);
   state_->count(bytes, category);
   return {buffer, [state = state_, bytes, category](void* returned) {
@@ -180,7 +180,7 @@ std::shared_ptr<void> Arena::allocate(int64_t bytes, MemoryCategory category) {
 }
 
 void Arena::reserve(int64_t bytes) {
-  TRIREME_CHECK(state_->reserve_bytes == 0 && state_->device != Device::kMeta, "a reserve over another, or of nothing");
+  TRIREME_CHECK(state_->reserve_bytes == 0 && state_->device != Device::kMeta, "reserve() with an unused reserve left, or on the meta device");
   const auto size = static_cast<size_t>(bytes);
   ++state_->system_allocations;
   state_->reserve = state_->slabs.emplace_back(state_->from_system(size)).memory;

@@ -1,5 +1,6 @@
 #pragma once
-// Memory of one rank, by category. The same code that allocates for real counts on the meta device, so a forecast cannot drift from the run.
+// Memory of one rank, counted by category. The same code allocates in a run and only counts on the meta device, so a memory forecast cannot differ
+// from the run.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace cuda {
 class Gpu;
 }
 
-/// Which engine computes. kMeta checks shapes and counts memory without touching any.
+/// The engine (backend) that computes. kMeta checks shapes and counts memory without allocating any.
 enum class Device : uint8_t {
   kReference,  ///< naive single-thread loops in float and double: the oracle, and the engine of `precision: fp64`
   kCpu,        ///< library GEMM, OpenMP and SIMD for the rest; fp32
@@ -23,50 +24,51 @@ enum class MemoryCategory : uint8_t { kParameters, kGradients, kOptimizer, kActi
 constexpr int kMemoryCategories = 7;
 const char* name_of(MemoryCategory category);
 
-/// What a rank is doing when memory is asked for.
+/// What a rank is doing when it allocates.
 enum class MemoryPhase : uint8_t {
-  kLoad,        ///< sets up, and reads a state; an arena begins with it
-  kForward,     ///< of a training step, and of what it gathers and receives on the way
-  kBackward,    ///< and of what it reduces
+  kLoad,        ///< setup, and reading of a checkpoint; the initial phase of an arena
+  kForward,     ///< forward pass of a training step, with its gathers and receives
+  kBackward,    ///< backward pass, with its reductions
   kOptimizer,   ///< gradient norm and update
-  kEvaluation,  ///< and whatever else runs forward only
-  kSave,        ///< copies what is held out, or compares it with other ranks
+  kEvaluation,  ///< evaluation, and anything else that runs only forward passes
+  kSave,        ///< copying of state for a checkpoint, or its comparison with other ranks
 };
 constexpr int kMemoryPhases = 6;
 const char* name_of(MemoryPhase phase);
 
-/// Hands out 64-byte aligned buffers and takes them back for reuse, so that a training step after the second asks the system for nothing.
-/// Counts exactly the bytes asked for (not the rounding). Not thread-safe: an arena belongs to one rank.
+/// Caching allocator: hands out 64-byte aligned buffers and reuses returned ones, so that from the third training step on nothing is allocated from
+/// the system. Counts exactly the requested bytes, without rounding. Not thread-safe: an arena belongs to one rank.
 class Arena {
  public:
-  /// `poison`: fresh and reused memory is filled with 0xFF bytes (NaN in every float format), so an uninitialised read shows.
+  /// `poison`: fresh and reused memory is filled with 0xFF bytes (NaN in every float format), so that reads of uninitialised memory show up.
   explicit Arena(Device device, bool poison = false);
-  /// Memory of a GPU; buffers are reused in the order of its compute stream, which an operation on another stream must be ordered before (Work::wait)
-  /// while it still holds its buffers.
+  /// Memory of a GPU. Buffers are reused in the order of its compute stream: an operation on another stream must keep its buffers until the compute
+  /// stream has been ordered after it (Work::wait).
   explicit Arena(cuda::Gpu& gpu, bool poison = false);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// The buffer returns to the arena with its last handle; it may outlive the Arena object. On kMeta the pointer is null but still counted.
+  /// The buffer returns to the arena when its last handle is destroyed; it may outlive the Arena object. On kMeta the pointer is null, and the bytes
+  /// are still counted.
   std::shared_ptr<void> allocate(int64_t bytes, MemoryCategory category);
 
-  /// Takes `bytes` from the system at once; later buffers come out of them while they last. Sized by the system_bytes of a run of the same program on
-  /// kMeta, a run asks the system for nothing more.
+  /// Allocates `bytes` from the system at once; later buffers are taken from it until it is used up. With the system_bytes() of the same program on
+  /// kMeta as size, a run needs no further system allocation.
   void reserve(int64_t bytes);
 
   Device device() const;
   int64_t current_bytes(MemoryCategory category) const;
   int64_t peak_bytes(MemoryCategory category) const;
   int64_t peak_bytes() const;  ///< peak of the sum over categories
-  /// From here on until the next call is this phase. What is held when it begins counts in its peaks.
+  /// Starts a phase, which lasts until the next call. Memory that is already allocated counts towards its peaks.
   void set_phase(MemoryPhase phase);
-  int64_t peak_bytes(MemoryPhase phase) const;  ///< of the sum over categories; 0 of a phase that never was
+  int64_t peak_bytes(MemoryPhase phase) const;  ///< peak of the sum over categories; 0 if the phase has not run
   int64_t peak_bytes(MemoryPhase phase, MemoryCategory category) const;
   void reset_peak();
-  /// Times the system was asked for memory; constant over steps once the caches are warm.
+  /// Number of allocations from the system; constant over steps once the caches are warm.
   int64_t system_allocations() const;
-  /// Bytes needed so far with every rounding, reuse counted: what a reserve must hold. On kMeta too.
+  /// Bytes taken from the system so far, after rounding and reuse: the size of a sufficient reserve. Also counted on kMeta.
   int64_t system_bytes() const;
 
  private:

@@ -5,14 +5,14 @@
 
 namespace trireme {
 
-/// The upper half of an IEEE single: 8 exponent bits, 7 of mantissa. Storage only: it computes as float (which it becomes by itself) and is rounded to
-/// nearest, ties to even, only where that is asked for. A NaN stays one.
+/// The upper half of an IEEE single: 8 exponent bits, 7 mantissa bits. Storage only: it converts to float implicitly, arithmetic is in float, and
+/// only the explicit constructors round (to nearest, ties to even). NaN stays NaN.
 struct bfloat16 {
   uint16_t bits;
 
   bfloat16() = default;
   constexpr explicit bfloat16(float value) : bits(round(std::bit_cast<uint32_t>(value))) {}
-  /// Through fp32, so twice rounded: half an ulp of fp32 more error.
+  /// Converts through fp32, so it rounds twice: half an ulp of fp32 more error.
   template <class Number>
   requires std::is_arithmetic_v<Number>
   constexpr explicit bfloat16(Number value) : bfloat16(static_cast<float>(value)) {}

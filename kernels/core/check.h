@@ -52,7 +52,7 @@ std::string concat(const Parts&... parts) {
 
 }  // namespace trireme
 
-/// A broken invariant of the program, never of its input: throws InternalError that names the place.
+/// Checks an invariant of the program, never its input: throws InternalError with file and line if the condition is false.
 #define TRIREME_CHECK(condition, ...)                                                                                        \
   do {                                                                                                                       \
     if (!(condition))                                                                                                        \

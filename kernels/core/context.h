@@ -9,14 +9,14 @@ namespace cuda {
 class Gpu;  // kernels/core/gpu.h
 }
 
-/// What every operation needs and nothing else: state is passed, never global. One per rank.
+/// The state that every operation needs; there is no global state. One per rank.
 struct Context {
   Device device = Device::kReference;
   Arena* arena = nullptr;
-  int threads = 1;              ///< threads an operation of kCpu may use
-  cuda::Gpu* gpu = nullptr;     ///< of kCuda: operations are queued on its compute stream
-  Isa isa = best_isa();         ///< instructions that kernels of kCpu may use
-  OperationLog* log = nullptr;  ///< collects what runs, where somebody asks
+  int threads = 1;              ///< kCpu: threads that an operation may use
+  cuda::Gpu* gpu = nullptr;     ///< kCuda: operations are queued on its compute stream
+  Isa isa = best_isa();         ///< kCpu: instruction-set level of its kernels
+  OperationLog* log = nullptr;  ///< records the operations that run; null: no log
 };
 
 }  // namespace trireme

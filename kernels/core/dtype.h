@@ -23,7 +23,7 @@ constexpr int64_t size_of(DType dtype) {
   return 0;
 }
 
-/// The name safetensors gives it.
+/// The dtype's name in safetensors.
 constexpr const char* name_of(DType dtype) {
   switch (dtype) {
     case DType::kF64: return "F64";
@@ -68,10 +68,10 @@ constexpr DType dtype_of<uint8_t>() {
   return DType::kU8;
 }
 
-/// Indices, bytes and counts, which collectives move and sum, and no operation computes with.
+/// Integer dtypes are for indices, bytes and counts: collectives move and sum them, and no operation computes with them.
 constexpr bool is_integer(DType dtype) { return dtype == DType::kI64 || dtype == DType::kI32 || dtype == DType::kU8; }
 
-/// What sums over, statistics of, and gradients of parameters in `dtype` are kept in: fp64 for fp64, else fp32.
+/// The dtype of sums over `dtype`, of its statistics and of gradients of parameters: fp64 for fp64, otherwise fp32.
 constexpr DType accumulator_of(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 template <class T>
 struct AccumulatorOf {
@@ -84,7 +84,7 @@ struct AccumulatorOf<double> {
 template <class T>
 using Accumulator = typename AccumulatorOf<T>::type;
 
-/// Calls body(T{}) with T = float, double, bfloat16 or float16: how a kernel template is chosen by the dtype of a tensor.
+/// Calls body(T{}) with T = float, double, bfloat16 or float16: selects a kernel template by the dtype of a tensor.
 template <class Body>
 void dispatch_float(DType dtype, Body&& body) {
   switch (dtype) {

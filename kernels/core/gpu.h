@@ -1,6 +1,6 @@
 #pragma once
-// One GPU as one rank uses it, behind a header without CUDA's own: memory, the compute stream, events, pinned staging. A build without CUDA links
-// stub.cpp, which throws.
+// One GPU as used by one rank: memory, the compute stream, events, pinned staging. This header includes none of CUDA's. A build without CUDA links
+// stub.cpp, whose functions throw.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,29 +15,29 @@ using Stream = CUstream_st*;  ///< cudaStream_t
 using Event = CUevent_st*;    ///< cudaEvent_t
 
 struct GpuOptions {
-  bool tf32 = false;  ///< fp32 products on tensor cores with 10 bits of mantissa: only when asked for
+  bool tf32 = false;  ///< fp32 matrix products on tensor cores with 10 mantissa bits; off by default
 };
 
 struct GpuProperties {
   std::string name;
-  std::string pci;           ///< "0000:17:00": which of the host's GPUs it is
+  std::string pci;           ///< PCI address, "0000:17:00"
   int major = 0, minor = 0;  ///< compute capability
   int multiprocessors = 0;
   int64_t memory = 0;           ///< bytes
   int driver = 0, runtime = 0;  ///< CUDA versions, 13000 = 13.0
 };
 
-/// GPUs this process sees. Errors: ConfigError saying why none can be used (no driver, driver too old).
+/// Number of GPUs visible to this process. Errors: ConfigError with the reason if none can be used (no driver, driver too old).
 int gpu_count();
 GpuProperties gpu_properties(int index);
 
 class Gpu {
  public:
-  static constexpr int kOldest = 80;                           ///< compute capability times ten: bf16 tensor cores, asynchronous copies
+  static constexpr int kMinComputeCapability = 80;                           ///< lowest compute capability, times ten: bf16 tensor cores, asynchronous copies
   static constexpr int64_t kScratchBytes = int64_t{32} << 20;  ///< for partial results of one kernel
 
-  /// Makes `index` this thread's device and takes stream, scratch and staging memory. Errors: ConfigError where there is no such device, it is older than
-  /// kOldest, or its memory is taken.
+  /// Makes `index` this thread's device and allocates its stream, scratch and staging memory. Errors: ConfigError if the device does not exist, is
+  /// older than kMinComputeCapability, or has too little free memory.
   Gpu(int index, const GpuOptions& options);
   ~Gpu();
   Gpu(const Gpu&) = delete;
@@ -46,55 +46,55 @@ class Gpu {
   const GpuProperties& properties() const;
   const GpuOptions& options() const;
   int index() const;
-  /// Where every kernel and copy below is queued.
+  /// The stream on which every kernel and copy below is queued.
   Stream compute() const;
 
-  /// Device memory, 256-byte aligned. Errors: ConfigError naming what was asked for and what is free.
+  /// Device memory, 256-byte aligned. Errors: ConfigError with the requested and the free bytes.
   void* allocate(int64_t bytes);
   void release(void* memory);  ///< waits for the compute stream; never throws
   int64_t free_bytes() const;
-  /// For one operation: the next one queued on the compute stream may use it again. At most kScratchBytes.
+  /// Scratch memory of one operation: the next one queued on the compute stream may overwrite it. At most kScratchBytes.
   void* scratch(int64_t bytes) const;
 
   void fill_bytes(void* memory, int value, int64_t bytes);
   void copy(const void* from, void* to, int64_t bytes);  ///< within the device
-  /// From any host memory, through a pinned ring: returns when `host` may be written again, without waiting for the copy itself (the host waits only when
-  /// the ring is full of copies not yet made).
+  /// Copies from any host memory through a pinned ring buffer. Returns when `host` may be overwritten, without waiting for the copy itself (it blocks
+  /// only while the ring is full of pending copies).
   void upload(const void* host, void* device, int64_t bytes);
-  /// To any host memory; waits for everything queued before.
+  /// Copies to any host memory; waits for all work queued before.
   void download(const void* device, void* host, int64_t bytes);
   void synchronize();
 
-  /// A few values on their way to the host.
+  /// A pending copy of a few values to the host.
   class Readback {
    public:
     Readback() = default;
     bool ready() const;        ///< never waits
-    const void* wait() const;  ///< pinned memory, until the Readback goes
+    const void* wait() const;  ///< pinned memory, valid as long as the Readback
     struct State;
     std::shared_ptr<State> state;
   };
-  /// Queues a copy of at most 4096 bytes; reading waits for that copy only.
+  /// Queues a copy of at most 4096 bytes; Readback::wait() waits for that copy only.
   Readback read_back(const void* device, int64_t bytes);
 
-  /// A further stream of this device (a communicator's), and events that order streams; events are reused, `record` returns one that stays valid until
-  /// it is returned. High priority: ahead of compute where both have blocks ready.
+  /// Additional streams of this device (for communicators), and events that order streams. The streams have high priority: they run ahead of compute
+  /// if both have blocks ready. Events are pooled: the event of record() is valid until recycle().
   Stream make_stream();
-  Event record(Stream stream);                   ///< now, at the end of what is queued there
-  void order_after(Stream stream, Event event);  ///< what is queued on `stream` from now on waits for the event; the host does not
+  Event record(Stream stream);                   ///< behind all work queued on `stream` so far
+  void order_after(Stream stream, Event event);  ///< later work on `stream` waits for the event; the host does not
   bool is_done(Event event) const;               ///< never waits
   void recycle(Event event);
 
-  /// Operations as one thing to launch: at each launch they run again with the arguments they had, in the order they were queued in.
+  /// A captured CUDA graph: each launch runs its operations again, with the captured arguments and in the order in which they were queued.
   struct Graph {
     std::shared_ptr<void> executable;
     bool defined() const { return executable != nullptr; }
   };
-  /// What `body` queues on the compute stream, and on streams ordered behind it and before its end, without running any of it. The body must not wait for
-  /// the device.   Errors: InternalErrors of CUDA, and those of the body.
+  /// Captures what `body` queues on the compute stream, and on streams that fork from it and join it again, without running it. The body must not
+  /// wait for the device.   Errors: InternalError from CUDA, and the errors of the body.
   Graph capture(const std::function<void()>& body);
   void launch(const Graph& graph);
-  /// A capture is under way, or a Graph lives: what it uses of a library (NCCL's communicators) must not be destroyed.
+  /// True during a capture and while a Graph exists: library objects that it uses (NCCL communicators) must not be destroyed.
   bool holds_graphs() const;
 
   struct State;

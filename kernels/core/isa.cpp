@@ -13,7 +13,7 @@ namespace {
 constexpr std::array<const char*, kIsas> kNames{"portable", "avx2", "avx512", "avx512_bf16", "amx"};
 
 #ifdef __x86_64__
-/// Linux hands out the tiles' 8 KiB of state only to processes that ask (Documentation/arch/x86/xstate.rst).
+/// Linux grants the 8 KiB of AMX tile state only to processes that request it (Documentation/arch/x86/xstate.rst).
 bool tiles_granted() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -40,7 +40,7 @@ Isa find_best() { return Isa::kPortable; }
 
 const char* name_of(Isa isa) { return kNames[static_cast<size_t>(isa)]; }
 
-std::optional<Isa> isa_named(const std::string& name) {
+std::optional<Isa> parse_isa(const std::string& name) {
   for (size_t i = 0; i < kNames.size(); ++i)
     if (name == kNames[i]) return static_cast<Isa>(i);
   return std::nullopt;

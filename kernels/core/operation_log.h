@@ -1,6 +1,6 @@
 #pragma once
-// What a rank computed: one record for each operation of kernels/ops and each collective of a tensor-parallel layer, in the order of issue. On the meta
-// device the log is the cost of a program that was never run; on a real one it has the seconds too.
+// The operations of a rank: one record for each operation of kernels/ops and each collective of a tensor-parallel layer, in the order of issue. On
+// the meta device the log gives the cost of a program without running it; on a real device it can also measure seconds.
 #include <chrono>
 #include <cstdint>
 #include <utility>
@@ -12,59 +12,59 @@
 namespace trireme {
 
 enum class OperationKind : uint8_t {
-  kElementwise,  ///< limited by the bytes that pass through memory
+  kElementwise,  ///< limited by memory traffic
   kProduct,
   kAttention,
   kCollective,
 };
 
-/// The causal attention of an operation; the letters of AttentionShape.
+/// Dimensions of a causal attention operation; see AttentionShape.
 struct AttentionWork {
   int64_t sequences = 0, length = 0, heads = 0, head_size = 0;
-  int64_t window = 0;  ///< keys that a query sees at most; 0: all before it
+  int64_t window = 0;  ///< maximum number of keys that a query attends to; 0: no limit
   bool backward = false;
-  /// Pairs of a query and a key that it sees, over all sequences and heads. Without a window length^2 / 2 each, by convention.
+  /// Unmasked (query, key) pairs over all sequences and heads. Without a window length^2 / 2 per sequence and head, by convention.
   double scores() const;
-  /// The same with the pairs that a causal mask leaves out: length x length, or length x window.
+  /// The same including the pairs that the causal mask removes: length x length, or length x window, each.
   double all_scores() const;
 };
 
 struct OperationRecord {
-  const char* name = "";   ///< the function of kernels/ops, or the communicator's verb
-  const char* layer = "";  ///< whose it is, where LogLayer says so
+  const char* name = "";   ///< function of kernels/ops, or collective
+  const char* layer = "";  ///< layer set by LogLayer, or empty
   OperationKind kind = OperationKind::kElementwise;
   DType dtype = DType::kF32;     ///< the activations' dtype
-  int64_t bytes = 0;             ///< sum over operands, twice where one is read and written; a collective's whole tensor
+  int64_t bytes = 0;             ///< sum over operands, twice if read and written; kCollective: the full tensor
   int64_t m = 0, n = 0, k = 0;   ///< kProduct: [m,k] times [k,n]
-  bool accumulates = false;      ///< kProduct: added to what is there, a weight's gradient
+  bool accumulates = false;      ///< kProduct: added to the output (weight gradient)
   AttentionWork attention = {};  ///< kAttention
-  double begin = 0;              ///< in a timed log: seconds after its origin
-  double seconds = 0;            ///< in a timed log; 0 of a collective
+  double begin = 0;              ///< timed log: seconds after its origin
+  double seconds = 0;            ///< timed log: duration; kCollective: 0
 
-  /// 2 m n k; 4 H a score in an attention's forward and twice that in its backward; 0 of the others.
+  /// kProduct: 2 m n k. kAttention: 4 head_size per score in the forward, 8 head_size in the backward. Others: 0.
   double flops() const;
 };
 
-/// Operations that are made of others (a fused product with its activation on engines that have none) appear as those others.
+/// Operations composed of others (a fused matrix product and activation on an engine without such a kernel) appear as their parts.
 class OperationLog {
  public:
   using Clock = std::chrono::steady_clock;
 
   OperationLog() = default;
-  /// A timed log: each record gets the begin and the seconds of its operation. On a GPU the log waits for the device before and after each, so that the
-  /// seconds include a launch and nothing overlaps.
+  /// A timed log: each record gets the begin and the duration of its operation. On a GPU the log waits for the device before and after each
+  /// operation, so that durations include the launch and nothing overlaps.
   explicit OperationLog(Clock::time_point origin) : timed_(true), origin_(origin) {}
 
-  /// A collective starts here; `bytes` is the whole tensor's. It is not timed: communicators tell what ranks wait for.
+  /// Records the start of a collective; `bytes` of the full tensor. It is not timed: communicators report what ranks wait for.
   void collective(const char* verb, DType dtype, int64_t bytes) {
     records_.push_back({.name = verb, .layer = layer_, .kind = OperationKind::kCollective, .dtype = dtype, .bytes = bytes});
   }
 
-  /// Errors, both: those of the device, in a timed log.
+  /// Begin and end of an operation. Errors: those of the device, in a timed log.
   void open(const Context& ctx, const OperationRecord& record);
   void close(const Context& ctx);
 
-  std::vector<OperationRecord> take();  ///< and is empty again
+  std::vector<OperationRecord> take();  ///< returns the records and clears the log
 
  private:
   friend class LogLayer;
@@ -76,7 +76,7 @@ class OperationLog {
   std::vector<OperationRecord> records_;
 };
 
-/// While this lives, what is logged belongs to `layer`.
+/// Scope guard: records logged during its lifetime belong to `layer`.
 class LogLayer {
  public:
   LogLayer(const Context& ctx, const char* layer) : log_(ctx.log), before_(log_ != nullptr ? std::exchange(log_->layer_, layer) : "") {}

@@ -1,5 +1,5 @@
 #pragma once
-// The optimizers by name: what a configuration, a checkpoint and a forecast know of them. Their arithmetic is kernels/ops/update.h.
+// Properties of the optimizers that configurations, checkpoints and forecasts need. Their arithmetic is in kernels/ops/update.h.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -8,19 +8,18 @@ namespace trireme {
 
 enum class Optimizer : uint8_t { kAdamW, kLion };
 
-constexpr size_t kMostStates = 2;
-/// The name, among that state, of the moving average of the weights, which any optimizer may have beside its own.
+constexpr size_t kMaxStates = 2;
+/// State name of the exponential moving average of the weights, which can be combined with any optimizer.
 constexpr const char* kAverageName = "ema";
 
-/// What is known of an optimizer beside its arithmetic.
 struct OptimizerTraits {
-  const char* name;                                  ///< as training.optimizer.name
-  std::array<const char*, kMostStates> state_names;  ///< of the tensors it keeps of each weight, in its shape and dtype: parts of a checkpoint
-  int states;                                        ///< how many
-  bool reads_epsilon;                                ///< training.optimizer.epsilon has a meaning
+  const char* name;                                  ///< value of training.optimizer.name
+  std::array<const char*, kMaxStates> state_names;  ///< names in checkpoints of the state tensors per weight, which have its shape and dtype
+  int states;                                        ///< number of state tensors
+  bool reads_epsilon;                                ///< whether training.optimizer.epsilon is used
   double default_beta2;
 };
-/// In the order of Optimizer.
+/// Indexed by Optimizer.
 constexpr std::array<OptimizerTraits, 2> kOptimizers{{
     {"adamw", {"exp_avg", "exp_avg_sq"}, 2, true, 0.95},
     {"lion", {"exp_avg"}, 1, false, 0.99},

@@ -56,7 +56,7 @@ double random_normal(uint64_t key, uint64_t index) {
 }
 
 uint64_t random_permutation(uint64_t key, uint64_t index, uint64_t n) {
-  TRIREME_CHECK(index < n, "index ", index, " of a permutation of ", n);
+  TRIREME_CHECK(index < n, "index ", index, " is out of range for a permutation of ", n);
   constexpr uint64_t kRounds = 4;
   const int half_bits = (static_cast<int>(std::bit_width(n - 1)) + 1) / 2;
   const uint64_t half_mask = (uint64_t{1} << half_bits) - 1;

@@ -1,6 +1,7 @@
 #pragma once
-// Counter-based random numbers: a value is a function of (seed, purpose, index), never of who computes it or when. So initial weights and dropout
-// masks are the same in every layout. Everything below is specified to the bit, for scripts that must reproduce it (numbers are unsigned and wrap).
+// Counter-based random numbers: a value is a function of (seed, purpose, index) only, not of the rank or the time at which it is computed. So initial
+// weights and dropout masks are the same in every layout. Everything below is specified bit by bit, for scripts that reproduce it (arithmetic is
+// unsigned and wraps).
 // Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (Philox4x32-10).
 #include <array>
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace trireme {
 /// Philox4x32-10: four 32-bit words from a 128-bit counter and a 64-bit key.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-/// The stream that belongs to a seed and a purpose ("init:blocks.0.mlp.up.weight", "dropout:embedding", "shuffle"):
+/// The key of the stream of a seed and a purpose ("init:blocks.0.mlp.up.weight", "dropout:embedding", "shuffle"):
 /// splitmix64(splitmix64(seed) ^ fnv1a(purpose)), where
 ///   fnv1a: h = 0xCBF29CE484222325; for each byte c of the purpose: h = (h ^ c) * 0x100000001B3
 ///   splitmix64(x): x += 0x9E3779B97F4A7C15; x = (x ^ x>>30) * 0xBF58476D1CE4E5B9; x = (x ^ x>>27) * 0x94D049BB133111EB; x ^ x>>31
@@ -28,9 +29,9 @@ double random_uniform(uint64_t key, uint64_t index, uint64_t sub = 0);
 /// u1 = (((word1 << 32 | word0) >> 11) + 1) * 2^-53, in (0, 1], and u2 = ((word3 << 32 | word2) >> 11) * 2^-53, in [0, 1).
 double random_normal(uint64_t key, uint64_t index);
 
-/// A bijection of [0, n): where `index` < n lands in the pseudo-random order of stream `key`. O(1) memory and expected time: a four-round Feistel
-/// network over 2b bits, the fewest that hold n - 1, walked until the result is below n. A round r = 0..3 turns the b-bit halves (left, right)
-/// into (right, left ^ low b bits of random_bits(key, right, r)).
+/// A bijection of [0, n): the position of `index` < n in the pseudo-random order of stream `key`. O(1) memory and expected time: a four-round Feistel
+/// network over 2b bits, with the smallest b that can represent n - 1, iterated until the result is below n (cycle walking). A round r = 0..3 turns
+/// the b-bit halves (left, right) into (right, left ^ low b bits of random_bits(key, right, r)).
 uint64_t random_permutation(uint64_t key, uint64_t index, uint64_t n);
 
 }  // namespace trireme

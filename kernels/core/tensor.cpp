@@ -8,7 +8,7 @@
 namespace trireme {
 namespace {
 
-/// Stays null on the meta device, where there is no memory to point into.
+/// Null stays null: the meta device has no memory.
 void* advance(void* base, int64_t bytes) { return base == nullptr ? nullptr : static_cast<char*>(base) + bytes; }
 
 }  // namespace
@@ -32,7 +32,7 @@ std::string Shape::str() const {
 }
 
 Tensor Tensor::empty(const Context& ctx, const Shape& shape, DType dtype, MemoryCategory category) {
-  TRIREME_CHECK(ctx.arena != nullptr, "a context without an arena cannot hold a tensor of ", shape.str());
+  TRIREME_CHECK(ctx.arena != nullptr, "the context has no arena to allocate a tensor of ", shape.str());
   Tensor tensor;
   tensor.storage_ = ctx.arena->allocate(shape.numel() * size_of(dtype), category);
   tensor.data_ = tensor.storage_.get();
@@ -62,7 +62,7 @@ Tensor Tensor::flat(int64_t begin, int64_t count) const { return flat_view(begin
 
 Tensor Tensor::flat_view(int64_t begin, const Shape& shape) const {
   TRIREME_CHECK(defined_, "view ", shape.str(), " of an undefined tensor");
-  TRIREME_CHECK(begin >= 0 && begin + shape.numel() <= numel(), "view ", shape.str(), " from element ", begin, " leaves ", shape_.str());
+  TRIREME_CHECK(begin >= 0 && begin + shape.numel() <= numel(), "view ", shape.str(), " from element ", begin, " exceeds ", shape_.str());
   Tensor part = *this;
   part.data_ = advance(data_, begin * size_of(dtype_));
   part.shape_ = shape;
@@ -70,7 +70,7 @@ Tensor Tensor::flat_view(int64_t begin, const Shape& shape) const {
 }
 
 Tensor Tensor::rows(int64_t begin, int64_t count) const {
-  TRIREME_CHECK(shape_.dims() > 0 && begin >= 0 && count >= 0 && begin + count <= shape_[0], "rows ", begin, " to ", begin + count, " of ",
+  TRIREME_CHECK(shape_.dims() > 0 && begin >= 0 && count >= 0 && begin + count <= shape_[0], "rows ", begin, " to ", begin + count, " exceed ",
                 shape_.str());
   switch (shape_.dims()) {
     case 1: return flat_view(begin, {count});

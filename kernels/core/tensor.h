@@ -25,7 +25,7 @@ class Shape {
   int dims_ = 0;
 };
 
-/// A handle on contiguous row-major memory; copies share it. Constness is the handle's, not the memory's.
+/// A handle to contiguous row-major memory; copies share the memory. const applies to the handle, not to the memory.
 class Tensor {
  public:
   Tensor() = default;
@@ -41,7 +41,7 @@ class Tensor {
   void* raw() const { return data_; }
   template <class T>
   T* data() const {
-    TRIREME_CHECK(dtype_of<T>() == dtype_, "tensor is ", name_of(dtype_));
+    TRIREME_CHECK(dtype_of<T>() == dtype_, "the tensor's dtype is ", name_of(dtype_));
     return static_cast<T*>(data_);
   }
 

@@ -1,5 +1,5 @@
 #pragma once
-// kernels/ops/activation.h: SwiGLU by rows, GELU by elements.
+// CPU kernels of kernels/ops/activation.h. Threads share the rows (SwiGLU) or the elements (GELU).
 #include "kernels/core/tensor.h"
 
 namespace trireme::cpu {

@@ -40,7 +40,7 @@ AttentionSizes sizes_of(const AttentionShape& shape) {
 
 int64_t blocks_of(const AttentionShape& shape) { return (shape.sequence + kAttentionBlock - 1) / kAttentionBlock; }
 
-/// `kernel` on items [0, count), which are about one size, in one contiguous range a thread.
+/// Runs `kernel` on items [0, count), which have about equal cost, with one contiguous range per thread.
 template <class Arguments>
 void run_items(Context& ctx, AttentionKernel<Arguments> kernel, AttentionWorkspace workspace_bytes, const Arguments& arguments, int64_t count) {
   const int64_t workers = std::min<int64_t>(ctx.threads, count);
@@ -59,7 +59,7 @@ void run_items(Context& ctx, AttentionKernel<Arguments> kernel, AttentionWorkspa
 template <class T>
 const TypedAttention<T>& attention_kernels(Isa isa) {
   size_t level = std::min(static_cast<size_t>(isa), std::size(kLevels) - 1);
-  while (of_type(*kLevels[level], T{}).forward == nullptr) --level;  // portable has all
+  while (of_type(*kLevels[level], T{}).forward == nullptr) --level;  // the portable level has every type
   return of_type(*kLevels[level], T{});
 }
 
@@ -74,7 +74,7 @@ template <class T>
 void attention_backward(Context& ctx, const TypedAttention<T>& kernels, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse,
                         const AttentionShape& shape, const Tensor& dqkv) {
   const int64_t tasks = shape.batch * shape.kv_heads;
-  // Five products of a pair of blocks, or, where items are blocks, seven: that is quicker where threads would wait for others' whole tasks.
+  // A pair of blocks takes five matrix products, or seven with `split`. Splitting is faster if threads would otherwise be idle for whole tasks.
   const int64_t rounds = (tasks + ctx.threads - 1) / ctx.threads;
   const bool split = blocks_of(shape) > 1 && 5 * rounds * ctx.threads > 7 * tasks;
   const AttentionBackward<T> arguments{.dout = dout.data<T>(),

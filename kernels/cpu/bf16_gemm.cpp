@@ -5,14 +5,14 @@
 #include <optional>
 #include <unordered_map>
 
-#include "kernels/cpu/team_size.h"
+#include "kernels/cpu/scoped_omp_threads.h"
 
 namespace trireme::cpu {
 namespace {
 
 using dnnl::memory;
 
-/// What a primitive of oneDNN is made for. It fixes the number of threads.
+/// Cache key of a oneDNN primitive. A primitive is created for a fixed number of threads.
 struct Product {
   int64_t m, n, k;
   bool a_transposed, b_transposed, b_packed, bias, accumulate, wide;
@@ -39,10 +39,10 @@ dnnl::matmul::primitive_desc describe_product(const Product& product, const memo
 #endif
 }
 
-/// Its own scratch memory is the library's, taken once for all primitives of a thread: a few MB, outside the arena.
+/// oneDNN allocates the scratch memory, once for all primitives of a thread: a few MB, outside the arena.
 struct Primitive {
   memory::desc a, b, packed_b, bias, c;
-  std::optional<dnnl::matmul> matmul;  ///< nothing where oneDNN has none for this CPU
+  std::optional<dnnl::matmul> matmul;  ///< empty if oneDNN has no kernel for this CPU
   std::optional<dnnl::reorder> pack;
 
   Primitive(const Product& product, const dnnl::engine& engine)
@@ -57,19 +57,19 @@ struct Primitive {
       if (packed_b != b) pack.emplace(dnnl::reorder::primitive_desc(engine, b, engine, packed_b));
       matmul.emplace(description);
     } catch (const dnnl::error& error) {
-      if (error.status != dnnl_unimplemented) throw InternalError(concat("oneDNN makes no bf16 product: ", error.message));
+      if (error.status != dnnl_unimplemented) throw InternalError(concat("oneDNN cannot create a bf16 matmul: ", error.message));
     }
   }
 };
 
-/// Of one thread, as ranks may be threads and a primitive's scratch memory serves one execution at a time.
+/// One per thread, because ranks may be threads and a primitive's scratch memory serves one execution at a time.
 struct Library {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   std::map<Product, Primitive> primitives;
 
   const Primitive& primitive(const Product& product) {
-    constexpr size_t kMost = 512;  // a model has a few dozen shapes; only a caller whose shapes never repeat gets here
+    constexpr size_t kMost = 512;  // a model has a few dozen shapes; only a caller whose shapes never repeat reaches this
     if (const auto found = primitives.find(product); found != primitives.end()) return found->second;
     if (primitives.size() >= kMost) primitives.clear();
     return primitives.try_emplace(product, product, engine).first->second;
@@ -78,8 +78,8 @@ struct Library {
   memory at(const memory::desc& description, const Tensor& tensor) const { return {description, engine, tensor.raw()}; }
 };
 
-/// Whether to bring b into the library's own layout first. It would do so piece by piece within the product, again for each block of rows of a: many rows
-/// (a weight's gradient) repay the copy.
+/// Whether to reorder b into oneDNN's own layout first. Otherwise oneDNN packs it piece by piece during the product, again for each row block of a.
+/// With many rows (weight gradients) the copy pays off.
 bool packing_pays(const MatrixOperand& a) {
   constexpr int64_t kRows = 256;
   return a.transposed && a.rows() >= kRows;
@@ -90,7 +90,7 @@ bool packing_pays(const MatrixOperand& a) {
 bool bf16_gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& b, const Tensor& bias, bool accumulate, const Tensor& c) {
   const int64_t m = a.rows(), n = b.columns(), k = a.columns();
   thread_local Library library;
-  const TeamSize team(ctx.threads);
+  const ScopedOmpThreads team(ctx.threads);
   const Primitive& primitive = library.primitive(
       {m, n, k, a.transposed, b.transposed, packing_pays(a), bias.defined(), accumulate, c.dtype() == DType::kF32, ctx.threads});
   if (!primitive.matmul) return false;
@@ -110,7 +110,7 @@ bool bf16_gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& 
     primitive.matmul->execute(library.stream, arguments);
     library.stream.wait();
   } catch (const dnnl::error& error) {
-    throw InternalError(concat("oneDNN failed in a bf16 product: ", error.message));
+    throw InternalError(concat("oneDNN bf16 matmul failed: ", error.message));
   }
   return true;
 }

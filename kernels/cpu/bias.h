@@ -1,5 +1,5 @@
 #pragma once
-// The biases of kernels/ops/matmul.h: threads take rows, and columns in the gradient.
+// CPU kernels for the biases of kernels/ops/matmul.h. Threads share the rows or, for the gradient, the columns.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cpu {

@@ -1,5 +1,5 @@
 #pragma once
-// The copies of kernels/ops/columns.h: threads take rows.
+// CPU kernels of kernels/ops/columns.h. Threads share the rows.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cpu {

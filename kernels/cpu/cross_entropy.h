@@ -1,5 +1,5 @@
 #pragma once
-// The row passes of kernels/ops/cross_entropy.h: threads take rows.
+// CPU kernels for the row passes of kernels/ops/cross_entropy.h. Threads share the rows.
 #include "kernels/core/tensor.h"
 #include "kernels/ops/cross_entropy.h"
 

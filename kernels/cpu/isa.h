@@ -1,5 +1,5 @@
 #pragma once
-// How an operation of kernels/cpu reaches its loop: by the dtype of its tensors, the instructions and the threads of its context.
+// Selects and runs the loop of an operation of kernels/cpu, by the dtype of its tensors and by the instruction-set level and threads of its context.
 #include "kernels/core/tensor.h"
 #include "kernels/cpu/isa/kernels.h"
 #include "kernels/cpu/parallel.h"
@@ -13,7 +13,7 @@ void dispatch_type(DType dtype, Body&& body) {
     case DType::kF32: return body(float{});
     case DType::kBF16: return body(bfloat16{});
     case DType::kF16: return body(float16{});
-    default: throw InternalError(concat("kernels/cpu has no loops for ", name_of(dtype)));
+    default: throw InternalError(concat("kernels/cpu does not support dtype ", name_of(dtype)));
   }
 }
 
@@ -22,13 +22,13 @@ const TypedKernels<T>& typed_kernels(const Context& ctx) {
   return kernels_of(ctx.isa).of<T>();
 }
 
-/// `kernel` on the items [0, count) of `arguments`, shared by the threads in multiples of `grain` items.
+/// Runs `kernel` on items [0, count) of `arguments`, split among the threads in multiples of `grain` items.
 template <class Arguments>
 void run_kernel(const Context& ctx, RangeKernel<Arguments> kernel, const Arguments& arguments, int64_t count, int64_t grain) {
   parallel_for(ctx, count, grain, [kernel, &arguments](int64_t begin, int64_t end) { kernel(arguments, begin, end); });
 }
 
-/// The elements of a tensor that may be undefined.
+/// The tensor's data, or null if it is undefined.
 template <class T>
 T* data_or_null(const Tensor& tensor) {
   return tensor.defined() ? tensor.data<T>() : nullptr;

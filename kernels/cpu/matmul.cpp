@@ -8,15 +8,15 @@
 #include "kernels/cpu/bf16_gemm.h"
 #include "kernels/cpu/bias.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/team_size.h"
+#include "kernels/cpu/scoped_omp_threads.h"
 
 namespace trireme::cpu {
 namespace {
 
-/// c [m,n] = a [m,k] b [k,n], or c +=, in fp32. dnnl_sgemm reads all of its operands as they lie; the library's matmul primitive, which packs them on
-/// the fly, is slower at the sizes of a model.
+/// c [m,n] = a [m,k] b [k,n], or c += a b, in fp32. dnnl_sgemm reads its operands in place; oneDNN's matmul primitive, which packs them on the fly,
+/// is slower at the sizes of a model.
 void f32_gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& b, bool accumulate, const Tensor& c) {
-  const TeamSize team(ctx.threads);
+  const ScopedOmpThreads team(ctx.threads);
   const int64_t n = b.columns();
   const dnnl_status_t status =
       dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', a.rows(), n, a.columns(), 1.0F, a.matrix.data<float>(), a.stride(),
@@ -24,7 +24,7 @@ void f32_gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& b
   TRIREME_CHECK(status == dnnl_success, "dnnl_sgemm returned ", static_cast<int>(status));
 }
 
-/// A matrix from one of its columns on.
+/// The columns of a matrix from `first` on.
 struct Columns {
   const Tensor& matrix;
   int64_t first;
@@ -34,7 +34,7 @@ Tensor scratch(const Context& ctx, int64_t rows, int64_t columns) {
   return Tensor::empty(ctx, {rows, columns}, DType::kF32, MemoryCategory::kWorkspace);
 }
 
-/// Row by row: kernel(row of `narrow` from its first column on, row of `wide`, columns).
+/// For each row, calls kernel(row of `narrow` from its first column on, row of `wide`, columns).
 template <class T, class Kernel>
 void for_rows(const Context& ctx, const Columns& narrow, const Tensor& wide, const Kernel& kernel) {
   const int64_t columns = wide.dim(1), stride = narrow.matrix.dim(1);
@@ -51,7 +51,7 @@ void dispatch_narrow(DType dtype, Body&& body) {
   return body(float16{});
 }
 
-/// The `count` columns in fp32.
+/// `count` columns converted to fp32.
 Tensor widened(const Context& ctx, const Columns& narrow, int64_t count) {
   const Tensor wide = scratch(ctx, narrow.matrix.dim(0), count);
   dispatch_narrow(narrow.matrix.dtype(), [&]<class T>(T) {
@@ -61,7 +61,7 @@ Tensor widened(const Context& ctx, const Columns& narrow, int64_t count) {
 }
 Tensor widened(const Context& ctx, const Tensor& narrow) { return widened(ctx, {narrow, 0}, narrow.dim(1)); }
 
-/// The columns := wide, rounded.
+/// Rounds `wide` and writes it to the columns of `narrow`.
 void round_to(const Context& ctx, const Tensor& wide, const Columns& narrow) {
   dispatch_narrow(narrow.matrix.dtype(), [&]<class T>(T) {
     for_rows<T>(ctx, narrow, wide,
@@ -69,8 +69,8 @@ void round_to(const Context& ctx, const Tensor& wide, const Columns& narrow) {
   });
 }
 
-/// body(first, count) over the outputs F of a layer, so many at a time that weights [count,D] and activations [M,count] in fp32 stay in the caches: whole,
-/// those of a head would take more memory than all else in a step.
+/// Calls body(first, count) for blocks of the F outputs of a layer, sized so that weights [count,D] and activations [M,count] in fp32 fit the caches.
+/// Without blocks, the fp32 copies for the output head would take more memory than the rest of a step.
 template <class Body>
 void for_output_blocks(int64_t rows, int64_t inputs, int64_t outputs, const Body& body) {
   constexpr int64_t kElements = 1 << 20, kFewest = 64;
@@ -102,7 +102,8 @@ void widened_backward_weight(const Context& ctx, const Tensor& dy, const Tensor&
   });
 }
 
-/// Who multiplies `dtype`: bf16() says whether it did. Below its level oneDNN would emulate it, more slowly than widening does.
+/// Selects the matrix product for `dtype`; bf16() returns whether it ran. Below kAvx512Bf16 oneDNN would emulate bf16, which is slower than
+/// conversion to fp32.
 template <class F32, class BF16, class Widened>
 void multiply(const Context& ctx, DType dtype, const F32& f32, const BF16& bf16, const Widened& widened_product) {
   if (dtype == DType::kF32) return f32();
@@ -110,7 +111,7 @@ void multiply(const Context& ctx, DType dtype, const F32& f32, const BF16& bf16,
   widened_product();
 }
 
-/// c := 0 where nothing is summed.
+/// c := 0: the product over an inner dimension of size 0.
 void clear(const Tensor& c) { std::memset(c.raw(), 0, static_cast<size_t>(c.bytes())); }
 
 }  // namespace
@@ -150,7 +151,7 @@ void limit_library(Isa isa) {
                                : isa == Isa::kAvx512     ? dnnl_cpu_isa_avx512_core
                                                          : dnnl_cpu_isa_avx512_core_bf16;
   if (dnnl_set_max_cpu_isa(limit) == dnnl_success) return;
-  TRIREME_CHECK(dnnl_get_effective_cpu_isa() == limit, "oneDNN already computes with other instructions than ", name_of(isa));
+  TRIREME_CHECK(dnnl_get_effective_cpu_isa() == limit, "oneDNN is already in use and cannot be limited to ", name_of(isa));
 }
 
 std::string gemm_library() {

@@ -1,6 +1,6 @@
 #pragma once
-// kernels/ops/matmul.h by oneDNN, bound to ctx.threads: in fp32, and in bf16 where ctx.isa has its dot products. All else that is narrow, fp16 always, is
-// widened piece by piece and multiplied in fp32.
+// CPU kernels of kernels/ops/matmul.h, by oneDNN with ctx.threads threads: in fp32, and in bf16 if ctx.isa has bf16 dot products. Other 16-bit
+// operands (fp16 always) are converted to fp32 piece by piece and multiplied in fp32.
 #include <string>
 
 #include "kernels/core/tensor.h"
@@ -11,8 +11,8 @@ void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor
 void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, const Tensor& dx);
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw);
 
-/// Keeps the library to the instructions of `isa`, in the whole process and from before its first product on: what it does by itself is the best of this CPU.
-/// Errors: InternalError where it was used before with others.
+/// Limits oneDNN to the instructions of `isa`, in the whole process; its default is the best level of this CPU. Call before the first matrix product.
+/// Errors: InternalError if oneDNN was already used with another limit.
 void limit_library(Isa isa);
 
 std::string gemm_library();

@@ -1,6 +1,6 @@
 #pragma once
-// kernels/ops/norm.h: threads take rows, and columns in the weight gradients. Undefined tensors: without an addend, without a residual, and without bias and
-// mean the RMSNorm.
+// CPU kernels of kernels/ops/norm.h. Threads share the rows or, for the weight gradients, the columns. addend and residual may be undefined;
+// undefined bias and mean select RMSNorm.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cpu {

@@ -11,7 +11,7 @@ namespace {
 
 template <class T>
 double sum_of_squares(const Context& ctx, const Tensor& x) {
-  constexpr int64_t kRound = 1024;  // blocks between two joins of the threads: 4 M elements
+  constexpr int64_t kRound = 1024;  // blocks per parallel loop: 4 Mi elements
   std::array<double, kRound> partial;
   double total = 0;
   for (int64_t first = 0; first < x.numel(); first += kRound * kSquaresBlock) {

@@ -1,6 +1,6 @@
 #pragma once
-// How the CPU kernels use threads: contiguous ranges of independent outputs. Every output is computed by one thread in an order that depends on the
-// sizes alone, so no result depends on the number of threads.
+// Threads of the CPU kernels: each computes contiguous ranges of independent outputs. Every output is computed by one thread in an order that depends
+// only on the sizes, so results do not depend on the number of threads.
 #include <algorithm>
 #include <cstdint>
 
@@ -8,13 +8,13 @@
 
 namespace trireme::cpu {
 
-/// Elements that are worth a thread: below this the fork costs more than it saves. A multiple of 16, so that ranges begin on cache lines.
+/// Minimum number of elements per thread: below it the fork costs more than it saves. A multiple of 16, so that ranges begin on cache lines.
 constexpr int64_t kElementsPerThread = 16384;
 
-/// Items of `elements_per_item` elements each that are worth a thread.
+/// Minimum number of items per thread, of `elements_per_item` elements each.
 inline int64_t grain_of(int64_t elements_per_item) { return std::max<int64_t>(1, kElementsPerThread / std::max<int64_t>(1, elements_per_item)); }
 
-/// Columns that are worth a thread, of `rows` rows each: whole cache lines, and long enough runs for the prefetcher.
+/// Minimum number of columns per thread, of `rows` rows each: whole cache lines, and runs long enough for the prefetcher.
 inline int64_t column_grain(int64_t rows) { return (grain_of(rows) + 63) / 64 * 64; }
 
 /// One compiled copy of a body for both branches of parallel_for: inlined twice, it could be vectorised in two ways that round differently.
@@ -23,8 +23,8 @@ template <class Body>
   body(begin, end);
 }
 
-/// body(begin, end) over [0, count), cut into at most ctx.threads contiguous ranges; inner borders are multiples of `grain`.
-/// A single range runs on the caller, outside any parallel region: eight ranks on two cores must not become sixteen threads.
+/// Calls body(begin, end) for [0, count), split into at most ctx.threads contiguous ranges; inner boundaries are multiples of `grain`.
+/// A single range runs on the calling thread, outside any parallel region: eight ranks on two cores must not become sixteen threads.
 template <class Body>
 void parallel_for(const Context& ctx, int64_t count, int64_t grain, const Body& body) {
   if (count <= 0) return;

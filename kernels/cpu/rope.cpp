@@ -5,7 +5,7 @@
 namespace trireme::cpu {
 namespace {
 
-/// Turns by direction * angle: the backward of a rotation is its inverse.
+/// Rotates by direction * angle: the backward of a rotation is its inverse.
 void rotate(const Context& ctx, const Tensor& table, int64_t heads, float direction, const Tensor& qkv) {
   const int64_t head_size = table.dim(1);
   dispatch_type(qkv.dtype(), [&]<class T>(T) {

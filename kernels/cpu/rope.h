@@ -1,5 +1,5 @@
 #pragma once
-// The rotations of kernels/ops/rope.h: threads take rows.
+// CPU kernels of kernels/ops/rope.h. Threads share the rows.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cpu {

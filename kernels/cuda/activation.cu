@@ -8,10 +8,10 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kBlock = 256;
-constexpr int kAccesses = 2;  // of each operand in flight a thread, where operands are flat
+constexpr int kAccesses = 2;  // in flight per thread and operand, for flat operands
 
-/// 1 / (1 + exp(-x)). For 16 bits by the GPU's approximate exponential and reciprocal, 2^-20 at worst, which rounding to those hides; the exact ones would
-/// take longer than the memory does.
+/// 1 / (1 + exp(-x)). 16-bit types use the GPU's approximate exponential and reciprocal: rounding hides their error of at most 2^-20, and the exact
+/// functions would take longer than the memory accesses.
 template <class T>
 __device__ __forceinline__ float sigmoid(float x) {
   if constexpr (sizeof(T) == sizeof(float)) return 1 / (1 + expf(-x));
@@ -29,7 +29,7 @@ struct Silu {
   }
 };
 
-/// One thread for N elements of y; `row_accesses` of them a row.
+/// One thread per N elements of y, `row_accesses` threads per row.
 template <class T, int N>
 __global__ void __launch_bounds__(kBlock)
     swiglu_forward_kernel(const T* __restrict__ gate_up, T* __restrict__ y, uint32_t accesses, uint32_t row_accesses, int64_t columns) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kBlock)
   store_vector(y + row * columns + column, up);
 }
 
-/// dgate_up may be gate_up.
+/// dgate_up may alias gate_up.
 template <class T, int N>
 __global__ void __launch_bounds__(kBlock)
     swiglu_backward_kernel(const T* __restrict__ dy, const T* gate_up, T* dgate_up, uint32_t accesses, uint32_t row_accesses, int64_t columns) {

@@ -1,5 +1,5 @@
 #pragma once
-// kernels/ops/activation.h in fp32, bf16 and fp16: 16-byte accesses, one pass.
+// GPU implementation of kernels/ops/activation.h for fp32, bf16 and fp16: one pass with 16-byte accesses.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cuda {

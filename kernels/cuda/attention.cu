@@ -7,9 +7,9 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kLanes = 8;  // of a query: with 16-byte accesses, 128 bytes of it at a time
+constexpr int kLanes = 8;  // per query: with 16-byte accesses they read 128 bytes of it at a time
 
-/// lse and delta = sum over H of dout * out, laid out as the backward kernels read them.
+/// Computes lse and delta = sum over H of dout * out in the layout that the backward kernels read.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads)
     query_statistics_kernel(const T* __restrict__ dout, const T* __restrict__ out, const float* __restrict__ lse, AttentionLayout layout,
@@ -36,17 +36,17 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Whether tensor cores take T.
+/// True if the tensor-core kernels support T.
 template <class T>
-constexpr bool kNarrow = sizeof(T) == 2;
+constexpr bool kIs16Bit = sizeof(T) == 2;
 template <class T, class... More>
-bool takes_flash(const AttentionShape& shape, const T* tensor, const More*... more) {
-  return kNarrow<T> && flash_takes(shape.head_size) && aligned_16(tensor, more...);
+bool uses_flash(const AttentionShape& shape, const T* tensor, const More*... more) {
+  return kIs16Bit<T> && flash_supports(shape.head_size) && aligned_16(tensor, more...);
 }
 
 void check(const char* operation, const AttentionShape& shape) {
   if (shape.head_size > kPlainHeadSize)
-    throw InternalError(concat(operation, ": head size ", shape.head_size, ", the kernels of a GPU take at most ", kPlainHeadSize));
+    throw InternalError(concat(operation, ": head size ", shape.head_size, " exceeds the GPU kernels' maximum of ", kPlainHeadSize));
 }
 
 template <class T>
@@ -56,8 +56,8 @@ void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const flo
   const int64_t group = layout.group, stride = statistics_stride(shape.sequence);
   const int64_t at_once = scratch_bytes / (group * stride * 2 * static_cast<int64_t>(sizeof(float)));
   if (at_once == 0)
-    throw InternalError(concat("attention_backward: ", group, " query heads of ", shape.sequence, " tokens want more scratch memory than there is"));
-  const bool flash = takes_flash(shape, dout, qkv, dqkv);
+    throw InternalError(concat("attention_backward: ", group, " query heads of ", shape.sequence, " tokens need more scratch memory than available"));
+  const bool flash = uses_flash(shape, dout, qkv, dqkv);
   const bool vectors = shape.head_size % kVector<T> == 0 && aligned_16(dout, out);
   for (int64_t pair = 0; pair < shape.batch * shape.kv_heads; pair += at_once) {
     const int64_t pairs = std::min(at_once, shape.batch * shape.kv_heads - pair), items = pairs * group * stride;
@@ -66,7 +66,7 @@ void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const flo
            {dim3(static_cast<unsigned>(ceil_div(items * kLanes, kThreads))), dim3(kThreads)}, dout, out, lse, layout, static_cast<int>(pair * group),
            static_cast<int>(pairs * group), flash ? kLog2E : 1, lse_of, lse_of + items);
     const AttentionBackward<T> tensors{dout, qkv, lse_of, lse_of + items, dqkv, pair, pairs};
-    if constexpr (kNarrow<T>) {
+    if constexpr (kIs16Bit<T>) {
       if (flash) {
         flash_backward(ctx, tensors, shape);
         continue;
@@ -78,14 +78,14 @@ void backward(Context& ctx, const T* dout, const T* qkv, const T* out, const flo
 
 }  // namespace
 
-bool flash_takes(int64_t head_size) { return head_size == 32 || head_size == 64 || head_size == 96 || head_size == 128; }
+bool flash_supports(int64_t head_size) { return head_size == 32 || head_size == 64 || head_size == 96 || head_size == 128; }
 
 void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse) {
   check("attention_forward", shape);
   if (qkv.numel() == 0) return;
   dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
-    if constexpr (kNarrow<T>) {
-      if (takes_flash(shape, qkv.data<T>(), out.data<T>())) return flash_forward(ctx, qkv.data<T>(), shape, out.data<T>(), lse.data<float>());
+    if constexpr (kIs16Bit<T>) {
+      if (uses_flash(shape, qkv.data<T>(), out.data<T>())) return flash_forward(ctx, qkv.data<T>(), shape, out.data<T>(), lse.data<float>());
     }
     plain_forward(ctx, qkv.data<T>(), shape, out.data<T>(), lse.data<float>());
   });

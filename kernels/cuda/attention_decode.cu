@@ -1,5 +1,5 @@
-// Attention of single queries over a cache of keys and values, a ring of rows. A warp takes every eighth key with a running maximum of its own, a lane every 32nd element
-// of the head; what the warps have is then put together in their order.
+// Attention of single queries over a key/value cache that is a ring of rows. Each warp processes every eighth key with its own running maximum, each
+// lane every 32nd element of the head. The warps' results are then combined in warp order.
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -9,7 +9,7 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kElements = kPlainHeadSize / kWarp;  // of a lane
+constexpr int kElements = kPlainHeadSize / kWarp;  // per lane
 
 /// Block (x, y): query head x of row y.
 template <class T>
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     score = warp_sum(score);
     const float before = largest;
     largest = score > before ? score : before;
-    const float factor = expf(before - largest), weight = expf(score - largest);  // of the first key the factor is 0
+    const float factor = expf(before - largest), weight = expf(score - largest);  // at the first key the factor is 0
     denominator = denominator * factor + weight;
     const T* const v = values + at;
 #pragma unroll
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   for (int i = 0; i < kElements; ++i) sums[warp][lane + i * kWarp] = sum[i];
   if (lane == 0) highest[warp] = largest, denominators[warp] = denominator;
   __syncthreads();
-  largest = highest[0];  // the first warp has a key; those that have none add 0
+  largest = highest[0];  // the first warp always has a key; warps without keys add 0
   for (int w = 1; w < kWarps; ++w) largest = highest[w] > largest ? highest[w] : largest;
   denominator = 0;
   for (int w = 0; w < kWarps; ++w) denominator += denominators[w] * expf(highest[w] - largest);
@@ -69,9 +69,9 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const Tensor& values, int64_t position, const AttentionShape& shape,
                       const Tensor& out) {
   if (shape.head_size > kPlainHeadSize)
-    throw InternalError(concat("attention_decode: head size ", shape.head_size, ", the kernels of a GPU take at most ", kPlainHeadSize));
-  constexpr int64_t kRows = 65535;  // of a grid
-  TRIREME_CHECK(shape.sequence <= kRows, "attention_decode: ", shape.sequence, " new tokens, at most ", kRows);
+    throw InternalError(concat("attention_decode: head size ", shape.head_size, " exceeds the GPU kernels' maximum of ", kPlainHeadSize));
+  constexpr int64_t kRows = 65535;  // maximum gridDim.y
+  TRIREME_CHECK(shape.sequence <= kRows, "attention_decode: ", shape.sequence, " new tokens exceed the maximum of ", kRows);
   dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
     launch(ctx, decode_kernel<T>, {dim3(static_cast<unsigned>(shape.heads), static_cast<unsigned>(shape.sequence)), dim3(kWarps * kWarp)},
            qkv.data<T>(), keys.data<T>(), values.data<T>(), keys.dim(0), position, shape.band(), AttentionLayout(shape), out.data<T>());

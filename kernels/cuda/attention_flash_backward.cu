@@ -1,6 +1,6 @@
-// Flash attention 2 (Dao 2023, arXiv:2307.08691), backward, on tensor cores, without atomics: equal bits on every run. One kernel owns keys and sums their
-// gradients over queries, the other owns queries and sums over keys; both compute scores and their gradients anew. That is seven products of T x T x H
-// where five would do if blocks could add to each other's sums: the price of a fixed order without memory for partial sums.
+// Flash attention 2 (Dao 2023, arXiv:2307.08691), backward, on tensor cores, without atomics: bit-identical on every run. One kernel owns keys and
+// sums their gradients over queries, the other owns queries and sums over keys; both recompute scores and their gradients. This takes seven products
+// of T x T x H. Five would suffice if blocks added to each other's sums: two are the price of a fixed order without memory for partial sums.
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/attention_tiles.cuh"
 
@@ -9,10 +9,10 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// ---- keys and values: a warp owns 16 keys and works on transposed scores, whose fragments are operands of both sums as they are ----
+// ---- keys and values: a warp owns 16 keys and computes transposed scores, whose fragments are directly operands of both sums ----
 
-constexpr int kKeys = 64;     // of a block
-constexpr int kQueries = 64;  // of a step
+constexpr int kKeys = 64;     // per block
+constexpr int kQueries = 64;  // per step
 static_assert(kKeys == kQueries && kQueries == kStatisticsTile);
 
 template <int H>
@@ -21,7 +21,7 @@ struct KeyMemory {
   unsigned char keys[kTileBytes], values[kTileBytes];
   unsigned char queries[2][kTileBytes], douts[2][kTileBytes];  // of this step and the next
   float lse[2][kQueries], delta[2][kQueries];
-  int pair;  // kept here for the end: registers are scarce
+  int pair;  // kept here until the end to save registers
 };
 
 /// scores (transposed) -> probabilities.
@@ -34,7 +34,7 @@ __device__ inline void probabilities_of_queries(Fragments<1, kN>& scores, const 
     for (int i = 0; i < 4; ++i) scores[0][n][i] = exp2_fast(fmaf(scores[0][n][i], scale_log2, -lse[8 * n + column + i % 2]));
 }
 
-/// No query sees a key outside its band. `ahead` = first query - first key of the tiles, `row` is the warp's first in the tile of keys.
+/// Masks the keys outside each query's band. `ahead` = first query - first key of the tiles; `row` is the warp's first row in the tile of keys.
 template <int kN, class Band>
 __device__ inline void mask_queries(Fragments<1, kN>& probabilities, int ahead, int row, Band band) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, behind = row + lane / 4 - lane % 4 * 2 - ahead;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int last_query = band.last_query(first_key + kKeys - 1, sequence);
   const int thread = static_cast<int>(threadIdx.x), warp_row = thread / kWarp * 16;
 
-  // The steps of a block: the query heads of its pair in order, in each the tiles of queries from the diagonal to the last that sees a key.
+  // A block's steps: the query heads of its pair in order, and for each the tiles of queries from the diagonal to the last that sees a key.
   const T* from_queries = Loader::begin(qkv + layout.query(pair * layout.group) + first_key * layout.columns, layout.columns);
   const T* from_douts = Loader::begin(dout + layout.output(pair * layout.group) + first_key * layout.out_columns, layout.out_columns);
   const auto load = [&](int buffer, int head, int query) {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int head = 0; head < layout.group; ++head)
     for (int query = first_key; query <= last_query; query += kQueries, buffer ^= 1) {
       cp_async_wait<0>();
-      __syncthreads();  // the step's tiles are there, and all are done with those of the step before
+      __syncthreads();  // this step's tiles have arrived, and no thread still reads the previous step's tiles
       load_after(buffer ^ 1, head, query);
 
       Fragments<1, kN> p, dp;
@@ -134,10 +134,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 // ---- queries: a warp owns 32, so that each fragment of keys or values read from shared memory feeds two products ----
 
-constexpr int kRows = 128;  // queries of a block
-constexpr int kM = 2;       // tiles of 16 queries of a warp
+constexpr int kRows = 128;  // queries per block
+constexpr int kM = 2;       // tiles of 16 queries per warp
 
-/// Keys of a step: as many as leave sums [32, H], probabilities and their gradients [32, keys] of a warp in registers.
+/// Keys per step: limited so that a warp's sums [32, H], probabilities and their gradients [32, keys] fit in registers.
 template <int H>
 constexpr int kStepKeys = H <= 64 ? 64 : 32;
 
@@ -146,10 +146,10 @@ struct QueryMemory {
   unsigned char queries[kRows * Tile<H>::kRowBytes], douts[kRows * Tile<H>::kRowBytes];
   unsigned char keys[2][kStepKeys<H> * Tile<H>::kRowBytes], values[2][kStepKeys<H> * Tile<H>::kRowBytes];  // of this step and the next
   float lse[kRows], delta[kRows];
-  int head, first_row;  // kept here, as lse and delta are: registers are scarce
+  int head, first_row;  // kept here, like lse and delta, to save registers
 };
 
-/// scores -> probabilities. `ahead` = first row - first key of the fragments: no query sees a key outside its band.
+/// scores -> probabilities, which are zero outside each query's band. `ahead` = first row - first key of the fragments.
 template <int kN, class Band>
 __device__ inline void probabilities_of_keys(Fragments<kM, kN>& scores, const float* lse, float scale_log2, int ahead, Band band) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int first_row = (order.tiles - 1 - place) * kRows;
   const int thread = static_cast<int>(threadIdx.x), warp_rows = thread / kWarp * 16 * kM;
   const int first_key = band.first_key(first_row);
-  int left = (first_row + kRows < sequence ? first_row + kRows : sequence) - first_key;  // keys that any row sees, from this step's first on
+  int left = (first_row + kRows < sequence ? first_row + kRows : sequence) - first_key;  // keys visible to any row, from this step's first key on
   int ahead = first_row + warp_rows - first_key;                                         // the warp's first row - the step's first key
 
   const T* from = Loader::begin(qkv + layout.key(pair) + first_key * layout.columns, layout.columns);
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   load(0, left);
   if (thread == 0) memory->head = head, memory->first_row = first_row;
 
-  // Rows that are not there get anything finite: they are not stored.
+  // Rows beyond the sequence may read any finite value: they are not stored.
   const int64_t query = item * statistics_stride(sequence) + (first_row + thread < sequence ? first_row + thread : 0);
   memory->lse[thread] = lse[query];
   memory->delta[thread] = delta[query];
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const unsigned char* const douts = memory->douts + warp_rows * Tile<H>::kRowBytes;
   for (int buffer = 0; left > 0; left -= kStepKeys<H>, ahead -= kStepKeys<H>, buffer ^= 1) {
     cp_async_wait<0>();
-    __syncthreads();  // the step's tiles are there, and all are done with those of the step before
+    __syncthreads();  // this step's tiles have arrived, and no thread still reads the previous step's tiles
     load(buffer ^ 1, left - kStepKeys<H>);
     if (ahead <= -16 * kM || band.beyond(ahead - (kStepKeys<H> - 1))) continue;  // no row of this warp sees these keys
     Fragments<kM, kN> p, dp;

@@ -1,6 +1,6 @@
-// Flash attention 2 (Dao 2023, arXiv:2307.08691), forward, on tensor cores: a block owns 128 queries of one head and walks the keys that they see.
-// A warp owns 32 queries, so that each fragment of keys or values read from shared memory feeds two products: with 16 the reads would take longer than
-// the products. Scores and probabilities stay in registers.
+// Flash attention 2 (Dao 2023, arXiv:2307.08691), forward, on tensor cores: each block owns 128 queries of one head and iterates over the keys they
+// see. A warp owns 32 queries, so that each fragment of keys or values read from shared memory feeds two products: with 16 queries the reads would
+// take longer than the products. Scores and probabilities stay in registers.
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/attention_tiles.cuh"
 
@@ -8,29 +8,29 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kRows = 128;  // queries of a block
-constexpr int kM = 2;       // tiles of 16 queries of a warp
+constexpr int kRows = 128;  // queries per block
+constexpr int kM = 2;       // tiles of 16 queries per warp
 
-/// Keys of a step: as many as leave sums [32, H] and scores [32, keys] of a warp in registers.
+/// Keys per step: limited so that a warp's sums [32, H] and scores [32, keys] fit in registers.
 template <int H>
 constexpr int kKeys = H <= 64 ? 128 : 64;
 
-/// Keys and values take turns in a ring of three tiles: two are on their way while the third is computed with.
+/// Keys and values alternate in a ring of three tiles: two are being loaded while the third is used.
 template <int H>
 struct ForwardMemory {
   static constexpr int kTileBytes = kKeys<H> * Tile<H>::kRowBytes;
   unsigned char queries[kRows * Tile<H>::kRowBytes];
   unsigned char ring[3 * kTileBytes];
-  int head, first_row;  // kept here for the end: registers are scarce
+  int head, first_row;  // kept here until the end to save registers
 };
 
-/// Running maximum (of raw scores) and sum of the exponentials of a lane's rows. The sum is the lane's own share until the end.
+/// Running maximum (of raw scores) and sum of the exponentials of a lane's rows. The sum covers only the lane's own keys until the end.
 struct SoftmaxRows {
   float highest[kM][2], sum[kM][2];
 };
 
-/// Scores -> exp2((score - maximum) * scale_log2). The maximum follows only where it grew by a factor of 2^8 in the exponential: neither fp32 sums nor
-/// narrow probabilities lose precision by being larger, and most steps need not touch the sums. The first step with a key that the row sees sets it.
+/// Replaces scores by exp2((score - maximum) * scale_log2). The maximum is updated only if an exponential would exceed 2^8: neither fp32 sums nor
+/// 16-bit probabilities lose precision by being larger, and most steps need not rescale the sums. The first step with a visible key sets it.
 template <int H, int kN>
 __device__ inline void online_softmax(Fragments<kM, kN>& scores, Fragments<kM, H / 8>& out, SoftmaxRows& rows, float scale_log2) {
   float highest[kM][2];
@@ -77,7 +77,7 @@ __device__ inline void online_softmax(Fragments<kM, kN>& scores, Fragments<kM, H
     }
 }
 
-/// No query sees a key outside its band. `ahead` = first row - first key of the fragments.
+/// Masks the keys outside each query's band. `ahead` = first row - first key of the fragments.
 template <int kN, class Band>
 __device__ inline void mask(Fragments<kM, kN>& scores, int ahead, Band band) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const T* __r
   const int pair = head / layout.group, first_row = (order.tiles - 1 - place) * kRows, sequence = layout.sequence;
   const int thread = static_cast<int>(threadIdx.x), warp_rows = thread / kWarp * 16 * kM;
   const int first_key = band.first_key(first_row);
-  int left = (first_row + kRows < sequence ? first_row + kRows : sequence) - first_key;  // keys that any row sees, from this step's first on
+  int left = (first_row + kRows < sequence ? first_row + kRows : sequence) - first_key;  // keys visible to any row, from this step's first key on
   int ahead = first_row + warp_rows - first_key;                                         // the warp's first row - the step's first key
 
   const T* from = Loader::begin(qkv + layout.key(pair) + first_key * layout.columns, layout.columns);
@@ -129,13 +129,13 @@ __global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const T* __r
   for (int m = 0; m < kM; ++m) rows.highest[m][0] = rows.highest[m][1] = band.first_maximum(), rows.sum[m][0] = rows.sum[m][1] = 0;
   const auto after = [](int at) { return at == 2 * kTileBytes ? 0 : at + kTileBytes; };
   const auto before = [](int at) { return at == 0 ? 2 * kTileBytes : at - kTileBytes; };
-  int slot = 0;  // byte offset in the ring of the tile to compute with; the one before it is loaded next
+  int slot = 0;  // byte offset of the current tile in the ring; the tile before it is loaded next
   unsigned char* const queries = memory->queries + warp_rows * Tile<H>::kRowBytes;
   for (; left > 0; left -= kKeys<H>, ahead -= kKeys<H>) {
     const bool visible = ahead > -16 * kM && !band.beyond(ahead - (kKeys<H> - 1));  // to any row of this warp
     Fragments<kM, kN> scores;
     cp_async_wait<1>();
-    __syncthreads();  // the keys are there, and all are done with the tile that is loaded over
+    __syncthreads();  // the keys have arrived, and no thread still reads the tile that is overwritten next
     load_keys(before(slot), left - kKeys<H>);
     if (visible) {
       multiply_rows<T, H, kM, kN>(scores, queries, memory->ring + slot);
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_forward_kernel(const T* __r
     }
     slot = after(slot);
     cp_async_wait<1>();
-    __syncthreads();  // likewise the values
+    __syncthreads();  // the same for the values
     load_values(before(slot), left - kKeys<H>);
     if (visible) add_product<T, H, kM, kN>(sums, scores, memory->ring + slot);
     slot = after(slot);

@@ -1,7 +1,7 @@
 #pragma once
-// What the attention kernels share: where heads lie in memory, in which order blocks come, and the launchers that kernels/cuda/attention.cu chooses from.
-// A "head" is one of B*N pairs (sequence, query head), b*N + n; a "pair" one of B*K pairs (sequence, kv head), b*K + k. As n / (N/K) = k, the query heads
-// of a pair are the N/K consecutive ones from pair * (N/K).
+// Shared by the attention kernels: the memory layout of heads, the order of blocks, and the launchers that kernels/cuda/attention.cu selects from.
+// "head" numbers the B*N combinations (sequence, query head) as b*N + n, "pair" the B*K combinations (sequence, kv head) as b*K + k. Since n / (N/K)
+// = k, the query heads of a pair are the N/K consecutive ones from pair * (N/K).
 #include <algorithm>
 #include <cmath>
 
@@ -27,7 +27,7 @@ struct AttentionLayout {
         scale_log2(scale * kLog2E),
         band{static_cast<int>(shape.band().within(shape.sequence).window)} {}
 
-  /// First element of a head or pair, at token 0: of queries, keys and values in qkv, and in out.
+  /// Offset of the first element of a head or pair at token 0: its query, key and value in qkv, and its output in out.
   __device__ int64_t query(int head) const { return int64_t{head / heads} * sequence * columns + head % heads * head_size; }
   __device__ int64_t key(int pair) const { return int64_t{pair / kv_heads} * sequence * columns + (heads + pair % kv_heads) * head_size; }
   __device__ int64_t value(int pair) const { return key(pair) + to_values; }
@@ -35,44 +35,44 @@ struct AttentionLayout {
   __device__ bool sees(int query, int key) const { return key <= query && !band.beyond(query - key); }
 
   int sequence, heads, kv_heads, head_size;
-  int group;                ///< query heads of a kv head
-  int64_t columns;          ///< between rows of qkv
-  int64_t out_columns;      ///< between rows of out
-  int64_t to_values;        ///< from a key to its value
-  float scale, scale_log2;  ///< 1/sqrt(H); the same for exponentials that are powers of two
-  AttentionBand<int> band;  ///< within the sequence
+  int group;                ///< query heads per kv head
+  int64_t columns;          ///< elements between rows of qkv
+  int64_t out_columns;      ///< elements between rows of out
+  int64_t to_values;        ///< elements from a key to its value
+  float scale, scale_log2;  ///< 1/sqrt(H), and that times log2(e) for exp2
+  AttentionBand<int> band;  ///< limited to the sequence
 };
 
-/// What AttentionBand is without a window, known when a kernel is compiled: masks and bounds of tiles then cost nothing.
-struct WholePast {
+/// Compile-time AttentionBand without a window (full causal attention): masks and tile bounds then cost nothing.
+struct FullCausalBand {
   static constexpr int first_key(int) { return 0; }
   static constexpr int last_query(int, int sequence) { return sequence - 1; }
   static constexpr bool beyond(int) { return false; }
   static constexpr float first_maximum() { return AttentionBand<int>{0}.first_maximum(); }
 };
-/// Calls body(band) with that of a layout as one of the two types.
+/// Calls body(band) with the layout's band as one of the two types.
 template <class Body>
 void dispatch_band(const AttentionLayout& layout, Body&& body) {
-  if (layout.band.window == 0) return body(WholePast{});
+  if (layout.band.window == 0) return body(FullCausalBand{});
   return body(layout.band);
 }
 
-/// The order of a grid over items (heads or pairs) and tiles of a sequence. Causal tiles differ in length: the longest of many items go first, so that
-/// the grid ends with short ones; the items in flight together are few enough for what they read again and again to stay in the L2 cache.
+/// Order of the blocks of a grid over items (heads or pairs) and tiles of a sequence. Causal tiles differ in length: the longest tiles of many items
+/// come first, so that the grid ends with short ones. Few enough items are in flight together that the data they reread stays in the L2 cache.
 struct BlockOrder {
-  static constexpr int64_t kCachedBytes = int64_t{32} << 20;  ///< of 40 MB (sm_80) and 50 MB (sm_90)
+  static constexpr int64_t kCachedBytes = int64_t{32} << 20;  ///< the L2 cache is 40 MB on sm_80 and 50 MB on sm_90
 
   BlockOrder(int64_t item_count, int64_t tile_count, int64_t bytes_of_item)
       : items(static_cast<int>(item_count)),
         tiles(static_cast<int>(tile_count)),
         at_once(static_cast<int>(std::clamp<int64_t>(kCachedBytes / std::max<int64_t>(bytes_of_item, 1), 1, std::max<int64_t>(item_count, 1)))) {
-    TRIREME_CHECK(item_count * tile_count <= INT32_MAX, "attention: a grid of ", item_count, " x ", tile_count, " blocks");
+    TRIREME_CHECK(item_count * tile_count <= INT32_MAX, "attention: a grid of ", item_count, " x ", tile_count, " blocks is too large");
   }
   dim3 grid() const { return dim3(static_cast<unsigned>(items * tiles)); }
 
   struct Place {
     int item;
-    int tile;  ///< counted from the longest
+    int tile;  ///< 0 is the longest
   };
   __device__ Place place() const {
     const int index = static_cast<int>(blockIdx.x), round = index / (at_once * tiles), rest = index - round * at_once * tiles;
@@ -83,8 +83,8 @@ struct BlockOrder {
   int items, tiles, at_once;
 };
 
-/// The pairs first_pair.. of a backward pass. What it knows of their queries beforehand is laid out [heads, statistics_stride(T)], zeros beyond token T:
-/// lse (for the flash kernels in powers of two, else natural) and delta = sum over H of dout * out; both 16-byte aligned.
+/// Arguments of a backward pass over `pairs` pairs from first_pair. lse and delta = sum over H of dout * out, both 16-byte aligned, have shape
+/// [heads, statistics_stride(T)] and are zero from token T on. lse is in base 2 for the flash kernels, in base e otherwise.
 template <class T>
 struct AttentionBackward {
   const T* dout;
@@ -99,14 +99,14 @@ __host__ __device__ constexpr int64_t statistics_stride(int64_t sequence) {
   return (sequence + kStatisticsTile - 1) / kStatisticsTile * kStatisticsTile;
 }
 
-/// Tensor cores: T is bfloat16 or float16, H one of 32, 64, 96, 128, tensors 16-byte aligned.
-bool flash_takes(int64_t head_size);
+/// Tensor-core kernels: T is bfloat16 or float16, H one of 32, 64, 96, 128, tensors 16-byte aligned.
+bool flash_supports(int64_t head_size);
 template <class T>
 void flash_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse);
 template <class T>
 void flash_backward(const Context& ctx, const AttentionBackward<T>& tensors, const AttentionShape& shape);
 
-/// Any alignment, H up to kPlainHeadSize. T may be float, too.
+/// fp32-unit kernels: any alignment, H up to kPlainHeadSize; T may also be float.
 constexpr int64_t kPlainHeadSize = 256;
 template <class T>
 void plain_forward(const Context& ctx, const T* qkv, const AttentionShape& shape, T* out, float* lse);

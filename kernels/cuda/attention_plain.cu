@@ -1,5 +1,5 @@
-// Attention for any head size up to 256 and any alignment, on fp32 units: tiles in shared memory, as fp32. A block owns 16 rows (of queries, or of keys
-// for their gradients), a warp four of them; a step multiplies them with 32 rows of the other kind, one to a lane; sums over those lie with lane h % 32.
+// Attention on fp32 units for any head size up to 256 and any alignment. Tiles are fp32 in shared memory. A block owns 16 rows (queries, or keys for
+// their gradients), a warp four of them. A step multiplies them with 32 rows of the other operand, one per lane; lane h % 32 sums column h.
 #include "kernels/cuda/attention_kernels.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector.cuh"
@@ -12,15 +12,15 @@ constexpr int kWarpRows = 4;
 constexpr int kRows = kThreads / kWarp * kWarpRows;
 constexpr int kColumns = kWarp;
 
-/// Floats between rows of a tile: odd, so that lanes at one column of their rows meet no bank conflict.
+/// Floats between rows of a tile: odd, so that lanes that read one column of different rows have no bank conflicts.
 __host__ __device__ constexpr int tile_stride(int head_size) { return head_size | 1; }
 
-/// kRows rows of one or two tensors, kColumns rows of two others, and the weights of the second products.
+/// Shared memory for kRows rows of one or two tensors, kColumns rows of two others, and the weights of the second products.
 constexpr int64_t shared_bytes(int64_t head_size, int row_tensors) {
   return ((row_tensors * kRows + 2 * kColumns) * tile_stride(static_cast<int>(head_size)) + kRows * kColumns) * static_cast<int64_t>(sizeof(float));
 }
 
-/// Copies `rows` rows to a tile by all threads of the block; zeros from row `there` on.
+/// All threads of the block copy `rows` rows to a tile, with zeros from row `there` on.
 template <class T>
 __device__ inline void load_rows(float* tile, int rows, const T* from, int64_t stride, int there, int head_size) {
   for (int i = static_cast<int>(threadIdx.x); i < rows * head_size; i += kThreads) {
@@ -29,7 +29,7 @@ __device__ inline void load_rows(float* tile, int rows, const T* from, int64_t s
   }
 }
 
-/// The warp's rows times the lane's row of the other tile.
+/// Dot products of the warp's rows with the lane's row of the other tile.
 __device__ inline void multiply(const float* rows, const float* lane_row, int head_size, float (&products)[kWarpRows]) {
 #pragma unroll
   for (int r = 0; r < kWarpRows; ++r) products[r] = 0;
@@ -51,7 +51,7 @@ __device__ inline void clear(RowSums<kPieces>& sums) {
     for (int piece = 0; piece < kPieces; ++piece) sums[r][piece] = 0;
 }
 
-/// sums[r] += sum over j of weights[r] of lane j * row j of the tile; the weights go through the warp's part of shared memory.
+/// sums[r] += sum over j of (lane j's weights[r]) * (row j of the tile). The weights are exchanged through the warp's part of shared memory.
 template <int kPieces>
 __device__ inline void add_product(RowSums<kPieces>& sums, const float (&weights)[kWarpRows], float* warp_weights, const float* tile, int head_size) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, 3)
 
   RowSums<kPieces> sums;
   clear<kPieces>(sums);
-  float highest[kWarpRows], total[kWarpRows];  // the total is this lane's share
+  float highest[kWarpRows], total[kWarpRows];  // `total` covers only this lane's keys
 #pragma unroll
   for (int r = 0; r < kWarpRows; ++r) highest[r] = layout.band.first_maximum(), total[r] = 0;
   for (int key = layout.band.first_key(first_row); key < first_row + kRows && key < layout.sequence; key += kColumns) {
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   store_rows<kPieces>(sums, scales, dqkv + layout.query(head) + row * layout.columns, layout.columns, layout.sequence - row, head_size);
 }
 
-/// Sums over the query heads of a pair in their order, in each from the first to the last query that sees a key of the block.
+/// Sums over the query heads of a pair in order, and within each from the first to the last query that sees a key of the block.
 template <int kPieces, class T>
 __global__ void __launch_bounds__(kThreads, 3)
     plain_key_gradients_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse, const float* __restrict__ delta,
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   store_rows<kPieces>(dvalues, ones, dqkv + layout.value(pair) + row * layout.columns, layout.columns, sequence - row, head_size);
 }
 
-/// Calls body(pieces) with the number of columns of a lane as a constant.
+/// Calls body(pieces) with the number of columns per lane as a compile-time constant.
 template <class Body>
 void dispatch_pieces(int64_t head_size, Body&& body) {
   if (head_size <= 32) return body(std::integral_constant<int, 1>{});

@@ -1,8 +1,8 @@
 #pragma once
-// Tiles of rows of H numbers of 16 bits (T: bfloat16 or float16) in shared memory, and their products on tensor cores.
+// Shared-memory tiles of rows of H 16-bit elements (T: bfloat16 or float16), and their products on tensor cores.
 //
-// The 16-byte chunks of a row are permuted (XOR with bits of the row number) so that eight rows at one column lie in eight different bank groups: neither
-// asynchronous copies nor ldmatrix meet a bank conflict.
+// The 16-byte chunks of a row are permuted (XOR with bits of the row number) so that eight rows at one column lie in eight different bank groups:
+// neither asynchronous copies nor ldmatrix have bank conflicts.
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/vector.cuh"
 
@@ -11,34 +11,34 @@ namespace trireme::cuda {
 template <int H>
 struct Tile {
   static constexpr int kRowBytes = 2 * H;
-  static constexpr int kChunks = H / 8;        ///< of 16 bytes in a row
-  static constexpr bool kWhole = H % 64 == 0;  ///< rows of whole 128-byte lines; else a line holds parts of two rows
+  static constexpr int kChunks = H / 8;        ///< 16-byte chunks per row
+  static constexpr bool kWhole = H % 64 == 0;  ///< rows consist of whole 128-byte lines; otherwise a line contains parts of two rows
 
   __device__ static int offset(int row, int chunk) { return row * kRowBytes + ((chunk ^ (kWhole ? row & 7 : row >> 1 & 3)) << 4); }
-  /// Address of `lane` in the 16 x 16 block at row 0, column 0, so that its four 8 x 8 matrices come in the order of operand A (down, then right), which
-  /// transposed is that of operands B of two neighbouring n-tiles; or right, then down: B of two n-tiles, not transposed. An operand of an mma must lie
-  /// in consecutive registers, so any other order costs moves.
+  /// Offset that `lane` passes to ldmatrix for the 16 x 16 block at row 0, column 0. down_then_right gives the four 8 x 8 matrices in the order of
+  /// operand A, which transposed is the order of operands B of two neighbouring n-tiles. right_then_down gives operands B of two n-tiles, not
+  /// transposed. An operand of an mma must be in consecutive registers, so any other order costs moves.
   __device__ static int down_then_right(int lane) { return offset(lane % 16, lane / 16); }
   __device__ static int right_then_down(int lane) { return offset(lane % 8 + lane / 16 * 8, lane / 8 % 2); }
-  /// That address in the block at `row` (a multiple of 16) and column 16 * step: the swizzle makes a part of the step an XOR.
+  /// The lane's address in the block at `row` (a multiple of 16) and column 16 * step: the swizzle turns part of the step into an XOR.
   __device__ static const unsigned char* block(const unsigned char* tile, int lane_offset, int row, int step) {
     constexpr int kXor = kWhole ? 127 : 63;
     return tile + row * kRowBytes + (step * 32 & ~kXor) + (lane_offset ^ (step * 32 & kXor));
   }
 };
 
-/// A thread's part in copying tiles of rows that follow each other in global memory, by all kThreads threads of a block.
+/// One thread's share when all kThreads threads of a block copy tiles of consecutive rows of global memory.
 template <class T, int H, int kThreads>
 struct TileLoader {
   static constexpr int kChunks = Tile<H>::kChunks;
-  static constexpr int kPass = kThreads / kChunks / 8 * 8;  ///< rows at a time; a multiple of 8 leaves the swizzle of a thread as it is
+  static constexpr int kPass = kThreads / kChunks / 8 * 8;  ///< rows at a time; a multiple of 8, so that a thread's swizzle does not change
 
   __device__ static int row() { return static_cast<int>(threadIdx.x) / kChunks; }
   __device__ static int chunk() { return static_cast<int>(threadIdx.x) % kChunks; }
-  /// What this thread copies first of the rows from `from` on.
+  /// The first element that this thread copies of the rows from `from` on.
   __device__ static const T* begin(const T* from, int64_t stride) { return from + row() * stride + chunk() * 8; }
 
-  /// Starts the copy of kRows rows, this thread's from `from` on; zeros from row `rows` on.
+  /// Starts this thread's copies of kRows rows, with zeros from row `rows` on. `from` is the result of begin().
   template <int kRows>
   __device__ static void load(unsigned char* tile, const T* from, int64_t stride, int rows) {
     static_assert(kPass > 0 && kRows % kPass == 0);
@@ -54,8 +54,8 @@ struct TileLoader {
   }
 };
 
-/// Sums of a warp: kM tiles of 16 rows, kN tiles of 8 columns. A lane holds rows lane / 4 and that + 8 of each tile of rows ([0, 1] and [2, 3]), columns
-/// 2 * (lane % 4) and the next.
+/// Accumulators of a warp: kM tiles of 16 rows by kN tiles of 8 columns. In each tile a lane holds rows lane / 4 (elements 0, 1) and lane / 4 + 8
+/// (elements 2, 3), columns 2 * (lane % 4) and the next.
 template <int kM, int kN>
 using Fragments = float[kM][kN][4];
 
@@ -69,7 +69,7 @@ __device__ inline void clear(Fragments<kM, kN>& d) {
       for (int i = 0; i < 4; ++i) d[m][n][i] = 0;
 }
 
-/// d [16 kM, 8 kN] = a b^T over H columns, the rows of both in tiles.
+/// d [16 kM, 8 kN] = a b^T over H columns; a and b are rows of tiles.
 template <class T, int H, int kM, int kN>
 __device__ inline void multiply_rows(Fragments<kM, kN>& d, const unsigned char* a, const unsigned char* b) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, a_offset = Tile<H>::down_then_right(lane), b_offset = Tile<H>::right_then_down(lane);
@@ -93,7 +93,7 @@ __device__ inline void multiply_rows(Fragments<kM, kN>& d, const unsigned char* 
   }
 }
 
-/// sums [16 kM, H] += p b: p [16 kM, 8 kN] from registers, rounded to T; b 8 kN rows in a tile.
+/// sums [16 kM, H] += p b: p [16 kM, 8 kN] is in registers and rounded to T; b is 8 kN rows of a tile.
 template <class T, int H, int kM, int kN>
 __device__ inline void add_product(Fragments<kM, H / 8>& sums, const Fragments<kM, kN>& p, const unsigned char* b) {
   const int b_offset = Tile<H>::down_then_right(static_cast<int>(threadIdx.x) % kWarp);
@@ -102,7 +102,7 @@ __device__ inline void add_product(Fragments<kM, H / 8>& sums, const Fragments<k
     uint32_t a_block[kM][4];
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
-      // The layout of sums is that of an A operand: two n-tiles make its columns 0..7 and 8..15.
+      // Accumulators have the layout of an A operand: two n-tiles are its columns 0..7 and 8..15.
       a_block[m][0] = pack_pair<T>(p[m][k][0], p[m][k][1]);
       a_block[m][1] = pack_pair<T>(p[m][k][2], p[m][k][3]);
       a_block[m][2] = pack_pair<T>(p[m][k + 1][0], p[m][k + 1][1]);
@@ -122,8 +122,8 @@ __device__ inline void add_product(Fragments<kM, H / 8>& sums, const Fragments<k
   }
 }
 
-/// Writes a warp's sums, times factor(m, half) of their rows, rounded to T, through 16 kM rows of shared memory that only this warp uses, to rows of
-/// `to`, of which the first `rows` exist. No barrier before: the warp has met in mma since it read what the rows held.
+/// Scales a warp's sums by factor(m, half) of their rows, rounds them to T and stores them to rows of `to`, of which the first `rows` exist. They are
+/// staged in `tile`, 16 kM rows of shared memory that only this warp uses. No barrier is needed: the warp has synchronised in mma since it read them.
 template <int H, int kM, class T, class Factor>
 __device__ inline void store_rows(const Fragments<kM, H / 8>& sums, Factor factor, unsigned char* tile, T* to, int64_t stride, int rows) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

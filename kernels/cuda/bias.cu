@@ -1,12 +1,12 @@
-// The bias of kernels/cuda/matmul.h where no product can take it as an epilogue. A thread owns N columns and walks rows.
+// Bias of kernels/cuda/matmul.h for products that cannot add it as an epilogue. Each thread owns N columns and iterates over rows.
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/vector.cuh"
 
 namespace trireme::cuda {
 namespace {
 
-constexpr int kWarps = 8;         // of a block; each takes every eighth row
-constexpr int kRowsInFlight = 4;  // loads of a thread before it adds
+constexpr int kWarps = 8;         // per block; each processes every eighth row
+constexpr int kRowsInFlight = 4;  // loads per thread before it adds
 
 template <class T, int N>
 __global__ void __launch_bounds__(kWarps* kWarp) bias_kernel(const T* __restrict__ bias, T* y, int64_t rows, int64_t columns) {
@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) bias_kernel(const T* __restrict
   }
 }
 
-/// out[slice, column] = or += the sum of x over rows [slice * rows_each, ...), a slice for each blockIdx.y: a warp's every eighth row first, then the warps
-/// in order.
+/// out[slice, column] = sum of x over the rows from slice * rows_each on (+= if kAdd). blockIdx.y is the slice. Each warp sums every eighth row, then
+/// the warps' sums are added in order.
 template <class T, int N, bool kAdd>
 __global__ void __launch_bounds__(kWarps* kWarp) column_sums(const T* __restrict__ x, int64_t rows, int64_t rows_each, int64_t columns, float* out) {
   constexpr int kColumns = kWarp * N;
@@ -89,11 +89,11 @@ void sum_columns(const Context& ctx, const T* x, int64_t rows, int64_t rows_each
   launch(ctx, kernel, {dim3(blocks, static_cast<unsigned>(ceil_div(rows, rows_each))), dim3(kWarp, kWarps)}, x, rows, rows_each, columns, out);
 }
 
-/// Of the first pass: enough slices to fill the GPU, few enough that their sums cost little and fit.
+/// Rows per slice of the first pass: enough slices to fill the GPU, few enough that their sums are cheap to add and fit in the scratch memory.
 int64_t rows_of_slice(int64_t rows, int64_t columns) {
   constexpr int64_t kLeast = 128;
   const int64_t slices = Gpu::kScratchBytes / (columns * static_cast<int64_t>(sizeof(float)));
-  TRIREME_CHECK(slices > 0, "a bias of ", columns);
+  TRIREME_CHECK(slices > 0, "a bias does not fit in the scratch memory: columns = ", columns);
   return std::max(kLeast, ceil_div(rows, std::min<int64_t>(slices, 65535)));
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kBlock = 256;
 
-/// One thread for N elements; `row_accesses` of them a row. Strides in elements from row to row.
+/// One thread per N elements, `row_accesses` threads per row. Strides are elements between rows.
 template <class T, int N>
 __global__ void __launch_bounds__(kBlock) copy_columns_kernel(const T* __restrict__ from, int64_t from_stride, T* __restrict__ to, int64_t to_stride,
                                                               uint32_t accesses, uint32_t row_accesses) {

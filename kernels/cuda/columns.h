@@ -1,5 +1,5 @@
 #pragma once
-// The copies of kernels/ops/columns.h in fp32, bf16 and fp16.
+// GPU implementation of kernels/ops/columns.h for fp32, bf16 and fp16.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cuda {

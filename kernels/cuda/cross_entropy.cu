@@ -6,18 +6,18 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector.cuh"
 
-// A block takes a row, whose columns it walks in vectors of N: up to a quarter of a million, so a row does not stay in registers between passes.
+// Each block processes one row in vectors of N columns. A row may have 250,000 columns, so it does not stay in registers between passes.
 
 namespace trireme::cuda {
 namespace {
 
 constexpr int kMostThreads = 1024;
 
-/// Vectors a thread has in flight: 16 values in registers.
+/// Vectors in flight per thread: at most 16 values in registers.
 template <int N>
 constexpr int kUnroll = N >= 8 ? 2 : 4;
 
-/// vector(x, column) for whole vectors, single(x, column) for the columns after those: [0, columns) of a row.
+/// Calls vector(x, column) for the whole vectors in columns [0, columns) of a row and single(x, column) for the columns after them.
 template <int N, class T, class Vector, class Single>
 __device__ __forceinline__ void for_each_column(const T* row, int64_t columns, Vector&& vector, Single&& single) {
   const int64_t stride = int64_t{blockDim.x} * N;
@@ -38,7 +38,7 @@ __device__ __forceinline__ void for_each_column(const T* row, int64_t columns, V
     load_vector(row + c, x);
     vector(x, c);
   }
-  // At most one thread arrives here in front of the last, partial vector.
+  // At most one thread has a last, partial vector.
   for (int64_t last = c; last < columns && last < c + N; ++last) single(to_float(row[last]), last);
 }
 
@@ -115,14 +115,14 @@ __global__ void __launch_bounds__(kMostThreads)
   for (int64_t c = range.valid + threadIdx.x; c < columns; c += blockDim.x) row[c] = from_float<T>(0);  // padding
 }
 
-/// Threads for a row: one round of vectors in flight each at least, whole warps.
+/// Threads per row: whole warps, about one round of vectors in flight per thread.
 template <int N>
 int threads_of(int64_t columns) {
   const int64_t wanted = ceil_div(columns, int64_t{N} * kUnroll<N> * kWarp) * kWarp;
   return static_cast<int>(std::clamp<int64_t>(wanted, kWarp, columns > int64_t{1} << 16 ? kMostThreads : kMostThreads / 2));
 }
 
-/// body(T{}, vector length, grid and block) by dtype and alignment of the rows.
+/// Calls body(T{}, vector length, grid and block) for the dtype and row alignment of `logits`.
 template <class Body>
 void for_rows(const Tensor& logits, Body&& body) {
   const int64_t rows = logits.dim(0), columns = logits.dim(1);

@@ -1,6 +1,6 @@
 #pragma once
-// The vocabulary of device code. Compiled by nvcc it is CUDA; compiled as plain C++ for the simulated machine of the tests, the machine's own header
-// (included by the compiler's command line) supplies what nvcc builds in, and the wrappers below stand where C++ has no such syntax.
+// Common declarations of device code. nvcc compiles it as CUDA. For the simulated machine of the tests it is compiled as plain C++: that machine's
+// header (included from the compiler's command line) supplies nvcc's built-ins, and the wrappers below replace syntax that C++ lacks.
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
 #endif
@@ -37,7 +37,7 @@ struct Shape3 {
   int64_t shared_bytes = 0;
 };
 
-/// Queues a kernel on the compute stream. Dynamic shared memory above 48 KB is asked for here.
+/// Queues a kernel on the compute stream. Opts in to dynamic shared memory above 48 KB.
 template <class... Parameters, class... Arguments>
 void launch(const Context& ctx, void (*kernel)(Parameters...), const Shape3& shape, Arguments&&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;

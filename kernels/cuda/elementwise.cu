@@ -10,11 +10,11 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kBlock = 256;
-constexpr int kUnroll = 2;  // vectors a thread reads of every operand before it computes: enough bytes in flight to hide the memory's latency
+constexpr int kUnroll = 2;  // vectors per operand that a thread reads before it computes: enough bytes in flight to hide memory latency
 
 // ---- to = map(from...), element by element, in fp32 ----
 
-/// One vector, of which `left` elements are there.
+/// Maps one vector, of which `left` elements exist.
 template <int N, class Map, class To, class... From>
 __device__ __forceinline__ void map_vector(const Map& map, int64_t i, int64_t left, To* to, const From*... from) {
   float in[sizeof...(From)][N], out[N];
@@ -24,7 +24,7 @@ __device__ __forceinline__ void map_vector(const Map& map, int64_t i, int64_t le
   store_vector(to + i, left, out);
 }
 
-/// `to` may be one of `from`.
+/// `to` may alias one of `from`.
 template <int N, class Map, class To, class... From>
 __global__ void __launch_bounds__(kBlock) map_kernel(Map map, int64_t count, To* to, const From*... from) {
   const int64_t stride = thread_count() * N;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kBlock) map_kernel(Map map, int64_t count, To*
 
 template <class Map, class To, class... From>
 void map(const Context& ctx, const Map& function, int64_t count, To* to, const From*... from) {
-  constexpr int kWidth = std::min({kVector<To>, kVector<From>...});  // 16 bytes of the widest type, 8 of 16-bit numbers beside fp32
+  constexpr int kWidth = std::min({kVector<To>, kVector<From>...});  // 16 bytes of the widest type; 8 bytes of a 16-bit type mixed with fp32
   const auto queue = [&]<int N>(std::integral_constant<int, N>) {
     launch(ctx, map_kernel<N, Map, To, From...>, {stride_grid(ctx, ceil_div(count, N * kUnroll), kBlock), dim3(kBlock)}, function, count, to,
            from...);
@@ -75,7 +75,7 @@ struct Sum {
 
 struct Dropped {
   uint64_t key, step, first_index;
-  uint64_t least;  ///< random bits from here on keep the element
+  uint64_t least;  ///< the element is kept if its random bits are at least this
   float scale;
 
   template <int N>
@@ -88,7 +88,7 @@ struct Dropped {
   }
 };
 
-// ---- where a double takes part: a few scalars of a step ----
+// ---- conversions that involve double: a few scalars of a step ----
 
 template <bool kAdd, class From, class To>
 __global__ void __launch_bounds__(kBlock) convert_kernel(int64_t count, const From* from, To* to) {
@@ -112,7 +112,7 @@ void convert(const Context& ctx, const Tensor& from, const Tensor& to) {
 
 // ---- fill ----
 
-/// 16 bytes of equal elements, which begin at any of them.
+/// Stores `words`, 16 bytes of repeated `word`, `vectors` times, and the remaining elements one by one.
 template <class Word>
 __global__ void __launch_bounds__(kBlock) fill_kernel(Word word, uint4 words, int64_t vectors, int64_t count, Word* out) {
   constexpr int kWords = kVector<Word>;
@@ -133,7 +133,7 @@ void fill_words(const Context& ctx, Word word, const Tensor& out) {
   launch(ctx, fill_kernel<Word>, {stride_grid(ctx, items, kBlock), dim3(kBlock)}, word, words, vectors, count, to);
 }
 
-// ---- normal values ----
+// ---- normally distributed values ----
 
 template <class T>
 __global__ void __launch_bounds__(kBlock)
@@ -185,7 +185,7 @@ void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
 }
 
 void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y) {
-  // (bits >> 11) * 2^-53 >= p, exactly, without a double on the device: scaling p by a power of two rounds nothing, and p < 1 leaves 11 bits to shift.
+  // Equals (bits >> 11) * 2^-53 >= p without doubles on the device: scaling p by a power of two is exact, and p < 1 leaves 11 bits to shift.
   const auto least = static_cast<uint64_t>(std::ceil(std::ldexp(mask.probability, 53))) << 11;
   const Dropped function{mask.key, mask.step, mask.first_index, least, static_cast<float>(1 / (1 - mask.probability))};
   dispatch_gpu_float(x.dtype(), [&]<class T>(T) { map(ctx, function, x.numel(), y.data<T>(), x.data<T>()); });

@@ -9,7 +9,7 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int kWarps = kBlock / kWarp;
 
-/// One thread for N elements of y; `row_accesses` of them a row.
+/// One thread per N elements of y, `row_accesses` threads per row.
 template <class T, int N>
 __global__ void __launch_bounds__(kBlock)
     embedding_forward_kernel(const int32_t* __restrict__ tokens, const T* __restrict__ w, int64_t vocab_begin, int64_t vocab_rows, T* __restrict__ y,
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kBlock) position_forward_kernel(const T* __res
   store_vector(y + m * columns + column, values);
 }
 
-/// dw[(first_position + m) % sequence_length] += dy[m]: a thread owns N columns of one position and takes its rows in order.
+/// dw[(first_position + m) % sequence_length] += dy[m]: each thread owns N columns of one position and adds its rows in order.
 template <class T, int N>
 __global__ void __launch_bounds__(kBlock)
     position_backward_kernel(const T* __restrict__ dy, uint32_t first_position, uint32_t sequence_length, float* __restrict__ dw, int64_t rows,
@@ -61,22 +61,22 @@ __global__ void __launch_bounds__(kBlock)
   store_vector(dw + position * columns + column, sum);
 }
 
-// ---- the gradient of the table ----
-// A block owns kBlock * N columns of some rows of dw. It walks all tokens, a tile at a time: each warp lists, in order, the tokens of its part of the tile
-// that fall into the block's rows; then all threads add the listed rows of dy, warp by warp, in the order of the tokens.
+// ---- gradient of the embedding table ----
+// Each block owns kBlock * N columns of a range of rows of dw. It iterates over all tokens, one tile at a time: each warp lists, in order, the tokens
+// of its part of the tile whose rows the block owns; then all threads add the listed rows of dy, warp by warp, in token order.
 
-constexpr int kScan = 8;              // tokens a thread looks at in a tile
-constexpr int kPart = kScan * kWarp;  // of a tile, to one warp
+constexpr int kScan = 8;              // tokens per thread and tile
+constexpr int kPart = kScan * kWarp;  // tokens per warp and tile
 constexpr int kTile = kPart * kWarps;
 constexpr int kHits = 8;                   // listed rows of dy in flight
-constexpr int64_t kGradientBlocks = 2048;  // aimed at: several on every multiprocessor
+constexpr int64_t kGradientBlocks = 2048;  // target: several per multiprocessor
 
 struct Hit {
-  int row;    ///< of the block's rows
-  int token;  ///< of the tile
+  int row;    ///< within the block's rows
+  int token;  ///< within the tile
 };
 
-/// Lists the tokens of this warp's part that the block owns; returns how many (to all lanes).
+/// Lists the tokens of this warp's part whose rows the block owns. Returns their number, to all lanes.
 __device__ __forceinline__ int list_hits(const int32_t* tokens, int64_t count, int64_t first_row, int64_t rows, Hit* hits) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, part = static_cast<int>(threadIdx.x) / kWarp * kPart;
   int64_t row[kScan];
@@ -96,7 +96,7 @@ __device__ __forceinline__ int list_hits(const int32_t* tokens, int64_t count, i
   return listed;
 }
 
-/// dw[hit.row] += dy[hit.token] for at most kHits of them, in order; a row met before among them goes on from that sum, which memory does not hold yet.
+/// dw[hit.row] += dy[hit.token] for at most kHits hits, in order. A repeated row continues from its earlier sum, which is not in memory yet.
 template <class T, int N>
 __device__ __forceinline__ void add_hits(const Hit* hits, int count, const T* dy, float* dw, int64_t columns) {
   Packed<T, N> gradients[kHits];
@@ -175,7 +175,7 @@ void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, in
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   if (rows == 0 || columns == 0 || vocab_rows == 0) return;
   dispatch_gpu_float(dy.dtype(), [&]<class T>(T) {
-    constexpr int kColumns = 4;  // a thread's: more would hold too many registers for kHits rows in flight
+    constexpr int kColumns = 4;  // per thread: more would need too many registers with kHits rows in flight
     const T* const gradients = dy.data<T>();
     float* const sums = dw.data<float>();
     const bool aligned = aligned_16(gradients, sums) && columns % kColumns == 0;
@@ -189,7 +189,7 @@ void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, in
 
 void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t sequence_length, const Tensor& y) {
   const int64_t rows = y.dim(0), columns = y.dim(1);
-  TRIREME_CHECK(sequence_length <= UINT32_MAX, sequence_length, " positions");
+  TRIREME_CHECK(sequence_length <= UINT32_MAX, sequence_length, " positions are too many");
   dispatch_gpu_float(y.dtype(), [&]<class T>(T) {
     const T* const table = w.data<T>();
     T* const out = y.data<T>();
@@ -210,7 +210,7 @@ void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_
     float* const sums = dw.data<float>();
     const bool aligned = aligned_rows(columns, gradients, sums);
     const int64_t row_accesses = aligned ? columns / kVector<T> : columns;
-    TRIREME_CHECK(sequence_length * row_accesses <= UINT32_MAX, sequence_length, " positions of ", columns, " columns");
+    TRIREME_CHECK(sequence_length * row_accesses <= UINT32_MAX, sequence_length, " positions of ", columns, " columns are too many");
     const auto kernel = aligned ? position_backward_kernel<T, kVector<T>> : position_backward_kernel<T, 1>;
     launch(ctx, kernel, {dim3(blocks_of(sequence_length * row_accesses)), dim3(kBlock)}, gradients, first_row % sequence_length, sequence_length,
            sums, rows, sequence_length * row_accesses, row_accesses, columns);

@@ -1,5 +1,6 @@
 #pragma once
-// kernels/ops/embedding.h in fp32, bf16 and fp16. Gradients without atomics: a block owns some rows of dw and some columns, and walks all tokens in order.
+// GPU implementation of kernels/ops/embedding.h for fp32, bf16 and fp16. Gradients use no atomics: each block owns a range of rows and columns of dw
+// and processes all tokens in order.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cuda {

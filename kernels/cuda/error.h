@@ -5,7 +5,7 @@
 
 namespace trireme::cuda {
 
-/// An error of the CUDA runtime is never expected: it names the call and what CUDA says.
+/// For calls that must not fail. Errors: InternalError with the call and CUDA's name and description of the error.
 inline void check(cudaError_t error, const char* call) {
   if (error != cudaSuccess) throw InternalError(concat(call, ": ", cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
 }

@@ -9,7 +9,7 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int64_t kMebibyte = int64_t{1} << 20;
-constexpr size_t kEvents = 64;  // made at the start; a run that holds more at once makes them on the way
+constexpr size_t kEvents = 64;  // created at the start; further events are created on demand
 
 std::string version_name(int version) { return concat(version / 1000, ".", version % 1000 / 10); }
 
@@ -24,22 +24,22 @@ int runtime_version() {
   return version;
 }
 
-/// Why no GPU can be used at all.
+/// Throws the reason why no GPU can be used.
 [[noreturn]] void refuse(cudaError_t error) {
   const int driver = driver_version(), runtime = runtime_version();
   if (driver == 0) throw ConfigError("run.device=cuda: no CUDA driver is installed; allowed cpu");
   if (error == cudaErrorInsufficientDriver) {
     throw ConfigError(concat("run.device=cuda: the driver (", version_name(driver), ") is older than this build's CUDA (", version_name(runtime),
-                             "); a newer driver, a build for the older CUDA, or allowed cpu"));
+                             "); install a newer driver or build for the older CUDA; allowed cpu"));
   }
-  if (error == cudaErrorNoDevice) throw ConfigError("run.device=cuda: no GPU is found (is CUDA_VISIBLE_DEVICES empty?); allowed cpu");
-  throw ConfigError(concat("run.device=cuda: no GPU can be used: ", cudaGetErrorName(error), ": ", cudaGetErrorString(error), "; allowed cpu"));
+  if (error == cudaErrorNoDevice) throw ConfigError("run.device=cuda: no GPU found (is CUDA_VISIBLE_DEVICES empty?); allowed cpu");
+  throw ConfigError(concat("run.device=cuda: no usable GPU: ", cudaGetErrorName(error), ": ", cudaGetErrorString(error), "; allowed cpu"));
 }
 
 bool passed(Event event) {
   const cudaError_t error = cudaEventQuery(event);
   if (error == cudaErrorNotReady) {
-    cudaGetLastError();  // else a later look at the last error takes it for one
+    cudaGetLastError();  // clears it: otherwise a later cudaGetLastError would report it as an error
     return false;
   }
   check(error, "cudaEventQuery");
@@ -49,7 +49,7 @@ bool passed(Event event) {
 }  // namespace
 
 int gpu_count() {
-  int count = 0;  // CUDA leaves it unwritten where it fails
+  int count = 0;  // CUDA does not write it on failure
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
     cudaGetLastError();
@@ -79,14 +79,14 @@ GpuProperties gpu_properties(int index) {
 void Gpu::State::open() {
   const int count = gpu_count();
   if (index < 0 || index >= count) {
-    throw ConfigError(concat("run.device=cuda: no GPU ", index, " on this machine: ", count, count == 1 ? " is" : " are", " found"));
+    throw ConfigError(concat("run.device=cuda: GPU ", index, " does not exist: ", count, count == 1 ? " GPU" : " GPUs", " found"));
   }
   properties = gpu_properties(index);
-  if (properties.major * 10 + properties.minor < kOldest) {
+  if (properties.major * 10 + properties.minor < kMinComputeCapability) {
     throw ConfigError(concat("run.device=cuda: GPU ", index, " (", properties.name, ") has compute capability ", properties.major, ".",
-                             properties.minor, "; at least ", kOldest / 10, ".", kOldest % 10, " is needed; allowed cpu"));
+                             properties.minor, "; at least ", kMinComputeCapability / 10, ".", kMinComputeCapability % 10, " is required; allowed cpu"));
   }
-  // Makes the context, which takes some hundred MB and fails where another process holds the GPU for itself.
+  // Creates the context, which takes a few hundred MB and fails if another process uses the GPU exclusively.
   if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess) {
     cudaGetLastError();
     throw ConfigError(concat("run.device=cuda: GPU ", index, " (", properties.name, ") cannot be used: ", cudaGetErrorString(error)));
@@ -95,8 +95,8 @@ void Gpu::State::open() {
   check(cudaDeviceGetStreamPriorityRange(&least, &urgent), "cudaDeviceGetStreamPriorityRange");
   check(cudaStreamCreateWithPriority(&compute, cudaStreamNonBlocking, least), "cudaStreamCreateWithPriority");
   scratch = allocate(kScratchBytes, "scratch");
-  workspace_bytes = (properties.major >= 9 ? 32 : 4) * kMebibyte;  // what cuBLAS takes by default
-  workspace = allocate(workspace_bytes, "workspace of matrix products");
+  workspace_bytes = (properties.major >= 9 ? 32 : 4) * kMebibyte;  // the defaults of cuBLAS
+  workspace = allocate(workspace_bytes, "matrix product workspace");
   uploads.emplace(compute);
   readbacks = std::make_shared<ReadbackPool>(compute);
   while (events.size() < kEvents) {
@@ -106,7 +106,7 @@ void Gpu::State::open() {
   }
 }
 
-Gpu::State::~State() {  // also of a state half opened; errors have been reported by the call that failed
+Gpu::State::~State() {  // also runs if open() failed halfway; the failing call has already reported its error
   if (compute != nullptr) cudaStreamSynchronize(compute);
   for (Stream stream : further_streams) cudaStreamSynchronize(stream);
   libraries.clear();
@@ -123,10 +123,10 @@ void* Gpu::State::allocate(int64_t bytes, const char* purpose) const {
   void* memory = nullptr;
   const cudaError_t error = cudaMalloc(&memory, static_cast<size_t>(bytes));
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // clears it: the device itself is sound
+    cudaGetLastError();  // clears it: the device is still usable
     size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    throw ConfigError(concat("run.device=cuda: GPU ", index, " (", properties.name, ") has not enough memory: ", bytes, " bytes wanted for ", purpose,
+    throw ConfigError(concat("run.device=cuda: GPU ", index, " (", properties.name, ") is out of memory: ", bytes, " bytes requested for ", purpose,
                              ", ", free, " of ", total, " free"));
   }
   check(error, "cudaMalloc");
@@ -142,7 +142,7 @@ int Gpu::index() const { return state_->index; }
 Stream Gpu::compute() const { return state_->compute; }
 
 void* Gpu::allocate(int64_t bytes) { return state_->allocate(bytes, "tensors"); }
-void Gpu::release(void* memory) {  // called by destructors; a GPU that has failed was told of by the call that met it
+void Gpu::release(void* memory) {  // called by destructors: ignores errors, which the failing call has already reported
   cudaStreamSynchronize(state_->compute);
   cudaFree(memory);
 }
@@ -154,7 +154,7 @@ int64_t Gpu::free_bytes() const {
 }
 
 void* Gpu::scratch(int64_t bytes) const {
-  TRIREME_CHECK(bytes <= kScratchBytes, bytes, " bytes of scratch");
+  TRIREME_CHECK(bytes <= kScratchBytes, bytes, " bytes of scratch exceed kScratchBytes");
   return state_->scratch;
 }
 

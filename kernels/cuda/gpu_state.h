@@ -1,5 +1,5 @@
 #pragma once
-// What a Gpu holds; for the host code of kernels/cuda.
+// State of a Gpu, for the host code of kernels/cuda.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -18,10 +18,10 @@ struct Gpu::State {
   State& operator=(const State&) = delete;
   ~State();
 
-  /// The work of Gpu's constructor, apart from State's own so that what it took is returned where it fails.
+  /// Does the work of Gpu's constructor. It is separate from State's constructor so that ~State releases what was acquired if it throws.
   void open();
 
-  /// What a library keeps for this GPU (handle, plans), made at its first use from the Gpu and gone before the streams are.
+  /// A library's state for this GPU (handle, chosen algorithms). It is created at its first use and destroyed before the streams.
   template <class Library>
   Library& library(Gpu& gpu) {
     std::shared_ptr<void>& slot = libraries[typeid(Library)];
@@ -35,20 +35,20 @@ struct Gpu::State {
   const GpuOptions options;
   GpuProperties properties;
   Stream compute = nullptr;
-  int urgent = 0;  ///< the highest priority of a stream
+  int urgent = 0;  ///< highest stream priority
   void* scratch = nullptr;
-  void* workspace = nullptr;  ///< of libraries, on the compute stream
+  void* workspace = nullptr;  ///< for libraries, on the compute stream
   int64_t workspace_bytes = 0;
   std::vector<Stream> further_streams;
   std::vector<Event> events;       ///< all
-  std::vector<Event> free_events;  ///< may be recorded again
+  std::vector<Event> free_events;  ///< recycled: may be recorded again
   std::optional<UploadRing> uploads;
   std::shared_ptr<ReadbackPool> readbacks;
-  std::shared_ptr<int> graphs = std::make_shared<int>(0);  ///< alive or being captured; outlives the Gpu with the last of them
+  std::shared_ptr<int> graphs = std::make_shared<int>(0);  ///< number of graphs alive or being captured; each graph keeps it alive, beyond the Gpu
   std::map<std::type_index, std::shared_ptr<void>> libraries;
 };
 
-/// Returns its slot when the last handle goes, also after the Gpu's end: the pool lives as long.
+/// Returns its slot when the last handle is destroyed. It keeps the pool alive, so handles may outlive the Gpu.
 struct Gpu::Readback::State {
   State(std::shared_ptr<ReadbackPool> from_pool, ReadbackPool::Slot* of_slot) : pool(std::move(from_pool)), slot(of_slot) {}
   State(const State&) = delete;

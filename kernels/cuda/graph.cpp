@@ -8,7 +8,7 @@
 namespace trireme::cuda {
 namespace {
 
-/// Counts from the beginning of a capture to the end of what became of it.
+/// Counts a graph from the beginning of its capture until its executable is destroyed.
 struct Counted {
   explicit Counted(std::shared_ptr<int> of_gpu) : count(std::move(of_gpu)) { ++*count; }
   ~Counted() {
@@ -32,7 +32,7 @@ Gpu::Graph Gpu::capture(const std::function<void()>& body) {
   } catch (...) {
     cudaStreamEndCapture(state_->compute, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
-    cudaGetLastError();  // of the capture that was broken off
+    cudaGetLastError();  // clears the error of the aborted capture
     throw;
   }
   check(cudaStreamEndCapture(state_->compute, &graph), "cudaStreamEndCapture");

@@ -6,7 +6,7 @@
 namespace trireme::cuda {
 namespace {
 
-constexpr int kMajor = CUBLAS_VER_MAJOR;  // structures are laid out alike within a major version
+constexpr int kMajor = CUBLAS_VER_MAJOR;  // struct layouts are compatible within a major version
 
 CublasLt load() {
   const SharedLibrary library("run.device=cuda", {concat("libcublasLt.so.", kMajor), "libcublasLt.so"});
@@ -27,8 +27,8 @@ CublasLt load() {
   library.load(table.heuristic, "cublasLtMatmulAlgoGetHeuristic");
   const auto version = static_cast<int>(table.version());
   if (version / 10000 != kMajor) {
-    throw ConfigError(
-        concat("run.device=cuda: libcublasLt is version ", version / 10000, ".", version % 10000 / 100, ", this build is for version ", kMajor));
+    throw ConfigError(concat("run.device=cuda: libcublasLt is version ", version / 10000, ".", version % 10000 / 100,
+                             ", but this build requires version ", kMajor));
   }
   return table;
 }

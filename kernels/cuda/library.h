@@ -1,6 +1,6 @@
 #pragma once
-// The GPU libraries beside the CUDA runtime, as tables of functions with the signatures of their own headers, loaded when a GPU is first used: so the CPU
-// path starts at once, and the binary starts where they are not installed. The simulated machine of the tests links its own library.cpp.
+// Function tables of the GPU libraries other than the CUDA runtime, with the signatures of their headers. They are loaded when a GPU is first used:
+// the CPU path starts without delay, and the binary also starts where they are not installed. The tests' simulated machine links its own library.cpp.
 #include <cublasLt.h>
 
 namespace trireme::cuda {

@@ -23,13 +23,13 @@ SharedLibrary::SharedLibrary(const std::string& purpose, const std::vector<std::
       if (first_error.empty()) first_error = dlerror();
     }
   }
-  throw ConfigError(concat(purpose_, " needs ", file_names.front(), ", which could not be loaded: ", first_error, " (also looked for in CUDA_HOME, ",
-                           "CUDA_PATH and /usr/local/cuda; LD_LIBRARY_PATH may name its folder)"));
+  throw ConfigError(concat(purpose_, ": cannot load ", file_names.front(), ": ", first_error, " (also searched CUDA_HOME, ",
+                           "CUDA_PATH and /usr/local/cuda; add its directory to LD_LIBRARY_PATH)"));
 }
 
 void* SharedLibrary::find(const char* symbol) const {
   void* const found = dlsym(handle_, symbol);
-  if (found == nullptr) throw ConfigError(concat(purpose_, ": ", file_, " has no ", symbol, ": another version than this build is for"));
+  if (found == nullptr) throw ConfigError(concat(purpose_, ": ", file_, " has no symbol ", symbol, ": its version does not match this build"));
   return found;
 }
 

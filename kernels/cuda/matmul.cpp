@@ -14,7 +14,7 @@
 namespace trireme::cuda {
 namespace {
 
-constexpr int64_t kFull = 16;  // bytes: no kernel asks for more, and the choice must not depend on where in the arena a buffer happens to lie
+constexpr int64_t kFull = 16;  // bytes: no kernel requires more, and the choice must not depend on a buffer's position in the arena
 
 /// The largest power of two, up to kFull, that divides the address.
 int64_t alignment_of(const void* pointer) {
@@ -22,9 +22,9 @@ int64_t alignment_of(const void* pointer) {
   return address % kFull == 0 ? kFull : address & -address;
 }
 
-/// As cuBLAS has it, column-major: d [m,n] = op(a) op(b), op(a) [m,k]. A row-major tensor [r,c] is a column-major matrix [c,r].
+/// A product in the column-major convention of cuBLAS: d [m,n] = op(a) op(b), op(a) [m,k]. A row-major tensor [r,c] is a column-major matrix [c,r].
 struct Product {
-  /// What the choice of an algorithm depends on.
+  /// Everything that the choice of an algorithm depends on.
   struct Kind {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
@@ -38,13 +38,13 @@ struct Product {
   const void* a;
   const void* b;
   void* d;
-  const void* bias = nullptr;  ///< [m]; kFull-aligned where an epilogue adds it
+  const void* bias = nullptr;  ///< [m]; kFull-aligned if an epilogue adds it
   void* hidden = nullptr;      ///< d before the GELU
 };
 
 std::string describe(const Product& product) {
   const Product::Kind& kind = product.kind;
-  return concat("product of rows ", kind.n, ", columns ", kind.m, ", depth ", kind.k, " (", name_of(kind.in), " to ", name_of(kind.out),
+  return concat("product with rows ", kind.n, ", columns ", kind.m, ", depth ", kind.k, " (", name_of(kind.in), " to ", name_of(kind.out),
                 kind.transpose_a ? ", a transposed" : "", kind.transpose_b ? ", b transposed" : "", ", epilogue ", static_cast<int>(kind.epilogue),
                 ", alignments ", kind.alignment_a, " ", kind.alignment_b, " ", kind.alignment_d, ")");
 }
@@ -58,15 +58,15 @@ cudaDataType_t cuda_type(DType dtype) {
     case DType::kF32: return CUDA_R_32F;
     case DType::kBF16: return CUDA_R_16BF;
     case DType::kF16: return CUDA_R_16F;
-    default: throw InternalError(concat("a product of ", name_of(dtype), " on a GPU"));
+    default: throw InternalError(concat("products of dtype ", name_of(dtype), " are not supported on a GPU"));
   }
 }
 
-/// Everything of a product but its pointers.
-struct Plan {
+/// Everything about a product except its pointers.
+struct PreparedMatmul {
   std::unique_ptr<cublasLtMatmulDescOpaque_t, decltype(CublasLt::desc_destroy)> description;
   std::unique_ptr<cublasLtMatrixLayoutOpaque_t, decltype(CublasLt::layout_destroy)> a, b, d;
-  std::optional<cublasLtMatmulAlgo_t> algorithm;  ///< none: the library has no kernel for it
+  std::optional<cublasLtMatmulAlgo_t> algorithm;  ///< empty: the library has no kernel for the product
 };
 
 /// cuBLASLt on one GPU.
@@ -83,30 +83,30 @@ class Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  /// False where the library has no kernel for it; then nothing is queued.
+  /// Returns false and queues nothing if the library has no kernel for the product.
   bool run(const Product& product);
 
   ProductCounts counts;
 
  private:
-  Plan make_schedule(const Product& product);
-  std::optional<cublasLtMatmulAlgo_t> choose(const Product& product, const Plan& plan);
-  void set_pointers(const Product& product, const Plan& plan);
+  PreparedMatmul prepare_matmul(const Product& product);
+  std::optional<cublasLtMatmulAlgo_t> choose(const Product& product, const PreparedMatmul& plan);
+  void set_pointers(const Product& product, const PreparedMatmul& plan);
   template <class Value>
-  void set(const Product& product, const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const Value& value) {
+  void set(const Product& product, const PreparedMatmul& plan, cublasLtMatmulDescAttributes_t attribute, const Value& value) {
     check(lt_, lt_.desc_set(plan.description.get(), attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute", product);
   }
 
   Gpu& gpu_;
   const CublasLt& lt_;
   cublasLtHandle_t handle_ = nullptr;
-  std::map<Product::Kind, Plan> plans_;
+  std::map<Product::Kind, PreparedMatmul> plans_;
 };
 
 bool Library::run(const Product& product) {
   auto found = plans_.find(product.kind);
-  if (found == plans_.end()) found = plans_.emplace(product.kind, make_schedule(product)).first;
-  const Plan& plan = found->second;
+  if (found == plans_.end()) found = plans_.emplace(product.kind, prepare_matmul(product)).first;
+  const PreparedMatmul& plan = found->second;
   if (!plan.algorithm) return false;
   set_pointers(product, plan);
   const float alpha = 1, beta = product.kind.accumulate ? 1 : 0;
@@ -119,13 +119,13 @@ bool Library::run(const Product& product) {
   return true;
 }
 
-/// The library looks at the alignment of these two when it chooses, too.
-void Library::set_pointers(const Product& product, const Plan& plan) {
+/// The library's choice also depends on the alignment of these two pointers.
+void Library::set_pointers(const Product& product, const PreparedMatmul& plan) {
   if (product.bias != nullptr) set(product, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
   if (product.hidden != nullptr) set(product, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.hidden);
 }
 
-Plan Library::make_schedule(const Product& product) {
+PreparedMatmul Library::prepare_matmul(const Product& product) {
   const Product::Kind& kind = product.kind;
   const bool tf32 = kind.in == DType::kF32 && gpu_.options().tf32;
   cublasLtMatmulDesc_t description = nullptr;
@@ -137,7 +137,7 @@ Plan Library::make_schedule(const Product& product) {
           "cublasLtMatrixLayoutCreate", product);
     return std::unique_ptr<cublasLtMatrixLayoutOpaque_t, decltype(CublasLt::layout_destroy)>(made, lt_.layout_destroy);
   };
-  Plan plan{{description, lt_.desc_destroy},
+  PreparedMatmul plan{{description, lt_.desc_destroy},
             kind.transpose_a ? layout(kind.in, kind.k, kind.m) : layout(kind.in, kind.m, kind.k),
             kind.transpose_b ? layout(kind.in, kind.n, kind.k) : layout(kind.in, kind.k, kind.n),
             layout(kind.out, kind.m, kind.n),
@@ -153,7 +153,7 @@ Plan Library::make_schedule(const Product& product) {
   return plan;
 }
 
-std::optional<cublasLtMatmulAlgo_t> Library::choose(const Product& product, const Plan& plan) {
+std::optional<cublasLtMatmulAlgo_t> Library::choose(const Product& product, const PreparedMatmul& plan) {
   ++counts.plans;
   cublasLtMatmulPreference_t made = nullptr;
   check(lt_, lt_.preference_create(&made), "cublasLtMatmulPreferenceCreate", product);
@@ -163,7 +163,7 @@ std::optional<cublasLtMatmulAlgo_t> Library::choose(const Product& product, cons
   };
   const Product::Kind& kind = product.kind;
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(gpu_.state().workspace_bytes));
-  // Parts of a split sum stay in fp32 and are added in a fixed order; the other schemes round them to the output's dtype.
+  // Split-K partial sums stay in fp32 and are added in a fixed order; the other schemes round them to the output's dtype.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(kind.alignment_a));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(kind.alignment_b));
@@ -181,7 +181,7 @@ std::optional<cublasLtMatmulAlgo_t> Library::choose(const Product& product, cons
 
 Library& library(const Context& ctx) { return ctx.gpu->state().library<Library>(*ctx.gpu); }
 
-/// With the bias, if any, by the plain kernel. Its rows are the columns here.
+/// Computes the product, with the bias if any, with the plain kernel. Its rows are the columns here.
 void run_plain(const Context& ctx, const Product& product, const void* bias) {
   const Product::Kind& kind = product.kind;
   ++library(ctx).counts.plain;
@@ -201,7 +201,7 @@ void run_plain(const Context& ctx, const Product& product, const void* bias) {
                       .accumulate = kind.accumulate});
 }
 
-/// Sums of nothing are the plain kernel's: the library refuses empty matrices.
+/// Returns false for k = 0 too, which the plain kernel computes: the library rejects empty matrices.
 bool run_library(const Context& ctx, const Product& product) { return product.kind.k > 0 && library(ctx).run(product); }
 
 Product product_of(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& d, int64_t depth, bool accumulate) {
@@ -229,7 +229,7 @@ void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor
 
 void linear_gelu_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& hidden, const Tensor& y) {
   if (y.numel() == 0) return;
-  // The epilogue's tanh is an approximation good enough for bf16 only (fp16 has three bits more), and it takes no other rows of `hidden` than these.
+  // The epilogue's tanh is an approximation, accurate enough for bf16 only (fp16 has three more bits), and it requires aligned rows of `hidden`.
   const bool fits = y.dtype() == DType::kBF16 && y.dim(1) % 8 == 0 && alignment_of(hidden.raw()) == kFull && alignment_of(bias.raw()) == kFull;
   if (fits) {
     Product product = product_of(w, true, x, false, y, x.dim(1), false);

@@ -1,4 +1,4 @@
-// A tile of 32 x 32 results is a block's, 4 x 4 of them a thread's; 32 steps of the sum at a time lie in shared memory, in fp32.
+// Each block computes a tile of 32 x 32 results, each thread 4 x 4 of them. Shared memory contains 32 steps of the sum at a time, in fp32.
 #include "kernels/cuda/matmul_plain.h"
 
 #include "kernels/cuda/vector.cuh"
@@ -7,7 +7,7 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kTile = 32;
-constexpr int kEach = 4;                                 // results of a thread in each direction
+constexpr int kEach = 4;                                 // results per thread in each dimension
 constexpr int kThreads = kTile * kTile / kEach / kEach;  // 8 x 8
 
 struct Strides {
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(int64_t rows, int64_t
         }
       }
     }
-    __syncthreads();  // before the tiles are written again
+    __syncthreads();  // before the tiles are overwritten
   }
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(int64_t rows, int64_t
 template <class In, class Out>
 void run(const Context& ctx, const PlainProduct& p) {
   const int64_t tiles = ceil_div(p.rows, kTile) * ceil_div(p.columns, kTile);
-  TRIREME_CHECK(tiles < (int64_t{1} << 31), "a product of [", p.rows, ", ", p.columns, "]");
+  TRIREME_CHECK(tiles < (int64_t{1} << 31), "a product of [", p.rows, ", ", p.columns, "] is too large");
   launch(ctx, product_kernel<In, Out>, {dim3(static_cast<unsigned>(tiles)), dim3(kThreads)}, p.rows, p.columns, p.depth,
          static_cast<const In*>(p.left), Strides{p.left_row, p.left_k}, static_cast<const In*>(p.right), Strides{p.right_column, p.right_k},
          static_cast<const In*>(p.bias), static_cast<Out*>(p.out), p.accumulate);
@@ -78,7 +78,7 @@ void run(const Context& ctx, const PlainProduct& p) {
 void plain_product(const Context& ctx, const PlainProduct& product) {
   dispatch_gpu_float(product.in, [&]<class T>(T) {
     if (product.out_dtype == product.in) return run<T, T>(ctx, product);
-    TRIREME_CHECK(product.out_dtype == DType::kF32, "a product into ", name_of(product.out_dtype));
+    TRIREME_CHECK(product.out_dtype == DType::kF32, "unsupported output dtype of a product: ", name_of(product.out_dtype));
     run<T, float>(ctx, product);
   });
 }

@@ -5,15 +5,15 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector.cuh"
 
-// A row is cut into accesses of N elements; a thread takes every blockDim.x-th of them, C at most, and keeps them packed in registers between the passes of
-// the formula. C = 0 stands for a row too long for that: every pass reads it again. A block is one long row or several rows of one warp each.
-// RMSNorm and LayerNorm differ by the mean (kCentred).
+// A row is divided into accesses of N elements. A thread processes every blockDim.x-th access, at most C of them, and keeps them packed in registers
+// between passes. C = 0 means that the row is too long for that: every pass rereads it. A block processes one long row, or several rows of one warp
+// each. Only LayerNorm (kCentred) subtracts the mean.
 
 namespace trireme::cuda {
 namespace {
 
 constexpr int kMostThreads = 512;
-constexpr int kRowThreads = 256;  // a row gets more only where its registers do not suffice
+constexpr int kRowThreads = 256;  // threads per row; more only if their registers do not suffice
 constexpr int kNarrowRows = 4;    // rows in a block of one-warp rows
 
 template <int N, int C, class Body>
@@ -29,7 +29,7 @@ __device__ __forceinline__ void each_access(int columns, Body body) {
   }
 }
 
-/// What this thread holds of a row.
+/// This thread's elements of a row.
 template <class T, int N, int C>
 struct Row {
   const T* memory;
@@ -48,7 +48,7 @@ struct Row {
   }
 };
 
-/// Replaces x by x + added, rounded to T, and writes it: the statistics are those of the row that backward will read.
+/// Replaces x by x + added, rounded to T, and stores it: the statistics must be those of the row that backward reads.
 template <class T, int N, int C>
 __device__ __forceinline__ void add_into(Row<T, N, C>& x, const T* added, T* sum, int columns) {
   Row<T, N, C> other(added);
@@ -68,16 +68,16 @@ __device__ __forceinline__ void add_into(Row<T, N, C>& x, const T* added, T* sum
 }
 
 struct Statistics {
-  float* mean;  // of LayerNorm
+  float* mean;  // LayerNorm only
   float* rstd;
 };
 
-/// added, sum: null, or the second summand and where the sum goes.
+/// `added` and `sum`: the second summand and the destination of the sum, or both null.
 template <class T, int N, int C, bool kCentred>
 __global__ void __launch_bounds__(kMostThreads) norm_forward(const T* x, const T* added, T* sum, const T* __restrict__ w, const T* __restrict__ b,
                                                              float epsilon, T* y, Statistics out, int64_t rows, int columns) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
-  if (row >= rows) return;  // a whole warp that is a row of its own
+  if (row >= rows) return;  // only whole warps return: with several rows per block, each is one warp
   const int64_t begin = row * columns;
   Row<T, N, C> values(x + begin);
   values.load(columns);
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kMostThreads) norm_forward(const T* x, const T
   }
 }
 
-/// With n = (x - mean) * rstd and g = dy*w:   dx = rstd * (g - mean(g) - n * mean(g*n)) + residual; RMSNorm without the two means of x and g.
+/// With n = (x - mean) * rstd and g = dy*w:   dx = rstd * (g - mean(g) - n * mean(g*n)) + residual; RMSNorm omits mean and mean(g).
 template <class T, int N, int C, bool kCentred>
 __global__ void __launch_bounds__(kMostThreads)
     norm_backward_input(const T* dy, const T* x, const T* __restrict__ w, Statistics in, const T* residual, T* dx, int64_t rows, int columns) {
@@ -171,11 +171,11 @@ __global__ void __launch_bounds__(kMostThreads)
   });
 }
 
-/// Calls run(N, C, shape) with the accesses and the block that suit rows of `columns` elements of T.
+/// Calls run(N, C, shape) with the access width, accesses per thread and block shape for rows of `columns` elements of T.
 template <class T, class Run>
 void choose_rows(int64_t rows, int64_t columns, bool aligned, Run&& run) {
-  TRIREME_CHECK(columns <= INT32_MAX / 2, "a row of ", columns, " columns");
-  constexpr int kWide = kVector<T>, kDeepest = 32 / kWide;  // at most 32 elements a thread
+  TRIREME_CHECK(columns <= INT32_MAX / 2, "a row of ", columns, " columns is too long");
+  constexpr int kWide = kVector<T>, kDeepest = 32 / kWide;  // at most 32 elements per thread
   constexpr int kSingles = 8;
   const int64_t accesses = aligned ? columns / kWide : columns;
   const auto with = [&]<int N, int C>(std::integral_constant<int, N> n, std::integral_constant<int, C> c) {
@@ -199,7 +199,7 @@ void choose_rows(int64_t rows, int64_t columns, bool aligned, Run&& run) {
 
 const void* raw_or_null(const Tensor& tensor) { return tensor.defined() ? tensor.raw() : nullptr; }
 
-/// Of x + added, or of x alone where `added` is undefined.
+/// Norm of x + added, or of x if `added` is undefined.
 template <bool kCentred>
 void forward(Context& ctx, const Tensor& x, const Tensor& added, const Tensor& sum, const Tensor& w, const Tensor& b, double epsilon, const Tensor& y,
              const Tensor& mean, const Tensor& rstd) {

@@ -1,6 +1,6 @@
 #pragma once
-// kernels/ops/norm.h in fp32, bf16 and fp16: a block a row, the row read once; statistics in fp32. Weight gradients in two passes over column slices, in a
-// fixed order, without atomics.
+// GPU implementation of kernels/ops/norm.h for fp32, bf16 and fp16: one block or warp per row, statistics in fp32. Rows that fit in registers are
+// read once. Weight gradients take two passes (column sums of row slices, then over the slices), in a fixed order, without atomics.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cuda {

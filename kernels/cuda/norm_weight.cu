@@ -1,18 +1,18 @@
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/vector.cuh"
 
-// Parameter gradients of the normalisations, in two passes: a block sums its columns over a slice of the rows, then the slices' sums are added in order.
-// Both orders depend on the shape alone.
+// Parameter gradients of the norms in two passes: each block sums its columns over a slice of the rows, then the sums of the slices are added in
+// order. Both orders of addition depend only on the shape.
 
 namespace trireme::cuda {
 namespace {
 
-constexpr int kWarps = 8;          // of a block; each takes every eighth row of the slice
-constexpr int kRowsInFlight = 4;   // loads of a thread before it adds
-constexpr int64_t kBlocks = 1024;  // aimed at in the first pass: a few on every multiprocessor
+constexpr int kWarps = 8;          // per block; each processes every eighth row of the slice
+constexpr int kRowsInFlight = 4;   // loads per thread before it adds
+constexpr int64_t kBlocks = 1024;  // target for the first pass: a few per multiprocessor
 constexpr int64_t kMostSlices = 256;
 
-/// Rows [begin, end) of a slice.
+/// Partition of the rows into `count` slices of `rows_each` rows.
 struct Slices {
   int64_t count, rows_each;
 };
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   }
 }
 
-/// out[column] += sum over the slices; a warp's every eighth slice first. blockIdx.y: which sum, and so which output.
+/// out[column] += sum over the slices: each warp sums every eighth slice, then the warps' sums are added in order. blockIdx.y selects the output.
 __global__ void __launch_bounds__(kWarps* kWarp) add_slices(const float* __restrict__ partial, int64_t slices, int columns, float* dw, float* db) {
   const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
   const int column = static_cast<int>(blockIdx.x) * kWarp + lane;
@@ -90,13 +90,13 @@ __global__ void __launch_bounds__(kWarps* kWarp) add_slices(const float* __restr
 
 Slices choose_slices(int64_t rows, int64_t column_blocks, int64_t slice_bytes) {
   const int64_t fitting = Gpu::kScratchBytes / slice_bytes;
-  TRIREME_CHECK(fitting > 0, "a norm of ", slice_bytes, " bytes of gradients");
+  TRIREME_CHECK(fitting > 0, "norm: gradients of ", slice_bytes, " bytes do not fit in the scratch memory");
   const int64_t filling = std::min({ceil_div(kBlocks, column_blocks), kMostSlices, fitting});
   const int64_t rows_each = std::max<int64_t>(ceil_div(rows, filling), kWarps * kRowsInFlight);
   return {ceil_div(rows, rows_each), rows_each};
 }
 
-/// mean and db: undefined for RMSNorm.
+/// mean and db are undefined for RMSNorm.
 template <bool kCentred>
 void backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& dw, const Tensor& db) {
   const int64_t rows = x.dim(0), columns = x.dim(1);

@@ -63,7 +63,7 @@ __device__ __forceinline__ void update(const AdamWStep& step, float (&w)[N], con
   }
 }
 
-/// Elements [begin, end), N an access; reads kUnroll vectors of all four arrays before it computes.
+/// Updates elements [begin, end), N per access. Reads kUnroll vectors of all four arrays before it computes.
 template <int N, class T>
 __device__ __forceinline__ void update_range(const AdamWStep& step, const AdamWPart<T>& part, int64_t begin, int64_t end) {
   constexpr int kUnroll = N >= 8 ? 1 : 2, kStride = kBlock * N;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kBlock) adamw_kernel(AdamWBatch<T> batch, Adam
   const Chunk chunk = chunk_of(batch);
   const AdamWPart<T> part = batch.slice[chunk.slice];
   TRIREME_SHARED(AdamWStep, shared_step);
-  if (threadIdx.x == 0) shared_step = step_of(hyper, part.decay, scalars);  // divisions in double: once a block
+  if (threadIdx.x == 0) shared_step = step_of(hyper, part.decay, scalars);  // divisions in double, once per block
   __syncthreads();
   const AdamWStep step = shared_step;
   if (part.head == kNoVectors) return update_range<1>(step, part, chunk.begin, chunk.end);
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kBlock) adamw_kernel(AdamWBatch<T> batch, Adam
 
 __global__ void scale_loss_kernel(const double* scalars, double* factor) { *factor *= scalars[kLossScale]; }
 
-__global__ void decide_kernel(AdamW hyper, LossScaling scaling, const double* sum_sq, double clip, double* norm, double* scalars) {
+__global__ void finalize_step_scalars_kernel(AdamW hyper, LossScaling scaling, const double* sum_sq, double clip, double* norm, double* scalars) {
   const double scale = scalars[kLossScale];
   const double root = sqrt(*sum_sq) / scale;
   const bool finite = root - root == 0;
@@ -131,20 +131,20 @@ __global__ void decide_kernel(AdamW hyper, LossScaling scaling, const double* su
   scalars[kCleanSteps] = grows ? 0 : clean;
 }
 
-// ---- reductions over gradients: one partial result a chunk, then one block over those ----
+// ---- reductions over gradients: one partial result per chunk, then one block reduces the partial results ----
 
 template <class T>
 struct GradientPart {
   const T* x;
   int64_t count;
   int head;
-  int place;  ///< among the tensors of the call
+  int place;  ///< index among the tensors of the call
 };
 template <class T>
 using GradientBatch = Batch<GradientPart<T>, 128, 32768>;
 static_assert(sizeof(GradientBatch<float>) + 2 * sizeof(void*) <= 4096);
 
-/// body(values) for every vector of a chunk; elements beyond the end are zero.
+/// Calls body(values) for every vector of a chunk; elements beyond the end are zero.
 template <class T, class Body>
 __device__ __forceinline__ void for_each_vector(const GradientPart<T>& part, const Chunk& chunk, Body&& body) {
   constexpr int N = kVector<T>, kUnroll = 4, kStride = kBlock * N;
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kBlock) non_finite_kernel(GradientBatch<T> bat
 }
 
 __global__ void __launch_bounds__(kLastBlock) first_partial_kernel(int64_t count, const double* scalars, const int* partial, double* index) {
-  const bool rejected = scalars[kFinite] == 0;  // else nobody wrote `partial`
+  const bool rejected = scalars[kFinite] == 0;  // otherwise `partial` was not written
   int lowest = INT_MAX;
   if (rejected) {
 #pragma unroll 4
@@ -225,11 +225,11 @@ __global__ void __launch_bounds__(kLastBlock) first_partial_kernel(int64_t count
 template <class T>
 int64_t chunks_of(std::span<const Tensor> tensors) {
   int64_t chunks = 0;
-  for (const Tensor& x : tensors) chunks += 1 + x.numel() / GradientBatch<T>::kChunk;  // at least as many as there are
+  for (const Tensor& x : tensors) chunks += 1 + x.numel() / GradientBatch<T>::kChunk;  // upper bound
   return chunks;
 }
 
-/// Queues kernel(batch, arguments..., where its partial results go), one after the other; returns how many there are.
+/// Queues kernel(batch, arguments..., destination of its partial results) for each batch. Returns the number of partial results.
 template <class T, class Partial, class... Parameters, class... Arguments>
 int64_t reduce_chunks(const Context& ctx, std::span<const Tensor> tensors, Partial* partial, void (*kernel)(Parameters...),
                       const Arguments&... arguments) {
@@ -255,7 +255,7 @@ void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor) {
 
 void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
                            const Tensor& scalars) {
-  launch(ctx, decide_kernel, {dim3(1), dim3(1)}, hyper, scaling, sum_sq.data<double>(), clip, norm.data<double>(), scalars.data<double>());
+  launch(ctx, finalize_step_scalars_kernel, {dim3(1), dim3(1)}, hyper, scaling, sum_sq.data<double>(), clip, norm.data<double>(), scalars.data<double>());
 }
 
 void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices) {

@@ -1,5 +1,6 @@
 #pragma once
-// kernels/ops/optimizer.h on the GPU: all slices in one launch each, sums in double over blocks of fixed size, added in order.
+// GPU implementation of kernels/ops/optimizer.h. Slices are batched: one launch processes up to 72 slices or 128 tensors. Sums are in double over
+// chunks of fixed size, added in order.
 #include <span>
 
 #include "kernels/core/tensor.h"

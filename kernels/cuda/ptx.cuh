@@ -8,7 +8,7 @@
 #ifdef __CUDACC__
 namespace trireme::cuda {
 
-/// d [16,8] += a [16,16] b [16,8]: pairs of T (bfloat16 or float16) in a and b, fp32 in d. Called by all lanes of a warp.
+/// d [16,8] += a [16,16] b [16,8]: pairs of T (bfloat16 or float16) in a and b, fp32 in d. All lanes of a warp must call.
 template <class T>
 __device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   if constexpr (std::is_same_v<T, bfloat16>) {
@@ -36,21 +36,21 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
                : "r"(address));
 }
 
-/// 16 bytes from global to shared memory behind the thread's back; zeros where not `valid` (then `global` is not read).
+/// Starts an asynchronous copy of 16 bytes from global to shared memory; if not `valid`, writes zeros and does not read `global`.
 __device__ inline void cp_async_16(void* shared, const void* global, bool valid) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(address), "l"(global), "r"(bytes) : "memory");
 }
-/// Ends a group of copies of this thread.
+/// Closes this thread's current group of copies.
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-/// Until at most N groups of this thread are under way. Other threads see the copied bytes after a barrier.
+/// Waits until at most N groups of this thread are pending. Other threads see the copied bytes after a barrier.
 template <int N>
 __device__ inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
-/// 2^x to two ulp, one instruction; results below 2^-126 become zero.
+/// 2^x with an error of at most 2 ulp, in one instruction; results below 2^-126 become zero.
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));

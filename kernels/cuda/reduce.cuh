@@ -1,12 +1,12 @@
 #pragma once
-// Sums and maxima over a warp or a block. The order of additions is fixed by the size of the block, and every thread receives the same bits.
+// Sums and maxima over a warp or a block. The order of additions depends only on the block size, and every thread receives identical bits.
 #include "kernels/cuda/device.cuh"
 
 namespace trireme::cuda {
 
 constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
-/// Number is float, double, int or unsigned. All lanes take part.
+/// Number is float, double, int or unsigned. All lanes must call.
 template <class Number>
 __device__ __forceinline__ Number warp_sum(Number value) {
 #pragma unroll
@@ -37,8 +37,8 @@ struct MaxOf {
   }
 };
 
-/// `values[k]` over the threads of a row of the block (one threadIdx.y), for each of K at once. A row is whole warps, 1024 threads at most, and the block has
-/// several rows only if each is one warp: then there is no barrier, else all threads must call. May be called again at once.
+/// Reduces each of the K `values` over the threads of one row of the block (one threadIdx.y). A row consists of whole warps, at most 1024 threads. A
+/// block may have several rows only if each is one warp: then there is no barrier, otherwise all threads must call. Calls may follow directly.
 template <int K, class Number, class Reduce>
 __device__ __forceinline__ void block_reduce(Number (&values)[K], Number neutral, Reduce reduce) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -67,7 +67,7 @@ __device__ __forceinline__ Number block_sum(Number value) {
   block_reduce(values, Number{0}, SumOf{});
   return values[0];
 }
-/// `lowest` is at most every value.
+/// `lowest` must not exceed any value.
 template <class Number>
 __device__ __forceinline__ Number block_max(Number value, Number lowest) {
   Number values[1] = {value};

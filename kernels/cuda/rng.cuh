@@ -1,5 +1,5 @@
 #pragma once
-// kernels/core/rng.h on the device, bit for bit: Philox4x32-10 by Salmon et al. 2011.
+// Device version of kernels/core/rng.h, bit-identical: Philox4x32-10 (Salmon et al. 2011).
 #include "kernels/cuda/device.cuh"
 
 namespace trireme::cuda {
@@ -23,13 +23,13 @@ __device__ __forceinline__ uint4 random_words(uint64_t key, uint64_t index, uint
 
 __device__ __forceinline__ uint64_t join(uint32_t low, uint32_t high) { return uint64_t{high} << 32 | low; }
 
-/// random_bits
+/// Bit-identical to random_bits of kernels/core/rng.h.
 __device__ __forceinline__ uint64_t random_bits(uint64_t key, uint64_t index, uint64_t sub) {
   const uint4 words = random_words(key, index, sub);
   return join(words.x, words.y);
 }
 
-/// random_normal: the same bits into the device's log, sqrt and cos.
+/// random_normal of kernels/core/rng.h from the same random bits, but with the device's log, sqrt and cos.
 __device__ inline double random_normal(uint64_t key, uint64_t index) {
   constexpr double kTwoPi = 2 * 3.141592653589793238462643383279502884;
   const uint4 words = random_words(key, index, 0);

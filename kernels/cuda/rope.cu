@@ -6,10 +6,10 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kBlock = 256;
-constexpr int kHeads = 4;  // turned by one thread, by the same angles
+constexpr int kHeads = 4;  // rotated by one thread with the same angles
 
-/// A thread turns N pairs (element i, element i + half) in each of kHeads heads that are `groups` apart, so that neighbouring threads read neighbouring
-/// memory. Rows begin at `first_row` of the tensor, `qkv` at its row 0.
+/// Each thread rotates N pairs (element i, element i + half) in each of kHeads heads that are `groups` apart, so that neighbouring threads read
+/// neighbouring memory. The launch begins at row `first_row` of the tensor; `qkv` points to row 0.
 template <class T, int N>
 __global__ void __launch_bounds__(kBlock) rotate_kernel(const float* __restrict__ table, uint32_t positions, int half, int heads, float direction,
                                                         T* qkv, uint32_t first_row, uint32_t items, uint32_t groups, int64_t columns) {
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kBlock) rotate_kernel(const float* __restrict_
 void rotate(Context& ctx, const Tensor& table, int64_t heads, float direction, const Tensor& qkv) {
   const int64_t rows = qkv.dim(0), columns = qkv.dim(1), positions = table.dim(0), half = table.dim(1) / 2;
   if (rows == 0 || heads == 0 || half == 0) return;
-  TRIREME_CHECK(rows <= UINT32_MAX && positions <= UINT32_MAX, "rotation of ", rows, " rows by ", positions, " positions");
+  TRIREME_CHECK(rows <= UINT32_MAX && positions <= UINT32_MAX, "rope: ", rows, " rows and ", positions, " positions must each be below 2^32");
   dispatch_gpu_float(qkv.dtype(), [&]<class T>(T) {
     const float* const angles = table.data<float>();
     T* const values = qkv.data<T>();

@@ -1,5 +1,5 @@
 #pragma once
-// The rotations of kernels/ops/rope.h in fp32, bf16 and fp16, on packed QKV in place.
+// GPU implementation of kernels/ops/rope.h for fp32, bf16 and fp16: rotates packed QKV in place.
 #include "kernels/core/tensor.h"
 
 namespace trireme::cuda {

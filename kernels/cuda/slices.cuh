@@ -1,13 +1,13 @@
 #pragma once
-// Many slices of memory in one launch: their pointers travel as a kernel parameter, and a block takes one chunk of one slice. Internal to the optimizer's
-// kernels.
+// Batches many slices of memory into one launch: their pointers are passed as a kernel parameter, and each block processes one chunk of one slice.
+// Internal to the optimizer kernels.
 #include <algorithm>
 
 #include "kernels/cuda/device.cuh"
 
 namespace trireme::cuda {
 
-/// Of one launch; a kernel's parameters are 4 KB at most.
+/// The slices of one launch. Kernel parameters are limited to 4 KB.
 template <class Slice, int kSlices, int64_t kChunkElements>
 struct Batch {
   static constexpr int kMost = kSlices;
@@ -18,7 +18,8 @@ struct Batch {
   Slice slice[kSlices];
 };
 
-/// [begin, end) of a slice, `begin` on 16 bytes where the slice has a head; the first chunk has the head's elements besides.
+/// Elements [begin, end) of a slice. `begin` is 16-byte aligned unless the slice's head is kNoVectors. The first chunk also covers the first `head`
+/// elements of the slice.
 struct Chunk {
   int slice;
   int64_t begin, end;
@@ -45,7 +46,7 @@ __device__ __forceinline__ Chunk chunk_of(const Batch<Slice, kSlices, kChunk>& b
 
 constexpr int kNoVectors = -1;
 
-/// Elements before the first that lies on 16 bytes in every one of these arrays; kNoVectors where they differ.
+/// Number of elements before the first 16-byte boundary; kNoVectors if the arrays differ in it.
 template <class T, class... Others>
 int head_of(int64_t count, const T* first, const Others*... others) {
   const auto past = [](const void* address) { return static_cast<int>(reinterpret_cast<uintptr_t>(address) % 16); };
@@ -53,7 +54,7 @@ int head_of(int64_t count, const T* first, const Others*... others) {
   return static_cast<int>(std::min<int64_t>(count, (16 - past(first)) % 16 / static_cast<int>(sizeof(T))));
 }
 
-/// Packs `slices` into batches of consecutive ones and queues each: queue(batch).
+/// Packs consecutive slices into batches and calls queue(batch) for each batch.
 template <class Batch, class Slices, class ToSlice, class Queue>
 void for_each_batch(const Slices& slices, ToSlice&& to_slice, Queue&& queue) {
   Batch batch;

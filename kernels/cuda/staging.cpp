@@ -8,7 +8,7 @@
 namespace trireme::cuda {
 namespace {
 
-constexpr int64_t kAlignment = 256;  // of a copy's source: the copy engines' full speed
+constexpr int64_t kAlignment = 256;  // of the copies' sources, for full copy-engine speed
 
 constexpr int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -18,8 +18,9 @@ PinnedBuffer::PinnedBuffer(int64_t bytes) {
   void* memory = nullptr;
   const cudaError_t error = cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocDefault);
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // clears it: the device itself is sound
-    throw ConfigError(concat("run.device=cuda: the system has no ", bytes, " bytes of pinned host memory left (ulimit -l, container limit)"));
+    cudaGetLastError();  // clears it: the device is still usable
+    throw ConfigError(
+        concat("run.device=cuda: cannot allocate ", bytes, " bytes of pinned host memory; check ulimit -l and the container's memory limit"));
   }
   check(error, "cudaHostAlloc");
   data_ = static_cast<unsigned char*>(memory);
@@ -44,7 +45,7 @@ void UploadRing::upload(const void* host, void* device, int64_t bytes) {
     unsigned char* const staged = buffer_.data() + piece_ * kPieceBytes + filled_;
     std::memcpy(staged, from, static_cast<size_t>(part));
     check(cudaMemcpyAsync(to, staged, static_cast<size_t>(part), cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
-    filled_ += round_up(part);  // a piece is a multiple of the alignment
+    filled_ += round_up(part);  // never exceeds kPieceBytes, a multiple of kAlignment
     from += part, to += part, bytes -= part;
   }
 }
@@ -53,7 +54,7 @@ void UploadRing::next_piece() {
   check(cudaEventRecord(left_[static_cast<size_t>(piece_)].get(), stream_), "cudaEventRecord");
   piece_ = (piece_ + 1) % kPieces;
   filled_ = 0;
-  check(cudaEventSynchronize(left_[static_cast<size_t>(piece_)].get()), "cudaEventSynchronize");  // at once in the first round: never recorded
+  check(cudaEventSynchronize(left_[static_cast<size_t>(piece_)].get()), "cudaEventSynchronize");  // no wait in the first round: not yet recorded
 }
 
 ReadbackPool::ReadbackPool(Stream stream) : stream_(stream) { grow(); }
@@ -67,7 +68,7 @@ void ReadbackPool::grow() {
 }
 
 ReadbackPool::Slot* ReadbackPool::read_back(const void* device, int64_t bytes) {
-  TRIREME_CHECK(bytes >= 0 && bytes <= kSlotBytes, "a read-back of ", bytes, " bytes");
+  TRIREME_CHECK(bytes >= 0 && bytes <= kSlotBytes, "invalid read-back size: ", bytes, " bytes");
   if (free_.empty()) grow();
   Slot* const slot = free_.back();
   check(cudaMemcpyAsync(slot->data, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");

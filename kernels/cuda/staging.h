@@ -1,5 +1,5 @@
 #pragma once
-// Pinned host memory between the host and one stream. One thread, one stream: copies through a buffer are in the stream's order.
+// Pinned host memory for copies between the host and one stream. It is used by one thread and one stream, so copies run in stream order.
 #include <cstdint>
 #include <vector>
 
@@ -7,7 +7,7 @@
 
 namespace trireme::cuda {
 
-/// Host memory that a GPU copies from and to without the host's help. Errors: ConfigError where the system gives none.
+/// Page-locked host memory for asynchronous copies. Errors: ConfigError if the system cannot provide it.
 class PinnedBuffer {
  public:
   explicit PinnedBuffer(int64_t bytes);
@@ -20,7 +20,7 @@ class PinnedBuffer {
   unsigned char* data_ = nullptr;
 };
 
-/// An event of its own, without timing.
+/// RAII owner of an event without timing.
 class OwnedEvent {
  public:
   OwnedEvent();
@@ -33,8 +33,8 @@ class OwnedEvent {
   Event event_ = nullptr;
 };
 
-/// Uploads in pieces. A piece is filled by as many uploads as it holds; when it is left, its event is recorded behind their copies, and the host waits
-/// for that event before it writes the piece again, one round later. So small uploads cost no event and the host runs ahead by the whole ring.
+/// Ring of staging pieces for uploads. Consecutive uploads share a piece until it is full. An event is then recorded behind their copies, and the
+/// host waits for that event before it overwrites the piece one round later. Small uploads need no event, and the host can run a whole ring ahead.
 class UploadRing {
  public:
   static constexpr int64_t kPieceBytes = int64_t{1} << 20;
@@ -48,16 +48,16 @@ class UploadRing {
 
   Stream stream_;
   PinnedBuffer buffer_;
-  std::vector<OwnedEvent> left_;  ///< by piece: the copies of the last round are made
+  std::vector<OwnedEvent> left_;  ///< by piece: recorded behind the copies of its last round
   int piece_ = 0;
-  int64_t filled_ = 0;  ///< bytes of the piece
+  int64_t filled_ = 0;  ///< bytes used in the current piece
 };
 
-/// Slots for values on their way to the host.
+/// Pool of pinned slots for small asynchronous copies to the host.
 class ReadbackPool {
  public:
   static constexpr int64_t kSlotBytes = 4096;
-  static constexpr int kSlots = 64;  ///< at once; further ones are taken from the system when all are held
+  static constexpr int kSlots = 64;  ///< per buffer; another buffer is allocated when all slots are in use
 
   struct Slot {
     unsigned char* data;
@@ -66,7 +66,7 @@ class ReadbackPool {
 
   explicit ReadbackPool(Stream stream);
   Slot* read_back(const void* device, int64_t bytes);
-  /// Also before the copy is made: the next copy into the slot is behind it in the stream.
+  /// May be called before the copy has run: the next copy into the slot follows it in the stream.
   void give_back(Slot* slot) { free_.push_back(slot); }
 
  private:

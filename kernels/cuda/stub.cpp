@@ -1,4 +1,4 @@
-// In builds without CUDA: every use of a GPU says so.
+// Replaces the GPU code in builds without CUDA: every use of a GPU throws ConfigError.
 #include "kernels/core/gpu.h"
 
 #include "kernels/core/check.h"
@@ -8,7 +8,7 @@ namespace trireme::cuda {
 namespace {
 
 [[noreturn]] void refuse() {
-  throw ConfigError("run.device=cuda: this build has no CUDA; allowed cpu, or a build on a machine with the CUDA Toolkit");
+  throw ConfigError("run.device=cuda: this build has no CUDA support; build on a machine with the CUDA Toolkit; allowed cpu");
 }
 
 }  // namespace

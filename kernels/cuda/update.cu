@@ -21,14 +21,14 @@ struct UpdatePart {
 };
 template <class T, int kStates>
 using UpdateBatch = Batch<UpdatePart<T, kStates>, 64, 8192>;
-static_assert(sizeof(UpdateBatch<float, static_cast<int>(kMostStates)>) + sizeof(AdamW) + sizeof(void*) <= 4096);
+static_assert(sizeof(UpdateBatch<float, static_cast<int>(kMaxStates)>) + sizeof(AdamW) + sizeof(void*) <= 4096);
 
 __device__ inline UpdateScalars<float> scalars_of(const AdamW& hyper, bool decay, const double* scalars) {
   return {static_cast<float>(scalars[kGradScale]), static_cast<float>(scalars[kLearningRate]), static_cast<float>(hyper.beta1),
           static_cast<float>(hyper.beta2), static_cast<float>(decay ? 1 - scalars[kLearningRate] * hyper.weight_decay : 1.0)};
 }
 
-/// Elements [begin, end), N an access: all arrays are read before any is written.
+/// Updates elements [begin, end), N per access. All arrays are read before any is written.
 template <class Rule, int N, class T>
 __device__ __forceinline__ void update_range(const UpdateScalars<float>& scalars, const UpdatePart<T, Rule::kStates>& part, int64_t begin,
                                              int64_t end) {
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kBlock) average_kernel(double decay, const dou
 
 template <class Rule>
 void update_by_rule(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const UpdateSlice> slices) {
-  static_assert(Rule::kStates == 1, "head_of() below names the arrays one by one");
+  static_assert(Rule::kStates == 1, "head_of() below lists the arrays one by one");
   dispatch_gpu_float(slices.front().w.dtype(), [&]<class T>(T) {
     using Batch = UpdateBatch<T, Rule::kStates>;
     for_each_batch<Batch>(
@@ -102,7 +102,7 @@ void update_step(Context& ctx, Optimizer optimizer, const AdamW& hyper, const Te
     case Optimizer::kAdamW: break;
     case Optimizer::kLion: return update_by_rule<LionRule>(ctx, hyper, scalars, slices);
   }
-  throw InternalError(concat(traits_of(optimizer).name, " has kernels of its own"));
+  throw InternalError(concat(traits_of(optimizer).name, " has no update rule: it has its own kernels"));
 }
 
 void average_step(Context& ctx, double decay, const Tensor& scalars, const Tensor& w, const Tensor& e) {

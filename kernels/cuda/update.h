@@ -1,5 +1,5 @@
 #pragma once
-// kernels/ops/update.h on the GPU, of the optimizers that are rules (kernels/ops/update_rules.h): all slices in one launch.
+// GPU implementation of kernels/ops/update.h for the optimizers of kernels/ops/update_rules.h. Slices are batched: one launch updates up to 64.
 #include <span>
 
 #include "kernels/ops/update.h"

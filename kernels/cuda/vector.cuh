@@ -1,10 +1,10 @@
 #pragma once
-// Rows of fp32, bf16 or fp16 as small arrays of float in registers, read and written 16 bytes at a time. Tensors may begin at any element: the host asks
-// aligned_16 or aligned_rows once and launches the kernel either with N = kVector<T> elements an access, or with N = 1.
+// Loads and stores fp32, bf16 or fp16 elements as small arrays of float in registers, 16 bytes at a time. Tensors may begin at any element: the host
+// calls aligned_16 or aligned_rows once and launches the kernel with N = kVector<T> elements per access, or with N = 1.
 //
 //   float a[N];                          // N = kVector<T>, a multiple of it, its half (8 bytes), or 1
-//   load_vector(x + i, a);               // all N elements are there
-//   load_vector(x + i, count - i, a);    // at most `count - i` of them are; zeros after those
+//   load_vector(x + i, a);               // all N elements exist
+//   load_vector(x + i, count - i, a);    // only the first `count - i` exist; the others are read as zeros
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -21,30 +21,30 @@ namespace trireme::cuda {
 template <class T>
 constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
-/// Whether all these addresses allow 16-byte accesses; null (an operand that is not there) does.
+/// True if all addresses allow 16-byte accesses; null (an absent operand) does.
 template <class... Elements>
 bool aligned_16(const Elements*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
-/// Whether every row of `columns` elements from these addresses does.
+/// True if every row of `columns` elements from these addresses allows 16-byte accesses.
 template <class... Elements>
 bool aligned_rows(int64_t columns, const Elements*... pointers) {
   return aligned_16(pointers...) && ((columns * static_cast<int64_t>(sizeof(Elements)) % 16 == 0) && ...);
 }
 
-/// Calls body(T{}) with T = float, bfloat16 or float16: what kernels compute in.
+/// Calls body(T{}) with T = float, bfloat16 or float16, the dtypes that GPU kernels support.
 template <class Body>
 void dispatch_gpu_float(DType dtype, Body&& body) {
   switch (dtype) {
     case DType::kF32: return body(float{});
     case DType::kBF16: return body(bfloat16{});
     case DType::kF16: return body(float16{});
-    default: throw InternalError(concat("kernels of a GPU compute in F32, BF16 or F16, not in ", name_of(dtype)));
+    default: throw InternalError(concat("GPU kernels support F32, BF16 and F16, not ", name_of(dtype)));
   }
 }
 
-/// Calls body(first, count) for consecutive ranges of `rows`, so that the count * per_row items of one launch can be divided as 32-bit numbers.
+/// Calls body(first, count) for consecutive ranges of `rows`, so that the count * per_row items of one launch can be divided in 32 bits.
 template <class Body>
 void for_row_ranges(int64_t rows, int64_t per_row, Body&& body) {
   const int64_t most = std::max<int64_t>(1, (int64_t{1} << 30) / std::max<int64_t>(1, per_row));
@@ -60,13 +60,13 @@ inline dim3 stride_grid(const Context& ctx, int64_t items, int block) {
 __device__ __forceinline__ int64_t thread_index() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ int64_t thread_count() { return int64_t{gridDim.x} * blockDim.x; }
 
-/// Words is uint4 (16 bytes) or uint2 (8 bytes); the address a multiple of its size.
+/// Words is uint4 (16 bytes) or uint2 (8 bytes). The address must be a multiple of its size.
 template <class Words>
 __device__ __forceinline__ Words load_words(const void* from) {
 #ifdef __CUDACC__
   return *static_cast<const Words*>(from);
 #else
-  TRIREME_CHECK(reinterpret_cast<uintptr_t>(from) % sizeof(Words) == 0, "load of ", sizeof(Words), " bytes off their alignment");
+  TRIREME_CHECK(reinterpret_cast<uintptr_t>(from) % sizeof(Words) == 0, "load of ", sizeof(Words), " bytes is misaligned");
   Words words;
   std::memcpy(&words, from, sizeof words);
   return words;
@@ -78,12 +78,12 @@ __device__ __forceinline__ void store_words(void* to, Words words) {
 #ifdef __CUDACC__
   *static_cast<Words*>(to) = words;
 #else
-  TRIREME_CHECK(reinterpret_cast<uintptr_t>(to) % sizeof(Words) == 0, "store of ", sizeof(Words), " bytes off their alignment");
+  TRIREME_CHECK(reinterpret_cast<uintptr_t>(to) % sizeof(Words) == 0, "store of ", sizeof(Words), " bytes is misaligned");
   std::memcpy(to, &words, sizeof words);
 #endif
 }
 
-/// Two floats rounded to T of 16 bits (nearest, ties to even), the first in the lower half.
+/// Two floats rounded to the 16-bit type T (nearest, ties to even), the first in the lower half.
 template <class T>
 __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
   static_assert(sizeof(T) == 2);
@@ -108,7 +108,7 @@ __device__ __forceinline__ void unpack_pair(uint32_t pair, float& low, float& hi
   }
 }
 
-/// `value` as T would store it.
+/// `value` rounded to T.
 template <class T>
 __device__ __forceinline__ float rounded(float value) {
   return to_float(from_float<T>(value));
@@ -141,7 +141,7 @@ __device__ __forceinline__ void pack(const float (&from)[4], uint2& to) {
   to = {pack_pair<T>(from[0], from[1]), pack_pair<T>(from[2], from[3])};
 }
 
-/// N elements (16 bytes, 8 bytes or one) as they lie in memory: what a thread keeps of a row that it needs again, in half the registers for 16 bits.
+/// N elements (16 bytes, 8 bytes or one element) in their memory format. Threads keep elements for reuse so: 16-bit types take half the registers.
 template <class T, int N>
 struct Packed {
   static_assert(N * sizeof(T) == 16 || N * sizeof(T) == 8);

@@ -5,7 +5,7 @@ namespace trireme {
 
 /// y = silu(gate) * up.   gate_up [M,2F]: a row is [gate F | up F]; y [M,F].   Source: Shazeer 2020, arXiv:2002.05202.
 void swiglu_forward(Context& ctx, const Tensor& gate_up, const Tensor& y);
-/// dgate_up assigns; it may be gate_up.
+/// dy [M,F]; dgate_up [M,2F] is overwritten and may be gate_up.
 void swiglu_backward(Context& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up);
 
 /// y = GELU(x), tanh approximation (GPT-2).   x, y same shape; y may be x, dx may be dy.   Source: Hendrycks & Gimpel 2016, arXiv:1606.08415.

@@ -9,9 +9,9 @@ namespace trireme {
 namespace {
 
 void check(const char* operation, const AttentionShape& shape) {
-  TRIREME_CHECK(shape.heads > 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_size > 0, operation, ": ", shape.heads,
-                " heads, ", shape.kv_heads, " kv heads of size ", shape.head_size);
-  TRIREME_CHECK(shape.window >= 0, operation, ": a window of ", shape.window, " tokens");
+  TRIREME_CHECK(shape.heads > 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_size > 0, operation,
+                ": invalid shape: ", shape.heads, " heads, ", shape.kv_heads, " kv heads of size ", shape.head_size);
+  TRIREME_CHECK(shape.window >= 0, operation, ": invalid window of ", shape.window, " tokens");
 }
 
 AttentionWork work_of(const AttentionShape& shape, bool backward) {
@@ -71,7 +71,7 @@ void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const
                        {"out", out, {shape.sequence, shape.heads * shape.head_size}, dtype}});
   const bool all_fit = position + shape.sequence <= room, window_fits = shape.window > 0 && shape.window - 1 <= room - shape.sequence;
   TRIREME_CHECK(shape.batch == 1 && position >= 0 && (all_fit || window_fits), "attention_decode: ", shape.batch, " sequences of ", shape.sequence,
-                " rows at position ", position, " of ", room, shape.window == 0 ? "" : concat(", with a window of ", shape.window));
+                " rows at position ", position, " exceed a cache of ", room, shape.window == 0 ? "" : concat(", with a window of ", shape.window));
   operation.run(
       dtype, [&] { cuda::attention_decode(ctx, qkv, keys, values, position, shape, out); },
       FastCpu{[&] { cpu::attention_decode(ctx, qkv, keys, values, position, shape, out); }, true},

@@ -11,23 +11,23 @@ struct AttentionShape {
   int64_t heads = 0;      ///< N
   int64_t kv_heads = 0;   ///< K, divides N
   int64_t head_size = 0;  ///< H; scores are scaled by 1/sqrt(H)
-  int64_t window = 0;     ///< a query sees its own token and the window-1 before it; 0: all before it
+  int64_t window = 0;     ///< a query attends to its own token and the window-1 before it; 0: to all before it
   int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
   AttentionBand<int64_t> band() const { return {window}; }
 };
 
-/// Causal softmax attention; under a window the work grows with T * window.   qkv [M,(N+2K)H], out [M,N*H], lse [B,N,T] (accumulator dtype) =
-/// log-sum-exp of each row of scaled scores, natural logarithm: all the backward needs.
+/// Causal softmax attention; with a window the work grows with T * window.   qkv [M,(N+2K)H], out [M,N*H], lse [B,N,T] (accumulator dtype) =
+/// log-sum-exp of each row of scaled scores, natural logarithm, saved for the backward.
 /// Source: Dao 2023, arXiv:2307.08691 (the lse formulation).
 void attention_forward(Context& ctx, const Tensor& qkv, const AttentionShape& shape, const Tensor& out, const Tensor& lse);
-/// dqkv assigns.   dout, out [M,N*H], dqkv [M,(N+2K)H].
+/// Overwrites dqkv.   dout, out [M,N*H], dqkv [M,(N+2K)H].
 void attention_backward(Context& ctx, const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse, const AttentionShape& shape,
                         const Tensor& dqkv);
 
-/// The same for new tokens of a text whose earlier ones are known by their keys and values alone: the rows of qkv [R,(N+2K)H], of which the queries are
-/// read, are its tokens position, position + 1, ..., and row r attends to the tokens [0, position + r], or under a window to the last `window` of them.
-/// keys, values [P,K*H] hold those of all its tokens that a row attends to, these too, as a ring: token p lies in row p % P. P >= position + R, or under
-/// a window P >= window + R - 1 is enough. out [R,N*H]. The shape has one sequence, of R.
+/// Causal attention of new tokens over a KV cache. The rows of qkv [R,(N+2K)H], of which only the queries are read, are tokens position, position +
+/// 1, ... Row r attends to the tokens [0, position + r], or with a window to the last `window` of them. keys, values [P,K*H] are a ring buffer of all
+/// tokens that a row attends to, including the new ones: token p is in row p % P. Requires P >= position + R, or with a window P >= window + R - 1.
+/// out [R,N*H]. The shape has one sequence of R tokens.
 void attention_decode(Context& ctx, const Tensor& qkv, const Tensor& keys, const Tensor& values, int64_t position, const AttentionShape& shape,
                       const Tensor& out);
 

@@ -8,7 +8,7 @@
 namespace trireme {
 namespace {
 
-/// Whether columns [first, first + count) are there.
+/// Whether the matrix has columns [first, first + count).
 bool has_columns(const Tensor& matrix, int64_t first, int64_t count) { return first >= 0 && count >= 0 && first <= matrix.dim(1) - count; }
 
 }  // namespace
@@ -16,8 +16,8 @@ bool has_columns(const Tensor& matrix, int64_t first, int64_t count) { return fi
 void copy_columns(Context& ctx, const Tensor& from, int64_t from_column, const Tensor& to, int64_t to_column, int64_t columns) {
   Operation operation(ctx, "copy_columns",
                       {{"from", from, {from.dim(0), from.dim(1)}, from.dtype()}, {"to", to, {from.dim(0), to.dim(1)}, from.dtype()}});
-  TRIREME_CHECK(has_columns(from, from_column, columns) && has_columns(to, to_column, columns), "copy_columns: ", columns, " columns from column ",
-                from_column, " of ", from.shape().str(), " to column ", to_column, " of ", to.shape().str());
+  TRIREME_CHECK(has_columns(from, from_column, columns) && has_columns(to, to_column, columns), "copy_columns: invalid range: ", columns,
+                " columns from column ", from_column, " of ", from.shape().str(), " to column ", to_column, " of ", to.shape().str());
   operation.moves(2 * from.dim(0) * columns * size_of(from.dtype()));
   operation.run(
       from.dtype(), [&] { cuda::copy_columns(ctx, from, from_column, to, to_column, columns); },

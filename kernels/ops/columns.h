@@ -3,8 +3,8 @@
 
 namespace trireme {
 
-/// Columns [to_column, to_column + columns) of `to` := columns [from_column, from_column + columns) of `from`; the rest of `to` stays as it is.
-/// from [M,A], to [M,B] of one dtype, with no memory in common.
+/// Columns [to_column, to_column + columns) of `to` := columns [from_column, from_column + columns) of `from`; the rest of `to` is unchanged.
+/// from [M,A], to [M,B] of one dtype, without overlap in memory.
 void copy_columns(Context& ctx, const Tensor& from, int64_t from_column, const Tensor& to, int64_t to_column, int64_t columns);
 
 }  // namespace trireme

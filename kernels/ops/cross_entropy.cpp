@@ -9,8 +9,8 @@ namespace trireme {
 namespace {
 
 void check(const char* operation, const VocabRange& range, const Tensor& logits) {
-  TRIREME_CHECK(range.begin >= 0 && range.valid >= 0 && range.valid <= logits.dim(1), operation, ": tokens ", range.begin, " + ", range.valid,
-                " in logits ", logits.shape().str());
+  TRIREME_CHECK(range.begin >= 0 && range.valid >= 0 && range.valid <= logits.dim(1), operation, ": invalid vocabulary range: begin ", range.begin,
+                ", tokens ", range.valid, ", logits ", logits.shape().str());
 }
 
 }  // namespace

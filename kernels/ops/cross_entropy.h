@@ -1,6 +1,6 @@
 #pragma once
 // Softmax cross-entropy over a vocabulary split by columns: the three local passes between which tensor ranks reduce a max and two sums.
-// logits [M,C]: columns [0, valid) are tokens vocab_begin..vocab_begin+valid; columns beyond are padding, which takes no part and gets gradient 0.
+// logits [M,C]: columns [0, valid) are tokens vocab_begin..vocab_begin+valid; columns beyond are padding, which is ignored and gets gradient 0.
 // A target below 0 is masked: it adds nothing to the loss and its gradient row is 0. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 #include "kernels/core/tensor.h"
 
@@ -11,7 +11,7 @@ struct VocabRange {
   int64_t valid = 0;  ///< tokens on this rank
 };
 
-/// row_max[m] = max over valid columns (-infinity when there are none).   row_max [M] in the accumulator of the logits' dtype.
+/// row_max[m] = max over valid columns (-infinity if there are none).   row_max [M] in the accumulator of the logits' dtype.
 void cross_entropy_max(Context& ctx, const Tensor& logits, const VocabRange& range, const Tensor& row_max);
 /// sums[m] = sum over valid columns of exp(logit - row_max[m]); sums[M+m] = logit of the target - row_max[m] if it is on this rank, else 0.
 /// targets [M] int32, sums [2,M] in the accumulator dtype: one all-reduce sums both over tensor ranks.

@@ -1,5 +1,5 @@
 #pragma once
-// What every operation does before it computes: check its operands once, then choose the engine. Internal to kernels/ops.
+// Front end of every operation: checks the operands once, then selects the engine. Internal to kernels/ops.
 #include <cstdint>
 #include <initializer_list>
 
@@ -19,8 +19,8 @@ constexpr bool kCudaBuilt = true;
 constexpr bool kCudaBuilt = false;
 #endif
 
-/// How often an operand passes through memory.
-enum class Passes : uint8_t { kOnce, kReadAndWritten, kHardly };
+/// How often OperationRecord::bytes counts an operand: once, twice, or not at all because only a small part is accessed.
+enum class Passes : uint8_t { kOnce, kReadAndWritten, kNotCounted };
 
 struct Operand {
   const char* name;
@@ -30,7 +30,7 @@ struct Operand {
   Passes passes = Passes::kOnce;
 };
 
-/// Every operand is defined and has exactly this shape and dtype.
+/// Checks that every operand is defined and has exactly its shape and dtype.
 inline void expect(const char* operation, std::initializer_list<Operand> operands) {
   for (const Operand& operand : operands) {
     const Tensor& tensor = operand.tensor;
@@ -40,7 +40,7 @@ inline void expect(const char* operation, std::initializer_list<Operand> operand
   }
 }
 
-/// The engine of kernels/cpu for an operation: its kernel, and whether that takes bf16 and fp16 beside fp32.
+/// The kernel of kernels/cpu for an operation, and whether it supports bf16 and fp16 in addition to fp32.
 template <class Kernel>
 struct FastCpu {
   Kernel kernel;
@@ -51,7 +51,7 @@ FastCpu(Kernel) -> FastCpu<Kernel>;
 template <class Kernel>
 FastCpu(Kernel, bool) -> FastCpu<Kernel>;
 
-/// One operation, from the check of its operands until its end: what Context::log collects.
+/// One operation: checks its operands, runs on the selected engine, and adds a record to Context::log.
 class Operation {
  public:
   Operation(Context& ctx, const char* name, std::initializer_list<Operand> operands) : ctx_(ctx) {
@@ -60,7 +60,7 @@ class Operation {
     if (ctx.log == nullptr) return;
     for (const Operand& operand : operands) add(operand.tensor, operand.passes);
   }
-  /// Of one whose operands the caller has checked.
+  /// For an operation whose operands the caller has checked.
   Operation(Context& ctx, const char* name, std::initializer_list<const Tensor*> operands) : ctx_(ctx) {
     record_.name = name;
     if (ctx.log == nullptr) return;
@@ -69,16 +69,16 @@ class Operation {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
-  /// A further operand.
+  /// Checks and records a further operand.
   void operand(const Operand& operand) {
     expect(record_.name, {operand});
     if (ctx_.log != nullptr) add(operand.tensor, operand.passes);
   }
-  /// One that is not always there.
+  /// The same for an operand that may be undefined.
   void optional(const Operand& operand) {
     if (operand.tensor.defined()) this->operand(operand);
   }
-  /// In place of the operands' own: where only a part of them is touched.
+  /// Overrides the recorded bytes, for operations that access only a part of their operands.
   void moves(int64_t bytes) { record_.bytes = bytes; }
   void product(int64_t m, int64_t n, int64_t k, bool accumulates = false) {
     record_.kind = OperationKind::kProduct;
@@ -89,8 +89,8 @@ class Operation {
     record_.attention = work;
   }
 
-  /// The device switch. `cuda()` is the kernel of kernels/cuda, `fast.kernel()` that of kernels/cpu, `reference(T{})` the template of kernels/reference
-  /// for every dtype the fast one does not take. The meta device is done once the shapes are checked.
+  /// The switch over devices. `cuda()` is the kernel of kernels/cuda, `fast.kernel()` that of kernels/cpu, `reference(T{})` the template of
+  /// kernels/reference, which also computes dtypes that the fast kernel does not support. On the meta device nothing runs.
   template <class Cuda, class Fast, class Reference>
   void run(DType dtype, Cuda&& cuda, FastCpu<Fast> fast, Reference&& reference);
   /// For operations too small to have a fast CPU kernel.
@@ -101,12 +101,12 @@ class Operation {
   template <class Cuda, class Fast, class Reference>
   void choose(DType dtype, Cuda&& cuda, FastCpu<Fast> fast, Reference&& reference);
   void add(const Tensor& operand, Passes passes) {
-    // Statistics and gradients are wider than what an operation works on, indices are integers: the narrowest number names it.
+    // The record has the narrowest floating-point dtype: statistics and gradients are wider than the activations, and indices are integers.
     const DType dtype = operand.dtype();
     const bool number = !is_integer(dtype);
     if (number && (!typed_ || size_of(dtype) < size_of(record_.dtype))) record_.dtype = dtype;
     typed_ = typed_ || number;
-    if (passes != Passes::kHardly) record_.bytes += (passes == Passes::kReadAndWritten ? 2 : 1) * operand.bytes();
+    if (passes != Passes::kNotCounted) record_.bytes += (passes == Passes::kReadAndWritten ? 2 : 1) * operand.bytes();
   }
 
   Context& ctx_;

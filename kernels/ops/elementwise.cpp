@@ -11,7 +11,7 @@ namespace trireme {
 namespace {
 
 void expect_equal_size(const char* operation, const Tensor& a, const Tensor& b) {
-  TRIREME_CHECK(a.defined() && b.defined() && a.numel() == b.numel(), operation, ": ", a.shape().str(), " against ", b.shape().str());
+  TRIREME_CHECK(a.defined() && b.defined() && a.numel() == b.numel(), operation, ": different sizes: ", a.shape().str(), " and ", b.shape().str());
 }
 
 }  // namespace
@@ -32,7 +32,8 @@ void fill(Context& ctx, double value, const Tensor& out) {
 void copy(Context& ctx, const Tensor& from, const Tensor& to) {
   expect_equal_size("copy", from, to);
   const bool same = from.dtype() == to.dtype();
-  TRIREME_CHECK(same || !(is_integer(from.dtype()) || is_integer(to.dtype())), "copy: ", name_of(from.dtype()), " to ", name_of(to.dtype()));
+  TRIREME_CHECK(same || !(is_integer(from.dtype()) || is_integer(to.dtype())), "copy: cannot convert ", name_of(from.dtype()), " to ",
+                name_of(to.dtype()));
   Operation operation(ctx, "copy", {&from, &to});
   const auto convert = [&]<class From>(From) {
     dispatch_float(to.dtype(), [&]<class To>(To) { reference::copy(from.data<From>(), to.data<To>(), from.numel()); });
@@ -59,7 +60,7 @@ void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out) {
 
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
   expect_equal_size("accumulate", x, out);
-  TRIREME_CHECK(size_of(x.dtype()) <= size_of(out.dtype()), "accumulate: ", name_of(x.dtype()), " into the narrower ", name_of(out.dtype()));
+  TRIREME_CHECK(size_of(x.dtype()) <= size_of(out.dtype()), "accumulate: cannot add ", name_of(x.dtype()), " to the narrower ", name_of(out.dtype()));
   Operation operation(ctx, "accumulate", {&x, &out, &out});
   const auto reference = [&]<class T>(T) {
     dispatch_float(out.dtype(), [&]<class Wide>(Wide) { reference::accumulate(x.data<T>(), out.data<Wide>(), x.numel()); });
@@ -73,7 +74,7 @@ void accumulate(Context& ctx, const Tensor& x, const Tensor& out) {
 
 void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y) {
   expect_equal_size("dropout", x, y);
-  TRIREME_CHECK(mask.probability >= 0 && mask.probability < 1, "dropout: probability ", mask.probability);
+  TRIREME_CHECK(mask.probability >= 0 && mask.probability < 1, "dropout: invalid probability ", mask.probability);
   Operation operation(ctx, "dropout", {&x, &y});
   operation.run(
       x.dtype(), [&] { cuda::dropout(ctx, x, mask, y); }, FastCpu{[&] { cpu::dropout(ctx, x, mask, y); }, true},
@@ -83,10 +84,10 @@ void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tenso
 void fill_normal(Context& ctx, uint64_t key, double standard_deviation, int64_t global_columns, int64_t row_begin, int64_t column_begin,
                  const Tensor& out) {
   const bool matrix = out.shape().dims() == 2;
-  TRIREME_CHECK(out.defined() && (matrix || out.shape().dims() == 1), "fill_normal: out ", out.shape().str());
+  TRIREME_CHECK(out.defined() && (matrix || out.shape().dims() == 1), "fill_normal: invalid shape of out: ", out.shape().str());
   const int64_t rows = matrix ? out.dim(0) : 1, columns = matrix ? out.dim(1) : out.dim(0);
   TRIREME_CHECK(row_begin >= 0 && column_begin >= 0 && column_begin + columns <= global_columns, "fill_normal: out ", out.shape().str(),
-                " from column ", column_begin, " of ", global_columns);
+                " at column ", column_begin, " exceeds global columns ", global_columns);
   Operation operation(ctx, "fill_normal", {&out});
   operation.run(
       out.dtype(), [&] { cuda::fill_normal(ctx, key, standard_deviation, global_columns, row_begin, column_begin, out); },

@@ -4,21 +4,21 @@
 namespace trireme {
 
 void fill(Context& ctx, double value, const Tensor& out);
-/// Converts between dtypes where they differ.   Same number of elements.
+/// to = from, converted if the dtypes differ.   Same number of elements.
 void copy(Context& ctx, const Tensor& from, const Tensor& to);
 /// out = a + b; out may be a or b.
 void add(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& out);
 /// out += x; out may be wider than x (fp32 gradient, narrower activation).
 void accumulate(Context& ctx, const Tensor& x, const Tensor& out);
 
-/// Names a dropout mask: element i of the tensor is element first_index + i of stream `key` (random_key of seed and purpose), draw `step`.
+/// Identifies a dropout mask: element i of the tensor is element first_index + i of stream `key` (random_key of seed and purpose), draw `step`.
 struct DropoutMask {
   uint64_t key = 0;
   uint64_t step = 0;
   uint64_t first_index = 0;
   double probability = 0;
 };
-/// y = x / (1-p) where random_uniform(key, first_index + i, step) >= p, else 0; y may be x. The same call on dy is the backward.
+/// y = x / (1-p) if random_uniform(key, first_index + i, step) >= p, else 0; y may be x. The same call on dy is the backward.
 void dropout(Context& ctx, const Tensor& x, const DropoutMask& mask, const Tensor& y);
 
 /// Fills rows [row_begin, ...) and columns [column_begin, ...) of a global [*, global_columns] matrix: out[r,c] =

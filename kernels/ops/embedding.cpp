@@ -14,9 +14,9 @@ void embedding_forward(Context& ctx, const Tensor& tokens, const Tensor& w, int6
   const DType dtype = w.dtype();
   Operation operation(ctx, "embedding_forward",
                       {{"tokens", tokens, {rows}, DType::kI32},
-                       {"w", w, {w.dim(0), columns}, dtype, Passes::kHardly},
+                       {"w", w, {w.dim(0), columns}, dtype, Passes::kNotCounted},
                        {"y", y, {rows, columns}, dtype, Passes::kReadAndWritten}});
-  TRIREME_CHECK(vocab_rows <= w.dim(0), "embedding_forward: ", vocab_rows, " tokens of w ", w.shape().str());
+  TRIREME_CHECK(vocab_rows <= w.dim(0), "embedding_forward: ", vocab_rows, " tokens exceed w ", w.shape().str());
   operation.run(
       dtype, [&] { cuda::embedding_forward(ctx, tokens, w, vocab_begin, vocab_rows, y); },
       FastCpu{[&] { cpu::embedding_forward(ctx, tokens, w, vocab_begin, vocab_rows, y); }, true},
@@ -29,8 +29,8 @@ void embedding_backward(Context& ctx, const Tensor& tokens, const Tensor& dy, in
   Operation operation(ctx, "embedding_backward",
                       {{"tokens", tokens, {rows}, DType::kI32},
                        {"dy", dy, {rows, columns}, dtype},
-                       {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype), Passes::kHardly}});
-  TRIREME_CHECK(vocab_rows <= dw.dim(0), "embedding_backward: ", vocab_rows, " tokens of dw ", dw.shape().str());
+                       {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype), Passes::kNotCounted}});
+  TRIREME_CHECK(vocab_rows <= dw.dim(0), "embedding_backward: ", vocab_rows, " tokens exceed dw ", dw.shape().str());
   operation.moves(tokens.bytes() + dy.bytes() + 2 * rows * columns * size_of(dw.dtype()));
   operation.run(
       dtype, [&] { cuda::embedding_backward(ctx, tokens, dy, vocab_begin, vocab_rows, dw); },
@@ -44,8 +44,9 @@ void position_forward(Context& ctx, const Tensor& w, int64_t first_row, int64_t 
   const int64_t rows = y.dim(0), columns = y.dim(1);
   const DType dtype = y.dtype();
   Operation operation(ctx, "position_forward",
-                      {{"w", w, {w.dim(0), columns}, dtype, Passes::kHardly}, {"y", y, {rows, columns}, dtype, Passes::kReadAndWritten}});
-  TRIREME_CHECK(sequence_length > 0 && sequence_length <= w.dim(0), "position_forward: ", sequence_length, " positions of w ", w.shape().str());
+                      {{"w", w, {w.dim(0), columns}, dtype, Passes::kNotCounted}, {"y", y, {rows, columns}, dtype, Passes::kReadAndWritten}});
+  TRIREME_CHECK(sequence_length > 0 && sequence_length <= w.dim(0), "position_forward: invalid sequence length ", sequence_length, " for w ",
+                w.shape().str());
   operation.run(
       dtype, [&] { cuda::position_forward(ctx, w, first_row, sequence_length, y); },
       [&]<class T>(T) { reference::position_forward(w.data<T>(), first_row, sequence_length, y.data<T>(), rows, columns); });
@@ -55,8 +56,9 @@ void position_backward(Context& ctx, const Tensor& dy, int64_t first_row, int64_
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const DType dtype = dy.dtype();
   Operation operation(ctx, "position_backward",
-                      {{"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype), Passes::kHardly}});
-  TRIREME_CHECK(sequence_length > 0 && sequence_length <= dw.dim(0), "position_backward: ", sequence_length, " positions of dw ", dw.shape().str());
+                      {{"dy", dy, {rows, columns}, dtype}, {"dw", dw, {dw.dim(0), columns}, accumulator_of(dtype), Passes::kNotCounted}});
+  TRIREME_CHECK(sequence_length > 0 && sequence_length <= dw.dim(0), "position_backward: invalid sequence length ", sequence_length, " for dw ",
+                dw.shape().str());
   operation.moves(dy.bytes() + 2 * std::min(rows, sequence_length) * columns * size_of(dw.dtype()));
   operation.run(
       dtype, [&] { cuda::position_backward(ctx, dy, first_row, sequence_length, dw); },

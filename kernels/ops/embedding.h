@@ -3,7 +3,7 @@
 
 namespace trireme {
 
-/// y[m] = w[tokens[m] - vocab_begin] where that row is below `vocab_rows`, else 0 (another tensor rank holds it).
+/// y[m] = w[tokens[m] - vocab_begin] if that row is in [0, vocab_rows), else 0 (another tensor rank owns the token).
 /// tokens [M] int32, w [>= vocab_rows, D], y [M,D].
 void embedding_forward(Context& ctx, const Tensor& tokens, const Tensor& w, int64_t vocab_begin, int64_t vocab_rows, const Tensor& y);
 /// dw[tokens[m] - vocab_begin] += dy[m], in row order m (deterministic), dw in the accumulator dtype.

@@ -1,5 +1,5 @@
 #pragma once
-// The three products of a linear layer y = x w^T (+ bias), each its own operation so that the backward pass can be split.
+// The three matrix products of a linear layer y = x w^T (+ bias), separate operations so that the backward pass can be split.
 // M rows of activations, D inputs, F outputs. All row-major; products accumulate in at least fp32.
 #include <string>
 
@@ -16,14 +16,15 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, cons
 /// dw += dy^T x.       dy [M,F], x [M,D], dw [F,D] in the accumulator dtype (kernels/core/dtype.h).
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw);
 
-/// y += bias, row by row.        y [M,F], bias [F].
+/// y += bias for each row.       y [M,F], bias [F].
 void bias_forward(Context& ctx, const Tensor& bias, const Tensor& y);
 /// dbias += sum over rows of dy. dy [M,F], dbias [F] in the accumulator dtype.
 void bias_backward(Context& ctx, const Tensor& dy, const Tensor& dbias);
 
-/// The library behind the products of `ctx` and its version, for the record of a run. On a GPU it is loaded by this: ConfigError where it is missing.
+/// Name and version of the library for matrix products of `ctx`, for the record of a run. On a GPU this loads it. Errors: ConfigError if it is
+/// missing.
 std::string gemm_library(const Context& ctx);
-/// Keeps that library to the instructions of ctx.isa, in the whole process. Before the first product.
+/// Limits that library to the instructions of ctx.isa, in the whole process. Call before the first matrix product.
 void limit_gemm_library(const Context& ctx);
 
 }  // namespace trireme

@@ -9,7 +9,7 @@
 namespace trireme {
 namespace {
 
-/// The kernels of GPU and CPU add it themselves, while the row is at hand.
+/// Only for the reference: the kernels of GPU and CPU add the residual themselves.
 template <class T>
 void add_residual(const Tensor& residual, const Tensor& dx) {
   if (residual.defined()) reference::add(dx.data<T>(), residual.data<T>(), dx.data<T>(), dx.numel());

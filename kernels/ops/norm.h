@@ -1,6 +1,6 @@
 #pragma once
 // Row normalisations over the last dimension. M rows, D columns; x, y, w, b, dy, dx of one dtype; mean, rstd, dw, db in its accumulator
-// (kernels/core/dtype.h). dx assigns, dw and db accumulate.
+// (kernels/core/dtype.h). dx is overwritten; dw and db are added to.
 #include "kernels/core/tensor.h"
 
 namespace trireme {
@@ -10,7 +10,7 @@ void rmsnorm_forward(Context& ctx, const Tensor& x, const Tensor& w, double epsi
 /// sum = a + b; y = rmsnorm(sum). One pass over memory on the GPU.   a, b, sum, y [M,D].
 void add_rmsnorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& w, double epsilon, const Tensor& sum, const Tensor& y,
                          const Tensor& rstd);
-/// dx = rstd * (dy*w - x * rstd^2 * mean(dy*w*x)) + residual, the gradient that flows past the branch (undefined: nothing).
+/// dx = rstd * (dy*w - x * rstd^2 * mean(dy*w*x)) + residual.   residual [M,D]: gradient of the skip connection, or undefined.
 void rmsnorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& residual,
                             const Tensor& dx);
 /// dw += sum over rows of dy * x * rstd.
@@ -23,7 +23,7 @@ void layernorm_forward(Context& ctx, const Tensor& x, const Tensor& w, const Ten
 /// sum = a + b; y = layernorm(sum) with weight w and bias `bias`.
 void add_layernorm_forward(Context& ctx, const Tensor& a, const Tensor& b, const Tensor& w, const Tensor& bias, double epsilon, const Tensor& sum,
                            const Tensor& y, const Tensor& mean, const Tensor& rstd);
-/// + residual, as above.
+/// dx = rstd * (g - mean(g) - n * mean(g*n)) + residual, with g = dy*w and n = (x - mean) * rstd.   residual as in rmsnorm_backward_input.
 void layernorm_backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& w, const Tensor& mean, const Tensor& rstd,
                               const Tensor& residual, const Tensor& dx);
 /// dw += sum of dy * (x - mean) * rstd; db += sum of dy.

@@ -5,7 +5,7 @@
 
 namespace trireme {
 
-/// What the optimizer reads on the device, so that no host decision stands between backward and update: one f64 tensor [kStepScalars].
+/// Scalars of a step on the device, so that the update needs no decision of the host after the backward: one f64 tensor [kStepScalars].
 enum StepScalar : int {
   kGradScale = 0,  ///< factor on every gradient: the clip factor / the loss scale
   kFinite = 1,     ///< 1 if the step is accepted, 0 if rejected: then nothing is written
@@ -13,8 +13,8 @@ enum StepScalar : int {
   kBiasCorrection1 = 3,  ///< 1 - beta1^t
   kBiasCorrection2 = 4,  ///< 1 - beta2^t
   kAcceptedSteps = 5,    ///< t: steps accepted so far, this one included
-  kLossScale = 6,        ///< factor on the gradient of the loss, of the step to come
-  kCleanSteps = 7,       ///< accepted in a row since the loss scale last changed, or was to
+  kLossScale = 6,        ///< factor on the gradient of the loss, for the next step
+  kCleanSteps = 7,       ///< consecutive accepted steps since the loss scale last changed or was held at a bound
   kStepScalars = 8,
 };
 
@@ -25,15 +25,15 @@ struct AdamW {
   double weight_decay = 0;
 };
 
-/// Dynamic loss scaling. Gradients too small for fp16 are kept from zero by a factor on the loss, all steps of which are exact: it is a power of two.
-/// `growth_interval` accepted steps in a row double it, a rejected one halves it, within [minimum, maximum]. By default it is 1 for ever.
+/// Dynamic loss scaling: a factor on the loss keeps small fp16 gradients from underflow. It is a power of two, so scaling is exact. `growth_interval`
+/// consecutive accepted steps double it, and a rejected step halves it, within [minimum, maximum]. The default is a constant 1.
 /// Source: Micikevicius et al. 2018, arXiv:1710.03740.
 struct LossScaling {
   int64_t growth_interval = 1;
   double minimum = 1;
   double maximum = 1;
 };
-/// Where it stands between steps: scalars[kLossScale], scalars[kCleanSteps].
+/// State of the loss scaling between steps: scalars[kLossScale], scalars[kCleanSteps].
 struct LossScale {
   int64_t scale = 1;
   int64_t clean_steps = 0;
@@ -43,10 +43,10 @@ struct LossScale {
 /// factor[0] (f64) *= scalars[kLossScale].
 void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor);
 
-/// Decides about a step on the device. `sum_sq` is of gradients that carry the loss scale S = scalars[kLossScale]: norm[0] = sqrt(sum_sq[0]) / S;
-/// scalars[kFinite] = norm finite (a NaN is not, and never passes a comparison); scalars[kGradScale] = min(1, clip / norm) / S (1 / S where clip = 0); of an
-/// accepted step scalars[kAcceptedSteps] += 1; both bias corrections follow from it; then S and scalars[kCleanSteps] become those of the next step.
-/// sum_sq, norm [1] f64; kLearningRate is the caller's, as are kAcceptedSteps, kLossScale and kCleanSteps of the first step.
+/// Accepts or rejects a step, on the device. `sum_sq` is the sum of squares of gradients that include the loss scale S = scalars[kLossScale]. Sets
+/// norm[0] = sqrt(sum_sq[0]) / S; scalars[kFinite] = isfinite(norm); scalars[kGradScale] = min(1, clip / norm) / S (1 / S if clip = 0); for an
+/// accepted step scalars[kAcceptedSteps] += 1; the bias corrections of that count; then S and scalars[kCleanSteps] for the next step.
+/// sum_sq, norm [1] f64. The caller sets kLearningRate and, before the first step, kAcceptedSteps, kLossScale and kCleanSteps.
 void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
                            const Tensor& scalars);
 
@@ -55,12 +55,12 @@ struct AdamWSlice {
   Tensor w, g, m, v;
   bool decay = false;
 };
-/// Decoupled weight decay, as torch.optim.AdamW: w -= lr*decay*w; m, v updated with g*grad_scale; w -= lr * (m/c1) / (sqrt(v/c2) + epsilon).
-/// All slices of a unit in one launch on the GPU.   Source: Loshchilov & Hutter 2017, arXiv:1711.05101.
+/// AdamW with decoupled weight decay, as in torch.optim.AdamW: w -= lr*decay*w; m, v updated with g*grad_scale; w -= lr * (m/c1) / (sqrt(v/c2) +
+/// epsilon). On the GPU, one launch for all slices of a unit.   Source: Loshchilov & Hutter 2017, arXiv:1711.05101.
 void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices);
 
-/// index[0] (f64) := place of the first tensor whose sum of squares is not finite; -1 where there is none, and, without reading any, after an accepted
-/// step: so that it can be queued before anyone knows.
+/// index[0] (f64) := index of the first tensor whose sum of squares is not finite, or -1 if there is none. After an accepted step it is -1 without a
+/// read of the tensors, so that the operation can be queued before the host knows the outcome.
 void first_non_finite(Context& ctx, std::span<const Tensor> tensors, const Tensor& scalars, const Tensor& index);
 
 /// sum[0] (f64) += sum of x^2 over all tensors, in double, in blocks whose order does not depend on the thread count.

@@ -9,11 +9,11 @@
 namespace trireme {
 namespace {
 
-/// `heads` of the heads in a row of qkv, in place.
+/// Checks the operands of an in-place rotation of the first `heads` heads in each row of qkv.
 void check(Operation& operation, const char* name, const Tensor& table, int64_t heads, const Tensor& qkv) {
   const int64_t positions = table.dim(0), head_size = table.dim(1);
   TRIREME_CHECK(head_size % 2 == 0 && heads * head_size <= qkv.dim(1) && (qkv.dim(0) == 0 || (positions > 0 && qkv.dim(0) % positions == 0)), name,
-                ": ", heads, " heads of qkv ", qkv.shape().str(), " with table ", table.shape().str());
+                ": cannot rotate ", heads, " heads of qkv ", qkv.shape().str(), " with table ", table.shape().str());
   operation.moves(table.bytes() + 2 * qkv.dim(0) * heads * head_size * size_of(qkv.dtype()));
 }
 

@@ -21,7 +21,7 @@ Tensor to_host(Context& ctx, const Tensor& tensor) {
 
 void from_host(Context& ctx, const Tensor& from, const Tensor& out) {
   expect("from_host", {{"from", from, from.shape(), out.dtype()}});
-  TRIREME_CHECK(from.numel() == out.numel(), "from_host: ", from.shape().str(), " into ", out.shape().str());
+  TRIREME_CHECK(from.numel() == out.numel(), "from_host: cannot copy ", from.shape().str(), " to ", out.shape().str());
   if (ctx.device == Device::kMeta || from.bytes() == 0) return;
   if (ctx.device == Device::kCuda) return ctx.gpu->upload(from.raw(), out.raw(), from.bytes());
   std::memmove(out.raw(), from.raw(), static_cast<size_t>(from.bytes()));

@@ -10,7 +10,7 @@
 namespace trireme {
 namespace {
 
-/// The elements [begin, end) of one slice. C: what the update computes in.
+/// Updates elements [begin, end) of one slice. C: the type of the arithmetic.
 template <class Rule, class C, class T>
 void update_range(const UpdateScalars<C>& scalars, const UpdateSlice& slice, int64_t begin, int64_t end) {
   T* const w = slice.w.data<T>();
@@ -46,7 +46,7 @@ void update_on_host(const Context& ctx, const AdamW& hyper, const double* scalar
 template <class Rule>
 void update_by_rule(Context& ctx, Operation& operation, Optimizer optimizer, const AdamW& hyper, const Tensor& scalars,
                     std::span<const UpdateSlice> slices) {
-  static_assert(static_cast<size_t>(Rule::kStates) <= kMostStates);
+  static_assert(static_cast<size_t>(Rule::kStates) <= kMaxStates);
   const double* const on_host = ctx.device == Device::kCpu || ctx.device == Device::kReference ? scalars.data<double>() : nullptr;
   operation.run(
       slices.front().w.dtype(), [&] { cuda::update_step(ctx, optimizer, hyper, scalars, slices); },

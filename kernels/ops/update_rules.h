@@ -1,7 +1,7 @@
 #pragma once
-// Optimizers as rules for one element, which every engine applies to all of them. A rule sees neither its neighbours nor where its element lies, so any layout
-// of shards gives the same bits. A further one is a struct here, its row in kernels/core/optimizer_traits.h, and its
-// line in each of the two switches of update_step().
+// Optimizers as element-wise rules, which every engine applies. A rule depends neither on neighbouring elements nor on the element's position, so any
+// sharding gives the same bits. A new optimizer needs a struct here, a row in kernels/core/optimizer_traits.h, and a case in each of the two switches
+// of update_step().
 #ifdef __CUDACC__
 #define TRIREME_HOST_DEVICE __host__ __device__
 #else
@@ -13,10 +13,10 @@ namespace trireme {
 /// The scalars of a step in the precision of the update: double for weights in double, else float.
 template <class C>
 struct UpdateScalars {
-  C grad_scale;  ///< on every gradient: the clip factor / the loss scale
+  C grad_scale;  ///< factor on every gradient: the clip factor / the loss scale
   C learning_rate;
   C beta1, beta2;
-  C decay;  ///< 1 - learning_rate * weight_decay, or 1 where the parameter does not decay
+  C decay;  ///< 1 - learning_rate * weight_decay, or 1 for a parameter without decay
 };
 
 /// w -= lr (sign(b1 m + (1 - b1) g) + decay w);   m = b2 m + (1 - b2) g;   sign(0) = 0.
@@ -35,8 +35,8 @@ struct LionRule {
   }
 };
 
-/// The share 1 - d of a new weight in the moving average: d = min(decay, (1 + t) / (10 + t)), with t the number of updates accepted before this one. Early
-/// on the average is short, so that it soon forgets the initial weights. `accepted` counts this update too.
+/// The share 1 - d of a new weight in the moving average: d = min(decay, (1 + t) / (10 + t)), with t the number of updates accepted before this one.
+/// Early in a run the average is short, so that it soon forgets the initial weights. `accepted` includes this update.
 /// Source of the warm-up: TensorFlow, tf.train.ExponentialMovingAverage with num_updates = t.
 TRIREME_HOST_DEVICE inline double average_share(double decay, double accepted) {
   const double warm_up = accepted / (accepted + 9);

@@ -8,7 +8,7 @@
 
 namespace trireme::reference {
 
-/// Keys or values of one head: those of token j lie in row j % rows, rows `stride` apart.
+/// Keys or values of one head: token j is in row j % rows; rows are `stride` elements apart.
 template <class T>
 struct AttentionRows {
   const T* first;
@@ -64,7 +64,7 @@ void attention_forward(const T* qkv, const AttentionShape& shape, T* out, Accumu
   }
 }
 
-/// keys, values: a ring of `room` rows.
+/// keys, values: ring buffers of `room` rows.
 template <class T>
 void attention_decode(const T* qkv, const T* keys, const T* values, int64_t room, int64_t position, const AttentionShape& shape, T* out) {
   const auto [batch, rows, heads, kv_heads, head_size, window] = shape;

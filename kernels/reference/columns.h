@@ -3,7 +3,7 @@
 
 namespace trireme::reference {
 
-/// Strides in elements from row to row.
+/// Row strides in elements.
 template <class T>
 void copy_columns(const T* from, int64_t from_stride, T* to, int64_t to_stride, int64_t rows, int64_t columns) {
   for (int64_t m = 0; m < rows; ++m)

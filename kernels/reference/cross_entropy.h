@@ -18,7 +18,7 @@ void cross_entropy_max(const T* logits, const VocabRange& range, Accumulator<T>*
   }
 }
 
-/// sums = [sum_c exp(logit_c - max) | logit_target - max, where the target is in range]
+/// sums = [sum_c exp(logit_c - max) | logit_target - max if the target is in range, else 0]
 template <class T>
 void cross_entropy_sums(const T* logits, const int32_t* targets, const VocabRange& range, const Accumulator<T>* row_max, Accumulator<T>* sums,
                         int64_t rows, int64_t columns) {

@@ -26,7 +26,7 @@ void accumulate(const T* x, Wide* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<Wide>(out[i] + static_cast<Wide>(x[i]));
 }
 
-/// y = x / (1-p) where the draw is at least p, else 0
+/// y = x / (1-p) if the draw is at least p, else 0
 template <class T>
 void dropout(const T* x, const DropoutMask& mask, T* y, int64_t count) {
   const double scale = 1 / (1 - mask.probability);

@@ -3,7 +3,7 @@
 
 namespace trireme::reference {
 
-/// y[m] = w[tokens[m] - vocab_begin], or 0 where another rank holds that row
+/// y[m] = w[tokens[m] - vocab_begin], or 0 if another rank has that row
 template <class T>
 void embedding_forward(const int32_t* tokens, const T* w, int64_t vocab_begin, int64_t vocab_rows, T* y, int64_t rows, int64_t columns) {
   for (int64_t m = 0; m < rows; ++m) {

@@ -1,5 +1,5 @@
 #pragma once
-// The products of a linear layer, sums in double. Each walks its operands so that the inner loop runs along a row of sums.
+// The matrix products of a linear layer, summed in double. The inner loops run along a row of sums.
 #include <algorithm>
 #include <cstdint>
 #include <vector>

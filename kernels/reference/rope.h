@@ -20,7 +20,7 @@ void rope_table(const std::vector<double>& frequencies, T* table, int64_t positi
   }
 }
 
-/// Turns the pair (a, b) = (x[i], x[i + H/2]) of each head by its angle, or back by it: (a cos - b sin, b cos + a sin), `direction` the sign of sin.
+/// Rotates each pair (a, b) = (x[i], x[i + H/2]) of a head to (a cos - b sin, b cos + a sin). `direction` (1 or -1) is the sign of sin.
 template <class T>
 void rope_rotate(const Accumulator<T>* table, int64_t positions, int64_t head_size, int64_t heads, double direction, T* qkv, int64_t rows,
                  int64_t columns) {

@@ -13,8 +13,8 @@ namespace {
 
 std::string place(const Communicator& comm) { return concat("group '", comm.name(), "', rank ", comm.rank(), " of ", comm.size()); }
 
-/// Meta and empty tensors are apart from everything.
-bool are_apart(const Tensor& a, const Tensor& b) {
+/// Meta and empty tensors are disjoint from everything.
+bool are_disjoint(const Tensor& a, const Tensor& b) {
   if (a.raw() == nullptr || b.raw() == nullptr || a.numel() == 0 || b.numel() == 0) return true;
   const auto *first = static_cast<const std::byte*>(a.raw()), *second = static_cast<const std::byte*>(b.raw());
   // std::less gives a total order where < on pointers into different buffers does not.
@@ -23,30 +23,31 @@ bool are_apart(const Tensor& a, const Tensor& b) {
 
 void check_pair(const Communicator& comm, const char* verb, const Tensor& in, const Tensor& out) {
   TRIREME_CHECK(in.dtype() == out.dtype(), verb, " mixes ", name_of(in.dtype()), " and ", name_of(out.dtype()), " (", place(comm), ")");
-  TRIREME_CHECK(are_apart(in, out), verb, ": input and output overlap (", place(comm), ")");
+  TRIREME_CHECK(are_disjoint(in, out), verb, ": input and output overlap (", place(comm), ")");
 }
 
 void check_counts(const Communicator& comm, const char* what, const Tensor& whole, std::span<const int64_t> counts) {
-  TRIREME_CHECK(std::ssize(counts) == comm.size(), "all_to_all_v with ", counts.size(), " ", what, " counts (", place(comm), ")");
+  TRIREME_CHECK(std::ssize(counts) == comm.size(), "all_to_all_v with ", counts.size(), " ", what, " counts, expected one per rank (", place(comm),
+                ")");
   TRIREME_CHECK(std::ranges::all_of(counts, [](int64_t count) { return count >= 0; }), "all_to_all_v with a negative ", what, " count (", place(comm),
                 ")");
   TRIREME_CHECK(whole.shape().dims() == 1, "all_to_all_v of a tensor of shape ", whole.shape().str(), ", which is not 1-D (", place(comm), ")");
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  TRIREME_CHECK(total == whole.numel(), "all_to_all_v: the ", what, " counts add up to ", total, " of ", whole.numel(), " elements (", place(comm),
-                ")");
+  TRIREME_CHECK(total == whole.numel(), "all_to_all_v: the ", what, " counts add up to ", total, ", but the tensor has ", whole.numel(),
+                " elements (", place(comm), ")");
 }
 
 }  // namespace
 
 bool is_own_part(const Communicator& comm, const char* verb, const Tensor& part, const Tensor& whole) {
   TRIREME_CHECK(part.dtype() == whole.dtype(), verb, " mixes ", name_of(part.dtype()), " and ", name_of(whole.dtype()), " (", place(comm), ")");
-  TRIREME_CHECK(whole.numel() == part.numel() * comm.size(), verb, " of ", part.numel(), " elements a rank and ", whole.numel(), " in all (",
-                place(comm), ")");
+  TRIREME_CHECK(whole.numel() == part.numel() * comm.size(), verb, ": ", part.numel(), " elements per rank do not match ", whole.numel(),
+                " in total (", place(comm), ")");
   if (part.raw() == nullptr || whole.raw() == nullptr || part.numel() == 0) return false;
   const auto* begin = static_cast<const std::byte*>(whole.raw());
   const auto* at = static_cast<const std::byte*>(part.raw());
   if (at == begin + comm.rank() * part.bytes()) return true;
-  TRIREME_CHECK(are_apart(part, whole), verb, ": input and output overlap otherwise than in this rank's own part (", place(comm), ")");
+  TRIREME_CHECK(are_disjoint(part, whole), verb, ": input and output overlap outside this rank's own part (", place(comm), ")");
   return false;
 }
 
@@ -57,8 +58,8 @@ Tensor own_part(const Communicator& comm, const Tensor& whole) {
 
 int64_t check_all_to_all(const Communicator& comm, const Tensor& in, const Tensor& out) {
   check_pair(comm, "all_to_all", in, out);
-  TRIREME_CHECK(in.numel() == out.numel() && in.numel() % comm.size() == 0, "all_to_all of ", in.numel(), " elements into ", out.numel(), " (",
-                place(comm), ")");
+  TRIREME_CHECK(in.numel() == out.numel() && in.numel() % comm.size() == 0, "all_to_all of ", in.numel(), " elements into ", out.numel(),
+                ": must be equal and a multiple of the group size (", place(comm), ")");
   return in.numel() / comm.size();
 }
 
@@ -103,20 +104,20 @@ std::vector<PointToPoint> messages_of(const Communicator& comm, std::span<const 
 }
 
 void check_root(const Communicator& comm, int root) {
-  TRIREME_CHECK(root >= 0 && root < comm.size(), "broadcast from rank ", root, " (", place(comm), ")");
+  TRIREME_CHECK(root >= 0 && root < comm.size(), "broadcast: invalid root rank ", root, " (", place(comm), ")");
 }
 
 void check_peers(const Communicator& comm, std::span<const PointToPoint> messages) {
   for (const PointToPoint& message : messages)
-    TRIREME_CHECK(message.peer >= 0 && message.peer < comm.size(), "exchange with rank ", message.peer, " (", place(comm), ")");
+    TRIREME_CHECK(message.peer >= 0 && message.peer < comm.size(), "exchange: invalid peer rank ", message.peer, " (", place(comm), ")");
 }
 
 int position_in_group(const Communicator& comm, const std::vector<int>& ranks, const std::string& name) {
   const std::set<int> distinct(ranks.begin(), ranks.end());
   TRIREME_CHECK(!ranks.empty() && distinct.size() == ranks.size() && *distinct.begin() >= 0 && *distinct.rbegin() < comm.size(), "group '", name,
-                "' is not made of distinct ranks of ", place(comm));
+                "' must consist of distinct ranks of ", place(comm));
   const auto own = std::find(ranks.begin(), ranks.end(), comm.rank());
-  TRIREME_CHECK(own != ranks.end(), "group '", name, "' is created by a rank outside it: ", place(comm));
+  TRIREME_CHECK(own != ranks.end(), "group '", name, "' is created by a rank that is not a member: ", place(comm));
   return static_cast<int>(own - ranks.begin());
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// A communicator in which nothing runs behind anything: what overlap gains is the difference to it.
+// A communicator without overlap, to measure what overlap gains.
 #include <memory>
 
 #include "parallel/comm/communicator.h"

@@ -11,12 +11,12 @@
 namespace trireme {
 namespace {
 
-// An operation that nobody waited for still owns its buffers: a wrong number some steps later. While an exception unwinds the stack there is
-// nobody left to wait, and the first error must be the one that is told.
+// An operation that was never waited for still owns its buffers, which gives wrong numbers some steps later. While an exception unwinds the stack
+// nothing can wait any more, and the first error must be the one that is reported.
 void abort_if_dropped(const Work& work) {
 #ifndef NDEBUG
   if (work.pending() && std::uncaught_exceptions() == 0) {
-    std::fputs("trireme: a communication was started and dropped without Work::wait\n", stderr);
+    std::fputs("trireme: an operation in flight was dropped without Work::wait\n", stderr);
     std::abort();
   }
 #else
@@ -54,7 +54,7 @@ void Work::wait(Context& ctx) {
 }
 
 std::vector<std::string> all_gather_strings(Communicator& comm, const std::string& mine) {
-  TRIREME_CHECK(mine.size() <= static_cast<size_t>(std::numeric_limits<int32_t>::max()), "a string of ", mine.size(), " bytes");
+  TRIREME_CHECK(mine.size() <= static_cast<size_t>(std::numeric_limits<int32_t>::max()), "cannot gather a string of ", mine.size(), " bytes");
   Arena arena(Device::kReference);
   Context host{Device::kReference, &arena, 1};
   const int64_t ranks = comm.size();

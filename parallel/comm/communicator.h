@@ -1,8 +1,9 @@
 #pragma once
-// One of the four virtual seams: a group of ranks that can move tensors. A group of one rank makes every verb vanish, so callers never ask for the size.
+// One of the four virtual interfaces: a group of ranks that exchange tensors. In a group of one rank every verb is at most a local copy, so callers
+// need no special case.
 //
-// Every verb starts an operation and returns it as Work; its buffers belong to the operation until Work::wait. All ranks of a group call the same
-// verbs in the same order. Sums are taken in an order that is fixed for a group, so a rerun gives the same bits.
+// Every verb (collective or exchange) starts an operation and returns it as Work; its buffers belong to the operation until Work::wait. All ranks of
+// a group call the same verbs in the same order. The order of summation is fixed for a group, so a rerun gives the same bits.
 #include <memory>
 #include <span>
 #include <string>
@@ -15,7 +16,7 @@ namespace trireme {
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 const char* name_of(ReduceOp op);
 
-/// An operation in flight. Move-only; waiting is the only way to end it: in debug builds dropping an unwaited one aborts.
+/// An operation in flight. Move-only. It must be waited for: debug builds abort if an unwaited one is destroyed.
 class Work {
  public:
   /// What an implementation provides. `wait` is called exactly once.
@@ -24,14 +25,14 @@ class Work {
     virtual void wait(Context& ctx) = 0;
   };
 
-  Work() = default;  ///< nothing in flight: wait returns at once
+  Work() = default;  ///< nothing in flight: wait returns immediately
   explicit Work(std::unique_ptr<Operation> operation);
   Work(Work&&) noexcept;
   Work& operator=(Work&&) noexcept;
   ~Work();
 
   bool pending() const { return operation_ != nullptr; }
-  /// Results may be read and buffers reused by what `ctx` computes next.
+  /// Afterwards, whatever `ctx` computes next may read the results and reuse the buffers.
   void wait(Context& ctx);
 
  private:
@@ -54,7 +55,7 @@ class Communicator {
   int size() const { return size_; }
   const std::string& name() const { return name_; }  ///< "tensor", "shard", ...: for messages, records and hashes
 
-  /// In place over all ranks.                                       Wire: 2(n-1)/n * bytes per rank (ring).
+  /// Reduces `buffer` in place over all ranks.                      Wire: 2(n-1)/n * bytes per rank (ring).
   [[nodiscard]] virtual Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) = 0;
   /// out = inputs in rank order; out has n times the elements of in. in may be this rank's own part of out.   Wire: (n-1)/n * bytes of out.
   [[nodiscard]] virtual Work all_gather(Context& ctx, const Tensor& in, const Tensor& out) = 0;
@@ -65,25 +66,25 @@ class Communicator {
   /// elements, a multiple of n, and do not overlap.                 Wire: (n-1)/n * bytes of in.
   [[nodiscard]] virtual Work all_to_all(Context& ctx, const Tensor& in, const Tensor& out) = 0;
   /// all_to_all with parts of different lengths. send_counts[r] elements of in go to rank r, receive_counts[s] elements of out come from rank s; one
-  /// count for each rank of the group, in elements. in and out are 1-D, hold exactly these parts, contiguous in rank order, and do not overlap. A count
-  /// may be 0; a rank that sends and receives nothing still calls. The counts are copied before the call returns.
-  /// send_counts[r] of rank s must equal receive_counts[s] of rank r. Where they differ, ranks that are threads or go through memory of one host throw
-  /// an InternalError that names both ranks and both counts, and so does the receiver of a message of MPI. NCCL cannot tell.
+  /// count for each rank of the group, in elements. in and out are 1-D, hold exactly these parts, contiguous in rank order, and do not overlap. A
+  /// count may be 0; a rank that sends and receives nothing must still call. The counts are copied before the call returns. send_counts[r] of rank s
+  /// must equal receive_counts[s] of rank r. If they differ, ranks that are threads or share memory on one host throw an InternalError that names
+  /// both ranks and both counts, as does the receiver of an MPI message. NCCL does not detect it.
   ///                                                                Wire: bytes of in without this rank's own part.
   [[nodiscard]] virtual Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
                                           std::span<const int64_t> receive_counts) = 0;
-  /// From `root` to all.                                            Wire: bytes.
+  /// Copies `buffer` from `root` to all ranks.                      Wire: bytes.
   [[nodiscard]] virtual Work broadcast(Context& ctx, const Tensor& buffer, int root) = 0;
   /// Sends and receives that progress together. Between two ranks, messages match in order of issue.   Wire: bytes sent.
   [[nodiscard]] virtual Work exchange(Context& ctx, std::span<const PointToPoint> messages) = 0;
   virtual void barrier() = 0;
-  /// Throws what went wrong since the last call without a verb to tell it (a link that went down while a GPU waits), in any group of this world. For a host
-  /// that waits for its device.
+  /// Throws an asynchronous error since the last call that no verb has reported (for example a link that failed while a GPU waits), in any group of
+  /// this world. For a host that waits for its device.
   virtual void raise_errors() {}
-  /// Moves along whatever is in flight in this world, where that needs this thread: MPI moves large messages only inside its calls. Never waits.
+  /// Progresses the operations in flight in this world that need this thread: MPI moves large messages only inside its calls. Never blocks.
   virtual void advance() {}
 
-  /// A communicator over `ranks` (of this one, in that order), called by exactly those ranks. Creation order must agree on all of them.
+  /// Makes a communicator over `ranks` (ranks of this one, in that order). Exactly those ranks must call it; all must make groups in the same order.
   virtual std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) = 0;
 
  protected:
@@ -95,10 +96,10 @@ class Communicator {
   std::string name_;
 };
 
-/// Host conveniences on the verbs above, for set-up and metrics, never inside a step's hot path. They allocate on the host whatever the device.
+/// Host helpers built on the verbs above, for set-up and metrics, not for the hot path of a step. They allocate host memory on any device.
 std::vector<std::string> all_gather_strings(Communicator& comm, const std::string& mine);
 double all_reduce_scalar(Communicator& comm, double value, ReduceOp op);
-/// The sum of whole numbers, in integers: exact as long as it fits.
+/// Integer sum: exact unless it overflows.
 int64_t all_reduce_count(Communicator& comm, int64_t count);
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 #pragma once
-// The base of communicators that wrap another one and change a part of what it does.
+// Base class of communicators that wrap another one and change part of its behaviour.
 #include <functional>
 #include <memory>
 
@@ -7,8 +7,8 @@
 
 namespace trireme {
 
-/// Every verb goes to the wrapped communicator, whose rank, size and name this one has. A decorator that treats all verbs alike overrides `perform`; one
-/// that treats a verb in its own way overrides that verb.
+/// Forwards every verb to the wrapped communicator, and has its rank, size and name. A decorator that treats all verbs the same overrides `perform`;
+/// one that treats a verb specially overrides that verb.
 class ForwardingCommunicator : public Communicator {
  public:
   /// `inner` outlives this communicator.
@@ -34,14 +34,14 @@ class ForwardingCommunicator : public Communicator {
 
   Communicator& inner() const { return inner_; }
 
-  /// Starts the operation of a verb ("all_gather") by `call`, which calls the wrapped communicator once.
+  /// Starts the operation of a verb ("all_gather"). `call` calls the wrapped communicator and must be invoked once.
   virtual Work perform(Context& /*ctx*/, const char* /*verb*/, const Call& call) { return call(); }
   /// What group() returns: `made` is the wrapped communicator's group of `ranks`.
   virtual std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& ranks) = 0;
 
  private:
   Communicator& inner_;
-  std::unique_ptr<Communicator> owned_;  ///< null where somebody else owns `inner_`
+  std::unique_ptr<Communicator> owned_;  ///< null if the caller owns `inner_`
 };
 
 }  // namespace trireme

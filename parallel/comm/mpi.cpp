@@ -16,7 +16,7 @@
 namespace trireme {
 namespace {
 
-/// Memory that all ranks of `comm`, which live on one host, share; null on all of them where one cannot have it. Collective.
+/// Memory shared by all ranks of `comm`, which must be on one host; null on all of them if any cannot map it. Collective.
 std::unique_ptr<SharedMemory> share(MPI_Comm comm, int rank, int64_t bytes, const std::string& place) {
   std::unique_ptr<SharedMemory> memory;
   SharedMemory::Address address;
@@ -31,16 +31,16 @@ std::unique_ptr<SharedMemory> share(MPI_Comm comm, int rank, int64_t bytes, cons
   return memory;
 }
 
-/// Lets MPI move what is under way.
+/// Lets MPI progress its operations in flight.
 void poll() {
   int arrived = 0;
   MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &arrived, MPI_STATUS_IGNORE);
 }
 
-/// Where a rank lives.
-struct Seat {
-  int host;  ///< the first rank of the world there
-  int rank;  ///< among those of the host
+/// Location of a rank.
+struct RankLocation {
+  int host;  ///< lowest world rank on its host
+  int rank;  ///< among the ranks of its host
 };
 
 constexpr int64_t kLargestSlot = 512 * 1024;
@@ -51,8 +51,8 @@ constexpr int64_t kLargestSlot = 512 * 1024;
 //   reduce_scatter  2 ranks: 3.5, 16, 221 against 1.9, 15, 531      4 ranks: 14, 46, 682 against 7.0, 32, 1457
 class MpiCommunicator final : public Communicator {
  public:
-  /// Takes `comm` over; collective. `driver` is null where the ranks of this host share no memory.
-  MpiCommunicator(MPI_Comm comm, int rank, const std::string& name, const MpiOptions& options, std::vector<Seat> seats,
+  /// Takes ownership of `comm`; collective. `driver` is null if the ranks of this host share no memory.
+  MpiCommunicator(MPI_Comm comm, int rank, const std::string& name, const MpiOptions& options, std::vector<RankLocation> seats,
                   std::shared_ptr<SharedDriver> driver)
       : Communicator(rank, static_cast<int>(seats.size()), name),
         comm_(comm),
@@ -64,7 +64,7 @@ class MpiCommunicator final : public Communicator {
     const int64_t slot = slot_bytes();
     std::unique_ptr<SharedMemory> memory = share(comm_, rank, SharedGroup::bytes(size(), slot), place());
     std::vector<int> of_host;
-    for (const Seat& seat : seats_) of_host.push_back(seat.rank);
+    for (const RankLocation& seat : seats_) of_host.push_back(seat.rank);
     if (memory) shared_ = std::make_shared<SharedGroup>(driver_, std::move(memory), rank, std::move(of_host), slot, place());
   }
   ~MpiCommunicator() override { MPI_Comm_free(&comm_); }
@@ -89,7 +89,7 @@ class MpiCommunicator final : public Communicator {
         return MPI_Iallgather(in_place ? MPI_IN_PLACE : in.raw(), count, type, out.raw(), count, type, comm_, request);
       });
     };
-    // The bound is on the whole: implementations count it in an int as well.
+    // The limit applies to the whole buffer, which implementations also count in an int.
     if (out.numel() <= options_.max_count)
       gather(static_cast<int>(in.numel()), type_of(in.dtype()));
     else
@@ -105,7 +105,7 @@ class MpiCommunicator final : public Communicator {
       reduce_parts(*operation, in, out, in_place, op);
       return Work(std::move(operation));
     }
-    // MPI's own in-place form wants the result at the start of `in`.
+    // MPI's own in-place form puts the result at the start of `in`.
     const Tensor result = in_place ? Tensor::empty(ctx, out.shape(), out.dtype(), MemoryCategory::kCommunication) : out;
     if (in_place) operation->copy_when_done(result, out);
     operation->start("MPI_Ireduce_scatter_block", [&](MPI_Request* request) {
@@ -125,7 +125,7 @@ class MpiCommunicator final : public Communicator {
   Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
                     std::span<const int64_t> receive_counts) override {
     check_all_to_all_v(*this, in, send_counts, out, receive_counts);
-    // The ranks see different numbers of bytes, so they decide by what all of them know.
+    // The number of bytes differs by rank, so the decision uses only what all ranks know.
     if (shared_ && ctx.device != Device::kMeta && options_.shared_from != MpiOptions::kNeverShared)
       return SharedGroup::start(shared_, {Verb::kAllToAllV, in.dtype()}, in, out, send_counts, receive_counts);
     return post_parts(ctx, "all_to_all_v", in, send_counts, out, receive_counts);
@@ -175,17 +175,17 @@ class MpiCommunicator final : public Communicator {
     check_mpi(MPI_Comm_create_group(comm_, part, 0, &comm), "MPI_Comm_create_group", place());
     MPI_Group_free(&part);
     MPI_Group_free(&all);
-    std::vector<Seat> seats;
+    std::vector<RankLocation> seats;
     for (const int other : ranks) seats.push_back(seats_[static_cast<size_t>(other)]);
     return std::make_unique<MpiCommunicator>(comm, position, name, options_, std::move(seats), driver_);
   }
 
  private:
   bool on_one_host() const {
-    return std::all_of(seats_.begin(), seats_.end(), [&](const Seat& seat) { return seat.host == seats_[0].host; });
+    return std::all_of(seats_.begin(), seats_.end(), [&](const RankLocation& seat) { return seat.host == seats_[0].host; });
   }
 
-  /// Of each of two slots a rank: less for many ranks, as all of them should fit a cache.
+  /// Bytes of each of a rank's two slots; less with many ranks, because all slots together should fit into a cache.
   int64_t slot_bytes() const {
     return std::max<int64_t>(std::min(options_.shared_bytes / (2 * size()) & ~int64_t{4095}, kLargestSlot), std::max(4096, 64 * size()));
   }
@@ -198,11 +198,11 @@ class MpiCommunicator final : public Communicator {
   std::string place() const { return concat("group '", name(), "', rank ", rank(), " of ", size()); }
 
   std::unique_ptr<MpiOperation> make(const Context& ctx, const char* verb, std::vector<Tensor> buffers) const {
-    TRIREME_CHECK(ctx.device != Device::kMeta, "MPI moves real data");
+    TRIREME_CHECK(ctx.device != Device::kMeta, "MPI communicators do not support the meta device");
     return std::make_unique<MpiOperation>(verb, place(), std::move(buffers), driver_);
   }
 
-  /// A reduce_scatter too large for one call: each rank's part is reduced to it by itself, piece by piece.
+  /// A reduce_scatter too large for one call: one reduction per rank's part and piece.
   void reduce_parts(MpiOperation& operation, const Tensor& in, const Tensor& out, bool in_place, ReduceOp op) const {
     for (int root = 0; root < size(); ++root) {
       for_each_chunk(out.numel(), options_.max_count, [&](int64_t begin, int count) {
@@ -215,7 +215,7 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  /// As messages; this rank's own part is copied at once.
+  /// Posts the parts as messages; copies this rank's own part immediately.
   Work post_parts(const Context& ctx, const char* verb, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
                   std::span<const int64_t> receive_counts) const {
     auto operation = make(ctx, verb, {in, out});
@@ -228,7 +228,7 @@ class MpiCommunicator final : public Communicator {
 
   MPI_Comm comm_;
   MpiOptions options_;
-  std::vector<Seat> seats_;  ///< by rank
+  std::vector<RankLocation> seats_;  ///< by rank
   std::shared_ptr<SharedDriver> driver_;
   std::shared_ptr<SharedGroup> shared_;  ///< null: everything goes through MPI
 };
@@ -238,7 +238,7 @@ class MpiCommunicator final : public Communicator {
 MpiEnvironment::MpiEnvironment() {
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
-  TRIREME_CHECK(provided >= MPI_THREAD_FUNNELED, "this MPI cannot run beside threads");
+  TRIREME_CHECK(provided >= MPI_THREAD_FUNNELED, "this MPI library does not support MPI_THREAD_FUNNELED");
   make_mpi_ops();
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
@@ -259,17 +259,17 @@ MpiEnvironment::~MpiEnvironment() {
 
 void MpiEnvironment::abort(int code) const {
   MPI_Abort(MPI_COMM_WORLD, code);
-  std::abort();  // not reached: tells the compiler so
+  std::abort();  // not reached: the compiler does not know that MPI_Abort never returns
 }
 
 std::unique_ptr<Communicator> MpiEnvironment::world(const MpiOptions& options) const {
   MPI_Comm comm, host;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup", "world");
-  std::vector<Seat> seats(static_cast<size_t>(size_));
+  std::vector<RankLocation> seats(static_cast<size_t>(size_));
   seats[static_cast<size_t>(rank_)] = {host_, local_rank_};
-  check_mpi(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, seats.data(), sizeof(Seat), MPI_BYTE, comm), "MPI_Allgather", "world");
+  check_mpi(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, seats.data(), sizeof(RankLocation), MPI_BYTE, comm), "MPI_Allgather", "world");
   std::shared_ptr<SharedDriver> driver;
-  check_mpi(MPI_Comm_split(comm, host_, rank_, &host), "MPI_Comm_split", "world");  // by all ranks, one alone on its host among them
+  check_mpi(MPI_Comm_split(comm, host_, rank_, &host), "MPI_Comm_split", "world");  // collective: a rank alone on its host calls it, too
   if (local_size_ > 1) {
     std::unique_ptr<SharedMemory> bells = share(host, local_rank_, SharedDriver::bytes(local_size_), "world");
     if (bells)

@@ -1,5 +1,5 @@
 #pragma once
-// Ranks as processes, through MPI. mpi.h itself stays in mpi_types.h.
+// Ranks as processes, through MPI. Only mpi_types.h includes <mpi.h>.
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -10,21 +10,22 @@
 namespace trireme {
 
 struct MpiOptions {
-  /// Sends end only with their receive, as in NCCL: a program that counts on MPI's buffering deadlocks where it is tested, not on a cluster.
+  /// Sends complete only with their receive, as in NCCL: a program that relies on MPI's buffering then deadlocks in its tests, not on a cluster.
   bool synchronous_sends = false;
-  /// Elements one MPI call may count (its counts are int); larger operations are cut into several calls or counted in larger units.
+  /// Maximum element count of one MPI call (MPI counts are int); larger operations are split into several calls or use a larger datatype.
   int64_t max_count = std::numeric_limits<int>::max();
   static constexpr int64_t kNeverShared = std::numeric_limits<int64_t>::max();
-  /// Bytes of the whole buffer from which all_reduce, all_gather, reduce_scatter and all_to_all of a group whose ranks all live on one host go through
-  /// memory that they share (shared_group.h): the same bits on every rank and in every run, sums taken in rank order and, in bf16 and fp16, rounded once,
-  /// where MPI rounds at every rank. all_to_all_v always goes through it, unless this is kNeverShared, because ranks do not know the bytes of the others.
+  /// Bytes of the whole buffer from which all_reduce, all_gather, reduce_scatter and all_to_all of a group whose ranks are all on one host go through
+  /// shared memory (shared_group.h). Results there have the same bits on every rank and in every run; sums are taken in rank order and, in bf16 and
+  /// fp16, rounded once, whereas MPI rounds at every rank. all_to_all_v always uses shared memory, unless this is kNeverShared, because ranks do not
+  /// know each other's byte counts.
   int64_t shared_from = 16 * 1024;
-  /// Of that memory for each group.
+  /// Bytes of shared memory per group.
   int64_t shared_bytes = 8 << 20;
 };
 
-/// MPI from construction to destruction, for the main thread only (MPI_THREAD_FUNNELED); one per process, outliving its communicators.
-/// Left by an exception it aborts the job, as the other ranks would wait for this one for ever.
+/// Initialises MPI and finalises it on destruction. For the main thread only (MPI_THREAD_FUNNELED); one per process, outliving its communicators.
+/// If an exception destroys it, it aborts the job, because the other ranks would wait for this one indefinitely.
 class MpiEnvironment {
  public:
   MpiEnvironment();
@@ -39,8 +40,8 @@ class MpiEnvironment {
   /// Ends every rank of the job.
   [[noreturn]] void abort(int code) const;
 
-  /// All ranks, over a communicator of its own; collective. Verbs are nonblocking: start posts, Work::wait completes. Groups of one rank are
-  /// SelfCommunicators, groups inherit the options. Errors of MPI are InternalErrors that name call, group and rank.
+  /// A communicator over all ranks, on a duplicate of MPI_COMM_WORLD; collective. Verbs are nonblocking: the call posts, Work::wait completes. Groups
+  /// inherit the options; groups of one rank are SelfCommunicators. MPI errors are InternalErrors that name call, group and rank.
   std::unique_ptr<Communicator> world(const MpiOptions& options = {}) const;
 
  private:
@@ -48,10 +49,10 @@ class MpiEnvironment {
   int size_ = 1;
   int local_rank_ = 0;
   int local_size_ = 1;
-  int host_ = 0;  ///< first rank of this one's host
+  int host_ = 0;  ///< lowest rank on this host
 };
 
-/// First line of what the MPI library calls itself; needs no MpiEnvironment.
+/// Name and version of the MPI library, up to the first comma or line end; needs no MpiEnvironment.
 std::string mpi_library_version();
 
 }  // namespace trireme

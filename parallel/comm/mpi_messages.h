@@ -1,5 +1,5 @@
 #pragma once
-// Messages of MPI. Includes mpi.h: for mpi.cpp alone.
+// Point-to-point messages through MPI. Includes <mpi.h>: only for mpi.cpp.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace trireme {
 
-/// Calls piece(begin, count) over [0, total) in counts that MPI can take; once for an empty range, so that every rank still makes its call.
+/// Calls piece(begin, count) over [0, total) with counts of at most max_count; once for an empty range, so that every rank still makes its call.
 inline void for_each_chunk(int64_t total, int64_t max_count, const std::function<void(int64_t, int)>& piece) {
   int64_t begin = 0;
   do {
@@ -27,7 +27,7 @@ class MpiMessages {
  public:
   MpiMessages(MPI_Comm comm, const MpiOptions& options) : comm_(comm), options_(options) {}
 
-  /// A message of an exchange, in as many pieces as it takes.
+  /// Posts a message of an exchange, in several pieces if necessary.
   void post(MpiOperation& operation, const PointToPoint& message) const {
     const MPI_Datatype type = type_of(message.buffer.dtype());
     for_each_chunk(message.buffer.numel(), options_.max_count, [&](int64_t begin, int count) {
@@ -36,8 +36,8 @@ class MpiMessages {
     });
   }
 
-  /// A part of an all_to_all that goes to or comes from another rank than `rank`, this one: one message whatever its length, an empty one too, so that
-  /// the receiver sees how many elements the sender has.
+  /// Posts a part of an all_to_all between this rank, `rank`, and another one: always one message, even if it is empty, so that the receiver sees how
+  /// many elements the sender has.
   void post_part(MpiOperation& operation, const PointToPoint& part, int rank) const {
     const int64_t count = part.buffer.numel();
     const MPI_Datatype type = type_of(part.buffer.dtype());

@@ -1,5 +1,5 @@
 #pragma once
-// An operation that MPI has in flight. Includes mpi.h: for mpi.cpp alone.
+// An MPI operation in flight. Includes <mpi.h>: only for mpi.cpp.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-/// `place`: "group 'tensor', rank 1 of 2".
+/// Throws InternalError unless `code` is MPI_SUCCESS. `place`: "group 'tensor', rank 1 of 2".
 inline void check_mpi(int code, const char* call, const std::string& place) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = "";
@@ -42,7 +42,7 @@ class MpiOperation final : public Work::Operation {
   void wait(Context& /*ctx*/) override { finish(); }
   void finish() {
     std::vector<MPI_Status> statuses(requests_.size());
-    // One by one, as any wait drives all: MPI_Waitall of Open MPI 4.1 never returns when a message too long arrives while it waits.
+    // One by one, since any wait progresses all: MPI_Waitall of Open MPI 4.1 never returns if a message that is too long arrives during it.
     for (size_t i = 0; i < requests_.size(); ++i) {
       const int code = wait_for(requests_[i], statuses[i]);
       check_parts(i, code, statuses[i]);
@@ -51,7 +51,8 @@ class MpiOperation final : public Work::Operation {
     requests_.clear();
     for (const Receive& receive : receives_) {
       const int64_t count = count_of(statuses[receive.request], receive);
-      TRIREME_CHECK(count == receive.count, "a message is shorter than its receive: ", count, " elements of ", receive.count, " (", place_, ")");
+      TRIREME_CHECK(count == receive.count, "a message is shorter than its receive: ", count, " elements instead of ", receive.count, " (", place_,
+                    ")");
     }
     if (copy_from_.defined()) copy_elements(copy_from_, copy_to_);
   }
@@ -63,9 +64,9 @@ class MpiOperation final : public Work::Operation {
     check_mpi(call(&request), name, place_);
     requests_.push_back(request);
   }
-  /// The request started last is a receive of exactly `count` elements of `type`, which MPI knows from its start.
+  /// Declares that the request started last is a receive of exactly `count` elements of `type`, a predefined MPI type.
   void expect(int64_t count, MPI_Datatype type) { receives_.push_back({requests_.size() - 1, count, type, -1, -1}); }
-  /// So is this one, of the part that `source` sends to `destination`, this rank, in an all_to_all.
+  /// The same for the part of an all_to_all that `source` sends to `destination`, this rank.
   void expect_part(int64_t count, MPI_Datatype type, int source, int destination) {
     receives_.push_back({requests_.size() - 1, count, type, source, destination});
   }
@@ -75,7 +76,7 @@ class MpiOperation final : public Work::Operation {
   }
 
  private:
-  /// Others may wait for what this rank has to do in shared memory, so that goes on.
+  /// Progresses operations in shared memory meanwhile, because other ranks may wait for this rank's share of them.
   int wait_for(MPI_Request& request, MPI_Status& status) const {
     while (driver_ && driver_->busy()) {
       int done = 0;
@@ -90,7 +91,7 @@ class MpiOperation final : public Work::Operation {
     size_t request;
     int64_t count;
     MPI_Datatype type;
-    int source, destination;  ///< of a part; -1 for a message
+    int source, destination;  ///< ranks of an all_to_all part; -1 for a message
   };
 
   static int64_t count_of(const MPI_Status& status, const Receive& receive) {
@@ -99,7 +100,7 @@ class MpiOperation final : public Work::Operation {
     return count;
   }
 
-  /// A part that is longer or shorter than expected. Open MPI says how long a message was that it cut off.
+  /// Throws if a part is longer or shorter than expected. Open MPI reports the original length of a truncated message.
   void check_parts(size_t request, int code, const MPI_Status& status) const {
     const auto receive = std::ranges::find(receives_, request, &Receive::request);
     if (receive == receives_.end() || receive->source < 0) return;

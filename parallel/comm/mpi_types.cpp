@@ -17,7 +17,7 @@ void reduce_narrow(void* in, void* inout, int* count, MPI_Datatype* /*type*/) {
   }
 }
 
-/// By ReduceOp.
+/// Indexed by ReduceOp.
 using NarrowOps = std::array<MPI_Op, 3>;
 NarrowOps bf16_ops = {MPI_OP_NULL, MPI_OP_NULL, MPI_OP_NULL};
 NarrowOps f16_ops = {MPI_OP_NULL, MPI_OP_NULL, MPI_OP_NULL};

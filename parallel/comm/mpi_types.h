@@ -1,5 +1,5 @@
 #pragma once
-// What tensors and reductions are to MPI. Includes mpi.h: for mpi.cpp alone.
+// MPI datatypes and reduction operations. Includes <mpi.h>: only for mpi.cpp.
 #define OMPI_SKIP_MPICXX 1  // the C interface only: the old C++ one of Open MPI does not compile without warnings
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -8,11 +8,11 @@
 
 namespace trireme {
 
-/// bf16 and fp16, which MPI does not know, are 16-bit integers that only op_of can reduce.
+/// bf16 and fp16, which MPI lacks, are sent as 16-bit integers; only the operations of op_of can reduce them.
 MPI_Datatype type_of(DType dtype);
-/// In them every combination of two ranks' parts is rounded; where that is not wanted, reduce in fp32.
+/// In bf16 and fp16 every combination of two ranks' parts is rounded; reduce in fp32 to avoid that.
 MPI_Op op_of(ReduceOp op, DType dtype);
-/// The operations behind op_of that MPI lacks, from after MPI_Init until before MPI_Finalize.
+/// Make and free the operations for bf16 and fp16: after MPI_Init and before MPI_Finalize.
 void make_mpi_ops();
 void free_mpi_ops();
 
@@ -30,7 +30,7 @@ class LargeType {
     MPI_Type_commit(&type_);
     MPI_Type_free(&chunk);
   }
-  /// MPI keeps the type until the operations that use it are over.
+  /// MPI keeps the type until the operations that use it are complete.
   ~LargeType() { MPI_Type_free(&type_); }
   LargeType(const LargeType&) = delete;
   LargeType& operator=(const LargeType&) = delete;

@@ -13,7 +13,7 @@
 namespace trireme {
 namespace {
 
-constexpr int kOldest = 22600;  ///< 2.26, the first to know NCCL_LAUNCH_ORDER_IMPLICIT
+constexpr int kOldest = 22600;  ///< 2.26, the first with NCCL_LAUNCH_ORDER_IMPLICIT
 
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
@@ -79,17 +79,17 @@ class Link {
   void abort() {
     if (comm_ != nullptr) nccl().comm_abort(std::exchange(comm_, nullptr));
   }
-  /// An abort that the destructor makes: NCCL waits in it for every graph that holds its operations.
+  /// Leaves the abort to the destructor: ncclCommAbort waits for every CUDA graph that contains operations of the communicator.
   void give_up() { given_up_ = true; }
 
   void check(ncclResult_t result, const char* call) const {
     if (result != ncclSuccess) throw InternalError(concat(call, ": ", explain(result)));
   }
-  /// What has gone wrong behind the calls since the communicator was made, on this rank or another; "" if nothing.
+  /// The asynchronous error of the communicator, on this rank or another; "" if none.
   std::string async_error() const {
     ncclResult_t state = ncclSuccess;
     if (const ncclResult_t asked = nccl().comm_async_error(comm_, &state); asked != ncclSuccess) state = asked;
-    return state == ncclSuccess || state == ncclInProgress ? "" : concat("NCCL in the background: ", explain(state));
+    return state == ncclSuccess || state == ncclInProgress ? "" : concat("asynchronous NCCL error: ", explain(state));
   }
 
  private:
@@ -104,7 +104,7 @@ class Link {
   bool given_up_ = false;
 };
 
-/// All links of one rank. An error in one of them ends them all: a GPU that waits in another for a rank that gave up would never be free again.
+/// All links of one rank. An error in one aborts them all: otherwise a GPU could wait in another link for a rank that has given up.
 struct Links {
   explicit Links(cuda::Gpu& of_gpu) : gpu(of_gpu) {}
   cuda::Gpu& gpu;
@@ -114,7 +114,7 @@ struct Links {
     for (const std::weak_ptr<Link>& weak : made)
       if (const auto link = weak.lock()) gpu.holds_graphs() ? link->give_up() : link->abort();
   }
-  /// Throws what has gone wrong in the background of any of them.
+  /// Throws the first asynchronous error of any link.
   void raise_errors() const {
     for (const std::weak_ptr<Link>& weak : made) {
       const auto link = weak.lock();
@@ -128,22 +128,22 @@ struct Links {
   }
 };
 
-/// Between its start, which is queued, and its wait.
+/// An operation whose start is queued, until its wait.
 class NcclOperation final : public Work::Operation {
  public:
   NcclOperation(std::shared_ptr<Links> links, std::shared_ptr<Link> link, const char* verb, std::vector<Tensor> buffers)
       : links_(std::move(links)), link_(std::move(link)), verb_(verb), buffers_(std::move(buffers)) {}
-  /// Dropped by an exception: the buffers return to the arena in the order of the compute stream all the same, and no other rank may be waited for.
+  /// If an exception drops the operation, its buffers still return to the arena in the order of the compute stream, and no other rank is waited for.
   ~NcclOperation() override {
     if (done_ == nullptr) return;
     try {
       order_compute();
-    } catch (const Error&) {  // the first error is the one to tell
+    } catch (const Error&) {  // only the first error is reported
     }
     links_->abort();
   }
 
-  /// Runs `call()`, which queues NCCL's work on the link's stream, behind the compute stream.
+  /// Runs `call()`, which queues NCCL's work on the link's stream, after the work on the compute stream.
   template <class Call>
   void start(const Call& call) {
     guarded([&] {
@@ -168,7 +168,7 @@ class NcclOperation final : public Work::Operation {
     gpu.recycle(done);
   }
 
-  /// Any error, of CUDA or NCCL, of the body or in the background, ends the communicators of this rank and is told with verb, group and rank.
+  /// Any error of CUDA or NCCL, thrown by the body or asynchronous, aborts the communicators of this rank and is reported with verb, group and rank.
   template <class Body>
   void guarded(const Body& body) const {
     std::string error;
@@ -272,14 +272,14 @@ class NcclCommunicator final : public Communicator {
     return Work(std::move(operation));
   }
 
-  /// As messages of one NCCL group, this rank's own part among them: ncclAlltoAll exists only from NCCL 2.28 and has equal parts.
+  /// Posts the parts as messages of one NCCL group, including this rank's own: ncclAlltoAll needs NCCL 2.28 and equal parts.
   Work start_parts(const char* verb, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
                    std::span<const int64_t> receive_counts) {
     const std::vector<PointToPoint> messages = messages_of(*this, split_parts(in, send_counts), split_parts(out, receive_counts), true);
     return start(verb, "ncclSend or ncclRecv", {in, out}, [&] { return post(messages); });
   }
 
-  /// One NCCL group, so that all messages progress together. It is closed whatever happens in it. Empty messages go nowhere.
+  /// Posts one NCCL group, so that all messages progress together. The group is closed even after an error. Empty messages are skipped.
   ncclResult_t post(std::span<const PointToPoint> messages) const {
     ncclResult_t result = nccl().group_start();
     if (result != ncclSuccess) return result;
@@ -304,8 +304,8 @@ void check_version() {
   int version = 0;
   nccl().get_version(&version);
   if (version < kOldest)
-    throw ConfigError(concat("NCCL ", version / 10000, ".", version / 100 % 100, " is too old: at least ", kOldest / 10000, ".", kOldest / 100 % 100,
-                             " is needed, which orders several communicators by their order of issue"));
+    throw ConfigError(concat("NCCL ", version / 10000, ".", version / 100 % 100, " is too old; Trireme needs at least ", kOldest / 10000, ".",
+                             kOldest / 100 % 100, ", the first with NCCL_LAUNCH_ORDER_IMPLICIT"));
 }
 
 }  // namespace
@@ -322,9 +322,9 @@ bool nccl_available(std::string* why) {
 
 std::unique_ptr<Communicator> make_nccl_world(std::unique_ptr<Communicator> host, cuda::Gpu& gpu) {
   if (host->size() == 1) return std::make_unique<SelfCommunicator>(host->name());
-  // Once, as NCCL reads it once; ranks that are threads must not write the environment while another reads it.
+  // Set once, because NCCL reads it once, and ranks that are threads must not write the environment while another thread reads it.
   static const int set = setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-  TRIREME_CHECK(set == 0, "the environment cannot be written");
+  TRIREME_CHECK(set == 0, "cannot set NCCL_LAUNCH_ORDER_IMPLICIT in the environment");
   check_version();
   return std::make_unique<NcclCommunicator>(std::move(host), std::make_shared<Links>(gpu));
 }

@@ -1,5 +1,6 @@
 #pragma once
-// Ranks on GPUs of their own, through NCCL. The headers of CUDA and NCCL stay in nccl.cpp; a build without them links nccl_stub.cpp, which refuses.
+// Communication between GPUs through NCCL, one GPU per rank. This header includes neither CUDA nor NCCL; a build without them links nccl_stub.cpp,
+// which reports NCCL as unavailable.
 #include <memory>
 #include <string>
 
@@ -8,18 +9,19 @@
 
 namespace trireme {
 
-/// Whether this process can use NCCL: the build has it, the library loads and is new enough. Otherwise `why` (where given) says what is missing.
+/// Whether this process can use NCCL: the build supports it, the library loads and is new enough. Otherwise `why`, if not null, is set to the reason.
 bool nccl_available(std::string* why);
 
-/// `host` for tensors in host memory, NCCL for those of `gpu`; collective over `host`, whose ranks each have another GPU. A world or group of one rank is
-/// a SelfCommunicator.
-///  - Every group has a stream and an NCCL communicator of its own, made at once, from an id sent over `host`. A verb on device tensors runs on that stream
-///    behind what is queued on the compute stream at the start, and what is queued there after Work::wait runs behind it; the host never waits. Until then
-///    the operation holds its tensors, as the arena reuses memory in the order of the compute stream.
+/// Uses `host` for tensors in host memory and NCCL for tensors of `gpu`. Collective over `host`, whose ranks must each have a different GPU. A world
+/// or group of one rank is a SelfCommunicator.
+///  - Every group has its own stream and NCCL communicator, created immediately, from an id sent over `host`. A verb on device tensors runs on that
+///    stream after the work already queued on the compute stream; compute work queued after Work::wait runs after the verb. The host never waits. The
+///    operation holds its tensors until Work::wait, because the arena reuses memory in the order of the compute stream.
 ///  - Operations of all groups run in their order of issue on each rank (NCCL_LAUNCH_ORDER_IMPLICIT=1), which must be free of cycles over the ranks.
-///  - barrier() is that of the host: it says nothing about the GPUs.
-/// Errors: ConfigError where NCCL is absent or too old; InternalErrors name call, group and rank, and the verb where the error is asynchronous (looked for at
-/// every start and wait). After one, and when an operation is dropped by an exception, all communicators of this rank are aborted: the GPU waits for nobody.
+///  - barrier() synchronises the host threads, not the GPUs.
+/// Errors: ConfigError if NCCL is absent or too old; InternalErrors name call, group and rank, and the verb if the error is asynchronous (checked at
+/// every start and wait). After an error, and when an exception drops an operation, all communicators of this rank are aborted, so that its GPU stops
+/// waiting.
 std::unique_ptr<Communicator> make_nccl_world(std::unique_ptr<Communicator> host, cuda::Gpu& gpu);
 
 }  // namespace trireme

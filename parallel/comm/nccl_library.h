@@ -1,6 +1,6 @@
 #pragma once
-// The functions of NCCL as a table with the signatures of its own header, filled from libnccl when first used. The simulated machine of the tests links its
-// own nccl_library.cpp.
+// Table of NCCL's functions with the signatures of nccl.h, loaded from libnccl on first use. The tests' simulated machine links its own
+// nccl_library.cpp.
 #include <nccl.h>
 
 namespace trireme {

@@ -1,10 +1,10 @@
-// In builds without NCCL: ranks on GPUs talk through host memory (staged.h).
+// For builds without NCCL: ranks on GPUs communicate through host memory (staged.h).
 #include "parallel/comm/nccl.h"
 
 namespace trireme {
 namespace {
 
-constexpr const char* kAbsent = "this build has no NCCL: it was made where nccl.h or the CUDA Toolkit was not found";
+constexpr const char* kAbsent = "this build has no NCCL support: nccl.h or the CUDA Toolkit was not found when it was configured";
 
 }  // namespace
 

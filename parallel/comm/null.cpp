@@ -5,7 +5,7 @@
 namespace trireme {
 namespace {
 
-/// Over as soon as somebody waits, and not before: what a rank holds until then, it holds here too.
+/// Completes at its wait and not before, so that buffers are held as long as in a real run.
 Work in_flight(const Communicator& group) {
   struct Operation final : Work::Operation {
     void wait(Context& /*ctx*/) override {}
@@ -16,7 +16,7 @@ Work in_flight(const Communicator& group) {
 }  // namespace
 
 NullCommunicator::NullCommunicator(int rank, int size, const std::string& name) : Communicator(rank, size, name) {
-  TRIREME_CHECK(rank >= 0 && rank < size, "rank ", rank, " of ", size, " in group '", name, "'");
+  TRIREME_CHECK(rank >= 0 && rank < size, "invalid rank ", rank, " of ", size, " in group '", name, "'");
 }
 
 Work NullCommunicator::all_reduce(Context& /*ctx*/, const Tensor& /*buffer*/, ReduceOp /*op*/) { return in_flight(*this); }

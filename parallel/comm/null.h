@@ -3,8 +3,9 @@
 
 namespace trireme {
 
-/// One rank of a group whose other ranks do not exist: arguments are checked, no data moves. For Device::kMeta, where a whole cluster is planned on
-/// one machine. Host conveniences see only this rank: all_gather_strings gives "" for the others, all_reduce_scalar and all_reduce_count give their argument.
+/// One rank of a group whose other ranks do not exist: arguments are checked, no data moves. For Device::kMeta, on which one machine forecasts a
+/// whole cluster. The host helpers see only this rank: all_gather_strings returns "" for the others, all_reduce_scalar and all_reduce_count their
+/// argument.
 class NullCommunicator final : public Communicator {
  public:
   NullCommunicator(int rank, int size, const std::string& name);

@@ -27,7 +27,7 @@ class PoisonOperation final : public Work::Operation {
     watched_.push_back({user, 0});
     return copy;
   }
-  /// `user` becomes `from` at wait.
+  /// At wait, `from` is copied to `user`.
   void result(const Tensor& user, const Tensor& from) { results_.push_back({user, from}); }
   /// From here on the buffers belong to the operation.
   void launch(Work inner) {

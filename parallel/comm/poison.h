@@ -5,10 +5,10 @@
 
 namespace trireme {
 
-/// Wraps a communicator so that a missing or late Work::wait fails on every machine, every time. Operations run on copies; from start to wait the
-/// caller's output holds 0xFF bytes (NaN in every float format), and at wait every buffer must be as it was left: a write while in flight is an
+/// Wraps a communicator so that a missing or late Work::wait fails on every machine, every time. Operations run on copies. From start to wait the
+/// caller's output contains 0xFF bytes (NaN in every float format), and at wait every buffer must be unmodified: a write while in flight is an
 /// InternalError that names the verb. After reduce_scatter into a part of its own input the rest of the input stays poisoned.
-/// Groups are wrapped too. Copies come from an arena of its own, so memory counts of the caller do not change. Meta tensors pass straight through.
+/// Groups are wrapped, too. Copies come from a separate arena, so the caller's memory counts do not change. Meta tensors are passed through.
 class PoisonCommunicator final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;

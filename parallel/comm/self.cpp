@@ -42,7 +42,7 @@ Work SelfCommunicator::exchange(Context& ctx, std::span<const PointToPoint> mess
                 " receives");
   for (size_t i = 0; i < sends.size(); ++i) {
     TRIREME_CHECK(sends[i]->dtype() == recvs[i]->dtype() && sends[i]->numel() == recvs[i]->numel(), "message ", i, " of group '", name(),
-                  "' differs between send and receive");
+                  "' differs in dtype or size between send and receive");
     copy_elements(ctx, *sends[i], *recvs[i]);
   }
   return Work();

@@ -3,9 +3,8 @@
 
 namespace trireme {
 
-/// A group of one rank: in-place verbs vanish, all_gather and reduce_scatter copy where `in` and `out` differ, all_to_all copies, on the context's
-/// device.
-/// Nothing is ever in flight.
+/// A group of one rank: in-place verbs do nothing; all_gather and reduce_scatter copy if `in` and `out` differ; all_to_all copies. Copies run on the
+/// context's device. Nothing is ever in flight.
 /// An exchange with itself pairs its sends and receives in order within the call.
 class SelfCommunicator final : public Communicator {
  public:

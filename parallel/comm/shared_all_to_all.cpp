@@ -1,4 +1,4 @@
-// How an all_to_all lies in the slots of a SharedGroup.
+// Layout of an all_to_all in the slots of a SharedGroup.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -13,7 +13,7 @@ void copy_part(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
-/// The elements of a piece that are in [begin, end) too.
+/// Calls copy(begin, count) for the elements of a piece that are also in [begin, end).
 template <class Copy>
 void for_common(int64_t piece_begin, int64_t piece_end, int64_t begin, int64_t end, const Copy& copy) {
   begin = std::max(begin, piece_begin);
@@ -23,7 +23,7 @@ void for_common(int64_t piece_begin, int64_t piece_end, int64_t begin, int64_t e
 
 }  // namespace
 
-/// Bytes at the beginning of a slot that hold the rank's counts: those it sends, then those it expects.
+/// Bytes at the beginning of a slot for the rank's counts: those it sends, then those it expects.
 int64_t SharedGroup::counts_bytes(const Call& call) const {
   const int64_t counts = 2 * std::ssize(host_ranks_) * static_cast<int64_t>(sizeof(int64_t));
   return call.verb == Verb::kAllToAllV ? (counts + 63) & ~int64_t{63} : 0;
@@ -36,7 +36,7 @@ void SharedGroup::set_equal_parts(Flight& flight) const {
   for (int64_t source = 0; source < n; ++source) flight.to.push_back({source * count, count});
 }
 
-/// All ranks are in with the first piece, so their counts are there to read.
+/// Called once all ranks are `in` with the first piece, so that their counts can be read.
 void SharedGroup::read_counts(Flight& flight, uint64_t piece) {
   const size_t n = host_ranks_.size();
   const auto counts_of = [&](size_t rank) { return std::span(reinterpret_cast<const int64_t*>(slot(rank, piece)), 2 * n); };
@@ -58,7 +58,7 @@ void SharedGroup::read_counts(Flight& flight, uint64_t piece) {
   flight.counted = true;
 }
 
-/// What others need of this piece of `in`: not the part that stays here.
+/// Copies what other ranks need of this piece of `in`: all but the part that stays on this rank.
 void SharedGroup::copy_parts_in(const Piece& piece) {
   const Flight& flight = piece.flight;
   const int64_t item = size_of(piece.call.dtype), end = piece.begin + piece.size;
@@ -87,7 +87,7 @@ void SharedGroup::copy_parts_out(const Piece& piece) {
   }
 }
 
-/// Of its own `in`, what a rank sends to itself.
+/// The part of `in` that this rank sends to itself.
 SharedGroup::Part SharedGroup::own_part_of(const Flight& flight) const {
   if (flight.call.verb == Verb::kAllToAll) return flight.from[rank_];
   const auto begin = flight.send_counts.begin(), own = begin + static_cast<std::ptrdiff_t>(rank_);

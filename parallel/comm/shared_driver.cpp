@@ -14,9 +14,9 @@
 namespace trireme {
 namespace {
 
-/// Turns of a waiting rank before it sleeps, where every rank has a core: some 20 us, less than a sleep and a waking cost.
+/// Iterations for which a waiting rank spins before it sleeps, if every rank has a core: about 20 us, less than the cost of a sleep and a wake-up.
 constexpr int kSpins = 500;
-/// What poll() moves may have come, and a message that MPI holds back may go, without a ring.
+/// Bounds a sleep, because what poll() progresses (MPI messages to and from this rank) does not ring.
 constexpr long kLongestSleep = 1'000'000;  // ns
 
 void relax() {
@@ -28,7 +28,7 @@ void relax() {
 }  // namespace
 
 struct alignas(64) SharedDriver::Bell {
-  uint32_t rings;  ///< what its rank sleeps on
+  uint32_t rings;  ///< the futex on which its rank sleeps
   uint32_t asleep;
 };
 
@@ -75,11 +75,11 @@ void SharedDriver::ring(int rank) {
   ::syscall(SYS_futex, &bell(rank).rings, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-/// Says so before it looks once more: whoever moves something afterwards sees it asleep and rings.
+/// Sets `asleep` before checking once more: a rank that progresses something afterwards sees the flag and rings.
 void SharedDriver::sleep() {
   const std::atomic_ref rings(bell(rank_).rings);
   const uint32_t heard = rings.load();
-  const struct Asleep {  // also where advance() throws: peers would ring for ever
+  const struct Asleep {  // cleared even if advance() throws: otherwise peers would never stop ringing
     explicit Asleep(uint32_t& at) : word(at) { word.store(1); }
     ~Asleep() { word.store(0); }
     std::atomic_ref<uint32_t> word;

@@ -10,29 +10,29 @@ namespace trireme {
 
 class SharedGroup;
 
-/// Moves the operations of all SharedGroups of a process and lets it sleep while there is nothing to move. One for a world, whose ranks of this host share
-/// `bells`.
+/// Progresses the operations of all SharedGroups of a process, and lets the process sleep while none can progress. One per world; the ranks of this
+/// host share `bells`.
 class SharedDriver {
  public:
-  static int64_t bytes(int ranks);  ///< of bells
-  /// `poll` moves what else is under way in this process (MPI); called now and then while waiting, always if `polled` says so.
+  static int64_t bytes(int ranks);  ///< size of `bells`
+  /// `poll` progresses other operations of this process (MPI). It is called occasionally while waiting, and always when idle while `polled` > 0.
   SharedDriver(std::unique_ptr<SharedMemory> bells, int rank, int ranks, std::function<void()> poll);
 
-  /// Operations in flight.
+  /// True if operations are in flight.
   bool busy() const { return !groups_.empty(); }
-  /// As far as every operation goes now; false: no further than before.
+  /// Progresses every operation as far as possible without waiting; false if none moved.
   bool advance();
-  /// Advances until done() holds.
+  /// Advances until done() returns true.
   void wait(const std::function<bool()>& done);
-  /// Until nothing is in flight: before what blocks without driving them.
+  /// Advances until nothing is in flight. Required before a call that blocks without progressing these operations.
   void finish();
-  /// Wakes a rank of this host that sleeps in wait(). What it should see has been stored before, and a fence stands in between.
+  /// Wakes a rank of this host that sleeps in wait(). Before the call, store what the rank should see, then issue a fence.
   void ring(int rank);
 
-  void add(SharedGroup& group) { groups_.push_back(&group); }     ///< which has come to have operations in flight
-  void remove(SharedGroup& group) { std::erase(groups_, &group); }  ///< if it is there
+  void add(SharedGroup& group) { groups_.push_back(&group); }       ///< for a group that now has operations in flight
+  void remove(SharedGroup& group) { std::erase(groups_, &group); }  ///< no-op if the group is absent
 
-  int64_t polled = 0;  ///< operations in flight that only poll() moves
+  int64_t polled = 0;  ///< operations in flight that only poll() progresses
 
  private:
   struct Bell;

@@ -10,21 +10,21 @@
 
 namespace trireme {
 
-/// A rank writes its own, others read.
+/// Each rank writes only its own; the others read them.
 struct alignas(64) SharedGroup::Counters {
   uint64_t in, reduced, done;
-  std::array<uint64_t, kSlots> tags;  ///< what was called, for the piece in each slot
+  std::array<uint64_t, kSlots> tags;  ///< hash of the call, for the piece in each slot
 };
 
 namespace {
 
 uint64_t load(const uint64_t& word) { return std::atomic_ref(const_cast<uint64_t&>(word)).load(std::memory_order_acquire); }
 
-void copy_part(std::byte* to, const std::byte* from, int64_t bytes) {
+void copy_chunk(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
-/// Share `i` of `n` of a piece, in whole cache lines of the smallest element.
+/// First element of share `i` of `n` of a piece: a multiple of 64, so that shares are whole cache lines even of the smallest dtype.
 int64_t share_begin(int64_t size, int64_t i, int64_t n) { return i == n ? size : size * i / n & ~int64_t{63}; }
 
 uint64_t pieces_of(int64_t length, int64_t step) { return static_cast<uint64_t>((length + step - 1) / step); }
@@ -45,7 +45,7 @@ SharedGroup::SharedGroup(std::shared_ptr<SharedDriver> driver, std::unique_ptr<S
       host_ranks_(std::move(host_ranks)),
       slot_bytes_(slot_bytes),
       place_(std::move(place)) {
-  TRIREME_CHECK(slot_bytes % 64 == 0 && slot_bytes >= 64 * std::ssize(host_ranks_), "slots of ", slot_bytes);
+  TRIREME_CHECK(slot_bytes % 64 == 0 && slot_bytes >= 64 * std::ssize(host_ranks_), "invalid slot size ", slot_bytes);
 }
 
 SharedGroup::~SharedGroup() { driver_->remove(*this); }
@@ -59,7 +59,7 @@ class SharedGroup::Operation final : public Work::Operation {
   }
   void wait(Context& /*ctx*/) override {
     group_->driver_->wait([&] {
-      TRIREME_CHECK(!group_->broken_, "an operation before this one was given up (", group_->place_, ")");
+      TRIREME_CHECK(!group_->broken_, "an earlier operation of this group was abandoned (", group_->place_, ")");
       return group_->finished_ >= number_;
     });
   }
@@ -72,7 +72,7 @@ class SharedGroup::Operation final : public Work::Operation {
 
 Work SharedGroup::start(const std::shared_ptr<SharedGroup>& group, const Call& call, const Tensor& in, const Tensor& out,
                         std::span<const int64_t> send_counts, std::span<const int64_t> receive_counts) {
-  TRIREME_CHECK(!group->broken_, "an operation before this one was given up (", group->place_, ")");
+  TRIREME_CHECK(!group->broken_, "an earlier operation of this group was abandoned (", group->place_, ")");
   const int64_t parts = call.verb == Verb::kReduceScatter ? std::ssize(group->host_ranks_) : 1;
   const int64_t step = (group->slot_bytes_ - group->counts_bytes(call)) / size_of(call.dtype) / parts;
   auto operation = std::make_unique<Operation>(group, ++group->issued_, in, out);
@@ -105,7 +105,7 @@ SharedGroup::Flight* SharedGroup::flight_of(uint64_t piece) {
     flight.first = first;
     first += flight.pieces;
     if (piece < first) return &flight;
-    if (!flight.counted) return nullptr;  // nobody knows yet whether the piece is one of this operation
+    if (!flight.counted) return nullptr;  // the number of pieces is not known yet, so the piece may belong to this operation
   }
   return nullptr;
 }
@@ -123,16 +123,16 @@ void SharedGroup::copy_in(const Piece& piece) {
   switch (piece.call.verb) {
     case Verb::kAllReduce: {
       const int64_t before = share_begin(piece.size, me, n) * item, after = share_begin(piece.size, me + 1, n) * item;
-      copy_part(to, from, before);
-      return copy_part(to + after, from + after, piece.size * item - after);
+      copy_chunk(to, from, before);
+      return copy_chunk(to + after, from + after, piece.size * item - after);
     }
     case Verb::kReduceScatter:
       for (int64_t part = 0; part < n; ++part)
-        if (part != me) copy_part(to + part * piece.step * item, from + part * piece.call.count * item, piece.size * item);
+        if (part != me) copy_chunk(to + part * piece.step * item, from + part * piece.call.count * item, piece.size * item);
       return;
     case Verb::kAllToAll:
     case Verb::kAllToAllV: return copy_parts_in(piece);
-    default: return copy_part(to, from, piece.size * item);
+    default: return copy_chunk(to, from, piece.size * item);
   }
 }
 
@@ -147,7 +147,7 @@ void SharedGroup::reduce(const Piece& piece) {
   for (size_t rank = 0; rank < host_ranks_.size(); ++rank) parts.push_back(rank == rank_ ? piece.in + in_own : slot(rank, piece.number) + in_slot);
   std::byte* const to = piece.out + (piece.begin + begin) * item;
   reduce_in_order(piece.call.dtype, piece.call.op, parts, to, size);
-  if (everywhere) copy_part(slot(rank_, piece.number) + in_slot, to, size * item);
+  if (everywhere) copy_chunk(slot(rank_, piece.number) + in_slot, to, size * item);
 }
 
 void SharedGroup::copy_out(const Piece& piece) {
@@ -159,14 +159,14 @@ void SharedGroup::copy_out(const Piece& piece) {
     switch (piece.call.verb) {
       case Verb::kAllReduce: {
         const int64_t begin = share_begin(piece.size, rank, n), end = share_begin(piece.size, rank + 1, n);
-        if (rank != me) copy_part(to + begin * item, from + begin * item, (end - begin) * item);
+        if (rank != me) copy_chunk(to + begin * item, from + begin * item, (end - begin) * item);
         break;
       }
       case Verb::kAllGather: {
         std::byte* const part = to + rank * piece.call.count * item;
         const std::byte* const own = piece.in + piece.begin * item;
-        if (rank != me) copy_part(part, from, piece.size * item);
-        if (rank == me && part != own) copy_part(part, own, piece.size * item);
+        if (rank != me) copy_chunk(part, from, piece.size * item);
+        if (rank == me && part != own) copy_chunk(part, own, piece.size * item);
         break;
       }
       default: break;
@@ -180,20 +180,20 @@ bool SharedGroup::all_reached(uint64_t Counters::*stage, uint64_t value) const {
   return true;
 }
 
-/// Whoever completes a stage of all ranks wakes them; each other rank would wake them for nothing.
+/// The last rank to complete a stage wakes the others; an earlier wake-up would be useless.
 void SharedGroup::publish(uint64_t Counters::*stage, uint64_t value) {
   std::atomic_ref(counters(rank_).*stage).store(value, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // of two ranks that complete it together, at least one sees both
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // if two ranks complete it at the same time, at least one sees both
   if (!all_reached(stage, value)) return;
   for (size_t rank = 0; rank < host_ranks_.size(); ++rank)
     if (rank != rank_) driver_->ring(host_ranks_[rank]);
 }
 
-/// All ranks are in, so their tags are written.
+/// Called once all ranks are `in`, so that their tags are written.
 void SharedGroup::check_calls(const Flight& flight, uint64_t piece) const {
   for (size_t rank = 0; rank < host_ranks_.size(); ++rank)
-    TRIREME_CHECK(load(counters(rank).tags[piece % kSlots]) == flight.tag, "ranks disagree (", place_, "): this one called ", flight.call.str(), ", rank ",
-                  rank, " something else");
+    TRIREME_CHECK(load(counters(rank).tags[piece % kSlots]) == flight.tag, "ranks disagree (", place_, "): this rank called ", flight.call.str(),
+                  ", rank ", rank, " made a different call");
 }
 
 bool SharedGroup::try_in() {
@@ -214,7 +214,7 @@ bool SharedGroup::try_reduce() {
     reduce(piece_of(*flight, reduced_));
   }
   ++reduced_;
-  if (flight->call.verb == Verb::kAllReduce) publish(&Counters::reduced, reduced_);  // of others nobody reads it
+  if (flight->call.verb == Verb::kAllReduce) publish(&Counters::reduced, reduced_);  // other verbs do not use this counter
   return true;
 }
 
@@ -240,7 +240,7 @@ bool SharedGroup::advance() {
   return moved;
 }
 
-/// An operation was dropped by an exception: its buffers are gone, and whatever comes after it in this group can never end.
+/// Called when an exception drops an operation: its buffers are gone, and no later operation of this group can complete.
 void SharedGroup::give_up() {
   broken_ = true;
   flights_.clear();

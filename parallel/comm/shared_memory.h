@@ -5,29 +5,29 @@
 
 namespace trireme {
 
-/// Memory that processes of one host share, zeros at first. It has no name (memfd): the size of /dev/shm does not bound it, and nothing is left of it
-/// when the last process that maps it is gone, however it went.
+/// Memory shared by processes of one host, initially zero. It has no name (memfd): the size of /dev/shm does not limit it, and the kernel frees it
+/// when the last process that maps it ends, even if that is killed.
 class SharedMemory {
  public:
-  /// By which another process finds it until its maker has sealed it.
+  /// Identifies the memory to other processes, until its creator has sealed it.
   struct Address {
     int64_t process = 0;
     int64_t descriptor = -1;
-    uint64_t nonce = 0;  ///< the first word of the memory: another namespace may have another process of that number
+    uint64_t nonce = 0;  ///< first word of the memory: in another PID namespace the process id may belong to another process
   };
 
-  /// Null where the system gives none.
+  /// Null if the system provides none.
   static std::unique_ptr<SharedMemory> make(int64_t bytes);
-  /// Null where it cannot be reached.
+  /// Null if the memory cannot be opened.
   static std::unique_ptr<SharedMemory> open(const Address& address, int64_t bytes);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
   Address address() const;
-  /// Nobody else can open it any more.
+  /// No other process can open the memory after this call.
   void seal();
-  /// `bytes` of it, aligned to a page.
+  /// `bytes` bytes, aligned to a page.
   std::byte* data() const { return mapped_ + kHeader; }
 
  private:

@@ -8,7 +8,7 @@
 namespace trireme {
 namespace {
 
-/// The GPU of a rank and the host memory beside it, shared by its groups and their operations. The arena keeps the copies for reuse.
+/// A rank's GPU and its staging memory on the host, shared by its groups and their operations. The arena keeps the copies for reuse.
 struct Stage {
   explicit Stage(cuda::Gpu& of_gpu) : gpu(of_gpu) {}
   cuda::Gpu& gpu;
@@ -30,7 +30,7 @@ class StagedOperation final : public Work::Operation {
  public:
   explicit StagedOperation(std::shared_ptr<Stage> stage) : stage_(std::move(stage)) {}
 
-  /// `to`, on the device, becomes `from` at wait.
+  /// At wait, `from` is copied to `to`, which is on the device.
   void result(const Tensor& from, const Tensor& to) { results_.push_back({from, to}); }
   void launch(Work work) { work_ = std::move(work); }
 
@@ -128,7 +128,7 @@ class StagedCommunicator final : public Communicator {
   }
 
  private:
-  /// `start` begins the operation of the host from a copy of `in` to what becomes `out`.
+  /// `start` starts the operation of `host_` on a host copy of `in` and on the host buffer that is copied to `out` at wait.
   template <class Start>
   Work staged(const Tensor& in, const Tensor& out, const Start& start) {
     auto operation = std::make_unique<StagedOperation>(stage_);

@@ -1,5 +1,5 @@
 #pragma once
-// Ranks on GPUs that talk through host memory: where several ranks share one GPU, or NCCL is absent. Slow, same results.
+// Communication between GPUs through host memory, for ranks that share a GPU or have no NCCL. Slow, same results.
 #include <memory>
 
 #include "kernels/core/gpu.h"
@@ -7,9 +7,9 @@
 
 namespace trireme {
 
-/// `host` for tensors in host memory; those of `gpu` are copied to the host at the start of a verb (the host waits for the compute stream), moved by `host`,
-/// and copied back, in the order of the compute stream, by Work::wait. Groups likewise. A world or group of one rank is a SelfCommunicator.
-/// Errors are those of `host`.
+/// Uses `host` for tensors in host memory. Tensors of `gpu` are copied to the host at the start of a verb (the host waits for the compute stream),
+/// moved by `host`, and copied back, in the order of the compute stream, by Work::wait. Groups behave the same. A world or group of one rank is a
+/// SelfCommunicator. Errors are those of `host`.
 std::unique_ptr<Communicator> make_staged_world(std::unique_ptr<Communicator> host, cuda::Gpu& gpu);
 
 }  // namespace trireme

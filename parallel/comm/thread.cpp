@@ -95,7 +95,7 @@ struct ThreadWorld::State {
     if (!pending.all(Transfer::Phase::kDone)) throw AbortedError(reason);
   }
 
-  /// Only a running rank can end an operation, so a world without one that runs is stuck.
+  /// Only a running rank can complete an operation, so a world without a running rank is deadlocked.
   void abort_if_stuck() {
     std::string who;
     for (size_t rank = 0; rank < waiting.size(); ++rank) {
@@ -105,11 +105,11 @@ struct ThreadWorld::State {
     }
     if (who.empty()) return;
     for (size_t rank = 0; rank < left.size(); ++rank)
-      if (left[rank]) who += concat("; rank ", rank, " has left");
+      if (left[rank]) who += concat("; rank ", rank, " has exited");
     abort("deadlock" + who);
   }
 
-  /// A Work that is dropped before it ended, by an exception: nobody may touch its buffers any more.
+  /// Called for a Work that an exception drops before it completed: afterwards no rank may access its buffers.
   void drop(const Pending& pending, int world_rank) {
     std::unique_lock lock(mutex);
     if (pending.all(Transfer::Phase::kDone)) return;
@@ -126,7 +126,7 @@ struct ThreadWorld::State {
 
 namespace {
 
-/// Exists before its transfers are posted: whatever throws in between, the buffers outlive every copy that another rank has begun.
+/// Created before its transfers are posted, so that even after an exception the buffers outlive every copy that another rank has begun.
 class ThreadOperation final : public Work::Operation {
  public:
   ThreadOperation(std::shared_ptr<ThreadWorld::State> state, Pending pending, int world_rank, std::vector<Tensor> buffers)
@@ -186,7 +186,7 @@ class ThreadCommunicator final : public Communicator {
 
   Work exchange(Context& ctx, std::span<const PointToPoint> messages) override {
     check_peers(*this, messages);
-    TRIREME_CHECK(ctx.device != Device::kMeta, "threads move real data");
+    TRIREME_CHECK(ctx.device != Device::kMeta, "thread communicators do not support the meta device");
     std::vector<Tensor> buffers;
     for (const PointToPoint& message : messages) buffers.push_back(message.buffer);
     auto operation = start("exchange", std::move(buffers));
@@ -214,7 +214,7 @@ class ThreadCommunicator final : public Communicator {
   int world_rank() const { return group_->world_ranks[static_cast<size_t>(rank())]; }
 
   Work collective(Context& ctx, const char* verb, const Call& call, const Tensor& in, const Tensor& out, const Counts& counts = {}) {
-    TRIREME_CHECK(ctx.device != Device::kMeta, "threads move real data");
+    TRIREME_CHECK(ctx.device != Device::kMeta, "thread communicators do not support the meta device");
     auto operation = start(verb, {in, out});
     operation->add(post(call, in.raw(), out.raw(), counts));
     return Work(std::move(operation));
@@ -284,7 +284,7 @@ class ThreadCommunicator final : public Communicator {
 
 }  // namespace
 
-ThreadWorld::ThreadWorld(int size) : state_(std::make_shared<State>(size)) { TRIREME_CHECK(size >= 1, "a world of ", size, " ranks"); }
+ThreadWorld::ThreadWorld(int size) : state_(std::make_shared<State>(size)) { TRIREME_CHECK(size >= 1, "invalid world of ", size, " ranks"); }
 
 std::unique_ptr<Communicator> ThreadWorld::communicator(int rank) {
   const std::lock_guard lock(state_->mutex);

@@ -62,7 +62,7 @@ class TimedCommunicator final : public ForwardingCommunicator {
  protected:
   Work perform(Context& /*ctx*/, const char* verb, const Call& call) override { return note(verb, call); }
   std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& /*ranks*/) override {
-    if (made->size() == 1) return made;  // waits for nobody
+    if (made->size() == 1) return made;  // a single rank never waits
     return std::make_unique<TimedCommunicator>(std::move(made), log_);
   }
 

@@ -10,7 +10,7 @@
 namespace trireme {
 namespace {
 
-/// What a reduction of T is carried in: bf16 and fp16 in fp32, so that the result is rounded once and not once a rank.
+/// Accumulator of a reduction of T: fp32 for bf16 and fp16, so that the result is rounded once and not once per rank.
 template <class T>
 using Carried = std::conditional_t<std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>, float, T>;
 
@@ -21,8 +21,8 @@ T combine(T a, T b) {
   return b < a ? b : a;
 }
 
-/// Block by block through the stack: a block is read from all before it is stored, so the output may be an input, and the compiler knows that the loops'
-/// results are apart from what they read.
+/// Reduces block by block in a buffer on the stack: a block is read from all inputs before it is stored, so the output may be an input, and the
+/// compiler knows that the loops' results do not alias what they read.
 template <ReduceOp kOp, class T>
 void reduce_as(std::span<const std::byte* const> in, std::byte* out, int64_t count) {
   constexpr int64_t kBlock = 1024;
@@ -60,7 +60,7 @@ void copy_bytes(const std::byte* from, std::byte* to, int64_t bytes) {
   if (from != to && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
-/// The parts of an all_to_all_v, whose counts agree.
+/// Moves the parts of an all_to_all_v, whose counts agree.
 void move_parts(const Transfer& transfer) {
   std::vector<const std::byte*> from = transfer.in;  ///< the next part of each source
   for (size_t destination = 0; destination < transfer.out.size(); ++destination) {
@@ -80,9 +80,9 @@ std::string Call::str() const {
   const std::string what = concat(count, " ", name_of(dtype));
   switch (verb) {
     case Verb::kAllReduce: return concat("all_reduce(", name_of(op), ") of ", what);
-    case Verb::kAllGather: return concat("all_gather of ", what, " a rank");
-    case Verb::kReduceScatter: return concat("reduce_scatter(", name_of(op), ") of ", what, " a rank");
-    case Verb::kAllToAll: return concat("all_to_all of ", what, " a part");
+    case Verb::kAllGather: return concat("all_gather of ", what, " per rank");
+    case Verb::kReduceScatter: return concat("reduce_scatter(", name_of(op), ") of ", what, " per rank");
+    case Verb::kAllToAll: return concat("all_to_all of ", what, " per part");
     case Verb::kAllToAllV: return concat("all_to_all_v of ", name_of(dtype));
     case Verb::kBroadcast: return concat("broadcast from ", root, " of ", what);
     case Verb::kMessage: return concat("a message of ", what);
@@ -108,7 +108,7 @@ std::string find_count_mismatch(const Transfer& transfer, std::span<const int> n
   for (size_t source = 0; source < transfer.send_counts.size(); ++source) {
     for (size_t destination = 0; destination < transfer.receive_counts.size(); ++destination) {
       const auto &sends = transfer.send_counts[source], &receives = transfer.receive_counts[destination];
-      if (sends.empty() || receives.empty()) continue;  // another verb
+      if (sends.empty() || receives.empty()) continue;  // not an all_to_all_v
       if (sends[destination] == receives[source]) continue;
       return count_mismatch(names[source], sends[destination], names[destination], receives[source]);
     }

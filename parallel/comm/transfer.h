@@ -1,5 +1,5 @@
 #pragma once
-// An operation between ranks that reach each other's data: what the ranks called, where their buffers are, and the loops that move the data.
+// An operation between ranks that can access each other's data: the ranks' calls, the locations of their buffers, and the loops that move the data.
 #include <cstddef>
 #include <span>
 #include <string>
@@ -11,7 +11,7 @@ namespace trireme {
 
 enum class Verb : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kAllToAllV, kBroadcast, kMessage, kBarrier };
 
-/// What a rank called: must be the same on all ranks of an operation.
+/// A rank's call: must be the same on all ranks of an operation.
 struct Call {
   Verb verb = Verb::kBarrier;
   DType dtype = DType::kU8;
@@ -30,21 +30,21 @@ struct Transfer {
   int first_rank = 0;                ///< world rank that posted first
   std::vector<const std::byte*> in;  ///< by rank in the group
   std::vector<std::byte*> out;
-  /// Of an all_to_all_v: send_counts[s][r] elements go from rank s to rank r, which expects receive_counts[r][s].
+  /// all_to_all_v: rank s sends send_counts[s][r] elements to rank r, which expects receive_counts[r][s].
   std::vector<std::vector<int64_t>> send_counts{}, receive_counts{};
   size_t posted = 0;
   Phase phase = Phase::kPosting;
 };
 
-/// The first counts of an all_to_all_v that differ between sender and receiver, as count_mismatch of arguments.h has it with `names` for the ranks of the
-/// group; "" where all agree.
+/// The first counts of an all_to_all_v that differ between sender and receiver, in the words of count_mismatch (arguments.h), with `names` for the
+/// ranks of the group; "" if all agree.
 std::string find_count_mismatch(const Transfer& transfer, std::span<const int> names);
 
 /// Moves the data of all ranks, which are threads of one process; reductions in rank order.
 void move_data(const Transfer& transfer);
 
-/// out = in[0] op in[1] op ..., element by element in that order, `count` of each. bf16 and fp16 are carried in fp32 and rounded once.
-/// `out` may be one of them.
+/// out = in[0] op in[1] op ..., element by element in that order, `count` of each. bf16 and fp16 are accumulated in fp32 and rounded once.
+/// `out` may be one of the inputs.
 void reduce_in_order(DType dtype, ReduceOp op, std::span<const std::byte* const> in, std::byte* out, int64_t count);
 
 }  // namespace trireme

@@ -8,12 +8,12 @@
 namespace trireme {
 namespace {
 
-/// In flight, and noted while somebody waits for it.
+/// An operation in flight whose wait is recorded.
 class WatchedOperation final : public Work::Operation {
  public:
   WatchedOperation(Work work, Progress& progress, Progress::Wait noted) : work_(std::move(work)), progress_(progress), noted_(std::move(noted)) {}
   void wait(Context& ctx) override {
-    const NotedWait waiting(progress_, std::move(noted_));
+    const ScopedWait waiting(progress_, std::move(noted_));
     work_.wait(ctx);
   }
 
@@ -35,20 +35,20 @@ class WatchedCommunicator final : public ForwardingCommunicator {
   Work exchange(Context& ctx, std::span<const PointToPoint> messages) override {
     Progress::Wait noted{"exchange", group_, 0, {}};
     for (const PointToPoint& message : messages) {
-      if (message.peer < 0 || message.peer >= size()) continue;  // the inner communicator's to refuse
+      if (message.peer < 0 || message.peer >= size()) continue;  // the inner communicator refuses it
       noted.messages.push_back(progress_.enter_message(group_, static_cast<size_t>(message.peer), message.kind == PointToPoint::Kind::kSend));
     }
     return note(std::move(noted), [&] { return inner().exchange(ctx, messages); });
   }
   void barrier() override {
-    const NotedWait waiting(progress_, collective("barrier"));
+    const ScopedWait waiting(progress_, collective("barrier"));
     inner().barrier();
   }
 
  protected:
   Work perform(Context& /*ctx*/, const char* verb, const Call& call) override { return note(collective(verb), call); }
   std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& ranks) override {
-    if (made->size() == 1) return made;  // waits for nobody
+    if (made->size() == 1) return made;  // a single rank never waits
     std::vector<int> of_world;
     for (int rank : ranks) of_world.push_back(ranks_[static_cast<size_t>(rank)]);
     return std::make_unique<WatchedCommunicator>(std::move(made), progress_, std::move(of_world));
@@ -61,7 +61,7 @@ class WatchedCommunicator final : public ForwardingCommunicator {
   Work note(Progress::Wait noted, const Call& call) {
     Work work;
     {
-      const NotedWait waiting(progress_, noted);
+      const ScopedWait waiting(progress_, noted);
       work = call();
     }
     if (!work.pending()) return work;

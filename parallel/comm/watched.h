@@ -1,5 +1,5 @@
 #pragma once
-// A communicator that notes in a Progress which operation its rank enters and which it waits for.
+// A communicator that records in a Progress which operation its rank enters and which it waits for.
 #include <memory>
 
 #include "parallel/comm/communicator.h"

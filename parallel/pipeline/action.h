@@ -1,6 +1,6 @@
 #pragma once
-// A step is data: one list of actions for each pipeline rank. Generators emit compute only; lowering passes add what moves data, and what follows the last
-// backward; one executor runs the list; the validator and the simulators read the same list.
+// A step is data: one list of actions for each pipeline rank. Generators emit only compute; lowering adds communication and the actions after the
+// last backward; one executor runs the list; the validator and the simulators read the same list.
 #include <cstdint>
 #include <span>
 #include <string>
@@ -20,14 +20,14 @@ enum class ActionType : uint8_t {
   kSendBackward,    ///< SEND_B: gradient of this stage's input to the previous stage
   kRecvBackward,    ///< RECV_B: gradient of this stage's output from the next stage
   kUnshard,         ///< UNSHARD: start gathering a unit's parameters over `shard`
-  kReshard,         ///< RESHARD: this use of the unit is over; its full copy may go
+  kReshard,         ///< RESHARD: this use of the unit has ended; its full copy may be freed
   kReduceGrads,     ///< REDUCE_GRADS: start the reduce-scatter of a unit's gradient over `shard`
   kReduceReplicas,  ///< REDUCE_REPLICAS: start the all-reduce of a unit's owned gradient shard over `replicate`, once a step
   kReduceTied,      ///< REDUCE_TIED: start the all-reduce of the tied embedding's owned gradient shard over `embedding`, once a step
   kWaitGrads,       ///< WAIT_GRADS: wait for the reduction of a unit's gradient that is in flight; the owned shard then holds its sum
-  kSumPartial,      ///< SUM_PARTIAL: all-reduce over `tensor` and over `kv` what a stage's owned gradients hold partially, once a step
+  kSumPartial,      ///< SUM_PARTIAL: all-reduce a stage's owned gradients that are partial over `tensor` or over `kv`, once a step
   kNorm,            ///< NORM: all-reduce squared gradient norm and loss over the world, and decide clipping and acceptance of the step
-  kUpdate,          ///< UPDATE: the optimizer on the owned shard of a unit
+  kUpdate,          ///< UPDATE: run the optimizer on the owned shard of a unit
 };
 const char* name_of(ActionType type);
 constexpr bool is_compute(ActionType type) { return type <= ActionType::kBackwardWeight; }
@@ -35,15 +35,15 @@ constexpr bool is_send(ActionType type) { return type == ActionType::kSendForwar
 constexpr bool is_receive(ActionType type) { return type == ActionType::kRecvForward || type == ActionType::kRecvBackward; }
 constexpr bool is_transfer(ActionType type) { return is_send(type) || is_receive(type); }
 constexpr bool is_reduction(ActionType type) { return type >= ActionType::kReduceGrads && type <= ActionType::kReduceTied; }
-/// Gradient norm and update: after the last reduction of the step.
+/// True for SUM_PARTIAL, NORM and UPDATE, which follow the last reduction of the step.
 constexpr bool ends_step(ActionType type) { return type >= ActionType::kSumPartial; }
 
 struct Action {
   ActionType type;
-  int stage = -1;       ///< global index (virtual stages included); -1: all of the rank (NORM)
-  int microbatch = -1;  ///< of compute and transfers
-  int unit = -1;        ///< of UNSHARD, RESHARD, REDUCE_*, WAIT_GRADS, UPDATE
-  int part = -1;        ///< computed by F, B, I, W; -1: all parts, as before lowering
+  int stage = -1;       ///< global index (virtual stages included); -1: all stages of the rank (NORM)
+  int microbatch = -1;  ///< for compute and transfers
+  int unit = -1;        ///< for UNSHARD, RESHARD, REDUCE_*, WAIT_GRADS, UPDATE
+  int part = -1;        ///< for F, B, I, W: the part to compute; -1: all parts, as before lowering
   int group = -1;       ///< consecutive sends and receives of one rank with the same group >= 0 are issued together
   bool operator==(const Action&) const = default;
 };
@@ -51,8 +51,8 @@ struct Action {
 using ActionList = std::vector<Action>;       ///< one rank
 using ActionLists = std::vector<ActionList>;  ///< indexed by pipeline rank
 
-/// The axes of the groups whose ranks must all be at this action, in the order in which a rank meets them; none where it concerns its rank alone, or
-/// is a transfer, which has its counterpart. The proof against deadlock and the simulations ask this.
+/// The axes of the groups whose ranks must all reach this action, in the order in which a rank joins them. Empty if the action concerns only its rank
+/// or is a transfer, which has a counterpart instead. The deadlock check and the simulations use this.
 std::span<const MeshAxis> axes_of(const Action& action);
 
 /// The other end of a transfer: SEND_F of stage s meets RECV_F of stage s + 1, SEND_B of stage s meets RECV_B of stage s - 1.

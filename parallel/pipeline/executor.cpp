@@ -8,7 +8,7 @@
 namespace trireme {
 namespace {
 
-/// As a message says it: "forward of micro-batch 3, blocks.2", "gathering blocks.2".
+/// Text for messages: "forward of micro-batch 3, blocks.2", "gathering blocks.2".
 std::string describe(const Action& action, const std::string& what) {
   const std::string microbatch = " micro-batch " + std::to_string(action.microbatch);
   switch (action.type) {
@@ -33,7 +33,7 @@ std::string describe(const Action& action, const std::string& what) {
   return what;
 }
 
-/// One list being run. An exception leaves transfers unwaited on purpose: the peers may never reach theirs, and the error must get out.
+/// The run of one list. After an exception transfers are deliberately not waited for: the peers may never reach theirs, and the error must propagate.
 class Run {
  public:
   Run(Context& ctx, Communicator& pipeline, const std::map<int, Stage*>& stages, const std::vector<int>& stage_rank, Timeline* timeline,
@@ -50,7 +50,7 @@ class Run {
   void run(const ActionList& list);
 
  private:
-  /// Transfers issued together: one operation, over for all of them at once.
+  /// Transfers issued together: one operation, in which all of them complete at the same time.
   struct Exchange {
     std::vector<PointToPoint> messages;
     Work work;
@@ -81,13 +81,13 @@ class Run {
   Communicator* world_;
   Progress* progress_;
   const std::function<void(Context&)>& norm_;
-  std::map<std::tuple<ActionType, int, int>, std::shared_ptr<Exchange>> receives_;  ///< not yet waited for: type, stage, micro-batch
-  std::map<std::pair<ActionType, int>, std::shared_ptr<Exchange>> sends_;           ///< the latest: type, peer
+  std::map<std::tuple<ActionType, int, int>, std::shared_ptr<Exchange>> receives_;  ///< not yet waited for, by type, stage, micro-batch
+  std::map<std::pair<ActionType, int>, std::shared_ptr<Exchange>> sends_;           ///< the latest send, by type, peer
 };
 
 Stage& Run::stage_of(const Action& action) const {
   const auto found = stages_.find(action.stage);
-  TRIREME_CHECK(found != stages_.end(), to_string(action), " is of a stage that is not on this rank");
+  TRIREME_CHECK(found != stages_.end(), to_string(action), " belongs to a stage that is not on this rank");
   return *found->second;
 }
 
@@ -116,7 +116,7 @@ void Run::compute(const Action& action) {
   end_event(event);
 }
 
-/// What a neighbouring stage of this rank has computed, taken by the first part that reads it.
+/// Hands over the output of a neighbouring stage of this rank to the first part that reads it.
 void Run::hand_over(const Action& action, Stage& stage) {
   const bool forward = action.type == ActionType::kForward;
   if (action.type == ActionType::kBackwardWeight || (action.part >= 0 && action.part != (forward ? 0 : stage.parts() - 1))) return;
@@ -149,7 +149,7 @@ void Run::move_unit(const Action& action) {
     case ActionType::kReduceTied: stage.reduce_tied(ctx_, action.unit); break;
     case ActionType::kWaitGrads: stage.wait_grads(ctx_, action.unit); break;
     case ActionType::kUpdate: stage.update(ctx_, action.unit); break;
-    default: throw InternalError(concat(to_string(action), " moves no unit"));
+    default: throw InternalError(concat(to_string(action), " is not an action on a unit"));
   }
   end_event(event);
 }
@@ -159,7 +159,7 @@ void Run::end_step(const Action& action) {
   if (progress_ != nullptr) progress_->act(describe(action, ""));
   const size_t event = begin_event(action);
   if (action.type == ActionType::kNorm) {
-    TRIREME_CHECK(norm_ != nullptr, "NORM in a list that nobody has given a norm");
+    TRIREME_CHECK(norm_ != nullptr, "the list contains NORM, but on_norm was not called");
     norm_(ctx_);
   } else {
     stage_of(action).sum_partial(ctx_);
@@ -179,7 +179,7 @@ PointToPoint Run::message(const Action& transfer) {
   }
 }
 
-/// A send is waited for when the next of its kind to the same peer is due, so at most one of each keeps its buffer.
+/// A send is waited for when the next one of its type to the same peer is issued, so at most one send per type and peer keeps its buffer.
 void Run::exchange(const Action* first, const Action* last) {
   if (progress_ != nullptr) progress_->act(describe(*first, ""));
   const auto issued = std::make_shared<Exchange>();
@@ -207,7 +207,7 @@ void Run::wait(Exchange& exchange) {
   for (size_t i = 0; i < exchange.events; ++i) end_event(exchange.first_event + i);
 }
 
-/// All that is in flight. Before norm and update too: what was sent is not kept in memory beside the optimizer.
+/// Waits for all transfers in flight. Also called before norm and update, so that sent buffers are not kept in memory beside the optimizer's.
 void Run::finish_transfers() {
   for (const auto& [key, receive] : receives_) wait(*receive);
   for (const auto& [key, send] : sends_) wait(*send);
@@ -242,7 +242,7 @@ Executor::Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, s
     : pipeline_(pipeline), stages_(std::move(local_stages)), stage_rank_(std::move(stage_rank)) {
   for (const auto& [stage, unused] : stages_)
     TRIREME_CHECK(stage >= 0 && stage < static_cast<int>(stage_rank_.size()) && stage_rank_[static_cast<size_t>(stage)] == pipeline_.rank(), "stage ",
-                  stage, " does not live on pipeline rank ", pipeline_.rank());
+                  stage, " is not assigned to pipeline rank ", pipeline_.rank());
 }
 
 void Executor::run(Context& ctx, const ActionList& list, Timeline* timeline, std::chrono::steady_clock::time_point origin) {

@@ -11,22 +11,22 @@
 
 namespace trireme {
 
-/// Runs one rank's lowered list, the only place where a schedule becomes work. Stage s lives on pipeline rank stage_rank[s].
+/// Runs one rank's lowered list. Stage s is on pipeline rank stage_rank[s].
 class Executor {
  public:
   Executor(Communicator& pipeline, std::map<int, Stage*> local_stages, std::vector<int> stage_rank);
 
-  /// Receives are waited for by the part that reads them, sends at the latest when the list ends; nothing is left in flight on return.
-  /// `timeline`, where given, gets one event for each action, in seconds since `origin`. An event of compute begins after its input has come; one
-  /// of a transfer lasts until somebody has waited for it.
+  /// The part that reads a receive waits for it; sends are waited for at the latest when the list ends. Nothing is in flight on return.
+  /// `timeline`, if not null, gets one event for each action, in seconds since `origin`. A compute event begins after its input has arrived; a
+  /// transfer event ends when the transfer has been waited for.
   void run(Context& ctx, const ActionList& list, Timeline* timeline = nullptr,
            std::chrono::steady_clock::time_point origin = std::chrono::steady_clock::now());
 
-  /// From now on what is in flight in `world`, which outlives this, is moved along between any two actions.
+  /// Progresses operations in flight in `world` between any two actions from now on. `world` outlives this object.
   void drive(Communicator& world) { world_ = &world; }
-  /// From now on `progress`, which outlives this, is told of every action.
+  /// Reports every action to `progress` from now on. `progress` outlives this object.
   void watch(Progress& progress) { progress_ = &progress; }
-  /// What NORM does: a list that trains needs it.
+  /// Sets what NORM does; required for lists that train.
   void on_norm(std::function<void(Context&)> norm) { norm_ = std::move(norm); }
 
  private:

@@ -16,13 +16,13 @@ namespace {
 
 using UnitKey = std::pair<int, int>;  ///< stage, unit
 
-/// The sending end of one transfer and when its data exists.
+/// The send of one transfer and the time at which its data is available.
 struct SendTime {
   double time;
   Action send;
 };
 
-/// All transfers in the one global order. The order in which equal times are taken is free, as long as both ends take the same.
+/// All transfers in the one global order. Transfers of equal time may come in any order that is the same for both ends.
 std::vector<SendTime> send_times(const Simulation& run, const std::vector<int>& rank_of_stage) {
   const auto leaves = [&](int from, int to) {
     const int stages = static_cast<int>(rank_of_stage.size());
@@ -43,12 +43,11 @@ std::vector<SendTime> send_times(const Simulation& run, const std::vector<int>& 
   return all;
 }
 
-/// Every transfer becomes one moment in both of its ranks' lists, that at which its data is there: before all compute that ends later (that begins
-/// then or later, for transfers that block). The lists are then cuts through one order of events, so running that order is a proof that blocking
-/// transfers get through.
+/// Places every transfer in the lists of both its ranks at the time at which its data is available: before all compute that ends later (for blocking
+/// transfers: that begins at that time or later). All lists are then subsequences of one order of events, so blocking transfers cannot deadlock.
 ActionLists add_transfers(const ActionLists& compute, bool receive_ahead) {
   const std::vector<int> rank_of_stage = stage_ranks(compute);
-  // That a transfer takes its time is what sends it off ahead of the compute that it can hide behind.
+  // A transfer time above zero places receives before the compute that they can overlap.
   const Simulation run = simulate(compute, [&](const Action& action) {
     if (is_transfer(action.type)) return receive_ahead && is_receive(action.type) ? 0.25 : 0.0;
     return action.type == ActionType::kBackward ? 2.0 : 1.0;
@@ -56,7 +55,7 @@ ActionLists add_transfers(const ActionLists& compute, bool receive_ahead) {
   ActionLists lists(compute.size());
   std::vector<size_t> next(compute.size(), 0);
   std::vector<int> groups(compute.size(), 0);
-  std::vector<double> latest(compute.size(), -1);  // moment of each list's last transfer
+  std::vector<double> latest(compute.size(), -1);  // time of each list's last transfer
 
   const auto append = [&](double time, Action transfer) {
     const size_t rank = static_cast<size_t>(rank_of_stage[static_cast<size_t>(transfer.stage)]);
@@ -64,7 +63,7 @@ ActionLists add_transfers(const ActionLists& compute, bool receive_ahead) {
     const auto comes_first = [&](const TimelineEvent& event) { return receive_ahead ? event.end <= time : event.begin < time; };
     ActionList& list = lists[rank];
     while (next[rank] < timeline.size() && comes_first(timeline[next[rank]])) list.push_back(timeline[next[rank]++].action);
-    // A group is over when all of it is, so it holds only what can leave at the same time.
+    // A group completes as a whole, so it contains only transfers whose data is available at the same time.
     const bool joins = std::exchange(latest[rank], time) == time && is_transfer(list.back().type);
     transfer.group = joins ? list.back().group : groups[rank]++;
     list.push_back(transfer);
@@ -105,7 +104,7 @@ class UnitMover {
 
  private:
   std::vector<UnitKey> units_of(const Action& part) const;
-  bool adds(const Action& action) const;  ///< to the gradients of its units
+  bool adds(const Action& action) const;  ///< whether the action adds to the gradients of its units
   void move_parameters_once();
   void move_parameters_each_use();
   void reduce_gradients();
@@ -117,7 +116,7 @@ class UnitMover {
   const LoweringPolicy& policy_;
   std::vector<size_t> uses_;                ///< positions of the parts that read parameters: F, B and I, not W
   std::vector<ActionList> before_, after_;  ///< what to issue around each position of the list
-  ActionList last_;                         ///< and at its end
+  ActionList last_;                         ///< what to issue at the end of the list
 };
 
 UnitMover::UnitMover(const ActionList& list, const std::vector<StageUnits>& stages, const LoweringPolicy& policy)
@@ -160,7 +159,7 @@ void UnitMover::move_parameters_each_use() {
       size_t issue = use - std::min(use, static_cast<size_t>(policy_.prefetch));
       if (!first) {
         const size_t end = std::exchange(previous->second, use);
-        if (end + 1 == use) continue;  // the copy stays between neighbouring uses
+        if (end + 1 == use) continue;  // consecutive uses share one copy
         after_[uses_[end]].push_back({ActionType::kReshard, stage, -1, unit});
         issue = std::max(issue, end + 1);
       }
@@ -177,7 +176,7 @@ void UnitMover::reduce_gradients() {
     if (!adds(list_[i])) continue;
     for (const UnitKey& key : units_of(list_[i])) last_of_step[key] = last_of_microbatch[{key, list_[i].microbatch}] = i;
   }
-  // The all-reduce over replicas needs the end of the reduce-scatter, so it is issued one unit later: the next unit's reduce-scatter runs meanwhile.
+  // The all-reduce over replicas needs the completed reduce-scatter. It is issued one unit later, while the next unit's reduce-scatter runs.
   Action waiting{ActionType::kReduceReplicas, -1};
   for (size_t i = 0; i < list_.size(); ++i) {
     if (!adds(list_[i])) continue;
@@ -197,7 +196,7 @@ void UnitMover::reduce_gradients() {
     if (stages_[static_cast<size_t>(key.first)].tied_unit == key.second) last_.push_back({ActionType::kReduceTied, key.first, -1, key.second});
 }
 
-/// Transfers that follow a part go out before what else follows it: a neighbour waits for them.
+/// Transfers that follow a part are issued before the other actions that follow it, because a neighbour waits for them.
 ActionList UnitMover::interleaved() const {
   ActionList result;
   size_t flushed = 0;
@@ -214,13 +213,13 @@ ActionList UnitMover::interleaved() const {
   return result;
 }
 
-/// A reduction runs behind the compute that follows it until something needs its end: the next reduction of the same unit, a gradient that is added to the
-/// unit, the end of the list, or, for a REDUCE_GRADS, the next REDUCE_GRADS of the rank. The last rule bounds the full gradients of a rank to two, and a tied
-/// embedding's, however many stages it has.
+/// Inserts the waits. A reduction overlaps the compute that follows it until something needs its result: the next reduction of the same unit, a
+/// gradient that is added to the unit, the end of the list or, for a REDUCE_GRADS, the next REDUCE_GRADS of the rank. The last rule limits the full
+/// gradients of a rank to two, plus a tied embedding's, whatever the number of its stages.
 ActionList UnitMover::with_waits(const ActionList& list) const {
   ActionList result;
   std::set<UnitKey> in_flight;
-  std::optional<UnitKey> scattered;  // by the rank's last REDUCE_GRADS
+  std::optional<UnitKey> scattered;  // unit of the rank's last REDUCE_GRADS
   const auto wait = [&](const UnitKey& key) {
     if (in_flight.erase(key) > 0) result.push_back({ActionType::kWaitGrads, key.first, -1, key.second});
   };
@@ -258,8 +257,8 @@ ActionList UnitMover::moved() {
 }  // namespace
 
 ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& stages, const LoweringPolicy& policy) {
-  TRIREME_CHECK(policy.prefetch >= 0, "prefetch is ", policy.prefetch);
-  TRIREME_CHECK(stage_ranks(compute).size() == stages.size(), stages.size(), " stages are described");
+  TRIREME_CHECK(policy.prefetch >= 0, "invalid prefetch ", policy.prefetch);
+  TRIREME_CHECK(stage_ranks(compute).size() == stages.size(), stages.size(), " stage descriptions do not match the schedule's number of stages");
   ActionLists lists = add_transfers(compute, policy.receive_ahead);
   for (ActionList& list : lists) {
     const ActionList parts = split_into_parts(list, stages);
@@ -269,8 +268,7 @@ ActionLists lower(const ActionLists& compute, const std::vector<StageUnits>& sta
 }
 
 int max_in_flight(const ActionList& list) {
-  std::map<std::pair<int, int>, size_t>
-      last;  // stage, micro-batch -> its last compute: what a forward saved goes with the last W (or F) that reads it
+  std::map<std::pair<int, int>, size_t> last;  // stage, micro-batch -> its last compute, after which the activations saved by its forward are freed
   for (size_t i = 0; i < list.size(); ++i)
     if (is_compute(list[i].type)) last[{list[i].stage, list[i].microbatch}] = i;
   std::set<std::pair<int, int>> held;

@@ -11,10 +11,10 @@
 namespace trireme {
 namespace {
 
-constexpr size_t kMostStuckRanks = 16;  ///< described one by one
-constexpr size_t kMostMismatches = 16;  ///< of messages, where one that is missing shifts all after it, and of collectives
+constexpr size_t kMostStuckRanks = 16;  ///< described individually
+constexpr size_t kMostMismatches = 16;  ///< reported, of messages (where a missing one shifts all later ones) and of collectives
 
-/// The number of kv heads is not known here. SUM_PARTIAL, which also meets their groups, meets the tensor groups, within which those lie, first.
+/// The number of kv heads is not known here. Only SUM_PARTIAL has kv groups; it first meets the tensor groups, which contain them.
 MeshGroup group_of(const MeshShape& mesh, MeshAxis axis, int rank) { return trireme::group_of(mesh, axis, rank, mesh.tensor); }
 
 /// The two ends of the tied embedding are different stages and units; every other collective is the same action on all its ranks.
@@ -30,10 +30,10 @@ class Rendezvous {
 
  private:
   struct RankState {
-    size_t next = 0;      ///< first action not over
-    size_t axis = 0;      ///< of a collective: which of its axes it meets now
-    size_t end = 0;       ///< one past what was issued together
-    int outstanding = 0;  ///< of these, not over yet
+    size_t next = 0;      ///< first action that is not complete
+    size_t axis = 0;      ///< for a collective: index of the axis it meets now
+    size_t end = 0;       ///< one past the actions issued together
+    int outstanding = 0;  ///< of these, the number not complete
   };
   struct Meeting {
     const Action* action = nullptr;
@@ -44,7 +44,7 @@ class Rendezvous {
     int rank;
     const Action* action;
   };
-  using Channel = std::deque<Message>;  ///< from one rank to another: posted sends, or posted receives, that have met nothing yet
+  using Channel = std::deque<Message>;  ///< from one rank to another: posted sends, or posted receives, that are not matched yet
 
   void advance(int rank);
   void join(int rank, const Action& action);
@@ -85,7 +85,7 @@ void Rendezvous::advance(int rank) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   const ActionList& list = *lists_[static_cast<size_t>(rank)];
   for (; state.next < list.size() && !is_transfer(list[state.next].type) && axes_of(list[state.next]).empty(); ++state.next)
-    if (clocks_ != nullptr) clocks_->pass_alone(rank, list[state.next]);
+    if (clocks_ != nullptr) clocks_->run_local(rank, list[state.next]);
   if (state.next == list.size()) {
     if (clocks_ != nullptr) clocks_->finish(rank);
     return;
@@ -99,7 +99,7 @@ void Rendezvous::advance(int rank) {
   }
   while (action.group >= 0 && state.end < list.size() && is_transfer(list[state.end].type) && list[state.end].group == action.group) ++state.end;
   const size_t begin = state.next, end = state.end;
-  state.outstanding = static_cast<int>(end - begin) + 1;  // the one more keeps the rank here until all are posted
+  state.outstanding = static_cast<int>(end - begin) + 1;  // + 1 keeps the rank here until all are posted
   for (size_t i = begin; i < end; ++i) post(rank, list[i]);
   release(rank);
 }
@@ -124,7 +124,7 @@ void Rendezvous::join(int rank, const Action& action) {
   meeting.waiting.clear();
 }
 
-/// All of a group are at the same collective, which goes on with its next axis or is over.
+/// All members of a group are at the same collective, which continues with its next axis or is complete.
 void Rendezvous::meet(std::span<const int> members, int64_t key) {
   if (clocks_ != nullptr) clocks_->meet(members, key);
   for (const int member : members) {
@@ -148,7 +148,7 @@ int Rendezvous::peer_of(int rank, const Action& transfer) const {
 void Rendezvous::post(int rank, const Action& action) {
   const int peer = peer_of(rank, action);
   if (peer < 0) {
-    violations_.push_back(concat("rank ", rank, ": no stage is at the other end of ", to_string(action)));
+    violations_.push_back(concat("rank ", rank, ": no rank computes the stage at the other end of ", to_string(action)));
     release(rank);
     return;
   }
@@ -172,7 +172,7 @@ void Rendezvous::post(int rank, const Action& action) {
   release(rank);
 }
 
-/// A member of the rank's group that is not at the rank's collective; what it is at instead comes first.
+/// A member of the rank's group that is not at the rank's collective, preferably one that is at a different collective of the group.
 int Rendezvous::missing(int rank) const {
   const MeshAxis axis = axis_at(rank);
   const MeshGroup group = group_of(mesh_, axis, rank);
@@ -184,7 +184,7 @@ int Rendezvous::missing(int rank) const {
   return member;
 }
 
-/// A rank for which a stuck one waits.
+/// A rank that a stuck one waits for.
 int Rendezvous::blocker_of(int rank) const {
   const RankState& state = ranks_[static_cast<size_t>(rank)];
   for (size_t i = state.next; i < state.end; ++i) {
@@ -195,11 +195,11 @@ int Rendezvous::blocker_of(int rank) const {
     const Channel& channel = channels_.at(channel_of(rank, peer, is_send(action.type)));
     if (std::ranges::find(channel, &action, &Message::action) != channel.end()) return peer;
   }
-  throw InternalError(concat("rank ", rank, " is stuck and waits for nobody"));
+  throw InternalError(concat("rank ", rank, " is stuck and waits for no rank"));
 }
 
 std::string Rendezvous::describe(int rank) const {
-  if (at_end(rank)) return concat("rank ", rank, " is at its end");
+  if (at_end(rank)) return concat("rank ", rank, " has finished its list");
   const RankState& state = ranks_[static_cast<size_t>(rank)];
   std::string text = concat("rank ", rank, " waits at");
   for (size_t i = state.next; i < state.end; ++i) {
@@ -207,8 +207,8 @@ std::string Rendezvous::describe(int rank) const {
     text += concat(i > state.next ? ", " : " ", to_string(action));
     if (!is_transfer(action.type)) {
       const MeshAxis axis = axis_at(rank);
-      text += concat(" for the ", name_of(axis), " group of rank ", group_of(mesh_, axis, rank).first, ", of which rank ", missing(rank),
-                     " is not there");
+      text +=
+          concat(" for the ", name_of(axis), " group of rank ", group_of(mesh_, axis, rank).first, ", which rank ", missing(rank), " has not joined");
     } else if (const int peer = peer_of(rank, action); peer >= 0) {
       text += concat(is_send(action.type) ? " to rank " : " from rank ", peer);
     }
@@ -216,7 +216,7 @@ std::string Rendezvous::describe(int rank) const {
   return text;
 }
 
-/// Who waits for whom, followed from one stuck rank, ends in ranks that wait for each other or in one that is done; all else waits for those.
+/// The chain of waits from one stuck rank ends in a cycle of ranks that wait for each other, or in a rank that has finished; reports those.
 void Rendezvous::report_deadlock() {
   size_t stuck = 0;
   int rank = -1;
@@ -238,12 +238,12 @@ void Rendezvous::report_deadlock() {
   }
   std::string text = "deadlock: ";
   for (size_t i = 0; i < std::min(chain.size(), kMostStuckRanks); ++i) text += (i > 0 ? "; " : "") + describe(chain[i]);
-  if (chain.size() > kMostStuckRanks) text += concat("; and so on around ", chain.size(), " ranks");
+  if (chain.size() > kMostStuckRanks) text += concat("; ... in a cycle of ", chain.size(), " ranks");
   if (stuck > 0) text += concat("; ", stuck, " more ranks wait");
   violations_.push_back(text);
 }
 
-/// "rank 7 is at 0UNSHARD1, rank 3 and 126 more are at 0UNSHARD0": the few first, since they are likely the ones that are wrong.
+/// "rank 7 is at 0UNSHARD1, rank 3 and 126 more are at 0UNSHARD0": smaller parties first, since those are more likely to be wrong.
 std::string Rendezvous::at_different_collectives(const Meeting& meeting) const {
   std::vector<std::vector<int>> parties{meeting.waiting};
   for (const int rank : meeting.elsewhere) {

@@ -9,10 +9,10 @@ namespace trireme {
 
 class WorldClocks;
 
-/// Runs one lowered list for each world rank as if every operation blocked: a transfer ends when its peer is there too (all of a group together),
-/// a collective when all members of its group are at the same action. Time is linear in the actions of all ranks, whatever the number of ranks.
-/// Stage s lives on pipeline rank stage_rank[s], nowhere if -1. Returns mismatches and, where ranks are stuck, those that wait for each other and for
-/// what, in words; empty = all lists end. `clocks`, where given, are told of all that happens.
+/// Runs one lowered list for each world rank as if every operation blocked: a transfer completes when its peer has reached it, too (all transfers of
+/// a group together), a collective when all members of its group are at the same action. Run time is linear in the total number of actions. Stage s
+/// is on pipeline rank stage_rank[s], on none if -1. Returns descriptions of mismatches and, if ranks are stuck, of the ranks that wait for each
+/// other; empty if all lists end. `clocks`, if not null, is called for every event.
 std::vector<std::string> run_rendezvous(const std::vector<const ActionList*>& lists_by_world_rank, const MeshShape& mesh,
                                         const std::vector<int>& stage_rank, WorldClocks* clocks = nullptr);
 

@@ -14,20 +14,20 @@
 namespace trireme {
 namespace {
 
-constexpr size_t kMostDigits = 6;  ///< of a number in a schedule's text
+constexpr size_t kMostDigits = 6;  ///< per number in a schedule's text
 
 void check_sizes(int stages, int microbatches) {
   TRIREME_CHECK(stages >= 1 && microbatches >= 1, stages, " stages, ", microbatches, " micro-batches");
 }
 
-/// One rank's list in the making. It counts the micro-batches of each type and stage, so that they come in ascending order whatever the schedule:
-/// that is what makes the sums of all schedules the same bits (but for a tied embedding that a head on the same rank reads too: their order differs).
+/// Builds one rank's list. Counts the micro-batches of each type and stage, so that they come in ascending order in every schedule. Therefore
+/// gradient sums have the same bits in all schedules, except for a tied embedding that a head on the same rank also reads, where the order differs.
 class ListBuilder {
  public:
-  /// A pattern that needs more micro-batches than there are to come out even counts up to `slots`, and the surplus is left out.
+  /// A pattern that needs more micro-batches than there are is generated for `slots` of them, and the surplus is left out.
   explicit ListBuilder(int microbatches, int slots = 0) : microbatches_(microbatches), slots_(std::max(microbatches, slots)) {}
 
-  /// The next micro-batches of a stage, as far as there are any.
+  /// Appends the next `times` micro-batches of a stage, as far as there are any.
   void add(ActionType type, int stage, int times = 1) {
     const auto at = static_cast<size_t>(stage) * kTypes + static_cast<size_t>(type);
     if (at >= next_.size()) next_.resize(at + kTypes, 0);
@@ -48,8 +48,7 @@ class ListBuilder {
   ActionList list_;
 };
 
-/// Rank i does warmup(i) forwards, then an input gradient at a time with a forward behind it, and between the two the weight gradient of the
-/// micro-batch that is `delay(i)` older.
+/// Rank i runs warmup(i) forwards, then repeats: an input gradient, the weight gradient of the micro-batch `delay(i)` earlier, a forward.
 ActionLists split_backwards(int ranks, int microbatches, const auto& warmup, const auto& delay) {
   check_sizes(ranks, microbatches);
   ActionLists lists;
@@ -111,10 +110,10 @@ ActionLists one_forward_one_backward(int ranks, int microbatches) {
 ActionLists interleaved_1f1b(int ranks, int virtual_stages, int microbatches) {
   check_sizes(ranks * virtual_stages, microbatches);
   if (virtual_stages == 1) return one_forward_one_backward(ranks, microbatches);
-  // A group of fewer than p micro-batches would leave gaps at each turn, so what is over makes the first groups larger.
+  // A group of fewer than p micro-batches would leave gaps at each turn, so the remainder is spread over the first groups.
   const int groups = std::max(1, microbatches / ranks);
   const int largest = (microbatches + groups - 1) / groups;
-  std::vector<int> chunks;  // of the forwards, in order; the backwards' are these from the other end
+  std::vector<int> chunks;  // virtual stages of the forwards, in order; the backwards mirror them
   for (int group = 0; group < groups; ++group)
     for (int chunk = 0; chunk < virtual_stages; ++chunk)
       chunks.insert(chunks.end(), static_cast<size_t>(microbatches / groups + (group < microbatches % groups ? 1 : 0)), chunk);
@@ -160,7 +159,7 @@ ActionLists zb_v(int ranks, int microbatches) {
     for (int i = 0; i < rank; ++i) add(up, {kF}), add(down, {kF});
     for (int i = rank; i < ranks; ++i) add(up, {kF, kI, kW});
     while (!list.all(kF, up)) add(down, {kF, kI, kW}), add(up, {kF, kI, kW});
-    // The weight gradients that are over by then fill what would be the bubble of the cooldown.
+    // The weight gradients that remain fill the bubble of the cooldown.
     for (int i = 0; i < rank; ++i) add(down, {kI}), add(up, {kI});
     for (int i = rank; i < ranks; ++i) add(down, {kI, kW});
     list.add(kW, up, microbatches);
@@ -173,7 +172,7 @@ ActionLists zb_v(int ranks, int microbatches) {
 ActionLists forward_only(const std::vector<int>& stage_rank, int microbatches) {
   check_sizes(static_cast<int>(stage_rank.size()), microbatches);
   ActionLists lists(static_cast<size_t>(*std::ranges::max_element(stage_rank)) + 1);
-  // Slot by slot, each rank takes the last of its stages whose input was there when the slot began.
+  // In each time slot a rank runs the last of its stages whose input was available when the slot began.
   std::vector<int> done(stage_rank.size(), 0);
   while (done.back() < microbatches) {
     const std::vector<int> before = done;
@@ -195,7 +194,7 @@ bool allows_virtual_stages(ScheduleKind kind, int virtual_stages) {
 }
 
 ActionLists make_schedule(ScheduleKind kind, int ranks, int virtual_stages, int microbatches) {
-  TRIREME_CHECK(allows_virtual_stages(kind, virtual_stages), name_of(kind), " has no ", virtual_stages, " virtual stages");
+  TRIREME_CHECK(allows_virtual_stages(kind, virtual_stages), name_of(kind), " does not support ", virtual_stages, " virtual stages");
   switch (kind) {
     case ScheduleKind::kGPipe: return gpipe(ranks, microbatches);
     case ScheduleKind::k1F1B: return one_forward_one_backward(ranks, microbatches);
@@ -214,7 +213,8 @@ std::vector<int> stage_ranks(const ActionLists& lists) {
       if (!is_compute(action.type)) continue;
       const size_t stage = static_cast<size_t>(action.stage);
       if (stage >= ranks.size()) ranks.resize(stage + 1, -1);
-      TRIREME_CHECK(ranks[stage] < 0 || ranks[stage] == static_cast<int>(rank), "stage ", stage, " lives on ranks ", ranks[stage], " and ", rank);
+      TRIREME_CHECK(ranks[stage] < 0 || ranks[stage] == static_cast<int>(rank), "stage ", stage, " is assigned to ranks ", ranks[stage], " and ",
+                    rank);
       ranks[stage] = static_cast<int>(rank);
     }
   }
@@ -230,7 +230,7 @@ std::string to_text(const ActionLists& lists) {
 
 namespace {
 
-/// "12F3"; no action where the word is none.
+/// "12F3"; empty if the word is not an action.
 std::optional<Action> parse_action(const std::string& word) {
   const auto number = [&](size_t begin, size_t end, int& value) {
     const auto [rest, error] = std::from_chars(word.data() + begin, word.data() + end, value);
@@ -263,13 +263,13 @@ ActionLists parse_schedule(const std::string& text) {
         throw ConfigError(concat("line ", number, ", word ", list.size() + 1, ", ", word, ": ", why...));
       };
       const std::optional<Action> action = parse_action(word);
-      if (!action) refuse("no action; write stage, F, B, I or W, and micro-batch, such as 0F0");
+      if (!action) refuse("invalid action; write stage, F, B, I or W, and micro-batch, such as 0F0");
       const auto& [type, stage, microbatch, unit, part, group] = *action;
       if (const int there = line_of_stage.try_emplace(stage, number).first->second; there != number)
-        refuse("stage ", stage, " is on line ", there, " already, and a stage has one rank");
+        refuse("stage ", stage, " is already on line ", there, "; a stage runs on one rank only");
       const bool backward = type == ActionType::kBackward;
       for (const ActionType half : backward ? std::vector{ActionType::kBackwardInput, ActionType::kBackwardWeight} : std::vector{type})
-        if (!seen.insert({half, stage, microbatch}).second) refuse("is there already", backward ? ", whole or in part" : "");
+        if (!seen.insert({half, stage, microbatch}).second) refuse("duplicate action", backward ? " (B includes I and W)" : "");
       list.push_back(*action);
     }
     if (!list.empty()) lists.push_back(std::move(list));

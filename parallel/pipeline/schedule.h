@@ -1,6 +1,6 @@
 #pragma once
-// Pure generators of compute-only schedules (F and B, or F, I and W), and where stages live. Stages are counted through: with v virtual stages each of p
-// ranks computes v of the p * v stages.
+// Pure generators of compute-only schedules (F and B, or F, I and W), and the placement of stages. Stages are numbered globally: with v virtual
+// stages each of p ranks computes v of the p * v stages.
 #include "parallel/pipeline/action.h"
 
 namespace trireme {
@@ -15,7 +15,7 @@ const char* name_of(ScheduleKind kind);  ///< "gpipe", "1f1b", "interleaved_1f1b
 ActionLists gpipe(int ranks, int microbatches);
 /// Warmup of min(ranks - 1 - rank, m) forwards, steady one-forward-one-backward, cooldown.   Source: Narayanan et al. 2021, arXiv:2104.04473.
 ActionLists one_forward_one_backward(int ranks, int microbatches);
-/// 1F1B over virtual stages: stage s on rank s mod p. Micro-batches go through in floor(m / p) groups, of p or, where p does not divide m, some more.
+/// 1F1B over virtual stages: stage s on rank s mod p. Micro-batches are processed in floor(m / p) groups of p, or of more where p does not divide m.
 /// Bubble (p-1)/(v m) of the ideal time where p divides m; (v-1) g + 2 (p-1-i) + 1 chunks in flight on rank i, g the largest group. Source: Narayanan
 /// et al. 2021, arXiv:2104.04473, section 2.2.
 ActionLists interleaved_1f1b(int ranks, int virtual_stages, int microbatches);
@@ -23,24 +23,24 @@ ActionLists interleaved_1f1b(int ranks, int virtual_stages, int microbatches);
 ActionLists zb_h1(int ranks, int microbatches);
 /// Zero bubble with 2p - 1 in flight: bubble (p-1)(F+I-2W) where m >= 2p - 1.   Source: the same.
 ActionLists zb_h2(int ranks, int microbatches);
-/// Two stages a rank in a V: stages s and 2p - 1 - s on rank s. 2p halves in flight, as many layers as 1F1B's first rank; no bubble where F = I = W
-/// and m >= 2p - 1.   Source: section 6 of the same; Qi et al. 2024, arXiv:2405.15362.
+/// Two stages per rank in a V: stages s and 2p - 1 - s on rank s. 2p micro-batches of one stage (half a rank's layers) in flight, as much memory as
+/// 1F1B's first rank; no bubble if F = I = W and m >= 2p - 1.   Source: section 6 of the same; Qi et al. 2024, arXiv:2405.15362.
 ActionLists zb_v(int ranks, int microbatches);
-/// Forwards only, for evaluation and generation. Stage s on rank stage_rank[s]; of its stages a rank takes the last that has its input, so that ranks
+/// Forwards only, for evaluation and generation. Stage s on rank stage_rank[s]. A rank runs the last of its stages that has its input, so that ranks
 /// overlap.
 ActionLists forward_only(const std::vector<int>& stage_rank, int microbatches);
 
-/// Virtual stages a kind has where nobody says otherwise (2 of interleaved_1f1b and zb_v, else 1), and whether it can have `virtual_stages`
-/// (interleaved_1f1b any, the others only their own).
+/// Default number of virtual stages of a kind (2 for interleaved_1f1b and zb_v, else 1), and whether it supports `virtual_stages` (interleaved_1f1b:
+/// any, the others: only their default).
 int default_virtual_stages(ScheduleKind kind);
 bool allows_virtual_stages(ScheduleKind kind, int virtual_stages);
 
 ActionLists make_schedule(ScheduleKind kind, int ranks, int virtual_stages, int microbatches);
 
-/// The pipeline rank that computes each stage. Errors: InternalError where a stage is computed by no rank, or by two.
+/// The pipeline rank that computes each stage. Errors: InternalError if a stage is computed by no rank, or by two.
 std::vector<int> stage_ranks(const ActionLists& lists);
 
-/// A compute-only schedule as text: one line for each rank, "0F0 0F1 0B0 ..."; empty lines and what follows a '#' are left out.
+/// A compute-only schedule as text: one line for each rank, "0F0 0F1 0B0 ...". parse_schedule ignores empty lines and text after a '#'.
 std::string to_text(const ActionLists& lists);
 /// Errors: ConfigError naming line and word.
 ActionLists parse_schedule(const std::string& text);

@@ -9,20 +9,20 @@
 namespace trireme {
 namespace {
 
-/// One run: ranks advance along their lists from a work queue, each until it needs something that has not happened yet.
-class Run {
+/// One simulation: ranks advance along their lists from a work queue, each until it needs something that has not happened yet.
+class SimulatedRun {
  public:
-  Run(const ActionLists& lists, const std::function<double(const Action&)>& seconds);
+  SimulatedRun(const ActionLists& lists, const std::function<double(const Action&)>& seconds);
   std::vector<Timeline> timelines();
 
  private:
-  /// All actions of one type, stage and micro-batch (I and B are one milestone: both give the input's gradient): over when the last of them is.
+  /// All actions of one type, stage and micro-batch (I and B are one milestone: both compute the input's gradient). Complete when all of them are.
   struct Milestone {
     int planned = 0;
     int done = 0;
     double end = 0;
-    int waiter = -1;                   ///< the rank that cannot go on before it
-    TimelineEvent* reached = nullptr;  ///< of a transfer: its event, once this end's rank is there
+    int waiter = -1;                   ///< the rank that waits for it
+    TimelineEvent* reached = nullptr;  ///< for a transfer: its event, once this end's rank has reached it
     bool over() const { return planned > 0 && done == planned; }
   };
 
@@ -44,11 +44,11 @@ class Run {
   std::vector<size_t> next_;
   std::vector<double> clock_;
   std::vector<int> runnable_;
-  std::vector<int> at_norm_;  ///< ranks that have come there
-  double norm_ = -1;          ///< when all have
+  std::vector<int> at_norm_;  ///< ranks that have reached NORM
+  double norm_ = -1;          ///< time at which all have
 };
 
-Run::Run(const ActionLists& lists, const std::function<double(const Action&)>& seconds)
+SimulatedRun::SimulatedRun(const ActionLists& lists, const std::function<double(const Action&)>& seconds)
     : seconds_(seconds), ranks_(lists.size()), next_(lists.size(), 0), clock_(lists.size(), 0.0) {
   for (const ActionList& list : lists) {
     for (const Action& action : list) {
@@ -70,29 +70,30 @@ Run::Run(const ActionLists& lists, const std::function<double(const Action&)>& s
   }
 }
 
-Run::Milestone& Run::milestone(ActionType type, int stage, int microbatch) {
-  TRIREME_CHECK(stage >= 0 && stage < stages_ && microbatch >= 0 && microbatch < microbatches_, "stage ", stage, ", micro-batch ", microbatch);
+SimulatedRun::Milestone& SimulatedRun::milestone(ActionType type, int stage, int microbatch) {
+  TRIREME_CHECK(stage >= 0 && stage < stages_ && microbatch >= 0 && microbatch < microbatches_, "no such stage and micro-batch: stage ", stage,
+                ", micro-batch ", microbatch);
   const int kind = static_cast<int>(type == ActionType::kBackward ? ActionType::kBackwardInput : type);
   return milestones_[static_cast<size_t>((kind * stages_ + stage) * microbatches_ + microbatch)];
 }
 
-/// What must be over before a compute action: its receive, or in lists without transfers the neighbour's compute itself.
-Run::Milestone* Run::input_of(const Action& action) {
+/// The milestone that must precede a compute action: its receive or, in lists without transfers, the neighbour's compute.
+SimulatedRun::Milestone* SimulatedRun::input_of(const Action& action) {
   const bool forward = action.type == ActionType::kForward;
   if (action.type == ActionType::kBackwardWeight || action.stage == (forward ? 0 : stages_ - 1)) return nullptr;
   Milestone& receive = milestone(forward ? ActionType::kRecvForward : ActionType::kRecvBackward, action.stage, action.microbatch);
   return receive.planned > 0 ? &receive : &milestone(action.type, action.stage + (forward ? -1 : 1), action.microbatch);
 }
 
-/// When it is there for `action`: the transfers of a compute-only schedule are implied.
-double Run::arrival(const Milestone& input, const Action& action) const {
+/// Time at which `input` is available to `action`. The transfers of a compute-only schedule are implied.
+double SimulatedRun::arrival(const Milestone& input, const Action& action) const {
   const bool forward = action.type == ActionType::kForward;
   const size_t stage = static_cast<size_t>(action.stage), neighbour = forward ? stage - 1 : stage + 1;
   if (input.reached != nullptr || stage_rank_[stage] == stage_rank_[neighbour]) return input.end;
   return input.end + seconds_({forward ? ActionType::kRecvForward : ActionType::kRecvBackward, action.stage, action.microbatch});
 }
 
-void Run::advance(int rank) {
+void SimulatedRun::advance(int rank) {
   const size_t r = static_cast<size_t>(rank);
   for (; next_[r] < ranks_[r].size(); ++next_[r]) {
     TimelineEvent& event = ranks_[r][next_[r]];
@@ -119,8 +120,8 @@ void Run::advance(int rank) {
   }
 }
 
-/// The last to come lets the others go on.
-bool Run::meet_at_norm(int rank, TimelineEvent& event) {
+/// The last rank to arrive releases the others.
+bool SimulatedRun::meet_at_norm(int rank, TimelineEvent& event) {
   if (norm_ < 0) {
     at_norm_.push_back(rank);
     if (at_norm_.size() < ranks_.size()) return false;
@@ -132,7 +133,7 @@ bool Run::meet_at_norm(int rank, TimelineEvent& event) {
   return true;
 }
 
-void Run::transfer(TimelineEvent& event, double now) {
+void SimulatedRun::transfer(TimelineEvent& event, double now) {
   event.begin = event.end = now;
   milestone(event.action).reached = &event;
   TimelineEvent* other = milestone(counterpart(event.action)).reached;
@@ -142,22 +143,21 @@ void Run::transfer(TimelineEvent& event, double now) {
   finish(milestone(receive.action), receive.end);
 }
 
-void Run::finish(Milestone& milestone, double end) {
+void SimulatedRun::finish(Milestone& milestone, double end) {
   milestone.end = std::max(milestone.end, end);
   if (++milestone.done < milestone.planned || milestone.waiter < 0) return;
   runnable_.push_back(milestone.waiter);
   milestone.waiter = -1;
 }
 
-std::vector<Timeline> Run::timelines() {
+std::vector<Timeline> SimulatedRun::timelines() {
   while (!runnable_.empty()) {
     const int rank = runnable_.back();
     runnable_.pop_back();
     advance(rank);
   }
   for (size_t rank = 0; rank < ranks_.size(); ++rank)
-    if (next_[rank] < ranks_[rank].size())
-      throw InternalError(concat("rank ", rank, " never gets past ", to_string(ranks_[rank][next_[rank]].action)));
+    if (next_[rank] < ranks_[rank].size()) throw InternalError(concat("rank ", rank, " is stuck at ", to_string(ranks_[rank][next_[rank]].action)));
   return std::move(ranks_);
 }
 
@@ -165,12 +165,12 @@ std::vector<Timeline> Run::timelines() {
 
 Simulation simulate(const ActionLists& lists, const std::function<double(const Action&)>& seconds) {
   Simulation result;
-  result.ranks = Run(lists, seconds).timelines();
+  result.ranks = SimulatedRun(lists, seconds).timelines();
   double compute = 0, first = std::numeric_limits<double>::infinity(), last = 0;
   for (const Timeline& timeline : result.ranks) {
     double begin = std::numeric_limits<double>::infinity(), end = 0;
     for (const TimelineEvent& event : timeline) {
-      if (is_transfer(event.action.type) || event.end == event.begin) continue;  // a receive is posted long before there is anything to receive
+      if (is_transfer(event.action.type) || event.end == event.begin) continue;  // a receive is posted long before its data exists
       begin = std::min(begin, event.begin);
       end = std::max(end, event.end);
       if (is_compute(event.action.type)) compute += event.end - event.begin;

@@ -5,8 +5,8 @@
 
 namespace trireme {
 
-/// One of the four virtual seams: what the executor drives. A stage is a sequence of parts (embedding, blocks, head) whose parameters live in
-/// units; the executor never learns what they compute. Everything is per micro-batch; a stage keeps what the backward needs until W has used it.
+/// One of the four virtual interfaces: what the executor drives. A stage is a sequence of parts (embedding, blocks, head) whose parameters are in
+/// units; the executor does not know what they compute. All compute is per micro-batch; a stage keeps what the backward needs until W has used it.
 class Stage {
  public:
   virtual ~Stage() = default;
@@ -24,18 +24,18 @@ class Stage {
   virtual void forward(Context& ctx, int microbatch, int part) = 0;
   virtual void backward_input(Context& ctx, int microbatch, int part) = 0;
   virtual void backward_weight(Context& ctx, int microbatch, int part) = 0;
-  /// I and W of a part, where nothing comes between them: what a stage keeps from the one for the other may go as early as it can.
+  /// I and W of a part with nothing in between. A stage may override it to free earlier what I keeps for W.
   virtual void backward(Context& ctx, int microbatch, int part) {
     backward_input(ctx, microbatch, part);
     backward_weight(ctx, microbatch, part);
   }
 
-  /// The buffers at the borders. Those to receive into are allocated when asked for; those to send are handed over (the stage drops them).
+  /// Boundary buffers. Receive buffers are allocated by the call; send buffers are handed over (the stage releases them).
   virtual Tensor recv_forward_buffer(Context& ctx, int microbatch) = 0;   ///< input of part 0
   virtual Tensor take_forward_output(int microbatch) = 0;                 ///< output of the last part
   virtual Tensor recv_backward_buffer(Context& ctx, int microbatch) = 0;  ///< gradient of that output
   virtual Tensor take_backward_output(int microbatch) = 0;                ///< gradient of the input
-  /// What another stage of the same rank hands over instead.
+  /// Input handed over by another stage of the same rank, instead of a receive.
   virtual void put_forward_input(int microbatch, Tensor x) = 0;
   virtual void put_backward_input(int microbatch, Tensor dy) = 0;
 

@@ -16,7 +16,7 @@ struct Expected {
   bool training;
 };
 
-/// What one rank's list does by itself: every part of every micro-batch once and in order, nothing before what it needs, nothing left over.
+/// Checks one rank's list in isolation: every part of every micro-batch once and in order, nothing before what it needs, nothing left over.
 class ListCheck {
  public:
   ListCheck(const Expected& expected, int pipeline_rank, std::string where);
@@ -29,16 +29,16 @@ class ListCheck {
   };
   struct Unit {
     bool gathered = false, unreduced = false, reduced = false, replicas_reduced = false, tied_reduced = false, updated = false;
-    bool in_flight = false;  ///< a reduction of its gradient
+    bool in_flight = false;  ///< a reduction of its gradient is in flight
   };
   struct StageState {
     std::vector<Microbatch> microbatches;
     std::vector<Unit> units;
-    bool summed = false;  ///< over tensor ranks
+    bool summed = false;  ///< SUM_PARTIAL has run
   };
 
   template <class... Parts>
-  void complain(const Parts&... parts) {
+  void add_violation(const Parts&... parts) {
     violations_.push_back(concat(where_, ": ", parts...));
   }
   bool in_range(const Action& action);
@@ -62,7 +62,7 @@ class ListCheck {
   const StageUnits& description(int stage) const { return expected_.stages[static_cast<size_t>(stage)]; }
   int parts(int stage) const { return static_cast<int>(description(stage).units_of_part.size()); }
   bool last_stage(int stage) const { return stage + 1 == static_cast<int>(expected_.stages.size()); }
-  /// Another rank's, so that something is sent there and received from there.
+  /// True if another rank computes the stage, so that data is sent to it and received from it.
   bool is_elsewhere(int stage) const { return stage >= 0 && stage < static_cast<int>(expected_.stages.size()) && !stages_.contains(stage); }
 
   const Expected& expected_;
@@ -84,14 +84,14 @@ ListCheck::ListCheck(const Expected& expected, int pipeline_rank, std::string wh
 bool ListCheck::in_range(const Action& action) {
   if (action.type == ActionType::kNorm) return true;
   const bool here = stages_.contains(action.stage);
-  if (!here) complain(to_string(action), " is of a stage that is not here");
+  if (!here) add_violation(to_string(action), " belongs to a stage that is not on this rank");
   const bool of_microbatch = action.microbatch >= 0 && action.microbatch < expected_.microbatches;
   const bool in_stage = is_transfer(action.type)                 ? of_microbatch
                         : action.type == ActionType::kSumPartial ? true
                         : !here                                  ? false
                         : is_compute(action.type)                ? of_microbatch && action.part < parts(action.stage)
                                                                  : action.unit >= 0 && action.unit < description(action.stage).units;
-  if (here && !in_stage) complain(to_string(action), " names a micro-batch, part or unit that does not exist");
+  if (here && !in_stage) add_violation(to_string(action), " names a micro-batch, part or unit that does not exist");
   return here && in_stage;
 }
 
@@ -103,23 +103,23 @@ void ListCheck::compute(const Action& action, int part) {
   const bool adds = action.type == ActionType::kBackward || action.type == (fused ? ActionType::kBackwardInput : ActionType::kBackwardWeight);
   for (const UnitRef& u : description(action.stage).units_of_part[static_cast<size_t>(part)]) {
     if (u.stage >= 0 && !stages_.contains(u.stage)) {
-      complain(to_string(one), " reads a unit of stage ", u.stage, ", which is not here");
+      add_violation(to_string(one), " reads a unit of stage ", u.stage, ", which is not on this rank");
       continue;
     }
     Unit& unit = unit_of(action.stage, u);
-    if (reads && !unit.gathered) complain(to_string(one), " runs before unit ", u.unit, " is gathered");
-    if (adds && unit.replicas_reduced) complain(to_string(one), " adds to the gradient of unit ", u.unit, " after it was reduced over replicas");
-    if (adds && unit.in_flight) complain(to_string(one), " adds to the gradient of unit ", u.unit, " while it is being reduced");
+    if (reads && !unit.gathered) add_violation(to_string(one), " runs before unit ", u.unit, " is gathered");
+    if (adds && unit.replicas_reduced) add_violation(to_string(one), " adds to the gradient of unit ", u.unit, " after it was reduced over replicas");
+    if (adds && unit.in_flight) add_violation(to_string(one), " adds to the gradient of unit ", u.unit, " while it is being reduced");
     if (adds) unit.unreduced = true;
   }
   if (action.type == ActionType::kForward) forward(one, microbatch);
   if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardInput) backward_input(one, microbatch);
   if (adds && !fused) backward_weight(one, microbatch);
-  if (fused && action.type == ActionType::kBackwardWeight) complain(to_string(one), ": the part is fused and has no W");
+  if (fused && action.type == ActionType::kBackwardWeight) add_violation(to_string(one), ": the part is fused and has no W");
   if (action.type != ActionType::kForward) skip_fused(action.stage, microbatch);
 }
 
-/// Received, or computed by the neighbouring stage where that is here too.
+/// True if the input was received or, if the neighbouring stage is on this rank, computed.
 bool ListCheck::has_input(const Action& part, const Microbatch& microbatch) const {
   const bool forward = part.type == ActionType::kForward;
   const int neighbour = part.stage + (forward ? -1 : 1);
@@ -129,28 +129,28 @@ bool ListCheck::has_input(const Action& part, const Microbatch& microbatch) cons
 }
 
 void ListCheck::forward(const Action& part, Microbatch& microbatch) {
-  if (part.part != microbatch.forward) complain(to_string(part), " runs twice or out of order");
-  if (part.part == 0 && part.stage > 0 && !has_input(part, microbatch)) complain(to_string(part), " runs before its input is received");
+  if (part.part != microbatch.forward) add_violation(to_string(part), " runs twice or out of order");
+  if (part.part == 0 && part.stage > 0 && !has_input(part, microbatch)) add_violation(to_string(part), " runs before its input is received");
   ++microbatch.forward;
 }
 
 void ListCheck::backward_input(const Action& part, Microbatch& microbatch) {
   const int last = parts(part.stage) - 1;
-  if (!expected_.training) complain(to_string(part), " in a list that does not train");
-  if (part.part != last - microbatch.input) complain(to_string(part), " runs twice or out of order");
-  if (microbatch.forward <= last) complain(to_string(part), " runs before the forward");
+  if (!expected_.training) add_violation(to_string(part), " is in a list that does not train");
+  if (part.part != last - microbatch.input) add_violation(to_string(part), " runs twice or out of order");
+  if (microbatch.forward <= last) add_violation(to_string(part), " runs before the forward");
   if (part.part == last && !last_stage(part.stage) && !has_input(part, microbatch))
-    complain(to_string(part), " runs before the gradient of its output is received");
+    add_violation(to_string(part), " runs before the gradient of its output is received");
   ++microbatch.input;
 }
 
 void ListCheck::backward_weight(const Action& part, Microbatch& microbatch) {
-  if (part.part != parts(part.stage) - 1 - microbatch.weight) complain(to_string(part), " runs twice or out of order");
-  if (microbatch.weight >= microbatch.input) complain(to_string(part), " runs before the input gradient");
+  if (part.part != parts(part.stage) - 1 - microbatch.weight) add_violation(to_string(part), " runs twice or out of order");
+  if (microbatch.weight >= microbatch.input) add_violation(to_string(part), " runs before the input gradient");
   ++microbatch.weight;
 }
 
-/// The next W to come is not that of a fused part, which has none.
+/// Counts the W of a fused part, which has none, as done.
 void ListCheck::skip_fused(int stage, Microbatch& microbatch) const {
   const int fused = description(stage).fused_part;
   if (fused >= 0 && fused == parts(stage) - 1 - microbatch.weight && microbatch.input > microbatch.weight) ++microbatch.weight;
@@ -159,14 +159,14 @@ void ListCheck::skip_fused(int stage, Microbatch& microbatch) const {
 void ListCheck::transfer(const Action& action) {
   Microbatch& m = stages_.at(action.stage).microbatches[static_cast<size_t>(action.microbatch)];
   const int all = parts(action.stage), other = counterpart(action).stage;
-  if (stages_.contains(other)) complain(to_string(action), ": stage ", other, " is on the same rank, which hands over to itself");
-  if (action.type == ActionType::kSendForward && m.forward < all) complain(to_string(action), " sends before the output is computed");
-  if (action.type == ActionType::kSendBackward && m.input < all) complain(to_string(action), " sends before the gradient is computed");
+  if (stages_.contains(other)) add_violation(to_string(action), ": stage ", other, " is on the same rank, so there must be no transfer");
+  if (action.type == ActionType::kSendForward && m.forward < all) add_violation(to_string(action), " sends before the output is computed");
+  if (action.type == ActionType::kSendBackward && m.input < all) add_violation(to_string(action), " sends before the gradient is computed");
   bool& done = action.type == ActionType::kSendForward    ? m.sent_forward
                : action.type == ActionType::kRecvForward  ? m.received_forward
                : action.type == ActionType::kSendBackward ? m.sent_backward
                                                           : m.received_backward;
-  if (done) complain(to_string(action), " is there twice");
+  if (done) add_violation(to_string(action), " occurs twice");
   done = true;
 }
 
@@ -176,74 +176,74 @@ void ListCheck::move_unit(const Action& action) {
   if (action.type == ActionType::kWaitGrads) return wait_grads(action, unit);
   if (action.type == ActionType::kUpdate) return update(action, unit);
   const bool gather = action.type == ActionType::kUnshard;
-  if (unit.gathered == gather) complain(to_string(action), gather ? ": the unit is already gathered" : ": the unit is not gathered");
+  if (unit.gathered == gather) add_violation(to_string(action), gather ? ": the unit is already gathered" : ": the unit is not gathered");
   unit.gathered = gather;
 }
 
 void ListCheck::reduce(const Action& action, Unit& unit) {
-  if (!expected_.training) complain(to_string(action), " in a list that does not train");
-  if (normed_) complain(to_string(action), " comes after the norm");
-  if (unit.in_flight) complain(to_string(action), " starts before the reduction under way has been waited for");
+  if (!expected_.training) add_violation(to_string(action), " is in a list that does not train");
+  if (normed_) add_violation(to_string(action), " comes after the norm");
+  if (unit.in_flight) add_violation(to_string(action), " starts before the reduction in flight has been waited for");
   unit.in_flight = true;
   if (action.type == ActionType::kReduceGrads) {
-    if (!unit.unreduced) complain(to_string(action), " has no gradient to reduce");
+    if (!unit.unreduced) add_violation(to_string(action), " has no gradient to reduce");
     unit.unreduced = false;
     unit.reduced = true;
     return;
   }
-  if (!unit.reduced || unit.unreduced) complain(to_string(action), " comes before the gradient is reduced over shards");
+  if (!unit.reduced || unit.unreduced) add_violation(to_string(action), " comes before the gradient is reduced over shards");
   const bool tied = action.type == ActionType::kReduceTied;
-  if (tied && action.unit != description(action.stage).tied_unit) complain(to_string(action), " is of a unit that is not tied");
-  if (tied && !unit.replicas_reduced) complain(to_string(action), " comes before the gradient is reduced over replicas");
+  if (tied && action.unit != description(action.stage).tied_unit) add_violation(to_string(action), ": the unit is not tied");
+  if (tied && !unit.replicas_reduced) add_violation(to_string(action), " comes before the gradient is reduced over replicas");
   bool& done = tied ? unit.tied_reduced : unit.replicas_reduced;
-  if (done) complain(to_string(action), " is there twice");
+  if (done) add_violation(to_string(action), " occurs twice");
   done = true;
 }
 
 void ListCheck::wait_grads(const Action& action, Unit& unit) {
-  if (!unit.in_flight) complain(to_string(action), " waits for nothing");
+  if (!unit.in_flight) add_violation(to_string(action), ": no reduction is in flight");
   unit.in_flight = false;
 }
 
 void ListCheck::sum_partial(const Action& action) {
   StageState& stage = stages_.at(action.stage);
-  if (stage.summed) complain(to_string(action), " is there twice");
+  if (stage.summed) add_violation(to_string(action), " occurs twice");
   stage.summed = true;
   for (const Unit& unit : stage.units)
-    if (unit.in_flight || unit.unreduced) return complain(to_string(action), " comes before the stage's gradients are reduced");
+    if (unit.in_flight || unit.unreduced) return add_violation(to_string(action), " comes before the stage's gradients are reduced");
 }
 
 void ListCheck::norm() {
-  if (normed_) complain("NORM is there twice");
+  if (normed_) add_violation("NORM occurs twice");
   normed_ = true;
   for (const auto& [index, stage] : stages_)
-    if (!stage.summed) complain("NORM comes before the partial gradients of stage ", index, " are summed");
+    if (!stage.summed) add_violation("NORM comes before the partial gradients of stage ", index, " are summed");
 }
 
 void ListCheck::update(const Action& action, Unit& unit) {
-  if (!normed_) complain(to_string(action), " comes before the norm");
-  if (unit.updated) complain(to_string(action), " is there twice");
+  if (!normed_) add_violation(to_string(action), " comes before the norm");
+  if (unit.updated) add_violation(to_string(action), " occurs twice");
   unit.updated = true;
 }
 
 void ListCheck::finish_microbatch(int stage, int m, const Microbatch& microbatch) {
   const int all = parts(stage);
   const auto require = [&](bool done, const char* what) {
-    if (!done) complain("stage ", stage, " ", what, " micro-batch ", m);
+    if (!done) add_violation("stage ", stage, " ", what, " micro-batch ", m);
   };
-  require(microbatch.forward == all, "does not do the forward of");
+  require(microbatch.forward == all, "does not compute the forward of");
   if (is_elsewhere(stage - 1)) require(microbatch.received_forward, "never receives the input of");
   if (is_elsewhere(stage + 1)) require(microbatch.sent_forward, "never sends the output of");
   if (!expected_.training) return;
-  require(microbatch.input == all, "does not do the backward of");
-  require(microbatch.weight == all, "does not do the weight gradients of");
+  require(microbatch.input == all, "does not compute the backward of");
+  require(microbatch.weight == all, "does not compute the weight gradients of");
   if (is_elsewhere(stage - 1)) require(microbatch.sent_backward, "never sends the input gradient of");
   if (is_elsewhere(stage + 1)) require(microbatch.received_backward, "never receives the output gradient of");
 }
 
 void ListCheck::finish_unit(int stage, int u, const Unit& unit) {
   const auto require = [&](bool done, const char* what) {
-    if (!done) complain("unit ", u, " of stage ", stage, " is never ", what);
+    if (!done) add_violation("unit ", u, " of stage ", stage, " is never ", what);
   };
   require(!unit.gathered, "resharded after its last use");
   if (!expected_.training) return;
@@ -255,7 +255,7 @@ void ListCheck::finish_unit(int stage, int u, const Unit& unit) {
 }
 
 void ListCheck::finish() {
-  if (expected_.training && !normed_) complain("there is no NORM");
+  if (expected_.training && !normed_) add_violation("NORM is missing");
   for (const auto& [stage, state] : stages_) {
     for (size_t m = 0; m < state.microbatches.size(); ++m) finish_microbatch(stage, static_cast<int>(m), state.microbatches[m]);
     std::vector<bool> read(state.units.size(), false);

@@ -1,6 +1,6 @@
 #pragma once
-// Proof that lowered lists cannot deadlock and are complete, under rendezvous semantics, strict like NCCL: each rank runs its list in order, a send
-// ends only with its receive, a collective only when every member of its group is there. Eager MPI would hide such a deadlock.
+// Proves that lowered lists are complete and cannot deadlock, under rendezvous semantics as strict as NCCL's: each rank runs its list in order, a
+// send completes only with its receive, a collective only when every member of its group has reached it. MPI's eager sends would hide a deadlock.
 #include <string>
 #include <vector>
 
@@ -12,8 +12,8 @@ namespace trireme {
 /// `lists`: one for each world rank, or one for each pipeline rank that all (replicate, shard, tensor) coordinates share.
 /// Collectives of all axes are checked together: UNSHARD and REDUCE_GRADS over `shard`, REDUCE_REPLICAS over `replicate`, REDUCE_TIED over
 /// `embedding`; F, B, I, W count as collectives over `tensor`.
-/// Returns every violation in words (empty = proven): deadlock (with what each stuck rank waits for), compute before its input or its
-/// parameters, a micro-batch missing or twice, an unmatched message, a gradient never reduced, a unit never resharded.
+/// Returns a description of every violation (empty: proven): deadlock (with what each stuck rank waits for), compute before its input or its
+/// parameters, a missing or duplicate micro-batch, an unmatched message, a gradient never reduced, a unit never resharded.
 std::vector<std::string> validate(const std::vector<ActionList>& lists, const MeshShape& mesh, const std::vector<StageUnits>& stages,
                                   int microbatches, bool training);
 

@@ -39,8 +39,8 @@ WorldSimulation simulate_world(const std::vector<const ActionList*>& lists_by_wo
   WorldClocks clocks(lists_by_world_rank, mesh, stage_rank, stages, costs, traced);
   const std::vector<std::string> violations = run_rendezvous(lists_by_world_rank, mesh, stage_rank, &clocks);
   if (!violations.empty())
-    throw InternalError(
-        concat("the lists of ", mesh.world(), " ranks do not end: ", violations.front(), violations.size() > 1 ? "; " + violations.back() : ""));
+    throw InternalError(concat("the lists of ", mesh.world(), " ranks do not terminate: ", violations.front(),
+                               violations.size() > 1 ? "; " + violations.back() : ""));
   return clocks.result();
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 bool is_backward(ActionType type) { return type == ActionType::kBackward || type == ActionType::kBackwardInput; }
 
-/// What one rank may do: stages, parts and units that are its own.
+/// Checks that a list names only stages, parts and units of its rank.
 void check(const ActionList& list, int pipeline_rank, const std::vector<StageUnits>& stages, const std::vector<int>& stage_rank) {
   for (const Action& action : list) {
     if (action.type == ActionType::kNorm) continue;
@@ -19,7 +19,7 @@ void check(const ActionList& list, int pipeline_rank, const std::vector<StageUni
     if (is_transfer(action.type) || action.type == ActionType::kSumPartial) continue;
     const int all = is_compute(action.type) ? static_cast<int>(stages[stage].units_of_part.size()) : stages[stage].units;
     const int named = is_compute(action.type) ? action.part : action.unit;
-    TRIREME_CHECK(named < all && (named >= 0 || is_compute(action.type)), to_string(action), " of a stage with ", all);
+    TRIREME_CHECK(named < all && (named >= 0 || is_compute(action.type)), to_string(action), " is out of range; parts or units of its stage: ", all);
   }
 }
 
@@ -53,11 +53,12 @@ WorldClocks::WorldClocks(const std::vector<const ActionList*>& lists, const Mesh
     rank.units.resize(static_cast<size_t>(units_of[static_cast<size_t>(pipeline)]));
   }
   for (const auto& [rank, factor] : costs.slowdown) {
-    TRIREME_CHECK(rank >= 0 && rank < mesh.world() && factor > 0, "rank ", rank, " of ", mesh.world(), " ", factor, " times slower");
+    TRIREME_CHECK(rank >= 0 && rank < mesh.world() && factor > 0, "invalid slowdown: rank ", rank, " of ", mesh.world(), ", ", factor,
+                  " times slower");
     at(rank).slowdown = factor;
   }
   for (const int rank : traced) {
-    TRIREME_CHECK(rank >= 0 && rank < mesh.world(), "rank ", rank, " in a world of ", mesh.world());
+    TRIREME_CHECK(rank >= 0 && rank < mesh.world(), "rank ", rank, " is outside a world of size ", mesh.world());
     at(rank).timeline = &timelines_[rank];
     at(rank).timeline->resize(at(rank).list->size(), {{}, 0, 0});
   }
@@ -82,7 +83,7 @@ void WorldClocks::wait(Rank& rank, WaitCause cause, double until) {
   rank.clock = until;
 }
 
-/// What an action that is no compute takes from the compute of its rank.
+/// Adds the time for which an action other than compute blocks its rank.
 void WorldClocks::hold(Rank& rank, const Action& action) {
   const double begin = rank.clock, seconds = cost(rank, action).seconds;
   rank.clock += seconds;
@@ -90,7 +91,7 @@ void WorldClocks::hold(Rank& rank, const Action& action) {
   record(rank, action, begin, rank.clock);
 }
 
-void WorldClocks::pass_alone(int which, const Action& action) {
+void WorldClocks::run_local(int which, const Action& action) {
   Rank& rank = at(which);
   if (action.type == ActionType::kWaitGrads) wait(rank, WaitCause::kReduce, unit(rank, action.stage, action.unit).reduced);
   hold(rank, action);
@@ -102,7 +103,7 @@ void WorldClocks::await_input(Rank& rank, const Action& action) {
     return a.receive->type == type && a.receive->stage == action.stage && a.receive->microbatch == action.microbatch;
   };
   const auto arrival = std::ranges::find_if(rank.arrivals, mine);
-  if (arrival == rank.arrivals.end()) return;  // the step's own, handed over by a stage of this rank, or read by an earlier part
+  if (arrival == rank.arrivals.end()) return;  // input of the step, handed over by a stage of this rank, or already read by an earlier part
   wait(rank, WaitCause::kStage, arrival->begin);
   wait(rank, WaitCause::kTransfer, arrival->end);
   rank.arrivals.erase(arrival);
@@ -143,7 +144,7 @@ void WorldClocks::compute_together(std::span<const int> members) {
   }
 }
 
-/// SUM_PARTIAL and NORM hold every rank until the last is there.
+/// SUM_PARTIAL and NORM block every rank until the last has reached them.
 void WorldClocks::wait_together(std::span<const int> members) {
   double start = 0;
   for (const int member : members) start = std::max(start, at(member).clock);
@@ -176,7 +177,7 @@ void WorldClocks::meet(std::span<const int> members, int64_t group) {
 }
 
 void WorldClocks::transfer(int sender, const Action& send, int receiver, const Action& receive) {
-  Rank &from = at(sender), &to = at(receiver);  // their clocks stand since they posted it
+  Rank &from = at(sender), &to = at(receiver);  // their clocks have not moved since they posted it
   const double begin = std::max(from.clock, to.clock), end = begin + cost(to, receive).seconds;
   to.arrivals.push_back({&receive, begin, end});
   record(from, send, from.clock, end);

@@ -6,19 +6,19 @@
 
 namespace trireme {
 
-/// Keeps the time of every rank while the rendezvous runs their lists. That one lets nobody pass before all have met, which fixes an order in which
-/// whatever a moment depends on is known; the clocks let time pass only where the program waits.
+/// Keeps the time of every rank while the rendezvous runs their lists. The rendezvous blocks at every meeting, so it calls these functions in an
+/// order in which everything that a time depends on is already known. The clocks themselves wait only where a run would.
 class WorldClocks {
  public:
-  /// Errors: InternalError where a list names a stage, part or unit that is not its rank's.
+  /// Errors: InternalError if a list names a stage, part or unit that is not on its rank.
   WorldClocks(const std::vector<const ActionList*>& lists, const MeshShape& mesh, const std::vector<int>& stage_rank,
               const std::vector<StageUnits>& stages, const WorldCosts& costs, const std::vector<int>& traced);
 
   /// An action that concerns this rank alone.
-  void pass_alone(int rank, const Action& action);
-  /// The rank is at a compute action or collective, and has what it needs for it.
+  void run_local(int rank, const Action& action);
+  /// The rank has reached a compute action or collective.
   void reach(int rank, const Action& action);
-  /// All ranks of a group have reached what they were at; `group` numbers the groups of all axes, each of which has one stream.
+  /// All ranks of a group have reached their action. `group` numbers the groups of all axes, each of which has one stream.
   void meet(std::span<const int> members, int64_t group);
   void transfer(int sender, const Action& send, int receiver, const Action& receive);
   void finish(int rank);
@@ -39,21 +39,21 @@ class WorldClocks {
   struct Rank {
     const ActionList* list = nullptr;
     const Cost* costs = nullptr;
-    const Action* at = nullptr;  ///< what it reached last
+    const Action* at = nullptr;  ///< the action it reached last
     Timeline* timeline = nullptr;
     double clock = 0;
     double slowdown = 1;
     RankTimes times;
     std::vector<Arrival> arrivals;  ///< received and not yet read
     std::vector<UnitTimes> units;   ///< of all its stages
-    bool normed = false;            ///< times.end is that of NORM
+    bool normed = false;            ///< it has reached NORM, which set times.end
   };
 
   static Cost cost_of(const Action& action, const WorldCosts& costs);
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
   static size_t index(const Rank& rank, const Action& action) { return static_cast<size_t>(&action - rank.list->data()); }
   static const Cost& cost(const Rank& rank, const Action& action) { return rank.costs[index(rank, action)]; }
-  /// Of a compute action with the rank's own speed.
+  /// Seconds of a compute action at the rank's own speed.
   static double own_seconds(const Rank& rank, const Action& action);
   static void record(const Rank& rank, const Action& action, double begin, double end);
   UnitTimes& unit(Rank& rank, int stage, const UnitRef& ref) const;
@@ -65,10 +65,10 @@ class WorldClocks {
   void wait_together(std::span<const int> members);
 
   const std::vector<StageUnits>& stages_;
-  std::vector<int> first_unit_;  ///< by stage: the place of its first unit among those of its rank
+  std::vector<int> first_unit_;  ///< by stage: index of its first unit among those of its rank
   std::unordered_map<const ActionList*, std::vector<Cost>> costs_;
   std::vector<Rank> ranks_;
-  std::vector<double> streams_;  ///< by group: when it is free
+  std::vector<double> streams_;  ///< by group: time at which its stream is free
   std::map<int, Timeline> timelines_;
 };
 

@@ -39,7 +39,7 @@ void GradStore::acquire(Context& ctx, int unit) {
 
 void GradStore::reduce(Context& ctx, int unit) {
   const State& state = states_[static_cast<size_t>(unit)];
-  // A resident gradient is reduced once, into its own part; another one's sum joins those of the micro-batches before.
+  // A resident gradient is reduced once, into its own part; otherwise the sum is added to those of earlier micro-batches.
   reducer_->start(ctx, {Reduction::Kind::kScatter, unit, shard_, state.full, state.shard, !resident_});
   if (!resident_) units_[static_cast<size_t>(unit)]->bind_grads(Tensor());
 }

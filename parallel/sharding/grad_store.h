@@ -9,23 +9,23 @@
 
 namespace trireme {
 
-/// Owns the gradients of one of this rank's stages: what W accumulates into (a unit's full gradient) and the owned shard the optimizer reads.
-/// Resident: the full gradient P lives for the run, the shard is a view of it, reduced once a step.
+/// Owns the gradients of one of this rank's stages: a unit's full gradient, into which W accumulates, and the owned shard, which the optimizer reads.
+/// Memory, P elements in all units, S shards. Resident: P for the run; the shard is a view of it, reduced once per step.
 /// Not resident: P/S for the run, plus a full gradient for each unit between its first W and the end of its reduction.
-/// How gradients are summed over data ranks and tied copies is the reducer's business, which says what is on the wire meanwhile.
+/// The Reducer defines how gradients are summed over data ranks and tied copies, and the bytes on the wire.
 class GradStore {
  public:
   GradStore(Context& ctx, std::vector<Unit*> units, Communicator& shard, Communicator& replicate, const ZeroPolicy& policy, DType dtype,
             std::unique_ptr<Reducer> reducer);
 
-  void begin_step(Context& ctx);         ///< all gradients zero
-  void acquire(Context& ctx, int unit);  ///< Param::grad of the unit may be added to
-  /// Each of the next three starts a reduction, which must be over (wait) before the unit's gradient is touched again. Errors: those of Reducer.
-  void reduce(Context& ctx, int unit);           ///< reduce-scatter; Param::grad is gone until acquired again
+  void begin_step(Context& ctx);         ///< zeroes all gradients
+  void acquire(Context& ctx, int unit);  ///< makes Param::grad of the unit available for accumulation
+  /// Each of the next three starts a reduction; call `wait` before the unit's gradient is accessed again. Errors: those of Reducer.
+  void reduce(Context& ctx, int unit);           ///< reduce-scatter; a Param::grad that is not resident is unbound until acquired again
   void reduce_replicas(Context& ctx, int unit);  ///< all-reduce of the owned shard; after the unit's last reduce
   void reduce_tied(Context& ctx, int unit, Communicator& embedding);
-  void wait(Context& ctx, int unit);  ///< the owned shard holds what the reduction in flight gives; a full gradient that is not resident is freed
-  /// Sums what is partial over tensor ranks, on the owned shards: one all-reduce each over `tensor` and `kv`. Wire: 2(n-1)/n of its bytes.
+  void wait(Context& ctx, int unit);  ///< completes the reduction in flight into the owned shard; frees a full gradient that is not resident
+  /// Sums partial gradients over tensor ranks, on the owned shards: one all-reduce each over `tensor` and `kv`. Wire: 2(n-1)/n of the summed bytes.
   void sum_partial(Context& ctx, Communicator& tensor, Communicator& kv);
 
   Tensor shard(int unit) const { return states_[static_cast<size_t>(unit)].shard; }  ///< [shard_numel]

@@ -59,7 +59,7 @@ void ParamStore::reshard(Context& ctx, int unit) {
   state.fresh = false;
 }
 
-void ParamStore::mark_updated(int unit) {
+void ParamStore::mark_stale(int unit) {
   State& state = states_[static_cast<size_t>(unit)];
   TRIREME_CHECK(!state.gather.pending() && (resident_ || !state.full.defined()), "parameters updated while a unit is gathered");
   state.fresh = false;

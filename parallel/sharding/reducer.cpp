@@ -8,20 +8,22 @@ namespace trireme {
 namespace {
 
 void check(const Reduction& reduction) {
-  TRIREME_CHECK(reduction.comm != nullptr && reduction.shard.defined(), "a reduction of unit ", reduction.unit, " without communicator or shard");
+  TRIREME_CHECK(reduction.comm != nullptr && reduction.shard.defined(), "the reduction of unit ", reduction.unit,
+                " is without communicator or shard");
   if (reduction.kind != Reduction::Kind::kScatter) {
-    TRIREME_CHECK(!reduction.whole.defined() && !reduction.accumulate, "the shard of unit ", reduction.unit, " is reduced in place");
+    TRIREME_CHECK(!reduction.whole.defined() && !reduction.accumulate, "the shard of unit ", reduction.unit, " must be reduced in place");
     return;
   }
-  TRIREME_CHECK(reduction.whole.defined() && reduction.whole.numel() == reduction.shard.numel() * reduction.comm->size(), "a reduce-scatter of unit ",
-                reduction.unit, " into shards of ", reduction.shard.numel(), " elements over ", reduction.comm->size(), " ranks");
+  TRIREME_CHECK(reduction.whole.defined() && reduction.whole.numel() == reduction.shard.numel() * reduction.comm->size(),
+                "invalid sizes: reduce-scatter of unit ", reduction.unit, " into shards of ", reduction.shard.numel(), " elements over ",
+                reduction.comm->size(), " ranks");
 }
 
 }  // namespace
 
 void Reducer::start(Context& ctx, const Reduction& reduction) {
   check(reduction);
-  TRIREME_CHECK(!in_flight_.contains(reduction.unit), "a reduction of unit ", reduction.unit, " starts before its last one is finished");
+  TRIREME_CHECK(!in_flight_.contains(reduction.unit), "a reduction of unit ", reduction.unit, " starts before its previous one is finished");
   begin(ctx, reduction);
   in_flight_.emplace(reduction.unit, reduction);
 }
@@ -35,7 +37,7 @@ void Reducer::finish(Context& ctx, int unit) {
 Tensor SumReducer::on_wire(Context& ctx, const Reduction& reduction) const {
   const Tensor& gradient = reduction.kind == Reduction::Kind::kScatter ? reduction.whole : reduction.shard;
   const bool exact = reduction.kind == Reduction::Kind::kTied;
-  // Rounding for a wire that nothing crosses would only lose bits.
+  // A group of one rank sends nothing, so rounding would only lose bits.
   if (exact || wire_ == gradient.dtype() || reduction.comm->size() == 1) return gradient;
   const Tensor narrow = Tensor::empty(ctx, gradient.shape(), wire_, MemoryCategory::kCommunication);
   copy(ctx, gradient, narrow);

@@ -1,5 +1,5 @@
 #pragma once
-// One of the four virtual seams: how the gradients of several ranks become one. It stands between GradStore and Communicator.
+// One of the four virtual interfaces: how gradients are summed over ranks. GradStore calls it; it calls the Communicator.
 #include <map>
 #include <vector>
 
@@ -7,19 +7,19 @@
 
 namespace trireme {
 
-/// One reduction of a unit's gradient. Tensors are 1-D, in the gradient dtype, and stay where they are until finish().
+/// One reduction of a unit's gradient. Tensors are 1-D, in the gradient dtype, and must stay valid until finish().
 struct Reduction {
   enum class Kind : uint8_t {
-    kScatter,   ///< over `shard`: every rank gives its gradient of the whole unit and gets the sum of its own part
+    kScatter,   ///< over `shard`: reduce-scatter of the whole unit's gradient; each rank receives the sum of its own part
     kReplicas,  ///< over `replicate`, in place: ranks that own the same shard sum it
     kTied,      ///< over `embedding`, in place: first and last stage sum the gradients of their copies of a tied parameter
   };
   Kind kind;
   int unit;
   Communicator* comm;
-  Tensor whole;             ///< [size * shard_numel], of kScatter alone; unspecified after finish()
-  Tensor shard;             ///< [shard_numel]: where the sum goes. May be this rank's own part of `whole`, unless `accumulate`
-  bool accumulate = false;  ///< of kScatter: the sum is added to `shard` instead of replacing what it holds
+  Tensor whole;             ///< [size * shard_numel], only for kScatter; unspecified after finish()
+  Tensor shard;             ///< [shard_numel], receives the sum. May be this rank's own part of `whole`, unless `accumulate`
+  bool accumulate = false;  ///< only for kScatter: the sum is added to `shard` instead of replacing it
 };
 
 /// Sums gradients over ranks. All ranks of a group start and finish the same reductions in the same order. A unit has at most one reduction in
@@ -31,14 +31,14 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Starts a reduction, which runs behind what is computed next. Errors: InternalError if the unit's last one is not finished, or on a reduction
-  /// whose tensors do not match its kind.
+  /// Starts a reduction, which overlaps the compute that follows. Errors: InternalError if the unit's previous reduction is not finished, or if the
+  /// tensors do not match the kind.
   void start(Context& ctx, const Reduction& reduction);
-  /// The unit's shard holds the result. Errors: InternalError if no reduction of the unit was started.
+  /// Waits for the unit's reduction; its shard then contains the result. Errors: InternalError if no reduction of the unit was started.
   void finish(Context& ctx, int unit);
 
-  /// What this rank keeps of a unit from one step to the next, and a checkpoint must hold for the same bits after a resume: the error that
-  /// compression left over, for example. The plain sum keeps nothing.
+  /// State of a unit that this rank keeps between steps, for example the residual error of compression. A checkpoint must contain it for a
+  /// bit-identical resume. The plain sum keeps none.
   struct State {
     const char* name;
     Tensor tensor;
@@ -53,15 +53,15 @@ class Reducer {
   std::map<int, Reduction> in_flight_;  ///< by unit
 };
 
-/// The plain sum, as the communicator takes it. Wire: (n-1)/n * bytes of `whole` for kScatter, else 2(n-1)/n * bytes of `shard`; kScatter and
-/// kReplicas in the dtype `wire`, kTied in the gradient dtype. Memory, until finish(): what a reduce-scatter brings where that cannot go straight into
-/// the shard; a copy of what is in flight where `wire` is not the gradient dtype and the group has several ranks.
+/// The plain sum, by the communicator. Wire: (n-1)/n * bytes of `whole` for kScatter, else 2(n-1)/n * bytes of `shard`; kScatter and kReplicas in the
+/// dtype `wire`, kTied in the gradient dtype. Memory until finish(): the result of a reduce-scatter if it cannot be written directly into the shard;
+/// a copy of the gradient in flight if `wire` is not the gradient dtype and the group has more than one rank.
 class SumReducer final : public Reducer {
  public:
   explicit SumReducer(DType wire) : wire_(wire) {}
 
  private:
-  /// Where the sum arrives, and its way there.
+  /// A sum in flight and the tensor that receives it.
   struct Arrival {
     Tensor sum;
     bool in_place = false;  ///< sum is the shard

@@ -38,9 +38,9 @@ std::vector<UpdateSlice> ShardedOptimizer::slices(const ParamStore& params, cons
 
 void ShardedOptimizer::update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit) {
   update_step(ctx, options_.kind, options_.hyper, scalars, slices(params, grads, unit));
-  // Of the master weights: a 16-bit copy would round away what a step adds. The padding is zero in both.
+  // The average follows the master weights: a 16-bit copy would round away what a step adds. The padding is zero in both.
   if (options_.average_decay) average_step(ctx, *options_.average_decay, scalars, params.master(unit), state(unit).back().shard);
-  params.mark_updated(unit);
+  params.mark_stale(unit);
 }
 
 void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum) {

@@ -9,29 +9,29 @@
 
 namespace trireme {
 
-/// What UPDATE does with the owned shards.
+/// Options of UPDATE.
 struct OptimizerOptions {
   Optimizer kind = Optimizer::kAdamW;
   AdamW hyper;
-  std::optional<double> average_decay = {};  ///< of the exponential moving average of the weights; none: there is no average
+  std::optional<double> average_decay = {};  ///< decay of the exponential moving average of the weights; empty: no average
 };
 
-/// An optimizer on the owned shards. Its state is in the master dtype: traits_of(optimizer).states * P/S elements a rank, and P/S more for a moving average
-/// of the weights. Weight decay only where the parameter asks for it. Nothing here communicates.
+/// An optimizer on the owned shards. Its state, in the master dtype: traits_of(optimizer).states * P/S elements per rank, and P/S more for a moving
+/// average of the weights. Weight decay applies only to parameters with ParamSpec::decay. No communication.
 class ShardedOptimizer {
  public:
   ShardedOptimizer(Context& ctx, const ParamStore& params, const OptimizerOptions& options, const Precision& precision);
 
-  /// Sets the average, where there is one, to the master weights as they are. Until then it is zero.
+  /// Sets the average, if there is one, to the current master weights. Until then it is zero.
   void start_average(Context& ctx, const ParamStore& params);
 
-  /// One unit's owned shard, then its average. `scalars`: kernels/ops/optimizer.h. A rejected step writes nothing.
+  /// Updates one unit's owned shard, then its average. `scalars`: kernels/ops/optimizer.h. A rejected step writes nothing.
   void update(Context& ctx, const Tensor& scalars, ParamStore& params, const GradStore& grads, int unit);
 
-  /// What update() hands to the rule: the slice of each parameter in the owned shard, and where in the model's matrices its elements are.
+  /// The arguments of the update rule: the slice of each parameter in the owned shard, and the position of its elements in the model's matrices.
   std::vector<UpdateSlice> slices(const ParamStore& params, const GradStore& grads, int unit) const;
 
-  /// What it keeps of a unit's owned shard, a checkpoint's part of each name.
+  /// Optimizer state of a unit's owned shard; `name` is its name in checkpoints.
   struct State {
     const char* name;
     Tensor shard;  ///< [shard_numel]
@@ -43,8 +43,8 @@ class ShardedOptimizer {
   std::vector<std::vector<State>> states_;  ///< by unit; the average is the last
 };
 
-/// sum[0] (f64) += sum of squares of the owned gradients that this rank counts: over all ranks with replicate coordinate 0, every element of every
-/// parameter is added exactly once, padding and tied copies never.
+/// sum[0] (f64) += sum of squares of this rank's owned gradients of primary copies. Over all ranks with replicate coordinate 0, every element of
+/// every parameter is added exactly once; padding and tied copies are never added.
 void add_gradient_squares(Context& ctx, const std::vector<Unit*>& units, const GradStore& grads, const Communicator& shard, const Tensor& sum);
 
 /// The owned gradients, in the order of the parameters' names.

@@ -48,7 +48,7 @@ std::vector<Unit::Segment> Unit::owned_segments(int shard, int shards) const {
 
 MatrixRange Unit::Segment::matrix_range() const {
   const Box& box = spec->box;
-  const int64_t held = box.numel();  // the rows behind the box are padding
+  const int64_t held = box.numel();  // the rows beyond the box are padding
   return {spec->name, spec->shape, box.start, box.extent, std::min(param_begin, held), std::min(param_begin + count, held)};
 }
 

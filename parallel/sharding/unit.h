@@ -23,7 +23,7 @@ class Unit {
  public:
   explicit Unit(std::string name) : name_(std::move(name)) {}
 
-  /// The returned Param stays where it is.
+  /// The returned pointer stays valid for the lifetime of the unit.
   Param* add(std::vector<ParamSpec> specs);
 
   const std::string& name() const { return name_; }
@@ -31,7 +31,7 @@ class Unit {
   int64_t shard_numel(int shards) const { return (numel_ + shards - 1) / shards; }
   int64_t padded_numel(int shards) const { return shard_numel(shards) * shards; }
 
-  /// Points every Param's value (or grad) into `flat` [>= numel], or at nothing where flat is undefined.
+  /// Points every Param's value (or grad) into `flat` [>= numel], or unbinds it if `flat` is undefined.
   void bind_values(const Tensor& flat) const;
   void bind_grads(const Tensor& flat) const;
 
@@ -42,12 +42,12 @@ class Unit {
     int64_t param_begin;  ///< the same element, in this rank's local matrix of the parameter
     int64_t count;
 
-    /// The same elements in the global matrix. Its name lives as long as the unit. Empty where all of the segment is padding.
+    /// The same elements in the global matrix; empty if the whole segment is padding. The range's name is valid for the lifetime of the unit.
     MatrixRange matrix_range() const;
   };
   std::vector<Segment> segments(int64_t begin, int64_t end) const;
   std::vector<Segment> owned_segments(int shard, int shards) const;
-  /// A segment within an owned shard's tensor.
+  /// View of a segment within an owned shard's tensor.
   static Tensor slice(const Tensor& shard_tensor, const Segment& segment, int shard);
 
   const std::vector<std::unique_ptr<Param>>& params() const { return params_; }

@@ -5,7 +5,7 @@
 namespace trireme {
 
 ZeroPolicy zero_policy(int stage, int data, int replicate, GradientAccumulation accumulation, bool reshard_after_use) {
-  if (stage < 0 || stage > 3) throw ConfigError(concat("parallel.zero_stage=", stage, ": no such stage; allowed 0, 1, 2, 3"));
+  if (stage < 0 || stage > 3) throw ConfigError(concat("parallel.zero_stage=", stage, ": unknown ZeRO stage; allowed 0, 1, 2, 3"));
   if (data % replicate != 0) throw ConfigError(concat("parallel.replicate=", replicate, ": does not divide parallel.data=", data));
   if (accumulation == GradientAccumulation::kSharded && stage < 2)
     throw ConfigError(concat("parallel.gradient_accumulation=sharded: needs parallel.zero_stage 2 or 3, not ", stage));

@@ -1,6 +1,6 @@
 #pragma once
-// ZeRO 0-3 is one sharding with four lifetimes. Only this file derives them from the stage number; what runs reads the lifetimes. Besides it, the
-// checks and texts of a configuration name the stage, and the textbook's formulas are given by it.
+// ZeRO 0-3 is one sharding with four sets of buffer lifetimes. Only this file derives the lifetimes from the stage number; a running step reads only
+// the lifetimes. Elsewhere the stage number appears in configuration checks and texts, and in textbook formulas.
 //
 //   stage | replicate x shard | full gradient lives    | full parameter lives            | fp32 master, m, v
 //   0     | N x 1             | run                    | run                             | owned shard (= all)
@@ -20,10 +20,10 @@ enum class GradientAccumulation : unsigned char {
 struct ZeroPolicy {
   int replicate = 1;                 ///< ranks that hold the same shard
   int shard = 1;                     ///< ranks that divide each unit
-  bool parameters_resident = true;   ///< the full copy lives for the run
-  bool unshard_each_use = false;     ///< it is gathered for each use, else once a step
-  bool gradients_resident = true;    ///< the full gradient lives for the run and is reduced once a step
-  bool may_shard_gradients = false;  ///< sharded accumulation is allowed, whichever is chosen
+  bool parameters_resident = true;   ///< the full parameters live for the run
+  bool unshard_each_use = false;     ///< the full parameters are gathered for each use, else once per step
+  bool gradients_resident = true;    ///< the full gradient lives for the run and is reduced once per step
+  bool may_shard_gradients = false;  ///< sharded accumulation is allowed, even if not chosen
 };
 
 /// Errors: ConfigError on a stage outside 0..3, data % replicate != 0, or sharded accumulation below stage 2.

@@ -44,7 +44,7 @@ void VocabParallelCrossEntropy::backward(Context& ctx, const Tensor& logits, con
 
 namespace {
 
-/// body(first row, rows) over all of them.
+/// Calls body(first row, number of rows) for each chunk.
 template <class Body>
 void for_each_chunk(int64_t rows, int64_t chunk_rows, const Body& body) {
   for (int64_t first = 0; first < rows; first += chunk_rows) body(first, std::min(chunk_rows, rows - first));
@@ -77,7 +77,7 @@ Tensor VocabParallelHead::forward_backward(Context& ctx, const Tensor& x, const 
     const VocabParallelCrossEntropy::Saved saved = loss.forward(ctx, chunk, targets.rows(first, rows), loss_sum);
     loss.backward(ctx, chunk, targets.rows(first, rows), saved, scale);
     linear_backward_input(ctx, chunk, w, dx.rows(first, rows));
-    if (first + rows == all.dim(0)) reduced = logits.region->enter_backward(ctx, dx);  // behind the last product
+    if (first + rows == all.dim(0)) reduced = logits.region->enter_backward(ctx, dx);  // overlaps the last product dw
     linear_backward_weight(ctx, chunk, all.rows(first, rows), logits.weight->grad);
   });
   return reduced.wait(ctx);

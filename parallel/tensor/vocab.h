@@ -1,5 +1,5 @@
 #pragma once
-// The two layers whose dimension is the vocabulary, split into ceil(V/t) tokens a tensor rank. The last ranks' padding rows take no part anywhere.
+// The layers that are split over the vocabulary: ceil(V/t) tokens per tensor rank. Padding rows of the last ranks never enter a result.
 // Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 #include "parallel/param.h"
 #include "parallel/tensor/linear.h"
@@ -7,7 +7,7 @@
 
 namespace trireme {
 
-/// y[m] = W[token m]: each rank looks up its own tokens, `exit` sums.
+/// y[m] = W[token m]: each rank looks up its own tokens and `exit` sums the results.
 /// Shapes on this rank: tokens [M] int32, w [ceil(V/t),D], y [M/t or M, D].   Communication: `exit` forward and backward.
 struct VocabParallelEmbedding {
   Param* weight;
@@ -20,7 +20,7 @@ struct VocabParallelEmbedding {
 /// Softmax cross-entropy of logits split by vocabulary columns.
 /// Communication, forward: all-reduce max of M and sum of 2M elements over `tensor`; backward: none.
 struct VocabParallelCrossEntropy {
-  const ParamSpec* vocabulary;  ///< the head's weight: which tokens this rank holds
+  const ParamSpec* vocabulary;  ///< the head's weight; its box gives this rank's tokens
   Communicator* tensor;
 
   struct Saved {
@@ -32,11 +32,11 @@ struct VocabParallelCrossEntropy {
   void backward(Context& ctx, const Tensor& logits, const Tensor& targets, const Saved& saved, const Tensor& scale) const;
 };
 
-/// The output head with its loss, `chunk_rows` rows of logits at a time: forward and both gradients of a chunk follow each other, so that no more logits
-/// than those ever exist.
+/// The output head with its loss, `chunk_rows` rows of logits at a time: forward and both gradients of a chunk are computed before the next chunk, so
+/// that at most `chunk_rows` rows of logits exist.
 /// Shapes on this rank: x [M/t or M, D], targets [M] int32, weight [ceil(V/t),D].
-/// Communication: `enter` of x and its conjugate once, this behind the last chunk's product dw; the reductions of VocabParallelCrossEntropy for each
-/// chunk.
+/// Communication: `enter` of x once; its conjugate once, overlapped with the last chunk's product dw; the reductions of VocabParallelCrossEntropy for
+/// each chunk.
 /// Source of the fusion: Hsu et al. 2024, arXiv:2410.10989, section 3.2.
 struct VocabParallelHead {
   ColumnParallelLinear logits;
@@ -45,7 +45,7 @@ struct VocabParallelHead {
 
   /// loss_sum [1] f64 += the loss.
   void forward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& loss_sum) const;
-  /// The same, and with the gradient of loss * scale[0]: dx is returned, the weight's is added to Param::grad.
+  /// Like forward, and also computes the gradient of loss * scale[0]: returns dx and adds the weight gradient to Param::grad.
   Tensor forward_backward(Context& ctx, const Tensor& x, const Tensor& targets, const Tensor& scale, const Tensor& loss_sum) const;
 };
 

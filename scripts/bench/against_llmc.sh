@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Training steps of Trireme and of llm.c's CPU program (GPT-2 124M, fp32, 4 sequences of 64 tokens: the shape it has built in) by turns, in one run on one
-# machine, with the same number of threads; medians over rounds.
+# Compares training steps of Trireme and llm.c's CPU program (GPT-2 124M, fp32, 4 sequences of 64 tokens: the shape built into llm.c). Runs both
+# alternately on one machine with the same number of threads, and reports medians over rounds.
 #   scripts/bench/against_llmc.sh --llmc DIR [--trireme PROGRAM] [--rounds N] [--steps N]
 # DIR is a checkout of llm.c (karpathy/llm.c on GitHub). It is compiled with the flags of its Makefile and 512-bit vectors, and reads random weights and
-# tokens, as the time of a step does not depend on them. Prints one JSON object; ratio is Trireme over llm.c, in fp32 and in bf16 (llm.c has fp32 only).
+# tokens, because the step time does not depend on them. Prints one JSON object; the ratios are Trireme over llm.c, in fp32 and bf16 (llm.c: fp32 only).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -54,11 +54,11 @@ data: {train: [none]}
 YAML
 
 median() { sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
-ours() {  # precision: tokens a second
+ours() {  # precision; prints tokens per second
   "$trireme" bench step "$work/gpt2.yaml" --precision "$1" --steps "$steps" --json | grep -o '"tokens_per_second":{"median":[0-9.]*' | grep -o '[0-9.]*$'
 }
 : > "$work/log"
-theirs() {  # the same of llm.c: its steps but the first, until there are enough
+theirs() {  # tokens per second of llm.c, without its first step; stops it after enough steps
   local program
   (cd "$work" && OMP_NUM_THREADS=$threads exec stdbuf -oL ./train_gpt2 > log 2> /dev/null) &
   program=$!

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Training steps of Trireme and of PyTorch by turns, in one run on one machine: same model, shapes, precision, optimizer and threads; medians over rounds.
+# Compares training steps of Trireme and PyTorch with the same model, shapes, precision, optimizer and threads. Runs both alternately on one machine and
+# reports medians over rounds.
 #   scripts/bench/against_pytorch.sh --output DIR [--trireme PROGRAM] [--rounds N] [--steps N] [--variants "VARIANT..."]
 #       [--shapes "4x64 4x256"] [--precisions "fp32 bf16"] [--report DIR] CONFIG [--set key=value]...
-# A shape is sequences x tokens. In the first round every variant of PyTorch (pytorch_step.py's, its flags after colons: autocast:eager) has a turn,
-# afterwards the fastest alone. DIR gets round-N-*.json and summary.json, with --shapes a folder for each shape and precision. --report writes the table
-# DIR/<config>_<hardware>_<date>.md. PyTorch is what python3 in PATH imports; the head of pytorch_step.py says how to install it.
+# A shape is sequences x tokens. The first round runs every PyTorch variant (of pytorch_step.py, flags after colons: autocast:eager), the others only the
+# fastest one. Writes round-N-*.json and summary.json to DIR, with --shapes in one folder per shape and precision. --report writes the table
+# DIR/<config>_<hardware>_<date>.md. PyTorch is that of python3 in PATH; the head of pytorch_step.py describes its installation.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 command="scripts/bench/against_pytorch.sh$(printf ' %q' "$@")"
@@ -31,11 +32,11 @@ if [ ${#arguments[@]} -eq 0 ] || [ -z "$output" ]; then
   exit 64
 fi
 mkdir -p "$output"
-export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$output/inductor}  # later rounds find what the first compiled
+export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$output/inductor}  # later rounds reuse what the first compiled
 
 # The first number after "median" of the object named $1 in file $2.
 median_of() { grep -o "\"$1\": *{\"median\": *[-+.0-9eE]*" "$2" | grep -o '[-+.0-9eE]*$'; }
-variants_of() {  # what may be the fastest, for a file of trireme's
+variants_of() {  # candidates for the fastest variant; argument: a result file of trireme
   local variant all='plain'
   if grep -q '"precision":"bf16"' "$1"; then all='autocast master'; fi
   if grep -q '"gpu":null' "$1"; then
@@ -74,7 +75,7 @@ compare() {  # output [argument of trireme]...
       rate=$(median_of tokens_per_second "$file")
       if awk -v a="$rate" -v b="$best" 'BEGIN { exit !(a > b) }'; then fastest=$variant best=$rate; fi
     done
-    [ -n "$fastest" ] || { echo "against_pytorch: PyTorch has run in no variant" >&2; exit 70; }
+    [ -n "$fastest" ] || { echo "against_pytorch: all variants of PyTorch failed" >&2; exit 70; }
     variants=$fastest
   done
   python3 "$here/summary.py" --variant "${variants//:/-}" "$into" | tee "$into/summary.json"
@@ -94,7 +95,7 @@ else
     done
   done
 fi
-[ "$failed" -eq 0 ] || echo "against_pytorch: some variants of PyTorch failed; the figures are the fastest of the others" >&2
+[ "$failed" -eq 0 ] || echo "against_pytorch: some variants of PyTorch failed; the figures are those of the fastest remaining one" >&2
 [ -n "$report" ] || exit 0
 
 hardware=$(lscpu | sed -n 's/^Model name: *//p' | head -1)
@@ -106,7 +107,7 @@ name=$(basename "${arguments[0]}" .yaml)
 file=$report/${name}_$(slug "$hardware $(nproc) cores $isa")_$(date -u +%Y-%m-%d).md
 mkdir -p "$report"
 {
-  echo "# $name beside PyTorch, $(date -u +%Y-%m-%d)"
+  echo "# $name compared with PyTorch, $(date -u +%Y-%m-%d)"
   echo
   echo "$hardware, $(nproc) cores, $isa. Commit $commit."
   echo

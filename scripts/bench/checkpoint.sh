@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Write speed of a checkpoint beside `dd` of the same bytes with fsync, by turns on the same file system, and what a save keeps training from.
+# Compares the write speed of a checkpoint with `dd` of the same bytes and fsync, alternately on the same file system. Also reports how long a save stalls
+# training.
 #   scripts/bench/checkpoint.sh [--trireme PROGRAM] [--rounds N] [--set key=value]... DIRECTORY...
-# Each round trains a few steps of a model of some 300 MB of state on one rank and saves it once, at the end, when nothing else runs; then dd writes as many
-# bytes. The speed is of the whole save: writing, digests, fsync, reading back, publishing. Prints a line a round and the medians for each directory.
+# Each round trains a few steps of a model with about 300 MB of state on one rank and saves it once, at the end, with no other work running; then dd writes
+# the same number of bytes. The speed covers the complete save: writing, digests, fsync, reading back, publishing. Prints one line per round and the median
+# per directory.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# What parallelism costs on this machine's cores: training steps of one model on one rank with a thread a core, and on several ranks with as many threads in all.
+# Measures the overhead of parallelism on this machine's cores: training steps of one model on one rank with one thread per core, and on several ranks with
+# the same total number of threads.
 #   scripts/bench/parallel.sh [--trireme PROGRAM] [--rounds N] [--steps N] [--cores N] [--precisions "fp32 bf16"] [--model CONFIG] [--layouts "tensor data ranks"] [--phases]
-# The layouts have turns in every round; the figures are medians over rounds. Each comparison is with the same batch:
+# Every round runs all layouts; the figures are medians over rounds. Each comparison uses the same batch:
 #   tensor   tensor N                       against one rank with N threads
 #   data     data N, ZeRO-3, 8 micro-batches against one rank with N threads
 #   ranks    8 ranks (tensor 2, pipeline 2, data 2) on N cores against 2 (tensor 2)
-# CONFIG, if given, has to set its own model; the default is GPT-2 124M at micro-batches of 4 x 256 tokens. --phases prints where the time of the last round went.
+# CONFIG, if given, must define the model; the default is GPT-2 124M with micro-batches of 4 x 256 tokens. --phases prints the time by phase of the last
+# round.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -28,7 +30,7 @@ while [ $# -gt 0 ]; do
     --model) model=$2; shift 2 ;;
     --phases) phases=1; shift ;;
     --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "parallel: $1? see --help" >&2; exit 64 ;;
+    *) echo "parallel: unknown option $1; see --help" >&2; exit 64 ;;
   esac
 done
 trireme=$(realpath "$trireme")
@@ -44,7 +46,7 @@ data: {train: [none]}
 YAML
 fi
 
-# name: threads a rank, keys of the configuration
+# define NAME THREADS_PER_RANK KEY=VALUE...
 declare -A threads sets
 define() { threads[$1]=$2; sets[$1]=${*:3}; }
 micro=$(sed -n 's/.*micro_batch_size: *\([0-9]*\).*/\1/p' "$model" | head -1)
@@ -63,12 +65,12 @@ for layout in $layouts; do
     tensor) pairs+=("tensor serial") ;;
     data) pairs+=("data serial8") ;;
     ranks) pairs+=("ranks8 ranks2") ;;
-    *) echo "parallel: layout $layout? see --help" >&2; exit 64 ;;
+    *) echo "parallel: unknown layout $layout; see --help" >&2; exit 64 ;;
   esac
 done
 cases=$(printf '%s\n' "${pairs[@]}" | tr ' ' '\n' | sort -u)
 
-run() {  # case precision: tokens per second of one turn
+run() {  # case precision; appends the tokens per second of one run
   local arguments=()
   for key in ${sets[$1]}; do arguments+=(--set "$key"); done
   OMP_NUM_THREADS=${threads[$1]} taskset -c "0-$((cores - 1))" "$trireme" bench step "$model" --precision "$2" --steps "$steps" --warmup 1 --seconds 0.02 --json "${arguments[@]}" \

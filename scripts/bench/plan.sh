@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# The forecast of `trireme plan` against what happens on this machine: ten configurations on one to eight ranks, with figures from
+# Compares forecasts of `trireme plan` with measurements on this machine: ten configurations on one to eight ranks, with figures from
 # `trireme bench machine`.
 #   scripts/bench/plan.sh [--trireme PROGRAM] [--rounds N] [--seconds N] [--cluster FILE] [--json FILE] [--check]
-# Every round measures the machine's figures, then trains each configuration for about that many seconds, three steps at least; forecast and measured
-# are means over the rounds, of a round the forecast with its own figures and the mean of the steps, so that a neighbour who slows the machine now and
-# then slows both. Memory is the arena's peak of the rank that takes most. --cluster: figures measured before, in place of measuring. --check: exit code
-# 1 where a step is more than 15 % or memory more than 2 % off. The load of the machine, its ranks included, stands above the table: with other programs
-# at work the ratios mean little.
+# Every round measures the machine's figures, then trains each configuration for about --seconds, at least three steps. Forecast and measurement are means
+# over the rounds; each round uses its own figures and the mean of its steps, so that intermittent load on the machine affects both. Memory is the highest
+# arena peak of any rank. --cluster: use these figures instead of measuring. --check: exit code 1 if a step is more than 15 % or memory more than 2 % off.
+# The load average, including the ranks, is printed above the table: while other programs run, the ratios mean little.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -63,7 +62,7 @@ config 10-gpt2-interleaved "architecture: gpt2, layers: 8, hidden_size: 256, hea
   "pipeline: 4, data: 2, schedule: interleaved_1f1b" \
   "sequence_length: 256, micro_batch_size: 1, global_batch_size: 16, precision: bf16"
 
-first() { grep -o "\"$1\":[^,}]*" | head -1 | cut -d: -f2; }  # the first number under a key
+first() { grep -o "\"$1\":[^,}]*" | head -1 | cut -d: -f2; }  # first number with key $1
 for ((round = 1; round <= rounds; ++round)); do
   figures=$cluster
   if [ -z "$cluster" ]; then

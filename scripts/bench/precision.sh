@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Trains configs/quickstart.yaml in fp32, bf16 and fp16 from the same start and compares where they end: at most 1 % apart in validation loss.
+# Trains configs/quickstart.yaml in fp32, bf16 and fp16 from the same initial weights. The final validation losses may differ by at most 1 % from fp32.
 #   scripts/bench/precision.sh [--trireme PROGRAM] OUT_DIR [--set key=value]...
-# Prints a line a precision; exit 1 where one is further from fp32. Some minutes each on two cores.
+# Prints one line per precision; exits with 1 if one differs more. Takes a few minutes per precision on two cores.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 trireme=$root/build/trireme

@@ -1,5 +1,5 @@
-// The forecast against published runs: `published_table FILE [--rows] [--left-out]`. By source, the error of the step time and of memory; and which
-// runs are wrongly called fitting or impossible.
+// Compares forecasts with published runs: `published_table FILE [--rows] [--left-out]`. Prints the errors of step time and memory by source, and the
+// runs that are wrongly forecast to fit or not to fit.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -63,8 +63,8 @@ int run(int argc, char** argv) {
     const StepParts& p = forecast.parts;
     std::cout << std::left << std::setw(64) << run.id << std::right << std::fixed << std::setprecision(3) << std::setw(10) << *run.step_seconds
               << std::setw(10) << forecast.step_seconds << std::setprecision(1) << std::setw(8) << 100 * error << " %   compute "
-              << std::setprecision(3) << p.compute << " again " << p.recompute << " bubble " << p.bubble << " transfer " << p.transfer << " tensor "
-              << p.tensor << " gather " << p.gather << " reduce " << p.reduce << " optimizer " << p.optimizer << '\n';
+              << std::setprecision(3) << p.compute << " recompute " << p.recompute << " bubble " << p.bubble << " transfer " << p.transfer
+              << " tensor " << p.tensor << " gather " << p.gather << " reduce " << p.reduce << " optimizer " << p.optimizer << '\n';
   }
   std::cout << std::left << std::setw(32) << "step time" << std::right << std::setw(5) << "runs" << std::setw(9) << "median" << std::setw(9) << "p90"
             << std::setw(9) << "bias"
@@ -77,7 +77,7 @@ int run(int argc, char** argv) {
   for (const std::string& line : misjudged) std::cout << "  " << line << '\n';
   if (left_out)
     for (const std::string& line : rows.left_out) std::cout << line << '\n';
-  std::cout << rows.left_out.size() << " rows are no configurations of Trireme\n";
+  std::cout << rows.left_out.size() << " rows have no equivalent configuration in Trireme\n";
   return 0;
 }
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The matrix products of `trireme bench kernels`, as torch.matmul: plain calls of cuBLAS (of oneDNN or MKL on a CPU) at the same shapes, on random data.
+"""Measures the matrix products of `trireme bench kernels` with torch.matmul: plain cuBLAS calls (oneDNN or MKL on a CPU), same shapes, random data.
 
   trireme bench kernels --only gemm --json > kernels.json
   pytorch_products.py --like kernels.json [--seconds S]
 
-Batches of calls between two looks at the clock, medians, after a warm-up. Prints one JSON object: rows as trireme's, and each figure's ratio, trireme over
-PyTorch. A weight gradient of trireme in bf16 is summed into fp32, PyTorch's is written in bf16."""
+Times batches of calls after a warm-up and takes medians. Prints one JSON object with the rows of trireme and the ratio of each figure, trireme over PyTorch.
+In bf16, trireme accumulates weight gradients in fp32, PyTorch writes them in bf16."""
 import argparse
 import json
 import math
@@ -35,8 +35,8 @@ def median_seconds(call, synchronize, seconds):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--like", required=True, help="what `trireme bench kernels --json` printed")
-    parser.add_argument("--seconds", type=float, default=0.4, help="for each figure")
+    parser.add_argument("--like", required=True, help="output of `trireme bench kernels --json`")
+    parser.add_argument("--seconds", type=float, default=0.4, help="measuring time per figure")
     arguments = parser.parse_args()
     with open(arguments.like) as file:
         like = json.load(file)

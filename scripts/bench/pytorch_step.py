@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The training step of `trireme bench step`, in PyTorch: the same model, shapes, precision, optimizer and gradient clip, on random tokens.
+"""Measures the training step of `trireme bench step` in PyTorch, with the same model, shapes, precision, optimizer and gradient clip, on random tokens.
 
   trireme bench step CONFIG --json > step.json
   pytorch_step.py --like step.json [--variant autocast|master|plain] [--eager] [--steps N] [--threads N]
 
-torch.compile, fused scaled-dot-product attention, fused AdamW. Of bf16: `autocast` keeps fp32 weights and casts at each use; `master` holds bf16 weights and
-gradients, and fp32 masters in the optimizer. fp32 has the variant `plain`. Prints one JSON object. PyTorch for CPUs:
+Uses torch.compile, fused scaled-dot-product attention and fused AdamW. bf16 variants: `autocast` keeps fp32 weights and casts them at each use; `master` has
+bf16 weights and gradients, and fp32 master weights in the optimizer. fp32 has the variant `plain`. Prints one JSON object. To install PyTorch for CPUs:
   python3 -m venv torch && . torch/bin/activate && pip install torch"""
 import argparse
 import ctypes
@@ -38,7 +38,7 @@ class Block(nn.Module):
             self.register_buffer("cos", angles.cos(), persistent=False)
             self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def rotate(self, x):  # [B, N, T, H], halves as in LLaMA
+    def rotate(self, x):  # [B, N, T, H]; rotates halves, as in LLaMA
         a, b = x.float().chunk(2, -1)
         cos, sin = self.cos.float(), self.sin.float()
         return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
@@ -127,20 +127,20 @@ class Step:
 
 
 def resident(key):
-    """Of this process, in bytes: VmRSS, or VmHWM, its peak."""
+    """Resident memory of this process in bytes: VmRSS (current) or VmHWM (peak)."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(key + ":"))
 
 
 def settle():
-    """Memory that is free goes back to the system, and the peak starts again from here."""
+    """Returns free memory to the system and resets the peak."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     try:
         with open("/proc/self/clear_refs", "w") as clear:
             clear.write("5")
     except OSError:
-        pass  # not allowed here: the peak is then of the whole process
+        pass  # not permitted here: the peak then covers the process from its start
 
 
 def bytes_of(tensors):
@@ -148,8 +148,8 @@ def bytes_of(tensors):
 
 
 def most_beyond(run_step, step):
-    """Bytes from PyTorch's CPU allocator in a step, at most, without those of the gradients that exist at that time. They come one by one in the backward,
-    so the peak of all memory less all gradients would say too little."""
+    """Peak bytes from PyTorch's CPU allocator in a step, without the gradients that exist at that time. The backward allocates gradients one by one, so the
+    peak of all memory minus all gradients would be too low."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run_step()
     events, stack = [], list(profile.profiler.kineto_results.experimental_event_tree())
@@ -174,20 +174,20 @@ def most_beyond(run_step, step):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--like", required=True, help="what `trireme bench step --json` printed")
+    parser.add_argument("--like", required=True, help="output of `trireme bench step --json`")
     parser.add_argument("--variant", choices=["autocast", "master", "plain"])
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
-    parser.add_argument("--gqa", action="store_true", help="grouped queries within attention; default: keys and values are repeated before it")
+    parser.add_argument("--gqa", action="store_true", help="use enable_gqa of attention; default: repeat keys and values before attention")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=3)
-    parser.add_argument("--threads", type=int, help="on a CPU; default: as the trireme run")
+    parser.add_argument("--threads", type=int, help="CPU threads; default: those of the trireme run")
     arguments = parser.parse_args()
     with open(arguments.like) as file:
         like = json.load(file)
     training = like["training"]
     variant = arguments.variant or {"fp32": "plain", "bf16": "autocast"}[like["precision"]]
     if (variant == "plain") != (like["precision"] == "fp32"):
-        parser.error(f"--variant {variant} is not for {like['precision']}")
+        parser.error(f"--variant {variant} does not support {like['precision']}")
     device = "cuda" if like["environment"]["gpu"] else "cpu"
     if device == "cpu":
         torch.set_num_threads(arguments.threads or like["environment"]["threads_per_rank"])
@@ -207,7 +207,7 @@ def main():
             draw = torch.randint(vocab_size, (micro, sequence + 1), device=device)
             yield draw[:, :-1].contiguous(), draw[:, 1:].contiguous()
 
-    # A step of a tiny model first: the libraries and the compiler it loads are not the memory of a model.
+    # Run a step of a tiny model first, so that memory of libraries and compiler is not attributed to the model.
     tiny = dict(like["model"], layers=1, hidden_size=64, heads=2, kv_heads=1, head_size=32, ffn_size=64, vocab_size=64)
     build(tiny, 16, 1)[1](batches(64, 16, 2, 1))
     torch.compiler.reset()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the rounds of against_pytorch.sh say: one JSON object for a folder of rounds, or a Markdown table of such objects.
+"""Summarises the rounds of against_pytorch.sh: one JSON object for a folder of rounds, or a Markdown table of such objects.
 
   summary.py --variant VARIANT DIR
   summary.py --table SUMMARY.json...
 
-Medians over rounds of each program's median step, and the lowest and highest of them. Memory is what each program calls `resident_bytes.beyond`: of Trireme
-all that is resident, libraries' buffers included, but parameters, gradients and optimizer state; of PyTorch what its allocator has handed out, but them."""
+Figures are medians over rounds of each program's median step, with the lowest and highest. Memory is `resident_bytes.beyond` of each program, without
+parameters, gradients and optimizer state: for Trireme all resident memory, including library buffers; for PyTorch the memory of its allocator."""
 import argparse
 import glob
 import json
@@ -52,9 +52,9 @@ def table(rows):
     megabytes = lambda value: "unknown" if value is None else f"{value / 1e6:.0f}"
     first = rows[0]
     print(f"PyTorch {first['pytorch']}, {first['threads']} threads each, {first['rounds']} alternating rounds; tokens/s: median (lowest to highest).")
-    print("Ceiling: the matrix products of the model alone, in the same run. Memory: MB beyond parameters, gradients and optimizer state; of Trireme all")
-    print("that is resident, libraries' buffers included, of PyTorch what its allocator has handed out.\n")
-    print("| precision | shape | Trireme | of ceiling | PyTorch | its variant | ratio | memory | PyTorch's | ratio |")
+    print("Ceiling: the matrix products of the model alone, in the same run. Memory: MB beyond parameters, gradients and optimizer state; for Trireme all")
+    print("resident memory, including library buffers; for PyTorch the memory of its allocator.\n")
+    print("| precision | shape | Trireme | of ceiling | PyTorch | PyTorch variant | ratio | Trireme memory | PyTorch memory | ratio |")
     print("|---|---|---:|---:|---:|---|---:|---:|---:|---:|")
     for row in rows:
         share, ratio = row["share_of_gemm_ceiling"], row["memory_ratio"]
@@ -65,7 +65,7 @@ def table(rows):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--variant", help="of PyTorch, as the files of the rounds are named")
+    parser.add_argument("--variant", help="PyTorch variant, as in the file names of the rounds")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("paths", nargs="+")
     arguments = parser.parse_args()

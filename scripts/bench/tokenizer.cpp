@@ -1,4 +1,4 @@
-// Encodes each line of a file (scripts/bench/tokenizer.sh): writes the ids to IDS and prints bytes and seconds of CPU time.
+// Encodes each line of a file, writes the ids to IDS and prints bytes and CPU seconds. Used by scripts/bench/tokenizer.sh.
 //   tokenizer TOKENIZER FILE IDS
 #include <cstdio>
 #include <ctime>

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Byte-level BPE encoding on one core beside the Python package `tokenizers`, by turns in one run: the lines of the quickstart's corpus and of the
-# golden tests, each line encoded by itself. Prints a table; MB per second of CPU time, medians over rounds, each with an
-# empty cache on Trireme's side.
+# Compares byte-level BPE encoding on one core with the Python package `tokenizers`, alternately. Encodes the lines of the quickstart's corpus and of the
+# golden tests one by one. Prints a table of MB per second of CPU time, medians over rounds; Trireme starts each round with an empty cache.
 #   scripts/bench/tokenizer.sh --python PROGRAM [--corpus FILE] [--rounds N] [TOKENIZER.json...]
-# PROGRAM is a Python with `tokenizers` installed; FILE any text (default: made by scripts/corpus.sh). Without a tokenizer: those of the golden tests, and
-# one with 32,000 tokens trained by `tokenizers` on the corpus. Fails where the two give different ids.
+# PROGRAM is a Python with `tokenizers` installed; FILE is any text (default: that of scripts/corpus.sh). Default tokenizers: those of the golden tests,
+# and one with 32,000 tokens trained by `tokenizers` on the corpus. Fails if the two programs produce different ids.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
@@ -61,7 +60,7 @@ with open(golden + "/lines.json", encoding="utf-8") as file, open(work + "/golde
 print(f"{'tokenizer':<18} {'text':<10} {'MB':>6} {'ids':>9} {'Trireme MB/s':>13} {'tokenizers MB/s':>16} {'ratio':>6}")
 for name in names:
     tokenizer = Tokenizer.from_file(name)
-    batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)  # without offsets, where it can
+    batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)  # without offsets, if supported
     for text, path in (("corpus", corpus), ("golden", work + "/golden.txt")):
         with open(path, encoding="utf-8", newline="") as file:
             lines = file.read().split("\n")
@@ -77,7 +76,7 @@ for name in names:
         ids = array.array("i", (i for encoding in encodings for i in encoding.ids))
         with open(work + "/ids", "rb") as file:
             if file.read() != ids.tobytes():
-                sys.exit(f"tokenizer: {name}: Trireme and tokenizers give different ids for {path}")
+                sys.exit(f"tokenizer: {name}: Trireme and tokenizers produce different ids for {path}")
         size = result["bytes"] / 1e6
         mine, yours = size / statistics.median(ours), size / statistics.median(theirs)
         label = os.path.basename(name).removesuffix(".json")

@@ -1,4 +1,4 @@
-// The figures of `trireme bench` on a GPU: that every call it times is one the device's kernels take.
+// `trireme bench` on a GPU: the GPU's kernels support every call that it times.
 #include <cmath>
 
 #include "parallel/comm/self.h"
@@ -62,7 +62,7 @@ TEST_CASE("bench on a GPU: a training step") {
   CHECK(result["model_tflops"].get<double>() > 0);
   CHECK(result["share_of_gemm_ceiling"].get<double>() > 0);
   CHECK(result["phases"].is_null());
-  CHECK(result["system_allocations"] == 0);  // all of it taken before the first step
+  CHECK(result["system_allocations"] == 0);  // all memory is allocated before the first step
   CHECK(result["loss"]["first"].get<double>() == Approx(std::log(259.0)).epsilon(0.02));
   CHECK_FALSE(bench::step_text(result).empty());
 }

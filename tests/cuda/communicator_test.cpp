@@ -22,7 +22,7 @@ constexpr Carrier kCarriers[] = {kNccl, kStaged, kStagedOnOneGpu};
 
 }  // namespace
 
-TEST_CASE("communicators of GPUs keep the contract") {
+TEST_CASE("GPU communicators satisfy the Communicator contract") {
   for (const Carrier carrier : kCarriers) {
     for (const int n : {1, 2, 3, 4}) {
       for (int seed = 1; seed <= (carrier.nccl ? 4 : 1); ++seed) {
@@ -36,7 +36,7 @@ TEST_CASE("communicators of GPUs keep the contract") {
   }
 }
 
-TEST_CASE("NCCL is available and ordered by issue") {
+TEST_CASE("NCCL is available and uses implicit launch order") {
   std::string why;
   CHECK(nccl_available(&why));
   CHECK(why.empty());
@@ -46,7 +46,7 @@ TEST_CASE("NCCL is available and ordered by issue") {
   CHECK((order != nullptr && std::string(order) == "1"));
 }
 
-TEST_CASE("the axes of a mesh work side by side on GPUs") {
+TEST_CASE("mesh axes communicate concurrently on GPUs") {
   for (const Carrier carrier : kCarriers) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
       cuda_sim::reset(seed);
@@ -69,24 +69,24 @@ TEST_CASE("the axes of a mesh work side by side on GPUs") {
   }
 }
 
-TEST_CASE("an operation holds its buffers until its wait") {
+TEST_CASE("an operation keeps its buffers allocated until its wait") {
   cuda_sim::reset(1);
   run_gpu_ranks(2, kNccl, [](Communicator& world, Context& ctx) {
     Tensor buffer = filled(ctx, 100, 1);
     const void* const memory = buffer.raw();
     Work work = world.all_reduce(ctx, buffer, ReduceOp::kSum);
     buffer.reset();
-    TRIREME_CHECK(filled(ctx, 100, 2).raw() != memory, "given away in flight");
+    TRIREME_CHECK(filled(ctx, 100, 2).raw() != memory, "buffer reused in flight");
     work.wait(ctx);
     std::vector<Tensor> later;
     bool again = false;
     for (int i = 0; i < 2; ++i) again |= later.emplace_back(filled(ctx, 100, 3)).raw() == memory;
-    TRIREME_CHECK(again, "not given back");
+    TRIREME_CHECK(again, "buffer not returned");
   });
   CHECK(cuda_sim::errors().empty());
 }
 
-TEST_CASE("operations can be captured into a graph and launched again") {
+TEST_CASE("collectives can be captured into a graph and launched repeatedly") {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     cuda_sim::reset(seed);
     run_gpu_ranks(2, kNccl, [](Communicator& world, Context& ctx) {
@@ -101,7 +101,7 @@ TEST_CASE("operations can be captured into a graph and launched again") {
       gather.wait(ctx);
       check(cudaStreamEndCapture(ctx.gpu->compute(), &graph));
       check(cudaGraphInstantiate(&step, graph, 0));
-      TRIREME_CHECK(all_are(ctx, sum, 1), "run while it was captured");
+      TRIREME_CHECK(all_are(ctx, sum, 1), "ran during capture");
       for (int launch = 0; launch < 3; ++launch) check(cudaGraphLaunch(step, ctx.gpu->compute()));
       TRIREME_CHECK(all_are(ctx, sum, 8), "all_reduce");
       TRIREME_CHECK(all_are(ctx, whole.flat(0, 5), 1) && all_are(ctx, whole.flat(5, 5), 0), "all_gather");
@@ -112,7 +112,7 @@ TEST_CASE("operations can be captured into a graph and launched again") {
   }
 }
 
-TEST_CASE("a missing wait gives wrong numbers") {
+TEST_CASE("a missing wait produces wrong values") {
   const auto wrong_runs = [](Carrier carrier, bool wait_first) {
     int wrong = 0;
     for (uint64_t seed = 1; seed <= 20; ++seed) {

@@ -1,5 +1,5 @@
 #pragma once
-// Rank threads with a simulated GPU each.
+// Rank threads, each with a simulated GPU.
 #include <functional>
 #include <string>
 
@@ -8,17 +8,17 @@
 namespace trireme::test {
 
 struct Carrier {
-  bool nccl;  ///< else through host memory
+  bool nccl;  ///< false: through host memory
   int ranks_per_gpu;
 };
 constexpr Carrier kNccl{true, 1}, kStaged{false, 1}, kStagedOnOneGpu{false, 4};
 
-/// run_ranks (thread_ranks.h), each rank with a GPU, whose arena poisons; `world` moves the tensors of `ctx`.
+/// Like run_ranks (thread_ranks.h), with a GPU and a poisoning arena for each rank. `world` communicates tensors of `ctx`'s device.
 void run_gpu_ranks(int n, Carrier carrier, const std::function<void(Communicator& world, Context& ctx)>& body);
 
-/// [count] F32, all `value`, on the device.
+/// A device tensor [count] F32 filled with `value`.
 Tensor filled(Context& ctx, int64_t count, float value);
-/// Whether all elements are `value`; waits for the compute stream, and for nothing else.
+/// True if all elements equal `value`. Waits for the compute stream only.
 bool all_are(Context& ctx, const Tensor& tensor, float value);
 
 bool contains(const std::string& text, const std::string& part);

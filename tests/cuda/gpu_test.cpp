@@ -1,5 +1,5 @@
-// The host side of one GPU on the simulated machine: nothing queued there runs before somebody waits, and then in an adversarial order, so a staging
-// buffer written too early or a missing order shows as a wrong number.
+// Host code of one GPU on the simulated machine. Queued work runs only when a thread waits, and then in an adversarial order, so a staging buffer
+// that is overwritten too early or a missing ordering shows as a wrong value.
 #include "kernels/core/gpu.h"
 
 #include <cuda_runtime_api.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr uint64_t kSeeds = 8;
 constexpr int64_t kMebibyte = int64_t{1} << 20;
-const cuda_sim::Options kImpatient{.stuck_seconds = 2};  // a host that waits behind a closed gate fails soon
+const cuda_sim::Options kImpatient{.stuck_seconds = 2};  // a host thread that waits behind a closed gate fails soon
 
 std::vector<unsigned char> pattern(int64_t bytes, unsigned salt) {
   std::vector<unsigned char> values(static_cast<size_t>(bytes));
@@ -41,7 +41,7 @@ T downloaded(Gpu& gpu, const void* device) {
   return value;
 }
 
-/// An operation that is not ready before it is told to be.
+/// An operation that becomes ready when `open` is set.
 class Gate : public cuda_sim::Operation {
  public:
   explicit Gate(std::shared_ptr<std::atomic<bool>> open) : open_(std::move(open)) {}
@@ -54,7 +54,7 @@ class Gate : public cuda_sim::Operation {
   std::shared_ptr<std::atomic<bool>> open_;
 };
 
-/// What is queued on the stream behind it does not run while it lives.
+/// Blocks the work queued behind it on the stream during its lifetime.
 class ClosedGate {
  public:
   explicit ClosedGate(cuda::Stream stream) { REQUIRE(cuda_sim::enqueue(stream, std::make_unique<Gate>(open_)) == cudaSuccess); }
@@ -83,7 +83,7 @@ std::string refusal(const cuda_sim::Options& options, int index = 0) {
 
 }  // namespace
 
-TEST_CASE("uploads through the pinned ring keep what the host had at the call") {
+TEST_CASE("uploads through the pinned ring copy the host data as of the call") {
   const int64_t sizes[] = {1, 0, 3, 255, 256, 257, kMebibyte - 1, kMebibyte, kMebibyte + 1, 5 * kMebibyte + 77, 18 * kMebibyte + 1, 2, 12345};
   for (uint64_t seed = 0; seed < 4; ++seed) {
     cuda_sim::reset(seed);
@@ -96,11 +96,11 @@ TEST_CASE("uploads through the pinned ring keep what the host had at the call") 
       std::vector<unsigned char> host = pattern(size, ++salt);
       gpu.upload(host.data(), device + expected.size(), size);
       expected.insert(expected.end(), host.begin(), host.end());
-      std::fill(host.begin(), host.end(), static_cast<unsigned char>(0));  // the caller's to write again
+      std::fill(host.begin(), host.end(), static_cast<unsigned char>(0));  // the caller may overwrite it now
     }
     std::vector<unsigned char> actual(expected.size());
     gpu.download(device, actual.data(), total);
-    CHECK((actual == expected));  // 25 MB, not to be printed
+    CHECK((actual == expected));  // parentheses: 25 MB must not be printed
     gpu.release(device);
   }
   CHECK(cuda_sim::errors().empty());
@@ -123,7 +123,7 @@ TEST_CASE("small uploads do not wait for the device") {
   gpu.release(device);
 }
 
-TEST_CASE("a read-back neither waits nor sees what is queued later") {
+TEST_CASE("a read-back does not wait and does not see work queued later") {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     cuda_sim::reset(seed, kImpatient);
     Gpu gpu(0, {});
@@ -140,7 +140,7 @@ TEST_CASE("a read-back neither waits nor sees what is queued later") {
     gpu.fill_bytes(device, 0, sizeof(value));
     {
       const ClosedGate gate(gpu.compute());
-      CHECK(*static_cast<const double*>(readback.wait()) == 2.5);  // though the stream's end cannot be reached
+      CHECK(*static_cast<const double*>(readback.wait()) == 2.5);  // although the stream cannot complete
       CHECK(readback.ready());
     }
     CHECK(downloaded<double>(gpu, device) == 0);
@@ -149,14 +149,14 @@ TEST_CASE("a read-back neither waits nor sees what is queued later") {
   }
 }
 
-TEST_CASE("read-backs in any number, dropped unread, and beyond their GPU") {
+TEST_CASE("read-backs: any number, dropped unread, and outliving their GPU") {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     cuda_sim::reset(seed);
     std::vector<Gpu::Readback> held;
     {
       Gpu gpu(0, {});
       auto* const device = static_cast<int*>(gpu.allocate(sizeof(int)));
-      for (int i = 0; i < 200; ++i) {  // three times the slots made at the start
+      for (int i = 0; i < 200; ++i) {  // three times the initial number of slots
         gpu.upload(&i, device, sizeof(i));
         const Gpu::Readback dropped = gpu.read_back(device, sizeof(i));
         held.push_back(gpu.read_back(device, sizeof(i)));
@@ -170,7 +170,7 @@ TEST_CASE("read-backs in any number, dropped unread, and beyond their GPU") {
 
 namespace {
 
-/// 1 copied to the host's view by a stream of its own behind (or not) the write of 1 over 0 on the compute stream.
+/// The value that a second stream reads after the compute stream has overwritten 0 by 1; `ordered`: an event orders the read after the write.
 int read_on_another_stream(uint64_t seed, bool ordered) {
   cuda_sim::reset(seed);
   Gpu gpu(0, {});
@@ -182,10 +182,10 @@ int read_on_another_stream(uint64_t seed, bool ordered) {
   gpu.upload(&one, device, sizeof(int));
   const cuda::Event written = gpu.record(gpu.compute());
   if (ordered) gpu.order_after(other, written);
-  gpu.recycle(written);  // the order stands
+  gpu.recycle(written);  // the ordering remains
   REQUIRE(cudaMemcpyAsync(device + 1, device, sizeof(int), cudaMemcpyDeviceToDevice, other) == cudaSuccess);
   const cuda::Event read = gpu.record(other);
-  CHECK(read == written);  // used again
+  CHECK(read == written);  // reused
   gpu.order_after(gpu.compute(), read);
   const int value = downloaded<int>(gpu, device + 1);
   CHECK(gpu.is_done(read));
@@ -196,16 +196,16 @@ int read_on_another_stream(uint64_t seed, bool ordered) {
 
 }  // namespace
 
-TEST_CASE("events order streams, also when they are recycled at once") {
+TEST_CASE("events order streams, also when they are recycled immediately") {
   int early = 0;
   for (uint64_t seed = 0; seed < 4 * kSeeds; ++seed) {
     CHECK(read_on_another_stream(seed, true) == 1);
     early += read_on_another_stream(seed, false) != 1;
   }
-  CHECK(early > 0);  // else the machine would not show a missing order
+  CHECK(early > 0);  // otherwise the simulated machine would not reveal a missing ordering
 }
 
-TEST_CASE("events are asked for without waiting") {
+TEST_CASE("events can be queried without waiting") {
   cuda_sim::reset(0, kImpatient);
   Gpu gpu(0, {});
   std::vector<cuda::Event> events;
@@ -224,7 +224,7 @@ TEST_CASE("events are asked for without waiting") {
   }
 }
 
-TEST_CASE("fills, copies and downloads are in the order of the compute stream") {
+TEST_CASE("fills, copies and downloads run in compute stream order") {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     cuda_sim::reset(seed);
     Gpu gpu(0, {});
@@ -240,13 +240,13 @@ TEST_CASE("fills, copies and downloads are in the order of the compute stream") 
     std::fill_n(expected.begin() + 8, 8, static_cast<unsigned char>(7));
     CHECK(values == expected);
     gpu.fill_bytes(device, 0, 32);
-    gpu.release(device);  // not before the fill
+    gpu.release(device);  // must not happen before the fill
     gpu.synchronize();
     CHECK(cuda_sim::errors().empty());
   }
 }
 
-TEST_CASE("a GPU returns all it took") {
+TEST_CASE("a destroyed GPU leaves no allocations") {
   cuda_sim::reset();
   for (int i = 0; i < 3; ++i) {
     Gpu gpu(i, {.tf32 = true});
@@ -263,17 +263,17 @@ TEST_CASE("a GPU returns all it took") {
   CHECK(cuda_sim::errors().empty());
 }
 
-TEST_CASE("why a GPU cannot be used is said in words") {
+TEST_CASE("messages say why a GPU cannot be used") {
   CHECK_THAT(refusal({.driver_version = 0}), Contains("no CUDA driver is installed; allowed cpu"));
   CHECK_THAT(refusal({.driver_version = 12040}), Contains("the driver (12.4) is older than this build's CUDA (13.0)"));
-  CHECK_THAT(refusal({.devices = 0}), Contains("no GPU is found"));
-  CHECK_THAT(refusal({.devices = 2}, 3), Contains("no GPU 3 on this machine: 2 are found"));
-  CHECK_THAT(refusal({.devices = 1}, -1), Contains("no GPU -1 on this machine: 1 is found"));
-  CHECK_THAT(refusal({.major = 7, .minor = 5}), Contains("has compute capability 7.5; at least 8.0 is needed"));
+  CHECK_THAT(refusal({.devices = 0}), Contains("no GPU found"));
+  CHECK_THAT(refusal({.devices = 2}, 3), Contains("GPU 3 does not exist: 2 GPUs found"));
+  CHECK_THAT(refusal({.devices = 1}, -1), Contains("GPU -1 does not exist: 1 GPU found"));
+  CHECK_THAT(refusal({.major = 7, .minor = 5}), Contains("has compute capability 7.5; at least 8.0 is required"));
   CHECK(refusal({.major = 8, .minor = 0}).empty());
-  CHECK_THAT(refusal({.failing_malloc = 1}), Contains("has not enough memory"));
-  CHECK_THAT(refusal({.failing_malloc = 2}), Contains("has not enough memory"));
-  CHECK_THAT(refusal({.memory = 1 << 20}), Contains("has not enough memory"));
+  CHECK_THAT(refusal({.failing_malloc = 1}), Contains("is out of memory"));
+  CHECK_THAT(refusal({.failing_malloc = 2}), Contains("is out of memory"));
+  CHECK_THAT(refusal({.memory = 1 << 20}), Contains("is out of memory"));
   cuda_sim::reset(0, {.driver_version = 0});
   CHECK_THROWS_AS(cuda::gpu_count(), ConfigError);
   cuda_sim::reset(0, {.devices = 5});
@@ -281,11 +281,11 @@ TEST_CASE("why a GPU cannot be used is said in words") {
   cuda_sim::reset();
 }
 
-TEST_CASE("memory that is not there is named in bytes, and the GPU goes on") {
+TEST_CASE("a failed allocation reports requested and free bytes, and the GPU stays usable") {
   cuda_sim::reset(0, {.memory = size_t{256} << 20});
   Gpu gpu(0, {});
   const std::string free = std::to_string(gpu.free_bytes());
-  CHECK_THROWS_WITH(gpu.allocate(int64_t{1} << 40), Contains("1099511627776 bytes wanted") && Contains(free));
+  CHECK_THROWS_WITH(gpu.allocate(int64_t{1} << 40), Contains("1099511627776 bytes requested") && Contains(free));
   void* const memory = gpu.allocate(1024);
   gpu.fill_bytes(memory, 1, 1024);
   CHECK(downloaded<unsigned char>(gpu, memory) == 1);
@@ -293,25 +293,25 @@ TEST_CASE("memory that is not there is named in bytes, and the GPU goes on") {
   cuda_sim::reset();
 }
 
-TEST_CASE("an error of the device names the call") {
+TEST_CASE("a device error names the failing call") {
   cuda_sim::reset();
   {
     Gpu gpu(0, {});
     void* const memory = gpu.allocate(8);
     cuda_sim::fail(0, cudaErrorIllegalAddress, "planted");
     CHECK_THROWS_WITH(gpu.synchronize(), Contains("cudaStreamSynchronize: cudaErrorIllegalAddress"));
-    CHECK_NOTHROW(gpu.release(memory));  // destructors call it while that error is on its way
+    CHECK_NOTHROW(gpu.release(memory));  // destructors call it while that error propagates
     CHECK(cuda_sim::errors().size() == 1);
   }
   cuda_sim::reset();
 }
 
-TEST_CASE("libraries are loaded by name, and what is missing is named") {
+TEST_CASE("libraries are loaded by name, and missing files and symbols are named") {
   CHECK_THROWS_WITH(cuda::SharedLibrary("run.device=cuda", {"libtrireme_not_there.so.1", "libtrireme_not_there.so"}),
-                    Contains("run.device=cuda needs libtrireme_not_there.so.1") && Contains("LD_LIBRARY_PATH"));
+                    Contains("run.device=cuda: cannot load libtrireme_not_there.so.1") && Contains("LD_LIBRARY_PATH"));
   const cuda::SharedLibrary mathematics("the test", {"libm.so.not_there", "libm.so.6"});
   double (*cosine)(double) = nullptr;
   mathematics.load(cosine, "cos");
   CHECK(cosine(0) == 1);
-  CHECK_THROWS_WITH(mathematics.load(cosine, "no_such_function"), Contains("libm.so.6 has no no_such_function"));
+  CHECK_THROWS_WITH(mathematics.load(cosine, "no_such_function"), Contains("libm.so.6 has no symbol no_such_function"));
 }

@@ -1,4 +1,4 @@
-// What must not pass on ranks with NCCL: each is told by the simulated NCCL, and by an exception that names it.
+// Errors that must be detected on ranks with NCCL: the simulated NCCL reports each, and an exception names it.
 #include "tests/cuda_sim/nccl.h"
 #include "kernels/core/gpu.h"
 #include "tests/cuda/gpu_ranks.h"
@@ -10,7 +10,7 @@ using namespace trireme::test;
 
 namespace {
 
-/// Runs `body` on ranks with NCCL until it fails on some; what each was told, of which none may be missing.
+/// Runs `body` on ranks with NCCL, where every rank must fail. Returns the ranks' error messages.
 std::vector<std::string> errors_of(int n, const std::function<void(Communicator& world, Context& ctx)>& body) {
   std::vector<std::string> errors(static_cast<size_t>(n));
   CHECK_THROWS_AS(run_gpu_ranks(n, kNccl,
@@ -35,7 +35,7 @@ bool some_contains(const std::vector<std::string>& texts, const std::string& par
 
 }  // namespace
 
-TEST_CASE("a buffer written in flight is told") {
+TEST_CASE("writing to a buffer in flight is reported") {
   const auto told = [](const std::function<Work(Communicator&, Context&, const Tensor& part, const Tensor& whole)>& start, bool to_whole) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {
       cuda_sim::reset(seed);
@@ -79,7 +79,7 @@ TEST_CASE("a buffer written in flight is told") {
   CHECK(told(message, false));
 }
 
-TEST_CASE("operations of two groups in different order on two ranks are told as the deadlock they may be") {
+TEST_CASE("operations of two groups in different order on two ranks are reported as a deadlock") {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     cuda_sim::reset(seed);
     const auto errors = errors_of(2, [](Communicator& world, Context& ctx) {
@@ -92,7 +92,7 @@ TEST_CASE("operations of two groups in different order on two ranks are told as 
       two.wait(ctx);
       ctx.gpu->synchronize();
     });
-    // The second rank to come sees both orders.
+    // The second rank to issue sees both orders.
     CHECK(some_contains(errors, "ranks disagree"));
   }
   for (uint64_t seed = 1; seed <= 5; ++seed) {
@@ -113,7 +113,7 @@ TEST_CASE("operations of two groups in different order on two ranks are told as 
   }
 }
 
-TEST_CASE("a different order is told though the first operation was over before") {
+TEST_CASE("a different order is reported even if the first operation has completed") {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     cuda_sim::reset(seed);
     const auto errors = errors_of(2, [](Communicator& world, Context& ctx) {
@@ -123,7 +123,7 @@ TEST_CASE("a different order is told though the first operation was over before"
       if (world.rank() == 0) on_a = a->all_reduce(ctx, x, ReduceOp::kSum);
       on_b = b->all_reduce(ctx, y, ReduceOp::kSum);
       on_b.wait(ctx);
-      if (world.rank() == 1) ctx.gpu->synchronize();  // NCCL would never come back: b's part on rank 0 is behind a's
+      if (world.rank() == 1) ctx.gpu->synchronize();  // the real NCCL would never return: b's part on rank 0 is behind a's
       if (world.rank() == 1) on_a = a->all_reduce(ctx, x, ReduceOp::kSum);
       on_a.wait(ctx);
       ctx.gpu->synchronize();
@@ -132,7 +132,7 @@ TEST_CASE("a different order is told though the first operation was over before"
   }
 }
 
-TEST_CASE("two ranks that both send before they receive are told") {
+TEST_CASE("two ranks that both send before they receive are reported") {
   cuda_sim::reset(1);
   const auto errors = errors_of(2, [](Communicator& world, Context& ctx) {
     using enum PointToPoint::Kind;
@@ -147,7 +147,7 @@ TEST_CASE("two ranks that both send before they receive are told") {
   CHECK(some_contains(errors, "send to 1 of 3 F32 of communicator 'world' on rank 0 of 2"));
 }
 
-TEST_CASE("ranks on GPUs that disagree are named") {
+TEST_CASE("mismatched calls on GPU ranks are reported with the ranks") {
   using Call = std::function<Work(Communicator&, Context&)>;
   const auto disagree = [](const Call& zero, const Call& other) {
     cuda_sim::reset(1);
@@ -185,7 +185,7 @@ TEST_CASE("ranks on GPUs that disagree are named") {
   CHECK(some_contains(disagree(parts(3, 4), parts(3, 4)), "a message of 4 F32"));
 }
 
-TEST_CASE("an asynchronous error is an exception with verb, group and rank, and ends the rank's other groups") {
+TEST_CASE("an asynchronous error throws with operation, group and rank, and aborts the rank's other groups") {
   for (const bool at_wait : {false, true}) {
     cuda_sim::reset(1);
     const auto errors = errors_of(2, [&](Communicator& world, Context& ctx) {
@@ -214,7 +214,7 @@ TEST_CASE("an asynchronous error is an exception with verb, group and rank, and 
   }
 }
 
-TEST_CASE("two ranks on one GPU are refused by NCCL") {
+TEST_CASE("NCCL rejects two ranks on one GPU") {
   cuda_sim::reset(1);
   std::string told;
   try {
@@ -226,7 +226,7 @@ TEST_CASE("two ranks on one GPU are refused by NCCL") {
   CHECK(contains(told, "Duplicate GPU"));
 }
 
-TEST_CASE("a failing rank on a GPU ends the others") {
+TEST_CASE("a failing rank on a GPU stops the other ranks") {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     cuda_sim::reset(seed);
     const auto errors = errors_of(3, [](Communicator& world, Context& ctx) {

@@ -1,4 +1,4 @@
-// Which products cuBLASLt computes and which the plain kernel, how often the heuristic is asked, and TF32.
+// Which products use cuBLASLt and which the plain kernel, how often the heuristic is called, and TF32.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 struct Machine {
   explicit Machine(const cuda::GpuOptions& options = {}) : gpu(fresh(options)) {}
 
-  /// Normal values at `offset` elements behind a buffer's beginning.
+  /// Normally distributed values, `offset` elements after the beginning of a buffer.
   Tensor tensor(const Shape& shape, DType dtype, uint64_t key = 0, int64_t offset = 0) {
     const Tensor whole = Tensor::empty(ctx, {shape.numel() + offset}, dtype, MemoryCategory::kWorkspace);
     const Tensor host = host_tensor(shape, dtype);
@@ -66,7 +66,7 @@ Counts counts(Machine& machine) {
   return {now.library, now.plain, now.plans};
 }
 
-/// y = x w^T in bf16 with x beginning `offset` elements off 16 bytes.
+/// y = x w^T in bf16, where x begins `offset` elements after a 16-byte boundary.
 void forward(Machine& machine, int64_t rows, int64_t inputs, int64_t outputs, int64_t offset = 0) {
   const Tensor x = machine.tensor({rows, inputs}, DType::kBF16, 0, offset), w = machine.tensor({outputs, inputs}, DType::kBF16, 7);
   linear_forward(machine.ctx, x, w, {}, machine.tensor({rows, outputs}, DType::kBF16));
@@ -91,7 +91,7 @@ double tf32_error(bool tf32) {
 
 }  // namespace
 
-TEST_CASE("the heuristic is asked once for a shape and an alignment") {
+TEST_CASE("the heuristic is called once per shape and alignment") {
   Machine machine;
   CHECK(counts(machine) == Counts{0, 0, 0});
   for (int i = 0; i < 3; ++i) forward(machine, 16, 32, 8);
@@ -102,10 +102,10 @@ TEST_CASE("the heuristic is asked once for a shape and an alignment") {
   CHECK(counts(machine) == Counts{6, 0, 3});
 }
 
-TEST_CASE("what cuBLASLt has no kernel for is the plain kernel's") {
+TEST_CASE("products without a cuBLASLt kernel use the plain kernel") {
   Machine machine;
   forward(machine, 16, 33, 8);     // rows of 66 bytes
-  forward(machine, 16, 32, 7);     // of the result
+  forward(machine, 16, 32, 7);     // result rows of 14 bytes
   forward(machine, 16, 32, 8, 1);  // 2 bytes off
   CHECK(counts(machine) == Counts{0, 3, 3});
   forward(machine, 16, 33, 8);
@@ -123,7 +123,7 @@ TEST_CASE("empty products") {
   CHECK(std::equal(before.data<float>(), before.data<float>() + before.numel(), after.data<float>()));
 }
 
-TEST_CASE("the GELU is the product's epilogue in bf16 where its rows allow it") {
+TEST_CASE("GELU is fused as the epilogue in bf16 if row size and alignment allow it") {
   Machine machine;
   const auto fused = [&](DType dtype, int64_t outputs, int64_t offset) {
     const int64_t before = cuda_sim::cublas_lt_statistics().fused_gelu;
@@ -139,14 +139,14 @@ TEST_CASE("the GELU is the product's epilogue in bf16 where its rows allow it") 
   CHECK(fused(DType::kF32, 24, 0) == 0);
 }
 
-TEST_CASE("TF32 only when it is asked for") {
+TEST_CASE("TF32 is used only when enabled") {
   CHECK(tf32_error(false) < 1e-6);
   const double rounded = tf32_error(true);
   CHECK(rounded > 1e-5);
   CHECK(rounded < 2e-3);
 }
 
-TEST_CASE("a library's objects go with their GPU, its versions are on record") {
+TEST_CASE("library objects are destroyed with their GPU, and library versions are reported") {
   const int64_t before = cuda_sim::cublas_lt_statistics().live_objects;
   {
     Machine machine;
@@ -158,7 +158,7 @@ TEST_CASE("a library's objects go with their GPU, its versions are on record") {
   CHECK(cuda_sim::cublas_lt_statistics().live_objects == before);
 }
 
-TEST_CASE("a product that fails names call and shape") {
+TEST_CASE("a failing product names the call and the shape") {
   {
     Machine machine;
     const Tensor x = machine.tensor({16, 32}, DType::kBF16), w = machine.tensor({8, 32}, DType::kBF16), y = machine.tensor({16, 8}, DType::kBF16);

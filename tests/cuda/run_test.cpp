@@ -1,5 +1,4 @@
-// A whole run on simulated GPUs, as `trireme train` makes it: the choice of device, its memory, the figures of its steps, checkpoints that another device
-// reads.
+// A complete training run on simulated GPUs, as `trireme train` performs it: device selection, memory, step metrics, resuming on another device.
 #include <cmath>
 #include <mutex>
 
@@ -23,7 +22,7 @@ class RunFiles {
     for (const char* name : {"train", "validation"}) write_tokens(directory_.path / name, 12 * 40 + 1);
   }
 
-  /// The run `name` on `device` up to a step, as `train` would make it. Its system allocations, with the GPU's memory for one.
+  /// Runs `name` on `device` up to `max_steps`, as `train` would. Returns the number of system allocations; the GPU's memory counts as one.
   int64_t train(
       const std::string& name, const std::string& device, std::optional<int64_t> max_steps, const ParityLayout& layout = {},
       const std::function<void(Config&)>& change = [](Config&) {}) const {
@@ -83,7 +82,7 @@ void open_machine(const std::string& device, int local_rank, int64_t ranks_per_g
 
 }  // namespace
 
-TEST_CASE("a run on a GPU has the figures of the CPU, asks for memory once, and goes on where the other stopped") {
+TEST_CASE("a GPU run matches the CPU run, allocates memory once, and resumes from the other device's checkpoint") {
   const RunFiles files;
   files.train("cpu", "cpu", std::nullopt);
   CHECK(files.train("gpu", "cuda", std::nullopt) == 1);
@@ -94,7 +93,7 @@ TEST_CASE("a run on a GPU has the figures of the CPU, asks for memory once, and 
   check_close(files.steps("cpu"), files.steps("both"));
 }
 
-TEST_CASE("a run in 3D on eight GPUs has the figures of one CPU") {
+TEST_CASE("a 3D-parallel run on eight GPUs matches a run on one CPU") {
   ParityLayout layout;
   layout.tensor = layout.pipeline = layout.data = 2;
   layout.zero = 3;
@@ -105,7 +104,7 @@ TEST_CASE("a run in 3D on eight GPUs has the figures of one CPU") {
   check_close(files.steps("cpu"), files.steps("gpus"));
 }
 
-TEST_CASE("captured steps and evaluations between them see the parameters of every update") {
+TEST_CASE("captured steps and the evaluations between them see the parameters of every update") {
   ParityLayout layout;
   layout.data = 2;
   layout.zero = 1;
@@ -122,7 +121,7 @@ TEST_CASE("captured steps and evaluations between them see the parameters of eve
   CHECK(files.validation_losses("graph") == files.validation_losses("queued"));
 }
 
-TEST_CASE("the host queues two steps without waiting for the GPUs, and without asking for memory in the second") {
+TEST_CASE("the host queues two steps without waiting for the GPUs and without allocating memory") {
   ParityLayout layout;
   layout.tensor = 2;
   const Config config = parity_config(ParityModel::kLlama, layout, "bf16");
@@ -140,20 +139,20 @@ TEST_CASE("the host queues two steps without waiting for the GPUs, and without a
     const Trainer::StepInFlight first = trainer.start(data, 1, 1e-3), second = trainer.start(data, 2, 1e-3);
     threads.barrier();
     TRIREME_CHECK(cuda_sim::statistics().waits == waits, cuda_sim::statistics().waits - waits, " waits");
-    TRIREME_CHECK(machine.ctx().arena->system_allocations() == allocations, "memory in a step");
+    TRIREME_CHECK(machine.ctx().arena->system_allocations() == allocations, "memory allocated in a step");
     threads.barrier();
-    TRIREME_CHECK(trainer.finish(first).accepted && trainer.finish(second).accepted, "rejected");
+    TRIREME_CHECK(trainer.finish(first).accepted && trainer.finish(second).accepted, "a step was rejected");
   });
 }
 
-TEST_CASE("the device is chosen, or refused, with the reason") {
+TEST_CASE("device selection, and the reason when a device is refused") {
   std::string chosen;
   open_machine("auto", 0, 1, &chosen);
   CHECK(chosen == "cuda");
   open_machine("cpu", 0, 1, &chosen);
   CHECK(chosen == "cpu");
   open_machine("cuda", 15, 2);
-  CHECK(message_of([] { open_machine("cuda", 8, 1); }).find("9 ranks on this host, 1 to a GPU, and 8 GPUs") != std::string::npos);
+  CHECK(message_of([] { open_machine("cuda", 8, 1); }).find("9 ranks on this host, 1 per GPU, but 8 GPUs") != std::string::npos);
   open_machine("auto", 8, 1, &chosen);
   CHECK(chosen == "cpu");
 
@@ -167,13 +166,13 @@ TEST_CASE("the device is chosen, or refused, with the reason") {
   cuda_sim::Options old;
   old.major = 7;
   cuda_sim::reset(0, old);
-  CHECK(message_of([] { open_machine("cuda", 0, 1); }).find("compute capability 7.0; at least 8.0 is needed") != std::string::npos);
+  CHECK(message_of([] { open_machine("cuda", 0, 1); }).find("compute capability 7.0; at least 8.0 is required") != std::string::npos);
   cuda_sim::reset();
 }
 
-TEST_CASE("what does not fit on the GPU is told before the first step, with the table of what was wanted") {
+TEST_CASE("a run that does not fit on the GPU fails before the first step, with the memory table") {
   cuda_sim::Options small;
-  small.memory = size_t{512} << 20;  // what is kept for libraries
+  small.memory = size_t{512} << 20;  // reserved for libraries
   cuda_sim::reset(0, small);
   const RunFiles files;
   const std::string message = message_of([&] { files.train("small", "cuda", std::nullopt); });

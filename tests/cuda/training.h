@@ -4,8 +4,8 @@
 
 namespace trireme::test {
 
-/// parity.h's run with every rank a thread. `ranks_per_gpu` 1: each rank has a GPU of its own and NCCL; more: they share GPUs and talk through host memory.
-/// Fresh device memory, and memory used again, holds NaN.
+/// Like train of parity.h, with one thread per rank. `ranks_per_gpu` == 1: each rank has its own GPU and uses NCCL; otherwise ranks share GPUs and
+/// communicate through host memory. Fresh and reused device memory contains NaN.
 RunRecord train_on_gpus(const Config& config, int steps, int ranks_per_gpu = 1);
 
 }  // namespace trireme::test

@@ -1,5 +1,5 @@
-// Training on GPUs against training on the CPU: the real host code, kernels and communicators, on the simulated machine under adversarial schedules of
-// its streams (on a real GPU: ranks share it).
+// Compares training on GPUs with training on the CPU: the real host code, kernels and communicators, on the simulated machine under adversarial
+// stream schedules (on a real GPU, ranks share it).
 #include "tests/cuda/training.h"
 
 #include <bit>
@@ -18,7 +18,7 @@ namespace trireme::test {
 namespace {
 
 constexpr int kSteps = 3;
-// In fp32 the GPU's kernels differ from the CPU's by the order of their sums; three steps amplify 6e-8 to 1e-5 at worst.
+// In fp32, GPU and CPU kernels differ in summation order; three steps amplify 6e-8 to 1e-5 at worst.
 constexpr double kSingleTolerance = 1e-4;
 
 const RunRecord& on_cpu(ParityModel model, const std::string& precision) {
@@ -36,8 +36,8 @@ struct LayoutCase {
   ParityLayout layout;
 };
 
-/// A dozen that between them have every axis, ZeRO stage, kind of accumulation, both schedules, hybrid sharding and prefetch.
-std::vector<LayoutCase> dozen() {
+/// Twelve layouts that together cover every axis, ZeRO stage and kind of accumulation, both schedules, hybrid sharding and prefetch.
+std::vector<LayoutCase> twelve_layouts() {
   std::vector<LayoutCase> cases;
   const auto add = [&](ParityModel model, int tensor, int pipeline, int data, int zero, const auto& change) {
     ParityLayout layout;
@@ -64,7 +64,7 @@ std::vector<LayoutCase> dozen() {
   return cases;
 }
 
-/// What a pipeline can do besides: schedules with several stages a rank and with parted backwards, recomputation, buckets.
+/// Further pipeline features: schedules with several stages per rank and with split backward, recomputation, buckets.
 std::vector<LayoutCase> pipelines() {
   const auto layout = [](int tensor, int pipeline, int data, int zero, ScheduleKind schedule, int virtual_stages, RecomputeMode recompute) {
     return ParityLayout{{.tensor = tensor,
@@ -91,7 +91,7 @@ std::vector<LayoutCase> pipelines() {
 
 }  // namespace
 
-TEST_CASE("one GPU trains the model of the CPU in fp32") {
+TEST_CASE("training on one GPU matches the CPU in fp32") {
   for (const ParityModel model : kModels) {
     INFO(name_of(model));
     testing::for_each_schedule(
@@ -99,7 +99,7 @@ TEST_CASE("one GPU trains the model of the CPU in fp32") {
   }
 }
 
-TEST_CASE("one GPU in half precision is as near to the exact gradient as the CPU is") {
+TEST_CASE("half-precision gradients on one GPU are as accurate as on the CPU") {
   const auto [precision, of_loss] = GENERATE(table<std::string, double>({{"bf16", 1e-2}, {"fp16", 1.25e-3}}));
   for (const ParityModel model : kModels) {
     INFO(name_of(model) << " " << precision);
@@ -113,14 +113,14 @@ TEST_CASE("one GPU in half precision is as near to the exact gradient as the CPU
 }
 
 #ifndef TRIREME_REAL_GPU
-TEST_CASE("overflows in fp16 halve the loss scale on GPUs as on the CPU, queued and launched as a graph") {
+TEST_CASE("fp16 overflows halve the loss scale on GPUs as on the CPU, with and without graphs") {
   ParityLayout layout;
   layout.data = 2;
   layout.zero = 3;
   Config config = parity_config(ParityModel::kLlama, layout, "fp16");
   config.training.loss_scale = {.initial = 1 << 20, .growth_interval = 2};
   const RaggedDataset data(29, config.training.sequence_length, *config.model.vocab_size);
-  // Of each step the scale as a power of two and whether it was taken: "20- 19- 18+ 18+ 19- 18+"; the loss of the last tells the weights.
+  // For each step, the exponent of the loss scale and whether the step was accepted: "20- 19- 18+ 18+ 19- 18+". The last loss reflects the weights.
   const auto run = [&](Trainer& trainer) {
     trainer.initialise();
     std::string scales;
@@ -142,9 +142,9 @@ TEST_CASE("overflows in fp16 halve the loss scale on GPUs as on the CPU, queued 
     if (world.rank() == 0) on_cpu = result;
   });
   INFO(on_cpu.first);
-  // That no other order of sums just does not overflow is this machine's, whose products add up as the CPU's do.
+  // Equal overflows can be expected only on the simulated machine: its products sum in the CPU's order.
   REQUIRE(on_cpu.first.starts_with("20- "));
-  REQUIRE(on_cpu.first.find('-', on_cpu.first.find('+')) != std::string::npos);  // and again once the scale has grown
+  REQUIRE(on_cpu.first.find('-', on_cpu.first.find('+')) != std::string::npos);  // another overflow after the scale has grown
   for (const bool graph : {false, true}) {
     config.kernels.cuda_graph = graph;
     testing::for_each_schedule(2, [&] {
@@ -161,8 +161,8 @@ TEST_CASE("overflows in fp16 halve the loss scale on GPUs as on the CPU, queued 
   }
 }
 
-TEST_CASE("a dozen layouts on GPUs of their own train the model of the CPU, under 36 schedules of the streams") {
-  for (const LayoutCase& c : dozen()) {
+TEST_CASE("twelve layouts with one GPU per rank match the CPU under 36 stream schedules") {
+  for (const LayoutCase& c : twelve_layouts()) {
     INFO(name_of(c.model) << " " << c.layout.str());
     testing::for_each_schedule(3, [&] {
       CHECK(difference(on_cpu(c.model, "fp32"), train_on_gpus(parity_config(c.model, c.layout, "fp32"), kSteps), kSingleTolerance) == "");
@@ -170,8 +170,7 @@ TEST_CASE("a dozen layouts on GPUs of their own train the model of the CPU, unde
   }
 }
 
-TEST_CASE(
-    "pipelines with virtual stages, parted backwards, recomputation and buckets train the model of the CPU, under 12 schedules of the streams") {
+TEST_CASE("pipelines with virtual stages, split backward, recomputation and buckets match the CPU under 12 stream schedules") {
   for (const LayoutCase& c : pipelines()) {
     INFO(name_of(c.model) << " " << c.layout.str());
     testing::for_each_schedule(2, [&] {
@@ -180,7 +179,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("recomputation on GPUs gives the bits that keeping gives") {
+TEST_CASE("recomputation on GPUs is bit-identical to saving activations") {
   for (LayoutCase c : pipelines()) {
     if (c.layout.recompute == RecomputeMode::kNone) continue;
     INFO(name_of(c.model) << " " << c.layout.str());
@@ -190,9 +189,9 @@ TEST_CASE("recomputation on GPUs gives the bits that keeping gives") {
   }
 }
 
-TEST_CASE("the same dozen in half precision are as near to the exact gradient as the CPU is") {
+TEST_CASE("half-precision gradients of the twelve layouts are as accurate as on the CPU") {
   const std::string precision = GENERATE("bf16", "fp16");
-  for (const LayoutCase& c : dozen()) {
+  for (const LayoutCase& c : twelve_layouts()) {
     INFO(name_of(c.model) << " " << c.layout.str() << " " << precision);
     const double unit = gradient_error(on_cpu(c.model, "fp64"), on_cpu(c.model, precision));
     testing::for_each_schedule(
@@ -200,7 +199,7 @@ TEST_CASE("the same dozen in half precision are as near to the exact gradient as
   }
 }
 
-TEST_CASE("gradients on the wire between GPUs in bf16 are rounded once for each rank, and no more") {
+TEST_CASE("bf16 gradient reduction between GPUs rounds once per rank") {
   ParityLayout layout;
   layout.data = 4;
   for (const auto& [zero, replicate] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{3, 2}}) {
@@ -211,27 +210,27 @@ TEST_CASE("gradients on the wire between GPUs in bf16 are rounded once for each 
     INFO(layout.str());
     testing::for_each_schedule(2, [&] {
       const double error = gradient_error(on_cpu(ParityModel::kGpt2, "fp32"), train_on_gpus(config, 1));
-      CHECK(error > 1e-4);  // it is really narrow
+      CHECK(error > 1e-4);  // the reduction really is in bf16
       CHECK(error < 1e-2);  // four roundings of 2^-9, and those of their sums
     });
   }
 }
 
-TEST_CASE("steps launched as a captured graph are the steps that were queued, bit for bit") {
+TEST_CASE("steps launched as a captured graph are bit-identical to queued steps") {
   ParityLayout layout;
   layout.data = layout.tensor = 2;
   layout.zero = 3;
   for (const auto& [model, layout_of] : {std::pair{ParityModel::kLlamaGrouped, ParityLayout{}}, std::pair{ParityModel::kLlama, layout}}) {
     Config config = parity_config(model, layout_of, "bf16");
     INFO(name_of(model) << " " << layout_of.str());
-    constexpr int kGraphSteps = 5;  // two as they are, one captured, two launched again
+    constexpr int kGraphSteps = 5;  // two queued, one captured, two launched from the graph
     const RunRecord queued = train_on_gpus(config, kGraphSteps);
     config.kernels.cuda_graph = true;
     testing::for_each_schedule(2, [&] { CHECK(train_on_gpus(config, kGraphSteps) == queued); });
   }
 }
 
-TEST_CASE("every schedule of the streams gives the same bits") {
+TEST_CASE("every stream schedule gives the same bits") {
   ParityLayout layout;
   layout.tensor = layout.data = 2;
   layout.zero = 3;
@@ -245,8 +244,8 @@ TEST_CASE("every schedule of the streams gives the same bits") {
 }
 #endif
 
-TEST_CASE("ranks that share a GPU train the model of the CPU through host memory") {
-  for (const LayoutCase& c : dozen()) {
+TEST_CASE("ranks that share a GPU through host memory match the CPU") {
+  for (const LayoutCase& c : twelve_layouts()) {
     if (c.layout.world() != 4 && c.layout.world() != 8) continue;
     INFO(name_of(c.model) << " " << c.layout.str());
     testing::for_each_schedule(1, [&] {

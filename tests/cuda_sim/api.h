@@ -1,5 +1,5 @@
 #pragma once
-// Common to the CUDA runtime's functions.
+// Shared by the simulated functions of the CUDA runtime.
 #include "tests/cuda_sim/state.h"
 
 namespace cuda_sim {
@@ -9,12 +9,12 @@ cudaError_t remember(cudaError_t error);
 int current_device();
 std::unique_ptr<Operation> make_simple(std::string name, std::function<void()> body);
 
-/// Into the stream's queue behind its default stream's order, or into the graph that it captures. Under the lock.
+/// Queues the operation on the stream, ordered by its default stream, or adds it to the graph that the stream captures. Requires the lock.
 void queue(Stream& stream, std::unique_ptr<Operation> operation);
-/// Breaks a capture of this thread by a call that cannot be captured. Under the lock.
+/// Invalidates a capture of this thread because of a call that cannot be captured. Requires the lock.
 cudaError_t refuse_while_capturing();
 
-/// A call of the runtime: under the lock, refused on a device that has failed.
+/// Runs `body` as a call of the runtime: under the lock, and rejected if the device has failed.
 template <class Body>
 cudaError_t call(Body&& body) {
   Machine& m = machine();

@@ -1,4 +1,4 @@
-// The runner of blocks: a fiber for each thread that waits, and who goes on next.
+// The block runner: a fiber for each waiting thread, and the choice of the thread that runs next.
 #include "tests/cuda_sim/block.h"
 
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ constexpr size_t kStack = size_t{64} << 10;
 #endif
 constexpr size_t kEmergencyStack = size_t{64} << 10;
 
-unsigned char* map_guarded(size_t bytes) {  // with an untouchable page on both sides
+unsigned char* map_guarded(size_t bytes) {  // with a guard page on both sides
   void* memory = mmap(nullptr, bytes + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED || mprotect(static_cast<unsigned char*>(memory) + kPage, bytes, PROT_READ | PROT_WRITE) != 0) {
     std::perror("cuda_sim: mmap");
@@ -93,10 +93,10 @@ void BlockRunner::prepare_threads() {
   live_ = threads_;
   unstarted_.resize(static_cast<size_t>(threads_));
   std::iota(unstarted_.begin(), unstarted_.end(), 0);
-  const size_t order = random_.below(16);  // mostly at random
+  const size_t order = random_.below(16);  // mostly random
   if (order == 0) std::reverse(unstarted_.begin(), unstarted_.end());
   if (order > 1) random_.shuffle(unstarted_);
-  newest_first_ = random_.below(2) == 0;  // the faster order: lanes of one warp follow each other
+  newest_first_ = random_.below(2) == 0;  // faster: lanes of one warp run one after another
   copy_mode_ = static_cast<int>(random_.below(3));
   runnable_.clear();
   barrier_.clear();
@@ -117,7 +117,7 @@ void BlockRunner::run_block() {
   this_thread = before;
   if (fault_.error == cudaSuccess)
     check_shared();
-  else {  // stacks of threads that will never go on
+  else {  // stacks of threads that will never continue
     for (auto& fiber : fibers_) {
       asan_unpoison(reinterpret_cast<uintptr_t>(fiber->stack), reinterpret_cast<uintptr_t>(fiber->stack) + kStack);
       fiber->mark.destroy();
@@ -139,7 +139,7 @@ Fiber& BlockRunner::fresh_fiber() {
   fiber->stack = map_guarded(kStack);
   fiber->mark.bottom = fiber->stack;
   fiber->mark.size = kStack;
-  // Tops at different offsets in their pages: equal ones would share a few sets of the caches.
+  // Stack tops at different page offsets: equal offsets would compete for a few cache sets.
   fiber->context = make_fcontext(fiber->stack + kStack - fibers_.size() * 192 % kPage, kStack - kPage, &BlockRunner::fiber_main);
   fibers_.push_back(std::move(fiber));
   return *fibers_.back();
@@ -174,7 +174,7 @@ void BlockRunner::finish_thread(Fiber& self) {
   const unsigned bit = 1u << (self.thread % 32);
   warp.absent |= bit;
   for (const WarpGroup& group : warp.groups)
-    if ((group.mask & bit) != 0) fail(cudaErrorLaunchFailure, text_of("returned, while lanes wait for it", group.meeting, group.mask, group.site));
+    if ((group.mask & bit) != 0) fail(cudaErrorLaunchFailure, text_of("returned while lanes wait for it", group.meeting, group.mask, group.site));
   --live_;
   if (live_ > 0 && static_cast<int>(barrier_.size()) == live_) release_barrier();
   Fiber* const to = next(&self);

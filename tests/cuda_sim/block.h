@@ -1,6 +1,6 @@
 #pragma once
-// Runs the blocks of one launch, one after another: the threads of a block are fibers on this host thread, in an order drawn from the seed; a thread runs
-// until it must wait for others. A kernel whose threads never meet needs one fiber and no switch.
+// Runs the blocks of one launch, one after another. The threads of a block are fibers on this host thread and run in an order drawn from the seed;
+// each runs until it must wait for others. A kernel whose threads never synchronise needs one fiber and no switch.
 #include <boost/context/detail/fcontext.hpp>
 #include <memory>
 #include <string>
@@ -13,15 +13,15 @@
 
 namespace cuda_sim {
 
-constexpr size_t kSharedDefault = size_t{48} << 10;  ///< static memory of a kernel at most
-constexpr size_t kSharedLimit = size_t{227} << 10;   ///< static and dynamic
+constexpr size_t kSharedDefault = size_t{48} << 10;  ///< maximum static memory of a kernel
+constexpr size_t kSharedLimit = size_t{227} << 10;   ///< maximum of static and dynamic memory
 
 constexpr size_t kPage = 4096;
 constexpr unsigned char kPoison = 0xFF;
-// Shared memory: a zone of static variables, a page that nobody may touch, the dynamic memory up to the end, another such page.
+// Shared memory: a zone of static variables, a guard page, the dynamic memory up to the end, another guard page.
 constexpr size_t kStaticZone = size_t{64} << 10;
 constexpr size_t kDynamicZone = size_t{228} << 10;
-constexpr size_t kGap = 16;  // behind each variable
+constexpr size_t kGap = 16;  // after each variable
 
 struct AsyncCopy {
   void* shared;
@@ -38,18 +38,18 @@ struct Fiber : DeviceThread {
   unsigned char* stack = nullptr;
   StackMark mark;
   int thread = 0;  // within the block
-  // What it waits for.
+  // What the fiber waits for.
   bool waits = false;
   Meeting meeting{};
   unsigned mask = 0;
   Site site{};
   void* slot = nullptr;
-  // Asynchronous copies not yet made.
+  // Pending asynchronous copies.
   std::vector<AsyncCopy> copies;
   int groups = 0;
 };
 
-/// Lanes on their way to one meeting.
+/// Lanes that are arriving at one synchronisation point.
 struct WarpGroup {
   Meeting meeting;
   unsigned mask;
@@ -59,14 +59,14 @@ struct WarpGroup {
 
 struct Warp {
   Fiber* lanes[32];
-  unsigned absent;  // exited or never there
+  unsigned absent;  // lanes that have exited or never existed
   std::vector<WarpGroup> groups;
 };
 
 struct KernelFault {
   cudaError_t error = cudaSuccess;
   std::string text;
-  uintptr_t address = 0;  // of a memory fault
+  uintptr_t address = 0;  // address of a memory fault
 };
 
 class BlockRunner {
@@ -76,7 +76,7 @@ class BlockRunner {
   BlockRunner(const BlockRunner&) = delete;
   BlockRunner& operator=(const BlockRunner&) = delete;
 
-  /// All blocks, or until the first fault.
+  /// Runs all blocks, or stops at the first fault.
   KernelFault run(const KernelCall& call, uint64_t seed);
   int64_t switches() const { return switches_; }
   int64_t copies() const { return copies_; }
@@ -84,11 +84,11 @@ class BlockRunner {
 
   // For the functions of device_thread.h.
   void sync_block(Fiber& self, Site site);
-  /// Until all lanes of the mask have come; true for the last, which exchanges what the lanes' slots say and then calls `release`.
+  /// Waits until all lanes of the mask have arrived. Returns true to the last, which exchanges the data of the lanes' slots and then calls `release`.
   bool meet(Fiber& self, Meeting meeting, unsigned mask, Site site, void* slot);
   Warp& warp_of(const Fiber& self) { return warps_[static_cast<size_t>(self.thread) / 32]; }
   void release(Warp& warp, unsigned mask, const Fiber& self);
-  /// Does not return. (Not marked so: AddressSanitizer would then look for the ends of a stack it does not know.)
+  /// Does not return. (Not marked [[noreturn]]: AddressSanitizer would then look for the bounds of a stack it does not know.)
   void fail(cudaError_t error, std::string text, uintptr_t address = 0);
   void* static_shared(const void* tag, size_t bytes, size_t alignment);
   void* dynamic_shared() const { return dynamic_; }
@@ -96,8 +96,8 @@ class BlockRunner {
   void maybe_copy(Fiber& self);
   void copy_until(Fiber& self, int group);
   bool copies_at_once() const { return copy_mode_ == 0; }
-  /// Where a memory fault goes on: off the faulting stack.
-  void* emergency_stack();  ///< its top, ready for use
+  /// Stack on which a memory fault is handled, separate from the faulting stack.
+  void* emergency_stack();  ///< returns its top, ready for use
 
  private:
   struct Variable {
@@ -128,14 +128,14 @@ class BlockRunner {
   Random random_;
   Fiber main_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
-  std::vector<Fiber*> idle_;      // in their loop, without a thread
-  std::vector<Fiber*> runnable_;  // with a thread that may go on
-  std::vector<int> unstarted_;    // threads, the next one last
+  std::vector<Fiber*> idle_;      // in their loop, without a thread to run
+  std::vector<Fiber*> runnable_;  // with a thread that may continue
+  std::vector<int> unstarted_;    // threads not yet started, the next one last
   std::vector<Fiber*> barrier_;   // waiting at __syncthreads
   std::vector<Warp> warps_;
   int threads_ = 0, live_ = 0;
   bool newest_first_ = false;
-  int copy_mode_ = 0;  // 0 at once, 1 at the wait, 2 now and then
+  int copy_mode_ = 0;  // asynchronous copies run: 0 immediately, 1 at the wait, 2 at random points before
   unsigned char* shared_ = nullptr;
   unsigned char* dynamic_ = nullptr;
   size_t static_used_ = 0;
@@ -146,12 +146,12 @@ class BlockRunner {
   int64_t copies_ = 0;
 };
 
-/// Runners are kept: making stacks is slow.
+/// Runners are reused because creating stacks is slow.
 std::unique_ptr<BlockRunner> take_runner();
 void give_runner(std::unique_ptr<BlockRunner> runner);
 
 const char* name_of(Meeting meeting);
-/// "WHAT at MEETING in line 1 of FILE, mask 0x0000ffff"
+/// Returns "WHAT at MEETING in line 1 of FILE, mask 0x0000ffff".
 std::string text_of(std::string_view what, Meeting meeting, unsigned mask, Site site);
 
 }  // namespace cuda_sim

@@ -1,4 +1,4 @@
-// cudart: copies and fills. Host memory is read and written when the copy runs, as a GPU does; only from pageable memory at the call, into a buffer.
+// cudart: copies and fills. As on a GPU, host memory is accessed when the copy runs; only pageable sources are copied to a buffer at the call.
 #include <cstring>
 
 #include "tests/cuda_sim/api.h"
@@ -8,7 +8,7 @@ namespace {
 
 enum class Place : uint8_t { kDevice, kPinned, kPageable, kNowhere };
 
-/// Where a whole range lies; kNowhere: in a device's or the pinned addresses, but not in one live allocation.
+/// The kind of memory that contains the whole range; kNowhere: in device or pinned address space, but not within one live allocation.
 Place place_of(Machine& m, const void* memory, size_t bytes) {
   const int device = m.memory.device_of(key(memory));
   if (device >= 0) return m.memory.device(device).contains(key(memory), bytes) ? Place::kDevice : Place::kNowhere;
@@ -19,12 +19,12 @@ Place place_of(Machine& m, const void* memory, size_t bytes) {
 class Copy final : public Operation {
  public:
   Copy(void* to, const void* from, size_t bytes, int device) : to_(to), from_(from), bytes_(bytes), device_(device) {}
-  /// The bytes at `from` as they are now.
+  /// Copies the current bytes at `from` to a buffer.
   void stage() {
     staged_ = std::make_shared<std::string>(static_cast<const char*>(from_), bytes_);
     from_ = staged_->data();
   }
-  /// Between two devices.
+  /// Marks the copy as one between two devices.
   void between_devices() { between_ = true; }
   std::string name() const override { return "copy of " + std::to_string(bytes_) + " bytes"; }
   std::unique_ptr<Operation> clone() const override { return std::make_unique<Copy>(*this); }
@@ -112,7 +112,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   });
 }
 
-/// Waits, but for copies within the device.
+/// Waits, except for copies within device memory.
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   return call([&](Machine& m, Lock& lock) {
     if (const cudaError_t error = refuse_while_capturing(); error != cudaSuccess) return error;

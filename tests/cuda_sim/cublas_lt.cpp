@@ -43,7 +43,7 @@ struct Description : Tagged<Description, 0x4445> {
   int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
-  int32_t bias_type = -1;  ///< that of d
+  int32_t bias_type = -1;  ///< negative: the type of d
   void* aux = nullptr;
   int64_t aux_ld = 0;
 };
@@ -72,7 +72,7 @@ cublasStatus_t store(Value& to, const void* value, size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// ---- what is asked for ----
+// ---- validation of the problem ----
 
 bool sound(const Layout* layout) {
   return layout != nullptr && (layout->type == CUDA_R_32F || layout->type == CUDA_R_16BF || layout->type == CUDA_R_16F) && layout->rows > 0 &&
@@ -110,7 +110,7 @@ bool read_problem(const Description* desc, const Layout* a, const Layout* b, con
 
 bool aligned(const void* pointer, int64_t alignment) { return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(alignment) == 0; }
 
-/// What is kept in a cublasLtMatmulAlgo_t: the promise of a heuristic.
+/// The contents of a cublasLtMatmulAlgo_t: the problem and alignments for which the heuristic returned it.
 struct Algorithm {
   uint32_t tag;
   uint32_t alignments;  ///< one byte each, a b c d, as powers of two
@@ -131,10 +131,10 @@ uint64_t hash(const Problem& p) {
   return value;
 }
 
-/// Of a matrix whose first element is aligned to `base`: the alignment of every column, as a kernel sees it.
+/// True if all columns of a matrix whose first element is aligned to `base` are 4-byte aligned.
 bool columns_aligned(int64_t base, int64_t ld, cudaDataType_t type) { return base % 4 == 0 && ld * size_of(type) % 4 == 0; }
 
-/// That every pointer is memory of the device, aligned as promised.
+/// True if every pointer is memory of the device with the alignment that the heuristic assumed.
 bool pointers_sound(const Call& call, const Algorithm& algorithm, uint64_t workspace_bytes, int device) {
   const Problem& p = call.problem;
   const auto on_device = [&](const void* memory, int64_t bytes) {
@@ -253,7 +253,7 @@ cublasStatus_t lt_heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, 
       workspace_of(problem) <= preference->workspace;
   if (!has_kernel) {
     ++g_refused;
-    return problem.m % 2 == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;  // both happen
+    return problem.m % 2 == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;  // the real library does both
   }
   const auto power = [](uint32_t alignment) { return static_cast<uint32_t>(std::countr_zero(alignment)); };
   const Algorithm algorithm{kAlgorithmTag,

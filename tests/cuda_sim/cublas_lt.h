@@ -1,7 +1,8 @@
 #pragma once
-// The simulated cuBLASLt: descriptors with their sizes, defaults and required attributes checked, a heuristic that promises only what was asked for, and
-// products that refuse what was not promised. Stricter than the library where that leaves a mistake unnoticed (pointers that are not device memory).
-// Products: fp32 sums; 16-bit rows or buffers aligned to less than 4 bytes, and biases to less than 16, have no kernel.
+// The simulated cuBLASLt. It checks the sizes, defaults and required attributes of descriptors. Its heuristic returns algorithms that are valid only
+// for the queried problem and alignments, and products reject any other use. It is stricter than the library where the library leaves a mistake
+// unnoticed (pointers that are not device memory). Sums are fp32. There is no kernel for rows or buffers aligned to less than 4 bytes or biases to
+// less than 16.
 #include <cublasLt.h>
 
 #include <cstdint>
@@ -9,13 +10,13 @@
 namespace cuda_sim {
 
 struct CublasLtStatistics {
-  int64_t heuristics = 0;    ///< asked
-  int64_t refused = 0;       ///< of which without an answer
+  int64_t heuristics = 0;    ///< calls of the heuristic
+  int64_t refused = 0;       ///< of which without a result
   int64_t products = 0;      ///< queued
   int64_t fused_gelu = 0;    ///< of which with a GELU epilogue
   int64_t live_objects = 0;  ///< handles, descriptors, layouts, preferences
 };
-/// Of the process.
+/// Statistics of the process.
 CublasLtStatistics cublas_lt_statistics();
 
 cublasStatus_t lt_create(cublasLtHandle_t* handle);

@@ -30,12 +30,12 @@ void write(void* to, cudaDataType_t type, int64_t i, float value) {
   }
 }
 
-/// 10 bits of mantissa, to nearest, ties away from zero.
+/// Rounds to 10 bits of mantissa, to nearest, ties away from zero.
 float round_to_tf32(float value) { return std::isfinite(value) ? std::bit_cast<float>((std::bit_cast<uint32_t>(value) + 0x1000) & ~0x1FFFU) : value; }
 
 float gelu(float x) { return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x))); }
 
-/// The stored matrix [rows, columns], in fp32 and, where `transpose`, transposed.
+/// Returns the stored matrix [rows, columns] in fp32, transposed if `transpose`.
 std::vector<float> unpack(const void* from, cudaDataType_t type, bool tf32, int64_t rows, int64_t columns, int64_t ld, bool transpose) {
   std::vector<float> matrix(static_cast<size_t>(rows * columns));
   for (int64_t c = 0; c < columns; ++c) {
@@ -71,7 +71,7 @@ void compute(const Call& call) {
     add_products(sums.data(), a.data(), b.data() + column * p.k, p.m, p.k);
     for (int64_t row = 0; row < p.m; ++row) {
       float value = call.alpha * sums[static_cast<size_t>(row)];
-      if (call.beta != 0) value += call.beta * read(call.c, p.out, column * p.ldc + row);  // else c is not read: it may hold anything
+      if (call.beta != 0) value += call.beta * read(call.c, p.out, column * p.ldc + row);  // with beta = 0, c is not read and may contain anything
       if (p.has_bias()) value += read(call.bias, p.bias_type, row);
       if (p.has_gelu()) {
         write(call.aux, p.out, column * p.aux_ld + row, value);

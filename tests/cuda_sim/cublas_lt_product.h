@@ -8,7 +8,7 @@ namespace cuda_sim {
 
 inline int64_t size_of(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
 
-/// Everything but the pointers and what they point to, read when the call is made.
+/// Everything except the pointers and their data. It is read when the call is made.
 struct Problem {
   int64_t m, n, k;
   int64_t lda, ldb, ldc, ldd, aux_ld;
@@ -22,7 +22,7 @@ struct Problem {
   int64_t b_bytes() const { return ldb * (transpose_b ? k : n) * size_of(in); }
 };
 
-/// Long sums are split, their parts lie in the workspace.
+/// Workspace in bytes: long sums are split, and their partial sums use the workspace.
 inline uint64_t workspace_of(const Problem& problem) { return problem.k >= 64 ? 4096 : 0; }
 
 struct Call {

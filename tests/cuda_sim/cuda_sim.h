@@ -1,9 +1,9 @@
 #pragma once
-// A simulated machine with several GPUs, for tests: the CUDA runtime's functions at link time, kernels compiled as C++. This header is the tests' control
-// of it; cuda_sim/machine.h is for the simulated libraries, cuda_sim/device_code.h for kernels.
+// A simulated machine with several GPUs, for tests: it replaces the CUDA runtime's functions at link time, and kernels are compiled as C++. Tests
+// control it through this header; cuda_sim/machine.h is for the simulated libraries, cuda_sim/device_code.h for kernels.
 //
-// Nothing runs when it is queued: operations run when a thread waits or asks, in an adversarial order drawn from the seed. Fresh memory holds 0xFF bytes
-// (NaN). Host code cannot touch device memory, a kernel no freed and no host memory.
+// Queued operations do not run immediately: they run when a thread waits or polls, in an adversarial order drawn from the seed. Fresh memory contains
+// 0xFF bytes (NaN). Host code cannot access device memory; kernels cannot access freed or host memory.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -13,31 +13,31 @@ namespace cuda_sim {
 
 struct Options {
   int devices = 8;
-  size_t memory = size_t{16} << 30;  ///< bytes of each device; taken from the host only where written
+  size_t memory = size_t{16} << 30;  ///< bytes per device; host memory is used only where it is written
   int64_t failing_malloc = 0;        ///< the n-th cudaMalloc from now fails (1 = the next); 0: none
   int major = 9, minor = 0;          ///< compute capability
   int driver_version = 13000;        ///< 0: no driver, cudaGetDeviceCount fails
-  double stuck_seconds = 60;         ///< without progress before a wait is called a deadlock
+  double stuck_seconds = 60;         ///< time without progress after which a wait is reported as a deadlock
 };
 
-/// Ends whatever is queued, frees all memory, makes all handles invalid, forgets errors. Not while other threads call CUDA.
+/// Drops everything queued, frees all memory, invalidates all handles and clears errors. Must not run while other threads call CUDA.
 void reset(uint64_t seed = 0, const Options& options = {});
-/// Of the scheduler and of the order of blocks and threads, from now on.
+/// Sets the seed of the scheduler and of the order of blocks and threads.
 void set_seed(uint64_t seed);
 
-/// Errors of kernels and of operations since reset, and damage that it found, one line each. A test should find none at its end: bytes written behind an
-/// allocation are noticed when it is freed.
+/// Errors of kernels and operations since reset, and damage that reset found, one line each. A test should check at its end that there are none:
+/// bytes written past an allocation are detected when it is freed.
 std::vector<std::string> errors();
 
 struct Statistics {
-  int64_t operations = 0;     ///< run
-  int64_t kernels = 0;        ///< of which launches
-  int64_t switches = 0;       ///< between threads of a block
-  int64_t copies = 0;         ///< of 16 bytes to shared memory that kernels started (cp.async), zeros included
-  int64_t largest_queue = 0;  ///< operations waiting in all streams at once
-  int64_t waits = 0;          ///< of host threads for a stream, an event or a device that was not done
-  int64_t allocations = 0;    ///< live, device
-  int64_t allocated = 0;      ///< bytes, all devices
+  int64_t operations = 0;     ///< operations run
+  int64_t kernels = 0;        ///< of which kernel launches
+  int64_t switches = 0;       ///< switches between threads of a block
+  int64_t copies = 0;         ///< 16-byte copies to shared memory started by kernels (cp.async), zero fills included
+  int64_t largest_queue = 0;  ///< largest number of operations queued in all streams at once
+  int64_t waits = 0;          ///< waits of host threads for an unfinished stream, event or device
+  int64_t allocations = 0;    ///< live device allocations
+  int64_t allocated = 0;      ///< their bytes, on all devices
 };
 Statistics statistics();
 

@@ -177,7 +177,7 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
-    default: return "an error of the simulated machine, see standard error";
+    default: return "error of the simulated machine; see stderr";
   }
 }
 
@@ -203,7 +203,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   });
 }
 
-/// Does not wait: what is still queued on the memory is the caller's fault, and told.
+/// Does not wait: operations still queued on the memory are errors of the caller, and are reported.
 cudaError_t cudaFree(void* memory) {
   return call([&](Machine& m, Lock&) {
     if (memory == nullptr) return cudaSuccess;

@@ -1,5 +1,5 @@
 #pragma once
-// Included before device code that is compiled as plain C++: what nvcc builds in.
+// Included before device code that is compiled as plain C++: supplies nvcc's built-ins.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@
       ::cuda_sim::static_shared(&name##_tag, sizeof(::cuda_sim::Identity<type>), alignof(::cuda_sim::Identity<type>)))
 #define TRIREME_DYNAMIC_SHARED(T, name) T* const name = static_cast<T*>(::cuda_sim::dynamic_shared())
 
-// Approximations of the hardware: here the exact functions. Names that the C library uses itself.
+// The hardware's approximations are exact here. They are macros because the C library uses these names itself.
 #define __expf(x) expf(x)
 #define __logf(x) logf(x)
 
@@ -53,7 +53,7 @@ class Call final : public KernelCall {
   std::tuple<Parameters...> arguments_;
 };
 
-/// Queues a kernel. Errors: cudaErrorInvalidConfiguration for a shape that no GPU takes, and those of any call.
+/// Queues a kernel. Errors: cudaErrorInvalidConfiguration for a shape that no GPU supports, and the errors of any call.
 template <class... Parameters>
 cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                    std::type_identity_t<Parameters>... arguments) {
@@ -111,7 +111,7 @@ inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 
-// Blocks run one after another in a launch, threads one at a time: plain arithmetic is atomic among them.
+// The blocks of a launch run one after another, and threads one at a time, so plain arithmetic is atomic among them.
 inline int atomicAdd(int* address, int value) {
   const int old = *address;
   *address = old + value;
@@ -150,7 +150,7 @@ inline void sincospi(double x, double* sine, double* cosine) {
   }
 }
 
-// kernels/cuda/ptx.cuh
+// The functions of kernels/cuda/ptx.cuh.
 namespace trireme::cuda {
 
 template <class T>

@@ -1,5 +1,5 @@
 #pragma once
-// What device code sees of the machine: its own thread, and the points where the threads of a block or of a warp meet.
+// The machine as device code sees it: the current thread, and the synchronisation points of the threads of a block or warp.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace cuda_sim {
 
-/// Where in the source two threads must stand to meet.
+/// Source location of a synchronisation point: threads synchronise only at the same location.
 struct Site {
   const char* file;
   int line;
@@ -30,23 +30,23 @@ enum class Meeting : uint8_t { kSyncthreads, kSyncwarp, kShuffle, kVote, kMma, k
 
 void sync_block(Site site);
 void sync_warp(unsigned mask, Site site);
-/// `source`: the lane whose value is wanted; a lane outside the mask has 0xFF bytes.
+/// Returns the value of lane `source`; 0xFF bytes if that lane is outside the mask.
 uint64_t shuffle(unsigned mask, uint64_t value, int source, Site site);
-/// One bit for each lane of the mask.
+/// Returns one bit for each lane of the mask.
 unsigned vote(unsigned mask, bool predicate, Site site);
 unsigned lane_id();
-/// `widen` is the number that 16 bits of a and b stand for.
+/// `widen` converts the 16-bit elements of a and b to float.
 void mma(float* d, const uint32_t* a, const uint32_t* b, float (*widen)(uint16_t), Site site);
 void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site);
 void async_copy(void* shared, const void* global, bool valid);
 void async_commit();
 void async_wait(int groups_left);
 
-/// The block's variable declared at `tag`.
+/// Returns the block's variable declared at `tag`.
 void* static_shared(const void* tag, size_t bytes, size_t alignment);
 void* dynamic_shared();
 
-/// One launch: what to run for each thread, and the pointers among its arguments.
+/// One launch: the function that each thread runs, and the pointers among its arguments.
 struct KernelCall {
   virtual ~KernelCall() = default;
   virtual void operator()() const = 0;

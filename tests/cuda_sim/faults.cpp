@@ -1,4 +1,4 @@
-// Memory faults: of a kernel, an error of its device, as on a GPU; of host code, explained before the process dies as it would anyway.
+// Memory faults. A kernel's fault becomes an error of its device, as on a GPU. A fault of host code is explained before the process terminates.
 #include <cxxabi.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ thread_local const Operation* running_operation = nullptr;
 thread_local uintptr_t fault_address = 0;
 thread_local int fault_signal = 0;
 
-/// A fault on a fiber's stack that has run over needs another stack for its handler.
+/// After a stack overflow of a fiber, the fault handler needs another stack.
 struct SignalStack {
   static constexpr size_t kBytes = size_t{64} << 10;
   void* memory = nullptr;
@@ -50,15 +50,15 @@ struct SignalStack {
 
 struct sigaction previous[NSIG];
 
-/// Where a kernel's fault goes on, on the runner's emergency stack.
+/// Continues after a kernel's fault, on the runner's emergency stack.
 void leave_kernel() {
   BlockRunner& runner = *static_cast<Fiber*>(this_thread)->runner;
   if (fault_signal == SIGFPE)
     runner.fail(cudaErrorLaunchFailure, "divides an integer by zero");
   else if (fault_signal == SIGILL || fault_signal == SIGBUS || fault_address == 0)
-    runner.fail(cudaErrorMisalignedAddress, "reads or writes through null or a misaligned pointer");
+    runner.fail(cudaErrorMisalignedAddress, "accesses memory through a null or misaligned pointer");
   else
-    runner.fail(cudaErrorIllegalAddress, "touches memory it may not", fault_address);
+    runner.fail(cudaErrorIllegalAddress, "accesses invalid memory", fault_address);
 }
 
 void handle(int signal, siginfo_t* info, void* context) {
@@ -69,7 +69,7 @@ void handle(int signal, siginfo_t* info, void* context) {
     auto& machine_context = static_cast<ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
     machine_context.gregs[REG_RIP] = reinterpret_cast<greg_t>(&leave_kernel);
-    machine_context.gregs[REG_RSP] = static_cast<greg_t>(stack - 8);  // as behind a call
+    machine_context.gregs[REG_RSP] = static_cast<greg_t>(stack - 8);  // as after a call
     return;
 #elif defined(__aarch64__)
     machine_context.pc = reinterpret_cast<uintptr_t>(&leave_kernel);
@@ -79,11 +79,10 @@ void handle(int signal, siginfo_t* info, void* context) {
   }
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   if (running_operation != nullptr)
-    std::fprintf(stderr, "cuda_sim: %s touches memory it may not: %s\n", running_operation->name().c_str(),
-                 machine().memory.describe(address).c_str());
+    std::fprintf(stderr, "cuda_sim: %s accesses invalid memory: %s\n", running_operation->name().c_str(), machine().memory.describe(address).c_str());
   else if (!machine().memory.is_host(address))
-    std::fprintf(stderr, "cuda_sim: host code touches device memory: %s\n", machine().memory.describe(address).c_str());
-  sigaction(signal, &previous[signal], nullptr);  // again, and this time for good
+    std::fprintf(stderr, "cuda_sim: host code accesses device memory: %s\n", machine().memory.describe(address).c_str());
+  sigaction(signal, &previous[signal], nullptr);  // the access faults again, with the previous handler
 }
 
 struct Symbol {
@@ -91,7 +90,7 @@ struct Symbol {
   std::string name;
 };
 
-/// Of this program, static ones too.
+/// Function symbols of this program, including static functions.
 std::vector<Symbol> read_symbols() {
   std::vector<Symbol> symbols;
   std::ifstream file("/proc/self/exe", std::ios::binary);
@@ -108,7 +107,7 @@ std::vector<Symbol> read_symbols() {
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* out) {
         *static_cast<uintptr_t*>(out) = info->dlpi_addr;
-        return 1;  // the first is the program
+        return 1;  // the first object is the program
       },
       &base);
   for (unsigned i = 0; i < header.e_shnum; ++i) {
@@ -144,7 +143,7 @@ std::string name_of_function(const void* entry) {
 FaultScope::FaultScope(const Operation* operation) : before_(running_operation) {
   thread_local const SignalStack stack;
   running_operation = operation;
-  install_fault_handler();  // again: test frameworks install their own at every test
+  install_fault_handler();  // repeated: test frameworks install their own handler for every test
 }
 FaultScope::~FaultScope() { running_operation = before_; }
 

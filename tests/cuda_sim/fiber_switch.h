@@ -1,6 +1,6 @@
 #pragma once
-// The switch from one thread of a block to the next, and the meeting of lanes, where most of a kernel's time goes: inlined into their callers, as every
-// return on a stack that was switched to is mispredicted.
+// The switch from one thread of a block to the next, and the synchronisation of lanes. They take most of a kernel's time and are inlined into their
+// callers, because every return on a stack that was switched to is mispredicted.
 #include <cstring>
 
 #include "tests/cuda_sim/block.h"
@@ -9,7 +9,7 @@ namespace cuda_sim {
 
 inline bool same_site(Site a, Site b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
 
-/// Who goes on; a thread not yet begun starts on `reuse`, if given. Null: nobody can.
+/// Selects the fiber to run next; a thread not yet started begins on `reuse`, if given. Returns null if no thread can run.
 __attribute__((always_inline)) inline Fiber* BlockRunner::next(Fiber* reuse) {
   const size_t choices = runnable_.size() + unstarted_.size();
   if (choices == 0) return nullptr;
@@ -55,7 +55,7 @@ __attribute__((always_inline)) inline bool BlockRunner::meet(Fiber& self, Meetin
   self.mask = mask;
   self.slot = slot;
   if ((mask & bit) == 0) fail_meeting(self, "is not in its own mask");
-  if ((mask & warp.absent) != 0) fail_meeting(self, "names lanes that have returned or do not exist");
+  if ((mask & warp.absent) != 0) fail_meeting(self, "has a mask with lanes that have returned or do not exist");
   WarpGroup* own = nullptr;
   for (WarpGroup& group : warp.groups) {
     if (group.mask == mask && group.meeting == meeting && same_site(group.site, site))

@@ -1,4 +1,4 @@
-// cudart: capture of streams into graphs, and their replay. A launch queues every node on a stream of its own, so that nodes without an order between
+// cudart: stream capture into graphs, and graph launches. A launch queues every node on a separate stream, so that nodes without an order between
 // them run in any order.
 #include <algorithm>
 
@@ -18,7 +18,7 @@ cudaError_t refuse_while_capturing() {
 
 namespace {
 
-/// Every node must come before what the origin would queue next.
+/// True if the next operation of the origin stream would depend on every node.
 bool is_joined(const Capture& capture) {
   std::vector<bool> reached(capture.graph.nodes.size());
   std::vector<size_t> open = capture.origin->frontier;
@@ -143,7 +143,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
   return call([&](Machine& m, Lock&) {
     const auto found = m.graphs.find(key(graph));
-    if (found == m.graphs.end() || nodes != nullptr) return cudaErrorInvalidValue;  // only the count
+    if (found == m.graphs.end() || nodes != nullptr) return cudaErrorInvalidValue;  // only the count is simulated
     *count = found->second->nodes.size();
     return cudaSuccess;
   });

@@ -5,7 +5,7 @@
 using namespace cuda_sim;
 namespace kernels = kernels_under_test;
 
-TEST_CASE("A captured graph does nothing until launched, then the same every time") {
+TEST_CASE("A captured graph does nothing until launched and is repeatable") {
   int unordered = 0;
   for (uint64_t seed = 0; seed < 30; ++seed)
     for (const bool join_reader : {true, false}) {
@@ -55,7 +55,7 @@ TEST_CASE("A captured graph does nothing until launched, then the same every tim
   CHECK(unordered >= 5);
 }
 
-TEST_CASE("Launches of a graph are ordered in their stream") {
+TEST_CASE("Graph launches run in stream order") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     reset(seed);
     TestStream stream;
@@ -75,7 +75,7 @@ TEST_CASE("Launches of a graph are ordered in their stream") {
   }
 }
 
-TEST_CASE("What cannot be captured breaks the capture") {
+TEST_CASE("Calls that cannot be captured invalidate the capture") {
   reset();
   TestStream stream, side;
   TestEvent event, before;
@@ -98,7 +98,7 @@ TEST_CASE("What cannot be captured breaks the capture") {
   CHECK(cudaStreamWaitEvent(stream, before, 0) == cudaErrorStreamCaptureIsolation);
   CHECK(cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated);
 
-  // A stream that was forked and did not come back.
+  // A stream that was forked and not joined.
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   CUDA_OK(cudaEventRecord(event, stream));
   CHECK(cudaEventQuery(event) == cudaErrorCapturedEvent);

@@ -1,4 +1,4 @@
-// Kernels on the simulated machine: threads of a block, warps, shared memory, and the mistakes that must be caught.
+// Kernels on the simulated machine: threads of a block, warps, shared memory, and the errors that must be detected.
 #include <cmath>
 #include <numeric>
 #include <set>
@@ -9,9 +9,9 @@
 
 using namespace cuda_sim;
 namespace kernels = kernels_under_test;
-using kernels::Wrong;
+using kernels::Defect;
 
-TEST_CASE("A grid of threads runs every one of them once") {
+TEST_CASE("Every thread of a grid runs once") {
   for (uint64_t seed = 0; seed < 5; ++seed) {
     reset(seed);
     TestStream stream;
@@ -45,7 +45,7 @@ TEST_CASE("A block reduces through shuffles, shared memory and a barrier") {
   }
 }
 
-TEST_CASE("A forgotten barrier gives a wrong sum") {
+TEST_CASE("A missing barrier produces a wrong sum") {
   const int forget = GENERATE(1, 2);
   int wrong = 0;
   for (uint64_t seed = 0; seed < 8; ++seed) {
@@ -78,7 +78,7 @@ TEST_CASE("Blocks and threads run in an order drawn from the seed") {
   CHECK(thread_orders.size() >= 4);
 }
 
-TEST_CASE("Shuffles and votes give what CUDA defines") {
+TEST_CASE("Shuffles and votes follow CUDA's definition") {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     reset(seed);
     TestStream stream;
@@ -104,7 +104,7 @@ TEST_CASE("Shuffles and votes give what CUDA defines") {
   }
 }
 
-TEST_CASE("Fresh shared memory is poison in every block") {
+TEST_CASE("Fresh shared memory is poisoned in every block") {
   reset(3);
   TestStream stream;
   DeviceArray<float> y(64);
@@ -113,21 +113,21 @@ TEST_CASE("Fresh shared memory is poison in every block") {
   for (const float value : y.host()) CHECK(std::isnan(value));
 }
 
-TEST_CASE("Threads that do not meet are an error that names them") {
+TEST_CASE("Divergent synchronisation is reported with block and thread") {
   struct Row {
-    Wrong wrong;
+    Defect wrong;
     const char* text;
   };
   const Row row =
-      GENERATE(Row{Wrong::kMaskTooSmall, "not in its own mask"}, Row{Wrong::kMaskTooLarge, "returned"}, Row{Wrong::kLanesApart, "shuffle"},
-               Row{Wrong::kHalfAtBarrier, "__syncthreads"}, Row{Wrong::kBarrierAndShuffle, "__syncwarp"}, Row{Wrong::kDivides, "divides"});
+      GENERATE(Row{Defect::kMaskTooSmall, "not in its own mask"}, Row{Defect::kMaskTooLarge, "returned"}, Row{Defect::kLanesApart, "shuffle"},
+               Row{Defect::kHalfAtBarrier, "__syncthreads"}, Row{Defect::kBarrierAndShuffle, "__syncwarp"}, Row{Defect::kDivides, "divides"});
   for (uint64_t seed = 0; seed < 8; ++seed) {
     reset(seed);
     TestStream stream;
     const DeviceArray<float> x(std::vector<float>(64, 1.0f));
-    CUDA_OK(kernels::go_wrong(Wrong::kNothing, x.get(), 64, stream));
+    CUDA_OK(kernels::launch_defective(Defect::kNothing, x.get(), 64, stream));
     CUDA_OK(cudaStreamSynchronize(stream));
-    (void)kernels::go_wrong(row.wrong, x.get(), 64, stream);
+    (void)kernels::launch_defective(row.wrong, x.get(), 64, stream);
     CHECK(cudaStreamSynchronize(stream) == cudaErrorLaunchFailure);
     CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
     CHECK(cudaGetLastError() == cudaErrorLaunchFailure);  // sticky
@@ -139,43 +139,43 @@ TEST_CASE("Threads that do not meet are an error that names them") {
   CHECK(cudaGetLastError() != cudaErrorLaunchTimeout);
 }
 
-TEST_CASE("A kernel that leaves its memory is caught") {
-  // 64 floats end where the allocation's last page ends; behind 65 floats there are bytes that are looked at when it is freed.
-  CHECK(is_caught([] {
+TEST_CASE("Out-of-bounds accesses of kernels are detected") {
+  // 64 floats end at the end of the allocation's last page; after 65 floats there are bytes that are checked when the memory is freed.
+  CHECK(run_in_child([] {
           TestStream stream;
           float* x = nullptr;
           CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&x), 256));
-          (void)kernels::go_wrong(Wrong::kBehindGlobal, x, 64, stream);
+          (void)kernels::launch_defective(Defect::kBehindGlobal, x, 64, stream);
           return cudaStreamSynchronize(stream);
         }) == cudaErrorIllegalAddress);
-  CHECK(is_caught([] {
+  CHECK(run_in_child([] {
           TestStream stream;
           float* x = nullptr;
           CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&x), 65 * 4));
-          (void)kernels::go_wrong(Wrong::kBehindGlobal, x, 65, stream);
+          (void)kernels::launch_defective(Defect::kBehindGlobal, x, 65, stream);
           const cudaError_t error = cudaStreamSynchronize(stream);
           return error != cudaSuccess ? error : cudaFree(x);
         }) == cudaErrorIllegalAddress);
-  for (const Wrong wrong : {Wrong::kBehindShared, Wrong::kRunsOver})
-    CHECK(is_caught([wrong] {
+  for (const Defect wrong : {Defect::kBehindShared, Defect::kStackOverflow})
+    CHECK(run_in_child([wrong] {
             TestStream stream;
             float* x = nullptr;
             CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&x), 256));
-            (void)kernels::go_wrong(wrong, x, 64, stream);
+            (void)kernels::launch_defective(wrong, x, 64, stream);
             return cudaStreamSynchronize(stream);
           }) == cudaErrorIllegalAddress);
 }
 
-TEST_CASE("A misaligned vector access is caught") {
+TEST_CASE("A misaligned vector access is detected") {
   reset();
   TestStream stream;
   const DeviceArray<float> x(std::vector<float>(64, 1.0f));
-  (void)kernels::go_wrong(Wrong::kMisaligned, x.get(), 64, stream);
+  (void)kernels::launch_defective(Defect::kMisaligned, x.get(), 64, stream);
   CHECK(cudaStreamSynchronize(stream) == cudaErrorMisalignedAddress);
   reset();
 }
 
-TEST_CASE("Launches outside the limits are refused") {
+TEST_CASE("Launches outside the limits are rejected") {
   reset();
   TestStream stream;
   CHECK(kernels::with_shape({1, 1, 1}, {1024, 1, 1}, 227 << 10, stream) == cudaSuccess);
@@ -217,7 +217,7 @@ TEST_CASE("mma and ldmatrix follow the fragment layouts") {
   }
 }
 
-TEST_CASE("ldmatrix hands out rows, or columns") {
+TEST_CASE("ldmatrix distributes rows, or columns if transposed") {
   reset(1);
   TestStream stream;
   std::vector<uint16_t> rows(256);
@@ -236,7 +236,7 @@ TEST_CASE("ldmatrix hands out rows, or columns") {
     }
 }
 
-TEST_CASE("An asynchronous copy is there after its wait, and only then") {
+TEST_CASE("An asynchronous copy is visible after its wait, and not reliably before") {
   std::vector<float> values(256);
   std::iota(values.begin(), values.end(), 1.0f);
   int early_second = 0, early_all = 0;

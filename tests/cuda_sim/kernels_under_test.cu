@@ -54,36 +54,36 @@ __device__ int run_over(volatile int* depth) {
   return *depth < 0 ? page[0] : run_over(depth) + page[0];
 }
 
-__global__ void wrong_kernel(Wrong wrong, float* x, int n) {
+__global__ void wrong_kernel(Defect wrong, float* x, int n) {
   TRIREME_SHARED(float[5], few);
   const int t = static_cast<int>(threadIdx.x);
   switch (wrong) {
-    case Wrong::kNothing: break;
-    case Wrong::kMaskTooSmall: x[t] = __shfl_xor_sync(0x7fffffffu, x[t], 1); break;
-    case Wrong::kMaskTooLarge:
+    case Defect::kNothing: break;
+    case Defect::kMaskTooSmall: x[t] = __shfl_xor_sync(0x7fffffffu, x[t], 1); break;
+    case Defect::kMaskTooLarge:
       if (t % 32 < 16) x[t] = __shfl_xor_sync(kFull, x[t], 1);
       break;
-    case Wrong::kLanesApart:
+    case Defect::kLanesApart:
       if (t % 2 == 0)
         x[t] = __shfl_xor_sync(kFull, x[t], 2);
       else
         x[t] = __shfl_xor_sync(kFull, x[t], 2);
       break;
-    case Wrong::kHalfAtBarrier:
+    case Defect::kHalfAtBarrier:
       if (t < 32)
         __syncthreads();
       else
         __syncthreads();
       break;
-    case Wrong::kBarrierAndShuffle:
+    case Defect::kBarrierAndShuffle:
       if (t % 2 == 0) __syncwarp();
       __syncthreads();
       break;
-    case Wrong::kBehindGlobal: x[n] = 1; break;
-    case Wrong::kBehindShared: few[t < 6 ? t : 0] = 1; break;
-    case Wrong::kDivides: x[t] = static_cast<float>(n / (n - static_cast<int>(blockDim.x))); break;
-    case Wrong::kMisaligned: x[t] = reinterpret_cast<const float4*>(x + 1)[0].w; break;
-    case Wrong::kRunsOver: {
+    case Defect::kBehindGlobal: x[n] = 1; break;
+    case Defect::kBehindShared: few[t < 6 ? t : 0] = 1; break;
+    case Defect::kDivides: x[t] = static_cast<float>(n / (n - static_cast<int>(blockDim.x))); break;
+    case Defect::kMisaligned: x[t] = reinterpret_cast<const float4*>(x + 1)[0].w; break;
+    case Defect::kStackOverflow: {
       volatile int depth = t;
       x[t] = static_cast<float>(run_over(&depth));
     }
@@ -200,7 +200,7 @@ cudaError_t block_sum(const float* x, float* sum, int n, int threads, cudaStream
 cudaError_t tree_sum(const float* x, float* sum, int n, int threads, int forget, cudaStream_t stream) {
   return launch(tree_sum_kernel, dim3(1), dim3(static_cast<unsigned>(threads)), static_cast<size_t>(threads) * 4, stream, x, sum, n, forget);
 }
-cudaError_t go_wrong(Wrong wrong, float* x, int n, cudaStream_t stream) { return launch(wrong_kernel, dim3(1), dim3(64), 0, stream, wrong, x, n); }
+cudaError_t launch_defective(Defect wrong, float* x, int n, cudaStream_t stream) { return launch(wrong_kernel, dim3(1), dim3(64), 0, stream, wrong, x, n); }
 cudaError_t read_shared(float* y, cudaStream_t stream) { return launch(read_shared_kernel, dim3(3), dim3(32), 128, stream, y); }
 cudaError_t shuffles(int* out, cudaStream_t stream) { return launch(shuffles_kernel, dim3(1), dim3(32), 0, stream, out); }
 cudaError_t votes(unsigned* out, cudaStream_t stream) { return launch(votes_kernel, dim3(1), dim3(32), 0, stream, out); }

@@ -1,4 +1,4 @@
-// Kernel launches, and what machine.h offers to the simulated libraries.
+// Kernel launches, and the functions of machine.h for the simulated libraries.
 #include <algorithm>
 
 #include "tests/cuda_sim/api.h"
@@ -55,15 +55,15 @@ class Kernel final : public Operation {
   }
 
  private:
-  /// A GPU cannot follow a pointer to pageable memory, nor (without being told) one into another GPU.
+  /// A GPU cannot dereference a pointer to pageable memory, nor (without peer access) one into another GPU.
   std::string bad_argument() const {
     for (const void* pointer : call_->pointers) {
       const auto address = reinterpret_cast<uintptr_t>(pointer);
       if (address == 0 || machine().memory.pinned().holds(address)) continue;
       const int owner = machine().memory.device_of(address);
-      if (owner < 0) return "an argument points to the host's memory";
+      if (owner < 0) return "an argument points to pageable host memory";
       if (owner != device_)
-        return "an argument points into " + machine().memory.describe(address) + ", the kernel runs on device " + std::to_string(device_);
+        return "an argument points into " + machine().memory.describe(address) + ", but the kernel runs on device " + std::to_string(device_);
     }
     return {};
   }

@@ -1,4 +1,4 @@
-// Where threads of a block or of a warp meet, and what is said when they do not.
+// Synchronisation of the threads of a block or warp, and the error messages if it fails.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -52,7 +52,7 @@ void BlockRunner::sync_block(Fiber& self, Site site) {
     fail(cudaErrorLaunchFailure, text_of("waits", Meeting::kSyncthreads, ~0u, site, ", while another thread waits", *barrier_.front()));
   maybe_copy(self);
   barrier_.push_back(&self);
-  if (static_cast<int>(barrier_.size()) == live_) release_barrier();  // itself too: the last to come is no more likely than others to go on first
+  if (static_cast<int>(barrier_.size()) == live_) release_barrier();  // this one too: the last to arrive must not be favoured
   suspend(self);
 }
 
@@ -77,9 +77,9 @@ std::string BlockRunner::where(const Fiber& fiber) const {
   return "(" + std::to_string(fiber.index.x) + "," + std::to_string(fiber.index.y) + "," + std::to_string(fiber.index.z) + ")";
 }
 
-/// Every thread that lives waits: says where, once for each place.
+/// Describes a block whose live threads all wait: lists each place where they wait once.
 std::string BlockRunner::stuck_text() const {
-  std::string text = "waits, and so do all others:";
+  std::string text = "waits, as do all other threads:";
   std::vector<const Fiber*> told;
   for (const auto& fiber : fibers_) {
     if (!fiber->waits) continue;
@@ -96,7 +96,7 @@ std::string BlockRunner::stuck_text() const {
   return text;
 }
 
-/// To the main context, for good. The stacks left behind hold nothing on the heap: `text` is moved out of them.
+/// Switches to the main context and never returns. The abandoned stacks must own no heap memory, so `text` is moved out of them.
 void BlockRunner::fail(cudaError_t error, std::string text, uintptr_t address) {
   auto& self = *static_cast<Fiber*>(this_thread);
   fault_.error = error;
@@ -105,7 +105,7 @@ void BlockRunner::fail(cudaError_t error, std::string text, uintptr_t address) {
                 "), thread " + where(self) + " " + text;
   std::string().swap(text);
   switch_to(self, main_);
-  __builtin_trap();  // nobody comes back here
+  __builtin_trap();  // never reached
 }
 
 }  // namespace cuda_sim

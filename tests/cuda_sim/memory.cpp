@@ -25,7 +25,7 @@ size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
   std::abort();
 }
 
-/// A file of 0xFF bytes: mapped copy-on-write, it is poisoned memory that costs nothing until written.
+/// A file of 0xFF bytes. Mapped copy-on-write, it is poisoned memory that uses no pages until written.
 int poison_file() {
   static const int file = [] {
     const int descriptor = memfd_create("cuda_sim_poison", MFD_CLOEXEC);
@@ -66,7 +66,7 @@ void Arena::reserve() {
 void* Arena::allocate(size_t bytes) {
   const size_t span = round_up(std::max<size_t>(bytes, 1), kAlignment);
   const size_t pages = round_up(span, kPage);
-  if (next_ + pages + 2 * kPage > base_ + kRange) {  // old addresses again, once the range is used up
+  if (next_ + pages + 2 * kPage > base_ + kRange) {  // reuses old addresses once the range is exhausted
     freed_.clear();
     if (allocations_.empty()) next_ = base_;
     if (next_ + pages + 2 * kPage > base_ + kRange) return nullptr;
@@ -109,7 +109,7 @@ std::string Arena::damage_of(const Allocation& allocation) const {
   asan_unpoison(allocation.first_page, allocation.end_page);
   std::string text;
   if (damaged(allocation.first_page, allocation.begin)) text = "bytes before an allocation were written";
-  if (damaged(allocation.begin + allocation.bytes, allocation.end_page)) text = "bytes behind an allocation were written";
+  if (damaged(allocation.begin + allocation.bytes, allocation.end_page)) text = "bytes past the end of an allocation were written";
   if (!text.empty()) text += ": " + std::to_string(allocation.bytes) + " bytes at " + std::to_string(allocation.begin);
   return text;
 }
@@ -141,7 +141,7 @@ void Arena::release_all(std::string* damage) {
 }
 
 std::string Arena::describe(uintptr_t address) const {
-  // Of the allocation before the address, live or freed.
+  // The last allocation that begins before the address.
   auto before = [address](const std::map<uintptr_t, Allocation>& map) {
     auto next = map.upper_bound(address);
     return next == map.begin() ? nullptr : &std::prev(next)->second;
@@ -151,10 +151,10 @@ std::string Arena::describe(uintptr_t address) const {
   const bool is_freed = live == nullptr || (freed != nullptr && freed->first_page > live->first_page);
   const Allocation& found = is_freed ? *freed : *live;
   const std::string what = (is_freed ? "freed allocation of " : "allocation of ") + std::to_string(found.bytes) + " bytes";
-  if (address < found.begin) return std::to_string(found.begin - address) + " bytes before an " + what;
+  if (address < found.begin) return std::to_string(found.begin - address) + " bytes before the " + what;
   const uintptr_t offset = address - found.begin;
-  if (offset < found.bytes) return "byte " + std::to_string(offset) + " of an " + what;
-  return std::to_string(offset - found.bytes) + " bytes behind the end of an " + what;
+  if (offset < found.bytes) return "byte " + std::to_string(offset) + " of the " + what;
+  return std::to_string(offset - found.bytes) + " bytes past the end of the " + what;
 }
 
 void Arena::open() {

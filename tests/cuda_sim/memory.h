@@ -1,6 +1,6 @@
 #pragma once
-// Memory of the simulated devices, and pinned host memory. Allocations end at a page that nobody may touch, addresses are not used twice, freed memory is
-// unmapped, fresh memory holds 0xFF bytes. Device memory can be touched only while it is open: while operations run. All calls under the machine's lock.
+// Memory of the simulated devices, and pinned host memory. Allocations end at a guard page, addresses are not reused, freed memory is unmapped, and
+// fresh memory contains 0xFF bytes. Device memory is accessible only while it is open: while operations run. All calls require the machine's lock.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -16,16 +16,16 @@ struct Allocation {
   uintptr_t first_page = 0, end_page = 0;
 };
 
-/// One range of addresses, reserved for the life of the process.
+/// One range of addresses, reserved for the lifetime of the process.
 class Arena {
  public:
   void reserve();
   bool holds(uintptr_t address) const { return address - base_ < kRange; }
   void* allocate(size_t bytes);
-  /// False where `memory` is not the beginning of a live allocation. `damage`: a sentence where bytes around it were written.
+  /// Returns false if `memory` is not the beginning of a live allocation. Sets `damage` to a description if bytes around it were written.
   bool release(const void* memory, std::string* damage);
   void release_all(std::string* damage);
-  const Allocation* find(uintptr_t address) const;  ///< the live one that holds the byte
+  const Allocation* find(uintptr_t address) const;  ///< the live allocation that contains the byte
   bool contains(uintptr_t address, size_t bytes) const;
   std::string describe(uintptr_t address) const;
   void open();
@@ -47,7 +47,7 @@ class Arena {
 
 class Memory {
  public:
-  /// Frees everything. A sentence where bytes around an allocation were written.
+  /// Frees everything. Returns a description if bytes around an allocation were written.
   std::string reset(int devices);
   Arena& device(int index) { return devices_[static_cast<size_t>(index)]; }
   Arena& pinned() { return pinned_; }
@@ -55,7 +55,7 @@ class Memory {
   bool is_host(uintptr_t address) const { return device_of(address) < 0; }
   std::string describe(uintptr_t address) const;
   void open(int device);
-  /// After the last operation. Changing the protection of much memory is slow: where it took too large a part of the time, it is left open now and then.
+  /// Called after the last operation. Changing page protection is slow: if it has taken too large a share of the time, memory is sometimes left open.
   void close_all();
 
  private:

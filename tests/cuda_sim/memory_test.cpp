@@ -1,4 +1,4 @@
-// Memory: poison, limits, what host and kernels may touch, copies that happen when they run.
+// Memory: poison, limits, accesses of host and kernels, and copies that happen when they run.
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -8,15 +8,15 @@
 using namespace cuda_sim;
 namespace kernels = kernels_under_test;
 
-TEST_CASE("Host code cannot touch device memory") {
-  CHECK(is_caught([] {
+TEST_CASE("Host code cannot access device memory") {
+  CHECK(run_in_child([] {
           float* x = nullptr;
           CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&x), 400));
           volatile float value = *x;
           (void)value;
           return cudaSuccess;
         }) == cudaErrorIllegalAddress);
-  CHECK(is_caught([] {  // nor after operations ran
+  CHECK(run_in_child([] {  // also not after operations ran
           TestStream stream;
           float* x = nullptr;
           CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&x), 400));
@@ -26,16 +26,16 @@ TEST_CASE("Host code cannot touch device memory") {
           (void)value;
           return cudaSuccess;
         }) == cudaErrorIllegalAddress);
-  CHECK(is_caught([] { return cudaSuccess; }) == cudaSuccess);
+  CHECK(run_in_child([] { return cudaSuccess; }) == cudaSuccess);
 }
 
-TEST_CASE("Kernels cannot touch pageable host memory or other devices") {
+TEST_CASE("Kernels cannot access pageable host memory or other devices") {
   reset();
   TestStream stream;
   float host[4] = {};
   (void)kernels::set(host, 4, 1, stream);
   CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
-  CHECK_THAT(errors().at(0), Catch::Contains("host's memory"));
+  CHECK_THAT(errors().at(0), Catch::Contains("host memory"));
   reset();
   CUDA_OK(cudaSetDevice(1));
   float* other = nullptr;
@@ -48,7 +48,7 @@ TEST_CASE("Kernels cannot touch pageable host memory or other devices") {
   reset();
 }
 
-TEST_CASE("Fresh memory is poison, device and pinned") {
+TEST_CASE("Fresh device and pinned memory is poisoned") {
   reset();
   const DeviceArray<float> x(1000);
   for (const float value : x.host()) REQUIRE(std::isnan(value));
@@ -59,7 +59,7 @@ TEST_CASE("Fresh memory is poison, device and pinned") {
   CUDA_OK(cudaFreeHost(pinned));
 }
 
-TEST_CASE("Memory is limited, counted, and freed once") {
+TEST_CASE("Memory is limited and counted, and can be freed only once") {
   Options options;
   options.memory = 1 << 20;
   options.failing_malloc = 3;
@@ -68,7 +68,7 @@ TEST_CASE("Memory is limited, counted, and freed once") {
   CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&a), 600 << 10));
   CHECK(reinterpret_cast<uintptr_t>(a) % 256 == 0);
   CHECK(cudaMalloc(reinterpret_cast<void**>(&b), 600 << 10) == cudaErrorMemoryAllocation);
-  CHECK(cudaMalloc(reinterpret_cast<void**>(&b), 1000) == cudaErrorMemoryAllocation);  // the third
+  CHECK(cudaMalloc(reinterpret_cast<void**>(&b), 1000) == cudaErrorMemoryAllocation);  // the third cudaMalloc
   CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&b), 1000));
   size_t free_bytes = 0, total = 0;
   CUDA_OK(cudaMemGetInfo(&free_bytes, &total));
@@ -85,23 +85,23 @@ TEST_CASE("Memory is limited, counted, and freed once") {
   CHECK(free_bytes == total);
 }
 
-TEST_CASE("Bytes behind an allocation are looked at") {
-#if !defined(__SANITIZE_ADDRESS__)  // which stops at the write
+TEST_CASE("Writes past the end of an allocation are detected") {
+#if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer stops at the write
   reset();
   TestStream stream;
   float* x = nullptr;
   CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&x), 100));
-  CUDA_OK(kernels::go_wrong(kernels::Wrong::kBehindGlobal, x, 25, stream));
+  CUDA_OK(kernels::launch_defective(kernels::Defect::kBehindGlobal, x, 25, stream));
   CUDA_OK(cudaStreamSynchronize(stream));
   reset();
   REQUIRE(errors().size() == 1);
-  CHECK_THAT(errors()[0], Catch::Contains("behind an allocation"));
+  CHECK_THAT(errors()[0], Catch::Contains("past the end of an allocation"));
   reset();
   CHECK(errors().empty());
 #endif
 }
 
-TEST_CASE("What is queued on freed memory faults") {
+TEST_CASE("Operations queued on freed memory fault") {
   for (const int what : {0, 1, 2}) {
     Options options;
     int faults = 0;
@@ -156,7 +156,7 @@ TEST_CASE("Pinned memory is read when the copy runs, pageable memory at the call
     CUDA_OK(cudaStreamSynchronize(stream));
     overtaken += x.host()[0] == 2;
     CHECK(y.host()[0] == 1);
-    // And a result is not there before it was waited for.
+    // A result may be missing until it was waited for.
     *pinned = -1;
     CUDA_OK(cudaMemcpyAsync(pinned, y.get(), 4, cudaMemcpyDeviceToHost, stream));
     overtaken += *pinned == -1;
@@ -167,7 +167,7 @@ TEST_CASE("Pinned memory is read when the copy runs, pageable memory at the call
   CHECK(overtaken >= 12);
 }
 
-TEST_CASE("Copies between devices, and where a pointer belongs") {
+TEST_CASE("Copies between devices, and pointer attributes") {
   reset(4);
   DeviceArray<float> here(std::vector<float>{1, 2, 3});
   CUDA_OK(cudaSetDevice(1));
@@ -185,7 +185,7 @@ TEST_CASE("Copies between devices, and where a pointer belongs") {
   CUDA_OK(cudaSetDevice(0));
 }
 
-TEST_CASE("A machine without a driver, without GPUs, with an old one") {
+TEST_CASE("A machine without a driver, without GPUs, or with old GPUs") {
   Options options;
   options.driver_version = 0;
   reset(0, options);

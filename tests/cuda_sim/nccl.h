@@ -1,20 +1,20 @@
 #pragma once
-// The simulated NCCL, as tests see it. Ranks are threads, each with a GPU of its own. It is stricter than the real one:
-//  - Operations overlap and end in any order, but must be able to run one after the other on each device, in their order of issue over all communicators.
-//    An order that could deadlock so is an error as soon as it is issued, whatever the timing.
-//  - Ranks that disagree on operation, count, dtype, reduction or root are an error, as are a rank that leaves while others wait for it, buffers that are
-//    no memory of the device, and two communicators on a device without NCCL_LAUNCH_ORDER_IMPLICIT=1.
-//  - When an operation may begin, its outputs (and what is input and output at once) are filled with 0xFF bytes until it ends: who reads them without
-//    waiting gets NaN. A buffer that somebody writes to meanwhile, or an input that changes, is an error.
-// An error is told on stderr, is the asynchronous error of all ranks of the communicator, and fails the devices that wait in it. Sums are taken in rank
-// order, as those of rank threads on the host are.
+// The simulated NCCL, as tests see it. Ranks are threads, each with its own GPU. It is stricter than the real NCCL:
+//  - Operations overlap and end in any order, but it must be possible to run them one after the other on each device, in issue order across all
+//    communicators. An order that could deadlock this way is an error as soon as it is issued, independent of timing.
+//  - It is an error if ranks disagree on operation, count, dtype, reduction or root, if a rank leaves while others wait for it, if a buffer is not
+//    memory of the device, or if a device has two communicators without NCCL_LAUNCH_ORDER_IMPLICIT=1.
+//  - When an operation may begin, its outputs (including in-place buffers) are filled with 0xFF bytes until it ends: reading them without waiting
+//    gives NaN. Writing to an output or changing an input in the meantime is an error.
+// An error is printed on stderr, becomes the asynchronous error of all ranks of the communicator, and fails the devices that wait in it. Sums are
+// computed in rank order, as by rank threads on the host.
 #include <string>
 
 namespace cuda_sim {
 
-/// A broken link: the communicators of that name have an asynchronous ncclSystemError on every rank.
+/// Simulates a broken link: the communicators of that name get an asynchronous ncclSystemError on every rank.
 void break_communicators(const std::string& name);
-/// Initialised and neither destroyed nor aborted, over all ranks.
+/// Number of communicators of all ranks that are initialised and neither destroyed nor aborted.
 int live_communicators();
 
 }  // namespace cuda_sim

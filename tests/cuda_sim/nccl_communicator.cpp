@@ -19,9 +19,9 @@ using trireme::concat;
 
 constexpr std::chrono::seconds kInitTimeout{60};
 
-/// What else is guarded by mutex(). Never destroyed, as everything of this library.
+/// Further state guarded by mutex(). Never destroyed, like all state of this library.
 struct Registry {
-  std::map<std::string, std::shared_ptr<Clique>> forming;  ///< by id
+  std::map<std::string, std::shared_ptr<CommunicatorState>> forming;  ///< by id
   std::condition_variable joined;
   std::set<ncclComm*> live;
   int64_t ids = 0;
@@ -31,10 +31,10 @@ Registry& registry() {
   return all;
 }
 
-thread_local std::string t_error;  ///< the last one of a call
+thread_local std::string t_error;  ///< error of the last failing call
 
-/// Why the ranks that have come together cannot be a communicator; "" if they can.
-std::string objection(const Clique& clique) {
+/// Returns why these ranks cannot form a communicator; "" if they can.
+std::string find_conflict(const CommunicatorState& clique) {
   for (size_t rank = 0; rank < clique.devices.size(); ++rank) {
     const auto first = std::find(clique.devices.begin(), clique.devices.end(), clique.devices[rank]);
     const auto other = static_cast<size_t>(first - clique.devices.begin());
@@ -45,7 +45,7 @@ std::string objection(const Clique& clique) {
   for (const ncclComm* comm : registry().live)
     for (const int device : clique.devices)
       if (comm->clique->devices[static_cast<size_t>(comm->rank)] == device)
-        return concat("device ", device, " has two communicators, whose operations have no order without NCCL_LAUNCH_ORDER_IMPLICIT=1");
+        return concat("device ", device, " has two communicators, whose operations are unordered without NCCL_LAUNCH_ORDER_IMPLICIT=1");
   return "";
 }
 
@@ -107,28 +107,28 @@ ncclResult_t comm_init(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, n
   if (config->size != sizeof(ncclConfig_t) || config->blocking == 0) return refuse(ncclInvalidArgument, "only blocking communicators are simulated");
   const int device = current_device();
   std::unique_lock lock(mutex());
-  std::shared_ptr<Clique>& slot = registry().forming[std::string(id.internal)];
+  std::shared_ptr<CommunicatorState>& slot = registry().forming[std::string(id.internal)];
   if (slot == nullptr) {
-    slot = std::make_shared<Clique>();
+    slot = std::make_shared<CommunicatorState>();
     slot->name = config->commName == nullptr ? "" : config->commName;
     slot->devices.assign(static_cast<size_t>(ranks), -1);
     slot->left.resize(static_cast<size_t>(ranks));
     slot->calls.resize(static_cast<size_t>(ranks));
   }
-  const std::shared_ptr<Clique> clique = slot;
+  const std::shared_ptr<CommunicatorState> clique = slot;
   const auto self = static_cast<size_t>(rank);
   if (clique->devices.size() != static_cast<size_t>(ranks) || clique->devices[self] != -1)
     return refuse(ncclInvalidArgument,
-                  concat("rank ", rank, " of ", ranks, " joins a communicator of ", clique->devices.size(), " twice or wrongly"));
+                  concat("rank ", rank, " of ", ranks, " joins a communicator of ", clique->devices.size(), " ranks twice or with a different size"));
   clique->devices[self] = device;
   const auto complete = [&] { return std::count(clique->devices.begin(), clique->devices.end(), -1) == 0; };
   if (complete()) {
-    clique->reason = objection(*clique);
+    clique->reason = find_conflict(*clique);
     if (!clique->reason.empty()) clique->error = ncclInvalidUsage;
     registry().forming.erase(std::string(id.internal));
     registry().joined.notify_all();
   } else if (!registry().joined.wait_for(lock, kInitTimeout, complete)) {
-    return refuse(ncclSystemError, concat("communicator '", clique->name, "': other ranks never came"));
+    return refuse(ncclSystemError, concat("communicator '", clique->name, "': timeout waiting for the other ranks"));
   }
   if (clique->error != ncclSuccess) return refuse(clique->error, clique->reason);
   *comm = new ncclComm{clique, rank, {}};

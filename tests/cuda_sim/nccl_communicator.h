@@ -1,5 +1,5 @@
 #pragma once
-// The communicators of the simulated NCCL: their making, ending and errors, by the names of the product's table.
+// The communicators of the simulated NCCL: creation, destruction and errors, with the names of the product's function table.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -10,16 +10,16 @@
 #include "tests/cuda_sim/nccl_order.h"
 
 struct ncclComm {
-  std::shared_ptr<cuda_sim::nccl::Clique> clique;
+  std::shared_ptr<cuda_sim::nccl::CommunicatorState> clique;
   int rank = 0;
-  std::set<cudaStream_t> streams;  ///< of its operations
+  std::set<cudaStream_t> streams;  ///< streams of its operations
 };
 
 namespace cuda_sim::nccl {
 
-/// The result, once its reason is kept for last_error of this thread.
+/// Stores the reason for this thread's last_error and returns `result`.
 ncclResult_t refuse(ncclResult_t result, const std::string& why);
-/// Under mutex().
+/// Requires mutex().
 bool is_live(ncclComm_t comm);
 
 ncclResult_t get_version(int* version);

@@ -1,4 +1,4 @@
-// The functions of the simulated NCCL, in the product's table.
+// The functions of the simulated NCCL, in the product's function table.
 #include "parallel/comm/nccl_library.h"
 
 #include <algorithm>
@@ -23,14 +23,14 @@ const std::map<ncclDataType_t, DType> kTypes = {{ncclFloat64, DType::kF64}, {ncc
                                                 {ncclUint8, DType::kU8}};
 const std::map<ncclRedOp_t, ReduceOp> kReductions = {{ncclSum, ReduceOp::kSum}, {ncclMax, ReduceOp::kMax}, {ncclMin, ReduceOp::kMin}};
 
-/// A part to be, on its stream.
+/// A part to be issued on its stream.
 struct Request {
   ncclComm_t comm;
   cudaStream_t stream;
   std::shared_ptr<Part> part;
 };
 
-thread_local int t_depth = 0;               ///< of group_start
+thread_local int t_depth = 0;               ///< nesting depth of group_start
 thread_local std::vector<Request> t_group;  ///< issued by the outermost group_end
 thread_local ncclResult_t t_group_error = ncclSuccess;
 
@@ -41,7 +41,7 @@ ncclResult_t issue(const Request& request) {
     if (request.part->clique->error != ncclSuccess) return request.part->clique->error;
   }
   const cudaError_t error = enqueue(request.stream, request.part);
-  return error == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, concat("CUDA error ", static_cast<int>(error), " at the launch"));
+  return error == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, concat("CUDA error ", static_cast<int>(error), " at launch"));
 }
 
 ncclResult_t group_start() {
@@ -69,7 +69,7 @@ ncclResult_t add(const Request& request) {
     t_group.push_back(request);
     return ncclSuccess;
   }
-  if (mate->stream != request.stream) return t_group_error = refuse(ncclInvalidUsage, "messages of one group on different streams");
+  if (mate->stream != request.stream) return t_group_error = refuse(ncclInvalidUsage, "the messages of one group are on different streams");
   for (MessageEnd message : request.part->ends) {
     message.region += mate->part->regions.size();
     mate->part->ends.push_back(std::move(message));
@@ -78,7 +78,7 @@ ncclResult_t add(const Request& request) {
   return ncclSuccess;
 }
 
-/// Checks what all operations have and adds the part that `fill` completes.
+/// Checks the arguments that all operations have, and adds the part that `fill` completes.
 template <class Fill>
 ncclResult_t launch(ncclComm_t comm, cudaStream_t stream, ncclDataType_t type, ncclRedOp_t op, const Fill& fill) {
   Request request{comm, stream, std::make_shared<Part>()};
@@ -91,12 +91,14 @@ ncclResult_t launch(ncclComm_t comm, cudaStream_t stream, ncclDataType_t type, n
     part.rank = comm->rank;
     device = part.device();
   }
-  if (!kTypes.contains(type) || !kReductions.contains(op)) return t_group_error = refuse(ncclInvalidArgument, "a type or reduction not simulated");
+  if (!kTypes.contains(type) || !kReductions.contains(op))
+    return t_group_error = refuse(ncclInvalidArgument, "this type or reduction is not simulated");
   fill(part, kTypes.at(type), kReductions.at(op));
-  if (cuda_sim::device_of(stream) != device) return t_group_error = refuse(ncclInvalidArgument, concat(part.str(), ": a stream of another device"));
+  if (cuda_sim::device_of(stream) != device)
+    return t_group_error = refuse(ncclInvalidArgument, concat(part.str(), ": the stream belongs to another device"));
   for (const Region& region : part.regions)
     if (!cuda_sim::is_device_memory(region.memory, region.bytes, device))
-      return t_group_error = refuse(ncclInvalidArgument, concat(part.str(), ": a buffer is no memory of the device"));
+      return t_group_error = refuse(ncclInvalidArgument, concat(part.str(), ": a buffer is not memory of the device"));
   return add(request);
 }
 
@@ -106,7 +108,7 @@ Call call_of(Verb verb, DType dtype, size_t count, ReduceOp op = ReduceOp::kSum,
   return {verb, dtype, static_cast<int64_t>(count), op, root};
 }
 
-/// `in` and `out` of a collective that are apart or the same.
+/// Sets the buffers of a collective whose `in` and `out` are either disjoint or identical.
 void set_buffers(Part& part, const void* in, size_t in_bytes, void* out, size_t out_bytes) {
   part.is_collective = true;
   part.out = bytes_of(out);
@@ -140,7 +142,7 @@ ncclResult_t reduce_scatter(const void* in, void* out, size_t count, ncclDataTyp
     part.call = call_of(Verb::kReduceScatter, dtype, count, reduction);
     const size_t bytes = count * static_cast<size_t>(size_of(dtype)), ranks = part.clique->devices.size();
     set_buffers(part, in, bytes * ranks, out, bytes);
-    // In place, the other parts of the input are unspecified afterwards.
+    // If in place, the other parts of the input are unspecified afterwards.
     if (bytes_of(out) == bytes_of(in) + static_cast<size_t>(part.rank) * bytes) part.regions = {{bytes_of(in), bytes * ranks, true, true}};
   });
 }

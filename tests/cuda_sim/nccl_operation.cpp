@@ -13,12 +13,12 @@ using trireme::concat;
 
 constexpr int kPoisonByte = 0xFF;
 
-/// The part of two operations, Begin and Meet. A captured graph copies the pair, one after the other, when it is instantiated, and again at each launch,
-/// which issues the part.
+/// The part that two operations, Begin and Meet, share. A captured graph clones first Begin and then Meet, when it is instantiated and again at each
+/// launch, which issues the part.
 struct Launch {
   enum class Stage : uint8_t { kCaptured, kInstantiated, kIssued } stage;
   std::shared_ptr<Part> part;
-  std::shared_ptr<Launch> copy{};  ///< made for Begin, for Meet to take
+  std::shared_ptr<Launch> copy{};  ///< made when Begin is cloned, taken by the clone of Meet
 
   static std::shared_ptr<Launch> make(Stage stage, std::shared_ptr<Part> part) {
     const std::lock_guard lock(mutex());
@@ -28,13 +28,13 @@ struct Launch {
   void make_copy() { copy = make(stage == Stage::kCaptured ? Stage::kInstantiated : Stage::kIssued, std::make_shared<Part>(*part)); }
 };
 
-/// Nothing is to be moved any more: dropped, or its communicator is broken.
+/// True if no more data is to be moved: the part was dropped, or its communicator is broken.
 bool is_over(const Part& part) {
   const std::lock_guard lock(mutex());
   return part.dropped || part.clique->error != ncclSuccess;
 }
 
-/// From here on the buffers are the operation's: inputs are what they are now, outputs are poison until the end.
+/// From here on the operation owns the buffers: it takes a snapshot of the inputs and poisons the outputs until the end.
 class Begin final : public Operation {
  public:
   explicit Begin(std::shared_ptr<Launch> launch) : launch_(std::move(launch)) {}
@@ -46,7 +46,7 @@ class Begin final : public Operation {
   void run() override {
     if (is_over(*launch_->part)) return;
     for (Region& region : launch_->part->regions) {
-      if (!is_device_memory(region.memory, region.bytes, launch_->part->device())) return fail_part("a buffer was freed before");
+      if (!is_device_memory(region.memory, region.bytes, launch_->part->device())) return fail_part("a buffer was freed before the start of");
       if (region.input) region.snapshot.assign(region.memory, region.memory + region.bytes);
       if (region.output) std::memset(region.memory, kPoisonByte, region.bytes);
     }
@@ -69,8 +69,8 @@ class Meet final : public Operation {
     {
       const std::lock_guard lock(mutex());
       if (part_.phase == Part::Phase::kDone) return;
-      // The machine was reset, or the device has failed: nobody can meet it.
-      if (!part_.dropped) break_clique(*part_.clique, ncclRemoteError, concat("never done: ", part_.str()));
+      // The machine was reset, or the device has failed: the other parts can never complete.
+      if (!part_.dropped) break_clique(*part_.clique, ncclRemoteError, concat("operation dropped before completion: ", part_.str()));
       part_.dropped = true;
       finish(part_);
     }
@@ -99,7 +99,7 @@ class Meet final : public Operation {
   }
 
  private:
-  /// Nobody has written to them since the beginning.
+  /// Reports buffers that were written or freed since the beginning.
   void check_buffers() const {
     for (const Region& region : part_.regions) {
       const auto is_poison = [](std::byte byte) { return byte == static_cast<std::byte>(kPoisonByte); };

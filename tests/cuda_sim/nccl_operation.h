@@ -8,7 +8,7 @@
 
 namespace cuda_sim::nccl {
 
-/// Issues the part and queues it; where the stream is captured, each launch of the graph does so.
+/// Issues the part and queues it. If the stream is being captured, each launch of the graph does so instead.
 cudaError_t enqueue(cudaStream_t stream, const std::shared_ptr<Part>& part);
 
 }  // namespace cuda_sim::nccl

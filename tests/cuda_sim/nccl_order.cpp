@@ -12,13 +12,13 @@ namespace {
 using trireme::concat;
 using PartPointer = std::shared_ptr<Part>;
 
-/// By device: issued and not retired, in order.
+/// Parts that are issued and not retired, by device and in issue order.
 std::map<int, std::deque<PartPointer>>& orders() {
   static auto& all = *new std::map<int, std::deque<PartPointer>>;  // never destroyed: operations may outlive main
   return all;
 }
 
-/// The parts it meets, as far as they are issued, and whether that is all.
+/// The counterparts of a part that have been issued, and whether all have been.
 std::pair<std::vector<PartPointer>, bool> counterparts(const Part& part) {
   std::vector<PartPointer> found;
   bool all = true;
@@ -33,7 +33,7 @@ std::pair<std::vector<PartPointer>, bool> counterparts(const Part& part) {
   return {std::move(found), all};
 }
 
-/// A part ends only after `next` has: because `next` was issued before it, or before its counterpart `via`.
+/// A part can complete only after `next`, because `next` was issued before the part itself or before its counterpart `via`.
 struct Dependency {
   PartPointer next, via;
 };
@@ -72,19 +72,19 @@ void retire_all() {
   }
 }
 
-/// Extends `way`, which leads to `from`, to one of `targets`.
-bool find_way(const Part& from, const std::set<const Part*>& targets, std::set<const Part*>& seen, std::vector<Dependency>& way) {
+/// Extends the path `way`, which ends at `from`, to one of `targets`. Returns false if there is none.
+bool find_path(const Part& from, const std::set<const Part*>& targets, std::set<const Part*>& seen, std::vector<Dependency>& way) {
   for (Dependency& dependency : dependencies(from)) {
     const Part& next = *dependency.next;
     if (!seen.insert(&next).second) continue;
     way.push_back(std::move(dependency));
-    if (targets.contains(&next) || find_way(next, targets, seen, way)) return true;
+    if (targets.contains(&next) || find_path(next, targets, seen, way)) return true;
     way.pop_back();
   }
   return false;
 }
 
-/// The last part of its device closes a cycle only where a counterpart, now behind what was issued here before, is waited for by that.
+/// The part issued last on its device closes a cycle only if the part before it waits, directly or not, for one of its counterparts.
 void break_if_cyclic(const PartPointer& part) {
   const PartPointer before = part->before.lock();
   std::set<const Part*> targets, seen;
@@ -92,21 +92,21 @@ void break_if_cyclic(const PartPointer& part) {
     if (!other->retired) targets.insert(other.get());
   if (before == nullptr || targets.empty()) return;
   std::vector<Dependency> cycle{{before, part}};
-  if (!find_way(*before, targets, seen, cycle)) return;
+  if (!find_path(*before, targets, seen, cycle)) return;
 
-  std::string reason = "deadlock, operations are issued in different order";
+  std::string reason = "deadlock: operations are issued in different orders";
   const Part* from = cycle.back().next.get();
   for (const auto& [next, via] : cycle) {
     reason += concat("; ", from->str());
-    reason +=
-        via == nullptr ? concat(" was issued after ", next->str()) : concat(" waits for rank ", via->rank, ", which has before it ", next->str());
+    reason += via == nullptr ? concat(" was issued after ", next->str())
+                             : concat(" waits for rank ", via->rank, ", which must first complete ", next->str());
     from = next.get();
   }
   for (const Dependency& dependency : cycle) break_clique(*dependency.next->clique, ncclInternalError, reason);
 }
 
-/// Whether both called the same.
-bool collectively(Clique& clique, int first_rank, const trireme::Call& first, int rank, const trireme::Call& call) {
+/// Returns true if both calls are equal; otherwise breaks the communicator.
+bool calls_match(CommunicatorState& clique, int first_rank, const trireme::Call& first, int rank, const trireme::Call& call) {
   if (first == call) return true;
   break_clique(clique, ncclInvalidUsage,
                concat("ranks disagree in communicator '", clique.name, "': rank ", first_rank, " called ", first.str(), ", rank ", rank, " called ",
@@ -114,13 +114,13 @@ bool collectively(Clique& clique, int first_rank, const trireme::Call& first, in
   return false;
 }
 
-void break_if_left(Clique& clique, const PartPointer& part, int peer) {
+void break_if_left(CommunicatorState& clique, const PartPointer& part, int peer) {
   if (clique.left[static_cast<size_t>(peer)])
     break_clique(clique, ncclRemoteError, concat(part->str(), " waits for rank ", peer, ", which has left the communicator"));
 }
 
 void join_collective(const PartPointer& part) {
-  Clique& clique = *part->clique;
+  CommunicatorState& clique = *part->clique;
   const auto rank = static_cast<size_t>(part->rank);
   const int64_t number = clique.calls[rank]++;
   std::shared_ptr<Collective>& slot = clique.collectives[number];
@@ -131,7 +131,7 @@ void join_collective(const PartPointer& part) {
     slot->parts.resize(clique.devices.size());
   }
   const std::shared_ptr<Collective> collective = slot;
-  if (!collectively(clique, collective->first_rank, collective->call, part->rank, part->call)) return;
+  if (!calls_match(clique, collective->first_rank, collective->call, part->rank, part->call)) return;
   collective->parts[rank] = part;
   part->collective = collective;
   if (std::count(collective->parts.begin(), collective->parts.end(), nullptr) == 0) clique.collectives.erase(number);
@@ -140,7 +140,7 @@ void join_collective(const PartPointer& part) {
 }
 
 void join_message(const PartPointer& part, MessageEnd& end) {
-  Clique& clique = *part->clique;
+  CommunicatorState& clique = *part->clique;
   const std::pair<int, int> ends = end.send ? std::pair(part->rank, end.peer) : std::pair(end.peer, part->rank);
   auto& waiting = (end.send ? clique.recvs : clique.sends)[ends];
   if (waiting.empty()) {
@@ -152,7 +152,7 @@ void join_message(const PartPointer& part, MessageEnd& end) {
   } else {
     end.message = waiting.front();
     waiting.pop_front();
-    collectively(clique, end.message->first_rank, end.message->call, part->rank, end.call);
+    calls_match(clique, end.message->first_rank, end.message->call, part->rank, end.call);
   }
   (end.send ? end.message->sender : end.message->receiver) = part;
   if (end.send) end.message->sender_region = end.region;
@@ -196,17 +196,17 @@ void finish(Part& part) {
   retire_all();
 }
 
-void break_clique(Clique& clique, ncclResult_t error, const std::string& reason) {
+void break_clique(CommunicatorState& clique, ncclResult_t error, const std::string& reason) {
   if (clique.error != ncclSuccess) return;
   clique.error = error;
   clique.reason = reason;
-  clique.collectives.clear();  // nobody joins them any more
+  clique.collectives.clear();  // no rank joins them any more
   clique.sends.clear();
   clique.recvs.clear();
   std::fprintf(stderr, "simulated NCCL: %s\n", reason.c_str());
 }
 
-void leave(Clique& clique, int rank, bool abort) {
+void leave(CommunicatorState& clique, int rank, bool abort) {
   clique.left[static_cast<size_t>(rank)] = true;
   for (auto& [device, order] : orders()) {
     for (const PartPointer& part : order) {

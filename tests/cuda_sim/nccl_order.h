@@ -1,5 +1,5 @@
 #pragma once
-// What the ranks of the simulated NCCL have issued: who meets whom, in what order, and whether that can end. See cuda_sim/nccl.h.
+// The operations that the ranks of the simulated NCCL have issued: matching of ranks, their order, and deadlock detection. See cuda_sim/nccl.h.
 #include <nccl.h>
 
 #include <deque>
@@ -14,18 +14,18 @@
 
 namespace cuda_sim::nccl {
 
-/// Memory of an operation in flight.
+/// A buffer of an operation in flight.
 struct Region {
   std::byte* memory = nullptr;
   size_t bytes = 0;
   bool input = false;
   bool output = false;
-  std::vector<std::byte> snapshot{};  ///< of an input, when the operation began
+  std::vector<std::byte> snapshot{};  ///< contents of an input when the operation began
 };
 
 struct Part;
 
-/// One call of all ranks.
+/// One collective call of all ranks.
 struct Collective {
   trireme::Call call;
   int first_rank = 0;
@@ -41,15 +41,15 @@ struct Message {
   size_t sender_region = 0;
 };
 
-/// The communicator that ranks share.
-struct Clique {
+/// The communicator state that its ranks share.
+struct CommunicatorState {
   std::string name;
   std::vector<int> devices;  ///< by rank; -1 until it has joined
   std::vector<bool> left;
   std::vector<int64_t> calls;  ///< collectives each rank has issued
   ncclResult_t error = ncclSuccess;
   std::string reason;
-  std::map<int64_t, std::shared_ptr<Collective>> collectives;                        ///< not yet issued by all, by number
+  std::map<int64_t, std::shared_ptr<Collective>> collectives;                        ///< by number; not yet issued by all ranks
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> sends, recvs;  ///< unmatched, by (source, destination)
 };
 
@@ -61,40 +61,40 @@ struct MessageEnd {
   std::shared_ptr<Message> message{};  ///< from issue to end
 };
 
-/// What one rank issued at once: its part of a collective, or a group of messages.
+/// One rank's part of an operation: of a collective, or a group of messages.
 struct Part {
-  std::shared_ptr<Clique> clique;
+  std::shared_ptr<CommunicatorState> clique;
   int rank = 0;
   std::vector<Region> regions;
   bool is_collective = false;
-  trireme::Call call;        ///< of a collective
-  std::byte* out = nullptr;  ///< where a collective's result goes; null: nowhere
+  trireme::Call call;        ///< for a collective
+  std::byte* out = nullptr;  ///< destination of a collective's result; null: none
   std::vector<MessageEnd> ends;
 
   enum class Phase : uint8_t { kIssued, kArrived, kDone } phase = Phase::kIssued;
-  bool dropped = false;  ///< by its own rank's abort, or the end of its device
-  bool retired = false;  ///< done, and would be if the operations of each device ran one after the other
+  bool dropped = false;  ///< by its own rank's abort, or because its device failed
+  bool retired = false;  ///< done, also if the operations of each device ran one after the other
   std::shared_ptr<Collective> collective;
-  std::weak_ptr<Part> before;  ///< issued before it on its device
+  std::weak_ptr<Part> before;  ///< the part issued before this one on its device
 
   int device() const { return clique->devices[static_cast<size_t>(rank)]; }
   std::string str() const;  ///< "all_reduce(sum) of 3 F32 of communicator 'tensor' on rank 0 of 2, device 4"
 };
 
-/// Guards everything here. Taken under the machine's lock, never the other way round.
+/// Guards everything here. May be acquired while the machine's lock is held, never the other way round.
 std::mutex& mutex();
 
-// All of these under mutex().
+// All functions below require mutex().
 
-/// Takes its place in the order of its device and finds its counterparts. An order or a call that cannot be right breaks the communicators concerned.
+/// Appends the part to the order of its device and finds its counterparts. An invalid order or call breaks the communicators concerned.
 void issue(const std::shared_ptr<Part>& part);
-/// It and all it meets have arrived, or its communicator is broken.
+/// True if the part and all its counterparts have arrived, or its communicator is broken.
 bool ready(const Part& part);
-/// It has run, or never will. It stays in the order of its device until it is retired.
+/// Marks the part as done: it has run or never will. It remains in the order of its device until it is retired.
 void finish(Part& part);
-/// Sets the error of the communicator, once, and tells it.
-void break_clique(Clique& clique, ncclResult_t error, const std::string& reason);
-/// A rank ends its use of the communicator, or aborts it: what it has issued and not done never happens.
-void leave(Clique& clique, int rank, bool abort);
+/// Sets the communicator's error, unless it has one already, and prints the reason.
+void break_clique(CommunicatorState& clique, ncclResult_t error, const std::string& reason);
+/// Ends or aborts a rank's use of the communicator. An abort drops the operations that the rank has issued and not completed.
+void leave(CommunicatorState& clique, int rank, bool abort);
 
 }  // namespace cuda_sim::nccl

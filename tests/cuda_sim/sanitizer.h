@@ -1,5 +1,5 @@
 #pragma once
-// What the sanitizers must be told: memory that may not be touched, switches of stacks.
+// Annotations for the sanitizers: inaccessible memory and stack switches.
 #include <cstddef>
 #include <cstdint>
 
@@ -24,7 +24,7 @@ inline void asan_unpoison([[maybe_unused]] uintptr_t begin, [[maybe_unused]] uin
 #endif
 }
 
-/// One stack, as the sanitizers know it. Around a switch: leave() on the old one's, arrive() on the new one's when it goes on.
+/// The sanitizers' record of one stack. Around a switch, call leave() on the old stack's mark, and arrive() on the new stack's mark once it runs.
 struct StackMark {
   const void* bottom = nullptr;
   size_t size = 0;

@@ -156,7 +156,7 @@ cudaError_t Machine::wait(Lock& lock, const RecordPtr& target) {
     }
   }
   std::erase(waiters_, &self);
-  wake_one_idle();  // somebody else drives on
+  wake_one_idle();  // another waiting thread must run the operations
   close_memory();
   return result;
 }
@@ -181,7 +181,7 @@ void Machine::poll(Lock& lock) {
   close_memory();
 }
 
-/// Who only asks would ask for ever.
+/// Detects a stuck machine while threads only poll: they would poll forever.
 void Machine::note_no_progress() {
   if (progress_ + outside_ != poll_progress_ || running_ > 0 || active_.empty()) {
     poll_progress_ = progress_ + outside_;
@@ -209,7 +209,7 @@ void Machine::fail(int device, cudaError_t error, const std::string& what) {
   if (devices[static_cast<size_t>(device)].error == cudaSuccess) devices[static_cast<size_t>(device)].error = error;
 }
 
-/// Names what every stream waits for, then lets everything end: all devices fail.
+/// Reports what every stream waits for and fails all devices, so that all waits end.
 void Machine::report_stuck(const Stream* target) {
   std::string text = "nothing can run";
   if (target != nullptr) text += ", and a thread waits for " + target->label;
@@ -220,7 +220,7 @@ void Machine::report_stuck(const Stream* target) {
     for (const RecordPtr& wait : head.waits) {
       if (wait->done) continue;
       const auto from = wait->stream.lock();
-      text += " (waits for an event of " + (from != nullptr ? from->label : "a stream that is gone") + ")";
+      text += " (waits for an event of " + (from != nullptr ? from->label : "a destroyed stream") + ")";
     }
   }
   fail(0, cudaErrorLaunchTimeout, text);

@@ -17,7 +17,7 @@ void BlockRunner::check_shared() {
     for (size_t i = 0; i < kGap; ++i)
       if (variable.memory[variable.bytes + i] != kPoison && fault_.error == cudaSuccess)
         fault_ = {cudaErrorIllegalAddress,
-                  "block " + std::to_string(shape_.index.x) + ": bytes behind a static shared variable of " + std::to_string(variable.bytes) +
+                  "block " + std::to_string(shape_.index.x) + ": bytes after a static shared variable of " + std::to_string(variable.bytes) +
                       " bytes were written",
                   0};
 #endif

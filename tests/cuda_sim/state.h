@@ -1,5 +1,5 @@
 #pragma once
-// The machine: devices, streams, events, and the scheduler that runs what is queued. Everything here under `mutex`.
+// The machine: devices, streams, events, and the scheduler that runs queued operations. Everything here is guarded by `mutex`.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -21,22 +21,22 @@ using Lock = std::unique_lock<std::mutex>;
 using Clock = std::chrono::steady_clock;
 struct Stream;
 
-/// Something that will have happened: the end of a queued operation, and so a recorded event.
+/// Completion of a queued operation, and thus of a recorded event.
 struct Record {
   bool done = false;
   Clock::time_point time{};
-  std::weak_ptr<Stream> stream;  // where it is queued
+  std::weak_ptr<Stream> stream;  // the stream it is queued on
 };
 using RecordPtr = std::shared_ptr<Record>;
 
 struct Queued {
-  std::unique_ptr<Operation> operation;  // null: only the waits, and the record
+  std::unique_ptr<Operation> operation;  // null: only the waits and the record
   std::vector<RecordPtr> waits;
   RecordPtr end;
   bool arrived = false;
 };
 
-/// A captured graph: nodes in an order in which they may run.
+/// A node of a captured graph. Graph::nodes is a topological order.
 struct Node {
   std::unique_ptr<Operation> operation;
   std::vector<size_t> after;
@@ -61,9 +61,9 @@ struct Stream : std::enable_shared_from_this<Stream> {
   bool running = false;
   std::string label;
   std::deque<Queued> queue;
-  RecordPtr last;  // of the operation queued last
+  RecordPtr last;  // record of the operation queued last
   std::shared_ptr<Capture> capture;
-  std::vector<size_t> frontier;  // nodes that the next one comes after
+  std::vector<size_t> frontier;  // nodes that the next captured node depends on
 };
 
 struct Event {
@@ -80,7 +80,7 @@ struct Device {
   std::shared_ptr<Stream> default_stream;
 };
 
-enum class Strategy : uint8_t { kAny, kNeeded, kStarve, kNewest, kOldest, kOneStream };
+enum class Strategy : uint8_t { kAny, kNeeded, kStarve, kNewest, kMinComputeCapability, kOneStream };
 
 class Machine {
  public:
@@ -93,7 +93,7 @@ class Machine {
   std::unordered_map<uintptr_t, std::shared_ptr<Event>> events;
   std::unordered_map<uintptr_t, std::shared_ptr<Graph>> graphs;
   std::unordered_map<uintptr_t, std::shared_ptr<Graph>> executables;
-  std::map<const void*, int> dynamic_shared;  // of kernels that asked for more
+  std::map<const void*, int> dynamic_shared;  // limits of kernels that opted in to more
   std::vector<std::string> messages;
   Statistics statistics;
   Random random;
@@ -105,13 +105,13 @@ class Machine {
   std::shared_ptr<Stream> make_stream(int device, bool ordered_by_default_stream);
   std::shared_ptr<Stream> find_stream(cudaStream_t handle);  ///< null: no such stream
 
-  /// At the end of the stream; the record of its end.
+  /// Queues at the end of the stream. Returns the record of the operation's completion.
   RecordPtr push(Stream& stream, std::unique_ptr<Operation> operation, std::vector<RecordPtr> waits = {});
-  /// Runs operations of any device until the record is done, or the machine is stuck: cudaErrorLaunchTimeout.
+  /// Runs operations of any device until the record is done. Returns cudaErrorLaunchTimeout if the machine is stuck.
   cudaError_t wait(Lock& lock, const RecordPtr& target);
-  /// Runs a few ready operations, or none: a call that only asks.
+  /// Runs a few ready operations or none: used by calls that only query.
   void poll(Lock& lock);
-  /// Now and then, after something was queued.
+  /// Called after something was queued; runs operations at random.
   void maybe_run(Lock& lock);
   void fail(int device, cudaError_t error, const std::string& what);
   void changed_outside() { ++outside_; }
@@ -135,10 +135,10 @@ class Machine {
 
   uintptr_t handles_ = 0x51000000;
   uint64_t streams_made_ = 0;
-  std::vector<std::shared_ptr<Stream>> active_;  // with something queued
+  std::vector<std::shared_ptr<Stream>> active_;  // streams with queued operations
   std::vector<Waiter*> waiters_;
   int running_ = 0;
-  bool alone_ = false;  // an operation on all devices runs
+  bool alone_ = false;  // an operation on all devices is running
   int64_t queued_ = 0;
   uint64_t progress_ = 0, poll_progress_ = 0;
   Clock::time_point poll_since_ = Clock::now();
@@ -151,10 +151,10 @@ class Machine {
 Machine& machine();
 bool is_in_callback();  ///< this thread holds the lock, in arrive() or ready()
 
-/// A stuck machine and faults name operations; this one names a function by its address.
+/// Name of the function at an address, for reports of a stuck machine and of faults.
 std::string name_of_function(const void* entry);
 
-/// While an operation runs on this thread: what a memory fault is blamed on.
+/// While it exists, memory faults on this thread are attributed to `operation`.
 class FaultScope {
  public:
   explicit FaultScope(const Operation* operation);
@@ -165,7 +165,7 @@ class FaultScope {
  private:
   const Operation* before_;
 };
-/// Memory faults of kernels become errors of their device; those of host code are explained before the process dies.
+/// Memory faults of kernels become errors of their device; those of host code are explained before the process terminates.
 void install_fault_handler();
 
 }  // namespace cuda_sim

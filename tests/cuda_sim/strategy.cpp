@@ -1,4 +1,4 @@
-// Which operation runs next: any that is ready, by a strategy that changes now and then.
+// Selection of the next operation among the ready ones, with a strategy that changes at random.
 #include <algorithm>
 
 #include "tests/cuda_sim/state.h"
@@ -10,7 +10,7 @@ bool all_done(const std::vector<RecordPtr>& records) {
   return std::all_of(records.begin(), records.end(), [](const RecordPtr& record) { return record->done; });
 }
 
-/// While arrive() or ready() runs on this thread: fail() must not take the lock again.
+/// True while arrive() or ready() runs on this thread: fail() must not acquire the lock again.
 thread_local bool in_callback = false;
 struct CallbackScope {
   CallbackScope() { in_callback = true; }
@@ -45,7 +45,7 @@ void Machine::collect_ready(std::vector<Stream*>& ready) {
     if (head_is_ready(*stream)) ready.push_back(stream.get());
 }
 
-/// The ready operations that the target is waiting for, through streams and events.
+/// Collects the ready operations that the target depends on, through streams and events.
 void Machine::collect_needed(const RecordPtr& target, std::set<const Stream*>& seen, std::vector<Stream*>& ready) {
   const auto stream = target->stream.lock();
   if (target->done || stream == nullptr || stream->queue.empty() || !seen.insert(stream.get()).second) return;
@@ -53,7 +53,7 @@ void Machine::collect_needed(const RecordPtr& target, std::set<const Stream*>& s
   for (const RecordPtr& wait : stream->queue.front().waits) collect_needed(wait, seen, ready);
 }
 
-/// The stream whose head runs next; null: none can now. `others`: how many more could run beside it.
+/// Selects the stream whose head runs next; null if none can run now. `others` is the number of further streams that could run concurrently.
 Stream* Machine::pick(const RecordPtr& target, size_t* others) {
   *others = 0;
   if (alone_) return nullptr;
@@ -79,7 +79,7 @@ Stream* Machine::pick(const RecordPtr& target, size_t* others) {
   auto favourite = std::find_if(ready.begin(), ready.end(), [&](const Stream* stream) { return stream->id == favourite_; });
   switch (strategy_) {
     case Strategy::kNewest: return *std::max_element(ready.begin(), ready.end(), by_id);
-    case Strategy::kOldest: return *std::min_element(ready.begin(), ready.end(), by_id);
+    case Strategy::kMinComputeCapability: return *std::min_element(ready.begin(), ready.end(), by_id);
     case Strategy::kStarve:
       if (favourite_ == 0) favourite_ = active_[random.below(active_.size())]->id;
       if (favourite != ready.end() && ready.size() > 1) ready.erase(favourite);

@@ -48,7 +48,7 @@ cudaError_t make_stream(cudaStream_t* stream, unsigned int flags) {
   });
 }
 
-/// A stream that another thread or this one must not wait for now.
+/// Rejects a wait for a stream that is being captured, and invalidates the capture.
 cudaError_t refuse_captured(const Stream& stream) {
   if (stream.capture == nullptr) return cudaSuccess;
   stream.capture->broken = true;
@@ -66,7 +66,7 @@ cudaError_t wait_captured(const std::shared_ptr<Stream>& stream, const Event& ev
   const auto capture = event.capture.lock();
   if (capture == nullptr) {
     stream->capture->broken = true;
-    return cudaErrorStreamCaptureIsolation;  // on work that was queued before
+    return cudaErrorStreamCaptureIsolation;  // the event was recorded outside the capture
   }
   if (stream->capture != nullptr && stream->capture != capture) return cudaErrorStreamCaptureIsolation;
   if (stream->capture == nullptr) {
@@ -94,7 +94,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 
-/// What is queued still runs.
+/// Queued operations still run.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return call([&](Machine& m, Lock&) { return m.streams.erase(key(stream)) == 1 ? cudaSuccess : cudaErrorInvalidResourceHandle; });
 }
@@ -169,7 +169,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 
-/// Waits already queued keep the record they were made for.
+/// Waits already queued keep their record.
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return call([&](Machine& m, Lock&) { return m.events.erase(key(event)) == 1 ? cudaSuccess : cudaErrorInvalidResourceHandle; });
 }

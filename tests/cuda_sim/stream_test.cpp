@@ -1,4 +1,4 @@
-// Streams and events: nothing runs when queued, any order that streams and events allow may come.
+// Streams and events: queued operations do not run immediately, and may run in any order that streams and events allow.
 #include <atomic>
 #include <cmath>
 #include <thread>
@@ -9,7 +9,7 @@
 using namespace cuda_sim;
 namespace kernels = kernels_under_test;
 
-TEST_CASE("Operations of a stream run in order, and only when somebody waits or asks") {
+TEST_CASE("Operations of a stream run in order, and only when a thread waits or polls") {
   int left_queued = 0;
   for (uint64_t seed = 0; seed < 30; ++seed) {
     reset(seed);
@@ -24,7 +24,7 @@ TEST_CASE("Operations of a stream run in order, and only when somebody waits or 
   CHECK(left_queued >= 10);
 }
 
-TEST_CASE("A forgotten event wait between streams gives wrong numbers under some seeds, a kept one never") {
+TEST_CASE("A missing event wait between streams gives wrong values under some seeds, a present one never") {
   int wrong = 0;
   for (uint64_t seed = 0; seed < 40; ++seed)
     for (const bool wait : {true, false}) {
@@ -47,7 +47,7 @@ TEST_CASE("A forgotten event wait between streams gives wrong numbers under some
   CHECK(wrong < 40);
 }
 
-TEST_CASE("A wait takes the record made last before it, a never recorded event holds nobody") {
+TEST_CASE("A wait uses the last record before it, and a never recorded event does not block") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     reset(seed);
     TestStream one, two;
@@ -59,7 +59,7 @@ TEST_CASE("A wait takes the record made last before it, a never recorded event h
     CUDA_OK(kernels::set(x.get(), 4, 1, one));
     CUDA_OK(cudaEventRecord(event, one));
     CUDA_OK(cudaStreamWaitEvent(two, event, 0));
-    // Recorded again behind something that waits for `two`: with the second record the wait above would never end.
+    // Recorded again behind an operation that waits for `two`: if the wait above used the second record, it would never end.
     CUDA_OK(kernels::copy(x.get(), y.get(), 4, two));
     TestEvent copied;
     CUDA_OK(cudaEventRecord(copied, two));
@@ -72,7 +72,7 @@ TEST_CASE("A wait takes the record made last before it, a never recorded event h
   }
 }
 
-TEST_CASE("Asking again and again ends") {
+TEST_CASE("Polling in a loop terminates") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     reset(seed);
     TestStream one, two;
@@ -92,7 +92,7 @@ TEST_CASE("Asking again and again ends") {
   }
 }
 
-TEST_CASE("Streams with the default stream's order wait for it, the others do not") {
+TEST_CASE("Blocking streams wait for the default stream, non-blocking streams do not") {
   int early = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {
     reset(seed);
@@ -118,7 +118,7 @@ TEST_CASE("Handles are checked") {
   CUDA_OK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, -1));
   CUDA_OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   CUDA_OK(cudaSetDevice(1));
-  CHECK(cudaEventRecord(event, nullptr) == cudaErrorInvalidResourceHandle);  // of another device
+  CHECK(cudaEventRecord(event, nullptr) == cudaErrorInvalidResourceHandle);  // event of another device
   CUDA_OK(cudaSetDevice(0));
   CUDA_OK(cudaStreamDestroy(stream));
   CUDA_OK(cudaEventDestroy(event));
@@ -130,7 +130,7 @@ TEST_CASE("Handles are checked") {
   CHECK(std::string(cudaGetErrorName(cudaGetLastError())) == "cudaErrorInvalidDevice");
 }
 
-TEST_CASE("What is queued on a destroyed stream still runs") {
+TEST_CASE("Operations queued on a destroyed stream still run") {
   reset(2);
   DeviceArray<float> x(4);
   TestEvent event;
@@ -143,7 +143,7 @@ TEST_CASE("What is queued on a destroyed stream still runs") {
   CHECK(x.host()[0] == 5);
 }
 
-TEST_CASE("Events of two moments are apart in time") {
+TEST_CASE("Elapsed time between two events is not negative") {
   reset();
   TestStream stream;
   cudaEvent_t begin = nullptr, end = nullptr;
@@ -157,7 +157,7 @@ TEST_CASE("Events of two moments are apart in time") {
   CHECK(milliseconds >= 0);
 }
 
-TEST_CASE("Threads with a device each drive each other's operations") {
+TEST_CASE("Threads with one device each run each other's operations") {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     Options options;
     options.devices = 4;
@@ -186,14 +186,14 @@ TEST_CASE("Threads with a device each drive each other's operations") {
 
 namespace {
 
-/// Parts that run once all of them are at the heads of their streams.
+/// State of parts that run once all of them are at the heads of their streams.
 struct Round {
   int expected, arrived = 0, run = 0;
 };
 class Part final : public Operation {
  public:
   explicit Part(std::shared_ptr<Round> round) : round_(std::move(round)) {}
-  std::string name() const override { return "a part of a meeting of " + std::to_string(round_->expected); }
+  std::string name() const override { return "part of a collective of " + std::to_string(round_->expected); }
   std::unique_ptr<Operation> clone() const override { return std::make_unique<Part>(round_); }
   void arrive() override { ++round_->arrived; }
   bool ready() override { return round_->arrived == round_->expected; }
@@ -206,7 +206,7 @@ class Part final : public Operation {
 
 }  // namespace
 
-TEST_CASE("Operations that meet wait for each other across devices and threads") {
+TEST_CASE("Parts of a collective operation wait for each other across devices and threads") {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     reset(seed);
     auto round = std::make_shared<Round>(Round{3});
@@ -226,7 +226,7 @@ TEST_CASE("Operations that meet wait for each other across devices and threads")
   }
 }
 
-TEST_CASE("A wait that cannot end is reported, not endless") {
+TEST_CASE("A wait that cannot end is reported instead of hanging") {
   Options options;
   options.stuck_seconds = 0.1;
   reset(1, options);
@@ -234,8 +234,8 @@ TEST_CASE("A wait that cannot end is reported, not endless") {
   CUDA_OK(enqueue(stream, std::make_unique<Part>(std::make_shared<Round>(Round{2}))));
   CHECK(cudaStreamSynchronize(stream) == cudaErrorLaunchTimeout);
   REQUIRE(errors().size() == 1);
-  CHECK_THAT(errors()[0], Catch::Contains("nothing can run") && Catch::Contains("a part of a meeting of 2"));
-  // Nor for who only asks.
+  CHECK_THAT(errors()[0], Catch::Contains("nothing can run") && Catch::Contains("part of a collective of 2"));
+  // Polling ends as well.
   reset(1, options);
   TestStream asked;
   CUDA_OK(enqueue(asked, std::make_unique<Part>(std::make_shared<Round>(Round{2}))));

@@ -1,5 +1,5 @@
 #pragma once
-// What the machine's own tests share.
+// Helpers shared by the tests of the simulated machine.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -62,8 +62,8 @@ class DeviceArray {
   T* memory_ = nullptr;
 };
 
-/// In a process of its own: the error that `body` returns. A process that dies (AddressSanitizer stops at the first error) counts as illegal address.
-inline cudaError_t is_caught(const std::function<cudaError_t()>& body) {
+/// Runs `body` in a child process and returns its error. A crash (AddressSanitizer stops at the first error) counts as cudaErrorIllegalAddress.
+inline cudaError_t run_in_child(const std::function<cudaError_t()>& body) {
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child == 0) {

@@ -1,4 +1,4 @@
-// What the lanes of a warp do together, and asynchronous copies: device_thread.h on the runner of the block.
+// Warp-level operations and asynchronous copies: implements device_thread.h on the block runner.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -50,9 +50,9 @@ __attribute__((always_inline)) inline void meet(Fiber& self, Meeting meeting, un
   runner.release(warp, mask, self);
 }
 
-using Row = float __attribute__((vector_size(32)));  // of 8
+using Row = float __attribute__((vector_size(32)));  // 8 floats
 
-/// Fragments as PTX ISA lays them out: lane = 4 * group + pair.
+/// Fragment layout as in the PTX ISA: lane = 4 * group + pair.
 void multiply(Warp& warp) {
   float a[16][16];
   Row b[16], d[16];
@@ -142,7 +142,7 @@ void mma(float* d, const uint32_t* a, const uint32_t* b, float (*widen)(uint16_t
 void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site) {
   Fiber& self = current();
   if (!self.runner->is_shared(row, 16) || !is_aligned(row))
-    self.runner->fail(cudaErrorMisalignedAddress, "ldmatrix of a row that is not 16-byte aligned shared memory");
+    self.runner->fail(cudaErrorMisalignedAddress, "ldmatrix of a row that is not in shared memory or not 16-byte aligned");
   LdmatrixSlot slot{r, row};
   meet(self, Meeting::kLdmatrix, ~0u, site, &slot, [transposed](Warp& warp) { load_matrices(warp, transposed); });
 }
@@ -150,7 +150,7 @@ void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site) {
 void async_copy(void* shared, const void* global, bool valid) {
   Fiber& self = current();
   if (!self.runner->is_shared(shared, 16) || !is_aligned(shared) || (valid && !is_aligned(global)))
-    self.runner->fail(cudaErrorMisalignedAddress, "cp.async of 16 bytes that are not aligned, or not to shared memory");
+    self.runner->fail(cudaErrorMisalignedAddress, "cp.async of 16 bytes that is misaligned or not to shared memory");
   self.runner->count_copy();
   self.copies.push_back({shared, global, valid, self.groups});
   if (self.runner->copies_at_once()) self.runner->copy_until(self, self.groups + 1);

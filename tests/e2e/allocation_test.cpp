@@ -1,5 +1,5 @@
-// A step after the second takes no memory: a run of more steps asks for as many large buffers as a shorter one. The arena counts its own
-// (Arena::system_allocations); here the whole process is counted, by a library that is preloaded.
+// Steps after the second allocate no memory: a longer run allocates the same number of large buffers as a shorter one. Arena::system_allocations
+// counts those of the arena; this test counts those of the complete process with a preloaded library.
 #include <sstream>
 
 #include "kernels/core/isa.h"
@@ -23,7 +23,7 @@ struct Counts {
   long of_library = 0, of_others = 0;
 };
 
-/// Buffers of 64 KiB and more that a run of so many steps asks for, all of its processes together.
+/// Number of buffers of 64 KiB or more that a run of `steps` steps allocates in all of its processes.
 Counts large_buffers(const TemporaryDirectory& directory, const std::string& precision, int steps) {
   const std::string name = precision + "-" + std::to_string(steps), file = (directory / (name + ".txt")).string();
   const Arguments preloaded{"env", "LD_PRELOAD=" TRIREME_SHIMS "/libshim_allocations.so", "TRIREME_SHIM_BYTES=65536",
@@ -42,16 +42,16 @@ Counts large_buffers(const TemporaryDirectory& directory, const std::string& pre
   return counts;
 }
 
-TEST_CASE("allocations: steps after the second ask for no large buffer") {
+TEST_CASE("allocations: steps after the second allocate no large buffer") {
   TemporaryDirectory directory;
   build_data(directory);
   write_file(directory / "wide.yaml", kWide);
   for (const std::string precision : {"fp32", "bf16", "fp16"}) {
     INFO(precision);
     const Counts two = large_buffers(directory, precision, 2), five = large_buffers(directory, precision, 5);
-    CHECK(two.of_others > 10);  // the count sees parameters and activations
+    CHECK(two.of_others > 10);  // parameters and activations are counted
     CHECK(five.of_others == two.of_others);
-    // dnnl_sgemm takes the buffers that it packs into for each call, and has no way to be given them; its products of bf16 keep theirs with the primitive.
+    // dnnl_sgemm allocates packing buffers at each call and cannot be given any; bf16 products keep theirs in the primitive.
     if (precision == "bf16" && best_isa() >= Isa::kAvx512Bf16) CHECK(five.of_library == two.of_library);
   }
 }

@@ -1,5 +1,5 @@
-// Whatever is wrong with what a person gives: the right exit code, one message for the whole job that says what and where, nothing started, nothing
-// written. Each case runs in a fresh copy of a prepared directory.
+// Invalid input: the right exit code, one message for the whole job that names the problem and its place, nothing started, nothing written. Each
+// case runs in a fresh copy of a prepared directory.
 #include <unistd.h>
 
 #include <functional>
@@ -21,10 +21,10 @@ struct BadInput {
   const char* name;
   Arguments arguments;
   int code;
-  Words words;           ///< all in the message
-  Prepare prepare = {};  ///< what is done to the directory first
-  int lines = 1;         ///< of the message: one for each thing that is wrong
-  int ranks = 0;         ///< above 0: under a mpirun of the person's own
+  Words words;           ///< all contained in the message
+  Prepare prepare = {};  ///< changes the directory first
+  int lines = 1;         ///< lines of the message: one for each problem
+  int ranks = 0;         ///< above 0: started by mpirun with this many ranks
 };
 
 const Arguments kTrain = {"train", "run.yaml"};
@@ -41,11 +41,11 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-/// Replaces the first `from` in a file.
+/// Replaces the first occurrence of `from` in a file.
 Prepare edit(const std::string& file, const std::string& from, const std::string& to) {
   return [=](const TemporaryDirectory& directory) { write_file(directory / file, replaced(read_file(directory / file), from, to)); };
 }
-/// The same in a manifest, sealed again: what is refused then is what it says.
+/// The same in a manifest, with its digest recomputed, so that its content is refused rather than its digest.
 Prepare forge(const std::string& manifest, const std::string& from, const std::string& to) {
   return [=](const TemporaryDirectory& directory) {
     write_file(directory / manifest, with_digest(replaced(read_file(directory / manifest), from, to)));
@@ -94,7 +94,7 @@ void check_refusal(const TemporaryDirectory& prepared, const BadInput& bad, cons
     CHECK(outcome.err.find(word) != std::string::npos);
   }
   if (bad.ranks > 0) {
-    CHECK(count_lines_with(outcome.err, bad.words.front()) == 1);  // what else stands there is mpirun's
+    CHECK(count_lines_with(outcome.err, bad.words.front()) == 1);  // the other lines are mpirun's
   } else {
     CHECK(count_lines_with(outcome.err, "") == static_cast<size_t>(bad.lines));
   }
@@ -104,7 +104,7 @@ void check_refusal(const TemporaryDirectory& prepared, const BadInput& bad, cons
   slowest = std::max(slowest, {outcome.seconds, bad.name});
 }
 
-/// `on_ranks`: again on four ranks that `train` starts itself.
+/// `on_ranks`: also with four ranks, started by `train` itself.
 void check_all(const TemporaryDirectory& prepared, const std::vector<BadInput>& cases, bool on_ranks = false) {
   std::pair<double, std::string> slowest;
   for (const BadInput& bad : cases) {
@@ -123,7 +123,7 @@ TEST_CASE("bad input: layout") {
           {"product is not the world",
            train({"parallel.tensor=2"}),
            64,
-           {"tensor 2 x pipeline 1 x data 1 = 2 ranks, and 3 were started", "parallel.data=1", "nearest valid"},
+           {"tensor 2 x pipeline 1 x data 1 = 2 ranks, but 3 were started", "parallel.data=1", "nearest valid"},
            {},
            1,
            3},
@@ -164,7 +164,7 @@ TEST_CASE("bad input: layout") {
           {"layers_per_stage with another sum",
            train({"parallel.pipeline=2", "parallel.layers_per_stage=[1,2]"}),
            64,
-           {"parallel.layers_per_stage=[1, 2]: the sum is 3 and model.layers is 4"}},
+           {"parallel.layers_per_stage=[1, 2]: the sum is 3, but model.layers is 4"}},
           {"layers_per_stage of another depth",
            train({"parallel.pipeline=2", "parallel.layers_per_stage=[1,1,2]"}),
            64,
@@ -192,11 +192,11 @@ TEST_CASE("bad input: layout") {
           {"global batch over data",
            kTrain + sets({"parallel.data=3"}),
            64,
-           {"run.yaml:6:22 training.global_batch_size=8: no multiple of micro_batch_size 1 x data 3 = 3", "nearest valid 6 or 9"}},
+           {"run.yaml:6:22 training.global_batch_size=8: not a multiple of micro_batch_size 1 x data 3 = 3", "nearest valid 6 or 9"}},
           {"global batch over micro-batches",
            train({"training.micro_batch_size=3"}),
            64,
-           {"training.global_batch_size=8: no multiple", "nearest valid 6 or 9"}},
+           {"training.global_batch_size=8: not a multiple", "nearest valid 6 or 9"}},
           {"sharded gradients in ZeRO-1",
            train({"parallel.data=2", "parallel.zero_stage=1", "parallel.gradient_accumulation=sharded"}),
            64,
@@ -300,11 +300,11 @@ TEST_CASE("bad input: configuration, its values") {
                 {"warm-up beyond the steps",
                  train({"training.schedule.warmup_steps=7"}),
                  64,
-                 {"training.schedule.warmup_steps=7: leaves nothing of the run's 6 steps", "nearest valid 6"}},
+                 {"training.schedule.warmup_steps=7: leaves too few of the run's 6 steps", "nearest valid 6"}},
                 {"warm-up beyond the epochs",
                  kTrain + sets({"training.schedule.warmup_steps=128"}),
                  64,
-                 {"training.schedule.warmup_steps=128: leaves nothing of the run's 127 steps"},
+                 {"training.schedule.warmup_steps=128: leaves too few of the run's 127 steps"},
                  edit("run.yaml", "steps: 6", "epochs: 1")},
                 {"steps and epochs", train({"training.epochs=1"}), 64, {"--set:training.epochs training.epochs=1: steps and epochs are both given"}},
                 {"neither steps nor epochs",
@@ -325,10 +325,10 @@ TEST_CASE("bad input: configuration, its values") {
                  train({"model.max_positions=15"}),
                  64,
                  {"model.max_positions=15: shorter than training.sequence_length 16"}},
-                {"evaluation of nothing", train({"data.validation=[]"}), 64, {"training.evaluate.every=3: there is nothing to evaluate"}},
+                {"evaluation of nothing", train({"data.validation=[]"}), 64, {"training.evaluate.every=3: nothing to evaluate"}},
                 {"decay without wsd", train({"training.schedule.decay_steps=2"}), 64, {"training.schedule.decay_steps=2: has no effect"}},
                 {"keep nothing", train({"checkpoint.keep=0"}), 64, {"checkpoint.keep=0: out of range"}},
-                {"name that is a path", train({"run.name=a/b"}), 64, {"run.name=a/b: not the name of a directory"}},
+                {"name that is a path", train({"run.name=a/b"}), 64, {"run.name=a/b: not a valid directory name"}},
                 {"refused by show", {"config", "show", "run.yaml", "--set", "model.layers=0"}, 64, {"model.layers=0: out of range"}},
                 {"refused by explain", {"config", "explain", "run.yaml", "--set", "model.layer=1"}, 64, {"did you mean model.layers?"}},
             },
@@ -346,18 +346,18 @@ TEST_CASE("bad input: dataset") {
       {"no index", kTrain, 66, {"train/index.json"}, erase(index)},
       {"no tokens", kTrain, 66, {"train/tokens.bin"}, erase("train/tokens.bin")},
       {"no documents", kTrain, 66, {"train/documents.bin"}, erase("train/documents.bin")},
-      {"tokens cut short", kTrain, 65, {"train/tokens.bin: truncated", "index.json promises"}, shorten("train/tokens.bin", 1)},
+      {"tokens cut short", kTrain, 65, {"train/tokens.bin: truncated", "index.json declares"}, shorten("train/tokens.bin", 1)},
       {"documents cut short", kTrain, 65, {"train/documents.bin: truncated"}, shorten("train/documents.bin", 3)},
       {"tokens emptied", kTrain, 65, {"train/tokens.bin: truncated: 0 bytes"}, put("train/tokens.bin", "")},
       {"tokens too long", kTrain, 65, {"train/tokens.bin: too long"}, put("train/tokens.bin", repeated("x", 30000))},
       {"validation cut short", kTrain, 65, {"validation/tokens.bin: truncated"}, shorten("validation/tokens.bin", 100)},
-      {"documents that are noise", kTrain, 65, {"train/documents.bin"}, put("train/documents.bin", repeated("\xFF", 16))},
+      {"documents with random bytes", kTrain, 65, {"train/documents.bin"}, put("train/documents.bin", repeated("\xFF", 16))},
       {"index that is not JSON", kTrain, 65, {"train/index.json: not valid JSON"}, put(index, "{\"format\": ")},
-      {"index of another kind", kTrain, 65, {"train/index.json: not a JSON object"}, put(index, "[]")},
+      {"index that is not an object", kTrain, 65, {"train/index.json: not a JSON object"}, put(index, "[]")},
       {"index of a later version",
        kTrain,
        65,
-       {"train/index.json: version 3 is not supported; this program reads versions 1 and 2"},
+       {"train/index.json: version 3 is not supported; supported: 1 and 2"},
        edit(index, "\"version\": 2", "\"version\": 3")},
       {"index without a key", kTrain, 65, {"train/index.json: \"documents\" is missing"}, edit(index, ",\n  \"documents\": 1", "")},
       {"index with an unknown key",
@@ -365,14 +365,14 @@ TEST_CASE("bad input: dataset") {
        65,
        {"train/index.json: unknown key \"docs\""},
        edit(index, "\"documents\": 1", "\"documents\": 1, \"docs\": 1")},
-      {"index of no token", kTrain, 65, {"train/index.json: holds no token"}, edit(index, "\"documents\": 1", "\"documents\": 0")},
+      {"index without tokens", kTrain, 65, {"train/index.json: contains no tokens"}, edit(index, "\"documents\": 1", "\"documents\": 0")},
       {"index of minus one document", kTrain, 65, {"train/index.json: \"documents\": is -1"}, edit(index, "\"documents\": 1", "\"documents\": -1")},
       {"index that overflows",
        kTrain,
        65,
        {"train/index.json: \"documents\": is 9223372036854775807"},
        edit(index, "\"documents\": 1", "\"documents\": 9223372036854775807")},
-      {"index that lies about the width",
+      {"index with a wrong token width",
        kTrain,
        65,
        {"train/index.json: \"token_bytes\": is 2"},
@@ -396,12 +396,12 @@ TEST_CASE("bad input: dataset") {
       {"validation of another tokenizer",
        kTrain,
        65,
-       {"validation: made by tokenizer 0bytes-v1", "but the run's is bytes-v1"},
+       {"validation: made by tokenizer 0bytes-v1", "but the run uses bytes-v1"},
        edit("validation/index.json", "\"tokenizer_digest\": \"", "\"tokenizer_digest\": \"0")},
       {"shorter than one sequence",
        train({"training.sequence_length=20000"}),
        65,
-       {"train:", "one sequence of 20000 tokens and its last target need 20001"}},
+       {"train:", "one sequence of 20000 tokens and its last target needs 20001"}},
       {"validation shorter than one sequence", train({"training.sequence_length=800"}), 65, {"validation: 700 tokens"}},
       {"link to nowhere",
        train({"data.train=[gone]"}),
@@ -416,7 +416,7 @@ TEST_CASE("bad input: dataset") {
       {"inspect: no such directory", {"data", "inspect", "trian"}, 66, {"trian: no such token directory"}},
       {"inspect: cut short", {"data", "inspect", "train"}, 65, {"train/tokens.bin: truncated"}, shorten("train/tokens.bin", 1)},
   };
-  if (::geteuid() != 0)  // root reads everything
+  if (::geteuid() != 0)  // root can read any file
     cases.push_back({"unreadable tokens", kTrain, 74, {"train/tokens.bin: cannot open: Permission denied"}, [](const TemporaryDirectory& directory) {
                        fs::permissions(directory / "train/tokens.bin", fs::perms::none);
                      }});
@@ -435,19 +435,19 @@ TEST_CASE("bad input: checkpoint and run directory") {
   check_all(
       prepared,
       {
-          {"resume from nothing",
+          {"resume from a missing checkpoint",
            kTrain + Arguments{"--resume", "run/checkpoints/step-00000003"},
            66,
            {"run/checkpoints/step-00000003 does not exist"}},
-          {"resume from a torn one", resume, 65, {saved + " is not whole: manifest.json is missing"}, erase(manifest)},
-          {"resume from one cut short", resume, 65, {shard + ": has", "the manifest says"}, shorten(shard, 10)},
+          {"resume from an incomplete checkpoint", resume, 65, {saved + " is incomplete: manifest.json is missing"}, erase(manifest)},
+          {"resume from a truncated file", resume, 65, {shard + ": has", "the manifest says"}, shorten(shard, 10)},
           {"resume without a file", resume, 65, {shard + ": cannot be read"}, erase(shard)},
           {"resume with a tensor of another kind",
            resume,
            65,
            {"exp_avg_lost/", "is not a tensor of the configured model"},
            forge(manifest, "\"exp_avg/", "\"exp_avg_lost/")},
-          {"resume from noise", resume, 65, {manifest}, put(manifest, "{\"format\": \"trireme")},
+          {"resume from a damaged manifest", resume, 65, {manifest}, put(manifest, "{\"format\": \"trireme")},
           {"resume another model",
            resume + sets({"model.ffn_size=64"}),
            64,
@@ -457,19 +457,19 @@ TEST_CASE("bad input: checkpoint and run directory") {
           {"resume at another learning rate",
            train({"training.optimizer.learning_rate=0.5"}),
            64,
-           {"cannot resume from run/checkpoints/step-00000002", "learning_rate: 0.5", "use another run.directory"},
+           {"cannot resume from run/checkpoints/step-00000002", "learning_rate: 0.5", "use a different run.directory"},
            {},
            4},
           {"never in a used directory",
            kTrain + Arguments{"--resume", "never"},
            64,
-           {"run.directory=run: already holds a run; allowed another directory, or --resume auto"}},
+           {"run.directory=run: already contains a run; allowed a different directory, or --resume auto"}},
           {"run directory below a file", train({"run.directory=train.txt/run"}), 74, {"run.directory=train.txt/run: cannot be written"}},
           {"run directory that is a file", train({"run.directory=train.txt"}), 74, {"run.directory=train.txt: cannot be written"}},
-          {"run directory where nobody writes", train({"run.directory=/proc/run"}), 74, {"run.directory=/proc/run: cannot be written"}},
-          {"generate from nothing", {"generate", "--checkpoint", "nothing", "--prompt", "a"}, 66, {"checkpoint nothing does not exist"}},
-          {"generate from a torn one", generate, 65, {"manifest.json is missing"}, erase(manifest)},
-          {"generate from one cut short", generate, 65, {"the manifest says"}, shorten(shard, 1)},
+          {"run directory that is not writable", train({"run.directory=/proc/run"}), 74, {"run.directory=/proc/run: cannot be written"}},
+          {"generate from a missing checkpoint", {"generate", "--checkpoint", "nothing", "--prompt", "a"}, 66, {"checkpoint nothing does not exist"}},
+          {"generate from an incomplete checkpoint", generate, 65, {"manifest.json is missing"}, erase(manifest)},
+          {"generate from a truncated file", generate, 65, {"the manifest says"}, shorten(shard, 1)},
           {"generate from another version",
            generate,
            65,
@@ -479,10 +479,10 @@ TEST_CASE("bad input: checkpoint and run directory") {
           {"eval of another model",
            evaluate + sets({"model.ffn_size=64"}),
            65,
-           {"another model than the configuration; it has", "ffn_size: 32"},
+           {"the checkpoint's model differs from the configuration; the checkpoint has", "ffn_size: 32"},
            {},
            3},
-          {"eval of nothing", {"eval", "run.yaml", "--checkpoint", "nothing"}, 66, {"checkpoint nothing does not exist"}},
+          {"eval of a missing checkpoint", {"eval", "run.yaml", "--checkpoint", "nothing"}, 66, {"checkpoint nothing does not exist"}},
           {"eval without a validation set",
            evaluate + sets({"data.validation=[]", "training.evaluate.every=0"}),
            64,

@@ -1,4 +1,4 @@
-// `trireme bench`: its figures hang together, whatever they are on a busy machine.
+// `trireme bench`: its figures are consistent; their values depend on the machine and its load.
 #include <cmath>
 #include <map>
 #include <set>
@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The one JSON object a command prints; it leaves nothing behind.
+/// Runs a command that prints one JSON object, and checks that it leaves no files behind.
 json bench(const TemporaryDirectory& directory, const Arguments& arguments) {
   const auto before = directory.listing();
   const Outcome outcome = run(directory, Arguments{"bench"} + arguments + Arguments{"--json"});
@@ -90,7 +90,7 @@ TEST_CASE("bench kernels: every kernel in every precision") {
   }
 }
 
-TEST_CASE("bench kernels: the shapes of a configuration, and only what is asked for") {
+TEST_CASE("bench kernels: the shapes of a configuration, and only the selected kernels") {
   TemporaryDirectory directory;
   write_file(directory / "run.yaml", kConfig);
   const json result = bench(directory, {"kernels", "run.yaml", "--only", "gemm", "--device", "cpu", "--seconds", "0.001", "--square", "8"});
@@ -107,9 +107,9 @@ TEST_CASE("bench kernels: the shapes of a configuration, and only what is asked 
   CHECK(text.out.find("down") != std::string::npos);
 }
 
-TEST_CASE("bench step: figures that hang together, on one rank and on several") {
+TEST_CASE("bench step: consistent figures, on one rank and on several") {
   TemporaryDirectory directory;
-  write_file(directory / "run.yaml", kConfig);  // no data anywhere: the tokens are random
+  write_file(directory / "run.yaml", kConfig);  // no data is needed: the tokens are random
   for (const Arguments& ranks : {layout(1, 1, 1, 0), layout(2, 2, 2, 3)}) {
     const json result = bench(directory, Arguments{"step", "run.yaml", "--steps", "2", "--warmup", "2"} + kQuick + ranks);
     check_positive(result, {"parameters", "tokens_per_step", "model_tflops", "gemm_ceiling_tflops", "share_of_gemm_ceiling"});
@@ -119,11 +119,11 @@ TEST_CASE("bench step: figures that hang together, on one rank and on several") 
     CHECK(rate == Approx(128 / seconds));
     CHECK(result["step_seconds"]["low"] <= seconds);
     CHECK(result["step_seconds"]["high"] >= seconds);
-    CHECK(result["step_seconds"]["mean"].get<double>() == Approx(seconds));  // of two
+    CHECK(result["step_seconds"]["mean"].get<double>() == Approx(seconds));  // mean of two steps
     CHECK(result["share_of_gemm_ceiling"].get<double>() ==
           Approx(result["model_tflops"].get<double>() / result["gemm_ceiling_tflops"].get<double>()));
     CHECK(result["system_allocations"] == 0);
-    CHECK(result["loss"]["first"].get<double>() == Approx(std::log(256.0)).epsilon(0.02));  // new weights know nothing
+    CHECK(result["loss"]["first"].get<double>() == Approx(std::log(256.0)).epsilon(0.02));  // initial weights predict uniformly
     CHECK(result["phases"].size() == 10);
     for (const json& phase : result["phases"]) CHECK(phase["seconds"].get<double>() >= 0);
     CHECK(result["phases"][1]["seconds"].get<double>() > 0);
@@ -131,7 +131,7 @@ TEST_CASE("bench step: figures that hang together, on one rank and on several") 
     const json& resident = result["resident_bytes"];
     const int world = ranks == layout(1, 1, 1, 0) ? 1 : 8;
     if (!resident.is_null()) check_positive(resident, {"before", "peak", "beyond"});
-    // Each is a maximum over ranks by itself.
+    // Each figure is a separate maximum over ranks.
     if (!resident.is_null() && world == 1)
       CHECK(resident["peak"].get<int64_t>() >= resident["before"].get<int64_t>() + resident["beyond"].get<int64_t>());
     CHECK(result["environment"]["world_size"] == world);
@@ -158,7 +158,7 @@ TEST_CASE("bench step --operations: every operation of a forward and backward, w
     }
     CHECK(share == Approx(1));
     CHECK(names(rows, "operation").contains("attention_backward"));
-    // Forward and both gradients of each layer and micro-batch.
+    // Forward and both gradients, for each layer and micro-batch.
     CHECK(products.at("qkv") == products.at("down"));
     CHECK(products.at("qkv") % 3 == 0);
     CHECK(products.size() == 5);
@@ -173,14 +173,14 @@ TEST_CASE("bench comm: every operation at every size") {
         std::set<std::string>{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "send_receive"});
   for (const json& row : result["comm"]) {
     check_positive(row, {"bytes", "microseconds", "algorithm_gb_per_second", "bus_gb_per_second"});
-    CHECK(row["bytes"].get<int>() % 12 == 0);  // whole numbers for each of three ranks
+    CHECK(row["bytes"].get<int>() % 12 == 0);  // whole 4-byte elements on each of three ranks
     const double share = row["operation"] == "send_receive" ? 1 : row["operation"] == "all_reduce" ? 4.0 / 3 : 2.0 / 3;
     CHECK(row["bus_gb_per_second"].get<double>() == Approx(share * row["algorithm_gb_per_second"].get<double>()));
   }
   CHECK(result["environment"]["world_size"] == 3);
 }
 
-TEST_CASE("bench: what cannot be honoured is refused, and nothing is written") {
+TEST_CASE("bench: unsupported options are refused, and nothing is written") {
   TemporaryDirectory directory;
   write_file(directory / "run.yaml", kConfig);
   const auto before = directory.listing();
@@ -209,7 +209,7 @@ TEST_CASE("bench: what cannot be honoured is refused, and nothing is written") {
   CHECK(directory.changes_since(before) == "");
   const Outcome alone = run_under_mpirun(directory, 1, {"bench", "comm"});
   CHECK(alone.code == 64);
-  CHECK(alone.err.find("a world of one rank") != std::string::npos);
+  CHECK(alone.err.find("needs at least two ranks") != std::string::npos);
 }
 
 }  // namespace trireme::test

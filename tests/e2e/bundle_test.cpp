@@ -1,4 +1,4 @@
-// scripts/bundle.sh: what it packs runs elsewhere, from its own files alone.
+// scripts/bundle.sh: the bundle runs in another place, from its own files only.
 #include <fstream>
 
 #include "tests/e2e/harness.h"
@@ -9,7 +9,7 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-/// A program with nothing of this environment but a path of system tools.
+/// Runs a program with an empty environment except for a path of system tools.
 Outcome bare(const TemporaryDirectory& directory, const Arguments& command, const Arguments& variables = {}) {
   return Process(Arguments{"env", "-i", "PATH=/usr/bin:/bin"} + variables + command, directory.path()).wait();
 }
@@ -36,7 +36,7 @@ bool is_of_the_c_library(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("bundle: runs from another place with its own libraries, plugins and mpirun") {
+TEST_CASE("bundle: runs from another directory with its own libraries, plugins and mpirun") {
   TemporaryDirectory directory;
   const std::string script = std::string(TRIREME_SOURCE_DIR) + "/scripts/bundle.sh";
   const std::string build = fs::path(kBinary).parent_path();
@@ -65,13 +65,13 @@ TEST_CASE("bundle: runs from another place with its own libraries, plugins and m
   bool launcher = false;
   for (const std::string& library : loaded_libraries(directory / "loaded")) {
     INFO(library);
-    launcher = launcher || library.find("mca_ess_hnp") != std::string::npos;  // mpirun's own
+    launcher = launcher || library.find("mca_ess_hnp") != std::string::npos;  // a plugin of mpirun itself
     if (library.starts_with("/")) CHECK((library.starts_with(root.string()) || is_of_the_c_library(library)));
   }
   CHECK(launcher);
 }
 
-TEST_CASE("bundle: refuses what it cannot do, and writes nothing") {
+TEST_CASE("bundle: refuses invalid requests, and writes nothing") {
   TemporaryDirectory directory;
   const std::string script = std::string(TRIREME_SOURCE_DIR) + "/scripts/bundle.sh";
   const auto before = directory.listing();
@@ -81,11 +81,11 @@ TEST_CASE("bundle: refuses what it cannot do, and writes nothing") {
   CHECK(directory.changes_since(before) == "");
 }
 
-TEST_CASE("gpu-check: says how it is used, and that there is no GPU") {
+TEST_CASE("gpu-check: prints its usage, and reports a missing GPU") {
   TemporaryDirectory directory;
   const std::string script = std::string(TRIREME_SOURCE_DIR) + "/scripts/gpu-check.sh";
   fs::create_directories(directory / "tools");
-  write_file(directory / "tools/nvidia-smi", "#!/bin/sh\nexit 9\n");  // whatever this machine has
+  write_file(directory / "tools/nvidia-smi", "#!/bin/sh\nexit 9\n");  // hides any nvidia-smi of this machine
   fs::permissions(directory / "tools/nvidia-smi", fs::perms::owner_all);
   const auto before = directory.listing();
   const Outcome help = bare(directory, {script, "--help"});

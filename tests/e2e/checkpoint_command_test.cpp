@@ -1,4 +1,4 @@
-// `checkpoint inspect` and `checkpoint verify`, on a checkpoint, a run directory, and what is neither.
+// `checkpoint inspect` and `checkpoint verify` on a checkpoint, on a run directory, and on other paths.
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
 
@@ -21,7 +21,7 @@ TEST_CASE("checkpoint command: inspect and verify") {
   TemporaryDirectory directory;
   prepare_run(directory);
   check(run(directory, {"checkpoint", "verify", "run"}), 66, "run: does not exist");
-  // Two replicas: one of the ranks has nothing to save that the other does not.
+  // Two replicas: only one of the ranks saves.
   REQUIRE(run(directory, Arguments{"train", "run.yaml"} + layout(1, 1, 2, 0) +
                              sets({"training.steps=4", "training.schedule.warmup_steps=0", "checkpoint.every=2"}))
               .code == 0);
@@ -48,7 +48,7 @@ TEST_CASE("checkpoint command: inspect and verify") {
     CHECK(facts["tensors"].size() % 3 == 0);  // weights and two moments
 
     const Outcome verified = run(directory, {"checkpoint", "verify", path});
-    check(verified, 0, "whole: " + std::to_string(facts["tensors"].size()) + " tensors, " + std::to_string(bytes) + " bytes in " + "1 file\n");
+    check(verified, 0, "complete: " + std::to_string(facts["tensors"].size()) + " tensors, " + std::to_string(bytes) + " bytes in " + "1 file\n");
     CHECK_THAT(verified.err, Contains("verifying run/checkpoints/step-00000004") && !Contains("\r"));
   }
   const Outcome table = run(directory, {"checkpoint", "inspect", "run"});
@@ -61,8 +61,8 @@ TEST_CASE("checkpoint command: inspect and verify") {
   const Outcome damaged = run(directory, {"checkpoint", "verify", "run"});
   check(damaged, 65, "step-00000004/rank-00000.safetensors: tensor \"");
   CHECK(damaged.out.empty());
-  check(run(directory, {"checkpoint", "verify", "run/checkpoints/step-00000002"}), 0, "whole: ");
-  check(run(directory, {"checkpoint", "inspect", "run"}), 0, "step             4\n");  // the manifest alone
+  check(run(directory, {"checkpoint", "verify", "run/checkpoints/step-00000002"}), 0, "complete: ");
+  check(run(directory, {"checkpoint", "inspect", "run"}), 0, "step             4\n");  // reads only the manifest
   flip(shard, last);
   flip(shard, 20);
   check(run(directory, {"checkpoint", "verify", "run"}), 65, "step-00000004/rank-00000.safetensors: ");
@@ -70,15 +70,15 @@ TEST_CASE("checkpoint command: inspect and verify") {
   flip(newest / "manifest.json", 500);
   for (const char* verb : {"inspect", "verify"}) check(run(directory, {"checkpoint", verb, "run"}), 65, "step-00000004/manifest.json: damaged");
   fs::remove(newest / "manifest.json");
-  for (const char* verb : {"inspect", "verify"}) check(run(directory, {"checkpoint", verb, "run"}), 65, "is not whole: manifest.json is missing");
+  for (const char* verb : {"inspect", "verify"}) check(run(directory, {"checkpoint", verb, "run"}), 65, "is incomplete: manifest.json is missing");
 }
 
-TEST_CASE("checkpoint command: what is no checkpoint") {
+TEST_CASE("checkpoint command: paths that are not a checkpoint are refused") {
   TemporaryDirectory directory;
   fs::create_directories(directory / "run/checkpoints");
   write_file(directory / "file", "x");
   for (const char* verb : {"inspect", "verify"}) {
-    check(run(directory, {"checkpoint", verb, "nowhere"}), 66, "nowhere: does not exist; name a checkpoint or a run directory");
+    check(run(directory, {"checkpoint", verb, "nowhere"}), 66, "nowhere: does not exist; expected a checkpoint or a run directory");
     check(run(directory, {"checkpoint", verb, "file"}), 65, "file: not a directory");
     check(run(directory, {"checkpoint", verb, "run"}), 66, "run: this run has no checkpoint yet");
     check(run(directory, {"checkpoint", verb, "."}), 65, "manifest.json is missing");

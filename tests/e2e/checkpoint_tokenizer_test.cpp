@@ -1,4 +1,4 @@
-// The tokenizer that a checkpoint carries: enough to go on without the file it came from, and checked like everything else in it.
+// A checkpoint's copy of the tokenizer: replaces the original file, and is verified like the rest of the checkpoint.
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
 
@@ -20,10 +20,10 @@ void build(const TemporaryDirectory& directory, const std::string& tokenizer, co
 
 }  // namespace
 
-TEST_CASE("checkpoint: carries its tokenizer, and a run goes on with no other") {
+TEST_CASE("checkpoint: contains its tokenizer, and a run resumes with no other") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  // A tokenizer.json to begin with: what an export makes of the bytes tokenizer.
+  // A tokenizer.json, created by exporting the bytes tokenizer.
   check(run(directory, training("bytes", "train", "2") + sets({"run.directory=bytes"})), 0, "");
   check(run(directory, {"checkpoint", "export", "--format", "hf", "--output", "folder", "bytes", "--no-check"}), 0, "");
   const std::string first = "first/tokenizer.json", moved = "moved/tokenizer.json", another = "another/tokenizer.json";
@@ -36,12 +36,12 @@ TEST_CASE("checkpoint: carries its tokenizer, and a run goes on with no other") 
   check(run(directory, training(first, "tokens", "2")), 0, "");
   const fs::path checkpoint = directory / "run/checkpoints/step-00000002", copy = checkpoint / "tokenizer.json";
   CHECK(read_file(copy) == text);
-  check(run(directory, {"checkpoint", "verify", "run"}), 0, "whole: ");
+  check(run(directory, {"checkpoint", "verify", "run"}), 0, "complete: ");
   const json facts = json::parse(run(directory, {"checkpoint", "inspect", "run", "--json"}).out);
   CHECK(facts["tokenizer"]["name"] == "bpe");
   CHECK(facts["tokenizer"]["files"] == json{"tokenizer.json"});
 
-  // Gone from where the configuration names it: the checkpoint has its own.
+  // The file named in the configuration is gone: the checkpoint has a copy.
   fs::rename(directory / first, directory / moved);
   check(run(directory, {"generate", "--checkpoint", "run/checkpoints/latest", "--prompt", "Ship", "--max-tokens", "3"}), 0, "Ship");
   check(run(directory, {"checkpoint", "export", "--format", "hf", "--output", "out", "run"}), 0, "bit for bit");
@@ -61,16 +61,16 @@ TEST_CASE("checkpoint: carries its tokenizer, and a run goes on with no other") 
   check(run(directory, {"checkpoint", "verify", checkpoint.string()}), 65, "tokenizer.json: cannot be read");
 }
 
-TEST_CASE("checkpoint: a run whose tokenizer gives other ids is not gone on with") {
+TEST_CASE("checkpoint: a run is not resumed with a different tokenizer") {
   TemporaryDirectory directory;
   prepare_run(directory);
   check(run(directory, training("bytes", "train", "2") + sets({"model.vocab_size=300"})), 0, "");
   check(run(directory, {"checkpoint", "export", "--format", "hf", "--output", "folder", "run", "--no-check"}), 0, "");
   fs::rename(directory / "train", directory / "aside");
-  build(directory, "folder", "train");  // the same ids by another tokenizer: nobody can know that
+  build(directory, "folder", "train");  // a different tokenizer with the same ids, which cannot be known
   const std::vector<std::string> before = directory.listing();
   check(run(directory, training("folder", "train", "4") + sets({"model.vocab_size=300"})), 64,
-        "data.tokenizer=folder: not the tokenizer that it was trained with, which is bytes");
+        "data.tokenizer=folder: differs from the tokenizer it was trained with, bytes");
   CHECK(directory.changes_since(before) == "");
 }
 

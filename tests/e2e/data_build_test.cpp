@@ -1,4 +1,4 @@
-// `trireme data build` as a person runs it: stopped, killed, started twice, fed by a pipe, on a full disk; and a gigabyte in little memory.
+// `trireme data build` from the command line: stopped, killed, started twice, fed by a pipe, on a full disk; and a gigabyte in little memory.
 #include <sys/mount.h>
 #include <sys/stat.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 const std::string kTokenizer = TRIREME_SOURCE_DIR "/tests/golden/tokenizers/llama3.json";
 
-/// Sentences of made-up words, whose parts return as those of a language do.
+/// Sentences of artificial words, whose parts recur as in natural language.
 std::string sentences(size_t bytes, uint64_t seed) {
   static const char* const kParts[] = {"ba", "re", "me", "tri", "oar", "ship", "s", "ing", "ed", "the", "of", "sea", "un", "der", "al", "on"};
   std::string text;
@@ -34,7 +34,7 @@ std::string sentences(size_t bytes, uint64_t seed) {
   return text;
 }
 
-/// Digests of what a directory holds, by name.
+/// Digests of the files of a directory, by name.
 std::map<std::string, std::string> files_of(const fs::path& directory) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::directory_iterator(directory)) {
@@ -46,7 +46,7 @@ std::map<std::string, std::string> files_of(const fs::path& directory) {
   return files;
 }
 
-/// Waits until the build has written `bytes` of tokens; false: it has ended.
+/// Waits until the build has written `bytes` bytes of tokens. Returns false if it has ended.
 bool wait_for_tokens(const Process& process, const fs::path& partial, uintmax_t bytes) {
   std::error_code ignored;
   while (process.running()) {
@@ -61,7 +61,7 @@ Arguments build_arguments(const std::string& output, const Arguments& more) {
   return Arguments{kBinary, "data", "build", "--tokenizer", kTokenizer, "--output", output} + more;
 }
 
-/// The most memory a process has held so far, in MB.
+/// Peak memory of a process so far, in MB.
 double peak_megabytes(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);)
@@ -69,7 +69,7 @@ double peak_megabytes(pid_t pid) {
   return 0;
 }
 
-/// Runs a build to its end and returns its peak of memory.
+/// Runs a build to its end and returns its peak memory in MB.
 double build_watched(const TemporaryDirectory& directory, const Arguments& arguments) {
   Process process(arguments, directory.path(), std::chrono::seconds(3600));
   double peak = 0;
@@ -86,7 +86,7 @@ double build_watched(const TemporaryDirectory& directory, const Arguments& argum
 
 }  // namespace
 
-TEST_CASE("data build: stopped and killed, it goes on to the same bytes") {
+TEST_CASE("data build: stopped and killed, it resumes and writes identical output") {
   const TemporaryDirectory directory;
   for (uint64_t i = 0; i < 4; ++i) write_file(directory / ("in" + std::to_string(i)), sentences(1'500'000, i));
   const Arguments inputs{"in0", "in1", "in2", "in3", "--threads", "1"};
@@ -132,7 +132,7 @@ TEST_CASE("data build: two builds of one output, and a pipe") {
 
   REQUIRE(::mkfifo((directory / "pipe").c_str(), 0600) == 0);
   Process first(build_arguments("out", {"pipe"}), directory.path());
-  std::ofstream pipe(directory / "pipe", std::ios::binary);  // both ends are open
+  std::ofstream pipe(directory / "pipe", std::ios::binary);  // blocks until both ends are open
   pipe << text.substr(0, 400'000) << std::flush;
   while (!fs::exists(directory / "out.partial/tokens.bin")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const Outcome second = Process(build_arguments("out", {"in"}), directory.path()).wait();
@@ -151,16 +151,16 @@ TEST_CASE("data build: two builds of one output, and a pipe") {
   Process stopped(build_arguments("stopped", {"pipe"}), directory.path());
   std::ofstream again(directory / "pipe", std::ios::binary);
   again << text << std::flush;
-  stopped.signal(SIGTERM);  // while it waits for more
+  stopped.signal(SIGTERM);  // while it waits for more input
   const Outcome outcome = stopped.wait();
   INFO(outcome.err);
   CHECK(outcome.code == 75);
-  CHECK(outcome.err.find("nothing was kept") != std::string::npos);
+  CHECK(outcome.err.find("no progress was saved") != std::string::npos);
   CHECK_FALSE(fs::exists(directory / "stopped.partial"));
 }
 
-#ifndef __SANITIZE_ADDRESS__  // takes more addresses than any limit
-TEST_CASE("data build: more threads than there are, and a full disk behind data inspect") {
+#ifndef __SANITIZE_ADDRESS__  // needs more address space than the limit set here
+TEST_CASE("data build: more threads than the system allows, and data inspect on a full disk") {
   const TemporaryDirectory directory;
   write_file(directory / "in", "text");
   const auto shell = [&](const std::string& line) { return Process({"env", "T=" + kBinary, "bash", "-c", line}, directory.path()).wait(); };
@@ -175,7 +175,7 @@ TEST_CASE("data build: more threads than there are, and a full disk behind data 
 }
 #endif
 
-TEST_CASE("data build: a full disk is told, and nothing is left on it") {
+TEST_CASE("data build: a full disk is reported, and nothing is left on it") {
   const TemporaryDirectory directory;
   write_file(directory / "in", sentences(3'000'000, 1));
   fs::create_directory(directory / "disk");
@@ -216,7 +216,7 @@ TEST_CASE("data build: a gigabyte in less than 500 MB, killed three times", "[sl
   CHECK(files_of(directory / "out") == expected);
 }
 
-TEST_CASE("data build: the longest line of JSON, and as many threads as it likes, in less than 500 MB", "[slow]") {
+TEST_CASE("data build: the longest JSON lines on 32 threads in less than 500 MB", "[slow]") {
   const TemporaryDirectory directory;
   for (int i = 0; i < 3; ++i)
     std::ofstream(directory / "lines.jsonl", std::ios::app) << nlohmann::json{{"text", std::string((64 << 20) - 100, 'x')}}.dump() << '\n';

@@ -1,4 +1,4 @@
-// What a run may be given to read: token files of other programs, blends, several validation sets; what evaluation says of each; and what is refused.
+// Data of a run: token files of other programs, blends, several validation sets and their evaluation, and errors.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -23,7 +23,7 @@ std::string bytes_of(Values... values) {
   return bytes;
 }
 
-/// The bytes of a text as ids of another width.
+/// The bytes of a text as ids of type Id.
 template <class Id>
 std::string ids_of(const std::string& text) {
   std::string bytes;
@@ -37,7 +37,7 @@ std::string llmc_of(const std::string& text) {
   return header + ids_of<uint16_t>(text);
 }
 
-/// PREFIX.bin and PREFIX.idx: one document.
+/// Writes PREFIX.bin and PREFIX.idx with one document.
 void write_megatron(const fs::path& prefix, const std::string& text) {
   write_file(prefix.string() + ".bin", ids_of<int32_t>(text));
   write_file(prefix.string() + ".idx", std::string("MMIDIDX\0\0", 9) + bytes_of(uint64_t{1}) + bytes_of(uint8_t{4}) +
@@ -45,7 +45,7 @@ void write_megatron(const fs::path& prefix, const std::string& text) {
                                            bytes_of(int64_t{0}, int64_t{0}, int64_t{1}));
 }
 
-TEST_CASE("data sets: a run reads the same from every kind of token file") {
+TEST_CASE("data sets: a run reads the same data from every token file format") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const std::string text = read_file(directory / "train.txt");
@@ -62,7 +62,7 @@ TEST_CASE("data sets: a run reads the same from every kind of token file") {
   }
 }
 
-TEST_CASE("data sets: a blend with documents kept apart, on eight ranks as on one, stopped and resumed") {
+TEST_CASE("data sets: a blend with a document mask, on eight ranks as on one, stopped and resumed") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const std::string text = read_file(directory / "train.txt");
@@ -78,14 +78,14 @@ TEST_CASE("data sets: a blend with documents kept apart, on eight ranks as on on
   must(directory, command + in("parts") + layout(2, 2, 2, 3) + sets({"parallel.sequence_parallel=true"}) + Arguments{"--max-steps", "4"});
   must(directory, command + in("parts") + layout(1, 1, 4, 1));
   const std::vector<double> parts = losses(directory / "parts", 6);
-  for (size_t i = 0; i < 6; ++i) CHECK(parts[i] == Approx(expected[i]).epsilon(1e-4));  // fp32: another layout adds in another order
-  // Other weights and no mask are another run.
+  for (size_t i = 0; i < 6; ++i) CHECK(parts[i] == Approx(expected[i]).epsilon(1e-4));  // fp32: the order of summation depends on the layout
+  // Other weights, or no mask, make a different run.
   CHECK(must(directory, command + in("one") + sets({"training.steps=8", "data.weights=[2, 1]"}), 64).err.find("data.weights") != std::string::npos);
   CHECK(must(directory, command + in("one") + sets({"training.steps=8", "data.document_mask=false"}), 64).err.find("document_mask") !=
         std::string::npos);
 }
 
-TEST_CASE("data sets: validation sets with names are told apart by train and eval") {
+TEST_CASE("data sets: named validation sets are reported separately by train and eval") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const std::string text = read_file(directory / "train.txt");
@@ -118,7 +118,7 @@ TEST_CASE("data sets: validation sets with names are told apart by train and eva
     nats += loss * set["tokens"].get<double>();
     tokens += set["tokens"].get<int64_t>();
   }
-  // 152 bytes and 400 in one row; 700.
+  // One set of 152 and 400 bytes, and one of 700.
   CHECK(result["sets"]["code"]["tokens"] == (152 + 400 - 1) / 16 * 16);
   CHECK(result["sets"]["prose"]["tokens"] == 43 * 16);
   CHECK(result["tokens"] == tokens);
@@ -133,7 +133,7 @@ TEST_CASE("data sets: validation sets with names are told apart by train and eva
   CHECK(json::parse(must(directory, {"eval", "run.yaml", "--checkpoint", "folder", "--json"}).out) == whole);
 }
 
-TEST_CASE("data sets: bits per byte count bytes of text, whatever the tokens") {
+TEST_CASE("data sets: bits per byte count bytes of text, whatever the tokenizer") {
   TemporaryDirectory directory;
   prepare_run(directory);
   must(directory, {"tokenizer", "train", "--vocab-size", "300", "--output", "bpe.json", "train.txt"});
@@ -143,7 +143,7 @@ TEST_CASE("data sets: bits per byte count bytes of text, whatever the tokens") {
   must(directory, kTrain + tokens);
   const json result = json::parse(must(directory, Arguments{"eval", "run.yaml", "--checkpoint", "run/checkpoints/latest", "--json"} + tokens).out);
 
-  // The targets are the tokens after the first, in whole sequences of 16: their text, decoded, has so many bytes.
+  // The targets are the tokens after the first, in complete sequences of 16; their decoded text has this many bytes.
   Tokenizer tokenizer = Tokenizer::open((directory / "bpe.json").string());
   const std::vector<int32_t> ids = tokenizer.encode(read_file(directory / "validation.txt"));
   const size_t count = (ids.size() - 1) / 16 * 16;
@@ -154,7 +154,7 @@ TEST_CASE("data sets: bits per byte count bytes of text, whatever the tokens") {
   CHECK(result["tokens"] == count);
   CHECK(result["bits_per_byte"].get<double>() == Approx(loss * static_cast<double>(count) / std::log(2.0) / static_cast<double>(text.size())));
 
-  // Ids that the tokenizer does not have: nobody knows what text they are.
+  // Ids outside the tokenizer's vocabulary have no known text.
   write_file(directory / "other.bin", ids_of<uint16_t>(text) + bytes_of(uint16_t{400}, uint16_t{400}) + std::string(64, '\1'));
   const Arguments wider = sets({"model.vocab_size=512", "run.directory=wider", "training.steps=3"});
   must(directory, kTrain + tokens + wider);
@@ -165,14 +165,14 @@ TEST_CASE("data sets: bits per byte count bytes of text, whatever the tokens") {
   CHECK(unknown["sets"]["b"]["bits_per_byte"].is_number());
   CHECK(unknown["bits_per_byte"].is_null());
 
-  // The tokenizer goes with data and checkpoint.
+  // The tokenizer must match data and checkpoint.
   const Outcome data = must(directory, kTrain + in("new") + sets({"data.tokenizer=bpe.json"}), 65);
-  CHECK(data.err.find("train: made by tokenizer bytes-v1, but the run's is ") != std::string::npos);
+  CHECK(data.err.find("train: made by tokenizer bytes-v1, but the run uses ") != std::string::npos);
   const Outcome eval = must(directory, {"eval", "run.yaml", "--checkpoint", "run/checkpoints/latest", "--set", "model.vocab_size=300"}, 65);
-  CHECK(eval.err.find("the checkpoint was trained with another tokenizer") != std::string::npos);
+  CHECK(eval.err.find("the checkpoint was trained with a different tokenizer") != std::string::npos);
 }
 
-TEST_CASE("data sets: what is refused before anything is written") {
+TEST_CASE("data sets: invalid data is refused before anything is written") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const std::string text = read_file(directory / "train.txt");
@@ -191,27 +191,27 @@ TEST_CASE("data sets: what is refused before anything is written") {
     std::vector<std::string> parts;
   };
   for (const Case& c : std::vector<Case>{
-           {"train as validation", {"data.validation=[validation, train]"}, 64, {"data.validation: train/tokens.bin is trained on too"}},
-           {"train as validation by a name", {"data.validation=[x=./train/]"}, 64, {"is trained on too, as train/tokens.bin"}},
-           {"train as validation by a link", {"data.validation=[link]"}, 64, {"link/tokens.bin is trained on too"}},
-           {"train as validation by a hard link", {"data.validation=[copy]"}, 64, {"copy/tokens.bin is trained on too"}},
-           {"train as validation by prefix", {"data.train=[megatron.bin]", "data.validation=[megatron]"}, 64, {"megatron.bin is trained on too"}},
+           {"train as validation", {"data.validation=[validation, train]"}, 64, {"data.validation: train/tokens.bin is also training data"}},
+           {"train as validation by a name", {"data.validation=[x=./train/]"}, 64, {"is also training data, as train/tokens.bin"}},
+           {"train as validation by a link", {"data.validation=[link]"}, 64, {"link/tokens.bin is also training data"}},
+           {"train as validation by a hard link", {"data.validation=[copy]"}, 64, {"copy/tokens.bin is also training data"}},
+           {"train as validation by prefix", {"data.train=[megatron.bin]", "data.validation=[megatron]"}, 64, {"megatron.bin is also training data"}},
            {"an id beyond the vocabulary",
             {"data.train=[ids.bin]"},
             65,
             {"ids.bin: token " + std::to_string(text.size()) + " is 256", "vocabulary of 256"}},
-           {"an index cut short", {"data.train=[cut]"}, 65, {"cut.idx: truncated: 60 bytes"}},
+           {"a truncated index", {"data.train=[cut]"}, 65, {"cut.idx: truncated: 60 bytes"}},
            {"an index without ids", {"data.train=[gone.idx]"}, 66, {"gone.idx"}},
-           {"no token file", {"data.train=[train.txt]"}, 65, {"train.txt: not a token directory"}},
+           {"not a token file", {"data.train=[train.txt]"}, 65, {"train.txt: not a token directory"}},
            {"a mask without documents",
             {"data.train=[ids.bin]", "data.document_mask=true", "model.vocab_size=300"},
             65,
-            {"ids.bin: does not say where"}},
-           {"a source below one sequence",
+            {"ids.bin: data.document_mask=true needs document boundaries"}},
+           {"a source shorter than one sequence",
             {"data.train=[train, validation]", "data.validation=[]", "training.evaluate.every=0", "data.weights=[1, 1]",
              "training.sequence_length=700"},
             65,
-            {"validation: 700 tokens", "need 701"}},
+            {"validation: 700 tokens", "needs 701"}},
        }) {
     INFO(c.name);
     const std::vector<std::string> before = directory.listing();

@@ -1,4 +1,4 @@
-// Ranks, mpirun and launchers that die, stop or hang: found, named, and nothing left behind.
+// Ranks, mpirun and launchers that die, stop or hang are detected and named, and no process is left behind.
 #include <csignal>
 #include <iostream>
 #include <regex>
@@ -12,13 +12,13 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-/// Long enough for whatever is done to it.
+/// Runs until it is stopped.
 const Arguments kEndless = sets({"training.steps=1000000", "training.evaluate.every=0", "data.validation=[]", "checkpoint.every=0"});
 constexpr int kInternalError = 70;
 
 std::string named(int rank) { return "rank " + std::to_string(rank) + " ("; }
 
-/// Nothing of mpirun's, and the verdict once.
+/// Checks that standard error has no output of mpirun, and the verdict once.
 void check_words(const std::string& err, int rank) {
   CHECK(err.find("step ") != std::string::npos);
   for (const char* noise : {"mpirun", "Primary job", "-----", "giving up"}) CHECK(err.find(noise) == std::string::npos);
@@ -30,7 +30,7 @@ void check_words(const std::string& err, int rank) {
 struct Case {
   const char* deed;  ///< "kill": SIGKILL from outside
   int rank;
-  const char* end = "";  ///< as mpirun saw it
+  const char* end = "";  ///< as reported by mpirun
 };
 
 void check_death(const TemporaryDirectory& directory, const Case& is, const Arguments& ranks, size_t count) {
@@ -39,7 +39,7 @@ void check_death(const TemporaryDirectory& directory, const Case& is, const Argu
   fs::remove(trigger);
   LiveJob job(directory, std::string(is.deed) + std::to_string(is.rank), kEndless + ranks, misbehaviour(is.rank, is.deed, trigger));
   REQUIRE(job.wait_for_step(30));
-  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // the hub has heard of a step
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // the hub has received a report of a step
   if (is.deed == std::string("kill"))
     ::kill(job.ranks(count).at(is.rank), SIGKILL);
   else
@@ -53,16 +53,16 @@ void check_death(const TemporaryDirectory& directory, const Case& is, const Argu
   CHECK(told + gone < 10);
   const Outcome outcome = job.wait();
   CHECK(outcome.code == kInternalError);
-  // Where all went at once, it takes mpirun to know which was the first; the others died of it, and are not blamed.
+  // If all die at once, mpirun knows which was the first; the others are not blamed.
   CHECK(outcome.err.find("has died in step ") != std::string::npos);
   CHECK(outcome.err.find(" have died") == std::string::npos);
-  const std::string first = "rank " + std::to_string(is.rank) + " ended first, by " + is.end;
+  const std::string first = "rank " + std::to_string(is.rank) + " ended first, " + is.end;
   CHECK(outcome.err.find(first) != std::string::npos);
   check_words(outcome.err, is.rank);
   std::cout << is.deed << " of rank " << is.rank << " of " << count << ": named after " << told << " s, all gone after " << told + gone << " s\n";
 }
 
-/// `hang_seconds` as configured; what is found may take some seconds more on a busy machine.
+/// `hang_seconds`: as configured. Detection may take some seconds longer on a busy machine.
 void check_hang(const TemporaryDirectory& directory, const Case& is, double hang_seconds) {
   CAPTURE(is.deed, is.rank, hang_seconds);
   const fs::path trigger = directory / "trigger";
@@ -70,8 +70,8 @@ void check_hang(const TemporaryDirectory& directory, const Case& is, double hang
   LiveJob job(directory, std::string(is.deed) + std::to_string(is.rank),
               kEndless + layout(2, 1, 2, 1) + sets({"resilience.hang_seconds=" + std::to_string(hang_seconds)}),
               misbehaviour(is.rank, is.deed, trigger));
-  REQUIRE(job.wait_for_step(30));                               // the steps have a median
-  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // and the hub has heard of one
+  REQUIRE(job.wait_for_step(30));                               // enough steps for a median
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // and the hub has received a report
   if (is.deed == std::string("stop"))
     ::kill(job.ranks(4).at(is.rank), SIGSTOP);
   else
@@ -90,7 +90,7 @@ void check_hang(const TemporaryDirectory& directory, const Case& is, double hang
             << " s\n";
 }
 
-/// `disturb` is done to a run of `steps` steps in the middle, which must end as if nothing had been.
+/// Calls `disturb` in the middle of a run, which must continue without a verdict.
 template <class F>
 void check_no_alarm(const TemporaryDirectory& directory, const std::string& run, const Arguments& arguments, F&& disturb) {
   CAPTURE(run);
@@ -103,7 +103,7 @@ void check_no_alarm(const TemporaryDirectory& directory, const std::string& run,
   const Outcome outcome = job.wait();
   INFO(outcome.err);
   CHECK(outcome.code == 75);
-  CHECK_FALSE(std::regex_search(outcome.err, std::regex("rank [0-9]")));  // nobody is named
+  CHECK_FALSE(std::regex_search(outcome.err, std::regex("rank [0-9]")));  // no rank is named
 }
 
 void stop_for(pid_t process, std::chrono::milliseconds time) {
@@ -114,29 +114,30 @@ void stop_for(pid_t process, std::chrono::milliseconds time) {
 
 }  // namespace
 
-TEST_CASE("death: a rank that is killed, aborts or exits is named within two seconds, and all go") {
+TEST_CASE("death: a rank that is killed, aborts or exits is named within two seconds, and all ranks end") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  for (const Case& is : {Case{"kill", 0, "signal 9"}, Case{"abort", 3, "signal 6"}, Case{"exit0", 0, "itself"}, Case{"exit0", 2, "itself"}})
+  for (const Case& is : {Case{"kill", 0, "by signal 9"}, Case{"abort", 3, "by signal 6"}, Case{"exit0", 0, "without reporting"},
+                         Case{"exit0", 2, "without reporting"}})
     check_death(directory, is, layout(2, 1, 2, 1), 4);
 }
 
-TEST_CASE("death: each kind, of the first rank and another, of eight", "[slow]") {
+TEST_CASE("death: each kind, of the first and of another one of eight ranks", "[slow]") {
   TemporaryDirectory directory;
   prepare_run(directory);
   for (int rank : {0, 5})
-    for (const Case& is : {Case{"kill", rank, "signal 9"}, Case{"abort", rank, "signal 6"}, Case{"exit0", rank, "itself"}})
+    for (const Case& is : {Case{"kill", rank, "by signal 9"}, Case{"abort", rank, "by signal 6"}, Case{"exit0", rank, "without reporting"}})
       check_death(directory, is, layout(2, 2, 2, 1), 8);
 }
 
-TEST_CASE("death: a stopped rank, and one that hangs while its other threads live, are named") {
+TEST_CASE("death: a stopped rank, and one that hangs while its other threads run, are named") {
   TemporaryDirectory directory;
   prepare_run(directory);
   check_hang(directory, {"stop", 1}, 2);
   check_hang(directory, {"hang", 2}, 2);
 }
 
-TEST_CASE("death: a stopped mpirun is the cause of what its ranks do not do, and none of them is named") {
+TEST_CASE("death: a stopped mpirun is named as the cause, and none of its ranks") {
   TemporaryDirectory directory;
   prepare_run(directory);
   LiveJob job(directory, "run", kEndless + layout(2, 1, 2, 1) + sets({"resilience.hang_seconds=2"}));
@@ -158,13 +159,13 @@ TEST_CASE("death: stopped and hung ranks at the default limit", "[slow]") {
     for (int rank : {0, 3}) check_hang(directory, {deed, rank}, 10);
 }
 
-TEST_CASE("death: a stall of three seconds is no alarm") {
+TEST_CASE("death: no verdict after a stall of three seconds") {
   TemporaryDirectory directory;
   prepare_run(directory);
   check_no_alarm(directory, "stalled", {}, [](const LiveJob& job) { stop_for(job.ranks(4).at(1), std::chrono::seconds(3)); });
 }
 
-TEST_CASE("death: a launcher that is stopped for longer than the limit is no alarm") {
+TEST_CASE("death: no verdict if the launcher is stopped for longer than the limit") {
   TemporaryDirectory directory;
   prepare_run(directory);
   check_no_alarm(directory, "suspended", sets({"resilience.hang_seconds=2"}), [](const LiveJob& job) {
@@ -174,7 +175,7 @@ TEST_CASE("death: a launcher that is stopped for longer than the limit is no ala
   });
 }
 
-TEST_CASE("death: a launcher that is stopped for twelve seconds is no alarm", "[slow]") {
+TEST_CASE("death: no verdict if the launcher is stopped for twelve seconds", "[slow]") {
   TemporaryDirectory directory;
   prepare_run(directory);
   check_no_alarm(directory, "suspended", {}, [](const LiveJob& job) {
@@ -184,7 +185,7 @@ TEST_CASE("death: a launcher that is stopped for twelve seconds is no alarm", "[
   });
 }
 
-TEST_CASE("death: after kill -9 of mpirun, or of a launcher whose mpirun hangs, everything goes") {
+TEST_CASE("death: after kill -9 of mpirun, or of a launcher whose mpirun hangs, all processes end") {
   TemporaryDirectory directory;
   prepare_run(directory);
   {
@@ -203,7 +204,7 @@ TEST_CASE("death: after kill -9 of mpirun, or of a launcher whose mpirun hangs, 
   {
     LiveJob job(directory, "without-launcher", kEndless + layout(2, 1, 2, 1));
     REQUIRE(job.wait_for_step(3));
-    ::kill(job.mpirun(), SIGSTOP);  // as one that has locked itself up
+    ::kill(job.mpirun(), SIGSTOP);  // like a deadlocked mpirun
     job.signal(SIGKILL);
     const double gone = job.wait_until_gone(30);
     CAPTURE(gone);

@@ -1,4 +1,4 @@
-// Runs whose steps are rejected one after another: they end, say so, and lose nothing that was good.
+// Runs whose steps are rejected repeatedly: they end with an error and keep the good checkpoints.
 #include <algorithm>
 
 #include "tests/e2e/harness.h"
@@ -13,7 +13,7 @@ using Catch::Matchers::Contains;
 using nlohmann::json;
 
 const Arguments kTrain = Arguments{"train", "run.yaml"} + sets({"training.evaluate.every=0", "data.validation=[]"});
-/// Its first step spoils the weights, and every later one is rejected.
+/// The first step destroys the weights, and every later one is rejected.
 const Arguments kDiverges = kTrain + sets({"training.steps=40", "training.optimizer.learning_rate=1.0e+10", "training.gradient_clip=0",
                                            "training.schedule.warmup_steps=0", "checkpoint.every=1", "checkpoint.keep=2"});
 
@@ -39,7 +39,7 @@ size_t count(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("diverged: twenty rejected steps in a row end the run with 70, and the first checkpoint stays") {
+TEST_CASE("diverged: twenty consecutive rejected steps end the run with exit code 70, and the first checkpoint is kept") {
   TemporaryDirectory directory;
   prepare_run(directory);
   for (const auto& [name, ranks] : {std::pair{"one", layout(1, 1, 1, 0)}, {"four", layout(1, 2, 2, 1)}}) {
@@ -52,17 +52,17 @@ TEST_CASE("diverged: twenty rejected steps in a row end the run with 70, and the
     CHECK(checkpoints_in(directory / name) == std::vector<std::string>{"step-00000001", "step-00000019", "step-00000020"});
     const std::vector<json> lines = metrics(directory / name);
     CHECK(std::count_if(lines.begin(), lines.end(), [](const json& line) { return line.value("event", "") == "diverged"; }) == 1);
-    // The count is saved: the same command is soon over.
+    // The count is saved: the same command ends soon.
     const Outcome again = must(directory, kDiverges + ranks + in(name), 70);
     CHECK_THAT(again.err, Contains("20 steps in a row were rejected, the last of them step 21"));
     CHECK(checkpoints_in(directory / name) == std::vector<std::string>{"step-00000001", "step-00000019", "step-00000020"});
   }
 }
 
-TEST_CASE("diverged: the message names a checkpoint from before, and another run starts from its weights") {
+TEST_CASE("diverged: the message names a checkpoint from before, and a new run starts from its weights") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  // Twenty good steps, and then a rate that grows without measure.
+  // Twenty good steps, then an exploding learning rate.
   const Outcome ended =
       must(directory,
            kTrain + sets({"training.steps=60", "training.schedule.name=wsd", "training.schedule.decay_steps=40",
@@ -74,21 +74,21 @@ TEST_CASE("diverged: the message names a checkpoint from before, and another run
   CHECK(left.size() >= 3);
   CHECK(left.front() == "step-00000020");
   const Outcome other = must(directory, kTrain + in("other") + sets({"training.initial_weights=run/checkpoints/step-00000020"}));
-  CHECK_THAT(other.err, !Contains("rejected") && !Contains("not finite"));
+  CHECK_THAT(other.err, !Contains("rejected") && !Contains("non-finite"));
 }
 
-TEST_CASE("diverged: the launcher does not start such a run again") {
+TEST_CASE("diverged: the launcher does not restart a diverged run") {
   TemporaryDirectory directory;
   prepare_run(directory);
   for (const auto& [name, ranks] : {std::pair{"one", layout(1, 1, 1, 0)}, {"two", layout(1, 1, 2, 1)}}) {
     const Outcome ended = must(directory, kDiverges + ranks + in(name) + Arguments{"--restarts", "3"}, 70);
     INFO(ended.err);
     CHECK(count(ended.err, "training has diverged: ") == 1);
-    CHECK_THAT(ended.err, Contains("giving up: the run has diverged, and would diverge again\n") && !Contains("restart 1 of 3"));
+    CHECK_THAT(ended.err, Contains("giving up: the run diverged and would diverge again\n") && !Contains("restart 1 of 3"));
   }
 }
 
-TEST_CASE("diverged: the rejected steps before a stop count, and the limit may be changed") {
+TEST_CASE("diverged: rejected steps before a stop count, and the limit may be changed") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Outcome first = must(directory, kDiverges + Arguments{"--max-steps", "10"});
@@ -99,7 +99,7 @@ TEST_CASE("diverged: the rejected steps before a stop count, and the limit may b
   CHECK(steps_in(directory / "run") == 40);
 }
 
-TEST_CASE("diverged: gradients that overflow at the smallest loss scale count, those at a larger one do not") {
+TEST_CASE("diverged: overflows at the minimal loss scale count, those at a larger one do not") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments fp16 = kTrain + sets({"training.steps=30", "training.precision=fp16", "training.loss_scale.maximum=1073741824",
@@ -114,12 +114,12 @@ TEST_CASE("diverged: gradients that overflow at the smallest loss scale count, t
                             Contains(", or with a smaller training.loss_scale.minimum"));
 }
 
-TEST_CASE("diverged: weights that are not finite are told by verify and inspect") {
+TEST_CASE("diverged: non-finite weights are reported by verify and inspect") {
   TemporaryDirectory directory;
   prepare_run(directory);
   must(directory, kTrain + layout(2, 1, 2, 1) + sets({"training.schedule.warmup_steps=0", "training.optimizer.learning_rate=1.0e+300"}) +
                       Arguments{"--max-steps", "1"});
-  check(run(directory, {"checkpoint", "verify", "run"}), 65, "run/checkpoints/step-00000001: intact, but not all of its values are finite: weight/");
+  check(run(directory, {"checkpoint", "verify", "run"}), 65, "run/checkpoints/step-00000001: intact, but contains non-finite values: weight/");
   const json facts = json::parse(must(directory, {"checkpoint", "inspect", "run", "--json"}).out);
   REQUIRE(facts.contains("non_finite"));
   int64_t values = 0;

@@ -1,4 +1,4 @@
-// The moving average of the weights by the command line: kept by a run, read by eval, generate and export.
+// The moving average of the weights from the command line: maintained by a run, read by eval, generate and export.
 #include <cmath>
 #include <map>
 
@@ -38,7 +38,7 @@ fs::path step_of(const TemporaryDirectory& directory, const std::string& name, i
 
 }  // namespace
 
-TEST_CASE("ema: eval, generate and export read the average that the weights of each step give") {
+TEST_CASE("ema: eval, generate and export read the average of the weights of all steps") {
   TemporaryDirectory directory;
   prepare_run(directory);
   must(directory, kTrain + sets({"training.steps=1"}) + in("first"));
@@ -85,7 +85,7 @@ TEST_CASE("ema: eval, generate and export read the average that the weights of e
   CHECK(generated("run", {}) == generated("trained", {}));
 }
 
-TEST_CASE("ema: where there is no average every command says so, and writes nothing") {
+TEST_CASE("ema: without an average every command reports an error and writes nothing") {
   TemporaryDirectory directory;
   prepare_run(directory);
   must(directory, kTrain + sets({"training.steps=1"}));
@@ -103,7 +103,7 @@ TEST_CASE("ema: where there is no average every command says so, and writes noth
   CHECK(directory.changes_since(before) == "");
 }
 
-TEST_CASE("ema: a resumed run may switch it on and off, and says in one line what becomes of it") {
+TEST_CASE("ema: a resumed run may switch it on and off, and reports the effect in one line") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const auto train = [&](int steps, const std::string& decay) {
@@ -112,13 +112,13 @@ TEST_CASE("ema: a resumed run may switch it on and off, and says in one line wha
   };
   CHECK_THAT(train(2, "null"), !Contains("moving average"));
   CHECK_THAT(train(4, "0.9"),
-             Contains("note: run/checkpoints/step-00000002 has no moving average of the weights; that of training.ema begins with its weights\n"));
+             Contains("note: run/checkpoints/step-00000002 has no moving average of the weights; training.ema starts from its weights\n"));
   CHECK_THAT(train(6, "0.8"), !Contains("moving average"));
   must(directory, exporting("run", "average") + Arguments{"--weights", "ema"});
   CHECK_THAT(train(8, "null"), Contains("note: run/checkpoints/step-00000006 has a moving average of the weights, which is dropped"));
   check(run(directory, exporting("run", "out") + Arguments{"--weights", "ema"}), 65, "step-00000008 has no moving average");
 
-  // The weights are those of a run that never kept one.
+  // The weights equal those of a run without an average.
   must(directory, kTrain + sets({"training.steps=8"}) + in("plain"));
   CHECK(weights_in(step_of(directory, "run", 8)) == weights_in(step_of(directory, "plain", 8)));
   CHECK(losses(directory / "run", 8) == losses(directory / "plain", 8));

@@ -1,4 +1,4 @@
-// `checkpoint export`: what a person has in hand after training on several ranks, and what stands when it is killed or the disk is full.
+// `checkpoint export` after training on several ranks, and when it is killed or the disk is full.
 #include <algorithm>
 #include <csignal>
 #include <set>
@@ -24,7 +24,7 @@ std::set<std::string> names_in(const fs::path& directory) {
   return names;
 }
 
-/// A few steps of a small model, so that no weight is as it was made.
+/// Trains a small model for a few steps, so that every weight differs from its initial value.
 void train(const TemporaryDirectory& directory, const Arguments& more) {
   must(run(directory,
            Arguments{"train", "run.yaml"} +
@@ -32,7 +32,7 @@ void train(const TemporaryDirectory& directory, const Arguments& more) {
                more));
 }
 
-/// `checkpoint export` of "run" to "out" under the shim, which counts calls in the directory "place".
+/// Runs `checkpoint export` of "run" to "out" under the shim, which counts system calls in the directory "place".
 Outcome disturbed(const TemporaryDirectory& directory, const Arguments& settings, const Arguments& more) {
   Arguments environment{"env", std::string("LD_PRELOAD=") + TRIREME_SHIMS + "/libshim_io.so", "ASAN_OPTIONS=verify_asan_link_order=0",
                         "TRIREME_SHIM_DIRECTORY=" + fs::canonical(directory / "place").string()};
@@ -42,7 +42,7 @@ Outcome disturbed(const TemporaryDirectory& directory, const Arguments& settings
 
 }  // namespace
 
-TEST_CASE("export: trained on eight ranks, the folder is that of the same weights in one file") {
+TEST_CASE("export: the folder of a checkpoint from eight ranks equals that of the same weights in one file") {
   TemporaryDirectory directory;
   prepare_run(directory);
   train(directory, layout(2, 2, 2, 3) + sets({"parallel.sequence_parallel=true"}));
@@ -65,12 +65,12 @@ TEST_CASE("export: trained on eight ranks, the folder is that of the same weight
   }
 
   const Outcome half = run(directory, exporting("run", "half", {"--dtype", "bf16", "--max-shard-size", "4kB"}));
-  check(half, 0, "with its weights rounded to bf16, bit for bit; the rounding moves them by up to ");
+  check(half, 0, "with its weights rounded to bf16, bit for bit; rounding the weights changed them by up to ");
   CHECK(names_in(directory / "half").contains("model.safetensors.index.json"));
   check(run(directory, exporting("run", "unchecked", {"--no-check"})), 0, "not checked: --no-check");
 }
 
-TEST_CASE("export: GPT-2, Mistral and the models of Qwen, checked") {
+TEST_CASE("export: GPT-2, Mistral and the Qwen models, checked") {
   const std::vector<std::pair<std::string, Arguments>> models{{"GPT2LMHeadModel", {"model.architecture=gpt2", "model.kv_heads=4"}},
                                                               {"Qwen2ForCausalLM", {"model.qkv_bias=true", "model.tied_embeddings=false"}},
                                                               {"Qwen3ForCausalLM", {"model.qk_norm=true", "model.head_size=8"}},
@@ -83,7 +83,7 @@ TEST_CASE("export: GPT-2, Mistral and the models of Qwen, checked") {
   }
 }
 
-TEST_CASE("export: what cannot be done is refused and leaves nothing") {
+TEST_CASE("export: invalid requests are refused and leave nothing behind") {
   TemporaryDirectory directory;
   prepare_run(directory);
   train(directory, {});
@@ -102,7 +102,7 @@ TEST_CASE("export: what cannot be done is refused and leaves nothing") {
   check(run(directory, {"checkpoint", "export", "--output", "out", "run"}), 64, "--format");
   CHECK(directory.changes_since(before) == "");
 
-  // A weight that is damaged on the disk.
+  // A weight damaged on disk.
   const fs::path shard = directory / "run/checkpoints/step-00000002/rank-00000.safetensors";
   std::string bytes = read_file(shard);
   const json manifest = json::parse(read_file(shard.parent_path() / "manifest.json"));
@@ -114,7 +114,7 @@ TEST_CASE("export: what cannot be done is refused and leaves nothing") {
   CHECK(!fs::exists(directory / "out.partial"));
 }
 
-TEST_CASE("export: killed at a call it leaves no folder, and the next one is whole") {
+TEST_CASE("export: killed at a system call it leaves no folder, and the next export is complete") {
   TemporaryDirectory directory;
   prepare_run(directory);
   train(directory, {});
@@ -124,7 +124,7 @@ TEST_CASE("export: killed at a call it leaves no folder, and the next one is who
   fs::remove_all(directory / "place/out");
   const int calls = std::stoi(read_file(directory / "count"));
   REQUIRE(calls > 20);
-  for (const int call : {2, 5, calls / 2, calls - 6, calls - 4, calls - 2, calls}) {  // the last ones rename the directory and sync the one it is in
+  for (const int call : {2, 5, calls / 2, calls - 6, calls - 4, calls - 2, calls}) {  // the last calls rename the directory and sync its parent
     CAPTURE(call, calls);
     CHECK(disturbed(directory, {"KILL_AT=" + std::to_string(call)}, {"--no-check"}).code == 128 + SIGKILL);
     const bool whole = fs::exists(directory / "place/out");
@@ -136,7 +136,7 @@ TEST_CASE("export: killed at a call it leaves no folder, and the next one is who
   }
 }
 
-TEST_CASE("export: a disk that is full or broken at a call is one message, and leaves nothing") {
+TEST_CASE("export: a disk that is full or fails at a system call gives one message and leaves nothing behind") {
   TemporaryDirectory directory;
   prepare_run(directory);
   train(directory, {});
@@ -155,12 +155,12 @@ TEST_CASE("export: a disk that is full or broken at a call is one message, and l
   }
 }
 
-TEST_CASE("export: a folder that computes something else is told of, and stays") {
+TEST_CASE("export: a folder with other logits is reported, and kept") {
   TemporaryDirectory directory;
   prepare_run(directory);
   train(directory, {});
   fs::create_directory(directory / "place");
-  const Outcome outcome = disturbed(directory, {"DAMAGE=1"}, {});  // the last byte of the last weight is another
+  const Outcome outcome = disturbed(directory, {"DAMAGE=1"}, {});  // changes the last byte of the last weight
   check(outcome, 70, "differ from those of run/checkpoints/step-00000002 by up to ");
   CHECK(fs::exists(directory / "place/out/model.safetensors"));
 }

@@ -22,7 +22,7 @@ void require(bool holds, const std::string& otherwise) {
 
 std::string state_of(const fs::path& run_directory, int64_t steps) {
   for (const auto& item : fs::directory_iterator(run_directory / "checkpoints"))
-    require(item.path().extension() != ".partial", item.path().string() + " is left over");
+    require(item.path().extension() != ".partial", item.path().string() + " is a leftover");
   CheckpointReader reader(run_directory / "checkpoints/latest");
   const CheckpointDescription& about = reader.description();
   require(about.step == steps, "the newest checkpoint is of step " + std::to_string(about.step) + ", not of " + std::to_string(steps));
@@ -44,7 +44,7 @@ std::string steps_of(const fs::path& run_directory, int64_t steps) {
   for (std::string line; std::getline(file, line);) {
     const json object = json::parse(line);
     if (object.contains("loss")) {
-      require(object["step"] == ++step, concat("metrics.jsonl: step ", step, " was expected, and the line is ", line));
+      require(object["step"] == ++step, concat("metrics.jsonl: step ", step, " expected, found the line ", line));
       all +=
           json{object["step"], object["loss"], object["grad_norm"], object["learning_rate"]}.dump() + "\n";  // doubles as their shortest exact text
     } else if (object.contains("validation_loss")) {

@@ -4,20 +4,19 @@
 
 namespace trireme::test {
 
-/// What two runs must share to be the same run, bit for bit. Each is a SHA-256 in hexadecimal.
+/// Digests that are equal for two bit-identical runs. Each is a SHA-256 in hexadecimal.
 struct Fingerprint {
-  std::string
-      state;  ///< of a checkpoint: every tensor whole and by name, seed and step (the random state), samples (the place in the data), steps of AdamW
+  std::string state;  ///< of a checkpoint: all tensors by name, seed and step (the random state), samples (the position in the data), optimizer steps
   std::string steps;  ///< of metrics.jsonl: step, loss, gradient norm and learning rate of every step, and every validation loss
 
   bool operator==(const Fingerprint&) const = default;
 };
 
-/// Of the newest checkpoint and the metrics of a run that has done `steps` steps. Throws std::runtime_error where a step is missing from the metrics or stands
-/// there twice, where the newest checkpoint is another step's, or where something unpublished is left beside it; what CheckpointReader throws.
+/// Fingerprint of the newest checkpoint and the metrics of a run after `steps` steps. Throws std::runtime_error if the metrics lack a step or contain
+/// it twice, if the newest checkpoint is of a different step, or if there are unpublished leftovers; also what CheckpointReader throws.
 Fingerprint fingerprint_of(const std::filesystem::path& run_directory, int64_t steps);
 
-/// By coreutils' sha256sum. Throws std::runtime_error.
+/// Runs sha256sum of coreutils. Throws std::runtime_error.
 std::string sha256(const std::string& bytes);
 
 }  // namespace trireme::test

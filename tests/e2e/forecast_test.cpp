@@ -1,4 +1,4 @@
-// What is forecast of this machine: `bench machine`, and the words of `train` before and after.
+// Forecasts for this machine: `bench machine`, and the forecasts that `train` prints before and after training.
 #include <algorithm>
 
 #include "tests/e2e/harness.h"
@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-TEST_CASE("bench machine: writes a cluster file that plan and train take") {
+TEST_CASE("bench machine: writes a cluster file that plan and train accept") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Outcome measured = must(directory, {"bench", "machine", "--seconds", "0.001", "--output", "machine.yaml"});
@@ -37,13 +37,13 @@ TEST_CASE("bench machine: writes a cluster file that plan and train take") {
   REQUIRE(lines.front()["event"] == "start");
   CHECK(lines.front()["forecast"]["figures"] == "the figures of machine.yaml");
   CHECK(lines.front()["forecast"]["step_seconds"] == plan["step_seconds"]);
-  // MFU has the measured peak.
+  // MFU uses the measured peak.
   REQUIRE(lines[1].contains("loss"));
   const auto product = [](const json& of) { return of["mfu"].get<double>() * of["step_seconds"].get<double>(); };
   CHECK(product(lines[1]) == Approx(product(plan)).epsilon(1e-9));
 }
 
-TEST_CASE("bench: a file that cannot be written is told before anything is measured") {
+TEST_CASE("bench: an unwritable file is reported before anything is measured") {
   TemporaryDirectory directory;
   const auto under = [&](const char* place) {
     return Process({"env", std::string("TMPDIR=") + place, kBinary, "bench", "machine", "--seconds", "60"}, directory.path()).wait();
@@ -54,11 +54,11 @@ TEST_CASE("bench: a file that cannot be written is told before anything is measu
   CHECK(directory.listing().empty());
 }
 
-TEST_CASE("train: says its forecast before the first step, and beside what happened at the end") {
+TEST_CASE("train: prints its forecast before the first step, and compares it with the measurement at the end") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Outcome outcome = must(directory, Arguments{"train", "run.yaml", "--max-steps", "4"} + in("run"));
-  const size_t before = outcome.err.find("forecast: "), after = outcome.err.find("forecast against measured: ");
+  const size_t before = outcome.err.find("forecast: "), after = outcome.err.find("forecast vs measured: ");
   INFO(outcome.err);
   REQUIRE(before != std::string::npos);
   REQUIRE(after != std::string::npos);
@@ -84,7 +84,7 @@ TEST_CASE("train: says its forecast before the first step, and beside what happe
   CHECK(end["memory_bytes"]["measured"] == memory["measured"][0]["peak"]);
 }
 
-TEST_CASE("train: a run that this machine cannot hold is refused before anything is written") {
+TEST_CASE("train: a run that does not fit on this machine is refused before anything is written") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const auto before = directory.listing();

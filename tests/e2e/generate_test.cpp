@@ -1,4 +1,4 @@
-// Text from a trained model: the same whatever keeps it, splits it or starts it.
+// Text from a trained model: the same with any cache, number of ranks and launcher.
 #include <csignal>
 
 #include "tests/e2e/harness.h"
@@ -17,16 +17,16 @@ void train_model(const TemporaryDirectory& directory) {
   REQUIRE(trained.code == 0);
 }
 
-const Arguments kGenerate = {"generate", "--checkpoint", "run", "--max-tokens", "40"};  // past the 16 positions of the model
+const Arguments kGenerate = {"generate", "--checkpoint", "run", "--max-tokens", "40"};  // more than the 16 positions of the model
 
 std::string text_of(const Outcome& outcome) {
   INFO(outcome.err);
   REQUIRE(outcome.code == 0);
-  CHECK(outcome.err.empty());  // nobody watches
+  CHECK(outcome.err.empty());  // standard error is not a terminal: no progress line
   return outcome.out;
 }
 
-TEST_CASE("generate: one rank, two and four, over a cache and without, write the same text") {
+TEST_CASE("generate: one, two and four ranks, with and without a cache, write the same text") {
   TemporaryDirectory directory;
   train_model(directory);
   const Arguments greedy = kGenerate + Arguments{"--prompt", kPrompt, "--temperature", "0"};
@@ -44,7 +44,7 @@ TEST_CASE("generate: one rank, two and four, over a cache and without, write the
   CHECK(other != expected);
   CHECK(text_of(run(directory, drawn + Arguments{"--tensor", "2", "--no-cache"})) == other);
 
-  // The prompt from a file, of as many bytes as the model has positions, and of more.
+  // A prompt from a file, with as many bytes as the model has positions, and with more.
   for (const std::string& prompt : {std::string("S"), std::string("0123456789abcdef"), std::string("line one\nline two, which is longer")}) {
     write_file(directory / "prompt.txt", prompt);
     const std::string text = text_of(run(directory, kGenerate + Arguments{"--prompt-file", "prompt.txt", "--temperature", "0"}));
@@ -57,8 +57,8 @@ TEST_CASE("generate: one rank, two and four, over a cache and without, write the
 TEST_CASE("generate: a model with more rows than its tokenizer has ids never draws one of them") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  must(directory, Arguments{"train", "run.yaml"} + sets({"model.vocab_size=1024"}));  // 768 rows of no byte
-  // At this temperature every row is as likely as another.
+  must(directory, Arguments{"train", "run.yaml"} + sets({"model.vocab_size=1024"}));  // 768 rows without a token
+  // At this temperature all rows are equally likely.
   const Arguments drawn = kGenerate + Arguments{"--prompt", kPrompt, "--temperature", "1e6"};
   const std::string text = text_of(run(directory, drawn));
   CHECK(text.size() == 6 + 40 + 1);
@@ -66,7 +66,7 @@ TEST_CASE("generate: a model with more rows than its tokenizer has ids never dra
   CHECK(text_of(run(directory, drawn + Arguments{"--no-cache", "--seed", "4"})).size() == 6 + 40 + 1);
 }
 
-TEST_CASE("generate: what cannot be done is refused before a rank is started") {
+TEST_CASE("generate: invalid requests are refused before a rank is started") {
   TemporaryDirectory directory;
   train_model(directory);
   const auto before = directory.listing();
@@ -75,19 +75,19 @@ TEST_CASE("generate: what cannot be done is refused before a rank is started") {
     CHECK(outcome.code == code);
     CHECK(outcome.out.empty());
     CHECK(outcome.err.find(message) != std::string::npos);
-    CHECK(outcome.err.find(message, outcome.err.find(message) + 1) == std::string::npos);  // once for the job
+    CHECK(outcome.err.find(message, outcome.err.find(message) + 1) == std::string::npos);  // one message for the whole job
     CHECK(directory.changes_since(before) == "");
   };
   const Arguments prompt = kGenerate + Arguments{"--prompt", kPrompt};
-  refused(run(directory, prompt + Arguments{"--tensor", "3"}), 64, "--tensor=3: does not split a model of 4 heads, 2 kv heads and ffn_size 32");
+  refused(run(directory, prompt + Arguments{"--tensor", "3"}), 64, "--tensor=3: cannot split a model with 4 heads, 2 kv heads and ffn_size 32");
   refused(run(directory, prompt + Arguments{"--tensor", "0"}), 64, "--tensor");
   refused(run_under_mpirun(directory, 2, prompt + Arguments{"--tensor", "4"}), 64, "--tensor=4: mpirun or srun started 2 ranks");
-  refused(run_under_mpirun(directory, 3, prompt), 64, "--tensor=3: does not split");
+  refused(run_under_mpirun(directory, 3, prompt), 64, "--tensor=3: cannot split");
   refused(run(directory, prompt + Arguments{"--prompt-file", "prompt.txt"}), 64, "--prompt excludes --prompt-file");
   refused(run(directory, kGenerate + Arguments{"--prompt-file", "nowhere.txt", "--tensor", "2"}), 66, "nowhere.txt");
 }
 
-TEST_CASE("generate: a small checkpoint whose manifest tells of a large model is refused before memory is taken for it") {
+TEST_CASE("generate: a small checkpoint whose manifest declares a large model is refused before memory is allocated") {
   TemporaryDirectory directory;
   train_model(directory);
   const auto manifest = directory / "run/checkpoints/step-00000006/manifest.json";
@@ -97,7 +97,7 @@ TEST_CASE("generate: a small checkpoint whose manifest tells of a large model is
     text.replace(text.find(from), std::string(from).size(), to);
   }
   write_file(manifest, with_digest(text));
-  // 24 GiB of weights, in 4 GiB of addresses.
+  // 24 GiB of weights with an address space of 4 GiB.
   const auto within_4_gib = [&](const std::string& command) {
     return Process({"/bin/sh", "-c", "ulimit -v 4194304; exec \"$0\" " + command, kBinary}, directory.path()).wait();
   };
@@ -105,7 +105,7 @@ TEST_CASE("generate: a small checkpoint whose manifest tells of a large model is
     const Outcome refused = within_4_gib(command);
     INFO(command << refused.err);
     CHECK(refused.code == 65);
-    CHECK(refused.err.find("manifest.json: tensor \"weight/embedding.weight\" has shape [256, 16], the model's is [256, 8192]") != std::string::npos);
+    CHECK(refused.err.find("manifest.json: tensor \"weight/embedding.weight\" has shape [256, 16], expected [256, 8192]") != std::string::npos);
   }
   write_file(directory / "large.yaml", kConfig + "plan: {must_fit: false}\n");
   const Outcome evaluated =
@@ -115,7 +115,7 @@ TEST_CASE("generate: a small checkpoint whose manifest tells of a large model is
   CHECK(evaluated.err.find("has shape [256, 16]") != std::string::npos);
 }
 
-TEST_CASE("generate: a text that nobody can take ends it") {
+TEST_CASE("generate: an output that cannot be written ends it") {
   TemporaryDirectory directory;
   train_model(directory);
   for (const std::string ranks : {"1", "2"}) {
@@ -127,7 +127,7 @@ TEST_CASE("generate: a text that nobody can take ends it") {
   }
 }
 
-TEST_CASE("generate: asked to stop it ends after a token") {
+TEST_CASE("generate: a stop request ends it after a token") {
   TemporaryDirectory directory;
   train_model(directory);
   for (const std::string ranks : {"1", "2"}) {

@@ -151,7 +151,7 @@ Outcome run(const TemporaryDirectory& directory, const Arguments& arguments) {
 }
 
 Arguments mpirun_command() {
-  // As the README tells people who run as root or with more ranks than cores.
+  // As recommended in the README for root and for more ranks than cores.
   return {"env",
           "OMPI_ALLOW_RUN_AS_ROOT=1",
           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
@@ -265,7 +265,7 @@ std::vector<pid_t> processes_with(const std::string& text) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream file(item.path() / "cmdline", std::ios::binary);
     std::ostringstream command;
-    command << file.rdbuf();  // unlike an iterator, no exception when the process has just gone
+    command << file.rdbuf();  // unlike an iterator, no exception if the process has just ended
     if (command.str().find(text) != std::string::npos) found.push_back(std::stoi(name));
   }
   return found;

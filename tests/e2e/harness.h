@@ -1,5 +1,5 @@
 #pragma once
-// Drives the binary as a person would: from a fresh directory, by its command line, with everything it says and leaves behind caught.
+// Runs the binary as a user would: from a new directory, by its command line. Captures its output and the files it writes.
 #include <sys/types.h>
 
 #include <chrono>
@@ -12,7 +12,7 @@ namespace trireme::test {
 
 using Arguments = std::vector<std::string>;
 
-/// A fresh directory, removed with all it holds.
+/// A new directory, removed with its contents.
 class TemporaryDirectory {
  public:
   TemporaryDirectory();
@@ -22,11 +22,11 @@ class TemporaryDirectory {
 
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
   const std::filesystem::path& path() const { return path_; }
-  /// Is not removed, so that a failure can be looked into.
+  /// Keeps the directory, so that a failure can be investigated.
   void keep() { kept_ = true; }
-  /// Every path below with its type, size and time of change: equal as long as nothing was written.
+  /// Every path below with type, inode, size and modification time: equal as long as nothing was written.
   std::vector<std::string> listing() const;
-  /// What `before` and listing() do not share; empty where nothing was written.
+  /// The differences between `before` and listing(); empty if nothing was written.
   std::string changes_since(const std::vector<std::string>& before) const;
 
  private:
@@ -35,12 +35,12 @@ class TemporaryDirectory {
 };
 
 struct Outcome {
-  int code = 0;  ///< 128 + n where signal n ended it
+  int code = 0;  ///< 128 + n for death by signal n
   std::string out, err;
   double seconds = 0;
 };
 
-/// A program under way in `directory`, with OMP_NUM_THREADS=1 (rank threads of several cases share the cores). Killed with its group after `limit`.
+/// A program running in `directory`, with OMP_NUM_THREADS=1, because several test cases share the cores. Its process group is killed after `limit`.
 class Process {
  public:
   Process(const Arguments& command, const std::filesystem::path& directory, std::chrono::seconds limit = std::chrono::seconds(100));
@@ -50,9 +50,9 @@ class Process {
 
   void signal(int number) const;
   pid_t pid() const { return pid_; }
-  /// Whether it has not ended; its children may outlive it.
+  /// True until the process has ended; its children may outlive it.
   bool running() const;
-  /// Reads on until standard output holds `text`. False: it ended first.
+  /// Reads until standard output contains `text`. Returns false if the process ends first.
   bool wait_for(const std::string& text);
   Outcome wait();
 
@@ -66,32 +66,32 @@ class Process {
   Outcome outcome_;
 };
 
-/// `trireme arguments...` to its end.
+/// Runs `trireme arguments...` and waits for its end.
 Outcome run(const TemporaryDirectory& directory, const Arguments& arguments);
-/// `mpirun -n ranks trireme arguments...`, as a person types it.
+/// Runs `mpirun -n ranks trireme arguments...`, as a user would type it.
 Outcome run_under_mpirun(const TemporaryDirectory& directory, int ranks, const Arguments& arguments);
-/// mpirun's own arguments up to the ranks' count, and the path of the binary: for command lines of another shape.
+/// mpirun and its options up to the number of ranks: for other command lines. kBinary: path of the binary.
 Arguments mpirun_command();
 extern const std::string kBinary;
 
 void write_file(const std::filesystem::path& path, const std::string& text);
 std::string read_file(const std::filesystem::path& path);
 
-/// Token directories "train" (1,000 sequences of 16 and some) and "validation", made by `data build` from text of this function's making.
+/// Token directories "train" (1,000 sequences of 16 and some) and "validation", built by `data build` from generated text.
 void build_data(const TemporaryDirectory& directory);
-/// run.yaml of a small model with dropout: 4 layers, 16 wide, steps of 8 sequences of 16 bytes; and the data it names.
+/// run.yaml of a small model with dropout: 4 layers, 16 wide, steps of 8 sequences of 16 bytes; and its data.
 void prepare_run(const TemporaryDirectory& directory);
 extern const std::string kConfig;
 
-/// Ends the test where the exit code is another one.
+/// Ends the test unless the exit code is `code`.
 Outcome must(const Outcome& outcome, int code = 0);
 Outcome must(const TemporaryDirectory& directory, const Arguments& arguments, int code = 0);
-/// That exit code, and `words` in what the command said: on standard output where it is 0, else on standard error.
+/// Checks the exit code, and that the output contains `words`: standard output if `code` is 0, else standard error.
 void check(const Outcome& outcome, int code, const std::string& words);
 
 /// The run directory as --set arguments.
 Arguments in(const std::string& run_directory);
-/// `--set` before each.
+/// `--set` before each assignment.
 Arguments sets(const Arguments& assignments);
 Arguments operator+(Arguments a, const Arguments& b);
 /// The degrees as --set arguments.
@@ -99,12 +99,12 @@ Arguments layout(int tensor, int pipeline, int data, int zero_stage);
 
 /// The lines of metrics.jsonl; a line that is not a JSON object fails the test.
 std::vector<nlohmann::json> metrics(const std::filesystem::path& run_directory);
-/// Losses of steps 1 to `steps`, each of which must stand there exactly once and in order.
+/// Losses of steps 1 to `steps`; fails the test unless each step occurs exactly once and in order.
 std::vector<double> losses(const std::filesystem::path& run_directory, size_t steps);
 /// The last validation_loss.
 double validation_loss(const std::filesystem::path& run_directory);
 
-/// Processes whose command line holds `text`.
+/// Processes whose command line contains `text`.
 std::vector<pid_t> processes_with(const std::string& text);
 
 }  // namespace trireme::test

@@ -1,4 +1,4 @@
-// Two hosts that are network namespaces of this one, with a link between them that can be taken down.
+// Two hosts, simulated by network namespaces with a link between them that can be taken down.
 #include <signal.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kSteps = 100;
 
-/// Hosts galley-a of two ranks and galley-b of `second`. The launcher runs on the first, and reaches the second as it would by ssh.
+/// Hosts galley-a with two ranks and galley-b with `second`. The launcher runs on galley-a and reaches galley-b through a replacement for ssh.
 class TwoHosts {
  public:
   TwoHosts(const TemporaryDirectory& directory, int second) : directory_(directory), tag_(std::to_string(::getpid())) {
@@ -45,7 +45,7 @@ class TwoHosts {
   bool ready() const { return ready_; }
   const std::string& why_not() const { return error_; }
 
-  /// What a host sends from now on goes at `kilobits` a second, at most 64 KiB of it at once.
+  /// Limits the sending rate of both hosts to `kilobits` kbit/s, with bursts of at most 64 KiB.
   bool limit_link(int kilobits) {
     bool done = true;
     for (const char host : {'a', 'b'})
@@ -59,14 +59,14 @@ class TwoHosts {
   Arguments train(const Arguments& arguments, const Arguments& environment = {}) const {
     return start(Arguments{kBinary, "train", "run.yaml", "--hosts", "hosts"} + arguments, environment);
   }
-  /// A program on the first host that launches ranks on both.
+  /// Runs a program on the first host that launches ranks on both.
   Arguments start(const Arguments& words, const Arguments& environment = {}) const {
     const std::string agent = "OMPI_MCA_plm_rsh_agent=" + (directory_ / "agent.sh").string();
-    // The two hosts share the cores of one.
+    // The two hosts share the cores of this machine.
     return Arguments{"env", agent, "OMPI_MCA_mpi_yield_when_idle=1"} + environment + Arguments{"sh", "-c", "exec " + on('a'), "galley-a"} + words;
   }
 
-  /// Everything that runs on a host.
+  /// All processes of a host.
   std::vector<pid_t> processes(char host) {
     const Outcome found = Process({"ip", "netns", "pids", name(host)}, directory_.path()).wait();
     std::vector<pid_t> all;
@@ -79,9 +79,9 @@ class TwoHosts {
   std::string name(char host) const { return "trireme-" + tag_ + host; }
   std::string link(char host) const { return "tr" + tag_ + host; }  // at most 15 characters
   static std::string address(char host) { return std::string("10.231.7.") + (host == 'a' ? "1" : "2"); }
-  /// The words after a shell's name, as a command on a host.
+  /// A shell command that runs its arguments on a host.
   std::string on(char host) const {
-    const std::string words = host == 'a' ? "exec \"$@\"" : "exec sh -c \"$*\"";  // ssh, too, hands a shell one string
+    const std::string words = host == 'a' ? "exec \"$@\"" : "exec sh -c \"$*\"";  // like ssh, which passes one string to a shell
     return "ip netns exec " + name(host) + " unshare --uts sh -c 'hostname galley-" + host + "; " + words + "' shell \"$@\"";
   }
   bool set_up(char host) {
@@ -102,13 +102,13 @@ class TwoHosts {
 };
 
 bool can_test(const TwoHosts& hosts) {
-  if (!hosts.ready()) WARN("network namespaces cannot be made here (as root they can), so nothing was tested: " << hosts.why_not());
+  if (!hosts.ready()) WARN("skipped: cannot create network namespaces (needs root): " << hosts.why_not());
   return hosts.ready();
 }
 
 }  // namespace
 
-TEST_CASE("hosts: the communicators of ranks on two of them keep the contract", "[slow]") {
+TEST_CASE("hosts: communicators of ranks on two hosts fulfil their contract", "[slow]") {
   TemporaryDirectory directory;
   TwoHosts hosts(directory, 2);
   if (!can_test(hosts)) return;
@@ -118,7 +118,7 @@ TEST_CASE("hosts: the communicators of ranks on two of them keep the contract", 
   CHECK(outcome.out.find("with 4 ranks, 2 on this host") != std::string::npos);
 }
 
-TEST_CASE("hosts: two of them, a link that goes down stops both, and the same command goes on", "[slow]") {
+TEST_CASE("hosts: a link that goes down ends the ranks on both hosts, and the same command resumes", "[slow]") {
   TemporaryDirectory directory;
   TwoHosts hosts(directory, 2);
   if (!can_test(hosts)) return;
@@ -133,7 +133,7 @@ TEST_CASE("hosts: two of them, a link that goes down stops both, and the same co
 
   Process process(hosts.train(about + in("cut")), directory.path());
   REQUIRE(process.wait_for("step 30/"));
-  CHECK(hosts.processes('b').size() >= 2);  // two ranks, and Open MPI's daemon
+  CHECK(hosts.processes('b').size() >= 2);  // two ranks and Open MPI's daemon
   REQUIRE(hosts.set_link("down"));
   const auto begin = Clock::now();
   std::optional<double> gone_a, gone_b;
@@ -166,8 +166,8 @@ TEST_CASE("hosts: two of them, a link that goes down stops both, and the same co
   CHECK(found.steps == expected.steps);
 }
 
-// The ranks of one host talk through shared memory; a rank alone on its host has to take part in making that, and in nothing else.
-TEST_CASE("hosts: two ranks on one and a single one on the other", "[slow]") {
+// Ranks of one host communicate through shared memory; a single rank on its host takes part only in creating it.
+TEST_CASE("hosts: two ranks on one host and a single rank on the other", "[slow]") {
   TemporaryDirectory directory;
   TwoHosts hosts(directory, 1);
   if (!can_test(hosts)) return;
@@ -183,7 +183,7 @@ TEST_CASE("hosts: two ranks on one and a single one on the other", "[slow]") {
   for (size_t step = 0; step < expected.size(); ++step) CHECK(found[step] == Approx(expected[step]).epsilon(1e-5));
 }
 
-/// The last traced step's line.
+/// The "exposed" line of the last traced step.
 nlohmann::json exposed_line(const fs::path& run_directory) {
   nlohmann::json found;
   for (const nlohmann::json& line : metrics(run_directory))
@@ -192,8 +192,8 @@ nlohmann::json exposed_line(const fs::path& run_directory) {
   return found;
 }
 
-// Data parallel, one rank on each host: what a step exposes of its communication is what the link takes for it, less what runs behind compute.
-TEST_CASE("hosts: a slow link shows in the exposed time at its rate, and overlap hides some of it", "[slow]") {
+// Data parallel, one rank per host: the exposed communication of a step is the transfer time of the link minus what overlaps with compute.
+TEST_CASE("hosts: exposed time matches the rate of a slow link, and overlap hides a part of it", "[slow]") {
   TemporaryDirectory directory;
   TwoHosts hosts(directory, 1);
   if (!can_test(hosts)) return;
@@ -204,8 +204,8 @@ TEST_CASE("hosts: a slow link shows in the exposed time at its rate, and overlap
       sets({"training.steps=3", "training.evaluate.every=0", "checkpoint.every=0", "model.layers=8", "model.hidden_size=64", "model.ffn_size=256",
             "training.sequence_length=512", "training.micro_batch_size=12", "training.global_batch_size=24"}) +
       Arguments{"--trace-steps", "3:3"};
-  // Open MPI moves large messages only inside its calls, too seldom here, between the parts of a model. As eager ones they are the kernel's at once, which
-  // sends them meanwhile.
+  // Open MPI progresses large messages only inside its calls, which are too rare here, between the parts of a model. Eager messages are passed to the
+  // kernel immediately, which sends them in the background.
   const Arguments eager{"OMPI_MCA_btl_tcp_eager_limit=1048576", "OMPI_MCA_btl_tcp_rndv_eager_limit=1048576",
                         "OMPI_MCA_btl_tcp_max_send_size=1048576"};
   constexpr int kKilobits = 8000;
@@ -219,7 +219,7 @@ TEST_CASE("hosts: a slow link shows in the exposed time at its rate, and overlap
   const nlohmann::json fast = run_on("fast", {});
   REQUIRE(hosts.limit_link(kKilobits));
   const nlohmann::json on = run_on("on", {}), off = run_on("off", sets({"parallel.overlap=false"}));
-  // A ring of two sends half of what is gathered and half of what is reduced: together the bytes of all parameters, in fp32.
+  // A ring of two ranks sends half of the gathered and half of the reduced data: together the bytes of all parameters in fp32.
   const double bytes = 4 * metrics(directory / "fast").front()["parameters"].get<double>();
   const double wire = bytes / (kKilobits * 1000.0 / 8);
   std::cout << "hosts: " << bytes << " bytes, " << wire << " s on the link; exposed of ZeRO " << zero(fast) << " s at full speed, " << zero(on)

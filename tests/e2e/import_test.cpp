@@ -1,4 +1,4 @@
-// From a Hugging Face folder to a checkpoint, and training that starts from either.
+// Import of a Hugging Face folder as a checkpoint, and training that starts from either.
 #include <cmath>
 
 #include "tests/e2e/harness.h"
@@ -14,8 +14,8 @@ using Catch::Matchers::Contains;
 
 const fs::path kGolden = fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface";
 
-/// The golden models `llama_bf16` and `gpt2_tied` have room for the bytes tokenizer. Folder "NAME", checkpoint "NAME.imported", and NAME.yaml, which trains
-/// from the folder.
+/// Creates the folder "NAME", the checkpoint "NAME.imported", and NAME.yaml, which trains from the folder. The vocabularies of the golden models
+/// `llama_bf16` and `gpt2_tied` are large enough for the bytes tokenizer.
 void prepare(const TemporaryDirectory& directory, const std::string& name) {
   if (!fs::exists(directory / "train")) build_data(directory);
   fs::copy(kGolden / name, directory / name, fs::copy_options::recursive);
@@ -45,20 +45,20 @@ std::string validation_loss_of(const TemporaryDirectory& directory, const std::s
 
 }  // namespace
 
-TEST_CASE("import: a checkpoint of the folder's weights, whole, with the model section that goes with them") {
+TEST_CASE("import: a complete checkpoint of the folder's weights, with the matching model section") {
   TemporaryDirectory directory;
   prepare(directory, "llama_bf16");
   const std::string model = read_file(directory / "llama_bf16.imported/model.yaml");
   for (const char* line : {"model:\n", "\n  architecture: llama\n", "\n  vocab_size: 259\n", "\n  kv_heads: 2\n", "\n  tied_embeddings: false\n"})
     CHECK_THAT(model, Contains(line));
   CHECK_THAT(model, !Contains("\n  steps") && !Contains("training"));
-  check(run(directory, {"checkpoint", "verify", "llama_bf16.imported"}), 0, "whole: 21 tensors");
+  check(run(directory, {"checkpoint", "verify", "llama_bf16.imported"}), 0, "complete: 21 tensors");
   const Outcome inspected = must(run(directory, {"checkpoint", "inspect", "llama_bf16.imported", "--json"}));
   const nlohmann::json facts = nlohmann::json::parse(inspected.out);
   CHECK(facts["step"] == 0);
   CHECK(facts["tokenizer"]["name"] == "");
   CHECK(facts["dtype"] == nlohmann::json{"F32"});
-  // bf16 is the upper half of fp32: nothing is lost, nothing is added.
+  // bf16 is the upper half of fp32, so the conversion is exact.
   const RawTensors theirs = read_raw(directory / "llama_bf16/model.safetensors"),
                    ours = read_raw(directory / "llama_bf16.imported/rank-00000.safetensors");
   const RawTensor &narrow = theirs.at("model.layers.1.mlp.down_proj.weight"), &wide = ours.at("weight/blocks.1.mlp.down.weight@0,0");
@@ -92,7 +92,7 @@ TEST_CASE("training starts from a folder as from the checkpoint imported from it
   }
 }
 
-TEST_CASE("a run that began with initial weights goes on from its own checkpoints, and only as the same run") {
+TEST_CASE("a run with initial weights resumes from its own checkpoints, and only as the same run") {
   TemporaryDirectory directory;
   prepare(directory, "llama_bf16");
   const Arguments train = {"train", "llama_bf16.yaml"};
@@ -105,7 +105,7 @@ TEST_CASE("a run that began with initial weights goes on from its own checkpoint
   check(run(directory, train + from("other", "new") + Arguments{"--resume", "run/checkpoints/step-00000002"}), 64,
         "now:        training.initial_weights: other");
   check(run(directory, train + sets({"run.directory=new"}) + Arguments{"--resume", "llama_bf16.imported"}), 64,
-        "cannot resume from llama_bf16.imported: it holds weights only, not the state of a run; start one from them with --set "
+        "cannot resume from llama_bf16.imported: it contains only weights, not the state of a run; to start a run from them, use --set "
         "training.initial_weights=llama_bf16.imported");
   CHECK(directory.changes_since(before).empty());
   fs::remove_all(directory / "llama_bf16");
@@ -113,7 +113,7 @@ TEST_CASE("a run that began with initial weights goes on from its own checkpoint
   CHECK(losses(directory / "run", 3) == losses(directory / "through", 3));
 }
 
-TEST_CASE("initial weights that do not fit are refused before anything is written") {
+TEST_CASE("initial weights of a different model are refused before anything is written") {
   TemporaryDirectory directory;
   prepare(directory, "llama_bf16");
   const Arguments train = {"train", "llama_bf16.yaml"};
@@ -125,22 +125,22 @@ TEST_CASE("initial weights that do not fit are refused before anything is writte
   write_file(directory / "swapped/tokenizer.json", tokenizer.dump());
   fs::create_directory(directory / "empty");
   const auto before = directory.listing();
-  // One rank finds it where it runs, several before they are started.
+  // A single rank detects it when it runs, several ranks before they are started.
   for (const Arguments& degrees : {Arguments{}, layout(2, 1, 1, 0)}) {
     check(run(directory, train + degrees + sets({"model.ffn_size=64", "model.tied_embeddings=true", "model.rope_theta=500"})), 64,
-          "training.initial_weights=llama_bf16: another model than the configured one; allowed the same, which is\n"
+          "training.initial_weights=llama_bf16: model differs from the configured one; allowed a configuration with\n"
           "model:\n  ffn_size: 48\n  tied_embeddings: false\n  rope_theta: 10000\n");
     check(run(directory, train + degrees + sets({"model.max_positions=65"})), 64, "model:\n  max_positions: 64\n");
     check(run(directory, train + degrees + from("nothing", "run")), 66, "nothing does not exist");
     check(run(directory, train + degrees + from("empty", "run")), 65,
-          "empty is not whole: manifest.json is missing; nor is it a Hugging Face folder");
+          "empty is incomplete: manifest.json is missing; nor is it a Hugging Face folder");
     check(run(directory, train + degrees + from("swapped", "run") + sets({"model.vocab_size=256", "model.tied_embeddings=true"})), 64,
-          "trained with another tokenizer than data.tokenizer=bytes; allowed swapped/tokenizer.json");
+          "trained with a different tokenizer than data.tokenizer=bytes; allowed swapped/tokenizer.json");
     CHECK(directory.changes_since(before).empty());
   }
   // The same ids from another file.
   must(run(directory, train + from("exported", "went_on") + sets({"model.vocab_size=256", "model.tied_embeddings=true"})));
-  // A damaged tensor, too.
+  // A damaged tensor is refused, too.
   const fs::path weights = directory / "llama_bf16.imported/rank-00000.safetensors";
   std::string bytes = read_file(weights);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
@@ -149,7 +149,7 @@ TEST_CASE("initial weights that do not fit are refused before anything is writte
   CHECK_FALSE(fs::exists(directory / "run"));
 }
 
-TEST_CASE("import refuses what it cannot read or must not overwrite, and leaves nothing") {
+TEST_CASE("import refuses invalid input and an existing output, and leaves nothing behind") {
   TemporaryDirectory directory;
   prepare(directory, "llama_bf16");
   const auto import = [&](const std::string& folder, const std::string& output) {
@@ -162,7 +162,7 @@ TEST_CASE("import refuses what it cannot read or must not overwrite, and leaves 
   const auto before = directory.listing();
   check(import("nothing", "out"), 66, "nothing does not exist");
   check(import("llama_bf16", "llama_bf16.imported"), 64, "--output=llama_bf16.imported: exists");
-  check(import("llama_bf16.imported", "out"), 65, "llama_bf16.imported: is a checkpoint already");
+  check(import("llama_bf16.imported", "out"), 65, "llama_bf16.imported: is already a checkpoint");
   check(import("short", "out"), 65, "short/model.safetensors");
   check(import("mamba", "out"), 65, "mamba/config.json: \"model_type\" is \"mamba\"");
   check(run(directory, {"checkpoint", "import", "--output", "out", "llama_bf16"}), 64, "--format");
@@ -179,15 +179,14 @@ TEST_CASE("weights of a folder that are not finite are reported once and by name
     REQUIRE(tensor.dtype == "BF16");
     tensor.data.replace(2 * element, 2, bits);
   };
-  spoil("model.layers.1.mlp.down_proj.weight", 0, "\xc0\x7f");   // no number
+  spoil("model.layers.1.mlp.down_proj.weight", 0, "\xc0\x7f");   // NaN
   spoil("model.layers.1.mlp.down_proj.weight", 77, "\x80\xff");  // minus infinity
   spoil("model.norm.weight", 3, std::string("\x80\x7f"));
   write_raw(directory / "llama_bf16/model.safetensors", tensors);
-  const std::string warning =
-      "warning: llama_bf16 holds weights that are not finite: blocks.1.mlp.down.weight (2 values), final_norm.weight (1 value)\n";
+  const std::string warning = "warning: llama_bf16 contains non-finite weights: blocks.1.mlp.down.weight (2 values), final_norm.weight (1 value)\n";
   const Outcome imported = must(run(directory, {"checkpoint", "import", "--format", "hf", "--output", "out", "llama_bf16"}));
   CHECK_THAT(imported.err, Contains(warning));
-  check(run(directory, {"checkpoint", "verify", "out"}), 65, "not all of its values are finite: weight/blocks.1.mlp.down.weight (2 values), ");
+  check(run(directory, {"checkpoint", "verify", "out"}), 65, "contains non-finite values: weight/blocks.1.mlp.down.weight (2 values), ");
   check(run(directory, {"checkpoint", "inspect", "out"}), 0,
         "\nnon_finite       weight/blocks.1.mlp.down.weight (2 values), weight/final_norm.weight (1 value)\n");
   for (const Arguments& degrees : {layout(1, 1, 1, 0), layout(2, 1, 2, 0), layout(1, 1, 2, 3)}) {
@@ -196,11 +195,11 @@ TEST_CASE("weights of a folder that are not finite are reported once and by name
     INFO(started.err);
     const size_t at = started.err.find(warning);
     REQUIRE(at != std::string::npos);
-    CHECK(started.err.find("not finite: ", at + warning.size()) == std::string::npos);
+    CHECK(started.err.find("non-finite weights: ", at + warning.size()) == std::string::npos);
   }
 }
 
-TEST_CASE("a folder whose tokenizer is of a kind not read here is told of, and its weights are taken") {
+TEST_CASE("a folder with an unsupported tokenizer is reported, and its weights are read") {
   TemporaryDirectory directory;
   prepare(directory, "llama_bf16");
   write_file(directory / "llama_bf16/tokenizer.json", R"({"model": {"type": "Unigram"}})");
@@ -209,10 +208,10 @@ TEST_CASE("a folder whose tokenizer is of a kind not read here is told of, and i
   CHECK(fs::exists(directory / "out/manifest.json"));
   CHECK_FALSE(fs::exists(directory / "out/tokenizer.json"));
   const Outcome started = must(run(directory, {"train", "llama_bf16.yaml"}));
-  CHECK_THAT(started.err, Contains("warning: llama_bf16/tokenizer.json: ") && Contains("; data.tokenizer is not compared with it\n"));
+  CHECK_THAT(started.err, Contains("warning: llama_bf16/tokenizer.json: ") && Contains("; not compared with data.tokenizer\n"));
 }
 
-TEST_CASE("import carries the tokenizer of the folder, and generate and eval take the folder as it is") {
+TEST_CASE("import copies the tokenizer of the folder, and generate and eval accept the folder itself") {
   TemporaryDirectory directory;
   prepare_run(directory);
   must(run(directory, Arguments{"train", "run.yaml"} + sets({"model.dropout=0"})));
@@ -225,7 +224,7 @@ TEST_CASE("import carries the tokenizer of the folder, and generate and eval tak
   const std::string expected = text("run");
   CHECK(text("folder") == expected);
   CHECK(text("back") == expected);
-  // The same bits again.
+  // Import restores the same bits.
   const auto weights = [&](const std::string& checkpoint) {
     RawTensors tensors = read_raw(directory / (checkpoint + "/rank-00000.safetensors"));
     std::erase_if(tensors, [](const auto& tensor) { return !tensor.first.starts_with("weight/"); });

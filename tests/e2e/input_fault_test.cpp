@@ -1,4 +1,4 @@
-// Inputs that change or stop while a command reads them, or that are not what they seem.
+// Inputs that change or stop while a command reads them, or that are invalid.
 #include <sys/stat.h>
 
 #include <csignal>
@@ -21,7 +21,7 @@ Outcome shell(const TemporaryDirectory& directory, const std::string& line) {
   return Process({"env", "T=" + kBinary, "bash", "-c", line}, directory.path()).wait();
 }
 
-/// Trains without end, empties `file` meanwhile, and expects the whole job to end with 65 and one message that names it.
+/// Trains indefinitely, truncates `file` meanwhile, and expects the whole job to end with 65 and one message that names it.
 void check_truncation(const TemporaryDirectory& directory, const std::string& run, const std::string& file, const Arguments& arguments) {
   CAPTURE(run, file);
   LiveJob job(directory, run, arguments + sets({"training.steps=10000000", "checkpoint.every=0", "training.evaluate.every=0"}));
@@ -31,15 +31,15 @@ void check_truncation(const TemporaryDirectory& directory, const std::string& ru
   const std::string err = job.err();
   CAPTURE(err);
   CHECK(outcome.code == 65);
-  const std::string message = file + ": has become shorter while it was in use: 0 bytes";
+  const std::string message = file + ": truncated while in use: 0 bytes";
   REQUIRE(occurrences(err, message) == 1);
-  CHECK(err.find('\n', err.find(message)) == err.size() - 1);  // it is the last line: nothing of ranks that have died
+  CHECK(err.find('\n', err.find(message)) == err.size() - 1);  // the last line: no messages about ranks that have died
   CHECK(job.wait_until_gone(10) >= 0);
 }
 
 }  // namespace
 
-TEST_CASE("input faults: a token file truncated while it is trained on ends the whole job with 65 and names the file") {
+TEST_CASE("input faults: a token file truncated during training ends the whole job with 65 and names the file") {
   TemporaryDirectory directory;
   prepare_run(directory);
   check_truncation(directory, "one", "train/tokens.bin", {});
@@ -75,7 +75,7 @@ TEST_CASE("input faults: data whose every target is masked is refused, a batch w
   for (const Arguments& ranks : {Arguments{}, layout(1, 2, 2, 0)}) {
     for (const std::string key : {"data.train", "data.validation"}) {
       const Outcome outcome = run(directory, Arguments{"train", "run.yaml"} + sets({key + "=[masked]"}) + ranks);
-      check(outcome, 65, "masked: no token is a target, so there is nothing to learn or to measure; prompts are never targets");
+      check(outcome, 65, "masked: no token is a target, so there is no loss to compute; prompt tokens are never targets");
       CHECK(occurrences(outcome.err, "\n") == 1);
     }
   }
@@ -104,7 +104,7 @@ TEST_CASE("input faults: data whose every target is masked is refused, a batch w
   CHECK(seen[0] == seen[1]);
 }
 
-TEST_CASE("input faults: a resumed run notices one changed token of a million, and takes the same data built again") {
+TEST_CASE("input faults: a resumed run detects one changed token in a million, and accepts the same data rebuilt") {
   TemporaryDirectory directory;
   prepare_run(directory);
   std::string text;
@@ -119,21 +119,21 @@ TEST_CASE("input faults: a resumed run notices one changed token of a million, a
   must(directory, train + Arguments{"--max-steps", "2"});
   build();
   must(directory, train + Arguments{"--max-steps", "4"});
-  text[text.size() / 4096 * 1000 + 5] ^= 1;  // between two of the 4,096 tokens that are read for the fingerprint
+  text[text.size() / 4096 * 1000 + 5] ^= 1;  // between two of the 4,096 tokens that enter the fingerprint
   build();
-  check(run(directory, train), 65, "data.train holds other tokens than when it was saved");
+  check(run(directory, train), 65, "data.train contains different tokens than when it was saved");
 
   check(run(directory, {"data", "inspect", "--verify", "large"}), 0, ", of all tokens; verified");
   std::string bytes = read_file(directory / "large/tokens.bin");
   bytes[5000] ^= 1;
   write_file(directory / "large/tokens.bin", bytes);
   check(run(directory, {"data", "inspect", "large"}), 0, ", of all tokens\n");
-  check(run(directory, {"data", "inspect", "--verify", "large"}), 65, "large/tokens.bin: has changed since it was built");
+  check(run(directory, {"data", "inspect", "--verify", "large"}), 65, "large/tokens.bin: changed since it was built");
   write_file(directory / "foreign.bin", "0123");
   check(run(directory, {"data", "inspect", "--verify", "foreign.bin"}), 64, "--verify: foreign.bin: token files of other programs have no digests");
 }
 
-TEST_CASE("input faults: numbers of the command line that are not finite are refused") {
+TEST_CASE("input faults: non-finite numbers on the command line are refused") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const auto before = directory.listing();
@@ -157,7 +157,7 @@ TEST_CASE("input faults: numbers of the command line that are not finite are ref
   CHECK(directory.changes_since(before) == "");
 }
 
-TEST_CASE("input faults: a configuration from a pipe is read by one rank, refused for several, and not waited for without end") {
+TEST_CASE("input faults: a configuration from a pipe is read by one rank, refused for several, and times out") {
   TemporaryDirectory directory;
   prepare_run(directory);
   check(shell(directory, "$T train <(cat run.yaml) --set run.directory=first"), 0, "step 6/6");
@@ -165,7 +165,7 @@ TEST_CASE("input faults: a configuration from a pipe is read by one rank, refuse
   check(shell(directory, "$T bench step <(cat run.yaml) --seconds 0.01"), 0, "");
   check(shell(directory, "$T config show <(cat run.yaml)"), 0, "");
   const auto before = directory.listing();
-  const std::string refusal = ": every rank reads the configuration, and this is not a regular file; allowed a regular file";
+  const std::string refusal = ": not a regular file, but every rank reads the configuration; allowed a regular file";
   for (const char* const line : {"$T train <(cat run.yaml) --set parallel.data=2", "cat run.yaml | $T train /dev/stdin --set parallel.tensor=2",
                                  "$T train <(cat run.yaml) --restarts 1", "$T bench step <(cat run.yaml) --set parallel.data=2"}) {
     const Outcome outcome = shell(directory, line);
@@ -185,7 +185,7 @@ TEST_CASE("input faults: a configuration from a pipe is read by one rank, refuse
   CHECK(directory.changes_since(before) == "");
 }
 
-TEST_CASE("input faults: data build reads standard input where it is asked to") {
+TEST_CASE("input faults: data build reads standard input on request") {
   TemporaryDirectory directory;
   build_data(directory);
   const auto same = [&](const std::string& a, const std::string& b) {
@@ -219,7 +219,7 @@ TEST_CASE("input faults: a control character in a --set is refused") {
   CHECK(directory.changes_since(before) == "");
 }
 
-TEST_CASE("input faults: what would destroy a source, or means nothing, is refused before anything is read") {
+TEST_CASE("input faults: options that would overwrite a source, or are out of range, are refused before anything is read") {
   TemporaryDirectory directory;
   prepare_run(directory);
   must(directory, {"train", "run.yaml"});
@@ -229,7 +229,7 @@ TEST_CASE("input faults: what would destroy a source, or means nothing, is refus
   check(run(directory, exporting + Arguments{"--output", ""}), 64, "--output");
   const std::string manifest = "run/checkpoints/latest/manifest.json";
   const std::string before = read_file(directory / manifest);
-  check(run(directory, exporting + Arguments{"--output", "out", "--write-logits", manifest}), 64, "would be written among the files that are exported");
+  check(run(directory, exporting + Arguments{"--output", "out", "--write-logits", manifest}), 64, "is in the directory of the exported model");
   CHECK(read_file(directory / manifest) == before);
   std::string deep;
   for (int i = 0; i < 40'000; ++i) deep += "a.";

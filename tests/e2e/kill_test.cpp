@@ -1,5 +1,5 @@
-// kill -9 of a rank, of mpirun, of the launcher or of all of them at random moments, and then the plain command again, until the run is done: not a bit may
-// differ from the run that nobody disturbed. scripts/kill-trials.sh makes many trials of it.
+// kill -9 of a rank, of mpirun, of the launcher or of all of them at random moments, followed by the same command until the run is done: the result
+// must be bit-identical to that of an undisturbed run. scripts/kill-trials.sh runs many trials.
 #include <signal.h>
 
 #include <algorithm>
@@ -35,11 +35,11 @@ struct Tally {
   int trials = 0, kills = 0, inside_save = 0, resumes = 0, differences = 0;
 };
 
-/// An undisturbed run, to compare with.
+/// An undisturbed run for comparison.
 struct Reference {
   Fingerprint fingerprint;
   double seconds = 0;
-  double save_seconds = 0;  ///< the mean
+  double save_seconds = 0;  ///< mean per save
 };
 
 std::string text_of(const fs::path& path) {
@@ -47,7 +47,7 @@ std::string text_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Names of the saves under way in a run directory.
+/// Names of the saves in progress in a run directory.
 std::set<std::string> partials(const fs::path& run) {
   std::set<std::string> names;
   std::error_code error;
@@ -72,7 +72,7 @@ Job processes_of(const fs::path& run) {
   return job;
 }
 
-/// One run that is killed once or more; what happens to it is a function of its number, as far as the machine lets it be.
+/// One run that is killed one or more times. The number of the trial determines what happens, apart from timing.
 class Trial {
  public:
   Trial(int number, const Combination& combination, const Arguments& command, const fs::path& home, const Reference& reference, Tally& tally)
@@ -84,7 +84,7 @@ class Trial {
         reference_(reference),
         tally_(tally) {}
 
-  /// Throws std::runtime_error where the run did not become the reference.
+  /// Throws std::runtime_error if the result differs from the reference.
   void go() {
     int kills = 1 + (chance(0.4) ? 1 : 0) + (chance(0.2) ? 1 : 0);
     std::vector<std::unique_ptr<Process>> dying;
@@ -93,9 +93,9 @@ class Trial {
       auto process = std::make_unique<Process>(command_, home_);
       if (kills == 0 || !disturb(*process)) {
         const Outcome outcome = process->wait();
-        if (outcome.code != 0) throw std::runtime_error(concat("undisturbed, it ended with ", outcome.code, ":\n", outcome.err));
+        if (outcome.code != 0) throw std::runtime_error(concat("the undisturbed run ended with ", outcome.code, ":\n", outcome.err));
         if (disturbed) break;
-        fs::remove_all(run_);  // it was done before its moment came
+        fs::remove_all(run_);  // it ended before the kill
         continue;
       }
       disturbed = true;
@@ -105,7 +105,7 @@ class Trial {
       if (chance(0.5))
         process->wait();
       else
-        dying.push_back(std::move(process));  // the next one starts while this one's ranks may still live
+        dying.push_back(std::move(process));  // the next one starts while ranks of this one may still be alive
     }
     for (const auto& process : dying) process->wait();
     check_nothing_runs();
@@ -120,15 +120,15 @@ class Trial {
   double draw(double below) { return std::uniform_real_distribution<double>(0, below)(random_); }
   bool chance(double probability) { return draw(1) < probability; }
 
-  /// Waits for a moment and kills. False: the run ended first.
+  /// Waits for a random moment and kills. Returns false if the run ends first.
   bool disturb(Process& process) {
     const double kind = draw(1);
-    if (kind < 0.1) return wait(process, draw(world_ > 1 ? 0.8 : 0.1)) && kill_some(process, processes_of(run_));  // at its start
+    if (kind < 0.1) return wait(process, draw(world_ > 1 ? 0.8 : 0.1)) && kill_some(process, processes_of(run_));  // during start-up
     if (kind < 0.3) return wait(process, draw(reference_.seconds)) && kill_some(process, processes_of(run_));
     Job job;
     const auto ranks = static_cast<size_t>(world_ > 1 ? world_ : 0);
     if (!wait_until(process, [&] { return (job = processes_of(run_)).ranks.size() == ranks; })) return false;
-    if (kind < 0.4) {  // at its end
+    if (kind < 0.4) {  // near its end
       const auto reached = [&] {
         const std::set<std::string> saving = saves_under_way();
         return saved_step() == kSteps || (!saving.empty() && saving.rbegin()->starts_with(concat("step-000000", kSteps)));
@@ -144,7 +144,7 @@ class Trial {
     return wait_until(process, target_save) && wait(process, draw(std::min(0.02, 1.2 * reference_.save_seconds))) && kill_some(process, job);
   }
 
-  /// Not those that a job killed before has left.
+  /// Saves in progress, without leftovers of jobs killed earlier.
   std::set<std::string> saves_under_way() const {
     std::set<std::string> names = partials(run_);
     std::erase_if(names, [&](const std::string& name) { return stale_.contains(name); });
@@ -161,7 +161,7 @@ class Trial {
     const auto limit = Clock::now() + std::chrono::seconds(60);
     while (process.running()) {
       if (reached()) return true;
-      if (Clock::now() > limit) throw std::runtime_error("it does not get on");
+      if (Clock::now() > limit) throw std::runtime_error("no progress for 60 s");
       std::this_thread::sleep_for(std::chrono::microseconds(300));
     }
     return false;
@@ -189,7 +189,7 @@ class Trial {
   void check_nothing_runs() const {
     const auto limit = Clock::now() + std::chrono::seconds(10);
     while (!processes_with(run_.string()).empty()) {
-      if (Clock::now() > limit) throw std::runtime_error(concat(processes_with(run_.string()).size(), " processes are left"));
+      if (Clock::now() > limit) throw std::runtime_error(concat(processes_with(run_.string()).size(), " processes are still running"));
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
@@ -203,7 +203,7 @@ class Trial {
   std::set<std::string> stale_;
 };
 
-/// Shared memory of MPI jobs that no process uses any more.
+/// Shared-memory segments of MPI jobs that no process uses any more.
 std::set<std::string> abandoned_segments() {
   std::set<std::string> segments;
   for (const auto& item : fs::recursive_directory_iterator("/dev/shm"))
@@ -236,7 +236,7 @@ int number_from(const char* variable, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
-/// Trial n uses combination n modulo their number. TRIREME_KILL_PART = "p/q" makes only those trials for which n modulo q is p.
+/// Trial n uses combination n modulo their number. TRIREME_KILL_PART = "p/q" runs only trials with n modulo q = p.
 void make_trials(const std::vector<Combination>& combinations, int trials, double least_inside_saves) {
   TemporaryDirectory home;
   prepare_run(home);
@@ -263,7 +263,7 @@ void make_trials(const std::vector<Combination>& combinations, int trials, doubl
     } catch (const std::exception& error) {
       ++tally.differences;
       home.keep();
-      std::cerr << name << ": " << error.what() << "\nits run directory: " << home.path() / concat("trial-", number) << std::endl;
+      std::cerr << name << ": " << error.what() << "\nrun directory: " << home.path() / concat("trial-", number) << std::endl;
     }
     if (std::getenv("TRIREME_KILL_TRIALS") != nullptr)
       std::cerr << name << ": " << std::chrono::duration<double>(Clock::now() - begin).count() << " s\n";
@@ -288,7 +288,7 @@ void make_trials(const std::vector<Combination>& combinations, int trials, doubl
 
 }  // namespace
 
-TEST_CASE("kill: one rank and eight, killed at random moments, become the run that was not") { make_trials({{1, 1, 1, 1}, {2, 2, 2, 3}}, 6, 0); }
+TEST_CASE("kill: runs of one and eight ranks killed at random moments end like undisturbed ones") { make_trials({{1, 1, 1, 1}, {2, 2, 2, 3}}, 6, 0); }
 
 TEST_CASE("kill: every layout and ZeRO stage", "[slow]") {
   std::vector<Combination> combinations;

@@ -1,4 +1,4 @@
-// What surrounds the ranks of a run when they are started: places that all users share, limits of the machine, and programs that are no mpirun.
+// The environment of a launch: directories shared by all users, limits of the machine, and programs named mpirun that are not Open MPI's.
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -25,12 +25,12 @@ const Arguments kTwo = layout(1, 1, 2, 0) + sets({"training.steps=3", "training.
 const Arguments kEndless =
     layout(1, 1, 2, 0) + sets({"training.steps=1000000", "training.evaluate.every=0", "data.validation=[]", "checkpoint.every=0"});
 
-/// `trireme arguments...` by a shell that has done `before`.
+/// Runs `trireme arguments...` from a shell that first executes `before`.
 Outcome run_after(const TemporaryDirectory& directory, const std::string& before, const Arguments& arguments) {
   return Process(Arguments{"sh", "-c", before + "; exec \"$@\"", "shell", kBinary} + arguments, directory.path()).wait();
 }
 
-/// Ports on which processes of a job listen for TCP.
+/// TCP ports on which processes of a job listen.
 std::set<int> ports_of(const std::vector<pid_t>& processes) {
   std::set<std::string> sockets;
   for (const pid_t process : processes) {
@@ -53,7 +53,7 @@ std::set<int> ports_of(const std::vector<pid_t>& processes) {
   return ports;
 }
 
-/// Addresses of this host that others reach it by.
+/// Non-loopback IPv4 addresses of this host.
 std::vector<in_addr> outer_addresses() {
   std::vector<in_addr> found;
   ifaddrs* all = nullptr;
@@ -83,7 +83,7 @@ std::set<fs::path> job_directories() {
   return found;
 }
 
-/// Where the process has files open.
+/// Paths of the open files of a process.
 std::string open_files_of(pid_t process) {
   std::string text;
   std::error_code gone;
@@ -100,9 +100,9 @@ void write_program(const fs::path& path, const std::string& script) {
 
 }  // namespace
 
-TEST_CASE("launch: what another user lays where jobs have their directories holds up no run") {
+TEST_CASE("launch: files that another user creates where jobs have their directories do not block a run") {
   if (::geteuid() != 0) {
-    WARN("skipped: only root can be another user");
+    WARN("skipped: only root can act as another user");
     return;
   }
   TemporaryDirectory directory;
@@ -120,7 +120,7 @@ TEST_CASE("launch: what another user lays where jobs have their directories hold
   must(outcome);
 }
 
-TEST_CASE("launch: mpirun's files are in the job's own directory, which the next launch removes after a kill") {
+TEST_CASE("launch: mpirun's files are in the job's directory, which the next launch removes after a kill") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const std::set<fs::path> before = job_directories();
@@ -130,7 +130,7 @@ TEST_CASE("launch: mpirun's files are in the job's own directory, which the next
     REQUIRE(job.wait_for_step(3));
     for (const fs::path& path : job_directories())
       if (!before.contains(path)) left.insert(path);
-    REQUIRE_FALSE(left.empty());  // another job may run beside this one
+    REQUIRE_FALSE(left.empty());  // another job may run at the same time
     const std::string files = open_files_of(job.mpirun());
     CAPTURE(files);
     const auto ours = std::find_if(left.begin(), left.end(), [&](const fs::path& path) { return files.find(path.string()) != std::string::npos; });
@@ -141,7 +141,7 @@ TEST_CASE("launch: mpirun's files are in the job's own directory, which the next
     CHECK((status.st_mode & 07777) == 0700);
     CHECK(files.find("/tmp/ompi.") == std::string::npos);
     const pid_t mpirun = job.mpirun();
-    job.signal(SIGKILL);  // nobody tidies up
+    job.signal(SIGKILL);  // no process cleans up
     ::kill(mpirun, SIGKILL);
     CHECK(job.wait_until_gone(20) >= 0);
     job.wait();
@@ -150,18 +150,18 @@ TEST_CASE("launch: mpirun's files are in the job's own directory, which the next
   CHECK_FALSE(fs::exists(*left.begin()));
 }
 
-TEST_CASE("launch: on one host no process of the job can be reached from another") {
+TEST_CASE("launch: on one host no process of the job accepts connections from other hosts") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const std::vector<in_addr> addresses = outer_addresses();
   if (addresses.empty()) {
-    WARN("skipped: this host has no address but the loopback's");
+    WARN("skipped: this host has only a loopback address");
     return;
   }
   LiveJob job(directory, "run", kEndless);
   REQUIRE(job.wait_for_step(3));
   const std::set<int> ports = ports_of(processes_with(job.run_directory().string()));
-  CHECK(ports.size() >= 2);  // mpirun's for its ranks, and the hub's
+  CHECK(ports.size() >= 2);  // mpirun's port for its ranks, and the hub's
   in_addr loopback{};
   loopback.s_addr = htonl(INADDR_LOOPBACK);
   int within = 0;
@@ -175,7 +175,7 @@ TEST_CASE("launch: on one host no process of the job can be reached from another
   CHECK(job.wait().code == 75);
 }
 
-TEST_CASE("launch: a TMPDIR that cannot be used disturbs no run") {
+TEST_CASE("launch: an unusable TMPDIR does not affect a run") {
   TemporaryDirectory directory;
   prepare_run(directory);
   for (const char* place : {"/nowhere", "/dev/null", "/proc"}) {
@@ -188,19 +188,19 @@ TEST_CASE("launch: a TMPDIR that cannot be used disturbs no run") {
   }
 }
 
-TEST_CASE("launch: few open files are raised to what the ranks need, too low a limit is refused in one line") {
+TEST_CASE("launch: a low limit on open files is raised, an insufficient hard limit is refused in one line") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const std::vector<std::string> before = directory.listing();
   const Outcome refused = run_after(directory, "ulimit -n 32", Arguments{"train", "run.yaml"} + kTwo + in("refused"));
-  check(refused, 64, "at most 32 open files (ulimit -Hn) are too few to start 2 ranks on this host; allowed at least ");
+  check(refused, 64, "the limit of 32 open files (ulimit -Hn) is too low to start 2 ranks on this host; allowed at least ");
   CHECK(std::count(refused.err.begin(), refused.err.end(), '\n') == 1);
   CHECK(directory.changes_since(before).empty());
   must(run_after(directory, "ulimit -Sn 32", Arguments{"train", "run.yaml"} + kTwo + in("raised")));
   must(run_after(directory, "ulimit -Sn 32; ulimit -Hn 76", Arguments{"train", "run.yaml"} + kTwo + in("just enough")));
 }
 
-TEST_CASE("launch: thousands of ranks on a few cores are not started unless asked for") {
+TEST_CASE("launch: thousands of ranks on a few cores are refused without --oversubscribe") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const std::vector<std::string> before = directory.listing();
@@ -212,7 +212,7 @@ TEST_CASE("launch: thousands of ranks on a few cores are not started unless aske
   CHECK(directory.changes_since(before).empty());
 }
 
-TEST_CASE("launch: a program that is called mpirun and is none is named, and nothing pretends to have trained") {
+TEST_CASE("launch: a fake mpirun is named in the error, and nothing is trained") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const auto run_with = [&](const std::string& script) {
@@ -222,23 +222,23 @@ TEST_CASE("launch: a program that is called mpirun and is none is named, and not
   const std::string named = (directory / "bin/mpirun").string();
   check(run_with("exit 0\n"), 70, named + ": exited with code 0 without starting a rank");
   check(run_with("shift 2; exec \"$@\"\n"), 70, named + ": started this program, but not as a rank");
-  // One that speaks another library's language: each process would be a world of one, and train alone.
+  // An mpirun of a different MPI library: each process would be a world of size 1, and train alone.
   check(run_with("shift 2; PMI_RANK=0 \"$@\" & PMI_RANK=1 \"$@\"; code=$?; wait; exit $code\n"), 70,
-        "mpirun was to start 2 ranks, but MPI sees a world of 1");
+        "mpirun was asked to start 2 ranks, but MPI reports a world size of 1");
   CHECK_FALSE(fs::exists(directory / "run/metrics.jsonl"));
 }
 
-TEST_CASE("launch: a task of srun whose MPI finds itself alone does not train") {
+TEST_CASE("launch: an srun task whose MPI world has size 1 does not train") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Outcome alone =
       run_after(directory, "export SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2", Arguments{"train", "run.yaml"} + kTwo + in("run"));
   CHECK(alone.code == 64);
-  CHECK(alone.err.starts_with("rank 0: Slurm started 2 tasks, but MPI sees a world of 1: use srun --mpi=pmix\n"));
+  CHECK(alone.err.starts_with("rank 0: Slurm started 2 tasks, but MPI reports a world size of 1: use srun --mpi=pmix\n"));
   CHECK_FALSE(fs::exists(directory / "run"));
 }
 
-TEST_CASE("launch: what a file holds does not command the terminal that shows a message about it") {
+TEST_CASE("launch: control characters from files are escaped in messages") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const std::string escape = "\x1b]0;owned\x07";

@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-/// Seconds until `done`, looked at every 10 ms; negative after `limit`.
+/// Seconds until `done` returns true, polled every 10 ms; negative after `limit`.
 double time_until(const std::function<bool()>& done, double limit) {
   const auto begin = std::chrono::steady_clock::now();
   for (;;) {
@@ -24,11 +24,11 @@ double time_until(const std::function<bool()>& done, double limit) {
   }
 }
 
-/// Of a file in /proc, which may go at any time.
+/// The contents of a file in /proc, which may disappear at any time.
 std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  text << file.rdbuf();  // unlike an iterator, no exception when the process has just gone
+  text << file.rdbuf();  // unlike an iterator, no exception if the process has just ended
   return text.str();
 }
 
@@ -59,7 +59,7 @@ size_t LiveJob::last_step() const {
   return found == std::string::npos ? 0 : std::strtoul(text.c_str() + found + key.size(), nullptr, 10);
 }
 
-/// Looked at twice: while a process becomes another program it has no command line.
+/// Checks twice: during exec a process has no command line.
 bool LiveJob::over() const {
   if (!processes_with(run_.string()).empty()) return false;
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -120,7 +120,7 @@ std::map<int, pid_t> LiveJob::ranks(size_t count) const {
 pid_t LiveJob::mpirun() const {
   for (pid_t process : processes_with(run_.string()))
     if (text_of(fs::path("/proc") / std::to_string(process) / "comm").starts_with("mpirun")) return process;
-  FAIL("mpirun does not run");
+  FAIL("mpirun is not running");
   return -1;
 }
 

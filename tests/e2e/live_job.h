@@ -1,31 +1,32 @@
 #pragma once
-// A training job that is watched and disturbed while it runs.
+// A training job that a test observes and disturbs while it runs.
 #include <map>
 
 #include "tests/e2e/harness.h"
 
 namespace trireme::test {
 
-/// `trireme train run.yaml` of `directory` (prepare_run), into `directory`/`run`; what it says goes to files, so that it can be read at any time.
+/// `trireme train run.yaml` in `directory` (prepare_run), with run directory `directory`/`run`. Its output goes to files, so that it can be read at
+/// any time.
 class LiveJob {
  public:
   LiveJob(const TemporaryDirectory& directory, const std::string& run, const Arguments& arguments, const Arguments& environment = {});
 
-  /// Until metrics.jsonl holds step `step` or a later one. False: the job ended first.
+  /// Waits until metrics.jsonl contains step `step` or a later one. Returns false if the job ends first.
   bool wait_for_step(size_t step);
-  /// Seconds until standard error holds `text`; negative if the job ended without, or after `limit` seconds.
+  /// Seconds until standard error contains `text`; negative if the job ends first, or after `limit` seconds.
   double wait_for_error(const std::string& text, double limit);
-  /// Seconds until no process of the job is left; negative after `limit`.
+  /// Seconds until all processes of the job have ended; negative after `limit`.
   double wait_until_gone(double limit) const;
   Outcome wait();
 
-  /// Processes of the ranks, which have just been started or are at work. Fails the test unless there are `count`.
+  /// Processes of the ranks, by rank. Waits for them and fails the test unless there are `count`.
   std::map<int, pid_t> ranks(size_t count) const;
   pid_t mpirun() const;
-  void signal(int number) const { process_.signal(number); }  ///< to the launcher
+  void signal(int number) const { process_.signal(number); }  ///< sent to the launcher
   std::string err() const { return read_file(err_); }
   const std::filesystem::path& run_directory() const { return run_; }
-  size_t last_step() const;  ///< in metrics.jsonl; 0 without
+  size_t last_step() const;  ///< in metrics.jsonl; 0 if there is none
 
  private:
   bool over() const;
@@ -33,7 +34,7 @@ class LiveJob {
   Process process_;
 };
 
-/// Preloads tests/shim/behave.cpp: rank `rank` does `deed` once `trigger` exists and holds `text`.
+/// Preloads tests/shim/behave.cpp: rank `rank` does `deed` once `trigger` exists and contains `text`.
 Arguments misbehaviour(int rank, const std::string& deed, const std::filesystem::path& trigger, const std::string& text = "");
 
 }  // namespace trireme::test

@@ -1,4 +1,4 @@
-// What a run says of its memory: planned at the start, measured at the end.
+// Memory reports of a run: forecast at the start, measurement at the end.
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
 
@@ -15,7 +15,7 @@ json memory_event(const TemporaryDirectory& directory) {
   return found;
 }
 
-TEST_CASE("memory: a run in double precision takes what was planned, to the byte, in every category and phase") {
+TEST_CASE("memory: a run in double precision takes the forecast memory, to the byte, in every category and phase") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Outcome outcome = must(directory, Arguments{"train", "run.yaml"} + layout(1, 2, 2, 2) + sets({"training.precision=fp64"}));
@@ -37,22 +37,21 @@ TEST_CASE("memory: a run in double precision takes what was planned, to the byte
     CHECK(phases["evaluation"]["peak"] < phases["forward"]["peak"]);
   }
 
-  const size_t planned = outcome.err.find("memory of a rank by plan"), both = outcome.err.find("memory of a rank, planned and measured");
+  const size_t planned = outcome.err.find("memory forecast per rank"), both = outcome.err.find("memory per rank, forecast and measured");
   REQUIRE(planned != std::string::npos);
   REQUIRE(both != std::string::npos);
   CHECK(planned < both);
   for (const char* const words : {"pipeline 0", "pipeline 1", "activations", "peak of the sum", "by phase, forecast: load ",
-                                  "parallel.gradient_accumulation: sharded holds up to "})
+                                  "parallel.gradient_accumulation: sharded stores up to "})
     CHECK(outcome.err.find(words) < both);
   for (const char* const words : {"measured 1", "by phase, measured: load "}) CHECK(outcome.err.find(words, both) != std::string::npos);
 }
 
-TEST_CASE("memory: the choice of gradient_accumulation is told where there is one, and costs what it says") {
+TEST_CASE("memory: the alternatives of gradient_accumulation are reported with their exact cost") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const auto told = [&](const Arguments& more) {
-    const std::string err =
-        must(directory, Arguments{"train", "run.yaml", "--resume", "never", "--max-steps", "1"} + layout(1, 1, 2, 2) + more).err;
+    const std::string err = must(directory, Arguments{"train", "run.yaml", "--resume", "never", "--max-steps", "1"} + layout(1, 1, 2, 2) + more).err;
     const size_t begin = err.find("parallel.gradient_accumulation: ");
     return begin == std::string::npos ? std::string() : err.substr(begin, err.find('\n', begin) - begin);
   };

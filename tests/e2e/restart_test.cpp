@@ -1,4 +1,4 @@
-// Jobs that fail and are started again by their launcher.
+// Failed jobs that are restarted by their launcher.
 #include <csignal>
 #include <iostream>
 
@@ -12,7 +12,7 @@ namespace {
 
 const Arguments kQuiet = sets({"training.evaluate.every=0", "data.validation=[]"});
 
-/// Each thing metrics.jsonl says of a step, but for the time it took.
+/// The step lines of metrics.jsonl, without timings.
 std::vector<nlohmann::json> steps_of(const fs::path& run) {
   std::vector<nlohmann::json> steps;
   for (nlohmann::json line : metrics(run)) {
@@ -29,7 +29,7 @@ size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-/// Kills `rank` once the job is past `step`; seconds until a step is done that was not done before.
+/// Kills `rank` once the job is past `step`; returns the seconds until the first new step is done.
 double kill_and_recover(LiveJob& job, size_t ranks, int rank, size_t step) {
   REQUIRE(job.wait_for_step(step));
   const size_t restarts = count(job.err(), "restart ");
@@ -53,7 +53,7 @@ struct Trial {
   size_t every;  ///< steps between saves; the rank is killed one and a half of them into the run
 };
 
-/// Seconds from the kill to the first step that was not done before.
+/// Returns the seconds from the kill to the first new step.
 double check_recovery(const Trial& is) {
   CAPTURE(is.name);
   TemporaryDirectory directory;
@@ -76,7 +76,7 @@ double check_recovery(const Trial& is) {
 
 }  // namespace
 
-TEST_CASE("restart: a job that loses a rank goes on from its newest checkpoint with the same bits") {
+TEST_CASE("restart: a job that loses a rank resumes from its newest checkpoint with bit-identical results") {
   check_recovery({"four ranks", layout(2, 1, 2, 2), 4, 2, 200, 40});
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("restart: eight ranks recover within five seconds", "[slow]") {
 
 TEST_CASE("restart: a run of one rank") { check_recovery({"one rank", layout(1, 1, 1, 0), 1, 0, 1500, 300}); }
 
-TEST_CASE("restart: gives up when the same step fails again") {
+TEST_CASE("restart: gives up when the same step fails twice") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments command = kQuiet + layout(1, 2, 2, 1) + sets({"training.steps=100000", "checkpoint.every=5", "checkpoint.asynchronous=false"});
@@ -103,14 +103,14 @@ TEST_CASE("restart: gives up when the same step fails again") {
   CHECK(job.wait_until_gone(5) >= 0);
 }
 
-TEST_CASE("restart: a request to stop between two tries ends the run with 75") {
+TEST_CASE("restart: a stop request between two attempts ends the run with exit code 75") {
   TemporaryDirectory directory;
   prepare_run(directory);
   LiveJob job(directory, "run", kQuiet + layout(1, 1, 2, 1) + sets({"training.steps=1000000", "checkpoint.every=0", "resilience.restarts=3"}));
   REQUIRE(job.wait_for_step(5));
   ::kill(job.ranks(2).at(1), SIGKILL);
   REQUIRE(job.wait_for_error("restart 1 of 3, from the start\n", 10) >= 0);
-  // From the start, so the second failure must be at another step: far behind the first.
+  // The job restarts from step 0, so the second failure must be at a different, much later step.
   const size_t first = job.last_step();
   while (job.last_step() >= first) REQUIRE(job.wait_until_gone(0) < 0);
   REQUIRE(job.wait_for_step(first + 20));
@@ -123,7 +123,7 @@ TEST_CASE("restart: a request to stop between two tries ends the run with 75") {
   CHECK(outcome.err.find("stopped on request before the restart") != std::string::npos);
 }
 
-TEST_CASE("restart: a program file that has been removed meanwhile is named") {
+TEST_CASE("restart: a program file that was removed meanwhile is named") {
   TemporaryDirectory directory;
   prepare_run(directory);
   fs::copy_file(kBinary, directory / "program");
@@ -137,20 +137,20 @@ TEST_CASE("restart: a program file that has been removed meanwhile is named") {
   CHECK(outcome.err.find("the program file was removed or replaced while it ran (") != std::string::npos);
 }
 
-TEST_CASE("restart: refused where another launcher has started the ranks") {
+TEST_CASE("restart: refused if another launcher started the ranks") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const auto before = directory.listing();
   const Outcome option = run_under_mpirun(directory, 2, Arguments{"train", "run.yaml", "--restarts", "1"} + layout(1, 1, 2, 0));
   CHECK(option.code == 64);
-  CHECK(option.err.find("--restarts: these ranks were started by mpirun or srun") != std::string::npos);
+  CHECK(option.err.find("--restarts: the ranks were started by mpirun or srun") != std::string::npos);
   const Outcome configured = run_under_mpirun(directory, 2, Arguments{"train", "run.yaml"} + layout(1, 1, 2, 0) + sets({"resilience.restarts=1"}));
   CHECK(configured.code == 64);
-  CHECK(configured.err.find("resilience.restarts: these ranks were started by mpirun or srun") != std::string::npos);
+  CHECK(configured.err.find("resilience.restarts: the ranks were started by mpirun or srun") != std::string::npos);
   CHECK(directory.changes_since(before).empty());
 }
 
-TEST_CASE("restart: after kill -9 of everything the next start succeeds at once") {
+TEST_CASE("restart: after kill -9 of all processes the next start succeeds immediately") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments command = kQuiet + layout(2, 1, 2, 3) + sets({"training.steps=100000", "checkpoint.every=10"});

@@ -1,4 +1,4 @@
-// Runs that go on: from whichever checkpoint can be trusted, on the branch they were put on, with the samples that are due.
+// Resumed runs: from the newest valid checkpoint, on the right branch after a roll-back, with the correct samples.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -27,7 +27,7 @@ std::string latest(const TemporaryDirectory& directory, const std::string& run_d
   return fs::read_symlink(directory / (run_directory + "/checkpoints/latest")).string();
 }
 
-/// One bit in the middle of the last tensor of a file.
+/// Flips one bit in the last tensor of a file.
 void flip_a_bit(const fs::path& checkpoint) {
   const fs::path shard = checkpoint / "rank-00001.safetensors";
   std::string bytes = read_file(shard);
@@ -43,17 +43,17 @@ void remove_manifest(const fs::path& checkpoint) { fs::remove(checkpoint / "mani
 
 }  // namespace
 
-TEST_CASE("resume: at the second and third time, with other data degrees, each step takes the samples that are due") {
+TEST_CASE("resume: each step reads the correct samples after repeated resumes with different data degrees") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  // Weights that all but stand still, and double precision: the loss of a step tells which samples it took, whatever ranks added it up.
+  // Nearly constant weights and double precision: the loss of a step identifies its samples, in any layout.
   const Arguments command =
       kTrain + sets({"training.steps=12", "training.precision=fp64", "model.dropout=0", "training.optimizer.learning_rate=1.0e-30",
                      "training.optimizer.weight_decay=0", "training.schedule.final_learning_rate=0"});
   must(directory, command + in("whole"));
   const std::vector<double> expected = losses(directory / "whole", 12);
   for (size_t i = 0; i < expected.size(); ++i)
-    for (size_t j = 0; j < i; ++j) REQUIRE(std::abs(expected[i] - expected[j]) > 1e-6);  // each batch of samples is told from the others
+    for (size_t j = 0; j < i; ++j) REQUIRE(std::abs(expected[i] - expected[j]) > 1e-6);  // the losses of all batches are distinct
 
   must(directory, command + in("parts") + layout(1, 1, 2, 2) + Arguments{"--max-steps", "3"});
   must(directory, command + in("parts") + layout(1, 1, 4, 3) + Arguments{"--max-steps", "5"});
@@ -66,7 +66,7 @@ TEST_CASE("resume: at the second and third time, with other data degrees, each s
   }
 }
 
-TEST_CASE("resume: a run that was rolled back and then killed goes on from there, not from what it left behind") {
+TEST_CASE("resume: a run that was rolled back and killed resumes on its new branch, not on the abandoned one") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments two = kTrain + layout(1, 2, 1, 0) + sets({"training.steps=400", "checkpoint.keep=100"});
@@ -74,7 +74,7 @@ TEST_CASE("resume: a run that was rolled back and then killed goes on from there
   REQUIRE(latest(directory, "run") == "step-00000006");
   const std::string abandoned = read_file(checkpoint(directory, "run", 6) / "manifest.json");
 
-  // Another layout: the branch that follows is told from the abandoned one by its bits.
+  // A different layout, so that the new branch differs from the abandoned one in its bits.
   const Arguments one = kTrain + layout(1, 1, 1, 0) + sets({"training.steps=400", "checkpoint.keep=100", "training.global_batch_size=8"}) + in("run");
   Process process(Arguments{kBinary} + one + sets({"checkpoint.every=0"}) + Arguments{"--resume", "run/checkpoints/step-00000002"}, directory.path());
   REQUIRE(process.wait_for("step 4/"));
@@ -89,9 +89,9 @@ TEST_CASE("resume: a run that was rolled back and then killed goes on from there
   CHECK(says(on, "resuming from run/checkpoints/step-00000002"));
   CHECK(latest(directory, "run") == "step-00000004");
   losses(directory / "run", 4);
-  CHECK(read_file(checkpoint(directory, "run", 6) / "manifest.json") == abandoned);  // nobody's to delete
+  CHECK(read_file(checkpoint(directory, "run", 6) / "manifest.json") == abandoned);  // must not be deleted
 
-  // Its own step 4 damaged: the one before on its branch, not the abandoned step 6.
+  // Step 4 of the branch is damaged: resume from the previous one of the branch, not from the abandoned step 6.
   remove_manifest(checkpoint(directory, "run", 4));
   const Outcome back = must(directory, one + Arguments{"--max-steps", "8"});
   CHECK(says(back, "resuming from run/checkpoints/step-00000002"));
@@ -110,7 +110,7 @@ TEST_CASE("resume: a run that was rolled back and then killed goes on from there
   CHECK(compared == 6);
 }
 
-TEST_CASE("resume: a damaged checkpoint is named and passed over, and the run ends with the same bits") {
+TEST_CASE("resume: a damaged checkpoint is named and skipped, and the run ends with bit-identical results") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments command = kTrain + layout(1, 1, 2, 2) + sets({"training.steps=6", "checkpoint.every=1", "checkpoint.keep=100"});
@@ -153,7 +153,7 @@ TEST_CASE("resume: a damaged checkpoint is named and passed over, and the run en
   }
 }
 
-TEST_CASE("resume: what changes the mathematics is refused with the difference, and nothing else is") {
+TEST_CASE("resume: only changes of the mathematics are refused, with the difference") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments command = kTrain + in("run");
@@ -169,14 +169,14 @@ TEST_CASE("resume: what changes the mathematics is refused with the difference, 
         Case{"run.seed=7", "run.seed: 1234", "run.seed: 7"},
         Case{"training.global_batch_size=16", "training.global_batch_size: 8", "training.global_batch_size: 16"},
         Case{"training.gradient_clip=0.5", "training.gradient_clip: 1", "training.gradient_clip: 0.5"},
-        Case{"training.steps=8", "training.steps: 6", "training.steps: 8"},  // under a cosine the end is felt from the start
+        Case{"training.steps=8", "training.steps: 6", "training.steps: 8"},  // with a cosine schedule the end affects all steps
         Case{"training.precision=fp64", "training.precision: fp32", "training.precision: fp64"}}) {
     const Outcome refused = must(directory, command + sets({each.change}), 64);
     INFO(refused.err);
-    CHECK(says(refused, "the configuration has changed what is trained"));
+    CHECK(says(refused, "the configuration changes what is trained"));
     CHECK(says(refused, "checkpoint: " + each.saved));
     CHECK(says(refused, "now:        " + each.now));
-    CHECK(std::count(refused.err.begin(), refused.err.end(), '\n') <= 6);  // the difference, not the configuration
+    CHECK(std::count(refused.err.begin(), refused.err.end(), '\n') <= 6);  // only the difference is printed
   }
   CHECK(directory.changes_since(before) == "");
 
@@ -188,16 +188,16 @@ TEST_CASE("resume: what changes the mathematics is refused with the difference, 
   losses(directory / "run", 6);
 }
 
-TEST_CASE("resume: fp16 goes on with the loss scale it had, after a kill and in another layout") {
+TEST_CASE("resume: fp16 resumes with the saved loss scale, after a kill and in a different layout") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  // So large a scale overflows at once, and again when it has grown back.
+  // This loss scale overflows immediately, and again after growing back.
   const Arguments command = kTrain + sets({"training.steps=40", "training.precision=fp16", "training.loss_scale.initial=8388608",
                                            "training.loss_scale.growth_interval=2", "checkpoint.every=2"});
   const Outcome through = must(directory, command + in("through") + layout(1, 2, 1, 0));
-  CHECK_FALSE(says(through, "rejected"));  // scaling has such steps
+  CHECK_FALSE(says(through, "rejected"));  // overflows are normal with loss scaling
 
-  const std::string parts = (directory / "parts").string();  // in the ranks' command lines, to find them by
+  const std::string parts = (directory / "parts").string();  // appears in the ranks' command lines, to find their processes
   Process process(Arguments{kBinary} + command + in(parts) + layout(1, 2, 1, 0), directory.path());
   REQUIRE(process.wait_for("step 5/"));
   process.signal(SIGKILL);
@@ -229,7 +229,7 @@ TEST_CASE("resume: fp16 goes on with the loss scale it had, after a kill and in 
   size_t overflows = 0, grown = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
     CAPTURE(i, expected[i].dump(), found[i].dump());
-    if (i <= stop) CHECK(found[i]["loss_scale"] == expected[i]["loss_scale"]);  // later another order of sums may just not overflow
+    if (i <= stop) CHECK(found[i]["loss_scale"] == expected[i]["loss_scale"]);  // later a different order of summation may avoid an overflow
     if (i < stop) CHECK((found[i]["loss"] == expected[i]["loss"] && found[i]["grad_norm"] == expected[i]["grad_norm"]));
     if (i < stop + 3) CHECK(std::abs(found[i]["loss"].get<double>() - expected[i]["loss"].get<double>()) < 1e-2);
     overflows += expected[i]["grad_norm"].is_null();

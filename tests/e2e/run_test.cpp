@@ -1,4 +1,4 @@
-// Whole runs: what they leave behind, that they repeat themselves bit for bit, and that a run which was stopped goes on as if it never had been.
+// Complete runs: their output files, bit-identical repetition, and bit-identical results after a stop and resume.
 #include <cmath>
 
 #include "kernels/core/isa.h"
@@ -24,11 +24,11 @@ void check_close(const std::vector<double>& actual, const std::vector<double>& e
   REQUIRE(actual.size() == expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {
     CAPTURE(i, actual[i], expected[i]);
-    CHECK(std::abs(actual[i] - expected[i]) <= 1e-4 * expected[i]);  // fp32: another layout adds in another order
+    CHECK(std::abs(actual[i] - expected[i]) <= 1e-4 * expected[i]);  // fp32: a different layout sums in a different order
   }
 }
 
-TEST_CASE("run: eight ranks on three axes, what they leave, and the same bits again") {
+TEST_CASE("run: eight ranks on three axes, their output files, and a bit-identical repetition") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments command = kTrain + layout(2, 2, 2, 3);
@@ -87,7 +87,7 @@ TEST_CASE("run: eight ranks on three axes, what they leave, and the same bits ag
   CHECK(validation_loss(directory / "again") == validation_loss(directory / "run"));
 }
 
-TEST_CASE("run: stopped twice and resumed is bit for bit the run that never stopped") {
+TEST_CASE("run: stopped twice and resumed, bit-identical to a run without a stop") {
   TemporaryDirectory directory;
   prepare_run(directory);
   for (const int zero : {3, 1}) {
@@ -102,7 +102,7 @@ TEST_CASE("run: stopped twice and resumed is bit for bit the run that never stop
     losses(directory / parts, 4);
     must(directory, command + in(parts));
     CHECK(losses(directory / parts, 6) == losses(directory / whole, 6));
-    // The weights too: what the next step would have been.
+    // Weights and optimizer state too.
     for (const std::string rank : {"0", "1", "2", "3"}) {
       const std::string shard = "/checkpoints/step-00000006/rank-0000" + rank + ".safetensors";
       CHECK(read_file(directory / (parts + shard)) == read_file(directory / (whole + shard)));
@@ -114,7 +114,7 @@ TEST_CASE("run: stopped twice and resumed is bit for bit the run that never stop
   CHECK(directory.changes_since(before) == "");
 }
 
-TEST_CASE("run: resumed in another layout") {
+TEST_CASE("run: resumed in a different layout") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments command = kTrain + kNoEvaluation, half = {"--max-steps", "3"};
@@ -134,13 +134,13 @@ TEST_CASE("run: resumed in another layout") {
   CHECK(metrics(directory / "elsewhere")[1]["step"] == 4);
 }
 
-TEST_CASE("run: eval and generate read on one rank what eight have written") {
+TEST_CASE("run: eval and generate read a checkpoint of eight ranks on one rank") {
   TemporaryDirectory directory;
   prepare_run(directory);
   must(directory, kTrain + layout(2, 2, 2, 3));
   const std::string saved = "run/checkpoints/latest";
 
-  // CONFIG may ask for any layout: eval is one rank.
+  // CONFIG may have any layout: eval uses one rank.
   const Outcome evaluated = must(directory, Arguments{"eval", "run.yaml", "--checkpoint", saved, "--json"} + layout(2, 1, 2, 1));
   const auto result = nlohmann::ordered_json::parse(evaluated.out);
   CHECK(keys(result) == std::vector<std::string>{"validation_loss", "perplexity", "bits_per_byte", "tokens"});
@@ -148,7 +148,7 @@ TEST_CASE("run: eval and generate read on one rank what eight have written") {
   CHECK(std::abs(loss - validation_loss(directory / "run")) <= 1e-6);
   CHECK(result["perplexity"].get<double>() == Approx(std::exp(loss)));
   CHECK(result["bits_per_byte"].get<double>() == Approx(loss / std::log(2.0)));
-  CHECK(result["tokens"] == 43 * 16);  // 700 bytes: 43 whole sequences
+  CHECK(result["tokens"] == 43 * 16);  // 700 bytes: 43 complete sequences
 
   const auto generate = [&](const Arguments& more) {
     return must(directory, Arguments{"generate", "--checkpoint", saved, "--prompt", "Ship 7", "--max-tokens", "40"} + more).out;
@@ -162,7 +162,7 @@ TEST_CASE("run: eval and generate read on one rank what eight have written") {
   CHECK(generate({"--seed", "3", "--top-k", "1"}) == generate({"--temperature", "0"}));
 }
 
-TEST_CASE("run: ranks that mpirun started, and data: auto takes what they leave") {
+TEST_CASE("run: ranks started by mpirun, and data: auto uses the remaining ranks") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments command = kTrain + kNoEvaluation + sets({"parallel.tensor=2", "parallel.data=auto", "parallel.zero_stage=2", "training.steps=3"});
@@ -177,7 +177,7 @@ TEST_CASE("run: ranks that mpirun started, and data: auto takes what they leave"
   CHECK(losses(directory / "launched", 3) == losses(directory / "run", 3));
 }
 
-TEST_CASE("run: the instructions it may use are its own choice, up to what the CPU has") {
+TEST_CASE("run: kernels.cpu_isa selects the instruction set, up to that of the CPU") {
   TemporaryDirectory directory;
   prepare_run(directory);
   std::vector<double> expected;
@@ -198,7 +198,7 @@ TEST_CASE("run: the instructions it may use are its own choice, up to what the C
   }
 }
 
-TEST_CASE("run: ranks that were given different things are refused by name") {
+TEST_CASE("run: ranks with different inputs are refused, and the error names the difference") {
   TemporaryDirectory directory;
   prepare_run(directory);
   fs::create_directory(directory / "elsewhere");
@@ -215,19 +215,19 @@ TEST_CASE("run: ranks that were given different things are refused by name") {
     const Outcome outcome = Process(mpirun_command() + rank + Arguments{":"} + second, directory.path()).wait();
     CAPTURE(outcome.err, what);
     CHECK(outcome.code == 64);
-    CHECK(outcome.err.find("the ranks of this job do not agree: " + what + " differs between rank 0 and rank 1") != std::string::npos);
+    CHECK(outcome.err.find("the ranks of this job disagree: " + what + " differs between rank 0 and rank 1") != std::string::npos);
     CHECK(directory.changes_since(before) == "");
   };
   refused(rank + sets({"training.optimizer.learning_rate=0.5"}), "configuration");
   refused(rank + Arguments{"--max-steps", "2"}, "--max-steps");
   const Arguments elsewhere = Arguments{"-wdir", (directory / "elsewhere").string()} + rank;
   refused(elsewhere, "training data");
-  // The same data, but a run directory that is not one place: as on hosts without a common file system.
+  // The same data, but a run directory that is not shared, as on hosts without a common file system.
   fs::copy(directory / "train/tokens.bin", directory / "elsewhere/train/tokens.bin", fs::copy_options::overwrite_existing);
   const Outcome apart = Process(mpirun_command() + rank + Arguments{":"} + elsewhere, directory.path()).wait();
   INFO(apart.err);
   CHECK(apart.code == 74);
-  CHECK(apart.err.find("run.directory=run: rank 0 has made it, and it is not there; it must be one place for all ranks (on rank 1)") !=
+  CHECK(apart.err.find("run.directory=run: created by rank 0, but not visible on this rank; it must be shared by all ranks (on rank 1)") !=
         std::string::npos);
 }
 
@@ -252,12 +252,12 @@ TEST_CASE("run: a step with NaN is rejected, reported, and null in the metrics")
       nulls += line["loss"].is_null() || line["grad_norm"].is_null() ? 1 : 0;
     }
   }
-  CHECK(steps == 6);  // the run goes on, and the person decides
+  CHECK(steps == 6);  // the run continues
   CHECK(rejected >= 4);
   CHECK(nulls == rejected);
 }
 
-TEST_CASE("run: a corrupt token that is met in the middle ends the job with one message") {
+TEST_CASE("run: a corrupt token in the middle of the data ends the job with one message") {
   TemporaryDirectory directory;
   prepare_run(directory);
   std::string text;
@@ -268,17 +268,17 @@ TEST_CASE("run: a corrupt token that is met in the middle ends the job with one 
   index.replace(index.find("\"vocab_size\": 256"), 17, "\"vocab_size\": 250");
   write_file(directory / "long/index.json", index);
   for (size_t i = 0; i < text.size(); ++i)
-    if (i % (text.size() / 4096) != 0) text[i] = '\xFF';  // of more than a million tokens 4096 are looked at before the run: those kept here
+    if (i % (text.size() / 4096) != 0) text[i] = '\xFF';  // of more than a million tokens 4096 are checked before the run: only those stay valid
   write_file(directory / "long/tokens.bin", text);
   const Outcome outcome = must(directory, kTrain + layout(2, 2, 1, 0) + kNoEvaluation + sets({"data.train=[long]"}), 65);
-  const std::string message = " is 255, outside the vocabulary of 250; build it again";  // the same token on all four
+  const std::string message = " is 255, outside the vocabulary of 250; rebuild it";  // the same token on all four
   const size_t at = outcome.err.find(message);
   INFO(outcome.err);
   REQUIRE(at != std::string::npos);
   CHECK(outcome.err.find(message, at + 1) == std::string::npos);
 }
 
-TEST_CASE("run: epochs are counted out in steps") {
+TEST_CASE("run: epochs are converted to steps") {
   TemporaryDirectory directory;
   prepare_run(directory);
   write_file(directory / "small.txt", read_file(directory / "train.txt").substr(0, 16 * 21 + 1));  // 21 sequences
@@ -296,7 +296,8 @@ TEST_CASE("run: epochs are counted out in steps") {
 TEST_CASE("run: --set with a list joins token directories") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  must(directory, kTrain + kNoEvaluation + sets({"data.train=[train, validation]", "training.steps=2", "parallel.pipeline=2", "parallel.layers_per_stage=[3,1]"}));
+  must(directory, kTrain + kNoEvaluation +
+                      sets({"data.train=[train, validation]", "training.steps=2", "parallel.pipeline=2", "parallel.layers_per_stage=[3,1]"}));
   const std::string resolved = must(directory, {"config", "show", "run/config.yaml"}).out;
   CHECK(resolved.find("train: [train, validation]") != std::string::npos);
   CHECK(resolved.find("layers_per_stage: [3, 1]") != std::string::npos);

@@ -1,4 +1,5 @@
-// CheckpointManager that die or fail at any of their calls, with the binary as it is: a preloaded library (tests/shim/io.cpp) counts, kills, fails and damages.
+// Saves that are killed or fail at any of their I/O calls. The binary is unmodified: a preloaded library (tests/shim/io.cpp) counts calls, kills,
+// injects errors and damages data.
 #include "tests/e2e/save_trials.h"
 #include "tests/support/catch.h"
 
@@ -7,7 +8,7 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-/// Killed at call `call` of the save of step 4: the older or the new checkpoint stands, and the run goes on from it as if nothing had been.
+/// Kills the save of step 4 at call `call`: the older or the new checkpoint must be valid, and the resumed run must be undisturbed.
 void check_crash(const Trials& trials, int rank, int call) {
   CAPTURE(rank, call);
   trials.copy();
@@ -20,7 +21,7 @@ void check_crash(const Trials& trials, int rank, int call) {
   trials.require_as_undisturbed({"2", "4", "6"});
 }
 
-/// Call `call`, of the save of step 4, fails: training goes on, and the save of step 6 succeeds.
+/// Fails call `call` of the save of step 4: training must continue, and the save of step 6 succeed.
 void check_failure(const Trials& trials, int rank, int call, const std::string& error) {
   CAPTURE(rank, call, error);
   trials.copy();
@@ -33,7 +34,7 @@ void check_failure(const Trials& trials, int rank, int call, const std::string& 
   trials.require_as_undisturbed(stands ? std::set<std::string>{"2", "4", "6"} : std::set<std::string>{"2", "6"});
 }
 
-/// From call `call` on, of the save of step 4, everything fails: training goes on to its end, which says that its state is lost.
+/// Fails all calls from `call` on of the save of step 4: training must continue to the end, and then report that its state is lost.
 void check_failure_to_the_end(const Trials& trials, int rank, int call, const std::string& error) {
   CAPTURE(rank, call, error);
   trials.copy();
@@ -49,12 +50,12 @@ void check_failure_to_the_end(const Trials& trials, int rank, int call, const st
   trials.require_as_undisturbed(stands ? std::set<std::string>{"2", "4", "6"} : std::set<std::string>{"2", "6"});
 }
 
-/// Of a save's calls: the first, one amid the tensors, and some of the last, which publish it.
+/// A selection of the calls of a save: the first, one in the middle of the tensors, and several of the last ones, which publish it.
 std::set<int> sample(int calls) { return {1, calls / 2, calls - 22, calls - 18, calls - 14, calls - 10, calls - 6, calls - 3, calls}; }
 
 }  // namespace
 
-TEST_CASE("save: killed at a call, the older or the new checkpoint stands and the run goes on from it bit for bit") {
+TEST_CASE("save: killed at a call, the older or the new checkpoint is valid and the resumed run bit-identical") {
   const Trials trials(layout(1, 1, 1, 0));
   for (const int call : sample(trials.calls_of_a_save(0))) check_crash(trials, 0, call);
 }
@@ -68,23 +69,23 @@ TEST_CASE("save: a disk that is full or broken at a call costs one checkpoint an
   for (const int call : {1, 3, calls - 10}) check_failure_to_the_end(trials, 0, call, errors[next++ % errors.size()]);
 }
 
-TEST_CASE("save: one rank of two that dies or cannot write") {
+TEST_CASE("save: one of two ranks dies or cannot write") {
   const Trials trials(layout(1, 1, 2, 3));
   const int calls = trials.calls_of_a_save(1);
   check_crash(trials, 1, calls / 2);
   check_failure(trials, 1, 1, "ENOSPC");
   check_failure(trials, 1, calls - 3, "EIO");
   check_failure(trials, 0, 2, "EMFILE");
-  check_failure_to_the_end(trials, 1, 1, "EROFS");  // nor can it leave word of it on the disk
+  check_failure_to_the_end(trials, 1, 1, "EROFS");  // it cannot record the failure on disk either
 }
 
-TEST_CASE("save: what the disk gives back otherwise is not published") {
+TEST_CASE("save: data that read back differently are not published") {
   const Trials trials(layout(1, 1, 1, 0));
   trials.copy();
   const Outcome outcome = trials.disturbed({"DAMAGE=1"}, {});
   INFO(outcome.err);
   CHECK(outcome.code == 74);
-  CHECK(count(outcome.err, "is not what was written") == 2);
+  CHECK(count(outcome.err, "differs from what was written") == 2);
   CHECK(trials.require_whole() == 2);
   CHECK(names_in(trials.path("trial") / "checkpoints") == std::set<std::string>{"latest", "step-00000002"});
 }

@@ -1,5 +1,5 @@
 #pragma once
-// CheckpointManager that are disturbed: the same run from the same checkpoint, any number of times.
+// Disturbed saves: the same run from the same checkpoint, any number of times.
 #include <filesystem>
 #include <set>
 #include <string>
@@ -16,24 +16,24 @@ constexpr size_t kSteps = 6;  ///< of a trial; checkpoints every 2
 size_t count(const std::string& text, const std::string& words);
 std::set<std::string> names_in(const std::filesystem::path& directory);
 
-/// A run that stands at step 2, for any number of trials to go on from, and what comes of it undisturbed.
+/// A run with a checkpoint of step 2 that any number of trials resume, and the result of an undisturbed one.
 class Trials {
  public:
   explicit Trials(const Arguments& ranks);
 
   std::filesystem::path path(const std::string& name) const { return directory_ / name; }
-  /// A trial's run directory.
+  /// Copies the initial run directory for a trial.
   std::string copy(const std::string& name = "trial") const;
   Outcome run(const std::string& name, const Arguments& more) const { return test::run(directory_, command(name) + more); }
-  /// The trial goes on under the shim, which takes `settings` without their prefix (tests/shim/io.cpp).
+  /// Resumes the trial with the shim, whose `settings` are given without their prefix (tests/shim/io.cpp).
   Outcome disturbed(const Arguments& settings, const Arguments& more) const;
-  /// The trial goes on with so many file descriptors.
+  /// Resumes the trial with a limit of `limit` file descriptors.
   Outcome run_with_descriptors(int limit) const;
-  /// The calls with which a rank saves step 4.
+  /// The number of I/O calls of a rank that saves step 4.
   int calls_of_a_save(int rank) const;
-  /// Every published checkpoint is whole, and `latest` names one. Its step.
+  /// Checks that every published checkpoint is valid and that `latest` names the newest one; returns its step.
   int64_t require_whole() const;
-  /// Nothing is left of what went wrong but these checkpoints, and what was trained is what an undisturbed run trains.
+  /// Checks that exactly these checkpoints exist, without leftovers, and that the losses are those of an undisturbed run.
   void require_as_undisturbed(const std::set<std::string>& steps) const;
 
  private:

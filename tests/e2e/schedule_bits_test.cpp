@@ -1,4 +1,4 @@
-// Whole runs under every schedule: the same bits where sums have the same order, and after a kill.
+// Complete runs with every schedule: bit-identical if sums have the same order, and after a kill.
 #include <signal.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ Fingerprint trained(const TemporaryDirectory& directory, const std::string& run,
   return fingerprint_of(directory / run, 6);
 }
 
-TEST_CASE("schedules: what no sum depends on changes no bit of a run, and the rest only its last digits") {
+TEST_CASE("schedules: bit-identical runs if the order of sums is the same, else equal within rounding") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments four = layout(1, 2, 2, 3);
@@ -35,11 +35,11 @@ TEST_CASE("schedules: what no sum depends on changes no bit of a run, and the re
     CHECK(trained(directory, schedule + "-full", arguments + sets({"training.recompute=full"})) == kept);
     const std::vector<double> actual = losses(directory / schedule, 6);
     for (size_t i = 0; i < actual.size(); ++i)
-      CHECK(std::abs(actual[i] - expected[i]) <= 1e-4 * expected[i]);  // fp32: the norm's sum has another order
+      CHECK(std::abs(actual[i] - expected[i]) <= 1e-4 * expected[i]);  // fp32: the norm is summed in a different order
   }
 }
 
-TEST_CASE("schedules: eight ranks with two stages each in a V, one of them killed, become the run that was not") {
+TEST_CASE("schedules: eight ranks with two stages each in a V, one of them killed, end like an undisturbed run") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments arguments = layout(2, 2, 2, 3) + sets({"parallel.schedule=zb_v", "parallel.sequence_parallel=true", "training.recompute=full",

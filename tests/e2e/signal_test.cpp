@@ -1,4 +1,5 @@
-// Where signals are taken. oneDNN's fp32 products use the stack pointer as a general register: a handler on a thread that computes corrupts the heap.
+// Which threads handle signals. oneDNN's fp32 matrix kernels use the stack pointer as a general register: a handler on a compute thread corrupts the
+// heap.
 #include <csignal>
 #include <fstream>
 #include <thread>
@@ -21,7 +22,7 @@ struct Calls {
   long processes = 0, on_signal_thread = 0, elsewhere = 0;
 };
 
-/// Runs `command` with a timer whose handler counts where it runs.
+/// Runs `command` with a timer whose handler counts the threads it runs on.
 Calls calls_of_handler(const TemporaryDirectory& directory, const Arguments& command, const std::string& threads) {
   const fs::path counts = directory / "counts";
   fs::remove_all(counts);
@@ -40,7 +41,7 @@ Calls calls_of_handler(const TemporaryDirectory& directory, const Arguments& com
   return calls;
 }
 
-/// "SigBlk" of a thread.
+/// The mask of blocked signals of a thread ("SigBlk").
 uint64_t blocked_signals(const fs::path& task) {
   std::ifstream status(task / "status");
   for (std::string word; status >> word;)
@@ -50,7 +51,7 @@ uint64_t blocked_signals(const fs::path& task) {
 
 }  // namespace
 
-TEST_CASE("signals: a handler of a preloaded library never runs on a thread that computes") {
+TEST_CASE("signals: a handler of a preloaded library never runs on a compute thread") {
   const TemporaryDirectory directory;
   prepare_run(directory);
   std::string text;
@@ -75,7 +76,7 @@ TEST_CASE("signals: a handler of a preloaded library never runs on a thread that
   check_calls({kBinary, "bench", "kernels", "--seconds", "0.01"}, 1, "2");
 }
 
-TEST_CASE("signals: every thread of a job but the signal threads blocks them") {
+TEST_CASE("signals: every thread of a job except the signal threads blocks them") {
   const TemporaryDirectory directory;
   prepare_run(directory);
   const std::string run = (directory / "run").string();
@@ -95,12 +96,12 @@ TEST_CASE("signals: every thread of a job but the signal threads blocks them") {
     }
   }
   CHECK(processes == 4);      // the launcher and its guard, and two ranks
-  CHECK(computing >= 3 + 6);  // the launcher and its hub; of each rank OpenMP's, MPI's and the monitor's threads too
+  CHECK(computing >= 3 + 6);  // launcher and hub; per rank also the threads of OpenMP, MPI and the monitor
   job.signal(SIGTERM);
   CHECK(job.wait().code == 75);
 }
 
-TEST_CASE("signals: without a request to answer they end a command as usual") {
+TEST_CASE("signals: commands without a StopRequest are ended by signals as usual") {
   const TemporaryDirectory directory;
   prepare_run(directory);
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGQUIT, SIGALRM}) {

@@ -1,4 +1,4 @@
-// Disks that are full or read-only and file descriptors that run out, for real: small file systems of the test's own.
+// Full and read-only disks, and too few file descriptors, with real small file systems mounted by the test.
 #include <sys/mount.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-/// A file system of its own on the checkpoints of a trial, which keeps its content.
+/// A small file system mounted over the checkpoints of a trial, with their contents copied into it.
 class SmallDisk {
  public:
   explicit SmallDisk(fs::path at) : at_(std::move(at)) {}
@@ -25,18 +25,18 @@ class SmallDisk {
   SmallDisk(const SmallDisk&) = delete;
   SmallDisk& operator=(const SmallDisk&) = delete;
 
-  /// False where this user may not mount.
+  /// Returns false without permission to mount.
   bool mount(const char* options) {
     const fs::path aside = at_.string() + ".aside";
     fs::rename(at_, aside);
     fs::create_directory(at_);
     mounted_ = ::mount("none", at_.c_str(), "tmpfs", 0, options) == 0;
-    if (!mounted_) WARN("a file system cannot be mounted here: not tested");
+    if (!mounted_) WARN("skipped: no permission to mount");
     if (mounted_) fs::copy(aside, at_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
     return mounted_;
   }
   void change(unsigned long flags, const char* options) {
-    while (::mount("none", at_.c_str(), nullptr, MS_REMOUNT | flags, options) != 0) REQUIRE(errno == EBUSY);  // a save is under way
+    while (::mount("none", at_.c_str(), nullptr, MS_REMOUNT | flags, options) != 0) REQUIRE(errno == EBUSY);  // a save is in progress
   }
 
  private:
@@ -44,7 +44,7 @@ class SmallDisk {
   bool mounted_ = false;
 };
 
-/// A long run that saves every 10 steps, in the middle of which the disk is made unusable and usable again.
+/// A long run that saves every 10 steps; `begin` makes the disk unusable in the middle, `end` makes it usable again.
 void check_trouble_in_between(const std::function<void()>& begin, const std::function<void()>& end, const TemporaryDirectory& directory,
                               const Arguments& messages) {
   Process process(Arguments{kBinary} + kTrainOnly + sets({"training.steps=1000000", "checkpoint.every=10", "run.directory=trial"}), directory.path());
@@ -69,7 +69,7 @@ void check_trouble_in_between(const std::function<void()>& begin, const std::fun
 
 }  // namespace
 
-TEST_CASE("save: a real disk without room for another file, at every stage of a save") {
+TEST_CASE("save: a real disk without space for another file, at every stage of a save") {
   const Trials trials(layout(1, 1, 1, 0));
   for (const int inodes : {6, 7, 8, 9}) {
     CAPTURE(inodes);
@@ -87,7 +87,7 @@ TEST_CASE("save: a real disk without room for another file, at every stage of a 
   }
 }
 
-TEST_CASE("save: a disk that fills up, and has room again, while training goes on") {
+TEST_CASE("save: a disk that fills up and has space again during training") {
   TemporaryDirectory directory;
   prepare_run(directory);
   fs::create_directories(directory / "trial/checkpoints");
@@ -102,7 +102,7 @@ TEST_CASE("save: a disk that fills up, and has room again, while training goes o
       [&] { fs::remove(filler); }, directory, {"are free", "No space left"});
 }
 
-TEST_CASE("save: a disk that becomes read-only, and is written again, while training goes on") {
+TEST_CASE("save: a disk that becomes read-only and writable again during training") {
   TemporaryDirectory directory;
   prepare_run(directory);
   fs::create_directories(directory / "trial/checkpoints");
@@ -111,7 +111,7 @@ TEST_CASE("save: a disk that becomes read-only, and is written again, while trai
   check_trouble_in_between([&] { disk.change(MS_RDONLY, "size=16m"); }, [&] { disk.change(0, "size=16m"); }, directory, {"Read-only file system"});
 }
 
-TEST_CASE("save: too few file descriptors stop a run with a message or cost it nothing") {
+TEST_CASE("save: too few file descriptors end a run with a message or have no effect") {
   const Trials trials(layout(1, 1, 1, 0));
   bool refused = false, done = false;
   for (const int limit : {4, 5, 6, 7, 8, 9, 10, 12, 16}) {

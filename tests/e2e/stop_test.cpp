@@ -1,4 +1,4 @@
-// Runs that are asked to stop, and runs that are killed.
+// Stop requests, and killed launchers.
 #include <csignal>
 #include <fstream>
 #include <thread>
@@ -29,7 +29,7 @@ void check_stops(const Arguments& command, const TemporaryDirectory& directory, 
   INFO(stopped.err);
   CHECK(stopped.code == 75);
   CHECK(stopped.err.find("stopped on request after step ") != std::string::npos);
-  CHECK(stopped.err.find("---") == std::string::npos);  // nothing of mpirun's
+  CHECK(stopped.err.find("---") == std::string::npos);  // no output of mpirun
   const size_t step = saved_step(directory / run);
   REQUIRE(step < 400);
   losses(directory / run, step);
@@ -40,7 +40,7 @@ void check_stops(const Arguments& command, const TemporaryDirectory& directory, 
   losses(directory / run, step + 2);
 }
 
-TEST_CASE("stop: SIGTERM, SIGINT and SIGUSR1 to the launcher save the step and end with 75") {
+TEST_CASE("stop: SIGTERM, SIGINT and SIGUSR1 to the launcher save the step and exit with 75") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments ranks = kTrain + layout(2, 1, 2, 3);
@@ -52,15 +52,15 @@ TEST_CASE("stop: SIGTERM, SIGINT and SIGUSR1 to the launcher save the step and e
 TEST_CASE("stop: a run of one rank") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments slow = kTrain + sets({"training.sequence_length=128", "training.global_batch_size=64"});  // so that a signal comes in time
+  const Arguments slow = kTrain + sets({"training.sequence_length=128", "training.global_batch_size=64"});  // so that the signal arrives in time
   check_stops(slow, directory, "requeued", SIGUSR1);
   check_stops(slow, directory, "terminated", SIGTERM);
 }
 
-TEST_CASE("stop: after kill -9 of the launcher the ranks go, and the run resumes with every step once") {
+TEST_CASE("stop: after kill -9 of the launcher the ranks end, and the run resumes with every step once") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const std::string run = directory.path().string() + "/run";  // in the ranks' command lines, to find them by
+  const std::string run = directory.path().string() + "/run";  // appears in the ranks' command lines, to find their processes
   const Arguments command = kTrain + layout(1, 2, 2, 2) + sets({"run.directory=" + run});
   Process process(command, directory.path());
   REQUIRE(process.wait_for("step 9/"));
@@ -74,7 +74,7 @@ TEST_CASE("stop: after kill -9 of the launcher the ranks go, and the run resumes
 
   const size_t saved = saved_step(run);
   REQUIRE(saved >= 2);
-  std::ofstream(run + "/metrics.jsonl", std::ios::app) << "{\"step\":" << saved + 1 << ",\"loss\":5.0";  // torn in the middle of a write
+  std::ofstream(run + "/metrics.jsonl", std::ios::app) << "{\"step\":" << saved + 1 << ",\"loss\":5.0";  // an incomplete line
   const size_t until = saved + 3;
   const Outcome resumed = Process(command + Arguments{"--max-steps", std::to_string(until)}, directory.path()).wait();
   INFO(resumed.err);
@@ -86,20 +86,20 @@ TEST_CASE("stop: after kill -9 of the launcher the ranks go, and the run resumes
   CHECK(losses(directory / "whole", until) == after);
 }
 
-/// Steps of tenths of a second, so that a signal comes within one.
+/// Steps of some tenths of a second, so that a signal arrives within one.
 const Arguments kSlow = kTrain + sets({"training.sequence_length=128", "training.global_batch_size=256", "checkpoint.every=0"});
 
-TEST_CASE("stop: a signal to every process of a job saves the step and ends with 75") {
+TEST_CASE("stop: a signal to every process of a job saves the step and exits with 75") {
   TemporaryDirectory directory;
   prepare_run(directory);
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
     CAPTURE(signal);
-    const std::string run = (directory / ("run" + std::to_string(signal))).string();  // in the ranks' command lines, to find them by
+    const std::string run = (directory / ("run" + std::to_string(signal))).string();  // appears in the ranks' command lines, to find their processes
     Process process(kTrain + layout(2, 1, 2, 3) + sets({"run.directory=" + run, "checkpoint.every=0"}), directory.path());
     REQUIRE(process.wait_for("step 3/"));
     const std::vector<pid_t> job = processes_with(run);
     REQUIRE(job.size() >= 6);  // the launcher, mpirun, four ranks
-    // SIGHUP is how the launcher ends mpirun, so that one is for our own processes alone.
+    // mpirun is ended by SIGHUP, so send that only to processes of trireme.
     for (const pid_t one : job)
       if (signal != SIGHUP || fs::read_symlink("/proc/" + std::to_string(one) + "/exe") == kBinary) ::kill(one, signal);
     const auto begin = std::chrono::steady_clock::now();
@@ -107,13 +107,13 @@ TEST_CASE("stop: a signal to every process of a job saves the step and ends with
     INFO(stopped.err);
     CHECK(stopped.code == 75);
     CHECK(stopped.err.find("stopped on request after step ") != std::string::npos);
-    for (const char* blame : {"has died", "ended first", "no sign of life"}) CHECK(stopped.err.find(blame) == std::string::npos);
+    for (const char* blame : {"has died", "ended first", "has not responded"}) CHECK(stopped.err.find(blame) == std::string::npos);
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
     losses(run, saved_step(run));
   }
 }
 
-TEST_CASE("stop: SIGHUP saves the step, and where it was ignored at the start it does nothing") {
+TEST_CASE("stop: SIGHUP saves the step, but has no effect if it was ignored at the start") {
   TemporaryDirectory directory;
   prepare_run(directory);
   check_stops(kSlow, directory, "hangup", SIGHUP);
@@ -123,7 +123,7 @@ TEST_CASE("stop: SIGHUP saves the step, and where it was ignored at the start it
   CHECK(process.wait().code == 0);
 }
 
-TEST_CASE("stop: in the last step it changes nothing") {
+TEST_CASE("stop: no effect during the last step") {
   TemporaryDirectory directory;
   prepare_run(directory);
   for (const auto& [run, ranks] : {std::pair{"one", 1}, {"four", 2}}) {
@@ -139,7 +139,7 @@ TEST_CASE("stop: in the last step it changes nothing") {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         process.signal(SIGTERM);
         outcome = process.wait();
-        if (outcome.err.find("stopped on request after step 3,") == std::string::npos) break;  // else the ranks had not yet agreed to begin step 4
+        if (outcome.err.find("stopped on request after step 3,") == std::string::npos) break;  // else the ranks had not begun step 4
       }
       INFO(outcome.err);
       CHECK(outcome.code == 0);
@@ -157,7 +157,7 @@ void wait_until(const Condition& condition) {
   }
 }
 
-TEST_CASE("stop: while the ranks are set up there is no waiting for them") {
+TEST_CASE("stop: during set-up of the ranks the job ends without waiting for them") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const std::string run = (directory / "run").string();
@@ -168,12 +168,12 @@ TEST_CASE("stop: while the ranks are set up there is no waiting for them") {
   const Outcome outcome = process.wait();
   INFO(outcome.err);
   CHECK(outcome.code == 75);
-  CHECK(outcome.err.find("stopped on request before the first step; the same command ") != std::string::npos);
+  CHECK(outcome.err.find("stopped on request before the first step; rerun the same command ") != std::string::npos);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
   CHECK(processes_with(run).empty());
 }
 
-TEST_CASE("stop: a second request ends a long step at once") {
+TEST_CASE("stop: a second request ends a long step immediately") {
   TemporaryDirectory directory;
   prepare_run(directory);
   for (const int ranks : {1, 2}) {
@@ -191,12 +191,12 @@ TEST_CASE("stop: a second request ends a long step at once") {
     const Outcome outcome = process.wait();
     INFO(outcome.err);
     CHECK(outcome.code == 70);
-    CHECK(outcome.err.find("ended at once by a second request to stop; what was not yet saved is lost\n") != std::string::npos);
+    CHECK(outcome.err.find("ended immediately by a second stop request; unsaved progress is lost\n") != std::string::npos);
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
   }
 }
 
-TEST_CASE("stop: a run whose standard output or error has no reader goes on, and its stop is answered as any other") {
+TEST_CASE("stop: a run whose standard output or error has no reader continues, and stops on request") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const auto shell = [&](const std::string& script, const std::string& run, const Arguments& more) {
@@ -209,15 +209,16 @@ TEST_CASE("stop: a run whose standard output or error has no reader goes on, and
     const Arguments few = layout(ranks, 1, 1, 0) + sets({"training.steps=4"});
     CHECK(shell("set -o pipefail; \"$@\" | head -1 > /dev/null", "output" + name, few).code == 0);
     const std::string once_it_trains = "until grep -q loss error" + name + "/metrics.jsonl 2> /dev/null; do sleep 0.05; done; ";
-    CHECK(shell("\"$@\" 2> >(head -1 > /dev/null) & " + once_it_trains + "kill -TERM $!; wait $!", "error" + name, layout(ranks, 1, 1, 0)).code == 75);
+    CHECK(shell("\"$@\" 2> >(head -1 > /dev/null) & " + once_it_trains + "kill -TERM $!; wait $!", "error" + name, layout(ranks, 1, 1, 0)).code ==
+          75);
     CHECK(saved_step(directory / ("error" + name)) > 0);
     CHECK(shell("\"$@\" <&- >&- 2>&-", "closed" + name, few).code == 0);
-    CHECK(losses(directory / ("closed" + name), 4).size() == 4);  // every line is an object of JSON
+    CHECK(losses(directory / ("closed" + name), 4).size() == 4);  // every line is a JSON object
     CHECK(read_file(directory / ("closed" + name) / "run.lock").find("step") == std::string::npos);
   }
 }
 
-TEST_CASE("stop: signals that the parent ignored or blocked, doubled ones, and a used up processor time") {
+TEST_CASE("stop: signals that the parent ignored or blocked, duplicated signals, and SIGXCPU") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments ranks = layout(2, 1, 1, 0);

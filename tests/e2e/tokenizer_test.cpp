@@ -1,4 +1,4 @@
-// `trireme tokenizer train | encode | decode`, as typed.
+// `trireme tokenizer train | encode | decode` from the command line.
 #include <fstream>
 
 #include "tests/e2e/harness.h"
@@ -13,13 +13,13 @@ using Catch::Matchers::Contains;
 
 const std::string kGolden = std::string(TRIREME_SOURCE_DIR) + "/tests/golden/bpe_training/";
 
-void check_told(const Outcome& outcome, int code, const std::string& words) {
+void check_error(const Outcome& outcome, int code, const std::string& words) {
   INFO(outcome.out << outcome.err);
   CHECK(outcome.code == code);
   CHECK_THAT(outcome.err, Contains(words));
 }
 
-/// A line of the shell in which $T is the binary.
+/// Runs a shell command in which $T is the binary.
 Outcome shell(const TemporaryDirectory& directory, const std::string& line) {
   return Process({"env", "T=" + kBinary, "bash", "-c", line}, directory.path()).wait();
 }
@@ -28,17 +28,17 @@ Arguments train_arguments(const Arguments& more) { return Arguments{"tokenizer",
 
 }  // namespace
 
-TEST_CASE("tokenizer command: trains, encodes and decodes, each byte as it was") {
+TEST_CASE("tokenizer command: trains, encodes and decodes, preserving every byte") {
   TemporaryDirectory directory;
   fs::copy(kGolden + "mixed.txt", directory / "text");
   const Outcome trained = run(directory, train_arguments({"text"}));
-  check_told(trained, 0, "t.json: 700 tokens from ");
+  check_error(trained, 0, "t.json: 700 tokens from ");
   CHECK(trained.out.empty());
   CHECK(trained.err.find('\r') == std::string::npos);
   CHECK(read_file(directory / "t.json") == read_file(kGolden + "llama3.json"));
   CHECK(directory.listing().size() == 2);
 
-  // Everything the trainer's input and a shell can hold: NUL, what is no UTF-8, no newline at the end.
+  // All kinds of input: NUL, invalid UTF-8, no line feed at the end.
   std::string bytes = read_file(directory / "text") + " end";
   for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
   write_file(directory / "bytes", bytes);
@@ -48,14 +48,14 @@ TEST_CASE("tokenizer command: trains, encodes and decodes, each byte as it was")
     if (tokenizer == ".") fs::copy(directory / "t.json", directory / "tokenizer.json");
     const Outcome back = shell(directory, "$T tokenizer encode --tokenizer " + tokenizer + " < bytes | $T tokenizer decode --tokenizer " + tokenizer +
                                               " > back && cmp bytes back");
-    check_told(back, 0, "");
+    check_error(back, 0, "");
     CHECK(shell(directory, "$T tokenizer encode --tokenizer " + tokenizer + " bytes > ids && $T tokenizer decode --tokenizer " + tokenizer +
                                " ids | cmp bytes -")
               .code == 0);
   }
 }
 
-TEST_CASE("tokenizer command: a line a file, as ids or as JSON") {
+TEST_CASE("tokenizer command: one line per file, as ids or as JSON") {
   TemporaryDirectory directory;
   write_file(directory / "a", "AB");
   write_file(directory / "b", "C\n");
@@ -72,7 +72,7 @@ TEST_CASE("tokenizer command: a line a file, as ids or as JSON") {
   CHECK(shell(directory, "$T tokenizer encode --tokenizer bytes long > /dev/full").code == 74);
 }
 
-TEST_CASE("tokenizer command: a bad id is named by its place") {
+TEST_CASE("tokenizer command: a bad id is reported with its position") {
   TemporaryDirectory directory;
   const auto decode = [&](const std::string& ids) {
     write_file(directory / "ids", ids);
@@ -80,35 +80,35 @@ TEST_CASE("tokenizer command: a bad id is named by its place") {
     CHECK(outcome.out.empty());
     return outcome;
   };
-  check_told(decode("1 2\n3 256 4"), 65, "ids, line 2, place 2: \"256\" is no token id; expected a whole number below 256");
-  check_told(decode("1 2\n\n-1"), 65, "ids, line 3, place 1: \"-1\"");
-  check_told(decode("65 6x"), 65, "ids, line 1, place 2: \"6x\"");
-  check_told(decode("1.0"), 65, "ids, line 1, place 1: \"1.0\"");
-  check_told(decode("99999999999999999999"), 65, "\"99999999999999999999\"");
-  check_told(decode("[65, 6x]\n"), 65, "ids, line 1, place 2: \"6x\"");
-  check_told(decode("\0332J"), 65, "\"?2J\"");
-  check_told(shell(directory, "echo 300 | $T tokenizer decode --tokenizer bytes"), 65, "standard input, line 1, place 1: \"300\"");
+  check_error(decode("1 2\n3 256 4"), 65, "ids, line 2, place 2: \"256\" is not a token id; expected an integer from 0 to below 256");
+  check_error(decode("1 2\n\n-1"), 65, "ids, line 3, place 1: \"-1\"");
+  check_error(decode("65 6x"), 65, "ids, line 1, place 2: \"6x\"");
+  check_error(decode("1.0"), 65, "ids, line 1, place 1: \"1.0\"");
+  check_error(decode("99999999999999999999"), 65, "\"99999999999999999999\"");
+  check_error(decode("[65, 6x]\n"), 65, "ids, line 1, place 2: \"6x\"");
+  check_error(decode("\0332J"), 65, "\"?2J\"");
+  check_error(shell(directory, "echo 300 | $T tokenizer decode --tokenizer bytes"), 65, "standard input, line 1, place 1: \"300\"");
 }
 
-TEST_CASE("tokenizer command: the result is whole or absent, and never replaces another") {
+TEST_CASE("tokenizer command: the result is complete or absent, and never replaces a different file") {
   TemporaryDirectory directory;
   fs::copy(kGolden + "few.txt", directory / "text");
-  check_told(run(directory, train_arguments({"text"})), 0, "fewer than --vocab-size=700, as every piece is one token already");
+  check_error(run(directory, train_arguments({"text"})), 0, "fewer than --vocab-size=700, because every piece is already one token");
   const auto before = directory.listing();
-  check_told(run(directory, train_arguments({"--threads", "1", "text"})), 0, "the identical file was there already, nothing changed");
+  check_error(run(directory, train_arguments({"--threads", "1", "text"})), 0, "the identical file already exists, nothing changed");
   CHECK(directory.changes_since(before) == "");
-  check_told(run(directory, train_arguments({"--special", "<s>", "--special", "</s>", "text"})), 64, "--output=t.json: exists and differs");
+  check_error(run(directory, train_arguments({"--special", "<s>", "--special", "</s>", "text"})), 64, "--output=t.json: exists and differs");
   CHECK(directory.changes_since(before) == "");
-  check_told(shell(directory, "cat text | $T tokenizer train --vocab-size 700 --output piped.json - && cmp t.json piped.json"), 0, "piped.json: ");
-  check_told(shell(directory, "$T tokenizer train --vocab-size 700 --output piped.json <(cat text)"), 0, "nothing changed");
-  check_told(run(directory, {"tokenizer", "train", "--vocab-size", "262", "--output", "s.json", "--special", "<s>", "--special", "</s>", "text"}), 0,
-        "262 tokens");
+  check_error(shell(directory, "cat text | $T tokenizer train --vocab-size 700 --output piped.json - && cmp t.json piped.json"), 0, "piped.json: ");
+  check_error(shell(directory, "$T tokenizer train --vocab-size 700 --output piped.json <(cat text)"), 0, "nothing changed");
+  check_error(run(directory, {"tokenizer", "train", "--vocab-size", "262", "--output", "s.json", "--special", "<s>", "--special", "</s>", "text"}), 0,
+             "262 tokens");
   const auto file = nlohmann::json::parse(read_file(directory / "s.json"));
   CHECK(file["added_tokens"].size() == 2);
   CHECK(file["model"]["vocab"]["</s>"] == 1);
 }
 
-TEST_CASE("tokenizer command: bad input, told before anything is written") {
+TEST_CASE("tokenizer command: bad input is reported before anything is written") {
   TemporaryDirectory directory;
   write_file(directory / "text", "some text");
   write_file(directory / "empty", "");
@@ -120,31 +120,31 @@ TEST_CASE("tokenizer command: bad input, told before anything is written") {
   const auto train = [&](const std::string& size, const std::string& output, const Arguments& more) {
     return run(directory, Arguments{"tokenizer", "train", "--vocab-size", size, "--output", output} + more);
   };
-  check_told(train("300", "t.json", {"text", "text.gz"}), 65, "text.gz: is packed, not text");
-  check_told(train("300", "t.json", {"lines.jsonl"}), 65, "lines.jsonl: holds lines of JSON, not text");
-  check_told(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "lines.jsonl"}), 65, "trireme data build encodes their \"text\"");
-  check_told(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "text.gz"}), 65, "text.gz: is packed, not text");
-  check_told(train("256", "t.json", {"text"}), 64, "--vocab-size=256: 256 bytes and 1 special tokens take 257");
-  check_told(train("256", "t.json", {"missing"}), 64, "--vocab-size=256");
-  check_told(train("0", "t.json", {"text"}), 64, "--vocab-size");
-  check_told(train("300", "t.model", {"text"}), 64, "SentencePiece models are read but not trained here");
-  check_told(train("300", "t.txt", {"text"}), 64, "name a file that ends in .json");
-  check_told(train("300", "folder.json", {"text"}), 64, "is not a file");
-  check_told(train("300", "nowhere/t.json", {"text"}), 64, "there is no directory nowhere");
-  check_told(train("300", "t.json", {"--pattern", "gpt5", "text"}), 64, "gpt5");
-  check_told(train("300", "t.json", {"--special", "a", "text"}), 64, "--special=a: stands for a byte already");
-  check_told(train("300", "t.json", {"--special", "<a>", "--special", "<a>", "text"}), 64, "stands there twice");
-  check_told(train("300", "t.json", {}), 64, "files is required");
-  check_told(train("300", "t.json", {"text", "missing"}), 66, "missing: cannot open");
-  check_told(train("300", "t.json", {"folder.json"}), 74, "folder.json: is a directory");
-  check_told(train("300", "t.json", {"empty"}), 65, "empty: is empty");
-  check_told(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "text", "missing"}), 66, "missing: cannot open");
+  check_error(train("300", "t.json", {"text", "text.gz"}), 65, "text.gz: is packed, not text");
+  check_error(train("300", "t.json", {"lines.jsonl"}), 65, "lines.jsonl: contains JSON lines, not text");
+  check_error(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "lines.jsonl"}), 65, "trireme data build encodes their \"text\"");
+  check_error(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "text.gz"}), 65, "text.gz: is packed, not text");
+  check_error(train("256", "t.json", {"text"}), 64, "--vocab-size=256: too small: 256 bytes and 1 special tokens need 257");
+  check_error(train("256", "t.json", {"missing"}), 64, "--vocab-size=256");
+  check_error(train("0", "t.json", {"text"}), 64, "--vocab-size");
+  check_error(train("300", "t.model", {"text"}), 64, "SentencePiece models are read but not trained here");
+  check_error(train("300", "t.txt", {"text"}), 64, "name a file that ends in .json");
+  check_error(train("300", "folder.json", {"text"}), 64, "exists and is not a regular file");
+  check_error(train("300", "nowhere/t.json", {"text"}), 64, "no such directory: nowhere");
+  check_error(train("300", "t.json", {"--pattern", "gpt5", "text"}), 64, "gpt5");
+  check_error(train("300", "t.json", {"--special", "a", "text"}), 64, "--special=a: represents a byte");
+  check_error(train("300", "t.json", {"--special", "<a>", "--special", "<a>", "text"}), 64, "--special=<a>: given twice");
+  check_error(train("300", "t.json", {}), 64, "files is required");
+  check_error(train("300", "t.json", {"text", "missing"}), 66, "missing: cannot open");
+  check_error(train("300", "t.json", {"folder.json"}), 74, "folder.json: is a directory");
+  check_error(train("300", "t.json", {"empty"}), 65, "empty: is empty");
+  check_error(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "text", "missing"}), 66, "missing: cannot open");
   CHECK(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "text", "missing"}).out.empty());
-  check_told(run(directory, {"tokenizer", "encode", "--tokenizer", "words", "text"}), 64, "words");
-  check_told(run(directory, {"tokenizer", "encode", "--tokenizer", "none.json", "text"}), 66, "none.json");
-  check_told(run(directory, {"tokenizer", "encode", "--tokenizer", "broken.json", "text"}), 65, "broken.json: not valid JSON");
-  check_told(run(directory, {"tokenizer", "encode", "text"}), 64, "--tokenizer is required");
-  check_told(run(directory, {"tokenizer"}), 64, "see trireme --help");
+  check_error(run(directory, {"tokenizer", "encode", "--tokenizer", "words", "text"}), 64, "words");
+  check_error(run(directory, {"tokenizer", "encode", "--tokenizer", "none.json", "text"}), 66, "none.json");
+  check_error(run(directory, {"tokenizer", "encode", "--tokenizer", "broken.json", "text"}), 65, "broken.json: not valid JSON");
+  check_error(run(directory, {"tokenizer", "encode", "text"}), 64, "--tokenizer is required");
+  check_error(run(directory, {"tokenizer"}), 64, "see trireme --help");
   CHECK(directory.changes_since(before) == "");
 }
 

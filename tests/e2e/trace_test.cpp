@@ -1,4 +1,4 @@
-// `train --trace-steps`: where the time of chosen steps went, on every rank.
+// `train --trace-steps`: where the time of selected steps is spent, on every rank.
 #include <csignal>
 
 #include "kernels/core/check.h"
@@ -32,7 +32,7 @@ std::vector<int> exposed_steps(const std::filesystem::path& run_directory) {
 
 }  // namespace
 
-TEST_CASE("trace: chosen steps of all ranks, with the bits of a run that nobody watched, overlapping or not") {
+TEST_CASE("trace: selected steps of all ranks, bit-identical to an untraced run, with and without overlap") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments about = Arguments{"train", "run.yaml"} + layout(1, 2, 2, 3) + sets({"training.steps=4", "training.evaluate.every=0"});
@@ -43,7 +43,7 @@ TEST_CASE("trace: chosen steps of all ranks, with the bits of a run that nobody 
   CHECK(exposed_steps(directory / "traced") == std::vector<int>{2, 3});
   CHECK(exposed_steps(directory / "alone").empty());
   CHECK(exposed_steps(directory / "waiting") == std::vector<int>{4});
-  CHECK(traced.err.find("seconds of a traced step by cause, of 2 up to step 3: mean and most over 4 ranks") != std::string::npos);
+  CHECK(traced.err.find("seconds per traced step by cause (steps traced: 2, last: 3): mean and maximum over 4 ranks") != std::string::npos);
   for (const char* cause : kCauses) CHECK(traced.err.find(std::string("\n  ") + cause) != std::string::npos);
   CHECK(losses(directory / "traced", 4) == losses(directory / "alone", 4));
   CHECK(losses(directory / "waiting", 4) == losses(directory / "alone", 4));
@@ -58,7 +58,7 @@ TEST_CASE("trace: chosen steps of all ranks, with the bits of a run that nobody 
       INFO("rank " << rank << ", " << row);
       CHECK(file.events.count({rank, row}) == 1);
     }
-  // The operations of the first of the two, within what is computed.
+  // The operations of the first traced step, inside the compute events.
   const std::string text = read_file(directory / "traced/trace.json");
   for (const char* name : {"qkv linear_forward", "qkv linear_backward_weight", "attention_forward", "attention_backward", "down linear_forward"}) {
     INFO(name);
@@ -88,11 +88,11 @@ TEST_CASE("trace: a resumed run has each traced step once") {
   CHECK(read_trace(read_file(directory / "run/trace.json")).problem == "");
   const std::string trace = read_file(directory / "run/trace.json");
   const Outcome behind = must(directory, about + Arguments{"--resume", "run/checkpoints/step-00000004", "--trace-steps", "2:4"});
-  CHECK(behind.err.find("--trace-steps=2:4: nothing to trace, 4 steps are done\n") != std::string::npos);
+  CHECK(behind.err.find("--trace-steps=2:4: nothing to trace, 4 steps are already done\n") != std::string::npos);
   CHECK(read_file(directory / "run/trace.json") == trace);
 }
 
-TEST_CASE("trace: a run that is asked to stop leaves the steps it has traced") {
+TEST_CASE("trace: a stopped run writes the steps traced so far") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments about = Arguments{kBinary, "train", "run.yaml"} + layout(1, 2, 1, 0) + in("run") +
@@ -106,13 +106,14 @@ TEST_CASE("trace: a run that is asked to stop leaves the steps it has traced") {
   const std::vector<int> steps = exposed_steps(directory / "run");
   REQUIRE(steps.size() >= 2);
   REQUIRE(steps.size() < 100);
-  CHECK(stopped.err.find(concat("by cause, of ", steps.size(), " up to step ", steps.back(), ": mean and most over 2 ranks")) != std::string::npos);
+  CHECK(stopped.err.find(concat("by cause (steps traced: ", steps.size(), ", last: ", steps.back(), "): mean and maximum over 2 ranks")) !=
+        std::string::npos);
   const std::string trace = read_file(directory / "run/trace.json");
   CHECK(read_trace(trace).problem == "");
   for (const int step : {2, steps.back()}) CHECK(trace.find(concat("\"step ", step, "\"")) != std::string::npos);
 }
 
-TEST_CASE("trace: ranks that were told to trace unlike steps do not start") {
+TEST_CASE("trace: ranks with different --trace-steps do not start") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments about = Arguments{kBinary, "train", "run.yaml"} + layout(1, 1, 2, 0) + in("run") + sets({"training.steps=4"});
@@ -124,12 +125,12 @@ TEST_CASE("trace: ranks that were told to trace unlike steps do not start") {
   CHECK(outcome.err.find("--trace-steps differs between rank 0 and rank 1") != std::string::npos);
 }
 
-TEST_CASE("trace: a range without steps, or of too many, is refused before anything is written") {
+TEST_CASE("trace: an empty or too long range is refused before anything is written") {
   TemporaryDirectory directory;
   prepare_run(directory);
   const auto before = directory.listing();
   const Arguments about = Arguments{"train", "run.yaml"} + in("run") + sets({"training.steps=4"});
-  check(run(directory, about + Arguments{"--trace-steps", "3:2"}), 64, "--trace-steps=3:2: no range of steps");
+  check(run(directory, about + Arguments{"--trace-steps", "3:2"}), 64, "--trace-steps=3:2: invalid range of steps");
   check(run(directory, about + Arguments{"--trace-steps", "0:2"}), 64, "--trace-steps=0:2");
   check(run(directory, about + Arguments{"--trace-steps", "1:101"}), 64, "--trace-steps=1:101: 101 steps; allowed at most 100");
   check(run(directory, about + Arguments{"--trace-steps", "3:5"}), 64, "the run ends after step 4");

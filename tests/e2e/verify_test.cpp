@@ -1,4 +1,4 @@
-// `trireme verify` as a person or a Slurm prolog runs it.
+// `trireme verify` as run by a user or a Slurm prolog.
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
 
@@ -11,7 +11,7 @@ Arguments verify(const std::string& layouts) { return {"verify", "run.yaml", "--
 
 }  // namespace
 
-TEST_CASE("verify says of each layout that it trains the same model, and leaves nothing behind") {
+TEST_CASE("verify reports for each layout that it trains the same model, and writes no files") {
   const TemporaryDirectory directory;
   write_file(directory / "run.yaml", kConfig);  // no data: only the sizes of the model are read
   const auto before = directory.listing();
@@ -33,7 +33,7 @@ TEST_CASE("verify says of each layout that it trains the same model, and leaves 
   CHECK(directory.changes_since(before) == "");
 }
 
-TEST_CASE("verify refuses what it cannot run before it starts") {
+TEST_CASE("verify refuses invalid arguments before it starts") {
   const TemporaryDirectory directory;
   write_file(directory / "run.yaml", kConfig);
   check(run(directory, verify("tp2 dp21f1b")), 64, "needs a separator");

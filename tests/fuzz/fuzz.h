@@ -1,6 +1,6 @@
 #pragma once
-// What the fuzz targets share. A target is one function that hands an input to a reader of the product as if it were the file, and then uses
-// everything that the reader gives out. It is linked with libfuzzer.cpp (scripts/fuzz.sh) or with replay.cpp (the suite).
+// Shared code of the fuzz targets. A target is one function that passes an input to a reader of the product as a file, and then uses everything that
+// the reader returns. It is linked with libfuzzer.cpp (scripts/fuzz.sh) or with replay.cpp (the test suite).
 #include <cstddef>
 #include <filesystem>
 #include <span>
@@ -11,11 +11,11 @@
 
 namespace trireme::fuzz {
 
-/// Whether the reader took the input. Defined once in each fuzz_NAME.cpp.
-/// Errors: any exception is a finding, as are a signal, a sanitizer's report and more than a second of work.
+/// Whether the reader accepted the input. Defined once in each fuzz_NAME.cpp.
+/// Errors: any exception is a finding, as is a signal, a sanitizer report, or more than a second of CPU time.
 bool accepts(std::string_view input);
 
-/// Whether `body` went through; what the readers promise to throw is a refusal, all else leaves.
+/// Whether `body` succeeded. The documented errors of the readers count as rejection; other exceptions propagate.
 template <class Body>
 bool taken(Body&& body) {
   try {
@@ -28,12 +28,12 @@ bool taken(Body&& body) {
   return false;
 }
 
-/// What must hold of anything a reader has accepted. Errors: InternalError, a finding.
+/// Checks a property of accepted input. Errors: InternalError, a finding.
 inline void require(bool holds, const char* what) {
-  if (!holds) throw InternalError(concat("accepted, but not so: ", what));
+  if (!holds) throw InternalError(concat("accepted input violates: ", what));
 }
 
-/// A directory, in memory unless TMPDIR says otherwise, that goes when the program ends in order.
+/// A temporary directory, in memory unless TMPDIR is set; removed at a regular end of the program.
 class Scratch {
  public:
   Scratch();
@@ -42,7 +42,7 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  /// Makes or replaces a file of this name. Errors: InternalError.
+  /// Creates or replaces a file with this name. Errors: InternalError.
   std::filesystem::path put(const char* name, std::string_view bytes) const;
 
  private:

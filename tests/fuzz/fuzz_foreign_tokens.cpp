@@ -1,5 +1,5 @@
-// Token files of other programs, over a pair of files cut from the input: two bytes that count the bytes of the index, little-endian, that index, and the
-// file of ids. No index: a file of llm.c or nanoGPT, by its first bytes.
+// Reader of token files of other programs, on two files taken from the input: the size of the index in bytes (two bytes, little-endian), the index,
+// and the file of ids. Without an index: a file of llm.c or nanoGPT, depending on its first bytes.
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -13,25 +13,25 @@ namespace {
 constexpr int64_t kVocabulary = 50257;
 
 void use(const TokenSource& source) {
-  require(source.tokens() > 0 && source.documents() > 0, "there is a token, and a document that holds it");
-  require(!source.description().empty(), "it can be described");
+  require(source.tokens() > 0 && source.documents() > 0, "there is a token and a document");
+  require(!source.description().empty(), "the source has a description");
   int64_t end = 0;
   source.visit_documents(0, [&](const TokenFile::Document& document) {
-    require(document.begin == end && document.end >= end && document.response == document.begin, "documents follow each other");
+    require(document.begin == end && document.end >= end && document.response == document.begin, "documents are contiguous");
     end = document.end;
     return true;
   });
   require(end == source.tokens(), "documents cover all tokens");
   for (int64_t token = 0; token < std::min<int64_t>(end, 64); ++token) {
     source.visit_documents(source.document_at(token), [&](const TokenFile::Document& document) {
-      require(document.begin <= token && token < document.end, "a token lies in the document that it is found in");
+      require(document.begin <= token && token < document.end, "a token is in the document that is found for it");
       return false;
     });
   }
   std::vector<int32_t> tokens(static_cast<size_t>(end));
   taken([&] {
     source.read(0, end, kVocabulary, tokens.data());
-    for (const int32_t token : tokens) require(token >= 0 && token < kVocabulary, "every id lies in the vocabulary");
+    for (const int32_t token : tokens) require(token >= 0 && token < kVocabulary, "every id is in the vocabulary");
   });
   for (int64_t i = 0; i < std::min<int64_t>(end, 16); ++i) taken([&] { source.read(end - 1 - i, 1, kVocabulary, tokens.data()); });
   source.read(end, 0, kVocabulary, tokens.data());

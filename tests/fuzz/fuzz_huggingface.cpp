@@ -1,5 +1,5 @@
-// A folder of Hugging Face transformers, cut from the input: config.json up to the first NUL, then model.safetensors.index.json up to the next, and where that is
-// empty model.safetensors, else two bytes that count the bytes of the first shard, little-endian, that shard, and the second.
+// Reader of Hugging Face folders, on files taken from the input: config.json up to the first NUL, model.safetensors.index.json up to the next NUL,
+// and, if that is empty, model.safetensors; otherwise the size of the first shard in bytes (two bytes, little-endian), that shard, and the second.
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -35,7 +35,7 @@ void make_folder(const Scratch& scratch, std::string_view input) {
   scratch.put(kShards[1], input.substr(std::min(size, input.size())));
 }
 
-/// Every parameter can be read, whole and row by row, as the same numbers.
+/// Every parameter can be read, with the same numbers as a whole and row by row.
 void use(const HuggingFaceReader& reader) {
   require(!reader.names().empty(), "there are parameters");
   for (const std::string& name : reader.names()) {
@@ -46,7 +46,7 @@ void use(const HuggingFaceReader& reader) {
     for (int64_t r = 0; r < rows; ++r) {
       reader.read(name, {{r, 0}, {1, columns}}, DType::kF64, row.data());
       require(std::equal(row.begin(), row.end(), whole.begin() + r * columns, [](double a, double b) { return a == b || (a != a && b != b); }),
-              "a row is that of the whole");
+              "a row equals the row of the whole parameter");
     }
   }
 }

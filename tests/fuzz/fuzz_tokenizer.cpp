@@ -1,4 +1,4 @@
-// A tokenizer.json that is the input, and with it text to ids and back.
+// Reader of tokenizer.json, on the input as file, and its tokenizer: text to ids and back.
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -11,7 +11,7 @@
 namespace trireme::fuzz {
 namespace {
 
-/// Words, code, other scripts, runs of white space, special tokens, every byte: what pieces and merges are made of.
+/// Text for all kinds of pieces and merges: words, code, other scripts, runs of white space, special tokens, every byte.
 std::string sample_text() {
   std::string text = "the cat, the hat: don't WE'LL 12345 3.14\r\n\n\n  if (a[i] != b) {\n\treturn; }    <|endoftext|> aaaaaaa abababab\nthe end ";
   text +=
@@ -21,7 +21,7 @@ std::string sample_text() {
   return text + "the end\n";
 }
 
-/// Neither a normaliser nor a space put ahead: decoding gives the bytes back.
+/// Whether decoding restores the bytes: there is no normaliser and no prefix space.
 bool keeps_bytes(std::string_view file) {
   const std::string text = nlohmann::json::parse(file).dump();
   return text.find("\"NFC\"") == text.npos && text.find("\"add_prefix_space\":true") == text.npos;
@@ -36,25 +36,25 @@ void use(Tokenizer& tokenizer, bool exact) {
   const std::vector<int32_t> ids = tokenizer.encode(text);
   int64_t length = 0;
   for (const int32_t id : ids) {
-    require(id >= 0 && id < tokenizer.vocab_size(), "every id lies in the vocabulary");
-    require(bytes[static_cast<size_t>(id)] >= 0, "no token has less than no bytes");
+    require(id >= 0 && id < tokenizer.vocab_size(), "every id is in the vocabulary");
+    require(bytes[static_cast<size_t>(id)] >= 0, "no token has a negative length");
     length += bytes[static_cast<size_t>(id)];
   }
   if (exact) {
-    require(tokenizer.decode(ids) == text, "decoding gives the text back");
-    require(length <= static_cast<int64_t>(text.size()), "tokens hold no more bytes than the text");
+    require(tokenizer.decode(ids) == text, "decoding restores the text");
+    require(length <= static_cast<int64_t>(text.size()), "tokens have no more bytes than the text");
   }
   std::vector<int32_t> all(static_cast<size_t>(tokenizer.vocab_size()));
   std::iota(all.begin(), all.end(), 0);
   tokenizer.decode(all);
   for (const size_t shown : {text.size() - 1, text.size() / 2, size_t{60}, size_t{3}}) {
     const size_t cut = tokenizer.cut(std::string_view(text).substr(0, shown), true);
-    require(cut <= shown, "a cut lies in what was shown");
+    require(cut <= shown, "a cut is within the given text");
     if (cut == 0) continue;
     std::vector<int32_t> parts;
     tokenizer.encode(std::string_view(text).substr(0, cut), parts, true);
     tokenizer.encode(std::string_view(text).substr(cut), parts, false);
-    require(parts == ids, "parts give the ids of the whole");
+    require(parts == ids, "parts give the ids of the whole text");
   }
 }
 
@@ -65,7 +65,7 @@ bool accepts(std::string_view input) {
   const std::filesystem::path path = scratch.put("tokenizer.json", input);
   std::optional<Tokenizer> tokenizer;
   if (!taken([&] { tokenizer.emplace(Tokenizer::open(path.string())); })) return false;
-  taken([&] { use(*tokenizer, keeps_bytes(input)); });  // a regex may give up on a text
+  taken([&] { use(*tokenizer, keeps_bytes(input)); });  // a regex may exceed its match limit
   return true;
 }
 

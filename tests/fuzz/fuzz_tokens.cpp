@@ -1,5 +1,5 @@
-// The token-file reader over a directory cut from the input: index.json up to the first NUL, a byte that counts the 8-byte words of documents.bin,
-// those, and tokens.bin.
+// Reader of token directories, on files taken from the input: index.json up to the first NUL, the size of documents.bin in 8-byte words (one byte),
+// documents.bin, and tokens.bin.
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -27,13 +27,13 @@ Parts cut(std::string_view input) {
   return parts;
 }
 
-/// Documents and tokens are damaged where the reader says so, and otherwise what it promises.
+/// Documents and tokens are either reported as damaged or have the documented properties.
 void use(const TokenFile& file) {
   taken([&] {
     int64_t end = 0;
     for (int64_t i = 0; i < file.index().documents; ++i) {
       const TokenFile::Document document = file.document(i);
-      require(document.begin == end && document.end >= document.begin && document.end <= file.tokens(), "documents follow each other");
+      require(document.begin == end && document.end >= document.begin && document.end <= file.tokens(), "documents are contiguous");
       end = document.end;
     }
     require(end == file.tokens(), "documents cover all tokens");
@@ -41,7 +41,7 @@ void use(const TokenFile& file) {
   std::vector<int32_t> tokens(static_cast<size_t>(file.tokens()));
   taken([&] {
     file.read(0, file.tokens(), tokens.data());
-    for (const int32_t token : tokens) require(token >= 0 && token < file.index().vocab_size, "every id lies in the vocabulary");
+    for (const int32_t token : tokens) require(token >= 0 && token < file.index().vocab_size, "every id is in the vocabulary");
   });
   for (int64_t i = 0; i < std::min<int64_t>(file.tokens(), 16); ++i) taken([&] { file.read(file.tokens() - 1 - i, 1, tokens.data()); });
   file.read(file.tokens(), 0, tokens.data());
@@ -65,10 +65,10 @@ bool accepts(std::string_view input) {
   scratch.put("tokens.bin", parts.tokens);
   const bool accepted = takes(scratch, parts.index);
 
-  // Once more with counts that fit the files, which a mutation seldom hits: the reader's checks of sizes must not hide what lies behind them.
+  // Once more with counts that match the files, which a mutation rarely gives: the reader's checks of sizes must not hide the code after them.
   TokenIndex index;
   if (!taken([&] { index = TokenIndex::parse(parts.index, "index.json"); })) return false;
-  require(TokenIndex::parse(index.to_json(), "written").to_json() == index.to_json(), "what is written can be read");
+  require(TokenIndex::parse(index.to_json(), "written").to_json() == index.to_json(), "a written index can be read back");
   index.tokens = std::max<int64_t>(1, static_cast<int64_t>(parts.tokens.size()) / index.token_bytes());
   index.documents = std::max<int64_t>(1, static_cast<int64_t>(parts.documents.size()) / 8 - 1);
   takes(scratch, index.to_json());

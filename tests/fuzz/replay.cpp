@@ -1,6 +1,6 @@
 // Replays a corpus without libFuzzer: every file as it is, then mutations of it from a fixed seed.
 //   test_fuzz_replay_NAME DIRECTORY [MUTATIONS]
-// A file called ok-* must be accepted, one called bad-* refused; the others have only to be survived.
+// Files named ok-* must be accepted, and files named bad-* rejected; on other files the reader only must not fail.
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
@@ -52,7 +52,7 @@ class Mutator {
     if (!text.empty()) text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
   }
 
-  /// Another digit in the next number: sizes, offsets and extents stay well formed.
+  /// Changes a digit of the next number: sizes, offsets and extents stay well formed.
   void digit(std::string& text, size_t at) {
     const size_t found = text.find_first_of("0123456789", at);
     if (found != text.npos) text[found] = static_cast<char>('0' + below(10));
@@ -66,10 +66,10 @@ std::string read(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Keeps an input that broke a reader, so that it can join the corpus.
+/// Saves an input that broke a reader, so that it can be added to the corpus.
 [[noreturn]] void fail(const std::string& input, const std::string& what) {
   std::ofstream("fuzz-finding.bin", std::ios::binary) << input;
-  std::cerr << what << "\nthe input is in " << fs::absolute("fuzz-finding.bin").string() << '\n';
+  std::cerr << what << "\ninput saved to " << fs::absolute("fuzz-finding.bin").string() << '\n';
   std::exit(1);
 }
 
@@ -97,12 +97,13 @@ int main(int argc, char** argv) {
     const std::string name = path.filename().string(), input = read(path);
     std::cerr << "replay: " << name << '\n';
     const bool taken = accepts(input, name);
-    if ((name.starts_with("ok-") && !taken) || (name.starts_with("bad-") && taken)) fail(input, name + (taken ? ": was accepted" : ": was refused"));
+    if ((name.starts_with("ok-") && !taken) || (name.starts_with("bad-") && taken))
+      fail(input, name + (taken ? ": accepted, but must be rejected" : ": rejected, but must be accepted"));
     accepted += taken;
     Mutator mutate(trireme::fnv1a(name));
     for (int i = 0; i < mutations; ++i) accepted_mutations += accepts(mutate(input), concat(name, ", mutation ", i));
   }
   std::cout << paths.size() << " files, " << accepted << " accepted; " << paths.size() * static_cast<size_t>(mutations) << " mutations, "
             << accepted_mutations << " accepted\n";
-  return accepted > 0 && accepted < static_cast<int>(paths.size()) ? 0 : 1;  // a reader that takes all or nothing proves nothing
+  return accepted > 0 && accepted < static_cast<int>(paths.size()) ? 0 : 1;  // a corpus without both accepted and rejected files proves nothing
 }

@@ -9,7 +9,7 @@ namespace fs = std::filesystem;
 Scratch::Scratch() {
   const bool memory = std::getenv("TMPDIR") == nullptr && fs::is_directory("/dev/shm");
   std::string path = (memory ? fs::path("/dev/shm") : fs::temp_directory_path()) / "trireme-fuzz-XXXXXX";
-  TRIREME_CHECK(::mkdtemp(path.data()) != nullptr, path, " cannot be made");
+  TRIREME_CHECK(::mkdtemp(path.data()) != nullptr, path, " cannot be created");
   path_ = path;
 }
 

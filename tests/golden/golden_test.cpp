@@ -1,4 +1,5 @@
-// Ten losses and gradient norms of models of both families against PyTorch (scripts/golden.py), from the same initial weights, data and hyperparameters.
+// Compares ten losses and gradient norms of models of both families with PyTorch (scripts/golden.py), from the same initial weights, data and
+// hyperparameters.
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -10,7 +11,7 @@
 namespace trireme::test {
 namespace {
 
-/// The rule of scripts/golden.py: sample = step * global batch + row, in order.
+/// The samples of scripts/golden.py: sample = step * global batch + row, in order.
 class GoldenDataset final : public Dataset {
  public:
   GoldenDataset(int64_t steps, int64_t batch, int64_t length, int64_t vocab, uint64_t seed)
@@ -33,7 +34,7 @@ class GoldenDataset final : public Dataset {
   uint64_t key_;
 };
 
-/// Hands out the samples of a step in their own order, whatever permutation the sampler would take.
+/// Returns the samples of a step in order, independent of the sampler's permutation.
 class InOrder final : public Dataset {
  public:
   InOrder(const Dataset& data, const Sampler& sampler, int64_t steps) : data_(data), order_(static_cast<size_t>(data.sequences())) {
@@ -119,7 +120,7 @@ void check(const std::string& file, double first_tolerance, double last_toleranc
   const InOrder in_order(data, {seed, data.groups(), config.training.global_batch_size}, steps);
   for (int64_t s = 0; s < steps; ++s) {
     const StepResult result = trainer.step(in_order, s, golden["optimizer"]["learning_rate"]);
-    // The two computations drift apart step by step: the bound grows evenly, in the exponent, from the first step's to the last's.
+    // The two computations diverge step by step: the tolerance grows exponentially from that of the first step to that of the last.
     const double tolerance = first_tolerance * std::pow(last_tolerance / first_tolerance, static_cast<double>(s) / static_cast<double>(steps - 1));
     INFO(file << " step " << s + 1);
     CHECK(result.loss == Approx(golden["loss"][static_cast<size_t>(s)].get<double>()).epsilon(tolerance));
@@ -129,11 +130,11 @@ void check(const std::string& file, double first_tolerance, double last_toleranc
 
 }  // namespace
 
-TEST_CASE("fp64 training equals PyTorch's to 1e-9") {
+TEST_CASE("fp64 training matches PyTorch to 1e-9") {
   for (const char* file : {"llama_fp64.json", "llama3_fp64.json", "qwen2_fp64.json", "qwen3_fp64.json", "gpt2_fp64.json"}) check(file, 1e-9, 1e-9);
 }
 
-TEST_CASE("fp32 training equals PyTorch's to 1e-5 at step 1 and 1e-4 at step 10") {
+TEST_CASE("fp32 training matches PyTorch to 1e-5 at step 1 and 1e-4 at step 10") {
   for (const char* file : {"llama_fp32.json", "llama3_fp32.json", "qwen2_fp32.json", "qwen3_fp32.json", "gpt2_fp32.json"}) check(file, 1e-5, 1e-4);
 }
 

@@ -16,7 +16,7 @@ struct Case {
   int64_t rows, columns;
 };
 constexpr Case kCases[] = {{1, 1}, {3, 5}, {7, 17}, {33, 130}, {2, 257}, {301, 200}};
-// Multiples of 8, where a GPU takes 16 bytes at a time, and flat tensors that end in the middle of that; more than one block.
+// Multiples of 8, for which a GPU uses 16-byte accesses, and flat tensors that end within such an access; more than one block.
 constexpr Case kWidths[] = {{1, 3}, {2, 8}, {5, 24}, {3, 31}, {2, 33}, {1, 127}, {2, 255}, {1, 1023}, {3, 1024}, {2, 4104}};
 
 // A handful of roundings and an exponential of a couple of ulp.
@@ -86,7 +86,7 @@ TEST_CASE("activations: gradients") {
   }
 }
 
-TEST_CASE("activations: far from zero they neither overflow nor turn into NaN") {
+TEST_CASE("activations: large inputs neither overflow nor give NaN") {
   const std::vector<double> far = {-1000, -90, -20, 20, 90, 1000};
   Operation gates = swiglu({6, 1}), gate_slopes = swiglu_gradient({6, 1});
   for (size_t i = 0; i < far.size(); ++i) {
@@ -98,13 +98,13 @@ TEST_CASE("activations: far from zero they neither overflow nor turn into NaN") 
   for (const Operation& operation : {gates, gate_slopes, units, unit_slopes}) check_engines(operation, kTolerance);
 }
 
-TEST_CASE("activations keep a NaN, and only that") {
+TEST_CASE("activations propagate a NaN to its own element only") {
   const Case c = {1, 40};
   for (int level = 0; level <= static_cast<int>(best_isa()); ++level) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const int64_t place : {0, 33, 39}) {
         const auto check = [&](Operation operation, size_t index, size_t result) {
-          INFO(operation.name << " " << name_of(dtype) << " with instructions " << name_of(static_cast<Isa>(level)));
+          INFO(operation.name << " " << name_of(dtype) << " on " << name_of(static_cast<Isa>(level)));
           operation.operands[index].values[static_cast<size_t>(place)] = std::nan("");
           const std::vector<double> y = run(operation, Device::kCpu, dtype, 1, Alignment::kElement, static_cast<Isa>(level))[result];
           for (int64_t i = 0; i < c.columns; ++i) CHECK(std::isnan(y[static_cast<size_t>(i)]) == (i == place));
@@ -118,7 +118,7 @@ TEST_CASE("activations keep a NaN, and only that") {
   }
 }
 
-TEST_CASE("activations by hand") {
+TEST_CASE("activations match values computed by hand") {
   Operation gate = swiglu({1, 1});
   gate.operands[0].values = {2, 3};  // silu(2) * 3
   CHECK(run(gate, Device::kReference, DType::kF64)[1][0] == Approx(6 / (1 + std::exp(-2.0))).epsilon(1e-14));

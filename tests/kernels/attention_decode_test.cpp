@@ -14,12 +14,12 @@ struct Case {
   AttentionShape shape() const { return {1, rows, heads, kv_heads, head_size, window}; }
   AttentionShape text() const { return {1, position + rows, heads, kv_heads, head_size, window}; }
 };
-// The first token of all, blocks of 64 keys and their edges, several new tokens, kv heads shared and not, head sizes on and off vectors and warps,
-// room to spare.
+// The first token, blocks of 64 keys and their edges, several new tokens, shared and separate kv heads, head sizes that are and are not multiples of
+// vectors and warps, spare capacity.
 constexpr Case kCases[] = {{1, 0, 1, 1, 1, 1},      {9, 6, 1, 4, 2, 5},      {9, 0, 9, 3, 1, 7},      {70, 63, 1, 2, 2, 16},  {70, 64, 3, 2, 1, 33},
                            {129, 128, 1, 6, 2, 64}, {200, 120, 7, 3, 3, 40}, {300, 299, 1, 2, 1, 96}, {80, 50, 2, 1, 1, 128}, {40, 33, 1, 2, 1, 256}};
 
-// As attention_operations.h has it: dot products of at most 256 terms, sums of at most 300.
+// As in attention_operations.h: dot products of at most 256 terms, sums of at most 300.
 constexpr double kDecodeTolerance = 4e-6;
 
 Operation decode(const Case& c) {
@@ -29,13 +29,13 @@ Operation decode(const Case& c) {
           [c](Context& ctx, const std::vector<Tensor>& t) { attention_decode(ctx, t[0], t[1], t[2], c.position, c.shape(), t[3]); }};
 }
 
-// Rings of just the rows that are needed, of more, and of all; windows of one token, on both sides of a block, and longer than the text; the ring begins
-// anew before, within and after the rows.
+// Ring buffers with exactly the rows that are needed, with more, and with all; windows of one token, around the size of a block, and longer than the
+// text; the ring buffer wraps before, within and after the rows.
 constexpr Case kWindowCases[] = {{1, 5, 1, 2, 1, 8, 1},      {4, 9, 4, 2, 1, 8, 1},      {2, 7, 1, 4, 2, 5, 2},      {11, 20, 5, 2, 2, 33, 7},
                                  {64, 130, 1, 2, 1, 64, 64}, {66, 200, 2, 1, 1, 16, 65}, {70, 6, 3, 2, 1, 16, 65},   {150, 120, 7, 3, 1, 40, 20},
                                  {8, 5, 3, 2, 1, 7, 100},    {30, 29, 1, 2, 2, 96, 30},  {21, 400, 3, 2, 1, 128, 10}};
 
-/// Puts the last keys and values of the text, as many as there are rows, where a ring holds them; NaN where no token lies.
+/// Writes the last keys and values of the text to their rows of a ring buffer, and NaN to rows without a token.
 void fill_ring(const std::vector<double>& qkv, const AttentionShape& text, int64_t tokens, Operation& operation) {
   const int64_t columns = text.columns(), kv = text.kv_heads * text.head_size, room = operation.operands[1].shape[0];
   for (const size_t operand : {1, 2}) {
@@ -48,7 +48,7 @@ void fill_ring(const std::vector<double>& qkv, const AttentionShape& text, int64
   }
 }
 
-/// The rows of a case over the text of `text`, whose cache was filled as a ring.
+/// The operation of a case on the last rows of `text`, with the ring buffer filled from `text`.
 Operation rows_of_text(const Case& c, const Operation& text) {
   const std::vector<double>& qkv = text.operands[0].values;
   const int64_t columns = c.shape().columns();
@@ -65,11 +65,11 @@ TEST_CASE("attention over a cache: engines agree") {
   for (const Case& c : kWindowCases) check_engines(decode(c), kDecodeTolerance);
 }
 
-TEST_CASE("attention over a cache is the last rows of the attention of the text") {
+TEST_CASE("attention over a cache equals the last rows of attention over the text") {
   const auto check = [](const Case& c) {
     CAPTURE(c.room, c.position, c.rows, c.head_size, c.window);
     const Operation text = forward(c.text());
-    const Operation rows = rows_of_text(c, text);  // what is not of the text is not read
+    const Operation rows = rows_of_text(c, text);  // rows without a token are NaN and must not be read
     const std::vector<double> whole = run(text, Device::kReference, DType::kF64)[1];
     const std::vector<double> last(whole.end() - c.rows * c.heads * c.head_size, whole.end());
     CHECK(run(rows, Device::kReference, DType::kF64)[3] == last);
@@ -79,8 +79,8 @@ TEST_CASE("attention over a cache is the last rows of the attention of the text"
   for (const Case& c : kWindowCases) check(c);
 }
 
-// A text of 40 tokens, by one and by several tokens at a time, with no more rows than the window and the new tokens want.
-TEST_CASE("attention over a rolling cache: token by token, the text's attention") {
+// A text of 40 tokens, with one or several tokens at a time and only as many rows as the window and the new tokens require.
+TEST_CASE("attention over a rolling cache: token by token, it equals attention over the text") {
   constexpr int64_t kTokens = 40;
   for (const int64_t window : {1, 7, 16}) {
     for (const int64_t chunk : {1, 3, 8}) {
@@ -100,7 +100,7 @@ TEST_CASE("attention over a rolling cache: token by token, the text's attention"
   }
 }
 
-TEST_CASE("attention over a rolling cache: the bits of a cache of the whole text") {
+TEST_CASE("attention over a rolling cache: bit-identical to a cache of the whole text") {
   for (const Case& c : kWindowCases) {
     const Operation text = forward(c.text());
     Case whole = c;
@@ -111,18 +111,18 @@ TEST_CASE("attention over a rolling cache: the bits of a cache of the whole text
   }
 }
 
-TEST_CASE("attention over a cache: scores of a thousand, rising and falling, neither overflow nor lose the sum") {
+TEST_CASE("attention over a cache: rising and falling scores near 1000 neither overflow nor lose precision") {
   for (const bool rising : {false, true}) {
     constexpr Case kLong{200, 199, 1, 1, 1, 4};
     Operation operation = decode(kLong);
     operation.operands[0].values = {2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     std::vector<double>& keys = operation.operands[1].values;
     for (int64_t t = 0; t < 200; ++t) keys[static_cast<size_t>(4 * t)] = static_cast<double>(rising ? t : 200 - t) * 5;
-    check_engines(operation, 2e-4);  // as in attention: the rounding of scores near 1000 is the relative error of their exponentials
+    check_engines(operation, 2e-4);  // as for attention: the rounding error of scores near 1000 is the relative error of their exponentials
   }
 }
 
-TEST_CASE("attention over a cache hides no NaN") {
+TEST_CASE("attention over a cache propagates NaN") {
   constexpr Case kTwoRows{150, 100, 2, 2, 1, 20};
   for (const Device device : devices()) {
     for (const size_t operand : {0, 1, 2}) {
@@ -139,13 +139,13 @@ TEST_CASE("attention over a cache hides no NaN") {
   }
 }
 
-TEST_CASE("attention over a cache refuses what lies beyond its room") {
+TEST_CASE("attention over a cache rejects positions beyond its capacity") {
   const auto refusal = [](const Case& c, const char* words) {
     Operation operation = decode(c);
     const auto run_it = operation.run;
     operation.run = [&](Context& ctx, const std::vector<Tensor>& t) { CHECK_THROWS_WITH(run_it(ctx, t), Catch::Contains(words)); };
     run(operation, Device::kReference, DType::kF32);
   };
-  refusal({8, 6, 3, 1, 1, 2}, "3 rows at position 6 of 8");
-  refusal({6, 4, 3, 1, 1, 2, 5}, "3 rows at position 4 of 6, with a window of 5");  // 7 rows hold every text
+  refusal({8, 6, 3, 1, 1, 2}, "3 rows at position 6 exceed a cache of 8");
+  refusal({6, 4, 3, 1, 1, 2, 5}, "3 rows at position 4 exceed a cache of 6, with a window of 5");  // 7 rows are enough for any text
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Attention as the harness knows it, and how far its engines may be from fp64.
+// Attention operations for the harness, and tolerances relative to fp64.
 #include "kernels/ops/attention.h"
 #include "tests/kernels/harness.h"
 
@@ -7,8 +7,9 @@ namespace trireme::testing {
 
 // Scores of at most 64 fp32 products of normal numbers over sqrt(64), exponentials of a couple of ulp, sums of at most 130 terms.
 constexpr double kTolerance = 4e-6;
-// On tensor cores and tiles probabilities and score gradients are bf16 operands: each off by 2^-8 of itself at most, so a weighted mean of values by
-// 2^-8 of the largest. Gradients are sums of such terms with signs, where errors grow no faster than the sums: 0.5 * 2^-8 is seen.
+// On tensor cores and tiles, probabilities and score gradients are bf16 operands: each has a relative error of at most 2^-8, so a weighted mean of
+// values has an error of at most 2^-8 of the largest. Gradients are signed sums of such terms, whose errors grow no faster than the sums: 0.5 * 2^-8
+// is measured.
 constexpr double kRoundedProbabilities = 0x1p-8;
 
 inline Operation forward(const AttentionShape& s) {
@@ -22,7 +23,7 @@ inline Operation forward(const AttentionShape& s) {
 inline Operation backward(const AttentionShape& s) {
   const int64_t rows = s.batch * s.sequence, columns = s.heads * s.head_size;
   Operand dqkv = assigned("dqkv", {rows, s.columns()});
-  dqkv.floor = 1;  // a first row attends to itself alone: its score gradient cancels to zero
+  dqkv.floor = 1;  // the first row attends only to itself, so its score gradient cancels to zero
   return {"attention_backward",
           {input("dout", {rows, columns}), input("qkv", {rows, s.columns()}), input("out", {rows, columns}),
            wide(input("lse", {s.batch, s.heads, s.sequence})), dqkv},
@@ -31,7 +32,7 @@ inline Operation backward(const AttentionShape& s) {
           kRoundedProbabilities};
 }
 
-/// Its inputs rounded to bf16 or fp16.
+/// The operation with its inputs rounded to bf16 or fp16.
 inline Operation of_narrow(Operation operation, DType dtype) {
   for (Operand& operand : operation.operands) {
     for (double& value : operand.values) {

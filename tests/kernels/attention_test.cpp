@@ -15,8 +15,8 @@ namespace {
 constexpr AttentionShape kCases[] = {{1, 1, 1, 1, 1},  {2, 3, 3, 1, 5},   {1, 7, 6, 2, 17},   {3, 5, 5, 5, 3},
                                      {2, 33, 3, 3, 8}, {1, 65, 4, 2, 10}, {2, 100, 2, 1, 33}, {1, 130, 3, 1, 64}};
 
-// At the edges of every engine's tiles and blocks: head sizes of the tensor-core kernels (32, 64, 96, 128), of the plain ones, and multiples of 16
-// alone (48, 80), one to five blocks of 64 or 128 tokens, kv heads shared and not.
+// At the edges of every engine's tiles and blocks: head sizes of the tensor-core kernels (32, 64, 96, 128), of the other kernels, and multiples of
+// only 16 (48, 80); one to five blocks of 64 or 128 tokens; shared and separate kv heads.
 constexpr AttentionShape kTileCases[] = {
     {1, 1, 1, 1, 32},  {1, 2, 2, 1, 64},   {1, 15, 1, 1, 96},  {1, 16, 2, 2, 128},  {2, 17, 4, 2, 32},  {1, 63, 1, 1, 64},  {1, 64, 1, 1, 128},
     {1, 65, 2, 1, 96}, {1, 127, 1, 1, 32}, {1, 128, 1, 1, 64}, {1, 129, 1, 1, 128}, {1, 200, 1, 1, 64}, {1, 257, 1, 1, 32}, {2, 65, 3, 1, 128},
@@ -42,22 +42,22 @@ TEST_CASE("attention: gradients") {
   for (const AttentionShape& shape : kCases) check_gradients(forward(shape), "out", backward(shape), "dout", {{"qkv", "dqkv"}});
 }
 
-TEST_CASE("attention: scores of a thousand neither overflow nor lose the sum") {
+TEST_CASE("attention: scores near 1000 neither overflow nor lose precision") {
   const AttentionShape shape{1, 40, 2, 1, 7};
   Operation operation = forward(shape);
   for (size_t i = 0; i < operation.operands[0].values.size(); ++i) operation.operands[0].values[i] *= 30;
-  check_engines(operation, 2e-4);  // scores near 1000 carry 6e-5 of rounding, which is the relative error of their exponentials
+  check_engines(operation, 2e-4);  // scores near 1000 have a rounding error of 6e-5, which is the relative error of their exponentials
 }
 
-// The first key has all the weight, and nine blocks of keys follow it: what a block does to the sum before it adds up.
-TEST_CASE("attention: a maximum that stays keeps its sum over many blocks of keys") {
+// The first key has all the weight, and nine blocks of keys follow: an error in rescaling the sum would accumulate over the blocks.
+TEST_CASE("attention: with an unchanged maximum, the sum stays accurate over many blocks of keys") {
   const AttentionShape shape{1, 640, 1, 1, 64};
   const int64_t columns = shape.columns();
   Operation operation = forward(shape);
   std::vector<double>& qkv = operation.operands[0].values;
   std::fill(qkv.begin(), qkv.end(), 0);
   for (int64_t t = 0; t < shape.sequence; ++t) qkv[t * columns] = 0.5 + static_cast<float>(t) / 640.0F;
-  qkv[shape.head_size] = 240;  // of token 0: a score of 30 times the query
+  qkv[shape.head_size] = 240;  // token 0: its score is 30 times the query
   for (int level = 0; level <= static_cast<int>(best_isa()); ++level) {
     const Values values = run(operation, Device::kCpu, DType::kF32, 1, Alignment::kElement, static_cast<Isa>(level));
     double largest = 0;
@@ -66,12 +66,12 @@ TEST_CASE("attention: a maximum that stays keeps its sum over many blocks of key
       largest = std::max(largest, std::abs(values[2][t] - (score + std::log1p(static_cast<double>(t) * std::exp(-score)))));
     }
     INFO(name_of(static_cast<Isa>(level)));
-    CHECK(largest <= 6e-6);  // one and a half ulp of the largest score: score and logarithm are rounded once each
+    CHECK(largest <= 6e-6);  // 1.5 ulp of the largest score: score and logarithm are each rounded once
   }
 }
 
-// Where a maximum grows without the sums being rescaled, the exponentials leave the range of fp16: e^13 is above 65504.
-TEST_CASE("attention: a maximum that grows by 13 nats between tiles of keys") {
+// If the maximum grows without a rescaling of the sums, the exponentials exceed the range of fp16: e^13 is above 65504.
+TEST_CASE("attention: the maximum grows by 13 nats between tiles of keys") {
   for (const int64_t head_size : {64, 128}) {
     const AttentionShape shape{1, 200, 1, 1, head_size};
     const int64_t columns = shape.columns(), tile = 128;  // of 64 keys or of 128
@@ -86,7 +86,7 @@ TEST_CASE("attention: a maximum that grows by 13 nats between tiles of keys") {
   }
 }
 
-TEST_CASE("a query sees no later token, and shares its key head with its neighbours") {
+TEST_CASE("attention: a query attends to no later token, and neighbouring query heads share a kv head") {
   const AttentionShape shape{1, 6, 4, 2, 3};
   const Operation operation = forward(shape);
   const Values before = run(operation, Device::kCpu, DType::kF32);
@@ -97,14 +97,14 @@ TEST_CASE("a query sees no later token, and shares its key head with its neighbo
   const auto row = [&](const Values& values, int64_t t) { return std::vector<double>(values[1].begin() + t * 12, values[1].begin() + (t + 1) * 12); };
   for (int64_t t = 0; t < 4; ++t) CHECK(row(before, t) == row(after, t));
   for (int64_t t = 4; t < 6; ++t) CHECK(row(before, t) != row(after, t));
-  // Token 0 attends to itself alone: each query head returns the value of the kv head it shares.
+  // Token 0 attends only to itself: each query head returns the value of its kv head.
   const std::vector<double>& qkv = operation.operands[0].values;
   for (int64_t n = 0; n < shape.heads; ++n) {
     for (int64_t h = 0; h < shape.head_size; ++h) CHECK(before[1][n * 3 + h] == Approx(qkv[(shape.heads + shape.kv_heads + n / 2) * 3 + h]));
   }
 }
 
-TEST_CASE("attention hides no NaN") {
+TEST_CASE("attention propagates NaN") {
   const AttentionShape shape{1, 150, 2, 1, 20};
   constexpr int64_t kToken = 70;
   const int64_t columns = shape.columns(), query = 3, key = 2 * 20 + 3, value = 3 * 20 + 3;
@@ -116,17 +116,17 @@ TEST_CASE("attention hides no NaN") {
   };
   for (int level = 0; level <= static_cast<int>(best_isa()); ++level) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-      INFO(name_of(dtype) << " with instructions " << name_of(static_cast<Isa>(level)));
+      INFO(name_of(dtype) << " on " << name_of(static_cast<Isa>(level)));
       const auto results = [&](Operation operation, size_t operand, int64_t column) {
         operation.operands[operand].values[kToken * operation.operands[operand].shape[1] + column] = std::nan("");
         return run(operation, Device::kCpu, dtype, 1, Alignment::kElement, static_cast<Isa>(level));
       };
       const Values of_query = results(forward(shape), 0, query), of_key = results(forward(shape), 0, key),
                    of_value = results(forward(shape), 0, value);
-      CHECK(all_nan(of_query[1], kToken * 40, kToken * 40 + 20));  // its own row of its own head
+      CHECK(all_nan(of_query[1], kToken * 40, kToken * 40 + 20));  // only this row and head
       CHECK_FALSE(any_nan(of_query[1], kToken * 40 + 20, 150 * 40));
       CHECK(std::isnan(of_query[2][kToken]));
-      CHECK_FALSE(any_nan(of_key[1], 0, kToken * 40));  // queries before it do not see it, all others do
+      CHECK_FALSE(any_nan(of_key[1], 0, kToken * 40));  // earlier queries do not attend to the key, all others do
       CHECK(all_nan(of_key[1], kToken * 40, 150 * 40));
       CHECK(all_nan(of_key[2], kToken, 150));
       for (int64_t t = kToken; t < 150; ++t) CHECK(std::isnan(of_value[1][t * 40 + 3]));
@@ -146,7 +146,7 @@ TEST_CASE("attention hides no NaN") {
 #ifdef TRIREME_CUDA
 namespace {
 
-/// Root of the mean squared error over that of the values.
+/// Root mean square of the error relative to that of the values.
 double mean_error(const std::vector<double>& values, const std::vector<double>& exact) {
   double errors = 0, squares = 0;
   for (size_t i = 0; i < exact.size(); ++i) {
@@ -158,9 +158,10 @@ double mean_error(const std::vector<double>& values, const std::vector<double>& 
 
 }  // namespace
 
-// Rounding to bf16 errs by 1.7e-3 in the mean (2^-8 / sqrt(3), less for mantissas far from a power of two), to fp16 by an eighth of that. Results are
-// rounded once; beside that, terms of sums are, whose errors average out. Seen in bf16: 1.7e-3 to 1.9e-3 for out, 2.2e-3 to 2.6e-3 for gradients.
-TEST_CASE("attention on tensor cores errs by its roundings alone") {
+// Rounding to bf16 has a mean error of 1.7e-3 (2^-8 / sqrt(3), less for mantissas far from a power of two), rounding to fp16 an eighth of that.
+// Results are rounded once; terms of sums are also rounded, but their errors average out. Measured in bf16: 1.7e-3 to 1.9e-3 for out, 2.2e-3 to
+// 2.6e-3 for gradients.
+TEST_CASE("attention on tensor cores: the error is that of the roundings to bf16 or fp16") {
   const DType dtype = GENERATE(DType::kBF16, DType::kF16);
   const double share = dtype == DType::kBF16 ? 1 : 1.0 / 8;
   for (const int64_t head_size : {32, 64, 96, 128}) {
@@ -176,12 +177,12 @@ TEST_CASE("attention on tensor cores errs by its roundings alone") {
   }
 }
 
-TEST_CASE("attention: a backward in rounds has the bits of one at once") {
+TEST_CASE("attention: a backward in several rounds is bit-identical to one in a single round") {
   for (const AttentionShape shape : {AttentionShape{2, 70, 6, 3, 32}, AttentionShape{2, 40, 4, 2, 6}}) {
     const Operation whole = following(backward(shape), forward(shape));
     Operation rounds = whole;
     rounds.run = [&](Context& ctx, const std::vector<Tensor>& t) {
-      // Statistics of a kv head: two query heads, tokens rounded up to 64, 8 bytes; room for two kv heads of six or four.
+      // Statistics of a kv head: two query heads, tokens rounded up to 64, 8 bytes; memory for two of the six or four kv heads.
       cuda::attention_backward(ctx, t[0], t[1], t[2], t[3], shape, t[4], int64_t{2} * 2 * ((shape.sequence + 63) / 64 * 64) * 8 + 100);
     };
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
@@ -196,7 +197,7 @@ TEST_CASE("attention: a backward in rounds has the bits of one at once") {
   }
 }
 
-TEST_CASE("attention: the GPU refuses head sizes above 256 by name") {
+TEST_CASE("attention: the GPU rejects head sizes above 256 and reports the size") {
   Operation operation = forward({1, 1, 1, 1, 257});
   const auto run_it = operation.run;
   operation.run = [&](Context& ctx, const std::vector<Tensor>& t) { CHECK_THROWS_WITH(run_it(ctx, t), Catch::Contains("head size 257")); };

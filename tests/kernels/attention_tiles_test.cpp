@@ -1,5 +1,5 @@
-// Attention on AMX's tiles, where there are none: the same source once more, for a machine in plain C++ (simulated_tiles.h). On a processor that has
-// them every test of attention runs at the level amx as well.
+// Attention on simulated AMX tiles: the same source, compiled for a simulation in plain C++ (simulated_tiles.h). On a processor with AMX every
+// attention test also runs at the level amx.
 #ifdef TRIREME_FAST_CPU
 #define TRIREME_ISA simulated_amx
 #include <algorithm>
@@ -19,7 +19,7 @@ using namespace trireme::testing;
 namespace {
 
 namespace simulated = cpu::TRIREME_ISA;
-using Engine = simulated::TilesEngine<SimulatedTiles>;
+using Engine = simulated::AmxEngine<SimulatedTiles>;
 constexpr cpu::TypedAttention<bfloat16> kKernels{simulated::attention_forward<Engine, bfloat16>, simulated::attention_backward<Engine, bfloat16>,
                                                  simulated::forward_workspace<Engine>, simulated::backward_workspace<Engine>};
 
@@ -34,7 +34,7 @@ Operation backward_on_tiles(const AttentionShape& s) {
   return of_narrow(operation, DType::kBF16);
 }
 
-/// Results on tiles beside those of the fp64 reference; the same bits from any number of threads.
+/// Compares results on tiles with the fp64 reference; any number of threads must give the same bits.
 void check(const Operation& on_tiles, Operation exact) {
   for (size_t i = 0; i < exact.operands.size(); ++i) exact.operands[i].values = on_tiles.operands[i].values;
   const Values expected = run(exact, Device::kReference, DType::kF64);
@@ -61,11 +61,11 @@ TEST_CASE("attention on tiles: agrees with the reference") {
   }
   CHECK(TileMachine::dots > before);
   CHECK(TileMachine::faults == 0);
-  CHECK_FALSE(tile_machine().configured());  // tiles are given up, for others on this thread
+  CHECK_FALSE(tile_machine().configured());  // tiles are released for other users on this thread
 }
 
-// Of 16 blocks of queries all but the first see two blocks of keys, one of them the diagonal: 27 of 132 blocks of products.
-TEST_CASE("attention on tiles: the work under a window is that of its band") {
+// 16 blocks of queries; all but the first attend to two blocks of keys, one of them the diagonal: 27 of 132 blocks of products.
+TEST_CASE("attention on tiles: with a window, only blocks of the band are computed") {
   const auto dots_of = [](const Operation& operation, int threads) {
     const int64_t before = TileMachine::dots;
     run(operation, Device::kCpu, DType::kBF16, threads);
@@ -79,7 +79,7 @@ TEST_CASE("attention on tiles: the work under a window is that of its band") {
   }
 }
 
-// Small integers: every product and every sum is exact, so one operand of one term in the wrong place shows.
+// Small integers: every product and every sum is exact, so a single misplaced operand is detected.
 TEST_CASE("attention on tiles: a product of integers is exact") {
   constexpr int64_t kA = 48, kB = 112, kC = 80;  // strides, in words
   for (const int64_t m : {32, 64}) {
@@ -107,7 +107,7 @@ TEST_CASE("attention on tiles: a product of integers is exact") {
           std::vector<float> c = sums;
           const Engine::Session session;
           Engine::product(m, n, k / 2, packed(a).data(), kA, packed(b).data(), kB, c.data(), c_stride, accumulate);
-          INFO(m << " x " << n << " x " << k << (accumulate ? ", added" : ""));
+          INFO(m << " x " << n << " x " << k << (accumulate ? ", accumulated" : ""));
           CHECK(c == expected);
         }
       }
@@ -115,7 +115,7 @@ TEST_CASE("attention on tiles: a product of integers is exact") {
   }
 }
 
-TEST_CASE("attention on tiles: the machine finds what a processor would refuse") {
+TEST_CASE("attention on tiles: the simulation reports the faults of a processor") {
   const int before = TileMachine::faults;
   auto faults = [&, counted = before]() mutable { return TileMachine::faults - std::exchange(counted, TileMachine::faults); };
   TileMachine machine;

@@ -1,4 +1,4 @@
-// Sliding-window attention. A query at token i sees the keys j with i - window < j <= i.
+// Sliding-window attention. A query at token i attends to the keys j with i - window < j <= i.
 #include <algorithm>
 #include <cmath>
 
@@ -18,7 +18,7 @@ AttentionShape with_window(AttentionShape shape, int64_t window) {
   return shape;
 }
 
-/// Softmax over the whole row of scores, with the mask written out. Sums in double.
+/// Softmax over the whole row of scores with an explicit mask, summed in double.
 Values masked_softmax(const std::vector<double>& qkv, const AttentionShape& s) {
   Values result(3);  // qkv, out, lse
   result[1].resize(static_cast<size_t>(s.batch * s.sequence * s.heads * s.head_size));
@@ -48,14 +48,14 @@ Values masked_softmax(const std::vector<double>& qkv, const AttentionShape& s) {
   return result;
 }
 
-/// Runs on every device, and on the CPU with each level of its instructions. Calls body(run of an operation in a dtype).
+/// Calls body(function that runs an operation) for every device and dtype, and on the CPU for every instruction-set level.
 template <class Body>
 void on_each_engine(Body&& body) {
   for (const Device device : devices()) {
     const int levels = device == Device::kCpu ? static_cast<int>(best_isa()) : 0;
     for (int level = 0; level <= levels; ++level) {
       for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-        INFO("device " << static_cast<int>(device) << ", " << name_of(dtype) << ", instructions " << level);
+        INFO("device " << static_cast<int>(device) << ", " << name_of(dtype) << ", level " << level);
         body([&](const Operation& operation) { return run(operation, device, dtype, 1, Alignment::kVector, static_cast<Isa>(level)); });
       }
     }
@@ -116,7 +116,7 @@ TEST_CASE("attention window: gradients") {
   }
 }
 
-// Tiles are of 16, 32, 64 and 128 tokens. The sequences are longer than a window and two of them, so that some tiles lie wholly outside the band.
+// Tiles have 16, 32, 64 and 128 tokens. The sequences are longer than a window plus two tiles, so that some tiles are completely outside the band.
 TEST_CASE("attention window: engines agree") {
   const auto check = [](const AttentionShape& shape) {
     CAPTURE(shape.sequence, shape.head_size, shape.window);
@@ -134,7 +134,7 @@ TEST_CASE("attention window: engines agree") {
   check({1, 40, 1, 1, 160, 9});
 }
 
-TEST_CASE("attention window: no shorter than the sequence, it has the bits of none") {
+TEST_CASE("attention window: a window not shorter than the sequence is bit-identical to none") {
   for (const AttentionShape& shape : {AttentionShape{2, 70, 2, 1, 32}, AttentionShape{1, 65, 3, 1, 5}}) {
     on_each_engine([&](const auto& run_it) {
       const Values out = run_it(forward(shape)), gradients = run_it(following(backward(shape), forward(shape)));
@@ -148,7 +148,7 @@ TEST_CASE("attention window: no shorter than the sequence, it has the bits of no
   }
 }
 
-TEST_CASE("attention window: of one token, each query returns its own value") {
+TEST_CASE("attention window: with a window of one token, each query returns its own value") {
   for (const AttentionShape& shape : {AttentionShape{1, 70, 4, 2, 32, 1}, AttentionShape{2, 20, 3, 1, 5, 1}}) {
     const int64_t size = shape.head_size, group = shape.heads / shape.kv_heads, rows = shape.batch * shape.sequence;
     const int64_t columns = shape.columns(), out_columns = shape.heads * size, to_values = (shape.heads + shape.kv_heads) * size;
@@ -159,7 +159,7 @@ TEST_CASE("attention window: of one token, each query returns its own value") {
           for (int64_t h = 0; h < size; ++h) out.push_back(qkv[t * columns + to_values + n / group * size + h]);
       return out;
     };
-    const auto expected_gradient = [&](const std::vector<double>& dout) {  // nothing for queries and keys
+    const auto expected_gradient = [&](const std::vector<double>& dout) {  // zero for queries and keys
       std::vector<double> dqkv(static_cast<size_t>(rows * columns));
       for (int64_t t = 0; t < rows; ++t)
         for (int64_t n = 0; n < shape.heads; ++n)
@@ -179,11 +179,11 @@ TEST_CASE("attention window: of one token, each query returns its own value") {
   }
 }
 
-// A weight of a key outside the window would overflow: its exponent is measured against a log-sum-exp that does not know of it.
-TEST_CASE("attention window: keys outside it change no bit, however large their scores") {
+// The weight of a key outside the window would overflow: the log-sum-exp in its exponent does not include the key.
+TEST_CASE("attention window: keys outside the window change no bit, however large their scores") {
   for (const int64_t head_size : {32, 64, 5}) {
     const AttentionShape shape{1, 140, 2, 1, head_size, 20};
-    constexpr int64_t kLoud = 30;  // seen by the queries 30 to 49
+    constexpr int64_t kLoud = 30;  // queries 30 to 49 attend to it
     const int64_t columns = shape.columns(), out_columns = 2 * head_size, key = out_columns;
     const Operation quiet = forward(shape);
     Operation loud = quiet;
@@ -200,14 +200,14 @@ TEST_CASE("attention window: keys outside it change no bit, however large their 
       CHECK(rows_of(before, out_columns, kLoud, kLoud + 20) != rows_of(after, out_columns, kLoud, kLoud + 20));
       const std::vector<double> gradient = run_it(quiet_gradient)[4], other = run_it(loud_gradient)[4];
       CHECK(part(gradient, columns, kLoud + 20, 140, 0, out_columns) == part(other, columns, kLoud + 20, 140, 0, out_columns));
-      CHECK(rows_of(gradient, columns, kLoud + 20 + 19, 140) == rows_of(other, columns, kLoud + 20 + 19, 140));  // keys that no such query sees
+      CHECK(rows_of(gradient, columns, kLoud + 20 + 19, 140) == rows_of(other, columns, kLoud + 20 + 19, 140));  // no such query attends to them
       CHECK(std::all_of(other.begin(), other.end(), [](double x) { return std::isfinite(x); }));
     });
   }
 }
 
-// 0 * NaN is NaN: a tile that is computed and then masked shows. Tiles have at most 128 tokens.
-TEST_CASE("attention window: tiles outside it are not computed") {
+// 0 * NaN is NaN, which reveals a tile that is computed and then masked. Tiles have at most 128 tokens.
+TEST_CASE("attention window: tiles outside the window are not computed") {
   for (const int64_t head_size : {32, 96, 5}) {
     const AttentionShape shape{1, 400, 2, 1, head_size, 10};
     const int64_t columns = shape.columns(), out_columns = 2 * head_size;
@@ -232,16 +232,18 @@ TEST_CASE("attention window: tiles outside it are not computed") {
   }
 }
 
-TEST_CASE("attention window: a negative one is refused") {
+TEST_CASE("attention window: a negative window is rejected") {
   Operation operation = forward({1, 4, 1, 1, 2, -1});
   const auto run_it = operation.run;
-  operation.run = [&](Context& ctx, const std::vector<Tensor>& t) { CHECK_THROWS_WITH(run_it(ctx, t), Catch::Contains("a window of -1 tokens")); };
+  operation.run = [&](Context& ctx, const std::vector<Tensor>& t) {
+    CHECK_THROWS_WITH(run_it(ctx, t), Catch::Contains("invalid window of -1 tokens"));
+  };
   run(operation, Device::kReference, DType::kF32);
 }
 
 #if defined(TRIREME_CUDA) && !defined(TRIREME_REAL_GPU)
-// Twice the tokens are twice the tiles, and a little more, as the first tiles see fewer keys than the others.
-TEST_CASE("attention window: a GPU loads the tiles of the band alone") {
+// Twice the tokens need twice the tiles, and a few more, because the first queries attend to fewer keys than the others.
+TEST_CASE("attention window: a GPU loads only the tiles of the band") {
   const auto copies_of = [](const Operation& operation) {
     const int64_t before = cuda_sim::statistics().copies;
     run(operation, Device::kCuda, DType::kBF16, 1, Alignment::kVector);

@@ -1,4 +1,4 @@
-// The bias without a product: what kernels/ops/matmul.h does where a sum over ranks comes between.
+// The bias as a separate operation of kernels/ops/matmul.h, for layers with a sum over ranks between product and bias.
 #include "kernels/ops/matmul.h"
 #include "tests/kernels/harness.h"
 #include "tests/support/catch.h"
@@ -11,7 +11,7 @@ namespace {
 struct Case {
   int64_t rows, outputs;
 };
-// Rows for one, two and many partial sums of the gradient.
+// Row counts for one, two and many partial sums of the gradient.
 constexpr Case kCases[] = {{0, 5}, {1, 1}, {3, 7}, {33, 8}, {60, 40}, {128, 64}, {129, 301}, {1000, 24}, {300, 2056}};
 
 // Sums of at most 1000 fp32 numbers.

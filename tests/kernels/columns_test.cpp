@@ -14,11 +14,11 @@ struct Case {
   int64_t from_columns, from_column, to_columns, to_column, columns;
 };
 constexpr Case kCases[] = {{1, 1, 0, 1, 0, 1}, {3, 7, 2, 5, 1, 4}, {9, 130, 3, 77, 5, 70}, {4, 6, 6, 5, 2, 0}, {5, 3, 0, 3, 0, 3}};
-// Where a GPU moves 16 bytes at a time, and where one of strides, columns and first columns does not let it.
+// Cases in which a GPU can use 16-byte accesses, and cases in which a stride, a column count or a first column prevents it.
 constexpr Case kWide[] = {{5, 16, 8, 24, 16, 8},    {33, 256, 0, 640, 384, 256}, {4, 68, 32, 128, 64, 32}, {4, 64, 32, 132, 64, 32},
                           {4, 64, 32, 128, 64, 28}, {4, 64, 30, 128, 64, 32},    {4, 64, 32, 128, 61, 32}, {301, 200, 8, 264, 64, 120}};
 
-/// Numbers that every dtype holds, so that nothing may differ; neighbours differ, in rows and columns.
+/// Numbers that every dtype represents exactly, so that results must be equal; neighbours in rows and columns differ.
 std::vector<double> numbers(int64_t count, int64_t first) {
   std::vector<double> all;
   for (int64_t i = 0; i < count; ++i) all.push_back(static_cast<double>((first + i) % 251));
@@ -43,14 +43,14 @@ TEST_CASE("columns: engines agree") {
 
 TEST_CASE("columns: operands of different alignment") { check_misaligned(copied(kWide[0]), kExact); }
 
-TEST_CASE("columns: what is between the copied ones stays") {
+TEST_CASE("columns: columns outside the copied range are unchanged") {
   Operation operation = copied({2, 3, 1, 4, 2, 2});
   operation.operands[0].values = {1, 2, 3, 4, 5, 6};
   operation.operands[1].values = {10, 20, 30, 40, 50, 60, 70, 80};
   for (const Device device : devices()) CHECK(run(operation, device, DType::kF32)[1] == std::vector<double>{10, 20, 2, 3, 50, 60, 5, 6});
 }
 
-TEST_CASE("columns: those that are not there are refused") {
+TEST_CASE("columns: a range outside the matrix is rejected") {
   Arena arena(Device::kReference);
   Context ctx{Device::kReference, &arena};
   const auto matrix = [&](int64_t columns, DType dtype) { return Tensor::zeros(ctx, {2, columns}, dtype, MemoryCategory::kWorkspace); };

@@ -24,7 +24,7 @@ constexpr int64_t kVocabulary = 301;
 // Sums of blocks of at most 1024 fp32 exponentials of a couple of ulp each.
 constexpr double kTolerance = 2e-6;
 
-/// Some masked, some on other ranks, the rest here.
+/// Some targets are masked, some are on other ranks, the others are on this rank.
 std::vector<double> targets(int64_t rows, int64_t vocabulary) {
   std::vector<double> values;
   for (int64_t m = 0; m < rows; ++m) {
@@ -56,7 +56,7 @@ Operation backward(const Case& c) {
            always_f64(input("scale", {1}, {0.25})), in_place("logits", {c.rows, c.columns})},
           [c](Context& ctx, const std::vector<Tensor>& t) { cross_entropy_backward(ctx, t[0], c.range, t[1], t[2], t[3], t[4]); }};
 }
-/// The three passes of a vocabulary on one rank.
+/// The three passes for a vocabulary on one rank.
 Operation whole_loss(const Case& c) {
   return {"cross_entropy",
           {input("logits", {c.rows, c.columns}), integers("targets", {c.rows}, targets(c.rows, c.range.valid)), wide(assigned("row_max", {c.rows})),
@@ -73,7 +73,7 @@ struct LossAndGradient {
   std::vector<double> gradient;  // [M,V]
 };
 
-/// -sum log softmax, and softmax - one_hot, as the textbook writes them.
+/// The textbook formulas: -sum log softmax, and softmax - one_hot.
 LossAndGradient textbook(const std::vector<double>& logits, const std::vector<double>& tokens, int64_t vocabulary) {
   LossAndGradient result{0, std::vector<double>(logits.size(), 0.0)};
   for (size_t m = 0; m < tokens.size(); ++m) {
@@ -91,7 +91,7 @@ LossAndGradient textbook(const std::vector<double>& logits, const std::vector<do
   return result;
 }
 
-/// The same from ranges of the vocabulary, each with `padding` columns more than tokens, combined as tensor ranks do: a max, a sum.
+/// The same from ranges of the vocabulary, each with `padding` more columns than tokens, reduced by max and sum as tensor ranks do.
 LossAndGradient from_ranges(const std::vector<double>& logits, const std::vector<double>& tokens, int64_t vocabulary,
                             const std::vector<VocabRange>& ranges, int64_t padding, Device device, DType dtype) {
   const auto rows = static_cast<int64_t>(tokens.size());
@@ -101,7 +101,7 @@ LossAndGradient from_ranges(const std::vector<double>& logits, const std::vector
       if (operand.name == "scale") operand.values = {1};
       if (operand.name != "logits") continue;
       const int64_t columns = range.valid + padding;
-      operand.values.assign(static_cast<size_t>(rows * columns), 1e4);  // padding larger than any logit, so that it shows when it takes part
+      operand.values.assign(static_cast<size_t>(rows * columns), 1e4);  // larger than any logit, so that use of the padding is detected
       for (int64_t m = 0; m < rows; ++m) {
         std::copy_n(logits.begin() + m * vocabulary + range.begin, range.valid, operand.values.begin() + m * columns);
       }
@@ -157,7 +157,7 @@ TEST_CASE("cross-entropy: gradients") {
   }
 }
 
-TEST_CASE("cross-entropy: ranges of the vocabulary give the loss and gradient of the whole") {
+TEST_CASE("cross-entropy: ranges of the vocabulary give the loss and gradient of the whole vocabulary") {
   constexpr int64_t kRows = 13, kTokens = 23;
   const std::vector<double> tokens = targets(kRows, kTokens);
   std::vector<double> logits = input("logits", {kRows, kTokens}).values;
@@ -175,13 +175,13 @@ TEST_CASE("cross-entropy: ranges of the vocabulary give the loss and gradient of
       for (Device device : devices()) {
         const LossAndGradient fast = from_ranges(logits, tokens, kTokens, ranges, padding, device, DType::kF32);
         CHECK(fast.loss == Approx(expected.loss).epsilon(1e-6));
-        CHECK(normalised_error(fast.gradient, expected.gradient) < 2e-5);  // logits near 500 carry 3e-5 of rounding
+        CHECK(normalised_error(fast.gradient, expected.gradient) < 2e-5);  // logits near 500 have a rounding error of 3e-5
       }
     }
   }
 }
 
-TEST_CASE("cross-entropy: a range without tokens has no maximum, and a batch without targets no loss") {
+TEST_CASE("cross-entropy: a range without tokens has maximum -infinity, and a batch without targets has loss 0") {
   for (Device device : devices()) {
     const Values empty = run(maximum({3, 2, {23, 0}}), device, DType::kF32);
     CHECK(empty[1] == std::vector<double>(3, -INFINITY));
@@ -199,7 +199,7 @@ TEST_CASE("cross-entropy: the gradient of a likely target is rounded once") {
       if (operand.name == "targets") operand.values = {5, 5, 5};
       if (operand.name != "logits") continue;
       for (int64_t m = 0; m < c.rows; ++m) operand.values[static_cast<size_t>(m * c.columns + 5)] = 12;  // a probability of 0.999
-      operand.floor = 0.25;  // the scale: both terms of the difference are that large
+      operand.floor = 0.25;  // both terms of the difference are as large as the scale
     }
     return operation;
   };
@@ -207,7 +207,7 @@ TEST_CASE("cross-entropy: the gradient of a likely target is rounded once") {
   check_engines(following(following(likely(backward(c)), highest), sums), kTolerance);
 }
 
-TEST_CASE("cross entropy: the exponentials of a vocabulary of 10^5 tokens lose nothing in their sum") {
+TEST_CASE("cross-entropy: the sum of exponentials over 10^5 tokens is accurate") {
   constexpr int64_t kTokens = 150'001;
   Operation operation = partial_sums({1, kTokens, {0, kTokens}});
   operation.operands[0].values.assign(kTokens, -0.3F);

@@ -126,7 +126,7 @@ TEST_CASE("copy between fp32, bf16 and fp16 rounds each number once, to nearest"
   };
   const auto same = [](double a, double b) { return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b); };
   const auto check = [&](Device device, Isa isa, DType from, DType to) {
-    INFO(name_of(from) << " to " << name_of(to) << " with instructions " << name_of(isa));
+    INFO(name_of(from) << " to " << name_of(to) << " on " << name_of(isa));
     Operation operation = copied(static_cast<int64_t>(values.size()));
     operation.operands[0].values = values;
     operation.operands[0].dtype = from;
@@ -166,7 +166,7 @@ TEST_CASE("a dropout mask does not depend on how the tensor is split") {
   }
 }
 
-TEST_CASE("a draw equal to the probability keeps its element, the next number above drops it") {
+TEST_CASE("dropout keeps an element whose draw equals the probability, and drops it for the next larger probability") {
   constexpr int64_t kCount = 16;
   for (uint64_t i = 0; i < kCount; ++i) {
     DropoutMask mask = kMask;
@@ -201,7 +201,7 @@ TEST_CASE("every engine draws the same mask, in every dtype") {
   }
 }
 
-TEST_CASE("dropout writes zeros over what is not finite") {
+TEST_CASE("dropout writes zeros over non-finite values") {
   Operation operation = dropped(1000, kMask);
   for (size_t i = 0; i < operation.operands[0].values.size(); ++i)
     operation.operands[0].values[i] = i % 2 == 0 ? std::nan("") : -std::numeric_limits<double>::infinity();
@@ -213,7 +213,7 @@ TEST_CASE("dropout writes zeros over what is not finite") {
   }
 }
 
-TEST_CASE("tensors of every dtype are filled") {
+TEST_CASE("fill supports every dtype") {
   const auto filled_on = [](Device device, DType dtype, int64_t count, double value, Alignment alignment) {
     Operation operation = filled(count);
     operation.operands[0].dtype = dtype;
@@ -235,7 +235,7 @@ TEST_CASE("tensors of every dtype are filled") {
   }
 }
 
-TEST_CASE("dropout keeps a share 1-p of the elements and the mean of all") {
+TEST_CASE("dropout keeps a fraction 1-p of the elements, and the mean") {
   constexpr int64_t kCount = 40000;
   for (double probability : {0.0, 0.1, 0.5}) {
     DropoutMask mask = kMask;

@@ -16,11 +16,11 @@ struct Case {
   int64_t padding;                  // rows of w beyond them
 };
 constexpr Case kCases[] = {{1, 1, 0, 1, 0}, {7, 5, 0, 3, 2}, {33, 17, 11, 7, 1}, {129, 130, 4, 13, 0}, {301, 201, 0, 19, 3}};
-// Several tiles of tokens, rows of several blocks, and 16 bytes at a time; a range that no token falls into.
+// Several tiles of tokens, rows of several blocks, 16-byte accesses, and a range that contains none of the tokens.
 constexpr Case kWidths[] = {{1, 3, 0, 23, 0},     {40, 8, 5, 9, 0},    {2100, 4, 0, 23, 0},  {4200, 12, 3, 1, 1}, {70, 264, 0, 23, 2},
                             {33, 1024, 2, 20, 0}, {20, 2056, 0, 5, 0}, {12, 4104, 0, 23, 0}, {30, 24, 23, 7, 0}};
 constexpr Case kLargeVocabulary = {900, 1, 0, 2101, 2};  // more rows than blocks
-constexpr int64_t kVocabulary = 23;                      // beyond every rank's range, so that some tokens belong elsewhere
+constexpr int64_t kVocabulary = 23;                      // larger than every rank's range, so that other ranks own some tokens
 
 struct PositionCase {
   int64_t rows, columns, first_row, sequence_length, table_rows;
@@ -94,7 +94,7 @@ TEST_CASE("embeddings: operands of different alignment") {
 TEST_CASE("embeddings: tokens repeated and spread over a large vocabulary") {
   Operation scattered = backward(kLargeVocabulary);
   for (size_t m = 0; m < scattered.operands[0].values.size(); ++m) {
-    scattered.operands[0].values[m] = static_cast<double>(random_bits(5, m) % (m % 3 == 0 ? 5 : 2105));  // a few rows are hit over and over
+    scattered.operands[0].values[m] = static_cast<double>(random_bits(5, m) % (m % 3 == 0 ? 5 : 2105));  // a few rows occur many times
     if (m < 8) scattered.operands[0].values[m] = static_cast<double>(2097 + m);                          // at the end of the range, and beyond it
   }
   check_engines(scattered, kTolerance);
@@ -105,7 +105,7 @@ TEST_CASE("embeddings: gradients") {
   for (const PositionCase& c : kPositionCases) check_gradients(position(c), "y", position_gradient(c), "dy", {{"w", "dw"}});
 }
 
-TEST_CASE("embedding ranges of a vocabulary add up to the whole") {
+TEST_CASE("embeddings: ranges of a vocabulary sum to the whole") {
   constexpr int64_t kColumns = 3;
   const Case whole{40, kColumns, 0, kVocabulary, 0};
   const Operation lookup = forward(whole);

@@ -12,22 +12,22 @@
 namespace trireme::testing {
 namespace {
 
-constexpr int64_t kOddGuard = 17;     // elements: no buffer is aligned to more than its element
+constexpr int64_t kOddGuard = 17;     // elements: buffers are aligned to their element only
 constexpr int64_t kVectorGuard = 32;  // a multiple of 16 bytes in every dtype
 constexpr unsigned char kNanByte = 0xFF;
-// Guards of inputs are NaN. Where an operation writes they must not be, or it could write over a guard the very NaN that it read from another.
+// Guards of inputs are NaN. Guards of outputs are finite: otherwise an operation could overwrite one with a NaN that it read from another guard.
 constexpr unsigned char kFiniteByte = 0xA5;
 
 cuda::Gpu* gpu_of(Device device) {
 #ifdef TRIREME_CUDA
   if (device == Device::kCuda) return &test_gpu();
 #endif
-  TRIREME_CHECK(device != Device::kCuda, "no GPU in this build");
+  TRIREME_CHECK(device != Device::kCuda, "this build has no GPU support");
   return nullptr;
 }
 
 void write(const Tensor& tensor, const std::vector<double>& values) {
-  TRIREME_CHECK(static_cast<int64_t>(values.size()) == tensor.numel(), values.size(), " values for ", tensor.shape().str());
+  TRIREME_CHECK(static_cast<int64_t>(values.size()) == tensor.numel(), values.size(), " values for a tensor of ", tensor.shape().str());
   for (size_t i = 0; i < values.size(); ++i) {
     switch (tensor.dtype()) {
       case DType::kF64: tensor.data<double>()[i] = values[i]; break;
@@ -65,7 +65,7 @@ TestDevice::~TestDevice() {
   try {
     ctx_.gpu->synchronize();
   } catch (const std::exception& error) {
-    WARN("after an operation: " << error.what());  // the call that met it has failed the test
+    WARN("error while waiting for an operation: " << error.what());  // the call that threw has already failed the test
   }
 }
 

@@ -1,16 +1,16 @@
 #pragma once
-// A tensor of the tests between two guards: what an operation must neither read nor write.
+// A test tensor between two guard regions, which an operation must neither read nor write.
 #include <vector>
 
 #include "tests/kernels/harness.h"
 
 namespace trireme::testing {
 
-/// Where buffers of a test lie: on the host, or on the GPU of tests/support/gpu.h. Poisoned.
+/// The device of a test's buffers: the host, or the GPU of tests/support/gpu.h. Memory is poisoned.
 class TestDevice {
  public:
   TestDevice(Device device, int threads, Isa isa = best_isa());
-  ~TestDevice();  ///< waits for what an operation queued before it threw
+  ~TestDevice();  ///< waits for work that an operation queued before it threw
   TestDevice(const TestDevice&) = delete;
   TestDevice& operator=(const TestDevice&) = delete;
   Context& context() { return ctx_; }
@@ -22,11 +22,11 @@ class TestDevice {
 
 class GuardedTensor {
  public:
-  /// Holds the operand's values, or NaN where it is assigned.
+  /// Contains the operand's values, or NaN for an assigned operand.
   GuardedTensor(Context& ctx, const Operand& operand, DType dtype, Alignment alignment);
 
   const Tensor& tensor() const { return tensor_; }
-  /// What is there now. Waits for the device; the functions below look at the last read.
+  /// Reads the buffer; waits for the device. The functions below return the data of the last read.
   void read();
   bool guards_intact() const;
   std::vector<unsigned char> bytes() const;
@@ -34,11 +34,11 @@ class GuardedTensor {
 
  private:
   Context* ctx_;
-  int64_t guard_;         ///< elements on each side
-  unsigned char filler_;  ///< bytes of the guards
+  int64_t guard_;         ///< number of elements on each side
+  unsigned char filler_;  ///< value of the guard bytes
   Tensor whole_;
   Tensor tensor_;
-  Tensor host_;  ///< whole_ as it was read last
+  Tensor host_;  ///< whole_ at the last read
 };
 
 }  // namespace trireme::testing

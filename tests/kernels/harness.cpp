@@ -56,14 +56,14 @@ void check_shapes_are_checked(const Operation& operation, DType dtype) {
   CHECK_NOTHROW(run_on_meta(operation, dtype));
   for (size_t i = 0; i < operation.operands.size(); ++i) {
     if (operation.operands[i].free_rows) continue;
-    INFO(operation.name << " with a row too many in " << operation.operands[i].name);
+    INFO(operation.name << " with an extra row in " << operation.operands[i].name);
     Operation wrong = operation;
     wrong.operands[i].shape = one_row_more(wrong.operands[i].shape);
     CHECK_THROWS_AS(run_on_meta(wrong, dtype), InternalError);
   }
 }
 
-/// CUDA reports what a kernel did wrong at some later call and only by a number: the simulated machine says more.
+/// CUDA reports an error of a kernel at a later call, and only as a number. The simulated GPU adds details.
 void run_and_read(const Operation& operation, Context& ctx, const std::vector<Tensor>& tensors, std::vector<GuardedTensor>& guarded) try {
   operation.run(ctx, tensors);
   for (GuardedTensor& tensor : guarded) tensor.read();
@@ -78,7 +78,7 @@ bool takes(const Operation& operation, DType dtype) {
   return std::any_of(operation.operands.begin(), operation.operands.end(), [&](const Operand& operand) { return operand.dtype_in(dtype) == dtype; });
 }
 
-/// With every value rounded to what the operation will be given, so that all engines, fp64 too, start from the same numbers.
+/// The operation with every value rounded to the dtype of its operand, so that all engines, including fp64, start from the same numbers.
 Operation rounded_to(DType narrow, Operation operation) {
   for (Operand& operand : operation.operands) {
     const DType dtype = operand.dtype_in(narrow);
@@ -91,10 +91,10 @@ Operation rounded_to(DType narrow, Operation operation) {
   return operation;
 }
 
-/// Half a unit in the last place of a dtype, as a share of the number.
+/// Half a unit in the last place of a dtype, relative to the number.
 double half_unit(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0; }
 
-/// One operation in one dtype on every engine.
+/// Checks one operation in one dtype on every engine.
 class EngineCheck {
  public:
   EngineCheck(const Operation& operation, DType dtype, double tolerance)
@@ -106,15 +106,15 @@ class EngineCheck {
     check_close("reference", reference_, exact_);
   }
 
-  /// Without the fast kernels kCpu is the reference under another name, and all of this still has to hold.
+  /// In a build without fast CPU kernels kCpu runs the reference, and the same checks apply.
   void cpu() const {
     for (int level = 0; level <= static_cast<int>(best_isa()); ++level) cpu(static_cast<Isa>(level));
   }
   void cpu(Isa isa) const {
-    INFO("with instructions " << name_of(isa));
+    INFO("on " << name_of(isa));
     const Values fast = run(operation_, Device::kCpu, dtype_, 1, Alignment::kElement, isa);
     check_close("CPU", fast, exact_);
-    check_close("CPU beside reference", fast, reference_);
+    check_close("CPU against reference", fast, reference_);
     for (int threads : {1, 2, 3}) {
       INFO(operation_.name << " " << name_of(dtype_) << " again with " << threads << " threads");
       const Values again = run(operation_, Device::kCpu, dtype_, threads, Alignment::kElement, isa);
@@ -136,7 +136,7 @@ class EngineCheck {
         const Values values = run(operation_, Device::kCuda, dtype_, 1, alignment);
         if (first.empty()) {
           check_close("GPU", values, exact_);
-          check_close("GPU beside reference", values, reference_);
+          check_close("GPU against reference", values, reference_);
           first = values;
         }
         CHECK(same_bits(values, first));
@@ -152,7 +152,7 @@ class EngineCheck {
     for (size_t i = 0; i < values.size(); ++i) {
       const Operand& operand = operation_.operands[i];
       INFO(operation_.name << " " << name_of(dtype_) << " on " << engine << ": " << operand.name << " " << operand.shape.str());
-      // Of each element: both sides of a comparison may have rounded.
+      // Both sides of a comparison may have rounded the element.
       const double rounding = half_unit(operand.dtype_in(dtype_)) * (&expected == &exact_ ? 1 : 2);
       CHECK(normalised_error(values[i], expected[i], operand.floor, rounding) <= tolerance_);
     }
@@ -162,7 +162,7 @@ class EngineCheck {
   DType dtype_;
   double tolerance_;
   Values exact_;      ///< fp64 reference
-  Values reference_;  ///< in the same dtype
+  Values reference_;  ///< reference in the dtype of the run
 };
 
 }  // namespace
@@ -261,8 +261,8 @@ void check_engines(const Operation& operation, double tolerance) {
 void check_gradients(const Operation& forward, const std::string& y, const Operation& backward, const std::string& dy,
                      const std::vector<std::pair<std::string, std::string>>& pairs) {
   constexpr double kStep = 1e-5;       // truncation ~ kStep^2, rounding ~ 1e-16 / kStep: both near 1e-10
-  constexpr double kTolerance = 1e-7;  // of the largest gradient, and never below that of 1
-  constexpr size_t kElements = 40;     // probed in each input, spread evenly
+  constexpr double kTolerance = 1e-7;  // relative to max(largest gradient, 1)
+  constexpr size_t kElements = 40;     // probed per input, evenly spaced
   const Operation bound = following(backward, forward);
   const Values gradients = run(bound, Device::kReference, DType::kF64);
   const std::vector<double>& weight = bound.operand(dy).values;

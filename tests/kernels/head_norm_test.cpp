@@ -1,4 +1,4 @@
-// The norm of query and key heads (trainer/model/norm.h): composed of operations that have tests of their own, so here is what the composition may get wrong.
+// The norm of query and key heads (trainer/model/norm.h). Its operations have their own tests; these tests cover the composition.
 #include <cmath>
 
 #include "kernels/ops/elementwise.h"
@@ -18,7 +18,7 @@ constexpr Case kCases[] = {{1, 0, 1, 2, 0}, {5, 0, 3, 6, 13}, {4, 18, 2, 6, 12},
 constexpr Case kModels[] = {{9, 0, 6, 64, 256}, {9, 384, 2, 64, 128}, {40, 1024, 8, 128, 1024}};
 constexpr double kEpsilon = 1e-6;
 
-// As of the norm itself (norm_test.cpp).
+// As in norm_test.cpp.
 constexpr double kTolerance = 4e-6;
 
 int64_t columns_of(const Case& c) { return c.first_column + c.heads * c.head_size + c.tail; }
@@ -66,18 +66,18 @@ TEST_CASE("head norm: engines agree") {
   for (const Case& c : kModels) check(c);
 }
 
-TEST_CASE("head norm: gradients of its input and of the weight that all heads share") {
+TEST_CASE("head norm: gradients of the input and of the weight that all heads share") {
   for (const Case& c : kCases) check_gradients(forward(c), "qkv", backward(c), "dqkv", {{"qkv", "dqkv"}, {"w", "dw"}});
   check_gradients(forward(kModels[1]), "qkv", backward(kModels[1]), "dqkv", {{"qkv", "dqkv"}, {"w", "dw"}});
 }
 
-TEST_CASE("head norm: each head by its own mean square, the other columns as they were") {
+TEST_CASE("head norm: each head is divided by its own root mean square, and other columns are unchanged") {
   Operation operation = forward({1, 1, 2, 2, 1});
   operation.operands[0].values = {9, 3, 4, 0, -2, 7};
   operation.operands[1].values = {10, 1};
   for (const Device device : devices()) {
     const std::vector<double> after = run(operation, device, DType::kF32)[0];
-    // 3 and 4 have the mean square 12.5, 0 and -2 have 2; the weights are by place in the head.
+    // 3 and 4 have the mean square 12.5, 0 and -2 have 2; weights are indexed by the position in the head.
     CHECK(normalised_error(after, {9, 30 / std::sqrt(12.5), 4 / std::sqrt(12.5), 0, -std::sqrt(2.0), 7}) < 1e-6);
   }
 }

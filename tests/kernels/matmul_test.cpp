@@ -14,12 +14,12 @@ struct Case {
 constexpr Case kCases[] = {{0, 5, 3},     {1, 1, 1},     {3, 5, 7},     {7, 17, 3},  {2, 1, 130},
                            {33, 130, 65}, {129, 64, 31}, {5, 301, 257}, {6, 16, 24}, {40, 72, 64}};
 
-// Sums of at most 301 fp32 products of normal numbers: sqrt(301) roundings of 6e-8 make 1e-6 of the result, near enough.
+// Sums of at most 301 fp32 products of normal numbers: sqrt(301) roundings of 6e-8 are about 1e-6 of the result.
 constexpr double kTolerance = 2e-6;
 
 constexpr bool kBitsDependOnThreads = true;
 
-/// A library adds the bias to a product in fp32, another engine to one that was stored in bf16: half a unit in the last of 8 bits more.
+/// A library adds the bias to the product in fp32, another engine adds it to a product stored in bf16: another half unit in the last of 8 bits.
 constexpr double kStoredProduct = 0x1p-8;
 
 Operation forward(const Case& c) {
@@ -78,12 +78,12 @@ TEST_CASE("linear layer: engines agree") {
   check_engines(bias_gradient({300, 1, 200}), kTolerance);  // large enough for several threads
 }
 
-TEST_CASE("linear layer: engines agree where operands are packed or taken in pieces") {
-  // More outputs than are widened at once, 1 Mi elements of 200 + 56; and a ragged count of them. fp32 sums of 5003 products.
+TEST_CASE("linear layer: engines agree for operands that are packed or converted piece by piece") {
+  // More outputs than are converted at once (1 Mi elements of 200 + 56), and not a multiple of a block. fp32 sums of 5003 products.
   const Case pieces{200, 56, 5003};
   for (const Operation& operation : {forward_with_bias(pieces), backward_input(pieces), backward_weight(pieces)})
     check_engines(operation, 4 * kTolerance);
-  // Weights' gradients just below and at the outputs from which bf16 activations are packed, in sizes that no tile divides.
+  // Weight gradients around the number of outputs from which bf16 activations are packed, in sizes that are no multiple of a tile.
   for (const int64_t outputs : {255, 256, 259}) check_engines(backward_weight({33, 70, outputs}), kTolerance);
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("linear layer: gradients") {
   }
 }
 
-TEST_CASE("a matrix product by hand") {
+TEST_CASE("a matrix product matches values computed by hand") {
   Operation product = forward({2, 3, 2});
   product.operands[0].values = {1, 2, 3, 4, 5, 6};
   product.operands[1].values = {1, 0, -1, 2, 1, 0};

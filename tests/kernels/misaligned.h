@@ -1,10 +1,10 @@
 #pragma once
-// Operands of one operation that differ in alignment: a GPU kernel may take 16 bytes at a time only where all of them allow it.
+// Operands with different alignment: a GPU kernel may use 16-byte accesses only if all operands allow it.
 #include "tests/kernels/harness.h"
 
 namespace trireme::testing {
 
-/// The same operation with one operand an element behind where it would begin, after an element that must stay as it is.
+/// The same operation with one operand shifted by one element, which must stay unchanged.
 inline Operation with_misaligned(const Operation& operation, size_t index) {
   Operation shifted = operation;
   Operand& operand = shifted.operands[index];
@@ -25,7 +25,7 @@ inline Operation with_misaligned(const Operation& operation, size_t index) {
   return shifted;
 }
 
-/// check_engines with each operand misaligned in turn, the others aligned or not. The operation should have rows of a multiple of 16 bytes.
+/// check_engines with each operand misaligned in turn, the others aligned or not. Rows of the operation should be a multiple of 16 bytes.
 inline void check_misaligned(const Operation& operation, double tolerance) {
   for (size_t i = 0; i < operation.operands.size(); ++i) check_engines(with_misaligned(operation, i), tolerance);
 }

@@ -17,23 +17,24 @@ struct Case {
 };
 constexpr Case kCases[] = {{1, 1}, {3, 5}, {7, 17}, {33, 130}, {2, 257}, {129, 31}};
 constexpr Case kManyRows = {301, 200};  // large enough for several threads
-// Every way a GPU lays a row out: one warp or a block to a row, 1, 2, 4 or 8 accesses a thread, or a row read again for every pass.
+// Every GPU variant: one warp or one block per row; 1, 2, 4 or 8 accesses per thread, or a row that is read again in every pass.
 constexpr Case kWidths[] = {{9, 3},    {5, 8},    {6, 33},   {3, 127},  {9, 128},  {3, 255},  {5, 264},  {2, 1000},
                             {2, 1023}, {3, 1024}, {2, 1032}, {1, 2056}, {2, 4097}, {2, 4104}, {1, 8200}, {1, 16392}};
-constexpr Case kTall[] = {{1031, 1}, {9001, 3}, {2500, 264}};  // for the sums over rows: many slices, and slices of more rows than are in flight
+constexpr Case kTall[] = {{1031, 1}, {9001, 3}, {2500, 264}};  // sums over rows: many slices, and slices of more rows than are in flight
 constexpr double kEpsilon = 1e-5;
 
-// Statistics over at most 257 fp32 terms. Layer normalisation of a single column divides rounding errors by sqrt(epsilon), hence not tighter.
+// Statistics over at most 257 fp32 terms. Layer normalisation of a single column divides rounding errors by sqrt(epsilon), so the tolerance is not
+// tighter.
 constexpr double kTolerance = 4e-6;
 
-/// Of normal values, so nearly zero: its error is that of the sum, not of what is left of it.
+/// The mean of normal values is nearly zero: its error is relative to the terms of the sum.
 Operand mean_of_rows(int64_t rows) {
   Operand mean = wide(assigned("mean", {rows}));
   mean.floor = 0.1;
   return mean;
 }
 
-/// A row of one column is its own mean, so its dx cancels to nearly zero: errors count against the terms, which are of order one.
+/// A row of one column equals its mean, so its dx cancels to nearly zero: errors are relative to the terms, which are of order one.
 Operand activation_gradient(const Case& c) {
   Operand dx = assigned("dx", {c.rows, c.columns});
   dx.floor = 1;
@@ -75,7 +76,8 @@ Operation layernorm_weight(const Case& c) {
           [](Context& ctx, const std::vector<Tensor>& t) { layernorm_backward_weight(ctx, t[0], t[1], t[2], t[3], t[4], t[5]); }};
 }
 
-/// Devices without a fused kernel store the branch in bf16 and add the residual to it: as much as the branch is rounded, the result may differ.
+/// Devices without a fused kernel store the gradient of the branch in bf16 and then add the residual: the result may differ by the rounding of the
+/// branch.
 constexpr double kTwiceRounded = 0x1p-8;
 
 Operation rmsnorm_input_and_residual(const Case& c) {
@@ -130,7 +132,7 @@ void check_sums_over_rows(const Case& c) {
   check_engines(following(layernorm_weight(c), layernorm(c)), kTolerance);
 }
 
-/// A fused add and norm leaves the bits of the norm of the sum it stored, on every device: backward computes from that sum.
+/// On every device, a fused add and norm must be bit-identical to the norm of the sum that it stores, because the backward uses that sum.
 void check_fused(const Case& c) {
   for (const Device device : devices()) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
@@ -192,14 +194,14 @@ TEST_CASE("normalisations: operands of different alignment") {
   }
 }
 
-TEST_CASE("normalisations: the norm of a stored sum") {
+TEST_CASE("normalisations: a fused add and norm is bit-identical to the norm of the stored sum") {
   for (const Case& c : kCases) check_fused(c);
   for (const Case& c : kWidths) check_fused(c);
 }
 
 TEST_CASE("normalisations: gradients") {
   for (const Case& c : kCases) {
-    if (c.columns == 1) continue;  // near x = 0 one column bends within the step of the difference
+    if (c.columns == 1) continue;  // with one column the function is too curved near x = 0 for the step of the difference
     check_gradients(rmsnorm(c), "y", rmsnorm_input(c), "dy", {{"x", "dx"}});
     check_gradients(rmsnorm(c), "y", rmsnorm_weight(c), "dy", {{"w", "dw"}});
     check_gradients(layernorm(c), "y", layernorm_input(c), "dy", {{"x", "dx"}});
@@ -207,7 +209,7 @@ TEST_CASE("normalisations: gradients") {
   }
 }
 
-TEST_CASE("a normalised row by hand") {
+TEST_CASE("a normalised row matches values computed by hand") {
   Operation operation = layernorm({1, 2});
   operation.operands[0].values = {1, 5};  // mean 3, variance 4
   operation.operands[1].values = {1, 10};

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kCases[] = {0, 1, 3, 17, 130, 4097, 70001};
 
-// A handful of roundings; the update is small beside the weight.
+// A handful of roundings; the update is small relative to the weight.
 constexpr double kTolerance = 1e-6;
 
 constexpr AdamW kHyper{0.9, 0.95, 1e-8, 0.1};
@@ -27,7 +27,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 /// grad_scale, finite, learning rate, bias corrections at step 3, accepted steps, loss scale, clean steps.
 const std::vector<double> kScalars = {0.7, 1, 1e-2, 1 - std::pow(0.9, 3), 1 - std::pow(0.95, 3), 3, 1, 0};
 
-/// Squares of normal values: a second moment.
+/// A second moment: squares of normal values.
 Operand second_moment(const std::string& name, int64_t count) {
   Operand second = in_place(name, {count});
   for (double& value : second.values) value = value * value;
@@ -55,8 +55,8 @@ struct Range {
   int64_t begin, count;
   bool decay;
 };
-/// Slices of flat tensors, as a unit's shard holds them; what lies between them must stay. The gradient begins `shift` elements off the others'
-/// alignment.
+/// Slices of flat tensors, as in the shard of a unit; elements between them must be unchanged. The gradient is shifted by `shift` elements relative
+/// to the other tensors.
 Operation flat_adamw(int64_t total, const std::vector<Range>& ranges, int64_t shift, const std::vector<double>& scalars = kScalars) {
   return {"adamw_step of flat slices",
           {always_f64(input("scalars", {kStepScalars}, scalars)), wide(free_rows(in_place("w", {total}))),
@@ -99,7 +99,7 @@ Operation flat_squares(int64_t total, const std::vector<Range>& ranges) {
           }};
 }
 
-/// Of `tensors` tensors of `count` elements, those of `bad` hold one value that is not finite.
+/// `tensors` tensors of `count` elements; each tensor in `bad` contains one non-finite value.
 Operation offender(int64_t tensors, int64_t count, const std::vector<std::pair<int64_t, double>>& bad, bool finite) {
   std::vector<double> scalars = kScalars;
   scalars[kFinite] = finite ? 1 : 0;
@@ -111,7 +111,7 @@ Operation offender(int64_t tensors, int64_t count, const std::vector<std::pair<i
   return operation;
 }
 
-/// `sum_sq` is of gradients that carry the loss scale.
+/// `sum_sq` is the sum of squares of gradients that include the loss scale.
 Operation decided(double sum_sq, double clip, double steps, const LossScaling& scaling = {}, const LossScale& loss_scale = {}) {
   return {
       "finalize_step_scalars",
@@ -121,7 +121,7 @@ Operation decided(double sum_sq, double clip, double steps, const LossScaling& s
       [clip, scaling](Context& ctx, const std::vector<Tensor>& t) { finalize_step_scalars(ctx, kHyper, scaling, t[0], clip, t[1], t[2]); }};
 }
 
-/// The moving average of `count` weights from element `shift` on; operands: scalars, w, e.
+/// Moving average of `count` weights from element `shift` on; operands: scalars, w, e.
 Operation average(int64_t count, int64_t shift, double decay, const std::vector<double>& scalars = kScalars) {
   return {"average_step",
           {always_f64(input("scalars", {kStepScalars}, scalars)), wide(free_rows(input("w", {count + shift}))),
@@ -140,7 +140,7 @@ std::vector<Range> awkward_ranges(int64_t slices, int64_t total) {
     ranges.push_back({begin, count, i % 3 != 0});
     begin += count + i % 4;
   }
-  TRIREME_CHECK(begin <= total, begin, " elements wanted");
+  TRIREME_CHECK(begin <= total, begin, " elements needed");
   return ranges;
 }
 
@@ -175,7 +175,7 @@ TEST_CASE("AdamW updates its slices and nothing between them") {
   }
 }
 
-TEST_CASE("only slices that ask for it decay") {
+TEST_CASE("weight decay applies only to slices that request it") {
   Operation operation = adamw({9, 9});
   for (size_t i : {2, 3, 4, 6, 7, 8}) operation.operands[i].values.assign(9, 0.0);
   for (Device device : devices()) {
@@ -207,7 +207,7 @@ TEST_CASE("AdamW follows the scalar formula over steps") {
   }
 }
 
-TEST_CASE("Lion: engines agree, and elements between its slices stay") {
+TEST_CASE("Lion: engines agree, and elements between slices are unchanged") {
   constexpr int64_t kMany = 300, kTotal = 12000, kLong = 200003;
   for (int64_t shift : {0, 1, 2}) {
     check_engines(flat_lion(kTotal, awkward_ranges(kMany, kTotal), shift), kTolerance);
@@ -226,7 +226,7 @@ TEST_CASE("Lion: engines agree, and elements between its slices stay") {
   }
 }
 
-TEST_CASE("Lion by hand: the sign of the interpolated momentum, zero of zero, decay of what decays") {
+TEST_CASE("Lion matches values computed by hand: sign of the interpolated momentum, sign(0) = 0, weight decay") {
   const auto step = [](double& w, double& m, double g, bool decay) {
     Operation operation = flat_lion(1, {{0, 1, decay}}, 0, {1, 1, 0.1, 1, 1, 1, 1, 0});
     operation.operands[1].values = {w};
@@ -250,7 +250,7 @@ TEST_CASE("Lion by hand: the sign of the interpolated momentum, zero of zero, de
   CHECK(w == Approx(2 * (1 - 0.1 * 0.1)).epsilon(1e-15));
 }
 
-TEST_CASE("moving average: engines agree, and elements behind it stay") {
+TEST_CASE("moving average: engines agree, and elements after it are unchanged") {
   for (const int64_t count : kCases)
     for (const int64_t shift : {0, 1, 4}) {
       const Operation operation = average(count, shift, 0.2);
@@ -263,7 +263,7 @@ TEST_CASE("moving average: engines agree, and elements behind it stay") {
     }
 }
 
-TEST_CASE("moving average by hand: 1 - d of the distance, d = min(decay, (1 + t) / (10 + t)), t from 0") {
+TEST_CASE("moving average matches values computed by hand: d = min(decay, (1 + t) / (10 + t)), t from 0") {
   // Weights after four steps, and their average with decay 0.2, which first counts at t = 2: d = 1/10, 2/11, 0.2, 0.2.
   const double weights[] = {2, -1, 3, 3}, expected[] = {1.9, -5.2 / 11};
   double e = 1, by_hand = 1;
@@ -279,11 +279,11 @@ TEST_CASE("moving average by hand: 1 - d of the distance, d = min(decay, (1 + t)
     if (t < 2) CHECK(e == Approx(expected[t]).epsilon(1e-14));
   }
   CHECK(average_share(0.999, 1) == 0.9);                              // the first step
-  CHECK(average_share(0.999, 8990) == Approx(9.0 / 8999));            // the last of the warm-up
-  CHECK(average_share(0.999, 8992) == Approx(0.001).epsilon(1e-12));  // the decay from here on
+  CHECK(average_share(0.999, 8990) == Approx(9.0 / 8999));            // the last step of the warm-up
+  CHECK(average_share(0.999, 8992) == Approx(0.001).epsilon(1e-12));  // the constant decay after the warm-up
 }
 
-TEST_CASE("a rejected step writes nothing, whatever the gradients hold") {
+TEST_CASE("a rejected step writes nothing, whatever values the gradients have") {
   std::vector<double> scalars = kScalars;
   scalars[kFinite] = 0;
   scalars[kGradScale] = kNaN;
@@ -291,7 +291,7 @@ TEST_CASE("a rejected step writes nothing, whatever the gradients hold") {
                              flat_lion(12000, awkward_ranges(300, 12000), 0, scalars), average(130, 0, 0.5, scalars)}) {
     rejected.operands[2].values[7] = kNaN;
     rejected.operands[2].values[8] = kInfinity;
-    for (Operand& operand : rejected.operands) operand.role = Role::kInput;  // inputs are checked to keep their bytes
+    for (Operand& operand : rejected.operands) operand.role = Role::kInput;  // inputs are checked to be unchanged
     for (Device device : devices()) run(rejected, device, DType::kF32);
     run(rejected, Device::kReference, DType::kF64);
     run(rejected, Device::kCpu, DType::kF64);
@@ -306,12 +306,12 @@ TEST_CASE("squares are summed in double over all tensors") {
   }
   Operation operation = squares({4097});
   operation.operands[1].values.assign(4097, 1e-2);
-  operation.operands[1].values[0] = 1e4;  // fp32 would lose the rest
+  operation.operands[1].values[0] = 1e4;  // an fp32 sum would lose the other terms
   const double small = static_cast<float>(1e-2);
   for (Device device : devices()) CHECK(run(operation, device, DType::kF32)[0][0] == Approx(2.5 + 1e8 + 4096 * small * small).epsilon(1e-12));
 }
 
-TEST_CASE("a non-finite gradient makes a non-finite norm, which rejects the step") {
+TEST_CASE("a non-finite gradient gives a non-finite norm, which rejects the step") {
   for (Device device : devices()) {
     for (double bad : {kNaN, kInfinity, -kInfinity}) {
       for (int64_t where : {0, 4098}) {
@@ -331,7 +331,7 @@ TEST_CASE("a non-finite gradient makes a non-finite norm, which rejects the step
   }
 }
 
-TEST_CASE("the first tensor that is not finite is found after a rejected step only") {
+TEST_CASE("the first non-finite tensor is reported only after a rejected step") {
   struct Case {
     std::vector<std::pair<int64_t, double>> bad;
     double found;
@@ -381,7 +381,7 @@ TEST_CASE("a finite norm accepts the step, clips it and counts it") {
   }
 }
 
-TEST_CASE("the norm is of gradients without the loss scale, and the update takes it from them") {
+TEST_CASE("the loss scale is removed from the gradient norm and from the gradients of the update") {
   struct Case {
     double clip, factor;
   };
@@ -435,7 +435,7 @@ TEST_CASE("the loss scale doubles after clean steps, halves on overflow, and sta
   }
 }
 
-TEST_CASE("squares of more elements than a round of threads takes are each added once") {
+TEST_CASE("a sum of squares over more than one parallel round adds each element once") {
   constexpr int64_t kRound = int64_t{1} << 22, kMore = 5000;
   std::vector<double> values(kRound + kMore, 1.0);
   std::fill(values.begin() + kRound, values.end(), 2.0);

@@ -13,10 +13,10 @@ namespace {
 
 struct Case {
   int64_t batch, sequence, heads, head_size;
-  int64_t tail;  // columns after the rotated heads, which must stay as they are
+  int64_t tail;  // columns after the rotated heads, which must be unchanged
 };
 constexpr Case kCases[] = {{1, 1, 1, 2, 0}, {2, 3, 3, 6, 5}, {3, 7, 5, 10, 17}, {1, 33, 7, 34, 34}, {2, 70, 9, 26, 13}};
-// Head sizes of models, which a GPU turns 16 bytes at a time, some with a tail that does not let it; numbers of heads around the four of a thread.
+// Head sizes of models, which a GPU rotates in 16-byte accesses, some with a tail that prevents them; numbers of heads around the four of a thread.
 constexpr Case kHeadSizes[] = {{2, 5, 4, 16, 16}, {2, 3, 5, 32, 32}, {1, 9, 12, 64, 8},  {2, 4, 8, 128, 256},
                                {1, 7, 6, 64, 3},  {3, 2, 1, 8, 0},   {1, 2, 3, 128, 128}};
 constexpr double kTheta = 10000;
@@ -39,7 +39,7 @@ using Rotate = void (*)(Context&, const Tensor&, int64_t, const Tensor&);
 Operation rotation(const Case& c, const std::string& name, const std::string& values, Rotate rotate) {
   Operand angles = wide(input("table", {c.sequence, c.head_size}));
   Operand rows = in_place(values, {c.batch * c.sequence, c.heads * c.head_size + c.tail});
-  angles.free_rows = c.batch * c.sequence % (c.sequence + 1) == 0;  // one position more is then legal too
+  angles.free_rows = c.batch * c.sequence % (c.sequence + 1) == 0;  // then one more position is also valid
   rows.free_rows = c.sequence == 1;
   const Operation operation{name, {angles, rows}, [=](Context& ctx, const std::vector<Tensor>& t) { rotate(ctx, t[0], c.heads, t[1]); }};
   return following(operation, table(c));
@@ -70,7 +70,7 @@ TEST_CASE("rotary embedding: gradients") {
   for (const Case& c : kCases) check_gradients(forward(c), "qkv", backward(c), "dqkv", {{"qkv", "dqkv"}});
 }
 
-TEST_CASE("the rotation back is the adjoint of the rotation, and its inverse") {
+TEST_CASE("the backward rotation is the adjoint and the inverse of the rotation") {
   for (const Case& c : kCases) {
     const Operation rotate = forward(c), back = backward(c);
     const std::vector<double>&x = rotate.operands[1].values, &y = back.operands[1].values;
@@ -93,6 +93,6 @@ TEST_CASE("element i pairs with element i + H/2, at the angle of its position") 
   rotate.operands[1].values = {9, 9, 9, 9, 9, 9, 9, 9, 1, 0, 0, 2};  // position 2
   const std::vector<double> after = run(rotate, Device::kReference, DType::kF64)[1];
   const double slow = 2 * std::pow(kTheta, -0.5);
-  CHECK(after[0] == 9);  // position 0 does not turn
+  CHECK(after[0] == 9);  // position 0 is not rotated
   CHECK(normalised_error({after.begin() + 8, after.end()}, {std::cos(2.0), -2 * std::sin(slow), std::sin(2.0), 2 * std::cos(slow)}) < 1e-15);
 }

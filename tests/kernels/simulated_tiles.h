@@ -1,6 +1,6 @@
 #pragma once
-// AMX's tiles without AMX: what kernels/cpu/isa/tiles.h asks of the processor, in plain C++, as the Intel SDM describes LDTILECFG, TILEZERO,
-// TILELOADD, TILESTORED, TDPBF16PS and TILERELEASE. What the processor would answer with an exception is counted, as kernels have nobody to tell.
+// Simulation of the AMX instructions of kernels/cpu/isa/tiles.h in plain C++, according to the Intel SDM: LDTILECFG, TILEZERO, TILELOADD, TILESTORED,
+// TDPBF16PS and TILERELEASE. Conditions for which a processor raises an exception are counted, because kernels cannot report them.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -49,8 +49,8 @@ class TileMachine {
     if (!usable(tile)) return;
     for (int r = 0; r < tiles_[tile].rows; ++r) std::memcpy(static_cast<char*>(to) + r * stride_bytes, tiles_[tile].bytes[r], tiles_[tile].row_bytes);
   }
-  /// TDPBF16PS: row m of `a` has pairs of bf16 along k, row k of `b` the pairs of each column n. For each pair the odd and the even product are
-  /// summed apart, as fused multiply-adds with subnormal inputs and results taken as zero, and added at the end.
+  /// TDPBF16PS: row m of `a` has pairs of bf16 along k, row k of `b` the pairs of each column n. The even and the odd products of the pairs are
+  /// summed separately, by fused multiply-adds that flush subnormal inputs and results to zero, and added at the end.
   void dot(int sums, int a, int b) {
     if (!usable(sums) || !usable(a) || !usable(b)) return;
     Tile &c = tiles_[sums], &left = tiles_[a], &right = tiles_[b];
@@ -70,7 +70,7 @@ class TileMachine {
     }
   }
 
-  static inline std::atomic<int> faults = 0;  ///< of all threads
+  static inline std::atomic<int> faults = 0;  ///< summed over all threads
   static inline std::atomic<int64_t> dots = 0;
 
  private:
@@ -100,7 +100,7 @@ inline TileMachine& tile_machine() {
   return machine;
 }
 
-/// In the place of AmxTiles.
+/// Replaces AmxTiles.
 struct SimulatedTiles {
   static void configure() {
     const cpu::TRIREME_ISA::TileConfiguration all;

@@ -1,4 +1,5 @@
-// The contract of Communicator, on MPI processes: `comm_mpi_test N [HOSTS]` starts N ranks, from 1 to 8, on the hosts of a file. Exit code 0 where every rank saw every value it should.
+// The contract of Communicator on MPI processes. `comm_mpi_test N [HOSTS]` starts N ranks, from 1 to 8, on the hosts of a file. Exit code 0 if every
+// rank saw every expected value.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace {
 
 constexpr int64_t kNever = MpiOptions::kNeverShared;
 const MpiOptions kShared{.synchronous_sends = true, .shared_from = 1};
-/// A page for each rank: most operations take several pieces.
+/// One page for each rank, so that most operations take several pieces.
 const MpiOptions kSharedInPieces{.shared_from = 1, .shared_bytes = 1};
 
 void expect_error(const char* part, const std::function<void()>& body) {
@@ -51,7 +52,7 @@ void check_message_length(Communicator& world, int64_t sent, int64_t expected) {
     expect_error("group 'world', rank 1", exchange);
 }
 
-/// Awkward numbers: every order of summing them gives other bits.
+/// Awkward numbers: every order of summation gives different bits.
 Tensor awkward(Context& ctx, int64_t count, DType dtype, int rank) {
   const Tensor tensor = Tensor::empty(ctx, {count}, dtype, MemoryCategory::kCommunication);
   for (int64_t i = 0; i < count; ++i) {
@@ -69,7 +70,7 @@ Tensor awkward(Context& ctx, int64_t count, DType dtype, int rank) {
   return tensor;
 }
 
-/// What a rank is left with after collectives on both sides of where shared memory begins, and of the ends of its pieces.
+/// The results on a rank of collectives with sizes around the shared-memory threshold and around the ends of its pieces.
 std::string bits_of_collectives(Communicator& comm) {
   Arena arena(Device::kReference, true);
   Context ctx{Device::kReference, &arena, 1};
@@ -103,7 +104,7 @@ std::string bits_of_collectives(Communicator& comm) {
   return bits;
 }
 
-/// Shared memory gives the bits that threads give, where MPI need not.
+/// Shared memory gives the same bits as threads; MPI need not.
 void check_bits(const MpiEnvironment& mpi) {
   std::vector<std::string> of_threads(static_cast<size_t>(mpi.size()));
   run_ranks(mpi.size(), [&](Communicator& comm) { of_threads[static_cast<size_t>(comm.rank())] = bits_of_collectives(comm); });
@@ -199,10 +200,10 @@ void check_disagreement(Communicator& world) {
   const Tensor x = Tensor::zeros(ctx, {3000}, DType::kF32, MemoryCategory::kCommunication);
   expect_error("ranks disagree (group 'world', rank ",
                [&] { world.all_reduce(ctx, x, world.rank() == 0 ? ReduceOp::kSum : ReduceOp::kMax).wait(ctx); });
-  expect_error("given up", [&] { world.all_reduce(ctx, x, ReduceOp::kSum).wait(ctx); });
+  expect_error("abandoned", [&] { world.all_reduce(ctx, x, ReduceOp::kSum).wait(ctx); });
 }
 
-/// A system that gives no memory to share: no file may have more than 4096 bytes, not even one without a name.
+/// Simulates a system without shared memory: no file, not even an anonymous one, may have more than 4096 bytes.
 void check_without_memory(const MpiEnvironment& mpi) {
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
@@ -235,7 +236,7 @@ void check_everything(const MpiEnvironment& mpi) {
   if (one_host) check_bits(mpi);
   if (one_host) check_without_memory(mpi);
 #ifdef TRIREME_CUDA
-  cuda::Gpu gpu(0, {});  // simulated, one a process
+  cuda::Gpu gpu(0, {});  // simulated, one per process
   Arena arena(gpu, true);
   Context ctx{Device::kCuda, &arena, 1, &gpu};
   const auto staged = make_staged_world(mpi.world({.synchronous_sends = true}), gpu);

@@ -29,7 +29,7 @@ struct Host {
   Tensor zeros(int64_t count, DType dtype = DType::kF32) { return Tensor::zeros(ctx, {count}, dtype, MemoryCategory::kCommunication); }
 };
 
-/// The message of the InternalError that `body` ends with on some rank; "" if it succeeds.
+/// The message of the InternalError that `body` throws on some rank; "" if it succeeds.
 std::string error_of(int ranks, const std::function<void(Communicator&)>& body, const RankOptions& options = {}) {
   try {
     run_ranks(ranks, body, options);
@@ -51,7 +51,7 @@ struct CountingOperation final : Work::Operation {
 
 }  // namespace
 
-TEST_CASE("work is waited for once, whoever holds it") {
+TEST_CASE("work is waited for exactly once, also after a move") {
   Host host;
   int waits = 0;
   Work none;
@@ -91,7 +91,7 @@ TEST_CASE("dropping unwaited work aborts in debug builds, but not while an excep
 #endif
 }
 
-TEST_CASE("self communicator keeps the contract") {
+TEST_CASE("self communicator satisfies the contract") {
   SelfCommunicator self("world");
   check_communicator(self);
   PoisonCommunicator poison(std::make_unique<SelfCommunicator>("world"));
@@ -111,7 +111,7 @@ TEST_CASE("self communicator leaves nothing in flight") {
   CHECK_THROWS_AS((void)self.broadcast(host.ctx, x, 1), InternalError);
 }
 
-TEST_CASE("thread communicator keeps the contract") {
+TEST_CASE("thread communicator satisfies the contract") {
   for (const int n : kRanks) {
     run_ranks(n, check_communicator);
     run_ranks(n, check_communicator, kPoison);
@@ -138,7 +138,7 @@ TEST_CASE("null communicator checks shapes on the meta device and moves nothing"
     Context ctx{Device::kMeta, &arena, 1};
     const Tensor part = Tensor::empty(ctx, {5}, DType::kF32, MemoryCategory::kParameters);
     const Tensor whole = Tensor::empty(ctx, {5 * n}, DType::kF32, MemoryCategory::kParameters);
-    // As in a run, buffers belong to an operation of several ranks until it is waited for; among one rank there is none.
+    // As in a run, an operation of several ranks owns its buffers until it is waited for; an operation of one rank is never in flight.
     const auto check_ends = [&](Work work) {
       CHECK(work.pending() == (n > 1));
       work.wait(ctx);
@@ -168,21 +168,22 @@ TEST_CASE("null communicator checks shapes on the meta device and moves nothing"
   }
 }
 
-TEST_CASE("arguments are checked alike everywhere") {
+TEST_CASE("all communicators check arguments in the same way") {
   const auto body = [](const std::function<void(Communicator&, Host&)>& call) {
     return error_of(2, [&](Communicator& world) {
       Host host;
       call(world, host);
     });
   };
-  CHECK(contains(body([](auto& w, auto& h) { w.all_gather(h.ctx, h.zeros(2), h.zeros(5)).wait(h.ctx); }), "all_gather of 2 elements a rank and 5"));
+  CHECK(contains(body([](auto& w, auto& h) { w.all_gather(h.ctx, h.zeros(2), h.zeros(5)).wait(h.ctx); }),
+                 "all_gather: 2 elements per rank do not match 5"));
   CHECK(contains(body([](auto& w, auto& h) { w.all_gather(h.ctx, h.zeros(2), h.zeros(4, DType::kI32)).wait(h.ctx); }), "mixes F32 and I32"));
   CHECK(contains(body([](auto& w, auto& h) {
                    const Tensor whole = h.zeros(4);
                    w.all_gather(h.ctx, whole.flat(1, 2), whole).wait(h.ctx);
                  }),
                  "overlap"));
-  CHECK(contains(body([](auto& w, auto& h) { w.broadcast(h.ctx, h.zeros(1), 2).wait(h.ctx); }), "broadcast from rank 2"));
+  CHECK(contains(body([](auto& w, auto& h) { w.broadcast(h.ctx, h.zeros(1), 2).wait(h.ctx); }), "broadcast: invalid root rank 2"));
   CHECK(contains(body([](auto& w, auto& h) { w.all_to_all(h.ctx, h.zeros(3), h.zeros(3)).wait(h.ctx); }), "all_to_all of 3 elements into 3"));
   CHECK(contains(body([](auto& w, auto& h) { w.all_to_all(h.ctx, h.zeros(2), h.zeros(4)).wait(h.ctx); }), "all_to_all of 2 elements into 4"));
   CHECK(contains(body([](auto& w, auto& h) {
@@ -200,14 +201,14 @@ TEST_CASE("arguments are checked alike everywhere") {
   CHECK(contains(parts({4}, {2, 2}), "all_to_all_v with 1 send counts"));
   CHECK(contains(parts({2, 2}, {2, 2, 0}), "all_to_all_v with 3 receive counts"));
   CHECK(contains(parts({-1, 5}, {2, 2}), "negative send count"));
-  CHECK(contains(parts({2, 2}, {2, 1}), "the receive counts add up to 3 of 4 elements"));
+  CHECK(contains(parts({2, 2}, {2, 1}), "the receive counts add up to 3, but the tensor has 4 elements"));
   CHECK(contains(parts({2, 2}, {2, 2}, {2, 2}), "shape [2, 2], which is not 1-D"));
   CHECK(contains(parts({3, 1}, {1, 3}), ", which expects "));  // of itself
-  CHECK(contains(body([](auto& w, auto&) { w.group({1 - w.rank()}, "other"); }), "by a rank outside it"));
+  CHECK(contains(body([](auto& w, auto&) { w.group({1 - w.rank()}, "other"); }), "by a rank that is not a member"));
   CHECK(contains(body([](auto& w, auto&) { w.group({0, 1, 1}, "twice"); }), "distinct ranks"));
 }
 
-TEST_CASE("ranks that disagree are named, on all of them") {
+TEST_CASE("ranks whose calls differ are named, in an error on all ranks") {
   const auto disagree = [](const std::function<void(Communicator&, Host&)>& zero, const std::function<void(Communicator&, Host&)>& other) {
     std::vector<std::string> errors(3);
     CHECK_THROWS_AS(run_ranks(3,
@@ -244,11 +245,11 @@ TEST_CASE("ranks that disagree are named, on all of them") {
     const std::vector<int64_t> twos{2, 2, 2};
     w.all_to_all_v(h.ctx, h.zeros(6), twos, h.zeros(6), twos).wait(h.ctx);
   });
-  CHECK(contains(kinds, "all_to_all of 2 F32 a part"));
+  CHECK(contains(kinds, "all_to_all of 2 F32 per part"));
   CHECK(contains(kinds, "all_to_all_v of F32"));
 }
 
-TEST_CASE("counts of an all_to_all_v that differ between sender and receiver are refused on all ranks, with both ranks and counts") {
+TEST_CASE("counts of an all_to_all_v that differ between sender and receiver are refused on all ranks, naming both ranks and counts") {
   for (const RankOptions& options : {RankOptions{}, kPoison}) {
     std::vector<std::string> errors(3);
     const auto body = [&](Communicator& world) {
@@ -272,7 +273,7 @@ TEST_CASE("counts of an all_to_all_v that differ between sender and receiver are
   }
 }
 
-TEST_CASE("messages that disagree are named") {
+TEST_CASE("ranks whose messages do not match are named") {
   const std::string error = error_of(2, [](Communicator& world) {
     Host host;
     const auto kind = world.rank() == 0 ? PointToPoint::Kind::kSend : PointToPoint::Kind::kRecv;
@@ -283,7 +284,7 @@ TEST_CASE("messages that disagree are named") {
   CHECK(contains(error, "rank 1 called a message of 4 F32"));
 }
 
-TEST_CASE("a world that can never go on is aborted and says who waits for what") {
+TEST_CASE("a deadlocked world is aborted and reports what each rank waits for") {
   const auto skip = [](Communicator& world) {
     Host host;
     if (world.rank() != 1) world.all_reduce(host.ctx, host.zeros(2), ReduceOp::kSum).wait(host.ctx);
@@ -291,7 +292,7 @@ TEST_CASE("a world that can never go on is aborted and says who waits for what")
   const std::string skipped = error_of(3, skip);
   CHECK(contains(skipped, "deadlock"));
   CHECK(contains(skipped, "rank 0 waits in all_reduce of group 'world'"));
-  CHECK(contains(skipped, "rank 1 has left"));
+  CHECK(contains(skipped, "rank 1 has exited"));
 
   const std::string crossed = error_of(2, [](Communicator& world) {  // both send, and wait for it, before they receive
     using enum PointToPoint::Kind;
@@ -304,7 +305,7 @@ TEST_CASE("a world that can never go on is aborted and says who waits for what")
   CHECK(contains(crossed, "rank 1 waits in exchange"));
 }
 
-TEST_CASE("one failing rank ends the others, and its own error is told") {
+TEST_CASE("a failing rank aborts the others, and its own error is reported") {
   for (const RankOptions& options : {RankOptions{}, kPoison}) {
     std::string told;
     try {
@@ -326,7 +327,7 @@ TEST_CASE("one failing rank ends the others, and its own error is told") {
   }
 }
 
-TEST_CASE("blocking and timed communicators keep the contract, leave nothing in flight and note each verb") {
+TEST_CASE("blocking and timed communicators satisfy the contract, leave nothing in flight and record each verb") {
   for (const int n : {1, 2, 4}) {
     run_ranks(n, [](Communicator& world) {
       CommunicationLog log;
@@ -481,7 +482,7 @@ TEST_CASE("recording counts the bytes of the formulas") {
   CHECK(records[3].wire_bytes("shard") == 0);
 }
 
-TEST_CASE("recording tells sequences apart") {
+TEST_CASE("the recorded hash differs between different sequences of calls") {
   const auto hash_of = [](const std::function<void(Communicator&, Host&)>& body) {
     std::vector<CommunicationRecord> records;
     run_ranks(2,

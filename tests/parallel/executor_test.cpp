@@ -21,7 +21,7 @@ namespace {
 constexpr int kWidth = 3;
 
 /// Part k of stage s computes y = a x + b. Input of the first stage: micro-batch + 1, and the loss is the sum of the last outputs, each weighted
-/// by its micro-batch + 1; all kWidth elements alike.
+/// by its micro-batch + 1; all kWidth elements are equal.
 double scale(int stage, int part) { return 1.0 + 0.25 * stage + 0.5 * part; }
 double shift(int stage, int part) { return 0.5 * stage - 0.125 * part; }
 
@@ -43,7 +43,7 @@ class ToyStage : public Stage {
   int parts() const override { return static_cast<int>(gradients.size()); }
 
   void forward(Context& ctx, int microbatch, int part) override {
-    if (microbatch == fails_at) throw DataError("micro-batch is rotten");
+    if (microbatch == fails_at) throw DataError("injected failure");
     Tensor& x = state(microbatch).x;
     if (stage_ == 0 && part == 0) x = filled(ctx, microbatch + 1);
     state(microbatch).saved.push_back(value(x));
@@ -102,7 +102,7 @@ class ToyStage : public Stage {
   }
   static double value(const Tensor& tensor) {
     const double* data = tensor.data<double>();
-    TRIREME_CHECK(std::all_of(data, data + kWidth, [&](double v) { return v == data[0]; }), "half a message");
+    TRIREME_CHECK(std::all_of(data, data + kWidth, [&](double v) { return v == data[0]; }), "a message arrived only in part");
     return data[0];
   }
 
@@ -146,10 +146,10 @@ struct Ran {
   Result result;
   std::vector<std::string> moved;         ///< by stage
   std::vector<Timeline> timelines;        ///< by rank
-  std::vector<int64_t> activation_bytes;  ///< by rank, left when the list is over and the stages are gone
+  std::vector<int64_t> activation_bytes;  ///< by rank, after the list has ended and the stages are destroyed
 };
 
-/// Runs lowered lists on as many thread ranks. `fails_at`: the micro-batch at which stage 1 throws.
+/// Runs lowered lists, each on a thread rank. `fails_at`: the micro-batch at which stage 1 throws.
 Ran execute(const ActionLists& lists, const std::vector<StageUnits>& units, int microbatches, int fails_at = -1) {
   Ran ran;
   const size_t stages = units.size();
@@ -192,7 +192,7 @@ Ran execute(const ActionLists& lists, const std::vector<StageUnits>& units, int 
 
 }  // namespace
 
-TEST_CASE("all schedules give the serial gradients bit for bit, and the same") {
+TEST_CASE("all schedules give the serial gradients bit for bit") {
   for (const ScheduleKind kind : kScheduleKinds) {
     for (int ranks = 1; ranks <= 4; ++ranks) {
       for (int v = 1; v <= 3; ++v) {
@@ -210,7 +210,7 @@ TEST_CASE("all schedules give the serial gradients bit for bit, and the same") {
   }
 }
 
-TEST_CASE("forwards alone give the outputs of every placement of stages") {
+TEST_CASE("forward-only lists give the serial outputs for every placement of stages") {
   for (const std::vector<int>& where : {std::vector{0, 1, 2}, std::vector{0, 1, 0, 1, 0, 1}, std::vector{0, 1, 2, 2, 1, 0}, std::vector{0, 0, 1}}) {
     const std::vector<StageUnits> units = toy_units(static_cast<int>(where.size()), 2, false);
     for (const int m : {1, 5}) CHECK(execute(lower(forward_only(where, m), units, {}), units, m).result.outputs == expected(units, m).outputs);
@@ -222,7 +222,7 @@ TEST_CASE("a compute-only list of whole stages runs on one rank") {
   CHECK(execute(one_forward_one_backward(1, 3), units, 3).result == expected(units, 3));
 }
 
-TEST_CASE("split backwards and a rank that hands over to itself give the same gradients") {
+TEST_CASE("split backwards and hand-overs within a rank give the same gradients") {
   const std::vector<StageUnits> two = toy_units(2, 2, false);
   const ActionLists split{compute_list(0, "F0 F1 I0 F2 I1 W0 I2 W1 W2"), compute_list(1, "F0 I0 F1 I1 W0 F2 I2 W1 W2")};
   CHECK(execute(lower(split, two, {}), two, 3).result == expected(two, 3));
@@ -234,7 +234,7 @@ TEST_CASE("split backwards and a rank that hands over to itself give the same gr
   CHECK(execute(lower(vee, four, {}), four, 2).result == expected(four, 2));
 }
 
-TEST_CASE("units move as the list says") {
+TEST_CASE("units are gathered, reduced and updated in the order of the list") {
   const std::vector<StageUnits> units = toy_units(2, 1, true);
   const Ran ran = execute(lower(one_forward_one_backward(2, 1), units, {}), units, 1);
   CHECK(ran.moved[0] == "U0 U1 G1 W1 G0 P1 W0 P0 W0 T0 R0 R1 W0 W1 S N A0 A1 ");
@@ -264,26 +264,26 @@ TEST_CASE("the timeline has every action in order, and compute after the receive
   }
 }
 
-TEST_CASE("an error in a stage gets out of the executor, whatever is in flight") {
+TEST_CASE("an error in a stage propagates out of the executor with transfers in flight") {
   const std::vector<StageUnits> units = toy_units(3, 2, false);
-  CHECK_THROWS_WITH(execute(lower(one_forward_one_backward(3, 6), units, {}), units, 6, 3), Catch::Contains("micro-batch is rotten"));
+  CHECK_THROWS_WITH(execute(lower(one_forward_one_backward(3, 6), units, {}), units, 6, 3), Catch::Contains("injected failure"));
 }
 
-TEST_CASE("a list that trains is not run without what NORM does") {
+TEST_CASE("a list that trains is refused if on_norm was not called") {
   ToyStage stage(0, 1, StageUnits{{{0}}, 1});
   SelfCommunicator alone("pipeline");
   Arena arena(Device::kReference);
   Context ctx{Device::kReference, &arena, 1};
   CHECK_THROWS_WITH(Executor(alone, {{0, &stage}}, {0}).run(ctx, {{ActionType::kNorm}}),
-                    Catch::Contains("NORM in a list that nobody has given a norm"));
+                    Catch::Contains("the list contains NORM, but on_norm was not called"));
 }
 
 TEST_CASE("the executor refuses stages that are not on its rank") {
   ToyStage stage(0, 2, StageUnits{{{0}}, 1});
   SelfCommunicator alone("pipeline");
-  CHECK_THROWS_WITH(Executor(alone, {{1, &stage}}, {0, 1}), Catch::Contains("stage 1 does not live on pipeline rank 0"));
+  CHECK_THROWS_WITH(Executor(alone, {{1, &stage}}, {0, 1}), Catch::Contains("stage 1 is not assigned to pipeline rank 0"));
   Arena arena(Device::kReference);
   Context ctx{Device::kReference, &arena, 1};
   Executor executor(alone, {{0, &stage}}, {0, 0});
-  CHECK_THROWS_WITH(executor.run(ctx, {{ActionType::kForward, 1, 0, -1, 0}}), Catch::Contains("1F0.0 is of a stage that is not on this rank"));
+  CHECK_THROWS_WITH(executor.run(ctx, {{ActionType::kForward, 1, 0, -1, 0}}), Catch::Contains("1F0.0 belongs to a stage that is not on this rank"));
 }

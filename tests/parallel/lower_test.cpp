@@ -45,7 +45,7 @@ long count(const ActionList& list, ActionType type) {
 
 }  // namespace
 
-TEST_CASE("a lowered list, word for word: two stages, tied, gathered for each use, reduced at each micro-batch") {
+TEST_CASE("the exact lowered lists of two stages, tied, gathered for each use, reduced at each micro-batch") {
   const ActionLists lists = lower(one_forward_one_backward(2, 2), toy_units(2, 1, true), {.unshard_each_use = true, .reduce_each_microbatch = true});
   CHECK(grouped(lists[0]) ==
         "0UNSHARD0 0UNSHARD1 0F0.0 0RESHARD0 0UNSHARD0 0F0.1 { 0SEND_F0 } 0RESHARD1 0UNSHARD1 0F1.0 0RESHARD0 0F1.1 { 0SEND_F1 } { 0RECV_B0 } "
@@ -61,7 +61,7 @@ TEST_CASE("a lowered list, word for word: two stages, tied, gathered for each us
         "1SUM_PARTIAL NORM 1UPDATE0 1UPDATE1 1UPDATE2");
 }
 
-TEST_CASE("forward-only lists gather once, reduce nothing and let go at the end") {
+TEST_CASE("forward-only lists gather once, reduce nothing and reshard at the end") {
   const ActionLists lists = lower(forward_only(one_stage_each(2), 2), toy_units(2, 1, true), {});
   CHECK(grouped(lists[0]) == "0UNSHARD0 0UNSHARD1 0F0.0 0F0.1 { 0SEND_F0 } 0F1.0 0F1.1 { 0SEND_F1 } 0RESHARD0 0RESHARD1");
   CHECK(grouped(lists[1]) == "{ 1RECV_F0 } { 1RECV_F1 } 1UNSHARD0 1UNSHARD1 1UNSHARD2 1F0.0 1F0.1 1F1.0 1F1.1 1RESHARD0 1RESHARD1 1RESHARD2");
@@ -79,7 +79,7 @@ TEST_CASE("a tied unit of a single stage is reduced once, after both of its uses
   CHECK(std::count(list.begin(), list.end(), Action{ActionType::kReshard, 0, -1, 0}) == 5);
 }
 
-TEST_CASE("receives are posted before what their rank computes meanwhile, or after it where transfers block") {
+TEST_CASE("receives are posted before the compute that overlaps them, or after it if transfers block") {
   const ActionLists lists = lower(forward_only(one_stage_each(3), 3), one_part_each(3), {});
   CHECK(grouped(lists[1]) == "{ 1RECV_F0 } { 1RECV_F1 } 1UNSHARD0 1F0.0 { 1SEND_F0 } { 1RECV_F2 } 1F1.0 { 1SEND_F1 } 1F2.0 { 1SEND_F2 } 1RESHARD0");
   const ActionLists blocking = lower(forward_only(one_stage_each(3), 3), one_part_each(3), {.receive_ahead = false});
@@ -125,7 +125,7 @@ TEST_CASE("prefetch moves the gather ahead by that many parts and never before t
       size_t reader = i;
       for (; !is_compute(list[reader].type) || list[reader].part != list[i].unit; ++reader) ahead += is_compute(list[reader].type) ? 1 : 0;
       const bool backward = list[reader].type == ActionType::kBackward;
-      // Six parts; in the backward, 2 (5 - k) parts lie between part k and its own forward, which lets go of the copy.
+      // Six parts; in the backward, 2 (5 - k) parts lie between part k and its own forward, after which the copy is freed.
       const int use = parts + ahead;
       CHECK(ahead == std::min({prefetch, use, backward ? 2 * (5 - list[i].unit) : use}));
     }
@@ -182,7 +182,7 @@ TEST_CASE("gradients are reduced once a step or once a micro-batch, replicas and
   }
 }
 
-TEST_CASE("a lowered V, word for word: hand-overs without transfers, an embedding that two stages of a rank read, a head without W") {
+TEST_CASE("the exact lowered lists of a V: hand-overs without transfers, an embedding that two stages of a rank read, a head without W") {
   const std::vector<StageUnits> units = toy_units(4, 1, true, true, true);
   const ActionLists lists = lower(zb_v(2, 1), units, {.unshard_each_use = true});
   CHECK(grouped(lists[0]) ==
@@ -212,8 +212,8 @@ TEST_CASE("interleaved on two ranks: both neighbours are the same rank, and each
   }
 }
 
-TEST_CASE("lowering refuses what it cannot run") {
-  CHECK_THROWS_WITH(lower(gpipe(2, 1), one_part_each(3), {}), Catch::Contains("3 stages are described"));
+TEST_CASE("lowering refuses invalid schedules") {
+  CHECK_THROWS_WITH(lower(gpipe(2, 1), one_part_each(3), {}), Catch::Contains("3 stage descriptions do not match"));
   CHECK_THROWS_WITH(lower({test::compute_list(0, "F0 B0 F1 B1"), test::compute_list(1, "F1 F0 B0 B1")}, one_part_each(2), {}),
-                    Catch::Contains("never gets past"));
+                    Catch::Contains("is stuck at"));
 }

@@ -1,4 +1,4 @@
-// What an optimizer is told of the ranges it updates: over all ranks of a layout they are every element of every matrix of the model, once.
+// The matrix ranges that an optimizer receives: over all ranks of a layout they cover every element of every matrix of the model exactly once.
 #include <map>
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@ using namespace trireme;
 
 namespace {
 
-/// The two units of one tensor rank: 13 rows of a vocabulary, which are padded where ranks do not divide them, four kv heads of three rows, columns, vectors.
+/// The two units of one tensor rank: a vocabulary of 13 rows, padded if the ranks do not divide them, two kv heads of three rows, columns, vectors.
 std::vector<std::unique_ptr<Unit>> make_units(const TensorRank& at) {
   std::vector<std::unique_ptr<Unit>> units;
   const auto partial = at.size > 1 ? Partial::kTensor : Partial::kNone;
@@ -27,7 +27,7 @@ std::vector<std::unique_ptr<Unit>> make_units(const TensorRank& at) {
 
 struct Tiling {
   std::array<int64_t, 2> shape;
-  std::vector<int> times;  ///< by global element: how many ranges that count hold it
+  std::vector<int> times;  ///< by global element: number of ranges of primary copies that contain it
 };
 
 /// Adds the elements of a range one by one, and compares the first, and every rectangle of them, with boxes_of.

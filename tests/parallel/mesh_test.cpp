@@ -29,7 +29,7 @@ std::vector<MeshShape> shapes_up_to(int world, const Ranks& contexts = {1}) {
   return shapes;
 }
 
-/// kv heads that a tensor degree may meet: every divisor, and a multiple.
+/// Numbers of kv heads that a tensor degree allows: every divisor, and a multiple.
 Ranks legal_kv_heads(int tensor) {
   Ranks heads{2 * tensor};
   for (int count = 1; count <= tensor; ++count)
@@ -71,7 +71,7 @@ Ranks members_by_coordinates(const MeshShape& shape, MeshAxis axis, int rank) {
   return members;
 }
 
-/// The coordinates and groups of the four-axis mesh as they were computed before the table of axes; kContext was not one.
+/// Coordinates and groups of the mesh of four axes, without kContext, by formulas that are independent of kMeshAxes.
 namespace four_axes {
 
 MeshCoordinate coordinate_of(const MeshShape& shape, int rank) {
@@ -195,7 +195,7 @@ TEST_CASE("groups of a mesh, by hand") {
   CHECK(group_members(shape, MeshAxis::kEmbedding, 13, 2) == Ranks{5, 13});
 }
 
-TEST_CASE("groups of a world that nobody could list are found as those of a small one") {
+TEST_CASE("groups are found without listing the ranks of the world") {
   const MeshShape shape{4, 2, 1 << 24, 2};  // a list of all its ranks for each of a few hundred groups would take minutes
   const int first = 7, last = shape.world() - 5;
   size_t members = 0;
@@ -252,7 +252,7 @@ TEST_CASE("a mesh of threads reaches exactly its members") {
       CHECK_NOTHROW(run_ranks(shape.world(), [&](Communicator& world) { check_mesh(world, shape, kv_heads); }));
 }
 
-TEST_CASE("groups of one rank cost nothing") {
+TEST_CASE("groups of one rank are self communicators") {
   run_ranks(2, [](Communicator& world) {
     const Mesh mesh(world, {1, 1, 1, 2}, 2);
     for (const auto* group : {&mesh.pipeline, &mesh.data, &mesh.replicate, &mesh.shard, &mesh.context, &mesh.kv, &mesh.embedding})

@@ -1,4 +1,4 @@
-// The seam between gradients and collectives: whatever a GradStore sums goes through its Reducer, and the plain sum is one implementation of it.
+// The Reducer interface: every sum of a GradStore goes through its Reducer, and the plain sum is one implementation of it.
 #include "parallel/sharding/reducer.h"
 
 #include <string>
@@ -64,13 +64,13 @@ struct Store {
     grads = std::make_unique<GradStore>(ctx, std::vector<Unit*>{&unit}, *shard, *replicate, policy, DType::kF32, std::move(reducer));
     grads->begin_step(ctx);
   }
-  /// Adds element i of a micro-batch, and of this rank.
+  /// Adds to each element i a gradient that depends on the micro-batch, the rank and i.
   void backward(float microbatch) {
     grads->acquire(ctx, 0);
     float* const gradient = unit.params().front()->grad.data<float>();
     for (int64_t i = 0; i < kElements; ++i) gradient[i] += microbatch + static_cast<float>(10 * rank + i);
   }
-  /// This rank's elements of what the ranks have computed together: `value(i)` of element i.
+  /// Checks this rank's shard of the sum: element i of the unit must be value(i).
   void expect(const char* what, const std::function<float(int64_t)>& value) {
     const Tensor own = grads->shard(0);
     for (int64_t k = 0; k < own.numel(); ++k) {
@@ -95,7 +95,7 @@ void check_sums(Store& store, bool resident, float factor) {
   store.backward(100);
   if (!resident) {
     grads.reduce(store.ctx, 0);
-    TRIREME_CHECK(!store.unit.params().front()->grad.defined(), "a gradient that is being reduced may be written");
+    TRIREME_CHECK(!store.unit.params().front()->grad.defined(), "a gradient that is being reduced is still bound");
     grads.wait(store.ctx, 0);
   }
   store.backward(200);
@@ -133,7 +133,7 @@ TEST_CASE("the plain sum over shards, replicas and tied copies") {
     run_ranks(4, [&](Communicator& world) {
       Store store(world, resident, std::make_unique<SumReducer>(DType::kF32));
       check_sums(store, resident, 1);
-      TRIREME_CHECK(store.grads->reducer().state(0).empty(), "a sum keeps nothing");
+      TRIREME_CHECK(store.grads->reducer().state(0).empty(), "the plain sum has no state");
     });
   }
 }
@@ -177,7 +177,7 @@ TEST_CASE("a reduction is started before it is finished, once, with tensors of i
   SumReducer reducer(DType::kBF16);
   CHECK(contains(error_of([&] { reducer.finish(ctx, 0); }), "no reduction of unit 0 was started"));
   reducer.start(ctx, {kScatter, 0, &pair, whole, shard});
-  CHECK(contains(error_of([&] { reducer.start(ctx, {kReplicas, 0, &pair, {}, shard}); }), "unit 0 starts before its last one is finished"));
+  CHECK(contains(error_of([&] { reducer.start(ctx, {kReplicas, 0, &pair, {}, shard}); }), "unit 0 starts before its previous one is finished"));
   reducer.start(ctx, {kReplicas, 1, &pair, {}, shard});  // of another unit
   CHECK(contains(error_of([&] { reducer.finish(ctx, 2); }), "no reduction of unit 2 was started"));
   reducer.finish(ctx, 0);
@@ -190,7 +190,7 @@ TEST_CASE("a reduction is started before it is finished, once, with tensors of i
   CHECK(contains(error_of([&] { reducer.start(ctx, {kReplicas, 0, nullptr, {}, shard}); }), "without communicator"));
 }
 
-TEST_CASE("a narrower wire takes a copy of what is in flight, and none where nothing crosses it or a tied copy is summed") {
+TEST_CASE("a narrower wire dtype needs a copy of the gradient in flight, but not in a group of one rank or for tied copies") {
   using enum Reduction::Kind;
   for (const int ranks : {1, 2}) {
     Arena arena(Device::kMeta);

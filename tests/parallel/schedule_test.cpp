@@ -53,7 +53,7 @@ TEST_CASE("interleaved 1F1B of five micro-batches on two ranks has groups of thr
   CHECK(interleaved_1f1b(4, 1, 6) == one_forward_one_backward(4, 6));
 }
 
-TEST_CASE("zero-bubble lists, word for word") {
+TEST_CASE("the exact zero-bubble lists") {
   CHECK(zb_h1(2, 3) == ActionLists{compute_list(0, "F0 F1 I0 W0 F2 I1 W1 I2 W2"), compute_list(1, "F0 I0 F1 I1 W0 F2 I2 W1 W2")});
   CHECK(zb_h2(2, 4) == ActionLists{compute_list(0, "F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3"), compute_list(1, "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3")});
   const ActionLists vee = zb_v(2, 3);
@@ -89,11 +89,11 @@ TEST_CASE("every size of every kind is legal, and each stage does its micro-batc
   CHECK_THROWS_AS(one_forward_one_backward(1, 0), InternalError);
   CHECK_THROWS_AS(interleaved_1f1b(2, 0, 1), InternalError);
   CHECK_THROWS_AS(zb_h2(2, 0), InternalError);
-  CHECK_THROWS_WITH(make_schedule(ScheduleKind::kZbH1, 2, 2, 1), Catch::Contains("zb_h1 has no 2 virtual stages"));
-  CHECK_THROWS_WITH(make_schedule(ScheduleKind::kZbV, 2, 1, 1), Catch::Contains("zb_v has no 1 virtual stages"));
+  CHECK_THROWS_WITH(make_schedule(ScheduleKind::kZbH1, 2, 2, 1), Catch::Contains("zb_h1 does not support 2 virtual stages"));
+  CHECK_THROWS_WITH(make_schedule(ScheduleKind::kZbV, 2, 1, 1), Catch::Contains("zb_v does not support 1 virtual stages"));
 }
 
-TEST_CASE("stages of two ranks, and virtual stages in a row or a V, live where the paper has them") {
+TEST_CASE("interleaved and V schedules place stages as in the papers") {
   CHECK(stage_ranks(interleaved_1f1b(3, 2, 1)) == std::vector<int>{0, 1, 2, 0, 1, 2});
   CHECK(stage_ranks(zb_v(3, 1)) == std::vector<int>{0, 1, 2, 2, 1, 0});
 }
@@ -105,12 +105,12 @@ TEST_CASE("forwards of virtual stages overlap between ranks") {
     const ActionLists lists = forward_only(where, 12);
     const int ranks = static_cast<int>(lists.size()), work = 12 * static_cast<int>(where.size()) / ranks;
     CHECK(stage_ranks(lists) == where);
-    // Nobody idles for longer than a micro-batch takes to get through all stages.
+    // No rank idles for longer than a micro-batch takes through all stages.
     CHECK(simulate(lists, [](const Action& a) { return is_compute(a.type) ? 1.0 : 0.0; }).step_seconds < work + static_cast<int>(where.size()));
   }
 }
 
-TEST_CASE("a lists's text says the same lists") {
+TEST_CASE("parse_schedule reads the text of to_text back") {
   for (const ScheduleKind kind : kScheduleKinds) {
     const ActionLists lists = make_schedule(kind, 3, default_virtual_stages(kind), 12);
     CHECK(parse_schedule(to_text(lists)) == lists);
@@ -120,7 +120,7 @@ TEST_CASE("a lists's text says the same lists") {
   CHECK(parse_schedule("# nothing\n").empty());
 }
 
-TEST_CASE("a text that is no lists is refused with line and word") {
+TEST_CASE("an invalid schedule text is refused with line and word") {
   const auto refused = [](const std::string& text) -> std::string {
     try {
       parse_schedule(text);
@@ -129,18 +129,18 @@ TEST_CASE("a text that is no lists is refused with line and word") {
     }
     return "accepted";
   };
-  CHECK(refused("0F0 0B0\n# more\n1F0 1G0") == "line 3, word 2, 1G0: no action; write stage, F, B, I or W, and micro-batch, such as 0F0");
+  CHECK(refused("0F0 0B0\n# more\n1F0 1G0") == "line 3, word 2, 1G0: invalid action; write stage, F, B, I or W, and micro-batch, such as 0F0");
   for (const std::string word :
        {"F0", "0F", "0F0.1", "0FF0", "-1F0", "0F-1", "0F0x", "0SEND_F0", "0UNSHARD1", "1234567F0", "0F99999999999", "+0F0", "0f0", "0x1F0"})
-    CHECK_THAT(refused("0F0 " + word), Catch::StartsWith("line 1, word 2, " + word + ": no action"));
-  CHECK(refused("0F0 0B0\n1F0 0F1") == "line 2, word 2, 0F1: stage 0 is on line 1 already, and a stage has one rank");
-  CHECK(refused("0F0 0F1 0F0") == "line 1, word 3, 0F0: is there already");
-  CHECK(refused("0F0 0B0 0B0") == "line 1, word 3, 0B0: is there already, whole or in part");
-  CHECK(refused("0F0 0I0 0B0") == "line 1, word 3, 0B0: is there already, whole or in part");
-  CHECK(refused("0F0 0B0 0W0") == "line 1, word 3, 0W0: is there already");
+    CHECK_THAT(refused("0F0 " + word), Catch::StartsWith("line 1, word 2, " + word + ": invalid action"));
+  CHECK(refused("0F0 0B0\n1F0 0F1") == "line 2, word 2, 0F1: stage 0 is already on line 1; a stage runs on one rank only");
+  CHECK(refused("0F0 0F1 0F0") == "line 1, word 3, 0F0: duplicate action");
+  CHECK(refused("0F0 0B0 0B0") == "line 1, word 3, 0B0: duplicate action (B includes I and W)");
+  CHECK(refused("0F0 0I0 0B0") == "line 1, word 3, 0B0: duplicate action (B includes I and W)");
+  CHECK(refused("0F0 0B0 0W0") == "line 1, word 3, 0W0: duplicate action");
 }
 
-TEST_CASE("stages live where their compute is") {
+TEST_CASE("stage_ranks finds the rank that computes each stage") {
   CHECK(stage_ranks(one_forward_one_backward(3, 2)) == std::vector<int>{0, 1, 2});
   ActionList ends = compute_list(0, "F0");
   ends.push_back({ActionType::kForward, 3, 0});
@@ -148,10 +148,10 @@ TEST_CASE("stages live where their compute is") {
   middle.push_back({ActionType::kForward, 2, 0});
   CHECK(stage_ranks({ends, middle}) == std::vector<int>{0, 1, 1, 0});
   CHECK_THROWS_WITH(stage_ranks({compute_list(0, "F0"), compute_list(2, "F0")}), Catch::Contains("no rank computes stage 1"));
-  CHECK_THROWS_WITH(stage_ranks({compute_list(0, "F0"), compute_list(0, "F0")}), Catch::Contains("stage 0 lives on ranks 0 and 1"));
+  CHECK_THROWS_WITH(stage_ranks({compute_list(0, "F0"), compute_list(0, "F0")}), Catch::Contains("stage 0 is assigned to ranks 0 and 1"));
 }
 
-TEST_CASE("actions print as their short names and know their other ends") {
+TEST_CASE("actions print as their short names, and transfers have counterparts") {
   CHECK(to_string(Action{ActionType::kForward, 2, 0}) == "2F0");
   CHECK(to_string(Action{ActionType::kForward, 2, 0, -1, 3}) == "2F0.3");
   CHECK(to_string(Action{ActionType::kUnshard, 2, -1, 5}) == "2UNSHARD5");

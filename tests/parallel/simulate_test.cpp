@@ -15,13 +15,13 @@ using test::one_stage_each;
 
 namespace {
 
-/// F = 1 and B = 2 for a whole stage, whatever its number of parts; all else free.
+/// F = 1 and B = 2 for a whole stage, whatever its number of parts; all other actions are free.
 double unit_cost(const Action& action) {
   if (is_transfer(action.type)) return 0;
   return action.type == ActionType::kBackward ? 2 : is_compute(action.type) ? 1 : 0;
 }
 
-/// Seconds of a whole rank's layers, of which an action does one of `virtual_stages` equal shares.
+/// Seconds of all layers of a rank; one action computes one of `virtual_stages` equal shares.
 struct Costs {
   double forward = 1, input = 1, weight = 1, transfer = 0;
   int virtual_stages = 1;
@@ -44,7 +44,7 @@ const TimelineEvent& event_of(const Simulation& run, size_t rank, const std::str
 
 }  // namespace
 
-TEST_CASE("the bubble of uniform stages is (p-1)/(m+p-1), compute-only and lowered alike") {
+TEST_CASE("the bubble of uniform stages is (p-1)/(m+p-1), compute-only and lowered") {
   for (int p = 1; p <= 8; ++p) {
     const std::vector<StageUnits> units(static_cast<size_t>(p), StageUnits{{{0}}, 1, -1});
     for (int m = 1; m <= 16; ++m) {
@@ -61,7 +61,7 @@ TEST_CASE("the bubble of uniform stages is (p-1)/(m+p-1), compute-only and lower
   }
 }
 
-TEST_CASE("bubble and peak of every kind equal their closed forms, compute-only and lowered alike") {
+TEST_CASE("bubble and peak of every kind equal their closed forms, compute-only and lowered") {
   for (int p = 1; p <= 8; ++p) {
     for (int m = 1; m <= 20; ++m) {
       const auto check = [&](ScheduleKind kind, int v, bool exact, double bubble, const auto& peak) {
@@ -96,7 +96,7 @@ TEST_CASE("bubble and peak of every kind equal their closed forms, compute-only 
   }
 }
 
-TEST_CASE("zero bubble with costs of its own: (p-1)(F+I-W) and (p-1)(F+I-2W)") {
+TEST_CASE("zero bubble with unequal costs: (p-1)(F+I-W) and (p-1)(F+I-2W)") {
   const Costs costs{.forward = 1.0, .input = 1.125, .weight = 0.75};
   for (int p = 1; p <= 8; ++p) {
     for (const int m : {2 * p, 3 * p + 1}) {
@@ -139,8 +139,7 @@ TEST_CASE("published bubbles from published profiles, within a tenth of a percen
     CHECK(simulate(zb_h1(p, m), row.costs).bubble == Approx(row.h1).margin(0.001).epsilon(0));
     CHECK(simulate(zb_h2(p, m), row.costs).bubble == Approx(row.h2).margin(0.001).epsilon(0));
 
-    // The authors' calculation waits at the seam between last and first rank for the first micro-batch of each group of p only. The others do wait
-    // too.
+    // In the authors' calculation only the first micro-batch of each group of p waits for the transfer between last and first rank. Here all do.
     Costs costs = row.costs;
     costs.virtual_stages = v;
     const auto first_of_group_only = [&](const Action& action) {
@@ -154,7 +153,7 @@ TEST_CASE("published bubbles from published profiles, within a tenth of a percen
     CHECK(ours.step_seconds == Approx(m * costs.all() + (p - 1) * costs.all() / v + 2 * (v * p - 1) * costs.transfer));
     CHECK(ours.step_seconds - theirs.step_seconds == Approx(p * costs.transfer));
 
-    // Receives are posted early enough that the lists which run do as well.
+    // Receives are posted early enough that the lowered lists have the same bubble.
     for (const ScheduleKind kind : kScheduleKinds) {
       costs.virtual_stages = kind == ScheduleKind::kInterleaved1F1B ? v : default_virtual_stages(kind);
       const ActionLists compute = make_schedule(kind, p, costs.virtual_stages, m);
@@ -164,7 +163,7 @@ TEST_CASE("published bubbles from published profiles, within a tenth of a percen
   }
 }
 
-TEST_CASE("the peak in flight is what happens in time") {
+TEST_CASE("max_in_flight equals the peak of the simulation") {
   const ActionLists lists = one_forward_one_backward(4, 6);
   const Simulation run = simulate(lists, unit_cost);
   for (size_t rank = 0; rank < 4; ++rank) {
@@ -187,10 +186,10 @@ TEST_CASE("a transfer overlaps compute and only its reader waits for it") {
   CHECK(event_of(run, 1, "1RECV_F0").begin == 0.0);
   CHECK(event_of(run, 1, "1RECV_F0").end == 1.25);
   CHECK(event_of(run, 1, "1F0.0").begin == 1.25);
-  CHECK(event_of(run, 1, "1RECV_F1").begin == 2.25);  // its own end is reached after the first forward
+  CHECK(event_of(run, 1, "1RECV_F1").begin == 2.25);  // its receiver reaches it only after the first forward
   CHECK(event_of(run, 1, "1F1.0").begin == 2.5);
   CHECK(run.barrier_seconds == 4.75);
-  CHECK(run.step_seconds == 3.5);  // of rank 1, from its first forward: a receive posted is no beginning
+  CHECK(run.step_seconds == 3.5);  // of rank 1, from its first forward: a posted receive does not begin the step
   const Simulation ahead = simulate(lower(forward_only(one_stage_each(2), 3), units, {}), cost);
   CHECK(event_of(ahead, 1, "1RECV_F1").begin == 0.0);
   CHECK(event_of(ahead, 1, "1F1.0").begin == 2.25);
@@ -225,6 +224,6 @@ TEST_CASE("split backwards: the neighbour waits for I, not for W") {
 }
 
 TEST_CASE("a schedule that cannot run is refused") {
-  CHECK_THROWS_WITH(simulate({compute_list(0, "B0 F0"), compute_list(1, "F0 B0")}, unit_cost), Catch::Contains("never gets past"));
-  CHECK_THROWS_WITH(simulate({compute_list(0, "F1"), compute_list(1, "F0 F1")}, unit_cost), Catch::Contains("rank 1 never gets past 1F0"));
+  CHECK_THROWS_WITH(simulate({compute_list(0, "B0 F0"), compute_list(1, "F0 B0")}, unit_cost), Catch::Contains("is stuck at"));
+  CHECK_THROWS_WITH(simulate({compute_list(0, "F1"), compute_list(1, "F0 F1")}, unit_cost), Catch::Contains("rank 1 is stuck at 1F0"));
 }

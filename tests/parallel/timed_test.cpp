@@ -1,11 +1,11 @@
-// The log of a traced step holds the operations of that step, whenever others are waited for.
+// The log of a traced step contains only the operations of that step, even if earlier ones are waited for during it.
 #include "parallel/comm/timed.h"
 
 #include "tests/support/catch.h"
 
 namespace trireme {
 
-TEST_CASE("a communication log takes no time of an operation that was begun in an earlier step") {
+TEST_CASE("a communication log ignores the wait of an operation that began in an earlier step") {
   const auto origin = CommunicationLog::Clock::now();
   CommunicationLog log;
   log.start(origin);
@@ -19,13 +19,13 @@ TEST_CASE("a communication log takes no time of an operation that was begun in a
 
   log.start(origin);
   log.add({"tensor", "all_reduce", 5, 6, 6, 6});
-  log.waited(place, recording, 7);  // the earlier step's, which a trace without a barrier would meet now
+  log.waited(place, recording, 7);  // the earlier step's operation, as without a barrier between the steps
   const std::vector<TimedOperation> second = log.stop();
   REQUIRE(second.size() == 1);
   CHECK(second[0].group == "tensor");
   CHECK(second[0].wait == 6);
   CHECK(second[0].end == 6);
-  log.waited(place, recording, 8);  // and nobody is recording
+  log.waited(place, recording, 8);  // the log is stopped
   CHECK_FALSE(log.running());
 }
 

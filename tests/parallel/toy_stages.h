@@ -8,9 +8,9 @@
 
 namespace trireme::test {
 
-/// The units of a small model: each stage has `blocks` parts with a unit each; the first also an embedding before them, the last a head after them.
-/// Tied, the head also reads the embedding's unit: the first one of the same stage, that of stage 0 where `first_stage_is_local` says that they share a rank,
-/// or a copy of it that is the last stage's last unit. `fused`: the head has no W.
+/// The units of a small model. Each stage has `blocks` parts with a unit each; the first also has an embedding before them, the last a head after
+/// them. If `tied`, the head also reads the embedding's unit: the first unit of the same stage with one stage, that of stage 0 if
+/// `first_stage_is_local` (both stages share a rank), otherwise a copy that is the last stage's last unit. `fused`: the head has no W.
 inline std::vector<StageUnits> toy_units(int stages, int blocks, bool tied, bool first_stage_is_local = false, bool fused = false) {
   std::vector<StageUnits> result(static_cast<size_t>(stages));
   for (int s = 0; s < stages; ++s) {
@@ -37,7 +37,7 @@ inline std::vector<int> one_stage_each(int ranks) {
   return stage_rank;
 }
 
-/// The list of a stage that "F0 F1 B0" spells.
+/// Parses a list of one stage: "F0 F1 B0".
 inline ActionList compute_list(int stage, const std::string& spelled) {
   ActionList list;
   std::istringstream words(spelled);

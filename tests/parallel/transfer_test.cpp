@@ -8,10 +8,10 @@ using namespace trireme;
 
 namespace {
 
-/// What `verb` leaves on the last of the ranks that hold these values, each of its elements alike.
+/// The result of `verb` on the last rank, if every element of rank r is of_ranks[r]. All elements of the result are equal.
 float reduced(Verb verb, ReduceOp op, const std::vector<float>& of_ranks) {
   const size_t ranks = of_ranks.size();
-  constexpr int64_t kCount = 1500;  // elements a rank is left with: more than a block
+  constexpr int64_t kCount = 1500;  // elements of a rank's result: more than a block
   std::vector<std::vector<bfloat16>> buffers;
   for (const float value : of_ranks) buffers.emplace_back(ranks * kCount, bfloat16(value));
   Transfer transfer{{verb, DType::kBF16, kCount, op}, 0, {}, {}};

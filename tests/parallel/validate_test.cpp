@@ -57,8 +57,8 @@ void check_found(const Violations& violations, const std::string& text) {
 
 namespace {
 
-/// Every kind and size, with every `stride`-th of twelve policies, counted through: gathers and reductions of both lifetimes, three depths of
-/// prefetch.
+/// Validates every kind and size, with every `stride`-th of 48 combinations: tied or not, head fused or not, gathers and reductions of both
+/// lifetimes, three depths of prefetch. Returns the number of validated schedules.
 int prove_all(int stride) {
   int schedules = 0, combination = 0;
   for (const ScheduleKind kind : kScheduleKinds) {
@@ -120,10 +120,10 @@ TEST_CASE("split backwards and several stages on a rank are proven too") {
   }
 }
 
-TEST_CASE("both ranks sending first is the classic deadlock, and issuing them together is its cure") {
+TEST_CASE("two ranks that both send first deadlock, unless send and receive are issued together") {
   const std::vector<StageUnits> units(2, StageUnits{{{0}}, 1, -1});
   const ActionLists lists = lower(one_forward_one_backward(2, 3), units, {});
-  // Stage 1 sends the gradient of micro-batch 0 before it takes micro-batch 1, which stage 0 sends before it takes that gradient.
+  // Stage 1 sends the gradient of micro-batch 0 before it receives micro-batch 1, which stage 0 sends before it receives that gradient.
   for (const bool together : {true, false}) {
     ActionLists crossed = lists;
     for (ActionList& list : crossed)
@@ -147,7 +147,7 @@ TEST_CASE("both ranks sending first is the classic deadlock, and issuing them to
   }
 }
 
-TEST_CASE("a gather that one shard rank leaves out is seen by that rank and by its group") {
+TEST_CASE("a gather that one shard rank leaves out is reported for that rank and for its group") {
   World world;
   world.lists[2].erase(world.find(2, "0UNSHARD1"));
   const Violations violations = world.validated();
@@ -156,7 +156,7 @@ TEST_CASE("a gather that one shard rank leaves out is seen by that rank and by i
   check_found(violations, "deadlock: ");
 }
 
-TEST_CASE("collectives in another order on one rank") {
+TEST_CASE("collectives in a different order on one rank are reported") {
   World reduced;
   std::iter_swap(reduced.find(0, "0REDUCE_GRADS2"), reduced.find(0, "0REDUCE_GRADS1"));
   check_found(reduced.validated(), "collectives over shard in different order: rank ");
@@ -166,10 +166,10 @@ TEST_CASE("collectives in another order on one rank") {
   const Violations violations = world.validated();
   check_found(violations, "collectives over shard in different order: rank 1 is at 0UNSHARD0, rank 3 is at 0UNSHARD1");
   check_found(violations,
-              "deadlock: rank 1 waits at 0UNSHARD0 for the shard group of rank 1, of which rank 3 is not there; rank 3 waits at 0UNSHARD1");
+              "deadlock: rank 1 waits at 0UNSHARD0 for the shard group of rank 1, which rank 3 has not joined; rank 3 waits at 0UNSHARD1");
 }
 
-TEST_CASE("parts of a tensor group in another order") {
+TEST_CASE("parts in a different order on one rank of a tensor group are reported") {
   World world(once);
   std::iter_swap(world.find(1, "0F1.0"), world.find(1, "0F1.1"));
   const Violations violations = world.validated();
@@ -177,12 +177,12 @@ TEST_CASE("parts of a tensor group in another order") {
   check_found(violations, "collectives over tensor in different order: rank 0 is at 0F1.0, rank 1 is at 0F1.1");
 }
 
-TEST_CASE("a micro-batch that nobody does, or somebody does twice") {
+TEST_CASE("a missing or duplicate micro-batch is reported") {
   World missing;
   missing.erase_on_all([](const Action& a) { return a.microbatch == 3; });
   const Violations violations = missing.validated();
-  check_found(violations, "rank 0: stage 0 does not do the forward of micro-batch 3");
-  check_found(violations, "rank 7: stage 1 does not do the weight gradients of micro-batch 3");
+  check_found(violations, "rank 0: stage 0 does not compute the forward of micro-batch 3");
+  check_found(violations, "rank 7: stage 1 does not compute the weight gradients of micro-batch 3");
   check_found(violations, "rank 0: stage 0 never sends the output of micro-batch 3");
   check_found(violations, "rank 7: stage 1 never sends the input gradient of micro-batch 3");
 
@@ -191,15 +191,15 @@ TEST_CASE("a micro-batch that nobody does, or somebody does twice") {
   check_found(twice.validated(), "rank 3: 0F0.2 runs twice or out of order");
 }
 
-TEST_CASE("a stage that nobody computes") {
+TEST_CASE("a stage that no rank computes is reported") {
   World world;
   for (size_t rank = 4; rank < 8; ++rank) world.lists[rank].clear();
   const Violations violations = world.validated();
   check_found(violations, "no rank computes stage 1");
-  check_found(violations, "no stage is at the other end of 0SEND_F0");
+  check_found(violations, "no rank computes the stage at the other end of 0SEND_F0");
 }
 
-TEST_CASE("weights that add to a gradient after its reduction") {
+TEST_CASE("weight gradients that are added after the reduction are reported") {
   World world(once);
   for (size_t rank = 0; rank < 4; ++rank) world.move_before(rank, "0REDUCE_GRADS2", "0B3.2");
   check_found(world.validated(), "rank 0: unit 2 of stage 0 is never reduced after the last gradient is added");
@@ -212,7 +212,7 @@ TEST_CASE("weights that add to a gradient after its reduction") {
   check_found(late.validated(), "rank 0: 0B3.2 adds to the gradient of unit 2 after it was reduced over replicas");
 }
 
-TEST_CASE("reductions left out, twice, or in the wrong order") {
+TEST_CASE("reductions that are missing, duplicate or in the wrong order are reported") {
   for (const auto& [type, text] : {std::pair{ActionType::kReduceGrads, "unit 0 of stage 0 is never reduced after the last gradient is added"},
                                    std::pair{ActionType::kReduceReplicas, "unit 0 of stage 0 is never reduced over replicas"},
                                    std::pair{ActionType::kReduceTied, "unit 3 of stage 1 is never reduced over the tied embeddings"}}) {
@@ -230,20 +230,20 @@ TEST_CASE("reductions left out, twice, or in the wrong order") {
 
   World twice;
   for (size_t rank = 0; rank < 4; ++rank) twice.lists[rank].push_back(*twice.find(rank, "0REDUCE_REPLICAS1"));
-  check_found(twice.validated(), "rank 1: 0REDUCE_REPLICAS1 is there twice");
+  check_found(twice.validated(), "rank 1: 0REDUCE_REPLICAS1 occurs twice");
 }
 
-TEST_CASE("waits, norm and updates left out, twice, or too early") {
+TEST_CASE("waits, norm and updates that are missing, duplicate or too early are reported") {
   const auto is = [](ActionType type) { return [=](const Action& action) { return action.type == type; }; };
   const auto without = [&](ActionType type, const LoweringPolicy& policy = once) {
     World world(policy);
     world.erase_on_all(is(type));
     return world.validated();
   };
-  check_found(without(ActionType::kWaitGrads), "0REDUCE_REPLICAS2 starts before the reduction under way has been waited for");
+  check_found(without(ActionType::kWaitGrads), "0REDUCE_REPLICAS2 starts before the reduction in flight has been waited for");
   check_found(without(ActionType::kWaitGrads, {.reduce_each_microbatch = true}), "0B1.2 adds to the gradient of unit 2 while it is being reduced");
   check_found(without(ActionType::kSumPartial), "rank 0: NORM comes before the partial gradients of stage 0 are summed");
-  check_found(without(ActionType::kNorm), "rank 0: there is no NORM");
+  check_found(without(ActionType::kNorm), "rank 0: NORM is missing");
   check_found(without(ActionType::kNorm), "rank 0: 0UPDATE0 comes before the norm");
   check_found(without(ActionType::kUpdate), "rank 0: unit 0 of stage 0 is never updated");
 
@@ -252,10 +252,10 @@ TEST_CASE("waits, norm and updates left out, twice, or too early") {
     for (size_t rank = 0; rank < 4; ++rank) world.lists[rank].insert(world.find(rank, name), *world.find(rank, name));
     return world.validated();
   };
-  check_found(twice("0WAIT_GRADS1"), "rank 0: 0WAIT_GRADS1 waits for nothing");
-  check_found(twice("0SUM_PARTIAL"), "rank 0: 0SUM_PARTIAL is there twice");
-  check_found(twice("NORM"), "rank 0: NORM is there twice");
-  check_found(twice("0UPDATE1"), "rank 0: 0UPDATE1 is there twice");
+  check_found(twice("0WAIT_GRADS1"), "rank 0: 0WAIT_GRADS1: no reduction is in flight");
+  check_found(twice("0SUM_PARTIAL"), "rank 0: 0SUM_PARTIAL occurs twice");
+  check_found(twice("NORM"), "rank 0: NORM occurs twice");
+  check_found(twice("0UPDATE1"), "rank 0: 0UPDATE1 occurs twice");
 
   World early;
   for (size_t rank = 0; rank < 4; ++rank) early.move_before(rank, "0SUM_PARTIAL", "0REDUCE_TIED0");
@@ -268,13 +268,13 @@ TEST_CASE("waits, norm and updates left out, twice, or too early") {
   // NORM meets the world, SUM_PARTIAL the tensor group: one rank that skips it leaves the others waiting.
   World one_skips;
   std::erase_if(one_skips.lists[5], is(ActionType::kNorm));
-  check_found(one_skips.validated(), "rank 0 waits at NORM for the world group of rank 0, of which rank 5 is not there");
+  check_found(one_skips.validated(), "rank 0 waits at NORM for the world group of rank 0, which rank 5 has not joined");
   World partial;
   std::erase_if(partial.lists[2], is(ActionType::kSumPartial));
-  check_found(partial.validated(), "rank 3 waits at 0SUM_PARTIAL for the tensor group of rank 2, of which rank 2 is not there");
+  check_found(partial.validated(), "rank 3 waits at 0SUM_PARTIAL for the tensor group of rank 2, which rank 2 has not joined");
 }
 
-TEST_CASE("parameters gathered and never let go, or let go too early") {
+TEST_CASE("parameters that are never resharded, or too early, are reported") {
   World world;
   world.erase_on_all([](const Action& a) { return a.type == ActionType::kReshard && a.stage == 1 && a.unit == 2; });
   const Violations violations = world.validated();
@@ -286,7 +286,7 @@ TEST_CASE("parameters gathered and never let go, or let go too early") {
   check_found(early.validated(), "rank 0: 0F0.0 runs before unit 0 is gathered");
 }
 
-TEST_CASE("compute before its input") {
+TEST_CASE("compute before its input is reported") {
   World world;
   for (size_t rank = 4; rank < 8; ++rank) world.move_before(rank, "1RECV_F0", "1F0.1");
   check_found(world.validated(), "rank 4: 1F0.0 runs before its input is received");
@@ -328,16 +328,16 @@ TEST_CASE("several stages on a rank: hand-overs, shared units and fused parts") 
                    [](ActionList& list, const auto& find) {
                      list.insert(std::next(find("1F0.0")), {ActionType::kSendForward, 1, 0});
                    }),
-              "1SEND_F0: stage 2 is on the same rank, which hands over to itself");
+              "1SEND_F0: stage 2 is on the same rank, so there must be no transfer");
   check_found(with(0,
                    [](ActionList& list, const auto& find) {
                      list.insert(find("3W0.0"), {ActionType::kBackwardWeight, 3, 0, -1, 1});
                    }),
               "3W0.1: the part is fused and has no W");
   check_found(with(0, [](ActionList& list, const auto& find) { list.erase(find("3W0.0")); }),
-              "stage 3 does not do the weight gradients of micro-batch 0");
+              "stage 3 does not compute the weight gradients of micro-batch 0");
   check_found(with(0, [](ActionList& list, const auto& find) { list.erase(find("3I0.1")); }), "3I0.0 runs twice or out of order");
-  // The embedding's gradient is whole only when stage 0 and the head are both through with it.
+  // The embedding's gradient is complete only when stage 0 and the head have both added to it.
   check_found(with(0,
                    [](ActionList& list, const auto& find) {
                      const Action reduce = *find("0REDUCE_GRADS0");
@@ -355,10 +355,10 @@ TEST_CASE("several stages on a rank: hand-overs, shared units and fused parts") 
 
   const std::vector<StageUnits> elsewhere = toy_units(2, 1, true, true, true);
   check_found(validate(lower(zb_h1(2, 2), toy_units(2, 1, false, false, true), {}), mesh, elsewhere, 2, true),
-              "1F0.1 reads a unit of stage 0, which is not here");
+              "1F0.1 reads a unit of stage 0, which is not on this rank");
 }
 
-TEST_CASE("messages that meet the wrong partner or none") {
+TEST_CASE("messages without a matching partner are reported") {
   World world;
   for (size_t rank = 0; rank < 4; ++rank) std::swap(world.find(rank, "0SEND_F2")->microbatch, world.find(rank, "0SEND_F1")->microbatch);
   check_found(world.validated(), "messages do not match: rank ");
@@ -370,14 +370,14 @@ TEST_CASE("messages that meet the wrong partner or none") {
   check_found(violations, "rank 4 waits at 1RECV_F3");
 }
 
-TEST_CASE("what an action list must not contain") {
+TEST_CASE("actions that a list must not contain are reported") {
   const std::vector<StageUnits> units = toy_units(2, 1, false);
   const MeshShape mesh{2, 1, 1, 1};
-  check_found(validate(lower(gpipe(2, 2), units, {}), mesh, units, 2, false), "0B0.1 in a list that does not train");
+  check_found(validate(lower(gpipe(2, 2), units, {}), mesh, units, 2, false), "0B0.1 is in a list that does not train");
   check_found(validate(lower(gpipe(2, 2), units, {}), mesh, units, 1, true), "0F1.0 names a micro-batch, part or unit that does not exist");
   ActionLists stray = lower(gpipe(2, 2), units, {});
   stray[0].push_back({ActionType::kForward, 1, 0, -1, 0});
-  check_found(validate(stray, mesh, units, 2, true), "is of a stage that is not here");
+  check_found(validate(stray, mesh, units, 2, true), "belongs to a stage that is not on this rank");
   CHECK_THROWS_AS(validate(stray, {4, 1, 1, 1}, units, 2, true), InternalError);
 }
 
@@ -387,7 +387,7 @@ TEST_CASE("the proof takes sixteen thousand ranks") {
   CHECK(validate(lists, {8, 4, 64, 8}, units, 16, true) == Violations{});
 }
 
-TEST_CASE("where ranks of a pipeline rank run one list, two of each axis are stuck exactly where many are") {
+TEST_CASE("if the ranks of a pipeline rank share a list, two ranks per axis deadlock exactly when many do") {
   std::mt19937 random(7);
   int sound = 0, broken = 0;
   for (int trial = 0; trial < 400; ++trial) {
@@ -395,7 +395,7 @@ TEST_CASE("where ranks of a pipeline rank run one list, two of each axis are stu
     const std::vector<StageUnits> units = toy_units(3, 2, true);
     const LoweringPolicy policy{.unshard_each_use = trial % 2 == 0, .reduce_each_microbatch = trial % 3 == 0};
     ActionLists lists = lower(one_forward_one_backward(3, 4), units, policy);
-    // One or two actions of a list change places, or one goes: most such lists are wrong, some are not.
+    // Swap up to two pairs of actions, or remove one: most such lists are wrong, some are not.
     for (size_t swaps = below(3); swaps > 0; --swaps) {
       ActionList& list = lists[below(lists.size())];
       std::swap(list[below(list.size())], list[below(list.size())]);

@@ -21,7 +21,7 @@ struct Host {
   Tensor zeros(int64_t count) { return Tensor::zeros(ctx, {count}, DType::kF32, MemoryCategory::kCommunication); }
 };
 
-/// What the hub would know.
+/// The states that the hub would have.
 std::vector<RankState> states_of(const std::vector<Progress>& progress) {
   std::vector<RankState> ranks(progress.size());
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -32,7 +32,8 @@ std::vector<RankState> states_of(const std::vector<Progress>& progress) {
   return ranks;
 }
 
-/// Runs `body`, which one rank ends early, until all others wait for an operation that somebody never enters, and judges.
+/// Runs `body`, from which one rank returns early, until all others wait for an operation that some rank never enters. Returns the text of the
+/// verdict.
 std::string verdict_of(int n, const std::function<void(Communicator&, Progress&)>& body) {
   std::vector<Progress> progress(static_cast<size_t>(n));
   for (Progress& each : progress) each.set_timeout(10);
@@ -43,11 +44,11 @@ std::string verdict_of(int n, const std::function<void(Communicator&, Progress&)
     const auto stuck = [&] {
       ranks = states_of(progress);
       for (int rank = 0; rank < n; ++rank)
-        if (rank != self && missing_for(ranks, rank).empty()) return false;
+        if (rank != self && ranks_not_entered(ranks, rank).empty()) return false;
       return true;
     };
     while (!stuck()) {
-      TRIREME_CHECK(std::chrono::steady_clock::now() < deadline, "the others never waited");
+      TRIREME_CHECK(std::chrono::steady_clock::now() < deadline, "the other ranks do not wait");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     for (RankState& rank : ranks) rank.heard = 11;
@@ -58,14 +59,14 @@ std::string verdict_of(int n, const std::function<void(Communicator&, Progress&)
     run_ranks(n, [&](Communicator& inner) {
       const auto world = watched(inner, progress[static_cast<size_t>(inner.rank())]);
       body(*world, progress[static_cast<size_t>(inner.rank())]);
-      judge_when_stuck(inner.rank());  // before it leaves: then the world finds the deadlock by itself
+      judge_when_stuck(inner.rank());  // before this rank exits, upon which the world detects the deadlock
     });
-  } catch (const InternalError&) {  // that deadlock
+  } catch (const InternalError&) {  // the deadlock
   }
   return text;
 }
 
-/// Keeps what a watcher would see while each of its methods runs.
+/// Records what a watcher would see while each method runs.
 class SeenStage final : public Stage {
  public:
   explicit SeenStage(const Progress& progress) : progress_(progress) {}
@@ -103,12 +104,12 @@ class SeenStage final : public Stage {
 
 }  // namespace
 
-TEST_CASE("a watched communicator keeps the contract") {
+TEST_CASE("a watched communicator satisfies the contract") {
   for (const int n : {1, 2, 3, 4, 8}) {
     run_ranks(n, [](Communicator& inner) {
       Progress progress;
       check_communicator(*watched(inner, progress));
-      TRIREME_CHECK(!progress.snapshot().wait, "a wait is left");
+      TRIREME_CHECK(!progress.snapshot().wait, "a wait is still recorded");
     });
   }
   run_ranks(8, [](Communicator& inner) {
@@ -126,7 +127,7 @@ TEST_CASE("a watched communicator keeps the contract") {
       poison);
 }
 
-TEST_CASE("operations and messages bear the same numbers on all ranks") {
+TEST_CASE("operations and messages have the same numbers on all ranks") {
   std::vector<Progress> progress(4);
   run_ranks(4, [&](Communicator& inner) {
     using enum PointToPoint::Kind;
@@ -171,7 +172,7 @@ TEST_CASE("operations and messages bear the same numbers on all ranks") {
   }
 }
 
-TEST_CASE("a rank that leaves out one collective is the one named") {
+TEST_CASE("the verdict names the rank that leaves out a collective") {
   const std::string text = verdict_of(4, [](Communicator& world, Progress& progress) {
     Host host;
     progress.begin_step(3);
@@ -191,7 +192,7 @@ TEST_CASE("a rank that leaves out one collective is the one named") {
   CHECK(text.find("ranks 0, 1 wait for it in barrier 1 of group world") != std::string::npos);
 }
 
-TEST_CASE("a rank that never sends is the one named") {
+TEST_CASE("the verdict names the rank that never sends") {
   const std::string text = verdict_of(3, [](Communicator& world, Progress&) {
     using enum PointToPoint::Kind;
     Host host;
@@ -210,7 +211,7 @@ TEST_CASE("a rank that never sends is the one named") {
   CHECK(text.find("rank 1 waits for it in exchange in group world (message 3 from rank 0), which it never entered") != std::string::npos);
 }
 
-TEST_CASE("the executor tells every action before it begins") {
+TEST_CASE("the executor reports every action before it begins") {
   using enum ActionType;
   Progress progress;
   Host host;
@@ -218,7 +219,7 @@ TEST_CASE("the executor tells every action before it begins") {
   SeenStage stage(progress);
   Executor executor(self, {{0, &stage}, {1, &stage}}, {0, 0});
   executor.run(host.ctx, {{kUnshard, 0, -1, 4}, {kForward, 0, 3, -1, 1}});
-  CHECK(stage.seen == std::vector<std::string>{"", ""});  // nobody watches
+  CHECK(stage.seen == std::vector<std::string>{"", ""});  // without a watcher
   stage.seen.clear();
   executor.watch(progress);
   executor.on_norm([&](Context&) { stage.seen.push_back(progress.snapshot().action); });

@@ -5,7 +5,7 @@
 
 using namespace trireme;
 
-TEST_CASE("ZeRO stages are lifetimes: the table of the header") {
+TEST_CASE("ZeRO stages have the lifetimes of the table in the header") {
   struct Row {
     int stage, replicate;
     GradientAccumulation accumulation;
@@ -37,7 +37,7 @@ TEST_CASE("ZeRO stages are lifetimes: the table of the header") {
   }
 }
 
-TEST_CASE("what no ZeRO stage can do is refused") {
+TEST_CASE("invalid ZeRO options are refused") {
   CHECK_THROWS_AS(zero_policy(4, 6, 1, GradientAccumulation::kAuto, true), ConfigError);
   CHECK_THROWS_AS(zero_policy(1, 6, 4, GradientAccumulation::kAuto, true), ConfigError);
   CHECK_THROWS_AS(zero_policy(1, 6, 1, GradientAccumulation::kSharded, true), ConfigError);

@@ -1,4 +1,4 @@
-// A text continued over a cache of keys and values is the text continued by computing everything again.
+// Decoding with a KV cache yields the text of decoding without one.
 #include "trainer/loop/decoder.h"
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace {
 
 struct Text {
   std::vector<int32_t> tokens;
-  std::vector<std::vector<double>> logits;  ///< of each step
+  std::vector<std::vector<double>> logits;  ///< per step
 };
 
-/// `count` most likely tokens after the prompt.
+/// The prompt, continued greedily by `count` tokens.
 Text continued(Trainer& trainer, const std::vector<int32_t>& prompt, int64_t count, bool keep) {
   Text text{prompt, {}};
   Decoder decoder(trainer, static_cast<int64_t>(prompt.size()) + count, keep);
@@ -34,7 +34,7 @@ Text continued(Trainer& trainer, const std::vector<int32_t>& prompt, int64_t cou
 struct Case {
   int64_t prompt, count;
 };
-// 13 positions: a text of one token to its end and beyond; one that fills them at once; one longer than them; one that ends with them.
+// The model has 13 positions: a text that grows from 1 token beyond them; a prompt that fills them; one longer than them; a text that ends with them.
 constexpr Case kCases[] = {{1, 20}, {13, 5}, {17, 4}, {6, 7}};
 
 /// max|a - b| / max|b|.
@@ -47,7 +47,7 @@ double error(const std::vector<double>& a, const std::vector<double>& b) {
   return a.size() == b.size() ? difference / largest : INFINITY;
 }
 
-/// Logit of the best token over that of the next, as a share of the largest.
+/// Difference between the best and the second-best logit, relative to the largest.
 double gap(std::vector<double> logits) {
   std::partial_sort(logits.begin(), logits.begin() + 2, logits.end(), std::greater<>());
   const double largest = *std::max_element(logits.begin(), logits.end(), [](double a, double b) { return std::abs(a) < std::abs(b); });
@@ -67,7 +67,7 @@ struct Rank {
   Trainer trainer;
 };
 
-TEST_CASE("decoding over a cache has the bits of computing the text again, where products have those of their rows") {
+TEST_CASE("decoding with a KV cache is bit-identical to recomputing the text on the reference kernels") {
   for (const std::string& name : kTextModels) {
     CAPTURE(name);
     Rank rank(name, "fp64", Device::kReference);
@@ -83,7 +83,7 @@ TEST_CASE("decoding over a cache has the bits of computing the text again, where
   }
 }
 
-TEST_CASE("decoding over a cache writes the same text on the CPU") {
+TEST_CASE("decoding with a KV cache yields the same text on the CPU kernels") {
   for (const std::string& name : kTextModels) {
     for (const int threads : name == "grouped" ? std::vector{1, 2} : std::vector{1}) {
       CAPTURE(name, threads);
@@ -95,14 +95,14 @@ TEST_CASE("decoding over a cache writes the same text on the CPU") {
         CHECK(kept.tokens == again.tokens);
         for (size_t i = 0; i < again.logits.size(); ++i) {
           CHECK(error(kept.logits[i], again.logits[i]) < 1e-5);  // fp32 through five blocks
-          CHECK(gap(again.logits[i]) > 1e-4);                    // or equal tokens would be luck
+          CHECK(gap(again.logits[i]) > 1e-4);                    // otherwise equal tokens would be a coincidence
         }
       }
     }
   }
 }
 
-TEST_CASE("decoding over a cache in half precision errs by its roundings") {
+TEST_CASE("decoding with a KV cache in half precision has errors of the size of rounding") {
   const std::vector<int32_t> prompt = text_tokens(3, 3);
   for (const std::string& name : kTextModels) {
     Rank exact(name, "fp64", Device::kReference);
@@ -111,7 +111,7 @@ TEST_CASE("decoding over a cache in half precision errs by its roundings") {
     for (const char* precision : {"bf16", "fp16"}) {
       CAPTURE(name, precision);
       Rank rank(name, precision, Device::kCpu);
-      double kept = 0, again = 0;  // along the exact text, so that a token that differs does not lead elsewhere
+      double kept = 0, again = 0;  // along the exact text, so that a different token cannot diverge the texts
       for (const bool keep : {false, true}) {
         Decoder decoder(rank.trainer, 13, keep);
         for (size_t i = 0; i < expected.logits.size(); ++i) {
@@ -120,14 +120,14 @@ TEST_CASE("decoding over a cache in half precision errs by its roundings") {
         }
       }
       CAPTURE(kept, again);
-      CHECK(kept < 2 * again);                     // no worse than what these weights make of rounding
-      if (of_bf16 > 0) CHECK(kept < of_bf16 / 2);  // fp16 has three bits more: nothing but rounding shrinks with them
+      CHECK(kept < 2 * again);                     // no worse than rounding without the cache
+      if (of_bf16 > 0) CHECK(kept < of_bf16 / 2);  // fp16 has three more bits: only rounding errors shrink with them
       of_bf16 = kept;
     }
   }
 }
 
-TEST_CASE("tensor ranks continue a text as one rank does, and all of them the same") {
+TEST_CASE("tensor ranks decode the text of one rank, identically on all ranks") {
   for (const std::string& name : kTextModels) {
     Rank one(name, "fp32", Device::kCpu);
     const std::vector<int32_t> prompt = text_tokens(5, 5);
@@ -159,7 +159,7 @@ TEST_CASE("tensor ranks continue a text as one rank does, and all of them the sa
   }
 }
 
-TEST_CASE("a decoder has room for its text alone") {
+TEST_CASE("a KV cache is as large as the text needs") {
   Rank rank("grouped", "fp64", Device::kReference);
   const auto held = [&](int64_t tokens) {
     const int64_t before = rank.arena.current_bytes(MemoryCategory::kActivations);
@@ -167,12 +167,12 @@ TEST_CASE("a decoder has room for its text alone") {
     return rank.arena.current_bytes(MemoryCategory::kActivations) - before;
   };
   const ModelConfig& model = rank.trainer.config().model;
-  const int64_t token = model.layers * 2 * *model.kv_heads * *model.head_size * 8;  // keys and values, of 8 bytes
+  const int64_t token = model.layers * 2 * *model.kv_heads * *model.head_size * 8;  // keys and values of 8 bytes
   CHECK(held(4) == 4 * token);
   CHECK(held(1000) == (13 - 4) * token);
 }
 
-TEST_CASE("a decoder under a window holds the window alone, and takes several new tokens at a time") {
+TEST_CASE("a KV cache under a window is as large as the window, and accepts several new tokens at a time") {
   Rank rank("window", "fp64", Device::kReference), other("window", "fp64", Device::kReference);
   const ModelConfig& model = rank.trainer.config().model;
   const int64_t token = 2 * *model.kv_heads * *model.head_size * 8, windowed = static_cast<int64_t>(model.window_layers->size());
@@ -180,7 +180,7 @@ TEST_CASE("a decoder under a window holds the window alone, and takes several ne
   Decoder decoder(rank.trainer, 1000, true);
   CHECK(rank.arena.current_bytes(MemoryCategory::kActivations) - before == (windowed * *model.window + (model.layers - windowed) * 13) * token);
   const std::vector<int32_t> text = text_tokens(3, 13);
-  for (const size_t known : {2, 5, 9, 13}) {  // within the window, to its end, across the end of the ring, to the last position
+  for (const size_t known : {2, 5, 9, 13}) {  // within the window, to its end, across the end of the ring buffer, to the last position
     CAPTURE(known);
     const std::span<const int32_t> seen = std::span(text).first(known);
     CHECK(decoder.logits(seen) == Decoder(other.trainer, 13, false).logits(seen));

@@ -1,4 +1,4 @@
-// Documents packed into sequences train as they would alone, and what a run has consumed does not depend on who read it.
+// Documents packed into sequences train as they do separately, and the consumed samples do not depend on the data degree.
 #include <algorithm>
 #include <cmath>
 #include <mutex>
@@ -15,19 +15,19 @@ namespace {
 constexpr int64_t kLength = 12, kVocab = 61;
 constexpr int64_t kPacks = 12, kPieces = 4;  // sequences, and documents in each
 
-/// Lengths of the documents of a pack: runs of one length, single tokens, a whole sequence but one.
+/// Lengths of the documents of a pack: equal lengths, single tokens, all of a sequence but a few tokens.
 std::vector<int64_t> lengths_of(int64_t pack) {
   const std::vector<std::vector<int64_t>> all = {{5, 1, 4, 2}, {3, 3, 3, 3}, {1, 1, 1, 9}, {6, 4, 1, 1}, {2, 2, 4, 4}, {7, 2, 2, 1}};
   return all[static_cast<size_t>(pack) % all.size()];
 }
 
-/// Token `t` of a document; its last has no target, and some others count for nothing.
+/// Token `t` of a document. The last token has no target, and some others are masked.
 int32_t token_of(int64_t document, int64_t t) {
   return static_cast<int32_t>(random_bits(random_key(5, "documents"), static_cast<uint64_t>(document), static_cast<uint64_t>(t)) % kVocab);
 }
 int32_t target_of(int64_t document, int64_t t, int64_t length) { return t + 1 == length || (document + t) % 5 == 0 ? -1 : token_of(document, t + 1); }
 
-/// Four documents a sequence, each a segment.
+/// Four documents per sequence, each a segment.
 struct Packed final : Dataset {
   int64_t sequences() const override { return kPacks; }
   void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override {
@@ -43,7 +43,7 @@ struct Packed final : Dataset {
   }
 };
 
-/// The same documents, one a sequence, and behind each tokens that no target looks at.
+/// The same documents, one per sequence, padded with masked tokens.
 struct Apart final : Dataset {
   int64_t sequences() const override { return kPacks * kPieces; }
   void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const override {
@@ -78,7 +78,7 @@ Figures train_one_step(Communicator& world, Config config, const Dataset& data) 
   return figures;
 }
 
-/// Sums in another order in fp64: some hundred terms, none far above the result.
+/// Reordered fp64 sums: some hundred terms, none much larger than the result.
 constexpr double kTolerance = 1e-12;
 
 void check_near(const char* what, double expected, double actual, double scale) {
@@ -87,7 +87,7 @@ void check_near(const char* what, double expected, double actual, double scale) 
 
 }  // namespace
 
-TEST_CASE("documents packed into sequences train exactly as they do alone") {
+TEST_CASE("documents packed into sequences train as they do in separate sequences") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2}) {
     std::vector<double> losses;
     for (ParityLayout layout : {ParityLayout{}, ParityLayout{{.micro_batch = 3}}, ParityLayout{{.tensor = 2, .sequence_parallel = true}},
@@ -113,8 +113,8 @@ TEST_CASE("documents packed into sequences train exactly as they do alone") {
   }
 }
 
-TEST_CASE("a document sees nothing of the one before it in its sequence") {
-  // Other tokens in the first documents of every sequence; the last ones' targets alone count.
+TEST_CASE("a document does not attend to the previous one in its sequence") {
+  // Changes the tokens of all but the last document of every sequence; only the last one's targets count.
   struct Disturbed final : Dataset {
     explicit Disturbed(int32_t by) : shift(by) {}
     int64_t sequences() const override { return kPacks; }
@@ -132,15 +132,15 @@ TEST_CASE("a document sees nothing of the one before it in its sequence") {
     const Config config = parity_config(model, {}, "fp64");
     run_ranks(1, [&](Communicator& world) {
       const Figures one = train_one_step(world, config, Disturbed(0)), other = train_one_step(world, config, Disturbed(17));
-      TRIREME_CHECK(one.loss == other.loss && one.validation_loss == other.validation_loss, "the loss is another: ", one.loss, ", ", other.loss);
-      TRIREME_CHECK(one.grad_norm == other.grad_norm, "the gradients are others");
+      TRIREME_CHECK(one.loss == other.loss && one.validation_loss == other.validation_loss, "the losses differ: ", one.loss, ", ", other.loss);
+      TRIREME_CHECK(one.grad_norm == other.grad_norm, "the gradients differ");
     });
   }
 }
 
 namespace {
 
-/// A blend of 17 and 5 samples that notes what a rank reads.
+/// A blend of 17 and 5 samples that records which samples a rank reads.
 struct Blend final : Dataset {
   int64_t sequences() const override { return 22; }
   std::vector<Group> groups() const override { return {{17, 3.0}, {5, 1.0}}; }
@@ -153,9 +153,9 @@ struct Blend final : Dataset {
 
 }  // namespace
 
-TEST_CASE("a blend is consumed exactly once an epoch while the data degree changes from 2 to 3 to 1") {
+TEST_CASE("each sample of a blend is consumed exactly once per epoch while the data degree changes from 2 to 3 to 1") {
   constexpr int64_t kBatch = 12;
-  std::vector<int64_t> consumed(kBatch * 16, -1);  // by place
+  std::vector<int64_t> consumed(kBatch * 16, -1);  // by place in training
   int64_t step = 0;
   for (const auto& [data, steps] : std::vector<std::pair<int, int64_t>>{{2, 5}, {3, 6}, {1, 5}}) {
     ParityLayout layout;

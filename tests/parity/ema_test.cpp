@@ -1,4 +1,4 @@
-// The moving average of the weights: of the master weights, after each accepted step, wherever their shards lie, and part of the run's state.
+// The moving average of the weights: follows the master weights after each accepted step, under all shardings, and is part of the run's state.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -34,7 +34,7 @@ std::vector<double> values_of(const Tensor& tensor) {
   return values;
 }
 
-/// The master weights of this rank, or what `kind` names, box after box.
+/// The values of `kind` ("weight": master weights) on this rank, box after box.
 std::vector<double> owned_of(const Trainer& trainer, const std::string& kind) {
   std::vector<double> all;
   for (const OwnedBox& owned : trainer.owned_boxes())
@@ -59,7 +59,7 @@ void expect_average(const Trainer& trainer, const std::vector<double>& expected,
     TRIREME_CHECK(std::abs(actual[i] - expected[i]) <= tolerance, when, ", element ", i, ": ", expected[i], " expected, got ", actual[i]);
 }
 
-/// Over shards of every kind: ZeRO 0 to 3, hybrid, pipelines with a tied embedding, both ends of it on one rank, and every optimizer.
+/// All kinds of shards: ZeRO 0 to 3, hybrid, pipelines with a tied embedding, both copies of it on one rank, and every optimizer.
 std::vector<ParityCase> some_layouts() {
   std::vector<ParityCase> cases = {
       {ParityModel::kGpt2, {}},
@@ -73,7 +73,7 @@ std::vector<ParityCase> some_layouts() {
 
 }  // namespace
 
-TEST_CASE("moving average: it is that of the weights after each step, from the initial ones on") {
+TEST_CASE("moving average: follows the weights of each step, starting from the initial ones") {
   for (const auto& [model, layout] : some_layouts())
     for (const auto& [precision, tolerance] : {std::pair{"fp64", 1e-14}, std::pair{"fp32", 1e-6}, std::pair{"bf16", 1e-6}}) {
       INFO(name_of(model) << " " << layout.str() << " " << precision);
@@ -87,19 +87,19 @@ TEST_CASE("moving average: it is that of the weights after each step, from the i
           follow(average, trainer, decay_after(step));
           expect_average(trainer, average, tolerance, concat("after step ", step + 1));
         }
-        for (const auto& stage : trainer.stages())  // behind the last parameter of a unit
+        for (const auto& stage : trainer.stages())  // the padding after the last parameter of a unit
           for (size_t u = 0; u < stage->params().units().size(); ++u) {
             const std::vector<double> shard = values_of(stage->optimizer()->state(static_cast<int>(u)).back().shard);
             int64_t filled = 0;
             const int rank = stage->params().shard().rank(), ranks = stage->params().shard().size();
             for (const Unit::Segment& segment : stage->params().units()[u]->owned_segments(rank, ranks)) filled += segment.count;
-            for (size_t i = static_cast<size_t>(filled); i < shard.size(); ++i) TRIREME_CHECK(shard[i] == 0, "padding holds ", shard[i]);
+            for (size_t i = static_cast<size_t>(filled); i < shard.size(); ++i) TRIREME_CHECK(shard[i] == 0, "padding contains ", shard[i]);
           }
       });
     }
 }
 
-TEST_CASE("moving average: switched on it changes no bit of the training") {
+TEST_CASE("moving average: enabling it leaves training bit-identical") {
   for (const auto& [model, layout] : some_layouts()) {
     const Config config = config_of(model, layout, "fp32"), plain = config_of(model, layout, "fp32", std::nullopt);
     RunRecord with = train_on_threads(config, 4, Device::kCpu);
@@ -111,7 +111,7 @@ TEST_CASE("moving average: switched on it changes no bit of the training") {
   }
 }
 
-TEST_CASE("moving average: Lion and AdamW on one model give the same one in every layout of data and pipeline ranks") {
+TEST_CASE("moving average: Lion and AdamW give the same average in every layout of data and pipeline ranks") {
   for (const Optimizer optimizer : {Optimizer::kAdamW, Optimizer::kLion}) {
     ParityLayout one;
     one.optimizer = optimizer;
@@ -126,7 +126,7 @@ TEST_CASE("moving average: Lion and AdamW on one model give the same one in ever
   }
 }
 
-TEST_CASE("moving average: in bf16 it follows master weights that move by less than bf16 can hold") {
+TEST_CASE("moving average: in bf16 it follows master weights that change by less than bf16 resolves") {
   const Config config = config_of(ParityModel::kLlama, {{.data = 2, .zero = 2}}, "bf16");
   on_ranks(config, [&](Trainer& trainer) {
     trainer.initialise();
@@ -144,12 +144,12 @@ TEST_CASE("moving average: in bf16 it follows master weights that move by less t
       moved += ema[i] != initial[i];
       held += static_cast<float>(bfloat16(static_cast<float>(ema[i]))) == static_cast<float>(bfloat16(static_cast<float>(initial[i])));
     }
-    TRIREME_CHECK(moved > large * 9 / 10 && held > large * 9 / 10, moved, " of ", large, " moved, ", held, " of them unseen by bf16");
+    TRIREME_CHECK(moved > large * 9 / 10 && held > large * 9 / 10, moved, " of ", large, " moved, ", held, " unchanged in bf16");
     expect_average(trainer, average, 1e-7, "after steps of 1e-6");
   });
 }
 
-TEST_CASE("moving average: a step that fp16 rejects leaves it, and its warm-up counts accepted steps alone") {
+TEST_CASE("moving average: a rejected fp16 step does not change it, and its warm-up counts only accepted steps") {
   Config config = config_of(ParityModel::kLlama, {{.tensor = 2, .data = 2, .zero = 3}}, "fp16");
   config.training.loss_scale = {.initial = 1 << 24, .minimum = 1, .maximum = 1 << 24, .growth_interval = 1000};
   on_ranks(config, [&](Trainer& trainer) {
@@ -166,11 +166,11 @@ TEST_CASE("moving average: a step that fp16 rejects leaves it, and its warm-up c
         TRIREME_CHECK(owned_of(trainer, "ema") == before, "a rejected step moved the average");
       }
     }
-    TRIREME_CHECK(rejected > 2, "the scale fitted from the beginning");
+    TRIREME_CHECK(rejected > 2, "too few steps were rejected");
   });
 }
 
-TEST_CASE("moving average: a run goes on with it bit for bit, in its layout and any other") {
+TEST_CASE("moving average: a resume restores it bit for bit, in the same layout and any other") {
   for (const auto& [model, layout] : some_layouts()) {
     INFO(name_of(model) << " " << layout.str());
     const TemporaryDirectory directory;
@@ -211,7 +211,7 @@ TEST_CASE("moving average: a run goes on with it bit for bit, in its layout and 
   }
 }
 
-TEST_CASE("moving average: switched on later it begins with the weights of the checkpoint, switched off it is no longer kept") {
+TEST_CASE("moving average: enabled at a resume it starts from the checkpoint's weights, disabled it is dropped") {
   const ParityLayout layout{{.pipeline = 2, .data = 2, .zero = 3}};
   const Config on = config_of(ParityModel::kGpt2, layout), off = config_of(ParityModel::kGpt2, layout, "fp64", std::nullopt);
   const TemporaryDirectory directory;
@@ -226,10 +226,10 @@ TEST_CASE("moving average: switched on later it begins with the weights of the c
       }
       const bool kept = config.training.ema.decay.has_value();
       std::vector<double> average = owned_of(trainer, "weight");
-      if (kept) expect_average(trainer, average, 0, "when it is switched on");
+      if (kept) expect_average(trainer, average, 0, "when it is enabled");
       for (int step = from; step < from + 2; ++step) {
         trainer.step(kData, step, 3e-3);
-        follow(average, trainer, decay_after(step));  // the accepted steps of the run, not of the average
+        follow(average, trainer, decay_after(step));  // accepted steps of the run, not those since it was enabled
       }
       if (kept) expect_average(trainer, average, 1e-14, "after two more steps");
       save(trainer, directory.path, from + 2);
@@ -253,7 +253,7 @@ TEST_CASE("moving average: switched on later it begins with the weights of the c
   CHECK(parts.whole() == through.whole());
 }
 
-TEST_CASE("moving average: weights from elsewhere are its beginning, and it is read in their place where it is asked for") {
+TEST_CASE("moving average: it restarts from loaded weights, and can be loaded instead of the weights") {
   const TemporaryDirectory directory;
   const Config config = config_of(ParityModel::kLlama, {{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3}});
   on_ranks(config, [&](Trainer& trainer) {
@@ -261,12 +261,12 @@ TEST_CASE("moving average: weights from elsewhere are its beginning, and it is r
     for (int step = 0; step < 3; ++step) trainer.step(kData, step, 3e-3);
     save(trainer, directory.path, 3);
     const std::vector<double> weights = owned_of(trainer, "weight"), average = owned_of(trainer, "ema");
-    TRIREME_CHECK(weights != average, "the average is the weights");
+    TRIREME_CHECK(weights != average, "the average equals the weights");
     for (const WeightKind kind : {WeightKind::kTrained, WeightKind::kAverage}) {
       WeightSource source(directory.path / checkpoint_name(3), kind);
       load_weights(trainer, source);
-      TRIREME_CHECK(owned_of(trainer, "weight") == (kind == WeightKind::kTrained ? weights : average), "other values are read");
-      TRIREME_CHECK(owned_of(trainer, "ema") == owned_of(trainer, "weight"), "the average begins elsewhere");
+      TRIREME_CHECK(owned_of(trainer, "weight") == (kind == WeightKind::kTrained ? weights : average), "wrong values were loaded");
+      TRIREME_CHECK(owned_of(trainer, "ema") == owned_of(trainer, "weight"), "the average does not start from the loaded weights");
     }
   });
 }

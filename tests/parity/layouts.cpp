@@ -11,12 +11,12 @@ namespace {
 constexpr ParityModel kModels[] = {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout};
 
 bool is_distinct(const ParityLayout& layout) {
-  if (layout.zero == 0 && layout.replicate > 1) return false;  // ZeRO-0 is all replicas already
+  if (layout.zero == 0 && layout.replicate > 1) return false;  // ZeRO-0 replicates over all data ranks
   if (layout.zero < 2 && layout.gradient_accumulation == GradientAccumulation::kSharded) return false;
   return layout.zero == 3 || layout.reshard == Reshard::kAfterUse;
 }
 
-/// The finer options of the n-th case: mixed-radix digits of a stride that is prime to all of them, dropped where they do not apply.
+/// The other options of the n-th case: mixed-radix digits with a stride coprime to all of them, dropped where they do not apply.
 ParityLayout with_finer_options(ParityLayout layout, ParityModel model, size_t n) {
   size_t digits = n * 37;
   const auto next = [&](size_t radix) {
@@ -67,7 +67,7 @@ std::vector<ParityCase> all_parity_cases() {
 
 namespace {
 
-/// The places of the options in a Choice.
+/// Indices of the options in a Choice.
 enum Option {
   kModel,
   kTensor,
@@ -88,7 +88,7 @@ enum Option {
   kAverage,
   kWindow,
 };
-constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3};  ///< how many each option has
+constexpr Choice kValues = {4, 4, 4, 4, 4, 4, 2, 8, 3, 2, 3, 4, 2, 4, 2, 2, 2, 3};  ///< number of values per option
 constexpr int kUnset = -1;
 
 struct Order {
@@ -111,7 +111,7 @@ constexpr int kInterleavedTwice = 5;
 constexpr Recomputation kRecomputes[] = {
     {RecomputeMode::kNone, 1}, {RecomputeMode::kSelective, 1}, {RecomputeMode::kFull, 1}, {RecomputeMode::kFull, 2}};
 
-/// At least one layer for each stage, the rest in lumps where `seed` says.
+/// At least one layer per stage; the rest is added in lumps to stages drawn by `seed`.
 std::vector<int64_t> uneven_layers(int64_t layers, int64_t stages, uint64_t seed) {
   std::vector<int64_t> split(static_cast<size_t>(stages), 1);
   std::mt19937_64 random(seed);
@@ -123,13 +123,13 @@ std::vector<int64_t> uneven_layers(int64_t layers, int64_t stages, uint64_t seed
   return split;
 }
 
-/// A legal whole of `part`, if there is one: an option that is not set takes the value that stands least in the way of those that are.
+/// Completes `part` to a legal choice, if there is one: options that are not set get the value that restricts the set ones least.
 Choice completed(Choice part) {
   const auto set = [&](Option option, int value) {
     if (part[option] == kUnset) part[option] = value;
   };
   set(kTensor, 0);
-  set(kModel, part[kTensor] == 3 ? 0 : 1);  // 4 tensor ranks share 2 kv heads; of 6 heads 1, 2 or 3 ranks have equal shares
+  set(kModel, part[kTensor] == 3 ? 0 : 1);  // 4 tensor ranks share 2 kv heads; 1, 2 or 3 ranks split 6 heads evenly
   set(kReplicate, 0);
   set(kData, part[kReplicate]);
   if (part[kUneven] == 1 && part[kPipeline] == kUnset) set(kOrder, kInterleavedTwice);
@@ -140,12 +140,12 @@ Choice completed(Choice part) {
   return part;
 }
 
-/// The combinations of values of some options that are still to be covered, by place in `missing`.
+/// The combinations of values of some options that are not covered yet.
 struct Combinations {
   std::vector<int> options;
   std::vector<char> missing;
 
-  /// Of the values of `choice`; -1 where one is not set.
+  /// Index in `missing` of the values of `choice`; -1 if one is not set.
   int64_t place(const Choice& choice) const {
     int64_t at = 0;
     for (const int option : options) {
@@ -215,7 +215,7 @@ class Cover {
     }
   }
 
-  /// `part` with the other options set one by one, in a random order, each to what covers most.
+  /// `part` with the other options set one by one, in random order, each to the value that covers most.
   Choice grown(Choice part) {
     std::vector<size_t> order;
     for (size_t option = 0; option < kOptions; ++option)
@@ -269,7 +269,7 @@ ParityCase case_of(const Choice& choice) {
   layout.recompute_every = recompute.every;
   layout.bucket_blocks = 1 + choice[kBucket];
   layout.optimizer = static_cast<Optimizer>(choice[kOptimizer]);
-  layout.ema = choice[kAverage] == 1 ? 0.2 : 0;  // less than the warm-up from the third step on
+  layout.ema = choice[kAverage] == 1 ? 0.2 : 0;  // below the warm-up's decay from the third step on
   layout.window = choice[kWindow] > 0 ? 4 : 0;   // of 12 tokens
   layout.window_on_all = choice[kWindow] != 2;
   if (choice[kUneven] == 1) {
@@ -281,7 +281,7 @@ ParityCase case_of(const Choice& choice) {
 }
 
 bool is_legal(const Choice& choice) {
-  if (choice[kUneven] == 1 && choice[kPipeline] == 0 && kOrders[choice[kOrder]].virtual_stages == 1) return false;  // one stage is as even as any
+  if (choice[kUneven] == 1 && choice[kPipeline] == 0 && kOrders[choice[kOrder]].virtual_stages == 1) return false;  // one stage cannot be uneven
   const auto& [model, layout] = case_of(choice);
   return layout.world() <= 8 && is_distinct(layout) && is_legal(model, layout);
 }

@@ -12,22 +12,23 @@ struct ParityCase {
 };
 
 /// Every legal layout with tensor, pipeline, data in {1,2,3,4}, product <= 8, ZeRO 0-3, replicate x shard, sequence parallelism on and off, gpipe and
-/// 1f1b; the finer options (accumulation, reshard, prefetch, micro-batch size, layers per stage) cycle through their values along the list.
+/// 1f1b; the other options (accumulation, reshard, prefetch, micro-batch size, layers per stage) cycle through their values along the list.
 std::vector<ParityCase> all_parity_cases();
 
-/// What a case is made of: of each option the place of its value among all its values. The options: model, tensor, pipeline, data, ZeRO stage,
-/// replicate, sequence parallelism, schedule with its virtual stages (1 to 3), accumulation, reshard, prefetch, micro-batch size, layers per stage
-/// even or uneven, recomputation, bucket, optimizer, moving average, window on no layer, on all or on some. Models have 13 layers, and worlds up to eight ranks.
+/// A case as the index of each option's value. The options: model, tensor, pipeline, data, ZeRO stage, replicate, sequence parallelism, schedule with
+/// its virtual stages (1 to 3), accumulation, reshard, prefetch, micro-batch size, layers per stage even or uneven, recomputation, bucket, optimizer,
+/// moving average, window on no layer, on all or on some. Models have 13 layers, and worlds have up to eight ranks.
 constexpr int kOptions = 18;
 using Choice = std::array<int, kOptions>;
 ParityCase case_of(const Choice& choice);
 bool is_legal(const Choice& choice);
 
-/// Legal choices in which every legal combination of values of any `strength` options appears: greedy and deterministic, some dozens for pairs.
+/// A covering array: legal choices in which every legal combination of values of any `strength` options appears. Greedy and deterministic; some
+/// dozens for pairs.
 std::vector<Choice> covering_choices(int strength);
 std::vector<ParityCase> covering_parity_cases(int strength);
 
-/// `count` legal choices, each option drawn by itself.
+/// `count` legal choices, each option drawn independently.
 std::vector<Choice> random_choices(size_t count, uint64_t seed);
 
 }  // namespace trireme::test

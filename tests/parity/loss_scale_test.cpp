@@ -1,4 +1,4 @@
-// fp16 with dynamic loss scaling: all ranks decide alike, a step is skipped or taken whole, and the scale is part of the run's state.
+// fp16 with dynamic loss scaling: all ranks decide identically, a step is skipped or taken entirely, and the scale is part of the run's state.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -22,7 +22,7 @@ Config fp16_config(ParityModel model, const ParityLayout& layout, const LossScal
   return config;
 }
 
-/// A second run on the ranks of the first.
+/// A second trainer on the ranks of the first.
 struct Another {
   explicit Another(Trainer& first, const Config& config) : trainer(ctx, first.mesh().world, config, true) {}
   Arena arena{Device::kCpu, true};
@@ -60,12 +60,12 @@ bool all_finite(Trainer& trainer) {
   return true;
 }
 
-// The norm divides by the size of its row. A row of zeros is divided by the root of epsilon, which is nearly nothing here: the forward stays what it is, and
-// the gradient of that row of the embedding, of no other parameter, is a million times what it would be.
+// RMSNorm divides by the RMS of its row. A row of zeros is divided by the root of epsilon, which is tiny here: the forward does not change, but the
+// gradient of that row of the embedding, and of no other parameter, grows a million times.
 constexpr double kHardlyAnyEpsilon = 1e-12;
 constexpr int64_t kStep = 5;
 
-/// A token that kStep reads, and never first in a sequence: a row of zeros that attends to itself alone would be zeros after the first block too.
+/// A token that kStep reads, but never first in a sequence: a row of zeros that attends only to itself would still be zero after the first block.
 int64_t zeroed_token(const Config& config) {
   const Sampler sampler(static_cast<uint64_t>(config.run.seed), kData.groups(), config.training.global_batch_size);
   std::set<int32_t> first, later;
@@ -81,7 +81,7 @@ int64_t zeroed_token(const Config& config) {
 
 }  // namespace
 
-TEST_CASE("an overflow on one rank halves the loss scale on all, and leaves no other trace") {
+TEST_CASE("an overflow on one rank halves the loss scale on all ranks and has no other effect") {
   ParityLayout layout;
   layout.tensor = layout.pipeline = layout.data = 2;
   layout.zero = 3;
@@ -94,7 +94,7 @@ TEST_CASE("an overflow on one rank halves the loss scale on all, and leaves no o
     for (Trainer* trainer : {&disturbed, &undisturbed}) {
       trainer->initialise();
       TRIREME_CHECK(trainer->step(kData, 0, 1e-3).accepted, "rejected");
-      TRIREME_CHECK(trainer->loss_scale() == (LossScale{65536, 1}), "the first step was no clean one");
+      TRIREME_CHECK(trainer->loss_scale() == (LossScale{65536, 1}), "the first step was not clean");
     }
     set_row(disturbed, zeroed_token(config), 0);
     const std::vector<float> spoiled = state_of(disturbed);
@@ -105,19 +105,19 @@ TEST_CASE("an overflow on one rank halves the loss scale on all, and leaves no o
       const double overflown = all_reduce_scalar(disturbed.mesh().world, all_finite(disturbed) ? 0 : 1, ReduceOp::kSum);
       TRIREME_CHECK(overflown == 1, overflown, " ranks own gradients that overflow");
       TRIREME_CHECK(result.overflow && result.offender == "embedding.weight", result.offender);
-      TRIREME_CHECK(same_bits(state_of(disturbed), spoiled), "the rejected step wrote something");
+      TRIREME_CHECK(same_bits(state_of(disturbed), spoiled), "the rejected step changed the state");
       scale /= 2;
       TRIREME_CHECK(disturbed.loss_scale() == (LossScale{scale, 0}), "the scale is ", disturbed.loss_scale().scale);
     }
     TRIREME_CHECK(scale < 65536 && scale > 1, "accepted with a scale of ", scale);
-    TRIREME_CHECK(disturbed.accepted_steps() == 2, disturbed.accepted_steps(), " steps count");
+    TRIREME_CHECK(disturbed.accepted_steps() == 2, disturbed.accepted_steps(), " accepted steps");
 
-    // Had it never happened: the same weights, and the scale that was found.
+    // Reference without the overflow: the same weights, and the scale that was found.
     set_row(undisturbed, zeroed_token(config), 0);
     undisturbed.set_loss_scale({scale, 0});
     undisturbed.step(kData, kStep, 1e-3);
-    TRIREME_CHECK(same_bits(state_of(disturbed), state_of(undisturbed)), "the step after it is another one");
-    TRIREME_CHECK(disturbed.loss_scale() == undisturbed.loss_scale(), "the count of clean steps is another one");
+    TRIREME_CHECK(same_bits(state_of(disturbed), state_of(undisturbed)), "the step after it differs");
+    TRIREME_CHECK(disturbed.loss_scale() == undisturbed.loss_scale(), "the count of clean steps differs");
   });
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("the loss scale grows, falls and stays within its bounds over steps") 
       for (int step = 0; step < steps; ++step) {
         const StepResult result = trainer.step(kData, kStep, 1e-3);
         TRIREME_CHECK(result.accepted == !overflow, "step ", step);
-        // At the floor it is no overflow as scaling has them now and then: a person must hear of it.
+        // At the minimum scale it is not reported as an expected overflow: the user must be warned.
         TRIREME_CHECK(result.overflow == (overflow && result.loss_scale != loss_scale.minimum), "step ", step);
         scales.push_back(*result.loss_scale);
       }
@@ -145,18 +145,18 @@ TEST_CASE("the loss scale grows, falls and stays within its bounds over steps") 
         Scales{1 << 20, 1 << 19, 1 << 18, 1 << 17, 1 << 17, 1 << 17});
 }
 
-TEST_CASE("a loss that is not finite is not excused by the loss scale") {
+TEST_CASE("a non-finite loss does not count as a loss-scale overflow") {
   const Config config = fp16_config(ParityModel::kLlama, {});
   on_ranks(config, [&](Trainer& trainer) {
     trainer.initialise();
     set_row(trainer, zeroed_token(config), std::numeric_limits<float>::quiet_NaN());
     const StepResult result = trainer.step(kData, kStep, 1e-3);
-    TRIREME_CHECK(!result.accepted && !result.overflow, "taken for an overflow");
+    TRIREME_CHECK(!result.accepted && !result.overflow, "treated as an overflow");
     TRIREME_CHECK(trainer.loss_scale() == (LossScale{32768, 0}), "scale ", trainer.loss_scale().scale);
   });
 }
 
-TEST_CASE("with sums in fp32 a loss scale, a power of two, changes no bit of a step") {
+TEST_CASE("with fp32 sums a loss scale, a power of two, leaves a step bit-identical") {
   for (const double clip : {0.5, 0.0}) {
     Config config = parity_config(ParityModel::kGpt2, {}, "fp32");
     config.training.gradient_clip = clip;
@@ -175,8 +175,8 @@ TEST_CASE("with sums in fp32 a loss scale, a power of two, changes no bit of a s
   }
 }
 
-TEST_CASE("in fp16 every pair of options is as near to the exact gradient as one rank is") {
-  // As in bf16 (parity_test.cpp), with 8 times its precision; every other case, for the time it takes.
+TEST_CASE("in fp16 every pair of options is as close to the exact gradient as one rank") {
+  // As in bf16 (parity_test.cpp), with 8 times its precision; every second case, to save time.
   const auto one_rank = [](const Config& config, Device device) { return train_on_threads(config, 1, device); };
   std::map<std::string, std::array<RunRecord, 2>> serial;
   const std::vector<ParityCase> cases = covering_parity_cases(2);
@@ -198,10 +198,10 @@ TEST_CASE("in fp16 every pair of options is as near to the exact gradient as one
 }
 
 TEST_CASE("loss scaling keeps small gradients from vanishing") {
-  // Small weights: what flows down through each of them is a thousandth of what came, soon below 2^-24.
+  // Small weights: each product scales the gradient down a thousandfold, soon below 2^-24.
   const auto of_small_weights = [](Config config) {
     config.model.init_std = 1e-3;
-    config.model.norm_epsilon = 1;  // or the norms would make up for it
+    config.model.norm_epsilon = 1;  // otherwise the norms would compensate
     return config;
   };
   const RunRecord exact = train_on_threads(of_small_weights(parity_config(ParityModel::kLlama, {}, "fp64")), 1, Device::kReference);
@@ -213,7 +213,7 @@ TEST_CASE("loss scaling keeps small gradients from vanishing") {
 }
 
 TEST_CASE("fp16 training follows fp32") {
-  constexpr double kTolerance = 1e-2 / 8;  // of the first loss, as above; ten steps do not add up to more
+  constexpr double kTolerance = 1e-2 / 8;  // relative, as above; ten steps do not accumulate more
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout}) {
     INFO(name_of(model));
     const RunRecord wide = train_on_threads(parity_config(model, {}, "fp32"), 10, Device::kCpu);
@@ -226,9 +226,9 @@ TEST_CASE("fp16 training follows fp32") {
   }
 }
 
-TEST_CASE("training in fp16 goes on from a checkpoint bit for bit, loss scale and all, in this layout and in another") {
+TEST_CASE("a resume in fp16 continues bit for bit in the same layout, and restores the loss scale in another") {
   constexpr int kSteps = 20, kPart = 5;
-  // So large a scale overflows at once, and again whenever it has grown back.
+  // Such a large scale overflows at once, and again whenever it has grown back.
   const LossScaleConfig loss_scale{.initial = 1 << 28, .maximum = 1 << 28, .growth_interval = 3};
   ParityLayout from, to;
   from.tensor = from.pipeline = from.data = 2;
@@ -269,13 +269,13 @@ TEST_CASE("training in fp16 goes on from a checkpoint bit for bit, loss scale an
       }
       for (int step = first; step < first + kPart; ++step) {
         const Step again = take(part, step), &before = steps[static_cast<size_t>(step)];
-        TRIREME_CHECK(again.result.loss == before.result.loss && again.after == before.after, "step ", step, " is another after a resume");
+        TRIREME_CHECK(again.result.loss == before.result.loss && again.after == before.after, "step ", step, " differs after a resume");
         TRIREME_CHECK(
             again.result.accepted == before.result.accepted && (!again.result.accepted || again.result.grad_norm == before.result.grad_norm), "step ",
-            step, " is another after a resume");
+            step, " differs after a resume");
       }
       save(part, directory.path, first + kPart);
-      if (first + kPart == kSteps) TRIREME_CHECK(same_bits(state_of(trainer), state_of(part)), "in parts it ends elsewhere");
+      if (first + kPart == kSteps) TRIREME_CHECK(same_bits(state_of(trainer), state_of(part)), "the resumed run ends in a different state");
     }
   });
   for (int first = kPart; first < kSteps; first += kPart) {
@@ -285,19 +285,19 @@ TEST_CASE("training in fp16 goes on from a checkpoint bit for bit, loss scale an
       CheckpointReader reader(checkpoint);
       load_state(trainer, reader);
       loaded.add(trainer);
-      TRIREME_CHECK(trainer.loss_scale() == through[static_cast<size_t>(first - 1)].after, "after step ", first, ": another scale is loaded");
+      TRIREME_CHECK(trainer.loss_scale() == through[static_cast<size_t>(first - 1)].after, "after step ", first, ": a different scale was loaded");
       for (int step = first; step < first + kPart; ++step) {
         const Step again = take(trainer, step), &before = through[static_cast<size_t>(step)];
-        TRIREME_CHECK(std::abs(again.result.loss - before.result.loss) < 1e-2 * before.result.loss, "step ", step, ": another loss");
+        TRIREME_CHECK(std::abs(again.result.loss - before.result.loss) < 1e-2 * before.result.loss, "step ", step, ": a different loss");
       }
     });
     CHECK(loaded.whole() == read_whole(checkpoint));
   }
 }
 
-TEST_CASE("the loss scale grows when it is due, however many of its clean steps lie before a resume") {
+TEST_CASE("the loss scale grows after the same number of clean steps with and without a resume") {
   constexpr int kSteps = 8;
-  const LossScaleConfig loss_scale{.initial = 4, .maximum = 64, .growth_interval = 3};  // small: nothing overflows, in no layout
+  const LossScaleConfig loss_scale{.initial = 4, .maximum = 64, .growth_interval = 3};  // small: nothing overflows in any layout
   ParityLayout split;
   split.tensor = split.data = 2;
   split.zero = 2;
@@ -313,7 +313,7 @@ TEST_CASE("the loss scale grows when it is due, however many of its clean steps 
   });
   CHECK(through.back() == LossScale{16, 2});
   for (const ParityLayout& layout : {ParityLayout{}, split}) {
-    for (int first = 1; first < kSteps; ++first) {  // from every count of clean steps, twice or more
+    for (int first = 1; first < kSteps; ++first) {  // resumes at every count of clean steps, at least twice
       on_ranks(fp16_config(ParityModel::kLlama, layout, loss_scale), [&](Trainer& trainer) {
         CheckpointReader reader(directory.path / checkpoint_name(first));
         load_state(trainer, reader);
@@ -329,7 +329,7 @@ TEST_CASE("the loss scale grows when it is due, however many of its clean steps 
   }
 }
 
-TEST_CASE("fp16 state is fp32 state and a loss scale: other precisions take it, and fp16 takes no state without one") {
+TEST_CASE("fp16 state is fp32 state plus a loss scale: other precisions load it, and fp16 refuses a state without one") {
   const TemporaryDirectory directory;
   const auto config_of = [](const char* precision) { return parity_config(ParityModel::kGpt2, {}, precision); };
   std::vector<float> state;
@@ -357,7 +357,7 @@ TEST_CASE("fp16 state is fp32 state and a loss scale: other precisions take it, 
                                CheckpointReader reader(directory.path / checkpoint_name(2));
                                load_state(trainer, reader);
                              }),
-                    Catch::Matchers::Contains("holds no loss scale"));
+                    Catch::Matchers::Contains("contains no loss scale"));
 }
 
 }  // namespace trireme::test

@@ -1,4 +1,4 @@
-// Memory three ways: counted on the meta device, measured in a real step, and by formula.
+// Memory in three ways: counted on the meta device, measured in a real step, and by formula.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -20,7 +20,7 @@ namespace {
 constexpr int kSteps = 2;
 
 struct Memory {
-  std::array<int64_t, kMemoryCategories> held{};  ///< between steps
+  std::array<int64_t, kMemoryCategories> held{};  ///< resident between steps
   std::array<int64_t, kMemoryCategories> peak{};
   int64_t at(const std::array<int64_t, kMemoryCategories>& which, MemoryCategory category) const { return which[static_cast<size_t>(category)]; }
 };
@@ -29,7 +29,7 @@ using UnitKey = std::pair<int, int>;  ///< stage, unit
 
 struct Subject {
   Memory memory;
-  std::map<UnitKey, int64_t> unit_numel;  ///< of this rank's units
+  std::map<UnitKey, int64_t> unit_numel;  ///< elements of this rank's units
   ActionList list;
   std::vector<StageUnits> units;  ///< of all stages
 };
@@ -43,7 +43,7 @@ Subject run_steps(Communicator& world, const Config& config, Device device) {
   for (int step = 0; step < kSteps; ++step) trainer.step(data, step, 1e-3);
   Subject subject;
   for (const auto& stage : trainer.stages())
-    stage->begin(ctx, {}, config.training.sequence_length, RunMode::kTrain, 0);  // lets go of the last step's
+    stage->begin(ctx, {}, config.training.sequence_length, RunMode::kTrain, 0);  // frees the activations of the last step
   for (size_t c = 0; c < kMemoryCategories; ++c) {
     subject.memory.held[c] = arena.current_bytes(static_cast<MemoryCategory>(c));
     subject.memory.peak[c] = arena.peak_bytes(static_cast<MemoryCategory>(c));
@@ -59,13 +59,13 @@ Subject run_steps(Communicator& world, const Config& config, Device device) {
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// P = elements of this rank's units, each padded to a multiple of S.
+/// Formulas in P = elements of this rank's units, each padded to a multiple of S.
 struct Formula {
-  int64_t parameters, gradients, optimizer;  ///< held between steps
-  int64_t peak_parameters, peak_gradients;   ///< with what is gathered or not yet reduced at the worst moment
+  int64_t parameters, gradients, optimizer;  ///< resident between steps
+  int64_t peak_parameters, peak_gradients;   ///< including what is gathered or not yet reduced at the peak
 };
 
-/// What a rank's gradients take beyond their shards: full ones, from a unit's first W to the end of its reduction, and where that lands.
+/// Gradient memory beyond the shards: full gradients, from a unit's first W to the end of its reduction, and the reduction's output.
 struct GradientWalk {
   std::map<UnitKey, int64_t> padded;
   int64_t shards;
@@ -180,7 +180,7 @@ std::vector<std::pair<ParityLayout, std::string>> cases() {
 
 }  // namespace
 
-TEST_CASE("memory counted on the meta device is what a step takes, and what the formulas say") {
+TEST_CASE("memory counted on the meta device equals measured memory and the formulas") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kGpt2}) {
     for (const auto& [layout, precision] : cases()) {
       const Config config = parity_config(model, layout, precision);
@@ -209,15 +209,15 @@ TEST_CASE("memory counted on the meta device is what a step takes, and what the 
 
 namespace {
 
-/// Bytes that a block without recomputation and dropout keeps of one micro-batch.
+/// Bytes that a block without recomputation and dropout keeps per micro-batch.
 int64_t kept_by_block(const Config& config) {
   const ModelConfig& m = config.model;
   const bool gpt2 = m.architecture == "gpt2";
   const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
-  // The residual stream before each branch; queries, keys, values; the attention's result; the MLP before its activation. Each takes a product to make
-  // again. Not both normalised inputs and the MLP after its activation, which take a pass over memory.
+  // Kept, because recomputing takes a product: the residual stream before each branch; queries, keys, values; the attention's result; the MLP before
+  // its activation. Not kept, because recomputing takes one pass over memory: both normalised inputs and the MLP after its activation.
   const int64_t values = 2 * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + m.heads * *m.head_size + (gpt2 ? 1 : 2) * *m.ffn_size;
-  // A row's log-sum-exp in each head and 1 / deviation in both norms, in LayerNorm its mean too.
+  // Per row: the log-sum-exp of each head, 1 / deviation of both norms, and the mean of LayerNorm.
   const int64_t statistics = m.heads + (gpt2 ? 4 : 2);
   const DType compute = precision_of(config.training).compute;
   return rows * (values * size_of(compute) + statistics * size_of(accumulator_of(compute)));
@@ -225,7 +225,7 @@ int64_t kept_by_block(const Config& config) {
 
 }  // namespace
 
-TEST_CASE("a block keeps from forward to backward what is dearer to make again than to keep, and no more") {
+TEST_CASE("a block keeps from forward to backward only what is expensive to recompute") {
   const auto peak_with = [](Config config, int64_t layers) {
     config.model.layers = layers;
     config.parallel.layers_per_stage = std::vector<int64_t>{layers};
@@ -243,20 +243,20 @@ TEST_CASE("a block keeps from forward to backward what is dearer to make again t
 
 namespace {
 
-/// Bytes that a block of LLaMA with dropout 0 keeps of one micro-batch between I and W: what W reads, and what it would be dearer to split off.
+/// Bytes that a LLaMA block without dropout keeps per micro-batch between I and W: what W reads, and buffers that cannot be freed separately.
 int64_t kept_for_weights(const Config& config) {
   const ModelConfig& m = config.model;
   const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
   const int64_t query = m.heads * *m.head_size, packed = query + 2 * *m.kv_heads * *m.head_size;
-  const int64_t inputs = 2 * m.hidden_size + query + *m.ffn_size;          // of the four products
-  const int64_t gradients = packed + 2 * *m.ffn_size + 2 * m.hidden_size;  // of their outputs
-  const int64_t norms = 4 * m.hidden_size;                                 // the residual stream before both, and the gradients of what they give
+  const int64_t inputs = 2 * m.hidden_size + query + *m.ffn_size;          // inputs of the four products
+  const int64_t gradients = packed + 2 * *m.ffn_size + 2 * m.hidden_size;  // gradients of their outputs
+  const int64_t norms = 4 * m.hidden_size;                                 // the residual stream before both, and the gradients of their outputs
   const int64_t statistics = 2;                                            // of the norms
   const DType compute = precision_of(config.training).compute;
   return rows * ((inputs + gradients + norms) * size_of(compute) + statistics * size_of(accumulator_of(compute)));
 }
 
-/// The most that the blocks of a rank keep at a time.
+/// Peak bytes that the blocks of a rank keep.
 int64_t most_kept_by_blocks(const Subject& subject, const Config& config) {
   const int64_t forward = kept_by_block(config), weights = kept_for_weights(config);
   int64_t kept = 0, most = 0;
@@ -274,7 +274,7 @@ int64_t most_kept_by_blocks(const Subject& subject, const Config& config) {
 
 }  // namespace
 
-TEST_CASE("a rank keeps what its schedule has in flight: of a micro-batch before I what forward keeps, before W what that reads") {
+TEST_CASE("a rank keeps what its schedule has in flight: per micro-batch the forward's tensors until I, then W's inputs until W") {
   for (const auto& [schedule, virtual_stages] : {std::pair(ScheduleKind::kGPipe, 1),
                                                  {ScheduleKind::k1F1B, 1},
                                                  {ScheduleKind::kInterleaved1F1B, 2},
@@ -299,7 +299,7 @@ TEST_CASE("a rank keeps what its schedule has in flight: of a micro-batch before
         kept = kept_by_block(config);
         in_flight = max_in_flight(subject.list);
       }
-      INFO(name_of(schedule) << ", " << virtual_stages << " stages a rank, rank " << rank << ": " << in_flight << " in flight, a block keeps "
+      INFO(name_of(schedule) << ", " << virtual_stages << " stages per rank, rank " << rank << ": " << in_flight << " in flight, a block keeps "
                              << kept);
       CHECK(peak[4] - peak[3] == formula[4] - formula[3]);
       if (!std::string(name_of(schedule)).starts_with("zb")) CHECK(peak[4] - peak[3] == in_flight * kept);
@@ -307,7 +307,7 @@ TEST_CASE("a rank keeps what its schedule has in flight: of a micro-batch before
   }
 }
 
-TEST_CASE("a memory table of some pipeline ranks names them by their places in the pipeline") {
+TEST_CASE("a memory table of some pipeline ranks shows their pipeline rank numbers") {
   CHECK(memory_table({RankMemory{}, RankMemory{}}).find("pipeline 1") != std::string::npos);
   const std::string table = memory_table({RankMemory{}}, {RankMemory{}}, 3);
   CHECK(table.find("pipeline 3") != std::string::npos);
@@ -315,7 +315,7 @@ TEST_CASE("a memory table of some pipeline ranks names them by their places in t
   CHECK(table.find("pipeline 0") == std::string::npos);
 }
 
-TEST_CASE("a step after the second asks the system for no memory") {
+TEST_CASE("no step after the second allocates system memory") {
   for (const Device device : {Device::kReference, Device::kCpu}) {
     for (const char* const precision : {"fp32", "bf16", "fp16"}) {
       const Config config = parity_config(ParityModel::kLlamaGrouped, {}, precision);
@@ -336,7 +336,7 @@ TEST_CASE("a step after the second asks the system for no memory") {
 
 namespace {
 
-/// The same steps as a forecast makes, with data: two, a save, an evaluation, one more.
+/// The steps of a forecast, with data: two steps, a save, an evaluation, one more step.
 RankMemory measure(Communicator& world, const Config& config, Device device) {
   Arena arena(device, true);
   Context ctx{device, &arena, 1, nullptr};
@@ -363,7 +363,7 @@ RankMemory without_workspace(RankMemory memory) {
   return memory;
 }
 
-/// Of all phases, one line each, and of the run.
+/// One line for the run and one per phase.
 std::string text_of(const RankMemory& memory) {
   std::string text = text_of(static_cast<const MemoryPeaks&>(memory)) + "\n";
   for (size_t p = 0; p < kMemoryPhases; ++p) text += concat(name_of(static_cast<MemoryPhase>(p)), " ", text_of(memory.phases[p]), "\n");
@@ -372,7 +372,7 @@ std::string text_of(const RankMemory& memory) {
 
 }  // namespace
 
-TEST_CASE("a forecast is what a rank takes, of every category in every phase, whatever the configuration") {
+TEST_CASE("a forecast equals measured memory in every category and phase, for random configurations") {
   std::mt19937_64 random(20240307);
   const char* const precisions[] = {"fp32", "bf16", "fp64", "fp16"};
   for (const Choice& choice : random_choices(20, 20240307)) {
@@ -394,7 +394,7 @@ TEST_CASE("a forecast is what a rank takes, of every category in every phase, wh
       if (device == Device::kReference) {
         CHECK(text_of(forecast) == text_of(real));
         CHECK(forecast.arena_bytes == real.arena_bytes);
-      } else {  // whose kernels take workspace of their own, by the number of threads and the instructions there are
+      } else {  // CPU kernels also allocate workspace, by thread count and instruction set
         CHECK(text_of(without_workspace(forecast)) == text_of(without_workspace(real)));
         CHECK(forecast.peak_total <= real.peak_total);
       }

@@ -1,5 +1,5 @@
-// What overlap hides: compute padded by known sleeps, a network of known speed, and the exposed time that a step reports. Sleeps are long beside what
-// a loaded machine adds to them, and all limits are on what was waited for, never on how fast anything was.
+// What overlap hides: compute padded by known sleeps, a network of known speed, and the exposed time that a step reports. Sleeps are long compared to
+// the delays of a loaded machine, and all limits are on waiting time, never on speed.
 #include <iostream>
 #include <thread>
 
@@ -17,7 +17,7 @@ namespace {
 
 void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-/// A stage whose every part takes so much longer: all of it after what the part waits for.
+/// A stage whose parts take `seconds` longer, after everything they wait for.
 class PaddedStage final : public Stage {
  public:
   PaddedStage(Stage& inner, double seconds) : inner_(inner), seconds_(seconds) {}
@@ -56,15 +56,15 @@ class PaddedStage final : public Stage {
 };
 
 struct Link {
-  std::string group;  ///< the slow one
-  double seconds;     ///< of an operation
+  std::string group;  ///< the group with the slow link
+  double seconds;     ///< per operation
 };
 
 struct Measured {
   std::vector<StepTrace> traces;
   std::vector<ExposedTime> ranks;
   MeshShape mesh;
-  double of(Cause cause) const {  ///< most over ranks
+  double of(Cause cause) const {  ///< maximum over ranks
     double most = 0;
     for (const ExposedTime& rank : ranks) most = std::max(most, rank[static_cast<size_t>(cause)]);
     return most;
@@ -79,7 +79,7 @@ struct Measured {
   }
 };
 
-/// One step of `config`, forward and backward, each part `padding` seconds longer.
+/// Runs forward and backward of one step of `config`, with each part `padding` seconds longer.
 Measured measure(const Config& config, const Link& link, double padding) {
   Measured measured;
   measured.mesh = mesh_shape(config.parallel);
@@ -146,7 +146,7 @@ Config config_of(ParityLayout layout, int64_t global_batch, bool overlap) {
 
 }  // namespace
 
-TEST_CASE("overlap: gathers ahead of their use cost what compute does not cover") {
+TEST_CASE("overlap: prefetched gathers expose only what compute does not cover") {
   constexpr double kGather = 0.03, kCompute = 0.045;
   ParityLayout layout;
   layout.data = 2;
@@ -164,17 +164,17 @@ TEST_CASE("overlap: gathers ahead of their use cost what compute does not cover"
   CHECK(count >= 5);
   CHECK(none.of(Cause::kZeroGather) >= 0.95 * all);
   CHECK(off.of(Cause::kZeroGather) >= 0.95 * all);
-  CHECK(one.of(Cause::kZeroGather) >= 0.95 * kGather);  // nothing runs before the first
+  CHECK(one.of(Cause::kZeroGather) >= 0.95 * kGather);  // nothing can hide the first
   CHECK(one.of(Cause::kZeroGather) <= kGather + 0.3 * (all - kGather));
 }
 
-TEST_CASE("overlap: gathers longer than compute cost the difference") {
+TEST_CASE("overlap: gathers longer than compute expose the difference") {
   constexpr double kGather = 0.06, kCompute = 0.03;
   ParityLayout layout;
   layout.data = 2;
   layout.zero = 3;
   const Measured one = measure(config_of(layout, 2, true), {"shard", kGather}, kCompute);
-  // The gradients' reductions share the link with the backward's gathers, so only the forward can be reckoned: nothing hides its first gather.
+  // Gradient reductions share the link with the backward's gathers, so only the forward is predictable: nothing hides its first gather.
   double forward = 0, end = 0;
   int64_t uses = 0;
   for (const TimelineEvent& event : one.traces[0].timeline)
@@ -183,7 +183,7 @@ TEST_CASE("overlap: gathers longer than compute cost the difference") {
     if (gather.verb == "all_gather" && gather.end <= end) forward += gather.end - gather.wait;
   const double expected = kGather + static_cast<double>(uses - 1) * (kGather - kCompute);
   std::cout << "overlap: forward of " << uses << " parts, gathers of " << kGather << " s behind " << kCompute << " s: exposed " << forward
-            << ", reckoned " << expected << std::endl;
+            << ", expected " << expected << std::endl;
   CHECK(uses == 5);
   CHECK(forward >= 0.6 * expected);  // compute takes longer than its padding
   CHECK(forward <= 1.3 * expected);
@@ -201,11 +201,11 @@ TEST_CASE("overlap: gradients are reduced behind the backward") {
             << off.of(Cause::kZeroReduce) << std::endl;
   CHECK(count >= 4);
   CHECK(off.of(Cause::kZeroReduce) >= 0.95 * count * kReduce);
-  CHECK(on.of(Cause::kZeroReduce) >= 0.6 * kReduce);  // nothing runs behind the last
+  CHECK(on.of(Cause::kZeroReduce) >= 0.6 * kReduce);  // nothing can hide the last
   CHECK(on.of(Cause::kZeroReduce) <= kReduce + 0.3 * (count - 1) * kReduce);
 }
 
-TEST_CASE("overlap: sends run behind compute, and a bubble is no transfer") {
+TEST_CASE("overlap: sends run behind compute, and bubbles do not count as transfers") {
   constexpr double kSend = 0.04, kCompute = 0.04;
   ParityLayout layout;
   layout.pipeline = 2;
@@ -218,15 +218,16 @@ TEST_CASE("overlap: sends run behind compute, and a bubble is no transfer") {
   const auto text = [](const Measured& m) { return concat(m.mean(Cause::kPipelineBubble), " + ", m.mean(Cause::kPipelineTransfer)); };
   std::cout << "overlap: pipeline bubble + transfer " << text(on) << ", without overlap " << text(off) << ", over a fast link " << text(free)
             << std::endl;
-  // Of the three parts of the larger stage (embedding and one block, or two blocks and head) the other idles through one forward and one backward.
+  // Stages have two and three parts (embedding and one block; two blocks and head): while the larger runs, the other idles for a forward and a
+  // backward.
   CHECK(free.mean(Cause::kPipelineBubble) >= 0.9 * 2 * 2 * kCompute);
   CHECK(free.mean(Cause::kPipelineTransfer) <= 0.5 * free.mean(Cause::kPipelineBubble));
-  CHECK(off.mean(Cause::kPipelineTransfer) >= 0.9 * kMicrobatches * kSend);  // a rank waits for each of its sends at least
+  CHECK(off.mean(Cause::kPipelineTransfer) >= 0.9 * kMicrobatches * kSend);  // a rank waits at least for each of its sends
   CHECK(on.mean(Cause::kPipelineTransfer) <= 0.75 * off.mean(Cause::kPipelineTransfer));
   CHECK(on.mean(Cause::kPipelineBubble) >= 0.8 * free.mean(Cause::kPipelineBubble));
 }
 
-// Compute of a known length cannot be put between the products of a layer, so what counts here is what lay between the start of a sum and its wait.
+// Padding cannot be inserted between the products of a layer, so this test checks the time between the start of a sum and its wait.
 TEST_CASE("overlap: a tensor-parallel sum runs behind the product of the weight gradient") {
   constexpr double kSum = 0.01;
   for (const bool sequence_parallel : {false, true}) {
@@ -249,7 +250,7 @@ TEST_CASE("overlap: a tensor-parallel sum runs behind the product of the weight 
     std::cout << "overlap: tensor" << (sequence_parallel ? ", sequence parallel" : "") << ", " << count << " operations of " << kSum << " s, "
               << hidden << " with a product behind them: exposed " << on.of(Cause::kTensor) << ", without overlap " << off.of(Cause::kTensor)
               << std::endl;
-    CHECK(hidden >= 6);  // of each block's two layers that the residual stream enters
+    CHECK(hidden >= 6);  // two column-parallel layers per block
     CHECK(off.of(Cause::kTensor) >= 0.99 * kSum * static_cast<double>(count));
   }
 }

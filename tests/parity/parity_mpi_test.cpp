@@ -1,4 +1,5 @@
-// Some layouts as real processes: `parity_mpi_test` starts 8 ranks. Ranks beyond a layout's world sit it out. Sends end only with their receive, as in NCCL.
+// Some layouts on real processes: `parity_mpi_test` starts 8 ranks; ranks beyond a layout's world idle. Sends complete only with their receive, as in
+// NCCL.
 #include <cstdio>
 #include <exception>
 #include <numeric>
@@ -56,7 +57,7 @@ int run(const MpiEnvironment& mpi) {
     layout.schedule = c.schedule;
     layout.virtual_stages = c.virtual_stages;
     layout.recompute = c.recompute;
-    if (layout.world() > world->size() || !is_legal(c.model, layout)) throw InternalError("not a layout for this world: " + layout.str());
+    if (layout.world() > world->size() || !is_legal(c.model, layout)) throw InternalError("invalid layout for this world: " + layout.str());
     std::vector<int> ranks(static_cast<size_t>(layout.world()));
     std::iota(ranks.begin(), ranks.end(), 0);
     if (world->rank() < layout.world()) {

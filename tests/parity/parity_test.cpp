@@ -1,4 +1,4 @@
-// The layout never changes the mathematics: the same model, data and seed under any layout against one rank.
+// The layout never changes the mathematics: compares training under any layout with one rank, for the same model, data and seed.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,8 +12,8 @@
 namespace trireme::test {
 namespace {
 
-constexpr int kSteps = 10;     // of the model of 5 layers
-constexpr int kDeepSteps = 3;  // of that of 13: one to see every gradient, two to see what comes of it
+constexpr int kSteps = 10;     // for the model of 5 layers
+constexpr int kDeepSteps = 3;  // for the model of 13 layers: one for every gradient, two for its consequences
 // In double precision only the order of sums differs between layouts: a few thousand roundings of 1e-16, amplified by ten AdamW steps.
 constexpr double kDoubleTolerance = 1e-10;
 // In fp32 the same roundings are 6e-8; ten steps amplify them to 3e-5 of a tensor's largest element at worst.
@@ -21,7 +21,7 @@ constexpr double kSingleTolerance = 1e-4;
 
 int steps_of(int layers) { return layers == 5 ? kSteps : kDeepSteps; }
 
-/// One rank's run of the model that `layout` trains.
+/// The run on one rank of the model that `layout` trains.
 const RunRecord& one_rank(ParityModel model, const ParityLayout& layout, const std::string& precision, Device device) {
   const ParityLayout plain = layout.on_one_rank();
   static std::map<std::tuple<ParityModel, std::string, std::string>, RunRecord> records;
@@ -52,7 +52,8 @@ const std::vector<ParityCase>& pairs() {
   return cases;
 }
 
-/// The same with AdamW alone: Lion takes the sign of a momentum, and near zero that is the sign of its rounding, for which fp32 and bf16 have no bound.
+/// The same with AdamW only: Lion takes the sign of a momentum, and near zero that is the sign of its rounding error, so fp32 and bf16 have no
+/// tolerance.
 const std::vector<ParityCase>& smooth_pairs() {
   static const std::vector<ParityCase> cases = [] {
     std::vector<ParityCase> all = pairs();
@@ -64,7 +65,7 @@ const std::vector<ParityCase>& smooth_pairs() {
 
 using Combination = std::vector<std::pair<int, int>>;  ///< option and value
 
-/// The combinations of values of each `strength` options in `choices`.
+/// The combinations of values of any `strength` options in `choices`.
 std::set<Combination> combinations(const std::vector<Choice>& choices, int strength) {
   std::set<Combination> found;
   for (const Choice& choice : choices)
@@ -78,8 +79,8 @@ std::set<Combination> combinations(const std::vector<Choice>& choices, int stren
   return found;
 }
 
-/// All that occurs in legal choices drawn at random must occur in the covering ones, and no more than one in a thousand the other way round: what is
-/// too rare to be drawn.
+/// Checks that every combination in random legal choices occurs in the covering ones. Of the covered combinations at most one in a thousand may be
+/// too rare to have been drawn.
 void check_covers(int strength, size_t draws) {
   const std::vector<Choice> choices = covering_choices(strength);
   for (const Choice& choice : choices) REQUIRE(is_legal(choice));
@@ -90,9 +91,9 @@ void check_covers(int strength, size_t draws) {
 
 }  // namespace
 
-TEST_CASE("the layouts of these tests have every pair of values of their options that is legal, and none that is not") {
+TEST_CASE("the tested layouts cover every legal pair of option values, and no illegal one") {
   check_covers(2, 3000);
-  // What each option is there for.
+  // The cases for which options were added occur.
   int ragged = 0, uneven = 0;
   for (const auto& [model, layout] : pairs()) {
     const int64_t microbatches = 12 / (layout.data * layout.micro_batch);
@@ -103,32 +104,32 @@ TEST_CASE("the layouts of these tests have every pair of values of their options
   CHECK(uneven > 10);
 }
 
-TEST_CASE("the slow layouts have every legal triple of values", "[slow]") { check_covers(3, 60000); }
+TEST_CASE("the slow layouts cover every legal triple of option values", "[slow]") { check_covers(3, 60000); }
 
-TEST_CASE("every pair of options trains the model of one rank, in double precision, with in-flight buffers poisoned") {
+TEST_CASE("every pair of options trains the same model as one rank, in fp64, with in-flight buffers poisoned") {
   check(pairs(), "fp64", Device::kReference, kDoubleTolerance, true);
 }
 
-TEST_CASE("every triple of options trains the model of one rank, in double precision, with in-flight buffers poisoned", "[slow]") {
+TEST_CASE("every triple of options trains the same model as one rank, in fp64, with in-flight buffers poisoned", "[slow]") {
   const std::vector<ParityCase> cases = covering_parity_cases(3);
   WARN(cases.size() << " layouts");
   check(cases, "fp64", Device::kReference, kDoubleTolerance, true);
 }
 
-TEST_CASE("500 layouts drawn at random train the model of one rank, in double precision, with in-flight buffers poisoned", "[slow]") {
+TEST_CASE("500 random layouts train the same model as one rank, in fp64, with in-flight buffers poisoned", "[slow]") {
   std::vector<ParityCase> cases;
   for (const Choice& choice : random_choices(500, 20240229)) cases.push_back(case_of(choice));
   check(cases, "fp64", Device::kReference, kDoubleTolerance, true);
 }
 
-TEST_CASE("a third of the pairs trains the model of one rank on the fast kernels in fp32") {
+TEST_CASE("a third of the pairs trains the same model as one rank on the CPU kernels in fp32") {
   std::vector<ParityCase> cases;
   for (size_t i = 0; i < pairs().size(); i += 3) cases.push_back(smooth_pairs()[i]);
   check(cases, "fp32", Device::kCpu, kSingleTolerance, false);
 }
 
-TEST_CASE("in bf16 layouts that split no sum of a layer train the model of one rank") {
-  // Data, pipeline and ZeRO only reorder fp32 sums of gradients; one bit of bf16 that turns over is 2^-8 of an element, and ten steps amplify it.
+TEST_CASE("in bf16 layouts without tensor parallelism train the same model as one rank") {
+  // Data, pipeline and ZeRO only reorder fp32 sums of gradients; one flipped bit of bf16 is 2^-8 of an element, and ten steps amplify it.
   constexpr double kTolerance = 2e-2;
   for (const ParityCase& c : smooth_pairs()) {
     if (c.layout.tensor > 1) continue;
@@ -138,21 +139,21 @@ TEST_CASE("in bf16 layouts that split no sum of a layer train the model of one r
   }
 }
 
-TEST_CASE("in bf16 every pair of options is as near to the exact gradient as one rank is") {
-  // Tensor parallelism rounds each partial sum: as many roundings again as one rank has, so at most twice its error. A sum left out is all of it.
+TEST_CASE("in bf16 every pair of options is as close to the exact gradient as one rank") {
+  // Tensor parallelism also rounds each partial sum, which at most doubles the error of one rank. A missing sum gives an error of the full size.
   for (const ParityCase& c : smooth_pairs()) {
     INFO(name_of(c.model) << " " << c.layout.str());
     const RunRecord& exact = one_rank(c.model, c.layout, "fp64", Device::kReference);
     const RunRecord& serial = one_rank(c.model, c.layout, "bf16", Device::kCpu);
     const RunRecord record = train_on_threads(parity_config(c.model, c.layout, "bf16"), 1, Device::kCpu);
     const double unit = gradient_error(exact, serial);
-    CHECK(unit < 0.02 * c.layout.layers);  // some 5 roundings of 2^-9 in each layer, one behind the other
+    CHECK(unit < 0.02 * c.layout.layers);  // about 5 successive roundings of 2^-9 per layer
     CHECK(gradient_error(exact, record) < 2 * unit);
     CHECK(std::abs(record.loss[0] - exact.loss[0]) < 1e-2 * exact.loss[0]);
   }
 }
 
-TEST_CASE("gradients on the wire in bf16 are rounded once for each rank, and no more") {
+TEST_CASE("bf16 gradient reduction rounds once per rank") {
   ParityLayout layout;
   layout.data = 4;
   for (const auto& [zero, replicate] : {std::pair{0, 1}, std::pair{1, 2}, std::pair{2, 1}, std::pair{3, 2}}) {
@@ -163,12 +164,12 @@ TEST_CASE("gradients on the wire in bf16 are rounded once for each rank, and no 
     INFO(layout.str());
     const RunRecord record = train_on_threads(config, 1, Device::kCpu, true);
     const double error = gradient_error(one_rank(ParityModel::kGpt2, ParityLayout(), "fp32", Device::kCpu), record);
-    CHECK(error > 1e-4);  // it is really narrow
-    CHECK(error < 1e-2);  // four roundings of 2^-9, and those of their sums
+    CHECK(error > 1e-4);  // bf16 is really used
+    CHECK(error < 1e-2);  // four roundings of 2^-9, and the roundings of their sums
   }
 }
 
-TEST_CASE("64 micro-batches give the gradient of one: bf16 gradients are added in fp32") {
+TEST_CASE("64 micro-batches give the gradient of one: bf16 gradients are accumulated in fp32") {
   Config config = parity_config(ParityModel::kLlama, {}, "bf16");
   config.training.global_batch_size = 64;
   const auto gradient_of = [&](int64_t micro_batch) {
@@ -178,17 +179,17 @@ TEST_CASE("64 micro-batches give the gradient of one: bf16 gradients are added i
   CHECK(gradient_error(gradient_of(64), gradient_of(1)) < 3e-3);  // sums of 64 terms in bf16 would lose 2^-9 of the sum at each of them
 }
 
-TEST_CASE("every legal layout of up to eight ranks, in double precision", "[slow]") {
+TEST_CASE("every legal layout of up to eight ranks, in fp64", "[slow]") {
   const std::vector<ParityCase> cases = all_parity_cases();
   WARN(cases.size() << " layouts");
   check(cases, "fp64", Device::kReference, kDoubleTolerance, false);
 }
 
-TEST_CASE("every legal layout of up to eight ranks, in fp32 on the fast kernels", "[slow]") {
+TEST_CASE("every legal layout of up to eight ranks, in fp32 on the CPU kernels", "[slow]") {
   check(all_parity_cases(), "fp32", Device::kCpu, kSingleTolerance, false);
 }
 
-TEST_CASE("a rerun and the other schedule give the same bits") {
+TEST_CASE("a rerun and another schedule are bit-identical") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kGpt2Dropout}) {
     for (const auto& [precision, device] : {std::pair{"fp64", Device::kReference}, std::pair{"fp32", Device::kCpu}}) {
       ParityLayout layout;

@@ -1,4 +1,4 @@
-// What a run in half precision ends at, beside fp32; and that a run repeats itself bit for bit in each, on one thread and on two.
+// The final loss of runs in half precision against fp32, and bit-exact reproducibility in each precision on one and two threads.
 #include <cmath>
 #include <cstring>
 
@@ -12,10 +12,10 @@
 namespace trireme::test {
 namespace {
 
-constexpr int64_t kTokens = 64, kSequence = 64;  // the model has 256, of which it must learn not to expect the others
+constexpr int64_t kTokens = 64, kSequence = 64;  // the model's vocabulary is 256: it must learn that the other tokens do not occur
 constexpr int kSteps = 80;
 
-/// A walk: after token t comes 5t + 1 in two steps of three, else any token. A model can learn that much and no more.
+/// A random walk: token t is followed by 5t + 1 with probability 2/3, else by a random token. So the achievable loss is limited.
 class WalkDataset final : public Dataset {
  public:
   explicit WalkDataset(std::string_view name) : key_(random_key(1, name)) {}
@@ -76,7 +76,7 @@ TEST_CASE("training in half precision ends within 1 % of fp32") {
   const double expected = train("fp32", 1, kSteps).validation_loss;
   const double ignorance = std::log(static_cast<double>(kTokens));
   CAPTURE(expected, ignorance);
-  REQUIRE(expected < 0.75 * ignorance);  // it has learned what it is asked to keep
+  REQUIRE(expected < 0.75 * ignorance);  // the fp32 model has learned something
   for (const char* precision : {"bf16", "fp16"}) {
     const double actual = train(precision, 1, kSteps).validation_loss;
     CAPTURE(precision, actual);
@@ -84,7 +84,7 @@ TEST_CASE("training in half precision ends within 1 % of fp32") {
   }
 }
 
-TEST_CASE("a run repeats itself bit for bit on one thread and on two") {
+TEST_CASE("a run is bit-reproducible on one thread and on two") {
   for (const char* precision : {"fp32", "bf16", "fp16"}) {
     for (const int threads : {1, 2}) {
       CAPTURE(precision, threads);

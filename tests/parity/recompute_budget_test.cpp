@@ -1,4 +1,4 @@
-// The plan of training.recompute budget: it fits, it is the cheapest that does, and it trains the same bits.
+// The recompute policy of training.recompute=budget: it fits, it is the cheapest that does, and training stays bit-identical.
 #include <algorithm>
 
 #include "parallel/comm/null.h"
@@ -25,7 +25,7 @@ int64_t total_peak(const Config& config, int rank, const std::vector<Recompute>&
   return forecast_memory(config, rank, world_of(config), plan).peak_total;
 }
 
-/// FLOPs done again by the plan's blocks [begin, end) for one token, by the products of the layers' own weights.
+/// Recomputed FLOPs per token of the policy's blocks [begin, end), by the sizes of the layers' weights.
 double flops_again(const Config& config, const std::vector<Recompute>& plan, size_t begin, size_t end) {
   const ModelConfig& m = config.model;
   const double attention = static_cast<double>(2 * m.heads * *m.head_size * config.training.sequence_length);
@@ -39,7 +39,7 @@ double flops_again(const Config& config, const std::vector<Recompute>& plan, siz
   return sum;
 }
 
-/// Every plan of full, then selective, then no recomputation of blocks [begin, end).
+/// Every policy of full, then selective, then no recomputation for blocks [begin, end).
 std::vector<std::vector<Recompute>> all_plans(size_t blocks, size_t begin, size_t end) {
   std::vector<std::vector<Recompute>> plans;
   for (size_t full = begin; full <= end; ++full) {
@@ -55,13 +55,13 @@ std::vector<std::vector<Recompute>> all_plans(size_t blocks, size_t begin, size_
 
 }  // namespace
 
-TEST_CASE("a budget is kept by the plan that does the fewest FLOPs again, found by trying them all") {
-  for (const int64_t sequence : {12, 96}) {  // with few tokens to attend to, full recomputation of a block costs as much as the attention of many
-    const ParityLayout layout = ParityLayout{{.pipeline = 2}}.of_layers(8, {5, 3});
+TEST_CASE("a budget selects the policy that fits with the fewest recomputed FLOPs, checked by exhaustive search") {
+  for (const int64_t sequence : {12, 96}) {  // in short sequences, full recomputation of a block costs as much as attention of many blocks
+    const ParityLayout layout = ParityLayout{{.pipeline = 2}}.with_layers(8, {5, 3});
     Config config = parity_config(ParityModel::kLlamaGrouped, layout, "bf16");
     config.training.sequence_length = sequence;
     config.model.max_positions = sequence;
-    std::vector<int64_t> peaks;  // of the first rank, which keeps two micro-batches of five blocks
+    std::vector<int64_t> peaks;  // of the first rank, with two micro-batches of five blocks in flight
     for (const auto& plan : all_plans(8, 0, 5)) peaks.push_back(total_peak(config, 0, plan));
     std::vector<int64_t> budgets = peaks;
     std::ranges::sort(budgets);
@@ -70,7 +70,7 @@ TEST_CASE("a budget is kept by the plan that does the fewest FLOPs again, found 
     for (const int64_t budget : budgets) {
       const Config its = with_budget(config, budget);
       INFO("sequences of " << sequence << ", budget " << budget);
-      if (budget < peaks.back() || budget < total_peak(config, 1, all_plans(8, 5, 8).back())) {  // less than full recomputation takes
+      if (budget < peaks.back() || budget < total_peak(config, 1, all_plans(8, 5, 8).back())) {  // less than full recomputation needs
         CHECK_THROWS_AS(recompute_policy(its), ConfigError);
         continue;
       }
@@ -80,18 +80,18 @@ TEST_CASE("a budget is kept by the plan that does the fewest FLOPs again, found 
       for (size_t i = 0; i < peaks.size(); ++i)
         if (peaks[i] <= budget) least = std::min(least, flops_again(config, all_plans(8, 0, 5)[i], 0, 5));
       CHECK(flops_again(config, plan, 0, 5) == least);
-      CHECK(flops_again(config, plan, 0, 5) <= before);  // more memory, less work
+      CHECK(flops_again(config, plan, 0, 5) <= before);  // more memory, less recomputation
       before = flops_again(config, plan, 0, 5);
     }
     CHECK(before == 0);
   }
 }
 
-TEST_CASE("a budget is kept on every rank of every layout, with virtual stages too, and trains the same bits") {
+TEST_CASE("a budget is met on every rank of every layout, with virtual stages too, and training is bit-identical") {
   std::vector<ParityLayout> all(4);
   all[0] = {{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}};
-  all[1] = ParityLayout{{.pipeline = 2, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 2}}.of_layers(6);
-  all[2] = ParityLayout{{.pipeline = 2, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}}.of_layers(13);
+  all[1] = ParityLayout{{.pipeline = 2, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 2}}.with_layers(6);
+  all[2] = ParityLayout{{.pipeline = 2, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}}.with_layers(13);
   all[3] = {{.data = 3, .zero = 2, .micro_batch = 2, .schedule = ScheduleKind::kGPipe}};
   for (const ParityLayout& layout : all) {
     const Config config = parity_config(ParityModel::kGpt2Dropout, layout, "fp64");
@@ -114,8 +114,8 @@ TEST_CASE("a budget is kept on every rank of every layout, with virtual stages t
   }
 }
 
-TEST_CASE("a budget that full recomputation exceeds names the rank that needs most, and its bytes") {
-  const ParityLayout layout = ParityLayout{{.pipeline = 3}}.of_layers(7, {2, 4, 1});
+TEST_CASE("a budget below full recomputation is refused with the rank that needs most and its bytes") {
+  const ParityLayout layout = ParityLayout{{.pipeline = 3}}.with_layers(7, {2, 4, 1});
   const Config config = parity_config(ParityModel::kLlama, layout, "fp32");
   const std::vector<Recompute> full(7, Recompute::kFull);
   int64_t most = 0;
@@ -124,12 +124,12 @@ TEST_CASE("a budget that full recomputation exceeds names the rank that needs mo
     if (total_peak(config, rank, full) > most) place = rank;
     most = std::max(most, total_peak(config, rank, full));
   }
-  const std::string words = concat("pipeline rank ", place, " needs ", most, " bytes even where its ");
+  const std::string words = concat("pipeline rank ", place, " needs ", most, " bytes even with maximal recomputation of its ");
   check_throws<ConfigError>([&] { recompute_policy(with_budget(config, most - 1)); }, {words});
   recompute_policy(with_budget(config, most));
 }
 
-TEST_CASE("a budget concerns training: what reads a text has none") {
+TEST_CASE("a recompute budget does not apply without training") {
   Config config = with_budget(parity_config(ParityModel::kLlama, {}, "fp32"), 1);
   Arena arena(Device::kMeta);
   Context ctx{Device::kMeta, &arena, 1, nullptr};
@@ -138,8 +138,8 @@ TEST_CASE("a budget concerns training: what reads a text has none") {
   CHECK_THROWS_AS(Trainer(ctx, world, config, true), ConfigError);
 }
 
-TEST_CASE("the plan of a long pipeline is found with few forecasts, and says what it keeps") {
-  const ParityLayout layout = ParityLayout{{.pipeline = 16}}.of_layers(40);
+TEST_CASE("the policy of a long pipeline is found with few forecasts, and its text shows the kept blocks") {
+  const ParityLayout layout = ParityLayout{{.pipeline = 16}}.with_layers(40);
   Config config = parity_config(ParityModel::kGpt2, layout, "bf16");
   config.training.global_batch_size = 32;
   const auto peak = [&](Recompute what) { return total_peak(config, 0, std::vector<Recompute>(40, what)); };

@@ -1,4 +1,4 @@
-// What a block makes again has the bits of what it would have kept, and what it does not keep is not there.
+// Recomputed activations are bit-identical to kept ones, and activations that are not kept take no memory.
 #include <algorithm>
 #include <span>
 
@@ -30,7 +30,7 @@ std::vector<ParityLayout> layouts() {
   all[1].sequence_parallel = true;
   all[1].micro_batch = 2;
   all[2].pipeline = 2;
-  all[2].schedule = ScheduleKind::kZbH1;  // I of a block long before its W
+  all[2].schedule = ScheduleKind::kZbH1;  // I of a block runs long before its W
   all[3].data = 2;
   all[3].zero = 3;
   all[4] = {{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3}};
@@ -45,12 +45,12 @@ void check_bits(const Config& config, int steps, Device device) {
   for (const Mode& mode : modes) {
     INFO(name_of(mode.recompute) << " every " << mode.every);
     const RunRecord again = train_on_threads(with(config, mode), steps, device, true);
-    CHECK(difference(kept, again, 0) == "");  // names what differs
+    CHECK(difference(kept, again, 0) == "");  // shows what differs
     CHECK(kept == again);
   }
 }
 
-/// Sequences cut into documents of several lengths, so that attention runs over several runs of segments.
+/// Sequences split into documents of several lengths, so that attention has several runs of segments.
 struct Documents final : Dataset {
   explicit Documents(const Config& config) : whole(29, config.training.sequence_length, *config.model.vocab_size) {}
   int64_t sequences() const override { return whole.sequences(); }
@@ -77,7 +77,7 @@ std::vector<std::vector<double>> gradients_of_documents(const Config& config) {
   return all;
 }
 
-/// Peak of the activations of one rank, counted on the meta device.
+/// Peak bytes of activations of one rank, counted on the meta device.
 int64_t counted_peak(const Config& config, int rank) {
   Arena arena(Device::kMeta);
   Context ctx{Device::kMeta, &arena, 1, nullptr};
@@ -90,14 +90,14 @@ int64_t counted_peak(const Config& config, int rank) {
   return arena.peak_bytes(MemoryCategory::kActivations);
 }
 
-Config of_layers(Config config, std::vector<int64_t> layers) {
+Config with_layers(Config config, std::vector<int64_t> layers) {
   config.model.layers = 0;
   for (const int64_t n : layers) config.model.layers += n;
   config.parallel.layers_per_stage = std::move(layers);
   return config;
 }
 
-/// Bytes that a block keeps of one micro-batch from its forward to its backward, on one tensor rank.
+/// Bytes that a block keeps per micro-batch from forward to backward, on one tensor rank.
 int64_t kept_bytes(const Config& config, Recompute recompute) {
   const ModelConfig& m = config.model;
   const bool gpt2 = m.architecture == "gpt2";
@@ -105,14 +105,14 @@ int64_t kept_bytes(const Config& config, Recompute recompute) {
   const int64_t rows = config.training.micro_batch_size * config.training.sequence_length;
   const int64_t size = size_of(compute), wide = size_of(accumulator_of(compute));
   if (recompute == Recompute::kFull) return rows * m.hidden_size * size;
-  const int64_t result = recompute == Recompute::kNone ? m.heads * *m.head_size * size + m.heads * wide : 0;  // of the attention, and its log-sum-exp
+  const int64_t result = recompute == Recompute::kNone ? m.heads * *m.head_size * size + m.heads * wide : 0;  // attention's result and log-sum-exp
   const int64_t values = 2 * m.hidden_size + (m.heads + 2 * *m.kv_heads) * *m.head_size + (gpt2 ? 1 : 2) * *m.ffn_size;
   return rows * (values * size + (gpt2 ? 4 : 2) * wide + result);
 }
 
 }  // namespace
 
-TEST_CASE("every so many blocks recompute, the first of all among them") {
+TEST_CASE("recompute_every selects every n-th block, starting with the first") {
   using enum Recompute;
   const auto plan = [](int64_t layers, RecomputeMode recompute, int64_t every) {
     Config config;
@@ -128,7 +128,7 @@ TEST_CASE("every so many blocks recompute, the first of all among them") {
   CHECK(plan(2, RecomputeMode::kNone, 1) == std::vector{kNone, kNone});
 }
 
-TEST_CASE("recomputation changes no bit in double precision, with in-flight buffers poisoned") {
+TEST_CASE("recomputation is bit-identical in fp64, with in-flight buffers poisoned") {
   for (const ParityModel model : kModels) {
     for (const ParityLayout& layout : layouts()) {
       INFO(name_of(model) << " " << layout.str());
@@ -137,7 +137,7 @@ TEST_CASE("recomputation changes no bit in double precision, with in-flight buff
   }
 }
 
-TEST_CASE("recomputation changes no bit on the fast kernels") {
+TEST_CASE("recomputation is bit-identical on the CPU kernels") {
   const char* const precisions[] = {"fp32", "bf16", "fp16"};
   size_t turn = 0;
   for (const ParityModel model : kModels) {
@@ -149,7 +149,7 @@ TEST_CASE("recomputation changes no bit on the fast kernels") {
   }
 }
 
-TEST_CASE("recomputation of packed documents changes no bit") {
+TEST_CASE("recomputation of packed documents is bit-identical") {
   for (const ParityModel model : kModels) {
     ParityLayout layout;
     layout.tensor = 2;
@@ -163,7 +163,7 @@ TEST_CASE("recomputation of packed documents changes no bit") {
   }
 }
 
-TEST_CASE("a block that recomputes keeps what the formula says for each micro-batch in flight") {
+TEST_CASE("a recomputing block keeps the bytes of the formula per micro-batch in flight") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2}) {
     for (const char* const precision : {"fp32", "bf16"}) {
       ParityLayout layout;
@@ -171,7 +171,7 @@ TEST_CASE("a block that recomputes keeps what the formula says for each micro-ba
       const Config base = parity_config(model, layout, precision);
       const auto grows = [&](const Mode& mode, int64_t from, int64_t to) {
         const Config config = with(base, mode);
-        return counted_peak(of_layers(config, {to, 2}), 0) - counted_peak(of_layers(config, {from, 2}), 0);
+        return counted_peak(with_layers(config, {to, 2}), 0) - counted_peak(with_layers(config, {from, 2}), 0);
       };
       INFO(name_of(model) << " " << precision);
       const int64_t none = kept_bytes(base, Recompute::kNone), selective = kept_bytes(base, Recompute::kSelective);
@@ -188,7 +188,7 @@ TEST_CASE("a block that recomputes keeps what the formula says for each micro-ba
   }
 }
 
-TEST_CASE("memory counted on the meta device is what a step with recomputation takes") {
+TEST_CASE("memory counted on the meta device equals measured memory with recomputation") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kGpt2}) {
     for (const Mode& mode : kModes) {
       const ParityLayout layout{{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}};

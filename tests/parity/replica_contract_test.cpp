@@ -1,4 +1,4 @@
-// Norm, saving and the replica check do not assume that replicas are equal: each asks the run's ReplicaContract.
+// Gradient norm, checkpoints and the replica check do not assume equal replicas: they follow the run's ReplicaContract.
 #include "parallel/sharding/replica_contract.h"
 
 #include <cmath>
@@ -19,7 +19,7 @@ Config config_of(int tensor, int data, int zero, int replicate) {
 
 void flip_a_bit(const Tensor& tensor, int64_t at) { static_cast<unsigned char*>(tensor.raw())[4 * at] ^= 1; }
 
-/// What the check says, under each contract, while one bit of `parameter` is flipped on the ranks where `here` says so.
+/// Results of the check under each contract while one bit of `parameter` is flipped on the ranks with `here`.
 struct Findings {
   std::string equal, diverging;
 };
@@ -42,14 +42,14 @@ Findings with_a_bit_flipped(Trainer& trainer, const std::string& parameter, bool
 
 }  // namespace
 
-TEST_CASE("a run's replicas are equal unless it says otherwise") {
+TEST_CASE("replicas of a run are equal by default") {
   on_ranks(config_of(1, 2, 0, 1), [](Trainer& trainer) {
-    TRIREME_CHECK(trainer.replica_contract() == ReplicaContract::kEqual, "another contract");
-    TRIREME_CHECK(trainer.counts_shard() == (trainer.mesh().at.replicate == 0), "who counts");
+    TRIREME_CHECK(trainer.replica_contract() == ReplicaContract::kEqual, "wrong contract");
+    TRIREME_CHECK(trainer.counts_shard() == (trainer.mesh().at.replicate == 0), "wrong ranks count");
   });
 }
 
-TEST_CASE("the gradient norm counts equal replicas once, and each of diverging ones") {
+TEST_CASE("the gradient norm counts equal replicas once, and diverging replicas each") {
   for (const Config& config : {config_of(1, 3, 0, 1), config_of(1, 4, 3, 2), config_of(2, 2, 0, 1)}) {
     on_ranks(config, [](Trainer& trainer) {
       trainer.initialise();
@@ -62,7 +62,7 @@ TEST_CASE("the gradient norm counts equal replicas once, and each of diverging o
   }
 }
 
-TEST_CASE("the first of equal replicas saves, and each of diverging ones") {
+TEST_CASE("of equal replicas the first saves, of diverging replicas each") {
   on_ranks(config_of(2, 4, 1, 2), [](Trainer& trainer) {
     trainer.initialise();
     const size_t equal = state_tensors(trainer).size();
@@ -73,7 +73,7 @@ TEST_CASE("the first of equal replicas saves, and each of diverging ones") {
   });
 }
 
-TEST_CASE("values that are not finite are counted in the first of equal replicas, and in each of diverging ones") {
+TEST_CASE("non-finite values are counted in the first of equal replicas, and in each of diverging replicas") {
   on_ranks(config_of(1, 2, 0, 1), [](Trainer& trainer) {
     trainer.initialise();
     for (const OwnedBox& owned : trainer.owned_boxes())
@@ -84,7 +84,7 @@ TEST_CASE("values that are not finite are counted in the first of equal replicas
   });
 }
 
-TEST_CASE("the replica check compares equal replicas, and within a diverging one what its own ranks share") {
+TEST_CASE("the replica check compares equal replicas, and diverging replicas only within themselves") {
   on_ranks(config_of(2, 2, 0, 1), [](Trainer& trainer) {
     trainer.initialise();
     const MeshCoordinate at = trainer.mesh().at;

@@ -1,4 +1,4 @@
-// What several ranks hold of the same parameter is the same, bit for bit, and the check that says so notices one bit.
+// Copies of a parameter on several ranks are bit-identical, and the replica check detects a single flipped bit.
 #include "trainer/resilience/replica_check.h"
 
 #include <map>
@@ -39,24 +39,24 @@ void after_two_steps(const Config& config, const Body& body) {
       options);
 }
 
-/// The check's answer, which must be the same on every rank.
+/// The result of the check, which must be the same on every rank.
 std::string checked(Trainer& trainer) {
   const std::string mine = replica_differences(trainer);
   for (const std::string& other : all_gather_strings(trainer.mesh().world, mine))
-    TRIREME_CHECK(other == mine, "ranks are told different things: '", mine, "' and '", other, "'");
+    TRIREME_CHECK(other == mine, "ranks have different results: '", mine, "' and '", other, "'");
   return mine;
 }
 
 void expect_agreement(Trainer& trainer) {
   const std::string found = checked(trainer);
-  TRIREME_CHECK(found.empty(), "nothing differs, and the check says: ", found);
+  TRIREME_CHECK(found.empty(), "nothing differs, but the check reports: ", found);
 }
 
 void flip_a_bit(const Tensor& tensor, int64_t at) {
   static_cast<unsigned char*>(tensor.raw())[at % (tensor.numel() * size_of(tensor.dtype()))] ^= static_cast<unsigned char>(1 << (at % 8));
 }
 
-/// Flips one bit of `tensor` on this rank, where it has one, checks, and takes it back.
+/// Flips one bit of `tensor` on this rank, if defined, runs the check, and flips it back.
 std::string with_a_bit_flipped(Trainer& trainer, const Tensor& tensor, int64_t at) {
   if (tensor.defined()) flip_a_bit(tensor, at);
   const std::string found = checked(trainer);
@@ -64,7 +64,7 @@ std::string with_a_bit_flipped(Trainer& trainer, const Tensor& tensor, int64_t a
   return found;
 }
 
-/// World ranks by the name of what they own, as a checkpoint would call it.
+/// World ranks by the checkpoint names of the boxes they own.
 std::map<std::string, std::vector<int>> owners(Trainer& trainer) {
   std::string mine;
   for (const OwnedBox& owned : trainer.owned_boxes()) mine += entry_name(owned.spec->name, owned.box) + "\n";
@@ -86,9 +86,9 @@ std::string in_words(const std::vector<int>& ranks) {
 
 void expect_difference(const std::string& found, const std::string& name, std::vector<int> ranks, int culprit) {
   std::erase(ranks, culprit);
-  TRIREME_CHECK(found.find(name + ": ") != std::string::npos, name, " differs on rank ", culprit, ", and the check says: '", found, "'");
-  TRIREME_CHECK(found.find(in_words(ranks)) != std::string::npos, "not said: ", in_words(ranks), " one value of ", name, " in: ", found);
-  TRIREME_CHECK(found.find(in_words({culprit})) != std::string::npos, "not said: ", in_words({culprit}), " the other value of ", name,
+  TRIREME_CHECK(found.find(name + ": ") != std::string::npos, name, " differs on rank ", culprit, ", but the check reports: '", found, "'");
+  TRIREME_CHECK(found.find(in_words(ranks)) != std::string::npos, "not reported: ", in_words(ranks), " one value of ", name, " in: ", found);
+  TRIREME_CHECK(found.find(in_words({culprit})) != std::string::npos, "not reported: ", in_words({culprit}), " the other value of ", name,
                 " in: ", found);
 }
 
@@ -104,7 +104,7 @@ Tensor tensor_of(const OwnedBox& owned, const std::string& kind) {
   throw InternalError("no " + kind);
 }
 
-/// One bit in one place of the state of one rank, of every kind; `turn` chooses where. Returns whether two ranks hold anything twice.
+/// Flips one bit in each kind of one rank's state; `turn` selects where. Returns false if no two ranks share any element.
 bool flip_somewhere(Trainer& trainer, size_t turn) {
   std::vector<std::pair<std::string, std::vector<int>>> shared;
   for (const auto& [name, ranks] : owners(trainer))
@@ -122,7 +122,7 @@ bool flip_somewhere(Trainer& trainer, size_t turn) {
   return true;
 }
 
-/// The same in a full copy that stays resident, in the part that belongs to another rank. Returns whether there is such a thing.
+/// The same in a resident full copy, in the part that another rank owns. Returns false if there is none.
 bool flip_full_copy(Trainer& trainer, size_t turn) {
   Mesh& mesh = trainer.mesh();
   const ParamStore& params = trainer.stages()[turn % trainer.stages().size()]->params();
@@ -145,7 +145,7 @@ bool flip_full_copy(Trainer& trainer, size_t turn) {
   name = all_gather_strings(mesh.world, name)[static_cast<size_t>(culprit)];
   const std::string found = with_a_bit_flipped(trainer, target, static_cast<int64_t>(turn * 7919));
   TRIREME_CHECK(found.find("full copy of weight/" + name + "@") != std::string::npos, "the full copy of ", name, " differs on rank ", culprit,
-                ", and the check says: '", found, "'");
+                ", but the check reports: '", found, "'");
   TRIREME_CHECK(found.find(in_words({culprit})) != std::string::npos, "rank ", culprit, " is not named: ", found);
   return true;
 }
@@ -167,7 +167,7 @@ void check_layouts(const std::vector<ParityCase>& cases, const std::string& prec
       if (owned) twice.insert(i);
     });
   }
-  CHECK(twice.size() * 2 > cases.size());  // or the list shows nothing
+  CHECK(twice.size() * 2 > cases.size());  // otherwise the list proves nothing
 }
 
 std::vector<ParityCase> every(size_t n) {
@@ -197,7 +197,7 @@ TEST_CASE("replicas agree in every layout of up to eight ranks, and one bit on o
   for (const char* precision : {"fp32", "bf16"}) check_layouts(all_parity_cases(), precision);
 }
 
-TEST_CASE("each reason for which ranks hold the same is checked") {
+TEST_CASE("each reason for which ranks have copies is checked") {
   struct Case {
     const char* why;
     ParityModel model;
@@ -250,7 +250,7 @@ TEST_CASE("each reason for which ranks hold the same is checked") {
     const ParityLayout layout = layout_of(c);
     after_two_steps(parity_config(c.model, layout, "fp32"), [&](Trainer& trainer) {
       expect_agreement(trainer);
-      TRIREME_CHECK(owners(trainer)[c.parameter] == c.ranks, c.why, ": ", c.parameter, " is owned by other ranks than this test thinks");
+      TRIREME_CHECK(owners(trainer)[c.parameter] == c.ranks, c.why, ": ", c.parameter, " is not owned by the ranks this test expects");
       for (const std::string& kind : kinds_of(trainer)) {
         Tensor target;
         for (const OwnedBox& owned : trainer.owned_boxes())
@@ -261,17 +261,17 @@ TEST_CASE("each reason for which ranks hold the same is checked") {
   }
 }
 
-TEST_CASE("a V has one embedding for its first and its last stage: no other rank holds a copy") {
-  const ParityLayout layout = ParityLayout{{.pipeline = 3, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}}.of_layers(13);
+TEST_CASE("a V schedule has one embedding for its first and last stage: no other rank has a copy") {
+  const ParityLayout layout = ParityLayout{{.pipeline = 3, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}}.with_layers(13);
   after_two_steps(parity_config(ParityModel::kLlamaGrouped, layout, "fp32"), [&](Trainer& trainer) {
     expect_agreement(trainer);
-    for (const auto& [name, ranks] : owners(trainer)) TRIREME_CHECK(ranks.size() == 1, name, " is held by ", ranks.size(), " ranks");
+    for (const auto& [name, ranks] : owners(trainer)) TRIREME_CHECK(ranks.size() == 1, name, " is owned by ", ranks.size(), " ranks");
     TRIREME_CHECK(owners(trainer)["embedding.weight@0,0"] == std::vector<int>{0}, "rank 0 does not own the embedding");
-    for (const Action& action : trainer.training_list()) TRIREME_CHECK(action.type != ActionType::kReduceTied, "a tied sum of one copy");
+    for (const Action& action : trainer.training_list()) TRIREME_CHECK(action.type != ActionType::kReduceTied, "a tied reduction of a single copy");
   });
 }
 
-TEST_CASE("full copies that stay on every rank are checked, whoever owns them") {
+TEST_CASE("resident full copies are checked on every rank") {
   struct Case {
     ParityModel model;
     int tensor, pipeline, data, zero, replicate;
@@ -288,15 +288,15 @@ TEST_CASE("full copies that stay on every rank are checked, whoever owns them") 
       INFO(name_of(c.model) << " " << layout.str() << " " << precision);
       after_two_steps(parity_config(c.model, layout, precision), [&](Trainer& trainer) {
         expect_agreement(trainer);
-        for (size_t turn = 0; turn < 10; ++turn) TRIREME_CHECK(flip_full_copy(trainer, turn), "this layout keeps no full copy of what others own");
+        for (size_t turn = 0; turn < 10; ++turn) TRIREME_CHECK(flip_full_copy(trainer, turn), "this layout has no full copy of what other ranks own");
         expect_agreement(trainer);
       });
     }
   }
 }
 
-TEST_CASE("no element is held twice that the check does not compare") {
-  // It compares equal boxes: two ranks whose boxes of a parameter overlap must own the very same.
+TEST_CASE("the check compares every element that two ranks own") {
+  // It compares equal boxes: if two ranks' boxes of a parameter overlap, they must be identical.
   for (const auto& [model, layout] : every(3)) {
     INFO(name_of(model) << " " << layout.str());
     after_two_steps(parity_config(model, layout, "fp32"), [&](Trainer& trainer) {
@@ -313,12 +313,12 @@ TEST_CASE("no element is held twice that the check does not compare") {
         for (const auto& a : all)
           for (const auto& b : all)
             TRIREME_CHECK(a == b || a[0] + a[2] <= b[0] || b[0] + b[2] <= a[0] || a[1] + a[3] <= b[1] || b[1] + b[3] <= a[1], name,
-                          ": two ranks own boxes that overlap and are not the same");
+                          ": two ranks own boxes that overlap but are not identical");
     });
   }
 }
 
-TEST_CASE("many differences are told in few lines") {
+TEST_CASE("many differences are reported in few lines") {
   ParityLayout layout;
   layout.data = 4;
   after_two_steps(parity_config(ParityModel::kGpt2, layout, "fp32"), [&](Trainer& trainer) {
@@ -331,7 +331,7 @@ TEST_CASE("many differences are told in few lines") {
   });
 }
 
-TEST_CASE("a replica check changes nothing: training goes on with the same bits") {
+TEST_CASE("a replica check does not change training") {
   for (const auto& [model, layout] : every(4)) {
     INFO(name_of(model) << " " << layout.str());
     after_two_steps(parity_config(model, layout, "bf16"), [&](Trainer& trainer) {
@@ -341,7 +341,7 @@ TEST_CASE("a replica check changes nothing: training goes on with the same bits"
       other.initialise();
       for (int step = 0; step < 4; ++step) {
         const double loss = other.step(kData, step, 3e-3).loss;
-        if (step >= 2) TRIREME_CHECK(trainer.step(kData, step, 3e-3).loss == loss, "step ", step, " has another loss");
+        if (step >= 2) TRIREME_CHECK(trainer.step(kData, step, 3e-3).loss == loss, "step ", step, " has a different loss");
         expect_agreement(trainer);
       }
     });

@@ -1,4 +1,4 @@
-// A checkpoint belongs to no layout: saved under one, loaded under any other, it is the same run.
+// Checkpoints are independent of the layout: a run saved under one layout continues identically under any other.
 #include <cmath>
 #include <set>
 #include <tuple>
@@ -13,10 +13,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kSaved = 2;             // steps before the checkpoint
-constexpr int kFurther = 2;           // after it: the first needs the weights, the second both moments and the count of steps
-constexpr double kTolerance = 1e-10;  // parity_test.cpp says why
+constexpr int kFurther = 2;           // after it: the first depends on the weights, the second on both moments and the step count
+constexpr double kTolerance = 1e-10;  // see parity_test.cpp
 
-/// Notes which samples are read, in order.
+/// Records the samples that are read, in order.
 class RecordingDataset final : public Dataset {
  public:
   int64_t sequences() const override { return data_.sequences(); }
@@ -31,7 +31,7 @@ class RecordingDataset final : public Dataset {
   mutable std::vector<int64_t> samples_;
 };
 
-/// A step as every layout must take it.
+/// Expected results of a step in every layout.
 struct Step {
   double loss = 0, grad_norm = 0;
   std::vector<int64_t> samples;  ///< by place in the global batch
@@ -46,7 +46,7 @@ struct Order {
 constexpr Order kOrders[] = {{ScheduleKind::kGPipe, 1}, {ScheduleKind::k1F1B, 1}, {ScheduleKind::kInterleaved1F1B, 2},
                              {ScheduleKind::kZbV, 2},   {ScheduleKind::kZbH1, 1}, {ScheduleKind::kZbH2, 1}};
 
-/// One of the ways to train on tensor x pipeline x data ranks; over a few in a row, and over shapes, all other options take all their values.
+/// One of the variants of a shape; over the variants and shapes all other options take all their values.
 ParityLayout with_variant(ParityLayout layout, ParityModel model, int variant) {
   layout.zero = (variant + layout.tensor + layout.pipeline) % 4;
   if (layout.zero > 0 && layout.data % 2 == 0 && variant % 2 == 1) layout.replicate = 2;
@@ -69,7 +69,7 @@ ParityLayout with_variant(ParityLayout layout, ParityModel model, int variant) {
   return layout;
 }
 
-/// Every tensor x pipeline x data <= 8 that the model can be trained on.
+/// Every legal shape with tensor x pipeline x data <= 8.
 std::vector<ParityLayout> shapes_of(ParityModel model) {
   std::vector<ParityLayout> shapes;
   for (int tensor = 1; tensor <= 8; ++tensor)
@@ -92,12 +92,12 @@ ParityLayout shape(int tensor, int pipeline, int data) {
   return layout;
 }
 
-/// Takes step `step` and, where `expected` is given, compares this rank's part of it.
+/// Takes step `step` and, if `expected` is given, compares this rank's part of it.
 void take_step(Trainer& trainer, int step, const Step* expected, Step* record = nullptr) {
   const RecordingDataset data;
   const StepResult result = trainer.step(data, step, 3e-3 / (1 + step % 2));
   const std::vector<int64_t> samples = data.take();
-  TRIREME_CHECK(result.accepted, "step ", step, " was rejected because of ", result.offender);
+  TRIREME_CHECK(result.accepted, "step ", step, " was rejected: non-finite gradient of ", result.offender);
   if (record != nullptr) *record = {result.loss, result.grad_norm, samples};
   if (expected == nullptr) return;
   const auto near = [&](const char* what, double a, double b) {
@@ -108,10 +108,10 @@ void take_step(Trainer& trainer, int step, const Step* expected, Step* record = 
   const auto first = expected->samples.begin() + trainer.mesh().data->rank() * static_cast<std::ptrdiff_t>(samples.size());
   TRIREME_CHECK(samples.size() * static_cast<size_t>(trainer.mesh().data->size()) == expected->samples.size() &&
                     std::equal(samples.begin(), samples.end(), first),
-                "step ", step, " reads other samples, or in another order");
+                "step ", step, " reads different samples or in a different order");
 }
 
-/// The checkpoints of one model: what each holds, and how the run goes on on one rank.
+/// The checkpoints of one model with their state, and the run's steps on one rank.
 class Checkpoints {
  public:
   explicit Checkpoints(ParityModel model) : model_(model) {
@@ -121,7 +121,7 @@ class Checkpoints {
     });
   }
 
-  /// Trains to the checkpoint under `layout` and saves it, the first time it is asked for.
+  /// Trains to the checkpoint under `layout` and saves it, on the first call.
   void make(const ParityLayout& layout) {
     Saved& saved = saved_[layout.str()];
     if (!saved.directory.empty()) return;
@@ -133,10 +133,10 @@ class Checkpoints {
       save(trainer, saved.directory, kSaved);
     });
     if (saved.state.whole() != read_whole(saved.directory / checkpoint_name(kSaved)))
-      throw InternalError(layout.str() + ": the checkpoint does not hold the state that was saved");
+      throw InternalError(layout.str() + ": the checkpoint does not contain the saved state");
   }
 
-  /// Loads each of `sources` under `layout`, one after the other into the same trainers: nothing of the one before may be left.
+  /// Loads each of `sources` under `layout`, one after the other into the same trainers: nothing of the previous one may remain.
   void load(const ParityLayout& layout, const std::vector<ParityLayout>& sources) {
     std::vector<GatheredState> loaded(sources.size());
     const fs::path again = files_.path / "again";
@@ -154,8 +154,8 @@ class Checkpoints {
           loaded[i].add(trainer);
           save(trainer, again, kSaved);
           if (world.rank() == 0) {
-            TRIREME_CHECK(loaded[i].whole() == saved.state.whole(), "the state that was loaded is not the one that was saved");
-            TRIREME_CHECK(read_whole(again / checkpoint_name(kSaved)) == saved.state.whole(), "saved again it is another state");
+            TRIREME_CHECK(loaded[i].whole() == saved.state.whole(), "the loaded state is not the saved one");
+            TRIREME_CHECK(read_whole(again / checkpoint_name(kSaved)) == saved.state.whole(), "saving it again changes the state");
             fs::remove_all(again);
           }
           for (int64_t step = reader.description().step; step < kSaved + kFurther; ++step)
@@ -182,7 +182,7 @@ struct Pair {
   ParityLayout from, to;
 };
 
-/// Makes and loads all of them; returns their number.
+/// Saves and loads all pairs; returns their number.
 size_t check_pairs(ParityModel model, const std::vector<Pair>& pairs) {
   Checkpoints checkpoints(model);
   std::map<std::string, std::pair<ParityLayout, std::vector<ParityLayout>>> sources;
@@ -196,7 +196,7 @@ size_t check_pairs(ParityModel model, const std::vector<Pair>& pairs) {
   return pairs.size();
 }
 
-/// All values of all options that are legal at all occur on both sides.
+/// Checks that all legal values of all options occur on both sides.
 void check_spread(const std::vector<Pair>& pairs) {
   for (const ParityLayout Pair::*side : {&Pair::from, &Pair::to}) {
     std::set<std::pair<std::string, int64_t>> seen;
@@ -233,7 +233,7 @@ void check_spread(const std::vector<Pair>& pairs) {
 
 }  // namespace
 
-TEST_CASE("a checkpoint of any layout loads in any other, bit for bit, and the run goes on as on one rank: a spread of layouts") {
+TEST_CASE("a checkpoint of any layout loads in any other, bit for bit, and the run continues as on one rank: selected layouts") {
   // [tensor, pipeline, data, variant] of both sides.
   using Place = std::array<int, 4>;
   const std::map<ParityModel, std::vector<std::pair<Place, Place>>> spread = {
@@ -278,14 +278,14 @@ TEST_CASE("a checkpoint of any layout loads in any other, bit for bit, and the r
   check_spread(all);
 }
 
-TEST_CASE("a checkpoint of every layout of up to eight ranks loads in every other, bit for bit, and the run goes on as on one rank", "[slow]") {
+TEST_CASE("a checkpoint of every layout of up to eight ranks loads in every other, bit for bit, and the run continues as on one rank", "[slow]") {
   size_t count = 0;
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout}) {
     const std::vector<ParityLayout> shapes = shapes_of(model);
     std::vector<Pair> pairs;
     for (size_t a = 0; a < shapes.size(); ++a)
       for (size_t b = 0; b < shapes.size(); ++b) {
-        // Each layout is saved and loaded in each of its variants; which meets which goes round.
+        // Each shape is saved and loaded in each of its variants; the pairing rotates.
         const auto variant = [&](size_t shape, size_t turn) { return with_variant(shapes[shape], model, static_cast<int>(turn % kVariants)); };
         pairs.push_back({variant(a, a + b), variant(b, a + 2 * b + a / kVariants)});
       }
@@ -295,7 +295,7 @@ TEST_CASE("a checkpoint of every layout of up to eight ranks loads in every othe
   WARN(count << " pairs");
 }
 
-TEST_CASE("fp32 and bf16 checkpoints keep their bits from layout to layout") {
+TEST_CASE("fp32 and bf16 checkpoints stay bit-identical from layout to layout") {
   for (const std::string precision : {"fp32", "bf16"}) {
     const ParityModel model = ParityModel::kLlamaGrouped;
     const TemporaryDirectory directory;

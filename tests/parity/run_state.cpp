@@ -18,7 +18,7 @@ void save(Trainer& trainer, const std::filesystem::path& directory, int64_t step
   about.step = step;
   about.optimizer_steps = trainer.accepted_steps();
   if (scales_loss(trainer.config().training)) about.loss_scale = trainer.loss_scale();
-  Config config = with_derived_sizes(trainer.config());  // and what a configuration must have, though no test here has use for it
+  Config config = with_derived_sizes(trainer.config());  // with the required keys that these tests do not use
   config.data.tokenizer = "none";
   config.data.train = {"none"};
   about.config = to_yaml(config);
@@ -48,7 +48,7 @@ void GatheredState::add(Trainer& trainer) {
       const auto place = static_cast<size_t>((box.start[0] + i / box.extent[1]) * shape[1] + box.start[1] + i % box.extent[1]);
       const char* const from = static_cast<const char*>(host.raw()) + static_cast<size_t>(i) * width;
       char* const to = whole.data() + place * width;
-      TRIREME_CHECK(!known[place] || std::memcmp(from, to, width) == 0, name, ", element ", place, ": two ranks hold different values");
+      TRIREME_CHECK(!known[place] || std::memcmp(from, to, width) == 0, name, ", element ", place, ": two ranks have different values");
       known[place] = true;
       std::memcpy(to, from, width);
     }
@@ -60,7 +60,7 @@ void GatheredState::add(Trainer& trainer) {
 
 const std::map<std::string, std::vector<char>>& GatheredState::whole() const {
   for (const auto& [name, known] : known_)
-    TRIREME_CHECK(std::find(known.begin(), known.end(), false) == known.end(), name, ": some elements belong to no rank");
+    TRIREME_CHECK(std::find(known.begin(), known.end(), false) == known.end(), name, ": no rank owns some of its elements");
   return tensors_;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The state of a small training run on rank threads: saved, loaded, and gathered to be compared bit for bit.
+// Saves, loads and gathers the state of a small training run on rank threads, for bit-exact comparison.
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -25,17 +25,17 @@ void on_ranks(const Config& config, const Body& body) {
   });
 }
 
-/// CheckpointManager as step `step` of <directory>, all ranks at once, after `change` has been done to what this rank writes.
+/// Saves a checkpoint of step `step` in `directory` from all ranks, after applying `change` to the tensors this rank writes. Collective.
 void save(
     Trainer& trainer, const std::filesystem::path& directory, int64_t step,
     const std::function<void(std::vector<StateTensor>&)>& change = [](std::vector<StateTensor>&) {});
 
-/// Every global tensor of a run by the name it has in a checkpoint: the bytes of its unpadded elements.
+/// The unpadded bytes of every global tensor of a run, by its name in a checkpoint.
 class GatheredState {
  public:
-  /// Adds what this rank owns; all ranks do. Throws if another rank has put a value with other bits in the same place.
+  /// Adds what this rank owns; call on all ranks. Throws if another rank has added different bits for an element.
   void add(Trainer& trainer);
-  /// Throws if elements belong to no rank.
+  /// Throws if no rank owns some of the elements.
   const std::map<std::string, std::vector<char>>& whole() const;
 
  private:
@@ -44,7 +44,7 @@ class GatheredState {
   std::map<std::string, std::vector<bool>> known_;
 };
 
-/// The same of a checkpoint.
+/// The same for a checkpoint.
 std::map<std::string, std::vector<char>> read_whole(const std::filesystem::path& checkpoint);
 
 }  // namespace trireme::test

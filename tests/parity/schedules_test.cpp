@@ -1,5 +1,4 @@
-// Where sums are taken in one order there is one set of bits: schedules with the same stages on the same ranks, buckets, recomputation, and a run
-// that is stopped and goes on.
+// Runs that sum in the same order are bit-identical: schedules with the same stages on the same ranks, buckets, recomputation, and resumed runs.
 #include <fstream>
 
 #include "parallel/pipeline/schedule.h"
@@ -41,7 +40,7 @@ Device device_of(const std::string& precision) { return precision == "fp64" ? De
 
 RunRecord run(const Config& config) { return train_on_threads(config, kSteps, device_of(config.training.precision), true); }
 
-/// Of each rank all forwards stage by stage, then all backwards, the last stage first: what gpipe is with several stages a rank.
+/// GPipe with several stages per rank: on each rank all forwards stage by stage, then all backwards, the last stage first.
 ActionLists all_forwards_first(const std::vector<int>& stage_rank, int ranks, int microbatches) {
   ActionLists plan(static_cast<size_t>(ranks));
   const int stages = static_cast<int>(stage_rank.size());
@@ -52,7 +51,7 @@ ActionLists all_forwards_first(const std::vector<int>& stage_rank, int ranks, in
   return plan;
 }
 
-/// The same configuration with that order, read from a file, for the same stages on the same ranks.
+/// The same configuration with that schedule, read from a file, for the same stages on the same ranks.
 Config from_file(Config config, const std::filesystem::path& path) {
   const std::vector<int> stage_rank = stage_ranks(training_schedule(config));
   std::ofstream(path) << to_text(all_forwards_first(stage_rank, static_cast<int>(config.parallel.pipeline), microbatches_of(config)));
@@ -63,7 +62,7 @@ Config from_file(Config config, const std::filesystem::path& path) {
 
 }  // namespace
 
-TEST_CASE("gpipe, 1f1b and the zero-bubble schedules give the same bits, whatever is sharded and when it is reduced") {
+TEST_CASE("gpipe, 1f1b and the zero-bubble schedules are bit-identical under every sharding and accumulation") {
   ParityLayout layout;
   layout.pipeline = 3;
   layout.data = 2;
@@ -78,7 +77,7 @@ TEST_CASE("gpipe, 1f1b and the zero-bubble schedules give the same bits, whateve
   }
 }
 
-TEST_CASE("schedules give the same bits with tensor parallelism, on the fast kernels, in fp32 and bf16") {
+TEST_CASE("schedules are bit-identical with tensor parallelism, on the CPU kernels, in fp32 and bf16") {
   const ParityLayout layout{{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}};
   for (const char* precision : {"fp32", "bf16"}) {
     const ParityModel model = ParityModel::kGpt2Dropout;
@@ -90,30 +89,30 @@ TEST_CASE("schedules give the same bits with tensor parallelism, on the fast ker
   }
 }
 
-TEST_CASE("interleaved and V schedules give the bits of all forwards first with the same stages on the same ranks") {
+TEST_CASE("interleaved and V schedules are bit-identical to all forwards first with the same stages on the same ranks") {
   const TemporaryDirectory files;
   for (const Kind& kind : {Kind{ScheduleKind::kInterleaved1F1B, 2}, {ScheduleKind::kZbV, 2}}) {
     for (const Sharding& sharding : kShardings) {
       const ParityLayout layout = with(with(ParityLayout{{.pipeline = 2, .data = 2}}, sharding), kind);
       INFO(layout.str());
       const Config config = parity_config(ParityModel::kLlama, layout, "fp64");
-      CHECK(run(config) == run(from_file(config, files.path / "plan.txt")));
+      CHECK(run(config) == run(from_file(config, files.path / "schedule.txt")));
     }
   }
-  // Three stages a rank, and a number of micro-batches, 4, that 3 ranks do not divide.
+  // Three stages per rank, and 4 micro-batches, which is not a multiple of 3 ranks.
   const ParityLayout layout =
-      ParityLayout{{.pipeline = 3, .micro_batch = 3, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 3}}.of_layers(13);
+      ParityLayout{{.pipeline = 3, .micro_batch = 3, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 3}}.with_layers(13);
   const Config config = parity_config(ParityModel::kGpt2Dropout, layout, "fp64");
-  CHECK(run(config) == run(from_file(config, files.path / "plan.txt")));
+  CHECK(run(config) == run(from_file(config, files.path / "schedule.txt")));
 }
 
-TEST_CASE("a tied embedding that first and last stage of a V share differs by the order of its sum alone") {
-  // Its gradient is that of a head and that of an embedding, each micro-batch by micro-batch; which of the two comes first is the schedule's.
+TEST_CASE("a tied embedding shared by first and last stage of a V schedule differs only by the order of its sum") {
+  // Its gradient sums those of head and embedding over the micro-batches; the schedule determines their order.
   const TemporaryDirectory files;
   const ParityLayout layout{{.pipeline = 2, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}};
   const Config config = parity_config(ParityModel::kLlamaGrouped, layout, "fp64");
   const RunRecord actual = train_on_threads(config, 1, Device::kReference, true);
-  RunRecord expected = train_on_threads(from_file(config, files.path / "plan.txt"), 1, Device::kReference, true);
+  RunRecord expected = train_on_threads(from_file(config, files.path / "schedule.txt"), 1, Device::kReference, true);
   CHECK(difference(expected, actual, 1e-12) == "");
   CHECK(actual.loss == expected.loss);
   size_t others = 0;
@@ -126,7 +125,7 @@ TEST_CASE("a tied embedding that first and last stage of a V share differs by th
   CHECK(others + 1 == actual.first_gradient.size());
 }
 
-TEST_CASE("recomputation gives the same bits under every schedule") {
+TEST_CASE("recomputation is bit-identical under every schedule") {
   for (const Kind& kind : {Kind{ScheduleKind::k1F1B, 1}, {ScheduleKind::kZbH1, 1}, {ScheduleKind::kInterleaved1F1B, 2}, {ScheduleKind::kZbV, 2}}) {
     ParityLayout layout = with(ParityLayout{{.tensor = 2, .pipeline = 2, .data = 2, .zero = 3, .sequence_parallel = true}}, kind);
     const RunRecord expected = run(parity_config(ParityModel::kGpt2Dropout, layout, "fp64"));
@@ -139,9 +138,9 @@ TEST_CASE("recomputation gives the same bits under every schedule") {
   }
 }
 
-TEST_CASE("buckets give the same bits but for the sum of the gradient norm") {
-  // Each element's sum over ranks is what it was; which elements a shard has, and so the order of the norm's sum, is not. Without a clip nothing
-  // reads it.
+TEST_CASE("buckets are bit-identical except for the gradient norm") {
+  // Each element's sum over ranks is unchanged, but the elements of a shard, and with them the order of the norm's sum, are not. Without clipping the
+  // norm has no effect.
   for (const auto& [zero, accumulation] : {kShardings[1], kShardings[3], kShardings[5]}) {
     for (const Kind& kind : {Kind{ScheduleKind::k1F1B, 1}, {ScheduleKind::kInterleaved1F1B, 2}}) {
       ParityLayout layout = with(with(ParityLayout{{.pipeline = 2, .data = 3}}, kind), {zero, accumulation});
@@ -163,7 +162,7 @@ TEST_CASE("buckets give the same bits but for the sum of the gradient norm") {
   }
 }
 
-TEST_CASE("a run with several stages a rank that is stopped and goes on has the bits of one that is not") {
+TEST_CASE("a resumed run with several stages per rank is bit-identical to an uninterrupted one") {
   for (const Kind& kind : {Kind{ScheduleKind::kInterleaved1F1B, 2}, {ScheduleKind::kZbV, 2}, {ScheduleKind::kZbH2, 1}}) {
     for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kGpt2Dropout}) {
       const ParityLayout layout = with(ParityLayout{{.pipeline = 2, .data = 2, .zero = model == ParityModel::kGpt2Dropout ? 1 : 3}}, kind);
@@ -182,7 +181,7 @@ TEST_CASE("a run with several stages a rank that is stopped and goes on has the 
       });
       on_ranks(config, [&](Trainer& trainer) {
         trainer.initialise();
-        trainer.evaluate(data, 1);  // leaves full copies of other weights behind
+        trainer.evaluate(data, 1);  // gathers full copies of other weights
         CheckpointReader reader(directory.path / checkpoint_name(2));
         load_state(trainer, reader);
         for (int step = 2; step < 4; ++step) trainer.step(data, step, 3e-3);

@@ -1,4 +1,4 @@
-// Documents that share a sequence are trained as if each had one of its own.
+// Documents that share a sequence train as if each had its own sequence.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -14,10 +14,10 @@ namespace {
 
 constexpr int64_t kSequence = 12;
 using Lengths = std::vector<int64_t>;
-// Borders on and off those of tensor ranks, documents of one token, equal neighbours within a sequence and over its end.
+// Boundaries on and off those of tensor ranks, documents of one token, equal neighbours within a sequence and across its end.
 const std::vector<Lengths> kPacked = {{5, 4, 3}, {12}, {1, 11}, {6, 6}, {6, 3, 3}, {1, 1, 1, 9}};
 
-/// Document `text`: what comes after each token, and nothing after the last.
+/// Tokens and targets of document `text`; the last token has no target.
 void write_document(int64_t text, int64_t length, int32_t* tokens, int32_t* targets) {
   const std::vector<int32_t> ids = text_tokens(text, length);
   for (int64_t t = 0; t < length; ++t) {
@@ -39,7 +39,7 @@ class Packed final : public Dataset {
   }
 };
 
-/// Each document at the beginning of a sequence; what is behind it counts for nothing.
+/// Each document at the start of its own sequence, followed by masked padding.
 class Apart final : public Dataset {
  public:
   Apart() {
@@ -115,7 +115,7 @@ void check_equal(const Record& packed, const Record& apart) {
   }
 }
 
-TEST_CASE("segments: documents in a pack have the loss and the gradients that they have apart") {
+TEST_CASE("segments: packed documents have the loss and gradients of separate sequences") {
   for (const std::string& name : kTextModels) {
     const Record apart = train(name, Apart(), 1, false, 1);
     REQUIRE(apart.loss > 1);
@@ -131,7 +131,7 @@ TEST_CASE("segments: documents in a pack have the loss and the gradients that th
   }
 }
 
-/// Logits [M,V] of a micro-batch, on the reference engine.
+/// Logits [M,V] of a micro-batch on the reference kernels.
 std::vector<double> logits_of(Trainer& trainer, const std::vector<int32_t>& tokens, int64_t sequence, const Lengths& segments) {
   Context& ctx = trainer.context();
   const auto rows = static_cast<int64_t>(tokens.size());
@@ -145,7 +145,7 @@ std::vector<double> logits_of(Trainer& trainer, const std::vector<int32_t>& toke
   return {logits.data<double>(), logits.data<double>() + logits.numel()};
 }
 
-TEST_CASE("segments: a document in a pack has the bits that it has alone") {
+TEST_CASE("segments: logits of a packed document are bit-identical to those of the document alone") {
   for (const std::string& name : kTextModels) {
     SelfCommunicator world("world");
     Arena arena(Device::kReference, true);
@@ -168,13 +168,13 @@ TEST_CASE("segments: a document in a pack has the bits that it has alone") {
   }
 }
 
-TEST_CASE("segments: neighbours of one length are one run, over the ends of sequences too") {
+TEST_CASE("segments: consecutive segments of equal length form one run, also across sequences") {
   using Runs = std::vector<SegmentRun>;
   CHECK(segment_runs({}, 24, 12) == Runs{{2, 12, 0}});
   CHECK(segment_runs({12, 12}, 24, 12) == Runs{{2, 12, 0}});
   CHECK(segment_runs({5, 4, 3, 3, 3, 6}, 24, 12) == Runs{{1, 5, 0}, {1, 4, 5}, {3, 3, 9}, {1, 6, 18}});
-  CHECK_THROWS_WITH(segment_runs({5, 8, 11}, 24, 12), Catch::Contains("a segment of 8 rows at row 5"));
-  CHECK_THROWS_WITH(segment_runs({12}, 24, 12), Catch::Contains("segments of 12 rows"));
+  CHECK_THROWS_WITH(segment_runs({5, 8, 11}, 24, 12), Catch::Contains("segment of 8 rows at row 5 is empty or crosses a sequence of 12"));
+  CHECK_THROWS_WITH(segment_runs({12}, 24, 12), Catch::Contains("segments cover 12 rows of a micro-batch of 24"));
   CHECK_THROWS_AS(segment_runs({12, 0, 12}, 24, 12), InternalError);
 }
 

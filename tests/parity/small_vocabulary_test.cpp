@@ -1,4 +1,4 @@
-// A vocabulary that ends before the last tensor rank: that rank has rows of the table, and none of them is a token's.
+// A vocabulary too small for its tensor ranks: the last rank's rows of the embedding are all padding.
 #include <cmath>
 #include <mutex>
 
@@ -12,7 +12,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr int64_t kTokens = 5;  // two rows a rank of four: the third has one of padding, the fourth has two
+constexpr int64_t kTokens = 5;  // two rows per rank: the third of four ranks has one row of padding, the fourth two
 constexpr int kRanks = 4;
 
 Config config_of(ParityModel model, int tensor) {
@@ -23,7 +23,7 @@ Config config_of(ParityModel model, int tensor) {
   return config;
 }
 
-/// On every rank the logits of a text.
+/// The logits of a text, by rank.
 std::vector<std::vector<double>> logits_on(int tensor) {
   std::vector<std::vector<double>> all(static_cast<size_t>(tensor));
   run_ranks(tensor, [&](Communicator& world) {
@@ -40,7 +40,7 @@ std::vector<std::vector<double>> logits_on(int tensor) {
 
 }  // namespace
 
-TEST_CASE("the rows of a parameter that is shorter than its ranks lie within it, each on one rank") {
+TEST_CASE("rows of a parameter with too few rows for its ranks are split without gap and overlap") {
   for (const int ranks : {4, 7, 8}) {
     int64_t end = 0;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -56,13 +56,13 @@ TEST_CASE("the rows of a parameter that is shorter than its ranks lie within it,
   }
 }
 
-TEST_CASE("a tensor rank without a token of the vocabulary trains and evaluates as one rank does") {
+TEST_CASE("with a tensor rank without vocabulary, training and evaluation equal one rank") {
   const RunRecord one = train_on_threads(config_of(ParityModel::kLlamaGrouped, 1), 2, Device::kReference);
   const RunRecord four = train_on_threads(config_of(ParityModel::kLlamaGrouped, kRanks), 2, Device::kReference, true);
   CHECK(difference(one, four, 1e-10) == "");
 }
 
-TEST_CASE("a tensor rank without a token of the vocabulary has no part in the logits") {
+TEST_CASE("with a tensor rank without vocabulary, logits equal one rank") {
   const std::vector<double> expected = logits_on(1)[0];
   REQUIRE(expected.size() == 6 * kTokens);
   for (const std::vector<double>& logits : logits_on(kRanks)) {

@@ -1,4 +1,4 @@
-// What a checkpoint holds of a training run: every element once, and all of it.
+// A checkpoint contains the complete state of a run, every element once.
 #include "trainer/loop/state.h"
 
 #include "parallel/comm/self.h"
@@ -39,7 +39,7 @@ std::vector<double> losses(Trainer& trainer, int first, int last) {
 
 }  // namespace
 
-TEST_CASE("a run stopped twice consumes the samples, and takes the steps, of one that was not") {
+TEST_CASE("a run stopped twice reads the samples and takes the steps of an uninterrupted one") {
   const TemporaryDirectory directory;
   write_tokens(directory.path / "tokens", 12 * 40 + 1);
   const auto run = [&](const std::string& name, std::optional<int64_t> max_steps) {
@@ -60,7 +60,7 @@ TEST_CASE("a run stopped twice consumes the samples, and takes the steps, of one
   CHECK(through == steps_of(directory.path / "stopped"));
 }
 
-TEST_CASE("training goes on from a checkpoint bit for bit, twice, in every kind of layout") {
+TEST_CASE("training resumes from a checkpoint bit for bit, twice, in every kind of layout") {
   for (const Config& config : {config_of(ParityModel::kLlamaGrouped, 4, 1, 2, 3, 1), config_of(ParityModel::kGpt2Dropout, 2, 2, 2, 3, 2),
                                config_of(ParityModel::kLlama, 1, 2, 3, 1, 1), config_of(ParityModel::kGpt2, 3, 1, 2, 0, 1)}) {
     const TemporaryDirectory directory;
@@ -82,12 +82,12 @@ TEST_CASE("training goes on from a checkpoint bit for bit, twice, in every kind 
         in_parts.insert(in_parts.end(), some.begin(), some.end());
         save(part, directory.path, first + 2);
       }
-      TRIREME_CHECK(through == in_parts, "training took another way after a resume");
+      TRIREME_CHECK(through == in_parts, "training differs after a resume");
     });
   }
 }
 
-TEST_CASE("any layout reads the weights of any other, without its padding") {
+TEST_CASE("any layout loads the weights of any other, without padding") {
   const TemporaryDirectory directory;
   double expected = 0;
   int64_t step = 0;
@@ -112,12 +112,12 @@ TEST_CASE("any layout reads the weights of any other, without its padding") {
   }
 }
 
-TEST_CASE("a checkpoint that is not the model's, whole and no more, is refused by the name of the tensor, on every rank") {
+TEST_CASE("a checkpoint with missing, extra or wrong tensors is refused on every rank, naming the tensor") {
   using Tensors = std::vector<StateTensor>;
   const auto without = [](const std::string& name) {
     return [name](Tensors& tensors) { std::erase_if(tensors, [&](const StateTensor& tensor) { return tensor.name == name; }); };
   };
-  // Where this rank writes the first, it writes the same under another name too.
+  // If this rank writes `name`, it also writes the same tensor as `other`.
   const auto as_well = [](const std::string& name, const std::string& other) {
     return [name, other](Tensors& tensors) {
       Tensors more;
@@ -138,22 +138,22 @@ TEST_CASE("a checkpoint that is not the model's, whole and no more, is refused b
     std::function<void(Tensors&)> change;
     const char* named;
   } cases[] = {
-      {"no weight", one, one, without("weight/blocks.3.mlp.up.weight"), "weight/blocks.3.mlp.up.weight"},
-      {"no first moment", one, one, without("exp_avg/blocks.1.attention.key.bias"), "exp_avg/blocks.1.attention.key.bias"},
-      {"no second moment", one, many, without("exp_avg_sq/final_norm.weight"), "exp_avg_sq/final_norm.weight"},
-      {"no second moment of one stage", many, many, without("exp_avg_sq/final_norm.weight"), "exp_avg_sq/final_norm.weight"},
-      {"a block too many", one, one, as_well("weight/blocks.4.mlp.up.weight", "weight/blocks.5.mlp.up.weight"), "weight/blocks.5.mlp.up.weight"},
-      {"a moment too many", many, many, as_well("exp_avg/final_norm.weight", "exp_avg/other_norm.weight"), "exp_avg/other_norm.weight"},
-      {"another kind of state", one, one, as_well("exp_avg/final_norm.weight", "foo/final_norm.weight"), "foo/final_norm.weight"},
-      {"another kind of state", many, many, as_well("exp_avg/final_norm.weight", "max_exp_avg_sq/final_norm.weight"),
+      {"missing weight", one, one, without("weight/blocks.3.mlp.up.weight"), "weight/blocks.3.mlp.up.weight"},
+      {"missing first moment", one, one, without("exp_avg/blocks.1.attention.key.bias"), "exp_avg/blocks.1.attention.key.bias"},
+      {"missing second moment", one, many, without("exp_avg_sq/final_norm.weight"), "exp_avg_sq/final_norm.weight"},
+      {"missing second moment of one stage", many, many, without("exp_avg_sq/final_norm.weight"), "exp_avg_sq/final_norm.weight"},
+      {"an extra block", one, one, as_well("weight/blocks.4.mlp.up.weight", "weight/blocks.5.mlp.up.weight"), "weight/blocks.5.mlp.up.weight"},
+      {"an extra moment", many, many, as_well("exp_avg/final_norm.weight", "exp_avg/other_norm.weight"), "exp_avg/other_norm.weight"},
+      {"unknown kind of state", one, one, as_well("exp_avg/final_norm.weight", "foo/final_norm.weight"), "foo/final_norm.weight"},
+      {"unknown kind of state", many, many, as_well("exp_avg/final_norm.weight", "max_exp_avg_sq/final_norm.weight"),
        "max_exp_avg_sq/final_norm.weight"},
-      {"no kind", one, one, as_well("weight/final_norm.weight", "final_norm.weight"), "final_norm.weight"},
+      {"missing kind", one, one, as_well("weight/final_norm.weight", "final_norm.weight"), "final_norm.weight"},
       {"a kind twice", one, one, as_well("weight/final_norm.weight", "weight/weight/final_norm.weight"), "weight/weight/final_norm.weight"},
-      {"another vocabulary", one, with(many, [](Config& c) { c.model.vocab_size = 59; }), as_it_is, "/embedding.weight"},
-      {"another dtype", with(one, [](Config& c) { c.training.precision = "fp32"; }), one, as_it_is, "weight/embedding.weight"},
+      {"different vocabulary", one, with(many, [](Config& c) { c.model.vocab_size = 59; }), as_it_is, "/embedding.weight"},
+      {"different dtype", with(one, [](Config& c) { c.training.precision = "fp32"; }), one, as_it_is, "weight/embedding.weight"},
       {"tied instead of untied", one, with(one, [](Config& c) { c.model.tied_embeddings = true; }), as_it_is, "/head.weight"},
       {"untied instead of tied", with(one, [](Config& c) { c.model.tied_embeddings = true; }), one, as_it_is, "weight/head.weight"},
-      {"another width", one, with(one, [](Config& c) { c.model.ffn_size = 24; }), as_it_is, "weight/blocks.0.mlp."},
+      {"different width", one, with(one, [](Config& c) { c.model.ffn_size = 24; }), as_it_is, "weight/blocks.0.mlp."},
   };
   for (const auto& c : cases) {
     INFO(c.what << ", " << world_of(c.saved) << " -> " << world_of(c.loaded) << " ranks");

@@ -1,4 +1,4 @@
-// The clock of a step: what a run does between two steps belongs to neither.
+// step_seconds: work between two steps is not counted in either.
 #include <algorithm>
 #include <fstream>
 #include <functional>
@@ -18,7 +18,7 @@ class RunFiles {
  public:
   RunFiles() {
     write_tokens(directory_.path / "train", 12 * 40 + 1);
-    write_tokens(directory_.path / "validation", 12 * 12 * 90 + 1);  // 90 batches: as much as about thirty steps
+    write_tokens(directory_.path / "validation", 12 * 12 * 90 + 1);  // 90 batches, which take about as long as thirty steps
   }
 
   void train(const std::function<void(Config&)>& change, std::optional<int64_t> max_steps = {}) const {
@@ -55,7 +55,7 @@ class RunFiles {
       if (line.contains("loss")) seconds[line["step"]] = line["step_seconds"];
     return seconds;
   }
-  /// As a run that was killed between a save and the evaluation behind it has left them.
+  /// Makes the files look like those of a run killed between a save and the evaluation after it.
   void drop_the_last_evaluation() const {
     std::vector<nlohmann::json> all = lines();
     const auto last = std::find_if(all.rbegin(), all.rend(), [](const nlohmann::json& line) { return line.contains("validation_loss"); });
@@ -76,7 +76,7 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-TEST_CASE("step_seconds: an evaluation is not counted in the step behind it") {
+TEST_CASE("step_seconds: an evaluation is not counted in the following step") {
   const RunFiles files;
   files.train(files.evaluating());
   const std::map<int64_t, double> seconds = files.step_seconds();
@@ -84,14 +84,14 @@ TEST_CASE("step_seconds: an evaluation is not counted in the step behind it") {
   std::vector<double> behind, others;
   for (int64_t step = 3; step <= 10; ++step) (step % 2 == 1 ? behind : others).push_back(seconds.at(step));
   CAPTURE(behind, others);
-  CHECK(std::ranges::min(behind) < 5 * median(others));  // the shortest, as a busy machine may make any of them long
+  CHECK(std::ranges::min(behind) < 5 * median(others));  // the shortest, because a busy machine may slow down any step
 }
 
-TEST_CASE("step_seconds: an evaluation that a killed run still owed is not counted in the first step") {
+TEST_CASE("step_seconds: a pending evaluation of a killed run is not counted in the first step") {
   const RunFiles files;
   double first = 0;
   std::vector<double> others;
-  for (int attempt = 0; attempt < 3; ++attempt) {  // a busy machine may make any step long
+  for (int attempt = 0; attempt < 3; ++attempt) {  // a busy machine may slow down any step
     std::filesystem::remove_all(files.run());
     files.train(files.evaluating(), 4);
     files.drop_the_last_evaluation();
@@ -106,13 +106,13 @@ TEST_CASE("step_seconds: an evaluation that a killed run still owed is not count
   CHECK(first < 5 * median(others));
 }
 
-TEST_CASE("step_seconds: a save that training waits for is not counted in the step behind it") {
+TEST_CASE("step_seconds: a synchronous save is not counted in the following step") {
   const RunFiles files;
   files.train([](Config& config) {
-    config.model.max_positions = 20000;  // most of the state, and none of the work of a step
+    config.model.max_positions = 20000;  // a large state without more work per step
     config.checkpoint.every = 2;
     config.checkpoint.asynchronous = false;
-    config.resilience.replica_check_every = 0;  // which comes with a save otherwise
+    config.resilience.replica_check_every = 0;  // otherwise it runs with a save
   });
   const std::map<int64_t, double> seconds = files.step_seconds();
   int64_t shorter = 0;
@@ -126,7 +126,7 @@ TEST_CASE("step_seconds: a save that training waits for is not counted in the st
     shorter += steps.back() < stalls.back();
   }
   CAPTURE(steps, stalls);
-  CHECK(shorter > 0);  // with the save in it, a step is never shorter than the save
+  CHECK(shorter > 0);  // if it included the save, a step would never be shorter than the save
 }
 
 }  // namespace trireme::test

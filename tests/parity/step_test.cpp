@@ -1,4 +1,4 @@
-// What parity cannot see, because a mistake in it would be the same in every layout: gradients are derivatives, dropout, evaluation, rejected steps.
+// What parity tests cannot detect, because an error would be the same in every layout: gradients as derivatives, dropout, evaluation, rejected steps.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,9 +16,9 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kNoLearning = 0;  ///< a step of this rate leaves every weight as it is
+constexpr double kNoLearning = 0;  ///< a step at this rate changes no weight
 
-/// One rank with a model of its own, in double precision.
+/// A trainer on one rank, in fp64.
 struct OneRank {
   explicit OneRank(Config config) : trainer(ctx, world, config, true) { trainer.initialise(); }
   SelfCommunicator world{"world"};
@@ -33,7 +33,7 @@ Config whole_batch_config(ParityModel model) {
   return parity_config(model, layout, "fp64");
 }
 
-/// Every sample is the same.
+/// A data set whose samples are all the same.
 class OneSample final : public Dataset {
  public:
   explicit OneSample(const Dataset& data) : data_(data) {}
@@ -52,10 +52,10 @@ void add_to(const Tensor& tensor, const std::vector<double>& direction, double f
   for (size_t i = 0; i < direction.size(); ++i) tensor.data<double>()[i] += factor * direction[i];
 }
 
-/// By box and kind.
+/// Values by box and kind.
 using State = std::vector<std::vector<double>>;
 
-/// NaN is itself.
+/// Bitwise, so NaN equals itself.
 bool same_bits(const State& a, const State& b) {
   const auto same = [](const std::vector<double>& x, const std::vector<double>& y) {
     return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0;
@@ -72,8 +72,8 @@ State state_of(const Trainer& trainer) {
 
 }  // namespace
 
-TEST_CASE("every gradient is the derivative of the loss, under dropout too") {
-  constexpr double kStep = 1e-5;  // central differences: 1e-10 of the third derivative, beside 1e-11 of rounding
+TEST_CASE("every gradient is the derivative of the loss, also with dropout") {
+  constexpr double kStep = 1e-5;  // central differences: error 1e-10 by the third derivative, 1e-11 by rounding
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2Dropout}) {
     OneRank rank(whole_batch_config(model));
     rank.trainer.step(kData, 0, kNoLearning);
@@ -103,7 +103,7 @@ TEST_CASE("every gradient is the derivative of the loss, under dropout too") {
   }
 }
 
-TEST_CASE("dropout draws another mask at each step, and none in evaluation") {
+TEST_CASE("dropout draws a different mask in each step, and none in evaluation") {
   const OneSample one(kData);
   OneRank with(whole_batch_config(ParityModel::kGpt2Dropout)), without(whole_batch_config(ParityModel::kGpt2));
   CHECK(with.trainer.evaluate(kData, 0).loss == without.trainer.evaluate(kData, 0).loss);
@@ -113,7 +113,7 @@ TEST_CASE("dropout draws another mask at each step, and none in evaluation") {
   CHECK(without.trainer.step(one, 0, kNoLearning).loss == without.trainer.step(one, 1, kNoLearning).loss);
 }
 
-TEST_CASE("the validation loss is a mean over tokens, however they are batched") {
+TEST_CASE("the validation loss is a mean over tokens for any batch size") {
   std::vector<double> losses;
   for (const int64_t batch : {1, 4, 29}) {
     Config config = parity_config(ParityModel::kLlama, {}, "fp64");
@@ -133,14 +133,14 @@ TEST_CASE("the validation loss is a mean over tokens, however they are batched")
   CHECK(losses[2] == Approx(losses[0]).epsilon(1e-12));
 }
 
-TEST_CASE("a gradient that is not finite on one rank rejects the step on all, and leaves no trace") {
+TEST_CASE("a non-finite gradient on one rank rejects the step on all ranks and changes nothing") {
   ParityLayout layout;
   layout.tensor = layout.pipeline = layout.data = 2;
   layout.zero = 3;
   layout.sequence_parallel = true;
   const Config config = parity_config(ParityModel::kLlama, layout, "fp64");
   struct Case {
-    const char* offender;  ///< the first name of those that are spoiled
+    const char* offender;  ///< first by name of the parameters with a non-finite gradient
     std::function<void(const OwnedBox& owned, bool last_rank)> spoil;
   };
   const auto spoil_one_weight = [](double bad) {
@@ -148,7 +148,7 @@ TEST_CASE("a gradient that is not finite on one rank rejects the step on all, an
       if (last_rank && owned.spec->name == "head.weight") owned.weight.data<double>()[0] = bad;
     };
   };
-  // Where the final norm's weight is zero nothing flows further up, and what flows into it is of the size of the head: its square overflows on the
+  // With a zero weight of the final norm no gradient flows through it, while its own gradient is of the size of the head: its square overflows on the
   // one rank that owns and counts it, and all other gradients are zero.
   const auto spoil_one_gradient = [](const OwnedBox& owned, bool) {
     const double factor = owned.spec->name == "head.weight" ? 1e160 : owned.spec->name == "final_norm.weight" ? 0 : 1;
@@ -172,20 +172,20 @@ TEST_CASE("a gradient that is not finite on one rank rejects the step on all, an
       const StepResult result = disturbed.step(kData, 5, 1e-3);
       TRIREME_CHECK(!result.accepted, "accepted");
       TRIREME_CHECK(result.offender == c.offender, result.offender, " is named instead of ", c.offender);
-      TRIREME_CHECK(same_bits(state_of(disturbed), spoiled), "the rejected step wrote something");
+      TRIREME_CHECK(same_bits(state_of(disturbed), spoiled), "the rejected step changed the state");
       const std::vector<OwnedBox> boxes = disturbed.owned_boxes();
       size_t at = 0;
       for (const OwnedBox& box : boxes)
         for (const auto& [kind, tensor] : box.kept()) std::ranges::copy(good[at++], tensor.data<double>());
       disturbed.weights_changed();
       for (Trainer* trainer : {&disturbed, &undisturbed}) TRIREME_CHECK(trainer->step(kData, 1, 1e-3).accepted, "rejected");
-      TRIREME_CHECK(disturbed.accepted_steps() == 2, disturbed.accepted_steps(), " steps count");
-      TRIREME_CHECK(same_bits(state_of(disturbed), state_of(undisturbed)), "the step after it is another one");
+      TRIREME_CHECK(disturbed.accepted_steps() == 2, disturbed.accepted_steps(), " accepted steps");
+      TRIREME_CHECK(same_bits(state_of(disturbed), state_of(undisturbed)), "the step after it differs");
     });
   }
 }
 
-TEST_CASE("every option of the layout changes what a rank does") {
+TEST_CASE("every layout option changes a rank's action list") {
   const auto list = [](const auto& change) {
     ParityLayout layout;
     layout.pipeline = layout.data = 2;

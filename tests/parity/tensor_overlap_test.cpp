@@ -1,4 +1,4 @@
-// Tensor-parallel communication runs behind the products that do not need it, and the bits are those of one after the other.
+// Tensor-parallel communication overlaps products that do not depend on it, and the result is bit-identical to running them in sequence.
 #include <algorithm>
 #include <functional>
 
@@ -13,7 +13,7 @@
 namespace trireme::test {
 namespace {
 
-/// Notes when operations begin and are waited for, and what `probe` sees then.
+/// Records when operations start and are waited for, and the result of `probe` at that time.
 class OrderCommunicator final : public ForwardingCommunicator {
  public:
   using Probe = std::function<std::string()>;
@@ -51,11 +51,11 @@ struct Case {
 };
 
 struct Result {
-  std::vector<double> values;      ///< of dx and of all gradients
-  std::vector<std::string> notes;  ///< of the backward
+  std::vector<double> values;      ///< dx and all gradients
+  std::vector<std::string> notes;  ///< during the backward
 };
 
-/// Block 1 alone, on one of two tensor ranks: forward and backward of one micro-batch, I and W in one call or apart.
+/// Block 1 on one of two tensor ranks: forward and backward of one micro-batch, with I and W fused or separate.
 class Subject {
  public:
   Subject(Context& ctx, Communicator& tensor, const Case& c)
@@ -78,7 +78,7 @@ class Subject {
     const int64_t rows = config_.training.sequence_length, here = region_.local_rows(rows);
     const std::vector<SegmentRun> runs = segment_runs({5, 1, 3, 3}, rows, rows);
     const ForwardContext pass{rows, rows, region_.first_row(rows), 0, 3, 0, config_.model.dropout, runs};
-    const auto normal = [&](uint64_t key) {  // the rows that are here; without sequence parallelism all, alike on both ranks
+    const auto normal = [&](uint64_t key) {  // the rows on this rank; without sequence parallelism all rows, on both ranks
       const Tensor x = Tensor::empty(ctx_, {here, config_.model.hidden_size}, DType::kF64, MemoryCategory::kActivations);
       fill_normal(ctx_, key, 1, config_.model.hidden_size, pass.first_row, 0, x);
       return x;
@@ -108,7 +108,7 @@ class Subject {
     return table;
   }
 
-  /// The matrices whose gradients are there.
+  /// The matrices whose gradients have been computed.
   std::string done() const {
     std::string names;
     for (const auto& param : unit_.params()) {
@@ -149,7 +149,7 @@ using Notes = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("a block's backward that overlaps has the bits of I and W, with in-flight buffers poisoned") {
+TEST_CASE("a block's fused backward is bit-identical to I and W, with in-flight buffers poisoned") {
   for (const ParityModel model : {ParityModel::kLlamaGrouped, ParityModel::kLlama, ParityModel::kGpt2, ParityModel::kGpt2Dropout}) {
     for (const bool sequence_parallel : {false, true}) {
       const std::vector<Result> kept = run_case({model, sequence_parallel, Recompute::kNone}, true);
@@ -164,13 +164,13 @@ TEST_CASE("a block's backward that overlaps has the bits of I and W, with in-fli
   }
 }
 
-TEST_CASE("with sequence parallelism the gather of x runs behind the product dx, the reduction of dx behind the products dw") {
+TEST_CASE("with sequence parallelism the gather of x overlaps the product dx, and the reduction of dx overlaps the products dw") {
   const std::vector<Result> results = run_case({ParityModel::kGpt2, true, Recompute::kNone}, true);
   const Notes expected = {
       "start all_gather",      // dy
-      "wait all_gather",       // before the product that needs it
+      "wait all_gather",       // before the product that depends on it
       "start all_gather",      // x of the MLP
-      "start reduce_scatter",  // dx: its product is done
+      "start reduce_scatter",  // dx, after its product
       "wait all_gather",
       "wait reduce_scatter mlp.up.weight mlp.down.weight",
       "start all_gather mlp.up.weight mlp.down.weight",
@@ -183,7 +183,7 @@ TEST_CASE("with sequence parallelism the gather of x runs behind the product dx,
   for (const Result& result : results) CHECK(result.notes == expected);
 }
 
-TEST_CASE("without sequence parallelism the sum of dx runs behind the products dw") {
+TEST_CASE("without sequence parallelism the sum of dx overlaps the products dw") {
   const std::vector<Result> results = run_case({ParityModel::kGpt2, false, Recompute::kNone}, true);
   const Notes expected = {
       "start all_reduce",
@@ -194,7 +194,7 @@ TEST_CASE("without sequence parallelism the sum of dx runs behind the products d
   for (const Result& result : results) CHECK(result.notes == expected);
 }
 
-TEST_CASE("in a backward cut into I and W, the gathers of W run behind the products that need none") {
+TEST_CASE("with separate I and W, the gathers of W overlap products that need none") {
   const Result result = run_case({ParityModel::kGpt2, true, Recompute::kNone}, false).front();
   const auto w = std::ranges::find(result.notes, "W");
   const Notes expected = {
@@ -207,7 +207,7 @@ TEST_CASE("in a backward cut into I and W, the gathers of W run behind the produ
   CHECK(Notes(w, result.notes.end()) == expected);
 }
 
-TEST_CASE("full recomputation crosses the region again for all of the forward but its last exit, selective never") {
+TEST_CASE("full recomputation repeats the forward's communication except its last exit, selective adds none") {
   const auto count = [](const Case& c, const std::string& verb) {
     const Result result = run_case(c, true).front();
     return std::ranges::count_if(result.notes, [&](const std::string& note) { return note.starts_with("start " + verb); });

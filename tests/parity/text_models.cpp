@@ -19,7 +19,7 @@ Config text_config(const std::string& name, int tensor, const std::string& preci
   if (name == "qk_norm") config.model.head_size = 6;
   config.model.qk_norm = name == "qk_norm";
   if (name == "linear" || name == "llama3") {
-    config.model.head_size = 8;  // four frequencies, on both sides of where llama3 cuts
+    config.model.head_size = 8;  // four frequencies, in all ranges of llama3's scaling
     config.model.rope_theta = 20;
     config.model.rope_scaling = {.type = OneOf<RopeScaling>(name), .factor = 4, .original_max_positions = 20};
   }

@@ -1,5 +1,5 @@
 #pragma once
-// Small models of every kind that attention knows, with weights in which nothing is zero or one by accident.
+// Small models of every kind of attention, with random weights, biases and norms.
 #include <string>
 #include <vector>
 
@@ -8,16 +8,15 @@
 namespace trireme::test {
 
 /// llama (biases) | grouped (12 heads, 2 kv heads) | qk_norm (grouped, wide heads) | linear, llama3 (grouped, RoPE scaled) | gpt2 |
-/// window (grouped, of 5 tokens on some layers).
-/// 13 positions, 61 tokens.
+/// window (grouped, window of 5 tokens on some layers). All have 13 positions and a vocabulary of 61.
 extern const std::vector<std::string> kTextModels;
-/// Laid out for `tensor` ranks, one sequence in a batch.
+/// Configuration for `tensor` tensor ranks and a global batch of one sequence.
 Config text_config(const std::string& name, int tensor, const std::string& precision);
 
-/// Weights, biases and norms drawn by name and place in the whole parameter, the same in every layout.
+/// Draws weights, biases and norms by name and global index, so that every layout gets the same values.
 void draw_weights(Trainer& trainer);
 
-/// `count` tokens of a text's own.
+/// The first `count` tokens of text number `text`.
 std::vector<int32_t> text_tokens(int64_t text, int64_t count);
 
 }  // namespace trireme::test

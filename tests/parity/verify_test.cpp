@@ -1,4 +1,4 @@
-// `trireme verify` against models it was not written for: no false alarms, and what is really wrong is seen.
+// `trireme verify` on random models: no false alarms, and real errors are detected.
 #include "trainer/verify/verify.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace trireme::test {
 namespace {
 
-// Far enough below the tolerance that no other seed comes near it.
+// Far enough below the tolerance that other seeds stay within it.
 constexpr double kSlack = kSameTolerance / 5;
 
 class Random {
@@ -96,7 +96,7 @@ std::vector<Layout> random_layouts(Random& random, const Config& config, size_t 
       make_clone(config, {s}, 1);
       layouts.push_back(s);
     } catch (const ConfigError&) {
-      // against a rule for this model
+      // invalid for this model
     }
   }
   return layouts;
@@ -117,7 +117,7 @@ void check_no_alarm(uint64_t seed) {
   for (const Layout& layout : layouts) same(verifier.layout(layout));
 }
 
-/// The sampler's places, but the samples of one sequence are others for every second reader.
+/// Replaces the content of one sample by that of the next.
 class OtherSamples final : public Dataset {
  public:
   OtherSamples(std::shared_ptr<const Dataset> inner, int64_t rank_sample) : inner_(std::move(inner)), sample_(rank_sample) {}
@@ -131,7 +131,7 @@ class OtherSamples final : public Dataset {
   int64_t sample_;
 };
 
-/// Whoever reads sample 2 never returns, until the test lets it go.
+/// Reading sample 2 throws, or blocks until release().
 class Trapdoor final : public Dataset {
  public:
   explicit Trapdoor(bool throws) : throws_(throws) {}
@@ -183,15 +183,15 @@ Config small_config(const std::string& architecture, double dropout) {
 
 }  // namespace
 
-TEST_CASE("twelve random legal configurations train the same in random layouts") {
+TEST_CASE("twelve random configurations train the same model in random layouts") {
   for (uint64_t seed = 1; seed <= 12; ++seed) check_no_alarm(seed);
 }
 
-TEST_CASE("two hundred random legal configurations train the same in random layouts", "[slow]") {
+TEST_CASE("two hundred random configurations train the same model in random layouts", "[slow]") {
   for (uint64_t seed = 1000; seed < 1200; ++seed) check_no_alarm(seed);
 }
 
-TEST_CASE("one rank is held against a second implementation: whatever that does otherwise is seen") {
+TEST_CASE("one rank is compared with an independent implementation, and every discrepancy is detected") {
   for (const char* architecture : {"llama", "gpt2"}) {
     INFO(architecture);
     Config user = small_config(architecture, 0.2);
@@ -226,7 +226,7 @@ TEST_CASE("one rank is held against a second implementation: whatever that does 
     CHECK((stale.quantity == Quantity::kLoss && stale.step == 2));
     CHECK(first_seen([](Config&, RunRecord& r) { r.validation_loss += 1e-6; }).quantity == Quantity::kValidationLoss);
 
-    // A twisted oracle makes another loss wherever the model has what is twisted, and is recognised by it.
+    // An oracle with a fault computes a different loss if the model has the affected feature, and the fault is recognised by it.
     int told = 0;
     for (const KnownFault fault : kKnownFaults) {
       RunRecord record = run.record;
@@ -238,11 +238,11 @@ TEST_CASE("one rank is held against a second implementation: whatever that does 
       CHECK(check.fault == fault);
       ++told;
     }
-    CHECK(told == (std::string(architecture) == "llama" ? 10 : 7));  // RoPE turns by distances alone; all heads of gpt2 have their own keys
+    CHECK(told == (std::string(architecture) == "llama" ? 10 : 7));  // RoPE depends only on distances; all heads of gpt2 have their own keys
   }
 }
 
-TEST_CASE("one rank: a gradient much smaller than the others' is held against its own size") {
+TEST_CASE("one rank: a gradient much smaller than the others is compared relative to its own size") {
   const Clone clone = make_clone(small_config("llama", 0), parse_layouts("tp1"), 3);
   const Config config = clone.in(parse_layout("tp1"));
   const auto data = std::make_shared<RaggedDataset>(11, config.training.sequence_length, 53, true, true);
@@ -270,7 +270,7 @@ TEST_CASE("one rank: a gradient much smaller than the others' is held against it
   CHECK(held > 0);
 }
 
-TEST_CASE("a layout that reads other samples differs, from the loss on") {
+TEST_CASE("a layout that reads different samples differs first in the loss") {
   const Config config = small_config("llama", 0);
   const Clone clone = make_clone(config, parse_layouts("dp2"), 3);
   const auto data = std::make_shared<RaggedDataset>(11, clone.config.training.sequence_length, 53);
@@ -286,7 +286,7 @@ TEST_CASE("a layout that reads other samples differs, from the loss on") {
   CHECK(comparison.differences.front().quantity == Quantity::kLoss);
 }
 
-TEST_CASE("a layout that stands still ends with what its ranks were doing, and one that throws with its rank") {
+TEST_CASE("a hung layout is reported with the actions of its ranks, a throwing one with its rank") {
   const Clone clone = make_clone(small_config("llama", 0), parse_layouts("dp2"), 3);
   const Config config = clone.in(parse_layout("dp2"));
   const auto validation = std::make_shared<RaggedDataset>(7, 12, 53);
@@ -295,7 +295,7 @@ TEST_CASE("a layout that stands still ends with what its ranks were doing, and o
   options.timeout = 0.5;
   const LayoutRun hung = run_layout(config, trap, validation, options);
   CHECK(hung.end == LayoutRun::End::kHung);
-  CHECK(hung.stuck);  // nothing that an abort reaches: one rank is in a read
+  CHECK(hung.stuck);  // an abort cannot stop it: one rank blocks in a read
   REQUIRE(hung.acts.size() == 2);
   CHECK((hung.acts[0] + hung.acts[1]).find("reading the batch of step ") != std::string::npos);
   trap->release();
@@ -306,7 +306,7 @@ TEST_CASE("a layout that stands still ends with what its ranks were doing, and o
   CHECK(failed.ranks.size() == 1);
 }
 
-TEST_CASE("the default layouts hold the configuration's own and are allowed by its model") {
+TEST_CASE("the default layouts contain the configuration's own and are valid for its model") {
   Config config = small_config("llama", 0);
   config.parallel.tensor = 2;
   config.parallel.data = 16;

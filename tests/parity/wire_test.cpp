@@ -1,4 +1,4 @@
-// Bytes on the wire, by axis, of one training step: recorded against the closed forms of the docstrings.
+// Bytes on the wire of a training step, by axis: recorded values against the closed forms in the headers.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -15,11 +15,11 @@ struct Wire {
   double tensor = 0, kv = 0, shard = 0, replicate = 0, data = 0, pipeline = 0, embedding = 0, world = 0;
 };
 
-/// What one rank sends in a step. t, S, R, m: tensor, shard, replicate degrees and micro-batches.
+/// Bytes that one rank sends in a step. t, S, R, m: tensor, shard, replicate degrees and micro-batches.
 Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vector<int64_t>& unit_numel, const std::vector<bool>& unit_tied,
                  const std::map<Partial, int64_t>& partial_numel) {
   const Precision precision = precision_of(config.training);
-  const auto size = static_cast<double>(size_of(precision.compute));  // bytes of an activation, and of a parameter that is gathered
+  const auto size = static_cast<double>(size_of(precision.compute));  // bytes of an activation and of a gathered parameter
   const auto wide = static_cast<double>(size_of(precision.gradient)), reduced = static_cast<double>(size_of(precision.reduce));
   const MeshShape mesh = mesh_shape(config.parallel);
   const double t = mesh.tensor, S = mesh.shard, R = mesh.replicate;
@@ -31,17 +31,17 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   const bool first = at.pipeline == 0, last = at.pipeline == mesh.pipeline - 1;
   const double gather = (t - 1) / t * M * D * size;  // all-gather or reduce-scatter of [M,D]; an all-reduce is two
   Wire wire;
-  // A layer crosses the region four times forward and backward: all-reduces on one side of each pair, or gather and scatter on both, and under
-  // sequence parallelism the two column-parallel weight gradients gather their input once more.
+  // A layer crosses the region four times in forward and backward: an all-reduce on one side of each pair, or gather and scatter on both. Under
+  // sequence parallelism the two column-parallel weight gradients also gather their input.
   wire.tensor = layers * m * (sp ? 10 : 8) * gather;
-  // All of the forward but its last exit once more.
+  // Full recomputation repeats the forward except its last exit.
   if (config.training.recompute == RecomputeMode::kFull) wire.tensor += layers * m * (sp ? 3 : 2) * gather;
   if (first) wire.tensor += m * 2 * gather;                     // embedding: all-reduce forward, or scatter and gather
   if (last) wire.tensor += m * 2 * gather;                      // head: all-reduce backward, or gather and scatter
   if (last) wire.tensor += m * 2 * (t - 1) / t * 3 * M * wide;  // cross-entropy: max of M, sums of 2M
-  // Gradients that are partial over ranks, packed, once a step.
+  // Partial gradients, packed, once per step.
   const auto partial = [&](Partial over) { return partial_numel.contains(over) ? static_cast<double>(partial_numel.at(over)) * wide : 0; };
-  const double copies = std::max(1.0, t / static_cast<double>(*config.model.kv_heads));  // ranks that hold the same kv head
+  const double copies = std::max(1.0, t / static_cast<double>(*config.model.kv_heads));  // ranks that share a kv head
   wire.tensor += 2 * (t - 1) / t * partial(Partial::kTensor);
   wire.kv = 2 * (copies - 1) / copies * partial(Partial::kKv);
   wire.data = 2 * (mesh.data() - 1.0) / mesh.data() * 8;      // valid tokens
@@ -51,7 +51,7 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
   const std::vector<UnitRef> last_part =
       stage_units(config, stage_ranks(training_schedule(config)))[static_cast<size_t>(at.pipeline)].units_of_part.back();
   for (size_t u = 0; u < unit_numel.size(); ++u) {
-    // GPipe: every unit is gathered for each F and each B, but what the last part reads stays from the last F to the first B.
+    // GPipe: every unit is gathered for each F and each B, except that the last part's units stay from the last F to the first B.
     const double uses = 2 * m - (std::find(last_part.begin(), last_part.end(), static_cast<int>(u)) != last_part.end() ? 1 : 0);
     const double shard = std::ceil(static_cast<double>(unit_numel[u]) / S);
     wire.shard += (S - 1) * shard * (size * (use ? uses : 1) + reduced * (each ? m : 1));
@@ -65,7 +65,7 @@ Wire closed_form(const Config& config, const MeshCoordinate& at, const std::vect
 
 }  // namespace
 
-TEST_CASE("bytes on the wire of a step are those of the docstrings, on every axis") {
+TEST_CASE("bytes on the wire of a step match the headers' formulas on every axis") {
   std::vector<std::pair<ParityModel, ParityLayout>> layouts;
   ParityLayout shared_heads;  // four tensor ranks over two kv heads
   shared_heads.tensor = 4;

@@ -36,7 +36,7 @@ Config gpt(const std::vector<std::string>& sets = {}) {
   return resolve(parse_config(text, "gpt.yaml", sets), 64);
 }
 
-/// With one of these schedules on the same four pipeline ranks.
+/// The gpt() configuration with another schedule on the same four pipeline ranks.
 Config scheduled(const std::string& schedule, int virtual_stages) {
   Config config = gpt();
   config.parallel.schedule = schedule;
@@ -45,10 +45,10 @@ Config scheduled(const std::string& schedule, int virtual_stages) {
   return config;
 }
 
-/// Within a budget halfway between what all and nothing recomputed need.
+/// The gpt() configuration with a memory budget halfway between full and no recomputation.
 Config budgeted() {
   ClusterConfig cluster = cluster_of(1, "cpu");
-  cluster.device.cores = 8;  // no runtime's allowance, which is not the budget's
+  cluster.device.cores = 8;  // a CPU: no runtime allowance, which the budget does not cover
   const auto most = [&](const char* recompute) { return largest_peak(counted_memory(gpt({concat("training.recompute=", recompute)}), cluster)); };
   return gpt({"training.recompute=budget", concat("training.recompute_budget=", static_cast<int64_t>((most("full") + most("none")) / 2))});
 }
@@ -67,7 +67,7 @@ const TextbookFigure& figure(const std::vector<TextbookFigure>& figures, const s
   throw std::runtime_error("no figure " + what);
 }
 
-TEST_CASE("the traffic of each axis is what a run's ranks record") {
+TEST_CASE("the traffic of each axis equals the traffic that a run records") {
   std::vector<ParityLayout> layouts;
   for (const int zero : {0, 1, 2, 3})
     for (const bool sp : {false, true}) layouts.push_back({{.tensor = 2, .data = 2, .zero = zero, .sequence_parallel = sp}});
@@ -76,7 +76,7 @@ TEST_CASE("the traffic of each axis is what a run's ranks record") {
   layouts.back().recompute_every = 2;
   layouts.push_back({{.tensor = 2, .pipeline = 2, .recompute = RecomputeMode::kFull}});
   layouts.back().recompute_every = 3;
-  layouts.push_back(ParityLayout{{.pipeline = 3, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 2}}.of_layers(13));
+  layouts.push_back(ParityLayout{{.pipeline = 3, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 2}}.with_layers(13));
   layouts.push_back({{.pipeline = 2, .schedule = ScheduleKind::kZbV, .virtual_stages = 2}});
   layouts.push_back({{.data = 4, .zero = 3, .replicate = 2, .reshard = Reshard::kAfterStep}});
   for (const ParityLayout& layout : layouts) {
@@ -91,7 +91,7 @@ TEST_CASE("the traffic of each axis is what a run's ranks record") {
     options.records = &shorter;
     run_ranks(
         layout.world(), [&](Communicator& world) { train(world, config, 1, Device::kReference); }, options);
-    const auto sent = [&](const char* group) {  // by the second step's busiest rank
+    const auto sent = [&](const char* group) {  // by the busiest rank in the second step
       double most = 0;
       for (size_t rank = 0; rank < records.size(); ++rank) most = std::max(most, records[rank].wire_bytes(group) - shorter[rank].wire_bytes(group));
       return most;
@@ -100,13 +100,13 @@ TEST_CASE("the traffic of each axis is what a run's ranks record") {
     for (const Traffic& traffic : traffic_of(config, forecast_of(1).parts)) said[traffic.what] = traffic.bytes;
     CHECK(said["tensor"] == Approx(sent("tensor")).epsilon(0.03));
     CHECK(said["pipeline"] == Approx(sent("pipeline")).epsilon(1e-9));
-    if (layout.pipeline > 1) continue;  // stages of so small a model are far from the mean
+    if (layout.pipeline > 1) continue;  // stages of such a small model differ too much from the mean
     CHECK(said["parameters"] + said["gradients"] == Approx(sent("shard")).epsilon(0.06));
     CHECK(said["replicas"] == Approx(sent("replicate")).epsilon(0.06));
   }
 }
 
-TEST_CASE("a checkpoint is as large as what the ranks put into it") {
+TEST_CASE("checkpoint size equals the state that the ranks write") {
   for (const char* precision : {"fp32", "bf16", "fp64"}) {
     ParityLayout layout{{.tensor = 2, .data = 2, .zero = 1}};
     const Config config = parity_config(ParityModel::kGpt2, layout, precision);
@@ -128,22 +128,22 @@ TEST_CASE("a checkpoint is as large as what the ranks put into it") {
   }
 }
 
-TEST_CASE("what saving costs, and how often to do it") {
+TEST_CASE("cost of saving and the checkpoint interval") {
   const Config config = gpt();
   ClusterConfig cluster = cluster_of(8);
   cluster.node_mtbf = 8 * 36000;
   const SavePlan plan = save_plan(config, cluster, 0.5, 1000);
   CHECK(plan.write_seconds == Approx(plan.bytes / (8 * 0.71e9)));
   CHECK(plan.failures.mtbf == 36000);
-  CHECK(plan.failures.stall == Approx(plan.bytes / 64 / 10e9));  // all 64 ranks hold a shard
+  CHECK(plan.failures.stall == Approx(plan.bytes / 64 / 10e9));  // each of the 64 ranks has a shard
   CHECK(plan.failures.downtime == Approx(config.resilience.hang_seconds + 120 + plan.bytes / (8 * 2.6e9) + plan.write_seconds));
   CHECK(plan.young == Approx(std::sqrt(2 * plan.failures.stall * 36000)));
   CHECK(std::abs(plan.steps * 0.5 - plan.daly) <= 0.25);
   CHECK(plan.kept == 3);
-  CHECK(plan.storage == 4 * plan.bytes);  // the oldest goes when the newest stands
+  CHECK(plan.storage == 4 * plan.bytes);  // the oldest is deleted once the newest is complete
   CHECK(plan.configured.value() < plan.share_exponential + 1e-3);
 
-  SECTION("a cluster of one's own") {
+  SECTION("custom storage and failure rates") {
     ClusterConfig own = cluster;
     own.storage = {.write = 0.071e9, .read = 5.2e9};
     own.restart = 20;
@@ -154,21 +154,21 @@ TEST_CASE("what saving costs, and how often to do it") {
     const SavePlan slower = save_plan(config, own, 0.5, 1000);
     CHECK(slower.steps == std::ceil(slower.write_seconds / 0.5));
   }
-  SECTION("saves that training waits for") {
+  SECTION("synchronous saves") {
     const SavePlan waiting = save_plan(gpt({"checkpoint.asynchronous=false"}), cluster, 0.5, 1000);
     CHECK(waiting.failures.stall == plan.write_seconds);
     CHECK(waiting.failures.downtime == Approx(plan.failures.downtime - plan.write_seconds));
     CHECK(waiting.daly > plan.daly);
   }
-  SECTION("only the first replica saves, all load") {
+  SECTION("only the first replica saves, all replicas load") {
     Config replicas = config;
     replicas.parallel.replicate = 4;
     const SavePlan of_replicas = save_plan(replicas, cluster, 0.5, 1000);
     CHECK(of_replicas.failures.stall == Approx(4 * plan.failures.stall));
-    CHECK(of_replicas.write_seconds == Approx(2 * plan.write_seconds));  // four ranks of each stage's sixteen, which lie on two nodes
+    CHECK(of_replicas.write_seconds == Approx(2 * plan.write_seconds));  // four of each stage's sixteen ranks, which span two nodes
     CHECK(of_replicas.failures.downtime == Approx(plan.failures.downtime + 3 * plan.bytes / (8 * 2.6e9) + plan.write_seconds));
   }
-  SECTION("all are kept, or only the last is made") {
+  SECTION("all checkpoints are kept, or only the last is written") {
     Config other = config;
     other.checkpoint.keep = 0;
     CHECK(save_plan(other, cluster, 0.5, 1000).storage == 10 * plan.bytes);
@@ -179,12 +179,12 @@ TEST_CASE("what saving costs, and how often to do it") {
   }
 }
 
-TEST_CASE("time, price and energy of a number of tokens") {
+TEST_CASE("time, cost and energy for a number of tokens") {
   const Config config = gpt();
   ClusterConfig cluster = cluster_of(8);
   cluster.device.price_per_hour = 2.5;
   cluster.device.watts = 1000;
-  const TrainingBill bill = training_bill(config, cluster, 0.36, 1e9 * 0.131072);
+  const TrainingCost bill = training_bill(config, cluster, 0.36, 1e9 * 0.131072);
   CHECK(bill.steps == 1000);
   CHECK(bill.seconds == Approx(360));
   CHECK(bill.device_hours == Approx(6.4));
@@ -195,7 +195,7 @@ TEST_CASE("time, price and energy of a number of tokens") {
   CHECK_FALSE(training_bill(config, cluster, 1, 1e9).cost);
 }
 
-TEST_CASE("scaling curves ask for the same layout on other worlds") {
+TEST_CASE("scaling curves evaluate the same layout at other world sizes") {
   const Config config = gpt();
   std::map<int64_t, std::vector<Config>> asked;
   AnalysisOptions options;
@@ -205,7 +205,7 @@ TEST_CASE("scaling curves ask for the same layout on other worlds") {
     CHECK(scaled.parallel.tensor == 2);
     asked[world].push_back(scaled);
     if (world == 16) return std::nullopt;
-    return 0.02 * static_cast<double>(microbatches_of(scaled)) + 0.04;  // 0.04 s that no data rank takes away
+    return 0.02 * static_cast<double>(microbatches_of(scaled)) + 0.04;  // 0.04 s are serial
   };
   const Analysis analysis = analyse(config, cluster_of(8), forecast_of(0.36), options);
   CHECK(asked.begin()->first == 8);
@@ -222,7 +222,7 @@ TEST_CASE("scaling curves ask for the same layout on other worlds") {
   CHECK(analysis.weak.points.back().efficiency == Approx(1));
 }
 
-TEST_CASE("a link is told what it needs and has") {
+TEST_CASE("links report required and available bandwidth") {
   const Config config = gpt();
   const std::vector<LinkNeed> needs = link_needs(config, cluster_of(8), forecast_of(0.4));
   std::map<std::string, LinkNeed> by_name;
@@ -233,18 +233,18 @@ TEST_CASE("a link is told what it needs and has") {
   CHECK(tensor.bandwidth == Approx(tensor.traffic.bytes / (0.75 * 0.4)));
   CHECK(tensor.latency == Approx(0.04 / (16 * 62)));
   CHECK_FALSE(tensor.network);
-  const LinkNeed& gradients = by_name["gradients"];  // eight shards, two devices apart
+  const LinkNeed& gradients = by_name["gradients"];  // eight shards with stride 2
   CHECK(gradients.network);
   CHECK(gradients.traffic.bytes == Approx(static_cast<double>(parameter_count(config.model)) / 8 * 7 / 8 * 4));
   CHECK(gradients.traffic.seconds == Approx((0.75 - 0.7 / 3) * 0.4 / 16));
   CHECK(by_name["parameters"].traffic.seconds == Approx(0.7 / 3 * 0.4 / 16));
-  CHECK(gradients.available_bandwidth == 4 * cluster_of(8).network.bandwidth.value());  // four of the eight lie on a node, each with its adapter
+  CHECK(gradients.available_bandwidth == 4 * cluster_of(8).network.bandwidth.value());  // four of the eight on a node, each with its own adapter
   CHECK(by_name["pipeline"].network);
-  CHECK(by_name["pipeline"].available_bandwidth == cluster_of(8).network.bandwidth.value());  // a transfer has one
-  CHECK(by_name["pipeline"].traffic.bytes == Approx(2 * 16 * 1024.0 * 1024 / 2 * 2));         // each way, of half the sequence
+  CHECK(by_name["pipeline"].available_bandwidth == cluster_of(8).network.bandwidth.value());  // a transfer uses one adapter
+  CHECK(by_name["pipeline"].traffic.bytes == Approx(2 * 16 * 1024.0 * 1024 / 2 * 2));         // forward and back, half the sequence each
 }
 
-TEST_CASE("the textbook's bubble of every schedule is the simulator's where passes take equally long") {
+TEST_CASE("the textbook bubble of every schedule equals the simulated one if F, I and W take equally long") {
   const std::map<ActionType, double> seconds{
       {ActionType::kForward, 1}, {ActionType::kBackward, 2}, {ActionType::kBackwardInput, 1}, {ActionType::kBackwardWeight, 1}};
   for (const ScheduleKind kind : kScheduleKinds) {
@@ -260,7 +260,7 @@ TEST_CASE("the textbook's bubble of every schedule is the simulator's where pass
   }
 }
 
-TEST_CASE("the textbook beside the forecast's memory") {
+TEST_CASE("textbook memory figures beside the forecast") {
   const Config config = gpt();
   Forecast forecast = forecast_of(0.4);
   for (int rank = 0; rank < 4; ++rank)
@@ -273,7 +273,7 @@ TEST_CASE("the textbook beside the forecast's memory") {
   CHECK(figure(figures, "activations of the first stage").textbook == Approx(24 * 34 * sbh / 2));
   CHECK(figure(figures, "activations of the first stage").forecast == 10);
   CHECK(figure(figures, "most loaded rank").forecast == 28);
-  // As if all were large products: eight and six FLOPs a parameter and token, with and without recomputation.
+  // Training time at the rate of large products: 6 FLOPs per parameter and token, 8 with full recomputation.
   const double rate = 64 * 0.70 * 989e12;
   CHECK(figure(figures, "training time").textbook == Approx(6 * parameters * 1e9 / rate));
   CHECK(figure(figures, "training time").forecast == training_bill(config, cluster_of(8), 0.4, 1e9).seconds);
@@ -281,7 +281,7 @@ TEST_CASE("the textbook beside the forecast's memory") {
         Approx(8 * parameters * 1e9 / rate));
 }
 
-TEST_CASE("the textbook takes each block as it recomputes") {
+TEST_CASE("textbook figures use the recomputation of each block") {
   const double sbh = 1024.0 * 1024, tokens = 1e9, rate = 64 * 0.70 * 989e12;
   Forecast forecast = forecast_of(0.4);
   forecast.memory.resize(4);
@@ -298,20 +298,20 @@ TEST_CASE("the textbook takes each block as it recomputes") {
   REQUIRE(full < 24);
   CHECK(figure(textbook_figures(budget, cluster_of(8), forecast, tokens), "training time").textbook ==
         Approx((6 + 2 * static_cast<double>(full) / 24) * parameters * tokens / rate));
-  CHECK(figure(textbook_figures(budget, cluster_of(8), forecast, tokens), "sent to tensor ranks").forecast ==
+  CHECK(figure(textbook_figures(budget, cluster_of(8), forecast, tokens), "tensor-parallel traffic").forecast ==
         Approx(16 * (6 * 10 + 3 * static_cast<double>(full_of_first) + 2) * 0.5 * sbh * 2));
 }
 
-TEST_CASE("the textbook's training time is at the rate of the run's precision") {
+TEST_CASE("the textbook training time uses the peak rate of the run's precision") {
   const auto seconds = [](const char* precision, const ClusterConfig& cluster) {
     const Config config = gpt({concat("training.precision=", precision)});
     return figure(textbook_figures(config, cluster, forecast_of(0.4), 1e9), "training time").textbook;
   };
   ClusterConfig cluster = cluster_of(8);
-  CHECK_THROWS_WITH(seconds("fp64", cluster), Catch::Contains("training.precision=fp64") && Catch::Contains("no " + cluster.device.type));
+  CHECK_THROWS_WITH(seconds("fp64", cluster), Catch::Contains("training.precision=fp64") && Catch::Contains("device type " + cluster.device.type));
   CHECK(seconds("fp16", cluster) == seconds("bf16", cluster));
   CHECK(seconds("bf16", cluster) * *cluster.device.peak_flops == Approx(seconds("fp32", cluster) * *cluster.device.peak_flops_fp32));
-  // Of a CPU the figures are one core's: two ranks on eight cores have four each.
+  // On a CPU the figures are those of one core: two ranks on eight cores have four each.
   cluster = cluster_of(1, "cpu");
   cluster.devices_per_node = 2;
   cluster.device.cores = 2;
@@ -321,7 +321,7 @@ TEST_CASE("the textbook's training time is at the rate of the run's precision") 
   CHECK(seconds("fp32", cluster) == Approx(one_core / 4));
 }
 
-TEST_CASE("the textbook's activations are those of schedules that it knows") {
+TEST_CASE("textbook activations exist only for schedules with a published formula") {
   const auto activations = [](const char* schedule, int virtual_stages) -> std::optional<double> {
     const Config config = scheduled(schedule, virtual_stages);
     Forecast forecast = forecast_of(0.4);
@@ -333,34 +333,34 @@ TEST_CASE("the textbook's activations are those of schedules that it knows") {
   const double usual = 24 * 34 * 1024.0 * 1024 / 2;
   CHECK(activations("1f1b", 1).value() == Approx(usual));
   CHECK(activations("zb_h1", 1).value() == Approx(usual));
-  CHECK(activations("gpipe", 1).value() == Approx(usual * 16 / 4));  // every micro-batch, of a quarter of the blocks
+  CHECK(activations("gpipe", 1).value() == Approx(usual * 16 / 4));  // all micro-batches, a quarter of the blocks
   CHECK(activations("interleaved_1f1b", 2).value() == Approx(usual * (1 + 3.0 / 8)));
   CHECK_FALSE(activations("zb_h2", 1));
   CHECK_FALSE(activations("zb_v", 2));
 }
 
-TEST_CASE("the textbook's traffic of ZeRO-3 is that of each micro-batch") {
+TEST_CASE("the textbook traffic of ZeRO-3 counts every micro-batch") {
   const Config config = gpt({"parallel.zero_stage=3"});
   const auto figures = textbook_figures(config, cluster_of(8), forecast_of(0.4), 1e9);
-  const TextbookFigure& sent = figure(figures, "sent for gradients and parameters");
+  const TextbookFigure& sent = figure(figures, "gradient and parameter traffic");
   CHECK(sent.textbook == Approx(16 * 3 * 2 * static_cast<double>(parameter_count(config.model)) / 8 * 7 / 8));
-  CHECK(sent.forecast < 2 * sent.textbook);  // gradients in fp32
+  CHECK(sent.forecast < 2 * sent.textbook);  // the forecast reduces gradients in fp32
   CHECK(sent.forecast > sent.textbook);
 }
 
-TEST_CASE("an analysis as text and as JSON says all of it") {
+TEST_CASE("text and JSON of an analysis are complete") {
   AnalysisOptions options;
   options.step_seconds = [](const Config& scaled, const ClusterConfig&) { return std::optional(0.02 * microbatches_of(scaled) + 0.04); };
   const Analysis analysis = analyse(gpt(), cluster_of(8), forecast_of(0.36), options);
   const std::string text = analysis_text(analysis);
-  for (const char* part : {"Hoffmann 2022", "Besiroglu 2024", "device hours", "Amdahl", "Gustafson", "needs GB/s", "Daly 2006", "checkpoint.every",
+  for (const char* part : {"Hoffmann 2022", "Besiroglu 2024", "device hours", "Amdahl", "Gustafson", "required GB/s", "Daly 2006", "checkpoint.every",
                            "textbook", "arXiv:2407.21783", "storage", "as on 8 devices"})
     CHECK_THAT(text, Contains(part));
   ClusterConfig own = cluster_of(8);
   own.node_mtbf = 30 * 86400;
   own.storage.write = 2e9;
   const std::string given = analysis_text(analyse(gpt(), own, forecast_of(0.36), options));
-  CHECK_THAT(given, Contains("a node fails every 30 days (as given)") && Contains("storage takes 2 GB/s a node (as given)"));
+  CHECK_THAT(given, Contains("a node fails every 30 days (as given)") && Contains("storage writes 2 GB/s per node (as given)"));
   CHECK_THAT(given, !Contains("arXiv:2407.21783"));
   const nlohmann::ordered_json json = analysis_json(analysis);
   for (const char* key : {"compute", "training", "strong_scaling", "weak_scaling", "links", "saving", "textbook"}) CHECK(json.contains(key));
@@ -371,7 +371,7 @@ TEST_CASE("an analysis as text and as JSON says all of it") {
   CHECK(json["compute"]["fits"][1]["same_loss"]["loss"].get<double>() == Approx(json["compute"]["fits"][1]["loss"].get<double>()));
 }
 
-TEST_CASE("tokens other than the run's, and what cannot be analysed") {
+TEST_CASE("an analysis with a given number of tokens, and invalid requests") {
   AnalysisOptions options;
   options.tokens = 2e9;
   const Analysis analysis = analyse(gpt(), cluster_of(8), forecast_of(0.36), options);

@@ -1,4 +1,4 @@
-// Cluster files: what they say is what a forecast reckons with, and nonsense is refused by name, all of it at once.
+// Cluster files: figures are taken over as given, and invalid keys and values are all reported by name in one message.
 #include <algorithm>
 #include <set>
 
@@ -16,7 +16,7 @@ ClusterConfig read(const std::string& text, const std::vector<std::string>& sets
   return resolve_cluster(parse_cluster(text, "c.yaml", sets));
 }
 
-/// What is said to a cluster that is refused; "" where it is not.
+/// Error message of an invalid cluster; "" if it is valid.
 std::string refusal(const std::string& text, const std::vector<std::string>& sets = {}) {
   try {
     read(text, sets);
@@ -39,7 +39,7 @@ network: {bandwidth: 12.5e9, latency: 6.0e-6, ramp: 2.0e-4}
 struct BadFile {
   const char* name;
   std::string text;
-  std::vector<std::string> words;  ///< all in the message
+  std::vector<std::string> words;  ///< fragments that the message must contain
 };
 
 const std::vector<BadFile> kBadFiles = {
@@ -56,30 +56,30 @@ const std::vector<BadFile> kBadFiles = {
     {"no efficiency", "device: {attention_efficiency: 0}", {"device.attention_efficiency=0: out of range"}},
     {"days for seconds", "node_mtbf: 264", {"node_mtbf=264: out of range", "from 3600"}},
     {"gigabytes a second for bytes", "storage: {write: 2}", {"storage.write=2: out of range"}},
-    {"a restart before it began", "restart: -1", {"restart=-1: out of range"}},
-    {"a switch in GB/s", "nvls_bandwidth: 480", {"nvls_bandwidth=480", "bytes/s"}},
+    {"negative restart time", "restart: -1", {"restart=-1: out of range"}},
+    {"switch bandwidth in GB/s", "nvls_bandwidth: 480", {"nvls_bandwidth=480", "bytes/s"}},
     {"a faster straggler", "software: {straggler: 0.9}", {"software.straggler=0.9: out of range", "from 1"}},
     {"unknown key", "device: {memroy: 80.0e9}", {"device.memroy=80.0e9: unknown key; did you mean device.memory?"}},
     {"unknown section", "netwrk: {bandwidth: 5.0e10}", {"netwrk: unknown key; did you mean network?"}},
     {"a key of a configuration", "parallel: {tensor: 8}", {"parallel: unknown key"}},
-    {"levels not rising", "level_nodes: [16, 16]\nlevel_oversubscription: [1, 2]", {"c.yaml:1:14 level_nodes=[16, 16]: not rising: 16 after 16"}},
+    {"levels not rising", "level_nodes: [16, 16]\nlevel_oversubscription: [1, 2]", {"c.yaml:1:14 level_nodes=[16, 16]: not increasing: 16 after 16"}},
     {"a level without its oversubscription", "level_nodes: [16]", {"level_nodes=[16]: level_oversubscription is not given"}},
     {"oversubscription without its level", "level_oversubscription: [2]", {"level_oversubscription=[2]: level_nodes is not given"}},
     {"levels of two lengths",
      "level_nodes: [16, 64]\nlevel_oversubscription: [1]",
      {"level_oversubscription=[1]: 1 entries for 2 levels", "a list of 2"}},
     {"more bandwidth out than in", "level_nodes: [16]\nlevel_oversubscription: [0.5]", {"level_oversubscription=0.5: out of range"}},
-    {"twice the same key", "nodes: 1\nnodes: 2", {"c.yaml:2:1", "nodes"}},
-    {"no mapping", "[1, 2]", {"a cluster is a mapping of sections, not a list"}},
-    {"no such stack", "software:\n  stack: foo", {"c.yaml:2:10 software.stack=foo: not one of the choices; allowed trireme | megatron-2021"}},
-    {"cores of a GPU", "device: {type: H100, cores: 4}", {"c.yaml:1:29 device.cores=4: is of CPUs, and H100 is none"}},
-    {"ranks that share a GPU's cores", "device: {core_scaling: 0.9}", {"device.core_scaling=0.9: is of CPUs, and H100 is none"}},
-    {"a name that is almost a type", "device: {type: H10O}", {"device.type=H10O: not built in, and figures are missing: ", "nearest valid H100"}},
+    {"duplicate key", "nodes: 1\nnodes: 2", {"c.yaml:2:1", "nodes"}},
+    {"not a mapping", "[1, 2]", {"a cluster is a mapping of sections, not a list"}},
+    {"unknown stack", "software:\n  stack: foo", {"c.yaml:2:10 software.stack=foo: not one of the choices; allowed trireme | megatron-2021"}},
+    {"cores of a GPU", "device: {type: H100, cores: 4}", {"c.yaml:1:29 device.cores=4: applies only to CPUs, and H100 is a GPU"}},
+    {"core scaling of a GPU", "device: {core_scaling: 0.9}", {"device.core_scaling=0.9: applies only to CPUs, and H100 is a GPU"}},
+    {"misspelled device type", "device: {type: H10O}", {"device.type=H10O: not a built-in type, and figures are missing: ", "nearest valid H100"}},
 };
 
 }  // namespace
 
-TEST_CASE("a cluster file that is wrong is refused at its place, by its key") {
+TEST_CASE("an invalid cluster file is rejected with position and key") {
   for (const BadFile& bad : kBadFiles) {
     INFO(bad.name);
     const std::string message = refusal(bad.text);
@@ -90,13 +90,13 @@ TEST_CASE("a cluster file that is wrong is refused at its place, by its key") {
   }
 }
 
-TEST_CASE("every stack may be named, and no other") {
+TEST_CASE("every known stack is accepted, and no other") {
   for (const Stack& stack : stacks()) CHECK(refusal(concat("software: {stack: ", stack.name, "}")) == "");
   const std::string message = refusal("software: {stack: none}");
   CHECK(static_cast<size_t>(std::ranges::count(message, '|')) == stacks().size() - 1);
 }
 
-TEST_CASE("everything that is wrong with a cluster file is said at once") {
+TEST_CASE("all errors of a cluster file are reported in one message") {
   const std::string message =
       refusal("nodes: 0\ndevice: {memory: 80, gemm_efficiency: 70}\nlevel_nodes: [4, 2]\nlevel_oversubscription: [1, 1]\nspeed: fast\n");
   for (const char* key : {"nodes=0", "device.memory=80", "device.gemm_efficiency=70", "level_nodes=[4, 2]", "speed=fast"}) {
@@ -105,7 +105,7 @@ TEST_CASE("everything that is wrong with a cluster file is said at once") {
   }
 }
 
-TEST_CASE("a device type of one's own gives every figure, and what is missing is named in one message") {
+TEST_CASE("a custom device type requires every figure, and one message names all missing ones") {
   CHECK(refusal(kOwnType) == "");
   std::string all = refusal("device: {type: X1}");
   size_t figures = 0;
@@ -117,16 +117,16 @@ TEST_CASE("a device type of one's own gives every figure, and what is missing is
     ++figures;
     INFO(all << " | " << row.path);
     CHECK(all.find(" " + row.path) != std::string::npos);
-    // The same where it alone is taken back.
+    // The same if only this figure is missing.
     const std::string one = refusal(kOwnType, {row.path + "=auto"});
     INFO(one);
-    CHECK(one.find("device.type=X1: not built in, and figures are missing: " + row.path + ";") != std::string::npos);
+    CHECK(one.find("device.type=X1: not a built-in type, and figures are missing: " + row.path + ";") != std::string::npos);
   }
   CHECK(figures >= 16);
   CHECK(all.find('\n') == std::string::npos);
 }
 
-TEST_CASE("figures of a cluster file stand, and those that it leaves out are the built-in type's") {
+TEST_CASE("figures of a cluster file override those of the built-in type") {
   const ClusterConfig own = read(kOwnType);
   CHECK(own.devices() == 12);
   CHECK(own.device.memory == 64e9);
@@ -148,7 +148,7 @@ TEST_CASE("figures of a cluster file stand, and those that it leaves out are the
   CHECK(restored == plain);
 }
 
-TEST_CASE("every built-in device type is whole, and within what physics and data sheets allow") {
+TEST_CASE("every built-in device type is complete and within physical limits and data sheets") {
   CHECK(device_types() == std::vector<std::string>{"A100-40GB", "A100", "H100", "H200", "B200", "cpu"});
   for (const std::string& type : device_types()) {
     INFO(type);
@@ -166,7 +166,7 @@ TEST_CASE("every built-in device type is whole, and within what physics and data
   CHECK(of("H100").peak_flops == 989e12);
   CHECK(of("H200").peak_flops == 989e12);
   CHECK(of("B200").peak_flops == 2250e12);
-  // Below what is on the label in GiB, above what the data sheets call GB: the driver keeps a part.
+  // Between the data sheet's size in GB and the nominal size in GiB: the driver reserves a part.
   for (const auto& [type, low, high] :
        {std::tuple{"A100-40GB", 40e9, 40.0}, {"A100", 80e9, 80.0}, {"H100", 80e9, 80.0}, {"H200", 141e9, 144.0}, {"B200", 180e9, 192.0}}) {
     INFO(type);
@@ -175,7 +175,7 @@ TEST_CASE("every built-in device type is whole, and within what physics and data
   }
 }
 
-TEST_CASE("a cluster written as YAML reads back as the same") {
+TEST_CASE("a cluster written as YAML reads back unchanged") {
   for (const std::string& type : device_types()) {
     ClusterConfig c = read("nodes: 7\ndevice: {type: " + type +
                            "}\nlevel_nodes: [2, 4]\nlevel_oversubscription: [1.5, 2]\nsoftware: {straggler: 1.1}"
@@ -186,10 +186,10 @@ TEST_CASE("a cluster written as YAML reads back as the same") {
     CHECK(parse_cluster(to_yaml(c), "again.yaml") == c);
   }
   const ClusterConfig open = parse_cluster("device: {type: H100}", "c.yaml");
-  CHECK(parse_cluster(to_yaml(open), "again.yaml") == open);  // autos stay autos
+  CHECK(parse_cluster(to_yaml(open), "again.yaml") == open);  // `auto` values stay `auto`
 }
 
-TEST_CASE("a cluster made in code is checked as a file is") {
+TEST_CASE("a cluster built in code is checked like a file") {
   ClusterConfig c;
   c.node_link.bandwidth = -1;
   CHECK_THROWS_AS(resolve_cluster(c), ConfigError);
@@ -199,7 +199,7 @@ TEST_CASE("a cluster made in code is checked as a file is") {
   CHECK_THROWS_AS(resolve_cluster(c), ConfigError);
 }
 
-TEST_CASE("settings lie over a cluster file, and their errors name the option") {
+TEST_CASE("settings override a cluster file, and their errors name the option") {
   const ClusterConfig c = read("nodes: 2", {"nodes=4", "device.type=B200"});
   CHECK(c.devices() == 32);
   CHECK(c.device.peak_flops == 2250e12);
@@ -207,7 +207,7 @@ TEST_CASE("settings lie over a cluster file, and their errors name the option") 
   CHECK(refusal("nodes: 2", {"nodes"}).find("--cluster-set nodes: not of the form key.path=value") != std::string::npos);
 }
 
-TEST_CASE("a cluster file that cannot be read says which") {
+TEST_CASE("an unreadable cluster file is named") {
   CHECK_THROWS_AS(load_cluster("/nowhere/c.yaml"), MissingFileError);
   CHECK_THROWS_AS(load_cluster("/"), IoError);
 }

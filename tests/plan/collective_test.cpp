@@ -1,4 +1,4 @@
-// Groups of ranks on nodes: the worst of an axis decides.
+// Placement of groups of ranks on nodes: the worst-placed group of an axis determines the time.
 #include "trainer/plan/collective.h"
 
 #include <algorithm>
@@ -17,9 +17,9 @@ ClusterConfig nodes_of(int64_t devices, int64_t nodes) {
   return resolve_cluster(cluster);
 }
 
-/// By looking at every group of a world that is all of the cluster's devices.
-GroupPlace counted(int64_t size, int64_t stride, const ClusterConfig& cluster) {
-  GroupPlace worst{static_cast<double>(size), 1, static_cast<double>(size), 1};
+/// Reference: inspects every group of a world that uses all devices of the cluster.
+GroupPlacement counted(int64_t size, int64_t stride, const ClusterConfig& cluster) {
+  GroupPlacement worst{static_cast<double>(size), 1, static_cast<double>(size), 1};
   for (int64_t first = 0; first < cluster.devices(); ++first) {
     if (first % (size * stride) >= stride) continue;
     std::vector<int64_t> members(static_cast<size_t>(cluster.nodes), 0);
@@ -31,13 +31,13 @@ GroupPlace counted(int64_t size, int64_t stride, const ClusterConfig& cluster) {
   return worst;
 }
 
-TEST_CASE("collective: a group lies on as many nodes as the worst of its axis") {
+TEST_CASE("collective: a placement has the node count of the worst-placed group of its axis") {
   int straddle = 0;
   for (const int64_t devices : {1, 2, 3, 4, 6, 8, 9, 12})
     for (const int64_t size : {1, 2, 3, 4, 6, 8, 16})
       for (const int64_t stride : {1, 2, 3, 4, 6, 8, 12, 16, 24}) {
         const ClusterConfig cluster = nodes_of(devices, size * stride * 2);  // a common multiple of nodes and groups
-        const GroupPlace place = place_of(size, stride, cluster), truth = counted(size, stride, cluster);
+        const GroupPlacement place = place_of(size, stride, cluster), truth = counted(size, stride, cluster);
         CAPTURE(devices, size, stride);
         CHECK(place.nodes == truth.nodes);
         CHECK(place.per_node == truth.per_node);
@@ -51,11 +51,11 @@ TEST_CASE("collective: tensor ranks that straddle nodes wait for the network") {
     const ClusterConfig cluster = nodes_of(devices, nodes);
     return all_reduce_seconds(place_of(size, 1, cluster), 1e9, cluster);
   };
-  CHECK(seconds(8, 12, 2) > 1.5 * seconds(8, 8, 3));  // ranks 8 to 15 lie on two nodes of 12
+  CHECK(seconds(8, 12, 2) > 1.5 * seconds(8, 8, 3));  // ranks 8 to 15 straddle two nodes of 12
   CHECK(seconds(3, 8, 3) > 3 * seconds(3, 6, 4));
 }
 
-TEST_CASE("collective: a transfer leaves a node, or what a switch holds, where any of its pairs does") {
+TEST_CASE("collective: a transfer leaves a node or switch if any of its pairs does") {
   int within = 0, between = 0;
   for (const int64_t devices : {1, 2, 3, 4, 6, 8})
     for (const int64_t ranks : {1, 2, 3, 4, 6, 8, 12})
@@ -80,13 +80,13 @@ TEST_CASE("collective: a transfer leaves a node, or what a switch holds, where a
   CHECK(between > 100);
 }
 
-TEST_CASE("collective: a ring makes a hop to every rank, an all-reduce over many nodes takes a tree") {
+TEST_CASE("collective: a ring has a hop per rank, an all-reduce over many nodes uses a tree") {
   const ClusterConfig cluster = nodes_of(8, 64);
   const double node = *cluster.node_link.latency, network = *cluster.network.latency;
-  const GroupPlace all = place_of(512, 1, cluster);
+  const GroupPlacement all = place_of(512, 1, cluster);
   CHECK(all_gather_seconds(all, 1, cluster) == Approx(448 * node + 63 * network).epsilon(1e-3));
   CHECK(all_reduce_seconds(all, 1, cluster) == Approx(2 * (7 * node + 6 * network)).epsilon(1e-3));
-  const double bytes = 1e12;  // where bandwidth is all, a ring
+  const double bytes = 1e12;  // bandwidth-bound: a ring
   CHECK(all_reduce_seconds(all, bytes, cluster) == Approx(2 * 511.0 / 512 * bytes / ring_bandwidth(all, cluster)).epsilon(1e-3));
 }
 
@@ -96,8 +96,8 @@ TEST_CASE("collective: an all_to_all sends (n-1)/n of its bytes, within the node
   const auto seconds = [&](int64_t size, int64_t stride) { return all_to_all_seconds(place_of(size, stride, cluster), bytes, cluster); };
   CHECK(seconds(1, 1) == 0);
   CHECK(seconds(8, 1) == Approx(7.0 / 8 * bytes / node).epsilon(1e-3));
-  CHECK(seconds(4, 8) == Approx(3.0 / 4 * bytes / network).epsilon(1e-3));                                        // one rank a node
-  CHECK(seconds(32, 1) == Approx(std::max(7.0 / 32 * bytes / node, 24.0 / 32 * bytes / network)).epsilon(1e-3));  // 7 peers here, 24 elsewhere
+  CHECK(seconds(4, 8) == Approx(3.0 / 4 * bytes / network).epsilon(1e-3));                                        // one rank per node
+  CHECK(seconds(32, 1) == Approx(std::max(7.0 / 32 * bytes / node, 24.0 / 32 * bytes / network)).epsilon(1e-3));  // 7 peers on the node, 24 off it
   CHECK(all_to_all_seconds(place_of(32, 1, cluster), 1, cluster) ==
         Approx(7 * *cluster.node_link.latency + 24 * *cluster.network.latency).epsilon(1e-3));
 }
@@ -112,18 +112,18 @@ TEST_CASE("collective: all members of an all_to_all leave a switch at once") {
   CHECK(all_to_all_seconds(place_of(12, 8, cluster), 1e12, cluster) == Approx(3 * 11.0 / 12 * 1e12 / *cluster.network.bandwidth).epsilon(1e-3));
 }
 
-TEST_CASE("collective: a level is crossed where a group straddles its border") {
+TEST_CASE("collective: a group that straddles the boundary of a level crosses it") {
   ClusterConfig cluster = nodes_of(8, 12);
   cluster.level_nodes = {4};
   cluster.level_oversubscription = {3};
-  CHECK(place_of(16, 2, cluster).oversubscription == 1);  // 4 nodes, as large as the level
+  CHECK(place_of(16, 2, cluster).oversubscription == 1);  // 4 nodes, the size of the level
   CHECK(place_of(24, 1, cluster).oversubscription == 3);  // nodes 3 to 5
   CHECK(place_of(2, 32, cluster).oversubscription == 3);
-  CHECK(place_of(12, 8, cluster).oversubscription == 1);  // one rank a node, four nodes' shares of the way out for one ring: more than it needs
+  CHECK(place_of(12, 8, cluster).oversubscription == 1);  // one rank per node: the ring can use the uplinks of four nodes, more than it needs
   cluster.level_oversubscription = {7};
   CHECK(place_of(96, 1, cluster).oversubscription == 7.0 / 4);
   cluster.nodes = 3;
-  CHECK(place_of(24, 1, cluster).oversubscription == 1);  // all of the world is under one switch
+  CHECK(place_of(24, 1, cluster).oversubscription == 1);  // the whole world is under one switch
 }
 
 }  // namespace

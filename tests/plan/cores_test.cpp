@@ -1,4 +1,4 @@
-// Ranks of a CPU machine share its cores: the work of all passes through them, and waits are filled by the others.
+// Ranks of a CPU machine share its cores: the cores do the work of all ranks, and ranks fill each other's waits.
 #include <cmath>
 
 #include "parallel/comm/self.h"
@@ -25,19 +25,19 @@ ClusterConfig machine(double cores, int64_t ranks) {
   cluster.device.type = "cpu";
   cluster.device.cores = cores;
   cluster.device.core_scaling = 1;
-  cluster = shared_by(resolve_cluster(cluster), ranks);
+  cluster = with_ranks_sharing_cores(resolve_cluster(cluster), ranks);
   cluster.node_link = {.bandwidth = 1e15, .latency = 0, .ramp = 0};
   return cluster;
 }
 
-TEST_CASE("forecast: ranks beyond the cores of a machine take turns") {
+TEST_CASE("forecast: more ranks than cores share the cores") {
   const Config data = model("data: 8", 8);
   const double own = forecast_time(data, machine(8, 8)).step_seconds;
   CHECK(forecast_time(data, machine(2, 8)).step_seconds == Approx(4 * own).epsilon(1e-6));
   CHECK(forecast_time(data, machine(16, 8)).step_seconds < 0.7 * own);  // two threads each
 }
 
-TEST_CASE("forecast: cores without a rank neither help nor hinder, and ranks on a core cost one core") {
+TEST_CASE("forecast: unused cores have no effect, and ranks that share a core are charged for one core") {
   const Config data = model("data: 8", 8);
   const auto cluster = [](double cores) {
     ClusterConfig c = machine(cores, 8);
@@ -46,7 +46,7 @@ TEST_CASE("forecast: cores without a rank neither help nor hinder, and ranks on 
     return c;
   };
   CHECK(forecast_time(data, cluster(15)).step_seconds == Approx(forecast_time(data, cluster(8)).step_seconds));
-  const TrainingBill two = training_bill(data, cluster(2), 1, 3600.0 * 8 * 64), eight = training_bill(data, cluster(8), 1, 3600.0 * 8 * 64);
+  const TrainingCost two = training_bill(data, cluster(2), 1, 3600.0 * 8 * 64), eight = training_bill(data, cluster(8), 1, 3600.0 * 8 * 64);
   CHECK(two.seconds == eight.seconds);
   CHECK(two.cost.value() == Approx(2 * two.seconds / 3600));
   CHECK(eight.cost.value() == Approx(8 * eight.seconds / 3600));
@@ -75,7 +75,7 @@ TEST_CASE("forecast: a pipeline on one core has no bubble and takes as long as o
   CHECK(apart.step_seconds < turns.step_seconds);
 }
 
-TEST_CASE("forecast: cores that move the data themselves hide nothing") {
+TEST_CASE("forecast: on a CPU no communication is hidden") {
   const Config sharded = model("data: 4, zero_stage: 3", 4);
   ClusterConfig slow = machine(4, 4);
   slow.node_link.bandwidth = 1e9;
@@ -85,13 +85,13 @@ TEST_CASE("forecast: cores that move the data themselves hide nothing") {
   CHECK(moved > 0);
 }
 
-TEST_CASE("forecast: host memory is asked of all ranks together") {
+TEST_CASE("forecast: host memory is checked for all ranks together") {
   SelfCommunicator world("world");
   CHECK_NOTHROW(check_host_memory(world, 2e9, 2e9));
   CHECK_THROWS_AS(check_host_memory(world, 2.1e9, 2e9), Error);
 }
 
-TEST_CASE("forecast: a GPU has the figures of the type that its driver names, and no other") {
+TEST_CASE("forecast: a GPU has the figures of the type with its driver's name, and no other") {
   const auto name = [](const char* gpu) { return device_type_of(gpu); };
   CHECK(name("NVIDIA H100 80GB HBM3") == "H100");
   CHECK(name("NVIDIA H200") == "H200");
@@ -103,22 +103,22 @@ TEST_CASE("forecast: a GPU has the figures of the type that its driver names, an
     CHECK(name(other) == "");
 }
 
-TEST_CASE("forecast: a run on GPUs is reckoned with on its own hosts") {
+TEST_CASE("forecast: a run on GPUs is forecast for its own hosts") {
   Config config = model("tensor: 4, data: 4", 16);
   const auto seconds = [&](int ranks_per_host, const char* gpu) { return forecast_run(config, 16, ranks_per_host, gpu)->time.step_seconds; };
   const double eights = seconds(8, "NVIDIA H100 80GB HBM3");
   CHECK(seconds(2, "NVIDIA H100 80GB HBM3") > eights);  // tensor ranks on two hosts
   CHECK_FALSE(forecast_run(config, 16, 8, "NVIDIA H100 PCIe"));
-  config.plan.cluster = "H100";  // of any size, as a type for `plan --cluster`
+  config.plan.cluster = "H100";  // a type of any size, as for `plan --cluster`
   CHECK(seconds(8, "NVIDIA H100 PCIe") == eights);
   const test::Scratch files;
   config.plan.cluster = files.write("small.yaml", "device: {type: H100}\nnodes: 1\n");
-  CHECK_THROWS_WITH(forecast_run(config, 16, 8, ""), Catch::Contains("has 8 devices, and the run 16 ranks"));
+  CHECK_THROWS_WITH(forecast_run(config, 16, 8, ""), Catch::Contains("has 8 devices, but the run has 16 ranks"));
   config.plan.cluster = files.write("large.yaml", "device: {type: H100}\nnodes: 4\n");
   CHECK(seconds(8, "") == eights);
 }
 
-TEST_CASE("forecast: of a host's memory a control group's part is there") {
+TEST_CASE("forecast: a control group limits the host memory") {
   const test::Scratch files;
   const auto limit = [&] { return memory_limit(files / "groups", files / "mount"); };
   CHECK(std::isinf(limit()));

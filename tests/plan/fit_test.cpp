@@ -1,4 +1,4 @@
-// Figures planted in a machine come back from its timings.
+// Fits recover the figures from which timings were generated.
 #include "trainer/plan/fit.h"
 
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace trireme {
 namespace {
 
-/// Two cores that one rank has.
+/// A machine with two cores and one rank.
 ClusterConfig planted() {
   ClusterConfig cluster;
   cluster.device.type = "cpu";
@@ -60,7 +60,7 @@ MachineSamples samples_of(const ClusterConfig& machine) {
   return samples;
 }
 
-TEST_CASE("fit: planted figures of a machine come back from its timings") {
+TEST_CASE("fit: recovers a machine's figures from its timings") {
   const ClusterConfig machine = planted();
   const FittedMachine fitted = fit_machine(samples_of(machine));
   const DeviceConfig &device = fitted.cluster.device, &truth = machine.device;
@@ -83,7 +83,7 @@ TEST_CASE("fit: planted figures of a machine come back from its timings") {
   }
 }
 
-TEST_CASE("fit: cores that gain nothing on one operation scale with 0, and a single core loses nothing") {
+TEST_CASE("fit: core_scaling is 0 if cores gain nothing, and 1 for a single core") {
   MachineSamples samples = samples_of(planted());
   samples.shared_products.front().seconds *= 100;  // another program took a core
   CHECK(*fit_machine(samples).cluster.device.core_scaling > 0.7);
@@ -94,17 +94,17 @@ TEST_CASE("fit: cores that gain nothing on one operation scale with 0, and a sin
   CHECK(fit_machine(samples).cluster.device.core_scaling == 1);
 }
 
-TEST_CASE("fit: noise on one product moves the rate by its share alone, and no figure leaves the range of a cluster file") {
+TEST_CASE("fit: noise on one product shifts the rate by its share only, and figures stay in the range of a cluster file") {
   MachineSamples samples = samples_of(planted());
   samples.products.front().seconds *= 3;
   for (AttentionSample& sample : samples.attention) sample.forward = sample.backward = 1e-9;  // faster than any peak
   const FittedMachine fitted = fit_machine(samples);
   CHECK_NOTHROW(resolve_cluster(fitted.cluster));
   CHECK(*fitted.cluster.device.peak_flops * *fitted.cluster.device.gemm_efficiency ==
-        Approx(240e9 / 1.2).epsilon(0.1));  // one of ten, three times as long
+        Approx(240e9 / 1.2).epsilon(0.1));  // one of ten takes three times as long
 }
 
-TEST_CASE("fit: links whose samples do not grow with size, or take no time to start, give figures that a plan takes") {
+TEST_CASE("fit: samples without bandwidth limit or latency yield valid link figures") {
   MachineSamples samples = samples_of(planted());
   ClusterConfig no_limit = planted();
   no_limit.node_link.bandwidth = 1e30;
@@ -113,7 +113,7 @@ TEST_CASE("fit: links whose samples do not grow with size, or take no time to st
   ClusterConfig fitted = fit_machine(samples).cluster;
   CHECK_NOTHROW(resolve_cluster(fitted));
   const ClusterConfig best = fitted;
-  const auto error = [&](double latency) {  // the latency is the best one at that bandwidth, errors being shares of the model
+  const auto error = [&](double latency) {  // the latency minimises the relative error for that bandwidth
     fitted.node_link.latency = latency;
     double sum = 0;
     for (const LinkSample& sample : samples.links) sum += std::pow((model_seconds(sample, fitted) - sample.seconds) / model_seconds(sample, best), 2);
@@ -123,30 +123,30 @@ TEST_CASE("fit: links whose samples do not grow with size, or take no time to st
   CHECK(error(latency) < error(1.01 * latency));
   CHECK(error(latency) < error(0.99 * latency));
 
-  for (LinkSample& sample : samples.links) sample.seconds = sample.bytes * 1e-3;  // a kilobyte a second
+  for (LinkSample& sample : samples.links) sample.seconds = sample.bytes * 1e-3;  // 1 kB/s
   CHECK_NOTHROW(resolve_cluster(fit_machine(samples).cluster));
-  for (LinkSample& sample : samples.links) sample.seconds = std::pow(sample.bytes, 2) * 1e-16;  // the small ones faster than any line
+  for (LinkSample& sample : samples.links) sample.seconds = std::pow(sample.bytes, 2) * 1e-16;  // small messages faster than any linear model
   CHECK_NOTHROW(resolve_cluster(fit_machine(samples).cluster));
 }
 
-TEST_CASE("fit: a kind of samples that is missing is told") {
+TEST_CASE("fit: missing samples are an error") {
   MachineSamples samples = samples_of(planted());
   std::erase_if(samples.products, [](const ProductSample& sample) { return sample.element_bytes == 2; });
   CHECK_THROWS_AS(fit_machine(samples), ConfigError);
 }
 
-TEST_CASE("cluster: ranks share the cores and the memory of a node, and a device of its own is shared with nobody") {
-  const ClusterConfig two = shared_by(planted(), 2), eight = shared_by(two, 8);
+TEST_CASE("cluster: ranks share the cores and the memory of a CPU node, and no GPU") {
+  const ClusterConfig two = with_ranks_sharing_cores(planted(), 2), eight = with_ranks_sharing_cores(two, 8);
   CHECK(planted().cores_per_rank() == 2);
   CHECK(two.cores_per_rank() == 1);
   CHECK(eight.cores_per_rank() == 0.25);
   CHECK(*two.device.memory == 12e9);
   CHECK(*eight.device.memory == 3e9);
-  CHECK(shared_by(eight, 8) == eight);
+  CHECK(with_ranks_sharing_cores(eight, 8) == eight);
   const ClusterConfig gpus = resolve_cluster({});
-  CHECK(shared_by(gpus, 3) == gpus);
+  CHECK(with_ranks_sharing_cores(gpus, 3) == gpus);
   CHECK(gpus.cores_per_rank() == 1);
-  // One operation runs on whole cores, and on one where ranks take turns; threads and ranks lose something to one another.
+  // An operation uses whole cores, or one core that ranks share; threads and ranks slow each other down.
   const auto seconds = [](const ClusterConfig& cluster) { return traffic_seconds(9e9, 1, cluster); };
   CHECK(seconds(planted()) == Approx(std::pow(2, -0.8)));
   CHECK(seconds(two) == Approx(std::pow(2, 0.2)));

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-/// FLOPs of a GPT on one token with full recomputation, all of T x T counted.   Source: Narayanan et al. 2021, arXiv:2104.04473, eq. 3.
+/// FLOPs of a GPT per token with full recomputation, counting all of T x T.   Source: Narayanan et al. 2021, arXiv:2104.04473, eq. 3.
 double hardware_flops_per_token(double layers, double hidden, double length, double vocabulary) {
   return 96 * layers * hidden * hidden * (1 + length / (6 * hidden) + vocabulary / (16 * layers * hidden));
 }
@@ -18,7 +18,7 @@ TEST_CASE("model states of every row of ZeRO's Table 1") {
   struct Row {
     double parameters, ranks, stage1, stage2, stage3, step;  ///< GB as printed, `step` the last printed digit of the first two
   };
-  // Rajbhandari et al. 2020, arXiv:1910.02054, Table 1. The paper cuts 4187.5, 2218.75 and the like instead of rounding them.
+  // Rajbhandari et al. 2020, arXiv:1910.02054, Table 1. The paper truncates values such as 4187.5 and 2218.75 instead of rounding them.
   const Row row = GENERATE(Row{7.5, 1, 120, 120, 120, 1}, Row{7.5, 4, 52.5, 41.3, 30, 0.1}, Row{7.5, 16, 35.6, 21.6, 7.5, 0.1},
                            Row{7.5, 64, 31.4, 16.6, 1.88, 0.1}, Row{7.5, 256, 30.4, 15.4, 0.47, 0.1}, Row{7.5, 1024, 30.1, 15.1, 0.12, 0.1},
                            Row{1000, 1, 16000, 16000, 16000, 1}, Row{1000, 4, 7000, 5500, 4000, 1}, Row{1000, 16, 4750, 2875, 1000, 1},
@@ -31,7 +31,7 @@ TEST_CASE("model states of every row of ZeRO's Table 1") {
 }
 
 TEST_CASE("the largest models of ZeRO's Table 2 fill 32 GB") {
-  // arXiv:1910.02054, Table 2, theoretical columns: parameters in billions that 64 data ranks hold for each tensor rank.
+  // arXiv:1910.02054, Table 2, theoretical columns: billions of parameters per tensor rank that fit on 64 data ranks.
   CHECK(zero_state_bytes(2, 0, 64) == Approx(32).epsilon(0.01));
   CHECK(zero_state_bytes(7.6, 1, 64) == Approx(32).epsilon(0.01));
   CHECK(zero_state_bytes(14.4, 2, 64) == Approx(32).epsilon(0.01));
@@ -44,11 +44,11 @@ TEST_CASE("ZeRO sends 2 P up to stage 2 and 3 P in stage 3") {
   CHECK(zero_elements(8, 3, 1) == 0);
 }
 
-TEST_CASE("DeepSpeed's estimators print its documentation's examples") {
+TEST_CASE("DeepSpeed's estimators match the examples of its documentation") {
   // DeepSpeed docs/code-docs/source/memory.rst: 2851M parameters, largest layer 32M, 8 GPUs; T5-large, 737.67M and 32.9M, on 4.
   CHECK(deepspeed_zero3_bytes(2851e6, 32e6, 8) / kGiB == Approx(6.09).margin(0.005));
   CHECK(deepspeed_zero3_bytes(737.67e6, 32.9e6, 4) / (1024 * 1024) == Approx(3291).margin(0.5));
-  // The code of stage 2 says less than its documentation, 15.93 GiB by 4 P + 16 P / n.
+  // For stage 2 the code yields less than the documentation, which has 15.93 GiB by 4 P + 16 P / n.
   CHECK(deepspeed_zero2_bytes(2851e6, 8) == 2 * 2851e6 + 18 * 2851e6 / 8);
 }
 
@@ -63,7 +63,7 @@ TEST_CASE("activations of a block, every row of Korthikanti's Table 2") {
   CHECK(block_activation_bytes(block, 8, true, Recompute::kFull) == Approx(2 * sbh));
 }
 
-TEST_CASE("selective recomputation saves what its paper says") {
+TEST_CASE("selective recomputation saves as much as in its paper") {
   // arXiv:2205.05198, section 5: 70 % of GPT-3's activations and 65 % of MT-NLG's.
   const auto saved = [](const Block& block) {
     return 1 - block_activation_bytes(block, 8, true, Recompute::kSelective) / block_activation_bytes(block, 8, true, Recompute::kNone);
@@ -72,12 +72,12 @@ TEST_CASE("selective recomputation saves what its paper says") {
   CHECK(saved({2048, 1, 20480, 128}) == Approx(0.65).margin(0.005));
 }
 
-TEST_CASE("the first stage keeps all layers' worth, interleaved (p-1)/(p v) more") {
+TEST_CASE("the first stage keeps the activations of all layers, (p-1)/(p v) more if interleaved") {
   CHECK(first_stage_blocks(96, 8, 1) == 96);
   CHECK(first_stage_blocks(105, 35, 3) == Approx(105 * (1 + 34.0 / 105)));
 }
 
-TEST_CASE("Megatron's estimator agrees with the paper that it is taken from") {
+TEST_CASE("Megatron's estimator agrees with its paper") {
   MegatronRun run{.block = {2048, 1, 12288, 96}, .layers = 96, .ffn_size = 4 * 12288, .vocab_size = 51200, .block_parameters = 174e9};
   run.tensor = 8;
   run.pipeline = 8;
@@ -100,7 +100,7 @@ TEST_CASE("Megatron's estimator agrees with the paper that it is taken from") {
   CHECK(megatron_activation_bytes(run) == Approx(blocks + (8 * tokens + sbh + sbh * 4 * (1 + 51200.0 / 12288)) / 8));
 }
 
-TEST_CASE("bubbles of the papers") {
+TEST_CASE("published bubble formulas") {
   CHECK(bubble_of_ideal(4, 8, 1) == Approx(3.0 / 8));
   CHECK(bubble_of_ideal(4, 8, 2) == Approx(3.0 / 16));
   CHECK(bubble_of_step(4, 8, 1) == Approx(3.0 / 11));
@@ -111,8 +111,8 @@ TEST_CASE("bubbles of the papers") {
   CHECK(tensor_elements({128, 2, 64, 4}, 4) == 8 * 128 * 2 * 64 * 0.75);
 }
 
-TEST_CASE("published bubble rates of 1F1B are the formula and what its transfers cost") {
-  // Qi et al. 2024, arXiv:2401.10241: profiles of Table 9, rates of Table 5. Of transfers 1F1B exposes 2 m (p-1)/p + 2 (p-2) (derived from both
+TEST_CASE("published bubble rates of 1F1B equal the formula plus transfers") {
+  // Qi et al. 2024, arXiv:2401.10241: profiles of Table 9, rates of Table 5. 1F1B exposes 2 m (p-1)/p + 2 (p-2) transfers (derived from both
   // tables).
   struct Row {
     double p, m, f, i, w, transfer, rate;
@@ -135,7 +135,7 @@ TEST_CASE("training days of equation 4") {
 }
 
 TEST_CASE("days for 300 billion tokens of SC'21's Table 2, to the printed digits") {
-  // The days follow from equation 3's FLOPs; equation 4 leaves attention and head out and says up to 3 % less. Rates and days are printed as whole
+  // The days follow from equation 3's FLOPs; equation 4 leaves out attention and head and yields up to 3 % less. Rates and days are printed as whole
   // numbers.
   struct Row {
     double layers, hidden, devices, tflops, days;

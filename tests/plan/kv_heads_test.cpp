@@ -1,4 +1,4 @@
-// Forecasts where there are more tensor ranks than kv heads: each rank then holds a whole head, which its neighbours hold too.
+// Forecasts with more tensor ranks than kv heads: each rank then has a full kv head, replicated on neighbouring ranks.
 #include "tests/support/catch.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/plan/forecast.h"
@@ -34,7 +34,7 @@ ClusterConfig machine(const std::string& type) {
 
 }  // namespace
 
-TEST_CASE("memory by formula is what is counted: more tensor ranks than kv heads") {
+TEST_CASE("memory by formula equals counted memory: more tensor ranks than kv heads") {
   const int64_t kv_heads = GENERATE(1, 2, 4), tensor = GENERATE(8, 16);
   const RecomputeMode recompute = GENERATE(RecomputeMode::kNone, RecomputeMode::kSelective);
   CAPTURE(kv_heads, tensor, name_of(recompute));
@@ -44,11 +44,11 @@ TEST_CASE("memory by formula is what is counted: more tensor ranks than kv heads
   REQUIRE(formula.size() == counted.size());
   CHECK(formula[0].parameters == counted[0].parameters);
   CHECK(formula[0].optimizer == counted[0].optimizer);
-  CHECK(formula[0].activations == Approx(counted[0].activations).epsilon(0.005));  // a rank's keys and values are from 6 to 11 percent of them
+  CHECK(formula[0].activations == Approx(counted[0].activations).epsilon(0.005));  // keys and values are 6 to 11 percent of a rank's activations
   CHECK(formula[0].peak == Approx(counted[0].peak).epsilon(0.005));
 }
 
-TEST_CASE("a tensor rank takes as long for a kv head that it shares as for one of its own") {
+TEST_CASE("a replicated kv head takes as long as an unreplicated one") {
   const ModelSeconds own = model_seconds(model(8, 8), machine("H100"));
   for (const int64_t kv_heads : {1, 2, 4}) {
     CAPTURE(kv_heads);

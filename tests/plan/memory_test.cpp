@@ -1,4 +1,4 @@
-// Memory by formula against memory counted by the program itself, over the options that change it.
+// Compares memory by formula with counted memory, over the options that affect it.
 #include <random>
 
 #include "parallel/pipeline/lower.h"
@@ -19,7 +19,7 @@ ClusterConfig machine(const std::string& type) {
   return cluster;
 }
 
-/// A model whose parts are of sizes as in a large run: blocks outweigh neither logits nor parameters by much.
+/// A model with the proportions of a large run: blocks, logits and parameters have similar sizes.
 Config base(const std::string& architecture) {
   Config c;
   c.data.train = {"none"};
@@ -41,7 +41,7 @@ Config base(const std::string& architecture) {
   return c;
 }
 
-/// Of every pipeline rank: states to the byte, the rest within two percent of what is counted.
+/// Compares every pipeline rank: model states to the byte, the rest within two percent of counted memory.
 void compare(const Config& config) {
   const std::vector<RankBytes> counted = counted_memory(config, machine("cpu")), formula = formula_memory(config, machine("cpu"));
   REQUIRE(formula.size() == counted.size());
@@ -58,7 +58,7 @@ void compare(const Config& config) {
   }
 }
 
-TEST_CASE("memory by formula is what is counted: architecture, recomputation and tensor parallelism") {
+TEST_CASE("memory by formula equals counted memory: architecture, recomputation and tensor parallelism") {
   Config c = base(GENERATE(as<std::string>{}, "llama", "gpt2"));
   c.training.recompute = GENERATE(RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull);
   c.parallel.tensor = GENERATE(1, 4);
@@ -69,7 +69,7 @@ TEST_CASE("memory by formula is what is counted: architecture, recomputation and
   compare(resolve(c));
 }
 
-TEST_CASE("memory by formula is what is counted: schedules") {
+TEST_CASE("memory by formula equals counted memory: schedules") {
   Config c = base("llama");
   c.parallel.pipeline = 4;
   c.training.micro_batch_size = 1;
@@ -80,7 +80,7 @@ TEST_CASE("memory by formula is what is counted: schedules") {
   compare(resolve(c));
 }
 
-TEST_CASE("memory by formula is what is counted: sharding") {
+TEST_CASE("memory by formula equals counted memory: sharding") {
   Config c = base(GENERATE(as<std::string>{}, "llama", "gpt2"));
   c.parallel.data = 4;
   c.parallel.zero_stage = GENERATE(0, 1, 2, 3);
@@ -96,7 +96,7 @@ TEST_CASE("memory by formula is what is counted: sharding") {
   compare(resolve(c));
 }
 
-TEST_CASE("memory by formula is what is counted: gpipe holds every micro-batch") {
+TEST_CASE("memory by formula equals counted memory: gpipe keeps every micro-batch") {
   Config c = base("llama");
   c.parallel.pipeline = 2;
   c.training.micro_batch_size = 1;
@@ -105,11 +105,11 @@ TEST_CASE("memory by formula is what is counted: gpipe holds every micro-batch")
   compare(resolve(c));
 }
 
-TEST_CASE("memory by formula is what is counted: gradients of virtual stages") {
+TEST_CASE("memory by formula equals counted memory: gradients of virtual stages") {
   Config c = base("llama");
   c.parallel.pipeline = 2;
   c.parallel.schedule = "interleaved_1f1b";
-  c.parallel.virtual_stages = GENERATE(2, 4, 8);  // of four layers, two and one
+  c.parallel.virtual_stages = GENERATE(2, 4, 8);  // stages of four, two and one layers
   c.parallel.data = 4;
   c.parallel.zero_stage = GENERATE(2, 3);
   c.parallel.replicate = GENERATE(1, 2);
@@ -119,7 +119,7 @@ TEST_CASE("memory by formula is what is counted: gradients of virtual stages") {
   compare(resolve(c));
 }
 
-TEST_CASE("of however many virtual stages a rank keeps as many full gradients as of one") {
+TEST_CASE("the full gradients of a rank do not grow with virtual stages") {
   Config c = base("llama");
   c.parallel.pipeline = 2;
   c.parallel.data = 4;
@@ -137,7 +137,7 @@ TEST_CASE("of however many virtual stages a rank keeps as many full gradients as
   CHECK(most() <= 1.02 * one);
 }
 
-TEST_CASE("memory by formula is what is counted: precision") {
+TEST_CASE("memory by formula equals counted memory: precision") {
   Config c = base("llama");
   c.training.precision = GENERATE(as<std::string>{}, "fp32", "bf16", "fp16", "fp64");
   c.model.qk_norm = GENERATE(false, true);
@@ -148,7 +148,7 @@ TEST_CASE("memory by formula is what is counted: precision") {
   compare(resolve(c));
 }
 
-TEST_CASE("a moving average is an element more of the master dtype for each owned weight, by formula and counted, and three accesses of the update") {
+TEST_CASE("a moving average adds one master-dtype element per owned weight, by formula and counted, and three accesses per update") {
   Config c = base("llama");
   c.training.precision = GENERATE(as<std::string>{}, "fp32", "bf16");
   c.training.optimizer.name = GENERATE(Optimizer::kAdamW, Optimizer::kLion);
@@ -168,12 +168,12 @@ TEST_CASE("a moving average is an element more of the master dtype for each owne
   }
   const ClusterConfig cluster = resolve_cluster(machine("H100"));
   const auto update = [&](const Config& config) { return step_costs(config, cluster, model_seconds(config, cluster), {0, 1}).optimizer.front(); };
-  // In units of four bytes: gradient twice, weight read and written, the state read and written, and half of one for a 16-bit copy.
+  // In units of four bytes: gradient read twice, weight and state read and written, and half a unit for a 16-bit copy.
   const double accesses = 4 + 2 * (states - (c.training.precision == "bf16" ? 1 : 0)) + (c.training.precision == "bf16" ? 0.5 : 0);
   CHECK(update(averaged) / update(plain) == Approx((accesses + 3) / accesses).epsilon(1e-9));
 }
 
-TEST_CASE("memory by formula is what is counted: layouts drawn at random") {
+TEST_CASE("memory by formula equals counted memory: random layouts") {
   std::mt19937 draw(8);
   const auto one_of = [&](const auto&... choices) { return std::vector{choices...}[draw() % sizeof...(choices)]; };
   using Text = std::string;
@@ -202,8 +202,8 @@ TEST_CASE("memory by formula is what is counted: layouts drawn at random") {
     for (size_t r = 0; r < counted.size(); ++r) {
       CAPTURE(r);
       CHECK(formula[r].optimizer == counted[r].optimizer);
-      // Where W runs apart, which gathered parameters and full gradients are there depends on more of the list than a formula follows: it errs
-      // upwards.
+      // With a separate W, the gathered parameters and full gradients alive at a time depend on more of the list than the formula models. It
+      // overestimates.
       const bool apart = c.parallel.zero_stage >= 2 && c.parallel.schedule.starts_with("zb");
       CHECK(formula[r].peak <= counted[r].peak * (apart ? 1.06 : 1.02));
       CHECK(formula[r].peak >= counted[r].peak * 0.98);
@@ -211,12 +211,12 @@ TEST_CASE("memory by formula is what is counted: layouts drawn at random") {
   }
 }
 
-TEST_CASE("fewer micro-batches have as many in flight as all") {
+TEST_CASE("the steady-state schedule has as many micro-batches in flight as the full one") {
   const int ranks = GENERATE(2, 3, 4, 8), more = GENERATE(0, 1, 3), times = GENERATE(5, 9, 16, 31);
   const int microbatches = times * ranks + more;
   const auto kind = GENERATE(ScheduleKind::k1F1B, ScheduleKind::kInterleaved1F1B, ScheduleKind::kZbH1, ScheduleKind::kZbH2, ScheduleKind::kZbV);
   const int stages = kind == ScheduleKind::kInterleaved1F1B ? 3 : default_virtual_stages(kind);
-  const int fewer = static_cast<int>(enough_microbatches(ranks, microbatches));
+  const int fewer = static_cast<int>(steady_state_microbatches(ranks, microbatches));
   CAPTURE(ranks, microbatches, fewer, name_of(kind));
   CHECK(fewer <= std::max(microbatches, 1));
   CHECK(fewer <= 8 * ranks);
@@ -224,7 +224,7 @@ TEST_CASE("fewer micro-batches have as many in flight as all") {
   for (size_t r = 0; r < all.size(); ++r) CHECK(max_in_flight(some[r]) == max_in_flight(all[r]));
 }
 
-TEST_CASE("the runtime's allowance grows with the groups that a rank is in, and a CPU has none") {
+TEST_CASE("the runtime allowance grows with the rank's number of groups, and is 0 on a CPU") {
   Config c = base("llama");
   const double alone = formula_memory(resolve(c), machine("H100")).front().runtime;
   CHECK(alone > 0.5e9);

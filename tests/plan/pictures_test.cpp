@@ -24,10 +24,10 @@ struct DrawnBox {
   double x, y, width;
 };
 
-/// What a picture holds, its tags checked to close in the order in which they open.
+/// Elements of a picture. read_picture also checks that the tags are nested properly.
 struct Picture {
   std::vector<DrawnBox> boxes;
-  std::vector<double> rows;  ///< y of the backgrounds
+  std::vector<double> rows;  ///< y of the row backgrounds
   std::vector<std::string> numbers, texts;
 };
 
@@ -67,7 +67,7 @@ bool any_contains(const std::vector<std::string>& texts, const std::string& part
 
 }  // namespace
 
-TEST_CASE("the picture of a pipeline is to scale: a row a rank, a box a micro-batch, idle time left open") {
+TEST_CASE("the picture of a pipeline is to scale: one row per rank, one box per micro-batch, idle time blank") {
   constexpr int p = 4, m = 6;
   const Simulation run = simulate(one_forward_one_backward(p, m), unit_seconds);
   const Picture picture = read_picture(pipeline_svg(run.ranks, "a < b & c"));
@@ -92,23 +92,23 @@ TEST_CASE("the picture of a pipeline is to scale: a row a rank, a box a micro-ba
   CHECK(!any_contains(picture.texts, "W: "));
 }
 
-TEST_CASE("parts of a stage are one box, a rank's second stage is paler, and I and W have colors of their own") {
+TEST_CASE("parts of a stage are one box, a rank's second stage is lighter, and I and W have their own colors") {
   const std::vector<StageUnits> units = toy_units(4, 3, false, true);
   const Simulation run = simulate(lower(zb_v(2, 5), units, {}), unit_seconds);
   const Picture picture = read_picture(pipeline_svg(run.ranks));
   for (const char* classes : {"F", "F s1", "I", "I s1"}) CHECK(std::ranges::count(picture.boxes, classes, &DrawnBox::classes) == 2 * 5);
   CHECK(std::ranges::count(picture.boxes, "W", &DrawnBox::classes) >= 5);
-  CHECK(any_contains(picture.texts, "W: backward of the weights"));
-  CHECK(any_contains(picture.texts, "paler: "));
+  CHECK(any_contains(picture.texts, "W: weight gradient"));
+  CHECK(any_contains(picture.texts, "lighter: "));
 }
 
-TEST_CASE("where no rank computes there is nothing to draw") {
+TEST_CASE("drawing a step in which no rank computes is an error") {
   CHECK_THROWS_AS(pipeline_svg({}), ConfigError);
   CHECK_THROWS_AS(pipeline_svg({{}, {}}), ConfigError);
   CHECK_THROWS_AS(pipeline_svg({{{{ActionType::kForward, 0, 0}, 0, 0}}}), ConfigError);
 }
 
-TEST_CASE("a picture stays under 1 MB and says where it was cut") {
+TEST_CASE("a picture stays under 1 MB and reports where it was cut") {
   for (const int p : {16, 128}) {
     const std::string svg = pipeline_svg(simulate(interleaved_1f1b(p, 3, 2 * p), unit_seconds).ranks);
     CHECK(svg.size() < 1000000);
@@ -120,7 +120,7 @@ TEST_CASE("a picture stays under 1 MB and says where it was cut") {
   }
 }
 
-TEST_CASE("a picture of more ranks than anybody reads shows the first of them, even where all begin at once") {
+TEST_CASE("a picture of very many ranks shows only the first ones, even if all begin at once") {
   std::vector<Timeline> ranks(5000);
   for (Timeline& timeline : ranks)
     for (int m = 0; m < 8; ++m) timeline.push_back({{ActionType::kForward, 0, m}, 1.0 * m, m + 0.5});
@@ -132,7 +132,7 @@ TEST_CASE("a picture of more ranks than anybody reads shows the first of them, e
   CHECK(any_contains(picture.texts, ", cut at "));
 }
 
-TEST_CASE("ranks to look at are named one by one, as ranges and as groups") {
+TEST_CASE("ranks to trace are given as single ranks, ranges and groups") {
   const MeshShape mesh{4, 1, 3, 2};
   CHECK(ranks_named("7", mesh) == std::vector<int>{7});
   CHECK(ranks_named("3-5,1,4-6", mesh) == std::vector<int>{1, 3, 4, 5, 6});
@@ -145,7 +145,7 @@ TEST_CASE("ranks to look at are named one by one, as ranges and as groups") {
   }
 }
 
-TEST_CASE("a trace of more events than programs open is refused before the simulation, and the remedy named") {
+TEST_CASE("an oversized trace is rejected before the simulation, with the remedy") {
   ActionList list(600);
   const std::vector<const ActionList*> lists(16384, &list);
   std::vector<int> ranks(1666);
@@ -155,7 +155,7 @@ TEST_CASE("a trace of more events than programs open is refused before the simul
   CHECK_THROWS_WITH(check_trace_size(lists, ranks), Catch::Contains("1667 ranks would have 1000200 events") && Catch::Contains("--ranks"));
 }
 
-TEST_CASE("a Chrome trace of some ranks of a world: rows of what was asked for, arrows only between those") {
+TEST_CASE("a Chrome trace of some ranks of a world has only their rows, and arrows only between them") {
   const MeshShape mesh{4, 1, 3, 2};
   const std::vector<StageUnits> units = toy_units(4, 2, false);
   const ActionLists plan = lower(one_forward_one_backward(4, 5), units, {.unshard_each_use = true});

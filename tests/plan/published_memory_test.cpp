@@ -1,4 +1,4 @@
-// Memory that other systems' authors published, against what their stack's formulas say.
+// Compares the published memory of other systems with their stack's formulas.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -14,7 +14,7 @@ namespace {
 
 std::string rows_file() { return std::string(TRIREME_SOURCE_DIR) + "/tests/plan/published.yaml"; }
 
-/// Rows whose printed memory or layout the source itself contradicts: lines of the BLOOM chronicles.
+/// Rows whose printed memory or layout is contradicted by the source itself: lines of the BLOOM chronicles.
 bool contradicted(const std::string& id) {
   return std::ranges::any_of(std::vector<std::string>{"L634", "L669", "L775"}, [&](const std::string& line) { return id.ends_with(line); });
 }
@@ -26,7 +26,7 @@ double quantile(std::vector<double> values, double share) {
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-TEST_CASE("every stack has figures of memory") {
+TEST_CASE("every stack has memory figures") {
   for (const Stack& stack : stacks()) {
     const bool own = std::string(stack.name) == "trireme";
     CHECK(std::ranges::count(stack_memories(), std::string(stack.name), [](const StackMemory& one) { return std::string(one.stack); }) ==
@@ -34,8 +34,8 @@ TEST_CASE("every stack has figures of memory") {
   }
 }
 
-TEST_CASE("published memory by source, and what ran out of it") {
-  const std::map<std::string, std::pair<double, double>> bounds = {// median, ninth tenth
+TEST_CASE("published memory by source, and runs out of memory") {
+  const std::map<std::string, std::pair<double, double>> bounds = {// median, 90th percentile
                                                                    {"megatron-deepspeed", {0.03, 0.08}},
                                                                    {"zero-bubble", {0.03, 0.06}},
                                                                    {"torchtitan", {0.03, 0.03}},
@@ -46,13 +46,13 @@ TEST_CASE("published memory by source, and what ran out of it") {
     CAPTURE(run.id, bytes, *run.cluster.device.memory);
     if (run.memory_bytes && !contradicted(run.id)) errors[run.cluster.software.stack].push_back(std::abs(bytes / *run.memory_bytes - 1));
     if (!run.out_of_memory) CHECK(bytes <= *run.cluster.device.memory);
-    // One run of the chronicles ran out where its neighbours of as many parameters a GPU needed 67 GB: no formula of the steady state tells them
-    // apart.
+    // One run of the chronicles ran out of memory although similar runs with as many parameters per GPU needed 67 GB. No steady-state formula
+    // distinguishes them.
     if (run.out_of_memory && !run.id.ends_with("L957")) CHECK(bytes > *run.cluster.device.memory);
   }
   for (const auto& [stack, list] : errors) {
     const double median = quantile(list, 0.5), ninth = quantile(list, 0.9);
-    UNSCOPED_INFO(stack << ": " << list.size() << " rows, median " << median << ", nine tenths " << ninth << ", worst " << quantile(list, 1));
+    UNSCOPED_INFO(stack << ": " << list.size() << " rows, median " << median << ", p90 " << ninth << ", worst " << quantile(list, 1));
     REQUIRE(bounds.contains(stack));
     CHECK(median <= bounds.at(stack).first);
     CHECK(ninth <= bounds.at(stack).second);

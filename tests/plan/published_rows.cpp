@@ -31,7 +31,7 @@ Json part(const Json& row, const char* key) { return row.contains(key) && row[ke
 
 bool contains(const std::string& text, const std::string& word) { return text.find(word) != std::string::npos; }
 
-/// Whose software ran it.
+/// The software stack that ran it.
 std::string stack_name(const std::string& group, const std::string& id) {
   if (group == "a") return contains(id, "zero3") ? "deepspeed-zero3" : "megatron-2021";
   if (group == "b") return "megatron-2021";
@@ -68,20 +68,20 @@ ClusterConfig cluster_of(const Json& row, const std::string& stack) {
                   : contains(gpu, "H100") ? "H100"
                                           : "";
   if (c.device.type.empty()) throw Refused{"GPU " + gpu};
-  if (contains(gpu, "HBM2e")) {  // torchtitan's cards: 96 GB, 2.4 TB/s, 500 W
+  if (contains(gpu, "HBM2e")) {  // torchtitan's GPUs: 96 GB, 2.4 TB/s, 500 W
     c.device.memory = 95.0 * (1 << 30);
     c.device.memory_bandwidth = 2.4e12 * 0.87;
   }
   const int64_t devices = need(cluster, "n_gpus");
   c.devices_per_node = std::min<int64_t>(devices, 8);
   c.nodes = (devices + c.devices_per_node - 1) / c.devices_per_node;
-  // BLOOM's machine has four 100 Gb/s links a node of eight, where others have eight of 200.
+  // BLOOM's cluster has four 100 Gb/s links per node of eight GPUs; others have eight of 200 Gb/s.
   if (get<std::string>(row, "group").value_or("") == "p") c.network.bandwidth = 0.95 * 6.25e9;
   c.software.stack = stack;
   return resolve_cluster(c);
 }
 
-/// What this system means by the row's schedule.
+/// Translates the row's schedule.
 void set_schedule(const Json& parallel, Config& config, int64_t layers) {
   const std::string schedule = get<std::string>(parallel, "schedule").value_or("");
   ParallelConfig& p = config.parallel;
@@ -99,8 +99,9 @@ void set_schedule(const Json& parallel, Config& config, int64_t layers) {
   }
 }
 
-/// Layers of each stage as Megatron's children split them: evenly, and where that does not divide, with embedding and head counted as a layer each.
-/// Nanotron goes on to the next stage where the work so far would pass a stage's even share (nanotron/models/base.py, build_model).
+/// Layers of each stage as Megatron-LM and its derivatives split them: evenly; if that is not possible, counting embedding and head as one layer
+/// each.
+/// Nanotron starts the next stage when the accumulated work would exceed a stage's even share (nanotron/models/base.py, build_model).
 void split_layers(Config& config, const std::string& stack) {
   ParallelConfig& p = config.parallel;
   if (stack == "nanotron") {
@@ -136,11 +137,11 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   if (contains(get<std::string>(parallel, "system").value_or(""), "MegaScale")) throw Refused{"another model: parallel block, sliding window"};
   Config c;
   c.data.train = {"published"};
-  c.run.device = "cpu";  // what this machine has is of no concern here
+  c.run.device = "cpu";  // independent of the GPUs of this machine
   ModelConfig& m = c.model;
   m.architecture = contains(arch, "lama") || contains(name, "lama") ? "llama" : "gpt2";
   m.tied_embeddings = m.architecture == "gpt2";
-  // The zero-bubble paper leaves out layers and vocabulary in its table 6; table 3 has the layers, and its data Megatron's GPT-2 vocabulary.
+  // Table 6 of the zero-bubble paper omits layers and vocabulary. Table 3 has the layers; its data uses Megatron's GPT-2 vocabulary.
   const bool zero_bubble = get<std::string>(row, "group").value_or("") == "i";
   m.layers = get<int64_t>(model, "layers").value_or(zero_bubble ? (contains(name, "6.2B") ? 30 : contains(name, "28.3B") ? 62 : 0) : 0);
   if (m.layers == 0) throw Refused{"no layers"};
@@ -166,14 +167,14 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   p.pipeline = need(parallel, "pp");
   const int64_t devices = need(part(row, "cluster"), "n_gpus");
   p.data = get<int64_t>(parallel, "dp").value_or(devices / (p.tensor * p.pipeline));
-  if (p.tensor * p.pipeline * *p.data != devices) throw Refused{"degrees whose product is not the number of GPUs"};
+  if (p.tensor * p.pipeline * *p.data != devices) throw Refused{"the product of the degrees is not the number of GPUs"};
   const std::string group = get<std::string>(row, "group").value_or("");
-  // Where a table is silent: every tensor-parallel run of these systems splits the sequence too.
+  // If a table does not say: every tensor-parallel run of these systems uses sequence parallelism.
   const std::set<std::string> splitting = {"megatron-2023", "megatron-2024", "llama-3", "torchtitan"};
   const bool sp = parallel.contains("sp") ? parallel["sp"] == true : splitting.contains(cluster.software.stack);
   p.sequence_parallel = sp && p.tensor > 1;
-  // Megatron's distributed optimizer, which MegaScale calls ZeRO-2, and Llama 3's sharding keep gradients whole for a step: ZeRO-1 in Trireme's
-  // words.
+  // Megatron's distributed optimizer, which MegaScale calls ZeRO-2, and Llama 3's sharding keep full gradients for a step, which is ZeRO-1 in
+  // Trireme.
   const int64_t zero = get<int64_t>(parallel, "zero").value_or(group == "n" || group == "d" ? 1 : 0);
   p.zero_stage = group == "e" ? std::min<int64_t>(zero, 1) : zero;
   set_schedule(parallel, c, m.layers);
@@ -185,7 +186,7 @@ Config config_of(const Json& row, const ClusterConfig& cluster) {
   }
 }
 
-/// As printed, or from what was printed.
+/// Step time as printed, or derived from printed throughput.
 std::optional<double> step_seconds_of(const Json& row, const Config& config) {
   const Json result = part(row, "result"), derived = part(row, "derived");
   const double devices = static_cast<double>(config.parallel.tensor * config.parallel.pipeline * *config.parallel.data);

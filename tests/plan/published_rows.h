@@ -1,6 +1,5 @@
 #pragma once
-// Published training runs as configurations and clusters that a forecast takes. A file of rows has one JSON object a line, behind "- "; other lines
-// are left out.
+// Reads published training runs as configurations and clusters. A file of rows has one JSON object per line, after "- "; other lines are ignored.
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,16 +15,16 @@ struct Run {
   Config config;          ///< resolved
   ClusterConfig cluster;  ///< resolved
   std::optional<double> step_seconds;
-  std::optional<double> memory_bytes;  ///< of the rank that takes most
+  std::optional<double> memory_bytes;  ///< highest peak of any rank
   bool out_of_memory = false;
 };
 
 struct Rows {
   std::vector<Run> runs;
-  std::vector<std::string> left_out;  ///< "id: why it is no configuration of Trireme"
+  std::vector<std::string> left_out;  ///< "id: reason why Trireme has no such configuration"
 };
 
-/// Every train_step and memory_oom row of the file. Nothing here depends on a row's result.
+/// Reads every train_step and memory_oom row of the file. Configuration and cluster do not depend on a row's result.
 Rows read_rows(const std::string& path);
 
 }  // namespace trireme::published

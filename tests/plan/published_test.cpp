@@ -30,7 +30,7 @@ struct Compared {
 
 }  // namespace
 
-TEST_CASE("published runs: step time within 4 % in the median, and nine of ten within the range that a forecast gives") {
+TEST_CASE("published runs: median step time error below 4 %, and 90 % within the forecast range") {
   std::vector<double> errors;
   double within = 0, within_three_quarters = 0;
   for (const Run& run : rows().runs) {
@@ -50,10 +50,10 @@ TEST_CASE("published runs: step time within 4 % in the median, and nine of ten w
   CHECK(quantile(errors, 0.9) < 0.10);
   CAPTURE(within / runs, within_three_quarters / runs);
   CHECK(within >= 0.9 * runs);
-  CHECK(within_three_quarters < 0.9 * runs);  // and the range is no wider than that takes
+  CHECK(within_three_quarters < 0.9 * runs);  // the range is not wider than necessary
 }
 
-TEST_CASE("published runs: the parts of a step are the step") {
+TEST_CASE("published runs: the parts of a step sum to the step") {
   for (const Run& run : rows().runs) {
     const Forecast forecast = forecast_time(run.config, run.cluster);
     const StepParts& p = forecast.parts;
@@ -68,18 +68,18 @@ TEST_CASE("published runs: the parts of a step are the step") {
 }
 
 TEST_CASE("published sweeps: the fastest layout is among the forecast's first three") {
-  // Layouts of one model on as many GPUs, tried on one day: a sweep's runs share what stands before the layout in their ids.
+  // A sweep: layouts of one model on the same number of GPUs, run on one day. Their ids share the prefix before the layout.
   const std::regex layout("(bloom-\\d\\d-\\d\\d-h\\d+-l\\d+)-dp.*-nh64-.*|(zb-t[46]-[0-9.]+B-m\\d+)-.*");
   std::map<std::string, std::vector<Compared>> sweeps;
   for (const Run& run : rows().runs) {
     std::smatch match;
-    // Lines 775, 778 and 780 have other batches.
+    // Lines 775, 778 and 780 have different batch sizes.
     if (!run.step_seconds || run.id.find("gb1568") != std::string::npos || !std::regex_match(run.id, match, layout)) continue;
     sweeps[match[1].matched ? match[1] : match[2]].push_back(
         {std::regex_replace(run.id, std::regex("-L\\d+$"), ""), *run.step_seconds, forecast_time(run.config, run.cluster).step_seconds});
   }
-  // What taking the forecast's first costs here, in percent: in these three a schedule with half the micro-batch is the fastest, the forecast gives the
-  // larger one too much.
+  // Largest regret of using the forecast's first layout, in percent, where it exceeds 3. In these three sweeps a schedule with half the micro-batch
+  // size is fastest, and the forecast favours the larger one too much.
   const std::map<std::string, double> missed = {{"zb-t6-28.3B-m96", 7}, {"zb-t6-28.3B-m128", 3.5}, {"zb-t6-6.2B-m128", 4}};
   int counted = 0;
   for (auto& [sweep, runs] : sweeps) {
@@ -89,7 +89,7 @@ TEST_CASE("published sweeps: the fastest layout is among the forecast's first th
     const auto best = std::min_element(runs.begin(), runs.end(), [](const Compared& a, const Compared& b) { return a.measured < b.measured; });
     const double regret = 100 * (runs.front().measured / best->measured - 1);
     CAPTURE(sweep, runs.size(), regret);
-    // One layout that was measured twice is one layout.
+    // Repeated measurements of one layout count once.
     const auto before =
         std::ranges::count_if(runs, [&](const Compared& run) { return run.forecast <= best->forecast && run.layout != best->layout; });
     CHECK(before < 3);

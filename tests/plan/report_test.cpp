@@ -16,7 +16,7 @@ ClusterConfig h100() {
   return resolve_cluster(cluster);
 }
 
-/// A layout on four pipeline ranks, of which the third needs most.
+/// A layout on four pipeline ranks, of which the third has the highest peak.
 RankedLayout layout_of(const std::vector<std::string>& sets, double limit) {
   const std::string text =
       "model: {layers: 16, hidden_size: 256, heads: 8, vocab_size: 1000}\n"
@@ -30,7 +30,7 @@ RankedLayout layout_of(const std::vector<std::string>& sets, double limit) {
   return plan;
 }
 
-TEST_CASE("times of a step have four digits, in a unit that a column of them shares") {
+TEST_CASE("step times have four significant digits") {
   CHECK(seconds_text(0) == "0 s");
   CHECK(seconds_text(6.8) == "6.800 s");
   CHECK(seconds_text(0.41394) == "0.4139 s");
@@ -42,16 +42,16 @@ TEST_CASE("times of a step have four digits, in a unit that a column of them sha
   CHECK(seconds_text(4.6e-6) == "4.600 us");
 }
 
-TEST_CASE("the rank that needs most goes by its stage where it has one") {
+TEST_CASE("the rank with the highest peak is named by its stage if it has one") {
   const auto said = [](const std::vector<std::string>& sets, double limit) { return plan_text(layout_of(sets, limit), h100(), {}); };
   const std::vector<std::string> several = {"parallel.schedule=interleaved_1f1b", "parallel.virtual_stages=2"};
-  CHECK_THAT(said({}, 80e9), Contains("fits: stage 2 needs most, 4.0 of 80.0 GB"));
-  CHECK_THAT(said({}, 3e9), Contains("does not fit by 1.0 GB on stage 2, which needs 4.0 of 3.0 GB"));
-  CHECK_THAT(said(several, 80e9), Contains("fits: pipeline rank 2 needs most, 4.0 of 80.0 GB"));
-  CHECK_THAT(said(several, 3e9), Contains("does not fit by 1.0 GB on pipeline rank 2, which needs 4.0 of 3.0 GB"));
+  CHECK_THAT(said({}, 80e9), Contains("fits: stage 2 has the highest peak, 4.0 of 80.0 GB"));
+  CHECK_THAT(said({}, 3e9), Contains("does not fit: 1.0 GB too much on stage 2, peak 4.0 of 3.0 GB"));
+  CHECK_THAT(said(several, 80e9), Contains("fits: pipeline rank 2 has the highest peak, 4.0 of 80.0 GB"));
+  CHECK_THAT(said(several, 3e9), Contains("does not fit: 1.0 GB too much on pipeline rank 2, peak 4.0 of 3.0 GB"));
 }
 
-TEST_CASE("another system's kernels and overlap are named, the product's own go without saying") {
+TEST_CASE("the report names another system's stack, but not Trireme's own") {
   ClusterConfig cluster = h100();
   CHECK_THAT(plan_text(layout_of({}, 80e9), cluster, {}), !Contains("with the kernels and overlap of"));
   cluster.software.stack = "nanotron";

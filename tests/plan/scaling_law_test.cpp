@@ -10,12 +10,12 @@ namespace {
 const ScalingLaw& hoffmann() { return scaling_laws()[0]; }
 const ScalingLaw& besiroglu() { return scaling_laws()[1]; }
 
-/// d log N / d log C, measured.
+/// d log N / d log C, numerically.
 double parameter_exponent(const ScalingLaw& law) {
   return std::log(compute_optimum(law, 1e24).parameters / compute_optimum(law, 1e22).parameters) / std::log(100);
 }
 
-TEST_CASE("the closed form is the least loss of all sizes with the same FLOPs") {
+TEST_CASE("the closed form has the lowest loss of all sizes with the same FLOPs") {
   for (const ScalingLaw& law : scaling_laws())
     for (const double flops : {1e19, 5.76e23, 4e25}) {
       const ComputeOptimum best = compute_optimum(law, flops);
@@ -39,7 +39,8 @@ TEST_CASE("constants and exponents as published") {
   CHECK(hoffmann().alpha == Approx(0.34).margin(0.005));
   CHECK(hoffmann().beta == Approx(0.28).margin(0.005));
   CHECK(parameter_exponent(hoffmann()) == Approx(0.46).margin(0.005));
-  // Besiroglu et al. 2024, Table 1: 1.8172, 482.01, 2085.43, 0.3478, 0.3658; E as printed lies 0.0004 above their notebook's. 0.513 and 0.487.
+  // Besiroglu et al. 2024, Table 1: 1.8172, 482.01, 2085.43, 0.3478, 0.3658; the printed E is 0.0004 above that of their notebook. Exponents 0.513
+  // and 0.487.
   CHECK(besiroglu().e == Approx(1.8172).margin(0.0005));
   CHECK(besiroglu().a == Approx(482.01).margin(0.005));
   CHECK(besiroglu().b == Approx(2085.43).margin(0.005));
@@ -48,9 +49,9 @@ TEST_CASE("constants and exponents as published") {
   CHECK(parameter_exponent(besiroglu()) == Approx(0.513).margin(0.0005));
 }
 
-TEST_CASE("the refit calls Chinchilla right and the first fit does not, though approach 1 does") {
-  // 70B parameters on 1.4T tokens. Table 3 of Hoffmann et al. belongs to approach 1 (curves of many runs), which is no formula: 67B and 1.5T for
-  // 5.76e23 FLOPs. Their parametric fit wants a smaller model; that the refit agrees with approach 1 is what Besiroglu et al. found.
+TEST_CASE("the refit and approach 1 confirm Chinchilla as optimal, the first fit does not") {
+  // 70B parameters on 1.4T tokens. Table 3 of Hoffmann et al. shows approach 1 (training curves, no formula): 67B and 1.5T for 5.76e23 FLOPs. Their
+  // parametric fit predicts a smaller model. Besiroglu et al. found that the refit agrees with approach 1.
   const ComputeOptimum refit = compute_optimum(besiroglu(), 5.76e23);
   CHECK(refit.parameters == Approx(67e9).epsilon(0.1));
   CHECK(refit.tokens / refit.parameters == Approx(20).epsilon(0.1));
@@ -72,7 +73,7 @@ TEST_CASE("rows of approach 1 lie on 6 N D and near the refit's frontier") {
   CHECK(distance.same_flops.flops / distance.same_loss.flops < 1.03);
 }
 
-TEST_CASE("how far a model is from the frontier") {
+TEST_CASE("distance of a model from the compute-optimal frontier") {
   for (const ScalingLaw& law : scaling_laws()) {
     const FrontierDistance gpt3 = frontier_distance(law, 175e9, 300e9);
     CHECK(gpt3.loss > gpt3.same_flops.loss);

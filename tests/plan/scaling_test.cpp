@@ -9,7 +9,7 @@ namespace {
 
 const std::vector<int64_t> kWorlds{8, 16, 32, 64, 128, 256};
 
-TEST_CASE("strong scaling finds the serial share it was made with") {
+TEST_CASE("strong scaling recovers the serial share of its input") {
   for (const double share : {0.0, 0.02, 0.3, 1.0}) {
     const ScalingCurve curve =
         strong_scaling(kWorlds, [&](int64_t devices) { return 12 * (share + (1 - share) * 8 / static_cast<double>(devices)); });
@@ -25,7 +25,7 @@ TEST_CASE("strong scaling finds the serial share it was made with") {
   }
 }
 
-TEST_CASE("weak scaling finds the serial share of Gustafson's law") {
+TEST_CASE("weak scaling recovers the serial share of Gustafson's law") {
   for (const double share : {0.0, 0.1, 1.0}) {
     const ScalingCurve curve = weak_scaling(kWorlds, [&](int64_t devices) {
       const double n = static_cast<double>(devices) / 8;
@@ -36,7 +36,7 @@ TEST_CASE("weak scaling finds the serial share of Gustafson's law") {
   }
 }
 
-TEST_CASE("a noisy curve's share is the nearest in relative terms, and lies between none and all") {
+TEST_CASE("the serial share of a noisy curve minimises relative errors, and lies between 0 and 1") {
   int sign = 1;
   const ScalingCurve noisy = strong_scaling(kWorlds, [&](int64_t devices) {
     sign = -sign;
@@ -49,7 +49,7 @@ TEST_CASE("a noisy curve's share is the nearest in relative terms, and lies betw
   CHECK(slower.serial_share == 1);
 }
 
-TEST_CASE("worlds without a layout are left out, and the first that has one is the measure") {
+TEST_CASE("world sizes without a layout are skipped, and the first with one is the reference") {
   const ScalingCurve curve = strong_scaling(
       {1, 2, 4, 8}, [](int64_t devices) { return devices == 1 || devices == 4 ? std::nullopt : std::optional(8.0 / static_cast<double>(devices)); });
   REQUIRE(curve.points.size() == 2);
@@ -72,7 +72,7 @@ TEST_CASE("MegaScale's and Megatron's published strong scaling") {
   CHECK(megascale.serial_share < megatron.serial_share);
 }
 
-TEST_CASE("links that hide their traffic") {
+TEST_CASE("bandwidth and latency required to hide traffic") {
   const Traffic traffic{"gradients", 6e9, 300, 0.25};
   CHECK(required_bandwidth(traffic) == Approx(24e9));
   CHECK(tolerable_latency(traffic, 3) == Approx(1e-3));

@@ -1,4 +1,4 @@
-// The search for a layout: nothing legal is left out, nothing is lost by pruning, what is proposed runs, and where nothing fits the advice is true.
+// Layout search: it covers all legal layouts, pruning does not change the result, proposals load and run, and the advice is correct if nothing fits.
 #include <cstdio>
 #include <ctime>
 #include <numeric>
@@ -59,7 +59,7 @@ ClusterConfig h100(int64_t nodes, int64_t devices_per_node = 8) {
   return resolve_cluster(c);
 }
 
-/// Every way to set the keys that make up a layout, the rules of the configuration asked about each.
+/// Reference: tries every combination of the keys that make up a layout, and keeps those that the configuration's rules accept.
 std::set<std::string> layouts_by_trying(const Config& config, const ClusterConfig& cluster) {
   std::set<std::string> names;
   const int64_t world = cluster.devices(), batch = config.training.global_batch_size;
@@ -121,7 +121,7 @@ Config with_even_layers(const LayoutSpace& space, const Layout& layout) {
   return space.config(layout, balance_equal_layers(space.base().model.layers, 1, 0, 0, rank_of));
 }
 
-/// So much memory that this share of all layouts fits.
+/// Device memory with which this share of all layouts fits.
 double memory_for(double share, const Config& config, const ClusterConfig& cluster) {
   const LayoutSpace space(config, cluster);
   std::vector<double> peaks;
@@ -172,7 +172,7 @@ TEST_CASE("every layout of a search is a resolved configuration that verify can 
   }
 }
 
-TEST_CASE("stage ranks of a search are those of the schedules") {
+TEST_CASE("stage ranks of a search equal those of the schedules") {
   for (const ScheduleKind kind : kScheduleKinds)
     for (const int pipeline : {2, 3, 5}) {
       const int stages = kind == ScheduleKind::kInterleaved1F1B ? 3 : default_virtual_stages(kind);
@@ -180,12 +180,12 @@ TEST_CASE("stage ranks of a search are those of the schedules") {
     }
 }
 
-TEST_CASE("equal layers are split as balance_layers splits them, and evenly over ranks") {
+TEST_CASE("equal layers are split as by balance_layers, and evenly over ranks") {
   std::mt19937 random(3);
   const auto draw = [&](int from, int to) { return std::uniform_int_distribution<int>(from, to)(random); };
   for (int i = 0; i < 200; ++i) {
     const int stages = draw(1, 7), layers = draw(stages, 20);
-    const double first = draw(0, 3), last = draw(0, 9);  // in layers, and so without rounding
+    const double first = draw(0, 3), last = draw(0, 9);  // in units of layers, hence without rounding
     std::vector<int> rank_of(static_cast<size_t>(stages));
     std::iota(rank_of.begin(), rank_of.end(), 0);
     CAPTURE(stages, layers, first, last);
@@ -235,7 +235,7 @@ TEST_CASE("pruning changes nothing in the ranking") {
   REQUIRE(tried < all * 2 / 3);
 }
 
-TEST_CASE("layers that differ are split by what each of them takes") {
+TEST_CASE("layers with different costs are split by cost") {
   const ClusterConfig cluster = h100(1, 2);
   Config config = small_model(6);
   config.training.sequence_length = 32768;
@@ -257,7 +257,7 @@ TEST_CASE("layers that differ are split by what each of them takes") {
   CHECK(pipelines > 0);
 }
 
-TEST_CASE("the ranking is that of forecasting each layout by itself") {
+TEST_CASE("the ranking equals that of forecasting each layout separately") {
   ClusterConfig cluster = h100(2, 4);
   const Config config = small_model();
   cluster.device.memory = memory_for(0.6, config, cluster);
@@ -273,7 +273,7 @@ TEST_CASE("the ranking is that of forecasting each layout by itself") {
     if (i > 0) REQUIRE(result.layouts[i - 1].forecast.step_seconds <= layout.forecast.step_seconds);
     REQUIRE(layout.reason.empty() == (i == 0));
   }
-  // No layout with an even split is faster than the best by more than its uneven layers gain.
+  // No layout with an even split is faster than the best by more than uneven layers could gain.
   const LayoutSpace space(config, cluster);
   std::vector<Layout> all = all_layouts(space);
   std::mt19937 random(5);
@@ -287,7 +287,7 @@ TEST_CASE("the ranking is that of forecasting each layout by itself") {
   }
 }
 
-TEST_CASE("a model that fits in few ways is found in exactly these") {
+TEST_CASE("a model that barely fits is found, and is not found with less memory") {
   ClusterConfig cluster = h100(1, 4);
   const Config config = small_model(4);
   const double least = memory_for(0, config, cluster);
@@ -301,10 +301,10 @@ TEST_CASE("a model that fits in few ways is found in exactly these") {
   REQUIRE(search_layouts(config, cluster).layouts.empty());
 }
 
-TEST_CASE("layers are balanced by what embedding and head take") {
+TEST_CASE("layer balance accounts for embedding and head") {
   ClusterConfig cluster = h100(1, 4);
   Config config = small_model(12);
-  config.model.vocab_size = 256000;  // whose head takes longer than several layers
+  config.model.vocab_size = 256000;  // the head takes longer than several layers
   const SearchResult result = search_layouts(config, cluster, {}, {.keep = 4000});
   int uneven = 0;
   for (const RankedLayout& layout : result.layouts) {
@@ -320,17 +320,17 @@ TEST_CASE("layers are balanced by what embedding and head take") {
 
 TEST_CASE("a search for 16,384 devices takes seconds") {
   const ClusterConfig cluster = h100(2048);
-  const std::clock_t begin = std::clock();  // of this process, so that a busy machine does not count
+  const std::clock_t begin = std::clock();  // CPU time of this process, independent of other load
   const SearchResult result = search_layouts(llama_405b(), cluster);
   const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   std::printf("16,384 devices: %.2f s, %ld legal, %ld forecast; best %s, step %.2f s\n", seconds, static_cast<long>(result.legal),
               static_cast<long>(result.tried), result.layouts.at(0).layout.c_str(), result.layouts[0].forecast.step_seconds);
   REQUIRE(result.legal > 10000);
   REQUIRE(result.layouts[0].config.parallel.tensor * result.layouts[0].config.parallel.pipeline >= 8);
-  REQUIRE(seconds < 20);  // 5 s are promised
+  REQUIRE(seconds < 20);  // documented: 5 s
 }
 
-TEST_CASE("where nothing fits the advice makes the model fit") {
+TEST_CASE("if nothing fits, the advice makes the model fit") {
   const ClusterConfig cluster = h100(1);
   Config config = llama_405b();
   config.training.global_batch_size = 512;
@@ -351,7 +351,7 @@ TEST_CASE("where nothing fits the advice makes the model fit") {
   REQUIRE(search_layouts(config, one_less, {}, {.advise = false}).layouts.empty());
 }
 
-TEST_CASE("the best layout's memory is that of its own forecast, whoever's stack it is") {
+TEST_CASE("the best layout has the memory of its own forecast, for any stack") {
   for (const char* stack : {"trireme", "megatron-2021"}) {
     ClusterConfig cluster = h100(1);
     cluster.software.stack = stack;
@@ -363,7 +363,7 @@ TEST_CASE("the best layout's memory is that of its own forecast, whoever's stack
   }
 }
 
-TEST_CASE("a batch that no layout can share out is told") {
+TEST_CASE("a batch that no layout can divide is reported") {
   Config config = small_model(2);
   config.training.global_batch_size = 7;
   config.model.heads = 8;
@@ -374,7 +374,7 @@ TEST_CASE("a batch that no layout can share out is told") {
   for (const Remedy& remedy : result.remedies) REQUIRE(!search_layouts(remedy.config, remedy.cluster).layouts.empty());
 }
 
-TEST_CASE("a proposed configuration loads again and is forecast alike") {
+TEST_CASE("a proposed configuration loads again with the same forecast") {
   const std::string text =
       "model: {layers: 6, hidden_size: 512, heads: 8, kv_heads: 2, vocab_size: 32000}\n"
       "parallel: {bucket_size: 1000000}\n"
@@ -395,7 +395,7 @@ TEST_CASE("a proposed configuration loads again and is forecast alike") {
   }
 }
 
-TEST_CASE("a loser is told what it loses by") {
+TEST_CASE("a slower layout states the reason") {
   RankedLayout best{resolve(small_model()), {}, "", {}, ""};
   best.forecast.step_seconds = 10;
   best.forecast.parts = {.compute = 8, .bubble = 1, .tensor = 1};
@@ -405,14 +405,14 @@ TEST_CASE("a loser is told what it loses by") {
   other.config.parallel.layers_per_stage = {2, 2, 1, 1};
   other.forecast.step_seconds = 12;
   other.forecast.parts = {.compute = 7, .bubble = 4, .tensor = 1};
-  REQUIRE(why_slower(other, best) == "20.0 % slower: bubble 4.00 s against 1.00 s (16 micro-batches on 4 pipeline ranks, 1f1b)");
+  REQUIRE(slowdown_reason(other, best) == "20.0 % slower: bubble 4.00 s against 1.00 s (16 micro-batches on 4 pipeline ranks, 1f1b)");
   other.forecast.parts = {.compute = 8, .bubble = 1, .tensor = 1, .reduce = 2};
-  REQUIRE(why_slower(other, best) == "20.0 % slower: reducing gradients 2.00 s against 0.00 us (ZeRO-0 over 1 data ranks)");
+  REQUIRE(slowdown_reason(other, best) == "20.0 % slower: gradient reduction 2.00 s against 0.00 us (ZeRO-0 over 1 data ranks)");
   other.forecast = best.forecast;
   other.forecast.memory = {{.peak = 60e9}};
-  REQUIRE(why_slower(other, best) == "as fast; needs 60.0 GB against 50.0 GB");
+  REQUIRE(slowdown_reason(other, best) == "equally fast; needs 60.0 GB, the best 50.0 GB");
   other.forecast.memory_limit = 55e9;
-  REQUIRE(why_too_large(other.forecast) == "does not fit: pipeline rank 0 needs 60.0 GB of 55.0 GB");
+  REQUIRE(memory_reason(other.forecast) == "does not fit: pipeline rank 0 needs 60.0 GB, a device has 55.0 GB");
 }
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-// What a search prunes by: no schedule is faster, and the bound is near enough to prune at all.
+// The lower bound that prunes a search: no schedule is faster, and the bound is tight enough to prune.
 #include "trainer/plan/step_bound.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ double simulated_seconds(const ActionLists& plan, const std::vector<PartSeconds>
 
 }  // namespace
 
-TEST_CASE("no schedule ends before its bound, whatever its stages and transfers take") {
+TEST_CASE("no schedule ends before its bound, for any stage and transfer times") {
   std::mt19937_64 random(5);
   std::uniform_real_distribution<double> seconds(0.1, 3), transfer(0, 1);
   for (const ScheduleKind kind : kScheduleKinds) {
@@ -47,10 +47,10 @@ TEST_CASE("no schedule ends before its bound, whatever its stages and transfers 
           for (PartSeconds& stage : stages)
             stage = {.forward = seconds(random), .input_gradient = seconds(random), .weight_gradient = seconds(random)};
           for (size_t s = 0; s + 1 < stages.size(); ++s) transfers.push_back(transfer(random));
-          const double bound = least_step_seconds(layout, microbatches, stages, transfers), step = simulated_seconds(plan, stages, transfers);
+          const double bound = step_seconds_lower_bound(layout, microbatches, stages, transfers), step = simulated_seconds(plan, stages, transfers);
           CAPTURE(name_of(kind), pipeline, microbatches, bound, step);
           CHECK(bound <= step * (1 + 1e-12));
-          CHECK(least_step_seconds(layout, microbatches, stages) <= bound);
+          CHECK(step_seconds_lower_bound(layout, microbatches, stages) <= bound);
           nearest = std::max(nearest, bound / step);
         }
       }

@@ -1,4 +1,4 @@
-// Configurations through the simulator of all ranks, against their forecast and against arithmetic by hand.
+// Compares simulations of all ranks with the forecast and with hand calculations.
 #include "trainer/plan/world_costs.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ Config model(const std::string& parallel, bool tied = false, const std::string& 
 struct Case {
   const char* what;
   std::string parallel;
-  double below, above;  ///< shares by which the simulated step may be shorter, longer than the forecast's
+  double below, above;  ///< relative tolerances: how much shorter or longer than the forecast the simulated step may be
   bool tied = false;
   const char* type = "H100";
   double cores = 0;
@@ -43,11 +43,11 @@ struct Case {
 
 }  // namespace
 
-TEST_CASE("the simulated world takes what the forecast says, less the update") {
-  constexpr double kSame = 1e-9;      // no collective runs beside the compute
-  constexpr double kTransfer = 2e-3;  // a transfer of a lowered list waits for both of its ends
-  constexpr double kReduced = 0.02;   // once a step reductions hide behind the very compute that there is, in the forecast behind a share of it
-  constexpr double kEachUse = 5e-3;   // nothing is before the first gather, nor behind the last reduction
+TEST_CASE("the simulated world takes as long as the forecast without the update") {
+  constexpr double kSame = 1e-9;      // no collective overlaps compute
+  constexpr double kTransfer = 2e-3;  // a lowered transfer waits for both of its ends
+  constexpr double kReduced = 0.02;   // reductions once per step overlap the actual compute; in the forecast, a share of it
+  constexpr double kEachUse = 5e-3;   // no compute before the first gather and after the last reduction
   const Case cases[] = {
       {"one rank", "tensor: 1", kSame, kSame},
       {"tensor ranks", "tensor: 4", kSame, kSame},
@@ -62,7 +62,7 @@ TEST_CASE("the simulated world takes what the forecast says, less the update") {
       {"tied, ends apart", "pipeline: 2", kTransfer, kTransfer, true},
       {"tied, ends apart, data", "pipeline: 2, data: 2", kReduced, kReduced, true},
       {"data", "data: 8", kReduced, kReduced},
-      {"data, two nodes", "data: 16", 0.05, kReduced},  // a tenth of the reduction stays in sight there, none of it here
+      {"data, two nodes", "data: 16", 0.05, kReduced},  // the forecast exposes a tenth of the reduction, the simulation none
       {"data and tensor", "data: 4, tensor: 2", kReduced, kReduced},
       {"ZeRO-1", "data: 8, zero_stage: 1", kReduced, kReduced},
       {"all of them", "data: 2, tensor: 2, pipeline: 2, zero_stage: 1", kReduced, kReduced},
@@ -98,7 +98,7 @@ TEST_CASE("the simulated world takes what the forecast says, less the update") {
   }
 }
 
-TEST_CASE("layers under a window are forecast shorter, each by itself, in the forecast and in the simulated world") {
+TEST_CASE("layers with a window take less time individually, in the forecast and in the simulated world") {
   const auto with = [&](const std::string& window, const std::string& parallel) {
     const std::string text = concat("model: {layers: 4, hidden_size: 2048, heads: 16, vocab_size: 32000", window, "}\nparallel: {", parallel,
                                     "}\ntraining: {steps: 1, sequence_length: 16384, micro_batch_size: 1, global_batch_size: 8, precision: bf16}\n",
@@ -110,7 +110,7 @@ TEST_CASE("layers under a window are forecast shorter, each by itself, in the fo
   const double full = seconds(""), all = seconds(", window: 1024"), one = seconds(", window: 1024, window_layers: [2]");
   CHECK(all < 0.9 * full);
   CHECK(full - one == Approx((full - all) / 4).epsilon(1e-9));
-  // A stage of such layers waits for one without.
+  // A stage with windowed layers waits for one without.
   const ClusterConfig two = machines("H100", 2);
   const Config uneven = with(", window: 1024, window_layers: [0, 1]", "pipeline: 2, layers_per_stage: [2, 2]");
   const StepCosts costs = step_costs(uneven, two, model_seconds(uneven, two), {0, 1});
@@ -120,13 +120,13 @@ TEST_CASE("layers under a window are forecast shorter, each by itself, in the fo
   CHECK(simulated == Approx(forecast.step_seconds - forecast.parts.optimizer - forecast.parts.host).epsilon(2e-3));
 }
 
-TEST_CASE("the head's copy of a tied embedding is reduced as the whole table that it is") {
+TEST_CASE("the head's copy of a tied embedding is reduced as a full table") {
   const Config config = model("tensor: 2, pipeline: 2, data: 2, zero_stage: 1", true);
   const ClusterConfig cluster = machines("H100", 8);
   const LoweredSchedule plans = lowered_schedule(config);
   const WorldCosts costs = world_costs(config, cluster, plans);
-  const double table = 32000.0 * 2048 / 2;  // of a tensor rank
-  const GroupPlace shard = place_of(2, 2, cluster), ends = place_of(2, 4, cluster);
+  const double table = 32000.0 * 2048 / 2;  // elements on a tensor rank
+  const GroupPlacement shard = place_of(2, 2, cluster), ends = place_of(2, 4, cluster);
   for (const int stage : {0, 1}) {
     CAPTURE(stage);
     const int unit = plans.units[static_cast<size_t>(stage)].tied_unit;
@@ -138,7 +138,7 @@ TEST_CASE("the head's copy of a tied embedding is reduced as the whole table tha
   }
 }
 
-TEST_CASE("the forecast counts gathers and reductions of embedding and head as the lists have them") {
+TEST_CASE("the forecast counts the same gathers and reductions of embedding and head as the lists") {
   constexpr int kMicrobatches = 32;
   const char* const pipelines[] = {"pipeline: 1",
                                    "pipeline: 4",
@@ -173,9 +173,9 @@ TEST_CASE("the forecast counts gathers and reductions of embedding and head as t
   }
 }
 
-TEST_CASE("a boundary between stages that leaves a node takes the network, alone") {
+TEST_CASE("only stage boundaries that leave a node use the network") {
   const Config config = model("tensor: 2, pipeline: 8");
-  ClusterConfig cluster = machines("H100", 16);  // ranks 7 and 8, of the fourth stage and the fifth, lie on two nodes
+  ClusterConfig cluster = machines("H100", 16);  // ranks 7 and 8, of the fourth and fifth stage, are on different nodes
   const auto seconds = [&] { return forecast_time(config, cluster).step_seconds; };
   const std::vector<int> stage_rank = stage_ranks_of(ScheduleKind::k1F1B, 8, 1);
   const StepCosts costs = step_costs(config, cluster, model_seconds(config, cluster), stage_rank);
@@ -189,14 +189,14 @@ TEST_CASE("a boundary between stages that leaves a node takes the network, alone
   CHECK(seconds() > 1.05 * fast);
 }
 
-TEST_CASE("ranks that take turns on cores are not simulated") {
+TEST_CASE("ranks that share cores are not simulated") {
   const Config config = model("pipeline: 4", false, "fp32");
   const LoweredSchedule plans = lowered_schedule(config);
   CHECK_NOTHROW(world_costs(config, machines("cpu", 4, 4), plans));
   CHECK_THROWS_WITH(world_costs(config, machines("cpu", 4, 3), plans), Catch::Contains("device.cores=3") && Catch::Contains("device.cores=4"));
 }
 
-TEST_CASE("the step of 405 billion parameters on 16,384 GPUs is proven and simulated from its configuration") {
+TEST_CASE("a step of 405 billion parameters on 16,384 GPUs is proven deadlock-free and simulated from its configuration") {
   const LoadedConfig loaded = load_config(TRIREME_SOURCE_DIR "/configs/llama-405b-16384gpu.yaml");
   const Config config = resolve(loaded);
   const ClusterConfig cluster = machines("H100", 16384);

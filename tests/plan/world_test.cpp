@@ -16,10 +16,10 @@
 namespace trireme::test {
 namespace {
 
-constexpr LoweringPolicy kOnce;  ///< parameters gathered and gradients reduced once a step
+constexpr LoweringPolicy kOnce;  ///< parameters gathered and gradients reduced once per step
 constexpr LoweringPolicy kEachUse{.unshard_each_use = true, .reduce_each_microbatch = true};
 
-/// Some number of quarters between 1/4 and 2, different from action to action but for the group, of which only lowered lists have one.
+/// A multiple of 1/4 between 1/4 and 2 that varies with the action. Ignores the group, which only lowered lists have.
 double some_seconds(const Action& action, int salt) {
   if (ends_step(action.type)) return 0;
   const int which = is_compute(action.type) ? action.part : action.unit;
@@ -29,7 +29,7 @@ double some_seconds(const Action& action, int salt) {
 double random_seconds(const Action& action) { return some_seconds(action, 1); }
 double free_of_charge(const Action&) { return 0; }
 
-/// F = 1 and B = 2 for each part, everything else free.
+/// F = 1 s and B = 2 s for each part; everything else takes no time.
 double unit_seconds(const Action& action) { return action.type == ActionType::kForward ? 1 : action.type == ActionType::kBackward ? 2 : 0; }
 std::function<double(const Action&)> only(ActionType type, double seconds) {
   return [=](const Action& action) { return action.type == type ? seconds : 0; };
@@ -38,12 +38,12 @@ std::function<double(const Action&)> only(ActionType type, double seconds) {
 double wait(const RankTimes& rank, WaitCause cause) { return rank.waits[static_cast<size_t>(cause)]; }
 double sum(const RankTimes& rank) { return std::accumulate(std::begin(rank.waits), std::end(rank.waits) - 1, rank.compute + rank.held); }
 
-/// A lowered plan on a mesh, with what simulate_world() reads.
+/// A lowered schedule on a mesh: the inputs of simulate_world().
 struct World {
   MeshShape mesh;
   std::vector<StageUnits> units;
   ActionLists plan;
-  std::map<int, ActionList> own = {};  ///< of ranks that differ
+  std::map<int, ActionList> own = {};  ///< lists of ranks that differ
 
   std::vector<const ActionList*> lists() const {
     std::vector<const ActionList*> all = lists_of_ranks(plan, mesh);
@@ -53,7 +53,7 @@ struct World {
   WorldSimulation run(const WorldCosts& costs, const std::vector<int>& traced = {}) const {
     return simulate_world(lists(), mesh, units, costs, traced);
   }
-  /// The same lists on one pipeline.
+  /// The same lists on a single pipeline.
   World alone() const { return {{mesh.pipeline, 1, 1, 1}, units, plan}; }
   std::vector<std::string> problems() const {
     const std::vector<const ActionList*> all = lists();
@@ -67,7 +67,7 @@ World world(MeshShape mesh, ScheduleKind kind, int virtual_stages, int microbatc
   return {mesh, units, lower(make_schedule(kind, mesh.pipeline, virtual_stages, microbatches), units, policy)};
 }
 
-/// 405 billion parameters' 126 blocks, embedding and head as 128 parts over 16 ranks, on 16,384 ranks.
+/// The 126 blocks, embedding and head of a 405B model as 128 parts on 16 pipeline ranks, on 16,384 ranks in total.
 World large_world(bool interleaved, const LoweringPolicy& policy, int microbatches) {
   constexpr int kRanks = 16, kParts = 128;
   const int stages = interleaved ? 2 * kRanks : kRanks, each = kParts / stages;
@@ -99,7 +99,7 @@ void check_contains(const std::vector<std::string>& problems, const std::string&
 
 }  // namespace
 
-TEST_CASE("a swapped collective of one rank among 16,384 is found and the rank is named") {
+TEST_CASE("a swapped collective on one of 16,384 ranks is found and the rank is named") {
   World large = large_world(true, kEachUse, 16);
   const int wrong = rank_of(large.mesh, {9, 0, 77, 5});
   ActionList& list = large.list_of(wrong);
@@ -114,12 +114,12 @@ TEST_CASE("a swapped collective of one rank among 16,384 is found and the rank i
   CHECK_THROWS_WITH(large.run({unit_seconds, free_of_charge}), Catch::Contains(concat("rank ", wrong, " is at 9UNSHARD2")));
 }
 
-TEST_CASE("a send of one rank among 16,384 that comes too late is found and the ranks that wait for each other are named") {
+TEST_CASE("a late send on one of 16,384 ranks is found and the ranks that wait for each other are named") {
   World large = large_world(false, kOnce, 16);
   const int wrong = rank_of(large.mesh, {9, 0, 77, 5});
   ActionList& list = large.list_of(wrong);
   for (Action& action : list) action.group = -1;
-  // It computes the backward of micro-batch 0 before it sends the forward of the last micro-batch that stage 10 needs before that.
+  // The rank computes the backward of micro-batch 0 before it sends a forward that stage 10 needs first.
   const size_t backward = index_of(list, "9RECV_B0");
   size_t send = backward;
   while (list[--send].type != ActionType::kSendForward) {
@@ -135,7 +135,7 @@ TEST_CASE("a send of one rank among 16,384 that comes too late is found and the 
   CHECK(problems[0].size() < 2000);
 }
 
-TEST_CASE("a rank that ends before its group does is named") {
+TEST_CASE("a rank that finishes before its group is reported") {
   World large = large_world(false, kOnce, 16);
   const int wrong = rank_of(large.mesh, {9, 0, 77, 5});
   ActionList& list = large.list_of(wrong);
@@ -145,10 +145,10 @@ TEST_CASE("a rank that ends before its group does is named") {
   const std::vector<std::string> problems = large.problems();
   REQUIRE(problems.size() == 1);
   CHECK_THAT(problems[0], Catch::StartsWith("deadlock: rank ") && Catch::Contains(concat(" waits at ", lost)) &&
-                              Catch::Contains(concat("; rank ", wrong, " is at its end")));
+                              Catch::Contains(concat("; rank ", wrong, " has finished its list")));
 }
 
-TEST_CASE("the times of one pipeline are those of the simulator, whatever the schedule and the seconds") {
+TEST_CASE("the times of one pipeline equal those of the simulator, for any schedule and costs") {
   for (const ScheduleKind kind : kScheduleKinds) {
     for (const int p : {1, 2, 3, 4, 7}) {
       for (const int m : {1, 3, 8}) {
@@ -174,7 +174,7 @@ TEST_CASE("the times of one pipeline are those of the simulator, whatever the sc
   }
 }
 
-TEST_CASE("compute, what collectives take and waits make up each rank's time") {
+TEST_CASE("compute, collectives and waits sum to each rank's time") {
   for (const bool each_use : {false, true}) {
     const World all = world({4, 2, 3, 2}, ScheduleKind::k1F1B, 1, 6, 2, each_use ? kEachUse : kOnce, true);
     const WorldSimulation run = all.run({random_seconds, [](const Action& a) { return 2 * some_seconds(a, 5); }, {{5, 1.5}, {40, 3}}});
@@ -191,8 +191,8 @@ TEST_CASE("compute, what collectives take and waits make up each rank's time") {
   }
 }
 
-TEST_CASE("a straggler in one data replica delays the others only through the collective that they share") {
-  // All gathers are issued before any compute, and no stage has units enough to wait for a reduction before it has sent its last gradient.
+TEST_CASE("a straggler in one data replica delays the others only through their shared collective") {
+  // All gathers are issued before any compute, and no stage has enough units to wait for a reduction before it has sent its last gradient.
   const World all = world({3, 1, 4, 1}, ScheduleKind::k1F1B, 1, 5, 1, {.prefetch = 8});
   const WorldCosts even{unit_seconds, only(ActionType::kReduceGrads, 0.5)};
   WorldCosts uneven = even;
@@ -213,23 +213,23 @@ TEST_CASE("a straggler in one data replica delays the others only through the co
   CHECK(wait(of(after, other), WaitCause::kReduce) - wait(of(before, other), WaitCause::kReduce) == of(after, other).end - of(before, other).end);
   CHECK(of(after, other).end > of(before, other).end);
   CHECK(wait(of(after, other), WaitCause::kStage) == wait(of(before, other), WaitCause::kStage));
-  CHECK(wait(of(after, behind), WaitCause::kStage) > wait(of(before, behind), WaitCause::kStage));  // its own pipeline does wait for it
-  // Where parameters are gathered for each use they meet at every unit: the other replica's compute is late too.
+  CHECK(wait(of(after, behind), WaitCause::kStage) > wait(of(before, behind), WaitCause::kStage));  // the straggler's own pipeline waits for it
+  // If parameters are gathered for each use, replicas meet at every unit, so the other replica's compute is late too.
   const World often = world({3, 1, 4, 1}, ScheduleKind::k1F1B, 1, 5, 2, kEachUse);
   CHECK(wait(of(often.run(uneven), other), WaitCause::kGather) > wait(of(often.run(even), other), WaitCause::kGather));
 }
 
-TEST_CASE("replicas that share nothing but their reduction over replicas end when the slowest does") {
+TEST_CASE("replicas that share only the replica reduction end with the slowest") {
   const World all = world({1, 2, 1, 1}, ScheduleKind::kGPipe, 1, 4, 1, kOnce);  // three parts: F = 3 and B = 6 seconds a micro-batch
   const WorldSimulation run = all.run({unit_seconds, only(ActionType::kReduceReplicas, 0.25), {{1, 1.5}}});
   CHECK(run.ranks[0].compute == 36);
   CHECK(run.ranks[1].compute == 54);
-  CHECK(run.ranks[1].end == 54.5);  // the last two units'; the first runs behind the backward
+  CHECK(run.ranks[1].end == 54.5);  // reductions of the last two units; the first overlaps the backward
   CHECK(run.ranks[0].end == 54.5);
   CHECK(wait(run.ranks[0], WaitCause::kReduce) == 18.5);
 }
 
-TEST_CASE("a tensor group goes at the speed of its slowest rank") {
+TEST_CASE("a tensor group runs at the speed of its slowest rank") {
   const World all = world({2, 1, 1, 4}, ScheduleKind::k1F1B, 1, 4, 2, kOnce);
   const WorldSimulation run = all.run({unit_seconds, free_of_charge, {{1, 3}, {2, 2}}}, {0});
   const WorldSimulation even = all.run({unit_seconds, free_of_charge, {{0, 3}, {1, 3}, {2, 3}, {3, 3}}}, {0});
@@ -243,13 +243,13 @@ TEST_CASE("a tensor group goes at the speed of its slowest rank") {
   }
 }
 
-TEST_CASE("gathers run one behind the other beside the compute, and only their reader waits") {
+TEST_CASE("gathers run sequentially beside the compute, and only their reader waits") {
   const World all = world({1, 1, 2, 1}, ScheduleKind::kGPipe, 1, 1, 3, {.unshard_each_use = true});
   for (const double gather : {0.25, 1.0, 1.5}) {
     CAPTURE(gather);
     const WorldSimulation run = all.run({unit_seconds, only(ActionType::kUnshard, gather)}, {0});
     const Timeline& timeline = run.timelines.at(0);
-    double stream = 0, clock = 0, issued = 0;  // a gather is issued as the part before its own begins to wait
+    double stream = 0, clock = 0, issued = 0;  // a gather is issued when the previous part begins to wait
     for (int part = 0; part < 5; ++part) {
       stream = std::max(stream, issued) + gather;
       const TimelineEvent& forward = event_of(timeline, concat("0F0.", part));
@@ -261,8 +261,8 @@ TEST_CASE("gathers run one behind the other beside the compute, and only their r
   }
 }
 
-TEST_CASE("a stage's reductions follow each other: the next one waits for the last") {
-  const World all = world({1, 1, 2, 1}, ScheduleKind::kGPipe, 1, 1, 2, kOnce);  // parts 0 to 3, the last of them fused
+TEST_CASE("a stage's reductions are sequential: each waits for the previous one") {
+  const World all = world({1, 1, 2, 1}, ScheduleKind::kGPipe, 1, 1, 2, kOnce);  // parts 0 to 3, the last one fused
   const WorldSimulation run = all.run({unit_seconds, only(ActionType::kReduceGrads, 3)}, {0});
   const Timeline& timeline = run.timelines.at(0);
   // F to 4; B of part 3 to 6, its reduction to 9; B of part 2 to 8, where the next reduction waits until 9, and so on.
@@ -275,14 +275,14 @@ TEST_CASE("a stage's reductions follow each other: the next one waits for the la
   CHECK(wait(run.ranks[0], WaitCause::kReduce) == 6);
 }
 
-TEST_CASE("16,384 ranks are proven and simulated, and each moves as it would alone where all are alike") {
+TEST_CASE("16,384 ranks are proven deadlock-free and simulated, each with the times of a single pipeline if all are equal") {
   for (const bool interleaved : {false, true}) {
     for (const LoweringPolicy& policy : {kOnce, kEachUse}) {
       const World large = large_world(interleaved, policy, 16);
       const WorldCosts costs{random_seconds, [](const Action& a) { return some_seconds(a, 3); }};
       const auto start = std::chrono::steady_clock::now();
       const WorldSimulation run = large.run(costs, {16383});
-      CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));  // it takes about one
+      CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));  // takes about one second
       const WorldSimulation one = large.alone().run(costs, {15});
       REQUIRE(run.ranks.size() == 16384);
       CHECK(run.step_seconds == one.step_seconds);
@@ -294,21 +294,21 @@ TEST_CASE("16,384 ranks are proven and simulated, and each moves as it would alo
       CHECK(different == 0);
       CHECK(run.timelines.at(16383).back().end == one.timelines.at(15).back().end);
       WorldCosts uneven = costs;
-      uneven.slowdown[7777] = 3;  // its own compute, beside which its collectives take most of the time
+      uneven.slowdown[7777] = 3;  // slows compute only; collectives take most of the time
       if (interleaved && policy.unshard_each_use) CHECK(large.run(uneven).step_seconds > 1.1 * run.step_seconds);
     }
   }
   rusage usage{};
   REQUIRE(getrusage(RUSAGE_SELF, &usage) == 0);
-  CHECK(usage.ru_maxrss < 4000000);  // kilobytes of this whole program
+  CHECK(usage.ru_maxrss < 4000000);  // kilobytes, whole process
 }
 
-TEST_CASE("what a world cannot be simulated with is named") {
+TEST_CASE("invalid inputs of a simulation are named") {
   World one = world({2, 1, 2, 1}, ScheduleKind::k1F1B, 1, 2, 1, kOnce);
   const WorldCosts costs{unit_seconds, free_of_charge};
   CHECK_THROWS_WITH(one.run({unit_seconds, free_of_charge, {{4, 2}}}), Catch::Contains("rank 4 of 4"));
   CHECK_THROWS_WITH(one.run({unit_seconds, free_of_charge, {{0, 0}}}), Catch::Contains("rank 0 of 4"));
-  CHECK_THROWS_WITH(one.run(costs, {-1}), Catch::Contains("rank -1 in a world of 4"));
+  CHECK_THROWS_WITH(one.run(costs, {-1}), Catch::Contains("rank -1 is outside a world of size 4"));
   CHECK_THROWS_WITH(lists_of_ranks(one.plan, {3, 1, 2, 1}), Catch::Contains("2 lists for 6 ranks"));
   one.list_of(3).push_back({ActionType::kForward, 0, 0, -1, 0});
   CHECK_THROWS_WITH(one.run(costs), Catch::Contains("0F0.0 on pipeline rank 1"));

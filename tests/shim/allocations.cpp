@@ -1,6 +1,6 @@
-// Preloaded into the binary: counts what it asks the C library for in one piece of TRIREME_SHIM_BYTES and more, operator new included.
-//   TRIREME_SHIM_COUNT_FILE  each process that did appends a line at its end: how often oneDNN asked, how often anyone else
-// Not with a sanitizer, which has these functions itself.
+// Preloaded into the binary: counts its allocations of at least TRIREME_SHIM_BYTES bytes from the C library, operator new included.
+//   TRIREME_SHIM_COUNT_FILE  each process with such allocations appends a line when it exits: the number by oneDNN and the number by other code
+// Cannot be used with a sanitizer, which defines these functions itself.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -10,7 +10,7 @@
 #include <cstring>
 
 extern "C" {
-// What glibc's own are called, so that none has to be looked up by a function that allocates.
+// glibc's own allocation functions under their internal names: looking them up with dlsym would itself allocate.
 void* __libc_malloc(size_t bytes);
 void* __libc_calloc(size_t count, size_t bytes);
 void* __libc_realloc(void* old, size_t bytes);

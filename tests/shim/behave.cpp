@@ -1,8 +1,8 @@
-// Preloaded into the binary: makes the main thread of one rank misbehave in the middle of training, as it enters an all-reduce.
-//   TRIREME_SHIM_RANK     the rank of the world
-//   TRIREME_SHIM_DO       abort | exit0 | hang (sleeps, its other threads live) | spin | stall3 (sleeps for three seconds, once)
-//   TRIREME_SHIM_TRIGGER  a file: as soon as it exists
-//   TRIREME_SHIM_TEXT     and, if set, holds this text, which it did not at some time before in this process
+// Preloaded into the binary: makes the main thread of one rank inject_fault in the middle of training, as it enters an all-reduce.
+//   TRIREME_SHIM_RANK     the world rank that misbehaves
+//   TRIREME_SHIM_DO       abort | exit0 | hang (sleeps, other threads continue) | spin | stall3 (sleeps for three seconds, once)
+//   TRIREME_SHIM_TRIGGER  a file: the rank misbehaves as soon as it exists
+//   TRIREME_SHIM_TEXT     if set, the file must also contain this text, and must not have done so at an earlier all-reduce of this process
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -25,20 +25,20 @@ bool triggered() {
   return text.find(variable("TRIREME_SHIM_TEXT")) != std::string::npos;
 }
 
-void misbehave(const std::string& deed) {
-  if (deed == "abort") std::abort();
-  if (deed == "exit0") std::exit(0);
-  if (deed == "hang")
+void inject_fault(const std::string& action) {
+  if (action == "abort") std::abort();
+  if (action == "exit0") std::exit(0);
+  if (action == "hang")
     for (;;) ::pause();
-  if (deed == "spin")
+  if (action == "spin")
     for (volatile bool forever = true; forever;) {
     }
-  if (deed == "stall3") ::sleep(3);
+  if (action == "stall3") ::sleep(3);
 }
 
 }  // namespace
 
-/// Handles of this MPI are pointers; its header stays out of the tests.
+/// Open MPI's handles are pointers, so void* avoids including its header in the tests.
 extern "C" int MPI_Iallreduce(const void* in, void* out, int count, void* type, void* op, void* comm, void** request) {
   using Function = int (*)(const void*, void*, int, void*, void*, void*, void**);
   static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "MPI_Iallreduce"));
@@ -48,7 +48,7 @@ extern "C" int MPI_Iallreduce(const void* in, void* out, int count, void* type, 
   armed = armed || !now;
   if (now && armed) {
     done = true;
-    misbehave(variable("TRIREME_SHIM_DO"));
+    inject_fault(variable("TRIREME_SHIM_DO"));
   }
   return real(in, out, count, type, op, comm, request);
 }

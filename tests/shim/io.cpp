@@ -1,12 +1,12 @@
-// Preloaded into the binary: counts its calls that change what lies under a directory, and makes one of them fail or the process die before it.
-//   TRIREME_SHIM_DIRECTORY   absolute path without links; calls on anything under it count, from 1
-//   TRIREME_SHIM_RANK        the rank that is counted (OMPI_COMM_WORLD_RANK; outside of MPI every process is); default every one
+// Preloaded into the binary: counts its calls that change files under a directory, and makes one of them fail or kills the process before it.
+//   TRIREME_SHIM_DIRECTORY   absolute path without symbolic links; calls on anything under it are numbered from 1
+//   TRIREME_SHIM_RANK        the rank whose calls count (OMPI_COMM_WORLD_RANK; default: all ranks; outside MPI every process counts)
 //   TRIREME_SHIM_KILL_AT=n   SIGKILL instead of call n
-//   TRIREME_SHIM_FAIL_AT=n   call n fails with TRIREME_SHIM_ERRNO (ENOSPC, EDQUOT, EIO, EMFILE, EROFS, EINVAL); with TRIREME_SHIM_FAIL_FROM=1 all later
-//                            ones too
-//   TRIREME_SHIM_DAMAGE=1    the last byte of every .safetensors file is another after its fsync
-//   TRIREME_SHIM_COUNT_FILE  each process that made such calls appends their number at its end
-// Writes of C streams after their fopen are not seen: the C library makes them without asking anybody.
+//   TRIREME_SHIM_FAIL_AT=n   call n fails with TRIREME_SHIM_ERRNO (ENOSPC, EDQUOT, EIO, EMFILE, EROFS, EINVAL; default EIO); with
+//                            TRIREME_SHIM_FAIL_FROM=1 all later calls fail too
+//   TRIREME_SHIM_DAMAGE=1    the last byte of every .safetensors file is corrupted after its fsync
+//   TRIREME_SHIM_COUNT_FILE  each process that made such calls appends their number when it exits
+// Writes to C streams after their fopen are not seen: the C library makes them internally.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -74,7 +74,7 @@ bool inside(int file) {
   return length > 0 && inside(std::string_view(path.data(), static_cast<size_t>(length)));
 }
 
-/// While it is written it has another name: "rank-00000.safetensors.tmp".
+/// While a tensor file is written it has a temporary name: "rank-00000.safetensors.tmp".
 bool is_tensor_file(int file) {
   Path link{}, path{};
   std::snprintf(link.data(), link.size(), "/proc/self/fd/%d", file);
@@ -84,7 +84,7 @@ bool is_tensor_file(int file) {
 
 void damage(int file) {
   struct stat status {};
-  const char other = 0x5a;  // no squared gradient is as large as a float that ends so
+  const char other = 0x5a;  // changes the file: no squared gradient is as large as a float whose last byte is 0x5a
   if (::fstat(file, &status) == 0 && status.st_size > 0)
     next<ssize_t(int, const void*, size_t, off_t)>("pwrite")(file, &other, 1, status.st_size - 1);
 }
@@ -100,7 +100,7 @@ bool inside(int at, const char* path) {
   return inside(std::string_view(whole.data()));
 }
 
-/// Counts a call. True: it must fail.
+/// Counts a call. Returns true if it must fail.
 bool refused(bool counts) {
   if (!counts) return false;
   Settings& given = settings();
@@ -196,7 +196,7 @@ int fsync(int file) {
   return result;
 }
 
-/// Where it is told to fail it closes all the same, as the system does.
+/// If it must fail, it closes the file anyway, as the system does.
 int close(int file) {
   const int flags = ::fcntl(file, F_GETFL);
   const bool fails = refused(flags >= 0 && (flags & O_ACCMODE) != O_RDONLY && inside(file));

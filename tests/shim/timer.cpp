@@ -1,7 +1,7 @@
-// Preloaded into the binary: a library with a timer and a signal handler, as profilers have them. The handler counts where it runs and does nothing else.
-// Other programs that inherit it, as mpirun does, are left alone.
-//   TRIREME_SHIM_COUNTS   a file, to whose name the process id is appended: at the end it receives one line,
-//                         the calls on the thread named "signals" and those on any other
+// Preloaded into the binary: a library with a timer and a signal handler, like a profiler's. The handler only counts on which thread it runs.
+// Other programs that inherit the preload, such as mpirun, are not affected.
+//   TRIREME_SHIM_COUNTS   a file name to which the process id is appended. At exit the file receives one line:
+//                         the number of calls on the thread named "signals" and on any other thread
 #include <sys/prctl.h>
 #include <sys/time.h>
 #include <unistd.h>

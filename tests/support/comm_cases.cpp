@@ -115,7 +115,7 @@ void check_copies(Communicator& comm, Memory& memory, DType dtype, int64_t count
   }
 }
 
-/// Of an all_to_all_v: how many elements rank `from` sends to rank `to`.
+/// For an all_to_all_v: the number of elements that rank `from` sends to rank `to`.
 using Counts = std::function<int64_t(int from, int to)>;
 
 /// Rank s's element i for rank r.
@@ -131,7 +131,7 @@ Work start_parts(Communicator& comm, Memory& memory, const Counts& counts, const
   return comm.all_to_all_v(memory.ctx, in, send, out, receive);
 }
 
-/// What rank `rank` sends, or with `received` what it has received.
+/// The elements that rank `rank` sends or, with `received`, receives.
 std::vector<int> parts_of(int n, int rank, const Counts& counts, bool received) {
   std::vector<int> values;
   for (int peer = 0; peer < n; ++peer) {
@@ -188,7 +188,7 @@ void check_ring(Communicator& comm, Memory& memory, int64_t count) {
     expect(comm, memory, "exchange", recvs[k], [&](int64_t i) { return value(k == 2 ? next : previous, i + sends[k].numel()); });
 }
 
-/// All verbs, dtypes, reductions and in-place forms, at sizes that are no multiple of anything.
+/// All verbs, dtypes, reductions and in-place forms, at sizes that are not multiples of anything.
 void check_verbs(Communicator& comm, Memory& memory) {
   for (const int64_t count : {0, 1, 3, 37, 1025, 2600}) {
     for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16, DType::kI64, DType::kI32, DType::kU8}) {

@@ -3,7 +3,7 @@
 namespace trireme::testing {
 
 cuda::Gpu& test_gpu() {
-  static auto* const gpu = new cuda::Gpu(0, {});  // never destroyed: at exit the machine may be gone before it
+  static auto* const gpu = new cuda::Gpu(0, {});  // never destroyed: at exit the simulated machine may be destroyed first
   return *gpu;
 }
 

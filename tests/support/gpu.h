@@ -19,11 +19,11 @@ constexpr bool kSimulatedGpu = false;
 constexpr bool kSimulatedGpu = true;
 #endif
 
-/// GPU 0, made at the first call and kept until the program ends; for the thread that called first.
+/// GPU 0, created by the first call and kept until the program ends; only for the thread of the first call.
 cuda::Gpu& test_gpu();
 
-/// Calls body n times, each under a seed of its own, which decides in what order the simulated machine runs the threads of a block and the operations of
-/// its streams. A real machine has its own mind: there body is called once.
+/// Calls body n times, each time with a different seed, which determines the order in which the simulated machine runs the threads of a block and the
+/// operations of its streams. On a real machine the order cannot be set, and body is called once.
 inline void for_each_schedule(int n, const std::function<void()>& body) {
 #ifdef TRIREME_REAL_GPU
   static_cast<void>(n);
@@ -36,7 +36,7 @@ inline void for_each_schedule(int n, const std::function<void()>& body) {
 #endif
 }
 
-/// What the simulated machine has against the kernels and operations it ran, one line each; "" where there is nothing.
+/// The errors that the simulated machine found in the kernels and operations it ran, one line each; "" if there are none.
 inline std::string gpu_errors() {
   std::string text;
 #ifndef TRIREME_REAL_GPU

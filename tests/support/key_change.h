@@ -33,7 +33,7 @@ class Change {
   explicit Change(size_t target) : target_(target) {}
 
   std::string path;
-  bool seen_by_writer = false;  ///< a key without effect beside the other values is not written, and no change either
+  bool seen_by_writer = false;  ///< false for a key without effect beside the other values: it is not written, and altering it is no change
 
   template <class T>
   void operator()(const Field& field, T& value) {

@@ -20,7 +20,7 @@ ParityLayout ParityLayout::on_one_rank() const {
   return one;
 }
 
-ParityLayout ParityLayout::of_layers(int all, std::vector<int64_t> of_stages) const {
+ParityLayout ParityLayout::with_layers(int all, std::vector<int64_t> of_stages) const {
   ParityLayout other = *this;
   other.layers = all;
   other.layers_per_stage = std::move(of_stages);
@@ -69,7 +69,7 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   const bool gpt2 = model == ParityModel::kGpt2 || model == ParityModel::kGpt2Dropout;
   m.architecture = gpt2 ? "gpt2" : "llama";
   m.layers = layout.layers;
-  // Prime where it can be, so that no unit divides by a shard count: heads need not fill the hidden size.
+  // Prime where possible, so that no unit divides by a shard count: heads need not fill the hidden size.
   m.hidden_size = model == ParityModel::kLlamaGrouped ? 24 : 23;
   m.heads = model == ParityModel::kLlamaGrouped ? 12 : 6;
   m.kv_heads = model == ParityModel::kLlamaGrouped ? 2 : 6;
@@ -111,8 +111,8 @@ Config parity_config(ParityModel model, const ParityLayout& layout, const std::s
   if (layout.ema > 0) t.ema.decay = layout.ema;
   t.optimizer.beta2 = traits_of(layout.optimizer).default_beta2;
   t.optimizer.learning_rate = layout.optimizer == Optimizer::kLion ? 5e-4 : 3e-3;
-  // The gradient of a key bias is zero in exact arithmetic. AdamW divides its rounding noise by its own size, so in fp32 it would walk at the full
-  // learning rate in a direction that depends on the order of sums; an epsilon above the noise keeps it where it belongs.
+  // The gradient of a key bias is zero in exact arithmetic. AdamW divides its rounding noise by its own size, so in fp32 the bias would move at the
+  // full learning rate in a direction that depends on the order of sums; an epsilon above the noise prevents that.
   if (precision != "fp64") t.optimizer.epsilon = 1e-5;
   if (layout.bucket_blocks > 1) {
     constexpr int64_t kAll = int64_t{1} << 62;
@@ -135,8 +135,8 @@ RunRecord train(Context& ctx, Communicator& world, const Config& config, int ste
   RunRecord record = record_run(trainer, data, validation, {.steps = steps});
   if (!record.rejected.empty()) throw InternalError(record.rejected);
   if (record.disagreement) throw InternalError(record.disagreement->str());
-  if (!record.unheld.empty()) throw InternalError(record.unheld + ": some elements belong to no rank");
-  if (!record.outside.empty()) throw InternalError(record.outside + ": a rank holds more than there is");
+  if (!record.unheld.empty()) throw InternalError(record.unheld + ": no rank owns some of its elements");
+  if (!record.outside.empty()) throw InternalError(record.outside + ": a rank holds elements outside the tensor");
   return record;
 }
 

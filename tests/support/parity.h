@@ -1,5 +1,5 @@
 #pragma once
-// Trains a small, deliberately awkward model under any layout and records everything that must not depend on it.
+// Trains a small, deliberately awkward model under any layout and records everything that must not depend on the layout.
 #include <string>
 #include <vector>
 
@@ -11,21 +11,21 @@
 
 namespace trireme::test {
 
-/// A layout, which recomputes nothing where it does not say so, and what else the cases of the tests differ in.
+/// A layout, which by default recomputes nothing, and the other parameters of the test cases.
 struct ParityLayout : Layout {
   int prefetch = 1;
-  std::vector<int64_t> layers_per_stage = {};  ///< empty: as even as the layers go
+  std::vector<int64_t> layers_per_stage = {};  ///< empty: as even as possible
   int recompute_every = 1;
   int bucket_blocks = 1;  ///< blocks whose parameters are gathered together
-  int layers = 5;         ///< of the model: 13 where there are more stages
+  int layers = 5;         ///< of the model; 13 in cases with more stages
   Optimizer optimizer = Optimizer::kAdamW;
   double ema = 0;             ///< training.ema.decay; 0: none
   int window = 0;             ///< model.window; 0: none
   bool window_on_all = true;  ///< false: on two layers of three
 
   int world() const { return static_cast<int>(Layout::world()); }
-  ParityLayout of_layers(int all, std::vector<int64_t> of_stages = {}) const;  ///< for a model of so many layers
-  ParityLayout on_one_rank() const;                                            ///< one rank that trains the same model by the same updates
+  ParityLayout with_layers(int all, std::vector<int64_t> of_stages = {}) const;  ///< the same for a model of `all` layers
+  ParityLayout on_one_rank() const;                                            ///< one rank that trains the same model with the same updates
   std::string str() const;                                                     ///< "tp2pp2dp2z3 sp gpipe mb2"
 };
 
@@ -40,7 +40,8 @@ const char* name_of(ParityModel model);
 bool is_legal(ParityModel model, const ParityLayout& layout);
 Config parity_config(ParityModel model, const ParityLayout& layout, const std::string& precision);
 
-/// This rank's part of a run; collective. The record is whole on every rank. Throws if a replicated or tied copy differs by a bit from the counted one.
+/// This rank's part of a run; collective. The record is complete on every rank. Throws if a replicated or tied copy differs by a bit from the primary
+/// copy.
 RunRecord train(Communicator& world, const Config& config, int steps, Device device, int threads = 1);
 
 RunRecord train(Context& ctx, Communicator& world, const Config& config, int steps);
@@ -49,10 +50,11 @@ RunRecord train(Context& ctx, Communicator& world, const Config& config, int ste
 RunRecord train_on_threads(const Config& config, int steps, Device device, bool poison = false);
 
 /// Empty if `actual` is `expected` up to `tolerance`: losses and norms relatively, tensors by max|a-b| <= tolerance * max(max|tensor|, 1e-3 of the
-/// largest tensor); else the first difference, in words.
+/// largest tensor); otherwise a description of the first difference.
 std::string difference(const RunRecord& expected, const RunRecord& actual, double tolerance);
 
-/// The largest ||a - b|| / ||b|| over the parameters' gradients of step 1; norms below a hundredth of the largest count as that (a key's bias has none).
+/// The largest ||a - b|| / ||b|| over the parameters' gradients of step 1. ||b|| is at least a hundredth of the largest norm, because the gradient of
+/// a key bias is zero.
 double gradient_error(const RunRecord& expected, const RunRecord& actual);
 
 }  // namespace trireme::test

@@ -1,5 +1,5 @@
 #pragma once
-// Safetensors files as plain bytes, without the product's reader and writer: for files that those would not make, and to look at what they made.
+// Safetensors files as plain bytes, without the product's reader and writer: to make files that the writer would not, and to inspect those it made.
 #include <filesystem>
 #include <map>
 #include <string>
@@ -8,7 +8,7 @@
 namespace trireme::test {
 
 struct RawTensor {
-  std::string dtype;  ///< as the header has it
+  std::string dtype;  ///< as in the header
   std::vector<int64_t> shape;
   std::string data;
   bool operator==(const RawTensor&) const = default;

@@ -8,21 +8,21 @@
 
 namespace trireme {
 
-/// What one rank communicated.
+/// The communication of one rank.
 struct CommunicationRecord {
   struct Entry {
     int64_t calls = 0;
     double wire_bytes = 0;  ///< sent by this rank, by the formulas in communicator.h; 0 in groups of one rank
   };
   std::map<std::pair<std::string, std::string>, Entry> entries;  ///< by (group name, verb)
-  /// Over (verb, group, count, dtype, peers) of every call in order: equal on ranks that must call the same.
+  /// Hash over (verb, group, count, dtype, peers) of every call in order: equal on ranks that must make the same calls.
   uint64_t sequence_hash = 14695981039346656037U;
 
   Entry entry(const std::string& group, const std::string& verb) const;
   double wire_bytes(const std::string& group) const;
 };
 
-/// Wraps a communicator, and the groups made from it, and writes down every call.
+/// Wraps a communicator, and the groups made from it, and records every call.
 class RecordingCommunicator final : public ForwardingCommunicator {
  public:
   /// `record` outlives the communicator and its groups.

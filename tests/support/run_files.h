@@ -1,5 +1,5 @@
 #pragma once
-// The files of a run, for tests that make one in their own process.
+// The files of a run, for tests that run one in their own process.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -15,13 +15,13 @@ class TemporaryDirectory {
   std::filesystem::path path;
 };
 
-/// A token directory of `count` bytes.
+/// Writes a token directory of `count` bytes.
 void write_tokens(const std::filesystem::path& directory, int64_t count);
 
 /// [step, loss, gradient norm] of every line of a run's metrics.jsonl that is a step.
 std::vector<nlohmann::json> steps_of(const std::filesystem::path& run_directory);
 
-/// Of every evaluation of it.
+/// The validation loss of every evaluation of a run.
 std::vector<double> validation_losses_of(const std::filesystem::path& run_directory);
 
 }  // namespace trireme::test

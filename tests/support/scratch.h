@@ -10,7 +10,7 @@
 
 namespace trireme::test {
 
-/// A directory of small files that goes with the test.
+/// A directory of small files that is removed at the end of the test.
 class Scratch {
  public:
   std::string operator/(const std::string& name) const { return (directory_.path / name).string(); }

@@ -24,7 +24,7 @@ void SlowNetwork::wait(const std::string& link, int64_t place) {
   {
     const std::lock_guard lock(mutex_);
     end = operations_.at({link, place}).end;
-    TRIREME_CHECK(end != Clock::time_point(), "an operation that not everybody has started is over");
+    TRIREME_CHECK(end != Clock::time_point(), "an operation has ended before all ranks started it");
   }
   std::this_thread::sleep_until(end);
 }
@@ -67,7 +67,7 @@ class SlowCommunicator final : public ForwardingCommunicator {
   Work all_to_all(Context& ctx, const Tensor& in, const Tensor& out) override {
     return slowed(in, [&] { return inner().all_to_all(ctx, in, out); });
   }
-  /// As long as it takes the rank that is the last to start.
+  /// Takes the time of the bytes of the rank that starts last.
   Work all_to_all_v(Context& ctx, const Tensor& in, std::span<const int64_t> send_counts, const Tensor& out,
                     std::span<const int64_t> receive_counts) override {
     return slowed(in, [&] { return inner().all_to_all_v(ctx, in, send_counts, out, receive_counts); });

@@ -1,5 +1,5 @@
 #pragma once
-// A network whose speed is known, between rank threads: what overlap gains can be reckoned beforehand.
+// A network of known speed between rank threads, so that the gain of overlap can be calculated.
 #include <chrono>
 #include <map>
 #include <memory>
@@ -10,24 +10,23 @@
 
 namespace trireme::test {
 
-/// What all ranks share. A collective operation, or a message, begins when all that take part have started it and the one before it on the same
-/// link (the group, or the two ranks) is over, and takes `seconds` and a further 1 / bytes_per_second for each byte of its buffer. Only Work::wait
-/// waits for it.
+/// Shared by all ranks. A collective operation, or a message, begins when all participants have started it and the previous one on the same link (the
+/// group, or the two ranks) has ended. It takes `seconds`, and 1 / bytes_per_second more for each byte of its buffer. Only Work::wait waits for it.
 class SlowNetwork {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `group`: the one that is slow, "" for all.
+  /// `group`: the slow group, "" for all.
   explicit SlowNetwork(std::string group, double seconds, double bytes_per_second = 0)
       : group_(std::move(group)), seconds_(seconds), bytes_per_second_(bytes_per_second) {}
 
-  /// `inner`, a world, and every group made from it, over this network. Both outlive it.
+  /// Wraps `inner`, a world, and every group made from it, to use this network. Both outlive the returned communicator.
   std::unique_ptr<Communicator> attach(Communicator& inner);
 
   bool slows(const std::string& group) const { return group_.empty() || group_ == group; }
-  /// The place-th operation of a link: one more of its `participants` has started it, now.
+  /// Records that one more of the `participants` starts the place-th operation of a link, now.
   void start(const std::string& link, int64_t place, int participants, int64_t bytes);
-  /// Sleeps until it is over. All participants have started it.
+  /// Sleeps until that operation has ended. All participants must have started it.
   void wait(const std::string& link, int64_t place);
 
  private:

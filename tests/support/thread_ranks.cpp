@@ -11,7 +11,7 @@
 namespace trireme {
 namespace {
 
-/// Keeps the exception to tell: a cause rather than a consequence, the first of its kind.
+/// Keeps the exception to report: the first cause or, without one, the first consequence.
 class FirstError {
  public:
   void offer(std::exception_ptr error, bool is_cause) {
@@ -43,7 +43,7 @@ void run_ranks(int n, const std::function<void(Communicator& world)>& body, cons
       if (options.poison) world = std::make_unique<PoisonCommunicator>(std::move(world));
       if (options.records) world = std::make_unique<RecordingCommunicator>(std::move(world), (*options.records)[static_cast<size_t>(rank)]);
       body(*world);
-    } catch (const AbortedError& error) {  // once offered, another rank may let go of it: its words are read before
+    } catch (const AbortedError& error) {  // read the message first: once offered, another rank may release the exception
       const std::string reason = error.what();
       first.offer(std::current_exception(), false);
       shared.abort(reason);

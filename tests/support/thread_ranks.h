@@ -9,14 +9,14 @@ namespace trireme {
 
 struct RankOptions {
   bool poison = false;                                  ///< wrap every communicator in a PoisonCommunicator
-  std::vector<CommunicationRecord>* records = nullptr;  ///< resized to one for each rank and filled, where given
+  std::vector<CommunicationRecord>* records = nullptr;  ///< if not null: resized to one for each rank, and filled
 };
 
-/// Runs `body` on n rank threads with a world communicator each, and joins them. An exception on one rank aborts the others; what is rethrown here is
-/// the first that no other rank's failure caused. Catch assertions are not thread-safe: a body throws (TRIREME_CHECK) instead.
+/// Runs `body` on n rank threads with a world communicator each, and joins them. An exception on one rank aborts the others. Rethrows the
+/// first exception that was not caused by another rank's failure. Catch assertions are not thread-safe: a body throws (TRIREME_CHECK) instead.
 void run_ranks(int n, const std::function<void(Communicator& world)>& body, const RankOptions& options = {});
 
-/// A communicator of one's own over the ranks of `world`, for what wants to own one. Collective.
+/// Makes a new communicator over the ranks of `world`, for callers that must own one. Collective.
 std::unique_ptr<Communicator> whole_world(Communicator& world);
 
 }  // namespace trireme

@@ -25,7 +25,7 @@ std::string problem_of_row(std::vector<std::pair<double, double>> events, const 
   return "";
 }
 
-/// An event holds its first moment and not its last, by which a viewer finds it.
+/// A time is in an event from its begin (inclusive) to its end (exclusive), as in a trace viewer.
 bool lies_in_one(const std::vector<std::pair<double, double>>& events, double time) {
   return std::ranges::any_of(events, [&](const auto& event) { return time == event.first || (event.first < time && time < event.second - 1e-4); });
 }
@@ -36,7 +36,7 @@ TraceFile read_trace(const std::string& text) {
   TraceFile file;
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("traceEvents")) {
-    file.problem = "no object with traceEvents";
+    file.problem = "not a JSON object with traceEvents";
     return file;
   }
   std::map<Row, std::string> rows;

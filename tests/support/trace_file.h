@@ -6,8 +6,8 @@
 
 namespace trireme::test {
 
-/// What a Chrome trace says, and something in it that cannot be: text that is no JSON, two events of one row at the same time, a row or process
-/// without a name, a transfer with one end, one that arrives before it leaves, or in no event.
+/// The contents of a Chrome trace. `problem` is a violation in it, "" if there is none: invalid JSON, two events of one row at the same time, a row
+/// or process without a name, a transfer with only one end, one that arrives before it leaves, or in no event.
 struct TraceFile {
   std::string problem;
   std::map<int, std::string> processes;                   ///< names, by pid

@@ -11,7 +11,7 @@
 
 using namespace trireme;
 
-TEST_CASE("the arena counts exactly the bytes asked for, by category") {
+TEST_CASE("the arena counts exactly the requested bytes, by category") {
   for (Device device : {Device::kReference, Device::kMeta}) {
     Arena arena(device);
     {
@@ -41,11 +41,11 @@ TEST_CASE("the peak of the sum is not the sum of the peaks") {
   CHECK(arena.peak_bytes() == 30);
 }
 
-TEST_CASE("a phase counts what it meets and what it asks for, and forgets nothing when another follows") {
+TEST_CASE("a phase counts memory that exists at its start and memory that it allocates, and keeps its peaks after other phases") {
   Arena arena(Device::kMeta);
   const auto weights = arena.allocate(100, MemoryCategory::kParameters);
   CHECK(arena.peak_bytes(MemoryPhase::kLoad) == 100);
-  CHECK(arena.peak_bytes(MemoryPhase::kForward) == 0);  // never was
+  CHECK(arena.peak_bytes(MemoryPhase::kForward) == 0);  // has not run
   arena.set_phase(MemoryPhase::kForward);
   auto activation = arena.allocate(30, MemoryCategory::kActivations);
   arena.set_phase(MemoryPhase::kBackward);
@@ -54,10 +54,10 @@ TEST_CASE("a phase counts what it meets and what it asks for, and forgets nothin
   arena.set_phase(MemoryPhase::kSave);
   arena.set_phase(MemoryPhase::kForward);
   arena.allocate(5, MemoryCategory::kActivations);
-  CHECK(arena.peak_bytes(MemoryPhase::kForward) == 130);  // the first time, not the last
+  CHECK(arena.peak_bytes(MemoryPhase::kForward) == 130);  // from the first time, not the last
   CHECK(arena.peak_bytes(MemoryPhase::kForward, MemoryCategory::kActivations) == 30);
   CHECK(arena.peak_bytes(MemoryPhase::kForward, MemoryCategory::kGradients) == 20);
-  CHECK(arena.peak_bytes(MemoryPhase::kBackward) == 130);  // as it began
+  CHECK(arena.peak_bytes(MemoryPhase::kBackward) == 130);  // at its start
   CHECK(arena.peak_bytes(MemoryPhase::kBackward, MemoryCategory::kActivations) == 30);
   CHECK(arena.peak_bytes(MemoryPhase::kSave) == 120);
   CHECK(arena.peak_bytes(MemoryPhase::kSave, MemoryCategory::kActivations) == 0);
@@ -68,7 +68,7 @@ TEST_CASE("a phase counts what it meets and what it asks for, and forgets nothin
   CHECK(arena.peak_bytes(MemoryPhase::kForward) == 120);
 }
 
-TEST_CASE("a second round of the same sizes asks the system for nothing") {
+TEST_CASE("a second round of the same sizes needs no system allocation") {
   Arena arena(Device::kCpu);
   const auto step = [&] {
     std::vector<std::shared_ptr<void>> buffers;
@@ -97,7 +97,7 @@ TEST_CASE("buffers are aligned to 64 bytes and do not overlap") {
   for (size_t i = 1; i < ranges.size(); ++i) CHECK(ranges[i - 1].second <= ranges[i].first);
 }
 
-TEST_CASE("a poisoned arena hands out NaN, fresh and reused") {
+TEST_CASE("a poisoned arena returns NaN in fresh and in reused memory") {
   Arena arena(Device::kReference, /*poison=*/true);
   for (int round = 0; round < 2; ++round) {
     const auto buffer = arena.allocate(333, MemoryCategory::kWorkspace);
@@ -118,7 +118,7 @@ TEST_CASE("a buffer may outlive its arena") {
   CHECK(tensor.data<double>()[2] == 7);
 }
 
-TEST_CASE("the meta device counts memory and has none") {
+TEST_CASE("the meta device counts memory without allocating it") {
   Arena arena(Device::kMeta);
   Context ctx{Device::kMeta, &arena};
   const Tensor tensor = Tensor::zeros(ctx, {1 << 20, 1 << 20}, DType::kF32, MemoryCategory::kParameters);
@@ -150,11 +150,11 @@ TEST_CASE("views of a tensor share its memory and stay inside it") {
   CHECK_THROWS_AS(Tensor().flat(0, 0), InternalError);
   CHECK_THROWS_AS((Shape{1, -1}), InternalError);
   whole.reset();
-  CHECK(arena.current_bytes(MemoryCategory::kData) == 48);  // the views keep it
+  CHECK(arena.current_bytes(MemoryCategory::kData) == 48);  // the views keep it alive
   CHECK(block.data<float>()[0] == 6);
 }
 
-TEST_CASE("every memory category has a name of its own") {
+TEST_CASE("memory categories have different names") {
   std::vector<std::string> names;
   for (int category = 0; category < kMemoryCategories; ++category) names.emplace_back(name_of(static_cast<MemoryCategory>(category)));
   std::sort(names.begin(), names.end());

@@ -26,7 +26,8 @@ bfloat16 from_bits(uint32_t bits) {
 }
 float float_of(uint32_t word) { return std::bit_cast<float>(word); }
 
-/// The definition, in double arithmetic: `value` divided by the distance of its bf16 neighbours, rounded by the FPU (to nearest, ties to even), and back.
+/// The definition in double arithmetic: divides `value` by the spacing of bf16 numbers, rounds in the FPU (to nearest, ties to even), and scales
+/// back.
 float rounded_by_definition(float value) {
   if (!std::isfinite(value) || value == 0) return value;
   constexpr int kMantissa = 7, kLeastExponent = -126;
@@ -44,13 +45,13 @@ bool rounds_right(uint32_t word) {
 
 }  // namespace
 
-TEST_CASE("bfloat16: every pattern is a float and comes back") {
+TEST_CASE("bfloat16: every bit pattern is preserved by a conversion to float and back") {
   int wrong = 0;
   for (uint32_t bits = 0; bits < 65536; ++bits) {
     const float value = from_bits(bits);
     const bool exact = std::bit_cast<uint32_t>(value) == bits << 16;
     const bfloat16 back(value);
-    // A signalling NaN comes back quiet: only its sign, exponent and being one are kept.
+    // A signalling NaN becomes quiet; its other bits are preserved.
     const bool kept = std::isnan(value) ? back.bits == (bits | 0x40) : back.bits == bits;
     wrong += exact && kept ? 0 : 1;
   }
@@ -60,11 +61,11 @@ TEST_CASE("bfloat16: every pattern is a float and comes back") {
 TEST_CASE("bfloat16: rounds to nearest, ties to even") {
   CHECK(bfloat16(1.0F).bits == 0x3F80);
   CHECK(bfloat16(-2.5F).bits == 0xC020);
-  CHECK(bfloat16(float_of(0x3F808000)).bits == 0x3F80);  // half way from an even neighbour: down
-  CHECK(bfloat16(float_of(0x3F818000)).bits == 0x3F82);  // half way from an odd one: up
+  CHECK(bfloat16(float_of(0x3F808000)).bits == 0x3F80);  // halfway above an even neighbour: down
+  CHECK(bfloat16(float_of(0x3F818000)).bits == 0x3F82);  // halfway above an odd neighbour: up
   CHECK(bfloat16(float_of(0x3F808001)).bits == 0x3F81);
   CHECK(bfloat16(float_of(0x3F817FFF)).bits == 0x3F81);
-  CHECK(bfloat16(float_of(0xBF818000)).bits == 0xBF82);  // the sign plays no part
+  CHECK(bfloat16(float_of(0xBF818000)).bits == 0xBF82);  // the sign has no effect
   CHECK(bfloat16(float_of(0x3FFFFFFF)).bits == 0x4000);  // into the next power of two
 }
 
@@ -72,10 +73,10 @@ TEST_CASE("bfloat16: infinities, overflow and NaN") {
   CHECK(float{bfloat16(kInfinity)} == kInfinity);
   CHECK(float{bfloat16(-kInfinity)} == -kInfinity);
   CHECK(float{bfloat16(std::numeric_limits<float>::max())} == kInfinity);
-  CHECK(bfloat16(float_of(0x7F7F7FFF)).bits == 0x7F7F);  // the last that stays finite
+  CHECK(bfloat16(float_of(0x7F7F7FFF)).bits == 0x7F7F);  // the last value that stays finite
   CHECK(bfloat16(float_of(0x7F7F8000)).bits == 0x7F80);
   CHECK(std::isnan(float{bfloat16(std::numeric_limits<float>::quiet_NaN())}));
-  // Payloads that lie in the lower half only must not turn into an infinity, nor all ones into a zero.
+  // A payload only in the lower half must not give an infinity, and all ones must not give zero.
   for (const uint32_t word : {0x7F800001U, 0xFF800001U, 0x7F80FFFFU, 0x7FFFFFFFU, 0xFFFFFFFFU, 0x7FBFFFFFU}) {
     INFO("NaN " << word);
     CHECK(std::isnan(float{bfloat16(float_of(word))}));
@@ -86,20 +87,20 @@ TEST_CASE("bfloat16: infinities, overflow and NaN") {
 TEST_CASE("bfloat16: denormals and signed zeros") {
   CHECK(bfloat16(0.0F).bits == 0);
   CHECK(bfloat16(-0.0F).bits == 0x8000);
-  CHECK(bfloat16(float_of(0x00008000)).bits == 0);  // half of the smallest: to even, which is zero
+  CHECK(bfloat16(float_of(0x00008000)).bits == 0);  // half of the smallest number: rounds to even, which is zero
   CHECK(bfloat16(float_of(0x00008001)).bits == 1);
   CHECK(bfloat16(float_of(0x00018000)).bits == 2);
   CHECK(bfloat16(float_of(0x007F8000)).bits == 0x0080);  // up into the normal numbers
   CHECK(float{from_bits(1)} == std::ldexp(1.0F, -133));
 }
 
-TEST_CASE("bfloat16: the definition of rounding holds all over the range") {
+TEST_CASE("bfloat16: rounding matches its definition over the whole range") {
   REQUIRE(std::fegetround() == FE_TONEAREST);
   std::vector<uint32_t> wrong;
   const auto check = [&](uint32_t word) {
     if (!rounds_right(word) && wrong.size() < 10) wrong.push_back(word);
   };
-  // Around every pattern: itself, just above, the tie and both its neighbours, just below the next.
+  // Around every pattern: the value itself, just above it, the tie and its neighbours, just below the next value.
   for (uint32_t bits = 0; bits < 65536; ++bits) {
     for (const uint32_t low : {0x0000U, 0x0001U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) check(bits << 16 | low);
   }
@@ -107,7 +108,7 @@ TEST_CASE("bfloat16: the definition of rounding holds all over the range") {
   CHECK(wrong == std::vector<uint32_t>{});
 }
 
-TEST_CASE("bfloat16: compile-time, from other numbers, and its place among the dtypes") {
+TEST_CASE("bfloat16: constexpr use, conversion from other types, and dtype traits") {
   static_assert(bfloat16(1.5F).bits == 0x3FC0 && static_cast<float>(bfloat16(-3)) == -3.0F);
   static_assert(dtype_of<bfloat16>() == DType::kBF16 && size_of(DType::kBF16) == 2 && accumulator_of(DType::kBF16) == DType::kF32);
   static_assert(std::is_same_v<Accumulator<bfloat16>, float> && std::is_same_v<Accumulator<double>, double>);

@@ -1,4 +1,4 @@
-// Checkpoints damaged by accident: nothing wrong is loaded, and what is wrong is named.
+// Accidentally damaged checkpoints: no damaged data are loaded, and errors name the damaged part.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -17,14 +17,14 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-/// A bit of a checkpoint and what its damage must be called.
+/// A byte of a checkpoint, and what the error about its damage must name.
 struct Place {
   fs::path file;
   int64_t byte = 0;
-  std::string tensor;  ///< empty outside tensor data
+  std::string tensor;  ///< tensor that contains it; empty outside tensor data
 };
 
-/// Every byte of a checkpoint, and those of the padding behind the headers.
+/// Every byte of a checkpoint, and separately the padding bytes after the headers.
 struct Places {
   explicit Places(const fs::path& checkpoint) {
     const CheckpointReader reader(checkpoint);
@@ -89,17 +89,17 @@ void flip_bits(int flips, uint64_t seed) {
     for (int bit = 0; bit < 8; ++bit) require_found(checkpoint, place, bit);
   REQUIRE(of_file.size() == 6);
   REQUIRE(in_data > flips / 20);
-  load_whole(checkpoint);  // every flip was taken back
+  load_whole(checkpoint);  // every flip was reverted
   CheckpointReader(checkpoint).verify_digests();
 }
 
 }  // namespace
 
-TEST_CASE("checkpoint damage: every flipped bit is found and named", "[checkpoint]") { flip_bits(400, 1); }
+TEST_CASE("checkpoint damage: every flipped bit is detected and named", "[checkpoint]") { flip_bits(400, 1); }
 
-TEST_CASE("checkpoint damage: every one of 5,000 flipped bits is found and named", "[checkpoint][slow]") { flip_bits(5000, 2); }
+TEST_CASE("checkpoint damage: each of 5,000 flipped bits is detected and named", "[checkpoint][slow]") { flip_bits(5000, 2); }
 
-TEST_CASE("checkpoint damage: the directory may be a link, followed once, and other files may be links", "[checkpoint]") {
+TEST_CASE("checkpoint damage: a linked directory is followed once, and ordinary reads follow links", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path checkpoint = save_small_checkpoint(directory.path), latest = directory.path / "checkpoints/latest";
   for (const fs::path& path : {latest, latest / ""}) {
@@ -108,7 +108,7 @@ TEST_CASE("checkpoint damage: the directory may be a link, followed once, and ot
     REQUIRE(reader.description().seed == 99);
     REQUIRE(reader.description().samples == 224);
     REQUIRE(reader.description().training_data == "0123456789abcdef");
-    fs::remove(latest);  // replaced while it is being read
+    fs::remove(latest);  // replaced during the read
     fs::create_directory_symlink("elsewhere", latest);
     REQUIRE_NOTHROW(reader.verify_digests());
     fs::remove(latest);
@@ -119,7 +119,7 @@ TEST_CASE("checkpoint damage: the directory may be a link, followed once, and ot
   REQUIRE(read_text(link) == read_text(checkpoint / kManifestName));
 }
 
-TEST_CASE("checkpoint damage: a file that becomes shorter while it is read is an error, not a signal", "[checkpoint]") {
+TEST_CASE("checkpoint damage: a file truncated during a read is an error, not a signal", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "a.safetensors";
   const std::vector<double> values(1 << 16, 1.5);

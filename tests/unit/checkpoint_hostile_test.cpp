@@ -1,4 +1,4 @@
-// Checkpoints made to deceive: manifests and files that are well-formed, digests and all, but wrong.
+// Malicious checkpoints: manifests and files that are well-formed, with valid digests, but inconsistent.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -25,7 +25,7 @@ namespace {
 
 void write_file(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
-/// The text of a manifest, digest first and right: what is wrong with it must be found by its contents.
+/// The text of a manifest with a valid digest: errors must be detected from the contents.
 std::string sealed(json manifest) {
   manifest.erase("digest");
   return with_digest("{\n \"digest\": \"xxh3-128:" + std::string(32, '0') + "\"," + manifest.dump(1).substr(1) + "\n");
@@ -38,7 +38,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 }  // namespace
 
-TEST_CASE("hostile checkpoint: a manifest that is sealed but wrong is refused", "[checkpoint]") {
+TEST_CASE("hostile checkpoint: an inconsistent manifest with a valid digest is refused", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path checkpoint = save_small_checkpoint(directory.path), path = checkpoint / kManifestName;
   const std::string good = read_text(path);
@@ -69,7 +69,7 @@ TEST_CASE("hostile checkpoint: a manifest that is sealed but wrong is refused", 
       {"the manifest as a shard", rename_file("manifest.json"), "not a plain file name"},
       {"file not there", rename_file("x.safetensors"), "x.safetensors: cannot be read"},
       {"file not listed", [](json& m) { m["files"].erase("rank-00001.safetensors"); }, "\"rank-00001.safetensors\" is not listed"},
-      {"file not referenced", [](json& m) { m["files"]["more"] = m["files"]["rank-00001.safetensors"]; }, "\"more\" holds no tensor"},
+      {"file not referenced", [](json& m) { m["files"]["more"] = m["files"]["rank-00001.safetensors"]; }, "\"more\" contains no tensor"},
       {"file of more bytes", [](json& m) { m["files"]["rank-00001.safetensors"]["bytes"] = 1 << 20; }, "after the last tensor"},
       {"file of fewer bytes", [](json& m) { m["files"]["rank-00001.safetensors"]["bytes"] = 9; }, "lie outside rank-00001.safetensors"},
       {"file of -1 bytes", [](json& m) { m["files"]["rank-00001.safetensors"]["bytes"] = -1; }, "\"bytes\": is -1; expected an integer"},
@@ -78,18 +78,18 @@ TEST_CASE("hostile checkpoint: a manifest that is sealed but wrong is refused", 
       {"files that are a list", [](json& m) { m["files"] = json::array(); }, "\"files\" is a list; expected an object"},
       {"tensors that are null", [](json& m) { m["tensors"] = nullptr; }, "\"tensors\" is null; expected an object"},
       {"box digest", [](json& m) { m["tensors"]["weight/b"]["boxes"][0]["digest"] = ""; }, "damaged header"},
-      {"box missing", [](json& m) { m["tensors"]["weight/w"]["boxes"].erase(1); }, "\"weight/w\": 5 elements are in no box"},
+      {"box missing", [](json& m) { m["tensors"]["weight/w"]["boxes"].erase(1); }, "\"weight/w\": 5 elements are not in any box"},
       {"boxes missing", [](json& m) { m["tensors"]["weight/w"].erase("boxes"); }, "\"boxes\" is missing"},
-      {"box twice", [](json& m) { m["tensors"]["weight/w"]["boxes"].push_back(m["tensors"]["weight/w"]["boxes"][0]); }, "overlaps another"},
-      {"box outside", [](json& m) { m["tensors"]["weight/w"]["boxes"][2]["start"][0] = 4; }, "lies outside it"},
-      {"box far outside", [](json& m) { m["tensors"]["weight/w"]["boxes"][2]["start"][0] = INT64_MAX; }, "lies outside it"},
+      {"box twice", [](json& m) { m["tensors"]["weight/w"]["boxes"].push_back(m["tensors"]["weight/w"]["boxes"][0]); }, "overlaps another box"},
+      {"box outside", [](json& m) { m["tensors"]["weight/w"]["boxes"][2]["start"][0] = 4; }, "is out of range"},
+      {"box far outside", [](json& m) { m["tensors"]["weight/w"]["boxes"][2]["start"][0] = INT64_MAX; }, "is out of range"},
       {"box at -1", [](json& m) { m["tensors"]["weight/w"]["boxes"][2]["start"][0] = -1; }, "is -1; expected an integer"},
-      {"box of no rows", [](json& m) { m["tensors"]["weight/w"]["boxes"][2]["extent"][0] = 0; }, "lies outside it"},
+      {"box of no rows", [](json& m) { m["tensors"]["weight/w"]["boxes"][2]["extent"][0] = 0; }, "is out of range"},
       {"box of three numbers", [](json& m) { m["tensors"]["weight/w"]["boxes"][2]["extent"].push_back(1); }, "does not have 2 numbers"},
       {"box that is null", [](json& m) { m["tensors"]["weight/w"]["boxes"][2] = nullptr; }, "expected an object"},
       {"box with a comment", [](json& m) { m["tensors"]["weight/w"]["boxes"][2]["comment"] = 1; }, "unknown key \"comment\""},
       {"bytes of another box", [](json& m) { m["tensors"]["weight/b"]["boxes"][0]["bytes"] = m["tensors"]["exp_avg_sq/w"]["boxes"][0]["bytes"]; },
-       "does not take as many bytes as it holds"},
+       "has a byte range of the wrong size"},
       {"bytes used twice",
        [](json& m) {
          auto& range = m["tensors"]["weight/b"]["boxes"][0]["bytes"];
@@ -107,9 +107,9 @@ TEST_CASE("hostile checkpoint: a manifest that is sealed but wrong is refused", 
       {"bytes backwards",
        [](json& m) { std::swap(m["tensors"]["weight/b"]["boxes"][0]["bytes"][0], m["tensors"]["weight/b"]["boxes"][0]["bytes"][1]); }, "lie outside"},
       {"unknown dtype", [](json& m) { m["tensors"]["weight/w"]["dtype"] = "F16"; }, "unknown dtype \"F16\""},
-      {"other dtype", [](json& m) { m["tensors"]["weight/w"]["dtype"] = "F64"; }, "does not take as many bytes as it holds"},
+      {"other dtype", [](json& m) { m["tensors"]["weight/w"]["dtype"] = "F64"; }, "has a byte range of the wrong size"},
       {"other dtype of the same size", [](json& m) { m["tensors"]["weight/w"]["dtype"] = "I32"; }, "\"weight/w\": differs from the manifest"},
-      {"larger shape", [](json& m) { m["tensors"]["weight/w"]["shape"][0] = 8; }, "5 elements are in no box"},
+      {"larger shape", [](json& m) { m["tensors"]["weight/w"]["shape"][0] = 8; }, "5 elements are not in any box"},
       {"shape that overflows",
        [](json& m) {
          m["tensors"]["weight/w"]["shape"] = {int64_t{1} << 62, int64_t{1} << 62};
@@ -130,12 +130,12 @@ TEST_CASE("hostile checkpoint: a manifest that is sealed but wrong is refused", 
       {"step of -1", [](json& m) { m["step"] = -1; }, "\"step\": is -1"},
       {"step of 2^63", [](json& m) { m["step"] = uint64_t{1} << 63; }, "expected an integer"},
       {"step with a fraction", [](json& m) { m["step"] = 7.0; }, "expected an integer"},
-      {"step in words", [](json& m) { m["step"] = "seven"; }, "expected an integer"},
+      {"step as a string", [](json& m) { m["step"] = "seven"; }, "expected an integer"},
       {"more optimizer steps than steps", [](json& m) { m["optimizer_steps"] = 8; }, "\"optimizer_steps\": is 8"},
       {"more rejected steps than steps", [](json& m) { m["rejected_steps"] = 8; }, "\"rejected_steps\": is 8"},
       {"rejected steps of -1", [](json& m) { m["rejected_steps"] = -1; }, "\"rejected_steps\": is -1"},
-      {"-1 values that are not finite", [](json& m) { m["tensors"]["weight/w"]["boxes"][0]["non_finite"] = -1; }, "\"non_finite\": is -1"},
-      {"more values that are not finite than there are", [](json& m) { m["tensors"]["weight/w"]["boxes"][0]["non_finite"] = INT64_MAX; },
+      {"-1 non-finite values", [](json& m) { m["tensors"]["weight/w"]["boxes"][0]["non_finite"] = -1; }, "\"non_finite\": is -1"},
+      {"more non-finite values than elements", [](json& m) { m["tensors"]["weight/w"]["boxes"][0]["non_finite"] = INT64_MAX; },
        "\"non_finite\": is 9223372036854775807"},
       {"loss scale that is a number", [](json& m) { m["loss_scale"] = 65536; }, "\"loss_scale\" is 65536; expected an object"},
       {"loss scale that rounds",
@@ -158,17 +158,19 @@ TEST_CASE("hostile checkpoint: a manifest that is sealed but wrong is refused", 
          m["loss_scale"] = {{"scale", 4}, {"clean_steps", 0}, {"comment", 1}};
        },
        "unknown key \"comment\""},
-      {"tokenizer in a word", [](json& m) { m["tokenizer"] = "bytes"; }, "\"tokenizer\" is \"bytes\"; expected an object"},
+      {"tokenizer as a string", [](json& m) { m["tokenizer"] = "bytes"; }, "\"tokenizer\" is \"bytes\"; expected an object"},
       {"tokenizer with a comment", [](json& m) { m["tokenizer"]["comment"] = 1; }, "unknown key \"comment\""},
       {"tokenizer without a digest", [](json& m) { m["tokenizer"].erase("digest"); }, "\"digest\" is missing"},
       {"tokenizer without its files", [](json& m) { m["tokenizer"]["files"] = json::array(); }, "\"tokenizer\" has no files"},
-      {"bytes with files", [](json& m) { m["tokenizer"]["name"] = "bytes"; }, "\"tokenizer\" has files that belong to no such tokenizer"},
+      {"bytes with files", [](json& m) { m["tokenizer"]["name"] = "bytes"; }, "\"tokenizer\" lists files, but such a tokenizer has none"},
       {"tokenizer not listed", [](json& m) { m["files"].erase("tokenizer.json"); }, "\"tokenizer\": file \"tokenizer.json\" is not listed"},
-      {"tokenizer elsewhere", [](json& m) { m["tokenizer"]["files"][0] = "../tokenizer.json"; }, "\"tokenizer\": file \"../tokenizer.json\" is not listed"},
+      {"tokenizer elsewhere", [](json& m) { m["tokenizer"]["files"][0] = "../tokenizer.json"; },
+       "\"tokenizer\": file \"../tokenizer.json\" is not listed"},
       {"tokenizer that is a shard", [](json& m) { m["tokenizer"]["files"][1] = "rank-00000.safetensors"; },
-       "file \"rank-00000.safetensors\" is the tokenizer's and holds tensors"},
-      {"tokenizer whose file is a number", [](json& m) { m["tokenizer"]["files"][1] = 1; }, "\"files\" holds what is no string"},
-      {"tokenizer of another digest", [](json& m) { m["files"]["tokenizer.json"]["digest"] = "xxh3-128:0"; }, "tokenizer.json: damaged: its digest is"},
+       "file \"rank-00000.safetensors\" belongs to the tokenizer but contains tensors"},
+      {"tokenizer whose file is a number", [](json& m) { m["tokenizer"]["files"][1] = 1; }, "\"files\" contains an entry that is not a string"},
+      {"tokenizer of another digest", [](json& m) { m["files"]["tokenizer.json"]["digest"] = "xxh3-128:0"; },
+       "tokenizer.json: damaged: its digest is"},
       {"tokenizer of more bytes", [](json& m) { m["files"]["tokenizer.json"]["bytes"] = 1 << 20; }, "tokenizer.json: has"},
       {"model that is a list", [](json& m) { m["model"] = json::array(); }, "\"model\" is a list; expected an object"},
       {"another format", [](json& m) { m["format"] = "zip"; }, "format is not"},
@@ -186,8 +188,8 @@ TEST_CASE("hostile checkpoint: a manifest that is sealed but wrong is refused", 
 
   const std::string text = sealed(manifest);
   const std::vector<std::tuple<std::string, std::string, std::string>> texts{
-      {"key twice", with_digest(replaced(text, "\"step\": 7", "\"step\": 7, \"step\": 8")), "\"step\" stands twice"},
-      {"file twice", with_digest(replaced(text, "\"files\": {", "\"files\": {\"rank-00000.safetensors\": {},")), "stands twice"},
+      {"key twice", with_digest(replaced(text, "\"step\": 7", "\"step\": 7, \"step\": 8")), "duplicate key \"step\""},
+      {"file twice", with_digest(replaced(text, "\"files\": {", "\"files\": {\"rank-00000.safetensors\": {},")), "duplicate key"},
       {"NaN", with_digest(replaced(text, "\"step\": 7", "\"step\": NaN")), "not valid JSON"},
       {"infinity", with_digest(replaced(text, "\"step\": 7", "\"step\": 1e999")), "not valid JSON"},
       {"exponent", with_digest(replaced(text, "\"step\": 7", "\"step\": 1e1")), "expected an integer"},
@@ -199,13 +201,13 @@ TEST_CASE("hostile checkpoint: a manifest that is sealed but wrong is refused", 
                             "{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":"
                             "{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{")),
        "nested deeper"},
-      {"text behind", with_digest(text + "{}"), "not valid JSON"},
+      {"trailing text", with_digest(text + "{}"), "not valid JSON"},
       {"not UTF-8", with_digest(replaced(text, "\"training_data\": \"", "\"training_data\": \"\xff")), "not valid JSON"},
       {"cut short", text.substr(0, text.size() / 2), "damaged"},
-      {"cut short and sealed", with_digest(text.substr(0, text.size() / 2)), "not valid JSON"},
+      {"cut short, with a valid digest", with_digest(text.substr(0, text.size() / 2)), "not valid JSON"},
       {"nothing", "", "not valid JSON"},
       {"no digest", manifest.dump(1), "does not begin with its digest"},
-      {"spaces before", " " + text, "does not begin with its digest"},
+      {"leading spaces", " " + text, "does not begin with its digest"},
       {"capitals in the digest", replaced(text, "xxh3-128:" + text.substr(text.find("xxh3-128:") + 9, 32), "xxh3-128:ABCDEF"), "damaged"},
       {"a manifest of the first version", "{\"format\": \"trireme-checkpoint\", \"version\": 1}", "version 1 is not supported"},
   };
@@ -220,7 +222,7 @@ TEST_CASE("hostile checkpoint: a manifest that is sealed but wrong is refused", 
   CheckpointReader(checkpoint).verify_digests();
 }
 
-TEST_CASE("hostile checkpoint: files that are not what the manifest says are refused", "[checkpoint]") {
+TEST_CASE("hostile checkpoint: files that contradict the manifest are refused", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path checkpoint = save_small_checkpoint(directory.path), manifest = checkpoint / kManifestName,
                  shard = checkpoint / "rank-00001.safetensors";
@@ -228,7 +230,7 @@ TEST_CASE("hostile checkpoint: files that are not what the manifest says are ref
   const std::string shard_name = shard.filename();
   const std::string good = read_text(shard);
   const auto length_of = [&](uint64_t length) { write_file(shard, std::string(reinterpret_cast<const char*>(&length), 8) + good.substr(8)); };
-  /// A well-formed shard that differs, and the digest of it in the manifest: only the comparison of the two headers can tell.
+  /// Writes a different well-formed shard and its digest into the manifest: only comparing the two headers can detect it.
   const auto forge = [&](std::vector<SafetensorsSource> sources) {
     write_safetensors(shard, sources, {{"format", "trireme"}});
     const SafetensorsFile file(shard);
@@ -240,7 +242,7 @@ TEST_CASE("hostile checkpoint: files that are not what the manifest says are ref
         const auto start = box["start"].get<std::vector<int64_t>>();
         digests[concat(name, "@", start[0], ",", start.size() > 1 ? start[1] : 0)] = box["digest"];
       }
-    // The data keep their places behind a header of another length.
+    // The data are shifted by the difference in header length.
     const int64_t moved = static_cast<int64_t>(fs::file_size(shard)) - static_cast<int64_t>(good.size());
     for (auto& tensor : changed["tensors"])
       for (auto& box : tensor["boxes"])
@@ -331,7 +333,7 @@ TEST_CASE("hostile checkpoint: files that are not what the manifest says are ref
       {"manifest a socket", manifest, [&] { socket_at(manifest); }, "not a regular file"},
       {"manifest a directory", manifest, [&] { fs::remove(manifest), fs::create_directory(manifest); }, "not a regular file"},
       {"manifest missing", checkpoint, [&] { fs::remove(manifest); }, "manifest.json is missing"},
-      {"manifest too large", manifest, [&] { fs::resize_file(manifest, (uintmax_t{1} << 30) + 1); }, "are too many"},
+      {"manifest too large", manifest, [&] { fs::resize_file(manifest, (uintmax_t{1} << 30) + 1); }, "too large: "},
   };
   const fs::path copy = directory.path / "copy";
   fs::copy(checkpoint, copy);

@@ -1,4 +1,4 @@
-// What a checkpoint says of the run's health: which ones stay while steps are rejected, values that are not finite, a name that is not its own.
+// Checkpoints of unhealthy runs: which ones are kept while steps are rejected, non-finite values, directories with the wrong name.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -51,22 +51,22 @@ using Steps = std::vector<int64_t>;
 
 }  // namespace
 
-TEST_CASE("checkpoint: saves after rejected steps push out none of the last ones from before", "[checkpoint]") {
+TEST_CASE("checkpoint: saves after rejected steps never displace the last checkpoints from before the rejections", "[checkpoint]") {
   SmallRun run(2);
   for (int64_t step = 1; step <= 5; ++step) run.save(step, step, 0);
   CHECK(run.steps() == Steps{4, 5});
   for (int64_t step = 6; step <= 20; ++step) {
     run.save(step, 5, step - 5);
     INFO(step);
-    // 5 is the last one behind an accepted step, 4 the last one from which a step was accepted: the weights of 5 may be what is wrong.
+    // 5 is the last one after an accepted step, 4 the last one followed by an accepted step: the weights of 5 may be the cause of the rejections.
     CHECK(run.steps() == (step == 6 ? Steps{4, 5, 6} : Steps{4, 5, step - 1, step}));
   }
-  // An accepted step, and all is as ever.
+  // After an accepted step retention is normal again.
   run.save(21, 6, 0);
   CHECK(run.steps() == Steps{20, 21});
 }
 
-TEST_CASE("checkpoint: what stays while steps are rejected, where steps lie between the saves", "[checkpoint]") {
+TEST_CASE("checkpoint: retention during rejected steps, with several steps between saves", "[checkpoint]") {
   SmallRun run(1);
   run.save(10, 10, 0);
   run.save(20, 15, 5);  // steps 16 to 20 were rejected
@@ -77,24 +77,24 @@ TEST_CASE("checkpoint: what stays while steps are rejected, where steps lie betw
   CHECK(run.steps() == Steps{40});
 }
 
-TEST_CASE("checkpoint: rejected from the second step on, the first checkpoint stays", "[checkpoint]") {
+TEST_CASE("checkpoint: the first checkpoint is kept if all steps from the second on are rejected", "[checkpoint]") {
   SmallRun run(2);
   run.save(1, 1, 0);
   for (int64_t step = 2; step <= 20; ++step) run.save(step, 1, step - 1);
   CHECK(run.steps() == Steps{1, 19, 20});
 }
 
-TEST_CASE("checkpoint: one that cannot be read is none of those that stay while steps are rejected", "[checkpoint]") {
+TEST_CASE("checkpoint: an unreadable one does not count towards those kept during rejected steps", "[checkpoint]") {
   SmallRun run(1);
   run.save(1, 1, 0);
-  run.save(2, 2, 0);  // takes the place of step 1
+  run.save(2, 2, 0);  // replaces step 1
   fs::remove(run.checkpoint(2) / "manifest.json");
   run.save(3, 2, 1);
   run.save(4, 2, 2);
-  CHECK(run.steps() == Steps{2, 4});  // not removed while something better is sought
+  CHECK(run.steps() == Steps{2, 4});  // not removed while a readable one is searched
 }
 
-TEST_CASE("checkpoint: the rejected steps in a row are part of the state", "[checkpoint]") {
+TEST_CASE("checkpoint: the number of consecutive rejected steps is part of the state", "[checkpoint]") {
   SmallRun run(0);
   run.save(7, 3, 4);
   run.save(8, 4, 0);
@@ -102,7 +102,7 @@ TEST_CASE("checkpoint: the rejected steps in a row are part of the state", "[che
   CHECK(CheckpointReader(run.checkpoint(8)).description().rejected_steps == 0);
 }
 
-TEST_CASE("checkpoint: values that are not finite are counted by tensor, from the data and in the manifest", "[checkpoint]") {
+TEST_CASE("checkpoint: non-finite values are counted per tensor, from the data and in the manifest", "[checkpoint]") {
   SmallRun run(0);
   run.save(1, 1, 0, {1, static_cast<float>(NAN), 3, static_cast<float>(kInfinity), static_cast<float>(-kInfinity), 6});
   run.save(2, 2, 0, {0, -0.0F, std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min(), -1, 6});
@@ -113,7 +113,7 @@ TEST_CASE("checkpoint: values that are not finite are counted by tensor, from th
   CHECK(whole.recorded_non_finite().empty());
 }
 
-TEST_CASE("checkpoint: values that are not finite, in every dtype and at any address", "[checkpoint]") {
+TEST_CASE("checkpoint: non-finite values are counted in every dtype and at any alignment", "[checkpoint]") {
   const auto count = [](DType dtype, const auto& values) {
     std::vector<std::byte> bytes(sizeof values + 1);
     std::memcpy(bytes.data() + 1, values.data(), sizeof values);
@@ -126,30 +126,30 @@ TEST_CASE("checkpoint: values that are not finite, in every dtype and at any add
   CHECK(count(DType::kI32, std::array<int32_t, 2>{-1, 0x7f800000}) == 0);
 }
 
-TEST_CASE("checkpoint: of many tensors that are not finite the first five are named", "[checkpoint]") {
+TEST_CASE("checkpoint: at most five non-finite tensors are named", "[checkpoint]") {
   NonFinite found{{"a", 1}, {"b", 2}};
   CHECK(to_string(found) == "a (1 value), b (2 values)");
   for (const char* name : {"c", "d", "e", "f", "g"}) found[name] = 3;
   CHECK_THAT(to_string(found), Contains("e (3 values) and 2 more") && !Contains("f ("));
 }
 
-TEST_CASE("checkpoint: a directory that was renamed to another step is passed over, under other names it is fine", "[checkpoint]") {
+TEST_CASE("checkpoint: a directory renamed to a different step is skipped, other names are accepted", "[checkpoint]") {
   SmallRun run(0);
   for (const int64_t step : {1, 2}) run.save(step, step, 0);
-  CHECK(CheckpointReader(run.checkpoint(2)).misnamed().empty());
+  CHECK(CheckpointReader(run.checkpoint(2)).name_mismatch().empty());
   fs::rename(run.checkpoint(1), run.checkpoint(9));
   const CheckpointReader renamed(run.checkpoint(9));
-  CHECK_THAT(renamed.misnamed(), Contains("step-00000009: its manifest says step 1") && Contains("named step-00000001"));
+  CHECK_THAT(renamed.name_mismatch(), Contains("step-00000009: the manifest says step 1") && Contains("expected directory name step-00000001"));
   fs::remove(run.directory.path / "checkpoints/latest");
   std::vector<std::string> warnings;
   CHECK(find_newest_checkpoint(run.directory.path, warnings) == run.checkpoint(2));
   REQUIRE(warnings.size() == 1);
   CHECK_THAT(warnings[0], Contains("step-00000009"));
   fs::rename(run.checkpoint(9), run.directory.path / "the best one");
-  CHECK(CheckpointReader(run.directory.path / "the best one").misnamed().empty());
+  CHECK(CheckpointReader(run.directory.path / "the best one").name_mismatch().empty());
 }
 
-TEST_CASE("checkpoint: one under another's name does not count among those to keep", "[checkpoint]") {
+TEST_CASE("checkpoint: one with the name of a different step does not count towards keep", "[checkpoint]") {
   SmallRun run(2);
   for (const int64_t step : {1, 2}) run.save(step, step, 0);
   fs::copy(run.checkpoint(1), run.checkpoint(3), fs::copy_options::recursive);

@@ -1,4 +1,5 @@
-// Checkpoints: any boxes in, any boxes out; a save that fails or dies at any system call leaves the older checkpoint; damage is named.
+// Checkpoints: any boxes can be saved and any boxes loaded; a save that fails or is killed at any system call leaves the older checkpoint intact;
+// errors name the damaged part.
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@ using namespace trireme;
 
 namespace {
 
-/// A fresh directory, removed with its contents; in memory where the system has such a place, for a save waits for the disk about ten times.
+/// A new directory, removed with its contents; in /dev/shm if possible, because a save waits for the disk about ten times.
 struct TemporaryDirectory {
   TemporaryDirectory() {
     const fs::path memory = "/dev/shm";
@@ -30,7 +31,7 @@ struct TemporaryDirectory {
   fs::path path;
 };
 
-/// Every element of the test's tensors is a function of its place and of the step.
+/// The value of an element is a function of its position and the step.
 double value_at(int64_t row, int64_t column, int64_t step) { return static_cast<double>(row * 1000 + column) + static_cast<double>(step) / 1024; }
 
 template <class T>
@@ -41,7 +42,7 @@ std::vector<T> values_of(const Box& box, int64_t step) {
   return values;
 }
 
-/// The boxes of one rank and the memory behind them.
+/// The boxes of one rank and their data.
 struct RankState {
   std::vector<StateTensor> tensors;
   std::vector<std::vector<float>> floats;
@@ -57,7 +58,7 @@ struct RankState {
 
 constexpr int kRanks = 3;
 
-/// A matrix [7,5] cut at elements 13 and 22 into flat ranges (so into up to three boxes each), one cut by columns, and a vector of 11.
+/// A matrix [7,5] split at elements 13 and 22 into flat ranges (up to three boxes each), one split by columns, and a vector of 11.
 std::vector<RankState> state_of(int64_t step) {
   std::vector<RankState> ranks(kRanks);
   const std::array<int64_t, 2> shape{7, 5};
@@ -85,7 +86,7 @@ CheckpointDescription describe(int64_t step) {
   return about;
 }
 
-/// A run directory whose ranks save in this process: each has its own Checkpointer.
+/// A run directory whose ranks all save from this process, each with its own Checkpointer.
 struct Run {
   explicit Run(
       fs::path run_directory, const std::string& session, bool asynchronous = true, int64_t keep = 3,
@@ -95,7 +96,7 @@ struct Run {
       ranks.push_back(std::make_unique<Checkpointer>(
           CheckpointOptions{directory / "checkpoints", session, rank, kRanks, keep, asynchronous, std::chrono::seconds(20), may_publish}));
   }
-  /// Rank 0 comes last, so that the synchronous form also works in one thread. Returns what rank 0 reports.
+  /// Rank 0 saves last, so that synchronous saves also work in one thread. Returns the error of rank 0.
   std::optional<std::string> save(int64_t step) {
     const auto state = state_of(step);
     return save(step, state);
@@ -104,7 +105,7 @@ struct Run {
     for (int rank = kRanks - 1; rank >= 0; --rank) ranks[static_cast<size_t>(rank)]->save(describe(step), state[static_cast<size_t>(rank)].tensors);
     return error_of(0);
   }
-  /// What the rank's last save came to.
+  /// The error of the rank's last save, if any.
   std::optional<std::string> error_of(int rank) {
     Checkpointer& checkpointer = *ranks[static_cast<size_t>(rank)];
     auto report = checkpointer.finish();
@@ -168,7 +169,7 @@ using Catch::Matchers::Contains;
 
 }  // namespace
 
-TEST_CASE("safetensors: what is written is read, header padded to 8 bytes", "[checkpoint]") {
+TEST_CASE("safetensors: files round-trip, with the header padded to 8 bytes", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "a.safetensors";
   const std::vector<double> doubles{1.5, -2};
@@ -184,7 +185,7 @@ TEST_CASE("safetensors: what is written is read, header padded to 8 bytes", "[ch
     digests[sources[i].name] = written.digests[i];
   }
   REQUIRE(file.digest(digests) == written.digest);
-  REQUIRE(written.digests[2] == "xxh3-128:99aa06d3014798d86001c324468d497f");  // of no bytes, as the specification of XXH3 has it
+  REQUIRE(written.digests[2] == "xxh3-128:99aa06d3014798d86001c324468d497f");  // the XXH3 digest of zero bytes, from its specification
   REQUIRE(file.metadata() == SafetensorsMetadata{{"made_by", "test"}});
   REQUIRE(file.entries().size() == 3);
   REQUIRE(file.entry("a").shape == std::vector<int64_t>{1, 2});
@@ -195,7 +196,7 @@ TEST_CASE("safetensors: what is written is read, header padded to 8 bytes", "[ch
   REQUIRE_THROWS_AS(SafetensorsFile(directory.path / "missing"), MissingFileError);
 }
 
-TEST_CASE("safetensors: malformed files are refused by name", "[checkpoint]") {
+TEST_CASE("safetensors: malformed files are refused with an error naming the file", "[checkpoint]") {
   const std::string two = R"("dtype":"F32","shape":[1],"data_offsets":)";
   const std::vector<std::tuple<std::string, size_t, std::string>> cases{
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7, "lie outside"},
@@ -212,8 +213,8 @@ TEST_CASE("safetensors: malformed files are refused by name", "[checkpoint]") {
       {R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})", 8, "expected a list"},
       {"{\"a\":{" + two + "[0,4]},\"b\":{" + two + "[0,4]}}", 4, "overlap at byte 0"},
       {"{\"a\":{" + two + "[0,4]},\"b\":{" + two + "[8,12]}}", 12, "gap at byte 4"},
-      {"{\"a\":{" + two + "[0,4]},\"a\":{" + two + "[4,8]}}", 8, "stands twice"},
-      {"{\"a\":{\"dtype\":\"F32\"," + two + "[0,4]}}", 4, "stands twice"},
+      {"{\"a\":{" + two + "[0,4]},\"a\":{" + two + "[4,8]}}", 8, "duplicate key"},
+      {"{\"a\":{\"dtype\":\"F32\"," + two + "[0,4]}}", 4, "duplicate key"},
       {R"({"__metadata__":null})", 0, "__metadata__ is not an object"},
       {R"({"a\u001b[2J":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8, "control characters"},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0]}})", 8, "1 data_offsets, not two"},
@@ -241,7 +242,7 @@ TEST_CASE("safetensors: malformed files are refused by name", "[checkpoint]") {
   }
 }
 
-TEST_CASE("checkpoint: boxes of three ranks are read back as any boxes", "[checkpoint]") {
+TEST_CASE("checkpoint: boxes saved by three ranks are read back as any boxes", "[checkpoint]") {
   const bool asynchronous = GENERATE(true, false);
   const TemporaryDirectory directory;
   Run run(directory.path, "s1", asynchronous);
@@ -270,39 +271,39 @@ TEST_CASE("checkpoint: boxes of three ranks are read back as any boxes", "[check
 
   CHECK_THAT(data_error([&] { reader.read("exp_avg_sq/w", row, DType::kF32, narrow.data()); }), Contains("\"exp_avg_sq/w\" is missing"));
   CHECK_THAT(data_error([&] { reader.read("weight/w", {{5, 0}, {3, 1}}, DType::kF32, narrow.data()); }), Contains("has shape [7, 5]"));
-  CHECK_THAT(data_error([&] { reader.read("weight/w", row, DType::kI32, narrow.data()); }), Contains("is F32, wanted I32"));
+  CHECK_THAT(data_error([&] { reader.read("weight/w", row, DType::kI32, narrow.data()); }), Contains("stored as F32, requested as I32"));
   REQUIRE_THROWS_AS(CheckpointReader(directory.path / "nowhere"), MissingFileError);
 }
 
-TEST_CASE("checkpoint: an asynchronous save holds the values of its moment", "[checkpoint]") {
+TEST_CASE("checkpoint: an asynchronous save contains the values at the time of the call", "[checkpoint]") {
   const TemporaryDirectory directory;
   Run run(directory.path, "s1");
   auto state = state_of(7);
   for (int rank = kRanks - 1; rank >= 0; --rank) run.ranks[static_cast<size_t>(rank)]->save(describe(7), state[static_cast<size_t>(rank)].tensors);
   for (auto& rank : state)
     for (auto& values : rank.floats) std::fill(values.begin(), values.end(), -1.0F);
-  REQUIRE(run.save(8) == std::nullopt);  // waits for the one before
+  REQUIRE(run.save(8) == std::nullopt);  // waits for the previous save
   require_contents(directory.path / "checkpoints/step-00000007", 7);
   require_contents(directory.path / "checkpoints/step-00000008", 8);
 }
 
-TEST_CASE("checkpoint: keep removes the oldest, leftovers of dead runs go, a step saved again is replaced", "[checkpoint]") {
+TEST_CASE("checkpoint: keep removes the oldest, leftovers of dead runs are removed, a step saved again is replaced", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path checkpoints = directory.path / "checkpoints";
   fs::create_directories(checkpoints / "step-00000009.dead-1.partial");
   fs::create_directories(checkpoints / "mine");
   Run run(directory.path, "s1", true, 2);
-  fs::create_directories(checkpoints / "step-00000050.s1-9.partial");  // a faster rank's later save
+  fs::create_directories(checkpoints / "step-00000050.s1-9.partial");  // a later save of a faster rank
   for (int64_t step : {10, 20, 30}) REQUIRE(run.save(step) == std::nullopt);
-  // Another session's leftovers go when a job has just locked the directory; afterwards they could be those of a job that has taken it over.
-  REQUIRE(names_in(checkpoints) == std::vector<std::string>{"latest", "mine", "step-00000009.dead-1.partial", "step-00000020", "step-00000030",
-                                                            "step-00000050.s1-9.partial"});
+  // Leftovers of other sessions are only removed right after locking the directory; later they could belong to a job that has taken over.
+  REQUIRE(names_in(checkpoints) ==
+          std::vector<std::string>{"latest", "mine", "step-00000009.dead-1.partial", "step-00000020", "step-00000030", "step-00000050.s1-9.partial"});
   REQUIRE(has_unpublished(checkpoints));
   remove_unpublished(checkpoints);
   REQUIRE_FALSE(has_unpublished(checkpoints));
   REQUIRE(names_in(checkpoints) == std::vector<std::string>{"latest", "mine", "step-00000020", "step-00000030"});
 
-  // Rolled back: step 20 anew, by another session. Step 30 belongs to nobody's past but is not ours to remove; `latest` decides.
+  // Rolled back: another session saves step 20 again. Step 30 is not part of its history, but must not be removed; `latest` decides.
   Run again(directory.path, "s2", true, 2);
   REQUIRE(again.save(20) == std::nullopt);
   REQUIRE(names_in(checkpoints) == std::vector<std::string>{"latest", "mine", "step-00000020", "step-00000030"});
@@ -311,21 +312,21 @@ TEST_CASE("checkpoint: keep removes the oldest, leftovers of dead runs go, a ste
   REQUIRE(warnings.empty());
 }
 
-TEST_CASE("checkpoint: a failed save is told once and leaves the previous one", "[checkpoint]") {
+TEST_CASE("checkpoint: a failed save is reported once and leaves the previous one intact", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path checkpoints = directory.path / "checkpoints";
   Run run(directory.path, "s1");
   REQUIRE(run.save(1) == std::nullopt);
 
   SECTION("a rank cannot write") {
-    fs::create_directories(checkpoints / "step-00000002.s1-2.partial/rank-00001.safetensors.tmp");  // in the way of its file
+    fs::create_directories(checkpoints / "step-00000002.s1-2.partial/rank-00001.safetensors.tmp");  // blocks its file name
     CHECK_THAT(run.save(2).value(), Contains("rank 1") && Contains("rank-00001.safetensors"));
     CHECK_THAT(run.error_of(1).value(), Contains("rank-00001.safetensors"));
   }
   SECTION("a box is missing") {
     auto state = state_of(2);
     state[1].tensors.pop_back();
-    CHECK_THAT(run.save(2, state).value(), Contains("\"weight/w\": 2 elements are in no box"));
+    CHECK_THAT(run.save(2, state).value(), Contains("\"weight/w\": 2 elements are not in any box"));
   }
   SECTION("a replica is passed twice") {
     auto state = state_of(2);
@@ -345,7 +346,7 @@ TEST_CASE("checkpoint: a failed save is told once and leaves the previous one", 
   REQUIRE(names_in(checkpoints) == std::vector<std::string>{"latest", "step-00000001", "step-00000003"});
 }
 
-TEST_CASE("checkpoint: a save that was given up costs no later one", "[checkpoint]") {
+TEST_CASE("checkpoint: an abandoned save does not affect later ones", "[checkpoint]") {
   const TemporaryDirectory directory;
   Run run(directory.path, "s1");
   const auto state = state_of(1);
@@ -358,7 +359,7 @@ TEST_CASE("checkpoint: a save that was given up costs no later one", "[checkpoin
   }
   const auto next = state_of(2);
   run.ranks[0]->save(describe(2), next[0].tensors);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the others come late
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the others are late
   for (const size_t rank : {1, 2}) run.ranks[rank]->save(describe(2), next[rank].tensors);
   CHECK(run.error_of(0) == std::nullopt);
   require_contents(directory.path / "checkpoints/latest", 2);
@@ -376,12 +377,12 @@ TEST_CASE("checkpoint: a save that fails leaves no directory behind", "[checkpoi
   REQUIRE(names_in(directory.path / "checkpoints") == std::vector<std::string>{"latest", "step-00000001"});
 }
 
-TEST_CASE("checkpoint: every save is reported once, with what it cost", "[checkpoint]") {
+TEST_CASE("checkpoint: every save is reported once, with its cost", "[checkpoint]") {
   const TemporaryDirectory directory;
   const bool asynchronous = GENERATE(true, false);
   Run run(directory.path, "s1", asynchronous);
   const auto state = state_of(1);
-  for (const int64_t step : {1, 2})  // nobody asks for the report of the first before the second begins
+  for (const int64_t step : {1, 2})  // the first report is not taken before the second save begins
     for (int rank = kRanks - 1; rank >= 0; --rank)
       run.ranks[static_cast<size_t>(rank)]->save(describe(step), state[static_cast<size_t>(rank)].tensors);
   for (const auto& rank : run.ranks) {
@@ -399,7 +400,7 @@ TEST_CASE("checkpoint: every save is reported once, with what it cost", "[checkp
   }
 }
 
-TEST_CASE("checkpoint: a job that has lost its right to the directory publishes nothing", "[checkpoint]") {
+TEST_CASE("checkpoint: a job that has lost its lock publishes nothing", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path checkpoints = directory.path / "checkpoints";
   REQUIRE(Run(directory.path, "s1").save(1) == std::nullopt);
@@ -418,7 +419,7 @@ TEST_CASE("checkpoint: a job that has lost its right to the directory publishes 
   CHECK(names_in(checkpoints).size() == 2 + static_cast<size_t>(allowed));
 }
 
-TEST_CASE("checkpoint: one that cannot be read does not count among those to keep", "[checkpoint]") {
+TEST_CASE("checkpoint: an unreadable one does not count towards keep", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path checkpoints = directory.path / "checkpoints";
   Run run(directory.path, "s1", true, 2);
@@ -430,30 +431,30 @@ TEST_CASE("checkpoint: one that cannot be read does not count among those to kee
   CHECK(names_in(checkpoints) == std::vector<std::string>{"latest", "step-00000030", "step-00000040"});
 }
 
-TEST_CASE("checkpoint: what dead jobs left unpublished is removed, what was put aside comes back", "[checkpoint]") {
+TEST_CASE("checkpoint: unpublished leftovers of dead jobs are removed, a checkpoint being replaced is restored", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path checkpoints = directory.path / "checkpoints";
-  remove_unpublished(checkpoints);  // a run that starts has none
+  remove_unpublished(checkpoints);  // a new run has none
   for (const int64_t step : {1, 2}) REQUIRE(Run(directory.path, "s1").save(step) == std::nullopt);
   for (const char* name : {"step-00000003.dead-1.partial", "step-00000002.dead-2.partial.old", "mine", "step-00000004.mine"})
     fs::create_directories(checkpoints / name / "inside");
   fs::create_symlink("step-00000003", checkpoints / "latest.dead");
-  fs::rename(checkpoints / "step-00000001", checkpoints / "step-00000001.dead-3.partial.old");  // between the two steps of a replacement
+  fs::rename(checkpoints / "step-00000001", checkpoints / "step-00000001.dead-3.partial.old");  // between the two renames of a replacement
   remove_unpublished(checkpoints);
   CHECK(names_in(checkpoints) == std::vector<std::string>{"latest", "mine", "step-00000001", "step-00000002", "step-00000004.mine"});
   require_contents(checkpoints / "step-00000001", 1);
 }
 
-TEST_CASE("checkpoint: space is asked for before a save", "[checkpoint]") {
+TEST_CASE("checkpoint: free space is checked before a save", "[checkpoint]") {
   const TemporaryDirectory directory;
-  CHECK(cannot_save(directory.path, 1000) == std::nullopt);
-  CHECK(cannot_save(directory.path / "not/yet/there", 1000) == std::nullopt);
-  CHECK(cannot_save("relative", 1000) == std::nullopt);
-  CHECK_THAT(cannot_save(directory.path / "not/yet/there", int64_t{1} << 60).value(),
+  CHECK(free_space_error(directory.path, 1000) == std::nullopt);
+  CHECK(free_space_error(directory.path / "not/yet/there", 1000) == std::nullopt);
+  CHECK(free_space_error("relative", 1000) == std::nullopt);
+  CHECK_THAT(free_space_error(directory.path / "not/yet/there", int64_t{1} << 60).value(),
              Contains("not/yet/there: a checkpoint needs") && Contains("are free"));
 }
 
-TEST_CASE("checkpoint: damage is found and named, the search falls back to the one before", "[checkpoint]") {
+TEST_CASE("checkpoint: damage is detected and named, and the previous one is used", "[checkpoint]") {
   const TemporaryDirectory directory;
   const fs::path checkpoints = directory.path / "checkpoints";
   Run run(directory.path, "s1");
@@ -486,7 +487,7 @@ TEST_CASE("checkpoint: damage is found and named, the search falls back to the o
     overwrite(shard, static_cast<int64_t>(fs::file_size(shard)) - 1, "?");
     CHECK_THAT(data_error([&] { CheckpointReader(newest).verify_digests(); }), Contains("rank-00001.safetensors: tensor \"weight/w\": damaged"));
   }
-  SECTION("no checkpoint left that can be read: an error, not a start from nothing") {
+  SECTION("no readable checkpoint left: an error, not a new start") {
     for (const auto& step : fs::directory_iterator(newest.parent_path()))
       if (step.is_directory() && !step.is_symlink()) fs::remove(step.path() / "manifest.json");
     std::vector<std::string> warnings;
@@ -513,7 +514,7 @@ TEST_CASE("checkpoint: a run directory without checkpoints has no newest one", "
 
 namespace {
 
-/// Runs `body` in a child that is killed at its n-th system call. True if it came to its end before.
+/// Runs `body` in a child that is killed at its n-th system-call stop. Returns true if the child finished first.
 template <class Body>
 bool killed_at_call(int64_t n, Body&& body) {
   const pid_t child = ::fork();
@@ -534,13 +535,13 @@ bool killed_at_call(int64_t n, Body&& body) {
     ::kill(child, SIGKILL);
     REQUIRE(::waitpid(child, &status, 0) == child);
   }
-  REQUIRE((WIFSIGNALED(status) || WEXITSTATUS(status) == 0));  // 3: no ptrace here
+  REQUIRE((WIFSIGNALED(status) || WEXITSTATUS(status) == 0));  // 3: ptrace is not permitted
   return WIFEXITED(status);
 }
 
 }  // namespace
 
-TEST_CASE("checkpoint: killed at every system call, a whole checkpoint is always there", "[checkpoint]") {
+TEST_CASE("checkpoint: after a kill at any system call a complete checkpoint exists", "[checkpoint]") {
   bool done = false;
   int64_t before = 0, after = 0;
   for (int64_t call = 1; !done; ++call) {
@@ -554,7 +555,7 @@ TEST_CASE("checkpoint: killed at every system call, a whole checkpoint is always
     const int64_t step = CheckpointReader(*newest).description().step;
     (step == 1 ? before : after) += 1;
     require_contents(*newest, step);
-    remove_unpublished(directory.path / "checkpoints");  // as the next job does
+    remove_unpublished(directory.path / "checkpoints");  // as the next job would
     REQUIRE(Run(directory.path, "s3", false, 1).save(2) == std::nullopt);
     require_contents(directory.path / "checkpoints/latest", 2);
     REQUIRE(names_in(directory.path / "checkpoints") == std::vector<std::string>{"latest", "step-00000002"});

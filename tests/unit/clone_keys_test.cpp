@@ -1,4 +1,4 @@
-// Which keys of the configuration the clone of `trireme verify` takes over: each key of all of them is changed, one at a time.
+// Tests which configuration keys the clone of `trireme verify` keeps, by changing every key, one at a time.
 #include <algorithm>
 #include <set>
 
@@ -14,8 +14,8 @@ using namespace trireme::test;
 
 namespace {
 
-/// Keys of the mathematics and of the execution whose values the clone replaces, because it is smaller than the model and has data of its own. A new key that
-/// the clone loses fails the test until make_clone keeps it or it stands here.
+/// Keys of kMathematics and kExecution whose values the clone replaces, because it is smaller than the model and has its own data. A new key that the
+/// clone drops fails the test until make_clone keeps it or it is listed here.
 const std::set<std::string> kReplaced = {"run.seed",
                                          "model.layers",
                                          "model.ffn_size",
@@ -48,7 +48,7 @@ Aspect aspect_of(const std::string& path) { return table_of(users_config()).at(p
 
 }  // namespace
 
-TEST_CASE("verify: the clone takes over what decides mathematics and execution, and nothing else") {
+TEST_CASE("verify: the clone keeps exactly the keys of mathematics and execution") {
   const std::vector<Layout> layouts = parse_layouts("tp1 dp2z3");
   const Config config = users_config();
   const Config clone = make_clone(config, layouts, 3).config;
@@ -62,7 +62,7 @@ TEST_CASE("verify: the clone takes over what decides mathematics and execution, 
     bool same = false;
     try {
       same = make_clone(changed, layouts, 3).config == clone;
-    } catch (const ConfigError&) {  // the value that the test has made up is none of the key's
+    } catch (const ConfigError&) {  // the value invented by the test is not valid for the key
       continue;
     }
     const Aspect aspect = aspect_of(change.path);
@@ -74,7 +74,7 @@ TEST_CASE("verify: the clone takes over what decides mathematics and execution, 
   CHECK(lost == kReplaced);
 }
 
-TEST_CASE("verify: the clone has windows within its sequences, on some layers or all as the model has them") {
+TEST_CASE("verify: windows of the clone are shorter than its sequences, on some or all layers as in the model") {
   Config config = users_config();
   config.model.layers = 12;
   config.parallel.layers_per_stage.reset();
@@ -96,6 +96,6 @@ TEST_CASE("verify: the clone has windows within its sequences, on some layers or
       CHECK(static_cast<int64_t>(model.window_layers->size()) < model.layers);
       CHECK(model.window_layers->back() < model.layers);
     }
-  config.training.sequence_length = 64;  // a window that does nothing does nothing in the clone
+  config.training.sequence_length = 64;  // a window without effect has no effect in the clone
   CHECK(*clone({5}, "tp1").model.window >= clone({5}, "tp1").training.sequence_length);
 }

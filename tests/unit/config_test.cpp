@@ -1,4 +1,4 @@
-// The configuration that is right: what reading, resolving and writing it give.
+// Valid configurations: reading, resolving and writing.
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -73,7 +73,7 @@ TEST_CASE("config: --set takes every type, lists included, and the last one wins
   CHECK(load(kSmall, {"model.window=8", "model.window_layers=[0, 3]"}).model.window_layers == std::vector<int64_t>{0, 3});
 }
 
-TEST_CASE("config: null stands for an optional key that is not set where the key says so, and nowhere else") {
+TEST_CASE("config: null unsets optional keys that allow it, and is refused elsewhere") {
   const auto decay = [](const std::string& ema) {
     const Config c = resolve(load("training: {steps: 1, ema: " + ema + "}\ndata: {train: [a]}"));
     CHECK(load(to_yaml(c)) == c);
@@ -89,7 +89,7 @@ TEST_CASE("config: null stands for an optional key that is not set where the key
   CHECK(explain(loaded, resolve(loaded)).find("Allowed: number above 0 to below 1, or null.\n") != std::string::npos);
 }
 
-TEST_CASE("config: a list of every layer is all of them") {
+TEST_CASE("config: a list of every layer resolves to all") {
   const Config all = resolve(load(kSmall, {"model.window=8"}));
   CHECK(resolve(load(kSmall, {"model.window=8", "model.window_layers=[0, 1, 2, 3]"})) == all);
   CHECK_FALSE(resolve(load(kSmall, {"model.window=8", "model.window_layers=[0, 1, 3]"})) == all);
@@ -99,7 +99,7 @@ TEST_CASE("config: resolve fills every auto") {
   SECTION("llama") {
     const Config c = resolve(load(kSmall, {"run.name=small", "parallel.data=auto", "parallel.tensor=2", "parallel.zero_stage=2"}), 8);
     CHECK(c.run.directory == "runs/small");
-    CHECK(c.run.device == "auto");  // the ranks of the run look for GPUs
+    CHECK(c.run.device == "auto");  // ranks detect GPUs at run time
     CHECK(c.training.reduce_dtype == "fp32");
     CHECK(c.model.kv_heads == 2);
     CHECK(c.model.head_size == 16);
@@ -118,15 +118,15 @@ TEST_CASE("config: resolve fills every auto") {
     CHECK(c.parallel.data == 1);
     CHECK(c.parallel.gradient_accumulation == GradientAccumulation::kFull);
   }
-  SECTION("8/3 of 4096 is 10922.7, and the next multiple of 64 is taken") {
+  SECTION("8/3 of 4096 is 10922.7, rounded up to a multiple of 64") {
     CHECK(resolve(load(kSmall, {"model.hidden_size=4096", "model.heads=32"})).model.ffn_size == 10944);
   }
-  SECTION("the final decay of wsd is a tenth, and never reaches into the warm-up") {
+  SECTION("the final decay of wsd is a tenth of the steps and never overlaps the warmup") {
     const std::vector<std::string> wsd = {"training.schedule.name=wsd"};
     CHECK(resolve(load(kSmall, wsd)).training.schedule.decay_steps == 10);
     CHECK(resolve(load(kSmall, {wsd[0], "training.schedule.warmup_steps=97"})).training.schedule.decay_steps == 3);
   }
-  SECTION("twice is once") {
+  SECTION("resolving twice gives the same result") {
     const Config once = resolve(load(kSmall, {"parallel.pipeline=3"}));
     CHECK(resolve(once) == once);
   }
@@ -144,22 +144,22 @@ TEST_CASE("config: the world must be the product of the degrees") {
   const LoadedConfig loaded = parse_config(kSmall, "run.yaml", {"parallel.tensor=2", "parallel.pipeline=2", "parallel.data=2"});
   CHECK(resolve(loaded, 8).parallel.data == 2);
   CHECK_THROWS_WITH(resolve(loaded, 6),
-                    Catch::Matchers::StartsWith("--set:parallel.data parallel.data=2: tensor 2 x pipeline 2 x data 2 = 8 ranks, and 6 were "
-                                                "started; allowed a product of 6, or a start of 8 ranks; nearest valid "
+                    Catch::Matchers::StartsWith("--set:parallel.data parallel.data=2: tensor 2 x pipeline 2 x data 2 = 8 ranks, but 6 were "
+                                                "started; allowed a product of 6, or starting 8 ranks; nearest valid "
                                                 "tensor 1 x pipeline 3 x data 2 or tensor 2 x pipeline 3 x data 1"));
   const LoadedConfig free = parse_config(kSmall, "run.yaml", {"parallel.tensor=2", "parallel.pipeline=2", "parallel.data=auto"});
   CHECK(resolve(free, 4).parallel.data == 1);
   CHECK_THROWS_WITH(resolve(free, 6), Catch::Matchers::Contains("parallel.data=auto") && Catch::Matchers::Contains("6 were started"));
-  // With `data` known only now, the rules that wait for it: 8 sequences over 3 data ranks.
-  CHECK_THROWS_WITH(resolve(free, 12), Catch::Matchers::Contains("training.global_batch_size=8: no multiple of micro_batch_size 1 x data 3 = 3"));
+  // Rules that need the resolved `data`: 8 sequences over 3 data ranks.
+  CHECK_THROWS_WITH(resolve(free, 12), Catch::Matchers::Contains("training.global_batch_size=8: not a multiple of micro_batch_size 1 x data 3 = 3"));
 }
 
-TEST_CASE("config: a step of more actions than memory can hold is refused") {
+TEST_CASE("config: a step with too many actions for the memory is refused") {
   const auto with_batch = [](const char* sequences) {
     return resolve(parse_config(kSmall, "run.yaml", {concat("training.global_batch_size=", sequences)}), 1);
   };
   CHECK_NOTHROW(with_batch("20000000"));
-  CHECK_THROWS_WITH(with_batch("20000001"), Catch::Matchers::Contains("a step of 20000001 micro-batches on 1 stage is too long a list") &&
+  CHECK_THROWS_WITH(with_batch("20000001"), Catch::Matchers::Contains("a step of 20000001 micro-batches on 1 stage has too many actions") &&
                                                 Catch::Matchers::Contains("nearest valid 20000000"));
 }
 
@@ -225,11 +225,11 @@ TEST_CASE("config: the resolved file loads again and is equal") {
     CHECK(resolve(load(yaml)) == resolved);
     CHECK(to_yaml(load(yaml)) == yaml);
   }
-  // A section that the precision does not read is not written: its keys would be refused.
+  // A section without effect at this precision is not written, because its keys would be refused.
   CHECK(to_yaml(resolve(load(kSmall))).find("loss_scale") == std::string::npos);
   CHECK(to_yaml(resolve(load(kSmall, {"training.precision=fp16"}))).find("  loss_scale:\n    initial: 65536\n") != std::string::npos);
   CHECK(resolve(load(kSmall, {"training.precision=fp64"})).run.device == "cpu");
-  // wsd counted in epochs keeps the one auto that only the dataset can settle.
+  // wsd counted in epochs keeps decay_steps auto, which depends on the dataset.
   const Config epochs = resolve(load("training: {epochs: 1, schedule: {name: wsd}}\ndata: {train: [a]}"));
   CHECK(load(to_yaml(epochs)) == epochs);
   // Not resolved: auto stays auto.
@@ -246,7 +246,7 @@ const nlohmann::json& property(const nlohmann::json& schema, std::string path) {
   return *at;
 }
 
-TEST_CASE("config: text is quoted only where a reader could take it for something else") {
+TEST_CASE("config: text is quoted only if a parser could read it as another type") {
   const auto text = [](const std::string& value) { return text_of(FieldValue(value)); };
   for (const std::string plain : {"1f1b", "after_use", "data/train", "/a/b.c-d", "3x"}) CHECK(text(plain) == plain);
   for (const std::string quoted : {"", "true", "No", "null", "auto", "12", "1e3", "0x10", "1_0", "-a", ".nan", "a b", "a:b", "#a", "*a", "~"})
@@ -294,7 +294,7 @@ TEST_CASE("config: explain names the origin of every value") {
   CHECK(line("checkpoint.keep = 3    # default"));
   CHECK(line("model.head_size = 16    # default, auto: hidden_size / heads"));
   CHECK(line("training.epochs = not set    # default"));
-  CHECK(line("model.window_layers = all    # default, all: every layer, without effect: there is no model.window"));
+  CHECK(line("model.window_layers = all    # default, all: every layer, without effect: model.window is not set"));
   CHECK(line("training.loss_scale.initial = 65536    # default, without effect: only precision fp16 scales the loss"));
   for (const FieldRow& row : table_of(loaded.config).fields) {
     CAPTURE(row.path);
@@ -303,7 +303,7 @@ TEST_CASE("config: explain names the origin of every value") {
   }
 }
 
-TEST_CASE("config: the command prints what the functions give") {
+TEST_CASE("config: the commands print the output of the functions") {
   const std::string file = std::string(TRIREME_SOURCE_DIR) + "/configs/quickstart.yaml";
   const auto printed = [&](const std::string& arguments) {
     CLI::App app;
@@ -335,7 +335,7 @@ TEST_CASE("config: the command prints what the functions give") {
   CHECK_THROWS_AS(printed("config schema --set run.seed=2"), CLI::ParseError);
 }
 
-TEST_CASE("config: the files in configs/ resolve on the worlds they are made for") {
+TEST_CASE("config: the files in configs/ resolve at their intended world sizes") {
   const std::string folder = std::string(TRIREME_SOURCE_DIR) + "/configs/";
   const Config quickstart = resolve(load_config(folder + "quickstart.yaml"), 8);
   CHECK(quickstart.parallel.layers_per_stage->size() == 2);

@@ -1,4 +1,4 @@
-// Text to token directories: what is read, what is written, and that neither threads nor kills change it.
+// `data build` and `data inspect`: inputs, outputs, and that neither threads nor kills change the output.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -37,7 +37,7 @@ std::map<std::string, std::string> files_of(const std::string& directory) {
   return files;
 }
 
-/// As `trireme data ...`: what it printed.
+/// Runs `trireme data ...` and returns what it printed.
 std::string data_command(std::vector<std::string> arguments) {
   CLI::App app;
   int exit_code = -1;
@@ -61,14 +61,14 @@ std::string data_command(std::vector<std::string> arguments) {
   return out.str() + err.str();
 }
 
-/// A tokenizer.json of bytes, two merges ("th", "the") and an end of text, 256 + 2 + 1 ids.
+/// A tokenizer.json with the bytes, two merges ("th", "the") and an end-of-text token: 256 + 2 + 1 ids.
 std::string tokenizer_json() {
   nlohmann::ordered_json vocabulary = nlohmann::ordered_json::object();
   const auto utf8 = [](int code) {
     return code < 0x80 ? std::string(1, static_cast<char>(code))
                        : std::string{static_cast<char>(0xc0 | (code >> 6)), static_cast<char>(0x80 | (code & 63))};
   };
-  int aside = 256;  // unprintable bytes stand for themselves from there on, as in GPT-2
+  int aside = 256;  // unprintable bytes get the code points from here on, as in GPT-2
   for (int byte = 0; byte < 256; ++byte) {
     const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
     vocabulary[utf8(printable ? byte : aside++)] = byte;
@@ -113,7 +113,7 @@ std::vector<int32_t> tokens_of(const TokenFile& file, int64_t document) {
   return tokens;
 }
 
-/// Words, spaces and line ends; long lines among them.
+/// Words, spaces and line feeds, with some long lines.
 std::string prose(size_t bytes, uint64_t seed) {
   std::string text;
   for (uint64_t i = 0; text.size() < bytes; ++i) {
@@ -178,10 +178,10 @@ TEST_CASE("data build and data inspect", "[data]") {
   CHECK_NOTHROW(nlohmann::json::parse(data_command({"inspect", scratch / "binary-tokens", "--json"})));
 }
 
-TEST_CASE("data inspect of ids whose format tells no documents apart", "[data]") {
+TEST_CASE("data inspect: a format without document boundaries", "[data]") {
   const Scratch scratch;
   const std::string path = scratch.write("ids.bin", std::string("a\0b\0\xe8\3", 6));  // nanoGPT: 97, 98, 1000
-  CHECK(data_command({"inspect", path}).find("documents   not told apart by this format\n") != std::string::npos);
+  CHECK(data_command({"inspect", path}).find("documents   not recorded by this format\n") != std::string::npos);
   const nlohmann::json json = nlohmann::json::parse(data_command({"inspect", path, "--json"}));
   CHECK(json["documents"].is_null());
   CHECK_FALSE(json.contains("lengths"));
@@ -189,7 +189,7 @@ TEST_CASE("data inspect of ids whose format tells no documents apart", "[data]")
       [&] {
         data_command({"inspect", "--tokenizer", "bytes", path});
       },
-      {"ids.bin: token 2 is 1000, outside the vocabulary of 256", "the tokenizer or model.vocab_size does not belong"});
+      {"ids.bin: token 2 is 1000, outside the vocabulary of 256", "data.tokenizer or model.vocab_size does not match"});
 }
 
 TEST_CASE("data build refuses bad input and leaves nothing behind", "[data]") {
@@ -221,7 +221,7 @@ TEST_CASE("data build refuses bad input and leaves nothing behind", "[data]") {
   check_throws<ConfigError>(build({"--tokenizer", "wordpiece", good}), {"wordpiece"});
   check_throws<ConfigError>(build({"--end-of-text", good}), {"--end-of-text", "bytes"});
   check_throws<ConfigError>([&] { data_command({"build", "--output", "", good}); }, {"--output"});
-  check_throws<ConfigError>([&] { data_command({"build", "--output", scratch / "packed/out", scratch / "packed"}); }, {"packed/out: lies in"});
+  check_throws<ConfigError>([&] { data_command({"build", "--output", scratch / "packed/out", scratch / "packed"}); }, {"packed/out: is inside"});
   check_throws<IoError>([&] { data_command({"build", "--output", "/proc/out", good}); }, {"/proc/out", "cannot write"});
   for (const std::vector<std::string>& bad :
        std::vector<std::vector<std::string>>{{},
@@ -238,13 +238,13 @@ TEST_CASE("data build refuses bad input and leaves nothing behind", "[data]") {
   check_throws<ConfigError>(build({"--prompt-field", "q", "--response-field", "q", good}), {"--response-field=q"});
   for (const char* bad : {"{prompt}", "{response}", "{response}{prompt}", "{prompt}{prompt}{response}", "{prompt}{response}{response}", ""})
     check_throws<ConfigError>(build({"--prompt-field", "q", "--response-field", "a", "--template", bad, good}),
-                              {"--template", "{response} once behind"});
-  check_throws<ConfigError>(build({"--prompt-field", "q", "--response-field", "a", "--template", "{prompt}\\r{response}", good}), {"backslash"});
+                              {"--template", "after it, {response} once"});
+  check_throws<ConfigError>(build({"--prompt-field", "q", "--response-field", "a", "--template", "{prompt}\\r{response}", good}), {"invalid escape"});
   check_throws<MissingFileError>([&] { data_command({"inspect", scratch / "nowhere"}); }, {"nowhere"});
   CHECK(scratch.names() == before);
 }
 
-TEST_CASE("a bad line of JSON is named by file and line", "[data]") {
+TEST_CASE("a bad JSON line is reported with file and line", "[data]") {
   const Scratch scratch;
   const std::string good = "{\"text\": \"good\"}\n";
   const std::string many = [&] {
@@ -259,7 +259,7 @@ TEST_CASE("a bad line of JSON is named by file and line", "[data]") {
                                                         {"{\"Text\": \"a\"}", "\"text\" is missing"},
                                                         {"{\"text\": 5}", "\"text\" is 5; expected a string"},
                                                         {"{\"text\": null}", "\"text\" is null"},
-                                                        {"{\"text\": \"a\", \"text\": \"b\"}", "stands twice"},
+                                                        {"{\"text\": \"a\", \"text\": \"b\"}", "duplicate key"},
                                                         {"{\"text\": \"\xff\"}", "not valid JSON"},
                                                         {"{\"text\": \"a\"}{\"text\": \"b\"}", "not valid JSON"},
                                                         {std::string(1, '\0'), "not valid JSON"}}) {
@@ -277,16 +277,16 @@ TEST_CASE("a bad line of JSON is named by file and line", "[data]") {
     CHECK(scratch.names() == std::vector<std::string>{"bad.jsonl"});
   }
   std::ofstream(scratch / "long.jsonl") << good;
-  fs::resize_file(scratch / "long.jsonl", 70 << 20);  // zeros, and so no end of line
+  fs::resize_file(scratch / "long.jsonl", 70 << 20);  // zeros, without a line feed
   check_throws<DataError>([&] { data_command({"build", "--output", scratch / "out", scratch / "long.jsonl"}); }, {"long.jsonl:2: ", "64 MiB"});
 }
 
-TEST_CASE("documents are files and lines, in byte order, and end as the tokenizer says", "[data]") {
+TEST_CASE("documents are files and lines, in byte order, and end with the tokenizer's end-of-text token", "[data]") {
   const Scratch scratch;
   scratch.write("in/b.txt", "B");
   scratch.write("in/a/z.txt", "Z");
-  scratch.write("in/a.txt", "A");     // before a/, as '.' is before '/'
-  scratch.write("in/a0/y.txt", "Y");  // behind it
+  scratch.write("in/a.txt", "A");     // before a/, since '.' < '/'
+  scratch.write("in/a0/y.txt", "Y");  // after a/
   scratch.write("in/empty.txt", "");
   scratch.write("in/.hidden", "no");
   scratch.write("in/.git/no.txt", "no");
@@ -308,7 +308,7 @@ TEST_CASE("documents are files and lines, in byte order, and end as the tokenize
   CHECK(fs::exists(options.output + "/documents.bin"));
   CHECK(files_of(options.output).size() == 4);
 
-  scratch.write("tokenizer/tokenizer_config.json", "{\"eos_token\": null}");  // goes with its tokenizer
+  scratch.write("tokenizer/tokenizer_config.json", "{\"eos_token\": null}");  // is copied with its tokenizer
   options.output = scratch / "configured";
   build_tokens(options);
   CHECK(slurp(options.output + "/tokenizer_config.json") == "{\"eos_token\": null}");
@@ -320,15 +320,14 @@ TEST_CASE("documents are files and lines, in byte order, and end as the tokenize
   build_tokens(options);
   CHECK(tokens_of(TokenFile(options.output), 0) == std::vector<int32_t>{'A'});
 
-  options =
-      options_for(scratch, "fields", {scratch.write("named", "{\"body\": \"A\"}\n{\"body\": \"B\"}\n")});  // --field makes every file one of lines
+  options = options_for(scratch, "fields", {scratch.write("named", "{\"body\": \"A\"}\n{\"body\": \"B\"}\n")});  // --field: every file is JSON lines
   options.field = "body";
   build_tokens(options);
   CHECK(tokens_of(TokenFile(options.output), 1) == std::vector<int32_t>{'B', kEnd});
   CHECK(data_command({"inspect", options.output}).find("\nA<|endoftext|>B<|endoftext|>\n") != std::string::npos);
 }
 
-TEST_CASE("instruction data: the prompt is told apart at a border of tokens", "[data]") {
+TEST_CASE("instruction data: no token spans prompt and response", "[data]") {
   const Scratch scratch;
   const std::string lines = scratch.write("chat.txt",
                                           "{\"q\": \"t\", \"a\": \"he\"}\n"
@@ -341,7 +340,7 @@ TEST_CASE("instruction data: the prompt is told apart at a border of tokens", "[
   const TokenFile file(options.output);
   REQUIRE(file.index().documents == 2);
   CHECK(file.index().prompts);
-  CHECK(tokens_of(file, 0) == std::vector<int32_t>{'t', 'h', 'e', kEnd});  // though "the" is one token
+  CHECK(tokens_of(file, 0) == std::vector<int32_t>{'t', 'h', 'e', kEnd});  // "the" is one token, but spans the boundary
   CHECK(file.document(0).response == 1);
   CHECK(file.document(1).response - file.document(1).begin == 10);
   CHECK(file.document(1).end - file.document(1).begin == 10 + 8 + 1);
@@ -363,14 +362,14 @@ TEST_CASE("instruction data: the prompt is told apart at a border of tokens", "[
   check_throws<DataError>([&] { build_tokens(options); }, {"bad.txt:2: \"a\" is missing"});
 }
 
-TEST_CASE("the number of threads does not change a byte", "[data]") {
+TEST_CASE("data build: the output does not depend on the number of threads", "[data]") {
   const Scratch scratch;
   BuildOptions options = options_for(scratch, "one", write_inputs(scratch, 400'000));
   options.threads = 1;
   build_tokens(options);
   const auto expected = files_of(options.output);
   CHECK(TokenFile(options.output).index().tokens > 700'000);
-  // What one call of the tokenizer makes of the longest file, which is several pieces here
+  // The longest file, which the build reads in several pieces, encoded in one call.
   const TokenFile file(options.output);
   std::vector<int32_t> whole = Tokenizer::open(options.tokenizer).encode(slurp(scratch / "in/long.txt"));
   whole.push_back(kEnd);
@@ -383,7 +382,7 @@ TEST_CASE("the number of threads does not change a byte", "[data]") {
   }
 }
 
-TEST_CASE("a build that is killed goes on, to the same bytes", "[data]") {
+TEST_CASE("a killed build resumes and writes identical output", "[data]") {
   const Scratch scratch;
   write_inputs(scratch, 300'000);
   BuildOptions options = options_for(scratch, "whole", {scratch.write("text", prose(4'000'000, 5)), scratch / "in/sub", scratch / "last.txt"});
@@ -397,7 +396,7 @@ TEST_CASE("a build that is killed goes on, to the same bytes", "[data]") {
     return journal.empty() ? int64_t{0} : nlohmann::json::parse(journal)["tokens"].get<int64_t>();
   };
   int kills = 0;
-  int64_t reached = -1;  // the first goes before anything is saved
+  int64_t reached = -1;  // -1: the first build is killed before its first save
   for (bool over = false; !over;) {
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
@@ -414,13 +413,13 @@ TEST_CASE("a build that is killed goes on, to the same bytes", "[data]") {
     while (::waitpid(child, &status, WNOHANG) == 0 && saved_tokens() <= reached) std::this_thread::sleep_for(std::chrono::microseconds(200));
     std::this_thread::sleep_for(std::chrono::microseconds(random_bits(11, static_cast<uint64_t>(kills)) % 5000));
     ::kill(child, SIGKILL);
-    ::waitpid(child, &status, 0);  // nothing where it was waited for
+    ::waitpid(child, &status, 0);  // no effect if it has been waited for already
     over = WIFEXITED(status) && fs::exists(options.output);
     REQUIRE((over || WIFSIGNALED(status)));
     if (over) continue;
     ++kills;
     if (fs::exists(options.output)) {
-      reached = std::numeric_limits<int64_t>::max();  // killed behind its last save: one more goes undisturbed
+      reached = std::numeric_limits<int64_t>::max();  // killed after its last save: the next build is not disturbed
     } else {
       CHECK(saved_tokens() >= reached);
       reached = std::max(reached, saved_tokens());
@@ -431,7 +430,7 @@ TEST_CASE("a build that is killed goes on, to the same bytes", "[data]") {
   CHECK_FALSE(fs::exists(options.output + ".partial"));
 }
 
-TEST_CASE("a build that is asked to stop keeps what is done", "[data]") {
+TEST_CASE("a build stopped by a signal keeps its progress", "[data]") {
   const Scratch scratch;
   BuildOptions options = options_for(scratch, "whole", {scratch.write("text", prose(4'000'000, 5)), scratch.write("last", prose(100, 6))});
   build_tokens(options);
@@ -446,31 +445,31 @@ TEST_CASE("a build that is asked to stop keeps what is done", "[data]") {
       FAIL("not stopped");
     } catch (const Error& error) {
       CHECK(error.code() == ExitCode::kRequeue);
-      CHECK(error.what() == std::string("stopped by signal 2; nothing was kept"));
+      CHECK(error.what() == std::string("stopped by signal 2; no progress was saved"));
     }
   };
   check_nothing_kept();
   CHECK(scratch.names() == before);
   int stops = 0;
   int64_t reached = 0;
-  for (int patience = 6; true; ++patience) {
+  for (int calls_before_stop = 6; true; ++calls_before_stop) {
     int calls = 0;
-    options.stop_signal = [&] { return ++calls > patience ? SIGTERM : 0; };
-    options.threads = 1 + patience % 3;
+    options.stop_signal = [&] { return ++calls > calls_before_stop ? SIGTERM : 0; };
+    options.threads = 1 + calls_before_stop % 3;
     try {
       build_tokens(options);
       break;
     } catch (const Error& error) {
       INFO(error.what());
-      REQUIRE(patience < 500);
+      REQUIRE(calls_before_stop < 500);
       REQUIRE(error.code() == ExitCode::kRequeue);
-      if (std::string(error.what()).ends_with("nothing was kept")) continue;  // nothing was done yet
+      if (std::string(error.what()).ends_with("no progress was saved")) continue;  // no progress yet
       CHECK(std::string(error.what()).find("stopped.partial") != std::string::npos);
       const int64_t tokens = nlohmann::json::parse(slurp(options.output + ".partial/progress.json"))["tokens"];
       CHECK(tokens >= reached);
-      if (tokens == reached) continue;  // nothing more was done
+      if (tokens == reached) continue;  // no further progress
       reached = tokens;
-      patience = 6;
+      calls_before_stop = 6;
       ++stops;
     }
   }
@@ -478,17 +477,17 @@ TEST_CASE("a build that is asked to stop keeps what is done", "[data]") {
   CHECK(files_of(options.output) == expected);
 }
 
-TEST_CASE("an unfinished build is continued by its own command only", "[data]") {
+TEST_CASE("an unfinished build is resumed by the same command only", "[data]") {
   const Scratch scratch;
   const std::string input = scratch.write("in.txt", prose(1'000'000, 1));
   BuildOptions options = options_for(scratch, "out", {input});
   const std::string partial = options.output + ".partial";
   const auto leave_unfinished = [&] {
-    for (int patience = 3; !fs::exists(partial); ++patience) {
+    for (int calls_before_stop = 3; !fs::exists(partial); ++calls_before_stop) {
       int calls = 0;
       BuildOptions stopped = options;
       stopped.threads = 1;
-      stopped.stop_signal = [&] { return ++calls > patience ? SIGTERM : 0; };
+      stopped.stop_signal = [&] { return ++calls > calls_before_stop ? SIGTERM : 0; };
       CHECK_THROWS_AS(build_tokens(stopped), Error);
     }
     REQUIRE(fs::exists(partial + "/progress.json"));
@@ -505,7 +504,7 @@ TEST_CASE("an unfinished build is continued by its own command only", "[data]") 
     fs::last_write_time(input, fs::last_write_time(input) + std::chrono::seconds(1));
     check_throws<ConfigError>(build, {partial, "input has changed"});
   }
-  SECTION("what another command began and saved nothing of is begun anew") {
+  SECTION("a build of another command without saved progress is started over") {
     build();
     const auto expected = files_of(options.output);
     fs::remove_all(options.output);
@@ -517,7 +516,7 @@ TEST_CASE("an unfinished build is continued by its own command only", "[data]") 
     build();
     CHECK(files_of(options.output) == expected);
   }
-  SECTION("what cannot be allocated costs nothing that is saved") {
+  SECTION("a failed allocation keeps the saved progress") {
     int calls = 0;
     options.save_every = std::chrono::milliseconds(0);
     options.stop_signal = [&]() -> int {
@@ -526,12 +525,12 @@ TEST_CASE("an unfinished build is continued by its own command only", "[data]") 
     CHECK_THROWS_AS(build(), std::bad_alloc);
     CHECK(fs::exists(partial + "/progress.json"));
   }
-  SECTION("an output in the way: at once by its index, else what is saved stays") {
+  SECTION("an existing output is refused at once if its index differs, otherwise at the end with the progress kept") {
     build();
     const auto before = files_of(options.output);
     const BuildOptions first = options;
     options.tokenizer = "bytes";
-    options.stop_signal = [] { return SIGTERM; };  // not asked
+    options.stop_signal = [] { return SIGTERM; };  // never called
     check_throws<ConfigError>(build, {"exists and differs"});
     CHECK_FALSE(fs::exists(partial));
     options = first;
@@ -554,13 +553,13 @@ TEST_CASE("an unfinished build is continued by its own command only", "[data]") 
     scratch.write("out.partial/progress.json", "{");
     check_throws<DataError>(build, {"progress.json"});
   }
-  SECTION("what is no build at all") {
+  SECTION("a directory that is not a build") {
     fs::create_directory(partial);
     scratch.write("out.partial/mine", "mine");
     check_throws<ConfigError>(build, {partial, "mine"});
     CHECK(files_of(partial) == std::map<std::string, std::string>{{"mine", "mine"}});
   }
-  SECTION("a build under way") {
+  SECTION("a build in progress") {
     const Tokenizer tokenizer = Tokenizer::open(options.tokenizer);
     TokenWriter writer(options.output, {tokenizer.name(), tokenizer.digest(), tokenizer.vocab_size()});
     check_throws<ConfigError>(build, {"--output", "another process"});
@@ -570,7 +569,7 @@ TEST_CASE("an unfinished build is continued by its own command only", "[data]") 
     check_throws<ConfigError>(build, {"exists and differs"});
     CHECK(TokenFile(options.output).tokens() == 1);
   }
-  SECTION("what an attempt wrote behind its journal is written again") {
+  SECTION("data after the last save is written again") {
     build();
     const auto expected = files_of(options.output);
     fs::remove_all(options.output);
@@ -581,7 +580,7 @@ TEST_CASE("an unfinished build is continued by its own command only", "[data]") 
   }
 }
 
-TEST_CASE("a pipe is read once, and nothing of it is kept", "[data]") {
+TEST_CASE("a pipe is read once, without saved progress", "[data]") {
   const Scratch scratch;
   const std::string text = prose(2'000'000, 1);
   BuildOptions options = options_for(scratch, "file", {scratch.write("in.txt", text)});
@@ -608,15 +607,15 @@ TEST_CASE("a pipe is read once, and nothing of it is kept", "[data]") {
   std::thread writer(feed);
   int calls = 0;
   options.stop_signal = [&] { return ++calls > 5 ? SIGTERM : 0; };
-  check_throws<Error>([&] { build_tokens(options); }, {"signal 15", "nothing was kept"});
+  check_throws<Error>([&] { build_tokens(options); }, {"signal 15", "no progress was saved"});
   writer.join();
   ::signal(SIGPIPE, SIG_DFL);
   CHECK(scratch.names() == std::vector<std::string>{"file", "in.txt", "pipe", "piped", "tokenizer"});
 }
 
-TEST_CASE("a build that goes on counts lines and empty documents from where it stopped", "[data]") {
+TEST_CASE("a resumed build continues the counts of lines and empty documents", "[data]") {
   const Scratch scratch;
-  // Pieces of a quarter of a MiB; the first holds the empty documents.
+  // Pieces have 256 KiB; the first contains the empty documents.
   std::string lines;
   int64_t count = 0;
   const auto add = [&](const std::string& text) {
@@ -634,10 +633,10 @@ TEST_CASE("a build that goes on counts lines and empty documents from where it s
     const nlohmann::json read = journal.empty() ? nlohmann::json() : nlohmann::json::parse(journal)["position"];
     return read.is_null() ? int64_t{0} : read["read"]["line"].get<int64_t>();
   };
-  for (int patience = 3; position() == 0; ++patience) {
+  for (int calls_before_stop = 3; position() == 0; ++calls_before_stop) {
     int calls = 0;
     BuildOptions stopped = options;
-    stopped.stop_signal = [&] { return ++calls > patience ? SIGTERM : 0; };
+    stopped.stop_signal = [&] { return ++calls > calls_before_stop ? SIGTERM : 0; };
     CHECK_THROWS_AS(build_tokens(stopped), Error);
   }
   REQUIRE(position() > 5);

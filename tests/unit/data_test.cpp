@@ -40,7 +40,7 @@ std::vector<int32_t> read_all(const TokenFile& file) {
 
 }  // namespace
 
-TEST_CASE("the bytes tokenizer round-trips every byte and refuses what is none", "[data]") {
+TEST_CASE("the bytes tokenizer round-trips every byte and refuses invalid ids", "[data]") {
   Tokenizer tokenizer = Tokenizer::open("bytes");
   std::string text;
   for (int c = 0; c < 256; ++c) text.push_back(static_cast<char>(c));
@@ -53,7 +53,7 @@ TEST_CASE("the bytes tokenizer round-trips every byte and refuses what is none",
   check_throws<ConfigError>([] { Tokenizer::open("bpe"); }, {"tokenizer=bpe", "allowed: bytes"});
 }
 
-TEST_CASE("tokens and documents survive the round trip in every width", "[data]") {
+TEST_CASE("tokens and documents round-trip in every width", "[data]") {
   const Scratch scratch;
   for (const auto& [vocab_size, token_bytes] :
        std::vector<std::pair<int64_t, int64_t>>{{2, 1}, {256, 1}, {257, 2}, {65536, 2}, {65537, 4}, {1 << 30, 4}}) {
@@ -80,10 +80,10 @@ TEST_CASE("a writer refuses an id outside the vocabulary and leaves nothing behi
   CHECK(scratch.names().empty());
 }
 
-TEST_CASE("an output is written once: identical work is kept, other work refused", "[data]") {
+TEST_CASE("an existing output is kept if identical, refused otherwise", "[data]") {
   const Scratch scratch;
   const std::string path = scratch / "tokens";
-  fs::create_directory(path);  // an empty directory is taken
+  fs::create_directory(path);  // an empty directory is replaced
   make_tokens(path, 256, {{1, 2, 3}});
   TokenWriter again(path + "/", identity(256));
   again.append(std::vector<int32_t>{1, 2, 3});
@@ -100,7 +100,7 @@ TEST_CASE("an output is written once: identical work is kept, other work refused
   CHECK(slurp(scratch / "file") == "mine");
 }
 
-TEST_CASE("a damaged token directory is named, with what was expected", "[data]") {
+TEST_CASE("a damaged token directory is reported with the expected values", "[data]") {
   const Scratch scratch;
   const std::string path = scratch / "tokens";
   make_tokens(path, 1000, {{1, 2, 3}, {4, 999}});
@@ -133,7 +133,7 @@ TEST_CASE("a damaged token directory is named, with what was expected", "[data]"
     std::ofstream(path + "/documents.bin", std::ios::binary) << std::string(24, '\0');
     check_throws<DataError>(open, {"documents.bin", "cover"});
   }
-  SECTION("documents that leave the file") {
+  SECTION("documents beyond the end of the file") {
     std::fstream(path + "/documents.bin", std::ios::binary | std::ios::in | std::ios::out).seekp(8).write("\x77", 1);
     check_throws<DataError>(open, {"documents.bin", "document 0"});
   }
@@ -189,7 +189,7 @@ TEST_CASE("a damaged token directory is named, with what was expected", "[data]"
       check_throws<DataError>(open, {"index.json", key});
     }
     with_index("tokens", 0);
-    check_throws<DataError>(open, {"holds no token"});
+    check_throws<DataError>(open, {"contains no tokens"});
     with_index("format", "other");
     check_throws<DataError>(open, {"trireme-tokens"});
   }
@@ -221,7 +221,7 @@ TEST_CASE("a damaged token directory is named, with what was expected", "[data]"
   }
 }
 
-TEST_CASE("a token directory that becomes shorter while it is open is named", "[data]") {
+TEST_CASE("a token directory truncated while open is reported", "[data]") {
   const Scratch scratch;
   const std::string path = scratch / "tokens";
   make_tokens(path, 1000, {std::vector<int32_t>(10000, 7), {4, 999}});
@@ -230,14 +230,14 @@ TEST_CASE("a token directory that becomes shorter while it is open is named", "[
   file.read(0, 10002, tokens.data());
   fs::resize_file(path + "/tokens.bin", 12000);
   file.read(0, 6000, tokens.data());
-  check_throws<DataError>([&] { file.read(0, 10002, tokens.data()); }, {"tokens.bin", "shorter", "12000 bytes", "20004"});
+  check_throws<DataError>([&] { file.read(0, 10002, tokens.data()); }, {"tokens.bin", "truncated while in use", "12000 bytes", "20004"});
   fs::resize_file(path + "/tokens.bin", 0);
-  check_throws<DataError>([&] { file.read(5, 1, tokens.data()); }, {"tokens.bin", "shorter", "0 bytes", "20004"});
+  check_throws<DataError>([&] { file.read(5, 1, tokens.data()); }, {"tokens.bin", "truncated while in use", "0 bytes", "20004"});
   fs::resize_file(path + "/documents.bin", 8);
-  check_throws<DataError>([&] { file.document(0); }, {"documents.bin", "shorter", "8 bytes", "24"});
+  check_throws<DataError>([&] { file.document(0); }, {"documents.bin", "truncated while in use", "8 bytes", "24"});
 }
 
-TEST_CASE("the index of a token directory holds digests of all its files", "[data]") {
+TEST_CASE("the index of a token directory contains digests of all its files", "[data]") {
   const Scratch scratch;
   const std::string path = scratch / "tokens";
   TokenIndex instruction = identity(1000);
@@ -255,7 +255,7 @@ TEST_CASE("the index of a token directory holds digests of all its files", "[dat
     CAPTURE(name);
     const std::string bytes = slurp(path + "/" + name);
     std::string changed = bytes;
-    changed[changed.size() - 2] ^= 1;  // which no check of sizes or ranges would see in the tokens
+    changed[changed.size() - 2] ^= 1;  // in the tokens, no check of sizes or ranges detects this
     std::ofstream(path + "/" + name, std::ios::binary) << changed;
     if (name == "tokens.bin")
       check_throws<DataError>([&] { TokenFile(path).verify(); }, {name, "changed", index.tokens_digest});
@@ -266,7 +266,7 @@ TEST_CASE("the index of a token directory holds digests of all its files", "[dat
   TokenFile(path).verify();
 }
 
-TEST_CASE("a token directory that was built before an index had digests is read and kept", "[data]") {
+TEST_CASE("a token directory without digests, from an earlier version, is read and kept", "[data]") {
   const Scratch scratch;
   const std::string path = scratch / "tokens";
   make_tokens(path, 256, {{1, 2, 3}});

@@ -1,4 +1,4 @@
-// Token files of every format as streams of samples: windows, documents kept apart, prompts, blends, and what is wrong with a file.
+// Token files of every format as streams of samples: windows, document masks, prompts, blends, and damaged files.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -76,13 +76,13 @@ std::string llmc_header(int32_t magic, int32_t version, int32_t tokens) {
 void write(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
 struct MegatronIndex {
-  std::vector<int32_t> lengths;  ///< of the sequences
-  std::vector<int64_t> starts;   ///< in bytes
+  std::vector<int32_t> lengths;  ///< sequence lengths, in ids
+  std::vector<int64_t> starts;   ///< sequence starts, in bytes
   std::vector<int64_t> borders;
   uint8_t code;
   uint64_t version = 1;
 
-  /// Sequences of `lengths` end to end.
+  /// Contiguous sequences of the given lengths.
   MegatronIndex(std::vector<int32_t> of, std::vector<int64_t> documents, uint8_t type, int64_t id_bytes)
       : lengths(std::move(of)), borders(std::move(documents)), code(type) {
     int64_t at = 0;
@@ -101,7 +101,7 @@ struct MegatronIndex {
   }
 };
 
-/// A document a sequence, but every fifth is cut into two, one of them empty.
+/// One sequence per document, except that every fifth document has two sequences, one of them empty.
 MegatronIndex megatron_index(const Documents& documents, uint8_t code, int64_t id_bytes) {
   std::vector<int32_t> lengths;
   std::vector<int64_t> borders = {0};
@@ -140,7 +140,7 @@ std::vector<Sample> read_all(const std::vector<std::string>& paths, const Datase
 
 }  // namespace
 
-TEST_CASE("the same data through all readers gives the same batches", "[data]") {
+TEST_CASE("all readers give the same batches for the same data", "[data]") {
   const TemporaryDirectory scratch;
   const Documents documents = some_documents(80, 120);  // ids that fit every type
   const Ids ids = joined(documents);
@@ -173,7 +173,7 @@ TEST_CASE("the same data through all readers gives the same batches", "[data]") 
     for (const char* name : {"nanogpt.bin", "gpt2", "llama3.bin", "u16", "u16.bin", "u16.idx", "i32", "i16", "i64", "u8.bin", "i8"}) {
       CAPTURE(name);
       CHECK(read_all({at / name}, options(length, 120)) == expected);
-      // A larger vocabulary of the model changes nothing, and neither does a second source before or behind.
+      // Neither a larger vocabulary of the model nor a second source before or after it changes the samples.
       CHECK(read_all({at / name}, options(length, 1000)) == expected);
       CHECK(read_all({at / name, at / "u8"}, options(length, 120)) == read_all({at / "tokens", at / "tokens"}, options(length, 120)));
     }
@@ -187,7 +187,7 @@ TEST_CASE("samples cover the stream of all sources, each target once", "[data]")
   const TemporaryDirectory scratch;
   Ids stream(50);
   for (size_t i = 0; i < stream.size(); ++i) stream[i] = static_cast<int32_t>(i * 7 % 256);
-  const std::vector<int64_t> cuts = {0, 3, 4, 21, 50};  // windows that cross one, two and three sources
+  const std::vector<int64_t> cuts = {0, 3, 4, 21, 50};  // windows span one, two and three sources
   std::vector<std::string> paths;
   for (size_t d = 0; d + 1 < cuts.size(); ++d) {
     paths.push_back(scratch.path / std::to_string(d));
@@ -205,17 +205,17 @@ TEST_CASE("samples cover the stream of all sources, each target once", "[data]")
     const auto width = static_cast<size_t>(length);
     CHECK(read(dataset, -1, length) == Sample{Ids(width, 0), Ids(width, -1), {length}});
   }
-  check_throws<DataError>([&] { TokenDataset(paths, options(50, 256)); }, {"50 tokens", "need 51"});
+  check_throws<DataError>([&] { TokenDataset(paths, options(50, 256)); }, {"50 tokens", "needs 51"});
   check_throws<DataError>([&] { TokenDataset(paths, options(5, 255)); }, {"vocabulary of 256", "vocab_size of 255"});
-  check_throws<DataError>([&] { TokenDataset(paths, {5, 256, "bpe-1"}); }, {"made by tokenizer bytes-v1", "the run's is bpe-1"});
+  check_throws<DataError>([&] { TokenDataset(paths, {5, 256, "bpe-1"}); }, {"made by tokenizer bytes-v1", "the run uses bpe-1"});
   CHECK_NOTHROW(TokenDataset(paths, options(5, 257)));
 }
 
-TEST_CASE("documents kept apart and prompts: segments and targets token by token", "[data]") {
+TEST_CASE("document mask and prompts: segments and targets, token by token", "[data]") {
   const TemporaryDirectory scratch;
   std::vector<Documents> parts = {some_documents(30, 256), some_documents(17, 200), {{5}}, some_documents(40, 256)};
   std::vector<std::string> paths;
-  // By token of the stream: the document it is in, and whether it is prompt.
+  // For each token of the stream: its document, and whether it belongs to a prompt.
   Ids stream;
   std::vector<int64_t> document;
   std::vector<bool> prompt;
@@ -233,7 +233,7 @@ TEST_CASE("documents kept apart and prompts: segments and targets token by token
       }
     }
     paths.push_back(scratch.path / std::to_string(p));
-    write_directory(paths.back(), 256, parts[p], p == 1 ? std::vector<int64_t>{} : prompts);  // one is no instruction data
+    write_directory(paths.back(), 256, parts[p], p == 1 ? std::vector<int64_t>{} : prompts);  // one source is not instruction data
   }
   for (const bool apart : {false, true})
     for (const int64_t length : {1, 3, 8, 29, 200}) {
@@ -254,7 +254,7 @@ TEST_CASE("documents kept apart and prompts: segments and targets token by token
     }
 }
 
-TEST_CASE("with weights every source is a stream and a group of its own", "[data]") {
+TEST_CASE("with weights every source is a separate stream and group", "[data]") {
   const TemporaryDirectory scratch;
   std::vector<std::string> paths;
   for (const int32_t count : {31, 101, 11}) {
@@ -272,13 +272,13 @@ TEST_CASE("with weights every source is a stream and a group of its own", "[data
     CHECK(groups[g].sequences == sequences[g]);
     CHECK(groups[g].weight == weights[g]);
     const int32_t id = std::stoi(fs::path(paths[g]).filename().string());
-    for (int64_t s = 0; s < sequences[g]; ++s) CHECK(read(dataset, sample++, 10) == Sample{Ids(10, id), Ids(10, id), {10}});  // no window crosses two
+    for (int64_t s = 0; s < sequences[g]; ++s) CHECK(read(dataset, sample++, 10) == Sample{Ids(10, id), Ids(10, id), {10}});  // one source per window
   }
   CHECK(TokenDataset(paths, options(10, 256)).groups().size() == 1);
-  check_throws<DataError>([&] { TokenDataset(paths, options(11, 256, false, {1, 1, 1})); }, {"11: 11 tokens", "need 12"});
+  check_throws<DataError>([&] { TokenDataset(paths, options(11, 256, false, {1, 1, 1})); }, {"11: 11 tokens", "needs 12"});
 }
 
-TEST_CASE("offsets are 64 bits: sparse files over 5 GB in every format", "[data]") {
+TEST_CASE("offsets are 64-bit: sparse files over 5 GB in every format", "[data]") {
   const TemporaryDirectory scratch;
   const auto sparse = [](const fs::path& path, const std::string& begin, int64_t last, const std::string& end) {
     std::ofstream file(path, std::ios::binary);
@@ -298,7 +298,7 @@ TEST_CASE("offsets are 64 bits: sparse files over 5 GB in every format", "[data]
     CHECK(read(dataset, 0, 1000).targets[999] == 0);
     return last.segments;
   };
-  const int64_t many = 3'000'000'001;  // of 2 bytes: both the token number and the byte offset exceed 32 bits
+  const int64_t many = 3'000'000'001;  // of 2 bytes each: both the token index and the byte offset exceed 32 bits
   const std::string id("\x07\x01", 2);
 
   fs::create_directory(scratch.path / "tokens");
@@ -318,7 +318,7 @@ TEST_CASE("offsets are 64 bits: sparse files over 5 GB in every format", "[data]
   sparse(scratch.path / "nanogpt.bin", "", 2 * (many - 1), id);
   check(scratch.path / "nanogpt.bin", many, false);
 
-  const int32_t most = 1'500'000'001;  // its header counts in 32 bits: 6 GB are of uint32
+  const int32_t most = 1'500'000'001;  // its header counts in 32 bits, so 6 GB take uint32 ids
   sparse(scratch.path / "llama3", llmc_header(20240801, 7, most), 1024 + 4 * int64_t{most - 1}, id + std::string(2, '\0'));
   check(scratch.path / "llama3", most, false);
 
@@ -327,7 +327,7 @@ TEST_CASE("offsets are 64 bits: sparse files over 5 GB in every format", "[data]
   CHECK(check(scratch.path / "megatron", many, true) == std::vector<int64_t>{500, 500});
 }
 
-TEST_CASE("a foreign token file that is damaged, or is none, is named", "[data]") {
+TEST_CASE("a damaged or invalid foreign token file is reported by name", "[data]") {
   const TemporaryDirectory scratch;
   const auto refused = [&](const std::string& name, const std::vector<std::string>& parts) {
     CAPTURE(name);
@@ -338,14 +338,14 @@ TEST_CASE("a foreign token file that is damaged, or is none, is named", "[data]"
     return name;
   };
   const std::string ids = packed<uint16_t>({1, 2, 3, 4, 5});
-  refused(file("odd.bin", ids + "x"), {"odd.bin", "11 bytes of ids are no multiple of 2"});
-  refused(file("empty.bin", ""), {"empty.bin", "holds no token"});
+  refused(file("odd.bin", ids + "x"), {"odd.bin", "11 bytes of ids is not a multiple of 2"});
+  refused(file("empty.bin", ""), {"empty.bin", "contains no tokens"});
   refused(file("text.txt", "text"), {"text.txt", "not a token directory", "llm.c"});
   refused(file("llmc-cut", llmc_header(20240520, 1, 5).substr(0, 100)), {"llmc-cut", "truncated", "100 bytes"});
-  refused(file("llmc-short", llmc_header(20240520, 1, 6) + ids), {"llmc-short", "truncated", "promises 6 ids"});
-  refused(file("llmc-long", llmc_header(20240520, 1, 4) + ids), {"llmc-long", "promises 4 ids"});
-  refused(file("llmc-none", llmc_header(20240520, 1, 0)), {"llmc-none", "promises 0 ids"});
-  refused(file("llmc-negative", llmc_header(20240520, 1, -1) + ids), {"llmc-negative", "promises -1 ids"});
+  refused(file("llmc-short", llmc_header(20240520, 1, 6) + ids), {"llmc-short", "truncated", "declares 6 ids"});
+  refused(file("llmc-long", llmc_header(20240520, 1, 4) + ids), {"llmc-long", "declares 4 ids"});
+  refused(file("llmc-none", llmc_header(20240520, 1, 0)), {"llmc-none", "declares 0 ids"});
+  refused(file("llmc-negative", llmc_header(20240520, 1, -1) + ids), {"llmc-negative", "declares -1 ids"});
   refused(file("llmc-version", llmc_header(20240520, 2, 5) + ids), {"llmc-version", "version 2"});
   refused(file("llmc-questions", llmc_header(20240522, 1, 5) + ids), {"llmc-questions", "evaluation"});
 
@@ -361,7 +361,7 @@ TEST_CASE("a foreign token file that is damaged, or is none, is named", "[data]"
   refused(megatron("long", good.bytes() + "xx", ids), {"long.idx", "too long"});
   refused(megatron("magic", "mmididx" + good.bytes().substr(7), ids), {"magic.idx", "does not begin with MMIDIDX"});
   refused(megatron("bin-short", good.bytes(), ids.substr(2)), {"bin-short.idx", "sequence 1", "bin-short.bin"});
-  refused(megatron("bin-long", good.bytes(), ids + ids), {"bin-long.idx", "covers 5 ids", "holds 10"});
+  refused(megatron("bin-long", good.bytes(), ids + ids), {"bin-long.idx", "covers 5 ids", "has 10"});
   const auto spoiled = [&](const std::string& name, const std::function<void(MegatronIndex&)>& spoil, const std::vector<std::string>& parts) {
     MegatronIndex index = good;
     spoil(index);
@@ -370,16 +370,16 @@ TEST_CASE("a foreign token file that is damaged, or is none, is named", "[data]"
   spoiled("version", [](auto& i) { i.version = 2; }, {"version 2"});
   spoiled("floats", [](auto& i) { i.code = 7; }, {"data type 7"});
   spoiled("no-type", [](auto& i) { i.code = 0; }, {"data type 0"});
-  spoiled("other-order", [](auto& i) { i.starts = {6, 0}; }, {"sequence 0", "does not begin"});
-  spoiled("gap", [](auto& i) { i.starts[1] = 6; }, {"sequence 1", "does not begin"});
+  spoiled("other-order", [](auto& i) { i.starts = {6, 0}; }, {"sequence 0", "must begin at byte 0"});
+  spoiled("gap", [](auto& i) { i.starts[1] = 6; }, {"sequence 1", "must begin at byte 4"});
   spoiled("negative", [](auto& i) { i.lengths = {-2, 7}; }, {"sequence 0"});
-  spoiled("borders-fall", [](auto& i) { i.borders = {0, 2, 1, 2}; }, {"document 2 begins with sequence 1"});
+  spoiled("borders-fall", [](auto& i) { i.borders = {0, 2, 1, 2}; }, {"document 2 begins at sequence 1"});
   spoiled("borders-start", [](auto& i) { i.borders = {1, 2}; }, {"document 0"});
   spoiled("borders-end", [](auto& i) { i.borders = {0, 1}; }, {"cover 1 of 2 sequences"});
   spoiled("borders-leave", [](auto& i) { i.borders = {0, 3}; }, {"document 1"});
   spoiled("no-borders", [](auto& i) { i.borders = {}; }, {"cover 0 of 2 sequences"});
   std::string huge = good.bytes();
-  const uint64_t most = ~uint64_t{0} / 12 + 2;  // times 12 it is small again
+  const uint64_t most = ~uint64_t{0} / 12 + 2;  // times 12, it overflows to a small number
   std::memcpy(huge.data() + 18, &most, sizeof most);
   refused(megatron("huge", huge, ids), {"huge.idx", "truncated"});
 
@@ -389,7 +389,7 @@ TEST_CASE("a foreign token file that is damaged, or is none, is named", "[data]"
   check_throws<MissingFileError>([&] { TokenDataset({scratch.path / "nothing"}, options(2, 300)); }, {"nothing", "no such token directory"});
 }
 
-TEST_CASE("an id outside the model's vocabulary is named with its place, in every format", "[data]") {
+TEST_CASE("an id outside the model's vocabulary is reported with its position, in every format", "[data]") {
   const TemporaryDirectory scratch;
   const Ids ids = {1, 2, 299, 3, 4, 300, 5};
   write(scratch.path / "nanogpt.bin", packed<uint16_t>(ids));
@@ -407,13 +407,13 @@ TEST_CASE("an id outside the model's vocabulary is named with its place, in ever
   }
 }
 
-TEST_CASE("documents cannot be kept apart where nobody tells where they begin", "[data]") {
+TEST_CASE("data.document_mask is refused for a format without document boundaries", "[data]") {
   const TemporaryDirectory scratch;
   write(scratch.path / "nanogpt.bin", packed<uint16_t>({1, 2, 3}));
   check_throws<DataError>([&] { TokenDataset({scratch.path / "nanogpt.bin"}, options(1, 10, true)); }, {"nanogpt.bin", "document_mask"});
 }
 
-TEST_CASE("the fingerprint of a dataset tells its contents, not its place", "[data]") {
+TEST_CASE("the fingerprint of a dataset depends on its content, not its path", "[data]") {
   const TemporaryDirectory scratch;
   const fs::path& at = scratch.path;
   write_directory(at / "a", 256, {{1, 2, 3, 4}});
@@ -436,7 +436,7 @@ TEST_CASE("the fingerprint of a dataset tells its contents, not its place", "[da
   CHECK(fingerprint({"split1"}, true) != fingerprint({"split2"}, true));
 }
 
-TEST_CASE("a token file of any format that becomes shorter while it is open is named", "[data]") {
+TEST_CASE("a token file of any format truncated while open is reported", "[data]") {
   const TemporaryDirectory scratch;
   const fs::path& at = scratch.path;
   const Documents documents = some_documents(4000, 120);
@@ -451,7 +451,7 @@ TEST_CASE("a token file of any format that becomes shorter while it is open is n
     const TokenDataset dataset({at / name}, options(16, 120, apart));
     CHECK_NOTHROW(read(dataset, dataset.sequences() - 1, 16));
     fs::resize_file(at / file, 8);
-    check_throws<DataError>([&] { read(dataset, dataset.sequences() - 1, 16); }, {file, "shorter", "8 bytes"});
+    check_throws<DataError>([&] { read(dataset, dataset.sequences() - 1, 16); }, {file, "truncated while in use", "8 bytes"});
   };
   shorter("tokens", "tokens/documents.bin", true);
   write_directory(at / "others", 120, documents);
@@ -472,14 +472,14 @@ TEST_CASE("data without a target is refused, whatever masks it", "[data]") {
     check_throws<DataError>([&] { TokenDataset(paths, how); }, {names.front(), "no token is a target", words});
   };
   write_directory(at / "prompts", 256, {{1, 2, 3, 4}, {5, 6}}, {4, 2});
-  refused({"prompts"}, options(2, 256), "prompts are never targets");
+  refused({"prompts"}, options(2, 256), "prompt tokens are never targets");
   write_directory(at / "first", 256, {{1, 2, 3, 4}, {5, 6}}, {0, 2});
   CHECK_NOTHROW(TokenDataset({at / "first"}, options(2, 256)));
-  // Token 0 of the stream is no target, and neither is what is behind the last whole sequence: of length 2 the targets are tokens 1 to 4.
+  // Neither token 0 of the stream nor any token after the last complete sequence is a target: for length 2, the targets are tokens 1 to 4.
   write_directory(at / "ends", 256, {{1}, {2, 3, 4, 5}, {6}}, {0, 4, 0});
   refused({"ends"}, options(2, 256), "");
   CHECK_NOTHROW(TokenDataset({at / "ends"}, options(5, 256)));
-  // Documents of one token, apart from each other.
+  // Documents of one token, with a document mask.
   write_directory(at / "ones", 256, {{1}, {2}, {3}, {4}});
   refused({"ones"}, options(2, 256, true), "first token of a document");
   CHECK_NOTHROW(TokenDataset({at / "ones"}, options(2, 256)));
@@ -488,7 +488,7 @@ TEST_CASE("data without a target is refused, whatever masks it", "[data]") {
   refused({"prompts", "ones"}, options(2, 256, false, {0.5, 0.5}), "");
 }
 
-TEST_CASE("the identity of data tells every token where the sources have digests", "[data]") {
+TEST_CASE("the identity of data covers every token if the sources have digests", "[data]") {
   const TemporaryDirectory scratch;
   const fs::path& at = scratch.path;
   Ids ids(1'100'000);
@@ -501,7 +501,7 @@ TEST_CASE("the identity of data tells every token where the sources have digests
   CHECK(a.fingerprint() == b.fingerprint());
   CHECK_FALSE(same_data(a.identity(), b.identity()));
   CHECK(same_data(a.identity(), TokenDataset({at / "same"}, options(16, 256)).identity()));
-  // A checkpoint of an earlier version has the fingerprint alone, and so has data without digests.
+  // Checkpoints of earlier versions and data without digests have the fingerprint only.
   CHECK(same_data(std::to_string(a.fingerprint()), a.identity()));
   CHECK(same_data(a.identity(), std::to_string(a.fingerprint())));
   CHECK_FALSE(same_data(a.identity(), std::to_string(a.fingerprint() + 1)));
@@ -510,7 +510,7 @@ TEST_CASE("the identity of data tells every token where the sources have digests
   CHECK(foreign.identity() == std::to_string(foreign.fingerprint()));
   CHECK(mixed.identity() == std::to_string(mixed.fingerprint()));
 
-  // Where documents are kept apart, their places count as well.
+  // With a document mask, the document boundaries are included.
   write_directory(at / "split1", 256, {{1}, {2, 3, 4}});
   write_directory(at / "split2", 256, {{1, 2}, {3, 4}});
   const auto identity = [&](const std::string& name, bool apart) { return TokenDataset({at / name}, options(2, 256, apart)).identity(); };

@@ -1,4 +1,4 @@
-// Export to the layout of Hugging Face transformers: the bits of every weight, the files around them, and what is refused.
+// Export to the format of Hugging Face transformers: the bits of every weight, the other files, and errors.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -44,7 +44,7 @@ Config base(const std::string& architecture) {
   return config;
 }
 
-/// A model of each class, no two sizes of which are equal where that can be helped.
+/// A model of each class, with sizes as distinct as possible.
 std::vector<std::pair<std::string, ModelConfig>> models() {
   Config gpt2 = base("gpt2"), gpt2_untied = base("gpt2"), llama = base("llama"), qwen2 = base("llama"), qwen3 = base("llama");
   Config mistral = base("llama"), qwen2_window = base("llama");
@@ -85,7 +85,7 @@ std::vector<float> values_of(const std::string& name, int64_t count) {
   return values;
 }
 
-/// A checkpoint of `model` in one box for each parameter, with value_at() in it.
+/// A checkpoint of `model` with one box per parameter, filled by value_at().
 fs::path save_model(const fs::path& directory, const ModelConfig& model, const std::string& changed = "", float to = 0,
                     const std::string& precision = "fp32") {
   Config config = base(model.architecture);
@@ -139,7 +139,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-/// What a source gives for every parameter, in fp32.
+/// Every parameter of a source, in fp32.
 std::map<std::string, std::vector<float>> weights_of(const fs::path& path) {
   WeightSource source(path);
   std::map<std::string, std::vector<float>> weights;
@@ -168,7 +168,7 @@ std::string error_of(const std::function<void()>& body) {
 
 }  // namespace
 
-TEST_CASE("export: every class comes back as the same model with the same bits", "[export]") {
+TEST_CASE("export: every class round-trips bit for bit", "[export]") {
   for (const auto& [name, model] : models()) {
     INFO(name << (model.tied_embeddings ? "" : ", untied"));
     const TemporaryDirectory directory;
@@ -194,7 +194,7 @@ TEST_CASE("export: every class comes back as the same model with the same bits",
   }
 }
 
-TEST_CASE("export: matrices wider and higher than a tile are converted to their last element", "[export]") {
+TEST_CASE("export: matrices larger than a tile are converted completely", "[export]") {
   Config config = base("gpt2");
   config.model.hidden_size = 72;
   config.model.ffn_size = 200;
@@ -210,8 +210,8 @@ TEST_CASE("export: matrices wider and higher than a tile are converted to their 
   }
 }
 
-// Written out by hand: reading back through the same table of names could not find an error in it.
-TEST_CASE("export: names and places are those of transformers", "[export]") {
+// Expected values are written by hand: reading back through the same table of names could not detect an error in it.
+TEST_CASE("export: tensor names and layouts match transformers", "[export]") {
   const TemporaryDirectory directory;
   const auto all = models();
   const ModelConfig &gpt2 = all[0].second, &llama = all[2].second, &qwen3 = all[4].second;
@@ -248,7 +248,7 @@ TEST_CASE("export: names and places are those of transformers", "[export]") {
                   values_of("blocks.1.attention.query_norm.weight", 8)));
 }
 
-TEST_CASE("export: shards keep to their size and the index names each tensor's", "[export]") {
+TEST_CASE("export: shards respect the size limit and the index maps each tensor to its shard", "[export]") {
   const TemporaryDirectory directory;
   const ModelConfig model = models()[2].second;
   const fs::path checkpoint = save_model(directory.path, model), folder = directory.path / "out";
@@ -275,7 +275,7 @@ TEST_CASE("export: shards keep to their size and the index names each tensor's",
   CHECK(weights_of(folder) == weights_of(checkpoint));
 }
 
-TEST_CASE("export: in bf16 and fp16 weights are rounded to nearest, and what does not fit is refused", "[export]") {
+TEST_CASE("export: in bf16 and fp16 weights are rounded to nearest, and overflow is refused", "[export]") {
   const TemporaryDirectory directory;
   const ModelConfig model = models()[0].second;
   const fs::path checkpoint = save_model(directory.path, model);
@@ -295,15 +295,15 @@ TEST_CASE("export: in bf16 and fp16 weights are rounded to nearest, and what doe
 
   const fs::path large = save_model(directory.path / "large", model, "blocks.1.mlp.down.weight", 65520);
   CHECK_THAT(error_of([&] { export_to(large, directory.path / "large-fp16", {DType::kF16}); }),
-             Contains("\"transformer.h.1.mlp.c_proj.weight\": 65520 does not fit F16"));
+             Contains("\"transformer.h.1.mlp.c_proj.weight\": 65520 overflows in F16"));
   export_to(large, directory.path / "large-bf16", {DType::kBF16});
-  // What was no number before is none afterwards.
+  // NaN stays NaN.
   const fs::path broken = save_model(directory.path / "broken", model, "blocks.1.mlp.down.weight", NAN);
   export_to(broken, directory.path / "broken-fp16", {DType::kF16});
   CHECK(std::isnan(weights_of(directory.path / "broken-fp16")["blocks.1.mlp.down.weight"].back()));
 }
 
-TEST_CASE("export: combinations that no class of transformers has are refused by their keys", "[export]") {
+TEST_CASE("export: a model that no class of transformers supports is refused, naming its keys", "[export]") {
   Config both = base("llama");
   both.model.head_size = 4;
   both.model.qkv_bias = both.model.qk_norm = true;
@@ -314,11 +314,11 @@ TEST_CASE("export: combinations that no class of transformers has are refused by
   gpt2 = models()[0].second;
   gpt2.head_size = 4;
   CHECK_THAT(error_of([&] { hugging_face_class(gpt2); }), Contains("gpt2 with a model.head_size"));
-  // LlamaConfig refuses it, those of Qwen do not.
+  // LlamaConfig requires divisibility, the configurations of Qwen do not.
   Config uneven = base("llama");
   uneven.model.heads = 5;
   uneven.model.head_size = 4;
-  CHECK_THAT(error_of([&] { hugging_face_class(resolve(uneven).model); }), Contains("hidden_size that is no multiple of model.heads"));
+  CHECK_THAT(error_of([&] { hugging_face_class(resolve(uneven).model); }), Contains("hidden_size that is not a multiple of model.heads"));
   uneven.model.window = 7;
   CHECK(hugging_face_class(resolve(uneven).model) == std::string("MistralForCausalLM"));
   uneven.model.window.reset();
@@ -351,7 +351,7 @@ TEST_CASE("export: the bytes tokenizer becomes a tokenizer.json with the same id
   CHECK(tokenizer.decode(tokens) == text);
 }
 
-TEST_CASE("export: a folder made elsewhere comes out as it went in", "[export]") {
+TEST_CASE("export: a Hugging Face folder round-trips unchanged", "[export]") {
   int folders = 0;
   for (const auto& item : fs::directory_iterator(fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface")) {
     if (!fs::exists(item.path() / "config.json")) continue;
@@ -375,7 +375,7 @@ TEST_CASE("export: a folder made elsewhere comes out as it went in", "[export]")
     const SafetensorsFile written(folder / "model.safetensors");
     for (const auto& [name, entry] : written.entries()) {
       INFO(name);
-      // The classes' base models are saved without the prefix.
+      // Base models, as opposed to the causal-LM classes, are saved without the prefix.
       const auto original = given.contains(name) ? given.find(name) : given.find(name.substr(name.find('.') + 1));
       REQUIRE(original != given.end());
       const auto data = written.data(entry);
@@ -391,7 +391,7 @@ TEST_CASE("export: a folder made elsewhere comes out as it went in", "[export]")
   CHECK(folders > 5);
 }
 
-TEST_CASE("export: an id that a folder does not give is not given, nor a generation_config.json", "[export]") {
+TEST_CASE("export: special tokens and a generation_config.json that a folder lacks are not added", "[export]") {
   const TemporaryDirectory directory;
   const fs::path given = directory.path / "given", folder = directory.path / "out";
   fs::copy(fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface/llama_bf16", given);
@@ -409,7 +409,7 @@ TEST_CASE("export: an id that a folder does not give is not given, nor a generat
   CHECK_FALSE(fs::exists(folder / "generation_config.json"));
 }
 
-TEST_CASE("a checkpoint's model is laid out for a device that computes in its precision", "[export]") {
+TEST_CASE("a checkpoint's model runs on a device that supports its precision", "[export]") {
   const ModelConfig model = models()[0].second;
   for (const auto& [precision, device] : std::map<std::string, std::string>{{"fp32", "auto"}, {"fp16", "auto"}, {"fp64", "cpu"}}) {
     INFO(precision);
@@ -418,7 +418,7 @@ TEST_CASE("a checkpoint's model is laid out for a device that computes in its pr
   }
 }
 
-TEST_CASE("new directory: whole under its name or not there, and one writer at a time", "[export]") {
+TEST_CASE("new directory: complete or absent, with one writer at a time", "[export]") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "a/out", partial = directory.path / "a/out.partial";
   {
@@ -430,9 +430,10 @@ TEST_CASE("new directory: whole under its name or not there, and one writer at a
     CHECK(fs::exists(partial / "x"));
   }
   CHECK(names_in(directory.path / "a").empty());
-  // Somebody's own is left alone.
+  // A directory of the user is not touched.
   fs::create_directories(partial / "left");
-  CHECK_THAT(error_of([&] { NewDirectory taken(path, "--output"); }), Contains("out.partial, which exists and was not made for that; remove it"));
+  CHECK_THAT(error_of([&] { NewDirectory taken(path, "--output"); }),
+             Contains("out.partial, which exists and was not created by Trireme; remove it"));
   CHECK(names_in(partial) == std::set<std::string>{"left"});
   fs::remove_all(partial);
   const std::set<std::string> marker{".trireme-partial"};
@@ -442,7 +443,7 @@ TEST_CASE("new directory: whole under its name or not there, and one writer at a
     fs::copy(partial, directory.path / "a/copy", fs::copy_options::recursive);
   }
   fs::rename(directory.path / "a/copy", partial);
-  fs::create_directories(partial / "left");  // by one that was killed
+  fs::create_directories(partial / "left");  // left by a killed process
   {
     NewDirectory made(path / "", "--output");
     CHECK(names_in(partial) == marker);
@@ -455,7 +456,7 @@ TEST_CASE("new directory: whole under its name or not there, and one writer at a
   CHECK_THAT(error_of([&] { NewDirectory again(path, "--output"); }), Contains("exists; remove it or name another directory"));
   {
     NewDirectory late(directory.path / "a/late", "--output");
-    fs::create_directory(directory.path / "a/late");  // somebody else's, meanwhile
+    fs::create_directory(directory.path / "a/late");  // created by another process in the meantime
     CHECK_THAT(error_of([&] { late.commit(); }), Contains("a/late"));
   }
   CHECK(names_in(directory.path / "a") == std::set<std::string>{"late", "out"});

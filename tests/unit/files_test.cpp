@@ -1,4 +1,4 @@
-// Files that are written beside others' files, and text from files that is shown.
+// Writing files beside other users' files, and printing text from untrusted files.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using namespace trireme;
 
-TEST_CASE("printable: text of any language passes, what commands a terminal is spelt out") {
+TEST_CASE("printable: text of any language is unchanged, terminal control characters are escaped") {
   CHECK(printable("a line\n\tand \xc3\xa4\xc2\xa0\xe2\x82\xac\xf0\x9f\x9a\xa3 another") ==
         "a line\n\tand \xc3\xa4\xc2\xa0\xe2\x82\xac\xf0\x9f\x9a\xa3 another");
   CHECK(printable("\x1b[31mred\x07\r\x7f") == "\\x1b[31mred\\x07\\x0d\\x7f");
@@ -32,7 +32,7 @@ TEST_CASE("printable: text of any language passes, what commands a terminal is s
   CHECK_THAT(printable(std::bad_alloc()), Contains("out of memory"));
 }
 
-TEST_CASE("durable file: what a killed writer left is replaced, what is not a regular file is neither followed nor waited for") {
+TEST_CASE("durable file: the temporary file of a killed writer is replaced, links and pipes are refused without blocking") {
   const test::TemporaryDirectory directory;
   const fs::path path = directory.path / "file", temporary = directory.path / "file.tmp", precious = directory.path / "precious";
   std::ofstream(precious) << "precious";
@@ -44,7 +44,7 @@ TEST_CASE("durable file: what a killed writer left is replaced, what is not a re
   std::ofstream(temporary) << "earlier";
   fs::create_hard_link(temporary, directory.path / "other name");
   write_durably(path, "newer");
-  CHECK(read_text(directory.path / "other name") == "earlier");  // a name that somebody gave to a file of his own
+  CHECK(read_text(directory.path / "other name") == "earlier");  // the other hard link is not changed
 
   fs::create_symlink(precious, temporary);
   CHECK_THROWS_WITH(write_durably(path, "x"), Contains("file.tmp exists and is not a regular file; remove it"));
@@ -60,7 +60,7 @@ TEST_CASE("durable file: what a killed writer left is replaced, what is not a re
   CHECK(read_text(path) == "newer");
 }
 
-TEST_CASE("metrics: a pipe or a link under the file's name is refused") {
+TEST_CASE("metrics: a pipe or a link in place of the file is refused") {
   const test::TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);

@@ -28,7 +28,8 @@ double value_by_definition(uint32_t bits) {
   return sign * (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25));
 }
 
-/// In double arithmetic: `value` divided by the distance of its neighbours, rounded by the FPU (to nearest, ties to even), and back.
+/// The definition in double arithmetic: divides `value` by the spacing of fp16 numbers, rounds in the FPU (to nearest, ties to even), and scales
+/// back.
 float rounded_by_definition(float value) {
   if (!std::isfinite(value) || value == 0) return value;
   const int exponent = std::max(std::ilogb(value), -14) - 10;
@@ -44,7 +45,7 @@ bool rounds_right(uint32_t word) {
 
 }  // namespace
 
-TEST_CASE("float16: every pattern has the value of its definition and comes back") {
+TEST_CASE("float16: every bit pattern has the value of its definition and is preserved by a conversion to float and back") {
   std::vector<uint32_t> wrong;
   for (uint32_t bits = 0; bits < 65536; ++bits) {
     float16 half;
@@ -63,7 +64,7 @@ TEST_CASE("float16: rounds to nearest, ties to even, over the whole range of fp3
   const auto check = [&](uint32_t word) {
     if (!rounds_right(word) && wrong.size() < 10) wrong.push_back(word);
   };
-  // Around every upper half of a float and, where the last bit kept is the 14th or, of subnormals, a higher one, around each tie.
+  // Around every upper half of a float, and around each tie if the last bit kept is the 14th or (for subnormals) a higher one.
   for (uint32_t high = 0; high < 65536; ++high)
     for (const uint32_t low : {0x0000U, 0x0001U, 0x0FFFU, 0x1000U, 0x1001U, 0x2FFFU, 0x3000U, 0x3001U, 0x7FFFU, 0x8000U, 0x8001U, 0xEFFFU, 0xF000U, 0xFFFFU})
       check(high << 16 | low);
@@ -77,12 +78,12 @@ TEST_CASE("float16: overflow, subnormal numbers and zeros") {
   CHECK(float{float16(65520.0F)} == kInfinity);
   CHECK(float{float16(-1e30F)} == -kInfinity);
   CHECK(float{float16(0x1p-24F)} == 0x1p-24F);
-  CHECK(float16(0x1p-25F).bits == 0);  // half of the smallest: to even, which is zero
+  CHECK(float16(0x1p-25F).bits == 0);  // half of the smallest number: rounds to even, which is zero
   CHECK(float16(-0x1.8p-24F).bits == 0x8002);
   CHECK(float16(-0.0F).bits == 0x8000);
 }
 
-TEST_CASE("float16: its place among the dtypes") {
+TEST_CASE("float16: dtype traits") {
   static_assert(float16(1.5F).bits == 0x3E00 && static_cast<float>(float16(-3)) == -3.0F);
   static_assert(dtype_of<float16>() == DType::kF16 && size_of(DType::kF16) == 2 && accumulator_of(DType::kF16) == DType::kF32);
   CHECK(std::string(name_of(DType::kF16)) == "F16");

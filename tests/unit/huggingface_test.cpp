@@ -1,4 +1,4 @@
-// Models of Hugging Face transformers (tests/golden/huggingface, made by scripts/golden_huggingface.py) as this program reads and computes them.
+// Reads Hugging Face models (tests/golden/huggingface, made by scripts/golden_huggingface.py) and compares their logits with those of transformers.
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -28,7 +28,7 @@ const std::vector<std::string> kModels{"llama_tied", "llama3_untied", "llama_lin
 
 json read_json(const fs::path& path) { return json::parse(std::ifstream(path)); }
 
-/// A copy of a golden folder to be changed.
+/// A modifiable copy of a golden folder.
 class Folder {
  public:
   explicit Folder(const std::string& name) { fs::copy(kGolden / name, path(), fs::copy_options::recursive); }
@@ -79,7 +79,7 @@ void on_layout(const fs::path& folder, int tensor, int pipeline, int data, const
   });
 }
 
-/// The largest difference to transformers' logits.
+/// The largest difference from the logits of transformers.
 double logits_error(const fs::path& folder, int tensor) {
   const json expected = read_json(folder / "logits.json");
   const auto tokens = expected.at("tokens").get<std::vector<int32_t>>();
@@ -112,7 +112,7 @@ std::vector<float> slice(const std::vector<float>& whole, int64_t columns, const
 
 }  // namespace
 
-TEST_CASE("the logits of a Hugging Face model are those of transformers, on one rank and split over tensor ranks") {
+TEST_CASE("the logits of a Hugging Face model match transformers, on one rank and over tensor ranks") {
   for (const std::string& name : kModels)
     for (const int tensor : {1, 2, 4}) {
       const double error = logits_error(kGolden / name, tensor);
@@ -133,7 +133,7 @@ TEST_CASE("a Hugging Face model is read into any layout, each rank its own boxes
     });
 }
 
-TEST_CASE("any box of a Hugging Face tensor is the same part of the whole, in every dtype") {
+TEST_CASE("any box of a Hugging Face tensor equals that part of the full tensor, in every dtype") {
   uint64_t draw = 0;
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random_bits(random_key(7, "boxes"), draw++) % static_cast<uint64_t>(n)); };
   for (const char* name : {"gpt2_tied", "llama_bf16"}) {
@@ -160,9 +160,9 @@ TEST_CASE("any box of a Hugging Face tensor is the same part of the whole, in ev
   }
 }
 
-TEST_CASE("a tied head is compared with its embedding to the last byte, however large they are") {
+TEST_CASE("a tied head is compared with its embedding to the last byte, at any size") {
   const Folder folder("llama_tied");
-  constexpr int64_t kVocabulary = 140'000;  // 17 MiB a tensor: they are compared 16 MiB at a time
+  constexpr int64_t kVocabulary = 140'000;  // 17 MiB per tensor: compared in pieces of 16 MiB
   folder.change_json([=](json& config) { config["vocab_size"] = kVocabulary; });
   const bool equal = GENERATE(true, false);
   folder.change_tensors([&](RawTensors& tensors) {
@@ -176,7 +176,7 @@ TEST_CASE("a tied head is compared with its embedding to the last byte, however 
   CHECK((equal ? answer == "accepted" : answer.find("lm_head.weight differs from the embedding") != std::string::npos));
 }
 
-TEST_CASE("every parameter has one place in the tensors of transformers") {
+TEST_CASE("every parameter maps to one place in the tensors of transformers") {
   for (const std::string& name : kModels) {
     const ModelConfig model = HuggingFaceReader(kGolden / name).model();
     std::set<std::string> parameters, tensors;
@@ -195,7 +195,7 @@ TEST_CASE("every parameter has one place in the tensors of transformers") {
   }
 }
 
-TEST_CASE("config.json of older versions of transformers says the same") {
+TEST_CASE("config.json of older versions of transformers gives the same model") {
   const auto model_of = [](const json& config) { return parse_hugging_face_config(config.dump(), "config.json"); };
   const auto without = [](json config, const std::string& key) {
     config.erase(key);
@@ -226,24 +226,24 @@ TEST_CASE("config.json of older versions of transformers says the same") {
   json qwen2 = read_json(kGolden / "qwen2/config.json");
   CHECK_THROWS_AS(model_of(without(qwen2, "num_key_value_heads")), DataError);
   qwen2["num_key_value_heads"] = nullptr;
-  qwen2["attention_bias"] = true;  // which this class does not look at
+  qwen2["attention_bias"] = true;  // ignored by this class
   CHECK(*model_of(qwen2).kv_heads == model_of(qwen2).heads);
   CHECK_FALSE(model_of(without(llama, "tie_word_embeddings")).tied_embeddings);
   json mistral = read_json(kGolden / "mistral/config.json"), window = read_json(kGolden / "qwen2_window/config.json");
   CHECK(*model_of(mistral).window == 4);
   CHECK_FALSE(model_of(mistral).window_layers.has_value());
-  CHECK_THROWS_AS(model_of(without(mistral, "sliding_window")), DataError);  // its default is 4096 there: nothing to be guessed
+  CHECK_THROWS_AS(model_of(without(mistral, "sliding_window")), DataError);  // transformers' default of 4096 is not assumed
   mistral["sliding_window"] = nullptr;
   CHECK_FALSE(model_of(mistral).window.has_value());
   CHECK(model_of(window).window_layers == std::vector<int64_t>{1});
-  CHECK(model_of(without(window, "layer_types")) == model_of(window));  // max_window_layers says it too
+  CHECK(model_of(without(window, "layer_types")) == model_of(window));  // max_window_layers is equivalent here
   window["layer_types"] = {"sliding_attention", "full_attention"};
   CHECK(model_of(window).window_layers == std::vector<int64_t>{0});
   window["layer_types"] = {"sliding_attention", "sliding_attention"};
   CHECK((*model_of(window).window == 4 && !model_of(window).window_layers));
   window["layer_types"] = {"full_attention", "full_attention"};
   CHECK_FALSE(model_of(window).window.has_value());
-  // Both ways of saying it, where they agree.
+  // Both forms are accepted if they agree.
   json both = older("llama3_untied", "rope_type");
   both["rope_parameters"] = read_json(kGolden / "llama3_untied/config.json").at("rope_parameters");
   CHECK(model_of(both).rope_scaling.type == RopeScaling::kLlama3);
@@ -251,7 +251,7 @@ TEST_CASE("config.json of older versions of transformers says the same") {
   CHECK_THROWS_AS(model_of(both), DataError);
 }
 
-TEST_CASE("a config.json that this program does not compute is refused by key and value") {
+TEST_CASE("an unsupported config.json is refused, naming key and value") {
   const struct {
     const char *model, *key;
     json value;
@@ -282,17 +282,17 @@ TEST_CASE("a config.json that this program does not compute is refused by key an
       {"llama_tied", "rope_parameters", {{"rope_type", "linear"}, {"factor", 2}, {"beta_fast", 2}}, R"(unknown key "beta_fast")"},
       {"llama_tied", "rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}, R"("partial_rotary_factor" is 0.5)"},
       {"llama_tied", "rope_parameters", "linear", R"("rope_parameters" is "linear": expected an object)"},
-      {"llama_tied", "use_sliding_window", true, R"("use_sliding_window" is true: this type has no sliding windows)"},
+      {"llama_tied", "use_sliding_window", true, R"("use_sliding_window" is true: this model type has no sliding window)"},
       {"qwen2", "use_sliding_window", 1, R"("use_sliding_window" is 1: expected true or false)"},
       {"qwen2",
        "layer_types",
        {"full_attention", "sliding_attention"},
-       R"("layer_types" is ["full_attention","sliding_attention"]: there is no window for "sliding_attention")"},
-      {"qwen2_window", "layer_types", {"full_attention"}, R"("layer_types" is ["full_attention"]: expected a list of 2)"},
+       R"("layer_types" is ["full_attention","sliding_attention"]: "sliding_attention" needs a window)"},
+      {"qwen2_window", "layer_types", {"full_attention"}, R"("layer_types" is ["full_attention"]: expected a list of length 2)"},
       {"qwen2_window", "layer_types", {"full_attention", "linear_attention"}, R"(a layer's type is not supported)"},
       {"qwen2_window", "sliding_window", nullptr, R"("sliding_window")"},
       {"mistral", "sliding_window", 0, R"("sliding_window")"},
-      {"mistral", "layer_types", {"full_attention", "sliding_attention"}, R"(this type has its window on every layer)"},
+      {"mistral", "layer_types", {"full_attention", "sliding_attention"}, R"(this model type has its window on every layer)"},
       {"qwen3", "attention_bias", true, R"("attention_bias" is true)"},
       {"qwen3", "head_dim", nullptr, R"("head_dim")"},
       {"gpt2_tied", "activation_function", "relu", R"("activation_function" is "relu": not supported; allowed "gelu_new")"},
@@ -311,7 +311,7 @@ TEST_CASE("a config.json that this program does not compute is refused by key an
   }
 }
 
-TEST_CASE("GPT-2 is read without its prefix too, and with the constants that old files carry") {
+TEST_CASE("GPT-2 is read with and without its name prefix, and with the constants in old files") {
   const Folder folder("gpt2_tied");
   folder.change_tensors([](RawTensors& tensors) {
     RawTensors bare;
@@ -325,7 +325,7 @@ TEST_CASE("GPT-2 is read without its prefix too, and with the constants that old
   CHECK(logits_error(folder.path(), 2) < 1e-4);
 }
 
-TEST_CASE("a head beside tied embeddings must be equal to them") {
+TEST_CASE("a head stored beside tied embeddings must equal them") {
   const Folder folder("llama_tied");
   folder.change_tensors([](RawTensors& tensors) { tensors["lm_head.weight"] = tensors.at("model.embed_tokens.weight"); });
   CHECK(logits_error(folder.path(), 1) < 1e-4);
@@ -333,13 +333,13 @@ TEST_CASE("a head beside tied embeddings must be equal to them") {
   CHECK(refusal(folder.path()).find("lm_head.weight differs from the embedding") != std::string::npos);
 }
 
-TEST_CASE("links to the files of a Hugging Face model are followed, as its cache has them") {
+TEST_CASE("links to the files of a Hugging Face model are followed, as in its cache") {
   const TemporaryDirectory directory;
   for (const auto& item : fs::directory_iterator(kGolden / "qwen2")) fs::create_symlink(item.path(), directory.path / item.path().filename());
   CHECK(logits_error(directory.path, 1) < 1e-4);
 }
 
-TEST_CASE("a link to nothing or in a circle is named, not passed over") {
+TEST_CASE("a dangling or circular link is reported, not ignored") {
   for (const char* to : {"nowhere", "model.safetensors"}) {
     const Folder folder("llama_tied");
     fs::remove(folder.file());
@@ -349,7 +349,7 @@ TEST_CASE("a link to nothing or in a circle is named, not passed over") {
   }
 }
 
-TEST_CASE("tensors other than config.json describes are refused by name, the first five") {
+TEST_CASE("tensors that do not match config.json are refused, naming the first five") {
   const auto message_of = [](const char* model, const std::function<void(RawTensors&)>& change) {
     const Folder folder(model);
     folder.change_tensors(change);
@@ -373,7 +373,7 @@ TEST_CASE("tensors other than config.json describes are refused by name, the fir
   const Folder folder("llama3_untied");
   folder.change_json([](json& config) { config["intermediate_size"] = 49; });
   const std::string wrong = refusal(folder.path());
-  has(wrong, folder.path().string() + ": holds other tensors than config.json describes:\n");
+  has(wrong, folder.path().string() + ": the tensors do not match config.json:\n");
   has(wrong, "\n  model.layers.0.mlp.gate_proj.weight: [48, 32], expected [49, 32]");
   has(wrong, "\n  model.layers.0.mlp.down_proj.weight: [32, 48], expected [32, 49]");
   has(wrong, "\n  and 1 more");
@@ -398,7 +398,7 @@ TEST_CASE("damaged files of a Hugging Face model are refused by name") {
     const Folder folder("llama_linear_sharded");
     const std::string shard = read_json(folder.file(kIndex)).at("weight_map").at("model.norm.weight");
     folder.change_json([](json& index) { index["weight_map"].erase("model.norm.weight"); }, kIndex);
-    has(refusal(folder.path()), "tensor \"model.norm.weight\" of " + shard + " is not there");
+    has(refusal(folder.path()), "tensor \"model.norm.weight\" of " + shard + " is missing");
     folder.change_json([&](json& index) { index["weight_map"]["model.norm.weight"] = "../" + shard; }, kIndex);
     has(refusal(folder.path()), "is not the name of a file in this directory");
     folder.change_json([&](json& index) { index["weight_map"]["model.norm.weight"] = "model-00009-of-00009.safetensors"; }, kIndex);
@@ -423,7 +423,7 @@ TEST_CASE("damaged files of a Hugging Face model are refused by name") {
       std::ifstream stream(folder.file(), std::ios::binary);
       text.assign(std::istreambuf_iterator<char>(stream), {});
     }
-    // One tensor laid over the next: as large as before, from a byte on that another has.
+    // Overlapping tensors: the same size, but beginning inside another tensor.
     uint64_t length = 0;
     std::memcpy(&length, text.data(), sizeof length);
     json header = json::parse(text.substr(sizeof length, length));
@@ -444,7 +444,7 @@ TEST_CASE("damaged files of a Hugging Face model are refused by name") {
   has(refusal(kGolden / "nothing", ExitCode::kMissingFile), "no such directory");
 }
 
-TEST_CASE("a configured model that differs from its initial weights is told the keys to change, as YAML") {
+TEST_CASE("a configured model that differs from its initial weights: the keys to change are reported as YAML") {
   const ModelConfig weights = HuggingFaceReader(kGolden / "llama3_untied").model();
   CHECK(model_difference(weights, weights).empty());
   ModelConfig other = weights;

@@ -1,4 +1,4 @@
-// The rooms of the house in the one direction they may include each other, and libraries only where they belong.
+// Modules may include each other in one direction only, and libraries may be included only by their own module.
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Files whose path starts with `where` may include only what starts with one of `may`.
+/// Files whose path starts with `where` may include only headers whose path starts with one of `may`.
 struct ProjectRule {
   const char* where;
   std::vector<std::string> may;
@@ -66,7 +66,7 @@ std::vector<std::string> violations_in(const std::string& file, const std::strin
       for (const ProjectRule& rule : kProjectRules) {
         if (!file.starts_with(rule.where)) continue;
         if (!starts_with_any(header, rule.may)) found.push_back(file + " includes " + header);
-        break;  // the first rule that names the file is the narrowest
+        break;  // the first matching rule is the most specific
       }
     }
     for (const LibraryRule& rule : kLibraryRules)
@@ -75,17 +75,17 @@ std::vector<std::string> violations_in(const std::string& file, const std::strin
   return found;
 }
 
-using Rooms = std::map<std::string, std::set<std::string>>;  ///< which rooms of the trainer a room includes
+using IncludeGraph = std::map<std::string, std::set<std::string>>;  ///< modules of the trainer that a module includes
 
-void add_includes(Rooms& rooms, const std::string& file, const std::string& text) {
+void add_includes(IncludeGraph& rooms, const std::string& file, const std::string& text) {
   static const std::regex include(R"re(#\s*include\s*"trainer/([a-z_]+)/)re");
   const std::string room = file.substr(0, file.find('/'));
   for (std::sregex_iterator match(text.begin(), text.end(), include), end; match != end; ++match)
     if ((*match)[1] != room) rooms[room].insert((*match)[1]);
 }
 
-/// The rooms left when those that include none of the rest have been taken away, again and again.
-Rooms circle_in(Rooms rooms) {
+/// The modules that remain after repeatedly removing those that include none of the others.
+IncludeGraph cycles_in(IncludeGraph rooms) {
   for (bool taken = true; taken;) {
     taken = false;
     for (auto& [room, others] : rooms) std::erase_if(others, [&](const std::string& other) { return !rooms.contains(other); });
@@ -96,9 +96,9 @@ Rooms circle_in(Rooms rooms) {
 
 }  // namespace
 
-TEST_CASE("rooms of the trainer are built upon each other, never in a circle") {
+TEST_CASE("modules of the trainer include each other without cycles") {
   const fs::path root = fs::path(TRIREME_SOURCE_DIR) / "trainer";
-  Rooms rooms;
+  IncludeGraph rooms;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
     const std::string file = entry.path().lexically_relative(root).string();
     if (!entry.is_regular_file() || file.find('/') == std::string::npos) continue;
@@ -106,11 +106,11 @@ TEST_CASE("rooms of the trainer are built upon each other, never in a circle") {
     add_includes(rooms, file, {std::istreambuf_iterator<char>(stream), {}});
   }
   CHECK(rooms.size() > 8);
-  CHECK_FALSE(rooms["plan"].contains("verify"));  // both work with layouts, which have a room of their own
-  for (const auto& [room, others] : circle_in(rooms))
-    for (const std::string& other : others) FAIL_CHECK(room + " includes " + other + ": of a circle, or above one");
+  CHECK_FALSE(rooms["plan"].contains("verify"));  // both work with layouts, which have their own module
+  for (const auto& [room, others] : cycles_in(rooms))
+    for (const std::string& other : others) FAIL_CHECK(room + " includes " + other + ": part of a cycle, or above one");
   add_includes(rooms, "files/table.h", "#include \"trainer/run/run.h\"\n");
-  CHECK(circle_in(rooms).contains("run"));
+  CHECK(cycles_in(rooms).contains("run"));
 }
 
 TEST_CASE("includes run in one direction: kernels <- parallel <- trainer") {
@@ -138,7 +138,7 @@ std::vector<std::string> reads_of_environment(const std::string& file, const std
   return found;
 }
 
-TEST_CASE("variables of launchers are read in one file of the trainer, and given to the others as data") {
+TEST_CASE("one file of the trainer reads the environment variables of launchers, and passes them to the others as data") {
   const fs::path root = TRIREME_SOURCE_DIR;
   for (const auto& entry : fs::recursive_directory_iterator(root / "trainer")) {
     if (!entry.is_regular_file()) continue;
@@ -151,7 +151,7 @@ TEST_CASE("variables of launchers are read in one file of the trainer, and given
   CHECK(reads_of_environment("trainer/job/launch_environment.cpp", "std::getenv(name)").empty());
 }
 
-TEST_CASE("an include that runs the other way is found") {
+TEST_CASE("an include in the wrong direction is found") {
   CHECK(violations_in("kernels/ops/matmul.cpp", "#include \"parallel/param.h\"\n").size() == 1);
   CHECK(violations_in("parallel/tensor/linear.h", "#include \"parallel/sharding/unit.h\"\n").size() == 1);
   CHECK(violations_in("parallel/comm/thread.cpp", "  #  include <mpi.h>\n").size() == 1);
@@ -160,7 +160,7 @@ TEST_CASE("an include that runs the other way is found") {
   CHECK(violations_in("trainer/run/run.cpp", "#include \"parallel/mesh.h\"\n#include <vector>\n").empty());
 }
 
-TEST_CASE("every test's name survives CMake's lists, which an unbalanced bracket joins") {
+TEST_CASE("test names contain no characters that break CMake lists") {
   static const std::regex name(R"re(^TEST_CASE\("((?:[^"\\]|\\.)*)")re");
   int names = 0;
   for (const auto& entry : fs::recursive_directory_iterator(fs::path(TRIREME_SOURCE_DIR) / "tests")) {

@@ -1,4 +1,4 @@
-// The levels of instructions of kernels/cpu: the program has them all, and the linker must never take code of one for another.
+// Instruction-set levels of kernels/cpu: the program contains all of them, and the linker must never merge code of different levels.
 #include "kernels/core/isa.h"
 
 #include <cstdio>
@@ -24,15 +24,15 @@ std::string output_of(const std::string& command) {
 
 }  // namespace
 
-// Of an inline function that two object files define the linker keeps either: a std::max compiled for AVX-512 would then run on every CPU.
-TEST_CASE("isa: object files of one level define no symbol that is not named after it") {
+// The linker keeps one definition of an inline function in two object files: a std::max compiled for AVX-512 could then run on every CPU.
+TEST_CASE("isa: object files of a level define only symbols in the namespace of that level") {
   std::istringstream objects(TRIREME_LOOP_OBJECTS);
   int symbols = 0;
   for (std::string object; std::getline(objects, object, ':');) {
     const std::string mark = "trireme_loops_";
     const size_t begin = object.find(mark) + mark.size();
     const std::string isa = object.substr(begin, object.find('.', begin) - begin);
-    REQUIRE(isa_named(isa).has_value());
+    REQUIRE(parse_isa(isa).has_value());
     const std::string own = "3cpu" + std::to_string(isa.size()) + isa;  // trireme::cpu::ISA, mangled
     std::istringstream lines(output_of("nm --defined-only '" + object + "'"));
     for (std::string address, type, name; lines >> address >> type >> name;) {
@@ -46,8 +46,8 @@ TEST_CASE("isa: object files of one level define no symbol that is not named aft
 }
 #endif
 
-TEST_CASE("isa: names are known, and come back") {
-  for (int i = 0; i < kIsas; ++i) CHECK(isa_named(name_of(static_cast<Isa>(i))) == static_cast<Isa>(i));
-  CHECK_FALSE(isa_named("mmx").has_value());
+TEST_CASE("isa: parse_isa is the inverse of name_of") {
+  for (int i = 0; i < kIsas; ++i) CHECK(parse_isa(name_of(static_cast<Isa>(i))) == static_cast<Isa>(i));
+  CHECK_FALSE(parse_isa("mmx").has_value());
   CHECK(best_isa() >= Isa::kPortable);
 }

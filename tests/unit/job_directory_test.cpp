@@ -1,4 +1,4 @@
-// The directory of a job beside what other jobs, other users and killed launchers have left in the same place.
+// The directory of a job, next to directories of other jobs, other users and killed launchers.
 #include "trainer/job/job_directory.h"
 
 #include <fcntl.h>
@@ -30,12 +30,12 @@ std::string value_of(const char* variable) {
   return value != nullptr ? value : "";
 }
 
-/// What `body` returns, in a process of its own that has ten seconds; -1 where it needs more.
+/// The return value of `body`, run in a child process with a time limit of ten seconds; -1 after a timeout.
 template <class F>
 int in_time(F&& body) {
   const pid_t child = ::fork();
   if (child == 0) {
-    sigset_t alarm;  // other tests of this program block it
+    sigset_t alarm;  // blocked by other tests of this program
     sigemptyset(&alarm);
     sigaddset(&alarm, SIGALRM);
     ::pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr);
@@ -47,7 +47,7 @@ int in_time(F&& body) {
   return ::waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/// A directory beside those of the jobs, which goes with this object.
+/// A directory next to those of jobs, removed by the destructor.
 struct Neighbour {
   explicit Neighbour(const std::string& name) : path(fs::path("/dev/shm") / concat("trireme-mpi-", name, ::getpid())) { fs::create_directory(path); }
   ~Neighbour() { fs::remove_all(path); }
@@ -56,7 +56,7 @@ struct Neighbour {
 
 }  // namespace
 
-TEST_CASE("job directory: it is this user's alone, named to Open MPI, and goes with the job") {
+TEST_CASE("job directory: is private to the user, set for Open MPI, and removed with the job") {
   CHECK(in_time([] {
           fs::path path;
           {
@@ -73,7 +73,7 @@ TEST_CASE("job directory: it is this user's alone, named to Open MPI, and goes w
             if (*before != '\0') ::setenv("TMPDIR", before, 1);
             {
               const JobDirectory several(read_launch_environment(),
-                                         false);  // the other hosts do not have it, and Open MPI would tell them of it by the other variables
+                                         false);  // it does not exist on the other hosts, to which Open MPI would forward the other variables
               const bool told = value_of("TMPDIR").starts_with("/dev/shm/trireme-mpi-") && fs::exists(value_of("TMPDIR"));
               if (!told || !value_of(kSession).empty() || !value_of(kSegments).empty()) return 5;
             }
@@ -83,7 +83,7 @@ TEST_CASE("job directory: it is this user's alone, named to Open MPI, and goes w
         }) == 0);
 }
 
-TEST_CASE("job directory: what the user has chosen stays") {
+TEST_CASE("job directory: variables set by the user are respected") {
   CHECK(in_time([] {
           ::setenv(kSession, "/nowhere/of the user's", 1);
           const JobDirectory directory(read_launch_environment(), true);
@@ -96,7 +96,7 @@ TEST_CASE("job directory: what the user has chosen stays") {
         }) == 0);
 }
 
-TEST_CASE("job directory: a pipe, a link or another user's directory in its place is passed over without a wait") {
+TEST_CASE("job directory: pipes, links and directories of other users are skipped without blocking") {
   const Neighbour pipe("pipe"), link("link"), foreign("foreign"), abandoned("abandoned"), alive("alive");
   REQUIRE(::mkfifo((pipe.path / "lock").c_str(), 0666) == 0);
   const test::TemporaryDirectory elsewhere;
@@ -126,9 +126,9 @@ TEST_CASE("job directory: a pipe, a link or another user's directory in its plac
   fs::remove(as_pipe);
 }
 
-TEST_CASE("job directory: where shared memory is scarce or none TMPDIR serves, and is named where it cannot") {
+TEST_CASE("job directory: TMPDIR is used if shared memory is scarce or missing, and named in the error if it is unusable") {
   const test::TemporaryDirectory directory;
-  // In a mount namespace of its own, whose /dev/shm is such a file system.
+  // Runs `body` in a new mount namespace with this /dev/shm.
   const auto with_memory = [](unsigned long flags, const char* options, const std::string& temporary, const auto& body) {
     return in_time([&] {
       if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return 77;
@@ -143,7 +143,7 @@ TEST_CASE("job directory: where shared memory is scarce or none TMPDIR serves, a
     return value_of(kSession).starts_with(place + "/trireme-mpi-") && value_of(kSegments).empty() ? 0 : 1;
   });
   if (served == 77) {
-    WARN("skipped: no right to mount");
+    WARN("skipped: no permission to mount");
     return;
   }
   CHECK(served == 0);
@@ -158,7 +158,7 @@ TEST_CASE("job directory: where shared memory is scarce or none TMPDIR serves, a
             const JobDirectory made(read_launch_environment(), true);
             return 1;
           } catch (const IoError& error) {
-            const std::string start = "TMPDIR=" + missing + ": mpirun cannot keep its files there: No such file or directory";
+            const std::string start = "TMPDIR=" + missing + ": mpirun cannot create its files there: No such file or directory";
             return std::string(error.what()).starts_with(start) ? 0 : 2;
           }
         }) == 0);

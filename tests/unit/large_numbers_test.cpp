@@ -1,4 +1,4 @@
-// Runs that go on for longer than any test: a hundred million steps, a hundred restarts.
+// Runs that are longer than any test: a hundred million steps, a hundred restarts.
 #include "tests/support/catch.h"
 #include "tests/support/run_files.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
@@ -17,11 +17,11 @@ TEST_CASE("checkpoint: a step of nine digits is newer than one of eight") {
     return found;
   };
   CHECK(names() == std::vector<std::string>{"step-100000002", "step-100000000", "step-99999999", "step-00000007"});
-  std::filesystem::create_symlink("step-99999999", checkpoints / "latest");  // the two newer ones belong to another past
+  std::filesystem::create_symlink("step-99999999", checkpoints / "latest");  // the two newer ones belong to a different history of the run
   CHECK(names().front() == "step-99999999");
 }
 
-TEST_CASE("restart policy: the delay stays at its longest, however many restarts come in a row") {
+TEST_CASE("restart policy: the delay stays at its maximum for any number of consecutive restarts") {
   RestartPolicy policy(200);
   for (int64_t step = 1; step <= 150; ++step) {
     CAPTURE(step);

@@ -1,4 +1,4 @@
-// Files of tensors that are larger than the pieces in which the product reads, writes and converts them.
+// Files with tensors larger than the chunks in which the product reads, writes and converts them.
 #include <cstring>
 
 #include "tests/support/catch.h"
@@ -9,7 +9,7 @@
 namespace trireme::test {
 namespace {
 
-/// No two of its stretches of a power of two are alike.
+/// Any two chunks of a power-of-two size differ.
 std::vector<uint8_t> bytes_of(size_t count) {
   std::vector<uint8_t> bytes(count);
   for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<uint8_t>((i * 0x9E3779B97F4A7C15U) >> 56);
@@ -22,7 +22,7 @@ SafetensorsSummary write(const std::string& path, const std::vector<uint8_t>& by
 
 }  // namespace
 
-TEST_CASE("safetensors: a tensor of several pieces is written piece by piece, and its digest covers the last byte") {
+TEST_CASE("safetensors: a tensor of several chunks is written completely, and its digest covers the last byte") {
   const Scratch scratch;
   std::vector<uint8_t> bytes = bytes_of((size_t{17} << 20) + 5);  // a digest reads 16 MiB at a time, and a write takes 1 MiB
   const std::string path = scratch / "large.safetensors";
@@ -40,7 +40,7 @@ TEST_CASE("safetensors: a tensor of several pieces is written piece by piece, an
   CHECK(other.digest(other.entry("w")) != written.digests[0]);
 }
 
-TEST_CASE("a box of a matrix that is stored transposed holds its own rows, however many there are") {
+TEST_CASE("a box of a matrix that is stored transposed contains its own rows, for any number of rows") {
   constexpr int64_t kRows = 200, kColumns = 3;
   std::vector<float> stored(kRows * kColumns);
   for (size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<float>(i);

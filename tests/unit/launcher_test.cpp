@@ -1,4 +1,4 @@
-// The launcher against a scripted mpirun: signals, exit codes, what is passed on and what is not.
+// The launcher with a scripted mpirun: signals, exit codes, filtered and forwarded output.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -18,7 +18,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
-#include "trainer/commands/continuer.h"
+#include "trainer/commands/restart_planner.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/job/job_directory.h"
 #include "trainer/job/launch_limits.h"
@@ -52,16 +52,16 @@ class ScopedVariable {
 
 struct Launched {
   int code = 0;
-  std::string errors;  ///< what came out on standard error
+  std::string errors;  ///< standard error
 };
 
-/// As main() of the product does, before any thread is started: one that does not block the signals of these tests would end the process.
+/// Like main() of the product, before any thread is started: a thread that does not block signals would end the process in these tests.
 const bool kSignalThreadFirst = (start_signal_thread(), true);
 
-/// The first line of a script that stands for mpirun and its ranks.
+/// The first line of a script that replaces mpirun and its ranks.
 const std::string kStart = concat("printf '", kStartedLine, "\\n' >&2\n");
 
-/// launch() with a shell script as mpirun, standard error caught.
+/// Calls launch() with a shell script as mpirun and captures standard error.
 Launched launch_script(const std::string& script, const LaunchOptions& options = {}, const std::string& start = kStart) {
   std::string name = (fs::temp_directory_path() / "trireme-XXXXXX").string();
   REQUIRE(::mkdtemp(name.data()) != nullptr);
@@ -82,7 +82,7 @@ Launched launch_script(const std::string& script, const LaunchOptions& options =
   return result;
 }
 
-/// A child that ends with what `body` returns.
+/// Forks a child whose exit code is the return value of `body`.
 template <class F>
 pid_t fork_for(F&& body) {
   const pid_t child = ::fork();
@@ -102,7 +102,7 @@ const std::string kEpilogue =
 
 }  // namespace
 
-TEST_CASE("launcher: mpirun's own words are told from the ranks', however the bytes arrive", "[launcher]") {
+TEST_CASE("launcher: mpirun's notices are separated from the ranks' output, wherever reads split it", "[launcher]") {
   const std::string stream =
       "first\n" + kEpilogue +
       "mpirun: Forwarding signal 10 to job\n[n1:01234] 3 more processes have sent help message help-mpi-api.txt / mpi-abort\n" +
@@ -126,7 +126,7 @@ TEST_CASE("launcher: mpirun's own words are told from the ranks', however the by
   CHECK_FALSE(filter.ready());
 }
 
-TEST_CASE("launcher: announcements are found behind Open MPI's tags and unfinished lines", "[launcher]") {
+TEST_CASE("launcher: announcements are recognised after Open MPI's tags and incomplete lines", "[launcher]") {
   for (const char* tag : {"", "[1,0]<stderr>:", "Sun Nov 22 18:00:00 2026<stderr>:"}) {
     MpirunOutputFilter filter;
     CHECK(filter.feed(concat(tag, kStartedLine, "\n")).empty());
@@ -140,24 +140,24 @@ TEST_CASE("launcher: announcements are found behind Open MPI's tags and unfinish
 }
 
 TEST_CASE("launcher: which rank ended first is read from mpirun's notices", "[launcher]") {
-  const auto first_end = [](const std::string& notice) {
+  const auto first_exit_notice = [](const std::string& notice) {
     MpirunOutputFilter filter;
     CHECK(filter.feed(kFrame + "\n" + notice + "\n" + kFrame + "\n").empty());
-    return filter.first_end();
+    return filter.first_exit_notice();
   };
-  CHECK(first_end("mpirun noticed that process rank 12 with PID 0 on node vm exited on signal 9 (Killed).") ==
+  CHECK(first_exit_notice("mpirun noticed that process rank 12 with PID 0 on node vm exited on signal 9 (Killed).") ==
         "rank 12 ended first, by signal 9 (Killed)");
   const std::string by_code =
       "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first "
       "process to do so was:\n\n  Process name: [[46013,1],2]\n  Exit code:    ";
-  CHECK(first_end(by_code + "1") == "rank 2 ended first, with exit code 1");
-  CHECK(first_end(by_code + "70").empty());  // as every rank that was told to leave
-  CHECK(first_end("mpirun has exited due to process rank 0 with PID 0 on\nnode vm exiting improperly.") ==
-        "rank 0 ended first, by itself and without an error");
-  CHECK(first_end("Primary job  terminated normally").empty());
+  CHECK(first_exit_notice(by_code + "1") == "rank 2 ended first, with exit code 1");
+  CHECK(first_exit_notice(by_code + "70").empty());  // as every rank that was ordered to exit
+  CHECK(first_exit_notice("mpirun has exited due to process rank 0 with PID 0 on\nnode vm exiting improperly.") ==
+        "rank 0 ended first, without reporting an error");
+  CHECK(first_exit_notice("Primary job  terminated normally").empty());
 }
 
-TEST_CASE("launcher: the ranks' exit code and lines pass, the epilogue does not", "[launcher]") {
+TEST_CASE("launcher: the ranks' exit code and output are passed on, mpirun's epilogue is not", "[launcher]") {
   for (int code : {0, 64, 65, 66, 70, 74, 75}) {
     const Launched result = launch_script(concat("cat >&2 <<END\nours\n", kEpilogue, "END\nexit ", code, "\n"));
     CHECK(result.code == code);
@@ -171,12 +171,12 @@ TEST_CASE("launcher: the ranks' exit code and lines pass, the epilogue does not"
   CHECK(silent.errors == "mpirun was killed by signal 9\n");
 }
 
-/// A shell cannot trap a signal that it was started with ignored, as mpirun is with SIGUSR1.
+/// A shell cannot trap a signal that was ignored when it started, and mpirun is started with SIGUSR1 ignored.
 const std::string kTrapUsr1 = "[ -n \"$again\" ] || exec env --default-signal=USR1 again=1 \"$0\" \"$@\"\ntrap 'exit 75' USR1\n";
 const std::string kReady = concat("printf '", kReadyLine, "\\n' >&2\n");
 const std::string kWait = "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; done; exit 64\n";
 
-TEST_CASE("launcher: a request to stop reaches mpirun as SIGUSR1 where the ranks are ready", "[launcher]") {
+TEST_CASE("launcher: a stop request is forwarded to mpirun as SIGUSR1 once the ranks are ready", "[launcher]") {
   for (const char* name : {"TERM", "INT", "USR1", "HUP"}) {
     CAPTURE(name);
     const Launched result = launch_script(concat(kTrapUsr1, "trap 'exit 65' TERM INT HUP\n", kReady, "sleep 0.2; kill -", name, " $PPID\n", kWait));
@@ -185,37 +185,37 @@ TEST_CASE("launcher: a request to stop reaches mpirun as SIGUSR1 where the ranks
   }
 }
 
-TEST_CASE("launcher: a request to stop before the ranks are ready ends the job without waiting for them", "[launcher]") {
+TEST_CASE("launcher: a stop request before the ranks are ready ends the job without waiting for them", "[launcher]") {
   for (const char* name : {"TERM", "INT", "USR1"}) {
     CAPTURE(name);
     const auto begin = std::chrono::steady_clock::now();
     const Launched result = launch_script(concat("kill -", name, " $PPID\n", kWait));
     CHECK(result.code == 75);
-    CHECK(result.errors == "stopped on request before the first step; the same command goes on from there\n");
+    CHECK(result.errors == "stopped on request before the first step; rerun the same command to resume\n");
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(4));
   }
 }
 
-TEST_CASE("launcher: a second request ends the job at once, even where mpirun does not heed it", "[launcher]") {
+TEST_CASE("launcher: a second stop request ends the job immediately, even if mpirun ignores it", "[launcher]") {
   const std::string heedless = concat("trap '' HUP USR1\n", kReady, "sleep 0.2\n");
   const std::string interrupted = "kill -INT $PPID; sleep 0.5; kill -INT $PPID\n", terminated = "kill -TERM $PPID; sleep 1.1; kill -TERM $PPID\n";
   for (const std::string& requests : {interrupted, terminated}) {
     const Launched result = launch_script(concat(heedless, requests, kWait));
     CHECK(result.code == 70);
-    CHECK(result.errors == "ended at once by a second request to stop; what was not yet saved is lost\n");
+    CHECK(result.errors == "ended immediately by a second stop request; unsaved progress is lost\n");
   }
-  // An answer of the ranks counts, even after a second request.
+  // An exit code of the ranks takes precedence, even after a second request.
   const Launched saved = launch_script(concat("trap 'exit 75' HUP\n", kReady, "sleep 0.2; kill -INT $PPID; sleep 0.5; kill -INT $PPID\n", kWait));
   CHECK(saved.code == 75);
   CHECK(saved.errors.empty());
-  // Whoever ends a job may send SIGTERM twice in a row.
+  // A scheduler may send SIGTERM twice in a row.
   const Launched twice =
       launch_script(concat(kTrapUsr1, kReady, "sleep 0.2; trap 'sleep 0.5; exit 75' USR1; kill -TERM $PPID; kill -TERM $PPID\n", kWait));
   CHECK(twice.code == 75);
 }
 
-TEST_CASE("launcher: mpirun blocks SIGTERM and SIGINT, and ignores SIGUSR1 where it does not pass it on", "[launcher]") {
-  // A shell unblocks signals as soon as it starts another program.
+TEST_CASE("launcher: mpirun starts with SIGTERM and SIGINT blocked and SIGUSR1 ignored", "[launcher]") {
+  // Built-ins only: a shell unblocks signals when it starts another program.
   const Launched result =
       launch_script("while read -r name value; do case $name in SigBlk: | SigIgn:) echo $value >&2 ;; esac; done < /proc/$$/status\nexit 75\n");
   CHECK(result.code == 75);
@@ -228,13 +228,13 @@ TEST_CASE("launcher: mpirun blocks SIGTERM and SIGINT, and ignores SIGUSR1 where
   CHECK_FALSE(has(ignored, SIGHUP));
 }
 
-TEST_CASE("launcher: a request after the end of a job does not end the launcher", "[launcher]") {
+TEST_CASE("launcher: a stop request after the end of a job does not end the launcher", "[launcher]") {
   CHECK(launch_script("(sleep 0.1; kill -TERM $PPID) & exit 0\n").code == 0);
   ::kill(::getpid(), SIGTERM);
   ::poll(nullptr, 0, 300);
 }
 
-/// Standard output replaced by a pipe for a scope.
+/// Replaces standard output by a pipe for a scope.
 class OutputPipe {
  public:
   OutputPipe() : before_(::dup(STDOUT_FILENO)) {
@@ -258,7 +258,7 @@ class OutputPipe {
   std::array<int, 2> pipe_{};
 };
 
-TEST_CASE("launcher: a job goes on where nobody reads its log", "[launcher]") {
+TEST_CASE("launcher: a job continues if its log is not read", "[launcher]") {
   const std::string script = "yes 'a line of the log' | head -c 20000000; exit 75\n";
   const LaunchOptions log{.output_is_log = true};
   {
@@ -267,11 +267,11 @@ TEST_CASE("launcher: a job goes on where nobody reads its log", "[launcher]") {
     CHECK(launch_script(script, log).code == 75);
   }
   const OutputPipe paused;
-  // The rest is given up after ten seconds, or one where a stop was requested.
+  // The unread rest is dropped after ten seconds, or after one if a stop was requested.
   CHECK(launch_script(concat(kTrapUsr1, kReady, "trap '' USR1; kill -TERM $PPID\n", script), log).code == 75);
 }
 
-TEST_CASE("output relay: what a reader misses is left out in whole lines and counted", "[launcher]") {
+TEST_CASE("output relay: unread output is dropped in complete lines and counted", "[launcher]") {
   std::array<int, 2> pipe{};
   REQUIRE(::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) == 0);
   OutputRelay relay(pipe[1], OutputRelay::Kind::kLog, 10000);
@@ -296,11 +296,11 @@ TEST_CASE("output relay: what a reader misses is left out in whole lines and cou
   CHECK((taken.ends_with('\n') || taken.ends_with('\r')));
   const auto lines = std::ranges::count_if(taken, [](char c) { return c == '\n' || c == '\r'; });
   relay.add("after\n");
-  CHECK(write_all() == concat("[", 3000 - lines, " lines were left out here: nobody read the output in time]\nafter\n"));
+  CHECK(write_all() == concat("[", 3000 - lines, " lines were dropped here: the output was not read in time]\nafter\n"));
   relay.add(all);
   relay.finish(std::chrono::milliseconds(100));
   taken = write_all();
-  CHECK(taken.ends_with(" lines were left out here: nobody read the output in time]\n"));
+  CHECK(taken.ends_with(" lines were dropped here: the output was not read in time]\n"));
 
   ::close(pipe[0]);
   ignore_closed_output();
@@ -332,7 +332,7 @@ TEST_CASE("launcher: the command and environment of the ranks", "[launcher]") {
   const Launched remote = launch_script("echo \"$*\" >&2\n", {.hosts_file = hosts.string()});
   CHECK(remote.errors.find("-n 4 --hostfile " + hosts.string() + " -x OMP_NUM_THREADS -x ") == 0);
   {
-    const ScopedVariable allocation("SLURM_JOB_NUM_NODES", "2");  // whose nodes mpirun knows
+    const ScopedVariable allocation("SLURM_JOB_NUM_NODES", "2");  // mpirun knows the nodes of the allocation
     CHECK(launch_script("echo \"$*\" >&2\n").errors.starts_with("-n 4 -x OMP_NUM_THREADS -x "));
   }
   std::ofstream(hosts) << "# none\n";
@@ -341,8 +341,8 @@ TEST_CASE("launcher: the command and environment of the ranks", "[launcher]") {
   CHECK_THROWS_AS(launch(read_launch_environment(), 4, {}, {.hosts_file = hosts.string()}), MissingFileError);
 }
 
-TEST_CASE("launcher: a job that failed is started again as its continuation says, any other is not", "[launcher]") {
-  // Says its arguments; ends with the next of the codes.
+TEST_CASE("launcher: a failed job is restarted with the arguments of its continuation, any other is not", "[launcher]") {
+  // Prints its arguments and exits with the next of the codes.
   const auto script = [](const std::string& codes) {
     return concat("echo \"$4\" >&2; count=$(dirname $0)/count; echo >> $count; set -- ", codes, "; shift $(($(wc -l < $count) - 1)); exit $1\n");
   };
@@ -355,15 +355,15 @@ TEST_CASE("launcher: a job that failed is started again as its continuation says
   };
   const Launched recovered = launch_script(script("139 70 0"), options);
   CHECK(recovered.code == 0);
-  CHECK(recovered.errors == "train\nmpirun ended with code 139\nrestart 1 of 3, from step 1\nagain1\nrestart 2 of 3, from step 2\nagain2\n");
+  CHECK(recovered.errors == "train\nmpirun exited with code 139\nrestart 1 of 3, from step 1\nagain1\nrestart 2 of 3, from step 2\nagain2\n");
   for (const char* answer : {"64", "65", "66", "74", "75"}) {
     const Launched answered = launch_script(script(answer), options);
     CHECK(std::to_string(answered.code) == answer);
     CHECK(answered.errors == "train\n");
   }
-  CHECK(launch_script(script("70 70 70 70 0"), options).errors.find("again5\ngiving up: all 3 restarts are used\n") != std::string::npos);
+  CHECK(launch_script(script("70 70 70 70 0"), options).errors.find("again5\ngiving up: all 3 restarts are used up\n") != std::string::npos);
   options.continuation = [] { return Continuation{{"again"}, 0, "the start"}; };
-  const Launched slow_to_start = launch_script(script("1 1 0"), options);  // no step has begun, so none has failed twice
+  const Launched slow_to_start = launch_script(script("1 1 0"), options);  // no step has begun, so no step has failed twice
   CHECK(slow_to_start.code == 0);
   CHECK(slow_to_start.errors.find("restart 2 of 3 in 1 s, from the start\n") != std::string::npos);
   const Launched asked_to_stop = launch_script("kill -TERM $PPID; sleep 0.2; exit 70\n", options);
@@ -371,7 +371,7 @@ TEST_CASE("launcher: a job that failed is started again as its continuation says
   CHECK(asked_to_stop.errors.find("restart") == std::string::npos);
 }
 
-TEST_CASE("launcher: a job that would fail again by its continuation is not started again", "[launcher]") {
+TEST_CASE("launcher: a job whose continuation gives a no_retry_reason is not restarted", "[launcher]") {
   LaunchOptions options;
   options.restarts = 3;
   options.continuation = [] { return Continuation{{"again"}, 7, "step 7", 9, "it has diverged"}; };
@@ -380,54 +380,54 @@ TEST_CASE("launcher: a job that would fail again by its continuation is not star
   CHECK(given_up.errors == "train\ngiving up: it has diverged\n");
 }
 
-TEST_CASE("launcher: the next job starts when the ranks of a killed mpirun are gone", "[launcher]") {
+TEST_CASE("launcher: the next job starts only after the ranks of a killed mpirun have ended", "[launcher]") {
   LaunchOptions options;
   options.restarts = 1;
   options.continuation = [] { return Continuation{{"again"}, 0, "the start"}; };
-  // The first ends a second before its child, and after it has been seen to have one.
+  // The first job ends one second before its child, and after the launcher has seen the child.
   const Launched result = launch_script("[ $4 = again ] && { [ -e $0.gone ]; exit; }\n(sleep 3; touch $0.gone) & sleep 2; kill -9 $$\n", options);
   CHECK(result.code == 0);
   CHECK(result.errors == "mpirun was killed by signal 9\nrestart 1 of 1, from the start\n");
 }
 
-TEST_CASE("launcher: a job goes on from what metrics.jsonl says in whole lines", "[launcher]") {
+TEST_CASE("launcher: progress is read from the complete lines of metrics.jsonl", "[launcher]") {
   std::string run = (fs::temp_directory_path() / "trireme-XXXXXX").string();
   REQUIRE(::mkdtemp(run.data()) != nullptr);
-  Continuer continuer(run, "auto", {"train", "run.yaml"});
+  RestartPlanner restart_planner(run, "auto", {"train", "run.yaml"});
   std::ofstream(fs::path(run) / "metrics.jsonl") << "{\"step\":12,\"loss\":1}\n{\"step\":1";
-  CHECK(continuer().done == 12);
+  CHECK(restart_planner().done == 12);
   fs::remove_all(run);
 }
 
-TEST_CASE("launcher: a job that has diverged is not worth another try, the one after it is", "[launcher]") {
+TEST_CASE("launcher: a diverged job is not restarted, the job after it is", "[launcher]") {
   std::string run = (fs::temp_directory_path() / "trireme-XXXXXX").string();
   REQUIRE(::mkdtemp(run.data()) != nullptr);
   const fs::path metrics = fs::path(run) / "metrics.jsonl";
-  Continuer continuer(run, "auto", {"train", "run.yaml"});
+  RestartPlanner restart_planner(run, "auto", {"train", "run.yaml"});
   std::ofstream(metrics) << "{\"event\":\"start\",\"step\":0}\n{\"step\":21,\"loss\":null}\n{\"event\":\"diverged\",\"rejected_steps\":20}\n";
-  CHECK(continuer().no_retry_reason == "the run has diverged, and would diverge again");
-  CHECK(continuer().no_retry_reason.empty());  // not written since: the next job failed before it trained
+  CHECK(restart_planner().no_retry_reason == "the run diverged and would diverge again");
+  CHECK(restart_planner().no_retry_reason.empty());  // metrics.jsonl is unchanged: the next job failed before training
   std::ofstream(metrics, std::ios::app) << "{\"event\":\"start\",\"step\":0}\n{\"step\":22,\"loss\":1}\n";
   fs::last_write_time(metrics, fs::last_write_time(metrics) + std::chrono::seconds(1));
-  CHECK(continuer().no_retry_reason.empty());
+  CHECK(restart_planner().no_retry_reason.empty());
   fs::remove_all(run);
 }
 
-TEST_CASE("launcher: started over with --resume never beside the metrics of before, a job goes on from its own checkpoints", "[launcher]") {
+TEST_CASE("launcher: a job started with --resume never next to old metrics is restarted from its own checkpoints", "[launcher]") {
   std::string run = (fs::temp_directory_path() / "trireme-XXXXXX").string();
   REQUIRE(::mkdtemp(run.data()) != nullptr);
   const fs::path metrics = fs::path(run) / "metrics.jsonl";
   std::ofstream(metrics) << "{\"step\":12,\"loss\":1}\n";
-  Continuer continuer(run, "never", {"train", "--resume", "never", "run.yaml"});
+  RestartPlanner restart_planner(run, "never", {"train", "--resume", "never", "run.yaml"});
   using Words = std::vector<std::string>;
-  CHECK(continuer().arguments == Words{"train", "--resume", "never", "run.yaml"});  // failed before it trained
+  CHECK(restart_planner().arguments == Words{"train", "--resume", "never", "run.yaml"});  // failed before training
   std::ofstream(metrics) << "{\"step\":1,\"loss\":1}\n";
   fs::last_write_time(metrics, fs::last_write_time(metrics) + std::chrono::seconds(1));
-  CHECK(continuer().arguments == Words{"train", "--resume", "auto", "run.yaml"});
+  CHECK(restart_planner().arguments == Words{"train", "--resume", "auto", "run.yaml"});
   fs::remove_all(run);
 }
 
-TEST_CASE("launcher: directories of jobs are not swept while they are made", "[launcher]") {
+TEST_CASE("launcher: job directories are not removed while being created", "[launcher]") {
   constexpr const char* kPlace = "OMPI_MCA_btl_vader_backing_directory";
   const ScopedVariable unset(kPlace, nullptr);
   std::vector<pid_t> processes;
@@ -443,7 +443,7 @@ TEST_CASE("launcher: directories of jobs are not swept while they are made", "[l
   for (const pid_t process : processes) CHECK(code_of(process) == 0);
 }
 
-TEST_CASE("launcher: a rank whose parent is the first process of a container lives", "[launcher]") {
+TEST_CASE("launcher: a rank survives if its parent is process 1 of a container", "[launcher]") {
   const auto rank = [] {
     if (::getppid() != 1) return 76;
     die_with_parent();
@@ -451,11 +451,11 @@ TEST_CASE("launcher: a rank whose parent is the first process of a container liv
   };
   const auto first = [&] { return code_of(fork_for(rank)); };
   const int code = code_of(fork_for([&] { return ::unshare(CLONE_NEWPID) != 0 ? 77 : code_of(fork_for(first)); }));
-  if (code == 77) WARN("skipped: no right to make a PID namespace");
+  if (code == 77) WARN("skipped: no permission to create a PID namespace");
   CHECK((code == 0 || code == 77));
 }
 
-TEST_CASE("launcher: without mpirun the error names what to install", "[launcher]") {
+TEST_CASE("launcher: without mpirun the error names the package to install", "[launcher]") {
   const ScopedVariable path("PATH", "/nowhere");
   try {
     launch(read_launch_environment(), 2, {});
@@ -485,28 +485,28 @@ TEST_CASE("launcher: ranks of mpirun and srun are recognised, shells of an alloc
   CHECK_FALSE(read_launch_environment().is_rank());
 }
 
-TEST_CASE("launcher: the steps of a job count once, not again for the next that failed before it trained", "[launcher]") {
+TEST_CASE("launcher: steps of a job are not counted again for a following job that fails before training", "[launcher]") {
   std::string run = (fs::temp_directory_path() / "trireme-XXXXXX").string();
   REQUIRE(::mkdtemp(run.data()) != nullptr);
   const fs::path metrics = fs::path(run) / "metrics.jsonl";
-  Continuer continuer(run, "auto", {"train", "run.yaml"});
+  RestartPlanner restart_planner(run, "auto", {"train", "run.yaml"});
   std::ofstream(metrics) << "{\"step\":12,\"loss\":1}\n";
-  CHECK(continuer().done == 12);
-  CHECK(continuer().done == 0);
-  CHECK(continuer().done == 0);
+  CHECK(restart_planner().done == 12);
+  CHECK(restart_planner().done == 0);
+  CHECK(restart_planner().done == 0);
   std::ofstream(metrics, std::ios::app) << "{\"step\":13,\"loss\":1}\n";
   fs::last_write_time(metrics, fs::last_write_time(metrics) + std::chrono::seconds(1));
-  CHECK(continuer().done == 13);
+  CHECK(restart_planner().done == 13);
   fs::remove_all(run);
 }
 
-TEST_CASE("launcher: a job that crashed, then failed before it trained, is started a third time", "[launcher]") {
+TEST_CASE("launcher: a job that crashed and then failed before training is started a third time", "[launcher]") {
   std::string run = (fs::temp_directory_path() / "trireme-XXXXXX").string();
   REQUIRE(::mkdtemp(run.data()) != nullptr);
   LaunchOptions options;
   options.restarts = 3;
-  options.continuation = Continuer(run, "auto", {"train", "run.yaml"});
-  // The first leaves the line of step 12, the second nothing, the third is done.
+  options.continuation = RestartPlanner(run, "auto", {"train", "run.yaml"});
+  // The first job writes the line of step 12, the second nothing, the third succeeds.
   const std::string job = concat("count=$(dirname $0)/count; echo >> $count; case $(wc -l < $count) in 1) echo '{\"step\":12,\"loss\":1}' > ", run,
                                  "/metrics.jsonl; exit 70;; 2) exit 70;; esac\n");
   const Launched result = launch_script(job, options);
@@ -515,31 +515,31 @@ TEST_CASE("launcher: a job that crashed, then failed before it trained, is start
   fs::remove_all(run);
 }
 
-TEST_CASE("launcher: a program that is called mpirun and starts no rank is a failure that names it", "[launcher]") {
+TEST_CASE("launcher: an mpirun that starts no rank is a failure, and the error names it", "[launcher]") {
   const Launched nothing = launch_script("exit 0\n", {}, "");
   CHECK(nothing.code == 70);
   CHECK(nothing.errors.find("/mpirun: exited with code 0 without starting a rank") != std::string::npos);
   CHECK(launch_script("exit 0\n").code == 0);
-  CHECK(launch_script("exit 75\n", {}, "").code == 75);  // ranks that were refused before they began
+  CHECK(launch_script("exit 75\n", {}, "").code == 75);  // ranks may be refused before they announce themselves
 }
 
-TEST_CASE("launcher: a rank in a world of another size than it was started for fails", "[launcher]") {
+TEST_CASE("launcher: a rank fails if the world size differs from the requested one", "[launcher]") {
   const ScopedVariable ranks("TRIREME_LAUNCHER_RANKS", "4");
   try {
     announce_start(read_launch_environment(), 1, 1);
     FAIL("no error");
   } catch (const InternalError& error) {
-    CHECK(std::string(error.what()).starts_with("mpirun was to start 4 ranks, but MPI sees a world of 1"));
+    CHECK(std::string(error.what()).starts_with("mpirun was asked to start 4 ranks, but MPI reports a world size of 1"));
   }
   CHECK_NOTHROW(announce_start(read_launch_environment(), 1, 4));
   const ScopedVariable none("TRIREME_LAUNCHER_RANKS", nullptr);
   CHECK_NOTHROW(announce_start(read_launch_environment(), 0, 1));
 }
 
-TEST_CASE("launcher: more ranks than a host can bear are refused, unless asked for", "[launcher]") {
-  CHECK(most_ranks(1) == 64);
-  CHECK(most_ranks(4) == 64);
-  CHECK(most_ranks(5) == 80);
+TEST_CASE("launcher: too many ranks per host are refused without --oversubscribe", "[launcher]") {
+  CHECK(max_ranks_per_host(1) == 64);
+  CHECK(max_ranks_per_host(4) == 64);
+  CHECK(max_ranks_per_host(5) == 80);
   CHECK_NOTHROW(check_ranks_of_host(64, 2, false));
   CHECK_NOTHROW(check_ranks_of_host(1024, 64, false));
   CHECK_NOTHROW(check_ranks_of_host(4096, 2, true));
@@ -551,7 +551,7 @@ TEST_CASE("launcher: more ranks than a host can bear are refused, unless asked f
   }
 }
 
-TEST_CASE("launcher: the limit on open files is raised for the ranks, and told where it cannot be", "[launcher]") {
+TEST_CASE("launcher: the limit on open files is raised, or named in the error if it cannot be", "[launcher]") {
   const auto with_limit = [](rlim_t soft, rlim_t hard, int ranks) {
     return code_of(fork_for([&] {
       const rlimit before{soft, hard};
@@ -573,7 +573,7 @@ TEST_CASE("launcher: the limit on open files is raised for the ranks, and told w
   CHECK(with_limit(1024, 1024, 200) == 64);
 }
 
-TEST_CASE("stop request: each of its signals sets it, and none ends the process afterwards", "[launcher]") {
+TEST_CASE("stop request: set by each of its signals, none of which ends the process afterwards", "[launcher]") {
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGXCPU}) {
     {
       const StopRequest stop;
@@ -582,7 +582,7 @@ TEST_CASE("stop request: each of its signals sets it, and none ends the process 
       CHECK_FALSE(stop.sleep(std::chrono::seconds(20)));
       const StopRequest inner;
       CHECK(inner.signal() == signal);
-      CHECK_FALSE(inner.insisted());
+      CHECK_FALSE(inner.second_requested());
     }
     ::kill(::getpid(), signal);
     sigset_t pending;
@@ -595,23 +595,23 @@ TEST_CASE("stop request: each of its signals sets it, and none ends the process 
   CHECK_FALSE(fresh.requested());
 }
 
-TEST_CASE("stop request: a second SIGINT insists, a second SIGTERM after a second", "[launcher]") {
+TEST_CASE("stop request: a repeated SIGINT counts as second request after 0.3 s, SIGTERM after 1 s", "[launcher]") {
   const auto soon = [](const auto& condition) {
     for (int tries = 0; tries < 500 && !condition(); ++tries) ::poll(nullptr, 0, 10);
     return condition();
   };
   for (const int signal : {SIGINT, SIGTERM}) {
     const StopRequest stop(StopRequest::Second::kReport);
-    const StopRequest inner;  // does not exit: a launcher must first end its job
+    const StopRequest inner;  // must not exit: a launcher has to end its job first
     ::kill(::getpid(), signal);
     REQUIRE_FALSE(stop.sleep(std::chrono::seconds(20)));
     ::kill(::getpid(), SIGUSR1);
-    CHECK_FALSE(stop.insisted());
-    ::kill(::getpid(), signal);  // wrappers may double one signal
+    CHECK_FALSE(stop.second_requested());
+    ::kill(::getpid(), signal);  // wrappers may duplicate a signal
     ::poll(nullptr, 0, signal == SIGTERM ? 1050 : 350);
-    CHECK_FALSE(stop.insisted());
+    CHECK_FALSE(stop.second_requested());
     ::kill(::getpid(), signal);
-    CHECK(soon([&] { return stop.insisted(); }));
+    CHECK(soon([&] { return stop.second_requested(); }));
   }
   // A rank may receive the launcher's SIGUSR1 before its own SIGINT.
   const StopRequest stop(StopRequest::Second::kReport);
@@ -619,5 +619,5 @@ TEST_CASE("stop request: a second SIGINT insists, a second SIGTERM after a secon
   REQUIRE_FALSE(stop.sleep(std::chrono::seconds(20)));
   ::kill(::getpid(), SIGINT);
   ::poll(nullptr, 0, 200);
-  CHECK_FALSE(stop.insisted());
+  CHECK_FALSE(stop.second_requested());
 }

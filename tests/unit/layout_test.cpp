@@ -1,4 +1,4 @@
-// A layout as a value: the words it is written with, and the keys of a configuration that it stands for.
+// Layouts: parsing, formatting, and conversion from and to configuration keys.
 #include "trainer/layout/layout.h"
 
 #include "tests/support/catch.h"
@@ -6,7 +6,7 @@
 
 namespace trireme::test {
 
-TEST_CASE("a layout is words in any order, joined or separated") {
+TEST_CASE("layout words may be in any order, joined or separated") {
   const Layout plain = parse_layout("tp1");
   CHECK(plain.world() == 1);
   CHECK(plain.str() == "tp1");
@@ -26,7 +26,7 @@ TEST_CASE("a layout is words in any order, joined or separated") {
   CHECK(spec.stages() == 6);
   CHECK(parse_layout(spec.str()) == spec);
   CHECK(parse_layout("tp2pp2vpp2-interleaved_1f1b").stages() == 4);
-  CHECK(parse_layout("pp2-interleaved_1f1b").stages() == 4);  // two virtual stages where nobody says otherwise
+  CHECK(parse_layout("pp2-interleaved_1f1b").stages() == 4);  // two virtual stages by default
   CHECK(parse_layout("pp3zb_v").stages() == 6);
   CHECK(parse_layout("pp2full").recompute == RecomputeMode::kFull);
   CHECK(parse_layout("gpipepp2").schedule == ScheduleKind::kGPipe);
@@ -34,25 +34,25 @@ TEST_CASE("a layout is words in any order, joined or separated") {
   CHECK(parse_layouts("  tp2   pp2 ").size() == 2);
 }
 
-TEST_CASE("a layout that is no layout is refused with the place and what may stand there") {
+TEST_CASE("an invalid layout is refused with the position and the allowed words") {
   const auto refused = [](const std::string& text, const std::vector<std::string>& parts) {
     INFO(text);
     check_throws<ConfigError>([&] { parse_layout(text); }, parts);
   };
-  refused("tp2xp3", {"'tp2xp3'", "character 4", "'xp3' is not understood", "allowed tpN"});
+  refused("tp2xp3", {"'tp2xp3'", "character 4", "unknown word 'xp3'", "allowed tpN"});
   refused("tp", {"tp needs a number"});
   refused("tp0", {"tp0 is out of range"});
   refused("dp99999999999999999999", {"out of range"});
   refused("z4", {"z4 is out of range, 0 to 3"});
-  refused("tp2dp2tp4", {"a second tp"});
-  refused("gpipe-1f1b", {"a second schedule"});
+  refused("tp2dp2tp4", {"duplicate tp"});
+  refused("gpipe-1f1b", {"duplicate schedule"});
   refused("dp21f1b", {"needs a separator"});
-  refused("--", {"says nothing"});
-  refused("TP2", {"not understood"});
-  check_throws<ConfigError>([] { parse_layouts(" "); }, {"no layout"});
+  refused("--", {"empty layout"});
+  refused("TP2", {"unknown word"});
+  check_throws<ConfigError>([] { parse_layouts(" "); }, {"no layout given"});
 }
 
-/// A configuration with no key of its layout at the default.
+/// A configuration in which every key of the layout differs from its default.
 Config every_key_set() {
   Config config;
   config.parallel.tensor = 2;
@@ -72,13 +72,13 @@ Config every_key_set() {
   return config;
 }
 
-TEST_CASE("a layout of a configuration has all its keys and gives them back") {
+TEST_CASE("converting a configuration to a layout and back keeps all keys") {
   const Config config = every_key_set();
   const Layout layout = layout_of(config);
   CHECK(layout.str() == "tp2pp3vpp5dp8z3rep4mb6sp-full_grads-after_step-selective-interleaved_1f1b");
   CHECK(parse_layout(layout.str()) == layout);
   CHECK(layout.parallel(config.parallel) == config.parallel);
-  // What a layout does not name is another's.
+  // Keys that are not part of a layout have their defaults.
   ParallelConfig others = layout.parallel();
   CHECK(others.prefetch == ParallelConfig{}.prefetch);
   CHECK(!others.bucket_size);
@@ -87,7 +87,7 @@ TEST_CASE("a layout of a configuration has all its keys and gives them back") {
   CHECK(others == config.parallel);
 }
 
-TEST_CASE("every schedule is a word of a layout, and one from a file counts as 1f1b") {
+TEST_CASE("every schedule is a layout word, and a schedule file counts as 1f1b") {
   for (const ScheduleKind kind : kScheduleKinds) {
     Config config = every_key_set();
     config.parallel.schedule = name_of(kind);
@@ -101,7 +101,7 @@ TEST_CASE("every schedule is a word of a layout, and one from a file counts as 1
   CHECK(layout_of(config).schedule == ScheduleKind::k1F1B);
 }
 
-TEST_CASE("a layout that names no virtual stages has those of its schedule") {
+TEST_CASE("a layout without virtual stages has the default of its schedule") {
   CHECK(Layout{}.stages_per_rank() == 1);
   CHECK(Layout{.pipeline = 3, .schedule = ScheduleKind::kZbV}.stages() == 6);
   CHECK(Layout{.pipeline = 3, .schedule = ScheduleKind::kInterleaved1F1B, .virtual_stages = 4}.stages() == 12);

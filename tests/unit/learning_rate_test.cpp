@@ -1,4 +1,4 @@
-// Learning-rate schedules against values worked out by hand.
+// Learning-rate schedules against hand-computed values.
 #include <vector>
 
 #include "kernels/core/check.h"
@@ -68,7 +68,7 @@ TEST_CASE("learning rate: every schedule, peak 1, final 0.1, 100 steps", "[learn
   }
 }
 
-TEST_CASE("learning rate: scaling follows the global batch against its reference", "[learning_rate]") {
+TEST_CASE("learning rate: scales with the global batch relative to the reference batch", "[learning_rate]") {
   ScheduleConfig schedule;
   schedule.name = LearningRateSchedule::kLinear;
   schedule.final_learning_rate = 0.01;
@@ -85,7 +85,7 @@ TEST_CASE("learning rate: scaling follows the global batch against its reference
   CHECK_THROWS_AS(learning_rate(schedule, optimizer, 128, 10, 10), InternalError);
 }
 
-TEST_CASE("learning rate: a run of fewer than ten steps decays in its last one", "[learning_rate]") {
+TEST_CASE("learning rate: a run of fewer than ten steps decays in its last step", "[learning_rate]") {
   ScheduleConfig schedule;
   schedule.name = LearningRateSchedule::kWsd;
   schedule.final_learning_rate = 0.1;

@@ -1,4 +1,4 @@
-// The lines of the watch as the kernel hands them over: whole, in part, or several at once.
+// Line framing of LineSocket: lines arrive complete, in parts, or several per read.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 
 namespace trireme::test {
 
-TEST_CASE("watch: a line arrives whole, wherever the reads divide it") {
+TEST_CASE("line socket: lines are complete wherever reads split them") {
   int ends[2] = {-1, -1};
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   LineSocket socket(ends[0]);

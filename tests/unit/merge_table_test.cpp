@@ -1,4 +1,4 @@
-// Merging against its definition, on random tables. Pieces of more than 40 symbols go another way than short ones.
+// Compares merges with their definition, on random tables. Pieces of more than 40 symbols use a different algorithm than short ones.
 #include "trainer/tokenizer/merge_table.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 class Draws {
  public:
   explicit Draws(uint64_t seed) : key_(random_key(seed, "merges")) {}
-  /// Below `end`.
+  /// A random number below `end`.
   int32_t operator()(int32_t end) { return static_cast<int32_t>(random_bits(key_, at_++) % static_cast<uint64_t>(end)); }
 
  private:
@@ -21,7 +21,7 @@ class Draws {
   uint64_t at_ = 0;
 };
 
-/// Merges of pairs of `letters` symbols and of what earlier merges made, as a trained table has them; some results are made by two merges.
+/// Merges of pairs of the first `letters` symbols and the results of earlier merges, as in a trained table; some results have two merges.
 std::vector<Merge> random_merges(Draws& draw, int32_t letters, int32_t count) {
   std::vector<Merge> merges;
   std::set<std::pair<int32_t, int32_t>> seen;
@@ -34,7 +34,7 @@ std::vector<Merge> random_merges(Draws& draw, int32_t letters, int32_t count) {
   return merges;
 }
 
-/// The definition: of all neighbours that merge, those of the lowest rank, of equal ones the leftmost; until none merge.
+/// The definition: merge the adjacent pair of lowest rank, ties broken to the left, until no pair merges.
 std::vector<int32_t> merged_by_definition(const std::vector<Merge>& merges, std::vector<int32_t> ids) {
   for (;;) {
     size_t best = merges.size(), place = 0;
@@ -50,9 +50,9 @@ std::vector<int32_t> merged_by_definition(const std::vector<Merge>& merges, std:
   }
 }
 
-TEST_CASE("merges of short and of long pieces are those of the definition, on random tables") {
+TEST_CASE("merges of short and long pieces match the definition, on random tables") {
   Draws draw(19);
-  MergeRoom room;  // used again, as a tokenizer does
+  MergeBuffers room;  // reused, as in a tokenizer
   constexpr int kTables = 3000;
   size_t longest = 0;
   for (int table = 0; table < kTables; ++table) {

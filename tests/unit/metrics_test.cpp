@@ -55,7 +55,7 @@ Event evaluation_of(int64_t step, double loss) { return {"evaluation", step, {{"
 
 const nlohmann::ordered_json kTwoSets = {{"validation_loss", 1.5}, {"validation", {{"prose", 2.0}, {"code", 1.0}}}};
 
-/// What `body` printed to the two streams it is given.
+/// What `body` prints to its two streams.
 template <class Body>
 std::pair<std::string, std::string> printed(Body&& body) {
   char* texts[2] = {};
@@ -73,7 +73,7 @@ std::pair<std::string, std::string> printed(Body&& body) {
 
 }  // namespace
 
-TEST_CASE("metrics: lines stand in the file at once, in order, to the last bit", "[metrics]") {
+TEST_CASE("metrics: lines are written immediately, in order, with exact numbers", "[metrics]") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";
   MetricsSink writer(path);
@@ -103,7 +103,7 @@ TEST_CASE("metrics: lines stand in the file at once, in order, to the last bit",
   REQUIRE_THROWS_AS(MetricsSink(directory.path / "missing" / "metrics.jsonl"), IoError);
 }
 
-TEST_CASE("metrics: cut back to a step, each step stands once", "[metrics]") {
+TEST_CASE("metrics: after truncation each step occurs once", "[metrics]") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";
   {
@@ -116,7 +116,7 @@ TEST_CASE("metrics: cut back to a step, each step stands once", "[metrics]") {
     writer.write({"start", {}, {{"resumed_from", 5}}});
     writer.write(metrics_of(6));
   }
-  std::ofstream(path, std::ios::app) << R"({"step":7,"lo)";  // torn by a crash
+  std::ofstream(path, std::ios::app) << R"({"step":7,"lo)";  // incomplete after a crash
   const auto summary = [&] {
     std::string result;
     for (const std::string& line : lines_of(read_text(path))) {
@@ -125,29 +125,29 @@ TEST_CASE("metrics: cut back to a step, each step stands once", "[metrics]") {
     }
     return result;
   };
-  SECTION("only the torn line") {
-    MetricsSink::cut_back(path, 6);
+  SECTION("only the incomplete line") {
+    MetricsSink::truncate_after(path, 6);
     CHECK(summary() == "S1233vS45S6");
   }
   SECTION("to a checkpoint before a resume") {
-    MetricsSink::cut_back(path, 3);
+    MetricsSink::truncate_after(path, 3);
     CHECK(summary() == "S1233vS");
     MetricsSink(path).write(metrics_of(4));
     CHECK(summary() == "S1233vS4");
-    MetricsSink::cut_back(path, 2);
+    MetricsSink::truncate_after(path, 2);
     CHECK(summary() == "S12");
   }
   SECTION("to the beginning") {
-    MetricsSink::cut_back(path, 0);
+    MetricsSink::truncate_after(path, 0);
     CHECK(summary().empty());
   }
   SECTION("no file") {
-    MetricsSink::cut_back(directory.path / "other", 1);
+    MetricsSink::truncate_after(directory.path / "other", 1);
     CHECK_FALSE(fs::exists(directory.path / "other"));
   }
 }
 
-TEST_CASE("metrics: the history has the last step, the last evaluation and the last checkpoint that was saved or resumed from", "[metrics]") {
+TEST_CASE("metrics: the history has the last step, the last evaluation, and the last checkpoint saved or resumed from", "[metrics]") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";
   const auto check = [&](int64_t steps, const std::string& checkpoint) {
@@ -167,33 +167,33 @@ TEST_CASE("metrics: the history has the last step, the last evaluation and the l
   writer.write(evaluation_of(3, 2.5));
   check(3, "step-00000002");
   CHECK(MetricsSink::history(path).evaluated == 3);
-  std::ofstream(path, std::ios::app) << R"({"event":"checkpoint","checkpoint":"step-000)";  // torn by a crash
+  std::ofstream(path, std::ios::app) << R"({"event":"checkpoint","checkpoint":"step-000)";  // incomplete after a crash
   check(3, "step-00000002");
-  // Cut back to a save whose own line came after the next step: the start tells that it was there.
+  // The save's own line was truncated, as it came after the next step, but the start event shows that the checkpoint existed.
   std::ofstream(path) << R"({"event":"start","step":4})"
                       << "\n";
   check(0, "step-00000004");
 }
 
-TEST_CASE("metrics: set aside under a free name, where there are steps in it", "[metrics]") {
+TEST_CASE("metrics: a file that contains steps is renamed to a free name", "[metrics]") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";
-  CHECK(MetricsSink::set_aside(path).empty());
+  CHECK(MetricsSink::rename_existing(path).empty());
   {
     MetricsSink writer(path);
     writer.write({"start", 0});
-    CHECK(MetricsSink::set_aside(path).empty());
+    CHECK(MetricsSink::rename_existing(path).empty());
     writer.write(metrics_of(1));
   }
   std::ofstream(directory.path / "metrics-1.jsonl") << "an older one";
   const std::string text = read_text(path);
-  CHECK(MetricsSink::set_aside(path) == directory.path / "metrics-2.jsonl");
+  CHECK(MetricsSink::rename_existing(path) == directory.path / "metrics-2.jsonl");
   CHECK(read_text(directory.path / "metrics-2.jsonl") == text);
   CHECK(read_text(directory.path / "metrics-1.jsonl") == "an older one");
   CHECK_FALSE(fs::exists(path));
 }
 
-TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, messages apart", "[metrics]") {
+TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, messages on a separate stream", "[metrics]") {
   const auto [log, log_messages] = printed([](std::FILE* out, std::FILE* messages) {
     ConsoleSink console(100, false, out, messages);
     console.write(metrics_of(1));
@@ -232,7 +232,7 @@ TEST_CASE("console: durations", "[metrics]") {
   CHECK(format_duration(std::numeric_limits<double>::infinity()) == "11574d01h");
 }
 
-TEST_CASE("metrics lines that find no room wait for it, whole, and in their order") {
+TEST_CASE("metrics: lines that do not fit on the disk are buffered and written later, complete and in order") {
   const TemporaryDirectory directory;
   const fs::path path = directory.path / "metrics.jsonl";
   MetricsSink writer(path);
@@ -250,7 +250,7 @@ TEST_CASE("metrics lines that find no room wait for it, whole, and in their orde
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
   std::signal(SIGXFSZ, restore);
   CHECK_THAT(error, Catch::Matchers::Contains(path.string()));
-  CHECK(with_half_a_line == first);  // what was torn is cut off
+  CHECK(with_half_a_line == first);  // the incomplete line was truncated
   writer.write(metrics_of(3));
   CHECK(writer.write_error().empty());
   const std::vector<std::string> lines = lines_of(read_text(path));

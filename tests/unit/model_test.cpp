@@ -43,7 +43,7 @@ ModelConfig qwen3_small() {
   return model;
 }
 
-/// What one rank of a tensor group declares for block 0.
+/// The parameters that one tensor rank declares for block 0.
 std::vector<ParamSpec> block_specs(const ModelConfig& model, int tensor_ranks, int rank, bool sequence_parallel) {
   NullCommunicator tensor(rank, tensor_ranks, "tensor");
   const Region region(tensor, sequence_parallel);
@@ -67,13 +67,13 @@ TEST_CASE("GPT-2 small and Qwen3-0.6B have their published numbers of parameters
   CHECK(parameter_count(qwen3_small()) == 596049920);
 }
 
-TEST_CASE("training FLOPs per token: six for each weight of a product, and causal attention") {
+TEST_CASE("training FLOPs per token: six per weight of a product, plus causal attention") {
   ModelConfig model = gpt2_small();
   const double weights = 12.0 * (4 * 768 * 768 + 2 * 768 * 3072) + 50257.0 * 768;
   CHECK(training_flops_per_token(model, 1024) == Approx(6 * weights + 6.0 * 12 * 768 * 1024));
 }
 
-TEST_CASE("norms of queries and keys are no products: they count as parameters, not as FLOPs") {
+TEST_CASE("QK norms count as parameters, but not as FLOPs") {
   const ModelConfig with = qwen3_small();
   ModelConfig without = with;
   without.qk_norm = false;
@@ -81,7 +81,7 @@ TEST_CASE("norms of queries and keys are no products: they count as parameters, 
   CHECK(training_flops_per_token(with, 1024) == training_flops_per_token(without, 1024));
 }
 
-TEST_CASE("RoPE frequencies: as they are, divided, or only the low ones divided") {
+TEST_CASE("RoPE frequencies: unscaled, linear and llama3 scaling") {
   const auto near = [](const std::vector<double>& actual, const std::vector<double>& expected) {
     REQUIRE(actual.size() == expected.size());
     for (size_t i = 0; i < actual.size(); ++i) CHECK(actual[i] == Approx(expected[i]).epsilon(1e-14));
@@ -97,13 +97,13 @@ TEST_CASE("RoPE frequencies: as they are, divided, or only the low ones divided"
   scaling.low_frequency_factor = 1;
   scaling.high_frequency_factor = 4;
   scaling.original_max_positions = 128;
-  // Wavelengths 6.3, 63, 630 and 6300, of which those below 32 stay and those above 128 are divided. 63 lies between, where 128 / 63 is (6.4 / pi - 1) / 3
+  // Wavelengths 6.3, 63, 630 and 6300: those below 32 stay, those above 128 are divided. 63 lies between, where 128 / 63 is (6.4 / pi - 1) / 3
   // of the way from 1 to 4.
   const double kept = (6.4 / std::numbers::pi - 1) / 3;
   near(rope_frequencies(10000, 8, scaling), {1, 0.1 * (kept + (1 - kept) / 8), 0.01 / 8, 0.001 / 8});
 }
 
-TEST_CASE("a checkpoint describes all that its model computes with") {
+TEST_CASE("a checkpoint's model description contains every key that affects the computation") {
   const ModelConfig model = qwen3_small();
   const auto differs = [&](auto&& change) {
     ModelConfig other = model;
@@ -129,7 +129,7 @@ TEST_CASE("a checkpoint describes all that its model computes with") {
             {"type", "llama3"}, {"factor", 1.0}, {"low_frequency_factor", 1.0}, {"high_frequency_factor", 4.0}, {"original_max_positions", 8192}});
 }
 
-TEST_CASE("the description of a model, byte by byte") {
+TEST_CASE("the JSON description of a model, byte by byte") {
   const auto text = [](ModelConfig model, RopeScaling scaling) {
     model.rope_scaling.type = scaling;
     return describe_model(model).dump();
@@ -148,7 +148,7 @@ TEST_CASE("the description of a model, byte by byte") {
       R"("max_positions":40960,"norm_epsilon":1e-05,"qk_norm":true,"qkv_bias":false,"rope_scaling":{"factor":1.0,"high_frequency_factor":4.0,"low_frequency_factor":1.0,"original_max_positions":8192,"type":"llama3"},"rope_theta":10000.0,"tied_embeddings":true,"vocab_size":151936})");
 }
 
-TEST_CASE("the parameter table: decay on matrices only, residual projections of GPT-2 start smaller, names in order") {
+TEST_CASE("the parameter table: decay only on matrices, smaller initial residual projections of GPT-2, names in order") {
   const std::vector<ParamSpec> specs = block_specs(gpt2_small(), 1, 0, false);
   for (const ParamSpec& spec : specs) {
     INFO(spec.name);
@@ -172,7 +172,7 @@ TEST_CASE("the parameter table: decay on matrices only, residual projections of 
   }
 }
 
-TEST_CASE("over tensor ranks the counted boxes of every parameter tile it exactly once") {
+TEST_CASE("the counted boxes of all tensor ranks tile each parameter exactly once") {
   ModelConfig model = gpt2_small();
   model.kv_heads = 3;
   for (const int ranks : {1, 2, 3, 6, 12}) {
@@ -189,7 +189,7 @@ TEST_CASE("over tensor ranks the counted boxes of every parameter tile it exactl
   }
 }
 
-TEST_CASE("what a gradient is partial over: norms under sequence parallelism, key and value where kv heads are shared") {
+TEST_CASE("partial gradients: norms under sequence parallelism, key and value with shared kv heads") {
   ModelConfig model = gpt2_small();
   model.kv_heads = 2;
   const auto partial = [&](int ranks, bool sp, const char* name) { return find(block_specs(model, ranks, 0, sp), name).partial_over; };
@@ -209,7 +209,7 @@ TEST_CASE("what a gradient is partial over: norms under sequence parallelism, ke
 
 TEST_CASE("boxes of a flat range: at most three, in order, padding left out") {
   NullCommunicator tensor(1, 2, "tensor");
-  const ParamSpec spec = split_rows("w", {7, 5}, 2, {1, 2}, 2);  // rows 4..7 and one of padding
+  const ParamSpec spec = split_rows("w", {7, 5}, 2, {1, 2}, 2);  // rows 4..7 and one row of padding
   CHECK(spec.local == std::array<int64_t, 2>{4, 5});
   const auto boxes = boxes_of(spec, 3, 20);
   REQUIRE(boxes.size() == 2);
@@ -222,7 +222,7 @@ TEST_CASE("boxes of a flat range: at most three, in order, padding left out") {
   CHECK(boxes_of(spec, 15, 20).empty());
 }
 
-TEST_CASE("sampling: temperature 0 takes the best, top-k and top-p cut the tail, the draw follows the probabilities") {
+TEST_CASE("sampling: temperature 0 selects the most likely token, top-k and top-p cut the tail, draws follow the probabilities") {
   const std::vector<double> logits = {0.0, std::log(6.0), std::log(3.0), std::log(2.0)};  // 1 : 6 : 3 : 2
   CHECK(sample_token(logits, {.temperature = 0}, 0.99) == 1);
   CHECK(sample_token(logits, {}, 0.49) == 1);
@@ -234,7 +234,7 @@ TEST_CASE("sampling: temperature 0 takes the best, top-k and top-p cut the tail,
   CHECK(sample_token({1.0, 1.0}, {.temperature = 0}, 0) == 0);
 }
 
-TEST_CASE("a gradient that is not finite rejects the step and names a parameter, and the next step is as if it had not been") {
+TEST_CASE("a non-finite gradient rejects the step and names a parameter, and does not affect the next step") {
   const Config config = parity_config(ParityModel::kLlama, {}, "fp64");
   const RaggedDataset data(29, 12, 61);
   SelfCommunicator world("world");

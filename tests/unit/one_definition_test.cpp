@@ -1,4 +1,5 @@
-// Two types of one name in one namespace and two files are undefined behaviour that no compiler sees: the linker keeps the members of one of them for both.
+// Two types with the same name in the same namespace, in two files, are undefined behaviour that no compiler detects: the linker keeps the members of
+// one of them for both.
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -14,10 +15,10 @@ namespace fs = std::filesystem;
 
 using Definitions = std::map<std::string, std::set<std::string>>;  ///< files that define "namespace::Name"
 
-/// Types defined in a named namespace; in this code's form nothing in a namespace is indented, and a namespace ends with a comment.
+/// Finds types defined in a named namespace. Relies on the code style: nothing in a namespace is indented, and a namespace ends with a comment.
 void add_definitions(Definitions& found, const std::string& file, const std::string& text) {
   static const std::regex opens(R"(^(?:inline )?namespace(?: ([A-Za-z0-9_:]+))? \{$)"), closes(R"(^\}  // namespace.*$)");
-  // A declaration has a semicolon and no brace (an enum's has its type before that), a nested type has two colons behind its name.
+  // A declaration has a semicolon and no brace (that of an enum has its type before the semicolon); a nested type has two colons after its name.
   static const std::regex type(
       R"(^(?:struct|class|union|enum(?: class| struct)?) (?:alignas\([^)]*\) )?([A-Za-z_][A-Za-z0-9_]*)(?:$| \{| :| final).*$)");
   std::vector<std::string> namespaces;
@@ -53,13 +54,13 @@ std::vector<std::string> doubles_in(const Definitions& definitions) {
 
 }  // namespace
 
-TEST_CASE("one definition: no two files of the product define types of one name in one namespace") {
+TEST_CASE("one definition: no two files of the product define types with the same name in the same namespace") {
   const fs::path root = TRIREME_SOURCE_DIR;
   Definitions definitions;
   for (const char* room : {"kernels", "parallel", "trainer"}) {
     for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
       const std::string name = entry.path().filename().string();
-      // Stubs take the place of other sources and are never linked beside them; loops of kernels/cpu/isa have a namespace for each level of instructions.
+      // Stubs replace other sources and are never linked with them; loops of kernels/cpu/isa have a namespace per instruction-set level.
       if (!entry.is_regular_file() || name.ends_with("stub.cpp")) continue;
       std::ifstream stream(entry.path());
       add_definitions(definitions, entry.path().lexically_relative(root).string(), {std::istreambuf_iterator<char>(stream), {}});
@@ -70,7 +71,7 @@ TEST_CASE("one definition: no two files of the product define types of one name 
   for (const std::string& twice : doubles_in(definitions)) FAIL_CHECK(twice);
 }
 
-TEST_CASE("one definition: a second type of a name is found, a declaration or one of a file's own is not") {
+TEST_CASE("one definition: a second type with the same name is found, a declaration or a type of an anonymous namespace is not") {
   Definitions definitions;
   add_definitions(definitions, "a.h", "namespace trireme {\n\nstruct Verdict {\n  int a;\n};\nenum class Kind { kA };\n}  // namespace trireme\n");
   CHECK(definitions.size() == 2);

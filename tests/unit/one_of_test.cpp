@@ -1,4 +1,4 @@
-// Keys of the configuration that are one of a few words: the table of names of an enum, and what a reader makes of another word.
+// OneOf: configuration keys with a fixed set of values, their table of names, and unknown values.
 #include "tests/support/catch.h"
 #include "tests/support/check_throws.h"
 #include "trainer/config/fields.h"
@@ -8,7 +8,7 @@
 namespace trireme::test {
 namespace {
 
-/// Every name of E stands for its value, and no two are the same.
+/// Checks that every name of E maps to its own value and back.
 template <class E>
 void check_names() {
   size_t value = 0;
@@ -27,7 +27,7 @@ std::string yaml(const std::string& recompute) {
 
 }  // namespace
 
-TEST_CASE("a key that is one of a few words: each name stands for a value of its own") {
+TEST_CASE("one of: each name maps to its own value") {
   check_names<RecomputeMode>();
   check_names<GradientAccumulation>();
   check_names<Reshard>();
@@ -36,7 +36,7 @@ TEST_CASE("a key that is one of a few words: each name stands for a value of its
   check_names<RopeScaling>();
 }
 
-TEST_CASE("a key that is one of a few words: reading, writing, the schema and the range check share one table of names") {
+TEST_CASE("one of: reading, writing, the schema and the range check share one table of names") {
   const LoadedConfig loaded = parse_config(yaml("budget"), "run.yaml", {});
   CHECK(loaded.config.training.recompute == RecomputeMode::kBudget);
   CHECK(to_yaml(loaded.config).find("\n  recompute: budget\n") != std::string::npos);
@@ -46,7 +46,7 @@ TEST_CASE("a key that is one of a few words: reading, writing, the schema and th
   CHECK(json_schema().find("\"budget\"") != std::string::npos);
 }
 
-TEST_CASE("a key that is one of a few words: another word is kept until it is refused, and equals no value") {
+TEST_CASE("one of: an unknown name is kept until it is refused, and equals no value") {
   const OneOf<RecomputeMode> unknown("Full");
   CHECK(unknown.text() == "Full");
   for (const RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull, RecomputeMode::kBudget})

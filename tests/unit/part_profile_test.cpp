@@ -1,4 +1,4 @@
-// What a part costs, by its run on the meta device: against its declaration, against the formulas of the literature, and against a run on a CPU.
+// Part profiles, taken on the meta device: against parameter declarations, published formulas and a run on a CPU.
 #include "trainer/model/part_profile.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ ModelConfig model_of(const std::string& architecture) {
   return model;
 }
 
-/// On the last tensor rank, that has most of the padding.
+/// Declared elements on the last tensor rank, which has most of the padding.
 template <class Declare>
 int64_t declared(const ModelConfig& model, int tensor, const Declare& declare) {
   NullCommunicator ranks(tensor - 1, tensor, "tensor");
@@ -55,7 +55,7 @@ double product_flops(const std::vector<OperationRecord>& operations) {
   return flops;
 }
 
-TEST_CASE("a profile's units are those that the part declares, also where kv heads are too few for the tensor ranks") {
+TEST_CASE("a profile's units match the part's declaration, also with fewer kv heads than tensor ranks") {
   ModelConfig model = model_of(GENERATE(as<std::string>{}, "gpt2", "llama"));
   const bool gpt2 = model.architecture == "gpt2";
   model.tied_embeddings = GENERATE(false, true);
@@ -79,7 +79,7 @@ TEST_CASE("a profile's units are those that the part declares, also where kv hea
   CHECK(units(all.back()) == (model.tied_embeddings ? std::vector<int64_t>{norm, table} : std::vector<int64_t>{norm + table}));
 }
 
-TEST_CASE("units of a stage hold the elements of their parts, a shared table once") {
+TEST_CASE("units of a stage have the elements of their parts, a tied embedding once") {
   ModelConfig model = model_of("llama");
   model.layers = 5;
   model.tied_embeddings = true;
@@ -96,7 +96,7 @@ TEST_CASE("units of a stage hold the elements of their parts, a shared table onc
   CHECK(elements(stage_range({2, 3}, 1), true, 1) == std::vector<int64_t>{block, block, block, norm});
 }
 
-TEST_CASE("a window is in the profiles of its layers alone, and nothing else changes with it") {
+TEST_CASE("a window affects only the attention of its layers in profiles") {
   ModelConfig model = model_of("llama");
   model.layers = 3;
   PartProfiles plain(model);
@@ -125,7 +125,7 @@ TEST_CASE("a window is in the profiles of its layers alone, and nothing else cha
   }
 }
 
-TEST_CASE("FLOPs with all of attention, and recomputation's share of them, with a window on some layers") {
+TEST_CASE("FLOPs with full attention and the recomputation factor, with a window on some layers") {
   ModelConfig model = model_of("llama");
   model.layers = 3;
   model.window = 4;
@@ -134,17 +134,17 @@ TEST_CASE("FLOPs with all of attention, and recomputation's share of them, with 
   const auto count = [](int64_t n) { return static_cast<double>(n); };
   const int64_t D = model.hidden_size, inner = model.heads * *model.head_size, kv = 2 * *model.kv_heads * *model.head_size;
   const double block = 2 * count(D * (2 * inner + kv) + 3 * D * *model.ffn_size), head = 2 * count(*model.vocab_size * D);
-  const double full = 4 * count(inner * kLength), windowed = 4 * count(inner * *model.window);  // of one layer and token
+  const double full = 4 * count(inner * kLength), windowed = 4 * count(inner * *model.window);  // per layer and token
   const double all = 3 * block + head + full + 2 * windowed;
   CHECK(full_attention_flops_per_token(model, kLength) == Approx(3 * all).epsilon(1e-12));
-  // The first tokens see fewer than the window: half of 4 x 4 scores are missing from 12 x 4.
+  // The first tokens attend to fewer tokens than the window: half of 4 x 4 scores are missing from 12 x 4.
   CHECK(training_flops_per_token(model, kLength) == Approx(3 * (all - full / 2 - 2 * windowed * 2 / 12)).epsilon(1e-12));
   const std::vector<Recompute> recompute{Recompute::kSelective, Recompute::kSelective, Recompute::kFull};
   CHECK(recomputation_factor(model, kLength, recompute) == Approx(1 + (windowed + full + block + windowed) / (3 * all)).epsilon(1e-12));
   CHECK(recomputation_factor(model, kLength, std::vector<Recompute>(3, Recompute::kNone)) == 1);
 }
 
-TEST_CASE("a block's products, crossings and saved bytes are those of the literature") {
+TEST_CASE("a block's products, communication and saved bytes match published formulas") {
   const std::string architecture = GENERATE(as<std::string>{}, "gpt2", "llama");
   const bool sequence_parallel = GENERATE(false, true), gpt2 = architecture == "gpt2";
   const ModelConfig model = model_of(architecture);
@@ -174,9 +174,9 @@ TEST_CASE("a block's products, crossings and saved bytes are those of the litera
   CHECK(moved(none.weight_gradient, "all_gather") == (sequence_parallel ? crossing : 0));
 }
 
-TEST_CASE("the products of a model are those of any number of rows") {
+TEST_CASE("the products of a model can be listed for any number of rows") {
   const std::string architecture = GENERATE(as<std::string>{}, "gpt2", "llama");
-  const std::vector<bench::Product> products = bench::products_of(model_of(architecture), 1000, 2);  // of more rows than there are positions
+  const std::vector<bench::Product> products = bench::products_of(model_of(architecture), 1000, 2);  // more rows than positions
   REQUIRE(products.size() == 5);
   const int64_t up = architecture == "gpt2" ? 40 : 80;
   const std::vector<std::tuple<std::string, int64_t, int64_t, int64_t>> expected = {
@@ -187,7 +187,7 @@ TEST_CASE("the products of a model are those of any number of rows") {
   }
 }
 
-TEST_CASE("what recomputation costs is attention, or a forward without its last product") {
+TEST_CASE("selective recomputation costs attention, full costs a forward without its last product") {
   const ModelConfig model = model_of("llama");
   const ProfileShape shape{.sequences = 2, .length = 6};
   PartProfiles profiles(model);
@@ -198,7 +198,7 @@ TEST_CASE("what recomputation costs is attention, or a forward without its last 
   CHECK(flops(Recompute::kFull) - once == attention + 2.0 * 12 * 48 * (3 * 48 + 48 + 2 * 80));
 }
 
-TEST_CASE("attention's useful work: half of all pairs, or the band of a window") {
+TEST_CASE("attention scores: half of all pairs, or the band of a window") {
   AttentionWork work{.sequences = 1, .length = 8, .heads = 1, .head_size = 1};
   CHECK(work.scores() == 32);
   work.window = 8;
@@ -207,7 +207,7 @@ TEST_CASE("attention's useful work: half of all pairs, or the band of a window")
   CHECK(work.scores() == 2 * (8 - 1));
 }
 
-/// Names and sizes, one a line.
+/// Names and sizes, one operation per line.
 std::vector<std::string> text_of(const std::vector<OperationRecord>& operations) {
   std::vector<std::string> lines;
   for (const OperationRecord& o : operations)
@@ -215,7 +215,7 @@ std::vector<std::string> text_of(const std::vector<OperationRecord>& operations)
   return lines;
 }
 
-TEST_CASE("a block on a CPU runs the operations that its profile lists, and the log times them") {
+TEST_CASE("a block on a CPU runs the operations of its profile, and the log times them") {
   const ModelConfig model = model_of(GENERATE(as<std::string>{}, "gpt2", "llama"));
   const ProfileShape shape{.sequences = 2, .length = 6};
   const PartProfile profile = profile_of(model, parts(model)[1], shape, Recompute::kNone);

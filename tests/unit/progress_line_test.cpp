@@ -1,4 +1,4 @@
-// The line that shows how far a long command is: what it says, and that only a terminal gets it.
+// The progress line of long commands: its text, and that it is only printed to a terminal.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
-/// Everything goes to standard error at once, as by std::cerr itself.
+/// Writes to standard error unbuffered, like std::cerr.
 class ToStandardError final : public std::streambuf {
   int_type overflow(int_type c) override {
     const char byte = traits_type::to_char_type(c);
@@ -26,7 +26,7 @@ class ToStandardError final : public std::streambuf {
   std::streamsize xsputn(const char* text, std::streamsize count) override { return ::write(STDERR_FILENO, text, static_cast<size_t>(count)); }
 };
 
-/// Runs `body` while standard error is `file`. Catch's reporters for programs keep what std::cerr is given to themselves: the descriptor would get none of it.
+/// Runs `body` with standard error redirected to `file`. Catch's machine-readable reporters capture std::cerr, so it must be redirected as well.
 template <class Body>
 void with_standard_error(int file, Body&& body) {
   ToStandardError direct;
@@ -39,7 +39,7 @@ void with_standard_error(int file, Body&& body) {
   std::cerr.rdbuf(stream);
 }
 
-/// What `body` writes to standard error while that is a terminal of `columns`.
+/// What `body` writes to standard error on a terminal with `columns` columns.
 template <class Body>
 std::string on_terminal(unsigned short columns, Body&& body) {
   const int master = ::posix_openpt(O_RDWR | O_NOCTTY);
@@ -69,17 +69,17 @@ TEST_CASE("progress line: share, rate and time left") {
   CHECK(progress_text("merging", kItems, 300, 1300, 10, 100, "now") == "merging [#####...................] 23 % of 1300, 0/s, 2:46:40 left, now");
   CHECK(progress_text("reading", kBytes, 3 << 20, 0, 3 << 20, 2) == "reading 3 MiB, 1.5 MiB/s");
   CHECK(progress_text("reading", kBytes, 0, 100, 0, 0) == "reading [........................] 0 % of 100 B");
-  // An earlier attempt's bytes are no part of the rate.
+  // Bytes of an earlier attempt do not count towards the rate.
   CHECK_THAT(progress_text("reading", kBytes, 900, 1000, 100, 1), Contains("90 %") && Contains("100 B/s, 0:01 left"));
-  // A file that has grown since it was measured.
+  // The file has grown since its size was read.
   CHECK(progress_text("reading", kBytes, 30, 20, 30, 1) == "reading [########################] 100 % of 20 B, 30 B/s, 0:00 left");
 }
 
-TEST_CASE("progress line: on a terminal, cut to its width, and gone at the end") {
+TEST_CASE("progress line: truncated to the width of the terminal, and erased at the end") {
   const std::string wide = on_terminal(100, [] {
     ProgressLine line("reading", ProgressUnit::kItems, 10);
     line.advance(5);
-    line.advance(1);  // too soon after the last
+    line.advance(1);  // too soon after the previous update
   });
   CHECK_THAT(wide, StartsWith("\rreading [############............] 50 % of 10") && EndsWith("\033[K\r\033[K"));
   CHECK(wide.find("60 %") == wide.npos);
@@ -87,7 +87,7 @@ TEST_CASE("progress line: on a terminal, cut to its width, and gone at the end")
   CHECK(narrow == "\rreading [##########\033[K\r\033[K");
 }
 
-TEST_CASE("progress line: nothing where nobody looks") {
+TEST_CASE("progress line: not printed if standard error is not a terminal") {
   int pipes[2];
   REQUIRE(::pipe(pipes) == 0);
   with_standard_error(pipes[1], [] { ProgressLine("reading", ProgressUnit::kItems, 10).advance(5); });

@@ -27,7 +27,7 @@ StepResult overflow() {
 
 }  // namespace
 
-TEST_CASE("rejected steps: only those in a row reach the limit, and an accepted one ends the row") {
+TEST_CASE("rejected steps: only consecutive ones reach the limit, and an accepted step resets the count") {
   RejectedSteps steps(3);
   for (const int64_t step : {1, 2}) steps.add(step, rejected());
   CHECK_FALSE(steps.limit_reached());
@@ -40,7 +40,7 @@ TEST_CASE("rejected steps: only those in a row reach the limit, and an accepted 
   CHECK(steps.text() == "3 steps in a row were rejected, the last of them step 6, because the gradient of head.weight is not finite");
 }
 
-TEST_CASE("rejected steps: an overflow of the loss scale counts as nothing and ends no row") {
+TEST_CASE("rejected steps: a loss-scale overflow neither counts nor resets the count") {
   RejectedSteps falling(3);
   for (int64_t step = 1; step <= 24; ++step) falling.add(step, overflow());  // from the largest scale to the smallest
   CHECK(falling.count() == 0);
@@ -55,16 +55,16 @@ TEST_CASE("rejected steps: an overflow of the loss scale counts as nothing and e
   CHECK(mixed.limit_reached());
 }
 
-TEST_CASE("rejected steps: the count goes on where a run is resumed") {
+TEST_CASE("rejected steps: the count continues at a resume") {
   RejectedSteps steps(20, 19);
   CHECK_FALSE(steps.limit_reached());
-  CHECK(steps.text() == "19 steps in a row were rejected");  // why, the run before has said
+  CHECK(steps.text() == "19 steps in a row were rejected");  // the previous run has reported the reason
   steps.add(21, rejected(std::numeric_limits<double>::quiet_NaN()));
   CHECK(steps.limit_reached());
   CHECK_THAT(steps.text(), Contains("step 21, because the loss and the gradient of head.weight are not finite"));
 }
 
-TEST_CASE("rejected steps: a limit of 0 is none") {
+TEST_CASE("rejected steps: a limit of 0 means no limit") {
   RejectedSteps steps(0);
   for (int64_t step = 1; step <= 1000; ++step) steps.add(step, rejected());
   CHECK(steps.count() == 1000);

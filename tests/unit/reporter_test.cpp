@@ -1,4 +1,4 @@
-// The bytes that a run writes to metrics.jsonl and prints for people, one call of the Reporter after the other.
+// Exact output of every Reporter method: metrics.jsonl and console.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ using namespace trireme::test;
 
 namespace {
 
-/// While it lives, a standard stream goes to a file.
+/// Redirects a standard stream to a file for a scope.
 class Redirected {
  public:
   Redirected(std::FILE* stream, int descriptor, const std::string& path) : stream_(stream), descriptor_(descriptor) {
@@ -50,7 +50,7 @@ struct Written {
   std::string metrics, out, messages;
 };
 
-/// What `body` makes a Reporter of `steps` steps write; `terminal`: standard output passes for one.
+/// The output of a Reporter of `steps` steps after `body`. `terminal`: treat standard output as a terminal.
 template <class Body>
 Written written(bool terminal, int64_t steps, Body&& body) {
   const Scratch scratch;
@@ -71,7 +71,7 @@ Written written(bool terminal, int64_t steps, Body&& body) {
   {
     const Redirected out(stdout, STDOUT_FILENO, scratch / "out"), messages(stderr, STDERR_FILENO, scratch / "messages");
     Reporter reporter;
-    reporter.message("nobody hears this");
+    reporter.message("has no effect before open()");
     reporter.open(resolve(config), environment, terminal ? std::optional(forecast) : std::nullopt, 0, steps, terminal);
     body(reporter, scratch / "metrics.jsonl");
   }
@@ -94,7 +94,7 @@ RankMemory memory_of(int64_t bytes) {
 
 }  // namespace
 
-TEST_CASE("reporter: metrics.jsonl and the lines for people, byte by byte", "[metrics]") {
+TEST_CASE("reporter: exact text of metrics.jsonl and console output", "[metrics]") {
   const std::vector<RankMemory> planned = {memory_of(1 << 20)}, measured = {memory_of(1 << 21)};
   const Written text = written(false, 9, [&](Reporter& reporter, const std::string&) {
     reporter.step(1, result_of(0.1 + 0.2, 1.0 / 3), 0.5);
@@ -167,19 +167,18 @@ TEST_CASE("reporter: metrics.jsonl and the lines for people, byte by byte", "[me
         "step 6/9  validation loss nan  prose 3.0000  code 2.0000\n");
   CHECK(text.messages ==
         "pinned: llama with 123200 parameters, tensor 1 x pipeline 1 x data 1, ZeRO-0, fp32; 9 steps of 8 x 16 tokens\n"
-        "warning: step 2 has no loss and its gradients are zero: every target of its batch is masked, as those of prompts are\n"
+        "warning: step 2 has no loss and its gradients are zero: every target of its batch is masked, as prompt targets are\n"
         "step 3 rejected on every rank: the gradient of head.weight is not finite; weights are unchanged\n"
         "step 4 rejected on every rank: the gradient is not finite; weights are unchanged\n"
-        "checkpoint of step 6 was not saved: no space; older checkpoints stand\n"
-        "memory of a rank, planned and measured:\n" +
+        "checkpoint of step 6 was not saved: no space; older checkpoints remain valid\n"
+        "memory per rank, forecast and measured:\n" +
             memory_table(planned, measured) +
             "\n"
-            "forecast against measured: a step 0.5 s against 0.25 s (200 % of it); memory of the rank that takes most 1 MiB against 2 MiB (50 % of "
-            "it)\n"
+            "forecast vs measured: step time 0.5 s vs 0.25 s (200 %); peak memory of the largest rank 1 MiB vs 2 MiB (50 %)\n"
             "done\n");
 }
 
-TEST_CASE("reporter: on a terminal, with a forecast: MFU, and one line that is rewritten", "[metrics]") {
+TEST_CASE("reporter: MFU with a forecast, and one rewritten line on a terminal", "[metrics]") {
   const Written text = written(true, 2, [](Reporter& reporter, const std::string&) {
     reporter.step(1, result_of(2, 1, 65536), 0.5);
     reporter.message("between");
@@ -207,7 +206,7 @@ TEST_CASE("reporter: on a terminal, with a forecast: MFU, and one line that is r
         "between\n");
 }
 
-TEST_CASE("reporter: lines that find no room are reported once, until there is room again", "[metrics]") {
+TEST_CASE("reporter: a full disk is reported once, until there is space again", "[metrics]") {
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   const auto restore = std::signal(SIGXFSZ, SIG_IGN);
@@ -228,5 +227,5 @@ TEST_CASE("reporter: lines that find no room are reported once, until there is r
   });
   std::signal(SIGXFSZ, restore);
   CHECK(std::count(text.metrics.begin(), text.metrics.end(), '\n') == 24);
-  CHECK(text.messages.substr(text.messages.find('\n') + 1) == error + "; its lines are kept until there is room\n");
+  CHECK(text.messages.substr(text.messages.find('\n') + 1) == error + "; its lines are buffered until there is space\n");
 }

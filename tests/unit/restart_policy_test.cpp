@@ -4,7 +4,7 @@
 using namespace trireme;
 using std::chrono::seconds;
 
-TEST_CASE("restart policy: at once, then with growing delays, which a new checkpoint ends") {
+TEST_CASE("restart policy: restarts immediately, then with growing delays, reset by a new checkpoint") {
   RestartPolicy policy(100);
   int64_t step = 10;
   for (int64_t expected : {0, 1, 2, 4, 8, 16, 32, 60, 60, 60}) CHECK(policy.after({++step, 10}).delay == seconds(expected));
@@ -13,23 +13,23 @@ TEST_CASE("restart policy: at once, then with growing delays, which a new checkp
   CHECK(policy.used() == 12);
 }
 
-TEST_CASE("restart policy: gives up when the restarts are used") {
+TEST_CASE("restart policy: gives up when all restarts are used up") {
   RestartPolicy none(0), two(2);
   CHECK_FALSE(none.after({5, 0}).delay);
   CHECK(two.after({5, 0}).delay);
   CHECK(two.after({6, 0}).delay);
   const RestartPolicy::Decision last = two.after({7, 0});
   CHECK_FALSE(last.delay);
-  CHECK(last.reason == "all 2 restarts are used");
+  CHECK(last.reason == "all 2 restarts are used up");
   CHECK(two.used() == 2);
 }
 
-TEST_CASE("restart policy: gives up when the same step fails again, unless a checkpoint came in between") {
+TEST_CASE("restart policy: gives up when a step fails twice in a row without a new checkpoint") {
   RestartPolicy policy(9);
   CHECK(policy.after({17, 10}).delay);
-  CHECK(policy.after({15, 10}).delay);  // an earlier one: another fault
+  CHECK(policy.after({15, 10}).delay);  // an earlier step: a different fault
   CHECK(policy.after({17, 10}).delay);  // not twice in a row
-  CHECK(policy.after({17, 16}).delay);  // goes on from step 16 now
+  CHECK(policy.after({17, 16}).delay);  // now resumes from step 16
   const RestartPolicy::Decision again = policy.after({17, 16});
   CHECK_FALSE(again.delay);
   CHECK(again.reason == "step 17 has failed twice in a row, with no new checkpoint in between");
@@ -44,7 +44,7 @@ TEST_CASE("restart policy: failures before the first step only use up restarts, 
   CHECK(policy.after({0, 490}).delay == seconds(8));
   CHECK(policy.after({501, 495}).delay == seconds(0));  // a new checkpoint
   CHECK(policy.after({0, 495}).delay == seconds(1));
-  CHECK(policy.after({0, 495}).reason == "all 7 restarts are used");
+  CHECK(policy.after({0, 495}).reason == "all 7 restarts are used up");
 
   RestartPolicy no_retry_reason(9);
   CHECK(no_retry_reason.after({500, 490}).delay);
@@ -53,5 +53,5 @@ TEST_CASE("restart policy: failures before the first step only use up restarts, 
 
   RestartPolicy never_starts(4);
   for (int64_t expected : {0, 1, 2, 4}) CHECK(never_starts.after({0, 0}).delay == seconds(expected));
-  CHECK(never_starts.after({0, 0}).reason == "all 4 restarts are used");
+  CHECK(never_starts.after({0, 0}).reason == "all 4 restarts are used up");
 }

@@ -1,4 +1,4 @@
-// Which keys of the configuration may change between two parts of one run: each key of all of them is changed, one at a time.
+// Tests which configuration keys a resumed run may change, by changing every key, one at a time.
 #include <algorithm>
 #include <set>
 
@@ -11,7 +11,7 @@ using namespace trireme::test;
 
 namespace {
 
-/// Sections whose keys say where, how fast and how safely a run trains, never what.
+/// Sections whose keys do not affect what is trained.
 const std::vector<std::string> kNeutralSections = {"run.", "parallel.", "checkpoint.", "resilience.", "kernels.", "plan.", "training.evaluate."};
 const std::set<std::string> kNeutral = {
     "training.logits_chunk",     "training.recompute",        "training.recompute_every",
@@ -25,9 +25,9 @@ bool is_neutral(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("resume: every key that cannot alter what is trained may change, and no other") {
+TEST_CASE("resume: exactly the keys that do not affect what is trained may change") {
   Config saved;
-  saved.training.schedule.name = LearningRateSchedule::kCosine;  // the end of training matters to it
+  saved.training.schedule.name = LearningRateSchedule::kCosine;  // depends on the end of training
   std::set<std::string> paths;
   for (size_t i = 0;; ++i) {
     Config now = saved;
@@ -50,7 +50,7 @@ TEST_CASE("resume: every key that cannot alter what is trained may change, and n
   }
 }
 
-TEST_CASE("resume: what has changed is listed key by key, the saved values first") {
+TEST_CASE("resume: changed keys are listed one by one, saved values first") {
   Config saved;
   saved.training.steps = 10;
   saved.training.schedule.name = LearningRateSchedule::kWsd;

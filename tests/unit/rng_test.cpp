@@ -8,7 +8,7 @@
 
 using namespace trireme;
 
-TEST_CASE("Philox4x32-10 gives the known answers of Random123") {
+TEST_CASE("Philox4x32-10 matches the known answers of Random123") {
   using Words = std::array<uint32_t, 4>;
   CHECK(philox4x32({0, 0, 0, 0}, {0, 0}) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   CHECK(philox4x32({~0U, ~0U, ~0U, ~0U}, {~0U, ~0U}) == Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
@@ -16,8 +16,8 @@ TEST_CASE("Philox4x32-10 gives the known answers of Random123") {
         Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-// Computed from the definitions in the header by a few lines of Python integers.
-TEST_CASE("random numbers are the ones the header specifies") {
+// Computed in Python integers from the definitions in the header.
+TEST_CASE("random numbers match the specification in the header") {
   const uint64_t key = random_key(1234, "init:blocks.0.mlp.up.weight");
   CHECK(key == 0xbdda8b2642b3d5c);
   CHECK(random_key(0, "") == 0x5b21f68ffa77f14c);
@@ -70,7 +70,7 @@ TEST_CASE("uniform numbers fill the unit interval evenly") {
   CHECK(chi_squared < 43.8);  // 19 degrees of freedom, one in a thousand
 }
 
-TEST_CASE("a permutation visits everything once, and differs by key") {
+TEST_CASE("a permutation visits every index once, and differs by key") {
   for (uint64_t n : {1, 2, 3, 5, 16, 17, 64, 1000}) {
     std::vector<bool> seen(n, false);
     bool differs = false;
@@ -87,7 +87,7 @@ TEST_CASE("a permutation visits everything once, and differs by key") {
   CHECK_THROWS_AS(random_permutation(11, 0, 0), InternalError);
 }
 
-TEST_CASE("a permutation sends an index everywhere alike") {
+TEST_CASE("a permutation maps an index to every position with equal probability") {
   constexpr int kPlaces = 5, kKeys = 10000;
   std::vector<int> hits(kPlaces, 0);
   for (uint64_t key = 0; key < kKeys; ++key) ++hits[random_permutation(random_key(key, "order"), 0, kPlaces)];

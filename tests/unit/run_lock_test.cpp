@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using namespace trireme;
 
-TEST_CASE("run lock: one holder at a time, tokens grow, and the next holder needs no clean-up") {
+TEST_CASE("run lock: one holder at a time, growing tokens, no clean-up needed by the next holder") {
   const test::TemporaryDirectory directory;
   const fs::path run = directory.path / "run";
   int64_t token = 0;
@@ -23,14 +23,14 @@ TEST_CASE("run lock: one holder at a time, tokens grow, and the next holder need
     const RunLock lock(run);
     token = lock.token();
     CHECK_NOTHROW(lock.check());
-    CHECK_THROWS_WITH(RunLock(run), Contains("another job trains there (process " + std::to_string(::getpid()) + " on "));
+    CHECK_THROWS_WITH(RunLock(run), Contains("another job is training there (process " + std::to_string(::getpid()) + " on "));
     CHECK_NOTHROW(lock.check());
   }
   const RunLock next(run);
   CHECK(next.token() == token + 1);
 }
 
-TEST_CASE("run lock: a job that has lost the directory may not publish, though the new one counts from one again") {
+TEST_CASE("run lock: a job that has lost the directory must not publish, even if a new one has the same token") {
   const test::TemporaryDirectory directory;
   const fs::path run = directory.path / "run";
   const RunLock late(run);
@@ -38,11 +38,11 @@ TEST_CASE("run lock: a job that has lost the directory may not publish, though t
   CHECK_THROWS_AS(late.check(), IoError);
   const RunLock now(run);
   CHECK(now.token() == late.token());
-  CHECK_THROWS_WITH(late.check(), Contains("no longer holds the run directory"));
+  CHECK_THROWS_WITH(late.check(), Contains("no longer holds the lock on the run directory"));
   CHECK_NOTHROW(now.check());
 }
 
-TEST_CASE("run lock: a request to stop ends the wait for another job") {
+TEST_CASE("run lock: a stop request ends the wait for another job") {
   const test::TemporaryDirectory directory;
   const RunLock held(directory.path);
   int asked = 0;
@@ -51,12 +51,12 @@ TEST_CASE("run lock: a request to stop ends the wait for another job") {
     FAIL("the lock is held");
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::kRequeue);
-    CHECK_THAT(error.what(), Contains("stopped on request while process " + std::to_string(::getpid()) + " on "));
+    CHECK_THAT(error.what(), Contains("stopped on request while waiting for process " + std::to_string(::getpid()) + " on "));
   }
   CHECK(asked == 3);
 }
 
-TEST_CASE("run lock: noise in its file is no token") {
+TEST_CASE("run lock: garbage in the lock file is ignored") {
   const test::TemporaryDirectory directory;
   std::ofstream(directory.path / "run.lock") << "99999999999999999999999 process";
   const RunLock lock(directory.path);
@@ -64,7 +64,7 @@ TEST_CASE("run lock: noise in its file is no token") {
   CHECK_NOTHROW(lock.check());
 }
 
-TEST_CASE("run lock: after the greatest token counting begins anew, and a negative one is noise") {
+TEST_CASE("run lock: tokens restart at 1 after the maximum, and negative ones are ignored") {
   for (const char* token : {"9223372036854775807", "-5", "-9223372036854775808"}) {
     const test::TemporaryDirectory directory;
     std::ofstream(directory.path / "run.lock") << token << " process 1 on elsewhere, start 2\n";
@@ -74,7 +74,7 @@ TEST_CASE("run lock: after the greatest token counting begins anew, and a negati
   }
 }
 
-TEST_CASE("run lock: a link or a pipe under its name is refused, and the file behind the link stays as it is") {
+TEST_CASE("run lock: a link or a pipe in place of the lock file is refused, and the target of the link is not changed") {
   const test::TemporaryDirectory directory;
   const fs::path precious = directory.path / "precious", lock = directory.path / "run.lock";
   std::ofstream(precious) << "7 nobody\n";
@@ -91,9 +91,9 @@ TEST_CASE("run lock: a link or a pipe under its name is refused, and the file be
   CHECK_THROWS_WITH(held.check(), Contains("run.lock: cannot be read: is not a regular file"));
 }
 
-TEST_CASE("run lock: what its file says of the holder cannot command a terminal") {
+TEST_CASE("run lock: control characters in the name of the holder are escaped") {
   const test::TemporaryDirectory directory;
   const RunLock held(directory.path);
   std::ofstream(directory.path / "run.lock") << "3 \x1b]0;title\x07 process\n";
-  CHECK_THROWS_WITH(RunLock(directory.path), Contains("another job trains there (\\x1b]0;title\\x07 process)"));
+  CHECK_THROWS_WITH(RunLock(directory.path), Contains("another job is training there (\\x1b]0;title\\x07 process)"));
 }

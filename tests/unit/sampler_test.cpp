@@ -31,7 +31,7 @@ std::vector<int64_t> all_of(int64_t sequences) {
 
 }  // namespace
 
-TEST_CASE("every epoch is a permutation of its own, also where a batch spans two epochs", "[sampler]") {
+TEST_CASE("every epoch is a different permutation, even if a batch spans two epochs", "[sampler]") {
   for (const int64_t sequences : {1, 2, 3, 7, 64, 101, 1000}) {
     for (const int64_t global_batch : {1, 4, 10, 128}) {
       CAPTURE(sequences, global_batch);
@@ -50,10 +50,10 @@ TEST_CASE("every epoch is a permutation of its own, also where a batch spans two
 }
 
 TEST_CASE("the order of a run never changes", "[sampler]") {
-  // A checkpoint may be resumed by a newer program. Reckoned from the words of kernels/core/rng.h by a program of its own.
+  // A newer version may resume a checkpoint. The values come from an independent implementation of the specification in kernels/core/rng.h.
   const std::vector<int64_t> samples = consumed(plain(1234, 101, 4), 105);
   CHECK(std::vector<int64_t>(samples.begin(), samples.begin() + 8) == std::vector<int64_t>{62, 46, 58, 44, 23, 60, 37, 1});
-  CHECK(std::vector<int64_t>(samples.begin() + 99, samples.end()) == std::vector<int64_t>{68, 27, 0, 89, 42, 65});  // two epochs
+  CHECK(std::vector<int64_t>(samples.begin() + 99, samples.end()) == std::vector<int64_t>{68, 27, 0, 89, 42, 65});  // spans two epochs
 }
 
 TEST_CASE("the order depends on the seed and the position, not on the batch size", "[sampler]") {
@@ -73,7 +73,7 @@ TEST_CASE("the shuffled order spreads over the data", "[sampler]") {
   }
 }
 
-TEST_CASE("a late step of a huge dataset is reached at once", "[sampler]") {
+TEST_CASE("a late step of a huge dataset takes constant time", "[sampler]") {
   const int64_t sequences = int64_t{1} << 40;
   const Sampler sampler = plain(7, sequences, 4096);
   const int64_t step = (int64_t{1} << 30) + 3;
@@ -104,7 +104,7 @@ TEST_CASE("an index outside the global batch is a broken invariant", "[sampler]"
   CHECK_THROWS_AS((plain(0, 10, 4).sample(-1, 0)), trireme::InternalError);
 }
 
-TEST_CASE("blends keep their weights, and every group its own epochs without repeat or loss", "[sampler]") {
+TEST_CASE("blends keep their weights, and every group visits each sample once per epoch", "[sampler]") {
   constexpr int64_t kPlaces = 100'000, kBatch = 96;
   const std::vector<std::vector<Dataset::Group>> blends = {
       {{1000, 1.0}},
@@ -129,7 +129,7 @@ TEST_CASE("blends keep their weights, and every group its own epochs without rep
         if (sample >= first && sample < first + group.sequences) own.push_back(sample - first);
         farthest = std::max(farthest, std::abs(static_cast<double>(own.size()) - static_cast<double>(p + 1) * group.weight / sum));
       }
-      // At every place, not only at the end.
+      // Checked at every place, not only at the end.
       CHECK(farthest <= static_cast<double>(groups.size()));
       CHECK(std::abs(static_cast<double>(own.size()) / kPlaces - group.weight / sum) <= 1e-3 * std::max(group.weight / sum, 0.02));
       for (size_t begin = 0; begin < own.size(); begin += static_cast<size_t>(group.sequences)) {
@@ -137,7 +137,7 @@ TEST_CASE("blends keep their weights, and every group its own epochs without rep
         std::vector<int64_t> epoch(own.begin() + static_cast<std::ptrdiff_t>(begin), own.begin() + static_cast<std::ptrdiff_t>(end));
         std::sort(epoch.begin(), epoch.end());
         if (end == begin + static_cast<size_t>(group.sequences))
-          REQUIRE(epoch == all_of(group.sequences));  // a whole one: each sample once
+          REQUIRE(epoch == all_of(group.sequences));  // a complete epoch has each sample once
         else
           REQUIRE(std::adjacent_find(epoch.begin(), epoch.end()) == epoch.end());
       }
@@ -146,7 +146,7 @@ TEST_CASE("blends keep their weights, and every group its own epochs without rep
   }
 }
 
-TEST_CASE("groups of one size are not shuffled alike, and weights count by their ratio", "[sampler]") {
+TEST_CASE("groups of equal size are shuffled differently, and only the ratio of weights matters", "[sampler]") {
   const std::vector<int64_t> samples = consumed(Sampler(3, {{50, 1.0}, {50, 1.0}}, 10), 100);
   std::vector<int64_t> a, b;
   for (const int64_t sample : samples) (sample < 50 ? a : b).push_back(sample % 50);
@@ -155,7 +155,7 @@ TEST_CASE("groups of one size are not shuffled alike, and weights count by their
   CHECK(samples == consumed(Sampler(3, {{50, 0.001}, {50, 0.001}}, 25), 100));
 }
 
-TEST_CASE("a late step of a huge blend is reached at once, and still by weight", "[sampler]") {
+TEST_CASE("a late step of a huge blend takes constant time and keeps the weights", "[sampler]") {
   const int64_t sequences = int64_t{1} << 40;
   const Sampler sampler(7, {{sequences, 3.0}, {1000, 1.0}}, 4096);
   const int64_t step = (int64_t{1} << 45) + 3;

@@ -12,7 +12,7 @@
 namespace trireme::test {
 namespace {
 
-/// The definition: sort all, cut, draw.
+/// The definition: sort all tokens, truncate, draw.
 int32_t drawn_from_all(const std::vector<double>& logits, const SamplingOptions& options, double uniform) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -34,7 +34,7 @@ int32_t drawn_from_all(const std::vector<double>& logits, const SamplingOptions&
   return order[kept - 1];
 }
 
-TEST_CASE("sampling sorts as little as it can and draws what sorting all would") {
+TEST_CASE("sampling with a partial sort draws the same tokens as with a full sort") {
   const uint64_t key = random_key(5, "sampling");
   uint64_t draw = 0;
   const auto uniform = [&] { return random_uniform(key, draw++); };
@@ -55,7 +55,7 @@ TEST_CASE("sampling sorts as little as it can and draws what sorting all would")
         for (int i = 0; i < 20; ++i) {
           const double point = i == 0   ? 0
                                : i == 1 ? 1 - 0x1p-30
-                                        : uniform();  // at the very end the rounding of the total decides, and its order is another
+                                        : uniform();  // at the upper end rounding of the total decides, and the orders of summation differ
           CAPTURE(size, spread, options.temperature, options.top_k, options.top_p, point);
           REQUIRE(sample_token(logits, options, point) == drawn_from_all(logits, options, point));
         }
@@ -64,7 +64,7 @@ TEST_CASE("sampling sorts as little as it can and draws what sorting all would")
   }
 }
 
-TEST_CASE("sampling draws tokens as often as they are likely") {
+TEST_CASE("sampling draws tokens with their probabilities") {
   const std::vector<double> logits = {std::log(1.0), std::log(2.0), std::log(4.0), std::log(1.0)};
   const uint64_t key = random_key(6, "frequencies");
   std::map<int32_t, int> counts;
@@ -81,11 +81,11 @@ TEST_CASE("sampling refuses logits that are not finite") {
     CHECK_THROWS_AS(sample_token({0.0, bad, 1.0}, {}, 0.5), DataError);
     CHECK_THROWS_AS(sample_token({0.0, bad, 1.0}, {.temperature = 0}, 0.5), DataError);
   }
-  CHECK(sample_token({-HUGE_VAL, 0.0, -HUGE_VAL}, {}, 1 - 0x1p-53) == 1);  // tokens that cannot be
+  CHECK(sample_token({-HUGE_VAL, 0.0, -HUGE_VAL}, {}, 1 - 0x1p-53) == 1);  // impossible tokens
 }
 
-TEST_CASE("sampling never draws a token beyond the tokenizer's, however likely the model finds it") {
-  const std::vector<double> logits = {0.0, 1.0, 0.5, 9.0, std::nan("")};  // rows 3 and 4 belong to no token
+TEST_CASE("sampling never draws an id outside the tokenizer's vocabulary, even the most likely one") {
+  const std::vector<double> logits = {0.0, 1.0, 0.5, 9.0, std::nan("")};  // rows 3 and 4 have no token
   const uint64_t key = random_key(7, "vocabulary");
   for (SamplingOptions options : {SamplingOptions{}, {.temperature = 0}, {.temperature = 1e6}, {.top_k = 1}, {.top_k = 5}, {.top_p = 0.9}}) {
     options.vocab_size = 3;
@@ -97,7 +97,7 @@ TEST_CASE("sampling never draws a token beyond the tokenizer's, however likely t
       REQUIRE(token == drawn_from_all({0.0, 1.0, 0.5}, options, uniform));
     }
   }
-  CHECK(sample_token({0.0, 1.0}, {.temperature = 0, .vocab_size = 300}, 0) == 1);  // a tokenizer of more ids than the model has rows
+  CHECK(sample_token({0.0, 1.0}, {.temperature = 0, .vocab_size = 300}, 0) == 1);  // the tokenizer has more ids than the model has rows
 }
 
 }  // namespace

@@ -15,17 +15,17 @@ std::vector<std::string> pieces_of(const std::string& before, const std::string&
   return pieces;
 }
 
-TEST_CASE("text of tokens comes in whole characters") {
+TEST_CASE("streamed text consists of complete characters") {
   using Pieces = std::vector<std::string>;
   CHECK(pieces_of("x", "aé€😀b") == Pieces{"a", "", "é", "", "", "€", "", "", "", "😀", "b", ""});
-  CHECK(pieces_of("", "\xE2\x82") == Pieces{"", "", "\xE2\x82"});                    // cut off at the end: told in the end
-  CHECK(pieces_of("x", "\xFF\x80g") == Pieces{"\xFF", "\x80", "g", ""});             // no UTF-8: as it stands
-  CHECK(pieces_of("x", "\xE2\x82zz") == Pieces{"", "", "\xE2\x82z", "z", ""});       // a character that never came
-  CHECK(pieces_of("caf\xC3", "\xA9s") == Pieces{"\xA9", "s", ""});                   // begun by the prompt, which is told already
-  CHECK(pieces_of("", "\xEF\xBF\xBD!") == Pieces{"", "", "", "\xEF\xBF\xBD!", ""});  // may be a decoder's stand-in for what is to come
+  CHECK(pieces_of("", "\xE2\x82") == Pieces{"", "", "\xE2\x82"});                    // incomplete at the end: output by the final flush
+  CHECK(pieces_of("x", "\xFF\x80g") == Pieces{"\xFF", "\x80", "g", ""});             // not UTF-8: unchanged
+  CHECK(pieces_of("x", "\xE2\x82zz") == Pieces{"", "", "\xE2\x82z", "z", ""});       // a character that is never completed
+  CHECK(pieces_of("caf\xC3", "\xA9s") == Pieces{"\xA9", "s", ""});                   // begun by the prompt, which has been output already
+  CHECK(pieces_of("", "\xEF\xBF\xBD!") == Pieces{"", "", "", "\xEF\xBF\xBD!", ""});  // may be a decoder's placeholder for an incomplete character
 }
 
-TEST_CASE("text of tokens: no byte is lost or told twice") {
+TEST_CASE("streamed text: no byte is lost or repeated") {
   const uint64_t key = random_key(2, "bytes");
   for (uint64_t length = 0; length < 200; ++length) {
     std::string text;

@@ -1,4 +1,4 @@
-// Training byte-level BPE: the package's own results, a trainer too simple to be wrong, and a result that depends on the text alone.
+// Training byte-level BPE: compared with Hugging Face tokenizers and a naive trainer; the result depends on the text alone.
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "trainer/tokenizer/count_pieces.h"
-#include "trainer/tokenizer/text_stretches.h"
+#include "trainer/tokenizer/text_chunk_reader.h"
 #include "trainer/tokenizer/train.h"
 
 namespace fs = std::filesystem;
@@ -38,7 +38,7 @@ const NamedPattern& pattern_of(const std::string& name) {
   throw;
 }
 
-/// A file that goes when the test ends.
+/// A temporary file.
 class TextFile {
  public:
   explicit TextFile(const std::string& text)
@@ -55,7 +55,7 @@ class TextFile {
   fs::path path_;
 };
 
-/// Where two texts part, for a message that can be read.
+/// The place where two texts differ, for a readable message.
 std::string first_difference(const std::string& a, const std::string& b) {
   const size_t at = static_cast<size_t>(
       std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size())), b.begin()).first - a.begin());
@@ -63,11 +63,11 @@ std::string first_difference(const std::string& a, const std::string& b) {
   return a == b ? "" : concat("byte ", at, ": ", a.substr(from, 120), "\nagainst ", b.substr(from, 120));
 }
 
-/// Counts all pairs of all words anew for every merge.
+/// Recounts all pairs of all words for every merge.
 std::vector<std::pair<std::string, std::string>> merges_by_recounting(const PieceCounts& pieces, size_t merges) {
   std::vector<std::string> tokens;
   std::map<std::string, int> ids;
-  // The bytes used here stand for themselves, so ids in their order are the order of the alphabet.
+  // The bytes used here map to themselves in the byte-level alphabet, so the ids are in byte order.
   for (char c = '!'; c <= '~'; ++c) {
     ids[{c}] = static_cast<int>(tokens.size());
     tokens.push_back({c});
@@ -127,7 +127,7 @@ TEST_CASE("tokenizer training: the file that Hugging Face tokenizers writes, byt
   }
 }
 
-TEST_CASE("tokenizer training: merges of random words as by counting anew each time") {
+TEST_CASE("tokenizer training: merges of random words match those of a trainer that recounts every time") {
   std::mt19937_64 random(5);
   const auto below = [&](size_t limit) { return static_cast<size_t>(random() % limit); };
   for (int round = 0; round < 300; ++round) {
@@ -174,7 +174,7 @@ TEST_CASE("tokenizer training: the result depends neither on threads nor on the 
   }
 }
 
-TEST_CASE("tokenizer training: bytes that are no UTF-8 are pieces of their own") {
+TEST_CASE("tokenizer training: bytes that are not UTF-8 are separate pieces") {
   const TextFile file("a\xFF\xC3 b\xC3\xA9\xE2\x82");
   const PieceCounts counts = count_pieces({file.path()}, pattern_of("gpt2"), 1);
   CHECK(counts == PieceCounts{{"a", 1}, {"\xFF", 1}, {"\xC3", 1}, {" b\xC3\xA9", 1}, {"\xE2", 1}, {"\x82", 1}});
@@ -182,24 +182,24 @@ TEST_CASE("tokenizer training: bytes that are no UTF-8 are pieces of their own")
   CHECK(vocabulary.merges.size() == 3);
 }
 
-TEST_CASE("tokenizer training: what cannot be is refused by name") {
+TEST_CASE("tokenizer training: invalid options are refused by name") {
   CHECK_THROWS_WITH(train_byte_pairs({}, 256, {"<|endoftext|>"}),
-                    Contains("--vocab-size=256") && Contains("256 bytes and 1 special tokens take 257"));
+                    Contains("--vocab-size=256") && Contains("256 bytes and 1 special tokens need 257"));
   CHECK(train_byte_pairs({}, 257, {"<|endoftext|>"}).tokens.size() == 257);
-  CHECK_THROWS_WITH(train_byte_pairs({}, 400, {"<a>", "<b>", "<a>"}), Contains("--special=<a>: stands there twice"));
+  CHECK_THROWS_WITH(train_byte_pairs({}, 400, {"<a>", "<b>", "<a>"}), Contains("--special=<a>: given twice"));
   for (const char* token : {"", "\xFF", "<a\tb>", "\x7F\x7F"})
     CHECK_THROWS_WITH(train_byte_pairs({}, 400, {token}), Contains("--special: a token is empty, has control"));
-  CHECK_THROWS_WITH(train_byte_pairs({}, 400, {"a"}), Contains("--special=a: stands for a byte already"));
-  CHECK_THROWS_WITH(train_byte_pairs({}, 400, {"<é>"}), Contains("--special=<é>: its characters stand for other bytes"));
+  CHECK_THROWS_WITH(train_byte_pairs({}, 400, {"a"}), Contains("--special=a: represents a byte"));
+  CHECK_THROWS_WITH(train_byte_pairs({}, 400, {"<é>"}), Contains("--special=<é>: its characters represent other bytes"));
 }
 
-TEST_CASE("tokenizer training: pairs that occur billions of times are counted to the end") {
+TEST_CASE("tokenizer training: pairs that occur billions of times are counted without overflow") {
   const PieceCounts pieces = {{"ab", 3'000'000'000}, {"cd", 2'000'000'000}, {"ce", 1'500'000'000}, {"fe", 2'200'000'000}, {"xce", 1'500'000'000}};
   using Merges = std::vector<std::pair<std::string, std::string>>;
   CHECK(merges_of(train_byte_pairs(pieces, 256 + 4, {})) == Merges{{"a", "b"}, {"c", "e"}, {"f", "e"}, {"c", "d"}});
 }
 
-TEST_CASE("tokenizer training: text that looks like a special token is never merged into it") {
+TEST_CASE("tokenizer training: text that spells a special token is never merged into it") {
   const PieceCounts pieces = {{"the", 100}, {"then", 10}};
   const BytePairVocabulary vocabulary = train_byte_pairs(pieces, 400, {"the"});
   CHECK(vocabulary.tokens.front() == "the");
@@ -207,13 +207,13 @@ TEST_CASE("tokenizer training: text that looks like a special token is never mer
   CHECK(std::count(vocabulary.tokens.begin(), vocabulary.tokens.end(), "the") == 1);
 }
 
-TEST_CASE("text stretches: the text, cut where it may be") {
+TEST_CASE("text stretches: the text, cut at allowed places only") {
   std::string text;
   for (int i = 0; text.size() < (5u << 20); ++i) text += std::to_string(i) + (i % 7 == 0 ? "\n" : " ");
   text += "end";
   const TextFile file(text);
   const auto behind_newline = [](std::string_view part) { return part.find_last_of('\n') + 1; };
-  TextStretches stretches(file.path(), behind_newline);
+  TextChunkReader stretches(file.path(), behind_newline);
   std::string joined;
   int count = 0;
   for (std::string part = stretches.next(); !part.empty(); part = stretches.next(), ++count) {
@@ -227,20 +227,20 @@ TEST_CASE("text stretches: the text, cut where it may be") {
 
   const std::string rest(2 << 20, 'y');
   const TextFile long_line(std::string(3 << 20, 'x') + "\n" + rest);
-  TextStretches two(long_line.path(), behind_newline);
+  TextChunkReader two(long_line.path(), behind_newline);
   CHECK(two.next().size() == (3u << 20) + 1);
   CHECK(two.next() == rest);
   CHECK(two.next().empty());
 
-  CHECK_THROWS_AS(TextStretches("/nowhere/text", behind_newline), MissingFileError);
-  CHECK_THROWS_AS(TextStretches("/tmp", behind_newline).next(), IoError);
+  CHECK_THROWS_AS(TextChunkReader("/nowhere/text", behind_newline), MissingFileError);
+  CHECK_THROWS_AS(TextChunkReader("/tmp", behind_newline).next(), IoError);
 }
 
-TEST_CASE("text stretches: 64 MiB without a place to cut are refused with their place") {
+TEST_CASE("text stretches: 64 MiB without a place to cut are refused with their position") {
   const TextFile file("first\n" + std::string((64 << 20) + 1, 'x'));
-  TextStretches stretches(file.path(), [](std::string_view part) { return part.find_last_of('\n') + 1; });
+  TextChunkReader stretches(file.path(), [](std::string_view part) { return part.find_last_of('\n') + 1; });
   CHECK(stretches.next() == "first\n");
-  CHECK_THROWS_WITH(stretches.next(), Contains("the 64 MiB from byte 6 on have no place where text can be cut"));
+  CHECK_THROWS_WITH(stretches.next(), Contains("the 64 MiB after byte 6 contain no place to split the text"));
 }
 
 }  // namespace trireme::test

@@ -27,7 +27,7 @@ double sum(const ExposedTime& rank) {
 
 Action at(ActionType type, int stage, int microbatch) { return {type, stage, microbatch, -1, is_compute(type) ? 0 : -1}; }
 
-/// One micro-batch over two stages: F = 1 s, B = 2 s, each transfer half a second late; the second stage reads its batch half a second longer.
+/// One micro-batch over two stages: F = 1 s, B = 2 s; each transfer takes 0.5 s; the second stage reads its batch 0.5 s longer.
 std::vector<StepTrace> two_stages() {
   StepTrace first, second;
   first.seconds = second.seconds = 8.5;
@@ -50,7 +50,7 @@ std::vector<StepTrace> two_stages() {
 
 }  // namespace
 
-TEST_CASE("exposed time of one rank: what it waited for, by group and verb, and the rest") {
+TEST_CASE("exposed time of one rank: waits by group and verb, and the remainder") {
   StepTrace trace;
   trace.seconds = 10;
   trace.stretches = {{Cause::kDataWait, 0, 1}};
@@ -73,7 +73,7 @@ TEST_CASE("exposed time of one rank: what it waited for, by group and verb, and 
   CHECK(sum(rank) == 10);
 }
 
-TEST_CASE("exposed time of a pipeline: bubble is what free transfers leave, the rest of the waits is transfer") {
+TEST_CASE("exposed time of a pipeline: the bubble is what remains with free transfers, other waits are transfer") {
   const std::vector<ExposedTime> ranks = exposed_time(two_stages(), MeshShape{.pipeline = 2});
   // With free transfers: F of stage 0 from 0.5 to 1.5, F of stage 1 to 2.5, B (2.5 s, of which 0.5 s are the tensor ranks') to 5, B of stage 0 to 7.
   CHECK(seconds(ranks[0], Cause::kPipelineBubble) == 3.5);
@@ -87,7 +87,7 @@ TEST_CASE("exposed time of a pipeline: bubble is what free transfers leave, the 
   for (const ExposedTime& rank : ranks) CHECK(sum(rank) == 8.5);
 }
 
-TEST_CASE("the wait for the other stage of a tied embedding is bubble, in its action and after the list alike") {
+TEST_CASE("the wait for the other stage of a tied embedding is bubble, both in its action and after the list") {
   std::vector<StepTrace> overlapping = two_stages();
   const auto reduce_tied = [](StepTrace& rank, double begin, double end) {  // its wait comes before NORM
     TimelineEvent& norm = rank.timeline.back();
@@ -110,7 +110,7 @@ TEST_CASE("the wait for the other stage of a tied embedding is bubble, in its ac
   }
 }
 
-TEST_CASE("ranks of one clock are laid beside each other by it, those of another by their origins") {
+TEST_CASE("traces are aligned by a common clock, or by their origins if clocks differ") {
   std::vector<StepTrace> ranks(3);
   const auto origin = ranks[0].origin + std::chrono::seconds(100);
   for (StepTrace& rank : ranks) {
@@ -135,7 +135,7 @@ TEST_CASE("ranks of one clock are laid beside each other by it, those of another
   for (const StepTrace& rank : ranks) CHECK(rank.origin == origin);
 }
 
-TEST_CASE("a trace goes through bytes unchanged") {
+TEST_CASE("a trace survives serialisation unchanged") {
   StepTrace trace = two_stages()[1];
   trace.kernels = {{"qkv linear_forward", 2, 2.25}};
   const StepTrace back = step_trace_from(to_bytes(trace));
@@ -153,13 +153,14 @@ TEST_CASE("ranges of steps") {
   CHECK(step_range("7").first == 7);
   CHECK(step_range("7").last == 7);
   CHECK(step_range("901:1000").last == 1000);
-  CHECK_THROWS_WITH(step_range("900:1000"), "--trace-steps=900:1000: 101 steps; allowed at most 100, for the trace is kept in memory until the last");
+  CHECK_THROWS_WITH(step_range("900:1000"),
+                    "--trace-steps=900:1000: 101 steps; allowed at most 100, because the trace is kept in memory until the last");
   for (const char* text :
        {"1:9223372036854775807", "", ":", "0:1", "5:3", "1:", ":2", "a:b", "1:2:3", "-1:2", "1.5:2", "1 :2", "+1:2", "99999999999999999999:1"})
     CHECK_THROWS_AS(step_range(text), ConfigError);
 }
 
-TEST_CASE("a simulated pipeline as a Chrome trace: every rank, rows without overlap, sends that meet their receives") {
+TEST_CASE("a simulated pipeline as a Chrome trace: every rank, rows without overlap, arrows from sends to receives") {
   constexpr int kRanks = 4, kMicrobatches = 6;
   const std::vector<StageUnits> units(kRanks, StageUnits{{{0}}, 1, -1});
   const ActionLists plan = lower(one_forward_one_backward(kRanks, kMicrobatches), units, {});
@@ -180,7 +181,7 @@ TEST_CASE("a simulated pipeline as a Chrome trace: every rank, rows without over
   for (int r = 0; r < kRanks; ++r) CHECK(file.events.at({r, "compute"}) == 2 * (2 * kMicrobatches + 3));  // SUM_PARTIAL, NORM, UPDATE
 }
 
-TEST_CASE("measured operations have rows of their own, and what overlaps lies in further ones") {
+TEST_CASE("measured operations have separate rows, and overlapping ones are spread over several rows") {
   std::vector<StepTrace> steps = two_stages();
   steps[0].operations.push_back({"shard", "all_gather", 0.5, 0.5, 1, 1.25});
   steps[0].operations.push_back({"shard", "all_gather", 0.75, 0.75, 1.25, 1.5});

@@ -9,7 +9,8 @@ using namespace trireme;
 
 namespace {
 
-/// Four ranks in two hosts, each in two groups: all of them, and "tensor" {0, 1}, {2, 3}. Everyone patient for ten seconds, heard of and moved now.
+/// Four ranks on one or two hosts, each in two groups: "world" with all ranks, and "tensor" {0, 1}, {2, 3}. All have a timeout of ten seconds and
+/// have reported and made progress now.
 struct Job {
   std::vector<RankState> ranks{4};
   double now = 100;
@@ -52,7 +53,7 @@ using Life = RankState::Life;
 using Hosts = std::vector<std::string>;
 using Ranks = std::vector<int>;
 
-/// A verdict without its sentence.
+/// Checks a verdict except its text and operation.
 void check_fields(const std::optional<Verdict>& verdict, Kind kind, const Ranks& ranks, const Hosts& hosts) {
   REQUIRE(verdict);
   INFO(verdict->text);
@@ -75,7 +76,7 @@ void check_operation(const std::optional<Verdict>& verdict, const std::string& v
 
 }  // namespace
 
-TEST_CASE("verdict: nothing to say of a job that moves") {
+TEST_CASE("verdict: none for a job that makes progress") {
   Job job;
   CHECK(job.text().empty());
   job.wait(0, 0);
@@ -83,7 +84,7 @@ TEST_CASE("verdict: nothing to say of a job that moves") {
   CHECK(job.text().empty());
 }
 
-TEST_CASE("verdict: a dead rank is named with its step, its last action and who waits for it") {
+TEST_CASE("verdict: a dead rank is named with its step, its last action and the ranks that wait for it") {
   Job job;
   job.ranks[3].last.action = "backward of micro-batch 2, blocks.3";
   for (const size_t r : {0, 1, 2}) job.wait(r, 0);
@@ -99,15 +100,14 @@ TEST_CASE("verdict: a dead rank is named with its step, its last action and who 
   CHECK(judge(job.ranks, job.now, {})->step == 12);
 }
 
-TEST_CASE("verdict: the first to die is named, not what dies of it") {
+TEST_CASE("verdict: the first rank to die is named, not those that die as a consequence") {
   Job job(true);
   job.end(1, Life::kDead);
   job.pass(0.03);
   job.end(0, Life::kDead);
   job.end(3, Life::kDead);
   job.pass(0.1);
-  CHECK(job.text().find("rank 1 (host n1, process 1001) has died") ==
-        std::string::npos);  // both ranks of n1 are gone by now: the host is what they share
+  CHECK(job.text().find("rank 1 (host n1, process 1001) has died") == std::string::npos);  // both ranks of n1 are dead by now, so the host is named
   CHECK(job.text().find("host n1 (ranks 0, 1) has died") == 0);
 
   Job one_host;
@@ -117,18 +117,18 @@ TEST_CASE("verdict: the first to die is named, not what dies of it") {
   one_host.pass(0.1);
   CHECK(one_host.text() == "rank 1 (host n1, process 1001) has died in step 12");
 
-  Job late;  // noticed in one moment, but the kernel knows the order
+  Job late;  // detected at the same time, but the kernel knows the order
   for (const size_t r : {0, 1, 2, 3}) late.end(r, Life::kDead);
   late.ranks[2].died_after -= 0.013;
   late.ranks[2].died_by -= 0.008;
-  late.ranks[3].died_after -= 0.2;  // of this one it does not
+  late.ranks[3].died_after -= 0.2;  // for this rank it does not
   late.pass(0.2);
   CHECK(late.text().find("rank 2 (host n1, process 1002), rank 3 (host n1, process 1003) have died") == 0);
-  const auto deaths = judge(late.ranks, late.now, {})->deaths;  // mpirun may know which of the two it was
+  const auto deaths = judge(late.ranks, late.now, {})->deaths;  // mpirun may know which of the two died first
   CHECK(deaths.at(2).text == "rank 2 (host n1, process 1002) has died in step 12");
   CHECK(deaths.at(3).text == "rank 3 (host n1, process 1003) has died in step 12");
 
-  Job waiting;  // the others are killed while they wait for it
+  Job waiting;  // the others are killed while they wait for rank 1
   waiting.end(1, Life::kDead);
   waiting.pass(0.03);
   for (const size_t r : {0, 2, 3}) {
@@ -139,7 +139,7 @@ TEST_CASE("verdict: the first to die is named, not what dies of it") {
   CHECK(waiting.text() ==
         "rank 1 (host n1, process 1001) has died in step 12; ranks 0, 2, 3 wait for it in all_reduce 41 of group world, which it never finished");
 
-  Job failing;  // its peer dies, so MPI fails in it: no cause
+  Job failing;  // rank 0 gets an MPI error because its peer died: not the cause
   failing.end(1, Life::kDead);
   failing.pass(0.03);
   failing.end(0, Life::kFailed);
@@ -147,7 +147,7 @@ TEST_CASE("verdict: the first to die is named, not what dies of it") {
   CHECK(failing.text().find("rank 1 ") == 0);
 }
 
-TEST_CASE("verdict: ranks that die in the same moment are all named, a whole host by its name") {
+TEST_CASE("verdict: ranks that die simultaneously are all named, a complete host by its name") {
   Job job(true);
   job.end(0, Life::kDead);
   job.end(2, Life::kDead);
@@ -164,44 +164,44 @@ TEST_CASE("verdict: ranks that die in the same moment are all named, a whole hos
   CHECK(judge(lost.ranks, lost.now, {})->deaths.empty());  // no single rank is the cause
 }
 
-TEST_CASE("verdict: a rank that has reported its own error makes the end of the others no news") {
+TEST_CASE("verdict: after a rank has reported an error the death of others is ignored") {
   Job job;
   job.end(2, Life::kFailed);
   job.pass(0.02);
   for (const size_t r : {0, 1}) job.end(r, Life::kDead);
   job.pass(1);
   CHECK(job.text().empty());
-  job.pass(50);  // mpirun has time to end them with that rank's exit code
+  job.pass(50);  // grace period in which mpirun ends the others with that rank's exit code
   CHECK(job.text().empty());
-  job.pass(10);  // but rank 3 does not go
-  CHECK(job.text() == "rank 2 (host n1, process 1002) has failed; it was in step 12; rank 3 has not ended with it");
+  job.pass(10);  // but rank 3 keeps running
+  CHECK(job.text() == "rank 2 (host n1, process 1002) has failed; it was in step 12; rank 3 is still running");
   job.end(3, Life::kDead);
   CHECK(job.text().empty());
 }
 
-TEST_CASE("verdict: ranks that have left in order are missed by nobody") {
+TEST_CASE("verdict: none if all ranks have exited normally") {
   Job job;
   for (const size_t r : {0, 1, 2, 3}) job.end(r, Life::kLeft);
   job.pass(1000);
   CHECK(job.text().empty());
 }
 
-TEST_CASE("verdict: a rank that never joins is missed in the end") {
+TEST_CASE("verdict: a rank that never joins is reported after a timeout") {
   Job job;
   job.ranks[2].life = Life::kAbsent;
   job.now = 599;
   job.pass(0);
   CHECK(job.text().empty());
   job.pass(1);
-  CHECK(job.text() == "rank 2 never joined: not started, or held up before it could be watched, for 600 s; ranks 0, 1, 3 wait");
+  CHECK(job.text() == "rank 2 never joined: not started, or blocked before monitoring began, for 600 s; ranks 0, 1, 3 wait");
   for (RankState& rank : job.ranks) rank.life = Life::kAbsent;
-  CHECK(job.text() == "no rank ever joined: not started, or held up before it could be watched, for 600 s");
-  job.ranks[1].life = Life::kFailed;  // its own error is the news
+  CHECK(job.text() == "no rank ever joined: not started, or blocked before monitoring began, for 600 s");
+  job.ranks[1].life = Life::kFailed;  // its error takes precedence
   job.ranks[1].ended = job.now;
   CHECK(job.text().empty());
 }
 
-TEST_CASE("verdict: a silent rank is named after the limit, with its host if all of it is silent") {
+TEST_CASE("verdict: a silent rank is named after the limit, or its host if all ranks of the host are silent") {
   Job job(true);
   job.ranks[2].last.action = "gathering head";
   for (const size_t r : {0, 1, 3}) job.wait(r, 0);
@@ -216,67 +216,69 @@ TEST_CASE("verdict: a silent rank is named after the limit, with its host if all
   CHECK(job.text().empty());
   pass_without(job, {2}, 0.2);
   CHECK(job.text() ==
-        "rank 2 (host n2, process 1002) does not answer since 10 s: stopped, or host or link is lost; it was in step 12, after: gathering head; "
+        "rank 2 (host n2, process 1002) has not responded for 10 s: stopped, or host or link is lost; it was in step 12, after: gathering head; "
         "ranks 0, 1, "
         "3 wait for it in all_reduce 41 of group world, which it never finished");
 
   Job lost(true);
   pass_without(lost, {2, 3}, 0.2);
-  lost.ranks[3].heard = lost.now;  // a last word a moment later than its neighbour's
+  lost.ranks[3].heard = lost.now;  // its last report came a moment after its neighbour's
   pass_without(lost, {2, 3}, 9.85);
-  CHECK(lost.text().find("host n2 (ranks 2, 3) does not answer since 10 s") == 0);
+  CHECK(lost.text().find("host n2 (ranks 2, 3) has not responded for 10 s") == 0);
 }
 
-TEST_CASE("verdict: a hung rank is the one that is in no wait") {
+TEST_CASE("verdict: the hung rank is the one that does not wait") {
   Job job;
   job.ranks[1].last.action = "forward of micro-batch 0, blocks.1";
-  job.wait(0, 1);  // tensor, with rank 1
+  job.wait(0, 1);  // in tensor, for rank 1
   job.ranks[0].last.action = "forward of micro-batch 0, blocks.2";
   for (const size_t r : {2, 3}) job.wait(r, 0);
   job.pass(10.1);
   CHECK(
       job.text() ==
-      "rank 1 (host n1, process 1001) has done nothing for 10 s; it was in step 12, after: forward of micro-batch 0, blocks.1; rank 0 waits for it "
+      "rank 1 (host n1, process 1001) has made no progress for 10 s; it was in step 12, after: forward of micro-batch 0, blocks.1; rank 0 waits for "
+      "it "
       "in "
       "all_reduce 118 of group tensor (forward of micro-batch 0, blocks.2), which it never entered; ranks 2, 3 wait for it in all_reduce 41 of group "
       "world, which it never entered");
 }
 
-TEST_CASE("verdict: of several ranks in no wait, those that others miss") {
+TEST_CASE("verdict: of several ranks that do not wait, those that others wait for are named") {
   Job job;
-  job.ranks[0].last.groups[0].started = 41;  // in no wait, but ahead
+  job.ranks[0].last.groups[0].started = 41;  // not waiting, but ahead of the others
   for (const size_t r : {1, 2}) job.wait(r, 0);
   job.pass(11);
-  CHECK(job.text().find("rank 3 (host n1, process 1003) has done nothing for 11 s") == 0);
+  CHECK(job.text().find("rank 3 (host n1, process 1003) has made no progress for 11 s") == 0);
 }
 
-TEST_CASE("verdict: where everybody waits, the rank that is missed and misses nobody") {
+TEST_CASE("verdict: if all ranks wait, the one is named that others wait for and that waits for no rank") {
   Job job;
   for (const size_t r : {0, 1, 3}) job.wait(r, 0);
   job.ranks[2].last.wait = {"the device", {}, 0, {}};
   job.pass(11);
   CHECK(job.text() ==
-        "rank 2 (host n1, process 1002) has done nothing for 11 s, waiting in the device; it was in step 12; ranks 0, 1, 3 wait for it in all_reduce "
+        "rank 2 (host n1, process 1002) has made no progress for 11 s, waiting in the device; it was in step 12; ranks 0, 1, 3 wait for it in "
+        "all_reduce "
         "41 of "
         "group world, which it never entered");
   job.ranks[2].last.wait = {};
   job.end(2, Life::kLeft);
-  CHECK(job.text().find("rank 2 (host n1, process 1002) has left in order; it was in step 12; ranks 0, 1, 3 wait for it") == 0);
+  CHECK(job.text().find("rank 2 (host n1, process 1002) has exited normally; it was in step 12; ranks 0, 1, 3 wait for it") == 0);
 }
 
 TEST_CASE("verdict: ranks that wait for each other are a deadlock") {
   Job job;
-  job.wait(0, 1);                                   // for rank 1 in tensor
-  for (const size_t r : {1, 2, 3}) job.wait(r, 0);  // for rank 0 in world
+  job.wait(0, 1);                                   // waits for rank 1 in tensor
+  for (const size_t r : {1, 2, 3}) job.wait(r, 0);  // wait for rank 0 in world
   job.pass(11);
   const std::string text = job.text();
   CHECK(text.find(
-            "deadlock: no rank has done anything for 11 s; rank 0 (host n1, process 1000) in step 12, waits in all_reduce 118 of group tensor, which "
+            "deadlock: no rank has made progress for 11 s; rank 0 (host n1, process 1000) in step 12, waits in all_reduce 118 of group tensor, which "
             "rank 1 never entered; rank 1 (host n1, process 1001) in step 12, waits in all_reduce 41 of group world, which rank 0 never entered") ==
         0);
 }
 
-TEST_CASE("verdict: messages are missed from their sender") {
+TEST_CASE("verdict: the sender of a missing message is named") {
   Job job;
   for (RankState& rank : job.ranks) rank.last.groups.push_back({"pipeline", {0, 1, 2, 3}, 0, {0, 0, 0, 0}, {0, 0, 0, 0}});
   const auto receive = [&](size_t rank, size_t from) {
@@ -286,13 +288,13 @@ TEST_CASE("verdict: messages are missed from their sender") {
   job.ranks[0].last.wait = {"the device", {}, 0, {}};
   job.pass(11);
   CHECK(job.text().find(
-            "rank 0 (host n1, process 1000) has done nothing for 11 s, waiting in the device; it was in step 12; rank 1 waits for it in exchange "
+            "rank 0 (host n1, process 1000) has made no progress for 11 s, waiting in the device; it was in step 12; rank 1 waits for it in exchange "
             "in group pipeline (message 1 from rank 0), which it never entered") == 0);
-  job.ranks[0].last.groups[2].sent[1] = 1;  // it was sent after all, so nobody is missed but rank 1, by rank 2
-  CHECK(job.text().find("rank 1 (host n1, process 1001) has done nothing for 11 s, waiting in exchange") == 0);
+  job.ranks[0].last.groups[2].sent[1] = 1;  // it was sent after all, so only rank 1 is waited for, by rank 2
+  CHECK(job.text().find("rank 1 (host n1, process 1001) has made no progress for 11 s, waiting in exchange") == 0);
 }
 
-TEST_CASE("verdict: groups alike in name and members are told apart by the order of their making") {
+TEST_CASE("verdict: groups with the same name and members are distinguished by their order of creation") {
   Job job;
   for (RankState& rank : job.ranks) rank.last.groups.push_back({"world", {0, 1, 2, 3}, 7, {}, {}});
   for (const size_t r : {1, 2, 3}) job.wait(r, 2);
@@ -301,28 +303,28 @@ TEST_CASE("verdict: groups alike in name and members are told apart by the order
   CHECK(job.text().find("ranks 1, 2, 3 wait for it in all_reduce 8 of group world, which it never entered") != std::string::npos);
   job.ranks[0].last.groups[0].started = 9;
   job.ranks[0].last.groups[2].started = 8;
-  CHECK(job.text().find("deadlock") == 0);  // all are there: nobody to blame
+  CHECK(job.text().find("deadlock") == 0);  // all have entered: no rank is the cause
 }
 
-TEST_CASE("verdict: two operations in one place are a disagreement, and the fewer are named") {
+TEST_CASE("verdict: different operations at one place are a disagreement, and the minority is named") {
   Job job;
   for (const size_t r : {0, 2, 3}) job.wait(r, 0);
   job.wait(1, 0, "barrier");
   job.pass(11);
-  CHECK(
-      job.text() ==
-      "rank 1 (host n1, process 1001) is at odds; it was in step 12; operation 41 of group world is barrier on rank 1, all_reduce on ranks 0, 2, 3; "
-      "nothing has moved for 11 s");
+  CHECK(job.text() ==
+        "rank 1 (host n1, process 1001) has called a mismatched operation; it was in step 12; operation 41 of group world is barrier on rank 1, "
+        "all_reduce on ranks 0, 2, 3; "
+        "no progress for 11 s");
 }
 
-TEST_CASE("verdict: timeout of one rank excuses all, and a rank without any is not judged") {
+TEST_CASE("verdict: the longest timeout applies to all ranks, and without a timeout no rank counts as hung") {
   Job job;
-  for (const size_t r : {1, 2}) job.wait(r, 0);  // and rank 0 stands still in no wait
+  for (const size_t r : {1, 2}) job.wait(r, 0);  // and rank 0 makes no progress without waiting
   job.ranks[3].last.timeout = 120;
   job.ranks[3].last.action = "saving";
   job.pass(100);
   CHECK(job.text().empty());
-  // The save is over: the others stood still for its sake, and have their ten seconds again.
+  // The save is over: the others were waiting for it, and their ten seconds start again.
   Progress::Snapshot back = job.ranks[3].last;
   back.timeout = 10;
   ++back.count;
@@ -331,7 +333,7 @@ TEST_CASE("verdict: timeout of one rank excuses all, and a rank without any is n
   job.pass(9);
   CHECK(job.text().empty());
   job.pass(2);
-  CHECK(job.text().find("rank 0 (host n1, process 1000), rank 3 (host n1, process 1003) have done nothing for 11 s") == 0);
+  CHECK(job.text().find("rank 0 (host n1, process 1000), rank 3 (host n1, process 1003) have made no progress for 11 s") == 0);
   job.ranks[1].last.timeout = 0;
   CHECK(job.text().empty());
   job.ranks[1].last.timeout = 10;
@@ -339,26 +341,26 @@ TEST_CASE("verdict: timeout of one rank excuses all, and a rank without any is n
   CHECK(job.text().empty());
 }
 
-TEST_CASE("verdict: one that hangs inside an operation all have entered cannot be told from the others in it, so all are named") {
+TEST_CASE("verdict: if a rank hangs inside an operation that all have entered, all ranks in it are named") {
   Job job;
   job.wait(0, 0);
-  for (const size_t r : {2, 3}) job.wait(r, 1);  // and there it stays: one of the two is stuck
+  for (const size_t r : {2, 3}) job.wait(r, 1);  // all have entered it, so one of the two is stuck
   job.wait(1, 0);
   job.pass(11);
-  CHECK(
-      job.text().find("rank 2 (host n1, process 1002), rank 3 (host n1, process 1003) have done nothing for 11 s, waiting in all_reduce 118 of group "
-                      "tensor, which all have entered; rank 2 was in step 12") == 0);
+  CHECK(job.text().find(
+            "rank 2 (host n1, process 1002), rank 3 (host n1, process 1003) have made no progress for 11 s, waiting in all_reduce 118 of group "
+            "tensor, which all ranks have entered; rank 2 was in step 12") == 0);
   CHECK(job.text().find("ranks 0, 1 wait for it in all_reduce 41 of group world, which it never entered") != std::string::npos);
 
-  Job wanted;  // only one of the two is waited for by others
+  Job wanted;  // other ranks wait for only one of the two
   wanted.wait(0, 1);
   for (const size_t r : {2, 3}) wanted.wait(r, 0);
   wanted.ranks[1].last.groups[0].started = 41;
   wanted.wait(1, 1);
   wanted.pass(11);
-  CHECK(wanted.text().find("rank 0 (host n1, process 1000), rank 1 (host n1, process 1001) have done nothing") == 0);
+  CHECK(wanted.text().find("rank 0 (host n1, process 1000), rank 1 (host n1, process 1001) have made no progress") == 0);
 
-  Job elsewhere;  // rank 2's collective has been entered by rank 0, which is stuck waiting in another
+  Job elsewhere;  // rank 0 has entered rank 2's collective, but is stuck in another one
   for (RankState& rank : elsewhere.ranks) rank.last.groups.push_back({"shard", std::vector{0, 2}, 7, {}, {}});
   elsewhere.wait(2, 2);
   elsewhere.ranks[0].last.groups[2].started = 8;
@@ -367,11 +369,11 @@ TEST_CASE("verdict: one that hangs inside an operation all have entered cannot b
   elsewhere.wait(0, 1);
   elsewhere.wait(1, 1);
   elsewhere.pass(11);
-  CHECK(elsewhere.text().find("rank 0 (host n1, process 1000), rank 1 (host n1, process 1001), rank 2 (host n1, process 1002) have done nothing") ==
-        0);
+  CHECK(elsewhere.text().find(
+            "rank 0 (host n1, process 1000), rank 1 (host n1, process 1001), rank 2 (host n1, process 1002) have made no progress") == 0);
 }
 
-TEST_CASE("verdict: nobody is hung while the rank that is waited for moves") {
+TEST_CASE("verdict: none while the rank that others wait for makes progress") {
   Job job;
   for (const size_t r : {0, 1, 2}) job.wait(r, 0);
   for (int i = 0; i < 20; ++i) {
@@ -383,16 +385,16 @@ TEST_CASE("verdict: nobody is hung while the rank that is waited for moves") {
   CHECK(job.text().empty());
 }
 
-TEST_CASE("verdict: a stopped process is called so before the limit of silence if it is what holds up the others") {
+TEST_CASE("verdict: a stopped process that blocks the others is reported as silent before the limit") {
   Job job;
   for (const size_t r : {0, 1, 2}) job.wait(r, 0);
   for (RankState& rank : job.ranks) rank.last.timeout = 3;
   job.pass(3.1);
   job.ranks[1].heard = job.now - 3;
-  CHECK(job.text().find("rank 1 (host n1, process 1001) does not answer since 3 s: stopped") == 0);
+  CHECK(job.text().find("rank 1 (host n1, process 1001) has not responded for 3 s: stopped") == 0);
 }
 
-TEST_CASE("a report comes over the wire as it was, and a malformed one changes nothing") {
+TEST_CASE("a report round-trips through the wire format, and a malformed one changes nothing") {
   Progress progress;
   const size_t world = progress.add_group("world", {0, 1, 2});
   progress.begin_step(7);
@@ -444,7 +446,7 @@ TEST_CASE("a report comes over the wire as it was, and a malformed one changes n
   CHECK(parse_line("").is_null());
 }
 
-TEST_CASE("a wait in a group nobody knows, or a peer out of place, is judged without a crash") {
+TEST_CASE("verdict: waits in unknown groups or for invalid peers do not crash the judge") {
   Job job;
   job.ranks[0].last.wait = {"all_reduce", 77, 5, {}};
   job.ranks[1].last.wait = {"exchange", 0, 0, {{99, true, 4}}};
@@ -455,8 +457,8 @@ TEST_CASE("a wait in a group nobody knows, or a peer out of place, is judged wit
   CHECK_FALSE(job.text().empty());
 }
 
-TEST_CASE("verdict: of many ranks that die together eight are named and the others are counted") {
-  std::vector<RankState> ranks(13);  // two hosts, of each of which one rank lives
+TEST_CASE("verdict: at most eight of many dead ranks are named, the others are counted") {
+  std::vector<RankState> ranks(13);  // two hosts with one living rank each
   for (size_t r = 0; r < ranks.size(); ++r) {
     ranks[r].life = r < 11 ? Life::kDead : Life::kAlive;
     ranks[r].host = r % 2 == 0 ? "n1" : "n2";
@@ -486,7 +488,7 @@ TEST_CASE("verdict: a dead rank is reported with its host, its action and the op
   CHECK(verdict->operation->text == "all_reduce 41 of group world");
 }
 
-TEST_CASE("verdict: of ranks that die together all hosts are reported once, and each death by itself") {
+TEST_CASE("verdict: for ranks that die together each host is reported once, and each death separately") {
   Job job(true);
   for (const size_t r : {0, 2}) job.end(r, Life::kDead);
   for (const size_t r : {1, 3}) job.wait(r, 0);
@@ -504,7 +506,7 @@ TEST_CASE("verdict: of ranks that die together all hosts are reported once, and 
   check_fields(lost.verdict(), Kind::kDead, {2, 3}, {"n2"});
 }
 
-TEST_CASE("verdict: a hung rank is reported with the operation that others wait in, or with its own") {
+TEST_CASE("verdict: a hung rank is reported with the operation in which others wait, or its own") {
   Job job(true);
   job.ranks[1].last.action = "forward of micro-batch 0, blocks.1";
   job.wait(0, 1);
@@ -515,7 +517,7 @@ TEST_CASE("verdict: a hung rank is reported with the operation that others wait 
   CHECK(job.verdict()->action == "forward of micro-batch 0, blocks.1");
   check_operation(job.verdict(), "all_reduce", "tensor", 118, "forward of micro-batch 0, blocks.2", {0});
 
-  Job alone(true);  // nobody waits for it
+  Job alone(true);  // no rank waits for a particular other one
   for (RankState& rank : alone.ranks) rank.last.wait = {"the device", {}, 0, {}};
   alone.pass(11);
   check_fields(alone.verdict(), Kind::kDeadlock, {0, 1, 2, 3}, {"n1", "n2"});
@@ -528,7 +530,7 @@ TEST_CASE("verdict: a hung rank is reported with the operation that others wait 
   CHECK_FALSE(idle.verdict()->operation);
 }
 
-TEST_CASE("verdict: ranks in another operation than the others are reported with their own") {
+TEST_CASE("verdict: ranks in a mismatched operation are reported with that operation") {
   Job job(true);
   for (const size_t r : {0, 1, 3}) job.wait(r, 0);
   job.wait(2, 0, "barrier");
@@ -537,7 +539,7 @@ TEST_CASE("verdict: ranks in another operation than the others are reported with
   check_operation(job.verdict(), "barrier", "world", 41, "", {2});
 }
 
-TEST_CASE("verdict: ranks that left, failed, never came or do not answer are reported as such") {
+TEST_CASE("verdict: ranks that exited, failed, never joined or do not respond are reported as such") {
   Job left(true);
   for (const size_t r : {0, 1, 3}) left.wait(r, 0);
   left.end(2, Life::kLeft);
@@ -551,7 +553,7 @@ TEST_CASE("verdict: ranks that left, failed, never came or do not answer are rep
   check_fields(failed.verdict(), Kind::kFailed, {2}, {"n2"});
 
   Job absent(true);
-  absent.ranks[2] = {};  // it has not said where it is
+  absent.ranks[2] = {};  // its host is unknown
   absent.now = 601;
   for (const size_t r : {0, 1, 3}) absent.ranks[r].heard = absent.now;
   check_fields(absent.verdict(), Kind::kAbsent, {2}, {});
@@ -565,7 +567,7 @@ TEST_CASE("verdict: ranks that left, failed, never came or do not answer are rep
   check_operation(silent.verdict(), "all_reduce", "world", 41, "", {0, 1});
 }
 
-TEST_CASE("verdict: a message that never came is reported with the group of its exchange") {
+TEST_CASE("verdict: a missing message is reported with the group of its exchange") {
   Job job(true);
   for (RankState& rank : job.ranks) rank.last.groups.push_back({"pipeline", {0, 1, 2, 3}, 0, {0, 0, 0, 0}, {0, 0, 0, 0}});
   job.ranks[3].last.wait = {"exchange", 2, 0, {{2, false, 1}}};

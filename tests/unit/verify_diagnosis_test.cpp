@@ -1,4 +1,4 @@
-// `trireme verify` in its parts: what a comparison says, and from what was seen to a cause.
+// Components of `trireme verify`: clone, comparison, diagnosis.
 #include <cmath>
 #include <functional>
 
@@ -34,7 +34,7 @@ RunRecord record() {
   return r;
 }
 
-/// A run of `layout` in which `spoil` makes something wrong, against one in which nothing is.
+/// Diagnosis of a run of `layout` that `spoil` has corrupted, compared with a correct one.
 Diagnosis seen(const std::string& layout, const std::function<void(RunRecord&)>& spoil, const std::set<Feature>& cures = {}) {
   RunRecord wrong = record();
   spoil(wrong);
@@ -81,12 +81,12 @@ Config odd_config() {
 
 }  // namespace
 
-TEST_CASE("a clone keeps what is awkward about a model, and no more of its size than the layouts need") {
+TEST_CASE("a clone keeps irregular sizes of a model, and is only as large as the layouts need") {
   const std::vector<Layout> layouts = parse_layouts("tp2 tp3 pp2vpp2-interleaved_1f1b dp3z1 tp2dp2z3mb2sp");
   const Clone clone = make_clone(odd_config(), layouts, 5);
   const ModelConfig& m = clone.config.model;
   CHECK(m.heads == 5 * *m.kv_heads);
-  CHECK(*m.kv_heads == 6);  // 3 would split by 3 and not by 2
+  CHECK(*m.kv_heads == 6);  // 3 is divisible by 3 but not by 2
   CHECK(m.layers == 5);
   CHECK(m.hidden_size == 24);
   CHECK(*m.ffn_size == 60);
@@ -110,7 +110,7 @@ TEST_CASE("a clone keeps what is awkward about a model, and no more of its size 
   CHECK(*make_clone(grouped, parse_layouts("tp2"), 5).config.model.kv_heads == 2);
 }
 
-TEST_CASE("a layout that the model does not allow is refused with the rule of the configuration") {
+TEST_CASE("a layout that is invalid for the model is refused with the broken rule") {
   const auto refused = [](const std::string& layouts, const std::vector<std::string>& parts) {
     INFO(layouts);
     check_throws<ConfigError>([&] { make_clone(odd_config(), parse_layouts(layouts), 1); }, parts);
@@ -131,7 +131,7 @@ TEST_CASE("a comparison names the elements that differ, their owners and their c
   wrong.first_gradient["embedding.weight"].values[0] = NAN;
   const std::vector<Difference> found = compare(record(), wrong, kOrder).differences;
   REQUIRE(found.size() == 2);
-  CHECK(found[0].tensor == "blocks.0.mlp.up.weight");  // nearer to the head: the backward was wrong there first
+  CHECK(found[0].tensor == "blocks.0.mlp.up.weight");  // closer to the head: the backward was wrong there first
   CHECK(found[0].place == 5);
   CHECK(found[0].differing == 1);
   CHECK(found[0].ranks == std::vector{1});
@@ -149,7 +149,7 @@ TEST_CASE("a comparison names the elements that differ, their owners and their c
   CHECK(compare(record(), wrong, kOrder).differences.size() == 1);
 }
 
-TEST_CASE("a tensor is compared by its own size down to a thousandth of the largest") {
+TEST_CASE("a tensor is compared relative to its own size, down to a thousandth of the largest") {
   const auto differences = [](double size, double error) {
     RunRecord right = record();
     scale(right.first_gradient["blocks.0.attention_norm.weight"], size);  // the others are as large as it was
@@ -161,10 +161,10 @@ TEST_CASE("a tensor is compared by its own size down to a thousandth of the larg
   CHECK(differences(1.1e-3, 0.01) == 1);
   CHECK(differences(1.1e-3, 1e-9) == 1);
   CHECK(differences(1.1e-3, 1e-11) == 0);
-  CHECK(differences(1e-6, 1e-9) == 0);  // of this size is what a tensor of zeros holds by rounding
+  CHECK(differences(1e-6, 1e-9) == 0);  // as small as the rounding errors in a tensor of zeros
 }
 
-TEST_CASE("a cause is named from what differs, where and without what it goes away") {
+TEST_CASE("a cause is named by what differs, where, and which features it depends on") {
   const auto gradient = [](const char* name, double factor) { return [name, factor](RunRecord& r) { scale(r.first_gradient[name], factor); }; };
   check_diagnosis(seen("tp2sp", gradient("final_norm.weight", 0.4)), "sequence", "norm", "replicated parameters are partial");
   check_diagnosis(seen("tp4", gradient("blocks.0.attention.key.weight", 0.4)), "tensor", "kv", "share a head");
@@ -184,7 +184,7 @@ TEST_CASE("a cause is named from what differs, where and without what it goes aw
   check_diagnosis(seen("tp2", figure(&RunRecord::loss, 1.01), {Feature::kBiases}), "tensor", "bias", "added by several tensor ranks");
   check_diagnosis(seen("tp2", figure(&RunRecord::loss, 1.01), {Feature::kRaggedVocabulary}), "tensor", "head", "padding of the vocabulary");
   check_diagnosis(seen("dp2", figure(&RunRecord::loss, 1.01), {Feature::kMasks}), "data", "loss", "mean of means");
-  check_diagnosis(seen("dp2", figure(&RunRecord::loss, 1.01)), "data", "batch", "places of the global batch");
+  check_diagnosis(seen("dp2", figure(&RunRecord::loss, 1.01)), "data", "batch", "samples of the global batch");
   check_diagnosis(seen("dp2", figure(&RunRecord::loss, 1.01), {Feature::kDropout}), "data", "dropout", "depend on the layout");
   check_diagnosis(seen("tp2", figure(&RunRecord::loss, 1.01), {Feature::kAttention}), "tensor", "attention", "attention");
   check_diagnosis(seen("pp2", [](RunRecord& r) { r.disagreement = Disagreement{"embedding.weight", 3, 0, 1, 1.0, 1.5}; }), "pipeline", "embedding",
@@ -194,7 +194,7 @@ TEST_CASE("a cause is named from what differs, where and without what it goes aw
   check_diagnosis(seen("pp2-zb_v", gradient("blocks.0.mlp.up.weight", 0.3)), "schedule", "mlp", "backward is lost, doubled");
 }
 
-TEST_CASE("runs that end early are diagnosed by what they said") {
+TEST_CASE("runs that end early are diagnosed by their messages") {
   Evidence evidence;
   evidence.smallest = parse_layout("pp2");
   evidence.end = LayoutRun::End::kHung;

@@ -1,4 +1,4 @@
-// The hub and its monitors over real sockets, each in a process of its own.
+// The hub and its monitors over real sockets, each in a separate process.
 #include "trainer/resilience/watch.h"
 
 #include <arpa/inet.h>
@@ -37,7 +37,7 @@ std::array<int, 2> make_pipe() {
   return ends;
 }
 
-/// What a child says to the test.
+/// Text from a child process to the test.
 class Pipe {
  public:
   Pipe() = default;
@@ -51,7 +51,7 @@ class Pipe {
   void say(const std::string& text) const {
     if (::write(ends_[1], text.data(), text.size()) < 0) ::_exit(99);
   }
-  /// Up to a newline; what has come by then if that takes longer than `seconds`.
+  /// Reads up to a newline; returns the text so far after `seconds`.
   std::string hear(double seconds) {
     const auto begin = Clock::now();
     std::string text;
@@ -67,7 +67,7 @@ class Pipe {
   std::array<int, 2> ends_ = make_pipe();
 };
 
-/// A process of its own that ends with the test; `body`'s return is its exit code.
+/// A child process, killed by the destructor; the return value of `body` is its exit code.
 class Child {
  public:
   explicit Child(const std::function<int()>& body) : pid_(::fork()) {
@@ -91,7 +91,7 @@ class Child {
   Child& operator=(const Child&) = delete;
   void signal(int number) const { ::kill(pid_, number); }
   pid_t pid() const { return pid_; }
-  /// Its exit code, 128 + n for signal n; -1 if it lives on after `seconds`.
+  /// Its exit code, 128 + n for signal n; -1 if it is still running after `seconds`.
   int code(double seconds) {
     const auto begin = Clock::now();
     int status = 0;
@@ -109,7 +109,7 @@ class Child {
   int code_ = -1;
 };
 
-/// A hub and `n` ranks; the hub reports its verdict in a line. Each rank runs `body` once all are watched, and lives on until told to end.
+/// A hub and `n` ranks. The hub reports its verdict as a line. Each rank runs `body` after it has joined, then stays alive until let_ranks_end().
 class Job {
  public:
   using Body = std::function<void(int rank, Progress&)>;
@@ -174,7 +174,7 @@ class Job {
 
 const Job::Body kNothing = [](int, Progress&) {};
 
-/// Connected to a hub's first address.
+/// A socket connected to the hub's last address (loopback).
 int stranger(const std::string& address) {
   sockaddr_in at{};
   at.sin_family = AF_INET;
@@ -185,14 +185,14 @@ int stranger(const std::string& address) {
   return file;
 }
 
-/// Whether the peer ends the connection within `seconds`, without a word.
+/// True if the peer closes the connection within `seconds` without sending anything.
 bool is_closed(int file, double seconds) {
   pollfd ready{file, POLLIN, 0};
   char byte = 0;
   return ::poll(&ready, 1, static_cast<int>(seconds * 1000)) == 1 && ::recv(file, &byte, 1, 0) <= 0;
 }
 
-/// A hub in a process of its own, for ranks that the test makes.
+/// A hub in a separate process, for ranks created by the test.
 struct Keeper {
   explicit Keeper(const HubOptions& options)
       : process([&] {
@@ -215,7 +215,7 @@ struct Keeper {
   Child process;
 };
 
-/// Reports to `address` until it is ended.
+/// Runs as a rank that reports to `address` until the process is killed.
 int be_rank(const std::string& address, int rank, const Pipe& joined) {
   Progress progress;
   const Monitor monitor(address, rank, progress);
@@ -226,7 +226,7 @@ int be_rank(const std::string& address, int rank, const Pipe& joined) {
 
 }  // namespace
 
-TEST_CASE("watch: a killed rank is named within two seconds, and the others leave") {
+TEST_CASE("watch: a killed rank is named within two seconds, and the others exit") {
   Job job(4, 10, kNothing);
   std::this_thread::sleep_for(milliseconds(300));
   const auto begin = Clock::now();
@@ -245,11 +245,11 @@ TEST_CASE("watch: a killed rank is named within two seconds, and the others leav
             ", process ", job.rank(1).pid(), ") has died in step 5, after: forward of micro-batch 1, blocks.2; ranks 0, 2, 3 wait for it in ",
             "all_reduce 1 of group world")) == 0);
   for (const int r : {0, 2, 3}) CHECK(job.rank(r).code(2) == 70);
-  CHECK(job.verdicts.hear(0.1).empty());  // one verdict is enough
+  CHECK(job.verdicts.hear(0.1).empty());  // only one verdict
   CHECK(job.errors.hear(0.1).empty());
 }
 
-TEST_CASE("watch: a rank that ends without a goodbye has died, whatever its code") {
+TEST_CASE("watch: a rank that ends without a goodbye counts as dead, whatever its exit code") {
   Job job(2, 10, [](int rank, Progress&) {
     if (rank == 1) ::_exit(0);
   });
@@ -257,7 +257,7 @@ TEST_CASE("watch: a rank that ends without a goodbye has died, whatever its code
   CHECK(job.rank(0).code(2) == 70);
 }
 
-TEST_CASE("watch: a stopped rank is found by its silence") {
+TEST_CASE("watch: a stopped rank is detected by its silence") {
   Job job(3, 1, kNothing);
   std::this_thread::sleep_for(milliseconds(300));
   const auto begin = Clock::now();
@@ -266,27 +266,27 @@ TEST_CASE("watch: a stopped rank is found by its silence") {
   INFO(verdict);
   CHECK(since(begin) > 0.7);
   CHECK(verdict.find("5 rank 1 ") == 0);
-  CHECK(verdict.find("does not answer since 1 s") != std::string::npos);
+  CHECK(verdict.find("has not responded for 1 s") != std::string::npos);
   CHECK(verdict.find("ranks 0, 2 wait for it in all_reduce 1 of group world") != std::string::npos);
   for (const int r : {0, 2}) CHECK(job.rank(r).code(2) == 70);
   job.rank(1).signal(SIGCONT);
-  CHECK(job.rank(1).code(2) == 70);  // it was told to leave as well
+  CHECK(job.rank(1).code(2) == 70);  // it was ordered to exit as well
 }
 
-TEST_CASE("watch: a hung rank is found while its process lives") {
+TEST_CASE("watch: a hung rank is detected although its process is alive") {
   Job job(3, 10, kNothing, 1);
   const auto begin = Clock::now();
   const std::string verdict = job.verdicts.hear(10);
   INFO(verdict);
   CHECK(since(begin) > 0.7);
   CHECK(verdict.find("5 rank 1 ") == 0);
-  CHECK(verdict.find("has done nothing for 1 s; it was in step 5") != std::string::npos);
+  CHECK(verdict.find("has made no progress for 1 s; it was in step 5") != std::string::npos);
   CHECK(verdict.find("ranks 0, 2 wait for it in all_reduce 1 of group world (forward of micro-batch 1, blocks.2), which it never entered") !=
         std::string::npos);
   for (const int r : {0, 1, 2}) CHECK(job.rank(r).code(2) == 70);
 }
 
-TEST_CASE("watch: three seconds without a rank are no alarm, and a job that ends in order has no verdict") {
+TEST_CASE("watch: no verdict after a pause of three seconds, nor after a normal end") {
   Job job(3, 10, kNothing);
   job.rank(2).signal(SIGSTOP);
   CHECK(job.verdicts.hear(3).empty());
@@ -296,7 +296,7 @@ TEST_CASE("watch: three seconds without a rank are no alarm, and a job that ends
   CHECK(job.verdicts.hear(0.5).empty());
 }
 
-TEST_CASE("watch: a rank that ends with an error of its own needs no verdict, nor do those that end of it") {
+TEST_CASE("watch: no verdict about a rank that exits with an error, nor about those that end as a consequence") {
   Job job(3, 10, [](int rank, Progress&) {
     if (rank == 0) throw DataError("its own");
   });
@@ -306,26 +306,26 @@ TEST_CASE("watch: a rank that ends with an error of its own needs no verdict, no
   CHECK(job.rank(1).code(0.1) == -1);
 }
 
-TEST_CASE("watch: ranks leave when the hub's process dies, and say why") {
+TEST_CASE("watch: ranks exit when the hub's process dies, and report the reason") {
   Job job(3, 10, kNothing);
   const auto begin = Clock::now();
   job.hub->signal(SIGKILL);
   for (const int r : {0, 1, 2}) CHECK(job.rank(r).code(5) == 70);
   CHECK(since(begin) < 2);
   const std::string line = job.errors.hear(1);
-  CHECK(line.find("rank 0: the watch of this job has ended, as the launcher (host ") == 0);
-  CHECK(line.find(concat(", process ", job.hub->pid(), ") has died; leaving\n")) != std::string::npos);
+  CHECK(line.find("rank 0: lost the job monitor, because the launcher (host ") == 0);
+  CHECK(line.find(concat(", process ", job.hub->pid(), ") has died; exiting\n")) != std::string::npos);
 }
 
-TEST_CASE("watch: a stopped hub is waited for, and does not count the time") {
-  // Long reports: unread, they would fill the kernel's buffers within the time of this test, which ends a connection.
+TEST_CASE("watch: ranks wait for a stopped hub, which does not count the time") {
+  // Long reports would fill the kernel's buffers during this test if they were sent unread, and break the connection.
   Job job(3, 1, [](int, Progress& progress) { progress.act(std::string(20000, 'x')); });
   std::this_thread::sleep_for(milliseconds(300));
   job.hub->signal(SIGSTOP);
   CHECK(job.rank(0).code(4) == -1);
   job.hub->signal(SIGCONT);
   CHECK(job.verdicts.hear(1.5).empty());
-  // The whole job, and the hub wakes first.
+  // Stop the complete job, and wake the hub first.
   for (const int r : {0, 1, 2}) job.rank(r).signal(SIGSTOP);
   job.hub->signal(SIGSTOP);
   std::this_thread::sleep_for(milliseconds(2500));
@@ -335,10 +335,10 @@ TEST_CASE("watch: a stopped hub is waited for, and does not count the time") {
   CHECK(job.verdicts.hear(1.5).empty());
   CHECK(job.rank(0).code(0.1) == -1);
   job.rank(1).signal(SIGKILL);
-  CHECK(job.verdicts.hear(3).find("rank 1 ") == 2);  // and goes on watching
+  CHECK(job.verdicts.hear(3).find("rank 1 ") == 2);  // the hub continues monitoring
 }
 
-TEST_CASE("watch: ranks whose hub is rank 0's leave when that is stopped, and name it, and a stop of them all is none") {
+TEST_CASE("watch: ranks exit and name rank 0 when it has the hub and is stopped, but not when all ranks are stopped") {
   Pipe joined, errors;
   Keeper keeper({.ranks = 3, .silence_seconds = 1, .own_rank = 0});
   const auto make = [&](int rank) {
@@ -361,22 +361,22 @@ TEST_CASE("watch: ranks whose hub is rank 0's leave when that is stopped, and na
   for (const auto& rank : ranks) CHECK(rank->code(10) == 70);
   CHECK(since(begin) > 0.7);
   const std::string line = errors.hear(1);
-  CHECK(line.find("rank 1: the watch of this job has ended, as rank 0 (host ") == 0);
-  CHECK(line.find(concat(", process ", keeper.process.pid(), ") does not answer for 1 s; leaving\n")) != line.npos);
+  CHECK(line.find("rank 1: lost the job monitor, because rank 0 (host ") == 0);
+  CHECK(line.find(concat(", process ", keeper.process.pid(), ") has not responded for 1 s; exiting\n")) != line.npos);
 }
 
-TEST_CASE("watch: a rank that does not join in time is missed") {
+TEST_CASE("watch: a rank that does not join in time is reported") {
   Pipe joined;
   Keeper keeper({.ranks = 2, .join_seconds = 1});
   Child rank([&] { return be_rank(keeper.address, 0, joined); });
-  CHECK(keeper.verdicts.hear(5) == "rank 1 never joined: not started, or held up before it could be watched, for 1 s; rank 0 waits\n");
+  CHECK(keeper.verdicts.hear(5) == "rank 1 never joined: not started, or blocked before monitoring began, for 1 s; rank 0 waits\n");
   CHECK(rank.code(2) == 70);
 }
 
-TEST_CASE("watch: a rank that gave up an address of the hub may come by another") {
+TEST_CASE("watch: a rank that gave up one address of the hub may join by another") {
   Pipe joined;
   Keeper keeper({.ranks = 1});
-  keeper.process.signal(SIGSTOP);  // so that hello and end come as one
+  keeper.process.signal(SIGSTOP);  // so that the hub reads hello and end of connection together
   const std::string hello = concat("{\"token\": \"", keeper.address.substr(0, 32), "\", \"rank\": 0}\n");
   const int given_up = stranger(keeper.address);
   REQUIRE(::send(given_up, hello.data(), hello.size(), MSG_NOSIGNAL) > 0);
@@ -389,7 +389,7 @@ TEST_CASE("watch: a rank that gave up an address of the hub may come by another"
   CHECK(keeper.verdicts.hear(5).find("rank 0 ") == 0);
 }
 
-TEST_CASE("watch: a crowd of silent strangers keeps no rank out") {
+TEST_CASE("watch: many silent connections do not keep a rank from joining") {
   Pipe joined;
   Keeper keeper({.ranks = 1});
   std::vector<int> silent;
@@ -399,7 +399,7 @@ TEST_CASE("watch: a crowd of silent strangers keeps no rank out") {
   for (const int file : silent) ::close(file);
 }
 
-TEST_CASE("watch: each address of the hub has time of its own", "[slow]") {
+TEST_CASE("watch: each address of the hub has its own timeout", "[slow]") {
   Pipe joined;
   Keeper keeper({.ranks = 1});
   const std::string endpoint = keeper.address.substr(33);
@@ -412,7 +412,7 @@ TEST_CASE("watch: each address of the hub has time of its own", "[slow]") {
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof at;
     REQUIRE(::bind(mute.back(), reinterpret_cast<const sockaddr*>(&at), size) == 0);
-    REQUIRE(::listen(mute.back(), 4) == 0);  // the kernel takes the connection, and nobody answers
+    REQUIRE(::listen(mute.back(), 4) == 0);  // the kernel accepts the connection, but no process answers
     REQUIRE(::getsockname(mute.back(), reinterpret_cast<sockaddr*>(&at), &size) == 0);
     addresses += concat("127.0.0.1:", ntohs(at.sin_port), ",");
   }
@@ -421,7 +421,7 @@ TEST_CASE("watch: each address of the hub has time of its own", "[slow]") {
   for (const int file : mute) ::close(file);
 }
 
-TEST_CASE("watch: ranks whose hub ends in order go on") {
+TEST_CASE("watch: ranks continue if their hub ends normally") {
   Pipe joined, address;
   Child keeper([&] {
     Hub mine({.ranks = 1}, [](const Verdict&) { ::_exit(1); });
@@ -442,17 +442,17 @@ TEST_CASE("watch: ranks whose hub ends in order go on") {
   CHECK(keeper.code(5) == 0);
 }
 
-TEST_CASE("watch: strangers are turned away and disturb nobody") {
+TEST_CASE("watch: invalid connections are refused without effect on the job") {
   Job job(2, 10, kNothing);
   const std::string token = job.address.substr(0, job.address.find('@'));
   CHECK(token.size() == 32);
   const std::string endpoint = job.address.substr(job.address.find('@') + 1);
   Progress progress;
   CHECK_THROWS_AS(Monitor("0123456789abcdef0123456789abcdef@" + endpoint, 1, progress), IoError);
-  CHECK_THROWS_AS(Monitor(job.address, 1, progress), IoError);  // there is a rank 1 already
+  CHECK_THROWS_AS(Monitor(job.address, 1, progress), IoError);  // rank 1 is already connected
   CHECK_THROWS_AS(Monitor(job.address, 2, progress), IoError);
   CHECK_THROWS_AS(Monitor(job.address, -1, progress), IoError);
-  CHECK_THROWS_WITH(Monitor(token + "@127.0.0.1:1", 0, progress), Catch::Matchers::Contains("cannot join the watch of its job at 127.0.0.1:1"));
+  CHECK_THROWS_WITH(Monitor(token + "@127.0.0.1:1", 0, progress), Catch::Matchers::Contains("cannot connect to the job monitor at 127.0.0.1:1"));
   for (const char* address : {"", "@", "x@", "x@y", "x@127.0.0.1", "x@127.0.0.1:99999"}) CHECK_THROWS_AS(Monitor(address, 0, progress), IoError);
 
   const std::string hello = concat("{\"token\": \"", token, "\", \"rank\": ");
@@ -474,14 +474,14 @@ TEST_CASE("watch: strangers are turned away and disturb nobody") {
     ::close(file);
   }
   std::vector<int> silent;
-  for (int i = 0; i < 300; ++i) silent.push_back(stranger(job.address));  // more than the hub has room for
+  for (int i = 0; i < 300; ++i) silent.push_back(stranger(job.address));  // more than the hub accepts
   job.rank(1).signal(SIGKILL);
   CHECK(job.verdicts.hear(2).find("rank 1 ") == 2);
   for (const int file : silent) ::close(file);
 }
 
-TEST_CASE("watch: a rank that talks nonsense is watched on") {
-  Job job(1, 10, kNothing);  // a hub with room for one rank, which is taken; so its own is replaced
+TEST_CASE("watch: a rank that sends malformed lines remains monitored") {
+  Job job(1, 10, kNothing);  // ends normally; the hub below is a new one
   job.let_ranks_end();
   CHECK(job.rank(0).code(5) == 0);
 
@@ -503,10 +503,11 @@ TEST_CASE("watch: a rank that talks nonsense is watched on") {
   CHECK(verdicts.hear(2).find("rank 0 (host , process 0) has died before the first step") == 0);
 }
 
-TEST_CASE("watch: a lost link is noticed by both ends") {
+TEST_CASE("watch: a lost link is detected at both ends") {
   Pipe result, errors;
   Child host([&] {
-    // A network of its own, so that its loopback interface can go down. PR_SET_PDEATHSIG outlives fork no further than here.
+    // A new network namespace, whose loopback interface can be taken down. The child of this process is needed because PR_SET_PDEATHSIG is not
+    // inherited.
     if (::unshare(CLONE_NEWNET) != 0) return 77;
     const int control = ::socket(AF_INET, SOCK_DGRAM, 0);
     ifreq loopback{};
@@ -530,12 +531,12 @@ TEST_CASE("watch: a lost link is noticed by both ends") {
   });
   const int code = host.code(20);
   if (code == 77) {
-    WARN("skipped: no right to make a network namespace");
+    WARN("skipped: no permission to create a network namespace");
     return;
   }
   CHECK(code == 70);
-  CHECK(result.hear(1).find("does not answer since 2 s: stopped, or host or link is lost") != std::string::npos);
-  CHECK(errors.hear(1).find("does not answer for 2 s; leaving\n") != std::string::npos);
+  CHECK(result.hear(1).find("has not responded for 2 s: stopped, or host or link is lost") != std::string::npos);
+  CHECK(errors.hear(1).find("has not responded for 2 s; exiting\n") != std::string::npos);
 }
 
 TEST_CASE("watch: a rank dies with its parent") {
@@ -554,7 +555,7 @@ TEST_CASE("watch: a rank dies with its parent") {
   parent.signal(SIGKILL);
   CHECK(parent.code(5) == 128 + SIGKILL);
   const auto begin = Clock::now();
-  while (::kill(rank, 0) == 0 && since(begin) < 5) {  // as a zombie it counts too, where nobody reaps it
+  while (::kill(rank, 0) == 0 && since(begin) < 5) {  // a zombie that is not reaped counts as dead too
     std::string state;
     if (const int file = ::open(concat("/proc/", rank, "/stat").c_str(), O_RDONLY | O_CLOEXEC); file >= 0) {
       std::array<char, 512> bytes{};
@@ -567,11 +568,11 @@ TEST_CASE("watch: a rank dies with its parent") {
   CHECK(since(begin) < 5);
 }
 
-TEST_CASE("watch: a hub that looks late still knows who died first") {
+TEST_CASE("watch: a delayed hub still determines which rank died first") {
   Job job(4, 10, kNothing);
   std::this_thread::sleep_for(milliseconds(400));
   job.hub->signal(SIGSTOP);
-  std::this_thread::sleep_for(milliseconds(400));  // each has a report on its way by then
+  std::this_thread::sleep_for(milliseconds(400));  // by then each rank has sent a report
   for (const int r : {2, 0, 1, 3}) {
     job.rank(r).signal(SIGKILL);
     std::this_thread::sleep_for(milliseconds(30));

@@ -1,4 +1,4 @@
-// What a launcher says of the world that it was to start, and the world that a process finds itself in.
+// The launch environment, and the world that a process joins.
 #include "trainer/job/world.h"
 
 #include <cstdlib>
@@ -14,7 +14,7 @@ namespace {
 
 using Starter = LaunchEnvironment::Starter;
 
-/// What a process reads that has these variables and no other one that read_launch_environment() knows.
+/// read_launch_environment() with only these variables set.
 LaunchEnvironment read_with(const std::map<std::string, std::string>& variables) {
   constexpr const char* kAll[] = {"OMPI_COMM_WORLD_SIZE",
                                   "PMIX_RANK",
@@ -49,7 +49,7 @@ LaunchEnvironment read_with(const std::map<std::string, std::string>& variables)
 
 }  // namespace
 
-TEST_CASE("launch environment: nobody has started this process but a person") {
+TEST_CASE("launch environment: a process without a launcher") {
   const LaunchEnvironment none = read_with({});
   CHECK(none.starter == Starter::kNone);
   CHECK_FALSE((none.is_rank() || none.is_rank_of_launch()));
@@ -58,7 +58,7 @@ TEST_CASE("launch environment: nobody has started this process but a person") {
   CHECK(none.search_path == "/usr/local/bin:/usr/bin:/bin");
 }
 
-TEST_CASE("launch environment: who has started a rank") {
+TEST_CASE("launch environment: the launcher of a rank is recognised") {
   CHECK(read_with({{"OMPI_COMM_WORLD_SIZE", "4"}}).starter == Starter::kMpirun);
   CHECK(read_with({{"OMPI_COMM_WORLD_SIZE", "4"}, {"SLURM_PTY_PORT", "40001"}}).starter == Starter::kMpirun);  // mpirun within `srun --pty`
   CHECK(read_with({{"PMIX_RANK", "0"}}).starter == Starter::kPmi);
@@ -70,10 +70,10 @@ TEST_CASE("launch environment: who has started a rank") {
   CHECK(launched.launched_ranks == 4);
   CHECK(launched.hub_address == "x@y");
   CHECK(standard_output_is_terminal(launched));
-  CHECK_FALSE(read_with({{kOutputVariable, "log"}}).is_rank_of_launch());  // of what launch() has started, but no rank
+  CHECK_FALSE(read_with({{kOutputVariable, "log"}}).is_rank_of_launch());  // started by launch(), but not a rank
 }
 
-TEST_CASE("launch environment: numbers are read as Slurm and OpenMP write them") {
+TEST_CASE("launch environment: numbers are read in the formats of Slurm and OpenMP") {
   const LaunchEnvironment step =
       read_with({{"SLURM_JOB_NUM_NODES", "3"}, {"SLURM_STEP_NUM_TASKS", "20"}, {"SLURM_STEP_TASKS_PER_NODE", "8(x2),4"}, {"OMP_NUM_THREADS", "6,2"}});
   CHECK(step.allocated_nodes == 3);
@@ -83,29 +83,29 @@ TEST_CASE("launch environment: numbers are read as Slurm and OpenMP write them")
   CHECK(read_with({{"OMP_NUM_THREADS", "many"}}).omp_threads == 0);
 }
 
-TEST_CASE("launch environment: places that the user has chosen for files") {
+TEST_CASE("launch environment: directories set by the user are recognised") {
   CHECK(read_with({{"TMPDIR", "/scratch"}}).temporary_directory == "/scratch");
   CHECK(read_with({{kSegmentsVariable, "/dev/shm/mine"}}).segments_are_placed);
   for (const char* session : {"OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"})
     CHECK(read_with({{session, "/mine"}}).session_is_placed);
 }
 
-TEST_CASE("world: a process that nobody has launched is a world of one, with the threads it was given") {
+TEST_CASE("world: a process without a launcher is a world of one rank, with the configured threads") {
   const World world = make_world({.omp_threads = 3});
   CHECK_FALSE(world.has_launcher());
   CHECK(world.communicator()->size() == 1);
   CHECK((world.place().local_rank == 0 && world.place().local_size == 1));
   CHECK(world.place().threads == 3);
-  CHECK(lone_place({}).threads == 0);
+  CHECK(single_process_place({}).threads == 0);
 }
 
-TEST_CASE("world: N worlds of one in place of a world of N are refused where srun counts the tasks") {
+TEST_CASE("world: N worlds of size 1 instead of one world of size N are refused under srun") {
   const LaunchEnvironment step{.starter = Starter::kPmi, .step_tasks = 4};
   try {
     check_srun_tasks(step, 1);
     FAIL("no error");
   } catch (const ConfigError& error) {
-    CHECK(std::string(error.what()) == "Slurm started 4 tasks, but MPI sees a world of 1: use srun --mpi=pmix");
+    CHECK(std::string(error.what()) == "Slurm started 4 tasks, but MPI reports a world size of 1: use srun --mpi=pmix");
   }
   CHECK_NOTHROW(check_srun_tasks(step, 4));
   CHECK_NOTHROW(check_srun_tasks({.starter = Starter::kPmi, .step_tasks = 1}, 1));

@@ -22,14 +22,14 @@ using Call = std::function<void()>;
 
 struct Case {
   const char* name;
-  double bytes;                ///< that one call must move
-  std::function<Call()> make;  ///< a call on operands of its own
+  double bytes;                ///< minimum traffic of one call
+  std::function<Call()> make;  ///< creates a call with its own operands
 };
 
 constexpr double kEpsilon = 1e-5;
 constexpr int64_t kPositions = 2048;
 
-/// The cases of one model. Every operand is random, results too: memory that was never written is not real memory yet.
+/// The cases of one model. All operands, including results, are filled with random values, because the system does not back unwritten memory.
 class Cases {
  public:
   Cases(Context& ctx, DType dtype, const Dims& dims, int64_t rows)
@@ -149,7 +149,7 @@ std::vector<Case> Cases::activations() {
            [=, this] { return [this, dy = random(one), x = random(one), dx = random(one)] { gelu_backward(ctx_, dy, x, dx); }; }}};
 }
 
-/// The three passes by themselves: between them tensor ranks reduce.
+/// The three passes separately, because tensor ranks reduce between them.
 std::vector<Case> Cases::loss() {
   const double logits = static_cast<double>(rows_ * d_.V) * element_;
   const VocabRange range{0, d_.V};
@@ -162,7 +162,7 @@ std::vector<Case> Cases::loss() {
                      sums = random_wide({2, rows_})] { cross_entropy_sums(ctx_, x, targets, range, row_max, sums); };
            }},
           {"cross_entropy_backward", 2 * logits, [=, this] {
-             // Applied to its own result again and again: a large maximum and sum keep every softmax near zero and the numbers finite.
+             // In place, so repeated calls process their own result: a large maximum and sum keep every softmax near zero and the values finite.
              const Tensor row_max = random_wide({rows_}), sums = random_wide({2, rows_}), scale = random_tensor(ctx_, {1}, DType::kF64);
              fill(ctx_, 8, row_max);
              fill(ctx_, static_cast<double>(d_.V), sums);
@@ -240,7 +240,7 @@ nlohmann::ordered_json bench_bandwidth(const Context& like, DType dtype, const M
                     {"gb_per_second", rate / 1e9},
                     {"share_of_copy", rate / copy_bytes_per_second}});
   }
-  TRIREME_CHECK(options.kernels.empty() || rows.size() == options.kernels.size(), "a kernel to measure is not one of the cases");
+  TRIREME_CHECK(options.kernels.empty() || rows.size() == options.kernels.size(), "unknown kernel in BandwidthOptions::kernels");
   return rows;
 }
 

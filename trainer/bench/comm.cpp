@@ -26,7 +26,7 @@ nlohmann::ordered_json bench_comm(Context& ctx, Communicator& world, const std::
                       {"algorithm_gb_per_second", rate},
                       {"bus_gb_per_second", rate * share_on_link}});
     };
-    // A maximum: sums of sums would grow without end.
+    // Maximum, because repeated sums would overflow.
     add("all_reduce", 2 * passed_on, [&] { return world.all_reduce(bench.ctx(), whole, ReduceOp::kMax); });
     add("all_gather", passed_on, [&] { return world.all_gather(bench.ctx(), mine, whole); });
     add("reduce_scatter", passed_on, [&] { return world.reduce_scatter(bench.ctx(), whole, mine, ReduceOp::kSum); });

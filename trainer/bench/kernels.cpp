@@ -32,7 +32,7 @@ ordered_json bench_products(const Context& ctx, const Config& config, const Kern
   return rows;
 }
 
-/// The fastest product of all: nothing made of products can be faster.
+/// Rate of the fastest product: an upper bound for a model's products.
 double highest(const ordered_json& rows) {
   double most = 0;
   for (const auto& row : rows)
@@ -72,7 +72,7 @@ ordered_json bench_attention(const Context& ctx, const Config& config, const Ker
   ordered_json rows = ordered_json::array();
   for (const int64_t head_size : options.head_sizes) {
     const int64_t heads = std::max<int64_t>(d.N * d.H / head_size, 1);
-    const int64_t kv_heads = heads % (d.N / d.K) == 0 ? heads / (d.N / d.K) : heads;  // as many query heads to a kv head as in the model
+    const int64_t kv_heads = heads % (d.N / d.K) == 0 ? heads / (d.N / d.K) : heads;  // same ratio of query to kv heads as in the model
     for (const int64_t sequence : options.sequences) {
       const AttentionShape shape{
           std::max<int64_t>(options.tokens / sequence, 1), sequence, heads, kv_heads, head_size, config.model.window.value_or(0)};
@@ -104,9 +104,9 @@ std::string kernels_text(const ordered_json& result) {
   std::string text;
   if (result.contains("gemm"))
     text += concat("\nmatrix products, TFLOP/s; ceiling ", result["gemm_ceiling_tflops"].get<double>(), "\n", table_of(result["gemm"]));
-  if (result.contains("attention")) text += concat("\ncausal attention, TFLOP/s counting the causal half\n", table_of(result["attention"]));
+  if (result.contains("attention")) text += concat("\ncausal attention, TFLOP/s of the causal half\n", table_of(result["attention"]));
   if (result.contains("bandwidth"))
-    text += concat("\nkernels bound by memory; a copy moves ", result["copy_gb_per_second"].get<double>(), " GB/s, read and written\n",
+    text += concat("\nmemory-bound kernels; a copy reaches ", result["copy_gb_per_second"].get<double>(), " GB/s, read plus written\n",
                    table_of(result["bandwidth"]));
   return text;
 }

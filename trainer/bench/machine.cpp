@@ -18,8 +18,8 @@
 namespace trireme::bench {
 namespace {
 
-/// A neighbour who comes and goes by the second, on the other half of a core, slows whatever he meets by half: figures are means over passes, each of
-/// which takes all of them.
+/// Figures are means over passes that each measure all of them, because another program on the other hyperthread of a core can slow down measurements
+/// intermittently, by half.
 constexpr size_t kPasses = 3;
 constexpr std::array kPrecisions{DType::kBF16, DType::kF32};
 
@@ -33,7 +33,7 @@ struct AttentionCase {
 };
 constexpr std::array<AttentionCase, 3> kAttention{{{4, 128, 8, 32}, {4, 256, 8, 64}, {1, 1024, 8, 64}}};
 
-/// What blocks, head and embedding run between products, at the sizes of a small LLaMA; their operands go through more than a core's own caches.
+/// Elementwise operations of blocks, head and embedding at the sizes of a small LLaMA. Their operands exceed a core's private caches.
 constexpr const char* kModel = R"(model: {layers: 1, hidden_size: 512, heads: 8, ffn_size: 1408, vocab_size: 2048}
 training: {steps: 1}
 data: {train: [none]}
@@ -56,11 +56,11 @@ const std::vector<std::string> kElementwise = {"bias_backward",
                                                "cross_entropy_backward",
                                                "embedding_forward",
                                                "embedding_backward"};
-/// And the update, whose state no cache holds.
+/// Operations of the optimizer step, whose state exceeds all caches.
 const std::vector<std::string> kUpdate = {"adamw_step", "sum_of_squares"};
 constexpr int64_t kStateSet = int64_t{256} << 20;
 
-/// Other cores at the same work meanwhile, as in training: cores share caches, memory, power, and two of them often one core.
+/// Keeps the other cores busy with the same kind of work, as in training: cores share caches, memory and power, and hyperthreads share a core.
 class BusyCores {
  public:
   BusyCores(int64_t cores, const std::function<void()>& work) {
@@ -81,7 +81,7 @@ class BusyCores {
   std::vector<std::thread> threads_;
 };
 
-/// A few milliseconds of it.
+/// A few milliseconds of matrix products.
 void some_products(const Context& like) { time_product(like, DType::kF32, {"", 512, 512, 512}, {.batch_seconds = 0.002, .seconds = 0.01}); }
 void some_traffic(const Context& like, int64_t working_set) {
   Workbench bench(like);
@@ -136,7 +136,7 @@ double smallest_operation(const Context& like, const Effort& effort) {
 
 void add_pass(MachineSamples& samples, const Context& one, const Context& all, const Effort& effort, const std::function<void()>& done) {
   const int64_t others = all.threads - 1;
-  // There are many of these, and only their sum counts.
+  // Less time per figure: there are many of them, and only their sum matters.
   Effort quick = effort;
   quick.seconds /= 4;
   quick.batch_seconds /= 4;
@@ -156,7 +156,7 @@ void add_pass(MachineSamples& samples, const Context& one, const Context& all, c
   done();
 }
 
-/// Of samples of several passes, one after the other, the mean of each.
+/// Averages each sample over the passes, which are stored one after the other.
 template <class Sample>
 void average(std::vector<Sample>& samples, std::initializer_list<double Sample::*> times) {
   const size_t count = samples.size() / kPasses;
@@ -197,7 +197,7 @@ std::vector<LinkSample> link_samples(const nlohmann::json& comm, int64_t ranks) 
   std::vector<LinkSample> samples;
   for (const auto& row : comm) {
     const std::string operation = row["operation"].get<std::string>();
-    if (operation.starts_with("all_to_all")) continue;  // a link is fitted to rings and messages
+    if (operation.starts_with("all_to_all")) continue;  // links are fitted to ring collectives and sends only
     samples.push_back({operation == "all_reduce"     ? LinkOperation::kAllReduce
                        : operation == "send_receive" ? LinkOperation::kSend
                                                      : LinkOperation::kAllGather,

@@ -1,5 +1,5 @@
 #pragma once
-// What a forecast must know of a CPU machine, measured on it.
+// Measures the figures of a CPU machine that a forecast needs.
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -8,14 +8,14 @@
 
 namespace trireme::bench {
 
-/// Figures that measure_machine takes, for a progress line.
+/// Number of figures that measure_machine measures, for a progress line.
 int64_t machine_figures();
 
-/// All of MachineSamples but name, cores, memory and the links: means over passes of medians over batches, in bf16 and fp32, of shapes as in models
-/// from a quickstart's to 100 million parameters. `done` is called after each figure.
+/// Measures all of MachineSamples except name, cores, memory and links: means over passes of medians over batches, in bf16 and fp32, with shapes of
+/// models from the quickstart's to 100 million parameters. `done` is called after each figure.
 MachineSamples measure_machine(const Context& ctx, const Effort& effort, const std::function<void()>& done);
 
-/// What `bench comm --json` has measured between `ranks` ranks.
+/// Converts the output of `bench comm --json` on `ranks` ranks.
 std::vector<LinkSample> link_samples(const nlohmann::json& comm, int64_t ranks);
 
 }  // namespace trireme::bench

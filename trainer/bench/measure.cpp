@@ -11,7 +11,7 @@
 namespace trireme::bench {
 
 Timing measure(Context& ctx, const Effort& effort, const std::function<void(int64_t)>& call) {
-  constexpr double kShortest = 1e-7;  // of one call, whatever the clock says
+  constexpr double kShortest = 1e-7;  // least duration of a call, to avoid division by zero
   constexpr int64_t kMostCalls = 100000, kFewestBatches = 3, kMostBatches = 200;
   int64_t next = 0;
   const auto run = [&](int64_t calls) {
@@ -27,7 +27,7 @@ Timing measure(Context& ctx, const Effort& effort, const std::function<void(int6
     return std::clamp(static_cast<int64_t>(std::ceil(effort.batch_seconds / seconds)), int64_t{1}, kMostCalls);
   };
   run(1);  // library handles, first touch of the operands
-  // A single call is mostly latency, a batch of them is not: the second guess is the good one.
+  // A single call is mostly latency, so the estimate is repeated with a batch.
   double once = agreed(run(1));
   once = agreed(run(batch_of(once)));
   const int64_t calls = batch_of(once);
@@ -42,7 +42,7 @@ Timing measure(Context& ctx, const Effort& effort, const std::function<void(int6
 }
 
 double quantile_of(std::vector<double> values, double quantile) {
-  TRIREME_CHECK(!values.empty(), "a quantile of nothing");
+  TRIREME_CHECK(!values.empty(), "quantile of no values");
   std::sort(values.begin(), values.end());
   const double place = quantile * static_cast<double>(values.size() - 1);
   const auto below = static_cast<size_t>(place);
@@ -56,7 +56,7 @@ Workbench::Workbench(const Context& like)
 }
 
 Tensor random_tensor(Context& ctx, const Shape& shape, DType dtype, uint64_t key) {
-  constexpr int64_t kDrawn = 1 << 17;  // a normal number costs far more than a copied one
+  constexpr int64_t kDrawn = 1 << 17;  // drawing a normal value is far more expensive than copying it
   const Tensor tensor = Tensor::empty(ctx, shape, dtype, MemoryCategory::kWorkspace);
   const int64_t count = tensor.numel();
   int64_t filled = std::min(count, kDrawn);

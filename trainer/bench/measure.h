@@ -1,6 +1,6 @@
 #pragma once
-// How every figure of `trireme bench` is taken: calls queued in batches of 20 ms and more between two looks at the host's clock, with the device idle
-// at both, so that neither launch latency nor the clock's grain is in it; the median over batches, after a warm-up; on random data, never zeros.
+// Timing for `trireme bench`. Calls are queued in batches of at least 20 ms between two readings of the host's clock, with the device idle at both,
+// to exclude launch latency and clock resolution. Results are medians over batches after a warm-up, on random data, never zeros.
 #include <functional>
 #include <memory>
 #include <vector>
@@ -10,11 +10,11 @@
 
 namespace trireme::bench {
 
-/// How long one figure may take.
+/// Time budget of one figure.
 struct Effort {
-  double batch_seconds = 0.02;    ///< at least, of one batch of calls; a slower call is a batch by itself
-  double seconds = 0.4;           ///< of all batches together; at least three of them
-  Communicator* world = nullptr;  ///< ranks that measure together make the same number of calls
+  double batch_seconds = 0.02;    ///< minimum duration of a batch of calls; a slower call forms a batch alone
+  double seconds = 0.4;           ///< total of all batches; there are at least three
+  Communicator* world = nullptr;  ///< set if ranks measure together; they make the same number of calls
 };
 
 /// Seconds of one call: quantiles over the batches.
@@ -23,16 +23,16 @@ struct Timing {
   double low = 0;   ///< 10 %
   double high = 0;  ///< 90 %
   int64_t batches = 0;
-  int64_t calls = 0;  ///< of all batches
+  int64_t calls = 0;  ///< total over all batches
 };
 
-/// call(i) for i = 0, 1, ... queues one repetition. Collective where effort.world is set.
+/// Measures `call`: call(i) for i = 0, 1, ... queues one repetition. Collective if effort.world is set.
 Timing measure(Context& ctx, const Effort& effort, const std::function<void(int64_t)>& call);
 
-/// quantile in [0, 1], interpolated; values is not empty.
+/// Interpolated quantile. `quantile` is in [0, 1]; `values` is not empty.
 double quantile_of(std::vector<double> values, double quantile);
 
-/// A context like another one with an arena of its own, so that the memory of one measurement is gone before the next.
+/// A copy of a context with its own arena, so that the memory of a measurement is freed before the next one.
 class Workbench {
  public:
   explicit Workbench(const Context& like);
@@ -43,7 +43,7 @@ class Workbench {
   Context ctx_;
 };
 
-/// Standard normal numbers; another stream for each `key`. Beyond 131,072 elements they repeat.
+/// Standard normal values, with a separate random stream per `key`. The values repeat after 131,072 elements.
 Tensor random_tensor(Context& ctx, const Shape& shape, DType dtype, uint64_t key = 0);
 /// [count] int32, uniform in [0, limit).
 Tensor random_tokens(Context& ctx, int64_t count, int64_t limit, uint64_t key = 0);

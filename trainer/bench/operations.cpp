@@ -22,7 +22,7 @@ struct Sum {
 using Sums = std::map<std::pair<std::string, std::string>, Sum>;  ///< by operation and layer
 
 std::vector<OperationRecord> timed_operations(Context& ctx, Trainer& trainer, const Config& config) {
-  run_forward_backward(ctx, trainer, config);  // caches and library handles
+  run_forward_backward(ctx, trainer, config);  // warm-up: caches and library handles
   OperationLog log(OperationLog::Clock::now());
   Context logged = ctx;
   logged.log = &log;
@@ -33,7 +33,7 @@ std::vector<OperationRecord> timed_operations(Context& ctx, Trainer& trainer, co
 Sums sums_of(const std::vector<OperationRecord>& operations) {
   Sums sums;
   for (const OperationRecord& operation : operations) {
-    if (operation.kind == OperationKind::kCollective) continue;  // started here, and waited for elsewhere
+    if (operation.kind == OperationKind::kCollective) continue;  // asynchronous: only its start is recorded here
     Sum& sum = sums[{operation.name, operation.layer}];
     sum.kind = operation.kind;
     ++sum.calls;
@@ -56,14 +56,14 @@ double copy_bandwidth(const Context& like, const Effort& effort) {
 nlohmann::ordered_json operations_of(Context& ctx, Trainer& trainer, const Config& config, const OperationLimits& limits) {
   using nlohmann::ordered_json;
   const Sums sums = sums_of(timed_operations(ctx, trainer, config));
-  constexpr double kShortest = 1e-9;  // of what the clock does not see
+  constexpr double kShortest = 1e-9;  // below clock resolution
   double all = kShortest;
   for (const auto& [name, sum] : sums) all += sum.seconds;
   std::vector<std::pair<double, ordered_json>> rows;
   for (const auto& [name, sum] : sums) {
     const bool computes = sum.kind != OperationKind::kElementwise;
     const double rate = (computes ? sum.flops : sum.bytes) / std::max(sum.seconds, kShortest);
-    ordered_json of_limit;  // null: nobody knows attention's
+    ordered_json of_limit;  // null for attention, whose limit is unknown
     if (sum.kind == OperationKind::kProduct) of_limit = rate / limits.product_flops;
     if (!computes) of_limit = rate / limits.bandwidth;
     rows.push_back({sum.seconds,

@@ -6,8 +6,8 @@
 
 namespace trireme::bench {
 
-/// Dense matrix FLOP/s of a GPU by the name its driver gives it, after the vendor's data sheet (fp32 accumulation, no sparsity; fp32 without tensor
-/// cores). Nothing where it is not known: never a guess.
+/// Peak dense matrix FLOP/s of a GPU, by its driver name, from the vendor's data sheet (fp32 accumulation, no sparsity; fp32 without tensor cores).
+/// nullopt if unknown.
 std::optional<double> peak_flops(const std::string& gpu_name, DType dtype);
 
 }  // namespace trireme::bench

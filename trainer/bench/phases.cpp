@@ -39,7 +39,7 @@ Phase phase_of(const Action& action, bool first, bool last, int parts) {
 
 using PhaseSeconds = std::array<double, kPhases>;
 
-/// This rank's micro-batches of a step, of random tokens.
+/// This rank's micro-batches of a step, with random tokens.
 std::vector<Microbatch> random_microbatches(Context& ctx, Trainer& trainer, const Config& config) {
   const TrainingConfig& training = config.training;
   const int64_t rows = training.micro_batch_size * training.sequence_length;
@@ -80,7 +80,7 @@ Timeline run_forward_backward(Context& ctx, Trainer& trainer, const Config& conf
 
 namespace {
 
-/// All but kRest.
+/// Seconds of all phases except kRest.
 PhaseSeconds trace(Context& ctx, Trainer& trainer, const Config& config) {
   std::map<int, const TransformerStage*> stages;
   for (const auto& stage : trainer.stages()) stages[stage->range().stage] = stage.get();
@@ -88,7 +88,7 @@ PhaseSeconds trace(Context& ctx, Trainer& trainer, const Config& config) {
   double end = 0;
   for (const TimelineEvent& event : run_forward_backward(ctx, trainer, config)) {
     end = std::max(end, event.end);
-    if (is_transfer(event.action.type)) continue;  // in flight while others compute
+    if (is_transfer(event.action.type)) continue;  // overlaps with compute
     const TransformerStage& stage = *stages.at(event.action.stage);
     seconds[phase_of(event.action, stage.range().first(), stage.range().last(), stage.parts())] += event.end - event.begin;
   }

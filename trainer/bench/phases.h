@@ -5,12 +5,13 @@
 
 namespace trireme::bench {
 
-/// Runs the forward and backward of three more steps of `trainer` under the executor's clock, without an update: [{"phase", "seconds", "share"}],
-/// medians, means over ranks, share of `step_seconds`. The last phase is what they leave of step_seconds. On a device that computes when it is told
-/// to, not on a GPU. Collective.
+/// Times the phases of three more forward and backward passes of `trainer`, without update: [{"phase", "seconds", "share"}]. seconds: median over
+/// passes, mean over ranks; share: of `step_seconds`. The last phase is the rest of step_seconds. Only for devices that compute synchronously, not
+/// for GPUs.
+/// Collective.
 nlohmann::ordered_json phases_of(Context& ctx, Trainer& trainer, const Config& config, double step_seconds);
 
-/// One forward and backward of the whole list on random tokens, without norm and update; on a GPU the times are those of queueing. Collective.
+/// Runs the whole action list on random tokens, without norm and update. On a GPU the times are those of queueing. Collective.
 Timeline run_forward_backward(Context& ctx, Trainer& trainer, const Config& config);
 
 }  // namespace trireme::bench

@@ -36,7 +36,7 @@ ProductTiming time_product(const Context& like, DType dtype, const Product& prod
   const Tensor y = random_tensor(ctx, {product.rows, product.outputs}, dtype, 3);
   const Tensor dw = random_tensor(ctx, {product.outputs, product.inputs}, accumulator_of(dtype), 4);
   ProductTiming timing;
-  // Backward first: the forward then overwrites y, and nothing here feeds its own result to itself.
+  // Backward first, with y as random dy; the forward then overwrites y. No call reads its own result.
   timing.backward_weight = measure(ctx, effort, [&](int64_t) { linear_backward_weight(ctx, y, x, dw); });
   const Tensor dx = random_tensor(ctx, {product.rows, product.inputs}, dtype, 5);
   timing.backward_input = measure(ctx, effort, [&](int64_t) { linear_backward_input(ctx, y, w, dx); });
@@ -44,7 +44,7 @@ ProductTiming time_product(const Context& like, DType dtype, const Product& prod
   return timing;
 }
 
-double ceiling_of(const Context& like, DType dtype, const std::vector<Product>& products, const Effort& effort) {
+double gemm_ceiling(const Context& like, DType dtype, const std::vector<Product>& products, const Effort& effort) {
   double flops = 0, seconds = 0;
   for (const Product& product : products) {
     const auto layers = static_cast<double>(product.layers);

@@ -1,5 +1,5 @@
 #pragma once
-// The matrix products of a model by themselves: the ceiling a training step is held against.
+// Matrix products of a model in isolation: the ceiling for a training step.
 #include <string>
 #include <vector>
 
@@ -12,21 +12,21 @@ namespace trireme::bench {
 struct Product {
   std::string name;
   int64_t rows = 0, inputs = 0, outputs = 0;
-  int64_t layers = 1;  ///< how often a micro-batch meets it
+  int64_t layers = 1;  ///< number of layers with this product
   double flops() const { return 2.0 * static_cast<double>(rows) * static_cast<double>(inputs) * static_cast<double>(outputs); }
 };
 
-/// The linear layers of `model` (resolved) as one of `tensor_ranks` computes them: qkv, out, up, down, head.
+/// The linear layers of `model` (resolved) on one of `tensor_ranks` tensor ranks: qkv, out, up, down, head.
 std::vector<Product> products_of(const ModelConfig& model, int64_t rows, int tensor_ranks);
 
-/// kernels/ops/matmul.h without a bias: a plain call of the library.
+/// Timings of kernels/ops/matmul.h without bias, i.e. plain library calls.
 struct ProductTiming {
   Timing forward, backward_input, backward_weight;
   double seconds() const { return forward.median + backward_input.median + backward_weight.median; }
 };
 ProductTiming time_product(const Context& like, DType dtype, const Product& product, const Effort& effort);
 
-/// FLOP/s of this rank on the three products of every layer, each as often as a micro-batch meets it, one after the other and nothing between.
-double ceiling_of(const Context& like, DType dtype, const std::vector<Product>& products, const Effort& effort);
+/// FLOP/s of this rank on the three products (forward, dx, dw) of every layer of a micro-batch, with nothing else in between.
+double gemm_ceiling(const Context& like, DType dtype, const std::vector<Product>& products, const Effort& effort);
 
 }  // namespace trireme::bench

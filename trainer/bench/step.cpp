@@ -23,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using nlohmann::ordered_json;
 
-/// Random tokens, any sample at any time.
+/// Random tokens with random access to samples.
 class RandomDataset final : public Dataset {
  public:
   RandomDataset(int64_t sequence, int64_t vocab_size) : sequence_(sequence), vocab_size_(static_cast<uint64_t>(vocab_size)) {}
@@ -51,17 +51,17 @@ struct Steps {
   std::vector<double> seconds;
   double first_loss = 0, last_loss = 0;
   int64_t system_allocations = 0;
-  int64_t peak_resident = 0;  ///< 0: not known
+  int64_t peak_resident = 0;  ///< 0: unknown
 };
 
-/// As a run does it: on a GPU a step is finished when the next one is under way.
+/// Runs steps as in training: on a GPU a step is finished after the next one has been started.
 Steps run_steps(Context& ctx, Trainer& trainer, const Dataset& data, double learning_rate, const StepOptions& options) {
   Steps result;
   for (int64_t step = 0; step < options.warmup; ++step) {
     const double loss = trainer.step(data, step, learning_rate).loss;
     if (step == 0) result.first_loss = loss;
   }
-  const bool resident_known = settle_resident();
+  const bool resident_known = reset_peak_resident();
   const int64_t allocations = ctx.arena->system_allocations();
   const bool overlap = ctx.device == Device::kCuda;
   std::optional<Trainer::StepInFlight> before;
@@ -109,7 +109,7 @@ ordered_json resident_of(const Arena& arena, Communicator& world, int64_t before
   return all_reduce_scalar(world, static_cast<double>(peak), ReduceOp::kMin) > 0 ? resident : ordered_json();
 }
 
-/// What a step of another program must have in common with this one.
+/// The training options that another program must use for a comparable step.
 ordered_json training_of(const TrainingConfig& t) {
   return {{"sequence_length", t.sequence_length},
           {"micro_batch_size", t.micro_batch_size},
@@ -130,11 +130,11 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
   const TrainingConfig& training = config.training;
   const Precision precision = precision_of(training);
   const int64_t before = resident_bytes();
-  // The ceiling first: its operands are gone before the run takes its memory.
+  // Measure the ceiling first, so that its operands are freed before the run allocates memory.
   Effort effort = options.effort;
   effort.world = &world;
   const int64_t rows = training.micro_batch_size * training.sequence_length;
-  const double mine = ceiling_of(ctx, precision.compute, products_of(config.model, rows, mesh.tensor), effort);
+  const double mine = gemm_ceiling(ctx, precision.compute, products_of(config.model, rows, mesh.tensor), effort);
   const double ceiling = all_reduce_scalar(world, mine, ReduceOp::kSum);
   const OperationLimits limits{mine, options.operations ? copy_bandwidth(ctx, effort) : 0};
 
@@ -181,12 +181,12 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
 
 std::string step_text(const ordered_json& result) {
   const auto number = [&](const char* section, const char* key) { return result[section][key].get<double>(); };
-  std::string text =
-      concat("\n", result["parameters"], " parameters, ", result["precision"].get<std::string>(), ", ", result["tokens_per_step"],
-             " tokens a step\nstep    ", number("step_seconds", "median"), " s (", number("step_seconds", "low"), " to ",
-             number("step_seconds", "high"), " in the middle 80 % of ", result["steps"], " steps)\ntokens  ", number("tokens_per_second", "median"),
-             " a second\nmodel   ", result["model_tflops"].get<double>(), " TFLOP/s, ", 100 * result["share_of_gemm_ceiling"].get<double>(),
-             " % of the ", result["gemm_ceiling_tflops"].get<double>(), " its matrix products reach alone");
+  std::string text = concat("\n", result["parameters"], " parameters, ", result["precision"].get<std::string>(), ", ", result["tokens_per_step"],
+                            " tokens per step\nstep    ", number("step_seconds", "median"), " s (", number("step_seconds", "low"), " to ",
+                            number("step_seconds", "high"), ", 10th to 90th percentile of ", result["steps"], " steps)\ntokens  ",
+                            number("tokens_per_second", "median"), " per second\nmodel   ", result["model_tflops"].get<double>(), " TFLOP/s, ",
+                            100 * result["share_of_gemm_ceiling"].get<double>(), " % of the ", result["gemm_ceiling_tflops"].get<double>(),
+                            " TFLOP/s that its matrix products reach alone");
   if (!result["mfu"].is_null()) text += concat(", ", 100 * result["mfu"].get<double>(), " % of the hardware's peak");
   text += "\n";
   if (!result["phases"].is_null()) text += "\n" + table_of(result["phases"]);
@@ -195,7 +195,7 @@ std::string step_text(const ordered_json& result) {
   for (const auto& [name, bytes] : result["memory_bytes"].items())
     memory.push_back({{"memory", name}, {"peak", binary_bytes_text(bytes.get<double>())}});
   if (const ordered_json& resident = result["resident_bytes"]; !resident.is_null())
-    memory.push_back({{"memory", "beyond state, resident"}, {"peak", binary_bytes_text(resident["beyond"].get<double>())}});
+    memory.push_back({{"memory", "resident, beyond model state"}, {"peak", binary_bytes_text(resident["beyond"].get<double>())}});
   return text + "\n" + table_of(memory);
 }
 

@@ -11,25 +11,25 @@ namespace trireme::bench {
 
 struct StepOptions {
   int64_t steps = 10;
-  int64_t warmup = 3;       ///< steps before the clock runs
-  Effort effort;            ///< of each product of the ceiling
-  bool operations = false;  ///< operations_of too
+  int64_t warmup = 3;       ///< untimed steps before the measurement
+  Effort effort;            ///< effort per product of the ceiling
+  bool operations = false;  ///< also run operations_of
 };
 
-/// Trains `config` (resolved for this world) on random tokens, as `train` would, and writes nothing:
+/// Trains `config` (resolved for this world) on random tokens, in the same way as `train`, without writing files:
 /// {"model", "parameters", "precision", "training", "tokens_per_step", "steps", "step_seconds": {"median", "low", "high", "mean"},
 ///  "tokens_per_second": {same}, "model_tflops", "gemm_ceiling_tflops", "share_of_gemm_ceiling", "mfu", "phases": [{"phase", "seconds", "share"}],
 ///  "memory_bytes": {category: peak, "peak", "arena"}, "resident_bytes": {"before", "peak", "beyond"}, "system_allocations",
-///  "loss": {"first", "last"}, "operations", "environment"}. "operations" only where options ask for it.
-/// TFLOP/s are the whole job's. The ceiling: every rank at once on the products of its own shapes, before the steps. mfu: null where no peak is known.
-/// phases: as phases_of says; null on a GPU, where the host does not see when work is done. memory_bytes: the largest over the ranks.
-/// resident_bytes: of the process, before there is a model, at most in the timed steps, and what of the difference is neither parameters nor gradients
-/// nor optimizer state; the largest over the ranks; null where the kernel does not say.
-/// system_allocations: rank 0's in the timed steps.
-/// Collective; the result is rank 0's. Errors: ConfigError where the GPU has not the memory.
+///  "loss": {"first", "last"}, "operations", "environment"}. "operations" only if options.operations is set.
+/// TFLOP/s are totals of the job. gemm_ceiling_tflops: all ranks run the products of their own shapes at the same time, before the steps.
+/// mfu: null if the peak is unknown. phases: see phases_of; null on a GPU, where the host does not observe when work is done.
+/// memory_bytes: maximum over the ranks. resident_bytes: resident memory of the process, maximum over the ranks. before: before the model is created;
+/// peak: in the timed steps; beyond: peak - before - (parameters, gradients and optimizer state). null if the kernel does not report it.
+/// system_allocations: of rank 0 in the timed steps.
+/// Collective; the result is valid on rank 0. Errors: ConfigError if the GPU has too little memory.
 nlohmann::ordered_json bench_step(Context& ctx, Communicator& world, const Config& config, const StepOptions& options);
 
-/// The same for people.
+/// The result as text.
 std::string step_text(const nlohmann::ordered_json& result);
 
 }  // namespace trireme::bench

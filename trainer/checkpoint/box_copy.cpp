@@ -6,7 +6,7 @@
 namespace trireme {
 namespace {
 
-/// One line of elements from any stride to any stride.
+/// Converts a line of `count` elements; strides are in elements.
 template <class To, class From>
 void convert(std::byte* out, int64_t out_stride, const std::byte* in, int64_t in_stride, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -27,7 +27,7 @@ void copy_line(std::byte* out, DType out_dtype, int64_t out_stride, const std::b
   });
 }
 
-/// Where the source runs along columns: in strips as wide as a cache line of it, so that each line is fetched once.
+/// Copies a column-major source in strips one cache line wide, so that each line is fetched once.
 void copy_transposed(const StoredMatrix& from, const std::byte* in, int64_t rows, int64_t columns, DType out_dtype, std::byte* out,
                      int64_t out_columns) {
   constexpr int64_t kStrip = 64;

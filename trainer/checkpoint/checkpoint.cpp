@@ -38,38 +38,39 @@ std::string reason_of(const std::exception_ptr& failure) {
   }
 }
 
-/// What is published has been read and found right. By calls, not through a mapping, in which a damaged disk would end the process.
+/// Verifies a file before it is published. Reads with pread, not through a mapping, because an I/O error in a mapping raises SIGBUS.
 /// Errors: IoError, DataError naming the tensor.
 void read_back(const fs::path& path, const std::vector<SafetensorsSource>& sources, const SafetensorsSummary& written) {
   std::map<std::string, std::string> digests;
   for (size_t i = 0; i < sources.size(); ++i) digests[sources[i].name] = written.digests[i];
-  if (SafetensorsFile(path).digest(digests) != written.digest) throw DataError(concat(path.string(), ": its header is not what was written"));
+  if (SafetensorsFile(path).digest(digests) != written.digest) throw DataError(concat(path.string(), ": header differs from what was written"));
   struct Opened {
     ~Opened() { ::close(file); }
     int file;
   } const opened{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
-  std::vector<std::byte> piece(128 << 10);  // stays in the cache
+  std::vector<std::byte> piece(128 << 10);  // fits in the cache
   for (size_t i = 0; i < sources.size(); ++i) {
     Digest digest;
     for (int64_t at = written.entries[i].begin; at < written.entries[i].end;) {
       const auto wanted = std::min(static_cast<int64_t>(piece.size()), written.entries[i].end - at);
       const ssize_t count = ::pread(opened.file, piece.data(), static_cast<size_t>(wanted), at);
-      if (count <= 0) throw IoError(concat("cannot read back ", path.string(), ": ", count == 0 ? "it has become shorter" : std::strerror(errno)));
+      if (count <= 0) throw IoError(concat("cannot read back ", path.string(), ": ", count == 0 ? "file was truncated" : std::strerror(errno)));
       digest.update(piece.data(), static_cast<size_t>(count));
       at += count;
     }
-    if (digest.str() != written.digests[i]) throw DataError(concat(path.string(), ": tensor \"", sources[i].name, "\" is not what was written"));
+    if (digest.str() != written.digests[i])
+      throw DataError(concat(path.string(), ": tensor \"", sources[i].name, "\" differs from what was written"));
   }
 }
 
 }  // namespace
 
-/// This rank's share of one save.
+/// This rank's part of one save.
 struct Checkpointer::Part {
   CheckpointDescription description;
   std::vector<StateTensor> tensors;
   int64_t number = 0;
-  fs::path directory;  ///< where it is written
+  fs::path directory;  ///< partial_directory() of this save
   double stall_seconds = 0;
 };
 
@@ -115,20 +116,20 @@ void Checkpointer::save(const CheckpointDescription& description, std::span<cons
   part->directory = partial_directory(options_.directory, description.step, options_.session, part->number);
   {
     const std::lock_guard lock(mutex_);
-    reports_.reserve(reports_.size() + 1);  // so that even a save that finds no memory can be told of
+    reports_.reserve(reports_.size() + 1);  // so that even a save that runs out of memory can be reported
   }
   if (options_.asynchronous && copy_state(*part)) {
     part->stall_seconds += seconds_since(begin);
     try {
       thread_ = std::thread([this, part] { write(*part, false); });
       return;
-    } catch (const std::system_error&) {  // no thread to be had
+    } catch (const std::system_error&) {  // no thread available: write synchronously
     }
   }
   write(*part, true);
 }
 
-/// Points the tensors to a copy of them. False: there is no memory for one.
+/// Copies the tensors to snapshot_ and points them to the copy. Returns false if there is not enough memory.
 bool Checkpointer::copy_state(Part& part) {
   const auto bytes_of = [](const StateTensor& tensor) {
     return tensor.storage.defined() ? size_t{0} : static_cast<size_t>(tensor.box.numel() * size_of(tensor.dtype));
@@ -169,7 +170,7 @@ void Checkpointer::write(const Part& part, bool caller_waits) noexcept {
       clean_up(part, reason);
       report.error = reason;
     } catch (...) {
-      report.error = "out of memory";  // short enough for a string to need none
+      report.error = "out of memory";  // short enough for the small-string buffer
     }
   }
   if (caller_waits) report.stall_seconds += seconds_since(begin);
@@ -188,7 +189,7 @@ int64_t Checkpointer::write_part(const Part& part) const {
   }
   SafetensorsSummary written;
   Contents contents;
-  if (!sources.empty()) {  // a rank all of whose state others save has no file
+  if (!sources.empty()) {  // a rank that saves no box writes no safetensors file
     written = write_safetensors(part.directory / file, sources, {{"format", "trireme"}});
     read_back(part.directory / file, sources, written);
     contents.files[file] = {written.bytes, written.digest};
@@ -207,7 +208,7 @@ int64_t Checkpointer::write_part(const Part& part) const {
   return written.bytes;
 }
 
-/// After a failure. Other ranks may still be writing there: what they leave behind is removed before the next save, or at the end.
+/// Called after a failure. Other ranks may still be writing there: their files are removed before the next save, or by the destructor.
 void Checkpointer::clean_up(const Part& part, const std::string& reason) {
   failed_ = part.number;
   std::error_code ignored;
@@ -218,8 +219,8 @@ void Checkpointer::clean_up(const Part& part, const std::string& reason) {
   const std::string name = rank_name(options_.rank);
   fs::remove(part.directory / (name + ".safetensors"), ignored);
   fs::remove(part.directory / (name + ".json"), ignored);
-  // So that rank 0 need not wait for its timeout to end. A link is made in one step and takes neither a descriptor nor, mostly, room on the disk; where
-  // even this fails, others that fail may soon make room.
+  // The link tells rank 0 to stop waiting before its timeout. Creating a link is atomic and needs no descriptor and usually no disk space. If even
+  // that fails, retry: other failing ranks may free space.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
   while (::symlink(reason.substr(0, 1000).c_str(), (part.directory / (name + ".failed")).c_str()) != 0 && errno != EEXIST && !abandoned_ &&
          std::chrono::steady_clock::now() < deadline)
@@ -246,8 +247,8 @@ Contents Checkpointer::gather_parts(const Part& part) const {
     while (!fs::exists(index)) {
       if (fs::is_symlink(failed)) throw IoError(concat("rank ", rank, ": ", fs::read_symlink(failed).string()));
       if (const std::string reason = given_up(part.number); !reason.empty()) throw IoError(reason);
-      if (abandoned_) throw IoError(concat("given up while waiting for rank ", rank));
-      if (!fs::exists(part.directory)) throw IoError(concat(part.directory.string(), " was removed while it was written"));
+      if (abandoned_) throw IoError(concat("abandoned while waiting for rank ", rank));
+      if (!fs::exists(part.directory)) throw IoError(concat(part.directory.string(), " was removed while being written"));
       if (std::chrono::steady_clock::now() > deadline)
         throw IoError(concat("rank ", rank, " did not write its part within ", options_.timeout.count(), " s"));
       std::this_thread::sleep_for(pause);
@@ -265,7 +266,7 @@ int64_t Checkpointer::publish(const Part& part) const {
   write_tokenizer(options_.tokenizer, part.directory, manifest.contents);
   write_durably(part.directory / kManifestName, manifest_text(manifest));
   sync_directory(part.directory);
-  const CheckpointReader as_it_stands(part.directory);  // what could not be read again is not published
+  const CheckpointReader as_it_stands(part.directory);  // never publish what cannot be read back
   as_it_stands.tokenizer_spec();
   const std::string name = checkpoint_name(part.description.step);
   options_.may_publish();

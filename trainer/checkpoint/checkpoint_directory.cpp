@@ -22,8 +22,8 @@ namespace {
 constexpr const char* kPartial = ".partial";
 constexpr const char* kOld = ".old";
 
-/// "step-00000100" and what follows it: nothing for a checkpoint, ".<session>-<number>.partial" for one that is being written or removed, the same with
-/// ".old" for one that makes room.
+/// "step-00000100" and its suffix: empty for a checkpoint, ".<session>-<number>.partial" for one that is being written or removed, the same plus
+/// ".old" for one that is being replaced.
 struct StepName {
   int64_t step = 0;
   std::string suffix;
@@ -39,7 +39,7 @@ std::optional<StepName> parse_step_name(const std::string& name) {
   return std::nullopt;
 }
 
-/// What is not published: directories, and the links that were to become `latest`.
+/// Unpublished entries: directories, and temporary links that were to become `latest`.
 std::vector<fs::path> unpublished(const fs::path& directory) {
   std::vector<fs::path> found;
   for (const auto& item : fs::directory_iterator(directory)) {
@@ -50,7 +50,7 @@ std::vector<fs::path> unpublished(const fs::path& directory) {
   return found;
 }
 
-/// A leftover ".old" whose successor never got the name goes back to it.
+/// Removes a leftover. An ".old" directory whose replacement was never published gets its name back instead.
 void remove_or_mend(const fs::path& path, std::error_code& error) {
   const auto name = parse_step_name(path.filename().string());
   const fs::path target = name ? path.parent_path() / checkpoint_name(name->step) : fs::path();
@@ -62,17 +62,17 @@ void remove_or_mend(const fs::path& path, std::error_code& error) {
   }
 }
 
-/// The description of `checkpoint`; nothing where it is not whole or has the name of another step.
+/// The description of `checkpoint`; nullopt if it is incomplete or named after a different step.
 std::optional<CheckpointDescription> description_of(const fs::path& checkpoint) {
   try {
     const CheckpointReader reader(checkpoint);
-    if (reader.misnamed().empty()) return reader.description();
+    if (reader.name_mismatch().empty()) return reader.description();
   } catch (const std::exception&) {
   }
   return std::nullopt;
 }
 
-/// Which whole checkpoints stay beside the newest one, asked of the newest first.
+/// Decides which complete checkpoints are kept; they must be passed newest first.
 class Keeper {
  public:
   Keeper(const CheckpointDescription& newest, int64_t keep) : newest_(newest), left_(keep) {}
@@ -81,13 +81,13 @@ class Keeper {
     const bool among_newest = left_-- > 0;
     return (rejecting() && is_refuge(about)) || among_newest;
   }
-  /// Whether an older one could still stay.
+  /// True if no older checkpoint can be kept.
   bool done() const { return left_ <= 0 && (!rejecting() || (found_accepted_ && found_earlier_)); }
 
  private:
   bool rejecting() const { return newest_.rejected_steps > 0; }
-  /// Rejected steps change no weight, so however many checkpoints are saved meanwhile, none is worth more than the two from before: the last one that an
-  /// accepted step led to, and the last one that an accepted step followed. The weights of the first may be what makes the gradients infinite.
+  /// Rejected steps change no weight, so checkpoints saved during a series of them have no more value than two from before it: the last one saved
+  /// after an accepted step, and the last one followed by an accepted step. The weights of the former may be what makes the gradients infinite.
   bool is_refuge(const CheckpointDescription& about) {
     const bool accepted = !found_accepted_ && about.rejected_steps == 0;
     const bool earlier = !found_earlier_ && about.optimizer_steps < newest_.optimizer_steps;
@@ -123,7 +123,7 @@ void move_into_place(const fs::path& partial, const fs::path& target) {
   if (fs::exists(target) && ::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0)
     return sync_directory(target.parent_path());
   if (!fs::exists(target)) return rename_durably(partial, target);
-  // A file system without exchange. A crash between the two is mended by remove_unpublished.
+  // This file system does not support RENAME_EXCHANGE. remove_unpublished() repairs a crash between the two renames.
   const fs::path old = partial.string() + kOld;
   rename_durably(target, old);
   try {
@@ -138,11 +138,11 @@ void point_latest(const fs::path& directory, const std::string& checkpoint, cons
   std::error_code error;
   if (fs::read_symlink(directory / "latest", error) == checkpoint) return;
   if (fs::is_directory(fs::symlink_status(directory / "latest", error)))
-    throw IoError(concat((directory / "latest").string(), ": is a directory, where the link to the newest checkpoint belongs; remove it"));
+    throw IoError(concat((directory / "latest").string(), ": is a directory; expected a symbolic link to the newest checkpoint; remove it"));
   const fs::path link = directory / concat("latest.", session);
   fs::remove(link, error);
   fs::create_symlink(checkpoint, link, error);
-  if (error) throw IoError(concat("cannot make ", link.string(), ": ", error.message()));
+  if (error) throw IoError(concat("cannot create ", link.string(), ": ", error.message()));
   try {
     rename_durably(link, directory / "latest");
   } catch (...) {
@@ -167,7 +167,7 @@ void remove_old_checkpoints(const fs::path& directory, const CheckpointDescripti
       const std::optional<CheckpointDescription> about = description_of(old);
       if (!about || keeper.keeps(*about)) continue;
     }
-    // Renamed first: a checkpoint that is half removed must not look whole.
+    // Rename first: a partly removed checkpoint must not look complete.
     const fs::path renamed = partial_directory(directory, candidate, session, 0);
     fs::rename(old, renamed);
     fs::remove_all(renamed);
@@ -191,7 +191,7 @@ void remove_partials(const fs::path& directory, const std::string& session, int6
 void remove_unpublished(const fs::path& directory) {
   std::error_code error;
   if (!fs::exists(directory, error)) return;
-  for (const fs::path& path : unpublished(directory)) remove_or_mend(path, error);  // what a dying rank still holds is in nobody's way
+  for (const fs::path& path : unpublished(directory)) remove_or_mend(path, error);  // ignores errors: a file kept open by a dying rank is harmless
 }
 
 bool has_unpublished(const fs::path& directory) {
@@ -199,14 +199,14 @@ bool has_unpublished(const fs::path& directory) {
   return fs::exists(directory, ignored) && !unpublished(directory).empty();
 }
 
-std::optional<std::string> cannot_save(const fs::path& directory, int64_t bytes) {
+std::optional<std::string> free_space_error(const fs::path& directory, int64_t bytes) {
   fs::path existing = directory;
   struct statvfs system {};
   while (::statvfs(existing.empty() ? "." : existing.c_str(), &system) != 0) {
-    if (errno != ENOENT || existing.empty()) return std::nullopt;  // the save itself will tell
+    if (errno != ENOENT || existing.empty()) return std::nullopt;  // the save itself reports the error
     existing = existing.parent_path();
   }
-  // Manifest, headers and directories: some 300 bytes a box.
+  // Manifest, headers and directories take about 300 bytes per box.
   const int64_t needed = bytes + bytes / 256 + (int64_t{1} << 20);
   const auto free = static_cast<double>(system.f_bavail) * static_cast<double>(system.f_frsize);
   if (system.f_blocks == 0 || free >= static_cast<double>(needed)) return std::nullopt;  // 0 blocks: no limit

@@ -1,5 +1,5 @@
 #pragma once
-// <run.directory>/checkpoints as a place: what its names mean, how a checkpoint gets its own, and what is cleared away.
+// The directory <run.directory>/checkpoints: naming scheme, publishing of a checkpoint, and clean-up.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -8,23 +8,23 @@
 
 namespace trireme {
 
-/// A number that sorts as text: zeros before it up to so many digits.
+/// `number` with leading zeros up to `digits` digits, so that it sorts as text.
 std::string padded(int64_t number, size_t digits);
 
-/// Where save number `number` of a session is written until it is whole: step-00000100.<session>-<number>.partial
+/// Directory of save number `number` of a session until it is complete: step-00000100.<session>-<number>.partial
 std::filesystem::path partial_directory(const std::filesystem::path& directory, int64_t step, const std::string& session, int64_t number);
 
-/// Gives a whole checkpoint its name, durably. One that stands there already is exchanged for it, so that at no moment there is neither; it is then what
-/// `partial` holds. Errors: IoError.
+/// Gives a complete checkpoint its final name, durably. An existing `target` is exchanged with `partial`, so that one of the two exists under that
+/// name at any moment; `partial` then contains the old one. Errors: IoError.
 void move_into_place(const std::filesystem::path& partial, const std::filesystem::path& target);
 
-/// Removes the checkpoints before the `keep` newest whole ones up to that of `newest`, which was saved last (0 = none). Those that cannot be read do not count,
-/// so that no number of them pushes out a whole one. While steps are rejected, the last ones from before the rejections stay too. What cannot be removed stays
-/// for the next time.
+/// Removes all checkpoints up to `newest`, the last one saved, except the `keep` newest complete ones (0 = remove none). Unreadable checkpoints do
+/// not count towards `keep`, so they never displace a complete one. While steps are being rejected, the last checkpoints from before the rejections
+/// are kept too. What cannot be removed is retried at the next call.
 void remove_old_checkpoints(const std::filesystem::path& directory, const CheckpointDescription& newest, int64_t keep,
                             const std::string& session) noexcept;
 
-/// Removes what saves of `session` up to `number` have left unpublished; another may be under way. What cannot be removed stays.
+/// Removes unpublished leftovers of the saves of `session` up to `number`; a later save may be in progress. Errors are ignored.
 void remove_partials(const std::filesystem::path& directory, const std::string& session, int64_t number) noexcept;
 
 }  // namespace trireme

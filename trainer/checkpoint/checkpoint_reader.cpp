@@ -19,12 +19,12 @@ namespace trireme {
 CheckpointReader::CheckpointReader(const fs::path& directory) : directory_(directory.has_filename() ? directory : directory.parent_path()) {
   constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
   std::error_code error;
-  // `latest` may be replaced while this one is being read, so it is followed once.
+  // `latest` may be replaced during the read, so the link is followed once.
   if (const fs::path target = fs::read_symlink(directory_, error); !error) directory_ = directory_.parent_path() / target;
   if (!fs::is_directory(directory_, error)) throw MissingFileError(concat("checkpoint ", directory.string(), " does not exist"));
   const fs::path path = directory_ / kManifestName;
   if (!fs::exists(fs::symlink_status(path, error)))
-    throw DataError(concat("checkpoint ", directory_.string(), " is not whole: ", kManifestName, " is missing"));
+    throw DataError(concat("checkpoint ", directory_.string(), " is incomplete: ", kManifestName, " is missing"));
   manifest_ = parse_manifest(read_text(path, kMaxManifestBytes, Links::kRefuse), path.string());
   for (const auto& [name, expected] : files()) {
     const std::string shard = (directory_ / name).string();
@@ -109,9 +109,9 @@ void CheckpointReader::read(const std::string& name, const Box& box, DType dtype
   const StoredTensor& stored = tensor(name);
   const std::string where = concat(directory_.string(), ": tensor \"", name, "\"");
   if (dtype != stored.dtype && !(is_floating(dtype) && is_floating(stored.dtype)))
-    throw DataError(concat(where, ": is ", name_of(stored.dtype), ", wanted ", name_of(dtype)));
+    throw DataError(concat(where, ": stored as ", name_of(stored.dtype), ", requested as ", name_of(dtype)));
   if (!lies_in(box, stored.shape))
-    throw DataError(concat(where, ": has shape [", stored.shape[0], ", ", stored.shape[1], "]; wanted [", box.extent[0], ", ", box.extent[1],
+    throw DataError(concat(where, ": has shape [", stored.shape[0], ", ", stored.shape[1], "]; requested [", box.extent[0], ", ", box.extent[1],
                            "] from [", box.start[0], ", ", box.start[1], "]"));
   for (const StoredBox& piece : stored.boxes) {
     const Box common = intersection(piece.box, box);
@@ -147,19 +147,19 @@ NonFinite CheckpointReader::recorded_non_finite() const {
   return found;
 }
 
-std::string CheckpointReader::misnamed() const {
+std::string CheckpointReader::name_mismatch() const {
   const std::string name = directory_.filename().string(), expected = checkpoint_name(description().step);
   if (!is_checkpoint_name(name) || name == expected) return "";
-  return concat(directory_.string(), ": its manifest says step ", description().step, ", and such a checkpoint is named ", expected);
+  return concat(directory_.string(), ": the manifest says step ", description().step, "; expected directory name ", expected);
 }
 
 fs::path checkpoint_at(const fs::path& directory) {
   std::error_code error;
   const fs::file_status status = fs::status(directory, error);
   if (status.type() == fs::file_type::not_found)
-    throw MissingFileError(concat(directory.string(), ": does not exist; name a checkpoint or a run directory"));
+    throw MissingFileError(concat(directory.string(), ": does not exist; expected a checkpoint or a run directory"));
   if (status.type() == fs::file_type::none) throw IoError(concat(directory.string(), ": ", error.message()));
-  if (!fs::is_directory(status)) throw DataError(concat(directory.string(), ": not a directory; name a checkpoint or a run directory"));
+  if (!fs::is_directory(status)) throw DataError(concat(directory.string(), ": not a directory; expected a checkpoint or a run directory"));
   if (fs::exists(fs::symlink_status(directory / kManifestName, error)) || !fs::is_directory(directory / "checkpoints", error)) return directory;
   const std::vector<fs::path> checkpoints = checkpoints_of(directory);
   if (checkpoints.empty()) throw MissingFileError(concat(directory.string(), ": this run has no checkpoint yet"));
@@ -171,14 +171,14 @@ std::vector<fs::path> checkpoints_of(const fs::path& run_directory) {
   std::vector<fs::path> candidates;
   std::error_code error;
   fs::directory_iterator items(directory, error);
-  // A file in the way is no checkpoint either; making the run directory reports it.
+  // Ignore a non-directory at this path; creating the run directory reports it.
   if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
     throw IoError(concat(directory.string(), ": cannot be read: ", error.message()));
   for (const auto& item : items) {
     const std::string name = item.path().filename().string();
     if (is_checkpoint_name(name)) candidates.push_back(item.path());
   }
-  // Zero-padded to eight digits, longer beyond: a longer name is a higher step.
+  // Steps are zero-padded to eight digits, so a longer name is a higher step.
   const auto newer = [](const fs::path& a, const fs::path& b) {
     const std::string left = a.filename().string(), right = b.filename().string();
     return left.size() != right.size() ? left.size() > right.size() : left > right;
@@ -196,13 +196,13 @@ std::optional<fs::path> find_newest_checkpoint(const fs::path& run_directory, st
   for (const fs::path& candidate : candidates) {
     try {
       const CheckpointReader reader(candidate);
-      if (const std::string problem = reader.misnamed(); !problem.empty()) throw DataError(problem);
+      if (const std::string problem = reader.name_mismatch(); !problem.empty()) throw DataError(problem);
       return candidate;
     } catch (const Error& reason) {
-      warnings.push_back(concat("passing over ", candidate.string(), ": ", reason.what()));
+      warnings.push_back(concat("skipping ", candidate.string(), ": ", reason.what()));
     }
   }
-  if (!candidates.empty())  // to start over would lose what could perhaps be saved
+  if (!candidates.empty())  // starting over could destroy recoverable data
     throw DataError(concat("no checkpoint in ", (run_directory / "checkpoints").string(), " can be read: ", warnings.back(), "; ", kStartAgain));
   return std::nullopt;
 }

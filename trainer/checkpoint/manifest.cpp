@@ -16,12 +16,12 @@ namespace {
 
 constexpr const char* kFormat = "trireme-checkpoint";
 constexpr int64_t kVersion = 3;
-constexpr std::string_view kHead = "{\n \"digest\": \"xxh3-128:";  // then the digits, which alone the digest is not over
+constexpr std::string_view kHead = "{\n \"digest\": \"xxh3-128:";  // followed by the digits, the only characters that the digest does not cover
 constexpr size_t kDigits = 32;
 
 json to_json(const std::array<int64_t, 2>& pair, int dims) { return dims == 1 ? json{pair[0]} : json{pair[0], pair[1]}; }
 
-/// [a] or [a, b]; a vector's second number is `fill`.
+/// Reads [a] or [a, b]; for a vector the second number is `fill`.
 std::array<int64_t, 2> pair_member(const json& object, const char* key, int dims, int64_t fill, const std::string& where) {
   const json& list = array_member(object, key, where);
   if (static_cast<int>(list.size()) != dims) throw DataError(concat(where, ": \"", key, "\" does not have ", dims, " numbers"));
@@ -111,15 +111,15 @@ StoredTokenizer parse_tokenizer(const json& object, const std::string& where) {
   require_known_keys(value, {"name", "digest", "files"}, at);
   StoredTokenizer tokenizer{string_member(value, "name", at), string_member(value, "digest", at), {}};
   for (const json& file : array_member(value, "files", at)) {
-    if (!file.is_string()) throw DataError(at + ": \"files\" holds what is no string");
+    if (!file.is_string()) throw DataError(at + ": \"files\" contains an entry that is not a string");
     tokenizer.files.push_back(file.get<std::string>());
   }
   const bool copied = tokenizer.name != "bytes" && !tokenizer.name.empty();
-  if (copied == tokenizer.files.empty()) throw DataError(concat(at, copied ? " has no files" : " has files that belong to no such tokenizer"));
+  if (copied == tokenizer.files.empty()) throw DataError(concat(at, copied ? " has no files" : " lists files, but such a tokenizer has none"));
   return tokenizer;
 }
 
-/// Behind its header, every file consists of boxes; the tokenizer's have none.
+/// Checks that the boxes tile the data of every file; tokenizer files must contain no boxes.
 void check_files(const Contents& contents, const std::vector<std::string>& tokenizer, const std::string& where) {
   for (const std::string& file : tokenizer)
     if (!contents.files.contains(file)) throw DataError(concat(where, ": \"tokenizer\": file ", json(file).dump(), " is not listed"));
@@ -129,10 +129,10 @@ void check_files(const Contents& contents, const std::vector<std::string>& token
   for (const auto& [name, file] : contents.files) {
     auto& pieces = ranges[name];
     if (std::find(tokenizer.begin(), tokenizer.end(), name) != tokenizer.end()) {
-      if (!pieces.empty()) throw DataError(concat(where, ": file \"", name, "\" is the tokenizer's and holds tensors"));
+      if (!pieces.empty()) throw DataError(concat(where, ": file \"", name, "\" belongs to the tokenizer but contains tensors"));
       continue;
     }
-    if (pieces.empty()) throw DataError(concat(where, ": file \"", name, "\" holds no tensor"));
+    if (pieces.empty()) throw DataError(concat(where, ": file \"", name, "\" contains no tensor"));
     std::sort(pieces.begin(), pieces.end());
     int64_t covered = pieces.front().first;
     for (const auto& [begin, end] : pieces) {
@@ -197,7 +197,7 @@ std::string manifest_text(const Manifest& manifest) {
 }
 
 std::string with_digest(std::string text) {
-  if (!has_digest(text)) throw DataError("a manifest begins with its digest; this one does not");
+  if (!has_digest(text)) throw DataError("the manifest does not begin with its digest");
   Digest digest;
   digest.update(std::string_view(text).substr(0, kHead.size()));
   digest.update(std::string_view(text).substr(kHead.size() + kDigits));
@@ -206,12 +206,12 @@ std::string with_digest(std::string text) {
 }
 
 Manifest parse_manifest(const std::string& text, const std::string& where) {
-  if (has_digest(text) && with_digest(text) != text) throw DataError(concat(where, ": damaged: does not match the digest it begins with"));
+  if (has_digest(text) && with_digest(text) != text) throw DataError(concat(where, ": damaged: does not match its digest"));
   const json object = parse_object(text, where);
   if (string_member(object, "format", where) != kFormat) throw DataError(concat(where, ": format is not \"", kFormat, "\""));
   const int64_t version = integer_member(object, "version", where);
   if (version != kVersion) throw DataError(concat(where, ": version ", version, " is not supported; allowed ", kVersion));
-  if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // as versions before did not
+  if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // older versions had none
   require_known_keys(object,
                      {"digest", "format", "version", "step", "tokens", "samples", "optimizer_steps", "seed", "config", "model", "tokenizer",
                       "training_data", "layout", "loss_scale", "rejected_steps", "tensors", "files"},
@@ -246,25 +246,25 @@ void check_tiling(const std::map<std::string, StoredTensor>& tensors, const std:
       throw DataError(concat(where, ": tensor \"", name, "\" is too large"));
     std::vector<Box> boxes;
     for (const StoredBox& stored : tensor.boxes) {
-      if (!inside(stored.box, tensor.shape)) refuse("lies outside it", stored.box);
-      if (stored.end - stored.begin != stored.box.numel() * size_of(tensor.dtype)) refuse("does not take as many bytes as it holds", stored.box);
+      if (!inside(stored.box, tensor.shape)) refuse("is out of range", stored.box);
+      if (stored.end - stored.begin != stored.box.numel() * size_of(tensor.dtype)) refuse("has a byte range of the wrong size", stored.box);
       boxes.push_back(stored.box);
     }
     std::sort(boxes.begin(), boxes.end(), [](const Box& a, const Box& b) { return a.start < b.start; });
-    // A sweep over the rows. The boxes at the present row are disjoint, so one that begins there can only meet its two neighbours.
-    std::map<int64_t, int64_t> open;                // first column and the one behind the last
-    std::set<std::pair<int64_t, int64_t>> closing;  // the row where a box ends and its first column
+    // Sweep over the rows. The boxes at the current row are disjoint, so a box that begins there can only overlap its two neighbours.
+    std::map<int64_t, int64_t> open;                // first column, and one past the last column
+    std::set<std::pair<int64_t, int64_t>> closing;  // row where a box ends, and its first column
     for (const Box& box : boxes) {
       for (; !closing.empty() && closing.begin()->first <= box.start[0]; closing.erase(closing.begin())) open.erase(closing.begin()->second);
       const int64_t begin = box.start[1], end = begin + box.extent[1];
       const auto next = open.lower_bound(begin);
-      if ((next != open.end() && next->first < end) || (next != open.begin() && std::prev(next)->second > begin)) refuse("overlaps another", box);
+      if ((next != open.end() && next->first < end) || (next != open.begin() && std::prev(next)->second > begin)) refuse("overlaps another box", box);
       open.emplace_hint(next, begin, end);
       closing.emplace(box.start[0] + box.extent[0], begin);
       numel -= box.numel();
     }
-    // Inside and disjoint: what is left of the volume is a gap.
-    if (numel != 0) throw DataError(concat(where, ": tensor \"", name, "\": ", numel, " elements are in no box"));
+    // All boxes are in range and disjoint, so remaining elements are a gap.
+    if (numel != 0) throw DataError(concat(where, ": tensor \"", name, "\": ", numel, " elements are not in any box"));
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// manifest.json, the table of contents of a checkpoint: what was trained, which box of which global tensor lies where, and what every file must look like.
+// manifest.json, the table of contents of a checkpoint: training state, location of every box of every global tensor, and size and digest of every
+// file.
 #include <map>
 #include <optional>
 #include <string>
@@ -15,51 +16,51 @@ namespace trireme {
 
 constexpr const char* kManifestName = "manifest.json";
 
-/// The tokenizer of the data, of which a checkpoint carries a copy.
+/// The tokenizer of the training data. A checkpoint contains a copy of its files.
 struct StoredTokenizer {
-  std::string name = "bytes";       ///< Tokenizer::name(); empty where none is known, as of imported weights
+  std::string name = "bytes";       ///< Tokenizer::name(); empty if unknown, as for imported weights
   std::string digest = "bytes-v1";  ///< Tokenizer::digest()
-  std::vector<std::string> files;   ///< its file and what belongs to it, all of Contents::files; none for bytes and where none is known
+  std::vector<std::string> files;   ///< its file and companion files, all in Contents::files; empty for "bytes" and if unknown
 };
 
-/// What a checkpoint says about its run; the same on every rank.
+/// State and provenance of the run; the same on every rank.
 struct CheckpointDescription {
-  int64_t step = 0;                     ///< steps done
+  int64_t step = 0;                     ///< steps completed
   int64_t tokens = 0;                   ///< tokens consumed
-  int64_t optimizer_steps = 0;          ///< of those steps, the ones not rejected: what AdamW's bias correction counts
-  std::string config;                   ///< the resolved configuration, as config.yaml has it
-  nlohmann::json model;                 ///< its model section, for readers without YAML
-  StoredTokenizer tokenizer;            ///< whose ids the model was trained on
+  int64_t optimizer_steps = 0;          ///< steps not rejected: the step count of AdamW's bias correction
+  std::string config;                   ///< the resolved configuration, as in config.yaml
+  nlohmann::json model;                 ///< the model section of the configuration, for readers without YAML
+  StoredTokenizer tokenizer;            ///< tokenizer of the training data
   std::string training_data;            ///< TokenDataset::identity of the tokens it was trained on
-  int64_t seed = 0;                     ///< with `step` the whole random state: initial values, sample order and dropout are functions of the two
-  int64_t samples = 0;                  ///< sequences consumed: where the sampler stands
-  nlohmann::json layout;                ///< for people; no reader depends on it
-  std::optional<LossScale> loss_scale;  ///< of a run with dynamic loss scaling
-  int64_t rejected_steps = 0;           ///< in a row up to `step`, as RejectedSteps counts them
+  int64_t seed = 0;                     ///< with `step` the complete random state: initial values, sample order and dropout are functions of both
+  int64_t samples = 0;                  ///< sequences consumed: position of the sampler
+  nlohmann::json layout;                ///< informational; no reader depends on it
+  std::optional<LossScale> loss_scale;  ///< only with dynamic loss scaling
+  int64_t rejected_steps = 0;           ///< consecutive rejected steps up to `step` (RejectedSteps)
 };
 
 struct StoredBox {
   Box box;
-  std::string file;   ///< name in the checkpoint's directory
-  int64_t begin = 0;  ///< bytes from the start of the file
+  std::string file;   ///< name in the checkpoint directory
+  int64_t begin = 0;  ///< byte offset from the start of the file
   int64_t end = 0;
-  std::string digest;  ///< of those bytes
-  int64_t non_finite = 0;  ///< elements that are infinite or no number, counted when they were written
+  std::string digest;      ///< of bytes [begin, end)
+  int64_t non_finite = 0;  ///< number of infinite or NaN elements when written
 };
 
 struct StoredTensor {
   DType dtype = DType::kF32;
   int dims = 2;
   std::array<int64_t, 2> shape{0, 1};  ///< global; [n,1] for a vector
-  std::vector<StoredBox> boxes;        ///< each element in exactly one
+  std::vector<StoredBox> boxes;        ///< every element is in exactly one box
 };
 
 struct StoredFile {
   int64_t bytes = 0;
-  std::string digest;  ///< of its header and of the digests of its tensors, in their order in the file (safetensors.h); the tokenizer's: of its bytes
+  std::string digest;  ///< SafetensorsSummary::digest; for tokenizer files: over the bytes
 };
 
-/// Tensors and files by name: of a whole checkpoint, or of one rank's part of it.
+/// Tensors and files by name, of a complete checkpoint or of one rank's part.
 struct Contents {
   std::map<std::string, StoredTensor> tensors;
   std::map<std::string, StoredFile> files;
@@ -74,20 +75,20 @@ struct Manifest {
 std::string entry_name(const std::string& tensor, const Box& box);
 
 std::string contents_text(const Contents& contents);
-/// Errors: DataError that starts with `where`.
+/// Errors: DataError, prefixed with `where`.
 Contents parse_contents(const std::string& text, const std::string& where);
-/// Adds another rank's part. Errors: DataError where the two disagree on a tensor.
+/// Adds another rank's part. Errors: DataError if the two disagree on dtype or shape of a tensor.
 void merge(Contents& into, const Contents& part, const std::string& where);
 
-/// A manifest begins with the digest of all its other characters.
+/// Serialises a manifest. The text begins with the digest of all its other characters.
 std::string manifest_text(const Manifest& manifest);
-/// The text with its digest put right, for who has changed it. Errors: DataError where it does not begin with one.
+/// Recomputes the digest of an edited manifest text. Errors: DataError if the text does not begin with a digest.
 std::string with_digest(std::string text);
-/// Checks the digest, format, version, types, that the boxes of every tensor tile it exactly and that the boxes in every file tile its data. Errors: DataError
-/// that starts with `where`.
+/// Checks the digest, format, version and types, and that the boxes of every tensor tile it exactly and those in every file tile its data. Errors:
+/// DataError, prefixed with `where`.
 Manifest parse_manifest(const std::string& text, const std::string& where);
 
-/// Errors: DataError naming the tensor whose boxes leave a gap, overlap, lie outside or do not take as many bytes as they hold.
+/// Errors: DataError naming the tensor if its boxes leave a gap, overlap, lie out of range or have a byte range of the wrong size.
 void check_tiling(const std::map<std::string, StoredTensor>& tensors, const std::string& where);
 
 }  // namespace trireme

@@ -8,7 +8,7 @@
 namespace trireme {
 namespace {
 
-/// All bits of the exponent are set. By bits, because a compiler told to assume finite numbers may drop any other question.
+/// Counts elements whose exponent bits are all set. Tests bits because a compiler that assumes finite math may remove isfinite().
 template <class Bits, Bits kExponent>
 int64_t count_exponents(const void* data, int64_t count) {
   const auto* next = static_cast<const std::byte*>(data);

@@ -1,5 +1,5 @@
 #pragma once
-// Weights that are infinite or no number: nothing can be trained from them, and digests do not detect them.
+// Infinite and NaN weights: training cannot start from them, and digests do not detect them.
 #include <cstdint>
 #include <map>
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace trireme {
 
-/// Elements that are infinite or no number, of the tensors that have such, by name.
+/// Number of infinite or NaN elements by tensor name, for tensors that have any.
 using NonFinite = std::map<std::string, int64_t>;
 
-/// How many of `count` elements are not finite, at `data`, which need not be aligned; 0 of a dtype that is not floating.
+/// The number of non-finite elements among `count` at `data`, which need not be aligned; 0 for dtypes that are not floating-point.
 int64_t count_non_finite(DType dtype, const void* data, int64_t count);
 
-/// "embedding.weight (3 values), head.weight (1 value)": of many tensors the first five, and how many more there are.
+/// "embedding.weight (3 values), head.weight (1 value)": at most five tensors, then the number of the others.
 std::string to_string(const NonFinite& tensors);
 
 }  // namespace trireme

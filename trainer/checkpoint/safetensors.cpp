@@ -13,7 +13,7 @@
 namespace trireme {
 
 using nlohmann::json;
-static_assert(std::endian::native == std::endian::little, "tensors are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "tensors are written in native byte order");
 
 namespace {
 
@@ -21,7 +21,7 @@ constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format
 constexpr const char* kMetadataKey = "__metadata__";
 
-/// Bytes of a tensor, or nothing where they do not fit 63 bits.
+/// Bytes of a tensor; nullopt if they exceed 63 bits.
 std::optional<int64_t> byte_count(DType dtype, const std::vector<int64_t>& shape) {
   int64_t bytes = size_of(dtype);
   for (int64_t extent : shape)
@@ -35,7 +35,7 @@ DType dtype_named(const std::string& name, const std::string& where) {
   throw DataError(concat(where, ": dtype \"", name, "\" is not supported; allowed F64, F32, BF16, F16, I32, U8"));
 }
 
-/// In pieces that the cache still holds when they are written after having been digested.
+/// Works in pieces small enough to be still in the cache when they are written after digesting.
 std::string write_digested(DurableFile& file, const void* data, int64_t bytes) {
   constexpr int64_t kPiece = 1 << 20;
   Digest digest;
@@ -55,7 +55,7 @@ std::string file_digest(std::span<const std::byte> header, const std::map<std::s
   return digest.str();
 }
 
-/// One header entry; offsets still count from the start of the data. Of one that is ignored only those are looked at.
+/// Parses one header entry; its offsets are relative to the start of the data. For an ignored entry only the offsets are checked.
 SafetensorsEntry parse_entry(const json& value, int64_t data_bytes, bool ignored, const std::string& where) {
   SafetensorsEntry entry;
   const std::string dtype = string_member(value, "dtype", where);
@@ -165,7 +165,7 @@ std::span<const std::byte> SafetensorsFile::data(const SafetensorsEntry& entry) 
 }
 
 std::string SafetensorsFile::digest(const SafetensorsEntry& entry, int64_t* non_finite) const {
-  constexpr int64_t kPiece = 16 << 20;  // of whole elements
+  constexpr int64_t kPiece = 16 << 20;  // a multiple of every element size
   Digest digest;
   for (int64_t at = entry.begin; at < entry.end; at += kPiece) {
     const int64_t piece = std::min(kPiece, entry.end - at);

@@ -15,8 +15,8 @@ namespace trireme {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-/// A tensor to write: row-major, numel(shape) * size_of(dtype) bytes at `data`, or where that is null at what `make` returns when its turn comes. Those are
-/// read before the next one is made, so that a file larger than memory can be written.
+/// A tensor to write: row-major, numel(shape) * size_of(dtype) bytes at `data`. If `make` is set, it is called when the tensor is due and returns the
+/// data, which are written before the next call, so that a file larger than memory can be written.
 struct SafetensorsSource {
   std::string name;
   DType dtype = DType::kF32;
@@ -25,7 +25,7 @@ struct SafetensorsSource {
   std::function<const void*()> make = {};
 };
 
-/// A tensor in a file; `begin` and `end` count bytes from the start of the file.
+/// A tensor in a file; `begin` and `end` are byte offsets from the start of the file.
 struct SafetensorsEntry {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
@@ -33,37 +33,38 @@ struct SafetensorsEntry {
   int64_t end = 0;
 };
 
-/// `digest` is over the bytes before the first tensor and then the text of every tensor's digest, in the order of the tensors' names: it vouches for the
-/// whole file, and a reader of one tensor need not read the others to trust it.
+/// `digest` covers the bytes before the first tensor, then the text of every tensor's digest, ordered by tensor name. It covers the
+/// complete file, yet a reader of one tensor need not read the others.
 struct SafetensorsSummary {
   int64_t bytes = 0;
   std::string digest;
   std::vector<SafetensorsEntry> entries;  ///< in the order of the sources
-  std::vector<std::string> digests;       ///< of their data
+  std::vector<std::string> digests;       ///< of the data of each entry
 };
 
-/// Writes a file durably (file.h). Names must differ.   Errors: IoError.
+/// Writes a file durably (durable_file.h). Names must be unique.   Errors: IoError.
 SafetensorsSummary write_safetensors(const std::filesystem::path& path, std::span<const SafetensorsSource> tensors,
                                      const SafetensorsMetadata& metadata);
 
-/// A file whose header was checked whole when it was opened: a regular file; JSON without duplicate keys, known dtypes, byte ranges that equal the shapes,
-/// that cover the data without gap or overlap and end with the file.   Errors: MissingFileError, IoError, DataError that names the file and the tensor.
+/// A file whose header is fully checked when it is opened: it must be a regular file, with JSON without duplicate keys, known dtypes, and byte ranges
+/// that match the shapes and cover the data without gap or overlap up to the end.   Errors: MissingFileError, IoError, DataError naming the file and
+/// the tensor.
 class SafetensorsFile {
  public:
-  /// Tensors whose name `ignored` holds for may have any dtype and are none of entries().
+  /// Tensors whose name satisfies `ignored` may have any dtype and are left out of entries().
   explicit SafetensorsFile(const std::filesystem::path& path, Links links = Links::kRefuse,
                            const std::function<bool(const std::string&)>& ignored = {});
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
   const SafetensorsMetadata& metadata() const { return metadata_; }
-  /// Errors: DataError if there is none of this name.
+  /// Errors: DataError if there is no tensor of this name.
   const SafetensorsEntry& entry(const std::string& name) const;
   std::span<const std::byte> data(const SafetensorsEntry& entry) const;
-  /// Bytes [begin, end) of the file are read now (MappedFile::load), or given back.
+  /// Reads bytes [begin, end) of the file into memory now (MappedFile::load), or releases their pages.
   void load(int64_t begin, int64_t end) const { file_.load(begin, end - begin); }
   void drop(int64_t begin, int64_t end) const { file_.drop(begin, end - begin); }
-  /// Reads the data of `entry` once, and keeps none of it. Adds its elements that are not finite to `non_finite`, if given.
+  /// Digest of the data of `entry`; releases the pages it read. Adds the number of non-finite elements to `non_finite`, if given.
   std::string digest(const SafetensorsEntry& entry, int64_t* non_finite = nullptr) const;
-  /// The digest of the file, given those of its tensors by name: reads the header alone.
+  /// Digest of the file, given those of its tensors by name; reads only the header.
   std::string digest(const std::map<std::string, std::string>& digests) const;
 
  private:
@@ -71,7 +72,7 @@ class SafetensorsFile {
 
   std::string name_;
   MappedFile file_;
-  size_t header_bytes_ = 0;  ///< before the first tensor: the length and the JSON
+  size_t header_bytes_ = 0;  ///< bytes before the first tensor: length and JSON
   std::map<std::string, SafetensorsEntry> entries_;
   SafetensorsMetadata metadata_;
 };

@@ -8,17 +8,17 @@
 
 namespace trireme {
 
-/// What a checkpoint keeps of a tokenizer: its entry in the manifest, and what the files in it hold, by their names there.
+/// A checkpoint's copy of a tokenizer: its manifest entry, and the contents of its files by name in the checkpoint.
 struct TokenizerCopy {
   StoredTokenizer entry;
   std::map<std::string, std::string> texts;
 };
 
-/// tokenizer.json or tokenizer.model, and what lies beside it under the names that transformers gives to the rest of a tokenizer: the token that ends a text,
-/// special tokens, a chat template. Errors: MissingFileError, IoError.
+/// Reads tokenizer.json or tokenizer.model, and the companion files that transformers stores beside it (end-of-text token, special tokens, chat
+/// template). Errors: MissingFileError, IoError.
 TokenizerCopy copy_of(const Tokenizer& tokenizer);
 
-/// Writes those files durably and lists them. Errors: IoError.
+/// Writes the files durably into `checkpoint` and adds them to `contents`. Errors: IoError.
 void write_tokenizer(const std::map<std::string, std::string>& texts, const std::filesystem::path& checkpoint, Contents& contents);
 
 }  // namespace trireme

@@ -33,10 +33,10 @@ using nlohmann::ordered_json;
 struct Arguments {
   std::string config;
   std::vector<std::string> sets;
-  std::string device, precision;  ///< empty: as configured
+  std::string device, precision;  ///< empty: from the configuration
   std::vector<std::string> only;
   std::vector<int64_t> sequences, head_sizes, sizes;
-  int64_t tokens = 0, square = 0, working_set_mib = 0;  ///< 0: by device
+  int64_t tokens = 0, square = 0, working_set_mib = 0;  ///< 0: default of the device
   int64_t ranks = 2, ranks_per_gpu = 1;
   double seconds = 0.4, machine_seconds = 0.25;
   std::string output;  ///< empty: standard output
@@ -47,7 +47,7 @@ struct Arguments {
   bench::Effort effort() const { return {.batch_seconds = std::min(0.02, seconds / 3), .seconds = seconds, .world = nullptr}; }
 };
 
-/// What `bench kernels` measures where no configuration is given: the layers of a LLaMA of 1.3 billion parameters on a GPU, of 110 million on a CPU.
+/// Model of `bench kernels` without a configuration: a LLaMA with 1.3 billion parameters on a GPU, with 110 million on a CPU.
 constexpr const char* kGpuModel = R"(model: {layers: 24, hidden_size: 2048, heads: 16, ffn_size: 5504, vocab_size: 32000}
 training: {steps: 1, sequence_length: 2048, micro_batch_size: 8, precision: bf16}
 data: {train: [none]}
@@ -62,7 +62,7 @@ void print(const Arguments& arguments, const ordered_json& result, const std::st
   finish_output();
 }
 
-/// "trireme 0.1.0 on NVIDIA H200, 1 rank" from what describe_environment says.
+/// E.g. "trireme 0.1.0 on NVIDIA H200, world of 1", from describe_environment.
 std::string headline(const ordered_json& environment) {
   const bool gpu = !environment["gpu"].is_null();
   return concat("trireme ", environment["version"].get<std::string>(), " on ",
@@ -96,7 +96,7 @@ bench::KernelOptions kernel_options(const Arguments& arguments, const Config& co
 }
 
 int bench_kernels(const Arguments& arguments, const LaunchEnvironment& environment) {
-  if (environment.is_rank()) throw ConfigError("bench kernels: measures one rank; start it without mpirun or srun");
+  if (environment.is_rank()) throw ConfigError("bench kernels: runs on one rank; start it without mpirun or srun");
   const std::vector<std::string> sets = all_sets(arguments);
   const auto load = [&] {
     if (!arguments.config.empty()) return load_config(arguments.config, sets);
@@ -106,7 +106,7 @@ int bench_kernels(const Arguments& arguments, const LaunchEnvironment& environme
   };
   Config config = resolve(load());
   config.parallel = {};
-  Machine machine(std::make_unique<SelfCommunicator>("world"), lone_place(environment), config);
+  Machine machine(std::make_unique<SelfCommunicator>("world"), single_process_place(environment), config);
   const ordered_json description = describe_environment(machine.ctx(), 1, {});
   ordered_json result = {{"bench", "kernels"}, {"precision", config.training.precision}, {"model", describe_model(config.model)}};
   result.update(bench::bench_kernels(machine.ctx(), config, kernel_options(arguments, config, config.run.device == "cuda")));
@@ -146,11 +146,11 @@ int bench_comm(const Arguments& arguments, const LaunchEnvironment& environment,
     return launch(environment, static_cast<int>(arguments.ranks), command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
   return static_cast<int>(run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     collectively(*world, [&] {
-      if (world->size() < 2) throw ConfigError("bench comm: a world of one rank says nothing; start at least two");
+      if (world->size() < 2) throw ConfigError("bench comm: needs at least two ranks");
     });
     std::optional<DurableFile> output;
     collectively(*world, [&] {
-      if (world->rank() == 0 && !arguments.output.empty()) output.emplace(arguments.output);  // told before anything is measured
+      if (world->rank() == 0 && !arguments.output.empty()) output.emplace(arguments.output);  // fails before the measurements if it cannot be written
     });
     Config config;
     if (!arguments.device.empty()) config.run.device = arguments.device;
@@ -175,60 +175,63 @@ int bench_comm(const Arguments& arguments, const LaunchEnvironment& environment,
 }  // namespace
 
 void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& command_line, int& exit_code) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure kernels, a training step, or communication; writes nothing");
+  CLI::App* bench = app.add_subcommand("bench", "Measure kernels, training steps, communication or this machine");
   bench->require_subcommand(1);
   const auto arguments = std::make_shared<Arguments>();
   const CLI::Range positive(int64_t{1}, int64_t{1} << 30);
   const auto common = [&](CLI::App* command) {
-    command->add_option("--seconds", arguments->seconds, "Time for each figure")->check(finite_range(1e-3, 60));
-    command->add_flag("--json", arguments->json, "One JSON object on standard output");
-    command->add_option("--device", arguments->device, "auto | cpu | cuda; default: as configured")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+    command->add_option("--seconds", arguments->seconds, "Seconds for each measurement")->check(finite_range(1e-3, 60));
+    command->add_flag("--json", arguments->json, "Print one JSON object");
+    command->add_option("--device", arguments->device, "auto | cpu | cuda; default: from the configuration")
+        ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   };
   const auto configured = [&](CLI::App* command, bool required) {
     command->add_option("CONFIG", arguments->config, "YAML file of a run")->required(required);
-    command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
-    command->add_option("--precision", arguments->precision, "fp64 | fp32 | bf16 | fp16; default: as configured")
+    command->add_option("--set", arguments->sets, "Override a key of the file: key.path=value; may be repeated")->allow_extra_args(false);
+    command->add_option("--precision", arguments->precision, "fp64 | fp32 | bf16 | fp16; default: from the configuration")
         ->check(CLI::IsMember({"fp32", "bf16", "fp64", "fp16"}));
   };
 
-  CLI::App* kernels =
-      bench->add_subcommand("kernels", "Matrix products, attention and memory-bound kernels, each by itself, at the sizes of a model");
+  CLI::App* kernels = bench->add_subcommand("kernels", "Measure single matrix products, attention and memory-bound kernels at the sizes of a model");
   common(kernels);
   configured(kernels, false);
-  kernels->add_option("--only", arguments->only, "gemm,attention,bandwidth; default: all")
+  kernels->add_option("--only", arguments->only, "Comma-separated list of gemm, attention and bandwidth; default: all")
       ->delimiter(',')
       ->check(CLI::IsMember({"gemm", "attention", "bandwidth"}));
-  kernels->add_option("--tokens", arguments->tokens, "Rows of every operation; default: one micro-batch")->check(positive);
+  kernels->add_option("--tokens", arguments->tokens, "Rows (tokens) of every operation; default: one micro-batch")->check(positive);
   kernels->add_option("--square", arguments->square, "Size of the square matrix product")->check(CLI::Range(int64_t{1}, int64_t{1} << 16));
-  kernels->add_option("--sequences", arguments->sequences, "Sequence lengths of attention: 1024,2048")->delimiter(',')->check(positive);
-  kernels->add_option("--head-sizes", arguments->head_sizes, "Head sizes of attention: 128,64")->delimiter(',')->check(positive);
-  kernels->add_option("--working-set", arguments->working_set_mib, "MiB that repeated calls go through, more than any cache")
+  kernels->add_option("--sequences", arguments->sequences, "Sequence lengths of attention, e.g. 1024,2048")->delimiter(',')->check(positive);
+  kernels->add_option("--head-sizes", arguments->head_sizes, "Head sizes of attention, e.g. 128,64")->delimiter(',')->check(positive);
+  kernels->add_option("--working-set", arguments->working_set_mib, "MiB of data that repeated calls cycle through; larger than any cache")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   kernels->callback([arguments, &environment, &exit_code] { exit_code = bench_kernels(*arguments, environment); });
 
-  CLI::App* step = bench->add_subcommand("step", "Training steps of a configuration on random tokens, laid out as `train` would");
+  CLI::App* step = bench->add_subcommand("step", "Measure training steps of a configuration on random tokens, in the layout of `train`");
   common(step);
   configured(step, true);
-  step->add_option("--steps", arguments->step.steps, "Timed steps")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  step->add_option("--warmup", arguments->step.warmup, "Steps before them")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  step->add_flag("--operations", arguments->step.operations, "Time every operation of one step too, each by itself (rank 0's)");
+  step->add_option("--steps", arguments->step.steps, "Number of timed steps")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  step->add_option("--warmup", arguments->step.warmup, "Number of warmup steps before the timed ones")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  step->add_flag("--operations", arguments->step.operations, "Also time each operation of one step separately, on rank 0");
   add_oversubscribe_flag(*step, arguments->oversubscribe);
   step->callback([arguments, &environment, command_line, &exit_code] { exit_code = bench_step(*arguments, environment, command_line); });
 
-  CLI::App* comm = bench->add_subcommand("comm", "Collectives and a ring of sends over the ranks of this start, or of --ranks");
+  CLI::App* comm = bench->add_subcommand("comm", "Measure collectives and a ring of sends over the ranks of this job");
   common(comm);
-  comm->add_option("--ranks", arguments->ranks, "Ranks to start where mpirun or srun has started none")
+  comm->add_option("--ranks", arguments->ranks, "Number of ranks to start, unless started by mpirun or srun")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 16));
-  comm->add_option("--ranks-per-gpu", arguments->ranks_per_gpu, "Ranks that share a GPU")->check(CLI::Range(int64_t{1}, int64_t{64}));
-  comm->add_option("--sizes", arguments->sizes, "Bytes of a buffer: 4096,1048576")->delimiter(',')->check(CLI::Range(int64_t{1}, int64_t{1} << 36));
-  comm->add_option("--output", arguments->output, "A file for the rows as JSON, in place of standard output")->excludes("--json");
+  comm->add_option("--ranks-per-gpu", arguments->ranks_per_gpu, "Number of ranks that share one GPU")->check(CLI::Range(int64_t{1}, int64_t{64}));
+  comm->add_option("--sizes", arguments->sizes, "Buffer sizes in bytes, e.g. 4096,1048576")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 36));
+  comm->add_option("--output", arguments->output, "Write the results as JSON to this file instead of standard output")->excludes("--json");
   add_oversubscribe_flag(*comm, arguments->oversubscribe);
   comm->callback([arguments, &environment, command_line, &exit_code] { exit_code = bench_comm(*arguments, environment, command_line); });
 
   CLI::App* machine = bench->add_subcommand(
-      "machine", "Figures of this machine's CPU as a cluster file for `plan`, fitted to products, attention, memory and collectives");
-  machine->add_option("--seconds", arguments->machine_seconds, "Time for each figure")->check(finite_range(1e-3, 60));
-  machine->add_option("--output", arguments->output, "The cluster file; default: standard output");
+      "machine", "Measure this machine's CPU and write a cluster file for `plan`, fitted to matrix products, attention, memory and collectives");
+  machine->add_option("--seconds", arguments->machine_seconds, "Seconds for each measurement")->check(finite_range(1e-3, 60));
+  machine->add_option("--output", arguments->output, "Cluster file to write; default: standard output");
   machine->callback([arguments, &environment, &exit_code] { exit_code = bench_machine(environment, arguments->machine_seconds, arguments->output); });
 }
 

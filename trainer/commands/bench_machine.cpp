@@ -27,18 +27,18 @@
 namespace trireme {
 namespace {
 
-/// A file of our own among those of everybody, removed in the end.
-class OwnFile {
+/// A temporary file with a unique name, removed by the destructor.
+class TemporaryFile {
  public:
-  /// In `directory`, or where that is empty in /tmp.
-  explicit OwnFile(const std::string& directory) : path_(concat(directory.empty() ? "/tmp" : directory, "/trireme-links-XXXXXX")) {
+  /// Created in `directory`, or in /tmp if that is empty.
+  explicit TemporaryFile(const std::string& directory) : path_(concat(directory.empty() ? "/tmp" : directory, "/trireme-links-XXXXXX")) {
     const int descriptor = ::mkstemp(path_.data());
     if (descriptor < 0) throw IoError(concat(path_, ": cannot be created: ", std::strerror(errno), "; set TMPDIR to another directory"));
     ::close(descriptor);
   }
-  ~OwnFile() { ::unlink(path_.c_str()); }
-  OwnFile(const OwnFile&) = delete;
-  OwnFile& operator=(const OwnFile&) = delete;
+  ~TemporaryFile() { ::unlink(path_.c_str()); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
 
   const std::string& path() const { return path_; }
 
@@ -46,8 +46,8 @@ class OwnFile {
   std::string path_;
 };
 
-/// Collectives between `ranks` ranks of this machine, started for this alone.
-std::vector<LinkSample> measure_links(const LaunchEnvironment& environment, int ranks, double seconds, const OwnFile& file) {
+/// Starts `ranks` ranks on this machine and measures collectives between them.
+std::vector<LinkSample> measure_links(const LaunchEnvironment& environment, int ranks, double seconds, const TemporaryFile& file) {
   const int code = launch(
       environment, ranks,
       {"bench", "comm", "--device", "cpu", "--sizes", "4096,65536,1048576,8388608", "--seconds", std::to_string(seconds), "--output", file.path()},
@@ -56,7 +56,7 @@ std::vector<LinkSample> measure_links(const LaunchEnvironment& environment, int 
   return bench::link_samples(nlohmann::json::parse(read_text(file.path())), ranks);
 }
 
-/// Four digits say all that was measured.
+/// Rounds to four significant digits, the accuracy of the measurements.
 double rounded(double value) {
   std::array<char, 32> text;
   std::snprintf(text.data(), text.size(), "%.4g", value);
@@ -74,18 +74,18 @@ void round_figures(ClusterConfig& c) {
 }  // namespace
 
 int bench_machine(const LaunchEnvironment& environment, double seconds, const std::string& file) {
-  if (environment.is_rank()) throw ConfigError("bench machine: starts its ranks itself; start it without mpirun or srun");
+  if (environment.is_rank()) throw ConfigError("bench machine: starts its own ranks; start it without mpirun or srun");
   const std::vector<int> worlds = {2, 4, 8};
   std::optional<DurableFile> output;
-  if (!file.empty()) output.emplace(file);  // a name that cannot be written is told before anything is measured
-  const OwnFile links(environment.temporary_directory.value_or(""));
+  if (!file.empty()) output.emplace(file);  // fails before the measurements if it cannot be written
+  const TemporaryFile links(environment.temporary_directory.value_or(""));
   MachineSamples samples;
   {
     ProgressLine progress("measuring", ProgressUnit::kItems, bench::machine_figures() + static_cast<int64_t>(worlds.size()));
     {
       Config config;
       config.run.device = "cpu";
-      Machine machine(std::make_unique<SelfCommunicator>("world"), lone_place(environment), config);
+      Machine machine(std::make_unique<SelfCommunicator>("world"), single_process_place(environment), config);
       const bench::Effort effort{.batch_seconds = std::min(0.02, seconds / 3), .seconds = seconds, .world = nullptr};
       samples = bench::measure_machine(machine.ctx(), effort, [&] { progress.advance(1); });
     }

@@ -5,8 +5,8 @@
 
 namespace trireme {
 
-/// `trireme bench machine`: measures this machine's CPU, `seconds` for each figure, and writes a cluster file to `file`, to standard output where
-/// that is empty. Returns the exit code. Errors: ConfigError under a launcher; IoError where `file` cannot be written, before anything is measured.
+/// `trireme bench machine`: measures this machine's CPU, `seconds` per measurement, and writes a cluster file to `file`, or to standard output if
+/// that is empty. Returns the exit code. Errors: ConfigError under mpirun or srun; IoError, before measuring, if `file` cannot be written.
 int bench_machine(const LaunchEnvironment& environment, double seconds, const std::string& file);
 
 }  // namespace trireme

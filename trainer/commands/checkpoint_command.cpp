@@ -53,7 +53,7 @@ ordered_json facts_of(const CheckpointReader& reader) {
   return facts;
 }
 
-/// A value on a line of its own: strings bare, objects as "a 1, b 2". Escaped, so that nothing in a file moves the cursor of a terminal.
+/// Formats a value on one line: strings without quotes, objects as "a 1, b 2". Escaped, so that text from a file cannot control the terminal.
 std::string line_of(const ordered_json& value) {
   std::string text;
   if (value.is_string()) {
@@ -71,7 +71,7 @@ std::string line_of(const ordered_json& value) {
 
 void inspect(const std::string& directory, bool json) {
   const CheckpointReader reader(checkpoint_at(directory));
-  if (const std::string problem = reader.misnamed(); !problem.empty()) std::cerr << "warning: " << problem << '\n';
+  if (const std::string problem = reader.name_mismatch(); !problem.empty()) std::cerr << "warning: " << problem << '\n';
   ordered_json facts = facts_of(reader);
   if (json) {
     std::cout << facts.dump(2) << '\n';
@@ -93,16 +93,16 @@ void verify(const std::string& directory) {
   CheckpointReader reader(checkpoint_at(directory));
   const int64_t bytes = reader.bytes();
   std::cerr << "verifying " << reader.directory().string() << '\n';
-  if (const std::string problem = reader.misnamed(); !problem.empty()) throw DataError(problem);
+  if (const std::string problem = reader.name_mismatch(); !problem.empty()) throw DataError(problem);
   NonFinite found;
   {
     ProgressLine progress("verifying", ProgressUnit::kBytes, bytes);
     found = reader.verify_digests([&](int64_t more) { progress.advance(more); });
   }
   if (!found.empty())
-    throw DataError(concat(reader.directory().string(), ": intact, but not all of its values are finite: ", to_string(found),
-                           "; training cannot resume from it"));
-  std::cout << "whole: " << reader.tensors().size() << " tensors, " << bytes << " bytes in " << reader.files().size()
+    throw DataError(
+        concat(reader.directory().string(), ": intact, but contains non-finite values: ", to_string(found), "; training cannot resume from it"));
+  std::cout << "complete: " << reader.tensors().size() << " tensors, " << bytes << " bytes in " << reader.files().size()
             << files_word(reader.files().size()) << '\n';
   finish_output();
 }
@@ -110,23 +110,23 @@ void verify(const std::string& directory) {
 }  // namespace
 
 void add_checkpoint_command(CLI::App& app, const LaunchEnvironment& environment, int& exit_code) {
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Look into a checkpoint, or check that it is whole");
+  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Inspect, verify, export or import a checkpoint");
   checkpoint->require_subcommand(1);
   const auto add = [&](const char* name, const char* doc) {
     CLI::App* command = checkpoint->add_subcommand(name, doc);
     const auto directory = std::make_shared<std::string>();
-    command->add_option("directory", *directory, "checkpoint, or run directory: its newest checkpoint")->required()->type_name("DIR");
+    command->add_option("directory", *directory, "Checkpoint, or run directory (its newest checkpoint)")->required()->type_name("DIR");
     return std::pair(command, directory);
   };
   const auto [inspect_command, inspected] = add("inspect", "Describe a checkpoint: run, model, layout, files and tensors");
   const auto json = std::make_shared<bool>(false);
-  inspect_command->add_flag("--json", *json, "for programs");
+  inspect_command->add_flag("--json", *json, "Print one JSON object");
   inspect_command->callback([directory = inspected, json, &exit_code] {
     inspect(*directory, *json);
     exit_code = static_cast<int>(ExitCode::kOk);
   });
   const auto [verify_command, verified] =
-      add("verify", "Read a whole checkpoint and compare every digest; exit code 65 where it is damaged, or not all of it is finite");
+      add("verify", "Read all of a checkpoint and compare every digest; exit code 65 if it is damaged or contains non-finite values");
   verify_command->callback([directory = verified, &exit_code] {
     verify(*directory);
     exit_code = static_cast<int>(ExitCode::kOk);

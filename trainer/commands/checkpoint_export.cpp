@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-struct Arguments {
+struct ExportArguments {
   std::string directory, output, format, dtype = "fp32", logits;
   WeightKind weights = WeightKind::kTrained;
   uint64_t max_shard_size = static_cast<uint64_t>(HuggingFaceOptions().max_shard_bytes);
@@ -29,23 +29,23 @@ struct Arguments {
 
 const std::map<std::string, DType> kDTypes{{"fp32", DType::kF32}, {"bf16", DType::kBF16}, {"fp16", DType::kF16}};
 
-/// What the user of transformers has to know of the tokenizer in the folder.
+/// Prints warnings and notes for users who load the tokenizer of the folder with transformers.
 void note_tokenizer(const WeightSource& source, const std::string& output) {
   if (!source.tokenizer_problem().empty())
-    std::cerr << concat("warning: ", source.tokenizer_problem(), "; the folder has the files of a tokenizer that there are, as they are\n");
+    std::cerr << concat("warning: ", source.tokenizer_problem(), "; the existing tokenizer files were copied unchanged\n");
   else if (source.tokenizer().empty())
-    std::cerr << concat("warning: ", source.path(), " has no tokenizer; the folder has none either\n");
+    std::cerr << concat("warning: ", source.path(), " has no tokenizer, so the folder has none\n");
   if (source.tokenizer().empty() || source.is_hugging_face()) return;
   if (source.tokenizer().ends_with(".model"))
-    std::cerr
-        << "note: transformers takes tokenizer.model for one of LLaMA, BPE with byte fallback and no normalisation; compare ids if it is another\n";
+    std::cerr << "note: transformers reads tokenizer.model as a LLaMA tokenizer, BPE with byte fallback and no normalisation; compare ids if it is "
+                 "not one\n";
   else if (hugging_face_class(source.model()) == std::string("Qwen2ForCausalLM"))
-    std::cerr << concat("note: for this class AutoTokenizer of transformers 5 splits text as Qwen2 does, whatever tokenizer.json says; ",
-                        "PreTrainedTokenizerFast.from_pretrained(\"", output, "\") goes by the file\n");
+    std::cerr << concat("note: for this class, AutoTokenizer of transformers 5 splits text as Qwen2 does and ignores tokenizer.json; ",
+                        "PreTrainedTokenizerFast.from_pretrained(\"", output, "\") uses the file\n");
 }
 
-/// Returns the path of what was read: of a run under way the newest checkpoint may soon be another.
-std::string write(const Arguments& arguments, const HuggingFaceOptions& options, NewDirectory& output) {
+/// Returns the path of the checkpoint that was read: a running job may soon write a newer one.
+std::string write(const ExportArguments& arguments, const HuggingFaceOptions& options, NewDirectory& output) {
   WeightSource source(arguments.directory, arguments.weights);
   const int64_t bytes = hugging_face_bytes(source.model(), options.dtype);
   HuggingFaceSummary summary;
@@ -63,13 +63,13 @@ std::string write(const Arguments& arguments, const HuggingFaceOptions& options,
   return source.path();
 }
 
-/// Made before anything else, so that what cannot be written is told at once.
+/// Called first, so that the command fails early if the file cannot be written.
 std::optional<DurableFile> open_logits(const std::string& path, const fs::path& source) {
   std::error_code ignored;
   if (path.empty()) return std::nullopt;
   const fs::path folder = fs::weakly_canonical(fs::path(path).has_parent_path() ? fs::path(path).parent_path() : ".", ignored);
   if (folder == fs::weakly_canonical(source, ignored))
-    throw ConfigError(concat("--write-logits=", path, ": would be written among the files that are exported; choose another directory"));
+    throw ConfigError(concat("--write-logits=", path, ": is in the directory of the exported model; choose another directory"));
   if (fs::is_directory(path, ignored)) throw IoError(concat("cannot write --write-logits=", path, ": is a directory"));
   return std::optional<DurableFile>(std::in_place, path);
 }
@@ -83,23 +83,23 @@ void write_logits(DurableFile& file, const ExportCheck& check) {
   file.commit();
 }
 
-void check(const Arguments& arguments, const RankPlace& place, const std::string& source, DType dtype, std::optional<DurableFile>& logits) {
+void check(const ExportArguments& arguments, const RankPlace& place, const std::string& source, DType dtype, std::optional<DurableFile>& logits) {
   const ExportCheck found = check_export(source, arguments.weights, arguments.output, dtype, place);
   if (logits) write_logits(*logits, found);
   const std::string what = concat("the logits of ", found.tokens.size(), " tokens ");
   const std::string rounded = dtype == DType::kF32 ? "" : concat(" with its weights rounded to ", arguments.dtype);
   if (!found.equal)
     throw InternalError(concat(arguments.output, ": ", what, "differ from those of ", source, rounded, " by up to ", found.error,
-                               ", and should not at all; the folder was left as it is"));
-  std::cout << concat("checked: ", what, "computed from the folder are those of the source", rounded, ", bit for bit");
-  if (dtype != DType::kF32) std::cout << concat("; the rounding moves them by up to ", found.rounding);
+                               ", but must be identical; the folder was kept"));
+  std::cout << concat("checked: ", what, "computed from the folder equal those of the source", rounded, ", bit for bit");
+  if (dtype != DType::kF32) std::cout << concat("; rounding the weights changed them by up to ", found.rounding);
   std::cout << '\n';
 }
 
-void run(const Arguments& arguments, const RankPlace& place) {
+void run(const ExportArguments& arguments, const RankPlace& place) {
   const HuggingFaceOptions options{kDTypes.at(arguments.dtype), static_cast<int64_t>(arguments.max_shard_size)};
   const WeightSource weights(arguments.directory, arguments.weights);
-  hugging_face_class(weights.model());  // what cannot be written leaves no trace
+  hugging_face_class(weights.model());  // fails before anything is written if the model cannot be exported
   std::optional<DurableFile> logits = open_logits(arguments.logits, weights.path());
   std::string source;
   {
@@ -117,30 +117,31 @@ void run(const Arguments& arguments, const RankPlace& place) {
 
 void add_checkpoint_export(CLI::App& checkpoint, const LaunchEnvironment& environment, int& exit_code) {
   CLI::App* command = checkpoint.add_subcommand("export", "Write a model as a folder for Hugging Face transformers");
-  const auto arguments = std::make_shared<Arguments>();
-  command->add_option("directory", arguments->directory, "checkpoint, run directory (its newest checkpoint), or Hugging Face folder")
+  const auto arguments = std::make_shared<ExportArguments>();
+  command->add_option("directory", arguments->directory, "Checkpoint, run directory (its newest checkpoint) or Hugging Face folder")
       ->required()
       ->type_name("DIR");
   add_weights_option(*command, arguments->weights);
-  command->add_option("--format", arguments->format, "hf")->required()->check(CLI::IsMember({"hf"}))->type_name("NAME");
-  command->add_option("--output", arguments->output, "Folder to make; must not exist. Until it is whole it is called OUT.partial")
+  command->add_option("--format", arguments->format, "Format of the output: hf")->required()->check(CLI::IsMember({"hf"}))->type_name("NAME");
+  command->add_option("--output", arguments->output, "Folder to create; must not exist. It is named OUT.partial until it is complete")
       ->required()
       ->type_name("OUT");
-  command->add_option("--dtype", arguments->dtype, "Of the weights: fp32, bf16 or fp16")
+  command->add_option("--dtype", arguments->dtype, "Data type of the weights: fp32, bf16 or fp16")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str()
       ->type_name("NAME");
-  command->add_option("--max-shard-size", arguments->max_shard_size, "More is cut into files of up to so many bytes; 500MB and 5GB are understood")
+  command->add_option("--max-shard-size", arguments->max_shard_size, "Maximum size of a weight file, in bytes or with a unit, e.g. 500MB or 5GB")
       ->transform(CLI::AsSizeValue(true))
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 62))
       ->capture_default_str()
       ->type_name("BYTES");
-  CLI::Option* no_check =
-      command->add_flag("--no-check", arguments->no_check,
-                        "Do not load the folder at the end to compare its logits with the source's, which takes the memory of the model");
-  command->add_option("--write-logits", arguments->logits, "Tokens and logits of that comparison, as JSON")->excludes(no_check)->type_name("FILE");
+  CLI::Option* no_check = command->add_flag("--no-check", arguments->no_check,
+                                            "Skip the final comparison of the folder's logits with the source's, which needs memory for the model");
+  command->add_option("--write-logits", arguments->logits, "Write the tokens and logits of the comparison to this file, as JSON")
+      ->excludes(no_check)
+      ->type_name("FILE");
   command->callback([arguments, &environment, &exit_code] {
-    run(*arguments, lone_place(environment));
+    run(*arguments, single_process_place(environment));
     exit_code = static_cast<int>(ExitCode::kOk);
   });
 }

@@ -22,11 +22,11 @@ namespace {
 constexpr const char* kWeightsName = "rank-00000.safetensors";
 constexpr const char* kModelName = "model.yaml";
 
-struct Arguments {
+struct ImportArguments {
   std::string directory, output, format;
 };
 
-/// A parameter of the model as the checkpoint holds it: whole, and as exact as it came.
+/// A parameter as stored in the checkpoint: unsplit, and in a dtype that loses no precision.
 struct Weight {
   ParamSpec spec;
   DType dtype;
@@ -44,7 +44,7 @@ std::vector<Weight> weights_of(const WeightSource& source) {
   return weights;
 }
 
-/// One tensor in memory at a time.
+/// Writes all weights, with one tensor in memory at a time.
 Contents write_weights(WeightSource& source, const std::vector<Weight>& weights, const fs::path& directory, ProgressLine& progress) {
   std::vector<std::byte> buffer;
   std::vector<SafetensorsSource> entries;
@@ -73,7 +73,7 @@ Contents write_weights(WeightSource& source, const std::vector<Weight>& weights,
   return contents;
 }
 
-/// A checkpoint of step 0 that holds weights and nothing else of a run. Returns which of them are not finite.
+/// Writes a checkpoint of step 0 that contains only weights. Returns the tensors with non-finite values.
 NonFinite write_checkpoint(WeightSource& source, const fs::path& directory) {
   const std::vector<Weight> weights = weights_of(source);
   int64_t bytes = 0;
@@ -102,16 +102,16 @@ NonFinite write_checkpoint(WeightSource& source, const fs::path& directory) {
   return found;
 }
 
-void run(const Arguments& arguments) {
+void run(const ImportArguments& arguments) {
   WeightSource source{fs::path(arguments.directory)};
-  if (!source.is_hugging_face()) throw DataError(concat(arguments.directory, ": is a checkpoint already; import takes a Hugging Face folder"));
+  if (!source.is_hugging_face()) throw DataError(concat(arguments.directory, ": is already a checkpoint; import needs a Hugging Face folder"));
   NewDirectory output(arguments.output, "--output");
   const NonFinite non_finite = write_checkpoint(source, output.partial());
   output.commit();
-  if (!non_finite.empty()) std::cerr << concat("warning: ", source.path(), " holds weights that are not finite: ", to_string(non_finite), "\n");
+  if (!non_finite.empty()) std::cerr << concat("warning: ", source.path(), " contains non-finite weights: ", to_string(non_finite), "\n");
   if (source.tokenizer().empty()) std::cerr << concat("warning: ", source.tokenizer_problem(), "; the checkpoint has no tokenizer\n");
   std::cout << concat("wrote ", arguments.output, " from ", source.path(),
-                      ": weights only, for training.initial_weights; the model section that goes with them is ",
+                      ": weights only, for training.initial_weights; the matching model section is in ",
                       (fs::path(arguments.output) / kModelName).string(), "\n");
   finish_output();
 }
@@ -119,11 +119,13 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_checkpoint_import(CLI::App& checkpoint, int& exit_code) {
-  CLI::App* command = checkpoint.add_subcommand("import", "Make a checkpoint of the weights of a Hugging Face folder");
-  const auto arguments = std::make_shared<Arguments>();
-  command->add_option("directory", arguments->directory, "Hugging Face folder: config.json, safetensors, tokenizer")->required()->type_name("DIR");
-  command->add_option("--format", arguments->format, "hf")->required()->check(CLI::IsMember({"hf"}))->type_name("NAME");
-  command->add_option("--output", arguments->output, "Checkpoint to make; must not exist. Until it is whole it is called OUT.partial")
+  CLI::App* command = checkpoint.add_subcommand("import", "Create a checkpoint from the weights of a Hugging Face folder");
+  const auto arguments = std::make_shared<ImportArguments>();
+  command->add_option("directory", arguments->directory, "Hugging Face folder with config.json, safetensors and tokenizer")
+      ->required()
+      ->type_name("DIR");
+  command->add_option("--format", arguments->format, "Format of the input: hf")->required()->check(CLI::IsMember({"hf"}))->type_name("NAME");
+  command->add_option("--output", arguments->output, "Checkpoint to create; must not exist. It is named OUT.partial until it is complete")
       ->required()
       ->type_name("OUT");
   command->callback([arguments, &exit_code] {

@@ -8,7 +8,7 @@
 namespace trireme {
 
 CheckpointModel::CheckpointModel(const std::string& path, WeightKind kind) : source_(path, kind), config_(source_.config()) {
-  config_.run.device = config_.training.precision == "fp64" ? "cpu" : "auto";  // not where it was trained
+  config_.run.device = config_.training.precision == "fp64" ? "cpu" : "auto";  // independent of the device used for training
 }
 
 Trainer& CheckpointModel::load(const RankPlace& place) { return load(std::make_unique<SelfCommunicator>("world"), place); }
@@ -25,7 +25,7 @@ void add_weights_option(CLI::App& command, WeightKind& kind) {
   command
       .add_option_function<std::string>(
           "--weights", [&kind](const std::string& name) { kind = kKinds.at(name); },
-          "Of a checkpoint: trained, or ema, the moving average that a run with training.ema keeps")
+          "Weights of a checkpoint: trained, or ema (the moving average of training.ema)")
       ->check(CLI::IsMember({"trained", "ema"}))
       ->default_str("trained")
       ->type_name("NAME");

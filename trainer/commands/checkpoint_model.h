@@ -12,14 +12,14 @@ namespace trireme {
 /// A model read from a checkpoint of any layout or from a Hugging Face folder, for `eval`, `generate` and the check of an export.
 class CheckpointModel {
  public:
-  /// The configuration of a WeightSource, laid out for one rank on any device that computes in its precision. Errors: its.
+  /// Takes the configuration of the WeightSource, for one rank on any device that supports its precision. Errors: those of WeightSource.
   explicit CheckpointModel(const std::string& path, WeightKind kind = WeightKind::kTrained);
 
-  Config& config() { return config_; }  ///< may be changed before load(), to another resolved one: batch sizes, data, precision, layout
-  const std::string& tokenizer() const { return source_.tokenizer(); }  ///< for Tokenizer::open; empty where there is none
-  /// On this one rank, in a world of its own.
+  Config& config() { return config_; }  ///< resolved; batch sizes, data, precision and layout may be changed before load()
+  const std::string& tokenizer() const { return source_.tokenizer(); }  ///< argument for Tokenizer::open; empty if there is no tokenizer
+  /// Loads the model on this process alone, as a world of one rank.
   Trainer& load(const RankPlace& place);
-  /// On the ranks of `world`, laid out as config().parallel says. Collective.
+  /// Loads the model on the ranks of `world`, in the layout config().parallel. Collective.
   Trainer& load(std::unique_ptr<Communicator> world, const RankPlace& place);
 
  private:
@@ -29,7 +29,7 @@ class CheckpointModel {
   std::unique_ptr<Trainer> trainer_;
 };
 
-/// --weights trained | ema.
+/// Adds the option --weights trained | ema.
 void add_weights_option(CLI::App& command, WeightKind& kind);
 
 }  // namespace trireme

@@ -12,7 +12,7 @@
 namespace trireme {
 namespace {
 
-struct Arguments {
+struct ConfigArguments {
   std::string config;
   std::vector<std::string> sets;
   bool lowered = false, cluster = false;
@@ -23,7 +23,7 @@ void print(const std::string& text) {
   finish_output();
 }
 
-/// The step's actions: as parallel.schedule_file takes them, or, to be read only, as the ranks run them.
+/// The actions of a step, in the format of parallel.schedule_file, or lowered as the ranks run them (for reading only).
 std::string actions(const Config& config, bool lowered) {
   const ActionLists plan = lowered ? lowered_schedule(config).training : training_schedule(config);
   const std::string head =
@@ -42,31 +42,35 @@ void add_config_command(CLI::App& app, int& exit_code) {
   config->require_subcommand(1);
   const auto add = [&](const char* name, const char* doc, bool needs_file, auto text) {
     CLI::App* command = config->add_subcommand(name, doc);
-    const auto arguments = std::make_shared<Arguments>();
-    CLI::Option* file = command->add_option("CONFIG", arguments->config, needs_file ? "YAML file of the run" : "YAML file to check first");
+    const auto arguments = std::make_shared<ConfigArguments>();
+    CLI::Option* file =
+        command->add_option("CONFIG", arguments->config, needs_file ? "YAML file of the run" : "YAML file to check before printing the schema");
     file->required(needs_file);
-    command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false)->needs(file);
+    command->add_option("--set", arguments->sets, "Override a key of the file: key.path=value; may be repeated")
+        ->allow_extra_args(false)
+        ->needs(file);
     command->callback([arguments, text, &exit_code] {
       print(text(*arguments));
       exit_code = static_cast<int>(ExitCode::kOk);
     });
     return std::pair(command, arguments);
   };
-  add("show", "Print the resolved configuration: every value, loadable again", true,
-      [](const Arguments& arguments) { return to_yaml(resolve(load_config(arguments.config, arguments.sets))); });
-  add("explain", "Print every key with its value, where it came from and what it means", true, [](const Arguments& arguments) {
+  add("show", "Print the resolved configuration: every value, as YAML that can be loaded again", true,
+      [](const ConfigArguments& arguments) { return to_yaml(resolve(load_config(arguments.config, arguments.sets))); });
+  add("explain", "Print every key with its value, source, meaning and allowed values", true, [](const ConfigArguments& arguments) {
     const LoadedConfig loaded = load_config(arguments.config, arguments.sets);
     return explain(loaded, resolve(loaded));
   });
   const auto [schedule, options] =
-      add("actions", "Print the pipeline schedule of a step, as parallel.schedule_file takes it", true,
-          [](const Arguments& arguments) { return actions(resolve(load_config(arguments.config, arguments.sets)), arguments.lowered); });
-  schedule->add_flag("--lowered", options->lowered, "as the ranks run it, with transfers, gathers and reductions: for reading only");
-  const auto [schema, schema_options] = add("schema", "Print the JSON Schema of the configuration file", false, [](const Arguments& arguments) {
+      add("actions", "Print the pipeline schedule of a step, in the format of parallel.schedule_file", true,
+          [](const ConfigArguments& arguments) { return actions(resolve(load_config(arguments.config, arguments.sets)), arguments.lowered); });
+  schedule->add_flag("--lowered", options->lowered,
+                     "Print the lowered lists that ranks run, with transfers, gathers and reductions (for reading only)");
+  const auto [schema, schema_options] = add("schema", "Print the JSON Schema of the configuration file", false, [](const ConfigArguments& arguments) {
     if (!arguments.config.empty()) resolve(load_config(arguments.config, arguments.sets));
     return arguments.cluster ? cluster_schema() : json_schema();
   });
-  schema->add_flag("--cluster", schema_options->cluster, "of the cluster file, which plan --cluster takes")->excludes("CONFIG");
+  schema->add_flag("--cluster", schema_options->cluster, "Print the schema of the cluster file for `plan --cluster`")->excludes("CONFIG");
 }
 
 }  // namespace trireme

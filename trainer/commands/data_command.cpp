@@ -25,9 +25,9 @@ void build(BuildOptions options) {
   std::cerr << options.output << ": " << index.tokens << " tokens in " << index.documents << (index.documents == 1 ? " document" : " documents")
             << ", tokenizer " << index.tokenizer;
   if (result.empty_documents > 0)
-    std::cerr << "; left out " << result.empty_documents << (result.empty_documents == 1 ? " empty document" : " empty documents");
+    std::cerr << "; skipped " << result.empty_documents << (result.empty_documents == 1 ? " empty document" : " empty documents");
   std::cerr << "; " << std::fixed << std::setprecision(1) << static_cast<double>(result.bytes) / 1e6 << " MB of text in " << seconds << " s"
-            << std::defaultfloat << (result.written ? "" : "; identical tokens were there already, nothing changed") << '\n';
+            << std::defaultfloat << (result.written ? "" : "; identical tokens already exist, nothing changed") << '\n';
 }
 
 void add_build(CLI::App& data, int& exit_code) {
@@ -36,51 +36,52 @@ void add_build(CLI::App& data, int& exit_code) {
   CLI::App* command =
       data.add_subcommand("build",
                           "Encode text as a token directory.\n"
-                          "A text file is one document; of *.jsonl and *.ndjson, and of every file with --field or --prompt-field, each line is one. "
-                          "Of a directory all regular\n"
-                          "files below are taken in byte order of their paths, but for names that begin with a dot. Pipes will do: <(zcat text.gz), "
-                          "or - for standard input.\n"
-                          "Stopped or killed, a build goes on where it was when the same command is given again; what is done lies in DIR.partial.");
+                          "A text file is one document. Each line is one document in *.jsonl and *.ndjson, and in every file with --field or "
+                          "--prompt-field. A directory\n"
+                          "means all regular files below it in byte order of their paths, except names that begin with a dot. Pipes are accepted: "
+                          "<(zcat text.gz), or - for standard input.\n"
+                          "An interrupted build resumes when the same command is run again; its partial output is DIR.partial.");
   command
       ->add_option("--tokenizer", options->tokenizer,
-                   "bytes (every byte is a token), a tokenizer.json, a *.model of SentencePiece, or a directory of one")
+                   "bytes (every byte is a token), a tokenizer.json, a SentencePiece *.model, or a directory that contains one")
       ->capture_default_str()
       ->type_name("SPEC");
-  command->add_option("--output", options->output, "token directory to make")->required()->type_name("DIR");
+  command->add_option("--output", options->output, "Token directory to create")->required()->type_name("DIR");
   const CLI::Validator named([](std::string& name) { return name.empty() ? "must name a field" : ""; }, "", "named");
   CLI::Option* field =
-      command->add_option("--field", options->field, "of JSON lines: the field that holds the text; of *.jsonl \"text\" if not given")
+      command->add_option("--field", options->field, "JSON lines: field that contains the text; default for *.jsonl and *.ndjson: \"text\"")
           ->check(named)
           ->type_name("NAME");
   CLI::Option* prompt =
-      command->add_option("--prompt-field", options->prompt_field, "instruction data: the field of the prompt, which is never a target")
+      command->add_option("--prompt-field", options->prompt_field, "Instruction data: field of the prompt, whose tokens are never targets")
           ->check(named)
           ->type_name("NAME")
           ->excludes(field);
-  CLI::Option* response = command->add_option("--response-field", options->response_field, "instruction data: the field of the response")
+  CLI::Option* response = command->add_option("--response-field", options->response_field, "Instruction data: field of the response")
                               ->check(named)
                               ->type_name("NAME")
                               ->needs(prompt);
   prompt->needs(response);
   command
-      ->add_option("--template", options->prompt_template,
-                   "what a document of instruction data is, with \\n, \\t and \\\\; what stands before {response} is encoded apart from the rest and "
-                   "is the prompt")
+      ->add_option(
+          "--template", options->prompt_template,
+          "Instruction data: template of a document; the escapes \\n, \\t and \\\\ are allowed. Text before {response} is encoded separately and "
+          "is the prompt")
       ->capture_default_str()
       ->type_name("TEXT")
       ->needs(prompt);
   CLI::Option* end = command->add_flag_callback(
       "--end-of-text", [options] { options->end_of_text = true; },
-      "each document ends with the tokenizer's end-of-text token; if not said, where it has one");
+      "End each document with the tokenizer's end-of-text token; default: if the tokenizer has one");
   command
       ->add_flag_callback(
-          "--no-end-of-text", [options] { options->end_of_text = false; }, "documents end without one")
+          "--no-end-of-text", [options] { options->end_of_text = false; }, "Do not add end-of-text tokens")
       ->excludes(end);
-  command->add_option("--threads", options->threads, "that encode; the result does not depend on their number")
+  command->add_option("--threads", options->threads, "Number of encoding threads; the result does not depend on it")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->type_name("N");
-  command->add_option("files", options->inputs, "text, JSON lines, directories; - is standard input")->required()->type_name("FILE|DIR");
+  command->add_option("files", options->inputs, "Text files, JSON lines or directories; - for standard input")->required()->type_name("FILE|DIR");
   command->callback([options, &exit_code] {
     build(*options);
     exit_code = static_cast<int>(ExitCode::kOk);
@@ -89,11 +90,12 @@ void add_build(CLI::App& data, int& exit_code) {
 
 void add_inspect(CLI::App& data, int& exit_code) {
   auto options = std::make_shared<InspectOptions>();
-  CLI::App* command = data.add_subcommand("inspect", "Describe token ids: documents, tokens, lengths, a sample");
-  command->add_option("path", options->path, "a token directory, or a token file of Megatron, llm.c or nanoGPT")->required()->type_name("PATH");
-  command->add_option("--tokenizer", options->tokenizer, "decodes the sample; of a token directory its own if not given")->type_name("SPEC");
-  command->add_flag("--verify", options->verify, "read all of a token directory and compare it with the digests that its build wrote");
-  command->add_flag("--json", options->json, "for programs");
+  CLI::App* command = data.add_subcommand("inspect", "Describe token data: documents, tokens, lengths and a sample");
+  command->add_option("path", options->path, "Token directory, or token file of Megatron, llm.c or nanoGPT")->required()->type_name("PATH");
+  command->add_option("--tokenizer", options->tokenizer, "Tokenizer that decodes the sample; default: the one in the token directory")
+      ->type_name("SPEC");
+  command->add_flag("--verify", options->verify, "Read all of a token directory and compare it with the digests recorded by `data build`");
+  command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options, &exit_code] {
     inspect_tokens(*options);
     exit_code = static_cast<int>(ExitCode::kOk);
@@ -103,7 +105,7 @@ void add_inspect(CLI::App& data, int& exit_code) {
 }  // namespace
 
 void add_data_command(CLI::App& app, int& exit_code) {
-  CLI::App* data = app.add_subcommand("data", "Make and look into token ids");
+  CLI::App* data = app.add_subcommand("data", "Build and inspect token data");
   data->require_subcommand(1);
   add_build(*data, exit_code);
   add_inspect(*data, exit_code);

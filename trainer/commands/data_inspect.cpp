@@ -24,7 +24,7 @@ struct Lengths {
   int64_t shortest = std::numeric_limits<int64_t>::max();
   int64_t longest = 0;
   int64_t prompt_tokens = 0;
-  std::vector<int64_t> documents;  ///< [b] of lengths with b binary digits: 0, 1, 2-3, 4-7, ...
+  std::vector<int64_t> documents;  ///< [b]: documents whose length has b binary digits: 0, 1, 2-3, 4-7, ...
 };
 
 Lengths measure(const TokenSource& source) {
@@ -45,20 +45,21 @@ Lengths measure(const TokenSource& source) {
 int64_t bucket_from(size_t digits) { return digits == 0 ? 0 : int64_t{1} << (digits - 1); }
 int64_t bucket_to(size_t digits) { return (int64_t{1} << digits) - 1; }
 
-/// Bytes that could move the cursor of a terminal become '?'.
+/// Replaces control characters, which could control the terminal, by '?'.
 std::string printable(std::string text) {
   for (char& c : text)
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
   return text;
 }
 
-/// The tokenizer of the sample; none where nobody knows it. A token directory holds its own.
+/// The tokenizer for the sample; nullopt if it is unknown. A token directory contains its own.
 std::optional<Tokenizer> tokenizer_of(const InspectOptions& options, const std::optional<TokenIndex>& index) {
   if (options.tokenizer.empty() && !index) return std::nullopt;
   Tokenizer tokenizer = Tokenizer::open(!options.tokenizer.empty() ? options.tokenizer : index->tokenizer == "bytes" ? "bytes" : options.path);
   if (index && tokenizer.digest() != index->tokenizer_digest)
-    throw DataError(concat(options.path, ": made by tokenizer ", index->tokenizer, " (", index->tokenizer_digest, "), but ",
-                           options.tokenizer.empty() ? "its copy in the directory" : options.tokenizer, " is another (", tokenizer.digest(), ")"));
+    throw DataError(concat(options.path, ": encoded with tokenizer ", index->tokenizer, " (", index->tokenizer_digest, "), but ",
+                           options.tokenizer.empty() ? "its copy in the directory" : options.tokenizer, " is a different one (", tokenizer.digest(),
+                           ")"));
   return tokenizer;
 }
 
@@ -96,7 +97,7 @@ nlohmann::ordered_json to_json(const TokenSource& source, const std::optional<To
     json = nlohmann::ordered_json::parse(index->to_json());
   } else {
     json = {{"format", format_of(source)}, {"tokens", source.tokens()}, {"documents", nullptr}};
-    if (!source.tells_documents()) return json;
+    if (!source.has_document_boundaries()) return json;
     json["documents"] = source.documents();
   }
   if (index && index->prompts) json["prompt_tokens"] = lengths.prompt_tokens;
@@ -134,22 +135,22 @@ void inspect_tokens(const InspectOptions& options) {
   }
   std::cout << "tokens      " << source.tokens();
   if (index) std::cout << " of " << index->token_bytes() << (index->token_bytes() == 1 ? " byte" : " bytes");
-  if (source.tells_documents())
+  if (source.has_document_boundaries())
     std::cout << "\ndocuments   " << source.documents() << "; tokens in each: shortest " << lengths.shortest << ", mean " << std::llround(mean)
               << ", longest " << lengths.longest << '\n';
   else
-    std::cout << "\ndocuments   not told apart by this format\n";
+    std::cout << "\ndocuments   not recorded by this format\n";
   if (index && index->prompts)
-    std::cout << "prompts     " << lengths.prompt_tokens << " tokens, which are never targets; " << source.tokens() - lengths.prompt_tokens
-              << " are responses\n";
+    std::cout << "prompts     " << lengths.prompt_tokens << " tokens, never targets; " << source.tokens() - lengths.prompt_tokens
+              << " response tokens\n";
   if (index) {
-    std::cout << "digest      " << (index->has_digests() ? index->tokens_digest + ", of all tokens" : "none: an earlier version built it")
+    std::cout << "digest      " << (index->has_digests() ? index->tokens_digest + ", of all tokens" : "none: built by an earlier version")
               << (options.verify ? "; verified\n" : "\n");
     std::cout << "tokenizer   " << index->tokenizer << " (" << index->tokenizer_digest << "), vocabulary " << index->vocab_size << '\n';
   } else {
     std::cout << "format      " << format_of(source) << '\n';
   }
-  if (source.tells_documents()) print_lengths(lengths);
+  if (source.has_document_boundaries()) print_lengths(lengths);
   std::cout << (tokenizer ? "sample\n" : "sample of ids; --tokenizer shows it as text\n") << printable(sample) << '\n';
   finish_output();
 }

@@ -17,7 +17,7 @@
 namespace trireme {
 namespace {
 
-struct Arguments {
+struct EvalArguments {
   std::string config, checkpoint;
   std::vector<std::string> sets;
   WeightKind weights = WeightKind::kTrained;
@@ -25,22 +25,22 @@ struct Arguments {
 };
 
 void check_same_model(ModelConfig configured, const ModelConfig& saved) {
-  configured.max_positions = saved.max_positions;  // follows sequence_length, which evaluate() looks at
+  configured.max_positions = saved.max_positions;  // derived from sequence_length, which evaluate() checks
   if (const std::string difference = model_difference(configured, saved); !difference.empty())
-    throw DataError("the checkpoint holds another model than the configuration; it has\n" +
+    throw DataError("the checkpoint's model differs from the configuration; the checkpoint has\n" +
                     difference.substr(0, difference.find_last_not_of('\n') + 1));
 }
 
-/// Ids of another tokenizer mean other text. `spec`: of the checkpoint's; nothing is known of it where that is empty.
+/// Refuses a tokenizer with different ids than the checkpoint's. `spec`: the checkpoint's tokenizer; empty if unknown.
 void check_same_tokenizer(const Tokenizer& configured, const std::string& spec) {
   if (spec.empty()) return;
   const Tokenizer saved = Tokenizer::open(spec);
   if (!same_ids(saved, configured))
-    throw DataError(concat("the checkpoint was trained with another tokenizer (", saved.digest(), ") than data.tokenizer (", configured.digest(),
+    throw DataError(concat("the checkpoint was trained with a different tokenizer (", saved.digest(), ") than data.tokenizer (", configured.digest(),
                            "); allowed data.tokenizer=", spec));
 }
 
-/// Bytes of text that the targets of `data` stand for; nothing where one is no token of the tokenizer, which then did not make them.
+/// Bytes of text of the targets of `data`; nullopt if a target is not an id of the tokenizer, which then did not produce the data.
 std::optional<int64_t> target_bytes(const Dataset& data, int64_t sequence_length, const std::vector<int32_t>& token_bytes) {
   std::vector<int32_t> tokens(static_cast<size_t>(sequence_length)), targets(tokens.size());
   std::vector<int64_t> segments;
@@ -66,7 +66,7 @@ struct Figures {
     bytes = bytes && other.bytes ? std::optional(*bytes + *other.bytes) : std::nullopt;
   }
   double perplexity() const { return std::exp(evaluation.loss); }
-  /// The same whatever the tokenizer; nothing where the bytes are not known.
+  /// Comparable between tokenizers; nullopt if the bytes are unknown.
   std::optional<double> bits_per_byte() const {
     if (!bytes || *bytes == 0) return std::nullopt;
     return evaluation.nats / std::numbers::ln2 / static_cast<double>(*bytes);
@@ -85,14 +85,14 @@ struct Figures {
   }
 };
 
-void evaluate(const Arguments& arguments, const LaunchEnvironment& environment) {
-  // The layout of CONFIG is for training: here one rank reads the checkpoint, however many made it.
+void evaluate(const EvalArguments& arguments, const LaunchEnvironment& environment) {
+  // The layout of CONFIG is for training; here one rank reads the checkpoint, which may have any layout.
   const Config config = resolve(load_config(arguments.config, arguments.sets));
-  if (config.data.validation.empty()) throw ConfigError("data.validation: eval needs a validation set; allowed one token directory or more");
+  if (config.data.validation.empty()) throw ConfigError("data.validation: eval needs a validation set; allowed one or more token directories");
   CheckpointModel model(arguments.checkpoint, arguments.weights);
   check_same_model(config.model, model.config().model);
   if (config.training.sequence_length > *model.config().model.max_positions)
-    throw DataError(concat("training.sequence_length=", config.training.sequence_length, ": the checkpoint's model has ",
+    throw DataError(concat("training.sequence_length=", config.training.sequence_length, ": longer than the checkpoint's model allows, ",
                            *model.config().model.max_positions, " positions"));
   const Tokenizer tokenizer = Tokenizer::open(config.data.tokenizer);
   check_same_tokenizer(tokenizer, model.tokenizer());
@@ -101,7 +101,7 @@ void evaluate(const Arguments& arguments, const LaunchEnvironment& environment) 
   model.config().run.device = config.run.device;
   model.config().kernels = config.kernels;
   model.config().training = config.training;
-  Trainer& trainer = model.load(lone_place(environment));
+  Trainer& trainer = model.load(single_process_place(environment));
   Figures all;
   nlohmann::ordered_json by_name;
   for (const ValidationSet& set : sets) {
@@ -120,13 +120,13 @@ void evaluate(const Arguments& arguments, const LaunchEnvironment& environment) 
 }  // namespace
 
 void add_eval_command(CLI::App& app, const LaunchEnvironment& environment, int& exit_code) {
-  CLI::App* command = app.add_subcommand("eval", "Validation loss, perplexity and bits per byte of a checkpoint");
-  const auto arguments = std::make_shared<Arguments>();
-  command->add_option("CONFIG", arguments->config, "YAML file whose validation set is read")->required();
+  CLI::App* command = app.add_subcommand("eval", "Compute validation loss, perplexity and bits per byte of a checkpoint");
+  const auto arguments = std::make_shared<EvalArguments>();
+  command->add_option("CONFIG", arguments->config, "YAML file with the validation set")->required();
   command->add_option("--checkpoint", arguments->checkpoint, "Checkpoint, run directory or Hugging Face folder")->required();
   add_weights_option(*command, arguments->weights);
-  command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
-  command->add_flag("--json", arguments->json, "One JSON object on standard output");
+  command->add_option("--set", arguments->sets, "Override a key of the file: key.path=value; may be repeated")->allow_extra_args(false);
+  command->add_flag("--json", arguments->json, "Print one JSON object");
   command->callback([arguments, &environment, &exit_code] {
     evaluate(*arguments, environment);
     exit_code = static_cast<int>(ExitCode::kOk);

@@ -9,18 +9,18 @@
 
 namespace trireme {
 
-/// What an exported folder computes beside its source, in fp32 on the CPU, for one sequence of pseudo-random tokens.
+/// Comparison of an exported folder with its source: logits of one sequence of pseudo-random tokens, in fp32 on the CPU.
 struct ExportCheck {
   std::vector<int32_t> tokens;
-  std::vector<double> logits;  ///< of the folder: [tokens, vocabulary]
-  /// To the source with its weights rounded as the folder's are, which must compute the same bits: every other error is one of the export. NaN where one is
-  /// a number and the other is not.
+  std::vector<double> logits;  ///< logits of the folder, [tokens, vocabulary]
+  /// Largest difference to the source with its weights rounded to the folder's dtype. Any difference is an error of the export. NaN if only one of
+  /// two values is NaN.
   double error = 0;
-  bool equal = false;   ///< those bits are the same
-  double rounding = 0;  ///< largest difference to the source as it is: 0 in fp32
+  bool equal = false;   ///< true if both logits are bit-identical
+  double rounding = 0;  ///< largest effect of rounding the source's weights: 0 in fp32
 };
 
-/// Loads the source, then the folder: one model in memory at a time. Errors: those of CheckpointModel.
+/// Loads the source, then the folder, with one model in memory at a time. Errors: those of CheckpointModel.
 ExportCheck check_export(const std::string& source, WeightKind kind, const std::string& folder, DType dtype, const RankPlace& place);
 
 }  // namespace trireme

@@ -5,7 +5,7 @@
 
 namespace trireme {
 
-/// The end of a command that prints: standard output may be a file on a full disk. Errors: IoError.
+/// Flushes standard output at the end of a command. Errors: IoError, e.g. if it is a file on a full disk.
 inline void finish_output() {
   if (!std::cout.flush()) throw IoError("cannot write to standard output");
 }

@@ -7,7 +7,7 @@
 
 namespace trireme {
 
-/// For every option that is a double: a number from `least` to `most`. CLI::Range accepts NaN, with which every comparison is false.
+/// Validator for options of type double: a finite number from `least` to `most`. CLI::Range accepts NaN, because every comparison with NaN is false.
 inline CLI::Validator finite_range(double least, double most) {
   const auto problem = [=](const std::string& text) -> std::string {
     double value = 0;

@@ -25,30 +25,30 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Arguments {
+struct GenerateArguments {
   std::string checkpoint, prompt, prompt_file;
   WeightKind weights = WeightKind::kTrained;
   int64_t max_tokens = 200;
   SamplingOptions sampling;
   int64_t seed = 0;
-  std::optional<int64_t> tensor;  ///< not given: the ranks that were started
+  std::optional<int64_t> tensor;  ///< not given: all started ranks
   bool no_cache = false;
   bool oversubscribe = false;
 };
 
-/// What a rank needs beside the weights. To make one reads little and finds whatever is wrong with the arguments.
+/// The inputs of a rank other than the weights. The constructor is cheap and checks all arguments.
 struct Request {
-  Request(const Arguments& of, int64_t ranks);
+  Request(const GenerateArguments& of, int64_t ranks);
   void lay_out(int64_t ranks);
 
-  const Arguments& arguments;
+  const GenerateArguments& arguments;
   CheckpointModel model;
   Tokenizer tokenizer;
   std::string prompt;
   std::vector<int32_t> tokens;
 };
 
-std::string prompt_of(const Arguments& arguments) {
+std::string prompt_of(const GenerateArguments& arguments) {
   std::string prompt = arguments.prompt;
   if (!arguments.prompt_file.empty()) {
     const MappedFile file(arguments.prompt_file);
@@ -60,12 +60,11 @@ std::string prompt_of(const Arguments& arguments) {
 }
 
 Tokenizer tokenizer_of(const CheckpointModel& model, const std::string& path) {
-  if (model.tokenizer().empty())
-    throw MissingFileError(path + " has no tokenizer that this program reads; put its tokenizer.json or tokenizer.model there");
+  if (model.tokenizer().empty()) throw MissingFileError(path + " has no tokenizer in a supported format; add its tokenizer.json or tokenizer.model");
   return Tokenizer::open(model.tokenizer());
 }
 
-Request::Request(const Arguments& of, int64_t ranks)
+Request::Request(const GenerateArguments& of, int64_t ranks)
     : arguments(of),
       model(of.checkpoint, of.weights),
       tokenizer(tokenizer_of(model, of.checkpoint)),
@@ -73,7 +72,7 @@ Request::Request(const Arguments& of, int64_t ranks)
       tokens(tokenizer.encode(prompt)) {
   const int64_t vocabulary = *model.config().model.vocab_size;
   for (const int32_t token : tokens)
-    if (token >= vocabulary) throw DataError(concat("the prompt has token ", token, ", and the model a vocabulary of ", vocabulary));
+    if (token >= vocabulary) throw DataError(concat("the prompt contains token ", token, ", but the model's vocabulary size is ", vocabulary));
   lay_out(ranks);
 }
 
@@ -81,15 +80,15 @@ void Request::lay_out(int64_t ranks) {
   Config& config = model.config();
   const int64_t kv_heads = *config.model.kv_heads;
   if (config.model.heads % ranks != 0 || *config.model.ffn_size % ranks != 0 || (kv_heads % ranks != 0 && ranks % kv_heads != 0))
-    throw ConfigError(concat("--tensor=", ranks, ": does not split a model of ", config.model.heads, " heads, ", kv_heads, " kv heads and ffn_size ",
+    throw ConfigError(concat("--tensor=", ranks, ": cannot split a model with ", config.model.heads, " heads, ", kv_heads, " kv heads and ffn_size ",
                              *config.model.ffn_size, "; allowed divisors of heads and of ffn_size that divide kv_heads or are multiples of it"));
   config.parallel.tensor = ranks;
   config.training.micro_batch_size = 1;
   config.training.global_batch_size = 1;
 }
 
-/// Tokens a second, for a person who watches.
-void tell_speed(const LaunchEnvironment& environment, size_t prompt, Clock::time_point begin, Clock::time_point first, size_t made) {
+/// Reports tokens per second to standard error if a terminal is attached.
+void report_speed(const LaunchEnvironment& environment, size_t prompt, Clock::time_point begin, Clock::time_point first, size_t made) {
   const bool watched = environment.is_rank_of_launch() ? standard_output_is_terminal(environment) : ::isatty(STDERR_FILENO) != 0;
   if (!watched || made < 2) return;
   const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
@@ -98,14 +97,14 @@ void tell_speed(const LaunchEnvironment& environment, size_t prompt, Clock::time
             << std::endl;
 }
 
-/// Every rank draws the same tokens; rank 0 tells them.
+/// Every rank samples the same tokens; rank 0 prints them.
 ExitCode continue_text(Request& request, const LaunchEnvironment& environment, Trainer& trainer) {
-  const Arguments& arguments = request.arguments;
+  const GenerateArguments& arguments = request.arguments;
   Communicator& world = trainer.mesh().world;
   std::vector<int32_t>& tokens = request.tokens;
   const size_t prompt = tokens.size();
   const StopRequest stop;
-  world.barrier();  // every rank has its StopRequest
+  world.barrier();  // until every rank has its StopRequest
   if (world.rank() == 0) announce_ready(environment);
   const auto tell = [&](const std::string& text) {
     if (world.rank() == 0) std::cout << text << std::flush;
@@ -126,29 +125,29 @@ ExitCode continue_text(Request& request, const LaunchEnvironment& environment, T
     if (token == request.tokenizer.end_of_text()) break;
     tokens.push_back(token);
     tell(stream.add(token));
-    // Rank 0 alone knows that nobody takes the text any more.
+    // Only rank 0 notices that its standard output was closed.
     stopped = all_reduce_scalar(world, stop.requested() || !std::cout ? 1 : 0, ReduceOp::kMax) > 0;
   }
   tell(stream.rest() + "\n");
   collectively(world, finish_output);
-  if (world.rank() == 0) tell_speed(environment, prompt, begin, first, tokens.size() - prompt);
+  if (world.rank() == 0) report_speed(environment, prompt, begin, first, tokens.size() - prompt);
   return stopped ? ExitCode::kRequeue : ExitCode::kOk;
 }
 
-ExitCode generate_as_rank(const Arguments& arguments, const LaunchEnvironment& environment) {
+ExitCode generate_as_rank(const GenerateArguments& arguments, const LaunchEnvironment& environment) {
   return run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
     std::optional<Request> request;
     collectively(*world, [&] {
       if (arguments.tensor && *arguments.tensor != world->size())
-        throw ConfigError(concat("--tensor=", *arguments.tensor, ": mpirun or srun started ", world->size(), " ranks; allowed as many as those"));
+        throw ConfigError(concat("--tensor=", *arguments.tensor, ": mpirun or srun started ", world->size(), " ranks; allowed the same number"));
       request.emplace(arguments, world->size());
     });
     return continue_text(*request, environment, request->model.load(std::move(world), place));
   });
 }
 
-/// Everything that can be refused is refused here, before a rank is started.
-int generate(const Arguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
+/// Checks all arguments before ranks are started.
+int generate(const GenerateArguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
   if (!environment.is_rank() && arguments.tensor.value_or(1) > 1) {
     const Request checked(arguments, *arguments.tensor);
     return launch(environment, static_cast<int>(*arguments.tensor), command_line, {.oversubscribe = arguments.oversubscribe});
@@ -159,29 +158,30 @@ int generate(const Arguments& arguments, const LaunchEnvironment& environment, c
 }  // namespace
 
 void add_generate_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& command_line, int& exit_code) {
-  CLI::App* command =
-      app.add_subcommand("generate",
-                         "Continue a text with a model. Beyond the positions of the model the oldest tokens fall out of its sight, and "
-                         "every new token is computed from all that it sees");
-  const auto arguments = std::make_shared<Arguments>();
-  command->add_option("--checkpoint", arguments->checkpoint, "Checkpoint or run directory, or a folder of Hugging Face transformers")->required();
+  CLI::App* command = app.add_subcommand("generate",
+                                         "Continue a text with a model. Beyond the model's max_positions, the oldest tokens are dropped and each new "
+                                         "token recomputes all remaining ones");
+  const auto arguments = std::make_shared<GenerateArguments>();
+  command->add_option("--checkpoint", arguments->checkpoint, "Checkpoint, run directory or Hugging Face folder")->required();
   add_weights_option(*command, arguments->weights);
   CLI::Option* prompt = command->add_option("--prompt", arguments->prompt, "Text to continue");
-  CLI::Option* file = command->add_option("--prompt-file", arguments->prompt_file, "The same from a file")->excludes(prompt);
-  command->add_option("--max-tokens", arguments->max_tokens, "Tokens to add; fewer where the text ends before")
+  CLI::Option* file = command->add_option("--prompt-file", arguments->prompt_file, "File with the text to continue")->excludes(prompt);
+  command->add_option("--max-tokens", arguments->max_tokens, "Maximum number of tokens to add; fewer if the model ends the text")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
-  command->add_option("--temperature", arguments->sampling.temperature, "0: always the most likely token")
+  command->add_option("--temperature", arguments->sampling.temperature, "Sampling temperature; 0: always the most likely token")
       ->check(finite_range(0, 1e6))
       ->capture_default_str();
-  command->add_option("--top-k", arguments->sampling.top_k, "Only the k most likely tokens; 0: all")->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
-  command->add_option("--top-p", arguments->sampling.top_p, "Only the most likely tokens that together reach p")->check(finite_range(0, 1));
-  command->add_option("--seed", arguments->seed, "The same seed gives the same text")
-      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max() - 1));  // larger texts are read as the maximum
-  command->add_option("--tensor", arguments->tensor, "Ranks to split the model over; they are started here, or by mpirun or srun")
+  command->add_option("--top-k", arguments->sampling.top_k, "Sample from the k most likely tokens; 0: all tokens")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  command->add_option("--top-p", arguments->sampling.top_p, "Sample from the most likely tokens whose probabilities sum to p")
+      ->check(finite_range(0, 1));
+  command->add_option("--seed", arguments->seed, "Random seed; the same seed gives the same text")
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max() - 1));  // CLI11 reads larger numbers as the maximum
+  command->add_option("--tensor", arguments->tensor, "Number of ranks to split the model over; started by this command, mpirun or srun")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   add_oversubscribe_flag(*command, arguments->oversubscribe);
-  command->add_flag("--no-cache", arguments->no_cache, "Keep no keys and values: every token is computed from the whole text");
+  command->add_flag("--no-cache", arguments->no_cache, "Do not cache keys and values: compute every token from the whole text");
   command->callback([arguments, &environment, command_line, prompt, file, &exit_code] {
     if (prompt->count() + file->count() == 0) throw ConfigError("--prompt is required, or --prompt-file");
     exit_code = generate(*arguments, environment, command_line);

@@ -26,7 +26,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Arguments {
+struct PlanArguments {
   std::string config;
   std::optional<std::string> cluster, nodes, output, trace, svg;
   std::string ranks = "pipeline:0";
@@ -37,13 +37,13 @@ struct Arguments {
   bool wants_world() const { return simulate || trace || svg; }
 };
 
-/// What there is to say.
-struct Answer {
+/// Results to print and write.
+struct PlanResults {
   std::optional<RankedLayout> plan;
   std::optional<SearchResult> found;
   std::optional<SimulatedWorld> world;
   std::optional<Analysis> analysis;
-  std::string proposal, trace, svg;  ///< of the files
+  std::string proposal, trace, svg;  ///< contents of the output files
 };
 
 template <class Number>
@@ -56,22 +56,22 @@ bool is_number(const std::string& text, Number least, Number most) {
 std::string nodes_of(const std::string& text) {
   constexpr int64_t kMost = 1 << 20;
   if (text != "auto" && (text.starts_with('0') || !is_number<int64_t>(text, 1, kMost)))
-    throw ConfigError(concat("--nodes: \"", text, "\" is no number of nodes; allowed: 1 to ", kMost, ", or auto"));
+    throw ConfigError(concat("--nodes: invalid node count \"", text, "\"; allowed: 1 to ", kMost, ", or auto"));
   return text;
 }
 
 double tokens_of(const std::string& text) {
-  if (!is_number<double>(text, 1, 1e18)) throw ConfigError(concat("--tokens: \"", text, "\" is no number of tokens; allowed: 1 to 1e18"));
+  if (!is_number<double>(text, 1, 1e18)) throw ConfigError(concat("--tokens: invalid token count \"", text, "\"; allowed: 1 to 1e18"));
   return std::stod(text);
 }
 
-/// --cluster, or what the configuration says, as for `train`.
-std::optional<std::string> cluster_of(const Arguments& arguments, const LoadedConfig& loaded) {
+/// --cluster, or plan.cluster of the configuration.
+std::optional<std::string> cluster_of(const PlanArguments& arguments, const LoadedConfig& loaded) {
   if (arguments.cluster || loaded.config.plan.cluster == "none") return arguments.cluster;
   return loaded.config.plan.cluster;
 }
 
-/// "layout" of a configuration in one word.
+/// A configuration with its forecast and the name of its layout.
 RankedLayout ranked(const Config& config, const ClusterConfig& cluster) {
   const std::string layout = name_of(layout_of(config)) + (config.parallel.schedule == "file" ? "-file" : "");
   return {.config = config, .written = config, .layout = layout, .forecast = forecast(config, cluster), .reason = {}};
@@ -94,8 +94,8 @@ SearchResult search(const LoadedConfig& loaded, const ClusterConfig& cluster) {
   });
 }
 
-/// Simulates the world, and draws the pictures that were asked for.
-void add_world(const Arguments& arguments, const ClusterConfig& cluster, Answer& answer) {
+/// Simulates all ranks and creates the requested trace and SVG.
+void add_world(const PlanArguments& arguments, const ClusterConfig& cluster, PlanResults& answer) {
   const Config& config = answer.plan->config;
   const MeshShape mesh = mesh_shape(config.parallel);
   const std::vector<int> pipeline = group_members(mesh, MeshAxis::kPipeline, 0, 1);
@@ -118,28 +118,28 @@ void add_world(const Arguments& arguments, const ClusterConfig& cluster, Answer&
   answer.trace = chrome_trace(step, mesh);
 }
 
-Analysis analysis_of(const Arguments& arguments, const RankedLayout& plan, const ClusterConfig& cluster) {
+Analysis analysis_of(const PlanArguments& arguments, const RankedLayout& plan, const ClusterConfig& cluster) {
   AnalysisOptions options;
   options.tokens = arguments.tokens;
   options.step_seconds = [](const Config& config, const ClusterConfig& on) -> std::optional<double> {
     try {
       return forecast_time(resolve(config), on).step_seconds;
     } catch (const ConfigError&) {
-      return std::nullopt;  // no such layout at this size
+      return std::nullopt;  // the layout is not possible on this number of devices
     }
   };
   return analyse(plan.config, cluster, plan.forecast, options);
 }
 
-/// Where there is no layout at all: the same keys, so that whoever reads them need not ask.
-ordered_json no_plan() {
+/// JSON if no layout exists: the same keys as plan_json, so that readers need no special case.
+ordered_json empty_plan_json() {
   return {{"layout", nullptr}, {"step_seconds", nullptr}, {"tokens_per_second_per_gpu", nullptr}, {"mfu", nullptr},
           {"bubble", nullptr}, {"fits", false},           {"memory_bytes", ordered_json::array()}};
 }
 
-void print_json(const Arguments& arguments, const Place& place, const Answer& answer) {
+void print_json(const PlanArguments& arguments, const Place& place, const PlanResults& answer) {
   const auto of = [&](const RankedLayout& layout) { return plan_json(layout, place.cluster, arguments.tokens); };
-  ordered_json json = answer.plan ? of(*answer.plan) : no_plan();
+  ordered_json json = answer.plan ? of(*answer.plan) : empty_plan_json();
   json["cluster"] = cluster_json(place);
   json["layouts"] = ordered_json::array();
   if (answer.found) {
@@ -150,21 +150,21 @@ void print_json(const Arguments& arguments, const Place& place, const Answer& an
   }
   if (answer.world) json["world"] = world_json(*answer.world);
   if (answer.analysis) json["analysis"] = analysis_json(*answer.analysis);
-  // The names of files may be of any bytes.
+  // File names may contain invalid UTF-8.
   std::cout << json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << '\n';
 }
 
-void print_text(const Arguments& arguments, const Place& place, const Answer& answer) {
+void print_text(const PlanArguments& arguments, const Place& place, const PlanResults& answer) {
   std::cout << "cluster: " << place.source << '\n';
   if (answer.plan) std::cout << plan_text(*answer.plan, place.cluster, arguments.tokens);
   if (answer.world) std::cout << '\n' << world_text(*answer.world);
   if (answer.analysis) std::cout << '\n' << analysis_text(*answer.analysis);
   if (!answer.found) return;
   std::cout << '\n' << search_text(*answer.found);
-  if (!answer.found->layouts.empty() && !arguments.output) std::cout << "--output FILE writes the first of these as a configuration\n";
+  if (!answer.found->layouts.empty() && !arguments.output) std::cout << "--output FILE writes the first of these layouts as a configuration\n";
 }
 
-std::vector<OutputFile> outputs_of(const Arguments& arguments) {
+std::vector<OutputFile> outputs_of(const PlanArguments& arguments) {
   std::vector<OutputFile> files;
   if (arguments.output) files.push_back({"--output", *arguments.output});
   if (arguments.svg) files.push_back({"--svg", *arguments.svg});
@@ -172,19 +172,18 @@ std::vector<OutputFile> outputs_of(const Arguments& arguments) {
   return files;
 }
 
-/// All that is wrong with the request alone, before the work.
-void check(const Arguments& arguments, const LoadedConfig& loaded) {
+/// Checks the arguments before any work.
+void check(const PlanArguments& arguments, const LoadedConfig& loaded) {
   std::vector<std::string> inputs{arguments.config};
   if (const std::optional<std::string> cluster = cluster_of(arguments, loaded)) inputs.push_back(*cluster);
   if (loaded.config.parallel.schedule == "file") inputs.push_back(loaded.config.parallel.schedule_file);
   check_outputs(outputs_of(arguments), inputs);
   if (arguments.analyse) training_tokens(loaded.config, arguments.tokens);
   if (loaded.config.run.ranks_per_gpu > 1)
-    throw ConfigError(concat("run.ranks_per_gpu=", loaded.config.run.ranks_per_gpu,
-                             ": what ranks that share a GPU leave to each other is not forecast; allowed 1"));
+    throw ConfigError(concat("run.ranks_per_gpu=", loaded.config.run.ranks_per_gpu, ": ranks that share a GPU cannot be forecast; allowed 1"));
 }
 
-void answer_of(const Arguments& arguments, const LoadedConfig& loaded, const Place& place, const std::optional<Config>& own, Answer& answer) {
+void compute_results(const PlanArguments& arguments, const LoadedConfig& loaded, const Place& place, const std::optional<Config>& own, PlanResults& answer) {
   if (arguments.search) answer.found = search(loaded, place.cluster);
   if (own)
     answer.plan = ranked(*own, place.cluster);
@@ -194,7 +193,8 @@ void answer_of(const Arguments& arguments, const LoadedConfig& loaded, const Pla
     answer.plan = answer.found->too_large.front();
   if (arguments.output) {
     const std::vector<RankedLayout>& layouts = answer.found->layouts;
-    if (layouts.empty()) throw ConfigError(concat("--output ", *arguments.output, ": nothing to write, as no layout fits; ", answer.found->advice));
+    if (layouts.empty())
+      throw ConfigError(concat("--output ", *arguments.output, ": nothing to write, because no layout fits; ", answer.found->advice));
     answer.proposal = proposed_yaml(layouts.front(), place.cluster);
   }
   if ((arguments.wants_world() || arguments.analyse) && !answer.plan) throw ConfigError("no layout to simulate or analyse: " + answer.found->advice);
@@ -202,19 +202,19 @@ void answer_of(const Arguments& arguments, const LoadedConfig& loaded, const Pla
   if (arguments.analyse) answer.analysis = analysis_of(arguments, *answer.plan, place.cluster);
 }
 
-void plan(const Arguments& arguments) {
+void plan(const PlanArguments& arguments) {
   const LoadedConfig loaded = load_config(arguments.config, arguments.sets);
   check(arguments, loaded);
   const ParallelConfig& p = loaded.config.parallel;
   const std::optional<std::string> cluster = cluster_of(arguments, loaded);
   Place place = cluster ? named_place(*cluster, arguments.cluster_sets) : assumed_place(resolve(loaded), arguments.cluster_sets);
-  settle_nodes(place, arguments.nodes, p.data ? std::optional(p.tensor * p.pipeline * *p.data) : std::nullopt, !arguments.search);
+  resolve_nodes(place, arguments.nodes, p.data ? std::optional(p.tensor * p.pipeline * *p.data) : std::nullopt, !arguments.search);
   place.cluster = resolve_cluster(place.cluster);
   const std::optional<Config> own = layout_on(loaded, place, !arguments.search);
-  if (own && arguments.trace) ranks_named(arguments.ranks, mesh_shape(own->parallel));  // a wrong word is told at once
+  if (own && arguments.trace) ranks_named(arguments.ranks, mesh_shape(own->parallel));  // reports an invalid --ranks early
 
-  Answer answer;
-  answer_of(arguments, loaded, place, own, answer);
+  PlanResults answer;
+  compute_results(arguments, loaded, place, own, answer);
   std::vector<std::string> texts;
   if (arguments.output) texts.push_back(std::move(answer.proposal));
   if (arguments.svg) texts.push_back(std::move(answer.svg));
@@ -224,13 +224,13 @@ void plan(const Arguments& arguments) {
   finish_output();
 }
 
-/// An option that means something wherever it is given: an empty one is refused.
+/// Adds an option that refuses an empty value.
 template <class Value, class Read>
 CLI::Option* add_text(CLI::App& command, const std::string& name, std::optional<Value>& value, const Read& read, const std::string& words) {
   return command.add_option_function<std::string>(
       name,
       [&value, read, name](const std::string& text) {
-        if (text.empty()) throw ConfigError(name + ": is empty; give a value, or leave the option out");
+        if (text.empty()) throw ConfigError(name + ": empty value; give a value or omit the option");
         value = read(text);
       },
       words);
@@ -240,25 +240,28 @@ CLI::Option* add_text(CLI::App& command, const std::string& name, std::optional<
 
 void add_plan_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("plan", "Forecast memory, time and cost of a run, and find its best layout, without running it");
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<PlanArguments>();
   const auto path = [](const std::string& text) { return text; };
   command->add_option("CONFIG", arguments->config, "YAML file of the run")->required();
-  command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
+  command->add_option("--set", arguments->sets, "Override a key of the file: key.path=value; may be repeated")->allow_extra_args(false);
   add_text(*command, "--cluster", arguments->cluster, path,
-           "YAML file of the machines, or a built-in type, A100-40GB | A100 | H100 | H200 | B200 | cpu, in nodes of 8");
-  command->add_option("--cluster-set", arguments->cluster_sets, "key.path=value, over the cluster's file; may be repeated")->allow_extra_args(false);
-  add_text(*command, "--nodes", arguments->nodes, nodes_of, "Number of nodes in place of the cluster's; auto: as many as the layout needs");
-  CLI::Option* search = command->add_flag("--search", arguments->search, "Rank all legal layouts of the cluster's devices");
+           "Cluster file, or a built-in device type (nodes of 8): A100-40GB | A100 | H100 | H200 | B200 | cpu");
+  command->add_option("--cluster-set", arguments->cluster_sets, "Override a key of the cluster file: key.path=value; may be repeated")
+      ->allow_extra_args(false);
+  add_text(*command, "--nodes", arguments->nodes, nodes_of, "Number of nodes, instead of the cluster's; auto: the number that the layout needs");
+  CLI::Option* search = command->add_flag("--search", arguments->search, "Rank all legal layouts on the cluster's devices by forecast time");
   add_text(*command, "--output", arguments->output, path, "Write the best layout's configuration to this file")->needs(search);
-  add_text(*command, "--tokens", arguments->tokens, tokens_of, "Also tell time, cost and energy of training on so many");
-  command->add_flag("--simulate", arguments->simulate, "Run the action lists of all ranks in the simulator, which proves that they cannot deadlock");
-  CLI::Option* trace = add_text(*command, "--trace", arguments->trace, path, "Write the simulated step of --ranks to this file, for ui.perfetto.dev");
-  command->add_option("--ranks", arguments->ranks, "Ranks of the trace: \"7\", \"0-15\", \"pipeline:7\", separated by commas")
+  add_text(*command, "--tokens", arguments->tokens, tokens_of, "Also report time, cost and energy of training on this number of tokens");
+  command->add_flag("--simulate", arguments->simulate, "Simulate the action lists of all ranks, which proves that they cannot deadlock");
+  CLI::Option* trace =
+      add_text(*command, "--trace", arguments->trace, path, "Write the simulated step of --ranks as a trace for ui.perfetto.dev to this file");
+  command->add_option("--ranks", arguments->ranks, "Ranks in the trace, separated by commas, e.g. \"7\", \"0-15\", \"pipeline:7\"")
       ->needs(trace)
       ->capture_default_str();
-  add_text(*command, "--svg", arguments->svg, path, "Draw the simulated step of one pipeline to this file");
-  command->add_flag("--analyse", arguments->analyse, "Scaling curves, required links, checkpoint interval, compute-optimal size, textbook formulas");
-  command->add_flag("--json", arguments->json, "One JSON object on standard output");
+  add_text(*command, "--svg", arguments->svg, path, "Write a drawing of the simulated step of one pipeline to this file");
+  command->add_flag("--analyse", arguments->analyse,
+                    "Report scaling curves, required links, checkpoint interval, compute-optimal size and textbook formulas");
+  command->add_flag("--json", arguments->json, "Print one JSON object");
   command->callback([arguments, &exit_code] {
     plan(*arguments);
     exit_code = static_cast<int>(ExitCode::kOk);

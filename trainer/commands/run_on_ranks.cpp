@@ -33,7 +33,7 @@ ExitCode run_on_ranks(const LaunchEnvironment& environment, const Body& body) {
 }
 
 void add_oversubscribe_flag(CLI::App& command, bool& oversubscribe) {
-  command.add_flag("--oversubscribe", oversubscribe, "Start the ranks even where a host gets more than 64, and more than 16 for each of its cores");
+  command.add_flag("--oversubscribe", oversubscribe, "Start the ranks even if a host gets more than 64 ranks and more than 16 per core");
 }
 
 }  // namespace trireme

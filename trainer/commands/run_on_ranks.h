@@ -8,12 +8,12 @@
 
 namespace trireme {
 
-/// Runs `body` as one rank of the world this process was started in (make_world). A failure that all ranks agreed on leaves in step; any other one is reported
-/// with its rank and ends the job. Errors: those of body.
+/// Runs `body` as one rank of the world this process was started in (make_world). After a failure that all ranks agreed on, all ranks return its
+/// exit code; any other failure is reported with its rank and ends the job. Errors: those of body.
 ExitCode run_on_ranks(const LaunchEnvironment& environment,
                       const std::function<ExitCode(std::unique_ptr<Communicator> world, const RankPlace& place)>& body);
 
-/// `--oversubscribe` of a command that starts ranks: LaunchOptions::oversubscribe.
+/// Adds `--oversubscribe` to a command that starts ranks; see LaunchOptions::oversubscribe.
 void add_oversubscribe_flag(CLI::App& command, bool& oversubscribe);
 
 }  // namespace trireme

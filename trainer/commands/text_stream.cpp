@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kContext = 8;
 
-/// Bytes that no later token changes. Where bytes of a character are tokens, a decoder may show those it cannot read yet as replacement characters.
+/// Number of bytes that no later token changes. If tokens are bytes, a decoder may show an incomplete character as replacement characters.
 size_t settled(std::string_view text) {
   constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
   size_t end = text.size() - unfinished_utf8(text);

@@ -7,23 +7,23 @@
 
 namespace trireme {
 
-/// The text of tokens as they come, in whole characters: bytes that a later token may complete are held back. Bytes that are no UTF-8 pass.
+/// Decodes a stream of tokens into text in complete characters. Bytes that a later token may complete are held back; invalid UTF-8 passes through.
 class TextStream {
  public:
-  /// `before`: the tokens in front of the first. A decoder may join it to them.
+  /// `before`: the preceding tokens, which may affect how the first token decodes.
   TextStream(const Tokenizer& tokenizer, std::span<const int32_t> before);
 
   std::string add(int32_t token);
-  /// What was held back, at the end.
+  /// Returns the text that was held back; call at the end.
   std::string rest();
 
  private:
   std::string take(size_t end, const std::string& text);
 
   const Tokenizer& tokenizer_;
-  std::vector<int32_t> tokens_;  ///< the last ones whose text was whole, and those since
-  size_t context_;               ///< how many those last ones are
-  size_t told_;                  ///< bytes of the text of tokens_
+  std::vector<int32_t> tokens_;  ///< the last tokens with complete text, and those since
+  size_t context_;               ///< number of tokens with complete text at the front of tokens_
+  size_t told_;                  ///< bytes of the text of tokens_ that were returned
 };
 
 }  // namespace trireme

@@ -18,7 +18,7 @@
 #include "trainer/files/durable_file.h"
 #include "trainer/files/progress_line.h"
 #include "trainer/tokenizer/count_pieces.h"
-#include "trainer/tokenizer/text_stretches.h"
+#include "trainer/tokenizer/text_chunk_reader.h"
 #include "trainer/tokenizer/tokenizer.h"
 #include "trainer/tokenizer/train.h"
 
@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-/// Finds what is wrong with the inputs before anything is read. Returns the bytes of all; 0 where that is unknown, as of a pipe.
+/// Checks all inputs before reading any. Returns their total bytes; 0 if unknown, e.g. for a pipe.
 int64_t check_inputs(const std::vector<std::string>& files) {
   int64_t bytes = 0;
   bool known = true;
@@ -40,18 +40,19 @@ int64_t check_inputs(const std::vector<std::string>& files) {
     if (::stat(path.c_str(), &status) != 0) throw_file_error(path, "cannot open", errno);
     if (S_ISDIR(status.st_mode)) throw IoError(concat(path, ": is a directory; name the text files in it"));
     if (::access(path.c_str(), R_OK) != 0) throw_file_error(path, "cannot open", errno);
-    if (S_ISREG(status.st_mode)) check_not_packed(path);
+    if (S_ISREG(status.st_mode)) check_not_compressed(path);
     known = known && S_ISREG(status.st_mode);
     bytes += status.st_size;
   }
   return known ? bytes : 0;
 }
 
-/// Without this the names of the fields would be taken for text.
+/// Refuses JSON lines, whose field names would be read as text.
 void check_plain_text(const std::vector<std::string>& files) {
   for (const std::string& path : files)
     if (has_json_lines(path))
-      throw DataError(concat(path, ": holds lines of JSON, not text; trireme data build encodes their \"text\", and jq -r .text FILE prints it"));
+      throw DataError(
+          concat(path, ": contains JSON lines, not text; trireme data build encodes their \"text\" fields, and jq -r .text FILE extracts them"));
 }
 
 // ---- train ----
@@ -72,13 +73,13 @@ void check_output(const fs::path& output) {
   if (output.extension() != ".json")
     throw ConfigError(concat(option, ": the tokenizer is a Hugging Face tokenizer.json; name a file that ends in .json"));
   std::error_code error;
-  if (fs::exists(output, error) && !fs::is_regular_file(output, error)) throw ConfigError(concat(option, ": is there and is not a file"));
+  if (fs::exists(output, error) && !fs::is_regular_file(output, error)) throw ConfigError(concat(option, ": exists and is not a regular file"));
   const fs::path parent = output.parent_path();
   if (!parent.empty() && !fs::is_directory(parent, error))
-    throw ConfigError(concat(option, ": there is no directory ", parent.string(), "; make it first"));
+    throw ConfigError(concat(option, ": no such directory: ", parent.string(), "; create it first"));
 }
 
-/// False: exactly this stood there. Errors: ConfigError where something else does.
+/// Returns false if the file already has exactly this text. Errors: ConfigError if it has different contents.
 bool write_tokenizer(const fs::path& output, const std::string& text) {
   std::error_code error;
   if (fs::exists(output, error)) {
@@ -102,10 +103,10 @@ std::vector<std::string> pattern_names() {
 
 void train(const TrainOptions& options) {
   check_output(options.output);
-  train_byte_pairs({}, options.vocab_size, options.special);  // of no text: what is wrong with the options shows before all the text is read
+  train_byte_pairs({}, options.vocab_size, options.special);  // without text: checks the options before reading the text
   const int64_t bytes = check_inputs(options.files);
   check_plain_text(options.files);
-  const NamedPattern& pattern = pattern_of(options.pattern);  // CLI11 has seen to it that there is one
+  const NamedPattern& pattern = pattern_of(options.pattern);  // CLI11 has checked the name
   PieceCounts pieces;
   {
     ProgressLine progress("reading", ProgressUnit::kBytes, bytes);
@@ -120,8 +121,8 @@ void train(const TrainOptions& options) {
   const bool written = write_tokenizer(options.output, tokenizer_json(vocabulary, pattern, options.special.size()));
   std::cerr << options.output << ": " << vocabulary.tokens.size() << " tokens from " << pieces.size() << " distinct pieces of text";
   if (static_cast<int64_t>(vocabulary.tokens.size()) < options.vocab_size)
-    std::cerr << "; fewer than --vocab-size=" << options.vocab_size << ", as every piece is one token already";
-  std::cerr << (written ? "\n" : "; the identical file was there already, nothing changed\n");
+    std::cerr << "; fewer than --vocab-size=" << options.vocab_size << ", because every piece is already one token";
+  std::cerr << (written ? "\n" : "; the identical file already exists, nothing changed\n");
 }
 
 // ---- encode, decode ----
@@ -140,7 +141,7 @@ void encode(const EncodeOptions& options) {
   std::vector<int32_t> tokens;
   for (const std::string& file : options.files) {
     bool first_stretch = true, first_token = true;
-    TextStretches stretches(file, [&](std::string_view text) { return tokenizer.cut(text, first_stretch); });
+    TextChunkReader stretches(file, [&](std::string_view text) { return tokenizer.cut(text, first_stretch); });
     if (options.json) std::cout << '[';
     for (std::string text = stretches.next(); !text.empty(); text = stretches.next()) {
       tokens.clear();
@@ -159,7 +160,8 @@ struct DecodeOptions {
 
 constexpr std::string_view kBetweenIds = " \t\r\v\f\n[],";
 
-/// Whole numbers between white space; or lists of JSON, whose brackets and commas count as white space. Errors: DataError naming line and place of what is none, or no id of the vocabulary.
+/// Reads integers separated by white space, or JSON lists, whose brackets and commas count as white space. Errors: DataError with line and position
+/// of anything else and of ids outside the vocabulary.
 class IdReader {
  public:
   IdReader(std::string name, int64_t vocab_size) : name_(std::move(name)), vocab_size_(vocab_size) {}
@@ -188,10 +190,10 @@ class IdReader {
     if (error == std::errc() && end == word.data() + word.size() && value >= 0 && value < vocab_size_) return value;
     constexpr size_t kMost = 40;
     throw DataError(concat(name_, ", line ", line_, ", place ", place_, ": ", shown(word.substr(0, kMost)),
-                           " is no token id; expected a whole number below ", vocab_size_));
+                           " is not a token id; expected an integer from 0 to below ", vocab_size_));
   }
 
-  /// Without what could move the cursor of a terminal.
+  /// Quotes the word and replaces control characters.
   static std::string shown(std::string_view word) {
     std::string text = "\"";
     for (const char c : word) text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
@@ -206,8 +208,8 @@ class IdReader {
 void decode(const DecodeOptions& options) {
   const Tokenizer tokenizer = Tokenizer::open(options.tokenizer);
   check_inputs({options.file});
-  // A number is never cut.
-  TextStretches stretches(options.file, [](std::string_view text) { return text.find_last_of(kBetweenIds) + 1; });
+  // Cuts only between numbers.
+  TextChunkReader stretches(options.file, [](std::string_view text) { return text.find_last_of(kBetweenIds) + 1; });
   IdReader reader(options.file == "-" ? "standard input" : options.file, tokenizer.vocab_size());
   std::vector<int32_t> ids;
   for (std::string text = stretches.next(); !text.empty(); text = stretches.next()) reader.read(text, ids);
@@ -217,50 +219,51 @@ void decode(const DecodeOptions& options) {
 
 void add_train(CLI::App& tokenizer, int& exit_code) {
   const auto options = std::make_shared<TrainOptions>();
-  CLI::App* command =
-      tokenizer.add_subcommand("train", "Train a byte-level BPE tokenizer on text; the result depends on neither threads nor machine");
-  command->add_option("--vocab-size", options->vocab_size, "tokens in all: special ones, the 256 bytes, and merges")
+  CLI::App* command = tokenizer.add_subcommand("train", "Train a byte-level BPE tokenizer on text; the result does not depend on threads or machine");
+  command->add_option("--vocab-size", options->vocab_size, "Total number of tokens: special tokens, 256 bytes and merges")
       ->required()
       ->check(CLI::Range(int64_t{1}, int64_t{std::numeric_limits<int32_t>::max()}))
       ->type_name("N");
   command->add_option("--output", options->output, "Hugging Face tokenizer.json to write")->required()->type_name("FILE");
-  command->add_option("--pattern", options->pattern, "whose regular expression cuts text into pieces, which no token spans")
+  command->add_option("--pattern", options->pattern, "Model whose regular expression cuts text into pieces; no token spans two pieces")
       ->check(CLI::IsMember(pattern_names()))
       ->capture_default_str();
-  command->add_option("--special", options->special, "special token, in place of <|endoftext|>; may be repeated")
+  command->add_option("--special", options->special, "Special token, instead of <|endoftext|>; may be repeated")
       ->allow_extra_args(false)
       ->type_name("TOKEN");
-  command->add_option("--threads", options->threads, "threads that read text")->check(CLI::Range(int64_t{1}, int64_t{1024}))->capture_default_str();
-  command->add_option("files", options->files, "text files; - is standard input")->required()->type_name("FILE");
+  command->add_option("--threads", options->threads, "Number of threads that read text")
+      ->check(CLI::Range(int64_t{1}, int64_t{1024}))
+      ->capture_default_str();
+  command->add_option("files", options->files, "Text files; - for standard input")->required()->type_name("FILE");
   command->callback([options, &exit_code] {
     train(*options);
     exit_code = static_cast<int>(ExitCode::kOk);
   });
 }
 
-constexpr const char* kSpec = "bytes, a tokenizer.json, a SentencePiece *.model, or a directory that holds one";
+constexpr const char* kSpec = "bytes, a tokenizer.json, a SentencePiece *.model, or a directory that contains one";
 
 }  // namespace
 
 void add_tokenizer_command(CLI::App& app, int& exit_code) {
-  CLI::App* tokenizer = app.add_subcommand("tokenizer", "Train a tokenizer; text to token ids and back");
+  CLI::App* tokenizer = app.add_subcommand("tokenizer", "Train a tokenizer, or convert between text and token ids");
   tokenizer->require_subcommand(1);
   add_train(*tokenizer, exit_code);
 
   const auto encode_options = std::make_shared<EncodeOptions>();
-  CLI::App* encode_command = tokenizer->add_subcommand("encode", "Print the token ids of each file on a line of its own");
+  CLI::App* encode_command = tokenizer->add_subcommand("encode", "Print the token ids of each file, one line per file");
   encode_command->add_option("--tokenizer", encode_options->tokenizer, kSpec)->required()->type_name("SPEC");
-  encode_command->add_flag("--json", encode_options->json, "each line is a JSON list");
-  encode_command->add_option("files", encode_options->files, "text files; - is standard input, and the default")->type_name("FILE");
+  encode_command->add_flag("--json", encode_options->json, "Print each line as a JSON list");
+  encode_command->add_option("files", encode_options->files, "Text files; - for standard input (default)")->type_name("FILE");
   encode_command->callback([encode_options, &exit_code] {
     encode(*encode_options);
     exit_code = static_cast<int>(ExitCode::kOk);
   });
 
   const auto decode_options = std::make_shared<DecodeOptions>();
-  CLI::App* decode_command = tokenizer->add_subcommand("decode", "Print the text of token ids, byte for byte and no newline more");
+  CLI::App* decode_command = tokenizer->add_subcommand("decode", "Print the text of token ids, byte for byte, without a newline at the end");
   decode_command->add_option("--tokenizer", decode_options->tokenizer, kSpec)->required()->type_name("SPEC");
-  decode_command->add_option("file", decode_options->file, "ids between white space, or lists of JSON; - is standard input, and the default")
+  decode_command->add_option("file", decode_options->file, "File with ids separated by white space, or JSON lists; - for standard input (default)")
       ->type_name("FILE");
   decode_command->callback([decode_options, &exit_code] {
     decode(*decode_options);

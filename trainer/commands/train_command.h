@@ -5,8 +5,8 @@
 
 namespace trireme {
 
-/// `train CONFIG [--set key.path=value]... [--resume auto|never|DIR] [--max-steps N] [--restarts N] [--hosts FILE] [--trace-steps A:B]`. `arguments`: the
-/// command line after the program's name, which the ranks are started with. Sets `exit_code`; errors are thrown as trireme::Error.
+/// `train CONFIG [--set key.path=value]... [--resume auto|never|DIR] [--max-steps N] [--restarts N] [--hosts FILE] [--trace-steps A:B]`.
+/// `arguments`: the command line after the program's name, passed to started ranks. Sets `exit_code`; errors are thrown as trireme::Error.
 void add_train_command(CLI::App& app, const LaunchEnvironment& environment, const std::vector<std::string>& arguments, int& exit_code);
 
 }  // namespace trireme

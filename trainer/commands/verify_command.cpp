@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Arguments {
+struct VerifyArguments {
   std::string config;
   std::optional<std::string> layouts;
   std::vector<std::string> sets;
@@ -32,14 +32,14 @@ Json or_null(const T& value, bool applies) {
   return applies ? Json(value) : Json(nullptr);
 }
 
-/// JSON has no infinities: what is not finite is null.
+/// JSON has no infinities: non-finite values become null.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 bool was_compared(const LayoutVerdict& v) { return v.acts.empty() && (v.kind == LayoutVerdict::Kind::kSame || v.max_difference > 0); }
 
 Json to_json(const LayoutVerdict& v) {
   const bool wrong = v.kind != LayoutVerdict::Kind::kSame;
-  const bool figures = wrong && v.acts.empty() && v.expected != v.actual;  // else nothing was compared
+  const bool figures = wrong && v.acts.empty() && v.expected != v.actual;  // otherwise nothing was compared
   return {{"layout", v.layout},
           {"verdict", name_of(v.kind)},
           {"max_difference", was_compared(v) ? number(v.max_difference) : Json(nullptr)},
@@ -77,12 +77,12 @@ void print(const std::string& label, const LayoutVerdict& v) {
   for (size_t rank = 0; rank < std::min<size_t>(v.acts.size(), 8); ++rank) std::cout << indent << "rank " << rank << ": " << v.acts[rank] << '\n';
   if (!v.smallest.empty())
     std::cout << indent << "axis " << (v.diagnosis.axis == "none" ? "none (every layout)" : v.diagnosis.axis) << ", layer " << v.diagnosis.layer
-              << "; still there in " << v.smallest << '\n';
-  std::cout << indent << "smells of: " << v.diagnosis.trap << '\n';
+              << "; smallest failing layout " << v.smallest << '\n';
+  std::cout << indent << "likely cause: " << v.diagnosis.trap << '\n';
 }
 
-/// True where everything is the same.
-bool verify(const Arguments& arguments) {
+/// Returns true if all layouts agree.
+bool verify(const VerifyArguments& arguments) {
   const Config config = resolve(load_config(arguments.config, arguments.sets));
   const std::vector<Layout> layouts = arguments.layouts ? parse_layouts(*arguments.layouts) : default_layouts(config);
   VerifyOptions options = arguments.options;
@@ -109,7 +109,7 @@ bool verify(const Arguments& arguments) {
   for (const Layout& layout : layouts) report["layouts"].push_back(tell(layout.text, note(verifier.layout(layout))));
   if (arguments.json) std::cout << report.dump() << '\n';
   finish_output();
-  // A rank that is beyond reach would keep the process alive, or be torn down under its feet.
+  // A hung thread would keep the process alive, or crash while its data is destroyed.
   if (verifier.stuck()) std::_Exit(static_cast<int>(ExitCode::kInternal));
   return same;
 }
@@ -117,17 +117,17 @@ bool verify(const Arguments& arguments) {
 }  // namespace
 
 void add_verify_command(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("verify", "Prove that layouts train the same model, on a small clone of it (fp64, on CPU threads only)");
-  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("verify", "Prove on a small clone that layouts train the same model (fp64, on CPU threads)");
+  const auto arguments = std::make_shared<VerifyArguments>();
   command->add_option("CONFIG", arguments->config, "YAML file of the run")->required();
   command->add_option("--layouts", arguments->layouts,
-                      "Layouts such as \"tp2 tp2pp2dp2z3sp pp2-interleaved_1f1b\"; without it the configuration's own and each axis alone");
-  command->add_option("--set", arguments->sets, "key.path=value, over the file; may be repeated")->allow_extra_args(false);
-  command->add_option("--steps", arguments->options.steps, "Training steps")->check(CLI::Range(2, 50))->capture_default_str();
-  command->add_option("--seed", arguments->options.seed, "Seed of the clone's weights, data and masks")
+                      "Layouts such as \"tp2 tp2pp2dp2z3sp pp2-interleaved_1f1b\"; default: the configured layout and each axis alone");
+  command->add_option("--set", arguments->sets, "Override a key of the file: key.path=value; may be repeated")->allow_extra_args(false);
+  command->add_option("--steps", arguments->options.steps, "Number of training steps")->check(CLI::Range(2, 50))->capture_default_str();
+  command->add_option("--seed", arguments->options.seed, "Random seed of the clone's weights, data and dropout masks")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_flag("--json", arguments->json, "One JSON object on standard output");
+  command->add_flag("--json", arguments->json, "Print one JSON object");
   command->callback([arguments, &exit_code] { exit_code = static_cast<int>(verify(*arguments) ? ExitCode::kOk : ExitCode::kInternal); });
 }
 

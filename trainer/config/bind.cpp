@@ -23,7 +23,7 @@ std::string kind_name(const YamlNode& node) {
   return "refused";
 }
 
-/// -?digits[.digits][e[+-]digits] without leading zeros: the decimal numbers that every reader of YAML agrees on.
+/// -?digits[.digits][e[+-]digits] without leading zeros: decimal numbers that every YAML parser reads as the same value.
 bool is_decimal(std::string_view text, bool& integral) {
   size_t i = text.starts_with('-') ? 1 : 0;
   const auto digits = [&] {
@@ -47,7 +47,7 @@ bool is_decimal(std::string_view text, bool& integral) {
   return i == text.size();
 }
 
-/// nullopt: no finite double, with the reason in `rule`.
+/// Returns nullopt, with the reason in `rule`, if the text is not a finite double.
 std::optional<double> parse_number(const std::string& text, std::string& rule) {
   bool integral = false;
   double value = 0;
@@ -95,7 +95,7 @@ class Binder {
       return;
     }
     if (node->kind == YamlNode::Kind::kRefused) return;
-    if (node->kind == YamlNode::Kind::kNull && field.or_null) return;  // as the default
+    if (node->kind == YamlNode::Kind::kNull && field.or_null) return;  // null is the default
     if (node->kind == YamlNode::Kind::kNull) return refuse(*node, "no value is given", allowed());
     read(field, *node, target);
   }
@@ -109,7 +109,7 @@ class Binder {
     const YamlNode* node = take(key);
     if (node != nullptr && (node->kind == YamlNode::Kind::kScalar || node->kind == YamlNode::Kind::kSequence))
       refuse(*node, concat("a section with keys is expected, not ", kind_name(*node)));
-    section_ = node != nullptr && node->kind == YamlNode::Kind::kMapping ? node : &kEmpty;  // a section left empty has its defaults
+    section_ = node != nullptr && node->kind == YamlNode::Kind::kMapping ? node : &kEmpty;  // an empty section keeps its defaults
     prefix_ = outer + key + ".";
     visit(*this, part);
     refuse_unknown();
@@ -117,7 +117,7 @@ class Binder {
     prefix_ = outer;
   }
 
-  /// After the visit of a section: every child that no field took.
+  /// Called after the visit of a section. Reports every child that is not a known key.
   void refuse_unknown() {
     for (const YamlNode& child : section_->children) {
       const std::string path = prefix_ + child.key;
@@ -130,7 +130,7 @@ class Binder {
   }
 
  private:
-  /// The child of that name in the current section; a duplicate is reported by the reader, and the first counts.
+  /// Returns the child with this name in the current section. The reader reports duplicates; the first one is used.
   const YamlNode* take(const char* key) {
     const auto child = std::find_if(section_->children.begin(), section_->children.end(), [&](const YamlNode& c) { return c.key == key; });
     if (child == section_->children.end()) return nullptr;
@@ -147,7 +147,7 @@ class Binder {
     return allowed_text(row.field, row.type);
   }
 
-  /// A scalar that may hold a number or a boolean: not a list, not a section, not quoted.
+  /// Accepts an unquoted scalar, which may be a number or a boolean; reports anything else.
   bool is_plain(const Field& field, const YamlNode& node) {
     if (node.kind == YamlNode::Kind::kScalar && !node.quoted) return true;
     if (is_auto(field, node)) return true;
@@ -158,7 +158,7 @@ class Binder {
   }
 
   static bool is_auto(const Field& field, const YamlNode& node) {
-    return field.auto_rule && node.kind == YamlNode::Kind::kScalar && node.text == field.auto_word;
+    return field.auto_rule && node.kind == YamlNode::Kind::kScalar && node.text == field.auto_name;
   }
 
   void read(const Field& field, const YamlNode& node, bool& target) {
@@ -197,7 +197,7 @@ class Binder {
 
   void read(const Field& field, const YamlNode& node, std::string& target) {
     if (!is_text(node)) return;
-    const bool chosen = !field.choices.empty();  // `auto` is then one of the choices, and stays as it is written
+    const bool chosen = !field.choices.empty();  // `auto` is then one of the choices and is kept as text
     target = is_auto(field, node) && !chosen ? "" : node.text;
   }
 
@@ -245,7 +245,7 @@ class Binder {
 
   static std::string as_list(const YamlNode& node) { return node.kind == YamlNode::Kind::kScalar ? "[" + text_of(FieldValue(node.text)) + "]" : ""; }
 
-  /// The nearest key of the same section, else the nearest key anywhere.
+  /// Suggests the nearest key of the same section, otherwise the nearest key of any section.
   std::string suggestion(const std::string& key) const {
     constexpr size_t kLongestTypo = 64;
     if (key.size() > kLongestTypo || violations_.full()) return "";
@@ -254,7 +254,7 @@ class Binder {
     const auto consider = [&](const std::string& path) {
       const bool sibling = path.starts_with(prefix_) && path.find('.', prefix_.size()) == path.npos;
       const std::string name = path.substr(path.rfind('.') + 1);
-      // A key of another section must match better: one typo at most.
+      // A key of another section must match more closely: one typo at most.
       const size_t distance = sibling ? edit_distance(key, name) : 1 + 2 * std::min(edit_distance(key, name), edit_distance(key, path));
       if (distance >= best_distance) return;
       best_distance = distance;
@@ -290,11 +290,11 @@ void bind_root(const YamlNode& tree, const char* what, Root& config, Sources& so
 }  // namespace
 
 void bind(const YamlNode& root, Config& config, Sources& sources, Violations& violations) {
-  bind_root(root, "a configuration", config, sources, violations);
+  bind_root(root, "a configuration file", config, sources, violations);
 }
 
 void bind(const YamlNode& root, ClusterConfig& cluster, Sources& sources, Violations& violations) {
-  bind_root(root, "a cluster", cluster, sources, violations);
+  bind_root(root, "a cluster file", cluster, sources, violations);
 }
 
 bool put(YamlNode& root, const std::string& path, YamlNode value) {

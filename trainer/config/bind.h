@@ -4,12 +4,12 @@
 
 namespace trireme {
 
-/// Puts every value of the tree into its field. Unknown keys (with the known key that was probably meant), missing required keys and values of
-/// another type are added to `violations`; their fields keep the default. What was given is noted in `sources`. Ranges are check.h's business.
+/// Assigns every value of the tree to its field and records its location in `sources`. Unknown keys (with a suggestion), missing required keys and
+/// values of the wrong type are added to `violations`; their fields keep the default. Ranges are not checked here (see check.h).
 void bind(const YamlNode& root, Config& config, Sources& sources, Violations& violations);
 void bind(const YamlNode& root, ClusterConfig& cluster, Sources& sources, Violations& violations);
 
-/// Puts `value` where the dotted `path` points, making sections on the way and replacing what stood there. False: the path leads through a value.
+/// Sets the node at the dotted `path` to `value`, creating missing sections. Returns false if a part of the path is a value, not a section.
 [[nodiscard]] bool put(YamlNode& root, const std::string& path, YamlNode value);
 
 }  // namespace trireme

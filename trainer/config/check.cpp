@@ -15,7 +15,7 @@
 namespace trireme {
 namespace {
 
-/// The legal values next to `value` in [low, high], below and above: "4 or 8".
+/// The nearest legal values in [low, high] below and above `value`, as text: "4 or 8".
 template <class Legal>
 std::string nearest(int64_t value, int64_t low, int64_t high, Legal&& legal) {
   constexpr int64_t kFarthest = 1 << 20;
@@ -30,7 +30,7 @@ std::string nearest(int64_t value, int64_t low, int64_t high, Legal&& legal) {
   return out;
 }
 
-/// `given` still tells auto from a number; `c` has every size.
+/// `given`: as written, with `auto` unset. `c`: with all derived sizes filled in.
 void check_model(Rules& rules, const Config& given, const Config& c) {
   const ModelConfig& m = c.model;
   const int64_t heads = m.heads, kv_heads = *m.kv_heads, width = m.hidden_size, length = c.training.sequence_length;
@@ -38,14 +38,14 @@ void check_model(Rules& rules, const Config& given, const Config& c) {
     const bool rope = m.architecture == "llama";
     const auto divides = [&](int64_t n) { return width % n == 0 && !(rope && width / n % 2 != 0); };
     if (given.model.head_size && rope && *m.head_size % 2 != 0)
-      rules.broken("model.head_size", "odd, and RoPE turns pairs", "even integers",
+      rules.broken("model.head_size", "odd, but RoPE rotates pairs of dimensions", "even integers",
                    nearest(*m.head_size, 1, 1 << 16, [](int64_t n) { return n % 2 == 0; }));
     else if (!given.model.head_size && width % heads != 0)
-      rules.broken("model.heads", concat("does not divide hidden_size ", width, ", and head_size is auto"), "divisors of hidden_size",
-                   nearest(heads, 1, width, divides));
+      rules.broken("model.heads", concat("does not divide hidden_size ", width, ", and head_size is auto (hidden_size / heads)"),
+                   "divisors of hidden_size", nearest(heads, 1, width, divides));
     else if (!given.model.head_size && !divides(heads))
-      rules.broken("model.heads", concat("makes head_size ", *m.head_size, ", odd, and RoPE turns pairs"), "divisors of hidden_size / 2",
-                   nearest(heads, 1, width, divides));
+      rules.broken("model.heads", concat("makes head_size ", *m.head_size, ", which is odd, but RoPE rotates pairs of dimensions"),
+                   "divisors of hidden_size / 2", nearest(heads, 1, width, divides));
   }
   if (rules.apply({"model.heads", "model.kv_heads"}) && heads % kv_heads != 0)
     rules.broken("model.kv_heads", concat("does not divide heads ", heads), "divisors of heads",
@@ -56,16 +56,16 @@ void check_model(Rules& rules, const Config& given, const Config& c) {
     rules.broken("model.max_positions", concat("shorter than training.sequence_length ", length), concat("integer from ", length, ", or auto"),
                  std::to_string(length));
   if (m.architecture == "gpt2" && !given.model.qkv_bias && rules.given("model.qkv_bias") && rules.apply({"model.architecture", "model.qkv_bias"}))
-    rules.broken("model.qkv_bias", "architecture gpt2 always has these biases", "true", "true, or no key");
+    rules.broken("model.qkv_bias", "architecture gpt2 always has these biases", "true", "true, or remove the key");
   if (m.window_layers && rules.apply({"model.layers", "model.window_layers"})) {
     const std::vector<int64_t>& layers = *m.window_layers;
-    const std::string allowed = concat("all, or rising integers from 0 to ", m.layers - 1);
+    const std::string allowed = concat("all, or increasing integers from 0 to ", m.layers - 1);
     if (layers.empty())
-      rules.broken("model.window_layers", "no layer has the window", allowed, "all");
+      rules.broken("model.window_layers", "empty list: no layer would use the window", allowed, "all");
     else if (std::adjacent_find(layers.begin(), layers.end(), std::greater_equal()) != layers.end())
-      rules.broken("model.window_layers", "not in rising order, each layer once", allowed);
+      rules.broken("model.window_layers", "not in increasing order, or a layer is repeated", allowed);
     else if (layers.back() >= m.layers)
-      rules.broken("model.window_layers", concat("names layer ", layers.back(), ", and model.layers is ", m.layers), allowed);
+      rules.broken("model.window_layers", concat("contains layer ", layers.back(), ", but model.layers is ", m.layers), allowed);
   }
   const RopeScalingConfig& scaling = m.rope_scaling;
   if (scaling.type == RopeScaling::kLlama3 && scaling.high_frequency_factor <= scaling.low_frequency_factor &&
@@ -92,16 +92,16 @@ void check_pipeline(Rules& rules, const Config& c) {
   const int64_t layers = c.model.layers, virtual_stages = *c.parallel.virtual_stages, stages = c.parallel.pipeline * virtual_stages;
   for (const ScheduleKind kind : kScheduleKinds)
     if (c.parallel.schedule == name_of(kind) && !allows_virtual_stages(kind, static_cast<int>(virtual_stages)))
-      rules.broken("parallel.virtual_stages", concat("schedule ", name_of(kind), " has ", default_virtual_stages(kind)),
+      rules.broken("parallel.virtual_stages", concat("schedule ", name_of(kind), " requires ", default_virtual_stages(kind)),
                    concat(default_virtual_stages(kind), ", auto, or schedule interleaved_1f1b"), std::to_string(default_virtual_stages(kind)));
   if (c.parallel.schedule == "file" && c.parallel.schedule_file == "none")
-    rules.broken("parallel.schedule", "there is no parallel.schedule_file", "with a schedule_file, or a schedule of its own", "1f1b");
+    rules.broken("parallel.schedule", "parallel.schedule_file is not given", "file with a schedule_file, or another schedule", "1f1b");
   if (virtual_stages > layers && c.parallel.schedule == name_of(ScheduleKind::kZbV))
-    rules.broken("parallel.schedule", concat("has ", virtual_stages, " stages a rank, and model.layers is ", layers), "a schedule with fewer",
-                 "1f1b");
+    rules.broken("parallel.schedule", concat("needs ", virtual_stages, " stages per rank, but model.layers is ", layers),
+                 "a schedule with fewer stages", "1f1b");
   else if (virtual_stages > layers)
     rules.broken("parallel.virtual_stages", concat("more than model.layers ", layers),
-                 concat("integer from 1 to ", std::max<int64_t>(1, layers / c.parallel.pipeline), " that the schedule can have"),
+                 concat("integer from 1 to ", std::max<int64_t>(1, layers / c.parallel.pipeline), " that the schedule supports"),
                  std::to_string(std::max<int64_t>(1, layers / c.parallel.pipeline)));
   else if (stages > layers)
     rules.broken("parallel.pipeline",
@@ -114,7 +114,7 @@ void check_pipeline(Rules& rules, const Config& c) {
   const std::string times = virtual_stages > 1 ? concat(" x virtual_stages ", virtual_stages) : "";
   if (static_cast<int64_t>(split.size()) != stages)
     rules.broken("parallel.layers_per_stage", concat(split.size(), " entries for pipeline ", c.parallel.pipeline, times), allowed, "auto");
-  if (sum != layers) rules.broken("parallel.layers_per_stage", concat("the sum is ", sum, " and model.layers is ", layers), allowed, "auto");
+  if (sum != layers) rules.broken("parallel.layers_per_stage", concat("the sum is ", sum, ", but model.layers is ", layers), allowed, "auto");
 }
 
 void check_data_axis(Rules& rules, const Config& c) {
@@ -146,7 +146,8 @@ void check_data_axis(Rules& rules, const Config& c) {
 
 void check_recompute(Rules& rules, const TrainingConfig& t) {
   if (t.recompute == RecomputeMode::kBudget && !t.recompute_budget && rules.apply({"training.recompute", "training.recompute_budget"}))
-    rules.broken("training.recompute", "there is no training.recompute_budget", "none | selective | full, or with a recompute_budget", "full");
+    rules.broken("training.recompute", "training.recompute_budget is not given", "none | selective | full, or budget with a recompute_budget",
+                 "full");
 }
 
 void check_batch(Rules& rules, const Config& c) {
@@ -167,15 +168,15 @@ void check_batch(Rules& rules, const Config& c) {
   const int64_t unit = t.micro_batch_size * *p.data;  // both fit 32 bits
   const int64_t below = t.global_batch_size / unit * unit;
   if (t.global_batch_size % unit != 0)
-    rules.broken("training.global_batch_size", concat("no multiple of micro_batch_size ", t.micro_batch_size, " x data ", *p.data, " = ", unit),
+    rules.broken("training.global_batch_size", concat("not a multiple of micro_batch_size ", t.micro_batch_size, " x data ", *p.data, " = ", unit),
                  concat("multiples of ", unit), below > 0 ? concat(below, " or ", below + unit) : std::to_string(unit));
   if (!rules.apply({"parallel.pipeline", "parallel.virtual_stages"})) return;
   const int64_t stages = p.pipeline * p.virtual_stages.value_or(1);
-  if (t.global_batch_size % unit == 0 && !is_short_enough(stages, t.global_batch_size / unit))
+  if (t.global_batch_size % unit == 0 && !fits_action_limit(stages, t.global_batch_size / unit))
     rules.broken(
         "training.global_batch_size",
-        concat("a step of ", t.global_batch_size / unit, " micro-batches on ", stages, stages == 1 ? " stage" : " stages", " is too long a list"),
-        concat("micro-batches x stages up to ", kMostPairs, ", or a larger micro_batch_size"), std::to_string(kMostPairs / stages * unit));
+        concat("a step of ", t.global_batch_size / unit, " micro-batches on ", stages, stages == 1 ? " stage" : " stages", " has too many actions"),
+        concat("micro-batches x stages up to ", kMaxActionPairs, ", or a larger micro_batch_size"), std::to_string(kMaxActionPairs / stages * unit));
 }
 
 void check_training(Rules& rules, const Config& c) {
@@ -192,19 +193,20 @@ void check_training(Rules& rules, const Config& c) {
     const int64_t decay = s.name == LearningRateSchedule::kWsd ? s.decay_steps.value_or(1) : 0;
     const int64_t room = *t.steps - s.warmup_steps;
     if (room < 0 || (room == 0 && decay > 0))
-      rules.broken("training.schedule.warmup_steps", concat("leaves nothing of the run's ", *t.steps, " steps"),
+      rules.broken("training.schedule.warmup_steps", concat("leaves too few of the run's ", *t.steps, " steps"),
                    concat("integer from 0 to ", *t.steps - std::min<int64_t>(decay, 1)), std::to_string(*t.steps - std::min<int64_t>(decay, 1)));
     else if (decay > room)
-      rules.broken("training.schedule.decay_steps", concat("longer than what warmup_steps ", s.warmup_steps, " leaves of ", *t.steps, " steps"),
+      rules.broken("training.schedule.decay_steps",
+                   concat("longer than the steps that warmup_steps ", s.warmup_steps, " leaves of the run's ", *t.steps, " steps"),
                    concat("integer from 1 to ", room, ", or auto"), std::to_string(room));
   }
   if (rules.apply({"training.optimizer.learning_rate_scaling", "training.optimizer.reference_batch_size"}) && o.learning_rate_scaling != "none" &&
       !o.reference_batch_size)
-    rules.broken("training.optimizer.learning_rate_scaling", "needs training.optimizer.reference_batch_size", "none, or with a reference_batch_size",
-                 "none");
+    rules.broken("training.optimizer.learning_rate_scaling", "needs training.optimizer.reference_batch_size",
+                 "none, or linear | sqrt with a reference_batch_size", "none");
   const auto need_validation = [&](const char* key, int64_t value) {
     if (value > 0 && c.data.validation.empty() && rules.apply({key, "data.validation"}))
-      rules.broken(key, "there is nothing to evaluate: data.validation is empty", "0, or with data.validation", "0");
+      rules.broken(key, "nothing to evaluate: data.validation is empty", "0, or a non-empty data.validation", "0");
   };
   need_validation("training.evaluate.every", t.evaluate.every);
   need_validation("training.evaluate.batches", t.evaluate.batches);
@@ -219,7 +221,7 @@ void check_loss_scale(Rules& rules, const LossScaleConfig& s) {
     if (rules.apply({key}) && power(value)) continue;
     powers = false;
     if (rules.apply({key}))
-      rules.broken(key, "no power of two, which alone scales without rounding", "powers of two",
+      rules.broken(key, "not a power of two; other factors cause rounding", "powers of two",
                    concat(std::bit_floor(static_cast<uint64_t>(value)), " or ", std::bit_ceil(static_cast<uint64_t>(value))));
   }
   if (!powers) return;
@@ -246,37 +248,37 @@ void check_precision(Rules& rules, const Config& c) {
 void check_graph(Rules& rules, const Config& c) {
   if (!c.kernels.cuda_graph || !rules.apply({"kernels.cuda_graph"})) return;
   if (rules.apply({"model.dropout"}) && c.model.dropout > 0)
-    rules.broken("kernels.cuda_graph", "a captured step would draw the same dropout masks for ever", "false, or model.dropout 0", "false");
+    rules.broken("kernels.cuda_graph", "a captured step would repeat the same dropout masks", "false, or model.dropout 0", "false");
   if (rules.apply({"data.document_mask"}) && c.data.document_mask)
-    rules.broken("kernels.cuda_graph", "a captured step would keep the documents of its first sequences apart for ever",
+    rules.broken("kernels.cuda_graph", "a captured step would reuse the document boundaries of its first sequences",
                  "false, or data.document_mask false", "false");
   if (rules.apply({"run.ranks_per_gpu"}) && c.run.ranks_per_gpu > 1)
-    rules.broken("kernels.cuda_graph", "ranks that share a GPU talk through host memory, which no graph can hold", "false, or ranks_per_gpu 1",
-                 "false");
+    rules.broken("kernels.cuda_graph", "ranks that share a GPU communicate through host memory, which a graph cannot capture",
+                 "false, or ranks_per_gpu 1", "false");
 }
 
 void check_data(Rules& rules, const Config& c) {
   const DataConfig& d = c.data;
   if (d.weights && rules.apply({"data.weights", "data.train"}) && d.weights->size() != d.train.size())
-    rules.broken("data.weights", concat(d.weights->size(), " entries for the ", d.train.size(), " of data.train"),
+    rules.broken("data.weights", concat(d.weights->size(), " weights for the ", d.train.size(), " entries of data.train"),
                  concat("a list of ", d.train.size(), ", or auto"), "auto");
   if (d.weights && c.training.epochs && rules.apply({"data.weights", "training.epochs"}))
-    rules.broken("training.epochs", "with data.weights every source goes through passes of its own, so there are none over all of them",
+    rules.broken("training.epochs", "with data.weights each source is repeated independently, so the blend has no epochs",
                  "training.steps, or data.weights auto", "steps: 1000");
   if (!rules.apply({"data.validation"})) return;
   for (const std::string& text : d.validation) {
     const ValidationEntry entry = validation_entry(text);
     if (entry.path.empty() || (entry.named && entry.name.empty()))
-      rules.broken("data.validation", concat("'", text, "' names no data"), "PATH or name=PATH; ./PATH where a '=' belongs to it");
+      rules.broken("data.validation", concat("'", text, "' lacks a name or a path"), "PATH or name=PATH; use ./PATH for a path that contains '='");
   }
 }
 
 void check_names(Rules& rules, const Config& c) {
   if (rules.apply({"run.name"}) && (c.run.name.empty() || c.run.name.find('/') != c.run.name.npos || c.run.name == "." || c.run.name == ".."))
-    rules.broken("run.name", "not the name of a directory", "text without '/'");
+    rules.broken("run.name", "not a valid directory name", "text without '/'");
 }
 
-/// Brings every integer into its range, so that rules can compute with values that are reported anyway.
+/// Clamps every integer to its range, so that rules can compute with out-of-range values, which are reported separately.
 struct Clamp {
   void operator()(const Field& field, int64_t& value) const {
     const double top = std::min(field.max, 9e18);

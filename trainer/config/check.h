@@ -4,12 +4,12 @@
 
 namespace trireme {
 
-/// Every rule that needs no world size: the range and choices of each key, keys given without effect, and the rules between keys. Rules that read
-/// a key already in `violations` are left out. Each violation stands at the key that is best changed.
+/// Checks every rule that does not need the world size: range and choices of each key, keys without effect, and rules between keys. Skips rules that
+/// read a key already in `violations`. Each violation is reported at the key that the user should change.
 void check(const Config& config, const Sources& sources, Violations& violations);
 
-/// The most micro-batches x stages of a step. Every rank holds the lists of the whole pipeline in memory: two or more actions for each of them.
-constexpr int64_t kMostPairs = 20'000'000;
-inline bool is_short_enough(int64_t stages, int64_t microbatches) { return microbatches <= kMostPairs / stages; }
+/// Maximum of micro-batches x stages per step. Every rank keeps the lists of the whole pipeline in memory: two or more actions for each pair.
+constexpr int64_t kMaxActionPairs = 20'000'000;
+inline bool fits_action_limit(int64_t stages, int64_t microbatches) { return microbatches <= kMaxActionPairs / stages; }
 
 }  // namespace trireme

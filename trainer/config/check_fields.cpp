@@ -8,14 +8,14 @@
 namespace trireme {
 namespace {
 
-/// The closer end of the range, where it belongs to the range.
+/// The closer end of the range; empty if the range excludes that end.
 std::string nearest_in_field(const FieldRow& row, double value) {
   const double clamped = std::clamp(value, row.field.min, row.field.max);
   if ((clamped <= row.field.min && row.field.above_min) || (clamped >= row.field.max && row.field.below_max)) return "";
   return row.type == FieldType::kNumber ? text_of(FieldValue(clamped)) : std::to_string(static_cast<int64_t>(clamped));
 }
 
-/// The choice that was probably meant.
+/// The choice that is closest to `text`.
 std::string nearest_choice(const Field& field, const std::string& text) {
   constexpr size_t kLongestTypo = 64;
   if (text.size() > kLongestTypo) return "";
@@ -23,7 +23,7 @@ std::string nearest_choice(const Field& field, const std::string& text) {
                            [&](const char* a, const char* b) { return edit_distance(a, text) < edit_distance(b, text); });
 }
 
-/// Range and choices of one key; list items count one by one.
+/// Checks range and choices of one key; list items are checked one by one.
 void check_field(const FieldRow& row, const Sources& sources, Violations& violations) {
   const auto number = [&](double value, const std::string& shown) {
     const Field& f = row.field;

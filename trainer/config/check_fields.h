@@ -4,7 +4,7 @@
 
 namespace trireme {
 
-/// Range and choices of each key alone, where it has no violation yet; list items count one by one.
+/// Checks range and choices of each key that has no violation yet; list items are checked one by one.
 void check_fields(const FieldTable& table, const Sources& sources, Violations& violations);
 
 }  // namespace trireme

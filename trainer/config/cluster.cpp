@@ -41,13 +41,13 @@ class Figures {
   std::string prefix_;
 };
 
-/// Takes from the built-in type what `cluster` leaves to it. Returns the keys of figures that are still missing.
+/// Fills unset figures from the built-in type. Returns the keys of required figures that are still missing.
 std::vector<std::string> complete(ClusterConfig& cluster) {
   ClusterConfig known;
   if (const ClusterConfig* base = built_in(cluster.device.type))
     known = *base;
   else
-    known.nvls_bandwidth = 0;  // a switch that adds up is the exception
+    known.nvls_bandwidth = 0;  // few switches sum
   const std::vector<Figures::Figure> figures = Figures(cluster).all, defaults = Figures(known).all;
   std::vector<std::string> missing;
   for (size_t i = 0; i < figures.size(); ++i) {
@@ -78,7 +78,7 @@ void check_levels(const ClusterConfig& c, const auto& broken) {
   if (c.level_nodes.has_value() != c.level_oversubscription.has_value()) {
     const bool nodes = c.level_nodes.has_value();
     return broken(nodes ? "level_nodes" : "level_oversubscription",
-                  concat(nodes ? "level_oversubscription" : "level_nodes", " is not given: the two lists describe the same levels"),
+                  concat(nodes ? "level_oversubscription" : "level_nodes", " is not given; the two lists describe the same levels"),
                   "both lists, or neither");
   }
   if (!c.level_nodes) return;
@@ -87,7 +87,7 @@ void check_levels(const ClusterConfig& c, const auto& broken) {
     return broken("level_oversubscription", concat(c.level_oversubscription->size(), " entries for ", nodes.size(), " levels"),
                   concat("a list of ", nodes.size()));
   if (const auto stop = std::adjacent_find(nodes.begin(), nodes.end(), std::greater_equal<>()); stop != nodes.end())
-    broken("level_nodes", concat("not rising: ", stop[1], " after ", stop[0]), "more nodes in each level than in the one below");
+    broken("level_nodes", concat("not increasing: ", stop[1], " after ", stop[0]), "more nodes in each level than in the one below");
 }
 
 void check_devices(const ClusterConfig& c, const Violations& violations, const auto& broken) {
@@ -95,7 +95,7 @@ void check_devices(const ClusterConfig& c, const Violations& violations, const a
   broken("nodes", concat(c.devices(), " devices with devices_per_node=", c.devices_per_node), concat("nodes of at most ", kMostDevices, " devices"));
 }
 
-/// Range of every key, the rules between keys, and what a type of its own must give.
+/// Checks the range of every key, the rules between keys, and that a custom type gives every figure.
 void check(const ClusterConfig& cluster, const Sources& sources, Violations& violations) {
   const FieldTable table = table_of(cluster);
   check_fields(table, sources, violations);
@@ -105,16 +105,17 @@ void check(const ClusterConfig& cluster, const Sources& sources, Violations& vio
   check_devices(cluster, violations, broken);
   check_levels(cluster, broken);
   if (const double nvls = cluster.nvls_bandwidth.value_or(0); nvls > 0 && nvls < kLeastBytes)
-    broken("nvls_bandwidth", "is in bytes/s, and that is less than any link", concat("0, or from ", text_of(FieldValue(kLeastBytes))));
+    broken("nvls_bandwidth", "slower than any link; the unit is bytes/s", concat("0, or from ", text_of(FieldValue(kLeastBytes))));
   if (const ClusterConfig* base = built_in(cluster.device.type); base != nullptr && !base->device.cores) {
-    const std::string rule = concat("is of CPUs, and ", cluster.device.type, " is none"), allowed = "no such key, or device.type=cpu";
+    const std::string rule = concat("applies only to CPUs, and ", cluster.device.type, " is a GPU; remove the key"),
+                      allowed = "only with device.type=cpu";
     if (cluster.device.cores) broken("device.cores", rule, allowed);
     if (cluster.device.core_scaling) broken("device.core_scaling", rule, allowed);
   }
   ClusterConfig whole = cluster;
   if (const std::vector<std::string> missing = complete(whole); !missing.empty())
-    broken("device.type", concat("not built in, and figures are missing: ", joined(missing)), concat(joined(device_types()), ", or every figure"),
-           nearest_type(cluster.device.type));
+    broken("device.type", concat("not a built-in type, and figures are missing: ", joined(missing)),
+           concat(joined(device_types()), ", or a type with every figure given"), nearest_type(cluster.device.type));
 }
 
 }  // namespace
@@ -139,7 +140,7 @@ ClusterConfig load_cluster(const std::string& path, const std::vector<std::strin
   if (is_built_in(path)) return parse_cluster("device: {type: " + path + "}", path, sets);
   if (std::error_code error; std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found) {
     const std::string nearest = nearest_type(path);
-    throw MissingFileError(concat(path, ": no such cluster file, and no built-in type; ", nearest.empty() ? "" : "did you mean " + nearest + "? ",
+    throw MissingFileError(concat(path, ": no such cluster file or built-in type; ", nearest.empty() ? "" : "did you mean " + nearest + "? ",
                                   "built in: ", joined(device_types())));
   }
   return parse_cluster(read_yaml_file(path, "cluster file"), path, sets);
@@ -158,7 +159,7 @@ ClusterConfig resolve_cluster(const ClusterConfig& cluster) {
   return resolved;
 }
 
-ClusterConfig shared_by(const ClusterConfig& cluster, int64_t world) {
+ClusterConfig with_ranks_sharing_cores(const ClusterConfig& cluster, int64_t world) {
   ClusterConfig shared = cluster;
   if (!cluster.device.cores || world % cluster.nodes != 0) return shared;
   shared.devices_per_node = world / cluster.nodes;

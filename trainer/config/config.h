@@ -1,6 +1,6 @@
 #pragma once
-// The configuration of a run: one struct per section. visit.h names every field of each once; reading, range checks, the JSON Schema,
-// `config explain` and writing the resolved file all go through those visits. Defaults here are the product's defaults.
+// The configuration of a run: one struct per section. visit.h lists every field once; reading, range checks, the JSON Schema, `config explain` and
+// writing the resolved file all use those lists. The defaults are set here.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,7 +32,7 @@ inline constexpr std::array kNames<RopeScaling>{"none", "linear", "llama3"};
 struct RopeScalingConfig {
   OneOf<RopeScaling> type = RopeScaling::kNone;
   double factor = 1.0;
-  double low_frequency_factor = 1.0;  ///< these three of llama3
+  double low_frequency_factor = 1.0;  ///< this and the next two: llama3 only
   double high_frequency_factor = 4.0;
   int64_t original_max_positions = 8192;
   bool operator==(const RopeScalingConfig&) const = default;
@@ -46,14 +46,14 @@ struct ModelConfig {
   Auto<int64_t> kv_heads;       ///< auto: heads
   Auto<int64_t> head_size;      ///< auto: hidden_size / heads
   Auto<int64_t> ffn_size;       ///< auto: llama 8/3 hidden_size rounded up to a multiple of 64, gpt2 4 hidden_size
-  Auto<int64_t> vocab_size;     ///< auto: the tokenizer's
+  Auto<int64_t> vocab_size;     ///< auto: the tokenizer's vocabulary size
   Auto<int64_t> max_positions;  ///< auto: sequence_length
   bool tied_embeddings = true;
-  double dropout = 0.0;                      ///< on the embedding and on each residual branch
+  double dropout = 0.0;                      ///< probability, on the embedding and on each residual branch
   bool qkv_bias = false;                     ///< gpt2 always has one
   bool qk_norm = false;                      ///< RMSNorm over each query and key head, before RoPE
-  std::optional<int64_t> window;             ///< tokens that a query sees, its own included; none: all before it
-  Auto<std::vector<int64_t>> window_layers;  ///< of the blocks; auto, in a file all: every one
+  std::optional<int64_t> window;             ///< tokens that a query attends to, including itself; unset: all tokens before it too
+  Auto<std::vector<int64_t>> window_layers;  ///< indices of blocks; auto, written `all` in a file: every block
   double rope_theta = 10000;
   RopeScalingConfig rope_scaling;
   double norm_epsilon = 1e-5;
@@ -64,7 +64,7 @@ struct ModelConfig {
 template <>
 inline constexpr std::array kNames<GradientAccumulation>{"auto", "full", "sharded"};
 
-/// When gathered parameters go, under ZeRO-3.
+/// When ZeRO-3 frees gathered parameters.
 enum class Reshard : uint8_t { kAfterUse, kAfterStep };
 template <>
 inline constexpr std::array kNames<Reshard>{"after_use", "after_step"};
@@ -72,19 +72,19 @@ inline constexpr std::array kNames<Reshard>{"after_use", "after_step"};
 struct ParallelConfig {
   int64_t tensor = 1;
   int64_t pipeline = 1;
-  Auto<int64_t> data = 1;  ///< auto: what the world leaves, 1 outside mpirun and srun
+  Auto<int64_t> data = 1;  ///< auto: remaining ranks; 1 outside mpirun and srun
   int64_t zero_stage = 0;
-  int64_t replicate = 1;  ///< divides data; ZeRO-0 is all replicas whatever this says
+  int64_t replicate = 1;  ///< divides data; ignored by ZeRO-0, where every data rank is a replica
   bool sequence_parallel = false;
   std::string schedule = "1f1b";                ///< a name of ScheduleKind, or file
-  std::string schedule_file = "none";           ///< of schedule file: a line of actions for each pipeline rank
-  Auto<int64_t> virtual_stages;                 ///< of each pipeline rank; auto: 2 for interleaved_1f1b and zb_v, else 1
-  Auto<std::vector<int64_t>> layers_per_stage;  ///< of pipeline x virtual_stages stages; auto: balanced by cost
+  std::string schedule_file = "none";           ///< path, for schedule file: one line of actions per pipeline rank
+  Auto<int64_t> virtual_stages;                 ///< stages per pipeline rank; auto: 2 for interleaved_1f1b and zb_v, else 1
+  Auto<std::vector<int64_t>> layers_per_stage;  ///< one entry per stage, pipeline x virtual_stages; auto: balanced by cost
   OneOf<GradientAccumulation> gradient_accumulation = GradientAccumulation::kAuto;
   OneOf<Reshard> reshard = Reshard::kAfterUse;
   int64_t prefetch = 1;
-  Auto<int64_t> bucket_size;  ///< bytes of block parameters gathered and reduced together; auto: a block
-  bool overlap = true;        ///< false: every communication is waited for where it begins
+  Auto<int64_t> bucket_size;  ///< bytes of block parameters gathered and reduced together; auto: one block
+  bool overlap = true;        ///< false: wait for every communication where it starts
   bool operator==(const ParallelConfig&) const = default;
 };
 
@@ -99,15 +99,15 @@ struct OptimizerConfig {
   OneOf<Optimizer> name = Optimizer::kAdamW;
   double learning_rate = 1e-3;
   double beta1 = 0.9;
-  Auto<double> beta2;  ///< auto: 0.95, of lion 0.99
+  Auto<double> beta2;  ///< auto: 0.95; lion 0.99
   double epsilon = 1e-8;
   double weight_decay = 0.1;
   std::string learning_rate_scaling = "none";  ///< none | linear | sqrt of global_batch_size / reference_batch_size
-  Auto<int64_t> reference_batch_size;          ///< required by linear and sqrt
+  Auto<int64_t> reference_batch_size;          ///< sequences; required by linear and sqrt
   bool operator==(const OptimizerConfig&) const = default;
 };
 
-/// The shape of the learning rate over the steps.
+/// Shape of the learning rate after the warmup.
 enum class LearningRateSchedule : uint8_t { kConstant, kLinear, kCosine, kWsd };
 template <>
 inline constexpr std::array kNames<LearningRateSchedule>{"constant", "linear", "cosine", "wsd"};
@@ -121,8 +121,8 @@ struct ScheduleConfig {
 };
 
 struct EvaluateConfig {
-  int64_t every = 0;    ///< steps; 0 = only at the end where a validation set is given
-  int64_t batches = 0;  ///< of global_batch_size sequences; 0 = the whole set
+  int64_t every = 0;    ///< steps; 0 = only at the end, if a validation set is given
+  int64_t batches = 0;  ///< batches of global_batch_size sequences; 0 = the whole set
   bool operator==(const EvaluateConfig&) const = default;
 };
 
@@ -135,7 +135,7 @@ struct LossScaleConfig {
 };
 
 struct EmaConfig {
-  std::optional<double> decay;  ///< none: no average is kept
+  std::optional<double> decay;  ///< unset: no average is kept
   bool operator==(const EmaConfig&) const = default;
 };
 
@@ -153,12 +153,12 @@ struct TrainingConfig {
   std::string precision = "fp32";     ///< fp64 | fp32 | bf16 | fp16
   std::string reduce_dtype = "auto";  ///< auto | fp32 | bf16
   OneOf<RecomputeMode> recompute = RecomputeMode::kNone;
-  int64_t recompute_every = 1;      ///< selective and full: of every so many blocks the first
-  Auto<int64_t> recompute_budget;   ///< of budget: most bytes a rank has allocated; auto: not given
-  Auto<int64_t> logits_chunk;       ///< auto: the power of two of rows that fits in 64 MiB
+  int64_t recompute_every = 1;      ///< selective and full: recompute the first of every recompute_every blocks
+  Auto<int64_t> recompute_budget;   ///< for budget: maximum bytes allocated on a rank; auto: no budget
+  Auto<int64_t> logits_chunk;       ///< rows; auto: the largest power of two that fits in 64 MiB
   double gradient_clip = 1.0;       ///< 0 = off
-  int64_t max_rejected_steps = 20;  ///< in a row, overflows of the loss scale apart; 0 = no limit
-  LossScaleConfig loss_scale;       ///< of precision fp16
+  int64_t max_rejected_steps = 20;  ///< consecutive, not counting overflows of the loss scale; 0 = no limit
+  LossScaleConfig loss_scale;       ///< for precision fp16
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   EmaConfig ema;
@@ -167,17 +167,17 @@ struct TrainingConfig {
 };
 
 struct DataConfig {
-  std::string tokenizer = "bytes";      ///< as Tokenizer::open takes it
+  std::string tokenizer = "bytes";      ///< argument of Tokenizer::open
   std::vector<std::string> train;       ///< token directories made by `data build`, or token files of nanoGPT, llm.c and Megatron
-  Auto<std::vector<double>> weights;    ///< share of each of `train` in the samples; auto: all as one stream
-  std::vector<std::string> validation;  ///< as `train`, or name=PATH for sets evaluated apart
-  bool document_mask = false;           ///< documents packed into one sequence do not attend to each other, and positions begin anew in each
-  int64_t tokenizer_vocab_size = 256;   ///< no key: carries it from load_config to an auto model.vocab_size
+  Auto<std::vector<double>> weights;    ///< share of each entry of `train` in the samples; auto: all entries form one stream
+  std::vector<std::string> validation;  ///< formats of `train`, or name=PATH for sets that are evaluated separately
+  bool document_mask = false;           ///< documents packed into one sequence do not attend to each other, and positions restart in each
+  int64_t tokenizer_vocab_size = 256;   ///< not a key: set by load_config, used for an auto model.vocab_size
   bool operator==(const DataConfig&) const = default;
 };
 
 struct CheckpointConfig {
-  int64_t every = 0;  ///< steps; 0 = only at the end and on request
+  int64_t every = 0;  ///< steps; 0 = only at the end and when the run is stopped
   int64_t keep = 3;
   bool asynchronous = true;
   bool operator==(const CheckpointConfig&) const = default;
@@ -199,8 +199,8 @@ struct KernelsConfig {
 };
 
 struct PlanConfig {
-  std::string cluster = "none";  ///< none, or a cluster file with the figures of the machine
-  bool must_fit = true;          ///< a run that needs more memory than there is does not start
+  std::string cluster = "none";  ///< none, a cluster file or a built-in device type
+  bool must_fit = true;          ///< refuse to start a run whose forecast exceeds the memory
   bool operator==(const PlanConfig&) const = default;
 };
 

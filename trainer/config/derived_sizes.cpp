@@ -13,7 +13,7 @@ Config with_derived_sizes(Config config) {
   if (!m.kv_heads) m.kv_heads = m.heads;
   if (!m.head_size) m.head_size = m.hidden_size / m.heads;
   if (!m.ffn_size) m.ffn_size = m.architecture == "gpt2" ? 4 * m.hidden_size : ((8 * m.hidden_size + 2) / 3 + 63) / 64 * 64;
-  // Of no use any more: what is written and loaded again, where model.vocab_size is given, is equal.
+  // Reset to the default after use, so that the written configuration, which gives model.vocab_size, loads as an equal one.
   if (!m.vocab_size) m.vocab_size = std::exchange(config.data.tokenizer_vocab_size, DataConfig().tokenizer_vocab_size);
   if (!m.max_positions) m.max_positions = config.training.sequence_length;
   if (m.architecture == "gpt2") m.qkv_bias = true;

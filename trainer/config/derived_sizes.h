@@ -3,7 +3,7 @@
 
 namespace trireme {
 
-/// The values of `model` and `run.directory` that follow from others, filled in; layout and training are left as they are.
+/// Fills in `auto` values of `model`, run.directory and parallel.virtual_stages that follow from other keys; other values stay unchanged.
 Config with_derived_sizes(Config config);
 
 }  // namespace trireme

@@ -7,15 +7,15 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-/// What copies reach of the bandwidth in a data sheet: assumed, 0.85 to 0.9 being usual; the fitted figures of products and traffic stand beside it.
+/// Share of the data sheet's memory bandwidth that copies reach: assumed (0.85 to 0.9 is usual), not fitted.
 constexpr double kCopies = 0.88;
-/// What NCCL reaches of a network adapter: 24 of 25 GB/s at 200 Gb/s, 48 of 50 at 400, and a bit less over eight of them.
+/// Share of a network adapter's bandwidth that NCCL reaches: 24 of 25 GB/s at 200 Gb/s, 48 of 50 at 400, slightly less over eight adapters.
 /// Source: NVIDIA GTC 2024, talk S62129.
 constexpr double kAdapter = 0.95;
 
-// Memory is what cudaMemGetInfo calls total, as out-of-memory messages print it; it is below the 40960 to 183359 MiB of nvidia-smi, which count what
-// the driver keeps. Peaks are of data sheets: dense, bf16 with fp32 sums, and fp32 without tensor cores. gemm_*, attention_*, kernel_seconds, latency
-// and ramp are fitted: products and attention to published kernels, all to published runs.
+// Memory is the total of cudaMemGetInfo, which out-of-memory messages print. It is below the 40960 to 183359 MiB of nvidia-smi, which include memory
+// reserved by the driver. Peaks are from data sheets: dense bf16 with fp32 sums, and fp32 without tensor cores. gemm_*, attention_*, kernel_seconds,
+// latency and ramp are fitted: products and attention to published kernels, all of them to published runs.
 
 /// Sources: data sheet of the A100 (NVIDIA, June 2021); CoSeR issue 10 on GitHub (39.50 GiB); attention: FlashAttention-2, arXiv:2307.08691, figure
 /// 5, head size 128 causal; NVLink: NVIDIA GTC 2024, talk S62129 (232 GB/s, 8 GPUs).
@@ -40,7 +40,7 @@ ClusterConfig a100_40gb() {
   return c;
 }
 
-/// The one of 80 GB.   Source of its memory: OOTDiffusion issue 235 and Vad-R1 issue 11 on GitHub (79.25 GiB).
+/// A100 with 80 GB.   Source of the memory: OOTDiffusion issue 235 and Vad-R1 issue 11 on GitHub (79.25 GiB).
 ClusterConfig a100() {
   ClusterConfig c = a100_40gb();
   c.device.type = "A100";
@@ -50,7 +50,7 @@ ClusterConfig a100() {
 }
 
 /// SXM5, 700 W.   Sources: data sheet of the H100; vLLM issue 27508 on GitHub (79.11 GiB); attention: FlashAttention-2, figure 6; NVLink: NVIDIA GTC
-/// 2024, talk S62129 (370 GB/s in a ring, 480 where the switch adds up).
+/// 2024, talk S62129 (370 GB/s in a ring, 480 summed in the switch).
 ClusterConfig h100() {
   ClusterConfig c;
   c.device = {.type = "H100",
@@ -72,7 +72,7 @@ ClusterConfig h100() {
   return c;
 }
 
-/// An H100 with other memory.   Sources: data sheet of the H200; 143771 MiB of nvidia-smi, less what the driver keeps of an H100's.
+/// An H100 with different memory.   Sources: data sheet of the H200; 143771 MiB of nvidia-smi, less the driver's reserve on an H100.
 ClusterConfig h200() {
   ClusterConfig c = h100();
   c.device.type = "H200";
@@ -83,7 +83,7 @@ ClusterConfig h200() {
 
 /// Sources: data sheet of HGX B200; PyTorch AO pull request 4002 on GitHub (178.35 GiB, 148 multiprocessors, 7.7 TB/s); products: ml-engineering by
 /// S. Bekman, accelerators (1745 of 2250 TFLOP/s at best); links: its chapter on networks (846 GB/s on one node, 382 on four with 50 GB/s for each
-/// GPU; a ring reaches as much of NVLink 5 as it does of NVLink 4). Attention: no better known than of an H100.
+/// GPU; a ring is assumed to reach the same share of NVLink 5 as of NVLink 4). Attention: assumed equal to the H100.
 ClusterConfig b200() {
   ClusterConfig c = h100();
   c.device.type = "B200";
@@ -98,7 +98,7 @@ ClusterConfig b200() {
   return c;
 }
 
-/// One core of a server with AVX-512; `trireme bench machine` measures the machine at hand.
+/// One core of a server with AVX-512. `trireme bench machine` measures the local machine.
 ClusterConfig cpu() {
   ClusterConfig c;
   c.devices_per_node = 1;

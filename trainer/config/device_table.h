@@ -1,12 +1,12 @@
 #pragma once
-// The built-in device types and the links of machines that are built of them.
+// The built-in device types, with the links of their machines.
 #include <string>
 
 #include "trainer/config/cluster.h"
 
 namespace trireme {
 
-/// Every figure of the type, on one node; nullptr where it is none of device_types().
+/// Every figure of the type, for one node; nullptr if it is not one of device_types().
 const ClusterConfig* built_in(const std::string& type);
 
 }  // namespace trireme

@@ -97,7 +97,7 @@ std::string number_text(double value) {
   return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
 }
 
-/// Plain where no reader could take the text for anything but text; quoted otherwise.
+/// Plain if every YAML parser reads it as text; otherwise quoted.
 std::string string_text(const std::string& text) {
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   const auto plain = [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.' || c == '/'; };
@@ -105,7 +105,7 @@ std::string string_text(const std::string& text) {
   std::string lower = text;
   for (char& c : lower)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  // No number has a letter but e behind a digit from 1 to 9: 1f1b is text, 1e3 is not.
+  // In a number, only the letter e follows a digit from 1 to 9: 1f1b is text, 1e3 is not.
   const auto names = [&](char c) { return letter(c) && c != 'e' && c != 'E'; };
   const bool worded = !text.empty() && text[0] >= '1' && text[0] <= '9' && std::any_of(text.begin(), text.end(), names);
   if (!text.empty() && (letter(text[0]) || text[0] == '/' || worded) && std::all_of(text.begin(), text.end(), plain) &&
@@ -172,11 +172,11 @@ std::string text_of(const FieldValue& value) {
 bool is_auto(const FieldRow& row) {
   const auto* text = std::get_if<std::string>(&row.value);
   return row.field.auto_rule != nullptr &&
-         (text != nullptr ? text->empty() || *text == row.field.auto_word : std::holds_alternative<std::monostate>(row.value));
+         (text != nullptr ? text->empty() || *text == row.field.auto_name : std::holds_alternative<std::monostate>(row.value));
 }
 
 std::string shown_value(const FieldRow& row) {
-  if (is_auto(row)) return row.field.auto_word;
+  if (is_auto(row)) return row.field.auto_name;
   if (std::holds_alternative<std::monostate>(row.value)) return "";
   const auto* text = std::get_if<std::string>(&row.value);
   return text == nullptr ? text_of(row.value) : *text;
@@ -185,7 +185,7 @@ std::string shown_value(const FieldRow& row) {
 std::string written_value(const FieldRow& row) {
   const bool unset = std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr;
   if (row.field.without_effect != nullptr || unset) return "";
-  return is_auto(row) ? row.field.auto_word : text_of(row.value);
+  return is_auto(row) ? row.field.auto_name : text_of(row.value);
 }
 
 std::string allowed_text(const Field& field, FieldType type) {
@@ -195,7 +195,7 @@ std::string allowed_text(const Field& field, FieldType type) {
             (type == FieldType::kNumber ? number_text(field.max) : std::to_string(static_cast<int64_t>(field.max)));
   else if (field.min > -kUnbounded)
     range = (field.above_min ? " above " : " from ") + number_text(field.min);
-  const std::string or_auto = field.auto_rule ? concat(", or ", field.auto_word) : field.or_null ? ", or null" : "";
+  const std::string or_auto = field.auto_rule ? concat(", or ", field.auto_name) : field.or_null ? ", or null" : "";
   switch (type) {
     case FieldType::kBoolean: return "true | false";
     case FieldType::kInteger: return "integer" + range + or_auto;

@@ -1,5 +1,5 @@
 #pragma once
-// A configuration or a cluster as a flat table, one row for each key: what writing, the schema, explain and the range checks iterate over.
+// A configuration or a cluster as a flat table with one row per key. Writing, the schema, `config explain` and the range checks iterate over it.
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -38,20 +38,20 @@ struct FieldTable {
 FieldTable table_of(const Config& config);
 FieldTable table_of(const ClusterConfig& cluster);
 
-/// Gives every key that decides one of `aspects` its default.
+/// Resets every key with one of `aspects` to its default.
 void reset(Config& config, std::initializer_list<Aspect> aspects);
 
 /// YAML flow text that reads back as the same value: shortest round-trip digits, quotes only where needed. monostate gives "auto".
 std::string text_of(const FieldValue& value);
-/// The value as a file has it; empty where none is written: of an optional key that is not set, and of a key that would be refused as having no effect.
+/// The value as written to a file; empty for keys that are not written: optional keys that are not set, and keys without effect.
 std::string written_value(const FieldRow& row);
 /// "integer from 1 to 1024, or auto", "llama | gpt2", "list of paths".
 std::string allowed_text(const Field& field, FieldType type);
 /// Levenshtein distance.
 size_t edit_distance(std::string_view a, std::string_view b);
-/// The key says auto, in its own word for it.
+/// True if the value is auto (field.auto_name in a file).
 bool is_auto(const FieldRow& row);
-/// The value as the user wrote it or would: "auto" for the empty automatic string too, "" for an optional key that is not set.
+/// The value as a user would write it: "auto" also for an empty automatic string, "" for an optional key that is not set.
 std::string shown_value(const FieldRow& row);
 
 }  // namespace trireme

@@ -39,7 +39,7 @@ LoadedConfig parse_config(const std::string& text, const std::string& name, cons
 void check_read_again(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored) || std::filesystem::is_regular_file(path, ignored)) return;
-  throw ConfigError(concat(path, ": every rank reads the configuration, and this is not a regular file; allowed a regular file"));
+  throw ConfigError(concat(path, ": not a regular file, but every rank reads the configuration; allowed a regular file"));
 }
 
 LoadedConfig load_config(const std::string& path, const std::vector<std::string>& sets) {

@@ -1,6 +1,6 @@
 #pragma once
-// A key of the configuration that is one of a few words: an enum, and one table of its names, which reading, checking, the JSON Schema, `config explain`
-// and writing share.
+// A configuration key with a fixed set of values: an enum and one table of its names, shared by reading, checking, the JSON Schema, `config explain`
+// and writing.
 #include <array>
 #include <cstddef>
 #include <ostream>
@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-/// The names of the values of E, in their order. Each enum that a key can be has a specialisation of its own, an array of const char*.
+/// The names of the values of E, in order. Each enum that is used as a key specialises this with an array of const char*.
 template <class E>
 inline constexpr std::nullptr_t kNames = nullptr;
 
@@ -24,11 +24,11 @@ constexpr const char* name_of(E value) {
   return kNames<E>[static_cast<size_t>(value)];
 }
 
-/// A value of E, or a text that is none of its names: a reader keeps what a file says until check() refuses it, and until then it equals no value.
+/// A value of E, or a text that is not one of its names. Invalid text is kept until check() reports it; it compares unequal to every value.
 template <HasNames E>
 class OneOf {
  public:
-  constexpr OneOf(E value) : value_(value) {}  // NOLINT(google-explicit-constructor): a key is set to a value
+  constexpr OneOf(E value) : value_(value) {}  // NOLINT(google-explicit-constructor): allows assigning a value to a key
   explicit OneOf(std::string_view text) {
     for (size_t i = 0; i < kNames<E>.size(); ++i) {
       if (kNames<E>[i] != text) continue;
@@ -38,7 +38,7 @@ class OneOf {
     unknown_ = text;
   }
 
-  /// Errors: InternalError where the text was none of the names.
+  /// Errors: InternalError if the text is not one of the names.
   E value() const {
     TRIREME_CHECK(unknown_.empty(), unknown_);
     return value_;

@@ -7,7 +7,7 @@
 namespace trireme {
 namespace {
 
-/// One line of a message: no control characters, no novels.
+/// Text for one line of a message: truncated, without control characters.
 std::string printable(const std::string& text) {
   constexpr size_t kLongest = 80;
   std::string out = text.substr(0, kLongest);

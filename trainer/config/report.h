@@ -1,5 +1,5 @@
 #pragma once
-// Where every value came from, and the violations found in them, collected so that a user sees all of them at once.
+// Sources of configuration values, and the violations found in them. Violations are collected so that a user sees all of them at once.
 #include <compare>
 #include <map>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace trireme {
 
-/// source 0 is the file; source n is the n-th --set, where line and column count inside its value. Orders as the user reads.
+/// source 0 is the file; source n is the n-th --set, whose line and column count within its value. Ordered by source, then position.
 struct Location {
   int source = 0;
   int line = 1;
@@ -18,11 +18,11 @@ struct Location {
 struct Sources {
   std::string file;                      ///< empty: the configuration was made in code
   std::vector<std::string> sets;         ///< key path of each --set, in order
-  std::string option = "--set";          ///< the one that gave them, in messages
-  std::map<std::string, Location> keys;  ///< every key and section that was given; what is absent here is a default
+  std::string option = "--set";          ///< name of the option that gave the sets, for messages
+  std::map<std::string, Location> keys;  ///< every key and section that was given; other keys have their default
 
   bool given(const std::string& key) const { return keys.contains(key); }
-  /// Of the key, or of the innermost section around it that was given, or the top of the file.
+  /// Location of the key, or of the innermost enclosing section that was given, or the start of the file.
   Location locate(const std::string& key) const;
   /// "run.yaml:3:7" or "--set:parallel.tensor"; empty for a configuration made in code.
   std::string name_of(const Location& at) const;
@@ -30,8 +30,8 @@ struct Sources {
 
 struct Violation {
   Location at;
-  std::string key;    ///< dotted path; empty when the text itself is broken
-  std::string value;  ///< empty when there is none to show
+  std::string key;    ///< dotted path; empty if the YAML text itself is invalid
+  std::string value;  ///< empty if there is no value to show
   std::string rule;
   std::string allowed = {};
   std::string nearest = {};
@@ -39,7 +39,7 @@ struct Violation {
 
 class Violations {
  public:
-  static constexpr size_t kMost = 100;  ///< kept; the rest is only counted
+  static constexpr size_t kMost = 100;  ///< maximum kept; further violations are only counted
 
   void add(Violation violation) {
     if (full())
@@ -49,11 +49,11 @@ class Violations {
   }
   bool full() const { return list_.size() == kMost; }
   bool empty() const { return list_.empty(); }
-  /// The key, or a section around it, has a violation: rules that read its value have nothing to stand on.
+  /// True if the key or an enclosing section has a violation, so that rules must not read its value.
   bool touch(const std::string& key) const;
-  /// One line each, in the order of the sources; a last line counts what did not fit.
+  /// One line per violation, in the order of the sources; a last line counts those beyond kMost.
   std::string text(const Sources& sources) const;
-  /// Throws ConfigError with that text unless empty.
+  /// Throws ConfigError with text(sources) unless empty.
   void raise(const Sources& sources) const;
 
  private:

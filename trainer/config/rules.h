@@ -10,13 +10,13 @@
 
 namespace trireme {
 
-/// What the rules between the keys of a configuration are told of it, and where they say what is broken.
+/// Access to a configuration for the rules between its keys, and the sink for their violations.
 class Rules {
  public:
   Rules(const Config& config, const Sources& sources, Violations& violations)
       : table_(table_of(config)), sources_(sources), out_(violations), before_(violations) {}
 
-  /// Every key of the rule has a sound value of its own.
+  /// True if no key of the rule has a violation from the checks of single keys.
   bool apply(std::initializer_list<const char*> keys) const {
     return std::none_of(keys.begin(), keys.end(), [&](const char* key) { return before_.touch(key); });
   }
@@ -25,7 +25,7 @@ class Rules {
     out_.add({sources_.locate(key), key, shown_value(table_.at(key)), rule, allowed, nearest});
   }
 
-  /// Keys that were given, or differ from their default, and that nothing reads in this configuration.
+  /// Reports keys that were given, or differ from their default, but have no effect in this configuration.
   void without_effect() {
     const FieldTable defaults = table_of(Config{});
     for (const FieldRow& row : table_.fields) {

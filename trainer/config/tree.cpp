@@ -19,17 +19,17 @@ namespace {
 std::pair<std::string, std::string> split_set(const std::string& set, const std::string& option) {
   const size_t equals = set.find('=');
   const std::string path = set.substr(0, equals);
-  // YAML would fold a line feed into a space, and the value would silently be another one.
+  // YAML would fold a line feed into a space and silently change the value.
   if (const std::string control = control_character_in(set); !control.empty())
     throw ConfigError(concat(option,
                              control_character_in(path).empty() ? " " + path + ": " + control + " in the value" : ": " + control + " in the key",
                              "; allowed text without control characters"));
-  constexpr int64_t kDeepest = 32;  // as in a file
+  constexpr int64_t kDeepest = 32;  // the limit for files, kMaxYamlDepth
   if (std::ranges::count(path, '.') >= kDeepest)
-    throw ConfigError(concat(option, ": the path of the key has more than ", kDeepest, " parts; allowed key.path=value, e.g. parallel.tensor=2"));
+    throw ConfigError(concat(option, ": the key path has more than ", kDeepest, " parts; allowed key.path=value, e.g. parallel.tensor=2"));
   if (equals == set.npos || path.empty() || path.front() == '.' || path.back() == '.' || path.find("..") != path.npos)
-    throw ConfigError(concat(option, " ", set, ": not of the form key.path=value, e.g. ", option,
-                             option == "--cluster-set" ? " nodes=2" : " parallel.tensor=2"));
+    throw ConfigError(
+        concat(option, " ", set, ": not of the form key.path=value, e.g. ", option, option == "--cluster-set" ? " nodes=2" : " parallel.tensor=2"));
   return {path, set.substr(equals + 1)};
 }
 
@@ -38,11 +38,11 @@ void apply_set(YamlNode& root, const std::string& path, const std::string& text,
   value.at = value.key_at = {source, 1, 1};
   if (value.kind == YamlNode::Kind::kMapping && value.children.empty()) value.kind = YamlNode::Kind::kNull;  // the value is missing
   if (value.kind == YamlNode::Kind::kMapping) {
-    violations.add({value.at, path, text, "one key at a time", "a plain value or a list, e.g. [a, b]"});
+    violations.add({value.at, path, text, "sets one key at a time, not a section", "a plain value or a list, e.g. [a, b]"});
     return;
   }
   const Location at = value.at;
-  if (!put(root, path, std::move(value))) violations.add({at, path, text, "unknown key: the path leads through a value, not a section"});
+  if (!put(root, path, std::move(value))) violations.add({at, path, text, "unknown key: a part of the path is a value, not a section"});
 }
 
 struct Descriptor {
@@ -52,8 +52,8 @@ struct Descriptor {
   }
 };
 
-/// Waits for text from a pipe, or another file that is not regular. False: its writer has closed it. A named pipe that nobody has opened for writing looks as if it were at
-/// its end, so an end counts only behind some text. Errors: IoError where nothing comes for a while.
+/// Waits for text from a pipe or another file that is not regular. Returns false if the writer has closed it. A named pipe that no process has opened
+/// for writing reads as end of file, so the caller accepts an end of file only after some text. Errors: IoError after 10 seconds without text.
 bool wait_for_text(int descriptor, const std::string& path) {
   constexpr int kSeconds = 10;
   pollfd source{descriptor, POLLIN, 0};
@@ -73,7 +73,7 @@ std::string read_yaml_file(const std::string& path, const std::string& what) {
   // O_NONBLOCK: opening a named pipe would otherwise wait until another process opens it for writing.
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.number < 0) throw IoError(concat(path, ": cannot be opened: ", std::strerror(errno)));
-  std::string text(kMaxYamlBytes + 1, '\0');  // so that an endless file ends here
+  std::string text(kMaxYamlBytes + 1, '\0');  // bounds the read of an endless file
   size_t size = 0;
   while (size < text.size()) {
     const ssize_t count = ::read(file.number, text.data() + size, text.size() - size);

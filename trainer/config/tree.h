@@ -1,5 +1,5 @@
 #pragma once
-// From a file and what is laid over it to one tree, for every kind of file that the strict reader reads.
+// Reads a YAML file and its --set overrides into one tree, for configurations and cluster files.
 #include <string>
 #include <vector>
 
@@ -7,12 +7,12 @@
 
 namespace trireme {
 
-/// The text of the file, at most one byte more than the reader takes. `what` names its kind in messages: "configuration file".
+/// The text of the file, cut after kMaxYamlBytes + 1 bytes. `what`: kind of the file in messages, e.g. "configuration file".
 /// Errors: MissingFileError; IoError if it cannot be read.
 std::string read_yaml_file(const std::string& path, const std::string& what);
 
-/// The tree of `text` with each of `sets` ("key.path=value", in order) in its place. sources.file is set; so is sources.sets.
-/// Errors: ConfigError for a set of another form, and as parse_yaml.
+/// The tree of `text` with the overrides `sets` ("key.path=value") applied in order. Fills sources.sets; the caller has set sources.file.
+/// Errors: ConfigError for a malformed set; those of parse_yaml.
 YamlNode read_tree(const std::string& text, const std::vector<std::string>& sets, Sources& sources, Violations& violations);
 
 }  // namespace trireme

@@ -3,9 +3,9 @@
 
 namespace trireme {
 
-/// One entry of data.validation: PATH, or name=PATH. Several entries may name one set; a '=' after a '/' belongs to the path.
+/// One entry of data.validation: PATH or name=PATH. Several entries may use the same name; a '=' after a '/' is part of the path.
 struct ValidationEntry {
-  std::string name;  ///< empty: none was given
+  std::string name;  ///< empty: no name was given
   std::string path;
   bool named = false;
 };

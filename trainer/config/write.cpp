@@ -63,11 +63,11 @@ Json type_schema(const FieldRow& row) {
 
 Json field_schema(const FieldRow& row) {
   Json schema = type_schema(row);
-  if (row.field.auto_rule && row.type != FieldType::kText) schema = {{"anyOf", {schema, {{"const", row.field.auto_word}}}}};
+  if (row.field.auto_rule && row.type != FieldType::kText) schema = {{"anyOf", {schema, {{"const", row.field.auto_name}}}}};
   if (row.field.or_null) schema = {{"anyOf", {schema, {{"type", "null"}}}}};
   const bool unset = std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr;
-  if (!unset && !row.field.required) schema["default"] = is_auto(row) ? Json(row.field.auto_word) : json_of(row.value);
-  schema["description"] = row.field.doc + (row.field.auto_rule ? concat(" ", row.field.auto_word, ": ", row.field.auto_rule, ".") : "");
+  if (!unset && !row.field.required) schema["default"] = is_auto(row) ? Json(row.field.auto_name) : json_of(row.value);
+  schema["description"] = row.field.doc + (row.field.auto_rule ? concat(" ", row.field.auto_name, ": ", row.field.auto_rule, ".") : "");
   return schema;
 }
 
@@ -127,7 +127,7 @@ std::string json_schema() {
 }
 
 std::string cluster_schema() {
-  return schema_of("Trireme cluster", table_of(ClusterConfig{}), "Machines that a forecast reckons with.").dump(2) + "\n";
+  return schema_of("Trireme cluster", table_of(ClusterConfig{}), "Machines for a forecast of `trireme plan` or `trireme train`.").dump(2) + "\n";
 }
 
 std::string explain(const LoadedConfig& loaded, const Config& resolved) {
@@ -141,10 +141,10 @@ std::string explain(const LoadedConfig& loaded, const Config& resolved) {
     const bool unset = std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr;
     out += concat(row.path, " = ",
                   unset                                               ? "not set"
-                  : std::holds_alternative<std::monostate>(row.value) ? row.field.auto_word
+                  : std::holds_alternative<std::monostate>(row.value) ? row.field.auto_name
                                                                       : text_of(row.value),
                   "    # ", origin);
-    if (is_auto(before)) out += concat(", ", row.field.auto_word, ": ", row.field.auto_rule);
+    if (is_auto(before)) out += concat(", ", row.field.auto_name, ": ", row.field.auto_rule);
     if (row.field.without_effect) out += concat(", without effect: ", row.field.without_effect);
     out += concat("\n    ", row.field.doc, " Allowed: ", allowed_text(row.field, row.type), ".\n");
   }

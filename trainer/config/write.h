@@ -7,21 +7,21 @@
 
 namespace trireme {
 
-/// The configuration as YAML that loads again and is then equal: every value that has an effect, doubles in shortest round-trip digits.
+/// The configuration as YAML that loads as an equal configuration. Contains every value that has an effect; doubles in shortest round-trip digits.
 std::string to_yaml(const Config& config);
-/// Only those whose path, "model.layers", `wanted` holds for; empty where there are none.
+/// Only the keys whose path (e.g. "model.layers") satisfies `wanted`; empty if there are none.
 std::string to_yaml(const Config& config, const std::function<bool(const std::string& path)>& wanted);
 
-/// The same of a cluster.
+/// The same for a cluster.
 std::string to_yaml(const ClusterConfig& cluster);
 
-/// JSON Schema (draft 2020-12) of the configuration file: every key with type, default, range or choices, and its line of documentation.
+/// JSON Schema (draft 2020-12) of the configuration file: every key with type, default, range or choices, and documentation.
 std::string json_schema();
-/// The same of a cluster file.
+/// The same for a cluster file.
 std::string cluster_schema();
 
-/// For people: every key of `resolved` with its value, where it came from (file:line:col, --set or default), for an `auto` the rule that gave the
-/// value, what is allowed, and what it means.
+/// Text of `config explain`: every key of `resolved` with its value, source (file:line:col, --set or default), the rule of an `auto` value, meaning
+/// and allowed values.
 std::string explain(const LoadedConfig& loaded, const Config& resolved);
 
 }  // namespace trireme

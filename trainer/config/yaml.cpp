@@ -19,7 +19,7 @@ bool all_of(std::string_view text, std::string_view more) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [&](char c) { return is_digit(c) || more.find(c) != more.npos; });
 }
 
-/// Why one YAML reader or another takes this plain scalar for a number that is not written in plain decimal digits; nullptr: none does.
+/// Describes how some YAML parsers read this plain scalar as a number that is not in plain decimal digits; nullptr if no parser does.
 const char* number_trap(std::string_view text) {
   if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
   if (text == ".inf" || text == ".Inf" || text == ".INF") return "infinity is not a value";
@@ -48,7 +48,7 @@ class TreeBuilder : public YAML::EventHandler {
     throw InternalError("a violation was not raised");
   }
 
-  /// Columns in characters, where yaml-cpp counts bytes. Marks mostly move forward, so the count goes on from the last one in the same line.
+  /// Counts columns in characters; yaml-cpp counts bytes. Marks mostly move forward, so counting continues from the previous mark of the same line.
   Location place_of(const YAML::Mark& mark) {
     if (mark.is_null()) return {source_, 1, 1};
     const size_t end = std::min(text_.size(), static_cast<size_t>(mark.pos));
@@ -61,7 +61,7 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (++documents_ > 1) stop(place_of(mark), "a second document starts here, where one is allowed; check the indentation of this line");
+    if (++documents_ > 1) stop(place_of(mark), "a second document starts here, but only one is allowed; check the indentation of this line");
   }
   void OnDocumentEnd() override {}
 
@@ -128,7 +128,7 @@ class TreeBuilder : public YAML::EventHandler {
     return frame.path.empty() ? frame.key : frame.path + "." + frame.key;
   }
 
-  /// yaml-cpp takes the end of the text for the end of a quoted scalar.
+  /// yaml-cpp accepts the end of the text as the end of a quoted scalar, so a missing quote is found here.
   bool quote_ends(size_t begin) const {
     const char quote = text_[begin];
     for (size_t i = begin + 1; i < text_.size(); ++i) {
@@ -143,7 +143,7 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   bool refuse_properties(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
-    // The node begins at its properties. The tag that yaml-cpp hands over cannot tell `! x` from a quoted scalar, nor is there one for null.
+    // The mark is at the properties of the node. yaml-cpp gives the same tag for `! x` and a quoted scalar, and none for null: check the text too.
     const bool tagged = char_at(mark) == '!' || !(tag.empty() || tag == "?" || tag == "!");
     const bool anchored = char_at(mark) == '&' || anchor != YAML::NullAnchor;
     if (anchored) violations_.add({place_of(mark), path(), "", "anchors (&name) are not allowed"});
@@ -200,7 +200,7 @@ class TreeBuilder : public YAML::EventHandler {
   YamlNode root_{.kind = YamlNode::Kind::kMapping, .at = {}};
 };
 
-/// Length of the UTF-8 character at `i`, 0 if there is none (overlong forms and surrogates included).
+/// Length of the UTF-8 character at `i`; 0 if it is invalid (overlong forms and surrogates included).
 size_t utf8_length(std::string_view text, size_t i) {
   const auto byte = [&](size_t k) { return i + k < text.size() ? static_cast<unsigned char>(text[i + k]) : 0u; };
   const auto tail = [&](size_t k) { return (byte(k) & 0xC0) == 0x80; };
@@ -213,7 +213,7 @@ size_t utf8_length(std::string_view text, size_t i) {
   return 0;
 }
 
-/// What must hold of the raw text, checked before the parser sees it: UTF-8 without control characters, no directive (yaml-cpp skips unknown ones).
+/// Checks the raw text before parsing: UTF-8, no control characters, no directives (yaml-cpp skips unknown ones).
 void check_text(std::string_view text, TreeBuilder& builder, int source) {
   Location at{source, 1, 1};
   bool before_document = true;
@@ -232,7 +232,7 @@ void check_text(std::string_view text, TreeBuilder& builder, int source) {
   }
 }
 
-/// Whether line `number` (from 0) begins with blanks that hold a tab, which the parser then blames on something else.
+/// True if the indentation of line `number` (from 0) contains a tab, for which the parser's own message is misleading.
 bool indented_with_tab(std::string_view text, int number) {
   size_t begin = 0;
   for (int line = 0; line < number && begin != text.npos; ++line)
@@ -248,7 +248,7 @@ std::string control_character_in(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     if (c < ' ' || c == 0x7F) return concat("control character ", static_cast<int>(c));
-    // U+0080 to U+009F, which some terminals obey
+    // U+0080 to U+009F, which some terminals interpret
     const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : '\0');
     if (c == 0xC2 && next >= 0x80 && next < 0xA0) return concat("control character ", static_cast<int>(next));
   }
@@ -256,7 +256,7 @@ std::string control_character_in(std::string_view text) {
 }
 
 YamlNode parse_yaml(std::string_view text, int source, const Sources& sources, Violations& violations) {
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // a byte order mark is no part of the text
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // skip the byte order mark
   TreeBuilder builder(text, source, sources, violations);
   if (text.size() > kMaxYamlBytes) builder.stop({source, 1, 1}, concat("larger than ", kMaxYamlBytes, " bytes"));
   check_text(text, builder, source);
@@ -267,7 +267,7 @@ YamlNode parse_yaml(std::string_view text, int source, const Sources& sources, V
     }
   } catch (const YAML::Exception& error) {
     const bool tab = indented_with_tab(text, error.mark.line);
-    builder.stop(builder.place_of(error.mark), error.msg + (tab ? "; the line is indented with a tab, where YAML wants spaces" : ""));
+    builder.stop(builder.place_of(error.mark), error.msg + (tab ? "; the line is indented with a tab, but YAML requires spaces" : ""));
   }
   return builder.take_root();
 }

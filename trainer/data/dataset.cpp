@@ -10,24 +10,24 @@
 namespace trireme {
 namespace {
 
-constexpr int64_t kFingerprintWhole = 1 << 20;  // tokens; read in milliseconds
-constexpr int64_t kFingerprintSample = 4096;    // of more: each may cost a page from a cold disk
+constexpr int64_t kFingerprintWhole = 1 << 20;  // tokens; reading them takes milliseconds
+constexpr int64_t kFingerprintSample = 4096;    // tokens of a larger source; each may read a page from disk
 
 void check_source(const TokenSource& source, const DatasetOptions& options) {
   if (const std::optional<std::string> digest = source.tokenizer_digest(); digest && *digest != options.tokenizer_digest)
-    throw DataError(concat(source.path(), ": made by tokenizer ", *digest, ", but the run's is ", options.tokenizer_digest,
-                           "; set data.tokenizer to the one that made it, or build it again with `trireme data build`"));
+    throw DataError(concat(source.path(), ": made by tokenizer ", *digest, ", but the run uses ", options.tokenizer_digest,
+                           "; set data.tokenizer to the tokenizer that made it, or rebuild it with `trireme data build`"));
   int32_t token = 0;
-  source.read(0, 1, options.vocab_size, &token);  // refuses a larger vocabulary
-  if (options.document_mask && !source.tells_documents())
+  source.read(0, 1, options.vocab_size, &token);  // throws if the source's vocabulary is larger
+  if (options.document_mask && !source.has_document_boundaries())
     throw DataError(concat(source.path(),
-                           ": does not say where its documents begin, and data.document_mask keeps them apart; allowed a token directory "
+                           ": data.document_mask=true needs document boundaries, which this format does not record; allowed a token directory "
                            "or a Megatron dataset, or data.document_mask=false"));
 }
 
 void hash_value(int64_t value, uint64_t& hash) { hash = fnv1a({reinterpret_cast<const char*>(&value), sizeof value}, hash); }
 
-/// How many of `count` things a fingerprint looks at, evenly spread.
+/// Number of tokens or documents, out of `count`, that enter a fingerprint.
 int64_t looked_at(int64_t count) { return count <= kFingerprintWhole ? count : kFingerprintSample; }
 
 void hash_tokens(const TokenSource& source, int64_t vocab_size, uint64_t& hash) {
@@ -72,16 +72,16 @@ TokenDataset::TokenDataset(const std::vector<std::string>& paths, const DatasetO
   for (Stream& stream : streams_) {
     if (stream.tokens <= length)
       throw DataError(concat(stream.sources.front().path(), stream.sources.size() > 1 ? " and the others" : "", ": ", stream.tokens,
-                             " tokens, but one sequence of ", length, " tokens and its last target need ", length + 1));
+                             " tokens, but one sequence of ", length, " tokens and its last target needs ", length + 1));
     stream.first_sample = sequences;
     sequences += sequences_of(stream);
     check_targets(stream);
   }
 }
 
-/// Stops at the first target, which is nearly always in the first document.
+/// Stops at the first target, which is almost always in the first document.
 void TokenDataset::check_targets(const Stream& stream) const {
-  const int64_t last = sequences_of(stream) * options_.sequence_length;  // sequences have tokens 1 to `last` of the stream as targets
+  const int64_t last = sequences_of(stream) * options_.sequence_length;  // tokens 1 to `last` of the stream are targets of a sequence
   bool found = false;
   for (size_t s = 0; s < stream.sources.size() && !found; ++s) {
     const TokenSource& source = stream.sources[s];
@@ -96,8 +96,8 @@ void TokenDataset::check_targets(const Stream& stream) const {
   }
   if (found) return;
   throw DataError(concat(stream.sources.front().path(), stream.sources.size() > 1 ? " and the others" : "",
-                         ": no token is a target, so there is nothing to learn or to measure; prompts are never targets",
-                         options_.document_mask ? ", nor with data.document_mask=true the first token of a document" : ""));
+                         ": no token is a target, so there is no loss to compute; prompt tokens are never targets",
+                         options_.document_mask ? ", nor is the first token of a document with data.document_mask=true" : ""));
 }
 
 int64_t TokenDataset::sequences() const { return streams_.back().first_sample + sequences_of(streams_.back()); }
@@ -143,7 +143,7 @@ void TokenDataset::read_stream(const Stream& stream, int64_t begin, int64_t coun
   }
 }
 
-/// The window's targets are tokens [begin + 1, begin + T]: those of a prompt do not count, nor does the first of a document that is kept apart.
+/// The targets of the window are tokens [begin + 1, begin + T]. Masks those in a prompt and, with a document mask, the first token of each document.
 void TokenDataset::mark_documents(const Stream& stream, int64_t begin, int32_t* targets, std::vector<int64_t>& segments) const {
   const int64_t end = begin + options_.sequence_length;
   const auto mask = [&](int64_t first, int64_t last) {

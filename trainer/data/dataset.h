@@ -7,16 +7,16 @@
 
 namespace trireme {
 
-/// One of the four virtual seams: numbered samples of one sequence length, readable in any order by any rank.
+/// Numbered samples of one sequence length, readable in any order by any rank.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t sequences() const = 0;  ///< distinct samples
-  /// tokens and targets are [sequence_length]; target t is what follows tokens 0..t, -1 where it does not count for the loss.
-  /// Sample -1 is padding: tokens 0, every target -1.
-  /// `segments` += the lengths, sequence_length in sum, of the stretches whose tokens attend to each other: one where documents are not kept apart.
+  /// `tokens` and `targets` are [sequence_length]; target t is the token after token t, or -1 if it is masked out of the loss.
+  /// Sample -1 is padding: every token is 0, every target -1.
+  /// Appends to `segments` the lengths of the runs of tokens that attend to each other; they sum to sequence_length. One run without a document mask.
   virtual void read(int64_t sample, int32_t* tokens, int32_t* targets, std::vector<int64_t>& segments) const = 0;
-  /// Groups of consecutive samples, and the share of each in training; no shares: one group, every sample once an epoch.
+  /// Groups of consecutive samples with their sampling weights. The default is one group: every sample once per epoch.
   struct Group {
     int64_t sequences;
     double weight;
@@ -24,19 +24,19 @@ class Dataset {
   virtual std::vector<Group> groups() const { return {{sequences(), 1.0}}; }
 };
 
-/// How entries of the configuration become samples.
 struct DatasetOptions {
   int64_t sequence_length = 0;
-  int64_t vocab_size = 0;            ///< the model's
-  std::string tokenizer_digest;      ///< the run's
-  bool document_mask = false;        ///< a segment for each document of a sequence, and no target across their borders
-  std::vector<double> weights = {};  ///< of the sources; empty: all as one stream
+  int64_t vocab_size = 0;            ///< of the model
+  std::string tokenizer_digest;      ///< of the run's tokenizer
+  bool document_mask = false;        ///< each document of a sequence is a segment, and no target crosses a document boundary
+  std::vector<double> weights = {};  ///< one per source; empty: all sources form one stream
 };
 
-/// Token sources as sequences. Without weights they are one stream, one after the other, and sample i is the window of T+1 tokens from i*T, so every token but
-/// the first is a target once; with weights each source is a stream of its own and a group of samples. Prompts of instruction data are never targets.
-/// Errors: those of TokenSource; DataError where a source's tokenizer is not the run's, its vocabulary exceeds the model's, a stream holds fewer than T+1 tokens, or
-/// none of its tokens is a target.
+/// Samples of T = sequence_length tokens from token sources. Without weights the sources are concatenated into one stream, and sample i is the
+/// window of T+1 tokens from token i*T: every token but the first is a target once. With weights each source is a separate stream and a group of
+/// samples. Prompt tokens of instruction data are never targets.
+/// Errors: those of TokenSource; DataError if a source was encoded with a different tokenizer or its vocabulary exceeds the model's, or if a stream
+/// has fewer than T+1 tokens or no target.
 class TokenDataset final : public Dataset {
  public:
   TokenDataset(const std::vector<std::string>& paths, const DatasetOptions& options);
@@ -47,18 +47,18 @@ class TokenDataset final : public Dataset {
 
   int64_t tokens() const { return tokens_; }
   std::vector<std::string> files() const;  ///< TokenSource::file() of each source
-  /// Equal for equal data: a hash of the description, the tokens and, where they matter, the documents of each source. Of more than 1,048,576 tokens (or
-  /// documents) it reads 4,096 spread over them, so it can miss a change.
+  /// Hash of each source's description and tokens and, if they affect samples, its document boundaries. Equal data have equal fingerprints. A source
+  /// of more than 1,048,576 tokens (or documents) is sampled at 4,096 evenly spaced ones, so a change can go unnoticed.
   uint64_t fingerprint() const;
-  /// What a checkpoint keeps of its data: fingerprint() as text and, where every source is a token directory with digests, a space and a digest of the
-  /// digests that the build recorded. The files themselves are not read for it: `data inspect --verify` does that.
+  /// Recorded in checkpoints: fingerprint() in decimal and, if every source is a token directory with digests, a space and a digest of the digests in
+  /// their index.json. Does not hash the files themselves; `data inspect --verify` does.
   std::string identity() const;
 
  private:
-  /// Sources read one after the other.
+  /// Concatenated sources.
   struct Stream {
     std::vector<TokenSource> sources;
-    std::vector<int64_t> starts;  ///< where each source begins, in tokens of the stream
+    std::vector<int64_t> starts;  ///< offset of each source in the stream, in tokens
     int64_t tokens = 0;
     int64_t first_sample = 0;
   };
@@ -75,7 +75,7 @@ class TokenDataset final : public Dataset {
   int64_t tokens_ = 0;
 };
 
-/// Whether two TokenDataset::identity() may be of the same data: the fingerprints are equal, and so are the digests where both have one.
+/// True if two TokenDataset::identity() strings can denote the same data: equal fingerprints and, if both have digests, equal digests.
 bool same_data(const std::string& a, const std::string& b);
 
 }  // namespace trireme

@@ -10,7 +10,7 @@
 namespace trireme {
 namespace {
 
-constexpr const char* kAdvice = "; the tokenizer or model.vocab_size does not belong to this file";
+constexpr const char* kAdvice = "; data.tokenizer or model.vocab_size does not match this file";
 
 }  // namespace
 
@@ -24,14 +24,14 @@ int64_t size_of(IdType type) {
     case IdType::kU32: return 4;
     case IdType::kI64: return 8;
   }
-  throw InternalError("no such type of ids");
+  throw InternalError("invalid id type");
 }
 
 FlatTokens::FlatTokens(const std::string& path, int64_t first_byte, IdType type) : file_(path), first_byte_(first_byte), type_(type) {
   const int64_t bytes = file_.bytes() - first_byte;
-  if (bytes <= 0) throw DataError(concat(path, ": holds no token"));
+  if (bytes <= 0) throw DataError(concat(path, ": contains no tokens"));
   if (bytes % size_of(type) != 0)
-    throw DataError(concat(path, ": truncated, or no token file: ", bytes, " bytes of ids are no multiple of ", size_of(type)));
+    throw DataError(concat(path, ": truncated, or not a token file: ", bytes, " bytes of ids is not a multiple of ", size_of(type)));
   tokens_ = bytes / size_of(type);
 }
 
@@ -56,19 +56,19 @@ namespace {
 constexpr int64_t kLlmcHeader = 256 * sizeof(int32_t);
 constexpr int32_t kLlmcGpt2 = 20240520, kLlmcEvaluation = 20240522, kLlmcLlama3 = 20240801;
 
-/// The type of its ids, by a header that has been looked through.
+/// Checks the header and returns the type of the ids.
 IdType llmc_type(const std::string& path) {
   const RandomAccessFile file(path);
   const auto field = [&](int64_t i) { return read_value<int32_t>(file, i * static_cast<int64_t>(sizeof(int32_t))); };
-  if (file.bytes() < kLlmcHeader) throw DataError(concat(path, ": truncated: ", file.bytes(), " bytes, and the header of llm.c has ", kLlmcHeader));
-  if (field(0) == kLlmcEvaluation) throw DataError(concat(path, ": questions for an evaluation by llm.c, no token file"));
+  if (file.bytes() < kLlmcHeader) throw DataError(concat(path, ": truncated: ", file.bytes(), " bytes, but an llm.c header has ", kLlmcHeader));
+  if (field(0) == kLlmcEvaluation) throw DataError(concat(path, ": an llm.c evaluation file, not a token file"));
   const IdType type = field(0) == kLlmcGpt2 ? IdType::kU16 : IdType::kU32;
   const int32_t version = field(0) == kLlmcGpt2 ? 1 : 7;
-  if (field(1) != version) throw DataError(concat(path, ": version ", field(1), " of llm.c's format; this program reads version ", version));
+  if (field(1) != version) throw DataError(concat(path, ": llm.c format version ", field(1), " is not supported; supported: ", version));
   const int64_t expected = kLlmcHeader + field(2) * size_of(type);
   if (field(2) < 1 || file.bytes() != expected)
-    throw DataError(concat(path, ": ", file.bytes() < expected ? "truncated" : "not what its header says", ": ", file.bytes(),
-                           " bytes, but the header promises ", field(2), " ids of ", size_of(type), " bytes"));
+    throw DataError(concat(path, ": ", file.bytes() < expected ? "truncated" : "does not match its header", ": ", file.bytes(),
+                           " bytes, but the header declares ", field(2), " ids of ", size_of(type), " bytes"));
   return type;
 }
 
@@ -87,18 +87,18 @@ LlmcTokens::LlmcTokens(const std::string& path) : flat(path, kLlmcHeader, llmc_t
 
 namespace {
 
-constexpr char kMegatronMagic[] = "MMIDIDX\0";  // nine bytes with the last zero
+constexpr char kMegatronMagic[] = "MMIDIDX\0";  // nine bytes including the terminating zero
 constexpr int64_t kTypeAt = 9 + 8, kSequencesAt = kTypeAt + 1, kBordersAt = kSequencesAt + 8, kLengthsAt = kBordersAt + 8;
 
 IdType megatron_type(const RandomAccessFile& index) {
   static_assert(sizeof kMegatronMagic == 9);
   const std::string& path = index.path();
-  if (index.bytes() < kLengthsAt) throw DataError(concat(path, ": truncated: ", index.bytes(), " bytes, and a header has ", kLengthsAt));
+  if (index.bytes() < kLengthsAt) throw DataError(concat(path, ": truncated: ", index.bytes(), " bytes, but the header has ", kLengthsAt));
   if (std::array<char, sizeof kMegatronMagic> magic;
       index.read(0, sizeof magic, magic.data()), std::memcmp(magic.data(), kMegatronMagic, sizeof magic) != 0)
-    throw DataError(concat(path, ": not an index of Megatron: it does not begin with MMIDIDX"));
+    throw DataError(concat(path, ": not a Megatron index: it does not begin with MMIDIDX"));
   if (const auto version = read_value<uint64_t>(index, 9); version != 1)
-    throw DataError(concat(path, ": version ", version, " of Megatron's format; this program reads version 1"));
+    throw DataError(concat(path, ": Megatron index version ", version, " is not supported; supported: 1"));
   switch (const auto code = read_value<uint8_t>(index, kTypeAt); code) {
     case 1: return IdType::kU8;
     case 2: return IdType::kI8;
@@ -106,7 +106,7 @@ IdType megatron_type(const RandomAccessFile& index) {
     case 4: return IdType::kI32;
     case 5: return IdType::kI64;
     case 8: return IdType::kU16;
-    default: throw DataError(concat(path, ": data type ", static_cast<int>(code), " holds no token ids; allowed 1, 2, 3, 4, 5, 8"));
+    default: throw DataError(concat(path, ": data type ", static_cast<int>(code), " is not an integer type; allowed 1, 2, 3, 4, 5, 8"));
   }
 }
 
@@ -115,12 +115,12 @@ IdType megatron_type(const RandomAccessFile& index) {
 MegatronTokens::MegatronTokens(const std::string& prefix) : index_(prefix + ".idx"), type_(megatron_type(index_)), flat_(prefix + ".bin", 0, type_) {
   const auto sequences = read_value<uint64_t>(index_, kSequencesAt), borders = read_value<uint64_t>(index_, kBordersAt);
   const auto room = static_cast<uint64_t>(index_.bytes());
-  // Below `room`, so that the products cannot overflow.
+  // The counts are checked first so that the products cannot overflow.
   const bool sane = sequences < room && borders < room;
   const uint64_t expected = sane ? static_cast<uint64_t>(kLengthsAt) + sequences * 12 + borders * 8 : std::numeric_limits<uint64_t>::max();
   if (expected != room)
-    throw DataError(concat(index_.path(), ": ", expected > room ? "truncated" : "too long", ": ", room, " bytes, but its header promises ", sequences,
-                           " sequences and ", borders, " borders of documents"));
+    throw DataError(concat(index_.path(), ": ", expected > room ? "truncated" : "too long", ": ", room, " bytes, but its header declares ", sequences,
+                           " sequences and ", borders, " document boundaries"));
   sequences_ = static_cast<int64_t>(sequences);
   borders_ = static_cast<int64_t>(borders);
   check_index();
@@ -130,7 +130,7 @@ ValueReader<int32_t> MegatronTokens::lengths() const { return {index_, kLengthsA
 ValueReader<int64_t> MegatronTokens::starts() const { return {index_, kLengthsAt + 4 * sequences_, sequences_}; }
 ValueReader<int64_t> MegatronTokens::borders() const { return {index_, kLengthsAt + 12 * sequences_, borders_}; }
 
-/// All of it, once: sequences end to end make the file one stream, and what has been looked at needs no second look.
+/// Checks the complete index once: since the sequences are contiguous, the file is one stream of tokens.
 void MegatronTokens::check_index() const {
   int64_t end = 0;
   const int64_t tokens = flat_.tokens();
@@ -139,16 +139,16 @@ void MegatronTokens::check_index() const {
   for (int64_t s = 0; s < sequences_; ++s) {
     const int64_t count = lengths[s], start = starts[s];
     if (count < 0 || count > tokens - end || start != end * size_of(type_))
-      throw DataError(concat(index_.path(), ": sequence ", s, ", ", count, " ids from byte ", start, " of ", flat_.path(), ", which holds ", tokens,
-                             " ids, does not begin where the one before it ends, at byte ", end * size_of(type_), ", or leaves the file"));
+      throw DataError(concat(index_.path(), ": sequence ", s, ", ", count, " ids from byte ", start, " of ", flat_.path(), " with ", tokens,
+                             " ids, must begin at byte ", end * size_of(type_), ", where the previous one ends, and lie inside the file"));
     end += count;
   }
-  if (end != tokens) throw DataError(concat(index_.path(), ": covers ", end, " ids, but ", flat_.path(), " holds ", tokens));
+  if (end != tokens) throw DataError(concat(index_.path(), ": covers ", end, " ids, but ", flat_.path(), " has ", tokens));
   int64_t before = 0;
   for (int64_t i = 0; i < borders_; ++i) {
     const int64_t border = borders[i];
     if (border < before || border > sequences_ || (i == 0 && border != 0))
-      throw DataError(concat(index_.path(), ": document ", i, " begins with sequence ", border, ", after ", before, ", of ", sequences_));
+      throw DataError(concat(index_.path(), ": document ", i, " begins at sequence ", border, ", after ", before, ", of ", sequences_));
     before = border;
   }
   if (borders_ < 2 || before != sequences_)
@@ -159,8 +159,8 @@ int64_t MegatronTokens::DocumentReader::token_at(int64_t border) {
   const int64_t sequence = borders_[border];
   if (sequence == tokens_.sequences_) return tokens_.flat_.tokens();
   const int64_t token = sequence >= 0 && sequence < tokens_.sequences_ ? starts_[sequence] / size_of(tokens_.type_) : -1;
-  // check_index() has seen it, but another program may have written into the file since.
-  if (token < 0 || token > tokens_.flat_.tokens()) throw DataError(concat(tokens_.index_.path(), ": has changed while it was in use"));
+  // check_index() has checked it, but another program may have changed the file since.
+  if (token < 0 || token > tokens_.flat_.tokens()) throw DataError(concat(tokens_.index_.path(), ": changed while in use"));
   return token;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Token files of other programs, read as they lie on disk: ids in a row, little-endian. What is no id of the model's vocabulary is refused as it is read.
+// Token files of other programs, read in place: consecutive little-endian ids. Each read checks that the ids are in the model's vocabulary.
 #include <cstdint>
 #include <string>
 
@@ -12,7 +12,7 @@ enum class IdType : uint8_t { kU8, kI8, kU16, kI16, kI32, kU32, kI64 };
 int64_t size_of(IdType type);
 
 /// Ids of one type from byte `first_byte` to the end of a file.
-/// Errors: MissingFileError, IoError; DataError where the ids end in the middle of one, or there are none.
+/// Errors: MissingFileError, IoError; DataError if there are no ids or the last one is incomplete.
 class FlatTokens {
  public:
   FlatTokens(const std::string& path, int64_t first_byte, IdType type);
@@ -29,39 +29,41 @@ class FlatTokens {
   int64_t tokens_ = 0;
 };
 
-/// prepare.py of nanoGPT: uint16 ids and nothing else.
+/// Format of nanoGPT's prepare.py: uint16 ids without a header.
 struct NanoGptTokens {
   explicit NanoGptTokens(const std::string& path) : flat(path, 0, IdType::kU16) {}
   FlatTokens flat;
 };
 
-/// A header of 256 int32 {magic, version, ids}, then the ids: 20240520 version 1 has uint16 (GPT-2), 20240801 version 7 uint32 (LLaMA-3).
-/// Source: dev/data/data_common.py of llm.c.   Errors: also DataError for another version, or where the file's size is not what the header promises.
+/// Format of llm.c: a header of 256 int32 {magic, version, number of ids}, then the ids: uint16 for magic 20240520 version 1 (GPT-2), uint32 for
+/// magic 20240801 version 7 (LLaMA-3). Source: dev/data/data_common.py of llm.c.
+/// Errors: those of FlatTokens; DataError for another version, or if the file's size does not match the header.
 struct LlmcTokens {
-  /// The file begins with a magic number of llm.c. Errors: those of RandomAccessFile.
+  /// True if the file begins with a magic number of llm.c. Errors: those of RandomAccessFile.
   static bool recognises(const std::string& path);
   explicit LlmcTokens(const std::string& path);
   FlatTokens flat;
 };
 
-/// PREFIX.bin holds the ids of all sequences in a row, PREFIX.idx says where they lie: "MMIDIDX\0\0", version 1 (u64), type of the ids (u8), sequences and
-/// borders of documents (u64), then lengths (i32) and first bytes (i64) of the sequences, and the borders, in sequences, from 0 to all (i64).
-/// Source: megatron/core/datasets/indexed_dataset.py of Megatron-LM.
-/// Errors: also DataError for an index cut short or too long, sequences that do not lie end to end, borders that do not rise, ids that are no integers.
+/// Format of Megatron-LM: PREFIX.bin contains the ids of all sequences, PREFIX.idx their index: "MMIDIDX\0\0", version 1 (u64), id type (u8), number
+/// of sequences and of document boundaries (u64 each), the lengths of all sequences (i32), their byte offsets (i64), and the boundaries as sequence
+/// numbers, from 0 to the number of sequences (i64). Source: megatron/core/datasets/indexed_dataset.py of Megatron-LM.
+/// Errors: those of FlatTokens; DataError for an index that is truncated or too long, sequences that are not contiguous, boundaries that do not
+/// ascend, or a non-integer id type.
 class MegatronTokens {
  public:
   explicit MegatronTokens(const std::string& prefix);
 
   const FlatTokens& flat() const { return flat_; }
   int64_t documents() const { return borders_ - 1; }
-  /// As TokenFile::DocumentReader.
+  /// See TokenFile::DocumentReader.
   class DocumentReader {
    public:
     explicit DocumentReader(const MegatronTokens& tokens) : tokens_(tokens), borders_(tokens.borders()), starts_(tokens.starts()) {}
     TokenFile::Document operator[](int64_t i);
 
    private:
-    int64_t token_at(int64_t border);  ///< where the sequence begins at which this border of documents is
+    int64_t token_at(int64_t border);  ///< token at which the given document boundary lies
 
     const MegatronTokens& tokens_;
     ValueReader<int64_t> borders_, starts_;
@@ -69,9 +71,9 @@ class MegatronTokens {
   TokenFile::Document document(int64_t i) const { return DocumentReader(*this)[i]; }
 
  private:
-  ValueReader<int32_t> lengths() const;  ///< of the sequences
-  ValueReader<int64_t> starts() const;   ///< of the sequences, in bytes
-  ValueReader<int64_t> borders() const;  ///< of the documents, in sequences
+  ValueReader<int32_t> lengths() const;  ///< sequence lengths, in ids
+  ValueReader<int64_t> starts() const;   ///< byte offsets of the sequences
+  ValueReader<int64_t> borders() const;  ///< document boundaries, as sequence numbers
   void check_index() const;
 
   RandomAccessFile index_;

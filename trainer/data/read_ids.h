@@ -1,5 +1,5 @@
 #pragma once
-// Token ids of any width, from the file to int32.
+// Reads token ids of any width as int32.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,15 +10,14 @@
 
 namespace trireme {
 
-static_assert(std::endian::native == std::endian::little, "token files are read as they lie on disk: little-endian");
+static_assert(std::endian::native == std::endian::little, "token files are little-endian and read without conversion");
 
-/// Which ids are valid, and what the message about another one advises.
 struct ValidIds {
-  int64_t vocab_size;
-  const char* advice;
+  int64_t vocab_size;  ///< ids in [0, vocab_size) are valid
+  const char* advice;  ///< appended to the error message
 };
 
-/// Tokens [begin, begin + count) of a file whose ids of type Id lie in a row from byte `first_byte`.
+/// Reads tokens [begin, begin + count) of a file with consecutive ids of type Id from byte `first_byte`.
 /// Errors: those of RandomAccessFile::read; DataError naming file and position of an id outside [0, vocab_size).
 template <class Id>
 void read_ids(const RandomAccessFile& file, int64_t first_byte, int64_t begin, int64_t count, const ValidIds& valid, int32_t* out) {

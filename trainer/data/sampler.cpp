@@ -10,7 +10,7 @@
 namespace trireme {
 namespace {
 
-/// Of the first `places`, how many go to a group with this share: places * share, rounded to the nearest. It grows by at most one a place.
+/// Number of the first `places` that go to a group with this share: places * share, rounded to nearest. Grows by at most one per place.
 int64_t places_taken(int64_t places, uint64_t share) {
   __extension__ using Wide = unsigned __int128;
   return static_cast<int64_t>((static_cast<Wide>(places) * share + (Wide{1} << 63)) >> 64);
@@ -37,8 +37,8 @@ Sampler::Sampler(uint64_t seed, std::vector<Dataset::Group> groups, int64_t glob
 
 int64_t Sampler::sample(int64_t step, int64_t index) const {
   TRIREME_CHECK(step >= 0 && index >= 0 && index < global_batch_, "step ", step, ", index ", index, " of ", global_batch_);
-  int64_t place = step * global_batch_ + index;  // among those of the groups that are left
-  int64_t first = 0;                             // sample of the group
+  int64_t place = step * global_batch_ + index;  // index among the places of `group` and the groups after it
+  int64_t first = 0;                             // first sample of `group`
   size_t group = 0;
   for (; group + 1 < groups_.size(); ++group) {
     const int64_t taken = places_taken(place, shares_[group]);

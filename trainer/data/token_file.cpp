@@ -16,14 +16,14 @@ namespace {
 constexpr std::string_view kFormat = "trireme-tokens";
 constexpr int64_t kVersion = 2, kVersionWithoutDigests = 1;
 constexpr int64_t kMaxIndexBytes = 1 << 20;
-constexpr const char* kRemedy = "; build it again with `trireme data build`";
+constexpr const char* kRemedy = "; rebuild it with `trireme data build`";
 
 TokenIndex read_index(const std::string& directory) {
   std::error_code ignored;
   if (!std::filesystem::exists(directory, ignored))
-    throw MissingFileError(concat(directory, ": no such token directory; `trireme data build` makes one"));
+    throw MissingFileError(concat(directory, ": no such token directory; `trireme data build` creates one"));
   if (!std::filesystem::is_directory(directory, ignored))
-    throw DataError(concat(directory, ": not a token directory; `trireme data build` makes one"));
+    throw DataError(concat(directory, ": not a token directory; `trireme data build` creates one"));
   const std::string path = directory + "/index.json";
   return TokenIndex::parse(read_text(path, kMaxIndexBytes), path);
 }
@@ -31,7 +31,7 @@ TokenIndex read_index(const std::string& directory) {
 void check_size(const RandomAccessFile& file, int64_t items, int64_t item_bytes, const char* what) {
   if (file.bytes() == items * item_bytes) return;
   const char* verdict = file.bytes() / item_bytes < items ? "truncated" : "too long";
-  throw DataError(concat(file.path(), ": ", verdict, ": ", file.bytes(), " bytes, but index.json promises ", items, " ", what, " of ", item_bytes,
+  throw DataError(concat(file.path(), ": ", verdict, ": ", file.bytes(), " bytes, but index.json declares ", items, " ", what, " of ", item_bytes,
                          " bytes = ", items * item_bytes, " bytes", kRemedy));
 }
 
@@ -55,8 +55,7 @@ TokenIndex TokenIndex::parse(const std::string& json_text, const std::string& pa
   if (string_member(json, "format", path) != kFormat) throw DataError(concat(path, ": not an index of format ", kFormat));
   const int64_t version = integer_member(json, "version", path);
   if (version != kVersion && version != kVersionWithoutDigests)
-    throw DataError(
-        concat(path, ": version ", version, " is not supported; this program reads versions ", kVersionWithoutDigests, " and ", kVersion));
+    throw DataError(concat(path, ": version ", version, " is not supported; supported: ", kVersionWithoutDigests, " and ", kVersion));
   require_known_keys(json,
                      {"format", "version", "tokenizer", "tokenizer_digest", "vocab_size", "token_bytes", "tokens", "documents", "prompts",
                       "tokens_digest", "documents_digest", "prompts_digest"},
@@ -69,7 +68,7 @@ TokenIndex TokenIndex::parse(const std::string& json_text, const std::string& pa
   index.vocab_size = integer_member(json, "vocab_size", path, 1, std::numeric_limits<int32_t>::max());
   index.tokens = integer_member(json, "tokens", path, 0, kMax);
   index.documents = integer_member(json, "documents", path, 0, kMax);
-  if (index.tokens == 0 || index.documents == 0) throw DataError(concat(path, ": holds no token"));
+  if (index.tokens == 0 || index.documents == 0) throw DataError(concat(path, ": contains no tokens"));
   integer_member(json, "token_bytes", path, index.token_bytes(), index.token_bytes());
   if (json.contains("prompts")) {
     if (!json["prompts"].is_boolean()) throw DataError(concat(path, ": \"prompts\" must be true or false"));
@@ -113,11 +112,12 @@ void TokenFile::read(int64_t begin, int64_t count, int32_t* out) const {
 
 void TokenFile::verify() const {
   if (!index_.has_digests())
-    throw ConfigError(concat("--verify: ", directory_, ": its index.json has no digests, because an earlier version built it", kRemedy));
+    throw ConfigError(
+        concat("--verify: ", directory_, ": index.json has no digests, because the directory was built by an earlier version", kRemedy));
   const auto check = [](const RandomAccessFile& file, const std::string& expected) {
     const std::string found = digest_of(file);
     if (found != expected)
-      throw DataError(concat(file.path(), ": has changed since it was built: its digest is ", found, ", and index.json says ", expected, kRemedy));
+      throw DataError(concat(file.path(), ": changed since it was built: digest ", found, ", but index.json records ", expected, kRemedy));
   };
   check(tokens_, index_.tokens_digest);
   check(documents_, index_.documents_digest);

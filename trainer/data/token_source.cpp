@@ -15,7 +15,7 @@ bool exists(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
-/// PREFIX of PREFIX.idx and PREFIX.bin, where the path names a Megatron dataset.
+/// The PREFIX of PREFIX.idx and PREFIX.bin if `path` names a Megatron dataset.
 std::optional<std::string> megatron_prefix(const std::string& path) {
   if (path.ends_with(".idx")) return path.substr(0, path.size() - 4);
   if (path.ends_with(".bin") && exists(path.substr(0, path.size() - 4) + ".idx")) return path.substr(0, path.size() - 4);
@@ -29,7 +29,7 @@ AnyFile open(const std::string& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return TokenFile(path);
   if (const std::optional<std::string> prefix = megatron_prefix(path)) return MegatronTokens(*prefix);
-  if (!exists(path)) return TokenFile(path);  // says what is missing
+  if (!exists(path)) return TokenFile(path);  // throws the error for a missing path
   if (LlmcTokens::recognises(path)) return LlmcTokens(path);
   if (path.ends_with(".bin")) return NanoGptTokens(path);
   throw DataError(
@@ -41,12 +41,11 @@ constexpr bool kIsDirectory = std::is_same_v<File, TokenFile>;
 template <class File>
 constexpr bool kIsMegatron = std::is_same_v<File, MegatronTokens>;
 
-/// The ids of a foreign file.
 const FlatTokens& flat(const NanoGptTokens& file) { return file.flat; }
 const FlatTokens& flat(const LlmcTokens& file) { return file.flat; }
 const FlatTokens& flat(const MegatronTokens& file) { return file.flat(); }
 
-/// `of_directory` for a token directory, else `of_foreign` for the ids of a foreign file.
+/// Calls `of_directory` for a token directory, otherwise `of_foreign` with the ids.
 template <class OfDirectory, class OfForeign>
 auto visit_ids(const AnyFile& any, OfDirectory&& of_directory, OfForeign&& of_foreign) {
   return std::visit(
@@ -78,7 +77,7 @@ int64_t TokenSource::documents() const {
       file_);
 }
 
-bool TokenSource::tells_documents() const { return std::holds_alternative<TokenFile>(file_) || std::holds_alternative<MegatronTokens>(file_); }
+bool TokenSource::has_document_boundaries() const { return std::holds_alternative<TokenFile>(file_) || std::holds_alternative<MegatronTokens>(file_); }
 
 bool TokenSource::prompts() const {
   const TokenFile* directory = std::get_if<TokenFile>(&file_);
@@ -116,7 +115,7 @@ int64_t TokenSource::document_at(int64_t token) const {
       [&]<class File>(const File& file) -> int64_t {
         if constexpr (kIsDirectory<File> || kIsMegatron<File>) {
           typename File::DocumentReader documents(file);
-          int64_t first = 0, last = this->documents() - 1;  // of several that begin at the same place all but the last are empty
+          int64_t first = 0, last = this->documents() - 1;  // of documents with the same begin, all but the last are empty
           while (first < last) {
             const int64_t middle = first + (last - first + 1) / 2;
             if (documents[middle].begin <= token)

@@ -1,5 +1,5 @@
 #pragma once
-// Token ids as training reads them, whatever wrote them.
+// Token ids for training, independent of the file format.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,8 +13,8 @@
 
 namespace trireme {
 
-/// One entry of data.train or data.validation: a token directory of `trireme data build`; PREFIX.bin with PREFIX.idx of Megatron, named by either file or by
-/// PREFIX; or a token file of llm.c (by its magic number) or of nanoGPT (any other file whose name ends in .bin: uint16 without a header).
+/// One entry of data.train or data.validation: a token directory of `trireme data build`; a Megatron dataset PREFIX.bin with PREFIX.idx, given as
+/// either file or as PREFIX; an llm.c token file (recognised by its magic number); or a nanoGPT file (any other *.bin: uint16 without a header).
 /// Errors: MissingFileError, IoError, DataError naming file and position.
 class TokenSource {
  public:
@@ -22,21 +22,21 @@ class TokenSource {
 
   const std::string& path() const { return path_; }
   int64_t tokens() const;
-  int64_t documents() const;     ///< 1 where the format does not tell them apart
-  bool tells_documents() const;  ///< false: the format has no place for their borders
-  bool prompts() const;          ///< some documents begin with tokens that are never targets
-  /// Tokens [begin, begin + count). Errors: DataError for an id that is not below `vocab_size`.
+  int64_t documents() const;     ///< 1 if the format does not record document boundaries
+  bool has_document_boundaries() const;  ///< true if the format records document boundaries
+  bool prompts() const;          ///< true for instruction data: documents can begin with a prompt, whose tokens are never targets
+  /// Reads tokens [begin, begin + count). Errors: DataError for an id outside [0, vocab_size).
   void read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out) const;
-  /// Calls `visit` for document `first` and those behind it, in order, until it returns false. Errors: those of TokenFile::DocumentReader.
+  /// Calls `visit` for the documents from `first` on, in order, until it returns false. Errors: those of TokenFile::DocumentReader.
   void visit_documents(int64_t first, const std::function<bool(const TokenFile::Document&)>& visit) const;
-  int64_t document_at(int64_t token) const;  ///< the one that holds it, by bisection
-  /// Of the tokenizer that made the ids, where the format says so.
+  int64_t document_at(int64_t token) const;  ///< document that contains the token, by binary search
+  /// Digest of the tokenizer that produced the ids; nullopt if the format does not record it.
   std::optional<std::string> tokenizer_digest() const;
-  /// The file that holds the ids: two sources with the same one are the same.
+  /// File with the ids; identifies the source.
   std::string file() const;
-  /// Of all its ids, and of where its documents and prompts are if `documents`; none where no index.json has it.
+  /// Digest of the ids and, if `documents`, of the document boundaries and prompt lengths; nullopt if the source has no index.json with digests.
   std::optional<std::string> digest(bool documents) const;
-  /// What its fingerprint begins with: format and counts.
+  /// Format and counts, as hashed by TokenDataset::fingerprint().
   std::string description() const;
 
  private:

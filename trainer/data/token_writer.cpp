@@ -24,11 +24,11 @@ constexpr const char* kPrompts = "prompts.bin";
 constexpr const char* kIndex = "index.json";
 constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 constexpr const char* kContent[] = {kTokens, kDocuments, kPrompts, "tokenizer.json", "tokenizer.model", kTokenizerConfig, kIndex};
-// Of the partial directory only. The lock goes last, so that nobody finds a half-removed directory unlocked.
+// Files of the partial directory only. The lock is removed last, so that no process finds a half-removed directory unlocked.
 constexpr const char* kJournal = "progress.json";
 constexpr const char* kLock = "lock";
-constexpr const char* kFormat = "trireme-build";
-constexpr int64_t kVersion = 1;
+constexpr const char* kBuildFormat = "trireme-build";
+constexpr int64_t kBuildVersion = 1;
 
 [[noreturn]] void refuse_existing(const fs::path& output) {
   throw ConfigError(concat("--output=", output.string(), ": exists and differs from what would be written; remove it or name another directory"));
@@ -52,7 +52,7 @@ TokenIndex read_index(const fs::path& directory) {
   return TokenIndex::parse(read_text(path, 1 << 20), path.string());
 }
 
-/// `there` may have been built before an index had digests.
+/// `there` may have been built before digests were added to the index.
 bool same_index(const TokenIndex& fresh, const TokenIndex& there) {
   return (there.has_digests() ? fresh : fresh.without_digests()).to_json() == there.to_json();
 }
@@ -63,7 +63,7 @@ bool same_content(const fs::path& fresh, const fs::path& there) {
          });
 }
 
-/// What could not be kept in any case is refused before the work; what may be identical, at commit.
+/// Refuses, before any work, an output that cannot be identical to the result; commit() compares the content of any other.
 void check_existing(const fs::path& output, const TokenIndex& index) {
   std::error_code error;
   if (!fs::exists(output, error) || (fs::is_directory(output, error) && fs::is_empty(output, error))) return;
@@ -71,7 +71,7 @@ void check_existing(const fs::path& output, const TokenIndex& index) {
   TokenIndex there;
   try {
     there = read_index(output);
-  } catch (const DataError&) {  // of another version, or another program
+  } catch (const DataError&) {  // an index.json of another version or another program
     refuse_existing(output);
   }
   if (there.tokenizer_digest != index.tokenizer_digest || there.vocab_size != index.vocab_size || there.prompts != index.prompts)
@@ -100,7 +100,7 @@ TokenWriter::TokenWriter(const std::string& output, TokenIndex index, const std:
     if (error) cannot_write(parent, error.value());
     lock();
     const bool goes_on = read_journal();
-    kept_ = goes_on;  // work of hours is not lost because this start fails
+    kept_ = goes_on;  // keep the progress of an earlier attempt if the rest of the constructor fails
     if (!goes_on) save(position_);
     open_files(tokenizer_file);
     kept_ = false;
@@ -121,7 +121,7 @@ void TokenWriter::leave() noexcept {
   }
   if (lock_ >= 0) ::close(lock_);
   lock_ = -1;
-  ::rmdir(partial_.c_str());  // where it is empty
+  ::rmdir(partial_.c_str());  // fails, as intended, if it is not empty
   if (first_created_.empty()) return;
   for (fs::path p = output_.parent_path(); ::rmdir(p.c_str()) == 0 && p != first_created_;) p = p.parent_path();
   first_created_.clear();
@@ -132,7 +132,7 @@ void TokenWriter::lock() {
   for (;;) {
     if (::mkdir(partial_.c_str(), 0777) != 0 && errno != EEXIST) cannot_write(output_, errno);
     lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (lock_ < 0 && errno == ENOENT) continue;  // its holder has just left
+    if (lock_ < 0 && errno == ENOENT) continue;  // its owner has just removed the directory
     if (lock_ < 0) cannot_write(path, errno);
     const bool locked = ::flock(lock_, LOCK_EX | LOCK_NB) == 0;
     const int error_number = errno;
@@ -142,8 +142,8 @@ void TokenWriter::lock() {
       return;
     ::close(std::exchange(lock_, -1));
     if (!locked && error_number == EWOULDBLOCK)
-      throw ConfigError(concat("--output=", output_.string(), ": another process is writing it; wait for its end or name another directory"));
-    if (!locked && error_number != EINTR) throw IoError(concat(path.string(), ": cannot be locked: ", std::generic_category().message(error_number)));
+      throw ConfigError(concat("--output=", output_.string(), ": another process is writing it; wait until it finishes, or name another directory"));
+    if (!locked && error_number != EINTR) throw IoError(concat(path.string(), ": cannot lock: ", std::generic_category().message(error_number)));
   }
 }
 
@@ -154,21 +154,21 @@ bool TokenWriter::read_journal() {
     for (const fs::directory_entry& entry : fs::directory_iterator(partial_))
       if (const std::string name = entry.path().filename().string(); name != kLock && name != concat(kJournal, ".tmp")) {
         ::unlink((partial_ / kLock).c_str());
-        throw ConfigError(concat(partial_.string(), ": exists and holds no unfinished build, but ", name, "; move it away"));
+        throw ConfigError(concat(partial_.string(), ": exists, but is not an unfinished build: it contains ", name, "; move it away"));
       }
     return false;
   }
   const std::string where = path.string();
   const nlohmann::json json = parse_object(read_text(path, 1 << 20), where);
   require_known_keys(json, {"format", "version", "command", "tokens", "documents", "position"}, where);
-  const bool ours = string_member(json, "format", where) == kFormat && integer_member(json, "version", where) == kVersion;
-  if (ours && member(json, "position", where).is_null()) {  // nothing was saved, and so nothing is lost, whosever it was
+  const bool ours = string_member(json, "format", where) == kBuildFormat && integer_member(json, "version", where) == kBuildVersion;
+  if (ours && member(json, "position", where).is_null()) {  // no progress was saved, so nothing is lost, whichever command wrote it
     for (const char* name : kContent) ::unlink((partial_ / name).c_str());
     return false;
   }
   if (!ours || string_member(json, "command", where) != command_)
-    throw ConfigError(concat(partial_.string(), ": holds the unfinished work of another command, or its input has changed since; ",
-                             "give the command it was begun with, or remove that directory"));
+    throw ConfigError(concat(partial_.string(), ": contains the unfinished build of another command, or the input has changed since; ",
+                             "rerun the original command, or remove that directory"));
   index_.tokens = integer_member(json, "tokens", where, 0, kMaxInteger / 16);
   index_.documents = integer_member(json, "documents", where, 0, kMaxInteger / 16);
   position_ = member(json, "position", where);
@@ -201,7 +201,7 @@ void TokenWriter::open_files(const std::string& tokenizer_file) {
     ::unlink((partial_ / kTokenizerConfig).c_str());
 }
 
-/// For appending behind the first `bytes`.
+/// Opens a file for appending after its first `bytes` bytes.
 TokenWriter::File TokenWriter::open(const char* name, int64_t bytes) const {
   constexpr size_t kBuffer = 1 << 18;
   const fs::path path = partial_ / name;
@@ -209,8 +209,7 @@ TokenWriter::File TokenWriter::open(const char* name, int64_t bytes) const {
   struct stat status {};
   if (!file.stream || ::fstat(::fileno(file.stream.get()), &status) != 0) cannot_write(path, errno);
   if (status.st_size < bytes)
-    throw DataError(
-        concat(path.string(), ": ", status.st_size, " bytes, but ", kJournal, " beside it promises ", bytes, "; remove ", partial_.string()));
+    throw DataError(concat(path.string(), ": ", status.st_size, " bytes, but ", kJournal, " records ", bytes, "; remove ", partial_.string()));
   if (::ftruncate(::fileno(file.stream.get()), bytes) != 0) cannot_write(path, errno);
   if (bytes > 0) update_from(RandomAccessFile(path.string()), bytes, file.digest);
   std::setvbuf(file.stream.get(), nullptr, _IOFBF, kBuffer);
@@ -240,7 +239,7 @@ void TokenWriter::append_as(std::span<const int32_t> tokens) {
 }
 
 void TokenWriter::append(std::span<const int32_t> tokens) {
-  constexpr size_t kStretch = 1 << 16;  // so that the buffer stays small
+  constexpr size_t kStretch = 1 << 16;  // bounds the size of the buffer
   while (!tokens.empty()) {
     const auto stretch = tokens.first(std::min(tokens.size(), kStretch));
     switch (index_.token_bytes()) {
@@ -270,14 +269,14 @@ void TokenWriter::save(const nlohmann::json& position) {
   sync(tokens_);
   sync(documents_);
   sync(prompts_);
-  const nlohmann::ordered_json journal{{"format", kFormat},       {"version", kVersion},           {"command", command_},
+  const nlohmann::ordered_json journal{{"format", kBuildFormat},       {"version", kBuildVersion},           {"command", command_},
                                        {"tokens", index_.tokens}, {"documents", index_.documents}, {"position", position}};
   write_durably(partial_ / kJournal, journal.dump(2) + "\n");
 }
 
 TokenWriter::Outcome TokenWriter::commit() {
   TRIREME_CHECK(open_tokens() == 0, open_tokens(), " tokens belong to no document");
-  if (index_.tokens == 0) throw DataError(concat("--output=", output_.string(), ": there is no token to write"));
+  if (index_.tokens == 0) throw DataError(concat("--output=", output_.string(), ": no tokens to write"));
   for (File* file : {&tokens_, &documents_, &prompts_}) {
     sync(*file);
     if (file->stream && std::fclose(file->stream.release()) != 0) cannot_write(output_, errno);
@@ -288,7 +287,7 @@ TokenWriter::Outcome TokenWriter::commit() {
   write_durably(partial_ / kIndex, index_.to_json());
   sync_directory(partial_);
 
-  // rename replaces an empty directory and nothing else.
+  // rename() replaces an empty directory only.
   if (::rename(partial_.c_str(), output_.c_str()) != 0) {
     const int error_number = errno;
     std::error_code ignored;
@@ -297,7 +296,7 @@ TokenWriter::Outcome TokenWriter::commit() {
     leave();
   }
   const bool written = lock_ >= 0;
-  // Behind the rename, so that a build killed before it can go on. One killed between the two leaves them in the output.
+  // Removed after the rename, so that a build killed before it can be resumed. One killed in between leaves these files in the output.
   ::unlink((output_ / kJournal).c_str());
   ::unlink((output_ / kLock).c_str());
   if (written) ::close(std::exchange(lock_, -1));

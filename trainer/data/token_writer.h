@@ -12,16 +12,16 @@
 
 namespace trireme {
 
-/// Makes a token directory: all or nothing. Writes into `<output>.partial` beside it, which one process at a time holds, and renames that at commit.
-/// Destroyed without a commit it leaves nothing behind; killed, or after keep(), the partial directory stays, and the next writer of the same command
-/// goes on from the last save(). Memory does not grow with the data.
-/// Errors: ConfigError where the output exists (an empty directory is taken, an identical one is kept; by its index.json it is refused at once), where another process writes it, or where the
-/// partial directory is another command's; DataError where that is damaged; IoError.
+/// Writes a token directory atomically: into `<output>.partial`, locked against other processes, renamed to `<output>` by commit(). Destruction
+/// without commit() removes the partial directory. After a kill or keep() it remains, and the next writer with the same `command` resumes from the
+/// last save(). Memory use does not grow with the data.
+/// Errors: ConfigError if the output exists (an empty directory is replaced, an identical one is kept; one whose index.json rules out identity is
+/// refused by the constructor), if another process is writing it, or if the partial directory belongs to another command; DataError if the partial
+/// directory is damaged; IoError.
 class TokenWriter {
  public:
-  /// `index` names the tokenizer; its counts are filled in here. `tokenizer_file` is copied where it is not empty, with the
-  /// tokenizer_config.json beside it. `command`: a digest of all that
-  /// decides the result.
+  /// `index` names the tokenizer; the writer fills in its counts. A non-empty `tokenizer_file` is copied, with the tokenizer_config.json beside it.
+  /// `command`: digest of everything that determines the result.
   TokenWriter(const std::string& output, TokenIndex index, const std::string& tokenizer_file = "", std::string command = "");
   ~TokenWriter();
   TokenWriter(const TokenWriter&) = delete;
@@ -30,19 +30,19 @@ class TokenWriter {
   /// Errors: DataError for an id outside the vocabulary.
   void append(std::span<const int32_t> tokens);
   int64_t open_tokens() const { return index_.tokens - document_start_; }  ///< appended since the last document ended
-  /// Ends the document of these tokens; its first `prompt` ones are never targets. False where there are none: no document.
+  /// Ends the document of the open tokens; its first `prompt` tokens are never targets. Without open tokens, adds no document and returns false.
   bool end_document(int64_t prompt = 0);
 
-  /// Makes what was written durable, with `position`: an object that tells the caller where to go on, in the middle of a document too.
+  /// Makes everything written so far durable, together with `position`, the caller's resume position. Allowed in the middle of a document.
   void save(const nlohmann::json& position);
-  /// What the last save() of an earlier attempt said; null where there was none.
+  /// Position of the last save() of an earlier attempt; null if there was none.
   const nlohmann::json& position() const { return position_; }
-  /// From here on the partial directory outlives this object.
+  /// Makes the partial directory outlive this object.
   void keep() { kept_ = true; }
 
   enum class Outcome : uint8_t {
     kWritten,
-    kUnchanged,  ///< the output held exactly these bytes already and was left alone
+    kUnchanged,  ///< the output already existed with identical content
   };
   Outcome commit();
   const TokenIndex& index() const { return index_; }
@@ -53,12 +53,12 @@ class TokenWriter {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   struct File {
-    std::unique_ptr<std::FILE, CloseFile> stream;  ///< null: there is no such file
-    Digest digest = {};                            ///< of what was written
+    std::unique_ptr<std::FILE, CloseFile> stream;  ///< null: the directory does not have this file
+    Digest digest = {};                            ///< of the content
   };
 
   void lock();
-  bool read_journal();  ///< false: there is none, nothing was written
+  bool read_journal();  ///< false if there is no saved progress
   void open_files(const std::string& tokenizer_file);
   File open(const char* name, int64_t bytes) const;
   void write(File& file, const void* data, size_t bytes) const;
@@ -71,14 +71,14 @@ class TokenWriter {
   std::string command_;
   std::filesystem::path output_;
   std::filesystem::path partial_;
-  std::filesystem::path first_created_;  ///< topmost parent directory made here; empty when all stood
+  std::filesystem::path first_created_;  ///< topmost parent directory created by this writer; empty if all existed
   int lock_ = -1;
   bool kept_ = true;
   nlohmann::json position_;
   int64_t document_start_ = 0;
   File tokens_;
   File documents_;
-  File prompts_;  ///< of instruction data only
+  File prompts_;  ///< instruction data only
   std::vector<std::byte> buffer_;
 };
 

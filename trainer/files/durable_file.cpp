@@ -17,7 +17,7 @@ namespace {
   throw IoError(concat("cannot ", verb, " ", path.string(), ": ", std::strerror(errno)));
 }
 
-/// Closes on every way out.
+/// Owns a descriptor.
 class Descriptor {
  public:
   Descriptor(const std::filesystem::path& path, int flags) : value_(::open(path.c_str(), flags | O_CLOEXEC)) {
@@ -36,8 +36,8 @@ class Descriptor {
 
 }  // namespace
 
-/// A new file of that name: what a writer that was killed has left goes first. Whatever else is there, a link to another file or a pipe, is not written to.
-/// -1 with errno.
+/// Creates a new file; first removes a regular file of that name, left by a killed writer. Never writes to an existing link or pipe. Returns -1 on
+/// failure, with errno set.
 static int create_anew(const std::filesystem::path& path) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
   const int file = ::open(path.c_str(), kFlags, 0644);
@@ -55,7 +55,7 @@ void check_replaceable(const std::filesystem::path& path) {
   if (there && !std::filesystem::is_regular_file(status))
     throw IoError(concat("cannot write ", path.string(), ": it exists and is not a regular file; choose another name"));
   if (!there && path.has_parent_path() && !std::filesystem::is_directory(path.parent_path(), error))
-    throw IoError(concat("cannot write ", path.string(), ": there is no directory ", path.parent_path().string()));
+    throw IoError(concat("cannot write ", path.string(), ": no such directory: ", path.parent_path().string()));
 }
 
 DurableFile::DurableFile(std::filesystem::path path) : path_(std::move(path)), temporary_(path_.string() + ".tmp") {
@@ -84,14 +84,14 @@ void DurableFile::write(const void* data, size_t bytes) {
     bytes -= static_cast<size_t>(written);
   }
   if (bytes_ - sent_ < kStretch) return;
-  // The disk begins while more is on its way, so that fsync finds little left to do. A hint: an error comes back from fsync.
+  // Starts write-back early, so that fsync has little left to do. Errors are ignored here, because fsync reports them.
   ::sync_file_range(descriptor_, sent_, bytes_ - sent_, SYNC_FILE_RANGE_WRITE);
   sent_ = bytes_;
 }
 
 void DurableFile::commit() {
   if (::fsync(descriptor_) != 0) fail("sync", temporary_);
-  // Network file systems report a full disk or quota as late as here.
+  // Network file systems may report a full disk or quota only here.
   if (::close(std::exchange(descriptor_, -1)) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int error = errno;
     ::unlink(temporary_.c_str());
@@ -108,7 +108,7 @@ void write_durably(const std::filesystem::path& path, std::string_view text) {
 
 void sync_directory(const std::filesystem::path& path) {
   const Descriptor directory(path.empty() ? "." : path, O_RDONLY | O_DIRECTORY);
-  if (::fsync(directory) != 0 && errno != EINVAL) fail("sync", path);  // EINVAL: a file system that has no such thing
+  if (::fsync(directory) != 0 && errno != EINVAL) fail("sync", path);  // EINVAL: the file system does not support it
 }
 
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
@@ -118,7 +118,7 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 
 std::string read_text(const std::filesystem::path& path, int64_t max_bytes, Links links) {
   const MappedFile file(path.string(), links);
-  if (file.bytes() > max_bytes) throw DataError(concat(path.string(), ": ", file.bytes(), " bytes are too many; at most ", max_bytes, " are read"));
+  if (file.bytes() > max_bytes) throw DataError(concat(path.string(), ": too large: ", file.bytes(), " bytes; at most ", max_bytes, " are allowed"));
   file.load(0, file.bytes());
   return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(file.bytes())};
 }

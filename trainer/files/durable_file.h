@@ -1,5 +1,5 @@
 #pragma once
-// Files that survive a crash: written under another name, synced, then renamed.
+// Crash-safe files: written to a temporary file, synced, then renamed.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -12,9 +12,9 @@
 
 namespace trireme {
 
-/// Writes `path` through `path`.tmp: until commit() nothing is seen under the name, after it the whole file is, even after a power cut
-/// (the directory itself is synced by sync_directory). Dropped uncommitted, it leaves nothing. Errors: IoError that names the file; those of
-/// check_replaceable.
+/// Writes `path` atomically through `path`.tmp: the name refers to the old file until commit() and to the complete new file afterwards, even after a
+/// power failure (sync_directory syncs the directory entry). Destruction without commit() removes the temporary file.
+/// Errors: IoError naming the file; those of check_replaceable.
 class DurableFile {
  public:
   explicit DurableFile(std::filesystem::path path);
@@ -32,18 +32,18 @@ class DurableFile {
   std::filesystem::path temporary_;
   int descriptor_ = -1;
   int64_t bytes_ = 0;
-  int64_t sent_ = 0;  ///< bytes on their way to the disk
+  int64_t sent_ = 0;  ///< bytes whose write-back has been started
 };
 
-/// A rename would put a file in the place of a pipe, a device or a directory. Errors: IoError where `path` exists and is not a regular file, or its
-/// directory is not there.
+/// Checks that DurableFile can write `path`: its rename would replace a pipe or a device by a file.
+/// Errors: IoError if `path` exists and is not a regular file, or if its directory does not exist.
 void check_replaceable(const std::filesystem::path& path);
 void write_durably(const std::filesystem::path& path, std::string_view text);
-/// Makes the names in a directory durable.
+/// Makes the entries of a directory durable.
 void sync_directory(const std::filesystem::path& path);
 /// Renames and syncs the directory of `to`.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
-/// A whole small file. Errors: MissingFileError, IoError; DataError where it is larger, or as MappedFile.
+/// Reads a complete file. Errors: those of MappedFile; DataError if the file is larger than `max_bytes`.
 std::string read_text(const std::filesystem::path& path, int64_t max_bytes = std::numeric_limits<int64_t>::max(), Links links = Links::kFollow);
 
 }  // namespace trireme

@@ -21,7 +21,7 @@ void throw_file_error(const std::string& path, const char* what, int error_numbe
 }
 
 static int open_for_reading(const std::string& path, Links links) {
-  // O_NONBLOCK: a named pipe must be refused, not waited for
+  // O_NONBLOCK: opening a named pipe must not block; the caller refuses it
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::kRefuse ? O_NOFOLLOW : 0);
   const int file = ::open(path.c_str(), flags);
   if (file >= 0 || errno != EMFILE) return file;
@@ -32,7 +32,7 @@ static int open_for_reading(const std::string& path, Links links) {
 OpenedFile open_regular_file(const std::string& path, Links links) {
   const int file = open_for_reading(path, links);
   if (file < 0 && errno == ELOOP && links == Links::kRefuse) throw DataError(concat(path, ": is a symbolic link; expected the file itself"));
-  // A socket, or a device without a driver
+  // ENXIO: a socket, or a device without a driver
   if (file < 0 && errno == ENXIO) throw DataError(concat(path, ": not a regular file"));
   if (file < 0) throw_file_error(path, "cannot open", errno);
   struct stat status {};

@@ -23,15 +23,15 @@ bool stands(const fs::path& path) {
 
 /// Without a trailing slash, so that PATH.partial is a sibling.
 fs::path normalise(const fs::path& path) {
-  if (path.empty()) return path;  // which absolute() does not take
+  if (path.empty()) return path;  // absolute() throws for an empty path
   const fs::path normal = fs::absolute(path).lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-/// Says that a PATH.partial was made here and may be removed.
+/// Marks a PATH.partial as created by this class, so that it may be removed.
 constexpr const char* kMarker = ".trireme-partial";
 
-/// The marker stays: whoever is killed meanwhile leaves what the next one may remove.
+/// Removes everything except the marker, so that if this process is killed, the next one may remove the rest.
 void clear(const fs::path& partial, std::error_code& error) {
   for (fs::directory_iterator item(partial, error); !error && item != fs::directory_iterator(); item.increment(error))
     if (item->path().filename() != kMarker) fs::remove_all(item->path(), error);
@@ -49,7 +49,7 @@ NewDirectory::NewDirectory(const fs::path& path, const std::string& option) : pa
   if (stands(path_)) refuse("exists; remove it or name another directory");
   std::error_code error;
   fs::create_directories(partial_, error);
-  if (error) fail("make", partial_, error.value());
+  if (error) fail("create", partial_, error.value());
   lock_ = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
   if (lock_ < 0) fail("open", partial_, errno);
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
@@ -59,10 +59,11 @@ NewDirectory::NewDirectory(const fs::path& path, const std::string& option) : pa
     fail("lock", partial_, reason);
   }
   try {
-    if (stands(path_)) refuse("exists; remove it or name another directory");  // that process was just done
+    if (stands(path_)) refuse("exists; remove it or name another directory");  // another process has just finished it
     const bool marked = stands(partial_ / kMarker);
     if (!marked && !fs::is_empty(partial_, error) && !error)
-      refuse(concat("is written as ", partial_.string(), ", which exists and was not made for that; remove it or name another directory").c_str());
+      refuse(
+          concat("is written as ", partial_.string(), ", which exists and was not created by Trireme; remove it or name another directory").c_str());
     if (!error) clear(partial_, error);
     if (error) fail("clear", partial_, error.value());
     if (!marked) mark();
@@ -99,7 +100,8 @@ void NewDirectory::commit() {
     if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("rename to", path_, errno);  // a file system without RENAME_NOREPLACE
   }
   committed_ = true;
-  // Not before: killed in between, this leaves a whole directory with an empty file too many, not a stray one that is nobody's.
+  // Removed last: a kill before this leaves a complete directory with an extra empty file. Removed earlier, it would leave a PATH.partial without a
+  // marker.
   if (::unlink((path_ / kMarker).c_str()) != 0 && errno != ENOENT) fail("remove", path_ / kMarker, errno);
   sync_directory(path_.parent_path());
 }

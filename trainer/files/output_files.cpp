@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The file by its directory: "a/../b" and "b" are one.
+/// Path with a canonical directory, so that "a/../b" equals "b".
 fs::path name_of(const fs::path& path) {
   std::error_code error;
   const fs::path directory = fs::canonical(path.has_parent_path() ? path.parent_path() : ".", error);
@@ -29,10 +29,10 @@ void check_outputs(const std::vector<OutputFile>& files, const std::vector<std::
       if (fs::equivalent(file.path, input, error)) throw ConfigError(concat(shown, "is read by this command; choose another name"));
     const std::string temporary = file.path + ".tmp";
     if (fs::exists(fs::symlink_status(temporary, error)))
-      throw IoError(concat(shown, "is written through ", temporary, ", which is there; remove it, or choose another name"));
+      throw IoError(concat(shown, "is written through ", temporary, ", which exists; remove it, or choose another name"));
     for (const OutputFile& other : files)
       if (&other != &file && (name_of(other.path) == name_of(file.path) || name_of(other.path) == name_of(temporary)))
-        throw ConfigError(concat(shown, "and ", other.option, " ", other.path, " would be written over each other; choose another name"));
+        throw ConfigError(concat(shown, "and ", other.option, " ", other.path, " would overwrite each other; choose another name"));
   }
 }
 

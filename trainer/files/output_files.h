@@ -1,19 +1,19 @@
 #pragma once
-// Files that a person names for what a command tells.
+// Output files named on the command line.
 #include <string>
 #include <vector>
 
 namespace trireme {
 
 struct OutputFile {
-  std::string option, path;  ///< "--svg", and what was given to it
+  std::string option, path;  ///< such as "--svg", and its argument
 };
 
-/// To be asked before any work. Errors: IoError where a file cannot be written by its name, or its
-/// temporary file's name is taken; ConfigError where it is one of `inputs`, or two are one.
+/// Checks the output files before any work is done. Errors: those of check_replaceable; IoError if the temporary file of an output exists;
+/// ConfigError if an output is one of `inputs` or equals another output.
 void check_outputs(const std::vector<OutputFile>& files, const std::vector<std::string>& inputs);
 
-/// All `texts` or, where one cannot be created, none; each as DurableFile does. Errors: those of DurableFile.
+/// Writes texts[i] to files[i], each as a DurableFile; writes nothing if one of the files cannot be created. Errors: those of DurableFile.
 void write_outputs(const std::vector<OutputFile>& files, const std::vector<std::string>& texts);
 
 }  // namespace trireme

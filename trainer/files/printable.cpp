@@ -7,7 +7,7 @@
 namespace trireme {
 namespace {
 
-/// Bytes of the character that `text` begins with; 0: it is no UTF-8. Overlong forms and surrogates, which terminals do not show either, pass.
+/// Size in bytes of the first character of `text`; 0 if it is not UTF-8. Accepts overlong forms and surrogates, which are harmless on a terminal.
 size_t character_size(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   const size_t size = first < 0x80                    ? 1
@@ -20,7 +20,7 @@ size_t character_size(std::string_view text) {
   return std::all_of(text.begin() + 1, text.begin() + static_cast<ptrdiff_t>(size), continues) ? size : 0;
 }
 
-/// The two sets of control characters: below the space, and U+0080 to U+009F, among which are short forms of the escape sequences.
+/// True for both sets of control characters: C0 with DEL, and C1 (U+0080 to U+009F), which includes 8-bit forms of escape sequences.
 bool is_control(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   if (character.size() == 1) return (first < 0x20 && first != '\n' && first != '\t') || first == 0x7f;
@@ -49,7 +49,8 @@ std::string printable(std::string_view text) {
 }
 
 std::string printable(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "out of memory: an allocation failed; `trireme plan` tells what a run needs";
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    return "out of memory: an allocation failed; `trireme plan` reports how much memory a run needs";
   return printable(std::string_view(error.what()));
 }
 

@@ -5,11 +5,11 @@
 
 namespace trireme {
 
-/// For a terminal: control characters but newline and tab, and bytes that are no UTF-8, as "\x1b". Messages quote files, and a file must not command the
-/// terminal.
+/// Escapes control characters, except newline and tab, and bytes that are not UTF-8, as in "\x1b": messages quote untrusted files, whose escape
+/// sequences must not reach the terminal.
 std::string printable(std::string_view text);
 
-/// What an error says, for a terminal. The standard library's word for a failed allocation is no sentence.
+/// The message of an error, escaped. Replaces the text of std::bad_alloc ("std::bad_alloc") by a readable message.
 std::string printable(const std::exception& error);
 
 }  // namespace trireme

@@ -29,7 +29,7 @@ std::string time_text(double seconds) {
   return std::to_string(whole / 3600) + ":" + two_digits(whole / 60 % 60) + rest;
 }
 
-/// Columns of the terminal; 80 where it does not say.
+/// Columns of the terminal; 80 if unknown.
 size_t columns() {
   winsize size{};
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
@@ -40,10 +40,10 @@ size_t columns() {
 std::string progress_text(const std::string& what, ProgressUnit unit, int64_t done, int64_t total, int64_t fresh, double seconds,
                           const std::string& remark) {
   constexpr size_t kWidth = 24;
-  constexpr double kMostSeconds = 1e7;  // beyond that nobody waits, and a rate says nothing
+  constexpr double kMostSeconds = 1e7;  // a longer estimate is meaningless and not shown
   std::string text = what + " ";
   if (total > 0) {
-    // A file may have grown since it was measured.
+    // The file may have grown since its size was read.
     const double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
     const auto full = static_cast<size_t>(share * kWidth);
     text += concat("[", std::string(full, '#'), std::string(kWidth - full, '.'), "] ", static_cast<int>(share * 100), " % of ",
@@ -75,7 +75,7 @@ void ProgressLine::advance(int64_t more, const std::string& remark) {
   last_ = now;
   shown_ = true;
   const std::string text = progress_text(what_, unit_, done_, total_, done_ - before_, std::chrono::duration<double>(now - begin_).count(), remark);
-  // A line that reached the last column would wrap, and \r would not find its beginning.
+  // A line that reached the last column would wrap, and \r would return only to the begin of the last row.
   std::cerr << '\r' << text.substr(0, columns() - 1) << "\033[K" << std::flush;
 }
 

@@ -6,18 +6,17 @@
 
 namespace trireme {
 
-/// What the numbers of a progress line count.
 enum class ProgressUnit : uint8_t { kBytes, kItems };
 
-/// "reading [########........] 41 % of 1.2 GiB, 35 MiB/s, 0:21 left": `done` of `total` (0: unknown), `fresh` of it within `seconds`; `remark` ends it.
+/// "reading [########........] 41 % of 1.2 GiB, 35 MiB/s, 0:21 left, REMARK": `done` of `total` (0: unknown), of which `fresh` took `seconds`.
 std::string progress_text(const std::string& what, ProgressUnit unit, int64_t done, int64_t total, int64_t fresh, double seconds,
                           const std::string& remark = "");
 
-/// A line on standard error that rewrites itself on a terminal, cut to its width; silent elsewhere. It goes when the object does, so that what is said next
-/// stands alone. From any thread.
+/// A progress line on standard error, updated in place and truncated to the width of the terminal; no output if standard error is not a terminal. The
+/// destructor erases the line. Thread-safe.
 class ProgressLine {
  public:
-  /// `total` 0: unknown, as of a pipe. `done`: finished by an earlier attempt, no part of the rate.
+  /// `total` 0: unknown, as for a pipe. `done`: completed by an earlier attempt, excluded from the rate.
   ProgressLine(std::string what, ProgressUnit unit, int64_t total, int64_t done = 0);
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;

@@ -34,7 +34,7 @@ void RandomAccessFile::read(int64_t begin, int64_t count, void* out) const {
     if (got == 0) {
       struct stat status {};
       const int64_t now = ::fstat(descriptor_, &status) == 0 ? static_cast<int64_t>(status.st_size) : 0;
-      throw DataError(concat(path_, ": has become shorter while it was in use: ", now, " bytes, and it had ", bytes_, " when it was opened"));
+      throw DataError(concat(path_, ": truncated while in use: ", now, " bytes, but ", bytes_, " when it was opened"));
     }
     to += got;
     begin += got;

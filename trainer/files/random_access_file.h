@@ -6,9 +6,8 @@
 
 namespace trireme {
 
-/// A regular file that is read at any place, by copying. A mapped file that becomes shorter while it is in use ends the process with SIGBUS at the next
-/// access; here the next read throws. Several threads may read at once.
-/// Errors of the constructor: those of MappedFile.
+/// A regular file with random-access reads that copy. If the file is truncated while in use, the next read throws; a mapped file would kill the
+/// process with SIGBUS. read() is thread-safe. Errors of the constructor: those of MappedFile.
 class RandomAccessFile {
  public:
   explicit RandomAccessFile(const std::string& path);
@@ -18,8 +17,8 @@ class RandomAccessFile {
   RandomAccessFile& operator=(const RandomAccessFile&) = delete;
 
   const std::string& path() const { return path_; }
-  int64_t bytes() const { return bytes_; }  ///< when it was opened
-  /// Copies bytes [begin, begin + count) to `out`. Errors: DataError where the file has become shorter since it was opened; IoError.
+  int64_t bytes() const { return bytes_; }  ///< size when opened
+  /// Copies bytes [begin, begin + count) to `out`. Errors: DataError if the file has been truncated since it was opened; IoError.
   void read(int64_t begin, int64_t count, void* out) const;
 
  private:
@@ -28,7 +27,7 @@ class RandomAccessFile {
   int descriptor_ = -1;
 };
 
-/// One T from byte `offset`, which need not be aligned.
+/// Reads one T at byte `offset`, which need not be aligned.
 template <class T>
 T read_value(const RandomAccessFile& file, int64_t offset) {
   T value;
@@ -36,8 +35,8 @@ T read_value(const RandomAccessFile& file, int64_t offset) {
   return value;
 }
 
-/// `count` values of type T in a row from byte `first_byte`. It reads a block ahead, so a walk through many values costs few system calls. The file must
-/// outlive it.
+/// An array of `count` values of type T at byte `first_byte` of a file. Reads a block ahead, so sequential access costs few system calls. The file
+/// must outlive the reader.
 template <class T>
 class ValueReader {
  public:
@@ -53,7 +52,7 @@ class ValueReader {
 
   void fill(int64_t i) {
     const int64_t end = std::min(count_, i + kBlock), item = sizeof(T);
-    begin_ = end_ = 0;  // nothing, should the read fail
+    begin_ = end_ = 0;  // empty if the read throws
     file_->read(first_byte_ + i * item, (end - i) * item, block_.data());
     begin_ = i;
     end_ = end;
@@ -61,7 +60,7 @@ class ValueReader {
 
   const RandomAccessFile* file_;
   int64_t first_byte_, count_;
-  int64_t begin_ = 0, end_ = 0;  ///< the values in block_
+  int64_t begin_ = 0, end_ = 0;  ///< range of the values in block_
   std::array<T, kBlock> block_;
 };
 

@@ -12,7 +12,7 @@ using nlohmann::json;
 
 namespace {
 
-/// A value for a message; what is long is cut.
+/// A value for a message, truncated if long.
 std::string shown(const json& value) {
   constexpr size_t kMost = 60;
   if (value.is_structured()) return value.is_array() ? "a list" : "an object";
@@ -20,8 +20,8 @@ std::string shown(const json& value) {
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
-/// Refuses what the parsed tree does not show or should not become, in a pass of its own before it is made: with a callback, json::parse takes time that grows
-/// with the square of an object's members. A syntax error ends the pass and is left for the parser to report.
+/// Refuses duplicate keys, deep nesting and oversized documents in a separate pass before parsing: json::parse with a callback takes time quadratic
+/// in the number of an object's members. A syntax error ends the pass; the parser then reports it.
 class Watch : public json::json_sax_t {
  public:
   explicit Watch(const std::string& where) : where_(where) {}
@@ -40,19 +40,19 @@ class Watch : public json::json_sax_t {
   bool parse_error(size_t, const std::string&, const json::exception&) override { return false; }
 
   bool key(std::string& key) override {
-    // Keys are names that messages and tables repeat, on terminals too.
+    // Messages and tables repeat keys, also on terminals.
     if (std::any_of(key.begin(), key.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
       throw DataError(concat(where_, ": key ", shown(key), " has control characters"));
-    if (!keys_.back().insert(key).second) throw DataError(concat(where_, ": key ", shown(key), " stands twice in one object"));
+    if (!keys_.back().insert(key).second) throw DataError(concat(where_, ": duplicate key ", shown(key), " in one object"));
     return true;
   }
 
  private:
   static constexpr size_t kMaxDepth = 32;
-  static constexpr int64_t kMaxValues = int64_t{1} << 26;  // a manifest of thousands of ranks has some; in memory each takes about 40 bytes
+  static constexpr int64_t kMaxValues = int64_t{1} << 26;  // enough for a manifest of thousands of ranks; each takes about 40 bytes of memory
 
   bool count() {
-    if (++values_ > kMaxValues) throw DataError(concat(where_, ": JSON of more than ", kMaxValues, " values"));
+    if (++values_ > kMaxValues) throw DataError(concat(where_, ": JSON with more than ", kMaxValues, " values"));
     return true;
   }
   bool open() {
@@ -67,7 +67,7 @@ class Watch : public json::json_sax_t {
 
   const std::string& where_;
   int64_t values_ = 0;
-  std::vector<std::set<std::string>> keys_;  // of each object that is open; a list has none
+  std::vector<std::set<std::string>> keys_;  // keys of each open object; empty for a list
 };
 
 }  // namespace
@@ -79,7 +79,7 @@ json parse_object(std::string_view text, const std::string& where) {
   try {
     value = json::parse(text);
   } catch (const json::exception& error) {
-    constexpr size_t kMost = 240;  // it repeats what was read last, which may be all of a long string
+    constexpr size_t kMost = 240;  // the message quotes the last token read, which may be a long string
     const std::string message = error.what();
     throw DataError(concat(where, ": not valid JSON: ", message.size() <= kMost ? message : message.substr(0, kMost) + "..."));
   }

@@ -1,5 +1,5 @@
 #pragma once
-// JSON from files that may be damaged or hostile: duplicate keys, deep nesting, unknown keys and wrong types are refused by name.
+// JSON from untrusted files: duplicate keys, deep nesting, unknown keys and wrong types are errors that name the key.
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
@@ -10,18 +10,18 @@
 
 namespace trireme {
 
-/// Parses an object. `where` (a file's name) opens every message. Errors: DataError.
+/// Parses an object. Errors: DataError, prefixed with `where`, such as a file name.
 nlohmann::json parse_object(std::string_view text, const std::string& where);
 
-/// Errors: DataError where `object` is none, or has another key than these.
+/// Errors: DataError if `object` is not an object or has a key that is not in `known`.
 void require_known_keys(const nlohmann::json& object, std::initializer_list<std::string_view> known, const std::string& where);
 
-/// A member of an object, of the type asked for. Errors: DataError where it is missing or of another type.
+/// A member of an object, of the requested type. Errors: DataError if it is missing or of another type.
 const nlohmann::json& member(const nlohmann::json& object, const std::string& key, const std::string& where);
 const nlohmann::json& object_member(const nlohmann::json& object, const std::string& key, const std::string& where);
 const nlohmann::json& array_member(const nlohmann::json& object, const std::string& key, const std::string& where);
 std::string string_member(const nlohmann::json& object, const std::string& key, const std::string& where);
-/// An integer in [minimum, maximum], written as one: 2.0 and 1e3 are refused.
+/// An integer in [minimum, maximum], in integer notation: 2.0 and 1e3 are refused.
 constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 int64_t integer(const nlohmann::json& value, const std::string& where, int64_t minimum = 0, int64_t maximum = kMaxInteger);
 int64_t integer_member(const nlohmann::json& object, const std::string& key, const std::string& where, int64_t minimum = 0,

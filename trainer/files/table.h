@@ -4,7 +4,7 @@
 
 namespace trireme {
 
-/// Flat JSON objects with the same keys as lines of a table, keys as its head; numbers with four digits, null as "-".
+/// Formats flat JSON objects with the same keys as the rows of a table, with the keys as header, numbers to four digits, and null as "-".
 std::string table_of(const nlohmann::ordered_json& rows);
 
 /// 1536 -> "1.5 KiB".

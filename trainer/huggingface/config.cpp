@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The members of one JSON object. null counts as absent; without a fallback a key must be there.
+/// The members of one JSON object. null counts as absent. A key without a fallback is required.
 class Keys {
  public:
   Keys(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
@@ -41,7 +41,7 @@ class Keys {
   std::string text(const char* key, std::optional<std::string> fallback = std::nullopt) const {
     return !find(key) && fallback ? *fallback : string_member(object_, key, where_);
   }
-  /// `value` is the only one that this program computes, and the default.
+  /// Refuses any value other than `value`, which is also the default.
   void require(const char* key, bool value, const char* reason) const {
     if (boolean(key, value) != value) refuse(key, concat(reason, "; allowed ", value ? "true" : "false"));
   }
@@ -58,7 +58,8 @@ class Keys {
   std::string where_;
 };
 
-/// "rope_parameters" (transformers 5) or "rope_scaling" (4, and older still with "type"). The first has rope_theta in it, the second beside it.
+/// "rope_parameters" (transformers 5), which contains rope_theta, or "rope_scaling" (transformers 4; older versions with "type"), with rope_theta
+/// beside it.
 struct Rope {
   double theta = 0;
   RopeScalingConfig scaling;
@@ -95,15 +96,15 @@ Rope read_rope(const Keys& keys) {
   const Rope by_parameters = parse_rope(keys, "rope_parameters"), by_scaling = parse_rope(keys, "rope_scaling");
   if (!keys.find("rope_scaling")) return by_parameters;
   if (keys.find("rope_parameters") && by_parameters != by_scaling)
-    keys.refuse("rope_scaling", "\"rope_parameters\" says something else; keep one of them");
+    keys.refuse("rope_scaling", "\"rope_parameters\" differs from it; keep one of them");
   return by_scaling;
 }
 
-/// The layers whose type is "sliding_attention", where the types are given.
+/// The layers of type "sliding_attention"; nullopt if there is no "layer_types".
 std::optional<std::vector<int64_t>> read_layer_types(const Keys& keys, int64_t layers) {
   const json* types = keys.find("layer_types");
   if (!types) return std::nullopt;
-  if (!types->is_array() || static_cast<int64_t>(types->size()) != layers) keys.refuse("layer_types", concat("expected a list of ", layers));
+  if (!types->is_array() || static_cast<int64_t>(types->size()) != layers) keys.refuse("layer_types", concat("expected a list of length ", layers));
   std::vector<int64_t> sliding;
   for (int64_t layer = 0; layer < layers; ++layer) {
     const json& type = (*types)[static_cast<size_t>(layer)];
@@ -114,14 +115,15 @@ std::optional<std::vector<int64_t>> read_layer_types(const Keys& keys, int64_t l
   return sliding;
 }
 
-/// Mistral has its window on every layer. Qwen has one where "use_sliding_window" says so, on the layers of that type, or from "max_window_layers" on.
+/// Mistral has its window on every layer. Qwen has one if "use_sliding_window" is true: on the layers of type "sliding_attention", or from
+/// "max_window_layers" on.
 void read_window(const Keys& keys, const std::string& type, ModelConfig& model) {
   const bool mistral = type == "mistral";
   const bool windowed = mistral ? !keys.is_null("sliding_window") : keys.boolean("use_sliding_window", false);
-  if (windowed && type == "llama") keys.refuse("use_sliding_window", "this type has no sliding windows; allowed false");
+  if (windowed && type == "llama") keys.refuse("use_sliding_window", "this model type has no sliding window; allowed false");
   std::optional<std::vector<int64_t>> layers = read_layer_types(keys, model.layers);
   if (layers && (!windowed || mistral) && layers->size() != (windowed ? static_cast<size_t>(model.layers) : 0))
-    keys.refuse("layer_types", windowed ? "this type has its window on every layer" : "there is no window for \"sliding_attention\"");
+    keys.refuse("layer_types", windowed ? "this model type has its window on every layer" : "\"sliding_attention\" needs a window");
   if (!windowed) return;
   if (!layers && !mistral) {
     layers.emplace();
@@ -138,10 +140,10 @@ ModelConfig llama_config(const Keys& keys, const std::string& type) {
   model.layers = keys.integer("num_hidden_layers");
   model.hidden_size = keys.integer("hidden_size");
   model.heads = keys.integer("num_attention_heads");
-  // Where it is absent Qwen2 and Qwen3 have a default of their own, 32 whatever the other sizes: nothing to be guessed.
+  // If it is absent, Qwen2 and Qwen3 use a fixed default of 32, whatever the other sizes; here it is required instead.
   const bool as_heads = type == "llama" || keys.is_null("num_key_value_heads");
   model.kv_heads = keys.integer("num_key_value_heads", as_heads ? std::optional(model.heads) : std::nullopt);
-  // So has Qwen3 here, 128.
+  // Likewise, Qwen3 has a fixed default of 128.
   model.head_size = keys.integer("head_dim", type == "qwen3" ? std::nullopt : std::optional(model.hidden_size / model.heads));
   model.ffn_size = keys.integer("intermediate_size");
   model.vocab_size = keys.integer("vocab_size");
@@ -154,9 +156,8 @@ ModelConfig llama_config(const Keys& keys, const std::string& type) {
   model.rope_theta = rope.theta;
   model.rope_scaling = rope.scaling;
   keys.require("hidden_act", "silu");
-  // Qwen2 and Mistral ignore it.
-  if (type != "qwen2" && type != "mistral")
-    keys.require("attention_bias", false, "it adds a bias to the output projection of attention too, which is not supported");
+  // Qwen2 and Mistral ignore "attention_bias".
+  if (type != "qwen2" && type != "mistral") keys.require("attention_bias", false, "a bias of the attention output projection is not supported");
   if (type != "mistral") keys.require("mlp_bias", false, "biases in the feed-forward block are not supported");
   if (keys.number("partial_rotary_factor", 1) != 1) keys.refuse("partial_rotary_factor", "RoPE on a part of each head is not supported; allowed 1");
   read_window(keys, type, model);
@@ -187,19 +188,19 @@ void check_class(const Keys& keys, const char* name) {
   if (classes && *classes != json::array({name})) keys.refuse("architectures", concat("not supported; allowed [\"", name, "\"]"));
 }
 
-/// Ranges and the rules between keys are those of the configuration. It names them as it calls them, which is near enough.
+/// Checks the model by the rules of Trireme's configuration, whose messages name Trireme's keys.
 ModelConfig checked(const ModelConfig& model, const std::string& where) {
   Config config;
   config.model = model;
   config.training.steps = 1;
   config.training.sequence_length = 1;
   config.training.global_batch_size = 1;
-  config.data.tokenizer = "tokenizer.json";  // not bytes, whose size would count
+  config.data.tokenizer = "tokenizer.json";  // not "bytes", which would constrain vocab_size
   config.data.train = {"none"};
   try {
     return resolve(config).model;
   } catch (const ConfigError& error) {
-    throw DataError(concat(where, ": describes no model that can be computed:\n", error.what()));
+    throw DataError(concat(where, ": describes an invalid or unsupported model:\n", error.what()));
   }
 }
 

@@ -10,7 +10,7 @@ using nlohmann::ordered_json;
 namespace {
 
 [[noreturn]] void refuse(const std::string& combination) {
-  throw ConfigError(concat("the model cannot be written for transformers: no class of it has ", combination));
+  throw ConfigError(concat("the model cannot be written for transformers: none of its classes supports ", combination));
 }
 
 const char* torch_name(DType dtype) { return dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32"; }
@@ -42,8 +42,8 @@ ordered_json gpt2_config(const ModelConfig& model) {
           {"scale_attn_by_inverse_layer_idx", false}};
 }
 
-/// Qwen's window: a type for each layer. Readers that are older than these types begin the window at "max_window_layers", so to them only a window on the
-/// last layers, or on all, is told.
+/// Qwen's window, as a type for each layer. Versions of transformers without "layer_types" use the window from layer "max_window_layers" on, which is
+/// correct for them only if the window is on the last layers or on all.
 ordered_json qwen_window(const ModelConfig& model) {
   if (!model.window) return {{"use_sliding_window", false}, {"sliding_window", nullptr}, {"max_window_layers", model.layers}};
   std::vector<std::string> types(static_cast<size_t>(model.layers), model.window_layers ? "full_attention" : "sliding_attention");
@@ -73,7 +73,7 @@ ordered_json llama_config(const ModelConfig& model) {
                          {"rope_theta", model.rope_theta},
                          {"rope_scaling", rope_scaling(model.rope_scaling)},
                          {"attention_dropout", 0.0}};
-  // Qwen2 has its biases, and Mistral has none, without being told.
+  // Qwen2 always has its biases and Mistral never has any, so neither has a key for them.
   if (model.qk_norm) config["attention_bias"] = false;
   if (is_qwen(model))
     config.update(qwen_window(model));
@@ -90,9 +90,9 @@ const char* hugging_face_class(const ModelConfig& model) {
   if (model.architecture != "gpt2") {
     if (model.qkv_bias && model.qk_norm) refuse("both model.qkv_bias and model.qk_norm");
     if (model.window_layers && !is_qwen(model)) refuse("model.window_layers without model.qkv_bias or model.qk_norm");
-    // The configurations of Mistral, Qwen2 and Qwen3 ignore it.
+    // Only LlamaConfig requires divisibility.
     if (!is_qwen(model) && !model.window && model.hidden_size % model.heads != 0)
-      refuse("a model.hidden_size that is no multiple of model.heads, without model.qkv_bias, model.qk_norm or model.window");
+      refuse("a model.hidden_size that is not a multiple of model.heads, without model.qkv_bias, model.qk_norm or model.window");
     return model.qk_norm ? "Qwen3ForCausalLM" : model.qkv_bias ? "Qwen2ForCausalLM" : model.window ? "MistralForCausalLM" : "LlamaForCausalLM";
   }
   if (model.qk_norm) refuse("model.architecture gpt2 with model.qk_norm");

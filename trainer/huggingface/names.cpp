@@ -7,9 +7,9 @@ namespace trireme {
 namespace {
 
 struct Name {
-  const char* ours;  ///< within a block without "blocks.N."
+  const char* ours;  ///< without the prefix "blocks.N." of parameters in a block
   const char* theirs;
-  bool transposed = false;  ///< its weight; never its bias
+  bool transposed = false;  ///< the weight is stored transposed; biases never are
 };
 
 constexpr Name kLlama[] = {

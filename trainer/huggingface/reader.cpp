@@ -20,7 +20,7 @@ constexpr int64_t kMaxIndexBytes = 64 << 20;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kHead = "lm_head.weight";
-constexpr const char* kPrefix = "transformer.";  // GPT2LMHeadModel saves with it, GPT2Model, whose files the hub has, without
+constexpr const char* kPrefix = "transformer.";  // GPT2LMHeadModel saves names with this prefix; GPT2Model, as on the hub, without
 
 /// Constants that old versions of transformers saved with the weights.
 bool is_buffer(const std::string& name) {
@@ -33,7 +33,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return "[" + text + "]";
 }
 
-/// What is wrong with a model's tensors: the first five, and how many more there are.
+/// Collects problems with a model's tensors; lists the first five and the number of others.
 class Problems {
  public:
   void add(const std::string& name, const std::string& what) {
@@ -41,7 +41,7 @@ class Problems {
   }
   void raise(const fs::path& folder) const {
     if (count_ == 0) return;
-    throw DataError(concat(folder.string(), ": holds other tensors than config.json describes:", text_,
+    throw DataError(concat(folder.string(), ": the tensors do not match config.json:", text_,
                            count_ > kShown ? concat("\n  and ", count_ - kShown, " more") : ""));
   }
 
@@ -65,12 +65,12 @@ HuggingFaceReader::HuggingFaceReader(const fs::path& folder) : folder_(folder) {
 
 void HuggingFaceReader::open_files() {
   const auto open = [&](const std::string& name) { files_[name] = std::make_unique<SafetensorsFile>(folder_ / name, Links::kFollow, is_buffer); };
-  // A link to nothing and what cannot be looked at are there too: opening them says what is wrong.
+  // True also for a dangling link or an inaccessible file: opening it then throws an error that states the reason.
   const auto stands = [&](const char* name) {
     std::error_code ignored;
     return fs::symlink_status(folder_ / name, ignored).type() != fs::file_type::not_found;
   };
-  // Where both are there transformers reads the first.
+  // If both exist, transformers reads model.safetensors.
   if (stands(kSingle)) {
     open(kSingle);
   } else if (stands(kIndex)) {
@@ -91,9 +91,9 @@ void HuggingFaceReader::open_files() {
     for (const auto& [name, file] : files_)
       for (const auto& [tensor, unused] : file->entries())
         if (const auto found = file_of.find(tensor); found == file_of.end() || found->second != name)
-          throw DataError(concat(path.string(), ": \"weight_map\": tensor \"", tensor, "\" of ", name, " is not there, or of another file"));
+          throw DataError(concat(path.string(), ": \"weight_map\": tensor \"", tensor, "\" of ", name, " is missing, or mapped to another file"));
   } else {
-    throw MissingFileError(concat(folder_.string(), ": has neither ", kSingle, " nor ", kIndex, "; weights in other formats are not read"));
+    throw MissingFileError(concat(folder_.string(), ": has neither ", kSingle, " nor ", kIndex, "; other weight formats are not supported"));
   }
   for (const auto& [name, file] : files_)
     for (const auto& [tensor, unused] : file->entries()) tensors_[tensor] = file.get();
@@ -149,7 +149,7 @@ void HuggingFaceReader::check_tied_head() const {
   }
   if (!equal)
     throw DataError(
-        concat(folder_.string(), ": ", kHead, " differs from the embedding, and config.json says \"tie_word_embeddings\": true; set it to false"));
+        concat(folder_.string(), ": ", kHead, " differs from the embedding, but config.json has \"tie_word_embeddings\": true; set it to false"));
 }
 
 std::vector<std::string> HuggingFaceReader::names() const {
@@ -171,7 +171,7 @@ DType HuggingFaceReader::dtype(const std::string& name) const { return place_of(
 void HuggingFaceReader::read(const std::string& name, const Box& box, DType dtype, void* out) const {
   const Place& place = place_of(name);
   if (!lies_in(box, place.shape) || !is_floating(dtype))
-    throw DataError(concat(folder_.string(), ": parameter \"", name, "\" has shape [", place.shape[0], ", ", place.shape[1], "]; wanted [",
+    throw DataError(concat(folder_.string(), ": parameter \"", name, "\" has shape [", place.shape[0], ", ", place.shape[1], "]; requested [",
                            box.extent[0], ", ", box.extent[1], "] from [", box.start[0], ", ", box.start[1], "] in ", name_of(dtype)));
   if (box.numel() == 0) return;
   const int64_t offset = place.offset * size_of(place.entry->dtype), origin = place.entry->begin + offset;

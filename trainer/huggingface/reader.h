@@ -1,5 +1,5 @@
 #pragma once
-// Models in the layout of Hugging Face transformers: config.json, model.safetensors or its shards with model.safetensors.index.json, tokenizer files.
+// Reads models in the format of Hugging Face transformers: config.json, and model.safetensors or its shards with model.safetensors.index.json.
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -12,31 +12,31 @@
 
 namespace trireme {
 
-/// A folder with a model of type llama, mistral, qwen2, qwen3 or gpt2. Header and index are checked whole when it is opened: tensors missing, of a wrong
-/// shape or dtype, or left over are refused (the first five are listed), files of shards missing or with overlapping tensors too. Of GPT-2 the causal masks
-/// that old files carry are passed over, of LLaMA the RoPE frequencies; a head beside tied embeddings must equal them. Files may be links, as the caches of
-/// Hugging Face have them. Source of the names: the model classes of transformers (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, GPT2LMHeadModel).
-/// Not thread-safe: one per rank.
+/// A folder with a model of type llama, mistral, qwen2, qwen3 or gpt2. The constructor checks headers and index completely: it refuses missing
+/// tensors, tensors of a wrong shape or dtype, unknown tensors (the first five problems are listed), missing shards and overlapping tensors. It
+/// ignores the causal masks in old GPT-2 files and the RoPE frequencies in old LLaMA files. A head stored beside tied embeddings must equal them.
+/// Files may be links, as in the caches of Hugging Face. Not thread-safe: one per rank. Source of the names: LlamaForCausalLM, MistralForCausalLM,
+/// Qwen2ForCausalLM, Qwen3ForCausalLM, GPT2LMHeadModel of transformers.
 class HuggingFaceReader {
  public:
-  /// Errors: MissingFileError; DataError naming the file and key or tensor: another model type, an unsupported RoPE scaling or activation, ...
+  /// Errors: MissingFileError; DataError naming the file and the key or tensor, such as an unsupported model type, RoPE scaling or activation.
   explicit HuggingFaceReader(const std::filesystem::path& folder);
 
-  const ModelConfig& model() const { return model_; }  ///< resolved, max_positions as config.json has it
-  std::vector<std::string> names() const;              ///< of the parameter table
+  const ModelConfig& model() const { return model_; }  ///< resolved; max_positions from config.json
+  std::vector<std::string> names() const;              ///< in the parameter table
   std::array<int64_t, 2> shape(const std::string& name) const;
-  DType dtype(const std::string& name) const;  ///< as it is stored
-  /// Of floating dtypes any. Only the box is read, of a matrix that is split by columns what lies between its first and last element; it is not kept.
-  /// Errors: DataError where there is no such parameter or the box lies outside it; IoError.
+  DType dtype(const std::string& name) const;  ///< as stored
+  /// Reads `box` of a parameter to `out`, row-major, in any floating `dtype`. Reads only the bytes from its first to its last element; no caching.
+  /// Errors: DataError if there is no such parameter or the box lies outside it; IoError.
   void read(const std::string& name, const Box& box, DType dtype, void* out) const;
 
  private:
-  /// A parameter: `part` of the tensor that `entry` of `file` is.
+  /// Location of a parameter in a file.
   struct Place {
     const SafetensorsFile* file;
     const SafetensorsEntry* entry;
     std::array<int64_t, 2> shape;
-    int64_t offset;  ///< elements before it, and the strides of its rows and columns
+    int64_t offset;  ///< from the begin of the tensor, in elements, as are the strides
     int64_t row_stride, column_stride;
   };
 
@@ -49,8 +49,8 @@ class HuggingFaceReader {
   std::filesystem::path folder_;
   ModelConfig model_;
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string, const SafetensorsFile*> tensors_;  ///< of all files, by their names there
-  std::map<std::string, Place> places_;                    ///< of the parameters, by name
+  std::map<std::string, const SafetensorsFile*> tensors_;  ///< file of each tensor, by the tensor's stored name
+  std::map<std::string, Place> places_;                    ///< by parameter name
 };
 
 }  // namespace trireme

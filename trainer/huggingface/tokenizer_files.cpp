@@ -11,13 +11,13 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// What belongs to a tokenizer in a folder of transformers.
+/// Tokenizer files in a Hugging Face folder.
 constexpr const char* kFiles[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
                                   "vocab.json",     "merges.txt",      "chat_template.jinja"};
 
 ordered_json bytes_tokenizer() {
   ordered_json vocabulary = ordered_json::object();
-  for (int byte = 0; byte < 256; ++byte) vocabulary[spell(std::string(1, static_cast<char>(byte)))] = byte;
+  for (int byte = 0; byte < 256; ++byte) vocabulary[to_byte_level(std::string(1, static_cast<char>(byte)))] = byte;
   const ordered_json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
   return {{"version", "1.0"},
           {"truncation", nullptr},
@@ -39,15 +39,15 @@ ordered_json bytes_tokenizer() {
             {"merges", ordered_json::array()}}}};
 }
 
-/// tokenizer_config.json of a tokenizer that came without one.
+/// A tokenizer_config.json for a tokenizer without one.
 ordered_json describe(const Tokenizer& tokenizer, const ModelConfig& model) {
   ordered_json config = {
       {"tokenizer_class", "PreTrainedTokenizerFast"}, {"model_max_length", *model.max_positions}, {"clean_up_tokenization_spaces", false}};
   if (tokenizer.name() == "sentencepiece") {
-    // Nothing is added at the ends, as in training.
+    // As in training, no tokens are added at the ends.
     config.update(ordered_json{{"tokenizer_class", "LlamaTokenizer"}, {"legacy", false}, {"add_bos_token", false}, {"add_eos_token", false}});
   } else {
-    // Said where there is none too: a class may have defaults, which it would add to the vocabulary.
+    // Absent tokens are written as null, because a class would add its default tokens to the vocabulary.
     const std::optional<int32_t> end = tokenizer.end_of_text();
     for (const char* token : {"bos_token", "eos_token", "unk_token", "pad_token"}) config[token] = nullptr;
     if (end) config["eos_token"] = tokenizer.decode(std::vector<int32_t>{*end});

@@ -8,12 +8,12 @@
 
 namespace trireme {
 
-/// The tokenizer of `source`, as transformers opens it: tokenizer.json or tokenizer.model with tokenizer_config.json; of a Hugging Face folder, all
-/// files that belong to its tokenizer, as they are. The bytes tokenizer becomes a byte-level tokenizer.json without merges, in which the id of a byte
-/// is its value. Writes nothing where the source has no tokenizer. Errors: those of Tokenizer::open; IoError.
+/// Writes the tokenizer of `source` in the format of transformers: tokenizer.json or tokenizer.model with tokenizer_config.json. All tokenizer files
+/// of a Hugging Face folder are copied unchanged. The bytes tokenizer becomes a byte-level tokenizer.json without merges, in which the id of a byte
+/// is its value. Writes nothing if the source has no tokenizer. Errors: those of Tokenizer::open; IoError.
 void write_tokenizer_files(const WeightSource& source, const std::filesystem::path& folder);
 
-/// Id of the token that ends a document; null where `spec`, as Tokenizer::open takes it, has none or is empty.
+/// Id of the end-of-text token of `spec`, an argument of Tokenizer::open; null if it has none or `spec` is empty.
 nlohmann::json end_of_text_id(const std::string& spec);
 
 }  // namespace trireme

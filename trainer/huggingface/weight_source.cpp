@@ -18,22 +18,22 @@ namespace {
 
 using Reader = std::variant<CheckpointReader, HuggingFaceReader>;
 
-/// How a checkpoint names the values of a parameter, beside its moments.
+/// Prefix of the names of these weights in a checkpoint.
 std::string prefix_of(WeightKind kind) { return kind == WeightKind::kTrained ? "weight/" : concat(kAverageName, "/"); }
 
 Reader open(const fs::path& path) {
   std::error_code error;
   const auto holds = [&](const char* name) { return fs::exists(fs::symlink_status(path / name, error)); };
-  if (!fs::is_directory(path, error)) return Reader(std::in_place_type<CheckpointReader>, path);  // which says so
+  if (!fs::is_directory(path, error)) return Reader(std::in_place_type<CheckpointReader>, path);  // throws the error
   if (!holds(kManifestName) && holds("config.json")) return Reader(std::in_place_type<HuggingFaceReader>, path);
   const fs::path checkpoint = checkpoint_at(path);
   if (checkpoint == path && !holds(kManifestName))
-    throw DataError(
-        concat("checkpoint ", path.string(), " is not whole: ", kManifestName, " is missing; nor is it a Hugging Face folder, with config.json"));
+    throw DataError(concat("checkpoint ", path.string(), " is incomplete: ", kManifestName,
+                           " is missing; nor is it a Hugging Face folder: config.json is missing"));
   return Reader(std::in_place_type<CheckpointReader>, checkpoint);
 }
 
-/// A folder says nothing of training; the keys that a configuration must have are filled in.
+/// A Hugging Face folder has no training settings; fills in the required keys.
 Config config_of(const ModelConfig& model, const std::string& tokenizer) {
   Config config;
   config.model = model;
@@ -45,10 +45,10 @@ Config config_of(const ModelConfig& model, const std::string& tokenizer) {
   return resolve(config);
 }
 
-/// The tokenizer's file by the rule of Tokenizer::open; empty where it has none that is read here, and `problem` says why.
+/// The tokenizer's file as chosen by Tokenizer::open; empty if there is none or it is not supported, with the reason in `problem`.
 std::string tokenizer_in(const fs::path& folder, std::string& problem) {
   try {
-    return Tokenizer::open((folder / "").string()).file();  // with a slash: a folder may be called "bytes"
+    return Tokenizer::open((folder / "").string()).file();  // the trailing slash marks a folder, which may be named "bytes"
   } catch (const Error& error) {
     if (error.code() == ExitCode::kIo || error.code() == ExitCode::kInternal) throw;
     problem = error.what();
@@ -60,7 +60,7 @@ std::string tokenizer_in(const fs::path& folder, std::string& problem) {
   throw DataError(concat("--weights ema: ", path, " has no moving average of the weights; allowed a checkpoint of a run with training.ema.decay"));
 }
 
-/// Before a byte is allocated for the model: its tensors, and no others, are there in its shapes. That the files hold their bytes the reader has checked.
+/// Checks, before any allocation, that exactly the model's tensors are stored, in its shapes. CheckpointReader has already checked the file sizes.
 void check_tensors(const CheckpointReader& checkpoint, const ModelConfig& model, const std::string& prefix) {
   const std::string where = (checkpoint.directory() / kManifestName).string();
   std::set<std::string> known;
@@ -68,13 +68,13 @@ void check_tensors(const CheckpointReader& checkpoint, const ModelConfig& model,
     const StoredTensor& stored = checkpoint.tensor(prefix + spec.name);
     const auto text = [](const std::array<int64_t, 2>& shape) { return concat("[", shape[0], ", ", shape[1], "]"); };
     if (stored.shape != spec.shape)
-      throw DataError(concat(where, ": tensor \"", prefix, spec.name, "\" has shape ", text(stored.shape), ", the model's is ", text(spec.shape)));
+      throw DataError(concat(where, ": tensor \"", prefix, spec.name, "\" has shape ", text(stored.shape), ", expected ", text(spec.shape)));
     if (!is_floating(stored.dtype))
       throw DataError(concat(where, ": tensor \"", prefix, spec.name, "\" is ", name_of(stored.dtype), "; allowed F32 and F64"));
     known.insert(prefix + spec.name);
   }
   for (const auto& [name, unused] : checkpoint.tensors())
-    if (name.starts_with(prefix) && !known.contains(name)) throw DataError(concat(where, ": tensor \"", name, "\" is not the model's"));
+    if (name.starts_with(prefix) && !known.contains(name)) throw DataError(concat(where, ": tensor \"", name, "\" is not a tensor of this model"));
 }
 
 }  // namespace
@@ -128,11 +128,11 @@ void WeightSource::read(const std::string& name, const Box& box, DType dtype, vo
 Config saved_config(const CheckpointReader& reader, const std::string& checkpoint) {
   try {
     std::string text = reader.description().config;
-    constexpr std::string_view kFormer = "\n  replica_check:", kKey = "\n  replica_check_every:";  // checkpoints outlive the names of keys
+    constexpr std::string_view kFormer = "\n  replica_check:", kKey = "\n  replica_check_every:";  // renamed key in old checkpoints
     if (const size_t at = text.find(kFormer); at != text.npos) text.replace(at, kFormer.size(), kKey);
     return resolve(parse_config(text, checkpoint + "/manifest.json"));
   } catch (const ConfigError& error) {
-    throw DataError(concat(checkpoint, ": the configuration saved in it is not valid: ", error.what()));
+    throw DataError(concat(checkpoint, ": its saved configuration is invalid: ", error.what()));
   }
 }
 

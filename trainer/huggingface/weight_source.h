@@ -1,5 +1,5 @@
 #pragma once
-// A model's weights on a disk, wherever they come from: what `generate`, `eval`, `checkpoint export` and training.initial_weights read.
+// Reads weights from a Trireme checkpoint or a Hugging Face folder, for `generate`, `eval`, `checkpoint export` and training.initial_weights.
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -13,39 +13,39 @@
 
 namespace trireme {
 
-/// Which of the weights of a checkpoint.
+/// Selects the weights of a checkpoint.
 enum class WeightKind : uint8_t {
   kTrained,
-  kAverage,  ///< their moving average, of a run with training.ema
+  kAverage,  ///< exponential moving average, from a run with training.ema
 };
 
-/// Opened from a Trireme checkpoint (or run directory: its newest) or from a Hugging Face folder (one with config.json). Tensors have the names of the
-/// parameter table, "blocks.0.mlp.up.weight", and are read box by box, so that a rank holds its own part and no more than one tensor beside it.
+/// A Trireme checkpoint (or a run directory: its newest one) or a Hugging Face folder (one with config.json). Tensors have the names of the parameter
+/// table, such as "blocks.0.mlp.up.weight", and are read by box, so that a rank needs memory for its own part and at most one tensor more.
 /// Not thread-safe: one per rank.
 class WeightSource {
  public:
-  /// Reads no weights, but checks that there are the model's, in its shapes: a small manifest that tells of a large model costs no memory.
-  /// Errors: MissingFileError; DataError naming file and tensor, for a directory that is neither, and where `kind` asks for an average and there is none.
+  /// Checks that all tensors of the model are stored in their shapes, without reading or allocating weights.
+  /// Errors: MissingFileError; DataError naming file and tensor, for a directory that is neither, or if `kind` is kAverage and there is no average.
   explicit WeightSource(const std::filesystem::path& path, WeightKind kind = WeightKind::kTrained);
 
-  const std::string& path() const { return path_; }  ///< the checkpoint's directory, or the folder
+  const std::string& path() const { return path_; }  ///< directory of the checkpoint, or the Hugging Face folder
   WeightKind kind() const { return kind_; }
   bool is_hugging_face() const { return std::holds_alternative<HuggingFaceReader>(reader_); }
-  /// Resolved: what the checkpoint was saved with, on one rank's layout; of a folder its model, and defaults where it says nothing.
+  /// Resolved: the configuration of the checkpoint with the layout of one rank; for a Hugging Face folder its model, with defaults otherwise.
   const Config& config() const { return config_; }
   const ModelConfig& model() const { return config_.model; }
-  /// What Tokenizer::open takes: the checkpoint's own copy, tokenizer.json or tokenizer.model of a folder; empty where there is none.
+  /// Argument for Tokenizer::open: the checkpoint's copy, or the folder's tokenizer.json or tokenizer.model; empty if there is none.
   const std::string& tokenizer() const { return tokenizer_; }
-  /// Why a folder has none that is read here; empty otherwise.
+  /// Why the tokenizer of a Hugging Face folder cannot be used; empty otherwise.
   const std::string& tokenizer_problem() const { return tokenizer_problem_; }
   std::vector<std::string> names() const;
   std::array<int64_t, 2> shape(const std::string& name) const;  ///< [n,1] for a vector
-  DType dtype(const std::string& name) const;                   ///< as it is stored
-  /// Elements of `box` to `out`, row-major, in `dtype`, a floating one.
+  DType dtype(const std::string& name) const;                   ///< as stored
+  /// Reads the elements of `box` to `out`, row-major, converted to `dtype`, a floating dtype.
   void read(const std::string& name, const Box& box, DType dtype, void* out);
 
  private:
-  std::string stored(const std::string& name) const;  ///< as a checkpoint calls it: "weight/NAME" or "ema/NAME"
+  std::string stored(const std::string& name) const;  ///< name in a checkpoint: "weight/NAME" or "ema/NAME"
 
   std::variant<CheckpointReader, HuggingFaceReader> reader_;
   WeightKind kind_;
@@ -54,11 +54,12 @@ class WeightSource {
   Config config_;
 };
 
-/// The resolved configuration a checkpoint was saved with. Errors: DataError.
+/// The resolved configuration of a checkpoint. Errors: DataError.
 Config saved_config(const CheckpointReader& reader, const std::string& checkpoint);
 
-/// Keys of the model section in which `configured` differs from `weights`, with the values of the latter, as YAML to be put into a configuration; empty where
-/// the one can start from the other. dropout and init_std do not count, they say nothing about weights; nor do fewer positions, where RoPE computes them.
+/// Keys of the model section in which `configured` differs from `weights`, with the values of `weights`, as YAML for a configuration file; empty if
+/// a run with `configured` can start from these weights. Ignores dropout and init_std, which do not affect weights, and a smaller max_positions with
+/// RoPE.
 std::string model_difference(const ModelConfig& configured, const ModelConfig& weights);
 
 }  // namespace trireme

@@ -19,12 +19,12 @@ using nlohmann::ordered_json;
 
 int64_t bytes_of(const HuggingFaceTensor& tensor, DType dtype) { return tensor.rows() * tensor.columns() * size_of(dtype); }
 
-/// One tensor at a time, as the file wants it.
+/// Converts one tensor at a time to its layout and dtype in the file.
 class TensorBuffer {
  public:
   TensorBuffer(WeightSource& source, DType dtype) : source_(source), dtype_(dtype) {}
 
-  /// Good until the next call.
+  /// The result is valid until the next call.
   const void* read(const HuggingFaceTensor& tensor) {
     rows_.resize(static_cast<size_t>(tensor.rows() * tensor.columns()));
     for (const HuggingFaceTensor::Part& part : tensor.parts)
@@ -36,7 +36,7 @@ class TensorBuffer {
   }
 
  private:
-  /// In tiles, so that neither side of a transposition walks through memory in strides only.
+  /// Works in tiles, so that a transposition accesses neither side in strides only.
   template <class T>
   void convert(const HuggingFaceTensor& tensor, T* out) const {
     constexpr int64_t kTile = 64;
@@ -49,7 +49,7 @@ class TensorBuffer {
             const float value = rows_[static_cast<size_t>(row * columns + column)];
             const T rounded(value);
             if (std::isfinite(value) && !std::isfinite(static_cast<float>(rounded)))
-              throw DataError(concat("tensor \"", tensor.name, "\": ", value, " does not fit ", name_of(dtype_), "; choose another dtype"));
+              throw DataError(concat("tensor \"", tensor.name, "\": ", value, " overflows in ", name_of(dtype_), "; choose another dtype"));
             out[row * row_stride + column * column_stride] = rounded;
           }
   }
@@ -77,7 +77,7 @@ std::vector<Shard> cut_into_shards(const std::vector<HuggingFaceTensor>& tensors
   return shards;
 }
 
-/// "model-00002-of-00003.safetensors"; "model.safetensors" of one.
+/// "model-00002-of-00003.safetensors", or "model.safetensors" for a single shard.
 std::string shard_name(size_t index, size_t count) {
   const auto five = [](size_t number) {
     const std::string text = std::to_string(number);
@@ -86,9 +86,9 @@ std::string shard_name(size_t index, size_t count) {
   return count == 1 ? "model.safetensors" : concat("model-", five(index + 1), "-of-", five(count), ".safetensors");
 }
 
-/// Those that a folder came with; of a checkpoint the end of text of its tokenizer.
+/// The special tokens of a Hugging Face folder's config.json; for a checkpoint, the end-of-text token of its tokenizer.
 ordered_json special_tokens(const WeightSource& source) {
-  // null is written where there is none: a class has defaults, which may lie outside the vocabulary.
+  // Absent tokens are written as null, because the defaults of a class may be outside the vocabulary.
   if (!source.is_hugging_face()) return {{"bos_token_id", nullptr}, {"eos_token_id", end_of_text_id(source.tokenizer())}, {"pad_token_id", nullptr}};
   const fs::path config = fs::path(source.path()) / "config.json";
   const json given = parse_object(read_text(config), config.string());
@@ -100,7 +100,7 @@ ordered_json special_tokens(const WeightSource& source) {
 
 void write_json(const fs::path& path, const ordered_json& value) { write_durably(path, value.dump(2) + "\n"); }
 
-/// A folder's own as it is, if it has one: it may say more than ids.
+/// Copies the file of a Hugging Face folder, if it has one, because it may contain more than ids.
 void write_generation_config(const WeightSource& source, const fs::path& folder, const ordered_json& special) {
   constexpr const char* kName = "generation_config.json";
   if (!source.is_hugging_face()) return write_json(folder / kName, hugging_face_generation_config(special));

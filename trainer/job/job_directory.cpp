@@ -20,9 +20,9 @@ namespace trireme {
 namespace {
 
 constexpr const char* kMemory = "/dev/shm";
-constexpr const char* kPrefix = "trireme-mpi-";
+constexpr const char* kDirectoryPrefix = "trireme-mpi-";
 
-/// Closes on every way out; -1: nothing was opened.
+/// Closes the descriptor in the destructor; -1 if opening failed.
 struct Opened {
   explicit Opened(int descriptor) : file(descriptor) {}
   ~Opened() {
@@ -33,34 +33,34 @@ struct Opened {
   const int file;
 };
 
-/// Everybody may put anything under these names into a directory that all users share.
+/// True if the file has this type and owner: any user can create files with these names in a shared directory.
 bool is_own(const Opened& opened, mode_t type) {
   struct stat status {};
   return ::fstat(opened.file, &status) == 0 && (status.st_mode & S_IFMT) == type && status.st_uid == ::geteuid();
 }
 
-/// A lock of the kernel tells the dead from the living, in other containers that share the place too. No call in here waits for another process.
+/// Removes directories whose owners have died: their flock is free, also across containers that share `place`. Never blocks on another process.
 void remove_abandoned(const fs::path& place) {
   std::error_code ignored;
   for (fs::directory_iterator iterator(place, ignored), end; iterator != end; iterator.increment(ignored)) {
     const fs::directory_entry& item = *iterator;
-    if (!item.path().filename().string().starts_with(kPrefix)) continue;
+    if (!item.path().filename().string().starts_with(kDirectoryPrefix)) continue;
     const Opened directory(::open(item.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
     if (!is_own(directory, S_IFDIR)) continue;
     const Opened lock(::openat(directory.file, "lock", O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-    if (!is_own(lock, S_IFREG)) continue;  // without a lock it is just being made
+    if (!is_own(lock, S_IFREG)) continue;  // without a lock file it is just being created
     if (::flock(lock.file, LOCK_EX | LOCK_NB) == 0) fs::remove_all(item.path(), ignored);
   }
 }
 
-/// False: between its making and its locking another launcher took it for abandoned.
+/// Locks a new directory. Returns false if another launcher removed it as abandoned between creation and locking.
 bool take(int lock, const fs::path& path) {
   struct stat held {
   }, there{};
   return ::flock(lock, LOCK_EX | LOCK_NB) == 0 && ::fstat(lock, &held) == 0 && ::stat(path.c_str(), &there) == 0 && held.st_ino == there.st_ino;
 }
 
-/// Session directories take about 8 MiB; containers often have no more than 64 MiB of shared memory for all.
+/// Session directories take about 8 MiB; containers often have only 64 MiB of shared memory in total.
 bool has_room(const fs::path& place) {
   constexpr uint64_t kEnough = 32 << 20;
   struct statvfs status {};
@@ -69,14 +69,14 @@ bool has_room(const fs::path& place) {
 
 }  // namespace
 
-OwnDirectory::OwnDirectory(const fs::path& place) {
+LockedTemporaryDirectory::LockedTemporaryDirectory(const fs::path& place) {
   remove_abandoned(place);
   for (int tries = 0; tries < 100; ++tries) {
-    std::string name = (place / kPrefix).string() + "XXXXXX";
+    std::string name = (place / kDirectoryPrefix).string() + "XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) return;
     const fs::path lock = fs::path(name) / "lock";
     lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (lock_ < 0 || take(lock_, lock)) {  // without a lock it is left alone
+    if (lock_ < 0 || take(lock_, lock)) {  // a directory without a lock file is never removed as abandoned
       path_ = name;
       return;
     }
@@ -85,7 +85,7 @@ OwnDirectory::OwnDirectory(const fs::path& place) {
   errno = EBUSY;
 }
 
-OwnDirectory::~OwnDirectory() {
+LockedTemporaryDirectory::~LockedTemporaryDirectory() {
   if (path_.empty()) return;
   std::error_code ignored;
   fs::remove_all(path_, ignored);
@@ -94,8 +94,9 @@ OwnDirectory::~OwnDirectory() {
 
 JobDirectory::JobDirectory(const LaunchEnvironment& environment, bool one_host) {
   if (one_host && !environment.segments_are_placed) name(kSegmentsVariable, in_memory_.emplace(kMemory), {});
-  if (environment.session_is_placed) return;  // Open MPI refuses one of its variables beside another
-  // TMPDIR stays on this host; Open MPI gives its own variable to all ranks, and refuses one for mpirun's host beside it.
+  if (environment.session_is_placed) return;  // Open MPI rejects conflicting session variables
+  // With several hosts set TMPDIR, which stays on this host: Open MPI forwards its own variable to all hosts, and rejects its host-specific one
+  // beside it.
   const char* const session = one_host ? kSessionVariable : kTemporaryVariable;
   const std::optional<std::string> before = one_host ? std::nullopt : environment.temporary_directory;
   if (has_room(kMemory)) {
@@ -106,11 +107,11 @@ JobDirectory::JobDirectory(const LaunchEnvironment& environment, bool one_host) 
   std::error_code error;
   const fs::path place = fs::absolute(temporary.empty() ? "/tmp" : temporary, error);
   if (!name(session, on_disk_.emplace(place), before))
-    throw IoError(concat("TMPDIR=", place.string(), ": mpirun cannot keep its files there: ", std::strerror(errno),
-                         "; allowed a directory in which this user can make others"));
+    throw IoError(concat("TMPDIR=", place.string(), ": mpirun cannot create its files there: ", std::strerror(errno),
+                         "; allowed a directory in which this user can create directories"));
 }
 
-bool JobDirectory::name(const char* variable, const OwnDirectory& directory, const std::optional<std::string>& before) {
+bool JobDirectory::name(const char* variable, const LockedTemporaryDirectory& directory, const std::optional<std::string>& before) {
   if (directory.path().empty()) return false;
   named_.emplace_back(variable, before);
   ::setenv(variable, directory.path().c_str(), 1);

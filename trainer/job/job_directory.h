@@ -9,16 +9,16 @@
 
 namespace trireme {
 
-/// A directory of mode 0700 with a name that nobody can foresee, locked by the kernel and removed with this object; what processes that were killed have left
-/// of its kind in the same place is removed when it is made.
-class OwnDirectory {
+/// A temporary directory of mode 0700 with an unpredictable name, protected by flock and removed by the destructor. The constructor also removes
+/// directories of this kind in the same place whose owners were killed.
+class LockedTemporaryDirectory {
  public:
-  explicit OwnDirectory(const std::filesystem::path& place);
-  ~OwnDirectory();
-  OwnDirectory(const OwnDirectory&) = delete;
-  OwnDirectory& operator=(const OwnDirectory&) = delete;
+  explicit LockedTemporaryDirectory(const std::filesystem::path& place);
+  ~LockedTemporaryDirectory();
+  LockedTemporaryDirectory(const LockedTemporaryDirectory&) = delete;
+  LockedTemporaryDirectory& operator=(const LockedTemporaryDirectory&) = delete;
 
-  /// Empty where none could be made; then errno says why.
+  /// Empty if the directory could not be created; errno then has the reason.
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -26,24 +26,24 @@ class OwnDirectory {
   int lock_ = -1;
 };
 
-/// Where Open MPI keeps what its processes on this host share: its session directory, in /dev/shm or, where that has no room, below TMPDIR; and where all
-/// ranks run here their memory segments, in /dev/shm. Its own choices have names that another user can take beforehand, and a killed mpirun leaves megabytes
-/// in them for every rank. Of several hosts this is about the one where mpirun runs, and there the ranks, too, find the directory in TMPDIR. A place that the
-/// user has chosen through Open MPI's own variables stays.
+/// Private directories for the files that Open MPI processes of this host share: the session directory, in /dev/shm or, if that lacks space, below
+/// TMPDIR; and, if all ranks run here, the shared-memory segments, in /dev/shm. Open MPI's default names can be claimed by another user beforehand,
+/// and a killed mpirun leaves megabytes per rank there. With several hosts only the host of mpirun is affected, whose ranks get the directory as
+/// TMPDIR. Directories that the user sets through Open MPI's own variables are respected.
 class JobDirectory {
  public:
-  /// Errors: IoError where there is no place for a session directory.
+  /// Errors: IoError if no session directory can be created.
   JobDirectory(const LaunchEnvironment& environment, bool one_host);
   ~JobDirectory();
   JobDirectory(const JobDirectory&) = delete;
   JobDirectory& operator=(const JobDirectory&) = delete;
 
  private:
-  /// Tells Open MPI. `before`: the variable's value that comes back in the end. False: there is no such directory.
-  bool name(const char* variable, const OwnDirectory& directory, const std::optional<std::string>& before);
+  /// Sets `variable` to the directory. `before`: the value that the destructor restores. Returns false if the directory does not exist.
+  bool name(const char* variable, const LockedTemporaryDirectory& directory, const std::optional<std::string>& before);
 
-  std::optional<OwnDirectory> in_memory_, on_disk_;
-  std::vector<std::pair<const char*, std::optional<std::string>>> named_;  ///< variables, with the values they get back in the end
+  std::optional<LockedTemporaryDirectory> in_memory_, on_disk_;
+  std::vector<std::pair<const char*, std::optional<std::string>>> named_;  ///< variables set, with the values to restore
 };
 
 }  // namespace trireme

@@ -16,13 +16,13 @@ std::optional<std::string> text_of(const char* name) {
   return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
 }
 
-/// The number that the value begins with, as in "8(x2),4"; 0 where it begins with none.
+/// The leading number of the value, e.g. 8 of "8(x2),4"; 0 if there is none.
 std::optional<int> number_of(const char* name) {
   const char* const value = std::getenv(name);
   return value != nullptr ? std::optional<int>(std::atoi(value)) : std::nullopt;
 }
 
-/// Batch scripts and the shells of salloc have a step id as well, from the reserved end of the range.
+/// Batch scripts and salloc shells have a step id too, but in a reserved range at the end.
 bool is_task_of_step() {
   constexpr unsigned long kFirstReservedStep = 0xfffffff0UL;
   const std::optional<std::string> step = text_of("SLURM_STEP_ID");

@@ -22,7 +22,7 @@ void say(const std::string& line) { write_all(STDERR_FILENO, line + "\n"); }
 
 struct JobEnd {
   int code = 0;
-  int64_t step = 0;  ///< the furthest a rank was in
+  int64_t step = 0;  ///< the highest step that a rank reached
 };
 
 JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options,
@@ -44,20 +44,20 @@ JobEnd run_job(const LaunchEnvironment& environment, int ranks, const std::vecto
   return {code, hub ? hub->furthest_step() : 0};
 }
 
-/// Of the host with the most, if they are spread evenly.
+/// Ranks on the fullest host if they are spread evenly.
 int ranks_of_host(int ranks, int hosts, int nodes) {
   hosts = std::max({1, hosts, nodes});
   return (ranks + hosts - 1) / hosts;
 }
 
-/// A program called mpirun that starts its words as they are, without making them ranks, would start launcher after launcher.
+/// Prevents endless recursion if the program found as mpirun only executes its arguments without starting ranks.
 void refuse_recursion(const LaunchEnvironment& environment) {
   if (environment.launched_ranks)
     throw InternalError(
-        concat(find_mpirun(environment).string(), ": started this program, but not as a rank; make the mpirun of Open MPI the first in PATH"));
+        concat(find_mpirun(environment).string(), ": started this program, but not as a rank; put the mpirun of Open MPI first in PATH"));
 }
 
-/// Until a job ends with an answer, or fails once too often.
+/// Runs jobs until one ends with a final exit code or RestartPolicy gives up.
 int run_jobs(const LaunchEnvironment& environment, int ranks, std::vector<std::string> words, const LaunchOptions& options, bool one_host,
              const StopRequest& stop, OutputRelay& relay) {
   RestartPolicy policy(options.restarts);
@@ -69,7 +69,7 @@ int run_jobs(const LaunchEnvironment& environment, int ranks, std::vector<std::s
       say(concat("giving up: ", next.no_retry_reason));
       return end.code;
     }
-    const int64_t step = next.done > 0 ? std::max(end.step, next.done + 1) : end.step;  // short steps reach the hub late
+    const int64_t step = next.done > 0 ? std::max(end.step, next.done + 1) : end.step;  // the hub may lag behind when steps are short
     const RestartPolicy::Decision decision = policy.after({step, next.saved});
     if (!decision.delay) {
       say(concat("giving up: ", decision.reason));
@@ -78,7 +78,7 @@ int run_jobs(const LaunchEnvironment& environment, int ranks, std::vector<std::s
     const auto seconds = decision.delay->count();
     say(concat("restart ", policy.used(), " of ", options.restarts, seconds > 0 ? concat(" in ", seconds, " s") : "", ", from ", next.from));
     if (!stop.sleep(*decision.delay)) {
-      say("stopped on request before the restart; the same command goes on from there");
+      say("stopped on request before the restart; rerun the same command to resume");
       return static_cast<int>(ExitCode::kRequeue);
     }
     words = next.arguments;
@@ -114,8 +114,9 @@ void announce_start(const LaunchEnvironment& environment, int rank, int size) {
   const std::optional<int> expected = environment.launched_ranks;
   if (!expected) return;
   if (*expected != size)
-    throw InternalError(concat("mpirun was to start ", *expected, " ranks, but MPI sees a world of ", size,
-                               ": its mpirun and its library are not of one installation; the mpirun used is ", find_mpirun(environment).string()));
+    throw InternalError(concat("mpirun was asked to start ", *expected, " ranks, but MPI reports a world size of ", size,
+                               ": mpirun and the MPI library belong to different installations; the mpirun used is ",
+                               find_mpirun(environment).string()));
   if (rank == 0) write_all(STDERR_FILENO, concat(kStartedLine, "\n"));
 }
 

@@ -33,7 +33,7 @@ bool is_internet(int socket) {
   return ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 && (address.ss_family == AF_INET || address.ss_family == AF_INET6);
 }
 
-/// Confines what `process` (its pidfd `handle`) listens on now, and remembers it in `done`.
+/// Binds the current listening sockets of `process` (its pidfd is `handle`) to loopback, and adds them to `done`.
 void confine(pid_t process, int handle, std::set<std::string>& done) {
   constexpr std::string_view kLoopback = "lo";
   std::error_code error;
@@ -51,7 +51,7 @@ void confine(pid_t process, int handle, std::set<std::string>& done) {
   }
 }
 
-/// Whether it has started a child: mpirun's listeners stand before its first rank does.
+/// True if the process has started a child: mpirun opens its listening sockets before it starts the first rank.
 bool has_children(pid_t process) {
   std::ifstream children(concat("/proc/", process, "/task/", process, "/children"));
   pid_t child = 0;
@@ -60,12 +60,12 @@ bool has_children(pid_t process) {
 
 void watch(pid_t process, const std::atomic<bool>& stop) {
   constexpr auto kInterval = std::chrono::milliseconds(10);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);  // where no child is ever seen
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);  // in case no child ever appears
   const auto handle = static_cast<int>(::syscall(SYS_pidfd_open, process, 0));
   if (handle < 0) return;
   std::set<std::string> done;
   for (bool started = false; !stop && !started && std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(kInterval)) {
-    started = has_children(process);  // before the look, so that the last one sees everything
+    started = has_children(process);  // read before confine(), so that its last pass covers all sockets
     confine(process, handle, done);
   }
   ::close(handle);
@@ -76,7 +76,7 @@ void watch(pid_t process, const std::atomic<bool>& stop) {
 LoopbackOnly::LoopbackOnly(pid_t mpirun) {
   try {
     thread_ = std::thread([this, mpirun] { watch(mpirun, stop_); });
-  } catch (const std::system_error&) {  // no thread to be had: the sockets stay as they are
+  } catch (const std::system_error&) {  // no thread available: the sockets are left unchanged
   }
 }
 

@@ -6,9 +6,9 @@
 
 namespace trireme {
 
-/// Where all ranks run on this host, nothing of mpirun has to be reached from another one, but Open MPI 4 listens on all addresses whatever its settings say,
-/// and does not authenticate peers. This confines each socket that mpirun listens on to the loopback interface, as soon as it is seen: within some 10 ms. Needs
-/// Linux 5.7 and the right to trace one's own child; without them the sockets stay as they are.
+/// Binds every listening socket of mpirun to the loopback interface, within about 10 ms of its creation. For jobs on one host, which need no
+/// connections from other hosts: Open MPI 4 listens on all addresses regardless of its settings, and does not authenticate peers. Needs Linux 5.7 and
+/// permission to ptrace a child; without them the sockets are left unchanged.
 class LoopbackOnly {
  public:
   explicit LoopbackOnly(pid_t mpirun);

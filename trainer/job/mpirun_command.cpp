@@ -17,17 +17,17 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-/// By its present name: it may have been moved.
+/// The current path of this program, which may have been moved.
 std::string own_program() {
   const std::string path = fs::read_symlink("/proc/self/exe").string();  // "NAME (deleted)" once another file has taken its place
   std::error_code error;
   if (!fs::exists(path, error))
     throw MissingFileError(
-        concat("the program file was removed or replaced while it ran (", path, "), so no more ranks can be started: run the same command again"));
+        concat("the program file was removed or replaced while it ran (", path, "), so no more ranks can be started; rerun the same command"));
   return path;
 }
 
-/// What the user has set stays.
+/// Does not override a value that the user has set.
 void set_default(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 0); }
 
 }  // namespace
@@ -59,7 +59,7 @@ int count_hosts(const std::string& hosts_file) {
     const auto first = line.find_first_not_of(" \t\r");
     if (first != line.npos && line[first] != '#') ++hosts;
   }
-  if (hosts == 0) throw ConfigError(concat("hosts file ", hosts_file, " names no host"));
+  if (hosts == 0) throw ConfigError(concat("hosts file ", hosts_file, " lists no host"));
   return hosts;
 }
 
@@ -69,14 +69,14 @@ void prepare_environment(int ranks, int hosts, bool one_host) {
   set_default("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
   set_default("OMPI_MCA_rmaps_base_oversubscribe", "1");
   set_default("OMPI_MCA_hwloc_base_binding_policy", "none");
-  set_default("OMPI_MCA_odls_base_sigkill_timeout", "0");  // a refused job ends a second sooner: no rank needs time after another has left
+  set_default("OMPI_MCA_odls_base_sigkill_timeout", "0");  // a refused job ends one second sooner: no rank needs time after another has exited
   if (here > usable_cores()) set_default("OMPI_MCA_mpi_yield_when_idle", "1");
-  if (one_host) {  // shared memory only: starts in half the time
+  if (one_host) {  // shared memory only: halves the start-up time
     set_default("OMPI_MCA_pml", "ob1");
     set_default("OMPI_MCA_btl", "vader,self");
   }
   set_default("OMP_NUM_THREADS", std::to_string(std::max(1, usable_cores() / here)));
-  // Threads that spin at the end of a region take the cores from the ranks they wait for: measured more than ten times slower.
+  // Threads that spin at the end of a parallel region take the cores from ranks they wait for: measured more than ten times slower.
   if (here * read_launch_environment().omp_threads.value_or(0) > usable_cores()) set_default("OMP_WAIT_POLICY", "passive");
   ::setenv(kRanksVariable, std::to_string(ranks).c_str(), 1);
   ::setenv(kOutputVariable, ::isatty(STDOUT_FILENO) != 0 ? "terminal" : "log", 1);
@@ -87,7 +87,7 @@ std::vector<std::string> mpirun_command(const LaunchEnvironment& environment, in
   std::vector<std::string> command{find_mpirun(environment).string(), "-n", std::to_string(ranks)};
   if (hosts_file) command.insert(command.end(), {"--hostfile", *hosts_file});
   if (!one_host) {
-    // A remote rank inherits nothing that is not named; OMPI_* travels by itself.
+    // A remote rank inherits only named variables; Open MPI forwards OMPI_* automatically.
     for (const char* name : {"OMP_NUM_THREADS", kOutputVariable, kRanksVariable}) command.insert(command.end(), {"-x", name});
     for (char** entry = environ; *entry != nullptr; ++entry) {
       const std::string name(*entry, std::strcspn(*entry, "="));

@@ -28,32 +28,34 @@ constexpr int kEnd = SIGHUP;  ///< on this signal mpirun kills its ranks and rem
 
 [[noreturn]] void fail_to_start() { throw IoError(concat("cannot start mpirun: ", std::strerror(errno))); }
 
-/// In the child, where another thread may have held any lock: only what is safe in a signal handler.
+/// Runs in the child after fork; only async-signal-safe calls, because another thread may have held any lock.
 [[noreturn]] void become(char* const* command, int standard_output, int standard_error, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, kEnd);
-  if (::getppid() != parent) ::_exit(70);  // it died before prctl
+  if (::getppid() != parent) ::_exit(70);  // the parent died before prctl
   ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
   ::dup2(standard_output, STDOUT_FILENO);
   ::dup2(standard_error, STDERR_FILENO);
-  // Whoever ends a job may signal all of its processes: mpirun must not kill ranks that are about to save. Ranks start with these unblocked.
+  // A stop signal may be sent to all processes of a job: mpirun must not kill ranks that are about to save. Open MPI starts ranks with these
+  // unblocked.
   sigset_t mask;
   sigemptyset(&mask);
   sigaddset(&mask, SIGTERM);
   sigaddset(&mask, SIGINT);
   ::signal(kEnd, SIG_DFL);
-  ::signal(SIGUSR1, SIG_IGN);  // outside the time in which mpirun passes it on it must not end mpirun
+  ::signal(SIGUSR1, SIG_IGN);  // must not end mpirun before or after the phase in which it forwards the signal
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::execv(command[0], command);
   ::_exit(127);
 }
 
-/// Until the launcher's end of `pipe` closes: it has died. Then mpirun has five seconds. Out of reach of a signal to the launcher's group.
+/// Waits until the launcher has died, i.e. its end of `pipe` is closed; then gives mpirun five seconds before SIGKILL. Has its own process group, so
+/// that signals to the launcher's group do not reach it.
 [[noreturn]] void guard(const std::array<int, 2>& pipe, pid_t mpirun) {
   ::setpgid(0, 0);
   ::close(pipe[1]);
   ::dup2(pipe[0], STDIN_FILENO);
-  // Whoever reads the launcher's output waits for its last writer. Kernels before 5.9 have no close_range.
+  // Close inherited descriptors: a reader of the launcher's output waits for the last writer. Kernels before 5.9 have no close_range.
   if (::close_range(STDOUT_FILENO, ~0U, 0) != 0)
     for (int descriptor = STDOUT_FILENO; descriptor < 65536; ++descriptor) ::close(descriptor);
   char nothing;
@@ -122,7 +124,7 @@ MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest&
   ::close(output[1]);
   ::close(errors[1]);
   if (mpirun_ < 0) fail_to_start();
-  ::setpgid(mpirun_, mpirun_);  // whichever of the two comes first
+  ::setpgid(mpirun_, mpirun_);  // parent and child both call it; the first one wins
   for (const int source : {errors_, output_}) ::fcntl(source, F_SETFL, O_NONBLOCK);
   if (::pipe2(guard_pipe.data(), O_CLOEXEC) != 0) return;  // the job runs without a guard
   guard_pipe_ = guard_pipe[1];
@@ -159,7 +161,7 @@ int MpirunJob::wait() {
 
 void MpirunJob::poll_all(int milliseconds) {
   const int verdict = verdicts_ != nullptr && !condemned_ ? verdicts_->descriptor() : -1;
-  const int stop = stop_.requested() ? -1 : stop_.descriptor();  // afterwards only a second request is news
+  const int stop = stop_.requested() ? -1 : stop_.descriptor();  // afterwards only a second request matters
   const int reader = relay_.pending() ? relay_.descriptor() : -1;
   std::array<pollfd, 6> sources{pollfd{errors_, POLLIN, 0}, pollfd{output_, POLLIN, 0},      pollfd{reader, POLLOUT, 0},
                                 pollfd{stop, POLLIN, 0},    pollfd{child_ended_, POLLIN, 0}, pollfd{verdict, POLLIN, 0}};
@@ -168,16 +170,16 @@ void MpirunJob::poll_all(int milliseconds) {
   if (sources[1].revents != 0) pass_output();
   if (sources[2].revents != 0) relay_.write_some();
   signalfd_siginfo info{};
-  while (::read(child_ended_, &info, sizeof info) > 0) {  // only wakes the poll
+  while (::read(child_ended_, &info, sizeof info) > 0) {  // only used to wake poll()
   }
 }
 
-/// False when there is nothing more to read now.
+/// Returns false if there is nothing more to read now.
 bool MpirunJob::pass_errors() {
   std::array<char, 4096> bytes;
   const ssize_t count = ::read(errors_, bytes.data(), bytes.size());
   if (count > 0) write_all(STDERR_FILENO, filter_.feed({bytes.data(), static_cast<size_t>(count)}));
-  if (count == 0) ::close(std::exchange(errors_, -1));  // poll passes over it
+  if (count == 0) ::close(std::exchange(errors_, -1));  // poll() ignores -1
   return count > 0;
 }
 
@@ -190,13 +192,13 @@ bool MpirunJob::pass_output() {
   return count > 0;
 }
 
-/// A signal that reached a rank before it has blocked it would kill the rank, and before its first step a rank has nothing to save.
+/// Forwards a stop only once the ranks are ready: earlier the signal would kill a rank that has not blocked it yet, and there is nothing to save.
 void MpirunJob::forward_stop() {
   if (!stop_.requested()) {
     if (relay_.lost_text() && filter_.ready() && !std::exchange(forwarded_, true)) ::kill(mpirun_, SIGUSR1);
     return;
   }
-  if (!end_requested_ && (stop_.insisted() || (!forwarded_ && !filter_.ready()))) {
+  if (!end_requested_ && (stop_.second_requested() || (!forwarded_ && !filter_.ready()))) {
     end_requested_ = Clock::now();
     ::kill(mpirun_, kEnd);
   }
@@ -207,7 +209,7 @@ void MpirunJob::forward_stop() {
   }
 }
 
-/// All ranks have been told to leave, so mpirun should end by itself; one that is stopped must be taken along.
+/// After a verdict all ranks have been ordered to exit, so mpirun should end on its own; if it does not, it is killed.
 void MpirunJob::take_verdict() {
   if (!condemned_) {
     const auto verdict = verdicts_ != nullptr && !end_requested_ ? verdicts_->get() : std::nullopt;
@@ -215,9 +217,9 @@ void MpirunJob::take_verdict() {
     condemn(*verdict);
   }
   const auto waited = Clock::now() - *condemned_;
-  // Where it could be one of several, what mpirun knows is worth more than an early word.
+  // If several ranks may have died first, wait longer for the notice of mpirun, which knows the order.
   const bool several = verdict_ && verdict_->deaths.size() > 1;
-  if (waited > milliseconds(several ? 1000 : 200) || !filter_.first_end().empty()) tell_verdict();
+  if (waited > milliseconds(several ? 1000 : 200) || !filter_.first_exit_notice().empty()) tell_verdict();
   if (waited > seconds(2) && !std::exchange(told_to_end_, true)) ::kill(mpirun_, kEnd);
   if (waited > seconds(4)) kill_now();
 }
@@ -225,24 +227,24 @@ void MpirunJob::take_verdict() {
 void MpirunJob::condemn(const Verdict& verdict) {
   condemned_ = Clock::now();
   verdict_ = verdict;
-  // It passes on what its ranks write: they wait for it sooner or later, and none of them is the cause.
+  // A stopped mpirun no longer relays output, so its ranks block sooner or later, and none of them is the cause.
   if (verdict.deaths.empty() && is_stopped(mpirun_)) {
     *verdict_ = {.kind = Verdict::Kind::kLauncher, .step = verdict.step};
-    verdict_->text = concat("mpirun (process ", mpirun_, ") is stopped, by a SIGSTOP or a debugger, and its ranks do not go on without it");
+    verdict_->text = concat("mpirun (process ", mpirun_, ") is stopped by SIGSTOP or a debugger, and its ranks cannot continue without it");
   }
 }
 
-/// Of ranks that died within some milliseconds mpirun, their parent, knows which was the first. Their deaths are consequences.
+/// If ranks died within a few milliseconds of each other, mpirun, their parent, knows which was first; the other deaths are consequences.
 const Verdict& MpirunJob::final_verdict() const {
   const std::vector<Verdict>& deaths = verdict_->deaths;
   const auto first = std::find_if(deaths.begin(), deaths.end(), [&](const Verdict& death) { return death.ranks.front() == filter_.first_rank(); });
   return first != deaths.end() ? *first : *verdict_;
 }
 
-/// After what mpirun knows, if that has come by then: where all have died at once, it names the first.
+/// Prints mpirun's notice about the first rank to end, if it has arrived, then the verdict.
 void MpirunJob::tell_verdict() {
   if (!verdict_) return;
-  if (const std::string first = filter_.first_end(); !first.empty()) {
+  if (const std::string first = filter_.first_exit_notice(); !first.empty()) {
     write_all(STDERR_FILENO, first + "\n");
     first_end_told_ = true;
   }
@@ -250,7 +252,7 @@ void MpirunJob::tell_verdict() {
   verdict_.reset();
 }
 
-/// Open MPI 4.1 at times locks itself up after its ranks have ended, and then heeds nothing but SIGKILL.
+/// Open MPI 4.1 sometimes deadlocks after its ranks have ended, and then reacts only to SIGKILL.
 void MpirunJob::watch_for_hang() {
   if (Clock::now() < next_look_) return;
   next_look_ = Clock::now() + seconds(1);
@@ -276,13 +278,13 @@ void MpirunJob::reap() {
   code_ = killed_ ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/// The kernel kills them after mpirun, and the next job must not meet one that still holds its GPU or its shared memory. Those of this host.
+/// Waits for the ranks of this host, which the kernel kills after mpirun: the next job must not find their GPU or shared memory still in use.
 void MpirunJob::wait_for_ranks() {
   const auto limit = Clock::now() + seconds(5);
   while (std::any_of(children_.begin(), children_.end(), is_alive) && Clock::now() < limit) ::poll(nullptr, 0, 20);
 }
 
-/// One that has just died shows none any more.
+/// Keeps the previous list if mpirun has just died and has no children any more.
 void MpirunJob::list_children() {
   if (std::vector<pid_t> now = children_of(mpirun_); !now.empty()) children_ = std::move(now);
 }
@@ -299,13 +301,13 @@ void MpirunJob::kill_now() {
 int MpirunJob::final_code() {
   const bool answered = !killed_ && filter_.started() && is_our_code(code_) && code_ != static_cast<int>(ExitCode::kInternal);
   if (end_requested_ && !answered) {
-    const bool insisted = stop_.insisted();
-    write_all(STDERR_FILENO, insisted     ? "ended at once by a second request to stop; what was not yet saved is lost\n"
-                             : resumable_ ? "stopped on request before the first step; the same command goes on from there\n"
+    const bool second_requested = stop_.second_requested();
+    write_all(STDERR_FILENO, second_requested     ? "ended immediately by a second stop request; unsaved progress is lost\n"
+                             : resumable_ ? "stopped on request before the first step; rerun the same command to resume\n"
                                           : "stopped on request\n");
-    return static_cast<int>(insisted || !resumable_ ? ExitCode::kInternal : ExitCode::kRequeue);
+    return static_cast<int>(second_requested || !resumable_ ? ExitCode::kInternal : ExitCode::kRequeue);
   }
-  // mpirun may notice a death before the hub speaks; a rank that was told to leave ends with kInternal.
+  // mpirun may notice a death before the hub's verdict arrives; a rank that was ordered to exit ends with kInternal.
   const bool failed = code_ == static_cast<int>(ExitCode::kInternal) || !is_our_code(code_);
   const auto limit = Clock::now() + seconds(1);
   while (verdicts_ != nullptr && failed && !killed_ && !condemned_ && !end_requested_ && Clock::now() < limit) {
@@ -315,18 +317,18 @@ int MpirunJob::final_code() {
   }
   if (condemned_) {
     tell_verdict();
-    if (const std::string first = filter_.first_end(); !first.empty() && !first_end_told_) write_all(STDERR_FILENO, first + "\n");
+    if (const std::string first = filter_.first_exit_notice(); !first.empty() && !first_end_told_) write_all(STDERR_FILENO, first + "\n");
     return static_cast<int>(ExitCode::kInternal);
   }
   if (code_ == 0 && !filter_.started()) {
-    write_all(STDERR_FILENO, concat(program_, ": exited with code 0 without starting a rank; make the mpirun of Open MPI the first in PATH\n"));
+    write_all(STDERR_FILENO, concat(program_, ": exited with code 0 without starting a rank; put the mpirun of Open MPI first in PATH\n"));
     return static_cast<int>(ExitCode::kInternal);
   }
   if (is_our_code(code_)) return code_;
   if (killed_) {
     write_all(STDERR_FILENO, concat("mpirun was killed by signal ", code_ - 128, "\n"));
   } else {
-    write_all(STDERR_FILENO, filter_.notices().empty() ? concat("mpirun ended with code ", code_, "\n") : filter_.notices());
+    write_all(STDERR_FILENO, filter_.notices().empty() ? concat("mpirun exited with code ", code_, "\n") : filter_.notices());
   }
   return static_cast<int>(ExitCode::kInternal);
 }

@@ -15,7 +15,7 @@
 
 namespace trireme {
 
-/// Where the hub's thread leaves its verdict for the thread that waits for mpirun.
+/// Passes the verdict from the hub's thread to the thread that waits for mpirun.
 class VerdictBox {
  public:
   /// Errors: IoError.
@@ -35,19 +35,20 @@ class VerdictBox {
   std::optional<Verdict> verdict_;
 };
 
-/// mpirun, and what stands between it and the person: signals in, the ranks' words out. It lives in a process group of its own, so that a
-/// terminal's Ctrl-C reaches the launcher alone. If this process dies, mpirun is told to end, and a guard, a second child, kills it if it does not.
+/// The mpirun process: forwards signals to it and relays the output of the ranks. It runs in its own process group, so that Ctrl-C on a terminal
+/// reaches only the launcher. If this process dies, mpirun receives SIGHUP, and a second child, the guard, kills it if it does not end.
 class MpirunJob {
  public:
-  /// Starts `command`. `verdicts`: of the hub that watches its ranks; null where none does. `relay`: takes mpirun's standard output; a text that it cannot
-  /// write ends the job as a request to stop does. `resumable`: a stop before the ranks are ready ends with kRequeue, else with kInternal. Errors: IoError.
+  /// Starts `command`. `verdicts`: receives the verdict of the hub that monitors the ranks; null without a hub. `relay`: receives mpirun's standard
+  /// output; if it loses text (OutputRelay::lost_text), the job is stopped as on a stop request. `resumable`: a stop before the ranks are ready
+  /// returns kRequeue, else kInternal. Errors: IoError.
   MpirunJob(const std::vector<std::string>& command, const StopRequest& stop, const VerdictBox* verdicts, OutputRelay& relay, bool resumable);
   ~MpirunJob();
   MpirunJob(const MpirunJob&) = delete;
   MpirunJob& operator=(const MpirunJob&) = delete;
 
-  /// Until mpirun has ended, by itself or, after a verdict or when it hangs, by force. Returns the exit code: that of the ranks (the first that is not
-  /// 0) where it is one of ours, and any rank has run, else ExitCode::kInternal with the reason on standard error: the verdict, or mpirun's own words.
+  /// Waits until mpirun has ended; kills it after a verdict or if it hangs. Returns the exit code of the ranks (the first that is not 0) if it is an
+  /// ExitCode and any rank has run; else ExitCode::kInternal, with the reason on standard error: the verdict, or mpirun's own notices.
   int wait();
   pid_t mpirun() const { return mpirun_; }
 
@@ -73,29 +74,29 @@ class MpirunJob {
   const VerdictBox* verdicts_;
   OutputRelay& relay_;
   bool resumable_;
-  const std::string program_;  ///< mpirun's file
+  const std::string program_;  ///< path of mpirun
   pid_t mpirun_ = -1;
   pid_t guard_ = -1;
   int child_ended_ = -1;  ///< a signalfd
   int errors_ = -1;       ///< read end of mpirun's standard error
-  int output_ = -1;       ///< read end of its standard output
+  int output_ = -1;       ///< read end of mpirun's standard output
   int guard_pipe_ = -1;   ///< write end; the guard wakes when it closes
   MpirunOutputFilter filter_;
   bool forwarded_ = false;
-  std::optional<Clock::time_point> end_requested_;  ///< by a second request to stop, or by one before there was anything to save
+  std::optional<Clock::time_point> end_requested_;  ///< time of a second stop request, or of one before there was anything to save
   std::optional<Clock::time_point> condemned_;
-  std::optional<Verdict> verdict_;  ///< to be told
+  std::optional<Verdict> verdict_;  ///< not yet reported
   bool first_end_told_ = false;
   bool told_to_end_ = false;
   Clock::time_point next_look_ = Clock::now() + std::chrono::seconds(1);
   std::optional<Clock::time_point> all_dead_since_;
-  std::vector<pid_t> children_;  ///< of mpirun, when last seen: the ranks of this host
+  std::vector<pid_t> children_;  ///< last known children of mpirun: the ranks of this host
   bool ended_ = false;
   int code_ = 0;         ///< 128 + n if signal n ended mpirun
-  bool killed_ = false;  ///< mpirun itself, by a signal
+  bool killed_ = false;  ///< mpirun itself was killed by a signal
 };
 
-/// All of it, to a descriptor that may block or take less at a time.
+/// Writes all of `text`, also to a descriptor that blocks or accepts partial writes.
 void write_all(int descriptor, std::string_view text);
 
 }  // namespace trireme

@@ -8,8 +8,8 @@
 
 namespace trireme {
 
-/// "[host:01234] 7 more processes have sent help message ..." and the like, errors inside mpirun and its event library, which several ranks that abort at
-/// once cause, and what mpirun says of the signals it passes on.
+/// True for "[host:01234] 7 more processes have sent help message ...", for errors inside mpirun and its event library, which occur when several
+/// ranks abort at once, and for notices about forwarded signals.
 static bool is_mpirun_line(std::string_view line) {
   for (const char* begin : {"mpirun: ", "mpirun detected", "mpirun noticed", "[warn] Epoll "})
     if (line.starts_with(begin)) return true;
@@ -25,7 +25,7 @@ bool MpirunOutputFilter::is_echo(std::string_view line) {
   return !failures_.emplace(line.substr(digits_end)).second;
 }
 
-/// Open MPI may begin each line with a tag ("[1,0]<stderr>:") or a time, and a rank may have left a line unfinished.
+/// The announcement need not begin the line: Open MPI may prefix a tag ("[1,0]<stderr>:") or a time, and a rank may have left a line incomplete.
 bool MpirunOutputFilter::take_announcement(std::string_view& line) {
   for (const std::string_view announcement : {kStartedLine, kReadyLine}) {
     const size_t at = line.find(announcement);
@@ -64,13 +64,13 @@ std::string MpirunOutputFilter::feed(std::string_view bytes) {
   return own;
 }
 
-std::string MpirunOutputFilter::first_end() const {
+std::string MpirunOutputFilter::first_exit_notice() const {
   static const std::regex by_signal(R"re(process rank (\d+) .*exited on (signal \d+ \(.*\)))re");
   static const std::regex by_code(R"re(Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code: +(\d+))re");
   static const std::regex by_itself(R"re(has exited due to process rank (\d+) )re");
   std::smatch match;
   if (std::regex_search(notices_, match, by_signal)) return concat("rank ", match[1].str(), " ended first, by ", match[2].str());
-  if (std::regex_search(notices_, match, by_itself)) return concat("rank ", match[1].str(), " ended first, by itself and without an error");
+  if (std::regex_search(notices_, match, by_itself)) return concat("rank ", match[1].str(), " ended first, without reporting an error");
   if (std::regex_search(notices_, match, by_code) && match[2] != std::to_string(static_cast<int>(ExitCode::kInternal)))
     return concat("rank ", match[1].str(), " ended first, with exit code ", match[2].str());
   return "";
@@ -78,7 +78,7 @@ std::string MpirunOutputFilter::first_end() const {
 
 int MpirunOutputFilter::first_rank() const {
   constexpr std::string_view kRank = "rank ";
-  const std::string first = first_end();
+  const std::string first = first_exit_notice();
   return first.empty() ? -1 : std::atoi(first.c_str() + kRank.size());
 }
 

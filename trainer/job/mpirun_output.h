@@ -5,31 +5,31 @@
 
 namespace trireme {
 
-/// Separates what ranks write to standard error from what mpirun adds: its framed notices, help-aggregation and signal lines. What several
-/// ranks say alike is kept once. Fed as bytes arrive.
+/// Separates the ranks' standard error from mpirun's own output: framed notices, help-aggregation and signal lines. Identical errors of several ranks
+/// are kept once. Works incrementally, as bytes arrive.
 class MpirunOutputFilter {
  public:
-  /// The lines completed by `bytes` that are the ranks' own.
+  /// Returns the lines completed by `bytes` that were written by ranks.
   std::string feed(std::string_view bytes);
-  /// The rest, when the stream has ended.
+  /// Returns the rest at the end of the stream.
   std::string finish();
-  /// What was held back, frames removed: the only explanation when a rank was killed or mpirun itself failed.
+  /// mpirun's own output, without frames: the only explanation if a rank was killed or mpirun itself failed.
   const std::string& notices() const { return notices_; }
-  /// "rank 3 ended first, by signal 9 (Killed)" if they say so: mpirun is the parent of the ranks and knows it when all have gone at once. Not of a rank
-  /// that has left on request.
-  std::string first_end() const;
-  /// The rank of first_end(); -1 where that says nothing, or names a rank that left on request.
+  /// "rank 3 ended first, by signal 9 (Killed)" if notices() say so: mpirun, the parent of the ranks, knows the order even if all end at once. Empty
+  /// for a rank that exited on request.
+  std::string first_exit_notice() const;
+  /// The rank of first_exit_notice(); -1 if that is empty.
   int first_rank() const;
-  /// Rank 0 has announced that mpirun has started it.
+  /// True once rank 0 has announced that mpirun has started it (announce_start).
   bool started() const { return started_; }
-  /// Rank 0 has announced that the ranks take signals.
+  /// True once rank 0 has announced that the ranks handle signals (announce_ready).
   bool ready() const { return ready_; }
 
  private:
   bool is_own(std::string_view line);
-  /// True where `line` ends with an announcement; then leaves what stands before it.
+  /// Returns true if `line` ends with an announcement, and removes it from `line`.
   bool take_announcement(std::string_view& line);
-  /// "rank 3: ..." in the words of a rank before it: ranks that read the same file fail alike.
+  /// True for "rank 3: ..." with the same text as an earlier rank: ranks that read the same file fail with the same error.
   bool is_echo(std::string_view line);
 
   std::string partial_;
@@ -40,7 +40,7 @@ class MpirunOutputFilter {
   bool started_ = false;
 };
 
-/// The lines by which rank 0 announces both. They are never shown.
+/// The announcements of rank 0. They are never shown.
 constexpr std::string_view kStartedLine = "\x01trireme ranks started";
 constexpr std::string_view kReadyLine = "\x01trireme ranks ready";
 

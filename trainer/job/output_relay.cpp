@@ -17,7 +17,7 @@ void OutputRelay::add(std::string_view bytes) {
     const std::string_view line = bytes.substr(0, end == bytes.npos ? end : end + 1);
     bytes.remove_prefix(line.size());
     if (at_line_start_) {
-      // What was left out stands in one place: lines are taken again when all before them are written.
+      // Keep dropped lines in one block: accept lines again only when everything before them is written.
       skipping_ = left_out_ > 0 ? pending() : line.size() > limit_ - std::min(limit_, pending_.size());
       if (skipping_) {
         ++left_out_;
@@ -32,11 +32,11 @@ void OutputRelay::add(std::string_view bytes) {
 
 void OutputRelay::report_left_out() {
   if (left_out_ == 0) return;
-  pending_ += concat("[", left_out_, left_out_ == 1 ? " line was" : " lines were", " left out here: nobody read the output in time]\n");
+  pending_ += concat("[", left_out_, left_out_ == 1 ? " line was" : " lines were", " dropped here: the output was not read in time]\n");
   left_out_ = 0;
 }
 
-/// A pipe that polls writable takes PIPE_BUF bytes without waiting.
+/// A pipe that poll() reports as writable accepts PIPE_BUF bytes without blocking.
 void OutputRelay::write_some() {
   const ssize_t written = ::write(descriptor_, pending_.data(), std::min<size_t>(pending_.size(), PIPE_BUF));
   if (written >= 0) {

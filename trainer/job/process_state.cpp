@@ -15,14 +15,14 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-/// The line of /proc/PID/stat; empty where there is no such process.
+/// The line of /proc/PID/stat; empty if there is no such process.
 std::string stat_of(pid_t process) {
   std::string stat;
   std::getline(std::ifstream(concat("/proc/", process, "/stat")), stat);
   return stat;
 }
 
-/// 'R', 'S', 'Z' and so on, behind the name, which may contain anything; 0 where there is no such process.
+/// 'R', 'S', 'Z' etc., the field after the name, which may contain any characters; 0 if there is no such process.
 char state_in(const std::string& stat) {
   const auto name_end = stat.rfind(") ");
   return name_end != stat.npos ? stat[name_end + 2] : '\0';
@@ -55,7 +55,7 @@ std::optional<std::vector<int>> exit_codes_of_zombies(const std::vector<pid_t>& 
   for (const pid_t process : processes) {
     const std::string stat = stat_of(process);
     if (state_in(stat) != 'Z') return std::nullopt;
-    const int status = std::atoi(stat.c_str() + stat.rfind(' '));  // the last field: as waitpid gives it
+    const int status = std::atoi(stat.c_str() + stat.rfind(' '));  // last field: exit status in the format of waitpid
     codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
   }
   if (codes.empty()) return std::nullopt;

@@ -1,5 +1,5 @@
 #pragma once
-// Other processes of this host, as /proc describes them.
+// State of other processes of this host, from /proc.
 #include <sys/types.h>
 
 #include <optional>
@@ -9,12 +9,12 @@ namespace trireme {
 
 std::vector<pid_t> children_of(pid_t parent);
 
-/// By SIGSTOP or a debugger.
+/// True if the process is stopped by SIGSTOP or a debugger.
 bool is_stopped(pid_t process);
-/// It exists and is not a zombie.
+/// True if the process exists and is not a zombie.
 bool is_alive(pid_t process);
 
-/// The exit codes of `processes` (128 + n where signal n ended one) if there are any and all are zombies, else nothing.
+/// The exit codes of `processes` (128 + n for death by signal n) if the list is not empty and all are zombies; else nullopt.
 std::optional<std::vector<int>> exit_codes_of_zombies(const std::vector<pid_t>& processes);
 
 }  // namespace trireme

@@ -23,7 +23,7 @@ using Clock = StopRequest::Clock;
 constexpr std::array kStopSignals{SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGXCPU};
 constexpr std::array kLeftAlone{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGPIPE};
 constexpr auto kGrace = std::chrono::seconds(1);
-constexpr auto kTwice = std::chrono::milliseconds(300);  // a person's second Ctrl-C, not one signal that wrappers have doubled
+constexpr auto kTwice = std::chrono::milliseconds(300);  // shorter intervals are one Ctrl-C duplicated by wrappers
 
 sigset_t stop_signals() {
   sigset_t set;
@@ -32,7 +32,7 @@ sigset_t stop_signals() {
   return set;
 }
 
-/// One for the process, as signals are. It is never destroyed: its thread runs until the process has ended.
+/// Singleton, because signals are per process. Never destroyed: its thread runs until the process ends.
 class SignalThread {
  public:
   static SignalThread& get() {
@@ -55,13 +55,13 @@ class SignalThread {
     if (--listeners_ == 0) finished_ = true;
   }
   int first_signal() const { return first_signal_; }
-  bool insisted() const { return insisted_; }
+  bool second_requested() const { return insisted_; }
   int descriptor() const { return descriptor_; }
 
  private:
   SignalThread() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (descriptor_ < 0) throw IoError(concat("signals cannot be watched: ", std::strerror(errno)));
-    // An ignored signal would not wait until somebody takes it, and with SIGCHLD ignored there is no exit code of a child.
+    if (descriptor_ < 0) throw IoError(concat("cannot set up signal handling: ", std::strerror(errno)));
+    // Ignored signals would not stay pending for sigwaitinfo(), and with SIGCHLD ignored exit codes of children are lost.
     for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGXCPU, SIGCHLD}) {
       struct sigaction before {
       }, standard{};
@@ -78,7 +78,8 @@ class SignalThread {
 
   void run() {
     ::pthread_setname_np(::pthread_self(), "signals");
-    // Open to all signals but those it waits for; SIGCHLD is for whoever has a signalfd, and its own last words may find no reader.
+    // Unblock all signals except those awaited below, SIGCHLD, which is read through a signalfd, and SIGPIPE, as the final message may find no
+    // reader.
     sigset_t mask = stop_signals();
     sigaddset(&mask, SIGCHLD);
     sigaddset(&mask, SIGPIPE);
@@ -107,7 +108,7 @@ class SignalThread {
     }
   }
 
-  /// As if nobody had blocked it.
+  /// Applies the default action of the signal, as if it were not blocked.
   static void end_by(int signal) {
     sigset_t set;
     sigemptyset(&set);
@@ -117,7 +118,7 @@ class SignalThread {
   }
 
   [[noreturn]] static void exit_at_once() {
-    constexpr std::string_view kWhy = "ended at once by a second request to stop; what was not yet saved is lost\n";
+    constexpr std::string_view kWhy = "ended immediately by a second stop request; unsaved progress is lost\n";
     const ssize_t written = ::write(STDERR_FILENO, kWhy.data(), kWhy.size());
     (void)written;
     ::_exit(static_cast<int>(ExitCode::kInternal));
@@ -128,7 +129,7 @@ class SignalThread {
   std::mutex mutex_;
   int listeners_ = 0;
   int reporters_ = 0;      ///< listeners with Second::kReport
-  bool finished_ = false;  ///< there has been a listener
+  bool finished_ = false;  ///< the last listener has left
   std::atomic<int> first_signal_ = 0;
   std::atomic<bool> insisted_ = false;
   Clock::time_point first_request_;
@@ -151,7 +152,7 @@ StopRequest::~StopRequest() { SignalThread::get().leave(second_); }
 
 int StopRequest::signal() const { return SignalThread::get().first_signal(); }
 
-bool StopRequest::insisted() const { return SignalThread::get().insisted(); }
+bool StopRequest::second_requested() const { return SignalThread::get().second_requested(); }
 
 int StopRequest::descriptor() const { return SignalThread::get().descriptor(); }
 

@@ -1,31 +1,32 @@
 #pragma once
-// The process's signals. oneDNN's generated fp32 products use the stack pointer as a general register, so a signal handler that runs on a thread inside
-// one makes the kernel write the signal frame over the heap. Therefore no thread that computes may ever take a signal: they are all blocked everywhere
-// but in one thread, which does nothing else.
+// Signal handling of the process. oneDNN's generated fp32 matrix kernels use the stack pointer as a general register: a signal delivered to a thread
+// inside one makes the kernel write the signal frame over the heap. Therefore all signals are blocked in every thread except one, which does nothing
+// else.
 #include <chrono>
 #include <csignal>
 
 namespace trireme {
 
-/// Blocks signals in the calling thread, and so in every thread that is started from now on, and starts the thread that takes them. To be called first
-/// in main(); later calls do nothing. That thread records requests to stop (SIGTERM, SIGINT, SIGUSR1, SIGHUP, and SIGXCPU, by which batch systems tell that
-/// the time is up) while a StopRequest lives. Before the first
-/// one they end the process as they do by default. All other signals have their usual effect, and run there if a library has installed a handler. Signals that a
-/// fault raises (SIGSEGV and the like) and SIGPIPE are not blocked: the kernel sends them to the thread that caused them. Errors: IoError.
+/// Blocks signals in the calling thread, and therefore in all threads started later, and starts the signal thread. Must be the first call in main();
+/// later calls do nothing. The signal thread records stop requests (SIGTERM, SIGINT, SIGUSR1, SIGHUP, and SIGXCPU, which batch systems send when the
+/// time limit is reached) while a StopRequest exists; before the first StopRequest these signals end the process as by default. All other signals
+/// keep their default action; handlers that a library has installed run on the signal thread. Signals raised by a fault (SIGSEGV etc.) and SIGPIPE
+/// are not blocked: the kernel sends them to the thread that caused them. Errors: IoError.
 void start_signal_thread();
 
-/// Blocks SIGPIPE in the calling thread for good: a log whose reader has gone is no reason to end a run. A mask that was restored would deliver the
-/// signal that is pending.
+/// Blocks SIGPIPE permanently in the calling thread, so that a closed log does not end a run. The mask is never restored, because that would deliver
+/// a pending signal.
 void ignore_closed_output();
 
-/// While one lives, a request to stop is recorded instead of ending the process. Where several live they see the same requests, those since the first
-/// of them. After the last one requests are ignored: a process that has done its work must not be killed while it leaves. SIGHUP does not count where the
-/// process was started with it ignored, as nohup does.
+/// While an object of this class exists, a stop request is recorded instead of ending the process. All objects see the same requests: those since the
+/// first object was created. After the last one is destroyed requests are ignored, so that a finished process is not killed while it exits. SIGHUP
+/// does not count if the process was started with it ignored (nohup).
 class StopRequest {
  public:
   using Clock = std::chrono::steady_clock;
-  /// What a second request does. Such are two SIGINT 0.3 s apart, or a SIGINT or SIGTERM a second after the first request: whoever ends a job may signal twice, and a
-  /// launcher passes a signal on to ranks that have received it themselves. `kExit` ends the process at once with ExitCode::kInternal.
+  /// Effect of a second request: `kExit` ends the process immediately with ExitCode::kInternal. A second request is a SIGINT at least 0.3 s after a
+  /// SIGINT, or a SIGINT or SIGTERM at least 1 s after the first request; closer signals are duplicates, e.g. one sent to the ranks directly and
+  /// forwarded by a launcher.
   enum class Second { kExit, kReport };
 
   /// Errors: IoError.
@@ -34,15 +35,15 @@ class StopRequest {
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
-  /// In this process: ranks must agree (a reduction over the world) before they act on it.
+  /// True after a request to this process. Ranks must agree (a reduction over the world) before they act on it.
   bool requested() const { return signal() != 0; }
-  /// The first that came; 0: none.
+  /// The first signal received; 0: none.
   int signal() const;
-  /// A second request has come.
-  bool insisted() const;
-  /// Becomes readable with the first request, and stays so.
+  /// True after a second request.
+  bool second_requested() const;
+  /// Readable from the first request on.
   int descriptor() const;
-  /// Returns early, with false, as soon as a stop is requested.
+  /// Sleeps for `time`. Returns early with false as soon as a stop is requested.
   bool sleep(std::chrono::milliseconds time) const;
 
  private:

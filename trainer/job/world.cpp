@@ -13,7 +13,7 @@
 namespace trireme {
 namespace {
 
-/// More ranks than cores must yield while they wait, or each turn costs a time slice. mpirun tells Open MPI so, srun does not.
+/// With more ranks than cores, waiting ranks must yield, or every message costs a time slice. mpirun configures Open MPI accordingly, srun does not.
 void yield_where_srun_oversubscribes(const LaunchEnvironment& environment) {
   if (environment.first_node_tasks > static_cast<int>(std::thread::hardware_concurrency())) ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
 }
@@ -31,15 +31,15 @@ std::unique_ptr<Communicator> World::communicator() const {
 }
 
 void World::fail(const std::exception& error) const {
-  std::cerr << concat("rank ", mpi_->rank(), ": ", printable(error), "\n");  // one write: ranks that fail together must not mix their words
+  std::cerr << concat("rank ", mpi_->rank(), ": ", printable(error), "\n");  // one write: messages of ranks that fail together must not interleave
   mpi_->abort(static_cast<int>(code_of(error)));
 }
 
-RankPlace lone_place(const LaunchEnvironment& environment) { return {.threads = environment.omp_threads.value_or(0)}; }
+RankPlace single_process_place(const LaunchEnvironment& environment) { return {.threads = environment.omp_threads.value_or(0)}; }
 
 World make_world(const LaunchEnvironment& environment) {
   World world;
-  world.place_ = lone_place(environment);
+  world.place_ = single_process_place(environment);
   if (!environment.is_rank()) return world;
   die_with_parent();
   yield_where_srun_oversubscribes(environment);
@@ -58,7 +58,8 @@ World make_world(const LaunchEnvironment& environment) {
 void check_srun_tasks(const LaunchEnvironment& environment, int world_size) {
   const bool by_mpirun = environment.starter == LaunchEnvironment::Starter::kMpirun;
   if (by_mpirun || environment.step_tasks.value_or(1) <= 1 || world_size > 1) return;
-  throw ConfigError(concat("Slurm started ", *environment.step_tasks, " tasks, but MPI sees a world of ", world_size, ": use srun --mpi=pmix"));
+  throw ConfigError(
+      concat("Slurm started ", *environment.step_tasks, " tasks, but MPI reports a world size of ", world_size, ": use srun --mpi=pmix"));
 }
 
 }  // namespace trireme

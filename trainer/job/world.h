@@ -1,5 +1,5 @@
 #pragma once
-// From a process that somebody has started to a rank in a world of ranks.
+// Joins this process to the world of ranks that it was started in.
 #include <exception>
 #include <memory>
 
@@ -10,17 +10,18 @@
 
 namespace trireme {
 
-/// The ranks of a job, of which this process is one, and what carries their messages: MPI where mpirun or srun started this process, else nothing. To be kept
-/// for longer than its communicators, by the main thread. Left by an exception it ends every rank, as the other ranks would wait for this one for ever.
+/// The ranks of the job that this process belongs to. Uses MPI if mpirun or srun started this process; else the world has one rank and no transport.
+/// Owned by the main thread; must outlive its communicators. If destroyed during stack unwinding it ends every rank, because the others would wait
+/// for this one forever.
 class World {
  public:
-  /// All ranks, over a communicator of its own. Collective.
+  /// A new communicator of all ranks. Collective.
   std::unique_ptr<Communicator> communicator() const;
   const RankPlace& place() const { return place_; }
-  /// Whether ranks may live in other processes, which fail() has to end.
+  /// True if there may be ranks in other processes, which fail() has to end.
   bool has_launcher() const { return mpi_ != nullptr; }
-  /// For an error that the ranks have not agreed on, where has_launcher(): names this rank and the error on standard error, and ends every rank with the
-  /// error's code, kInternal for one that is no Error.
+  /// For an error that the ranks have not agreed on; requires has_launcher(). Prints this rank and the error to standard error, and ends every rank
+  /// with the error's exit code, or kInternal if it is not an Error.
   [[noreturn]] void fail(const std::exception& error) const;
 
  private:
@@ -29,14 +30,15 @@ class World {
   RankPlace place_;
 };
 
-/// Where a process that talks to no other one computes.
-RankPlace lone_place(const LaunchEnvironment& environment);
+/// The place of a process without other ranks.
+RankPlace single_process_place(const LaunchEnvironment& environment);
 
-/// Joins the world this process was started in; once in a process. A rank dies with its parent from here on. Where the world is not the one that the launcher
-/// was to start, World::fail ends the job: check_srun_tasks(), announce_start().
+/// Joins the world that this process was started in. Call once per process. From then on a rank dies with its parent. If the world size is not the
+/// one that the launcher requested (check_srun_tasks(), announce_start()), World::fail ends the job.
 World make_world(const LaunchEnvironment& environment);
 
-/// srun with a PMI that MPI does not speak starts N worlds of one, each of which would train alone into the same directory. Errors: ConfigError.
+/// Detects an srun whose PMI the MPI library does not support: it starts N worlds of size 1, which would all train into the same directory. Errors:
+/// ConfigError.
 void check_srun_tasks(const LaunchEnvironment& environment, int world_size);
 
 }  // namespace trireme

@@ -40,7 +40,7 @@ class Parser {
 
   Layout parse() {
     while (skip_separators()) word();
-    if (said_.empty()) refuse("it says nothing");
+    if (said_.empty()) refuse("empty layout");
     return spec_;
   }
 
@@ -55,12 +55,12 @@ class Parser {
   }
   bool next_is(const std::string& word) const { return text_.compare(at_, word.size(), word) == 0; }
 
-  /// What may be said once; `kind` names it in the refusal.
+  /// Refuses a second setting of `kind`.
   void once(const std::string& kind) {
-    if (!said_.insert(kind).second) refuse(concat("a second ", kind));
+    if (!said_.insert(kind).second) refuse(concat("duplicate ", kind));
   }
 
-  /// The longest word that stands here, so that "full" does not hide in "full_grads".
+  /// Takes the longest matching word, so that "full_grads" is not read as "full".
   void word() {
     std::string longest;
     for (const char* word : {"sp", "none", "selective", "full", "full_grads", "sharded_grads", "after_step"})
@@ -101,7 +101,7 @@ class Parser {
       spec_.*number.field = value(number.word, number.least, number.most);
       return;
     }
-    refuse(concat("'", text_.substr(at_), "' is not understood"));
+    refuse(concat("unknown word '", text_.substr(at_), "'"));
   }
 
   int64_t value(const std::string& word, int64_t least, int64_t most) {
@@ -188,7 +188,7 @@ std::vector<Layout> parse_layouts(const std::string& text) {
   std::istringstream words(text);
   std::vector<Layout> specs;
   for (std::string word; words >> word;) specs.push_back(parse_layout(word));
-  if (specs.empty()) throw ConfigError(concat("--layouts: no layout; allowed words of ", kAllowed));
+  if (specs.empty()) throw ConfigError(concat("--layouts: no layout given; allowed layouts made of the words ", kAllowed));
   return specs;
 }
 

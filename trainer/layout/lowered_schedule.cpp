@@ -29,7 +29,7 @@ Precision precision_of(const TrainingConfig& training) {
   if (training.precision == "fp32") return {DType::kF32, DType::kF32, DType::kF32, reduce};
   if (training.precision == "bf16") return {DType::kBF16, DType::kF32, DType::kF32, reduce};
   if (training.precision == "fp16") return {DType::kF16, DType::kF32, DType::kF32, reduce};
-  throw InternalError("no such precision: " + training.precision);
+  throw InternalError("unknown precision: " + training.precision);
 }
 
 std::vector<std::string> state_names(const TrainingConfig& training) {
@@ -43,8 +43,8 @@ int microbatches_of(const Config& config) {
   return static_cast<int>(config.training.global_batch_size / (config.training.micro_batch_size * config.parallel.data.value()));
 }
 
-/// Rows of logits at a time, where nobody says otherwise: the most that 64 MiB hold, cut to a power of two. That divides most batches, and products of an odd
-/// number of rows were up to 7 % slower; from 256 rows on, more of them gained less than 2 %.
+/// Default: the largest power of two of rows whose logits fit in 64 MiB. A power of two divides most batches; products with an odd number of rows
+/// were up to 7 % slower. Beyond 256 rows, larger chunks gained less than 2 %.
 int64_t logits_chunk(const Config& config) {
   constexpr int64_t kBytes = int64_t{64} << 20;
   const int64_t columns = (*config.model.vocab_size + config.parallel.tensor - 1) / config.parallel.tensor;
@@ -63,9 +63,9 @@ ProfileShape profile_shape(const Config& config) {
 
 namespace {
 
-/// The first thing that keeps `lists` from being a schedule of so many ranks, stages and micro-batches; empty if nothing does.
+/// The first reason why `lists` is not a valid schedule of these ranks, stages and micro-batches; empty if it is valid.
 std::string find_error(const ActionLists& lists, int ranks, int stages, int microbatches) {
-  if (static_cast<int>(lists.size()) != ranks) return concat(lists.size(), " lines with actions; parallel.pipeline is ", ranks);
+  if (static_cast<int>(lists.size()) != ranks) return concat(lists.size(), " lines with actions, but parallel.pipeline is ", ranks);
   std::set<std::tuple<int, int, ActionType>> there;
   for (const ActionList& list : lists) {
     for (const auto& [type, stage, microbatch, unit, part, group] : list) {
@@ -84,7 +84,7 @@ std::string find_error(const ActionLists& lists, int ranks, int stages, int micr
           return concat(to_string(Action{type, stage, m}), " is missing", type == ActionType::kForward ? "" : concat(", or B for both I and W"));
   try {
     simulate(lists, [](const Action&) { return 1.0; });
-  } catch (const InternalError& error) {  // it ends where no rank can go on
+  } catch (const InternalError& error) {  // the simulator throws if no rank can proceed
     return concat("deadlock: ", error.what());
   }
   const std::vector<StageUnits> units(static_cast<size_t>(stages), StageUnits{{{0}}, 1});
@@ -92,11 +92,10 @@ std::string find_error(const ActionLists& lists, int ranks, int stages, int micr
   return problems.empty() ? "" : problems.front();
 }
 
-ActionLists plan_of_file(const Config& config) {
+ActionLists schedule_from_file(const Config& config) {
   const std::string& path = config.parallel.schedule_file;
   const auto refuse = [&](const auto&... parts) { throw ConfigError(concat("parallel.schedule_file=", path, ": ", parts...)); };
-  if (std::error_code error; !std::filesystem::exists(path, error))
-    throw MissingFileError(concat("parallel.schedule_file=", path, ": there is no such file"));
+  if (std::error_code error; !std::filesystem::exists(path, error)) throw MissingFileError(concat("parallel.schedule_file=", path, ": no such file"));
   const MappedFile file(path);
   file.load(0, file.bytes());
   ActionLists lists;
@@ -107,26 +106,27 @@ ActionLists plan_of_file(const Config& config) {
   }
   const int ranks = static_cast<int>(config.parallel.pipeline), stages = static_cast<int>(config.parallel.layers_per_stage.value().size());
   if (const std::string problem = find_error(lists, ranks, stages, microbatches_of(config)); !problem.empty())
-    refuse("no schedule of ", ranks, " ranks, ", stages, " stages and ", microbatches_of(config), " micro-batches: ", problem);
+    refuse("not a valid schedule of ", ranks, " ranks, ", stages, " stages and ", microbatches_of(config), " micro-batches: ", problem);
   const std::vector<int> stage_rank = stage_ranks(lists);
   const int first = stage_rank.front(), last = stage_rank.back();
   if (config.model.tied_embeddings && first != last && !(first == 0 && last == ranks - 1))
-    refuse("with tied embeddings the first and the last stage must be on the first and the last rank, or on one rank");
+    refuse("with tied embeddings, the first and the last stage must be on the first and the last rank, or on the same rank");
   return lists;
 }
 
-/// All ranks of one pipeline rank run the same list, so two of each other axis meet or fail to meet as thousands would.
-MeshShape least_like(const MeshShape& mesh) {
+/// The mesh with at most two ranks on each axis but the pipeline. All ranks of a pipeline rank run the same list, so two find the same deadlocks as
+/// thousands.
+MeshShape reduced_mesh(const MeshShape& mesh) {
   MeshShape least = mesh;
   for (const MeshAxisRow& row : kMeshAxes)
     if (row.degree != &MeshShape::pipeline) least.*row.degree = std::min(mesh.*row.degree, 2);
   return least;
 }
 
-ActionLists proven(const ActionLists& lists, const LoweredSchedule& schedule, const LoweringPolicy& policy, const Config& config, bool training) {
+ActionLists lower_and_validate(const ActionLists& lists, const LoweredSchedule& schedule, const LoweringPolicy& policy, const Config& config, bool training) {
   ActionLists lowered = lower(lists, schedule.units, policy);
   const std::vector<std::string> problems =
-      validate(lowered, least_like(mesh_shape(config.parallel)), schedule.units, microbatches_of(config), training);
+      validate(lowered, reduced_mesh(mesh_shape(config.parallel)), schedule.units, microbatches_of(config), training);
   TRIREME_CHECK(problems.empty(), problems.front());
   return lowered;
 }
@@ -134,12 +134,12 @@ ActionLists proven(const ActionLists& lists, const LoweredSchedule& schedule, co
 }  // namespace
 
 ActionLists training_schedule(const Config& config) {
-  if (config.parallel.schedule == "file") return plan_of_file(config);
+  if (config.parallel.schedule == "file") return schedule_from_file(config);
   for (const ScheduleKind kind : kScheduleKinds)
     if (config.parallel.schedule == name_of(kind))
       return make_schedule(kind, static_cast<int>(config.parallel.pipeline), static_cast<int>(config.parallel.virtual_stages.value()),
                            microbatches_of(config));
-  throw InternalError("no such schedule: " + config.parallel.schedule);
+  throw InternalError("unknown schedule: " + config.parallel.schedule);
 }
 
 int64_t blocks_per_unit(const Config& config) {
@@ -170,8 +170,8 @@ LoweredSchedule lowered_schedule(const Config& config) {
   LoweredSchedule schedule;
   schedule.stage_rank = stage_ranks(training);
   schedule.units = stage_units(config, schedule.stage_rank);
-  schedule.training = proven(training, schedule, lowering, config, true);
-  schedule.evaluation = proven(forward_only(schedule.stage_rank, microbatches_of(config)), schedule, lowering, config, false);
+  schedule.training = lower_and_validate(training, schedule, lowering, config, true);
+  schedule.evaluation = lower_and_validate(forward_only(schedule.stage_rank, microbatches_of(config)), schedule, lowering, config, false);
   return schedule;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// From a resolved configuration to the action lists of its ranks.
+// Builds the action lists of all ranks from a resolved configuration.
 #include "parallel/mesh.h"
 #include "parallel/pipeline/lower.h"
 #include "parallel/pipeline/schedule.h"
@@ -13,28 +13,28 @@ namespace trireme {
 MeshShape mesh_shape(const ParallelConfig& parallel);
 ZeroPolicy zero_policy(const ParallelConfig& parallel);
 Precision precision_of(const TrainingConfig& training);
-/// What is kept of each weight in the dtype of the masters: the optimizer's state, and the moving average last where there is one.
+/// Names of the state kept per weight in the dtype of the master weights: the optimizer's state, then the moving average if training.ema is set.
 std::vector<std::string> state_names(const TrainingConfig& training);
 
-/// Micro-batches of one data rank in a step.
+/// Micro-batches per step and data rank.
 int microbatches_of(const Config& config);
 
-/// Rows of logits that a head makes at a time: training.logits_chunk, or what it is by itself.
+/// Rows of logits that the head computes at a time: training.logits_chunk, or its default.
 int64_t logits_chunk(const Config& config);
-/// What the parts of a training run are profiled with.
+/// Shapes and dtypes with which the parts of a training run are profiled.
 ProfileShape profile_shape(const Config& config);
 
 /// The compute-only schedule of a training step: generated, or read from parallel.schedule_file.
-/// Errors: those of MappedFile; ConfigError where the file is no schedule of this configuration's ranks, stages and micro-batches.
+/// Errors: those of MappedFile; ConfigError if the file is not a valid schedule for this configuration's ranks, stages and micro-batches.
 ActionLists training_schedule(const Config& config);
 
-/// Blocks whose parameters are one unit, gathered and reduced together: as many as make up parallel.bucket_size bytes, at least one.
+/// Number of blocks per unit, whose parameters are gathered and reduced together: as many as fit in parallel.bucket_size bytes, at least one.
 int64_t blocks_per_unit(const Config& config);
 
-/// What lowering must know of each stage.
+/// The units of each stage, an input of lower().
 std::vector<StageUnits> stage_units(const Config& config, const std::vector<int>& stage_rank);
 
-/// Lowered and proven lists of all pipeline ranks: a list that could deadlock, or that leaves something out, is never run.
+/// Lowered and validated lists of all pipeline ranks. Validation rules out deadlocks and missing actions.
 struct LoweredSchedule {
   std::vector<int> stage_rank;  ///< pipeline rank of each stage
   std::vector<StageUnits> units;

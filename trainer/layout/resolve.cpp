@@ -15,7 +15,7 @@
 namespace trireme {
 namespace {
 
-/// The legal layouts of `world` ranks closest to the one asked for, in words.
+/// Describes the legal layouts of `world` ranks that are closest to the configured one.
 std::string nearest_layouts(const Config& config, int64_t world) {
   constexpr size_t kShown = 3;
   struct Degrees {
@@ -33,7 +33,7 @@ std::string nearest_layouts(const Config& config, int64_t world) {
       candidate.parallel.pipeline = pipeline;
       candidate.parallel.data = data;
       candidate.parallel.layers_per_stage.reset();
-      if (candidate.parallel.schedule == "file") {  // which is of one layout
+      if (candidate.parallel.schedule == "file") {  // a schedule file fits only one layout
         candidate.parallel.schedule = "1f1b";
         candidate.parallel.schedule_file = "none";
         candidate.parallel.virtual_stages = 1;
@@ -55,19 +55,19 @@ std::string nearest_layouts(const Config& config, int64_t world) {
 void resolve_data(Config& config, std::optional<int64_t> world, const Sources& sources) {
   TRIREME_CHECK(!world || *world > 0, *world);
   ParallelConfig& p = config.parallel;
-  const int64_t model_ranks = p.tensor * p.pipeline;  // check() has bounded them by heads and layers
+  const int64_t model_ranks = p.tensor * p.pipeline;  // check() has limited them to heads and layers
   const std::string shown = shown_value(table_of(config).at("parallel.data"));
   if (!p.data) p.data = world && *world % model_ranks == 0 ? *world / model_ranks : 1;
   if (!world || *world == model_ranks * *p.data) return;
   Violations violations;
   violations.add({sources.locate("parallel.data"), "parallel.data", shown,
-                  concat("tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *p.data, " = ", model_ranks * *p.data, " ranks, and ", *world,
+                  concat("tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *p.data, " = ", model_ranks * *p.data, " ranks, but ", *world,
                          " were started"),
-                  concat("a product of ", *world, ", or a start of ", model_ranks * *p.data, " ranks"), nearest_layouts(config, *world)});
+                  concat("a product of ", *world, ", or starting ", model_ranks * *p.data, " ranks"), nearest_layouts(config, *world)});
   violations.raise(sources);
 }
 
-/// The weights that a token meets in each block and in the head as a measure of their work.
+/// Splits the layers by the matrix-product weights of each block and of the head, as a measure of their work.
 std::vector<int64_t> balanced_layers(const Config& config) {
   PartProfiles profiles(config.model);
   std::vector<double> blocks;
@@ -93,7 +93,7 @@ std::vector<int64_t> balance_layers(const std::vector<double>& cost_of_layer, do
   const auto stage_cost = [&](int64_t stage, int64_t begin, int64_t end) {
     return sum[static_cast<size_t>(end)] - sum[static_cast<size_t>(begin)] + (stage == 0 ? first_extra : 0) + (stage == stages - 1 ? last_extra : 0);
   };
-  // best[s][e]: the best total of the first s stages over the first e layers; from[s][e]: where stage s - 1 begins in it.
+  // best[s][e]: the best total of the first s stages over the first e layers; from[s][e]: the first layer of stage s - 1 in that split.
   const auto width = static_cast<size_t>(layers) + 1;
   std::vector<double> best;
   std::vector<int64_t> from(static_cast<size_t>(stages + 1) * width);
@@ -106,7 +106,7 @@ std::vector<int64_t> balance_layers(const std::vector<double>& cost_of_layer, do
           const double before = best[static_cast<size_t>(s - 1) * width + static_cast<size_t>(begin)];
           const double value = total(before, stage_cost(s - 1, begin, end));
           const size_t at = static_cast<size_t>(s) * width + static_cast<size_t>(end);
-          if (value >= best[at]) continue;  // of equals the first: the earlier stages, which hold more micro-batches in flight, are the smaller ones
+          if (value >= best[at]) continue;  // ties: keep the first, whose early stages, with more micro-batches in flight, are smaller
           best[at] = value;
           from[at] = begin;
         }
@@ -129,10 +129,10 @@ Config resolve(const Config& config, std::optional<int64_t> world_size, const So
   violations.raise(sources);
   Config resolved = with_derived_sizes(config);
   resolve_data(resolved, world_size, sources);
-  check(resolved, sources, violations);  // the rules that wait for `data`
+  check(resolved, sources, violations);  // the rules that need `data`
   violations.raise(sources);
   ParallelConfig& p = resolved.parallel;
-  if (resolved.run.device == "auto" && resolved.training.precision == "fp64") resolved.run.device = "cpu";  // else the run looks for GPUs
+  if (resolved.run.device == "auto" && resolved.training.precision == "fp64") resolved.run.device = "cpu";  // otherwise the run detects GPUs
   if (resolved.training.reduce_dtype == "auto" && resolved.training.precision != "fp64") resolved.training.reduce_dtype = "fp32";
   if (p.gradient_accumulation == GradientAccumulation::kAuto)
     p.gradient_accumulation = zero_policy(p).gradients_resident ? GradientAccumulation::kFull : GradientAccumulation::kSharded;

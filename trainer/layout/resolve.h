@@ -1,5 +1,5 @@
 #pragma once
-// From a configuration as it was written to one that can run.
+// Resolves a configuration as written into one that can run.
 #include <optional>
 #include <vector>
 
@@ -7,18 +7,18 @@
 
 namespace trireme {
 
-/// Fills in every `auto`. Afterwards these alone may be nullopt: one of steps and epochs, what has no effect (reference_batch_size without scaling,
-/// decay_steps without wsd), and decay_steps where the run is counted in epochs.
-/// world_size: the ranks that were started; nullopt where none were, and then `data: auto` is 1.
-/// Works on a configuration made in code too (no sources); it is checked in full, so the result of a second resolve is the same.
-/// Errors: ConfigError, with the product of the degrees and the nearest legal layouts where they are not the world.
+/// Fills in every `auto`. Afterwards only these may be nullopt: one of steps and epochs, keys without effect (reference_batch_size without scaling,
+/// decay_steps without wsd), and decay_steps if the run is counted in epochs.
+/// world_size: number of started ranks; nullopt if no ranks were started, in which case `data: auto` is 1.
+/// Also works without sources, for a configuration made in code. The configuration is fully checked; resolving twice gives the same result.
+/// Errors: ConfigError. If the product of the degrees is not the world size, it names the nearest legal layouts.
 Config resolve(const Config& config, std::optional<int64_t> world_size = std::nullopt, const Sources& sources = {});
 inline Config resolve(const LoadedConfig& loaded, std::optional<int64_t> world_size = std::nullopt) {
   return resolve(loaded.config, world_size, loaded.sources);
 }
 
-/// Contiguous split of the layers over `stages`, each at least one, that minimises the largest cost of a stage and, among those splits, the sum of
-/// squares (the most even). first_extra and last_extra are added to the first and the last stage. Exact; O(stages x layers^2).
+/// Contiguous split of the layers over `stages`, at least one layer each, that minimises the largest stage cost and, among those splits, the sum of
+/// squared costs (the most even split). first_extra and last_extra are added to the first and the last stage. Exact; O(stages x layers^2).
 std::vector<int64_t> balance_layers(const std::vector<double>& cost_of_layer, double first_extra, double last_extra, int64_t stages);
 
 }  // namespace trireme

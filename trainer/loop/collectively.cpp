@@ -41,7 +41,7 @@ void check_same_everywhere(Communicator& world, const std::map<std::string, std:
       if (all[r] != all[0]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
     if (!ranks.empty()) differing += (differing.empty() ? "" : "; ") + name + " differs between rank 0 and rank " + ranks;
   }
-  if (!differing.empty()) throw AgreedError(ExitCode::kUsage, "the ranks of this job do not agree: " + differing, world.rank() == 0);
+  if (!differing.empty()) throw AgreedError(ExitCode::kUsage, "the ranks of this job disagree: " + differing, world.rank() == 0);
 }
 
 std::string binary_digest() {

@@ -3,20 +3,20 @@
 
 namespace trireme {
 
-/// Continues one text: its first tokens at once, then each new one alone, over the keys and values kept of those before it.
+/// Decodes one text incrementally: processes the prompt at once, then each new token alone, with a KV cache of the tokens before it.
 class Decoder {
  public:
-  /// `tokens`: the text will not be longer. `keep` false: nothing is kept, and every token costs the whole text before it.
+  /// `tokens`: maximum length of the text. `keep` false: no KV cache, so each token recomputes the entire text before it.
   Decoder(Trainer& trainer, int64_t tokens, bool keep);
 
-  /// Logits [V] of what comes after `text`, on every rank. It is not empty, and begins with the text of the last call. Of a text longer
-  /// than the model has positions it sees the last so many tokens, and as each of them is at another position than before, all are computed again.
+  /// Next-token logits [V] for `text`, on every rank. `text` is not empty and starts with the text of the previous call. If it is longer than
+  /// max_positions, only its last max_positions tokens are used; their positions change with every call, so all of them are recomputed.
   std::vector<double> logits(std::span<const int32_t> text);
 
  private:
   Trainer& trainer_;
   bool keep_;
-  size_t kept_ = 0;  ///< tokens of the text whose keys and values the stage has
+  size_t kept_ = 0;  ///< tokens whose keys and values are in the stage's KV cache
 };
 
 }  // namespace trireme

@@ -13,6 +13,7 @@
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/mpi.h"
 #include "trainer/config/visit_model.h"
+#include "trainer/loop/build_info.h"
 
 namespace trireme {
 
@@ -27,14 +28,14 @@ std::string cpu_model() {
   return "unknown";
 }
 
-/// The keys that say what given weights compute.
+/// Collects the keys that determine what given weights compute.
 struct Description {
   nlohmann::json json;
   bool nested = false;
 
   template <class T>
   void operator()(const Field& field, const T& value) {
-    // A section within the model begins with its type, and that type reads only some of its other keys.
+    // A nested section starts with its type; keys that this type does not read are left out.
     const bool unread = nested && !json.is_null() && field.without_effect != nullptr;
     if (!field.training_only && !unread) json[field.key] = value;
   }
@@ -65,7 +66,7 @@ nlohmann::ordered_json describe_environment(const Context& ctx, int world_size, 
   }
   utsname system{};
   uname(&system);
-  return {{"version", TRIREME_VERSION},
+  return {{"version", version()},
           {"compiler", __VERSION__},
           {"libraries", {{"mpi", mpi_library_version()}, {"gemm", gemm_library(ctx)}}},
           {"host",
@@ -116,10 +117,10 @@ double memory_limit(const fs::path& groups, const fs::path& mount) {
     if (!unified && named.find(",memory,") == named.npos) continue;
     const fs::path root = unified ? mount : mount / "memory";
     const char* const name = unified ? "memory.max" : "memory.limit_in_bytes";
-    // In a container the path may be one of the host, and only the root is there.
+    // In a container the path may be the host's, of which only the root is mounted.
     for (fs::path group = fs::path(line.substr(path)).relative_path();; group = group.parent_path()) {
       double bytes = 0;
-      if (std::ifstream limit(root / group / name); limit >> bytes) least = std::min(least, bytes);  // "max" is no number
+      if (std::ifstream limit(root / group / name); limit >> bytes) least = std::min(least, bytes);  // "max" does not parse: no limit
       if (group.empty()) break;
     }
   }
@@ -133,7 +134,7 @@ int usable_cores() {
 
 int threads_per_rank(int ranks_on_host, int wanted) {
   if (wanted > 0) return wanted;
-  // A launcher may have bound this rank to a part of the host.
+  // The launcher may have bound this rank to some of the host's cores.
   return std::max(1, std::min(usable_cores(), static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, ranks_on_host)));
 }
 

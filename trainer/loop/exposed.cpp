@@ -28,15 +28,15 @@ const char* name_of(Cause cause) {
 
 namespace {
 
-/// A stretch of time in which a rank could do nothing else.
+/// An interval in which a rank was blocked.
 struct Blocked {
   Cause cause;
-  bool for_pipeline;  ///< ends when another pipeline rank gets there
+  bool for_pipeline;  ///< ends when another pipeline rank arrives
   double begin, end;
   double seconds() const { return end - begin; }
 };
 
-/// Of one operation, wherever its two stretches lie.
+/// Cause of both intervals, start and wait, in which one operation blocks.
 Cause cause_of(const TimedOperation& operation) {
   const std::string& group = operation.group;
   if (group == name_of(MeshAxis::kTensor) || group == name_of(MeshAxis::kKv)) return Cause::kTensor;
@@ -52,7 +52,7 @@ const Stretch* stretch_at(const std::vector<Stretch>& stretches, double time) {
   return nullptr;
 }
 
-/// In order of time. Reading the batch is waiting from beginning to end, so what it waits for is no cause of its own.
+/// Blocked intervals by time. Reading the batch counts entirely as data wait, so operations within it are skipped.
 std::vector<Blocked> blocked(const StepTrace& trace) {
   std::vector<Blocked> all;
   for (const TimedOperation& operation : trace.operations) {
@@ -72,7 +72,7 @@ std::vector<Blocked> blocked(const StepTrace& trace) {
   return all;
 }
 
-/// Seconds of `waits` that lie in [begin, end]: one thread does and waits for everything, so each lies in it wholly or not at all.
+/// Seconds of `waits` within [begin, end]. One thread does all work and all waiting, so each wait lies entirely inside or outside.
 double blocked_in(const std::vector<Blocked>& waits, double begin, double end, bool for_pipeline_only) {
   double seconds = 0;
   for (auto wait = std::ranges::lower_bound(waits, begin, {}, &Blocked::begin); wait != waits.end() && wait->end <= end; ++wait)
@@ -80,23 +80,23 @@ double blocked_in(const std::vector<Blocked>& waits, double begin, double end, b
   return seconds;
 }
 
-/// A list up to its last action that waits for no other rank. What follows are the waits for the last reductions, norm and update.
+/// A timeline up to its last action that does not wait for other ranks; after that come the waits for the last reductions, norm and update.
 std::span<const TimelineEvent> own_work(const Timeline& timeline) {
   size_t end = timeline.size();
   while (end > 0 && timeline[end - 1].action.type >= ActionType::kReduceTied) --end;
   return {timeline.data(), end};
 }
 
-/// What a pipeline rank idles for though transfers are free.
+/// Idle seconds of a pipeline rank with free transfers.
 struct Idle {
   double inside = 0;  ///< before its last action ends
   double after = 0;   ///< until the last of all ranks is done
 };
 
-/// `column`: the ranks of one pipeline.
+/// Replays the timelines of one pipeline's ranks (`column`) with free transfers.
 std::vector<Idle> replay(const std::vector<const StepTrace*>& column, const std::vector<const std::vector<Blocked>*>& waits) {
   ActionLists lists;
-  std::vector<double> costs;  // by Action::group, which only transfers have use for
+  std::vector<double> costs;  // by Action::group, which only transfers use otherwise
   std::vector<double> busy;
   const auto add = [&](Action action, double seconds) {
     action.group = static_cast<int>(costs.size());
@@ -108,7 +108,7 @@ std::vector<Idle> replay(const std::vector<const StepTrace*>& column, const std:
     lists.emplace_back();
     busy.push_back(0);
     for (const TimelineEvent& event : own_work(column[rank]->timeline)) {
-      // What a rank does before its list, it does while nobody waits for it.
+      // The time before the list becomes a local action in front of it.
       if (lists.back().empty()) add({ActionType::kReshard, event.action.stage, -1, 0}, event.begin);
       if (is_transfer(event.action.type)) {
         lists.back().push_back(event.action);
@@ -140,7 +140,7 @@ ExposedTime exposed_of(const StepTrace& trace, const std::vector<Blocked>& waits
     of(ends_step(event.action.type) ? Cause::kOptimizer : Cause::kCompute) +=
         event.end - event.begin - blocked_in(waits, event.begin, event.end, false);
   }
-  double done = 0;  // with its own work
+  double done = 0;  // end of the rank's own work
   for (const TimelineEvent& event : own_work(trace.timeline))
     if (!is_transfer(event.action.type)) done = event.end;
   for (const Stretch& stretch : trace.stretches)

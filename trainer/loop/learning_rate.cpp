@@ -19,7 +19,7 @@ double batch_factor(const OptimizerConfig& optimizer, int64_t global_batch) {
   return std::sqrt(ratio);
 }
 
-/// How far the decay has come after the warmup, 0 to 1.
+/// Progress of the decay after the warmup, 0 to 1.
 double decay_progress(const ScheduleConfig& schedule, int64_t step, int64_t total_steps) {
   int64_t length = total_steps - schedule.warmup_steps;
   if (schedule.name == LearningRateSchedule::kWsd) length = std::min(length, schedule.decay_steps.value_or(std::max<int64_t>(1, total_steps / 10)));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kNone = -1;
 
-/// The GPU of this rank among those it sees: by its place on the host, or the only one where a launcher shows each rank one of its own. kNone: too few.
+/// Index of this rank's GPU among the visible ones: by local rank, or 0 if the launcher shows each rank a different single GPU. kNone: too few GPUs.
 /// Collective.
 int gpu_of(Communicator& world, const RankPlace& place, int found, int64_t ranks_per_gpu) {
   const std::string mine = found == 1 ? concat(host_name(), " ", cuda::gpu_properties(0).pci) : "";
@@ -27,7 +27,7 @@ int gpu_of(Communicator& world, const RankPlace& place, int found, int64_t ranks
   return own ? 0 : index < found ? index : kNone;
 }
 
-/// Why a rank cannot use NCCL, the first of them; empty: all can.
+/// Why the first rank without NCCL cannot use it; empty: all ranks can. Collective.
 std::string nccl_missing(Communicator& world) {
   std::string why;
   nccl_available(&why);
@@ -36,13 +36,13 @@ std::string nccl_missing(Communicator& world) {
   return "";
 }
 
-/// The instructions that a run uses: ranks that hold copies of the same state must round alike. Collective.
+/// The instruction set of the run: ranks with copies of the same state must round identically. Collective.
 Isa isa_of(Communicator& world, const std::string& wanted) {
   const auto best = static_cast<Isa>(all_reduce_scalar(world, static_cast<double>(best_isa()), ReduceOp::kMin));
-  const Isa isa = wanted == "auto" ? best : isa_named(wanted).value();
+  const Isa isa = wanted == "auto" ? best : parse_isa(wanted).value();
   if (isa > best)
     throw AgreedError(ExitCode::kUsage,
-                      concat("kernels.cpu_isa=", wanted, ": not every CPU of this job has it; allowed auto, or up to ", name_of(best)),
+                      concat("kernels.cpu_isa=", wanted, ": not supported by every CPU of this job; allowed auto, or up to ", name_of(best)),
                       world.rank() == 0);
   return isa;
 }
@@ -65,20 +65,20 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
     const double with = all_reduce_scalar(*world_, index != kNone ? 1 : 0, ReduceOp::kSum);
     config.run.device = with == world_->size() ? "cuda" : "cpu";
     if (with > 0 && with < world_->size() && reports)
-      std::cerr << "warning: " << with << " of " << world_->size() << " ranks have a GPU: all compute on CPUs\n";
+      std::cerr << "warning: only " << with << " of " << world_->size() << " ranks have a GPU: all ranks use CPUs\n";
   }
   if (config.run.device == "cuda") {
     collectively(*world_, [&] {
       open_gpu(place, index, config);
       arena_ = std::make_unique<Arena>(*gpu_);
       ctx_ = {Device::kCuda, arena_.get(), 1, gpu_.get()};
-      gemm_library(ctx_);  // a library that is missing is told of now
+      gemm_library(ctx_);  // reports a missing library now
     });
     const bool shared = config.run.ranks_per_gpu > 1;
     const std::string missing = shared || world_->size() == 1 ? "" : nccl_missing(*world_);
     if (!missing.empty() && config.kernels.cuda_graph)
       throw AgreedError(ExitCode::kUsage, "kernels.cuda_graph=true: needs NCCL between ranks; allowed false: " + missing, reports);
-    if (!missing.empty() && reports) std::cerr << "warning: ranks talk through host memory, which is slow: " << missing << "\n";
+    if (!missing.empty() && reports) std::cerr << "warning: ranks communicate through host memory, which is slow: " << missing << "\n";
     world_ = shared || !missing.empty() ? make_staged_world(std::move(world_), *gpu_) : make_nccl_world(std::move(world_), *gpu_);
   } else {
     const Device device = config.training.precision == "fp64" ? Device::kReference : Device::kCpu;
@@ -91,11 +91,11 @@ Machine::Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Con
 Machine::~Machine() = default;
 
 void Machine::open_gpu(const RankPlace& place, int index, const Config& config) {
-  const int found = cuda::gpu_count();  // tells why there is none
+  const int found = cuda::gpu_count();  // throws with the reason if there is none
   if (index == kNone)
-    throw ConfigError(concat("run.device=cuda: ", place.local_size, " ranks on this host, ", config.run.ranks_per_gpu, " to a GPU, and ", found,
-                             " GPUs; allowed: fewer ranks on each host, or run.ranks_per_gpu ", (place.local_size + found - 1) / found,
-                             " (slow: for tests)"));
+    throw ConfigError(concat("run.device=cuda: ", place.local_size, " ranks on this host, ", config.run.ranks_per_gpu, " per GPU, but ", found,
+                             " GPUs; allowed: fewer ranks per host, or run.ranks_per_gpu ", (place.local_size + found - 1) / found,
+                             " (slow, for tests)"));
   gpu_ = std::make_unique<cuda::Gpu>(index, cuda::GpuOptions{config.kernels.tf32});
 }
 

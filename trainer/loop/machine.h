@@ -9,21 +9,21 @@
 
 namespace trireme {
 
-/// Where a rank stands among those of its host.
+/// Position of a rank among the ranks of its host.
 struct RankPlace {
   int local_rank = 0;
   int local_size = 1;
-  int threads = 0;  ///< that it is to compute with on CPUs (OMP_NUM_THREADS); 0: its part of the host's cores
+  int threads = 0;  ///< CPU threads of the rank (OMP_NUM_THREADS); 0: its share of the host's cores
 };
 
-/// GPUs this process can use; 0 where there is no driver or no CUDA in this build.
+/// Number of GPUs this process can use; 0 without a driver or without CUDA in this build.
 int usable_gpus();
 
-/// What one rank computes on and talks through: the CPU, or a GPU with the communicators that reach it.
+/// Device and communicators of one rank: the CPU, or a GPU with NCCL or with transfers staged through host memory.
 class Machine {
  public:
-  /// Collective. Settles run.device in `config`: auto is cuda where every rank has a GPU. GPU of a rank: local_rank / ranks_per_gpu,
-  /// or the only one it sees where its launcher shows every rank another.
+  /// Collective. Resolves run.device in `config`: auto becomes cuda if every rank has a GPU. GPU of a rank: local_rank / ranks_per_gpu,
+  /// or the only visible one if the launcher shows each rank a different GPU.
   /// Errors: ConfigError, on all ranks: no driver, too few GPUs, too old a GPU, no CUDA in this build.
   Machine(std::unique_ptr<Communicator> host, const RankPlace& place, Config& config);
   ~Machine();

@@ -13,7 +13,7 @@
 namespace trireme {
 namespace {
 
-/// Sequences that nobody reads.
+/// A data set whose content is never read.
 struct UnreadDataset final : Dataset {
   explicit UnreadDataset(int64_t count) : count_(count) {}
   int64_t sequences() const override { return count_; }
@@ -23,7 +23,7 @@ struct UnreadDataset final : Dataset {
   int64_t count_;
 };
 
-/// Groups of this rank that have other ranks in them.
+/// Number of this rank's groups that contain other ranks.
 int64_t groups_of_several(const Config& config, int rank) {
   const MeshShape shape = mesh_shape(config.parallel);
   int64_t groups = 0;
@@ -32,7 +32,7 @@ int64_t groups_of_several(const Config& config, int rank) {
   return groups;
 }
 
-/// By the formulas of GradStore.
+/// Bytes that this rank sends in a step to reduce gradients, by the formulas of GradStore.
 double reduced_bytes(const Trainer& trainer, const Config& config) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   double elements = 0;
@@ -68,9 +68,9 @@ RankMemory forecast_memory(const Config& config, int rank, int world_size, const
   Trainer trainer(ctx, world, config, true, recompute, schedule);
   trainer.initialise();
   const UnreadDataset data(config.training.global_batch_size);
-  // The second step meets buffers that the first has left; an evaluation meets both.
+  // The second step runs beside buffers that the first has left, and the evaluation beside those of both.
   for (int64_t step = 0; step < 2; ++step) trainer.step(data, step, config.training.optimizer.learning_rate);
-  arena.set_phase(MemoryPhase::kSave);  // which copies to the host
+  arena.set_phase(MemoryPhase::kSave);  // a save only copies to the host
   trainer.evaluate(data, 1);
   trainer.step(data, 2, config.training.optimizer.learning_rate);
   RankMemory forecast = measured_memory(arena);
@@ -108,27 +108,28 @@ std::vector<RankMemory> memory_by_pipeline_rank(Communicator& world, const MeshS
 
 RuntimeBytes runtime_bytes(const Config& config, int rank) {
   constexpr int64_t kMebibyte = int64_t{1} << 20;
-  return {.context = 512 * kMebibyte,  // 320 MB were seen of a process without a framework (PyTorch issue 28394)
+  return {.context = 512 * kMebibyte,  // a process without a framework took 320 MB (PyTorch issue 28394)
           .kernels = 512 * kMebibyte,
-          .workspace = 32 * kMebibyte,  // from Hopper on, before it less (kernels/cuda/gpu.cpp)
-          // 0.6 GB (NCCL issue 964) to 1.6 GB (NCCL issue 864) a communicator were seen; channels and links decide.
+          .workspace = 32 * kMebibyte,  // from Hopper on; less before (kernels/cuda/gpu.cpp)
+          // Reports say 0.6 GB (NCCL issue 964) to 1.6 GB (NCCL issue 864) per communicator, depending on channels and links.
           .communicators = 1024 * kMebibyte * groups_of_several(config, rank)};
 }
 
 void reserve_memory(Context& ctx, Communicator& world, const Config& config, const RankMemory& forecast) {
-  // The context is there and so is the workspace; communicators of ranks that share a GPU keep their buffers on the host.
+  // Context and workspace are allocated already; communicators of ranks that share a GPU keep their buffers on the host.
   const RuntimeBytes runtime = runtime_bytes(config, world.rank());
   const int64_t libraries = runtime.kernels + (config.run.ranks_per_gpu == 1 ? runtime.communicators : 0);
   const int pipeline = coordinate_of(mesh_shape(config.parallel), world.rank()).pipeline;
   collectively(world, [&] {
     const int64_t room = std::max<int64_t>(0, ctx.gpu->free_bytes() / config.run.ranks_per_gpu - libraries);
     if (forecast.arena_bytes > room)
-      throw ConfigError(concat("this run needs ", forecast.arena_bytes, " bytes on the GPU (", ctx.gpu->properties().name, "), of which ", room,
-                               " are free for this rank:\n", memory_table({forecast}, {}, pipeline),
-                               "\nsmaller: training.micro_batch_size, training.recompute, a higher parallel.zero_stage, more parallel.tensor or "
-                               "parallel.pipeline ranks"));
+      throw ConfigError(
+          concat("this run needs ", forecast.arena_bytes, " bytes on the GPU (", ctx.gpu->properties().name, "), but only ", room,
+                 " are free for this rank:\n", memory_table({forecast}, {}, pipeline),
+                 "\nto reduce it: a smaller training.micro_batch_size, training.recompute, a higher parallel.zero_stage, more parallel.tensor or "
+                 "parallel.pipeline ranks"));
   });
-  world.barrier();  // ranks that share a GPU have all looked before one takes its part
+  world.barrier();  // ranks that share a GPU have all read free_bytes() before one reserves its part
   collectively(world, [&] { ctx.arena->reserve(forecast.arena_bytes); });
 }
 

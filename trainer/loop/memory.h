@@ -10,46 +10,46 @@
 
 namespace trireme {
 
-/// In bytes, as asked for.
+/// Peak bytes as requested, without the arena's rounding.
 struct MemoryPeaks {
-  std::array<int64_t, kMemoryCategories> peak{};  ///< of each category by itself
-  int64_t peak_total = 0;                         ///< of the sum over categories
+  std::array<int64_t, kMemoryCategories> peak{};  ///< per category
+  int64_t peak_total = 0;                         ///< peak of the sum over categories
 };
 
-/// What a rank takes on its device, in bytes.
+/// Device memory of a rank, in bytes.
 struct RankMemory : MemoryPeaks {
-  std::array<MemoryPeaks, kMemoryPhases> phases{};  ///< zeros where there was no such phase
-  int64_t arena_bytes = 0;                          ///< with the arena's rounding: what it must hold so that the run asks the system for nothing more
-  double reduced_bytes = 0;                         ///< of gradients that the rank sends in a step, over shards and replicas; 0 of measured memory
+  std::array<MemoryPeaks, kMemoryPhases> phases{};  ///< zeros for phases that have not run
+  int64_t arena_bytes = 0;                          ///< with the arena's rounding: reserving this much suffices for the whole run
+  double reduced_bytes = 0;                         ///< bytes the rank sends in a step to reduce gradients over shards and replicas; 0 if measured
 };
 
-/// Counted by running the rank's first steps, a save and an evaluation on the meta device, so by the program that will ask; without what kernels of the CPU
-/// take of workspace for themselves. `config` is resolved. Costs about 10 us for each part of the model, micro-batch and pass.
+/// Counts memory by running the rank's first steps, a save and an evaluation on the meta device, with the real program; excludes the workspace that
+/// CPU kernels allocate by thread count. `config` is resolved. Costs about 10 us per part of the model, micro-batch and pass.
 RankMemory forecast_memory(const Config& config, int rank, int world_size);
-/// With this in place of what `config` says of recomputation; an entry for each block of the model.
+/// With an explicit recompute policy, one entry per block of the model, instead of the configuration's.
 RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute);
-/// And with these as lowered_schedule(config), which take half of the time in a long pipeline: for many forecasts of one configuration.
+/// Also with a precomputed lowered_schedule(config), which takes half of the time in a long pipeline: for many forecasts of one configuration.
 RankMemory forecast_memory(const Config& config, int rank, int world_size, const std::vector<Recompute>& recompute, const LoweredSchedule& schedule);
 
-/// What an arena has seen so far.
+/// The peaks that an arena has recorded so far.
 RankMemory measured_memory(const Arena& arena);
 
-/// Of each pipeline rank, the most that any of its ranks says; the same everywhere. Collective.
+/// For each pipeline rank, the maximum over its ranks; the same result on all ranks. Collective.
 std::vector<RankMemory> memory_by_pipeline_rank(Communicator& world, const MeshShape& shape, const RankMemory& mine);
 
-/// What a GPU gives away beside the arena, in bytes: an allowance, for none of it can be asked for beforehand.
+/// GPU memory used outside the arena, in bytes: an allowance, because it cannot be queried beforehand.
 struct RuntimeBytes {
-  int64_t context = 0;        ///< the driver's, of one process
-  int64_t kernels = 0;        ///< code, loaded at its first launch
+  int64_t context = 0;        ///< of the driver, per process
+  int64_t kernels = 0;        ///< kernel code, loaded at first launch
   int64_t workspace = 0;      ///< of matrix products
-  int64_t communicators = 0;  ///< NCCL's buffers, which a group takes at its first collective
+  int64_t communicators = 0;  ///< NCCL's buffers, allocated at a group's first collective
   int64_t total() const { return context + kernels + workspace + communicators; }
 };
-/// Of a rank that has its GPU to itself.
+/// For a rank that does not share its GPU.
 RuntimeBytes runtime_bytes(const Config& config, int rank);
 
-/// Takes the GPU's part of the forecast at once: what does not fit is told before the first step. Collective.
-/// Errors: ConfigError on all ranks, with the table of what was wanted.
+/// Reserves the forecast's GPU memory at once, so that a run that does not fit fails before the first step. Collective.
+/// Errors: ConfigError on all ranks, with the table of the forecast.
 void reserve_memory(Context& ctx, Communicator& world, const Config& config, const RankMemory& forecast);
 
 }  // namespace trireme

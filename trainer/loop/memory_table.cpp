@@ -17,7 +17,7 @@ struct Column {
   const RankMemory* memory;
 };
 
-/// The places of the `count` ranks that take most, ascending.
+/// Indices of the `count` ranks with the highest peaks, ascending.
 std::vector<size_t> greatest(const std::vector<RankMemory>& ranks, size_t count) {
   std::vector<size_t> places(ranks.size());
   std::iota(places.begin(), places.end(), size_t{0});
@@ -69,7 +69,7 @@ std::string memory_table(const std::vector<RankMemory>& forecast, const std::vec
   for (size_t c = 0; c < kMemoryCategories; ++c)
     rows.push_back(line(name_of(static_cast<MemoryCategory>(c)), [&](const RankMemory& memory) { return text_of(memory.peak[c]); }));
   rows.push_back(line("peak of the sum", [](const RankMemory& memory) { return text_of(memory.peak_total); }));
-  rows.push_back(line("in phase", [](const RankMemory& memory) { return peak_phase(memory); }));
+  rows.push_back(line("phase of the peak", [](const RankMemory& memory) { return peak_phase(memory); }));
   return table_of(rows) + (measured.empty() ? phases_text("forecast", forecast) : phases_text("measured", measured));
 }
 
@@ -98,7 +98,7 @@ std::string accumulation_text(const Config& config, const std::vector<RankMemory
       held = std::max(held, rank.peak[static_cast<size_t>(MemoryCategory::kGradients)]);
       sent = std::max(sent, rank.reduced_bytes);
     }
-    return concat(which, " holds up to ", text_of(held), " of gradients and sends ", binary_bytes_text(sent), " a step to reduce them");
+    return concat(which, " stores up to ", text_of(held), " of gradients and sends ", binary_bytes_text(sent), " per step to reduce them");
   };
   const bool full = accumulates_full(config);
   return concat("parallel.gradient_accumulation: ", costs(full ? "full" : "sharded", chosen), "; ", costs(full ? "sharded" : "full", other));

@@ -11,7 +11,7 @@
 namespace trireme {
 namespace {
 
-/// FLOPs that a block does again.
+/// FLOPs that a block recomputes.
 struct Cost {
   double selective, full;
 };
@@ -34,13 +34,13 @@ std::vector<std::vector<size_t>> blocks_of_ranks(const Config& config, const std
   return blocks;
 }
 
-/// How many of a rank's blocks recompute: the first `full`, and the `selective` behind them.
+/// How many of a rank's blocks recompute: the first `full` in full, the next `selective` selectively.
 struct Choice {
   int64_t full = 0, selective = 0;
   bool operator<(const Choice& other) const { return std::pair(full, selective) < std::pair(other.full, other.selective); }
 };
 
-/// The smallest of [0, most] that satisfies `fits`, which `most` does and with it all above the smallest.
+/// The smallest value in [0, most] that satisfies `fits`, which is monotonic and true for `most`.
 template <class Fits>
 int64_t smallest(int64_t most, const Fits& fits) {
   for (int64_t least = 0; least < most;) {
@@ -75,7 +75,7 @@ class Budget {
   MeshShape shape_;
   LoweredSchedule schedule_;
   std::vector<std::vector<size_t>> blocks_;          ///< of each pipeline rank
-  std::map<std::pair<int, Choice>, int64_t> known_;  ///< peaks
+  std::map<std::pair<int, Choice>, int64_t> known_;  ///< peak bytes by pipeline rank and choice
 };
 
 void Budget::apply(int rank, const Choice& choice, std::vector<Recompute>& policy) const {
@@ -105,12 +105,12 @@ void Budget::refuse() {
     most = std::max(most, bytes);
   }
   throw ConfigError(concat("training.recompute_budget=", *config_.training.recompute_budget, ": pipeline rank ", most_rank, " needs ", most,
-                           " bytes even where its ", blocks(most_rank), " blocks compute again all they can; allowed at least ", most,
+                           " bytes even with maximal recomputation of its ", blocks(most_rank), " blocks; allowed at least ", most,
                            "; nearest valid ", most));
 }
 
-/// The choice that needs least. The last block's backward begins with the activations of all others alive: computing everything again, it holds the
-/// attention's results then, which the selective one makes only when its MLP's are gone.
+/// The choice with the lowest peak. The last block's backward starts with the activations of all other blocks alive. With full recomputation it also
+/// holds the results of attention then; with selective recomputation it computes them after the MLP's activations are freed.
 Choice Budget::least(int rank) {
   const int64_t n = blocks(rank);
   const Choice all{n, 0}, all_but_one{n - 1, 1};
@@ -127,7 +127,7 @@ Choice Budget::choose(int rank) {
   const auto again = [&](const Choice& choice) {
     return static_cast<double>(choice.full) * cost.full + static_cast<double>(choice.selective) * cost.selective;
   };
-  // One block more recomputed in full pays where it spares several their attention.
+  // Recomputing one more block in full pays if it spares several blocks the recomputation of attention.
   Choice best = smallest_peak;
   int64_t selective = n;
   for (int64_t full = smallest(n, [&](int64_t f) { return fits(f, n - f); }); again({full, 0}) < again(best); ++full) {

@@ -14,7 +14,7 @@
 namespace trireme {
 namespace {
 
-/// What is saved of every parameter.
+/// The kinds of tensors that are saved for each parameter.
 std::vector<std::string> kinds_of(const Config& config) {
   std::vector<std::string> kinds = state_names(config.training);
   kinds.insert(kinds.begin(), "weight");
@@ -26,19 +26,19 @@ void check_shape(const std::string& where, const std::string& name, const std::a
     throw DataError(concat(where, ": ", name, " has shape [", stored[0], ", ", stored[1], "], the model's is [", wanted[0], ", ", wanted[1], "]"));
 }
 
-/// Bits count, so the dtype must be the same.
+/// A load is bit-exact, so the dtype must be the same.
 void read_state(Context& ctx, CheckpointReader& reader, const std::string& kind, const OwnedBox& owned, const Tensor& to) {
   const std::string name = kind + "/" + owned.spec->name;
   const StoredTensor& stored = reader.tensor(name);
   check_shape("checkpoint", name, stored.shape, owned.spec->shape);
   if (stored.dtype != to.dtype())
-    throw DataError(concat("checkpoint: ", name, " is ", name_of(stored.dtype), ", training.precision makes it ", name_of(to.dtype())));
+    throw DataError(concat("checkpoint: ", name, " has dtype ", name_of(stored.dtype), ", training.precision needs ", name_of(to.dtype())));
   const Tensor host = host_tensor(to.shape(), to.dtype());
   reader.read(name, owned.box, host.dtype(), host.raw());
   from_host(ctx, host, to);
 }
 
-/// Every rank's, of which each knows only its stage's.
+/// Parameter names of the whole model; each rank knows only those of its stages. Collective.
 std::set<std::string> parameter_names(Trainer& trainer) {
   std::string mine;
   for (const OwnedBox& owned : trainer.owned_boxes()) mine += owned.spec->name + "\n";
@@ -53,11 +53,11 @@ std::set<std::string> parameter_names(Trainer& trainer) {
   return known;
 }
 
-/// A tensor that the model does not have means another model, even where all of the model's own are there.
+/// A tensor unknown to the model means that the checkpoint is from another model, even if it contains all of this model's tensors.
 void check_names(const std::set<std::string>& known, const std::vector<std::string>& kinds, const CheckpointReader& reader) {
   for (const auto& [name, stored] : reader.tensors()) {
     const size_t slash = name.find('/');
-    // A run without an average leaves that of the checkpoint alone.
+    // A run without a moving average ignores that of the checkpoint.
     const std::string kind = name.substr(0, slash);
     const bool of_the_state = kind == kAverageName || std::ranges::find(kinds, kind) != kinds.end();
     if (slash == name.npos || !of_the_state || !known.contains(name.substr(slash + 1)))
@@ -124,7 +124,7 @@ void load_state(Trainer& trainer, CheckpointReader& reader) {
   const bool scales = scales_loss(trainer.config().training), has_average = reader.has_kind(kAverageName);
   const std::set<std::string> known = parameter_names(trainer);
   collectively(trainer.mesh().world, [&] {
-    if (scales && !reader.description().loss_scale) throw DataError("checkpoint: holds no loss scale, which training.precision fp16 needs");
+    if (scales && !reader.description().loss_scale) throw DataError("checkpoint: contains no loss scale, which training.precision fp16 needs");
     check_names(known, kinds_of(trainer.config()), reader);
     for (const OwnedBox& owned : trainer.owned_boxes()) {
       for (const auto& [kind, tensor] : owned.kept())
@@ -134,7 +134,7 @@ void load_state(Trainer& trainer, CheckpointReader& reader) {
   if (has_average) {
     trainer.weights_changed();
   } else {
-    trainer.weights_replaced();  // the moving average begins with what was loaded
+    trainer.weights_replaced();  // the moving average starts from the loaded weights
   }
   trainer.set_accepted_steps(reader.description().optimizer_steps);
   if (scales) trainer.set_loss_scale(*reader.description().loss_scale);

@@ -6,21 +6,21 @@
 
 namespace trireme {
 
-/// What this rank puts into a checkpoint: "weight/NAME" and the optimizer's state, as "exp_avg/NAME" and "exp_avg_sq/NAME" of AdamW, of the boxes it owns and counts, so that over all ranks every
-/// element of every parameter is written once, tied copies and replicas never.
+/// The tensors that this rank writes to a checkpoint: "weight/NAME" and the optimizer's state (AdamW: "exp_avg/NAME" and "exp_avg_sq/NAME") of the
+/// boxes that it owns and counts. Over all ranks every element of every parameter is written once; tied copies and replicas are not written.
 std::vector<StateTensor> state_tensors(Trainer& trainer);
 
-/// Bytes of all of these together: weights and the optimizer's state of every parameter, in the dtype of the masters.
+/// Bytes of a checkpoint's tensors over all ranks: weights and optimizer state of every parameter, in the dtype of the master weights.
 int64_t state_bytes(const Config& config);
 
-/// Fills this rank's boxes from a checkpoint of any layout. Errors: DataError naming the tensor that is missing, has another shape, or is not the model's,
-/// agreed on by all ranks. Collective, both.
+/// Loads this rank's weights from `source`, saved under any layout. Collective.
+/// Errors: DataError on all ranks, naming the tensor that is missing, has another shape, or does not belong to the model.
 void load_weights(Trainer& trainer, WeightSource& source);
-/// Of the weights that are loaded; the same on every rank. Collective.
+/// Number of non-finite values per parameter in the current weights; the same result on all ranks. Collective.
 NonFinite non_finite_weights(Trainer& trainer);
-/// Weights, the optimizer's state, the count of accepted steps, and the loss scale where that is dynamic; every tensor of the checkpoint must belong to the model.
-/// The moving average of the weights may be switched on and off between two parts of a run: where the checkpoint has none it begins with the weights, and
-/// where the configuration has none that of the checkpoint is not read.
+/// Loads weights, optimizer state, the number of accepted steps and, with dynamic loss scaling, the loss scale, saved under any layout. Every tensor
+/// of the checkpoint must belong to the model. The moving average of the weights may be switched on or off at a resume: if the checkpoint has none it
+/// starts from the weights, and if the configuration has none that of the checkpoint is ignored. Collective. Errors: as load_weights.
 void load_state(Trainer& trainer, CheckpointReader& reader);
 
 }  // namespace trireme

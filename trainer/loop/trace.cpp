@@ -8,7 +8,7 @@
 namespace trireme {
 namespace {
 
-constexpr int kMostLines = 100000;  ///< of one row: the number of a line is row * this + place
+constexpr int kMostLines = 100000;  ///< per row; thread id = row * kMostLines + line
 
 const char* row_name(int row) {
   constexpr const char* kNames[] = {"compute", "operations", "pipeline", "ZeRO", "tensor", "waiting"};
@@ -28,7 +28,7 @@ std::string microseconds(int64_t ns) {
 /// "shard all_gather".
 std::string name_of(const TimedOperation& operation) { return operation.group + " " + operation.verb; }
 
-/// The receive that a transfer ends in, which both of its ends know.
+/// Names a transfer by its receive action, which both ends know.
 std::string arrow_of(const Action& transfer) { return to_string(is_receive(transfer.type) ? transfer : counterpart(transfer)); }
 
 }  // namespace
@@ -40,7 +40,7 @@ TracedRank traced_rank(const MeshShape& shape, int rank, StepTrace step) {
   return {concat("rank ", rank, ": ", place), group_of(shape, MeshAxis::kPipeline, rank, shape.tensor).first, std::move(step)};
 }
 
-/// None for what stands in the trace otherwise: the pipeline's exchanges as the list's transfers, the world's among reading and update.
+/// nullopt for groups shown elsewhere: the pipeline's exchanges as transfers of the list, the world's operations within reading and update.
 std::optional<ChromeTrace::Row> ChromeTrace::row_of(const std::string& group) {
   const auto is = [&](MeshAxis axis) { return group == name_of(axis); };
   if (is(MeshAxis::kTensor) || is(MeshAxis::kKv)) return Row::kTensor;
@@ -50,7 +50,7 @@ std::optional<ChromeTrace::Row> ChromeTrace::row_of(const std::string& group) {
 
 void ChromeTrace::write(const std::string& event) { events_ += (events_.empty() ? "\n" : ",\n") + event; }
 
-/// The line of a row that is free from `begin` on; named when it is first used.
+/// Thread id of a line of the row that is free from `begin` on; names the line on first use.
 int ChromeTrace::place(int rank, Row row, int64_t begin, int64_t end) {
   std::vector<int64_t>& lines = ends_[{rank, row}];
   size_t line = 0;
@@ -91,7 +91,7 @@ std::vector<ChromeTrace::Event> ChromeTrace::events_of(const TracedRank& rank) c
 void ChromeTrace::add(const std::string& name, double origin, const std::vector<TracedRank>& ranks) {
   arrows_.clear();
   std::vector<std::vector<Event>> events;
-  std::map<std::string, int> ends;  // of an arrow, among these ranks
+  std::map<std::string, int> ends;  // events per arrow, among these ranks
   for (const TracedRank& rank : ranks) {
     events.push_back(events_of(rank));
     for (const Event& event : events.back()) ++ends[event.arrow];
@@ -110,7 +110,7 @@ void ChromeTrace::add(const std::string& name, double origin, const std::vector<
       write(concat(R"({"name":)", quoted(event.name), R"(,"cat":")", row_name(static_cast<int>(event.row)), R"(","ph":"X","ts":)",
                    microseconds(begin), R"(,"dur":)", microseconds(end - begin), ",", where, R"(,"args":{"step":)", quoted(name), "}}"));
       if (event.arrow.empty() || ends[event.arrow] < 2) continue;
-      // An arrow ends at the event that holds this moment, and none holds its last.
+      // An arrow binds to the event that encloses its time stamp, and an event does not enclose its end.
       const int64_t at = event.arrives ? std::max(begin, end - 1) : begin;
       const int64_t id = arrows_.try_emplace(event.arrow, next_arrow_ + static_cast<int64_t>(arrows_.size())).first->second;
       write(concat(R"({"name":"transfer","cat":"pipeline","id":)", id, event.arrives ? R"(,"ph":"f","bp":"e","ts":)" : R"(,"ph":"s","ts":)",

@@ -20,7 +20,7 @@ bool scales_loss(const TrainingConfig& training) { return training.precision == 
 
 Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training)
     : Trainer(ctx, world, config, for_training,
-              // Without a backward nothing is recomputed, and a budget for training is none for the layout here.
+              // Without a backward nothing is recomputed, and a recompute budget does not apply.
               for_training ? recompute_policy(config) : std::vector<Recompute>(static_cast<size_t>(config.model.layers))) {}
 
 Trainer::Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute)
@@ -97,7 +97,7 @@ TransformerStage& Trainer::stage() const {
 
 void Trainer::weights_changed() {
   for (const auto& stage : stages_)
-    for (size_t unit = 0; unit < stage->params().units().size(); ++unit) stage->params().mark_updated(static_cast<int>(unit));
+    for (size_t unit = 0; unit < stage->params().units().size(); ++unit) stage->params().mark_stale(static_cast<int>(unit));
 }
 
 void Trainer::watch(Progress& progress) {
@@ -159,7 +159,7 @@ void Trainer::begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t 
   for (const auto& stage : stages_) stage->begin(ctx_, microbatches, sequence, mode, static_cast<uint64_t>(step));
 }
 
-/// Everything between the inputs of a step and its figures, all of it on the device.
+/// Queues everything between the inputs of a step and its results; all of it runs on the device.
 void Trainer::queue_step(int64_t step) {
   for (const auto& stage : stages_) {
     scale_loss(ctx_, scalars_, stage->loss_scale());
@@ -182,15 +182,15 @@ void Trainer::norm() {
   first_non_finite(ctx_, gradients_, scalars_, offender_);
 }
 
-/// The first two steps run as they are: they make the arena, the libraries' plans and NCCL's connections, none of which a capture may do. Every later one
-/// is the third again: the same buffers, and all that differs between steps in device memory.
+/// The first two steps run eagerly: they grow the arena and create the state of the libraries and NCCL's connections, which must not happen during a
+/// capture. Every later step replays the captured third one: it uses the same buffers, and what differs between steps is in device memory.
 void Trainer::launch_graph(int64_t step) {
   constexpr int kWarmUp = 2;
   if (eager_steps_ < kWarmUp) {
     ++eager_steps_;
     return queue_step(step);
   }
-  // An evaluation since the last step has made full parameters fresh: the host does not see the update in a launch, and a capture must gather.
+  // An evaluation since the last step may have gathered full parameters: the host does not see a launch update them, and a capture must gather.
   weights_changed();
   if (!graph_.defined()) graph_ = ctx_.gpu->capture([&] { queue_step(step); });
   note("launching the graph of step ", step + 1);
@@ -198,8 +198,8 @@ void Trainer::launch_graph(int64_t step) {
 }
 
 StepResult Trainer::finish(const StepInFlight& step) {
-  // Here the host waits for the GPU, perhaps for ever if another rank's link is down: NCCL knows of it, CUDA does not.
-  std::optional<NotedWait> waiting;
+  // The host waits for the GPU here, indefinitely if another rank's link is down: NCCL detects that, CUDA does not.
+  std::optional<ScopedWait> waiting;
   if (progress_ != nullptr) waiting.emplace(*progress_, Progress::Wait{"the device", {}, 0, {}});
   for (; !step.scalars.ready(); std::this_thread::sleep_for(std::chrono::microseconds(100))) mesh_.world.raise_errors();
   const std::vector<double> values = step.scalars.wait();
@@ -217,7 +217,7 @@ StepResult Trainer::finish(const StepInFlight& step) {
   }
   if (scales_loss(config_.training) && ctx_.device != Device::kMeta) {
     result.loss_scale = std::exchange(loss_scale_, LossScale{static_cast<int64_t>(values[4]), static_cast<int64_t>(values[5])}).scale;
-    // The loss does not carry the scale: where it is not finite itself, a smaller scale is no remedy.
+    // The loss is not scaled: if it is not finite itself, a smaller scale does not help.
     result.overflow = !result.accepted && std::isfinite(result.loss) && loss_scale_.scale < *result.loss_scale;
   }
   return result;

@@ -22,29 +22,29 @@ namespace trireme {
 
 struct StepTrace;  // trainer/loop/exposed.h
 
-/// fp16 has dynamic loss scaling; elsewhere the scale stays 1.
+/// True for fp16, which has dynamic loss scaling; in other precisions the scale stays 1.
 bool scales_loss(const TrainingConfig& training);
 
 struct StepResult {
   double loss = 0;       ///< mean over the global batch's valid tokens, nats, before the update
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
-  int64_t targets = 0;                ///< valid tokens of the global batch; without any, the loss is 0 and the gradients are zero
+  int64_t targets = 0;                ///< valid tokens of the global batch; if there are none, loss and gradients are 0
   bool accepted = true;               ///< false: the gradient norm was not finite, weights are unchanged on every rank
-  std::optional<int64_t> loss_scale;  ///< the step's, with dynamic loss scaling
-  /// Rejected because the loss scale, which is smaller from here on, was too large for the gradients: a step as scaling has them now and then.
+  std::optional<int64_t> loss_scale;  ///< of this step; only with dynamic loss scaling
+  /// True if rejected because the loss scale was too large for the gradients; it is lower from here on. Expected now and then with loss scaling.
   bool overflow = false;
-  std::string offender;  ///< of a rejected step: the first parameter, in the order of names, with a gradient that is not finite
+  std::string offender;  ///< rejected steps: the first parameter, by name, with a non-finite gradient
 };
 
-/// A rectangle of a parameter that this rank owns, with its state: what checkpoints, tests and replica checks read and write.
+/// A rectangle of a parameter that this rank owns, with its optimizer state. Checkpoints, tests and replica checks read and write it.
 struct OwnedBox {
   const ParamSpec* spec;
   Box box;
   Tensor weight, gradient;                     ///< [box.numel()] views; no gradient without an optimizer
   std::vector<ShardedOptimizer::State> state;  ///< views of the same size; none without an optimizer
 
-  /// The weight as "weight", then the state: what is saved, compared between replicas, and loaded.
+  /// The weight, named "weight", then the state: everything that is saved, loaded and compared between replicas.
   std::vector<ShardedOptimizer::State> kept() const {
     std::vector<ShardedOptimizer::State> all{{"weight", weight}};
     all.insert(all.end(), state.begin(), state.end());
@@ -52,24 +52,24 @@ struct OwnedBox {
   }
 };
 
-/// One rank's share of a training run: its stages of the model, the optimizer of what it owns, and the lists it executes. Every method is collective.
+/// One rank's part of a training run: its pipeline stages, the optimizer of the shards it owns, and its action lists. Every method is collective.
 class Trainer {
  public:
   /// `config` is resolved. `for_training` false: no gradients, no optimizer.
   Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training);
-  /// With this in place of what `config` says of recomputation; an entry for each block of the model.
+  /// With an explicit recompute policy, one entry per block of the model, instead of the configuration's.
   Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute);
-  /// And with these as lowered_schedule(config), for many trainers of one configuration.
+  /// Also with a precomputed lowered_schedule(config), for many trainers of one configuration.
   Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute,
           const LoweredSchedule& schedule);
 
   /// Trains on the global batch of `step` (from 0).
   StepResult step(const Dataset& data, int64_t step, double learning_rate);
-  /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its figures. At most one
-  /// further step may be started before a step is finished.
+  /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its results. At
+  /// most one further step may be started before a step is finished.
   struct StepInFlight {
     ScalarReadback scalars;  ///< summed loss, gradient norm, finite flag, offender; with dynamic loss scaling the next step's scale and clean steps
-    double loss_factor = 0;  ///< of the sum in the mean
+    double loss_factor = 0;  ///< mean loss = summed loss * loss_factor
     double learning_rate = 0;
     int64_t targets = 0;  ///< valid tokens of the global batch
   };
@@ -79,53 +79,53 @@ class Trainer {
   /// Mean loss over `batches` global batches from the start of `data` in order (0 = all of it; the last may be short).
   struct Evaluation {
     double loss = 0;                    ///< mean over the valid tokens, nats
-    double nats = 0;                    ///< their sum
-    int64_t tokens = 0;                 ///< valid ones
-    void add(const Evaluation& other);  ///< as if both had been one
+    double nats = 0;                    ///< sum of the losses
+    int64_t tokens = 0;                 ///< valid tokens
+    void add(const Evaluation& other);  ///< merges both
   };
   Evaluation evaluate(const Dataset& data, int64_t batches);
-  /// Logits [T,V] of what follows each of T tokens of a text, on every rank, in layouts of tensor ranks alone.
+  /// Next-token logits [T,V] after each of the T tokens of a text, on every rank. Only tensor parallelism is supported.
   std::vector<double> logits(std::span<const int32_t> tokens) { return run_text(tokens, 0, RunMode::kLogits); }
-  /// Of the last one alone, [V]. `position`: tokens of the text before these, whose keys and values earlier calls have left in the stage's cache
-  /// (TransformerStage::make_cache).
+  /// Next-token logits [V] after the last token only. `position`: number of preceding tokens of the text, whose keys and values earlier calls have
+  /// left in the stage's KV cache (TransformerStage::make_cache).
   std::vector<double> next_token_logits(std::span<const int32_t> tokens, int64_t position = 0) {
     return run_text(tokens, position, RunMode::kDecode);
   }
 
-  /// Initial weights: a function of (seed, name, global index) only.
+  /// Sets the initial weights: a function of (seed, name, global index) only.
   void initialise();
   std::vector<OwnedBox> owned_boxes() const;
-  /// After weights were written through owned_boxes.
+  /// Call after modifying weights in place: marks gathered copies stale.
   void weights_changed();
-  /// The same where they are all new: their moving average begins with them too.
+  /// Call after replacing all weights: weights_changed(), and the moving average restarts from them.
   void weights_replaced();
 
   int64_t accepted_steps() const { return accepted_steps_; }
   void set_accepted_steps(int64_t steps);
-  /// After the finished steps.
+  /// The loss scale after the finished steps.
   LossScale loss_scale() const { return loss_scale_; }
   void set_loss_scale(const LossScale& loss_scale);
   const Config& config() const { return config_; }
-  /// From now on `progress`, which outlives this, is told of every action.
+  /// Reports every action to `progress` from now on; it must outlive the trainer.
   void watch(Progress& progress);
-  /// From now on steps are noted in `trace`; none where it is null. On a device that computes when it is told to, not on a GPU.
+  /// Records steps in `trace` from now on; null: none. Only on devices that compute synchronously, not on GPUs.
   void trace(StepTrace* trace) { trace_ = trace; }
-  /// What this run's replicas have in common. Every configuration there is keeps them equal; set on all ranks alike.
+  /// Whether replicas are equal or may diverge. All current configurations keep them equal. Set the same value on all ranks.
   ReplicaContract replica_contract() const { return replica_contract_; }
   void set_replica_contract(ReplicaContract contract) { replica_contract_ = contract; }
-  /// By the contract: this rank's shard is part of sums over the world, and of what is saved.
+  /// True if, by the contract, this rank's shard enters sums over the world and checkpoints.
   bool counts_shard() const { return counts_own_shard(replica_contract_, mesh_.at.replicate); }
   Mesh& mesh() { return mesh_; }
   Context& context() { return ctx_; }
   const ActionList& training_list() const { return training_list_; }
-  /// By stage, ascending: one, or with virtual stages several.
+  /// The stages of this rank, ascending: one, or several with virtual stages.
   const std::vector<std::unique_ptr<TransformerStage>>& stages() const { return stages_; }
-  /// The only one, in runs without virtual stages.
+  /// The only stage of this rank. Errors: InternalError if there are several.
   TransformerStage& stage() const;
   const std::vector<int>& stage_rank() const { return stage_rank_; }  ///< pipeline rank of each stage
 
  private:
-  /// Fills batch_ and counts the unmasked targets of the whole global batch. `sample_of`: place in the global batch -> sample of the data set.
+  /// Fills batch_ and counts the unmasked targets of the global batch. `sample_of`: index in the global batch -> sample of the data set.
   int64_t read_batch(const Dataset& data, const std::function<int64_t(int64_t)>& sample_of);
   std::vector<double> run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode);
   void begin(RunMode mode, std::vector<Microbatch> microbatches, int64_t sequence, int64_t step);
@@ -139,26 +139,26 @@ class Trainer {
 
   Context& ctx_;
   Config config_;
-  std::unique_ptr<Communicator> blocking_;  ///< the world, where nothing is to overlap
+  std::unique_ptr<Communicator> blocking_;  ///< wraps the world if parallel.overlap is false
   Mesh mesh_;
   ReplicaContract replica_contract_ = ReplicaContract::kEqual;
   Precision precision_;
   int microbatches_;
   std::vector<int> stage_rank_;
   std::vector<std::unique_ptr<TransformerStage>> stages_;
-  TransformerStage* last_ = nullptr;  ///< the last stage of the model, where it is here
+  TransformerStage* last_ = nullptr;  ///< the last stage of the model, if on this rank
   std::unique_ptr<Executor> executor_;
   Progress* progress_ = nullptr;
   StepTrace* trace_ = nullptr;
   ActionList training_list_, evaluation_list_;
   Tensor sums_, norm_, scalars_;             ///< f64: {gradient squares, loss}, [1], [kStepScalars]
-  std::vector<Microbatch> batch_;            ///< of this data rank
+  std::vector<Microbatch> batch_;            ///< micro-batches of this data rank
   std::vector<Tensor> gradients_;            ///< owned_gradients
-  std::vector<std::string> gradient_names_;  ///< theirs
-  Tensor offender_;                          ///< [1] f64: place among them of a rejected step's first that is not finite
-  cuda::Gpu::Graph graph_;                   ///< of a step
-  int eager_steps_ = 0;                      ///< before it was captured
-  int64_t accepted_steps_ = 0;               ///< of finished steps
+  std::vector<std::string> gradient_names_;  ///< of gradients_
+  Tensor offender_;                          ///< [1] f64: index in gradients_ of a rejected step's first non-finite one
+  cuda::Gpu::Graph graph_;                   ///< captured step
+  int eager_steps_ = 0;                      ///< steps run before the capture
+  int64_t accepted_steps_ = 0;               ///< among the finished steps
   AdamW hyper_;
   LossScaling scaling_;
   LossScale loss_scale_;  ///< after finished steps

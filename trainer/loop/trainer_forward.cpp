@@ -1,4 +1,4 @@
-// What a trainer does without a backward.
+// Evaluation and logits: the methods of Trainer that need no backward.
 #include <algorithm>
 
 #include "kernels/ops/elementwise.h"
@@ -33,7 +33,7 @@ void Trainer::Evaluation::add(const Evaluation& other) {
 
 std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t position, RunMode mode) {
   TRIREME_CHECK(mesh_.shape.world() == mesh_.shape.tensor && microbatches_ == 1 && !config_.parallel.sequence_parallel,
-                "a text is read by tensor ranks alone, as one micro-batch and without sequence parallelism");
+                "logits of a text need a layout of tensor ranks only, one micro-batch and no sequence parallelism");
   const auto length = static_cast<int64_t>(tokens.size());
   const Microbatch microbatch{
       .tokens = Tensor::empty(ctx_, {length}, DType::kI32, MemoryCategory::kData), .targets = {}, .segments = {length}, .position = position};
@@ -52,7 +52,7 @@ std::vector<double> Trainer::run_text(std::span<const int32_t> tokens, int64_t p
   const Tensor gathered = to_host(ctx_, wide);
   std::vector<double> logits;
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t part = 0; part < parts; ++part) {  // each has its share of the vocabulary; the padding of the last ones is left out
+    for (int64_t part = 0; part < parts; ++part) {  // each rank has a part of the vocabulary; padding is left out
       const double* const from = gathered.data<double>() + (part * rows + row) * columns;
       logits.insert(logits.end(), from, from + std::clamp<int64_t>(vocabulary - part * columns, 0, columns));
     }

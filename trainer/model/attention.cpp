@@ -28,14 +28,14 @@ void Attention::remember(Context& ctx, const KeyValueCache& cache, const Tensor&
   const int64_t columns = kv_heads * head_size, keys = heads * head_size, room = cache.keys.dim(0), rows = packed.dim(0);
   for (int64_t row = std::max<int64_t>(0, rows - room), count = 0; row < rows; row += count) {
     const int64_t slot = (position + row) % room;
-    count = std::min(rows - row, room - slot);  // to the end of the ring
+    count = std::min(rows - row, room - slot);  // up to the end of the ring buffer
     copy_columns(ctx, packed.rows(row, count), keys, cache.keys.rows(slot, count), 0, columns);
     copy_columns(ctx, packed.rows(row, count), keys + columns, cache.values.rows(slot, count), 0, columns);
   }
 }
 
 void Attention::decode(Context& ctx, const ForwardContext& pass, const Tensor& packed, const Tensor& out) const {
-  // Writing several tokens into a ring that is no larger than the window would overwrite keys that the first of them still attends to.
+  // Writing several tokens into a ring buffer no larger than the window would overwrite keys that the first of them still attends to.
   const int64_t room = pass.cache->keys.dim(0), at_once = pass.position + pass.rows <= room ? pass.rows : 1;
   for (int64_t row = 0; row < pass.rows; row += at_once) {
     remember(ctx, *pass.cache, packed.rows(row, at_once), pass.position + row);
@@ -55,7 +55,7 @@ void Attention::attend(Context& ctx, const ForwardContext& pass, const Tensor& p
 Tensor Attention::forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const {
   saved.qkv = qkv.forward(ctx, x);
   const Tensor packed = normalised(ctx, saved);
-  saved.query_norm = {};  // the backward makes them again
+  saved.query_norm = {};  // recomputed in the backward
   saved.key_norm = {};
   rotate(ctx, pass, rope_forward, packed);
   attend(ctx, pass, packed, saved);

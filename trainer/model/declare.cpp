@@ -49,7 +49,7 @@ Norm Declaration::norm(Unit& unit, const std::string& name) const {
 Norm Declaration::final_norm(Unit& unit) const { return norm(unit, "final_norm"); }
 
 HeadNorm Declaration::head_norm(Unit& unit, const std::string& name, int64_t first_column, int64_t heads) const {
-  // All heads share it and each tensor rank sees its own, so its gradient is partial whatever the rank holds of the residual stream.
+  // All heads share this weight and a tensor rank has only some of them, so its gradient is partial with and without sequence parallelism.
   Param* weight = vector(unit, replicated(name + ".weight", {dims_.H, 1}, 1, at_, Partial::kTensor), Init::Kind::kOnes);
   return {{weight, nullptr, model_.norm_epsilon}, first_column, heads, dims_.H};
 }
@@ -76,7 +76,7 @@ RowParallelLinear Declaration::row_linear(Unit& unit, const std::string& name, c
   const double scale = dims_.gpt2 ? 1 / std::sqrt(2.0 * static_cast<double>(dims_.L)) : 1;
   RowParallelLinear layer{unit.add({matrix(split_columns(name + ".weight", {dims_.D, inputs}, at_), model_.init_std * scale)}), nullptr, region_,
                           layer_name};
-  // Its gradient is taken from dy of every row, so it is complete on each tensor rank.
+  // The bias gradient sums dy over all rows, so it is complete on each tensor rank.
   if (dims_.gpt2) layer.bias = vector(unit, replicated(name + ".bias", {dims_.D, 1}, 1, at_, Partial::kNone), Init::Kind::kZeros);
   return layer;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The parameter table of the two model families: every parameter of the product is declared here, once.
+// The parameter table of the two model families, GPT-2 and LLaMA: every parameter is declared here, once.
 #include "parallel/sharding/unit.h"
 #include "parallel/tensor/vocab.h"
 #include "trainer/model/dims.h"
@@ -8,7 +8,7 @@
 
 namespace trireme {
 
-/// Declares parameters in units and hands out the layers over them. One per stage.
+/// Declares parameters in units and returns the layers that use them. One per stage.
 class Declaration {
  public:
   Declaration(const ModelConfig& model, const Region& region);
@@ -17,11 +17,11 @@ class Declaration {
   VocabParallelEmbedding embedding(Unit& unit) const;
   /// positions.weight [P,D] of GPT-2.
   Param* positions(Unit& unit) const;
-  /// The head's copy of a tied embedding on another stage than the first: same values, not counted again.
+  /// The copy of a tied embedding that the head reads on a stage other than the first: same values, not a primary copy.
   Param* tied_embedding(Unit& unit) const;
   TransformerBlock block(Unit& unit, const Part& part, const Tensor& rope) const;
   Norm final_norm(Unit& unit) const;
-  /// head.weight [V,D], untied.
+  /// head.weight [V,D] of untied embeddings.
   Param* head(Unit& unit) const;
 
   const Dims& dims() const { return dims_; }
@@ -43,7 +43,7 @@ class Declaration {
   TensorRank at_;
 };
 
-/// Every parameter of a resolved model as one rank would hold it.
+/// All parameters of a resolved model, unsplit.
 std::vector<ParamSpec> whole_model(const ModelConfig& model);
 
 }  // namespace trireme

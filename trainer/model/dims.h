@@ -3,7 +3,7 @@
 
 namespace trireme {
 
-/// A resolved model in the letters of the literature; `local` fields count what one tensor rank holds.
+/// Sizes of a resolved model, named by the letters of the literature; `local_*` are sizes on one tensor rank.
 struct Dims {
   explicit Dims(const ModelConfig& model, int tensor_ranks);
   bool gpt2;  ///< LayerNorm, learned positions, GELU, biases; else RMSNorm, RoPE, SwiGLU
@@ -16,7 +16,7 @@ struct Dims {
   int64_t V;  ///< vocabulary
   int64_t P;  ///< positions
   int64_t local_N;
-  int64_t local_K;  ///< at least 1: kv heads are replicated where there are fewer than tensor ranks
+  int64_t local_K;  ///< at least 1: kv heads are replicated if there are fewer than tensor ranks
   int64_t local_F;
 };
 

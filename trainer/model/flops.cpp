@@ -7,13 +7,13 @@ namespace trireme {
 
 namespace {
 
-constexpr double kPasses = 3;  // a backward takes twice its forward
+constexpr double kPasses = 3;  // a backward costs two forwards
 
-/// Of the forward of a whole sequence through one part.
+/// FLOPs of one sequence's forward through one part.
 struct ForwardFlops {
-  double causal = 0;          ///< what it needs
-  double full = 0;            ///< with all scores of attention
-  double full_attention = 0;  ///< attention's part of that
+  double causal = 0;          ///< attention counted with the causal mask
+  double full = 0;            ///< attention counted without the causal mask
+  double full_attention = 0;  ///< share of attention in `full`
 };
 
 ForwardFlops forward_flops(PartProfiles& profiles, const Part& part, int64_t sequence_length) {
@@ -32,7 +32,7 @@ ForwardFlops forward_flops(PartProfiles& profiles, const Part& part, int64_t seq
   return sum;
 }
 
-/// Of training on one token.
+/// Training FLOPs per token.
 double flops_per_token(const ModelConfig& model, int64_t sequence_length, double ForwardFlops::*kind) {
   PartProfiles profiles(model);
   double flops = 0;

@@ -7,12 +7,13 @@ std::vector<SegmentRun> segment_runs(const std::vector<int64_t>& segments, int64
   std::vector<SegmentRun> runs;
   int64_t row = 0;
   for (const int64_t length : segments) {
-    TRIREME_CHECK(length > 0 && row % sequence + length <= sequence, "a segment of ", length, " rows at row ", row, " of sequences of ", sequence);
+    TRIREME_CHECK(length > 0 && row % sequence + length <= sequence, "segment of ", length, " rows at row ", row,
+                  " is empty or crosses a sequence of ", sequence);
     if (runs.empty() || runs.back().length != length) runs.push_back({0, length, row});
     ++runs.back().count;
     row += length;
   }
-  TRIREME_CHECK(row == rows, "segments of ", row, " rows in a micro-batch of ", rows);
+  TRIREME_CHECK(row == rows, "segments cover ", row, " rows of a micro-batch of ", rows);
   return runs;
 }
 

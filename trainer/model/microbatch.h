@@ -8,38 +8,38 @@
 
 namespace trireme {
 
-/// The sequences of one micro-batch, and where they stand in the global batch.
+/// The sequences of one micro-batch and their position in the global batch.
 struct Microbatch {
   Tensor tokens;             ///< [B*T] int32
-  Tensor targets;            ///< [B*T] int32, below 0 = masked
-  int64_t first_sample = 0;  ///< index of its first sequence in the global batch: part of the name of every dropout mask
-  /// Lengths, B*T in sum, of the stretches of rows whose tokens attend to each other and count their positions from 0; none crosses a sequence.
-  /// Empty: each sequence is one.
+  Tensor targets;            ///< [B*T] int32; negative: masked
+  int64_t first_sample = 0;  ///< index of the first sequence in the global batch; dropout masks depend on it
+  /// Lengths of the segments (documents) in row order; they add up to B*T. Tokens attend only within their segment, positions restart at 0 in each
+  /// segment, and no segment crosses a sequence. Empty: each sequence is one segment.
   std::vector<int64_t> segments = {};
-  int64_t position = 0;  ///< RunMode::kDecode: tokens of the text before these
+  int64_t position = 0;  ///< RunMode::kDecode: number of tokens of the text before these
 };
 
-/// Neighbouring segments of one length, which an operation takes as so many sequences.
+/// Consecutive segments of equal length, which an operation processes as a batch of `count` sequences.
 struct SegmentRun {
   int64_t count;
   int64_t length;
-  int64_t first_row;  ///< of the micro-batch
+  int64_t first_row;  ///< within the micro-batch
   int64_t rows() const { return count * length; }
-  Tensor of(const Tensor& x) const { return x.rows(first_row, rows()); }  ///< its part of x [B*T, ...]
+  Tensor of(const Tensor& x) const { return x.rows(first_row, rows()); }  ///< the run's rows of x [B*T, ...]
   bool operator==(const SegmentRun&) const = default;
 };
 
-/// The `segments` of `rows` rows in sequences of `sequence`, in order and as few runs as that allows.
-/// Errors: InternalError where they do not tile the sequences.
+/// Groups the `segments` of `rows` rows, in sequences of `sequence` rows, into as few runs as possible, in order.
+/// Errors: InternalError if the segments do not tile the sequences.
 std::vector<SegmentRun> segment_runs(const std::vector<int64_t>& segments, int64_t rows, int64_t sequence);
 
-/// Keys, as attention reads them, and values of the tokens of a text, in one block on this rank: a ring, in which token p lies in row p % room.
+/// KV cache of one block on this rank for one text: keys (after QK norm and RoPE) and values. A ring buffer: token p is in row p % room.
 struct KeyValueCache {
-  Tensor keys, values;  ///< [room,K*H]; under a window room = window is enough
+  Tensor keys, values;  ///< [room,K*H]; with a window, room = window suffices
 };
 
-/// What one forward or backward call needs beside tensors. Dropout masks are named by (seed, place in the model, step, global element), so every layout
-/// draws the same ones, and the backward draws them again instead of keeping them.
+/// What one forward or backward call needs besides tensors. Dropout masks are a function of (seed, place in the model, step, global element index):
+/// every layout draws the same masks, and the backward redraws them instead of storing them.
 struct ForwardContext {
   int64_t sequence = 0;   ///< T
   int64_t rows = 0;       ///< M = B*T of the whole micro-batch
@@ -49,10 +49,10 @@ struct ForwardContext {
   uint64_t step = 0;
   double dropout = 0;  ///< 0 in evaluation
   std::span<const SegmentRun> runs = {};
-  int64_t position = 0;                  ///< of the rows' first token in its text, where that is decoded token by token
-  const KeyValueCache* cache = nullptr;  ///< there: of the block, to be filled with the rows' tokens, and read where position > 0
+  int64_t position = 0;                  ///< decoding: position of the first row's token in its text
+  const KeyValueCache* cache = nullptr;  ///< decoding: the block's cache; the rows are added to it, and it is read if position > 0
 
-  /// The residual stream x [rows here, D] with elements dropped, in place; unchanged where dropout is 0.
+  /// Applies dropout to the residual stream x [rows on this rank, D] in place; does nothing if dropout is 0.
   void drop(Context& ctx, std::string_view place, const Tensor& x) const {
     if (dropout == 0) return;
     const auto first = static_cast<uint64_t>((first_sample * sequence + first_row) * x.dim(1));

@@ -26,7 +26,7 @@ void Mlp::recompute_forward(Context& ctx, const Tensor& x, Saved& saved) const {
   }
 }
 
-/// The activations take the place of saved.hidden and of the gradient of the activated where the shapes allow.
+/// Reuses the buffers of saved.hidden and of the activations' gradient where shapes allow.
 void Mlp::backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const {
   PendingRegionOp dy_all = down.gather(ctx, dy);
   const Tensor hidden = std::exchange(saved.hidden, Tensor());

@@ -12,19 +12,19 @@ struct Mlp {
 
   struct Saved {
     Tensor hidden;                      ///< [M,2F] or [M,F], before the activation
-    Tensor activated, dhidden, dy_all;  ///< kept from backward_input for backward_weight; activated [M,F] is made again there
+    Tensor activated, dhidden, dy_all;  ///< kept from backward_input for backward_weight; activated [M,F] is recomputed in backward_input
   };
   Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
-  /// What forward saves, again, by its own operations; the product `down` is left out.
+  /// Recomputes what forward saves, with the same operations; skips the `down` product.
   void recompute_forward(Context& ctx, const Tensor& x, Saved& saved) const;
   Tensor backward_input(Context& ctx, const Tensor& dy, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
-  /// Both, with communication behind products.
+  /// Fused backward_input + backward_weight, bit-identical to calling both; overlaps communication with matrix products.
   Tensor backward(Context& ctx, const Tensor& x, const Tensor& dy, Saved& saved) const;
 
  private:
   Tensor activate(Context& ctx, const Tensor& hidden) const;  ///< SwiGLU
-  /// saved.activated, saved.dhidden and saved.dy_all.
+  /// Computes saved.activated, saved.dhidden and saved.dy_all.
   void backward_to_hidden(Context& ctx, const Tensor& dy, Saved& saved) const;
 };
 

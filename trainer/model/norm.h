@@ -14,28 +14,28 @@ struct Norm {
     Tensor dy;          ///< kept from backward_input for backward_weight
   };
   Tensor forward(Context& ctx, const Tensor& x, Saved& saved) const;
-  /// sum = a + b and its normalisation, in one pass where the device can.
+  /// sum = a + b; returns its normalisation. One fused pass where the device supports it.
   Tensor forward_of_sum(Context& ctx, const Tensor& a, const Tensor& b, Tensor& sum, Saved& saved) const;
-  /// The result of forward again, from the same x: cheaper than to keep it from forward to backward.
+  /// Recomputes the result of forward from the same x, which is cheaper than keeping it until the backward.
   Tensor recompute_forward(Context& ctx, const Tensor& x, const Saved& saved) const;
   /// `residual`: the gradient of x that flows past the norm, added to the result; may be undefined.
   Tensor backward_input(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& residual, Saved& saved) const;
   void backward_weight(Context& ctx, const Tensor& x, const Saved& saved) const;
 
  private:
-  void prepare(Context& ctx, const Tensor& x, Saved& saved) const;  ///< room for the statistics
+  void prepare(Context& ctx, const Tensor& x, Saved& saved) const;  ///< allocates the statistics
 };
 
-/// RMSNorm of single heads, in place: of `heads` heads of H elements from column `first_column` of packed queries, keys and values [M,C]. All of them
-/// share the weight [H].
+/// QK norm: RMSNorm of each head in place, for `heads` heads of H elements from column `first_column` of packed queries, keys and values [M,C]. All
+/// heads share the weight [H].
 struct HeadNorm {
-  Norm norm{};  ///< its weight null: this model has none
+  Norm norm{};  ///< null weight: the model has no QK norm
   int64_t first_column = 0;
   int64_t heads = 0;      ///< on this rank
   int64_t head_size = 0;  ///< H
 
   struct Saved {
-    Tensor x;  ///< [M*heads,H], the heads as they were
+    Tensor x;  ///< [M*heads,H], input of the norm
     Norm::Saved norm;
   };
   void forward(Context& ctx, const Tensor& qkv, Saved& saved) const;
@@ -44,7 +44,7 @@ struct HeadNorm {
 
  private:
   Tensor take(Context& ctx, const Tensor& packed) const;                     ///< a copy of the columns, [M*heads,H]
-  void put(Context& ctx, const Tensor& values, const Tensor& packed) const;  ///< the columns := values
+  void put(Context& ctx, const Tensor& values, const Tensor& packed) const;  ///< copies `values` to the columns
 };
 
 }  // namespace trireme

@@ -8,7 +8,7 @@
 namespace trireme {
 namespace {
 
-/// A stage that has the part and nothing else, in the middle of a pipeline where it is a block.
+/// A stage that contains only this part; a block is placed in the middle of a pipeline.
 StageRange range_of(const Part& part) {
   constexpr int kStages = 3;
   switch (part.kind) {
@@ -16,7 +16,7 @@ StageRange range_of(const Part& part) {
     case PartKind::kBlock: return {1, kStages, part.block, 1};
     case PartKind::kHead: return {kStages - 1, kStages, 0, 0};
   }
-  throw InternalError("no such part");
+  throw InternalError("invalid part kind");
 }
 
 class Profiler {
@@ -25,7 +25,7 @@ class Profiler {
       : range_(range_of(part)),
         shape_(shape),
         arena_(Device::kMeta),
-        world_(shape.tensor - 1, shape.tensor, "world"),  // the last tensor rank, as every other
+        world_(shape.tensor - 1, shape.tensor, "world"),  // the last tensor rank; all have equal costs
         mesh_(world_, {.tensor = shape.tensor}, static_cast<int>(model.kv_heads.value())),
         stage_(ctx_, model, mesh_, range_, options(model, shape, recompute), nullptr) {}
 
@@ -94,7 +94,7 @@ PartProfile Profiler::profile() {
   profile.saved = alive();
   receive_gradient();
   profile.backward = record([&] { stage_.backward(ctx_, 0, 0); });
-  if (range_.last()) {  // its input's gradient comes with its weights'
+  if (range_.last()) {  // the head computes input and weight gradients together
     profile.input_gradient = profile.backward;
     return profile;
   }
@@ -133,7 +133,7 @@ std::vector<int64_t> unit_elements(PartProfiles& profiles, const std::vector<Par
       const UnitRef& unit = reads.units_of_part[i][u];
       if (unit.stage >= 0) continue;
       int64_t& sum = elements[static_cast<size_t>(unit.unit)];
-      // Blocks that share a unit each add theirs to it; a table that head and embedding share is one.
+      // Blocks that share a unit add their elements; a tied embedding counts once.
       sum = parts[i].kind == PartKind::kBlock ? sum + declared[u] : declared[u];
     }
   }

@@ -7,12 +7,12 @@ namespace {
 
 constexpr const char* kEmbeddingUnit = "embedding";
 
-/// A tied head on the rank of the first stage reads the table there.
+/// True for a tied head whose rank also has the first stage: it reads the embedding there.
 bool reads_first_stage(const Part& part, const std::string& unit, const StageRange& range, bool first_stage_is_local) {
   return part.kind == PartKind::kHead && unit == kEmbeddingUnit && !range.first() && first_stage_is_local;
 }
 
-/// model.window where model.window_layers has the block, else 0.
+/// model.window if the block has a window (model.window_layers), else 0.
 int64_t window_of(const ModelConfig& model, int64_t block) {
   const auto& layers = model.window_layers;
   return !layers || std::ranges::binary_search(*layers, block) ? model.window.value_or(0) : 0;
@@ -54,7 +54,7 @@ std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, in
 
 std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageRange& range, bool first_stage_is_local) {
   std::vector<std::string> names;
-  // A unit is read by neighbours, or by the two ends.
+  // Only consecutive parts, or the first and the last part, share a unit.
   const auto known = [&](const std::string& unit) { return !names.empty() && (names.back() == unit || names.front() == unit); };
   for (const Part& part : parts)
     for (const std::string& unit : part.units)
@@ -64,7 +64,7 @@ std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageR
 
 StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool first_stage_is_local) {
   const std::vector<std::string> names = unit_names(parts, range, first_stage_is_local);
-  size_t at = 0;  // parts read units in their order, and a tied head on the only stage the first again
+  size_t at = 0;  // parts read units in order; only a tied head on a single stage reads the first again
   const auto number = [&](const std::string& name) {
     if (names.front() == name) return 0;
     while (names[at] != name) ++at;

@@ -10,7 +10,7 @@
 
 namespace trireme {
 
-/// Which blocks a pipeline stage holds; the first also has the embedding, the last the head.
+/// The blocks of a pipeline stage. The first stage also has the embedding, the last the head.
 struct StageRange {
   int stage = 0;
   int stages = 1;
@@ -21,31 +21,32 @@ struct StageRange {
 };
 StageRange stage_range(const std::vector<int64_t>& layers_per_stage, int stage);
 std::vector<StageRange> stage_ranges(const std::vector<int64_t>& layers_per_stage);
-/// A model of one stage.
+/// The range of a single stage with the entire model.
 StageRange whole_range(const ModelConfig& model);
 
 enum class PartKind : uint8_t { kEmbedding, kBlock, kHead };
 
-/// What one F, I, W or B of a list runs.
+/// The part of a model that one F, I, W or B action runs.
 struct Part {
   PartKind kind = PartKind::kBlock;
   std::string name;                ///< "embedding", "blocks.3", "head"
-  std::vector<std::string> units;  ///< names of the units that it reads; a tied head reads the embedding's table
-  int64_t block = -1;              ///< kBlock: its place in the model
-  int64_t window = 0;              ///< kBlock: tokens that a query sees; 0: all before it
+  std::vector<std::string> units;  ///< names of the units that the part reads; a tied head reads the embedding
+  int64_t block = -1;              ///< kBlock: index in the model
+  int64_t window = 0;              ///< kBlock: tokens a query attends to, itself included; 0: all preceding tokens
 
-  /// What of it decides time and memory: parts of one kind may differ from layer to layer.
+  /// The properties that determine time and memory: parts of one kind may differ between layers.
   using Traits = std::tuple<PartKind, int64_t>;
   Traits traits() const { return {kind, window}; }
 };
 
-/// The parts of a stage in the order of a forward. Neighbouring blocks share a unit, named after the first of them, until it has `blocks_per_unit`.
+/// The parts of a stage in forward order. Up to `blocks_per_unit` consecutive blocks share a unit, named after the first of them.
 std::vector<Part> parts_of(const ModelConfig& model, const StageRange& range, int64_t blocks_per_unit = 1);
 
-/// The same in the terms of lowering. A tied table is a unit of its own, so that its flat layout, and with it what each shard owns, is the same on the first
-/// and on the last stage: the last one has a copy as its last unit, or, where `first_stage_is_local` (the first stage is another one of this rank), reads the first's.
+/// The units of a stage, as lowering reads them. A tied embedding is a separate unit, so that its flat layout, and with it what each shard owns, is
+/// the same on the first and the last stage. The last stage has a copy as its last unit, or reads the first stage's unit if `first_stage_is_local`
+/// (this rank has both stages).
 StageUnits stage_units(const std::vector<Part>& parts, const StageRange& range, const ModelConfig& model, bool first_stage_is_local);
-/// Names of the stage's own units, by their numbers.
+/// Names of the units that the stage owns, by unit number.
 std::vector<std::string> unit_names(const std::vector<Part>& parts, const StageRange& range, bool first_stage_is_local);
 
 }  // namespace trireme

@@ -14,7 +14,7 @@ double scaled(double frequency, const RopeScalingConfig& s) {
   if (s.type == RopeScaling::kLinear) return frequency / s.factor;
   TRIREME_CHECK(s.type == RopeScaling::kLlama3, "model.rope_scaling.type=", s.type);
   const double turns = static_cast<double>(s.original_max_positions) * frequency / (2 * std::numbers::pi);  // P / w
-  // Clamped, the line between the two factors is the frequency itself above the upper one, and all of the scaling below the lower one.
+  // The clamp yields the unscaled frequency above high_frequency_factor and the fully scaled one below low_frequency_factor.
   const double kept = std::clamp((turns - s.low_frequency_factor) / (s.high_frequency_factor - s.low_frequency_factor), 0.0, 1.0);
   return (1 - kept) * frequency / s.factor + kept * frequency;
 }
@@ -22,7 +22,7 @@ double scaled(double frequency, const RopeScalingConfig& s) {
 }  // namespace
 
 std::vector<double> rope_frequencies(double theta, int64_t head_size, const RopeScalingConfig& scaling) {
-  TRIREME_CHECK(head_size % 2 == 0, "RoPE turns pairs, and a head of ", head_size, " has an odd one");
+  TRIREME_CHECK(head_size % 2 == 0, "RoPE needs an even head size: ", head_size, " is odd");
   std::vector<double> frequencies;
   for (int64_t i = 0; i < head_size / 2; ++i)
     frequencies.push_back(scaled(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_size)), scaling));

@@ -10,7 +10,7 @@
 namespace trireme {
 namespace {
 
-/// Tokens from the most likely on, sorted as far as they have been asked for.
+/// Tokens from the most to the least likely, sorted lazily.
 class Ranking {
  public:
   explicit Ranking(std::span<const double> logits) : logits_(logits), order_(logits.size()) { std::iota(order_.begin(), order_.end(), 0); }
@@ -22,7 +22,7 @@ class Ranking {
 
  private:
   void sort_more() {
-    constexpr size_t kFirst = 64;  // most draws end among these
+    constexpr size_t kFirst = 64;  // enough for most draws
     const auto before = [&](int32_t a, int32_t b) {
       const double x = logits_[static_cast<size_t>(a)], y = logits_[static_cast<size_t>(b)];
       return x > y || (x == y && a < b);
@@ -45,7 +45,7 @@ int32_t sample_token(const std::vector<double>& all_logits, const SamplingOption
   std::span<const double> logits = all_logits;
   if (options.vocab_size > 0) logits = logits.first(std::min(logits.size(), static_cast<size_t>(options.vocab_size)));
   if (std::any_of(logits.begin(), logits.end(), [](double x) { return std::isnan(x) || x == INFINITY; }))
-    throw DataError("the model's logits are not finite: its weights are not, or are too large for the precision");
+    throw DataError("the model's logits are not finite: some weights are not finite, or too large for the precision");
   const auto best = std::max_element(logits.begin(), logits.end());
   if (options.temperature == 0) return static_cast<int32_t>(best - logits.begin());
 
@@ -63,7 +63,7 @@ int32_t sample_token(const std::vector<double>& all_logits, const SamplingOption
   size_t kept = candidates;
   double mass = total;
   if (options.top_p < 1) {
-    constexpr double kRounding = 1e-12;  // of the total, whose order of summation is that of the tokens
+    constexpr double kRounding = 1e-12;  // relative: `total` is summed in token order, `mass` in order of likelihood
     const double enough = options.top_p * total * (1 - kRounding);
     kept = 0;
     mass = 0;

@@ -5,7 +5,7 @@
 namespace trireme {
 namespace {
 
-/// The gradient that enters a residual branch: dy itself where nothing is dropped, for dy also flows past the branch.
+/// The gradient that enters a residual branch: dy without dropout, else a masked copy, because dy also flows past the branch.
 Tensor into_branch(Context& ctx, const ForwardContext& pass, const std::string& place, const Tensor& dy) {
   if (pass.dropout == 0) return dy;
   const Tensor dropped = Tensor::empty(ctx, dy.shape(), dy.dtype(), MemoryCategory::kActivations);

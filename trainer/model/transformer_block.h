@@ -5,25 +5,25 @@
 
 namespace trireme {
 
-/// What a block computes again in its backward instead of keeping it. Norms and activation functions are always computed again. With S sequences, bytes an
-/// element, GPT-2's proportions: kNone keeps 10 D a token, kSelective 9 D, kFull D.
+/// What a block recomputes in its backward instead of keeping. Norms and activation functions are always recomputed. Elements kept per token with
+/// GPT-2's proportions: 10 D with kNone, 9 D with kSelective, D with kFull.
 /// Source: Chen et al. 2016, arXiv:1604.06174; Korthikanti et al. 2022, arXiv:2205.05198, section 5.
 enum class Recompute : uint8_t {
   kNone,
-  kSelective,  ///< attention, from queries, keys and values
-  kFull,       ///< everything but its input, up to the last product of the forward, which no backward needs
+  kSelective,  ///< softmax attention, from the kept queries, keys and values
+  kFull,       ///< everything from the block's input, except the forward's last product, which no backward needs
 };
 
 /// x := x + drop(attention(norm(x))); x := x + drop(mlp(norm(x))).   x [M',D], M' = this rank's rows of the residual stream.
-/// Communication: forward and backward cross the region four times each, and backward_weight gathers twice under sequence parallelism. kFull crosses
-/// it again, for all of the forward but its last exit: one all-reduce, or two all-gathers and a reduce-scatter, so 2(t-1)/t or 3(t-1)/t * M*D*size
-/// bytes per rank and micro-batch more. kSelective communicates nothing.
+/// Communication: forward and backward cross the tensor-parallel region four times each; backward_weight gathers twice under sequence parallelism.
+/// kFull repeats the forward's crossings except its last exit: one all-reduce, or two all-gathers and a reduce-scatter, which adds 2(t-1)/t or
+/// 3(t-1)/t * M*D*size bytes per rank and micro-batch. kSelective adds no communication.
 struct TransformerBlock {
   Norm attention_norm;
   Attention attention;
   Norm mlp_norm;
   Mlp mlp;
-  std::string name;  ///< "blocks.3": names its dropout masks
+  std::string name;  ///< "blocks.3"; dropout masks depend on it
   Recompute recompute = Recompute::kNone;
 
   struct Saved {
@@ -33,20 +33,20 @@ struct TransformerBlock {
     Tensor attention_residual;  ///< the residual stream between the branches
     Norm::Saved mlp_norm;
     Mlp::Saved mlp;
-    Tensor attention_input, mlp_input;  ///< x and attention_residual normalised, made again in backward_input and kept for backward_weight
+    Tensor attention_input, mlp_input;  ///< normalised x and attention_residual, recomputed in backward_input for backward_weight
   };
   Tensor forward(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
-  /// What was not kept is made again here, from the same values in the same order and with the same dropout masks: the same bits. backward_weight uses
-  /// it too.
+  /// Recomputes what was not kept, from the same values, in the same order, with the same dropout masks: bit-identical. backward_weight reuses it.
   Tensor backward_input(Context& ctx, const ForwardContext& pass, const Tensor& dy, Saved& saved) const;
   void backward_weight(Context& ctx, Saved& saved) const;
-  /// Both, one branch after the other: what the MLP keeps for its weight gradients is gone before the attention's backward.
+  /// Fused backward_input + backward_weight, bit-identical to calling both, one branch after the other: what the MLP keeps for its weight gradients
+  /// is freed before the attention's backward.
   Tensor backward(Context& ctx, const ForwardContext& pass, Tensor dy, Saved& saved) const;
 
  private:
-  /// The attention's branch; the MLP's normalised input.
+  /// Runs the attention branch; returns the normalised input of the MLP.
   Tensor forward_to_mlp(Context& ctx, const ForwardContext& pass, const Tensor& x, Saved& saved) const;
-  void recompute_forward(Context& ctx, const ForwardContext& pass, Saved& saved) const;  ///< of kFull
+  void recompute_forward(Context& ctx, const ForwardContext& pass, Saved& saved) const;  ///< only for kFull
 };
 
 }  // namespace trireme

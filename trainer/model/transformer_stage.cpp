@@ -116,7 +116,8 @@ void TransformerStage::acquire_gradients(Context& ctx, int part) {
   for (const UnitRef& unit : units_.units_of_part[static_cast<size_t>(part)]) owner(unit).grads_->acquire(ctx, unit.unit);
 }
 
-/// body(first, length, rows): of the residual stream x on this rank, rows of neighbouring segments of one length; the first row stands at position `first`.
+/// Calls body(first, length, rows) for each run of segments: `rows` are the run's rows of the residual stream x on this rank, `length` is the length
+/// of its segments, and `first` the index within the run of the first of these rows.
 template <class Body>
 static void for_positions(const ForwardContext& pass, const Tensor& x, const Body& body) {
   for (const SegmentRun& run : pass.runs) {
@@ -140,7 +141,7 @@ void TransformerStage::run_head(Context& ctx, int microbatch) {
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   Head::Saved& saved = slot.head;
   saved.x = std::move(slot.x);
-  if (mode_ == RunMode::kTrain) return;  // the loss comes with its gradient
+  if (mode_ == RunMode::kTrain) return;  // the backward computes the loss with its gradient
   if (mode_ == RunMode::kDecode) saved.x = saved.x.rows(saved.x.dim(0) - 1, 1);
   const Tensor normalised = head_.norm.forward(ctx, saved.x, saved.norm);
   if (mode_ == RunMode::kLogits || mode_ == RunMode::kDecode) saved.logits = head_.vocabulary.logits.forward(ctx, normalised);
@@ -179,7 +180,7 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
     head_.norm.backward_weight(ctx, saved.x, saved.norm);
     saved = {};
   } else if (is_embedding(part)) {
-    slot.dembedded = std::move(slot.dx);  // nothing flows further: all of this part's work is W
+    slot.dembedded = std::move(slot.dx);  // the embedding has no input gradient: its backward is all W
   } else {
     slot.dx = blocks_[block_of(part)].backward_input(ctx, pass(microbatch), slot.dx, slot.blocks[block_of(part)]);
   }
@@ -187,7 +188,7 @@ void TransformerStage::backward_input(Context& ctx, int microbatch, int part) {
 
 void TransformerStage::backward_weight(Context& ctx, int microbatch, int part) {
   ctx.arena->set_phase(MemoryPhase::kBackward);
-  TRIREME_CHECK(!is_head(part), "the head's weight gradients come with its input's");
+  TRIREME_CHECK(!is_head(part), "the head computes its weight gradients in backward_input");
   acquire_gradients(ctx, part);
   Slot& slot = slots_[static_cast<size_t>(microbatch)];
   if (is_embedding(part)) {

@@ -14,7 +14,7 @@ enum class RunMode : uint8_t {
   kTrain,     ///< keeps what the backward needs
   kEvaluate,  ///< loss only
   kLogits,    ///< no targets: the last stage keeps the logits
-  kDecode,    ///< one text: the last stage keeps the logits of its last row, and blocks fill the cache, where one was made
+  kDecode,    ///< one text: the last stage keeps the logits of its last row, and blocks fill the KV cache if make_cache() was called
 };
 
 struct StageOptions {
@@ -22,29 +22,29 @@ struct StageOptions {
   ZeroPolicy policy;
   Precision precision;
   uint64_t seed = 0;
-  int64_t logits_chunk = 1;  ///< rows of logits at a time
+  int64_t logits_chunk = 1;  ///< rows of logits computed at a time
   int64_t blocks_per_unit = 1;
-  std::vector<Recompute> recompute;  ///< of all blocks of the model
+  std::vector<Recompute> recompute;  ///< one entry per block of the model
   bool with_gradients = true;
 };
 
-/// Where tensor parallelism, pipeline and sharding meet: blocks [first, last) of a transformer as a Stage, its parameters in a ParamStore, their
-/// gradients in a GradStore, and what an optimizer knows of them.
+/// A range of a transformer's blocks as a pipeline Stage, with its parameters (ParamStore), their gradients (GradStore) and their optimizer. Tensor
+/// parallelism, pipeline and sharding meet here.
 class TransformerStage : public Stage {
  public:
-  /// `first`: the first stage, where it is another one of this rank; null otherwise. It lives as long as this is used.
+  /// `first`: the first stage if it is a different stage of this rank, else null; must outlive this stage.
   TransformerStage(Context& ctx, const ModelConfig& model, Mesh& mesh, const StageRange& range, const StageOptions& options, TransformerStage* first);
 
-  /// The same call on every stage before each run of a list.
+  /// Call on every stage, with the same arguments, before each run of an action list.
   void begin(Context& ctx, std::vector<Microbatch> microbatches, int64_t sequence, RunMode mode, uint64_t step);
 
-  /// Room for keys and values of a text of so many tokens, or of as many as the model has positions if those are fewer: 2 * room * K*H elements a block,
-  /// and where the block's window is narrower 2 * window * K*H.
+  /// Allocates the KV caches for a text of `room` tokens, at most max_positions: 2 * room * K*H elements per block, or 2 * window * K*H if the block
+  /// has a narrower window.
   void make_cache(Context& ctx, int64_t room);
 
-  /// What UPDATE does. `scalars`: kernels/ops/optimizer.h, read by every update.
+  /// Creates the optimizer that UPDATE runs. `scalars` (kernels/ops/optimizer.h) are read by every update.
   void make_optimizer(Context& ctx, const OptimizerOptions& options, const Precision& precision, const Tensor& scalars);
-  /// Call when new weights are in place: the moving average, where there is one, begins with them.
+  /// Call after the weights were replaced: the moving average, if there is one, restarts from them.
   void start_average(Context& ctx) { optimizer_->start_average(ctx, *params_); }
 
   int parts() const override { return static_cast<int>(parts_.size()); }
@@ -84,14 +84,14 @@ class TransformerStage : public Stage {
     VocabParallelHead vocabulary;
     struct Saved {
       Tensor x;
-      Tensor logits;  ///< kLogits and kDecode only: training and evaluation hold a chunk of them at a time
+      Tensor logits;  ///< kLogits and kDecode only: training and evaluation compute them chunk by chunk
       Norm::Saved norm;
     };
   };
-  /// What one micro-batch keeps on this stage.
+  /// State of one micro-batch on this stage.
   struct Slot {
     std::vector<SegmentRun> runs;
-    Tensor x, dx;  ///< the activation on its way down, the gradient on its way up
+    Tensor x, dx;  ///< current activation and current gradient
     std::vector<TransformerBlock::Saved> blocks;
     Tensor dembedded;
     Head::Saved head;
@@ -127,11 +127,11 @@ class TransformerStage : public Stage {
   std::unique_ptr<ParamStore> params_;
   std::unique_ptr<GradStore> grads_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
-  Tensor scalars_;  ///< the optimizer's, of the whole rank
+  Tensor scalars_;  ///< optimizer scalars, shared by all stages of the rank
 
   std::vector<Microbatch> microbatches_;
   std::vector<Slot> slots_;
-  std::vector<KeyValueCache> caches_;  ///< of the blocks; none until make_cache()
+  std::vector<KeyValueCache> caches_;  ///< one per block; empty until make_cache()
   int64_t sequence_ = 0;
   RunMode mode_ = RunMode::kTrain;
   uint64_t step_ = 0;

@@ -8,39 +8,39 @@
 namespace trireme {
 namespace {
 
-/// Bytes at which half of a link's ramp is lost: between NCCL's measured 2 MiB and 1 GiB on eight H100 (stas00/ml-engineering).
+/// Bytes at which a collective loses half of the link's ramp; measured between NCCL's 2 MiB and 1 GiB on eight H100 (stas00/ml-engineering).
 constexpr double kHalfRamp = 16 << 20;
 
-/// Messages one after another, within nodes and between them.
+/// Number of sequential messages within nodes and between nodes.
 struct Hops {
   double within, between;
 };
-Hops ring_hops(const GroupPlace& group) { return {group.size - group.nodes, group.nodes - 1}; }
-/// A chain on each node and a tree over them.
-Hops tree_hops(const GroupPlace& group) { return {group.per_node - 1, std::log2(group.nodes)}; }
-/// Of a ring's bandwidth a tree reaches so much.   Source: NCCL, src/graph/tuning.cc.
+Hops ring_hops(const GroupPlacement& group) { return {group.size - group.nodes, group.nodes - 1}; }
+/// A chain within each node and a tree over the nodes.
+Hops tree_hops(const GroupPlacement& group) { return {group.per_node - 1, std::log2(group.nodes)}; }
+/// Bandwidth of a tree relative to a ring.   Source: NCCL, src/graph/tuning.cc.
 constexpr double kTreeBandwidth = 0.92;
 
-double seconds(const GroupPlace& group, double bytes, double passes, const Hops& hops, double bandwidth, const ClusterConfig& cluster) {
+double seconds(const GroupPlacement& group, double bytes, double passes, const Hops& hops, double bandwidth, const ClusterConfig& cluster) {
   if (group.size <= 1) return 0;
   const LinkConfig& link = group.nodes > 1 ? cluster.network : cluster.node_link;
   const double latency = hops.within * *cluster.node_link.latency + hops.between * *cluster.network.latency;
   return passes * (latency + (group.size - 1) / group.size * bytes / bandwidth) + *link.ramp * bytes / (bytes + kHalfRamp);
 }
 
-/// Ranks of an axis: its groups begin in every run of size x stride ranks, at each of the first `stride`.
+/// The groups of a mesh axis: in every run of size x stride ranks a group begins at each of the first `stride` ranks.
 struct Groups {
   int64_t size, stride;
 
   int64_t run() const { return size * stride; }
-  /// Whether one begins at this device of a block of so many (a node, or those under a switch), where the world fills whole blocks.
+  /// Whether a group begins at device `device` of a block of `block` devices (a node, or all nodes under a switch), if the world fills whole blocks.
   bool begins_at(int64_t device, int64_t block) const { return device % std::gcd(run(), block) < stride; }
-  /// Blocks from first to last rank of the group that lies worst, the one that begins nearest to the end of a block.
+  /// Number of blocks spanned by the worst-placed group, which begins nearest to the end of a block.
   int64_t worst_span(int64_t block) const {
     const int64_t period = std::gcd(run(), block);
     return (block - period + std::min(stride, period) - 1 + (size - 1) * stride) / block + 1;
   }
-  /// The fewest members that a group which leaves its node has on one of its nodes.
+  /// Fewest members on any node of a group that spans several nodes.
   int64_t fewest_on_node(int64_t devices) const {
     int64_t fewest = std::max(int64_t{1}, devices / stride);
     for (int64_t first = 0; first < devices; ++first) {
@@ -52,8 +52,8 @@ struct Groups {
   }
 };
 
-/// Of the switches that something crosses the one that is tightest for it. `share(nodes)`: of how many nodes' way out it has the use, under a switch
-/// of so many that it leaves; 0 where it does not.
+/// Highest oversubscription over the switches that the traffic crosses. `share(nodes)`: the number of nodes whose uplinks the traffic uses below a
+/// switch of `nodes` nodes that it leaves; 0 if it does not leave that switch.
 double oversubscription(const ClusterConfig& cluster, const auto& share) {
   double factor = 1;
   if (!cluster.level_nodes || !cluster.level_oversubscription) return factor;
@@ -65,8 +65,8 @@ double oversubscription(const ClusterConfig& cluster, const auto& share) {
   return factor;
 }
 
-/// Whether of the pairs of ranks (from x ranks + i, to x ranks + i) one lies in two blocks of devices: the last pair's first rank lies so near to the
-/// end of its block.
+/// Whether any pair of ranks (from x ranks + i, to x ranks + i) spans two blocks of devices, i.e. the first rank of the last pair is close enough to
+/// the end of its block.
 bool leaves_block(int64_t from, int64_t to, int64_t ranks, int64_t block) {
   const int64_t apart = std::abs(to - from) * ranks, first = std::min(from, to) * ranks % block;
   return first + ranks > block - apart;
@@ -74,13 +74,13 @@ bool leaves_block(int64_t from, int64_t to, int64_t ranks, int64_t block) {
 
 }  // namespace
 
-GroupPlace place_of(int64_t size, int64_t stride, const ClusterConfig& cluster) {
+GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& cluster) {
   const Groups groups{size, stride};
   const int64_t devices = cluster.devices_per_node;
   const int64_t nodes = cluster.nodes == 1 ? 1 : std::min(size, groups.worst_span(devices));
   const int64_t per_node = nodes == 1 ? size : groups.fewest_on_node(devices);
   return {static_cast<double>(size), static_cast<double>(nodes), static_cast<double>(per_node),
-          // A ring leaves a switch once, with the shares of all its members there.
+          // A ring leaves a switch once, using the uplink shares of all its members below the switch.
           oversubscription(cluster,
                            [&](int64_t under) {
                              const bool leaves = groups.worst_span(under * devices) > 1;
@@ -89,27 +89,27 @@ GroupPlace place_of(int64_t size, int64_t stride, const ClusterConfig& cluster) 
           oversubscription(cluster, [&](int64_t under) { return groups.worst_span(under * devices) > 1 ? 1.0 : 0.0; })};
 }
 
-double ring_bandwidth(const GroupPlace& group, const ClusterConfig& cluster) {
+double ring_bandwidth(const GroupPlacement& group, const ClusterConfig& cluster) {
   if (group.nodes <= 1) return *cluster.node_link.bandwidth;
   return std::min(*cluster.node_link.bandwidth, group.per_node * *cluster.network.bandwidth / group.oversubscription);
 }
 
-double all_reduce_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster) {
-  // The switch adds for groups of five and more: below, NCCL keeps to rings (stas00/ml-engineering, eight H200).
+double all_reduce_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
+  // NVLink SHARP reduces in the switch for groups of five and more; NCCL uses rings for smaller groups (stas00/ml-engineering, eight H200).
   const bool in_switch = group.nodes <= 1 && group.size >= 5;
   const double bandwidth = std::max(ring_bandwidth(group, cluster), in_switch ? *cluster.nvls_bandwidth : 0);
   const double ring = seconds(group, bytes, 2, ring_hops(group), bandwidth, cluster);
   return group.nodes <= 1 ? ring : std::min(ring, seconds(group, bytes, 2, tree_hops(group), kTreeBandwidth * bandwidth, cluster));
 }
 
-double all_gather_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster) {
+double all_gather_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
   return seconds(group, bytes, 1, ring_hops(group), ring_bandwidth(group, cluster), cluster);
 }
 
-double all_to_all_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster) {
+double all_to_all_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster) {
   if (group.size <= 1) return 0;
   const LinkConfig& link = group.nodes > 1 ? cluster.network : cluster.node_link;
-  const double here = group.nodes > 1 ? group.per_node : group.size;  // the fewest on a node send the most out of it
+  const double here = group.nodes > 1 ? group.per_node : group.size;  // the node with the fewest members sends the most to other nodes
   const double part = bytes / group.size, latency = (here - 1) * *cluster.node_link.latency + (group.size - here) * *cluster.network.latency;
   const double within = (here - 1) * part / *cluster.node_link.bandwidth;
   const double between = (group.size - here) * part * group.spread_oversubscription / *cluster.network.bandwidth;

@@ -1,37 +1,37 @@
 #pragma once
-// Seconds of collectives over the groups of a mesh on a cluster.   Source of the forms: NCCL's tuning model; Thakur et al. 2005. `cluster` is
-// resolved.
+// Time of collectives, in seconds, over the groups of a mesh on a cluster. `cluster` is resolved.
+// Source of the formulas: NCCL's tuning model; Thakur et al. 2005.
 #include "parallel/mesh.h"
 #include "trainer/config/cluster.h"
 
 namespace trireme {
 
-/// How a group lies on the nodes: world rank r is device r mod devices_per_node of node r / devices_per_node.
-struct GroupPlace {
+/// Placement of a group on the nodes. World rank r is device r mod devices_per_node of node r / devices_per_node.
+struct GroupPlacement {
   double size = 1;
-  double nodes = 1;                    ///< that it touches
-  double per_node = 1;                 ///< its members on the one of them that has fewest
-  double oversubscription = 1;         ///< of the switches that it crosses, for a ring that leaves each once: the tightest
-  double spread_oversubscription = 1;  ///< the same where every member sends out of each switch at once
+  double nodes = 1;                    ///< number of nodes that the group spans
+  double per_node = 1;                 ///< fewest members on any of these nodes
+  double oversubscription = 1;         ///< highest over the switches crossed, for a ring, which leaves each switch once
+  double spread_oversubscription = 1;  ///< the same if every member sends out of each switch at once
 };
 
-/// Of the groups of `size` ranks, `stride` apart, that an axis of the mesh divides the world into: of the one that lies worst, as all wait for it. It
-/// may straddle two nodes where another one, no larger, lies within one.
-GroupPlace place_of(int64_t size, int64_t stride, const ClusterConfig& cluster);
+/// Placement of the worst-placed group of a mesh axis, whose groups have `size` ranks that are `stride` apart. All other groups wait for it. It may
+/// straddle two nodes where another group of the same size fits within one.
+GroupPlacement place_of(int64_t size, int64_t stride, const ClusterConfig& cluster);
 
-/// Bytes/s that each rank of the group sends in a ring.
-double ring_bandwidth(const GroupPlace& group, const ClusterConfig& cluster);
+/// Bandwidth of each rank in a ring, in bytes/s sent.
+double ring_bandwidth(const GroupPlacement& group, const ClusterConfig& cluster);
 
-/// `bytes` are those of the whole array (all-gather: gathered; reduce-scatter: before). 0 for groups of one. Each device has its own share of the
-/// network, so a group with several members on a node uses as many shares. Gathers go round a ring; an all-reduce between nodes takes a ring or, where
-/// that is faster, a tree.
-double all_reduce_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster);
-double all_gather_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster);  ///< and reduce-scatter
-/// all_to_all with `bytes` in each rank's `in`, and all_to_all_v, where they are those of the rank that sends or receives most. A rank sends (n-1)/n of them:
-/// to its peers on the node over the node's links and, at the same time, to the others over its share of the network. The messages start one after another
-/// (pairwise exchange).
-double all_to_all_seconds(const GroupPlace& group, double bytes, const ClusterConfig& cluster);
-/// A message from every rank of one pipeline rank to its counterpart on another, `ranks` each: of the pair that lies worst.
+/// `bytes`: size of the full array (all-gather: its output; reduce-scatter: its input). 0 for groups of one. Each device has its own share of the
+/// network, so a group with several members on a node uses several shares. Gathers use a ring. An all-reduce between nodes uses a ring or a tree,
+/// whichever is faster.
+double all_reduce_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster);
+double all_gather_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster);  ///< also reduce-scatter
+/// all_to_all and all_to_all_v. `bytes`: size of each rank's `in`; for all_to_all_v, the most that any rank sends or receives. A rank sends (n-1)/n
+/// of them: to peers on its node over the node's links and, at the same time, to the others over its share of the network. The messages start one
+/// after another (pairwise exchange).
+double all_to_all_seconds(const GroupPlacement& group, double bytes, const ClusterConfig& cluster);
+/// Transfer from each of the `ranks` ranks of pipeline rank `from` to its counterpart in `to`: time of the worst-placed pair.
 double transfer_seconds(int64_t from, int64_t to, int64_t ranks, double bytes, const ClusterConfig& cluster);
 
 }  // namespace trireme

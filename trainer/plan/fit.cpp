@@ -15,14 +15,14 @@
 namespace trireme {
 namespace {
 
-constexpr double kNoLimit = 1e30;  ///< of a rate that is not in question
+constexpr double kNoLimit = 1e30;  ///< for a rate that should not limit
 
-/// What c x model + fixed must take to be the measured time on average, and how far single samples stay away. Means of times, so that what slows the
-/// machine a part of the time slows figures and training alike.
+/// The factor c such that c x model + fixed equals the measured time on average, and the remaining error of single samples. Uses means of times, so
+/// that intermittent slowdowns of the machine affect the figures as they affect training.
 struct Scale {
   double factor = 0, error = 0;
 };
-struct Share {  ///< of what was measured
+struct Share {  ///< relative to the measured time
   double model = 0, fixed = 0;
 };
 Scale fit_scale(const std::vector<Share>& shares) {
@@ -33,7 +33,7 @@ Scale fit_scale(const std::vector<Share>& shares) {
   return scale;
 }
 
-/// Where `error` is least in [0, highest]: a coarse look, then a golden section, since the error of one half depth has one valley.
+/// Minimises `error` over [0, highest]: a coarse grid, then golden-section search, as the error has a single minimum.
 double least(double highest, const std::function<double(double)>& error) {
   constexpr int kLooks = 64;
   constexpr double kGolden = 0.6180339887498949;
@@ -58,7 +58,7 @@ double bandwidth_of(const std::vector<TrafficSample>& samples) {
   return bytes / seconds;
 }
 
-/// A machine of one rank that has one core, as the samples had, with only its bandwidths and the time of a kernel known.
+/// A machine with one rank on one core, as in the samples; only bandwidths and kernel time are set.
 ClusterConfig unfitted(const MachineSamples& samples) {
   ClusterConfig cluster;
   cluster.name = samples.name;
@@ -77,7 +77,7 @@ ClusterConfig unfitted(const MachineSamples& samples) {
   return cluster;
 }
 
-/// FLOP/s of a core: the rate that products of `element_bytes` tend to with depth, and the greatest one measured.
+/// FLOP/s of a core for products of `element_bytes`: asymptotic rate for large depth, and the highest rate measured.
 struct Rates {
   double fitted = 0, greatest = 0, error = 0;
 };
@@ -129,8 +129,8 @@ void fit_attention(const MachineSamples& samples, ClusterConfig& cluster) {
   cluster.device.attention_efficiency = std::min(1.0, 1 / fitted(length).factor);
 }
 
-/// What all cores lose to one another when they share an operation: the mean of measured over model is to be 1. An operation that took longer than one
-/// core would was disturbed: where another program takes a core, threads that wait for each other lose a whole time slice.
+/// Fits core_scaling, the loss when all cores share an operation, such that the mean ratio of measured to model time is 1. Slowdowns are capped at
+/// the number of cores: an operation slower than on one core was disturbed, since threads lose a whole time slice if another program takes a core.
 void fit_scaling(const MachineSamples& samples, ClusterConfig& cluster) {
   cluster.device.core_scaling = 1;
   if (samples.shared_products.empty() || samples.cores <= 1) return;
@@ -140,12 +140,12 @@ void fit_scaling(const MachineSamples& samples, ClusterConfig& cluster) {
   cluster.device.core_scaling = std::clamp(1 - std::log(slower) / std::log(samples.cores), 0.0, 1.0);
 }
 
-/// Seconds are latency x a + b / bandwidth: two unknowns by normal equations of errors relative to the model, which the last round's stands for, since
-/// errors relative to the measured would side with the fastest. Where one leaves the range of a cluster file it stays at the end of it, and the other
-/// one is what fits best beside it.
+/// Fits latency and bandwidth of seconds = latency x a + b / bandwidth by normal equations. Errors are relative to the model of the previous round,
+/// because errors relative to the measurement would favour the fastest samples. A value outside the range of a cluster file is clamped, and the other
+/// one is fitted for that value.
 void fit_link(const MachineSamples& samples, ClusterConfig& cluster) {
   constexpr int kRounds = 20;
-  constexpr double kLongest = 1;  // second of a hop
+  constexpr double kLongest = 1;  // seconds per hop
   ClusterConfig only_latency = cluster, only_bandwidth = cluster;
   only_latency.node_link.latency = 1;
   only_bandwidth.node_link.bandwidth = 1;
@@ -170,7 +170,7 @@ void fit_link(const MachineSamples& samples, ClusterConfig& cluster) {
   }
 }
 
-/// What was measured in a moment when the machine stood still, or on one that is not of this world, is kept within the range of a cluster file.
+/// Clamps figures from implausible measurements (e.g. a stalled machine) to the range of a cluster file.
 void keep_in_range(DeviceConfig& device) {
   const auto within = [](Auto<double>& figure, double least, double most) { figure = std::clamp(*figure, least, most); };
   within(device.memory, kLeastBytes, kMostBytes);
@@ -186,10 +186,10 @@ const char* name_of(LinkOperation operation) {
 }
 
 std::string text_of(const ProductSample& s) {
-  return concat("product ", s.m, " x ", s.k, " x ", s.n, s.element_bytes == 2 ? ", bf16" : ", fp32", s.accumulates ? ", added" : "");
+  return concat("product ", s.m, " x ", s.k, " x ", s.n, s.element_bytes == 2 ? ", bf16" : ", fp32", s.accumulates ? ", accumulated" : "");
 }
 
-/// `cluster` as it is with one core.
+/// Residuals of the single-core samples. `cluster`: the fitted machine with one core.
 std::vector<Residual> operation_residuals(const MachineSamples& samples, const ClusterConfig& cluster) {
   std::vector<Residual> all;
   for (const ProductSample& s : samples.products) all.push_back({text_of(s), s.seconds, model_seconds(s, cluster)});
@@ -198,7 +198,7 @@ std::vector<Residual> operation_residuals(const MachineSamples& samples, const C
     const std::string shape =
         concat(s.sequences, " x ", s.length, ", ", s.heads, " heads of ", s.head_size, s.element_bytes == 2 ? ", bf16" : ", fp32");
     all.push_back({"attention " + shape, s.forward, model.forward});
-    all.push_back({"its backward", s.backward, model.backward});
+    all.push_back({"attention backward, same shape", s.backward, model.backward});
   }
   for (const TrafficSample& s : samples.elementwise) all.push_back({s.name, s.seconds, elementwise_seconds(s.bytes, 1, cluster)});
   for (const TrafficSample& s : samples.memory_traffic) all.push_back({s.name, s.seconds, traffic_seconds(s.bytes, 1, cluster)});
@@ -226,8 +226,8 @@ AttentionSample model_seconds(const AttentionSample& s, const ClusterConfig& clu
 }
 
 double model_seconds(const LinkSample& s, const ClusterConfig& cluster) {
-  const ClusterConfig shared = shared_by(cluster, s.ranks);
-  const GroupPlace group = place_of(s.ranks, 1, shared);
+  const ClusterConfig shared = with_ranks_sharing_cores(cluster, s.ranks);
+  const GroupPlacement group = place_of(s.ranks, 1, shared);
   const double turns = std::max(1.0, 1 / shared.cores_per_rank());
   switch (s.operation) {
     case LinkOperation::kAllReduce: return turns * all_reduce_seconds(group, s.bytes, shared);
@@ -242,7 +242,9 @@ FittedMachine fit_machine(const MachineSamples& samples) {
     return std::ranges::any_of(samples.products, [&](const ProductSample& sample) { return sample.element_bytes == element_bytes; });
   };
   if (!has(2) || !has(4) || samples.attention.empty() || samples.elementwise.empty() || samples.memory_traffic.empty() || samples.links.empty())
-    throw ConfigError("the figures of a machine need products in both precisions, attention, kernels that move memory, and collectives");
+    throw ConfigError(
+        "cannot fit the machine: samples are missing; needed: bf16 and fp32 products, attention, elementwise and memory-bound kernels, and "
+        "collectives");
   FittedMachine fitted{unfitted(samples), {}};
   fit_products(samples, fitted.cluster);
   fit_attention(samples, fitted.cluster);
@@ -250,12 +252,12 @@ FittedMachine fit_machine(const MachineSamples& samples) {
   fitted.cluster.device.cores = samples.cores;
   fit_scaling(samples, fitted.cluster);
   for (const ProductSample& s : samples.shared_products)
-    fitted.residuals.push_back({text_of(s) + ", shared", s.seconds, model_seconds(s, fitted.cluster)});
+    fitted.residuals.push_back({text_of(s) + ", all cores", s.seconds, model_seconds(s, fitted.cluster)});
   keep_in_range(fitted.cluster.device);
   fit_link(samples, fitted.cluster);
   fitted.cluster.network = fitted.cluster.node_link;
   add_link_residuals(samples, fitted.cluster, fitted.residuals);
-  fitted.cluster = shared_by(fitted.cluster, static_cast<int64_t>(samples.cores));
+  fitted.cluster = with_ranks_sharing_cores(fitted.cluster, static_cast<int64_t>(samples.cores));
   return fitted;
 }
 

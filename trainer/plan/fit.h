@@ -1,5 +1,5 @@
 #pragma once
-// From timings of this machine to the figures of a cluster file: through the forecast's own functions, whose times are to be the measured ones on average.
+// Fits the figures of a cluster file to timings of this machine, such that the forecast's own functions return the measured times on average.
 #include <string>
 #include <vector>
 
@@ -7,7 +7,7 @@
 
 namespace trireme {
 
-/// x[m,k] w[k,n], or the gradient of a weight that is added to an fp32 sum.
+/// Timing of one matrix product x[m,k] w[k,n]. `accumulates`: a weight gradient, added to an fp32 accumulator.
 struct ProductSample {
   double m = 0, n = 0, k = 0;
   int64_t element_bytes = 4;
@@ -21,15 +21,15 @@ struct AttentionSample {
   double forward = 0, backward = 0;  ///< seconds
 };
 
-/// A kernel that moves bytes.
+/// Timing of one memory-bound kernel.
 struct TrafficSample {
   std::string name;
-  double bytes = 0, seconds = 0;  ///< bytes as traffic_bytes counts them
+  double bytes = 0, seconds = 0;  ///< bytes: as counted by traffic_bytes()
 };
 
-enum class LinkOperation : uint8_t { kAllReduce, kAllGather, kSend };  ///< a reduce-scatter is a gather the other way
+enum class LinkOperation : uint8_t { kAllReduce, kAllGather, kSend };  ///< a reduce-scatter is timed as an all-gather
 
-/// `bytes` of the whole array, between `ranks` ranks that share the machine.
+/// Timing of one collective or send between `ranks` ranks that share the machine. `bytes`: size of the full array.
 struct LinkSample {
   LinkOperation operation = LinkOperation::kAllReduce;
   int64_t ranks = 2;
@@ -40,13 +40,13 @@ struct MachineSamples {
   std::string name = {};
   double cores = 1;
   double memory = 0;          ///< bytes
-  double kernel_seconds = 0;  ///< of the smallest operation
-  // On one core, the others at the like of it:
+  double kernel_seconds = 0;  ///< duration of the smallest operation
+  // Measured on one core while the other cores do the same kind of work:
   std::vector<ProductSample> products = {};
   std::vector<AttentionSample> attention = {};
-  std::vector<TrafficSample> elementwise = {};  ///< one after the other, as a block runs them
+  std::vector<TrafficSample> elementwise = {};  ///< run one after the other, as in a block
   std::vector<TrafficSample> memory_traffic = {};
-  std::vector<ProductSample> shared_products = {};  ///< all cores on one product; none on a machine of one core
+  std::vector<ProductSample> shared_products = {};  ///< all cores on one product; empty on a single-core machine
   std::vector<LinkSample> links = {};
 };
 
@@ -56,19 +56,19 @@ struct Residual {
 };
 
 struct FittedMachine {
-  ClusterConfig cluster;  ///< of type cpu: one node, a device a core, every figure given
+  ClusterConfig cluster;  ///< type cpu: one node, one device per core, every figure set
   std::vector<Residual> residuals;
 };
 
-/// Errors: ConfigError where a kind of samples is missing, or nothing was measured in it.
+/// Errors: ConfigError if a kind of sample is missing.
 FittedMachine fit_machine(const MachineSamples& samples);
 
-/// The seconds of a sample by the forecast's functions, for a machine whose ranks each have all of what `cluster` says.
+/// Time of a sample according to the forecast's functions, in seconds. Each rank has the whole of `cluster` to itself.
 double model_seconds(const ProductSample& sample, const ClusterConfig& cluster);
 AttentionSample model_seconds(const AttentionSample& sample, const ClusterConfig& cluster);
 double model_seconds(const LinkSample& sample, const ClusterConfig& cluster);
 
-/// One line for each sample, as lines of a table.
+/// Table of measured and modelled times, one line per sample.
 std::string residual_text(const std::vector<Residual>& residuals);
 
 }  // namespace trireme

@@ -12,8 +12,8 @@
 namespace trireme {
 namespace {
 
-/// Nine of ten of the published runs lie within this share of their forecast (tests/plan/published_test.cpp holds it). No run of Trireme on a GPU is
-/// among them.
+/// 90 % of the published runs lie within this share of their forecast (checked by tests/plan/published_test.cpp). No run of Trireme on a GPU is among
+/// them.
 constexpr double kNinetiethPercentile = 0.08;
 
 double action_seconds(const Action& action, const StepCosts& costs) {
@@ -29,7 +29,7 @@ double action_seconds(const Action& action, const StepCosts& costs) {
   }
 }
 
-/// Where the time of `rank` goes, which `micro-batches` cross each of its stages; without waits for other pipeline ranks.
+/// Time of `rank` by cause, for `microbatches` micro-batches through each of its stages, without waits for other pipeline ranks.
 StepParts step_parts_of(size_t rank, const std::vector<int>& stage_rank, double microbatches, const StepCosts& costs) {
   PartSeconds sum;
   for (size_t stage = 0; stage < stage_rank.size(); ++stage)
@@ -46,7 +46,7 @@ StepParts step_parts_of(size_t rank, const std::vector<int>& stage_rank, double 
 
 double busy(const StepParts& p) { return p.compute + p.recompute + p.tensor + p.gather + p.reduce + p.optimizer; }
 
-/// The lists of one step, what they cost and what becomes of them.
+/// Schedule, costs and simulation of one step.
 struct Step {
   Step(const Config& config, const ClusterConfig& cluster, ActionLists lists, StepCosts seconds_of)
       : plan(std::move(lists)),
@@ -55,9 +55,9 @@ struct Step {
         turns(std::max(1.0, 1 / cluster.cores_per_rank())),
         run(simulated()) {
     for (size_t rank = 0; rank < plan.size(); ++rank) {
-      // A rank's own reduction and update follow its last backward; all meet in the gradient norm, so the last to come decides.
+      // A rank's reduction and update follow its last backward. All ranks meet in the gradient norm, so the last one determines the step time.
       ends = std::max(ends, run.ranks[rank].back().end + costs.reduce[rank] + costs.optimizer[rank]);
-      // Ranks that take turns on cores fill each other's waits, but all their work passes through those cores.
+      // Ranks that share cores fill each other's waits, but the cores have to do the work of all of them.
       work.push_back(step_parts_of(rank, stage_rank, microbatches_of(config), costs));
       mean += turns * busy(work.back()) / static_cast<double>(plan.size());
     }
@@ -70,11 +70,11 @@ struct Step {
   ActionLists plan;
   std::vector<int> stage_rank;
   StepCosts costs;
-  double turns;  ///< of ranks on a core
+  double turns;  ///< ranks per core, at least 1
   Simulation run;
   double ends = 0;
   std::vector<StepParts> work;  ///< by pipeline rank
-  double mean = 0;              ///< seconds of work, all ranks' shared out over their cores
+  double mean = 0;              ///< seconds of work, mean over ranks, times `turns`
 };
 
 }  // namespace
@@ -97,10 +97,10 @@ Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
   parts = *std::ranges::max_element(step.work, {}, busy);
   parts.host = step.costs.host;
   const double most = forecast.step_seconds - parts.host;
-  const double turns = std::min(step.turns, most / busy(parts));  // a rank with more to do than others has more than its share of a core
+  const double turns = std::min(step.turns, most / busy(parts));  // the busiest rank gets more than its equal share of a core
   for (double* part : {&parts.compute, &parts.recompute, &parts.tensor, &parts.gather, &parts.reduce, &parts.optimizer}) *part *= turns;
   const double waits = std::max(0.0, most - busy(parts));
-  // Without transfers the same lists idle for their order alone: the rest of the waits is the transfers'.
+  // With free transfers the lists wait only because of their order (bubble); the rest of the waits is due to transfers.
   std::vector<double>& transfers = step.costs.transfers;
   if (std::ranges::any_of(transfers, [](double seconds) { return seconds > 0; })) {
     std::ranges::fill(transfers, 0.0);
@@ -119,7 +119,7 @@ Forecast forecast_time(const Config& config, const ClusterConfig& cluster) {
 }
 
 double peak_flops(const Config& config, const ClusterConfig& cluster) {
-  return cluster.cores_per_rank() * peak_flops(size_of(precision_of(config.training).compute), stack_on(cluster, config).tf32, cluster.device);
+  return cluster.cores_per_rank() * peak_flops(size_of(precision_of(config.training).compute), effective_stack(cluster, config).tf32, cluster.device);
 }
 
 double largest_peak(const std::vector<RankBytes>& memory) {

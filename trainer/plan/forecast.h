@@ -1,5 +1,5 @@
 #pragma once
-// What a run will take, before it starts.
+// Forecast of the time and memory of a run, before it starts.
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,17 +11,17 @@
 
 namespace trireme {
 
-/// Of one rank of a pipeline rank, in bytes. For Trireme's own stack counted by running the rank on the meta device (trainer/loop/memory.h); for
-/// another system by its published formulas.
+/// Memory of one rank of a pipeline rank, in bytes. For Trireme's own stack it is counted by running the rank on the meta device
+/// (trainer/loop/memory.h); for other stacks it follows published formulas.
 struct RankBytes {
   double parameters = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;  ///< each at its own peak
-  double runtime = 0;                          ///< device context, kernels, communicators' and libraries' buffers: an allowance
-  double peak = 0;                             ///< of the sum, allowance included
-  std::optional<RankMemory> counted = {};      ///< in full, by category and phase; nothing where it is by formula
-  std::optional<RuntimeBytes> allowance = {};  ///< what `runtime` is made of; nothing of other stacks, whose is fitted, and of a CPU
+  double runtime = 0;                          ///< allowance for the device context, kernels, and buffers of communicators and libraries
+  double peak = 0;                             ///< peak of the sum, allowance included
+  std::optional<RankMemory> counted = {};      ///< by category and phase; nullopt if computed by formula
+  std::optional<RuntimeBytes> allowance = {};  ///< parts of `runtime`; nullopt for a CPU and for other stacks, whose allowance is fitted
 };
 
-/// Seconds of a step of the rank that has most to do, by what it does or waits for; they sum to step_seconds.
+/// Step time of the critical-path rank in seconds, by cause; the parts sum to step_seconds.
 struct StepParts {
   double compute = 0, recompute = 0, bubble = 0, transfer = 0, tensor = 0, gather = 0, reduce = 0, optimizer = 0, host = 0;
 };
@@ -29,40 +29,40 @@ struct StepParts {
 struct Forecast {
   double step_seconds = 0;
   double step_low = 0,
-         step_high = 0;  ///< nine of ten of the published runs lie within this share of their forecasts (which runs: tests/plan/published.yaml)
+         step_high = 0;  ///< 90 % of the published runs (tests/plan/published.yaml) lie within this range of their forecasts
   double tokens_per_second_per_device = 0;
-  double mfu = 0;                 ///< model FLOPs as training_flops_per_token counts them (causal half of attention, no recomputation), over peak
-  double mfu_full_attention = 0;  ///< the same with all of T x T counted (T x window under a window), as NVIDIA, nanotron and llm-foundry publish it
-  double bubble = 0;              ///< share of the step that the pipeline's ranks idle, mean over them
+  double mfu = 0;                 ///< model FLOPs by training_flops_per_token (causal half of attention, no recomputation) over peak
+  double mfu_full_attention = 0;  ///< counts all of T x T (T x window with a window), as NVIDIA, nanotron and llm-foundry publish it
+  double bubble = 0;              ///< idle share of the step, mean over the pipeline ranks
   StepParts parts;
-  std::vector<RankBytes> memory;  ///< by pipeline rank; empty where it was not asked for
-  double memory_limit = 0;        ///< bytes of a device
+  std::vector<RankBytes> memory;  ///< by pipeline rank; empty if not requested
+  double memory_limit = 0;        ///< device memory, bytes
   bool fits = true;
-  int worst_rank = 0;  ///< pipeline rank that needs most
+  int worst_rank = 0;  ///< pipeline rank with the highest peak
 };
 
-/// Step time alone, tens of microseconds for each stage and micro-batch at most. `config` and `cluster` are resolved.
+/// Step time only. Takes at most tens of microseconds per stage and micro-batch. `config` and `cluster` are resolved.
 Forecast forecast_time(const Config& config, const ClusterConfig& cluster);
-/// Its step_seconds alone, in half the time; `costs` are step_costs(config, cluster, ...).
+/// Only step_seconds of forecast_time(), in half the time. `costs`: result of step_costs(config, cluster, ...).
 double step_seconds(const Config& config, const ClusterConfig& cluster, const StepCosts& costs);
-/// And memory: tens of milliseconds for each pipeline rank on Trireme's own stack.
+/// Step time and memory. Takes tens of milliseconds per pipeline rank on Trireme's own stack.
 Forecast forecast(const Config& config, const ClusterConfig& cluster);
 
-/// Bytes of the rank that needs most.
+/// Highest peak of any rank, bytes.
 double largest_peak(const std::vector<RankBytes>& memory);
-/// Gives a forecast its memory, with what follows from it on devices of `limit` bytes.
+/// Sets memory, memory_limit, worst_rank and fits of a forecast for devices of `limit` bytes.
 void set_memory(Forecast& forecast, std::vector<RankBytes> memory, double limit);
 
-/// FLOP/s of the configured precision on a rank's device: what MFU is a share of.
+/// Peak FLOP/s of a rank's device in the configured precision: the denominator of MFU.
 double peak_flops(const Config& config, const ClusterConfig& cluster);
 
-/// Memory by formulas, microseconds: exact for states, within a few percent for the rest (a test holds it against the counted forecast). For
-/// searches, and for other systems' stacks. One entry for each pipeline rank. `profiles` are those of the configuration's model.
+/// Memory by formula, one entry per pipeline rank, for searches and for other systems' stacks. Takes microseconds. Exact for parameters, gradients
+/// and optimizer state, within a few percent for the rest (a test compares it with counted_memory). `profiles`: part profiles of config.model.
 std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles);
 std::vector<RankBytes> formula_memory(const Config& config, const ClusterConfig& cluster);
-/// Counted, Trireme's own.
+/// Memory of Trireme's own stack, counted on the meta device.
 std::vector<RankBytes> counted_memory(const Config& config, const ClusterConfig& cluster);
-/// Counted where the stack is Trireme's, by formulas where it is another.
+/// counted_memory for Trireme's own stack, formula_memory for other stacks.
 std::vector<RankBytes> memory_of(const Config& config, const ClusterConfig& cluster);
 
 }  // namespace trireme

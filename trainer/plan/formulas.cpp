@@ -17,7 +17,7 @@ double deepspeed_zero3_bytes(double parameters, double largest_layer, double dev
 double block_activation_bytes(const Block& block, double tensor, bool sequence_parallel, Recompute recompute) {
   if (recompute == Recompute::kFull) return 2 * block.boundary();
   const double outside =
-      sequence_parallel ? 10 / tensor : 10;  // norms, dropouts and inputs of the two halves: whole on each rank, or a part of the sequence
+      sequence_parallel ? 10 / tensor : 10;  // norms, dropouts and inputs of the two halves: full on each rank, or sharded over the sequence
   const double scores = recompute == Recompute::kSelective ? 0 : 5 * block.heads * block.sequence_length / (block.hidden_size * tensor);
   return block.boundary() * (outside + 24 / tensor + scores);
 }

@@ -6,11 +6,11 @@
 namespace trireme {
 namespace {
 
-/// Cores that work on one operation of a rank: whole ones, and one where several ranks take turns on it.
+/// Threads of one operation of a rank: its number of whole cores, or one if several ranks share a core.
 double threads(const ClusterConfig& cluster) { return std::max(1.0, std::floor(cluster.cores_per_rank())); }
 
-/// How many times one core's rate they reach. Whoever works at one job on a node waits for the others: threads of an operation, and ranks, those that
-/// take turns on a core too.
+/// Speed of a rank relative to one core. All workers of a node slow each other down: the threads of an operation and the ranks, including ranks that
+/// share a core.
 double speedup(const ClusterConfig& cluster) {
   const DeviceConfig& d = cluster.device;
   if (!d.cores) return 1;
@@ -44,19 +44,19 @@ AttentionSeconds attention_seconds(double sequences, double length, double heads
   const DeviceConfig& d = cluster.device;
   const double scores = sequences * heads * length * length;
   if (stack.attention == AttentionKernel::kUnfused) {
-    // Two products over all of T x T forward, four backward. Between them, in bytes a score: forward written by the product (2), softmax (2 + 2),
-    // dropout with its mask (2 + 2 + 1); backward the same ways back, with the mask and the probabilities read once more.
+    // Two products over all of T x T forward, four backward. Bytes per score between them: forward: written by the product (2), softmax (2 + 2),
+    // dropout with its mask (2 + 2 + 1); backward: the same in reverse, plus one more read of mask and probabilities.
     constexpr double kForwardBytes = 11, kBackwardBytes = 15;
     const double products = 4 * scores * head_size / (peak(element_bytes, stack.tf32, cluster) * *d.gemm_efficiency * stack.product_rate);
     return {products + kForwardBytes * scores / memory_bandwidth(cluster), 2 * products + kBackwardBytes * scores / memory_bandwidth(cluster)};
   }
-  // Heads of 64 reach 0.87 of the rate of 128 (arXiv:2307.08691, figures 5 and 6); 0.7 for smaller ones is assumed.
+  // Head size 64 reaches 0.87 of the rate of 128 (arXiv:2307.08691, figures 5 and 6); 0.7 for smaller heads is assumed.
   const double heads_rate = head_size >= 128 ? 1 : head_size >= 64 ? 0.87 : 0.7;
   const double rate = peak(element_bytes, false, cluster) * *d.attention_efficiency * stack.attention_rate * heads_rate * length /
                       (length + *d.attention_half_length);
-  const double width = window > 0 ? std::min(window, length) : length, seen = width * (2 - width / length) / length;  // of half of T x T
+  const double width = window > 0 ? std::min(window, length) : length, seen = width * (2 - width / length) / length;  // share of the causal half
   const double forward = std::max(2 * seen * scores * head_size / rate, *d.kernel_seconds);
-  return {forward, 2.5 * forward};  // five products against two
+  return {forward, 2.5 * forward};  // five products instead of two
 }
 
 double traffic_bytes(double bytes, int64_t element_bytes, bool cores) { return cores && element_bytes == 2 ? 2 * bytes : bytes; }

@@ -20,7 +20,7 @@ std::vector<int64_t> divisors(int64_t n) {
   return out;
 }
 
-/// The user's run on one rank: what is no part of a layout is kept where every layout may have it.
+/// The user's configuration on one rank. Keys that are not part of a layout are kept if they are legal in every layout.
 Config on_one_rank(const Config& config) {
   Config one = config;
   one.parallel = {};
@@ -98,7 +98,7 @@ Config LayoutSpace::config(const Layout& layout, std::vector<int64_t> layers_per
   p.virtual_stages = layout.stages_per_rank();
   p.layers_per_stage = std::move(layers_per_stage);
   p.gradient_accumulation = layout.zero >= 2 ? GradientAccumulation::kSharded : GradientAccumulation::kFull;
-  if (layout.zero == 0) p.prefetch = ParallelConfig{}.prefetch;  // which would have no effect, and be refused
+  if (layout.zero == 0) p.prefetch = ParallelConfig{}.prefetch;  // prefetch has no effect with ZeRO-0 and would be rejected
   out.training.micro_batch_size = layout.micro_batch;
   if (layout.recompute) out.training.recompute = *layout.recompute;
   return out;

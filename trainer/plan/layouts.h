@@ -1,5 +1,5 @@
 #pragma once
-// The layouts that a model can have on a cluster: every combination that the rules of the configuration allow.
+// The legal layouts of a model on a cluster: every combination that the configuration's rules allow.
 #include <string>
 #include <vector>
 
@@ -10,36 +10,35 @@
 
 namespace trireme {
 
-/// The parts that the rules allow in any combination with each other: what binds two of them together is asked for by the function's arguments.
+/// Enumerates the dimensions of a layout. Values returned by different functions may be combined freely; where a rule links two dimensions, the
+/// function takes the other one as an argument.
 class LayoutSpace {
  public:
-  /// Keeps the model, sequence length, global batch, precision, optimizer, and of `parallel` what no layout is made of (bucket size, prefetch,
-  /// overlap).
-  /// Errors: those of resolve() for the rest of `config`.
+  /// Keeps the model, sequence length, global batch size, precision, optimizer, and the keys of `parallel` that are not part of a layout
+  /// (bucket_size, prefetch, overlap). Errors: those of resolve() for the rest of `config`.
   LayoutSpace(const Config& config, const ClusterConfig& cluster);
 
   struct Degrees {
     int64_t tensor, pipeline, data;
   };
-  /// All devices at work, tensor ranks in one node.
+  /// Degrees that use all devices, with tensor groups within a node.
   std::vector<Degrees> degrees() const;
   std::vector<int64_t> micro_batches(int64_t data) const;
-  /// Sequence parallelism off, and on where there are tensor ranks that divide the tokens.
+  /// Off; and on if there are several tensor ranks and they divide the tokens.
   std::vector<bool> sequence_parallel(int64_t tensor, int64_t micro_batch) const;
   struct Pipelining {
     ScheduleKind schedule;
     int64_t virtual_stages;
   };
-  /// One rank has nothing to schedule: 1F1B alone.
+  /// A single pipeline rank has only 1F1B.
   std::vector<Pipelining> pipelinings(int64_t pipeline) const;
   struct Sharding {
     int64_t zero, replicate;
   };
-  /// A sharding in which every data rank is a replica is ZeRO-0, and is there once.
+  /// ZeRO stages and replica counts. A sharding in which every data rank is a replica equals ZeRO-0 and is listed once.
   std::vector<Sharding> shardings(int64_t data) const;
 
-  /// The resolved configuration with that layout, whose gradient accumulation is the one that `auto` stands for; `layers_per_stage` has an entry for
-  /// each of its stages.
+  /// The resolved configuration with this layout. gradient_accumulation is what `auto` resolves to. `layers_per_stage` has one entry per stage.
   Config config(const Layout& layout, std::vector<int64_t> layers_per_stage) const;
   const Config& base() const { return base_; }
 
@@ -52,12 +51,13 @@ class LayoutSpace {
 
 inline constexpr RecomputeMode kRecomputes[] = {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull};
 
-/// What a search varies, as `verify --layouts` reads it: "tp8pp16vpp2dp8z1sp-selective-interleaved_1f1b". Gradient accumulation and resharding follow
-/// from the rest there, and virtual stages are named of interleaved_1f1b alone.
+/// Name of a layout in the syntax of `verify --layouts`: "tp8pp16vpp2dp8z1sp-selective-interleaved_1f1b". Contains only what a search varies:
+/// gradient accumulation and resharding follow from the rest, and virtual stages are named for interleaved_1f1b only.
 std::string name_of(const Layout& layout);
 
-/// The split of `layers` equal blocks over stages that balance_layers() finds for the same costs, in microseconds: layer by layer to the stage that
-/// is least loaded with it, of equals to the one whose rank has least, then to the last, which holds the fewest micro-batches.
+/// Splits `layers` equal blocks over stages, with the result of balance_layers() for the same costs, but within microseconds. Each layer goes to the
+/// stage whose load including it is smallest; ties go to the stage whose rank has the smallest load, then to the last stage, which has the fewest
+/// micro-batches in flight.
 std::vector<int64_t> balance_equal_layers(int64_t layers, double layer, double first_extra, double last_extra, const std::vector<int>& stage_rank);
 
 /// Pipeline rank of each stage.

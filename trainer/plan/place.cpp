@@ -22,14 +22,15 @@ Place open_place(const std::string& type, const std::string& source, const std::
 }
 
 Place this_machine(const Config& config, const std::vector<std::string>& sets) {
-  constexpr int64_t kAnyMachine = 32;  // ranks that a laptop runs too, taking turns
+  constexpr int64_t kAnyMachine = 32;  // ranks that even a laptop can run, sharing cores
   const int64_t ranks = world_of(config), most = std::max<int64_t>(kAnyMachine, usable_cores());
   if (ranks > most)
     throw ConfigError(concat("run.device=", config.run.device, ": without --cluster this machine's CPU is assumed, for at most ", most,
-                             " ranks, and the layout has ", ranks, " ranks; give --cluster FILE, or a built-in type such as --cluster H100"));
-  Place place = open_place("cpu", "assumed: this machine's CPU, with built-in figures; --cluster names others", sets);
+                             " ranks, but the layout has ", ranks, " ranks; give --cluster FILE, or a built-in type such as --cluster H100"));
+  Place place = open_place("cpu", "assumed: this machine's CPU, with built-in figures; --cluster selects another machine", sets);
   if (!place.as_many_devices)
-    throw ConfigError("--cluster-set devices_per_node: the ranks of the assumed CPU share its cores, however many they are; give --cluster FILE");
+    throw ConfigError(
+        "--cluster-set devices_per_node: the assumed CPU machine takes any number of ranks, which share its cores; give --cluster FILE");
   ClusterConfig& cluster = place.cluster;
   cluster.devices_per_node = ranks;
   if (!cluster.device.cores) cluster.device.cores = usable_cores();
@@ -40,30 +41,28 @@ Place this_machine(const Config& config, const std::vector<std::string>& sets) {
 }  // namespace
 
 Place named_place(const std::string& file_or_type, const std::vector<std::string>& sets) {
-  if (is_built_in(file_or_type)) return open_place(file_or_type, "nodes of the built-in " + file_or_type, sets);
+  if (is_built_in(file_or_type)) return open_place(file_or_type, "built-in nodes of type " + file_or_type, sets);
   return {load_cluster(file_or_type, sets), file_or_type};
 }
 
 Place assumed_place(const Config& config, const std::vector<std::string>& sets) {
   if (config.run.device == "cuda" || (config.run.device == "auto" && usable_gpus() > 0))
-    return open_place("H100", "assumed, as run.device asks for GPUs; --cluster names others", sets);
+    return open_place("H100", "assumed, because run.device selects GPUs; --cluster selects another machine", sets);
   return this_machine(config, sets);
 }
 
-void settle_nodes(Place& place, const std::optional<std::string>& nodes, std::optional<int64_t> ranks, bool share) {
+void resolve_nodes(Place& place, const std::optional<std::string>& nodes, std::optional<int64_t> ranks, bool share) {
   ClusterConfig& c = place.cluster;
   const bool number = nodes && *nodes != "auto";
   if (number) c.nodes = std::stoll(*nodes);
-  if (const ClusterConfig whole = resolve_cluster(c); share && ranks && whole.device.cores) c = shared_by(whole, *ranks);
+  if (const ClusterConfig whole = resolve_cluster(c); share && ranks && whole.device.cores) c = with_ranks_sharing_cores(whole, *ranks);
   if (number || !(place.as_many_nodes || nodes)) return;
-  if (!ranks)
-    throw ConfigError("parallel.data=auto: takes what the cluster leaves, so the number of nodes must be given; give --nodes N, or a cluster file");
-  if (*ranks > kMostDevices)
-    throw ConfigError(concat("the layout's ", *ranks, " ranks are more than the ", kMostDevices, " devices that can be planned for"));
+  if (!ranks) throw ConfigError("parallel.data=auto: depends on the number of nodes; give --nodes N, or a cluster file");
+  if (*ranks > kMostDevices) throw ConfigError(concat("the layout has ", *ranks, " ranks; allowed: at most ", kMostDevices, " devices"));
   const bool part_of_one = *ranks < c.devices_per_node && (place.as_many_devices || nodes);
   if (!part_of_one && *ranks % c.devices_per_node != 0)
     throw ConfigError(concat("the layout's ", *ranks, " ranks do not fill nodes of ", c.devices_per_node,
-                             " devices; choose degrees whose product is a multiple of ", c.devices_per_node, ", or a cluster with other nodes"));
+                             " devices; choose degrees whose product is a multiple of ", c.devices_per_node, ", or change devices_per_node"));
   if (part_of_one) c.devices_per_node = *ranks;
   c.nodes = *ranks / c.devices_per_node;
 }
@@ -77,7 +76,7 @@ std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, 
   if (p.data && world_of(config) == devices) return config;
   if (!needed) return std::nullopt;
   throw ConfigError(concat(loaded.sources.file, " parallel: tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *config.parallel.data, " = ",
-                           world_of(config), " ranks, and the cluster (", place.source, ") has ", devices, " devices: ", place.cluster.nodes,
+                           world_of(config), " ranks, but the cluster (", place.source, ") has ", devices, " devices: ", place.cluster.nodes,
                            " nodes of ", place.cluster.devices_per_node, "; change nodes, or give --nodes auto, or --search"));
 }
 

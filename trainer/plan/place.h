@@ -1,5 +1,5 @@
 #pragma once
-// The machines that a plan is for: named, or assumed.
+// The cluster that `trireme plan` forecasts for: named by the user or assumed.
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,23 +12,23 @@ namespace trireme {
 
 struct Place {
   ClusterConfig cluster;
-  std::string source;                                   ///< "cluster.yaml", or what was assumed
-  bool as_many_nodes = false, as_many_devices = false;  ///< as the layout needs, of nodes and on a node: nobody said how many
+  std::string source;                                   ///< "cluster.yaml", or a description of what was assumed
+  bool as_many_nodes = false, as_many_devices = false;  ///< number of nodes, or of devices per node, was not given and follows from the layout
 };
 
-/// A cluster file or a built-in type, with `sets` laid over it. Errors: those of load_cluster.
+/// A cluster file or a built-in type, overridden by `sets`. Errors: those of load_cluster.
 Place named_place(const std::string& file_or_type, const std::vector<std::string>& sets);
 
-/// Where nothing is named: H100 where run.device asks for GPUs or this machine has some, else this machine's CPU, for as many ranks as somebody might
-/// start there. `config` is resolved.   Errors: ConfigError for more ranks.
+/// The cluster if none is named: H100 if run.device is cuda, or auto on a machine with GPUs; otherwise this machine's CPU. `config` is resolved.
+/// Errors: ConfigError if the CPU is assumed and the layout has more than max(32, usable cores) ranks.
 Place assumed_place(const Config& config, const std::vector<std::string>& sets);
 
-/// Nodes as --nodes says (a number, or "auto": as many as the ranks need), or as the place leaves open. Ranks, where known and `share` is set, share
-/// the cores of a CPU machine, however many they are. Errors: ConfigError where the ranks do not fill nodes.
-void settle_nodes(Place& place, const std::optional<std::string>& nodes, std::optional<int64_t> ranks, bool share);
+/// Sets the number of nodes from --nodes (a number, or "auto": what the ranks need), or from the ranks if `place` leaves it open. If `share` is set
+/// and the number of ranks is known, any number of ranks share the cores of a CPU machine. Errors: ConfigError if the ranks do not fill the nodes.
+void resolve_nodes(Place& place, const std::optional<std::string>& nodes, std::optional<int64_t> ranks, bool share);
 
-/// The configuration's layout on these devices; nothing where it is made for another number of them and `needed` is false.
-/// Errors: ConfigError where it is needed; those of resolve().
+/// The configuration resolved for these devices. If its layout needs a different number of devices: nullopt, or ConfigError if `needed`.
+/// Other errors: those of resolve().
 std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, bool needed);
 
 }  // namespace trireme

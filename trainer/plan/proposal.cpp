@@ -13,14 +13,14 @@
 namespace trireme {
 namespace {
 
-/// As many digits as a reason needs.
+/// Time with two decimals, for reasons.
 std::string rounded_text(double seconds) {
   return seconds >= 0.1 ? print("%.2f s", seconds) : seconds >= 1e-4 ? print("%.2f ms", seconds * 1e3) : print("%.2f us", seconds * 1e6);
 }
 std::string gigabytes(double bytes) { return bytes >= 1e9 ? print("%.1f GB", bytes / 1e9) : print("%.1f MB", bytes / 1e6); }
 
-/// A part of the step, and what of a layout makes it large.
-struct StepPart {
+/// A part of the step, and the property of a layout that makes it large.
+struct SlowdownCause {
   const char* name;
   double StepParts::*seconds;
   std::string (*cause)(const Config& layout, const Config& best);
@@ -32,65 +32,65 @@ std::string cause_of_bubble(const Config& c, const Config&) {
 }
 
 std::string cause_of_compute(const Config& c, const Config& best) {
-  if (c.parallel.tensor > best.parallel.tensor) return concat("matrices cut in ", c.parallel.tensor);
+  if (c.parallel.tensor > best.parallel.tensor) return concat("matrices split over tensor ", c.parallel.tensor);
   if (c.training.micro_batch_size < best.training.micro_batch_size) return concat("small products: micro-batches of ", c.training.micro_batch_size);
   if (c.parallel.tensor > 1 && !c.parallel.sequence_parallel && best.parallel.sequence_parallel)
-    return "norms and residuals on every tensor rank, without sequence parallelism";
+    return "norms and residuals repeated on every tensor rank, without sequence parallelism";
   const std::vector<int64_t>& split = *c.parallel.layers_per_stage;
   const auto [least, most] = std::minmax_element(split.begin(), split.end());
   return concat(c.model.layers, " layers in stages of ", *least, *least == *most ? "" : concat(" to ", *most));
 }
 
-const StepPart kParts[] = {
+const SlowdownCause kSlowdownCauses[] = {
     {"compute", &StepParts::compute, cause_of_compute},
     {"recomputation", &StepParts::recompute, [](const Config& c, const Config&) { return "recompute " + c.training.recompute.text(); }},
     {"bubble", &StepParts::bubble, cause_of_bubble},
-    {"transfers", &StepParts::transfer,
+    {"pipeline transfers", &StepParts::transfer,
      [](const Config& c, const Config&) {
        return concat(microbatches_of(c), " micro-batches over ", c.parallel.layers_per_stage->size(), " stages");
      }},
-    {"waiting for tensor ranks", &StepParts::tensor,
+    {"tensor-parallel communication", &StepParts::tensor,
      [](const Config& c, const Config&) {
        return concat("tensor ", c.parallel.tensor, c.parallel.sequence_parallel ? "" : " without sequence parallelism");
      }},
-    {"gathering for each micro-batch", &StepParts::gather,
+    {"parameter gathers", &StepParts::gather,
      [](const Config& c, const Config&) {
        return concat("ZeRO-", c.parallel.zero_stage, " over ", *c.parallel.data / c.parallel.replicate, " ranks, ", microbatches_of(c),
-                     " times a step");
+                     " times per step");
      }},
-    {"reducing gradients", &StepParts::reduce,
+    {"gradient reduction", &StepParts::reduce,
      [](const Config& c, const Config&) { return concat("ZeRO-", c.parallel.zero_stage, " over ", *c.parallel.data, " data ranks"); }},
     {"optimizer", &StepParts::optimizer,
      [](const Config& c, const Config&) {
        const int shards = degree_of(mesh_shape(c.parallel), MeshAxis::kShard);
        return concat("state in ", shards, shards == 1 ? " shard" : " shards");
      }},
-    {"host", &StepParts::host, [](const Config&, const Config&) { return std::string("work that no device does"); }},
+    {"host", &StepParts::host, [](const Config&, const Config&) { return std::string("host work while devices wait"); }},
 };
 
 }  // namespace
 
-std::string why_slower(const RankedLayout& layout, const RankedLayout& best) {
+std::string slowdown_reason(const RankedLayout& layout, const RankedLayout& best) {
   const Forecast &mine = layout.forecast, &its = best.forecast;
   const double slower = mine.step_seconds / its.step_seconds - 1;
   if (slower < 5e-4) {
     const auto need = [](const Forecast& f) { return gigabytes(largest_peak(f.memory)); };
-    return concat("as fast; needs ", need(mine), " against ", need(its));
+    return concat("equally fast; needs ", need(mine), ", the best ", need(its));
   }
-  const StepPart* most = kParts;
-  const auto growth = [&](const StepPart& part) { return mine.parts.*part.seconds - its.parts.*part.seconds; };
-  for (const StepPart& part : kParts)
+  const SlowdownCause* most = kSlowdownCauses;
+  const auto growth = [&](const SlowdownCause& part) { return mine.parts.*part.seconds - its.parts.*part.seconds; };
+  for (const SlowdownCause& part : kSlowdownCauses)
     if (growth(part) > growth(*most)) most = &part;
   return concat(print("%.1f %% slower: ", slower * 100), most->name, " ", rounded_text(mine.parts.*most->seconds), " against ",
                 rounded_text(its.parts.*most->seconds), " (", most->cause(layout.config, best.config), ")");
 }
 
-std::string why_too_large(const Forecast& forecast) {
-  return concat("does not fit: pipeline rank ", forecast.worst_rank, " needs ", gigabytes(largest_peak(forecast.memory)), " of ",
+std::string memory_reason(const Forecast& forecast) {
+  return concat("does not fit: pipeline rank ", forecast.worst_rank, " needs ", gigabytes(largest_peak(forecast.memory)), ", a device has ",
                 gigabytes(forecast.memory_limit));
 }
 
-Config as_written(const Config& given, const Config& resolved) {
+Config with_layout_of(const Config& given, const Config& resolved) {
   Config out = given;
   out.parallel = resolved.parallel;
   out.parallel.gradient_accumulation = ParallelConfig{}.gradient_accumulation;
@@ -106,11 +106,11 @@ Config as_written(const Config& given, const Config& resolved) {
 std::string proposed_yaml(const RankedLayout& layout, const ClusterConfig& cluster) {
   const Forecast& f = layout.forecast;
   std::string out = concat("# ", layout.layout, " on ", cluster.nodes, cluster.nodes == 1 ? " node of " : " nodes of ", cluster.devices_per_node, " ",
-                           cluster.device.type, ", as `trireme plan --search` found it.\n# Forecast: a step of ", seconds_text(f.step_seconds));
+                           cluster.device.type, ", found by `trireme plan --search`.\n# Forecast: a step of ", seconds_text(f.step_seconds));
   if (f.step_high > 0) out += concat(" (", seconds_text(f.step_low), " to ", seconds_text(f.step_high), ")");
-  out += print(", %.0f tokens/s on each device, MFU %.1f %%, bubble %.1f %%.\n", f.tokens_per_second_per_device, f.mfu * 100, f.bubble * 100);
-  out +=
-      concat("# Memory: pipeline rank ", f.worst_rank, " needs most, ", gigabytes(largest_peak(f.memory)), " of ", gigabytes(f.memory_limit), ".\n");
+  out += print(", %.0f tokens/s per device, MFU %.1f %%, bubble %.1f %%.\n", f.tokens_per_second_per_device, f.mfu * 100, f.bubble * 100);
+  out += concat("# Memory: pipeline rank ", f.worst_rank, " has the highest peak, ", gigabytes(largest_peak(f.memory)), " of ",
+                gigabytes(f.memory_limit), ".\n");
   static const std::set<std::string> always = {
       "parallel.tensor",           "parallel.pipeline",          "parallel.data",     "parallel.zero_stage", "training.sequence_length",
       "training.micro_batch_size", "training.global_batch_size", "training.recompute"};
@@ -126,7 +126,7 @@ std::string advice(const SearchResult& result, const Config& config, const Clust
                   " heads and training.global_batch_size ", config.training.global_batch_size, ": change the number of devices or the batch");
   std::string out = result.legal == 0 ? concat("no layout of ", devices, " is legal") : concat("no layout fits on ", devices);
   if (result.remedies.empty()) return out + ", nor with more nodes, larger devices or shorter sequences";
-  out += "; one is found";
+  out += "; a layout exists";
   for (size_t i = 0; i < result.remedies.size(); ++i) out += concat(i == 0 ? " " : ", or ", result.remedies[i].text);
   return out;
 }

@@ -9,8 +9,8 @@
 namespace trireme {
 namespace {
 
-/// Tried with what needs least memory: everything computed again, one sequence at a time, state in as many shards as there are ranks, and of the
-/// schedules those that hold the fewest micro-batches.
+/// Tries only layouts with the least memory: full recomputation, micro-batch size 1, every ZeRO stage without replicas, and the schedules with the
+/// fewest micro-batches in flight.
 bool something_fits(const Config& config, const ClusterConfig& cluster) {
   const LayoutSpace space(config, cluster);
   const int64_t layers = space.base().model.layers;
@@ -37,10 +37,10 @@ bool something_fits(const Config& config, const ClusterConfig& cluster) {
   return false;
 }
 
-/// Few nodes above those that there are: the fewest of the next thirty-two, then of counts an eighth apart.
+/// A small number of nodes, above the cluster's, with which the model fits. Tries the next 32 counts, then counts in steps of 1/8.
 std::optional<int64_t> enough_nodes(const Config& config, ClusterConfig cluster) {
-  constexpr int64_t kMost = 64;  // times as many as the state alone needs
-  constexpr double kState = 12;  // bytes of a parameter that every precision keeps: its master copy and two moments
+  constexpr int64_t kMost = 64;  // upper limit, as a multiple of the first count tried
+  constexpr double kState = 12;  // least bytes per parameter in any precision: master weight and two moments
   const double state = kState * static_cast<double>(parameter_count(LayoutSpace(config, cluster).base().model));
   const double node = cluster.device.memory.value() * static_cast<double>(cluster.devices_per_node);
   const int64_t first = std::max(cluster.nodes + 1, static_cast<int64_t>(state / node));
@@ -49,7 +49,7 @@ std::optional<int64_t> enough_nodes(const Config& config, ClusterConfig cluster)
   return std::nullopt;
 }
 
-/// The built-in device with the least memory above this one's that is enough.
+/// The built-in device with the least memory, above this device's, with which the model fits.
 std::optional<ClusterConfig> larger_device(const Config& config, const ClusterConfig& cluster) {
   std::optional<ClusterConfig> found;
   for (const std::string& type : device_types()) {
@@ -73,7 +73,7 @@ std::vector<Remedy> find_remedies(const Config& config, const ClusterConfig& clu
     out.back().cluster.nodes = *nodes;
   }
   if (const std::optional<ClusterConfig> device = larger_device(config, cluster))
-    out.push_back({concat("on the same number of ", device->device.type), config, *device});
+    out.push_back({concat("on the same number of devices of type ", device->device.type), config, *device});
   constexpr int64_t kShortest = 512;
   Config shorter = config;
   for (int64_t length = config.training.sequence_length / 2; length >= kShortest; length /= 2) {

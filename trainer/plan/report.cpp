@@ -23,7 +23,7 @@ using nlohmann::ordered_json;
 std::string flops_text(double flops) { return flops >= 1e12 ? print("%.4g TFLOP/s", flops / 1e12) : print("%.4g GFLOP/s", flops / 1e9); }
 std::string rate_text(double rate) { return print(rate >= 1000 ? "%.0f" : "%.4g", rate); }
 
-/// Of a whole table, so that its figures compare.
+/// Unit of a whole table, so that its figures compare.
 struct MemoryUnit {
   const char* name;
   double bytes;
@@ -50,12 +50,12 @@ struct StepPart {
 };
 constexpr StepPart kParts[] = {{"compute", "compute", &StepParts::compute},
                                {"recompute", "recomputation", &StepParts::recompute},
-                               {"bubble", "bubble of the pipeline", &StepParts::bubble},
-                               {"transfer", "transfers between stages", &StepParts::transfer},
-                               {"tensor", "waiting for tensor ranks", &StepParts::tensor},
-                               {"gather", "gathering parameters", &StepParts::gather},
-                               {"reduce", "reducing gradients", &StepParts::reduce},
-                               {"optimizer", "norm and update", &StepParts::optimizer},
+                               {"bubble", "pipeline bubble", &StepParts::bubble},
+                               {"transfer", "pipeline transfers", &StepParts::transfer},
+                               {"tensor", "tensor-parallel comm.", &StepParts::tensor},
+                               {"gather", "parameter gathers", &StepParts::gather},
+                               {"reduce", "gradient reduction", &StepParts::reduce},
+                               {"optimizer", "optimizer step", &StepParts::optimizer},
                                {"host", "host", &StepParts::host}};
 
 std::string cluster_text(const ClusterConfig& c) {
@@ -63,7 +63,7 @@ std::string cluster_text(const ClusterConfig& c) {
                 c.devices() == 1 ? "" : concat(" (", c.nodes, c.nodes == 1 ? " node of " : " nodes of ", c.devices_per_node, ")"));
 }
 
-/// The ranks that need most, at most as many as a person reads, in their order.
+/// The ranks with the highest peaks, limited to a readable number, in rank order.
 std::vector<size_t> shown_ranks(const std::vector<RankBytes>& memory) {
   constexpr size_t kMost = 8;
   std::vector<size_t> ranks(memory.size());
@@ -74,14 +74,14 @@ std::vector<size_t> shown_ranks(const std::vector<RankBytes>& memory) {
   return ranks;
 }
 
-/// Of the pipeline rank that needs most: with one stage each, a rank goes by its stage. A schedule of a file may give it another one.
+/// Name of the pipeline rank with the highest peak: "stage N" if each rank has one stage. A schedule file may place stages on other ranks.
 std::string worst_rank_text(const RankedLayout& plan) {
   const ParallelConfig& parallel = plan.config.parallel;
   const bool by_stage = *parallel.virtual_stages == 1 && parallel.schedule != "file";
   return concat(by_stage ? "stage " : "pipeline rank ", plan.forecast.worst_rank);
 }
 
-/// The most of any pipeline rank in each phase, and what the allowance is, of the one that needs most.
+/// Peak of any pipeline rank by phase, and the parts of the runtime allowance of the rank with the highest peak.
 std::string phases_text(const Forecast& f, const MemoryUnit& unit) {
   std::string text;
   for (int phase = 0; phase < kMemoryPhases; ++phase) {
@@ -96,8 +96,8 @@ std::string phases_text(const Forecast& f, const MemoryUnit& unit) {
   const RankBytes& worst = f.memory[static_cast<size_t>(f.worst_rank)];
   if (const auto& parts = worst.allowance) {
     const auto of = [&](int64_t bytes) { return unit.text(static_cast<double>(bytes)); };
-    text += concat("runtime, an allowance for what the arena does not count: driver's context ", of(parts->context), ", kernels ", of(parts->kernels),
-                   ", workspace of products ", of(parts->workspace), ", NCCL's communicators ", of(parts->communicators), "\n");
+    text += concat("runtime (allowance for memory outside the arena): driver context ", of(parts->context), ", kernels ", of(parts->kernels),
+                   ", matmul workspace ", of(parts->workspace), ", NCCL communicators ", of(parts->communicators), "\n");
   }
   return text;
 }
@@ -114,16 +114,16 @@ std::string memory_text(const RankedLayout& plan) {
   }
   const std::string amount = concat(unit.text(need), " of ", unit.text(f.memory_limit), " ", unit.name);
   const std::string verdict =
-      f.fits ? concat("fits: ", worst_rank_text(plan), " needs most, ", amount)
-             : concat("does not fit by ", unit.text(need - f.memory_limit), " ", unit.name, " on ", worst_rank_text(plan), ", which needs ", amount);
+      f.fits ? concat("fits: ", worst_rank_text(plan), " has the highest peak, ", amount)
+             : concat("does not fit: ", unit.text(need - f.memory_limit), " ", unit.name, " too much on ", worst_rank_text(plan), ", peak ", amount);
   const size_t more = f.memory.size() - rows.size();
-  return concat(table_of(rows), more > 0 ? concat("  and ", more, " pipeline ranks that need less\n") : "", phases_text(f, unit), verdict, "\n");
+  return concat(table_of(rows), more > 0 ? concat("  and ", more, " more pipeline ranks\n") : "", phases_text(f, unit), verdict, "\n");
 }
 
 std::string time_text(const Forecast& f) {
   constexpr double kWidth = 40;
-  std::string text = concat("step ", seconds_text(f.step_seconds), ", ", seconds_text(f.step_low), " to ", seconds_text(f.step_high),
-                            " with the spread of published runs; of the rank that has most to do:\n");
+  std::string text = concat("step ", seconds_text(f.step_seconds), ", range ", seconds_text(f.step_low), " to ", seconds_text(f.step_high),
+                            " by the error on published runs; time of the critical-path rank:\n");
   for (const StepPart& part : kParts) {
     const double share = f.parts.*part.seconds / f.step_seconds;
     if (share < 5e-4) continue;
@@ -139,10 +139,10 @@ std::string utilisation_text(const RankedLayout& plan, const ClusterConfig& clus
   const char* const device = cluster.device.cores ? "rank" : "GPU";
   return concat(print("MFU %.1f %% of %s: model FLOPs with the causal half of attention, no recomputation\n", 100 * f.mfu,
                       flops_text(peak_flops(plan.config, cluster)).c_str()),
-                print("  %.1f %% with all of attention, as PaLM, NVIDIA, nanotron and llm-foundry count; ", 100 * f.mfu_full_attention),
-                print("%.1f %% with recomputation too, as SC'21 and BLOOM do\n", 100 * f.mfu_full_attention * recomputation_factor(plan.config)),
-                rate_text(f.tokens_per_second_per_device), " tokens/s on each ", device, ", ", count_text(all), " tokens/s, ",
-                count_text(86400 * all), " tokens a day\n");
+                print("  %.1f %% counting full attention, as PaLM, NVIDIA, nanotron and llm-foundry do; ", 100 * f.mfu_full_attention),
+                print("%.1f %% counting recomputation too, as SC'21 and BLOOM do\n", 100 * f.mfu_full_attention * recomputation_factor(plan.config)),
+                rate_text(f.tokens_per_second_per_device), " tokens/s per ", device, ", ", count_text(all), " tokens/s in total, ",
+                count_text(86400 * all), " tokens per day\n");
 }
 
 }  // namespace
@@ -156,8 +156,8 @@ std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, st
   const TrainingConfig& t = c.training;
   const double parameters = static_cast<double>(parameter_count(c.model));
   std::string text =
-      concat(c.model.architecture, " of ", count_text(parameters), " parameters, ", t.precision, "; a step is ", t.global_batch_size,
-             " sequences of ", t.sequence_length, ", ", count_text(static_cast<double>(t.global_batch_size * t.sequence_length)), " tokens\n");
+      concat(c.model.architecture, ", ", count_text(parameters), " parameters, ", t.precision, "; global batch: ", t.global_batch_size,
+             " sequences of ", t.sequence_length, " tokens, ", count_text(static_cast<double>(t.global_batch_size * t.sequence_length)), " tokens\n");
   text +=
       concat(plan.layout, " on ", cluster_text(cluster), ", ", microbatches_of(c), " micro-batches of ", t.micro_batch_size, ", recompute ",
              t.recompute, stack_of(cluster.software.stack).own ? "" : concat("; with the kernels and overlap of ", cluster.software.stack), "\n\n");
@@ -194,7 +194,7 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
                        {"memory_limit_bytes", std::llround(f.memory_limit)},
                        {"reason", plan.reason.empty() ? ordered_json() : ordered_json(plan.reason)}};
   if (tokens) {
-    const TrainingBill bill = training_bill(plan.config, cluster, f.step_seconds, *tokens);
+    const TrainingCost bill = training_bill(plan.config, cluster, f.step_seconds, *tokens);
     json["training"] = {{"tokens", bill.tokens},
                         {"days", bill.seconds / 86400},
                         {"device_hours", bill.device_hours},
@@ -206,19 +206,18 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
 
 std::string search_text(const SearchResult& result) {
   constexpr size_t kShown = 12, kTooLarge = 4;
-  std::string text =
-      concat(result.legal, " layouts are legal, ", result.tried, " were forecast, the others ruled out by bounds on time and memory\n");
+  std::string text = concat(result.legal, " legal layouts, ", result.tried, " forecast, the others pruned by bounds on time and memory\n");
   double largest = 0;
   for (const auto* layouts : {&result.layouts, &result.too_large})
     for (const RankedLayout& layout : *layouts) largest = std::max(largest, largest_peak(layout.forecast.memory));
   const MemoryUnit unit = unit_for(largest);
   ordered_json rows = ordered_json::array();
-  std::vector<std::string> reasons = {""};  // of the head
+  std::vector<std::string> reasons = {""};  // none for the table's header
   const auto add = [&](const RankedLayout& layout) {
     const Forecast& f = layout.forecast;
     rows.push_back({{"layout", layout.layout},
                     {"step", seconds_text(f.step_seconds)},
-                    {"tokens/s each", rate_text(f.tokens_per_second_per_device)},
+                    {"tokens/s per device", rate_text(f.tokens_per_second_per_device)},
                     {"MFU", print("%.1f %%", 100 * f.mfu)},
                     {"bubble", print("%.1f %%", 100 * f.bubble)},
                     {unit.name, unit.text(largest_peak(f.memory))}});

@@ -1,5 +1,5 @@
 #pragma once
-// What `trireme plan` says of layouts, for people and for programs.
+// Output of `trireme plan`, as text and as JSON.
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -8,21 +8,21 @@
 
 namespace trireme {
 
-/// FLOPs of a step with what recomputation adds over those without it, all of attention counted in both: what turns MFU into the hardware utilisation
-/// that SC'21 (arXiv:2104.04473) publishes. A block that recomputes in full counts as one more forward.
+/// Ratio of a step's FLOPs with and without recomputation, both counting full attention. Turns MFU into the hardware utilisation of SC'21
+/// (arXiv:2104.04473). Full recomputation of a block counts as one more forward.
 double recomputation_factor(const Config& config);
 
-/// Of one layout: model, memory of each pipeline rank against the device, where the step's time goes, MFU under each convention, throughput; with
-/// `tokens` what training on so many takes, costs (where the device has a price) and uses (where it has watts).
+/// Report on one layout: model, memory of each pipeline rank against the device, step time by cause, MFU under each convention, throughput. With
+/// `tokens` also time, cost (if the device has a price) and energy (if it has watts) of training on that many tokens.
 std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens);
 
 /// {"layout", "step_seconds", "tokens_per_second_per_gpu", "mfu", "bubble", "fits", "memory_bytes": [peak of each pipeline rank],
-/// "step_seconds_range", "mfu_full_attention", "mfu_with_recomputation", "tokens_per_day", "parts": {seconds by what the slowest rank does},
+/// "step_seconds_range", "mfu_full_attention", "mfu_with_recomputation", "tokens_per_day", "parts": {seconds of the critical-path rank by cause},
 /// "memory": [{bytes by category}], "memory_limit_bytes", "reason": null or why it is not the best}; with `tokens` {"training": {"tokens", "days",
 /// "device_hours", "cost", "kilowatt_hours"}}.
 nlohmann::ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, std::optional<double> tokens);
 
-/// The best layouts as a ranked table with the reasons of losers, what came nearest where few fit, and the advice.
+/// Ranked table of the best layouts with the reason why each is not the best, the layouts closest to fitting, and the advice.
 std::string search_text(const SearchResult& result);
 
 }  // namespace trireme

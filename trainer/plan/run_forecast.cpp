@@ -19,21 +19,21 @@ std::vector<std::string> words_of(std::string name) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-/// As many built-in devices as the run has ranks, on its hosts.
+/// A cluster of built-in devices, one per rank, with the hosts of the run.
 ClusterConfig built_in_cluster(const std::string& type, int world, int ranks_per_host) {
   ClusterConfig cluster;
   cluster.device.type = type;
   cluster.devices_per_node = std::min(ranks_per_host, world);
   cluster.nodes = (world + cluster.devices_per_node - 1) / cluster.devices_per_node;
   if (type == "cpu") cluster.device.cores = usable_cores();
-  return shared_by(resolve_cluster(cluster), world);
+  return with_ranks_sharing_cores(resolve_cluster(cluster), world);
 }
 
 ClusterConfig cluster_of_file(const std::string& path, int world) {
-  const ClusterConfig cluster = shared_by(resolve_cluster(load_cluster(path)), world);
+  const ClusterConfig cluster = with_ranks_sharing_cores(resolve_cluster(load_cluster(path)), world);
   if (cluster.devices() < world)
-    throw ConfigError(concat("plan.cluster=", path, ": has ", cluster.devices(), " devices, and the run ", world,
-                             " ranks; allowed: a cluster of at least that many, a built-in type, or none"));
+    throw ConfigError(concat("plan.cluster=", path, ": has ", cluster.devices(), " devices, but the run has ", world,
+                             " ranks; allowed: a cluster with at least as many devices, a built-in type, or none"));
   return cluster;
 }
 
@@ -44,7 +44,7 @@ std::string device_type_of(const std::string& gpu) {
   const auto has = [&](const std::string& word) { return std::ranges::find(words, word) != words.end(); };
   for (const char* other : {"PCIe", "PCIE", "NVL", "MIG"})
     if (has(other)) return "";
-  for (const std::string& type : device_types())  // A100-40GB stands before A100
+  for (const std::string& type : device_types())  // A100-40GB precedes A100 in the list
     if (std::ranges::all_of(words_of(type), has)) return type;
   return "";
 }
@@ -61,8 +61,8 @@ std::optional<RunForecast> forecast_run(const Config& config, int world, int ran
     const std::string type = gpu.empty() ? "cpu" : device_type_of(gpu);
     if (type.empty()) return std::nullopt;
     cluster = built_in_cluster(type, world, ranks_per_host);
-    forecast.source =
-        gpu.empty() ? "built-in figures of a CPU; `trireme bench machine` measures this one for plan.cluster" : "built-in figures of " + type;
+    forecast.source = gpu.empty() ? "built-in figures of a CPU; for this machine's figures, run `trireme bench machine` and set plan.cluster"
+                                  : "built-in figures of " + type;
   }
   forecast.time = forecast_time(config, cluster);
   if (!cluster.device.cores || (named != "none" && !is_built_in(named))) forecast.peak_flops = world * peak_flops(config, cluster);
@@ -77,7 +77,7 @@ nlohmann::ordered_json forecast_json(const RunForecast& forecast) {
 
 std::string forecast_text(const RunForecast& forecast) {
   const Forecast& f = forecast.time;
-  return concat("forecast: ", f.step_seconds, " s a step, from ", f.step_low, " to ", f.step_high, ", by ", forecast.source);
+  return concat("forecast: ", f.step_seconds, " s per step, range ", f.step_low, " to ", f.step_high, ", from ", forecast.source);
 }
 
 void check_host_memory(Communicator& world, double bytes, double host_bytes) {
@@ -93,9 +93,9 @@ void check_host_memory(Communicator& world, double bytes, double host_bytes) {
   collectively(world, [&] {
     if (all > host_bytes)
       throw ConfigError(concat("the run does not fit: the ", ranks, ranks == 1 ? " rank on " : " ranks on ", host, " would take ",
-                               binary_bytes_text(all), ", and it has ", binary_bytes_text(host_bytes),
-                               "; allowed: more hosts, a higher parallel.zero_stage, training.recompute full, or plan.must_fit false to start it "
-                               "nonetheless"));
+                               binary_bytes_text(all), ", but the host has ", binary_bytes_text(host_bytes),
+                               "; allowed: more hosts, a higher parallel.zero_stage, training.recompute full, or plan.must_fit false to start "
+                               "anyway"));
   });
 }
 

@@ -17,24 +17,24 @@ namespace trireme {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1 - 1e-9;  ///< a bound is summed in another order than the forecast
+constexpr double kRounding = 1 - 1e-9;  ///< a bound is summed in a different order than the forecast
 constexpr size_t kTooLarge = 20;
 
-/// A layout but for its sharding, and the least that its step can take.
+/// A layout without its sharding, and a lower bound of its step time.
 struct Node {
   Layout layout;
-  size_t group = 0;  ///< of the same tensor x pipeline
+  size_t group = 0;  ///< index of its tensor x pipeline group
   double bound = 0;
 };
 
 struct Group {
   LayoutSpace::Degrees degrees;
-  double best = kNever;     ///< step of the fastest that fits
-  double nearest = kNever;  ///< bytes of the smallest that does not
+  double best = kNever;     ///< step seconds of the fastest layout that fits
+  double nearest = kNever;  ///< peak bytes of the smallest layout that does not fit
   std::vector<LayoutSpace::Sharding> shardings;
 };
 
-/// Layouts that differ in virtual stages, replicas and sequence parallelism alone: the best of them speaks for all.
+/// Whether layouts differ only in virtual stages, replicas and sequence parallelism. The best layout represents its family.
 bool same_family(const Layout& a, const Layout& b) {
   const auto key = [](const Layout& l) { return std::tuple(l.tensor, l.pipeline, l.zero, l.micro_batch, l.schedule, l.recompute); };
   return key(a) == key(b);
@@ -95,14 +95,14 @@ class Search {
   std::vector<Group> groups_;
   std::vector<Node> nodes_;
   std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t, int64_t, SharedUses>, ModelSeconds> models_;
-  std::map<std::tuple<const ModelSeconds*, RecomputeMode, size_t>, std::vector<int64_t>> splits_;  ///< by stages; of blocks that are not alike
-  std::vector<Found> best_;                                                                        ///< sorted: of options.keep families
+  std::map<std::tuple<const ModelSeconds*, RecomputeMode, size_t>, std::vector<int64_t>> splits_;  ///< by number of stages; if blocks differ
+  std::vector<Found> best_;                                                                        ///< sorted; at most options.keep families
   std::map<size_t, Found> best_of_group_;
   std::map<size_t, Found> nearest_of_group_;
   int64_t legal_ = 0, tried_ = 0;
 };
 
-/// Made once for all layouts that have it in common; below ZeRO-2 nothing of it hangs on the data ranks.
+/// Cached for all layouts with the same costs. Below ZeRO-2 the costs do not depend on the data ranks.
 const ModelSeconds& Search::model_of(const Layout& layout) {
   const bool sharded = layout.zero >= 2;
   const Config config = space_.config(layout, {space_.base().model.layers});
@@ -117,7 +117,7 @@ const PartSeconds& block_of(const ModelSeconds& model, const Layout& layout) {
   return model.mean_block.at(static_cast<size_t>(layout.recompute.value()));
 }
 
-/// Any block.
+/// Seconds of block number `block`.
 const PartSeconds& seconds_of(const ModelSeconds& model, int64_t block, const Layout& layout) {
   return model.seconds_of(model.parts[static_cast<size_t>(block) + 1], static_cast<Recompute>(layout.recompute.value()));
 }
@@ -139,10 +139,10 @@ std::vector<int64_t> Search::split(const Layout& layout) {
 
 double Search::bound(const Layout& layout, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) const {
   const int64_t microbatches = space_.base().training.global_batch_size / layout.micro_batch / layout.data;
-  return least_step_seconds(layout, microbatches, stages, transfers) * kRounding;
+  return step_seconds_lower_bound(layout, microbatches, stages, transfers) * kRounding;
 }
 
-/// Without anything that goes between data ranks, which no sharding can do with less.
+/// Bound without communication between data ranks, and therefore valid for every sharding.
 double Search::bound_before_sharding(const Layout& layout) {
   const ModelSeconds& model = model_of(layout);
   std::vector<PartSeconds> stages;
@@ -162,7 +162,7 @@ void Search::list_nodes(size_t group, int64_t micro_batch, bool sequence_paralle
                         const std::vector<LayoutSpace::Pipelining>& pipelinings) {
   const LayoutSpace::Degrees& d = groups_[group].degrees;
   for (const auto& [schedule, stages] : pipelinings) {
-    if (!is_short_enough(d.pipeline * stages, space_.base().training.global_batch_size / micro_batch / d.data)) continue;
+    if (!fits_action_limit(d.pipeline * stages, space_.base().training.global_batch_size / micro_batch / d.data)) continue;
     Node node{{.tensor = d.tensor,
                .pipeline = d.pipeline,
                .data = d.data,
@@ -201,7 +201,7 @@ const Found* Search::best_of_family(const Layout& layout) const {
   return at == best_.end() ? nullptr : &*at;
 }
 
-/// A layout that takes at least `bound` can still be listed: as the best of its family among the best of all, or as the best of its group.
+/// Whether a layout with step time >= `bound` can still enter the result, as the best of its family or as the best of its group.
 bool Search::worth(const Layout& layout, size_t group, double bound) const {
   if (!options_.prune || bound <= groups_[group].best) return true;
   if (const Found* family = best_of_family(layout)) return bound <= family->forecast.step_seconds;
@@ -227,7 +227,8 @@ void Search::keep(Found found) {
   if (best_.size() > options_.keep) best_.pop_back();
 }
 
-/// `whole` is the memory under ZeRO-0: of its states another sharding keeps at least these shares, of its activations and the rest all.
+/// Lower bound of the memory with sharding, in bytes. `whole`: memory with ZeRO-0, of which a sharding keeps at least these shares of the model
+/// states, and all activations and other memory.
 double Search::least_bytes(const Layout& layout, const std::vector<RankBytes>& whole) const {
   const Precision precision = precision_of(space_.base().training);
   const double shard = static_cast<double>(layout.zero == 0 ? 1 : layout.data / layout.replicate);
@@ -239,7 +240,7 @@ double Search::least_bytes(const Layout& layout, const std::vector<RankBytes>& w
   return least * kRounding;
 }
 
-/// And not even what comes nearest of its group. Only Trireme's own states are known to be sharded in this way.
+/// Whether a layout neither fits nor can be the closest to fitting of its group. Only Trireme's own states are known to be sharded in this way.
 bool Search::too_large(const Layout& layout, size_t group, const std::vector<RankBytes>& whole) const {
   if (!options_.prune || !stack_of(cluster_.software.stack).own) return false;
   const double least = least_bytes(layout, whole);
@@ -277,10 +278,10 @@ RankedLayout Search::ranked(const Found& found) const {
   const Config config = resolve(space_.config(found.layout, found.split), cluster_.devices());
   Forecast forecast = forecast_time(config, cluster_);
   set_memory(forecast, found.forecast.memory, limit_);
-  return {config, as_written(given_, config), name_of(found.layout), forecast, ""};
+  return {config, with_layout_of(given_, config), name_of(found.layout), forecast, ""};
 }
 
-/// The best is what devices will be rented for, so its memory is counted, and what then does not fit is passed over.
+/// Counts the memory of the best layout, for which devices will be rented. A layout that then does not fit is skipped.
 void Search::finish(SearchResult& result) {
   std::vector<Found> list = best_;
   for (const auto& [group, found] : best_of_group_)
@@ -317,8 +318,8 @@ SearchResult Search::run(const std::function<void(double)>& progress) {
 SearchResult search_layouts(const Config& config, const ClusterConfig& cluster, const std::function<void(double)>& progress,
                             const SearchOptions& options) {
   SearchResult result = Search(config, cluster, options).run(progress);
-  for (size_t i = 1; i < result.layouts.size(); ++i) result.layouts[i].reason = why_slower(result.layouts[i], result.layouts[0]);
-  for (RankedLayout& layout : result.too_large) layout.reason = why_too_large(layout.forecast);
+  for (size_t i = 1; i < result.layouts.size(); ++i) result.layouts[i].reason = slowdown_reason(result.layouts[i], result.layouts[0]);
+  for (RankedLayout& layout : result.too_large) layout.reason = memory_reason(layout.forecast);
   if (!result.layouts.empty() || !options.advise) return result;
   result.remedies = find_remedies(config, cluster);
   result.advice = advice(result, config, cluster);

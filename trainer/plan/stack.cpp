@@ -5,11 +5,12 @@
 namespace trireme {
 
 const std::vector<Stack>& stacks() {
-  // attention: kernel, rate; products, elementwise; overlap: tensor, gathers, reductions; reduction: bytes, factor; split, own, selective, layer, host
+  // attention: kernel, rate; products, elementwise; overlap: tensor, gathers, reductions;
+  // reduction: bytes, factor; split, own, selective, layer, host
   using enum AttentionKernel;
   static const std::vector<Stack> table = {
-      {"trireme", "assumed, no GPU measured yet: products, traffic and overlap as fitted to llm-foundry, attention at the device's rate", kFused, 1.0,
-       1.03, 2.0, 0.0, 0.075, true, 4, 1.0, false, true, 0.0, 0.0, 0.0},
+      {"trireme", "assumed, not measured on a GPU yet: products, traffic and overlap as fitted to llm-foundry, attention at the device's rate",
+       kFused, 1.0, 1.03, 2.0, 0.0, 0.075, true, 4, 1.0, false, true, 0.0, 0.0, 0.0},
       {"megatron-2021", "Narayanan et al. 2021, arXiv:2104.04473; Korthikanti et al. 2022, arXiv:2205.05198", kUnfused, 1.0, 0.92, 0.8, 0.0, 0.0,
        false, 4, 1.0, true, false, 0.0, 0.0, 0.0},
       {"megatron-deepspeed", "BigScience, chronicles of tr11-176B-ml, 2022", kUnfused, 1.0, 0.92, 2.6, 0.0, 0.0, false, 2, 4.6, false, false, 0.0,
@@ -37,7 +38,7 @@ const std::vector<Stack>& stacks() {
 const Stack& stack_of(const std::string& name) {
   for (const Stack& stack : stacks())
     if (name == stack.name) return stack;
-  throw InternalError("no such stack: " + name);
+  throw InternalError("unknown stack: " + name);
 }
 
 }  // namespace trireme

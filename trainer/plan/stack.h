@@ -1,5 +1,5 @@
 #pragma once
-// Whose kernels and overlap a forecast reckons with: Trireme's own, or those of a published system, so that its runs can be forecast too.
+// The software whose kernels and overlap a forecast assumes: Trireme, or a published system, so that its runs can be forecast too.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -7,37 +7,37 @@
 namespace trireme {
 
 enum class AttentionKernel : uint8_t {
-  kUnfused,  ///< batched products with a fused softmax between: scores of sequences x heads x T x T go through memory
+  kUnfused,  ///< batched matrix products around a fused softmax: scores of sequences x heads x T x T go through memory
   kFused,    ///< one kernel, at the device's attention efficiency; source: Dao 2023, arXiv:2307.08691
 };
 
-/// What its authors say of a system, and figures fitted to its published runs (marked so); none belongs to a single run.
+/// Properties of a system as published by its authors. Figures marked "fitted" are fitted to its published runs; none is specific to a single run.
 struct Stack {
   const char* name;
   const char* source;
   AttentionKernel attention;
-  double attention_rate;  ///< rate of fused attention as a multiple of the device's
-  double product_rate;    ///< fitted: rate of products as a multiple of the device's
-  double elementwise;     ///< fitted: memory traffic of what is no product and no attention, as a multiple of Trireme's own operations'
-  double tensor_overlap;  ///< share of the tensor ranks' communication that hides behind products
-  double gather_overlap;  ///< share of ZeRO-2 and 3's gathers and reductions that runs beside compute without slowing it
-  bool reduce_overlap;    ///< the reduction of gradients, once a step, hides behind the last micro-batch's backward
-  double reduce_bytes;    ///< of one gradient element between data ranks
-  double data_factor;     ///< fitted: time of all traffic between data ranks as a multiple of what its bytes take
-  bool split_transfers;   ///< each tensor rank sends its part of a boundary, also without sequence parallelism
-  bool own;  ///< Trireme: logits live only within the backward, weight gradients gather their inputs again under sequence parallelism, full
-             ///< recomputation leaves out a block's last product
-  double selective_blocks;  ///< share of a block's forward that recompute selective runs again besides attention
-  double layer_seconds;     ///< fitted: time a layer in which the device waits for the host: of forward, input gradient, weight gradient and
-                            ///< recomputation each
-  double host_seconds;      ///< fitted: time a step in which no device works
-  bool tf32 = false;        ///< fp32 products on tensor cores, where a run asks for it (stack_on)
-  double scatter_overlap = gather_overlap;  ///< of the reductions alone, where a run overlaps its gathers less (stack_on)
+  double attention_rate;    ///< fused attention rate relative to the device's
+  double product_rate;      ///< fitted: matrix product rate relative to the device's
+  double elementwise;       ///< fitted: memory traffic of operations other than products and attention, relative to Trireme's
+  double tensor_overlap;    ///< share of tensor-parallel communication hidden behind matrix products
+  double gather_overlap;    ///< share of the gathers and reductions of ZeRO-2 and 3 that overlaps compute without slowing it
+  bool reduce_overlap;      ///< the gradient reduction at the end of a step overlaps the last micro-batch's backward
+  double reduce_bytes;      ///< bytes of a gradient element on the wire between data ranks
+  double data_factor;       ///< fitted: time of all traffic between data ranks relative to the time of its bytes
+  bool split_transfers;     ///< each tensor rank sends only its part of a stage boundary, even without sequence parallelism
+  bool own;                 ///< Trireme: logits live only within the backward; weight gradients gather their inputs again under sequence parallelism;
+                            ///< full recomputation skips a block's last product
+  double selective_blocks;  ///< share of a block's forward that selective recomputation repeats in addition to attention
+  double layer_seconds;     ///< fitted: time per layer in which the device waits for the host, for each of forward, input gradient, weight
+                            ///< gradient and recomputation
+  double host_seconds;      ///< fitted: time per step in which no device works
+  bool tf32 = false;        ///< fp32 products on tensor cores; set by effective_stack
+  double scatter_overlap = gather_overlap;  ///< of the reductions, if it differs from that of the gathers; set by effective_stack
 };
 
 const std::vector<Stack>& stacks();  ///< trireme first
 
-/// `name` is one of software.stack's choices.
+/// The stack called `name`, one of the choices of software.stack.
 const Stack& stack_of(const std::string& name);
 
 }  // namespace trireme

@@ -14,8 +14,8 @@
 namespace trireme {
 namespace {
 
-/// Memory traffic of norm and update, an element: its gradient read by both; weight and the optimizer's state read and written; a 16-bit copy written; for
-/// the moving average the weight read again, and the average read and written.
+/// Memory traffic of gradient norm and update, in bytes per element: both read the gradient; weight and optimizer state are read and written; a
+/// 16-bit copy is written; the moving average reads the weight again, and is read and written.
 double update_bytes(const Config& config) {
   const Precision precision = precision_of(config.training);
   const auto states = static_cast<int64_t>(state_names(config.training).size());
@@ -23,16 +23,16 @@ double update_bytes(const Config& config) {
   return static_cast<double>(accesses * size_of(precision.master) + (precision.compute == precision.master ? 0 : size_of(precision.compute)));
 }
 
-/// The seconds of operations on one rank, by what limits them.
+/// Seconds of operations on one rank.
 struct OperationSeconds {
-  double compute = 0;                ///< all but collectives
-  double attention = 0, tensor = 0;  ///< of compute; collectives between tensor ranks
+  double compute = 0;                ///< everything except collectives
+  double attention = 0, tensor = 0;  ///< attention: part of compute; tensor: tensor-parallel collectives
 };
 
 class OperationCosts {
  public:
   OperationCosts(const Config& config, const ClusterConfig& cluster)
-      : cluster_(cluster), stack_(stack_on(cluster, config)), tensor_(place_of(config.parallel.tensor, 1, cluster)) {}
+      : cluster_(cluster), stack_(effective_stack(cluster, config)), tensor_(place_of(config.parallel.tensor, 1, cluster)) {}
   const Stack& stack() const { return stack_; }
 
   OperationSeconds of(const std::vector<OperationRecord>& operations) const {
@@ -75,10 +75,10 @@ class OperationCosts {
 
   const ClusterConfig& cluster_;
   Stack stack_;
-  GroupPlace tensor_;
+  GroupPlacement tensor_;
 };
 
-/// Seconds that collectives add to `compute` seconds beside them: the share that takes the device from it, and of the rest what goes on for longer.
+/// Exposed seconds of collectives that overlap `compute` seconds: `held`, which stalls the compute, and the part of `beside` that outlasts it.
 double exposed(double held, double beside, double compute) { return held + std::max(0.0, beside - compute); }
 
 class Model {
@@ -124,7 +124,7 @@ class Model {
                            weight = costs_.of(profile.weight_gradient.operations);
     const bool block = part.kind == PartKind::kBlock;
     const double host = block ? stack_.layer_seconds : 0;
-    // Only Trireme gathers a block's inputs once more for its weight gradients under sequence parallelism.
+    // Only Trireme gathers a block's inputs again for its weight gradients under sequence parallelism.
     const double gathered = block && !stack_.own ? 0 : weight.tensor;
     PartSeconds seconds{.forward = forward.compute + forward.tensor + host,
                         .input_gradient = input.compute + input.tensor + gathered + host,
@@ -159,10 +159,10 @@ class Model {
     return {.forward = forward, .input_gradient = both.compute - forward + both.tensor, .tensor_backward = both.tensor};
   }
 
-  /// Adds what ZeRO-2 and 3 move every micro-batch for a part of `elements` weights.
+  /// Adds the communication of ZeRO-2 and 3 per micro-batch for a part of `elements` weights.
   void move(const Part& of, PartSeconds& part, double elements) const {
     const ZeroPolicy policy = zero_policy(config_.parallel);
-    const GroupPlace shard = place_of(policy.shard, config_.parallel.tensor, cluster_);
+    const GroupPlacement shard = place_of(policy.shard, config_.parallel.tensor, cluster_);
     const double factor = stack_.data_factor, element = static_cast<double>(size_of(shape_.compute));
     const double gathered = policy.unshard_each_use ? factor * all_gather_seconds(shard, element * elements, cluster_) : 0;
     const bool head = of.kind == PartKind::kHead, embedding = of.kind == PartKind::kEmbedding;
@@ -186,18 +186,18 @@ class Model {
   SharedUses shared_;
 };
 
-/// Once a step on one pipeline rank that holds `elements` weights: reduction of the gradients and gathers of the parameters, what is not behind the
-/// last micro-batch's backward and the first one's forward.
+/// Communication once per step on a pipeline rank with `elements` weights: gradient reduction and parameter gathers, without the part hidden behind
+/// the last micro-batch's backward and the first one's forward.
 double reduce_seconds(const Config& config, const ClusterConfig& cluster, const Stack& stack, double elements, double first_forward,
                       double last_backward) {
   const ZeroPolicy policy = zero_policy(config.parallel);
   const auto element = static_cast<double>(size_of(precision_of(config.training).compute));
-  const GroupPlace shard = place_of(policy.shard, config.parallel.tensor, cluster);
-  const GroupPlace replicate = place_of(policy.replicate, config.parallel.tensor * policy.shard, cluster);
+  const GroupPlacement shard = place_of(policy.shard, config.parallel.tensor, cluster);
+  const GroupPlacement replicate = place_of(policy.replicate, config.parallel.tensor * policy.shard, cluster);
   double reduced = all_reduce_seconds(replicate, stack.reduce_bytes * elements / policy.shard, cluster);
   if (policy.gradients_resident) reduced += all_gather_seconds(shard, stack.reduce_bytes * elements, cluster);
   const double gathered = policy.unshard_each_use ? 0 : all_gather_seconds(shard, element * elements, cluster);
-  // A tenth stays in sight: the last bucket, and what starts late.
+  // At least a tenth is exposed: the last bucket, and late starts.
   const auto visible = [&](double seconds, double beside) {
     seconds *= stack.data_factor;
     return stack.reduce_overlap ? std::max(0.1 * seconds, seconds - 0.6 * beside) : seconds;
@@ -207,16 +207,16 @@ double reduce_seconds(const Config& config, const ClusterConfig& cluster, const 
 
 }  // namespace
 
-Stack stack_on(const ClusterConfig& cluster, const Config& config) {
+Stack effective_stack(const ClusterConfig& cluster, const Config& config) {
   Stack stack = stack_of(cluster.software.stack);
   if (config.training.precision == "fp64" && !cluster.device.cores)
-    throw ConfigError(concat("training.precision=fp64: runs on the reference kernels of CPUs, and no ", cluster.device.type,
-                             " has those; allowed bf16, fp16, fp32, or a cluster with device.cores"));
+    throw ConfigError(concat("training.precision=fp64: requires the CPU reference kernels, which device type ", cluster.device.type,
+                             " does not have; allowed bf16, fp16, fp32, or a cluster with device.cores"));
   if (size_of(precision_of(config.training).compute) != 2 && !stack.own)
-    throw ConfigError(concat("training.precision=", config.training.precision, ": of software.stack ", stack.name,
-                             " only bf16 and fp16 are known; allowed bf16, fp16, or stack ", stacks().front().name));
+    throw ConfigError(concat("training.precision=", config.training.precision, ": software.stack ", stack.name,
+                             " has figures for bf16 and fp16 only; allowed bf16, fp16, or stack ", stacks().front().name));
   if (stack.own) stack.reduce_bytes = static_cast<double>(size_of(precision_of(config.training).reduce));
-  if (cluster.device.cores) stack.elementwise = 1;  // there Trireme's fused kernels themselves were measured
+  if (cluster.device.cores) stack.elementwise = 1;  // bench machine measured Trireme's own fused kernels
   stack.tf32 = config.kernels.tf32 && !cluster.device.cores;
   const bool overlap = config.parallel.overlap && !cluster.device.cores;
   stack.scatter_overlap = overlap ? stack.gather_overlap : 0;
@@ -264,13 +264,13 @@ ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster) {
 }
 
 StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank) {
-  const Stack stack = stack_on(cluster, config);
+  const Stack stack = effective_stack(cluster, config);
   const std::vector<int64_t>& layers = *config.parallel.layers_per_stage;
   const std::vector<Recompute> recompute = recompute_policy(config);
   StepCosts costs;
   std::vector<double> elements(static_cast<size_t>(config.parallel.pipeline));
-  std::vector<double> forward(elements.size()), backward(elements.size());  // less what the same links are busy with
-  // A tied table on a rank that holds both ends is one.
+  std::vector<double> forward(elements.size()), backward(elements.size());  // without time that the same links are busy
+  // A tied table on a rank with both embedding and head counts once.
   const auto table = static_cast<double>(model.embedding().units.front());
   const bool one_table = config.model.tied_embeddings && stage_rank.front() == stage_rank.back();
   for (const StageRange& range : stage_ranges(layers)) {
@@ -301,7 +301,7 @@ StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const M
     const int from = stage_rank[i], to = stage_rank[i + 1];
     costs.transfers.push_back(from == to ? 0 : transfer_seconds(from, to, stride_of(mesh, MeshAxis::kPipeline), part * boundary, cluster));
   }
-  // The owners of a tied table on first and last rank sum their shards, when everything else is done.
+  // The owners of a tied table on the first and the last rank all-reduce their shards after everything else.
   const int64_t apart = int64_t{stride_of(mesh, MeshAxis::kPipeline)} * (stage_rank.back() - stage_rank.front());
   const double tied =
       config.model.tied_embeddings && apart > 0 ? all_reduce_seconds(place_of(2, apart, cluster), stack.reduce_bytes * table / shards, cluster) : 0;

@@ -1,5 +1,5 @@
 #pragma once
-// What each part of a step costs on its rank, from a configuration and a cluster: the input of the simulator. `config` and `cluster` are resolved.
+// Cost of each part of a step on its rank, the input of the simulator. `config` and `cluster` are resolved.
 #include <array>
 #include <map>
 #include <numeric>
@@ -12,60 +12,60 @@
 
 namespace trireme {
 
-/// Seconds of one micro-batch through one part of the model on one rank; what hides behind compute is not in it.
+/// Seconds of one micro-batch through one part of the model on one rank, without communication hidden behind compute.
 struct PartSeconds {
-  double forward = 0, input_gradient = 0, weight_gradient = 0;  ///< with all of the below
-  double recompute = 0;                                         ///< of input_gradient
-  double tensor_forward = 0, tensor_backward = 0;               ///< of forward and input_gradient: waiting for tensor ranks
+  double forward = 0, input_gradient = 0, weight_gradient = 0;  ///< each includes its shares of the fields below
+  double recompute = 0;                                         ///< part of input_gradient
+  double tensor_forward = 0, tensor_backward = 0;               ///< part of forward and input_gradient: exposed tensor-parallel communication
   double gather_forward = 0,
-         gather_backward = 0;  ///< of forward and input_gradient: waiting for ZeRO-3's parameters, and for gradients reduced every micro-batch
+         gather_backward = 0;  ///< part of forward and input_gradient: exposed ZeRO-3 gathers, and gradient reductions of every micro-batch
 
   PartSeconds& add(const PartSeconds& other, double times = 1);
-  void slow_down(double times);  ///< compute takes so many times as long
+  void slow_down(double times);  ///< multiplies the compute time
   double total() const { return forward + input_gradient + weight_gradient; }
 };
 
-/// What a kind of part costs on one tensor rank, as its profile has it.
+/// Cost of a kind of part on one tensor rank, from its profile.
 struct PartCosts {
   std::array<PartSeconds, 3> seconds;  ///< by Recompute
-  std::vector<int64_t> units;          ///< elements, as PartProfile::units
+  std::vector<int64_t> units;          ///< elements per unit, as in PartProfile::units
   double elements() const { return static_cast<double>(std::accumulate(units.begin(), units.end(), int64_t{0})); }
 };
 struct ModelSeconds {
-  std::vector<Part> parts;  ///< of the whole model
+  std::vector<Part> parts;  ///< all parts of the model
   std::map<Part::Traits, PartCosts> costs;
   const PartCosts& of(const Part& part) const { return costs.at(part.traits()); }
   const PartSeconds& seconds_of(const Part& part, Recompute recompute) const { return of(part).seconds[static_cast<size_t>(recompute)]; }
   const PartCosts& embedding() const { return of(parts.front()); }
   const PartCosts& head() const { return of(parts.back()); }
-  std::array<PartSeconds, 3> mean_block;  ///< by Recompute, and so by every RecomputeMode but budget
+  std::array<PartSeconds, 3> mean_block;  ///< by Recompute, which covers every RecomputeMode but budget
 };
-/// Below ZeRO-2 depends on none of pipeline, schedule and data: searches share it. `profiles` are those of the configuration's model.
+/// Below ZeRO-2 the result does not depend on pipeline, schedule or data, so searches share it. `profiles`: part profiles of config.model.
 ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster, PartProfiles& profiles);
 ModelSeconds model_seconds(const Config& config, const ClusterConfig& cluster);
 
-/// What ZeRO-3 need not gather twice, as neighbouring uses of a unit share a copy (lower()), and ZeRO-2 and 3 not reduce twice a micro-batch.
+/// Units that ZeRO-3 does not gather twice, because adjacent uses share a copy (lower()), and that ZeRO-2 and 3 do not reduce twice per micro-batch.
 struct SharedUses {
-  bool head = false;       ///< a micro-batch's forward is followed by its backward
-  bool embedding = false;  ///< and its backward by the next one's forward
-  bool table = false;      ///< tied embeddings on one rank are one unit
+  bool head = false;       ///< a micro-batch's forward is directly followed by its backward
+  bool embedding = false;  ///< a micro-batch's backward is directly followed by the next one's forward
+  bool table = false;      ///< tied embeddings on one rank form one unit
   auto operator<=>(const SharedUses&) const = default;
 };
 SharedUses shared_uses(const Config& config, const Stack& stack);
 
-/// The stack as this run uses it: with the configuration's gradients on the wire, and what it says of overlap. On cores that move the data themselves,
-/// communication hides behind nothing. Errors: ConfigError for a precision that the stack or the device does not have.
-Stack stack_on(const ClusterConfig& cluster, const Config& config);
+/// The stack with this run's gradient dtype on the wire and its overlap settings. On a CPU no communication is hidden, because the cores move the
+/// data themselves. Errors: ConfigError for a precision that the stack or the device does not support.
+Stack effective_stack(const ClusterConfig& cluster, const Config& config);
 
 struct StepCosts {
   std::vector<PartSeconds> stages;  ///< by global stage
-  std::vector<double> transfers;    ///< by global stage but the last: to the next one, 0 where both are on one rank
-  std::vector<double> reduce;       ///< by pipeline rank: waiting for gradients after the last backward, and for parameters before their first use
-  std::vector<double> optimizer;    ///< by pipeline rank: norm and update
-  double host = 0;                  ///< a step in which no device works
-  int slowest = 0;                  ///< pipeline rank that has most to compute: the one that software.straggler slows
+  std::vector<double> transfers;    ///< by global stage except the last: to the next one; 0 if both are on one rank
+  std::vector<double> reduce;       ///< by pipeline rank: exposed gradient reduction after the last backward, and parameter gathers before first use
+  std::vector<double> optimizer;    ///< by pipeline rank: gradient norm and update
+  double host = 0;                  ///< time per step in which no device works
+  int slowest = 0;                  ///< pipeline rank with the most compute, which software.straggler slows
 };
-/// `stage_rank`: the pipeline rank of each stage (stage_ranks of the plan).
+/// `stage_rank`: the pipeline rank of each stage (stage_ranks of the schedule).
 StepCosts step_costs(const Config& config, const ClusterConfig& cluster, const ModelSeconds& model, const std::vector<int>& stage_rank);
 
 }  // namespace trireme

@@ -9,18 +9,18 @@
 namespace trireme {
 namespace {
 
-constexpr size_t kMostBoxes = 3500, kMostRows = 500;                             ///< of up to 250 bytes each
+constexpr size_t kMostBoxes = 3500, kMostRows = 500;                             ///< limit the file size: up to 250 bytes per box
 constexpr double kLeft = 190, kWide = 1400, kRow = 24, kTop = 52, kDigit = 6.5;  ///< pixels
 constexpr int kPaleness = 4;                                                     ///< shades of one color
 
-/// What is shown of the step, from its beginning.
+/// The part of the step that is shown, from its beginning.
 struct Window {
   double end;
   double pixels(double seconds) const { return kWide * seconds / end; }
 };
 
 /// Compute of one stage and micro-batch without a visible gap, cut at the end of the window.
-struct Box {
+struct Rectangle {
   Action action;
   size_t row;
   int shade;
@@ -45,8 +45,8 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-std::vector<Box> boxes_of(const std::vector<Timeline>& ranks, const Window& window) {
-  std::vector<Box> boxes;
+std::vector<Rectangle> boxes_of(const std::vector<Timeline>& ranks, const Window& window) {
+  std::vector<Rectangle> boxes;
   const double invisible = 0.5 * window.end / kWide;
   for (size_t row = 0; row < ranks.size(); ++row) {
     std::vector<int> stages;  // in the order of their first use
@@ -58,7 +58,7 @@ std::vector<Box> boxes_of(const std::vector<Timeline>& ranks, const Window& wind
       if (stage == stages.end()) stages.push_back(action.stage);
       if (end <= begin || begin >= window.end) continue;
       const double to = std::min(end, window.end);
-      Box* const last = boxes.size() > first ? &boxes.back() : nullptr;
+      Rectangle* const last = boxes.size() > first ? &boxes.back() : nullptr;
       if (last != nullptr && last->action.type == action.type && last->action.stage == action.stage && last->action.microbatch == action.microbatch &&
           begin - last->end < invisible)
         last->end = to;
@@ -69,13 +69,13 @@ std::vector<Box> boxes_of(const std::vector<Timeline>& ranks, const Window& wind
   return boxes;
 }
 
-/// The boxes of the window, which ends earlier where there are too many.
-std::vector<Box> clip(const std::vector<Timeline>& ranks, Window& window) {
+/// The boxes of the window. Shortens the window if there are too many.
+std::vector<Rectangle> clip(const std::vector<Timeline>& ranks, Window& window) {
   while (true) {
-    std::vector<Box> boxes = boxes_of(ranks, window);
+    std::vector<Rectangle> boxes = boxes_of(ranks, window);
     if (boxes.size() <= kMostBoxes) return boxes;
     std::vector<double> begins;
-    for (const Box& box : boxes) begins.push_back(box.begin);
+    for (const Rectangle& box : boxes) begins.push_back(box.begin);
     std::ranges::nth_element(begins, begins.begin() + kMostBoxes);
     // Boxes of a row follow each other, so at most one of each begins at 0.
     TRIREME_CHECK(begins[kMostBoxes] > 0, boxes.size(), " boxes of ", ranks.size(), " ranks begin at once");
@@ -97,7 +97,7 @@ std::string row_text(double y, const std::string& name, double idle) {
                 R"(" height=")", number(kRow - 4, 0), "\"/>\n");
 }
 
-std::string box_text(const Box& box, const Window& window) {
+std::string box_text(const Rectangle& box, const Window& window) {
   const double x = kLeft + window.pixels(box.begin), width = window.pixels(box.end - box.begin), y = kTop + kRow * static_cast<double>(box.row);
   const std::string microbatch = std::to_string(box.action.microbatch);
   const std::string shade = box.shade > 0 ? concat(" s", box.shade) : "";
@@ -121,11 +121,11 @@ std::string axis_text(const Window& window, double y) {
   return text;
 }
 
-std::string legend_text(const std::vector<Box>& boxes, double y) {
+std::string legend_text(const std::vector<Rectangle>& boxes, double y) {
   constexpr std::array<std::pair<ActionType, const char*>, 4> kEntries{{{ActionType::kForward, "forward"},
                                                                         {ActionType::kBackward, "backward"},
-                                                                        {ActionType::kBackwardInput, "backward of the input"},
-                                                                        {ActionType::kBackwardWeight, "backward of the weights"}}};
+                                                                        {ActionType::kBackwardInput, "input gradient"},
+                                                                        {ActionType::kBackwardWeight, "weight gradient"}}};
   std::string text;
   double x = kLeft;
   const auto entry = [&](const std::string& style, const std::string& words) {
@@ -135,8 +135,8 @@ std::string legend_text(const std::vector<Box>& boxes, double y) {
   };
   const auto any = [&](const auto& predicate) { return std::ranges::any_of(boxes, predicate); };
   for (const auto& [type, words] : kEntries)
-    if (any([&, wanted = type](const Box& box) { return box.action.type == wanted; })) entry(letter(type), concat(letter(type), ": ", words));
-  if (any([](const Box& box) { return box.shade > 0; })) entry("F s1", "paler: further stages of the rank");
+    if (any([&, wanted = type](const Rectangle& box) { return box.action.type == wanted; })) entry(letter(type), concat(letter(type), ": ", words));
+  if (any([](const Rectangle& box) { return box.shade > 0; })) entry("F s1", "lighter: further stages of the rank");
   entry("idle", "idle");
   return text + concat(R"(<text x=")", number(x, 0), R"(" y=")", number(y + 10, 0), R"(">numbers: micro-batches</text>)", "\n");
 }
@@ -149,12 +149,12 @@ std::string pipeline_svg(const std::vector<Timeline>& all, const std::string& ti
   for (const Timeline& timeline : all)
     for (const TimelineEvent& event : timeline) step = std::max(step, event.end);
   Window window{step};
-  std::vector<Box> boxes;
+  std::vector<Rectangle> boxes;
   if (step > 0) boxes = clip(ranks, window);
   if (boxes.empty()) throw ConfigError(concat("nothing to draw: no rank computes in a step of ", step, " s"));
 
   std::vector<double> busy(ranks.size(), 0.0);
-  for (const Box& box : boxes) busy[box.row] += box.end - box.begin;
+  for (const Rectangle& box : boxes) busy[box.row] += box.end - box.begin;
   const double bottom = kTop + kRow * static_cast<double>(ranks.size());
   std::string line = title + (title.empty() ? "" : ": ") + concat("0 s to ", seconds_text(window.end), " of a step of ", seconds_text(step));
   if (window.end < step) line += concat(", cut at ", boxes.size(), " boxes");
@@ -162,7 +162,7 @@ std::string pipeline_svg(const std::vector<Timeline>& all, const std::string& ti
   std::string svg = header(line, bottom + 50);
   for (size_t row = 0; row < ranks.size(); ++row)
     svg += row_text(kTop + kRow * static_cast<double>(row), concat("pipeline ", row), 1 - busy[row] / window.end);
-  for (const Box& box : boxes) svg += box_text(box, window);
+  for (const Rectangle& box : boxes) svg += box_text(box, window);
   return svg + axis_text(window, bottom) + legend_text(boxes, bottom + 24) + "</svg>\n";
 }
 

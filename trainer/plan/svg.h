@@ -1,5 +1,5 @@
 #pragma once
-// A pipeline as a picture that any browser shows.
+// Draws a pipeline schedule as SVG.
 #include <string>
 #include <vector>
 
@@ -7,10 +7,10 @@
 
 namespace trireme {
 
-/// One row for each rank of a pipeline, under a line of `title`; a box for each F, I, W or B of a stage and micro-batch, with the micro-batch's
-/// number where it fits, paler for a rank's further stages; what is left grey is idle, and its share stands beside the row. Times are to scale. A
-/// picture that would exceed 1 MB shows the first 500 ranks and the beginning of the step only, and says so.
-/// Errors: ConfigError where nothing runs.
+/// Draws one row per rank of a pipeline below `title`. Each F, I, W or B of a stage and micro-batch is a box to scale, labelled with the
+/// micro-batch's number if it fits, and lighter for a rank's further stages. Grey is idle time; its share is printed beside the row. A picture that
+/// would exceed 1 MB shows only the first 500 ranks and the beginning of the step, and says so.
+/// Errors: ConfigError if no rank computes.
 std::string pipeline_svg(const std::vector<Timeline>& ranks, const std::string& title = {});
 
 }  // namespace trireme

@@ -6,11 +6,11 @@
 namespace trireme {
 namespace {
 
-using Unit = std::pair<double, const char*>;
+using UnitName = std::pair<double, const char*>;
 
-/// `value` in the first of `units` that it fills; the last one's where it fills none.
+/// `value` in the first of `units` that is not larger than it, or in the last unit.
 template <size_t n>
-std::string in_units(double value, const Unit (&units)[n]) {
+std::string in_units(double value, const UnitName (&units)[n]) {
   for (const auto& [size, name] : units)
     if (value >= size) return number_text(value / size) + name;
   return number_text(value / units[n - 1].first) + units[n - 1].second;
@@ -30,13 +30,13 @@ std::string bytes_text(double bytes) { return in_units(bytes, {{1e15, " PB"}, {1
 
 std::string seconds_text(double seconds) {
   if (seconds == 0) return "0 s";
-  const auto [unit, name] = seconds >= 0.1 ? Unit{1, " s"} : seconds >= 1e-4 ? Unit{1e-3, " ms"} : Unit{1e-6, " us"};
+  const auto [unit, name] = seconds >= 0.1 ? UnitName{1, " s"} : seconds >= 1e-4 ? UnitName{1e-3, " ms"} : UnitName{1e-6, " us"};
   const double value = seconds / unit;
   return print("%.*f", value < 1 ? 4 : value < 10 ? 3 : value < 100 ? 2 : value < 1000 ? 1 : 0, value) + name;
 }
 
 std::string time_text(double seconds) {
-  for (const auto& [unit, name] : {Unit{86400, " days"}, {3600, " h"}, {60, " min"}})
+  for (const auto& [unit, name] : {UnitName{86400, " days"}, {3600, " h"}, {60, " min"}})
     if (seconds >= 2 * unit) return number_text(seconds / unit) + name;
   return in_units(seconds, {{1, " s"}, {1e-3, " ms"}, {1e-6, " us"}});
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Figures in words, for every report of a plan.
+// Number formatting for the reports of `trireme plan`.
 #include <array>
 #include <cstdio>
 #include <string>
@@ -14,15 +14,15 @@ std::string print(const char* format, Values... values) {
   return text.data();
 }
 
-/// Three digits, whole numbers from a thousand on: "0.287", "3123".
+/// Three significant digits; whole numbers from 1000 on: "0.287", "3123".
 std::string number_text(double value);
-/// 8.03e9 -> "8.03 B"; "none" where it is not finite.
+/// 8.03e9 -> "8.03 B"; "none" if not finite.
 std::string count_text(double count);
 /// Decimal units: 1.5e9 -> "1.5 GB".
 std::string bytes_text(double bytes);
-/// Times of a step and its parts, to compare: four digits, from seconds to microseconds: "6.800 s", "0.4139 s", "13.20 ms"; nothing is "0 s".
+/// Time of a step or its parts: four significant digits, in s, ms or us, so that figures compare: "6.800 s", "0.4139 s", "13.20 ms"; zero is "0 s".
 std::string seconds_text(double seconds);
-/// Any duration, by itself: in the largest unit of which there are two, from days to microseconds: "2.5 days", "90 min", "13.2 ms".
+/// Any duration, in the largest unit, from days to microseconds, of which it has at least two: "2.5 days", "90 min", "13.2 ms".
 std::string time_text(double seconds);
 std::string percent_text(double share);  ///< 0.123 -> "12.3 %"
 

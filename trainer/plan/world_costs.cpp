@@ -14,7 +14,7 @@ namespace {
 
 struct StageParts {
   std::vector<PartSeconds> parts;
-  std::vector<double> unit_elements;  ///< by unit of the stage's own
+  std::vector<double> unit_elements;  ///< by unit owned by the stage
 };
 
 std::vector<StageParts> stages_of(const Config& config, const ModelSeconds& model, const LoweredSchedule& schedule) {
@@ -46,7 +46,7 @@ double tensor_seconds(ActionType type, const PartSeconds& part) {
   return type == ActionType::kForward ? part.tensor_forward : type == ActionType::kBackwardWeight ? 0 : part.tensor_backward;
 }
 
-/// Seconds of a collective, those that take the device from its compute, and those beside it.
+/// Seconds of a collective: `held` stalls the compute, `beside` overlaps it.
 struct Collective {
   double held = 0, beside = 0;
 };
@@ -71,22 +71,22 @@ Means means_of(const WorldSimulation& step) {
 WorldCosts world_costs(const Config& config, const ClusterConfig& cluster, const LoweredSchedule& schedule) {
   if (cluster.cores_per_rank() < 1)
     throw ConfigError(concat("device.cores=", *cluster.device.cores, ": ", cluster.devices_per_node,
-                             " ranks would take turns on them, which is forecast but not simulated; give --cluster-set device.cores=",
+                             " ranks per node would share them, which can be forecast but not simulated; give --cluster-set device.cores=",
                              cluster.devices_per_node, " or more, or fewer ranks"));
   const ModelSeconds model = model_seconds(config, cluster);
   const auto stages = std::make_shared<const std::vector<StageParts>>(stages_of(config, model, schedule));
   const StepCosts step = step_costs(config, cluster, model, schedule.stage_rank);
   const MeshShape mesh = mesh_shape(config.parallel);
-  const Stack stack = stack_on(cluster, config);
+  const Stack stack = effective_stack(cluster, config);
   const ZeroPolicy policy = zero_policy(config.parallel);
   const double factor = stack.data_factor, gradient_bytes = stack.reduce_bytes;
   const double parameter_bytes = static_cast<double>(size_of(precision_of(config.training).compute));
   const auto place = [&](MeshAxis axis) { return place_of(degree_of(mesh, axis), stride_of(mesh, axis), cluster); };
-  const GroupPlace shard = place(MeshAxis::kShard), replicate = place(MeshAxis::kReplicate);
+  const GroupPlacement shard = place(MeshAxis::kShard), replicate = place(MeshAxis::kReplicate);
   const MeshGroup embedding = group_of(mesh, MeshAxis::kEmbedding, 0, mesh.tensor);
-  const GroupPlace ends = place_of(embedding.size, embedding.stride, cluster);
+  const GroupPlacement ends = place_of(embedding.size, embedding.stride, cluster);
   const int shards = degree_of(mesh, MeshAxis::kShard);
-  // Once a step they hide behind what compute there is, or behind nothing; each micro-batch's as those of published runs do.
+  // Collectives once per step overlap all available compute or none; those of each micro-batch overlap as in published runs.
   const double once = stack.reduce_overlap ? 0 : 1;
   const double gather_held = policy.unshard_each_use ? 1 - stack.gather_overlap : once,
                reduce_held = policy.gradients_resident ? once : 1 - stack.scatter_overlap;
@@ -133,8 +133,8 @@ SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster,
 std::string world_text(const SimulatedWorld& world) {
   const Means means = means_of(world.step);
   const double step = world.step.step_seconds;
-  std::string text = concat("simulated all ", world.ranks, " ranks, ", world.actions, " actions: no deadlock, whatever the order of arrival; ",
-                            print("%.4g s without norm and update\n  mean over ranks: compute %.1f %%", step, 100 * means.compute / step));
+  std::string text = concat("simulated all ", world.ranks, " ranks, ", world.actions, " actions: no deadlock for any order of arrival; ",
+                            print("step %.4g s without norm and update\n  mean over ranks: compute %.1f %%", step, 100 * means.compute / step));
   for (size_t cause = 0; cause < kWaitCauses; ++cause)
     if (means.waits[cause] > 5e-4 * step)
       text += print(", waiting for %s %.1f %%", name_of(static_cast<WaitCause>(cause)), 100 * means.waits[cause] / step);

@@ -11,12 +11,12 @@
 namespace trireme {
 namespace {
 
-constexpr size_t kMostEvents = 1000000;  ///< of about 170 bytes in the file
+constexpr size_t kMostEvents = 1000000;  ///< about 170 bytes each in the file
 
 std::vector<int> ranks_of_word(const std::string& word, const MeshShape& mesh) {
   const auto refuse = [&] {
     throw ConfigError(
-        concat("\"", word, "\" names no ranks of a world of ", mesh.world(), "; allowed: a rank (7), a range (0-15), a group (pipeline:7)"));
+        concat("\"", word, "\": invalid ranks for a world of ", mesh.world(), "; allowed: a rank (7), a range (0-15), a group (pipeline:7)"));
   };
   const auto rank_in = [&](std::string_view digits) {
     int rank = -1;
@@ -44,7 +44,7 @@ std::vector<int> ranks_of_word(const std::string& word, const MeshShape& mesh) {
 
 std::vector<int> ranks_named(const std::string& list, const MeshShape& mesh) {
   std::set<int> ranks;
-  std::istringstream words(list + ",");  // so that an empty list is an empty word
+  std::istringstream words(list + ",");  // an empty list yields one empty item, which is rejected
   for (std::string word; std::getline(words, word, ',');) {
     const std::vector<int> more = ranks_of_word(word, mesh);
     ranks.insert(more.begin(), more.end());
@@ -56,8 +56,8 @@ void check_trace_size(const std::vector<const ActionList*>& lists, const std::ve
   size_t events = 0;
   for (const int rank : ranks) events += lists[static_cast<size_t>(rank)]->size();
   if (events > kMostEvents)
-    throw ConfigError(concat("a trace of these ", ranks.size(), " ranks would have ", events, " events, and at most ", kMostEvents,
-                             " are written; name fewer with --ranks, e.g. --ranks pipeline:0"));
+    throw ConfigError(concat("a trace of these ", ranks.size(), " ranks would have ", events, " events; allowed at most ", kMostEvents,
+                             "; select fewer ranks, e.g. --ranks pipeline:0"));
 }
 
 std::string chrome_trace(const WorldSimulation& simulation, const MeshShape& mesh) {

@@ -1,5 +1,5 @@
 #pragma once
-// Ranks of a simulated world to look at.
+// Chrome traces of selected ranks of a simulated world.
 #include <string>
 #include <vector>
 
@@ -7,14 +7,14 @@
 
 namespace trireme {
 
-/// The ranks that a list names, ascending: ranks ("7"), ranges ("0-15") and groups ("pipeline:7", the ranks of the pipeline that rank 7 is in; of any
-/// axis), separated by commas.   Errors: ConfigError naming the word.
+/// Parses a comma-separated list of ranks ("7"), ranges ("0-15") and groups ("pipeline:7": the pipeline group of rank 7; any axis). Returns the ranks
+/// in ascending order. Errors: ConfigError naming the invalid item.
 std::vector<int> ranks_named(const std::string& list, const MeshShape& mesh);
 
-/// Refuses, before anything is simulated, a trace of more events than programs open. `lists`: by world rank. Errors: ConfigError.
+/// Rejects, before the simulation, a trace with more events than trace viewers can open. `lists`: by world rank. Errors: ConfigError.
 void check_trace_size(const std::vector<const ActionList*>& lists, const std::vector<int>& ranks);
 
-/// The simulated step of the ranks whose timelines were asked for, as a Chrome trace (trainer/loop/trace.h).
+/// Chrome trace (trainer/loop/trace.h) of the simulated step of the ranks whose timelines were recorded.
 std::string chrome_trace(const WorldSimulation& simulation, const MeshShape& mesh);
 
 }  // namespace trireme

@@ -30,13 +30,13 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kLongestHello = 4096, kLongestReport = size_t{1} << 22;
-constexpr double kHelloPatience = 5;
-constexpr int kMostStrangers = 128, kMostAccepts = 64;  // of those per turn, so that a flood cannot keep the hub from its ranks
+constexpr double kHelloTimeout = 5;
+constexpr int kMostStrangers = 128, kMostAccepts = 64;  // limits per turn, so that a flood of connections cannot block the ranks
 
 std::string random_token() {
   std::array<unsigned char, 16> bytes{};
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    throw IoError(concat("no random token for the watch of this job: ", std::strerror(errno)));
+    throw IoError(concat("cannot create a token for the job monitor: ", std::strerror(errno)));
   std::string token;
   for (const unsigned char byte : bytes) token += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
   return token;
@@ -62,9 +62,9 @@ std::vector<std::string> addresses_of(bool one_host) {
 
 struct Connection {
   LineSocket socket;
-  double since;         ///< accepted
-  int rank = -1;        ///< before its hello
-  bool joined = false;  ///< has reported. Until then its rank may have given it up for another of the hub's addresses
+  double since;         ///< time of accept()
+  int rank = -1;        ///< -1 before its hello
+  bool joined = false;  ///< has sent a report. Before that its rank may switch to another address of the hub
   bool over = false;
 };
 
@@ -78,7 +78,7 @@ class Hub::Impl {
         on_verdict_(std::move(on_verdict)),
         ranks_(static_cast<size_t>(options.ranks)),
         token_(random_token()) {
-    raise_open_file_limit(static_cast<uint64_t>(options.ranks) + 256);  // a connection each
+    raise_open_file_limit(static_cast<uint64_t>(options.ranks) + 256);  // one connection per rank
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sockaddr_in at{};
@@ -89,7 +89,7 @@ class Hub::Impl {
         ::getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &size) != 0) {
       const std::string why = std::strerror(errno);
       close_all();
-      throw IoError(concat("cannot listen for the watch of this job: ", why));
+      throw IoError(concat("cannot open a port for the job monitor: ", why));
     }
     for (const std::string& address : addresses_of(options.one_host))
       address_ += concat(address_.empty() ? token_ + "@" : ",", address, ":", ntohs(at.sin_port));
@@ -120,7 +120,7 @@ class Hub::Impl {
         tell_ranks({{"report", true}});
       }
       if (now_ >= next_beat_) {
-        next_beat_ = now_ + beat_interval(options_.silence_seconds);
+        next_beat_ = now_ + heartbeat_interval(options_.silence_seconds);
         tell_ranks({{"beat", true}});
       }
       const std::optional<Verdict> verdict = judged_ ? std::nullopt : judge(ranks_, now_, limits_);
@@ -131,11 +131,11 @@ class Hub::Impl {
     }
     tell_ranks({{"bye", true}});
     for (Connection& connection : connections_) connection.socket.finish();
-    // To the peers' ends: a connection closed with bytes unread is reset, and the last line may be lost.
+    // Wait until the peers close: a connection closed with unread bytes is reset, and the last line may be lost.
     for (const double until = now_ + 0.2; !connections_.empty() && now_ < until;) turn(20);
   }
 
-  /// Waits for something to happen, takes it in, and moves the clock.
+  /// Waits for events, handles them, and advances the clock.
   void turn(int milliseconds) {
     std::vector<pollfd> sources{{wake_, static_cast<short>(stop_ ? 0 : POLLIN), 0}, {listener_, POLLIN, 0}};
     for (const Connection& connection : connections_)
@@ -146,7 +146,7 @@ class Hub::Impl {
       if (sources[i].revents != 0) serve(connections_[i - 2]);
     }
     for (Connection& connection : connections_)
-      if (connection.rank < 0 && now_ - connection.since > kHelloPatience) connection.over = true;
+      if (connection.rank < 0 && now_ - connection.since > kHelloTimeout) connection.over = true;
     std::erase_if(connections_, [](const Connection& connection) { return connection.over; });
     if (sources[1].revents != 0) accept_all();
   }
@@ -154,11 +154,11 @@ class Hub::Impl {
   void accept_all() {
     for (int i = 0; i < kMostAccepts; ++i) {
       const int file = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (file < 0 && (errno == EMFILE || errno == ENFILE)) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it stays ready
+      if (file < 0 && (errno == EMFILE || errno == ENFILE)) std::this_thread::sleep_for(std::chrono::milliseconds(20));  // avoids a busy loop
       if (file < 0) return;
       const auto is_stranger = [](const Connection& connection) { return connection.rank < 0; };
       if (std::count_if(connections_.begin(), connections_.end(), is_stranger) >= kMostStrangers)
-        connections_.erase(std::find_if(connections_.begin(), connections_.end(), is_stranger));  // the oldest
+        connections_.erase(std::find_if(connections_.begin(), connections_.end(), is_stranger));  // drop the oldest
       const int on = 1;
       ::setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
       connections_.push_back({LineSocket(file), now_});
@@ -177,7 +177,7 @@ class Hub::Impl {
     if (!connection.joined || stop_) return;
     end(connection.rank, RankState::Life::kDead);
     date_death(connection);
-    ask_until_ = now_ + 0.2;  // the others are on their way into a wait for it, and may soon be killed by mpirun
+    ask_until_ = now_ + 0.2;  // the other ranks will wait for it soon, and may be killed by mpirun
   }
 
   void take(Connection& connection, const json& line) {
@@ -194,7 +194,7 @@ class Hub::Impl {
     end(connection.rank, line["goodbye"] == "failed" ? RankState::Life::kFailed : RankState::Life::kLeft);
   }
 
-  /// The first line of a connection. Whoever does not know the token, or claims a rank that another has, is shown the door without an answer.
+  /// Handles the first line of a connection. A wrong token, or a rank that is already connected, closes the connection without an answer.
   void greet(Connection& connection, const json& hello) {
     connection.over = true;
     const auto text = [&](const char* key) { return hello.contains(key) && hello[key].is_string() ? hello[key].get<std::string>() : ""; };
@@ -208,7 +208,7 @@ class Hub::Impl {
     connection.socket.send(judged_ ? json{{"leave", true}} : welcome_);
   }
 
-  /// The first line after the hello.
+  /// Handles the first line after the hello. Returns false if the rank has already joined.
   bool join(Connection& connection) {
     RankState& state = ranks_[static_cast<size_t>(connection.rank)];
     connection.over = state.life != RankState::Life::kAbsent;
@@ -224,12 +224,12 @@ class Hub::Impl {
     ranks_[static_cast<size_t>(rank)].ended = now_;
   }
 
-  /// On a busy machine the first death and those it led to are noticed together. The kernel knows to a few milliseconds when it last heard of the other end:
-  /// of its end, or, where that was a reset, of its having been there.
+  /// Estimates the time of death. On a busy machine the first death and its consequences are detected together, but the kernel records within a few
+  /// milliseconds when it last received from the peer: the end of the connection, or, before a reset, the last sign of life.
   void date_death(const Connection& connection) {
     RankState& state = ranks_[static_cast<size_t>(connection.rank)];
     state.died_after = state.heard;
-    state.died_by = now_;  // as late as `heard`, where the last words and the end are read together
+    state.died_by = now_;  // no better than `heard` if the last report and the end are read together
     tcp_info info{};
     socklen_t size = sizeof info;
     if (::getsockopt(connection.socket.file(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;

@@ -38,7 +38,7 @@ int milliseconds_until(Clock::time_point time) {
   return static_cast<int>(std::max<int64_t>(0, std::chrono::ceil<milliseconds>(time - Clock::now()).count()));
 }
 
-/// Of a non-blocking socket connected to "A.B.C.D:PORT", or of -1 with errno.
+/// Returns a non-blocking socket connected to "A.B.C.D:PORT", or -1 with errno.
 int connect_to(const std::string& address, Clock::time_point deadline) {
   const size_t colon = address.find(':');
   uint16_t port = 0;
@@ -68,7 +68,7 @@ int connect_to(const std::string& address, Clock::time_point deadline) {
   return -1;
 }
 
-/// The next whole line, or "" when there will be none before the deadline.
+/// The next complete line, or "" if none arrives before the deadline.
 std::string await_line(LineSocket& socket, Clock::time_point deadline) {
   std::vector<std::string> lines;
   for (bool open = true; lines.empty() && open && Clock::now() < deadline;) {
@@ -79,7 +79,7 @@ std::string await_line(LineSocket& socket, Clock::time_point deadline) {
   return lines.empty() ? "" : lines.front();
 }
 
-/// The kernel answers for a stopped process, so what these make it report is a host or a link that is gone.
+/// Enables keep-alive timeouts. The kernel also answers for a stopped process, so a timeout means that the host or the link is lost.
 void end_with_link(int file, double seconds) {
   const int on = 1, interval = 1, probes = std::max(1, static_cast<int>(seconds)), limit = static_cast<int>(seconds * 1000);
   ::setsockopt(file, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -96,8 +96,8 @@ class Monitor::Impl {
  public:
   Impl(const std::string& hub_address, int rank, const Progress& progress) : rank_(rank), progress_(progress), socket_(join(hub_address)) {
     wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (wake_ < 0) throw IoError(concat("rank ", rank_, ": no eventfd for the watch of this job: ", std::strerror(errno)));
-    report({});  // now, as the hub counts a rank from its first report on
+    if (wake_ < 0) throw IoError(concat("rank ", rank_, ": cannot create an eventfd for the job monitor: ", std::strerror(errno)));
+    report({});  // immediately, because the hub counts a rank as joined from its first report on
     thread_ = std::thread([this] { run(); });
   }
 
@@ -110,7 +110,8 @@ class Monitor::Impl {
   }
 
  private:
-  /// Tries the hub's addresses in turn, each with time of its own, as firewalls may swallow what comes to those before; sets what the welcome tells.
+  /// Tries the hub's addresses in turn, each with its own timeout, because firewalls may drop packets to some. Stores the hub's limits from its
+  /// welcome.
   LineSocket join(const std::string& hub_address) {
     const size_t at = std::min(hub_address.find('@'), hub_address.size());
     const json hello{{"token", hub_address.substr(0, at)}, {"rank", rank_}, {"host", host_name()}, {"pid", ::getpid()}};
@@ -136,9 +137,9 @@ class Monitor::Impl {
         end_with_link(file, silence_seconds_);
         return socket;
       }
-      why = concat(address, ": this rank was refused, as of another job");
+      why = concat(address, ": connection refused, the monitor belongs to another job");
     }
-    throw IoError(concat("rank ", rank_, " on host ", host_name(), " cannot join the watch of its job at ",
+    throw IoError(concat("rank ", rank_, " on host ", host_name(), " cannot connect to the job monitor at ",
                          hub_address.substr(std::min(at + 1, hub_address.size())), " (", why,
                          "): the hosts of a job must be able to connect to each other"));
   }
@@ -158,13 +159,13 @@ class Monitor::Impl {
       if (keeper_is_rank_ && !released_ && !stop_ && now - beaten >= silence_seconds_) lose_hub(true);
       if (!asked && Clock::now() < next_report) continue;
       next_report = Clock::now() + kReportInterval;
-      // A hub that does not run reads nothing either: reports would fill the kernel's buffers.
-      if (!released_ && now - beaten < 2.5 * beat_interval(silence_seconds_)) report({});
+      // A suspended hub does not read: reports would fill the kernel's buffers.
+      if (!released_ && now - beaten < 2.5 * heartbeat_interval(silence_seconds_)) report({});
     }
     if (!released_) say_goodbye();
   }
 
-  /// False once the connection has ended.
+  /// Returns false once the connection has ended.
   bool listen(bool& asked) {
     std::vector<std::string> lines;
     const bool open = socket_.receive(lines, kLongestLine);
@@ -185,7 +186,7 @@ class Monitor::Impl {
     if (socket_.send(line)) groups_known_ = now.groups.size();
   }
 
-  /// Then waits until the hub has read it: closed with a line unread, a connection is reset, and the goodbye may be lost.
+  /// Sends the goodbye and waits until the hub has read it: closing a connection with unread data resets it, and the goodbye may be lost.
   void say_goodbye() {
     report({{"goodbye", failed_ ? "failed" : "well"}});
     socket_.finish();
@@ -199,17 +200,17 @@ class Monitor::Impl {
 
   [[noreturn]] void lose_hub(bool silent) {
     silent = silent || socket_.error() == ETIMEDOUT || socket_.error() == EHOSTUNREACH || socket_.error() == ENETUNREACH;
-    // In turn, as the first to leave mostly ends the others: one line is enough.
+    // Staggered by rank: the first rank that exits usually ends the others, and one message is enough.
     std::this_thread::sleep_for(milliseconds(std::min(rank_ * 20, 500)));
-    const std::string line = concat("rank ", rank_, ": the watch of this job has ended, as ", keeper_,
-                                    silent ? concat(" does not answer for ", silence_seconds_, " s") : std::string(" has died"), "; leaving\n");
+    const std::string line = concat("rank ", rank_, ": lost the job monitor, because ", keeper_,
+                                    silent ? concat(" has not responded for ", silence_seconds_, " s") : std::string(" has died"), "; exiting\n");
     const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-    (void)written;  // nobody is left to be told
+    (void)written;  // an error cannot be reported any more
     end_orphaned_daemon();
     ::_exit(kLeaveCode);
   }
 
-  /// Open MPI's daemon on a host that is cut off stays for ever.
+  /// Open MPI's daemon on a disconnected host would run forever.
   static void end_orphaned_daemon() {
     const pid_t parent = ::getppid();
     std::string name;
@@ -226,9 +227,9 @@ class Monitor::Impl {
   int exceptions_ = std::uncaught_exceptions();
   int wake_ = -1;
   size_t groups_known_ = 0;
-  bool beat_ = false;      ///< the hub was heard
-  bool released_ = false;  ///< the hub has ended in order
-  bool failed_ = false;    ///< written before stop_, read after
+  bool beat_ = false;      ///< the hub has sent something since the last turn
+  bool released_ = false;  ///< the hub has ended normally
+  bool failed_ = false;    ///< written before stop_ is set, read after
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };

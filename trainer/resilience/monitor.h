@@ -6,13 +6,14 @@
 
 namespace trireme {
 
-/// One rank's end of the side channel: a thread, all signals blocked, that reports `progress` to the hub. Told to leave, or when the hub's process has died
-/// or its host has been out of reach for ten seconds (the hub's limit), it ends this process at once with ExitCode::kInternal, whatever the main thread
-/// hangs in; in the second case it first says why on standard error. A launcher that is merely stopped is waited for, a rank that has the hub only as long as
-/// the hub's limit. Destroyed, it says goodbye: the rank left in order, or, while an exception unwinds the stack, has an error of its own to report.
+/// A rank's end of the side channel: a thread with all signals blocked that reports `progress` to the hub. It ends this process immediately with
+/// ExitCode::kInternal, whatever blocks the main thread, if the hub orders it to exit, if the hub's process has died, or if the hub's host is
+/// unreachable for ten seconds (the hub's limit); in the last two cases it first prints the reason to standard error. A hub in a stopped launcher is
+/// waited for without a limit, one in a stopped rank only up to the hub's limit. The destructor says goodbye: the rank exits normally, or, during
+/// stack unwinding, has an error to report.
 class Monitor {
  public:
-  /// Errors: IoError where the hub cannot be reached. `progress` outlives it.
+  /// Errors: IoError if the hub cannot be reached. `progress` must outlive it.
   Monitor(const std::string& hub_address, int rank, const Progress& progress);
   ~Monitor();
   Monitor(const Monitor&) = delete;

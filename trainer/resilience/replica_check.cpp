@@ -14,11 +14,11 @@ namespace trireme {
 namespace {
 
 constexpr size_t kLines = 8;
-constexpr size_t kRanks = 16;  ///< named in a line for each value
+constexpr size_t kRanks = 16;  ///< maximum number of ranks listed per value
 
-/// A tensor of this rank that other ranks should hold too.
+/// A tensor of this rank that other ranks must have an identical copy of.
 struct Replica {
-  std::string name;     ///< "exp_avg/blocks.0.mlp_norm.weight@0,0"; the same on all ranks that hold it
+  std::string name;     ///< "exp_avg/blocks.0.mlp_norm.weight@0,0"; equal on all ranks that have it
   uint64_t digest = 0;  ///< 52 bits, which a double holds exactly
   std::vector<const Communicator*> groups;
 };
@@ -31,7 +31,7 @@ uint64_t short_digest(Context& ctx, const Tensor& tensor) {
   return std::stoull(text.substr(text.size() - 13), nullptr, 16);
 }
 
-/// The name of the parameter that this stage shares with another; empty where there is none.
+/// The name of the parameter that this stage shares with another one; empty if there is none.
 std::string tied_parameter(Trainer& trainer) {
   for (const Action& action : trainer.training_list())
     if (action.type == ActionType::kReduceTied)
@@ -41,7 +41,7 @@ std::string tied_parameter(Trainer& trainer) {
   return "";
 }
 
-/// Lists what this rank holds, in an order that is the same on all ranks of each group.
+/// Lists the replicated tensors of this rank, in the same order on all ranks of each group.
 class Holdings {
  public:
   explicit Holdings(Trainer& trainer)
@@ -58,7 +58,7 @@ class Holdings {
   const std::vector<Replica>& all() const { return replicas_; }
 
  private:
-  /// `data`: the group of data ranks that hold it too; null where there is none.
+  /// `data`: the group of data ranks with a copy; null if there is none.
   void add(const std::string& name, const ParamSpec& spec, const Communicator* data, const Tensor& tensor) {
     std::vector<const Communicator*> groups;
     if (data != nullptr) groups.push_back(data);
@@ -72,7 +72,7 @@ class Holdings {
     if (!groups.empty()) replicas_.push_back({name, short_digest(trainer_.context(), tensor), groups});
   }
 
-  /// What the layers read, gathered from the owners. The next step needs it in any case, and does not gather again.
+  /// Adds the full parameters, gathered from the owners. The next step needs them anyway, and does not gather again.
   void add_full_copies(ParamStore& params, int index) {
     const Unit& unit = *params.units()[static_cast<size_t>(index)];
     const Tensor any = unit.params().front()->value;
@@ -97,8 +97,8 @@ class Holdings {
   std::vector<Replica> replicas_;
 };
 
-/// Adds the names of what is not the same on all ranks of `group`. A value is the same everywhere if its smallest is its largest, so one reduction
-/// tells, however many ranks there are.
+/// Adds the names of replicas that differ within `group`. A value is the same everywhere if its minimum equals its maximum, so one reduction is
+/// enough for any number of ranks.
 void compare(Communicator& group, const std::vector<Replica>& replicas, std::set<std::string>& differing) {
   std::vector<const Replica*> shared;
   for (const Replica& replica : replicas)
@@ -124,7 +124,7 @@ std::string in_words(const std::vector<size_t>& ranks) {
   return text + (ranks.size() == 1 ? " holds " : " hold ");
 }
 
-/// The first names that differ anywhere, on all ranks alike; one more than can be told if there are.
+/// The first kLines + 1 names that differ on any rank; the same result on all ranks.
 std::set<std::string> first_of_all(Communicator& world, const std::set<std::string>& differing) {
   std::string mine;
   size_t count = 0;
@@ -150,12 +150,12 @@ std::string replica_differences(Trainer& trainer) {
   const std::set<std::string> names = first_of_all(mesh.world, differing);
   if (names.empty()) return "";
 
-  std::string held;  // a line for each name: its digest here, or "-"
+  std::string held;  // one line per name: its digest on this rank, or "-"
   for (const std::string& name : names) {
     const auto found = std::ranges::find(mine.all(), name, &Replica::name);
     held += (found == mine.all().end() ? "-" : concat(std::hex, found->digest)) + "\n";
   }
-  std::map<std::string, std::map<std::string, std::vector<size_t>>> ranks_of;  // by name and value
+  std::map<std::string, std::map<std::string, std::vector<size_t>>> ranks_of;  // ranks by name and value
   const std::vector<std::string> all = all_gather_strings(mesh.world, held);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     std::istringstream lines(all[rank]);

@@ -26,7 +26,7 @@ struct Holder {
   std::string name;  ///< "process 12 on host, start 81985529216486895"
 };
 
-/// "TOKEN process PID on HOST, start NUMBER\n"; an empty or torn file is token 0.
+/// Parses "TOKEN process PID on HOST, start NUMBER\n"; an empty or incomplete file is token 0.
 Holder read_holder(int file) {
   std::array<char, 512> bytes{};
   const ssize_t count = ::pread(file, bytes.data(), bytes.size(), 0);
@@ -39,10 +39,10 @@ Holder read_holder(int file) {
   return holder;
 }
 
-/// Greater than all before it. Where there is none, counting begins anew, as in a run directory that was removed: the name tells two holders of one token apart.
+/// The next token. After the maximum counting restarts at 1, as in a recreated run directory: Holder::name tells holders of equal tokens apart.
 int64_t token_after(int64_t token) { return token == std::numeric_limits<int64_t>::max() ? 1 : token + 1; }
 
-/// The file itself, and nothing that would make a reader wait. -1 with errno.
+/// Opens only a regular file, never a link or a pipe that would block. Returns -1 with errno on failure.
 int open_lock(const std::filesystem::path& path, int flags) {
   const int file = ::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   struct stat status {};
@@ -64,7 +64,7 @@ std::string reason_of(int error) {
 }  // namespace
 
 RunLock::RunLock(const std::filesystem::path& run_directory, const std::function<bool()>& may_wait) : path_(run_directory / "run.lock") {
-  // A job that is cut off notices within fifteen seconds; a file server gives up a host that is gone after a minute or two.
+  // A disconnected job notices within fifteen seconds; a file server drops the locks of a lost host after a minute or two.
   constexpr auto kHere = std::chrono::seconds(15), kElsewhere = std::chrono::seconds(120);
   std::error_code error;
   std::filesystem::create_directories(run_directory, error);
@@ -78,12 +78,13 @@ RunLock::RunLock(const std::filesystem::path& run_directory, const std::function
       if (errno != EWOULDBLOCK && errno != EINTR) fail(path_, "cannot be locked", errno);
       const auto waited = std::chrono::steady_clock::now() - begin;
       if (may_wait && !may_wait())
-        throw Error(ExitCode::kRequeue, concat("run.directory=", run_directory.string(), ": stopped on request while ", read_holder(file_).name, " held it"));
+        throw Error(ExitCode::kRequeue, concat("run.directory=", run_directory.string(), ": stopped on request while waiting for ",
+                                               read_holder(file_).name, " to release the lock"));
       if (!may_wait || waited > (read_holder(file_).name.find(concat(" on ", host_name(), ",")) == std::string::npos ? kElsewhere : kHere))
-        throw ConfigError(concat("run.directory=", run_directory.string(), ": another job trains there (", read_holder(file_).name,
-                                 "); allowed another directory, or to wait for its end"));
+        throw ConfigError(concat("run.directory=", run_directory.string(), ": another job is training there (", read_holder(file_).name,
+                                 "); allowed a different directory, or wait until it has ended"));
       if (!told && waited > std::chrono::seconds(1)) {
-        std::cerr << concat("run.directory=", run_directory.string(), ": waiting for ", read_holder(file_).name, " to leave it\n");
+        std::cerr << concat("run.directory=", run_directory.string(), ": waiting for ", read_holder(file_).name, " to release it\n");
         told = true;
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -92,7 +93,7 @@ RunLock::RunLock(const std::filesystem::path& run_directory, const std::function
     std::random_device random;
     holder_ = concat("process ", ::getpid(), " on ", host_name(), ", start ", (static_cast<uint64_t>(random()) << 32) | random());
     const std::string text = concat(token_, " ", holder_, "\n");
-    // Over the older text first, so that the number never falls: a crash between the two leaves too long a name.
+    // Overwrite, then truncate, so that the token never decreases: a crash in between only leaves too long a name.
     if (::pwrite(file_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) ||
         ::ftruncate(file_, static_cast<off_t>(text.size())) != 0 || ::fsync(file_) != 0)
       fail(path_, "cannot be written", errno);
@@ -105,13 +106,13 @@ RunLock::RunLock(const std::filesystem::path& run_directory, const std::function
 RunLock::~RunLock() { ::close(file_); }
 
 void RunLock::check() const {
-  // By name, not through file_: a cut-off file server may have been replaced under it.
+  // Open by name instead of using file_: after a reconnection the file server may have a different file there.
   const int file = open_lock(path_, O_RDONLY);
   if (file < 0) fail(path_, "cannot be read", errno);
   const Holder holder = read_holder(file);
   ::close(file);
   if (holder.token != token_ || holder.name != holder_)
-    throw IoError(concat(path_.string(), ": this job no longer holds the run directory; since then ", holder.name, " has taken it"));
+    throw IoError(concat(path_.string(), ": this job no longer holds the lock on the run directory; ", holder.name, " has taken it over"));
 }
 
 }  // namespace trireme

@@ -4,7 +4,8 @@
 
 namespace trireme {
 
-/// Seconds in which its owner ran: a jump of more than two is a suspended process or machine, and everybody else's silence no wonder.
+/// Seconds in which the owner was running. A jump of more than 2 s means that the process or machine was suspended, and is not counted, because
+/// messages of others could not be received.
 class RunningClock {
  public:
   double tick() {

@@ -28,14 +28,14 @@ std::string who(const Ranks& ranks, int rank) {
   return concat("rank ", rank, " (host ", at(ranks, rank).host, ", process ", at(ranks, rank).pid, ")");
 }
 
-/// Whether these are all the ranks their host had, several, and there are others.
+/// True if these are all ranks of one host, more than one, and there are other hosts.
 bool is_host(const Ranks& ranks, const std::vector<int>& culprits) {
   const std::string& host = at(ranks, culprits.front()).host;
   return culprits.size() > 1 && culprits.size() < ranks.size() &&
          culprits == ranks_where(ranks, [&](const RankState& rank) { return rank.host == host; });
 }
 
-/// The ranks with their hosts and processes, or the host.
+/// Lists the ranks with hosts and processes, or names the host if is_host().
 std::string name_all(const Ranks& ranks, const std::vector<int>& culprits) {
   if (is_host(ranks, culprits)) return concat("host ", at(ranks, culprits.front()).host, " (", list_ranks(culprits), ")");
   constexpr size_t kMost = 8;
@@ -47,8 +47,8 @@ std::string name_all(const Ranks& ranks, const std::vector<int>& culprits) {
 
 constexpr const char* kDied = " has died";
 
-/// What the others wait in was never `kEntered` by a rank that still reports. One that has ended or is stopped may have entered it since its last report, and
-/// has not `kFinished` it.
+/// How a rank missed the operation in which others wait. A rank that still reports never entered it (kEntered). One that has ended or is stopped may
+/// have entered it after its last report, but did not finish it (kFinished).
 enum class Missed : uint8_t { kEntered, kFinished };
 
 /// " in step 12, after: backward of micro-batch 2, blocks.3".
@@ -57,12 +57,12 @@ std::string last_words(const RankState& rank) {
   return rank.last.action.empty() ? step : concat(step, ", after: ", rank.last.action);
 }
 
-/// The operations in which others wait for `culprit`. The action is the waiters' as a rank that never came cannot tell it.
+/// The operations in which others wait for `culprit`, with the action of the waiting ranks, because a rank that never entered has none.
 std::vector<BlockedOperation> operations_without(const Ranks& ranks, int culprit, Missed missed) {
   std::map<std::pair<std::string, std::string>, BlockedOperation> found;  // by operation and action
   for (const int waiter : waiters_on(ranks, culprit)) {
     const RankState& rank = at(ranks, waiter);
-    const std::vector<int> missing = missing_for(ranks, waiter);
+    const std::vector<int> missing = ranks_not_entered(ranks, waiter);
     const bool is_missing = std::find(missing.begin(), missing.end(), culprit) != missing.end();
     if (!is_missing && missed != Missed::kFinished) continue;
     BlockedOperation operation = blocked_in(rank);
@@ -96,7 +96,7 @@ std::vector<std::string> hosts_of(const Ranks& ranks, const std::vector<int>& cu
   return hosts;
 }
 
-/// What a verdict of `kind` says of ranks, but for the text and for who waits for them.
+/// A verdict about `culprits` without the text and without the ranks that wait for them.
 Verdict accuse(const Ranks& ranks, Kind kind, const std::vector<int>& culprits) {
   const RankState& first = at(ranks, culprits.front());
   Verdict verdict{.kind = kind, .ranks = culprits, .hosts = hosts_of(ranks, culprits), .action = first.last.action};
@@ -107,7 +107,7 @@ Verdict accuse(const Ranks& ranks, Kind kind, const std::vector<int>& culprits) 
   return verdict;
 }
 
-/// `deed`: " has died". One of silence or idleness goes on until now, so the step stands apart from it.
+/// `deed`: e.g. " has died". Silence and inactivity last until now, so the text then separates the step with "; it was".
 Verdict blame(const Ranks& ranks, Kind kind, const std::vector<int>& culprits, const std::string& deed, Missed missed) {
   const int first = culprits.front();
   Verdict verdict = accuse(ranks, kind, culprits);
@@ -130,7 +130,7 @@ Verdict blame(const Ranks& ranks, Kind kind, const std::vector<int>& culprits, c
 
 std::string plural(const std::vector<int>& ranks, const char* one, const char* several) { return ranks.size() == 1 ? one : several; }
 
-/// The same for what name_all() names.
+/// Grammatical number for the subject that name_all() returns.
 std::string plural(const Ranks& ranks, const std::vector<int>& culprits, const char* one, const char* several) {
   return is_host(ranks, culprits) ? one : plural(culprits, one, several);
 }
@@ -165,7 +165,7 @@ std::optional<Verdict> judge_ended(const Ranks& ranks, double now, double failed
   if (left.empty()) return std::nullopt;
   const std::vector<int> failed = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kFailed; });
   Verdict verdict = blame(ranks, Kind::kFailed, failed, plural(ranks, failed, " has failed", " have failed"), Missed::kFinished);
-  verdict.text += concat("; ", list_ranks(left), plural(left, " has not ended with it", " have not ended with it"));
+  verdict.text += concat("; ", list_ranks(left), plural(left, " is still running", " are still running"));
   return verdict;
 }
 
@@ -173,13 +173,14 @@ std::optional<Verdict> judge_silent(const Ranks& ranks, double now, double limit
   const auto quiet = [&](const RankState& rank, double since) { return rank.life == Life::kAlive && now - rank.heard >= since; };
   std::vector<int> culprits = ranks_where(ranks, [&](const RankState& rank) { return quiet(rank, limit); });
   if (culprits.empty()) return std::nullopt;
-  // The others of a lost host are about to reach the limit too.
+  // Include other ranks of a lost host, which are about to reach the limit.
   culprits = ranks_where(ranks, [&](const RankState& rank) { return quiet(rank, std::max(limit / 2, limit - 1)); });
   double since = 0;
   for (const int culprit : culprits) since = std::max(since, now - at(ranks, culprit).heard);
-  return blame(ranks, Kind::kSilent, culprits,
-               concat(plural(ranks, culprits, " does not answer", " do not answer"), " since ", seconds(since), ": stopped, or host or link is lost"),
-               Missed::kFinished);
+  return blame(
+      ranks, Kind::kSilent, culprits,
+      concat(plural(ranks, culprits, " has not responded", " have not responded"), " for ", seconds(since), ": stopped, or host or link is lost"),
+      Missed::kFinished);
 }
 
 std::optional<Verdict> judge_absent(const Ranks& ranks, double now, double join_seconds) {
@@ -188,42 +189,43 @@ std::optional<Verdict> judge_absent(const Ranks& ranks, double now, double join_
   Verdict verdict = accuse(ranks, Kind::kAbsent, absent);
   std::string& text = verdict.text;
   text = absent.size() == ranks.size() ? "no rank ever joined" : concat(list_ranks(absent), " never joined");
-  text += concat(": not started, or held up before it could be watched, for ", seconds(now));
+  text += concat(": not started, or blocked before monitoring began, for ", seconds(now));
   const std::vector<int> there = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAlive; });
   if (!there.empty()) text += concat("; ", list_ranks(there), plural(there, " waits", " wait"));
   return verdict;
 }
 
-/// Nobody moves and everybody waits.
+/// No rank makes progress and all of them wait.
 Verdict judge_stuck(const Ranks& ranks, const std::vector<int>& waiting, const std::string& since) {
   std::vector<int> culprits;
   if (const std::string text = disagreement(ranks, culprits); !text.empty()) {
-    Verdict verdict = blame(ranks, Kind::kDisagreement, culprits, plural(ranks, culprits, " is at odds", " are at odds"), Missed::kEntered);
-    verdict.text += concat("; ", text, "; nothing has moved for ", since);
+    Verdict verdict = blame(ranks, Kind::kDisagreement, culprits,
+                            plural(ranks, culprits, " has called a mismatched operation", " have called a mismatched operation"), Missed::kEntered);
+    verdict.text += concat("; ", text, "; no progress for ", since);
     return verdict;
   }
   std::vector<bool> wanted(ranks.size());
   for (const int waiter : waiting)
-    for (const int missing : missing_for(ranks, waiter)) wanted[static_cast<size_t>(missing)] = true;
+    for (const int missing : ranks_not_entered(ranks, waiter)) wanted[static_cast<size_t>(missing)] = true;
   for (size_t r = 0; r < ranks.size(); ++r)
-    if (wanted[r] && missing_for(ranks, static_cast<int>(r)).empty()) culprits.push_back(static_cast<int>(r));
+    if (wanted[r] && ranks_not_entered(ranks, static_cast<int>(r)).empty()) culprits.push_back(static_cast<int>(r));
   if (!culprits.empty()) {
     const RankState& first = at(ranks, culprits.front());
     if (first.life == Life::kAlive) culprits = possibly_stuck(ranks, culprits.front());
     const bool has_left = first.life == Life::kLeft;
-    const std::string how = has_left ? plural(ranks, culprits, " has left in order", " have left in order")
-                                     : concat(plural(ranks, culprits, " has", " have"), " done nothing for ", since, ", waiting in ",
-                                              blocked_in(first).text, culprits.size() > 1 ? ", which all have entered" : "");
+    const std::string how = has_left ? plural(ranks, culprits, " has exited normally", " have exited normally")
+                                     : concat(plural(ranks, culprits, " has", " have"), " made no progress for ", since, ", waiting in ",
+                                              blocked_in(first).text, culprits.size() > 1 ? ", which all ranks have entered" : "");
     return blame(ranks, has_left ? Kind::kLeft : Kind::kHung, culprits, how, Missed::kEntered);
   }
   constexpr size_t kMost = 8;
   Verdict verdict = accuse(ranks, Kind::kDeadlock, waiting);
-  verdict.text = concat("deadlock: no rank has done anything for ", since);
+  verdict.text = concat("deadlock: no rank has made progress for ", since);
   for (size_t i = 0; i < std::min(waiting.size(), kMost); ++i) {
     const RankState& rank = at(ranks, waiting[i]);
-    const std::vector<int> missing = missing_for(ranks, waiting[i]);
+    const std::vector<int> missing = ranks_not_entered(ranks, waiting[i]);
     verdict.text += concat("; ", who(ranks, waiting[i]), last_words(rank), ", waits in ", blocked_in(rank).text,
-                           missing.empty() ? ", which all have entered" : concat(", which ", list_ranks(missing), " never entered"));
+                           missing.empty() ? ", which all ranks have entered" : concat(", which ", list_ranks(missing), " never entered"));
   }
   if (waiting.size() > kMost) verdict.text += concat("; and ", waiting.size() - kMost, " more");
   return verdict;
@@ -238,7 +240,7 @@ std::optional<Verdict> judge_hung(const Ranks& ranks, double now, double silence
   const auto standing = [&](const RankState& rank) { return rank.life == Life::kAlive && now - rank.moved > timeout; };
   const std::vector<int> still = ranks_where(ranks, standing);
   if (still.empty()) return std::nullopt;
-  // A stopped process, which has shown its silence before its time.
+  // A stopped process: report it as silent, although silence_seconds have not passed yet.
   const double quiet = std::min(1.0, silence_seconds / 2);
   const std::vector<int> silent = ranks_where(ranks, [&](const RankState& rank) { return standing(rank) && now - rank.heard >= quiet; });
   if (!silent.empty()) return judge_silent(ranks, now, now - at(ranks, silent.front()).heard);
@@ -253,10 +255,10 @@ std::optional<Verdict> judge_hung(const Ranks& ranks, double now, double silence
   }
   if (!waited_for.empty()) idle = waited_for;
   if (!idle.empty())
-    return blame(ranks, Kind::kHung, idle, concat(plural(ranks, idle, " has done nothing for ", " have done nothing for "), seconds(since)),
+    return blame(ranks, Kind::kHung, idle, concat(plural(ranks, idle, " has made no progress for ", " have made no progress for "), seconds(since)),
                  Missed::kEntered);
   const size_t alive = ranks_where(ranks, [](const RankState& rank) { return rank.life == Life::kAlive; }).size();
-  if (still.size() < alive) return std::nullopt;  // somebody moves, whom the others may be waiting for
+  if (still.size() < alive) return std::nullopt;  // a rank makes progress, and the others may be waiting for it
   return judge_stuck(ranks, still, seconds(since));
 }
 
@@ -269,7 +271,7 @@ void note_report(std::vector<RankState>& ranks, size_t rank, Progress::Snapshot 
   const bool shorter = report.timeout > 0 && (self.last.timeout <= 0 || report.timeout < self.last.timeout);
   self.last = std::move(report);
   if (!shorter) return;
-  // Until now the others were excused by this one.
+  // Until now the long timeout of this rank applied to the others too.
   for (RankState& other : ranks) other.moved = now;
 }
 

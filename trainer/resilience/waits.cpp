@@ -14,14 +14,14 @@ using Wait = Progress::Wait;
 
 bool same_members(const Group& a, const Group& b) { return a.name == b.name && a.ranks == b.ranks; }
 
-/// Groups may be alike in name and members, and are made in one order everywhere: how many such were made before.
+/// The number of earlier groups with the same name and members; all ranks create groups in the same order.
 size_t earlier_twins(const RankState& rank, size_t group) {
   const auto& groups = rank.last.groups;
   return static_cast<size_t>(std::count_if(groups.begin(), groups.begin() + static_cast<ptrdiff_t>(group),
                                            [&](const Group& other) { return same_members(other, groups[group]); }));
 }
 
-/// What `other` knows of a group of `rank`; null if it has not made it.
+/// The entry of `other` for a group of `rank`; null if it has not created the group.
 const Group* counterpart(const RankState& rank, size_t group, const RankState& other) {
   size_t before = earlier_twins(rank, group);
   for (const Group& candidate : other.last.groups) {
@@ -36,7 +36,7 @@ const Group* group_of(const RankState& rank) {
   return &rank.last.groups[*wait->group];
 }
 
-/// Whether `other`, at `place` in the group, has done its part of what `waiter`, at `own_place`, waits for.
+/// True if `other`, at `place` in the group, has started its part of the operation in which `waiter`, at `own_place`, waits.
 bool has_entered(const RankState& waiter, size_t own_place, const RankState& other, size_t place) {
   const Wait& wait = *waiter.last.wait;
   const Group* const group = counterpart(waiter, *wait.group, other);
@@ -67,7 +67,7 @@ std::string describe(const Wait& wait, const Group* group) {
 
 }  // namespace
 
-std::vector<int> missing_for(const std::vector<RankState>& ranks, int waiter) {
+std::vector<int> ranks_not_entered(const std::vector<RankState>& ranks, int waiter) {
   const RankState& self = ranks[static_cast<size_t>(waiter)];
   const Group* const group = group_of(self);
   std::vector<int> missing;
@@ -84,7 +84,7 @@ std::vector<int> waiters_on(const std::vector<RankState>& ranks, int rank) {
   std::vector<int> waiters;
   for (size_t other = 0; other < ranks.size(); ++other) {
     const Group* const group = group_of(ranks[other]);
-    // One that has died since then waited all the same.
+    // A rank that died later was waiting too.
     const RankState::Life life = ranks[other].life;
     const bool died_later = life == RankState::Life::kDead && ranks[other].died_after > ranks[static_cast<size_t>(rank)].died_by;
     const bool waited = life == RankState::Life::kAlive || died_later;
@@ -125,7 +125,7 @@ std::vector<int> possibly_stuck(const std::vector<RankState>& ranks, int rank) {
     if (group == nullptr || !self.last.wait->messages.empty()) continue;
     for (const int other : group->ranks) {
       const bool known = other >= 0 && static_cast<size_t>(other) < ranks.size();
-      if (known && std::find(found.begin(), found.end(), other) == found.end() && missing_for(ranks, other).empty()) found.push_back(other);
+      if (known && std::find(found.begin(), found.end(), other) == found.end() && ranks_not_entered(ranks, other).empty()) found.push_back(other);
     }
   }
   std::sort(found.begin(), found.end());

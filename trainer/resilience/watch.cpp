@@ -14,22 +14,22 @@
 namespace trireme {
 namespace {
 
-constexpr int kLeaveCode = static_cast<int>(ExitCode::kInternal);
+constexpr int kUnwatchedExitCode = static_cast<int>(ExitCode::kInternal);
 
-/// In rank 0, whose own Monitor is not told to leave.
+/// Verdict handler in rank 0, whose own Monitor receives no order to exit.
 void report_and_leave(const Verdict& verdict) {
   const std::string line = verdict.text + "\n";
   const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   (void)written;
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until the others have read that they must leave
-  ::_exit(kLeaveCode);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until the others have read the order to exit
+  ::_exit(kUnwatchedExitCode);
 }
 
 }  // namespace
 
 Watch::Watch(Communicator& world, bool one_host, double silence_seconds, const std::optional<std::string>& launchers_hub) {
   if (!launchers_hub && world.size() == 1) return;
-  // Every rank has the launcher's: so one that hangs before it comes here does not keep the others out, and is missed by its number.
+  // With the launcher's hub no communication is needed here, so a rank that hangs earlier does not block the others and is reported as absent.
   std::string address = launchers_hub.value_or("");
   if (!launchers_hub) {
     const HubOptions options{.ranks = world.size(), .one_host = one_host, .silence_seconds = silence_seconds, .own_rank = 0};
@@ -40,13 +40,13 @@ Watch::Watch(Communicator& world, bool one_host, double silence_seconds, const s
 }
 
 void die_with_parent() {
-  const pid_t parent = ::getppid();  // 1 is one like any other: in a container it may be the launcher
+  const pid_t parent = ::getppid();  // may be 1: in a container that may be the launcher
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() == parent) return;
-  constexpr std::string_view kWhy = "the process that started this rank has died; leaving\n";
+  constexpr std::string_view kWhy = "the process that started this rank has died; exiting\n";
   const ssize_t written = ::write(STDERR_FILENO, kWhy.data(), kWhy.size());
   (void)written;
-  ::_exit(kLeaveCode);
+  ::_exit(kUnwatchedExitCode);
 }
 
 }  // namespace trireme

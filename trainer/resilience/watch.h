@@ -9,12 +9,12 @@
 
 namespace trireme {
 
-/// Watches this rank of a run. The hub is the launcher's where there is one, for it outlives every rank; else rank 0 has it. A world of one rank that nobody
-/// launched has none. To be made as early as the configuration is known: what happens before is not watched.
+/// Monitors this rank of a run. The hub is in the launcher if there is one, because it outlives every rank; else in rank 0. A world of one rank
+/// without a launcher has none. Create it as soon as the configuration is known: earlier failures are not detected.
 class Watch {
  public:
-  /// Collective over `world`, all of whose ranks are on this host if `one_host`. `silence_seconds`: HubOptions, of rank 0's hub. `launchers_hub`: its
-  /// address, on every rank where there is one. Errors: IoError.
+  /// Collective over `world`. `one_host`: all ranks are on this host. `silence_seconds`: HubOptions::silence_seconds of rank 0's hub.
+  /// `launchers_hub`: address of the launcher's hub, on every rank, if there is one. Errors: IoError.
   Watch(Communicator& world, bool one_host, double silence_seconds, const std::optional<std::string>& launchers_hub);
 
   Progress& progress() { return progress_; }
@@ -25,7 +25,7 @@ class Watch {
   std::unique_ptr<Monitor> monitor_;
 };
 
-/// Dies with its parent (mpirun, a daemon of it, srun), so that nothing is left of a job whose launcher was killed. To be called first thing in a rank.
+/// Makes this process die with its parent (mpirun, its daemon, srun), so that no rank survives a killed launcher. Call it first in a rank.
 void die_with_parent();
 
 }  // namespace trireme

@@ -42,7 +42,7 @@ void LineSocket::flush() {
   while (!out_.empty()) {
     const ssize_t sent = ::send(file_, out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno != EAGAIN) out_.clear();  // the connection is lost, and receive() will say so
+    if (sent < 0 && errno != EAGAIN) out_.clear();  // the connection is lost; receive() reports it
     if (sent < 0) return;
     out_.erase(0, static_cast<size_t>(sent));
   }
@@ -55,7 +55,7 @@ void LineSocket::finish() {
 
 bool LineSocket::receive(std::vector<std::string>& lines, size_t longest) {
   std::array<char, 16384> bytes;
-  // Bounded, so that a peer that never stops cannot keep the caller here.
+  // Bounded, so that a peer that sends continuously cannot block the caller.
   for (int rounds = 0; rounds < 64; ++rounds) {
     const ssize_t count = ::recv(file_, bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (count < 0 && errno == EINTR) continue;
@@ -141,6 +141,6 @@ bool decode_report(const json& report, int world_size, Progress::Snapshot& known
   return false;
 }
 
-double beat_interval(double silence_seconds) { return std::min(1.0, silence_seconds / 10); }
+double heartbeat_interval(double silence_seconds) { return std::min(1.0, silence_seconds / 10); }
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 #pragma once
-// The lines of the side channel: one JSON object each, over a TCP connection that never blocks.
+// Line protocol of the side channel: one JSON object per line, over a non-blocking TCP connection.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace trireme {
 
-/// One end of a connection, which it owns. Whoever polls it asks for POLLIN, and for POLLOUT while `unsent`.
+/// Owns one end of a connection. Poll it for POLLIN, and for POLLOUT while unsent().
 class LineSocket {
  public:
   explicit LineSocket(int file) : file_(file) {}
@@ -20,13 +20,13 @@ class LineSocket {
 
   int file() const { return file_; }
   bool unsent() const { return !out_.empty(); }
-  /// As much as the kernel takes now, the rest with the next call. False, and nothing sent, while too much waits already.
+  /// Sends as much as the kernel accepts now, the rest at the next call. Returns false and sends nothing while more than 4 MiB are unsent.
   bool send(const nlohmann::json& line);
   void flush();
-  /// No more is sent; the peer reads to the end.
+  /// Closes the sending side after the remaining lines.
   void finish();
-  /// Appends what has come in, without newlines. False once there will be no more: the peer has ended, the link is lost (then `error` is its errno), or a line
-  /// exceeds `longest` bytes.
+  /// Appends the received lines, without newlines. Returns false at the end of the stream: the peer has closed, the link is lost (error() is then the
+  /// errno), or a line exceeds `longest` bytes.
   bool receive(std::vector<std::string>& lines, size_t longest);
   int error() const { return error_; }
 
@@ -36,15 +36,16 @@ class LineSocket {
   std::string in_, out_;
 };
 
-/// An object, or null where the line is none.
+/// Parses an object; null if the line is not one.
 nlohmann::json parse_line(std::string_view line);
 
-/// What is new in a report: groups from `groups_known` on are described, those before only counted.
+/// Encodes a report. Groups from `groups_known` on are described in full, earlier ones only by their counters.
 nlohmann::json encode_report(const Progress::Snapshot& now, size_t groups_known);
-/// Writes a report over the one before. False, and `known` as it was, if it is malformed or names ranks outside a world of `world_size`.
+/// Decodes a report into `known`, the previous one. Returns false and leaves `known` unchanged if it is malformed or names ranks outside a world of
+/// `world_size`.
 bool decode_report(const nlohmann::json& report, int world_size, Progress::Snapshot& known);
 
-/// The hub says every so many seconds that it runs.
-double beat_interval(double silence_seconds);
+/// Seconds between heartbeats of the hub.
+double heartbeat_interval(double silence_seconds);
 
 }  // namespace trireme

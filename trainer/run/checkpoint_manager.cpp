@@ -45,10 +45,10 @@ CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, con
 
 void CheckpointManager::save(int64_t step, int64_t rejected_steps) {
   progress_.act("saving step " + std::to_string(step));
-  progress_.set_timeout(2 * state_timeout(config_));  // this rank's writing, and then the others'
+  progress_.set_timeout(2 * state_timeout(config_));  // writing this rank's part, then waiting for the others
   finish();
   if (reports()) checkpointer_.discard_failed();
-  const auto obstacle = reports() ? cannot_save(directory_of(config_), state_bytes(config_)) : std::nullopt;
+  const auto obstacle = reports() ? free_space_error(directory_of(config_), state_bytes(config_)) : std::nullopt;
   failed_ = all_reduce_scalar(world_, obstacle ? 1 : 0, ReduceOp::kMax) > 0;
   if (failed_) return note(SaveReport{step, 0, 0, 0, obstacle});
   const int64_t samples = step * config_.training.global_batch_size;
@@ -58,7 +58,7 @@ void CheckpointManager::save(int64_t step, int64_t rejected_steps) {
                      state_tensors(trainer_));
 }
 
-/// Rank 0 comes last: it waits for the others' parts, unless one is known to have failed.
+/// Rank 0 finishes last: it waits for the parts of all ranks, unless one is known to have failed.
 void CheckpointManager::finish() {
   if (!reports()) note(checkpointer_.finish());
   share_failures();
@@ -70,12 +70,12 @@ void CheckpointManager::share_failures() {
   const auto failed = std::find_if(reasons.begin(), reasons.end(), [](const std::string& reason) { return !reason.empty(); });
   if (failed == reasons.end()) return;
   checkpointer_.give_up(concat("rank ", failed - reasons.begin(), ": ", *failed));
-  collectively(world_, [&] {  // without the run directory nothing that this job does will be kept
+  collectively(world_, [&] {  // if the run directory is lost, nothing that this job does can be saved
     if (reports()) lock_->check();
   });
 }
 
-/// A rank that cannot write makes rank 0's save fail too, with the cause: one message for the job.
+/// The failure of any rank makes rank 0's save fail too and rank 0 reports the cause: one message per job.
 void CheckpointManager::note(const std::optional<SaveReport>& report) {
   if (!report) return;
   if (report->error) {

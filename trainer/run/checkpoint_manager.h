@@ -11,29 +11,31 @@
 
 namespace trireme {
 
-/// Seconds for which a rank may stand still while it sets up, loads or writes a state: ten minutes, and what 100 MB/s for the whole of it take.
+/// Timeout in seconds for a rank that sets up, loads or writes a state: ten minutes plus the time for the complete state at 100 MB/s.
 double state_timeout(const Config& config);
 
-/// The checkpoints of a run under way, as its training loop sees them. Arguments outlive it; `lock` is null on all ranks but 0.
+/// Saves the checkpoints of a running training loop. Arguments must outlive it; `lock` is null on all ranks but 0.
 class CheckpointManager {
  public:
-  /// `session`: the same on every rank, another at every start. `training_data`: TokenDataset::identity of the tokens. The tokenizer of `config` is read here: what is
-  /// saved stays the one that the run began with, whatever becomes of its file. Errors: those of Tokenizer::open.
+  /// `session`: equal on every rank, new at every start. `training_data`: TokenDataset::identity of the tokens. Reads the tokenizer of `config` here,
+  /// so that every checkpoint contains the one that the run started with, even if its file changes. Errors: those of Tokenizer::open.
   CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, const RunLock* lock,
                     Reporter& reporter, Progress& progress);
 
-  /// After `step`, the last of `rejected_steps` in a row. Returns while a thread writes, where that is asked for. A failure is reported, once for the job, and training goes on. Collective.
-  /// Errors, on all ranks: IoError if this job has lost the run directory.
+  /// Saves the state after `step`, which ends a series of `rejected_steps` rejected ones. With checkpoint.asynchronous a thread writes after the
+  /// return. A failure is reported once per job, and training continues. Collective. Errors, on all ranks: IoError if this job has lost the lock on
+  /// the run directory.
   void save(int64_t step, int64_t rejected_steps);
-  /// Ends the save under way. Collective; errors as above.
+  /// Waits for the save in progress. Collective; errors as above.
   void finish();
-  /// Reports a save that has ended by itself.
+  /// Reports a save that has finished in the background, if any.
   void poll() { note(checkpointer_.take_report()); }
-  /// Whether share_failures() is due: this rank knows of a failed save that the others may not know of.
-  bool has_failure_to_tell() const { return !failure_to_tell_.empty(); }
-  /// Rank 0 need not wait for a part that another rank cannot write, nor that rank have a way to say so on the disk. Collective; errors as above.
+  /// True if share_failures() must be called: a save failed on this rank, and other ranks may not know it.
+  bool has_unshared_failure() const { return !failure_to_tell_.empty(); }
+  /// Exchanges failures between ranks without using the disk, so that rank 0 stops waiting for a part that cannot be written. Collective; errors as
+  /// above.
   void share_failures();
-  /// Of the last save, on this rank.
+  /// True if the last save failed on this rank.
   bool failed() const { return failed_; }
 
  private:

@@ -5,8 +5,8 @@
 
 namespace trireme {
 
-/// For people. On a terminal the last line shows the step, loss, throughput and time left, rewritten in place; a log gets a plain line a step.
-/// Measurements go to `out`, texts to `messages`.
+/// Console output. On a terminal the last line shows step, loss, throughput and time left, and is rewritten in place; a log gets one plain line per
+/// step. Measurements go to `out`, texts to `messages`.
 class ConsoleSink : public EventSink {
  public:
   ConsoleSink(int64_t total_steps, bool terminal, std::FILE* out = stdout, std::FILE* messages = stderr);

@@ -6,16 +6,16 @@
 
 namespace trireme {
 
-/// Something that a run reports. The measurements have kind "step" (loss, grad_norm, learning_rate, tokens, step_seconds, tokens_per_second, model_tflops,
+/// An event reported by a run. Measurements have kind "step" (loss, grad_norm, learning_rate, tokens, step_seconds, tokens_per_second, model_tflops,
 /// mfu or null, with dynamic loss scaling loss_scale) and "evaluation" (validation_loss, and validation: the loss of each set that has a name).
 struct Event {
-  std::string kind;                    ///< empty where there is nothing but a text
-  std::optional<int64_t> step = {};    ///< the last step that was done; none where the event belongs to no step
-  nlohmann::ordered_json fields = {};  ///< an object, in the order in which a file has its keys; null: no fields
-  std::string text = {};               ///< for people; empty where the fields say all
+  std::string kind;                    ///< empty if the event is only a text
+  std::optional<int64_t> step = {};    ///< the last completed step; nullopt if the event is not tied to a step
+  nlohmann::ordered_json fields = {};  ///< an object whose key order is that of the file; null: no fields
+  std::string text = {};               ///< human-readable; empty if there are only fields
 };
 
-/// A place where the events of a run go, such as a file or a terminal.
+/// A destination of the events of a run, such as a file or a terminal.
 class EventSink {
  public:
   EventSink() = default;
@@ -24,9 +24,9 @@ class EventSink {
   EventSink& operator=(const EventSink&) = delete;
 
   virtual void write(const Event& event) = 0;
-  /// Why events are waiting to be written; empty where none are.
+  /// The error that keeps events from being written; empty if none are pending.
   virtual std::string write_error() const { return ""; }
-  /// What was written outlives a power cut from here. From any thread.
+  /// Flushes written events to stable storage. Thread-safe.
   virtual void sync() const {}
 };
 

@@ -17,7 +17,7 @@ namespace trireme {
 using nlohmann::ordered_json;
 
 MetricsSink::MetricsSink(std::filesystem::path path) : path_(std::move(path)) {
-  check_replaceable(path_);  // a pipe without a reader would be waited for
+  check_replaceable(path_);  // opening a pipe without a reader would block
   file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (file_ < 0 && errno == ELOOP) throw IoError(concat("cannot write ", path_.string(), ": is a symbolic link; expected the file itself"));
   if (file_ < 0) throw IoError(concat("cannot write ", path_.string(), ": ", std::strerror(errno)));
@@ -49,7 +49,7 @@ void MetricsSink::write_waiting() {
   const size_t whole = done == 0 ? 0 : waiting_.rfind('\n', done - 1) + 1;
   written_ += static_cast<int64_t>(whole);
   waiting_.erase(0, whole);
-  if (done > whole && ::ftruncate(file_, written_) != 0) write_error_ = concat("cannot cut back ", path_.string(), ": ", std::strerror(errno));
+  if (done > whole && ::ftruncate(file_, written_) != 0) write_error_ = concat("cannot truncate ", path_.string(), ": ", std::strerror(errno));
 }
 
 void MetricsSink::sync() const { ::fdatasync(file_); }
@@ -60,7 +60,7 @@ MetricsHistory MetricsSink::history(const std::filesystem::path& path) {
   std::istringstream text(read_text(path));
   for (std::string line; std::getline(text, line);) {
     const ordered_json value = ordered_json::parse(line, nullptr, false);
-    if (!value.is_object()) continue;  // torn
+    if (!value.is_object()) continue;  // incomplete line
     const auto named = [&](const char* key) { return value.contains(key) && value[key].is_string() ? value[key].get<std::string>() : ""; };
     const std::string event = named("event");
     const int64_t step = value.contains("step") && value["step"].is_number_integer() ? value["step"].get<int64_t>() : 0;
@@ -72,7 +72,7 @@ MetricsHistory MetricsSink::history(const std::filesystem::path& path) {
   return history;
 }
 
-std::filesystem::path MetricsSink::set_aside(const std::filesystem::path& path) {
+std::filesystem::path MetricsSink::rename_existing(const std::filesystem::path& path) {
   if (history(path).steps == 0) return {};
   std::filesystem::path free;
   for (int n = 1; free.empty() || std::filesystem::exists(std::filesystem::symlink_status(free)); ++n)
@@ -81,13 +81,13 @@ std::filesystem::path MetricsSink::set_aside(const std::filesystem::path& path) 
   return free;
 }
 
-void MetricsSink::cut_back(const std::filesystem::path& path, int64_t step) {
+void MetricsSink::truncate_after(const std::filesystem::path& path, int64_t step) {
   if (!std::filesystem::exists(path)) return;
   const std::string text = step > 0 ? read_text(path) : "";
   std::string kept;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
-    if (end == std::string::npos) break;  // torn
+    if (end == std::string::npos) break;  // incomplete line
     const ordered_json line =
         ordered_json::parse(text.begin() + static_cast<ptrdiff_t>(begin), text.begin() + static_cast<ptrdiff_t>(end), nullptr, false);
     if (line.is_object()) {

@@ -5,15 +5,15 @@
 
 namespace trireme {
 
-/// What metrics.jsonl says about the run so far.
+/// The history of a run according to metrics.jsonl.
 struct MetricsHistory {
   int64_t steps = 0;       ///< number of the last step; 0: none
   int64_t evaluated = 0;   ///< step of the last evaluation; 0: none
   std::string checkpoint;  ///< the last that was saved or resumed from; empty: none
 };
 
-/// Appends to metrics.jsonl: one object a line, written at once; numbers that read back to the same bits, null for NaN and infinity. What the disk does not take
-/// is kept and tried again with the next line.
+/// Appends to metrics.jsonl: one object per line, written immediately; numbers read back to the same bits, NaN and infinity are null. Lines that
+/// cannot be written are buffered and retried with the next line.
 class MetricsSink : public EventSink {
  public:
   /// Errors: IoError.
@@ -25,22 +25,22 @@ class MetricsSink : public EventSink {
   std::string write_error() const override { return write_error_; }
   void sync() const override;
 
-  /// Drops the first line of a later step, everything after it, and what a crash left of a last line, so that a run resumed after `step` writes each
-  /// step once. Step 0 empties the file. A missing file stays missing.   Errors: IoError.
-  static void cut_back(const std::filesystem::path& path, int64_t step);
-  /// Of a missing file nothing.   Errors: IoError.
+  /// Truncates the file before the first line of a later step, and removes an incomplete last line, so that a run resumed after `step` writes each
+  /// step once. Step 0 empties the file. Does not create a missing file.   Errors: IoError.
+  static void truncate_after(const std::filesystem::path& path, int64_t step);
+  /// Reads the file; a missing file gives an empty history.   Errors: IoError.
   static MetricsHistory history(const std::filesystem::path& path);
-  /// Renames a file that has lines of steps, to the first free name of metrics-1.jsonl, metrics-2.jsonl, ..., which is returned; empty where there is no such
-  /// file.   Errors: IoError.
-  static std::filesystem::path set_aside(const std::filesystem::path& path);
+  /// Renames a file that contains steps to the first free name of metrics-1.jsonl, metrics-2.jsonl, ..., and returns that name; empty if there is no
+  /// such file.   Errors: IoError.
+  static std::filesystem::path rename_existing(const std::filesystem::path& path);
 
  private:
   void write_waiting();
 
   std::filesystem::path path_;
   int file_ = -1;
-  int64_t written_ = 0;  ///< bytes of whole lines in the file
-  std::string waiting_;  ///< lines that are not
+  int64_t written_ = 0;  ///< bytes of complete lines in the file
+  std::string waiting_;  ///< lines not yet written
   std::string write_error_;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// For run.cpp and run_setup.cpp alone.
+// Private to run.cpp and run_setup.cpp.
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -23,10 +23,10 @@
 
 namespace trireme {
 
-/// The whole state of one rank's run, set up in the order of the constructor; every step of it is agreed on by all ranks.
+/// The complete state of one rank's run. Members are initialised in the order of the constructor, and all ranks agree on the outcome of each stage.
 class Run {
  public:
-  /// `log` times `world`, where steps are to be traced.
+  /// `log` records the communication of `world` if steps are to be traced; else null.
   Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress, CommunicationLog* log);
   ExitCode loop();
 
@@ -57,29 +57,29 @@ class Run {
   RunOptions options_;
   Progress& progress_;
   StopRequest stop_;
-  std::string session_;  ///< the same on every rank, another at every start
+  std::string session_;  ///< equal on every rank, new at every start
   std::unique_ptr<RunData> data_;
-  std::string training_data_;  ///< its TokenDataset::identity
+  std::string training_data_;  ///< TokenDataset::identity of the training set
   std::unique_ptr<Trainer> trainer_;
   std::optional<Tracer> tracer_;
-  std::unique_ptr<RunLock> lock_;                   ///< rank 0: until this run ends
-  Reporter reporter_;                               ///< speaks on rank 0
-  std::unique_ptr<CheckpointManager> checkpoints_;  ///< uses the two above until its end
-  std::vector<RankMemory> memory_;                  ///< forecast, by pipeline rank
-  std::optional<RunForecast> forecast_;             ///< of time, where this machine's figures are known
-  std::string accumulation_;                        ///< what parallel.gradient_accumulation costs, where it is a choice
-  std::string recompute_;                           ///< what training.recompute budget has chosen
+  std::unique_ptr<RunLock> lock_;                   ///< rank 0: held until this run ends
+  Reporter reporter_;                               ///< has an effect on rank 0 only
+  std::unique_ptr<CheckpointManager> checkpoints_;  ///< uses lock_ and reporter_ until its destruction
+  std::vector<RankMemory> memory_;                  ///< forecast by pipeline rank
+  std::optional<RunForecast> forecast_;             ///< of step time, if this machine's hardware figures are known
+  std::string accumulation_;                        ///< cost of parallel.gradient_accumulation, if both values are possible
+  std::string recompute_;                           ///< the choice of training.recompute budget, as text
   int64_t total_ = 0;
-  int64_t done_ = 0;        ///< steps
-  bool evaluated_ = false;  ///< after step done_, where that is due: a run may have been killed between its save and its evaluation
+  int64_t done_ = 0;        ///< steps completed
+  bool evaluated_ = false;  ///< false if the evaluation due after step done_ is missing: a run may be killed between save and evaluation
   struct Started {
     int64_t step;
     Trainer::StepInFlight in_flight;
   };
-  std::optional<Started> started_;  ///< not yet reported
+  std::optional<Started> started_;  ///< step not yet reported
   RejectedSteps rejected_;          ///< up to the last reported step
   std::chrono::steady_clock::time_point last_report_ = std::chrono::steady_clock::now();
-  std::deque<double> step_seconds_;  ///< of the last steps
+  std::deque<double> step_seconds_;  ///< of the most recent steps
 };
 
 }  // namespace trireme

@@ -16,7 +16,7 @@ void RejectedSteps::add(int64_t step, const StepResult& result) {
 
 std::string RejectedSteps::text() const {
   const std::string many = concat(count_, count_ == 1 ? " step was rejected" : " steps in a row were rejected");
-  if (last_ == 0) return many;  // before this start
+  if (last_ == 0) return many;  // all rejected before this start
   return concat(many, ", the last of them step ", last_, ", because ", reason_, reason_.starts_with("the loss") ? " are" : " is", " not finite");
 }
 

@@ -6,24 +6,24 @@
 
 namespace trireme {
 
-/// Rejected steps in a row. A rejected step leaves the weights as they are, so only other data can make the next one better: after many of them the run has
-/// diverged. A step that overflows is no rejection: the loss scale is smaller afterwards, and from its minimum on such a step is rejected like any other. It
-/// does not end a row either, for it has not changed the weights. The count is part of the run's state, or a job that is started again and again would never
-/// reach the limit. The same on every rank.
+/// Counts consecutive rejected steps. A rejected step does not change the weights, so only different data can make the next one succeed: after many
+/// of them the run has diverged. An fp16 overflow is not counted, because it lowers the loss scale; at the minimal scale it is a rejection like any
+/// other. An overflow does not reset the count either, because it does not change the weights. The count is part of the checkpoint: otherwise a job
+/// that is restarted repeatedly would never reach the limit. Equal on every rank.
 class RejectedSteps {
  public:
-  /// `limit`: training.max_rejected_steps. `count`: up to the step that the run goes on from.
+  /// `limit`: training.max_rejected_steps. `count`: rejections before the step that the run resumes from.
   explicit RejectedSteps(int64_t limit = 0, int64_t count = 0) : limit_(limit), count_(count) {}
 
   void add(int64_t step, const StepResult& result);
   int64_t count() const { return count_; }
   bool limit_reached() const { return limit_ > 0 && count_ >= limit_; }
-  /// How many, up to which step, and why: "20 steps in a row were rejected, the last of them step 21, because ...".
+  /// Number, last step and reason: "20 steps in a row were rejected, the last of them step 21, because ...".
   std::string text() const;
 
  private:
   int64_t limit_, count_;
-  int64_t last_ = 0;  ///< the last rejected one that was added
+  int64_t last_ = 0;  ///< the last rejected step since the start; 0: none
   std::string reason_;
 };
 

@@ -16,7 +16,7 @@ using nlohmann::ordered_json;
 void Reporter::open(const Config& config, const ordered_json& environment, const std::optional<RunForecast>& forecast, int64_t step, int64_t steps,
                     bool to_terminal) {
   const std::filesystem::path path = std::filesystem::path(config.run.directory) / "metrics.jsonl";
-  MetricsSink::cut_back(path, step);
+  MetricsSink::truncate_after(path, step);
   sinks_.push_back(std::make_unique<MetricsSink>(path));
   sinks_.push_back(std::make_unique<ConsoleSink>(steps, to_terminal));
   tokens_per_step_ = config.training.global_batch_size * config.training.sequence_length;
@@ -38,7 +38,7 @@ void Reporter::open(const Config& config, const ordered_json& environment, const
 void Reporter::step(int64_t step, const StepResult& result, double seconds) {
   const double rate = static_cast<double>(tokens_per_step_) / seconds;
   const double flops = flops_per_token_ * rate;
-  const double loss = result.targets > 0 ? result.loss : std::numeric_limits<double>::quiet_NaN();  // the mean over no token
+  const double loss = result.targets > 0 ? result.loss : std::numeric_limits<double>::quiet_NaN();  // mean over zero tokens
   ordered_json fields = {{"loss", loss},
                          {"grad_norm", result.grad_norm},
                          {"learning_rate", result.learning_rate},
@@ -52,7 +52,7 @@ void Reporter::step(int64_t step, const StepResult& result, double seconds) {
   report_write_error();
   if (result.targets == 0)
     event("no_target", step, {},
-          concat("warning: step ", step, " has no loss and its gradients are zero: every target of its batch is masked, as those of prompts are"));
+          concat("warning: step ", step, " has no loss and its gradients are zero: every target of its batch is masked, as prompt targets are"));
   if (result.accepted) return;
   if (result.overflow) return event("overflow", step, {{"parameter", result.offender}});
   event("rejected_step", step, {{"parameter", result.offender}},
@@ -70,24 +70,24 @@ void Reporter::saved(const SaveReport& report) {
   const std::string name = checkpoint_name(report.step);
   if (report.error)
     return event("checkpoint_failed", {}, {{"checkpoint", name}, {"reason", *report.error}},
-                 concat("checkpoint of step ", report.step, " was not saved: ", *report.error, "; older checkpoints stand"));
+                 concat("checkpoint of step ", report.step, " was not saved: ", *report.error, "; older checkpoints remain valid"));
   event("checkpoint", {},
         {{"checkpoint", name}, {"bytes", report.bytes}, {"stall_seconds", report.stall_seconds}, {"write_seconds", report.write_seconds}});
 }
 
 void Reporter::memory(int64_t step, const std::vector<RankMemory>& forecast, const std::vector<RankMemory>& measured) {
   event("memory", step, {{"forecast", memory_json(forecast)}, {"measured", memory_json(measured)}},
-        "memory of a rank, planned and measured:\n" + memory_table(forecast, measured));
+        "memory per rank, forecast and measured:\n" + memory_table(forecast, measured));
 }
 
 void Reporter::forecast(int64_t step, double seconds, double measured_seconds, double bytes, double measured_bytes) {
   const auto pair = [](double forecast, double measured) {
     return ordered_json{{"forecast", forecast}, {"measured", measured}, {"ratio", forecast / measured}};
   };
-  const auto percent = [](double forecast, double measured) { return concat(" (", std::lround(100 * forecast / measured), " % of it)"); };
+  const auto percent = [](double forecast, double measured) { return concat(" (", std::lround(100 * forecast / measured), " %)"); };
   event("forecast", step, {{"step_seconds", pair(seconds, measured_seconds)}, {"memory_bytes", pair(bytes, measured_bytes)}},
-        concat("forecast against measured: a step ", seconds, " s against ", measured_seconds, " s", percent(seconds, measured_seconds),
-               "; memory of the rank that takes most ", binary_bytes_text(bytes), " against ", binary_bytes_text(measured_bytes),
+        concat("forecast vs measured: step time ", seconds, " s vs ", measured_seconds, " s", percent(seconds, measured_seconds),
+               "; peak memory of the largest rank ", binary_bytes_text(bytes), " vs ", binary_bytes_text(measured_bytes),
                percent(bytes, measured_bytes)));
 }
 
@@ -107,7 +107,7 @@ void Reporter::sync() const {
 
 void Reporter::report_write_error() {
   const std::string error = write_error();
-  if (!error.empty() && !write_error_reported_) message(error + "; its lines are kept until there is room");
+  if (!error.empty() && !write_error_reported_) message(error + "; its lines are buffered until there is space");
   write_error_reported_ = !error.empty();
 }
 

@@ -13,28 +13,28 @@
 
 namespace trireme {
 
-/// Makes events of what happens in a run, and hands them to every sink: metrics.jsonl and the terminal. Only one rank calls open(); without it no call has any
-/// effect. Where metrics.jsonl cannot be written a message says so once, and the run goes on.
+/// Turns the progress of a run into events and passes them to every sink: metrics.jsonl and the console. Only one rank calls open(); on the others no
+/// call has an effect. If metrics.jsonl cannot be written, one message reports it and the run continues.
 class Reporter {
  public:
-  /// Goes on from metrics.jsonl as it stood after `step`. `environment`: what environment.json says. `forecast`: for the start event, and for the peak
-  /// of MFU. `to_terminal`: a person looks at standard output. Errors: IoError.
+  /// Truncates metrics.jsonl after `step` and appends to it. `environment`: contents of environment.json. `forecast`: for the start event, and for
+  /// the peak FLOP/s of MFU. `to_terminal`: standard output is a terminal. Errors: IoError.
   void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, int64_t step, int64_t steps,
             bool to_terminal);
   void step(int64_t step, const StepResult& result, double seconds);
-  /// `sets`: name and loss of each, where they have names.
+  /// `sets`: name and loss of each validation set that has a name.
   void evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets);
   void saved(const SaveReport& report);
-  /// By pipeline rank, at the end of a run that has done `step` steps.
+  /// Memory by pipeline rank, at the end of a run after `step` steps.
   void memory(int64_t step, const std::vector<RankMemory>& forecast, const std::vector<RankMemory>& measured);
-  /// Beside what happened, at the end: seconds of a step, and bytes of the rank that takes most.
+  /// Forecast and measurement at the end of a run: seconds per step, and peak bytes of the rank with the highest use.
   void forecast(int64_t step, double seconds, double measured_seconds, double bytes, double measured_bytes);
   void message(const std::string& text) { event("", {}, {}, text); }
-  /// Parts of an Event.
+  /// Sends an Event with these members.
   void event(const std::string& kind, std::optional<int64_t> step, const nlohmann::ordered_json& fields, const std::string& text = "");
-  /// Of the first sink whose events are waiting to be written: why; else empty.
+  /// EventSink::write_error of the first sink that has one; else empty.
   std::string write_error() const;
-  /// What the sinks have written outlives a power cut from here. From any thread.
+  /// Flushes all sinks to stable storage. Thread-safe.
   void sync() const;
 
  private:

@@ -25,16 +25,17 @@ static std::vector<std::string> checkpoints_in(const std::string& run_directory)
   return found;
 }
 
-/// Where none was found, though metrics.jsonl may name one: a file system that is not mounted must not pass for a run that has never saved.
+/// Called when no checkpoint was found: fails if metrics.jsonl records one, because an unmounted file system must not look like a run without
+/// checkpoints.
 static std::vector<std::string> checkpoints_that_were_saved(const std::string& run_directory) {
   const fs::path metrics = fs::path(run_directory) / "metrics.jsonl", directory = fs::path(run_directory) / "checkpoints";
   const MetricsHistory before = MetricsSink::history(metrics);
-  // A job that is under way may have saved its first one meanwhile, and what was put aside for a moment comes back once this job has the lock.
+  // Look again: a running job may have saved its first checkpoint meanwhile. Unpublished ones are restored once this job has the lock.
   std::vector<std::string> candidates = checkpoints_in(run_directory);
   if (!candidates.empty() || before.checkpoint.empty() || has_unpublished(directory)) return candidates;
   throw MissingFileError(
       concat("run.directory=", run_directory, ": ", metrics.string(), " records ", before.checkpoint, ", and ", directory.string(),
-             " contains no checkpoint; put it back (is its file system mounted?), or start over with --resume never, which keeps the ",
+             " contains no checkpoint; restore it (is its file system mounted?), or start over with --resume never, which keeps the ",
              "previous metrics under another name"));
 }
 
@@ -48,43 +49,47 @@ std::vector<std::string> checkpoints_to_resume(const std::string& run_directory,
     std::error_code ignored;
     const auto is_it = [&](const std::string& candidate) { return fs::equivalent(candidate, resume, ignored); };
     if (!candidates.empty() && fs::exists(resume) && std::none_of(candidates.begin(), candidates.end(), is_it))
-      throw ConfigError(concat("--resume ", resume, ": run.directory=", run_directory,
-                               " holds checkpoints of another past; allowed one of those, or another run.directory"));
+      throw ConfigError(
+          concat("--resume ", resume, ": run.directory=", run_directory,
+                 " already contains checkpoints from a different history of this run; allowed one of those, or a different run.directory"));
     return {resume};
   }
   if (!candidates.empty())
-    throw ConfigError(concat("run.directory=", run_directory, ": already holds a run; allowed another directory, or --resume auto to continue it"));
+    throw ConfigError(
+        concat("run.directory=", run_directory, ": already contains a run; allowed a different directory, or --resume auto to continue it"));
   return {};
 }
 
 void check_resumable(const CheckpointReader& reader, const std::string& checkpoint, const Config& config, const std::string& training_data) {
   const auto is_weight = [](const auto& tensor) { return tensor.first.starts_with("weight/"); };
   if (std::all_of(reader.tensors().begin(), reader.tensors().end(), is_weight))
-    throw ConfigError(concat("cannot resume from ", checkpoint, ": it holds weights only, not the state of a run; start one from them with --set ",
+    throw ConfigError(concat("cannot resume from ", checkpoint,
+                             ": it contains only weights, not the state of a run; to start a run from them, use --set ",
                              "training.initial_weights=", checkpoint));
   const std::string difference = mathematical_difference(saved_config(reader, checkpoint), config);
   if (!difference.empty())
-    throw ConfigError(concat("cannot resume from ", checkpoint, ": the configuration has changed what is trained:\n", difference,
-                             "use another run.directory for another run"));
+    throw ConfigError(concat("cannot resume from ", checkpoint, ": the configuration changes what is trained:\n", difference,
+                             "use a different run.directory for a different run"));
   if (Tokenizer::open(config.data.tokenizer).digest() != reader.description().tokenizer.digest)
     throw ConfigError(concat("cannot resume from ", checkpoint, ": data.tokenizer=", config.data.tokenizer,
-                             ": not the tokenizer that it was trained with, which is ", reader.tokenizer_spec(),
-                             "; use another run.directory for another run"));
+                             ": differs from the tokenizer it was trained with, ", reader.tokenizer_spec(),
+                             "; use a different run.directory for a different run"));
   if (!same_data(reader.description().training_data, training_data))
     throw DataError(concat("cannot resume from ", checkpoint,
-                           ": data.train holds other tokens than when it was saved; use another run.directory for another run"));
+                           ": data.train contains different tokens than when it was saved; use a different run.directory for a different run"));
 }
 
 void check_initial_weights(const WeightSource& source, const Config& config) {
   const std::string where = concat("training.initial_weights=", config.training.initial_weights, ": ");
   const std::string difference = model_difference(config.model, source.model());
-  if (!difference.empty()) throw ConfigError(concat(where, "another model than the configured one; allowed the same, which is\n", difference));
+  if (!difference.empty()) throw ConfigError(concat(where, "model differs from the configured one; allowed a configuration with\n", difference));
   if (source.tokenizer().empty()) return;
   if (!same_ids(Tokenizer::open(source.tokenizer()), Tokenizer::open(config.data.tokenizer)))
-    throw ConfigError(concat(where, "trained with another tokenizer than data.tokenizer=", config.data.tokenizer, "; allowed ", source.tokenizer()));
+    throw ConfigError(
+        concat(where, "trained with a different tokenizer than data.tokenizer=", config.data.tokenizer, "; allowed ", source.tokenizer()));
 }
 
-/// Runs `body`, which agrees; what it finds damaged, missing or on a bad disk is returned instead of thrown.
+/// Runs `body`, which throws only errors that all ranks agree on; returns data, missing-file and I/O errors instead of throwing them.
 static std::optional<AgreedError> damage_in(const std::function<void()>& body) {
   try {
     body();
@@ -95,7 +100,7 @@ static std::optional<AgreedError> damage_in(const std::function<void()>& body) {
   return std::nullopt;
 }
 
-/// The weights of a run that starts. Collective.
+/// Initialises the weights of a new run. Collective.
 static void begin(Trainer& trainer, const Config& config) {
   const std::string& from = config.training.initial_weights;
   if (from == "none") return trainer.initialise();
@@ -107,28 +112,27 @@ static void begin(Trainer& trainer, const Config& config) {
   });
   if (world.rank() == 0) {
     if (const std::string& problem = source->tokenizer_problem(); !problem.empty())
-      std::cerr << concat("warning: ", printable(problem), "; data.tokenizer is not compared with it\n");
+      std::cerr << concat("warning: ", printable(problem), "; not compared with data.tokenizer\n");
     std::cerr << concat("starting from the weights in ", source->path(), "\n");
   }
   load_weights(trainer, *source);
   const NonFinite found = non_finite_weights(trainer);
-  if (!found.empty() && world.rank() == 0)
-    std::cerr << concat("warning: ", source->path(), " holds weights that are not finite: ", to_string(found), "\n");
+  if (!found.empty() && world.rank() == 0) std::cerr << concat("warning: ", source->path(), " contains non-finite weights: ", to_string(found), "\n");
 }
 
-/// Says where the checkpoint has a moving average and the run has none, or the other way round.
+/// Reports if only one of checkpoint and run has a moving average of the weights.
 static void note_average(const CheckpointReader& reader, const std::string& checkpoint, const Config& config) {
   const bool kept = config.training.ema.decay.has_value();
   if (kept == reader.has_kind(kAverageName)) return;
   std::cerr << concat("note: ", checkpoint,
-                      kept ? " has no moving average of the weights; that of training.ema begins with its weights\n"
-                           : " has a moving average of the weights, which is dropped: training.ema.decay is not set\n");
+                      kept ? " has no moving average of the weights; training.ema starts from its weights\n"
+                           : " has a moving average of the weights, which is dropped because training.ema.decay is not set\n");
 }
 
-/// Where the name and the manifest disagree on the step, one of them is wrong, and with it the order of the checkpoints.
+/// Refuses a checkpoint whose name and manifest disagree on the step: the order of the checkpoints would be wrong.
 static std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& checkpoint) {
   auto reader = std::make_unique<CheckpointReader>(checkpoint);
-  if (const std::string problem = reader->misnamed(); !problem.empty()) throw DataError(problem);
+  if (const std::string problem = reader->name_mismatch(); !problem.empty()) throw DataError(problem);
   return reader;
 }
 
@@ -151,10 +155,10 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
       if (world.rank() == 0) note_average(*reader, checkpoint, config);
       return {checkpoint, reader->description().step, reader->description().rejected_steps};
     }
-    if (automatic && world.rank() == 0) std::cerr << concat("warning: passing over ", checkpoint, ": ", printable(damage->what()), "\n");
+    if (automatic && world.rank() == 0) std::cerr << concat("warning: skipping ", checkpoint, ": ", printable(damage->what()), "\n");
   }
   if (!automatic) throw *damage;
-  // To start over would lose what could perhaps be saved.
+  // Starting over could destroy recoverable data.
   throw AgreedError(
       ExitCode::kData,
       concat("no checkpoint in ", fs::path(checkpoints.front()).parent_path().string(), " can be read: ", damage->what(), "; ", kStartAgain),

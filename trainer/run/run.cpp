@@ -12,7 +12,7 @@
 
 namespace trireme {
 
-/// On a GPU the figures of a step are read while the next one runs; a CPU has them at once.
+/// On a GPU the results of a step are read while the next one runs; on a CPU they are available immediately.
 void Run::start_step(int64_t step) {
   progress_.begin_step(step);
   const double rate = learning_rate(config_.training.schedule, config_.training.optimizer, config_.training.global_batch_size, step, total_);
@@ -43,7 +43,7 @@ void Run::finish_step() {
   last_report_ = std::chrono::steady_clock::now();
 }
 
-/// While steps run, a rank that stands still for five median steps is hung; the first steps make buffers and plans, and may take longer.
+/// During training a rank without progress for five median steps counts as hung. The first steps allocate buffers and may take longer.
 void Run::set_timeout() {
   constexpr size_t kWindow = 21, kFewest = 3;
   if (step_seconds_.size() > kWindow) step_seconds_.pop_front();
@@ -61,26 +61,27 @@ void Run::check_replicas(int64_t step) {
   if (!differences.empty())
     throw AgreedError(
         ExitCode::kInternal,
-        concat("after step ", step, " ranks disagree on what they hold alike; memory, a link or unlike processors may be at fault:\n", differences),
+        concat("after step ", step, " replicated state differs between ranks; possible causes: a memory or link fault, or different processors:\n",
+               differences),
         reports());
 }
 
-/// NaN where training.evaluate.batches takes in no target: the mean over no token.
+/// NaN if the evaluated batches contain no target: the mean over zero tokens.
 static double loss_of(const Trainer::Evaluation& evaluation) {
   return evaluation.tokens > 0 ? evaluation.loss : std::numeric_limits<double>::quiet_NaN();
 }
 
-/// The newest one whose weights are other than those that every gradient is now infinite with; empty where there is none.
+/// The newest checkpoint with different weights than the current ones, for which every gradient is non-finite; empty if there is none.
 std::string Run::checkpoint_before_rejections() const {
   try {
     for (const std::filesystem::path& checkpoint : checkpoints_of(directory()))
       if (CheckpointReader(checkpoint).description().optimizer_steps < trainer_->accepted_steps()) return checkpoint.string();
-  } catch (const Error&) {  // only advice
+  } catch (const Error&) {  // the path is only advice
   }
   return "";
 }
 
-/// Before a save: a diverged state is not worth one, and must push no other out.
+/// Called before a save: a diverged state must not be saved, as it would displace a good checkpoint.
 void Run::end_if_diverged() {
   if (!rejected_.limit_reached()) return;
   finish_step();  // a GPU is a step ahead
@@ -140,20 +141,20 @@ ExitCode Run::loop() {
   }
   bool stopped = all_reduce_scalar(world_, stop_.requested() ? 1 : 0, ReduceOp::kMax) > 0;
   if (stopped) {
-    reporter_.message("stopped on request before the first step; the same command goes on from there");
+    reporter_.message("stopped on request before the first step; rerun the same command to resume");
     return ExitCode::kRequeue;
   }
   if (!evaluated_) evaluate(done_);
   last_report_ = std::chrono::steady_clock::now();
   for (int64_t step = done_ + 1; step <= last && !stopped; ++step) {
     start_step(step);
-    constexpr double kStop = 1, kSaveFailed = 2;  // the greater is heard first, and the request stays
-    const double news = all_reduce_scalar(world_, checkpoints_->has_failure_to_tell() ? kSaveFailed : stop_.requested() ? kStop : 0, ReduceOp::kMax);
+    constexpr double kStop = 1, kSaveFailed = 2;  // the maximum takes precedence; a stop request remains set
+    const double news = all_reduce_scalar(world_, checkpoints_->has_unshared_failure() ? kSaveFailed : stop_.requested() ? kStop : 0, ReduceOp::kMax);
     stopped = news == kStop;
     if (news == kSaveFailed) checkpoints_->share_failures();
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check_every;
     const bool saves = (interval > 0 && step % interval == 0) || step == last || stopped;
-    const bool checks = check > 0 && (step % check == 0 || saves);  // lest a wrong state be the only one kept
+    const bool checks = check > 0 && (step % check == 0 || saves);  // also before each save, so that no inconsistent state replaces the good ones
     if (checks || saves || evaluates_at(step)) finish_step();
     end_if_diverged();
     if (checks) check_replicas(step);
@@ -162,7 +163,7 @@ ExitCode Run::loop() {
       checkpoints_->save(step, rejected_.count());
     }
     checkpoints_->poll();
-    // After the save: an evaluation may take longer than a scheduler waits between its signal and the end.
+    // Save first: an evaluation may take longer than a scheduler's grace period between signal and kill.
     if (evaluates_at(step)) evaluate(step);
     if (checks || saves || evaluates_at(step)) last_report_ = std::chrono::steady_clock::now();
     if (checks || saves) set_timeout();
@@ -171,7 +172,7 @@ ExitCode Run::loop() {
   progress_.act("waiting for the last checkpoint");
   progress_.set_timeout(2 * state_timeout(config_));
   checkpoints_->finish();
-  // Until here rank 0 may still be publishing what the others have written.
+  // The reduction is also a barrier: rank 0 may still be publishing what the others have written.
   const bool lost = all_reduce_scalar(world_, checkpoints_->failed() ? 1 : 0, ReduceOp::kMax) > 0;
   if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
   collectively(world_, [&] {
@@ -182,8 +183,8 @@ ExitCode Run::loop() {
     tracer_->finish(reporter_);
   }
   report_memory();
-  if (stopped && done_ < last) {  // after the last step there is nothing left to go on with
-    reporter_.message(concat("stopped on request after step ", done_, ", checkpoint saved; the same command goes on from there"));
+  if (stopped && done_ < last) {  // after the last step there is nothing to resume
+    reporter_.message(concat("stopped on request after step ", done_, ", checkpoint saved; rerun the same command to resume"));
     return ExitCode::kRequeue;
   }
   if (rejected_.count() > 0)
@@ -197,7 +198,7 @@ void check_trace_steps(const RunOptions& options, const Config& config, int64_t 
   const int64_t last = std::min(total_steps, options.max_steps.value_or(total_steps));
   const std::string key = concat("--trace-steps=", to_string(*options.trace_steps));
   if (options.trace_steps->last > last) throw ConfigError(concat(key, ": the run ends after step ", last, "; allowed steps from 1 to ", last));
-  if (config.run.device == "cuda") throw ConfigError(key + ": a GPU runs ahead of the host that would trace it; allowed with run.device=cpu");
+  if (config.run.device == "cuda") throw ConfigError(key + ": not supported on a GPU, which runs ahead of the host; allowed with run.device=cpu");
 }
 
 ExitCode run_training(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress) {

@@ -33,7 +33,7 @@ std::vector<ValidationSet> open_validation(const Config& config, const DatasetOp
   return opened;
 }
 
-/// What was learned by heart says nothing about the rest.
+/// Refuses validation on training data.
 void check_apart(const RunData& data) {
   std::error_code ignored;
   for (const ValidationSet& set : data.validation)
@@ -41,7 +41,7 @@ void check_apart(const RunData& data) {
       for (const std::string& train : data.train.files())
         if (std::filesystem::equivalent(file, train, ignored))
           throw ConfigError(
-              concat("data.validation: ", file, " is trained on too, as ", train, " of data.train; allowed data that training never sees"));
+              concat("data.validation: ", file, " is also training data, as ", train, " of data.train; allowed files that are not in data.train"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// The data sets of a configuration, opened.
+// Opens the data sets of a configuration.
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-/// Sequences of data.validation under one name; "validation" is the name of the entries that have none.
+/// All entries of data.validation with the same name; entries without a name form the set "validation".
 struct ValidationSet {
   std::string name;
   TokenDataset data;
@@ -17,20 +17,20 @@ struct ValidationSet {
 
 struct RunData {
   TokenDataset train;
-  std::vector<ValidationSet> validation;  ///< in the order of their first entries
+  std::vector<ValidationSet> validation;  ///< ordered by first entry
 };
 
-/// `config` is resolved. Errors: those of TokenDataset and Tokenizer::open; ConfigError where an entry of data.train stands in data.validation too, under
-/// whatever path, or the tokenizer has more tokens than the model.
+/// `config` is resolved. Errors: those of TokenDataset and Tokenizer::open; ConfigError if data.train and data.validation share a file, under any
+/// path, or the tokenizer has more tokens than the model.
 RunData open_run_data(const Config& config);
 
-/// The validation sets alone.
+/// Opens only the validation sets.
 std::vector<ValidationSet> open_validation(const Config& config);
 
-/// Some entry of data.validation has a name, so losses are reported for each set.
+/// True if an entry of data.validation has a name: then losses are reported for each set.
 bool has_named_sets(const Config& config);
 
-/// The steps a configuration asks for, epochs counted out.
+/// The number of steps of a configuration, with epochs converted to steps. `sequences`: size of the training set.
 int64_t total_steps(const Config& config, int64_t sequences);
 
 }  // namespace trireme

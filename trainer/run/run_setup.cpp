@@ -1,4 +1,4 @@
-// What a run does before its first step.
+// Set-up of a run before its first step.
 #include <unistd.h>
 
 #include <chrono>
@@ -37,7 +37,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
              {"configuration", to_yaml(config_)},
              {"--max-steps", std::to_string(last_step())},
              {"--trace-steps", options_.trace_steps ? to_string(*options_.trace_steps) : "none"},
-             {"schedule", to_text(training_schedule(config_))},  // perhaps each rank's own reading of a file
+             {"schedule", to_text(training_schedule(config_))},  // each rank may have read it from a file
              {"training data", training_data_},
              {"validation data", validation}};
   });
@@ -49,9 +49,9 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   if (log != nullptr) tracer_.emplace(*trainer_, *log, options_.trace_steps.value(), directory());
   resume();
   if (tracer_ && reports() && done_ >= options_.trace_steps->last)
-    std::cerr << concat("--trace-steps=", to_string(*options_.trace_steps), ": nothing to trace, ", done_, " steps are done\n");
-  if (done_ >= last_step() && evaluated_) return;       // a finished run stays as it is
-  if (reports()) announce_ready(options_.environment);  // every rank has had a StopRequest since its command began
+    std::cerr << concat("--trace-steps=", to_string(*options_.trace_steps), ": nothing to trace, ", done_, " steps are already done\n");
+  if (done_ >= last_step() && evaluated_) return;       // a finished run is not changed
+  if (reports()) announce_ready(options_.environment);  // every rank has had a StopRequest since the start of its command
   collectively(world_, [&] {
     checkpoints_ = std::make_unique<CheckpointManager>(*trainer_, config_, session_, training_data_, lock_.get(), reporter_, progress_);
   });
@@ -82,7 +82,7 @@ void Run::open_data() {
   data_ = std::make_unique<RunData>(open_run_data(config_));
   training_data_ = data_->train.identity();
   total_ = total_steps(config_, data_->train.sequences());
-  if (config_.training.epochs) {  // the rules and the `auto` that had to wait for the number of steps
+  if (config_.training.epochs) {  // rules and `auto` values that depend on the number of steps
     Config counted = config_;
     counted.training.steps = total_;
     counted.training.epochs.reset();
@@ -90,8 +90,8 @@ void Run::open_data() {
   }
 }
 
-/// Loads, then locks: what is refused changes nothing in the run directory. A job on its way out may have saved meanwhile; once it is locked out, what
-/// there is stays, so the second look is the last.
+/// Loads before locking, so that a refused run changes nothing in the run directory. A job that is ending may save meanwhile; under the lock the set
+/// of checkpoints is final, so it is listed again once.
 void Run::resume() {
   progress_.act("loading");
   std::vector<std::string> checkpoints = candidates();
@@ -125,24 +125,24 @@ void Run::resume() {
     collectively(world_, [&] {
       if (!fs::exists(directory() / "config.yaml"))
         throw IoError(
-            concat("run.directory=", directory().string(), ": rank 0 has made it, and it is not there; it must be one place for all ranks"));
+            concat("run.directory=", directory().string(), ": created by rank 0, but not visible on this rank; it must be shared by all ranks"));
     });
     return;
   }
 }
 
-/// A finished run stays as it is, but for what a kill at its very end has left unpublished.
+/// Does not change a finished run, except that it removes unpublished leftovers of a kill at its very end.
 void Run::sweep_finished() {
   const fs::path checkpoints = directory() / "checkpoints";
   if (lock_ || !reports() || !has_unpublished(checkpoints)) return;
   try {
     const RunLock lock(directory());
     remove_unpublished(checkpoints);
-  } catch (const Error&) {  // another job has use for it, or nobody may write there
+  } catch (const Error&) {  // another job holds the lock, or the directory is not writable
   }
 }
 
-/// As rank 0 sees them.
+/// checkpoints_to_resume() of rank 0, on all ranks.
 std::vector<std::string> Run::candidates() {
   std::string names;
   collectively(world_, [&] {
@@ -160,21 +160,21 @@ void Run::open_directory(const std::string& checkpoint) {
   fs::create_directories(checkpoints);
   sync_directory(directory());
   sync_directory(fs::absolute(directory()).parent_path());
-  // Rolled back with --resume DIR: from here on the newer ones belong to another past.
+  // Rolled back with --resume DIR: from now on the newer checkpoints belong to a different history.
   std::error_code other_run;
   if (!checkpoint.empty() && fs::equivalent(checkpoint, checkpoints / checkpoint_name(done_), other_run))
     point_latest(checkpoints, checkpoint_name(done_), session_);
   write_durably(directory() / "config.yaml", to_yaml(config_));
   const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
   write_durably(directory() / "environment.json", environment.dump(2) + "\n");
-  const fs::path aside = checkpoint.empty() ? MetricsSink::set_aside(directory() / "metrics.jsonl") : fs::path();
+  const fs::path aside = checkpoint.empty() ? MetricsSink::rename_existing(directory() / "metrics.jsonl") : fs::path();
   reporter_.open(config_, environment, forecast_, done_, total_, standard_output_is_terminal(options_.environment));
   if (!aside.empty())
     reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));
   if (forecast_) reporter_.message(forecast_text(*forecast_));
-  const char* const without = ctx_.device == Device::kCpu ? ", without workspace of the CPU's kernels" : "";
+  const char* const without = ctx_.device == Device::kCpu ? ", without workspace of CPU kernels" : "";
   reporter_.message(
-      concat("memory of a rank by plan, the most of each pipeline rank", without, ":\n", memory_table(memory_), accumulation_, recompute_));
+      concat("memory forecast per rank, maximum of each pipeline rank", without, ":\n", memory_table(memory_), accumulation_, recompute_));
 }
 
 }  // namespace trireme

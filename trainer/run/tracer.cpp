@@ -20,8 +20,8 @@ std::optional<int64_t> step_number(std::string_view text) {
   return value;
 }
 
-/// What every rank says, on rank 0; empty elsewhere. One message at a time: traces are large, and there may be many ranks. Nothing of a rank whose message
-/// would be 2 GiB or more.
+/// Gathers the strings of all ranks on rank 0; returns an empty list elsewhere. Sends one message at a time, because traces are large and there may
+/// be many ranks. The string of a rank is empty if it would be 2 GiB or more.
 std::vector<std::string> gather_strings(Communicator& world, const std::string& mine) {
   constexpr auto kMost = static_cast<size_t>(std::numeric_limits<int32_t>::max());
   Arena arena(Device::kReference);
@@ -55,14 +55,14 @@ std::vector<std::string> gather_strings(Communicator& world, const std::string& 
   return all;
 }
 
-/// Processes of one running system read the same monotonic clock.
+/// Identifies the monotonic clock: all processes of one booted system share it.
 std::string name_of_clock() {
   std::string name;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), name);
   return name.empty() ? host_name() : name;
 }
 
-/// Means over ranks; they sum to step_seconds.
+/// Means over ranks; the causes add up to step_seconds.
 nlohmann::ordered_json fields_of(const std::vector<ExposedTime>& ranks) {
   ExposedTime mean{};
   double seconds = 0;
@@ -81,11 +81,11 @@ StepRange step_range(const std::string& text) {
   const auto first = step_number(std::string_view(text).substr(0, colon));
   const auto last = colon == text.npos ? first : step_number(std::string_view(text).substr(colon + 1));
   if (!first || !last || *first > *last)
-    throw ConfigError(concat("--trace-steps=", text, ": no range of steps; allowed A:B with 1 <= A <= B, steps counted from 1"));
+    throw ConfigError(concat("--trace-steps=", text, ": invalid range of steps; allowed A:B with 1 <= A <= B, steps counted from 1"));
   constexpr int64_t kMost = 100;
   if (*last - *first >= kMost)
     throw ConfigError(concat("--trace-steps=", text, ": ", *last - *first + 1, " steps; allowed at most ", kMost,
-                             ", for the trace is kept in memory until the last"));
+                             ", because the trace is kept in memory until the last"));
   return {*first, *last};
 }
 
@@ -113,7 +113,7 @@ void Tracer::end(int64_t step) {
   if (!kernels_) return;
   trainer_.context().log = nullptr;
   for (const OperationRecord& one : kernels_->take()) {
-    if (one.kind == OperationKind::kCollective) continue;  // told by its communicator
+    if (one.kind == OperationKind::kCollective) continue;  // recorded by its communicator
     trace_.kernels.push_back({concat(one.layer, *one.layer != 0 ? " " : "", one.name), one.begin, one.begin + one.seconds});
   }
   kernels_.reset();
@@ -125,7 +125,7 @@ void Tracer::report(int64_t step, Reporter& reporter) {
   const std::vector<std::string> all = gather_strings(world, to_bytes(trace_));
   if (world.rank() == 0) add(step, all, reporter);
   if (step == steps_.last) finish(reporter);
-  world.barrier();  // lest the others wait for rank 0 with the timeout of a step
+  world.barrier();  // so that the others do not wait for rank 0 with the timeout of a step
 }
 
 void Tracer::add(int64_t step, const std::vector<std::string>& all, Reporter& reporter) {
@@ -153,13 +153,13 @@ void Tracer::finish(Reporter& reporter) {
   if (count_ == 0 || std::exchange(written_, true)) return;
   try {
     write_durably(run_directory_ / "trace.json", chrome_.text());
-  } catch (const IoError& error) {  // no reason to end a run
-    reporter.message(concat("there is no new trace: ", error.what()));
+  } catch (const IoError& error) {  // not worth ending a run
+    reporter.message(concat("no trace was written: ", error.what()));
   }
   std::vector<ExposedTime> means = sums_;
   for (ExposedTime& rank : means)
     for (double& seconds : rank) seconds /= static_cast<double>(count_);
-  reporter.message(concat("seconds of a traced step by cause, of ", count_, " up to step ", last_, ": mean and most over ", means.size(),
+  reporter.message(concat("seconds per traced step by cause (steps traced: ", count_, ", last: ", last_, "): mean and maximum over ", means.size(),
                           " ranks, share of the step\n", exposed_table(means)));
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Chosen steps of a run, watched closely: `train --trace-steps A:B`.
+// Traces selected steps of a run: `train --trace-steps A:B`.
 #include <filesystem>
 #include <optional>
 
@@ -10,27 +10,28 @@
 
 namespace trireme {
 
-/// Steps from 1, both included.
+/// Steps `first` to `last`, inclusive, counted from 1.
 struct StepRange {
   int64_t first = 1, last = 1;
 };
-/// "3:5", or "3" for one. Errors: ConfigError; also for more than 100 steps, for a trace is kept in memory until it is written.
+/// Parses "3:5", or "3" for one step. Errors: ConfigError; also for more than 100 steps, because a trace is kept in memory until it is written.
 StepRange step_range(const std::string& text);
 std::string to_string(const StepRange& steps);  ///< "3:5"
 
-/// Collective in every method. On rank 0: a line {"event": "exposed"} in metrics.jsonl for each step; in the end <run.directory>/trace.json with all
-/// of them, the first with every operation of kernels/ops, and a table. Between begin() and end() it adds nothing but clock readings to what a rank does.
+/// Every method is collective. Rank 0 writes a line {"event": "exposed"} to metrics.jsonl for each step, and at the end a table and
+/// <run.directory>/trace.json with all steps, the first with every operation of kernels/ops. Between begin() and end() the only overhead is reading
+/// clocks.
 class Tracer {
  public:
-  /// `world`: the one `trainer` was made with, timed by `log`.
+  /// `log` must record the world communicator of `trainer` (timed()).
   Tracer(Trainer& trainer, CommunicationLog& log, const StepRange& steps, std::filesystem::path run_directory);
-  /// Before the step: its clock starts when all ranks are here.
+  /// Call before the step: a barrier, then the clock starts.
   void begin(int64_t step);
-  /// As soon as its figures were read.
+  /// Call as soon as the results of the step have been read.
   void end(int64_t step);
-  /// Ranks leave it together.
+  /// Gathers and reports a step; ends with a barrier.
   void report(int64_t step, Reporter& reporter);
-  /// At the end of a run, which may not have got to the last step; where it has, that is written already.
+  /// Call at the end of a run: writes the trace unless that was done after the last step to trace.
   void finish(Reporter& reporter);
   bool traces(int64_t step) const { return steps_.first <= step && step <= steps_.last; }
 
@@ -41,15 +42,15 @@ class Tracer {
   CommunicationLog& log_;
   StepRange steps_;
   std::filesystem::path run_directory_;
-  std::string clock_;                                            ///< of this host since it was started
-  StepTrace trace_;                                              ///< of the step under way
-  std::optional<OperationLog> kernels_;                          ///< of the first one: thousands of events, alike in every step
-  bool detailed_ = false;                                        ///< that one is over
-  std::optional<std::chrono::steady_clock::time_point> origin_;  ///< of the first one, on rank 0
+  std::string clock_;                                            ///< identifies the monotonic clock of this host
+  StepTrace trace_;                                              ///< of the current step
+  std::optional<OperationLog> kernels_;                          ///< of the first step only: thousands of operations, the same in every step
+  bool detailed_ = false;                                        ///< the first step has been traced
+  std::optional<std::chrono::steady_clock::time_point> origin_;  ///< of the first step, on rank 0
   ChromeTrace chrome_;
   std::vector<ExposedTime> sums_;  ///< by rank
-  int64_t count_ = 0;              ///< steps in them
-  int64_t last_ = 0;               ///< of these steps
+  int64_t count_ = 0;              ///< number of steps in sums_
+  int64_t last_ = 0;               ///< the last of these steps
   bool written_ = false;
 };
 

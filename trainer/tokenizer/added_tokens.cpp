@@ -10,7 +10,7 @@ size_t byte_at(std::string_view text, size_t i) { return static_cast<unsigned ch
 }  // namespace
 
 AddedTokens::AddedTokens(std::vector<std::pair<std::string, int32_t>> tokens) : tokens_(std::move(tokens)) {
-  std::sort(tokens_.begin(), tokens_.end());  // by bytes: std::string compares them unsigned
+  std::sort(tokens_.begin(), tokens_.end());  // byte order: std::string compares bytes as unsigned
   for (const auto& [content, id] : tokens_) ++first_[byte_at(content, 0) + 1];
   for (size_t byte = 0; byte < 256; ++byte) first_[byte + 1] += first_[byte];
 }
@@ -21,7 +21,7 @@ AddedTokens::Match AddedTokens::find(std::string_view text, size_t at) const {
     auto low = tokens_.begin() + first_[byte_at(text, begin)];
     auto high = tokens_.begin() + first_[byte_at(text, begin) + 1];
     Match longest{begin, begin, 0};
-    // [low, high) are the tokens whose first `length` bytes are those of the text; the one that has no more is the first of them.
+    // [low, high) are the tokens whose first `length` bytes match the text; a token of exactly that length comes first.
     for (size_t length = 1; low != high; ++length) {
       if (low->first.size() == length) {
         longest = {begin, begin + length, low->second};

@@ -15,16 +15,16 @@
 namespace trireme {
 namespace {
 
-/// A piece and its ids, one line of the CPU's cache. Longer pieces are rare, or never come again.
+/// A piece and its ids, in one cache line. Longer pieces are rare or do not recur.
 struct alignas(64) CachedPiece {
   uint8_t bytes = 0, count = 0;
   std::array<char, 26> text{};
   std::array<int32_t, 9> ids{};
 };
 static_assert(sizeof(CachedPiece) == 64);
-constexpr size_t kCachedPieces = size_t{1} << 15;  // 2 MiB: what a core's own cache holds
+constexpr size_t kCachedPieces = size_t{1} << 15;  // 2 MiB: fits a core's L2 cache
 
-/// The stretch of text between added tokens that a place at or before `limit` lies in; empty where it would lie in a token: there its begin.
+/// The stretch of text between added tokens that contains byte `limit`; if that byte lies in an added token, the empty stretch at the token's begin.
 struct Stretch {
   size_t begin, end;
 };
@@ -37,7 +37,7 @@ Stretch stretch_at(const AddedTokens& tokens, std::string_view text, size_t limi
   }
 }
 
-/// Calls plain(text, begin) for what lies between added tokens, and pushes their ids.
+/// Calls plain(text, begin) for the text between added tokens, and appends the ids of the added tokens.
 template <class Plain>
 void between_tokens(const AddedTokens& added, std::string_view text, std::vector<int32_t>& tokens, Plain&& plain) {
   for (size_t at = 0; at < text.size();) {
@@ -53,10 +53,10 @@ void between_tokens(const AddedTokens& added, std::string_view text, std::vector
 struct BytePairTokenizer::Tables {
   TokenizerJson description;
   MergeTable merges;
-  AddedTokens raw, normalized;  ///< looked for before and after normalisation
+  AddedTokens raw, normalized;  ///< matched before and after normalisation
   size_t longest_added = 0;     ///< bytes
   bool added_over_lines = false;
-  std::unordered_map<std::string_view, int32_t> whole;  ///< where a piece that is a token is that token
+  std::unordered_map<std::string_view, int32_t> whole;  ///< tokens by their bytes, if ignore_merges
 
   Tables(TokenizerJson read, const std::string& where) : description(std::move(read)), merges(description.merges, where) {
     std::vector<std::pair<std::string, int32_t>> before, after;
@@ -77,7 +77,7 @@ struct BytePairTokenizer::Scratch {
   std::vector<CachedPiece> cache = std::vector<CachedPiece>(kCachedPieces);
   std::string normalized;
   std::vector<int32_t> ids;
-  MergeRoom merges;
+  MergeBuffers merges;
 };
 
 BytePairTokenizer::BytePairTokenizer(TokenizerJson description, const std::string& where)
@@ -137,23 +137,23 @@ void BytePairTokenizer::encode_piece(std::string_view piece, std::vector<int32_t
 
 size_t BytePairTokenizer::cut(std::string_view text, bool first) const {
   const Tables& tables = *tables_;
-  // The space that goes ahead of what follows an added token may join a line feed there.
+  // The leading space of the text after an added token may merge with a line feed there.
   const bool prefixed_token = pretokenizer_.prefixes_text() && tables.longest_added > 0;
   const size_t line = tables.added_over_lines || prefixed_token ? 0 : pretokenizer_.last_line(text);
   if (line > 0) return line;
 
-  // An added token that begins further back may not have ended yet, or may be the begin of a longer one.
+  // An added token that begins after `limit` may be incomplete, or the beginning of a longer one.
   const size_t unsure = tables.longest_added > 0 ? tables.longest_added - 1 : 0;
   const size_t limit = text.size() - std::min(text.size(), unsure);
   const Stretch outer = stretch_at(tables.raw, text, limit);
   std::string_view plain = text.substr(outer.begin, outer.end - outer.begin);
   std::string room;
-  // Right behind an added token, what a cut leaves would lose the space that goes ahead of it; another token gets none.
+  // After a cut directly behind an added token, the rest would not get its leading space. Another added token gets none, so that cut is allowed.
   const bool cut_behind_token = !pretokenizer_.prefixes_text() || (plain.empty() && outer.end < text.size());
-  // A place in the normalised text would not be one in the text.
+  // Places in the normalised text do not map to places in the original text.
   if (tables.description.nfc && to_nfc(plain, room) != plain) return cut_behind_token ? outer.begin : 0;
   const Stretch inner = stretch_at(tables.normalized, plain, limit - outer.begin);
-  // What is behind the limit may turn out to be a token, and then the text before it ends there.
+  // The text after the limit may begin an added token, which would end the plain text there.
   plain = plain.substr(inner.begin, std::min(inner.end, limit - outer.begin) - inner.begin);
   const size_t begin = outer.begin + inner.begin;
   const size_t place = pretokenizer_.last_boundary(plain, first || begin > 0, tables.description.nfc);

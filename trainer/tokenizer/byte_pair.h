@@ -1,5 +1,5 @@
 #pragma once
-// Byte-level byte-pair encoding, as the tokenizer.json of GPT-2, LLaMA-3 and Qwen describes it.
+// Byte-level byte-pair encoding, as described by the tokenizer.json of GPT-2, LLaMA-3 and Qwen.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,7 +14,7 @@ namespace trireme {
 
 struct TokenizerJson;
 
-/// Gives the ids of the Python package `tokenizers`. A copy shares the tables and has a cache and a regex state of its own: one copy for each thread.
+/// Produces the same ids as the Python package `tokenizers`. Copies share the tables but not the cache and the regex state: use one copy per thread.
 /// Source: Sennrich et al. 2016, arXiv:1508.07909; Radford et al. 2019 (bytes as the alphabet).
 class BytePairTokenizer {
  public:
@@ -26,16 +26,16 @@ class BytePairTokenizer {
   ~BytePairTokenizer();
 
   int64_t vocab_size() const;
-  /// These are Tokenizer's.
+  /// encode, cut, decode and token_bytes: see Tokenizer.
   void encode(std::string_view text, std::vector<int32_t>& tokens, bool first);
   size_t cut(std::string_view text, bool first) const;
-  std::string decode(std::span<const int32_t> tokens) const;  ///< every id is in the vocabulary
+  std::string decode(std::span<const int32_t> tokens) const;  ///< every id must be in the vocabulary
   std::vector<int32_t> token_bytes() const;
   std::optional<int32_t> added_token(std::string_view content) const;
 
  private:
-  struct Tables;   ///< what never changes after reading
-  struct Scratch;  ///< ids of the pieces seen last, and room for one piece's merges
+  struct Tables;   ///< immutable after construction
+  struct Scratch;  ///< cache of recent pieces, and buffers
 
   void encode_piece(std::string_view piece, std::vector<int32_t>& tokens);
 

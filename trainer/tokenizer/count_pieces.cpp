@@ -6,22 +6,22 @@
 #include <thread>
 #include <utility>
 
-#include "trainer/tokenizer/text_stretches.h"
+#include "trainer/tokenizer/text_chunk_reader.h"
 
 namespace trireme {
 namespace {
 
-/// The stretches of all files one after another, to whichever thread asks next.
+/// Hands out the stretches of all files, in order, to the worker threads.
 class SharedText {
  public:
   SharedText(const std::vector<std::string>& files, Cut cut) : files_(files), cut_(std::move(cut)) {}
 
-  /// Empty behind the last file. `begins`: it begins a document.
+  /// The next stretch; empty after the last file. `begins`: the stretch begins a document.
   std::string next(bool& begins) {
     const std::lock_guard lock(mutex_);
     while (stretches_ != nullptr || file_ < files_.size()) {
       begins = stretches_ == nullptr;
-      if (begins) stretches_ = std::make_unique<TextStretches>(files_[file_++], cut_);
+      if (begins) stretches_ = std::make_unique<TextChunkReader>(files_[file_++], cut_);
       std::string stretch = stretches_->next();
       if (!stretch.empty()) return stretch;
       stretches_.reset();
@@ -45,7 +45,7 @@ class SharedText {
   const Cut cut_;
   std::mutex mutex_;
   size_t file_ = 0;
-  std::unique_ptr<TextStretches> stretches_;
+  std::unique_ptr<TextChunkReader> stretches_;
   std::exception_ptr error_;
 };
 

@@ -10,7 +10,7 @@ namespace {
 
 uint64_t pair_of(int32_t left, int32_t right) { return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right); }
 
-/// Looks through all neighbours for each merge: the fastest way for a word.
+/// Scans all adjacent pairs for each merge: the fastest method for short pieces.
 void merge_short(const MergeTable& table, std::vector<int32_t>& ids, std::vector<MergeTable::Entry>& pairs) {
   pairs.clear();
   for (size_t i = 0; i + 1 < ids.size(); ++i) pairs.push_back(table.find(ids[i], ids[i + 1]));
@@ -27,10 +27,10 @@ void merge_short(const MergeTable& table, std::vector<int32_t>& ids, std::vector
   }
 }
 
-/// A list and a heap of what may merge: time n log n for a piece as long as a document.
+/// Linked list of symbols and a heap of candidate merges: O(n log n), for pieces as long as a document.
 class LongMerge {
  public:
-  LongMerge(const MergeTable& table, MergeRoom& room) : table_(table), symbols_(room.symbols), heap_(room.heap) {}
+  LongMerge(const MergeTable& table, MergeBuffers& room) : table_(table), symbols_(room.symbols), heap_(room.heap) {}
 
   void run(std::vector<int32_t>& ids) {
     symbols_.clear();
@@ -41,7 +41,7 @@ class LongMerge {
     for (int32_t i = 0; i + 1 < count; ++i) consider(i);
     while (!heap_.empty()) {
       std::pop_heap(heap_.begin(), heap_.end());
-      const MergeRoom::Candidate candidate = heap_.back();
+      const MergeBuffers::Candidate candidate = heap_.back();
       heap_.pop_back();
       apply(candidate);
     }
@@ -50,7 +50,7 @@ class LongMerge {
   }
 
  private:
-  MergeRoom::Symbol& at(int32_t i) { return symbols_[static_cast<size_t>(i)]; }
+  MergeBuffers::Symbol& at(int32_t i) { return symbols_[static_cast<size_t>(i)]; }
 
   void consider(int32_t place) {
     if (place < 0 || at(place).next < 0) return;
@@ -61,11 +61,11 @@ class LongMerge {
     std::push_heap(heap_.begin(), heap_.end());
   }
 
-  void apply(const MergeRoom::Candidate& candidate) {
-    MergeRoom::Symbol& symbol = at(candidate.place);
-    // Either side may have merged with something else since.
+  void apply(const MergeBuffers::Candidate& candidate) {
+    MergeBuffers::Symbol& symbol = at(candidate.place);
+    // The candidate is stale if either side has been merged since.
     if (symbol.id != candidate.left || symbol.next < 0 || at(symbol.next).id != candidate.right) return;
-    MergeRoom::Symbol& absorbed = at(symbol.next);
+    MergeBuffers::Symbol& absorbed = at(symbol.next);
     symbol.id = candidate.result;
     symbol.next = absorbed.next;
     absorbed.id = -1;
@@ -75,8 +75,8 @@ class LongMerge {
   }
 
   const MergeTable& table_;
-  std::vector<MergeRoom::Symbol>& symbols_;
-  std::vector<MergeRoom::Candidate>& heap_;
+  std::vector<MergeBuffers::Symbol>& symbols_;
+  std::vector<MergeBuffers::Candidate>& heap_;
 };
 
 }  // namespace
@@ -88,7 +88,7 @@ MergeTable::MergeTable(const std::vector<Merge>& merges, const std::string& wher
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const Merge& merge = merges[rank];
     Entry& entry = slots_[slot(pair_of(merge.left, merge.right))];
-    if (entry.pair != kEmpty) throw DataError(concat(where, ": model: merge ", rank, " stands there twice, first as merge ", entry.rank));
+    if (entry.pair != kEmpty) throw DataError(concat(where, ": model: merge ", rank, " is a duplicate of merge ", entry.rank));
     entry = {pair_of(merge.left, merge.right), static_cast<int32_t>(rank), merge.result};
   }
 }
@@ -101,7 +101,7 @@ size_t MergeTable::slot(uint64_t pair) const {
 
 const MergeTable::Entry& MergeTable::find(int32_t left, int32_t right) const { return slots_[slot(pair_of(left, right))]; }
 
-void merge_all(const MergeTable& table, std::vector<int32_t>& ids, MergeRoom& room) {
+void merge_all(const MergeTable& table, std::vector<int32_t>& ids, MergeBuffers& room) {
   constexpr size_t kShort = 40;
   if (ids.size() <= kShort) {
     merge_short(table, ids, room.pairs);

@@ -8,19 +8,19 @@
 
 namespace trireme {
 
-/// Which neighbours merge, how early, and into what.
+/// Hash table from a pair of adjacent tokens to the rank of its merge and the resulting token.
 class MergeTable {
  public:
   static constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
   static constexpr uint64_t kEmpty = ~uint64_t{0};
   struct Entry {
-    uint64_t pair = kEmpty;  ///< left, right
+    uint64_t pair = kEmpty;  ///< left id in the upper, right id in the lower 32 bits
     int32_t rank = kNoRank, result = -1;
   };
 
-  /// Errors: DataError where a pair stands twice; `where` opens the message.
+  /// Errors: DataError, prefixed with `where`, for a duplicate pair.
   MergeTable(const std::vector<Merge>& merges, const std::string& where);
-  /// rank kNoRank where the two do not merge.
+  /// The entry of a pair; rank kNoRank if it does not merge.
   const Entry& find(int32_t left, int32_t right) const;
 
  private:
@@ -30,10 +30,10 @@ class MergeTable {
   int shift_ = 0;
 };
 
-/// Room for the merges of one piece, reused from piece to piece.
-struct MergeRoom {
+/// Buffers of merge_all, reused from piece to piece.
+struct MergeBuffers {
   struct Symbol {
-    int32_t id;  ///< -1: merged into the one before
+    int32_t id;  ///< -1: merged into its predecessor
     int32_t previous, next;
   };
   struct Candidate {
@@ -46,7 +46,7 @@ struct MergeRoom {
   std::vector<Candidate> heap;
 };
 
-/// Merges in `ids` the neighbours of the lowest rank, of equal ones the leftmost, until none merge.
-void merge_all(const MergeTable& table, std::vector<int32_t>& ids, MergeRoom& room);
+/// Repeatedly merges the adjacent pair of lowest rank in `ids`, ties broken to the left, until no pair merges.
+void merge_all(const MergeTable& table, std::vector<int32_t>& ids, MergeBuffers& room);
 
 }  // namespace trireme

@@ -9,7 +9,7 @@
 namespace trireme {
 namespace {
 
-// Unicode's White_Space: \s of PCRE2 has U+180E too.
+// Unicode property White_Space; \s of PCRE2 also includes U+180E.
 constexpr std::string_view kWhiteSpace = R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
 bool is_ascii_digit(char c) { return c >= '0' && c <= '9'; }
@@ -33,7 +33,7 @@ class Translation {
       } else if (c == '{') {
         interval();
       } else if (c == '^') {
-        // Not PCRE2's own: that it looks behind would go unsaid. In both, no line begins behind the last line feed.
+        // Spelled as a lookbehind because PCRE2 does not report its own ^ as one. In both engines, no line begins after a final line feed.
         out_.append(R"((?:(?<![^\n])(?!\z)))");
         ++at_;
       } else {
@@ -45,7 +45,8 @@ class Translation {
 
  private:
   [[noreturn]] void refuse(std::string_view what) const {
-    throw DataError(concat(where_, ": the regex ", regex_, " has ", what, ", which is not supported: regex engines differ in it"));
+    throw DataError(
+        concat(where_, ": regex ", regex_, " contains ", what, ", which is not supported because regex engines interpret it differently"));
   }
   std::string_view rest() const { return regex_.substr(at_); }
   void take(size_t count) {
@@ -54,8 +55,8 @@ class Translation {
   }
 
   void in_class(char c) {
-    if (c == '[') refuse("a class inside a class");
-    if (rest().starts_with("&&")) refuse("an intersection of classes");
+    if (c == '[') refuse("a nested class");
+    if (rest().starts_with("&&")) refuse("a class intersection");
     if (c == ']') in_class_ = false;
     take(1);
   }
@@ -77,7 +78,7 @@ class Translation {
     refuse(concat("the group ", rest().substr(0, 4)));
   }
 
-  /// {n}, {n,} and {n,m}; any other brace stands for itself in both syntaxes.
+  /// Handles {n}, {n,} and {n,m}; any other brace is literal in both syntaxes.
   void interval() {
     if (rest().starts_with("{,")) refuse("{,n}");
     const size_t end = rest().find('}');
@@ -89,7 +90,7 @@ class Translation {
   }
 
   void escape() {
-    if (rest().size() < 2) refuse("a \\ at its end");
+    if (rest().size() < 2) refuse("a trailing \\");
     const char c = regex_[at_ + 1];
     const auto replace = [&](std::string_view by, size_t length) {
       out_.append(by);
@@ -123,7 +124,7 @@ class Translation {
     if (in_class_ && rest().starts_with("-") && !rest().starts_with("-]")) refuse("a range from \\s");
   }
 
-  /// General categories mean the same in both; any other name is that of a script, which PCRE2 would widen to its extensions.
+  /// General categories mean the same in both engines. Any other name is a script, which PCRE2 would extend to Script_Extensions without "sc:".
   void property() {
     const size_t end = rest().find('}');
     if (!rest().substr(2).starts_with("{") || end == std::string_view::npos) refuse("\\p without {name}");
@@ -137,7 +138,7 @@ class Translation {
     at_ += end + 1;
   }
 
-  /// \xHH (of ASCII: above it is a byte, no character), \x{H...}, \uHHHH.
+  /// Handles \xHH (ASCII only: above, it denotes a byte, not a character), \x{H...} and \uHHHH.
   void code_point() {
     const bool braces = rest().substr(2).starts_with("{") && regex_[at_ + 1] == 'x';
     const size_t begin = braces ? 3 : 2;
@@ -158,7 +159,7 @@ class Translation {
   size_t at_ = 0;
   std::string out_;
   bool in_class_ = false;
-  size_t class_begin_ = 0;  ///< where the class begins in out_, behind [ or [^
+  size_t class_begin_ = 0;  ///< begin of the class in out_, after [ or [^
 };
 
 }  // namespace

@@ -4,10 +4,10 @@
 
 namespace trireme {
 
-/// A regex of `tokenizers` (Oniguruma, Ruby's syntax) in the syntax of PCRE2, matching the same text under PCRE2_UTF, UCP and MULTILINE.
-/// Errors: DataError for what the two read differently and what is rare enough not to be translated; `where` opens the message.
+/// Translates a regex of `tokenizers` (Oniguruma, Ruby syntax) to PCRE2 syntax; matches the same text under PCRE2_UTF, UCP and MULTILINE.
+/// Errors: DataError, prefixed with `where`, for rare constructs that the two engines interpret differently.
 std::string from_oniguruma(std::string_view regex, const std::string& where);
-/// A regex that matches this text and nothing else.
+/// A regex that matches exactly `text`.
 std::string quoted_regex(std::string_view text);
 
 }  // namespace trireme

@@ -35,11 +35,11 @@ std::shared_ptr<const pcre2_code> compile(const std::string& regex, const std::s
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &place, context.get()),
       pcre2_code_free);
-  if (!code) throw DataError(concat(where, ": the regex ", regex, " is not supported: ", message_of(error)));
+  if (!code) throw DataError(concat(where, ": regex ", regex, " is not supported: ", message_of(error)));
   uint32_t matches_nothing = 0;
   pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_nothing);
-  if (matches_nothing) throw DataError(concat(where, ": the regex ", regex, " can match the empty text, which is not supported"));
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);  // where the system allows none, matching is slower and the same
+  if (matches_nothing) throw DataError(concat(where, ": regex ", regex, " can match the empty string, which is not supported"));
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);  // a failure is harmless: matching without JIT is slower
   return code;
 }
 
@@ -55,8 +55,8 @@ Pretokenizer::MatchState::MatchState()
     : data(pcre2_match_data_create(1, nullptr), pcre2_match_data_free),
       context(pcre2_match_context_create(nullptr), pcre2_match_context_free),
       stack(nullptr, pcre2_jit_stack_free) {
-  TRIREME_CHECK(data && context, "no memory for a match");
-  // A run of a hundred million spaces is text; a regex that tries more often than that has met the text that makes it exponential.
+  TRIREME_CHECK(data && context, "out of memory for regex matching");
+  // A hundred million spaces in a row are legitimate text. A regex that exceeds this limit is backtracking exponentially.
   pcre2_set_match_limit(context.get(), 1000 * 1000 * 1000);
 }
 
@@ -65,7 +65,7 @@ Pretokenizer::Pretokenizer(PretokenizerRules rules, const std::string& where) : 
   if (regexes_.empty()) return;
   const std::string& first = rules_.regexes.front();
   named_ = std::any_of(kNamedPatterns.begin(), kNamedPatterns.end(), [&](const NamedPattern& pattern) { return pattern.regex == first; });
-  names_feeds_ = named_ && first.find(R"([\r\n]+)") != std::string::npos;
+  splits_after_newlines_ = named_ && first.find(R"([\r\n]+)") != std::string::npos;
   looks_behind_ = looks_behind(regexes_.front().get());
 }
 
@@ -74,7 +74,7 @@ Pretokenizer::Pretokenizer(const Pretokenizer& other)
       regexes_(other.regexes_),
       where_(other.where_),
       named_(other.named_),
-      names_feeds_(other.names_feeds_),
+      splits_after_newlines_(other.splits_after_newlines_),
       looks_behind_(other.looks_behind_) {}
 
 Pretokenizer& Pretokenizer::operator=(const Pretokenizer& other) { return *this = Pretokenizer(other); }
@@ -91,7 +91,7 @@ Pretokenizer::Match Pretokenizer::find(MatchState& state, size_t step, std::stri
     count = match();
   }
   if (count == PCRE2_ERROR_NOMATCH || count == PCRE2_ERROR_PARTIAL) return {text.size(), text.size()};
-  if (count < 0) throw DataError(concat(where_, ": the regex ", rules_.regexes[step], " gave up on a text: ", message_of(count)));
+  if (count < 0) throw DataError(concat(where_, ": regex ", rules_.regexes[step], " failed on a text: ", message_of(count)));
   const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(state.data.get());
   return {offsets[0], offsets[1]};
 }
@@ -108,21 +108,21 @@ size_t Pretokenizer::last_boundary(std::string_view text, bool begins, bool nfc)
     const size_t added = prefixed.size() - text.size();
     return std::max(last_boundary(prefixed, false, nfc), added) - added;
   }
-  const auto fits = [&](size_t place) { return !nfc || begins_apart_in_nfc(text.substr(place)); };
+  const auto fits = [&](size_t place) { return !nfc || is_nfc_boundary(text.substr(place)); };
   const std::string_view whole = text.substr(0, text.size() - unfinished_utf8(text));
-  size_t begin = 0, last = 0;  // of the characters behind the last byte that is none, and a place there
+  size_t begin = 0, last = 0;  // `begin`: after the last byte that is not valid UTF-8; `last`: the boundary found so far
   for (size_t valid = valid_utf8(whole); begin + valid < whole.size(); valid = valid_utf8(whole.substr(begin))) begin += valid + 1;
   if (fits(begin)) last = begin;
   if (looks_behind_ || regexes_.empty()) return last;
 
   MatchState state;
   const std::string_view run = whole.substr(begin);
-  // Matches that have not looked at the end are those of any longer text. The last of them may still have looked beyond its own end, and would not be
-  // the same if the text ended there.
+  // Matches that did not inspect the end of the text are the same in any longer text. But a match may have inspected text beyond its own end, and
+  // could differ if the text ended there: match again up to each candidate.
   const std::vector<Boundary> boundaries = last_boundaries(state, run, true);
   for (auto place = boundaries.rbegin(); place != boundaries.rend(); ++place) {
     if (!fits(begin + place->end)) continue;
-    const std::vector<Boundary> ended = last_boundaries(state, run.substr(0, place->end), false);  // none where the only match looked ahead
+    const std::vector<Boundary> ended = last_boundaries(state, run.substr(0, place->end), false);  // empty if the only match looked ahead
     if (!ended.empty() && ended.back() == *place) return begin + place->end;
   }
   return last;
@@ -143,16 +143,16 @@ std::vector<Pretokenizer::Boundary> Pretokenizer::last_boundaries(MatchState& st
 
 size_t Pretokenizer::last_line(std::string_view text) const {
   if (!named_) return 0;
-  // All of kNamedPatterns end a piece at a line feed between two characters that are no space, and none looks across it from either side. Those that
-  // name line feeds do so at the last one of any white space.
+  // All of kNamedPatterns end a piece at a line feed between two characters that are not white space, and none looks across it from either side.
+  // Those that name line feeds end a piece at the last line feed of any run of white space.
   for (size_t feed = text.rfind('\n'); feed != std::string_view::npos && feed > 0; feed = text.rfind('\n', feed - 1)) {
     CodePoint after = first_code_point(text.substr(feed + 1));
-    for (size_t at = feed + 1; names_feeds_ && is_white_space(after.value) && after.value != '\r' && after.value != '\n';) {
+    for (size_t at = feed + 1; splits_after_newlines_ && is_white_space(after.value) && after.value != '\r' && after.value != '\n';) {
       at += after.bytes;
       after = first_code_point(text.substr(at));
     }
     if (after.bytes == 0 || is_white_space(after.value)) continue;
-    if (names_feeds_) return feed + 1;
+    if (splits_after_newlines_) return feed + 1;
     const CodePoint before = last_code_point(text.substr(0, feed));
     if (before.bytes > 0 && !is_white_space(before.value)) return feed + 1;
   }

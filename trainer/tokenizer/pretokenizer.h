@@ -1,5 +1,5 @@
 #pragma once
-// The pieces of a text that byte-pair merges stay inside, by the regexes of a tokenizer.json.
+// Splits text by the regexes of a tokenizer.json into the pieces within which byte pairs are merged.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -17,32 +17,32 @@ struct pcre2_real_jit_stack_8;
 
 namespace trireme {
 
-/// A pattern that models in wide use were trained with.
+/// Pre-tokenization pattern of a widely used model family.
 struct NamedPattern {
   std::string_view name, regex;
-  bool nfc;  ///< its models bring text to NFC first
+  bool nfc;  ///< the models normalise text to NFC first
 };
 extern const std::array<NamedPattern, 3> kNamedPatterns;  ///< gpt2, llama3, qwen2
 
-/// How text becomes pieces: each regex in turn cuts the pieces of the one before it into its matches and what lies between them.
+/// Each regex in turn splits the pieces of the previous one into its matches and the text between them.
 struct PretokenizerRules {
   std::vector<std::string> regexes;  ///< in Oniguruma's Ruby syntax, as `tokenizers` reads them
-  int prefix_before = -1;            ///< a space goes ahead of each piece that has none before this regex (their number: after the last); -1: nowhere
+  int prefix_before = -1;            ///< regex before which each piece without a leading space gets one (regexes.size(): after the last); -1: none
 };
 
-/// A copy shares the compiled regexes; each thread needs one of its own.
+/// Copies share the compiled regexes; use one copy per thread.
 class Pretokenizer {
  public:
-  /// `where` opens every message. Errors: DataError for a regex that is wrong, or that could mean something else here than in `tokenizers`.
+  /// Errors: DataError, prefixed with `where`, for a regex that is invalid or could match differently than in `tokenizers`.
   Pretokenizer(PretokenizerRules rules, const std::string& where);
   Pretokenizer(const Pretokenizer& other);
   Pretokenizer& operator=(const Pretokenizer& other);
   Pretokenizer(Pretokenizer&&) noexcept = default;
   Pretokenizer& operator=(Pretokenizer&&) noexcept = default;
 
-  /// Calls piece(std::string_view) for the pieces of `text` in order; together they are the text, and the spaces put ahead. Any bytes are text: one
-  /// that is not part of valid UTF-8 is a piece of its own. `begins`: not the rest of a text that was cut, so that its first piece may get a space.
-  /// Errors: DataError where a regex gives up.
+  /// Calls piece(std::string_view) for the pieces of `text` in order; concatenated they are the text plus the inserted leading spaces. Each byte
+  /// that is not part of valid UTF-8 is a separate piece. `begins`: `text` begins a document rather than continuing one that was cut; only then can
+  /// its first piece get a leading space. Errors: DataError if a regex exceeds its match limits.
   template <class Piece>
   void pieces(std::string_view text, bool begins, Piece&& piece) {
     std::string prefixed;
@@ -55,34 +55,34 @@ class Pretokenizer {
     }
   }
 
-  /// Whether the begin of a text may get a space of its own.
+  /// True if the beginning of a text can get a leading space.
   bool prefixes_text() const { return rules_.prefix_before == 0; }
-  /// The last place in a text that goes on where the pieces before it are those of any longer text, and those behind it depend on nothing before it.
-  /// `begins`: as of pieces(). `nfc`: and where what follows is normalised alone as it is here. 0 where there is none.
+  /// The last place in `text`, a prefix of a longer text, at which it can be cut: the pieces before it do not depend on the text after it, nor those
+  /// after it on the text before it. `begins`: see pieces(). `nfc`: NFC normalisation must not cross the place either. 0 if there is no such place.
   size_t last_boundary(std::string_view text, bool begins, bool nfc) const;
-  /// The same, found from the end without matching: a line that begins there, unless a space goes ahead of the white space before it. 0 where there
-  /// is none, or the regex is none of kNamedPatterns.
+  /// A faster last_boundary for kNamedPatterns: searches backwards for the beginning of a line, without matching. Invalid if a leading space can be
+  /// inserted before the white space that precedes the line. 0 if there is no such place, or the regex is not in kNamedPatterns.
   size_t last_line(std::string_view text) const;
 
  private:
   struct Match {
-    size_t begin, end;  ///< equal, at the end of the text, where there is none
+    size_t begin, end;  ///< both the end of the text if there is no match
   };
   struct Boundary {
-    size_t end;        ///< of a match
-    uint64_t matches;  ///< a hash of where it and all before it begin and end
+    size_t end;        ///< end of a match
+    uint64_t matches;  ///< hash of the begins and ends of this match and all before it
     bool operator==(const Boundary&) const = default;
   };
   struct MatchState {
     MatchState();
     std::unique_ptr<pcre2_real_match_data_8, void (*)(pcre2_real_match_data_8*)> data;
     std::unique_ptr<pcre2_real_match_context_8, void (*)(pcre2_real_match_context_8*)> context;
-    std::unique_ptr<pcre2_real_jit_stack_8, void (*)(pcre2_real_jit_stack_8*)> stack;  ///< made when 32 KiB have not been enough
+    std::unique_ptr<pcre2_real_jit_stack_8, void (*)(pcre2_real_jit_stack_8*)> stack;  ///< allocated when the default 32 KiB are exceeded
   };
 
-  /// The first match in text[at..]. `partial`: one that has looked at the end of the text counts as none.
+  /// The first match in text[at..]. `partial`: a match that inspected the end of the text does not count.
   Match find(MatchState& state, size_t step, std::string_view text, size_t at, bool partial) const;
-  /// The ends of the last matches of the first regex in a run of characters, a few.
+  /// Boundaries of the last few matches of the first regex in `run`, which is valid UTF-8.
   std::vector<Boundary> last_boundaries(MatchState& state, std::string_view run, bool partial) const;
   static std::string_view with_prefix(std::string_view text, std::string& room);
 
@@ -107,9 +107,9 @@ class Pretokenizer {
   std::vector<std::shared_ptr<const pcre2_real_code_8>> regexes_;
   std::string where_;
   MatchState state_;
-  bool named_ = false;         ///< the first regex is one of kNamedPatterns
-  bool names_feeds_ = false;   ///< and one that ends a piece at the last line feed of any white space
-  bool looks_behind_ = false;  ///< the first regex does: what is before a place counts behind it
+  bool named_ = false;         ///< the first regex is in kNamedPatterns
+  bool splits_after_newlines_ = false;   ///< named_, and the regex ends a piece at the last line feed of a run of white space
+  bool looks_behind_ = false;  ///< the first regex has a lookbehind, so matches depend on the text before them
 };
 
 }  // namespace trireme

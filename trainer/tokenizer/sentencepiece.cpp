@@ -11,13 +11,13 @@
 namespace trireme {
 namespace {
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, how pieces write a space
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, represents a space in pieces
 
-/// What the library does not tell about a model: fields of its file, a protocol buffer (sentencepiece_model.proto), which the library has read.
+/// Reads fields of a protocol buffer (sentencepiece_model.proto), for model settings that the library does not expose.
 class Fields {
  public:
   explicit Fields(std::string_view message) : rest_(message) {}
-  /// The next field: its number, and its value or its bytes. False at the end, and where there is no sense in what follows.
+  /// The next field: its number, and its value or its bytes. Returns false at the end and for malformed input.
   bool next(uint64_t& number, uint64_t& value, std::string_view& bytes) {
     uint64_t key = 0;
     if (rest_.empty() || !varint(key)) return false;
@@ -57,7 +57,7 @@ class Fields {
 struct Settings {
   uint64_t model_type = 1;  ///< 2: BPE
   bool space_is_suffix = false, dummy_prefix = true, remove_extra_spaces = true, escape_spaces = true;
-  std::string_view rules;  ///< name of the normalisation; empty: its own rules
+  std::string_view rules;  ///< name of the normalisation rules; empty: custom rules
 };
 
 Settings read_settings(std::string_view model) {
@@ -79,19 +79,20 @@ Settings read_settings(std::string_view model) {
   return settings;
 }
 
-/// Whether a piece could stand over the boundary before a word.
+/// True if a piece could extend across the boundary before a word.
 bool spans_words(std::string_view piece) {
-  const size_t word = piece.find_first_not_of(kSpace);  // any byte of it: a character that shares a byte only makes the answer more careful
+  const size_t word = piece.find_first_not_of(kSpace);  // compares bytes: a character that shares one with U+2581 makes the result conservative
   return piece.find(' ') != std::string_view::npos || (word != std::string_view::npos && piece.find(kSpace, word) != std::string_view::npos);
 }
 
-/// Whether a document may be cut before a word: the unigram model adds the scores of a whole text up, in floating point, so that all of it counts.
+/// True if a document can be cut before a word. Not with a unigram model: it sums the scores of the complete text, in floating point, so every part
+/// of the text affects the result.
 bool cuts_before_words(const sentencepiece::SentencePieceProcessor& processor, const Settings& settings) {
-  constexpr std::array<std::string_view, 5> kKnownRules = {"identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf"};  // none maps over a space
+  constexpr std::array<std::string_view, 5> kKnownRules = {"identity", "nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf"};  // none maps across a space
   const bool known = std::find(kKnownRules.begin(), kKnownRules.end(), settings.rules) != kKnownRules.end();
-  const bool space_survives = settings.dummy_prefix || !settings.remove_extra_spaces;  // one at the begin of a part
+  const bool space_survives = settings.dummy_prefix || !settings.remove_extra_spaces;  // a space at the beginning of a part
   if (settings.model_type != 2 || !known || settings.space_is_suffix || !settings.escape_spaces || !space_survives) return false;
-  if (processor.IsUnknown(processor.PieceToId(kSpace))) return false;  // unknown characters in a row are one token
+  if (processor.IsUnknown(processor.PieceToId(kSpace))) return false;  // adjacent unknown characters form one token
   for (int id = 0; id < processor.GetPieceSize(); ++id)
     if (spans_words(processor.IdToPiece(id))) return false;
   return true;
@@ -101,9 +102,9 @@ void require(const sentencepiece::util::Status& status, const std::string& what)
   if (!status.ok()) throw DataError(concat(what, ": ", status.error_message()));
 }
 
-/// Whether no normalisation makes a space of it or takes it away, and pieces do not write a space with it.
-bool keeps_apart(const CodePoint& character) {
-  constexpr uint32_t kSpaceInPieces = 0x2581, kReplacement = 0xFFFD;  // "nmt_nfkc" makes spaces of both
+/// True if no normalisation removes the character or turns it into a space, and it does not represent a space in pieces.
+bool is_boundary_character(const CodePoint& character) {
+  constexpr uint32_t kSpaceInPieces = 0x2581, kReplacement = 0xFFFD;  // "nmt_nfkc" turns both into spaces
   return character.bytes > 0 && character.value != kSpaceInPieces && character.value != kReplacement && unchanged_by_nfkc(character.value);
 }
 
@@ -121,14 +122,15 @@ SentencePieceTokenizer::SentencePieceTokenizer(std::string_view model, const std
   dummy_prefix_ = settings.dummy_prefix;
   cuttable_ = cuts_before_words(*processor, settings);
   processor_ = processor;
-  // A message read behind another changes its fields: normalizer_spec (3) {add_dummy_prefix (3): false}.
+  // Appending a serialized message overrides fields of the first: normalizer_spec (3) {add_dummy_prefix (3): false}.
   rest_processor_ = dummy_prefix_ ? load(std::string(model).append({0x1A, 0x02, 0x18, 0x00})) : processor_;
 }
 
 int64_t SentencePieceTokenizer::vocab_size() const { return processor_->GetPieceSize(); }
 
 void SentencePieceTokenizer::encode(std::string_view text, std::vector<int32_t>& tokens, bool first) const {
-  // The space that cut() leaves before a word is what the library puts before a text. Any other text that goes on gets none.
+  // cut() leaves the space before a word to the second part, where it takes the place of the one that the library inserts. Any other continuation
+  // gets none.
   const bool spaced = !first && dummy_prefix_ && text.starts_with(' ');
   if (spaced) text.remove_prefix(1);
   std::vector<int> ids;
@@ -139,7 +141,7 @@ void SentencePieceTokenizer::encode(std::string_view text, std::vector<int32_t>&
 size_t SentencePieceTokenizer::cut(std::string_view text) const {
   if (!cuttable_) return 0;
   for (size_t space = text.rfind(' '); space != std::string_view::npos && space > 0; space = text.rfind(' ', space - 1))
-    if (keeps_apart(last_code_point(text.substr(0, space))) && keeps_apart(first_code_point(text.substr(space + 1)))) return space;
+    if (is_boundary_character(last_code_point(text.substr(0, space))) && is_boundary_character(first_code_point(text.substr(space + 1)))) return space;
   return 0;
 }
 

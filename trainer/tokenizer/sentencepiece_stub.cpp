@@ -1,11 +1,11 @@
-// A build without the SentencePiece library: no object of the class is ever made.
+// For builds without the SentencePiece library: the constructor throws, so the other members are never called.
 #include "kernels/core/check.h"
 #include "trainer/tokenizer/sentencepiece.h"
 
 namespace trireme {
 
 SentencePieceTokenizer::SentencePieceTokenizer(std::string_view, const std::string& where) {
-  throw ConfigError(concat(where, ": this build cannot read SentencePiece models; install libsentencepiece-dev and build again"));
+  throw ConfigError(concat(where, ": this build cannot read SentencePiece models; install libsentencepiece-dev and rebuild Trireme"));
 }
 int64_t SentencePieceTokenizer::vocab_size() const { return 0; }
 void SentencePieceTokenizer::encode(std::string_view, std::vector<int32_t>&, bool) const {}

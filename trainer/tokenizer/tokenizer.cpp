@@ -26,7 +26,7 @@ struct Overloaded : Visitors... {
 template <class... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
-/// The token that tokenizer_config.json beside a tokenizer.json says ends a text; nothing where there is no such file, or it does not say.
+/// The eos_token of the tokenizer_config.json beside a tokenizer.json; nullopt if the file or the key does not exist.
 std::optional<std::string> configured_end(const fs::path& tokenizer) {
   const fs::path path = fs::path(tokenizer).replace_filename("tokenizer_config.json");
   std::error_code unreadable;
@@ -40,7 +40,7 @@ std::optional<std::string> configured_end(const fs::path& tokenizer) {
 std::optional<int32_t> find_end(const BytePairTokenizer& tokenizer, const std::string& file) {
   if (const std::optional<std::string> name = configured_end(file)) {
     const std::optional<int32_t> id = tokenizer.added_token(*name);
-    if (!id) throw DataError(concat(file, ": no added token ", *name, ", which tokenizer_config.json beside it names as eos_token"));
+    if (!id) throw DataError(concat(file, ": no added token ", *name, ", which the tokenizer_config.json beside it names as eos_token"));
     return id;
   }
   for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>"})
@@ -48,13 +48,13 @@ std::optional<int32_t> find_end(const BytePairTokenizer& tokenizer, const std::s
   return std::nullopt;
 }
 
-/// The tokenizer's file in a directory. Where there are both, tokenizer.json may be a translation of a SentencePiece model, which is the original.
+/// The tokenizer's file in a directory. If there are both, tokenizer.json may be a conversion of tokenizer.model, which is then preferred.
 std::string file_in(const std::string& directory) {
   const fs::path translation = fs::path(directory) / "tokenizer.json", model = fs::path(directory) / "tokenizer.model";
   std::error_code unreadable;
   if (!fs::exists(model, unreadable)) {
     if (fs::exists(translation, unreadable)) return translation.string();
-    throw MissingFileError(concat(directory, ": holds no tokenizer.json and no tokenizer.model"));
+    throw MissingFileError(concat(directory, ": contains neither tokenizer.json nor tokenizer.model"));
   }
   if (!fs::exists(translation, unreadable)) return model.string();
   const json root = parse_object(read_text(translation, kMaxBytes), translation.string());
@@ -73,7 +73,7 @@ Tokenizer Tokenizer::open(const std::string& spec) {
   const bool sentencepiece = made.file_.ends_with(".model");
   if (!sentencepiece && !made.file_.ends_with(".json"))
     throw ConfigError(concat("tokenizer=", spec,
-                             ": unknown tokenizer; allowed: bytes, a SentencePiece model (*.model), a tokenizer.json, a directory with one of them"));
+                             ": unknown tokenizer; allowed: bytes, a SentencePiece model (*.model), a tokenizer.json, a directory with either"));
   const std::string text = read_text(made.file_, kMaxBytes);
   made.digest_ = digest_of(text);
   if (sentencepiece) {

@@ -13,39 +13,38 @@
 
 namespace trireme {
 
-/// Every byte is a token of its own: any input round-trips, and the vocabulary is 256.
+/// Each byte is a token; the vocabulary has 256 tokens, and any input round-trips.
 struct ByteTokenizer {};
 
-/// Text to token ids and back. A copy shares the tables and has a cache of its own: one copy for each thread.
+/// Converts text to token ids and back. Copies share the tables but not the cache: use one copy per thread.
 class Tokenizer {
  public:
   /// `spec`: "bytes", a SentencePiece model (*.model), a Hugging Face tokenizer.json of the byte-level BPE kind, or a directory with tokenizer.json
-  /// or tokenizer.model (of both the first, if it is of that kind).
-  /// Errors: ConfigError for any other spec, and for SentencePiece in a build without it; MissingFileError; DataError that names the file and what is
-  /// wrong.
+  /// or tokenizer.model (if it has both, tokenizer.json if that is byte-level BPE, else tokenizer.model).
+  /// Errors: ConfigError for any other spec, and for SentencePiece in a build without it; MissingFileError; DataError naming the file.
   static Tokenizer open(const std::string& spec);
 
   const std::string& name() const { return name_; }  ///< bytes | sentencepiece | bpe
-  /// Equal digests mean equal ids for equal text: of the tokenizer's file, "bytes-v1" for bytes. Token directories and checkpoints carry it.
+  /// Digest of the tokenizer's file, or "bytes-v1"; equal digests mean equal ids for equal text. Recorded in token directories and checkpoints.
   const std::string& digest() const { return digest_; }
-  const std::string& file() const { return file_; }   ///< what was read; empty for bytes. A copy of it is the whole tokenizer
+  const std::string& file() const { return file_; }   ///< the file it was read from, which alone defines the tokenizer; empty for bytes
   int64_t vocab_size() const { return vocab_size_; }  ///< every id is below it
-  /// The token that ends a document, where there is one: of a tokenizer.json the eos_token of tokenizer_config.json beside it, else the first of
-  /// <|endoftext|>, <|end_of_text|>, </s>, <|im_end|> that it has as an added token.
+  /// The token that ends a document, if any. For a tokenizer.json: the eos_token of the tokenizer_config.json beside it, else the first added token
+  /// among <|endoftext|>, <|end_of_text|>, </s>, <|im_end|>.
   std::optional<int32_t> end_of_text() const { return end_of_text_; }
 
-  /// Appends the ids of `text`, special tokens that stand in it included; none is added at its ends. Any bytes are text, invalid UTF-8 too.
-  /// `first`: the text begins a document, else it follows a part cut off by cut().
+  /// Appends the ids of `text`, which may be any bytes. Special tokens in the text are recognised; none are added at its ends.
+  /// `first`: the text begins a document; otherwise it follows a part cut off by cut().
   void encode(std::string_view text, std::vector<int32_t>& tokens, bool first = true);
   std::vector<int32_t> encode(std::string_view text);
-  /// Where a document may be cut so that its parts, encoded apart, give the ids of the whole: bytes of a prefix of `text`, which begins a document,
-  /// or what a cut has left of it where not `first`, and goes on; as long as can be found quickly. 0 where there is no such place in it, or the model
-  /// allows none.
+  /// Length in bytes of a prefix of `text` at which the document can be cut: its parts, encoded separately, give the ids of the whole. `text` is
+  /// followed by more of the document; it begins the document if `first`, otherwise it follows an earlier cut. Returns the longest such prefix that
+  /// can be found quickly; 0 if there is none or the model does not allow cuts.
   size_t cut(std::string_view text, bool first) const;
 
   /// Errors: DataError for an id outside the vocabulary.
   std::string decode(std::span<const int32_t> tokens) const;
-  /// Bytes of text that each token of the vocabulary stands for; 0 for special ones. What bits per byte are counted with.
+  /// Bytes of text that each token represents, 0 for special tokens; used for bits per byte.
   std::vector<int32_t> token_bytes() const;
 
  private:
@@ -57,8 +56,7 @@ class Tokenizer {
   std::optional<int32_t> end_of_text_;
 };
 
-/// Every id stands for the same text, so that tokens of the one are tokens of the other. Digests may differ: an export writes the bytes tokenizer as a
-/// tokenizer.json.
+/// True if every id represents the same text in both. Their digests may differ: an export writes the bytes tokenizer as a tokenizer.json.
 bool same_ids(const Tokenizer& a, const Tokenizer& b);
 
 }  // namespace trireme

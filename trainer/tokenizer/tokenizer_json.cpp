@@ -16,7 +16,7 @@ namespace {
 
 using Vocabulary = std::unordered_map<std::string, int32_t>;
 
-/// The character of each byte: itself where it is printable in Latin-1, else the next from U+0100 on. Source: GPT-2's bytes_to_unicode.
+/// The character of each byte: the byte's Latin-1 character if printable, otherwise the next from U+0100 on. Source: GPT-2's bytes_to_unicode.
 const std::array<std::string, 256>& alphabet() {
   static const std::array<std::string, 256> characters = [] {
     std::array<std::string, 256> made;
@@ -38,7 +38,7 @@ bool flag(const json& object, const std::string& key, bool otherwise, const std:
   return object.at(key).get<bool>();
 }
 
-/// A setting that changes ids in a way this reader does not know: it must be off.
+/// Refuses a setting that would change ids and is not supported, unless it is off.
 void require_off(const json& object, const std::string& key, const std::string& where) {
   const auto found = object.find(key);
   if (found == object.end()) return;
@@ -49,7 +49,7 @@ void require_off(const json& object, const std::string& key, const std::string& 
 
 bool is_null(const json& object, const std::string& key) { return !object.contains(key) || object.at(key).is_null(); }
 
-/// Calls part(json) for a component, or for each of a Sequence, whose list has the name `list`.
+/// Calls part(json) for a component or, if it is a Sequence, for each element of its list `list`.
 template <class Part>
 void for_each_part(const json& component, const std::string& list, const std::string& where, Part&& part) {
   if (string_member(component, "type", where) != "Sequence") return part(component);
@@ -85,7 +85,7 @@ PretokenizerRules parse_pre_tokenizer(const json& root, const std::string& where
   bool byte_level = false;
   for_each_part(object_member(root, "pre_tokenizer", where), "pretokenizers", where, [&](const json& part) {
     const std::string type = string_member(part, "type", where);
-    if (byte_level) throw DataError(concat(where, ": pre_tokenizer ", type, " behind ByteLevel is not supported"));
+    if (byte_level) throw DataError(concat(where, ": pre_tokenizer ", type, " after ByteLevel is not supported"));
     if (type == "Split") {
       rules.regexes.push_back(parse_split(part, where));
     } else if (type == "Digits") {
@@ -100,7 +100,7 @@ PretokenizerRules parse_pre_tokenizer(const json& root, const std::string& where
       throw DataError(concat(where, ": pre_tokenizer ", type, " is not supported; supported: ByteLevel, Split, Digits, Sequence"));
     }
   });
-  if (!byte_level) throw DataError(concat(where, ": pre_tokenizer without ByteLevel is not supported: only byte-level BPE is"));
+  if (!byte_level) throw DataError(concat(where, ": pre_tokenizer without ByteLevel is not supported; only byte-level BPE is"));
   return rules;
 }
 
@@ -108,7 +108,7 @@ void check_decoder(const json& root, const std::string& where) {
   const json& decoder = object_member(root, "decoder", where);
   const std::string type = string_member(decoder, "type", concat(where, ": decoder"));
   if (type != "ByteLevel") throw DataError(concat(where, ": decoder ", type, " is not supported; supported: ByteLevel"));
-  require_known_keys(decoder, {"type", "add_prefix_space", "trim_offsets", "use_regex"}, concat(where, ": decoder"));  // none counts in decoding
+  require_known_keys(decoder, {"type", "add_prefix_space", "trim_offsets", "use_regex"}, concat(where, ": decoder"));  // none affects decoding
 }
 
 std::vector<AddedToken> parse_added_tokens(const json& root, const std::string& where) {
@@ -136,7 +136,7 @@ Vocabulary parse_vocabulary(const json& model, const std::string& where) {
   return vocabulary;
 }
 
-/// Gives each id its bytes. Every id from 0 on must belong to exactly one token.
+/// Assigns each id its bytes. The ids of the tokens must be 0 to n - 1, each once.
 void place_tokens(const Vocabulary& vocabulary, TokenizerJson& made, const std::string& where) {
   std::vector<const std::string*> owners;
   const auto place = [&](int32_t id, const std::string& text, std::string bytes, bool mergeable) {
@@ -152,16 +152,16 @@ void place_tokens(const Vocabulary& vocabulary, TokenizerJson& made, const std::
   size_t count = vocabulary.size();
   std::unordered_map<std::string_view, const AddedToken*> added;
   for (const AddedToken& token : made.added) {
-    if (!added.emplace(token.content, &token).second) throw DataError(concat(where, ": added token ", quoted(token.content), " stands there twice"));
+    if (!added.emplace(token.content, &token).second) throw DataError(concat(where, ": added token ", quoted(token.content), " is a duplicate"));
     const auto known = vocabulary.find(token.content);
     if (known == vocabulary.end()) ++count;
     if (known != vocabulary.end() && known->second != token.id)
-      throw DataError(concat(where, ": added token ", quoted(token.content), " has id ", token.id, " and in the vocabulary ", known->second));
+      throw DataError(concat(where, ": added token ", quoted(token.content), " has id ", token.id, ", but in the vocabulary ", known->second));
   }
   const auto check_id = [&](const std::string& token, int32_t id) {
     if (static_cast<size_t>(id) >= count)
       throw DataError(concat(where, ": token ", quoted(token), " has id ", id, ", but there are ", count, " tokens: ids must be 0 to ", count - 1,
-                             " without holes"));
+                             " without gaps"));
   };
   for (const auto& [text, id] : vocabulary) check_id(text, id);
   for (const AddedToken& token : made.added) check_id(token.content, token.id);
@@ -170,7 +170,7 @@ void place_tokens(const Vocabulary& vocabulary, TokenizerJson& made, const std::
   made.tokens.resize(count);
   made.mergeable.resize(count);
   for (const auto& [text, id] : vocabulary) {
-    std::optional<std::string> bytes = unspell(text);
+    std::optional<std::string> bytes = from_byte_level(text);
     if (!bytes && !added.contains(text)) throw DataError(concat(where, ": token ", quoted(text), " has characters outside the byte-level alphabet"));
     place(id, text, bytes.value_or(text), bytes.has_value());
   }
@@ -184,7 +184,7 @@ std::pair<std::string, std::string> parse_pair(const json& entry, const std::str
   const std::string& text = entry.get_ref<const std::string&>();
   const size_t space = text.find(' ');
   if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
-    throw DataError(concat(where, ": ", quoted(text), " must be two tokens with one space between them"));
+    throw DataError(concat(where, ": ", quoted(text), " must be two tokens separated by one space"));
   return {text.substr(0, space), text.substr(space + 1)};
 }
 
@@ -206,7 +206,7 @@ std::vector<Merge> parse_merges(const json& model, const Vocabulary& vocabulary,
   return merges;
 }
 
-/// Tokens that are looked for in normalised text are normalised, and stand for that.
+/// Normalises the added tokens that are matched in normalised text.
 void normalize_added(TokenizerJson& made) {
   std::string room;
   for (AddedToken& token : made.added) {
@@ -222,7 +222,7 @@ void parse_model(const json& model, TokenizerJson& made, const std::string& wher
                      {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges",
                       "vocab", "merges"},
                      where);
-  // An unknown token and its fusing never count: every byte has a token, which is checked.
+  // unk_token and fuse_unk have no effect: every byte has a token, as checked below.
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) require_off(model, key, where);
   made.ignore_merges = flag(model, "ignore_merges", false, where);
   const Vocabulary vocabulary = parse_vocabulary(model, where);
@@ -257,13 +257,13 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
   return made;
 }
 
-std::string spell(std::string_view bytes) {
+std::string to_byte_level(std::string_view bytes) {
   std::string text;
   for (const char byte : bytes) text += alphabet()[static_cast<unsigned char>(byte)];
   return text;
 }
 
-std::optional<std::string> unspell(std::string_view text) {
+std::optional<std::string> from_byte_level(std::string_view text) {
   static const std::unordered_map<std::string_view, char> bytes = [] {
     std::unordered_map<std::string_view, char> made;
     for (size_t byte = 0; byte < 256; ++byte) made.emplace(alphabet()[byte], static_cast<char>(byte));

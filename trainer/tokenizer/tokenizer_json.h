@@ -1,5 +1,5 @@
 #pragma once
-// tokenizer.json of Hugging Face, of the byte-level BPE kind. What changes ids and is not supported is refused by name, never ignored.
+// Hugging Face tokenizer.json with byte-level BPE. Unsupported settings that affect ids are errors that name the setting, never ignored.
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -11,12 +11,12 @@
 
 namespace trireme {
 
-/// A token that is looked for in the text itself, before anything is cut or merged.
+/// A token that is matched in the text itself, before pre-tokenization.
 struct AddedToken {
   std::string content;
   int32_t id;
   bool special;
-  bool normalized;  ///< looked for after normalisation, in what the others have left; the content is normalised too
+  bool normalized;  ///< matched after normalisation, in the text between the other added tokens; the content is normalised too
 };
 
 struct Merge {
@@ -24,22 +24,22 @@ struct Merge {
 };
 
 struct TokenizerJson {
-  std::vector<std::string> tokens;    ///< [V] the bytes each id stands for
-  std::vector<bool> mergeable;        ///< [V] in the model's vocabulary, in the byte-level alphabet: merges may lead to it
-  std::array<int32_t, 256> byte_ids;  ///< the token of each single byte
+  std::vector<std::string> tokens;    ///< [V] the bytes of each id
+  std::vector<bool> mergeable;        ///< [V] true if in the model's vocabulary and spelled in the byte-level alphabet: merges can produce it
+  std::array<int32_t, 256> byte_ids;  ///< id of each single byte
   std::vector<Merge> merges;          ///< by rank
   std::vector<AddedToken> added;
   PretokenizerRules rules;
   bool nfc = false;
-  bool ignore_merges = false;  ///< a piece that is a token is that token, whatever the merges say
+  bool ignore_merges = false;  ///< a piece that is itself a token becomes that token without merging
 };
 
-/// `where` (the file's name) opens every message. Errors: DataError.
+/// Errors: DataError, prefixed with `where`, the file's name.
 TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& where);
 
-/// Bytes in the byte-level alphabet, where each byte is a printable character: "Ġthe" for " the".
-std::string spell(std::string_view bytes);
-/// The bytes of such a text; none where it has other characters.
-std::optional<std::string> unspell(std::string_view text);
+/// Spells bytes in the byte-level alphabet, where each byte is a printable character: "Ġthe" for " the".
+std::string to_byte_level(std::string_view bytes);
+/// Inverse of to_byte_level(); nullopt if `text` has other characters.
+std::optional<std::string> from_byte_level(std::string_view text);
 
 }  // namespace trireme

@@ -16,18 +16,18 @@ namespace {
 
 constexpr uint64_t kHighBits = 0x8080808080808080u;
 
-/// Bytes at the begin of `text` that NFC leaves as they are, whatever follows them in it.
+/// Length of a prefix of `text` that NFC does not change, whatever follows it.
 size_t unchanged_by_nfc(std::string_view text) {
   size_t i = 0;
   while (i < text.size() && !nfc_byte(text[i])) ++i;
   if (i == text.size()) return i;
-  // The character before the first that could change may combine with it.
+  // Excludes the character before the first one that could change: the two may combine.
   while (i > 0 && (static_cast<unsigned char>(text[--i]) & 0xC0) == 0x80) {
   }
   return i;
 }
 
-/// Appends NFC of a valid text. `units` is room.
+/// Appends the NFC of `text`, which is valid UTF-8. `units` is a buffer.
 void append_nfc(std::string_view text, std::vector<utf8proc_int32_t>& units, std::string& out) {
   constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
   const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
@@ -87,7 +87,7 @@ size_t valid_utf8(std::string_view text) {
 }
 
 size_t unfinished_utf8(std::string_view text) {
-  // A character goes on where some bytes to come could make it valid: those below are the extremes of what may.
+  // A character is incomplete, not invalid, if some continuation bytes make it valid; the smallest and the largest suffice to decide.
   for (size_t length = 1; length <= 3 && length <= text.size(); ++length) {
     const std::string_view tail = text.substr(text.size() - length);
     const auto lead = static_cast<unsigned char>(tail.front());
@@ -112,12 +112,12 @@ bool is_white_space(uint32_t c) {
          c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-bool begins_apart_in_nfc(std::string_view text) {
+bool is_nfc_boundary(std::string_view text) {
   if (text.empty()) return false;
   if (!nfc_byte(text.front())) return true;
   const CodePoint first = first_code_point(text);
   if (first.bytes == 0) return false;
-  // Beside marks, only vowels and finals of Hangul and vowels of Kirat Rai combine with what is before them.
+  // Apart from marks, only vowels and final consonants of Hangul and vowels of Kirat Rai combine with the preceding character.
   const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(first.value));
   const bool mark = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC || category == UTF8PROC_CATEGORY_ME;
   const bool hangul = first.value >= 0x1160 && first.value <= 0x11FF;
@@ -146,7 +146,7 @@ std::string_view to_nfc(std::string_view text, std::string& room) {
     const size_t same = unchanged_by_nfc(rest);
     room.append(rest.substr(0, same));
     rest.remove_prefix(same);
-    size_t end = rest.empty() ? 0 : 1;  // before the next of ASCII, which never combines with what it follows
+    size_t end = rest.empty() ? 0 : 1;  // up to the next ASCII character, which never combines with its predecessor
     while (end < rest.size() && static_cast<unsigned char>(rest[end]) >= 0x80) ++end;
     for (std::string_view part = rest.substr(0, end); !part.empty();) {
       const size_t valid = valid_utf8(part);

@@ -9,9 +9,9 @@
 namespace trireme {
 namespace {
 
-constexpr double kShift = 1e-4;  // of a direction of length 1: rounding then costs 1e-12 and the third derivative 1e-8
+constexpr double kShift = 1e-4;  // along a unit vector: costs 1e-12 by rounding and 1e-8 by the third derivative
 constexpr double kSlopeTolerance = 1e-6;
-constexpr double kFloor = 1e-3;  // of the largest gradient
+constexpr double kSmallestGradient = 1e-3;  // of the largest gradient
 constexpr double kFaultTolerance = 1e-9;
 
 double norm_of(const GlobalTensors& tensors, const std::set<std::string>& names) {
@@ -28,7 +28,7 @@ GlobalTensors along(const GlobalTensors& weights, const std::set<std::string>& n
   return moved;
 }
 
-/// Random, of length 1 over the parameters `names`.
+/// A random unit vector over the parameters `names`.
 GlobalTensors direction_over(const GlobalTensors& weights, const std::set<std::string>& names, uint64_t seed) {
   GlobalTensors direction;
   for (const std::string& name : names) {
@@ -54,7 +54,7 @@ class Slopes {
     largest_ = norm_of(gradient, all);
   }
 
-  /// Kinds of parameters one by one, and the parameters of those kinds whose slope is not the gradient's.
+  /// Checks the directional derivative of each kind of parameters, then of each parameter of the kinds that fail.
   void check(const std::vector<std::string>& order, Comparison& out) const {
     std::set<std::string> suspects;
     for (const auto& [kind, names] : by_kind_)
@@ -77,7 +77,7 @@ class Slopes {
     double actual = 0;
     for (const std::string& name : names)
       for (size_t i = 0; i < direction.at(name).values.size(); ++i) actual += direction.at(name).values[i] * gradient_.at(name).values[i];
-    const double size = std::max(norm_of(gradient_, names), kFloor * largest_);
+    const double size = std::max(norm_of(gradient_, names), kSmallestGradient * largest_);
     const double relative = std::abs(actual - expected) / size;
     if (relative <= kSlopeTolerance) return true;
     largest = std::max(largest, relative);
@@ -85,7 +85,7 @@ class Slopes {
       found->expected = expected;
       found->actual = actual;
       found->relative = relative;
-      // A slope near zero by chance has no ratio to speak of.
+      // A slope that happens to be near zero has no meaningful ratio.
       if (std::abs(expected) > 1e-2 * size) found->ratio = actual / expected;
     }
     return false;
@@ -136,7 +136,7 @@ BaselineCheck check_baseline(const Config& config, const RunRecord& record, cons
   tensors(oracle.initial_weights(0, 0), record.fresh_weight, Quantity::kInitialWeight, 0);
   if (options.zeroed.empty())
     tensors(oracle.initial_weights(options.bias_scale, options.norm_scale), record.initial_weight, Quantity::kInitialWeight, 0);
-  // Slopes of another loss say nothing of the gradient.
+  // If the loss is wrong, its slopes say nothing about the gradient.
   if (losses(record.initial_weight, 1)) Slopes(oracle, data, seed, record.initial_weight, record.first_gradient, 1).check(order, out);
   std::set<std::string> all(order.begin(), order.end());
   compare_figure(norm_of(record.first_gradient, all), record.grad_norm[0], Quantity::kGradNorm, 1, kSameTolerance, out);

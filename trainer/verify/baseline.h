@@ -4,13 +4,14 @@
 
 namespace trireme {
 
-/// What can be wrong in every layout alike, and so in no comparison between them: one rank against the Oracle. Initial weights, losses of two steps, their
-/// gradients by central differences of the Oracle's loss along random directions, the norm, the first AdamW step, the validation loss.
+/// Compares one rank with the Oracle, to find errors common to all layouts, which no comparison between layouts can show. Covers initial weights,
+/// losses of two steps, their gradients (by central differences of the Oracle's loss along random directions), gradient norms, weights after each of
+/// the two steps, their moving average, and the validation loss.
 struct BaselineCheck {
-  Comparison comparison;                 ///< Difference::place of a gradient is -1: figures are derivatives along a direction
-  KnownFault fault = KnownFault::kNone;  ///< with which the Oracle's loss is the run's, where it is not without
+  Comparison comparison;                 ///< a gradient's Difference has place -1 and directional derivatives as values
+  KnownFault fault = KnownFault::kNone;  ///< if the loss differs: the fault with which the Oracle reproduces it
 };
-/// `record` with every_state and at least two steps, of `config` and these data sets.
+/// `record`: a run of `config` on these data sets, with every_state and at least two steps.
 BaselineCheck check_baseline(const Config& config, const RunRecord& record, const Dataset& data, const Dataset& validation,
                              const RecordOptions& options);
 

@@ -12,7 +12,7 @@
 namespace trireme {
 namespace {
 
-constexpr int64_t kHeadSize = 4;  // smallest in which halves and neighbouring pairs of RoPE differ
+constexpr int64_t kHeadSize = 4;  // smallest size in which RoPE's halves and neighbouring pairs differ
 constexpr int64_t kLeastSequence = 12;
 constexpr int64_t kLeastVocabulary = 53;
 constexpr int64_t kLeastMicrobatches = 2;
@@ -23,9 +23,9 @@ constexpr int64_t kMostSequences = 256;
 void refuse_many_ranks(const Layout& layout) {
   if (layout.world() <= kMostRanks) return;
   const int64_t model_ranks = layout.tensor * layout.pipeline;
-  throw ConfigError(concat(
-      "--layouts: '", layout.text, "' has ", layout.world(), " ranks, and this process plays at most ", kMostRanks, "; ",
-      model_ranks <= kMostRanks ? concat("a smaller data degree shows the same, up to dp", kMostRanks / model_ranks) : "take smaller degrees"));
+  throw ConfigError(
+      concat("--layouts: '", layout.text, "' has ", layout.world(), " ranks, but verify runs at most ", kMostRanks, " as threads; ",
+             model_ranks <= kMostRanks ? concat("use a smaller data degree, up to dp", kMostRanks / model_ranks) : "use smaller degrees"));
 }
 
 void set_recompute(TrainingConfig& t, RecomputeMode recompute) {
@@ -34,7 +34,7 @@ void set_recompute(TrainingConfig& t, RecomputeMode recompute) {
   t.recompute_budget.reset();
 }
 
-/// The rules of the configuration's own checks for its own sizes.
+/// Checks the layout by the configuration's own rules, for its own sizes.
 void check_against(const Config& config, const Layout& layout) {
   Config candidate = config;
   candidate.parallel = layout.parallel();
@@ -43,7 +43,7 @@ void check_against(const Config& config, const Layout& layout) {
   candidate.training.precision = "fp64";
   candidate.training.reduce_dtype = "auto";
   candidate.training.loss_scale = {};
-  // Sequence parallelism divides micro_batch_size x sequence_length, and the layout has a micro-batch size of its own.
+  // Sequence parallelism must divide micro_batch_size x sequence_length, and the layout sets its own micro-batch size.
   if (layout.sequence_parallel)
     candidate.training.sequence_length = std::max(layout.tensor, candidate.training.sequence_length / layout.tensor * layout.tensor);
   candidate.run.device = "cpu";
@@ -52,30 +52,30 @@ void check_against(const Config& config, const Layout& layout) {
   try {
     resolve(candidate);
   } catch (const ConfigError& error) {
-    throw ConfigError(concat("--layouts: '", layout.text, "' is not for this model: ", error.what()));
+    throw ConfigError(concat("--layouts: '", layout.text, "' is invalid for this model: ", error.what()));
   }
 }
 
-/// Errors: ConfigError where it is too large for a clone.
+/// Least common multiple of `of` over the layouts. Errors: ConfigError if it is too large for a clone.
 int64_t least_common(const std::vector<Layout>& layouts, int64_t (*of)(const Layout&)) {
   int64_t all = 1;
   for (const Layout& layout : layouts) {
     all = std::lcm(all, of(layout));
     if (all > kMostSequences)
-      throw ConfigError(concat("--layouts: no batch of up to ", kMostSequences, " short sequences is a multiple of what all layouts up to '",
-                               layout.text, "' divide it by; verify them in several calls"));
+      throw ConfigError(concat("--layouts: no batch of up to ", kMostSequences, " short sequences is divisible by the degrees of all layouts up to '",
+                               layout.text, "'; verify them in several calls"));
   }
   return all;
 }
 
-/// The fewest kv heads, with the same query heads for each, that every tensor degree splits as it splits the configuration's.
+/// The smallest number of kv heads, with as many query heads each, that every tensor degree splits or replicates as it does the configuration's.
 int64_t kv_heads_like(int64_t kv_heads, int64_t group, const std::vector<Layout>& layouts) {
   for (int64_t fewer = 1; fewer < kv_heads; ++fewer) {
     const bool alike = std::ranges::all_of(layouts, [&](const Layout& layout) {
       const int64_t t = layout.tensor;
       return (fewer < t) == (kv_heads < t) && (fewer % t == 0 || t % fewer == 0) && group * fewer % t == 0;
     });
-    // One kv head of several would be another kind of attention, where all queries share one.
+    // Reducing several kv heads to one would turn grouped-query attention into multi-query attention.
     if (alike && !(fewer == 1 && kv_heads > 1)) return fewer;
   }
   return kv_heads;
@@ -93,9 +93,9 @@ int64_t vocabulary_like(int64_t vocabulary, const std::vector<Layout>& layouts) 
 
 int64_t hidden_like(int64_t hidden) { return hidden % 8 == 0 ? 24 : hidden % 2 == 0 ? 26 : 25; }
 
-/// Keeps a window that is shorter than the sequences shorter, and on all layers or on some only, as the configuration has it.
+/// Shrinks the window. It stays shorter than the sequences if it was, and on all layers or only on some, as configured.
 void shrink_window(ModelConfig& m, int64_t users_layers, int64_t users_sequence) {
-  constexpr int64_t kWindow = 5;  // of sequences of 12: also within a document
+  constexpr int64_t kWindow = 5;  // shorter than sequences of 12 and than some of their documents
   if (!m.window) return;
   if (*m.window < users_sequence) m.window = std::min(*m.window, kWindow);
   if (!m.window_layers) return;
@@ -123,9 +123,9 @@ void shrink_model(ModelConfig& m, int64_t users_sequence, int64_t sequence, cons
   shrink_window(m, users_layers, users_sequence);
   const bool spare_positions = *m.max_positions > users_sequence;
   m.max_positions = sequence + (spare_positions ? 1 : 0);
-  // Where the frequencies end up depends on positions: those of the short sequences must be stretched as far as those of the long ones.
+  // llama3 scaling depends on positions: the short sequences must be scaled as strongly as the long ones.
   if (m.rope_scaling.type == RopeScaling::kLlama3) m.rope_scaling.original_max_positions = std::min(m.rope_scaling.original_max_positions, sequence);
-  // Nearly uniform logits would make nearly equal gradients, in which a wrong one does not stand out.
+  // With nearly uniform logits all gradients would be nearly equal, and a wrong one would not stand out.
   m.init_std = 0.2;
 }
 
@@ -141,27 +141,27 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
   while (t.global_batch_size < kLeastBatch || std::ranges::any_of(layouts, too_few)) t.global_batch_size += unit;
   t.precision = "fp64";
   t.reduce_dtype = "auto";
-  if (t.recompute == RecomputeMode::kBudget) {  // of bytes that mean nothing here: what it may choose, side by side
+  if (t.recompute == RecomputeMode::kBudget) {  // a byte budget does not apply to the clone: mix kept and recomputed blocks
     t.recompute = RecomputeMode::kSelective;
     t.recompute_budget.reset();
     t.recompute_every = 2;
   }
-  t.logits_chunk = 5;                                                         // divides no micro-batch
+  t.logits_chunk = 5;                                                         // does not divide the rows of a micro-batch
   if (t.gradient_clip > 0) t.gradient_clip = std::min(t.gradient_clip, 0.5);  // low enough to clip
   t.loss_scale = {};
-  constexpr double kDecay = 0.15;  // low enough that in three steps it counts beside the warm-up
+  constexpr double kDecay = 0.15;  // low enough to take effect within three steps, despite the warm-up
   if (t.ema.decay) t.ema.decay = std::min(*t.ema.decay, kDecay);
   OptimizerConfig& o = t.optimizer;
-  o.learning_rate = 3e-3;  // large enough that three steps tell
+  o.learning_rate = 3e-3;  // large enough to matter within three steps
   o.learning_rate_scaling = "none";
   o.reference_batch_size.reset();
-  // A key bias has a gradient of zero but for rounding. AdamW divides that by its own size: an epsilon well above it keeps the bias where it belongs.
+  // The gradient of a key bias is zero except for rounding, which AdamW would normalise to a full-size update. A larger epsilon prevents that.
   o.epsilon = std::max(o.epsilon, 1e-6);
   t.schedule = {};
   t.schedule.name = LearningRateSchedule::kConstant;
 }
 
-/// One for each stage; what is left goes where the configuration has most, else as evenly as it goes, but never quite.
+/// Layers per stage: at least one each; the rest goes to the stage that has most in the configuration, else nearly but never exactly evenly.
 std::vector<int64_t> split_layers(int64_t layers, int64_t stages, const std::vector<int64_t>& user) {
   std::vector<int64_t> split(static_cast<size_t>(stages), layers / stages);
   for (int64_t s = stages - layers % stages; s < stages; ++s) ++split[static_cast<size_t>(s)];

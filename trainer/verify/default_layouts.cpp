@@ -11,15 +11,16 @@ std::vector<Layout> default_layouts(const Config& config) {
   const ParallelConfig& p = config.parallel;
   if (p.schedule == "file")
     throw ConfigError(
-        "parallel.schedule=file: the file is for the stages and micro-batches of the whole run, which the small clone has not; name layouts with "
+        "parallel.schedule=file: the file describes the stages and micro-batches of the full run, which the small clone does not have; name layouts "
+        "with "
         "--layouts");
   Layout own = layout_of(config);
-  own.micro_batch = 1;    // the clone's batch is another
-  own.recompute.reset();  // the clone has the configuration's
+  own.micro_batch = 1;    // the clone has its own batch size
+  own.recompute.reset();  // the clone uses the configuration's
   own.sequence_parallel = p.sequence_parallel && p.tensor > 1;
   if (own.schedule != ScheduleKind::kInterleaved1F1B) own.virtual_stages.reset();
   if (p.gradient_accumulation != GradientAccumulation::kFull || !zero_policy(p).may_shard_gradients)
-    own.gradient_accumulation = GradientAccumulation::kAuto;  // which gives the same
+    own.gradient_accumulation = GradientAccumulation::kAuto;  // gives the same accumulation
   const auto smallest_factor = [](int64_t n) {
     int64_t factor = 2;
     while (factor < n && n % factor != 0) ++factor;
@@ -45,11 +46,11 @@ std::vector<Layout> default_layouts(const Config& config) {
       make_clone(config, {layout}, 0);
     } catch (const ConfigError&) {
       if (layout == own && own.world() == whole) throw;
-      continue;  // not for this model: 2 ranks do not divide its heads, or it has too few layers
+      continue;  // invalid for this model: 2 ranks do not divide its heads, or it has too few layers
     }
     layouts.push_back(layout);
   }
-  if (layouts.empty()) throw ConfigError("no layout of several ranks is for this model; name layouts with --layouts");
+  if (layouts.empty()) throw ConfigError("no default layout of several ranks is valid for this model; name layouts with --layouts");
   return layouts;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// From what was seen of a wrong run to a guess at its cause, in the words of the traps that trainers fall into.
+// Guesses the cause of a wrong run from its symptoms, in terms of known mistakes of trainers (traps).
 #include <set>
 #include <string>
 #include <vector>
@@ -11,19 +11,19 @@
 
 namespace trireme {
 
-/// Parts of the clone that can be left out, to see whether the difference goes with them.
+/// Features of the clone that can be switched off, to see whether the difference disappears. The comments describe the clone without the feature.
 enum class Feature : uint8_t {
   kDropout,
   kBiases,            ///< initial biases are 0
   kTied,              ///< embedding and head are two matrices
-  kSharedKv,          ///< every query head has a kv head of its own
-  kRaggedVocabulary,  ///< the vocabulary divides by every tensor degree
-  kMasks,             ///< every target counts
-  kMicrobatches,      ///< one micro-batch on each data rank, and its loss in one piece
+  kSharedKv,          ///< every query head has its own kv head
+  kRaggedVocabulary,  ///< every tensor degree divides the vocabulary
+  kMasks,             ///< no target is masked
+  kMicrobatches,      ///< one micro-batch per data rank, with its loss in one chunk
   kWeightDecay,
   kClip,
   kHeadNorms,
-  kWindow,     ///< every query sees all before it
+  kWindow,     ///< every query attends to all preceding tokens
   kDocuments,  ///< one document in each sequence
   kAttention,  ///< its output projections are 0
   kMlp,        ///< its down projections are 0
@@ -31,16 +31,16 @@ enum class Feature : uint8_t {
 constexpr int kFeatures = 14;
 
 struct Evidence {
-  /// The fewest of its layout's options with which the difference is still there; a plain one: it is there in every layout.
+  /// The layout, reduced to the fewest options that still show the difference. A plain one: every layout shows it.
   Layout smallest;
-  bool recomputes = false;  ///< `smallest` recomputes, named or by the configuration
+  bool recomputes = false;  ///< `smallest` recomputes, by its own option or the configuration
   LayoutRun::End end = LayoutRun::End::kDone;
-  std::string message;  ///< of a run that hung or failed
-  RunRecord record;     ///< of the smallest run: disagreement, unheld and rejected are read
+  std::string message;  ///< error of a run that hung or failed
+  RunRecord record;     ///< of the smallest run; only disagreement, unheld, outside and rejected are read
   std::vector<Difference> differences;
-  std::set<Feature> cures;               ///< without which the first of the differences is not there
-  KnownFault fault = KnownFault::kNone;  ///< the oracle that computes what the run computes
-  int64_t microbatches = 1;              ///< of a data rank
+  std::set<Feature> cures;               ///< features without which the first difference disappears
+  KnownFault fault = KnownFault::kNone;  ///< the fault with which the Oracle reproduces the run's loss
+  int64_t microbatches = 1;              ///< per data rank
   int64_t kv_heads = 1;
 };
 
@@ -55,7 +55,7 @@ Diagnosis diagnose(const Evidence& evidence);
 /// embedding, positions, head, norm, head_norm, query, kv, attention, bias (of a row-split product), mlp.
 std::string kind_of(const std::string& parameter);
 
-/// One word for several parameters: their kind; attention, embedding (with head or positions), vectors (norms and biases); else all.
+/// The common kind of several parameters: their kind; attention, embedding (with head or positions), vectors (norms and biases); else all.
 std::string kind_of(const std::set<std::string>& parameters);
 
 }  // namespace trireme

@@ -11,9 +11,9 @@
 namespace trireme {
 namespace {
 
-constexpr double kFloor = 1e-3;         // of the largest tensor: a tensor of zeros but for rounding has no size of its own
-constexpr double kSameRatio = 1e-6;     // relative spread of the ratios of elements
-constexpr double kLargeElement = 1e-2;  // of the largest: smaller ones round too much to have a ratio
+constexpr double kSmallestTensor = 1e-3;  // of the largest tensor: a tensor that is zero up to rounding has no scale
+constexpr double kSameRatio = 1e-6;       // relative spread of the ratios of elements
+constexpr double kLargeElement = 1e-2;    // of the largest: rounding errors of smaller ones hide the ratio
 
 double largest_of(const GlobalTensor& tensor) {
   double largest = 0;
@@ -21,7 +21,7 @@ double largest_of(const GlobalTensor& tensor) {
   return largest;
 }
 
-/// NaN is as far from everything as can be.
+/// |a - b|; infinity if it is NaN.
 double distance(double a, double b) {
   const double d = std::abs(a - b);
   return std::isnan(d) ? std::numeric_limits<double>::infinity() : d;
@@ -113,7 +113,7 @@ std::string Difference::str() const {
   if (!tensor.empty()) out << " of " << tensor;
   if (place >= 0) out << "[" << place << "]";
   if (step > 0) out << (quantity == Quantity::kWeight || quantity == Quantity::kAverage ? " after step " : " in step ") << step;
-  out << ": " << expected << " expected, got " << actual;
+  out << ": expected " << expected << ", got " << actual;
   if (elements > 1) out << "; " << differing << " of " << elements << " elements differ";
   if (ratio && !tensor.empty()) out << ", each by the factor " << *ratio;
   return out.str();
@@ -130,7 +130,7 @@ void compare_tensors(const GlobalTensors& expected, const GlobalTensors& actual,
     Difference found = about;
     found.tensor = name;
     const auto b = actual.find(name);
-    const double size = std::max({largest_of(a->second), kFloor * largest, std::numeric_limits<double>::min()});
+    const double size = std::max({largest_of(a->second), kSmallestTensor * largest, std::numeric_limits<double>::min()});
     compare_tensor(a->second, b == actual.end() ? missing : b->second, std::move(found), size, tolerance, out);
   }
 }
@@ -144,7 +144,7 @@ Comparison compare(const RunRecord& expected, const RunRecord& actual, const std
     Difference about;
     about.quantity = quantity;
     about.step = step;
-    // A gradient is wrong from where the backward went wrong on.
+    // The backward runs from the head down, so the first wrong gradient is the one nearest to the head.
     const bool updated = quantity == Quantity::kWeight || quantity == Quantity::kAverage;
     if (!b.empty()) compare_tensors(a, b, quantity == Quantity::kGradient ? backward : updated ? determined : order, about, tolerance, out);
   };

@@ -14,9 +14,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kLook = std::chrono::milliseconds(100);
-constexpr auto kGrace = std::chrono::seconds(2);  // for ranks to leave an aborted world
+constexpr auto kGrace = std::chrono::seconds(2);  // for ranks to return from an aborted world
 
-/// Shared with the rank threads, so that one that never returns still has ground to stand on.
+/// Shared with the rank threads, so that it outlives the call if a thread never returns.
 struct Shared {
   Shared(const Config& of, int ranks, std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> evaluate, const RecordOptions& how)
       : config(of), world(ranks), progress(static_cast<size_t>(ranks)), data(std::move(train)), validation(std::move(evaluate)), options(how) {}
@@ -27,7 +27,7 @@ struct Shared {
   std::shared_ptr<const Dataset> data, validation;
   const RecordOptions options;
 
-  std::mutex mutex;  ///< guards what follows
+  std::mutex mutex;  ///< guards the members below
   std::condition_variable ended;
   size_t left = 0;
   RunRecord record;
@@ -74,7 +74,7 @@ uint64_t notes_of(const Shared& shared) {
   return notes;
 }
 
-/// True where every rank has ended; false where they stood still for `timeout` seconds.
+/// True if every rank has ended; false after `timeout` seconds without progress on any rank.
 bool wait_for_ranks(Shared& shared, double timeout) {
   uint64_t notes = 0;
   Clock::time_point moved = Clock::now();
@@ -116,7 +116,7 @@ LayoutRun run_layout(const Config& config, std::shared_ptr<const Dataset> data, 
   LayoutRun run;
   for (const Progress& progress : shared->progress) run.acts.push_back(act_of(progress));
   if (!moved) {
-    const std::string reason = concat("no rank has done anything for ", options.timeout, " s");
+    const std::string reason = concat("no rank made progress for ", options.timeout, " s");
     shared->world.abort(reason);
     std::unique_lock lock(shared->mutex);
     run.stuck = !shared->ended.wait_for(lock, kGrace, [&] { return shared->left == shared->progress.size(); });
@@ -125,12 +125,12 @@ LayoutRun run_layout(const Config& config, std::shared_ptr<const Dataset> data, 
   const std::lock_guard lock(shared->mutex);
   if (!moved) {
     run.end = LayoutRun::End::kHung;
-    run.message = concat("no rank has done anything for ", options.timeout, " s");
+    run.message = concat("no rank made progress for ", options.timeout, " s");
   } else if (!shared->cause.empty()) {
     run.end = LayoutRun::End::kFailed;
     run.message = shared->cause;
     run.ranks = {shared->cause_rank};
-  } else if (!shared->consequence.empty()) {  // the world itself ended it: every rank waited, or one let go of an operation
+  } else if (!shared->consequence.empty()) {  // the communicator aborted: every rank waited, or one dropped an operation
     run.end = shared->consequence.starts_with("deadlock") ? LayoutRun::End::kHung : LayoutRun::End::kFailed;
     run.message = shared->consequence;
   } else {

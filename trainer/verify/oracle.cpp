@@ -19,13 +19,13 @@ double sum_of(const Row& a, const double* b) {
   return sum;
 }
 
-/// One sequence on its way through the model.
+/// Forward of one sequence.
 class Sequence {
  public:
   Sequence(const Config& config, KnownFault fault, const GlobalTensors& weights, int64_t place, int64_t step, bool training)
       : m_(config.model), config_(config), fault_(fault), weights_(weights), place_(place), step_(step), training_(training) {}
 
-  /// Sum over the valid targets.
+  /// Loss summed over the valid targets, in nats.
   double nats(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets, const std::vector<int64_t>& segments);
 
  private:
@@ -47,8 +47,8 @@ class Sequence {
   const GlobalTensors& weights_;
   int64_t place_, step_;
   bool training_;
-  std::vector<int64_t> first_;     ///< token from which each may look back
-  std::vector<int64_t> position_;  ///< of each token
+  std::vector<int64_t> first_;     ///< by token: the first token it may attend to
+  std::vector<int64_t> position_;  ///< by token
 };
 
 Row Sequence::linear(const std::string& name, const Row& x) const {
@@ -123,7 +123,7 @@ void Sequence::prepare(const std::string& name, Row& x, int64_t heads, int64_t p
   if (fault_ == KnownFault::kNormAfterRope) norm_heads(name, x);
 }
 
-/// Tokens that each may look back to in a block, itself included.
+/// Number of tokens that a query attends to in a block, itself included.
 int64_t Sequence::window_of(int64_t block) const {
   const bool windowed = m_.window && (!m_.window_layers || std::ranges::count(*m_.window_layers, block) > 0);
   if (!windowed || fault_ == KnownFault::kWindowIgnored) return std::numeric_limits<int64_t>::max();
@@ -248,24 +248,24 @@ void add_sequence(const Config& config, KnownFault fault, const Dataset& data, i
 KnownFaultText text_of(KnownFault fault) {
   switch (fault) {
     case KnownFault::kNone: return {"all", ""};
-    case KnownFault::kRopePairs: return {"attention", "RoPE turns neighbouring pairs instead of halves"};
-    case KnownFault::kSeesNext: return {"attention", "the causal mask is off by one: a query sees the token after it"};
+    case KnownFault::kRopePairs: return {"attention", "RoPE rotates neighbouring pairs instead of halves"};
+    case KnownFault::kSeesNext: return {"attention", "the causal mask is off by one: a query attends to the token after it"};
     case KnownFault::kNormAfterRope: return {"attention", "queries and keys are normalised after RoPE instead of before it"};
-    case KnownFault::kRopeUnscaled: return {"attention", "model.rope_scaling is accepted and not done"};
+    case KnownFault::kRopeUnscaled: return {"attention", "model.rope_scaling has no effect"};
     case KnownFault::kDropoutOfStepOne: return {"dropout", "dropout masks do not depend on the step"};
     case KnownFault::kMaskedCount: return {"loss", "the loss is divided by a count that includes masked targets"};
-    case KnownFault::kDocumentsMixed: return {"attention", "documents of one sequence see each other"};
-    case KnownFault::kPositionsRunOn: return {"positions", "positions do not begin anew in each document"};
+    case KnownFault::kDocumentsMixed: return {"attention", "documents of one sequence attend to each other"};
+    case KnownFault::kPositionsRunOn: return {"positions", "positions do not restart in each document"};
     case KnownFault::kHeadsInTurn: return {"attention", "query heads read the wrong kv heads"};
     case KnownFault::kWindowIgnored: return {"attention", "model.window has no effect"};
-    case KnownFault::kWindowWide: return {"attention", "the window is off by one: a query sees the token just before it"};
-    case KnownFault::kStaleWeights: return {"all", "stale parameters: a step reads those from before the last update"};
+    case KnownFault::kWindowWide: return {"attention", "the window is off by one: a query attends to the token just before the window"};
+    case KnownFault::kStaleWeights: return {"all", "stale parameters: a step reads the weights from before the last update"};
   }
   return {"all", ""};
 }
 
 double Oracle::training_loss(const GlobalTensors& weights, const Dataset& data, int64_t step) const {
-  // Its own statement of the order of samples: pass e over the data is permutation e, and place p of training is step * batch + index.
+  // An independent definition of the sample order: epoch e is permutation e, and sample p of training has p = step * batch + index.
   const int64_t batch = config_.training.global_batch_size, all = data.sequences();
   Mean mean;
   for (int64_t index = 0; index < batch; ++index) {

@@ -1,24 +1,24 @@
 #pragma once
-// The model once more, forward and optimizers, in plain loops over whole tensors in double: nothing of the product's kernels, layers or ranks is in it.
+// An independent implementation of forward and optimizers in plain fp64 loops over full tensors, without the product's kernels, layers and ranks.
 #include "trainer/verify/record.h"
 
 namespace trireme {
 
-/// A mistake on purpose: where a run computes what the model with one of these computes, the mistake is found.
+/// Deliberate faults of the Oracle: if the Oracle with a fault reproduces a run's loss, the run has that fault.
 enum class KnownFault : uint8_t {
   kNone,
-  kRopePairs,         ///< RoPE turns neighbouring elements in place of halves
+  kRopePairs,         ///< RoPE rotates neighbouring elements instead of halves
   kSeesNext,          ///< a query attends to the token after it
   kNormAfterRope,     ///< queries and keys are normalised after RoPE
-  kRopeUnscaled,      ///< model.rope_scaling does nothing
-  kDropoutOfStepOne,  ///< every step drops what the first one dropped
-  kMaskedCount,       ///< the mean is over masked targets too
-  kDocumentsMixed,    ///< documents of one sequence see each other
-  kPositionsRunOn,    ///< positions do not begin anew in each document
+  kRopeUnscaled,      ///< model.rope_scaling has no effect
+  kDropoutOfStepOne,  ///< every step uses the dropout masks of the first
+  kMaskedCount,       ///< the mean includes masked targets
+  kDocumentsMixed,    ///< documents of one sequence attend to each other
+  kPositionsRunOn,    ///< positions do not restart in each document
   kHeadsInTurn,       ///< query head n reads kv head n mod kv_heads
   kWindowIgnored,     ///< model.window has no effect
-  kWindowWide,        ///< a query sees the token just before its window
-  kStaleWeights,      ///< a step reads the weights of the one before; told by check_baseline, which has both
+  kWindowWide,        ///< a query attends to the token just before its window
+  kStaleWeights,      ///< a step reads the previous step's weights; detected by check_baseline, which has both
 };
 constexpr KnownFault kKnownFaults[] = {KnownFault::kRopePairs,      KnownFault::kSeesNext,         KnownFault::kNormAfterRope,
                                        KnownFault::kRopeUnscaled,   KnownFault::kDropoutOfStepOne, KnownFault::kMaskedCount,
@@ -32,22 +32,22 @@ KnownFaultText text_of(KnownFault fault);
 
 class Oracle {
  public:
-  /// `config` of any layout. Weights are looked up by the names of the parameter table.
+  /// `config` may have any layout. Weights are looked up by the names of the parameter table.
   Oracle(const Config& config, KnownFault fault = KnownFault::kNone) : config_(config), fault_(fault) {}
 
   /// Mean loss over the valid targets of the global batch of `step` (from 0), as a training step computes it.
   double training_loss(const GlobalTensors& weights, const Dataset& data, int64_t step) const;
   /// Mean loss over all of `data`, without dropout.
   double evaluation_loss(const GlobalTensors& weights, const Dataset& data) const;
-  /// What initialisation must give, biases and norms as RecordOptions says.
+  /// The expected initial weights, with biases and norms as in RecordOptions.
   GlobalTensors initial_weights(double bias_scale, double norm_scale) const;
   struct Step {
     const GlobalTensors& gradient;
     double learning_rate;
   };
-  /// The weights after these first steps of the configured optimizer, from a state of zeros, with each global gradient clipped first.
+  /// The weights after these first steps of the configured optimizer, from zero state, with each step's gradient clipped by its global norm.
   GlobalTensors updated(const GlobalTensors& weights, const std::vector<Step>& steps) const;
-  /// The moving average of the weights, `history` being the initial ones and those after each step.
+  /// The moving average of the weights. `history`: the initial weights and those after each step.
   GlobalTensors averaged(const std::vector<const GlobalTensors*>& history) const;
 
  private:

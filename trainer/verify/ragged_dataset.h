@@ -3,11 +3,11 @@
 
 namespace trireme {
 
-/// Reproducible tokens with every irregularity that a mean over tokens can stumble on: target (3 sample + 5 t) % 7 == 0 is masked, and sample 3 is
-/// masked whole.
+/// Reproducible tokens, irregularly masked to expose wrong means over tokens: targets with (3 sample + 5 t) % 7 == 0 are masked, and all targets of
+/// sample 3.
 class RaggedDataset final : public Dataset {
  public:
-  /// `masked` false: every target counts. `documents`: each sequence holds two, cut at a place of its own, which do not attend to each other.
+  /// `masked` false: no target is masked. `documents`: each sequence consists of two documents, split at a varying place.
   RaggedDataset(int64_t sequences, int64_t sequence_length, int64_t vocab_size, bool masked = true, bool documents = false)
       : sequences_(sequences), length_(sequence_length), vocab_(vocab_size), masked_(masked), documents_(documents) {}
   int64_t sequences() const override { return sequences_; }

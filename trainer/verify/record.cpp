@@ -50,7 +50,7 @@ Tensor tensor_of(const OwnedBox& owned, Gathered what) {
   return average->shard;
 }
 
-/// The boxes of one rank as bytes, one after the other: name, shape of the whole, box, values.
+/// The boxes of one rank, serialised one after the other: name, global shape, box, values.
 std::string packed_boxes(Trainer& trainer, Gathered what, double factor) {
   std::string bytes;
   const auto put = [&](const void* data, size_t count) { bytes.append(static_cast<const char*>(data), count); };
@@ -109,7 +109,7 @@ class Assembly {
     tensor.holders.push_back({rank, box});
     for (int64_t i = 0; i < box.numel(); ++i) {
       const auto place = static_cast<size_t>((box.start[0] + i / box.extent[1]) * shape[1] + box.start[1] + i % box.extent[1]);
-      if (place >= numel) {  // padding of a local matrix taken for rows of the whole
+      if (place >= numel) {  // padding of a local matrix, treated as rows of the global one
         outside_ = name;
         continue;
       }
@@ -122,7 +122,7 @@ class Assembly {
   }
 
   GlobalTensors tensors_;
-  std::map<std::string, std::vector<int>> rank_of_;  ///< that held each element last; -1: none
+  std::map<std::string, std::vector<int>> rank_of_;  ///< last rank that contributed each element; -1: none
   std::optional<Disagreement> disagreement_;
   std::string outside_;
 };
@@ -132,7 +132,7 @@ class Assembly {
 std::string Disagreement::str() const {
   std::ostringstream out;
   out.precision(17);
-  out << tensor << "[" << place << "]: rank " << first_rank << " holds " << first << ", rank " << second_rank << " holds " << second;
+  out << tensor << "[" << place << "]: rank " << first_rank << " has " << first << ", rank " << second_rank << " has " << second;
   return out.str();
 }
 
@@ -171,7 +171,7 @@ RunRecord record_run(Trainer& trainer, const Dataset& data, const Dataset& valid
     record.loss.push_back(result.loss);
     record.grad_norm.push_back(result.grad_norm);
     if (!result.accepted) {
-      record.rejected = concat("step ", step + 1, " was rejected because of ", result.offender);
+      record.rejected = concat("step ", step + 1, " was rejected: non-finite gradient of ", result.offender);
       return record;
     }
     const auto scale = static_cast<double>(result.loss_scale.value_or(1));

@@ -16,7 +16,7 @@ constexpr double kNormScale = 0.1;
 constexpr int64_t kValidationSequences = 17;  // the last batch is short
 
 bool is_sooner(const Difference& a, const Difference& b) {
-  // As a run computes them: initial weights, then step by step, validation last.
+  // Order of computation: initial weights, then step by step, validation last.
   const auto time = [](const Difference& d) {
     return std::pair(d.quantity == Quantity::kValidationLoss ? 1 << 30 : d.step, static_cast<int>(d.quantity));
   };
@@ -53,7 +53,7 @@ Verifier::Verifier(const Config& config, const std::vector<Layout>& layouts, Ver
   if (clone_.config.training.recompute != RecomputeMode::kNone) plain_.recompute = RecomputeMode::kNone;
 }
 
-/// Nothing where there is nothing to leave out.
+/// nullopt if there is nothing to switch off.
 std::optional<Verifier::Setting> Verifier::setting(const Layout& spec, const Features& without) const {
   Setting s{clone_.in(spec), {.steps = options_.steps, .every_state = true, .norm_scale = kNormScale}, nullptr, nullptr};
   ModelConfig& m = s.config.model;
@@ -77,7 +77,7 @@ std::optional<Verifier::Setting> Verifier::setting(const Layout& spec, const Fea
       case Feature::kMasks: set(masks, false); break;
       case Feature::kMicrobatches:
         if (microbatches_of(s.config) > 1) set(t.micro_batch_size, t.global_batch_size / *s.config.parallel.data);
-        set(*t.logits_chunk, t.global_batch_size * t.sequence_length);  // the head works in pieces of a micro-batch
+        set(*t.logits_chunk, t.global_batch_size * t.sequence_length);  // the head processes a micro-batch in chunks
         break;
       case Feature::kWeightDecay: set(t.optimizer.weight_decay, 0.0); break;
       case Feature::kClip: set(t.gradient_clip, 0.0); break;
@@ -89,7 +89,7 @@ std::optional<Verifier::Setting> Verifier::setting(const Layout& spec, const Fea
     }
   }
   if (!changed) return std::nullopt;
-  const int64_t length = t.sequence_length, sequences = t.global_batch_size + 5;  // step 2 begins another pass in the middle of its batch
+  const int64_t length = t.sequence_length, sequences = t.global_batch_size + 5;  // step 2 starts a new epoch in the middle of its batch
   s.data = std::make_shared<RaggedDataset>(sequences, length, *m.vocab_size, masks, documents);
   s.validation = std::make_shared<RaggedDataset>(kValidationSequences, length, *m.vocab_size, masks, documents);
   return s;
@@ -107,7 +107,7 @@ const LayoutRun& Verifier::run(const Layout& spec, const Features& without) {
   return run;
 }
 
-/// Of a run that ended; against the Oracle where `spec` is the plain layout.
+/// Differences between a completed run and one rank, or the Oracle if `spec` is the plain layout.
 std::vector<Difference> Verifier::differences(const Layout& spec, const Features& without, KnownFault* fault, double* largest) {
   const RunRecord& record = run(spec, without).record;
   Comparison comparison;
@@ -130,7 +130,7 @@ bool Verifier::differs(const Layout& spec) {
   return !differences(spec, {}, nullptr, nullptr).empty();
 }
 
-/// Takes one option after the other away, the finer ones first, as long as the difference stays.
+/// Removes options one by one, the finer ones first, as long as the difference remains.
 Layout Verifier::smallest(const Layout& spec) {
   Layout small = spec;
   const auto attempt = [&](auto&& drop) {
@@ -180,7 +180,7 @@ void Verifier::describe(const Layout& spec, const std::vector<Difference>& all, 
   verdict.step = first.step;
   verdict.expected = first.expected;
   verdict.actual = first.actual;
-  // A loss belongs to no tensor: the first one that is wrong because of it then.
+  // A loss belongs to no tensor: name the first wrong tensor instead.
   const auto of_tensor = std::ranges::find_if(all, [](const Difference& d) { return !d.tensor.empty(); });
   if (of_tensor == all.end()) return;
   verdict.tensor = of_tensor->tensor;
@@ -189,7 +189,7 @@ void Verifier::describe(const Layout& spec, const std::vector<Difference>& all, 
   verdict.stage = stage_of(of_tensor->tensor, *clone_.in(spec).parallel.layers_per_stage);
 }
 
-/// The words for a layout that is not as it should be; `small` is what is left of it.
+/// The verdict on a layout that is not the same; `small` is its reduced layout.
 LayoutVerdict Verifier::conclude(const Layout& spec, const Layout& small) {
   LayoutVerdict verdict;
   verdict.layout = spec.text;
@@ -241,8 +241,8 @@ LayoutVerdict Verifier::conclude(const Layout& spec, const Layout& small) {
   const RunRecord& r = whole.record;
   verdict.tensor = !r.unheld.empty() ? r.unheld : r.outside;
   verdict.what = !r.rejected.empty() ? r.rejected
-                 : !r.unheld.empty() ? r.unheld + ": some elements belong to no rank"
-                                     : r.outside + ": a rank holds rows beyond the end of the tensor";
+                 : !r.unheld.empty() ? r.unheld + ": no rank owns some of its elements"
+                                     : r.outside + ": a rank owns rows beyond the end of the tensor";
   return verdict;
 }
 
@@ -251,7 +251,7 @@ LayoutVerdict Verifier::layout(const Layout& spec) {
     LayoutVerdict verdict;
     verdict.layout = spec.text;
     verdict.kind = LayoutVerdict::Kind::kFails;
-    verdict.what = "nothing to compare with: one rank alone does not train";
+    verdict.what = "no reference: training on one rank fails";
     verdict.diagnosis = {"none", "all", "see the baseline"};
     return verdict;
   }

@@ -1,5 +1,5 @@
 #pragma once
-// Proves that layouts train the same model, on a small clone of it, and says of one that does not what differs first, where, and why perhaps.
+// Proves, on a small clone, that layouts train the same model. For a layout that does not, reports what differs first, where, and a likely cause.
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,20 +12,20 @@
 
 namespace trireme {
 
-/// What was found of one layout.
+/// Result for one layout.
 struct LayoutVerdict {
   enum class Kind : uint8_t { kSame, kDiffers, kHangs, kFails } kind = Kind::kSame;
-  std::string layout;         ///< as it was written
-  double max_difference = 0;  ///< relative, of all that was compared
-  std::string what;           ///< of all but kSame: what differs first, or the message of the run
-  std::string tensor;         ///< may be empty, as the following where they do not apply
+  std::string layout;         ///< the spec as written
+  double max_difference = 0;  ///< largest relative difference
+  std::string what;           ///< unless kSame: what differs first, or the error of the run
+  std::string tensor;         ///< may be empty or unset, as the members below, if not applicable
   int64_t layer = -1;         ///< block of the model
   int stage = -1;
   std::vector<int> ranks;
   int step = 0;
   double expected = 0, actual = 0;
-  std::vector<std::string> acts;  ///< of runs that hung or failed: what each rank was doing
-  std::string smallest;           ///< layout with which the difference is still there
+  std::vector<std::string> acts;  ///< runs that hung or failed: what each rank was doing
+  std::string smallest;           ///< reduced layout that still shows the difference
   Diagnosis diagnosis;
 };
 const char* name_of(LayoutVerdict::Kind kind);  ///< same, differs, hangs, fails
@@ -33,8 +33,8 @@ const char* name_of(LayoutVerdict::Kind kind);  ///< same, differs, hangs, fails
 struct VerifyOptions {
   int steps = 3;  ///< at least 2
   int64_t seed = 1234;
-  double timeout = 20;  ///< seconds of standstill before a run counts as hung
-  /// Told before each run.
+  double timeout = 20;  ///< seconds without progress before a run counts as hung
+  /// Called before each run.
   std::function<void(const std::string& doing)> progress = [](const std::string&) {};
 };
 
@@ -44,11 +44,11 @@ class Verifier {
   Verifier(const Config& config, const std::vector<Layout>& layouts, VerifyOptions options);
 
   const Clone& clone() const { return clone_; }
-  /// One rank, against the Oracle.
+  /// Compares one rank with the Oracle.
   LayoutVerdict baseline();
-  /// Against one rank.
+  /// Compares a layout with one rank.
   LayoutVerdict layout(const Layout& spec);
-  /// Ranks of a hung run that no abort reaches live on as threads: the process must leave by _Exit.
+  /// True if threads of a hung run could not be stopped: the process must exit by _Exit.
   bool stuck() const { return stuck_; }
 
  private:
@@ -70,12 +70,13 @@ class Verifier {
   VerifyOptions options_;
   std::vector<Layout> layouts_;
   Clone clone_;
-  Layout plain_;  ///< one rank, nothing computed again
+  Layout plain_;  ///< one rank, no recomputation
   std::map<std::string, LayoutRun> runs_;
   bool stuck_ = false;
 };
 
-/// The configuration's own layout, with smaller degrees where it has more than eight ranks, and every axis, ZeRO stage and schedule of it and of every user alone; those that the model allows.
+/// The configuration's own layout, with smaller degrees if it has more than eight ranks, and a fixed list that covers each axis, ZeRO stage and
+/// schedule; without those that are invalid for the model.
 std::vector<Layout> default_layouts(const Config& config);
 
 }  // namespace trireme

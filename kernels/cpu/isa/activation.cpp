@@ -32,7 +32,7 @@ void swiglu_backward_row(const T* dy, const T* gate, const T* up, int64_t column
 constexpr float kScale = 1.59576912160573071F;  // 2 sqrt(2/pi): 2u = kScale (x + kCubic x^3)
 constexpr float kCubic = 0.044715F;
 
-/// sigmoid(2u) of x with x^2 = square.
+/// sigmoid(2u) for x, with square = x^2.
 float gate_of(float x, float square) { return sigmoid2(x * (kLog2E * kScale + kLog2E * kScale * kCubic * square)); }
 
 template <class T>
@@ -53,7 +53,7 @@ void gelu_slope(const T* dy, const T* x, int64_t count, T* dx) {
     const float s = gate_of(v, square);
     const float slope = kScale + 3.0F * kScale * kCubic * square;
     const float bend = v * s * (1.0F - s);
-    dx[i] = rounded<T>(static_cast<float>(dy[i]) * (bend == 0.0F ? s : s + bend * slope));  // where x^2 overflows, the bend has long been nothing
+    dx[i] = rounded<T>(static_cast<float>(dy[i]) * (bend == 0.0F ? s : s + bend * slope));  // where x^2 overflows, `bend` is already 0
   }
 }
 

@@ -1,4 +1,5 @@
-// Attention's table of one level. This file alone is compiled for the levels avx512_bf16 and amx too, whose tables hold bf16 and nothing else.
+// The attention table of one instruction-set level. Only this file is also compiled for the levels avx512_bf16 and amx, whose tables contain only
+// bf16.
 #include "kernels/cpu/isa/attention.h"
 
 #include "kernels/cpu/isa/attention_backward.h"
@@ -18,12 +19,12 @@ constexpr TypedAttention<T> kTyped{attention_forward<Engine, T>, attention_backw
 
 extern const AttentionKernels kAttention;
 #if defined(__AMX_BF16__)
-const AttentionKernels kAttention{.f32 = {}, .bf16 = kTyped<TilesEngine<AmxTiles>, bfloat16>, .f16 = {}};
+const AttentionKernels kAttention{.f32 = {}, .bf16 = kTyped<AmxEngine<AmxTiles>, bfloat16>, .f16 = {}};
 #elif defined(__AVX512BF16__)
-const AttentionKernels kAttention{.f32 = {}, .bf16 = kTyped<PairsEngine, bfloat16>, .f16 = {}};
+const AttentionKernels kAttention{.f32 = {}, .bf16 = kTyped<Bf16DotEngine, bfloat16>, .f16 = {}};
 #else
 const AttentionKernels kAttention{
-    .f32 = kTyped<SinglesEngine, float>, .bf16 = kTyped<SinglesEngine, bfloat16>, .f16 = kTyped<SinglesEngine, float16>};
+    .f32 = kTyped<Fp32Engine, float>, .bf16 = kTyped<Fp32Engine, bfloat16>, .f16 = kTyped<Fp32Engine, float16>};
 #endif
 
 }  // namespace trireme::cpu::TRIREME_ISA

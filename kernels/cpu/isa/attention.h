@@ -1,6 +1,6 @@
 #pragma once
-// Causal attention of kernels/cpu, compiled for each level of instructions; bf16 for two levels more than the other loops, as matrix products are
-// what they are for. Notation: kernels/ops/attention.h. Rules of this folder: kernels.h.
+// Causal attention of kernels/cpu, compiled for each instruction-set level. bf16 is also compiled for avx512_bf16 and amx, which accelerate only
+// matrix products. Notation: kernels/ops/attention.h. Rules of this folder: kernels.h.
 #include <cstdint>
 
 #include "kernels/core/bfloat16.h"
@@ -9,7 +9,7 @@
 
 namespace trireme::cpu {
 
-/// Queries, or keys, of a block. A work item depends on it, so it is one for all levels.
+/// Queries or keys per block. Work items depend on it, so all levels share it.
 constexpr int64_t kAttentionBlock = 64;
 
 struct AttentionSizes {
@@ -17,8 +17,8 @@ struct AttentionSizes {
   AttentionBand<int64_t> band;
 };
 
-/// Items: (sequence, kv head, pair of query blocks), in this order. The first and the last block make a pair, as do those inside them, so that under
-/// a causal mask all items are about one size.
+/// Items: (sequence, kv head, pair of query blocks), in this order. Block i is paired with the i-th block from the end, so that under a causal mask
+/// all items have about equal cost.
 template <class T>
 struct AttentionForward {
   const T* qkv;
@@ -27,8 +27,8 @@ struct AttentionForward {
   float* lse;
 };
 
-/// Items: (sequence, kv head). With `split`, for more threads than those: (sequence, kv head, block), which is the gradients of a block of keys and
-/// values and of one of queries, and computes scores twice. Both have the same bits.
+/// Items: (sequence, kv head). With `split`, for more threads than such items: (sequence, kv head, block). Such an item computes the gradients of one
+/// block of keys and values and of one block of queries; scores are computed twice. Both variants are bit-identical.
 template <class T>
 struct AttentionBackward {
   const T *dout, *qkv, *out;
@@ -38,12 +38,12 @@ struct AttentionBackward {
   T* dqkv;
 };
 
-/// Bytes of workspace that a thread needs, a multiple of 64; it begins on such a multiple.
+/// Workspace bytes per thread, a multiple of 64. The workspace is 64-byte aligned.
 using AttentionWorkspace = int64_t (*)(const AttentionSizes&);
 template <class Arguments>
 using AttentionKernel = void (*)(const Arguments&, int64_t begin, int64_t end, void* workspace);
 
-/// What a level has for a type; null: nothing of its own.
+/// The kernels of a level for one type; null: the level has none of its own.
 template <class T>
 struct TypedAttention {
   AttentionKernel<AttentionForward<T>> forward = nullptr;

@@ -1,14 +1,14 @@
 #pragma once
-// Backward: probabilities are computed again from lse. Frame and notation: attention_blocks.h.
+// Attention backward: recomputes the probabilities from lse. Structure and notation: attention_blocks.h.
 #include "kernels/cpu/isa/attention_blocks.h"
 
 namespace trireme::cpu::TRIREME_ISA {
 namespace {
 
 template <class Engine>
-struct BackwardPlace {
+struct BackwardWorkspace {
   using Word = typename Engine::Word;
-  BackwardPlace(const Layout<Engine>& layout, void* workspace) : carver(workspace) {
+  BackwardWorkspace(const Layout<Engine>& layout, void* workspace) : carver(workspace) {
     const int64_t words = layout.block_words(), sums = layout.padded_sequence * layout.padded_head;
     keys = carver.template take<Word>(layout.padded_sequence * layout.head_words);
     values = carver.template take<Word>(layout.padded_sequence * layout.head_words);
@@ -23,26 +23,26 @@ struct BackwardPlace {
     douts = carver.template take<Word>(words);
     scores = carver.template take<float>(kBlock * kBlock);
     dscores = carver.template take<float>(kBlock * kBlock);
-    p_along = operand_place<Engine>(scores, carver);
-    ds_along = operand_place<Engine>(dscores, carver);
-    ds_across = operand_place<Engine>(dscores, carver);
+    p_along = operand_buffer<Engine>(scores, carver);
+    ds_along = operand_buffer<Engine>(dscores, carver);
+    ds_across = operand_buffer<Engine>(dscores, carver);
     dqueries = carver.template take<float>(layout.padded_head * kBlock);
     dquery_rows = carver.template take<float>(layout.padded_head * kBlock);
     lse = carver.template take<float>(kBlock);
     delta = carver.template take<float>(kBlock);
   }
-  Carver carver;
-  // Of the whole sequence, by key.
+  WorkspaceAllocator carver;
+  // For the whole sequence, indexed by key.
   Word *keys, *values;     ///< [padded_sequence, head words]
-  Word* keys_across;       ///< of each block [padded_head, key words]
+  Word* keys_across;       ///< per block [padded_head, key words]
   float *dkeys, *dvalues;  ///< [padded_sequence, padded_head]; dkeys without the factor `scale`
-  // Of a block of queries. out and dout are by query too.
+  // For one block of queries, indexed by query.
   Word *query_rows, *dout_rows;    ///< [queries, head words]
-  Word *query_spare, *dout_spare;  ///< [query words, padded_head], where that is not the same
+  Word *query_spare, *dout_spare;  ///< [query words, padded_head]; unused if that is the same layout
   Word *queries, *douts;           ///< [head words, queries]
   float *dqueries, *dquery_rows;   ///< [padded_head, queries], without the factor `scale`, and its transpose
-  float *lse, *delta;              ///< of each query: in powers of two; dout . out
-  // Of a pair of blocks.
+  float *lse, *delta;              ///< per query: lse in base 2; dout . out
+  // For one pair of blocks.
   float *scores, *dscores;   ///< [keys, queries]
   Word *p_along, *ds_along;  ///< [keys, query words]
   Word* ds_across;           ///< [key words, queries]
@@ -57,7 +57,7 @@ struct BackwardHead {
 };
 
 template <class Engine, class T>
-void pack_queries(const Layout<Engine>& layout, const BackwardHead<T>& head, int64_t block, const BackwardPlace<Engine>& place) {
+void pack_queries(const Layout<Engine>& layout, const BackwardHead<T>& head, int64_t block, const BackwardWorkspace<Engine>& place) {
   const int64_t rows = layout.rows(block), padded = layout.padded_rows(block), first = block * kBlock;
   const int64_t head_size = layout.head_size, stride = layout.out_columns;
   pack_rows<Engine>(head.q + first * layout.columns, layout.columns, rows, head_size, place.query_rows, padded, layout.padded_head);
@@ -79,9 +79,9 @@ void pack_queries(const Layout<Engine>& layout, const BackwardHead<T>& head, int
   }
 }
 
-/// Scores become probabilities, and dP becomes dS = P * (dP - delta).
+/// Replaces scores by probabilities P, and dP by dS = P * (dP - delta).
 template <class Engine>
-void softmax_backward(const PairOfBlocks<Engine>& pair, float scale, const BackwardPlace<Engine>& place) {
+void softmax_backward(const PairOfBlocks<Engine>& pair, float scale, const BackwardWorkspace<Engine>& place) {
   constexpr int64_t kWords = kBlock / Engine::kDepth;
   const float factor = scale * kLog2E;
   for (int64_t lane = 0; lane < pair.queries; lane += kLanes) {
@@ -102,11 +102,11 @@ void softmax_backward(const PairOfBlocks<Engine>& pair, float scale, const Backw
   }
 }
 
-/// Adds what one pair of blocks gives to the gradients of its keys and values, or of its queries, or to both. Each sum has the same terms in the same
-/// order whichever are asked for together.
+/// Adds the contribution of one pair of blocks to the gradients of its keys and values (`of_keys`), of its queries (`of_queries`), or of both. Each
+/// sum has the same terms in the same order for any choice.
 template <class Engine>
 void backward_pair(const Layout<Engine>& layout, int64_t query_block, int64_t key_block, bool of_keys, bool of_queries,
-                   const BackwardPlace<Engine>& place) {
+                   const BackwardWorkspace<Engine>& place) {
   const PairOfBlocks<Engine> pair(layout, query_block, key_block);
   const int64_t words = key_block * layout.block_words(), sums = key_block * kBlock * layout.padded_head;
   pair.scores(place.keys + words, place.queries, place.scores);
@@ -125,7 +125,7 @@ class Backward {
  public:
   Backward(const AttentionBackward<T>& p, void* workspace) : p_(p), layout_(p.sizes), place_(layout_, workspace) {}
 
-  /// Items: AttentionBackward.
+  /// Runs the items [begin, end) of AttentionBackward.
   void run(int64_t begin, int64_t end) {
     const int64_t parts = p_.split ? layout_.blocks : 1;
     for (int64_t item = begin; item < end; ++item) {
@@ -159,7 +159,7 @@ class Backward {
     return {p_.qkv + q, p_.out + out, p_.dout + out, p_.lse + (sequence_ * p_.sizes.heads + n) * layout_.sequence, p_.dqkv + q};
   }
 
-  /// Packs it in every form that a pair may need.
+  /// Packs a block of queries in every layout that a pair of blocks needs.
   void begin_queries(const BackwardHead<T>& of, int64_t query_block) {
     pack_queries(layout_, of, query_block, place_);
     spread_across(place_.query_rows, layout_.padded_rows(query_block), layout_.padded_head, place_.query_spare);
@@ -218,10 +218,10 @@ class Backward {
 
   const AttentionBackward<T>& p_;
   const Layout<Engine> layout_;
-  const BackwardPlace<Engine> place_;
-  // Of the task.
+  const BackwardWorkspace<Engine> place_;
+  // The current task.
   int64_t sequence_ = 0, kv_head_ = 0;
-  int64_t rows_ = 0;  ///< elements of qkv before its sequence
+  int64_t rows_ = 0;  ///< offset of its sequence in qkv, in elements
   int64_t key_column_ = 0, value_column_ = 0;
 };
 
@@ -233,7 +233,7 @@ void attention_backward(const AttentionBackward<T>& p, int64_t begin, int64_t en
 
 template <class Engine>
 int64_t backward_workspace(const AttentionSizes& sizes) {
-  return BackwardPlace<Engine>(Layout<Engine>(sizes), nullptr).carver.used();
+  return BackwardWorkspace<Engine>(Layout<Engine>(sizes), nullptr).carver.used();
 }
 
 }  // namespace

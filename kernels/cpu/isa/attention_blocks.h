@@ -1,13 +1,14 @@
 #pragma once
-// Causal attention in blocks of queries and keys, forward and backward (Dao 2023, arXiv:2307.08691), on the products of an engine.
+// Causal attention in blocks of queries and keys, forward and backward (Dao 2023, arXiv:2307.08691), on the matrix products of an engine
+// (attention_products.h).
 //
-// Everything is transposed, scores are [keys, queries]: a query is a lane, its maximum, sum, lse and delta are elements of vectors, and keys and
-// values are operands as they lie. Scores exist for one pair of blocks at a time. Blocks on the diagonal are worked in strips of 32 queries or keys,
-// without the strips that the mask clears; what no product reads is not even written. Under a window, blocks of keys that no query of a block sees
-// are skipped, and those at the band's lower edge are masked.
+// All matrices are transposed: scores are [keys, queries]. A query is a SIMD lane, so its maximum, sum, lse and delta are vector elements, and keys
+// and values are operands in their stored layout. Scores exist for one pair of blocks at a time. Diagonal blocks are processed in strips of 32
+// queries or keys; fully masked strips are skipped, and elements that no product reads are not written. With a window, blocks of keys that no query
+// of a block attends to are skipped, and blocks at the lower edge of the band are masked.
 //
-// Queries and keys beyond the sequence are zeros up to the next multiple of 32. Such keys are masked like every key after the query; such queries get
-// probabilities of no meaning in the forward, which are lanes of their own and never stored, and of zero in the backward.
+// Sequences are padded with zeros to a multiple of 32. Padding keys are masked like every key after the query. Padding queries get meaningless
+// probabilities in the forward, in lanes of their own that are never stored, and zero probabilities in the backward.
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/isa/attention_operands.h"
 
@@ -34,10 +35,10 @@ struct Layout {
         band(sizes.band) {}
   int64_t rows(int64_t block) const { return block + 1 < blocks ? kBlock : sequence - block * kBlock; }
   int64_t padded_rows(int64_t block) const { return block + 1 < blocks ? kBlock : padded_sequence - block * kBlock; }
-  /// First block of keys that a query of the block sees, and last block of queries that see a key of it.
+  /// First block of keys that queries of `block` attend to, and last block of queries that attend to keys of `block`.
   int64_t first_key_block(int64_t block) const { return band.first_key(block * kBlock) / kBlock; }
   int64_t last_query_block(int64_t block) const { return band.last_query(block * kBlock + rows(block) - 1, sequence) / kBlock; }
-  int64_t block_words() const { return kBlock * head_words; }  ///< of a packed operand [kBlock, head], or its transpose
+  int64_t block_words() const { return kBlock * head_words; }  ///< words of a packed operand [kBlock, head] or its transpose
 
   int64_t sequence, head_size, group, columns, out_columns;
   int64_t padded_head, head_words;
@@ -48,7 +49,7 @@ struct Layout {
 
 constexpr int64_t strip_end(int64_t position) { return (position / kStrip + 1) * kStrip; }
 
-/// Products of one pair of blocks that know of the mask. `queries` and `keys` are padded; k down or along queries and keys is in elements.
+/// Matrix products of one pair of blocks that skip masked strips. `queries` and `keys` include the padding; extents along k are in elements.
 template <class Engine>
 struct PairOfBlocks {
   using Word = typename Engine::Word;
@@ -63,7 +64,7 @@ struct PairOfBlocks {
         diagonal(query_block == key_block),
         band(layout.band) {}
   int64_t queries, keys, padded_head;
-  int64_t distance;  ///< from the first key to the first query, in tokens
+  int64_t distance;  ///< tokens from the first key to the first query
   bool diagonal;
   AttentionBand<int64_t> band;
 
@@ -89,10 +90,10 @@ struct PairOfBlocks {
                       padded_head, c + s * padded_head, padded_head, true);
     }
   }
-  /// Keys that queries [lane, lane + kLanes) have scores of: all up to the end of their strip.
+  /// Number of keys for which queries [lane, lane + kLanes) have scores: up to the end of their strip.
   int64_t keys_of(int64_t lane) const { return diagonal ? strip_end(lane) : keys; }
 
-  /// Scores of keys that their query does not see become -infinity.
+  /// Sets the scores of masked keys to -infinity.
   void mask(float* c) const {
     if (diagonal) {
       for (int64_t key = 0; key < keys; ++key)
@@ -100,15 +101,15 @@ struct PairOfBlocks {
     }
     if (!band.beyond(distance + queries - 1)) return;
     for (int64_t key = 0; key < keys; ++key) {
-      const int64_t seen = band.last_query(key, distance + queries) + 1 - distance;  // queries of the block from `seen` on are too far from the key
+      const int64_t seen = band.last_query(key, distance + queries) + 1 - distance;  // the key is outside the window of queries from `seen` on
       for (int64_t query = seen < 0 ? 0 : seen; query < queries; ++query) c[key * kBlock + query] = -__builtin_inff();
     }
   }
 };
 
-/// The place of a block's sums when they have become an operand: fp32 stays where it is.
+/// The buffer for a block of sums as operand: in fp32 the sums themselves, otherwise a new array.
 template <class Engine>
-typename Engine::Word* operand_place(float* sums, Carver& carver) {
+typename Engine::Word* operand_buffer(float* sums, WorkspaceAllocator& carver) {
   if constexpr (Engine::kDepth == 1) {
     return sums;
   } else {

@@ -1,11 +1,11 @@
-// Attention of single queries: two passes over the keys and values of a head, which is all there is to do, block by block with a running maximum.
+// Attention of single queries: one pass over the keys and values of a head, block by block with a running maximum (online softmax).
 #include "kernels/cpu/isa/loops.h"
 #include "kernels/cpu/isa/math.h"
 
 namespace trireme::cpu::TRIREME_ISA {
 namespace {
 
-constexpr int64_t kBlock = 64;  // keys between two looks at the maximum
+constexpr int64_t kBlock = 64;  // keys per update of the running maximum
 
 template <class T>
 float dot(const T* a, const T* b, int64_t count) {
@@ -38,12 +38,12 @@ void add_weighted(float weight, const T* v, int64_t count, float* sums) {
 }
 
 template <class T>
-void store_mean(const float* sums, float denominator, int64_t count, T* out) {
+void store_normalised(const float* sums, float denominator, int64_t count, T* out) {
 #pragma omp simd
   for (int64_t h = 0; h < count; ++h) out[h] = rounded<T>(sums[h] / denominator);
 }
 
-/// Keys and values of one head, in a ring of `room` rows.
+/// Keys and values of one head, in a ring buffer of `room` rows.
 template <class T>
 struct Ring {
   const T *keys, *values;
@@ -51,7 +51,7 @@ struct Ring {
   int64_t next(int64_t row) const { return row + 1 == room ? 0 : row + 1; }
 };
 
-/// To the `count` tokens from `token` on.
+/// Attends to `count` tokens from `token` on.
 template <class T>
 void attend(const T* q, const Ring<T>& ring, int64_t head_size, int64_t token, int64_t count, float scale, float* sums, T* out) {
   float scores[kBlock];
@@ -73,7 +73,7 @@ void attend(const T* q, const Ring<T>& ring, int64_t head_size, int64_t token, i
     denominator += exponentials(highest, block, scores);
     for (int64_t j = 0; j < block; ++j, value = ring.next(value)) add_weighted(scores[j], ring.values + value * ring.stride, head_size, sums);
   }
-  store_mean(sums, denominator, head_size, out);
+  store_normalised(sums, denominator, head_size, out);
 }
 
 }  // namespace

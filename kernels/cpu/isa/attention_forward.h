@@ -1,42 +1,42 @@
 #pragma once
-// Forward. Frame and notation: attention_blocks.h.
+// Attention forward. Structure and notation: attention_blocks.h.
 #include "kernels/cpu/isa/attention_blocks.h"
 
 namespace trireme::cpu::TRIREME_ISA {
 namespace {
 
 template <class Engine>
-struct ForwardPlace {
+struct ForwardWorkspace {
   using Word = typename Engine::Word;
-  ForwardPlace(const Layout<Engine>& layout, void* workspace) : carver(workspace) {
+  ForwardWorkspace(const Layout<Engine>& layout, void* workspace) : carver(workspace) {
     keys = carver.template take<Word>(layout.padded_sequence * layout.head_words);
     values = carver.template take<Word>(layout.blocks * layout.block_words());
     rows = carver.template take<Word>(layout.block_words());
     across = carver.template take<Word>(layout.block_words());
     queries = carver.template take<Word>(layout.block_words());
     scores = carver.template take<float>(kBlock * kBlock);
-    probabilities = operand_place<Engine>(scores, carver);
+    probabilities = operand_buffer<Engine>(scores, carver);
     out = carver.template take<float>(layout.padded_head * kBlock);
     out_rows = carver.template take<float>(kBlock * layout.padded_head);
     maxima = carver.template take<float>(kBlock);
     sums = carver.template take<float>(kBlock);
   }
-  Carver carver;
+  WorkspaceAllocator carver;
   Word* keys;            ///< [padded_sequence, head words]
-  Word* values;          ///< of each block [padded_head, key words]
-  Word *rows, *across;   ///< a block on its way to `values` or `queries`
+  Word* values;          ///< per block [padded_head, key words]
+  Word *rows, *across;   ///< staging of a block for `values` or `queries`
   Word* queries;         ///< [head words, queries]
   float* scores;         ///< [keys, queries]
   Word* probabilities;   ///< [key words, queries]
   float* out;            ///< [padded_head, queries]
   float* out_rows;       ///< [queries, padded_head]
-  float *maxima, *sums;  ///< of each query: of scores before scaling; of e^(scale * (score - maximum))
+  float *maxima, *sums;  ///< per query: maximum of unscaled scores; sum of e^(scale * (score - maximum))
 };
 
-/// One step of the online softmax: scores become probabilities against the new maxima, to which sums and, but for the `first` step, `out` are
-/// brought.
+/// One step of the online softmax: replaces scores by probabilities relative to the new maxima, and rescales sums and, except in the `first` step,
+/// `out`.
 template <class Engine>
-void softmax(const PairOfBlocks<Engine>& pair, float scale, bool first, const ForwardPlace<Engine>& place) {
+void softmax(const PairOfBlocks<Engine>& pair, float scale, bool first, const ForwardWorkspace<Engine>& place) {
   const float factor = scale * kLog2E;
   for (int64_t lane = 0; lane < pair.queries; lane += kLanes) {
     const int64_t keys = pair.keys_of(lane);
@@ -57,7 +57,7 @@ void softmax(const PairOfBlocks<Engine>& pair, float scale, bool first, const Fo
       odd_sum += q;
       store_across(place.probabilities, kBlock, key, lane, p, q);
     }
-    const Vector decay = exp2_of((before - maximum) * factor);  // 1 where the maximum stays: before * factor - shift would be a fused rounding error
+    const Vector decay = exp2_of((before - maximum) * factor);  // exactly 1 for an unchanged maximum; before * factor - shift would not be, fused
     store(place.maxima + lane, maximum);
     store(place.sums + lane, load(place.sums + lane) * decay + (even_sum + odd_sum));
     if (first) continue;
@@ -69,7 +69,7 @@ void softmax(const PairOfBlocks<Engine>& pair, float scale, bool first, const Fo
 }
 
 template <class Engine, class T>
-void forward_block(const Layout<Engine>& layout, const T* q, const ForwardPlace<Engine>& place, int64_t block, T* out, float* lse) {
+void forward_block(const Layout<Engine>& layout, const T* q, const ForwardWorkspace<Engine>& place, int64_t block, T* out, float* lse) {
   const int64_t rows = layout.rows(block), queries = layout.padded_rows(block), first = block * kBlock, first_other = layout.first_key_block(block);
   pack_rows<Engine>(q + first * layout.columns, layout.columns, rows, layout.head_size, place.rows, queries, layout.padded_head);
   transpose(queries, layout.head_words, place.rows, layout.head_words, place.queries, kBlock);
@@ -96,7 +96,7 @@ template <class Engine, class T>
 void attention_forward(const AttentionForward<T>& p, int64_t begin, int64_t end, void* workspace) {
   [[maybe_unused]] const typename Engine::Session session;
   const Layout<Engine> layout(p.sizes);
-  const ForwardPlace<Engine> place(layout, workspace);
+  const ForwardWorkspace<Engine> place(layout, workspace);
   const int64_t pairs = (layout.blocks + 1) / 2;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t sequence = item / pairs / p.sizes.kv_heads, kv_head = item / pairs % p.sizes.kv_heads;
@@ -125,7 +125,7 @@ void attention_forward(const AttentionForward<T>& p, int64_t begin, int64_t end,
 
 template <class Engine>
 int64_t forward_workspace(const AttentionSizes& sizes) {
-  return ForwardPlace<Engine>(Layout<Engine>(sizes), nullptr).carver.used();
+  return ForwardWorkspace<Engine>(Layout<Engine>(sizes), nullptr).carver.used();
 }
 
 }  // namespace

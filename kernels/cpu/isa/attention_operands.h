@@ -1,5 +1,5 @@
 #pragma once
-// Rows of tensors become packed operands of attention_products.h, and blocks of sums rows of tensors again. All of it is layout and rounding.
+// Packs rows of tensors into operands of attention_products.h, and unpacks blocks of sums into rows of tensors: only layout and rounding.
 #include "kernels/cpu/isa/attention_products.h"
 
 namespace trireme::cpu::TRIREME_ISA {
@@ -7,10 +7,10 @@ namespace {
 
 inline int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
-/// Cuts a thread's workspace into arrays that begin on cache lines. From null it measures.
-class Carver {
+/// Bump allocator: divides a thread's workspace into arrays that begin on cache lines. Starting from null, it only measures.
+class WorkspaceAllocator {
  public:
-  explicit Carver(void* begin) : begin_(reinterpret_cast<uintptr_t>(begin)) {}
+  explicit WorkspaceAllocator(void* begin) : begin_(reinterpret_cast<uintptr_t>(begin)) {}
   template <class Item>
   Item* take(int64_t count) {
     const uintptr_t taken = begin_ + static_cast<uintptr_t>(used_);
@@ -26,7 +26,7 @@ class Carver {
 
 typedef uint16_t Half __attribute__((may_alias));
 
-/// One row [padded] of elements = from [count], then zeros.
+/// Writes one row [padded] of elements: from [count], then zeros.
 template <class T>
 inline void pack_row(const T* from, int64_t count, float* to, int64_t padded) {
 #pragma omp simd
@@ -40,7 +40,7 @@ inline void pack_row(const bfloat16* from, int64_t count, PairWord* words, int64
   for (int64_t h = count; h < padded; ++h) to[h] = 0;
 }
 
-/// to [padded_rows, padded words]: rows with k along them.
+/// to [padded_rows, padded words], with k along the rows.
 template <class Engine, class T>
 void pack_rows(const T* from, int64_t stride, int64_t rows, int64_t count, typename Engine::Word* to, int64_t padded_rows, int64_t padded) {
   const int64_t words = padded / Engine::kDepth;
@@ -48,7 +48,7 @@ void pack_rows(const T* from, int64_t stride, int64_t rows, int64_t count, typen
   for (int64_t i = rows * words; i < padded_rows * words; ++i) to[i] = 0;
 }
 
-/// to [rows words, padded]: packed rows [rows, padded] with k down the rows. In fp32 that is the same.
+/// Packs the rows [rows, padded] with k along the columns: to [rows words, padded]. In fp32 this is the same layout, and nothing is written.
 inline void spread_across(const float*, int64_t, int64_t, float*) {}
 inline void spread_across(const PairWord* packed, int64_t rows, int64_t padded, PairWord* to) {
   const Half* const from = reinterpret_cast<const Half*>(packed);
@@ -60,11 +60,11 @@ inline void spread_across(const PairWord* packed, int64_t rows, int64_t padded, 
     for (int64_t h = 0; h < padded; ++h) row[h] = static_cast<uint32_t>(even[h]) | static_cast<uint32_t>(odd[h]) << 16;
   }
 }
-/// Where it is then.
+/// The result of spread_across(): in fp32 its input.
 inline const float* across_rows(const float* packed, const float*) { return packed; }
 inline const PairWord* across_rows(const PairWord*, const PairWord* spread) { return spread; }
 
-/// As bfloat16 rounds, without its branch.
+/// Rounds like bfloat16, branch-free.
 inline uint32_t rounded(float x) {
   const uint32_t word = __builtin_bit_cast(uint32_t, x);
   const uint32_t finite = (word + 0x7FFF + (word >> 16 & 1)) >> 16, nan = word >> 16 | 0x40;
@@ -74,7 +74,7 @@ inline void assign(float& to, float x) { to = x; }
 inline void assign(bfloat16& to, float x) { to.bits = static_cast<uint16_t>(rounded(x)); }
 inline void assign(float16& to, float x) { to.bits = static_cast<float16>(x).bits; }
 
-/// Row `row` of an operand with k along the rows, from `lane` on.
+/// Writes x to row `row` of an operand with k along the rows, from `lane` on.
 inline void store_along(float* operand, int64_t stride, int64_t row, int64_t lane, Vector x) { store(operand + row * stride + lane, x); }
 inline void store_along(PairWord* operand, int64_t stride, int64_t row, int64_t lane, Vector x) {
   Half* const to = reinterpret_cast<Half*>(operand + row * stride) + lane;
@@ -85,7 +85,7 @@ inline void store_along(PairWord* operand, int64_t stride, int64_t row, int64_t 
 #endif
 }
 
-/// Rows `row` and `row` + 1 of an operand with k down the rows, from `lane` on.
+/// Writes rows `row` and `row` + 1 of an operand with k along the columns, from `lane` on.
 inline void store_across(float* operand, int64_t stride, int64_t row, int64_t lane, Vector even, Vector odd) {
   store(operand + row * stride + lane, even);
   store(operand + (row + 1) * stride + lane, odd);
@@ -102,7 +102,7 @@ inline void store_across(PairWord* operand, int64_t stride, int64_t row, int64_t
 #endif
 }
 
-/// to [rows, count] at a stride = factor * from [rows, padded].
+/// to [rows, count], with a row stride, = factor * from [rows, padded].
 template <class T>
 void unpack_rows(const float* from, int64_t padded, float factor, int64_t rows, int64_t count, T* to, int64_t stride) {
   for (int64_t r = 0; r < rows; ++r) {

@@ -1,10 +1,10 @@
 #pragma once
-// Matrix products of attention's blocks, c [m,n] = a [m,k] b [k,n] in fp32, on packed operands. A word has 4 bytes: one element in fp32, or two bf16
-// elements that follow each other along k, as the instructions on bf16 want them. a [m][k words] and b [k words][n] are row-major at strides in words
+// Matrix products of attention blocks, c [m,n] = a [m,k] b [k,n] in fp32, on packed operands. A word has 4 bytes: one element in fp32, or two bf16
+// elements that are adjacent along k, as the bf16 instructions require. a [m][k words] and b [k words][n] are row-major at strides in words
 // (c: in floats); m and n are multiples of 16, and rows begin on multiples of 64 bytes.
 //
-// An engine has: Element, kDepth (elements of a word), Word, kUnit (every extent of a product is a multiple of it, in elements), product(), and a
-// Session for the time in which a thread uses it.
+// An engine defines: Element, kDepth (elements per word), Word, kUnit (every extent of a product is a multiple of it, in elements), product(), and
+// Session, a scope guard for the time in which a thread uses the engine.
 #include "kernels/core/bfloat16.h"
 #include "kernels/cpu/isa/vectors.h"
 
@@ -39,7 +39,7 @@ inline void vector_tile(int64_t k, const typename Engine::Word* a, int64_t a_str
   }
 }
 
-/// Of one panel of columns, which stays in L1 while the rows of a pass by.
+/// One panel of columns of b, which stays in L1 during the loop over the rows of a.
 template <class Engine, int kRows, int kVectors>
 void vector_panel(int64_t m, int64_t k, const typename Engine::Word* a, int64_t a_stride, const typename Engine::Word* b, int64_t b_stride, float* c,
                   int64_t c_stride, bool accumulate) {
@@ -51,7 +51,7 @@ template <class Engine>
 void vector_product(int64_t m, int64_t n, int64_t k, const typename Engine::Word* a, int64_t a_stride, const typename Engine::Word* b,
                     int64_t b_stride, float* c, int64_t c_stride, bool accumulate) {
   int64_t j = 0;
-  const auto panels = [&]<int kRows, int kVectors>() {  // rows times vectors: sums enough to hide an addition's latency, few enough for the registers
+  const auto panels = [&]<int kRows, int kVectors>() {  // rows x vectors: enough sums to hide the latency of an addition, few enough for registers
     for (; j + kVectors * kLanes <= n; j += kVectors * kLanes)
       vector_panel<Engine, kRows, kVectors>(m, k, a, a_stride, b + j, b_stride, c + j, c_stride, accumulate);
   };
@@ -64,8 +64,8 @@ void vector_product(int64_t m, int64_t n, int64_t k, const typename Engine::Word
   }
 }
 
-/// fp32, in which bf16 and fp16 compute where nothing better is.
-struct SinglesEngine {
+/// fp32; also used for fp16, and for bf16 on levels without bf16 instructions.
+struct Fp32Engine {
   using Element = float;
   using Word = float;
   static constexpr int64_t kDepth = 1;
@@ -74,13 +74,13 @@ struct SinglesEngine {
   static Vector multiply_add(float a, Vector b, Vector c) { return a * b + c; }
   static void product(int64_t m, int64_t n, int64_t k, const Word* a, int64_t a_stride, const Word* b, int64_t b_stride, float* c, int64_t c_stride,
                       bool accumulate) {
-    vector_product<SinglesEngine>(m, n, k, a, a_stride, b, b_stride, c, c_stride, accumulate);
+    vector_product<Fp32Engine>(m, n, k, a, a_stride, b, b_stride, c, c_stride, accumulate);
   }
 };
 
 #ifdef __AVX512BF16__
 /// Dot products of bf16 pairs, summed in fp32.
-struct PairsEngine {
+struct Bf16DotEngine {
   using Element = bfloat16;
   using Word = PairWord;
   static constexpr int64_t kDepth = 2;
@@ -91,27 +91,27 @@ struct PairsEngine {
   }
   static void product(int64_t m, int64_t n, int64_t k, const Word* a, int64_t a_stride, const Word* b, int64_t b_stride, float* c, int64_t c_stride,
                       bool accumulate) {
-    vector_product<PairsEngine>(m, n, k, a, a_stride, b, b_stride, c, c_stride, accumulate);
+    vector_product<Bf16DotEngine>(m, n, k, a, a_stride, b, b_stride, c, c_stride, accumulate);
   }
 };
 #endif
 
-/// The same on tiles of 16 rows of 64 bytes; m, n and the elements of k are multiples of 32. `Tiles` are the instructions (tiles.h), or what stands
-/// in for them.
+/// Dot products of bf16 pairs on AMX tiles of 16 rows of 64 bytes; m, n and k in elements are multiples of 32. `Tiles` are the instructions (tiles.h)
+/// or a simulation of them.
 template <class Tiles>
-struct TilesEngine {
+struct AmxEngine {
   using Element = bfloat16;
   using Word = PairWord;
   static constexpr int64_t kDepth = 2;
   static constexpr int64_t kUnit = 32;
-  /// The configuration is the thread's: others (oneDNN) set their own, so it is set before use and given up after.
+  /// The tile configuration belongs to the thread, and other users (oneDNN) set their own: it is set before use and released after.
   struct Session {
     Session() { Tiles::configure(); }
     ~Session() { Tiles::release(); }
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
   };
-  /// 2 x 2 tiles of sums (0 to 3) use each tile of a (4, 5) and b (6, 7) twice: a load for every product.
+  /// 2 x 2 tiles of sums (0 to 3) use each tile of a (4, 5) and b (6, 7) twice: one load per tile product.
   static void product(int64_t m, int64_t n, int64_t k, const Word* a, int64_t a_stride, const Word* b, int64_t b_stride, float* c, int64_t c_stride,
                       bool accumulate) {
     constexpr int64_t kSide = 16;

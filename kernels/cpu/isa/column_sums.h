@@ -4,8 +4,8 @@
 namespace trireme::cpu::TRIREME_ISA {
 namespace {
 
-/// out[c] += sum over rows of term(row, c) for columns [begin, end), for the gradients of weights that are shared by all rows. A column is summed in fp32 within
-/// blocks of 64 rows, block by block, which keeps the rounding error near 64 + rows/64 units instead of `rows`.
+/// out[c] += sum over rows of term(row, c) for columns [begin, end): the gradient of weights that all rows share. A column is summed in fp32 within
+/// blocks of 64 rows, and then over the blocks, which keeps the rounding error near 64 + rows/64 ulp instead of `rows` ulp.
 template <class Term>
 inline void add_column_sums(int64_t rows, int64_t begin, int64_t end, float* out, const Term& term) {
   constexpr int64_t kTile = 256;  // columns: runs of a row long enough for the prefetcher, sums in L1

@@ -4,7 +4,7 @@
 namespace trireme::cpu::TRIREME_ISA {
 namespace {
 
-/// In blocks of 1024 in fp32, the blocks in double: one fp32 sum over a vocabulary of 10^5 tokens would lose more than its exponentials do.
+/// Sums blocks of 1024 in fp32 and the blocks in double: a single fp32 sum over 10^5 tokens would add more error than the exponentials have.
 template <class T>
 double sum_of_exponentials(const T* x, int64_t count, float shift) {
   constexpr int64_t kBlock = 1024;
@@ -64,7 +64,7 @@ void cross_entropy_backward(const CrossEntropyBackward<T>& p, int64_t begin, int
     const float logit = here ? static_cast<float>(row[target]) : 0.0F;
     scaled_exponentials(row, p.valid, shift, factor);
     zeros(row + p.valid, p.columns - p.valid);
-    // From the logit, not from what the loop left: that is rounded to T.
+    // Computed from the logit, because the loop has rounded its result to T.
     if (here) row[target] = rounded<T>(simd_exp(logit - shift) * factor - static_cast<float>(p.scale));
   }
 }

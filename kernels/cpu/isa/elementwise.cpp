@@ -9,8 +9,8 @@ void convert_range(const From* from, int64_t count, To* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = rounded<To>(static_cast<float>(from[i]));
 }
 
-/// The 53 bits of which random_uniform(key, index, step) is the multiple of 2^-53: the Philox4x32-10 of kernels/core/rng.h, spelled so that a loop
-/// over `index` vectorises.
+/// random_uniform(key, index, step) * 2^53, an integer of 53 bits: the Philox4x32-10 of kernels/core/rng.h, written so that a loop over `index`
+/// vectorises.
 inline uint64_t uniform_bits(uint64_t key, uint64_t index, uint64_t step) {
   uint32_t c0 = static_cast<uint32_t>(index), c1 = static_cast<uint32_t>(index >> 32);
   uint32_t c2 = static_cast<uint32_t>(step), c3 = static_cast<uint32_t>(step >> 32);
@@ -33,7 +33,7 @@ template <class T>
 void dropout_range(const T* x, uint64_t key, uint64_t first_index, uint64_t step, uint64_t threshold, float scale, int64_t count, T* y) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
-    // A mask from the sign of a difference of two numbers up to 2^53: SSE2 cannot compare 64-bit integers.
+    // The mask is the sign of a difference of two numbers up to 2^53, because SSE2 cannot compare 64-bit integers.
     const uint64_t dropped = (uniform_bits(key, first_index + static_cast<uint64_t>(i), step) - threshold) >> 63;
     const uint32_t kept = __builtin_bit_cast(uint32_t, static_cast<float>(x[i]) * scale) & (static_cast<uint32_t>(dropped) - 1U);
     y[i] = rounded<T>(__builtin_bit_cast(float, kept));

@@ -1,4 +1,4 @@
-// The table of one level.
+// The kernel table of one instruction-set level.
 #include "kernels/cpu/isa/kernels.h"
 
 #include "kernels/cpu/isa/loops.h"

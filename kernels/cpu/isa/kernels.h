@@ -1,9 +1,9 @@
 #pragma once
-// The loops of kernels/cpu, which are compiled once for every level of instructions (kernels/core/isa.h) and chosen by Context::isa when they are called. Each
-// is a range kernel: it works on items [begin, end) of what its arguments describe, alone, so that threads can share the items, and what it writes for an item
-// does not depend on the range.
+// The loops of kernels/cpu, compiled once for each instruction-set level (kernels/core/isa.h) and selected at run time by Context::isa. Each is a
+// range kernel: it computes items [begin, end) of its arguments independently, so that threads can share the items, and the result of an item does
+// not depend on the range. The comment of an argument struct begins with its items.
 //
-// Files in this folder define nothing that the linker could take for the same thing of another level: no standard library, everything in
+// Files in this folder define no symbol that the linker could merge with one of another level: they use no standard library, and everything is in
 // trireme::cpu::TRIREME_ISA (a test reads their symbols). T is float, bfloat16 or float16; arithmetic and everything declared float here is fp32.
 #include <cstdint>
 
@@ -17,7 +17,7 @@ namespace trireme::cpu {
 template <class Arguments>
 using RangeKernel = void (*)(const Arguments&, int64_t begin, int64_t end);
 
-/// Rows: y = norm(x) or, with `addend`, sum = x + addend and y = norm(sum).   b null: RMSNorm, without a mean.
+/// Items: rows. y = norm(x) or, with `addend`, sum = x + addend and y = norm(sum).   b null: RMSNorm, without a mean.
 template <class T>
 struct NormForward {
   const T* x;
@@ -26,13 +26,13 @@ struct NormForward {
   const T* b;
   float epsilon;
   int64_t columns;
-  T* sum;  ///< with an addend
+  T* sum;  ///< only with an addend
   T* y;
-  float* mean;  ///< with b
+  float* mean;  ///< only with b
   float* rstd;
 };
 
-/// Rows.   mean null: RMSNorm; residual null: none.
+/// Items: rows.   mean null: RMSNorm; residual null: none.
 template <class T>
 struct NormBackwardInput {
   const T *dy, *x, *w;
@@ -42,7 +42,7 @@ struct NormBackwardInput {
   T* dx;
 };
 
-/// Columns: dw += sum over rows of dy * x_hat, db += sum of dy.   mean and db null: RMSNorm.
+/// Items: columns. dw += sum over rows of dy * x_hat, db += sum of dy.   mean and db null: RMSNorm.
 template <class T>
 struct NormBackwardWeight {
   const T *dy, *x;
@@ -51,7 +51,7 @@ struct NormBackwardWeight {
   float *dw, *db;
 };
 
-/// Rows: the largest of the first `valid` columns.
+/// Items: rows. The maximum of the first `valid` columns.
 template <class T>
 struct CrossEntropyMax {
   const T* logits;
@@ -59,7 +59,7 @@ struct CrossEntropyMax {
   float* row_max;
 };
 
-/// Rows.   sums [2,rows] as kernels/ops/cross_entropy.h has them; tokens [first, first + valid) are here.
+/// Items: rows.   sums [2,rows] as in kernels/ops/cross_entropy.h; this rank has tokens [first, first + valid).
 template <class T>
 struct CrossEntropySums {
   const T* logits;
@@ -69,7 +69,7 @@ struct CrossEntropySums {
   float* sums;
 };
 
-/// Rows: logits := (softmax - one_hot(target)) * scale.
+/// Items: rows. logits := (softmax - one_hot(target)) * scale.
 template <class T>
 struct CrossEntropyBackward {
   const int32_t* targets;
@@ -80,7 +80,7 @@ struct CrossEntropyBackward {
 };
 
 constexpr int64_t kSquaresBlock = 4096;
-/// Blocks of kSquaresBlock elements: partial[b] = the sum of their squares.
+/// Items: blocks of kSquaresBlock elements. partial[b] = sum of the squares of block b.
 template <class T>
 struct SumOfSquares {
   const T* x;
@@ -88,24 +88,24 @@ struct SumOfSquares {
   double* partial;
 };
 
-/// Elements of all slices, one after another.
+/// Items: the elements of all slices, concatenated.
 struct AdamWUpdate {
   struct Slice {
-    int64_t begin, end;  ///< places of its elements among all
+    int64_t begin, end;  ///< its range of items
     float* w;
     const float* g;
     float *m, *v;
     float decay;  ///< 1 - lr * weight_decay
   };
   const Slice* slices;
-  int64_t count;  ///< of slices
+  int64_t count;  ///< number of slices
   float grad_scale, beta1, beta2, one_minus_beta1, one_minus_beta2;
   float step_size;        ///< lr / c1
   float root_correction;  ///< 1 / sqrt(c2)
   float epsilon;
 };
 
-/// Rows: y = silu(gate) * up, where a row of gate_up is [gate | up] of `columns` elements each.
+/// Items: rows. y = silu(gate) * up, where a row of gate_up is [gate | up] of `columns` elements each.
 template <class T>
 struct SwigluForward {
   const T* gate_up;
@@ -113,7 +113,7 @@ struct SwigluForward {
   T* y;
 };
 
-/// Rows.
+/// Items: rows.
 template <class T>
 struct SwigluBackward {
   const T *dy, *gate_up;
@@ -121,21 +121,21 @@ struct SwigluBackward {
   T* dgate_up;
 };
 
-/// Elements.
+/// Items: elements.
 template <class T>
 struct GeluForward {
   const T* x;
   T* y;
 };
 
-/// Elements.
+/// Items: elements.
 template <class T>
 struct GeluBackward {
   const T *dy, *x;
   T* dx;
 };
 
-/// Rows: the first `heads` heads, turned by direction * angle of the position, which is row % positions.
+/// Items: rows. Rotates the first `heads` heads by direction * angle of the position, which is row % positions.
 template <class T>
 struct Rope {
   const float* table;
@@ -144,8 +144,8 @@ struct Rope {
   T* qkv;
 };
 
-/// Items: (row, query head), in this order. Row r is token position + r and attends to the keys that its band holds. Keys and values have kv_heads *
-/// head_size columns, and those of token p lie in row p % room.
+/// Items: (row, query head), in this order. Row r is token position + r and attends to the keys of its band. Keys and values have kv_heads *
+/// head_size columns, and those of token p are in row p % room.
 template <class T>
 struct AttentionDecode {
   const T *qkv, *keys, *values;
@@ -153,11 +153,11 @@ struct AttentionDecode {
   AttentionBand<int64_t> band;
   int64_t heads, kv_heads, head_size;
   float scale;
-  float* sums;  ///< head_size for each item, to work in
+  float* sums;  ///< scratch: head_size floats per item
   T* out;
 };
 
-/// Rows.
+/// Items: rows.
 template <class T>
 struct BiasForward {
   const T* bias;
@@ -165,7 +165,7 @@ struct BiasForward {
   T* y;
 };
 
-/// Columns.
+/// Items: columns.
 template <class T>
 struct BiasBackward {
   const T* dy;
@@ -173,7 +173,7 @@ struct BiasBackward {
   float* dbias;
 };
 
-/// Columns: dw[tokens[m] - vocab_begin] += dy[m] for m = 0, 1, ... where that row is one of vocab_rows.
+/// Items: columns. dw[tokens[m] - vocab_begin] += dy[m] for m = 0, 1, ... if that row is in [0, vocab_rows).
 template <class T>
 struct EmbeddingBackward {
   const int32_t* tokens;
@@ -182,28 +182,28 @@ struct EmbeddingBackward {
   float* dw;
 };
 
-/// Elements.
+/// Items: elements.
 template <class From, class To>
 struct Convert {
   const From* from;
   To* to;
 };
 
-/// Elements: out may be a or b.
+/// Items: elements. out = a + b; out may be a or b.
 template <class T>
 struct Add {
   const T *a, *b;
   T* out;
 };
 
-/// Elements: out += x.
+/// Items: elements. out += x.
 template <class T>
 struct Accumulate {
   const T* x;
   float* out;
 };
 
-/// Elements: y = x * scale where the draw of 53 bits is at least `threshold`, else 0.
+/// Items: elements. y = x * scale if the draw of 53 bits is at least `threshold`, else 0.
 template <class T>
 struct Dropout {
   const T* x;
@@ -212,7 +212,7 @@ struct Dropout {
   T* y;
 };
 
-/// What a level has for a type.
+/// The kernels of a level for one type.
 template <class T>
 struct TypedKernels {
   RangeKernel<NormForward<T>> norm_forward;
@@ -227,7 +227,7 @@ struct TypedKernels {
   RangeKernel<BiasForward<T>> bias_forward;
   RangeKernel<BiasBackward<T>> bias_backward;
   RangeKernel<EmbeddingBackward<T>> embedding_backward;
-  RangeKernel<Convert<T, float>> to_f32;  ///< this and the next two: null to T itself
+  RangeKernel<Convert<T, float>> to_f32;  ///< this and the next two: null for T to T
   RangeKernel<Convert<T, bfloat16>> to_bf16;
   RangeKernel<Convert<T, float16>> to_f16;
   template <class To>
@@ -270,7 +270,7 @@ inline const TypedKernels<float16>& Kernels::of() const {
   return f16;
 }
 
-/// The kernels of a level; those of the highest below it where the build has not this one.
+/// The kernels of a level, or of the highest level below it that this build has.
 const Kernels& kernels_of(Isa isa);
 
 }  // namespace trireme::cpu

@@ -1,8 +1,8 @@
 #pragma once
-// The loops of one level, by name: what the files of this folder define and kernels.cpp puts into a table. Arguments: kernels.h.
+// Declarations of the loops of one level: the files of this folder define them, and kernels.cpp collects them in a table. Arguments: kernels.h.
 #include "kernels/cpu/isa/kernels.h"
 
-/// For the end of a file that defines a loop: its three instances.
+/// Instantiates a loop for its three types; used at the end of the file that defines it.
 #define TRIREME_INSTANCES(loop, Arguments)                                      \
   template void loop<float>(const Arguments<float>&, int64_t, int64_t);       \
   template void loop<bfloat16>(const Arguments<bfloat16>&, int64_t, int64_t); \
@@ -11,7 +11,8 @@
 namespace trireme::cpu::TRIREME_ISA {
 namespace {
 
-/// What a loop under `omp simd` stores: in its body a conversion makes a temporary of class type, and GCC then gives up on vectors. Here it does not.
+/// Conversion for stores in `omp simd` loops. Inside the loop, its temporary of class type would keep GCC from vectorising; in this function it does
+/// not.
 template <class T>
 inline T rounded(float value) {
   return static_cast<T>(value);

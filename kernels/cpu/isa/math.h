@@ -1,5 +1,5 @@
 #pragma once
-// Elementary functions that vectorise: calls of libm do not, without -ffast-math.
+// Elementary functions that vectorise, unlike calls of libm without -ffast-math.
 #include <cstdint>
 
 namespace trireme::cpu::TRIREME_ISA {
@@ -16,7 +16,7 @@ inline float simd_exp(float x) {
   constexpr float kLn2Low = -2.12194440054690583e-4F;
   constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
   const float magnitude = __builtin_fabsf(x);
-  x = __builtin_copysignf(magnitude > 104.0F ? 104.0F : magnitude, x);  // keeps a NaN; one comparison, or GCC threads branches and gives up on vectors
+  x = __builtin_copysignf(magnitude > 104.0F ? 104.0F : magnitude, x);  // keeps NaN; with two comparisons GCC threads branches and does not vectorise
   const float shifted = x * kLog2E + kRound;
   const float n = shifted - kRound;
   const float r = (x - n * kLn2High) - n * kLn2Low;
@@ -36,7 +36,7 @@ inline float simd_exp(float x) {
 }
 
 /// 1 / (1 + 2^-x), relative error below 2^-22: sigmoid(x) is sigmoid2(x log2(e)).   0 below -125, 1 above 125, NaN for NaN.
-/// 2^-x = 2^n 2^f with |f| <= 1/2; 2^f by a polynomial of least relative error, 1.1e-7, and 1 at f = 0; n is added to its exponent.
+/// 2^-x = 2^n 2^f with |f| <= 1/2; 2^f by a minimax polynomial of relative error 1.1e-7 that is 1 at f = 0; n is added to its exponent.
 inline float sigmoid2(float x) {
   constexpr float kRound = 12582912.0F;  // as in simd_exp
   constexpr float kLast = 125.0F;        // 2^n and 1 + 2^n stay normal numbers
@@ -54,7 +54,7 @@ inline float sigmoid2(float x) {
   return x > kLast ? 1.0F : below;
 }
 
-/// Largest of x[0..count), -infinity when there is none. A NaN is passed over here and shows in the sum of exponentials that follows.
+/// Maximum of x[0..count), -infinity if count is 0. NaN is ignored here; it appears in the sum of exponentials that follows.
 template <class T>
 inline float max_of(const T* x, int64_t count) {
   float largest = -__builtin_inff();

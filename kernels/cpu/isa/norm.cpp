@@ -5,11 +5,11 @@
 namespace trireme::cpu::TRIREME_ISA {
 namespace {
 
-// One row each, as functions of plain pointers: loops over members of a struct do not reliably vectorise. Sums over a row are in double: in fp32 those of 16
-// thousand terms lose more than the rest of the kernel together, where they are not vectorised.
+// Functions of one row take plain pointers, because loops over members of a struct do not reliably vectorise. Sums over a row are in double: a scalar
+// fp32 sum of 16 thousand terms would add more error than the rest of the kernel.
 float mean_of(double sum, int64_t columns) { return static_cast<float>(sum / static_cast<double>(columns)); }
 
-/// dx = gradient(column) + residual, where there is one.
+/// dx = gradient(column) + residual (null: none).
 template <class T, class Gradient>
 inline void store_row(const T* residual, int64_t columns, T* dx, const Gradient& gradient) {
   if (residual == nullptr) {

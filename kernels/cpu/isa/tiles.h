@@ -1,12 +1,12 @@
 #pragma once
-// AMX's tiles (Intel SDM, volume 1, chapter 18): eight registers of up to 16 rows of 64 bytes. Written as instructions: GCC's intrinsics take the
-// number of a tile only as a literal, and do not say that they read memory.
+// AMX tiles (Intel SDM, volume 1, chapter 18): eight registers of up to 16 rows of 64 bytes. Inline assembly, because GCC's intrinsics take tile
+// numbers only as literals and do not declare that they read memory.
 #include <cstdint>
 
 namespace trireme::cpu::TRIREME_ISA {
 namespace {
 
-/// What tilecfg takes.
+/// Operand of LDTILECFG.
 struct alignas(64) TileConfiguration {
   uint8_t palette = 1;
   uint8_t start_row = 0;

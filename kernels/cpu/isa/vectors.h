@@ -1,5 +1,5 @@
 #pragma once
-// Vectors of fp32 as wide as the level has them, for loops whose sums must stay in registers. A vector's address is a multiple of its size.
+// fp32 vectors of the full width of the level, for loops whose sums must stay in registers. Vectors are aligned to their size.
 #include <cstdint>
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -16,7 +16,7 @@ constexpr int kVectorBytes = 32;
 constexpr int kVectorBytes = 16;
 #endif
 constexpr int kLanes = kVectorBytes / 4;
-// May alias: the words of a workspace are read as what they were packed for.
+// may_alias: words of a workspace are read as vectors.
 typedef float Vector __attribute__((vector_size(kVectorBytes), may_alias));
 typedef int32_t IntVector __attribute__((vector_size(kVectorBytes), may_alias));
 
@@ -31,11 +31,11 @@ inline void store(Word* to, Vector v) {
   *reinterpret_cast<Vector*>(to) = v;
 }
 #ifdef __AVX512F__
-constexpr __mmask16 kAll = 0xFFFF;  // of the intrinsics without a mask GCC 12 says that they use uninitialised values (bug 105593)
+constexpr __mmask16 kAll = 0xFFFF;  // GCC 12 warns that unmasked intrinsics use uninitialised values (bug 105593)
 #endif
 inline Vector broadcast(float x) { return x - Vector{}; }
 
-/// b where a is NaN.
+/// Element-wise maximum; b where a is NaN.
 inline Vector larger(Vector a, Vector b) {
 #if defined(__AVX512F__)
   return _mm512_maskz_max_ps(kAll, a, b);
@@ -48,21 +48,22 @@ inline Vector larger(Vector a, Vector b) {
 #endif
 }
 
-/// 2^t in fp32, error below 1.25 ulp; 0 below t = -126 (no subnormal results: many processors are slow on them), infinity from 128 (below AVX-512 from 127.5), NaN for NaN.
-/// t = n + r with |r| <= 1/2; 2^r by the polynomial that is closest in relative error, 2e-8 with its coefficients in fp32.
+/// 2^t in fp32, error below 1.25 ulp; 0 below t = -126 (no subnormal results, which are slow on many processors), infinity from t = 128 (127.5 below
+/// AVX-512), NaN for NaN.
+/// t = n + r with |r| <= 1/2; 2^r by a minimax polynomial of relative error 2e-8, with fp32 coefficients.
 inline Vector exp2_of(Vector t) {
   const auto polynomial = [](Vector r) {
     return (((((1.53533634e-4F * r + 1.3398875e-3F) * r + 9.61843692e-3F) * r + 5.55033237e-2F) * r + 0.240226477F) * r + 0.693147182F) * r + 1.0F;
   };
 #if defined(__AVX512F__)
   const __mmask16 normal = _mm512_cmp_ps_mask(t, _mm512_set1_ps(-126.0F), _CMP_NLT_UQ);
-  const Vector capped = _mm512_maskz_min_ps(kAll, _mm512_set1_ps(128.0F), t);  // a NaN stays one
+  const Vector capped = _mm512_maskz_min_ps(kAll, _mm512_set1_ps(128.0F), t);  // keeps NaN
   const Vector n = _mm512_maskz_roundscale_ps(kAll, capped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   return _mm512_maskz_scalef_ps(normal, polynomial(capped - n), n);
 #else
   constexpr float kRound = 12582912.0F + 127.0F;  // 1.5 * 2^23: adding it rounds to an integer, n + 127 in the low bits
   const Vector low = broadcast(-126.0F), high = broadcast(128.0F);
-  Vector x = t < low ? low : t;  // a NaN stays one
+  Vector x = t < low ? low : t;  // keeps NaN
   x = x > high ? high : x;
   const Vector shifted = x + kRound;
   const Vector scale = reinterpret_cast<Vector>(reinterpret_cast<IntVector>(shifted) << 23);
@@ -71,7 +72,7 @@ inline Vector exp2_of(Vector t) {
 #endif
 }
 
-/// Of two rows of a square: their lanes beyond the distance change places with the other's lanes before it.
+/// One step of a transpose: swaps the lanes of a whose index has the bit kDistance with the lanes of b whose index does not.
 template <int kDistance>
 inline void exchange(Vector& a, Vector& b) {
   IntVector upper{}, lower{};  // lanes of a followed by b
@@ -85,7 +86,7 @@ inline void exchange(Vector& a, Vector& b) {
   a = first;
 }
 
-/// A square of kLanes x kLanes words, in halves, quarters and so on: the off-diagonal parts change places.
+/// Transposes a square of kLanes x kLanes words: swaps the off-diagonal halves, then quarters and so on.
 template <int kDistance>
 inline void transpose_square(Vector (&rows)[kLanes]) {
   if constexpr (kDistance >= 1) {

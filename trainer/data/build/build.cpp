@@ -19,10 +19,11 @@ namespace {
 namespace fs = std::filesystem;
 
 DocumentRules document_rules(const BuildOptions& options) {
-  if (options.prompt_field.empty() != options.response_field.empty()) throw ConfigError("--prompt-field and --response-field: only together");
-  if (!options.prompt_field.empty() && !options.field.empty()) throw ConfigError("--field=" + options.field + ": not together with --prompt-field");
+  if (options.prompt_field.empty() != options.response_field.empty()) throw ConfigError("--prompt-field and --response-field must be given together");
+  if (!options.prompt_field.empty() && !options.field.empty())
+    throw ConfigError("--field=" + options.field + ": cannot be combined with --prompt-field");
   if (!options.prompt_field.empty() && options.prompt_field == options.response_field)
-    throw ConfigError("--response-field=" + options.response_field + ": is the --prompt-field too");
+    throw ConfigError("--response-field=" + options.response_field + ": is the same as --prompt-field");
   DocumentRules rules;
   if (!options.field.empty()) rules.field = options.field;
   rules.prompt_field = options.prompt_field;
@@ -33,21 +34,21 @@ DocumentRules document_rules(const BuildOptions& options) {
 
 std::optional<int32_t> document_end(const BuildOptions& options, const Tokenizer& tokenizer) {
   if (options.end_of_text == true && !tokenizer.end_of_text())
-    throw ConfigError(concat("--end-of-text: tokenizer ", options.tokenizer, " has no such token"));
+    throw ConfigError(concat("--end-of-text: tokenizer ", options.tokenizer, " has no end-of-text token"));
   return options.end_of_text == false ? std::nullopt : tokenizer.end_of_text();
 }
 
-/// What a build writes must not be what it reads.
+/// The output must not lie inside an input directory.
 void check_output(const BuildOptions& options) {
   if (options.output.empty()) throw ConfigError("--output=: must name a directory");
   std::error_code ignored;
   const std::string output = fs::weakly_canonical(options.output, ignored).string() + "/";
   for (const std::string& path : options.inputs)
     if (path != "-" && fs::is_directory(path, ignored) && output.starts_with(fs::canonical(path, ignored).string() + "/"))
-      throw ConfigError(concat("--output=", options.output, ": lies in ", path, ", which is read; name a directory elsewhere"));
+      throw ConfigError(concat("--output=", options.output, ": is inside the input directory ", path, "; name a directory outside it"));
 }
 
-/// Of all that decides the result. The number of threads does not.
+/// Digest of everything that determines the result; excludes the number of threads.
 std::string command_digest(const BuildOptions& options, const DocumentRules& rules, const Tokenizer& tokenizer, std::optional<int32_t> end,
                            const InputSurvey& survey) {
   const nlohmann::json command{{"tokenizer", tokenizer.digest()},
@@ -81,14 +82,14 @@ class Build {
     } catch (const Error& error) {
       keep_for(error);
       throw;
-    } catch (...) {  // such as for want of memory
+    } catch (...) {  // such as std::bad_alloc
       if (worth_keeping_) writer_.keep();
       throw;
     }
   }
 
  private:
-  /// Takes up what an earlier attempt left. A pipe gives its bytes once, and so there is nothing to take up.
+  /// Restores the progress saved by an earlier attempt. There is none with pipes, which can be read only once.
   void go_on() {
     if (writer_.position().is_null()) return;
     const std::string where = (writer_.partial() / "progress.json").string();
@@ -152,24 +153,23 @@ class Build {
     worth_keeping_ = true;
   }
 
-  /// Throws between two pieces, so that position_ is where the writer is.
+  /// Throws if a stop was requested. Called between two pieces, when position_ matches the writer.
   void check_stop() {
     const int signal = options_.stop_signal();
     if (signal == 0) return;
     if (!survey_.regular || (writer_.index().tokens == 0 && !worth_keeping_))
-      throw Error(ExitCode::kRequeue, concat("stopped by signal ", signal, "; nothing was kept"));
+      throw Error(ExitCode::kRequeue, concat("stopped by signal ", signal, "; no progress was saved"));
     save();
     throw Error(ExitCode::kRequeue, concat("stopped by signal ", signal));
   }
 
-  /// Bad data must change before it is read again, and then nothing of this could be used; a full disk, a stop or an output in the way costs nothing
-  /// that was done.
+  /// Keeps the progress after a full disk, a stop or an existing output, but not after bad data: fixing the input invalidates the progress.
   void keep_for(const Error& error) {
     const bool passes = error.code() == ExitCode::kIo || error.code() == ExitCode::kMissingFile || error.code() == ExitCode::kRequeue ||
                         error.code() == ExitCode::kUsage;
     if (!passes || !worth_keeping_) return;
     writer_.keep();
-    throw Error(error.code(), concat(error.what(), "; the same command goes on from what is in ", writer_.partial().string()));
+    throw Error(error.code(), concat(error.what(), "; rerun the same command to resume from ", writer_.partial().string()));
   }
 
   const BuildOptions& options_;
@@ -178,10 +178,10 @@ class Build {
   const std::optional<int32_t> end_;
   const InputSurvey survey_;
   TokenWriter writer_;
-  Position position_;  ///< behind what was written
+  Position position_;  ///< input position after the last piece written
   int64_t empty_ = 0;
   int64_t bytes_ = 0;
-  bool worth_keeping_ = false;  ///< there is something saved
+  bool worth_keeping_ = false;  ///< progress has been saved
   std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
 };
 
@@ -189,7 +189,7 @@ class Build {
 
 BuildResult build_tokens(const BuildOptions& options) {
   check_output(options);
-  // Large blocks go back to the system when they are freed. Left to itself, the allocator keeps them for each of many threads.
+  // Returns large blocks to the system when they are freed. By default the allocator keeps them, for each of many threads.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 18);
   return Build(options).run();
 }

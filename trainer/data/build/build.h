@@ -9,31 +9,31 @@
 
 namespace trireme {
 
-/// `trireme data build`: text as a token directory.
+/// Options of `trireme data build`.
 struct BuildOptions {
   std::string tokenizer = "bytes";
   std::string output;
   std::vector<std::string> inputs;
-  std::string field;                         ///< of JSON lines; empty: "text", and only files named *.jsonl and *.ndjson are such
-  std::string prompt_field, response_field;  ///< of instruction data
+  std::string field;                         ///< text field of JSON lines; empty: "text", and only *.jsonl and *.ndjson files are read as JSON lines
+  std::string prompt_field, response_field;  ///< instruction data
   std::string prompt_template = "{prompt}{response}";
-  std::optional<bool> end_of_text;  ///< whether documents end with the tokenizer's end-of-text token; not said: where it has one
+  std::optional<bool> end_of_text;  ///< append the tokenizer's end-of-text token to documents; nullopt: if the tokenizer has one
   int threads = 1;
-  std::chrono::milliseconds save_every{5000};           ///< how much work a kill may cost
-  std::function<int()> stop_signal = [] { return 0; };  ///< which signal asks to stop; 0: none
+  std::chrono::milliseconds save_every{5000};           ///< interval of saves: bounds the work lost by a kill
+  std::function<int()> stop_signal = [] { return 0; };  ///< signal that requests a stop; 0: none
 };
 
 struct BuildResult {
   TokenIndex index;
-  int64_t bytes = 0;            ///< of text, read by this attempt
-  int64_t empty_documents = 0;  ///< left out, for they have no token
-  bool written = true;          ///< false: the output was there already, the same to the byte
+  int64_t bytes = 0;            ///< text read by this attempt
+  int64_t empty_documents = 0;  ///< documents without tokens, left out
+  bool written = true;          ///< false: the output already existed with identical content
 };
 
-/// Reads the inputs in order, encodes them on `threads` threads and writes the output: the same bytes whatever their number, and whether or not an
-/// earlier attempt was killed in the middle. Memory does not grow with the data.
-/// Errors: ConfigError, those of for_each_input, read_pieces, encode_piece and TokenWriter; Error with kRequeue where a signal stopped it, which
-/// says whether work is kept.
+/// Reads the inputs in order, encodes them on `threads` threads and writes the output. The output bytes depend neither on the number of threads nor
+/// on interrupted earlier attempts. Memory use does not grow with the data.
+/// Errors: ConfigError; those of for_each_input, read_pieces, encode_piece and TokenWriter; Error with kRequeue if stopped by a signal, whose
+/// message says whether progress was saved.
 BuildResult build_tokens(const BuildOptions& options);
 
 }  // namespace trireme

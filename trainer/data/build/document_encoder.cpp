@@ -20,8 +20,7 @@ std::string unescape(const std::string& text) {
       continue;
     }
     const char next = ++i < text.size() ? text[i] : '\0';
-    if (next != 'n' && next != 't' && next != '\\')
-      throw ConfigError(concat("--template=", text, ": a backslash must stand before n, t or another backslash"));
+    if (next != 'n' && next != 't' && next != '\\') throw ConfigError(concat("--template=", text, ": invalid escape; allowed \\n, \\t and \\\\"));
     plain += next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
   }
   return plain;
@@ -29,10 +28,10 @@ std::string unescape(const std::string& text) {
 
 struct Encoder {
   Tokenizer& tokenizer;
-  UncutTurns& turns;
+  EncodeBudget& turns;
   std::vector<std::vector<int32_t>>& tokens;
 
-  /// Returns the number of tokens. In stretches, so that what the tokenizer needs beside its tokens stays small.
+  /// Returns the number of tokens. Encodes in stretches to bound the tokenizer's working memory.
   int64_t encode(std::string_view text, bool first, const std::string& where) {
     constexpr size_t kStretch = 1 << 14;
     int64_t count = 0;
@@ -40,7 +39,7 @@ struct Encoder {
       size_t bytes = std::min(text.size(), wanted);
       if (bytes < text.size()) bytes = tokenizer.cut(text.substr(0, bytes), first);
       if (bytes == 0) {
-        if (wanted >= kMaxUncutBytes) throw DataError(concat(where, ": more than ", kMaxUncutBytes >> 20, kUncut));
+        if (wanted >= kMaxUnsplitBytes) throw DataError(concat(where, ": more than ", kMaxUnsplitBytes >> 20, kUnsplittableMessage));
         wanted *= 2;
         continue;
       }
@@ -55,9 +54,9 @@ struct Encoder {
   int64_t encode_stretch(std::string_view text, bool first) {
     if (tokens.empty() || tokens.back().size() >= kPieceBytes) tokens.emplace_back();
     const size_t before = tokens.back().size();
-    const UncutTurns::Turn turn(turns, text.size());
+    const EncodeBudget::Turn turn(turns, text.size());
     tokenizer.encode(text, tokens.back(), first);
-    if (text.size() > kPieceBytes) ::malloc_trim(0);  // the next turn is another thread's, which has none of this one's free memory
+    if (text.size() > kPieceBytes) ::malloc_trim(0);  // free memory of this thread's arena is unavailable to the thread that has the next turn
     return static_cast<int64_t>(tokens.back().size() - before);
   }
 };
@@ -95,19 +94,19 @@ void parse_template(const std::string& text, DocumentRules& rules) {
   const size_t response = plain.find(kResponse);
   if (prompt == std::string::npos || response == std::string::npos || response < prompt || plain.rfind(kPrompt) != prompt ||
       plain.rfind(kResponse) != response)
-    throw ConfigError(concat("--template=", text, ": {prompt} must stand in it once, and {response} once behind it"));
+    throw ConfigError(concat("--template=", text, ": must contain {prompt} once and, after it, {response} once"));
   rules.before = plain.substr(0, prompt);
   rules.between = plain.substr(prompt + kPrompt.size(), response - prompt - kPrompt.size());
   rules.after = plain.substr(response + kResponse.size());
 }
 
-UncutTurns::Turn::Turn(UncutTurns& turns, size_t bytes) : turns_(turns), bytes_(bytes) {
+EncodeBudget::Turn::Turn(EncodeBudget& turns, size_t bytes) : turns_(turns), bytes_(bytes) {
   std::unique_lock lock(turns_.mutex_);
-  turns_.ended_.wait(lock, [&] { return turns_.bytes_ == 0 || turns_.bytes_ + bytes_ <= kMaxUncutBytes; });
+  turns_.ended_.wait(lock, [&] { return turns_.bytes_ == 0 || turns_.bytes_ + bytes_ <= kMaxUnsplitBytes; });
   turns_.bytes_ += bytes_;
 }
 
-UncutTurns::Turn::~Turn() {
+EncodeBudget::Turn::~Turn() {
   {
     const std::lock_guard lock(turns_.mutex_);
     turns_.bytes_ -= bytes_;
@@ -115,7 +114,7 @@ UncutTurns::Turn::~Turn() {
   turns_.ended_.notify_all();
 }
 
-void encode_piece(Tokenizer& tokenizer, const DocumentRules& rules, UncutTurns& turns, Piece& piece) {
+void encode_piece(Tokenizer& tokenizer, const DocumentRules& rules, EncodeBudget& turns, Piece& piece) {
   Encoder encoder{tokenizer, turns, piece.tokens};
   if (!piece.lines) {
     piece.documents = {{encoder.encode(piece.text, piece.first, piece.path), 0, piece.last}};
@@ -123,7 +122,7 @@ void encode_piece(Tokenizer& tokenizer, const DocumentRules& rules, UncutTurns& 
     return;
   }
   std::vector<Texts> documents = parse_lines(piece, rules);
-  piece.text = std::string();  // a line may be large, and so may its tokens be
+  piece.text = std::string();  // the text and its tokens may both be large
   for (Texts& document : documents) {
     const std::string where = concat(piece.path, ":", document.line);
     const int64_t prompt = encoder.encode(document.prompt, true, where);

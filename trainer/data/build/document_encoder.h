@@ -1,5 +1,5 @@
 #pragma once
-// Text and lines of JSON as token ids.
+// Encodes text and JSON lines as token ids.
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -9,43 +9,43 @@
 
 namespace trireme {
 
-/// Where the documents lie in lines of JSON, and how prompt and response are put together.
+/// JSON fields that contain the documents, and the template that joins prompt and response.
 struct DocumentRules {
   std::string field = "text";
   std::string prompt_field, response_field;  ///< both or neither
-  std::string before, between, after;        ///< of a template before{prompt}between{response}after
+  std::string before, between, after;        ///< the template is before{prompt}between{response}after
 
   bool instruction() const { return !prompt_field.empty(); }
 };
 
-/// Sets before, between and after; \n, \t and \\ in `text` stand for a new line, a tab and a backslash.
-/// Errors: ConfigError where {prompt} and {response} do not stand in it once each, in this order, or another backslash does.
+/// Sets before, between and after from `text`, with the escapes \n, \t and \\.
+/// Errors: ConfigError unless `text` contains {prompt} and {response} once each, in this order, and no other escape.
 void parse_template(const std::string& text, DocumentRules& rules);
 
-/// Lets threads encode text that cannot be cut in turns, so that together they hold no more of it than one may.
-class UncutTurns {
+/// Limits the text that all threads together encode in one call to kMaxUnsplitBytes: a Turn waits until its bytes fit.
+class EncodeBudget {
  public:
   class Turn {
    public:
-    Turn(UncutTurns& turns, size_t bytes);
+    Turn(EncodeBudget& turns, size_t bytes);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
    private:
-    UncutTurns& turns_;
+    EncodeBudget& turns_;
     size_t bytes_;
   };
 
  private:
   std::mutex mutex_;
   std::condition_variable ended_;
-  size_t bytes_ = 0;  ///< under way
+  size_t bytes_ = 0;  ///< being encoded
 };
 
-/// Fills in tokens and documents and lets the text go. Prompt and response are encoded apart, so that a token ends where the prompt does.
-/// Errors: DataError that names file and line: not a JSON object, a field missing or no string, text above kMaxUncutBytes that `tokenizer` cannot
-/// cut.
-void encode_piece(Tokenizer& tokenizer, const DocumentRules& rules, UncutTurns& turns, Piece& piece);
+/// Fills in the tokens and documents of `piece` and frees its text. Prompt and response are encoded separately, so no token spans both.
+/// Errors: DataError naming file and line for a line that is not a JSON object, a field that is missing or not a string, and text above
+/// kMaxUnsplitBytes that `tokenizer` cannot split.
+void encode_piece(Tokenizer& tokenizer, const DocumentRules& rules, EncodeBudget& turns, Piece& piece);
 
 }  // namespace trireme

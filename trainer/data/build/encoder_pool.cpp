@@ -8,7 +8,7 @@
 namespace trireme {
 namespace {
 
-/// Of text under way. Its tokens take up to four times as much.
+/// Limit on text in flight. Its tokens take up to four times as much memory.
 constexpr int64_t kMaxBytes = int64_t{16} << 20;
 
 }  // namespace
@@ -17,13 +17,13 @@ EncoderPool::EncoderPool(const Tokenizer& tokenizer, const DocumentRules& rules,
   std::string failure;
   try {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this, tokenizer, &rules]() mutable { work(std::move(tokenizer), rules); });
-  } catch (const std::exception& error) {  // of threads or memory there are no more
+  } catch (const std::exception& error) {  // the system is out of threads or memory
     failure = error.what();
   }
   if (failure.empty()) return;
   const size_t started = threads_.size();
   end_threads();
-  throw IoError(concat("--threads=", threads, ": only ", started, " could be started: ", failure, "; give fewer"));
+  throw IoError(concat("--threads=", threads, ": only ", started, " could be started: ", failure, "; use fewer"));
 }
 
 EncoderPool::~EncoderPool() { end_threads(); }

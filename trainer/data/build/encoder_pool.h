@@ -10,10 +10,10 @@
 
 namespace trireme {
 
-/// Threads that encode pieces, each with a tokenizer of its own; the pieces come back in the order in which they were given.
+/// Threads that encode pieces, each with its own copy of the tokenizer. Pieces are returned in the order in which they were given.
 class EncoderPool {
  public:
-  /// Errors: IoError where the system does not give that many threads.
+  /// Errors: IoError if the system cannot start that many threads.
   EncoderPool(const Tokenizer& tokenizer, const DocumentRules& rules, int threads);
   ~EncoderPool();
   EncoderPool(const EncoderPool&) = delete;
@@ -21,10 +21,10 @@ class EncoderPool {
 
   void give(Piece piece);
   bool empty() const { return jobs_.empty(); }
-  /// Whether another `bytes` of text are too many to be under way together with what is; one piece is never too many.
+  /// True if `bytes` more text would exceed the limit on text in flight; an empty pool accepts any piece.
   bool full_for(int64_t bytes) const;
-  bool ready();  ///< whether take() would not wait
-  /// The oldest piece. Throws the error that its encoding met.
+  bool ready();  ///< true if take() would not block
+  /// Waits for the oldest piece and returns it. Throws the error of its encoding.
   Piece take();
 
  private:
@@ -35,12 +35,12 @@ class EncoderPool {
   void work(Tokenizer tokenizer, const DocumentRules& rules);
   void end_threads();
 
-  std::deque<std::unique_ptr<Job>> jobs_;  ///< oldest first; the caller's alone
+  std::deque<std::unique_ptr<Job>> jobs_;  ///< oldest first; accessed by the caller's thread only
   int64_t bytes_ = 0;
-  std::mutex mutex_;  ///< of what follows, and of done
+  std::mutex mutex_;  ///< guards Job::done and the members below
   std::deque<Job*> open_;
   bool over_ = false;
-  UncutTurns turns_;
+  EncodeBudget turns_;
   std::condition_variable given_, finished_;
   std::vector<std::thread> threads_;
 };

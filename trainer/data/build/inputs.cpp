@@ -28,12 +28,12 @@ void visit_file(const std::string& path, const struct stat& status, bool named, 
   if (::access(path.c_str(), R_OK) != 0) throw_file_error(path, "cannot open", errno);
   const bool regular = S_ISREG(status.st_mode);
   if (regular && named && status.st_size == 0) throw DataError(concat(path, ": is empty"));
-  if (regular) check_not_packed(path);
+  if (regular) check_not_compressed(path);
   visit({path, named, regular, regular ? status.st_size : 0, status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec});
 }
 
 void visit_directory(const std::string& path, const std::function<void(const Input&)>& visit) {
-  std::vector<std::string> names;  // those of directories end in a slash, which puts their files where the paths belong
+  std::vector<std::string> names;  // names of directories end in a slash, so that sorting gives the byte order of the paths below them
   std::error_code error;
   for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
     std::string name = entry->path().filename().string();
@@ -55,23 +55,23 @@ void visit_directory(const std::string& path, const std::function<void(const Inp
     }
     const std::string directory = below.substr(0, below.size() - 1);
     if (fs::is_symlink(directory))
-      throw DataError(concat(directory, ": is a link to a directory; name that directory instead"));  // links can go in circles
+      throw DataError(concat(directory, ": is a link to a directory; name that directory instead"));  // links can form cycles
     visit_directory(directory, visit);
   }
 }
 
 }  // namespace
 
-void check_not_packed(const std::string& path) {
+void check_not_compressed(const std::string& path) {
   for (const char* packed : {".gz", ".bz2", ".xz", ".zst", ".zip", ".parquet"})
-    if (path.ends_with(packed)) throw DataError(concat(path, ": is packed, not text; give what is in it, as <(zcat FILE) does for *.gz"));
+    if (path.ends_with(packed)) throw DataError(concat(path, ": is packed, not text; unpack it first, as with <(zcat FILE) for *.gz"));
 }
 
 bool has_json_lines(const std::string& path) { return path.ends_with(".jsonl") || path.ends_with(".ndjson"); }
 
 void for_each_input(const std::vector<std::string>& paths, const std::function<void(const Input&)>& visit) {
   for (const std::string& path : paths) {
-    if (path == "-") {  // a regular file too is read from where it stands, once
+    if (path == "-") {  // read once from its current position, even if it is a regular file
       visit({.path = "standard input", .regular = false, .standard_input = true});
       continue;
     }
@@ -118,7 +118,7 @@ bool InputReader::fill(std::string& text, size_t bytes, const std::function<void
   text.resize(bytes);
   while (size < bytes) {
     interrupted();
-    // The signal thread only sets a flag, so this wait looks at it regularly.
+    // The timeout is for stop signals: the signal thread only sets a flag, which interrupted() checks.
     pollfd source{descriptor_, POLLIN, 0};
     if (!input_.regular && ::poll(&source, 1, 100) <= 0) continue;
     const ssize_t count = ::read(descriptor_, text.data() + size, bytes - size);
@@ -131,7 +131,7 @@ bool InputReader::fill(std::string& text, size_t bytes, const std::function<void
   text.resize(size);
   if (size == bytes) return true;
   if (input_.regular && offset_ != input_.bytes)
-    throw DataError(concat(input_.path, ": had ", input_.bytes, " bytes and has ", offset_, "; it changed while it was read"));
+    throw DataError(concat(input_.path, ": changed from ", input_.bytes, " to ", offset_, " bytes while it was read"));
   return false;
 }
 

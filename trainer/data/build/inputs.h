@@ -1,5 +1,5 @@
 #pragma once
-// What a build reads: files, pipes, and all that lies below directories.
+// Inputs of a build: files, pipes, and the files below directories.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -9,45 +9,45 @@ namespace trireme {
 
 /// A file, a pipe or standard input.
 struct Input {
-  std::string path;     ///< "standard input" for that
-  bool named = true;    ///< on the command line, not found in a directory
-  bool regular = true;  ///< else a pipe or device: its length is unknown and it is read once
-  int64_t bytes = 0;    ///< of a regular file
-  int64_t changed = 0;  ///< when its content last was, in nanoseconds
+  std::string path;     ///< or "standard input"
+  bool named = true;    ///< given on the command line, as opposed to found in a directory
+  bool regular = true;  ///< false: a pipe or device, of unknown length, that can be read only once
+  int64_t bytes = 0;    ///< size of a regular file
+  int64_t changed = 0;  ///< modification time, in nanoseconds
   bool standard_input = false;
 };
 
-/// By the name of a file. Errors: DataError.
-void check_not_packed(const std::string& path);
-/// By the name of a file: each line is a JSON object with text in it.
+/// Errors: DataError if the file name has an extension of a compressed or binary format.
+void check_not_compressed(const std::string& path);
+/// True if the file name has an extension of JSON lines.
 bool has_json_lines(const std::string& path);
 
-/// Calls `visit` for each path in order; "-" is standard input; for a directory, for all regular files below in byte order of their paths, without what is hidden (a name
-/// that begins with a dot). Memory grows with the largest directory alone.
-/// Errors: MissingFileError; IoError for what cannot be read; DataError for an empty file named, a link to a directory, a token directory, a
+/// Calls `visit` for each path in order. "-" is standard input. For a directory, visits all regular files below it in byte order of their paths,
+/// except hidden ones (names that begin with a dot). Memory use grows with the largest single directory only.
+/// Errors: MissingFileError; IoError for unreadable files; DataError for an empty file given by name, a link to a directory, a token directory or a
 /// compressed file.
 void for_each_input(const std::vector<std::string>& paths, const std::function<void(const Input&)>& visit);
 
-/// What for_each_input visits, in short.
+/// Totals over the inputs that for_each_input visits.
 struct InputSurvey {
   int64_t files = 0;
   int64_t bytes = 0;
-  bool regular = true;  ///< all of them
-  std::string digest;   ///< of paths, sizes and times of change
+  bool regular = true;  ///< all inputs are regular files
+  std::string digest;   ///< of paths, sizes and modification times
 };
 InputSurvey survey_inputs(const std::vector<std::string>& paths);
 
-/// One input, read in order.
+/// Reads one input sequentially.
 class InputReader {
  public:
-  /// From byte `offset` on; a pipe begins where it is. Errors: MissingFileError, IoError.
+  /// Starts at byte `offset` of a regular file, or at the current position of a pipe. Errors: MissingFileError, IoError.
   InputReader(const Input& input, int64_t offset);
   ~InputReader();
   InputReader(const InputReader&) = delete;
   InputReader& operator=(const InputReader&) = delete;
 
-  /// Appends to `text` until it holds `bytes`. False: it holds all there is. `interrupted` is called now and then, and may throw.
-  /// Errors: IoError; DataError where a regular file's length is not what it was.
+  /// Appends to `text` until it has `bytes` bytes. Returns false if the input ended first. Calls `interrupted` regularly; it may throw.
+  /// Errors: IoError; DataError if the size of a regular file has changed.
   bool fill(std::string& text, size_t bytes, const std::function<void()>& interrupted);
 
  private:

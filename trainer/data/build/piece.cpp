@@ -26,10 +26,10 @@ void read_pieces(const Input& input, const Position& start, bool lines, const To
     size_t bytes = window.size();
     if (more) bytes = lines ? window.rfind('\n') + 1 : tokenizer.cut(window, at.offset == 0);
     if (more && bytes == 0) {
-      const size_t most = lines ? kMaxLineBytes : kMaxUncutBytes;
+      const size_t most = lines ? kMaxLineBytes : kMaxUnsplitBytes;
       if (wanted >= most)
-        throw DataError(lines ? concat(input.path, ":", at.line + 1, ": a line of more than ", most >> 20, " MiB")
-                              : concat(input.path, ": from byte ", at.offset, " on: more than ", most >> 20, kUncut));
+        throw DataError(lines ? concat(input.path, ":", at.line + 1, ": line longer than ", most >> 20, " MiB")
+                              : concat(input.path, ": after byte ", at.offset, ": more than ", most >> 20, kUnsplittableMessage));
       wanted = std::min(2 * wanted, most);
       continue;
     }

@@ -1,5 +1,5 @@
 #pragma once
-// Inputs in pieces that can be encoded apart.
+// Splits inputs into pieces that can be encoded independently.
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -12,13 +12,14 @@
 
 namespace trireme {
 
-constexpr size_t kPieceBytes = size_t{1} << 18;     ///< enough to pay for passing it to a thread
-constexpr size_t kMaxLineBytes = size_t{64} << 20;  ///< of JSON
-/// Of text that its tokenizer cannot cut: a word without end, or any text where the best tokens of the whole are not those of its parts (unigram
-/// models). Encoding it takes up to 200 times as much memory.
-constexpr size_t kMaxUncutBytes = size_t{2} << 20;
+constexpr size_t kPieceBytes = size_t{1} << 18;     ///< large enough to amortise handing it to a thread
+constexpr size_t kMaxLineBytes = size_t{64} << 20;  ///< longest JSON line
+/// Longest text that is encoded without splitting: a very long word, or any text of a unigram model, whose best segmentation of a text is not that
+/// of its parts. Encoding needs up to 200 times as much memory.
+constexpr size_t kMaxUnsplitBytes = size_t{2} << 20;
 
-/// What a build has read: `input` counts what for_each_input visits; the others are of that one. A text with an offset is cut inside its document.
+/// Read position of a build: inputs completed, in the order of for_each_input, then byte offset and line in the next input. In a text input, an
+/// offset above 0 lies inside its document.
 struct Position {
   int64_t input = 0;
   int64_t offset = 0;
@@ -28,31 +29,31 @@ struct Position {
   static Position parse(const nlohmann::json& json, const std::string& where);
 };
 
-/// Ends the message about such a text, behind the number that is too much.
-constexpr const char* kUncut = " MiB of text that this tokenizer must encode as one; split the document";
+/// Message for text above kMaxUnsplitBytes, after the limit.
+constexpr const char* kUnsplittableMessage = " MiB of text that this tokenizer cannot split; split the document";
 
 struct Piece {
-  std::string path;    ///< for messages
-  std::string text;    ///< empty once encoded
-  int64_t bytes = 0;   ///< of text
-  bool lines = false;  ///< whole lines, each a document of its own, the first of them number `line` from 1; else a part of one document
-  int64_t line = 0;
-  bool first = true, last = true;  ///< of the document, where it is one
+  std::string path;                ///< for messages
+  std::string text;                ///< empty once encoded
+  int64_t bytes = 0;               ///< size of the text
+  bool lines = false;              ///< true: complete lines, each a document; false: part of one document
+  int64_t line = 0;                ///< number of the first line, from 1
+  bool first = true, last = true;  ///< the piece begins and ends its document, if it is part of one
   Position end;
 
-  // What encoding makes of it.
+  // Filled in by encode_piece.
   struct Document {
     int64_t tokens;
     int64_t prompt;
     bool ends;
   };
-  std::vector<std::vector<int32_t>> tokens;  ///< in parts, so that a long line's never have to be moved
+  std::vector<std::vector<int32_t>> tokens;  ///< in chunks, so that growth never copies the tokens of a long line
   std::vector<Document> documents;
   std::exception_ptr error;
 };
 
-/// Calls `push` for the pieces of `input` from `start` on. Where they are cut depends on the text alone.
-/// Errors: those of InputReader; DataError for an empty pipe, a line above kMaxLineBytes, and text above kMaxUncutBytes that `tokenizer` cannot cut.
+/// Calls `push` for the pieces of `input` from `start` on. The split points depend on the text alone.
+/// Errors: those of InputReader; DataError for an empty pipe, a line above kMaxLineBytes, or text above kMaxUnsplitBytes that cannot be split.
 void read_pieces(const Input& input, const Position& start, bool lines, const Tokenizer& tokenizer, const std::function<void()>& interrupted,
                  const std::function<void(Piece)>& push);
 

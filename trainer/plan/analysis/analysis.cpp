@@ -15,7 +15,7 @@ double tokens_of_step(const Config& config) {
   return static_cast<double>(config.training.global_batch_size) * static_cast<double>(config.training.sequence_length);
 }
 
-/// Nodes that hold a rank of the first replica, whose ranks are consecutive within a pipeline rank.
+/// Number of nodes with a rank of the first replica. Its ranks are consecutive within a pipeline rank.
 double nodes_of_first_replica(const MeshShape& mesh, int64_t devices_per_node) {
   const int64_t run = stride_of(mesh, MeshAxis::kReplicate);
   int64_t nodes = 0, last = -1;
@@ -28,7 +28,7 @@ double nodes_of_first_replica(const MeshShape& mesh, int64_t devices_per_node) {
   return static_cast<double>(nodes);
 }
 
-/// Data degrees that are the run's over and times powers of two, with the replicas it has.
+/// The run's data degree divided and multiplied by powers of two, with the same number of replicas.
 std::vector<int64_t> data_degrees(const Config& config) {
   constexpr int kDown = 4, kUp = 4;
   const int64_t data = *config.parallel.data;
@@ -39,8 +39,8 @@ std::vector<int64_t> data_degrees(const Config& config) {
   return degrees;
 }
 
-/// The same layout with more or fewer data ranks, on as many nodes as that takes. Strong: the same global batch, where it can be divided; weak: the
-/// same for each rank.
+/// Scaling curve over the number of data ranks of the same layout, with as many nodes as needed. Strong: constant global batch, where it is
+/// divisible; weak: constant batch per rank.
 ScalingCurve curve_of(const Config& config, const ClusterConfig& cluster, const AnalysisOptions& options, bool weak) {
   const int64_t model_ranks = config.parallel.tensor * config.parallel.pipeline, data = *config.parallel.data;
   std::vector<int64_t> worlds;
@@ -66,15 +66,15 @@ double training_tokens(const Config& config, const std::optional<double>& tokens
     throw ConfigError(concat("analysis: tokens is ", *tokens, "; it must be a number greater than 0"));
   if (tokens) return *tokens;
   if (config.training.steps) return static_cast<double>(*config.training.steps) * tokens_of_step(config);
-  throw ConfigError("training.epochs: how many tokens these are is known once the data is read; give --tokens N, or set training.steps");
+  throw ConfigError("training.epochs: the number of tokens is unknown until the data is read; give --tokens N, or set training.steps");
 }
 
-TrainingBill training_bill(const Config& config, const ClusterConfig& cluster, double step_seconds, double tokens) {
-  TrainingBill bill;
+TrainingCost training_bill(const Config& config, const ClusterConfig& cluster, double step_seconds, double tokens) {
+  TrainingCost bill;
   bill.tokens = tokens;
   bill.steps = std::ceil(tokens / tokens_of_step(config));
   bill.seconds = bill.steps * step_seconds;
-  // Of a CPU a device is a core, of which ranks have several or share one.
+  // On a CPU a device is a core; a rank has several cores, or shares one.
   bill.device_hours = bill.seconds / 3600 * mesh_shape(config.parallel).world() * cluster.cores_per_rank();
   if (cluster.device.price_per_hour.value_or(0) > 0) bill.cost = bill.device_hours * *cluster.device.price_per_hour;
   if (cluster.device.watts.value_or(0) > 0) bill.kilowatt_hours = bill.device_hours * *cluster.device.watts / 1000;
@@ -86,7 +86,7 @@ SavePlan save_plan(const Config& config, const ClusterConfig& cluster, double st
   const double nodes = std::ceil(static_cast<double>(mesh.world()) / static_cast<double>(cluster.devices_per_node));
   SavePlan plan;
   plan.bytes = static_cast<double>(state_bytes(config));
-  // Only the first replica saves. Asynchronous saves keep training waiting for a copy, and stand when they are written.
+  // Only the first replica saves. An asynchronous save blocks training for a host copy only, and is valid once written.
   plan.write_seconds = plan.bytes / (cluster.storage.write * nodes_of_first_replica(mesh, cluster.devices_per_node));
   const double copy_seconds = plan.bytes / (static_cast<double>(mesh.world()) / mesh.replicate) / kHostCopy;
   const double load_seconds = plan.bytes * mesh.replicate / (cluster.storage.read * nodes);

@@ -11,8 +11,8 @@
 namespace trireme {
 namespace {
 
-/// The most of any pipeline rank: blocks, and a micro-batch's gathers of [T,D] over the tensor ranks in them, and messages, one forward and one back
-/// over each boundary of its stages with another rank's.
+/// Maxima over the pipeline ranks: number of blocks; gathers of [T,D] over the tensor ranks per micro-batch in these blocks; messages per
+/// micro-batch, one forward and one back over each stage boundary with another rank.
 struct Busiest {
   double blocks = 0, gathers = 0, messages = 0;
 };
@@ -25,7 +25,7 @@ Busiest busiest_of(const Config& config) {
     ++messages[static_cast<size_t>(ranks[s])];
     ++messages[static_cast<size_t>(ranks[s + 1])];
   }
-  // An all-reduce is two gathers; with sequence parallelism a column-parallel layer's input is gathered once more for its weight gradient.
+  // An all-reduce counts as two gathers. With sequence parallelism the input of a column-parallel layer is gathered again for its weight gradient.
   const bool split = config.parallel.sequence_parallel;
   Busiest most{.messages = std::ranges::max(messages)};
   for (const std::vector<Recompute>& recompute : recompute_of_ranks(config, ranks)) {
@@ -38,8 +38,8 @@ Busiest busiest_of(const Config& config) {
 
 struct Axis {
   Traffic traffic;
-  int64_t size = 1, stride = 1;  ///< of the group
-  bool transfers = false;        ///< between neighbours of the group, one device's link at a time
+  int64_t size = 1, stride = 1;  ///< group size and stride
+  bool transfers = false;        ///< point-to-point between neighbours, over one device's link
 };
 
 std::vector<Axis> axes_of(const Config& config, const StepParts& parts) {
@@ -98,7 +98,7 @@ std::vector<Traffic> traffic_of(const Config& config, const StepParts& parts) {
 std::vector<LinkNeed> link_needs(const Config& config, const ClusterConfig& cluster, const Forecast& forecast) {
   std::vector<LinkNeed> needs;
   for (const auto& [traffic, size, stride, transfers] : axes_of(config, forecast.parts)) {
-    GroupPlace place = place_of(size, stride, cluster);
+    GroupPlacement place = place_of(size, stride, cluster);
     if (transfers) place.per_node = 1;
     const LinkConfig& link = place.nodes > 1 ? cluster.network : cluster.node_link;
     needs.push_back({traffic, required_bandwidth(traffic), tolerable_latency(traffic, forecast.step_seconds), place.nodes > 1,

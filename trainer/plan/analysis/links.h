@@ -6,27 +6,27 @@
 
 namespace trireme {
 
-/// What the blocks of each pipeline rank compute again. `stage_rank`: the pipeline rank of each stage.
+/// Recomputation of each block, by pipeline rank. `stage_rank`: the pipeline rank of each stage.
 std::vector<std::vector<Recompute>> recompute_of_ranks(const Config& config, const std::vector<int>& stage_rank);
 
-/// What Trireme's rank with most to send sends in a step, axis by axis, and the compute beside it (`compute` and `recompute` of the forecast). Bytes,
-/// of P parameters that lie evenly on the pipeline:
-///   tensor       gathers of [T,D], (t-1)/t of it each, for L blocks m (8 L + 2), with sequence parallelism m (10 L + 2), 2 or 3 more for each block
-///                that recomputes in full, 2 more where embedding and head are on one rank; behind all compute
-///   parameters   P/(tp) (n-1)/n of the shards, after an update behind the first forward; in ZeRO-3 twice a micro-batch, behind all compute
-///   gradients    P/(tp) (n-1)/n, behind the last backward; accumulated sharded for every micro-batch, behind all backwards
-///   replicas     2 P/(tpn) (r-1)/r, behind the last backward
-///   pipeline     [T,D] (over t with sequence parallelism) forward and back over each boundary, behind all compute
-/// Axes of one rank, and nothing to send, are left out. `config` is resolved.
+/// Traffic per step of the Trireme rank that sends the most, by mesh axis, and the compute that it can overlap with (`compute` and `recompute` of the
+/// forecast). Bytes sent, with P parameters distributed evenly over the pipeline:
+///   tensor       gathers of [T,D], (t-1)/t of it each: m (8 L + 2) of them for L blocks, m (10 L + 2) with sequence parallelism, 2 or 3 more
+///                per block with full recomputation, 2 more if embedding and head are on one rank; overlaps with all compute
+///   parameters   P/(tp) (n-1)/n after an update, overlaps with the first forward; in ZeRO-3 twice per micro-batch, overlaps with all compute
+///   gradients    P/(tp) (n-1)/n, overlaps with the last backward; with sharded accumulation for every micro-batch, overlaps with all backwards
+///   replicas     2 P/(tpn) (r-1)/r, overlaps with the last backward
+///   pipeline     [T,D] (divided by t with sequence parallelism) forward and back over each boundary, overlaps with all compute
+/// m: micro-batches; t, p, n, r: tensor, pipeline, shard and replica degrees. Axes without traffic are left out. `config` is resolved.
 std::vector<Traffic> traffic_of(const Config& config, const StepParts& parts);
 
-/// A link that makes `traffic` vanish, and the one that there is.
+/// The link that would hide `traffic` behind compute, and the available link.
 struct LinkNeed {
   Traffic traffic;
-  double bandwidth = 0;            ///< bytes/s of a rank's link at which it takes as long as the compute beside it
-  double latency = 0;              ///< seconds a hop at which messages alone take a tenth of a step
-  bool network = false;            ///< between nodes, or within one
-  double available_bandwidth = 0;  ///< as the forecast reckons: a rank's in a ring (ring_bandwidth); a device's share for transfers of the pipeline
+  double bandwidth = 0;            ///< required bytes/s of a rank's link: the traffic takes as long as the compute it overlaps with
+  double latency = 0;              ///< seconds per hop at which the messages' latency alone takes a tenth of a step
+  bool network = false;            ///< true: between nodes; false: within a node
+  double available_bandwidth = 0;  ///< as in the forecast: a rank's in a ring (ring_bandwidth); for pipeline transfers a device's share
   double available_latency = 0;
 };
 /// `cluster` is resolved.

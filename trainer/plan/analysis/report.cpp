@@ -14,7 +14,7 @@ std::string figure_text(const std::string& unit, double value) {
   return unit == "bytes" ? bytes_text(value) : unit == "share" ? percent_text(value) : time_text(value);
 }
 
-/// Numbers that JSON has no word for are null.
+/// Numbers that JSON cannot represent become null.
 ordered_json number(double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr); }
 ordered_json number(const std::optional<double>& value) { return value ? number(*value) : ordered_json(nullptr); }
 
@@ -23,14 +23,14 @@ std::string compute_text(const std::vector<FrontierDistance>& fits) {
   for (const FrontierDistance& run : fits)
     rows.push_back({{"fit", run.law.name},
                     {"loss", number_text(run.loss)},
-                    {"of the FLOPs suffice", percent_text(run.same_loss.flops / run.same_flops.flops)},
-                    {"best of its FLOPs", number_text(run.same_flops.loss)},
+                    {"FLOPs needed for this loss", percent_text(run.same_loss.flops / run.same_flops.flops)},
+                    {"best loss at its FLOPs", number_text(run.same_flops.loss)},
                     {"with parameters", count_text(run.same_flops.parameters)},
                     {"tokens", count_text(run.same_flops.tokens)},
                     {"source", run.law.source}});
   const FrontierDistance& run = fits.front();
   return concat("compute-optimal model and data: ", count_text(run.parameters), " parameters on ", count_text(run.tokens), " tokens (",
-                number_text(run.tokens / run.parameters), " a parameter) are ", number_text(run.same_flops.flops), " FLOPs:\n", table_of(rows));
+                number_text(run.tokens / run.parameters), " per parameter) take ", number_text(run.same_flops.flops), " FLOPs:\n", table_of(rows));
 }
 
 std::string curve_text(const char* name, const ScalingCurve& curve, const std::string& law) {
@@ -48,42 +48,43 @@ std::string links_text(const std::vector<LinkNeed>& needs) {
   if (needs.empty()) return "";
   ordered_json rows = ordered_json::array();
   for (const LinkNeed& need : needs)
-    rows.push_back({{"a rank's traffic", need.traffic.what},
-                    {"a step", bytes_text(need.traffic.bytes)},
-                    {"beside", time_text(need.traffic.seconds)},
-                    {"needs GB/s", need.bandwidth / 1e9},
-                    {"has GB/s", need.available_bandwidth / 1e9},
-                    {"a tenth of a step at", time_text(need.latency)},
+    rows.push_back({{"traffic of a rank", need.traffic.what},
+                    {"bytes per step", bytes_text(need.traffic.bytes)},
+                    {"overlaps compute of", time_text(need.traffic.seconds)},
+                    {"required GB/s", need.bandwidth / 1e9},
+                    {"available GB/s", need.available_bandwidth / 1e9},
+                    {"latency limit (10 % of step)", time_text(need.latency)},
                     {"latency", time_text(need.available_latency)},
                     {"link", need.network ? "network" : "node"}});
-  return "links that hide their traffic behind compute:\n" + table_of(rows);
+  return "links required to hide communication behind compute:\n" + table_of(rows);
 }
 
-/// Where a figure is the built-in one its source, else that it was given.
+/// The source of a built-in figure, or "as given".
 std::string of_figure(double value, double built_in, const char* source) { return concat(" (", value == built_in ? source : "as given", ")"); }
 
 std::string assumptions_text(const ClusterConfig& machines) {
   const ClusterConfig usual;
-  const auto rate = [](double bytes) { return bytes_text(bytes) + "/s a node"; };
-  return concat("reckoned with: a node fails every ", number_text(machines.node_mtbf / 86400), " days",
-                of_figure(machines.node_mtbf, usual.node_mtbf, "419 failures in 54 days on 2,048 nodes, arXiv:2407.21783"), "; storage takes ",
+  const auto rate = [](double bytes) { return bytes_text(bytes) + "/s per node"; };
+  return concat("assumptions: a node fails every ", number_text(machines.node_mtbf / 86400), " days",
+                of_figure(machines.node_mtbf, usual.node_mtbf, "419 failures in 54 days on 2,048 nodes, arXiv:2407.21783"), "; storage writes ",
                 rate(machines.storage.write), of_figure(machines.storage.write, usual.storage.write, "273 GB/s from 384 nodes, arXiv:2104.04473"),
-                " and gives ", rate(machines.storage.read), of_figure(machines.storage.read, usual.storage.read, "1 TB/s to 384, the same"),
-                ", however many they are;\n  ", time_text(machines.restart), " for a restart", of_figure(machines.restart, usual.restart, "assumed"),
-                " and ", bytes_text(kHostCopy), "/s from a device to its host (assumed); the cluster's node_mtbf, storage and restart give others\n");
+                " and reads ", rate(machines.storage.read), of_figure(machines.storage.read, usual.storage.read, "1 TB/s to 384 nodes, same source"),
+                ", at any number of nodes;\n  ", time_text(machines.restart), " per restart", of_figure(machines.restart, usual.restart, "assumed"),
+                " and ", bytes_text(kHostCopy),
+                "/s from a device to its host (assumed); node_mtbf, storage and restart of the cluster file override these\n");
 }
 
 std::string saving_text(const SavePlan& plan, double training_seconds) {
-  std::string text =
-      concat("checkpoints: ", bytes_text(plan.bytes), " each, at most ", bytes_text(plan.storage), " on disk; written in ",
-             time_text(plan.write_seconds), ", training stalls ", time_text(plan.failures.stall), "\na failure every ", time_text(plan.failures.mtbf),
-             ": save every ", time_text(plan.daly), " (Daly 2006; Young 1974 ", time_text(plan.young), "), checkpoint.every ",
-             static_cast<int64_t>(plan.steps), "; effective training time ", percent_text(plan.share), " (", percent_text(plan.share_exponential),
-             " with failures at random moments), so ", time_text(training_seconds / plan.share_exponential), " in all\n");
+  std::string text = concat("checkpoints: ", bytes_text(plan.bytes), " each, at most ", bytes_text(plan.storage), " on disk; a save takes ",
+                            time_text(plan.write_seconds), " and stalls training for ", time_text(plan.failures.stall), "\na failure every ",
+                            time_text(plan.failures.mtbf), ": save every ", time_text(plan.daly), " (Daly 2006; Young 1974 ", time_text(plan.young),
+                            "), checkpoint.every ", static_cast<int64_t>(plan.steps), "; effective training time ", percent_text(plan.share), " (",
+                            percent_text(plan.share_exponential), " with Poisson failures), so ",
+                            time_text(training_seconds / plan.share_exponential), " in total\n");
   if (plan.configured)
-    text += concat("with the configured checkpoint.every ", percent_text(*plan.configured), "\n");
+    text += concat("effective training time with the configured checkpoint.every: ", percent_text(*plan.configured), "\n");
   else
-    text += "checkpoint.every is 0: a failure loses all that was done\n";
+    text += "checkpoint.every is 0: a failure loses all progress\n";
   return text;
 }
 
@@ -94,7 +95,7 @@ std::string textbook_text(const std::vector<TextbookFigure>& figures) {
                     {"textbook", figure_text(figure.unit, figure.textbook)},
                     {"forecast", figure_text(figure.unit, figure.forecast)},
                     {"source", figure.source}});
-  return "what the literature's formulas say:\n" + table_of(rows);
+  return "textbook formulas beside the forecast:\n" + table_of(rows);
 }
 
 ordered_json json_of(const ComputeOptimum& optimum) {
@@ -149,7 +150,7 @@ ordered_json json_of(const SavePlan& plan) {
 
 }  // namespace
 
-std::string bill_text(const TrainingBill& bill) {
+std::string bill_text(const TrainingCost& bill) {
   std::string text =
       concat(count_text(bill.tokens), " tokens: ", print("%.3g days, ", bill.seconds / 86400), count_text(bill.device_hours), " device hours");
   if (bill.cost) text += concat(", cost ", count_text(*bill.cost));
@@ -164,7 +165,7 @@ std::string analysis_text(const Analysis& analysis) {
                             : std::isfinite(strong.limit)
                                 ? concat("at most ", number_text(strong.limit), " times as fast as on ", strong.points.front().devices,
                                          strong.points.front().devices == 1 ? " device" : " devices")
-                                : "no limit in sight";
+                                : "no upper limit";
   return concat(compute_text(analysis.compute), "without failures, in ", number_text(analysis.bill.steps), " steps: ", bill_text(analysis.bill),
                 curve_text("strong", strong, concat("Amdahl's serial share ", serial(strong), ", ", limit)),
                 curve_text("weak", analysis.weak, concat("Gustafson's serial share ", serial(analysis.weak))), links_text(analysis.links),
@@ -172,7 +173,7 @@ std::string analysis_text(const Analysis& analysis) {
 }
 
 ordered_json analysis_json(const Analysis& analysis) {
-  const TrainingBill& bill = analysis.bill;
+  const TrainingCost& bill = analysis.bill;
   ordered_json links = ordered_json::array(), textbook = ordered_json::array();
   for (const LinkNeed& need : analysis.links)
     links.push_back({{"traffic", need.traffic.what},

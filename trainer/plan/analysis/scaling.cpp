@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// `work`: that of a step on n times the devices, against the first.
+/// `work(n)`: work of a step on n times the devices, relative to the first point.
 std::vector<ScalingPoint> points_of(const std::vector<int64_t>& devices, const StepSeconds& step_seconds,
                                     const std::function<double(double n)>& work) {
   std::vector<ScalingPoint> points;
@@ -27,7 +27,8 @@ double times_of(const ScalingPoint& point, const std::vector<ScalingPoint>& poin
   return static_cast<double>(point.devices) / static_cast<double>(points.front().devices);
 }
 
-/// Of seconds = serial + parallel / n, relative errors squared and summed: the long steps of small worlds would else outweigh the rest.
+/// Serial share of seconds = serial + parallel / n, by least squares of relative errors: absolute errors would let the long steps of small worlds
+/// dominate.
 double amdahl_share(const std::vector<ScalingPoint>& points) {
   double ss = 0, sp = 0, pp = 0, s = 0, p = 0;
   for (const ScalingPoint& point : points) {
@@ -41,7 +42,7 @@ double amdahl_share(const std::vector<ScalingPoint>& points) {
   const double determinant = ss * pp - sp * sp;
   if (points.size() < 2 || determinant <= 0) return 0;
   const double serial = (s * pp - p * sp) / determinant, parallel = (p * ss - s * sp) / determinant;
-  if (serial <= 0) return 0;  // faster than in proportion
+  if (serial <= 0) return 0;  // superlinear speedup
   return parallel <= 0 ? 1 : serial / (serial + parallel);
 }
 

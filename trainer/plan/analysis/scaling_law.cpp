@@ -6,15 +6,15 @@
 namespace trireme {
 namespace {
 
-/// Of parameters: N grows as C^a along the frontier, D as C^(1-a).
+/// Exponent a of the compute-optimal frontier: N grows as C^a, D as C^(1-a).
 double exponent(const ScalingLaw& law) { return law.beta / (law.alpha + law.beta); }
 double ratio(const ScalingLaw& law) { return std::pow(law.alpha * law.a / (law.beta * law.b), 1 / (law.alpha + law.beta)); }
 
 }  // namespace
 
 const std::array<ScalingLaw, 2>& scaling_laws() {
-  // Both as data_analysis.ipynb of epoch-research/analyzing-chinchilla has them: of the first, E, A and B are the exponentials of what the authors'
-  // fit ended at; of the second, the digits of the notebook's output, of which the paper's table prints 1.8172 for E.
+  // Both from data_analysis.ipynb of epoch-research/analyzing-chinchilla. For the first, E, A and B are exponentials of the fitted logarithms. The
+  // second has the digits of the notebook's output; the paper's table prints 1.8172 for E.
   static const std::array<ScalingLaw, 2> laws{
       ScalingLaw{"Hoffmann 2022", "arXiv:2203.15556, approach 3", std::exp(0.526723), std::exp(6.00734), std::exp(6.01792), 0.339171, 0.284908},
       ScalingLaw{"Besiroglu 2024", "arXiv:2404.10102, its notebook", 1.81686, 482.006, 2085.43, 0.34781, 0.36585}};

@@ -1,39 +1,38 @@
 #pragma once
-// Loss as a function of model and data, and the best use of a number of FLOPs that follows from it.
+// Scaling laws: loss as a function of model and data size, and the compute-optimal sizes that follow.
 #include <array>
 
 namespace trireme {
 
-/// L(N, D) = E + A / N^alpha + B / D^beta, in nats a token, of N parameters trained on D tokens, each seen once. What a fit to one family of models
-/// and one data set says: differences between choices are better than the loss itself.
+/// L(N, D) = E + A / N^alpha + B / D^beta: loss in nats per token of N parameters trained on D tokens, each seen once. Fitted to one model family and
+/// one data set, so differences between choices are more reliable than the loss itself.
 struct ScalingLaw {
   const char* name;
   const char* source;
   double e, a, b, alpha, beta;
 };
 
-/// Hoffmann et al. 2022 (arXiv:2203.15556), approach 3: the unrounded fit, since with the printed constants the exponents come out as 0.45 and 0.55
-/// where the paper has 0.46 and 0.54. And Besiroglu et al. 2024 (arXiv:2404.10102), who fitted the same runs again and found wider intervals and
-/// other constants.
+/// Hoffmann et al. 2022 (arXiv:2203.15556), approach 3, with the unrounded fit: the printed constants yield exponents of 0.45 and 0.55 instead of the
+/// paper's 0.46 and 0.54. Besiroglu et al. 2024 (arXiv:2404.10102), a refit of the same runs with wider intervals and other constants.
 const std::array<ScalingLaw, 2>& scaling_laws();
 
 double predicted_loss(const ScalingLaw& law, double parameters, double tokens);
 
-/// N and D with the least loss of all with 6 N D = flops, in closed form: N = G (C/6)^(beta/(alpha+beta)), D = (C/6)^(alpha/(alpha+beta)) / G,
+/// N and D with the lowest loss under 6 N D = flops = C, in closed form: N = G (C/6)^(beta/(alpha+beta)), D = (C/6)^(alpha/(alpha+beta)) / G,
 /// G = (alpha A / (beta B))^(1/(alpha+beta)).   Source: Hoffmann et al. 2022, eq. 4.
 struct ComputeOptimum {
   double flops = 0, parameters = 0, tokens = 0, loss = 0;
 };
 ComputeOptimum compute_optimum(const ScalingLaw& law, double flops);
-/// The cheapest that reaches `loss`; infinite FLOPs where no size does (loss <= E).
+/// The optimum with the fewest FLOPs that reaches `loss`; infinite FLOPs if none does (loss <= E).
 ComputeOptimum cheapest_for_loss(const ScalingLaw& law, double loss);
 
-/// How a model and its tokens compare with the best use of their FLOPs, 6 N D.
+/// A model and its tokens compared with the compute-optimal use of their 6 N D FLOPs.
 struct FrontierDistance {
   ScalingLaw law;
   double parameters = 0, tokens = 0, loss = 0;
-  ComputeOptimum same_flops;  ///< what these FLOPs could have bought
-  ComputeOptimum same_loss;   ///< what this loss could have cost
+  ComputeOptimum same_flops;  ///< optimum with the same FLOPs
+  ComputeOptimum same_loss;   ///< optimum with the same loss
 };
 FrontierDistance frontier_distance(const ScalingLaw& law, double parameters, double tokens);
 

@@ -17,7 +17,7 @@ textbook::Block block_of(const Config& config) {
           static_cast<double>(config.model.hidden_size), static_cast<double>(config.model.heads)};
 }
 
-/// Of a block or the embedding, whichever is larger.
+/// Parameters of a block or of the embedding, whichever is larger.
 double largest_layer(const ModelConfig& model) {
   double block = 0;
   for (const ParamSpec& spec : whole_model(model))
@@ -44,7 +44,7 @@ textbook::MegatronRun megatron_run(const Config& config) {
 
 double states(const RankBytes& rank) { return rank.parameters + rank.gradients + rank.optimizer; }
 
-/// Idle share of a step by the schedule's paper, whose three passes take equally long; nothing of a schedule that no paper knows.
+/// Bubble of a step by the schedule's paper, with F, I and W of equal duration; nullopt for schedules without a published formula.
 std::optional<TextbookFigure> bubble_figure(const Config& config, double forecast) {
   const double p = static_cast<double>(config.parallel.pipeline), m = microbatches_of(config),
                v = static_cast<double>(*config.parallel.virtual_stages);
@@ -52,14 +52,14 @@ std::optional<TextbookFigure> bubble_figure(const Config& config, double forecas
   const std::string& schedule = config.parallel.schedule;
   if (schedule == "gpipe" || schedule == "1f1b") return figure("(p-1)/(m+p-1), arXiv:2104.04473", textbook::bubble_of_step(p, m, 1));
   if (schedule == "interleaved_1f1b") return figure("(p-1)/(v m+p-1), arXiv:2104.04473", textbook::bubble_of_step(p, m, v));
-  if (schedule == "zb_v") return figure("none where F = I = W, arXiv:2401.10241", 0);
+  if (schedule == "zb_v") return figure("none if F = I = W, arXiv:2401.10241", 0);
   if (schedule != "zb_h1" && schedule != "zb_h2") return std::nullopt;
   const bool h1 = schedule == "zb_h1";
   const double idle = textbook::bubble_seconds(h1 ? textbook::ZeroBubble::kH1 : textbook::ZeroBubble::kH2, p, 1, 1, 1);
   return figure(h1 ? "(p-1)(F+I-W), arXiv:2401.10241" : "(p-1)(F+I-2W), arXiv:2401.10241", idle / (idle + 3 * m));
 }
 
-/// Blocks' activations that the first stage keeps, of one micro-batch each; nothing of schedules whose papers do not say.
+/// Activations that the first stage keeps, in units of one block and micro-batch; nullopt for schedules without a published formula.
 std::optional<double> blocks_in_flight(const std::string& schedule, const textbook::MegatronRun& run) {
   const double of_stages = run.microbatches / run.pipeline;
   if (schedule == "gpipe") return run.layers * of_stages;
@@ -68,7 +68,7 @@ std::optional<double> blocks_in_flight(const std::string& schedule, const textbo
   return std::nullopt;
 }
 
-/// Bytes that a block keeps of a micro-batch, by what it computes again: the mean of `blocks`.
+/// Bytes of activations that a block saves per micro-batch, depending on its recomputation: mean over `blocks`.
 double mean_block_bytes(const textbook::MegatronRun& run, bool sequence_parallel, const std::vector<Recompute>& blocks) {
   double bytes = 0;
   for (const Recompute one : blocks) bytes += textbook::block_activation_bytes(run.block, run.tensor, sequence_parallel, one);
@@ -84,7 +84,7 @@ void add_memory(std::vector<TextbookFigure>& figures, const Config& config, cons
       std::accumulate(forecast.memory.begin(), forecast.memory.end(), 0.0, [](double sum, const RankBytes& rank) { return sum + states(rank); }) /
       static_cast<double>(forecast.memory.size());
   const double shards = degree_of(mesh_shape(parallel), MeshAxis::kShard);
-  figures.push_back({"model states of a rank", "bytes", "16 B a parameter, arXiv:1910.02054, Table 1",
+  figures.push_back({"model states of a rank", "bytes", "16 B per parameter, arXiv:1910.02054, Table 1",
                      textbook::zero_state_bytes(parameters / ranks, parallel.zero_stage, shards), mean});
   if (ranks == 1 && parallel.zero_stage == 2)
     figures.push_back({"model states of a rank", "bytes", "DeepSpeed's estimator", textbook::deepspeed_zero2_bytes(parameters, megatron.data), mean});
@@ -93,12 +93,12 @@ void add_memory(std::vector<TextbookFigure>& figures, const Config& config, cons
                        textbook::deepspeed_zero3_bytes(parameters, largest_layer(config.model), megatron.data), mean});
 
   if (const auto blocks = blocks_in_flight(parallel.schedule, megatron))
-    figures.push_back({"activations of the first stage", "bytes", "GPT in 16 bits, arXiv:2205.05198, Table 2",
+    figures.push_back({"activations of the first stage", "bytes", "16-bit GPT, arXiv:2205.05198, Table 2",
                        mean_block_bytes(megatron, parallel.sequence_parallel, recompute.front()) * *blocks, forecast.memory.front().activations});
 
   if (parallel.schedule != "1f1b" && parallel.schedule != "interleaved_1f1b") return;
   const RankBytes& worst = forecast.memory.at(static_cast<size_t>(forecast.worst_rank));
-  figures.push_back({"most loaded rank", "bytes", "Megatron-LM's estimator (sequence parallelism, selective)",
+  figures.push_back({"most loaded rank", "bytes", "Megatron-LM's estimator (sequence parallelism, selective recompute)",
                      textbook::megatron_state_bytes(megatron) + textbook::megatron_activation_bytes(megatron), worst.peak - worst.runtime});
 }
 
@@ -114,16 +114,16 @@ void add_traffic(std::vector<TextbookFigure>& figures, const Config& config, con
   const auto element = static_cast<double>(size_of(precision_of(config.training).compute));
   const double t = static_cast<double>(config.parallel.tensor), p = static_cast<double>(config.parallel.pipeline);
   const double data = static_cast<double>(*config.parallel.data);
-  // The paper's step is one micro-batch. ZeRO-3 goes through all of it again for each.
+  // A step of the paper is one micro-batch. ZeRO-3 repeats its communication for each micro-batch.
   const double times = config.parallel.zero_stage == 3 ? microbatches_of(config) : 1;
   if (data > 1)
     figures.push_back(
-        {"sent for gradients and parameters", "bytes", "2 P; ZeRO-3 3 P a micro-batch, arXiv:1910.02054, 7",
+        {"gradient and parameter traffic", "bytes", "2 P; ZeRO-3: 3 P per micro-batch, arXiv:1910.02054, 7",
          times * element * textbook::zero_elements(static_cast<double>(parameter_count(config.model)) / (t * p), config.parallel.zero_stage, data),
          sent(traffic, {"parameters", "gradients", "replicas"})});
   if (t > 1)
     figures.push_back(
-        {"sent to tensor ranks", "bytes", "8 b s h (t-1)/t a layer, arXiv:2104.04473",
+        {"tensor-parallel traffic", "bytes", "8 b s h (t-1)/t per layer, arXiv:2104.04473",
          element * textbook::tensor_elements(block_of(config), t) * static_cast<double>(config.model.layers) / p * microbatches_of(config),
          sent(traffic, {"tensor"})});
 }
@@ -136,12 +136,13 @@ std::vector<TextbookFigure> textbook_figures(const Config& config, const Cluster
   add_memory(figures, config, forecast, recompute);
   add_traffic(figures, config, forecast);
   if (const auto bubble = bubble_figure(config, forecast.bubble)) figures.push_back(*bubble);
-  // At the rate of large products: what the forecast takes longer is everything else, and on cores that share a machine what they lose to each other.
+  // At the rate of large matrix products. The forecast adds everything else and, on cores that share a machine, their mutual slowdown.
   double twice = 0;
   for (const std::vector<Recompute>& rank : recompute) twice += static_cast<double>(std::ranges::count(rank, Recompute::kFull));
   const double devices = mesh_shape(config.parallel).world(), flops = 6 + 2 * twice / static_cast<double>(config.model.layers);
   const double rate = peak_flops(config, cluster) * *cluster.device.gemm_efficiency;
-  figures.push_back({"training time", "seconds", "6 T P / (n X), 8 of blocks recomputed in full; X of large products; arXiv:2104.04473, eq. 4",
+  figures.push_back({"training time", "seconds",
+                     "6 T P / (n X), 8 T P / (n X) for fully recomputed blocks; X: large matrix products; arXiv:2104.04473, eq. 4",
                      textbook::training_seconds(flops * static_cast<double>(parameter_count(config.model)), tokens, devices, rate),
                      training_bill(config, cluster, forecast.step_seconds, tokens).seconds});
   return figures;

@@ -10,7 +10,7 @@ namespace trireme {
 namespace {
 
 void add_runtime(std::vector<RankBytes>& ranks, const Config& config, const ClusterConfig& cluster) {
-  if (cluster.device.cores) return;  // its libraries' code and buffers are not the arena's concern
+  if (cluster.device.cores) return;  // no allowance on a CPU: code and buffers of its libraries are not counted
   const MeshShape shape = mesh_shape(config.parallel);
   for (size_t r = 0; r < ranks.size(); ++r) {
     ranks[r].allowance = runtime_bytes(config, rank_of(shape, {.pipeline = static_cast<int>(r)}));

@@ -15,12 +15,12 @@ namespace {
 
 /// Bytes of one layer and micro-batch on one tensor rank.
 struct Layer {
-  double all;       ///< kept where nothing is recomputed
-  double saved[3];  ///< by Recompute
+  double all;       ///< saved without recomputation
+  double saved[3];  ///< saved, by Recompute
 };
 
-/// Source: Korthikanti et al. 2022, arXiv:2205.05198, Table 2: s b h (10 + 24/t + 5 a s/(h t)), taken apart so that it holds for grouped queries and
-/// SwiGLU; fused attention keeps 4 bytes a row and head instead of the scores, their dropout and its mask.
+/// Source: Korthikanti et al. 2022, arXiv:2205.05198, Table 2: s b h (10 + 24/t + 5 a s/(h t)), split into its terms to cover grouped-query attention
+/// and SwiGLU. Fused attention saves 4 bytes per row and head instead of the scores, their dropout and its mask.
 Layer layer_bytes(const Config& config, const StackMemory& memory, bool fused) {
   const Dims d(config.model, static_cast<int>(config.parallel.tensor));
   const auto tokens = static_cast<double>(config.training.micro_batch_size * config.training.sequence_length);
@@ -28,7 +28,7 @@ Layer layer_bytes(const Config& config, const StackMemory& memory, bool fused) {
   const auto packed = static_cast<double>((d.local_N + 2 * d.local_K) * d.H), attended = static_cast<double>(d.local_N * d.H),
              F = static_cast<double>(d.local_F);
   const double scores = static_cast<double>(d.local_N) * (fused ? 4.0 : 5.0 * static_cast<double>(config.training.sequence_length));
-  // Inputs of both norms and of the products behind them, masks of both branches.
+  // Inputs of both norms and of the products after them, dropout masks of both branches.
   const double split = (1 + memory.copies) * 2 * packed + 2 * attended + (d.gpt2 ? 4 : memory.swiglu) * F;
   Layer layer;
   layer.all = tokens * ((memory.masks ? 10 : 8) * row + split + scores);
@@ -36,8 +36,8 @@ Layer layer_bytes(const Config& config, const StackMemory& memory, bool fused) {
   layer.saved[static_cast<size_t>(Recompute::kFull)] = tokens * 2 * row;
   double selective = layer.all - tokens * (fused ? 0 : scores);
   if (memory.saves_operations) {
-    // The layer's input, attention's result, and of the products q, k, v, o, w1, w3, w2 the first, third, ... (torchtitan, activation checkpointing
-    // "op").
+    // The layer's input, attention's result, and the results of every second product of q, k, v, o, w1, w3, w2, starting with q (torchtitan,
+    // activation checkpointing "op").
     const double value = (packed - attended) / 2;
     selective = tokens * (2 * row + 2 * attended + scores + 2 * attended + 2 * value + 2 * F + 2 * row);
   }
@@ -45,7 +45,7 @@ Layer layer_bytes(const Config& config, const StackMemory& memory, bool fused) {
   return layer;
 }
 
-struct Stage {
+struct StackStage {
   double parameters = 0, saved = 0, backward = 0;
 };
 
@@ -62,9 +62,9 @@ class Ranks {
   std::vector<RankBytes> all() const;
 
  private:
-  Stage stage(int index, bool first_stage_is_local) const;
+  StackStage stage(int index, bool first_stage_is_local) const;
   RankBytes states(double parameters) const;
-  double most_activations(const ActionList& list, const std::vector<Stage>& stages) const;
+  double most_activations(const ActionList& list, const std::vector<StackStage>& stages) const;
 
   const Config& config_;
   const StackMemory& memory_;
@@ -75,10 +75,10 @@ class Ranks {
   std::vector<Recompute> recompute_;
 };
 
-/// `first_stage_is_local`: its rank has the first stage too, and with that a tied table.
-Stage Ranks::stage(int index, bool first_stage_is_local) const {
+/// `first_stage_is_local`: the stage's rank also has the first stage, and therefore a tied embedding table.
+StackStage Ranks::stage(int index, bool first_stage_is_local) const {
   const StageRange range = stage_range(*config_.parallel.layers_per_stage, index);
-  Stage stage;
+  StackStage stage;
   const std::vector<Part> parts = parts_of(config_.model, range);
   for (const int64_t elements :
        unit_elements(profiles_, parts, stage_units(parts, range, config_.model, first_stage_is_local && !range.first()), shape_))
@@ -101,7 +101,7 @@ RankBytes Ranks::states(double parameters) const {
   bytes.parameters = parameters * weight / (policy_.parameters_resident ? 1 : shard);
   bytes.gradients = parameters * sum / (policy_.gradients_resident ? 1 : shard);
   bytes.optimizer = parameters * memory_.optimizer / shard;
-  // Two layers gathered with their gradients, and embedding and head, gathered for the whole step, with the gradient of one of them.
+  // Two gathered layers with their gradients; embedding and head, gathered for the whole step, with the gradient of one of them.
   if (!policy_.parameters_resident) {
     const std::vector<Part>& parts = profiles_.parts();
     const int64_t table = profiles_.of(parts.front(), shape_).units.front(), block = profiles_.of(parts[1], shape_).elements();
@@ -110,15 +110,15 @@ RankBytes Ranks::states(double parameters) const {
   return bytes;
 }
 
-double Ranks::most_activations(const ActionList& list, const std::vector<Stage>& stages) const {
+double Ranks::most_activations(const ActionList& list, const std::vector<StackStage>& stages) const {
   double held = 0, most = 0;
   for (const Action& action : list) {
-    const Stage& stage = stages[static_cast<size_t>(action.stage)];
-    // Between I and W the graph keeps it all, as the published zero-bubble runs show: less than that was possible (32 s b h, their section 2).
+    const StackStage& stage = stages[static_cast<size_t>(action.stage)];
+    // Between I and W the autograd graph keeps all activations, as the published zero-bubble runs show; 32 s b h would suffice (section 2 there).
     if (action.type == ActionType::kForward) held += stage.saved;
     if (action.type == ActionType::kBackward || action.type == ActionType::kBackwardWeight) held -= stage.saved;
     most = std::max(most, held);
-    if (action.type == ActionType::kForward) most = std::max(most, held + stage.backward);  // its backward may come next
+    if (action.type == ActionType::kForward) most = std::max(most, held + stage.backward);  // its backward may be the next action
   }
   return most;
 }
@@ -126,7 +126,7 @@ double Ranks::most_activations(const ActionList& list, const std::vector<Stage>&
 std::vector<RankBytes> Ranks::all() const {
   const ActionLists plan = steady_schedule(config_);
   const std::vector<int> stage_rank = stage_ranks(plan);
-  std::vector<Stage> stages;
+  std::vector<StackStage> stages;
   for (int s = 0; s < static_cast<int>(stage_rank.size()); ++s) stages.push_back(stage(s, stage_rank[static_cast<size_t>(s)] == stage_rank.front()));
   std::vector<RankBytes> ranks;
   for (size_t r = 0; r < plan.size(); ++r) {
@@ -148,11 +148,11 @@ const std::vector<StackMemory>& stack_memories() {
   // gradient, fp32 sum, optimizer; masks, copies, SwiGLU, operations; backward, logit, fragmentation, runtime, live
   constexpr double kAll = std::numeric_limits<double>::infinity();
   static const std::vector<StackMemory> table = {
-      // fp16 gradients summed in fp32, fp32 master weights and moments: 18 bytes (Megatron-LM, theoretical_memory_usage.py).
+      // fp16 gradients accumulated in fp32, fp32 master weights and moments: 18 bytes (Megatron-LM, theoretical_memory_usage.py).
       {"megatron-2021", 4, 0, 12, true, 0, 6, false, 0, 8, 1.0, 0, kAll},
-      // ZeRO-1 over fp16 gradients; the BF16 optimizer adds fp32 sums, unsharded (DeepSpeed, bf16_optimizer.py). Read off nvidia-smi: the runtime has
-      // the communicators of a dozen groups, 0.6 to 1.6 GB each (NCCL issues 864 and 964), and 500 M elements of a reduction bucket; fitted, as is
-      // fragmentation.
+      // ZeRO-1 over fp16 gradients; the BF16 optimizer adds unsharded fp32 accumulators (DeepSpeed, bf16_optimizer.py). Memory was read from
+      // nvidia-smi, so the runtime includes the communicators of a dozen groups, 0.6 to 1.6 GB each (NCCL issues 864 and 964), and a reduction bucket
+      // of 500 M elements. Runtime and fragmentation are fitted.
       {"megatron-deepspeed", 2, 4, 12, true, 0, 6, false, 1, 12, 1.1, 8.5e9, kAll},
       {"zero-bubble", 2, 0, 12, true, 0, 6, false, 0, 8, 1.0, 0, kAll},
       {"megatron-2023", 4, 0, 12, false, 0, 6, false, 0, 8, 1.0, 0, kAll},
@@ -163,7 +163,8 @@ const std::vector<StackMemory>& stack_memories() {
       {"llm-foundry", 2, 0, 12, false, 0, 6, false, 0, 4, 1.0, 0, kAll},
       // fp32 parameters, gradients and moments, all sharded: 16 bytes. Logits: bf16 2, their fp32 copy and log-probabilities 8, both gradients 6.
       {"torchtitan", 2, 0, 12, false, 0, 6, true, 0, 16, 1.0, 0, kAll},
-      // fp32 sums of gradients; master weights, moments and the sums' own shard. Queries, keys and values are copied contiguous and then rotated.
+      // fp32 gradient accumulators; master weights, moments and a shard of the accumulators. Queries, keys and values are made contiguous, then
+      // rotated.
       {"nanotron", 4, 0, 16, false, 2, 8, false, 0, 8, 1.0, 0, kAll},
       {"llm.c", 2, 0, 12, false, 0, 6, false, 0, 2, 1.0, 0, kAll},
       {"pytorch-fsdp", 2, 0, 12, false, 0, 6, false, 0, 8, 1.0, 0, kAll},
@@ -175,7 +176,7 @@ std::vector<RankBytes> stack_memory(const Config& config, const std::string& sta
   const bool fused = stack_of(stack).attention != AttentionKernel::kUnfused;
   const auto& table = stack_memories();
   const auto found = std::ranges::find_if(table, [&](const StackMemory& one) { return stack == one.stack; });
-  TRIREME_CHECK(found != table.end(), stack, " has no figures of memory");
+  TRIREME_CHECK(found != table.end(), stack, " has no memory figures");
   return Ranks(config, *found, fused, profiles).all();
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Memory of other systems' ranks by what they and the papers publish: bytes of a parameter, bytes a layer keeps, and the micro-batches in flight by
-// the lists of the schedule.
+// Memory of other systems' ranks by published figures: bytes per parameter, bytes that a layer saves, and the micro-batches in flight of the
+// schedule's lists.
 #include <string>
 #include <vector>
 
@@ -8,25 +8,25 @@
 
 namespace trireme {
 
-/// Few figures with a meaning for each system; none belongs to a single run. 16-bit weights and activations.
+/// Memory constants of a system; none is specific to a single run. Weights and activations have 16 bits.
 struct StackMemory {
   const char* stack;
-  double gradient;        ///< bytes of a parameter's gradient, held whole up to ZeRO-1
-  double bf16_sum;        ///< and of its fp32 sum beside it, held whole where the run is in bf16
-  double optimizer;       ///< bytes of a parameter of master weight and moments, sharded from ZeRO-1 on
-  bool masks;             ///< dropout masks are kept, one byte an element
-  double copies;          ///< times queries, keys and values are copied on their way to attention
-  double swiglu;          ///< bytes kept for each element of F
-  bool saves_operations;  ///< recompute selective keeps attention and every second product's result instead of all but the scores
-  double backward;        ///< gradients under way, in activations of a layer
-  double logit;           ///< bytes of a logit on the last stage, with its fp32 copy and gradients
-  double fragmentation;   ///< of the allocator, on activations
-  double runtime;         ///< context, code, communicators: 0 where the published figure is what the allocator gave out
-  double live;            ///< of ZeRO-3: most parameters gathered at a time, with their gradients
+  double gradient;        ///< bytes of gradient per parameter, unsharded up to ZeRO-1
+  double bf16_sum;        ///< bytes of additional fp32 gradient accumulator per parameter, in bf16 runs, sharded like the gradient
+  double optimizer;       ///< bytes of master weight and moments per parameter, sharded from ZeRO-1 on
+  bool masks;             ///< dropout masks are saved, one byte per element
+  double copies;          ///< number of copies of queries, keys and values before attention
+  double swiglu;          ///< bytes saved per element of F
+  bool saves_operations;  ///< selective recomputation saves attention and every second product's result instead of all but the scores
+  double backward;        ///< gradients live in a backward, as a multiple of a layer's activations
+  double logit;           ///< bytes per logit on the last stage, including fp32 copy and gradients
+  double fragmentation;   ///< factor on activations for allocator fragmentation
+  double runtime;         ///< bytes of context, code and communicators; 0 if the published figure is the allocator's
+  double live;            ///< ZeRO-3: most parameters gathered at a time, with their gradients
 };
 const std::vector<StackMemory>& stack_memories();
 
-/// One entry for each pipeline rank, as its authors measure it. `config` is resolved. Errors: ConfigError naming the stacks there are.
+/// Memory as the system's authors measure it, one entry per pipeline rank. `config` is resolved.
 std::vector<RankBytes> stack_memory(const Config& config, const std::string& stack, PartProfiles& profiles);
 
 }  // namespace trireme

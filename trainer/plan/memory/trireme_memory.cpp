@@ -10,8 +10,8 @@
 namespace trireme {
 namespace {
 
-/// Bytes of one part of a stage and one micro-batch. The last four are the most it holds at a moment of that action, with what it has held before and
-/// with the gradient that comes in.
+/// Bytes of one part of a stage for one micro-batch. The last four are the peaks during that action, including what the part held before and the
+/// incoming gradient.
 struct PartBytes {
   double saved = 0;  ///< from its forward to its backward
   double kept = 0;   ///< from I to W
@@ -30,38 +30,38 @@ PartBytes bytes_of(const PartProfile& profile) {
 
 struct HeldPart {
   PartBytes bytes;
-  std::vector<size_t> units;  ///< of its stage
+  std::vector<size_t> units;  ///< indices into StageMemory::units
 };
 
-/// Most bytes that a stage holds for one micro-batch while an action runs, and what it holds before and after.
-struct Stage {
+/// Peak bytes of a stage for one micro-batch during each action, and bytes held between actions.
+struct StageMemory {
   std::vector<HeldPart> parts;
-  std::vector<double> units;                      ///< elements, padded
-  std::vector<std::pair<size_t, size_t>> adders;  ///< by unit: the first and the last part that adds to its gradient
-  bool head_adds = false;                         ///< to the first unit's gradient, a tied embedding's, from another stage of this rank
+  std::vector<double> units;                      ///< elements, padded to a multiple of the shards
+  std::vector<std::pair<size_t, size_t>> adders;  ///< by unit: first and last part that adds to its gradient
+  bool head_adds = false;                         ///< a tied head in another stage of this rank adds to the first unit's gradient
   double saved = 0, kept = 0;
-  PartBytes activations;                    ///< of all parts: the peaks of the actions
-  PartBytes with_units;                     ///< the same with the parameters gathered and the gradients held meanwhile
-  double gathered = 0, full_gradients = 0;  ///< most bytes of these
-  double beyond = 0;                        ///< what is gathered ahead besides, of a stage of one part, where the next action is another stage's
-  /// The same of the last part alone, where a backward, or its W, begins.
+  PartBytes activations;                    ///< all parts: peak of each action
+  PartBytes with_units;                     ///< the same plus gathered parameters and full gradients
+  double gathered = 0, full_gradients = 0;  ///< peak bytes of these two
+  double beyond = 0;                        ///< additional prefetched bytes of a single-part stage if the next action belongs to another stage
+  /// The same for the last part only, with which a backward, or its W, begins.
   double first_backward = 0, first_weight_gradient = 0, first_gradients = 0;
-  double lingering = 0;               ///< the last gradient of a backward, whose reduction ends with the first of the rank's next one
-  bool begins_where_it_ends = false;  ///< the first adds to the same gradient, and waits for it
+  double lingering = 0;               ///< last gradient of a backward; its reduction ends with the first reduction of the rank's next backward
+  bool begins_where_it_ends = false;  ///< the next backward adds to that same gradient first, so it waits for the reduction
 };
 
-class Walk {
+class StageMemoryModel {
  public:
-  Walk(const Config& config, PartProfiles& profiles);
+  StageMemoryModel(const Config& config, PartProfiles& profiles);
   std::vector<RankBytes> ranks();
 
  private:
   bool alike(const StageRange& before, const StageRange& here) const;
-  Stage stage(const StageRange& range, bool first_stage_is_local) const;
-  void set_peaks(Stage& stage) const;
-  double gathered(const Stage& stage, size_t part, bool forward, int64_t uses) const;
-  double full_gradients(const Stage& stage, size_t part) const;
-  RankBytes rank(const ActionList& list, const std::vector<const Stage*>& stages, const std::vector<int>& stage_rank, int index) const;
+  StageMemory stage(const StageRange& range, bool first_stage_is_local) const;
+  void set_peaks(StageMemory& stage) const;
+  double gathered(const StageMemory& stage, size_t part, bool forward, int64_t uses) const;
+  double full_gradients(const StageMemory& stage, size_t part) const;
+  RankBytes rank(const ActionList& list, const std::vector<const StageMemory*>& stages, const std::vector<int>& stage_rank, int index) const;
 
   const Config& config_;
   ZeroPolicy policy_;
@@ -69,12 +69,12 @@ class Walk {
   PartProfiles& profiles_;
   ProfileShape shape_;
   std::vector<Recompute> recompute_;
-  double boundary_;           ///< bytes of what crosses from stage to stage
+  double boundary_;           ///< bytes of a stage-boundary activation
   double largest_block_ = 0;  ///< elements
   int64_t blocks_per_unit_;
 };
 
-Walk::Walk(const Config& config, PartProfiles& profiles)
+StageMemoryModel::StageMemoryModel(const Config& config, PartProfiles& profiles)
     : config_(config),
       policy_(zero_policy(config.parallel)),
       precision_(precision_of(config.training)),
@@ -88,8 +88,8 @@ Walk::Walk(const Config& config, PartProfiles& profiles)
     if (part.kind == PartKind::kBlock) largest_block_ = std::max(largest_block_, static_cast<double>(profiles_.of(part, shape_).elements()));
 }
 
-/// Whether a stage has but blocks, and those of the stage before it.
-bool Walk::alike(const StageRange& before, const StageRange& here) const {
+/// Whether stage `here` consists of the same blocks as the stage before it, without embedding or head in either.
+bool StageMemoryModel::alike(const StageRange& before, const StageRange& here) const {
   const auto blocks = recompute_.begin();
   const auto parts = profiles_.parts().begin() + 1;
   return !before.first() && !here.last() && here.blocks == before.blocks &&
@@ -98,8 +98,8 @@ bool Walk::alike(const StageRange& before, const StageRange& here) const {
                     [](const Part& a, const Part& b) { return a.traits() == b.traits(); });
 }
 
-Stage Walk::stage(const StageRange& range, bool first_stage_is_local) const {
-  Stage stage;
+StageMemory StageMemoryModel::stage(const StageRange& range, bool first_stage_is_local) const {
+  StageMemory stage;
   const std::vector<Part> parts = parts_of(config_.model, range, blocks_per_unit_);
   const StageUnits reads = stage_units(parts, range, config_.model, first_stage_is_local);
   stage.head_adds = range.first() && first_stage_is_local && config_.model.tied_embeddings;
@@ -115,8 +115,8 @@ Stage Walk::stage(const StageRange& range, bool first_stage_is_local) const {
   return stage;
 }
 
-/// Bytes of the full copies that live while a part runs: those it reads, and those gathered ahead.
-double Walk::gathered(const Stage& stage, size_t part, bool forward, int64_t uses) const {
+/// Bytes of full parameter copies alive while a part runs: those that it reads and those prefetched.
+double StageMemoryModel::gathered(const StageMemory& stage, size_t part, bool forward, int64_t uses) const {
   if (policy_.parameters_resident) return 0;
   const auto element = static_cast<double>(size_of(precision_.compute));
   if (!policy_.unshard_each_use) return element * std::accumulate(stage.units.begin(), stage.units.end(), 0.0);
@@ -125,7 +125,7 @@ double Walk::gathered(const Stage& stage, size_t part, bool forward, int64_t use
   for (int64_t ahead = 0; ahead < uses; ++ahead) {
     const int64_t at = static_cast<int64_t>(part) + (forward ? ahead : -ahead);
     if (at < 0 || at >= static_cast<int64_t>(stage.parts.size())) {
-      // Of this rank's other stages the next one's first blocks.
+      // Prefetch continues with the first blocks of the rank's next stage.
       if (*config_.parallel.virtual_stages > 1 && stage.parts.size() > 1) elements += static_cast<double>(uses - ahead) * largest_block_;
       break;
     }
@@ -138,9 +138,9 @@ double Walk::gathered(const Stage& stage, size_t part, bool forward, int64_t use
   return element * elements;
 }
 
-/// Bytes of the full gradients while a part is in its backward: of units that it or a part on either side adds to (a tied embedding, from head to
-/// embedding), and of the unit before, which is being reduced, with what lands of that.
-double Walk::full_gradients(const Stage& stage, size_t part) const {
+/// Bytes of full gradients during the backward of a part: units to which the part, or parts both before and after it, add (a tied embedding, from
+/// head to embedding); and the previous unit, which is being reduced, with the result of its reduction.
+double StageMemoryModel::full_gradients(const StageMemory& stage, size_t part) const {
   if (policy_.gradients_resident) return 0;
   double elements = 0;
   for (size_t unit = 0; unit < stage.units.size(); ++unit) {
@@ -152,8 +152,8 @@ double Walk::full_gradients(const Stage& stage, size_t part) const {
   return static_cast<double>(size_of(precision_.gradient)) * elements;
 }
 
-/// Blocks before a part in the forward hold what they saved; those behind it in I, what they keep for W.
-void Walk::set_peaks(Stage& stage) const {
+/// While a part runs, parts that have done F hold `saved` bytes, and parts that have done I hold the `kept` bytes for W.
+void StageMemoryModel::set_peaks(StageMemory& stage) const {
   for (const HeldPart& part : stage.parts) {
     stage.saved += part.bytes.saved;
     stage.kept += part.bytes.kept;
@@ -169,7 +169,7 @@ void Walk::set_peaks(Stage& stage) const {
   stage.begins_where_it_ends = stage.adders[final_unit].second + 1 == stage.parts.size();
   if (!policy_.gradients_resident)
     stage.lingering = static_cast<double>(size_of(precision_.gradient)) * stage.units[final_unit] * (1 + 1.0 / policy_.shard);
-  PartBytes held{};  // by the other parts, while one runs
+  PartBytes held{};  // bytes held by the other parts while one runs
   held.forward = 0;
   held.input_gradient = stage.saved;
   held.backward = stage.saved;
@@ -182,7 +182,7 @@ void Walk::set_peaks(Stage& stage) const {
     raise(stage.gathered, units);
     held.forward += part.saved;
   }
-  // W reads no parameters: meanwhile those of the next F or I are there already.
+  // W reads no parameters; meanwhile those of the next F or I are already prefetched.
   const double next_use = std::max(gathered(stage, 0, true, ahead), gathered(stage, stage.parts.size() - 1, false, ahead));
   double weights = stage.kept;
   for (size_t i = stage.parts.size(); i-- > 0;) {
@@ -208,7 +208,7 @@ void Walk::set_peaks(Stage& stage) const {
   }
 }
 
-RankBytes Walk::rank(const ActionList& list, const std::vector<const Stage*>& stages, const std::vector<int>& stage_rank, int index) const {
+RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const StageMemory*>& stages, const std::vector<int>& stage_rank, int index) const {
   RankBytes bytes;
   double elements = 0;
   int local = 0;
@@ -231,19 +231,19 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<const Stage*>& st
   if (config_.model.architecture != "gpt2")
     bytes.other += static_cast<double>(local * *config_.model.max_positions * *config_.model.head_size * size_of(accumulator_of(precision_.compute)));
 
-  // On their way between stages are an output not yet sent; once gradients flow, one of them; and an input received ahead while one is to come.
+  // In flight between stages: an output not yet sent; a gradient once backwards have begun; an input received ahead while inputs remain.
   const auto last = static_cast<int>(stages.size()) - 1;
   const bool pipelined = config_.parallel.pipeline > 1, before = pipelined && (local > 1 || stage_rank.front() != index),
              behind = pipelined && (local > 1 || stage_rank[static_cast<size_t>(last)] != index);
-  // The last stage's rank has its own gradient while the next for its other stage is coming in.
+  // If the rank of the last stage has several stages, it holds a gradient of its own while the next one for its other stage arrives.
   const bool turns = pipelined && local > 1 && stage_rank[static_cast<size_t>(last)] == index;
   auto inputs = std::ranges::count(list, ActionType::kForward, &Action::type);
-  int reduced = -1;  // the stage whose last gradient's reduction ends with the rank's next one
+  int reduced = -1;  // the stage with a last gradient still in reduction, until the rank's next reduction
   bool gradients_flow = false;
   double held = 0, most = 0;
   for (size_t i = 0; i < list.size(); ++i) {
     const Action& action = list[i];
-    const Stage& stage = *stages[static_cast<size_t>(action.stage)];
+    const StageMemory& stage = *stages[static_cast<size_t>(action.stage)];
     const double beyond = i + 1 < list.size() && list[i + 1].stage != action.stage ? stage.beyond : 0;
     if (action.type == ActionType::kForward) --inputs;
     const double lingering = reduced < 0 ? 0 : stages[static_cast<size_t>(reduced)]->lingering;
@@ -283,12 +283,12 @@ RankBytes Walk::rank(const ActionList& list, const std::vector<const Stage*>& st
   return bytes;
 }
 
-std::vector<RankBytes> Walk::ranks() {
+std::vector<RankBytes> StageMemoryModel::ranks() {
   const ActionLists plan = steady_schedule(config_);
   const std::vector<int> stage_rank = stage_ranks(plan);
   const bool neighbours = stage_rank.size() > 1 && stage_rank.front() == stage_rank.back();
-  std::deque<Stage> different;  // stages that are alike are one
-  std::vector<const Stage*> stages;
+  std::deque<StageMemory> different;  // one entry for consecutive equal stages
+  std::vector<const StageMemory*> stages;
   const std::vector<StageRange> ranges = stage_ranges(*config_.parallel.layers_per_stage);
   for (size_t s = 0; s < ranges.size(); ++s)
     stages.push_back(s > 0 && alike(ranges[s - 1], ranges[s]) ? stages.back() : &different.emplace_back(stage(ranges[s], neighbours)));
@@ -299,8 +299,8 @@ std::vector<RankBytes> Walk::ranks() {
 
 }  // namespace
 
-int64_t enough_microbatches(int64_t ranks, int64_t microbatches) {
-  // Interleaved schedules take floor(m / p) groups; the largest of them decides. Four groups of the same largest size do as well.
+int64_t steady_state_microbatches(int64_t ranks, int64_t microbatches) {
+  // Interleaved schedules form floor(m / p) groups. Memory depends on the largest group, so four groups with the same largest size suffice.
   if (microbatches <= 8 * ranks) return microbatches;
   const int64_t groups = microbatches / ranks, largest = (microbatches + groups - 1) / groups;
   return 4 * ranks + (largest > ranks ? 4 * (largest - ranks - 1) + 1 : 0);
@@ -310,10 +310,10 @@ ActionLists steady_schedule(const Config& config) {
   Config fewer = config;
   if (config.parallel.schedule != "file" && config.parallel.schedule != "gpipe")
     fewer.training.global_batch_size =
-        config.training.micro_batch_size * *config.parallel.data * enough_microbatches(config.parallel.pipeline, microbatches_of(config));
+        config.training.micro_batch_size * *config.parallel.data * steady_state_microbatches(config.parallel.pipeline, microbatches_of(config));
   return training_schedule(fewer);
 }
 
-std::vector<RankBytes> trireme_memory(const Config& config, PartProfiles& profiles) { return Walk(config, profiles).ranks(); }
+std::vector<RankBytes> trireme_memory(const Config& config, PartProfiles& profiles) { return StageMemoryModel(config, profiles).ranks(); }
 
 }  // namespace trireme

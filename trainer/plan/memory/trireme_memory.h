@@ -1,5 +1,5 @@
 #pragma once
-// Memory of Trireme's own ranks by formula, for searches over layouts: tens of microseconds a layout, where counting takes tens of milliseconds a
+// Memory of Trireme's own ranks by formula, for searches over layouts. Takes tens of microseconds per layout; counting takes tens of milliseconds per
 // rank.
 #include <vector>
 
@@ -9,14 +9,14 @@
 
 namespace trireme {
 
-/// One entry for each pipeline rank, without the runtime's allowance. States are exact, the rest within a few percent. `config` is resolved.
-/// `profiles` are those of its model.
+/// One entry per pipeline rank, without the runtime allowance. Parameters, gradients and optimizer state are exact, the rest is within a few percent.
+/// `config` is resolved. `profiles`: part profiles of config.model.
 std::vector<RankBytes> trireme_memory(const Config& config, PartProfiles& profiles);
 
-/// As many micro-batches as a schedule needs to come to its steady state: the most in flight on each rank are those of `microbatches`.
-int64_t enough_microbatches(int64_t ranks, int64_t microbatches);
-/// The plan of a training step with no more than those, and so with the same most in flight; of a schedule file and of gpipe, which
-/// has all in flight, the whole.
+/// A number of micro-batches, at most `microbatches`, with which a schedule reaches the same number in flight on each rank as with `microbatches`.
+int64_t steady_state_microbatches(int64_t ranks, int64_t microbatches);
+/// Schedule of a training step, shortened to that number of micro-batches. A schedule file and gpipe, which has all micro-batches in flight, are not
+/// shortened.
 ActionLists steady_schedule(const Config& config);
 
 }  // namespace trireme

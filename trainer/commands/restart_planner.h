@@ -8,16 +8,16 @@
 
 namespace trireme {
 
-/// The command line without an option, written "--option value" or "--option=value".
+/// Returns the command line without an option, given as "--option value" or "--option=value".
 std::vector<std::string> without(const std::string& option, const std::vector<std::string>& words);
 
-/// Decides how a failed job of `trireme train` goes on: by `--resume auto`, once the run directory holds what the job has done.
-class Continuer {
+/// Decides how a failed job of `trireme train` restarts: with `--resume auto` as soon as the run directory contains results of the job.
+class RestartPlanner {
  public:
-  /// Before the first job. `resume`: as RunOptions; `words`: the ranks' command line, with it.
-  Continuer(std::filesystem::path run_directory, std::string resume, std::vector<std::string> words);
+  /// Call before the first job. `resume`: see RunOptions; `words`: the ranks' command line, including --resume.
+  RestartPlanner(std::filesystem::path run_directory, std::string resume, std::vector<std::string> words);
 
-  /// After a job that failed.
+  /// Call after a job failed.
   Continuation operator()();
 
  private:
@@ -27,10 +27,10 @@ class Continuer {
     std::optional<std::filesystem::file_time_type> metrics;
   };
   State look() const;
-  bool goes_on(const State& now) const;
-  /// What the end of metrics.jsonl tells of the job that wrote it.
+  bool resumes_automatically(const State& now) const;
+  /// Information from the end of metrics.jsonl about the job that wrote it.
   struct Tail {
-    int64_t step = 0;  ///< the last that was done
+    int64_t step = 0;  ///< last completed step
     bool diverged = false;
   };
   Tail tail_of_metrics() const;

@@ -1,4 +1,4 @@
-#include "trainer/commands/continuer.h"
+#include "trainer/commands/restart_planner.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -23,20 +23,20 @@ std::vector<std::string> without(const std::string& option, const std::vector<st
   return rest;
 }
 
-Continuer::Continuer(fs::path run_directory, std::string resume, std::vector<std::string> words)
+RestartPlanner::RestartPlanner(fs::path run_directory, std::string resume, std::vector<std::string> words)
     : run_(std::move(run_directory)), resume_(std::move(resume)), words_(std::move(words)), at_launch_(look()), before_(at_launch_) {}
 
-Continuation Continuer::operator()() {
+Continuation RestartPlanner::operator()() {
   const State now = look();
   Continuation next{words_, 0, resume_ == "auto" || resume_ == "never" ? "the start" : resume_, 0};
-  // A job that failed before it trained has left the steps of another there.
+  // If the job failed before training, metrics.jsonl still ends with steps of an earlier job.
   if (now.metrics != before_.metrics) {
     const Tail tail = tail_of_metrics();
     next.done = tail.step;
-    if (tail.diverged) next.no_retry_reason = "the run has diverged, and would diverge again";
+    if (tail.diverged) next.no_retry_reason = "the run diverged and would diverge again";
   }
   before_ = now;
-  if (!goes_on(now)) return next;
+  if (!resumes_automatically(now)) return next;
   next.arguments = without("--resume", words_);
   const auto command = std::find(next.arguments.begin(), next.arguments.end(), "train");
   next.arguments.insert(command + 1, {"--resume", "auto"});
@@ -46,16 +46,16 @@ Continuation Continuer::operator()() {
   return next;
 }
 
-bool Continuer::goes_on(const State& now) const {
+bool RestartPlanner::resumes_automatically(const State& now) const {
   if (resume_ == "auto") return true;
   if (resume_ == "never") return !at_launch_.checkpoint && (now.checkpoint || now.metrics != at_launch_.metrics);
-  // What was there before belongs to another past, except the chosen checkpoint itself.
+  // Checkpoints from before the launch belong to a different history, except the chosen checkpoint itself.
   std::error_code error;
   return now.checkpoint &&
          (now.checkpoint != at_launch_.checkpoint || now.saved != at_launch_.saved || fs::equivalent(*now.checkpoint, resume_, error));
 }
 
-Continuer::State Continuer::look() const {
+RestartPlanner::State RestartPlanner::look() const {
   State state;
   std::error_code error;
   const auto metrics = fs::last_write_time(run_ / "metrics.jsonl", error);
@@ -63,19 +63,19 @@ Continuer::State Continuer::look() const {
   try {
     std::vector<std::string> ignored;
     state.checkpoint = find_newest_checkpoint(run_, ignored);
-  } catch (const Error&) {  // the job itself will say so
+  } catch (const Error&) {  // the job itself reports the error
   }
   if (state.checkpoint) state.saved = fs::last_write_time(*state.checkpoint / "manifest.json", error);
   return state;
 }
 
-Continuer::Tail Continuer::tail_of_metrics() const {
+RestartPlanner::Tail RestartPlanner::tail_of_metrics() const {
   constexpr std::streamoff kTail = 1 << 16;
   constexpr std::string_view kStep = "{\"step\":", kStart = "{\"event\":\"start\"", kDiverged = "{\"event\":\"diverged\"";
   std::ifstream file(run_ / "metrics.jsonl", std::ios::binary | std::ios::ate);
   file.seekg(std::max(std::streamoff{0}, static_cast<std::streamoff>(file.tellg()) - kTail));
   Tail tail;
-  for (std::string line; std::getline(file, line) && !file.eof();) {  // the last may have been cut off
+  for (std::string line; std::getline(file, line) && !file.eof();) {  // the last line may be incomplete
     if (line.starts_with(kStep)) tail.step = std::atoll(line.c_str() + kStep.size());
     if (line.starts_with(kStart)) tail.diverged = false;
     if (line.starts_with(kDiverged)) tail.diverged = true;

@@ -1,4 +1,4 @@
-#include "trainer/tokenizer/text_stretches.h"
+#include "trainer/tokenizer/text_chunk_reader.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -18,18 +18,18 @@ constexpr size_t kLongest = size_t{64} << 20;
 
 }  // namespace
 
-TextStretches::TextStretches(const std::string& path, Cut cut)
+TextChunkReader::TextChunkReader(const std::string& path, Cut cut)
     : path_(path == "-" ? "standard input" : path),
       cut_(std::move(cut)),
       descriptor_(path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
   if (descriptor_ < 0) throw_file_error(path_, "cannot open", errno);
 }
 
-TextStretches::~TextStretches() {
+TextChunkReader::~TextChunkReader() {
   if (descriptor_ != STDIN_FILENO) ::close(descriptor_);
 }
 
-void TextStretches::fill(size_t bytes) {
+void TextChunkReader::fill(size_t bytes) {
   size_t filled = rest_.size();
   rest_.resize(std::max(filled, bytes));
   while (filled < rest_.size() && !ended_) {
@@ -42,12 +42,12 @@ void TextStretches::fill(size_t bytes) {
   rest_.resize(filled);
 }
 
-std::string TextStretches::next() {
+std::string TextChunkReader::next() {
   size_t cut = 0;
   for (size_t bytes = kStretch; cut == 0 && !ended_; bytes *= 2) {
     if (bytes > kLongest)
       throw DataError(
-          concat(path_, ": the ", kLongest >> 20, " MiB from byte ", position_, " on have no place where text can be cut, such as between words"));
+          concat(path_, ": the ", kLongest >> 20, " MiB after byte ", position_, " contain no place to split the text, such as between words"));
     fill(bytes);
     if (!ended_) cut = cut_(rest_);
   }

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Checks style: formatting, words, links, and with --tidy defects that clang-tidy knows. The default suite runs it without --tidy.
+#   ./scripts/lint.sh [--tidy] [FILE...]     --tidy: the given sources, or all of them (half an hour); needs build/compile_commands.json
+# Formatting is that of clang-format 14, as other versions break lines elsewhere; without it that part is skipped and said so.
+# Exits 1 with a line for each finding.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tidy=
+if [ "${1:-}" = --tidy ]; then tidy=yes; shift; fi
+found=0
+complain() { echo "lint: $1" >&2; found=1; }
+
+mapfile -t sources < <(git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh' | while read -r file; do [ ! -f "$file" ] || echo "$file"; done)
+if [ $# -gt 0 ]; then sources=("$@"); fi
+
+format=
+for program in clang-format-14 clang-format; do
+  if command -v "$program" >/dev/null && "$program" --version | grep -q 'version 14\.'; then format=$program; break; fi
+done
+if [ -n "$format" ]; then
+  while read -r file; do complain "$file: not formatted; run $format -i $file"; done < <(
+    printf '%s\n' "${sources[@]}" | xargs -n 32 -P "$(nproc)" "$format" --dry-run -Werror 2>&1 | sed -n 's/^\([^: ]*\):[0-9].*\[-Wclang-format-violations\]$/\1/p' | sort -u)
+else
+  echo "lint: clang-format 14 is not installed; formatting is not checked" >&2
+fi
+
+# Words that the project has given up (docs/concepts.md has the ones it uses): a pattern a line, matched in sources, scripts and documents.
+while read -r finding; do complain "$finding"; done < <(
+  git grep -nIEi --untracked -f scripts/lint-words.txt -- kernels parallel trainer tests scripts docs configs '*.md' ':!scripts/lint-words.txt' ':!CHANGELOG.md' | cut -c1-180)
+
+# Relative links of documents, and their headings.
+while read -r finding; do complain "$finding"; done < <(python3 - <<'PYTHON'
+import pathlib, re, subprocess
+files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], capture_output=True, text=True).stdout.split()
+def anchors(path):
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.S | re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.M)}
+for file in map(pathlib.Path, files):
+    if not file.exists(): continue
+    text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.S | re.M)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target): continue
+        path, _, anchor = target.partition("#")
+        other = (file.parent / path) if path else file
+        if not other.exists(): print(f"{file}: broken link {target}")
+        elif anchor and other.suffix == ".md" and anchor not in anchors(other): print(f"{file}: no heading for {target}")
+PYTHON
+)
+
+if [ -n "$tidy" ]; then
+  [ -f build/compile_commands.json ] || { echo "lint: build/compile_commands.json is missing; run ./scripts/setup.sh --tests first" >&2; exit 66; }
+  mapfile -t compiled < <(printf '%s\n' "${sources[@]}" | grep '\.cpp$' | while read -r file; do ! grep -qF "/$file\"" build/compile_commands.json || echo "$file"; done)
+  printf '%s\n' "${compiled[@]}" | xargs -n 1 -P "$(nproc)" clang-tidy -p build --quiet 2>/dev/null | grep -E '(warning|error):' | sort -u >&2 && found=1
+fi
+exit $found

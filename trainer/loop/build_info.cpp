@@ -1,0 +1,57 @@
+#include "trainer/loop/build_info.h"
+
+#include <string_view>
+
+#include "kernels/core/check.h"
+#include "kernels/core/context.h"
+#include "kernels/core/isa.h"
+#include "kernels/ops/matmul.h"
+#include "parallel/comm/mpi.h"
+#include "trireme_version.h"
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+#endif
+
+namespace trireme {
+
+namespace {
+
+std::string cuda_text() {
+#ifdef TRIREME_CUDA_VERSION
+  const std::string text = concat("CUDA ", TRIREME_CUDA_VERSION, " for architectures ", TRIREME_CUDA_ARCHITECTURES);
+#ifdef NCCL_MAJOR
+  return text + concat(", NCCL ", NCCL_MAJOR, ".", NCCL_MINOR, ".", NCCL_PATCH);
+#else
+  return text + ", no NCCL";
+#endif
+#else
+  return "no CUDA: run.device is cpu";
+#endif
+}
+
+std::string cpu_text() {
+  std::string levels;
+  for (int level = 0; level <= static_cast<int>(best_isa()); ++level) levels += concat(" ", name_of(static_cast<Isa>(level)));
+  return concat(gemm_library({.device = Device::kCpu}), "; instruction levels on this CPU:", levels);
+}
+
+}  // namespace
+
+std::string version() {
+  const std::string_view revision = TRIREME_REVISION;
+  return revision.empty() ? TRIREME_VERSION : concat(TRIREME_VERSION, " (", revision, ")");
+}
+
+std::string version_text() {
+  const std::string_view sanitizers = TRIREME_SANITIZERS;
+#ifdef TRIREME_SENTENCEPIECE
+  constexpr const char* kSentencePiece = "SentencePiece";
+#else
+  constexpr const char* kSentencePiece = "no SentencePiece: *.model tokenizers cannot be read";
+#endif
+  return concat("trireme ", version(), "\nbuild       ", TRIREME_BUILD_TYPE, sanitizers.empty() ? "" : concat(" with sanitizers ", sanitizers),
+                ", compiler ", __VERSION__, "\nGPU         ", cuda_text(), "\nCPU         ", cpu_text(), "\nMPI         ", mpi_library_version(),
+                "\ntokenizers  ", kSentencePiece);
+}
+
+}  // namespace trireme
