@@ -17,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source=$PWD
-limit=1200  # seconds for one test program: a bug that makes ranks wait for ever is caught too
+limit=1200  # seconds for one test program: a bug that makes ranks wait without end is caught too
 
 verify='' results='' list='' slice=()
 while [[ ${1:-} == --* ]]; do

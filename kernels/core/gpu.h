@@ -33,7 +33,7 @@ GpuProperties gpu_properties(int index);
 
 class Gpu {
  public:
-  static constexpr int kMinComputeCapability = 80;                           ///< lowest compute capability, times ten: bf16 tensor cores, asynchronous copies
+  static constexpr int kMinComputeCapability = 80;             ///< lowest compute capability, times ten: bf16 tensor cores, asynchronous copies
   static constexpr int64_t kScratchBytes = int64_t{32} << 20;  ///< for partial results of one kernel
 
   /// Makes `index` this thread's device and allocates its stream, scratch and staging memory. Errors: ConfigError if the device does not exist, is

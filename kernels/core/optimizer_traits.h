@@ -13,10 +13,10 @@ constexpr size_t kMaxStates = 2;
 constexpr const char* kAverageName = "ema";
 
 struct OptimizerTraits {
-  const char* name;                                  ///< value of training.optimizer.name
+  const char* name;                                 ///< value of training.optimizer.name
   std::array<const char*, kMaxStates> state_names;  ///< names in checkpoints of the state tensors per weight, which have its shape and dtype
-  int states;                                        ///< number of state tensors
-  bool reads_epsilon;                                ///< whether training.optimizer.epsilon is used
+  int states;                                       ///< number of state tensors
+  bool reads_epsilon;                               ///< whether training.optimizer.epsilon is used
   double default_beta2;
 };
 /// Indexed by Optimizer.

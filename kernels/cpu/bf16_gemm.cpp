@@ -91,8 +91,8 @@ bool bf16_gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& 
   const int64_t m = a.rows(), n = b.columns(), k = a.columns();
   thread_local Library library;
   const ScopedOmpThreads team(ctx.threads);
-  const Primitive& primitive = library.primitive(
-      {m, n, k, a.transposed, b.transposed, packing_pays(a), bias.defined(), accumulate, c.dtype() == DType::kF32, ctx.threads});
+  const Primitive& primitive =
+      library.primitive({m, n, k, a.transposed, b.transposed, packing_pays(a), bias.defined(), accumulate, c.dtype() == DType::kF32, ctx.threads});
   if (!primitive.matmul) return false;
   try {
     memory weights = library.at(primitive.b, b.matrix);

@@ -2,8 +2,8 @@
 
 namespace trireme::cpu {
 
-#define TRIREME_LEVEL(isa)      \
-  namespace isa {               \
+#define TRIREME_LEVEL(isa)       \
+  namespace isa {                \
   extern const Kernels kKernels; \
   }
 TRIREME_LEVEL(portable)

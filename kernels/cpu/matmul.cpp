@@ -18,9 +18,8 @@ namespace {
 void f32_gemm(const Context& ctx, const MatrixOperand& a, const MatrixOperand& b, bool accumulate, const Tensor& c) {
   const ScopedOmpThreads team(ctx.threads);
   const int64_t n = b.columns();
-  const dnnl_status_t status =
-      dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', a.rows(), n, a.columns(), 1.0F, a.matrix.data<float>(), a.stride(),
-                 b.matrix.data<float>(), b.stride(), accumulate ? 1.0F : 0.0F, c.data<float>(), n);
+  const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', a.rows(), n, a.columns(), 1.0F, a.matrix.data<float>(),
+                                          a.stride(), b.matrix.data<float>(), b.stride(), accumulate ? 1.0F : 0.0F, c.data<float>(), n);
   TRIREME_CHECK(status == dnnl_success, "dnnl_sgemm returned ", static_cast<int>(status));
 }
 
@@ -64,8 +63,7 @@ Tensor widened(const Context& ctx, const Tensor& narrow) { return widened(ctx, {
 /// Rounds `wide` and writes it to the columns of `narrow`.
 void round_to(const Context& ctx, const Tensor& wide, const Columns& narrow) {
   dispatch_narrow(narrow.matrix.dtype(), [&]<class T>(T) {
-    for_rows<T>(ctx, narrow, wide,
-                [kernel = typed_kernels<float>(ctx).to<T>()](T* to, const float* from, int64_t n) { kernel({from, to}, 0, n); });
+    for_rows<T>(ctx, narrow, wide, [kernel = typed_kernels<float>(ctx).to<T>()](T* to, const float* from, int64_t n) { kernel({from, to}, 0, n); });
   });
 }
 
@@ -123,8 +121,14 @@ void linear_forward(Context& ctx, const Tensor& x, const Tensor& w, const Tensor
     clear(y);
   } else {
     multiply(
-        ctx, x.dtype(), [&] { f32_gemm(ctx, {x}, {w, true}, false, y); },
-        [&] { return with_bias = bf16_gemm(ctx, {x}, {w, true}, bias, false, y); }, [&] { widened_forward(ctx, x, w, y); });
+        ctx, x.dtype(),
+        [&] {
+          f32_gemm(ctx, {x}, {w, true}, false, y);
+        },
+        [&] {
+          return with_bias = bf16_gemm(ctx, {x}, {w, true}, bias, false, y);
+        },
+        [&] { widened_forward(ctx, x, w, y); });
   }
   if (bias.defined() && !with_bias) bias_forward(ctx, bias, y);
 }
@@ -140,16 +144,22 @@ void linear_backward_input(Context& ctx, const Tensor& dy, const Tensor& w, cons
 void linear_backward_weight(Context& ctx, const Tensor& dy, const Tensor& x, const Tensor& dw) {
   if (dw.numel() == 0 || dy.dim(0) == 0) return;
   multiply(
-      ctx, dy.dtype(), [&] { f32_gemm(ctx, {dy, true}, {x}, true, dw); }, [&] { return bf16_gemm(ctx, {dy, true}, {x}, {}, true, dw); },
+      ctx, dy.dtype(),
+      [&] {
+        f32_gemm(ctx, {dy, true}, {x}, true, dw);
+      },
+      [&] {
+        return bf16_gemm(ctx, {dy, true}, {x}, {}, true, dw);
+      },
       [&] { widened_backward_weight(ctx, dy, x, dw); });
 }
 
 void limit_library(Isa isa) {
   if (isa == best_isa()) return;
-  const dnnl_cpu_isa_t limit = isa == Isa::kPortable     ? dnnl_cpu_isa_sse41
-                               : isa == Isa::kAvx2       ? dnnl_cpu_isa_avx2
-                               : isa == Isa::kAvx512     ? dnnl_cpu_isa_avx512_core
-                                                         : dnnl_cpu_isa_avx512_core_bf16;
+  const dnnl_cpu_isa_t limit = isa == Isa::kPortable ? dnnl_cpu_isa_sse41
+                               : isa == Isa::kAvx2   ? dnnl_cpu_isa_avx2
+                               : isa == Isa::kAvx512 ? dnnl_cpu_isa_avx512_core
+                                                     : dnnl_cpu_isa_avx512_core_bf16;
   if (dnnl_set_max_cpu_isa(limit) == dnnl_success) return;
   TRIREME_CHECK(dnnl_get_effective_cpu_isa() == limit, "oneDNN is already in use and cannot be limited to ", name_of(isa));
 }

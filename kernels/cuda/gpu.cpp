@@ -84,7 +84,8 @@ void Gpu::State::open() {
   properties = gpu_properties(index);
   if (properties.major * 10 + properties.minor < kMinComputeCapability) {
     throw ConfigError(concat("run.device=cuda: GPU ", index, " (", properties.name, ") has compute capability ", properties.major, ".",
-                             properties.minor, "; at least ", kMinComputeCapability / 10, ".", kMinComputeCapability % 10, " is required; allowed cpu"));
+                             properties.minor, "; at least ", kMinComputeCapability / 10, ".", kMinComputeCapability % 10,
+                             " is required; allowed cpu"));
   }
   // Creates the context, which takes a few hundred MB and fails if another process uses the GPU exclusively.
   if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess) {

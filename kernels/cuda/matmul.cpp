@@ -138,10 +138,10 @@ PreparedMatmul Library::prepare_matmul(const Product& product) {
     return std::unique_ptr<cublasLtMatrixLayoutOpaque_t, decltype(CublasLt::layout_destroy)>(made, lt_.layout_destroy);
   };
   PreparedMatmul plan{{description, lt_.desc_destroy},
-            kind.transpose_a ? layout(kind.in, kind.k, kind.m) : layout(kind.in, kind.m, kind.k),
-            kind.transpose_b ? layout(kind.in, kind.n, kind.k) : layout(kind.in, kind.k, kind.n),
-            layout(kind.out, kind.m, kind.n),
-            std::nullopt};
+                      kind.transpose_a ? layout(kind.in, kind.k, kind.m) : layout(kind.in, kind.m, kind.k),
+                      kind.transpose_b ? layout(kind.in, kind.n, kind.k) : layout(kind.in, kind.k, kind.n),
+                      layout(kind.out, kind.m, kind.n),
+                      std::nullopt};
   const auto transform = [](bool transpose) { return static_cast<int32_t>(transpose ? CUBLAS_OP_T : CUBLAS_OP_N); };
   set(product, plan, CUBLASLT_MATMUL_DESC_TRANSA, transform(kind.transpose_a));
   set(product, plan, CUBLASLT_MATMUL_DESC_TRANSB, transform(kind.transpose_b));

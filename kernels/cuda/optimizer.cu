@@ -255,7 +255,8 @@ void scale_loss(Context& ctx, const Tensor& scalars, const Tensor& factor) {
 
 void finalize_step_scalars(Context& ctx, const AdamW& hyper, const LossScaling& scaling, const Tensor& sum_sq, double clip, const Tensor& norm,
                            const Tensor& scalars) {
-  launch(ctx, finalize_step_scalars_kernel, {dim3(1), dim3(1)}, hyper, scaling, sum_sq.data<double>(), clip, norm.data<double>(), scalars.data<double>());
+  launch(ctx, finalize_step_scalars_kernel, {dim3(1), dim3(1)}, hyper, scaling, sum_sq.data<double>(), clip, norm.data<double>(),
+         scalars.data<double>());
 }
 
 void adamw_step(Context& ctx, const AdamW& hyper, const Tensor& scalars, std::span<const AdamWSlice> slices) {

@@ -19,7 +19,7 @@ class ParamStore {
   void unshard(Context& ctx, int unit);  ///< starts the gather unless the full copy is up to date
   void wait(Context& ctx, int unit);     ///< completes the gather; the layers may then read the unit
   void reshard(Context& ctx, int unit);  ///< frees the full copy unless it is resident
-  void mark_stale(int unit);           ///< call after changing the masters: marks the full copy stale
+  void mark_stale(int unit);             ///< call after changing the masters: marks the full copy stale
 
   const std::vector<Unit*>& units() const { return units_; }
   Tensor master(int unit) const { return states_[static_cast<size_t>(unit)].master; }  ///< [shard_numel]

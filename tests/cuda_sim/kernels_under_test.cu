@@ -200,7 +200,9 @@ cudaError_t block_sum(const float* x, float* sum, int n, int threads, cudaStream
 cudaError_t tree_sum(const float* x, float* sum, int n, int threads, int forget, cudaStream_t stream) {
   return launch(tree_sum_kernel, dim3(1), dim3(static_cast<unsigned>(threads)), static_cast<size_t>(threads) * 4, stream, x, sum, n, forget);
 }
-cudaError_t launch_defective(Defect wrong, float* x, int n, cudaStream_t stream) { return launch(wrong_kernel, dim3(1), dim3(64), 0, stream, wrong, x, n); }
+cudaError_t launch_defective(Defect wrong, float* x, int n, cudaStream_t stream) {
+  return launch(wrong_kernel, dim3(1), dim3(64), 0, stream, wrong, x, n);
+}
 cudaError_t read_shared(float* y, cudaStream_t stream) { return launch(read_shared_kernel, dim3(3), dim3(32), 128, stream, y); }
 cudaError_t shuffles(int* out, cudaStream_t stream) { return launch(shuffles_kernel, dim3(1), dim3(32), 0, stream, out); }
 cudaError_t votes(unsigned* out, cudaStream_t stream) { return launch(votes_kernel, dim3(1), dim3(32), 0, stream, out); }

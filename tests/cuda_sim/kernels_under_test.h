@@ -27,7 +27,7 @@ enum class Defect : int {
   kBehindShared,       // writes one element past its shared array
   kDivides,            // divides by zero
   kMisaligned,         // accesses 16 bytes at an address that is not a multiple of 16
-  kStackOverflow,           // overflows its stack
+  kStackOverflow,      // overflows its stack
 };
 cudaError_t launch_defective(Defect wrong, float* x, int n, cudaStream_t stream);
 

@@ -66,7 +66,7 @@ TEST_CASE("keep: a checkpoint from elsewhere is not mixed with those of a differ
   CHECK(validation_loss(directory / "other") == validation_loss(directory / "one"));
   const auto before = directory.listing();
   check_error(run(directory, kTrain + sets({"run.directory=other"}) + Arguments{"--resume", "one/checkpoints/step-00000002"}), 64,
-             "run.directory=other already contains checkpoints from a different history of this run");
+              "run.directory=other already contains checkpoints from a different history of this run");
   CHECK(directory.changes_since(before).empty());
 }
 

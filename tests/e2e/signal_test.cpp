@@ -27,8 +27,12 @@ Calls calls_of_handler(const TemporaryDirectory& directory, const Arguments& com
   const fs::path counts = directory / "counts";
   fs::remove_all(counts);
   fs::create_directory(counts);
-  const Arguments environment{"env", "LD_PRELOAD=" TRIREME_SHIMS "/libshim_timer.so", "ASAN_OPTIONS=verify_asan_link_order=0",
-                              "OMP_NUM_THREADS=" + threads, "OMP_WAIT_POLICY=passive", "TRIREME_SHIM_COUNTS=" + counts.string() + "/"};
+  const Arguments environment{"env",
+                              "LD_PRELOAD=" TRIREME_SHIMS "/libshim_timer.so",
+                              "ASAN_OPTIONS=verify_asan_link_order=0",
+                              "OMP_NUM_THREADS=" + threads,
+                              "OMP_WAIT_POLICY=passive",
+                              "TRIREME_SHIM_COUNTS=" + counts.string() + "/"};
   must(Process(environment + command, directory.path()).wait());
   Calls calls;
   for (const auto& file : fs::directory_iterator(counts)) {
@@ -80,7 +84,8 @@ TEST_CASE("signals: every thread of a job except the signal threads blocks them"
   const TemporaryDirectory directory;
   prepare_run(directory);
   const std::string run = (directory / "run").string();
-  Process job(Arguments{"env", "OMP_NUM_THREADS=2", "OMP_WAIT_POLICY=passive"} + train(run, layout(2, 1, 1, 0) + sets({"training.steps=100000"})), directory.path());
+  Process job(Arguments{"env", "OMP_NUM_THREADS=2", "OMP_WAIT_POLICY=passive"} + train(run, layout(2, 1, 1, 0) + sets({"training.steps=100000"})),
+              directory.path());
   REQUIRE(job.wait_for("step 3/"));
   int processes = 0, computing = 0;
   for (const pid_t process : processes_with(run)) {
@@ -92,7 +97,8 @@ TEST_CASE("signals: every thread of a job except the signal threads blocks them"
       const uint64_t blocked = blocked_signals(task.path());
       CAPTURE(read_file(task.path() / "comm"), blocked);
       ++computing;
-      for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGALRM, SIGPROF, SIGUSR2, SIGPIPE, SIGRTMAX}) CHECK((blocked >> (signal - 1) & 1) == 1);
+      for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGALRM, SIGPROF, SIGUSR2, SIGPIPE, SIGRTMAX})
+        CHECK((blocked >> (signal - 1) & 1) == 1);
     }
   }
   CHECK(processes == 4);      // the launcher and its guard, and two ranks

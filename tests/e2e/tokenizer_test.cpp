@@ -102,7 +102,7 @@ TEST_CASE("tokenizer command: the result is complete or absent, and never replac
   check_error(shell(directory, "cat text | $T tokenizer train --vocab-size 700 --output piped.json - && cmp t.json piped.json"), 0, "piped.json: ");
   check_error(shell(directory, "$T tokenizer train --vocab-size 700 --output piped.json <(cat text)"), 0, "nothing changed");
   check_error(run(directory, {"tokenizer", "train", "--vocab-size", "262", "--output", "s.json", "--special", "<s>", "--special", "</s>", "text"}), 0,
-             "262 tokens");
+              "262 tokens");
   const auto file = nlohmann::json::parse(read_file(directory / "s.json"));
   CHECK(file["added_tokens"].size() == 2);
   CHECK(file["model"]["vocab"]["</s>"] == 1);

@@ -58,8 +58,7 @@ using Values = std::vector<std::vector<double>>;
 enum class Alignment : uint8_t { kElement, kVector };
 
 /// Runs on poisoned, guarded buffers; checks guards and inputs. Guards of inputs are NaN, so that an out-of-bounds read appears in the result.
-Values run(const Operation& operation, Device device, DType dtype, int threads = 1, Alignment alignment = Alignment::kElement,
-           Isa isa = best_isa());
+Values run(const Operation& operation, Device device, DType dtype, int threads = 1, Alignment alignment = Alignment::kElement, Isa isa = best_isa());
 
 /// Every device of this build that computes: reference, CPU and, if built, the GPU.
 std::vector<Device> devices();

@@ -13,23 +13,14 @@ TEST_CASE("the groups that each action meets") {
     ActionType type;
     Axes axes;
   };
-  for (const Row& row : {Row{ActionType::kForward, {MeshAxis::kTensor}},
-                         Row{ActionType::kBackward, {MeshAxis::kTensor}},
-                         Row{ActionType::kBackwardInput, {MeshAxis::kTensor}},
-                         Row{ActionType::kBackwardWeight, {MeshAxis::kTensor}},
-                         Row{ActionType::kSendForward, {}},
-                         Row{ActionType::kRecvForward, {}},
-                         Row{ActionType::kSendBackward, {}},
-                         Row{ActionType::kRecvBackward, {}},
-                         Row{ActionType::kUnshard, {MeshAxis::kShard}},
-                         Row{ActionType::kReshard, {}},
-                         Row{ActionType::kReduceGrads, {MeshAxis::kShard}},
-                         Row{ActionType::kReduceReplicas, {MeshAxis::kReplicate}},
-                         Row{ActionType::kReduceTied, {MeshAxis::kEmbedding}},
-                         Row{ActionType::kWaitGrads, {}},
-                         Row{ActionType::kSumPartial, {MeshAxis::kTensor, MeshAxis::kKv}},
-                         Row{ActionType::kNorm, {MeshAxis::kWorld}},
-                         Row{ActionType::kUpdate, {}}}) {
+  for (const Row& row :
+       {Row{ActionType::kForward, {MeshAxis::kTensor}}, Row{ActionType::kBackward, {MeshAxis::kTensor}},
+        Row{ActionType::kBackwardInput, {MeshAxis::kTensor}}, Row{ActionType::kBackwardWeight, {MeshAxis::kTensor}},
+        Row{ActionType::kSendForward, {}}, Row{ActionType::kRecvForward, {}}, Row{ActionType::kSendBackward, {}}, Row{ActionType::kRecvBackward, {}},
+        Row{ActionType::kUnshard, {MeshAxis::kShard}}, Row{ActionType::kReshard, {}}, Row{ActionType::kReduceGrads, {MeshAxis::kShard}},
+        Row{ActionType::kReduceReplicas, {MeshAxis::kReplicate}}, Row{ActionType::kReduceTied, {MeshAxis::kEmbedding}},
+        Row{ActionType::kWaitGrads, {}}, Row{ActionType::kSumPartial, {MeshAxis::kTensor, MeshAxis::kKv}}, Row{ActionType::kNorm, {MeshAxis::kWorld}},
+        Row{ActionType::kUpdate, {}}}) {
     CAPTURE(name_of(row.type));
     CHECK(std::ranges::equal(axes_of({row.type}), row.axes));
   }

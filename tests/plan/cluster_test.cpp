@@ -70,7 +70,7 @@ const std::vector<BadFile> kBadFiles = {
      {"level_oversubscription=[1]: 1 entries for 2 levels", "a list of 2"}},
     {"more bandwidth out than in", "level_nodes: [16]\nlevel_oversubscription: [0.5]", {"level_oversubscription=0.5: out of range"}},
     {"duplicate key", "nodes: 1\nnodes: 2", {"c.yaml:2:1", "nodes"}},
-    {"not a mapping", "[1, 2]", {"a cluster is a mapping of sections, not a list"}},
+    {"not a mapping", "[1, 2]", {"a cluster file is a mapping of sections, not a list"}},
     {"unknown stack", "software:\n  stack: foo", {"c.yaml:2:10 software.stack=foo: not one of the choices; allowed trireme | megatron-2021"}},
     {"cores of a GPU", "device: {type: H100, cores: 4}", {"c.yaml:1:29 device.cores=4: applies only to CPUs, and H100 is a GPU"}},
     {"core scaling of a GPU", "device: {core_scaling: 0.9}", {"device.core_scaling=0.9: applies only to CPUs, and H100 is a GPU"}},

@@ -313,7 +313,7 @@ TEST_CASE("invalid inputs of a simulation are named") {
   one.list_of(3).push_back({ActionType::kForward, 0, 0, -1, 0});
   CHECK_THROWS_WITH(one.run(costs), Catch::Contains("0F0.0 on pipeline rank 1"));
   one.list_of(3).back() = {ActionType::kUnshard, 1, -1, 9};
-  CHECK_THROWS_WITH(one.run(costs), Catch::Contains("1UNSHARD9 of a stage with 2"));
+  CHECK_THROWS_WITH(one.run(costs), Catch::Contains("1UNSHARD9 is out of range; parts or units of its stage: 2"));
 }
 
 }  // namespace trireme::test

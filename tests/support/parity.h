@@ -25,8 +25,8 @@ struct ParityLayout : Layout {
 
   int world() const { return static_cast<int>(Layout::world()); }
   ParityLayout with_layers(int all, std::vector<int64_t> of_stages = {}) const;  ///< the same for a model of `all` layers
-  ParityLayout on_one_rank() const;                                            ///< one rank that trains the same model with the same updates
-  std::string str() const;                                                     ///< "tp2pp2dp2z3 sp gpipe mb2"
+  ParityLayout on_one_rank() const;                                              ///< one rank that trains the same model with the same updates
+  std::string str() const;                                                       ///< "tp2pp2dp2z3 sp gpipe mb2"
 };
 
 /// Prime vocabulary 61, hidden size 24 or 23, sequences of 12, global batch 12, ragged target masks.

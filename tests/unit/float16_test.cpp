@@ -66,7 +66,8 @@ TEST_CASE("float16: rounds to nearest, ties to even, over the whole range of fp3
   };
   // Around every upper half of a float, and around each tie if the last bit kept is the 14th or (for subnormals) a higher one.
   for (uint32_t high = 0; high < 65536; ++high)
-    for (const uint32_t low : {0x0000U, 0x0001U, 0x0FFFU, 0x1000U, 0x1001U, 0x2FFFU, 0x3000U, 0x3001U, 0x7FFFU, 0x8000U, 0x8001U, 0xEFFFU, 0xF000U, 0xFFFFU})
+    for (const uint32_t low :
+         {0x0000U, 0x0001U, 0x0FFFU, 0x1000U, 0x1001U, 0x2FFFU, 0x3000U, 0x3001U, 0x7FFFU, 0x8000U, 0x8001U, 0xEFFFU, 0xF000U, 0xFFFFU})
       check(high << 16 | low);
   for (uint64_t i = 0; i < 1000000; ++i) check(static_cast<uint32_t>(random_bits(11, i)));
   CHECK(wrong == std::vector<uint32_t>{});

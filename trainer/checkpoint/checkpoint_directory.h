@@ -11,7 +11,7 @@ namespace trireme {
 /// `number` with leading zeros up to `digits` digits, so that it sorts as text.
 std::string padded(int64_t number, size_t digits);
 
-/// Directory of save number `number` of a session until it is complete: step-00000100.<session>-<number>.partial
+/// Directory of save number `number` of a session until it is complete: `step-00000100.<session>-<number>.partial`
 std::filesystem::path partial_directory(const std::filesystem::path& directory, int64_t step, const std::string& session, int64_t number);
 
 /// Gives a complete checkpoint its final name, durably. An existing `target` is exchanged with `partial`, so that one of the two exists under that

@@ -183,7 +183,8 @@ void check(const PlanArguments& arguments, const LoadedConfig& loaded) {
     throw ConfigError(concat("run.ranks_per_gpu=", loaded.config.run.ranks_per_gpu, ": ranks that share a GPU cannot be forecast; allowed 1"));
 }
 
-void compute_results(const PlanArguments& arguments, const LoadedConfig& loaded, const Place& place, const std::optional<Config>& own, PlanResults& answer) {
+void compute_results(const PlanArguments& arguments, const LoadedConfig& loaded, const Place& place, const std::optional<Config>& own,
+                     PlanResults& answer) {
   if (arguments.search) answer.found = search(loaded, place.cluster);
   if (own)
     answer.plan = ranked(*own, place.cluster);

@@ -17,7 +17,11 @@ void visit(V& v, DeviceConfig& c) {
   };
   v(Field{.key = "type", .doc = "Device type. A100-40GB, A100, H100, H200, B200 and cpu have built-in figures; any other name needs every figure."},
     c.type);
-  v(Field{.key = "memory", .doc = "Memory that a process can allocate, in bytes.", .min = kLeastBytes, .max = kMostBytes, .auto_rule = kBuiltInFigure},
+  v(Field{.key = "memory",
+          .doc = "Memory that a process can allocate, in bytes.",
+          .min = kLeastBytes,
+          .max = kMostBytes,
+          .auto_rule = kBuiltInFigure},
     c.memory);
   v(Field{.key = "memory_bandwidth",
           .doc = "Bandwidth that copies reach, in bytes/s, counting reads and writes.",
@@ -36,7 +40,11 @@ void visit(V& v, DeviceConfig& c) {
           .max = kMostFlops,
           .auto_rule = kBuiltInFigure},
     c.peak_flops);
-  v(Field{.key = "peak_flops_fp32", .doc = "Peak FLOP/s of fp32 matrix products.", .min = kLeastFlops, .max = kMostFlops, .auto_rule = kBuiltInFigure},
+  v(Field{.key = "peak_flops_fp32",
+          .doc = "Peak FLOP/s of fp32 matrix products.",
+          .min = kLeastFlops,
+          .max = kMostFlops,
+          .auto_rule = kBuiltInFigure},
     c.peak_flops_fp32);
   share("gemm_efficiency", "Share of the peak that a large matrix product reaches during training.", c.gemm_efficiency);
   v(Field{.key = "gemm_half_depth",
@@ -59,7 +67,8 @@ void visit(V& v, DeviceConfig& c) {
           .max = 1e6,
           .auto_rule = kBuiltInFigure},
     c.attention_half_length);
-  v(Field{.key = "kernel_seconds", .doc = "Minimum time of one kernel, in seconds.", .min = 0, .max = 1, .auto_rule = kBuiltInFigure}, c.kernel_seconds);
+  v(Field{.key = "kernel_seconds", .doc = "Minimum time of one kernel, in seconds.", .min = 0, .max = 1, .auto_rule = kBuiltInFigure},
+    c.kernel_seconds);
   v(Field{.key = "watts",
           .doc = "Power of one device in training, in watts, with its share of host, network and cooling. Not given: no energy forecast.",
           .min = 0,

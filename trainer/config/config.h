@@ -18,7 +18,7 @@ using Auto = std::optional<T>;
 
 struct RunConfig {
   std::string name = "run";
-  std::string directory;  ///< default runs/<name>
+  std::string directory;  ///< default `runs/<name>`
   int64_t seed = 1234;
   std::string device = "auto";  ///< auto | cpu | cuda
   int64_t ranks_per_gpu = 1;

@@ -77,7 +77,9 @@ int64_t TokenSource::documents() const {
       file_);
 }
 
-bool TokenSource::has_document_boundaries() const { return std::holds_alternative<TokenFile>(file_) || std::holds_alternative<MegatronTokens>(file_); }
+bool TokenSource::has_document_boundaries() const {
+  return std::holds_alternative<TokenFile>(file_) || std::holds_alternative<MegatronTokens>(file_);
+}
 
 bool TokenSource::prompts() const {
   const TokenFile* directory = std::get_if<TokenFile>(&file_);

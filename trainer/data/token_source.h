@@ -22,9 +22,9 @@ class TokenSource {
 
   const std::string& path() const { return path_; }
   int64_t tokens() const;
-  int64_t documents() const;     ///< 1 if the format does not record document boundaries
+  int64_t documents() const;             ///< 1 if the format does not record document boundaries
   bool has_document_boundaries() const;  ///< true if the format records document boundaries
-  bool prompts() const;          ///< true for instruction data: documents can begin with a prompt, whose tokens are never targets
+  bool prompts() const;                  ///< true for instruction data: documents can begin with a prompt, whose tokens are never targets
   /// Reads tokens [begin, begin + count). Errors: DataError for an id outside [0, vocab_size).
   void read(int64_t begin, int64_t count, int64_t vocab_size, int32_t* out) const;
   /// Calls `visit` for the documents from `first` on, in order, until it returns false. Errors: those of TokenFile::DocumentReader.

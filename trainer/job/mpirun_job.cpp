@@ -302,9 +302,9 @@ int MpirunJob::final_code() {
   const bool answered = !killed_ && filter_.started() && is_our_code(code_) && code_ != static_cast<int>(ExitCode::kInternal);
   if (end_requested_ && !answered) {
     const bool second_requested = stop_.second_requested();
-    write_all(STDERR_FILENO, second_requested     ? "ended immediately by a second stop request; unsaved progress is lost\n"
-                             : resumable_ ? "stopped on request before the first step; rerun the same command to resume\n"
-                                          : "stopped on request\n");
+    write_all(STDERR_FILENO, second_requested ? "ended immediately by a second stop request; unsaved progress is lost\n"
+                             : resumable_     ? "stopped on request before the first step; rerun the same command to resume\n"
+                                              : "stopped on request\n");
     return static_cast<int>(second_requested || !resumable_ ? ExitCode::kInternal : ExitCode::kRequeue);
   }
   // mpirun may notice a death before the hub's verdict arrives; a rank that was ordered to exit ends with kInternal.

@@ -123,7 +123,8 @@ MeshShape reduced_mesh(const MeshShape& mesh) {
   return least;
 }
 
-ActionLists lower_and_validate(const ActionLists& lists, const LoweredSchedule& schedule, const LoweringPolicy& policy, const Config& config, bool training) {
+ActionLists lower_and_validate(const ActionLists& lists, const LoweredSchedule& schedule, const LoweringPolicy& policy, const Config& config,
+                               bool training) {
   ActionLists lowered = lower(lists, schedule.units, policy);
   const std::vector<std::string> problems =
       validate(lowered, reduced_mesh(mesh_shape(config.parallel)), schedule.units, microbatches_of(config), training);

@@ -7,10 +7,7 @@
 #include "kernels/core/isa.h"
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/mpi.h"
-#include "trireme_version.h"
-#if __has_include(<nccl.h>)
-#include <nccl.h>
-#endif
+#include "trainer/version.h"  // written by the build
 
 namespace trireme {
 
@@ -19,8 +16,8 @@ namespace {
 std::string cuda_text() {
 #ifdef TRIREME_CUDA_VERSION
   const std::string text = concat("CUDA ", TRIREME_CUDA_VERSION, " for architectures ", TRIREME_CUDA_ARCHITECTURES);
-#ifdef NCCL_MAJOR
-  return text + concat(", NCCL ", NCCL_MAJOR, ".", NCCL_MINOR, ".", NCCL_PATCH);
+#ifdef TRIREME_NCCL_VERSION
+  return text + ", NCCL " TRIREME_NCCL_VERSION;
 #else
   return text + ", no NCCL";
 #endif

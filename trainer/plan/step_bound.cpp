@@ -7,8 +7,10 @@ namespace trireme {
 /// Fill: a rank starts when the first micro-batch has passed the stages before its first stage; then it has all its work to do. Drain: after its last
 /// input gradient, that micro-batch still has to go back through the same stages, and the first rank then has a weight gradient left. Schedules that
 /// do not defer weight gradients have full backwards in place of input gradients.
-double step_seconds_lower_bound(const Layout& layout, int64_t microbatches, const std::vector<PartSeconds>& stages, const std::vector<double>& transfers) {
-  const bool defers_weight_gradients = layout.schedule == ScheduleKind::kZbH1 || layout.schedule == ScheduleKind::kZbH2 || layout.schedule == ScheduleKind::kZbV;
+double step_seconds_lower_bound(const Layout& layout, int64_t microbatches, const std::vector<PartSeconds>& stages,
+                                const std::vector<double>& transfers) {
+  const bool defers_weight_gradients =
+      layout.schedule == ScheduleKind::kZbH1 || layout.schedule == ScheduleKind::kZbH2 || layout.schedule == ScheduleKind::kZbV;
   const std::vector<int> rank_of = stage_ranks_of(layout);
   std::vector<double> all(static_cast<size_t>(layout.pipeline), 0), first(all);
   const auto before_last = [&](const PartSeconds& s) { return defers_weight_gradients ? s.input_gradient : s.input_gradient + s.weight_gradient; };

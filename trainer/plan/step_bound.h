@@ -9,6 +9,6 @@ namespace trireme {
 /// Lower bound of the step time for the given stage times, in seconds, whatever the schedule's bubble. Used to prune searches. `transfers`: as in
 /// StepCosts, or empty.
 double step_seconds_lower_bound(const Layout& layout, int64_t microbatches, const std::vector<PartSeconds>& stages,
-                          const std::vector<double>& transfers = {});
+                                const std::vector<double>& transfers = {});
 
 }  // namespace trireme

@@ -7,7 +7,7 @@
 
 namespace trireme {
 
-/// Holds an flock on <run_directory>/run.lock, which is created if missing. The kernel releases the lock however its holder dies, so no timeout for
+/// Holds an flock on `<run_directory>/run.lock`, which is created if missing. The kernel releases the lock however its holder dies, so no timeout for
 /// stale locks is needed. Each holder writes a token greater than all previous ones (a fencing token): a job that lost the lock unnoticed, because
 /// its host was disconnected from the file server, finds another token there and must not publish.
 class RunLock {

@@ -87,7 +87,7 @@ void Reporter::forecast(int64_t step, double seconds, double measured_seconds, d
   const auto percent = [](double forecast, double measured) { return concat(" (", std::lround(100 * forecast / measured), " %)"); };
   event("forecast", step, {{"step_seconds", pair(seconds, measured_seconds)}, {"memory_bytes", pair(bytes, measured_bytes)}},
         concat("forecast vs measured: step time ", seconds, " s vs ", measured_seconds, " s", percent(seconds, measured_seconds),
-               "; peak memory of the largest rank ", binary_bytes_text(bytes), " vs ", binary_bytes_text(measured_bytes),
+               "; peak memory of a rank at most ", binary_bytes_text(bytes), " vs ", binary_bytes_text(measured_bytes),
                percent(bytes, measured_bytes)));
 }
 

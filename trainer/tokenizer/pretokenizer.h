@@ -107,9 +107,9 @@ class Pretokenizer {
   std::vector<std::shared_ptr<const pcre2_real_code_8>> regexes_;
   std::string where_;
   MatchState state_;
-  bool named_ = false;         ///< the first regex is in kNamedPatterns
-  bool splits_after_newlines_ = false;   ///< named_, and the regex ends a piece at the last line feed of a run of white space
-  bool looks_behind_ = false;  ///< the first regex has a lookbehind, so matches depend on the text before them
+  bool named_ = false;                  ///< the first regex is in kNamedPatterns
+  bool splits_after_newlines_ = false;  ///< named_, and the regex ends a piece at the last line feed of a run of white space
+  bool looks_behind_ = false;           ///< the first regex has a lookbehind, so matches depend on the text before them
 };
 
 }  // namespace trireme

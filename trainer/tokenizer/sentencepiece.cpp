@@ -141,7 +141,8 @@ void SentencePieceTokenizer::encode(std::string_view text, std::vector<int32_t>&
 size_t SentencePieceTokenizer::cut(std::string_view text) const {
   if (!cuttable_) return 0;
   for (size_t space = text.rfind(' '); space != std::string_view::npos && space > 0; space = text.rfind(' ', space - 1))
-    if (is_boundary_character(last_code_point(text.substr(0, space))) && is_boundary_character(first_code_point(text.substr(space + 1)))) return space;
+    if (is_boundary_character(last_code_point(text.substr(0, space))) && is_boundary_character(first_code_point(text.substr(space + 1))))
+      return space;
   return 0;
 }
 

@@ -30,7 +30,7 @@ class Tokenizer {
   const std::string& file() const { return file_; }   ///< the file it was read from, which alone defines the tokenizer; empty for bytes
   int64_t vocab_size() const { return vocab_size_; }  ///< every id is below it
   /// The token that ends a document, if any. For a tokenizer.json: the eos_token of the tokenizer_config.json beside it, else the first added token
-  /// among <|endoftext|>, <|end_of_text|>, </s>, <|im_end|>.
+  /// among `<|endoftext|>`, `<|end_of_text|>`, `</s>`, `<|im_end|>`.
   std::optional<int32_t> end_of_text() const { return end_of_text_; }
 
   /// Appends the ids of `text`, which may be any bytes. Special tokens in the text are recognised; none are added at its ends.

@@ -23,8 +23,7 @@ const AttentionKernels kAttention{.f32 = {}, .bf16 = kTyped<AmxEngine<AmxTiles>,
 #elif defined(__AVX512BF16__)
 const AttentionKernels kAttention{.f32 = {}, .bf16 = kTyped<Bf16DotEngine, bfloat16>, .f16 = {}};
 #else
-const AttentionKernels kAttention{
-    .f32 = kTyped<Fp32Engine, float>, .bf16 = kTyped<Fp32Engine, bfloat16>, .f16 = kTyped<Fp32Engine, float16>};
+const AttentionKernels kAttention{.f32 = kTyped<Fp32Engine, float>, .bf16 = kTyped<Fp32Engine, bfloat16>, .f16 = kTyped<Fp32Engine, float16>};
 #endif
 
 }  // namespace trireme::cpu::TRIREME_ISA

@@ -3,7 +3,7 @@
 #include "kernels/cpu/isa/kernels.h"
 
 /// Instantiates a loop for its three types; used at the end of the file that defines it.
-#define TRIREME_INSTANCES(loop, Arguments)                                      \
+#define TRIREME_INSTANCES(loop, Arguments)                                    \
   template void loop<float>(const Arguments<float>&, int64_t, int64_t);       \
   template void loop<bfloat16>(const Arguments<bfloat16>&, int64_t, int64_t); \
   template void loop<float16>(const Arguments<float16>&, int64_t, int64_t)

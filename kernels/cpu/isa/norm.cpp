@@ -94,8 +94,8 @@ void norm_forward(const NormForward<T>& p, int64_t begin, int64_t end) {
       add_range(x, p.addend + first, p.columns, p.sum + first);
       x = p.sum + first;
     }
-    const RowStatistics row = p.b == nullptr ? rmsnorm_row(x, p.w, p.columns, p.epsilon, p.y + first)
-                                             : layernorm_row(x, p.w, p.b, p.columns, p.epsilon, p.y + first);
+    const RowStatistics row =
+        p.b == nullptr ? rmsnorm_row(x, p.w, p.columns, p.epsilon, p.y + first) : layernorm_row(x, p.w, p.b, p.columns, p.epsilon, p.y + first);
     if (p.mean != nullptr) p.mean[m] = row.mean;
     p.rstd[m] = row.rstd;
   }

@@ -18,7 +18,7 @@ struct DocumentRules {
   bool instruction() const { return !prompt_field.empty(); }
 };
 
-/// Sets before, between and after from `text`, with the escapes \n, \t and \\.
+/// Sets before, between and after from `text`, with escapes for a newline (`\n`), a tab (`\t`) and a backslash.
 /// Errors: ConfigError unless `text` contains {prompt} and {response} once each, in this order, and no other escape.
 void parse_template(const std::string& text, DocumentRules& rules);
 

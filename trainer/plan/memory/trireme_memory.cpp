@@ -208,7 +208,8 @@ void StageMemoryModel::set_peaks(StageMemory& stage) const {
   }
 }
 
-RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const StageMemory*>& stages, const std::vector<int>& stage_rank, int index) const {
+RankBytes StageMemoryModel::rank(const ActionList& list, const std::vector<const StageMemory*>& stages, const std::vector<int>& stage_rank,
+                                 int index) const {
   RankBytes bytes;
   double elements = 0;
   int local = 0;

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Runs the commands behind the project's claims and writes docs/proof.md from what they printed, so that no figure is typed by hand.
+
+  scripts/proof.py --list              the claims
+  scripts/proof.py [ID...]             runs those whose id contains one of the words (default: all that take minutes), writes docs/proof.json and docs/proof.md
+  scripts/proof.py --slow [ID...]      the same for those that take hours
+  scripts/proof.py --render            writes the page again from docs/proof.json
+  scripts/proof.py --check             exits 1 if the page is not what docs/proof.json says; the default suite asks
+
+A claim that was not run keeps its last figure, with the date and commit of that run. A command that fails writes "failed" as its figure. Needs ./scripts/setup.sh --tests.
+"""
+import argparse
+import datetime
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS, PAGE = ROOT / "docs" / "proof.json", ROOT / "docs" / "proof.md"
+PASSED = r"All tests passed \((\d+ assertions in \d+ test cases?)\)"
+HEAD = """\
+# Proof
+
+<!-- Written by scripts/proof.py from what it ran. Do not edit. -->
+
+Each section is a claim, the command that shows it, and what that command printed when it last ran: figure, date, machine and commit.
+[testing.md](testing.md) explains the methods. No line of the CUDA path has run on a real GPU; what is said about it holds for the simulated one.
+"""
+
+
+class Claim:
+    def __init__(self, id, claim, command, detail="", figures=(PASSED,), slow=False):
+        self.id, self.claim, self.command, self.detail, self.figures, self.slow = id, claim, command, detail, figures, slow
+
+
+CLAIMS = [
+    Claim("parity-pairs", "Every layout trains the model of one rank", 'build/tests/test_parity "~[slow]"',
+          "Four awkward models of 13 layers; tensor, pipeline and data degrees 1 to 4 on up to eight ranks; every pair of values of 18 options (schedules, virtual and "
+          "uneven stages, ZeRO 0-3, replicas, sequence parallelism, accumulation, reshard, prefetch, buckets, recomputation, windows, optimizers, ...). Losses, gradient "
+          "norms, every gradient and weight agree with one rank within 1e-10 in fp64."),
+    Claim("parity-triples", "The same for every triple of options", 'build/tests/test_parity "[slow]"', "All legal triples of values, 500 layouts drawn at random, "
+          "and 2,240 coarser layouts in fp32 too.", slow=True),
+    Claim("same-bits", "Schedules and recomputation change no bit", 'build/tests/test_parity "*same bits*,*bit-identical*,*no bit*"',
+          "gpipe, 1f1b, zb_h1 and zb_h2 give equal bits, as do interleaved and V-shaped schedules and their own stages run forwards first; none, selective and full "
+          "recomputation; both gradient accumulations; in fp64, fp32, bf16 and fp16."),
+    Claim("pytorch", "One rank trains PyTorch's model", "build/tests/test_golden", "Ten losses and gradient norms of both families agree with PyTorch within 1e-9 in "
+          "fp64 and 1e-4 in fp32; `scripts/golden.py` made the golden files."),
+    Claim("kernels", "Every kernel computes what its reference does", 'build/tests/test_kernels "~[slow]"', "fp64, fp32, bf16 and fp16, every instruction level of the CPU "
+          "(AMX tiles emulated too) and the simulated GPU, odd sizes and alignments, poisoned guards, equal bits over threads, orders and reruns."),
+    Claim("bubbles", "The simulator gives the published bubbles", 'build/tests/test_parallel "*published*"', "Nine profiles of Qi et al. (arXiv:2401.10241, tables 9 and "
+          "5) agree within 0.1 points for 1F1B, ZB-H1 and ZB-H2, and for interleaved 1F1B by the authors' count of transfers."),
+    Claim("deadlock", "No generated schedule deadlocks", 'build/tests/test_parallel "every generated*"', "Every 29th of 69,120 combinations of schedule, ranks, virtual "
+          "stages, micro-batches and lowering policy is validated under rendezvous semantics; every run validates its own lists before it starts."),
+    Claim("deadlock-all", "The same for all 69,120 combinations", 'build/tests/test_parallel "every generated schedule is proven under every policy"', slow=True),
+    Claim("memory-bytes", "Memory and traffic are what the formulas say", 'build/tests/test_parity "memory*,bytes*,a forecast*"',
+          "Counted without memory = measured = formula, to the byte; 20 random configurations and layouts, every rank, category and phase."),
+    Claim("published-time", "Forecasts of step time and memory hold for published runs", "build/tests/published_table tests/plan/published.yaml",
+          "Runs of eleven systems on 8 to 12,288 GPUs. The figure is the program's own summary. Constants were fitted to some of these runs: on runs never shown to the fit "
+          "the median error is 4.2 % and the 90th percentile 15.6 %.", figures=(r"(?s)\A(.*)\Z",)),
+    Claim("search", "Searches and proofs are quick", 'build/tests/test_plan "*16\\,384*"', "All legal layouts of a 405-billion model on 16,384 GPUs are ranked on one core, and "
+          "every rank's list of a step is proven free of deadlock and simulated.", figures=(PASSED, r"(?m)^(.*(?:layouts|ranks).* s\b.*)$")),
+    Claim("world", "Forecast and simulation are one", 'build/tests/test_plan "the simulated world*"', "32 layouts: every rank moved by itself takes the forecast's step.",
+          figures=(PASSED, r"(?m)^(.*%.*)$")),
+    Claim("verify-bugs", "`verify` finds planted bugs and names them", "scripts/mutations.sh --verify", "Bugs of the training path; the figure is how many were found, and for "
+          "how many axis and kind of layer were named as written down beforehand.", figures=(r"(\d+ planted, verify found .*)",), slow=True),
+    Claim("mutations", "The suite notices planted bugs", "scripts/nightly.sh mutations", figures=(r"(\d+ planted, \d+ survived)",), slow=True),
+    Claim("damage", "Damage is never loaded", 'build/tests/test_unit "checkpoint damage*"', "5,000 random single bits flipped in all files of a checkpoint: each is refused with "
+          "the file's name."),
+    Claim("save-faults", "A save that dies or fails anywhere leaves a complete checkpoint", 'build/tests/test_e2e "save: every call*"', "SIGKILL, and a full or broken "
+          "disk, at each I/O call of a save by one rank and by each of two.", figures=(PASSED, r"(?m)^(.*calls.*)$")),
+    Claim("death", "Dead and hung ranks are named, and all exit", 'build/tests/test_e2e "death:*"', figures=(PASSED, r"(?m)^(.*named after .*)$")),
+    Claim("kills", "No kill changes a run", "scripts/kill-trials.sh 300", "SHA-256 of weights, moments, random state, data position and all losses against an undisturbed run.",
+          figures=(r"(?s)(\| layout.*)\Z",), slow=True),
+    Claim("stops", "No stop changes a run", "scripts/stop-trials.py", figures=(r"(?s)(\|.*)\Z",), slow=True),
+    Claim("reshard", "Any layout reads any other's checkpoint", 'build/tests/test_parity "*checkpoint of every layout*"', "Weights, moments and the checkpoint saved again are "
+          "equal bit for bit, the next losses within 1e-10."),
+    Claim("fuzz", "Malformed files never crash the readers", "scripts/fuzz.sh 600", "Ten minutes each under AddressSanitizer.", figures=(r"(?m)^(fuzz: .*)$",), slow=True),
+    Claim("tokenizers", "Tokenizers give the ids of the originals", 'build/tests/test_unit "tokenizers:*"', "10,000 lines (code, emoji, CJK, right-to-left, invalid UTF-8) "
+          "with the ids of GPT-2, LLaMA-3, Qwen2 and DeepSeek patterns and of SentencePiece BPE and unigram."),
+    Claim("huggingface", "Models are those of transformers", 'build/tests/test_unit "the logits of a Hugging Face*"', "LLaMA, Mistral, Qwen2, Qwen3 and GPT-2: logits on 1, 2 and 4 "
+          "tensor ranks agree within 1e-5."),
+    Claim("cuda", "GPUs train the model of the CPU", "ctest --test-dir build -L cuda", "On simulated GPUs: models on one, layouts on up to eight, under more than 50 orders of the "
+          "streams: fp32 within 1e-4, bf16 and fp16 within twice the CPU's own error.", figures=(r"(\d+% tests passed, \d+ tests failed out of \d+)",)),
+    Claim("spills", "CUDA kernels do not spill registers", "scripts/kernel-resources.sh", figures=(r"(?s)([^\n]*)\n?\Z",)),
+]
+
+
+def git(*arguments):
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def machine():
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    name = re.search(r"model name\s*: (.*)", text)
+    levels = [flag for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if f" {flag}" in text]
+    return f"{name[1] if name else 'unknown CPU'} ({levels[0] if levels else 'portable'}), {text.count('processor' + chr(9))} cores"
+
+
+def run(claim):
+    print(f"proof: {claim.id}: {claim.command}", file=sys.stderr, flush=True)
+    started = time.monotonic()
+    done = subprocess.run(claim.command, shell=True, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    figures = [match if isinstance(match, str) else match[0] for pattern in claim.figures for match in re.findall(pattern, done.stdout)]
+    return {"figure": "\n".join(figures) if done.returncode == 0 and figures else f"failed with exit code {done.returncode}",
+            "seconds": round(time.monotonic() - started), "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "machine": machine(),
+            "commit": git("rev-parse", "--short=9", "HEAD") + (" with changes" if git("status", "--porcelain", "--untracked-files=no") else "")}
+
+
+def section(claim, result):
+    lines = [f"## {claim.claim}", ""]
+    if claim.detail:
+        lines += [claim.detail, ""]
+    lines += ["```console", claim.command, "```"]
+    if result is None:
+        return "\n".join(lines + ["This has not been run since the page is generated.", ""])
+    if "\n" in result["figure"]:
+        lines += ["```text", result["figure"].rstrip(), "```"]
+    else:
+        lines += [f"**{result['figure'].strip()}**", ""]
+    lines += [f"{result['date']}, {result['machine']}, commit {result['commit']}, {result['seconds']} s.", ""]
+    return "\n".join(lines)
+
+
+def page(results):
+    return "\n".join([HEAD] + [section(claim, results.get(claim.id)) for claim in CLAIMS])
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option in ("list", "slow", "render", "check"):
+        parser.add_argument(f"--{option}", action="store_true")
+    parser.add_argument("ids", nargs="*", metavar="ID")
+    options = parser.parse_args(arguments)
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if options.list:
+        for claim in CLAIMS:
+            print(f"{claim.id:16}{'slow  ' if claim.slow else '      '}{claim.claim}")
+        return 0
+    if options.check:
+        if not PAGE.exists() or PAGE.read_text() != page(results):
+            print("proof: docs/proof.md is not what docs/proof.json says; run scripts/proof.py --render", file=sys.stderr)
+            return 1
+        return 0
+    failed = False
+    if not options.render:
+        for claim in CLAIMS:
+            if claim.slow == options.slow and (not options.ids or any(word in claim.id for word in options.ids)):
+                results[claim.id] = run(claim)
+                failed |= results[claim.id]["figure"].startswith("failed")
+                RESULTS.write_text(json.dumps({key: results[key] for key in sorted(results)}, indent=1) + "\n")
+    PAGE.write_text(page(results))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
