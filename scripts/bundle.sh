@@ -27,7 +27,7 @@ limit=$((64 << 20))
 for tool in mpirun orted ompi_info ldd strip; do
   command -v "$tool" >/dev/null || { echo "bundle: $tool is not installed" >&2; exit 66; }
 done
-name=trireme-$("$build/trireme" --version | cut -d' ' -f2)-$(uname -m)
+name=trireme-$("$build/trireme" --version | head -n 1 | cut -d' ' -f2)-$(uname -m)
 output=${output:-$name.tar.gz}
 
 scratch=$(mktemp -d)
@@ -90,7 +90,7 @@ if command -v dpkg-query >/dev/null; then
   done
 fi
 {
-  echo "version $("$build/trireme" --version | cut -d' ' -f2)"
+  echo "version $("$build/trireme" --version | head -n 1 | cut -d' ' -f2)"
   changes=$(git status --porcelain --untracked-files=no 2>/dev/null || true)
   echo "commit $(git rev-parse HEAD 2>/dev/null || echo unknown)${changes:+ with changes}"
   echo "glibc $(getconf GNU_LIBC_VERSION | cut -d' ' -f2) or newer"

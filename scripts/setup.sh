@@ -97,7 +97,7 @@ else
 fi
 
 options=(-DCMAKE_BUILD_TYPE=Release)
-[ -f build/CMakeCache.txt ] || options+=(-G Ninja -DTRIREME_TESTS=OFF -DTRIREME_CUDA=OFF)
+[ -f build/CMakeCache.txt ] || options+=(-G Ninja -DTRIREME_TESTS=OFF -DTRIREME_CUDA=OFF -DTRIREME_UNITY=ON)
 [ -z "$tests" ] || options+=(-DTRIREME_TESTS=ON -DTRIREME_CUDA=ON)
 [ -z "$cuda" ] && [ ! -e /dev/nvidiactl ] || options+=(-DTRIREME_CUDA=ON)
 stage "configuring build/" cmake -S . -B build "${options[@]}"
