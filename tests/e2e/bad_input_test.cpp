@@ -410,6 +410,8 @@ TEST_CASE("bad input: dataset") {
        [](const TemporaryDirectory& directory) { fs::create_symlink("nowhere", directory / "gone"); }},
       {"build: no such text", {"data", "build", "--output", "new", "missing.txt"}, 66, {"missing.txt: cannot open"}},
       {"build: empty text", {"data", "build", "--output", "new", "train.txt", "empty.txt"}, 65, {"empty.txt: is empty"}, put("empty.txt", "")},
+      {"build: a gzip file", {"data", "build", "--output", "new", "text.gz"}, 65, {"text.gz: is a gzip file"}, put("text.gz", "\x1f\x8b\x08")},
+      {"build: NUL bytes", {"data", "build", "--output", "new", "nul"}, 65, {"nul: is binary: byte 2 is NUL"}, put("nul", std::string("ab\0c", 4))},
       {"build: a token directory", {"data", "build", "--output", "new", "train"}, 65, {"train: is a token directory"}},
       {"build: unknown tokenizer", {"data", "build", "--tokenizer", "bpe", "--output", "new", "train.txt"}, 64, {"bpe"}},
       {"build: output that is a file", {"data", "build", "--output", "run.yaml", "train.txt"}, 64, {"run.yaml"}},

@@ -120,10 +120,12 @@ TEST_CASE("tokenizer command: bad input is reported before anything is written")
   const auto train = [&](const std::string& size, const std::string& output, const Arguments& more) {
     return run(directory, Arguments{"tokenizer", "train", "--vocab-size", size, "--output", output} + more);
   };
-  check_error(train("300", "t.json", {"text", "text.gz"}), 65, "text.gz: is packed, not text");
+  check_error(train("300", "t.json", {"text", "text.gz"}), 65,
+              "text.gz: is a gzip file, not text; decompress it first: zcat FILE | trireme tokenizer ... -");
   check_error(train("300", "t.json", {"lines.jsonl"}), 65, "lines.jsonl: contains JSON lines, not text");
   check_error(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "lines.jsonl"}), 65, "trireme data build encodes their \"text\"");
-  check_error(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "text.gz"}), 65, "text.gz: is packed, not text");
+  check_error(run(directory, {"tokenizer", "encode", "--tokenizer", "bytes", "text.gz"}), 65,
+              "text.gz: is a gzip file, not text; decompress it first: zcat FILE | trireme tokenizer ... -");
   check_error(train("256", "t.json", {"text"}), 64, "--vocab-size=256: too small: 256 bytes and 1 special tokens need 257");
   check_error(train("256", "t.json", {"missing"}), 64, "--vocab-size=256");
   check_error(train("0", "t.json", {"text"}), 64, "--vocab-size");

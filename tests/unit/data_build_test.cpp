@@ -173,7 +173,7 @@ TEST_CASE("data build and data inspect", "[data]") {
   CHECK(shown.find("It was a dark? and stormy night.") != std::string::npos);
   CHECK(shown.find("#####") != std::string::npos);
 
-  const std::string binary = scratch.write("binary", "\xff\xfe\x80");
+  const std::string binary = scratch.write("binary", "some bytes \xff\xfe\x80 that are not UTF-8, in a text");
   data_command({"build", "--output", scratch / "binary-tokens", binary});
   CHECK_NOTHROW(nlohmann::json::parse(data_command({"inspect", scratch / "binary-tokens", "--json"})));
 }
@@ -215,7 +215,7 @@ TEST_CASE("data build refuses bad input and leaves nothing behind", "[data]") {
   check_throws<DataError>(build({good, "/dev/null"}), {"/dev/null", "is empty"});
   check_throws<DataError>(build({scratch / "hollow"}), {"no token"});
   check_throws<DataError>(build({scratch / "tokens"}), {"tokens: is a token directory"});
-  check_throws<DataError>(build({scratch / "packed"}), {"packed/text.txt.gz: is packed"});
+  check_throws<DataError>(build({scratch / "packed"}), {"packed/text.txt.gz: is a gzip file, not text"});
   check_throws<DataError>(build({scratch / "linked"}), {"linked/loop: is a link to a directory"});
   check_throws<MissingFileError>(build({scratch / "broken"}), {"broken/link"});
   check_throws<ConfigError>(build({"--tokenizer", "wordpiece", good}), {"wordpiece"});
@@ -242,6 +242,52 @@ TEST_CASE("data build refuses bad input and leaves nothing behind", "[data]") {
   check_throws<ConfigError>(build({"--prompt-field", "q", "--response-field", "a", "--template", "{prompt}\\r{response}", good}), {"invalid escape"});
   check_throws<MissingFileError>([&] { data_command({"inspect", scratch / "nowhere"}); }, {"nowhere"});
   CHECK(scratch.names() == before);
+}
+
+TEST_CASE("data build refuses what is not text by the name of its format", "[data]") {
+  const Scratch scratch;
+  const auto check = [&](const std::string& path, const std::vector<std::string>& words) {
+    CAPTURE(path);
+    check_throws<DataError>([&] { data_command({"build", "--output", scratch / "out", path}); }, words);
+    CHECK_FALSE(fs::exists(scratch / "out"));
+  };
+  struct Case {
+    std::string name, bytes;
+    std::vector<std::string> words;
+  };
+  const std::string noise("\x80\x9f\0\xff\xc1", 5);
+  const std::vector<Case> cases = {
+      {"a.gz", "text", {"a.gz: is a gzip file, not text; decompress it first: zcat FILE | trireme data build ... -"}},
+      {"a.jsonl.gz", "\x1f\x8b" + noise, {"is a gzip file", "zcat FILE | trireme data build --field text ... -"}},
+      {"gzip", "\x1f\x8b" + noise, {"gzip: is a gzip file", "zcat FILE"}},
+      {"zstd.jsonl", "\x28\xb5\x2f\xfd" + noise, {"is a Zstandard file", "zstdcat FILE"}},
+      {"xz.txt", "\xfd" + std::string("7zXZ\0", 5) + noise, {"is an xz file", "xzcat FILE"}},
+      {"bzip", "BZh91AY&SY" + noise, {"is a bzip2 file", "bzcat FILE"}},
+      {"zip.gz", "PK\x03\x04" + noise, {"is a zip file", "unzip -p FILE"}},
+      {"table", "PAR1" + noise, {"is a Parquet file, not text; convert it to JSON lines"}},
+      {"table.parquet", "text", {"is a Parquet file"}},
+      {"table.arrow", "text", {"is an Arrow file"}},
+      {"arrow.txt", "ARROW1" + noise, {"is an Arrow file, not text; convert it to JSON lines"}},
+      {"stream", "\xff\xff\xff\xff" + noise, {"is an Arrow file"}},
+      {"wide", "\xff\xfet\xe9", {"byte order mark of UTF-16", "iconv -f ENCODING -t UTF-8"}},
+      {"nul", std::string("text\0text", 9), {"nul: is binary: byte 4 is NUL"}},
+      {"late", std::string(1'000'000, ' ') + std::string(1, '\0'), {"late: is binary: byte 1000000 is NUL"}},
+      {"greek", "\xca\xe1\xeb\xe7\xec\xdd\xf1\xe1", {"greek: not UTF-8: 7 of the first 8 bytes are invalid", "iconv"}},
+  };
+  for (const Case& one : cases) check(scratch.write(one.name, one.bytes), one.words);
+  const std::string pipe = scratch / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  std::thread writer([&] { std::ofstream(pipe, std::ios::binary) << "\x1f\x8b" << noise; });
+  check(pipe, {"pipe: is a gzip file"});
+  writer.join();
+  scratch.write("saved/state.json", "{}");
+  scratch.write("saved/data-00000-of-00001.arrow", "\xff\xff\xff\xff");
+  check(scratch / "saved", {"saved: is a directory of Hugging Face datasets (save_to_disk)", "load_from_disk(DIR).to_json("});
+  scratch.write("splits/dataset_dict.json", "{\"splits\": [\"train\"]}");
+  scratch.write("splits/train/a.txt", "text");
+  check(scratch / "splits", {"splits: is a directory of Hugging Face datasets"});
+  // A few bytes that are not UTF-8 are text: a Latin-1 letter in an English sentence.
+  data_command({"build", "--output", scratch / "out", scratch.write("latin", "Naive is also written na\xefve.")});
 }
 
 TEST_CASE("a bad JSON line is reported with file and line", "[data]") {

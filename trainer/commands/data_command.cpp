@@ -35,7 +35,7 @@ void add_build(CLI::App& data, int& exit_code) {
   options->threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   CLI::App* command =
       data.add_subcommand("build",
-                          "Encode text as a token directory.\n"
+                          "Encode text as a token directory. Compressed, Parquet, Arrow and binary files are refused.\n"
                           "A text file is one document. Each line is one document in *.jsonl and *.ndjson, and in every file with --field or "
                           "--prompt-field. A directory\n"
                           "means all regular files below it in byte order of their paths, except names that begin with a dot. Pipes are accepted: "

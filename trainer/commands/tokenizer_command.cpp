@@ -15,6 +15,7 @@
 #include "kernels/core/check.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/data/build/inputs.h"
+#include "trainer/data/build/text_check.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/files/progress_line.h"
 #include "trainer/tokenizer/count_pieces.h"
@@ -40,7 +41,7 @@ int64_t check_inputs(const std::vector<std::string>& files) {
     if (::stat(path.c_str(), &status) != 0) throw_file_error(path, "cannot open", errno);
     if (S_ISDIR(status.st_mode)) throw IoError(concat(path, ": is a directory; name the text files in it"));
     if (::access(path.c_str(), R_OK) != 0) throw_file_error(path, "cannot open", errno);
-    if (S_ISREG(status.st_mode)) check_not_compressed(path);
+    if (S_ISREG(status.st_mode)) check_text_file(path, "tokenizer");
     known = known && S_ISREG(status.st_mode);
     bytes += status.st_size;
   }

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "kernels/core/check.h"
+#include "trainer/data/build/text_check.h"
 #include "trainer/files/digest.h"
 #include "trainer/files/mapped_file.h"
 
@@ -28,11 +29,12 @@ void visit_file(const std::string& path, const struct stat& status, bool named, 
   if (::access(path.c_str(), R_OK) != 0) throw_file_error(path, "cannot open", errno);
   const bool regular = S_ISREG(status.st_mode);
   if (regular && named && status.st_size == 0) throw DataError(concat(path, ": is empty"));
-  if (regular) check_not_compressed(path);
+  if (regular) check_text_file(path);
   visit({path, named, regular, regular ? status.st_size : 0, status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec});
 }
 
 void visit_directory(const std::string& path, const std::function<void(const Input&)>& visit) {
+  check_not_dataset(path);
   std::vector<std::string> names;  // names of directories end in a slash, so that sorting gives the byte order of the paths below them
   std::error_code error;
   for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
@@ -61,11 +63,6 @@ void visit_directory(const std::string& path, const std::function<void(const Inp
 }
 
 }  // namespace
-
-void check_not_compressed(const std::string& path) {
-  for (const char* packed : {".gz", ".bz2", ".xz", ".zst", ".zip", ".parquet"})
-    if (path.ends_with(packed)) throw DataError(concat(path, ": is packed, not text; unpack it first, as with <(zcat FILE) for *.gz"));
-}
 
 bool has_json_lines(const std::string& path) { return path.ends_with(".jsonl") || path.ends_with(".ndjson"); }
 

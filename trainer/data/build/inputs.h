@@ -17,15 +17,13 @@ struct Input {
   bool standard_input = false;
 };
 
-/// Errors: DataError if the file name has an extension of a compressed or binary format.
-void check_not_compressed(const std::string& path);
 /// True if the file name has an extension of JSON lines.
 bool has_json_lines(const std::string& path);
 
 /// Calls `visit` for each path in order. "-" is standard input. For a directory, visits all regular files below it in byte order of their paths,
 /// except hidden ones (names that begin with a dot). Memory use grows with the largest single directory only.
-/// Errors: MissingFileError; IoError for unreadable files; DataError for an empty file given by name, a link to a directory, a token directory or a
-/// compressed file.
+/// Errors: MissingFileError; IoError for unreadable files; DataError for an empty file given by name, a link to a directory, a token directory, a
+/// directory of Hugging Face datasets, and those of check_text_file.
 void for_each_input(const std::vector<std::string>& paths, const std::function<void(const Input&)>& visit);
 
 /// Totals over the inputs that for_each_input visits.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/data/build/text_check.h"
 #include "trainer/files/strict_json.h"
 
 namespace trireme {
@@ -23,6 +24,11 @@ void read_pieces(const Input& input, const Position& start, bool lines, const To
   size_t wanted = kPieceBytes;
   for (bool more = true; more;) {
     more = reader.fill(window, wanted, interrupted);
+    if (at.offset == 0 && wanted == kPieceBytes) {
+      check_magic(window, input.path);
+      if (!lines) check_utf8(window, input.path);
+    }
+    if (!lines) check_no_nul(window, at.offset, input.path);  // a JSON line with a NUL byte is reported with its number when it is parsed
     size_t bytes = window.size();
     if (more) bytes = lines ? window.rfind('\n') + 1 : tokenizer.cut(window, at.offset == 0);
     if (more && bytes == 0) {

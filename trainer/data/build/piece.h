@@ -53,7 +53,8 @@ struct Piece {
 };
 
 /// Calls `push` for the pieces of `input` from `start` on. The split points depend on the text alone.
-/// Errors: those of InputReader; DataError for an empty pipe, a line above kMaxLineBytes, or text above kMaxUnsplitBytes that cannot be split.
+/// Errors: those of InputReader; DataError for an empty pipe, an input that is not text (text_check.h), a line above kMaxLineBytes, or text
+/// above kMaxUnsplitBytes that cannot be split.
 void read_pieces(const Input& input, const Position& start, bool lines, const Tokenizer& tokenizer, const std::function<void()>& interrupted,
                  const std::function<void(Piece)>& push);
 
