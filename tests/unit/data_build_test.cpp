@@ -240,6 +240,13 @@ TEST_CASE("data build refuses bad input and leaves nothing behind", "[data]") {
     check_throws<ConfigError>(build({"--prompt-field", "q", "--response-field", "a", "--template", bad, good}),
                               {"--template", "after it, {response} once"});
   check_throws<ConfigError>(build({"--prompt-field", "q", "--response-field", "a", "--template", "{prompt}\\r{response}", good}), {"invalid escape"});
+  for (const auto& [bad, name] : std::vector<std::pair<std::string, std::string>>{{"{instruction}{prompt}{response}", "{instruction}"},
+                                                                                  {"{prompt} { input }\\n{response}", "{ input }"},
+                                                                                  {"{prompt}{response}{Prompt}", "{Prompt}"},
+                                                                                  {"{prompt}{{response}}{out-put}{response}", "{out-put}"}})
+    check_throws<ConfigError>(
+        build({"--prompt-field", "q", "--response-field", "a", "--template", bad, good}),
+        {"--template=" + bad + ": unknown field " + name, "allowed {prompt} and {response}", "{" + name + "} is the text " + name});
   check_throws<MissingFileError>([&] { data_command({"inspect", scratch / "nowhere"}); }, {"nowhere"});
   CHECK(scratch.names() == before);
 }
@@ -402,6 +409,12 @@ TEST_CASE("instruction data: no token spans prompt and response", "[data]") {
   const nlohmann::json json = nlohmann::json::parse(data_command({"inspect", options.output, "--json"}));
   CHECK(json["prompt_tokens"] == 8 + (7 + 10) + 7);
   CHECK(data_command({"inspect", options.output}).find("prompts     32 tokens") != std::string::npos);
+
+  options.output = scratch / "braces";
+  options.prompt_template = "{\"{{prompt}}\": {\"{prompt}\"}, {}{{response}}{{{response}}}";
+  build_tokens(options);
+  CHECK(Tokenizer::open(options.tokenizer).decode(tokens_of(TokenFile(options.output), 0)) ==
+        "{\"{prompt}\": {\"t\"}, {}{response}{he}<|endoftext|>");
 
   options.output = scratch / "bad";
   options.inputs = {scratch.write("bad.txt", "{\"q\": \"t\", \"a\": \"he\"}\n{\"q\": \"t\"}\n")};

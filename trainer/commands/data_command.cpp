@@ -63,10 +63,10 @@ void add_build(CLI::App& data, int& exit_code) {
                               ->needs(prompt);
   prompt->needs(response);
   command
-      ->add_option(
-          "--template", options->prompt_template,
-          "Instruction data: template of a document; the escapes \\n, \\t and \\\\ are allowed. Text before {response} is encoded separately and "
-          "is the prompt")
+      ->add_option("--template", options->prompt_template,
+                   "Instruction data: template of a document; the escapes \\n, \\t and \\\\ are allowed, and {{name}} is the text {name}. Text "
+                   "before {response} is encoded separately and "
+                   "is the prompt")
       ->capture_default_str()
       ->type_name("TEXT")
       ->needs(prompt);

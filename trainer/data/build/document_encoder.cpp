@@ -10,8 +10,6 @@
 namespace trireme {
 namespace {
 
-constexpr std::string_view kPrompt = "{prompt}", kResponse = "{response}";
-
 std::string unescape(const std::string& text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -24,6 +22,52 @@ std::string unescape(const std::string& text) {
     plain += next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
   }
   return plain;
+}
+
+/// The name, spaces around it included, between `braces` opening braces at the start of `text` and as many closing ones; empty if there is none.
+/// Other braces are text, as in JSON.
+std::string_view braced_name(std::string_view text, size_t braces) {
+  const size_t end = text.find('}');
+  if (end == std::string_view::npos || !text.substr(end).starts_with(std::string(braces, '}'))) return {};
+  const std::string_view inner = text.substr(braces, end - braces);
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  const auto other = [](char c) { return (c >= '0' && c <= '9') || c == '-' || c == '.'; };
+  const size_t first = inner.find_first_not_of(' '), last = inner.find_last_not_of(' ');
+  if (first == std::string_view::npos || !letter(inner[first])) return {};
+  const std::string_view name = inner.substr(first, last - first + 1);
+  return std::all_of(name.begin(), name.end(), [&](char c) { return letter(c) || other(c); }) ? inner : std::string_view();
+}
+
+/// A template: `fields` stand between successive `texts`.
+struct Template {
+  std::vector<std::string> texts = {""}, fields;
+};
+
+Template split_template(std::string_view plain, const std::string& option) {
+  Template made;
+  while (!plain.empty()) {
+    const size_t braces = std::min(plain.find_first_not_of('{'), plain.size());
+    const std::string_view name = braces == 0 ? std::string_view() : braced_name(plain, braces);
+    if (name.empty()) {
+      made.texts.back() += plain.front();
+      plain.remove_prefix(1);
+      continue;
+    }
+    const bool field = braces % 2 == 1;  // {{ and }} around a name are the text { and }
+    made.texts.back() += std::string(braces / 2, '{');
+    if (!field) {
+      made.texts.back() += name;
+    } else if (name == "prompt" || name == "response") {
+      made.fields.emplace_back(name);
+      made.texts.emplace_back();
+    } else {
+      throw ConfigError(concat(option, ": unknown field {", name, "}; allowed {prompt} and {response}, whose JSON fields --prompt-field and ",
+                               "--response-field name; {{", name, "}} is the text {", name, "}"));
+    }
+    made.texts.back() += std::string(braces / 2, '}');
+    plain.remove_prefix(2 * braces + name.size());
+  }
+  return made;
 }
 
 struct Encoder {
@@ -89,15 +133,13 @@ std::vector<Texts> parse_lines(const Piece& piece, const DocumentRules& rules) {
 }  // namespace
 
 void parse_template(const std::string& text, DocumentRules& rules) {
-  const std::string plain = unescape(text);
-  const size_t prompt = plain.find(kPrompt);
-  const size_t response = plain.find(kResponse);
-  if (prompt == std::string::npos || response == std::string::npos || response < prompt || plain.rfind(kPrompt) != prompt ||
-      plain.rfind(kResponse) != response)
-    throw ConfigError(concat("--template=", text, ": must contain {prompt} once and, after it, {response} once"));
-  rules.before = plain.substr(0, prompt);
-  rules.between = plain.substr(prompt + kPrompt.size(), response - prompt - kPrompt.size());
-  rules.after = plain.substr(response + kResponse.size());
+  const std::string option = "--template=" + text;
+  const Template parts = split_template(unescape(text), option);
+  if (parts.fields != std::vector<std::string>{"prompt", "response"})
+    throw ConfigError(concat(option, ": must contain {prompt} once and, after it, {response} once"));
+  rules.before = parts.texts[0];
+  rules.between = parts.texts[1];
+  rules.after = parts.texts[2];
 }
 
 EncodeBudget::Turn::Turn(EncodeBudget& turns, size_t bytes) : turns_(turns), bytes_(bytes) {
