@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "kernels/core/check.h"
@@ -251,6 +252,20 @@ TEST_CASE("config: text is quoted only if a parser could read it as another type
   for (const std::string plain : {"1f1b", "after_use", "data/train", "/a/b.c-d", "3x"}) CHECK(text(plain) == plain);
   for (const std::string quoted : {"", "true", "No", "null", "auto", "12", "1e3", "0x10", "1_0", "-a", ".nan", "a b", "a:b", "#a", "*a", "~"})
     CHECK(text(quoted) == '"' + quoted + '"');
+}
+
+TEST_CASE("config: numbers are written so that every YAML parser reads numbers") {
+  const Config config = resolve(
+      load(kSmall, {"data.train=[t, u]", "data.weights=[1.0e-9, 2.5e-7]", "model.norm_epsilon=0.00001", "training.optimizer.learning_rate=3.0e-7"}));
+  const std::string text = to_yaml(config);
+  CAPTURE(text);
+  CHECK(text.find("  norm_epsilon: 1.0e-05\n") != text.npos);
+  CHECK(text.find("    learning_rate: 3.0e-07\n") != text.npos);
+  CHECK(text.find("  weights: [1.0e-09, 2.5e-07]\n") != text.npos);
+  const std::regex without_point("[ \\[][-+]?[0-9]+e");  // YAML 1.1 reads such a number as text
+  CHECK_FALSE(std::regex_search(text, without_point));
+  CHECK(resolve(load(text)) == config);
+  CHECK(text_of(FieldValue(1e-5)) == "1e-05");  // messages
 }
 
 TEST_CASE("config: the schema is JSON and describes every key") {

@@ -97,6 +97,14 @@ std::string number_text(double value) {
   return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
 }
 
+/// A number that every YAML parser reads as one: YAML 1.1 needs a point before the exponent and reads 1e-05 as text.
+std::string yaml_number(double value) {
+  std::string text = number_text(value);
+  const size_t exponent = text.find('e');
+  if (exponent != std::string::npos && text.find('.') == std::string::npos) text.insert(exponent, ".0");
+  return text;
+}
+
 /// Plain if every YAML parser reads it as text; otherwise quoted.
 std::string string_text(const std::string& text) {
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
@@ -185,7 +193,10 @@ std::string shown_value(const FieldRow& row) {
 std::string written_value(const FieldRow& row) {
   const bool unset = std::holds_alternative<std::monostate>(row.value) && row.field.auto_rule == nullptr;
   if (row.field.without_effect != nullptr || unset) return "";
-  return is_auto(row) ? row.field.auto_name : text_of(row.value);
+  if (is_auto(row)) return row.field.auto_name;
+  if (const auto* number = std::get_if<double>(&row.value)) return yaml_number(*number);
+  if (const auto* list = std::get_if<std::vector<double>>(&row.value)) return list_text(*list, yaml_number);
+  return text_of(row.value);
 }
 
 std::string allowed_text(const Field& field, FieldType type) {

@@ -41,9 +41,10 @@ FieldTable table_of(const ClusterConfig& cluster);
 /// Resets every key with one of `aspects` to its default.
 void reset(Config& config, std::initializer_list<Aspect> aspects);
 
-/// YAML flow text that reads back as the same value: shortest round-trip digits, quotes only where needed. monostate gives "auto".
+/// Text for messages, which this program reads back as the same value: shortest round-trip digits, quotes only where needed. monostate gives "auto".
 std::string text_of(const FieldValue& value);
-/// The value as written to a file; empty for keys that are not written: optional keys that are not set, and keys without effect.
+/// The value as YAML flow text, as written to a file, which every YAML parser reads as the same value (1.0e-05, not 1e-05); empty for keys that are
+/// not written: optional keys that are not set, and keys without effect.
 std::string written_value(const FieldRow& row);
 /// "integer from 1 to 1024, or auto", "llama | gpt2", "list of paths".
 std::string allowed_text(const Field& field, FieldType type);
