@@ -329,6 +329,7 @@ TEST_CASE("bad input: configuration, its values") {
                 {"decay without wsd", train({"training.schedule.decay_steps=2"}), 64, {"training.schedule.decay_steps=2: has no effect"}},
                 {"keep nothing", train({"checkpoint.keep=0"}), 64, {"checkpoint.keep=0: out of range"}},
                 {"name that is a path", train({"run.name=a/b"}), 64, {"run.name=a/b: not a valid directory name"}},
+                {"difference from a missing file", {"config", "diff", "run.yaml", "none.yaml"}, 64, {"none.yaml"}},
                 {"refused by show", {"config", "show", "run.yaml", "--set", "model.layers=0"}, 64, {"model.layers=0: out of range"}},
                 {"refused by explain", {"config", "explain", "run.yaml", "--set", "model.layer=1"}, 64, {"did you mean model.layers?"}},
             },

@@ -12,6 +12,8 @@
 namespace trireme {
 namespace {
 
+constexpr int kDifferent = 1;  ///< exit code of `config diff`, as of diff(1)
+
 struct ConfigArguments {
   std::string config;
   std::vector<std::string> sets;
@@ -21,6 +23,29 @@ struct ConfigArguments {
 void print(const std::string& text) {
   std::cout << text;
   finish_output();
+}
+
+/// Errors: ConfigError for every reason that the file cannot be read, so that the exit code is not that of a difference.
+Config resolved_file(const std::string& path) {
+  try {
+    return resolve(load_config(path));
+  } catch (const Error& error) {
+    throw ConfigError(error.what());
+  }
+}
+
+void add_diff(CLI::App& config, int& exit_code) {
+  CLI::App* command = config.add_subcommand("diff",
+                                            "Print the keys whose values differ between two resolved configurations, as `key: a -> b`.\n"
+                                            "The exit code is 0 if they are equal, 1 if they differ and 64 if one cannot be read.");
+  const auto files = std::make_shared<std::pair<std::string, std::string>>();
+  command->add_option("A", files->first, "YAML file of a run, such as the config.yaml of a run directory")->required();
+  command->add_option("B", files->second, "YAML file to compare with A")->required();
+  command->callback([files, &exit_code] {
+    const std::string text = differences(resolved_file(files->first), resolved_file(files->second));
+    print(text);
+    exit_code = text.empty() ? static_cast<int>(ExitCode::kOk) : kDifferent;
+  });
 }
 
 /// The actions of a step, in the format of parallel.schedule_file, or lowered as the ranks run them (for reading only).
@@ -38,7 +63,7 @@ std::string actions(const Config& config, bool lowered) {
 }  // namespace
 
 void add_config_command(CLI::App& app, int& exit_code) {
-  CLI::App* config = app.add_subcommand("config", "Show, describe or explain a configuration");
+  CLI::App* config = app.add_subcommand("config", "Show, describe, explain or compare configurations");
   config->require_subcommand(1);
   const auto add = [&](const char* name, const char* doc, bool needs_file, auto text) {
     CLI::App* command = config->add_subcommand(name, doc);
@@ -66,6 +91,7 @@ void add_config_command(CLI::App& app, int& exit_code) {
           [](const ConfigArguments& arguments) { return actions(resolve(load_config(arguments.config, arguments.sets)), arguments.lowered); });
   schedule->add_flag("--lowered", options->lowered,
                      "Print the lowered lists that ranks run, with transfers, gathers and reductions (for reading only)");
+  add_diff(*config, exit_code);
   const auto [schema, schema_options] = add("schema", "Print the JSON Schema of the configuration file", false, [](const ConfigArguments& arguments) {
     if (!arguments.config.empty()) resolve(load_config(arguments.config, arguments.sets));
     return arguments.cluster ? cluster_schema() : json_schema();

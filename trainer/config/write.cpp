@@ -130,6 +130,17 @@ std::string cluster_schema() {
   return schema_of("Trireme cluster", table_of(ClusterConfig{}), "Machines for a forecast of `trireme plan` or `trireme train`.").dump(2) + "\n";
 }
 
+std::string differences(const Config& a, const Config& b) {
+  const std::vector<FieldRow> before = table_of(a).fields, after = table_of(b).fields;  // the same keys in the same order
+  const auto shown = [](const std::string& value) { return value.empty() ? "not set" : value; };
+  std::string out;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const std::string from = written_value(before[i]), to = written_value(after[i]);
+    if (from != to) out += concat(before[i].path, ": ", shown(from), " -> ", shown(to), "\n");
+  }
+  return out;
+}
+
 std::string explain(const LoadedConfig& loaded, const Config& resolved) {
   const FieldTable table = table_of(resolved);
   const FieldTable written = table_of(loaded.config);
