@@ -313,7 +313,10 @@ TEST_CASE("bad input: configuration, its values") {
                  {"run.yaml:3:1 training.steps: neither steps nor epochs is given"},
                  edit("run.yaml", "  steps: 6\n", "")},
                 {"dropout of all", train({"model.dropout=1"}), 64, {"model.dropout=1: out of range"}},
-                {"device unknown", train({"run.device=gpu"}), 64, {"run.device=gpu: not one of the choices; allowed auto | cpu | cuda"}},
+                {"device unknown",
+                 train({"run.device=gpu"}),
+                 64,
+                 {"run.device=gpu: not one of the choices; allowed auto | cpu | cuda; nearest valid cuda"}},
                 {"unknown tokenizer", train({"data.tokenizer=bpe"}), 64, {"data.tokenizer=bpe: unknown tokenizer; allowed: bytes"}},
                 {"precision of a later version",
                  train({"training.precision=fp8"}),
@@ -494,6 +497,25 @@ TEST_CASE("bad input: checkpoint and run directory") {
           {"generate from no text", {"generate", "--checkpoint", saved, "--prompt", ""}, 64, {"--prompt: empty"}},
       },
       true);
+}
+
+TEST_CASE("bad input: the help of each command says that --set may be repeated") {
+  const TemporaryDirectory directory;
+  for (const Arguments& command : std::vector<Arguments>{{"train"},
+                                                         {"eval"},
+                                                         {"plan"},
+                                                         {"verify"},
+                                                         {"bench", "step"},
+                                                         {"bench", "kernels"},
+                                                         {"config", "show"},
+                                                         {"config", "explain"},
+                                                         {"config", "actions"}}) {
+    CAPTURE(command);
+    const std::string help = must(directory, command + Arguments{"--help"}).out;
+    const size_t at = help.find("  --set ");
+    REQUIRE(at != help.npos);
+    CHECK(help.find("may be repeated", at) < help.find("\n  --", at + 1));
+  }
 }
 
 TEST_CASE("bad input: usage") {

@@ -220,7 +220,10 @@ class Binder {
   void read(const Field& field, const YamlNode& node, Auto<std::vector<T>>& target) {
     target.reset();
     if (is_auto(field, node)) return;
-    if (node.kind != YamlNode::Kind::kSequence) return refuse(node, concat(kind_name(node), " where a list is expected"), allowed(), as_list(node));
+    if (node.kind != YamlNode::Kind::kSequence) {
+      const bool one_item = node.kind == YamlNode::Kind::kScalar && is_valid<T>(field, node.text);
+      return refuse(node, concat(kind_name(node), " where a list is expected"), allowed(), one_item ? "[" + node.text + "]" : "");
+    }
     std::vector<T> values;
     for (const YamlNode& item : node.children) {
       T value = 0;
@@ -241,6 +244,17 @@ class Binder {
         target.push_back(item.text);
     }
     if (node.children.empty() && field.required) refuse(node, "an empty list", allowed());
+  }
+
+  template <class T>
+  static bool is_valid(const Field& field, const std::string& text) {
+    std::string rule, nearest;
+    std::optional<double> value;
+    if constexpr (std::is_same_v<T, int64_t>)
+      value = parse_integer(text, rule, nearest);
+    else
+      value = parse_number(text, rule);
+    return value && *value >= field.min && *value <= field.max && !(field.above_min && *value == field.min);
   }
 
   static std::string as_list(const YamlNode& node) { return node.kind == YamlNode::Kind::kScalar ? "[" + text_of(FieldValue(node.text)) + "]" : ""; }

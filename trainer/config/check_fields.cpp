@@ -15,10 +15,30 @@ std::string nearest_in_field(const FieldRow& row, double value) {
   return row.type == FieldType::kNumber ? text_of(FieldValue(clamped)) : std::to_string(static_cast<int64_t>(clamped));
 }
 
-/// The choice that is closest to `text`.
+struct Synonym {
+  const char* word;  ///< in lower case
+  const char* choice;
+};
+
+/// Words of other programs for choices; their spelling does not lead to the choice.
+constexpr Synonym kSynonyms[] = {
+    {"gpu", "cuda"},    {"nvidia", "cuda"},  {"bfloat16", "bf16"}, {"bf16-mixed", "bf16"}, {"mixed", "bf16"},   {"fp8", "bf16"},     {"int8", "bf16"},
+    {"half", "fp16"},   {"float16", "fp16"}, {"f16", "fp16"},      {"16", "fp16"},         {"float", "fp32"},   {"float32", "fp32"}, {"f32", "fp32"},
+    {"single", "fp32"}, {"tf32", "fp32"},    {"32", "fp32"},       {"double", "fp64"},     {"float64", "fp64"}, {"f64", "fp64"},     {"64", "fp64"},
+    {"gpt", "gpt2"},    {"gpt-2", "gpt2"},   {"mistral", "llama"}, {"qwen", "llama"},      {"qwen2", "llama"},  {"qwen3", "llama"},
+};
+
+/// The choice that `text` is another word for, otherwise the one of the closest spelling.
 std::string nearest_choice(const Field& field, const std::string& text) {
   constexpr size_t kLongestTypo = 64;
   if (text.size() > kLongestTypo) return "";
+  std::string word = text;
+  for (char& c : word)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  for (const Synonym& synonym : kSynonyms) {
+    const bool offered = std::find(field.choices.begin(), field.choices.end(), std::string_view(synonym.choice)) != field.choices.end();
+    if (word == synonym.word && offered) return synonym.choice;
+  }
   return *std::min_element(field.choices.begin(), field.choices.end(),
                            [&](const char* a, const char* b) { return edit_distance(a, text) < edit_distance(b, text); });
 }
