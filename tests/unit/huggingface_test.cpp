@@ -232,7 +232,10 @@ TEST_CASE("config.json of older versions of transformers gives the same model") 
   json mistral = read_json(kGolden / "mistral/config.json"), window = read_json(kGolden / "qwen2_window/config.json");
   CHECK(*model_of(mistral).window == 4);
   CHECK_FALSE(model_of(mistral).window_layers.has_value());
-  CHECK_THROWS_AS(model_of(without(mistral, "sliding_window")), DataError);  // transformers' default of 4096 is not assumed
+  CHECK_FALSE(model_of(without(mistral, "sliding_window")).window.has_value());  // 4096, the default of transformers, exceeds every position
+  json long_mistral = without(mistral, "sliding_window");
+  long_mistral["max_position_embeddings"] = 32768;
+  CHECK(*model_of(long_mistral).window == 4096);
   mistral["sliding_window"] = nullptr;
   CHECK_FALSE(model_of(mistral).window.has_value());
   CHECK(model_of(window).window_layers == std::vector<int64_t>{1});
@@ -257,11 +260,15 @@ TEST_CASE("an unsupported config.json is refused, naming key and value") {
     json value;
     std::string named;
   } cases[] = {
-      {"llama_tied", "model_type", "mixtral", R"("model_type" is "mixtral": not supported; allowed "llama", "mistral", "qwen2", "qwen3", "gpt2")"},
+      {"llama_tied", "model_type", "mixtral",
+       R"("model_type" is "mixtral": not supported, because this program lacks experts; supported "llama", "mistral", "qwen2", "qwen3", "gpt2")"},
+      {"llama_tied", "model_type", "gemma", R"("model_type" is "gemma": not supported, because this program lacks embedding scale, GeGLU, )"},
+      {"llama_tied", "model_type", "deepseek_v3", "lacks latent attention, experts; supported \"llama\", "},
+      {"llama_tied", "model_type", "bloom", "lacks ALiBi, "},
+      {"llama_tied", "model_type", "my_model", R"("model_type" is "my_model": not supported; supported "llama", "mistral")"},
       {"llama_tied", "model_type", nullptr, R"("model_type" is null; expected a string)"},
       {"llama_tied", "architectures", {"LlamaForSequenceClassification"}, R"("architectures" is ["LlamaForSequenceClassification"])"},
       {"llama_tied", "hidden_act", "gelu", R"("hidden_act" is "gelu": not supported; allowed "silu")"},
-      {"llama_tied", "attention_bias", true, R"("attention_bias" is true)"},
       {"llama_tied", "mlp_bias", true, R"("mlp_bias" is true)"},
       {"llama_tied", "hidden_size", "32", R"("hidden_size")"},
       {"llama_tied", "hidden_size", 32.0, R"("hidden_size")"},
@@ -293,7 +300,6 @@ TEST_CASE("an unsupported config.json is refused, naming key and value") {
       {"qwen2_window", "sliding_window", nullptr, R"("sliding_window")"},
       {"mistral", "sliding_window", 0, R"("sliding_window")"},
       {"mistral", "layer_types", {"full_attention", "sliding_attention"}, R"(this model type has its window on every layer)"},
-      {"qwen3", "attention_bias", true, R"("attention_bias" is true)"},
       {"qwen3", "head_dim", nullptr, R"("head_dim")"},
       {"gpt2_tied", "activation_function", "relu", R"("activation_function" is "relu": not supported; allowed "gelu_new")"},
       {"gpt2_tied", "scale_attn_weights", false, R"("scale_attn_weights" is false)"},
@@ -309,6 +315,39 @@ TEST_CASE("an unsupported config.json is refused, naming key and value") {
     CHECK(message.starts_with(folder.file("config.json").string()));
     CHECK(message.find(c.named) != message.npos);
   }
+}
+
+TEST_CASE("a Mistral without a window is a LLaMA, and a LLaMA may have biases of query, key and value") {
+  for (const bool absent : {false, true}) {
+    const Folder folder("llama_tied");
+    folder.change_json([&](json& config) {
+      config["model_type"] = "mistral";
+      config["architectures"] = {"MistralForCausalLM"};
+      if (!absent) config["sliding_window"] = nullptr;
+    });
+    CHECK(logits_error(folder.path(), 1) < 1e-4);
+  }
+  const Folder folder("qwen2");
+  folder.change_json([](json& config) {
+    for (const char* key : {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"}) config.erase(key);
+    config["model_type"] = "llama";
+    config["architectures"] = {"LlamaForCausalLM"};
+    config["attention_bias"] = true;
+  });
+  CHECK(logits_error(folder.path(), 2) < 1e-4);
+  const auto refused_with = [&](const char* tensor, const char* words) {
+    const Folder more("qwen2");
+    fs::copy_file(folder.file("config.json"), more.file("config.json"), fs::copy_options::overwrite_existing);
+    more.change_tensors([&](RawTensors& tensors) { tensors[tensor] = tensors.at("model.norm.weight"); });
+    const std::string message = refusal(more.path());
+    INFO(message);
+    CHECK(message.find(concat("\n  ", tensor, ": ", words)) != message.npos);
+  };
+  refused_with("model.layers.1.self_attn.o_proj.bias", "a bias of the attention output projection, which this program lacks");
+  refused_with("model.layers.0.mlp.up_proj.bias", "a bias in the feed-forward block, which this program lacks");
+  const Folder without_biases("llama_tied");
+  without_biases.change_json([](json& config) { config["attention_bias"] = true; });
+  CHECK(refusal(without_biases.path()).find("\n  model.layers.0.self_attn.q_proj.bias: missing") != std::string::npos);
 }
 
 TEST_CASE("GPT-2 is read with and without its name prefix, and with the constants in old files") {

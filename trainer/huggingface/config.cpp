@@ -5,6 +5,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/files/strict_json.h"
+#include "trainer/huggingface/model_types.h"
 #include "trainer/layout/resolve.h"
 
 namespace trireme {
@@ -57,6 +58,8 @@ class Keys {
   const json& object_;
   std::string where_;
 };
+
+constexpr int64_t kMistralWindow = 4096;
 
 /// "rope_parameters" (transformers 5), which contains rope_theta, or "rope_scaling" (transformers 4; older versions with "type"), with rope_theta
 /// beside it.
@@ -115,11 +118,14 @@ std::optional<std::vector<int64_t>> read_layer_types(const Keys& keys, int64_t l
   return sliding;
 }
 
-/// Mistral has its window on every layer. Qwen has one if "use_sliding_window" is true: on the layers of type "sliding_attention", or from
+/// Mistral has its window on every layer; an absent key is transformers' default of 4096, which no sequence exceeds in a model of at most 4096
+/// positions. Qwen has one if "use_sliding_window" is true: on the layers of type "sliding_attention", or from
 /// "max_window_layers" on.
 void read_window(const Keys& keys, const std::string& type, ModelConfig& model) {
   const bool mistral = type == "mistral";
-  const bool windowed = mistral ? !keys.is_null("sliding_window") : keys.boolean("use_sliding_window", false);
+  const bool given = keys.find("sliding_window") != nullptr;
+  const bool by_default = !given && !keys.is_null("sliding_window") && *model.max_positions > kMistralWindow;
+  const bool windowed = mistral ? given || by_default : keys.boolean("use_sliding_window", false);
   if (windowed && type == "llama") keys.refuse("use_sliding_window", "this model type has no sliding window; allowed false");
   std::optional<std::vector<int64_t>> layers = read_layer_types(keys, model.layers);
   if (layers && (!windowed || mistral) && layers->size() != (windowed ? static_cast<size_t>(model.layers) : 0))
@@ -130,7 +136,7 @@ void read_window(const Keys& keys, const std::string& type, ModelConfig& model) 
     for (int64_t layer = keys.integer("max_window_layers", std::nullopt, 0); layer < model.layers; ++layer) layers->push_back(layer);
   }
   if (layers && layers->empty()) return;
-  model.window = keys.integer("sliding_window");
+  model.window = keys.integer("sliding_window", mistral ? std::optional(kMistralWindow) : std::nullopt);
   if (layers && static_cast<int64_t>(layers->size()) < model.layers) model.window_layers = std::move(layers);
 }
 
@@ -150,14 +156,14 @@ ModelConfig llama_config(const Keys& keys, const std::string& type) {
   model.max_positions = keys.integer("max_position_embeddings");
   model.tied_embeddings = keys.boolean("tie_word_embeddings", false);
   model.norm_epsilon = keys.number("rms_norm_eps", 1e-6);
-  model.qkv_bias = type == "qwen2";
+  // Qwen2 always has biases of query, key and value. Qwen2 and Mistral ignore "attention_bias". In the other classes it adds one to the output
+  // projection too, which the reader refuses by its tensor; weights without that tensor, whose bias would be zero, are read.
+  model.qkv_bias = type == "qwen2" || (type != "mistral" && keys.boolean("attention_bias", false));
   model.qk_norm = type == "qwen3";
   const Rope rope = read_rope(keys);
   model.rope_theta = rope.theta;
   model.rope_scaling = rope.scaling;
   keys.require("hidden_act", "silu");
-  // Qwen2 and Mistral ignore "attention_bias".
-  if (type != "qwen2" && type != "mistral") keys.require("attention_bias", false, "a bias of the attention output projection is not supported");
   if (type != "mistral") keys.require("mlp_bias", false, "biases in the feed-forward block are not supported");
   if (keys.number("partial_rotary_factor", 1) != 1) keys.refuse("partial_rotary_factor", "RoPE on a part of each head is not supported; allowed 1");
   read_window(keys, type, model);
@@ -207,19 +213,11 @@ ModelConfig checked(const ModelConfig& model, const std::string& where) {
 }  // namespace
 
 ModelConfig parse_hugging_face_config(const std::string& text, const std::string& where) {
-  struct Type {
-    const char *name, *architecture;
-  };
-  constexpr Type kTypes[] = {{"llama", "LlamaForCausalLM"},
-                             {"mistral", "MistralForCausalLM"},
-                             {"qwen2", "Qwen2ForCausalLM"},
-                             {"qwen3", "Qwen3ForCausalLM"},
-                             {"gpt2", "GPT2LMHeadModel"}};
   const json object = parse_object(text, where);
   const Keys keys(object, where);
   const std::string type = keys.text("model_type");
-  const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const Type& candidate) { return type == candidate.name; });
-  if (known == std::end(kTypes)) keys.refuse("model_type", "not supported; allowed \"llama\", \"mistral\", \"qwen2\", \"qwen3\", \"gpt2\"");
+  const ModelType* const known = find_model_type(type);
+  if (!known) keys.refuse("model_type", unsupported_model_type(type));
   check_class(keys, known->architecture);
   if (keys.find("quantization_config")) keys.refuse("quantization_config", "quantised weights are not supported");
   return checked(type == "gpt2" ? gpt2_config(keys) : llama_config(keys, type), where);

@@ -27,6 +27,14 @@ bool is_buffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with(".self_attn.rotary_emb.inv_freq");
 }
 
+/// What is wrong with a tensor that the model does not have.
+const char* leftover_text(const std::string& name) {
+  if (name.ends_with(".self_attn.o_proj.bias")) return "a bias of the attention output projection, which this program lacks";
+  for (const char* layer : {".mlp.gate_proj.bias", ".mlp.up_proj.bias", ".mlp.down_proj.bias"})
+    if (name.ends_with(layer)) return "a bias in the feed-forward block, which this program lacks";
+  return "not a tensor of this model";
+}
+
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text;
   for (const int64_t extent : shape) text += (text.empty() ? "" : ", ") + std::to_string(extent);
@@ -127,7 +135,7 @@ void HuggingFaceReader::place_tensors() {
     }
   }
   if (model_.tied_embeddings) left.erase(kHead);
-  for (const auto& [name, unused] : left) problems.add(name, "not a tensor of this model");
+  for (const auto& [name, unused] : left) problems.add(name, leftover_text(name));
   problems.raise(folder_);
 }
 

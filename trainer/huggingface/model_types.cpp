@@ -1,0 +1,79 @@
+#include "trainer/huggingface/model_types.h"
+
+#include <algorithm>
+
+#include "kernels/core/check.h"
+
+namespace trireme {
+namespace {
+
+struct Unsupported {
+  const char* type;
+  const char* lacks;  ///< what this program would need
+};
+
+/// Source: the modeling files of transformers.
+constexpr Unsupported kUnsupported[] = {
+    {"bert", "bidirectional attention"},
+    {"bloom", "ALiBi, norm of the embedding"},
+    {"cohere", "parallel blocks, LayerNorm without bias, logit scale"},
+    {"cohere2", "parallel blocks, LayerNorm without bias, logit scale, layers without positions"},
+    {"dbrx", "experts"},
+    {"deepseek_v2", "latent attention, experts"},
+    {"deepseek_v3", "latent attention, experts"},
+    {"falcon", "parallel blocks, packed query, key and value"},
+    {"gemma", "embedding scale, GeGLU, norms with 1 + weight"},
+    {"gemma2", "embedding scale, GeGLU, norms with 1 + weight, post-norms, soft-capped logits"},
+    {"gemma3", "embedding scale, GeGLU, norms with 1 + weight, post-norms, images"},
+    {"gemma3_text", "embedding scale, GeGLU, norms with 1 + weight, post-norms"},
+    {"gpt_bigcode", "multi-query attention with learned positions"},
+    {"gpt_neo", "unscaled attention, windows with learned positions"},
+    {"gpt_neox", "partial rotary embedding, parallel blocks"},
+    {"gpt_oss", "experts, attention sinks"},
+    {"gptj", "partial rotary embedding, parallel blocks"},
+    {"granite", "embedding, attention, residual and logit multipliers"},
+    {"granitemoe", "embedding, attention, residual and logit multipliers, experts"},
+    {"jamba", "state-space layers, experts"},
+    {"llama4", "experts, layers without positions, images"},
+    {"llama4_text", "experts, layers without positions"},
+    {"mamba", "state-space layers"},
+    {"mamba2", "state-space layers"},
+    {"mixtral", "experts"},
+    {"mpt", "ALiBi"},
+    {"nemotron", "partial rotary embedding, squared ReLU"},
+    {"olmo", "norms without weights"},
+    {"olmo2", "post-norms, norms over all query and key heads"},
+    {"olmoe", "experts"},
+    {"opt", "ReLU, positions with an offset"},
+    {"phi", "partial rotary embedding, parallel blocks"},
+    {"phi3", "packed projections (qkv_proj, gate_up_proj)"},
+    {"phimoe", "experts"},
+    {"qwen2_moe", "experts"},
+    {"qwen3_moe", "experts"},
+    {"qwen3_next", "linear attention, experts"},
+    {"rwkv", "recurrent layers"},
+    {"smollm3", "layers without positions"},
+    {"stablelm", "partial rotary embedding, LayerNorm with SwiGLU"},
+    {"starcoder2", "LayerNorm and biases with RoPE"},
+    {"t5", "an encoder, relative positions"},
+};
+
+}  // namespace
+
+const ModelType* find_model_type(const std::string& name) {
+  const auto* found = std::find_if(std::begin(kModelTypes), std::end(kModelTypes), [&](const ModelType& type) { return name == type.name; });
+  return found == std::end(kModelTypes) ? nullptr : found;
+}
+
+std::string unsupported_model_type(const std::string& name) {
+  const auto* found = std::find_if(std::begin(kUnsupported), std::end(kUnsupported), [&](const Unsupported& type) { return name == type.type; });
+  std::string text = found == std::end(kUnsupported) ? "not supported" : concat("not supported, because this program lacks ", found->lacks);
+  const char* separator = "; supported ";
+  for (const ModelType& type : kModelTypes) {
+    text += concat(separator, '"', type.name, '"');
+    separator = ", ";
+  }
+  return text;
+}
+
+}  // namespace trireme
