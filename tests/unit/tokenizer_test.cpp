@@ -451,7 +451,13 @@ TEST_CASE("tokenizers: a damaged tokenizer.json is refused, naming the fault") {
       {"model", [](json& t) { t["model"]["type"] = "Unigram"; }, {"Unigram", "supported: BPE"}},
       {"version", [](json& t) { t["version"] = "2.0"; }, {"version", "2.0"}},
       {"dropout", [](json& t) { t["model"]["dropout"] = 0.1; }, {"dropout", "0.1"}},
-      {"byte_fallback", [](json& t) { t["model"]["byte_fallback"] = true; }, {"byte_fallback"}},
+      {"byte_fallback",
+       [](json& t) {  // as in LLaMA 2
+         t["model"]["byte_fallback"] = true;
+         t["normalizer"] = {{"type", "Prepend"}, {"prepend", "\u2581"}};
+         t["pre_tokenizer"] = nullptr;
+       },
+       {"\"byte_fallback\"", "use the tokenizer.model"}},
       {"suffix", [](json& t) { t["model"]["end_of_word_suffix"] = "</w>"; }, {"end_of_word_suffix", "</w>"}},
       {"prefix", [](json& t) { t["model"]["continuing_subword_prefix"] = "##"; }, {"continuing_subword_prefix"}},
       {"truncation",

@@ -247,6 +247,9 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
   const json& model = object_member(root, "model", where);
   const std::string type = is_null(model, "type") ? "BPE" : string_member(model, "type", concat(where, ": model"));
   if (type != "BPE") throw DataError(concat(where, ": model ", type, " is not supported; supported: BPE"));
+  if (flag(model, "byte_fallback", false, where))  // checked first: such a file also has unsupported normalizers and decoders
+    throw DataError(concat(
+        where, ": BPE with \"byte_fallback\", as in LLaMA 2, Mistral and Gemma, is not supported; use the tokenizer.model of the same ", "model"));
   TokenizerJson made;
   made.nfc = parse_normalizer(root, concat(where, ": normalizer"));
   made.rules = parse_pre_tokenizer(root, concat(where, ": pre_tokenizer"));
