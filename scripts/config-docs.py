@@ -23,6 +23,7 @@ HEAD = """\
 A run is one YAML file. Every key has a default except those marked *required*; an unknown key is an error with the nearest known one.
 `trireme config explain CONFIG` prints each key of a file with its value and where the value came from, `config show` the resolved file, `config schema` the JSON
 Schema for editors. `--set key.path=value` on the command line overrides the file and may be repeated; a list is written `--set data.train=[a,b]`.
+`trireme config diff A B` prints the keys whose values differ between two resolved configurations (exit code 0: equal, 1: different).
 YAML is read strictly: duplicate keys, anchors, aliases, tags and merge keys are refused with file, line and column.
 """
 CLUSTER = """\

@@ -18,9 +18,9 @@ struct DocumentRules {
   bool instruction() const { return !prompt_field.empty(); }
 };
 
-/// Sets before, between and after from `text`, with escapes for a newline (`
-`), a tab (`	`) and a backslash. {{name}} is the text {name};
-/// braces without a name are text. Errors: ConfigError unless `text` contains {prompt} and {response} once each, in this order, and no other field or escape.
+/// Sets before, between and after from `text`, with escapes for newline, tab and backslash (`\n`, `\t`, `\\`). {{name}} is the text {name};
+/// braces without a name are text.
+/// Errors: ConfigError unless `text` contains {prompt} and {response} once each, in this order, and no other field or escape.
 void parse_template(const std::string& text, DocumentRules& rules);
 
 /// Limits the text that all threads together encode in one call to kMaxUnsplitBytes: a Turn waits until its bytes fit.
