@@ -56,6 +56,16 @@ TEST_CASE("the order of a run never changes", "[sampler]") {
   CHECK(std::vector<int64_t>(samples.begin() + 99, samples.end()) == std::vector<int64_t>{68, 27, 0, 89, 42, 65});  // spans two epochs
 }
 
+TEST_CASE("a changed batch size continues at the next place, and other data begin at their first", "[sampler]") {
+  const auto samples = consumed(plain(1234, 101, 4), 400);
+  const Sampler larger(1234, {{101, 1.0}}, 10, {7, 28});
+  for (const int64_t step : {7, 8, 20})
+    for (int64_t i = 0; i < 10; ++i) CHECK(larger.sample(step, i) == samples[static_cast<size_t>(28 + (step - 7) * 10 + i)]);
+  const Sampler other(1234, {{101, 1.0}}, 4, {9, 0});
+  for (int64_t i = 0; i < 4; ++i) CHECK(other.sample(9, i) == samples[static_cast<size_t>(i)]);
+  CHECK_THROWS_AS(other.sample(8, 0), trireme::InternalError);
+}
+
 TEST_CASE("the order depends on the seed and the position, not on the batch size", "[sampler]") {
   const auto samples = consumed(plain(1234, 101, 4), 400);
   CHECK(samples == consumed(plain(1234, 101, 4), 400));

@@ -23,8 +23,8 @@ uint64_t share_of(double weight, double rest) {
 
 }  // namespace
 
-Sampler::Sampler(uint64_t seed, std::vector<Dataset::Group> groups, int64_t global_batch)
-    : seed_(seed), groups_(std::move(groups)), shares_(groups_.size()), global_batch_(global_batch) {
+Sampler::Sampler(uint64_t seed, std::vector<Dataset::Group> groups, int64_t global_batch, DataStart start)
+    : seed_(seed), groups_(std::move(groups)), shares_(groups_.size()), global_batch_(global_batch), start_(start) {
   TRIREME_CHECK(!groups_.empty() && global_batch >= 1, groups_.size(), " groups, global batch ", global_batch);
   double rest = 0;
   for (size_t g = groups_.size(); g-- > 0;) {
@@ -36,9 +36,10 @@ Sampler::Sampler(uint64_t seed, std::vector<Dataset::Group> groups, int64_t glob
 }
 
 int64_t Sampler::sample(int64_t step, int64_t index) const {
-  TRIREME_CHECK(step >= 0 && index >= 0 && index < global_batch_, "step ", step, ", index ", index, " of ", global_batch_);
-  int64_t place = step * global_batch_ + index;  // index among the places of `group` and the groups after it
-  int64_t first = 0;                             // first sample of `group`
+  TRIREME_CHECK(step >= start_.step && index >= 0 && index < global_batch_, "step ", step, " from ", start_.step, ", index ", index, " of ",
+                global_batch_);
+  int64_t place = start_.place + (step - start_.step) * global_batch_ + index;  // index among the places of `group` and the groups after it
+  int64_t first = 0;                                                            // first sample of `group`
   size_t group = 0;
   for (; group + 1 < groups_.size(); ++group) {
     const int64_t taken = places_taken(place, shares_[group]);

@@ -6,15 +6,23 @@
 
 namespace trireme {
 
-/// Sample order of training: a pure function of (seed, step), independent of layout and resumes, without saved state. Each epoch of a group is a
+/// Where a run begins to read its training data: `step` (from 0) takes its first sample from `place` of the sample order. It differs from {0, 0} only
+/// after `trireme train --change` has changed the global batch size or the training data.
+struct DataStart {
+  int64_t step = 0;
+  int64_t place = 0;
+};
+
+/// Sample order of training: a pure function of (seed, step, start), independent of layout and resumes. Each epoch of a group is a
 /// fresh permutation of its samples; a batch may span two epochs. With several groups, the first p places contain p * weight samples of each of
 /// G groups, to within G samples, and each group visits every one of its samples once per epoch.
 class Sampler {
  public:
-  Sampler(uint64_t seed, std::vector<Dataset::Group> groups, int64_t global_batch);
+  Sampler(uint64_t seed, std::vector<Dataset::Group> groups, int64_t global_batch, DataStart start = {});
 
   int64_t global_batch() const { return global_batch_; }  ///< samples per step
-  /// Sample at place `index` in [0, global_batch) of the global batch (over all ranks and micro-batches) of `step`, counted from 0. O(groups).
+  /// Sample at place `index` in [0, global_batch) of the global batch (over all ranks and micro-batches) of `step`, counted from 0 and at least
+  /// start.step. O(groups).
   int64_t sample(int64_t step, int64_t index) const;
   /// Steps needed to consume `epochs` times the number of samples; the last step may extend into the next epoch.
   int64_t steps_for(int64_t epochs) const;
@@ -24,6 +32,7 @@ class Sampler {
   std::vector<Dataset::Group> groups_;
   std::vector<uint64_t> shares_;  ///< share of each group in the places not taken by earlier groups, in units of 2^-64; the last group takes the rest
   int64_t global_batch_;
+  DataStart start_;
 };
 
 /// Sample at place `index` of evaluation batch `batch`: the samples in order, once; -1 (padding, see Dataset::read) past the last one.

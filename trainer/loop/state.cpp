@@ -120,8 +120,8 @@ NonFinite non_finite_weights(Trainer& trainer) {
   return found;
 }
 
-void load_state(Trainer& trainer, CheckpointReader& reader) {
-  const bool scales = scales_loss(trainer.config().training), has_average = reader.has_kind(kAverageName);
+void load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss_scale) {
+  const bool scales = scales_loss(trainer.config().training) && !new_loss_scale, has_average = reader.has_kind(kAverageName);
   const std::set<std::string> known = parameter_names(trainer);
   collectively(trainer.mesh().world, [&] {
     if (scales && !reader.description().loss_scale) throw DataError("checkpoint: contains no loss scale, which training.precision fp16 needs");

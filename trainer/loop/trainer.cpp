@@ -135,7 +135,7 @@ int64_t Trainer::read_batch(const Dataset& data, const std::function<int64_t(int
 StepResult Trainer::step(const Dataset& data, int64_t step, double learning_rate) { return finish(start(data, step, learning_rate)); }
 
 Trainer::StepInFlight Trainer::start(const Dataset& data, int64_t step, double learning_rate) {
-  const Sampler sampler(static_cast<uint64_t>(config_.run.seed), data.groups(), config_.training.global_batch_size);
+  const Sampler sampler(static_cast<uint64_t>(config_.run.seed), data.groups(), config_.training.global_batch_size, data_start_);
   note("reading the batch of step ", step + 1);
   const int64_t valid = [&] {
     const TracedRegion reading(trace_, Cause::kDataWait);

@@ -63,6 +63,8 @@ class Trainer {
   Trainer(Context& ctx, Communicator& world, const Config& config, bool for_training, const std::vector<Recompute>& recompute,
           const LoweredSchedule& schedule);
 
+  /// Sets where the training data begin: {0, 0} unless a resumed run has changed them. Set the same value on all ranks.
+  void set_data_start(DataStart start) { data_start_ = start; }
   /// Trains on the global batch of `step` (from 0).
   StepResult step(const Dataset& data, int64_t step, double learning_rate);
   /// The two halves of step(): `start` queues the whole step, update included, without waiting for the device; `finish` waits for its results. At
@@ -162,6 +164,7 @@ class Trainer {
   AdamW hyper_;
   LossScaling scaling_;
   LossScale loss_scale_;  ///< after finished steps
+  DataStart data_start_;
 };
 
 }  // namespace trireme
