@@ -36,6 +36,13 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(text.find(from), from.size(), to);
 }
 
+/// An entry of "branch" with some members replaced.
+json change(int64_t step, int64_t sample, const json& members = json::object()) {
+  json entry = {{"step", step}, {"sample", sample}, {"changes", json::object()}};
+  entry.update(members);
+  return entry;
+}
+
 }  // namespace
 
 TEST_CASE("hostile checkpoint: an inconsistent manifest with a valid digest is refused", "[checkpoint]") {
@@ -134,6 +141,25 @@ TEST_CASE("hostile checkpoint: an inconsistent manifest with a valid digest is r
       {"more optimizer steps than steps", [](json& m) { m["optimizer_steps"] = 8; }, "\"optimizer_steps\": is 8"},
       {"more rejected steps than steps", [](json& m) { m["rejected_steps"] = 8; }, "\"rejected_steps\": is 8"},
       {"rejected steps of -1", [](json& m) { m["rejected_steps"] = -1; }, "\"rejected_steps\": is -1"},
+      {"branch of a number", [](json& m) { m["branch"] = 7; }, "\"branch\" is 7"},
+      {"change with a comment",
+       [](json& m) {
+         m["branch"] = json::array({change(3, 0, {{"comment", 1}})});
+       },
+       "unknown key \"comment\""},
+      {"change after the step", [](json& m) { m["branch"] = json::array({change(8, 0)}); }, "\"step\": is 8"},
+      {"changes out of order",
+       [](json& m) {
+         m["branch"] = json::array({change(3, 0), change(3, 0)});
+       },
+       "\"step\": is 3"},
+      {"change at sample -1", [](json& m) { m["branch"] = json::array({change(3, -1)}); }, "\"sample\": is -1"},
+      {"change behind the samples", [](json& m) { m["branch"] = json::array({change(3, m["samples"].get<int64_t>() + 1)}); }, "\"sample\": is "},
+      {"change without an old value",
+       [](json& m) {
+         m["branch"] = json::array({change(3, 0, {{"changes", {{"a", {1}}}}})});
+       },
+       "is not a pair of old and new value"},
       {"-1 non-finite values", [](json& m) { m["tensors"]["weight/w"]["boxes"][0]["non_finite"] = -1; }, "\"non_finite\": is -1"},
       {"more non-finite values than elements", [](json& m) { m["tensors"]["weight/w"]["boxes"][0]["non_finite"] = INT64_MAX; },
        "\"non_finite\": is 9223372036854775807"},

@@ -94,6 +94,23 @@ TEST_CASE("checkpoint: an unreadable one does not count towards those kept durin
   CHECK(run.steps() == Steps{2, 4});  // not removed while a readable one is searched
 }
 
+TEST_CASE("checkpoint: the changes of a run are part of its manifest", "[checkpoint]") {
+  Manifest manifest;
+  CheckpointDescription& about = manifest.description;
+  about.step = 7;
+  about.samples = 100;
+  about.model = about.layout = nlohmann::json::object();
+  CHECK(manifest_text(manifest).find("branch") == std::string::npos);
+  about.branch = {{2, 16, {{"training.steps", {6, 8}}}}, {5, 0, {{"data.train", {{"a"}, {"b"}}}}}};
+  const std::vector<ConfigChange> read = parse_manifest(manifest_text(manifest), "manifest").description.branch;
+  REQUIRE(read.size() == 2);
+  for (size_t i = 0; i < 2; ++i) {
+    CHECK(read[i].step == about.branch[i].step);
+    CHECK(read[i].sample == about.branch[i].sample);
+    CHECK(read[i].changes == about.branch[i].changes);
+  }
+}
+
 TEST_CASE("checkpoint: the number of consecutive rejected steps is part of the state", "[checkpoint]") {
   SmallRun run(0);
   run.save(7, 3, 4);

@@ -105,6 +105,21 @@ LossScale parse_loss_scale(const json& object, const std::string& where) {
   return loss_scale;
 }
 
+std::vector<ConfigChange> parse_branch(const json& object, int64_t step, int64_t samples, const std::string& where) {
+  constexpr int64_t kMost = int64_t{1} << 53;  // so that places computed from a forged manifest cannot overflow
+  std::vector<ConfigChange> branch;
+  for (const json& value : array_member(object, "branch", where)) {
+    const std::string at = concat(where, ": \"branch\"");
+    require_known_keys(value, {"step", "sample", "changes"}, at);
+    const int64_t after = branch.empty() ? 0 : branch.back().step + 1;
+    branch.push_back({integer_member(value, "step", at, after, step), integer_member(value, "sample", at, 0, std::min(samples, kMost)),
+                      object_member(value, "changes", at)});
+    for (const auto& [key, pair] : branch.back().changes.items())
+      if (!pair.is_array() || pair.size() != 2) throw DataError(concat(at, ": ", json(key).dump(), ": is not a pair of old and new value"));
+  }
+  return branch;
+}
+
 StoredTokenizer parse_tokenizer(const json& object, const std::string& where) {
   const json& value = object_member(object, "tokenizer", where);
   const std::string at = where + ": \"tokenizer\"";
@@ -193,6 +208,8 @@ std::string manifest_text(const Manifest& manifest) {
                  {"layout", about.layout}});
   if (about.loss_scale) result["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
   if (about.rejected_steps > 0) result["rejected_steps"] = about.rejected_steps;
+  for (const ConfigChange& change : about.branch)
+    result["branch"].push_back({{"step", change.step}, {"sample", change.sample}, {"changes", change.changes}});
   return with_digest(concat(kHead, std::string(kDigits, '0'), "\",", result.dump(1).substr(1), "\n"));
 }
 
@@ -214,7 +231,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // older versions had none
   require_known_keys(object,
                      {"digest", "format", "version", "step", "tokens", "samples", "optimizer_steps", "seed", "config", "model", "tokenizer",
-                      "training_data", "layout", "loss_scale", "rejected_steps", "tensors", "files"},
+                      "training_data", "layout", "loss_scale", "rejected_steps", "branch", "tensors", "files"},
                      where);
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
@@ -230,6 +247,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   about.layout = object_member(object, "layout", where);
   if (object.contains("loss_scale")) about.loss_scale = parse_loss_scale(object, where);
   if (object.contains("rejected_steps")) about.rejected_steps = integer_member(object, "rejected_steps", where, 1, about.step);
+  if (object.contains("branch")) about.branch = parse_branch(object, about.step, about.samples, where);
   manifest.contents = parse_contents(object, where);
   check_tiling(manifest.contents.tensors, where);
   check_files(manifest.contents, about.tokenizer.files, where);

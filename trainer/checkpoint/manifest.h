@@ -23,20 +23,28 @@ struct StoredTokenizer {
   std::vector<std::string> files;   ///< its file and companion files, all in Contents::files; empty for "bytes" and if unknown
 };
 
+/// A resume that changed what is trained (`trireme train --change`).
+struct ConfigChange {
+  int64_t step = 0;    ///< of the checkpoint that it resumed from
+  int64_t sample = 0;  ///< position in the training data that step + 1 begins at: a place in the sample order (DataStart)
+  nlohmann::json changes = nlohmann::json::object();  ///< {"training.steps": [old, new]}; null: not set, or without effect
+};
+
 /// State and provenance of the run; the same on every rank.
 struct CheckpointDescription {
-  int64_t step = 0;                     ///< steps completed
-  int64_t tokens = 0;                   ///< tokens consumed
-  int64_t optimizer_steps = 0;          ///< steps not rejected: the step count of AdamW's bias correction
-  std::string config;                   ///< the resolved configuration, as in config.yaml
-  nlohmann::json model;                 ///< the model section of the configuration, for readers without YAML
-  StoredTokenizer tokenizer;            ///< tokenizer of the training data
-  std::string training_data;            ///< TokenDataset::identity of the tokens it was trained on
-  int64_t seed = 0;                     ///< with `step` the complete random state: initial values, sample order and dropout are functions of both
-  int64_t samples = 0;                  ///< sequences consumed: position of the sampler
-  nlohmann::json layout;                ///< informational; no reader depends on it
-  std::optional<LossScale> loss_scale;  ///< only with dynamic loss scaling
-  int64_t rejected_steps = 0;           ///< consecutive rejected steps up to `step` (RejectedSteps)
+  int64_t step = 0;                       ///< steps completed
+  int64_t tokens = 0;                     ///< tokens consumed
+  int64_t optimizer_steps = 0;            ///< steps not rejected: the step count of AdamW's bias correction
+  std::string config;                     ///< the resolved configuration, as in config.yaml
+  nlohmann::json model;                   ///< the model section of the configuration, for readers without YAML
+  StoredTokenizer tokenizer;              ///< tokenizer of the training data
+  std::string training_data;              ///< TokenDataset::identity of the tokens it was trained on
+  int64_t seed = 0;                       ///< with `step` the complete random state: initial values, sample order and dropout are functions of both
+  int64_t samples = 0;                    ///< sequences consumed: position of the sampler, except after a change of the training data (`branch`)
+  nlohmann::json layout;                  ///< informational; no reader depends on it
+  std::optional<LossScale> loss_scale;    ///< only with dynamic loss scaling
+  int64_t rejected_steps = 0;             ///< consecutive rejected steps up to `step` (RejectedSteps)
+  std::vector<ConfigChange> branch = {};  ///< changes of the configuration up to `step`, oldest first
 };
 
 struct StoredBox {
