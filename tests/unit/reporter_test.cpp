@@ -72,7 +72,7 @@ Written written(bool terminal, int64_t steps, Body&& body) {
     const Redirected out(stdout, STDOUT_FILENO, scratch / "out"), messages(stderr, STDERR_FILENO, scratch / "messages");
     Reporter reporter;
     reporter.message("has no effect before open()");
-    reporter.open(resolve(config), environment, terminal ? std::optional(forecast) : std::nullopt, 0, steps, terminal);
+    reporter.open(resolve(config), environment, terminal ? std::optional(forecast) : std::nullopt, {}, steps, terminal);
     body(reporter, scratch / "metrics.jsonl");
   }
   return {slurp(scratch / "metrics.jsonl"), slurp(scratch / "out"), slurp(scratch / "messages")};

@@ -8,6 +8,7 @@
 
 using namespace trireme;
 using namespace trireme::test;
+using Catch::Matchers::StartsWith;
 
 namespace {
 
@@ -50,7 +51,7 @@ TEST_CASE("resume: exactly the keys that do not affect what is trained may chang
   }
 }
 
-TEST_CASE("resume: changed keys are listed one by one, saved values first") {
+TEST_CASE("resume: changed keys are listed one by one, the saved value first") {
   Config saved;
   saved.training.steps = 10;
   saved.training.schedule.name = LearningRateSchedule::kWsd;
@@ -65,16 +66,21 @@ TEST_CASE("resume: changed keys are listed one by one, saved values first") {
   now.run.name = "another";
   CHECK(mathematical_difference(saved, now) ==
         "  checkpoint: training.steps: 10\n"
-        "  checkpoint: training.optimizer.learning_rate: 0.001\n"
-        "  checkpoint: training.schedule.name: wsd\n"
-        "  checkpoint: training.schedule.final_learning_rate: 0\n"
-        "  checkpoint: training.schedule.decay_steps: auto\n"
-        "  checkpoint: data.train: []\n"
+        "  now:        training.steps: not set\n"
+        "  checkpoint: training.epochs: not set\n"
         "  now:        training.epochs: 2\n"
+        "  checkpoint: training.optimizer.learning_rate: 0.001\n"
         "  now:        training.optimizer.learning_rate: 0.25\n"
+        "  checkpoint: training.schedule.name: wsd\n"
         "  now:        training.schedule.name: linear\n"
+        "  checkpoint: training.schedule.final_learning_rate: 0\n"
         "  now:        training.schedule.final_learning_rate: 0.125\n"
+        "  checkpoint: data.train: []\n"
         "  now:        data.train: [\"a b\", c]\n");
+  CHECK(mathematical_difference(saved, now, changeable_keys({"training", "data.train"})) == "");
+  CHECK(mathematical_difference(saved, now, changeable_keys({"training.schedule", "training.optimizer", "data", "training.epochs"})) ==
+        "  checkpoint: training.steps: 10\n"
+        "  now:        training.steps: not set\n");
 }
 
 TEST_CASE("resume: the length of training may change while the schedule is constant") {
@@ -87,4 +93,86 @@ TEST_CASE("resume: the length of training may change while the schedule is const
   now.training.steps.reset();
   now.training.epochs = 2;
   CHECK(mathematical_difference(saved, now) == "");
+}
+
+TEST_CASE("resume: --change takes exactly the keys that would be refused, except those that can never change") {
+  Config saved;
+  saved.training.schedule.name = LearningRateSchedule::kCosine;
+  size_t changeable = 0;
+  for (size_t i = 0;; ++i) {
+    Config now = saved;
+    Change change(i);
+    visit(change, now);
+    if (change.path.empty()) break;
+    INFO(change.path);
+    const bool never = change.path.starts_with("model.") || change.path == "training.optimizer.name";
+    if (is_neutral(change.path) || never) {
+      CHECK_THROWS_AS(changeable_keys({change.path}), ConfigError);
+    } else {
+      CHECK(changeable_keys({change.path}) == std::set{change.path});
+      CHECK(mathematical_difference(saved, now, {change.path}) == "");
+      ++changeable;
+    }
+  }
+  CHECK(changeable > 20);
+  CHECK(changeable_keys({}).empty());
+  CHECK(changeable_keys({"data"}) == std::set<std::string>{"data.document_mask", "data.train", "data.weights"});
+  CHECK(changeable_keys({"run"}) == std::set<std::string>{"run.seed"});
+  CHECK_FALSE(changeable_keys({"training"}).contains("training.optimizer.name"));
+  CHECK_THROWS_WITH(changeable_keys({"trainin.steps"}), "--change trainin.steps: unknown key; did you mean training.steps?");
+  CHECK_THROWS_WITH(changeable_keys({""}), StartsWith("--change : unknown key"));
+}
+
+TEST_CASE("resume: a change keeps the position in the data if the samples stay the same") {
+  Config saved;
+  saved.training.steps = 100;
+  saved.training.global_batch_size = 8;
+  saved.data.train = {"a"};
+  CheckpointDescription about;
+  about.step = 10;
+  const std::set<std::string> all = changeable_keys({"training", "data", "run.seed"});
+  const auto position = [&](const auto& edit, bool same_tokens = true) {
+    Config now = saved;
+    edit(now);
+    return change_of(about, saved, now, same_tokens, all).sample;
+  };
+  CHECK(position([](Config&) {}) == 80);
+  CHECK(position([](Config& now) { now.training.global_batch_size = 32; }) == 80);
+  CHECK(position([](Config& now) { now.training.optimizer.learning_rate = 1; }) == 80);
+  CHECK(position([](Config& now) { now.run.seed = 5; }) == 80);
+  CHECK(position([](Config& now) { now.data.train = {"moved"}; }) == 80);
+  CHECK(position([](Config& now) { now.data.train = {"other"}; }, false) == 0);
+  CHECK(position([](Config&) {}, false) == 0);
+  CHECK(position([](Config& now) { now.data.weights = {1.0}; }) == 0);
+  CHECK(position([](Config& now) { now.data.document_mask = true; }) == 0);
+  CHECK(position([](Config& now) { now.training.sequence_length += 1; }) == 0);
+
+  about.branch = {{2, 16}, {5, 0}};  // other data from step 5 on
+  CHECK(position([](Config& now) { now.training.steps = 200; }) == 40);
+  CHECK(change_of(about, saved, saved, true, all).changes.empty());
+  const DataStart start = data_start(about.branch);
+  CHECK(start.step == 5);
+  CHECK(start.place == 0);
+
+  Config epochs = saved;
+  epochs.training.steps.reset();
+  epochs.training.epochs = 2;
+  CHECK_THROWS_AS(check_epochs(epochs, about.branch), ConfigError);
+  CHECK_NOTHROW(check_epochs(epochs, {{2, 16}}));
+  CHECK_NOTHROW(check_epochs(saved, about.branch));
+}
+
+TEST_CASE("resume: what two precisions keep in common can change, and restarts the loss scale") {
+  Config saved;
+  saved.training.steps = 100;
+  const auto change_to = [&](const char* precision) {
+    Config now = saved;
+    now.training.precision = precision;
+    return change_of({}, saved, now, true, changeable_keys({"training.precision"}));
+  };
+  CHECK(restarts_loss_scale(change_to("bf16")));
+  CHECK(change_to("bf16").changes == nlohmann::json{{"training.precision", {"fp32", "bf16"}}});
+  CHECK(change_to("fp16").changes["training.loss_scale.initial"] == nlohmann::json{nullptr, saved.training.loss_scale.initial});
+  CHECK_THROWS_WITH(change_to("fp64"), StartsWith("training.precision can never change from fp32 to fp64 in a resumed run: fp64 keeps"));
+  CHECK_FALSE(restarts_loss_scale({}));
 }

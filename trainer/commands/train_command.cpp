@@ -10,6 +10,7 @@
 #include "trainer/loop/collectively.h"
 #include "trainer/loop/environment.h"
 #include "trainer/resilience/watch.h"
+#include "trainer/run/change.h"
 #include "trainer/run/resume.h"
 #include "trainer/run/run.h"
 #include "trainer/run/run_data.h"
@@ -24,6 +25,7 @@ struct TrainArguments {
   std::optional<std::string> hosts;
   std::optional<int64_t> restarts;  ///< overrides the configuration
   std::optional<std::string> trace_steps;
+  std::vector<std::string> changes;  ///< keys and sections, as given
   bool oversubscribe = false;
 
   int64_t restarts_of(const Config& of) const { return restarts.value_or(of.resilience.restarts); }
@@ -62,7 +64,9 @@ ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment&
 int train(const TrainArguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
   const StopRequest stop;  // created first: a stop request during set-up takes effect before the first step
   ignore_closed_output();
-  if (arguments.options.resume.empty()) throw ConfigError("--resume: empty; allowed auto, never or a checkpoint directory");
+  if (arguments.options.resume.empty()) throw ConfigError("--resume: empty; allowed auto, never, or the directory of a checkpoint or a run");
+  if (arguments.options.resume == "never" && !arguments.options.change.empty())
+    throw ConfigError("--change: --resume never resumes nothing; allowed with --resume auto or a directory");
   std::optional<LoadedConfig> loaded;
   if (!environment.is_rank()) {
     loaded = load_config(arguments.config, arguments.sets);
@@ -98,8 +102,17 @@ void add_train_command(CLI::App& app, const LaunchEnvironment& environment, cons
   const auto arguments = std::make_shared<TrainArguments>();
   command->add_option("CONFIG", arguments->config, "YAML file of the run")->required();
   command->add_option("--set", arguments->sets, "Override a key of the file: key.path=value; may be repeated")->allow_extra_args(false);
-  command->add_option("--resume", arguments->options.resume,
-                      "auto: resume from the newest complete checkpoint; never: start over; or a checkpoint directory");
+  command->add_option(
+      "--resume", arguments->options.resume,
+      "auto: resume from the newest complete checkpoint; never: start over; or the directory of a checkpoint, or of a run for its newest one");
+  command
+      ->add_option("--change", arguments->changes,
+                   "Keys KEY,KEY... that may differ from the checkpoint that is resumed, such as training.steps, or sections, such as "
+                   "training.schedule or data. The change is recorded in metrics.jsonl and in later checkpoints. Training data continue behind the "
+                   "last sample, also with another training.global_batch_size; other data, data.weights, data.document_mask or "
+                   "training.sequence_length begin at sample 0. Keys of model can never change")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   command->add_option("--max-steps", arguments->options.max_steps, "Save a checkpoint and stop after this step of the run")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   command->add_option("--restarts", arguments->restarts, "How many times to restart the job after ranks died or hung; overrides resilience.restarts")
@@ -112,6 +125,7 @@ void add_train_command(CLI::App& app, const LaunchEnvironment& environment, cons
   add_oversubscribe_flag(*command, arguments->oversubscribe);
   command->callback([arguments, &environment, command_line, &exit_code] {
     if (arguments->trace_steps) arguments->options.trace_steps = step_range(*arguments->trace_steps);
+    arguments->options.change = changeable_keys(arguments->changes);
     exit_code = train(*arguments, environment, command_line);
   });
 }

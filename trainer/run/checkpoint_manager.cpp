@@ -21,17 +21,18 @@ double state_timeout(const Config& config) {
 }
 
 CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data,
-                                     const RunLock* lock, Reporter& reporter, Progress& progress)
-    : CheckpointManager(trainer, config, session, std::move(training_data), copy_of(Tokenizer::open(config.data.tokenizer)), lock, reporter,
-                        progress) {}
+                                     RunHistory history, const RunLock* lock, Reporter& reporter, Progress& progress)
+    : CheckpointManager(trainer, config, session, std::move(training_data), std::move(history), copy_of(Tokenizer::open(config.data.tokenizer)), lock,
+                        reporter, progress) {}
 
 CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data,
-                                     TokenizerCopy tokenizer, const RunLock* lock, Reporter& reporter, Progress& progress)
+                                     RunHistory history, TokenizerCopy tokenizer, const RunLock* lock, Reporter& reporter, Progress& progress)
     : trainer_(trainer),
       world_(trainer.mesh().world),
       config_(config),
       tokenizer_(std::move(tokenizer.entry)),
       training_data_(std::move(training_data)),
+      history_(std::move(history)),
       lock_(lock),
       reporter_(reporter),
       progress_(progress),
@@ -51,11 +52,12 @@ void CheckpointManager::save(int64_t step, int64_t rejected_steps) {
   const auto obstacle = reports() ? free_space_error(directory_of(config_), state_bytes(config_)) : std::nullopt;
   failed_ = all_reduce_scalar(world_, obstacle ? 1 : 0, ReduceOp::kMax) > 0;
   if (failed_) return note(SaveReport{step, 0, 0, 0, obstacle});
-  const int64_t samples = step * config_.training.global_batch_size;
-  checkpointer_.save({step, samples * config_.training.sequence_length, trainer_.accepted_steps(), to_yaml(config_), describe_model(config_.model),
-                      tokenizer_, training_data_, config_.run.seed, samples, describe_layout(trainer_.mesh().shape),
-                      scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt, rejected_steps},
-                     state_tensors(trainer_));
+  const int64_t samples = (step - history_.step) * config_.training.global_batch_size;  // since the start of this job
+  checkpointer_.save(
+      {step, history_.tokens + samples * config_.training.sequence_length, trainer_.accepted_steps(), to_yaml(config_), describe_model(config_.model),
+       tokenizer_, training_data_, config_.run.seed, history_.samples + samples, describe_layout(trainer_.mesh().shape),
+       scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt, rejected_steps, history_.branch},
+      state_tensors(trainer_));
 }
 
 /// Rank 0 finishes last: it waits for the parts of all ranks, unless one is known to have failed.

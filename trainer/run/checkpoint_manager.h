@@ -19,8 +19,9 @@ class CheckpointManager {
  public:
   /// `session`: equal on every rank, new at every start. `training_data`: TokenDataset::identity of the tokens. Reads the tokenizer of `config` here,
   /// so that every checkpoint contains the one that the run started with, even if its file changes. Errors: those of Tokenizer::open.
-  CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, const RunLock* lock,
-                    Reporter& reporter, Progress& progress);
+  /// `history`: of the checkpoint that the run resumed from; its counts go on, and its changes enter every checkpoint.
+  CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, RunHistory history,
+                    const RunLock* lock, Reporter& reporter, Progress& progress);
 
   /// Saves the state after `step`, which ends a series of `rejected_steps` rejected ones. With checkpoint.asynchronous a thread writes after the
   /// return. A failure is reported once per job, and training continues. Collective. Errors, on all ranks: IoError if this job has lost the lock on
@@ -39,8 +40,8 @@ class CheckpointManager {
   bool failed() const { return failed_; }
 
  private:
-  CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, TokenizerCopy tokenizer,
-                    const RunLock* lock, Reporter& reporter, Progress& progress);
+  CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, RunHistory history,
+                    TokenizerCopy tokenizer, const RunLock* lock, Reporter& reporter, Progress& progress);
   void note(const std::optional<SaveReport>& report);
   bool reports() const { return world_.rank() == 0; }
 
@@ -49,6 +50,7 @@ class CheckpointManager {
   const Config& config_;
   StoredTokenizer tokenizer_;
   std::string training_data_;
+  RunHistory history_;
   const RunLock* lock_;
   Reporter& reporter_;
   Progress& progress_;

@@ -17,6 +17,7 @@
 #include "trainer/run/checkpoint_manager.h"
 #include "trainer/run/rejected_steps.h"
 #include "trainer/run/reporter.h"
+#include "trainer/run/resume.h"
 #include "trainer/run/run.h"
 #include "trainer/run/run_data.h"
 #include "trainer/run/tracer.h"
@@ -35,7 +36,8 @@ class Run {
   void resume();
   void sweep_finished();
   std::vector<std::string> candidates();
-  void open_directory(const std::string& checkpoint);
+  void open_directory(const Resumed& resumed);
+  void report_change(const Resumed& resumed);
   void make_trainer();
   void report_forecast(const std::vector<RankMemory>& measured);
   void report_memory();
@@ -69,6 +71,7 @@ class Run {
   std::optional<RunForecast> forecast_;             ///< of step time, if this machine's hardware figures are known
   std::string accumulation_;                        ///< cost of parallel.gradient_accumulation, if both values are possible
   std::string recompute_;                           ///< the choice of training.recompute budget, as text
+  RunHistory history_;                              ///< of the checkpoint that the run resumed from, with this resume's change
   int64_t total_ = 0;
   int64_t done_ = 0;        ///< steps completed
   bool evaluated_ = false;  ///< false if the evaluation due after step done_ is missing: a run may be killed between save and evaluation

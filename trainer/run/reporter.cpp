@@ -13,17 +13,18 @@ namespace trireme {
 
 using nlohmann::ordered_json;
 
-void Reporter::open(const Config& config, const ordered_json& environment, const std::optional<RunForecast>& forecast, int64_t step, int64_t steps,
-                    bool to_terminal) {
+void Reporter::open(const Config& config, const ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
+                    int64_t steps, bool to_terminal) {
+  history_ = history;
   const std::filesystem::path path = std::filesystem::path(config.run.directory) / "metrics.jsonl";
-  MetricsSink::truncate_after(path, step);
+  MetricsSink::truncate_after(path, history.step);
   sinks_.push_back(std::make_unique<MetricsSink>(path));
   sinks_.push_back(std::make_unique<ConsoleSink>(steps, to_terminal));
   tokens_per_step_ = config.training.global_batch_size * config.training.sequence_length;
   flops_per_token_ = training_flops_per_token(config.model, config.training.sequence_length);
   if (forecast) peak_flops_ = forecast->peak_flops;
   const int64_t parameters = parameter_count(config.model);
-  event("start", step,
+  event("start", history.step,
         {{"steps", steps},
          {"parameters", parameters},
          {"world_size", environment["world_size"]},
@@ -42,7 +43,7 @@ void Reporter::step(int64_t step, const StepResult& result, double seconds) {
   ordered_json fields = {{"loss", loss},
                          {"grad_norm", result.grad_norm},
                          {"learning_rate", result.learning_rate},
-                         {"tokens", step * tokens_per_step_},
+                         {"tokens", history_.tokens + (step - history_.step) * tokens_per_step_},
                          {"step_seconds", seconds},
                          {"tokens_per_second", rate},
                          {"model_tflops", flops / 1e12},

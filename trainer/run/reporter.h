@@ -9,6 +9,7 @@
 #include "trainer/loop/memory.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/plan/run_forecast.h"
+#include "trainer/run/change.h"
 #include "trainer/run/event.h"
 
 namespace trireme {
@@ -17,10 +18,10 @@ namespace trireme {
 /// call has an effect. If metrics.jsonl cannot be written, one message reports it and the run continues.
 class Reporter {
  public:
-  /// Truncates metrics.jsonl after `step` and appends to it. `environment`: contents of environment.json. `forecast`: for the start event, and for
+  /// Truncates metrics.jsonl after the step of `history`, counts tokens from there, and appends to it. `environment`: contents of environment.json. `forecast`: for the start event, and for
   /// the peak FLOP/s of MFU. `to_terminal`: standard output is a terminal. Errors: IoError.
-  void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, int64_t step, int64_t steps,
-            bool to_terminal);
+  void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
+            int64_t steps, bool to_terminal);
   void step(int64_t step, const StepResult& result, double seconds);
   /// `sets`: name and loss of each validation set that has a name.
   void evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets);
@@ -42,6 +43,7 @@ class Reporter {
 
   std::vector<std::unique_ptr<EventSink>> sinks_;
   int64_t tokens_per_step_ = 0;
+  RunHistory history_;
   double flops_per_token_ = 0;
   std::optional<double> peak_flops_;
   bool write_error_reported_ = false;

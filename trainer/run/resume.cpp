@@ -6,7 +6,6 @@
 #include <iostream>
 #include <optional>
 
-#include "trainer/config/fields.h"
 #include "trainer/config/load.h"
 #include "trainer/data/dataset.h"
 #include "trainer/files/printable.h"
@@ -39,6 +38,12 @@ static std::vector<std::string> checkpoints_that_were_saved(const std::string& r
              "previous metrics under another name"));
 }
 
+bool is_run_directory(const std::string& resume) {
+  std::error_code ignored;
+  return resume != "auto" && resume != "never" && !fs::exists(fs::symlink_status(fs::path(resume) / kManifestName, ignored)) &&
+         fs::is_directory(fs::path(resume) / "checkpoints", ignored);
+}
+
 std::vector<std::string> checkpoints_to_resume(const std::string& run_directory, const std::string& resume) {
   std::vector<std::string> candidates = checkpoints_in(run_directory);
   if (resume == "auto") {
@@ -47,6 +52,9 @@ std::vector<std::string> checkpoints_to_resume(const std::string& run_directory,
   }
   if (resume != "never") {
     std::error_code ignored;
+    const bool of_run = is_run_directory(resume);
+    if (of_run && checkpoints_in(resume).empty()) throw MissingFileError(concat("--resume ", resume, ": this run has no checkpoint yet"));
+    if (of_run && (candidates.empty() || fs::equivalent(resume, run_directory, ignored))) return checkpoints_in(resume);
     const auto is_it = [&](const std::string& candidate) { return fs::equivalent(candidate, resume, ignored); };
     if (!candidates.empty() && fs::exists(resume) && std::none_of(candidates.begin(), candidates.end(), is_it))
       throw ConfigError(
@@ -60,23 +68,42 @@ std::vector<std::string> checkpoints_to_resume(const std::string& run_directory,
   return {};
 }
 
-void check_resumable(const CheckpointReader& reader, const std::string& checkpoint, const Config& config, const std::string& training_data) {
+/// True if the checkpoint lies in the run directory of `config`.
+static bool is_own(const std::string& checkpoint, const Config& config) {
+  std::error_code ignored;
+  return fs::equivalent(fs::absolute(checkpoint).parent_path().parent_path(), config.run.directory, ignored);
+}
+
+ConfigChange check_resumable(const CheckpointReader& reader, const std::string& checkpoint, const Config& config, const std::string& training_data,
+                             const std::set<std::string>& named) {
   const auto is_weight = [](const auto& tensor) { return tensor.first.starts_with("weight/"); };
   if (std::all_of(reader.tensors().begin(), reader.tensors().end(), is_weight))
     throw ConfigError(concat("cannot resume from ", checkpoint,
                              ": it contains only weights, not the state of a run; to start a run from them, use --set ",
                              "training.initial_weights=", checkpoint));
-  const std::string difference = mathematical_difference(saved_config(reader, checkpoint), config);
+  const Config saved = saved_config(reader, checkpoint);
+  const bool own = is_own(reader.directory().string(), config);
+  const std::string difference = mathematical_difference(saved, config, named);
   if (!difference.empty())
     throw ConfigError(concat("cannot resume from ", checkpoint, ": the configuration changes what is trained:\n", difference,
-                             "use a different run.directory for a different run"));
+                             advice_to_change(saved, config, named, own)));
   if (Tokenizer::open(config.data.tokenizer).digest() != reader.description().tokenizer.digest)
     throw ConfigError(concat("cannot resume from ", checkpoint, ": data.tokenizer=", config.data.tokenizer,
                              ": differs from the tokenizer it was trained with, ", reader.tokenizer_spec(),
-                             "; use a different run.directory for a different run"));
-  if (!same_data(reader.description().training_data, training_data))
+                             own ? "; use a different run.directory for a different run" : "; a resumed run keeps its tokenizer"));
+  const bool same_tokens = same_data(reader.description().training_data, training_data);
+  // The identity of the tokens includes the document boundaries only with a document mask, so it cannot be compared across a change of the mask.
+  const bool comparable = saved.data.document_mask == config.data.document_mask;
+  if (!same_tokens && comparable && !named.contains("data.train"))
     throw DataError(concat("cannot resume from ", checkpoint,
-                           ": data.train contains different tokens than when it was saved; use a different run.directory for a different run"));
+                           ": data.train contains different tokens than when it was saved; to continue with them, add --change data.train",
+                           own ? "; use a different run.directory for a different run" : ""));
+  const CheckpointDescription& about = reader.description();
+  ConfigChange change = change_of(about, saved, config, same_tokens || !comparable, named);
+  std::vector<ConfigChange> branch = about.branch;
+  if (!change.changes.empty()) branch.push_back(change);
+  check_epochs(config, branch);
+  return change;
 }
 
 void check_initial_weights(const WeightSource& source, const Config& config) {
@@ -136,9 +163,19 @@ static std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& chec
   return reader;
 }
 
+/// `change`: what this resume changes; without keys, nothing.
+static Resumed resumed_from(const std::string& checkpoint, const CheckpointDescription& about, const ConfigChange& change) {
+  Resumed resumed{checkpoint, about.step, about.rejected_steps, {about.step, about.samples, about.tokens, about.branch}, !change.changes.empty()};
+  if (resumed.changed) resumed.history.branch.push_back(change);
+  return resumed;
+}
+
 Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data,
-                    bool automatic) {
+                    bool automatic, const std::set<std::string>& named) {
   if (checkpoints.empty()) {
+    collectively(trainer.mesh().world, [&] {
+      if (!named.empty()) throw ConfigError(concat("--change: run.directory=", config.run.directory, " contains no checkpoint to resume from"));
+    });
     begin(trainer, config);
     return {};
   }
@@ -146,14 +183,17 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
   std::optional<AgreedError> damage;
   for (const std::string& checkpoint : checkpoints) {
     std::unique_ptr<CheckpointReader> reader;
+    ConfigChange change;
     damage = damage_in([&] { collectively(world, [&] { reader = open_checkpoint(checkpoint); }); });
     if (!damage) {
-      collectively(world, [&] { check_resumable(*reader, checkpoint, config, training_data); });
-      damage = damage_in([&] { load_state(trainer, *reader); });
+      collectively(world, [&] { change = check_resumable(*reader, checkpoint, config, training_data, named); });
+      damage = damage_in([&] { load_state(trainer, *reader, restarts_loss_scale(change)); });
     }
     if (!damage) {
       if (world.rank() == 0) note_average(*reader, checkpoint, config);
-      return {checkpoint, reader->description().step, reader->description().rejected_steps};
+      Resumed resumed = resumed_from(checkpoint, reader->description(), change);
+      trainer.set_data_start(data_start(resumed.history.branch));
+      return resumed;
     }
     if (automatic && world.rank() == 0) std::cerr << concat("warning: skipping ", checkpoint, ": ", printable(damage->what()), "\n");
   }
@@ -163,19 +203,6 @@ Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoint
       ExitCode::kData,
       concat("no checkpoint in ", fs::path(checkpoints.front()).parent_path().string(), " can be read: ", damage->what(), "; ", kStartAgain),
       world.rank() == 0);
-}
-
-std::string mathematical_difference(const Config& saved, const Config& now) {
-  const std::vector<FieldRow> a = table_of(saved).fields, b = table_of(now).fields;  // the same keys in the same order
-  std::string before, after;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const std::string old_value = written_value(a[i]), new_value = written_value(b[i]);
-    const bool matters = a[i].field.decides == Aspect::kMathematics || b[i].field.decides == Aspect::kMathematics;
-    if (!matters || old_value == new_value) continue;
-    if (!old_value.empty()) before += concat("  checkpoint: ", a[i].path, ": ", old_value, "\n");
-    if (!new_value.empty()) after += concat("  now:        ", b[i].path, ": ", new_value, "\n");
-  }
-  return before + after;
 }
 
 }  // namespace trireme

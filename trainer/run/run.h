@@ -1,5 +1,6 @@
 #pragma once
 #include <optional>
+#include <set>
 #include <string>
 
 #include "parallel/comm/progress.h"
@@ -9,8 +10,9 @@
 namespace trireme {
 
 struct RunOptions {
-  std::string resume = "auto";       ///< auto | never | a checkpoint's directory
-  std::optional<int64_t> max_steps;  ///< save a checkpoint and stop after this step; the learning-rate schedule remains that of the complete run
+  std::string resume = "auto";        ///< auto | never | the directory of a checkpoint or of a run
+  std::set<std::string> change = {};  ///< keys that may differ from the checkpoint's configuration (changeable_keys)
+  std::optional<int64_t> max_steps;   ///< save a checkpoint and stop after this step; the learning-rate schedule remains that of the complete run
   std::optional<StepRange> trace_steps = {};
   std::optional<int> ranks_per_host = {};  ///< for the forecast; nullopt: all ranks on one host
   LaunchEnvironment environment = {};      ///< which launcher started the ranks, and whether standard output is a terminal

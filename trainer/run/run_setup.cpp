@@ -21,6 +21,12 @@ namespace trireme {
 
 namespace fs = std::filesystem;
 
+static std::string names_of(const std::set<std::string>& keys) {
+  std::string names;
+  for (const std::string& key : keys) names += key + " ";
+  return names;
+}
+
 Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptions& options, Progress& progress, CommunicationLog* log)
     : ctx_(ctx), world_(world), config_(config), options_(options), progress_(progress) {
   progress_.act("setting up");
@@ -36,6 +42,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
     facts = {{"binary", binary_digest()},
              {"configuration", to_yaml(config_)},
              {"--max-steps", std::to_string(last_step())},
+             {"--change", names_of(options_.change)},
              {"--trace-steps", options_.trace_steps ? to_string(*options_.trace_steps) : "none"},
              {"schedule", to_text(training_schedule(config_))},  // each rank may have read it from a file
              {"training data", training_data_},
@@ -53,7 +60,7 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   if (done_ >= last_step() && evaluated_) return;       // a finished run is not changed
   if (reports()) announce_ready(options_.environment);  // every rank has had a StopRequest since the start of its command
   collectively(world_, [&] {
-    checkpoints_ = std::make_unique<CheckpointManager>(*trainer_, config_, session_, training_data_, lock_.get(), reporter_, progress_);
+    checkpoints_ = std::make_unique<CheckpointManager>(*trainer_, config_, session_, training_data_, history_, lock_.get(), reporter_, progress_);
   });
 }
 
@@ -96,8 +103,10 @@ void Run::resume() {
   progress_.act("loading");
   std::vector<std::string> checkpoints = candidates();
   for (bool locked = false;;) {
-    const Resumed resumed = load_newest(*trainer_, checkpoints, config_, training_data_, options_.resume == "auto");
+    const Resumed resumed =
+        load_newest(*trainer_, checkpoints, config_, training_data_, options_.resume == "auto" || is_run_directory(options_.resume), options_.change);
     done_ = resumed.step;
+    history_ = resumed.history;
     if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
     collectively(world_, [&] {
       if (reports()) evaluated_ = !evaluates_at(done_) || MetricsSink::history(directory() / "metrics.jsonl").evaluated >= done_;
@@ -120,7 +129,7 @@ void Run::resume() {
     }
     rejected_ = RejectedSteps(config_.training.max_rejected_steps, resumed.rejected_steps);
     collectively(world_, [&] {
-      if (reports()) open_directory(resumed.checkpoint);
+      if (reports()) open_directory(resumed);
     });
     collectively(world_, [&] {
       if (!fs::exists(directory() / "config.yaml"))
@@ -155,7 +164,18 @@ std::vector<std::string> Run::candidates() {
   return all;
 }
 
-void Run::open_directory(const std::string& checkpoint) {
+/// Records what --change has changed, as the first line after the start of the run.
+void Run::report_change(const Resumed& resumed) {
+  if (!resumed.changed) return;
+  const ConfigChange& change = resumed.history.branch.back();
+  std::string text = concat("changed at step ", change.step, " of ", resumed.checkpoint, ":");
+  for (const auto& [key, values] : change.changes.items()) text += concat("\n  ", key, ": ", values[0].dump(-1, ' ', true), " -> ", values[1].dump(-1, ' ', true));
+  reporter_.event("change", change.step, {{"from", resumed.checkpoint}, {"sample", change.sample}, {"changes", change.changes}},
+                  concat(text, "\n  the training data continue at sample ", change.sample, " of their order"));
+}
+
+void Run::open_directory(const Resumed& resumed) {
+  const std::string& checkpoint = resumed.checkpoint;
   const fs::path checkpoints = directory() / "checkpoints";
   fs::create_directories(checkpoints);
   sync_directory(directory());
@@ -168,7 +188,8 @@ void Run::open_directory(const std::string& checkpoint) {
   const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
   write_durably(directory() / "environment.json", environment.dump(2) + "\n");
   const fs::path aside = checkpoint.empty() ? MetricsSink::rename_existing(directory() / "metrics.jsonl") : fs::path();
-  reporter_.open(config_, environment, forecast_, done_, total_, standard_output_is_terminal(options_.environment));
+  reporter_.open(config_, environment, forecast_, history_, total_, standard_output_is_terminal(options_.environment));
+  report_change(resumed);
   if (!aside.empty())
     reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));
   if (forecast_) reporter_.message(forecast_text(*forecast_));
