@@ -20,8 +20,8 @@ void load_weights(Trainer& trainer, WeightSource& source);
 NonFinite non_finite_weights(Trainer& trainer);
 /// Loads weights, optimizer state, the number of accepted steps and, with dynamic loss scaling, the loss scale, saved under any layout. Every tensor
 /// of the checkpoint must belong to the model. The moving average of the weights may be switched on or off at a resume: if the checkpoint has none it
-/// starts from the weights, and if the configuration has none that of the checkpoint is ignored. With `new_loss_scale` the loss scale is not loaded: it
-/// starts from training.loss_scale.initial. Collective. Errors: as load_weights.
+/// starts from the weights, and if the configuration has none that of the checkpoint is ignored. With `new_loss_scale` the loss scale is not loaded
+/// but starts from training.loss_scale.initial. Collective. Errors: as load_weights.
 void load_state(Trainer& trainer, CheckpointReader& reader, bool new_loss_scale = false);
 
 }  // namespace trireme

@@ -10,10 +10,10 @@
 
 namespace trireme {
 
-/// The keys that `names` (key paths, or sections such as "training.schedule") allow a resumed run to change. A section stands for those of its keys that
-/// can change.
-/// Errors: ConfigError for an unknown name, with the nearest known one; for model.* and other keys that can never change, with the reason; and for keys
-/// that a resumed run may change anyway.
+/// The keys that `names` (key paths, or sections such as "training.schedule") allow a resumed run to change. A section stands for those of its keys
+/// that can change.
+/// Errors: ConfigError for an unknown name, with the nearest known one; for model.* and other keys that can never change, with the reason; and for
+/// keys that a resumed run may change anyway.
 std::set<std::string> changeable_keys(const std::vector<std::string>& names);
 
 /// A key whose values differ between a checkpoint and the run that resumes from it, and which decides what is trained.

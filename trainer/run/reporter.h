@@ -18,8 +18,9 @@ namespace trireme {
 /// call has an effect. If metrics.jsonl cannot be written, one message reports it and the run continues.
 class Reporter {
  public:
-  /// Truncates metrics.jsonl after the step of `history`, counts tokens from there, and appends to it. `environment`: contents of environment.json. `forecast`: for the start event, and for
-  /// the peak FLOP/s of MFU. `to_terminal`: standard output is a terminal. Errors: IoError.
+  /// Truncates metrics.jsonl after the step of `history`, appends to it, and counts tokens on from there. `environment`: contents of
+  /// environment.json. `forecast`: for the start event, and for the peak FLOP/s of MFU. `to_terminal`: standard output is a terminal.
+  /// Errors: IoError.
   void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
             int64_t steps, bool to_terminal);
   void step(int64_t step, const StepResult& result, double seconds);

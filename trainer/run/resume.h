@@ -40,8 +40,8 @@ struct Resumed {
 /// Loads the first valid one of `checkpoints` into `trainer`; without checkpoints, initialises it from training.initial_weights or the seed.
 /// Incomplete and damaged checkpoints are skipped with a warning if `automatic`, i.e. if the user named no checkpoint.
 /// `named`: the keys that may change (changeable_keys). Collective.
-/// Errors, on all ranks: those of check_resumable for a valid checkpoint, since they apply to all of the run; DataError if none is valid; ConfigError if
-/// keys may change, but there is no checkpoint.
+/// Errors, on all ranks: those of check_resumable for a valid checkpoint, since they apply to all of the run; DataError if none is valid; ConfigError
+/// if keys may change, but there is no checkpoint.
 Resumed load_newest(Trainer& trainer, const std::vector<std::string>& checkpoints, const Config& config, const std::string& training_data,
                     bool automatic, const std::set<std::string>& named);
 
