@@ -41,7 +41,7 @@ class RunFiles {
       config = resolve(config, threads.size());
       Machine machine(whole_world(threads), {threads.rank(), threads.size()}, config);
       Progress progress;
-      TRIREME_CHECK(run_training(machine.ctx(), machine.world(), config, {"auto", max_steps}, progress) == ExitCode::kOk, "the run failed");
+      TRIREME_CHECK(run_training(machine.ctx(), machine.world(), config, {.max_steps = max_steps}, progress) == ExitCode::kOk, "the run failed");
       const std::lock_guard lock(mutex);
       allocations = std::max(allocations, machine.ctx().arena->system_allocations());
     });

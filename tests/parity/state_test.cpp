@@ -51,7 +51,7 @@ TEST_CASE("a run stopped twice reads the samples and takes the steps of an unint
     Arena arena(Device::kReference);
     Context ctx{Device::kReference, &arena, 1};
     Progress progress;
-    CHECK(run_training(ctx, world, resolve(config, 1), {"auto", max_steps}, progress) == ExitCode::kOk);
+    CHECK(run_training(ctx, world, resolve(config, 1), {.max_steps = max_steps}, progress) == ExitCode::kOk);
   };
   run("through", std::nullopt);
   for (const std::optional<int64_t> until : {std::optional<int64_t>(3), std::optional<int64_t>(7), std::optional<int64_t>()}) run("stopped", until);

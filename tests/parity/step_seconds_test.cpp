@@ -33,7 +33,7 @@ class RunFiles {
     Arena arena(Device::kCpu);
     Context ctx{Device::kCpu, &arena, 1};
     Progress progress;
-    REQUIRE(run_training(ctx, world, resolve(config, 1), {"auto", max_steps}, progress) == ExitCode::kOk);
+    REQUIRE(run_training(ctx, world, resolve(config, 1), {.max_steps = max_steps}, progress) == ExitCode::kOk);
   }
   std::function<void(Config&)> evaluating() const {
     return [this](Config& config) {
