@@ -1,6 +1,7 @@
 #pragma once
 // A strict YAML reader built on the events of yaml-cpp. The loader of yaml-cpp silently takes the first of two equal keys, expands alias bombs, reads
 // 010 as 8 and drops positions; this reader refuses such input with its position.
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
