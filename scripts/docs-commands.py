@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the commands of the documents: every block marked ```sh, in order, in a scratch copy of the tree with this tree's build/trireme.
 
-  scripts/docs-commands.py [--prepared DIR] [FILE...]      default: README's documents in docs/
+  scripts/docs-commands.py [--prepared DIR] [FILE...]      default: all of docs/
     --prepared DIR   takes data/quickstart and runs/quickstart-1 from DIR instead of running ./scripts/quickstart.sh
 
 Exits 1 at the first block that fails, with its output. Blocks marked ```console are for machines that not everybody has, and are not run.

@@ -151,7 +151,7 @@ Outcome run(const TemporaryDirectory& directory, const Arguments& arguments) {
 }
 
 Arguments mpirun_command() {
-  // As recommended in the README for root and for more ranks than cores.
+  // As recommended for root and for more ranks than cores.
   return {"env",
           "OMPI_ALLOW_RUN_AS_ROOT=1",
           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",

@@ -270,7 +270,7 @@ void TokenWriter::save(const nlohmann::json& position) {
   sync(documents_);
   sync(prompts_);
   const nlohmann::ordered_json journal{{"format", kBuildFormat},  {"version", kBuildVersion},      {"command", command_},
-                                       {"tokens", index_.tokens}, {"documents", index_.documents}, {"position", position}};
+                                       {"tokens", index_.tokens}, {"documents", index_.documents}, {"position", nlohmann::ordered_json(position)}};
   write_durably(partial_ / kJournal, journal.dump(2) + "\n");
 }
 
