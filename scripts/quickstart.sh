@@ -55,8 +55,8 @@ build/trireme generate --checkpoint "$run/checkpoints/latest" --prompt "It was" 
 cat <<NEXT
 
 quickstart: done in $SECONDS seconds. What to type next:
-  build/trireme generate --checkpoint $run --prompt "She said" --temperature 0.8                       # another sample
-  build/trireme verify configs/quickstart.yaml --layouts "tp2 pp2 dp2z3"                            # proves layouts equal
-  build/trireme plan configs/llama-8b-8gpu.yaml                                                     # forecasts a GPU run
-  docs/getting-started.md                                                                           # your own text, your own model
+  build/trireme generate --checkpoint $run --prompt "She said" --temperature 0.8    # another sample
+  build/trireme verify configs/quickstart.yaml --layouts "tp2 pp2 dp2z3"            # proves that layouts train the same model
+  build/trireme plan configs/llama-8b-8gpu.yaml                                     # forecasts a run on eight GPUs
+  docs/getting-started.md                                                           # your own text, your own model
 NEXT
