@@ -1,6 +1,6 @@
 #!/bin/sh
-# Kills training runs at random moments and resumes them, TRIALS times (default 300), two trials side by side: each run must end with the bits of one that
-# nobody disturbed. Prints the table of all trials as Markdown. Trial n is always the same layout, ZeRO stage and draw of moments and victims.
+# Kills training runs at random moments and resumes them, TRIALS times (default 300), two trials side by side: each run must end with the bits of an
+# undisturbed one. Prints the table of all trials as Markdown. Trial n is always the same layout, ZeRO stage and draw of moments and victims.
 #   scripts/kill-trials.sh [TRIALS] [BUILD_DIRECTORY]
 set -eu
 trials=${1:-300}
@@ -10,7 +10,7 @@ results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 
 for part in 0 1; do
-  # What a part says of its trials goes on; its table is put together with the other's.
+  # Messages of a part pass through; its table is merged with the other's.
   (
     code=0
     TRIREME_KILL_TRIALS=$trials TRIREME_KILL_PART=$part/2 "$build/tests/test_e2e" 'kill: every layout and ZeRO stage' >"$results/$part" || code=$?

@@ -4,7 +4,7 @@
 #   ./scripts/mutations.sh             all of them
 #   ./scripts/mutations.sh 04 norm     those whose name contains one of the words
 #   ./scripts/mutations.sh cuda        those of the GPU backend, caught on the simulated GPUs
-#   ./scripts/mutations.sh --results FILE [WORD...]   the same in slices: each row is added to FILE at once, and a later run of the same tree with it goes on
+#   ./scripts/mutations.sh --results FILE [WORD...]   the same in slices: each row is added to FILE at once, and a later run of the same tree with it continues
 #                                      behind the rows that are there; the end counts all of them. `scripts/plant.py --learn FILE` then writes what
 #                                      caught each bug into its table, which makes the next run several times shorter
 #   ./scripts/mutations.sh --slice K/N [WORD...]      of these every N-th, starting with the K-th: so N machines share them

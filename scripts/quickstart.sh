@@ -25,7 +25,7 @@ awk '
   value("loss") != "" { step[++steps] = value("step"); loss[steps] = value("loss") }
   value("validation_loss") != "" { validation_step[++validations] = value("step"); validation[validations] = value("validation_loss") }
   END {
-    if (steps == 0) { print "quickstart: metrics.jsonl holds no training step" > "/dev/stderr"; exit 70 }
+    if (steps == 0) { print "quickstart: metrics.jsonl contains no training step" > "/dev/stderr"; exit 70 }
     width = steps < 72 ? steps : 72; height = 14; low = 1e30; high = -1e30
     for (x = 1; x <= width; ++x) {  # each column is the mean of its steps
       sum = count = 0

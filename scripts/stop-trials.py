@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Stops training runs at random moments and resumes them: each stop must end with exit code 75 (or 0 after the last step), and each resumed run must have
-the bits of one that nobody stopped: every loss and gradient norm, and the weights and optimizer state of the last checkpoint. Prints a Markdown table.
+the bits of an undisturbed one: every loss and gradient norm, and the weights and optimizer state of the last checkpoint. Prints a Markdown table.
 
   scripts/stop-trials.py                                     the trials below, about half an hour on two cores
   scripts/stop-trials.py --binary FILE --scale 0.1           a tenth of them, of another build
@@ -97,7 +97,7 @@ def main():
     parser.add_argument("--binary", default="build/trireme")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--ranks", type=int, help="only the trials of so many ranks: 1 or 8")
+    parser.add_argument("--ranks", type=int, help="only the trials of this number of ranks: 1 or 8")
     arguments = parser.parse_args()
     os.chdir(os.path.dirname(os.path.abspath(__file__)) + "/..")
     draw = random.Random(arguments.seed)
