@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def blocks(path):
-    return [(match.start(), match[1]) for match in re.finditer(r"^```sh\n(.*?)^```", path.read_text(), re.S | re.M)]
+    return [match[1] for match in re.finditer(r"^```sh\n(.*?)^```", path.read_text(), re.S | re.M)]
 
 
 def copy_tree(to):
@@ -45,7 +45,7 @@ def main(arguments):
         prepared = False
         for file in files:
             found = blocks(file)
-            for number, (_, block) in enumerate(found, 1):
+            for number, block in enumerate(found, 1):
                 if "quickstart" in block and not prepared:
                     if options.prepared:
                         for part in ("data/quickstart", "runs/quickstart-1"):

@@ -66,7 +66,7 @@ CLAIMS = [
           figures=(PASSED, r"(?m)^(.*%.*)$")),
     Claim("verify-bugs", "`verify` finds planted bugs and names them", "scripts/mutations.sh --verify", "Bugs of the training path; the figure is how many were found, and for "
           "how many axis and kind of layer were named as written down beforehand.", figures=(r"(\d+ planted, verify found .*)",), slow=True),
-    Claim("mutations", "The suite notices planted bugs", "scripts/nightly.sh mutations", figures=(r"(\d+ planted, \d+ survived)",), slow=True),
+    Claim("mutations", "The suite notices planted bugs", "scripts/mutations.sh", figures=(r"(\d+ planted, \d+ survived)",), slow=True),
     Claim("damage", "Damage is never loaded", 'build/tests/test_unit "checkpoint damage*"', "5,000 random single bits flipped in all files of a checkpoint: each is refused with "
           "the file's name."),
     Claim("save-faults", "A save that dies or fails anywhere leaves a complete checkpoint", 'build/tests/test_e2e "save: every call*"', "SIGKILL, and a full or broken "
@@ -104,7 +104,8 @@ def run(claim):
     started = time.monotonic()
     done = subprocess.run(claim.command, shell=True, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     figures = [match if isinstance(match, str) else match[0] for pattern in claim.figures for match in re.findall(pattern, done.stdout)]
-    return {"figure": "\n".join(figures) if done.returncode == 0 and figures else f"failed with exit code {done.returncode}",
+    failure = f"failed with exit code {done.returncode}" if done.returncode else "failed: its output has no figure"
+    return {"figure": failure if done.returncode or not figures else "\n".join(figures),
             "seconds": round(time.monotonic() - started), "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "machine": machine(),
             "commit": git("rev-parse", "--short=9", "HEAD") + (" with changes" if git("status", "--porcelain", "--untracked-files=no") else "")}
 

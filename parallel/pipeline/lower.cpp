@@ -68,9 +68,9 @@ ActionLists add_transfers(const ActionLists& compute, bool receive_ahead) {
     transfer.group = joins ? list.back().group : groups[rank]++;
     list.push_back(transfer);
   };
-  for (const SendTime& send : send_times(run, rank_of_stage)) {
-    append(send.time, send.send);
-    append(send.time, counterpart(send.send));
+  for (const auto& [time, send] : send_times(run, rank_of_stage)) {
+    append(time, send);
+    append(time, counterpart(send));
   }
   for (size_t rank = 0; rank < lists.size(); ++rank)
     for (; next[rank] < compute[rank].size(); ++next[rank]) lists[rank].push_back(compute[rank][next[rank]]);

@@ -33,7 +33,7 @@ class Rendezvous {
     size_t next = 0;      ///< first action that is not complete
     size_t axis = 0;      ///< for a collective: index of the axis it meets now
     size_t end = 0;       ///< one past the actions issued together
-    int outstanding = 0;  ///< of these, the number not complete
+    int outstanding = 0;  ///< issued actions that are not complete
   };
   struct Meeting {
     const Action* action = nullptr;

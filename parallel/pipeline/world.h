@@ -46,7 +46,7 @@ struct RankTimes {
 
 struct WorldSimulation {
   std::vector<RankTimes> ranks;       ///< by world rank
-  std::map<int, Timeline> timelines;  ///< of the traced ranks: compute from the arrival of the tensor group's last member, collectives until they end
+  std::map<int, Timeline> timelines;  ///< by traced rank: compute from the arrival of the tensor group's last member, collectives until they end
   double step_seconds = 0;            ///< the last end of all ranks
 };
 

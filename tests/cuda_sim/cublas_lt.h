@@ -11,9 +11,9 @@ namespace cuda_sim {
 
 struct CublasLtStatistics {
   int64_t heuristics = 0;    ///< calls of the heuristic
-  int64_t refused = 0;       ///< of which without a result
+  int64_t refused = 0;       ///< searches that found no algorithm
   int64_t products = 0;      ///< queued
-  int64_t fused_gelu = 0;    ///< of which with a GELU epilogue
+  int64_t fused_gelu = 0;    ///< products with a GELU epilogue
   int64_t live_objects = 0;  ///< handles, descriptors, layouts, preferences
 };
 /// Statistics of the process.

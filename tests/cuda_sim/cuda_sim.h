@@ -31,7 +31,7 @@ std::vector<std::string> errors();
 
 struct Statistics {
   int64_t operations = 0;     ///< operations run
-  int64_t kernels = 0;        ///< of which kernel launches
+  int64_t kernels = 0;        ///< kernel launches among them
   int64_t switches = 0;       ///< switches between threads of a block
   int64_t copies = 0;         ///< 16-byte copies to shared memory started by kernels (cp.async), zero fills included
   int64_t largest_queue = 0;  ///< largest number of operations queued in all streams at once

@@ -42,7 +42,7 @@ json step_line(const TemporaryDirectory& directory, const std::string& run, int6
 
 struct Changed {
   std::string name;
-  Arguments base;  ///< of the run up to step 4
+  Arguments base;  ///< arguments up to step 4
   Arguments change;
   std::string option;
   int64_t last;

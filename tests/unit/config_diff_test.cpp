@@ -1,13 +1,9 @@
 // `config diff`: the keys that differ between two resolved configurations.
-#include <CLI/CLI.hpp>
-#include <iostream>
-#include <sstream>
-
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_throws.h"
+#include "tests/support/config_output.h"
 #include "tests/support/scratch.h"
-#include "trainer/commands/config_command.h"
 
 namespace trireme {
 namespace {
@@ -18,22 +14,7 @@ training: {steps: 100, sequence_length: 32, global_batch_size: 8, optimizer: {le
 data: {train: [a]}
 )";
 
-/// Runs `config diff A B`. Returns the exit code and what it printed.
-std::pair<int, std::string> diff(const std::string& a, const std::string& b) {
-  CLI::App app;
-  int exit_code = -1;
-  add_config_command(app, exit_code);
-  std::ostringstream out;
-  std::streambuf* const before = std::cout.rdbuf(out.rdbuf());
-  try {
-    app.parse(std::vector<std::string>{b, a, "diff", "config"});
-  } catch (...) {
-    std::cout.rdbuf(before);
-    throw;
-  }
-  std::cout.rdbuf(before);
-  return {exit_code, out.str()};
-}
+std::pair<int, std::string> diff(const std::string& a, const std::string& b) { return test::config_output("config diff " + a + " " + b); }
 
 }  // namespace
 

@@ -8,7 +8,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
-#include "trainer/commands/config_command.h"
+#include "tests/support/config_output.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/write.h"
 #include "trainer/layout/resolve.h"
@@ -320,21 +320,10 @@ TEST_CASE("config: explain names the origin of every value") {
 
 TEST_CASE("config: the commands print the output of the functions") {
   const std::string file = std::string(TRIREME_SOURCE_DIR) + "/configs/quickstart.yaml";
-  const auto printed = [&](const std::string& arguments) {
-    CLI::App app;
-    int exit_code = -1;
-    add_config_command(app, exit_code);
-    std::ostringstream out;
-    std::streambuf* const before = std::cout.rdbuf(out.rdbuf());
-    try {
-      app.parse(arguments, false);
-    } catch (...) {
-      std::cout.rdbuf(before);
-      throw;
-    }
-    std::cout.rdbuf(before);
+  const auto printed = [](const std::string& arguments) {
+    const auto [exit_code, text] = test::config_output(arguments);
     CHECK(exit_code == 0);
-    return out.str();
+    return text;
   };
   CHECK(printed("config show " + file) == to_yaml(resolve(load_config(file))));
   const LoadedConfig changed = load_config(file, {"parallel.tensor=4", "run.seed=2"});

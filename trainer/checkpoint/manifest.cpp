@@ -191,6 +191,13 @@ void merge(Contents& into, const Contents& part, const std::string& where) {
   }
 }
 
+nlohmann::ordered_json to_json(const std::vector<ConfigChange>& branch) {
+  nlohmann::ordered_json result = nlohmann::ordered_json::array();
+  for (const ConfigChange& change : branch)
+    result.push_back({{"step", change.step}, {"sample", change.sample}, {"changes", nlohmann::ordered_json(change.changes)}});
+  return result;
+}
+
 std::string manifest_text(const Manifest& manifest) {
   const CheckpointDescription& about = manifest.description;
   json result = to_json(manifest.contents);
@@ -208,8 +215,7 @@ std::string manifest_text(const Manifest& manifest) {
                  {"layout", about.layout}});
   if (about.loss_scale) result["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
   if (about.rejected_steps > 0) result["rejected_steps"] = about.rejected_steps;
-  for (const ConfigChange& change : about.branch)
-    result["branch"].push_back({{"step", change.step}, {"sample", change.sample}, {"changes", change.changes}});
+  if (!about.branch.empty()) result["branch"] = json(to_json(about.branch));
   return with_digest(concat(kHead, std::string(kDigits, '0'), "\",", result.dump(1).substr(1), "\n"));
 }
 

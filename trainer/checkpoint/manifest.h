@@ -88,6 +88,8 @@ Contents parse_contents(const std::string& text, const std::string& where);
 /// Adds another rank's part. Errors: DataError if the two disagree on dtype or shape of a tensor.
 void merge(Contents& into, const Contents& part, const std::string& where);
 
+/// [{"step", "sample", "changes"}] of each change, as the manifest and `checkpoint inspect` show it.
+nlohmann::ordered_json to_json(const std::vector<ConfigChange>& branch);
 /// Serialises a manifest. The text begins with the digest of all its other characters.
 std::string manifest_text(const Manifest& manifest);
 /// Recomputes the digest of an edited manifest text. Errors: DataError if the text does not begin with a digest.

@@ -42,8 +42,7 @@ ordered_json facts_of(const CheckpointReader& reader) {
                         {"dtype", dtypes},
                         {"bytes", reader.bytes()}};
   if (about.rejected_steps > 0) facts["rejected_steps"] = about.rejected_steps;
-  for (const ConfigChange& change : about.branch)
-    facts["branch"].push_back({{"step", change.step}, {"sample", change.sample}, {"changes", change.changes}});
+  if (!about.branch.empty()) facts["branch"] = to_json(about.branch);
   if (const NonFinite found = reader.recorded_non_finite(); !found.empty()) facts["non_finite"] = found;
   if (about.loss_scale) facts["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
   facts["files"] = facts["tensors"] = ordered_json::array();

@@ -42,7 +42,7 @@ void add_diff(CLI::App& config, int& exit_code) {
   command->add_option("A", files->first, "YAML file of a run, such as the config.yaml of a run directory")->required();
   command->add_option("B", files->second, "YAML file to compare with A")->required();
   command->callback([files, &exit_code] {
-    const std::string text = differences(resolved_file(files->first), resolved_file(files->second));
+    const std::string text = config_diff(resolved_file(files->first), resolved_file(files->second));
     print(text);
     exit_code = text.empty() ? static_cast<int>(ExitCode::kOk) : kDifferent;
   });
@@ -50,13 +50,13 @@ void add_diff(CLI::App& config, int& exit_code) {
 
 /// The actions of a step, in the format of parallel.schedule_file, or lowered as the ranks run them (for reading only).
 std::string actions(const Config& config, bool lowered) {
-  const ActionLists plan = lowered ? lowered_schedule(config).training : training_schedule(config);
+  const ActionLists lists = lowered ? lowered_schedule(config).training : training_schedule(config);
   const std::string head =
-      concat("# ", config.parallel.schedule, ": ", plan.size(), " ranks, ", config.parallel.layers_per_stage->size(), " stages, ",
+      concat("# ", config.parallel.schedule, ": ", lists.size(), " ranks, ", config.parallel.layers_per_stage->size(), " stages, ",
              microbatches_of(config), " micro-batches; with --set parallel.virtual_stages=", *config.parallel.virtual_stages, "\n");
-  if (!lowered) return head + to_text(plan);
+  if (!lowered) return head + to_text(lists);
   std::string text = head;
-  for (size_t rank = 0; rank < plan.size(); ++rank) text += concat("# pipeline rank ", rank, "\n", to_string(plan[rank]), "\n");
+  for (size_t rank = 0; rank < lists.size(); ++rank) text += concat("# pipeline rank ", rank, "\n", to_string(lists[rank]), "\n");
   return text;
 }
 

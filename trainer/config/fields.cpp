@@ -222,6 +222,16 @@ std::string allowed_text(const Field& field, FieldType type) {
   return choices;
 }
 
+std::vector<FieldDifference> differing_fields(const Config& a, const Config& b) {
+  const std::vector<FieldRow> before = table_of(a).fields, after = table_of(b).fields;  // the same keys in the same order
+  std::vector<FieldDifference> found;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const std::string from = written_value(before[i]), to = written_value(after[i]);
+    if (from != to) found.push_back({before[i], after[i], from, to});
+  }
+  return found;
+}
+
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

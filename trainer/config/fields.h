@@ -46,6 +46,12 @@ std::string text_of(const FieldValue& value);
 /// The value as YAML flow text, as written to a file, which every YAML parser reads as the same value (1.0e-05, not 1e-05); empty for keys that are
 /// not written: optional keys that are not set, and keys without effect.
 std::string written_value(const FieldRow& row);
+/// A key whose written values differ between two configurations.
+struct FieldDifference {
+  FieldRow before, after;
+  std::string from, to;  ///< as written_value gives them
+};
+std::vector<FieldDifference> differing_fields(const Config& a, const Config& b);  ///< in file order
 /// "integer from 1 to 1024, or auto", "llama | gpt2", "list of paths".
 std::string allowed_text(const Field& field, FieldType type);
 /// Levenshtein distance.

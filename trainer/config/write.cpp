@@ -130,14 +130,10 @@ std::string cluster_schema() {
   return schema_of("Trireme cluster", table_of(ClusterConfig{}), "Machines for a forecast of `trireme plan` or `trireme train`.").dump(2) + "\n";
 }
 
-std::string differences(const Config& a, const Config& b) {
-  const std::vector<FieldRow> before = table_of(a).fields, after = table_of(b).fields;  // the same keys in the same order
+std::string config_diff(const Config& a, const Config& b) {
   const auto shown = [](const std::string& value) { return value.empty() ? "not set" : value; };
   std::string out;
-  for (size_t i = 0; i < before.size(); ++i) {
-    const std::string from = written_value(before[i]), to = written_value(after[i]);
-    if (from != to) out += concat(before[i].path, ": ", shown(from), " -> ", shown(to), "\n");
-  }
+  for (const FieldDifference& one : differing_fields(a, b)) out += concat(one.before.path, ": ", shown(one.from), " -> ", shown(one.to), "\n");
   return out;
 }
 

@@ -22,7 +22,7 @@ std::string cluster_schema();
 
 /// Text of `config diff`: one line `key: a -> b` for each key whose value differs, in file order; empty if there is none. Values are those of
 /// to_yaml; "not set" stands for a key that it leaves out.
-std::string differences(const Config& a, const Config& b);
+std::string config_diff(const Config& a, const Config& b);
 
 /// Text of `config explain`: every key of `resolved` with its value, source (file:line:col, --set or default), the rule of an `auto` value, meaning
 /// and allowed values.

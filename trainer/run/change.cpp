@@ -1,7 +1,7 @@
 #include "trainer/run/change.h"
 
 #include <algorithm>
-#include <limits>
+#include <array>
 #include <optional>
 
 #include "trainer/config/fields.h"
@@ -34,17 +34,11 @@ std::string reason_against(const std::string& key) {
 }
 
 std::string nearest_name(const FieldTable& known, const std::string& name) {
-  std::string nearest;
-  size_t least = std::numeric_limits<size_t>::max();
-  const auto consider = [&](const std::string& path) {
-    const size_t distance = edit_distance(path, name);
-    if (distance < least) nearest = path;
-    least = std::min(least, distance);
-  };
+  std::vector<std::string> paths;
   for (const FieldRow& row : known.fields)
-    if (row.field.decides == Aspect::kMathematics && reason_against(row.path).empty()) consider(row.path);
-  for (const SectionRow& section : known.sections) consider(section.path);
-  return nearest;
+    if (row.field.decides == Aspect::kMathematics && reason_against(row.path).empty()) paths.push_back(row.path);
+  for (const SectionRow& section : known.sections) paths.push_back(section.path);
+  return *std::ranges::min_element(paths, {}, [&](const std::string& path) { return edit_distance(path, name); });
 }
 
 /// As in a file, but null for a key that is not written there.
@@ -101,14 +95,12 @@ std::set<std::string> changeable_keys(const std::vector<std::string>& names) {
 }
 
 std::vector<KeyDifference> differences(const Config& saved, const Config& now, const std::set<std::string>& named) {
-  const std::vector<FieldRow> a = table_of(saved).fields, b = table_of(now).fields;  // the same keys in the same order
   std::vector<KeyDifference> found;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const std::string before = written_value(a[i]), after = written_value(b[i]);
-    const bool matters = a[i].field.decides == Aspect::kMathematics || b[i].field.decides == Aspect::kMathematics;
-    if (before == after || (!matters && !named.contains(a[i].path))) continue;
-    const bool follows = (a[i].field.without_effect == nullptr) != (b[i].field.without_effect == nullptr);
-    found.push_back({a[i].path, before, after, json_of(a[i]), json_of(b[i]), follows});
+  for (const auto& [before, after, from, to] : differing_fields(saved, now)) {
+    const bool matters = before.field.decides == Aspect::kMathematics || after.field.decides == Aspect::kMathematics;
+    if (!matters && !named.contains(before.path)) continue;
+    const bool follows = (before.field.without_effect == nullptr) != (after.field.without_effect == nullptr);
+    found.push_back({before.path, from, to, json_of(before), json_of(after), follows});
   }
   return found;
 }
@@ -150,9 +142,8 @@ ConfigChange change_of(const CheckpointDescription& about, const Config& saved, 
     change.changes[one.key] = json::array({one.old_value, one.new_value});
   }
   if (!same_tokens && !change.changes.contains(kData)) change.changes[kData] = json::array({saved.data.train, now.data.train});
-  const auto cuts_samples = [&](const char* key) { return change.changes.contains(key); };
-  if (!same_tokens || cuts_samples("data.weights") || cuts_samples("data.document_mask") || cuts_samples("training.sequence_length"))
-    change.sample = 0;
+  constexpr std::array kSampleKeys{"data.weights", "data.document_mask", "training.sequence_length"};  // decide what a sample is
+  if (!same_tokens || std::ranges::any_of(kSampleKeys, [&](const char* key) { return change.changes.contains(key); })) change.sample = 0;
   return change;
 }
 
