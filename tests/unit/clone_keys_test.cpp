@@ -74,6 +74,16 @@ TEST_CASE("verify: the clone keeps exactly the keys of mathematics and execution
   CHECK(lost == kReplaced);
 }
 
+TEST_CASE("verify: the clone's weight decay never flips the sign of weights") {
+  Config config = users_config();
+  config.training.optimizer.weight_decay = 100;
+  const auto clone = [&] { return make_clone(config, parse_layouts("tp1 dp2z3"), 3).config.training.optimizer; };
+  CHECK(clone().weight_decay == 100);
+  config.training.optimizer.weight_decay = 1e12;
+  CHECK(clone().weight_decay > 100);
+  CHECK(clone().weight_decay * clone().learning_rate <= 0.5);
+}
+
 TEST_CASE("verify: windows of the clone are shorter than its sequences, on some or all layers as in the model") {
   Config config = users_config();
   config.model.layers = 12;

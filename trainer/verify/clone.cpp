@@ -153,6 +153,8 @@ void shrink_training(TrainingConfig& t, int64_t sequence, const std::vector<Layo
   if (t.ema.decay) t.ema.decay = std::min(*t.ema.decay, kDecay);
   OptimizerConfig& o = t.optimizer;
   o.learning_rate = 3e-3;  // large enough to matter within three steps
+  // Above 1 / learning_rate a step would flip the sign of the weights and enlarge them, and with them every rounding difference between layouts.
+  o.weight_decay = std::min(o.weight_decay, 0.5 / o.learning_rate);
   o.learning_rate_scaling = "none";
   o.reference_batch_size.reset();
   // The gradient of a key bias is zero except for rounding, which AdamW would normalise to a full-size update. A larger epsilon prevents that.
