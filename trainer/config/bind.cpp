@@ -261,21 +261,17 @@ class Binder {
 
   /// Suggests the nearest key of the same section, otherwise the nearest key of any section.
   std::string suggestion(const std::string& key) const {
-    constexpr size_t kLongestTypo = 64;
-    if (key.size() > kLongestTypo || violations_.full()) return "";
-    std::string best;
-    size_t best_distance = std::max<size_t>(2, key.size() / 3) + 1;
-    const auto consider = [&](const std::string& path) {
+    if (violations_.full()) return "";
+    std::vector<std::string> paths;
+    for (const FieldRow& row : known_.fields) paths.push_back(row.path);
+    for (const SectionRow& row : known_.sections) paths.push_back(row.path);
+    const auto distance = [&](std::string_view path, std::string_view text) {
       const bool sibling = path.starts_with(prefix_) && path.find('.', prefix_.size()) == path.npos;
-      const std::string name = path.substr(path.rfind('.') + 1);
+      const std::string_view name = path.substr(path.rfind('.') + 1);
       // A key of another section must match more closely: one typo at most.
-      const size_t distance = sibling ? edit_distance(key, name) : 1 + 2 * std::min(edit_distance(key, name), edit_distance(key, path));
-      if (distance >= best_distance) return;
-      best_distance = distance;
-      best = path;
+      return sibling ? edit_distance(text, name) : 1 + 2 * std::min(edit_distance(text, name), edit_distance(text, path));
     };
-    for (const FieldRow& row : known_.fields) consider(row.path);
-    for (const SectionRow& row : known_.sections) consider(row.path);
+    const std::string best = nearest_word(key, paths, std::max<size_t>(2, key.size() / 3), distance);
     return best.empty() ? "" : "; did you mean " + best + "?";
   }
 

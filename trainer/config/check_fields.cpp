@@ -30,8 +30,6 @@ constexpr Synonym kSynonyms[] = {
 
 /// The choice that `text` is another word for, otherwise the one of the closest spelling.
 std::string nearest_choice(const Field& field, const std::string& text) {
-  constexpr size_t kLongestTypo = 64;
-  if (text.size() > kLongestTypo) return "";
   std::string word = text;
   for (char& c : word)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
@@ -39,8 +37,7 @@ std::string nearest_choice(const Field& field, const std::string& text) {
     const bool offered = std::find(field.choices.begin(), field.choices.end(), std::string_view(synonym.choice)) != field.choices.end();
     if (word == synonym.word && offered) return synonym.choice;
   }
-  return *std::min_element(field.choices.begin(), field.choices.end(),
-                           [&](const char* a, const char* b) { return edit_distance(a, text) < edit_distance(b, text); });
+  return nearest_word(text, {field.choices.begin(), field.choices.end()});
 }
 
 /// Checks range and choices of one key; list items are checked one by one.

@@ -64,14 +64,12 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 std::string nearest_type(const std::string& type) {
-  const std::vector<std::string> types = device_types();
-  const auto lower = [](std::string text) {
-    std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    return text;
+  const auto lower = [](std::string_view text) {
+    std::string out(text);
+    std::ranges::transform(out, out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return out;
   };
-  const auto distance = [&](const std::string& name) { return edit_distance(lower(name), lower(type)); };
-  const auto best = std::ranges::min_element(types, {}, distance);
-  return type.size() <= 16 && distance(*best) <= 2 ? *best : "";
+  return nearest_word(type, device_types(), 2, [&](std::string_view a, std::string_view b) { return edit_distance(lower(a), lower(b)); });
 }
 
 void check_levels(const ClusterConfig& c, const auto& broken) {

@@ -247,4 +247,18 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+std::string nearest_word(std::string_view text, const std::vector<std::string>& words, size_t most,
+                         const std::function<size_t(std::string_view word, std::string_view text)>& distance) {
+  constexpr size_t kLongestTypo = 64;  // bounds the time of a comparison
+  if (text.size() > kLongestTypo) return "";
+  std::string best;
+  for (const std::string& word : words) {
+    const size_t found = distance(word, text);
+    if (found > most || (found == most && !best.empty())) continue;
+    most = found;
+    best = word;
+  }
+  return best;
+}
+
 }  // namespace trireme

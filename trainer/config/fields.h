@@ -1,6 +1,8 @@
 #pragma once
 // A configuration or a cluster as a flat table with one row per key. Writing, the schema, `config explain` and the range checks iterate over it.
+#include <functional>
 #include <initializer_list>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -56,6 +58,9 @@ std::vector<FieldDifference> differing_fields(const Config& a, const Config& b);
 std::string allowed_text(const Field& field, FieldType type);
 /// Levenshtein distance.
 size_t edit_distance(std::string_view a, std::string_view b);
+/// The word with the smallest distance(word, text), the first of several; empty if that is above `most`, or if the text is too long for a typo.
+std::string nearest_word(std::string_view text, const std::vector<std::string>& words, size_t most = std::numeric_limits<size_t>::max(),
+                         const std::function<size_t(std::string_view word, std::string_view text)>& distance = edit_distance);
 /// True if the value is auto (field.auto_name in a file).
 bool is_auto(const FieldRow& row);
 /// The value as a user would write it: "auto" also for an empty automatic string, "" for an optional key that is not set.

@@ -33,12 +33,14 @@ std::string reason_against(const std::string& key) {
   return "";
 }
 
-std::string nearest_name(const FieldTable& known, const std::string& name) {
+/// The end of a message about an unknown key.
+std::string suggestion(const FieldTable& known, const std::string& name) {
   std::vector<std::string> paths;
   for (const FieldRow& row : known.fields)
     if (row.field.decides == Aspect::kMathematics && reason_against(row.path).empty()) paths.push_back(row.path);
   for (const SectionRow& section : known.sections) paths.push_back(section.path);
-  return *std::ranges::min_element(paths, {}, [&](const std::string& path) { return edit_distance(path, name); });
+  const std::string nearest = nearest_word(name, paths);
+  return nearest.empty() ? "" : "; did you mean " + nearest + "?";
 }
 
 /// As in a file, but null for a key that is not written there.
@@ -85,7 +87,7 @@ std::set<std::string> changeable_keys(const std::vector<std::string>& names) {
       found = true;
       keys.insert(row.path);
     }
-    if (!exists) throw ConfigError(concat("--change ", name, ": unknown key; did you mean ", nearest_name(known, name), "?"));
+    if (!exists) throw ConfigError(concat("--change ", name, ": unknown key", suggestion(known, name)));
     if (found) continue;
     if (const std::string reason = reason_against(name); !reason.empty())
       throw ConfigError(concat("--change ", name, ": a resumed run can never change it: ", reason));
