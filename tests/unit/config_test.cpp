@@ -309,6 +309,10 @@ TEST_CASE("config: explain names the origin of every value") {
   CHECK(line("checkpoint.keep = 3    # default"));
   CHECK(line("model.head_size = 16    # default, auto: hidden_size / heads"));
   CHECK(line("training.epochs = not set    # default"));
+  const LoadedConfig given = parse_config(kSmall, "run.yaml", {"model.head_size=16"});
+  const std::string explained = explain(given, resolve(given));
+  CHECK(explained.find("model.head_size = 16    # --set:model.head_size\n") != text.npos);
+  CHECK(explained.find(", or auto. auto: hidden_size / heads.\n") != text.npos);
   CHECK(line("model.window_layers = all    # default, all: every layer, without effect: model.window is not set"));
   CHECK(line("training.loss_scale.initial = 65536    # default, without effect: only precision fp16 scales the loss"));
   for (const FieldRow& row : table_of(loaded.config).fields) {

@@ -75,7 +75,7 @@ void visit(V& v, ParallelConfig& c) {
                 .doc = "Number of layers of each of the pipeline x virtual_stages stages, first stage first.",
                 .min = 1,
                 .max = 1024,
-                .auto_rule = "balanced by parameter count"}),
+                .auto_rule = "balanced by the weights of the matrix products, head included"}),
     c.layers_per_stage);
   v(layout_key({.key = "gradient_accumulation",
                 .doc = "How gradients accumulate over micro-batches. full: in full size, reduced once per step. sharded: reduced after every "

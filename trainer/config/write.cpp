@@ -153,7 +153,9 @@ std::string explain(const LoadedConfig& loaded, const Config& resolved) {
                   "    # ", origin);
     if (is_auto(before)) out += concat(", ", row.field.auto_name, ": ", row.field.auto_rule);
     if (row.field.without_effect) out += concat(", without effect: ", row.field.without_effect);
-    out += concat("\n    ", row.field.doc, " Allowed: ", allowed_text(row.field, row.type), ".\n");
+    out += concat("\n    ", row.field.doc, " Allowed: ", allowed_text(row.field, row.type), ".");
+    if (row.field.auto_rule && !is_auto(before)) out += concat(" ", row.field.auto_name, ": ", row.field.auto_rule, ".");
+    out += '\n';
   }
   return out;
 }
