@@ -125,7 +125,9 @@ class Binder {
       const bool known =
           std::any_of(known_.fields.begin(), known_.fields.end(), is_key) || std::any_of(known_.sections.begin(), known_.sections.end(), is_key);
       if (child.key == "<<" || (known && child.key.find('.') == child.key.npos)) continue;  // the reader has reported the merge key
-      violations_.add({child.key_at, path, child.kind == YamlNode::Kind::kScalar ? child.text : "", "unknown key" + suggestion(child.key)});
+      const std::string rule =
+          child.key == "include" ? "allowed only at the top level of a configuration file" : "unknown key" + suggestion(child.key);
+      violations_.add({child.key_at, path, child.kind == YamlNode::Kind::kScalar ? child.text : "", rule});
     }
   }
 
@@ -287,10 +289,7 @@ template <class Root>
 void bind_root(const YamlNode& tree, const char* what, Root& config, Sources& sources, Violations& violations) {
   static const YamlNode kEmpty{.kind = YamlNode::Kind::kMapping};
   const YamlNode& root = tree.kind == YamlNode::Kind::kRefused || tree.kind == YamlNode::Kind::kNull ? kEmpty : tree;
-  if (root.kind != YamlNode::Kind::kMapping) {
-    violations.add({root.at, "", "", concat(what, " is a mapping of sections, not ", kind_name(root))});
-    violations.raise(sources);
-  }
+  require_sections(root, what, sources, violations);
   const FieldTable known = table_of(config);
   Binder binder(root, sources, violations, known);
   visit(binder, config);
@@ -298,6 +297,13 @@ void bind_root(const YamlNode& tree, const char* what, Root& config, Sources& so
 }
 
 }  // namespace
+
+void require_sections(const YamlNode& root, const char* what, const Sources& sources, Violations& violations) {
+  using Kind = YamlNode::Kind;
+  if (root.kind == Kind::kMapping || root.kind == Kind::kNull || root.kind == Kind::kRefused) return;
+  violations.add({root.at, "", "", concat(what, " is a mapping of sections, not ", kind_name(root))});
+  violations.raise(sources);
+}
 
 void bind(const YamlNode& root, Config& config, Sources& sources, Violations& violations) {
   bind_root(root, "a configuration file", config, sources, violations);

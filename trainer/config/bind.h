@@ -9,6 +9,9 @@ namespace trireme {
 void bind(const YamlNode& root, Config& config, Sources& sources, Violations& violations);
 void bind(const YamlNode& root, ClusterConfig& cluster, Sources& sources, Violations& violations);
 
+/// Errors: ConfigError unless `root`, the tree of `what` (e.g. "a configuration file"), is a mapping or empty.
+void require_sections(const YamlNode& root, const char* what, const Sources& sources, Violations& violations);
+
 /// Sets the node at the dotted `path` to `value`, creating missing sections. Returns false if a part of the path is a value, not a section.
 [[nodiscard]] bool put(YamlNode& root, const std::string& path, YamlNode value);
 

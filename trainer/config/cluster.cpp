@@ -121,8 +121,9 @@ void check(const ClusterConfig& cluster, const Sources& sources, Violations& vio
 ClusterConfig parse_cluster(const std::string& text, const std::string& name, const std::vector<std::string>& sets) {
   ClusterConfig cluster;
   Violations violations;
-  Sources sources{.file = name, .sets = {}, .option = "--cluster-set", .keys = {}};
-  const YamlNode root = read_tree(text, sets, sources, violations);
+  Sources sources{.file = name, .sets = {}, .included = {}, .option = "--cluster-set", .keys = {}};
+  YamlNode root = parse_yaml(text, 0, sources, violations);
+  apply_sets(root, sets, sources, violations);
   bind(root, cluster, sources, violations);
   check(cluster, sources, violations);
   violations.raise(sources);

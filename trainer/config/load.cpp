@@ -5,6 +5,7 @@
 #include "kernels/core/check.h"
 #include "trainer/config/bind.h"
 #include "trainer/config/check.h"
+#include "trainer/config/include.h"
 #include "trainer/config/tree.h"
 #include "trainer/tokenizer/tokenizer.h"
 
@@ -21,19 +22,25 @@ int64_t vocab_size_of(const std::string& tokenizer, const Sources& sources) {
   }
 }
 
-}  // namespace
-
-LoadedConfig parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& sets) {
+LoadedConfig parse(const std::string& text, const std::string& name, const std::vector<std::string>& sets, bool includes) {
   LoadedConfig loaded;
   Violations violations;
   loaded.sources.file = name;
-  const YamlNode root = read_tree(text, sets, loaded.sources, violations);
+  YamlNode root = parse_yaml(text, 0, loaded.sources, violations);
+  if (includes) expand_includes(root, loaded.sources, violations);
+  apply_sets(root, sets, loaded.sources, violations);
   bind(root, loaded.config, loaded.sources, violations);
   check(loaded.config, loaded.sources, violations);
   violations.raise(loaded.sources);
   DataConfig& data = loaded.config.data;
   if (data.tokenizer != "bytes" && !loaded.config.model.vocab_size) data.tokenizer_vocab_size = vocab_size_of(data.tokenizer, loaded.sources);
   return loaded;
+}
+
+}  // namespace
+
+LoadedConfig parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& sets) {
+  return parse(text, name, sets, false);
 }
 
 void check_read_again(const std::string& path) {
@@ -43,7 +50,7 @@ void check_read_again(const std::string& path) {
 }
 
 LoadedConfig load_config(const std::string& path, const std::vector<std::string>& sets) {
-  return parse_config(read_yaml_file(path, "configuration file"), path, sets);
+  return parse(read_yaml_file(path, "configuration file"), path, sets, true);
 }
 
 }  // namespace trireme

@@ -29,7 +29,8 @@ Location Sources::locate(const std::string& key) const {
 
 std::string Sources::name_of(const Location& at) const {
   if (at.source > 0) return option + ":" + printable(sets[static_cast<size_t>(at.source - 1)]);
-  return file.empty() ? "" : concat(file, ":", at.line, ":", at.column);
+  const std::string& name = at.source < 0 ? included[static_cast<size_t>(-at.source - 1)] : file;
+  return name.empty() ? "" : concat(name, ":", at.line, ":", at.column);
 }
 
 bool Violations::touch(const std::string& key) const {

@@ -7,7 +7,8 @@
 
 namespace trireme {
 
-/// source 0 is the file; source n is the n-th --set, whose line and column count within its value. Ordered by source, then position.
+/// source 0 is the file; source n is the n-th --set, whose line and column count within its value; source -n is the n-th file that was included.
+/// Ordered by source, then position.
 struct Location {
   int source = 0;
   int line = 1;
@@ -18,6 +19,7 @@ struct Location {
 struct Sources {
   std::string file;                      ///< empty: the configuration was made in code
   std::vector<std::string> sets;         ///< key path of each --set, in order
+  std::vector<std::string> included;     ///< path of each file that was included, in the order of reading
   std::string option = "--set";          ///< name of the option that gave the sets, for messages
   std::map<std::string, Location> keys;  ///< every key and section that was given; other keys have their default
 

@@ -89,14 +89,12 @@ std::string read_yaml_file(const std::string& path, const std::string& what) {
   return text;
 }
 
-YamlNode read_tree(const std::string& text, const std::vector<std::string>& sets, Sources& sources, Violations& violations) {
-  YamlNode root = parse_yaml(text, 0, sources, violations);
+void apply_sets(YamlNode& root, const std::vector<std::string>& sets, Sources& sources, Violations& violations) {
   for (const std::string& set : sets) {
     const auto [path, value] = split_set(set, sources.option);
     sources.sets.push_back(path);
     apply_set(root, path, value, static_cast<int>(sources.sets.size()), sources, violations);
   }
-  return root;
 }
 
 }  // namespace trireme

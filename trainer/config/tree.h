@@ -1,5 +1,5 @@
 #pragma once
-// Reads a YAML file and its --set overrides into one tree, for configurations and cluster files.
+// Text of a YAML file and its --set overrides, for configurations and cluster files.
 #include <string>
 #include <vector>
 
@@ -11,8 +11,8 @@ namespace trireme {
 /// Errors: MissingFileError; IoError if it cannot be read.
 std::string read_yaml_file(const std::string& path, const std::string& what);
 
-/// The tree of `text` with the overrides `sets` ("key.path=value") applied in order. Fills sources.sets; the caller has set sources.file.
+/// Applies the overrides `sets` ("key.path=value") to the tree of a file in order. Fills sources.sets.
 /// Errors: ConfigError for a malformed set; those of parse_yaml.
-YamlNode read_tree(const std::string& text, const std::vector<std::string>& sets, Sources& sources, Violations& violations);
+void apply_sets(YamlNode& root, const std::vector<std::string>& sets, Sources& sources, Violations& violations);
 
 }  // namespace trireme

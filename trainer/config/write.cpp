@@ -72,20 +72,27 @@ Json field_schema(const FieldRow& row) {
 }
 
 Json section_schema(const FieldTable& table, const std::string& path, const std::string& doc) {
-  Json properties = Json::object(), required = Json::array();
-  const auto require = [&](const std::string& name) {
-    if (std::find(required.begin(), required.end(), Json(name)) == required.end()) required.push_back(name);
-  };
-  for (const FieldRow& row : table.fields) {
+  Json properties = Json::object();
+  for (const FieldRow& row : table.fields)
     if (parent_of(row.path) == path) properties[last_name(row.path)] = field_schema(row);
-    const std::string prefix = path.empty() ? "" : path + ".";
-    if (row.field.required && row.path.starts_with(prefix))
-      require(row.path.substr(prefix.size(), row.path.find('.', prefix.size()) - prefix.size()));
-  }
   for (const SectionRow& section : table.sections)
     if (parent_of(section.path) == path) properties[last_name(section.path)] = section_schema(table, section.path, section.doc);
-  Json schema = {{"type", "object"}, {"description", doc}, {"properties", properties}, {"additionalProperties", false}};
-  if (!required.empty()) schema["required"] = required;
+  return {{"type", "object"}, {"description", doc}, {"properties", properties}, {"additionalProperties", false}};
+}
+
+/// Demands the required keys of the section `path`, and nothing else.
+Json required_schema(const FieldTable& table, const std::string& path) {
+  Json schema = Json::object();
+  const auto require = [&](const std::string& name) { schema["required"].push_back(name); };
+  for (const FieldRow& row : table.fields)
+    if (row.field.required && parent_of(row.path) == path) require(last_name(row.path));
+  for (const SectionRow& section : table.sections) {
+    if (parent_of(section.path) != path) continue;
+    const Json inner = required_schema(table, section.path);
+    if (inner.empty()) continue;
+    schema["properties"][last_name(section.path)] = inner;
+    require(last_name(section.path));
+  }
   return schema;
 }
 
@@ -102,6 +109,11 @@ std::string yaml_of(const FieldTable& table, const std::function<bool(const std:
   }
   return out;
 }
+
+constexpr const char* kIncludeDoc =
+    "Path of a configuration file, relative to this one, or a list of paths. The file includes them: its own keys override theirs, and those of a "
+    "later "
+    "file override those of an earlier one. Sections merge key by key; lists and values are replaced.";
 
 bool anything(const std::string&) { return true; }
 
@@ -120,9 +132,16 @@ std::string to_yaml(const Config& config, const std::function<bool(const std::st
 
 std::string json_schema() {
   Json schema = schema_of("Trireme configuration", table_of(Config{}), "One training run.");
-  Json& training = schema["properties"]["training"];
-  training["oneOf"] = {{{"required", {"steps"}}}, {{"required", {"epochs"}}}};
-  schema["required"].push_back("training");
+  Json& keys = schema["properties"];
+  const Json path = {{"type", "string"}, {"minLength", 1}};
+  keys["include"] = {{"anyOf", {path, {{"type", "array"}, {"items", path}, {"minItems", 1}}}}, {"description", kIncludeDoc}};
+  keys["training"]["not"] = {{"required", {"steps", "epochs"}}};
+  // Required keys may be in an included file.
+  Json whole = required_schema(table_of(Config{}), "");
+  whole["properties"]["training"] = {{"anyOf", {{{"required", {"steps"}}}, {{"required", {"epochs"}}}}}};
+  whole["required"].push_back("training");
+  schema["if"] = {{"not", {{"required", {"include"}}}}};
+  schema["then"] = whole;
   return schema.dump(2) + "\n";
 }
 
