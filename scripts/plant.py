@@ -8,7 +8,7 @@
   scripts/plant.py --take-back NAME DIR              puts those files back
   scripts/plant.py --learn RESULTS                   writes caught_by of every bug that a results file of scripts/mutations.sh holds into its table
 
-A bug is an entry of a table, tests/mutations/ROOM.txt:
+A bug is an entry of a table, tests/mutations/MODULE.txt:
 
   [12-mean-of-means]                    a number, which orders the bugs, and a name
   trap: the loss is a mean of means     the mistake

@@ -28,7 +28,7 @@ def quoted_messages(text):
 def main():
     text = PAGE.read_text()
     binary = pathlib.Path(os.environ.get("TRIREME", ROOT / "build" / "trireme")).read_bytes()
-    sources = "".join(path.read_text() for room in ("kernels", "parallel", "trainer") for path in (ROOT / room).rglob("*.cpp"))
+    sources = "".join(path.read_text() for module in ("kernels", "parallel", "trainer") for path in (ROOT / module).rglob("*.cpp"))
     messages = quoted_messages(text)
     failures = [f"no message of the program contains {message!r}" for message in messages if message.encode() not in binary and message not in sources]
     if len(messages) < 20:
