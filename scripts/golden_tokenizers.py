@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Writes tests/golden/tokenizers: small tokenizers, 10,000 lines of awkward text, and what Hugging Face `tokenizers` and SentencePiece make of it.
 
-    pip install tokenizers==0.23.3 sentencepiece==0.2.3 && python scripts/golden_tokenizers.py
+    pip install tokenizers==0.23.3 sentencepiece==0.2.3 && python scripts/golden_tokenizers.py [byte_fallback]
+
+With `byte_fallback` only the tokenizers of that kind are written, and SentencePiece is not needed.
 
 Files: lines.json {"lines": [...]}; NAME.json or NAME.model, a tokenizer; NAME.ids.json {"first": ids of each of the first lines,
-"tied": lines that do not count (see ties), "ids": a digest for
+"tied": lines that do not count (see ties), "odd": ids and text of each of ODD, "ids": a digest for
 each hundred lines, "texts": the same of the decoded text}. Digests are 64-bit FNV-1a, of ids as four bytes each and 0xFFFFFFFF behind
 each line, of texts as UTF-8 with a zero byte behind each. All characters are assigned in Unicode 3.2 or are emoji of at most Unicode 9, so that the
 tables of the libraries compared agree.
@@ -17,7 +19,6 @@ import random
 import sys
 import unicodedata
 
-import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "tests/golden/tokenizers"
@@ -128,7 +129,7 @@ def fnv(data, state=0xCBF29CE484222325):
     return state
 
 
-def write(name, lines, encode, decode, tied=frozenset()):
+def write(name, lines, encode, decode, tied=frozenset(), odd=()):
     ids = [encode(line) for line in lines]
     texts = [decode(row) for row in ids]
     id_digests, text_digests = [], []
@@ -139,6 +140,8 @@ def write(name, lines, encode, decode, tied=frozenset()):
     with open(OUT / f"{name}.ids.json", "w") as out:
         out.write('{"first": [\n' + ",\n".join(json.dumps(row, separators=(",", ":")) for row in ids[:FULL]) + "],\n")
         out.write('"tied": ' + json.dumps(sorted(tied)) + ",\n")
+        if odd:
+            out.write('"odd": [\n' + ",\n".join(json.dumps(one, separators=(",", ":")) for one in odd) + "],\n")
         out.write('"ids": ' + json.dumps(id_digests) + ',\n"texts": ' + json.dumps(text_digests) + "}\n")
     return texts
 
@@ -163,6 +166,50 @@ def byte_pair(name, lines, corpus, vocab_size, pre_tokenizer, normalizer=None, a
         print(f"{name}: decoding is not what was encoded", file=sys.stderr)
 
 
+# Text and sequences of bytes that BPE with byte_fallback treats in its own ways.
+ODD = ["", " ", "  ", "\u2581", " \u2581 a\u2581b", "\u2581\u2581the", "a" * 600, " " * 600, "the " * 150, "\u6f22" * 100, "\n\n\n\t\t\x00\x01\x1f\x7f\x80\x9f",
+       "<0x41><0x0A>", "<s>the</s> the</s>the <unk>", "</s>", " </s> ", "the<tool_call>x <tool_call>", "<tool_call>", "a tool", "the a tool a  tool", "\U0001F600\U0001F468\u200d\U0001F469",
+       "e\u0301\u00e9\ufeff\ufffd", "it is\u00a0a\u3000truth", "x\u2581", "\n the\n\u2581the"]
+
+
+def byte_fallback(name, lines, corpus, vocab_size, normalizer, pre_tokenizer, decoder, added=(), tokens=(), train_words=True, ignore_merges=False):
+    model = models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>", ignore_merges=ignore_merges)
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=train_words)
+    trained = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *tokens]
+    tokenizer.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=trained, limit_alphabet=90, show_progress=False))
+    for token in added:
+        (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
+    tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder = normalizer, pre_tokenizer, decoder
+    file = json.loads(tokenizer.to_str())
+    # As in converted models, the tokens of bytes are in the vocabulary only.
+    file["added_tokens"] = [token for token in file["added_tokens"] if not token["content"].startswith("<0x")]
+    (OUT / f"{name}.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+    tokenizer = Tokenizer.from_file(str(OUT / f"{name}.json"))
+    encode, decode = (lambda line: tokenizer.encode(line, add_special_tokens=False).ids), (lambda ids: tokenizer.decode(ids, skip_special_tokens=False))
+    # Bytes that are no UTF-8, in tokens: a run of them, an unfinished character, one that another token divides, one between two whole ones, a surrogate.
+    byte = [tokenizer.token_to_id(f"<0x{value:02X}>") for value in range(256)]
+    the = encode("the")
+    runs = [[byte[0xFF]], [byte[0xF0], byte[0x9F], byte[0x98]], [byte[0xC3], *the, byte[0xA9]], [byte[0x41], byte[0xC3], byte[0xC3], byte[0xA9], *the],
+            [byte[0xED], byte[0xA0], byte[0x80]], [byte[0xE2], byte[0x96], byte[0x81]], [byte[0x20], byte[0x20]], [2, byte[0x20], *the], [*the, *the], [0, 1, 2]]
+    odd = [{"text": text, "ids": encode(text), "decoded": decode(encode(text))} for text in ODD]
+    odd += [{"ids": ids, "decoded": decode(ids)} for ids in runs]
+    write(name, lines, encode, decode, odd=odd)
+
+
+def byte_fallbacks(lines, corpus):
+    mark, tool = "\u2581", AddedToken("<tool_call>", special=False)
+    replace, prepend = normalizers.Replace(" ", mark), normalizers.Prepend(mark)
+    plain = [decoders.Replace(mark, " "), decoders.ByteFallback(), decoders.Fuse()]
+    stripped = decoders.Sequence([*plain, decoders.Strip(" ", 1, 0)])
+    byte_fallback("llama2", lines, corpus, 900, normalizers.Sequence([prepend, replace]), None, stripped, [tool, AddedToken("a tool", special=False)])
+    byte_fallback("mistral", lines, corpus, 800, None, pre_tokenizers.Metaspace(prepend_scheme="first", split=False), stripped,
+                  [AddedToken("<tool_call>", special=False, normalized=False)], train_words=False)
+    byte_fallback("gemma", lines, corpus, 800, replace, pre_tokenizers.Split(" ", "merged_with_previous"), decoders.Sequence(plain), [tool],
+                  ["\n", "\n\n", "\t", "\x01", "\x7f", mark * 2, mark * 4])
+    byte_fallback("metaspace", lines, corpus, 700, None, pre_tokenizers.Metaspace(prepend_scheme="always", split=True), stripped, [tool], train_words=False)
+
+
 def special(*contents):
     return [AddedToken(content, special=True, normalized=False) for content in contents]
 
@@ -172,6 +219,7 @@ def split(regex):
 
 
 def sentence_piece(name, lines, corpus, **options):
+    import sentencepiece
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(corpus), model_writer=model, minloglevel=2, num_threads=1, **options)
     (OUT / f"{name}.model").write_bytes(model.getvalue())
@@ -193,6 +241,9 @@ def main():
     OUT.mkdir(parents=True, exist_ok=True)
     lines = make_lines(6, LINES)
     corpus = make_lines(60, 4000) + [PROSE] * 20 + FOREIGN * 10 + CODE * 10
+    byte_fallbacks(lines, corpus)
+    if sys.argv[1:] == ["byte_fallback"]:
+        return
     (OUT / "lines.json").write_text('{"lines": [\n' + ",\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "]}\n", encoding="utf-8")
 
     tool = [AddedToken("<tool_call>", special=False), AddedToken("<tool_call>x", special=False), AddedToken("tie\u0302\u0301ng+", special=False)]

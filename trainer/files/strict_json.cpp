@@ -24,7 +24,7 @@ std::string shown(const json& value) {
 /// in the number of an object's members. A syntax error ends the pass; the parser then reports it.
 class Watch : public json::json_sax_t {
  public:
-  explicit Watch(const std::string& where) : where_(where) {}
+  Watch(const std::string& where, ControlCharacters control) : where_(where), control_(control) {}
 
   bool null() override { return count(); }
   bool boolean(bool) override { return count(); }
@@ -41,7 +41,7 @@ class Watch : public json::json_sax_t {
 
   bool key(std::string& key) override {
     // Messages and tables repeat keys, also on terminals.
-    if (std::any_of(key.begin(), key.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
+    if (control_ == ControlCharacters::kRefused && std::any_of(key.begin(), key.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
       throw DataError(concat(where_, ": key ", shown(key), " has control characters"));
     if (!keys_.back().insert(key).second) throw DataError(concat(where_, ": duplicate key ", shown(key), " in one object"));
     return true;
@@ -66,14 +66,15 @@ class Watch : public json::json_sax_t {
   }
 
   const std::string& where_;
+  ControlCharacters control_;
   int64_t values_ = 0;
   std::vector<std::set<std::string>> keys_;  // keys of each open object; empty for a list
 };
 
 }  // namespace
 
-json parse_object(std::string_view text, const std::string& where) {
-  Watch watch(where);
+json parse_object(std::string_view text, const std::string& where, ControlCharacters control) {
+  Watch watch(where, control);
   json::sax_parse(text, &watch);
   json value;
   try {

@@ -10,8 +10,9 @@
 
 namespace trireme {
 
-/// Parses an object. Errors: DataError, prefixed with `where`, such as a file name.
-nlohmann::json parse_object(std::string_view text, const std::string& where);
+enum class ControlCharacters : uint8_t { kRefused, kInKeys };
+/// Parses an object. Keys may have control characters only with kInKeys. Errors: DataError, prefixed with `where`, such as a file name.
+nlohmann::json parse_object(std::string_view text, const std::string& where, ControlCharacters control = ControlCharacters::kRefused);
 
 /// Errors: DataError if `object` is not an object or has a key that is not in `known`.
 void require_known_keys(const nlohmann::json& object, std::initializer_list<std::string_view> known, const std::string& where);

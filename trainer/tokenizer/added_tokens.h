@@ -28,4 +28,15 @@ class AddedTokens {
   std::array<uint32_t, 257> first_{};                    ///< tokens that begin with `byte`: [first_[byte], first_[byte + 1])
 };
 
+/// Calls plain(text, begin) for the text between added tokens, and appends the ids of the added tokens.
+template <class Plain>
+void between_tokens(const AddedTokens& added, std::string_view text, std::vector<int32_t>& tokens, Plain&& plain) {
+  for (size_t at = 0; at < text.size();) {
+    const AddedTokens::Match match = added.find(text, at);
+    if (match.begin > at) plain(text.substr(at, match.begin - at), at);
+    if (match.end > match.begin) tokens.push_back(match.id);
+    at = match.end;
+  }
+}
+
 }  // namespace trireme

@@ -37,17 +37,6 @@ Stretch stretch_at(const AddedTokens& tokens, std::string_view text, size_t limi
   }
 }
 
-/// Calls plain(text, begin) for the text between added tokens, and appends the ids of the added tokens.
-template <class Plain>
-void between_tokens(const AddedTokens& added, std::string_view text, std::vector<int32_t>& tokens, Plain&& plain) {
-  for (size_t at = 0; at < text.size();) {
-    const AddedTokens::Match match = added.find(text, at);
-    if (match.begin > at) plain(text.substr(at, match.begin - at), at);
-    if (match.end > match.begin) tokens.push_back(match.id);
-    at = match.end;
-  }
-}
-
 }  // namespace
 
 struct BytePairTokenizer::Tables {

@@ -37,7 +37,8 @@ std::optional<std::string> configured_end(const fs::path& tokenizer) {
   return found->is_object() ? string_member(*found, "content", path.string()) : string_member(root, "eos_token", path.string());
 }
 
-std::optional<int32_t> find_end(const BytePairTokenizer& tokenizer, const std::string& file) {
+template <class Any>
+std::optional<int32_t> find_end(const Any& tokenizer, const std::string& file) {
   if (const std::optional<std::string> name = configured_end(file)) {
     const std::optional<int32_t> id = tokenizer.added_token(*name);
     if (!id) throw DataError(concat(file, ": no added token ", *name, ", which the tokenizer_config.json beside it names as eos_token"));
@@ -57,7 +58,7 @@ std::string file_in(const std::string& directory) {
     throw MissingFileError(concat(directory, ": contains neither tokenizer.json nor tokenizer.model"));
   }
   if (!fs::exists(translation, unreadable)) return model.string();
-  const json root = parse_object(read_text(translation, kMaxBytes), translation.string());
+  const json root = parse_object(read_text(translation, kMaxBytes), translation.string(), ControlCharacters::kInKeys);
   const json decoder = root.value("decoder", json());
   const bool byte_level = decoder.is_object() && decoder.value("type", json()) == "ByteLevel";
   return byte_level ? translation.string() : model.string();
@@ -70,6 +71,11 @@ Tokenizer Tokenizer::open(const std::string& spec) {
   if (spec == "bytes") return made;
   std::error_code unreadable;
   made.file_ = fs::is_directory(spec, unreadable) ? file_in(spec) : spec;
+  const auto take = [&](auto tokenizer, std::optional<int32_t> end) {
+    made.vocab_size_ = tokenizer.vocab_size();
+    made.end_of_text_ = end;
+    made.kind_ = std::move(tokenizer);
+  };
   const bool sentencepiece = made.file_.ends_with(".model");
   if (!sentencepiece && !made.file_.ends_with(".json"))
     throw ConfigError(concat("tokenizer=", spec,
@@ -79,15 +85,17 @@ Tokenizer Tokenizer::open(const std::string& spec) {
   if (sentencepiece) {
     made.name_ = "sentencepiece";
     SentencePieceTokenizer tokenizer(text, made.file_);
-    made.vocab_size_ = tokenizer.vocab_size();
-    made.end_of_text_ = tokenizer.end_of_text();
-    made.kind_ = std::move(tokenizer);
+    take(tokenizer, tokenizer.end_of_text());
   } else {
     made.name_ = "bpe";
-    BytePairTokenizer tokenizer(parse_tokenizer_json(text, made.file_), made.file_);
-    made.vocab_size_ = tokenizer.vocab_size();
-    made.end_of_text_ = find_end(tokenizer, made.file_);
-    made.kind_ = std::move(tokenizer);
+    TokenizerJson description = parse_tokenizer_json(text, made.file_);
+    if (description.fallback) {
+      ByteFallbackTokenizer tokenizer(std::move(description), made.file_);
+      take(tokenizer, find_end(tokenizer, made.file_));
+    } else {
+      BytePairTokenizer tokenizer(std::move(description), made.file_);
+      take(tokenizer, find_end(tokenizer, made.file_));
+    }
   }
   return made;
 }
@@ -109,6 +117,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) {
 size_t Tokenizer::cut(std::string_view text, bool first) const {
   return std::visit(
       Overloaded{[&](const ByteTokenizer&) { return text.size(); }, [&](const SentencePieceTokenizer& tokenizer) { return tokenizer.cut(text); },
+                 [&](const ByteFallbackTokenizer& tokenizer) { return tokenizer.cut(text); },
                  [&](const BytePairTokenizer& tokenizer) { return tokenizer.cut(text, first); }},
       kind_);
 }

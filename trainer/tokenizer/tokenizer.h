@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "trainer/tokenizer/byte_fallback.h"
 #include "trainer/tokenizer/byte_pair.h"
 #include "trainer/tokenizer/sentencepiece.h"
 
@@ -19,7 +20,7 @@ struct ByteTokenizer {};
 /// Converts text to token ids and back. Copies share the tables but not the cache: use one copy per thread.
 class Tokenizer {
  public:
-  /// `spec`: "bytes", a SentencePiece model (*.model), a Hugging Face tokenizer.json of the byte-level BPE kind, or a directory with tokenizer.json
+  /// `spec`: "bytes", a SentencePiece model (*.model), a Hugging Face tokenizer.json with byte-level BPE or with BPE and byte_fallback, or a directory with tokenizer.json
   /// or tokenizer.model (if it has both, tokenizer.json if that is byte-level BPE, else tokenizer.model).
   /// Errors: ConfigError for any other spec, and for SentencePiece in a build without it; MissingFileError; DataError naming the file.
   static Tokenizer open(const std::string& spec);
@@ -50,7 +51,7 @@ class Tokenizer {
  private:
   Tokenizer() = default;
 
-  std::variant<ByteTokenizer, BytePairTokenizer, SentencePieceTokenizer> kind_;
+  std::variant<ByteTokenizer, BytePairTokenizer, ByteFallbackTokenizer, SentencePieceTokenizer> kind_;
   std::string name_ = "bytes", digest_ = "bytes-v1", file_;
   int64_t vocab_size_ = 256;
   std::optional<int32_t> end_of_text_;

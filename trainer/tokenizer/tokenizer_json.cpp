@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
-#include "trainer/files/strict_json.h"
+#include "trainer/tokenizer/json_parts.h"
 #include "trainer/tokenizer/oniguruma.h"
 
 namespace trireme {
@@ -31,31 +31,6 @@ const std::array<std::string, 256>& alphabet() {
 }
 
 std::string quoted(const std::string& text) { return json(text).dump(); }
-
-bool flag(const json& object, const std::string& key, bool otherwise, const std::string& where) {
-  if (!object.contains(key)) return otherwise;
-  if (!object.at(key).is_boolean()) throw DataError(concat(where, ": \"", key, "\" must be true or false"));
-  return object.at(key).get<bool>();
-}
-
-/// Refuses a setting that would change ids and is not supported, unless it is off.
-void require_off(const json& object, const std::string& key, const std::string& where) {
-  const auto found = object.find(key);
-  if (found == object.end()) return;
-  const bool off = found->is_null() || (found->is_boolean() && !found->get<bool>()) || (found->is_string() && found->get<std::string>().empty()) ||
-                   (found->is_number() && found->get<double>() == 0);
-  if (!off) throw DataError(concat(where, ": \"", key, "\" is ", found->dump(-1, ' ', true).substr(0, 60), ", which is not supported"));
-}
-
-bool is_null(const json& object, const std::string& key) { return !object.contains(key) || object.at(key).is_null(); }
-
-/// Calls part(json) for a component or, if it is a Sequence, for each element of its list `list`.
-template <class Part>
-void for_each_part(const json& component, const std::string& list, const std::string& where, Part&& part) {
-  if (string_member(component, "type", where) != "Sequence") return part(component);
-  require_known_keys(component, {"type", list}, where);
-  for (const json& one : array_member(component, list, where)) for_each_part(one, list, where, part);
-}
 
 bool parse_normalizer(const json& root, const std::string& where) {
   bool nfc = false;
@@ -136,9 +111,17 @@ Vocabulary parse_vocabulary(const json& model, const std::string& where) {
   return vocabulary;
 }
 
+/// The text that a token of a BPE with byte_fallback stands for.
+std::string text_of_token(std::string spelled) {
+  if (const std::optional<uint8_t> byte = byte_of_token(spelled)) return {static_cast<char>(*byte)};
+  for (size_t at = spelled.find(kSpaceMark); at != std::string::npos; at = spelled.find(kSpaceMark, at)) spelled.replace(at, kSpaceMark.size(), " ");
+  return spelled;
+}
+
 /// Assigns each id its bytes. The ids of the tokens must be 0 to n - 1, each once.
 void place_tokens(const Vocabulary& vocabulary, TokenizerJson& made, const std::string& where) {
   std::vector<const std::string*> owners;
+  const bool fallback = made.fallback.has_value();
   const auto place = [&](int32_t id, const std::string& text, std::string bytes, bool mergeable) {
     const auto at = static_cast<size_t>(id);
     const std::string* owner = owners[at];
@@ -147,6 +130,7 @@ void place_tokens(const Vocabulary& vocabulary, TokenizerJson& made, const std::
     owners[at] = &text;
     made.tokens[at] = std::move(bytes);
     made.mergeable[at] = mergeable;
+    if (fallback) made.spelled[at] = text;
   };
 
   size_t count = vocabulary.size();
@@ -169,12 +153,13 @@ void place_tokens(const Vocabulary& vocabulary, TokenizerJson& made, const std::
   owners.resize(count);
   made.tokens.resize(count);
   made.mergeable.resize(count);
+  if (fallback) made.spelled.resize(count);
   for (const auto& [text, id] : vocabulary) {
-    std::optional<std::string> bytes = from_byte_level(text);
+    std::optional<std::string> bytes = fallback ? text_of_token(text) : from_byte_level(text);
     if (!bytes && !added.contains(text)) throw DataError(concat(where, ": token ", quoted(text), " has characters outside the byte-level alphabet"));
     place(id, text, bytes.value_or(text), bytes.has_value());
   }
-  for (const AddedToken& token : made.added) place(token.id, token.content, token.content, false);
+  for (const AddedToken& token : made.added) place(token.id, token.content, fallback ? text_of_token(token.content) : token.content, false);
 }
 
 std::pair<std::string, std::string> parse_pair(const json& entry, const std::string& where) {
@@ -210,11 +195,18 @@ std::vector<Merge> parse_merges(const json& model, const Vocabulary& vocabulary,
 void normalize_added(TokenizerJson& made) {
   std::string room;
   for (AddedToken& token : made.added) {
-    if (!made.nfc || !token.normalized) continue;
-    token.content = std::string(to_nfc(token.content, room));
+    if (!token.normalized) continue;
+    if (made.nfc) token.content = std::string(to_nfc(token.content, room));
+    if (made.fallback && made.fallback->replaces) token.content = with_marks(token.content, made.fallback->prepends);
     const auto id = static_cast<size_t>(token.id);
-    if (!made.mergeable[id]) made.tokens[id] = token.content;
+    if (!made.mergeable[id]) made.tokens[id] = made.fallback ? text_of_token(token.content) : token.content;
   }
+}
+
+/// "<0x0A>"
+std::string byte_token(size_t byte) {
+  constexpr char kHex[] = "0123456789ABCDEF";
+  return {'<', '0', 'x', kHex[byte / 16], kHex[byte % 16], '>'};
 }
 
 void parse_model(const json& model, TokenizerJson& made, const std::string& where) {
@@ -223,14 +215,15 @@ void parse_model(const json& model, TokenizerJson& made, const std::string& wher
                       "vocab", "merges"},
                      where);
   // unk_token and fuse_unk have no effect: every byte has a token, as checked below.
-  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) require_off(model, key, where);
+  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) require_off(model, key, where);
   made.ignore_merges = flag(model, "ignore_merges", false, where);
   const Vocabulary vocabulary = parse_vocabulary(model, where);
   place_tokens(vocabulary, made, where);
   made.merges = parse_merges(model, vocabulary, where);
   for (size_t byte = 0; byte < 256; ++byte) {
-    const auto found = vocabulary.find(alphabet()[byte]);
-    if (found == vocabulary.end()) throw DataError(concat(where, ": byte ", byte, " (", alphabet()[byte], ") has no token in the vocabulary"));
+    const std::string token = made.fallback ? byte_token(byte) : alphabet()[byte];
+    const auto found = vocabulary.find(token);
+    if (found == vocabulary.end()) throw DataError(concat(where, ": byte ", byte, " (", token, ") has no token in the vocabulary"));
     made.byte_ids[byte] = found->second;
   }
 }
@@ -238,7 +231,7 @@ void parse_model(const json& model, TokenizerJson& made, const std::string& wher
 }  // namespace
 
 TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& where) {
-  const json root = parse_object(text, where);
+  const json root = parse_object(text, where, ControlCharacters::kInKeys);
   require_known_keys(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"},
                      where);
   if (string_member(root, "version", where) != "1.0") throw DataError(concat(where, ": \"version\" is ", root.at("version"), "; supported: \"1.0\""));
@@ -247,13 +240,14 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
   const json& model = object_member(root, "model", where);
   const std::string type = is_null(model, "type") ? "BPE" : string_member(model, "type", concat(where, ": model"));
   if (type != "BPE") throw DataError(concat(where, ": model ", type, " is not supported; supported: BPE"));
-  if (flag(model, "byte_fallback", false, where))  // checked first: such a file also has unsupported normalizers and decoders
-    throw DataError(concat(
-        where, ": BPE with \"byte_fallback\", as in LLaMA 2, Mistral and Gemma, is not supported; use the tokenizer.model of the same ", "model"));
   TokenizerJson made;
-  made.nfc = parse_normalizer(root, concat(where, ": normalizer"));
-  made.rules = parse_pre_tokenizer(root, concat(where, ": pre_tokenizer"));
-  check_decoder(root, where);
+  if (flag(model, "byte_fallback", false, where)) {
+    made.fallback = parse_byte_fallback(root, where);
+  } else {
+    made.nfc = parse_normalizer(root, concat(where, ": normalizer"));
+    made.rules = parse_pre_tokenizer(root, concat(where, ": pre_tokenizer"));
+    check_decoder(root, where);
+  }
   made.added = parse_added_tokens(root, where);
   parse_model(model, made, concat(where, ": model"));
   normalize_added(made);

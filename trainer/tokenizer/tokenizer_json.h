@@ -1,5 +1,5 @@
 #pragma once
-// Hugging Face tokenizer.json with byte-level BPE. Unsupported settings that affect ids are errors that name the setting, never ignored.
+// Hugging Face tokenizer.json with byte-level BPE, or with BPE and byte_fallback. Unsupported settings that affect ids are errors that name the setting, never ignored.
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/tokenizer/byte_fallback_json.h"
 #include "trainer/tokenizer/pretokenizer.h"
 
 namespace trireme {
@@ -25,11 +26,13 @@ struct Merge {
 
 struct TokenizerJson {
   std::vector<std::string> tokens;    ///< [V] the bytes of each id
-  std::vector<bool> mergeable;        ///< [V] true if in the model's vocabulary and spelled in the byte-level alphabet: merges can produce it
+  std::vector<bool> mergeable;        ///< [V] true if in the model's vocabulary and, if byte-level, spelled in that alphabet: merges can produce it
+  std::vector<std::string> spelled;   ///< [V] each token as in the file, if there are fallback rules
   std::array<int32_t, 256> byte_ids;  ///< id of each single byte
   std::vector<Merge> merges;          ///< by rank
   std::vector<AddedToken> added;
-  PretokenizerRules rules;
+  PretokenizerRules rules;                    ///< of byte-level BPE, as nfc
+  std::optional<ByteFallbackRules> fallback;  ///< nullopt: byte-level BPE
   bool nfc = false;
   bool ignore_merges = false;  ///< a piece that is itself a token becomes that token without merging
 };
