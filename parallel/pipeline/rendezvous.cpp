@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "parallel/pipeline/world_clocks.h"
 
 namespace trireme {
@@ -239,7 +240,7 @@ void Rendezvous::report_deadlock() {
   std::string text = "deadlock: ";
   for (size_t i = 0; i < std::min(chain.size(), kMostStuckRanks); ++i) text += (i > 0 ? "; " : "") + describe(chain[i]);
   if (chain.size() > kMostStuckRanks) text += concat("; ... in a cycle of ", chain.size(), " ranks");
-  if (stuck > 0) text += concat("; ", stuck, " more ranks wait");
+  if (stuck > 0) text += concat("; ", stuck, stuck == 1 ? " more rank waits" : " more ranks wait");
   violations_.push_back(text);
 }
 
@@ -263,7 +264,8 @@ std::string Rendezvous::at_different_collectives(const Meeting& meeting) const {
 }
 
 void Rendezvous::report_mismatches() {
-  if (mismatches_ > kMostMismatches) violations_.push_back(concat("and ", mismatches_ - kMostMismatches, " more messages do not match"));
+  if (mismatches_ > kMostMismatches)
+    violations_.push_back(concat("and ", counted(mismatches_ - kMostMismatches, "more message does", "more messages do"), " not match"));
   std::vector<int64_t> keys;
   for (const auto& [key, meeting] : meetings_)
     if (!meeting.elsewhere.empty()) keys.push_back(key);

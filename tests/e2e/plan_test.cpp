@@ -344,7 +344,7 @@ TEST_CASE("plan refuses invalid inputs") {
   check(run(directory, plan({"--cluster", "none.yaml"})), 66, "none.yaml: no such cluster file");
   write_file(directory / "bad.yaml", "network: {bandwith: 1.0e9}\n");
   check(run(directory, plan({"--cluster", "bad.yaml"})), 64, "bad.yaml:1:11 network.bandwith=1.0e9: unknown key; did you mean network.bandwidth?");
-  check(run(directory, plan({"--cluster", "cluster.yaml"})), 64, "= 1 ranks, but the cluster (cluster.yaml) has 8 devices");
+  check(run(directory, plan({"--cluster", "cluster.yaml"})), 64, "= 1 rank, but the cluster (cluster.yaml) has 8 devices");
   check(run(directory, on_cluster({"--cluster-set", "software.stack=megatrn"})), 64,
         "--cluster-set:software.stack software.stack=megatrn: not one of the choices; allowed trireme | ");
   check(run(directory, on_cluster({"--cluster-set", "nodes=0"})), 64, "--cluster-set:nodes nodes=0: out of range");

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "kernels/core/counted.h"
 #include "kernels/core/rng.h"
 #include "kernels/ops/transfer.h"
 #include "trainer/bench/operations.h"
@@ -181,12 +182,12 @@ ordered_json bench_step(Context& ctx, Communicator& world, const Config& config,
 
 std::string step_text(const ordered_json& result) {
   const auto number = [&](const char* section, const char* key) { return result[section][key].get<double>(); };
-  std::string text = trireme::concat("\n", result["parameters"], " parameters, ", result["precision"].get<std::string>(), ", ",
-                                     result["tokens_per_step"], " tokens per step\nstep    ", number("step_seconds", "median"), " s (",
-                                     number("step_seconds", "low"), " to ", number("step_seconds", "high"), ", 10th to 90th percentile of ",
-                                     result["steps"], " steps)\ntokens  ", number("tokens_per_second", "median"), " per second\nmodel   ",
-                                     result["model_tflops"].get<double>(), " TFLOP/s, ", 100 * result["share_of_gemm_ceiling"].get<double>(),
-                                     " % of the ", result["gemm_ceiling_tflops"].get<double>(), " TFLOP/s that its matrix products reach alone");
+  std::string text = trireme::concat(
+      "\n", result["parameters"], " parameters, ", result["precision"].get<std::string>(), ", ", result["tokens_per_step"],
+      " tokens per step\nstep    ", number("step_seconds", "median"), " s (", number("step_seconds", "low"), " to ", number("step_seconds", "high"),
+      ", 10th to 90th percentile of ", counted(result["steps"].get<int64_t>(), "step"), ")\ntokens  ", number("tokens_per_second", "median"),
+      " per second\nmodel   ", result["model_tflops"].get<double>(), " TFLOP/s, ", 100 * result["share_of_gemm_ceiling"].get<double>(), " % of the ",
+      result["gemm_ceiling_tflops"].get<double>(), " TFLOP/s that its matrix products reach alone");
   if (!result["mfu"].is_null()) text += concat(", ", 100 * result["mfu"].get<double>(), " % of the hardware's peak");
   text += "\n";
   if (!result["phases"].is_null()) text += "\n" + table_of(result["phases"]);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 
 namespace trireme {
 namespace {
@@ -39,7 +40,7 @@ std::string to_string(const NonFinite& tensors) {
   size_t shown = 0;
   for (const auto& [name, count] : tensors) {
     if (shown == kShown) break;
-    text += concat(shown++ > 0 ? ", " : "", name, " (", count, count == 1 ? " value)" : " values)");
+    text += concat(shown++ > 0 ? ", " : "", name, " (", counted(count, "value"), ")");
   }
   return tensors.size() > kShown ? concat(text, " and ", tensors.size() - kShown, " more") : text;
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 
+#include "kernels/core/counted.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/commands/checkpoint_export.h"
 #include "trainer/commands/checkpoint_import.h"
@@ -17,8 +18,6 @@ namespace trireme {
 namespace {
 
 using nlohmann::ordered_json;
-
-const char* files_word(size_t count) { return count == 1 ? " file" : " files"; }
 
 ordered_json facts_of(const CheckpointReader& reader) {
   const CheckpointDescription& about = reader.description();
@@ -81,8 +80,7 @@ void inspect(const std::string& directory, bool json) {
   for (const auto& [key, value] : facts.items()) {
     if (key == "files" || key == "tensors") continue;
     std::cout << key << std::string(17 - key.size(), ' ') << (key == "non_finite" ? to_string(reader.recorded_non_finite()) : line_of(value));
-    if (key == "bytes")
-      std::cout << " (" << binary_bytes_text(value.get<double>()) << ") in " << facts["files"].size() << files_word(facts["files"].size());
+    if (key == "bytes") std::cout << " (" << binary_bytes_text(value.get<double>()) << ") in " << counted(facts["files"].size(), "file");
     std::cout << '\n';
   }
   for (auto& tensor : facts["tensors"]) tensor["shape"] = "[" + line_of(tensor["shape"]) + "]";
@@ -103,8 +101,8 @@ void verify(const std::string& directory) {
   if (!found.empty())
     throw DataError(
         concat(reader.directory().string(), ": intact, but contains non-finite values: ", to_string(found), "; training cannot resume from it"));
-  std::cout << "complete: " << reader.tensors().size() << " tensors, " << bytes << " bytes in " << reader.files().size()
-            << files_word(reader.files().size()) << '\n';
+  std::cout << "complete: " << counted(reader.tensors().size(), "tensor") << ", " << bytes << " bytes in " << counted(reader.files().size(), "file")
+            << '\n';
   finish_output();
 }
 

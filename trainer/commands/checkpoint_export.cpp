@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/core/counted.h"
 #include "trainer/commands/checkpoint_model.h"
 #include "trainer/commands/export_check.h"
 #include "trainer/commands/finish_output.h"
@@ -56,9 +57,9 @@ std::string write(const ExportArguments& arguments, const HuggingFaceOptions& op
   output.commit();
   note_tokenizer(source, arguments.output);
   const char* const which = arguments.weights == WeightKind::kAverage ? "the moving average of " : "";
-  std::cout << concat("wrote ", arguments.output, " from ", which, source.path(), ": ", hugging_face_class(source.model()), ", ", summary.tensors,
-                      " tensors in ", arguments.dtype, ", ", binary_bytes_text(static_cast<double>(summary.bytes)), " in ", summary.files,
-                      summary.files == 1 ? " file\n" : " files\n")
+  std::cout << concat("wrote ", arguments.output, " from ", which, source.path(), ": ", hugging_face_class(source.model()), ", ",
+                      counted(summary.tensors, "tensor"), " in ", arguments.dtype, ", ", binary_bytes_text(static_cast<double>(summary.bytes)),
+                      " in ", counted(summary.files, "file"), "\n")
             << std::flush;
   return source.path();
 }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/write.h"
 #include "trainer/layout/lowered_schedule.h"
@@ -52,8 +53,9 @@ void add_diff(CLI::App& config, int& exit_code) {
 std::string actions(const Config& config, bool lowered) {
   const ActionLists lists = lowered ? lowered_schedule(config).training : training_schedule(config);
   const std::string head =
-      concat("# ", config.parallel.schedule, ": ", lists.size(), " ranks, ", config.parallel.layers_per_stage->size(), " stages, ",
-             microbatches_of(config), " micro-batches; with --set parallel.virtual_stages=", *config.parallel.virtual_stages, "\n");
+      concat("# ", config.parallel.schedule, ": ", counted(lists.size(), "rank"), ", ", counted(config.parallel.layers_per_stage->size(), "stage"),
+             ", ", counted(microbatches_of(config), "micro-batch", "micro-batches"),
+             "; with --set parallel.virtual_stages=", *config.parallel.virtual_stages, "\n");
   if (!lowered) return head + to_text(lists);
   std::string text = head;
   for (size_t rank = 0; rank < lists.size(); ++rank) text += concat("# pipeline rank ", rank, "\n", to_string(lists[rank]), "\n");

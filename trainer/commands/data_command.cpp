@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/commands/data_inspect.h"
 #include "trainer/data/build/build.h"
 #include "trainer/job/stop_signals.h"
@@ -22,10 +23,9 @@ void build(BuildOptions options) {
   const BuildResult result = build_tokens(options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const TokenIndex& index = result.index;
-  std::cerr << options.output << ": " << index.tokens << " tokens in " << index.documents << (index.documents == 1 ? " document" : " documents")
-            << ", tokenizer " << index.tokenizer;
-  if (result.empty_documents > 0)
-    std::cerr << "; skipped " << result.empty_documents << (result.empty_documents == 1 ? " empty document" : " empty documents");
+  std::cerr << options.output << ": " << counted(index.tokens, "token") << " in " << counted(index.documents, "document") << ", tokenizer "
+            << index.tokenizer;
+  if (result.empty_documents > 0) std::cerr << "; skipped " << counted(result.empty_documents, "empty document");
   std::cerr << "; " << std::fixed << std::setprecision(1) << static_cast<double>(result.bytes) / 1e6 << " MB of text in " << seconds << " s"
             << std::defaultfloat << (result.written ? "" : "; identical tokens already exist, nothing changed") << '\n';
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/data/token_source.h"
 #include "trainer/tokenizer/tokenizer.h"
@@ -134,7 +135,7 @@ void inspect_tokens(const InspectOptions& options) {
     return finish_output();
   }
   std::cout << "tokens      " << source.tokens();
-  if (index) std::cout << " of " << index->token_bytes() << (index->token_bytes() == 1 ? " byte" : " bytes");
+  if (index) std::cout << " of " << counted(index->token_bytes(), "byte");
   if (source.has_document_boundaries())
     std::cout << "\ndocuments   " << source.documents() << "; tokens in each: shortest " << lengths.shortest << ", mean " << std::llround(mean)
               << ", longest " << lengths.longest << '\n';

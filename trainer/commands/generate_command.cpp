@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 
+#include "kernels/core/counted.h"
 #include "trainer/commands/checkpoint_model.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/commands/finite_range.h"
@@ -92,7 +93,7 @@ void report_speed(const LaunchEnvironment& environment, size_t prompt, Clock::ti
   const bool watched = environment.is_rank_of_launch() ? standard_output_is_terminal(environment) : ::isatty(STDERR_FILENO) != 0;
   if (!watched || made < 2) return;
   const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
-  std::cerr << concat("prompt of ", prompt, " tokens in ", seconds(first - begin), " s, then ",
+  std::cerr << concat("prompt of ", counted(prompt, "token"), " in ", seconds(first - begin), " s, then ",
                       static_cast<double>(made - 1) / seconds(Clock::now() - first), " tokens/s")
             << std::endl;
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "parallel/pipeline/schedule.h"
 #include "trainer/config/check_fields.h"
 #include "trainer/config/derived_sizes.h"
@@ -173,10 +174,11 @@ void check_batch(Rules& rules, const Config& c) {
   if (!rules.apply({"parallel.pipeline", "parallel.virtual_stages"})) return;
   const int64_t stages = p.pipeline * p.virtual_stages.value_or(1);
   if (t.global_batch_size % unit == 0 && !fits_action_limit(stages, t.global_batch_size / unit))
-    rules.broken(
-        "training.global_batch_size",
-        concat("a step of ", t.global_batch_size / unit, " micro-batches on ", stages, stages == 1 ? " stage" : " stages", " has too many actions"),
-        concat("micro-batches x stages up to ", kMaxActionPairs, ", or a larger micro_batch_size"), std::to_string(kMaxActionPairs / stages * unit));
+    rules.broken("training.global_batch_size",
+                 concat("a step of ", counted(t.global_batch_size / unit, "micro-batch", "micro-batches"), " on ", counted(stages, "stage"),
+                        " has too many actions"),
+                 concat("micro-batches x stages up to ", kMaxActionPairs, ", or a larger micro_batch_size"),
+                 std::to_string(kMaxActionPairs / stages * unit));
 }
 
 void check_training(Rules& rules, const Config& c) {
@@ -260,7 +262,8 @@ void check_graph(Rules& rules, const Config& c) {
 void check_data(Rules& rules, const Config& c) {
   const DataConfig& d = c.data;
   if (d.weights && rules.apply({"data.weights", "data.train"}) && d.weights->size() != d.train.size())
-    rules.broken("data.weights", concat(d.weights->size(), " weights for the ", d.train.size(), " entries of data.train"),
+    rules.broken("data.weights",
+                 concat(counted(d.weights->size(), "weight"), " for the ", counted(d.train.size(), "entry", "entries"), " of data.train"),
                  concat("a list of ", d.train.size(), ", or auto"), "auto");
   if (d.weights && c.training.epochs && rules.apply({"data.weights", "training.epochs"}))
     rules.broken("training.epochs", "with data.weights each source is repeated independently, so the blend has no epochs",

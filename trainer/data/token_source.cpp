@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 
 namespace trireme {
 namespace {
@@ -154,7 +155,7 @@ std::string TokenSource::description() const {
       [&]<class File>(const File& file) -> std::string {
         if constexpr (kIsDirectory<File>) return file.index().without_digests().to_json();
         const char* format = kIsMegatron<File> ? "megatron" : std::is_same_v<File, LlmcTokens> ? "llm.c" : "nanogpt";
-        return concat(format, ", ", tokens(), " tokens in ", documents(), " documents\n");
+        return concat(format, ", ", counted(tokens(), "token"), " in ", counted(documents(), "document"), "\n");
       },
       file_);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/files/open_file_limit.h"
 
 namespace trireme {
@@ -14,8 +15,8 @@ int max_ranks_per_host(int cores) {
 
 void check_ranks_of_host(int ranks, int cores, bool oversubscribe) {
   if (oversubscribe || ranks <= max_ranks_per_host(cores)) return;
-  throw ConfigError(concat(ranks, " ranks on a host with ", cores, cores == 1 ? " usable core" : " usable cores", ": allowed at most ",
-                           max_ranks_per_host(cores), ", or --oversubscribe to start them anyway"));
+  throw ConfigError(concat(counted(ranks, "rank"), " on a host with ", counted(cores, "usable core"), ": allowed at most ", max_ranks_per_host(cores),
+                           ", or --oversubscribe to start them anyway"));
 }
 
 void make_room_for_files(int ranks) {
@@ -23,7 +24,7 @@ void make_room_for_files(int ranks) {
   const auto needed = static_cast<uint64_t>(64 + 6 * ranks);
   const uint64_t limit = raise_open_file_limit(needed);
   if (limit < needed)
-    throw ConfigError(concat("the limit of ", limit, " open files (ulimit -Hn) is too low to start ", ranks, ranks == 1 ? " rank" : " ranks",
+    throw ConfigError(concat("the limit of ", limit, " open files (ulimit -Hn) is too low to start ", counted(ranks, "rank"),
                              " on this host; allowed at least ", needed));
 }
 

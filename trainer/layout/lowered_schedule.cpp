@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "kernels/core/counted.h"
 #include "parallel/pipeline/simulate.h"
 #include "parallel/pipeline/validate.h"
 #include "trainer/files/mapped_file.h"
@@ -70,8 +71,10 @@ std::string find_error(const ActionLists& lists, int ranks, int stages, int micr
   for (const ActionList& list : lists) {
     for (const auto& [type, stage, microbatch, unit, part, group] : list) {
       const Action named{type, stage, microbatch};
-      if (stage >= stages) return concat(to_string(named), ": parallel.pipeline x parallel.virtual_stages is ", stages, " stages, counted from 0");
-      if (microbatch >= microbatches) return concat(to_string(named), ": a step has ", microbatches, " micro-batches, counted from 0");
+      if (stage >= stages)
+        return concat(to_string(named), ": parallel.pipeline x parallel.virtual_stages is ", counted(stages, "stage"), ", counted from 0");
+      if (microbatch >= microbatches)
+        return concat(to_string(named), ": a step has ", counted(microbatches, "micro-batch", "micro-batches"), ", counted from 0");
       there.emplace(stage, microbatch, type);
       if (type == ActionType::kBackward)
         there.insert({{stage, microbatch, ActionType::kBackwardInput}, {stage, microbatch, ActionType::kBackwardWeight}});
@@ -106,7 +109,8 @@ ActionLists schedule_from_file(const Config& config) {
   }
   const int ranks = static_cast<int>(config.parallel.pipeline), stages = static_cast<int>(config.parallel.layers_per_stage.value().size());
   if (const std::string problem = find_error(lists, ranks, stages, microbatches_of(config)); !problem.empty())
-    refuse("not a valid schedule of ", ranks, " ranks, ", stages, " stages and ", microbatches_of(config), " micro-batches: ", problem);
+    refuse("not a valid schedule of ", counted(ranks, "rank"), ", ", counted(stages, "stage"), " and ",
+           counted(microbatches_of(config), "micro-batch", "micro-batches"), ": ", problem);
   const std::vector<int> stage_rank = stage_ranks(lists);
   const int first = stage_rank.front(), last = stage_rank.back();
   if (config.model.tied_embeddings && first != last && !(first == 0 && last == ranks - 1))

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "kernels/core/optimizer_traits.h"
 #include "trainer/config/check.h"
 #include "trainer/config/derived_sizes.h"
@@ -61,9 +62,9 @@ void resolve_data(Config& config, std::optional<int64_t> world, const Sources& s
   if (!world || *world == model_ranks * *p.data) return;
   Violations violations;
   violations.add({sources.locate("parallel.data"), "parallel.data", shown,
-                  concat("tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *p.data, " = ", model_ranks * *p.data, " ranks, but ", *world,
-                         " were started"),
-                  concat("a product of ", *world, ", or starting ", model_ranks * *p.data, " ranks"), nearest_layouts(config, *world)});
+                  concat("tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *p.data, " = ", counted(model_ranks * *p.data, "rank"),
+                         ", but ", *world, *world == 1 ? " was started" : " were started"),
+                  concat("a product of ", *world, ", or starting ", counted(model_ranks * *p.data, "rank")), nearest_layouts(config, *world)});
   violations.raise(sources);
 }
 

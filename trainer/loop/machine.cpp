@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "kernels/core/counted.h"
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/nccl.h"
 #include "parallel/comm/staged.h"
@@ -93,8 +94,8 @@ Machine::~Machine() = default;
 void Machine::open_gpu(const RankPlace& place, int index, const Config& config) {
   const int found = cuda::gpu_count();  // throws with the reason if there is none
   if (index == kNone)
-    throw ConfigError(concat("run.device=cuda: ", place.local_size, " ranks on this host, ", config.run.ranks_per_gpu, " per GPU, but ", found,
-                             " GPUs; allowed: fewer ranks per host, or run.ranks_per_gpu ", (place.local_size + found - 1) / found,
+    throw ConfigError(concat("run.device=cuda: ", counted(place.local_size, "rank"), " on this host, ", config.run.ranks_per_gpu, " per GPU, but ",
+                             counted(found, "GPU"), "; allowed: fewer ranks per host, or run.ranks_per_gpu ", (place.local_size + found - 1) / found,
                              " (slow, for tests)"));
   gpu_ = std::make_unique<cuda::Gpu>(index, cuda::GpuOptions{config.kernels.tf32});
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/memory.h"
 
@@ -105,7 +106,7 @@ void Budget::refuse() {
     most = std::max(most, bytes);
   }
   throw ConfigError(concat("training.recompute_budget=", *config_.training.recompute_budget, ": pipeline rank ", most_rank, " needs ", most,
-                           " bytes even with maximal recomputation of its ", blocks(most_rank), " blocks; allowed at least ", most,
+                           " bytes even with maximal recomputation of its ", counted(blocks(most_rank), "block"), "; allowed at least ", most,
                            "; nearest valid ", most));
 }
 
@@ -162,8 +163,8 @@ std::string recompute_text(const Config& config, const std::vector<int>& stage_r
   const auto blocks = blocks_of_ranks(config, stage_rank);
   for (size_t rank = 0; rank < blocks.size(); ++rank) {
     const auto count = [&](Recompute what) { return std::ranges::count(blocks[rank], what, [&](size_t block) { return policy[block]; }); };
-    text += concat(rank > 0 ? "\n" : "", "recompute: rank ", rank, " keeps ", count(Recompute::kNone), " of ", blocks[rank].size(), " blocks, ",
-                   count(Recompute::kSelective), " selective, ", count(Recompute::kFull), " full");
+    text += concat(rank > 0 ? "\n" : "", "recompute: rank ", rank, " keeps ", count(Recompute::kNone), " of ", counted(blocks[rank].size(), "block"),
+                   ", ", count(Recompute::kSelective), " selective, ", count(Recompute::kFull), " full");
   }
   return text;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/layout/resolve.h"
 #include "trainer/loop/environment.h"
@@ -76,8 +77,9 @@ std::optional<Config> layout_on(const LoadedConfig& loaded, const Place& place, 
   if (p.data && world_of(config) == devices) return config;
   if (!needed) return std::nullopt;
   throw ConfigError(concat(loaded.sources.file, " parallel: tensor ", p.tensor, " x pipeline ", p.pipeline, " x data ", *config.parallel.data, " = ",
-                           world_of(config), " ranks, but the cluster (", place.source, ") has ", devices, " devices: ", place.cluster.nodes,
-                           " nodes of ", place.cluster.devices_per_node, "; change nodes, or give --nodes auto, or --search"));
+                           counted(world_of(config), "rank"), ", but the cluster (", place.source, ") has ", counted(devices, "device"), ": ",
+                           counted(place.cluster.nodes, "node"), " of ", place.cluster.devices_per_node,
+                           "; change nodes, or give --nodes auto, or --search"));
 }
 
 }  // namespace trireme

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/config/fields.h"
 #include "trainer/config/write.h"
 #include "trainer/layout/lowered_schedule.h"
@@ -28,7 +29,8 @@ struct SlowdownCause {
 
 std::string cause_of_bubble(const Config& c, const Config&) {
   const std::string stages = *c.parallel.virtual_stages > 1 ? concat(" with ", *c.parallel.virtual_stages, " stages each") : "";
-  return concat(microbatches_of(c), " micro-batches on ", c.parallel.pipeline, " pipeline ranks", stages, ", ", c.parallel.schedule);
+  return concat(counted(microbatches_of(c), "micro-batch", "micro-batches"), " on ", counted(c.parallel.pipeline, "pipeline rank"), stages, ", ",
+                c.parallel.schedule);
 }
 
 std::string cause_of_compute(const Config& c, const Config& best) {
@@ -38,7 +40,7 @@ std::string cause_of_compute(const Config& c, const Config& best) {
     return "norms and residuals repeated on every tensor rank, without sequence parallelism";
   const std::vector<int64_t>& split = *c.parallel.layers_per_stage;
   const auto [least, most] = std::minmax_element(split.begin(), split.end());
-  return concat(c.model.layers, " layers in stages of ", *least, *least == *most ? "" : concat(" to ", *most));
+  return concat(counted(c.model.layers, "layer"), " in stages of ", *least, *least == *most ? "" : concat(" to ", *most));
 }
 
 const SlowdownCause kSlowdownCauses[] = {
@@ -47,7 +49,7 @@ const SlowdownCause kSlowdownCauses[] = {
     {"bubble", &StepParts::bubble, cause_of_bubble},
     {"pipeline transfers", &StepParts::transfer,
      [](const Config& c, const Config&) {
-       return concat(microbatches_of(c), " micro-batches over ", c.parallel.layers_per_stage->size(), " stages");
+       return concat(counted(microbatches_of(c), "micro-batch", "micro-batches"), " over ", counted(c.parallel.layers_per_stage->size(), "stage"));
      }},
     {"tensor-parallel communication", &StepParts::tensor,
      [](const Config& c, const Config&) {
@@ -55,15 +57,15 @@ const SlowdownCause kSlowdownCauses[] = {
      }},
     {"parameter gathers", &StepParts::gather,
      [](const Config& c, const Config&) {
-       return concat("ZeRO-", c.parallel.zero_stage, " over ", *c.parallel.data / c.parallel.replicate, " ranks, ", microbatches_of(c),
-                     " times per step");
+       return concat("ZeRO-", c.parallel.zero_stage, " over ", counted(*c.parallel.data / c.parallel.replicate, "rank"), ", ",
+                     counted(microbatches_of(c), "time"), " per step");
      }},
     {"gradient reduction", &StepParts::reduce,
-     [](const Config& c, const Config&) { return concat("ZeRO-", c.parallel.zero_stage, " over ", *c.parallel.data, " data ranks"); }},
+     [](const Config& c, const Config&) { return concat("ZeRO-", c.parallel.zero_stage, " over ", counted(*c.parallel.data, "data rank")); }},
     {"optimizer", &StepParts::optimizer,
      [](const Config& c, const Config&) {
        const int shards = degree_of(mesh_shape(c.parallel), MeshAxis::kShard);
-       return concat("state in ", shards, shards == 1 ? " shard" : " shards");
+       return concat("state in ", counted(shards, "shard"));
      }},
     {"host", &StepParts::host, [](const Config&, const Config&) { return std::string("host work while devices wait"); }},
 };
@@ -105,8 +107,8 @@ Config with_layout_of(const Config& given, const Config& resolved) {
 
 std::string proposed_yaml(const RankedLayout& layout, const ClusterConfig& cluster) {
   const Forecast& f = layout.forecast;
-  std::string out = concat("# ", layout.layout, " on ", cluster.nodes, cluster.nodes == 1 ? " node of " : " nodes of ", cluster.devices_per_node, " ",
-                           cluster.device.type, ", found by `trireme plan --search`.\n# Forecast: a step of ", seconds_text(f.step_seconds));
+  std::string out = concat("# ", layout.layout, " on ", counted(cluster.nodes, "node"), " of ", cluster.devices_per_node, " ", cluster.device.type,
+                           ", found by `trireme plan --search`.\n# Forecast: a step of ", seconds_text(f.step_seconds));
   if (f.step_high > 0) out += concat(" (", seconds_text(f.step_low), " to ", seconds_text(f.step_high), ")");
   out += print(", %.0f tokens/s per device, MFU %.1f %%, bubble %.1f %%.\n", f.tokens_per_second_per_device, f.mfu * 100, f.bubble * 100);
   out += concat("# Memory: pipeline rank ", f.worst_rank, " has the highest peak, ", gigabytes(largest_peak(f.memory)), " of ",
@@ -120,10 +122,10 @@ std::string proposed_yaml(const RankedLayout& layout, const ClusterConfig& clust
 }
 
 std::string advice(const SearchResult& result, const Config& config, const ClusterConfig& cluster) {
-  const std::string devices = concat(cluster.devices(), cluster.devices() == 1 ? " device" : " devices");
+  const std::string devices = counted(cluster.devices(), "device");
   if (result.legal == 0 && result.remedies.empty())
-    return concat("no layout of ", devices, " is legal for ", config.model.layers, " layers, ", config.model.heads,
-                  " heads and training.global_batch_size ", config.training.global_batch_size, ": change the number of devices or the batch");
+    return concat("no layout of ", devices, " is legal for ", counted(config.model.layers, "layer"), ", ", counted(config.model.heads, "head"),
+                  " and training.global_batch_size ", config.training.global_batch_size, ": change the number of devices or the batch");
   std::string out = result.legal == 0 ? concat("no layout of ", devices, " is legal") : concat("no layout fits on ", devices);
   if (result.remedies.empty()) return out + ", nor with more nodes, larger devices or shorter sequences";
   out += "; a layout exists";

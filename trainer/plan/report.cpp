@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/files/table.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/memory_table.h"
@@ -59,8 +60,7 @@ constexpr StepPart kParts[] = {{"compute", "compute", &StepParts::compute},
                                {"host", "host", &StepParts::host}};
 
 std::string cluster_text(const ClusterConfig& c) {
-  return concat(c.devices(), " x ", c.device.type,
-                c.devices() == 1 ? "" : concat(" (", c.nodes, c.nodes == 1 ? " node of " : " nodes of ", c.devices_per_node, ")"));
+  return concat(c.devices(), " x ", c.device.type, c.devices() == 1 ? "" : concat(" (", counted(c.nodes, "node"), " of ", c.devices_per_node, ")"));
 }
 
 /// The ranks with the highest peaks, limited to a readable number, in rank order.
@@ -117,7 +117,7 @@ std::string memory_text(const RankedLayout& plan) {
       f.fits ? concat("fits: ", worst_rank_text(plan), " has the highest peak, ", amount)
              : concat("does not fit: ", unit.text(need - f.memory_limit), " ", unit.name, " too much on ", worst_rank_text(plan), ", peak ", amount);
   const size_t more = f.memory.size() - rows.size();
-  return concat(table_of(rows), more > 0 ? concat("  and ", more, " more pipeline ranks\n") : "", phases_text(f, unit), verdict, "\n");
+  return concat(table_of(rows), more > 0 ? concat("  and ", counted(more, "more pipeline rank"), "\n") : "", phases_text(f, unit), verdict, "\n");
 }
 
 std::string time_text(const Forecast& f) {
@@ -155,12 +155,12 @@ std::string plan_text(const RankedLayout& plan, const ClusterConfig& cluster, st
   const Config& c = plan.config;
   const TrainingConfig& t = c.training;
   const double parameters = static_cast<double>(parameter_count(c.model));
-  std::string text =
-      concat(c.model.architecture, ", ", count_text(parameters), " parameters, ", t.precision, "; global batch: ", t.global_batch_size,
-             " sequences of ", t.sequence_length, " tokens, ", count_text(static_cast<double>(t.global_batch_size * t.sequence_length)), " tokens\n");
-  text +=
-      concat(plan.layout, " on ", cluster_text(cluster), ", ", microbatches_of(c), " micro-batches of ", t.micro_batch_size, ", recompute ",
-             t.recompute, stack_of(cluster.software.stack).own ? "" : concat("; with the kernels and overlap of ", cluster.software.stack), "\n\n");
+  std::string text = concat(c.model.architecture, ", ", count_text(parameters), " parameters, ", t.precision,
+                            "; global batch: ", counted(t.global_batch_size, "sequence"), " of ", counted(t.sequence_length, "token"), ", ",
+                            count_text(static_cast<double>(t.global_batch_size * t.sequence_length)), " tokens\n");
+  text += concat(plan.layout, " on ", cluster_text(cluster), ", ", counted(microbatches_of(c), "micro-batch", "micro-batches"), " of ",
+                 t.micro_batch_size, ", recompute ", t.recompute,
+                 stack_of(cluster.software.stack).own ? "" : concat("; with the kernels and overlap of ", cluster.software.stack), "\n\n");
   text += memory_text(plan) + "\n" + time_text(plan.forecast) + "\n" + utilisation_text(plan, cluster);
   if (tokens) text += bill_text(training_bill(c, cluster, plan.forecast.step_seconds, *tokens));
   return text;
@@ -206,7 +206,7 @@ ordered_json plan_json(const RankedLayout& plan, const ClusterConfig& cluster, s
 
 std::string search_text(const SearchResult& result) {
   constexpr size_t kShown = 12, kTooLarge = 4;
-  std::string text = concat(result.legal, " legal layouts, ", result.tried, " forecast, the others pruned by bounds on time and memory\n");
+  std::string text = concat(counted(result.legal, "legal layout"), ", ", result.tried, " forecast, the others pruned by bounds on time and memory\n");
   double largest = 0;
   for (const auto* layouts : {&result.layouts, &result.too_large})
     for (const RankedLayout& layout : *layouts) largest = std::max(largest, largest_peak(layout.forecast.memory));

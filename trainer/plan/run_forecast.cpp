@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/files/table.h"
 #include "trainer/layout/lowered_schedule.h"
 #include "trainer/loop/collectively.h"
@@ -32,8 +33,8 @@ ClusterConfig built_in_cluster(const std::string& type, int world, int ranks_per
 ClusterConfig cluster_of_file(const std::string& path, int world) {
   const ClusterConfig cluster = with_ranks_sharing_cores(resolve_cluster(load_cluster(path)), world);
   if (cluster.devices() < world)
-    throw ConfigError(concat("plan.cluster=", path, ": has ", cluster.devices(), " devices, but the run has ", world,
-                             " ranks; allowed: a cluster with at least as many devices, a built-in type, or none"));
+    throw ConfigError(concat("plan.cluster=", path, ": has ", counted(cluster.devices(), "device"), ", but the run has ", counted(world, "rank"),
+                             "; allowed: a cluster with at least as many devices, a built-in type, or none"));
   return cluster;
 }
 
@@ -92,8 +93,8 @@ void check_host_memory(Communicator& world, double bytes, double host_bytes) {
   }
   collectively(world, [&] {
     if (all > host_bytes)
-      throw ConfigError(concat("the run does not fit: the ", ranks, ranks == 1 ? " rank on " : " ranks on ", host, " would take ",
-                               binary_bytes_text(all), ", but the host has ", binary_bytes_text(host_bytes),
+      throw ConfigError(concat("the run does not fit: the ", counted(ranks, "rank"), " on ", host, " would take ", binary_bytes_text(all),
+                               ", but the host has ", binary_bytes_text(host_bytes),
                                "; allowed: more hosts, a higher parallel.zero_stage, training.recompute full, or plan.must_fit false to start "
                                "anyway"));
   });

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/loop/recompute.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/text.h"
@@ -133,8 +134,9 @@ SimulatedWorld simulate_step(const Config& config, const ClusterConfig& cluster,
 std::string world_text(const SimulatedWorld& world) {
   const Means means = means_of(world.step);
   const double step = world.step.step_seconds;
-  std::string text = concat("simulated all ", world.ranks, " ranks, ", world.actions, " actions: no deadlock for any order of arrival; ",
-                            print("step %.4g s without norm and update\n  mean over ranks: compute %.1f %%", step, 100 * means.compute / step));
+  std::string text =
+      concat("simulated all ", counted(world.ranks, "rank"), ", ", counted(world.actions, "action"), ": no deadlock for any order of arrival; ",
+             print("step %.4g s without norm and update\n  mean over ranks: compute %.1f %%", step, 100 * means.compute / step));
   for (size_t cause = 0; cause < kWaitCauses; ++cause)
     if (means.waits[cause] > 5e-4 * step)
       text += print(", waiting for %s %.1f %%", name_of(static_cast<WaitCause>(cause)), 100 * means.waits[cause] / step);

@@ -14,7 +14,7 @@ RestartPolicy::Decision RestartPolicy::after(const Failure& failure) {
   if (last_ && !progress && started && failure.step == last_->step)
     return {{}, concat("step ", failure.step, " has failed twice in a row, with no new checkpoint in between")};
   if (started || progress || !last_) last_ = failure;
-  if (used_ == restarts_) return {{}, concat("all ", restarts_, " restarts are used up")};
+  if (used_ == restarts_) return {{}, restarts_ == 1 ? "the only restart is used up" : concat("all ", restarts_, " restarts are used up")};
   ++used_;
   in_a_row_ = progress ? 0 : in_a_row_;
   const int nth = in_a_row_++;

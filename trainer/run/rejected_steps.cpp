@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 
 namespace trireme {
 
@@ -15,7 +16,7 @@ void RejectedSteps::add(int64_t step, const StepResult& result) {
 }
 
 std::string RejectedSteps::text() const {
-  const std::string many = concat(count_, count_ == 1 ? " step was rejected" : " steps in a row were rejected");
+  const std::string many = concat(counted(count_, "step was rejected", "steps in a row were rejected"));
   if (last_ == 0) return many;  // all rejected before this start
   return concat(many, ", the last of them step ", last_, ", because ", reason_, reason_.starts_with("the loss") ? " are" : " is", " not finite");
 }
