@@ -17,7 +17,7 @@ std::vector<nlohmann::json> steps_of(const fs::path& run) {
   std::vector<nlohmann::json> steps;
   for (nlohmann::json line : metrics(run)) {
     if (!line.contains("loss")) continue;
-    for (const char* timing : {"step_seconds", "tokens_per_second", "model_tflops", "tflops"}) line.erase(timing);
+    for (const char* timing : {"step_seconds", "tokens_per_second", "model_tflops", "tflops", "time"}) line.erase(timing);
     steps.push_back(line);
   }
   return steps;

@@ -195,7 +195,7 @@ TEST_CASE("metrics: a file that contains steps is renamed to a free name", "[met
 
 TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, messages on a separate stream", "[metrics]") {
   const auto [log, log_messages] = printed([](std::FILE* out, std::FILE* messages) {
-    ConsoleSink console(100, false, out, messages);
+    ConsoleSink console(100, 1, {}, out, messages);
     console.write(metrics_of(1));
     console.write({.kind = "", .text = "saved"});
     console.write(evaluation_of(1, 2.5));
@@ -207,7 +207,8 @@ TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, mess
   CHECK(log_messages == "saved\n");
 
   const auto [screen, screen_messages] = printed([](std::FILE* out, std::FILE* messages) {
-    ConsoleSink console(100, true, out, messages);
+    ConsoleSink console(
+        100, 50, [] { return size_t{200}; }, out, messages);
     Event fast = metrics_of(1);
     fast.fields["tokens_per_second"] = 12345.0;
     fast.fields["mfu"] = 0.421;
@@ -217,9 +218,9 @@ TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, mess
     console.write(metrics_of(3));
   });
   CHECK(screen ==
-        "\rstep 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  12.3k tokens/s  mfu 42.1%  left 50s\x1b[K"
-        "\rstep 2/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s\x1b[K\n"
-        "\rstep 3/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s\x1b[K\n");
+        "\rstep 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  12.3k tokens/s  mfu 42.1%  left 50s"
+        "\rstep 2/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s            \n"
+        "\rstep 3/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s\n");
   CHECK(screen_messages == "saved\n");
 }
 

@@ -81,10 +81,21 @@ TEST_CASE("progress line: truncated to the width of the terminal, and erased at 
     line.advance(5);
     line.advance(1);  // too soon after the previous update
   });
-  CHECK_THAT(wide, StartsWith("\rreading [############............] 50 % of 10") && EndsWith("\033[K\r\033[K"));
+  CHECK_THAT(wide, StartsWith("\rreading [############............] 50 % of 10") && EndsWith("\r" + std::string(wide.find('\r', 1) - 1, ' ') + "\r"));
   CHECK(wide.find("60 %") == wide.npos);
   const std::string narrow = on_terminal(20, [] { ProgressLine("reading", ProgressUnit::kItems, 10).advance(5); });
-  CHECK(narrow == "\rreading [##########\033[K\r\033[K");
+  CHECK(narrow == "\rreading [##########\r                   \r");
+}
+
+TEST_CASE("progress line: erased for other output, and drawn again at once") {
+  const std::string text = on_terminal(80, [] {
+    ProgressLine line("reading", ProgressUnit::kItems, 10);
+    line.advance(5);
+    line.clear();
+    std::cerr << "other\n";
+    line.advance(1);
+  });
+  CHECK_THAT(text, Contains(" \rother\r\n\rreading [##############..........] 60 %"));
 }
 
 TEST_CASE("progress line: not printed if standard error is not a terminal") {

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
+#include <regex>
 
 #include "tests/support/catch.h"
 #include "tests/support/scratch.h"
@@ -46,6 +47,13 @@ class Redirected {
   int before_;
 };
 
+/// The times that metrics.jsonl, the log and the start of a run have.
+std::string without_clock(const std::string& text) {
+  static const std::regex in_metrics(R"re(,"time":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"\})re");
+  static const std::regex in_log(R"re((\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d  )re");
+  return std::regex_replace(std::regex_replace(text, in_metrics, "}"), in_log, "");
+}
+
 struct Written {
   std::string metrics, out, messages;
 };
@@ -72,10 +80,11 @@ Written written(bool terminal, int64_t steps, Body&& body) {
     const Redirected out(stdout, STDOUT_FILENO, scratch / "out"), messages(stderr, STDERR_FILENO, scratch / "messages");
     Reporter reporter;
     reporter.message("has no effect before open()");
-    reporter.open(resolve(config), environment, terminal ? std::optional(forecast) : std::nullopt, {}, steps, terminal);
+    reporter.open(resolve(config), environment, terminal ? std::optional(forecast) : std::nullopt, {}, steps,
+                  terminal ? TerminalWidth([] { return size_t{200}; }) : TerminalWidth());
     body(reporter, scratch / "metrics.jsonl");
   }
-  return {slurp(scratch / "metrics.jsonl"), slurp(scratch / "out"), slurp(scratch / "messages")};
+  return {without_clock(slurp(scratch / "metrics.jsonl")), without_clock(slurp(scratch / "out")), without_clock(slurp(scratch / "messages"))};
 }
 
 StepResult result_of(double loss, double grad_norm, std::optional<int64_t> loss_scale = {}) {
@@ -198,8 +207,8 @@ TEST_CASE("reporter: MFU with a forecast, and one rewritten line on a terminal",
                         R"({"step":2,"validation_loss":2.5})"
                         "\n");
   CHECK(text.out ==
-        "\rstep 1/2  loss 2.0000  grad_norm 1.000  lr 0.0003  256 tokens/s  scale 65536  mfu 19.2%  left 1s\x1b[K\n"
-        "\rstep 2/2  loss 1.5000  grad_norm 1.000  lr 0.0003  256 tokens/s  mfu 19.2%  left 0s\x1b[K\n"
+        "\rstep 1/2  loss 2.0000  grad_norm 1.000  lr 0.0003  256 tokens/s  scale 65536  mfu 19.2%  left 1s\n"
+        "\rstep 2/2  loss 1.5000  grad_norm 1.000  lr 0.0003  256 tokens/s  mfu 19.2%  left 0s\n"
         "step 2/2  validation loss 2.5000\n");
   CHECK(text.messages ==
         "pinned: llama with 123200 parameters, tensor 1 x pipeline 1 x data 1, ZeRO-0, fp32; 2 steps of 8 x 16 tokens\n"

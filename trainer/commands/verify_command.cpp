@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "kernels/core/check.h"
+#include "kernels/core/counted.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/load.h"
 #include "trainer/files/progress_line.h"
@@ -92,13 +93,15 @@ bool verify(const VerifyArguments& arguments) {
   Json report;
   const auto tell = [&](const std::string& label, const LayoutVerdict& verdict) {
     line.advance(1);
+    line.clear();
     if (!arguments.json) print(label, verdict);
+    std::cout << std::flush;  // before the next progress line, which is on standard error
     return to_json(verdict);
   };
   const ModelConfig& m = verifier.clone().config.model;
   if (!arguments.json)
-    std::cout << m.architecture << " of " << m.layers << " layers, hidden size " << m.hidden_size << ", heads " << m.heads << ", kv heads "
-              << *m.kv_heads << ", vocabulary " << *m.vocab_size << "; " << options.steps << " steps in fp64 on threads" << '\n';
+    std::cout << m.architecture << " of " << counted(m.layers, "layer") << ", hidden size " << m.hidden_size << ", heads " << m.heads << ", kv heads "
+              << *m.kv_heads << ", vocabulary " << *m.vocab_size << "; " << counted(options.steps, "step") << " in fp64 on threads" << std::endl;
   bool same = true;
   const auto note = [&](const LayoutVerdict& verdict) {
     same = same && verdict.kind == LayoutVerdict::Kind::kSame;

@@ -204,6 +204,11 @@ struct PlanConfig {
   bool operator==(const PlanConfig&) const = default;
 };
 
+struct ObserveConfig {
+  Auto<int64_t> print_every;  ///< steps between the lines of a log; auto: a rule of ConsoleSink
+  bool operator==(const ObserveConfig&) const = default;
+};
+
 struct Config {
   RunConfig run;
   ModelConfig model;
@@ -214,6 +219,7 @@ struct Config {
   ResilienceConfig resilience;
   KernelsConfig kernels;
   PlanConfig plan;
+  ObserveConfig observe;
   bool operator==(const Config&) const = default;
 };
 

@@ -187,6 +187,17 @@ void visit(V& v, PlanConfig& c) {
 }
 
 template <class V>
+void visit(V& v, ObserveConfig& c) {
+  v(operation_key(
+        {.key = "print_every",
+         .doc = "Steps between two lines of the log, where standard output is not a terminal. The first and the last step and every evaluation "
+                "are printed too. metrics.jsonl has every step, and so has the progress line of a terminal.",
+         .min = 1,
+         .auto_rule = "1 up to 1,000 steps; in longer runs a round number that makes at most 1,000 lines, and a line at least once a minute"}),
+    c.print_every);
+}
+
+template <class V>
 void visit(V& v, Config& c) {
   v.section("run", "The run: name, directory, seed and device.", c.run);
   v.section("model", "The model architecture.", c.model);
@@ -197,6 +208,7 @@ void visit(V& v, Config& c) {
   v.section("resilience", "Detection of ranks that die, hang or disagree, and restarts.", c.resilience);
   v.section("kernels", "Choice of compute kernels.", c.kernels);
   v.section("plan", "Forecast of memory and time before the first step.", c.plan);
+  v.section("observe", "What a run prints.", c.observe);
 }
 
 }  // namespace trireme

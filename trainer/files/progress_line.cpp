@@ -1,6 +1,5 @@
 #include "trainer/files/progress_line.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,12 +26,6 @@ std::string time_text(double seconds) {
   const std::string rest = ":" + two_digits(whole % 60);
   if (whole < 3600) return std::to_string(whole / 60) + rest;
   return std::to_string(whole / 3600) + ":" + two_digits(whole / 60 % 60) + rest;
-}
-
-/// Columns of the terminal; 80 if unknown.
-size_t columns() {
-  winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 }  // namespace
@@ -62,8 +55,11 @@ std::string progress_text(const std::string& what, ProgressUnit unit, int64_t do
 ProgressLine::ProgressLine(std::string what, ProgressUnit unit, int64_t total, int64_t done)
     : what_(std::move(what)), unit_(unit), total_(total), before_(done), terminal_(::isatty(STDERR_FILENO) == 1), done_(done) {}
 
-ProgressLine::~ProgressLine() {
-  if (shown_) std::cerr << "\r\033[K" << std::flush;
+ProgressLine::~ProgressLine() { clear(); }
+
+void ProgressLine::clear() {
+  const std::lock_guard lock(mutex_);
+  if (!line_.empty()) std::cerr << line_.erase() << std::flush;
 }
 
 void ProgressLine::advance(int64_t more, const std::string& remark) {
@@ -71,12 +67,10 @@ void ProgressLine::advance(int64_t more, const std::string& remark) {
   const std::lock_guard lock(mutex_);
   done_ += more;
   const auto now = Clock::now();
-  if (shown_ && now - last_ < kPause) return;
+  if (!line_.empty() && now - last_ < kPause) return;
   last_ = now;
-  shown_ = true;
   const std::string text = progress_text(what_, unit_, done_, total_, done_ - before_, std::chrono::duration<double>(now - begin_).count(), remark);
-  // A line that reached the last column would wrap, and \r would return only to the begin of the last row.
-  std::cerr << '\r' << text.substr(0, columns() - 1) << "\033[K" << std::flush;
+  std::cerr << line_.replace(text, terminal_columns(STDERR_FILENO)) << std::flush;
 }
 
 }  // namespace trireme

@@ -4,6 +4,8 @@
 #include <mutex>
 #include <string>
 
+#include "trainer/files/terminal_line.h"
+
 namespace trireme {
 
 enum class ProgressUnit : uint8_t { kBytes, kItems };
@@ -23,6 +25,8 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   void advance(int64_t more, const std::string& remark = "");
+  /// Erases the line until the next advance(), so that other output can be printed.
+  void clear();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -35,7 +39,7 @@ class ProgressLine {
   const Clock::time_point begin_ = Clock::now();
   std::mutex mutex_;
   int64_t done_;
-  bool shown_ = false;
+  TerminalLine line_;
   Clock::time_point last_;
 };
 

@@ -24,13 +24,14 @@ std::string format_count(double value) {
 
 }  // namespace
 
-ConsoleSink::ConsoleSink(int64_t total_steps, bool terminal, std::FILE* out, std::FILE* messages)
-    : total_steps_(total_steps), terminal_(terminal), out_(out), messages_(messages) {}
+ConsoleSink::ConsoleSink(int64_t total_steps, std::optional<int64_t> print_every, TerminalWidth width, std::FILE* out, std::FILE* messages)
+    : total_steps_(total_steps), print_every_(print_every), width_(std::move(width)), out_(out), messages_(messages) {}
 
 ConsoleSink::~ConsoleSink() { end_progress_line(); }
 
 void ConsoleSink::end_progress_line() {
-  if (std::exchange(progress_line_open_, false)) std::fputc('\n', out_);
+  if (!progress_.empty()) std::fputc('\n', out_);
+  progress_.keep();
   std::fflush(out_);
 }
 
@@ -39,7 +40,10 @@ void ConsoleSink::write(const Event& event) {
   if (event.kind == "evaluation") evaluation(event);
   if (event.text.empty()) return;
   end_progress_line();
-  std::fprintf(messages_, "%s\n", event.text.c_str());
+  const bool begins_log = event.kind == "start" && event.time;
+  const std::string when = begins_log ? concat(local_date(*event.time), " ", local_time(*event.time), "  ") : "";
+  if (begins_log && width_) last_date_ = local_date(*event.time);  // both streams are one terminal
+  std::fprintf(messages_, "%s%s\n", when.c_str(), event.text.c_str());
   std::fflush(messages_);
 }
 
@@ -48,15 +52,41 @@ void ConsoleSink::step(const Event& event) {
   const auto number = [&](const char* key) { return event.fields.at(key).get<double>(); };
   const double seconds = number("step_seconds");
   smoothed_step_seconds_ = smoothed_step_seconds_ == 0 ? seconds : (1 - kSmoothing) * smoothed_step_seconds_ + kSmoothing * seconds;
-  std::string line = concat("step ", *event.step, "/", total_steps_);
-  line += format("  loss %.4f  grad_norm %.3f  lr %.3g  ", number("loss"), number("grad_norm"), number("learning_rate"));
-  line += format_count(number("tokens_per_second")) + " tokens/s";
-  if (event.fields.contains("loss_scale")) line += concat("  scale ", event.fields["loss_scale"].get<int64_t>());
-  if (!event.fields.at("mfu").is_null()) line += format("  mfu %.1f%%", 100 * number("mfu"));
-  line += "  left " + format_duration(smoothed_step_seconds_ * static_cast<double>(total_steps_ - *event.step));
-  std::fprintf(out_, terminal_ ? "\r%s\x1b[K" : "%s\n", line.c_str());
+  if (!width_ && !is_printed(event)) return;
+  std::vector<ProgressField> fields = {
+      {concat("step ", *event.step, "/", total_steps_), 9},         {format("loss %.4f", number("loss")), 8},
+      {format("grad_norm %.3f", number("grad_norm")), 5},           {format("lr %.3g", number("learning_rate")), 2},
+      {format_count(number("tokens_per_second")) + " tokens/s", 6},
+  };
+  if (event.fields.contains("loss_scale")) fields.push_back({concat("scale ", event.fields["loss_scale"].get<int64_t>()), 1});
+  if (!event.fields.at("mfu").is_null()) fields.push_back({format("mfu %.1f%%", 100 * number("mfu")), 4});
+  fields.push_back({"left " + format_duration(smoothed_step_seconds_ * static_cast<double>(total_steps_ - *event.step)), 7});
+  printed_ = true;
+  if (!width_) return print_line(event, fitting_line(fields, std::string::npos));
+  if (event.time) fields.insert(fields.begin(), {local_time(*event.time), 3});
+  const size_t columns = width_();
+  std::fputs(progress_.replace(fitting_line(fields, columns - 1), columns).c_str(), out_);
   std::fflush(out_);
-  progress_line_open_ = terminal_;
+}
+
+/// Steps may take from milliseconds to minutes: a number of lines alone would leave the log of a long run silent for hours.
+bool ConsoleSink::is_printed(const Event& step) const {
+  const int64_t every = print_every_.value_or(automatic_print_every(total_steps_));
+  if (!printed_ || *step.step % every == 0 || *step.step == total_steps_) return true;
+  return !print_every_ && step.time && last_line_ && *step.time - *last_line_ >= std::chrono::minutes(1);
+}
+
+void ConsoleSink::print_line(const Event& event, const std::string& line) {
+  std::string when;
+  if (event.time) {
+    const std::string date = local_date(*event.time);
+    if (date != std::exchange(last_date_, date)) when = date + " ";
+    when += local_time(*event.time) + "  ";
+  }
+  end_progress_line();
+  std::fprintf(out_, "%s%s\n", when.c_str(), line.c_str());
+  std::fflush(out_);
+  last_line_ = event.time;
 }
 
 void ConsoleSink::evaluation(const Event& event) {
@@ -64,9 +94,23 @@ void ConsoleSink::evaluation(const Event& event) {
   line += format(" %.4f", event.fields.at("validation_loss").get<double>());
   if (event.fields.contains("validation"))
     for (const auto& [name, loss] : event.fields["validation"].items()) line += "  " + name + format(" %.4f", loss.get<double>());
-  end_progress_line();
-  std::fprintf(out_, "%s\n", line.c_str());
-  std::fflush(out_);
+  print_line(event, line);
+}
+
+std::string fitting_line(std::vector<ProgressField> fields, size_t columns) {
+  for (;;) {
+    std::string line;
+    for (const ProgressField& field : fields) line += (line.empty() ? "" : "  ") + field.text;
+    if (line.size() <= columns || fields.size() == 1) return line;
+    fields.erase(std::ranges::min_element(fields, {}, &ProgressField::importance));
+  }
+}
+
+int64_t automatic_print_every(int64_t steps) {
+  constexpr int64_t kLines = 1000;
+  for (int64_t power = 1;; power *= 10)
+    for (const int64_t every : {power, 2 * power, 5 * power})
+      if (every >= steps / kLines + (steps % kLines != 0 ? 1 : 0)) return every;
 }
 
 std::string format_duration(double seconds) {

@@ -1,15 +1,23 @@
 #pragma once
 #include <cstdio>
+#include <functional>
+#include <optional>
+#include <vector>
 
+#include "trainer/files/terminal_line.h"
 #include "trainer/run/event.h"
 
 namespace trireme {
 
-/// Console output. On a terminal the last line shows step, loss, throughput and time left, and is rewritten in place; a log gets one plain line per
-/// step. Measurements go to `out`, texts to `messages`.
+/// Columns of the terminal that a run prints to, asked before each line, because users resize windows; empty: the output is a log.
+using TerminalWidth = std::function<size_t()>;
+
+/// Console output. On a terminal the last line shows step, loss, throughput and time left, and is rewritten in place; a log gets plain lines, each with
+/// the local time, and the first of a day with the date. Measurements go to `out`, texts to `messages`.
 class ConsoleSink : public EventSink {
  public:
-  ConsoleSink(int64_t total_steps, bool terminal, std::FILE* out = stdout, std::FILE* messages = stderr);
+  /// `print_every`: steps between two lines of a log; auto as described by the key observe.print_every.
+  ConsoleSink(int64_t total_steps, std::optional<int64_t> print_every, TerminalWidth width, std::FILE* out = stdout, std::FILE* messages = stderr);
   ~ConsoleSink() override;
 
   void write(const Event& event) override;
@@ -17,15 +25,33 @@ class ConsoleSink : public EventSink {
  private:
   void step(const Event& event);
   void evaluation(const Event& event);
+  bool is_printed(const Event& step) const;
+  void print_line(const Event& event, const std::string& line);
   void end_progress_line();
 
-  int64_t total_steps_;
-  bool terminal_;
-  std::FILE* out_;
-  std::FILE* messages_;
+  const int64_t total_steps_;
+  const std::optional<int64_t> print_every_;
+  const TerminalWidth width_;
+  std::FILE* const out_;
+  std::FILE* const messages_;
   double smoothed_step_seconds_ = 0;  ///< 0 before the first step
-  bool progress_line_open_ = false;
+  bool printed_ = false;              ///< at least one step
+  std::optional<WallClock::time_point> last_line_;
+  std::string last_date_;
+  TerminalLine progress_;
 };
+
+/// A part of the progress line. The least important ones are left out first on a narrow terminal.
+struct ProgressField {
+  std::string text;
+  int importance;
+};
+
+/// The texts of `fields`, separated by two spaces, without those that do not fit into `columns` characters. The most important one is always there.
+std::string fitting_line(std::vector<ProgressField> fields, size_t columns);
+
+/// The value of auto for observe.print_every: 1, 2 or 5 x 10^n, so that `steps` steps make at most 1,000 lines.
+int64_t automatic_print_every(int64_t steps);
 
 /// "59s", "4m05s", "3h07m", "2d04h".
 std::string format_duration(double seconds);

@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "trainer/files/clock_text.h"
+
 namespace trireme {
 
 /// An event reported by a run. Measurements have kind "step" (loss, grad_norm, learning_rate, tokens, step_seconds, tokens_per_second, model_tflops,
@@ -13,6 +15,7 @@ struct Event {
   std::optional<int64_t> step = {};    ///< the last completed step; nullopt if the event is not tied to a step
   nlohmann::ordered_json fields = {};  ///< an object whose key order is that of the file; null: no fields
   std::string text = {};               ///< human-readable; empty if there are only fields
+  std::optional<WallClock::time_point> time = {};
 };
 
 /// A destination of the events of a run, such as a file or a terminal.

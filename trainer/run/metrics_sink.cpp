@@ -32,6 +32,7 @@ void MetricsSink::write(const Event& event) {
   if (event.kind != "step" && event.kind != "evaluation") line["event"] = event.kind;
   if (event.step) line["step"] = *event.step;
   if (event.fields.is_object()) line.update(event.fields);
+  if (event.time) line["time"] = utc_text(*event.time);
   // Shortest form that reads back to the same bits; NaN and infinity become null.
   waiting_ += line.dump() + "\n";
   write_waiting();

@@ -20,7 +20,7 @@ class MetricsSink : public EventSink {
   explicit MetricsSink(std::filesystem::path path);
   ~MetricsSink() override;
 
-  /// {"event": kind, "step": step, ...fields}; a measurement has no "event".
+  /// {"event": kind, "step": step, ...fields, "time": UTC}; a measurement has no "event".
   void write(const Event& event) override;
   std::string write_error() const override { return write_error_; }
   void sync() const override;

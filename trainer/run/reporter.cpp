@@ -2,11 +2,12 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "kernels/core/counted.h"
 #include "trainer/files/table.h"
 #include "trainer/loop/memory_table.h"
 #include "trainer/model/flops.h"
-#include "trainer/run/console_sink.h"
 #include "trainer/run/metrics_sink.h"
 
 namespace trireme {
@@ -14,12 +15,12 @@ namespace trireme {
 using nlohmann::ordered_json;
 
 void Reporter::open(const Config& config, const ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
-                    int64_t steps, bool to_terminal) {
+                    int64_t steps, TerminalWidth width) {
   history_ = history;
   const std::filesystem::path path = std::filesystem::path(config.run.directory) / "metrics.jsonl";
   MetricsSink::truncate_after(path, history.step);
   sinks_.push_back(std::make_unique<MetricsSink>(path));
-  sinks_.push_back(std::make_unique<ConsoleSink>(steps, to_terminal));
+  sinks_.push_back(std::make_unique<ConsoleSink>(steps, config.observe.print_every, std::move(width)));
   tokens_per_step_ = config.training.global_batch_size * config.training.sequence_length;
   flops_per_token_ = training_flops_per_token(config.model, config.training.sequence_length);
   if (forecast) peak_flops_ = forecast->peak_flops;
@@ -33,7 +34,7 @@ void Reporter::open(const Config& config, const ordered_json& environment, const
          {"forecast", forecast ? forecast_json(*forecast) : ordered_json()}},
         concat(config.run.name, ": ", config.model.architecture, " with ", parameters, " parameters, tensor ", config.parallel.tensor, " x pipeline ",
                config.parallel.pipeline, " x data ", *config.parallel.data, ", ZeRO-", config.parallel.zero_stage, ", ", config.training.precision,
-               "; ", steps, " steps of ", config.training.global_batch_size, " x ", config.training.sequence_length, " tokens"));
+               "; ", counted(steps, "step"), " of ", config.training.global_batch_size, " x ", config.training.sequence_length, " tokens"));
 }
 
 void Reporter::step(int64_t step, const StepResult& result, double seconds) {
@@ -93,7 +94,8 @@ void Reporter::forecast(int64_t step, double seconds, double measured_seconds, d
 }
 
 void Reporter::event(const std::string& kind, std::optional<int64_t> step, const ordered_json& fields, const std::string& text) {
-  for (const auto& sink : sinks_) sink->write({kind, step, fields, text});
+  const auto now = WallClock::now();
+  for (const auto& sink : sinks_) sink->write({kind, step, fields, text, now});
 }
 
 std::string Reporter::write_error() const {

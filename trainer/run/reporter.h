@@ -10,6 +10,7 @@
 #include "trainer/loop/trainer.h"
 #include "trainer/plan/run_forecast.h"
 #include "trainer/run/change.h"
+#include "trainer/run/console_sink.h"
 #include "trainer/run/event.h"
 
 namespace trireme {
@@ -19,10 +20,11 @@ namespace trireme {
 class Reporter {
  public:
   /// Truncates metrics.jsonl after the step of `history`, appends to it, and counts tokens on from there. `environment`: contents of
-  /// environment.json. `forecast`: for the start event, and for the peak FLOP/s of MFU. `to_terminal`: standard output is a terminal.
+  /// environment.json. `forecast`: for the start event, and for the peak FLOP/s of MFU. `width`: of the terminal that standard
+  /// output is; else empty.
   /// Errors: IoError.
   void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
-            int64_t steps, bool to_terminal);
+            int64_t steps, TerminalWidth width = {});
   void step(int64_t step, const StepResult& result, double seconds);
   /// `sets`: name and loss of each validation set that has a name.
   void evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets);

@@ -189,7 +189,9 @@ void Run::open_directory(const Resumed& resumed) {
   const nlohmann::ordered_json environment = describe_environment(ctx_, world_.size(), trainer_->mesh().shape);
   write_durably(directory() / "environment.json", environment.dump(2) + "\n");
   const fs::path aside = checkpoint.empty() ? MetricsSink::rename_existing(directory() / "metrics.jsonl") : fs::path();
-  reporter_.open(config_, environment, forecast_, history_, total_, standard_output_is_terminal(options_.environment));
+  TerminalWidth width;
+  if (standard_output_is_terminal(options_.environment)) width = [] { return terminal_columns(STDOUT_FILENO); };
+  reporter_.open(config_, environment, forecast_, history_, total_, width);
   report_change(resumed);
   if (!aside.empty())
     reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));

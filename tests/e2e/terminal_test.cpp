@@ -1,0 +1,104 @@
+// What a run shows on a terminal: a pseudo-terminal of some width is the program's controlling terminal.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <regex>
+
+#include "tests/e2e/harness.h"
+#include "tests/support/catch.h"
+
+namespace trireme::test {
+namespace {
+
+/// What `trireme arguments...` prints to a terminal with `columns` columns.
+std::string on_terminal(const TemporaryDirectory& directory, unsigned short columns, const Arguments& arguments) {
+  const int master = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE((master >= 0 && ::grantpt(master) == 0 && ::unlockpt(master) == 0));
+  const std::string name = ::ptsname(master);
+  std::vector<char*> words{const_cast<char*>(kBinary.c_str())};
+  for (const std::string& word : arguments) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::setsid();
+    const int terminal = ::open(name.c_str(), O_RDWR);  // the first terminal that a session leader opens controls it
+    const winsize size{24, columns, 0, 0};
+    ::ioctl(terminal, TIOCSWINSZ, &size);
+    for (const int standard : {0, 1, 2}) ::dup2(terminal, standard);
+    ::setenv("OMP_NUM_THREADS", "1", 1);
+    if (::chdir(directory.path().c_str()) == 0) ::execv(words[0], words.data());
+    ::_exit(127);
+  }
+  std::string text, part(4096, '\0');
+  pollfd source{master, POLLIN, 0};
+  while (::poll(&source, 1, 60000) > 0) {  // the read fails once the last process has closed the terminal
+    const ssize_t bytes = ::read(master, part.data(), part.size());
+    if (bytes <= 0) break;
+    text.append(part, 0, static_cast<size_t>(bytes));
+  }
+  int status = 0;
+  ::kill(-child, SIGKILL);
+  ::waitpid(child, &status, 0);
+  ::close(master);
+  INFO(text);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  return text;
+}
+
+/// The states of the progress line, without the spaces that erase an earlier one.
+std::vector<std::string> progress_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  const std::regex line("\r([^\r\n]*/600000  [^\r\n]*)");
+  for (auto found = std::sregex_iterator(text.begin(), text.end(), line); found != std::sregex_iterator(); ++found) lines.push_back((*found)[1]);
+  return lines;
+}
+
+TEST_CASE("terminal: the progress line never wraps, and leaves out whole fields") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const bool launched = GENERATE(false, true);
+  const Arguments train = Arguments{"train", "run.yaml", "--max-steps", "6"} +
+                          sets({"training.steps=600000", "training.evaluate.every=0", "data.validation=[]", "checkpoint.every=0"}) +
+                          (launched ? layout(1, 1, 2, 1) : Arguments{});
+  for (const uint16_t columns : std::initializer_list<uint16_t>{200, 80, 40}) {
+    CAPTURE(columns, launched);
+    const std::string text = on_terminal(directory, columns, train + in("run-" + std::to_string(columns)));
+    INFO(text);
+    CHECK(text.find('\x1b') == std::string::npos);  // no escape sequences: TERM=dumb and NO_COLOR need no exception
+    std::vector<std::string> lines = progress_lines(text);
+    REQUIRE(lines.size() == 6);
+    if (launched) lines.pop_back();  // the message behind it takes another pipe to the launcher and may overtake its newline
+    for (const std::string& line : lines) {
+      CAPTURE(line);
+      CHECK(line.size() < columns);
+      CHECK(std::regex_match(line, std::regex(R"((\d\d:\d\d:\d\d  )?step \d/600000  loss \d\.\d{4}(  grad_norm \d+\.\d{3})?(  lr \S+)?)"
+                                              R"((  \S+ tokens/s)?(  left \S+)? *)")));
+      CHECK((line.find("lr ") != std::string::npos) == (columns == 200));
+      CHECK((line.find("tokens/s") != std::string::npos) == (columns > 40));
+    }
+  }
+}
+
+TEST_CASE("terminal: a redirected run prints plain lines at the configured interval, and metrics.jsonl has every step") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Outcome outcome =
+      must(directory, Arguments{"train", "run.yaml"} + sets({"observe.print_every=4", "training.evaluate.every=0", "data.validation=[]"}));
+  std::istringstream log(outcome.out);
+  std::string shown;
+  for (std::string line; std::getline(log, line);) {
+    CHECK(std::regex_search(line, std::regex(shown.empty() ? R"(^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  step )" : R"(^\d\d:\d\d:\d\d  step )")));
+    shown += line.substr(line.find("step "), 7) + " ";
+  }
+  CHECK(shown == "step 1/ step 4/ step 6/ ");
+  CHECK(losses(directory / "run", 6).size() == 6);
+  for (const nlohmann::json& line : metrics(directory / "run"))
+    CHECK(std::regex_match(line.value("time", ""), std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)")));
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,155 @@
+// When and how wide a run prints: the clock, the interval of a log, the width of a terminal.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <sstream>
+
+#include "tests/support/catch.h"
+#include "trainer/run/console_sink.h"
+#include "trainer/run/metrics_sink.h"
+
+using namespace trireme;
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+namespace {
+
+/// Two hours ahead of UTC.
+class EasternTime {
+ public:
+  EasternTime() {
+    if (const char* before = std::getenv("TZ")) before_ = before;
+    ::setenv("TZ", "XXX-2", 1);
+    ::tzset();
+  }
+  ~EasternTime() {
+    before_.empty() ? ::unsetenv("TZ") : ::setenv("TZ", before_.c_str(), 1);
+    ::tzset();
+  }
+  EasternTime(const EasternTime&) = delete;
+  EasternTime& operator=(const EasternTime&) = delete;
+
+ private:
+  std::string before_;
+};
+
+const WallClock::time_point kEvening{seconds(1795471170) + milliseconds(42)};  // 2026-11-23T21:59:30.042Z
+
+Event step_at(int64_t step, std::optional<WallClock::time_point> time) {
+  return {
+      .kind = "step",
+      .step = step,
+      .fields = {{"loss", 2.5}, {"grad_norm", 0.5}, {"learning_rate", 1e-3}, {"step_seconds", 1.0}, {"tokens_per_second", 64.0}, {"mfu", nullptr}},
+      .time = time};
+}
+
+/// Standard output of a sink that gets `events`.
+std::string printed(int64_t steps, std::optional<int64_t> every, const std::vector<Event>& events, const TerminalWidth& width = {}) {
+  char* text = nullptr;
+  size_t size = 0;
+  std::FILE* const out = ::open_memstream(&text, &size);
+  {
+    ConsoleSink console(steps, every, width, out, out);
+    for (const Event& event : events) console.write(event);
+  }
+  std::fclose(out);
+  std::string result(text, size);
+  std::free(text);
+  return result;
+}
+
+/// The numbers of the steps that a log of a run of `steps` steps contains, if each takes `length`.
+std::vector<int64_t> steps_in_log(int64_t steps, std::optional<int64_t> every, WallClock::duration length, int64_t from = 1) {
+  std::vector<Event> events;
+  for (int64_t step = from; step <= steps; ++step) events.push_back(step_at(step, kEvening + step * length));
+  std::istringstream log(printed(steps, every, events));
+  std::vector<int64_t> numbers;
+  for (std::string line; std::getline(log, line);) numbers.push_back(std::stoll(line.substr(line.find("step ") + 5)));
+  return numbers;
+}
+
+}  // namespace
+
+TEST_CASE("console: log lines have the local time, and the first one of a day has the date") {
+  const EasternTime zone;
+  CHECK(utc_text(kEvening) == "2026-11-23T21:59:30.042Z");
+  const Event start{.kind = "start", .fields = {}, .text = "a run", .time = kEvening};
+  const Event message{.kind = "", .fields = {}, .text = "a message", .time = kEvening};
+  const Event evaluation{.kind = "evaluation", .step = 2, .fields = {{"validation_loss", 2.5}}, .time = kEvening + seconds(31)};
+  const std::string text = printed(9, 1, {start, step_at(1, kEvening), message, step_at(2, kEvening + seconds(30)), evaluation});
+  CHECK(text ==
+        "2026-11-23 23:59:30  a run\n"
+        "2026-11-23 23:59:30  step 1/9  loss 2.5000  grad_norm 0.500  lr 0.001  64 tokens/s  left 8s\n"
+        "a message\n"
+        "2026-11-24 00:00:00  step 2/9  loss 2.5000  grad_norm 0.500  lr 0.001  64 tokens/s  left 7s\n"
+        "00:00:01  step 2/9  validation loss 2.5000\n");
+}
+
+TEST_CASE("console: a log has every N-th step, the first and the last") {
+  using Steps = std::vector<int64_t>;
+  CHECK(steps_in_log(10, 4, seconds(1)) == Steps{1, 4, 8, 10});
+  CHECK(steps_in_log(10, 4, seconds(1), 6) == Steps{6, 8, 10});
+  CHECK(steps_in_log(4, 1, seconds(1)) == Steps{1, 2, 3, 4});
+  CHECK(steps_in_log(6, 100, minutes(9)) == Steps{1, 6});
+}
+
+TEST_CASE("console: by default a log of a long run has 1,000 lines, or one a minute") {
+  for (const auto& [steps, every] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {1000, 1}, {1001, 2}, {2000, 2}, {2001, 5}, {5001, 10}, {600000, 1000}, {500000, 500}}) {
+    CAPTURE(steps);
+    CHECK(automatic_print_every(steps) == every);
+  }
+  CHECK(steps_in_log(1000, {}, milliseconds(1)).size() == 1000);
+  CHECK(steps_in_log(5001, {}, milliseconds(1)).size() == 502);
+  CHECK(steps_in_log(5001, {}, seconds(20)).size() == 2001);  // of ten steps the third, sixth, ninth and tenth
+  CHECK(steps_in_log(5001, {}, minutes(2)).size() == 5001);
+}
+
+TEST_CASE("console: a terminal shows the date once, at the start") {
+  const EasternTime zone;
+  const Event start{.kind = "start", .fields = {}, .text = "a run", .time = kEvening};
+  const Event evaluation{.kind = "evaluation", .step = 2, .fields = {{"validation_loss", 2.5}}, .time = kEvening};
+  CHECK(printed(9, {}, {start, evaluation}, [] { return size_t{80}; }) == "2026-11-23 23:59:30  a run\n23:59:30  step 2/9  validation loss 2.5000\n");
+}
+
+TEST_CASE("console: the progress line leaves out what does not fit the terminal") {
+  const EasternTime zone;
+  Event event = step_at(123456, kEvening);
+  event.fields["loss_scale"] = 65536;
+  event.fields["mfu"] = 0.42;
+  const auto line = [&](size_t columns) { return printed(600000, {}, {event}, [=] { return columns; }); };
+  CHECK(line(200) == "\r23:59:30  step 123456/600000  loss 2.5000  grad_norm 0.500  lr 0.001  64 tokens/s  scale 65536  mfu 42.0%  left 5d12h\n");
+  CHECK(line(80) == "\rstep 123456/600000  loss 2.5000  grad_norm 0.500  64 tokens/s  left 5d12h\n");
+  CHECK(line(40) == "\rstep 123456/600000  loss 2.5000\n");
+  CHECK(line(10) == "\rstep 1234\n");
+  for (size_t columns = 1; columns < 130; ++columns) {
+    CAPTURE(columns);
+    CHECK(line(columns).size() <= columns + 1);  // \r, at most columns - 1 characters, \n
+  }
+}
+
+TEST_CASE("console: the progress line follows the width of the terminal") {
+  size_t columns = 200;
+  std::vector<Event> events{step_at(1, {}), step_at(2, {}), step_at(3, {})};
+  const TerminalWidth shrinking = [&] { return columns -= 80; };  // 120, 40, and -40 is never asked for
+  const std::string text = printed(99, 50, {events[0], events[1]}, shrinking);
+  CHECK(text ==
+        "\rstep 1/99  loss 2.5000  grad_norm 0.500  lr 0.001  64 tokens/s  left 1m38s"
+        "\rstep 2/99  loss 2.5000  left 1m37s     \n");
+}
+
+TEST_CASE("metrics: each line has the time in UTC") {
+  const std::string path = "/tmp/trireme-clock-" + std::to_string(::getpid());
+  {
+    MetricsSink sink(path);
+    sink.write({.kind = "evaluation", .step = 2, .fields = {{"validation_loss", 2.5}}, .time = kEvening});
+  }
+  std::FILE* const file = std::fopen(path.c_str(), "r");
+  std::string text(200, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  std::remove(path.c_str());
+  CHECK(text == "{\"step\":2,\"validation_loss\":2.5,\"time\":\"2026-11-23T21:59:30.042Z\"}\n");
+}

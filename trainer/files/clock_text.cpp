@@ -1,0 +1,37 @@
+#include "trainer/files/clock_text.h"
+
+#include <array>
+#include <cstdio>
+#include <ctime>
+
+namespace trireme {
+namespace {
+
+std::string print(const char* pattern, const std::tm& time) {
+  std::array<char, 32> text{};
+  return {text.data(), std::strftime(text.data(), text.size(), pattern, &time)};
+}
+
+std::tm local(WallClock::time_point time) {
+  const std::time_t seconds = WallClock::to_time_t(time);
+  std::tm parts{};
+  ::localtime_r(&seconds, &parts);
+  return parts;
+}
+
+}  // namespace
+
+std::string utc_text(WallClock::time_point time) {
+  const auto milliseconds = std::chrono::floor<std::chrono::milliseconds>(time.time_since_epoch()).count();
+  const std::time_t seconds = milliseconds / 1000;
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  std::array<char, 16> fraction{};
+  std::snprintf(fraction.data(), fraction.size(), ".%03dZ", static_cast<int>(milliseconds % 1000));
+  return print("%Y-%m-%dT%H:%M:%S", parts) + fraction.data();
+}
+
+std::string local_date(WallClock::time_point time) { return print("%Y-%m-%d", local(time)); }
+std::string local_time(WallClock::time_point time) { return print("%H:%M:%S", local(time)); }
+
+}  // namespace trireme

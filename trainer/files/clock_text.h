@@ -1,0 +1,16 @@
+#pragma once
+#include <chrono>
+#include <string>
+
+namespace trireme {
+
+using WallClock = std::chrono::system_clock;
+
+/// "2026-11-23T11:09:38.123Z", UTC.
+std::string utc_text(WallClock::time_point time);
+/// "2026-11-23", in the local time zone.
+std::string local_date(WallClock::time_point time);
+/// "12:09:38", in the local time zone.
+std::string local_time(WallClock::time_point time);
+
+}  // namespace trireme
