@@ -20,6 +20,7 @@
 #include "trainer/run/resume.h"
 #include "trainer/run/run.h"
 #include "trainer/run/run_data.h"
+#include "trainer/run/steady_steps.h"
 #include "trainer/run/tracer.h"
 
 namespace trireme {
@@ -45,6 +46,7 @@ class Run {
   std::string checkpoint_before_rejections() const;
   void start_step(int64_t step);
   void finish_step();
+  void continue_training();
   void set_timeout();
   void check_replicas(int64_t step);
   void evaluate(int64_t step);
@@ -83,6 +85,7 @@ class Run {
   RejectedSteps rejected_;          ///< up to the last reported step
   std::chrono::steady_clock::time_point last_report_ = std::chrono::steady_clock::now();
   std::deque<double> step_seconds_;  ///< of the most recent steps
+  SteadySteps steady_;
 };
 
 }  // namespace trireme

@@ -32,15 +32,23 @@ void Run::finish_step() {
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - std::exchange(last_report_, now)).count();
   step_seconds_.push_back(seconds);
+  const bool traced = tracer_ && tracer_->traces(step);
+  if (!traced) steady_.add(seconds);
   set_timeout();
   rejected_.add(step, result);
   reporter_.step(step, result, seconds);
-  if (!tracer_ || !tracer_->traces(step)) return;
+  if (!traced) return;
   progress_.act(concat("writing the trace of step ", step));
   progress_.set_timeout(state_timeout(config_));
   tracer_->report(step, reporter_);
   set_timeout();
+  continue_training();
+}
+
+/// After something other than training, whose time does not belong to the next step.
+void Run::continue_training() {
   last_report_ = std::chrono::steady_clock::now();
+  steady_.interrupt();
 }
 
 /// During training a rank without progress for five median steps counts as hung. The first steps allocate buffers and may take longer.
@@ -124,13 +132,12 @@ void Run::report_memory() {
 }
 
 void Run::report_forecast(const std::vector<RankMemory>& measured) {
-  if (!forecast_ || step_seconds_.empty()) return;
-  std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
-  std::ranges::sort(sorted);
+  const std::optional<double> measured_seconds = steady_.median();
+  if (!forecast_ || !measured_seconds) return;
   const auto most = [](const std::vector<RankMemory>& ranks) {
     return static_cast<double>(std::ranges::max_element(ranks, {}, &RankMemory::peak_total)->peak_total);
   };
-  reporter_.forecast(done_, forecast_->time.step_seconds, sorted[sorted.size() / 2], most(memory_), most(measured));
+  reporter_.forecast(done_, forecast_->time.step_seconds, *measured_seconds, most(memory_), most(measured));
 }
 
 ExitCode Run::loop() {
@@ -165,7 +172,7 @@ ExitCode Run::loop() {
     checkpoints_->poll();
     // Save first: an evaluation may take longer than a scheduler's grace period between signal and kill.
     if (evaluates_at(step)) evaluate(step);
-    if (checks || saves || evaluates_at(step)) last_report_ = std::chrono::steady_clock::now();
+    if (checks || saves || evaluates_at(step)) continue_training();
     if (checks || saves) set_timeout();
     done_ = step;
   }
