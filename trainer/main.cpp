@@ -18,6 +18,7 @@
 #include "trainer/commands/verify_command.h"
 #include "trainer/files/printable.h"
 #include "trainer/job/launch_environment.h"
+#include "trainer/job/omp_spinning.h"
 #include "trainer/job/stop_signals.h"
 #include "trainer/loop/build_info.h"
 
@@ -64,8 +65,10 @@ int run(int argc, char** argv, const trireme::LaunchEnvironment& environment) {
 int main(int argc, char** argv) {
   open_standard_streams();
   try {
+    const trireme::LaunchEnvironment environment = trireme::read_launch_environment();
+    trireme::limit_spinning(argv, environment);
     trireme::start_signal_thread();
-    return run(argc, argv, trireme::read_launch_environment());
+    return run(argc, argv, environment);
   } catch (const trireme::Error& error) {
     std::cerr << trireme::printable(error) << std::endl;
     return static_cast<int>(error.code());

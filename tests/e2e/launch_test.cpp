@@ -256,4 +256,25 @@ TEST_CASE("launch: control characters from files are escaped in messages") {
   CHECK(yaml.err.find('\x1b') == std::string::npos);
 }
 
+TEST_CASE("launch: waiting OpenMP threads spin briefly, unless the user has chosen") {
+  TemporaryDirectory directory;
+  // libgomp prints its settings whenever it is loaded; the last ones are those of the process that computes.
+  const auto spin_counts = [&](const Arguments& variables) {
+    const Arguments command = Arguments{"env", "-u", "OMP_WAIT_POLICY", "-u", "GOMP_SPINCOUNT", "OMP_DISPLAY_ENV=verbose"} + variables;
+    const Outcome outcome = must(Process(command + Arguments{kBinary, "--version"}, directory.path()).wait());
+    std::vector<std::string> counts;
+    const std::regex count("GOMP_SPINCOUNT = '(\\d+)'");
+    for (auto found = std::sregex_iterator(outcome.err.begin(), outcome.err.end(), count); found != std::sregex_iterator(); ++found)
+      counts.push_back((*found)[1]);
+    return counts;
+  };
+  const std::vector<std::string> by_default = spin_counts({"OMP_NUM_THREADS=2"});
+  if (by_default.empty()) return;  // another OpenMP library
+  REQUIRE(by_default.size() == 2);
+  CHECK(by_default[1] == "1000");
+  CHECK(spin_counts({"OMP_NUM_THREADS=2", "OMP_WAIT_POLICY=passive"}) == std::vector<std::string>{"0"});
+  CHECK(spin_counts({"OMP_NUM_THREADS=2", "GOMP_SPINCOUNT=77"}) == std::vector<std::string>{"77"});
+  CHECK(spin_counts({"OMP_NUM_THREADS=1"}).size() == 1);
+}
+
 }  // namespace trireme::test

@@ -26,6 +26,7 @@
 #include "trainer/job/mpirun_output.h"
 #include "trainer/job/output_relay.h"
 #include "trainer/job/stop_signals.h"
+#include "trainer/loop/environment.h"
 #include "trainer/resilience/watch.h"
 
 namespace fs = std::filesystem;
@@ -321,7 +322,15 @@ TEST_CASE("launcher: the command and environment of the ranks", "[launcher]") {
   CHECK(result.errors.find(" cm vader,self 1\n") != std::string::npos);
   CHECK(result.errors.find("\n0 ") == std::string::npos);  // at least one thread
   {
-    const ScopedVariable many("OMP_NUM_THREADS", "4096"), policy("OMP_WAIT_POLICY", nullptr);
+    const std::string show_policy = "echo $OMP_WAIT_POLICY/$GOMP_SPINCOUNT >&2\n";
+    const ScopedVariable few("OMP_NUM_THREADS", nullptr), none("OMP_WAIT_POLICY", nullptr), no_count("GOMP_SPINCOUNT", nullptr);
+    CHECK(launch_script(show_policy).errors == (usable_cores() < 4 ? "passive/\n" : "/1000\n"));  // four ranks
+    ::unsetenv("OMP_WAIT_POLICY");
+    const ScopedVariable chosen("GOMP_SPINCOUNT", "77");
+    CHECK(launch_script(show_policy).errors == "/77\n");
+  }
+  {
+    const ScopedVariable many("OMP_NUM_THREADS", "4096"), policy("OMP_WAIT_POLICY", nullptr), count("GOMP_SPINCOUNT", nullptr);
     CHECK(launch_script("echo $OMP_WAIT_POLICY >&2\n").errors == "passive\n");  // more threads than cores
     const ScopedVariable wanted("OMP_WAIT_POLICY", "active");
     CHECK(launch_script("echo $OMP_WAIT_POLICY >&2\n").errors == "active\n");

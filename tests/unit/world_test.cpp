@@ -7,6 +7,7 @@
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
 #include "trainer/job/launcher.h"
+#include "trainer/job/omp_spinning.h"
 
 using namespace trireme;
 
@@ -26,6 +27,9 @@ LaunchEnvironment read_with(const std::map<std::string, std::string>& variables)
                                   "SLURM_STEP_NUM_TASKS",
                                   "SLURM_STEP_TASKS_PER_NODE",
                                   "OMP_NUM_THREADS",
+                                  "OMP_WAIT_POLICY",
+                                  "GOMP_SPINCOUNT",
+                                  kSpinningVariable,
                                   "TMPDIR",
                                   "PATH",
                                   "OMPI_MCA_btl_vader_backing_directory",
@@ -88,6 +92,15 @@ TEST_CASE("launch environment: directories set by the user are recognised") {
   CHECK(read_with({{kSegmentsVariable, "/dev/shm/mine"}}).segments_are_placed);
   for (const char* session : {"OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"})
     CHECK(read_with({{session, "/mine"}}).session_is_placed);
+}
+
+TEST_CASE("launch environment: how waiting threads spin is the user's choice, unless the program has set it for itself") {
+  CHECK_FALSE(read_with({}).spinning_is_chosen);
+  CHECK(read_with({{"OMP_WAIT_POLICY", "active"}}).spinning_is_chosen);
+  CHECK(read_with({{"GOMP_SPINCOUNT", "0"}}).spinning_is_chosen);
+  const LaunchEnvironment second = read_with({{"GOMP_SPINCOUNT", kSpinCount}, {kSpinningVariable, "limited"}});
+  CHECK(second.spinning_is_limited);
+  CHECK_FALSE(second.spinning_is_chosen);
 }
 
 TEST_CASE("world: a process without a launcher is a world of one rank, with the configured threads") {

@@ -48,6 +48,8 @@ LaunchEnvironment read_launch_environment() {
   environment.step_tasks = number_of("SLURM_STEP_NUM_TASKS");
   environment.first_node_tasks = number_of("SLURM_STEP_TASKS_PER_NODE").value_or(0);
   environment.omp_threads = number_of("OMP_NUM_THREADS");
+  environment.spinning_is_limited = is_set(kSpinningVariable);
+  environment.spinning_is_chosen = !environment.spinning_is_limited && (is_set("OMP_WAIT_POLICY") || is_set("GOMP_SPINCOUNT"));
   environment.temporary_directory = text_of(kTemporaryVariable);
   environment.segments_are_placed = is_set(kSegmentsVariable);
   environment.session_is_placed = std::any_of(kSessionPlaces.begin(), kSessionPlaces.end(), is_set);

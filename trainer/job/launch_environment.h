@@ -12,6 +12,8 @@ inline constexpr const char* kOutputVariable = "TRIREME_LAUNCHER_OUTPUT";  ///< 
 inline constexpr const char* kRanksVariable = "TRIREME_LAUNCHER_RANKS";    ///< number of ranks that launch() starts
 inline constexpr const char* kHubVariable = "TRIREME_HUB";                 ///< Hub::address of the hub in the launcher process
 
+inline constexpr const char* kSpinningVariable = "TRIREME_SPINNING";  ///< set by limit_spinning for the second start of this program
+
 /// Variables that set the directories of Open MPI and other libraries.
 inline constexpr const char* kSegmentsVariable = "OMPI_MCA_btl_vader_backing_directory";  ///< shared-memory segments of the ranks of a host
 inline constexpr const char* kSessionVariable = "OMPI_MCA_orte_tmpdir_base";              ///< session directories of all hosts
@@ -38,6 +40,8 @@ struct LaunchEnvironment {
   // From the user or the launcher.
   std::optional<int> omp_threads = {};                       ///< OMP_NUM_THREADS; 0 if that is not a number
   std::optional<std::string> temporary_directory = {};       ///< TMPDIR
+  bool spinning_is_limited = false;                          ///< kSpinningVariable is set
+  bool spinning_is_chosen = false;                           ///< OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, and not by limit_spinning
   bool segments_are_placed = false;                          ///< kSegmentsVariable is set
   bool session_is_placed = false;                            ///< kSessionVariable, or its variant for the local or remote hosts, is set
   std::string search_path = "/usr/local/bin:/usr/bin:/bin";  ///< PATH

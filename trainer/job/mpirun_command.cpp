@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/job/omp_spinning.h"
 #include "trainer/loop/environment.h"
 
 namespace fs = std::filesystem;
@@ -76,8 +77,12 @@ void prepare_environment(int ranks, int hosts, bool one_host) {
     set_default("OMPI_MCA_btl", "vader,self");
   }
   set_default("OMP_NUM_THREADS", std::to_string(std::max(1, usable_cores() / here)));
-  // Threads that spin at the end of a parallel region take the cores from ranks they wait for: measured more than ten times slower.
-  if (here * read_launch_environment().omp_threads.value_or(0) > usable_cores()) set_default("OMP_WAIT_POLICY", "passive");
+  const LaunchEnvironment environment = read_launch_environment();
+  if (!environment.spinning_is_chosen) {
+    // Threads that spin at the end of a parallel region take the cores from ranks they wait for: measured more than ten times slower.
+    const bool oversubscribed = here * environment.omp_threads.value_or(0) > usable_cores();
+    oversubscribed ? set_default("OMP_WAIT_POLICY", "passive") : set_default("GOMP_SPINCOUNT", kSpinCount);
+  }
   ::setenv(kRanksVariable, std::to_string(ranks).c_str(), 1);
   ::setenv(kOutputVariable, ::isatty(STDOUT_FILENO) != 0 ? "terminal" : "log", 1);
 }
@@ -92,7 +97,7 @@ std::vector<std::string> mpirun_command(const LaunchEnvironment& environment, in
     for (char** entry = environ; *entry != nullptr; ++entry) {
       const std::string name(*entry, std::strcspn(*entry, "="));
       const bool for_gpus = name == "LD_LIBRARY_PATH" || name == "CUDA_HOME" || name == "CUDA_PATH" || name.starts_with("NCCL_");
-      if (for_gpus || name == "OMP_WAIT_POLICY" || name == kHubVariable) command.insert(command.end(), {"-x", name});
+      if (for_gpus || name == "OMP_WAIT_POLICY" || name == "GOMP_SPINCOUNT" || name == kHubVariable) command.insert(command.end(), {"-x", name});
     }
   }
   command.push_back(own_program());
