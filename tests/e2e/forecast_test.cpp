@@ -1,8 +1,10 @@
 // Forecasts for this machine: `bench machine`, and the forecasts that `train` prints before and after training.
 #include <algorithm>
+#include <memory>
 
 #include "tests/e2e/harness.h"
 #include "tests/support/catch.h"
+#include "trainer/loop/environment.h"
 
 namespace trireme::test {
 namespace {
@@ -12,7 +14,7 @@ using nlohmann::json;
 TEST_CASE("bench machine: writes a cluster file that plan and train accept") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Outcome measured = must(directory, {"bench", "machine", "--seconds", "0.001", "--output", "machine.yaml"});
+  const Outcome measured = must(directory, {"bench", "machine", "--seconds", "0.001", "--allow-busy", "--output", "machine.yaml"});
   for (const char* sample : {"product 512 x 256 x 1376, fp32", "attention 4 x 256, 8 heads of 64, bf16", "gelu_backward, bf16", "adamw_step, fp32",
                              "all-reduce of 4096 bytes, 8 ranks"}) {
     INFO(measured.err);
@@ -43,6 +45,15 @@ TEST_CASE("bench machine: writes a cluster file that plan and train accept") {
   CHECK(product(lines[1]) == Approx(product(plan)).epsilon(1e-9));
 }
 
+TEST_CASE("bench machine: refuses to measure a machine that is busy") {
+  TemporaryDirectory directory;
+  std::vector<std::unique_ptr<Process>> others;
+  for (int i = 0; i < usable_cores(); ++i)
+    others.push_back(std::make_unique<Process>(Arguments{"sh", "-c", "while :; do :; done"}, directory.path()));
+  check(run(directory, {"bench", "machine", "--seconds", "60", "--output", "machine.yaml"}), 70, " % of the cores, so the figures would not be");
+  CHECK(directory.listing().empty());
+}
+
 TEST_CASE("bench: an unwritable file is reported before anything is measured") {
   TemporaryDirectory directory;
   const auto under = [&](const char* place) {
@@ -57,7 +68,8 @@ TEST_CASE("bench: an unwritable file is reported before anything is measured") {
 TEST_CASE("train: prints its forecast before the first step, and compares it with the measurement at the end") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Outcome outcome = must(directory, Arguments{"train", "run.yaml", "--max-steps", "4"} + in("run"));
+  const Arguments large = sets({"model.hidden_size=128", "model.ffn_size=512", "training.global_batch_size=32", "training.evaluate.every=10"});
+  const Outcome outcome = must(directory, Arguments{"train", "run.yaml"} + large + sets({"training.steps=17", "checkpoint.every=0"}) + in("run"));
   const size_t before = outcome.err.find("forecast: "), after = outcome.err.find("forecast vs measured: ");
   INFO(outcome.err);
   REQUIRE(before != std::string::npos);
@@ -74,14 +86,25 @@ TEST_CASE("train: prints its forecast before the first step, and compares it wit
     if (line.value("event", "") == "forecast") end = line;
     if (line.value("event", "") == "memory") memory = line;
   }
-  REQUIRE(seconds.size() == 4);
-  std::sort(seconds.begin(), seconds.end());
+  REQUIRE(seconds.size() == 17);
+  std::vector<double> steady(seconds.begin() + 5, seconds.end());
+  steady.erase(steady.begin() + 5);  // step 11 follows an evaluation
+  std::sort(steady.begin(), steady.end());
   REQUIRE(end.is_object());
-  CHECK(end["step"] == 4);
+  CHECK(end["step"] == 17);
   CHECK(end["step_seconds"]["forecast"] == forecast["step_seconds"]);
-  CHECK(end["step_seconds"]["measured"] == seconds[2]);
+  CHECK(end["step_seconds"]["measured"] == steady[5]);
   CHECK(end["memory_bytes"]["forecast"] == memory["forecast"][0]["peak"]);
   CHECK(end["memory_bytes"]["measured"] == memory["measured"][0]["peak"]);
+}
+
+TEST_CASE("train: a run of few or very short steps is not compared with its forecast") {
+  TemporaryDirectory directory;
+  prepare_run(directory);
+  const Outcome outcome = must(directory, Arguments{"train", "run.yaml"} + in("run"));
+  CHECK(outcome.err.find("forecast: ") != std::string::npos);
+  CHECK(outcome.err.find("forecast vs measured") == std::string::npos);
+  for (const json& line : metrics(directory / "run")) CHECK(line.value("event", "") != "forecast");
 }
 
 TEST_CASE("train: a run that does not fit on this machine is refused before anything is written") {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "kernels/core/counted.h"
 #include "kernels/ops/matmul.h"
 #include "parallel/comm/self.h"
 #include "trainer/bench/comm.h"
@@ -43,6 +44,7 @@ struct Arguments {
   bench::StepOptions step;
   bool json = false;
   bool oversubscribe = false;
+  bool allow_busy = false;
 
   bench::Effort effort() const { return {.batch_seconds = std::min(0.02, seconds / 3), .seconds = seconds, .world = nullptr}; }
 };
@@ -67,7 +69,7 @@ std::string headline(const ordered_json& environment) {
   const bool gpu = !environment["gpu"].is_null();
   return concat("trireme ", environment["version"].get<std::string>(), " on ",
                 gpu ? environment["gpu"]["name"].get<std::string>() : environment["host"]["cpu"].get<std::string>(), ", world of ",
-                environment["world_size"], gpu ? "" : concat(", ", environment["threads_per_rank"], " threads each"), "\n");
+                environment["world_size"], gpu ? "" : concat(", ", counted(environment["threads_per_rank"].get<int>(), "thread"), " each"), "\n");
 }
 
 std::vector<std::string> all_sets(const Arguments& arguments) {
@@ -232,7 +234,10 @@ void add_bench_command(CLI::App& app, const LaunchEnvironment& environment, cons
       "machine", "Measure this machine's CPU and write a cluster file for `plan`, fitted to matrix products, attention, memory and collectives");
   machine->add_option("--seconds", arguments->machine_seconds, "Seconds for each measurement")->check(finite_range(1e-3, 60));
   machine->add_option("--output", arguments->output, "Cluster file to write; default: standard output");
-  machine->callback([arguments, &environment, &exit_code] { exit_code = bench_machine(environment, arguments->machine_seconds, arguments->output); });
+  machine->add_flag("--allow-busy", arguments->allow_busy, "Write the figures even if other processes use more than a tenth of the cores");
+  machine->callback([arguments, &environment, &exit_code] {
+    exit_code = bench_machine(environment, arguments->machine_seconds, arguments->output, arguments->allow_busy);
+  });
 }
 
 }  // namespace trireme

@@ -5,15 +5,20 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "kernels/core/check.h"
 #include "parallel/comm/self.h"
+#include "trainer/bench/foreign_load.h"
 #include "trainer/bench/machine.h"
 #include "trainer/commands/finish_output.h"
 #include "trainer/config/write.h"
@@ -71,16 +76,25 @@ void round_figures(ClusterConfig& c) {
     *figure = rounded(**figure);
 }
 
+/// Share of the cores that other processes use while `work` runs.
+double foreign_share_during(const std::function<void()>& work) {
+  const bench::CpuSeconds before = bench::read_cpu_seconds();
+  work();
+  return bench::foreign_share(before, bench::read_cpu_seconds(), usable_cores());
+}
+
 }  // namespace
 
-int bench_machine(const LaunchEnvironment& environment, double seconds, const std::string& file) {
+int bench_machine(const LaunchEnvironment& environment, double seconds, const std::string& file, bool allow_busy) {
   if (environment.is_rank()) throw ConfigError("bench machine: starts its own ranks; start it without mpirun or srun");
   const std::vector<int> worlds = {2, 4, 8};
   std::optional<DurableFile> output;
   if (!file.empty()) output.emplace(file);  // fails before the measurements if it cannot be written
   const TemporaryFile links(environment.temporary_directory.value_or(""));
   MachineSamples samples;
-  {
+  const double share_before = foreign_share_during([] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); });
+  if (!allow_busy) bench::refuse_busy_machine(share_before);
+  const double share = foreign_share_during([&] {
     ProgressLine progress("measuring", ProgressUnit::kItems, bench::machine_figures() + static_cast<int64_t>(worlds.size()));
     {
       Config config;
@@ -93,14 +107,16 @@ int bench_machine(const LaunchEnvironment& environment, double seconds, const st
       for (const LinkSample& sample : measure_links(environment, ranks, seconds, links)) samples.links.push_back(sample);
       progress.advance(1);
     }
-  }
+  });
+  if (!allow_busy) bench::refuse_busy_machine(share);
   samples.name = host_name();
   samples.cores = usable_cores();
   samples.memory = host_memory();
   FittedMachine fitted = fit_machine(samples);
   round_figures(fitted.cluster);
   std::cerr << residual_text(fitted.residuals);
-  const std::string text = to_yaml(fitted.cluster);
+  const std::string disturbed = concat("# Measured while other processes used ", std::lround(100 * share), " % of the cores.\n");
+  const std::string text = (share > bench::kBusyMachine ? disturbed : "") + to_yaml(fitted.cluster);
   if (output) {
     output->write(text);
     output->commit();
