@@ -126,7 +126,7 @@ std::string advice_to_change(const Config& saved, const Config& now, const std::
 
 bool restarts_loss_scale(const ConfigChange& change) {
   const auto of_the_scale = [](const auto& item) { return item.key() == "training.precision" || is_in(item.key(), "training.loss_scale"); };
-  const auto items = change.changes.items();
+  auto items = change.changes.items();  // not const, as nlohmann before 3.11 needs
   return std::any_of(items.begin(), items.end(), of_the_scale);
 }
 
