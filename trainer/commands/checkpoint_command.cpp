@@ -35,8 +35,8 @@ ordered_json facts_of(const CheckpointReader& reader) {
                         {"samples", about.samples},
                         {"seed", about.seed},
                         {"tokenizer", {{"name", about.tokenizer.name}, {"digest", about.tokenizer.digest}, {"files", about.tokenizer.files}}},
-                        {"layout", about.layout},
-                        {"model", about.model},
+                        {"layout", ordered_json(about.layout)},
+                        {"model", ordered_json(about.model)},
                         {"parameters", parameters},
                         {"dtype", dtypes},
                         {"bytes", reader.bytes()}};

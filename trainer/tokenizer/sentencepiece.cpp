@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, represents a space in pieces
 
+/// The library's view type: std::string_view, but a class of its own in version 0.1.96.
+absl::string_view view(std::string_view text) { return {text.data(), text.size()}; }
+
 /// Reads fields of a protocol buffer (sentencepiece_model.proto), for model settings that the library does not expose.
 class Fields {
  public:
@@ -92,7 +95,7 @@ bool cuts_before_words(const sentencepiece::SentencePieceProcessor& processor, c
   const bool known = std::find(kKnownRules.begin(), kKnownRules.end(), settings.rules) != kKnownRules.end();
   const bool space_survives = settings.dummy_prefix || !settings.remove_extra_spaces;  // a space at the beginning of a part
   if (settings.model_type != 2 || !known || settings.space_is_suffix || !settings.escape_spaces || !space_survives) return false;
-  if (processor.IsUnknown(processor.PieceToId(kSpace))) return false;  // adjacent unknown characters form one token
+  if (processor.IsUnknown(processor.PieceToId(view(kSpace)))) return false;  // adjacent unknown characters form one token
   for (int id = 0; id < processor.GetPieceSize(); ++id)
     if (spans_words(processor.IdToPiece(id))) return false;
   return true;
@@ -113,7 +116,7 @@ bool is_boundary_character(const CodePoint& character) {
 SentencePieceTokenizer::SentencePieceTokenizer(std::string_view model, const std::string& where) {
   const auto load = [&](std::string_view serialized) {
     auto processor = std::make_shared<sentencepiece::SentencePieceProcessor>();
-    require(processor->LoadFromSerializedProto(serialized), concat(where, ": not a SentencePiece model"));
+    require(processor->LoadFromSerializedProto(view(serialized)), concat(where, ": not a SentencePiece model"));
     return processor;
   };
   const auto processor = load(model);
@@ -134,7 +137,7 @@ void SentencePieceTokenizer::encode(std::string_view text, std::vector<int32_t>&
   const bool spaced = !first && dummy_prefix_ && text.starts_with(' ');
   if (spaced) text.remove_prefix(1);
   std::vector<int> ids;
-  require((first || spaced ? processor_ : rest_processor_)->Encode(text, &ids), "SentencePiece could not encode a text");
+  require((first || spaced ? processor_ : rest_processor_)->Encode(view(text), &ids), "SentencePiece could not encode a text");
   tokens.insert(tokens.end(), ids.begin(), ids.end());
 }
 
