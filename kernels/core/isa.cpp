@@ -19,10 +19,15 @@ bool tiles_granted() {
   return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
+/// Conversions of fp16. Clang before 17 does not know this feature by name.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 Isa find_best() {
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("f16c"))
-    return Isa::kPortable;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2") || !has_f16c()) return Isa::kPortable;
   for (const bool has : {__builtin_cpu_supports("avx512f"), __builtin_cpu_supports("avx512bw"), __builtin_cpu_supports("avx512cd"),
                          __builtin_cpu_supports("avx512dq"), __builtin_cpu_supports("avx512vl")})
     if (!has) return Isa::kAvx2;

@@ -234,7 +234,7 @@ void Rendezvous::report_deadlock() {
     --stuck;
   } else {
     chain.erase(chain.begin(), std::ranges::find(chain, rank));
-    std::ranges::rotate(chain, std::ranges::min_element(chain));
+    std::rotate(chain.begin(), std::ranges::min_element(chain), chain.end());
     stuck -= chain.size();
   }
   std::string text = "deadlock: ";

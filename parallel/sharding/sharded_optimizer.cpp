@@ -28,7 +28,7 @@ std::vector<UpdateSlice> ShardedOptimizer::slices(const ParamStore& params, cons
   std::vector<UpdateSlice> slices;
   for (const Unit::Segment& segment : params.units()[static_cast<size_t>(unit)]->owned_segments(shard, params.shard().size())) {
     const auto slice = [&](const Tensor& shard_tensor) { return Unit::slice(shard_tensor, segment, shard); };
-    UpdateSlice& added = slices.emplace_back(slice(params.master(unit)), slice(grads.shard(unit)));
+    UpdateSlice& added = slices.emplace_back(UpdateSlice{.w = slice(params.master(unit)), .g = slice(grads.shard(unit)), .state = {}});
     added.decay = segment.spec->decay;
     added.matrix = segment.matrix_range();
     for (size_t k = 0; k < static_cast<size_t>(traits_of(options_.kind).states); ++k) added.state[k] = slice(state(unit)[k].shard);

@@ -75,6 +75,15 @@ inline Vector exp2_of(Vector t) {
 /// One step of a transpose: swaps the lanes of a whose index has the bit kDistance with the lanes of b whose index does not.
 template <int kDistance>
 inline void exchange(Vector& a, Vector& b) {
+#ifdef __clang__  // it lacks __builtin_shuffle, and turns these copies into the same instructions
+  Vector first{}, second{};
+#pragma GCC unroll 16
+  for (int l = 0; l < kLanes; ++l) {
+    first[l] = (l & kDistance) == 0 ? a[l] : b[l - kDistance];
+    second[l] = (l & kDistance) == 0 ? a[l + kDistance] : b[l];
+  }
+  b = second;
+#else
   IntVector upper{}, lower{};  // lanes of a followed by b
 #pragma GCC unroll 16
   for (int l = 0; l < kLanes; ++l) {
@@ -83,6 +92,7 @@ inline void exchange(Vector& a, Vector& b) {
   }
   const Vector first = __builtin_shuffle(a, b, upper);
   b = __builtin_shuffle(a, b, lower);
+#endif
   a = first;
 }
 
