@@ -285,8 +285,13 @@ std::string mpi_library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
   MPI_Get_library_version(text, &length);
-  const std::string version(text, static_cast<size_t>(length));
-  return version.substr(0, version.find_first_of(",\n"));
+  std::string version(text, static_cast<size_t>(length));
+  version.resize(std::min(version.find_first_of(",\n"), version.size()));
+  std::ranges::replace(version, '\t', ' ');
+  version.erase(std::unique(version.begin(), version.end(), [](char a, char b) { return a == ' ' && b == ' '; }), version.end());  // MPICH aligns it
+  return version;
 }
+
+void require_mpi() {}
 
 }  // namespace trireme

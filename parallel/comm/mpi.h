@@ -52,7 +52,10 @@ class MpiEnvironment {
   int host_ = 0;  ///< lowest rank on this host
 };
 
-/// Name and version of the MPI library, up to the first comma or line end; needs no MpiEnvironment.
+/// Errors: ConfigError in a build without MPI, where MpiEnvironment does not exist either.
+void require_mpi();
+
+/// Name and version of the MPI library, up to the first comma or line end; needs no MpiEnvironment. "no MPI: ..." in a build without it.
 std::string mpi_library_version();
 
 }  // namespace trireme

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "trainer/config/cluster_visit.h"
@@ -72,6 +73,7 @@ class Flatten {
 /// Calls `each` with every field and its value.
 template <class Each>
 struct Fields {
+  explicit Fields(Each function) : each(std::move(function)) {}  // clang before 17 deduces no template arguments of aggregates
   Each each;
 
   template <class T>

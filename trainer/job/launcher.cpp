@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "kernels/core/check.h"
+#include "parallel/comm/mpi.h"
 #include "trainer/job/job_directory.h"
 #include "trainer/job/launch_limits.h"
 #include "trainer/job/loopback_only.h"
@@ -88,6 +89,7 @@ int run_jobs(const LaunchEnvironment& environment, int ranks, std::vector<std::s
 }  // namespace
 
 int launch(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments, const LaunchOptions& options) {
+  require_mpi();
   const int hosts = options.hosts_file ? count_hosts(*options.hosts_file) : 1;
   const int nodes = environment.allocated_nodes.value_or(1);
   const bool one_host = !options.hosts_file && nodes == 1;
