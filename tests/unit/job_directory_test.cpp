@@ -23,6 +23,7 @@ using namespace trireme;
 namespace {
 
 constexpr const char* kSession = "OMPI_MCA_orte_tmpdir_base";
+constexpr const char* kPrteSession = "PRTE_MCA_prte_tmpdir_base";
 constexpr const char* kSegments = "OMPI_MCA_btl_vader_backing_directory";
 
 std::string value_of(const char* variable) {
@@ -40,7 +41,7 @@ int in_time(F&& body) {
     sigaddset(&alarm, SIGALRM);
     ::pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr);
     ::alarm(10);
-    for (const char* variable : {kSession, kSegments, "TMPDIR"}) ::unsetenv(variable);
+    for (const char* variable : {kSession, kPrteSession, kSegments, "TMPDIR"}) ::unsetenv(variable);
     ::_exit(body());
   }
   int status = 0;
@@ -63,12 +64,13 @@ TEST_CASE("job directory: is private to the user, set for Open MPI, and removed 
             const JobDirectory directory(read_launch_environment(), true);
             path = value_of(kSession);
             struct stat status {};
-            if (path.empty() || value_of(kSegments) != path.string() || !value_of("TMPDIR").empty()) return 1;
+            if (path.empty() || value_of(kSegments) != path.string() || value_of(kPrteSession) != path.string() || !value_of("TMPDIR").empty())
+              return 1;
             if (::lstat(path.c_str(), &status) != 0 || (status.st_mode & 07777) != 0700 || status.st_uid != ::geteuid()) return 2;
             fs::create_directories(path / "ompi.host.0/pid.1/0");
           }
           if (fs::exists(path)) return 3;
-          if (!value_of(kSession).empty() || !value_of(kSegments).empty()) return 4;
+          if (!value_of(kSession).empty() || !value_of(kPrteSession).empty() || !value_of(kSegments).empty()) return 4;
           for (const char* before : {"", "/var/tmp"}) {
             if (*before != '\0') ::setenv("TMPDIR", before, 1);
             {

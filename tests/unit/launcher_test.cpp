@@ -23,6 +23,7 @@
 #include "trainer/job/job_directory.h"
 #include "trainer/job/launch_limits.h"
 #include "trainer/job/launcher.h"
+#include "trainer/job/mpirun_command.h"
 #include "trainer/job/mpirun_output.h"
 #include "trainer/job/output_relay.h"
 #include "trainer/job/stop_signals.h"
@@ -156,6 +157,15 @@ TEST_CASE("launcher: which rank ended first is read from mpirun's notices", "[la
   CHECK(first_exit_notice("mpirun has exited due to process rank 0 with PID 0 on\nnode vm exiting improperly.") ==
         "rank 0 ended first, without reporting an error");
   CHECK(first_exit_notice("Primary job  terminated normally").empty());
+
+  // Open MPI 5
+  CHECK(first_exit_notice("prterun noticed that process rank 1 with PID 23695 on node vm exited on\nsignal 9 (Killed).") ==
+        "rank 1 ended first, by signal 9 (Killed)");
+  CHECK(first_exit_notice("The first process to do so was:\n\n   Process name: [prterun-vm-23701@1,3]\n   Exit code:    64\n") ==
+        "rank 3 ended first, with exit code 64");
+  CHECK(first_exit_notice("prterun has exited due to process rank 1 with PID 0 on node vm exiting\nimproperly.") ==
+        "rank 1 ended first, without reporting an error");
+  CHECK(first_exit_notice("prterun has exited due to process rank 1 with PID 0 on node vm calling\n\"abort\".").empty());
 }
 
 TEST_CASE("launcher: the ranks' exit code and output are passed on, mpirun's epilogue is not", "[launcher]") {
@@ -348,6 +358,35 @@ TEST_CASE("launcher: the command and environment of the ranks", "[launcher]") {
   CHECK_THROWS_AS(launch(read_launch_environment(), 4, {}, {.hosts_file = hosts.string()}), ConfigError);
   fs::remove(hosts);
   CHECK_THROWS_AS(launch(read_launch_environment(), 4, {}, {.hosts_file = hosts.string()}), MissingFileError);
+}
+
+TEST_CASE("launcher: Open MPI 5 is told in PRTE's variables what Open MPI 4 is told in its own", "[launcher]") {
+  const ScopedVariable policy("PRTE_MCA_rmaps_default_mapping_policy", nullptr), binding("PRTE_MCA_hwloc_default_binding_policy", nullptr),
+      root("PRTE_ALLOW_RUN_AS_ROOT", nullptr), confirm("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "0");
+  const std::string show =
+      "echo $PRTE_MCA_rmaps_default_mapping_policy $PRTE_MCA_hwloc_default_binding_policy >&2\n"
+      "echo $PRTE_ALLOW_RUN_AS_ROOT $PRTE_ALLOW_RUN_AS_ROOT_CONFIRM $OMPI_MCA_rmaps_base_oversubscribe >&2\n";
+  CHECK(launch_script(show).errors.starts_with(":oversubscribe none\n1 0 1\n"));
+}
+
+TEST_CASE("launcher: the mpirun of the program's own MPI library is taken, with its options", "[launcher]") {
+  CHECK(mpirun_kind("Open MPI v5.0.7") == MpirunKind::kOpenMpi);
+  CHECK(mpirun_kind("MPICH Version: 4.0") == MpirunKind::kHydra);
+  CHECK(mpirun_kind("Intel(R) MPI Library 2021.6 for Linux* OS") == MpirunKind::kHydra);
+
+  std::string place = (fs::temp_directory_path() / "trireme-XXXXXX").string();
+  REQUIRE(::mkdtemp(place.data()) != nullptr);
+  const LaunchEnvironment environment{.search_path = "/nowhere:" + place};
+  CHECK_THROWS_WITH(find_mpirun(environment, MpirunKind::kHydra), Catch::Matchers::Contains("apt install mpich"));
+  for (const char* name : {"mpirun", "mpirun.mpich"}) {
+    fs::copy_file("/bin/true", fs::path(place) / name);
+    CHECK(find_mpirun(environment, MpirunKind::kHydra) == fs::path(place) / name);
+    CHECK(find_mpirun(environment, MpirunKind::kOpenMpi) == fs::path(place) / "mpirun");
+  }
+  const std::vector<std::string> hydra = mpirun_command(environment, 4, {"train"}, "hosts", false, MpirunKind::kHydra);
+  REQUIRE(hydra.size() == 7);  // Hydra passes the whole environment to all hosts
+  CHECK((hydra[1] == "-n" && hydra[2] == "4" && hydra[3] == "-f" && hydra[4] == "hosts" && hydra[6] == "train"));
+  fs::remove_all(place);
 }
 
 TEST_CASE("launcher: a failed job is restarted with the arguments of its continuation, any other is not", "[launcher]") {

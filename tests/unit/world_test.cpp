@@ -34,6 +34,7 @@ LaunchEnvironment read_with(const std::map<std::string, std::string>& variables)
                                   "PATH",
                                   "OMPI_MCA_btl_vader_backing_directory",
                                   "OMPI_MCA_orte_tmpdir_base",
+                                  "PRTE_MCA_prte_tmpdir_base",
                                   "OMPI_MCA_orte_local_tmpdir_base",
                                   "OMPI_MCA_orte_remote_tmpdir_base",
                                   kOutputVariable,
@@ -90,7 +91,8 @@ TEST_CASE("launch environment: numbers are read in the formats of Slurm and Open
 TEST_CASE("launch environment: directories set by the user are recognised") {
   CHECK(read_with({{"TMPDIR", "/scratch"}}).temporary_directory == "/scratch");
   CHECK(read_with({{kSegmentsVariable, "/dev/shm/mine"}}).segments_are_placed);
-  for (const char* session : {"OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"})
+  for (const char* session :
+       {"OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"})
     CHECK(read_with({{session, "/mine"}}).session_is_placed);
 }
 

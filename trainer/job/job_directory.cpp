@@ -99,14 +99,18 @@ JobDirectory::JobDirectory(const LaunchEnvironment& environment, bool one_host) 
   // beside it.
   const char* const session = one_host ? kSessionVariable : kTemporaryVariable;
   const std::optional<std::string> before = one_host ? std::nullopt : environment.temporary_directory;
+  const auto name_session = [&](const LockedTemporaryDirectory& directory) {
+    if (one_host) name(kPrteSessionVariable, directory, {});
+    return name(session, directory, before);
+  };
   if (has_room(kMemory)) {
     if (!in_memory_) in_memory_.emplace(kMemory);
-    if (name(session, *in_memory_, before)) return;
+    if (name_session(*in_memory_)) return;
   }
   const std::string temporary = environment.temporary_directory.value_or("");
   std::error_code error;
   const fs::path place = fs::absolute(temporary.empty() ? "/tmp" : temporary, error);
-  if (!name(session, on_disk_.emplace(place), before))
+  if (!name_session(on_disk_.emplace(place)))
     throw IoError(concat("TMPDIR=", place.string(), ": mpirun cannot create its files there: ", std::strerror(errno),
                          "; allowed a directory in which this user can create directories"));
 }

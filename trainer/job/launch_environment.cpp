@@ -38,7 +38,7 @@ Starter find_starter() {
 }  // namespace
 
 LaunchEnvironment read_launch_environment() {
-  constexpr std::array kSessionPlaces{kSessionVariable, "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"};
+  constexpr std::array kSessionPlaces{kSessionVariable, kPrteSessionVariable, "OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base"};
   LaunchEnvironment environment;
   environment.starter = find_starter();
   environment.launched_ranks = number_of(kRanksVariable);

@@ -17,6 +17,7 @@ inline constexpr const char* kSpinningVariable = "TRIREME_SPINNING";  ///< set b
 /// Variables that set the directories of Open MPI and other libraries.
 inline constexpr const char* kSegmentsVariable = "OMPI_MCA_btl_vader_backing_directory";  ///< shared-memory segments of the ranks of a host
 inline constexpr const char* kSessionVariable = "OMPI_MCA_orte_tmpdir_base";              ///< session directories of all hosts
+inline constexpr const char* kPrteSessionVariable = "PRTE_MCA_prte_tmpdir_base";          ///< the same in Open MPI 5
 inline constexpr const char* kTemporaryVariable = "TMPDIR";
 
 struct LaunchEnvironment {
@@ -43,7 +44,7 @@ struct LaunchEnvironment {
   bool spinning_is_limited = false;                          ///< kSpinningVariable is set
   bool spinning_is_chosen = false;                           ///< OMP_WAIT_POLICY or GOMP_SPINCOUNT is set, and not by limit_spinning
   bool segments_are_placed = false;                          ///< kSegmentsVariable is set
-  bool session_is_placed = false;                            ///< kSessionVariable, or its variant for the local or remote hosts, is set
+  bool session_is_placed = false;                            ///< kSessionVariable, or a variant of it, is set
   std::string search_path = "/usr/local/bin:/usr/bin:/bin";  ///< PATH
 
   /// True in a rank started by mpirun or an srun step.

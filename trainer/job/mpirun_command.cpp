@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "parallel/comm/mpi.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/job/omp_spinning.h"
 #include "trainer/loop/environment.h"
@@ -33,15 +34,25 @@ void set_default(const char* name, const std::string& value) { ::setenv(name, va
 
 }  // namespace
 
-fs::path find_mpirun(const LaunchEnvironment& environment) {
+MpirunKind mpirun_kind(const std::string& library) { return library.starts_with("Open MPI") ? MpirunKind::kOpenMpi : MpirunKind::kHydra; }
+
+MpirunKind mpirun_kind() {
+  static const MpirunKind kind = mpirun_kind(mpi_library_version());
+  return kind;
+}
+
+fs::path find_mpirun(const LaunchEnvironment& environment, MpirunKind kind) {
+  const bool hydra = kind == MpirunKind::kHydra;
   std::istringstream directories(environment.search_path);
   for (std::string directory; std::getline(directories, directory, ':');) {
-    const fs::path candidate = fs::path(directory.empty() ? "." : directory) / "mpirun";
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+    for (const char* name : {hydra ? "mpirun.mpich" : "mpirun.openmpi", "mpirun"}) {
+      const fs::path candidate = fs::path(directory.empty() ? "." : directory) / name;
+      if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+    }
   }
-  throw ConfigError(
-      "mpirun was not found, and this layout needs more than one rank: install Open MPI (Debian, Ubuntu: apt install openmpi-bin), or start under "
-      "srun");
+  throw ConfigError(concat("mpirun was not found, and this layout needs more than one rank: install ",
+                           hydra ? "MPICH (Debian, Ubuntu: apt install mpich)" : "Open MPI (Debian, Ubuntu: apt install openmpi-bin)",
+                           ", or start under srun"));
 }
 
 int count_hosts(const std::string& hosts_file) {
@@ -66,11 +77,17 @@ int count_hosts(const std::string& hosts_file) {
 
 void prepare_environment(int ranks, int hosts, bool one_host) {
   const int here = (ranks + hosts - 1) / hosts;
-  set_default("OMPI_ALLOW_RUN_AS_ROOT", "1");
-  set_default("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+  // Open MPI 5 starts ranks through PRTE, which has variables of its own. MPICH needs none: it allows root and more ranks than cores.
+  for (const char* root : {"OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"}) {
+    set_default(root, "1");
+    set_default(concat(root, "_CONFIRM").c_str(), "1");
+  }
   set_default("OMPI_MCA_rmaps_base_oversubscribe", "1");
+  set_default("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
   set_default("OMPI_MCA_hwloc_base_binding_policy", "none");
-  set_default("OMPI_MCA_odls_base_sigkill_timeout", "0");  // a refused job ends one second sooner: no rank needs time after another has exited
+  set_default("PRTE_MCA_hwloc_default_binding_policy", "none");
+  for (const char* timeout : {"OMPI_MCA_odls_base_sigkill_timeout", "PRTE_MCA_odls_base_sigkill_timeout"})
+    set_default(timeout, "0");  // a refused job ends one second sooner: no rank needs time after another has exited
   if (here > usable_cores()) set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   if (one_host) {  // shared memory only: halves the start-up time
     set_default("OMPI_MCA_pml", "ob1");
@@ -88,10 +105,11 @@ void prepare_environment(int ranks, int hosts, bool one_host) {
 }
 
 std::vector<std::string> mpirun_command(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments,
-                                        const std::optional<std::string>& hosts_file, bool one_host) {
-  std::vector<std::string> command{find_mpirun(environment).string(), "-n", std::to_string(ranks)};
-  if (hosts_file) command.insert(command.end(), {"--hostfile", *hosts_file});
-  if (!one_host) {
+                                        const std::optional<std::string>& hosts_file, bool one_host, MpirunKind kind) {
+  const bool hydra = kind == MpirunKind::kHydra;
+  std::vector<std::string> command{find_mpirun(environment, kind).string(), "-n", std::to_string(ranks)};
+  if (hosts_file) command.insert(command.end(), {hydra ? "-f" : "--hostfile", *hosts_file});
+  if (!one_host && !hydra) {
     // A remote rank inherits only named variables; Open MPI forwards OMPI_* automatically.
     for (const char* name : {"OMP_NUM_THREADS", kOutputVariable, kRanksVariable}) command.insert(command.end(), {"-x", name});
     for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -1,5 +1,6 @@
 #pragma once
 // The command line of mpirun, and the environment of mpirun and the ranks.
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -9,20 +10,30 @@
 
 namespace trireme {
 
-/// The first mpirun in PATH. Errors: ConfigError if there is none.
-std::filesystem::path find_mpirun(const LaunchEnvironment& environment);
+/// The kinds of mpirun, which differ in name and options.
+enum class MpirunKind : uint8_t {
+  kOpenMpi,
+  kHydra,  ///< of MPICH and its relatives: Intel MPI, MVAPICH
+};
+/// The kind that starts ranks of an MPI library. `library`: mpi_library_version().
+MpirunKind mpirun_kind(const std::string& library);
+/// The kind for the library of this program.
+MpirunKind mpirun_kind();
+
+/// The first mpirun in PATH; where Debian has several in a directory, the one of this kind. Errors: ConfigError if there is none.
+std::filesystem::path find_mpirun(const LaunchEnvironment& environment, MpirunKind kind = mpirun_kind());
 
 /// The number of hosts in an mpirun hostfile. Errors: MissingFileError; DataError if it is not a regular file, because mpirun must read it again;
 /// ConfigError if it lists no host.
 int count_hosts(const std::string& hosts_file);
 
-/// Sets kOutputVariable and kRanksVariable, and defaults for Open MPI's variables and OMP_NUM_THREADS (cores / ranks of a host); variables that the
+/// Sets kOutputVariable and kRanksVariable, and defaults for the variables of Open MPI 4 and 5 and for OMP_NUM_THREADS (cores / ranks of a host); variables that the
 /// user has set are kept. `one_host`: all ranks run on this host.
 void prepare_environment(int ranks, int hosts, bool one_host);
 
-/// `mpirun -n ranks /proc/self/exe arguments...`, with `-x` for each variable that ranks on other hosts need. Errors: ConfigError if there is no
+/// `mpirun -n ranks /proc/self/exe arguments...`, with `-x` for each variable that ranks on other hosts need and Hydra passes on anyway. Errors: ConfigError if there is no
 /// mpirun, MissingFileError if this program's file no longer exists.
 std::vector<std::string> mpirun_command(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments,
-                                        const std::optional<std::string>& hosts_file, bool one_host);
+                                        const std::optional<std::string>& hosts_file, bool one_host, MpirunKind kind = mpirun_kind());
 
 }  // namespace trireme

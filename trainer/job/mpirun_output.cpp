@@ -9,9 +9,9 @@
 namespace trireme {
 
 /// True for "[host:01234] 7 more processes have sent help message ...", for errors inside mpirun and its event library, which occur when several
-/// ranks abort at once, and for notices about forwarded signals.
+/// ranks abort at once, and for notices about forwarded signals. prterun is the mpirun of Open MPI 5.
 static bool is_mpirun_line(std::string_view line) {
-  for (const char* begin : {"mpirun: ", "mpirun detected", "mpirun noticed", "[warn] Epoll "})
+  for (const char* begin : {"mpirun: ", "mpirun detected", "mpirun noticed", "prterun: ", "prterun detected", "prterun noticed", "[warn] Epoll "})
     if (line.starts_with(begin)) return true;
   return line.starts_with("[") && (line.find("] Set MCA parameter \"orte_base_help_aggregate\"") != line.npos ||
                                    line.find(" sent help message help-") != line.npos || line.find("] ORTE_ERROR_LOG: ") != line.npos);
@@ -65,9 +65,9 @@ std::string MpirunOutputFilter::feed(std::string_view bytes) {
 }
 
 std::string MpirunOutputFilter::first_exit_notice() const {
-  static const std::regex by_signal(R"re(process rank (\d+) .*exited on (signal \d+ \(.*\)))re");
-  static const std::regex by_code(R"re(Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code: +(\d+))re");
-  static const std::regex by_itself(R"re(has exited due to process rank (\d+) )re");
+  static const std::regex by_signal(R"re(process rank (\d+) .*exited on\s+(signal \d+ \(.*\)))re");
+  static const std::regex by_code(R"re(Process name: \[(?:\[\d+,\d+\]|prterun-\S+@\d+),(\d+)\]\s+Exit code: +(\d+))re");
+  static const std::regex by_itself(R"re(has exited due to process rank (\d+) with PID \d+ on\s+node \S+\s+(?!calling))re");  // MPI_Abort is a report
   std::smatch match;
   if (std::regex_search(notices_, match, by_signal)) return concat("rank ", match[1].str(), " ended first, by ", match[2].str());
   if (std::regex_search(notices_, match, by_itself)) return concat("rank ", match[1].str(), " ended first, without reporting an error");
