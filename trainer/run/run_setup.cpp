@@ -171,7 +171,8 @@ void Run::report_change(const Resumed& resumed) {
   std::string text = concat("changed at step ", change.step, " of ", resumed.checkpoint, ":");
   for (const auto& [key, values] : change.changes.items())
     text += concat("\n  ", key, ": ", values[0].dump(-1, ' ', true), " -> ", values[1].dump(-1, ' ', true));
-  reporter_.event("change", change.step, {{"from", resumed.checkpoint}, {"sample", change.sample}, {"changes", nlohmann::ordered_json(change.changes)}},
+  reporter_.event("change", change.step,
+                  {{"from", resumed.checkpoint}, {"sample", change.sample}, {"changes", nlohmann::ordered_json(change.changes)}},
                   concat(text, "\n  the training data continue at sample ", change.sample, " of their order"));
 }
 
