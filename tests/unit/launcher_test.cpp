@@ -168,6 +168,13 @@ TEST_CASE("launcher: which rank ended first is read from mpirun's notices", "[la
   CHECK(first_exit_notice("prterun has exited due to process rank 1 with PID 0 on node vm calling\n\"abort\".").empty());
 }
 
+TEST_CASE("launcher: MPICH's line about MPI_Abort is not an error of a rank", "[launcher]") {
+  MpirunOutputFilter filter;
+  CHECK(filter.feed("rank 1: no\nAbort(65) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 65) - process 1\n") ==
+        "rank 1: no\n");
+  CHECK(filter.feed("Abort(65) of a rank's own\n") == "Abort(65) of a rank's own\n");
+}
+
 TEST_CASE("launcher: the ranks' exit code and output are passed on, mpirun's epilogue is not", "[launcher]") {
   for (int code : {0, 64, 65, 66, 70, 74, 75}) {
     const Launched result = launch_script(concat("cat >&2 <<END\nours\n", kEpilogue, "END\nexit ", code, "\n"));

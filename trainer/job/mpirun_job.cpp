@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "trainer/job/mpirun_command.h"
 #include "trainer/job/process_state.h"
 
 using std::chrono::milliseconds;
@@ -24,14 +25,18 @@ using std::chrono::seconds;
 namespace trireme {
 namespace {
 
-constexpr int kEnd = SIGHUP;  ///< on this signal mpirun kills its ranks and removes its files
+/// The signal on which mpirun kills its ranks and removes its files. Hydra dies of SIGHUP and leaves its ranks for a second.
+int end_signal() {
+  static const int signal = mpirun_kind() == MpirunKind::kHydra ? SIGQUIT : SIGHUP;
+  return signal;
+}
 
 [[noreturn]] void fail_to_start() { throw IoError(concat("cannot start mpirun: ", std::strerror(errno))); }
 
 /// Runs in the child after fork; only async-signal-safe calls, because another thread may have held any lock.
-[[noreturn]] void become(char* const* command, int standard_output, int standard_error, pid_t parent) {
+[[noreturn]] void become(char* const* command, int standard_output, int standard_error, pid_t parent, int end) {
   ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, kEnd);
+  ::prctl(PR_SET_PDEATHSIG, end);
   if (::getppid() != parent) ::_exit(70);  // the parent died before prctl
   ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
   ::dup2(standard_output, STDOUT_FILENO);
@@ -42,7 +47,7 @@ constexpr int kEnd = SIGHUP;  ///< on this signal mpirun kills its ranks and rem
   sigemptyset(&mask);
   sigaddset(&mask, SIGTERM);
   sigaddset(&mask, SIGINT);
-  ::signal(kEnd, SIG_DFL);
+  ::signal(end, SIG_DFL);
   ::signal(SIGUSR1, SIG_IGN);  // must not end mpirun before or after the phase in which it forwards the signal
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::execv(command[0], command);
@@ -119,8 +124,9 @@ MpirunJob::MpirunJob(const std::vector<std::string>& command, const StopRequest&
   if (::pipe2(output.data(), O_CLOEXEC) != 0) fail_to_start();
   output_ = output[0];
   const pid_t self = ::getpid();
+  const int end = end_signal();
   mpirun_ = ::fork();
-  if (mpirun_ == 0) become(words.data(), output[1], errors[1], self);
+  if (mpirun_ == 0) become(words.data(), output[1], errors[1], self, end);
   ::close(output[1]);
   ::close(errors[1]);
   if (mpirun_ < 0) fail_to_start();
@@ -200,7 +206,7 @@ void MpirunJob::forward_stop() {
   }
   if (!end_requested_ && (stop_.second_requested() || (!forwarded_ && !filter_.ready()))) {
     end_requested_ = Clock::now();
-    ::kill(mpirun_, kEnd);
+    ::kill(mpirun_, end_signal());
   }
   if (end_requested_) {
     if (Clock::now() - *end_requested_ > seconds(3)) kill_now();
@@ -220,7 +226,7 @@ void MpirunJob::take_verdict() {
   // If several ranks may have died first, wait longer for the notice of mpirun, which knows the order.
   const bool several = verdict_ && verdict_->deaths.size() > 1;
   if (waited > milliseconds(several ? 1000 : 200) || !filter_.first_exit_notice().empty()) tell_verdict();
-  if (waited > seconds(2) && !std::exchange(told_to_end_, true)) ::kill(mpirun_, kEnd);
+  if (waited > seconds(2) && !std::exchange(told_to_end_, true)) ::kill(mpirun_, end_signal());
   if (waited > seconds(4)) kill_now();
 }
 

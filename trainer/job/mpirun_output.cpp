@@ -13,6 +13,7 @@ namespace trireme {
 static bool is_mpirun_line(std::string_view line) {
   for (const char* begin : {"mpirun: ", "mpirun detected", "mpirun noticed", "prterun: ", "prterun detected", "prterun noticed", "[warn] Epoll "})
     if (line.starts_with(begin)) return true;
+  if (line.starts_with("Abort(") && line.find(": application called MPI_Abort(") != line.npos) return true;  // MPICH
   return line.starts_with("[") && (line.find("] Set MCA parameter \"orte_base_help_aggregate\"") != line.npos ||
                                    line.find(" sent help message help-") != line.npos || line.find("] ORTE_ERROR_LOG: ") != line.npos);
 }
