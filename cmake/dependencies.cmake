@@ -23,6 +23,9 @@ endmacro()
 # A library with a CMake package, of one of the minimum versions; else its sources, downloaded at a fixed version and checked by SHA-256. Without a
 # network, FETCHCONTENT_SOURCE_DIR_<NAME> names a directory with the sources.
 include(FetchContent)
+if(POLICY CMP0135)
+  cmake_policy(SET CMP0135 NEW)
+endif()
 macro(find_or_fetch name minima package pinned url hash)
   foreach(version ${minima})
     if(NOT ${name}_FOUND)
