@@ -369,11 +369,11 @@ TEST_CASE("launcher: the command and environment of the ranks", "[launcher]") {
 
 TEST_CASE("launcher: Open MPI 5 is told in PRTE's variables what Open MPI 4 is told in its own", "[launcher]") {
   const ScopedVariable policy("PRTE_MCA_rmaps_default_mapping_policy", nullptr), binding("PRTE_MCA_hwloc_default_binding_policy", nullptr),
-      root("PRTE_ALLOW_RUN_AS_ROOT", nullptr), confirm("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "0");
+      root("PRTE_ALLOW_RUN_AS_ROOT", nullptr), confirm("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "0"), interface("PMIX_MCA_ptl_base_if_include", nullptr);
   const std::string show =
-      "echo $PRTE_MCA_rmaps_default_mapping_policy $PRTE_MCA_hwloc_default_binding_policy >&2\n"
+      "echo $PRTE_MCA_rmaps_default_mapping_policy $PRTE_MCA_hwloc_default_binding_policy $PMIX_MCA_ptl_base_if_include >&2\n"
       "echo $PRTE_ALLOW_RUN_AS_ROOT $PRTE_ALLOW_RUN_AS_ROOT_CONFIRM $OMPI_MCA_rmaps_base_oversubscribe >&2\n";
-  CHECK(launch_script(show).errors.starts_with(":oversubscribe none\n1 0 1\n"));
+  CHECK(launch_script(show).errors.starts_with(":oversubscribe none lo\n1 0 1\n"));
 }
 
 TEST_CASE("launcher: the mpirun of the program's own MPI library is taken, with its options", "[launcher]") {

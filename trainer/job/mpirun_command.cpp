@@ -92,6 +92,8 @@ void prepare_environment(int ranks, int hosts, bool one_host) {
   if (one_host) {  // shared memory only: halves the start-up time
     set_default("OMPI_MCA_pml", "ob1");
     set_default("OMPI_MCA_btl", "vader,self");
+    // The address at which ranks reach mpirun. Open MPI 5 takes that of a network interface, where LoopbackOnly would cut them off.
+    set_default("PMIX_MCA_ptl_base_if_include", "lo");
   }
   set_default("OMP_NUM_THREADS", std::to_string(std::max(1, usable_cores() / here)));
   const LaunchEnvironment environment = read_launch_environment();
