@@ -285,6 +285,12 @@ TEST_CASE("tokenizers: BPE with byte_fallback counts bytes, takes any bytes, and
     CHECK(counts[2] == 0);
     CHECK(counts[3] == 1);  // <0x00>
 
+    std::vector<int32_t> parts;
+    tokenizer.encode("one", parts, true);
+    tokenizer.encode("two", parts, false);
+    tokenizer.encode(" three", parts, false);
+    CHECK(tokenizer.decode(parts) == "onetwo three");  // no space is inserted between two parts
+
     const std::vector<int32_t> invalid = tokenizer.encode("the\xFF\xE2\x96");
     CHECK(std::vector<int32_t>(invalid.end() - 3, invalid.end()) == std::vector<int32_t>{3 + 0xFF, 3 + 0xE2, 3 + 0x96});
     std::mt19937 random(4);
