@@ -224,6 +224,28 @@ TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, mess
   CHECK(screen_messages == "saved\n");
 }
 
+TEST_CASE("console: a long evaluation shows how long it will take, once in a log and continuously on a terminal", "[metrics]") {
+  const auto evaluate = [](ConsoleSink& console, double batch_seconds) {
+    for (int64_t done = 0; done < 50; ++done) console.evaluating(7, done, 50, batch_seconds * static_cast<double>(done));
+    console.write(evaluation_of(7, 2.5));
+  };
+  const std::string result = "step 7/100  validation loss 2.5000\n";
+  const auto [log, log_messages] = printed([&](std::FILE* out, std::FILE* messages) {
+    ConsoleSink console(100, false, out, messages);
+    for (const double seconds : {0.1, 4.0, 4.0}) evaluate(console, seconds);
+  });
+  const std::string line = "step 7/100  evaluation batch 3 of 50 in 12s  left 3m08s\n";
+  CHECK(log == result + line + result + line + result);
+  CHECK(log_messages.empty());
+  const auto [screen, screen_messages] = printed([&](std::FILE* out, std::FILE* messages) {
+    ConsoleSink console(100, true, out, messages);
+    for (int64_t done = 0; done < 4; ++done) console.evaluating(7, done, 50, 0.15 * static_cast<double>(done));
+    console.write(evaluation_of(7, 2.5));
+  });
+  CHECK(screen == "\rstep 7/100  evaluation batch 2 of 50 in 0s  left 7s\x1b[K\n" + result);
+  CHECK(screen_messages.empty());
+}
+
 TEST_CASE("console: durations", "[metrics]") {
   CHECK(format_duration(0.4) == "0s");
   CHECK(format_duration(59.6) == "1m00s");

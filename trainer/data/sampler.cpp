@@ -1,5 +1,6 @@
 #include "trainer/data/sampler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -59,6 +60,11 @@ int64_t Sampler::steps_for(int64_t epochs) const {
   int64_t sequences = 0;
   for (const Dataset::Group& group : groups_) sequences += group.sequences;
   return (epochs * sequences + global_batch_ - 1) / global_batch_;
+}
+
+int64_t evaluation_batches(int64_t sequences, int64_t global_batch, int64_t batches) {
+  const int64_t all = (sequences + global_batch - 1) / global_batch;
+  return batches == 0 ? all : std::min(batches, all);
 }
 
 int64_t evaluation_sample(int64_t sequences, int64_t global_batch, int64_t batch, int64_t index) {

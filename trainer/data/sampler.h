@@ -35,6 +35,9 @@ class Sampler {
   DataStart start_;
 };
 
+/// Number of batches of an evaluation of `sequences` samples that is limited to `batches`; 0 = no limit. The last batch may be short.
+int64_t evaluation_batches(int64_t sequences, int64_t global_batch, int64_t batches);
+
 /// Sample at place `index` of evaluation batch `batch`: the samples in order, once; -1 (padding, see Dataset::read) past the last one.
 int64_t evaluation_sample(int64_t sequences, int64_t global_batch, int64_t batch, int64_t index);
 

@@ -83,9 +83,12 @@ class Trainer {
     double loss = 0;                    ///< mean over the valid tokens, nats
     double nats = 0;                    ///< sum of the losses
     int64_t tokens = 0;                 ///< valid tokens
+    bool complete = true;               ///< false: ended early by `go_on`, the figures are of no use
     void add(const Evaluation& other);  ///< merges both
   };
-  Evaluation evaluate(const Dataset& data, int64_t batches);
+  /// `go_on` is called before each batch and must return the same on all ranks; false ends the evaluation.
+  Evaluation evaluate(
+      const Dataset& data, int64_t batches, const std::function<bool()>& go_on = [] { return true; });
   /// Next-token logits [T,V] after each of the T tokens of a text, on every rank. Only tensor parallelism is supported.
   std::vector<double> logits(std::span<const int32_t> tokens) { return run_text(tokens, 0, RunMode::kLogits); }
   /// Next-token logits [V] after the last token only. `position`: number of preceding tokens of the text, whose keys and values earlier calls have

@@ -8,12 +8,13 @@
 
 namespace trireme {
 
-Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches) {
+Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches, const std::function<bool()>& go_on) {
   const int64_t global_batch = config_.training.global_batch_size;
-  const int64_t all = (data.sequences() + global_batch - 1) / global_batch;
+  const int64_t all = evaluation_batches(data.sequences(), global_batch, batches);
   double loss = 0;
   Evaluation result;
-  for (int64_t b = 0; b < (batches == 0 ? all : std::min(batches, all)); ++b) {
+  for (int64_t b = 0; b < all; ++b) {
+    if (!go_on()) return {.complete = false};
     note("evaluation of batch ", b + 1);
     result.tokens += read_batch(data, [&](int64_t index) { return evaluation_sample(data.sequences(), global_batch, b, index); });
     begin(RunMode::kEvaluate, batch_, config_.training.sequence_length, 0);
@@ -28,6 +29,7 @@ Trainer::Evaluation Trainer::evaluate(const Dataset& data, int64_t batches) {
 void Trainer::Evaluation::add(const Evaluation& other) {
   nats += other.nats;
   tokens += other.tokens;
+  complete = complete && other.complete;
   loss = nats / static_cast<double>(std::max<int64_t>(tokens, 1));
 }
 

@@ -62,10 +62,14 @@ void ConsoleSink::step(const Event& event) {
   if (!event.fields.at("mfu").is_null()) fields.push_back({format("mfu %.1f%%", 100 * number("mfu")), 4});
   fields.push_back({"left " + format_duration(smoothed_step_seconds_ * static_cast<double>(total_steps_ - *event.step)), 7});
   printed_ = true;
-  if (!width_) return print_line(event, fitting_line(fields, std::string::npos));
-  if (event.time) fields.insert(fields.begin(), {local_time(*event.time), 3});
+  show_progress(std::move(fields), event.time);
+}
+
+void ConsoleSink::show_progress(std::vector<ProgressField> fields, std::optional<WallClock::time_point> time) {
+  if (!width_) return print_line(time, fitting_line(std::move(fields), std::string::npos));
+  if (time) fields.insert(fields.begin(), {local_time(*time), 3});
   const size_t columns = width_();
-  std::fputs(progress_.replace(fitting_line(fields, columns - 1), columns).c_str(), out_);
+  std::fputs(progress_.replace(fitting_line(std::move(fields), columns - 1), columns).c_str(), out_);
   std::fflush(out_);
 }
 
@@ -76,17 +80,33 @@ bool ConsoleSink::is_printed(const Event& step) const {
   return !print_every_ && step.time && last_line_ && *step.time - *last_line_ >= std::chrono::minutes(1);
 }
 
-void ConsoleSink::print_line(const Event& event, const std::string& line) {
+void ConsoleSink::print_line(std::optional<WallClock::time_point> time, const std::string& line) {
   std::string when;
-  if (event.time) {
-    const std::string date = local_date(*event.time);
+  if (time) {
+    const std::string date = local_date(*time);
     if (date != std::exchange(last_date_, date)) when = date + " ";
-    when += local_time(*event.time) + "  ";
+    when += local_time(*time) + "  ";
   }
   end_progress_line();
   std::fprintf(out_, "%s%s\n", when.c_str(), line.c_str());
   std::fflush(out_);
-  last_line_ = event.time;
+  last_line_ = time;
+}
+
+void ConsoleSink::evaluating(int64_t step, int64_t done, int64_t batches, double seconds) {
+  constexpr double kPause = 0.2, kLong = 10;
+  if (done == 0) {
+    evaluation_shown_ = 0;
+    return;
+  }
+  if (width_ ? seconds < evaluation_shown_ + kPause : seconds < kLong || evaluation_shown_ > 0) return;
+  evaluation_shown_ = seconds;
+  const double left = seconds / static_cast<double>(done) * static_cast<double>(batches - done);
+  show_progress({{concat("step ", step, "/", total_steps_), 9},
+                 {concat("evaluation batch ", done, " of ", batches), 8},
+                 {"in " + format_duration(seconds), 1},
+                 {"left " + format_duration(left), 7}},
+                WallClock::now());
 }
 
 void ConsoleSink::evaluation(const Event& event) {
@@ -94,7 +114,7 @@ void ConsoleSink::evaluation(const Event& event) {
   line += format(" %.4f", event.fields.at("validation_loss").get<double>());
   if (event.fields.contains("validation"))
     for (const auto& [name, loss] : event.fields["validation"].items()) line += "  " + name + format(" %.4f", loss.get<double>());
-  print_line(event, line);
+  print_line(event.time, line);
 }
 
 std::string fitting_line(std::vector<ProgressField> fields, size_t columns) {

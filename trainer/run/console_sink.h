@@ -12,8 +12,15 @@ namespace trireme {
 /// Columns of the terminal that a run prints to, asked before each line, because users resize windows; empty: the output is a log.
 using TerminalWidth = std::function<size_t()>;
 
+/// A part of the progress line. The least important ones are left out first on a narrow terminal.
+struct ProgressField {
+  std::string text;
+  int importance;
+};
+
 /// Console output. On a terminal the last line shows step, loss, throughput and time left, and is rewritten in place; a log gets plain lines, each with
-/// the local time, and the first of a day with the date. Measurements go to `out`, texts to `messages`.
+/// the local time, and the first of a day with the date. An evaluation of more than ten seconds has a line in the log with the time left. Measurements
+/// go to `out`, texts to `messages`.
 class ConsoleSink : public EventSink {
  public:
   /// `print_every`: steps between two lines of a log; auto as described by the key observe.print_every.
@@ -21,12 +28,14 @@ class ConsoleSink : public EventSink {
   ~ConsoleSink() override;
 
   void write(const Event& event) override;
+  void evaluating(int64_t step, int64_t done, int64_t batches, double seconds) override;
 
  private:
   void step(const Event& event);
   void evaluation(const Event& event);
   bool is_printed(const Event& step) const;
-  void print_line(const Event& event, const std::string& line);
+  void show_progress(std::vector<ProgressField> fields, std::optional<WallClock::time_point> time);
+  void print_line(std::optional<WallClock::time_point> time, const std::string& line);
   void end_progress_line();
 
   const int64_t total_steps_;
@@ -35,16 +44,11 @@ class ConsoleSink : public EventSink {
   std::FILE* const out_;
   std::FILE* const messages_;
   double smoothed_step_seconds_ = 0;  ///< 0 before the first step
+  double evaluation_shown_ = 0;       ///< seconds into the current evaluation at its last line; 0: none
   bool printed_ = false;              ///< at least one step
   std::optional<WallClock::time_point> last_line_;
   std::string last_date_;
   TerminalLine progress_;
-};
-
-/// A part of the progress line. The least important ones are left out first on a narrow terminal.
-struct ProgressField {
-  std::string text;
-  int importance;
 };
 
 /// The texts of `fields`, separated by two spaces, without those that do not fit into `columns` characters. The most important one is always there.

@@ -1,5 +1,5 @@
 #pragma once
-// Private to run.cpp and run_setup.cpp.
+// Private to run.cpp, run_setup.cpp and run_evaluation.cpp.
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -49,7 +49,10 @@ class Run {
   void continue_training();
   void set_timeout();
   void check_replicas(int64_t step);
-  void evaluate(int64_t step);
+  void save(int64_t step);
+  bool stop_agreed();
+  std::string evaluation_text() const;
+  bool evaluate(int64_t step);
   bool evaluates_at(int64_t step) const;
   std::filesystem::path directory() const { return config_.run.directory; }
   int64_t last_step() const { return std::min(total_, options_.max_steps.value_or(total_)); }
@@ -76,7 +79,7 @@ class Run {
   RunHistory history_;                              ///< of the checkpoint that the run resumed from, with this resume's change
   int64_t total_ = 0;
   int64_t done_ = 0;        ///< steps completed
-  bool evaluated_ = false;  ///< false if the evaluation due after step done_ is missing: a run may be killed between save and evaluation
+  bool evaluated_ = false;  ///< false if the evaluation due after step done_ is missing: a run may be stopped or killed in it
   struct Started {
     int64_t step;
     Trainer::StepInFlight in_flight;

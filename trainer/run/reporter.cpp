@@ -62,6 +62,10 @@ void Reporter::step(int64_t step, const StepResult& result, double seconds) {
                " is not finite; weights are unchanged"));
 }
 
+void Reporter::evaluating(int64_t step, int64_t done, int64_t batches, double seconds) {
+  for (const auto& sink : sinks_) sink->evaluating(step, done, batches, seconds);
+}
+
 void Reporter::evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets) {
   ordered_json fields = {{"validation_loss", loss}};
   for (const auto& [name, loss_of_set] : sets) fields["validation"][name] = loss_of_set;

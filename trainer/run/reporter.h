@@ -26,6 +26,8 @@ class Reporter {
   void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
             int64_t steps, TerminalWidth width = {});
   void step(int64_t step, const StepResult& result, double seconds);
+  /// EventSink::evaluating.
+  void evaluating(int64_t step, int64_t done, int64_t batches, double seconds);
   /// `sets`: name and loss of each validation set that has a name.
   void evaluation(int64_t step, double loss, const std::vector<std::pair<std::string, double>>& sets);
   void saved(const SaveReport& report);

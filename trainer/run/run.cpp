@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iostream>
-#include <limits>
 
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/loop/collectively.h"
@@ -74,11 +73,6 @@ void Run::check_replicas(int64_t step) {
         reports());
 }
 
-/// NaN if the evaluated batches contain no target: the mean over zero tokens.
-static double loss_of(const Trainer::Evaluation& evaluation) {
-  return evaluation.tokens > 0 ? evaluation.loss : std::numeric_limits<double>::quiet_NaN();
-}
-
 /// The newest checkpoint with different weights than the current ones, for which every gradient is non-finite; empty if there is none.
 std::string Run::checkpoint_before_rejections() const {
   try {
@@ -109,20 +103,11 @@ void Run::end_if_diverged() {
       reports());
 }
 
-void Run::evaluate(int64_t step) {
-  Trainer::Evaluation all;
-  std::vector<std::pair<std::string, double>> losses;
-  for (const ValidationSet& set : data_->validation) {
-    const Trainer::Evaluation one = trainer_->evaluate(set.data, config_.training.evaluate.batches);
-    all.add(one);
-    if (has_named_sets(config_)) losses.emplace_back(set.name, loss_of(one));
-  }
-  reporter_.evaluation(step, loss_of(all), losses);
-}
-
-bool Run::evaluates_at(int64_t step) const {
-  const int64_t every = config_.training.evaluate.every;
-  return !data_->validation.empty() && step > 0 && ((every > 0 && step % every == 0) || step == total_);
+/// The check comes first, so that no inconsistent state replaces the good ones.
+void Run::save(int64_t step) {
+  if (config_.resilience.replica_check_every > 0) check_replicas(step);
+  ctx_.arena->set_phase(MemoryPhase::kSave);
+  checkpoints_->save(step, rejected_.count());
 }
 
 void Run::report_memory() {
@@ -146,12 +131,15 @@ ExitCode Run::loop() {
     if (reports()) std::cerr << "nothing to do: " << done_ << " of " << total_ << " steps are done" << std::endl;
     return ExitCode::kOk;
   }
-  bool stopped = all_reduce_scalar(world_, stop_.requested() ? 1 : 0, ReduceOp::kMax) > 0;
+  bool stopped = stop_agreed();
   if (stopped) {
     reporter_.message("stopped on request before the first step; rerun the same command to resume");
     return ExitCode::kRequeue;
   }
-  if (!evaluated_) evaluate(done_);
+  if (!evaluated_ && !evaluate(done_)) {
+    reporter_.message(concat("stopped on request before the end of the evaluation of step ", done_, "; rerun the same command to resume"));
+    return ExitCode::kRequeue;
+  }
   last_report_ = std::chrono::steady_clock::now();
   for (int64_t step = done_ + 1; step <= last && !stopped; ++step) {
     start_step(step);
@@ -161,17 +149,17 @@ ExitCode Run::loop() {
     if (news == kSaveFailed) checkpoints_->share_failures();
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check_every;
     const bool saves = (interval > 0 && step % interval == 0) || step == last || stopped;
-    const bool checks = check > 0 && (step % check == 0 || saves);  // also before each save, so that no inconsistent state replaces the good ones
+    const bool checks = check > 0 && step % check == 0;
     if (checks || saves || evaluates_at(step)) finish_step();
     end_if_diverged();
-    if (checks) check_replicas(step);
-    if (saves) {
-      ctx_.arena->set_phase(MemoryPhase::kSave);
-      checkpoints_->save(step, rejected_.count());
-    }
+    if (checks && !saves) check_replicas(step);
+    if (saves) save(step);
     checkpoints_->poll();
-    // Save first: an evaluation may take longer than a scheduler's grace period between signal and kill.
-    if (evaluates_at(step)) evaluate(step);
+    // Save first: an evaluation may fail, and a job that is killed in a long one keeps its last step.
+    if (evaluates_at(step) && !evaluate(step)) {
+      stopped = true;
+      if (!saves) save(step);
+    }
     if (checks || saves || evaluates_at(step)) continue_training();
     if (checks || saves) set_timeout();
     done_ = step;
@@ -190,8 +178,9 @@ ExitCode Run::loop() {
     tracer_->finish(reporter_);
   }
   report_memory();
-  if (stopped && done_ < last) {  // after the last step there is nothing to resume
-    reporter_.message(concat("stopped on request after step ", done_, ", checkpoint saved; rerun the same command to resume"));
+  if (stopped && (done_ < last || !evaluated_)) {  // else there is nothing to resume
+    reporter_.message(concat("stopped on request after step ", done_, evaluated_ ? "" : " before the end of its evaluation",
+                             ", checkpoint saved; rerun the same command to resume"));
     return ExitCode::kRequeue;
   }
   if (rejected_.count() > 0)

@@ -196,6 +196,7 @@ void Run::open_directory(const Resumed& resumed) {
   report_change(resumed);
   if (!aside.empty())
     reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));
+  if (!data_->validation.empty()) reporter_.message(evaluation_text());
   if (forecast_) reporter_.message(forecast_text(*forecast_));
   const char* const without = ctx_.device == Device::kCpu ? ", without workspace of CPU kernels" : "";
   reporter_.message(

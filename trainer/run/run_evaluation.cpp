@@ -1,0 +1,62 @@
+// Evaluation during training.
+#include <chrono>
+#include <limits>
+
+#include "trainer/run/rank_run.h"
+
+namespace trireme {
+
+/// NaN if the evaluated batches contain no target: the mean over zero tokens.
+static double loss_of(const Trainer::Evaluation& evaluation) {
+  return evaluation.tokens > 0 ? evaluation.loss : std::numeric_limits<double>::quiet_NaN();
+}
+
+static int64_t batches_of(const ValidationSet& set, const TrainingConfig& training) {
+  return evaluation_batches(set.data.sequences(), training.global_batch_size, training.evaluate.batches);
+}
+
+bool Run::evaluates_at(int64_t step) const {
+  const int64_t every = config_.training.evaluate.every;
+  return !data_->validation.empty() && step > 0 && ((every > 0 && step % every == 0) || step == total_);
+}
+
+/// True on every rank if any rank has received a stop request. Collective.
+bool Run::stop_agreed() { return all_reduce_scalar(world_, stop_.requested() ? 1 : 0, ReduceOp::kMax) > 0; }
+
+/// What each evaluation of this run covers, so that a user knows the cost of the default, the whole set.
+std::string Run::evaluation_text() const {
+  const TrainingConfig& training = config_.training;
+  int64_t batches = 0, sequences = 0;
+  for (const ValidationSet& set : data_->validation) {
+    const int64_t of_set = batches_of(set, training);
+    batches += of_set;
+    sequences += std::min(of_set * training.global_batch_size, set.data.sequences());
+  }
+  const std::string when = training.evaluate.every > 0 ? concat("every ", training.evaluate.every, " steps and at the end") : "at the end";
+  return concat("evaluation ", when, ": ", batches, " batches, ", sequences * training.sequence_length, " tokens",
+                training.evaluate.batches == 0 ? ", all validation data; training.evaluate.batches limits it" : "");
+}
+
+/// Returns false if a stop request ended the evaluation between two batches; then nothing of it is reported.
+bool Run::evaluate(int64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
+  int64_t done = 0, batches = 0;
+  for (const ValidationSet& set : data_->validation) batches += batches_of(set, config_.training);
+  const auto go_on = [&] {
+    reporter_.evaluating(step, done++, batches, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    return !stop_agreed();
+  };
+  Trainer::Evaluation all;
+  std::vector<std::pair<std::string, double>> losses;
+  for (const ValidationSet& set : data_->validation) {
+    const Trainer::Evaluation one = trainer_->evaluate(set.data, config_.training.evaluate.batches, go_on);
+    all.add(one);
+    if (!one.complete) break;
+    if (has_named_sets(config_)) losses.emplace_back(set.name, loss_of(one));
+  }
+  evaluated_ = all.complete;
+  if (evaluated_) reporter_.evaluation(step, loss_of(all), losses);
+  return evaluated_;
+}
+
+}  // namespace trireme
