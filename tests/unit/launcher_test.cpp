@@ -232,7 +232,19 @@ TEST_CASE("launcher: a second stop request ends the job immediately, even if mpi
   CHECK(twice.code == 75);
 }
 
-TEST_CASE("launcher: mpirun starts with SIGTERM and SIGINT blocked and SIGUSR1 ignored", "[launcher]") {
+TEST_CASE("launcher: SIGUSR2 is forwarded to mpirun once the ranks are ready, and the job continues", "[launcher]") {
+  const std::string trap = "[ -n \"$again\" ] || exec env --default-signal=USR2 again=1 \"$0\" \"$@\"\ntrap 'echo asked >&2' USR2\n";
+  const std::string wait = "sleep 0.2 & wait; sleep 0.7 & wait; sleep 0.2; exit 0\n";  // a signal ends `wait`
+  const Launched ready = launch_script(concat(trap, kReady, "sleep 0.2; kill -USR2 $PPID\n", wait));
+  CHECK(ready.code == 0);
+  CHECK(ready.errors == "asked\n");
+  const Launched early = launch_script(concat(trap, "kill -USR2 $PPID; sleep 0.3\n", kReady, wait));
+  CHECK(early.code == 0);
+  CHECK(early.errors == "asked\n");
+  CHECK(launch_script("kill -USR2 $PPID; sleep 0.2; exit 0\n").code == 0);  // a job that never becomes ready
+}
+
+TEST_CASE("launcher: mpirun starts with SIGTERM and SIGINT blocked, and SIGUSR1 and SIGUSR2 ignored", "[launcher]") {
   // Built-ins only: a shell unblocks signals when it starts another program.
   const Launched result =
       launch_script("while read -r name value; do case $name in SigBlk: | SigIgn:) echo $value >&2 ;; esac; done < /proc/$$/status\nexit 75\n");
@@ -242,7 +254,7 @@ TEST_CASE("launcher: mpirun starts with SIGTERM and SIGINT blocked and SIGUSR1 i
   const auto has = [](uint64_t set, int signal) { return (set >> (signal - 1) & 1) != 0; };
   CHECK((has(blocked, SIGTERM) && has(blocked, SIGINT)));
   CHECK_FALSE((has(blocked, SIGHUP) || has(blocked, SIGUSR1) || has(blocked, SIGALRM)));
-  CHECK(has(ignored, SIGUSR1));
+  CHECK((has(ignored, SIGUSR1) && has(ignored, SIGUSR2)));
   CHECK_FALSE(has(ignored, SIGHUP));
 }
 
@@ -675,4 +687,29 @@ TEST_CASE("stop request: a repeated SIGINT counts as second request after 0.3 s,
   ::kill(::getpid(), SIGINT);
   ::poll(nullptr, 0, 200);
   CHECK_FALSE(stop.second_requested());
+}
+
+TEST_CASE("save request: set by SIGUSR2 until it is cleared, and no stop request", "[launcher]") {
+  const auto soon = [](const auto& condition) {
+    for (int tries = 0; tries < 500 && !condition(); ++tries) ::poll(nullptr, 0, 10);
+    return condition();
+  };
+  const StopRequest stop;
+  {
+    SaveRequest save;
+    const SaveRequest other;
+    CHECK_FALSE(save.requested());
+    ::kill(::getpid(), SIGUSR2);
+    CHECK(soon([&] { return save.requested(); }));
+    CHECK(other.requested());
+    save.clear();
+    CHECK_FALSE(other.requested());
+    ::kill(::getpid(), SIGUSR2);
+    CHECK(soon([&] { return save.requested(); }));
+  }
+  CHECK_FALSE(stop.requested());
+  ::kill(::getpid(), SIGUSR2);  // does not end a process that is about to exit
+  ::poll(nullptr, 0, 200);
+  const SaveRequest fresh;
+  CHECK_FALSE(fresh.requested());
 }

@@ -63,6 +63,7 @@ ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment&
 /// Checks arguments, configuration and data before ranks are started.
 int train(const TrainArguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
   const StopRequest stop;  // created first: a stop request during set-up takes effect before the first step
+  const SaveRequest save;
   ignore_closed_output();
   if (arguments.options.resume.empty()) throw ConfigError("--resume: empty; allowed auto, never, or the directory of a checkpoint or a run");
   if (arguments.options.resume == "never" && !arguments.options.change.empty())

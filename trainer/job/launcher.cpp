@@ -104,6 +104,7 @@ int launch(const LaunchEnvironment& environment, int ranks, const std::vector<st
 
   ignore_closed_output();
   const StopRequest stop(StopRequest::Second::kReport);
+  const SaveRequest save;  // also between two attempts
   OutputRelay relay(STDOUT_FILENO, options.output_is_log ? OutputRelay::Kind::kLog : OutputRelay::Kind::kText);
   const int code = run_jobs(environment, ranks, arguments, options, one_host, stop, relay);
   relay.finish(std::chrono::seconds(stop.requested() ? 1 : options.output_is_log ? 10 : -1));

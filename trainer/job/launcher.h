@@ -35,6 +35,7 @@ struct LaunchOptions {
 /// ranks than cores, and remains mpirun's parent:
 ///   - a stop request is forwarded to the ranks as SIGUSR1. Before announce_ready() there is nothing to save, so it ends the job immediately instead, as
 ///     does a second request (StopRequest);
+///   - a request for a checkpoint, SIGUSR2, is forwarded to the ranks;
 ///   - mpirun itself blocks SIGTERM and SIGINT: sent to all processes of a job, they would make it kill ranks that are about to save;
 ///   - mpirun's notice about a rank's exit code is dropped, unless the code is not an ExitCode (a crash) and there is no verdict of a hub;
 ///   - a job that exits with 0 without announce_start() of any rank has failed: the program found as mpirun is not Open MPI's;

@@ -48,7 +48,7 @@ int end_signal() {
   sigaddset(&mask, SIGTERM);
   sigaddset(&mask, SIGINT);
   ::signal(end, SIG_DFL);
-  ::signal(SIGUSR1, SIG_IGN);  // must not end mpirun before or after the phase in which it forwards the signal
+  for (const int forwarded : {SIGUSR1, SIGUSR2}) ::signal(forwarded, SIG_IGN);  // must not end mpirun outside the phase in which it forwards them
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::execv(command[0], command);
   ::_exit(127);
@@ -153,6 +153,7 @@ int MpirunJob::wait() {
   while (!ended_) {
     poll_all(500);
     forward_stop();
+    forward_save();
     watch_for_hang();
     reap();
     if (!ended_) take_verdict();
@@ -213,6 +214,13 @@ void MpirunJob::forward_stop() {
   } else if (!std::exchange(forwarded_, true)) {
     ::kill(mpirun_, SIGUSR1);
   }
+}
+
+/// A request that arrives before the ranks are ready is forwarded once they are: they save after their first step.
+void MpirunJob::forward_save() {
+  if (!save_.requested() || !filter_.ready()) return;
+  save_.clear();
+  ::kill(mpirun_, SIGUSR2);
 }
 
 /// After a verdict all ranks have been ordered to exit, so mpirun should end on its own; if it does not, it is killed.

@@ -59,6 +59,7 @@ class MpirunJob {
   bool pass_errors();
   bool pass_output();
   void forward_stop();
+  void forward_save();
   void take_verdict();
   void watch_for_hang();
   void reap();
@@ -71,6 +72,7 @@ class MpirunJob {
   int final_code();
 
   const StopRequest& stop_;
+  SaveRequest save_;
   const VerdictBox* verdicts_;
   OutputRelay& relay_;
   bool resumable_;

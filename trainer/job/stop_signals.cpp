@@ -25,10 +25,11 @@ constexpr std::array kLeftAlone{SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS
 constexpr auto kGrace = std::chrono::seconds(1);
 constexpr auto kTwice = std::chrono::milliseconds(300);  // shorter intervals are one Ctrl-C duplicated by wrappers
 
-sigset_t stop_signals() {
+sigset_t awaited_signals() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : kStopSignals) sigaddset(&set, signal);
+  sigaddset(&set, SIGUSR2);
   return set;
 }
 
@@ -54,6 +55,16 @@ class SignalThread {
     if (second == StopRequest::Second::kReport) --reporters_;
     if (--listeners_ == 0) finished_ = true;
   }
+  void add_saver() {
+    const std::lock_guard lock(mutex_);
+    if (savers_++ == 0) save_requested_ = false;
+  }
+  void remove_saver() {
+    const std::lock_guard lock(mutex_);
+    if (--savers_ == 0) saving_finished_ = true;
+  }
+  bool save_requested() const { return save_requested_; }
+  void clear_save_request() { save_requested_ = false; }
   int first_signal() const { return first_signal_; }
   bool second_requested() const { return insisted_; }
   int descriptor() const { return descriptor_; }
@@ -62,7 +73,7 @@ class SignalThread {
   SignalThread() : descriptor_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (descriptor_ < 0) throw IoError(concat("cannot set up signal handling: ", std::strerror(errno)));
     // Ignored signals would not stay pending for sigwaitinfo(), and with SIGCHLD ignored exit codes of children are lost.
-    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGXCPU, SIGCHLD}) {
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGXCPU, SIGUSR2, SIGCHLD}) {
       struct sigaction before {
       }, standard{};
       standard.sa_handler = SIG_DFL;
@@ -80,11 +91,11 @@ class SignalThread {
     ::pthread_setname_np(::pthread_self(), "signals");
     // Unblock all signals except those awaited below, SIGCHLD, which is read through a signalfd, and SIGPIPE, as the final message may find no
     // reader.
-    sigset_t mask = stop_signals();
+    sigset_t mask = awaited_signals();
     sigaddset(&mask, SIGCHLD);
     sigaddset(&mask, SIGPIPE);
     ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
-    const sigset_t awaited = stop_signals();
+    const sigset_t awaited = awaited_signals();
     for (;;)
       if (const int signal = ::sigwaitinfo(&awaited, nullptr); signal > 0) take(signal);
   }
@@ -92,6 +103,13 @@ class SignalThread {
   void take(int signal) {
     const std::lock_guard lock(mutex_);
     const bool ignored = sigismember(&inherited_ignored_, signal) == 1;
+    if (signal == SIGUSR2) {
+      if (savers_ > 0)
+        save_requested_ = true;
+      else if (!saving_finished_ && !ignored)
+        end_by(signal);
+      return;
+    }
     if (listeners_ == 0) {
       if (!finished_ && !ignored) end_by(signal);
       return;
@@ -130,6 +148,9 @@ class SignalThread {
   int listeners_ = 0;
   int reporters_ = 0;      ///< listeners with Second::kReport
   bool finished_ = false;  ///< the last listener has left
+  int savers_ = 0;
+  bool saving_finished_ = false;  ///< the last saver has left
+  std::atomic<bool> save_requested_ = false;
   std::atomic<int> first_signal_ = 0;
   std::atomic<bool> insisted_ = false;
   Clock::time_point first_request_;
@@ -155,6 +176,14 @@ int StopRequest::signal() const { return SignalThread::get().first_signal(); }
 bool StopRequest::second_requested() const { return SignalThread::get().second_requested(); }
 
 int StopRequest::descriptor() const { return SignalThread::get().descriptor(); }
+
+SaveRequest::SaveRequest() { SignalThread::get().add_saver(); }
+
+SaveRequest::~SaveRequest() { SignalThread::get().remove_saver(); }
+
+bool SaveRequest::requested() const { return SignalThread::get().save_requested(); }
+
+void SaveRequest::clear() { SignalThread::get().clear_save_request(); }
 
 bool StopRequest::sleep(std::chrono::milliseconds time) const {
   const auto end = Clock::now() + time;

@@ -67,6 +67,7 @@ class Run {
   std::string session_;  ///< equal on every rank, new at every start
   std::unique_ptr<RunData> data_;
   std::string training_data_;  ///< TokenDataset::identity of the training set
+  SaveRequest save_request_;
   std::unique_ptr<Trainer> trainer_;
   std::optional<Tracer> tracer_;
   std::unique_ptr<RunLock> lock_;                   ///< rank 0: held until this run ends

@@ -106,6 +106,7 @@ void Run::end_if_diverged() {
 /// The check comes first, so that no inconsistent state replaces the good ones.
 void Run::save(int64_t step) {
   if (config_.resilience.replica_check_every > 0) check_replicas(step);
+  save_request_.clear();
   ctx_.arena->set_phase(MemoryPhase::kSave);
   checkpoints_->save(step, rejected_.count());
 }
@@ -143,12 +144,15 @@ ExitCode Run::loop() {
   last_report_ = std::chrono::steady_clock::now();
   for (int64_t step = done_ + 1; step <= last && !stopped; ++step) {
     start_step(step);
-    constexpr double kStop = 1, kSaveFailed = 2;  // the maximum takes precedence; a stop request remains set
-    const double news = all_reduce_scalar(world_, checkpoints_->has_unshared_failure() ? kSaveFailed : stop_.requested() ? kStop : 0, ReduceOp::kMax);
+    constexpr double kSave = 1, kStop = 2, kSaveFailed = 3;  // the maximum takes precedence; requests remain set
+    // Rank 0 decides on a requested save, because a launcher's signal may reach the ranks in different steps.
+    const double request = stop_.requested() ? kStop : reports() && save_request_.requested() ? kSave : 0;
+    const double news = all_reduce_scalar(world_, checkpoints_->has_unshared_failure() ? kSaveFailed : request, ReduceOp::kMax);
     stopped = news == kStop;
     if (news == kSaveFailed) checkpoints_->share_failures();
+    if (news == kSave) reporter_.message(concat("saving a checkpoint on request after step ", step));
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check_every;
-    const bool saves = (interval > 0 && step % interval == 0) || step == last || stopped;
+    const bool saves = (interval > 0 && step % interval == 0) || step == last || news == kStop || news == kSave;
     const bool checks = check > 0 && step % check == 0;
     if (checks || saves || evaluates_at(step)) finish_step();
     end_if_diverged();
