@@ -168,6 +168,15 @@ TEST_CASE("cost of saving and the checkpoint interval") {
     CHECK(of_replicas.write_seconds == Approx(2 * plan.write_seconds));  // four of each stage's sixteen ranks, which span two nodes
     CHECK(of_replicas.failures.downtime == Approx(plan.failures.downtime + 3 * plan.bytes / (8 * 2.6e9) + plan.write_seconds));
   }
+  SECTION("besides the newest checkpoints, the best ones and milestones are kept") {
+    Config other = config;
+    other.checkpoint.keep = 2;
+    other.checkpoint.keep_best = 1;
+    other.checkpoint.keep_every = 400;
+    CHECK(save_plan(other, cluster, 0.5, 1000).kept == 2 + 1 + 2);
+    other.checkpoint.keep_best = 20;
+    CHECK(save_plan(other, cluster, 0.5, 1000).storage == 10 * plan.bytes);  // no more than there are
+  }
   SECTION("all checkpoints are kept, or only the last is written") {
     Config other = config;
     other.checkpoint.keep = 0;

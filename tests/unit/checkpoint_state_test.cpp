@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <limits>
 
 #include "tests/support/catch.h"
@@ -20,7 +21,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// The checkpoints of a run of one rank with a matrix [2,3].
 struct SmallRun {
-  explicit SmallRun(int64_t keep) : checkpointer({directory.path / "checkpoints", "s1", 0, 1, keep, false}) {}
+  explicit SmallRun(int64_t keep, int64_t best = 0, std::optional<int64_t> every = {})
+      : checkpointer({.directory = directory.path / "checkpoints",
+                      .session = "s1",
+                      .keep = keep,
+                      .asynchronous = false,
+                      .keep_best = best,
+                      .keep_every = every}) {}
 
   void save(int64_t step, int64_t optimizer_steps, int64_t rejected_steps, std::vector<float> values = {1, 2, 3, 4, 5, 6}) {
     CheckpointDescription about;
@@ -92,6 +99,55 @@ TEST_CASE("checkpoint: an unreadable one does not count towards those kept durin
   run.save(3, 2, 1);
   run.save(4, 2, 2);
   CHECK(run.steps() == Steps{2, 4});  // not removed while a readable one is searched
+}
+
+TEST_CASE("checkpoint: those with the lowest recorded loss stay besides the newest", "[checkpoint]") {
+  SmallRun run(1, 2);
+  const auto save = [&](int64_t step, double loss) {
+    run.save(step, step, 0);
+    record_loss(run.checkpoint(step), step, loss);
+  };
+  save(1, 3.5);
+  save(2, 3.25);
+  save(3, 4);
+  run.save(4, 4, 0);  // not evaluated
+  CHECK(run.steps() == Steps{1, 2, 4});
+  save(5, std::numeric_limits<double>::quiet_NaN());
+  CHECK(run.steps() == Steps{1, 2, 5});
+  save(6, 3);
+  CHECK(run.steps() == Steps{1, 2, 6});  // not yet removed: a save comes before its evaluation
+  run.checkpointer.remove_old(6);
+  CHECK(run.steps() == Steps{2, 6});
+  save(7, 3.25);
+  run.checkpointer.remove_old(7);
+  CHECK(run.steps() == Steps{2, 6, 7});  // of equal losses the earlier step stays, and 7 is the newest
+  std::ofstream(run.checkpoint(6) / "validation.json") << "{\"validation_loss\": ";
+  run.save(8, 8, 0);
+  CHECK(run.steps() == Steps{2, 7, 8});
+  fs::remove(run.checkpoint(2) / "manifest.json");
+  save(9, 9);
+  run.checkpointer.remove_old(9);
+  CHECK(run.steps() == Steps{7, 9});  // an incomplete one is not among the best
+}
+
+TEST_CASE("checkpoint: those at multiples of keep_every are never removed", "[checkpoint]") {
+  SmallRun run(2, 0, 4);
+  for (int64_t step = 2; step <= 14; step += 2) run.save(step, step, 0);
+  CHECK(run.steps() == Steps{4, 8, 12, 14});
+}
+
+TEST_CASE("checkpoint: the state of early stopping is part of the manifest", "[checkpoint]") {
+  Manifest manifest;
+  CheckpointDescription& about = manifest.description;
+  about.step = 50;
+  about.model = about.layout = nlohmann::json::object();
+  CHECK(manifest_text(manifest).find("early_stopping") == std::string::npos);
+  for (const StopState& state : {StopState{40, 2, 2.125, 20}, StopState{50, 1, {}, 0}}) {
+    about.early_stopping = state;
+    CHECK(parse_manifest(manifest_text(manifest), "m").description.early_stopping == state);
+  }
+  about.early_stopping.step = 60;
+  CHECK_THROWS_WITH(parse_manifest(manifest_text(manifest), "m"), Contains("\"early_stopping\"") && Contains("60"));
 }
 
 TEST_CASE("checkpoint: the changes of a run are part of its manifest", "[checkpoint]") {

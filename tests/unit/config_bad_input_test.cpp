@@ -305,6 +305,22 @@ TEST_CASE("bad configuration: keys and values") {
        {"model.max_positions=31"},
        {"model.max_positions=31: shorter than training.sequence_length 32", "nearest valid 32"}},
       {"keep nothing", {"checkpoint.keep=0"}, {"checkpoint.keep=0: out of range", "nearest valid 1"}},
+      {"the best of checkpoints that are not evaluated",
+       {"checkpoint.keep_best=2", "checkpoint.every=5"},
+       {"checkpoint.keep_best=2: training.evaluate.every is 0: only the last checkpoint is evaluated", "nearest valid 0"}},
+      {"the best of no checkpoints",
+       {"checkpoint.keep_best=2", "data.validation=[v]", "training.evaluate.every=5"},
+       {"checkpoint.keep_best=2: checkpoint.every is 0: only the last checkpoint is evaluated"}},
+      {"milestones between the checkpoints",
+       {"checkpoint.keep_every=25", "checkpoint.every=10"},
+       {"checkpoint.keep_every=25: not a multiple of checkpoint.every 10", "nearest valid 20 or 30"}},
+      {"milestones without checkpoints", {"checkpoint.keep_every=25"}, {"checkpoint.keep_every=25: checkpoint.every is 0", "nearest valid null"}},
+      {"a patience without evaluations",
+       {"training.stop.patience=3"},
+       {"training.stop.patience=3: training.evaluate.every is 0: the run evaluates only at its end", "nearest valid null"}},
+      {"no patience at all", {"training.stop.patience=0"}, {"training.stop.patience=0: out of range", "nearest valid 1"}},
+      {"a minimum without a patience", {"training.stop.minimum=0.1"}, {"training.stop.minimum=0.1: has no effect: stop.patience is not set"}},
+      {"a negative minimum", {"training.stop.patience=1", "training.stop.minimum=-1"}, {"training.stop.minimum=-1: out of range"}},
   });
 }
 

@@ -278,7 +278,12 @@ int64_t Checkpointer::publish(const Part& part) const {
 
 void Checkpointer::tidy_up(const Part& published) const {
   remove_partials(options_.directory, options_.session, published.number);
-  remove_old_checkpoints(options_.directory, published.description, options_.keep, options_.session);
+  remove_old_checkpoints(options_.directory, published.description, options_.retention(), options_.session);
+}
+
+void Checkpointer::remove_old(int64_t newest) const {
+  const auto about = description_of(options_.directory / checkpoint_name(newest));
+  if (about) remove_old_checkpoints(options_.directory, *about, options_.retention(), options_.session);
 }
 
 }  // namespace trireme

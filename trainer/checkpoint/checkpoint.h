@@ -34,17 +34,28 @@ struct StateTensor {
   Tensor storage = {};         ///< owner of `data` if that is a host copy made for this save (state on a GPU)
 };
 
+/// Which checkpoints stay.
+struct Retention {
+  int64_t keep = 3;                   ///< the newest complete ones; 0 = all
+  int64_t best = 0;                   ///< besides, the complete ones with the lowest loss of record_loss()
+  std::optional<int64_t> every = {};  ///< besides, those whose step is a multiple
+};
+
 struct CheckpointOptions {
   std::filesystem::path directory;  ///< <run.directory>/checkpoints
   std::string session;              ///< letters and digits; equal on every rank, new at every start, so that leftovers of other jobs are recognised
   int rank = 0;
   int world_size = 1;
-  int64_t keep = 3;  ///< number of newest complete checkpoints to keep; 0 = all
+  int64_t keep = 3;  ///< Retention::keep, best and every
   bool asynchronous = true;
   std::chrono::seconds timeout{600};  ///< how long rank 0 waits for the other ranks' files after its own
   std::function<void()> may_publish = [] {
   };  ///< called on rank 0 right before a checkpoint is published: throws if this job has lost the lock on the directory
   std::map<std::string, std::string> tokenizer = {};  ///< rank 0: contents of the files of CheckpointDescription::tokenizer, by name
+  int64_t keep_best = 0;
+  std::optional<int64_t> keep_every = {};
+
+  Retention retention() const { return {keep, keep_best, keep_every}; }
 };
 
 /// The outcome of a save.
@@ -65,6 +76,12 @@ bool has_unpublished(const std::filesystem::path& directory);
 
 /// Points the link `latest` in <run.directory>/checkpoints to `checkpoint` ("step-00000100"), durably and atomically. Errors: IoError.
 void point_latest(const std::filesystem::path& directory, const std::string& checkpoint, const std::string& session);
+
+/// Writes the validation loss of a published checkpoint into its directory, durably, as validation.json: a checkpoint is saved before its evaluation.
+/// Errors: IoError.
+void record_loss(const std::filesystem::path& checkpoint, int64_t step, double loss);
+/// The loss that record_loss() wrote; nullopt if there is none, or it is not finite or damaged.
+std::optional<double> recorded_loss(const std::filesystem::path& checkpoint);
 
 /// The reason why `bytes` cannot be saved there now (free space), or nullopt.
 std::optional<std::string> free_space_error(const std::filesystem::path& directory, int64_t bytes);
@@ -93,6 +110,8 @@ class Checkpointer {
   void discard_failed();
   /// Ends the wait of rank 0 for the current save: another rank failed to write its part, and may be unable to record that on disk.
   void give_up(const std::string& reason);
+  /// Removes the checkpoints that the retention does not keep, as after a save. `newest`: step of the last one saved. Must not be called during a save.
+  void remove_old(int64_t newest) const;
   /// Returns the outcome of a finished save, oldest first, each once.
   std::optional<SaveReport> take_report();
 

@@ -8,11 +8,14 @@
 #include <charconv>
 #include <functional>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/files/durable_file.h"
+#include "trainer/files/strict_json.h"
 
 namespace fs = std::filesystem;
 
@@ -21,6 +24,7 @@ namespace {
 
 constexpr const char* kPartial = ".partial";
 constexpr const char* kOld = ".old";
+constexpr const char* kLossName = "validation.json";
 
 /// "step-00000100" and its suffix: empty for a checkpoint, ".<session>-<number>.partial" for one that is being written or removed, the same plus
 /// ".old" for one that is being replaced.
@@ -62,14 +66,17 @@ void remove_or_mend(const fs::path& path, std::error_code& error) {
   }
 }
 
-/// The description of `checkpoint`; nullopt if it is incomplete or named after a different step.
-std::optional<CheckpointDescription> description_of(const fs::path& checkpoint) {
-  try {
-    const CheckpointReader reader(checkpoint);
-    if (reader.name_mismatch().empty()) return reader.description();
-  } catch (const std::exception&) {
-  }
-  return std::nullopt;
+/// The `count` complete checkpoints with the lowest recorded loss; of equal losses the earlier step is better.
+std::set<int64_t> best_of(const fs::path& directory, const std::vector<int64_t>& steps, int64_t count) {
+  if (count == 0) return {};
+  std::vector<std::pair<double, int64_t>> losses;
+  for (const int64_t step : steps)
+    if (const auto loss = recorded_loss(directory / checkpoint_name(step))) losses.emplace_back(*loss, step);
+  std::sort(losses.begin(), losses.end());
+  std::set<int64_t> best;
+  for (const auto& [loss, step] : losses)
+    if (static_cast<int64_t>(best.size()) < count && description_of(directory / checkpoint_name(step))) best.insert(step);
+  return best;
 }
 
 /// Decides which complete checkpoints are kept; they must be passed newest first.
@@ -102,6 +109,15 @@ class Keeper {
 };
 
 }  // namespace
+
+std::optional<CheckpointDescription> description_of(const fs::path& checkpoint) {
+  try {
+    const CheckpointReader reader(checkpoint);
+    if (reader.name_mismatch().empty()) return reader.description();
+  } catch (const std::exception&) {
+  }
+  return std::nullopt;
+}
 
 std::string padded(int64_t number, size_t digits) {
   const std::string text = std::to_string(number);
@@ -151,22 +167,39 @@ void point_latest(const fs::path& directory, const std::string& checkpoint, cons
   }
 }
 
-void remove_old_checkpoints(const fs::path& directory, const CheckpointDescription& newest, int64_t keep, const std::string& session) noexcept try {
-  if (keep == 0) return;
+void record_loss(const fs::path& checkpoint, int64_t step, double loss) {
+  write_durably(checkpoint / kLossName, nlohmann::json({{"step", step}, {"validation_loss", loss}}).dump() + "\n");
+}
+
+std::optional<double> recorded_loss(const fs::path& checkpoint) {
+  const std::string path = (checkpoint / kLossName).string();
+  try {
+    const nlohmann::json object = parse_object(read_text(path, 1 << 10, Links::kRefuse), path);
+    if (object.contains("validation_loss") && object["validation_loss"].is_number()) return object["validation_loss"].get<double>();
+  } catch (const std::exception&) {  // none, or damaged: the checkpoint then counts as not evaluated
+  }
+  return std::nullopt;
+}
+
+void remove_old_checkpoints(const fs::path& directory, const CheckpointDescription& newest, const Retention& retention,
+                            const std::string& session) noexcept try {
+  if (retention.keep == 0) return;
   const int64_t step = newest.step;
-  Keeper keeper(newest, keep);
+  Keeper keeper(newest, retention.keep);
   std::vector<int64_t> steps;
   for (const auto& item : fs::directory_iterator(directory)) {
     const auto name = parse_step_name(item.path().filename().string());
     if (name && name->suffix.empty() && name->step <= step && item.path().filename() == checkpoint_name(name->step)) steps.push_back(name->step);
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
+  const std::set<int64_t> best = best_of(directory, steps, retention.best);
   for (const int64_t candidate : steps) {
     const fs::path old = directory / checkpoint_name(candidate);
     if (!keeper.done()) {
       const std::optional<CheckpointDescription> about = description_of(old);
       if (!about || keeper.keeps(*about)) continue;
     }
+    if (best.contains(candidate) || (retention.every && candidate % *retention.every == 0)) continue;
     // Rename first: a partly removed checkpoint must not look complete.
     const fs::path renamed = partial_directory(directory, candidate, session, 0);
     fs::rename(old, renamed);

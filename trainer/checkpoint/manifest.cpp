@@ -120,6 +120,20 @@ std::vector<ConfigChange> parse_branch(const json& object, int64_t step, int64_t
   return branch;
 }
 
+StopState parse_early_stopping(const json& object, int64_t step, const std::string& where) {
+  const json& value = object_member(object, "early_stopping", where);
+  const std::string at = where + ": \"early_stopping\"";
+  require_known_keys(value, {"step", "without_improvement", "best", "best_step"}, at);
+  StopState state;
+  state.step = integer_member(value, "step", at, 1, step);
+  state.without_improvement = integer_member(value, "without_improvement", at, 0, state.step);
+  if (!value.contains("best")) return state;
+  if (!value["best"].is_number()) throw DataError(at + ": \"best\": is not a number");
+  state.best = value["best"].get<double>();
+  state.best_step = integer_member(value, "best_step", at, 1, state.step);
+  return state;
+}
+
 StoredTokenizer parse_tokenizer(const json& object, const std::string& where) {
   const json& value = object_member(object, "tokenizer", where);
   const std::string at = where + ": \"tokenizer\"";
@@ -198,6 +212,14 @@ nlohmann::ordered_json to_json(const std::vector<ConfigChange>& branch) {
   return result;
 }
 
+nlohmann::ordered_json to_json(const StopState& state) {
+  nlohmann::ordered_json result = {{"step", state.step}, {"without_improvement", state.without_improvement}};
+  if (!state.best) return result;
+  result["best"] = *state.best;
+  result["best_step"] = state.best_step;
+  return result;
+}
+
 std::string manifest_text(const Manifest& manifest) {
   const CheckpointDescription& about = manifest.description;
   json result = to_json(manifest.contents);
@@ -216,6 +238,7 @@ std::string manifest_text(const Manifest& manifest) {
   if (about.loss_scale) result["loss_scale"] = {{"scale", about.loss_scale->scale}, {"clean_steps", about.loss_scale->clean_steps}};
   if (about.rejected_steps > 0) result["rejected_steps"] = about.rejected_steps;
   if (!about.branch.empty()) result["branch"] = json(to_json(about.branch));
+  if (about.early_stopping.step > 0) result["early_stopping"] = json(to_json(about.early_stopping));
   return with_digest(concat(kHead, std::string(kDigits, '0'), "\",", result.dump(1).substr(1), "\n"));
 }
 
@@ -237,7 +260,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   if (!has_digest(text)) throw DataError(concat(where, ": does not begin with its digest"));  // older versions had none
   require_known_keys(object,
                      {"digest", "format", "version", "step", "tokens", "samples", "optimizer_steps", "seed", "config", "model", "tokenizer",
-                      "training_data", "layout", "loss_scale", "rejected_steps", "branch", "tensors", "files"},
+                      "training_data", "layout", "loss_scale", "rejected_steps", "branch", "early_stopping", "tensors", "files"},
                      where);
   Manifest manifest;
   CheckpointDescription& about = manifest.description;
@@ -254,6 +277,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   if (object.contains("loss_scale")) about.loss_scale = parse_loss_scale(object, where);
   if (object.contains("rejected_steps")) about.rejected_steps = integer_member(object, "rejected_steps", where, 1, about.step);
   if (object.contains("branch")) about.branch = parse_branch(object, about.step, about.samples, where);
+  if (object.contains("early_stopping")) about.early_stopping = parse_early_stopping(object, about.step, where);
   manifest.contents = parse_contents(object, where);
   check_tiling(manifest.contents.tensors, where);
   check_files(manifest.contents, about.tokenizer.files, where);

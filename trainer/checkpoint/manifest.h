@@ -30,6 +30,15 @@ struct ConfigChange {
   nlohmann::json changes = nlohmann::json::object();  ///< {"training.steps": [old, new]}; null: not set, or without effect
 };
 
+/// Evaluations without improvement up to a checkpoint, while training.stop.patience is set (EarlyStopping).
+struct StopState {
+  int64_t step = 0;                 ///< of the last evaluation counted; 0: none
+  int64_t without_improvement = 0;  ///< consecutive evaluations
+  std::optional<double> best = {};  ///< loss of the last evaluation that improved; finite
+  int64_t best_step = 0;
+  bool operator==(const StopState&) const = default;
+};
+
 /// State and provenance of the run; the same on every rank.
 struct CheckpointDescription {
   int64_t step = 0;                       ///< steps completed
@@ -45,6 +54,7 @@ struct CheckpointDescription {
   std::optional<LossScale> loss_scale;    ///< only with dynamic loss scaling
   int64_t rejected_steps = 0;             ///< consecutive rejected steps up to `step` (RejectedSteps)
   std::vector<ConfigChange> branch = {};  ///< changes of the configuration up to `step`, oldest first
+  StopState early_stopping = {};          ///< without an evaluation after `step` that was made after the save
 };
 
 struct StoredBox {
@@ -90,6 +100,8 @@ void merge(Contents& into, const Contents& part, const std::string& where);
 
 /// [{"step", "sample", "changes"}] of each change, as the manifest and `checkpoint inspect` show it.
 nlohmann::ordered_json to_json(const std::vector<ConfigChange>& branch);
+/// {"step", "without_improvement", "best", "best_step"}, the last two if there is a best loss.
+nlohmann::ordered_json to_json(const StopState& state);
 /// Serialises a manifest. The text begins with the digest of all its other characters.
 std::string manifest_text(const Manifest& manifest);
 /// Recomputes the digest of an edited manifest text. Errors: DataError if the text does not begin with a digest.

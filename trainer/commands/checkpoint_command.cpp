@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kernels/core/counted.h"
+#include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_reader.h"
 #include "trainer/commands/checkpoint_export.h"
 #include "trainer/commands/checkpoint_import.h"
@@ -18,6 +19,13 @@ namespace trireme {
 namespace {
 
 using nlohmann::ordered_json;
+
+/// True if no other checkpoint of the run has a lower recorded loss.
+bool is_best(const fs::path& checkpoint, double loss) {
+  for (const auto& other : fs::directory_iterator(checkpoint.parent_path()))
+    if (is_checkpoint_name(other.path().filename().string()) && recorded_loss(other.path()).value_or(loss) < loss) return false;
+  return true;
+}
 
 ordered_json facts_of(const CheckpointReader& reader) {
   const CheckpointDescription& about = reader.description();
@@ -40,6 +48,11 @@ ordered_json facts_of(const CheckpointReader& reader) {
                         {"parameters", parameters},
                         {"dtype", dtypes},
                         {"bytes", reader.bytes()}};
+  if (const auto loss = recorded_loss(reader.directory())) {
+    facts["validation_loss"] = *loss;
+    facts["best"] = is_best(reader.directory(), *loss);
+  }
+  if (about.early_stopping.step > 0) facts["early_stopping"] = to_json(about.early_stopping);
   if (about.rejected_steps > 0) facts["rejected_steps"] = about.rejected_steps;
   if (!about.branch.empty()) facts["branch"] = to_json(about.branch);
   if (const NonFinite found = reader.recorded_non_finite(); !found.empty()) facts["non_finite"] = found;

@@ -212,6 +212,26 @@ void check_training(Rules& rules, const Config& c) {
   };
   need_validation("training.evaluate.every", t.evaluate.every);
   need_validation("training.evaluate.batches", t.evaluate.batches);
+  if (t.stop.patience && t.evaluate.every == 0 && rules.apply({"training.stop.patience", "training.evaluate.every"}))
+    rules.broken("training.stop.patience", "training.evaluate.every is 0: the run evaluates only at its end", "null, or an evaluate.every from 1",
+                 "null");
+}
+
+void check_retention(Rules& rules, const Config& c) {
+  const CheckpointConfig& k = c.checkpoint;
+  const bool best = k.keep_best > 0 && rules.apply({"checkpoint.keep_best", "checkpoint.every", "training.evaluate.every"});
+  if (best && (k.every == 0 || c.training.evaluate.every == 0))
+    rules.broken("checkpoint.keep_best",
+                 concat(k.every == 0 ? "checkpoint.every" : "training.evaluate.every", " is 0: only the last checkpoint is evaluated"),
+                 "0, or both of them from 1", "0");
+  if (!k.keep_every || !rules.apply({"checkpoint.keep_every", "checkpoint.every"})) return;
+  if (k.every == 0)
+    rules.broken("checkpoint.keep_every", "checkpoint.every is 0: no checkpoint is removed before the end", "null, or a checkpoint.every from 1",
+                 "null");
+  else if (*k.keep_every % k.every != 0)
+    rules.broken("checkpoint.keep_every", concat("not a multiple of checkpoint.every ", k.every, ": no checkpoint is saved at some of these steps"),
+                 "null, or multiples of checkpoint.every",
+                 nearest(*k.keep_every, k.every, static_cast<int64_t>(kMaxExtent), [&](int64_t n) { return n % k.every == 0; }));
 }
 
 void check_loss_scale(Rules& rules, const LossScaleConfig& s) {
@@ -315,6 +335,7 @@ void check(const Config& config, const Sources& sources, Violations& violations)
   check_batch(rules, sound);
   check_recompute(rules, sound.training);
   check_training(rules, sound);
+  check_retention(rules, sound);
   check_data(rules, sound);
   check_precision(rules, sound);
   check_graph(rules, sound);

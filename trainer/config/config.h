@@ -126,6 +126,12 @@ struct EvaluateConfig {
   bool operator==(const EvaluateConfig&) const = default;
 };
 
+struct StopConfig {
+  std::optional<int64_t> patience;  ///< evaluations without improvement after which the run ends; unset: it trains all its steps
+  double minimum = 0;               ///< nats
+  bool operator==(const StopConfig&) const = default;
+};
+
 struct LossScaleConfig {
   int64_t initial = 1 << 16;  ///< these three are powers of two
   int64_t minimum = 1;
@@ -163,6 +169,7 @@ struct TrainingConfig {
   ScheduleConfig schedule;
   EmaConfig ema;
   EvaluateConfig evaluate;
+  StopConfig stop;
   bool operator==(const TrainingConfig&) const = default;
 };
 
@@ -179,6 +186,8 @@ struct DataConfig {
 struct CheckpointConfig {
   int64_t every = 0;  ///< steps; 0 = only at the end and when the run is stopped
   int64_t keep = 3;
+  int64_t keep_best = 0;              ///< checkpoints with the lowest validation loss, besides `keep`
+  std::optional<int64_t> keep_every;  ///< steps; checkpoints at its multiples are never removed
   bool asynchronous = true;
   bool operator==(const CheckpointConfig&) const = default;
 };

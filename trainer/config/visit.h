@@ -136,6 +136,18 @@ void visit(V& v, CheckpointConfig& c) {
                    .doc = "Number of newest checkpoints to keep. While steps are rejected, the newest ones from before the rejections are kept too.",
                    .min = 1}),
     c.keep);
+  v(operation_key({.key = "keep_best",
+                   .doc = "Also keep this many checkpoints with the lowest validation loss. A checkpoint counts if the run evaluates at its step, so "
+                          "every should be a multiple of training.evaluate.every.",
+                   .min = 0,
+                   .max = kMaxExtent}),
+    c.keep_best);
+  v(operation_key({.key = "keep_every",
+                   .doc = "Never remove checkpoints whose step is a multiple of this. null: none.",
+                   .min = 1,
+                   .max = kMaxExtent,
+                   .or_null = true}),
+    c.keep_every);
   v(operation_key({.key = "asynchronous", .doc = "Write checkpoints in a background thread while training continues."}), c.asynchronous);
 }
 

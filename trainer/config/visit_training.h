@@ -79,8 +79,28 @@ void visit(V& v, EmaConfig& c) {
 template <class V>
 void visit(V& v, EvaluateConfig& c) {
   v(operation_key({.key = "every", .doc = "Steps between evaluations. 0: only at the end, if a validation set is given.", .min = 0}), c.every);
-  v(operation_key({.key = "batches", .doc = "Number of batches of global_batch_size sequences per evaluation. 0: the whole set.", .min = 0}),
+  v(operation_key({.key = "batches",
+                   .doc = "Number of batches of global_batch_size sequences per evaluation. 0: the whole set; a run reports how much that is.",
+                   .min = 0}),
     c.batches);
+}
+
+/// Operation keys, because the steps that are trained do not depend on them.
+template <class V>
+void visit(V& v, StopConfig& c) {
+  v(operation_key({.key = "patience",
+                   .doc = "End the run after this many evaluations in a row without improvement, as finished: with a checkpoint of the last step and "
+                          "exit code 0. An evaluation improves if its validation loss is lower than that of the last one that improved, by at least "
+                          "minimum. A loss that is not finite never improves. null: train all steps.",
+                   .min = 1,
+                   .max = kMaxExtent,
+                   .or_null = true}),
+    c.patience);
+  v(operation_key({.key = "minimum",
+                   .doc = "Smallest decrease of the validation loss, in nats, that counts as an improvement.",
+                   .min = 0,
+                   .without_effect = c.patience ? nullptr : "stop.patience is not set"}),
+    c.minimum);
 }
 
 /// The section loss_scale; it has an effect only with precision fp16.
@@ -183,6 +203,7 @@ void visit(V& v, TrainingConfig& c) {
   v.section("schedule", "Learning rate schedule.", c.schedule);
   v.section("ema", "Exponential moving average of the weights.", c.ema);
   v.section("evaluate", "Validation loss during training.", c.evaluate);
+  v.section("stop", "Early stopping by the validation loss.", c.stop);
 }
 
 }  // namespace trireme

@@ -42,9 +42,10 @@ CheckpointManager::CheckpointManager(Trainer& trainer, const Config& config, con
                        lock_->check();
                        reporter_.sync();
                      },
-                     std::move(tokenizer.texts)}) {}
+                     std::move(tokenizer.texts), config.checkpoint.keep_best, config.checkpoint.keep_every}),
+      last_saved_(history_.step) {}
 
-void CheckpointManager::save(int64_t step, int64_t rejected_steps) {
+void CheckpointManager::save(int64_t step, int64_t rejected_steps, const StopState& early_stopping) {
   progress_.act("saving step " + std::to_string(step));
   progress_.set_timeout(2 * state_timeout(config_));  // writing this rank's part, then waiting for the others
   finish();
@@ -52,12 +53,42 @@ void CheckpointManager::save(int64_t step, int64_t rejected_steps) {
   const auto obstacle = reports() ? free_space_error(directory_of(config_), state_bytes(config_)) : std::nullopt;
   failed_ = all_reduce_scalar(world_, obstacle ? 1 : 0, ReduceOp::kMax) > 0;
   if (failed_) return note(SaveReport{step, 0, 0, 0, obstacle});
+  last_saved_ = step;
+  in_flight_ = reports();
   const int64_t samples = (step - history_.step) * config_.training.global_batch_size;  // since the start of this job
   checkpointer_.save(
       {step, history_.tokens + samples * config_.training.sequence_length, trainer_.accepted_steps(), to_yaml(config_), describe_model(config_.model),
        tokenizer_, training_data_, config_.run.seed, history_.samples + samples, describe_layout(trainer_.mesh().shape),
-       scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt, rejected_steps, history_.branch},
+       scales_loss(config_.training) ? std::optional(trainer_.loss_scale()) : std::nullopt, rejected_steps, history_.branch, early_stopping},
       state_tensors(trainer_));
+}
+
+void CheckpointManager::poll() {
+  note(checkpointer_.take_report());
+  record_evaluation();
+}
+
+void CheckpointManager::evaluated(int64_t step, double loss) {
+  if (!reports() || config_.checkpoint.keep_best == 0) return;
+  evaluated_ = {step, loss};
+  record_evaluation();
+}
+
+void CheckpointManager::record_evaluation() {
+  if (!evaluated_ || in_flight_ || evaluated_->first != last_saved_) return;
+  const auto [step, loss] = *std::exchange(evaluated_, std::nullopt);
+  const std::filesystem::path checkpoint = directory_of(config_) / checkpoint_name(step);
+  if (!std::filesystem::exists(checkpoint) || recorded_loss(checkpoint)) return;  // the save has failed, or the checkpoint is that of another run
+  try {
+    lock_->check();
+    record_loss(checkpoint, step, loss);
+  } catch (const Error& error) {
+    reporter_.message(concat("warning: ", checkpoint.string(), " does not count for checkpoint.keep_best: ", error.what()));
+  }
+}
+
+void CheckpointManager::remove_old() {
+  if (reports() && config_.checkpoint.keep_best > 0) checkpointer_.remove_old(last_saved_);
 }
 
 /// Rank 0 finishes last: it waits for the parts of all ranks, unless one is known to have failed.
@@ -65,6 +96,7 @@ void CheckpointManager::finish() {
   if (!reports()) note(checkpointer_.finish());
   share_failures();
   if (reports()) note(checkpointer_.finish());
+  record_evaluation();
 }
 
 void CheckpointManager::share_failures() {
@@ -80,6 +112,7 @@ void CheckpointManager::share_failures() {
 /// The failure of any rank makes rank 0's save fail too and rank 0 reports the cause: one message per job.
 void CheckpointManager::note(const std::optional<SaveReport>& report) {
   if (!report) return;
+  in_flight_ = false;
   if (report->error) {
     failed_ = true;
     failure_to_tell_ = *report->error;

@@ -23,14 +23,18 @@ class CheckpointManager {
   CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, RunHistory history,
                     const RunLock* lock, Reporter& reporter, Progress& progress);
 
-  /// Saves the state after `step`, which ends a series of `rejected_steps` rejected ones. With checkpoint.asynchronous a thread writes after the
+  /// Saves the state after `step`, which ends a series of `rejected_steps` rejected ones, with the state of early stopping. With checkpoint.asynchronous a thread writes after the
   /// return. A failure is reported once per job, and training continues. Collective. Errors, on all ranks: IoError if this job has lost the lock on
   /// the run directory.
-  void save(int64_t step, int64_t rejected_steps);
+  void save(int64_t step, int64_t rejected_steps, const StopState& early_stopping = {});
+  /// With checkpoint.keep_best: adds the validation loss after `step` to its checkpoint, if this job saved it or resumed from it, once it is published.
+  void evaluated(int64_t step, double loss);
+  /// With checkpoint.keep_best: removes what the last evaluation has made superfluous. Call after finish(), at the end.
+  void remove_old();
   /// Waits for the save in progress. Collective; errors as above.
   void finish();
   /// Reports a save that has finished in the background, if any.
-  void poll() { note(checkpointer_.take_report()); }
+  void poll();
   /// True if share_failures() must be called: a save failed on this rank, and other ranks may not know it.
   bool has_unshared_failure() const { return !failure_to_tell_.empty(); }
   /// Exchanges failures between ranks without using the disk, so that rank 0 stops waiting for a part that cannot be written. Collective; errors as
@@ -43,6 +47,7 @@ class CheckpointManager {
   CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, RunHistory history,
                     TokenizerCopy tokenizer, const RunLock* lock, Reporter& reporter, Progress& progress);
   void note(const std::optional<SaveReport>& report);
+  void record_evaluation();
   bool reports() const { return world_.rank() == 0; }
 
   Trainer& trainer_;
@@ -55,6 +60,9 @@ class CheckpointManager {
   Reporter& reporter_;
   Progress& progress_;
   Checkpointer checkpointer_;
+  int64_t last_saved_;                                   ///< step of the last save of this job, or of the checkpoint that it resumed from
+  bool in_flight_ = false;                               ///< rank 0: the last save has not been reported
+  std::optional<std::pair<int64_t, double>> evaluated_;  ///< rank 0: step and loss of the last evaluation, until it is recorded
   bool failed_ = false;
   std::string failure_to_tell_;
 };

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -66,7 +67,11 @@ MetricsHistory MetricsSink::history(const std::filesystem::path& path) {
     const std::string event = named("event");
     const int64_t step = value.contains("step") && value["step"].is_number_integer() ? value["step"].get<int64_t>() : 0;
     if (event.empty() && value.contains("loss")) history.steps = step;
-    if (value.contains("validation_loss")) history.evaluated = step;
+    if (value.contains("validation_loss")) {
+      history.evaluated = step;
+      const ordered_json& loss = value["validation_loss"];
+      history.loss = loss.is_number() ? loss.get<double>() : std::numeric_limits<double>::quiet_NaN();
+    }
     if (event == "checkpoint") history.checkpoint = named("checkpoint");
     if (event == "start" && step > 0) history.checkpoint = checkpoint_name(step);
   }

@@ -9,6 +9,7 @@ namespace trireme {
 struct MetricsHistory {
   int64_t steps = 0;       ///< number of the last step; 0: none
   int64_t evaluated = 0;   ///< step of the last evaluation; 0: none
+  double loss = 0;         ///< its validation loss
   std::string checkpoint;  ///< the last that was saved or resumed from; empty: none
 };
 

@@ -15,6 +15,7 @@
 #include "trainer/plan/run_forecast.h"
 #include "trainer/resilience/run_lock.h"
 #include "trainer/run/checkpoint_manager.h"
+#include "trainer/run/early_stopping.h"
 #include "trainer/run/rejected_steps.h"
 #include "trainer/run/reporter.h"
 #include "trainer/run/resume.h"
@@ -53,6 +54,8 @@ class Run {
   bool stop_agreed();
   std::string evaluation_text() const;
   bool evaluate(int64_t step);
+  void recall_evaluation(const Resumed& resumed);
+  bool finished() const { return evaluated_ && (done_ >= last_step() || stopper_.reached()); }
   bool evaluates_at(int64_t step) const;
   std::filesystem::path directory() const { return config_.run.directory; }
   int64_t last_step() const { return std::min(total_, options_.max_steps.value_or(total_)); }
@@ -64,10 +67,10 @@ class Run {
   RunOptions options_;
   Progress& progress_;
   StopRequest stop_;
+  SaveRequest save_request_;
   std::string session_;  ///< equal on every rank, new at every start
   std::unique_ptr<RunData> data_;
   std::string training_data_;  ///< TokenDataset::identity of the training set
-  SaveRequest save_request_;
   std::unique_ptr<Trainer> trainer_;
   std::optional<Tracer> tracer_;
   std::unique_ptr<RunLock> lock_;                   ///< rank 0: held until this run ends
@@ -81,6 +84,8 @@ class Run {
   int64_t total_ = 0;
   int64_t done_ = 0;        ///< steps completed
   bool evaluated_ = false;  ///< false if the evaluation due after step done_ is missing: a run may be stopped or killed in it
+  EarlyStopping stopper_;
+  std::optional<double> recalled_loss_;  ///< of an evaluation after step done_ that was made before this start
   struct Started {
     int64_t step;
     Trainer::StepInFlight in_flight;

@@ -35,6 +35,7 @@ struct Resumed {
   int64_t step = 0;
   int64_t rejected_steps = 0;
   RunHistory history = {};
+  StopState early_stopping = {};
   bool changed = false;  ///< the last entry of history.branch is a change made by this resume
 };
 /// Loads the first valid one of `checkpoints` into `trainer`; without checkpoints, initialises it from training.initial_weights or the seed.

@@ -108,7 +108,7 @@ void Run::save(int64_t step) {
   if (config_.resilience.replica_check_every > 0) check_replicas(step);
   save_request_.clear();
   ctx_.arena->set_phase(MemoryPhase::kSave);
-  checkpoints_->save(step, rejected_.count());
+  checkpoints_->save(step, rejected_.count(), stopper_.state());
 }
 
 void Run::report_memory() {
@@ -128,8 +128,9 @@ void Run::report_forecast(const std::vector<RankMemory>& measured) {
 
 ExitCode Run::loop() {
   const int64_t last = last_step();
-  if (done_ >= last && evaluated_) {
-    if (reports()) std::cerr << "nothing to do: " << done_ << " of " << total_ << " steps are done" << std::endl;
+  if (finished()) {
+    const std::string early = done_ < last ? concat("; the run stopped early: ", stopper_.text()) : "";
+    if (reports()) std::cerr << concat("nothing to do: ", done_, " of ", total_, " steps are done", early) << std::endl;
     return ExitCode::kOk;
   }
   bool stopped = stop_agreed();
@@ -142,15 +143,15 @@ ExitCode Run::loop() {
     return ExitCode::kRequeue;
   }
   last_report_ = std::chrono::steady_clock::now();
-  for (int64_t step = done_ + 1; step <= last && !stopped; ++step) {
+  for (int64_t step = done_ + 1; step <= last && !stopped && !stopper_.reached(); ++step) {
     start_step(step);
     constexpr double kSave = 1, kStop = 2, kSaveFailed = 3;  // the maximum takes precedence; requests remain set
     // Rank 0 decides on a requested save, because a launcher's signal may reach the ranks in different steps.
     const double request = stop_.requested() ? kStop : reports() && save_request_.requested() ? kSave : 0;
     const double news = all_reduce_scalar(world_, checkpoints_->has_unshared_failure() ? kSaveFailed : request, ReduceOp::kMax);
     stopped = news == kStop;
-    if (news == kSaveFailed) checkpoints_->share_failures();
     if (news == kSave) reporter_.message(concat("saving a checkpoint on request after step ", step));
+    if (news == kSaveFailed) checkpoints_->share_failures();
     const int64_t interval = config_.checkpoint.every, check = config_.resilience.replica_check_every;
     const bool saves = (interval > 0 && step % interval == 0) || step == last || news == kStop || news == kSave;
     const bool checks = check > 0 && step % check == 0;
@@ -160,10 +161,8 @@ ExitCode Run::loop() {
     if (saves) save(step);
     checkpoints_->poll();
     // Save first: an evaluation may fail, and a job that is killed in a long one keeps its last step.
-    if (evaluates_at(step) && !evaluate(step)) {
-      stopped = true;
-      if (!saves) save(step);
-    }
+    if (evaluates_at(step) && !evaluate(step)) stopped = true;
+    if (!saves && (stopped || stopper_.reached())) save(step);
     if (checks || saves || evaluates_at(step)) continue_training();
     if (checks || saves) set_timeout();
     done_ = step;
@@ -174,6 +173,7 @@ ExitCode Run::loop() {
   // The reduction is also a barrier: rank 0 may still be publishing what the others have written.
   const bool lost = all_reduce_scalar(world_, checkpoints_->failed() ? 1 : 0, ReduceOp::kMax) > 0;
   if (lost) throw AgreedError(ExitCode::kIo, concat("the checkpoint of step ", done_, " could not be saved"), reports());
+  checkpoints_->remove_old();
   collectively(world_, [&] {
     if (const std::string error = reporter_.write_error(); !error.empty()) throw IoError(error + "; its last lines are lost");
   });

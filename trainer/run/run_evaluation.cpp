@@ -2,6 +2,8 @@
 #include <chrono>
 #include <limits>
 
+#include "trainer/loop/collectively.h"
+#include "trainer/run/metrics_sink.h"
 #include "trainer/run/rank_run.h"
 
 namespace trireme {
@@ -22,6 +24,22 @@ bool Run::evaluates_at(int64_t step) const {
 
 /// True on every rank if any rank has received a stop request. Collective.
 bool Run::stop_agreed() { return all_reduce_scalar(world_, stop_.requested() ? 1 : 0, ReduceOp::kMax) > 0; }
+
+/// Sets what is known of the evaluation after step done_ at a start. metrics.jsonl has it, because a checkpoint is saved before its evaluation.
+void Run::recall_evaluation(const Resumed& resumed) {
+  MetricsHistory history;
+  collectively(world_, [&] {
+    if (reports()) history = MetricsSink::history(directory() / "metrics.jsonl");
+  });
+  const bool missing = evaluates_at(done_) && history.evaluated < done_;
+  evaluated_ = all_reduce_scalar(world_, reports() && missing ? 1 : 0, ReduceOp::kMax) == 0;
+  stopper_ = EarlyStopping(config_.training.stop, resumed.early_stopping);
+  recalled_loss_.reset();
+  const bool known = reports() && done_ > 0 && history.evaluated == done_;
+  if (all_reduce_scalar(world_, known ? 1 : 0, ReduceOp::kMax) == 0) return;
+  recalled_loss_ = all_reduce_scalar(world_, known ? history.loss : 0, ReduceOp::kSum);
+  stopper_.add(done_, *recalled_loss_);
+}
 
 /// What each evaluation of this run covers, so that a user knows the cost of the default, the whole set.
 std::string Run::evaluation_text() const {
@@ -55,8 +73,13 @@ bool Run::evaluate(int64_t step) {
     if (has_named_sets(config_)) losses.emplace_back(set.name, loss_of(one));
   }
   evaluated_ = all.complete;
-  if (evaluated_) reporter_.evaluation(step, loss_of(all), losses);
-  return evaluated_;
+  if (!evaluated_) return false;
+  reporter_.evaluation(step, loss_of(all), losses);
+  checkpoints_->evaluated(step, loss_of(all));
+  stopper_.add(step, loss_of(all));
+  if (stopper_.reached() && step < last_step())
+    reporter_.event("early_stop", step, to_json(stopper_.state()), concat("stopping early after step ", step, " of ", total_, ": ", stopper_.text()));
+  return true;
 }
 
 }  // namespace trireme

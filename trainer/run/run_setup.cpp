@@ -57,11 +57,12 @@ Run::Run(Context& ctx, Communicator& world, const Config& config, const RunOptio
   resume();
   if (tracer_ && reports() && done_ >= options_.trace_steps->last)
     std::cerr << concat("--trace-steps=", to_string(*options_.trace_steps), ": nothing to trace, ", done_, " steps are already done\n");
-  if (done_ >= last_step() && evaluated_) return;       // a finished run is not changed
+  if (finished()) return;                               // a finished run is not changed
   if (reports()) announce_ready(options_.environment);  // every rank has had a StopRequest since the start of its command
   collectively(world_, [&] {
     checkpoints_ = std::make_unique<CheckpointManager>(*trainer_, config_, session_, training_data_, history_, lock_.get(), reporter_, progress_);
   });
+  if (recalled_loss_) checkpoints_->evaluated(done_, *recalled_loss_);
 }
 
 void Run::make_trainer() {
@@ -108,11 +109,8 @@ void Run::resume() {
     done_ = resumed.step;
     history_ = resumed.history;
     if (reports() && !resumed.checkpoint.empty()) std::cerr << concat("resuming from ", resumed.checkpoint, ", step ", done_, " of ", total_, "\n");
-    collectively(world_, [&] {
-      if (reports()) evaluated_ = !evaluates_at(done_) || MetricsSink::history(directory() / "metrics.jsonl").evaluated >= done_;
-    });
-    evaluated_ = all_reduce_scalar(world_, reports() && !evaluated_ ? 1 : 0, ReduceOp::kMax) == 0;
-    if (done_ >= last_step() && evaluated_) return sweep_finished();
+    recall_evaluation(resumed);
+    if (finished()) return sweep_finished();
     if (!locked) {
       progress_.act("waiting for the run directory's lock");
       collectively(world_, [&] {

@@ -103,7 +103,9 @@ SavePlan save_plan(const Config& config, const ClusterConfig& cluster, double st
   const auto every = static_cast<double>(config.checkpoint.every);
   if (every > 0) plan.configured = effective_share_exponential(plan.failures, every * step_seconds);
   const double saves = every > 0 ? std::ceil(steps / every) : 1;
-  plan.kept = config.checkpoint.keep > 0 ? std::min(saves, static_cast<double>(config.checkpoint.keep)) : saves;
+  const CheckpointConfig& kept = config.checkpoint;
+  const double milestones = kept.keep_every ? std::floor(steps / static_cast<double>(*kept.keep_every)) : 0;
+  plan.kept = kept.keep > 0 ? std::min(saves, static_cast<double>(kept.keep + kept.keep_best) + milestones) : saves;
   plan.storage = plan.bytes * std::min(saves, plan.kept + 1);
   return plan;
 }

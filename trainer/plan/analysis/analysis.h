@@ -26,7 +26,7 @@ inline constexpr double kHostCopy = 10e9;
 /// Checkpoint interval and its cost, from the cluster's storage, node_mtbf and restart.
 struct SavePlan {
   double bytes = 0;          ///< per checkpoint: weights and both moments in the dtype of master weights, 12 B per parameter
-  double kept = 0;           ///< checkpoints kept; one more exists while it is being written
+  double kept = 0;           ///< checkpoints kept, at most; one more exists while it is being written
   double storage = 0;        ///< most bytes on disk, including that one
   double write_seconds = 0;  ///< written by the nodes of the first replica only
   Failures failures;
