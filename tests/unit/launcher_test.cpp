@@ -238,7 +238,8 @@ TEST_CASE("launcher: SIGUSR2 is forwarded to mpirun once the ranks are ready, an
   const Launched ready = launch_script(concat(trap, kReady, "sleep 0.2; kill -USR2 $PPID\n", wait));
   CHECK(ready.code == 0);
   CHECK(ready.errors == "asked\n");
-  const Launched early = launch_script(concat(trap, "kill -USR2 $PPID; sleep 0.3\n", kReady, wait));
+  const Launched early =
+      launch_script(concat(trap, "trap 'echo early >&2' USR2\nkill -USR2 $PPID; sleep 0.7\ntrap 'echo asked >&2' USR2\n", kReady, wait));
   CHECK(early.code == 0);
   CHECK(early.errors == "asked\n");
   CHECK(launch_script("kill -USR2 $PPID; sleep 0.2; exit 0\n").code == 0);  // a job that never becomes ready
