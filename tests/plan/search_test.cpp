@@ -407,7 +407,7 @@ TEST_CASE("a slower layout states the reason") {
   other.forecast.parts = {.compute = 7, .bubble = 4, .tensor = 1};
   REQUIRE(slowdown_reason(other, best) == "20.0 % slower: bubble 4.00 s against 1.00 s (16 micro-batches on 4 pipeline ranks, 1f1b)");
   other.forecast.parts = {.compute = 8, .bubble = 1, .tensor = 1, .reduce = 2};
-  REQUIRE(slowdown_reason(other, best) == "20.0 % slower: gradient reduction 2.00 s against 0.00 us (ZeRO-0 over 1 data ranks)");
+  REQUIRE(slowdown_reason(other, best) == "20.0 % slower: gradient reduction 2.00 s against 0.00 us (ZeRO-0 over 1 data rank)");
   other.forecast = best.forecast;
   other.forecast.memory = {{.peak = 60e9}};
   REQUIRE(slowdown_reason(other, best) == "equally fast; needs 60.0 GB, the best 50.0 GB");
