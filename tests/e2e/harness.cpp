@@ -32,6 +32,7 @@ training:
   evaluate: {every: 3}
 data: {train: [train], validation: [validation]}
 checkpoint: {every: 2}
+observe: {print_every: 1}  # tests wait for the line of a step, also in runs that would print every hundredth
 )";
 
 TemporaryDirectory::TemporaryDirectory() {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 #include "kernels/core/check.h"
@@ -45,6 +46,12 @@ std::string stack_name(const std::string& group, const std::string& id) {
   if (group == "o") return "llm-foundry";
   if (group == "p") return "megatron-deepspeed";
   return contains(id, "mtnlg") ? "megatron-deepspeed" : "pytorch-fsdp";
+}
+
+/// The published text without what follows about its table or line, so that the tables of a paper are one document.
+std::string document_of(const std::string& source) {
+  static const std::regex place(" (Tables?|Fig|p[0-9]|lines?|@|\\[).*");
+  return std::regex_replace(source, place, "");
 }
 
 struct Refused {
@@ -220,6 +227,7 @@ Rows read_rows(const std::string& path) {
       continue;
     }
     run.source = concat(run.cluster.software.stack, " ", run.cluster.device.type);
+    run.document = document_of(row.at("source"));
     run.step_seconds = step_seconds_of(row, run.config);
     const Json result = part(row, "result");
     if (const auto gb = get<double>(result, "mem_gb")) run.memory_bytes = *gb * 1e9;

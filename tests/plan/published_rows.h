@@ -12,6 +12,7 @@ namespace trireme::published {
 struct Run {
   std::string id;
   std::string source;     ///< short: "llm-foundry A100"
+  std::string document;   ///< where it was published: "torchtitan benchmarks/llama3_h100_202412_torchtitan.md"
   Config config;          ///< resolved
   ClusterConfig cluster;  ///< resolved
   std::optional<double> step_seconds;

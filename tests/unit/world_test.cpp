@@ -75,6 +75,10 @@ TEST_CASE("launch environment: the launcher of a rank is recognised") {
   CHECK(launched.launched_ranks == 4);
   CHECK(launched.hub_address == "x@y");
   CHECK(standard_output_is_terminal(launched));
+  CHECK(both_outputs_are_terminals(launched));
+  const LaunchEnvironment errors_in_a_file = read_with({{"OMPI_COMM_WORLD_SIZE", "4"}, {kOutputVariable, "terminal-output"}});
+  CHECK(standard_output_is_terminal(errors_in_a_file));
+  CHECK_FALSE(both_outputs_are_terminals(errors_in_a_file));
   CHECK_FALSE(read_with({{kOutputVariable, "log"}}).is_rank_of_launch());  // started by launch(), but not a rank
 }
 

@@ -8,9 +8,10 @@
 namespace trireme {
 
 /// Variables that launch() sets for its ranks.
-inline constexpr const char* kOutputVariable = "TRIREME_LAUNCHER_OUTPUT";  ///< "terminal" or "log": type of the launcher's own standard output
-inline constexpr const char* kRanksVariable = "TRIREME_LAUNCHER_RANKS";    ///< number of ranks that launch() starts
-inline constexpr const char* kHubVariable = "TRIREME_HUB";                 ///< Hub::address of the hub in the launcher process
+/// What the user reads on a terminal: "terminal" the launcher's standard output and standard error, "terminal-output" only the former, "log" neither.
+inline constexpr const char* kOutputVariable = "TRIREME_LAUNCHER_OUTPUT";
+inline constexpr const char* kRanksVariable = "TRIREME_LAUNCHER_RANKS";  ///< number of ranks that launch() starts
+inline constexpr const char* kHubVariable = "TRIREME_HUB";               ///< Hub::address of the hub in the launcher process
 
 inline constexpr const char* kSpinningVariable = "TRIREME_SPINNING";  ///< set by limit_spinning for the second start of this program
 

@@ -128,8 +128,13 @@ void announce_ready(const LaunchEnvironment& environment) {
 }
 
 bool standard_output_is_terminal(const LaunchEnvironment& environment) {
-  if (environment.launch_output) return *environment.launch_output == "terminal";
+  if (environment.launch_output) return environment.launch_output->starts_with("terminal");
   return !environment.is_rank() && ::isatty(STDOUT_FILENO) != 0;
+}
+
+bool both_outputs_are_terminals(const LaunchEnvironment& environment) {
+  if (environment.launch_output) return *environment.launch_output == "terminal";
+  return standard_output_is_terminal(environment) && ::isatty(STDERR_FILENO) != 0;
 }
 
 }  // namespace trireme

@@ -58,4 +58,7 @@ void announce_ready(const LaunchEnvironment& environment);
 /// case.
 bool standard_output_is_terminal(const LaunchEnvironment& environment);
 
+/// True if the user reads standard error there too. mpirun forwards the two streams of a rank in any order.
+bool both_outputs_are_terminals(const LaunchEnvironment& environment);
+
 }  // namespace trireme

@@ -103,7 +103,7 @@ void prepare_environment(int ranks, int hosts, bool one_host) {
     oversubscribed ? set_default("OMP_WAIT_POLICY", "passive") : set_default("GOMP_SPINCOUNT", kSpinCount);
   }
   ::setenv(kRanksVariable, std::to_string(ranks).c_str(), 1);
-  ::setenv(kOutputVariable, ::isatty(STDOUT_FILENO) != 0 ? "terminal" : "log", 1);
+  ::setenv(kOutputVariable, ::isatty(STDOUT_FILENO) == 0 ? "log" : ::isatty(STDERR_FILENO) == 0 ? "terminal-output" : "terminal", 1);
 }
 
 std::vector<std::string> mpirun_command(const LaunchEnvironment& environment, int ranks, const std::vector<std::string>& arguments,

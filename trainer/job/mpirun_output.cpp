@@ -9,10 +9,13 @@
 namespace trireme {
 
 /// True for "[host:01234] 7 more processes have sent help message ...", for errors inside mpirun and its event library, which occur when several
-/// ranks abort at once, and for notices about forwarded signals. prterun is the mpirun of Open MPI 5.
+/// ranks abort at once, and for notices about forwarded signals. prterun is the mpirun of Open MPI 5, mpirun.openmpi that of Debian's alternatives.
 static bool is_mpirun_line(std::string_view line) {
-  for (const char* begin : {"mpirun: ", "mpirun detected", "mpirun noticed", "prterun: ", "prterun detected", "prterun noticed", "[warn] Epoll "})
-    if (line.starts_with(begin)) return true;
+  for (const std::string_view program : {"mpirun.openmpi", "mpirun", "prterun"})
+    if (line.starts_with(program))
+      for (const char* says : {": ", " detected", " noticed"})
+        if (line.substr(program.size()).starts_with(says)) return true;
+  if (line.starts_with("[warn] Epoll ")) return true;
   if (line.starts_with("Abort(") && line.find(": application called MPI_Abort(") != line.npos) return true;  // MPICH
   return line.starts_with("[") && (line.find("] Set MCA parameter \"orte_base_help_aggregate\"") != line.npos ||
                                    line.find(" sent help message help-") != line.npos || line.find("] ORTE_ERROR_LOG: ") != line.npos);

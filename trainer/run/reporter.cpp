@@ -15,12 +15,12 @@ namespace trireme {
 using nlohmann::ordered_json;
 
 void Reporter::open(const Config& config, const ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
-                    int64_t steps, TerminalWidth width) {
+                    int64_t steps, TerminalWidth width, std::FILE* messages) {
   history_ = history;
   const std::filesystem::path path = std::filesystem::path(config.run.directory) / "metrics.jsonl";
   MetricsSink::truncate_after(path, history.step);
   sinks_.push_back(std::make_unique<MetricsSink>(path));
-  sinks_.push_back(std::make_unique<ConsoleSink>(steps, config.observe.print_every, std::move(width)));
+  sinks_.push_back(std::make_unique<ConsoleSink>(steps, config.observe.print_every, std::move(width), stdout, messages));
   tokens_per_step_ = config.training.global_batch_size * config.training.sequence_length;
   flops_per_token_ = training_flops_per_token(config.model, config.training.sequence_length);
   if (forecast) peak_flops_ = forecast->peak_flops;

@@ -21,10 +21,10 @@ class Reporter {
  public:
   /// Truncates metrics.jsonl after the step of `history`, appends to it, and counts tokens on from there. `environment`: contents of
   /// environment.json. `forecast`: for the start event, and for the peak FLOP/s of MFU. `width`: of the terminal that standard
-  /// output is; else empty.
+  /// output is; else empty. `messages`: where texts go.
   /// Errors: IoError.
   void open(const Config& config, const nlohmann::ordered_json& environment, const std::optional<RunForecast>& forecast, const RunHistory& history,
-            int64_t steps, TerminalWidth width = {});
+            int64_t steps, TerminalWidth width = {}, std::FILE* messages = stderr);
   void step(int64_t step, const StepResult& result, double seconds);
   /// EventSink::evaluating.
   void evaluating(int64_t step, int64_t done, int64_t batches, double seconds);

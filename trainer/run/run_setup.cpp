@@ -190,7 +190,8 @@ void Run::open_directory(const Resumed& resumed) {
   const fs::path aside = checkpoint.empty() ? MetricsSink::rename_existing(directory() / "metrics.jsonl") : fs::path();
   TerminalWidth width;
   if (standard_output_is_terminal(options_.environment)) width = [] { return terminal_columns(STDOUT_FILENO); };
-  reporter_.open(config_, environment, forecast_, history_, total_, width);
+  std::FILE* const messages = both_outputs_are_terminals(options_.environment) ? stdout : stderr;  // so that none overtakes the progress line
+  reporter_.open(config_, environment, forecast_, history_, total_, width, messages);
   report_change(resumed);
   if (!aside.empty())
     reporter_.message(concat("starting over: the previous run saved no checkpoint here; its metrics were renamed to ", aside.string()));
