@@ -140,7 +140,7 @@ TEST_CASE("death: a stopped rank, and one that hangs while its other threads run
 TEST_CASE("death: a stopped mpirun is named as the cause, and none of its ranks") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  // Two ranks: the faster their steps, the sooner their lines fill the pipe that nobody reads any more.
+  // Two ranks, as their steps are short: the ranks block once the lines of their steps have filled the pipe to mpirun.
   LiveJob job(directory, "run", kEndless + layout(1, 1, 2, 1) + sets({"resilience.hang_seconds=2"}));
   REQUIRE(job.wait_for_step(30));
   const pid_t mpirun = job.mpirun();

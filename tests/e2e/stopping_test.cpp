@@ -20,10 +20,13 @@ std::set<std::string> checkpoints(const fs::path& run_directory) {
 }
 
 /// Events "early_stop" in metrics.jsonl.
+/// Without the clock times.
 std::vector<nlohmann::json> early_stops(const fs::path& run_directory) {
   std::vector<nlohmann::json> found;
-  for (const nlohmann::json& line : metrics(run_directory))
+  for (nlohmann::json line : metrics(run_directory)) {
+    line.erase("time");
     if (line.value("event", "") == "early_stop") found.push_back(line);
+  }
   return found;
 }
 

@@ -24,7 +24,7 @@ std::vector<int> exposed_steps(const std::filesystem::path& run_directory) {
       sum += line.at(cause).get<double>();
     }
     CHECK(sum == Approx(line.at("step_seconds").get<double>()).epsilon(1e-9));
-    CHECK(line.size() == std::size(kCauses) + 3);
+    CHECK(line.size() == std::size(kCauses) + 4);  // event, step, step_seconds and time
     CHECK(line.at("compute") > 0);
   }
   return steps;

@@ -107,7 +107,8 @@ const std::string kEpilogue =
 TEST_CASE("launcher: mpirun's notices are separated from the ranks' output, wherever reads split it", "[launcher]") {
   const std::string stream =
       "first\n" + kEpilogue +
-      "mpirun: Forwarding signal 10 to job\nmpirun.openmpi: Forwarding signal 12 to job\n[n1:01234] 3 more processes have sent help message help-mpi-api.txt / mpi-abort\n" +
+      "mpirun: Forwarding signal 10 to job\nmpirun.openmpi: Forwarding signal 12 to job\n[n1:01234] 3 more processes have sent help message "
+      "help-mpi-api.txt / mpi-abort\n" +
       "[warn] Epoll MOD(1) on fd 30 failed. Old events were 6; close change was 0 (none): Bad file descriptor\n"
       "[n1:01234] [[11490,0],0] ORTE_ERROR_LOG: Data unpack would read past end of buffer in file ../../../orte/util/show_help.c at line 501\n"
       "[n1:01234] Set MCA parameter \"orte_base_help_aggregate\" to 0 to see all help / error messages\n" +
