@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a fresh machine to a trained language model in about five minutes on two cores: installs packages, compiles the binary, prepares the novels of Jane
+# From a fresh machine to a trained language model in about four minutes on two cores: installs packages, compiles the binary, prepares the novels of Jane
 # Austen, trains on all three axes from configs/quickstart.yaml in a new run directory and writes a sample of text.
 # Further arguments go to `trireme train`: ./scripts/quickstart.sh --max-steps 50
 set -euo pipefail

@@ -210,17 +210,18 @@ TEST_CASE("console: plain lines in a log, one rewritten line on a terminal, mess
   const auto [screen, screen_messages] = printed([](std::FILE* out, std::FILE* messages) {
     ConsoleSink console(
         100, 50, [] { return size_t{200}; }, out, messages);
-    Event fast = metrics_of(1);
-    fast.fields["tokens_per_second"] = 12345.0;
-    fast.fields["mfu"] = 0.421;
-    console.write(fast);
+    Event first = metrics_of(1);
+    first.fields["tokens_per_second"] = 12345.0;
+    first.fields["mfu"] = 0.421;
+    first.fields["step_seconds"] = 20.0;  // it warms up, and later steps forget it
+    console.write(first);
     console.write(metrics_of(2));
     console.write({.kind = "", .text = "saved"});
     console.write(metrics_of(3));
   });
   CHECK(screen ==
-        "\rstep 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  12.3k tokens/s  mfu 42.1%  left 50s"
-        "\rstep 2/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s            \n"
+        "\rstep 1/100  loss 0.3000  grad_norm 0.333  lr 0.0003  12.3k tokens/s  mfu 42.1%  left 33m00s"
+        "\rstep 2/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s               \n"
         "\rstep 3/100  loss 0.3000  grad_norm 0.333  lr 0.0003  8192 tokens/s  left 49s\n");
   CHECK(screen_messages == "saved\n");
 }

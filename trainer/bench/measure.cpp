@@ -56,7 +56,7 @@ Workbench::Workbench(const Context& like)
 }
 
 Tensor random_tensor(Context& ctx, const Shape& shape, DType dtype, uint64_t key) {
-  constexpr int64_t kDrawn = 1 << 17;  // drawing a normal value is far more expensive than copying it
+  constexpr int64_t kDrawn = 1 << 10;  // drawing a normal value is far more expensive than copying it
   const Tensor tensor = Tensor::empty(ctx, shape, dtype, MemoryCategory::kWorkspace);
   const int64_t count = tensor.numel();
   int64_t filled = std::min(count, kDrawn);

@@ -43,7 +43,7 @@ class Workbench {
   Context ctx_;
 };
 
-/// Standard normal values, with a separate random stream per `key`. The values repeat after 131,072 elements.
+/// Standard normal values, with a separate random stream per `key`. The values repeat after 1,024 elements.
 Tensor random_tensor(Context& ctx, const Shape& shape, DType dtype, uint64_t key = 0);
 /// [count] int32, uniform in [0, limit).
 Tensor random_tokens(Context& ctx, int64_t count, int64_t limit, uint64_t key = 0);

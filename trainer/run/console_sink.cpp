@@ -51,7 +51,8 @@ void ConsoleSink::step(const Event& event) {
   constexpr double kSmoothing = 0.1;
   const auto number = [&](const char* key) { return event.fields.at(key).get<double>(); };
   const double seconds = number("step_seconds");
-  smoothed_step_seconds_ = smoothed_step_seconds_ == 0 ? seconds : (1 - kSmoothing) * smoothed_step_seconds_ + kSmoothing * seconds;
+  // Without the first step, which also warms up.
+  smoothed_step_seconds_ = ++steps_seen_ <= 2 ? seconds : (1 - kSmoothing) * smoothed_step_seconds_ + kSmoothing * seconds;
   if (!width_ && !is_printed(event)) return;
   std::vector<ProgressField> fields = {
       {concat("step ", *event.step, "/", total_steps_), 9},         {format("loss %.4f", number("loss")), 8},
