@@ -88,7 +88,7 @@ def allowed(key):
 
 
 def cell(text):
-    return text.replace("|", "\\|").replace("\n", " ")
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
 def rows(section, prefix, required):
