@@ -52,7 +52,8 @@ def settings_of(layout, precision, directory):
     for key, value in LAYOUTS[layout].items():
         settings[key if "." in key else f"parallel.{key}"] = value
     settings.update({"run.directory": directory, "training.precision": precision, "training.steps": STEPS, "training.global_batch_size": 16,
-                     "training.micro_batch_size": 2, "training.sequence_length": 64, "training.schedule.warmup_steps": 2, "training.evaluate.every": 5, "checkpoint.every": 0})
+                     "training.micro_batch_size": 2, "training.sequence_length": 64, "training.schedule.warmup_steps": 2, "training.evaluate.every": 5, "training.evaluate.batches": 2,
+                     "checkpoint.every": 0})
     return settings
 
 
@@ -66,7 +67,8 @@ def bits(binary, layout, precision, directory):
         return None, done.stderr
     with open(f"{directory}/metrics.jsonl", encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
-    figures = [(line["step"], line.get("loss"), line.get("grad_norm"), line.get("validation_loss")) for line in lines if "step" in line]
+    figures = [(line["step"], line.get("loss"), line.get("grad_norm"), line.get("validation_loss")) for line in lines
+               if "loss" in line or "validation_loss" in line]  # other events are not part of what is trained
     latest, digest = f"{directory}/checkpoints/step-{STEPS:08d}", hashlib.sha256()
     for name in sorted(os.listdir(latest)):
         if name.endswith(".safetensors"):
