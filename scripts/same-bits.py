@@ -2,7 +2,7 @@
 """Trains the same runs with two builds and compares their bits: every loss and gradient norm of ten steps, and the SHA-256 of every tensor file of the last
 checkpoint. A refactoring must leave them as they are. Prints a Markdown table; exits with 1 if any run differs.
 
-  scripts/same-bits.py OLD/trireme NEW/trireme               all runs, about five minutes on two cores
+  scripts/same-bits.py OLD/trireme NEW/trireme               all runs, about eight minutes on two cores
   scripts/same-bits.py OLD/trireme NEW/trireme zero3 zbv     those whose name contains one of the words
 """
 import argparse
