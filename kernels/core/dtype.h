@@ -14,7 +14,7 @@ constexpr int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kF64: return 8;
     case DType::kF32: return 4;
-    case DType::kBF16: return 2;
+    case DType::kBF16:
     case DType::kF16: return 2;
     case DType::kI64: return 8;
     case DType::kI32: return 4;

@@ -201,6 +201,13 @@ void prepare_run(const TemporaryDirectory& directory) {
   write_file(directory / "run.yaml", kConfig);
 }
 
+std::set<std::string> checkpoint_names(const fs::path& run_directory) {
+  std::set<std::string> names;
+  for (const auto& item : fs::directory_iterator(run_directory / "checkpoints"))
+    if (!item.is_symlink()) names.insert(item.path().filename().string());
+  return names;
+}
+
 Outcome must(const Outcome& outcome, int code) {
   INFO(outcome.out << outcome.err);
   REQUIRE(outcome.code == code);

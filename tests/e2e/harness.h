@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,9 @@ void build_data(const TemporaryDirectory& directory);
 /// run.yaml of a small model with dropout: 4 layers, 16 wide, steps of 8 sequences of 16 bytes; and its data.
 void prepare_run(const TemporaryDirectory& directory);
 extern const std::string kConfig;
+
+/// The checkpoints of a run: {"step-00000002", ...}.
+std::set<std::string> checkpoint_names(const std::filesystem::path& run_directory);
 
 /// Ends the test unless the exit code is `code`.
 Outcome must(const Outcome& outcome, int code = 0);

@@ -12,13 +12,6 @@ namespace {
 
 const Arguments kTrain = {"train", "run.yaml"};
 
-std::set<std::string> checkpoints(const fs::path& run_directory) {
-  std::set<std::string> names;
-  for (const auto& item : fs::directory_iterator(run_directory / "checkpoints"))
-    if (!item.is_symlink()) names.insert(item.path().filename().string());
-  return names;
-}
-
 }  // namespace
 
 TEST_CASE("save request: SIGUSR2 saves a checkpoint at the end of the step, and the run continues to the same bits") {
@@ -33,7 +26,7 @@ TEST_CASE("save request: SIGUSR2 saves a checkpoint at the end of the step, and 
     process.signal(SIGUSR2);
     const Outcome outcome = must(process.wait());
     CHECK(outcome.err.find("saving a checkpoint on request after step ") != std::string::npos);
-    std::set<std::string> saved = checkpoints(directory / run);
+    std::set<std::string> saved = checkpoint_names(directory / run);
     CHECK(saved.size() == 2);  // one for the request, one at the end
     CHECK(saved.contains("step-00000014"));
     const std::string whole = "whole" + std::to_string(ranks);

@@ -12,15 +12,7 @@ namespace {
 
 const Arguments kTrain = {"train", "run.yaml"};
 
-std::set<std::string> checkpoints(const fs::path& run_directory) {
-  std::set<std::string> names;
-  for (const auto& item : fs::directory_iterator(run_directory / "checkpoints"))
-    if (!item.is_symlink()) names.insert(item.path().filename().string());
-  return names;
-}
-
-/// Events "early_stop" in metrics.jsonl.
-/// Without the clock times.
+/// Events "early_stop" in metrics.jsonl, without the clock times.
 std::vector<nlohmann::json> early_stops(const fs::path& run_directory) {
   std::vector<nlohmann::json> found;
   for (nlohmann::json line : metrics(run_directory)) {
@@ -42,7 +34,7 @@ TEST_CASE("early stopping: ends a run as finished, also after a resume in anothe
   CHECK(whole.err.find("stopping early after step 6 of 9: the validation loss has not improved by 100 in 2 evaluations since ") != std::string::npos);
   CHECK(whole.err.find("done: 6 of 9 steps") != std::string::npos);
   CHECK(losses(directory / "run", 6).size() == 6);
-  CHECK(checkpoints(directory / "run") == std::set<std::string>{"step-00000006"});
+  CHECK(checkpoint_names(directory / "run") == std::set<std::string>{"step-00000006"});
   REQUIRE(early_stops(directory / "run").size() == 1);
   const nlohmann::json event = early_stops(directory / "run")[0];
   CHECK((event["step"] == 6 && event["without_improvement"] == 2 && event["best_step"] == 2));
@@ -58,8 +50,8 @@ TEST_CASE("early stopping: ends a run as finished, also after a resume in anothe
   for (const char* run : {"branch", "parts"}) {
     CAPTURE(run);
     CHECK(early_stops(directory / run) == early_stops(directory / "run"));
-    CHECK(checkpoints(directory / run).contains("step-00000006"));
-    CHECK_FALSE(checkpoints(directory / run).contains("step-00000009"));
+    CHECK(checkpoint_names(directory / run).contains("step-00000006"));
+    CHECK_FALSE(checkpoint_names(directory / run).contains("step-00000009"));
   }
   must(directory, command + sets({"training.stop.patience=3"}) + Arguments{"--max-steps", "7"});
   CHECK(losses(directory / "run", 7).size() == 7);
@@ -80,7 +72,7 @@ TEST_CASE("keep_best and keep_every: the best checkpoints and the milestones sta
   REQUIRE((evaluated[0].second < 8 && evaluated[1].second < 8));  // the learning rate diverges: neither is a milestone or the newest
   const auto name = [](int64_t step) { return std::string(step < 10 ? "step-0000000" : "step-000000") + std::to_string(step); };
   const std::set<std::string> expected{name(evaluated[0].second), name(evaluated[1].second), name(8), name(14)};
-  CHECK(checkpoints(directory / "run") == expected);
+  CHECK(checkpoint_names(directory / "run") == expected);
   const auto inspected = [&](int64_t step) {
     return nlohmann::json::parse(must(directory, {"checkpoint", "inspect", "--json", "run/checkpoints/" + name(step)}).out);
   };
@@ -91,9 +83,9 @@ TEST_CASE("keep_best and keep_every: the best checkpoints and the milestones sta
 
   for (const char* steps : {"4", "6", "10"}) must(directory, command + in("parts") + Arguments{"--max-steps", steps});
   must(directory, command + in("parts") + layout(1, 1, 2, 1));
-  CHECK(checkpoints(directory / "parts").size() == checkpoints(directory / "run").size());
+  CHECK(checkpoint_names(directory / "parts").size() == checkpoint_names(directory / "run").size());
   must(directory, command + in("synchronous") + sets({"checkpoint.asynchronous=false"}));
-  CHECK(checkpoints(directory / "synchronous") == expected);
+  CHECK(checkpoint_names(directory / "synchronous") == expected);
 }
 
 }  // namespace trireme::test
