@@ -2,7 +2,7 @@
 # Repeats a newcomer's first steps on other distributions: in each root directory, scripts/quickstart.sh on the committed sources (packages, compilation,
 # training, a sample of text), then the resumption of its run.
 #   sudo ./scripts/portability.sh ROOT...      a ROOT is made by: debootstrap --variant=minbase --components=main,universe noble ROOT
-# One root takes some ten minutes on two cores. Writes ROOT/src and, with all output, ROOT/portability.log. Exits 1 if a root fails.
+# One root takes some three minutes on two cores, once its packages are installed. Writes ROOT/src and, with all output, ROOT/portability.log. Exits 1 if a root fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -ge 1 ] && [ "$1" != --help ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 64; }
