@@ -9,9 +9,9 @@ namespace trireme {
 
 /// Blocks signals in the calling thread, and therefore in all threads started later, and starts the signal thread. Must be the first call in main();
 /// later calls do nothing. The signal thread records stop requests (SIGTERM, SIGINT, SIGUSR1, SIGHUP, and SIGXCPU, which batch systems send when the
-/// time limit is reached) while a StopRequest exists; before the first StopRequest these signals end the process as by default. All other signals
-/// keep their default action. SIGUSR2 is recorded while a SaveRequest exists, and keeps its default action before the first one; handlers that a library has installed run on the signal thread. Signals raised by a fault (SIGSEGV etc.) and SIGPIPE
-/// are not blocked: the kernel sends them to the thread that caused them. Errors: IoError.
+/// time limit is reached) while a StopRequest exists, and SIGUSR2 while a SaveRequest exists; before the first such object these signals end the
+/// process as by default. All other signals keep their default action; handlers that a library has installed run on the signal thread. Signals raised
+/// by a fault (SIGSEGV etc.) and SIGPIPE are not blocked: the kernel sends them to the thread that caused them. Errors: IoError.
 void start_signal_thread();
 
 /// While an object of this class exists, SIGUSR2 requests a checkpoint instead of ending the process. All objects see the same request. After the

@@ -23,9 +23,9 @@ class CheckpointManager {
   CheckpointManager(Trainer& trainer, const Config& config, const std::string& session, std::string training_data, RunHistory history,
                     const RunLock* lock, Reporter& reporter, Progress& progress);
 
-  /// Saves the state after `step`, which ends a series of `rejected_steps` rejected ones, with the state of early stopping. With checkpoint.asynchronous a thread writes after the
-  /// return. A failure is reported once per job, and training continues. Collective. Errors, on all ranks: IoError if this job has lost the lock on
-  /// the run directory.
+  /// Saves the state after `step`, which ends a series of `rejected_steps` rejected ones, with the state of early stopping. With
+  /// checkpoint.asynchronous a thread writes after the return. A failure is reported once per job, and training continues. Collective. Errors, on all
+  /// ranks: IoError if this job has lost the lock on the run directory.
   void save(int64_t step, int64_t rejected_steps, const StopState& early_stopping = {});
   /// With checkpoint.keep_best: adds the validation loss after `step` to its checkpoint, if this job saved it or resumed from it, once it is published.
   void evaluated(int64_t step, double loss);

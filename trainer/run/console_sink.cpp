@@ -62,7 +62,6 @@ void ConsoleSink::step(const Event& event) {
   if (event.fields.contains("loss_scale")) fields.push_back({concat("scale ", event.fields["loss_scale"].get<int64_t>()), 1});
   if (!event.fields.at("mfu").is_null()) fields.push_back({format("mfu %.1f%%", 100 * number("mfu")), 4});
   fields.push_back({"left " + format_duration(smoothed_step_seconds_ * static_cast<double>(total_steps_ - *event.step)), 7});
-  printed_ = true;
   show_progress(std::move(fields), event.time);
 }
 
@@ -77,7 +76,7 @@ void ConsoleSink::show_progress(std::vector<ProgressField> fields, std::optional
 /// Steps may take from milliseconds to minutes: a number of lines alone would leave the log of a long run silent for hours.
 bool ConsoleSink::is_printed(const Event& step) const {
   const int64_t every = print_every_.value_or(automatic_print_every(total_steps_));
-  if (!printed_ || *step.step % every == 0 || *step.step == total_steps_) return true;
+  if (steps_seen_ == 1 || *step.step % every == 0 || *step.step == total_steps_) return true;
   return !print_every_ && step.time && last_line_ && *step.time - *last_line_ >= std::chrono::minutes(1);
 }
 

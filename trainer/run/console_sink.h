@@ -46,7 +46,6 @@ class ConsoleSink : public EventSink {
   double smoothed_step_seconds_ = 0;
   int64_t steps_seen_ = 0;
   double evaluation_shown_ = 0;  ///< seconds into the current evaluation at its last line; 0: none
-  bool printed_ = false;         ///< at least one step
   std::optional<WallClock::time_point> last_line_;
   std::string last_date_;
   TerminalLine progress_;
