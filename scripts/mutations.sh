@@ -135,6 +135,7 @@ programs_for() {
   fi
   case ${files[_$1]} in
     *kernels/*) echo test_kernels "${parity[@]}" test_unit test_parallel ;;
+    *trainer/plan/*) echo test_plan test_unit "${parity[@]}" ;;
     *parallel/pipeline/*) echo test_parallel "${parity[@]}" test_unit test_kernels ;;
     *trainer/data/* | *trainer/checkpoint/* | *trainer/files/*) echo test_unit "${parity[@]}" test_parallel test_kernels ;;
     *) echo "${parity[@]}" test_parallel test_unit test_kernels ;;

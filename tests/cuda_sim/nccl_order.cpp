@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <set>
 
 #include "kernels/core/check.h"
 
@@ -18,19 +17,15 @@ std::map<int, std::deque<PartPointer>>& orders() {
   return all;
 }
 
-/// The counterparts of a part that have been issued, and whether all have been.
-std::pair<std::vector<PartPointer>, bool> counterparts(const Part& part) {
-  std::vector<PartPointer> found;
-  bool all = true;
-  const auto add = [&](const PartPointer& other) {
-    all &= other != nullptr;
-    if (other != nullptr && other.get() != &part) found.push_back(other);
-  };
+/// Calls `is` with each counterpart of a part, null for one not issued yet, until it returns false. Returns whether it was true of all.
+template <class Is>
+bool all_counterparts(const Part& part, const Is& is) {
   if (part.collective != nullptr)
-    for (const PartPointer& other : part.collective->parts) add(other);
+    for (const PartPointer& other : part.collective->parts)
+      if (other.get() != &part && !is(other)) return false;
   for (const MessageEnd& end : part.ends)
-    if (end.message != nullptr) add(end.send ? end.message->receiver : end.message->sender);
-  return {std::move(found), all};
+    if (end.message != nullptr && !is(end.send ? end.message->receiver : end.message->sender)) return false;
+  return true;
 }
 
 /// A part can complete only after `next`, because `next` was issued before the part itself or before its counterpart `via`.
@@ -38,24 +33,11 @@ struct Dependency {
   PartPointer next, via;
 };
 
-std::vector<Dependency> dependencies(const Part& part) {
-  std::vector<Dependency> found;
-  const auto add = [&](const Part& behind, const PartPointer& via) {
-    const PartPointer next = behind.before.lock();
-    if (next != nullptr && !next->retired) found.push_back({next, via});
-  };
-  add(part, nullptr);
-  for (const PartPointer& other : counterparts(part).first)
-    if (!other->retired) add(*other, other);
-  return found;
-}
-
 bool can_retire(const Part& part) {
   if (part.phase != Part::Phase::kDone) return false;
   if (part.dropped || part.clique->error != ncclSuccess) return true;
-  const std::vector<PartPointer> others = counterparts(part).first;
-  return std::all_of(others.begin(), others.end(),
-                     [](const PartPointer& other) { return other->retired || orders()[other->device()].front() == other; });
+  return all_counterparts(part,
+                          [](const PartPointer& other) { return other == nullptr || other->retired || orders()[other->device()].front() == other; });
 }
 
 void retire_all() {
@@ -72,27 +54,37 @@ void retire_all() {
   }
 }
 
-/// Extends the path `way`, which ends at `from`, to one of `targets`. Returns false if there is none.
-bool find_path(const Part& from, const std::set<const Part*>& targets, std::set<const Part*>& seen, std::vector<Dependency>& way) {
-  for (Dependency& dependency : dependencies(from)) {
-    const Part& next = *dependency.next;
-    if (!seen.insert(&next).second) continue;
-    way.push_back(std::move(dependency));
-    if (targets.contains(&next) || find_path(next, targets, seen, way)) return true;
+/// Extends the path `way`, which ends at `from`, to one of the targets of this search. Returns false if there is none.
+bool find_path(const Part& from, uint64_t search, std::vector<Dependency>& way) {
+  const auto follow = [&](const Part& behind, const PartPointer& via) {
+    const PartPointer next = behind.before.lock();
+    if (next == nullptr || next->retired || next->seen == search) return false;
+    next->seen = search;
+    way.push_back({next, via});
+    if (next->target == search || find_path(*next, search, way)) return true;
     way.pop_back();
-  }
-  return false;
+    return false;
+  };
+  return follow(from, nullptr) ||
+         !all_counterparts(from, [&](const PartPointer& other) { return other == nullptr || other->retired || !follow(*other, other); });
 }
 
 /// The part issued last on its device closes a cycle only if the part before it waits, directly or not, for one of its counterparts.
 void break_if_cyclic(const PartPointer& part) {
+  static uint64_t searches = 0;  // under mutex()
+  const uint64_t search = ++searches;
   const PartPointer before = part->before.lock();
-  std::set<const Part*> targets, seen;
-  for (const PartPointer& other : counterparts(*part).first)
-    if (!other->retired) targets.insert(other.get());
-  if (before == nullptr || targets.empty()) return;
+  bool waits = false;
+  all_counterparts(*part, [&](const PartPointer& other) {
+    if (other != nullptr && !other->retired) {
+      other->target = search;
+      waits = true;
+    }
+    return true;
+  });
+  if (before == nullptr || !waits) return;
   std::vector<Dependency> cycle{{before, part}};
-  if (!find_path(*before, targets, seen, cycle)) return;
+  if (!find_path(*before, search, cycle)) return;
 
   std::string reason = "deadlock: operations are issued in different orders";
   const Part* from = cycle.back().next.get();
@@ -187,8 +179,7 @@ void issue(const PartPointer& part) {
 
 bool ready(const Part& part) {
   if (part.dropped || part.clique->error != ncclSuccess) return true;
-  const auto [others, all] = counterparts(part);
-  return all && std::all_of(others.begin(), others.end(), [](const PartPointer& other) { return other->phase != Part::Phase::kIssued; });
+  return all_counterparts(part, [](const PartPointer& other) { return other != nullptr && other->phase != Part::Phase::kIssued; });
 }
 
 void finish(Part& part) {
@@ -214,7 +205,7 @@ void leave(CommunicatorState& clique, int rank, bool abort) {
       if (part->rank == rank) {
         part->dropped = abort;
       } else {
-        const bool waits = !counterparts(*part).second;
+        const bool waits = !all_counterparts(*part, [](const PartPointer& other) { return other != nullptr; });
         if (waits && part->collective != nullptr && part->collective->parts[static_cast<size_t>(rank)] == nullptr) break_if_left(clique, part, rank);
         for (const MessageEnd& end : part->ends)
           if (waits && end.peer == rank) break_if_left(clique, part, rank);

@@ -75,7 +75,8 @@ struct Part {
   bool dropped = false;  ///< by its own rank's abort, or because its device failed
   bool retired = false;  ///< done, also if the operations of each device ran one after the other
   std::shared_ptr<Collective> collective;
-  std::weak_ptr<Part> before;  ///< the part issued before this one on its device
+  std::weak_ptr<Part> before;     ///< the part issued before this one on its device
+  uint64_t seen = 0, target = 0;  ///< the last search for a cycle that has visited it, or that looked for it
 
   int device() const { return clique->devices[static_cast<size_t>(rank)]; }
   std::string str() const;  ///< "all_reduce(sum) of 3 F32 of communicator 'tensor' on rank 0 of 2, device 4"

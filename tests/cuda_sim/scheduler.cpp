@@ -35,6 +35,7 @@ void Machine::reset(uint64_t new_seed, const Options& wanted) {
   options = wanted;
   streams.clear();
   active_.clear();
+  candidates_.clear();
   events.clear();
   graphs.clear();
   executables.clear();
@@ -65,8 +66,8 @@ RecordPtr Machine::push(Stream& stream, std::unique_ptr<Operation> operation, st
   std::erase_if(waits, [](const RecordPtr& record) { return record == nullptr || record->done; });
   auto record = std::make_shared<Record>();
   if (stream.queue.empty()) {
-    auto known = std::find_if(active_.begin(), active_.end(), [&](const auto& other) { return other.get() == &stream; });
-    if (known == active_.end()) active_.push_back(stream.shared_from_this());
+    active_.push_back(stream.shared_from_this());
+    candidates_.push_back(&stream);
   }
   record->stream = stream.weak_from_this();
   stream.queue.push_back({std::move(operation), std::move(waits), record, false});
@@ -107,8 +108,13 @@ void Machine::run(Lock& lock, Stream& stream) {
 void Machine::finish(Stream& stream) {
   Queued head = std::move(stream.queue.front());
   stream.queue.pop_front();
-  if (stream.queue.empty()) std::erase_if(active_, [&](const auto& other) { return other.get() == &stream; });
+  if (stream.queue.empty()) {
+    std::erase_if(active_, [&](const auto& other) { return other.get() == &stream; });
+    std::erase(candidates_, &stream);
+  }
   head.end->done = true;
+  candidates_.insert(candidates_.end(), head.end->blocked.begin(), head.end->blocked.end());
+  head.end->blocked.clear();
   head.end->time = Clock::now();
   --queued_;
   ++progress_;

@@ -26,6 +26,7 @@ struct Record {
   bool done = false;
   Clock::time_point time{};
   std::weak_ptr<Stream> stream;  // the stream it is queued on
+  std::vector<Stream*> blocked;  // streams whose head waits for it
 };
 using RecordPtr = std::shared_ptr<Record>;
 
@@ -80,7 +81,7 @@ struct Device {
   std::shared_ptr<Stream> default_stream;
 };
 
-enum class Strategy : uint8_t { kAny, kNeeded, kStarve, kNewest, kMinComputeCapability, kOneStream };
+enum class Strategy : uint8_t { kAny, kNeeded, kStarve, kNewest, kOldest, kOneStream };
 
 class Machine {
  public:
@@ -124,6 +125,7 @@ class Machine {
   };
   bool head_is_ready(Stream& stream);
   void collect_ready(std::vector<Stream*>& ready);
+  static Record* first_wait(const Stream& stream);
   void collect_needed(const RecordPtr& target, std::set<const Stream*>& seen, std::vector<Stream*>& ready);
   Stream* pick(const RecordPtr& target, size_t* others);
   void run(Lock& lock, Stream& stream);
@@ -136,6 +138,7 @@ class Machine {
   uintptr_t handles_ = 0x51000000;
   uint64_t streams_made_ = 0;
   std::vector<std::shared_ptr<Stream>> active_;  // streams with queued operations
+  std::vector<Stream*> candidates_;  // those that no Record::blocked lists: a graph launch queues hundreds of streams, of which few can run
   std::vector<Waiter*> waiters_;
   int running_ = 0;
   bool alone_ = false;  // an operation on all devices is running

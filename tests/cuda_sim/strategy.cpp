@@ -6,10 +6,6 @@
 namespace cuda_sim {
 namespace {
 
-bool all_done(const std::vector<RecordPtr>& records) {
-  return std::all_of(records.begin(), records.end(), [](const RecordPtr& record) { return record->done; });
-}
-
 /// True while arrive() or ready() runs on this thread: fail() must not acquire the lock again.
 thread_local bool in_callback = false;
 struct CallbackScope {
@@ -23,10 +19,17 @@ struct CallbackScope {
 
 bool is_in_callback() { return in_callback; }
 
+/// The first record that the head still waits for; null if none.
+Record* Machine::first_wait(const Stream& stream) {
+  for (const RecordPtr& record : stream.queue.front().waits)
+    if (!record->done) return record.get();
+  return nullptr;
+}
+
 bool Machine::head_is_ready(Stream& stream) {
   if (stream.running || stream.queue.empty()) return false;
   Queued& head = stream.queue.front();
-  if (!all_done(head.waits)) return false;
+  if (first_wait(stream) != nullptr) return false;
   if (head.operation == nullptr || devices[static_cast<size_t>(stream.device)].error != cudaSuccess) return true;
   if (!head.arrived) {
     head.arrived = true;
@@ -41,8 +44,13 @@ bool Machine::head_is_ready(Stream& stream) {
 }
 
 void Machine::collect_ready(std::vector<Stream*>& ready) {
-  for (const auto& stream : active_)
-    if (head_is_ready(*stream)) ready.push_back(stream.get());
+  std::erase_if(candidates_, [](Stream* stream) {
+    Record* const wait = first_wait(*stream);
+    if (wait != nullptr) wait->blocked.push_back(stream);
+    return wait != nullptr;
+  });
+  for (Stream* stream : candidates_)
+    if (head_is_ready(*stream)) ready.push_back(stream);
 }
 
 /// Collects the ready operations that the target depends on, through streams and events.
@@ -79,7 +87,7 @@ Stream* Machine::pick(const RecordPtr& target, size_t* others) {
   auto favourite = std::find_if(ready.begin(), ready.end(), [&](const Stream* stream) { return stream->id == favourite_; });
   switch (strategy_) {
     case Strategy::kNewest: return *std::max_element(ready.begin(), ready.end(), by_id);
-    case Strategy::kMinComputeCapability: return *std::min_element(ready.begin(), ready.end(), by_id);
+    case Strategy::kOldest: return *std::min_element(ready.begin(), ready.end(), by_id);
     case Strategy::kStarve:
       if (favourite_ == 0) favourite_ = active_[random.below(active_.size())]->id;
       if (favourite != ready.end() && ready.size() > 1) ready.erase(favourite);
