@@ -2,6 +2,7 @@
 # Repeats a newcomer's first steps on other distributions: in each root directory, scripts/quickstart.sh on the committed sources (packages, compilation,
 # training, a sample of text), then the resumption of its run.
 #   sudo ./scripts/portability.sh ROOT...      a ROOT is made by: debootstrap --variant=minbase --components=main,universe noble ROOT
+#   CXX=clang++ sudo -E ./scripts/portability.sh ROOT...   with clang, which is installed first
 # One root takes some three minutes on two cores, once its packages are installed. Writes ROOT/src and, with all output, ROOT/portability.log. Exits 1 if a root fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +11,10 @@ cd "$(dirname "$0")/.."
 first_steps='
   set -e
   cd /src
+  case ${CXX:-} in *clang*)
+    apt-get update -q
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q clang libomp-dev ;;
+  esac
   ./scripts/quickstart.sh --max-steps 20
   build/trireme train configs/quickstart.yaml --set run.directory=runs/quickstart-1 --max-steps 30
   build/trireme generate --checkpoint runs/quickstart-1 --prompt "She said" --max-tokens 20
@@ -21,7 +26,7 @@ in_root() {
     set -e
     mount --bind /proc "$1/proc"
     for directory in dev sys; do mount --rbind "/$directory" "$1/$directory"; done
-    exec chroot "$1" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 bash -c "$2"' - "$1" "$first_steps"
+    exec chroot "$1" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 ${CXX:+CXX="$CXX"} bash -c "$2"' - "$1" "$first_steps"
 }
 
 failed=0
