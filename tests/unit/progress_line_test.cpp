@@ -51,11 +51,10 @@ std::string on_terminal(unsigned short columns, Body&& body) {
   const winsize size{24, columns, 0, 0};
   REQUIRE(::ioctl(slave, TIOCSWINSZ, &size) == 0);
   with_standard_error(slave, body);
-  std::string text(4096, '\0');
-  ::fcntl(master, F_SETFL, O_NONBLOCK);
-  const ssize_t bytes = ::read(master, text.data(), text.size());
-  text.resize(bytes < 0 ? 0 : static_cast<size_t>(bytes));
-  ::close(slave);
+  ::close(slave);  // a read of the master ends with an error once it has returned everything, however late the kernel passes it on
+  std::string text;
+  char buffer[4096];
+  for (ssize_t bytes = 0; (bytes = ::read(master, buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(bytes));
   ::close(master);
   return text;
 }
