@@ -125,7 +125,7 @@ class Machine {
   };
   bool head_is_ready(Stream& stream);
   void collect_ready(std::vector<Stream*>& ready);
-  static Record* first_wait(const Stream& stream);
+  static Record* pending_wait(Stream& stream);
   void collect_needed(const RecordPtr& target, std::set<const Stream*>& seen, std::vector<Stream*>& ready);
   Stream* pick(const RecordPtr& target, size_t* others);
   void run(Lock& lock, Stream& stream);

@@ -19,17 +19,18 @@ struct CallbackScope {
 
 bool is_in_callback() { return in_callback; }
 
-/// The first record that the head still waits for; null if none.
-Record* Machine::first_wait(const Stream& stream) {
-  for (const RecordPtr& record : stream.queue.front().waits)
-    if (!record->done) return record.get();
-  return nullptr;
+/// A record that the head still waits for; null if none. Drops those that are done behind it, so that none is looked at again: the end of a graph waits
+/// for hundreds.
+Record* Machine::pending_wait(Stream& stream) {
+  std::vector<RecordPtr>& waits = stream.queue.front().waits;
+  while (!waits.empty() && waits.back()->done) waits.pop_back();
+  return waits.empty() ? nullptr : waits.back().get();
 }
 
 bool Machine::head_is_ready(Stream& stream) {
   if (stream.running || stream.queue.empty()) return false;
   Queued& head = stream.queue.front();
-  if (first_wait(stream) != nullptr) return false;
+  if (pending_wait(stream) != nullptr) return false;
   if (head.operation == nullptr || devices[static_cast<size_t>(stream.device)].error != cudaSuccess) return true;
   if (!head.arrived) {
     head.arrived = true;
@@ -45,7 +46,7 @@ bool Machine::head_is_ready(Stream& stream) {
 
 void Machine::collect_ready(std::vector<Stream*>& ready) {
   std::erase_if(candidates_, [](Stream* stream) {
-    Record* const wait = first_wait(*stream);
+    Record* const wait = pending_wait(*stream);
     if (wait != nullptr) wait->blocked.push_back(stream);
     return wait != nullptr;
   });
