@@ -101,7 +101,7 @@ options=(-DCMAKE_BUILD_TYPE=Release)
 [ -z "$tests" ] || options+=(-DTRIREME_TESTS=ON -DTRIREME_CUDA=ON)
 [ -z "$cuda" ] && [ ! -e /dev/nvidiactl ] || options+=(-DTRIREME_CUDA=ON)
 stage "configuring build/" cmake -S . -B build "${options[@]}"
-sed -n '/^-- Trireme /,$ { /: not found/s/^  /setup: /p }' "$log"
+sed -n '/^-- Trireme /,$ { /: not found\|: left out/s/^  /setup: /p }' "$log"
 what="build/trireme"
 target=(--target trireme)
 [ -z "$tests" ] || what="build/trireme and the tests" target=()
