@@ -7,6 +7,7 @@
 #include "tests/support/catch.h"
 #include "trainer/config/load.h"
 #include "trainer/layout/resolve.h"
+#include "trainer/model/flops.h"
 #include "trainer/plan/collective.h"
 #include "trainer/plan/forecast.h"
 #include "trainer/plan/layouts.h"
@@ -171,6 +172,15 @@ TEST_CASE("the forecast counts the same gathers and reductions of embedding and 
       }
     }
   }
+}
+
+TEST_CASE("a tied table on one rank is updated once") {
+  const ClusterConfig cluster = machines("H100", 1);
+  const Config tied = model("tensor: 1", true), untied = model("tensor: 1");
+  const auto update = [&](const Config& config) { return step_costs(config, cluster, model_seconds(config, cluster), {0}).optimizer.front(); };
+  const double fewer = static_cast<double>(parameter_count(tied.model)) / static_cast<double>(parameter_count(untied.model));
+  CHECK(fewer < 0.95);
+  CHECK(update(tied) / update(untied) == Approx(fewer).epsilon(1e-3));
 }
 
 TEST_CASE("only stage boundaries that leave a node use the network") {

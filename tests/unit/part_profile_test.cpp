@@ -174,6 +174,14 @@ TEST_CASE("a block's products, communication and saved bytes match published for
   CHECK(moved(none.weight_gradient, "all_gather") == (sequence_parallel ? crossing : 0));
 }
 
+TEST_CASE("an operand that is read and written counts twice in the bytes of an operation") {
+  const ModelConfig model = model_of("gpt2");
+  PartProfiles profiles(model);
+  const ProfileShape shape{.sequences = 3, .length = 4, .compute = DType::kBF16};
+  const int64_t M = 12, D = 48;  // a row-parallel layer adds its bias in place: attention's output and the second layer of the MLP
+  CHECK(bytes_of(profiles.of(parts(model)[1], shape).forward.operations, "bias_forward") == 2 * 2 * (2 * M * D + D));
+}
+
 TEST_CASE("the products of a model can be listed for any number of rows") {
   const std::string architecture = GENERATE(as<std::string>{}, "gpt2", "llama");
   const std::vector<bench::Product> products = bench::products_of(model_of(architecture), 1000, 2);  // more rows than positions
