@@ -136,7 +136,7 @@ TEST_CASE("stop: no effect during the last step") {
         fs::remove_all(directory / (std::string(run) + "-part"));
         Process process(command, directory.path());
         REQUIRE(process.wait_for("step 3/"));
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        std::this_thread::sleep_for(std::chrono::milliseconds(50 << tries));
         process.signal(SIGTERM);
         outcome = process.wait();
         if (outcome.err.find("stopped on request after step 3,") == std::string::npos) break;  // else the ranks had not begun step 4
