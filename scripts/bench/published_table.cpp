@@ -20,16 +20,12 @@ namespace {
 
 using namespace trireme;
 
-double quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
-}
-
 void print(const std::string& name, const std::vector<double>& errors) {
   std::vector<double> sizes;
   for (const double error : errors) sizes.push_back(std::abs(error));
   std::cout << std::left << std::setw(32) << name << std::right << std::setw(5) << errors.size() << std::fixed << std::setprecision(1) << std::setw(9)
-            << 100 * quantile(sizes, 0.5) << std::setw(9) << 100 * quantile(sizes, 0.9) << std::setw(9) << 100 * quantile(errors, 0.5) << '\n';
+            << 100 * published::quantile(sizes, 0.5) << std::setw(9) << 100 * published::quantile(sizes, 0.9) << std::setw(9)
+            << 100 * published::quantile(errors, 0.5) << '\n';
 }
 
 using Runs = std::vector<const published::Run*>;

@@ -27,7 +27,6 @@ struct BadInput {
   int ranks = 0;         ///< above 0: started by mpirun with this many ranks
 };
 
-const Arguments kTrain = {"train", "run.yaml"};
 Arguments train(const Arguments& assignments) { return kTrain + sets(assignments); }
 
 Prepare config(const std::string& text) {

@@ -12,10 +12,7 @@ using nlohmann::json;
 namespace trireme::test {
 namespace {
 
-const Arguments kTrain =
-    Arguments{"train", "run.yaml"} + sets({"training.evaluate.every=0", "data.validation=[]", "checkpoint.every=1", "checkpoint.keep=100"});
-
-bool says(const Outcome& outcome, const std::string& words) { return outcome.err.find(words) != std::string::npos; }
+const Arguments kTrainAndKeep = kTrain + kNoEvaluation + sets({"checkpoint.every=1", "checkpoint.keep=100"});
 
 void copy(const TemporaryDirectory& directory, const std::string& from, const std::string& to) {
   fs::remove_all(directory / to);
@@ -87,9 +84,9 @@ TEST_CASE("change: a change is refused unless it is named, recorded, and resumed
   for (const Changed& each : changed_runs()) {
     CAPTURE(each.name);
     fs::remove_all(directory / "run");
-    must(directory, kTrain + each.base + in("run") + Arguments{"--max-steps", "4"});
+    must(directory, kTrainAndKeep + each.base + in("run") + Arguments{"--max-steps", "4"});
     copy(directory, "run", "whole");
-    const Arguments command = kTrain + each.change;
+    const Arguments command = kTrainAndKeep + each.change;
 
     const auto before = directory.listing();
     const Outcome refused = must(directory, command + in("whole"), 64);
@@ -118,9 +115,9 @@ TEST_CASE("change: a change is refused unless it is named, recorded, and resumed
 TEST_CASE("change: a named key that does not differ changes nothing, and an undisturbed run records no change") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  must(directory, kTrain + in("whole"));
-  must(directory, kTrain + in("parts") + Arguments{"--max-steps", "4"});
-  must(directory, kTrain + in("parts") + Arguments{"--change", "training,data,run.seed"});
+  must(directory, kTrainAndKeep + in("whole"));
+  must(directory, kTrainAndKeep + in("parts") + Arguments{"--max-steps", "4"});
+  must(directory, kTrainAndKeep + in("parts") + Arguments{"--change", "training,data,run.seed"});
   CHECK(fingerprint_of(directory / "parts", 6) == fingerprint_of(directory / "whole", 6));
   CHECK(branch_of(directory, "parts").is_null());
   CHECK(changes_in(directory, "parts").empty());
@@ -131,8 +128,8 @@ TEST_CASE("change: the training data continue behind the last sample, and other 
   TemporaryDirectory directory;
   prepare_run(directory);
   // Nearly constant weights and double precision: the loss of a step identifies its samples.
-  const Arguments command = kTrain + sets({"training.schedule.final_learning_rate=0", "training.precision=fp64", "model.dropout=0",
-                                           "training.optimizer.learning_rate=1.0e-30", "training.optimizer.weight_decay=0"});
+  const Arguments command = kTrainAndKeep + sets({"training.schedule.final_learning_rate=0", "training.precision=fp64", "model.dropout=0",
+                                                  "training.optimizer.learning_rate=1.0e-30", "training.optimizer.weight_decay=0"});
   must(directory, command + in("small") + sets({"training.steps=11"}));
   must(directory, command + in("other") + sets({"training.steps=3", "data.train=[validation]"}));
   const std::vector<double> small = losses(directory / "small", 11), other = losses(directory / "other", 3);
@@ -177,13 +174,13 @@ TEST_CASE("change: the training data continue behind the last sample, and other 
 TEST_CASE("change: tokens that changed in place are refused, and begin at sample 0 if data.train is named") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  must(directory, kTrain + in("run") + Arguments{"--max-steps", "4"});
+  must(directory, kTrainAndKeep + in("run") + Arguments{"--max-steps", "4"});
   fs::remove_all(directory / "train");
   fs::rename(directory / "validation", directory / "train");
   const auto before = directory.listing();
-  check(run(directory, kTrain + in("run")), 65, "add --change data.train");
+  check(run(directory, kTrainAndKeep + in("run")), 65, "add --change data.train");
   CHECK(directory.changes_since(before) == "");
-  must(directory, kTrain + in("run") + Arguments{"--change", "data.train"});
+  must(directory, kTrainAndKeep + in("run") + Arguments{"--change", "data.train"});
   CHECK(branch_of(directory, "run")[0]["sample"] == 0);
   CHECK(branch_of(directory, "run")[0]["changes"] == json{{"data.train", {{"train"}, {"train"}}}});
 }
@@ -191,8 +188,8 @@ TEST_CASE("change: tokens that changed in place are refused, and begin at sample
 TEST_CASE("change: the loss scale starts anew when fp16 is switched on") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  must(directory, kTrain + in("run") + Arguments{"--max-steps", "4"});
-  const Arguments command = kTrain + in("run") + sets({"training.precision=fp16", "training.loss_scale.initial=512"});
+  must(directory, kTrainAndKeep + in("run") + Arguments{"--max-steps", "4"});
+  const Arguments command = kTrainAndKeep + in("run") + sets({"training.precision=fp16", "training.loss_scale.initial=512"});
   must(directory, command + Arguments{"--change", "training.precision"});
   CHECK(step_line(directory, "run", 5)["loss_scale"] == 512);
 }
@@ -200,10 +197,10 @@ TEST_CASE("change: the loss scale starts anew when fp16 is switched on") {
 TEST_CASE("change: --resume takes the newest complete checkpoint of a run directory, and the branch leaves that run as it is") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  must(directory, kTrain + in("run") + Arguments{"--max-steps", "4"});
+  must(directory, kTrainAndKeep + in("run") + Arguments{"--max-steps", "4"});
   fs::remove(directory / "run/checkpoints/step-00000004/manifest.json");
   const std::string manifest = read_file(directory / "run/checkpoints/step-00000003/manifest.json");
-  const Arguments command = kTrain + in("branch") + sets({"training.steps=8"}) + Arguments{"--resume", "run"};
+  const Arguments command = kTrainAndKeep + in("branch") + sets({"training.steps=8"}) + Arguments{"--resume", "run"};
   const Outcome refused = must(directory, command, 64);
   CHECK(says(refused, "add --change training.steps"));
   CHECK_FALSE(says(refused, "run.directory"));  // the user already uses another one
@@ -217,13 +214,13 @@ TEST_CASE("change: --resume takes the newest complete checkpoint of a run direct
   CHECK(read_file(directory / "run/checkpoints/step-00000003/manifest.json") == manifest);
 
   fs::create_directories(directory / "empty/checkpoints");
-  check(run(directory, kTrain + in("new") + Arguments{"--resume", "empty"}), 66, "--resume empty: this run has no checkpoint yet");
+  check(run(directory, kTrainAndKeep + in("new") + Arguments{"--resume", "empty"}), 66, "--resume empty: this run has no checkpoint yet");
 }
 
 TEST_CASE("change: keys that are unknown, can never change or need no permission are refused with the reason") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments command = kTrain + in("run");
+  const Arguments command = kTrainAndKeep + in("run");
   must(directory, command + Arguments{"--max-steps", "2"});
   const auto before = directory.listing();
   struct Case {

@@ -13,9 +13,6 @@ using nlohmann::json;
 namespace trireme::test {
 namespace {
 
-const Arguments kTrain = {"train", "run.yaml"};
-const Arguments kNoEvaluation = sets({"training.evaluate.every=0", "data.validation=[]"});
-
 template <class... Values>
 std::string bytes_of(Values... values) {
   std::string bytes;

@@ -27,13 +27,13 @@ void check_words(const std::string& err, int rank) {
   CHECK(err.find(named(rank), first + 1) == std::string::npos);
 }
 
-struct Case {
+struct Death {
   const char* deed;  ///< "kill": SIGKILL from outside
   int rank;
   const char* end = "";  ///< as reported by mpirun
 };
 
-void check_death(const TemporaryDirectory& directory, const Case& is, const Arguments& ranks, size_t count) {
+void check_death(const TemporaryDirectory& directory, const Death& is, const Arguments& ranks, size_t count) {
   CAPTURE(is.deed, is.rank);
   const fs::path trigger = directory / "trigger";
   fs::remove(trigger);
@@ -63,7 +63,7 @@ void check_death(const TemporaryDirectory& directory, const Case& is, const Argu
 }
 
 /// `hang_seconds`: as configured. Detection may take some seconds longer on a busy machine.
-void check_hang(const TemporaryDirectory& directory, const Case& is, double hang_seconds) {
+void check_hang(const TemporaryDirectory& directory, const Death& is, double hang_seconds) {
   CAPTURE(is.deed, is.rank, hang_seconds);
   const fs::path trigger = directory / "trigger";
   fs::remove(trigger);
@@ -117,8 +117,8 @@ void stop_for(pid_t process, std::chrono::milliseconds time) {
 TEST_CASE("death: a rank that is killed, aborts or exits is named within two seconds, and all ranks end") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  for (const Case& is : {Case{"kill", 0, "by signal 9"}, Case{"abort", 3, "by signal 6"}, Case{"exit0", 0, "without reporting"},
-                         Case{"exit0", 2, "without reporting"}})
+  for (const Death& is : {Death{"kill", 0, "by signal 9"}, Death{"abort", 3, "by signal 6"}, Death{"exit0", 0, "without reporting"},
+                          Death{"exit0", 2, "without reporting"}})
     check_death(directory, is, layout(2, 1, 2, 1), 4);
 }
 
@@ -126,7 +126,7 @@ TEST_CASE("death: each kind, of the first and of another one of eight ranks", "[
   TemporaryDirectory directory;
   prepare_run(directory);
   for (int rank : {0, 5})
-    for (const Case& is : {Case{"kill", rank, "by signal 9"}, Case{"abort", rank, "by signal 6"}, Case{"exit0", rank, "without reporting"}})
+    for (const Death& is : {Death{"kill", rank, "by signal 9"}, Death{"abort", rank, "by signal 6"}, Death{"exit0", rank, "without reporting"}})
       check_death(directory, is, layout(2, 2, 2, 1), 8);
 }
 

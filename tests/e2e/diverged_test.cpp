@@ -12,10 +12,9 @@ namespace {
 using Catch::Matchers::Contains;
 using nlohmann::json;
 
-const Arguments kTrain = Arguments{"train", "run.yaml"} + sets({"training.evaluate.every=0", "data.validation=[]"});
 /// The first step destroys the weights, and every later one is rejected.
-const Arguments kDiverges = kTrain + sets({"training.steps=40", "training.optimizer.learning_rate=1.0e+10", "training.gradient_clip=0",
-                                           "training.schedule.warmup_steps=0", "checkpoint.every=1", "checkpoint.keep=2"});
+const Arguments kDiverges = kTrainOnly + sets({"training.steps=40", "training.optimizer.learning_rate=1.0e+10", "training.gradient_clip=0",
+                                               "training.schedule.warmup_steps=0", "checkpoint.every=1", "checkpoint.keep=2"});
 
 std::vector<std::string> checkpoints_in(const fs::path& run_directory) {
   std::vector<std::string> names;
@@ -29,12 +28,6 @@ size_t steps_in(const fs::path& run_directory) {
   size_t steps = 0;
   for (const json& line : metrics(run_directory)) steps += line.contains("loss") ? 1 : 0;
   return steps;
-}
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
-  return found;
 }
 
 }  // namespace
@@ -63,17 +56,17 @@ TEST_CASE("diverged: the message names a checkpoint from before, and a new run s
   TemporaryDirectory directory;
   prepare_run(directory);
   // Twenty good steps, then an exploding learning rate.
-  const Outcome ended =
-      must(directory,
-           kTrain + sets({"training.steps=60", "training.schedule.name=wsd", "training.schedule.decay_steps=40",
-                          "training.schedule.final_learning_rate=1.0e+12", "training.gradient_clip=0", "checkpoint.every=5", "checkpoint.keep=2"}),
-           70);
+  const Outcome ended = must(
+      directory,
+      kTrainOnly + sets({"training.steps=60", "training.schedule.name=wsd", "training.schedule.decay_steps=40",
+                         "training.schedule.final_learning_rate=1.0e+12", "training.gradient_clip=0", "checkpoint.every=5", "checkpoint.keep=2"}),
+      70);
   INFO(ended.err);
   CHECK_THAT(ended.err, Contains("; training.initial_weights=run/checkpoints/step-00000020 starts it from weights saved before the divergence\n"));
   const std::vector<std::string> left = checkpoints_in(directory / "run");
   CHECK(left.size() >= 3);
   CHECK(left.front() == "step-00000020");
-  const Outcome other = must(directory, kTrain + in("other") + sets({"training.initial_weights=run/checkpoints/step-00000020"}));
+  const Outcome other = must(directory, kTrainOnly + in("other") + sets({"training.initial_weights=run/checkpoints/step-00000020"}));
   CHECK_THAT(other.err, !Contains("rejected") && !Contains("non-finite"));
 }
 
@@ -102,8 +95,8 @@ TEST_CASE("diverged: rejected steps before a stop count, and the limit may be ch
 TEST_CASE("diverged: overflows at the minimal loss scale count, those at a larger one do not") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments fp16 = kTrain + sets({"training.steps=30", "training.precision=fp16", "training.loss_scale.maximum=1073741824",
-                                        "training.loss_scale.initial=1073741824", "training.max_rejected_steps=4"});
+  const Arguments fp16 = kTrainOnly + sets({"training.steps=30", "training.precision=fp16", "training.loss_scale.maximum=1073741824",
+                                            "training.loss_scale.initial=1073741824", "training.max_rejected_steps=4"});
   const Outcome falling = must(directory, fp16 + in("falling"));
   CHECK_THAT(falling.err, !Contains("rejected"));
   size_t overflows = 0;
@@ -117,7 +110,7 @@ TEST_CASE("diverged: overflows at the minimal loss scale count, those at a large
 TEST_CASE("diverged: non-finite weights are reported by verify and inspect") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  must(directory, kTrain + layout(2, 1, 2, 1) + sets({"training.schedule.warmup_steps=0", "training.optimizer.learning_rate=1.0e+300"}) +
+  must(directory, kTrainOnly + layout(2, 1, 2, 1) + sets({"training.schedule.warmup_steps=0", "training.optimizer.learning_rate=1.0e+300"}) +
                       Arguments{"--max-steps", "1"});
   check(run(directory, {"checkpoint", "verify", "run"}), 65, "run/checkpoints/step-00000001: intact, but contains non-finite values: weight/");
   const json facts = json::parse(must(directory, {"checkpoint", "inspect", "run", "--json"}).out);

@@ -15,8 +15,8 @@ namespace {
 using Catch::Matchers::Contains;
 using Weights = std::map<std::string, std::vector<double>>;
 
-const Arguments kTrain = Arguments{"train", "run.yaml"} + sets({"training.schedule.warmup_steps=0", "model.dropout=0", "training.evaluate.every=0",
-                                                                "checkpoint.every=1", "checkpoint.keep=100"});
+const Arguments kTrainForAverage = Arguments{"train", "run.yaml"} + sets({"training.schedule.warmup_steps=0", "model.dropout=0",
+                                                                          "training.evaluate.every=0", "checkpoint.every=1", "checkpoint.keep=100"});
 constexpr double kDecay = 0.15;
 
 Weights weights_in(const fs::path& path) {
@@ -30,8 +30,6 @@ Weights weights_in(const fs::path& path) {
   return weights;
 }
 
-Arguments exporting(const std::string& from, const std::string& to) { return {"checkpoint", "export", "--format", "hf", "--output", to, from}; }
-
 fs::path step_of(const TemporaryDirectory& directory, const std::string& name, int step) {
   return directory / name / "checkpoints" / checkpoint_name(step);
 }
@@ -41,9 +39,9 @@ fs::path step_of(const TemporaryDirectory& directory, const std::string& name, i
 TEST_CASE("ema: eval, generate and export read the average of the weights of all steps") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  must(directory, kTrain + sets({"training.steps=1"}) + in("first"));
+  must(directory, kTrainForAverage + sets({"training.steps=1"}) + in("first"));
   const Arguments average = sets({"training.steps=4", "training.initial_weights=first", "training.ema.decay=" + std::to_string(kDecay)});
-  must(directory, kTrain + average + layout(2, 2, 2, 3) + in("run"));
+  must(directory, kTrainForAverage + average + layout(2, 2, 2, 3) + in("run"));
 
   check(run(directory, exporting("run", "out") + Arguments{"--weights", "ema"}), 0,
         "wrote out from the moving average of run/checkpoints/step-00000004: ");
@@ -88,7 +86,7 @@ TEST_CASE("ema: eval, generate and export read the average of the weights of all
 TEST_CASE("ema: without an average every command reports an error and writes nothing") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  must(directory, kTrain + sets({"training.steps=1"}));
+  must(directory, kTrainForAverage + sets({"training.steps=1"}));
   must(directory, exporting("run", "folder"));
   const std::vector<std::string> before = directory.listing();
   for (const std::string from : {"run", "folder"})
@@ -108,7 +106,7 @@ TEST_CASE("ema: a resumed run may switch it on and off, and reports the effect i
   prepare_run(directory);
   const auto train = [&](int steps, const std::string& decay) {
     const Arguments until = {"--max-steps", std::to_string(steps)};
-    return must(directory, kTrain + sets({"training.steps=8", "training.ema.decay=" + decay}) + until).err;
+    return must(directory, kTrainForAverage + sets({"training.steps=8", "training.ema.decay=" + decay}) + until).err;
   };
   CHECK_THAT(train(2, "null"), !Contains("moving average"));
   CHECK_THAT(train(4, "0.9"),
@@ -119,7 +117,7 @@ TEST_CASE("ema: a resumed run may switch it on and off, and reports the effect i
   check(run(directory, exporting("run", "out") + Arguments{"--weights", "ema"}), 65, "step-00000008 has no moving average");
 
   // The weights equal those of a run without an average.
-  must(directory, kTrain + sets({"training.steps=8"}) + in("plain"));
+  must(directory, kTrainForAverage + sets({"training.steps=8"}) + in("plain"));
   CHECK(weights_in(step_of(directory, "run", 8)) == weights_in(step_of(directory, "plain", 8)));
   CHECK(losses(directory / "run", 8) == losses(directory / "plain", 8));
 }

@@ -14,16 +14,6 @@ namespace {
 using Catch::Matchers::Contains;
 using nlohmann::json;
 
-Arguments exporting(const std::string& from, const std::string& to, const Arguments& more = {}) {
-  return Arguments{"checkpoint", "export", "--format", "hf", "--output", to, from} + more;
-}
-
-std::set<std::string> names_in(const fs::path& directory) {
-  std::set<std::string> names;
-  for (const auto& item : fs::directory_iterator(directory)) names.insert(item.path().filename().string());
-  return names;
-}
-
 /// Trains a small model for a few steps, so that every weight differs from its initial value.
 void train(const TemporaryDirectory& directory, const Arguments& more) {
   must(run(directory,

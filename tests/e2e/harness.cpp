@@ -19,8 +19,6 @@ namespace fs = std::filesystem;
 
 namespace trireme::test {
 
-const std::string kBinary = TRIREME_BINARY;
-
 const std::string kConfig = R"(run: {directory: run}
 model: {layers: 4, hidden_size: 16, heads: 4, kv_heads: 2, ffn_size: 32, dropout: 0.1}
 training:
@@ -151,6 +149,10 @@ Outcome run(const TemporaryDirectory& directory, const Arguments& arguments) {
   return Process(Arguments{kBinary} + arguments, directory.path()).wait();
 }
 
+Outcome shell(const TemporaryDirectory& directory, const std::string& line) {
+  return Process({"env", "T=" + kBinary, "bash", "-c", line}, directory.path()).wait();
+}
+
 Arguments mpirun_command() {
   // As recommended for root and for more ranks than cores.
   return {"env",
@@ -174,6 +176,12 @@ void write_file(const fs::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   REQUIRE(file.flush().good());
+}
+
+std::set<std::string> names_in(const fs::path& directory) {
+  std::set<std::string> names;
+  for (const auto& item : fs::directory_iterator(directory)) names.insert(item.path().filename().string());
+  return names;
 }
 
 std::string read_file(const fs::path& path) {
@@ -222,6 +230,20 @@ void check(const Outcome& outcome, int code, const std::string& words) {
   CHECK_THAT(code == 0 ? outcome.out : outcome.err, Catch::Matchers::Contains(words));
 }
 
+void check_error(const Outcome& outcome, int code, const std::string& words) {
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == code);
+  CHECK_THAT(outcome.err, Catch::Matchers::Contains(words));
+}
+
+bool says(const Outcome& outcome, const std::string& words) { return outcome.err.find(words) != std::string::npos; }
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
 Arguments in(const std::string& run_directory) { return sets({"run.directory=" + run_directory}); }
 
 Arguments sets(const Arguments& assignments) {
@@ -233,6 +255,10 @@ Arguments sets(const Arguments& assignments) {
 Arguments operator+(Arguments a, const Arguments& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
+}
+
+Arguments exporting(const std::string& from, const std::string& to, const Arguments& more) {
+  return Arguments{"checkpoint", "export", "--format", "hf", "--output", to, from} + more;
 }
 
 Arguments layout(int tensor, int pipeline, int data, int zero_stage) {

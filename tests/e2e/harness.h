@@ -69,14 +69,21 @@ class Process {
 
 /// Runs `trireme arguments...` and waits for its end.
 Outcome run(const TemporaryDirectory& directory, const Arguments& arguments);
+/// Runs a shell command in which $T is the binary.
+Outcome shell(const TemporaryDirectory& directory, const std::string& line);
 /// Runs `mpirun -n ranks trireme arguments...`, as a user would type it.
 Outcome run_under_mpirun(const TemporaryDirectory& directory, int ranks, const Arguments& arguments);
 /// mpirun and its options up to the number of ranks: for other command lines. kBinary: path of the binary.
 Arguments mpirun_command();
-extern const std::string kBinary;
+inline const std::string kBinary = TRIREME_BINARY;
+
+/// Arguments of most tests. Inline, so that they are initialised before the constants of the tests that use them.
+inline const Arguments kTrain = {"train", "run.yaml"};
 
 void write_file(const std::filesystem::path& path, const std::string& text);
 std::string read_file(const std::filesystem::path& path);
+/// Names of the files and directories in `directory`.
+std::set<std::string> names_in(const std::filesystem::path& directory);
 
 /// Token directories "train" (1,000 sequences of 16 and some) and "validation", built by `data build` from generated text.
 void build_data(const TemporaryDirectory& directory);
@@ -92,12 +99,23 @@ Outcome must(const Outcome& outcome, int code = 0);
 Outcome must(const TemporaryDirectory& directory, const Arguments& arguments, int code = 0);
 /// Checks the exit code, and that the output contains `words`: standard output if `code` is 0, else standard error.
 void check(const Outcome& outcome, int code, const std::string& words);
+/// Checks the exit code, and that standard error contains `words`.
+void check_error(const Outcome& outcome, int code, const std::string& words);
+/// True if standard error contains `words`.
+bool says(const Outcome& outcome, const std::string& words);
+/// How often `text` contains `part`.
+size_t count(const std::string& text, const std::string& part);
 
 /// The run directory as --set arguments.
 Arguments in(const std::string& run_directory);
 /// `--set` before each assignment.
 Arguments sets(const Arguments& assignments);
 Arguments operator+(Arguments a, const Arguments& b);
+/// Without evaluation.
+inline const Arguments kNoEvaluation = sets({"training.evaluate.every=0", "data.validation=[]"});
+inline const Arguments kTrainOnly = kTrain + kNoEvaluation;
+/// `checkpoint export` to a Hugging Face folder.
+Arguments exporting(const std::string& from, const std::string& to, const Arguments& more = {});
 /// The degrees as --set arguments.
 Arguments layout(int tensor, int pipeline, int data, int zero_stage);
 

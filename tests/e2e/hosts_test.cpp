@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kSteps = 100;
+constexpr int kHostSteps = 100;
 
 /// Hosts galley-a with two ranks and galley-b with `second`. The launcher runs on galley-a and reaches galley-b through a replacement for ssh.
 class TwoHosts {
@@ -123,7 +123,8 @@ TEST_CASE("hosts: a link that goes down ends the ranks on both hosts, and the sa
   TwoHosts hosts(directory, 2);
   if (!can_test(hosts)) return;
   prepare_run(directory);
-  const Arguments about = layout(1, 2, 2, 2) + sets({"training.steps=" + std::to_string(kSteps), "checkpoint.every=10", "training.evaluate.every=0"});
+  const Arguments about =
+      layout(1, 2, 2, 2) + sets({"training.steps=" + std::to_string(kHostSteps), "checkpoint.every=10", "training.evaluate.every=0"});
 
   const Outcome whole = Process(hosts.train(about + in("whole")), directory.path()).wait();
   INFO(whole.err);
@@ -161,7 +162,7 @@ TEST_CASE("hosts: a link that goes down ends the ranks on both hosts, and the sa
   CAPTURE(resumed.err);
   CHECK(resumed.code == 0);
   CHECK(resumed.err.find("resuming from cut/checkpoints/step-") != std::string::npos);
-  const Fingerprint expected = fingerprint_of(directory / "whole", kSteps), found = fingerprint_of(directory / "cut", kSteps);
+  const Fingerprint expected = fingerprint_of(directory / "whole", kHostSteps), found = fingerprint_of(directory / "cut", kHostSteps);
   CHECK(found.state == expected.state);
   CHECK(found.steps == expected.steps);
 }

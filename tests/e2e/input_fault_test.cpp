@@ -11,16 +11,6 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-size_t occurrences(const std::string& text, const std::string& words) {
-  size_t count = 0;
-  for (size_t at = text.find(words); at != text.npos; at = text.find(words, at + 1)) ++count;
-  return count;
-}
-
-Outcome shell(const TemporaryDirectory& directory, const std::string& line) {
-  return Process({"env", "T=" + kBinary, "bash", "-c", line}, directory.path()).wait();
-}
-
 /// Trains indefinitely, truncates `file` meanwhile, and expects the whole job to end with 65 and one message that names it.
 void check_truncation(const TemporaryDirectory& directory, const std::string& run, const std::string& file, const Arguments& arguments) {
   CAPTURE(run, file);
@@ -32,7 +22,7 @@ void check_truncation(const TemporaryDirectory& directory, const std::string& ru
   CAPTURE(err);
   CHECK(outcome.code == 65);
   const std::string message = file + ": truncated while in use: 0 bytes";
-  REQUIRE(occurrences(err, message) == 1);
+  REQUIRE(count(err, message) == 1);
   CHECK(err.find('\n', err.find(message)) == err.size() - 1);  // the last line: no messages about ranks that have died
   CHECK(job.wait_until_gone(10) >= 0);
 }
@@ -76,7 +66,7 @@ TEST_CASE("input faults: data whose every target is masked is refused, a batch w
     for (const std::string key : {"data.train", "data.validation"}) {
       const Outcome outcome = run(directory, Arguments{"train", "run.yaml"} + sets({key + "=[masked]"}) + ranks);
       check(outcome, 65, "masked: no token is a target, so there is no loss to compute; prompt tokens are never targets");
-      CHECK(occurrences(outcome.err, "\n") == 1);
+      CHECK(count(outcome.err, "\n") == 1);
     }
   }
   CHECK(directory.changes_since(before) == "");
@@ -98,7 +88,7 @@ TEST_CASE("input faults: data whose every target is masked is refused, a batch w
     CHECK(with > 0);
     CHECK(without + with == 30);
     CHECK(static_cast<size_t>(std::count(events.begin(), events.end(), ' ')) == without);
-    CHECK(occurrences(trained.err, "every target of its batch is masked") == without);
+    CHECK(count(trained.err, "every target of its batch is masked") == without);
     seen.push_back(events);
   }
   CHECK(seen[0] == seen[1]);
@@ -148,7 +138,7 @@ TEST_CASE("input faults: non-finite numbers on the command line are refused") {
       CAPTURE(command, outcome.err);
       CHECK(outcome.code == 64);
       CHECK(outcome.err.find(command.back().substr(0, command.back().find('='))) != std::string::npos);
-      CHECK(occurrences(outcome.err, "\n") == 1);
+      CHECK(count(outcome.err, "\n") == 1);
     }
   }
   check(run(directory, {"bench", "comm", "--seconds=61"}), 64, "--seconds: 61: out of range; allowed a number from 0.001 to 60; nearest valid 60");
@@ -171,12 +161,12 @@ TEST_CASE("input faults: a configuration from a pipe is read by one rank, refuse
     const Outcome outcome = shell(directory, line);
     CAPTURE(line);
     check(outcome, 64, refusal);
-    CHECK(occurrences(outcome.err, "\n") == 1);
+    CHECK(count(outcome.err, "\n") == 1);
   }
   REQUIRE(::mkfifo((directory / "pipe").c_str(), 0600) == 0);
   const Outcome ranks = run_under_mpirun(directory, 2, {"train", "pipe"});
   check(ranks, 64, "pipe" + refusal);
-  CHECK(occurrences(ranks.err, refusal) == 1);
+  CHECK(count(ranks.err, refusal) == 1);
   const Outcome alone = run(directory, {"train", "pipe"});
   check(alone, 74, "pipe: cannot be read: nothing was written to this pipe for 10 seconds");
   CHECK(alone.seconds < 20);
@@ -214,7 +204,7 @@ TEST_CASE("input faults: a control character in a --set is refused") {
   for (const Arguments& ranks : {Arguments{}, layout(1, 1, 2, 0)}) {
     const Outcome outcome = run(directory, Arguments{"train", "run.yaml"} + sets({"run.name=a\nb"}) + ranks);
     check(outcome, 64, "--set run.name: control character 10 in the value");
-    CHECK(occurrences(outcome.err, "\n") == 1);
+    CHECK(count(outcome.err, "\n") == 1);
   }
   CHECK(directory.changes_since(before) == "");
 }

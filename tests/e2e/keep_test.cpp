@@ -10,8 +10,6 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-const Arguments kTrain = {"train", "run.yaml"};
-
 void flip_bit_at(const fs::path& path, size_t at) {
   std::string bytes = read_file(path);
   bytes.at(at) = static_cast<char>(bytes.at(at) ^ 1);
@@ -19,12 +17,6 @@ void flip_bit_at(const fs::path& path, size_t at) {
 }
 
 void flip_last_bit(const fs::path& path) { flip_bit_at(path, fs::file_size(path) - 1); }
-
-void check_error(const Outcome& outcome, int code, const std::string& words) {
-  INFO(outcome.err);
-  CHECK(outcome.code == code);
-  CHECK(outcome.err.find(words) != std::string::npos);
-}
 
 }  // namespace
 

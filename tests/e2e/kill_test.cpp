@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kSteps = 40, kEvery = 4;
+constexpr int kKillSteps = 40, kEvery = 4;
 
 struct Combination {
   int tensor, pipeline, data, zero;
@@ -42,7 +42,7 @@ struct Reference {
   double save_seconds = 0;  ///< mean per save
 };
 
-std::string text_of(const fs::path& path) {
+std::string whole_text(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -66,8 +66,8 @@ Job processes_of(const fs::path& run) {
   for (const pid_t process : processes_with(run.string())) {
     const fs::path about = fs::path("/proc") / std::to_string(process);
     job.all.push_back(process);
-    if (text_of(about / "comm").starts_with("mpirun")) job.mpirun = process;
-    if (text_of(about / "environ").find("OMPI_COMM_WORLD_RANK=") != std::string::npos) job.ranks.push_back(process);
+    if (whole_text(about / "comm").starts_with("mpirun")) job.mpirun = process;
+    if (whole_text(about / "environ").find("OMPI_COMM_WORLD_RANK=") != std::string::npos) job.ranks.push_back(process);
   }
   return job;
 }
@@ -109,7 +109,7 @@ class Trial {
     }
     for (const auto& process : dying) process->wait();
     check_nothing_runs();
-    const Fingerprint found = fingerprint_of(run_, kSteps);
+    const Fingerprint found = fingerprint_of(run_, kKillSteps);
     const Fingerprint& expected = reference_.fingerprint;
     if (found.steps != expected.steps) throw std::runtime_error("the steps differ: " + found.steps + " instead of " + expected.steps);
     if (found.state != expected.state) throw std::runtime_error("the state differs: " + found.state + " instead of " + expected.state);
@@ -131,11 +131,11 @@ class Trial {
     if (kind < 0.4) {  // near its end
       const auto reached = [&] {
         const std::set<std::string> saving = saves_under_way();
-        return saved_step() == kSteps || (!saving.empty() && saving.rbegin()->starts_with(concat("step-000000", kSteps)));
+        return saved_step() == kKillSteps || (!saving.empty() && saving.rbegin()->starts_with(concat("step-000000", kKillSteps)));
       };
       return wait_until(process, reached) && wait(process, draw(0.4)) && kill_some(process, job);
     }
-    const int last = static_cast<int>(saved_step()) / kEvery, target = 1 + static_cast<int>(draw(kSteps / kEvery - last));
+    const int last = static_cast<int>(saved_step()) / kEvery, target = 1 + static_cast<int>(draw(kKillSteps / kEvery - last));
     std::set<std::string> seen;
     const auto target_save = [&] {
       seen.merge(saves_under_way());
@@ -213,7 +213,7 @@ std::set<std::string> abandoned_segments() {
   for (const auto& process : fs::directory_iterator("/proc")) {
     const std::string name = process.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string maps = text_of(process.path() / "maps");
+    const std::string maps = whole_text(process.path() / "maps");
     std::erase_if(segments, [&](const std::string& segment) { return maps.find(segment) != std::string::npos; });
   }
   return segments;
@@ -227,8 +227,8 @@ Reference undisturbed(const Arguments& command, const TemporaryDirectory& home) 
   REQUIRE(outcome.code == 0);
   double save_seconds = 0;
   for (const nlohmann::json& line : metrics(run))
-    if (line.value("event", "") == "checkpoint") save_seconds += line["write_seconds"].get<double>() / (kSteps / kEvery);
-  return {fingerprint_of(run, kSteps), outcome.seconds, save_seconds};
+    if (line.value("event", "") == "checkpoint") save_seconds += line["write_seconds"].get<double>() / (kKillSteps / kEvery);
+  return {fingerprint_of(run, kKillSteps), outcome.seconds, save_seconds};
 }
 
 int number_from(const char* variable, int otherwise) {
@@ -241,7 +241,7 @@ void make_trials(const std::vector<Combination>& combinations, int trials, doubl
   TemporaryDirectory home;
   prepare_run(home);
   const Arguments about =
-      sets({"training.steps=" + std::to_string(kSteps), "checkpoint.every=" + std::to_string(kEvery), "training.evaluate.every=0"});
+      sets({"training.steps=" + std::to_string(kKillSteps), "checkpoint.every=" + std::to_string(kEvery), "training.evaluate.every=0"});
   const char* part = std::getenv("TRIREME_KILL_PART");
   const int parts = part == nullptr ? 1 : std::atoi(std::string(part).substr(std::string(part).find('/') + 1).c_str());
   const std::set<std::string> before = abandoned_segments();

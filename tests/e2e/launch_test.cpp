@@ -22,7 +22,7 @@ namespace trireme::test {
 namespace {
 
 const Arguments kTwo = layout(1, 1, 2, 0) + sets({"training.steps=3", "training.evaluate.every=0", "data.validation=[]", "checkpoint.every=0"});
-const Arguments kEndless =
+const Arguments kEndlessRanks =
     layout(1, 1, 2, 0) + sets({"training.steps=1000000", "training.evaluate.every=0", "data.validation=[]", "checkpoint.every=0"});
 
 /// Runs `trireme arguments...` from a shell that first executes `before`.
@@ -126,7 +126,7 @@ TEST_CASE("launch: mpirun's files are in the job's directory, which the next lau
   const std::set<fs::path> before = job_directories();
   std::set<fs::path> left;
   {
-    LiveJob job(directory, "killed", kEndless);
+    LiveJob job(directory, "killed", kEndlessRanks);
     REQUIRE(job.wait_for_step(3));
     for (const fs::path& path : job_directories())
       if (!before.contains(path)) left.insert(path);
@@ -158,7 +158,7 @@ TEST_CASE("launch: on one host no process of the job accepts connections from ot
     WARN("skipped: this host has only a loopback address");
     return;
   }
-  LiveJob job(directory, "run", kEndless);
+  LiveJob job(directory, "run", kEndlessRanks);
   REQUIRE(job.wait_for_step(3));
   const std::set<int> ports = ports_of(processes_with(job.run_directory().string()));
   CHECK(ports.size() >= 2);  // mpirun's port for its ranks, and the hub's

@@ -10,8 +10,6 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-const Arguments kQuiet = sets({"training.evaluate.every=0", "data.validation=[]"});
-
 /// The step lines of metrics.jsonl, without timings.
 std::vector<nlohmann::json> steps_of(const fs::path& run) {
   std::vector<nlohmann::json> steps;
@@ -21,12 +19,6 @@ std::vector<nlohmann::json> steps_of(const fs::path& run) {
     steps.push_back(line);
   }
   return steps;
-}
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
-  return found;
 }
 
 /// Kills `rank` once the job is past `step`; returns the seconds until the first new step is done.
@@ -44,7 +36,7 @@ double kill_and_recover(LiveJob& job, size_t ranks, int rank, size_t step) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-struct Trial {
+struct Recovery {
   const char* name;
   Arguments layout;
   size_t world;
@@ -54,11 +46,12 @@ struct Trial {
 };
 
 /// Returns the seconds from the kill to the first new step.
-double check_recovery(const Trial& is) {
+double check_recovery(const Recovery& is) {
   CAPTURE(is.name);
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments command = kQuiet + is.layout + sets({"training.steps=" + std::to_string(is.steps), "checkpoint.every=" + std::to_string(is.every)});
+  const Arguments command =
+      kNoEvaluation + is.layout + sets({"training.steps=" + std::to_string(is.steps), "checkpoint.every=" + std::to_string(is.every)});
   LiveJob job(directory, "restarted", command + Arguments{"--restarts", "2", "--resume", "never"});
   const double seconds = kill_and_recover(job, is.world, is.victim, is.every + is.every / 2);
   const Outcome outcome = job.wait();
@@ -90,7 +83,8 @@ TEST_CASE("restart: a run of one rank") { check_recovery({"one rank", layout(1, 
 TEST_CASE("restart: gives up when the same step fails twice") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments command = kQuiet + layout(1, 2, 2, 1) + sets({"training.steps=100000", "checkpoint.every=5", "checkpoint.asynchronous=false"});
+  const Arguments command =
+      kNoEvaluation + layout(1, 2, 2, 1) + sets({"training.steps=100000", "checkpoint.every=5", "checkpoint.asynchronous=false"});
   LiveJob job(directory, "run", command + Arguments{"--restarts=5"}, misbehaviour(0, "abort", directory / "run/metrics.jsonl", "{\"step\":17,"));
   const Outcome outcome = job.wait();
   INFO(outcome.err);
@@ -106,7 +100,7 @@ TEST_CASE("restart: gives up when the same step fails twice") {
 TEST_CASE("restart: a stop request between two attempts ends the run with exit code 75") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  LiveJob job(directory, "run", kQuiet + layout(1, 1, 2, 1) + sets({"training.steps=1000000", "checkpoint.every=0", "resilience.restarts=3"}));
+  LiveJob job(directory, "run", kNoEvaluation + layout(1, 1, 2, 1) + sets({"training.steps=1000000", "checkpoint.every=0", "resilience.restarts=3"}));
   REQUIRE(job.wait_for_step(5));
   ::kill(job.ranks(2).at(1), SIGKILL);
   REQUIRE(job.wait_for_error("restart 1 of 3, from the start\n", 10) >= 0);
@@ -153,7 +147,7 @@ TEST_CASE("restart: refused if another launcher started the ranks") {
 TEST_CASE("restart: after kill -9 of all processes the next start succeeds immediately") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments command = kQuiet + layout(2, 1, 2, 3) + sets({"training.steps=100000", "checkpoint.every=10"});
+  const Arguments command = kNoEvaluation + layout(2, 1, 2, 3) + sets({"training.steps=100000", "checkpoint.every=10"});
   const std::string run = (directory / "run").string();
   {
     LiveJob job(directory, "run", command);

@@ -15,10 +15,6 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-const Arguments kTrain = Arguments{"train", "run.yaml"} + sets({"training.evaluate.every=0", "data.validation=[]"});
-
-bool says(const Outcome& outcome, const std::string& words) { return outcome.err.find(words) != std::string::npos; }
-
 fs::path checkpoint(const TemporaryDirectory& directory, const std::string& run_directory, int step) {
   return directory / concat(run_directory, "/checkpoints/step-0000000", step);
 }
@@ -48,8 +44,8 @@ TEST_CASE("resume: each step reads the correct samples after repeated resumes wi
   prepare_run(directory);
   // Nearly constant weights and double precision: the loss of a step identifies its samples, in any layout.
   const Arguments command =
-      kTrain + sets({"training.steps=12", "training.precision=fp64", "model.dropout=0", "training.optimizer.learning_rate=1.0e-30",
-                     "training.optimizer.weight_decay=0", "training.schedule.final_learning_rate=0"});
+      kTrainOnly + sets({"training.steps=12", "training.precision=fp64", "model.dropout=0", "training.optimizer.learning_rate=1.0e-30",
+                         "training.optimizer.weight_decay=0", "training.schedule.final_learning_rate=0"});
   must(directory, command + in("whole"));
   const std::vector<double> expected = losses(directory / "whole", 12);
   for (size_t i = 0; i < expected.size(); ++i)
@@ -69,13 +65,14 @@ TEST_CASE("resume: each step reads the correct samples after repeated resumes wi
 TEST_CASE("resume: a run that was rolled back and killed resumes on its new branch, not on the abandoned one") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments two = kTrain + layout(1, 2, 1, 0) + sets({"training.steps=400", "checkpoint.keep=100"});
+  const Arguments two = kTrainOnly + layout(1, 2, 1, 0) + sets({"training.steps=400", "checkpoint.keep=100"});
   must(directory, two + in("run") + Arguments{"--max-steps", "6"});
   REQUIRE(latest(directory, "run") == "step-00000006");
   const std::string abandoned = read_file(checkpoint(directory, "run", 6) / "manifest.json");
 
   // A different layout, so that the new branch differs from the abandoned one in its bits.
-  const Arguments one = kTrain + layout(1, 1, 1, 0) + sets({"training.steps=400", "checkpoint.keep=100", "training.global_batch_size=8"}) + in("run");
+  const Arguments one =
+      kTrainOnly + layout(1, 1, 1, 0) + sets({"training.steps=400", "checkpoint.keep=100", "training.global_batch_size=8"}) + in("run");
   Process process(Arguments{kBinary} + one + sets({"checkpoint.every=0"}) + Arguments{"--resume", "run/checkpoints/step-00000002"}, directory.path());
   REQUIRE(process.wait_for("step 4/"));
   process.signal(SIGKILL);
@@ -113,7 +110,7 @@ TEST_CASE("resume: a run that was rolled back and killed resumes on its new bran
 TEST_CASE("resume: a damaged checkpoint is named and skipped, and the run ends with bit-identical results") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments command = kTrain + layout(1, 1, 2, 2) + sets({"training.steps=6", "checkpoint.every=1", "checkpoint.keep=100"});
+  const Arguments command = kTrainOnly + layout(1, 1, 2, 2) + sets({"training.steps=6", "checkpoint.every=1", "checkpoint.keep=100"});
   must(directory, command + in("whole"));
   const Fingerprint expected = fingerprint_of(directory / "whole", 6);
   must(directory, command + in("half") + Arguments{"--max-steps", "4"});
@@ -156,7 +153,7 @@ TEST_CASE("resume: a damaged checkpoint is named and skipped, and the run ends w
 TEST_CASE("resume: only changes of the mathematics are refused, with the difference") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments command = kTrain + in("run");
+  const Arguments command = kTrainOnly + in("run");
   must(directory, command + Arguments{"--max-steps", "2"});
   const auto before = directory.listing();
   struct Case {
@@ -192,8 +189,8 @@ TEST_CASE("resume: fp16 resumes with the saved loss scale, after a kill and in a
   TemporaryDirectory directory;
   prepare_run(directory);
   // This loss scale overflows immediately, and again after growing back.
-  const Arguments command = kTrain + sets({"training.steps=40", "training.precision=fp16", "training.loss_scale.initial=8388608",
-                                           "training.loss_scale.growth_interval=2", "checkpoint.every=2"});
+  const Arguments command = kTrainOnly + sets({"training.steps=40", "training.precision=fp16", "training.loss_scale.initial=8388608",
+                                               "training.loss_scale.growth_interval=2", "checkpoint.every=2"});
   const Outcome through = must(directory, command + in("through") + layout(1, 2, 1, 0));
   CHECK_FALSE(says(through, "rejected"));  // overflows are normal with loss scaling
 

@@ -11,9 +11,6 @@ using nlohmann::json;
 namespace trireme::test {
 namespace {
 
-const Arguments kTrain = {"train", "run.yaml"};
-const Arguments kNoEvaluation = sets({"training.evaluate.every=0", "data.validation=[]"});
-
 std::vector<std::string> keys(const nlohmann::ordered_json& object) {
   std::vector<std::string> names;
   for (const auto& [name, value] : object.items()) names.push_back(name);

@@ -8,11 +8,7 @@
 namespace fs = std::filesystem;
 
 namespace trireme::test {
-namespace {
-
-const Arguments kTrain = {"train", "run.yaml"};
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("save request: SIGUSR2 saves a checkpoint at the end of the step, and the run continues to the same bits") {
   TemporaryDirectory directory;

@@ -9,8 +9,6 @@ namespace fs = std::filesystem;
 
 namespace trireme::test {
 
-const Arguments kTrainOnly = Arguments{"train", "run.yaml"} + sets({"training.evaluate.every=0", "data.validation=[]"});
-
 namespace {
 
 std::string tensors_of(const fs::path& checkpoint) {
@@ -21,18 +19,6 @@ std::string tensors_of(const fs::path& checkpoint) {
 }
 
 }  // namespace
-
-size_t count(const std::string& text, const std::string& words) {
-  size_t found = 0;
-  for (size_t at = text.find(words); at != text.npos; at = text.find(words, at + 1)) ++found;
-  return found;
-}
-
-std::set<std::string> names_in(const fs::path& directory) {
-  std::set<std::string> names;
-  for (const auto& item : fs::directory_iterator(directory)) names.insert(item.path().filename().string());
-  return names;
-}
 
 Trials::Trials(const Arguments& ranks) : ranks_(ranks) {
   prepare_run(directory_);

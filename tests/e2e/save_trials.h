@@ -9,12 +9,7 @@
 
 namespace trireme::test {
 
-/// `train run.yaml` without evaluation.
-extern const Arguments kTrainOnly;
 constexpr size_t kSteps = 6;  ///< of a trial; checkpoints every 2
-
-size_t count(const std::string& text, const std::string& words);
-std::set<std::string> names_in(const std::filesystem::path& directory);
 
 /// A run with a checkpoint of step 2 that any number of trials resume, and the result of an undisturbed one.
 class Trials {

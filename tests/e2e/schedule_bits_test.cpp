@@ -11,8 +11,6 @@
 namespace trireme::test {
 namespace {
 
-const Arguments kTrain = {"train", "run.yaml"};
-
 Fingerprint trained(const TemporaryDirectory& directory, const std::string& run, const Arguments& arguments) {
   must(directory, kTrain + arguments + in(run));
   return fingerprint_of(directory / run, 6);

@@ -13,10 +13,10 @@ namespace trireme::test {
 namespace {
 
 /// Wide enough for oneDNN to generate code, which it does in fp32 and fp16.
-const Arguments kWide = sets({"model.hidden_size=64", "model.ffn_size=128", "training.sequence_length=64", "training.global_batch_size=32",
-                              "training.steps=20", "training.schedule.warmup_steps=2", "training.evaluate.every=0", "data.validation=[]"});
+const Arguments kWideModel = sets({"model.hidden_size=64", "model.ffn_size=128", "training.sequence_length=64", "training.global_batch_size=32",
+                                   "training.steps=20", "training.schedule.warmup_steps=2", "training.evaluate.every=0", "data.validation=[]"});
 
-Arguments train(const std::string& run, const Arguments& more) { return Arguments{kBinary, "train", "run.yaml"} + kWide + in(run) + more; }
+Arguments train(const std::string& run, const Arguments& more) { return Arguments{kBinary, "train", "run.yaml"} + kWideModel + in(run) + more; }
 
 struct Calls {
   long processes = 0, on_signal_thread = 0, elsewhere = 0;
@@ -75,9 +75,9 @@ TEST_CASE("signals: a handler of a preloaded library never runs on a compute thr
   check_calls({kBinary, "data", "build", "--output", "built", "text"}, 1, "2");
   write_file(directory / "part", text.substr(0, 200'000));
   must(directory, {"data", "build", "--output", "evaluated", "part"});
-  check_calls(Arguments{kBinary, "eval", "run.yaml", "--checkpoint", "one"} + kWide + sets({"data.validation=[evaluated]"}), 1, "2");
+  check_calls(Arguments{kBinary, "eval", "run.yaml", "--checkpoint", "one"} + kWideModel + sets({"data.validation=[evaluated]"}), 1, "2");
   check_calls({kBinary, "verify", "run.yaml", "--layouts", "tp2 pp2", "--steps", "50"}, 1, "2");
-  check_calls(Arguments{kBinary, "bench", "kernels", "run.yaml", "--only", "gemm", "--seconds", "0.01"} + kWide, 1, "2");
+  check_calls(Arguments{kBinary, "bench", "kernels", "run.yaml", "--only", "gemm", "--seconds", "0.01"} + kWideModel, 1, "2");
 }
 
 TEST_CASE("signals: every thread of a job except the signal threads blocks them") {

@@ -12,7 +12,8 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-const Arguments kTrain = Arguments{kBinary, "train", "run.yaml"} + sets({"training.steps=400", "training.evaluate.every=0", "data.validation=[]"});
+const Arguments kTrainInBackground =
+    Arguments{kBinary, "train", "run.yaml"} + sets({"training.steps=400", "training.evaluate.every=0", "data.validation=[]"});
 
 /// The step of the newest checkpoint.
 size_t saved_step(const fs::path& run_directory) {
@@ -43,7 +44,7 @@ void check_stops(const Arguments& command, const TemporaryDirectory& directory, 
 TEST_CASE("stop: SIGTERM, SIGINT and SIGUSR1 to the launcher save the step and exit with 75") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments ranks = kTrain + layout(2, 1, 2, 3);
+  const Arguments ranks = kTrainInBackground + layout(2, 1, 2, 3);
   check_stops(ranks, directory, "terminated", SIGTERM);
   check_stops(ranks, directory, "interrupted", SIGINT);
   check_stops(ranks, directory, "requeued", SIGUSR1);
@@ -52,7 +53,8 @@ TEST_CASE("stop: SIGTERM, SIGINT and SIGUSR1 to the launcher save the step and e
 TEST_CASE("stop: a run of one rank") {
   TemporaryDirectory directory;
   prepare_run(directory);
-  const Arguments slow = kTrain + sets({"training.sequence_length=128", "training.global_batch_size=64"});  // so that the signal arrives in time
+  const Arguments slow =
+      kTrainInBackground + sets({"training.sequence_length=128", "training.global_batch_size=64"});  // so that the signal arrives in time
   check_stops(slow, directory, "requeued", SIGUSR1);
   check_stops(slow, directory, "terminated", SIGTERM);
 }
@@ -61,7 +63,7 @@ TEST_CASE("stop: after kill -9 of the launcher the ranks end, and the run resume
   TemporaryDirectory directory;
   prepare_run(directory);
   const std::string run = directory.path().string() + "/run";  // appears in the ranks' command lines, to find their processes
-  const Arguments command = kTrain + layout(1, 2, 2, 2) + sets({"run.directory=" + run});
+  const Arguments command = kTrainInBackground + layout(1, 2, 2, 2) + sets({"run.directory=" + run});
   Process process(command, directory.path());
   REQUIRE(process.wait_for("step 9/"));
   REQUIRE(processes_with(run).size() >= 6);  // the launcher, mpirun, four ranks
@@ -81,13 +83,15 @@ TEST_CASE("stop: after kill -9 of the launcher the ranks end, and the run resume
   REQUIRE(resumed.code == 0);
   const std::vector<double> after = losses(run, until);
   const Outcome whole =
-      Process(kTrain + layout(1, 2, 2, 2) + sets({"run.directory=whole"}) + Arguments{"--max-steps", std::to_string(until)}, directory.path()).wait();
+      Process(kTrainInBackground + layout(1, 2, 2, 2) + sets({"run.directory=whole"}) + Arguments{"--max-steps", std::to_string(until)},
+              directory.path())
+          .wait();
   REQUIRE(whole.code == 0);
   CHECK(losses(directory / "whole", until) == after);
 }
 
 /// Steps of some tenths of a second, so that a signal arrives within one.
-const Arguments kSlow = kTrain + sets({"training.sequence_length=128", "training.global_batch_size=256", "checkpoint.every=0"});
+const Arguments kSlow = kTrainInBackground + sets({"training.sequence_length=128", "training.global_batch_size=256", "checkpoint.every=0"});
 
 TEST_CASE("stop: a signal to every process of a job saves the step and exits with 75") {
   TemporaryDirectory directory;
@@ -95,7 +99,7 @@ TEST_CASE("stop: a signal to every process of a job saves the step and exits wit
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
     CAPTURE(signal);
     const std::string run = (directory / ("run" + std::to_string(signal))).string();  // appears in the ranks' command lines, to find their processes
-    Process process(kTrain + layout(2, 1, 2, 3) + sets({"run.directory=" + run, "checkpoint.every=0"}), directory.path());
+    Process process(kTrainInBackground + layout(2, 1, 2, 3) + sets({"run.directory=" + run, "checkpoint.every=0"}), directory.path());
     REQUIRE(process.wait_for("step 3/"));
     const std::vector<pid_t> job = processes_with(run);
     REQUIRE(job.size() >= 6);  // the launcher, mpirun, four ranks
@@ -179,8 +183,9 @@ TEST_CASE("stop: a second request ends a long step immediately") {
   for (const int ranks : {1, 2}) {
     CAPTURE(ranks);
     const std::string run = "run" + std::to_string(ranks);
-    Process process(kTrain + in(run) + layout(ranks, 1, 1, 0) + sets({"training.sequence_length=128", "training.global_batch_size=40000"}),
-                    directory.path());
+    Process process(
+        kTrainInBackground + in(run) + layout(ranks, 1, 1, 0) + sets({"training.sequence_length=128", "training.global_batch_size=40000"}),
+        directory.path());
     wait_until([&] { return fs::exists(directory / run / "metrics.jsonl"); });  // the first step comes next
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     process.signal(SIGTERM);
@@ -222,10 +227,11 @@ TEST_CASE("stop: signals that the parent ignored or blocked, duplicated signals,
   TemporaryDirectory directory;
   prepare_run(directory);
   const Arguments ranks = layout(2, 1, 1, 0);
-  must(Process(Arguments{"env", "--ignore-signal=CHLD"} + kTrain + in("ignored") + ranks + sets({"training.steps=4"}), directory.path()).wait());
+  must(Process(Arguments{"env", "--ignore-signal=CHLD"} + kTrainInBackground + in("ignored") + ranks + sets({"training.steps=4"}), directory.path())
+           .wait());
   const auto check_stop = [&](const Arguments& environment, const std::string& run, const std::vector<int>& signals) {
     CAPTURE(run);
-    Process process(environment + kTrain + in(run) + ranks + sets({"checkpoint.every=0"}), directory.path());
+    Process process(environment + kTrainInBackground + in(run) + ranks + sets({"checkpoint.every=0"}), directory.path());
     REQUIRE(process.wait_for("step 3/"));
     for (const int signal : signals) process.signal(signal);
     CHECK(process.wait().code == 75);

@@ -10,8 +10,6 @@ namespace fs = std::filesystem;
 namespace trireme::test {
 namespace {
 
-const Arguments kTrain = {"train", "run.yaml"};
-
 /// Events "early_stop" in metrics.jsonl, without the clock times.
 std::vector<nlohmann::json> early_stops(const fs::path& run_directory) {
   std::vector<nlohmann::json> found;

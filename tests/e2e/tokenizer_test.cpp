@@ -11,18 +11,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-const std::string kGolden = std::string(TRIREME_SOURCE_DIR) + "/tests/golden/bpe_training/";
-
-void check_error(const Outcome& outcome, int code, const std::string& words) {
-  INFO(outcome.out << outcome.err);
-  CHECK(outcome.code == code);
-  CHECK_THAT(outcome.err, Contains(words));
-}
-
-/// Runs a shell command in which $T is the binary.
-Outcome shell(const TemporaryDirectory& directory, const std::string& line) {
-  return Process({"env", "T=" + kBinary, "bash", "-c", line}, directory.path()).wait();
-}
+const std::string kGoldenTraining = std::string(TRIREME_SOURCE_DIR) + "/tests/golden/bpe_training/";
 
 Arguments train_arguments(const Arguments& more) { return Arguments{"tokenizer", "train", "--vocab-size", "700", "--output", "t.json"} + more; }
 
@@ -30,12 +19,12 @@ Arguments train_arguments(const Arguments& more) { return Arguments{"tokenizer",
 
 TEST_CASE("tokenizer command: trains, encodes and decodes, preserving every byte") {
   TemporaryDirectory directory;
-  fs::copy(kGolden + "mixed.txt", directory / "text");
+  fs::copy(kGoldenTraining + "mixed.txt", directory / "text");
   const Outcome trained = run(directory, train_arguments({"text"}));
   check_error(trained, 0, "t.json: 700 tokens from ");
   CHECK(trained.out.empty());
   CHECK(trained.err.find('\r') == std::string::npos);
-  CHECK(read_file(directory / "t.json") == read_file(kGolden + "llama3.json"));
+  CHECK(read_file(directory / "t.json") == read_file(kGoldenTraining + "llama3.json"));
   CHECK(directory.listing().size() == 2);
 
   // All kinds of input: NUL, invalid UTF-8, no line feed at the end.
@@ -92,7 +81,7 @@ TEST_CASE("tokenizer command: a bad id is reported with its position") {
 
 TEST_CASE("tokenizer command: the result is complete or absent, and never replaces a different file") {
   TemporaryDirectory directory;
-  fs::copy(kGolden + "few.txt", directory / "text");
+  fs::copy(kGoldenTraining + "few.txt", directory / "text");
   check_error(run(directory, train_arguments({"text"})), 0, "fewer than --vocab-size=700, because every piece is already one token");
   const auto before = directory.listing();
   check_error(run(directory, train_arguments({"--threads", "1", "text"})), 0, "the identical file already exists, nothing changed");

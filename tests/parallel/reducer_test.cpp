@@ -124,7 +124,7 @@ std::string error_of(const std::function<void()>& body) {
   return "";
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -175,19 +175,19 @@ TEST_CASE("a reduction is started before it is finished, once, with tensors of i
   const Tensor whole = empty(6), shard = empty(3);
   using enum Reduction::Kind;
   SumReducer reducer(DType::kBF16);
-  CHECK(contains(error_of([&] { reducer.finish(ctx, 0); }), "no reduction of unit 0 was started"));
+  CHECK(says(error_of([&] { reducer.finish(ctx, 0); }), "no reduction of unit 0 was started"));
   reducer.start(ctx, {kScatter, 0, &pair, whole, shard});
-  CHECK(contains(error_of([&] { reducer.start(ctx, {kReplicas, 0, &pair, {}, shard}); }), "unit 0 starts before its previous one is finished"));
+  CHECK(says(error_of([&] { reducer.start(ctx, {kReplicas, 0, &pair, {}, shard}); }), "unit 0 starts before its previous one is finished"));
   reducer.start(ctx, {kReplicas, 1, &pair, {}, shard});  // of another unit
-  CHECK(contains(error_of([&] { reducer.finish(ctx, 2); }), "no reduction of unit 2 was started"));
+  CHECK(says(error_of([&] { reducer.finish(ctx, 2); }), "no reduction of unit 2 was started"));
   reducer.finish(ctx, 0);
-  CHECK(contains(error_of([&] { reducer.finish(ctx, 0); }), "no reduction of unit 0 was started"));
+  CHECK(says(error_of([&] { reducer.finish(ctx, 0); }), "no reduction of unit 0 was started"));
   reducer.finish(ctx, 1);
 
-  CHECK(contains(error_of([&] { reducer.start(ctx, {kScatter, 0, &pair, empty(5), shard}); }), "shards of 3 elements over 2 ranks"));
-  CHECK(contains(error_of([&] { reducer.start(ctx, {kTied, 0, &pair, whole, shard}); }), "reduced in place"));
-  CHECK(contains(error_of([&] { reducer.start(ctx, {kReplicas, 0, &pair, {}, shard, true}); }), "reduced in place"));
-  CHECK(contains(error_of([&] { reducer.start(ctx, {kReplicas, 0, nullptr, {}, shard}); }), "without communicator"));
+  CHECK(says(error_of([&] { reducer.start(ctx, {kScatter, 0, &pair, empty(5), shard}); }), "shards of 3 elements over 2 ranks"));
+  CHECK(says(error_of([&] { reducer.start(ctx, {kTied, 0, &pair, whole, shard}); }), "reduced in place"));
+  CHECK(says(error_of([&] { reducer.start(ctx, {kReplicas, 0, &pair, {}, shard, true}); }), "reduced in place"));
+  CHECK(says(error_of([&] { reducer.start(ctx, {kReplicas, 0, nullptr, {}, shard}); }), "without communicator"));
 }
 
 TEST_CASE("a narrower wire dtype needs a copy of the gradient in flight, but not in a group of one rank or for tied copies") {

@@ -15,7 +15,7 @@ using namespace trireme;
 
 namespace {
 
-struct Host {
+struct WatchedHost {
   Arena arena{Device::kReference};
   Context ctx{Device::kReference, &arena, 1};
   Tensor zeros(int64_t count) { return Tensor::zeros(ctx, {count}, DType::kF32, MemoryCategory::kCommunication); }
@@ -131,7 +131,7 @@ TEST_CASE("operations and messages have the same numbers on all ranks") {
   std::vector<Progress> progress(4);
   run_ranks(4, [&](Communicator& inner) {
     using enum PointToPoint::Kind;
-    Host host;
+    WatchedHost host;
     const auto world = watched(inner, progress[static_cast<size_t>(inner.rank())]);
     const bool low = world->rank() < 2;
     const auto half = world->group(low ? std::vector{0, 1} : std::vector{2, 3}, "half");
@@ -174,7 +174,7 @@ TEST_CASE("operations and messages have the same numbers on all ranks") {
 
 TEST_CASE("the verdict names the rank that leaves out a collective") {
   const std::string text = verdict_of(4, [](Communicator& world, Progress& progress) {
-    Host host;
+    WatchedHost host;
     progress.begin_step(3);
     const auto tensor = world.group(world.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}, "tensor");
     for (int i = 0; i < 6; ++i) {
@@ -195,7 +195,7 @@ TEST_CASE("the verdict names the rank that leaves out a collective") {
 TEST_CASE("the verdict names the rank that never sends") {
   const std::string text = verdict_of(3, [](Communicator& world, Progress&) {
     using enum PointToPoint::Kind;
-    Host host;
+    WatchedHost host;
     for (int k = 0; k < 3; ++k) {
       std::vector<PointToPoint> messages;
       if (world.rank() == 1) messages.push_back({kRecv, host.zeros(1), 0});
@@ -214,7 +214,7 @@ TEST_CASE("the verdict names the rank that never sends") {
 TEST_CASE("the executor reports every action before it begins") {
   using enum ActionType;
   Progress progress;
-  Host host;
+  WatchedHost host;
   SelfCommunicator self("pipeline");
   SeenStage stage(progress);
   Executor executor(self, {{0, &stage}, {1, &stage}}, {0, 0});

@@ -25,7 +25,7 @@ Config model(int64_t kv_heads, int64_t tensor) {
   return resolve(c);
 }
 
-ClusterConfig machine(const std::string& type) {
+ClusterConfig resolved_machine(const std::string& type) {
   ClusterConfig cluster;
   cluster.device.type = type;
   if (type == "cpu") cluster.device.cores = 2;
@@ -40,7 +40,7 @@ TEST_CASE("memory by formula equals counted memory: more tensor ranks than kv he
   CAPTURE(kv_heads, tensor, name_of(recompute));
   Config config = model(kv_heads, tensor);
   config.training.recompute = recompute;
-  const std::vector<RankBytes> counted = counted_memory(config, machine("cpu")), formula = formula_memory(config, machine("cpu"));
+  const std::vector<RankBytes> counted = counted_memory(config, resolved_machine("cpu")), formula = formula_memory(config, resolved_machine("cpu"));
   REQUIRE(formula.size() == counted.size());
   CHECK(formula[0].parameters == counted[0].parameters);
   CHECK(formula[0].optimizer == counted[0].optimizer);
@@ -49,10 +49,10 @@ TEST_CASE("memory by formula equals counted memory: more tensor ranks than kv he
 }
 
 TEST_CASE("a replicated kv head takes as long as an unreplicated one") {
-  const ModelSeconds own = model_seconds(model(8, 8), machine("H100"));
+  const ModelSeconds own = model_seconds(model(8, 8), resolved_machine("H100"));
   for (const int64_t kv_heads : {1, 2, 4}) {
     CAPTURE(kv_heads);
-    const ModelSeconds shared = model_seconds(model(kv_heads, 8), machine("H100"));
+    const ModelSeconds shared = model_seconds(model(kv_heads, 8), resolved_machine("H100"));
     for (size_t kind = 0; kind < own.mean_block.size(); ++kind) {
       CHECK(shared.mean_block[kind].forward == own.mean_block[kind].forward);
       CHECK(shared.mean_block[kind].total() == own.mean_block[kind].total());

@@ -238,4 +238,9 @@ Rows read_rows(const std::string& path) {
   return rows;
 }
 
+double quantile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
+}
+
 }  // namespace trireme::published

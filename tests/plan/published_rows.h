@@ -28,4 +28,7 @@ struct Rows {
 /// Reads every train_step and memory_oom row of the file. Configuration and cluster do not depend on a row's result.
 Rows read_rows(const std::string& path);
 
+/// The smallest value that at least `share` of the values do not exceed.
+double quantile(std::vector<double> values, double share);
+
 }  // namespace trireme::published

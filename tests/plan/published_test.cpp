@@ -18,11 +18,6 @@ const published::Rows& rows() {
   return all;
 }
 
-double quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
-}
-
 struct Compared {
   std::string layout;
   double measured, forecast;
@@ -46,8 +41,8 @@ TEST_CASE("published runs: median step time error below 4 %, and 90 % within the
   }
   const auto runs = static_cast<double>(errors.size());
   CHECK(runs >= 270);
-  CHECK(quantile(errors, 0.5) < 0.04);
-  CHECK(quantile(errors, 0.9) < 0.10);
+  CHECK(published::quantile(errors, 0.5) < 0.04);
+  CHECK(published::quantile(errors, 0.9) < 0.10);
   CAPTURE(within / runs, within_three_quarters / runs);
   CHECK(within >= 0.9 * runs);
   CHECK(within_three_quarters < 0.9 * runs);  // the range is not wider than necessary

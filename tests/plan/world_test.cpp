@@ -30,7 +30,7 @@ double random_seconds(const Action& action) { return some_seconds(action, 1); }
 double free_of_charge(const Action&) { return 0; }
 
 /// F = 1 s and B = 2 s for each part; everything else takes no time.
-double unit_seconds(const Action& action) { return action.type == ActionType::kForward ? 1 : action.type == ActionType::kBackward ? 2 : 0; }
+double equal_seconds(const Action& action) { return action.type == ActionType::kForward ? 1 : action.type == ActionType::kBackward ? 2 : 0; }
 std::function<double(const Action&)> only(ActionType type, double seconds) {
   return [=](const Action& action) { return action.type == type ? seconds : 0; };
 }
@@ -111,7 +111,7 @@ TEST_CASE("a swapped collective on one of 16,384 ranks is found and the rank is 
   check_contains(problems, concat("rank ", wrong, " waits at 9UNSHARD2 for the shard group of rank "));
   CHECK(problems.size() == 2);
   for (const std::string& problem : problems) CHECK(problem.size() < 2000);
-  CHECK_THROWS_WITH(large.run({unit_seconds, free_of_charge}), Catch::Contains(concat("rank ", wrong, " is at 9UNSHARD2")));
+  CHECK_THROWS_WITH(large.run({equal_seconds, free_of_charge}), Catch::Contains(concat("rank ", wrong, " is at 9UNSHARD2")));
 }
 
 TEST_CASE("a late send on one of 16,384 ranks is found and the ranks that wait for each other are named") {
@@ -194,7 +194,7 @@ TEST_CASE("compute, collectives and waits sum to each rank's time") {
 TEST_CASE("a straggler in one data replica delays the others only through their shared collective") {
   // All gathers are issued before any compute, and no stage has enough units to wait for a reduction before it has sent its last gradient.
   const World all = world({3, 1, 4, 1}, ScheduleKind::k1F1B, 1, 5, 1, {.prefetch = 8});
-  const WorldCosts even{unit_seconds, only(ActionType::kReduceGrads, 0.5)};
+  const WorldCosts even{equal_seconds, only(ActionType::kReduceGrads, 0.5)};
   WorldCosts uneven = even;
   const int slow = rank_of(all.mesh, {1, 0, 2, 0}), other = rank_of(all.mesh, {1, 0, 0, 0}), behind = rank_of(all.mesh, {2, 0, 2, 0});
   uneven.slowdown[slow] = 2;
@@ -221,7 +221,7 @@ TEST_CASE("a straggler in one data replica delays the others only through their 
 
 TEST_CASE("replicas that share only the replica reduction end with the slowest") {
   const World all = world({1, 2, 1, 1}, ScheduleKind::kGPipe, 1, 4, 1, kOnce);  // three parts: F = 3 and B = 6 seconds a micro-batch
-  const WorldSimulation run = all.run({unit_seconds, only(ActionType::kReduceReplicas, 0.25), {{1, 1.5}}});
+  const WorldSimulation run = all.run({equal_seconds, only(ActionType::kReduceReplicas, 0.25), {{1, 1.5}}});
   CHECK(run.ranks[0].compute == 36);
   CHECK(run.ranks[1].compute == 54);
   CHECK(run.ranks[1].end == 54.5);  // reductions of the last two units; the first overlaps the backward
@@ -231,8 +231,8 @@ TEST_CASE("replicas that share only the replica reduction end with the slowest")
 
 TEST_CASE("a tensor group runs at the speed of its slowest rank") {
   const World all = world({2, 1, 1, 4}, ScheduleKind::k1F1B, 1, 4, 2, kOnce);
-  const WorldSimulation run = all.run({unit_seconds, free_of_charge, {{1, 3}, {2, 2}}}, {0});
-  const WorldSimulation even = all.run({unit_seconds, free_of_charge, {{0, 3}, {1, 3}, {2, 3}, {3, 3}}}, {0});
+  const WorldSimulation run = all.run({equal_seconds, free_of_charge, {{1, 3}, {2, 2}}}, {0});
+  const WorldSimulation even = all.run({equal_seconds, free_of_charge, {{0, 3}, {1, 3}, {2, 3}, {3, 3}}}, {0});
   CHECK(run.step_seconds == even.step_seconds);
   for (size_t i = 0; i < run.timelines.at(0).size(); ++i) CHECK(run.timelines.at(0)[i].end == even.timelines.at(0)[i].end);
   for (const int rank : {0, 1, 2, 3}) {
@@ -247,7 +247,7 @@ TEST_CASE("gathers run sequentially beside the compute, and only their reader wa
   const World all = world({1, 1, 2, 1}, ScheduleKind::kGPipe, 1, 1, 3, {.unshard_each_use = true});
   for (const double gather : {0.25, 1.0, 1.5}) {
     CAPTURE(gather);
-    const WorldSimulation run = all.run({unit_seconds, only(ActionType::kUnshard, gather)}, {0});
+    const WorldSimulation run = all.run({equal_seconds, only(ActionType::kUnshard, gather)}, {0});
     const Timeline& timeline = run.timelines.at(0);
     double stream = 0, clock = 0, issued = 0;  // a gather is issued when the previous part begins to wait
     for (int part = 0; part < 5; ++part) {
@@ -263,7 +263,7 @@ TEST_CASE("gathers run sequentially beside the compute, and only their reader wa
 
 TEST_CASE("a stage's reductions are sequential: each waits for the previous one") {
   const World all = world({1, 1, 2, 1}, ScheduleKind::kGPipe, 1, 1, 2, kOnce);  // parts 0 to 3, the last one fused
-  const WorldSimulation run = all.run({unit_seconds, only(ActionType::kReduceGrads, 3)}, {0});
+  const WorldSimulation run = all.run({equal_seconds, only(ActionType::kReduceGrads, 3)}, {0});
   const Timeline& timeline = run.timelines.at(0);
   // F to 4; B of part 3 to 6, its reduction to 9; B of part 2 to 8, where the next reduction waits until 9, and so on.
   CHECK(event_of(timeline, "0B0.3").end == 6);
@@ -305,9 +305,9 @@ TEST_CASE("16,384 ranks are proven deadlock-free and simulated, each with the ti
 
 TEST_CASE("invalid inputs of a simulation are named") {
   World one = world({2, 1, 2, 1}, ScheduleKind::k1F1B, 1, 2, 1, kOnce);
-  const WorldCosts costs{unit_seconds, free_of_charge};
-  CHECK_THROWS_WITH(one.run({unit_seconds, free_of_charge, {{4, 2}}}), Catch::Contains("rank 4 of 4"));
-  CHECK_THROWS_WITH(one.run({unit_seconds, free_of_charge, {{0, 0}}}), Catch::Contains("rank 0 of 4"));
+  const WorldCosts costs{equal_seconds, free_of_charge};
+  CHECK_THROWS_WITH(one.run({equal_seconds, free_of_charge, {{4, 2}}}), Catch::Contains("rank 4 of 4"));
+  CHECK_THROWS_WITH(one.run({equal_seconds, free_of_charge, {{0, 0}}}), Catch::Contains("rank 0 of 4"));
   CHECK_THROWS_WITH(one.run(costs, {-1}), Catch::Contains("rank -1 is outside a world of size 4"));
   CHECK_THROWS_WITH(lists_of_ranks(one.plan, {3, 1, 2, 1}), Catch::Contains("2 lists for 6 ranks"));
   one.list_of(3).push_back({ActionType::kForward, 0, 0, -1, 0});

@@ -17,7 +17,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInfiniteValue = std::numeric_limits<double>::infinity();
 
 /// The checkpoints of a run of one rank with a matrix [2,3].
 struct SmallRun {
@@ -177,7 +177,7 @@ TEST_CASE("checkpoint: the number of consecutive rejected steps is part of the s
 
 TEST_CASE("checkpoint: non-finite values are counted per tensor, from the data and in the manifest", "[checkpoint]") {
   SmallRun run(0);
-  run.save(1, 1, 0, {1, static_cast<float>(NAN), 3, static_cast<float>(kInfinity), static_cast<float>(-kInfinity), 6});
+  run.save(1, 1, 0, {1, static_cast<float>(NAN), 3, static_cast<float>(kInfiniteValue), static_cast<float>(-kInfiniteValue), 6});
   run.save(2, 2, 0, {0, -0.0F, std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min(), -1, 6});
   CheckpointReader spoiled(run.checkpoint(1)), whole(run.checkpoint(2));
   CHECK(spoiled.verify_digests() == NonFinite{{"weight/w", 3}});
@@ -192,8 +192,8 @@ TEST_CASE("checkpoint: non-finite values are counted in every dtype and at any a
     std::memcpy(bytes.data() + 1, values.data(), sizeof values);
     return count_non_finite(dtype, bytes.data() + 1, static_cast<int64_t>(values.size()));
   };
-  CHECK(count(DType::kF64, std::array<double, 4>{kInfinity, std::numeric_limits<double>::max(), NAN, 0}) == 2);
-  CHECK(count(DType::kF32, std::array<float, 3>{static_cast<float>(NAN), 1, static_cast<float>(-kInfinity)}) == 2);
+  CHECK(count(DType::kF64, std::array<double, 4>{kInfiniteValue, std::numeric_limits<double>::max(), NAN, 0}) == 2);
+  CHECK(count(DType::kF32, std::array<float, 3>{static_cast<float>(NAN), 1, static_cast<float>(-kInfiniteValue)}) == 2);
   CHECK(count(DType::kF16, std::array<uint16_t, 4>{0x7bff, 0x7c00, 0xfc00, 0x7e01}) == 3);
   CHECK(count(DType::kBF16, std::array<uint16_t, 4>{0x7f7f, 0x7f80, 0xff80, 0x7c00}) == 2);
   CHECK(count(DType::kI32, std::array<int32_t, 2>{-1, 0x7f800000}) == 0);

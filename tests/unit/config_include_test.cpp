@@ -14,7 +14,7 @@
 namespace trireme {
 namespace {
 
-const std::string kBase = R"(model: {layers: 4, hidden_size: 96, heads: 6}
+const std::string kBaseFile = R"(model: {layers: 4, hidden_size: 96, heads: 6}
 training:
   steps: 100
   sequence_length: 32
@@ -56,7 +56,7 @@ void check_refused(const test::Scratch& files, const std::string& name, std::vec
 
 TEST_CASE("include: a file overrides the one that it includes, key by key") {
   const test::Scratch files;
-  files.write("base.yaml", kBase);
+  files.write("base.yaml", kBaseFile);
   const std::string over = files.write("over.yaml", kOver), merged = files.write("merged.yaml", kMerged);
   CHECK(load_config(over).config == load_config(merged).config);
   CHECK(test::config_output("config show " + over) == test::config_output("config show " + merged));
@@ -67,7 +67,7 @@ TEST_CASE("include: a file overrides the one that it includes, key by key") {
 
 TEST_CASE("include: paths are relative to the including file, and a later file of a list overrides an earlier one") {
   const test::Scratch files;
-  files.write("shared/base.yaml", kBase);
+  files.write("shared/base.yaml", kBaseFile);
   files.write("shared/long.yaml", "include: base.yaml\ntraining: {steps: 900, sequence_length: 64}\n");
   files.write("shared/empty.yaml", "# nothing\n");
   const std::string wide = files.write("wide.yaml", "model: {hidden_size: 192}\ntraining: {sequence_length: 16}\n");
@@ -84,14 +84,14 @@ TEST_CASE("include: paths are relative to the including file, and a later file o
 
 TEST_CASE("include: messages and explain name the file in which a key stands") {
   const test::Scratch files;
-  files.write("base.yaml", kBase + "parallel: {tensro: 2}\n");
+  files.write("base.yaml", kBaseFile + "parallel: {tensro: 2}\n");
   files.write("over.yaml", kOver);
   check_refused<ConfigError>(files, "over.yaml", {"base.yaml:8:12 parallel.tensro=2: unknown key; did you mean parallel.tensor?"});
-  files.write("base.yaml", kBase + "checkpoint: {keep: -1}\n");
+  files.write("base.yaml", kBaseFile + "checkpoint: {keep: -1}\n");
   check_refused<ConfigError>(files, "over.yaml", {"base.yaml:8:20 checkpoint.keep=-1: out of range"});
-  files.write("base.yaml", kBase + "run: {seed: 1, seed: 2}\n");
+  files.write("base.yaml", kBaseFile + "run: {seed: 1, seed: 2}\n");
   check_refused<ConfigError>(files, "over.yaml", {"base.yaml:8:16 run.seed: duplicate key, first given at ", "base.yaml:8:7"});
-  files.write("base.yaml", kBase);
+  files.write("base.yaml", kBaseFile);
   files.write("over.yaml", kOver + "  seed: -1\n");
   check_refused<ConfigError>(files, "over.yaml", {"over.yaml:7:9 run.seed=-1: out of range"});
 
@@ -103,7 +103,7 @@ TEST_CASE("include: messages and explain name the file in which a key stands") {
 
 TEST_CASE("include: cycles, missing files, too many files and other places are refused, naming file and line") {
   const test::Scratch files;
-  files.write("base.yaml", kBase);
+  files.write("base.yaml", kBaseFile);
   files.write("self.yaml", "run: {seed: 1}\ninclude: ./self.yaml\n");
   check_refused<ConfigError>(files, "self.yaml", {"self.yaml:2:10 include=./self.yaml: the file includes itself: ", "self.yaml -> "});
   files.write("a.yaml", "include:\n  - base.yaml\n  - b.yaml\n");
@@ -114,7 +114,7 @@ TEST_CASE("include: cycles, missing files, too many files and other places are r
   files.write("directory.yaml", "include: .\n");
   check_refused<ConfigError>(files, "directory.yaml", {"directory.yaml:1:10 include=.: not a regular file"});
 
-  files.write("0.yaml", kBase);
+  files.write("0.yaml", kBaseFile);
   for (size_t i = 1; i <= kMaxIncludeDepth + 1; ++i) files.write(std::to_string(i) + ".yaml", "include: " + std::to_string(i - 1) + ".yaml\n");
   CHECK(load_config(files / (std::to_string(kMaxIncludeDepth) + ".yaml")).config.model.layers == 4);
   check_refused<ConfigError>(files, std::to_string(kMaxIncludeDepth + 1) + ".yaml", {"1.yaml:1:10 include=0.yaml: included more than 8 files deep"});
@@ -123,7 +123,7 @@ TEST_CASE("include: cycles, missing files, too many files and other places are r
   files.write("many.yaml", many + "]\n");
   check_refused<ConfigError>(files, "many.yaml", {"many.yaml:1:", "include=base.yaml: more than 64 files are included"});
 
-  files.write("section.yaml", kBase + "run:\n  include: base.yaml\n");
+  files.write("section.yaml", kBaseFile + "run:\n  include: base.yaml\n");
   check_refused<ConfigError>(files, "section.yaml",
                              {"section.yaml:9:3 run.include=base.yaml: allowed only at the top level of a configuration file"});
   test::check_throws<ConfigError>([&] { load_config(files / "base.yaml", {"include=a.yaml"}); },
@@ -133,7 +133,7 @@ TEST_CASE("include: cycles, missing files, too many files and other places are r
 
 TEST_CASE("include: anything but paths is refused") {
   const test::Scratch files;
-  files.write("base.yaml", kBase);
+  files.write("base.yaml", kBaseFile);
   for (const auto& [value, part] :
        std::vector<std::pair<std::string, std::string>>{{"", "over.yaml:1:1 include: not a path"},
                                                         {"[]", "over.yaml:1:10 include: an empty list"},
@@ -141,7 +141,7 @@ TEST_CASE("include: anything but paths is refused") {
                                                         {"{a: b}", "include: not a path"},
                                                         {"[base.yaml, [base.yaml]]", "over.yaml:1:22 include: not a path"},
                                                         {"\"base\\n.yaml\"", "control character 10 in the path"}}) {
-    files.write("over.yaml", "include: " + value + "\n" + kBase);
+    files.write("over.yaml", "include: " + value + "\n" + kBaseFile);
     check_refused<ConfigError>(files, "over.yaml", {part});
   }
   files.write("list.yaml", "- a\n");

@@ -6,7 +6,7 @@
 namespace trireme {
 namespace {
 
-const std::string kBase = R"(
+const std::string kSmallRun = R"(
 model: {layers: 4, hidden_size: 96, heads: 6}
 training: {steps: 100, sequence_length: 32, global_batch_size: 8}
 data: {train: [a]}
@@ -15,7 +15,7 @@ data: {train: [a]}
 /// The message about one invalid --set.
 std::string message_of(const std::string& set) {
   try {
-    parse_config(kBase, "run.yaml", {set});
+    parse_config(kSmallRun, "run.yaml", {set});
   } catch (const ConfigError& error) {
     return error.what();
   }

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const fs::path kGolden = fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface";
+const fs::path kGoldenModels = fs::path(TRIREME_SOURCE_DIR) / "tests/golden/huggingface";
 const std::vector<std::string> kModels{"llama_tied", "llama3_untied", "llama_linear_sharded", "llama_bf16", "qwen2",
                                        "qwen3",      "gpt2_tied",     "gpt2_untied",          "mistral",    "qwen2_window"};
 
@@ -31,7 +31,7 @@ json read_json(const fs::path& path) { return json::parse(std::ifstream(path)); 
 /// A modifiable copy of a golden folder.
 class Folder {
  public:
-  explicit Folder(const std::string& name) { fs::copy(kGolden / name, path(), fs::copy_options::recursive); }
+  explicit Folder(const std::string& name) { fs::copy(kGoldenModels / name, path(), fs::copy_options::recursive); }
   fs::path path() const { return directory_.path / "model"; }
   fs::path file(const std::string& name = "model.safetensors") const { return path() / name; }
   void change_json(const std::function<void(json&)>& change, const std::string& name = "config.json") const {
@@ -115,7 +115,7 @@ std::vector<float> slice(const std::vector<float>& whole, int64_t columns, const
 TEST_CASE("the logits of a Hugging Face model match transformers, on one rank and over tensor ranks") {
   for (const std::string& name : kModels)
     for (const int tensor : {1, 2, 4}) {
-      const double error = logits_error(kGolden / name, tensor);
+      const double error = logits_error(kGoldenModels / name, tensor);
       INFO(name << " on " << tensor << " ranks: " << error);
       CHECK(error < 1e-4);
     }
@@ -123,7 +123,7 @@ TEST_CASE("the logits of a Hugging Face model match transformers, on one rank an
 
 TEST_CASE("a Hugging Face model is read into any layout, each rank its own boxes") {
   for (const char* name : {"gpt2_tied", "llama_linear_sharded", "qwen3"})
-    on_layout(kGolden / name, 2, 2, 2, [&](Trainer& trainer, WeightSource& source) {
+    on_layout(kGoldenModels / name, 2, 2, 2, [&](Trainer& trainer, WeightSource& source) {
       TRIREME_CHECK(!trainer.owned_boxes().empty(), "a rank without weights");
       for (const OwnedBox& owned : trainer.owned_boxes()) {
         const auto [rows, columns] = source.shape(owned.spec->name);
@@ -137,7 +137,7 @@ TEST_CASE("any box of a Hugging Face tensor equals that part of the full tensor,
   uint64_t draw = 0;
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random_bits(random_key(7, "boxes"), draw++) % static_cast<uint64_t>(n)); };
   for (const char* name : {"gpt2_tied", "llama_bf16"}) {
-    WeightSource source(kGolden / name);
+    WeightSource source(kGoldenModels / name);
     for (const std::string& parameter : source.names()) {
       const auto [rows, columns] = source.shape(parameter);
       const std::vector<float> whole = read_floats(source, parameter, {{0, 0}, {rows, columns}});
@@ -178,7 +178,7 @@ TEST_CASE("a tied head is compared with its embedding to the last byte, at any s
 
 TEST_CASE("every parameter maps to one place in the tensors of transformers") {
   for (const std::string& name : kModels) {
-    const ModelConfig model = HuggingFaceReader(kGolden / name).model();
+    const ModelConfig model = HuggingFaceReader(kGoldenModels / name).model();
     std::set<std::string> parameters, tensors;
     for (const HuggingFaceTensor& tensor : hugging_face_tensors(model)) {
       CHECK(tensors.insert(tensor.name).second);
@@ -202,7 +202,7 @@ TEST_CASE("config.json of older versions of transformers gives the same model") 
     return config;
   };
   const auto older = [&](const std::string& name, const char* type_key) {
-    json config = read_json(kGolden / name / "config.json");
+    json config = read_json(kGoldenModels / name / "config.json");
     json scaling = config.at("rope_parameters");
     config["rope_theta"] = scaling.at("rope_theta");
     scaling[type_key] = json(scaling.at("rope_type"));
@@ -214,22 +214,22 @@ TEST_CASE("config.json of older versions of transformers gives the same model") 
   for (const char* name : {"llama_tied", "llama3_untied", "llama_linear_sharded", "qwen2", "qwen3"})
     for (const char* type_key : {"rope_type", "type"}) {
       INFO(name << ", " << type_key);
-      CHECK(model_of(older(name, type_key)) == model_of(read_json(kGolden / name / "config.json")));
+      CHECK(model_of(older(name, type_key)) == model_of(read_json(kGoldenModels / name / "config.json")));
     }
-  const json llama = read_json(kGolden / "llama_tied/config.json"), gpt2 = read_json(kGolden / "gpt2_tied/config.json");
+  const json llama = read_json(kGoldenModels / "llama_tied/config.json"), gpt2 = read_json(kGoldenModels / "gpt2_tied/config.json");
   for (const char* key : {"head_dim", "hidden_act", "attention_bias", "mlp_bias", "architectures", "rope_parameters", "pretraining_tp"})
     CHECK(model_of(without(llama, key)) == model_of(llama));
   for (const char* key : {"tie_word_embeddings", "activation_function", "scale_attn_weights", "layer_norm_epsilon", "add_cross_attention"})
     CHECK(model_of(without(gpt2, key)) == model_of(gpt2));
   CHECK(*model_of(without(gpt2, "n_inner")).ffn_size == 128);
   CHECK(*model_of(without(llama, "num_key_value_heads")).kv_heads == 4);
-  json qwen2 = read_json(kGolden / "qwen2/config.json");
+  json qwen2 = read_json(kGoldenModels / "qwen2/config.json");
   CHECK_THROWS_AS(model_of(without(qwen2, "num_key_value_heads")), DataError);
   qwen2["num_key_value_heads"] = nullptr;
   qwen2["attention_bias"] = true;  // ignored by this class
   CHECK(*model_of(qwen2).kv_heads == model_of(qwen2).heads);
   CHECK_FALSE(model_of(without(llama, "tie_word_embeddings")).tied_embeddings);
-  json mistral = read_json(kGolden / "mistral/config.json"), window = read_json(kGolden / "qwen2_window/config.json");
+  json mistral = read_json(kGoldenModels / "mistral/config.json"), window = read_json(kGoldenModels / "qwen2_window/config.json");
   CHECK(*model_of(mistral).window == 4);
   CHECK_FALSE(model_of(mistral).window_layers.has_value());
   CHECK_FALSE(model_of(without(mistral, "sliding_window")).window.has_value());  // 4096, the default of transformers, exceeds every position
@@ -248,7 +248,7 @@ TEST_CASE("config.json of older versions of transformers gives the same model") 
   CHECK_FALSE(model_of(window).window.has_value());
   // Both forms are accepted if they agree.
   json both = older("llama3_untied", "rope_type");
-  both["rope_parameters"] = read_json(kGolden / "llama3_untied/config.json").at("rope_parameters");
+  both["rope_parameters"] = read_json(kGoldenModels / "llama3_untied/config.json").at("rope_parameters");
   CHECK(model_of(both).rope_scaling.type == RopeScaling::kLlama3);
   both["rope_scaling"]["factor"] = 2.0;
   CHECK_THROWS_AS(model_of(both), DataError);
@@ -374,7 +374,7 @@ TEST_CASE("a head stored beside tied embeddings must equal them") {
 
 TEST_CASE("links to the files of a Hugging Face model are followed, as in its cache") {
   const TemporaryDirectory directory;
-  for (const auto& item : fs::directory_iterator(kGolden / "qwen2")) fs::create_symlink(item.path(), directory.path / item.path().filename());
+  for (const auto& item : fs::directory_iterator(kGoldenModels / "qwen2")) fs::create_symlink(item.path(), directory.path / item.path().filename());
   CHECK(logits_error(directory.path, 1) < 1e-4);
 }
 
@@ -480,11 +480,11 @@ TEST_CASE("damaged files of a Hugging Face model are refused by name") {
     std::ofstream(folder.file("config.json")) << R"({"model_type": "llama", "model_type": "llama"})";
     has(refusal(folder.path()), "config.json");
   }
-  has(refusal(kGolden / "nothing", ExitCode::kMissingFile), "no such directory");
+  has(refusal(kGoldenModels / "nothing", ExitCode::kMissingFile), "no such directory");
 }
 
 TEST_CASE("a configured model that differs from its initial weights: the keys to change are reported as YAML") {
-  const ModelConfig weights = HuggingFaceReader(kGolden / "llama3_untied").model();
+  const ModelConfig weights = HuggingFaceReader(kGoldenModels / "llama3_untied").model();
   CHECK(model_difference(weights, weights).empty());
   ModelConfig other = weights;
   other.dropout = 0.1;
@@ -498,7 +498,7 @@ TEST_CASE("a configured model that differs from its initial weights: the keys to
   other.vocab_size = 98;
   CHECK(model_difference(other, weights) ==
         "model:\n  vocab_size: 97\n  rope_scaling:\n    type: llama3\n    factor: 4\n    original_max_positions: 32\n");
-  const ModelConfig learned = HuggingFaceReader(kGolden / "gpt2_tied").model();
+  const ModelConfig learned = HuggingFaceReader(kGoldenModels / "gpt2_tied").model();
   other = learned;
   other.max_positions = 32;
   CHECK(model_difference(other, learned) == "model:\n  max_positions: 64\n");

@@ -12,6 +12,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/support/catch.h"
+#include "tests/support/run_files.h"
 #include "trainer/files/durable_file.h"
 #include "trainer/run/console_sink.h"
 #include "trainer/run/metrics_sink.h"
@@ -22,15 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct TemporaryDirectory {
-  TemporaryDirectory() {
-    std::string name = (fs::temp_directory_path() / "trireme-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~TemporaryDirectory() { fs::remove_all(path); }
-  fs::path path;
-};
+using test::TemporaryDirectory;
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;

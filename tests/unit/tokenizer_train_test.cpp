@@ -23,7 +23,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-const std::string kGolden = std::string(TRIREME_SOURCE_DIR) + "/tests/golden/bpe_training/";
+const std::string kGoldenTraining = std::string(TRIREME_SOURCE_DIR) + "/tests/golden/bpe_training/";
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -111,19 +111,19 @@ std::vector<std::pair<std::string, std::string>> merges_of(const BytePairVocabul
 }  // namespace
 
 TEST_CASE("tokenizer training: the file that Hugging Face tokenizers writes, byte for byte") {
-  const auto golden = nlohmann::json::parse(read_file(kGolden + "cases.json"));
+  const auto golden = nlohmann::json::parse(read_file(kGoldenTraining + "cases.json"));
   REQUIRE(golden["cases"].size() >= 7);
   for (const auto& one : golden["cases"]) {
     const auto name = one["name"].get<std::string>();
     INFO(name);
     const auto special = one["special"].get<std::vector<std::string>>();
     const NamedPattern& pattern = pattern_of(one["pattern"]);
-    const PieceCounts pieces = count_pieces({kGolden + one["text"].get<std::string>()}, pattern, 2);
+    const PieceCounts pieces = count_pieces({kGoldenTraining + one["text"].get<std::string>()}, pattern, 2);
     int64_t made = 0;
     const BytePairVocabulary vocabulary = train_byte_pairs(pieces, one["vocab_size"], special, [&] { ++made; });
     CHECK(made + 256 + static_cast<int64_t>(special.size()) == static_cast<int64_t>(vocabulary.tokens.size()));
     const std::string written = tokenizer_json(vocabulary, pattern, special.size());
-    CHECK(first_difference(written, read_file(kGolden + name + ".json")) == "");
+    CHECK(first_difference(written, read_file(kGoldenTraining + name + ".json")) == "");
   }
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("tokenizer training: merges of random words match those of a trainer t
 }
 
 TEST_CASE("tokenizer training: the result depends neither on threads nor on the order and number of files") {
-  const std::string text = read_file(kGolden + "mixed.txt");
+  const std::string text = read_file(kGoldenTraining + "mixed.txt");
   std::string whole;
   while (whole.size() < (5u << 20)) whole += text + "\n";
   const size_t half = whole.find('\n', whole.size() / 2) + 1;

@@ -110,11 +110,11 @@ class Child {
 };
 
 /// A hub and `n` ranks. The hub reports its verdict as a line. Each rank runs `body` after it has joined, then stays alive until let_ranks_end().
-class Job {
+class WatchedJob {
  public:
   using Body = std::function<void(int rank, Progress&)>;
 
-  Job(int n, double silence_seconds, Body body, double timeout = 1000) {
+  WatchedJob(int n, double silence_seconds, Body body, double timeout = 1000) {
     hub = std::make_unique<Child>([&] {
       const Hub keeper({.ranks = n, .silence_seconds = silence_seconds},
                        [&](const Verdict& verdict) { verdicts.say(concat(verdict.step, " ", verdict.text, "\n")); });
@@ -147,7 +147,7 @@ class Job {
     }
     for (int rank = 0; rank < n; ++rank) REQUIRE(joined_.hear(10) == "\n");
   }
-  ~Job() {
+  ~WatchedJob() {
     ::close(end_[0]);
     ::close(end_[1]);
   }
@@ -172,7 +172,7 @@ class Job {
   std::array<int, 2> end_ = make_pipe();
 };
 
-const Job::Body kNothing = [](int, Progress&) {};
+const WatchedJob::Body kNothing = [](int, Progress&) {};
 
 /// A socket connected to the hub's last address (loopback).
 int stranger(const std::string& address) {
@@ -227,7 +227,7 @@ int be_rank(const std::string& address, int rank, const Pipe& joined) {
 }  // namespace
 
 TEST_CASE("watch: a killed rank is named within two seconds, and the others exit") {
-  Job job(4, 10, kNothing);
+  WatchedJob job(4, 10, kNothing);
   std::this_thread::sleep_for(milliseconds(300));
   const auto begin = Clock::now();
   job.rank(1).signal(SIGKILL);
@@ -250,7 +250,7 @@ TEST_CASE("watch: a killed rank is named within two seconds, and the others exit
 }
 
 TEST_CASE("watch: a rank that ends without a goodbye counts as dead, whatever its exit code") {
-  Job job(2, 10, [](int rank, Progress&) {
+  WatchedJob job(2, 10, [](int rank, Progress&) {
     if (rank == 1) ::_exit(0);
   });
   CHECK(job.verdicts.hear(5).find("rank 1 ") == 2);
@@ -258,7 +258,7 @@ TEST_CASE("watch: a rank that ends without a goodbye counts as dead, whatever it
 }
 
 TEST_CASE("watch: a stopped rank is detected by its silence") {
-  Job job(3, 1, kNothing);
+  WatchedJob job(3, 1, kNothing);
   std::this_thread::sleep_for(milliseconds(300));
   const auto begin = Clock::now();
   job.rank(1).signal(SIGSTOP);
@@ -274,7 +274,7 @@ TEST_CASE("watch: a stopped rank is detected by its silence") {
 }
 
 TEST_CASE("watch: a hung rank is detected although its process is alive") {
-  Job job(3, 10, kNothing, 1);
+  WatchedJob job(3, 10, kNothing, 1);
   const auto begin = Clock::now();
   const std::string verdict = job.verdicts.hear(10);
   INFO(verdict);
@@ -287,7 +287,7 @@ TEST_CASE("watch: a hung rank is detected although its process is alive") {
 }
 
 TEST_CASE("watch: no verdict after a pause of three seconds, nor after a normal end") {
-  Job job(3, 10, kNothing);
+  WatchedJob job(3, 10, kNothing);
   job.rank(2).signal(SIGSTOP);
   CHECK(job.verdicts.hear(3).empty());
   job.rank(2).signal(SIGCONT);
@@ -297,7 +297,7 @@ TEST_CASE("watch: no verdict after a pause of three seconds, nor after a normal 
 }
 
 TEST_CASE("watch: no verdict about a rank that exits with an error, nor about those that end as a consequence") {
-  Job job(3, 10, [](int rank, Progress&) {
+  WatchedJob job(3, 10, [](int rank, Progress&) {
     if (rank == 0) throw DataError("its own");
   });
   CHECK(job.rank(0).code(5) == 65);
@@ -307,7 +307,7 @@ TEST_CASE("watch: no verdict about a rank that exits with an error, nor about th
 }
 
 TEST_CASE("watch: ranks exit when the hub's process dies, and report the reason") {
-  Job job(3, 10, kNothing);
+  WatchedJob job(3, 10, kNothing);
   const auto begin = Clock::now();
   job.hub->signal(SIGKILL);
   for (const int r : {0, 1, 2}) CHECK(job.rank(r).code(5) == 70);
@@ -319,7 +319,7 @@ TEST_CASE("watch: ranks exit when the hub's process dies, and report the reason"
 
 TEST_CASE("watch: ranks wait for a stopped hub, which does not count the time") {
   // Long reports would fill the kernel's buffers during this test if they were sent unread, and break the connection.
-  Job job(3, 1, [](int, Progress& progress) { progress.act(std::string(20000, 'x')); });
+  WatchedJob job(3, 1, [](int, Progress& progress) { progress.act(std::string(20000, 'x')); });
   std::this_thread::sleep_for(milliseconds(300));
   job.hub->signal(SIGSTOP);
   CHECK(job.rank(0).code(4) == -1);
@@ -443,7 +443,7 @@ TEST_CASE("watch: ranks continue if their hub ends normally") {
 }
 
 TEST_CASE("watch: invalid connections are refused without effect on the job") {
-  Job job(2, 10, kNothing);
+  WatchedJob job(2, 10, kNothing);
   const std::string token = job.address.substr(0, job.address.find('@'));
   CHECK(token.size() == 32);
   const std::string endpoint = job.address.substr(job.address.find('@') + 1);
@@ -481,7 +481,7 @@ TEST_CASE("watch: invalid connections are refused without effect on the job") {
 }
 
 TEST_CASE("watch: a rank that sends malformed lines remains monitored") {
-  Job job(1, 10, kNothing);  // ends normally; the hub below is a new one
+  WatchedJob job(1, 10, kNothing);  // ends normally; the hub below is a new one
   job.let_ranks_end();
   CHECK(job.rank(0).code(5) == 0);
 
@@ -569,7 +569,7 @@ TEST_CASE("watch: a rank dies with its parent") {
 }
 
 TEST_CASE("watch: a delayed hub still determines which rank died first") {
-  Job job(4, 10, kNothing);
+  WatchedJob job(4, 10, kNothing);
   std::this_thread::sleep_for(milliseconds(400));
   job.hub->signal(SIGSTOP);
   std::this_thread::sleep_for(milliseconds(400));  // by then each rank has sent a report
