@@ -16,7 +16,7 @@ namespace {
 void require_replace(const json& part, std::string_view from, std::string_view to, const std::string& where) {
   require_known_keys(part, {"type", "pattern", "content"}, where);
   if (part.value("pattern", json()) != json{{"String", from}} || part.value("content", json()) != json(to))
-    throw DataError(concat(where, ": Replace with byte_fallback must replace ", json(from), " by ", json(to)));
+    throw DataError(concat(where, ": Replace with byte_fallback must replace ", json(from).dump(), " by ", json(to).dump()));
 }
 
 void parse_normalizers(const json& root, ByteFallbackRules& rules, const std::string& where) {
@@ -26,7 +26,7 @@ void parse_normalizers(const json& root, ByteFallbackRules& rules, const std::st
     bool& rule = type == "Prepend" ? rules.prepends : rules.replaces;
     if (type == "Prepend") {
       require_known_keys(part, {"type", "prepend"}, where);
-      if (string_member(part, "prepend", where) != kSpaceMark) throw DataError(concat(where, ": Prepend must prepend ", json(kSpaceMark)));
+      if (string_member(part, "prepend", where) != kSpaceMark) throw DataError(concat(where, ": Prepend must prepend ", json(kSpaceMark).dump()));
     } else if (type == "Replace") {
       require_replace(part, " ", kSpaceMark, where);
     } else {
@@ -40,14 +40,14 @@ void parse_normalizers(const json& root, ByteFallbackRules& rules, const std::st
 void parse_metaspace(const json& part, ByteFallbackRules& rules, const std::string& where) {
   require_known_keys(part, {"type", "replacement", "add_prefix_space", "prepend_scheme", "split"}, where);
   if (rules.metaspace) throw DataError(concat(where, ": two of Metaspace are not supported"));
-  if (string_member(part, "replacement", where) != kSpaceMark) throw DataError(concat(where, ": Metaspace must replace by ", json(kSpaceMark)));
+  if (string_member(part, "replacement", where) != kSpaceMark) throw DataError(concat(where, ": Metaspace must replace by ", json(kSpaceMark).dump()));
   if (!flag(part, "add_prefix_space", true, where)) throw DataError(concat(where, ": Metaspace with \"add_prefix_space\" false is not supported"));
   const std::string scheme = part.contains("prepend_scheme") ? string_member(part, "prepend_scheme", where) : "always";
   if (scheme != "never" && scheme != "first" && scheme != "always")
-    throw DataError(concat(where, ": \"prepend_scheme\" ", json(scheme), " is not supported; supported: never, first, always"));
-  using Prefix = ByteFallbackRules::Prefix;
+    throw DataError(concat(where, ": \"prepend_scheme\" ", json(scheme).dump(), " is not supported; supported: never, first, always"));
+  using enum ByteFallbackRules::Prefix;
   rules.metaspace = true;
-  rules.prefix = scheme == "never" ? Prefix::kNever : scheme == "first" ? Prefix::kFirst : Prefix::kAlways;
+  rules.prefix = scheme == "never" ? kNever : scheme == "first" ? kFirst : kAlways;
   rules.splits = flag(part, "split", true, where);
 }
 
