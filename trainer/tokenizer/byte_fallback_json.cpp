@@ -40,7 +40,8 @@ void parse_normalizers(const json& root, ByteFallbackRules& rules, const std::st
 void parse_metaspace(const json& part, ByteFallbackRules& rules, const std::string& where) {
   require_known_keys(part, {"type", "replacement", "add_prefix_space", "prepend_scheme", "split"}, where);
   if (rules.metaspace) throw DataError(concat(where, ": two of Metaspace are not supported"));
-  if (string_member(part, "replacement", where) != kSpaceMark) throw DataError(concat(where, ": Metaspace must replace by ", json(kSpaceMark).dump()));
+  if (string_member(part, "replacement", where) != kSpaceMark)
+    throw DataError(concat(where, ": Metaspace must replace by ", json(kSpaceMark).dump()));
   if (!flag(part, "add_prefix_space", true, where)) throw DataError(concat(where, ": Metaspace with \"add_prefix_space\" false is not supported"));
   const std::string scheme = part.contains("prepend_scheme") ? string_member(part, "prepend_scheme", where) : "always";
   if (scheme != "never" && scheme != "first" && scheme != "always")

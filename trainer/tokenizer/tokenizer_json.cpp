@@ -234,7 +234,8 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
   const json root = parse_object(text, where, ControlCharacters::kInKeys);
   require_known_keys(root, {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"},
                      where);
-  if (string_member(root, "version", where) != "1.0") throw DataError(concat(where, ": \"version\" is ", root.at("version").dump(), "; supported: \"1.0\""));
+  if (string_member(root, "version", where) != "1.0")
+    throw DataError(concat(where, ": \"version\" is ", root.at("version").dump(), "; supported: \"1.0\""));
   require_off(root, "truncation", where);
   require_off(root, "padding", where);
   const json& model = object_member(root, "model", where);
