@@ -62,8 +62,8 @@ part_ranks() {
     [ "$mode" = rehearse ] || for ((ranks = 2; ranks * 2 <= gpu_count && ranks < 8; ranks *= 2)); do :; done
     key=("$trireme" bench comm --device "$device" --ranks $ranks --json)
     [ "$mode" != rehearse ] || key+=(--sizes 4096 --seconds 0.01)
-    into "$output/comm.json" limited 120 "${key[@]}"
-    [ "$mode" = dry ] || check "all_reduce over $ranks GPUs, largest buffer" info \
+    into "$output/comm.json" limited 120 "${key[@]}" || check 'bench comm' fail "code $?; see ranks.log"
+    [ "$mode" = dry ] || [ ! -s "$output/comm.json" ] || check "all_reduce over $ranks GPUs, largest buffer" info \
       "$(short "$(rows_of "$output/comm.json" comm | grep '"all_reduce"' | tail -n 1 | value_of bus_gb_per_second)") GB/s on the bus"
     [ "$mode" = rehearse ] || case $ranks in 2) filter='~[slow]~[gpus4]~[gpus8]' ;; 4) filter='~[slow]~[gpus8]' ;; *) filter='~[slow]' ;; esac
     on=("parallel.data=$ranks" parallel.zero_stage=3 training.precision=bf16)

@@ -36,7 +36,7 @@ part_step() {
   # A graph is captured in the third step, so that four steps of warm-up leave only launches of it.
   for graph in false true; do
     file=$output/step-graph-$graph.json
-    into "$file" limited 150 "$trireme" bench step "${step[@]}" --steps 8 --warmup 4 --set kernels.cuda_graph=$graph --json
+    into "$file" limited 150 "$trireme" bench step "${step[@]}" --steps 8 --warmup 4 --set kernels.cuda_graph=$graph --json || true  # then there is no figure
     [ "$mode" = dry ] || forecast "training step, graph $graph" "$(median_rate "$file")" 49000 tokens/s "$expected_rate"
   done
   [ "$mode" != dry ] || return 0
@@ -58,7 +58,7 @@ part_bench() {
   else
     arguments=("$config" "${arguments[@]}" --device cuda --tokens 16384)
   fi
-  into "$file" limited 170 "$trireme" bench kernels "${arguments[@]}" --json
+  into "$file" limited 170 "$trireme" bench kernels "${arguments[@]}" --json || true  # then there are no figures, but large shapes are still compared
   if [ "$mode" != dry ]; then
     forecast 'fastest matrix product' "$(value_of gemm_ceiling_tflops < "$file")" 560 TFLOP/s '560-690 TFLOP/s for cuBLASLt on an H100'
     check 'copy on the device' info "$(short "$(value_of copy_gb_per_second < "$file")") GB/s"
@@ -88,7 +88,7 @@ part_pytorch() {
   fi
   step_arguments
   if [ "$mode" = dry ] || [ -s "$output/kernels.json" ]; then
-    into "$output/products.json" limited 120 python3 "$here/bench/pytorch_products.py" --like "$output/kernels.json"
+    into "$output/products.json" limited 120 python3 "$here/bench/pytorch_products.py" --like "$output/kernels.json" || true
     [ "$mode" = dry ] || forecast 'slowest matrix product, over cuBLAS through PyTorch' "$(value_of worst_ratio < "$output/products.json")" 0.9 x 'at least 0.9'
   fi
   limited 500 "$here/bench/against_pytorch.sh" --trireme "$trireme" --output "$output/pytorch" --rounds 3 --steps 6 "${step[@]}" || { check 'step against PyTorch' fail 'see pytorch.log'; return; }
