@@ -139,6 +139,8 @@ cases() {
   shift 2
   if [ "$mode" = dry ]; then
     echo "   would run: each case of ${program##*/} '$1' in a process of its own, $2 at a time, at most $3 s each${4:+, under ${*:4}}" >&3
+  elif [ "$mode" = rehearse ]; then
+    check "$name" skip 'a rehearsal has no GPU'
   elif [ ! -x "$program" ]; then
     check "$name" skip "there is no ${program##*/} here"
   else
