@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Packs a build into one archive that runs on a machine without package registries: the binary, the shared libraries it needs, mpirun, the
-# configurations, and the device tests where they were built (cmake --build build --target test_kernels_gpu). CUDA's libraries and the driver are not
-# in it: a machine with a GPU has its own.
+# configurations, gpu-check.sh, and the device tests where they were built (cmake --build build --target test_kernels_gpu test_cuda_gpu). CUDA's
+# libraries and the driver are not in it: a machine with a GPU has its own.
 #   ./scripts/bundle.sh [--build DIR] [--output FILE.tar.gz]      default: build, trireme-<version>-<machine>.tar.gz
 # There: tar -xzf FILE; trireme-<version>-<machine>/trireme train ...      (any place; glibc at least as new as here)
+# On a machine with GPUs: trireme-<version>-<machine>/scripts/gpu-check.sh
 # With a scheduler: srun --mpi=pmix .../trireme train ...
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -83,6 +84,9 @@ find "$root/bin" "$root/lib" "$root/openmpi" "$root/pmix" -type f -exec chmod u+
 
 # ---- the rest ----
 cp -r configs "$root/"
+mkdir -p "$root/scripts/bench"
+cp -r scripts/gpu-check.sh scripts/gpu-check "$root/scripts/"
+cp scripts/bench/{against_pytorch.sh,pytorch_products.py,pytorch_step.py,summary.py} "$root/scripts/bench/"
 cp LICENSE "$root/licenses/trireme"
 if command -v dpkg-query >/dev/null; then
   find "$root/lib" -type f -printf '*/%f\n' | xargs -r dpkg-query -S 2>/dev/null | cut -d: -f1 | grep -v '^libx\?32' | sort -u | while read -r package; do

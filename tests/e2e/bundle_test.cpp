@@ -51,6 +51,12 @@ TEST_CASE("bundle: runs from another directory with its own libraries, plugins a
   for (const char* unwanted : {"libcuda.so", "libcublas", "libcudnn", "libnccl", "libc.so.6"})
     for (const auto& file : fs::directory_iterator(root / "lib")) CHECK(file.path().filename().string().find(unwanted) == std::string::npos);
 
+  const Outcome dry = bare(directory, {root / "scripts/gpu-check.sh", "--dry-run"});  // finds its parts and the programs of the bundle
+  INFO(dry.err);
+  CHECK(dry.code == 0);
+  CHECK(dry.out.find((root / "trireme").string() + " train") != std::string::npos);
+  CHECK(dry.out.find("pytorch") != std::string::npos);
+
   const std::string trireme = root / "trireme";
   CHECK(bare(directory, {trireme, "--version"}).out == run(directory, {"--version"}).out);
   build_data(directory);

@@ -22,18 +22,34 @@ constexpr bool kSimulatedGpu = true;
 /// GPU 0, created by the first call and kept until the program ends; only for the thread of the first call.
 cuda::Gpu& test_gpu();
 
+/// True if this machine has a GPU for each of `needed`; otherwise a warning names `what` as not run. A simulated machine has eight.
+bool has_gpus(int needed, const std::string& what);
+
+/// Frees everything on the simulated machine and sets its seed; does nothing on a real one.
+inline void reset_gpus(uint64_t seed) {
+#ifdef TRIREME_REAL_GPU
+  static_cast<void>(seed);
+#else
+  cuda_sim::reset(seed);
+#endif
+}
+
+/// Sets the seed that determines the order of the simulated machine's operations; does nothing on a real one.
+inline void set_schedule(uint64_t seed) {
+#ifdef TRIREME_REAL_GPU
+  static_cast<void>(seed);
+#else
+  cuda_sim::set_seed(seed);
+#endif
+}
+
 /// Calls body n times, each time with a different seed, which determines the order in which the simulated machine runs the threads of a block and the
 /// operations of its streams. On a real machine the order cannot be set, and body is called once.
 inline void for_each_schedule(int n, const std::function<void()>& body) {
-#ifdef TRIREME_REAL_GPU
-  static_cast<void>(n);
-  body();
-#else
-  for (int seed = 0; seed < n; ++seed) {
-    cuda_sim::set_seed(static_cast<uint64_t>(seed));
+  for (int seed = 0; seed < (kSimulatedGpu ? n : 1); ++seed) {
+    set_schedule(static_cast<uint64_t>(seed));
     body();
   }
-#endif
 }
 
 /// The errors that the simulated machine found in the kernels and operations it ran, one line each; "" if there are none.
