@@ -125,12 +125,22 @@ std::vector<int> group_members(const MeshShape& shape, MeshAxis axis, int rank, 
   return members;
 }
 
+int device_groups(const MeshShape& shape, int rank, int kv_heads) {
+  std::vector<MeshGroup> different;
+  for (size_t axis = 0; axis < kMeshGroups; ++axis) {
+    if (static_cast<MeshAxis>(axis) == MeshAxis::kData) continue;
+    const MeshGroup group = group_of(shape, static_cast<MeshAxis>(axis), rank, kv_heads);
+    if (group.size > 1 && std::ranges::count(different, group) == 0) different.push_back(group);
+  }
+  return static_cast<int>(different.size());
+}
+
 Mesh::Mesh(Communicator& world_, const MeshShape& shape_, int kv_heads)
     : shape(shape_),
       at(coordinate_in(shape_, world_)),
       world(world_),
       pipeline(make_group(world_, shape_, MeshAxis::kPipeline, kv_heads)),
-      data(make_group(world_, shape_, MeshAxis::kData, kv_heads)),
+      data(world_.host_group(group_members(shape_, MeshAxis::kData, world_.rank(), kv_heads), name_of(MeshAxis::kData))),
       replicate(make_group(world_, shape_, MeshAxis::kReplicate, kv_heads)),
       shard(make_group(world_, shape_, MeshAxis::kShard, kv_heads)),
       context(make_group(world_, shape_, MeshAxis::kContext, kv_heads)),

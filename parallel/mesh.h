@@ -69,6 +69,7 @@ struct MeshGroup {
   int first = 0;
   int size = 1;
   int stride = 1;
+  bool operator==(const MeshGroup&) const = default;
 };
 /// The group of `axis` that `rank` belongs to. kKv: the tensor ranks that hold the same kv heads (one rank where kv_heads >= tensor). kEmbedding:
 /// first and last pipeline rank (only this rank if it is neither). Errors: InternalError for a rank outside the mesh.
@@ -77,7 +78,11 @@ MeshGroup group_of(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads
 /// World ranks of the group of `axis` that `rank` belongs to, ascending.
 std::vector<int> group_members(const MeshShape& shape, MeshAxis axis, int rank, int kv_heads);
 
-/// This rank's communicators. The constructor creates all of them, in the order of MeshAxis; it is collective over the world.
+/// Number of different groups of several ranks over which the Mesh of `rank` communicates device tensors, the world included: that of its NCCL
+/// communicators, which groups of the same ranks share.
+int device_groups(const MeshShape& shape, int rank, int kv_heads);
+
+/// This rank's communicators. `data` carries tensors in host memory only (Communicator::host_group): it counts tokens and compares digests. The constructor creates all of them, in the order of MeshAxis; it is collective over the world.
 struct Mesh {
   Mesh(Communicator& world, const MeshShape& shape, int kv_heads);
   MeshShape shape;

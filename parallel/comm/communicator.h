@@ -86,6 +86,8 @@ class Communicator {
 
   /// Makes a communicator over `ranks` (ranks of this one, in that order). Exactly those ranks must call it; all must make groups in the same order.
   virtual std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) = 0;
+  /// Like group(), for tensors in host memory only (host helpers below): takes no memory of a GPU. There, a tensor in GPU memory is an InternalError.
+  virtual std::unique_ptr<Communicator> host_group(const std::vector<int>& ranks, const std::string& name) { return group(ranks, name); }
 
  protected:
   Communicator(int rank, int size, std::string name) : rank_(rank), size_(size), name_(std::move(name)) {}

@@ -35,4 +35,8 @@ std::unique_ptr<Communicator> ForwardingCommunicator::group(const std::vector<in
   return wrap_group(inner_.group(ranks, name), ranks);
 }
 
+std::unique_ptr<Communicator> ForwardingCommunicator::host_group(const std::vector<int>& ranks, const std::string& name) {
+  return wrap_group(inner_.host_group(ranks, name), ranks);
+}
+
 }  // namespace trireme

@@ -28,6 +28,7 @@ class ForwardingCommunicator : public Communicator {
   void raise_errors() override { inner_.raise_errors(); }
   void advance() override { inner_.advance(); }
   std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override;
+  std::unique_ptr<Communicator> host_group(const std::vector<int>& ranks, const std::string& name) override;
 
  protected:
   using Call = std::function<Work()>;
@@ -36,7 +37,7 @@ class ForwardingCommunicator : public Communicator {
 
   /// Starts the operation of a verb ("all_gather"). `call` calls the wrapped communicator and must be invoked once.
   virtual Work perform(Context& /*ctx*/, const char* /*verb*/, const Call& call) { return call(); }
-  /// What group() returns: `made` is the wrapped communicator's group of `ranks`.
+  /// What group() and host_group() return: `made` is the wrapped communicator's group of `ranks`.
   virtual std::unique_ptr<Communicator> wrap_group(std::unique_ptr<Communicator> made, const std::vector<int>& ranks) = 0;
 
  private:

@@ -1,13 +1,12 @@
 #include "parallel/comm/nccl.h"
 
-#include <algorithm>
 #include <cstdlib>
-#include <cstring>
-#include <exception>
+#include <numeric>
 #include <utility>
 
 #include "parallel/comm/arguments.h"
-#include "parallel/comm/nccl_library.h"
+#include "parallel/comm/host_only.h"
+#include "parallel/comm/nccl_link.h"
 #include "parallel/comm/self.h"
 
 namespace trireme {
@@ -39,115 +38,20 @@ ncclRedOp_t op_of(ReduceOp op) {
 
 size_t count_of(const Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
-/// One NCCL communicator with its stream.
-class Link {
- public:
-  /// Collective over `host`.
-  Link(Communicator& host, cuda::Gpu& gpu)
-      : place_(concat("group '", host.name(), "', rank ", host.rank(), " of ", host.size())), stream_(gpu.make_stream()) {
-    const auto check_init = [&](ncclResult_t result, const char* call) {
-      if (result != ncclSuccess) throw InternalError(concat(call, " failed (", place_, "): ", explain(result)));
-    };
-    ncclUniqueId id{};
-    if (host.rank() == 0) check_init(nccl().get_unique_id(&id), "ncclGetUniqueId");
-    Arena arena(Device::kReference);
-    Context ctx{Device::kReference, &arena, 1, nullptr};
-    const Tensor bytes = Tensor::empty(ctx, {sizeof(id)}, DType::kU8, MemoryCategory::kCommunication);
-    std::memcpy(bytes.raw(), &id, sizeof(id));
-    host.broadcast(ctx, bytes, 0).wait(ctx);
-    std::memcpy(&id, bytes.raw(), sizeof(id));
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 1;
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-    config.commName = host.name().c_str();  // for NCCL's own messages; copied
-#endif
-    check_init(nccl().comm_init(&comm_, host.size(), id, host.rank(), &config), "ncclCommInitRankConfig");
-  }
-  ~Link() {
-    if (given_up_ || std::uncaught_exceptions() > 0) abort();
-    if (comm_ == nullptr) return;
-    nccl().comm_finalize(comm_);
-    nccl().comm_destroy(comm_);
-  }
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
-
-  const std::string& place() const { return place_; }
-  ncclComm_t comm() const { return comm_; }
-  cudaStream_t stream() const { return stream_; }
-  bool usable() const { return comm_ != nullptr && !given_up_; }
-  void abort() {
-    if (comm_ != nullptr) nccl().comm_abort(std::exchange(comm_, nullptr));
-  }
-  /// Leaves the abort to the destructor: ncclCommAbort waits for every CUDA graph that contains operations of the communicator.
-  void give_up() { given_up_ = true; }
-
-  void check(ncclResult_t result, const char* call) const {
-    if (result != ncclSuccess) throw InternalError(concat(call, ": ", explain(result)));
-  }
-  /// The asynchronous error of the communicator, on this rank or another; "" if none.
-  std::string async_error() const {
-    ncclResult_t state = ncclSuccess;
-    if (const ncclResult_t asked = nccl().comm_async_error(comm_, &state); asked != ncclSuccess) state = asked;
-    return state == ncclSuccess || state == ncclInProgress ? "" : concat("asynchronous NCCL error: ", explain(state));
-  }
-
- private:
-  std::string explain(ncclResult_t result) const {
-    const char* const detail = nccl().last_error(comm_);
-    return concat(nccl().error_string(result), detail == nullptr || *detail == '\0' ? "" : ": ", detail == nullptr ? "" : detail);
-  }
-
-  std::string place_;
-  cuda::Stream stream_;
-  ncclComm_t comm_ = nullptr;
-  bool given_up_ = false;
-};
-
-/// All links of one rank. An error in one aborts them all: otherwise a GPU could wait in another link for a rank that has given up.
-struct Links {
-  explicit Links(cuda::Gpu& of_gpu) : gpu(of_gpu) {}
-  cuda::Gpu& gpu;
-  std::vector<std::weak_ptr<Link>> made;
-
-  void abort() const {
-    for (const std::weak_ptr<Link>& weak : made)
-      if (const auto link = weak.lock()) gpu.holds_graphs() ? link->give_up() : link->abort();
-  }
-  /// Throws the first asynchronous error of any link.
-  void raise_errors() const {
-    for (const std::weak_ptr<Link>& weak : made) {
-      const auto link = weak.lock();
-      if (link == nullptr || !link->usable()) continue;
-      const std::string error = link->async_error();
-      if (error.empty()) continue;
-      const std::string place = link->place();
-      abort();
-      throw InternalError(concat("a collective failed (", place, "): ", error));
-    }
-  }
-};
-
 /// An operation whose start is queued, until its wait.
 class NcclOperation final : public Work::Operation {
  public:
-  NcclOperation(std::shared_ptr<Links> links, std::shared_ptr<Link> link, const char* verb, std::vector<Tensor> buffers)
-      : links_(std::move(links)), link_(std::move(link)), verb_(verb), buffers_(std::move(buffers)) {}
-  /// If an exception drops the operation, its buffers still return to the arena in the order of the compute stream, and no other rank is waited for.
+  NcclOperation(std::shared_ptr<NcclLink> link, std::string place, const char* verb, std::vector<Tensor> buffers)
+      : link_(std::move(link)), place_(std::move(place)), verb_(verb), buffers_(std::move(buffers)) {}
   ~NcclOperation() override {
-    if (done_ == nullptr) return;
-    try {
-      order_compute();
-    } catch (const Error&) {  // only the first error is reported
-    }
-    links_->abort();
+    if (!ended_) link_->all().keep(std::move(buffers_));
   }
 
   /// Runs `call()`, which queues NCCL's work on the link's stream, after the work on the compute stream.
   template <class Call>
   void start(const Call& call) {
     guarded([&] {
-      cuda::Gpu& gpu = links_->gpu;
+      cuda::Gpu& gpu = link_->all().gpu;
       const cuda::Event inputs = gpu.record(gpu.compute());
       gpu.order_after(link_->stream(), inputs);
       gpu.recycle(inputs);
@@ -157,52 +61,49 @@ class NcclOperation final : public Work::Operation {
   }
 
   void wait(Context& /*ctx*/) override {
-    guarded([&] { order_compute(); });
+    guarded([&] {
+      cuda::Gpu& gpu = link_->all().gpu;
+      gpu.order_after(gpu.compute(), done_);
+      gpu.recycle(done_);
+    });
+    ended_ = true;
   }
 
  private:
-  void order_compute() {
-    cuda::Gpu& gpu = links_->gpu;
-    const cuda::Event done = std::exchange(done_, nullptr);
-    gpu.order_after(gpu.compute(), done);
-    gpu.recycle(done);
-  }
-
-  /// Any error of CUDA or NCCL, thrown by the body or asynchronous, aborts the communicators of this rank and is reported with verb, group and rank.
+  /// Any error of CUDA or NCCL, thrown by the body or asynchronous, ends the use of all links of this rank and is reported with verb, group and rank.
   template <class Body>
   void guarded(const Body& body) const {
+    if (link_->all().given_up()) throw InternalError(concat(verb_, " failed (", place_, "): this rank's communicators ended with an earlier error"));
     std::string error;
     try {
-      TRIREME_CHECK(link_->usable(), "this rank's communicators were aborted");
       body();
       error = link_->async_error();
     } catch (const Error& thrown) {
       error = thrown.what();
-      const std::string cause = link_->usable() ? link_->async_error() : "";
-      if (!cause.empty()) error += "; " + cause;
+      if (const std::string cause = link_->async_error(); !cause.empty()) error += "; " + cause;
     }
     if (error.empty()) return;
-    links_->abort();
-    throw InternalError(concat(verb_, " failed (", link_->place(), "): ", error));
+    link_->all().give_up();
+    throw InternalError(concat(verb_, " failed (", place_, "): ", error));
   }
 
-  std::shared_ptr<Links> links_;
-  std::shared_ptr<Link> link_;
+  std::shared_ptr<NcclLink> link_;
+  std::string place_;
   const char* verb_;
   std::vector<Tensor> buffers_;
   cuda::Event done_ = nullptr;
+  bool ended_ = false;  ///< the compute stream is ordered after the operation
 };
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(std::unique_ptr<Communicator> host, std::shared_ptr<Links> links)
+  /// `members`: the world ranks of `host`, in their order.
+  NcclCommunicator(std::unique_ptr<Communicator> host, std::shared_ptr<NcclLinks> links, std::vector<int> members)
       : Communicator(host->rank(), host->size(), host->name()),
         host_(std::move(host)),
         links_(std::move(links)),
-        link_(std::make_shared<Link>(*host_, links_->gpu)) {
-    std::erase_if(links_->made, [](const auto& link) { return link.expired(); });
-    links_->made.push_back(link_);
-  }
+        members_(std::move(members)),
+        link_(NcclLink::join(links_, *host_, members_)) {}
 
   Work all_reduce(Context& ctx, const Tensor& buffer, ReduceOp op) override {
     if (ctx.device != Device::kCuda) return host_->all_reduce(ctx, buffer, op);
@@ -261,14 +162,20 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Communicator> group(const std::vector<int>& ranks, const std::string& name) override {
     auto host = host_->group(ranks, name);
     if (host->size() == 1) return std::make_unique<SelfCommunicator>(name);
-    return std::make_unique<NcclCommunicator>(std::move(host), links_);
+    std::vector<int> members;
+    for (const int rank : ranks) members.push_back(members_[static_cast<size_t>(rank)]);
+    return std::make_unique<NcclCommunicator>(std::move(host), links_, std::move(members));
+  }
+
+  std::unique_ptr<Communicator> host_group(const std::vector<int>& ranks, const std::string& name) override {
+    return host_only(host_->group(ranks, name));
   }
 
  private:
   template <class Call>
-  Work start(const char* verb, const char* name, std::vector<Tensor> buffers, const Call& call) {
-    auto operation = std::make_unique<NcclOperation>(links_, link_, verb, std::move(buffers));
-    operation->start([&] { link_->check(call(), name); });
+  Work start(const char* verb, const char* function, std::vector<Tensor> buffers, const Call& call) {
+    auto operation = std::make_unique<NcclOperation>(link_, concat("group '", name(), "', rank ", rank(), " of ", size()), verb, std::move(buffers));
+    operation->start([&] { link_->check(call(), function); });
     return Work(std::move(operation));
   }
 
@@ -296,8 +203,9 @@ class NcclCommunicator final : public Communicator {
   }
 
   std::unique_ptr<Communicator> host_;
-  std::shared_ptr<Links> links_;
-  std::shared_ptr<Link> link_;
+  std::shared_ptr<NcclLinks> links_;
+  std::vector<int> members_;
+  std::shared_ptr<NcclLink> link_;
 };
 
 void check_version() {
@@ -326,7 +234,9 @@ std::unique_ptr<Communicator> make_nccl_world(std::unique_ptr<Communicator> host
   static const int set = setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   TRIREME_CHECK(set == 0, "cannot set NCCL_LAUNCH_ORDER_IMPLICIT in the environment");
   check_version();
-  return std::make_unique<NcclCommunicator>(std::move(host), std::make_shared<Links>(gpu));
+  std::vector<int> all(static_cast<size_t>(host->size()));
+  std::iota(all.begin(), all.end(), 0);
+  return std::make_unique<NcclCommunicator>(std::move(host), std::make_shared<NcclLinks>(gpu), std::move(all));
 }
 
 }  // namespace trireme

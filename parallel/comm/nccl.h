@@ -14,14 +14,17 @@ bool nccl_available(std::string* why);
 
 /// Uses `host` for tensors in host memory and NCCL for tensors of `gpu`. Collective over `host`, whose ranks must each have a different GPU. A world
 /// or group of one rank is a SelfCommunicator.
-///  - Every group has its own stream and NCCL communicator, created immediately, from an id sent over `host`. A verb on device tensors runs on that
-///    stream after the work already queued on the compute stream; compute work queued after Work::wait runs after the verb. The host never waits. The
-///    operation holds its tensors until Work::wait, because the arena reuses memory in the order of the compute stream.
+///  - Groups with the same ranks in the same order share a stream and an NCCL communicator, created with the first of them, from an id sent over `host`.
+///    Ranks must therefore also destroy their groups in the same order. host_group() makes a group of `host`, without an NCCL communicator.
+///  - A verb on device tensors runs on the group's stream after the work already queued on the compute stream; compute work queued after Work::wait runs
+///    after the verb. The host never waits. The operation holds its tensors until Work::wait, because the arena reuses memory in the order of the
+///    compute stream.
 ///  - Operations of all groups run in their order of issue on each rank (NCCL_LAUNCH_ORDER_IMPLICIT=1), which must be free of cycles over the ranks.
 ///  - barrier() synchronises the host threads, not the GPUs.
 /// Errors: ConfigError if NCCL is absent or too old; InternalErrors name call, group and rank, and the verb if the error is asynchronous (checked at
-/// every start and wait). After an error, and when an exception drops an operation, all communicators of this rank are aborted, so that its GPU stops
-/// waiting.
+/// every start and wait). After an error, and when an exception drops an operation, no communicator of this rank can be used any more. Neither the error
+/// nor the destruction of groups and operations blocks, so the error can be reported. The destructor of the last group aborts all communicators of the
+/// rank together and blocks until its GPU has stopped waiting; a process that ends instead need not destroy it.
 std::unique_ptr<Communicator> make_nccl_world(std::unique_ptr<Communicator> host, cuda::Gpu& gpu);
 
 }  // namespace trireme

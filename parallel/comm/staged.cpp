@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "parallel/comm/arguments.h"
+#include "parallel/comm/host_only.h"
 #include "parallel/comm/self.h"
 
 namespace trireme {
@@ -125,6 +126,9 @@ class StagedCommunicator final : public Communicator {
     auto host = host_->group(ranks, name);
     if (host->size() == 1) return std::make_unique<SelfCommunicator>(name);
     return std::make_unique<StagedCommunicator>(std::move(host), stage_);
+  }
+  std::unique_ptr<Communicator> host_group(const std::vector<int>& ranks, const std::string& name) override {
+    return host_only(host_->group(ranks, name));
   }
 
  private:

@@ -4,6 +4,7 @@
 #include "kernels/ops/transfer.h"
 #include "parallel/comm/nccl.h"
 #include "parallel/comm/staged.h"
+#include "tests/support/catch.h"
 #include "tests/support/thread_ranks.h"
 
 namespace trireme::test {
@@ -18,6 +19,23 @@ void run_gpu_ranks(int n, Carrier carrier, const std::function<void(Communicator
     body(*world, ctx);
     gpu.synchronize();
   });
+}
+
+/// Runs `body` on ranks with NCCL, where every rank must fail. Returns the ranks' error messages.
+std::vector<std::string> nccl_errors_of(int n, const std::function<void(Communicator& world, Context& ctx)>& body) {
+  std::vector<std::string> errors(static_cast<size_t>(n));
+  CHECK_THROWS_AS(run_gpu_ranks(n, kNccl,
+                                [&](Communicator& world, Context& ctx) {
+                                  try {
+                                    body(world, ctx);
+                                  } catch (const Error& error) {
+                                    errors[static_cast<size_t>(world.rank())] = error.what();
+                                    throw;
+                                  }
+                                }),
+                  Error);
+  for (const std::string& error : errors) CHECK_FALSE(error.empty());
+  return errors;
 }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

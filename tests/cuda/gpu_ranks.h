@@ -2,6 +2,7 @@
 // Rank threads, each with a simulated GPU.
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "parallel/comm/communicator.h"
 
@@ -15,6 +16,9 @@ constexpr Carrier kNccl{true, 1}, kStaged{false, 1}, kStagedOnOneGpu{false, 4};
 
 /// Like run_ranks (thread_ranks.h), with a GPU and a poisoning arena for each rank. `world` communicates tensors of `ctx`'s device.
 void run_gpu_ranks(int n, Carrier carrier, const std::function<void(Communicator& world, Context& ctx)>& body);
+
+/// Runs `body` on ranks with NCCL, where every rank must fail. Returns the ranks' error messages.
+std::vector<std::string> nccl_errors_of(int n, const std::function<void(Communicator& world, Context& ctx)>& body);
 
 /// A device tensor [count] F32 filled with `value`.
 Tensor filled(Context& ctx, int64_t count, float value);

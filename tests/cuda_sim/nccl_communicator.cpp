@@ -49,17 +49,6 @@ std::string find_conflict(const CommunicatorState& clique) {
   return "";
 }
 
-ncclResult_t end(ncclComm_t comm, bool abort) {
-  {
-    const std::lock_guard lock(mutex());
-    if (registry().live.erase(comm) == 0) return refuse(ncclInvalidArgument, "not a communicator");
-    leave(*comm->clique, comm->rank, abort);
-    delete comm;
-  }
-  changed();
-  return ncclSuccess;
-}
-
 }  // namespace
 
 ncclResult_t refuse(ncclResult_t result, const std::string& why) {
@@ -131,7 +120,7 @@ ncclResult_t comm_init(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, n
     return refuse(ncclSystemError, concat("communicator '", clique->name, "': timeout waiting for the other ranks"));
   }
   if (clique->error != ncclSuccess) return refuse(clique->error, clique->reason);
-  *comm = new ncclComm{clique, rank, {}};
+  *comm = new ncclComm{clique, rank, {}, false};
   registry().live.insert(*comm);
   return ncclSuccess;
 }
@@ -143,7 +132,18 @@ ncclResult_t comm_async_error(ncclComm_t comm, ncclResult_t* error) {
   return ncclSuccess;
 }
 
-ncclResult_t comm_finalize(ncclComm_t comm) {
+ncclResult_t raise_abort_flag(ncclComm_t comm) {
+  {
+    const std::lock_guard lock(mutex());
+    if (!registry().live.contains(comm)) return refuse(ncclInvalidArgument, "not a communicator");
+    comm->aborted = true;
+    leave(*comm->clique, comm->rank, true);
+  }
+  changed();
+  return ncclSuccess;
+}
+
+ncclResult_t await_streams(ncclComm_t comm) {
   std::set<cudaStream_t> streams;
   {
     const std::lock_guard lock(mutex());
@@ -155,8 +155,17 @@ ncclResult_t comm_finalize(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-ncclResult_t comm_destroy(ncclComm_t comm) { return end(comm, false); }
-ncclResult_t comm_abort(ncclComm_t comm) { return end(comm, true); }
+ncclResult_t release(ncclComm_t comm) {
+  const ncclResult_t result = await_streams(comm);
+  {
+    const std::lock_guard lock(mutex());
+    if (registry().live.erase(comm) == 0) return refuse(ncclInvalidArgument, "not a communicator");
+    if (!comm->aborted) leave(*comm->clique, comm->rank, false);
+    delete comm;
+  }
+  changed();
+  return result;
+}
 
 }  // namespace nccl
 

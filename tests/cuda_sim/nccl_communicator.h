@@ -13,6 +13,7 @@ struct ncclComm {
   std::shared_ptr<cuda_sim::nccl::CommunicatorState> clique;
   int rank = 0;
   std::set<cudaStream_t> streams;  ///< streams of its operations
+  bool aborted = false;
 };
 
 namespace cuda_sim::nccl {
@@ -28,8 +29,12 @@ const char* last_error(ncclComm_t comm);
 ncclResult_t get_unique_id(ncclUniqueId* id);
 ncclResult_t comm_init(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config);
 ncclResult_t comm_async_error(ncclComm_t comm, ncclResult_t* error);
-ncclResult_t comm_finalize(ncclComm_t comm);
-ncclResult_t comm_destroy(ncclComm_t comm);
-ncclResult_t comm_abort(ncclComm_t comm);
+
+/// Raises the abort flag of this rank: its operations end where they are. Never blocks.
+ncclResult_t raise_abort_flag(ncclComm_t comm);
+/// Blocks until all that is queued on the communicator's streams is over, which may include waits for other communicators.
+ncclResult_t await_streams(ncclComm_t comm);
+/// await_streams(), then frees the communicator.
+ncclResult_t release(ncclComm_t comm);
 
 }  // namespace cuda_sim::nccl

@@ -33,6 +33,8 @@ struct Request {
 thread_local int t_depth = 0;               ///< nesting depth of group_start
 thread_local std::vector<Request> t_group;  ///< issued by the outermost group_end
 thread_local ncclResult_t t_group_error = ncclSuccess;
+thread_local std::vector<ncclComm_t> t_finalized;  ///< the outermost group_end waits for these
+thread_local std::vector<ncclComm_t> t_released;   ///< the outermost group_end waits for these and frees them
 
 ncclResult_t issue(const Request& request) {
   {
@@ -52,11 +54,34 @@ ncclResult_t group_start() {
 ncclResult_t group_end() {
   if (t_depth == 0) return refuse(ncclInvalidUsage, "group_end without group_start");
   if (--t_depth > 0) return ncclSuccess;
+  ncclResult_t first = t_group_error;
+  const auto perform = [&](const auto& calls, const auto& call) {
+    for (const auto& one : calls)
+      if (const ncclResult_t result = call(one); first == ncclSuccess) first = result;
+  };
   const std::vector<Request> requests = std::exchange(t_group, {});
-  if (t_group_error != ncclSuccess) return t_group_error;
-  for (const Request& request : requests)
-    if (const ncclResult_t result = issue(request); result != ncclSuccess) return result;
+  if (first == ncclSuccess) perform(requests, [&](const Request& request) { return first == ncclSuccess ? issue(request) : first; });
+  perform(std::exchange(t_finalized, {}), await_streams);
+  perform(std::exchange(t_released, {}), release);
+  return first;
+}
+
+ncclResult_t comm_finalize(ncclComm_t comm) {
+  if (t_depth == 0) return await_streams(comm);
+  t_finalized.push_back(comm);
   return ncclSuccess;
+}
+
+ncclResult_t comm_destroy(ncclComm_t comm) {
+  if (t_depth == 0) return release(comm);
+  t_released.push_back(comm);
+  return ncclSuccess;
+}
+
+/// In a group, the flags of all communicators are raised before the first wait.
+ncclResult_t comm_abort(ncclComm_t comm) {
+  const ncclResult_t result = raise_abort_flag(comm);
+  return result == ncclSuccess ? comm_destroy(comm) : result;
 }
 
 /// All messages of a communicator in one group progress together.

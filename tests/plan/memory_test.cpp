@@ -224,15 +224,19 @@ TEST_CASE("the steady-state schedule has as many micro-batches in flight as the 
   for (size_t r = 0; r < all.size(); ++r) CHECK(max_in_flight(some[r]) == max_in_flight(all[r]));
 }
 
-TEST_CASE("the runtime allowance grows with the rank's number of groups, and is 0 on a CPU") {
+TEST_CASE("the runtime allowance grows with the rank's number of NCCL communicators, and is 0 on a CPU") {
   Config c = base("llama");
   const double alone = formula_memory(resolve(c), machine("H100")).front().runtime;
   CHECK(alone > 0.5e9);
   CHECK(formula_memory(resolve(c), machine("cpu")).front().runtime == 0);
+  constexpr double kCommunicator = 1 << 30;
   c.parallel.tensor = 2;
   const std::vector<RankBytes> split = formula_memory(resolve(c), machine("H100"));
-  CHECK(split.front().runtime > alone);  // the tensor group and the world
+  CHECK(split.front().runtime == alone + kCommunicator);  // the tensor group is the world
   CHECK(counted_memory(resolve(c), machine("H100")).front().runtime == split.front().runtime);
+  c.parallel.data = 2;
+  c.parallel.zero_stage = 3;
+  CHECK(formula_memory(resolve(c), machine("H100")).front().runtime == alone + 3 * kCommunicator);  // world, shard and tensor, but not data
 }
 
 }  // namespace

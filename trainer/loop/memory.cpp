@@ -23,15 +23,6 @@ struct UnreadDataset final : Dataset {
   int64_t count_;
 };
 
-/// Number of this rank's groups that contain other ranks.
-int64_t groups_of_several(const Config& config, int rank) {
-  const MeshShape shape = mesh_shape(config.parallel);
-  int64_t groups = 0;
-  for (size_t axis = 0; axis < kMeshGroups; ++axis)
-    groups += group_of(shape, static_cast<MeshAxis>(axis), rank, static_cast<int>(*config.model.kv_heads)).size > 1;
-  return groups;
-}
-
 /// Bytes that this rank sends in a step to reduce gradients, by the formulas of GradStore.
 double reduced_bytes(const Trainer& trainer, const Config& config) {
   const ZeroPolicy policy = zero_policy(config.parallel);
@@ -108,11 +99,12 @@ std::vector<RankMemory> memory_by_pipeline_rank(Communicator& world, const MeshS
 
 RuntimeBytes runtime_bytes(const Config& config, int rank) {
   constexpr int64_t kMebibyte = int64_t{1} << 20;
+  const int groups = device_groups(mesh_shape(config.parallel), rank, static_cast<int>(*config.model.kv_heads));
   return {.context = 512 * kMebibyte,  // a process without a framework took 320 MB (PyTorch issue 28394)
           .kernels = 512 * kMebibyte,
           .workspace = 32 * kMebibyte,  // from Hopper on; less before (kernels/cuda/gpu.cpp)
           // Reports say 0.6 GB (NCCL issue 964) to 1.6 GB (NCCL issue 864) per communicator, depending on channels and links.
-          .communicators = 1024 * kMebibyte * groups_of_several(config, rank)};
+          .communicators = 1024 * kMebibyte * groups};
 }
 
 void reserve_memory(Context& ctx, Communicator& world, const Config& config, const RankMemory& forecast) {

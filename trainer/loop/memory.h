@@ -42,7 +42,7 @@ struct RuntimeBytes {
   int64_t context = 0;        ///< of the driver, per process
   int64_t kernels = 0;        ///< kernel code, loaded at first launch
   int64_t workspace = 0;      ///< of matrix products
-  int64_t communicators = 0;  ///< NCCL's buffers, allocated at a group's first collective
+  int64_t communicators = 0;  ///< NCCL's buffers, allocated at a communicator's first collective; groups of the same ranks share one
   int64_t total() const { return context + kernels + workspace + communicators; }
 };
 /// For a rank that does not share its GPU.
