@@ -1,6 +1,8 @@
 // A complete training run on simulated GPUs, as `trireme train` performs it: device selection, memory, step metrics, resuming on another device.
 #include <cmath>
+#include <iostream>
 #include <mutex>
+#include <sstream>
 
 #include "parallel/comm/self.h"
 #include "tests/cuda_sim/cuda_sim.h"
@@ -8,7 +10,9 @@
 #include "tests/support/parity.h"
 #include "tests/support/run_files.h"
 #include "tests/support/thread_ranks.h"
+#include "trainer/commands/run_on_ranks.h"
 #include "trainer/layout/resolve.h"
+#include "trainer/loop/collectively.h"
 #include "trainer/loop/machine.h"
 #include "trainer/loop/trainer.h"
 #include "trainer/run/run.h"
@@ -168,6 +172,29 @@ TEST_CASE("device selection, and the reason when a device is refused") {
   cuda_sim::reset(0, old);
   CHECK(message_of([] { open_machine("cuda", 0, 1); }).find("compute capability 7.0; at least 8.0 is required") != std::string::npos);
   cuda_sim::reset();
+}
+
+TEST_CASE("a failure is reported before the GPU is closed") {
+  cuda_sim::reset();
+  struct Report final : std::stringbuf {
+    int sync() override {  // std::endl
+      allocations = cuda_sim::statistics().allocations;
+      return 0;
+    }
+    int64_t allocations = 0;
+  } report;
+  std::streambuf* const before = std::cerr.rdbuf(&report);
+  const ExitCode code = run_on_ranks({}, [](std::unique_ptr<Communicator> world, const RankPlace& place, auto& machine) -> ExitCode {
+    Config config;
+    config.run.device = "cuda";
+    machine.emplace(std::move(world), place, config);
+    throw AgreedError(ExitCode::kData, "a broken file", true);
+  });
+  std::cerr.rdbuf(before);
+  CHECK(code == ExitCode::kData);
+  CHECK(report.str() == "a broken file\n");
+  CHECK(report.allocations > 0);
+  CHECK(cuda_sim::statistics().allocations == 0);
 }
 
 TEST_CASE("a run that does not fit on the GPU fails before the first step, with the memory table") {

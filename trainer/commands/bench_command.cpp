@@ -126,19 +126,19 @@ int bench_step(const Arguments& arguments, const LaunchEnvironment& environment,
       return launch(environment, ranks, command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
     }
   }
-  return static_cast<int>(run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
+  return static_cast<int>(run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place, auto& machine) {
     Config config;
     collectively(*world, [&] {
       if (world->size() > 1) check_read_again(arguments.config);
       if (!loaded) loaded = load_config(arguments.config, all_sets(arguments));
       config = resolve(*loaded, world->size());
     });
-    Machine machine(std::move(world), place, config);
+    machine.emplace(std::move(world), place, config);
     bench::StepOptions options = arguments.step;
     options.effort = arguments.effort();
     ordered_json result = {{"bench", "step"}};
-    result.update(bench::bench_step(machine.ctx(), machine.world(), config, options));
-    if (machine.world().rank() == 0) print(arguments, result, headline(result["environment"]) + bench::step_text(result));
+    result.update(bench::bench_step(machine->ctx(), machine->world(), config, options));
+    if (machine->world().rank() == 0) print(arguments, result, headline(result["environment"]) + bench::step_text(result));
     return ExitCode::kOk;
   }));
 }
@@ -146,7 +146,7 @@ int bench_step(const Arguments& arguments, const LaunchEnvironment& environment,
 int bench_comm(const Arguments& arguments, const LaunchEnvironment& environment, const std::vector<std::string>& command_line) {
   if (!environment.is_rank())
     return launch(environment, static_cast<int>(arguments.ranks), command_line, {.resumable = false, .oversubscribe = arguments.oversubscribe});
-  return static_cast<int>(run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
+  return static_cast<int>(run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place, auto& machine) {
     collectively(*world, [&] {
       if (world->size() < 2) throw ConfigError("bench comm: needs at least two ranks");
     });
@@ -157,13 +157,13 @@ int bench_comm(const Arguments& arguments, const LaunchEnvironment& environment,
     Config config;
     if (!arguments.device.empty()) config.run.device = arguments.device;
     config.run.ranks_per_gpu = arguments.ranks_per_gpu;
-    Machine machine(std::move(world), place, config);
+    machine.emplace(std::move(world), place, config);
     std::vector<int64_t> sizes = arguments.sizes;
     if (sizes.empty())
       for (int64_t bytes = 4096; bytes <= (config.run.device == "cuda" ? int64_t{1} << 28 : int64_t{1} << 24); bytes *= 16) sizes.push_back(bytes);
-    const ordered_json rows = bench::bench_comm(machine.ctx(), machine.world(), sizes, arguments.effort());
-    if (machine.world().rank() != 0) return ExitCode::kOk;
-    const ordered_json description = describe_environment(machine.ctx(), machine.world().size(), {});
+    const ordered_json rows = bench::bench_comm(machine->ctx(), machine->world(), sizes, arguments.effort());
+    if (machine->world().rank() != 0) return ExitCode::kOk;
+    const ordered_json description = describe_environment(machine->ctx(), machine->world().size(), {});
     if (output) {
       output->write(rows.dump() + "\n");
       output->commit();

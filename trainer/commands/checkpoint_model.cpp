@@ -11,11 +11,11 @@ CheckpointModel::CheckpointModel(const std::string& path, WeightKind kind) : sou
   config_.run.device = config_.training.precision == "fp64" ? "cpu" : "auto";  // independent of the device used for training
 }
 
-Trainer& CheckpointModel::load(const RankPlace& place) { return load(std::make_unique<SelfCommunicator>("world"), place); }
+Trainer& CheckpointModel::load(const RankPlace& place) { return load(std::make_unique<SelfCommunicator>("world"), place, machine_); }
 
-Trainer& CheckpointModel::load(std::unique_ptr<Communicator> world, const RankPlace& place) {
-  machine_ = std::make_unique<Machine>(std::move(world), place, config_);
-  trainer_ = std::make_unique<Trainer>(machine_->ctx(), machine_->world(), config_, false);
+Trainer& CheckpointModel::load(std::unique_ptr<Communicator> world, const RankPlace& place, std::optional<Machine>& machine) {
+  machine.emplace(std::move(world), place, config_);
+  trainer_ = std::make_unique<Trainer>(machine->ctx(), machine->world(), config_, false);
   load_weights(*trainer_, source_);
   return *trainer_;
 }

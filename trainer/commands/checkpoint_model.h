@@ -1,6 +1,7 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "trainer/huggingface/weight_source.h"
@@ -19,13 +20,14 @@ class CheckpointModel {
   const std::string& tokenizer() const { return source_.tokenizer(); }  ///< argument for Tokenizer::open; empty if there is no tokenizer
   /// Loads the model on this process alone, as a world of one rank.
   Trainer& load(const RankPlace& place);
-  /// Loads the model on the ranks of `world`, in the layout config().parallel. Collective.
-  Trainer& load(std::unique_ptr<Communicator> world, const RankPlace& place);
+  /// Loads the model on the ranks of `world`, in the layout config().parallel, on a Machine that it makes in `machine`, which must outlive this object.
+  /// Collective.
+  Trainer& load(std::unique_ptr<Communicator> world, const RankPlace& place, std::optional<Machine>& machine);
 
  private:
   WeightSource source_;
   Config config_;
-  std::unique_ptr<Machine> machine_;
+  std::optional<Machine> machine_;  ///< of a single process
   std::unique_ptr<Trainer> trainer_;
 };
 

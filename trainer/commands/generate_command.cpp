@@ -136,14 +136,14 @@ ExitCode continue_text(Request& request, const LaunchEnvironment& environment, T
 }
 
 ExitCode generate_as_rank(const GenerateArguments& arguments, const LaunchEnvironment& environment) {
-  return run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
+  return run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place, auto& machine) {
     std::optional<Request> request;
     collectively(*world, [&] {
       if (arguments.tensor && *arguments.tensor != world->size())
         throw ConfigError(concat("--tensor=", *arguments.tensor, ": mpirun or srun started ", world->size(), " ranks; allowed the same number"));
       request.emplace(arguments, world->size());
     });
-    return continue_text(*request, environment, request->model.load(std::move(world), place));
+    return continue_text(*request, environment, request->model.load(std::move(world), place, machine));
   });
 }
 

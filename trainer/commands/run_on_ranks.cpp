@@ -9,11 +9,9 @@
 namespace trireme {
 namespace {
 
-using Body = std::function<ExitCode(std::unique_ptr<Communicator>, const RankPlace&)>;
-
-ExitCode run_body(const World& world, const Body& body) {
+ExitCode run_body(const World& world, std::optional<Machine>& machine, const RankBody& body) {
   try {
-    return body(world.communicator(), world.place());
+    return body(world.communicator(), world.place(), machine);
   } catch (const AgreedError& error) {
     if (error.is_reporter) std::cerr << printable(error) << std::endl;
     return error.code();
@@ -22,11 +20,12 @@ ExitCode run_body(const World& world, const Body& body) {
 
 }  // namespace
 
-ExitCode run_on_ranks(const LaunchEnvironment& environment, const Body& body) {
+ExitCode run_on_ranks(const LaunchEnvironment& environment, const RankBody& body) {
   const World world = make_world(environment);
-  if (!world.has_launcher()) return run_body(world, body);
+  std::optional<Machine> machine;
+  if (!world.has_launcher()) return run_body(world, machine, body);
   try {
-    return run_body(world, body);
+    return run_body(world, machine, body);
   } catch (const std::exception& error) {
     world.fail(error);
   }

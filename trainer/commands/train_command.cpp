@@ -41,7 +41,7 @@ void refuse_restarts(const TrainArguments& arguments, const LaunchEnvironment& e
 
 /// `loaded`: the configuration if it was already read; a pipe can be read only once.
 ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment& environment, std::optional<LoadedConfig> loaded) {
-  return run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place) {
+  return run_on_ranks(environment, [&](std::unique_ptr<Communicator> world, const RankPlace& place, auto& machine) {
     Config config;
     collectively(*world, [&] {
       if (world->size() > 1) check_read_again(arguments.config);
@@ -49,7 +49,7 @@ ExitCode train_as_rank(const TrainArguments& arguments, const LaunchEnvironment&
       config = resolve(*loaded, world->size());
       refuse_restarts(arguments, environment, config);
     });
-    std::optional<Machine> machine;  // outlives the watch, but is constructed under it, because opening GPUs may hang
+    // The machine outlives the watch, but is constructed under it, because opening GPUs may hang.
     Watch watch(*world, place.local_size == world->size(), config.resilience.hang_seconds, environment.hub_address);
     machine.emplace(std::move(world), place, config);
     const std::unique_ptr<Communicator> noted = watched(machine->world(), watch.progress());

@@ -1,5 +1,7 @@
 #include "trainer/job/world.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <iostream>
 #include <thread>
@@ -32,7 +34,10 @@ std::unique_ptr<Communicator> World::communicator() const {
 
 void World::fail(const std::exception& error) const {
   std::cerr << concat("rank ", mpi_->rank(), ": ", printable(error), "\n");  // one write: messages of ranks that fail together must not interleave
-  mpi_->abort(static_cast<int>(code_of(error)));
+  static int code = 0;
+  code = static_cast<int>(code_of(error));
+  std::atexit([] { ::_exit(code); });  // MPI_Abort may call exit(); handlers run in reverse order, so this one is the first
+  mpi_->abort(code);
 }
 
 RankPlace single_process_place(const LaunchEnvironment& environment) { return {.threads = environment.omp_threads.value_or(0)}; }
