@@ -76,7 +76,9 @@ __device__ __forceinline__ Words load_words(const void* from) {
 template <class Words>
 __device__ __forceinline__ void store_words(void* to, Words words) {
 #ifdef __CUDACC__
-  *static_cast<Words*>(to) = words;
+  // A scalar of the full width: nvcc divides the assignment of a struct into its members and does not always join their stores again.
+  using Scalar = std::conditional_t<sizeof(Words) == 16, unsigned __int128, uint64_t>;
+  *static_cast<Scalar*>(to) = std::bit_cast<Scalar>(words);
 #else
   TRIREME_CHECK(reinterpret_cast<uintptr_t>(to) % sizeof(Words) == 0, "store of ", sizeof(Words), " bytes is misaligned");
   std::memcpy(to, &words, sizeof words);
