@@ -11,17 +11,15 @@ constexpr int kThreads = 128;
 
 // ---- keys and values: a warp owns 16 keys and computes transposed scores, whose fragments are directly operands of both sums ----
 
-constexpr int kKeys = 64;     // per block
-constexpr int kQueries = 64;  // per step
-static_assert(kKeys == kQueries && kQueries == kStatisticsTile);
+constexpr int kKeys = 64;  // per block
 
-template <int H>
+/// kQueries: per step.
+template <int H, int kQueries>
 struct KeyMemory {
-  static constexpr int kTileBytes = kKeys * Tile<H>::kRowBytes;
-  unsigned char keys[kTileBytes], values[kTileBytes];
-  unsigned char queries[2][kTileBytes], douts[2][kTileBytes];  // of this step and the next
+  static_assert(kKeys % kQueries == 0 && kStatisticsTile % kQueries == 0);
+  unsigned char keys[kKeys * Tile<H>::kRowBytes], values[kKeys * Tile<H>::kRowBytes];
+  unsigned char queries[2][kQueries * Tile<H>::kRowBytes], douts[2][kQueries * Tile<H>::kRowBytes];  // of this step and the next
   float lse[2][kQueries], delta[2][kQueries];
-  int pair;  // kept here until the end to save registers
 };
 
 /// scores (transposed) -> probabilities.
@@ -57,13 +55,14 @@ __device__ inline void score_gradients_of_queries(Fragments<1, kN>& dp, const Fr
     for (int i = 0; i < 4; ++i) dp[0][n][i] = p[0][n][i] * (dp[0][n][i] - delta[8 * n + column + i % 2]);
 }
 
-template <class T, int H, class Band>
+template <class T, int H, int kQueries, class Band>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_key_gradients_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse, const float* __restrict__ delta,
                                AttentionLayout layout, BlockOrder order, int first_pair, T* __restrict__ dqkv, Band band) {
   using Loader = TileLoader<T, H, kThreads>;
   constexpr int kN = kQueries / 8;
-  TRIREME_DYNAMIC_SHARED(KeyMemory<H>, memory);
+  using Memory = KeyMemory<H, kQueries>;
+  TRIREME_DYNAMIC_SHARED(Memory, memory);
   const auto [item, tile] = order.place();
   const int pair = first_pair + item, first_key = tile * kKeys, sequence = layout.sequence;
   const int last_query = band.last_query(first_key + kKeys - 1, sequence);
@@ -99,7 +98,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   Loader::template load<kKeys>(memory->values, Loader::begin(qkv + layout.value(pair) + first_key * layout.columns, layout.columns), layout.columns,
                                sequence - first_key);
   load(0, 0, first_key);
-  if (thread == 0) memory->pair = pair;
 
   Fragments<1, H / 8> dkeys, dvalues;
   clear<1, H / 8>(dkeys);
@@ -116,20 +114,22 @@ __global__ void __launch_bounds__(kThreads, 2)
       Fragments<1, kN> p, dp;
       multiply_rows<T, H, 1, kN>(p, warp_keys, memory->queries[buffer]);
       probabilities_of_queries<kN>(p, memory->lse[buffer], layout.scale_log2);
-      if (query == first_key || band.beyond(query + kQueries - 1 - first_key - warp_row)) mask_queries<kN>(p, query - first_key, warp_row, band);
+      if (query < first_key + kKeys || band.beyond(query + kQueries - 1 - first_key - warp_row))
+        mask_queries<kN>(p, query - first_key, warp_row, band);
       add_product<T, H, 1, kN>(dvalues, p, memory->douts[buffer]);
       multiply_rows<T, H, 1, kN>(dp, warp_values, memory->douts[buffer]);
       score_gradients_of_queries<kN>(dp, p, memory->delta[buffer]);
       add_product<T, H, 1, kN>(dkeys, dp, memory->queries[buffer]);
     }
 
-  const int row = first_key + warp_row;
+  const auto [last_item, last_tile] = order.place(reread_block());
+  const int last_pair = first_pair + last_item, row = last_tile * kKeys + warp_row;
   const auto store = [&](const Fragments<1, H / 8>& sums, unsigned char* rows, int64_t offset, float factor) {
     store_rows<H, 1>(
         sums, [factor](int, int) { return factor; }, rows, dqkv + offset + row * layout.columns, layout.columns, sequence - row);
   };
-  store(dkeys, warp_keys, layout.key(memory->pair), layout.scale);
-  store(dvalues, warp_values, layout.value(memory->pair), 1);
+  store(dkeys, warp_keys, layout.key(last_pair), layout.scale);
+  store(dvalues, warp_values, layout.value(last_pair), 1);
 }
 
 // ---- queries: a warp owns 32, so that each fragment of keys or values read from shared memory feeds two products ----
@@ -137,16 +137,12 @@ __global__ void __launch_bounds__(kThreads, 2)
 constexpr int kRows = 128;  // queries per block
 constexpr int kM = 2;       // tiles of 16 queries per warp
 
-/// Keys per step: limited so that a warp's sums [32, H], probabilities and their gradients [32, keys] fit in registers.
-template <int H>
-constexpr int kStepKeys = H <= 64 ? 64 : 32;
-
-template <int H>
+/// kStepKeys: per step.
+template <int H, int kStepKeys>
 struct QueryMemory {
   unsigned char queries[kRows * Tile<H>::kRowBytes], douts[kRows * Tile<H>::kRowBytes];
-  unsigned char keys[2][kStepKeys<H> * Tile<H>::kRowBytes], values[2][kStepKeys<H> * Tile<H>::kRowBytes];  // of this step and the next
-  float lse[kRows], delta[kRows];
-  int head, first_row;  // kept here, like lse and delta, to save registers
+  unsigned char keys[2][kStepKeys * Tile<H>::kRowBytes], values[2][kStepKeys * Tile<H>::kRowBytes];  // of this step and the next
+  float lse[kRows], delta[kRows];                                                                    // kept here to save registers
 };
 
 /// scores -> probabilities, which are zero outside each query's band. `ahead` = first row - first key of the fragments.
@@ -184,14 +180,15 @@ __device__ inline void score_gradients_of_keys(Fragments<kM, kN>& dp, const Frag
       for (int i = 0; i < 4; ++i) dp[m][n][i] = p[m][n][i] * (dp[m][n][i] - delta[16 * m + i / 2 * 8 + row]);
 }
 
-template <class T, int H, class Band>
+template <class T, int H, int kStepKeys, class Band>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_query_gradients_kernel(const T* __restrict__ dout, const T* __restrict__ qkv, const float* __restrict__ lse,
                                  const float* __restrict__ delta, AttentionLayout layout, BlockOrder order, int first_head, T* __restrict__ dqkv,
                                  Band band) {
   using Loader = TileLoader<T, H, kThreads>;
-  constexpr int kN = kStepKeys<H> / 8;
-  TRIREME_DYNAMIC_SHARED(QueryMemory<H>, memory);
+  constexpr int kN = kStepKeys / 8;
+  using Memory = QueryMemory<H, kStepKeys>;
+  TRIREME_DYNAMIC_SHARED(Memory, memory);
   const auto [item, place] = order.place();
   const int head = first_head + item, pair = head / layout.group, sequence = layout.sequence;
   const int first_row = (order.tiles - 1 - place) * kRows;
@@ -203,9 +200,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   const T* from = Loader::begin(qkv + layout.key(pair) + first_key * layout.columns, layout.columns);
   const auto load = [&](int buffer, int rows) {
     if (rows > 0) {
-      Loader::template load<kStepKeys<H>>(memory->keys[buffer], from, layout.columns, rows);
-      Loader::template load<kStepKeys<H>>(memory->values[buffer], from + layout.to_values, layout.columns, rows);
-      from += kStepKeys<H> * layout.columns;
+      Loader::template load<kStepKeys>(memory->keys[buffer], from, layout.columns, rows);
+      Loader::template load<kStepKeys>(memory->values[buffer], from + layout.to_values, layout.columns, rows);
+      from += kStepKeys * layout.columns;
     }
     cp_async_commit();
   };
@@ -214,7 +211,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   Loader::template load<kRows>(memory->douts, Loader::begin(dout + layout.output(head) + first_row * layout.out_columns, layout.out_columns),
                                layout.out_columns, sequence - first_row);
   load(0, left);
-  if (thread == 0) memory->head = head, memory->first_row = first_row;
 
   // Rows beyond the sequence may read any finite value: they are not stored.
   const int64_t query = item * statistics_stride(sequence) + (first_row + thread < sequence ? first_row + thread : 0);
@@ -225,11 +221,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   clear<kM, H / 8>(dqueries);
   unsigned char* const queries = memory->queries + warp_rows * Tile<H>::kRowBytes;
   const unsigned char* const douts = memory->douts + warp_rows * Tile<H>::kRowBytes;
-  for (int buffer = 0; left > 0; left -= kStepKeys<H>, ahead -= kStepKeys<H>, buffer ^= 1) {
+  for (int buffer = 0; left > 0; left -= kStepKeys, ahead -= kStepKeys, buffer ^= 1) {
     cp_async_wait<0>();
     __syncthreads();  // this step's tiles have arrived, and no thread still reads the previous step's tiles
-    load(buffer ^ 1, left - kStepKeys<H>);
-    if (ahead <= -16 * kM || band.beyond(ahead - (kStepKeys<H> - 1))) continue;  // no row of this warp sees these keys
+    load(buffer ^ 1, left - kStepKeys);
+    if (ahead <= -16 * kM || band.beyond(ahead - (kStepKeys - 1))) continue;  // no row of this warp sees these keys
     Fragments<kM, kN> p, dp;
     multiply_rows<T, H, kM, kN>(p, queries, memory->keys[buffer]);
     probabilities_of_keys<kN>(p, memory->lse + warp_rows, layout.scale_log2, ahead, band);
@@ -237,23 +233,46 @@ __global__ void __launch_bounds__(kThreads, 2)
     score_gradients_of_keys<kN>(dp, p, memory->delta + warp_rows);
     add_product<T, H, kM, kN>(dqueries, dp, memory->keys[buffer]);
   }
-  const int row = memory->first_row + warp_rows;
+  const auto [last_item, last_place] = order.place(reread_block());
+  const int row = (order.tiles - 1 - last_place) * kRows + warp_rows;
   store_rows<H, kM>(
-      dqueries, [&](int, int) { return layout.scale; }, queries, dqkv + layout.query(memory->head) + row * layout.columns, layout.columns,
+      dqueries, [&](int, int) { return layout.scale; }, queries, dqkv + layout.query(first_head + last_item) + row * layout.columns, layout.columns,
       sequence - row);
 }
 
-template <class T, int H>
-void backward(const Context& ctx, const AttentionBackward<T>& t, const AttentionShape& shape) {
+template <class T, int H, int kQueries, int kStepKeys>
+void launch_kernels(const Context& ctx, const AttentionBackward<T>& t, const AttentionShape& shape) {
   const AttentionLayout layout(shape);
   const BlockOrder keys(t.pairs, ceil_div(shape.sequence, kKeys), shape.sequence * H * 4 * layout.group);
   const BlockOrder queries(t.pairs * layout.group, ceil_div(shape.sequence, kRows), shape.sequence * H * 4 / layout.group);
   dispatch_band(layout, [&]<class Band>(Band band) {
-    launch(ctx, flash_key_gradients_kernel<T, H, Band>, {keys.grid(), dim3(kThreads), sizeof(KeyMemory<H>)}, t.dout, t.qkv, t.lse, t.delta, layout,
-           keys, static_cast<int>(t.first_pair), t.dqkv, band);
-    launch(ctx, flash_query_gradients_kernel<T, H, Band>, {queries.grid(), dim3(kThreads), sizeof(QueryMemory<H>)}, t.dout, t.qkv, t.lse, t.delta,
-           layout, queries, static_cast<int>(t.first_pair * layout.group), t.dqkv, band);
+    launch(ctx, flash_key_gradients_kernel<T, H, kQueries, Band>, {keys.grid(), dim3(kThreads), sizeof(KeyMemory<H, kQueries>)}, t.dout, t.qkv, t.lse,
+           t.delta, layout, keys, static_cast<int>(t.first_pair), t.dqkv, band);
+    launch(ctx, flash_query_gradients_kernel<T, H, kStepKeys, Band>, {queries.grid(), dim3(kThreads), sizeof(QueryMemory<H, kStepKeys>)}, t.dout,
+           t.qkv, t.lse, t.delta, layout, queries, static_cast<int>(t.first_pair * layout.group), t.dqkv, band);
   });
+}
+
+/// True if the shared memory of a multiprocessor holds two blocks of both kernels. CUDA takes 1 KB more for each block.
+template <int H, int kQueries, int kStepKeys>
+bool two_blocks_fit(const Context& ctx) {
+  constexpr int64_t kBytes = std::max(sizeof(KeyMemory<H, kQueries>), sizeof(QueryMemory<H, kStepKeys>));
+  int available = 0;
+  check(cudaDeviceGetAttribute(&available, cudaDevAttrMaxSharedMemoryPerMultiprocessor, ctx.gpu->index()), "cudaDeviceGetAttribute");
+  return 2 * (kBytes + 1024) <= available;
+}
+
+template <class T, int H>
+void backward(const Context& ctx, const AttentionBackward<T>& t, const AttentionShape& shape) {
+  // Limited so that a warp's sums [32, H], probabilities and their gradients [32, keys] fit in registers.
+  constexpr int kQueries = 64, kStepKeys = H <= 64 ? 64 : 32;
+  if constexpr (H == 128) {
+    // sm_80 has 164 KB of shared memory: half the step makes room for a second block, without which one warp a scheduler would wait for each tile.
+    // Where neither fits twice (100 KB on sm_86 and sm_89), the larger step reads fewer operands from shared memory.
+    if (!two_blocks_fit<H, kQueries, kStepKeys>(ctx) && two_blocks_fit<H, kQueries / 2, kStepKeys / 2>(ctx))
+      return launch_kernels<T, H, kQueries / 2, kStepKeys / 2>(ctx, t, shape);
+  }
+  launch_kernels<T, H, kQueries, kStepKeys>(ctx, t, shape);
 }
 
 }  // namespace

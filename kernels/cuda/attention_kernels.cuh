@@ -74,8 +74,9 @@ struct BlockOrder {
     int item;
     int tile;  ///< 0 is the longest
   };
-  __device__ Place place() const {
-    const int index = static_cast<int>(blockIdx.x), round = index / (at_once * tiles), rest = index - round * at_once * tiles;
+  __device__ Place place() const { return place(static_cast<int>(blockIdx.x)); }
+  __device__ Place place(int index) const {
+    const int round = index / (at_once * tiles), rest = index - round * at_once * tiles;
     const int left = items - round * at_once, here = left < at_once ? left : at_once;
     return {round * at_once + rest % here, rest / here};
   }

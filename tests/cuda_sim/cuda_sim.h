@@ -6,6 +6,7 @@
 // 0xFF bytes (NaN). Host code cannot access device memory; kernels cannot access freed or host memory.
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -40,5 +41,7 @@ struct Statistics {
   int64_t allocated = 0;      ///< their bytes, on all devices
 };
 Statistics statistics();
+/// Kernels launched since reset, by demangled name, with the largest dynamic shared memory of their launches, bytes.
+std::map<std::string, int64_t> launched_kernels();
 
 }  // namespace cuda_sim

@@ -108,6 +108,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrWarpSize: *value = 32; return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(kSharedDefault); return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = shared_optin(m.options); return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = shared_optin(m.options) + 1024; return cudaSuccess;  // CUDA takes 1 KB of each block
     default: return remember(cudaErrorNotSupported);
   }
 }

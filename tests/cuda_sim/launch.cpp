@@ -43,6 +43,8 @@ class Kernel final : public Operation {
     {
       const Lock lock(machine().mutex);
       ++machine().statistics.kernels;
+      size_t& shared = machine().launched_shared[call_->entry];
+      shared = std::max(shared, call_->dynamic_shared);
       machine().statistics.switches += runner->switches() - switches;
       machine().statistics.copies += runner->copies() - copies;
       if (fault.error != cudaSuccess) {
@@ -167,6 +169,13 @@ Statistics statistics() {
     result.allocated += static_cast<int64_t>(machine().memory.device(static_cast<int>(i)).used());
   }
   return result;
+}
+
+std::map<std::string, int64_t> launched_kernels() {
+  const Lock lock(machine().mutex);
+  std::map<std::string, int64_t> kernels;
+  for (const auto& [entry, bytes] : machine().launched_shared) kernels[name_of_function(entry)] = static_cast<int64_t>(bytes);
+  return kernels;
 }
 
 }  // namespace cuda_sim

@@ -40,6 +40,7 @@ void Machine::reset(uint64_t new_seed, const Options& wanted) {
   graphs.clear();
   executables.clear();
   dynamic_shared.clear();
+  launched_shared.clear();
   messages.clear();
   statistics = {};
   queued_ = 0;

@@ -94,7 +94,8 @@ class Machine {
   std::unordered_map<uintptr_t, std::shared_ptr<Event>> events;
   std::unordered_map<uintptr_t, std::shared_ptr<Graph>> graphs;
   std::unordered_map<uintptr_t, std::shared_ptr<Graph>> executables;
-  std::map<const void*, int> dynamic_shared;  // limits of kernels that opted in to more
+  std::map<const void*, int> dynamic_shared;      // limits of kernels that opted in to more
+  std::map<const void*, size_t> launched_shared;  // the largest dynamic shared memory of each kernel's launches
   std::vector<std::string> messages;
   Statistics statistics;
   Random random;
