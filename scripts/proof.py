@@ -89,7 +89,8 @@ CLAIMS = [
           "tensor ranks agree within 1e-5."),
     Claim("cuda", "GPUs train the model of the CPU", "ctest --test-dir build -L cuda", "On simulated GPUs: models on one, layouts on up to eight, in 28 pairs of "
           "layout and stream order (64 with the slow test): fp32 within 1e-4, bf16 and fp16 within twice the CPU's own error.", figures=(r"(\d+% tests passed, \d+ tests failed out of \d+)",)),
-    Claim("spills", "CUDA kernels do not spill registers", "scripts/kernel-resources.sh", figures=(r"(?s)([^\n]*)\n?\Z",)),
+    Claim("sass", "No CUDA kernel's machine code is worse than recorded", "scripts/sass-lint.py", "Registers, stack, spills, shared memory, blocks of a multiprocessor, widths of "
+          "accesses and the instructions of the main loops, against `tests/kernels/sass.txt`.", figures=(r"(?m)^(\d+ kernels on .*)$",)),
 ]
 
 

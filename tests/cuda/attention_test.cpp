@@ -1,0 +1,129 @@
+// Shared memory of the attention kernels: how many blocks a multiprocessor holds, and the figures that scripts/sass-lint.py counts with.
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "kernels/core/rng.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/transfer.h"
+#include "tests/cuda_sim/cuda_sim.h"
+#include "tests/support/catch.h"
+
+using namespace trireme;
+
+namespace {
+
+/// Kernels by name without namespaces and parameters, as tests/kernels/sass.txt writes them, with their dynamic shared memory.
+std::map<std::string, int64_t> launched() {
+  static const std::regex namespaces(R"(\(anonymous namespace\)::|\btrireme::(cuda::)?|^void )");
+  std::map<std::string, int64_t> kernels;
+  for (const auto& [name, bytes] : cuda_sim::launched_kernels()) {
+    const std::string text = std::regex_replace(name, namespaces, "");
+    kernels[text.substr(0, text.find(">(") + 1)] = bytes;
+  }
+  return kernels;
+}
+
+struct Result {
+  std::vector<char> gradients;
+  std::map<std::string, int64_t> shared;  ///< of each kernel, bytes
+};
+
+/// Gradients of one shape on a GPU of this compute capability.
+Result backward_on(int major, int minor, const AttentionShape& shape, DType dtype) {
+  cuda_sim::reset(3, {.devices = 1, .major = major, .minor = minor});
+  Result result;
+  {
+    cuda::Gpu gpu(0, {});
+    Arena arena{gpu, /*poison=*/true};
+    Context ctx{Device::kCuda, &arena, 1, &gpu};
+    const auto tensor = [&](const Shape& of, DType type, uint64_t key) {
+      const Tensor host = host_tensor(of, type), out = Tensor::empty(ctx, of, type, MemoryCategory::kWorkspace);
+      for (int64_t i = 0; i < of.numel(); ++i) {
+        const auto value = static_cast<float>(random_normal(random_key(key, "attention"), static_cast<uint64_t>(i)));
+        if (type == DType::kF32) host.data<float>()[i] = value;
+        if (type == DType::kBF16) host.data<bfloat16>()[i] = bfloat16(value);
+        if (type == DType::kF16) host.data<float16>()[i] = float16(value);
+      }
+      from_host(ctx, host, out);
+      return out;
+    };
+    const int64_t rows = shape.batch * shape.sequence, columns = shape.heads * shape.head_size;
+    const Tensor qkv = tensor({rows, shape.columns()}, dtype, 1), dout = tensor({rows, columns}, dtype, 2), out = tensor({rows, columns}, dtype, 3);
+    const Tensor lse = Tensor::empty(ctx, {shape.batch, shape.heads, shape.sequence}, DType::kF32, MemoryCategory::kWorkspace);
+    const Tensor dqkv = tensor({rows, shape.columns()}, dtype, 4);
+    attention_forward(ctx, qkv, shape, out, lse);
+    attention_backward(ctx, dout, qkv, out, lse, shape, dqkv);
+    const Tensor host = to_host(ctx, dqkv);
+    result.gradients.resize(static_cast<size_t>(host.bytes()));
+    std::memcpy(result.gradients.data(), host.raw(), result.gradients.size());
+    result.shared = launched();
+  }
+  CHECK(cuda_sim::errors().empty());
+  return result;
+}
+
+/// Most dynamic shared memory of a backward flash kernel.
+int64_t largest_backward(const Result& result) {
+  int64_t bytes = 0;
+  for (const auto& [name, shared] : result.shared)
+    if (name.find("_gradients_kernel<") != std::string::npos) bytes = std::max(bytes, shared);
+  return bytes;
+}
+
+}  // namespace
+
+// A multiprocessor of sm_80 has 164 KB of shared memory and CUDA takes 1 KB of each block; sm_90 has 228 KB.
+TEST_CASE("attention: two backward blocks share a multiprocessor at every head size") {
+  for (const int64_t head_size : {32, 64, 96, 128}) {
+    const AttentionShape shape{1, 70, 2, 1, head_size};
+    INFO("head size " << head_size);
+    CHECK(2 * (largest_backward(backward_on(8, 0, shape, DType::kBF16)) + 1024) <= 164 << 10);
+    CHECK(2 * (largest_backward(backward_on(9, 0, shape, DType::kBF16)) + 1024) <= 228 << 10);
+  }
+}
+
+// The steps differ in size only: each sum has the same terms in the same order. 8.6 has room for one block of either size and takes the larger steps.
+TEST_CASE("attention: the smaller steps of sm_80 give the bits of the larger") {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const AttentionShape shape : {AttentionShape{1, 150, 2, 1, 128}, AttentionShape{1, 300, 2, 2, 128, 70}}) {
+      INFO(name_of(dtype) << ", T " << shape.sequence << ", window " << shape.window);
+      const Result small = backward_on(8, 0, shape, dtype), large = backward_on(9, 0, shape, dtype), one = backward_on(8, 6, shape, dtype);
+      CHECK(largest_backward(small) < largest_backward(large));
+      CHECK(one.shared == large.shared);
+      CHECK((small.gradients == large.gradients));  // in parentheses: bytes are not worth printing
+      CHECK((one.gradients == large.gradients));
+    }
+  }
+}
+
+// The machine code does not tell how much dynamic shared memory a launch asks for.
+TEST_CASE("attention: tests/kernels/sass.txt has the shared memory of the launches") {
+  std::map<std::string, int64_t> recorded;
+  std::ifstream file(TRIREME_SOURCE_DIR "/tests/kernels/sass.txt");
+  static const std::regex row(R"(^(.*) \| threads .* \| dynamic (\d+) \|.*)");
+  std::smatch match;
+  for (std::string line; std::getline(file, line);)
+    if (std::regex_match(line, match, row)) recorded[match[1]] = std::stoll(match[2]);
+  const auto check = [&](int major, const AttentionShape& shape, DType dtype) {
+    for (const auto& [name, bytes] : backward_on(major, 0, shape, dtype).shared) {
+      if (bytes == 0) continue;
+      INFO(name);
+      REQUIRE(recorded.count(name) == 1);
+      CHECK(recorded[name] == bytes);
+    }
+  };
+  for (const int64_t window : {0, 5}) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      for (const int64_t head_size : {32, 64, 96, 128}) check(9, {1, 20, 2, 1, head_size, window}, dtype);
+      check(8, {1, 20, 2, 1, 128, window}, dtype);
+    }
+  }
+  // The largest head sizes of each instance of the plain kernels: 1, 2, 4 or 8 columns a lane. Those of bf16 and fp16 take as much as those of fp32.
+  for (const int64_t head_size : {32, 64, 128, 256}) check(9, {1, 9, 1, 1, head_size}, DType::kF32);
+}
