@@ -134,7 +134,7 @@ of_gpu() { [[ $1 == *-cuda-* ]]; }
 programs_for() {
   local parity=(test_parity test_golden)
   if of_gpu "$1"; then
-    if [[ " ${files[_$1]}" =~ \ kernels/cuda/[^\ ]*\.cu ]]; then echo test_kernels test_cuda test_cuda_sim; else echo test_cuda test_kernels test_cuda_sim; fi
+    if [[ " ${files[_$1]}" =~ \ kernels/cuda/[^\ ]*\.cu ]]; then echo test_kernels test_trace test_cuda test_cuda_sim; else echo test_cuda test_kernels test_cuda_sim; fi
     return
   fi
   case ${files[_$1]} in

@@ -123,10 +123,11 @@ __device__ inline void add_product(Fragments<kM, H / 8>& sums, const Fragments<k
 }
 
 /// Scales a warp's sums by factor(m, half) of their rows, rounds them to T and stores them to rows of `to`, of which the first `rows` exist. They are
-/// staged in `tile`, 16 kM rows of shared memory that only this warp uses. No barrier is needed: the warp has synchronised in mma since it read them.
+/// staged in `tile`, 16 kM rows of shared memory that only this warp uses.
 template <int H, int kM, class T, class Factor>
 __device__ inline void store_rows(const Fragments<kM, H / 8>& sums, Factor factor, unsigned char* tile, T* to, int64_t stride, int rows) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  __syncwarp();  // other lanes have read these rows by ldmatrix; neither it nor mma orders memory
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll

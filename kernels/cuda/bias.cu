@@ -68,15 +68,15 @@ __global__ void __launch_bounds__(kWarps* kWarp) column_sums(const T* __restrict
       for (int i = 0; i < N; ++i) sums[i] += value[i];
     }
   }
-  TRIREME_SHARED(float[kWarps][kColumns], of_warps);
+  TRIREME_SHARED(float[kWarps][padded(kColumns)], of_warps);
 #pragma unroll
-  for (int i = 0; i < N; ++i) of_warps[warp][lane * N + i] = sums[i];
+  for (int i = 0; i < N; ++i) of_warps[warp][padded(lane * N + i)] = sums[i];
   __syncthreads();
   const int own = warp * kWarp + lane;
   if (own >= kColumns || first_column + own >= columns) return;
   float sum = 0;
 #pragma unroll
-  for (int other = 0; other < kWarps; ++other) sum += of_warps[other][own];
+  for (int other = 0; other < kWarps; ++other) sum += of_warps[other][padded(own)];
   float& result = out[blockIdx.y * columns + first_column + own];
   result = kAdd ? result + sum : sum;
 }

@@ -128,9 +128,12 @@ __global__ void __launch_bounds__(kMostThreads)
   const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   if (row >= rows) return;
   const int64_t begin = row * columns;
+  // Both passes use the weights. In fp32 at full depth they would not fit in registers beside the other rows, and the second pass reads the cache.
+  Row<T, N, sizeof(T) == 2 ? C : 0> weights(w);
   Row<T, N, C> gradients(dy + begin), values(x + begin), past(residual == nullptr ? nullptr : residual + begin);
   gradients.load(columns);
   values.load(columns);
+  weights.load(columns);
   if (residual != nullptr) past.load(columns);
   const float rstd = in.rstd[row], mean = kCentred ? in.mean[row] : 0;
 
@@ -139,7 +142,7 @@ __global__ void __launch_bounds__(kMostThreads)
     float g[N], n[N], weight[N];
     gradients.get(c, column, g);
     values.get(c, column, n);
-    load_vector(w + column, weight);
+    weights.get(c, column, weight);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       g[i] *= weight[i];
@@ -158,7 +161,7 @@ __global__ void __launch_bounds__(kMostThreads)
     float g[N], n[N], weight[N];
     gradients.get(c, column, g);
     values.get(c, column, n);
-    load_vector(w + column, weight);
+    weights.get(c, column, weight);
 #pragma unroll
     for (int i = 0; i < N; ++i) g[i] = rstd * (g[i] * weight[i] - mean_g - (n[i] - mean) * rstd * mean_gn);
     if (residual != nullptr) {

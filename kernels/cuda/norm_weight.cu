@@ -53,11 +53,11 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       }
     }
   }
-  TRIREME_SHARED(float[kSums][kWarps][kColumns], of_warps);
+  TRIREME_SHARED(float[kSums][kWarps][padded(kColumns)], of_warps);
 #pragma unroll
   for (int k = 0; k < kSums; ++k) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) of_warps[k][warp][lane * N + i] = sums[k][i];
+    for (int i = 0; i < N; ++i) of_warps[k][warp][padded(lane * N + i)] = sums[k][i];
   }
   __syncthreads();
   const int own = warp * kWarp + lane, own_column = static_cast<int>(blockIdx.x) * kColumns + own;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   for (int k = 0; k < kSums; ++k) {
     float sum = 0;
 #pragma unroll
-    for (int other = 0; other < kWarps; ++other) sum += of_warps[k][other][own];
+    for (int other = 0; other < kWarps; ++other) sum += of_warps[k][other][padded(own)];
     partial[(int64_t{blockIdx.y} * kSums + k) * columns + own_column] = sum;
   }
 }

@@ -60,6 +60,10 @@ inline dim3 stride_grid(const Context& ctx, int64_t items, int block) {
 __device__ __forceinline__ int64_t thread_index() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ int64_t thread_count() { return int64_t{gridDim.x} * blockDim.x; }
 
+/// Position of a column in a row of floats in shared memory that has one unused word after every 32. Then neither lanes that own N <= 32 consecutive
+/// columns nor lanes that own one have bank conflicts. A row of 32 N columns takes padded(32 N) floats.
+__host__ __device__ constexpr int padded(int column) { return column + column / kWarp; }
+
 /// Words is uint4 (16 bytes) or uint2 (8 bytes). The address must be a multiple of its size.
 template <class Words>
 __device__ __forceinline__ Words load_words(const void* from) {

@@ -7,7 +7,14 @@
 #include <tuple>
 #include <type_traits>
 
+// Where the calls of device code go: to the machine, or through the recorder of tests/trace, which passes them on.
+#ifdef CUDA_SIM_TRACED
+#include "tests/trace/device_calls.h"
+namespace device_calls = ::cuda_trace;
+#else
 #include "tests/cuda_sim/device_thread.h"
+namespace device_calls = ::cuda_sim;
+#endif
 
 #define threadIdx (::cuda_sim::this_thread->index)
 #define blockIdx (::cuda_sim::this_thread->shape->index)
@@ -42,7 +49,10 @@ class Call final : public KernelCall {
     entry = reinterpret_cast<const void*>(kernel);
     (add_pointer(arguments), ...);
   }
-  void operator()() const override { std::apply(kernel_, arguments_); }
+  void operator()() const override {
+    [[maybe_unused]] const device_calls::ThreadScope thread(*this);
+    std::apply(kernel_, arguments_);
+  }
 
  private:
   template <class T>
@@ -69,15 +79,15 @@ T shuffle_as(unsigned mask, T value, int source, Site site) {
   static_assert(sizeof(T) <= 8 && std::is_arithmetic_v<T>);
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
-  bits = shuffle(mask, bits, source, site);
+  bits = device_calls::shuffle(mask, bits, source, site);
   std::memcpy(&value, &bits, sizeof(T));
   return value;
 }
 
 }  // namespace cuda_sim
 
-inline void __syncthreads(CUDA_SIM_SITE) { ::cuda_sim::sync_block({file, line}); }
-inline void __syncwarp(unsigned mask = 0xffffffffu, CUDA_SIM_SITE) { ::cuda_sim::sync_warp(mask, {file, line}); }
+inline void __syncthreads(CUDA_SIM_SITE) { ::device_calls::sync_block({file, line}); }
+inline void __syncwarp(unsigned mask = 0xffffffffu, CUDA_SIM_SITE) { ::device_calls::sync_warp(mask, {file, line}); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
@@ -103,9 +113,9 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, CUDA_SIM_SI
   return ::cuda_sim::shuffle_as(mask, value, source > (lane | (width - 1)) ? lane : source, {file, line});
 }
 
-inline unsigned __ballot_sync(unsigned mask, int predicate, CUDA_SIM_SITE) { return ::cuda_sim::vote(mask, predicate != 0, {file, line}); }
-inline int __any_sync(unsigned mask, int predicate, CUDA_SIM_SITE) { return ::cuda_sim::vote(mask, predicate != 0, {file, line}) != 0; }
-inline int __all_sync(unsigned mask, int predicate, CUDA_SIM_SITE) { return ::cuda_sim::vote(mask, predicate != 0, {file, line}) == mask; }
+inline unsigned __ballot_sync(unsigned mask, int predicate, CUDA_SIM_SITE) { return ::device_calls::vote(mask, predicate != 0, {file, line}); }
+inline int __any_sync(unsigned mask, int predicate, CUDA_SIM_SITE) { return ::device_calls::vote(mask, predicate != 0, {file, line}) != 0; }
+inline int __all_sync(unsigned mask, int predicate, CUDA_SIM_SITE) { return ::device_calls::vote(mask, predicate != 0, {file, line}) == mask; }
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
@@ -113,11 +123,13 @@ inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigne
 
 // The blocks of a launch run one after another, and threads one at a time, so plain arithmetic is atomic among them.
 inline int atomicAdd(int* address, int value) {
+  [[maybe_unused]] const device_calls::AtomicScope atomic;
   const int old = *address;
   *address = old + value;
   return old;
 }
 inline unsigned atomicAdd(unsigned* address, unsigned value) {
+  [[maybe_unused]] const device_calls::AtomicScope atomic;
   const unsigned old = *address;
   *address = old + value;
   return old;
@@ -155,15 +167,15 @@ namespace trireme::cuda {
 
 template <class T>
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], CUDA_SIM_SITE) {
-  ::cuda_sim::mma(d, a, b, [](uint16_t bits) { return static_cast<float>(__builtin_bit_cast(T, bits)); }, {file, line});
+  ::device_calls::mma(d, a, b, [](uint16_t bits) { return static_cast<float>(__builtin_bit_cast(T, bits)); }, {file, line});
 }
-inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, CUDA_SIM_SITE) { ::cuda_sim::ldmatrix(r, row, false, {file, line}); }
-inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, CUDA_SIM_SITE) { ::cuda_sim::ldmatrix(r, row, true, {file, line}); }
-inline void cp_async_16(void* shared, const void* global, bool valid) { ::cuda_sim::async_copy(shared, global, valid); }
-inline void cp_async_commit() { ::cuda_sim::async_commit(); }
+inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, CUDA_SIM_SITE) { ::device_calls::ldmatrix(r, row, false, {file, line}); }
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, CUDA_SIM_SITE) { ::device_calls::ldmatrix(r, row, true, {file, line}); }
+inline void cp_async_16(void* shared, const void* global, bool valid) { ::device_calls::async_copy(shared, global, valid); }
+inline void cp_async_commit() { ::device_calls::async_commit(); }
 template <int N>
 void cp_async_wait() {
-  ::cuda_sim::async_wait(N);
+  ::device_calls::async_wait(N);
 }
 
 }  // namespace trireme::cuda

@@ -55,6 +55,13 @@ struct KernelCall {
   dim3 grid, block;
   size_t dynamic_shared = 0;
 };
+/// What the recorder of tests/trace wants to know besides: the part of a kernel that one thread runs, and an atomic operation.
+struct ThreadScope {
+  explicit ThreadScope(const KernelCall& /*call*/) {}
+};
+struct AtomicScope {
+  AtomicScope() {}
+};
 cudaError_t queue_kernel(std::shared_ptr<const KernelCall> call, cudaStream_t stream);
 
 }  // namespace cuda_sim

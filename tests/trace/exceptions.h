@@ -1,0 +1,70 @@
+#pragma once
+// Where a kernel is not ideal in the cases of operations.cpp, how far, and why it is left so. The tests fail beyond `most`, and if an entry is not needed.
+#include <cstdint>
+
+namespace cuda_trace {
+
+/// Figures of a launch of which 1 is ideal.
+enum class Figure : uint8_t {
+  kLoadSectors,   ///< sectors of global memory per request, over the fewest that its bytes fill
+  kStoreSectors,  ///< the same of stores
+  kLoadBanks,     ///< passes over the banks per request of shared memory, over the fewest
+  kStoreBanks,    ///< the same of stores
+  kReloads,       ///< bytes of global memory that warps load, over the distinct bytes
+  kRestores,      ///< bytes of global memory that warps store, over the distinct bytes
+};
+constexpr const char* kFigures[] = {"load sectors", "store sectors", "load banks", "store banks", "reloads", "restores"};
+
+/// Part of the loads that may be scalars of a row or of the step, which each warp loads.
+constexpr double kScalars = 0.02;
+
+struct Exception {
+  const char* kernel;
+  Figure figure;
+  double most;
+  const char* reason;
+};
+constexpr Exception kExceptions[] = {
+    {"rotate_kernel", Figure::kLoadSectors, 1.2, "16-bit rows: a lane loads 32 bytes of the fp32 table in two accesses, each of half sectors"},
+    {"position_backward_kernel", Figure::kLoadSectors, 1.67, "16-bit rows: the same with the fp32 gradient"},
+    {"position_backward_kernel", Figure::kStoreSectors, 2, "16-bit rows: the same with the fp32 gradient"},
+    {"norm_forward", Figure::kReloads, 2.91, "the warps of each row load weight and bias, which stay in the cache"},
+    {"norm_backward_input", Figure::kReloads, 1.66, "the warps of each row load the weight, in fp32 in both passes"},
+    {"bias_kernel", Figure::kReloads, 1.24, "the bias is loaded for every eighth row"},
+    {"embedding_backward_kernel", Figure::kReloads, 1.17, "each block loads all tokens"},
+    {"rotate_kernel", Figure::kReloads, 1.12, "rows at one position load the same angles"},
+    {"first_partial_kernel", Figure::kReloads, 22, "32 warps load one scalar"},
+    {"flash_forward_kernel", Figure::kReloads, 2.17, "blocks of one head load the same keys and values, which stay in the L2 cache"},
+    {"flash_key_gradients_kernel", Figure::kReloads, 1.69, "the same with queries and their gradients"},
+    {"flash_query_gradients_kernel", Figure::kReloads, 1.78, "the same with keys and values"},
+    {"plain_forward_kernel", Figure::kReloads, 3.5, "as the flash kernels"},
+    {"plain_key_gradients_kernel", Figure::kReloads, 2.1, "as the flash kernels"},
+    {"plain_query_gradients_kernel", Figure::kReloads, 2.67, "as the flash kernels"},
+    {"product_kernel", Figure::kStoreSectors, 2, "16-bit results: eight lanes store 16 bytes of a row"},
+    {"product_kernel", Figure::kReloads, 2.67, "the blocks of one row or column of tiles load the same operand"},
+};
+
+/// Distinct bytes that the launches of an operation read and write, over the bytes of its record (kernels/core/operation_log.h).
+struct BytesException {
+  const char* operation;
+  double least, most;
+  const char* reason;
+};
+constexpr BytesException kBytesExceptions[] = {
+    {"rmsnorm_backward_weight", 1.03, 1.08, "partial sums; the record counts the gradient once, but it is read and written"},
+    {"layernorm_backward_weight", 1.07, 1.16, "the same, with two gradients"},
+    {"bias_backward", 1.01, 1.04, "the record counts the gradient once, but it is read and written"},
+    {"position_forward", 1.5, 1.5, "the record leaves out the table: the sequences of a batch share it"},
+    {"cross_entropy_loss", 1.01, 1.02, "the record counts the sum once, but it is read and written"},
+    {"cross_entropy_backward", 0.998, 1, "only the first half of the sums is read"},
+    {"adamw_step", 0.9999, 1, "not all scalars of the step are read"},
+    {"update_step", 0.9998, 1, "not all scalars of the step are read"},
+    {"average_step", 0.9997, 1, "not all scalars of the step are read"},
+    {"sum_of_squares", 1, 1.001, "partial sums"},
+    {"finalize_step_scalars", 1.2, 1.2, "the record counts the scalars once, but some are read and written"},
+    {"scale_loss", 0.33, 0.34, "one of the scalars of the step is read"},
+    {"first_non_finite", 0.999, 1, "not all scalars of the step are read"},
+    {"attention_backward", 1.64, 1.73, "two kernels read the operands; the statistics of the queries are written and read"},
+};
+
+}  // namespace cuda_trace

@@ -1,0 +1,248 @@
+// Records the accesses of the launch that runs on this host thread. The threads of its blocks are fibers of that host thread.
+#include "tests/trace/recorder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "tests/cuda_sim/block.h"
+#include "tests/cuda_sim/state.h"
+#include "tests/trace/device_calls.h"
+#include "tests/trace/requests.h"
+#include "tests/trace/shadow.h"
+
+namespace cuda_trace {
+namespace {
+
+using cuda_sim::Fiber;
+
+std::atomic<uint64_t> generation = 0;  // odd while launches are recorded
+std::mutex finished_mutex;
+std::vector<Launch>& finished() {
+  static std::vector<Launch> launches;
+  return launches;
+}
+
+/// Each lookup walks all symbols of the program.
+std::string name_of(const void* entry) {
+  static std::mutex mutex;
+  static std::map<const void*, std::string> names;
+  const std::lock_guard lock(mutex);
+  std::string& name = names[entry];
+  if (name.empty()) name = cuda_sim::name_of_function(entry);
+  return name;
+}
+
+struct Copy {
+  uintptr_t shared;
+  int group;
+};
+
+/// The state of a thread of the block that runs.
+struct Thread {
+  uint32_t epoch = 0, warp_epoch = 0;
+  uint32_t order = 0;  ///< meetings passed
+  bool atomic = false;
+  std::vector<Copy> copies;  ///< not waited for
+  int groups = 0;
+};
+
+class Recorder {
+ public:
+  Recorder(const cuda_sim::KernelCall& call, uint64_t of_generation) : generation_(of_generation) {
+    launch_.kernel = name_of(call.entry);
+    threads_per_block_ = size_t{call.block.x} * call.block.y * call.block.z;
+    blocks_ = size_t{call.grid.x} * call.grid.y * call.grid.z;
+  }
+  uint64_t of_generation() const { return generation_; }
+
+  void begin_thread() {
+    if (begun_++ > 0) return;
+    ++block_;
+    threads_.assign(threads_per_block_, {});
+    warps_.resize((threads_per_block_ + 31) / 32);
+  }
+  /// Returns true if this was the last thread of the launch.
+  bool end_thread() {
+    if (++ended_ < threads_per_block_) return false;
+    begun_ = ended_ = 0;
+    for (std::vector<Access>& accesses : warps_) {
+      add_requests(accesses, launch_.places);
+      accesses.clear();
+    }
+    return block_ == blocks_;
+  }
+  Launch take() {
+    for (const auto& [place, traffic] : launch_.places) launch_.traffic[static_cast<size_t>(place.second)].add(traffic);
+    launch_.bytes_read = global_.bytes_read();
+    launch_.bytes_written = global_.bytes_written();
+    return std::move(launch_);
+  }
+
+  Thread& thread(const Fiber& self) { return threads_[static_cast<size_t>(self.thread)]; }
+
+  void access(const Fiber& self, const void* place, uintptr_t address, size_t bytes, bool is_write, bool pending = false) {
+    const bool shared = self.runner->is_shared(reinterpret_cast<const void*>(address), bytes);
+    if (!shared && cuda_sim::machine().memory.device_of(address) < 0) return;
+    const Thread& own = thread(self);
+    Party now = party(self, own, place);
+    now.pending = pending;
+    Shadow& shadow = shared ? shared_ : global_;
+    const auto conflict = [&](const Party& earlier, bool wrote) { report(shared, earlier, wrote, now, is_write); };
+    if (is_write) {
+      shadow.write(address, bytes, now, conflict);
+    } else {
+      shadow.read(address, bytes, now, conflict);
+    }
+    const Kind kind = shared ? is_write ? Kind::kSharedStore : Kind::kSharedLoad : is_write ? Kind::kGlobalStore : Kind::kGlobalLoad;
+    const auto thread = static_cast<size_t>(self.thread);
+    for (size_t done = 0; done < bytes; done += 16)  // larger only where the compiler copies a struct
+      warps_[thread / 32].push_back(
+          {place, address + done, own.order, kind, static_cast<uint8_t>(thread % 32), static_cast<uint8_t>(std::min<size_t>(16, bytes - done))});
+  }
+
+  void copy(const Fiber& self, const void* place, void* to, const void* global, bool valid) {
+    const auto shared = reinterpret_cast<uintptr_t>(to);
+    if (valid) access(self, place, reinterpret_cast<uintptr_t>(global), 16, false);
+    access(self, place, shared, 16, true, /*pending=*/true);
+    thread(self).copies.push_back({shared, thread(self).groups});
+  }
+  void wait(const Fiber& self, int groups_left) {
+    Thread& own = thread(self);
+    std::erase_if(own.copies, [&](const Copy& copy) {
+      if (copy.group >= own.groups - groups_left) return false;
+      shared_.complete(copy.shared, 16, party(self, own, nullptr));
+      return true;
+    });
+  }
+
+ private:
+  Party party(const Fiber& self, const Thread& own, const void* place) const {
+    return {place, static_cast<uint32_t>(block_), own.epoch, own.warp_epoch, static_cast<uint16_t>(self.thread), own.atomic, false};
+  }
+
+  void report(bool shared, const Party& earlier, bool wrote, const Party& now, bool writes) {
+    if (!reported_.insert({earlier.place, now.place}).second) return;
+    std::string what = shared ? "shared memory, " : "global memory, ";
+    if (earlier.block != now.block) {
+      what += "two blocks";
+    } else {
+      what += "threads " + std::to_string(earlier.thread) + " and " + std::to_string(now.thread) + " of a block";
+    }
+    what += std::string(": ") + (earlier.pending ? "cp.async without a wait" : wrote ? "write" : "read") + ", then " + (writes ? "write" : "read");
+    launch_.races.push_back({what, earlier.place, now.place});
+  }
+
+  uint64_t generation_;
+  Launch launch_;
+  size_t threads_per_block_ = 0, blocks_ = 0;
+  size_t block_ = 0, begun_ = 0, ended_ = 0;
+  std::vector<Thread> threads_;
+  std::vector<std::vector<Access>> warps_;
+  Shadow shared_{true}, global_{false};
+  std::set<std::pair<const void*, const void*>> reported_;
+};
+
+thread_local std::optional<Recorder> recorder;
+
+Fiber* device_thread() { return static_cast<Fiber*>(cuda_sim::this_thread); }
+
+/// The recorder of the launch, for the thread that runs; null in host code and in launches that are not recorded.
+Recorder* recording() { return device_thread() != nullptr && recorder.has_value() ? &*recorder : nullptr; }
+
+/// Runs a meeting of lanes on the machine and then after(thread): by then every lane has arrived, so what it did before is behind all of them.
+template <class Meet, class After>
+auto meet(Meet&& meet_lanes, After&& after) {
+  struct Then {
+    After& after;
+    ~Then() {
+      Recorder* const to = recording();
+      if (to == nullptr) return;
+      ++to->thread(*device_thread()).order;
+      after(to->thread(*device_thread()));
+    }
+  };
+  const Then then{after};
+  return meet_lanes();
+}
+template <class Meet>
+auto meet(Meet&& meet_lanes) {
+  return meet(meet_lanes, [](Thread&) {});
+}
+
+}  // namespace
+
+void record(const void* place, const void* address, size_t bytes, bool is_write) {
+  if (cuda_sim::this_thread == nullptr) return;
+  if (Recorder* const to = recording()) to->access(*device_thread(), place, reinterpret_cast<uintptr_t>(address), bytes, is_write);
+}
+
+ThreadScope::ThreadScope(const cuda_sim::KernelCall& call) {
+  const uint64_t now = generation;
+  if (recorder.has_value() && recorder->of_generation() != now) recorder.reset();  // a launch that failed
+  if (now % 2 == 0) return;
+  if (!recorder.has_value()) recorder.emplace(call, now);
+  recorder->begin_thread();
+}
+ThreadScope::~ThreadScope() {
+  Recorder* const to = recording();
+  if (to == nullptr || !to->end_thread()) return;
+  const std::lock_guard lock(finished_mutex);
+  finished().push_back(to->take());
+  recorder.reset();
+}
+
+AtomicScope::AtomicScope() {
+  if (Recorder* const to = recording()) to->thread(*device_thread()).atomic = true;
+}
+AtomicScope::~AtomicScope() {
+  if (Recorder* const to = recording()) to->thread(*device_thread()).atomic = false;
+}
+
+void sync_block(Site site) {
+  meet([&] { cuda_sim::sync_block(site); }, [](Thread& own) { ++own.epoch; });
+}
+void sync_warp(unsigned mask, Site site) {
+  meet([&] { cuda_sim::sync_warp(mask, site); }, [mask](Thread& own) { own.warp_epoch += mask == ~0u; });  // a part of a warp orders nothing here
+}
+uint64_t shuffle(unsigned mask, uint64_t value, int source, Site site) {
+  return meet([&] { return cuda_sim::shuffle(mask, value, source, site); });
+}
+unsigned vote(unsigned mask, bool predicate, Site site) {
+  return meet([&] { return cuda_sim::vote(mask, predicate, site); });
+}
+void mma(float* d, const uint32_t* a, const uint32_t* b, float (*widen)(uint16_t), Site site) {
+  meet([&] { cuda_sim::mma(d, a, b, widen, site); });
+}
+void ldmatrix(uint32_t* r, const void* row, bool transposed, Site site) {
+  record(__builtin_return_address(0), row, 16, false);
+  meet([&] { cuda_sim::ldmatrix(r, row, transposed, site); });
+}
+void async_copy(void* shared, const void* global, bool valid) {
+  if (Recorder* const to = recording()) to->copy(*device_thread(), __builtin_return_address(0), shared, global, valid);
+  cuda_sim::async_copy(shared, global, valid);
+}
+void async_commit() {
+  if (Recorder* const to = recording()) ++to->thread(*device_thread()).groups;
+  cuda_sim::async_commit();
+}
+void async_wait(int groups_left) {
+  cuda_sim::async_wait(groups_left);
+  if (Recorder* const to = recording()) to->wait(*device_thread(), groups_left);
+}
+
+void start() {
+  finished().clear();
+  generation += 1 + generation % 2;  // odd, and not the one before
+}
+std::vector<Launch> stop() {
+  const std::lock_guard lock(finished_mutex);
+  generation += generation % 2;
+  return std::exchange(finished(), {});
+}
+
+}  // namespace cuda_trace

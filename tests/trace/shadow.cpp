@@ -1,0 +1,60 @@
+#include "tests/trace/shadow.h"
+
+namespace cuda_trace {
+namespace {
+
+bool same_warp(const Party& a, const Party& b) { return a.thread / 32 == b.thread / 32; }
+
+}  // namespace
+
+bool Shadow::ordered(const Party& earlier, const Party& now) const {
+  if (earlier.block == 0) return true;
+  if (earlier.block != now.block) return private_ || (earlier.atomic && now.atomic);
+  if (earlier.pending) return false;  // not even for the thread that copies
+  if (earlier.thread == now.thread || earlier.epoch < now.epoch || (earlier.atomic && now.atomic)) return true;
+  return same_warp(earlier, now) && earlier.warp_epoch < now.warp_epoch;
+}
+
+void Shadow::add_reader(Cell& cell, const Party& now) const {
+  Party &first = cell.readers[0], &second = cell.readers[1];
+  if (private_ && first.block != now.block) first = second = {};
+  if (first.block == 0) {
+    first = now;
+  } else if (first.block != now.block) {
+    second = first;
+    first = now;
+  } else if (second.block != 0 && second.block != now.block) {
+    first = now;
+  } else if (first.epoch < now.epoch) {
+    first = now;
+    second = {};
+  } else if (first.thread == now.thread) {
+    first = now;
+  } else if (same_warp(first, now) && (second.block == 0 || same_warp(second, now))) {
+    second = first;
+    first = now;
+  } else if (second.block == 0 || same_warp(first, second)) {
+    second = now;
+  }
+}
+
+void Shadow::complete(uintptr_t address, size_t bytes, const Party& now) {
+  each(address, bytes, [&](Cell& cell) {
+    if (cell.write.pending && cell.write.block == now.block && cell.write.thread == now.thread) {
+      const void* const place = cell.write.place;
+      cell.write = now;
+      cell.write.place = place;
+    }
+  });
+}
+
+Shadow::Page& Shadow::page(uintptr_t number) {
+  if (last_page_ != nullptr && last_ == number) return *last_page_;
+  std::unique_ptr<Page>& page = pages_[number];
+  if (page == nullptr) page = std::make_unique<Page>();
+  last_ = number;
+  last_page_ = page.get();
+  return *last_page_;
+}
+
+}  // namespace cuda_trace

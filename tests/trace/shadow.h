@@ -1,0 +1,81 @@
+#pragma once
+// The last accesses to each byte of memory, and whether something orders the next one behind them (happens-before).
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+namespace cuda_trace {
+
+/// One access of a thread. A thread that runs has passed as many barriers as every other thread of its block that runs, and as many __syncwarp as
+/// every lane of its warp that runs, so counts replace vector clocks.
+struct Party {
+  const void* place = nullptr;
+  uint32_t block = 0;       ///< number of the block in the launch, from 1; 0: no access
+  uint32_t epoch = 0;       ///< barriers passed
+  uint32_t warp_epoch = 0;  ///< __syncwarp of the whole warp passed
+  uint16_t thread = 0;
+  bool atomic = false;
+  bool pending = false;  ///< bytes of a cp.async that its thread has not waited for
+};
+
+/// Bytes of one space in granules of two.
+class Shadow {
+ public:
+  /// `private_to_blocks`: shared memory, where every block has its own bytes at the same addresses.
+  explicit Shadow(bool private_to_blocks) : private_(private_to_blocks) {}
+
+  /// Calls conflict(earlier, wrote) for each earlier access that races with this one, then records it.
+  template <class Conflict>
+  void read(uintptr_t address, size_t bytes, const Party& now, Conflict&& conflict) {
+    each(address, bytes, [&](Cell& cell) {
+      if (!ordered(cell.write, now)) conflict(cell.write, true);
+      add_reader(cell, now);
+      read_ += !std::exchange(cell.was_read, true);
+    });
+  }
+  template <class Conflict>
+  void write(uintptr_t address, size_t bytes, const Party& now, Conflict&& conflict) {
+    each(address, bytes, [&](Cell& cell) {
+      if (!ordered(cell.write, now)) conflict(cell.write, true);
+      for (const Party& reader : cell.readers)
+        if (!ordered(reader, now)) conflict(reader, false);
+      cell.write = now;
+      cell.readers[0] = cell.readers[1] = {};
+      written_ += !std::exchange(cell.was_written, true);
+    });
+  }
+  /// The thread has waited for a cp.async to these bytes.
+  void complete(uintptr_t address, size_t bytes, const Party& now);
+
+  int64_t bytes_read() const { return read_ * kGranule; }
+  int64_t bytes_written() const { return written_ * kGranule; }
+
+ private:
+  static constexpr uintptr_t kGranule = 2, kPage = 512;
+  /// Two readers are enough: with readers in two blocks or warps each later store races with one of them, and of one warp the last of two lanes count.
+  struct Cell {
+    Party write, readers[2];
+    bool was_read = false, was_written = false;
+  };
+  struct Page {
+    Cell cells[kPage / kGranule];
+  };
+
+  bool ordered(const Party& earlier, const Party& now) const;
+  void add_reader(Cell& cell, const Party& now) const;
+  Page& page(uintptr_t number);
+  template <class Body>
+  void each(uintptr_t address, size_t bytes, Body&& body) {
+    for (uintptr_t at = address / kGranule; at <= (address + bytes - 1) / kGranule; ++at)
+      body(page(at / (kPage / kGranule)).cells[at % (kPage / kGranule)]);
+  }
+
+  bool private_;
+  std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages_;
+  uintptr_t last_ = 0;
+  Page* last_page_ = nullptr;
+  int64_t read_ = 0, written_ = 0;
+};
+
+}  // namespace cuda_trace

@@ -1,0 +1,34 @@
+// Places in the code as file and line.
+#include <dlfcn.h>
+
+#include <array>
+#include <cstdio>
+#include <memory>
+
+#include "tests/trace/trace.h"
+
+namespace cuda_trace {
+
+std::string source_of(const void* code) {
+  Dl_info info{};
+  if (code == nullptr || dladdr(code, &info) == 0) return "?";
+  const auto offset = reinterpret_cast<uintptr_t>(code) - reinterpret_cast<uintptr_t>(info.dli_fbase) - 1;
+  std::array<char, 64> number{};
+  std::snprintf(number.data(), number.size(), "0x%zx", offset);
+  const std::string command = std::string("addr2line -i -e '") + info.dli_fname + "' " + number.data() + " 2> /dev/null";
+  std::string lines;  // one for each inlined function, the innermost first
+  if (FILE* const pipe = popen(command.c_str(), "r")) {
+    std::array<char, 512> line{};
+    while (std::fgets(line.data(), line.size(), pipe) != nullptr) {
+      const std::string text(line.data());
+      if (text.find("device_code.h") != std::string::npos) continue;
+      lines += (lines.empty() ? "" : " in ") + text.substr(0, text.find_first_of(" \n"));
+    }
+    pclose(pipe);
+  }
+  return lines.empty() || lines.front() == '?' ? number.data() : lines;
+}
+
+std::string text_of(const Race& race) { return race.what + "\n    earlier: " + source_of(race.earlier) + "\n    later:   " + source_of(race.later); }
+
+}  // namespace cuda_trace

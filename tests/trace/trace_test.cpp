@@ -1,0 +1,144 @@
+// The trace itself, on kernels whose races and requests are known.
+#include "tests/trace/trace.h"
+
+#include "tests/cuda_sim/test_device.h"
+#include "tests/trace/access_patterns.h"
+
+using namespace cuda_trace;
+using access_patterns::Order;
+namespace kernels = kernels_under_test;
+
+namespace {
+
+/// The one launch that `body` queues, under the given seed.
+template <class Body>
+Launch traced(uint64_t seed, Body&& body) {
+  cuda_sim::set_seed(seed);
+  const TestStream stream;
+  start();
+  CUDA_OK(body(static_cast<cudaStream_t>(stream)));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  std::vector<Launch> launches = stop();
+  REQUIRE(launches.size() == 1);
+  return launches[0];
+}
+
+/// True if the launch races; it must do so under every seed or under none.
+template <class Body>
+bool races(Body&& body) {
+  int found = 0;
+  constexpr int kSeeds = 6;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) found += !traced(seed, body).races.empty();
+  CHECK((found == 0 || found == kSeeds));
+  return found > 0;
+}
+
+}  // namespace
+
+TEST_CASE("a coalesced request of a warp is four sectors, and one of every second word eight") {
+  cuda_sim::reset();
+  const DeviceArray<float> x(std::vector<float>(256, 1.0F));
+  DeviceArray<float> y(128);
+  for (const int stride : {1, 2, 8}) {
+    const Launch launch = traced(0, [&](cudaStream_t stream) { return access_patterns::strided_load(x.get(), y.get(), stride, stream); });
+    CHECK_THAT(launch.kernel, Catch::Contains("strided_load_kernel"));
+    const Traffic& loads = launch.of(Kind::kGlobalLoad);
+    CHECK(loads.requests == 1);
+    CHECK(loads.bytes == 128);
+    CHECK(loads.units == 4 * stride);
+    CHECK(loads.excess() == stride);
+    CHECK(launch.of(Kind::kGlobalStore).units == 4);
+    CHECK(launch.bytes_read == 128);
+    CHECK(launch.bytes_written == 128);
+  }
+  const Launch vectors = traced(0, [&](cudaStream_t stream) { return access_patterns::vector_copy(x.get(), y.get(), stream); });
+  for (const Kind kind : {Kind::kGlobalLoad, Kind::kGlobalStore}) {
+    CHECK(vectors.of(kind).requests == 1);
+    CHECK(vectors.of(kind).units == 16);
+    CHECK(vectors.of(kind).excess() == 1);
+  }
+}
+
+TEST_CASE("lanes that share a bank take one pass after another") {
+  cuda_sim::reset();
+  DeviceArray<float> y(32);
+  for (const auto& [stride, passes] : {std::pair(32, 32), {33, 1}, {34, 2}, {36, 4}}) {
+    const Launch launch = traced(0, [&](cudaStream_t stream) { return access_patterns::shared_column(y.get(), stride, stream); });
+    INFO("stride " << stride);
+    CHECK(launch.of(Kind::kSharedLoad).requests == 1);
+    CHECK(launch.of(Kind::kSharedLoad).units == passes);
+    CHECK(launch.of(Kind::kSharedStore).requests == 32);
+    CHECK(launch.of(Kind::kSharedStore).excess() == 1);
+  }
+}
+
+TEST_CASE("races within a block are found under every schedule, and ordered accesses are none") {
+  cuda_sim::reset();
+  DeviceArray<float> y(64);
+  const auto exchange = [&](Order between, int apart) {
+    return races([&](cudaStream_t stream) { return access_patterns::exchange(y.get(), between, apart, stream); });
+  };
+  const auto overwrite = [&](Order between) {
+    return races([&](cudaStream_t stream) { return access_patterns::overwrite(y.get(), between, stream); });
+  };
+  CHECK_FALSE(exchange(Order::kNothing, 0));
+  for (const Order order : {Order::kNothing, Order::kShuffle, Order::kHalfOfTheWarp}) {
+    CHECK(exchange(order, 1));
+    CHECK(overwrite(order));
+  }
+  CHECK(exchange(Order::kWholeWarp, 32));  // a barrier of a warp orders only that warp
+  CHECK_FALSE(exchange(Order::kWholeWarp, 1));
+  CHECK_FALSE(overwrite(Order::kWholeWarp));
+  CHECK_FALSE(exchange(Order::kBarrier, 1));
+  CHECK_FALSE(exchange(Order::kBarrier, 32));
+  CHECK_FALSE(overwrite(Order::kBarrier));
+
+  const DeviceArray<float> x(std::vector<float>(256, 1.0F));
+  for (const int forget : {0, 1, 2}) {
+    INFO("forgets barrier " << forget);
+    CHECK(races([&](cudaStream_t stream) { return kernels::tree_sum(x.get(), y.get(), 256, 256, forget, stream); }) == (forget != 0));
+  }
+}
+
+TEST_CASE("a report of a race names both places") {
+  cuda_sim::reset();
+  DeviceArray<float> y(64);
+  const Launch launch = traced(1, [&](cudaStream_t stream) { return access_patterns::exchange(y.get(), Order::kNothing, 1, stream); });
+  REQUIRE(!launch.races.empty());
+  const std::string text = text_of(launch.races[0]);
+  CHECK_THAT(text, Catch::Contains("shared memory, threads ") && Catch::Contains("earlier: ") && Catch::Contains("later: "));
+}
+
+TEST_CASE("bytes of cp.async are ordered by the wait of their thread and a barrier") {
+  cuda_sim::reset();
+  const DeviceArray<float> x(std::vector<float>(256, 1.0F));
+  DeviceArray<float> y(256);
+  for (const int wait : {0, 1, -1}) {  // groups that may be left; -1: no wait
+    INFO("wait " << wait);
+    CHECK(races([&](cudaStream_t stream) { return kernels::async_copy(x.get(), y.get(), wait, 64, stream); }) == (wait != 0));
+  }
+  const Launch launch = traced(0, [&](cudaStream_t stream) { return kernels::async_copy(x.get(), y.get(), 0, 50, stream); });
+  CHECK(launch.bytes_read == 50 * 16);  // the others are filled with zeros
+  CHECK(launch.of(Kind::kSharedStore).bytes == 64 * 16);
+  CHECK(launch.of(Kind::kSharedStore).excess() == 1);
+}
+
+TEST_CASE("blocks conflict at a byte that one of them writes without an atomic") {
+  cuda_sim::reset();
+  DeviceArray<float> x(2);
+  DeviceArray<int> counts(std::vector<int>{0});
+  CHECK(races([&](cudaStream_t stream) { return access_patterns::two_blocks(x.get(), false, stream); }));
+  CHECK_FALSE(races([&](cudaStream_t stream) { return access_patterns::two_blocks(x.get(), true, stream); }));
+  CHECK(races([&](cudaStream_t stream) { return access_patterns::block_reads_block(x.get(), stream); }));
+  CHECK_FALSE(races([&](cudaStream_t stream) { return kernels::count(counts.get(), 3, 64, stream); }));
+}
+
+TEST_CASE("only launches between start and stop are recorded") {
+  cuda_sim::reset();
+  DeviceArray<float> x(2);
+  const TestStream stream;
+  CUDA_OK(access_patterns::two_blocks(x.get(), true, stream));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  start();
+  CHECK(stop().empty());
+}
